@@ -1,0 +1,114 @@
+"""The exceptions of Navi; each message names the offender, the allowed values and the next command.
+
+    NaviError
+    ├── ConfigError            an unknown key, an impossible value, settings that contradict each other
+    ├── SceneError             a mesh or scene that cannot be used
+    │   ├── MeshError          a mesh file that cannot be read or holds no usable surface
+    │   └── GmdagError         a `.gmdag` file that is broken; carries the byte offset
+    ├── CheckpointError        a checkpoint that is missing, too old, or of another encoder or core
+    ├── RegistryError          an unknown version or alias, or a refused change of one
+    ├── RunError               a run directory that is locked, broken, or belongs to another config
+    ├── RecordError            rows that could not be written or read back
+    ├── NonFiniteError         NaN or Inf in training; carries the tensor's name
+    └── EvaluationError        an evaluation that cannot be made as asked
+"""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+__all__ = [
+    "CheckpointError",
+    "ConfigError",
+    "EvaluationError",
+    "GmdagError",
+    "MeshError",
+    "NaviError",
+    "NonFiniteError",
+    "RecordError",
+    "RegistryError",
+    "RunError",
+    "SceneError",
+]
+
+
+class NaviError(Exception):
+    """Base of every error that Navi raises on purpose; the CLI prints it without a traceback."""
+
+    exit_code = 1
+
+
+class ConfigError(NaviError, ValueError):
+    """A configuration key is unknown, a value is impossible, or two settings contradict each other."""
+
+    exit_code = 2
+
+
+class SceneError(NaviError):
+    """A scene cannot be discovered, compiled, loaded or used."""
+
+    exit_code = 3
+
+
+class MeshError(SceneError):
+    """A mesh file is missing, unreadable, empty, or holds no finite surface."""
+
+
+class GmdagError(SceneError):
+    """A `.gmdag` file breaks its format.
+
+    Attributes:
+        path: The file, if it came from one.
+        offset: Byte offset of the first offending field.
+    """
+
+    def __init__(self, reason: str, *, path: Path | str | None = None, offset: int | None = None) -> None:
+        self.path = Path(path) if path is not None else None
+        self.offset = offset
+        where = f"{path}: " if path is not None else ""
+        at = f" (at byte {offset})" if offset is not None else ""
+        super().__init__(f"{where}{reason}{at}")
+
+
+class CheckpointError(NaviError):
+    """A checkpoint is missing, truncated, of an old version, or of another encoder or temporal core."""
+
+    exit_code = 4
+
+
+class RegistryError(NaviError):
+    """A model version or alias does not exist, or a change of it is refused."""
+
+    exit_code = 4
+
+
+class RunError(NaviError):
+    """A run directory is locked by another process, broken, or was made by another configuration."""
+
+    exit_code = 5
+
+
+class RecordError(NaviError):
+    """Metric rows could not be made durable, or a segment of them cannot be read back."""
+
+    exit_code = 6
+
+
+class NonFiniteError(NaviError):
+    """NaN or Inf appeared in training.
+
+    Attributes:
+        tensor: Name of the first tensor that held one.
+    """
+
+    exit_code = 7
+
+    def __init__(self, tensor: str, message: str) -> None:
+        self.tensor = tensor
+        super().__init__(message)
+
+
+class EvaluationError(NaviError):
+    """An evaluation or comparison cannot be made as asked."""
+
+    exit_code = 8
