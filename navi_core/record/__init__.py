@@ -1,1 +1,25 @@
-"""."""
+"""Runs and their numbers: run directory, metric outbox, stage timings, hardware profile.
+
+Producers write immutable segment files here; only the pipeline's warehouse opens the database.
+"""
+
+from navi_core.record.durable import write_durably
+from navi_core.record.hardware import hardware_profile
+from navi_core.record.home import navi_home, outbox_path
+from navi_core.record.metric_log import MetricLog
+from navi_core.record.run_directory import RunDirectory
+from navi_core.record.schema import NATURAL_KEYS
+from navi_core.record.stages import StageTimer
+from navi_core.record.tensorboard import TensorBoardWriter
+
+__all__ = [
+    "NATURAL_KEYS",
+    "MetricLog",
+    "RunDirectory",
+    "StageTimer",
+    "TensorBoardWriter",
+    "hardware_profile",
+    "navi_home",
+    "outbox_path",
+    "write_durably",
+]

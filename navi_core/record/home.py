@@ -1,0 +1,22 @@
+"""Where Navi keeps what it makes: `$NAVI_HOME`, by default `.navi` in the working directory."""
+
+from __future__ import annotations
+
+import os
+from pathlib import Path
+
+__all__ = ["navi_home", "outbox_path"]
+
+
+def navi_home() -> Path:
+    """Return the folder of scenes, runs, models, outbox and warehouse; it need not exist yet.
+
+    Returns:
+        `$NAVI_HOME` if it is set and not empty, else `./.navi`, as an absolute path.
+    """
+    return Path(os.environ.get("NAVI_HOME") or ".navi").expanduser().absolute()
+
+
+def outbox_path() -> Path:
+    """Return the folder into which producers write metric segments."""
+    return navi_home() / "outbox"

@@ -1,0 +1,209 @@
+"""The outbox: rows become immutable segment files, and nothing here ever opens the database.
+
+A segment is newline-delimited JSON. Its first line is a header
+
+    {"navi_segment": 1, "table": …, "run_id": …, "context": {…}, "rows": n, "sha256": …, "created_at": …}
+
+with the context that every row shares and the SHA-256 of all bytes after the header line; each
+further line is one row. A file under its final name is whole: it was written under another name,
+synced and renamed. Names sort in the order of writing, and a later row replaces an earlier one of
+the same natural key.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import itertools
+import json
+import math
+import os
+import threading
+import time
+from collections.abc import Callable
+from pathlib import Path
+from types import TracebackType
+from typing import Any
+
+from navi_core.errors import RecordError
+from navi_core.record.durable import write_durably
+from navi_core.record.schema import NATURAL_KEYS, SEGMENT_VERSION
+
+__all__ = ["MetricLog"]
+
+_SERIAL = itertools.count()
+_AUTO_KEYS = ("run_id", "step", "recorded_at")
+
+
+class MetricLog:
+    """Collects rows and makes them durable; a row is acknowledged when `flush` returns.
+
+    Rows are kept in memory until a flush succeeds, so a flush that failed (a full disk) may be tried
+    again. Thread-safe.
+    """
+
+    def __init__(self, outbox: Path | str, run_id: str, context: dict[str, Any]) -> None:
+        """Attach to an outbox.
+
+        Args:
+            outbox: Folder of segments; made if missing.
+            run_id: Run that the rows belong to.
+            context: What every row shares: seed, hardware, versions, revision, config_hash.
+
+        Raises:
+            RecordError: The outbox cannot be made, or the context is not plain data.
+        """
+        self.outbox = Path(outbox).absolute()
+        self.run_id = run_id
+        self._context = {key: _plain(value, f"context.{key}") for key, value in context.items()}
+        self._rows: dict[str, list[dict[str, Any]]] = {}
+        self._observers: list[Callable[[int, dict[str, float]], None]] = []
+        self._step = 0
+        self._lock = threading.Lock()
+        try:
+            self.outbox.mkdir(parents=True, exist_ok=True)
+        except OSError as error:
+            raise RecordError(f"cannot make the outbox {self.outbox}: {error.strerror or error}") from error
+
+    @property
+    def pending(self) -> int:
+        """Rows that are not yet acknowledged."""
+        with self._lock:
+            return sum(len(rows) for rows in self._rows.values())
+
+    def observe(self, observer: Callable[[int, dict[str, float]], None]) -> None:
+        """Let `observer(step, values)` see every later `scalars` call (TensorBoard, progress bars)."""
+        self._observers.append(observer)
+
+    def scalars(self, step: int, values: dict[str, float]) -> None:
+        """Add one `metrics` row per value.
+
+        Args:
+            step: Decisions summed over rows.
+            values: Metric name → value; NaN and infinities are kept as such.
+
+        Raises:
+            RecordError: A value is not a number.
+        """
+        step = int(step)
+        now = _now()
+        rows = []
+        for name, value in values.items():
+            try:
+                number = float(value)
+            except (TypeError, ValueError) as error:
+                raise RecordError(f"metric {name!r} at step {step} is not a number: {value!r}") from error
+            rows.append({"step": step, "name": str(name), "value": _plain(number, name), "recorded_at": now})
+        with self._lock:
+            self._step = step
+            self._rows.setdefault("metrics", []).extend(rows)
+        for observer in self._observers:
+            observer(step, values)
+
+    def row(self, table: str, values: dict[str, Any]) -> None:
+        """Add one row to a table.
+
+        `run_id`, `step` (that of the latest `scalars` call) and `recorded_at` are filled in where absent.
+        Columns that the table does not have are kept in its `extra` column.
+
+        Args:
+            table: One of `NATURAL_KEYS`.
+            values: Plain data.
+
+        Raises:
+            RecordError: The table is unknown, a key column is missing, or a value is not plain data.
+        """
+        key = NATURAL_KEYS.get(table)
+        if key is None:
+            raise RecordError(f"no table {table!r}; allowed: {', '.join(NATURAL_KEYS)}")
+        missing = [name for name in key if name not in _AUTO_KEYS and values.get(name) is None]
+        if missing:
+            raise RecordError(f"a row of {table!r} needs {', '.join(missing)} (its key is {', '.join(key)})")
+        row = {str(name): _plain(value, f"{table}.{name}") for name, value in values.items()}
+        row.setdefault("step", self._step)
+        row.setdefault("recorded_at", _now())
+        with self._lock:
+            self._rows.setdefault(table, []).append(row)
+
+    def forget(self) -> None:
+        """Make ingest drop every row that this run wrote before now (a fresh start of the same run).
+
+        Raises:
+            RecordError: The mark could not be written.
+        """
+        with self._lock:
+            self._write(None, [])
+
+    def flush(self) -> None:
+        """Write all rows as segments; they are acknowledged when this returns.
+
+        Raises:
+            RecordError: A segment could not be written (for example a full disk). Rows of segments that
+                were not written stay in memory for the next flush, and no partial file remains.
+        """
+        with self._lock:
+            for table in list(self._rows):
+                rows = self._rows[table]
+                if rows:
+                    self._write(table, rows)
+                del self._rows[table]
+
+    def close(self) -> None:
+        """Flush what is left."""
+        self.flush()
+
+    def __enter__(self) -> MetricLog:
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self.close()
+
+    def _write(self, table: str | None, rows: list[dict[str, Any]]) -> None:
+        body = "".join(json.dumps(row, separators=(",", ":"), allow_nan=False) + "\n" for row in rows).encode()
+        header = {
+            "navi_segment": SEGMENT_VERSION,
+            "table": table,
+            "run_id": self.run_id,
+            "context": self._context,
+            "rows": len(rows),
+            "sha256": hashlib.sha256(body).hexdigest(),
+            "created_at": _now(),
+            "forget_earlier": table is None,
+        }
+        # The clock orders segments of different processes, the serial number those of one.
+        name = f"{time.time_ns():020d}-{os.getpid()}-{next(_SERIAL):06d}-{table or 'forget'}.ndjson"
+        data = json.dumps(header, separators=(",", ":"), allow_nan=False).encode() + b"\n" + body
+        try:
+            write_durably(self.outbox / name, data)
+        except OSError as error:
+            raise RecordError(
+                f"cannot write {len(rows)} rows of {table!r} to the outbox {self.outbox}: {error.strerror or error}; "
+                "free some space, the rows are kept in memory until the next flush"
+            ) from error
+
+
+def _now() -> str:
+    seconds = time.time()
+    return time.strftime("%Y-%m-%dT%H:%M:%S", time.gmtime(seconds)) + f".{int(seconds % 1 * 1e6):06d}Z"
+
+
+def _plain(value: Any, where: str) -> Any:
+    """Return `value` as strict JSON data; non-finite floats become their names."""
+    if value is None or isinstance(value, (bool, str, int)):
+        return value
+    if isinstance(value, float):
+        if math.isfinite(value):
+            return value
+        return "NaN" if math.isnan(value) else ("Infinity" if value > 0 else "-Infinity")
+    if isinstance(value, dict):
+        return {str(name): _plain(item, f"{where}.{name}") for name, item in value.items()}
+    if isinstance(value, (list, tuple, set, frozenset)):
+        return [_plain(item, where) for item in value]
+    if isinstance(value, Path):
+        return str(value)
+    for name in ("tolist", "item"):  # numpy and torch scalars and arrays, without importing either
+        convert = getattr(value, name, None)
+        if callable(convert):
+            return _plain(convert(), where)
+    raise RecordError(f"{where} is {type(value).__name__}, which is not plain data")

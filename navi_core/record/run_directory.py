@@ -1,0 +1,206 @@
+"""A run's own folder, keyed by what the run is and held by one process at a time.
+
+    <root>/<asset>-<partition>-<config hash>/
+        config.json      the full resolved configuration
+        checkpoints/     the learner's states; kept when the run is opened again
+        log.txt          what the run said
+    <root>/.locks/<run id>.lock   held by flock while a process works on the run; names its pid
+
+The key holds the configuration's hash, so a changed setting is another run, and the same command
+given twice is the same run, which goes on from its last checkpoint.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import fcntl
+import json
+import os
+import re
+import time
+from pathlib import Path
+from types import TracebackType
+from typing import Any
+
+from navi_core.config import Config, config_hash
+from navi_core.errors import RunError
+from navi_core.record.durable import write_durably
+from navi_core.record.hardware import hardware_profile
+from navi_core.record.metric_log import MetricLog
+
+__all__ = ["RunDirectory"]
+
+_KEY = re.compile(r"[A-Za-z0-9_.]+(-[A-Za-z0-9_.]+)*")
+
+
+class RunDirectory:
+    """An open run directory; use `RunDirectory.open` and close it, or use it as a context manager.
+
+    Attributes:
+        path: The run's folder.
+        run_id: Stable name, `<asset>-<partition>-<config hash>`.
+        asset: What is made, for example `ppo_policy`.
+        partition: Which one of it, for example a profile's name.
+        config: The configuration the run was opened with.
+        fresh: True when no earlier state of this run was kept.
+    """
+
+    def __init__(
+        self, root: Path, run_id: str, asset: str, partition: str, config: Config, lock: int, fresh: bool
+    ) -> None:
+        self.path = root / run_id
+        self.run_id = run_id
+        self.asset = asset
+        self.partition = partition
+        self.config = config
+        self.fresh = fresh
+        self._lock: int | None = lock
+
+    @classmethod
+    def open(cls, root: Path | str, *, asset: str, partition: str, config: Config, fresh: bool = False) -> RunDirectory:
+        """Open (or create) the run's folder and take its lock.
+
+        Args:
+            root: Folder of all runs; made if missing.
+            asset: What is made; letters, digits, `_`, `.` and `-`.
+            partition: Which one of it; same characters.
+            config: Full configuration; its hash is part of the key.
+            fresh: Start anew; an earlier folder is moved aside to `<run id>.old-<time>`, never deleted.
+
+        Returns:
+            The locked run directory.
+
+        Raises:
+            RunError: Another process holds the run (its pid is named), the key has other characters, or
+                the folder's config.json is broken or belongs to another configuration.
+        """
+        for what, value in (("asset", asset), ("partition", partition)):
+            if not _KEY.fullmatch(value):
+                raise RunError(f"{what} {value!r} cannot name a folder; use letters, digits, '_', '.' and '-'")
+        root = Path(root).absolute()
+        digest = config_hash(config)
+        run_id = f"{asset}-{partition}-{digest}"
+        try:
+            (root / ".locks").mkdir(parents=True, exist_ok=True)
+        except OSError as error:
+            raise RunError(f"cannot make the runs folder {root}: {error.strerror}") from error
+        lock = _take_lock(root / ".locks" / f"{run_id}.lock", run_id)
+        try:
+            path = root / run_id
+            if fresh and path.exists():
+                path.rename(_aside(path))
+            kept = (path / "config.json").exists()
+            run = cls(root, run_id, asset, partition, config, lock, fresh=not kept)
+            run.checkpoints.mkdir(parents=True, exist_ok=True)
+            if kept:
+                run._check(digest)
+            else:
+                run._unforgotten.touch()
+                run._write_config(digest)
+            return run
+        except OSError as error:
+            os.close(lock)
+            raise RunError(f"cannot prepare the run directory {root / run_id}: {error}") from error
+        except BaseException:
+            os.close(lock)
+            raise
+
+    @property
+    def checkpoints(self) -> Path:
+        """Folder of the run's checkpoints."""
+        return self.path / "checkpoints"
+
+    @property
+    def log(self) -> Path:
+        """Text file for what the run says."""
+        return self.path / "log.txt"
+
+    def metric_log(self, outbox: Path | None = None) -> MetricLog:
+        """Return a metric log whose rows carry this run's context.
+
+        Rows of an earlier start of the same run are dropped at ingest when the directory is fresh, so
+        that a fresh start never mixes with the rows of the one it replaces. The mark in the folder
+        outlives a kill between making the folder and writing the first row.
+
+        Args:
+            outbox: Segment folder; by default the outbox of `$NAVI_HOME`.
+        """
+        from navi_core.record.home import outbox_path
+
+        profile = hardware_profile()
+        context: dict[str, Any] = {
+            "seed": getattr(self.config, "seed", None),
+            "hardware": profile["hardware"],
+            "versions": profile["versions"],
+            "revision": profile["revision"],
+            "config_hash": config_hash(self.config),
+        }
+        log = MetricLog(outbox or outbox_path(), self.run_id, context)
+        if self._unforgotten.exists():
+            log.forget()
+            self._unforgotten.unlink(missing_ok=True)
+        return log
+
+    def close(self) -> None:
+        """Release the lock; the folder stays."""
+        if self._lock is not None:
+            os.close(self._lock)
+            self._lock = None
+
+    def __enter__(self) -> RunDirectory:
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self.close()
+
+    @property
+    def _unforgotten(self) -> Path:
+        return self.path / ".forget-earlier-rows"
+
+    def _write_config(self, digest: str) -> None:
+        record = {
+            "run_id": self.run_id,
+            "asset": self.asset,
+            "partition": self.partition,
+            "config_hash": digest,
+            "config_class": type(self.config).__name__,
+            "created_at": time.strftime("%Y-%m-%dT%H:%M:%SZ", time.gmtime()),
+            "config": self.config.model_dump(mode="json"),
+        }
+        write_durably(self.path / "config.json", (json.dumps(record, indent=2) + "\n").encode())
+
+    def _check(self, digest: str) -> None:
+        file = self.path / "config.json"
+        try:
+            found = json.loads(file.read_text())["config_hash"]
+        except (ValueError, KeyError, TypeError, OSError) as error:
+            raise RunError(f"{file} is broken ({error}); move the folder away, or start with --fresh") from error
+        if found != digest:
+            raise RunError(f"{self.path} was made by configuration {found}, not {digest}; start with --fresh")
+
+
+def _take_lock(path: Path, run_id: str) -> int:
+    descriptor = os.open(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o644)
+    try:
+        fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
+    except BlockingIOError:
+        # The pid is advice for people; the lock itself is what fences, so a stale number does no harm.
+        holder = os.pread(descriptor, 32, 0).decode(errors="replace").strip() or "unknown"
+        os.close(descriptor)
+        raise RunError(f"run {run_id} is in use by process {holder}; wait for it, or stop it first") from None
+    with contextlib.suppress(OSError):
+        os.ftruncate(descriptor, 0)
+        os.pwrite(descriptor, f"{os.getpid()}\n".encode(), 0)
+    return descriptor
+
+
+def _aside(path: Path) -> Path:
+    stamp = time.strftime("%Y%m%dT%H%M%S", time.gmtime())
+    candidate = path.with_name(f"{path.name}.old-{stamp}")
+    number = 1
+    while candidate.exists():
+        candidate = path.with_name(f"{path.name}.old-{stamp}.{number}")
+        number += 1
+    return candidate

@@ -1,0 +1,28 @@
+"""The tables that rows may go to, and what makes a row the same row when it is written again.
+
+A resumed run emits the rows after its last checkpoint a second time. Ingest replaces a row whose
+natural key it has already, so that nothing is lost and nothing is doubled. The warehouse's
+migrations declare the same keys as primary keys; a test compares the two.
+"""
+
+from __future__ import annotations
+
+__all__ = ["NATURAL_KEYS", "SEGMENT_VERSION"]
+
+SEGMENT_VERSION = 1
+"""Version of the segment files' layout."""
+
+NATURAL_KEYS: dict[str, tuple[str, ...]] = {
+    "metrics": ("run_id", "step", "name"),
+    "runs": ("run_id",),
+    "scenes": ("name", "source_hash", "compile_hash"),
+    "checkpoints": ("run_id", "step"),
+    "models": ("version",),
+    "promotions": ("alias", "version", "decided_at"),
+    "evaluations": ("evaluation_id",),
+    "episodes": ("evaluation_id", "scene", "start"),
+    "stage_timings": ("run_id", "step", "stage"),
+    "benchmarks": ("run_id", "name"),
+    "events": ("run_id", "step", "event", "recorded_at"),
+}
+"""Table name → natural key."""

@@ -1,0 +1,109 @@
+"""Run directories: keys, the fence, fresh starts."""
+
+import json
+import os
+import subprocess
+import sys
+
+import pytest
+
+from navi_core.config import PPOConfig, TrainConfig, config_hash
+from navi_core.errors import RunError
+from navi_core.record import RunDirectory
+
+
+def opened(root, **kw):
+    return RunDirectory.open(root, asset="ppo_policy", partition="quick", config=kw.pop("config", TrainConfig()), **kw)
+
+
+def test_the_same_configuration_is_the_same_run_and_keeps_its_checkpoints(tmp_path):
+    with opened(tmp_path) as run:
+        assert run.fresh and run.run_id == f"ppo_policy-quick-{config_hash(TrainConfig())}"
+        (run.checkpoints / "step.pt").write_bytes(b"state")
+    with opened(tmp_path) as again:
+        assert not again.fresh and (again.checkpoints / "step.pt").read_bytes() == b"state"
+
+
+def test_a_changed_setting_is_another_run(tmp_path):
+    with opened(tmp_path) as one, opened(tmp_path, config=TrainConfig(ppo=PPOConfig(gamma=0.9))) as other:
+        assert one.path != other.path
+
+
+def test_config_json_holds_the_whole_configuration(tmp_path):
+    with opened(tmp_path) as run:
+        record = json.loads((run.path / "config.json").read_text())
+    assert TrainConfig.model_validate(record["config"]) == TrainConfig()
+
+
+def test_a_second_holder_is_refused_and_the_first_is_named(tmp_path):
+    code = (
+        "import sys, time\nfrom navi_core.config import TrainConfig\nfrom navi_core.record import RunDirectory\n"
+        f"run = RunDirectory.open({str(tmp_path)!r}, asset='ppo_policy', partition='quick', config=TrainConfig())\n"
+        "print('held', flush=True)\ntime.sleep(60)\n"
+    )
+    holder = subprocess.Popen([sys.executable, "-c", code], stdout=subprocess.PIPE, text=True)
+    try:
+        assert holder.stdout.readline().strip() == "held"
+        with pytest.raises(RunError, match=f"process {holder.pid}"):
+            opened(tmp_path)
+        with pytest.raises(RunError, match=f"process {holder.pid}"):
+            opened(tmp_path, fresh=True)
+    finally:
+        holder.kill()
+        holder.wait()
+    with opened(tmp_path) as run:  # a kill -9 releases the fence
+        assert not run.fresh
+
+
+def test_the_fence_holds_within_one_process(tmp_path):
+    with opened(tmp_path), pytest.raises(RunError, match=str(os.getpid())):
+        opened(tmp_path)
+
+
+def test_a_fresh_start_moves_the_old_run_aside(tmp_path):
+    for number in range(3):
+        with opened(tmp_path, fresh=True) as run:
+            assert run.fresh and not list(run.checkpoints.iterdir())
+            (run.checkpoints / "n").write_text(str(number))
+    kept = sorted((p / "checkpoints" / "n").read_text() for p in tmp_path.glob("*.old-*"))
+    assert kept == ["0", "1"]
+
+
+def test_a_fresh_start_forgets_earlier_rows_even_after_a_kill_before_the_first_row(tmp_path):
+    outbox = tmp_path / "outbox"
+    with opened(tmp_path / "runs") as run:
+        run.metric_log(outbox).close()
+    assert len(list(outbox.glob("*-forget.ndjson"))) == 1
+    opened(tmp_path / "runs", fresh=True).close()  # dies before it writes a row
+    with opened(tmp_path / "runs") as run:
+        assert not run.fresh
+        run.metric_log(outbox).close()
+        run.metric_log(outbox).close()
+    assert len(list(outbox.glob("*-forget.ndjson"))) == 2
+
+
+def test_rows_carry_the_context(tmp_path):
+    with opened(tmp_path / "runs", config=TrainConfig(seed=7)) as run:
+        log = run.metric_log(tmp_path / "outbox")
+        log.scalars(1, {"a": 1.0})
+        log.close()
+    head = json.loads(next((tmp_path / "outbox").glob("*metrics*")).read_text().splitlines()[0])
+    assert head["context"]["seed"] == 7 and head["context"]["config_hash"] == config_hash(TrainConfig(seed=7))
+    assert {"hardware", "versions", "revision"} <= set(head["context"])
+
+
+@pytest.mark.parametrize("name", ["", "a/b", "../x", "a b"])
+def test_keys_that_cannot_name_a_folder_are_refused(tmp_path, name):
+    with pytest.raises(RunError, match="cannot name a folder"):
+        RunDirectory.open(tmp_path, asset="a", partition=name, config=TrainConfig())
+
+
+@pytest.mark.parametrize("text", ["", "{", "[]", '{"config_hash": "0"}'])
+def test_a_broken_or_foreign_config_file_is_refused(tmp_path, text):
+    with opened(tmp_path) as run:
+        file = run.path / "config.json"
+    file.write_text(text)
+    with pytest.raises(RunError, match="fresh"):
+        opened(tmp_path)
+    with opened(tmp_path, fresh=True):
+        pass
