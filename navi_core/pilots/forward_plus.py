@@ -1,0 +1,134 @@
+"""The forward-plus pilot: fly ahead, and turn towards the freer half when the way is blocked.
+
+Named after the baseline of embodied navigation (Savva et al. 2019) that goes forward and turns on contact; with a
+depth sensor it turns *before* contact. It has no map and no memory but the side that it is turning to.
+"""
+
+from __future__ import annotations
+
+import math
+
+import torch
+from torch import Tensor
+
+from navi_core.errors import ConfigError
+from navi_core.pilots.draws import uniform
+from navi_core.pilots.pilot import Pilot, decode_depth
+
+__all__ = ["ForwardPlusPilot"]
+
+
+class ForwardPlusPilot(Pilot):
+    """Flies ahead; when the front sector is closer than `threshold` it turns until the sector is clear.
+
+    The side is the half (left or right) with the larger mean free distance, the other one with probability
+    `flip`; it is held until the sector is freer than `clear`. While flying ahead the heading drifts by a random
+    yaw command that is held for `drift_hold` decisions. `flip` and `drift` break the closed loops that a
+    rule without memory otherwise flies for ever.
+
+    Args:
+        threshold: Front distance under which a turn begins [m].
+        clear: Front distance above which a turn ends [m].
+        sector_degrees: Half-width of the front sector [degrees].
+        band_degrees: Elevations from the horizon that count as in the way [degrees].
+        speed: Forward command while the way is free, in (0, 1].
+        turn_rate: Yaw command of a turn, in (0, 1].
+        flip: Probability of turning to the less free side.
+        drift: Largest yaw command of the random drift, in [0, 1].
+        drift_hold: Decisions for which one drift command is kept.
+        seed: Seed of the draws.
+        max_distance: Range of the sensor, M [m].
+    """
+
+    name = "forward-plus"
+
+    _HORIZON = 5.0
+    """Distance beyond which a half counts no further as freer [m]."""
+
+    def __init__(
+        self,
+        *,
+        threshold: float = 1.2,
+        clear: float = 1.8,
+        sector_degrees: float = 25.0,
+        band_degrees: float = 20.0,
+        speed: float = 0.5,
+        turn_rate: float = 0.5,
+        flip: float = 0.1,
+        drift: float = 0.15,
+        drift_hold: int = 10,
+        seed: int = 0,
+        max_distance: float = 100.0,
+    ) -> None:
+        super().__init__(seed=seed, max_distance=max_distance)
+        if not 0 < threshold <= clear:
+            raise ConfigError(f"forward-plus needs 0 < threshold ≤ clear, not threshold {threshold}, clear {clear}")
+        for key, value, low, high in (
+            ("sector_degrees", sector_degrees, 0.0, 90.0),
+            ("band_degrees", band_degrees, 0.0, 90.0),
+            ("speed", speed, 0.0, 1.0),
+            ("turn_rate", turn_rate, 0.0, 1.0),
+            ("flip", flip, 0.0, 1.0),
+            ("drift", drift, 0.0, 1.0),
+        ):
+            if not low <= value <= high:
+                raise ConfigError(f"forward-plus: {key} {value} lies outside [{low:g}, {high:g}]")
+        if drift_hold < 1:
+            raise ConfigError(f"forward-plus: drift_hold {drift_hold} must be at least 1 decision")
+        self.threshold = threshold
+        self.clear = clear
+        self.sector_degrees = sector_degrees
+        self.band_degrees = band_degrees
+        self.speed = speed
+        self.turn_rate = turn_rate
+        self.flip = flip
+        self.drift = drift
+        self.drift_hold = drift_hold
+        self._turning = torch.zeros(0)
+
+    def _allocate(self, batch: int, device: torch.device) -> None:
+        self._turning = torch.zeros(batch, device=device)
+
+    def _forget(self, rows: Tensor) -> None:
+        self._turning = torch.where(rows, 0.0, self._turning)
+
+    def _decide(self, obs: Tensor) -> Tensor:
+        front, left, right = self._look(obs)
+        draw = uniform(self.seed, "pilot.forward-plus.side", self._keys, self._episode, self._step, draws=1)[:, 0]
+        # Positive yaw turns counter-clockwise seen from above: to the left.
+        freer = torch.where(left >= right, 1.0, -1.0)
+        side = torch.where(draw < self.flip, -freer, freer)
+        begins = torch.where(front < self.threshold, side, 0.0)
+        holds = torch.where(front > self.clear, 0.0, self._turning)
+        self._turning = torch.where(self._turning == 0, begins, holds)
+
+        held = torch.div(self._step, self.drift_hold, rounding_mode="floor")
+        drift = uniform(self.seed, "pilot.forward-plus.drift", self._keys, self._episode, held, draws=1)[:, 0]
+        free = self._turning == 0
+        actions = torch.zeros(obs.shape[0], 4, device=obs.device)
+        actions[:, 0] = torch.where(free, self.speed, 0.0)
+        actions[:, 3] = torch.where(free, self.drift * (2.0 * drift - 1.0), self.turn_rate * self._turning)
+        return actions
+
+    def _look(self, obs: Tensor) -> tuple[Tensor, Tensor, Tensor]:
+        """Return the nearest distance ahead and the mean free distance of the left and right halves, (B,) each [m].
+
+        Distances are horizontal, the nearest over the elevation band; bins to the right have azimuths in (0, π).
+        """
+        azimuth_bins, elevation_bins = obs.shape[2:]
+        elevation = torch.linspace(math.pi / 2, -math.pi / 2, elevation_bins, device=obs.device)
+        azimuth = torch.arange(azimuth_bins, device=obs.device) * (2 * math.pi / azimuth_bins)
+        azimuth = torch.where(azimuth > math.pi, azimuth - 2 * math.pi, azimuth)
+        # A coarse sensor may have no bin inside the band: the bins next to the horizon always count.
+        nearest = elevation.abs().min() + 1e-4
+        band = elevation.abs() <= max(math.radians(self.band_degrees), float(nearest))
+
+        depth = decode_depth(obs[:, 0][:, :, band], self.max_distance)
+        depth = torch.where(obs[:, 2][:, :, band] > 0, depth, self.max_distance)
+        profile = (depth * torch.cos(elevation[band])).amin(dim=2)
+        front = profile[:, azimuth.abs() <= math.radians(self.sector_degrees) + 1e-4].amin(dim=1)
+        reach = profile.clamp(max=self._HORIZON)
+        ahead = azimuth.abs() <= math.pi / 2 + 1e-4
+        right = reach[:, ahead & (azimuth > 1e-4)].mean(dim=1)
+        left = reach[:, ahead & (azimuth < -1e-4)].mean(dim=1)
+        return front, left, right

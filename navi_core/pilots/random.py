@@ -1,0 +1,37 @@
+"""The random pilot: the floor under every comparison."""
+
+from __future__ import annotations
+
+import torch
+from torch import Tensor
+
+from navi_core.errors import ConfigError
+from navi_core.pilots.draws import uniform
+from navi_core.pilots.pilot import Pilot
+
+__all__ = ["RandomPilot"]
+
+
+class RandomPilot(Pilot):
+    """Draws every axis uniformly from [−1, 1] and keeps the draw for `hold` decisions.
+
+    With `hold=1` (pilot "random") commands are independent: the drone trembles about its start. With `hold=10`
+    (pilot "random-held", one second) it travels farther and collides far more often.
+
+    Args:
+        hold: Decisions for which one draw is kept.
+        seed: Seed of the draws.
+        max_distance: Unused by this pilot; kept so that all pilots are built alike [m].
+    """
+
+    name = "random"
+
+    def __init__(self, *, hold: int = 1, seed: int = 0, max_distance: float = 100.0) -> None:
+        super().__init__(seed=seed, max_distance=max_distance)
+        if hold < 1:
+            raise ConfigError(f"hold {hold} of pilot {self.name!r} must be at least 1 decision")
+        self.hold = hold
+
+    def _decide(self, obs: Tensor) -> Tensor:
+        draw = torch.div(self._step, self.hold, rounding_mode="floor")
+        return 2.0 * uniform(self.seed, "pilot.random", self._keys, self._episode, draw, draws=4) - 1.0

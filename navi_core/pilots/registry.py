@@ -1,0 +1,50 @@
+"""Pilots by name."""
+
+from __future__ import annotations
+
+import difflib
+from collections.abc import Callable
+from typing import Any
+
+from navi_core.errors import ConfigError
+from navi_core.pilots.forward_plus import ForwardPlusPilot
+from navi_core.pilots.pilot import Pilot
+from navi_core.pilots.random import RandomPilot
+
+__all__ = ["PILOTS", "build_pilot"]
+
+
+def _random_held(*, hold: int = 10, **settings: Any) -> Pilot:
+    pilot = RandomPilot(hold=hold, **settings)
+    pilot.name = "random-held"
+    return pilot
+
+
+PILOTS: dict[str, Callable[..., Pilot]] = {
+    "random": RandomPilot,
+    "random-held": _random_held,
+    "forward-plus": ForwardPlusPilot,
+}
+"""Every scripted pilot by its name."""
+
+
+def build_pilot(name: str, *, seed: int = 0, max_distance: float = 100.0, **settings: Any) -> Pilot:
+    """Build a scripted pilot.
+
+    Args:
+        name: "random", "random-held" or "forward-plus".
+        seed: Seed of the pilot's draws.
+        max_distance: Range of the sensor whose observations it reads, M [m].
+        settings: The pilot's own parameters.
+
+    Raises:
+        ConfigError: An unknown name, an unknown parameter, or an impossible value.
+    """
+    if name not in PILOTS:
+        near = difflib.get_close_matches(name, PILOTS, n=1, cutoff=0.4)
+        hint = f"did you mean {near[0]!r}? " if near else ""
+        raise ConfigError(f"no pilot {name!r}; {hint}allowed: {', '.join(PILOTS)}")
+    try:
+        return PILOTS[name](seed=seed, max_distance=max_distance, **settings)
+    except TypeError as error:
+        raise ConfigError(f"pilot {name!r}: {error}") from None

@@ -1,0 +1,141 @@
+"""Scripted pilots: observations in, actions out, and a life that does not depend on the batch."""
+
+from __future__ import annotations
+
+import math
+
+import pytest
+import torch
+
+from navi_core.errors import ConfigError
+from navi_core.pilots import PILOTS, build_pilot, decode_depth
+from navi_core.pilots.draws import normal, stable_key, uniform
+
+AZ, EL = 64, 16
+
+
+def corridor(front: float, left: float, right: float, *, rows: int = 1) -> torch.Tensor:
+    """An observation of walls: `front` ahead within 30°, `left` and `right` elsewhere [m]."""
+    azimuth = torch.arange(AZ) * (2 * math.pi / AZ)
+    azimuth = torch.where(azimuth > math.pi, azimuth - 2 * math.pi, azimuth)
+    depth = torch.where(azimuth > 0, right, left)
+    depth = torch.where(azimuth.abs() <= math.radians(30), front, depth)
+    obs = torch.zeros(rows, 3, AZ, EL)
+    obs[:, 0] = (torch.log1p(depth) / math.log1p(100.0))[None, :, None]
+    obs[:, 1] = 1
+    obs[:, 2] = 1
+    return obs
+
+
+def test_depth_is_decoded_with_the_published_numbers():
+    channel = torch.tensor([0.0, 0.150190, 0.388237, 0.744073, 1.0])
+    assert torch.allclose(decode_depth(channel, 100.0), torch.tensor([0.0, 1.0, 5.0, 30.0, 100.0]), atol=2e-3)
+
+
+def test_draws_are_uniform_and_normal():
+    keys = torch.arange(20_000)
+    flat = uniform(3, "test", keys, torch.zeros_like(keys), draws=4)
+    assert flat.min() >= 0 and flat.max() < 1
+    assert torch.allclose(flat.mean(0), torch.full((4,), 0.5), atol=0.01)
+    assert torch.allclose(flat.var(0), torch.full((4,), 1 / 12), atol=0.003)
+    assert torch.corrcoef(flat.T).fill_diagonal_(0).abs().max() < 0.03
+    bell = normal(3, "test", keys, draws=2)
+    assert bell.mean().abs() < 0.02 and (bell.std() - 1).abs() < 0.02
+    assert (bell.abs() < 1).float().mean().sub(0.6827).abs() < 0.01
+
+
+def test_draws_depend_on_seed_purpose_key_and_counter_alone():
+    keys = torch.tensor([stable_key("a", 1), stable_key("a", 2), 7])
+    step = torch.tensor([0, 5, 9])
+    together = uniform(1, "p", keys, step, draws=3)
+    for row in range(3):
+        assert torch.equal(uniform(1, "p", keys[row : row + 1], step[row : row + 1], draws=3)[0], together[row])
+    assert not torch.equal(uniform(2, "p", keys, step, draws=3), together)
+    assert not torch.equal(uniform(1, "q", keys, step, draws=3), together)
+    assert not torch.equal(uniform(1, "p", keys, step + 1, draws=3), together)
+
+
+@pytest.mark.parametrize("name", sorted(PILOTS))
+def test_a_row_flies_the_same_alone_and_in_any_batch(name):
+    generator = torch.Generator().manual_seed(0)
+    frames = torch.rand(30, 5, 3, AZ, EL, generator=generator)
+    frames[:, :, 0] *= 0.3  # up to 3 m, so that forward-plus meets walls
+    frames[:, :, 2] = 1
+    keys = torch.tensor([11, 22, 33, 44, 55])
+    together = build_pilot(name, seed=4)
+    together.reset(torch.ones(5, dtype=torch.bool), keys)
+    alone = build_pilot(name, seed=4)
+    alone.reset(torch.tensor([True]), keys[3:4])
+    starts = torch.zeros(30, 5, dtype=torch.bool)
+    starts[0] = True
+    starts[12, 3] = True
+    starts[7, 1] = True
+    for t in range(30):
+        row = together.act(frames[t], starts[t])[3]
+        assert torch.equal(alone.act(frames[t, 3:4], starts[t, 3:4])[0], row)
+        assert row.abs().max() <= 1
+
+
+def test_episodes_of_a_row_differ_and_a_reset_key_repeats():
+    pilot = build_pilot("random", seed=1)
+    obs, first = torch.zeros(1, 3, 8, 4), torch.tensor([True])
+    one = pilot.act(obs, first)
+    assert not torch.equal(pilot.act(obs, first), one)
+    pilot.reset(first, torch.tensor([0]))
+    assert torch.equal(pilot.act(obs, first), one)
+
+
+def test_random_held_keeps_its_command_for_its_hold():
+    pilot = build_pilot("random-held", seed=0, hold=3)
+    flown = torch.stack([pilot.act(torch.zeros(2, 3, 8, 4)) for _ in range(9)])
+    for block in range(3):
+        assert torch.equal(flown[3 * block], flown[3 * block + 1])
+        assert torch.equal(flown[3 * block], flown[3 * block + 2])
+    assert not torch.equal(flown[0], flown[3])
+    assert pilot.name == "random-held"
+
+
+def test_forward_plus_flies_ahead_when_free():
+    pilot = build_pilot("forward-plus", drift=0.0)
+    action = pilot.act(corridor(5.0, 2.0, 2.0))[0]
+    assert action.tolist() == [pilot.speed, 0, 0, 0]
+
+
+def test_forward_plus_turns_to_the_freer_half_and_holds_until_clear():
+    pilot = build_pilot("forward-plus", drift=0.0, flip=0.0)
+    assert pilot.act(corridor(0.8, 1.0, 4.0))[0].tolist() == [0, 0, 0, -pilot.turn_rate]
+    # The other side is freer now and the front only half clear: the turn goes on as it began.
+    between = (pilot.threshold + pilot.clear) / 2
+    assert pilot.act(corridor(between, 4.0, 1.0))[0].tolist() == [0, 0, 0, -pilot.turn_rate]
+    assert pilot.act(corridor(pilot.clear + 0.1, 4.0, 1.0))[0, 0] == pytest.approx(pilot.speed)
+    assert pilot.act(corridor(0.8, 4.0, 1.0))[0].tolist() == [0, 0, 0, pilot.turn_rate]
+
+
+def test_forward_plus_takes_a_missing_ray_for_free_space():
+    obs = corridor(0.5, 1.0, 1.0)
+    obs[:, 2] = 0
+    assert build_pilot("forward-plus", drift=0.0).act(obs)[0, 0] > 0
+
+
+def test_forward_plus_ignores_floor_and_ceiling():
+    obs = corridor(5.0, 2.0, 2.0)
+    obs[:, 0, :, :4] = 0.05
+    obs[:, 0, :, -4:] = 0.05
+    assert build_pilot("forward-plus", drift=0.0).act(obs)[0, 0] > 0
+
+
+@pytest.mark.parametrize(
+    ("name", "settings", "words"),
+    [
+        ("forward", {}, ["forward", "forward-plus", "random"]),
+        ("random", {"hold": 0}, ["hold", "0"]),
+        ("random", {"speed": 1}, ["random", "speed"]),
+        ("forward-plus", {"threshold": 3.0}, ["threshold", "3.0", "clear"]),
+        ("forward-plus", {"speed": 1.5}, ["speed", "1.5", "[0, 1]"]),
+    ],
+)
+def test_bad_pilots_are_refused_by_name(name, settings, words):
+    with pytest.raises(ConfigError) as caught:
+        build_pilot(name, **settings)
+    for word in words:
+        assert word in str(caught.value)
