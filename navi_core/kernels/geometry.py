@@ -1,0 +1,173 @@
+"""Triangle predicates shared by the compiler and the queries: exact overlap and closest distance.
+
+All functions are numba-compiled scalars in float64. Slivers are handled as segments: the plane of a
+triangle whose height is far below its length is noise, its edges are not.
+"""
+
+from __future__ import annotations
+
+import math
+
+import numba
+import numpy as np
+import numpy.typing as npt
+
+__all__ = ["SLIVER_RATIO", "closest_distance_squared", "segment_distance_squared", "surface_voxels", "triangle_overlaps_box"]
+
+SLIVER_RATIO = 1e-7
+"""Height over longest edge under which a triangle is treated as its edges."""
+
+FloatArray = npt.NDArray[np.float64]
+IntArray = npt.NDArray[np.int32]
+
+
+@numba.njit(cache=True, inline="always")
+def _axis_separates(
+    ax: float, ay: float, az: float, v: FloatArray, hx: float, hy: float, hz: float
+) -> bool:
+    p0 = ax * v[0, 0] + ay * v[0, 1] + az * v[0, 2]
+    p1 = ax * v[1, 0] + ay * v[1, 1] + az * v[1, 2]
+    p2 = ax * v[2, 0] + ay * v[2, 1] + az * v[2, 2]
+    r = hx * abs(ax) + hy * abs(ay) + hz * abs(az)
+    return min(p0, p1, p2) > r or max(p0, p1, p2) < -r
+
+
+@numba.njit(cache=True)
+def triangle_overlaps_box(
+    triangle: FloatArray, cx: float, cy: float, cz: float, hx: float, hy: float, hz: float, v: FloatArray
+) -> bool:
+    """Tell whether a triangle meets an axis-aligned box (separating axes, Akenine-Möller 2001).
+
+    Args:
+        triangle: (3, 3) corners.
+        cx: Box centre x (likewise cy, cz).
+        cy: Box centre y.
+        cz: Box centre z.
+        hx: Half extent x (likewise hy, hz).
+        hy: Half extent y.
+        hz: Half extent z.
+        v: (3, 3) scratch, overwritten with the corners relative to the box centre.
+    """
+    for i in range(3):
+        v[i, 0] = triangle[i, 0] - cx
+        v[i, 1] = triangle[i, 1] - cy
+        v[i, 2] = triangle[i, 2] - cz
+    for a in range(3):
+        h = hx if a == 0 else (hy if a == 1 else hz)
+        if min(v[0, a], v[1, a], v[2, a]) > h or max(v[0, a], v[1, a], v[2, a]) < -h:
+            return False
+    e0x, e0y, e0z = v[1, 0] - v[0, 0], v[1, 1] - v[0, 1], v[1, 2] - v[0, 2]
+    e1x, e1y, e1z = v[2, 0] - v[1, 0], v[2, 1] - v[1, 1], v[2, 2] - v[1, 2]
+    nx, ny, nz = e0y * e1z - e0z * e1y, e0z * e1x - e0x * e1z, e0x * e1y - e0y * e1x
+    d = nx * v[0, 0] + ny * v[0, 1] + nz * v[0, 2]
+    if abs(d) > hx * abs(nx) + hy * abs(ny) + hz * abs(nz):
+        return False
+    for e in range(3):
+        i, j = e, (e + 1) % 3
+        ex, ey, ez = v[j, 0] - v[i, 0], v[j, 1] - v[i, 1], v[j, 2] - v[i, 2]
+        if _axis_separates(0.0, -ez, ey, v, hx, hy, hz):
+            return False
+        if _axis_separates(ez, 0.0, -ex, v, hx, hy, hz):
+            return False
+        if _axis_separates(-ey, ex, 0.0, v, hx, hy, hz):
+            return False
+    return True
+
+
+@numba.njit(cache=True, inline="always")
+def segment_distance_squared(
+    px: float, py: float, pz: float, ax: float, ay: float, az: float, bx: float, by: float, bz: float
+) -> float:
+    """Return the squared distance of point p to segment ab; a may equal b."""
+    dx, dy, dz = bx - ax, by - ay, bz - az
+    wx, wy, wz = px - ax, py - ay, pz - az
+    length = dx * dx + dy * dy + dz * dz
+    t = 0.0
+    if length > 0.0:
+        t = min(max((wx * dx + wy * dy + wz * dz) / length, 0.0), 1.0)
+    rx, ry, rz = wx - t * dx, wy - t * dy, wz - t * dz
+    return rx * rx + ry * ry + rz * rz
+
+
+@numba.njit(cache=True)
+def closest_distance_squared(px: float, py: float, pz: float, t: FloatArray) -> float:
+    """Return the squared distance of a point to a triangle.
+
+    Args:
+        px: Point x (likewise py, pz).
+        py: Point y.
+        pz: Point z.
+        t: (3, 3) corners.
+    """
+    ax, ay, az = t[0, 0], t[0, 1], t[0, 2]
+    bx, by, bz = t[1, 0], t[1, 1], t[1, 2]
+    cx, cy, cz = t[2, 0], t[2, 1], t[2, 2]
+    ux, uy, uz = bx - ax, by - ay, bz - az
+    vx, vy, vz = cx - ax, cy - ay, cz - az
+    nx, ny, nz = uy * vz - uz * vy, uz * vx - ux * vz, ux * vy - uy * vx
+    area2 = nx * nx + ny * ny + nz * nz
+    longest = max(
+        ux * ux + uy * uy + uz * uz,
+        vx * vx + vy * vy + vz * vz,
+        (bx - cx) * (bx - cx) + (by - cy) * (by - cy) + (bz - cz) * (bz - cz),
+    )
+    wx, wy, wz = px - ax, py - ay, pz - az
+    if area2 > SLIVER_RATIO * SLIVER_RATIO * longest * longest:
+        # Barycentric coordinates of the projection (Ericson 2005, 3.4).
+        beta = ((wy * vz - wz * vy) * nx + (wz * vx - wx * vz) * ny + (wx * vy - wy * vx) * nz) / area2
+        gamma = ((uy * wz - uz * wy) * nx + (uz * wx - ux * wz) * ny + (ux * wy - uy * wx) * nz) / area2
+        if beta >= 0.0 and gamma >= 0.0 and beta + gamma <= 1.0:
+            h = wx * nx + wy * ny + wz * nz
+            return h * h / area2
+    return min(
+        segment_distance_squared(px, py, pz, ax, ay, az, bx, by, bz),
+        segment_distance_squared(px, py, pz, bx, by, bz, cx, cy, cz),
+        segment_distance_squared(px, py, pz, cx, cy, cz, ax, ay, az),
+    )
+
+
+@numba.njit(cache=True)
+def _voxel_keys(triangles: FloatArray, resolution: int, keys: npt.NDArray[np.int64]) -> int:
+    """Write the key of every (triangle, voxel) overlap into `keys`; return how many there are in all."""
+    v = np.zeros((3, 3))
+    n = 0
+    for f in range(triangles.shape[0]):
+        t = triangles[f]
+        lo = np.zeros(3, np.int64)
+        hi = np.zeros(3, np.int64)
+        for a in range(3):
+            lo[a] = max(int(math.floor(min(t[0, a], t[1, a], t[2, a]))), 0)
+            hi[a] = min(int(math.floor(max(t[0, a], t[1, a], t[2, a]))), resolution - 1)
+        for x in range(lo[0], hi[0] + 1):
+            for y in range(lo[1], hi[1] + 1):
+                for z in range(lo[2], hi[2] + 1):
+                    if triangle_overlaps_box(t, x + 0.5, y + 0.5, z + 0.5, 0.5, 0.5, 0.5, v):
+                        if n < keys.shape[0]:
+                            keys[n] = (x * resolution + y) * resolution + z
+                        n += 1
+    return n
+
+
+def surface_voxels(triangles: FloatArray, lower: npt.ArrayLike, voxel: float, resolution: int) -> IntArray:
+    """Return the voxels that a surface passes through.
+
+    Args:
+        triangles: (F, 3, 3) corners [m].
+        lower: (3,) minimum corner of the grid [m].
+        voxel: Edge of a voxel [m].
+        resolution: Voxels along an edge.
+
+    Returns:
+        (N, 3) int32 voxel indices, unique, sorted by x, then y, then z.
+    """
+    scaled = (np.asarray(triangles, np.float64) - np.asarray(lower, np.float64)) / voxel
+    keys = np.zeros(max(1024, 8 * len(scaled)), np.int64)
+    count = _voxel_keys(scaled, resolution, keys)
+    if count > len(keys):
+        keys = np.zeros(count, np.int64)
+        _voxel_keys(scaled, resolution, keys)
+    unique = np.unique(keys[:count])
+    z = unique % resolution
+    y = unique // resolution % resolution
+    x = unique // (resolution * resolution)
+    return np.stack([x, y, z], axis=1).astype(np.int32)
