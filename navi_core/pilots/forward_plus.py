@@ -12,10 +12,13 @@ import torch
 from torch import Tensor
 
 from navi_core.errors import ConfigError
-from navi_core.pilots.draws import uniform
+from navi_core.pilots.draws import draw_uniform
 from navi_core.pilots.pilot import Pilot, decode_depth
 
 __all__ = ["ForwardPlusPilot"]
+
+_SIDE, _DRIFT = range(0, 1), range(1, 2)
+"""Lanes of a decision's random numbers."""
 
 
 class ForwardPlusPilot(Pilot):
@@ -94,7 +97,7 @@ class ForwardPlusPilot(Pilot):
 
     def _decide(self, obs: Tensor) -> Tensor:
         front, left, right = self._look(obs)
-        draw = uniform(self.seed, "pilot.forward-plus.side", self._keys, self._episode, self._step, draws=1)[:, 0]
+        draw = draw_uniform(self.seed, self._keys, self._episode, self._step, lanes=_SIDE)[:, 0]
         # Positive yaw turns counter-clockwise seen from above: to the left.
         freer = torch.where(left >= right, 1.0, -1.0)
         side = torch.where(draw < self.flip, -freer, freer)
@@ -103,7 +106,7 @@ class ForwardPlusPilot(Pilot):
         self._turning = torch.where(self._turning == 0, begins, holds)
 
         held = torch.div(self._step, self.drift_hold, rounding_mode="floor")
-        drift = uniform(self.seed, "pilot.forward-plus.drift", self._keys, self._episode, held, draws=1)[:, 0]
+        drift = draw_uniform(self.seed, self._keys, self._episode, held, lanes=_DRIFT)[:, 0]
         free = self._turning == 0
         actions = torch.zeros(obs.shape[0], 4, device=obs.device)
         actions[:, 0] = torch.where(free, self.speed, 0.0)

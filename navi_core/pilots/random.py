@@ -6,7 +6,7 @@ import torch
 from torch import Tensor
 
 from navi_core.errors import ConfigError
-from navi_core.pilots.draws import uniform
+from navi_core.pilots.draws import draw_uniform
 from navi_core.pilots.pilot import Pilot
 
 __all__ = ["RandomPilot"]
@@ -34,4 +34,4 @@ class RandomPilot(Pilot):
 
     def _decide(self, obs: Tensor) -> Tensor:
         draw = torch.div(self._step, self.hold, rounding_mode="floor")
-        return 2.0 * uniform(self.seed, "pilot.random", self._keys, self._episode, draw, draws=4) - 1.0
+        return 2.0 * draw_uniform(self.seed, self._keys, self._episode, draw, lanes=range(4)) - 1.0

@@ -9,7 +9,7 @@ import torch
 
 from navi_core.errors import ConfigError
 from navi_core.pilots import PILOTS, build_pilot, decode_depth
-from navi_core.pilots.draws import normal, stable_key, uniform
+from navi_core.pilots.draws import draw_normal, draw_uniform
 
 AZ, EL = 64, 16
 
@@ -34,25 +34,29 @@ def test_depth_is_decoded_with_the_published_numbers():
 
 def test_draws_are_uniform_and_normal():
     keys = torch.arange(20_000)
-    flat = uniform(3, "test", keys, torch.zeros_like(keys), draws=4)
+    zero = torch.zeros_like(keys)
+    flat = draw_uniform(3, keys, zero, zero, lanes=range(4))
     assert flat.min() >= 0 and flat.max() < 1
     assert torch.allclose(flat.mean(0), torch.full((4,), 0.5), atol=0.01)
     assert torch.allclose(flat.var(0), torch.full((4,), 1 / 12), atol=0.003)
     assert torch.corrcoef(flat.T).fill_diagonal_(0).abs().max() < 0.03
-    bell = normal(3, "test", keys, draws=2)
+    bell = draw_normal(3, keys, zero, zero, axes=4)
     assert bell.mean().abs() < 0.02 and (bell.std() - 1).abs() < 0.02
     assert (bell.abs() < 1).float().mean().sub(0.6827).abs() < 0.01
+    assert torch.corrcoef(bell.T).fill_diagonal_(0).abs().max() < 0.03
 
 
-def test_draws_depend_on_seed_purpose_key_and_counter_alone():
-    keys = torch.tensor([stable_key("a", 1), stable_key("a", 2), 7])
+def test_draws_depend_on_seed_key_and_counters_alone():
+    keys, episode = torch.tensor([2**62 + 5, 12345678901234567, 7]), torch.tensor([0, 0, 3])
     step = torch.tensor([0, 5, 9])
-    together = uniform(1, "p", keys, step, draws=3)
+    together = draw_uniform(1, keys, episode, step, lanes=range(3))
     for row in range(3):
-        assert torch.equal(uniform(1, "p", keys[row : row + 1], step[row : row + 1], draws=3)[0], together[row])
-    assert not torch.equal(uniform(2, "p", keys, step, draws=3), together)
-    assert not torch.equal(uniform(1, "q", keys, step, draws=3), together)
-    assert not torch.equal(uniform(1, "p", keys, step + 1, draws=3), together)
+        alone = draw_uniform(1, *(x[row : row + 1] for x in (keys, episode, step)), lanes=range(3))
+        assert torch.equal(alone[0], together[row])
+    assert torch.equal(draw_uniform(1, keys, episode, step, lanes=range(1, 2))[:, 0], together[:, 1])
+    assert not torch.equal(draw_uniform(2, keys, episode, step, lanes=range(3)), together)
+    assert not torch.equal(draw_uniform(1, keys, episode + 1, step, lanes=range(3)), together)
+    assert not torch.equal(draw_uniform(1, keys, episode, step + 1, lanes=range(3)), together)
 
 
 @pytest.mark.parametrize("name", sorted(PILOTS))

@@ -1,0 +1,174 @@
+"""Ground-truth coverage: how much of the reachable floor an episode saw, and how much it flew through.
+
+C_vis counts reachable floor within the view radius and in line of sight: a fan of horizontal rays leaves every
+decision's position at the drone's height, and each ray sees the floor cells that it crosses before a surface stops
+it or the radius ends. This is the measure of the exploration literature (Chaplot et al. 2020, 3.2 m), taken from the
+true scene and not from what the sensor or a policy's map believed. C_visit counts coarse cells flown through.
+"""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+import torch
+
+from navi_core.errors import EvaluationError
+from navi_core.evaluate.marking import mark_path, mark_rays
+
+if TYPE_CHECKING:
+    from navi_core.world import Field, FloorMap
+
+__all__ = ["FAN_RAYS", "Coverage", "FloorTruth", "curve_metrics", "measure_coverage"]
+
+FAN_RAYS = 512
+"""Rays of the horizontal fan; neighbours are 3.9 cm apart at 3.2 m, under half a 0.1 m cell."""
+
+REPORTED_STEPS = (100, 200, 1000)
+"""Decisions at which a curve's value is reported."""
+
+REPORTED_SHARES = (50, 75, 90)
+"""Shares [%] whose first reaching is reported."""
+
+_RAYS_PER_CAST = 1 << 19
+"""Rays cast at once, to bound memory."""
+
+
+@dataclass(frozen=True)
+class FloorTruth:
+    """The floor of one scene that counts: fine cells to be seen, coarse cells to be flown through."""
+
+    reachable: np.ndarray
+    """Reachable floor cells, bool (nx, nz)."""
+    cell: float
+    """Edge of a fine cell [m]."""
+    visitable: np.ndarray
+    """Coarse cells that hold reachable floor, bool (mx, mz)."""
+    visit_cell: float
+    """Edge of a coarse cell [m]."""
+    origin: tuple[float, float]
+    """Minimum corner of both grids, (x, z) [m]."""
+
+    @classmethod
+    def of(cls, floor: FloorMap, visit_cell: float) -> FloorTruth:
+        """Derive the truth from a scene's floor map.
+
+        Args:
+            floor: Reachable floor of the scene.
+            visit_cell: Edge of a coarse cell [m].
+
+        Raises:
+            EvaluationError: The scene has no reachable floor.
+        """
+        reachable = floor.reachable.cpu().numpy().astype(bool)
+        if not reachable.any():
+            raise EvaluationError("the scene has no reachable floor to cover; inspect it with `navi scenes inspect`")
+        fine = np.argwhere(reachable)
+        coarse = np.floor((fine + 0.5) * floor.cell / visit_cell).astype(np.int64)
+        visitable = np.zeros(coarse.max(axis=0) + 1, dtype=bool)
+        visitable[coarse[:, 0], coarse[:, 1]] = True
+        origin = (float(floor.origin[0]), float(floor.origin[1]))
+        return cls(reachable, float(floor.cell), visitable, float(visit_cell), origin)
+
+    @property
+    def area(self) -> float:
+        """Reachable floor area [m²]."""
+        return float(self.reachable.sum()) * self.cell**2
+
+
+@dataclass(frozen=True)
+class Coverage:
+    """What one episode of T decisions covered; entry t holds what was covered after t decisions."""
+
+    seen: np.ndarray
+    """Reachable floor area seen, float64 (T+1,) [m²]."""
+    visited: np.ndarray
+    """Area of the coarse cells flown through, float64 (T+1,) [m²]."""
+    seen_share: np.ndarray
+    """C_vis, float64 (T+1,) [%]."""
+    visited_share: np.ndarray
+    """C_visit, float64 (T+1,) [%]."""
+    seen_cells: np.ndarray
+    """Fine cells seen in the end, bool (nx, nz)."""
+
+    def metrics(self) -> dict[str, Any]:
+        """Return the reported numbers of both measures by name."""
+        return curve_metrics("c_vis", self.seen_share, self.seen) | curve_metrics(
+            "c_visit", self.visited_share, self.visited
+        )
+
+
+def measure_coverage(
+    field: Field, truth: FloorTruth, scene_index: int, positions: np.ndarray, *, view_radius: float
+) -> Coverage:
+    """Measure what a path covered.
+
+    Args:
+        field: Field that holds the scene.
+        truth: The scene's floor.
+        scene_index: Which scene of the field.
+        positions: The start and the position after each of T decisions, (T+1, 3) [m].
+        view_radius: Distance within which floor counts as seen [m].
+    """
+    angles = 2.0 * math.pi * np.arange(FAN_RAYS) / FAN_RAYS
+    fan = np.stack([np.sin(angles), -np.cos(angles)], axis=1)
+    rays = torch.zeros(FAN_RAYS, 3)
+    rays[:, 0] = torch.from_numpy(fan[:, 0])
+    rays[:, 2] = torch.from_numpy(fan[:, 1])
+    marked = np.zeros_like(truth.reachable)
+    new = np.zeros(len(positions), dtype=np.int64)
+    chunk = max(1, _RAYS_PER_CAST // FAN_RAYS)
+    for first in range(0, len(positions), chunk):
+        part = positions[first : first + chunk]
+        origins = torch.as_tensor(part, dtype=torch.float32, device=field.device)
+        index = torch.full((len(part),), scene_index, dtype=torch.int64, device=field.device)
+        depth = field.cast_rays(origins, rays.to(field.device), index, view_radius).depth
+        lengths = depth.clamp(max=view_radius).cpu().numpy().astype(np.float64)
+        new[first : first + chunk] = mark_rays(
+            np.ascontiguousarray(part[:, ::2], dtype=np.float64),
+            fan,
+            lengths,
+            *truth.origin,
+            truth.cell,
+            truth.reachable,
+            marked,
+        )
+    flat = np.ascontiguousarray(positions[:, ::2], dtype=np.float64)
+    entered = mark_path(flat, *truth.origin, truth.visit_cell, truth.visitable, np.zeros_like(truth.visitable))
+    seen, visited = np.cumsum(new), np.cumsum(entered)
+    return Coverage(
+        seen=seen * truth.cell**2,
+        visited=visited * truth.visit_cell**2,
+        seen_share=100.0 * seen / truth.reachable.sum(),
+        visited_share=100.0 * visited / truth.visitable.sum(),
+        seen_cells=marked,
+    )
+
+
+def curve_metrics(name: str, share: np.ndarray, area: np.ndarray) -> dict[str, Any]:
+    """Return the reported numbers of one coverage curve.
+
+    Args:
+        name: Prefix of the names.
+        share: Coverage after 0..T decisions, (T+1,) [%], never falling.
+        area: The same, (T+1,) [m²].
+
+    Returns:
+        `<name>_auc`, the mean over decisions 1..T [%]; `<name>_final` [%] and `<name>_m2` [m²] at the end;
+        `<name>_at_<k>` [%], None where the episode is shorter; `<name>_steps_to_<p>`, the decisions after which
+        p % are reached, None if never.
+    """
+    flown = len(share) - 1
+    numbers: dict[str, Any] = {
+        f"{name}_auc": float(share[1:].mean()) if flown else float(share[0]),
+        f"{name}_final": float(share[-1]),
+        f"{name}_m2": float(area[-1]),
+    }
+    for step in REPORTED_STEPS:
+        numbers[f"{name}_at_{step}"] = float(share[step]) if step <= flown else None
+    for percent in REPORTED_SHARES:
+        reached = np.flatnonzero(share >= percent)
+        numbers[f"{name}_steps_to_{percent}"] = int(reached[0]) if len(reached) else None
+    return numbers

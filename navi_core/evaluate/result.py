@@ -1,0 +1,186 @@
+"""What an evaluation gives: one row per episode, a summary, and the paths flown."""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import os
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from navi_core.config import EvalConfig, config_hash, parse_config
+from navi_core.errors import EvaluationError
+from navi_core.evaluate.statistics import bootstrap_interval, interquartile_mean, mean_of_scenes
+
+__all__ = ["EvalResult", "summarise"]
+
+_FORMAT = 1
+
+AVERAGED = (
+    "c_vis_auc",
+    "c_vis_final",
+    "c_vis_m2",
+    "c_visit",
+    "c_visit_auc",
+    "collisions_per_minute",
+    "collisions_per_100m",
+    "path_length",
+    "clearance_p5",
+)
+"""Metrics whose mean over scenes stands in the summary."""
+
+
+@dataclass(frozen=True)
+class EvalResult:
+    """Episodes of one subject on frozen starts.
+
+    `episodes`, `trajectories` and `seen` are parallel lists, ordered by scene and start.
+    """
+
+    subject: str
+    """Name of what flew: a pilot, a model version, or a checkpoint's file name."""
+    config: EvalConfig
+    """The protocol it flew by."""
+    episodes: list[dict[str, Any]]
+    """One plain row per episode: who, where from, and every metric by name."""
+    summary: dict[str, Any]
+    """One plain row of the whole: means over scenes, IQM, intervals, identity."""
+    trajectories: list[np.ndarray] = field(default_factory=list, repr=False)
+    """Start and position after each decision, float32 (T+1, 3) each [m]."""
+    seen: list[np.ndarray] = field(default_factory=list, repr=False)
+    """Floor cells seen in the end, bool (nx, nz) each."""
+
+    @property
+    def evaluation_id(self) -> str:
+        """Hash of subject, weights, scenes and protocol: flying the same again is the same evaluation."""
+        return str(self.summary["evaluation_id"])
+
+    @property
+    def scenes(self) -> list[str]:
+        """Names of the scenes, in order."""
+        return list(dict.fromkeys(str(row["scene"]) for row in self.episodes))
+
+    def by_scene(self, metric: str) -> dict[str, list[float]]:
+        """Return a metric's values by scene, in the order of the starts.
+
+        Raises:
+            EvaluationError: No such metric, or an episode has no value of it.
+        """
+        values: dict[str, list[float]] = {}
+        for row in self.episodes:
+            if metric not in row:
+                numeric = sorted(key for key, value in row.items() if isinstance(value, int | float))
+                raise EvaluationError(f"no metric {metric!r}; allowed: {', '.join(numeric)}")
+            if row[metric] is None:
+                where = f"scene {row['scene']}, start {row['start']}"
+                raise EvaluationError(f"{metric} has no value in {where} of {self.subject}; choose another metric")
+            values.setdefault(str(row["scene"]), []).append(float(row[metric]))
+        return values
+
+    def trajectories_of(self, scene: str) -> list[np.ndarray]:
+        """Return the paths flown in one scene, in the order of the starts."""
+        return [path for row, path in zip(self.episodes, self.trajectories, strict=True) if row["scene"] == scene]
+
+    def to_rows(self) -> dict[str, list[dict[str, Any]]]:
+        """Return the rows for the warehouse: one of `evaluations`, one per episode of `episodes`."""
+        identity = self.evaluation_id
+        return {
+            "evaluations": [dict(self.summary)],
+            "episodes": [{"evaluation_id": identity, **row} for row in self.episodes],
+        }
+
+    def save(self, path: Path | str) -> Path:
+        """Write rows and summary as JSON, whole or not at all; the paths flown stay in memory.
+
+        Raises:
+            EvaluationError: The file cannot be written.
+        """
+        path = Path(path)
+        document = {
+            "navi_evaluation": _FORMAT,
+            "subject": self.subject,
+            "config": self.config.model_dump(mode="json"),
+            "summary": self.summary,
+            "episodes": self.episodes,
+        }
+        part = path.with_name(f".{path.name}.{os.getpid()}.part")
+        try:
+            path.parent.mkdir(parents=True, exist_ok=True)
+            with part.open("w", encoding="utf-8") as stream:
+                json.dump(document, stream, indent=1)
+                stream.flush()
+                os.fsync(stream.fileno())
+            part.replace(path)
+        except OSError as error:
+            part.unlink(missing_ok=True)
+            raise EvaluationError(f"cannot write {path}: {error.strerror or error}") from error
+        return path
+
+    @classmethod
+    def load(cls, path: Path | str) -> EvalResult:
+        """Read what `save` wrote.
+
+        Raises:
+            EvaluationError: The file is missing or is no saved evaluation.
+        """
+        try:
+            document = json.loads(Path(path).read_text(encoding="utf-8"))
+        except OSError as error:
+            raise EvaluationError(f"cannot read {path}: {error.strerror or error}") from error
+        except ValueError as error:
+            raise EvaluationError(f"{path} is not JSON: {error}") from None
+        if not isinstance(document, dict) or document.get("navi_evaluation") != _FORMAT:
+            raise EvaluationError(f"{path} is no saved evaluation; make one with `navi evaluate SUBJECT --out {path}`")
+        try:
+            return cls(
+                subject=str(document["subject"]),
+                config=parse_config(EvalConfig, document["config"]),
+                episodes=[dict(row) for row in document["episodes"]],
+                summary=dict(document["summary"]),
+            )
+        except (KeyError, TypeError, ValueError) as error:
+            raise EvaluationError(f"{path} is a broken evaluation: {error}") from None
+
+
+def summarise(
+    subject: str, config: EvalConfig, episodes: list[dict[str, Any]], extra: dict[str, Any]
+) -> dict[str, Any]:
+    """Return the summary row of an evaluation's episodes.
+
+    Args:
+        subject: Name of what flew.
+        config: The protocol.
+        episodes: Rows of the episodes, not empty.
+        extra: Identity of the subject (kind, weights hash, …), copied into the row.
+    """
+    table: dict[str, dict[str, list[float]]] = {metric: {} for metric in (*AVERAGED, "collision_free")}
+    for row in episodes:
+        for metric, scenes in table.items():
+            scenes.setdefault(str(row["scene"]), []).append(float(row[metric]))
+    interval = bootstrap_interval(table["c_vis_auc"], seed=config.seed)
+    collisions = [float(row["collisions_per_minute"]) for row in episodes]
+    scene_hashes = {str(row["scene"]): str(row["scene_hash"]) for row in episodes}
+    identity = json.dumps(
+        [subject, extra.get("weights_hash"), config_hash(config), sorted(scene_hashes.items())], sort_keys=True
+    )
+    return {
+        "evaluation_id": hashlib.sha256(identity.encode()).hexdigest()[:16],
+        "subject": subject,
+        **extra,
+        "seed": config.seed,
+        "deterministic": config.deterministic,
+        "eval_config_hash": config_hash(config),
+        "scenes": len(scene_hashes),
+        "starts": config.starts,
+        "episodes": len(episodes),
+        "max_steps": config.max_steps,
+        **{metric: mean_of_scenes(table[metric]) for metric in AVERAGED},
+        "c_vis_auc_low": interval.low,
+        "c_vis_auc_high": interval.high,
+        "c_vis_auc_iqm": interquartile_mean([float(row["c_vis_auc"]) for row in episodes]),
+        "collisions_per_minute_median": float(np.median(collisions)),
+        "collision_free_rate": mean_of_scenes(table["collision_free"]),
+    }
