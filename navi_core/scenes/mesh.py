@@ -1,0 +1,165 @@
+"""The triangle mesh every scene starts from, and the checks that decide whether it can be used."""
+
+from __future__ import annotations
+
+import hashlib
+import logging
+from dataclasses import dataclass, replace
+
+import numpy as np
+import numpy.typing as npt
+
+from navi_core.errors import MeshError
+from navi_core.scenes.semantics import MAX_SEMANTIC
+
+__all__ = ["MAX_EXTENT", "MIN_EXTENT", "Mesh", "check_mesh", "mesh_from_arrays"]
+
+MIN_EXTENT = 0.05
+"""Smallest plausible largest extent of a scene [m]."""
+MAX_EXTENT = 5000.0
+"""Largest plausible extent of a scene [m]."""
+
+_log = logging.getLogger(__name__)
+
+
+@dataclass(frozen=True)
+class Mesh:
+    """An indexed triangle mesh in world coordinates (+Y up, metres) with a semantic id per face."""
+
+    vertices: npt.NDArray[np.float64]
+    """Positions [m], shape (V, 3)."""
+    faces: npt.NDArray[np.int32]
+    """Vertex indices, shape (F, 3)."""
+    face_semantic: npt.NDArray[np.int32]
+    """Semantic id of each face, shape (F,), 1…65535, keys of `semantic_names`."""
+    semantic_names: dict[int, str]
+    """Name of each semantic id; 1 is "surface"."""
+    name: str
+    """Scene name, used for files."""
+    source_hash: str
+    """SHA-256 (hex) of the source file's bytes, or of the arrays for a generated mesh."""
+
+    @property
+    def triangles(self) -> npt.NDArray[np.float64]:
+        """Corner positions [m], shape (F, 3, 3)."""
+        return self.vertices[self.faces]
+
+    @property
+    def bounds(self) -> npt.NDArray[np.float64]:
+        """Tight axis-aligned bounds of the faces [m], shape (2, 3): minimum, maximum."""
+        used = self.vertices[np.unique(self.faces)]
+        return np.stack([used.min(axis=0), used.max(axis=0)])
+
+
+def mesh_from_arrays(
+    name: str,
+    vertices: npt.ArrayLike,
+    faces: npt.ArrayLike,
+    face_semantic: npt.ArrayLike | None = None,
+    semantic_names: dict[int, str] | None = None,
+) -> Mesh:
+    """Build a `Mesh` from plain arrays, hashing the arrays as its source; see `check_mesh` for validation.
+
+    Args:
+        name: Scene name.
+        vertices: Positions [m], shape (V, 3).
+        faces: Vertex indices, shape (F, 3).
+        face_semantic: Ids per face, shape (F,); all 1 when left out.
+        semantic_names: Names of the ids; `{1: "surface"}` when left out.
+    """
+    points = np.ascontiguousarray(np.asarray(vertices, dtype=np.float64).reshape(-1, 3))
+    corners = np.ascontiguousarray(np.asarray(faces, dtype=np.int32).reshape(-1, 3))
+    ids = np.ones(len(corners), dtype=np.int32) if face_semantic is None else np.asarray(face_semantic, dtype=np.int32)
+    names = dict(semantic_names) if semantic_names is not None else {1: "surface"}
+    digest = hashlib.sha256()
+    for array in (points.astype("<f8"), corners.astype("<i4"), ids.astype("<i4")):
+        digest.update(np.int64(array.size).tobytes())
+        digest.update(array.tobytes())
+    for key in sorted(names):
+        digest.update(f"{key}\0{names[key]}\0".encode())
+    return Mesh(points, corners, ids, names, name, digest.hexdigest())
+
+
+def check_mesh(mesh: Mesh, where: str | None = None) -> Mesh:
+    """Return `mesh` ready for compilation: zero-area faces dropped, everything else proved usable.
+
+    Dropped faces are counted in one logged warning. The result shares arrays with the input where
+    nothing changed.
+
+    Args:
+        mesh: The mesh to check.
+        where: Name used in messages, a file path for instance; the mesh's name when left out.
+
+    Raises:
+        MeshError: The arrays have a wrong shape; there are no faces; vertices are not finite; an index
+            or a semantic id is out of range; no face has an area; the extent cannot be metres.
+    """
+    where = where or mesh.name
+    vertices, faces, ids = mesh.vertices, mesh.faces, mesh.face_semantic
+    if vertices.ndim != 2 or vertices.shape[1:] != (3,) or faces.ndim != 2 or faces.shape[1:] != (3,):
+        raise MeshError(
+            f"{where}: vertices {vertices.shape} and faces {faces.shape} must have the shapes (V, 3) and (F, 3)"
+        )
+    if len(vertices) == 0 or len(faces) == 0:
+        raise MeshError(
+            f"{where}: the mesh is empty ({len(vertices)} vertices, {len(faces)} faces); "
+            "export triangles, not points or curves"
+        )
+    if ids.shape != (len(faces),):
+        raise MeshError(f"{where}: {ids.shape} semantic ids for {len(faces)} faces; one per face is needed")
+    bad = ~np.isfinite(vertices).all(axis=1)
+    if bad.any():
+        first = int(np.argmax(bad))
+        value = ", ".join(f"{v:g}" for v in vertices[first])
+        raise MeshError(
+            f"{where}: {int(bad.sum())} of {len(vertices)} vertices are NaN or infinite; "
+            f"the first is vertex {first} = ({value})"
+        )
+    low, high = int(faces.min()), int(faces.max())
+    if low < 0 or high >= len(vertices):
+        index = low if low < 0 else high
+        face = int(np.argmax((faces == index).any(axis=1)))
+        raise MeshError(f"{where}: face {face} refers to vertex {index}, but there are {len(vertices)} vertices")
+    if ids.min() < 1 or ids.max() > MAX_SEMANTIC:
+        raise MeshError(f"{where}: semantic ids run from {ids.min()} to {ids.max()}; allowed are 1 to {MAX_SEMANTIC}")
+    _check_extent(mesh, where)
+    mesh = _drop_zero_area(mesh, where)
+    unnamed = sorted(set(np.unique(mesh.face_semantic).tolist()) - set(mesh.semantic_names))
+    if unnamed:
+        raise MeshError(f"{where}: semantic id {unnamed[0]} has no name; named are {sorted(mesh.semantic_names)[:20]}")
+    return mesh
+
+
+def _drop_zero_area(mesh: Mesh, where: str) -> Mesh:
+    corners = mesh.triangles
+    # Relative to the longest edge, so that a sliver of a millimetre model counts like one of a city.
+    edges = np.stack([corners[:, 1] - corners[:, 0], corners[:, 2] - corners[:, 1], corners[:, 0] - corners[:, 2]])
+    longest = np.linalg.norm(edges, axis=2).max(axis=0)
+    height = np.linalg.norm(np.cross(edges[0], edges[1]), axis=1) / np.maximum(longest, np.finfo(np.float64).tiny)
+    keep = height > 1e-12 * np.maximum(1.0, np.abs(corners).max(axis=(1, 2)))
+    if keep.all():
+        return mesh
+    if not keep.any():
+        raise MeshError(f"{where}: all {len(keep)} faces have zero area; nothing would stop a ray")
+    _log.warning("%s: dropped %d of %d faces of zero area", where, int((~keep).sum()), len(keep))
+    return replace(mesh, faces=mesh.faces[keep], face_semantic=mesh.face_semantic[keep])
+
+
+def _check_extent(mesh: Mesh, where: str) -> None:
+    lower, upper = mesh.bounds
+    extent = upper - lower
+    largest = float(extent.max())
+    size = " × ".join(f"{v:.3g}" for v in extent)
+    if largest > MAX_EXTENT:
+        raise MeshError(
+            f"{where}: the mesh measures {size} m, more than {MAX_EXTENT:g} m; its unit is probably not the metre: "
+            "set unit_scale (0.001 for millimetres, 0.01 for centimetres)"
+        )
+    if 0 < largest < MIN_EXTENT:
+        raise MeshError(
+            f"{where}: the mesh measures {size} m, less than {MIN_EXTENT:g} m; its unit is probably not the metre: "
+            "set unit_scale (1000 for kilometres, 1/largest extent for normalised models)"
+        )
+    # Buildings are wider than high; a model standing on end is worth a word, but towers exist.
+    if extent[1] > 3.0 * max(extent[0], extent[2]) or (extent[2] < 4.0 < extent[1] and extent[0] > extent[2]):
+        _log.warning("%s: the mesh measures %s m (x, y, z); if it lies on its side set up_axis='z'", where, size)

@@ -1,0 +1,52 @@
+"""Seeded families of generated scenes, one file per family."""
+
+from __future__ import annotations
+
+import difflib
+import hashlib
+from collections.abc import Callable
+
+import numpy as np
+
+from navi_core.errors import ConfigError
+from navi_core.scenes.mesh import Mesh, check_mesh
+from navi_core.scenes.procedural.apartment import build_apartment
+from navi_core.scenes.procedural.atrium import build_atrium
+from navi_core.scenes.procedural.builder import MeshBuilder
+from navi_core.scenes.procedural.maze import build_maze
+from navi_core.scenes.procedural.rooms import build_rooms
+
+__all__ = ["FAMILIES", "generate_scene"]
+
+FAMILIES: dict[str, Callable[[np.random.Generator], MeshBuilder]] = {
+    "apartment": build_apartment,
+    "atrium": build_atrium,
+    "maze": build_maze,
+    "rooms": build_rooms,
+}
+"""Generator of each family, by name."""
+
+
+def generate_scene(family: str, seed: int) -> Mesh:
+    """Return the generated scene `seed` of a family: closed, connected, furnished, +Y up, floor at y = 0.
+
+    A pure function of its arguments: the same mesh in every process and on every day.
+
+    Args:
+        family: "apartment" (about 100 m², furnished rooms), "maze", "atrium" (double-height hall with
+            a gallery) or "rooms" (rooms-v1: floors of 100–600 m²).
+        seed: 0 ≤ seed < 2**31.
+
+    Raises:
+        ConfigError: The family is unknown or the seed is out of range.
+    """
+    if family not in FAMILIES:
+        near = difflib.get_close_matches(str(family), FAMILIES, n=1, cutoff=0.4)
+        hint = f"did you mean {near[0]!r}? " if near else ""
+        raise ConfigError(f"no scene family {family!r}; {hint}allowed: {', '.join(sorted(FAMILIES))}")
+    if isinstance(seed, bool) or not isinstance(seed, int | np.integer) or not 0 <= seed < 2**31:
+        raise ConfigError(f"scene seed {seed!r} is not a whole number from 0 to {2**31 - 1}")
+    # The family enters through a real digest: Python's own string hash differs between processes.
+    code = int.from_bytes(hashlib.sha256(family.encode()).digest()[:4], "little")
+    rng = np.random.default_rng(np.random.SeedSequence([code, int(seed)]))
+    return check_mesh(FAMILIES[family](rng).build(f"{family}_{seed:04d}"))

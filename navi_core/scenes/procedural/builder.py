@@ -1,0 +1,158 @@
+"""A mesh builder for generated scenes: boxes, prisms and their semantics, no void a drone could sit in."""
+
+from __future__ import annotations
+
+import math
+
+import numpy as np
+import numpy.typing as npt
+
+from navi_core.scenes.mesh import Mesh, mesh_from_arrays
+from navi_core.scenes.semantics import build_vocabulary
+
+__all__ = ["FILL_SPACING", "MeshBuilder"]
+
+FILL_SPACING = 0.28
+"""Largest distance between sheets inside a solid [m]: clearance stays under a 0.15 m drone radius."""
+
+# Corners are numbered x | y<<1 | z<<2; each face is wound counter-clockwise seen from outside.
+_BOX_FACES = np.array(
+    [
+        [0, 4, 6], [0, 6, 2], [1, 3, 7], [1, 7, 5],
+        [0, 1, 5], [0, 5, 4], [2, 6, 7], [2, 7, 3],
+        [0, 2, 3], [0, 3, 1], [4, 5, 7], [4, 7, 6],
+    ]
+)  # fmt: skip
+
+
+class MeshBuilder:
+    """Collects named solids and turns them into one `Mesh`."""
+
+    def __init__(self) -> None:
+        self._vertices: list[npt.NDArray[np.float64]] = []
+        self._faces: list[npt.NDArray[np.int64]] = []
+        self._names: list[tuple[str, int]] = []
+        self._count = 0
+
+    def add(self, name: str, vertices: npt.ArrayLike, faces: npt.ArrayLike) -> None:
+        """Add triangles: vertices (V, 3) [m], faces (F, 3) local indices, all of semantic `name`."""
+        points = np.asarray(vertices, dtype=np.float64)
+        corners = np.asarray(faces, dtype=np.int64)
+        self._vertices.append(points)
+        self._faces.append(corners + self._count)
+        self._names.append((name, len(corners)))
+        self._count += len(points)
+
+    def box(
+        self,
+        name: str,
+        lower: npt.ArrayLike,
+        upper: npt.ArrayLike,
+        *,
+        yaw: float = 0.0,
+        pivot: tuple[float, float] | None = None,
+    ) -> None:
+        """Add a solid axis-aligned box, optionally turned about a vertical axis.
+
+        Boxes thicker than `FILL_SPACING` get sheets inside, because enclosed space counts as free
+        space: without them a drone could be placed inside a wardrobe.
+
+        Args:
+            name: Semantic name.
+            lower: Minimum corner (3,) [m].
+            upper: Maximum corner (3,) [m].
+            yaw: Counter-clockwise turn seen from above [rad].
+            pivot: (x, z) of the turning axis [m]; the box centre when left out.
+        """
+        low = np.asarray(lower, dtype=np.float64)
+        high = np.asarray(upper, dtype=np.float64)
+        index = np.arange(8)
+        bits = np.stack([index & 1, (index >> 1) & 1, (index >> 2) & 1], axis=1)
+        self.add(name, self._turn(low + bits * (high - low), low, high, yaw, pivot), _BOX_FACES)
+        size = high - low
+        axis = int(np.argmin(size))
+        sheets = math.ceil(size[axis] / FILL_SPACING) - 1
+        # The sheets end short of the faces so that no edge lies in the visible surface.
+        inset = np.full(3, 0.004)
+        inset[axis] = 0.0
+        others = [a for a in range(3) if a != axis]
+        for k in range(1, sheets + 1):
+            quad = np.repeat((low + inset)[None], 4, axis=0)
+            quad[:, axis] = low[axis] + size[axis] * k / (sheets + 1)
+            quad[[1, 2], others[0]] = (high - inset)[others[0]]
+            quad[[2, 3], others[1]] = (high - inset)[others[1]]
+            self.add(name, self._turn(quad, low, high, yaw, pivot), [[0, 1, 2], [0, 2, 3]])
+
+    def prism(
+        self,
+        name: str,
+        center: tuple[float, float],
+        radii: tuple[float, float],
+        heights: tuple[float, float],
+        sides: int = 8,
+        turn: float = 0.0,
+    ) -> None:
+        """Add a closed frustum with a regular base: pillars, pots, crowns of plants.
+
+        Args:
+            name: Semantic name.
+            center: (x, z) of its axis [m].
+            radii: Radius at the bottom and at the top [m].
+            heights: Bottom and top [m].
+            sides: Corners of the base.
+            turn: Turn of the base [rad].
+        """
+        angle = turn + 2 * math.pi * np.arange(sides) / sides
+        ring = np.stack([np.cos(angle), np.zeros(sides), -np.sin(angle)], axis=1)
+        axis = np.array([center[0], 0.0, center[1]])
+        vertices = [
+            ring * radius + axis + np.array([0.0, height, 0.0]) for radius, height in zip(radii, heights, strict=True)
+        ]
+        vertices.append(np.array([[center[0], heights[0], center[1]], [center[0], heights[1], center[1]]]))
+        i = np.arange(sides)
+        j = (i + 1) % sides
+        bottom, top = np.full(sides, 2 * sides), np.full(sides, 2 * sides + 1)
+        faces = np.concatenate(
+            [
+                np.stack([i, j, j + sides], axis=1),
+                np.stack([i, j + sides, i + sides], axis=1),
+                np.stack([bottom, j, i], axis=1),
+                np.stack([top, i + sides, j + sides], axis=1),
+            ]
+        )
+        self.add(name, np.concatenate(vertices), faces)
+        # A cross of sheets inside, for the same reason as in `box`.
+        if max(radii) > FILL_SPACING / 2:
+            for offset in np.arange(-max(radii) + FILL_SPACING, max(radii), FILL_SPACING):
+                half = [math.sqrt(max(0.0, (0.9 * r) ** 2 - offset**2)) for r in radii]
+                if min(half) > 0.01:
+                    x, (y0, y1) = center[0] + offset, heights
+                    quad = [
+                        (x, y0 + 0.004, center[1] - half[0]),
+                        (x, y0 + 0.004, center[1] + half[0]),
+                        (x, y1 - 0.004, center[1] + half[1]),
+                        (x, y1 - 0.004, center[1] - half[1]),
+                    ]
+                    self.add(name, quad, [[0, 1, 2], [0, 2, 3]])
+
+    def build(self, name: str) -> Mesh:
+        """Return the mesh of everything added, with ids by sorted semantic name."""
+        vocabulary = build_vocabulary(semantic for semantic, _ in self._names)
+        ids = {semantic: i for i, semantic in vocabulary.items()}
+        semantic = np.concatenate([np.full(count, ids[key], dtype=np.int32) for key, count in self._names])
+        return mesh_from_arrays(name, np.concatenate(self._vertices), np.concatenate(self._faces), semantic, vocabulary)
+
+    @staticmethod
+    def _turn(
+        points: npt.NDArray[np.float64],
+        low: npt.NDArray[np.float64],
+        high: npt.NDArray[np.float64],
+        yaw: float,
+        pivot: tuple[float, float] | None,
+    ) -> npt.NDArray[np.float64]:
+        if yaw == 0.0:
+            return points
+        cx, cz = pivot if pivot is not None else ((low[0] + high[0]) / 2, (low[2] + high[2]) / 2)
+        c, s = math.cos(yaw), math.sin(yaw)
+        x, z = points[:, 0] - cx, points[:, 2] - cz
+        return np.stack([cx + c * x + s * z, points[:, 1], cz - s * x + c * z], axis=1)

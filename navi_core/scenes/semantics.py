@@ -1,0 +1,58 @@
+"""Semantic ids: 1-based, id 1 is the unknown surface, the other names follow in sorted order."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+
+import numpy as np
+import numpy.typing as npt
+
+from navi_core.errors import SceneError
+
+__all__ = ["MAX_SEMANTIC", "UNKNOWN", "UNKNOWN_NAME", "build_vocabulary", "merge_vocabularies", "remap_table"]
+
+UNKNOWN = 1
+"""Id of a surface that nobody named."""
+UNKNOWN_NAME = "surface"
+"""Name that belongs to `UNKNOWN`."""
+MAX_SEMANTIC = 65535
+"""Largest id: the file format keeps 16 bits for it (0 means "no surface")."""
+
+
+def build_vocabulary(names: Iterable[str]) -> dict[int, str]:
+    """Return ids 1…n for `names`: 1 is "surface", the others are sorted by name.
+
+    Args:
+        names: Names in any order, possibly repeated; "surface" needs not be among them.
+
+    Raises:
+        SceneError: There are more than 65,535 different names.
+    """
+    others = sorted(set(names) - {UNKNOWN_NAME})
+    if len(others) + 1 > MAX_SEMANTIC:
+        raise SceneError(
+            f"{len(others) + 1} semantic names do not fit 16 bits (at most {MAX_SEMANTIC}); name objects by class"
+        )
+    return {UNKNOWN: UNKNOWN_NAME} | {i: name for i, name in enumerate(others, start=UNKNOWN + 1)}
+
+
+def merge_vocabularies(vocabularies: Iterable[Mapping[int, str]]) -> dict[int, str]:
+    """Return the corpus-wide vocabulary that holds every name of several scenes' vocabularies."""
+    return build_vocabulary(name for vocabulary in vocabularies for name in vocabulary.values())
+
+
+def remap_table(local: Mapping[int, str], corpus: Mapping[int, str]) -> npt.NDArray[np.int32]:
+    """Return a table (max local id + 1,) int32 from a scene's ids to the corpus' ids.
+
+    Entry 0 (no surface) stays 0; ids without a name, and names the corpus lacks, become `UNKNOWN`.
+
+    Args:
+        local: The scene's `semantic_names`.
+        corpus: The corpus-wide vocabulary.
+    """
+    ids = {name: i for i, name in corpus.items()}
+    table = np.full(max(local, default=0) + 1, UNKNOWN, dtype=np.int32)
+    table[0] = 0
+    for i, name in local.items():
+        table[i] = ids.get(name, UNKNOWN)
+    return table
