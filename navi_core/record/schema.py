@@ -7,7 +7,7 @@ migrations declare the same keys as primary keys; a test compares the two.
 
 from __future__ import annotations
 
-__all__ = ["NATURAL_KEYS", "SEGMENT_VERSION"]
+__all__ = ["NATURAL_KEYS", "RUN_TABLES", "SEGMENT_VERSION"]
 
 SEGMENT_VERSION = 1
 """Version of the segment files' layout."""
@@ -26,3 +26,6 @@ NATURAL_KEYS: dict[str, tuple[str, ...]] = {
     "events": ("run_id", "step", "event", "recorded_at"),
 }
 """Table name → natural key."""
+
+RUN_TABLES: tuple[str, ...] = ("metrics", "runs", "checkpoints", "stage_timings")
+"""Tables whose rows a fresh start of their run drops; models, evaluations and decisions are history and stay."""

@@ -1,0 +1,1 @@
+"""The pipeline around Navi's engine: Dagster assets, the DuckDB warehouse, the demo."""

@@ -1,0 +1,1 @@
+"""What the assets share: warehouse, trainer client, pictures."""

@@ -1,0 +1,143 @@
+"""Reading one segment of the outbox back: every check that can fail before the database is touched."""
+
+from __future__ import annotations
+
+import hashlib
+import json
+from collections.abc import Callable
+from dataclasses import dataclass
+from datetime import UTC, datetime
+from pathlib import Path
+from typing import Any
+
+from navi_core.errors import RecordError
+from navi_core.record.schema import NATURAL_KEYS, SEGMENT_VERSION
+
+__all__ = ["Segment", "read_segment"]
+
+_CONTEXT = ("seed", "hardware", "versions", "revision", "config_hash")
+
+
+@dataclass(frozen=True)
+class Segment:
+    """A checked segment.
+
+    Attributes:
+        name: File name; names sort in the order of writing.
+        table: Destination, or None for a mark that drops the run's earlier rows.
+        run_id: Run of the producer.
+        sha256: Checksum of the rows.
+        created_at: Time of writing, UTC.
+        rows: Values by column, converted to the columns' types; every column present.
+    """
+
+    name: str
+    table: str | None
+    run_id: str
+    sha256: str
+    created_at: datetime
+    rows: list[dict[str, Any]]
+
+
+def read_segment(path: Path, columns: dict[str, dict[str, str]]) -> Segment:
+    """Read and check one segment file.
+
+    Args:
+        path: Segment file.
+        columns: Table → column → DuckDB type, as the database has them.
+
+    Raises:
+        RecordError: The reason why the segment belongs into quarantine.
+    """
+    head, newline, body = path.read_bytes().partition(b"\n")
+    try:
+        header = json.loads(head)
+        version = header["navi_segment"]
+        table, run_id, context = header["table"], header["run_id"], header["context"]
+        count, digest, created = int(header["rows"]), str(header["sha256"]), _timestamp(header["created_at"])
+    except (ValueError, KeyError, TypeError) as error:
+        raise RecordError(f"the header line is broken: {type(error).__name__} {error}") from error
+    if not newline:
+        raise RecordError("the file ends within its header line")
+    if version != SEGMENT_VERSION:
+        raise RecordError(f"segment version {version} is not {SEGMENT_VERSION}")
+    if not isinstance(run_id, str) or not isinstance(context, dict):
+        raise RecordError("the header's run_id or context has the wrong type")
+    found = hashlib.sha256(body).hexdigest()
+    if found != digest:
+        raise RecordError(f"checksum {found[:12]} is not the header's {digest[:12]}: truncated or changed")
+    lines = body.decode().split("\n")[:-1]
+    if len(lines) != count:
+        raise RecordError(f"{len(lines)} rows, the header says {count}")
+    if table is None:
+        return Segment(path.name, None, run_id, digest, created, [])
+    if table not in NATURAL_KEYS or table not in columns:
+        raise RecordError(f"no table {table!r}; known: {', '.join(NATURAL_KEYS)}")
+    shared = {name: context.get(name) for name in _CONTEXT} | {"run_id": run_id, "segment": path.name}
+    rest = {name: value for name, value in context.items() if name not in _CONTEXT}
+    rows = [_typed(number, line, shared, rest, table, columns[table]) for number, line in enumerate(lines, start=2)]
+    return Segment(path.name, table, run_id, digest, created, rows)
+
+
+def _typed(
+    number: int, line: str, shared: dict[str, Any], rest: dict[str, Any], table: str, columns: dict[str, str]
+) -> dict[str, Any]:
+    try:
+        sent = json.loads(line)
+    except ValueError as error:
+        raise RecordError(f"line {number} is not JSON: {error}") from error
+    if not isinstance(sent, dict):
+        raise RecordError(f"line {number} is not an object")
+    values = shared | {name: value for name, value in sent.items() if name in columns and name != "extra"}
+    extra = rest | {name: value for name, value in sent.items() if name not in columns}
+    if "extra" in sent and sent["extra"] is not None:
+        extra |= sent["extra"] if isinstance(sent["extra"], dict) else {"extra": sent["extra"]}
+    values["extra"] = extra or None
+    row = {}
+    for column, kind in columns.items():
+        value = values.get(column)
+        if value is None:
+            row[column] = None
+            continue
+        try:
+            row[column] = _CONVERT[kind](value)
+        except (ValueError, TypeError, OverflowError, KeyError) as error:
+            raise RecordError(f"line {number}: {table}.{column} = {value!r} is not {kind}: {error}") from error
+    missing = [column for column in NATURAL_KEYS[table] if row[column] is None]
+    if missing:
+        raise RecordError(f"line {number}: key column {', '.join(missing)} of {table} is missing")
+    return row
+
+
+def _timestamp(value: Any) -> datetime:
+    moment = datetime.fromisoformat(value)
+    return moment.astimezone(UTC).replace(tzinfo=None) if moment.tzinfo else moment
+
+
+def _integer(value: Any) -> int:
+    number = int(value)
+    if number != float(value):
+        raise ValueError("it has a fraction")
+    if not -(2**63) <= number < 2**63:
+        raise OverflowError("it does not fit 64 bits")
+    return number
+
+
+def _boolean(value: Any) -> bool:
+    if not isinstance(value, bool):
+        raise TypeError("not true or false")
+    return value
+
+
+def _text(value: Any) -> str:
+    return value if isinstance(value, str) else json.dumps(value)
+
+
+_CONVERT: dict[str, Callable[[Any], Any]] = {
+    "VARCHAR": _text,
+    "JSON": json.dumps,
+    "BIGINT": _integer,
+    "DOUBLE": float,
+    "BOOLEAN": _boolean,
+    "TIMESTAMP": _timestamp,
+}

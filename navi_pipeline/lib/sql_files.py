@@ -1,0 +1,126 @@
+"""The project's SQL: where it lies, ordered migrations, views, saved queries."""
+
+from __future__ import annotations
+
+import hashlib
+import os
+import re
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from navi_core.errors import RecordError
+
+if TYPE_CHECKING:
+    import duckdb
+
+__all__ = ["SavedQuery", "apply_sql", "saved_queries", "sql_folder", "sql_hash"]
+
+_MIGRATION = re.compile(r"(\d{3})_([a-z0-9_]+)\.sql")
+
+
+@dataclass(frozen=True)
+class SavedQuery:
+    """A query of `sql/queries` with the line that explains it."""
+
+    name: str
+    explanation: str
+    sql: str
+
+
+def sql_folder() -> Path:
+    """Return the folder of migrations, views and queries.
+
+    `$NAVI_SQL` wins; otherwise it is `sql/` beside the package, where a checkout has it.
+
+    Raises:
+        RecordError: There is no such folder.
+    """
+    named = os.environ.get("NAVI_SQL")
+    folder = Path(named).absolute() if named else Path(__file__).resolve().parents[2] / "sql"
+    if not (folder / "migrations").is_dir():
+        raise RecordError(
+            f"no SQL folder at {folder}; run from a checkout installed with `pip install -e .`, "
+            "or set NAVI_SQL to the checkout's sql folder"
+        )
+    return folder
+
+
+def sql_hash(folder: Path) -> str:
+    """Return a hash of all migrations and views, to see whether a database is up to date."""
+    digest = hashlib.sha256()
+    for file in sorted([*folder.glob("migrations/*.sql"), *folder.glob("views/*.sql")]):
+        digest.update(file.name.encode() + b"\0" + file.read_bytes() + b"\0")
+    return digest.hexdigest()
+
+
+def saved_queries(folder: Path) -> dict[str, SavedQuery]:
+    """Return the saved queries by name; the first line of each file is its explanation."""
+    found = {}
+    for file in sorted(folder.glob("queries/*.sql")):
+        text = file.read_text()
+        found[file.stem] = SavedQuery(file.stem, text.partition("\n")[0].lstrip("- ").strip(), text)
+    return found
+
+
+def apply_sql(connection: duckdb.DuckDBPyConnection, folder: Path) -> list[str]:
+    """Bring a database up to date: new migrations in order, each in one transaction, then all views.
+
+    Args:
+        connection: The writer's connection.
+        folder: SQL folder.
+
+    Returns:
+        Names of the migrations that were applied now.
+
+    Raises:
+        RecordError: A migration is misnamed, changed after it was applied, or fails.
+    """
+    import duckdb
+
+    connection.execute(
+        "create table if not exists migrations "
+        "(number integer primary key, name varchar, sha256 varchar, applied_at timestamp)"
+    )
+    known = {row[0]: row[1:] for row in connection.execute("select number, name, sha256 from migrations").fetchall()}
+    applied = []
+    for number, file in _ordered(folder):
+        text = file.read_text()
+        digest = hashlib.sha256(text.encode()).hexdigest()
+        if number in known:
+            if known[number][1] != digest:
+                raise RecordError(
+                    f"migration {file.name} was changed after it had been applied; restore it and add a new one, "
+                    "or rebuild the warehouse with `navi query --rebuild`"
+                )
+            continue
+        connection.execute("begin")
+        try:
+            connection.execute(text)
+            connection.execute("insert into migrations values (?, ?, ?, now()::timestamp)", [number, file.stem, digest])
+            connection.execute("commit")
+        except duckdb.Error as error:
+            connection.execute("rollback")
+            raise RecordError(f"migration {file.name} failed: {error}") from error
+        applied.append(file.stem)
+    for file in sorted(folder.glob("views/*.sql")):
+        try:
+            connection.execute(file.read_text())
+        except duckdb.Error as error:
+            raise RecordError(f"view {file.name} failed: {error}") from error
+    return applied
+
+
+def _ordered(folder: Path) -> list[tuple[int, Path]]:
+    found: dict[int, Path] = {}
+    for file in sorted((folder / "migrations").glob("*.sql")):
+        match = _MIGRATION.fullmatch(file.name)
+        if match is None:
+            raise RecordError(f"migration {file.name} is misnamed; use NNN_name.sql, for example 002_studies.sql")
+        number = int(match[1])
+        if number in found:
+            raise RecordError(f"two migrations have number {number:03d}: {found[number].name}, {file.name}")
+        found[number] = file
+    if sorted(found) != list(range(1, len(found) + 1)):
+        raise RecordError(f"migrations must be numbered 001, 002, … without gaps; found {sorted(found)}")
+    return sorted(found.items())

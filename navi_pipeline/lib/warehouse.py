@@ -1,0 +1,318 @@
+"""The warehouse: one locked writer folds outbox segments in, readers see an atomically replaced copy.
+
+    <home>/outbox/*.ndjson            segments of the producers, whole by construction
+    <home>/outbox/done/               segments whose rows are in the database; it can be rebuilt from them
+    <home>/outbox/quarantine/         segments that were refused, each with a .reason.txt
+    <home>/warehouse/navi.duckdb      the database; opened by the ingest alone, under ingest.lock
+    <home>/warehouse/read.duckdb      the readers' snapshot
+
+DuckDB lets one process write and nobody else read meanwhile, and several processes that retry to
+open one file can lose commits that were acknowledged. One lock around the only writer, and a
+separate file for readers, avoid both.
+"""
+
+from __future__ import annotations
+
+import fcntl
+import os
+import shutil
+import time
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass, field
+from datetime import UTC, datetime
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from navi_core.errors import RecordError
+from navi_core.record.durable import fsync_directory
+from navi_core.record.home import navi_home
+from navi_core.record.schema import NATURAL_KEYS, RUN_TABLES
+from navi_pipeline.lib.segments import Segment, read_segment
+from navi_pipeline.lib.sql_files import apply_sql, sql_folder, sql_hash
+
+if TYPE_CHECKING:
+    import duckdb
+    import pandas
+
+__all__ = ["IngestReport", "Warehouse"]
+
+_BATCH_SEGMENTS = 2000
+_STALE_SECONDS = 3600.0
+
+
+@dataclass
+class IngestReport:
+    """What one ingest did.
+
+    Attributes:
+        segments: Segments folded in.
+        rows: Rows of them, before rows of equal key replaced each other.
+        repeated: Segments that an interrupted ingest had folded in already.
+        quarantined: Refused segment → reason.
+        migrations: Migrations applied.
+    """
+
+    segments: int = 0
+    rows: int = 0
+    repeated: int = 0
+    quarantined: dict[str, str] = field(default_factory=dict)
+    migrations: list[str] = field(default_factory=list)
+
+
+class Warehouse:
+    """Ingest and query of one Navi home.
+
+    Args:
+        home: Folder of outbox and warehouse; by default `navi_home()`.
+        lock_timeout: Seconds to wait for another ingest [s].
+    """
+
+    def __init__(self, home: Path | str | None = None, *, lock_timeout: float = 120.0) -> None:
+        home = Path(home) if home is not None else navi_home()
+        self.outbox = home / "outbox"
+        self.done = self.outbox / "done"
+        self.quarantine = self.outbox / "quarantine"
+        self.folder = home / "warehouse"
+        self.database = self.folder / "navi.duckdb"
+        self.snapshot = self.folder / "read.duckdb"
+        self._lock_timeout = lock_timeout
+
+    def ingest(self) -> IngestReport:
+        """Fold all segments of the outbox in, and refresh the snapshot.
+
+        Interrupted anywhere, the next ingest completes it: rows are replaced by natural key in one
+        transaction per batch together with the segments' names, and files move only after the commit.
+
+        Raises:
+            RecordError: The lock is held too long, the database is broken, or counts disagree.
+        """
+        with self._locked():
+            return self._ingest()
+
+    def rebuild(self) -> IngestReport:
+        """Make the database anew from `done/` and the outbox; readers keep the old snapshot meanwhile."""
+        with self._locked():
+            for file in sorted(self.done.glob("*.ndjson")):
+                os.replace(file, self.outbox / file.name)
+            for name in (self.database, Path(f"{self.database}.wal")):
+                name.unlink(missing_ok=True)
+            return self._ingest()
+
+    def query(self, sql: str, parameters: list[Any] | None = None) -> pandas.DataFrame:
+        """Answer one SQL query from the readers' snapshot.
+
+        Args:
+            sql: DuckDB SQL; the snapshot is opened read-only.
+            parameters: Values of `?` placeholders.
+
+        Returns:
+            The result as a data frame (empty without columns for statements without a result).
+
+        Raises:
+            RecordError: The query fails; the message lists tables and views.
+        """
+        import duckdb
+
+        if not self.snapshot.exists():
+            self.ingest()
+        try:
+            with duckdb.connect(str(self.snapshot), read_only=True) as connection:
+                return connection.execute(sql, parameters).df()
+        except duckdb.Error as error:
+            views, tables = self.relations()
+            raise RecordError(
+                f"{str(error).strip()}\nviews: {', '.join(views)}\ntables: {', '.join(tables)}"
+            ) from error
+
+    def relations(self) -> tuple[list[str], list[str]]:
+        """Return the names of the views and of the tables."""
+        import duckdb
+
+        if not self.snapshot.exists():
+            self.ingest()
+        with duckdb.connect(str(self.snapshot), read_only=True) as connection:
+            rows = connection.execute(
+                "select table_name, table_type from information_schema.tables where table_schema = 'main' order by 1"
+            ).fetchall()
+        return [name for name, kind in rows if kind == "VIEW"], [name for name, kind in rows if kind != "VIEW"]
+
+    @contextmanager
+    def _locked(self) -> Iterator[None]:
+        try:
+            for folder in (self.folder, self.done, self.quarantine):
+                folder.mkdir(parents=True, exist_ok=True)
+            descriptor = os.open(self.folder / "ingest.lock", os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o644)
+        except OSError as error:
+            raise RecordError(f"cannot prepare the warehouse {self.folder}: {error}") from error
+        try:
+            deadline = time.monotonic() + self._lock_timeout
+            while True:
+                try:
+                    fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
+                    break
+                except BlockingIOError:
+                    if time.monotonic() > deadline:
+                        raise RecordError(
+                            f"another ingest has held {self.folder / 'ingest.lock'} for {self._lock_timeout:.0f} s"
+                        ) from None
+                    time.sleep(0.02)
+            yield
+        finally:
+            os.close(descriptor)
+
+    def _ingest(self) -> IngestReport:
+        import duckdb
+
+        folder = sql_folder()
+        stamp, wanted = self.folder / "sql.sha256", sql_hash(folder)
+        current = self.database.exists() and stamp.exists() and stamp.read_text() == wanted
+        self._sweep()
+        files = sorted(self.outbox.glob("*.ndjson"))
+        report = IngestReport()
+        if current and not files and self._snapshot_is_current():
+            return report
+        try:
+            with duckdb.connect(str(self.database)) as connection:
+                if not current:
+                    report.migrations = apply_sql(connection, folder)
+                for first in range(0, len(files), _BATCH_SEGMENTS):
+                    self._fold(connection, files[first : first + _BATCH_SEGMENTS], report)
+                connection.execute("checkpoint")
+        except duckdb.Error as error:
+            raise RecordError(
+                f"the warehouse {self.database} failed: {error}; `navi query --rebuild` makes it anew from outbox/done"
+            ) from error
+        stamp.write_text(wanted)
+        self._publish()
+        return report
+
+    def _fold(self, connection: duckdb.DuckDBPyConnection, files: list[Path], report: IngestReport) -> None:
+        columns = _columns(connection)
+        known = dict(connection.execute("select name, sha256 from segments").fetchall())
+        fresh: list[Segment] = []
+        moves: list[Path] = []
+        for file in files:
+            try:
+                segment = read_segment(file, columns)
+                if known.get(segment.name, segment.sha256) != segment.sha256:
+                    raise RecordError("a segment of this name but other content was folded in before")
+            except (RecordError, UnicodeDecodeError) as error:
+                self._set_aside(file, str(error), report)
+                continue
+            moves.append(file)
+            if segment.name in known:
+                report.repeated += 1
+            else:
+                fresh.append(segment)
+        if fresh:
+            connection.execute("begin")
+            try:
+                _fold_rows(connection, fresh, columns)
+                connection.execute("commit")
+            except BaseException:
+                connection.execute("rollback")
+                raise
+        report.segments += len(fresh)
+        report.rows += sum(len(segment.rows) for segment in fresh)
+        for file in moves:
+            os.replace(file, self.done / file.name)
+        if moves:
+            fsync_directory(self.done)
+            fsync_directory(self.outbox)
+
+    def _set_aside(self, file: Path, reason: str, report: IngestReport) -> None:
+        # The reason goes first: a segment in quarantine always has one.
+        (self.quarantine / f"{file.name}.reason.txt").write_text(reason + "\n")
+        os.replace(file, self.quarantine / file.name)
+        report.quarantined[file.name] = reason
+
+    def _sweep(self) -> None:
+        """Remove temporary files of producers that were killed while writing."""
+        for file in self.outbox.glob(".*.tmp"):
+            try:
+                if time.time() - file.stat().st_mtime > _STALE_SECONDS:
+                    file.unlink(missing_ok=True)
+            except FileNotFoundError:
+                continue
+
+    def _snapshot_is_current(self) -> bool:
+        try:
+            return self.snapshot.stat().st_mtime_ns >= self.database.stat().st_mtime_ns
+        except FileNotFoundError:
+            return False
+
+    def _publish(self) -> None:
+        temporary = self.folder / "read.duckdb.tmp"
+        try:
+            shutil.copyfile(self.database, temporary)
+            with temporary.open("rb") as copy:
+                os.fsync(copy.fileno())
+            os.replace(temporary, self.snapshot)
+            fsync_directory(self.folder)
+        except OSError as error:
+            temporary.unlink(missing_ok=True)
+            raise RecordError(f"cannot write the readers' snapshot {self.snapshot}: {error}") from error
+
+
+def _columns(connection: duckdb.DuckDBPyConnection) -> dict[str, dict[str, str]]:
+    rows = connection.execute(
+        "select table_name, column_name, data_type from duckdb_columns() "
+        "where schema_name = 'main' and not internal order by table_name, column_index"
+    ).fetchall()
+    found: dict[str, dict[str, str]] = {}
+    for table, column, kind in rows:
+        if table in NATURAL_KEYS:
+            found.setdefault(table, {})[column] = kind
+    return found
+
+
+def _fold_rows(
+    connection: duckdb.DuckDBPyConnection, segments: list[Segment], columns: dict[str, dict[str, str]]
+) -> None:
+    """Put the rows of `segments` (in the order of writing) into their tables, within the caller's transaction."""
+    latest: dict[str, dict[tuple[Any, ...], dict[str, Any]]] = {}
+    for segment in segments:
+        if segment.table is None:
+            for table in RUN_TABLES:
+                connection.execute(f"delete from {table} where run_id = ?", [segment.run_id])
+                kept = latest.get(table, {})
+                latest[table] = {k: row for k, row in kept.items() if row["run_id"] != segment.run_id}
+            continue
+        key = NATURAL_KEYS[segment.table]
+        into = latest.setdefault(segment.table, {})
+        for row in segment.rows:
+            into[tuple(row[column] for column in key)] = row
+    for table, rows in latest.items():
+        if rows:
+            _replace(connection, table, list(rows.values()), columns[table])
+    now = datetime.now(UTC).replace(tzinfo=None)
+    kinds = {
+        "name": "VARCHAR",
+        "table_name": "VARCHAR",
+        "run_id": "VARCHAR",
+        "row_count": "BIGINT",
+        "sha256": "VARCHAR",
+        "created_at": "TIMESTAMP",
+        "ingested_at": "TIMESTAMP",
+    }
+    values = [(s.name, s.table, s.run_id, len(s.rows), s.sha256, s.created_at, now) for s in segments]
+    _replace(connection, "segments", [dict(zip(kinds, value, strict=True)) for value in values], kinds)
+
+
+def _replace(
+    connection: duckdb.DuckDBPyConnection, table: str, rows: list[dict[str, Any]], columns: dict[str, str]
+) -> None:
+    import pandas
+
+    # Object columns keep integers whole; numbers travel as text because pandas would turn NaN into NULL.
+    def cell(value: Any) -> Any:
+        return repr(value) if isinstance(value, float) else value
+
+    frame = pandas.DataFrame({name: pandas.Series([cell(row[name]) for row in rows], dtype=object) for name in columns})
+    connection.register("incoming", frame)
+    casts = ", ".join(f"cast({name} as {kind}) as {name}" for name, kind in columns.items())
+    done = connection.execute(f"insert or replace into {table} by name select {casts} from incoming").fetchone()
+    connection.unregister("incoming")
+    if done is None or done[0] != len(rows):
+        raise RecordError(f"{table}: {len(rows)} rows were sent, the database took {done[0] if done else 'none'}")

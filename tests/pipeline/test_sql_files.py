@@ -1,0 +1,126 @@
+"""Migrations, views and saved queries."""
+
+import shutil
+
+import duckdb
+import pytest
+
+from navi_core.errors import RecordError
+from navi_core.record import MetricLog
+from navi_pipeline.lib.sql_files import apply_sql, saved_queries, sql_folder, sql_hash
+from navi_pipeline.lib.warehouse import Warehouse
+
+
+@pytest.fixture
+def folder(tmp_path, monkeypatch):
+    copy = tmp_path / "sql"
+    shutil.copytree(sql_folder(), copy)
+    monkeypatch.setenv("NAVI_SQL", str(copy))
+    return copy
+
+
+@pytest.fixture(scope="module")
+def filled(tmp_path_factory):
+    home = tmp_path_factory.mktemp("home")
+    with MetricLog(home / "outbox", "ppo_policy-quick-1", {"seed": 1, "config_hash": "c"}) as log:
+        for step in range(0, 1000, 100):
+            log.scalars(step, {"reward_ema": step / 1000, "sps": 10.0, "view_gain": 0.5})
+        log.row("stage_timings", {"stage": "env", "milliseconds": 3.0})
+        log.row("stage_timings", {"stage": "forward", "milliseconds": 1.0})
+        for version, parents in (("v001", []), ("v002", ["v001"]), ("v003", ["v002"])):
+            log.row("models", {"version": version, "parents": parents, "sha256": version * 2, "training_source": "rl"})
+        for version, day, promoted in (("v001", 1, True), ("v002", 2, True), ("v003", 3, False)):
+            log.row("promotions", {"alias": "champion", "version": version, "promoted": promoted,
+                                   "decided_at": f"2026-01-0{day}T00:00:00Z"})  # fmt: skip
+        for subject, auc in (("random", 0.3), ("forward-plus", 0.44), ("v002", 0.8)):
+            log.row("evaluations", {"evaluation_id": subject, "subject": subject, "scenes_hash": "s", "c_vis_auc": auc,
+                                    "subject_kind": "policy" if subject == "v002" else "pilot",
+                                    "subject_sha256": "v002v002" if subject == "v002" else None})  # fmt: skip
+            for start in range(2):
+                log.row("episodes", {"evaluation_id": subject, "subject": subject, "scene": "a", "start": start,
+                                     "c_vis_auc": auc, "collisions_per_minute": 1.0})  # fmt: skip
+    warehouse = Warehouse(home)
+    assert warehouse.ingest().quarantined == {}
+    return warehouse
+
+
+def test_training_curve_has_one_line_per_step(filled):
+    curve = filled.query("select * from training_curve")
+    assert curve["step"].tolist() == list(range(0, 1000, 100))
+    assert curve["reward_ema"].iloc[-1] == 0.9
+
+
+def test_model_lineage_walks_to_the_first_ancestor(filled):
+    lines = filled.query("select ancestor, depth, aliases from model_lineage where version = 'v003' order by depth")
+    assert lines["ancestor"].tolist() == ["v003", "v002", "v001"]
+    assert lines["aliases"].tolist()[1] == "champion"
+
+
+def test_leaderboard_ranks_by_coverage_and_names_the_model(filled):
+    board = filled.query("select * from leaderboard")
+    assert board["subject"].tolist() == ["v002", "forward-plus", "random"] and board["rank"].tolist() == [1, 2, 3]
+    assert board["model"].iloc[0] == "v002"
+
+
+def test_an_alias_points_to_the_last_promoted_version(filled):
+    assert filled.query("select version from aliases where alias = 'champion'")["version"].tolist() == ["v002"]
+
+
+def test_every_view_and_every_saved_query_answers(filled):
+    for view in filled.relations()[0]:
+        assert len(filled.query(f"select * from {view}")) > 0, view
+    queries = saved_queries(sql_folder())
+    assert len(queries) >= 5
+    for query in queries.values():
+        assert len(query.explanation) > 15, query.name
+        filled.query(query.sql)
+
+
+def test_new_migrations_are_applied_once_and_in_order(folder):
+    with duckdb.connect() as connection:
+        assert apply_sql(connection, folder) == ["001_record"]
+        (folder / "migrations" / "002_more.sql").write_text("create table more (a integer);")
+        assert apply_sql(connection, folder) == ["002_more"]
+        assert apply_sql(connection, folder) == []
+
+
+def test_a_failing_migration_leaves_nothing_behind(folder):
+    (folder / "migrations" / "002_bad.sql").write_text("create table more (a integer); select * from nope;")
+    with duckdb.connect() as connection:
+        with pytest.raises(RecordError, match="002_bad"):
+            apply_sql(connection, folder)
+        assert not connection.execute("select * from duckdb_tables() where table_name = 'more'").fetchall()
+
+
+@pytest.mark.parametrize(
+    ("name", "word"), [("2_x.sql", "misnamed"), ("003_gap.sql", "without gaps"), ("001_twice.sql", "two migrations")]
+)
+def test_misnumbered_migrations_are_refused(folder, name, word):
+    (folder / "migrations" / name).write_text("select 1;")
+    with duckdb.connect() as connection, pytest.raises(RecordError, match=word):
+        apply_sql(connection, folder)
+
+
+def test_a_migration_changed_after_it_was_applied_is_refused(folder):
+    with duckdb.connect() as connection:
+        apply_sql(connection, folder)
+        file = folder / "migrations" / "001_record.sql"
+        file.write_text(file.read_text() + "-- changed\n")
+        with pytest.raises(RecordError, match="changed after"):
+            apply_sql(connection, folder)
+
+
+def test_a_changed_view_reaches_the_readers_with_the_next_ingest(folder, tmp_path):
+    warehouse = Warehouse(tmp_path / "home")
+    warehouse.ingest()
+    before = sql_hash(folder)
+    (folder / "views" / "answer.sql").write_text("create or replace view answer as select 42 as a;")
+    assert sql_hash(folder) != before
+    warehouse.ingest()
+    assert warehouse.query("select a from answer")["a"][0] == 42
+
+
+def test_a_missing_sql_folder_is_explained(tmp_path, monkeypatch):
+    monkeypatch.setenv("NAVI_SQL", str(tmp_path / "none"))
+    with pytest.raises(RecordError, match="NAVI_SQL"):
+        sql_folder()

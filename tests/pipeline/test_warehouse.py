@@ -1,0 +1,260 @@
+"""The warehouse: no acknowledged row lost, none doubled, readers never disturbed."""
+
+import json
+import os
+import random
+import signal
+import subprocess
+import sys
+import threading
+import time
+from pathlib import Path
+
+import pytest
+
+from navi_core.errors import RecordError
+from navi_core.record import NATURAL_KEYS, MetricLog
+from navi_pipeline.lib.warehouse import Warehouse
+
+CONTEXT = {"seed": 3, "hardware": "a machine", "versions": {"numpy": "2"}, "revision": "r", "config_hash": "abcd"}
+ROOT = Path(__file__).resolve().parents[2]
+
+
+@pytest.fixture
+def home(tmp_path):
+    return tmp_path / "home"
+
+
+def log_of(home, run="run", **context):
+    return MetricLog(home / "outbox", run, CONTEXT | context)
+
+
+def count(warehouse, table="metrics"):
+    return int(warehouse.query(f"select count(*) as n from {table}")["n"][0])
+
+
+def test_rows_arrive_with_their_context_and_types(home):
+    with log_of(home, colour="red") as log:
+        log.scalars(7, {"a": 0.1, "b": float("nan"), "c": float("-inf")})
+        log.row("promotions", {"alias": "champion", "version": "v001", "decided_at": "2026-01-02T03:04:05Z",
+                               "promoted": True, "margin": 0.5})  # fmt: skip
+    warehouse = Warehouse(home)
+    report = warehouse.ingest()
+    assert (report.segments, report.rows) == (2, 4)
+    row = warehouse.query("select * from metrics where name = 'a'").iloc[0]
+    assert (row.run_id, row.step, row.value, row.seed, row.revision) == ("run", 7, 0.1, 3, "r")
+    assert json.loads(row.versions) == {"numpy": "2"} and json.loads(row.extra) == {"colour": "red"}
+    assert warehouse.query("select count(*) as n from metrics where isnan(value)")["n"][0] == 1
+    decision = warehouse.query("select promoted, extra->>'margin' as margin, decided_at from promotions").iloc[0]
+    assert bool(decision.promoted) and decision.margin == "0.5" and decision.decided_at.hour == 3
+
+
+def test_a_row_written_again_replaces_the_first(home):
+    warehouse = Warehouse(home)
+    for value in (1.0, 2.0):
+        with log_of(home) as log:
+            log.scalars(1, {"a": value})
+        warehouse.ingest()
+    with log_of(home) as log:  # twice within one segment and one transaction
+        log.scalars(2, {"a": 1.0})
+        log.scalars(2, {"a": 5.0})
+    warehouse.ingest()
+    assert warehouse.query("select value from metrics order by step")["value"].tolist() == [2.0, 5.0]
+
+
+def test_a_fresh_start_drops_the_rows_of_the_run_but_not_history_nor_other_runs(home):
+    with log_of(home) as log, log_of(home, "other") as other:
+        log.scalars(1, {"a": 1.0})
+        log.row("models", {"version": "v001"})
+        other.scalars(1, {"a": 1.0})
+    log.forget()
+    log.scalars(2, {"a": 1.0})
+    log.close()
+    warehouse = Warehouse(home)
+    warehouse.ingest()
+    rows = warehouse.query("select run_id, step from metrics order by run_id")
+    assert rows.values.tolist() == [["other", 1], ["run", 2]] and count(warehouse, "models") == 1
+    warehouse.rebuild()
+    assert count(warehouse) == 2
+
+
+def test_ingest_interrupted_after_the_commit_doubles_nothing(home):
+    with log_of(home) as log:
+        log.scalars(1, {"a": 1.0})
+    warehouse = Warehouse(home)
+    warehouse.ingest()
+    for file in warehouse.done.iterdir():  # as if killed between commit and move
+        file.rename(warehouse.outbox / file.name)
+    report = warehouse.ingest()
+    assert (report.segments, report.repeated, count(warehouse)) == (0, 1, 1)
+    assert not list(warehouse.outbox.glob("*.ndjson"))
+
+
+BROKEN = {
+    "empty": b"",
+    "not json": b"{\n",
+    "torn": lambda data: data[:-3],
+    "no newline": lambda data: data.partition(b"\n")[0],
+    "changed": lambda data: data.replace(b"0.25", b"0.26"),
+    "wrong count": lambda data: data.replace(b'"rows":1', b'"rows":2'),
+    "future": lambda data: data.replace(b'"navi_segment":1', b'"navi_segment":9'),
+    "unknown table": lambda data: data.replace(b'"table":"metrics"', b'"table":"secrets"'),
+    "binary": lambda data: data[:40] + b"\xff\xfe" + data[40:],
+}
+
+
+@pytest.mark.parametrize("name", BROKEN)
+def test_bad_segments_go_to_quarantine_with_their_reason_and_the_rest_is_folded_in(home, name):
+    with log_of(home) as log:
+        log.scalars(1, {"a": 0.25})
+    good = next((home / "outbox").glob("*.ndjson"))
+    make = BROKEN[name]
+    (home / "outbox" / "000-bad.ndjson").write_bytes(make if isinstance(make, bytes) else make(good.read_bytes()))
+    warehouse = Warehouse(home)
+    report = warehouse.ingest()
+    assert list(report.quarantined) == ["000-bad.ndjson"] and count(warehouse) == 1
+    reason = (warehouse.quarantine / "000-bad.ndjson.reason.txt").read_text().strip()
+    assert reason == report.quarantined["000-bad.ndjson"] and len(reason) > 10
+
+
+def test_a_row_of_the_wrong_type_is_refused_by_line_and_column(home):
+    log = log_of(home)
+    log.row("stage_timings", {"stage": "env", "milliseconds": "slow"})
+    log.close()
+    (reason,) = Warehouse(home).ingest().quarantined.values()
+    assert "line 2" in reason and "stage_timings.milliseconds" in reason
+
+
+def test_the_database_can_be_rebuilt_from_done(home):
+    for step in range(5):
+        with log_of(home) as log:
+            log.scalars(step % 3, {"a": float(step)})
+    warehouse = Warehouse(home)
+    warehouse.ingest()
+    before = warehouse.query("select step, value from metrics order by step").values.tolist()
+    warehouse.database.write_bytes(b"broken")
+    with log_of(home) as log:
+        log.scalars(9, {"a": 9.0})
+    with pytest.raises(RecordError, match="--rebuild"):
+        warehouse.ingest()
+    warehouse.rebuild()
+    after = warehouse.query("select step, value from metrics order by step").values.tolist()
+    assert after == [*before, [9, 9.0]]
+
+
+def test_queries_cannot_write_and_errors_list_what_there_is(home):
+    warehouse = Warehouse(home)
+    with pytest.raises(RecordError, match="read-only"):
+        warehouse.query("drop table metrics")
+    with pytest.raises(RecordError, match=r"(?s)views: .*leaderboard.*tables: .*metrics"):
+        warehouse.query("select * from leaderbord")
+
+
+def test_an_ingest_waits_for_the_lock_and_names_it(home):
+    warehouse = Warehouse(home)
+    with warehouse._locked(), pytest.raises(RecordError, match=r"ingest\.lock"):
+        Warehouse(home, lock_timeout=0.1).ingest()
+
+
+def test_primary_keys_are_the_natural_keys(home):
+    warehouse = Warehouse(home)
+    rows = warehouse.query(
+        "select table_name, constraint_column_names as key from duckdb_constraints() "
+        "where constraint_type = 'PRIMARY KEY'"
+    )
+    found = {table: tuple(key) for table, key in zip(rows["table_name"], rows["key"], strict=True)}
+    assert {table: found[table] for table in NATURAL_KEYS} == NATURAL_KEYS
+
+
+def test_temporary_files_of_dead_producers_are_swept_only_when_old(home):
+    outbox = home / "outbox"
+    outbox.mkdir(parents=True)
+    for name, age in ((".old.1.tmp", 7200), (".new.1.tmp", 0)):
+        (outbox / name).write_text("half")
+        os.utime(outbox / name, (time.time() - age,) * 2)
+    Warehouse(home).ingest()
+    assert [file.name for file in outbox.glob(".*.tmp")] == [".new.1.tmp"]
+
+
+def test_readers_never_fail_while_ingests_run(home):
+    warehouse, stop, seen, failures = Warehouse(home), threading.Event(), [], []
+    warehouse.ingest()
+    code = (
+        f"import sys\nsys.path.insert(0, {str(ROOT)!r})\n"
+        "from navi_pipeline.lib.warehouse import Warehouse\n"
+        f"w = Warehouse({str(home)!r})\nlast = 0\n"
+        "while not sys.stdin.closed and last < 15:\n"
+        "    n = int(w.query('select count(*) as n from metrics')['n'][0])\n"
+        "    assert n >= last, (n, last)\n    last = n\n"
+    )
+    reader = subprocess.Popen([sys.executable, "-c", code], stdin=subprocess.PIPE, stderr=subprocess.PIPE, text=True)
+
+    def read():
+        while not stop.is_set():
+            try:
+                seen.append(count(warehouse))
+            except Exception as error:
+                failures.append(error)
+
+    thread = threading.Thread(target=read)
+    thread.start()
+    with log_of(home) as log:
+        for step in range(15):
+            log.scalars(step, {"a": 1.0})
+            log.flush()
+            warehouse.ingest()
+    stop.set()
+    thread.join()
+    _, errors = reader.communicate(timeout=60)
+    assert not failures and reader.returncode == 0, (failures, errors)
+    assert seen == sorted(seen)
+
+
+def test_kill_9_of_producers_and_ingesters_loses_and_doubles_no_acknowledged_row(home):
+    """Producers report each acknowledged step on stdout; both kinds of process are killed at random moments."""
+    producer = (
+        f"import sys, time\nsys.path.insert(0, {str(ROOT)!r})\n"
+        "from navi_core.record import MetricLog\n"
+        f"log = MetricLog({str(home / 'outbox')!r}, 'run' + sys.argv[1], {{}})\n"
+        "step = int(sys.argv[2])\n"
+        "while True:\n"
+        "    log.scalars(step, {'a': step, 'b': -step})\n    log.flush()\n    print(step, flush=True)\n"
+        "    step += 1\n    time.sleep(0.002)\n"
+    )
+    ingester = (
+        f"import sys\nsys.path.insert(0, {str(ROOT)!r})\n"
+        "from navi_pipeline.lib.warehouse import Warehouse\n"
+        f"w = Warehouse({str(home)!r})\nw.ingest()\nprint('ready', flush=True)\n"
+        "while True:\n    w.ingest()\n"
+    )
+    chance = random.Random(5)
+    acknowledged: set[tuple[str, int]] = set()
+    steps = {"0": 0, "1": 0}
+    for _ in range(3):
+        folder = subprocess.Popen([sys.executable, "-c", ingester], stdout=subprocess.PIPE, text=True)
+        assert folder.stdout.readline().strip() == "ready"
+        makers = {
+            run: subprocess.Popen([sys.executable, "-c", producer, run, str(start)], stdout=subprocess.PIPE, text=True)
+            for run, start in steps.items()
+        }
+        for process in makers.values():
+            assert process.stdout.readline()
+        time.sleep(0.2 + chance.random() * 0.3)
+        folder.send_signal(signal.SIGKILL)
+        for process in makers.values():
+            process.send_signal(signal.SIGKILL)
+        folder.communicate()
+        for run, process in makers.items():
+            lines = process.communicate()[0].split("\n")
+            done = [steps[run], *(int(line) for line in lines[:-1])]
+            acknowledged |= {(f"run{run}", step) for step in done}
+            # The next life repeats the last steps, as a resume from a checkpoint does.
+            steps[run] = max(0, done[-1] - 5)
+    warehouse = Warehouse(home)
+    assert warehouse.ingest().quarantined == {}
+    rows = warehouse.query("select run_id, step, name, value from metrics")
+    assert not rows.duplicated(["run_id", "step", "name"]).any()
+    assert len(acknowledged) > 20
+    stored = {(run, step) for run, step in zip(rows["run_id"], rows["step"], strict=True)}
+    assert acknowledged <= stored
+    assert (rows["value"].abs() == rows["step"]).all() and len(rows) == 2 * len(stored)
