@@ -1,1 +1,31 @@
-"""."""
+"""Policy: encoders, temporal cores, actor-critic heads, curiosity, episodic memory, reward shaping."""
+
+from __future__ import annotations
+
+from navi_core.policy.cores import build_core, ssd_scan
+from navi_core.policy.encoders import build_encoder
+from navi_core.policy.episodic_memory import EpisodicMemory
+from navi_core.policy.navigation_policy import (
+    ActOutput,
+    EvaluateOutput,
+    NavigationPolicy,
+    build_policy,
+    parameter_counts,
+)
+from navi_core.policy.rnd import RND
+from navi_core.policy.shaper import RewardShaper, ShapedReward
+
+__all__ = [
+    "RND",
+    "ActOutput",
+    "EpisodicMemory",
+    "EvaluateOutput",
+    "NavigationPolicy",
+    "RewardShaper",
+    "ShapedReward",
+    "build_core",
+    "build_encoder",
+    "build_policy",
+    "parameter_counts",
+    "ssd_scan",
+]

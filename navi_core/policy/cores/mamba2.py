@@ -1,0 +1,164 @@
+"""Mamba-2 block with an explicit state, in plain PyTorch (Dao and Gu 2024).
+
+Parameter names, layout and gate order (norm(y · silu(z))) are those of the official block, so that
+weights can move to its fused kernels. The convolution is four shifted multiply-adds that carry the
+window of the last three inputs and honour resets.
+"""
+
+from __future__ import annotations
+
+import math
+
+import torch
+from torch import Tensor, nn
+from torch.nn import functional as F
+
+from navi_core.errors import ConfigError
+from navi_core.policy.cores.ssd import ssd_scan, ssd_step
+
+__all__ = ["GatedRMSNorm", "Mamba2Block"]
+
+State = tuple[Tensor, ...]
+
+
+class GatedRMSNorm(nn.Module):
+    """Root mean square norm of y · silu(z), with a weight per channel."""
+
+    def __init__(self, width: int, eps: float = 1e-5) -> None:
+        super().__init__()
+        self.weight = nn.Parameter(torch.ones(width))
+        self.eps = eps
+
+    def forward(self, y: Tensor, z: Tensor) -> Tensor:
+        """Return norm(y · silu(z)) · weight over the last axis."""
+        return F.rms_norm(y * F.silu(z), (y.shape[-1],), self.weight, self.eps)
+
+
+class Mamba2Block(nn.Module):
+    """One Mamba-2 layer, (B, T, D) to (B, T, D); 117,388 parameters with the defaults.
+
+    The state is (conv window (B, channels, d_conv − 1), oldest first; SSM state (B, H, P, N)).
+
+    Args:
+        width: Model width D.
+        state_size: N.
+        kernel: Taps of the causal convolution.
+        expand: Inner width over D.
+        head_width: P; must divide the inner width.
+        groups: G, groups of heads that share B and C.
+
+    Raises:
+        ConfigError: `head_width` does not divide the inner width, or `groups` the heads.
+    """
+
+    def __init__(
+        self,
+        width: int = 128,
+        *,
+        state_size: int = 64,
+        kernel: int = 4,
+        expand: int = 2,
+        head_width: int = 64,
+        groups: int = 1,
+    ) -> None:
+        super().__init__()
+        inner = expand * width
+        if inner % head_width or (inner // head_width) % groups:
+            raise ConfigError(f"inner width {inner} does not split into heads of {head_width} in {groups} groups")
+        self.width, self.inner, self.state_size, self.groups = width, inner, state_size, groups
+        self.heads, self.head_width, self.kernel = inner // head_width, head_width, kernel
+        channels = inner + 2 * groups * state_size
+        self.in_proj = nn.Linear(width, inner + channels + self.heads, bias=False)
+        self.conv1d = nn.Conv1d(channels, channels, kernel, groups=channels)
+        # Step sizes start log-uniform in [1e-3, 1e-1]; the bias is the inverse of softplus.
+        dt = torch.exp(torch.rand(self.heads) * (math.log(1e-1) - math.log(1e-3)) + math.log(1e-3))
+        self.dt_bias = nn.Parameter(dt + torch.log(-torch.expm1(-dt)))
+        self.A_log = nn.Parameter(torch.log(torch.empty(self.heads).uniform_(1, 16)))
+        self.D = nn.Parameter(torch.ones(self.heads))
+        self.norm = GatedRMSNorm(inner)
+        self.out_proj = nn.Linear(inner, width, bias=False)
+
+    def initial_state(self, rows: int, device: torch.device | str | None = None) -> State:
+        """Return the zero state of `rows` rows."""
+        device = self.D.device if device is None else device
+        channels = self.conv1d.in_channels
+        return (
+            torch.zeros(rows, channels, self.kernel - 1, device=device),
+            torch.zeros(rows, self.heads, self.head_width, self.state_size, device=device),
+        )
+
+    def step(self, x: Tensor, state: State, reset: Tensor | None = None) -> tuple[Tensor, State]:
+        """Consume one input per row.
+
+        Args:
+            x: Input (B, D).
+            state: State before this step; not modified.
+            reset: (B,) bool; True zeroes that row's state first.
+
+        Returns:
+            Output (B, D) and the new state.
+        """
+        window, h = state
+        if reset is not None:
+            window = window * (~reset)[:, None, None]
+        z, raw, dt = self._project(x)
+        window = torch.cat((window, raw[..., None]), dim=-1)
+        mixed = F.silu((window * self.conv1d.weight[:, 0]).sum(-1) + self.conv1d.bias)
+        values, maps_in, maps_out = self._split(mixed)
+        y, h = ssd_step(values, dt, -torch.exp(self.A_log), maps_in, maps_out, self.D, h, reset)
+        return self.out_proj(self.norm(y.flatten(1), z)), (window[..., 1:], h)
+
+    def forward(self, x: Tensor, state: State, reset: Tensor | None = None) -> tuple[Tensor, State]:
+        """Consume a sequence; equals `step` applied T times.
+
+        Args:
+            x: Inputs (B, T, D).
+            state: State before the sequence; not modified.
+            reset: (B, T) bool; True zeroes the row's state before that step is consumed.
+
+        Returns:
+            Outputs (B, T, D) and the state after the last step.
+        """
+        window, h = state
+        z, raw, dt = self._project(x)
+        mixed, window = self._convolve(raw, window, reset)
+        values, maps_in, maps_out = self._split(F.silu(mixed))
+        y, h = ssd_scan(values, dt, -torch.exp(self.A_log), maps_in, maps_out, self.D, h, reset)
+        return self.out_proj(self.norm(y.flatten(2), z)), (window, h)
+
+    def _project(self, x: Tensor) -> tuple[Tensor, Tensor, Tensor]:
+        """Return gate z (…, inner), convolution input (…, channels) and positive dt (…, H)."""
+        z, raw, dt = self.in_proj(x).split((self.inner, self.conv1d.in_channels, self.heads), dim=-1)
+        return z, raw, F.softplus(dt + self.dt_bias)
+
+    def _split(self, mixed: Tensor) -> tuple[Tensor, Tensor, Tensor]:
+        """Return values (…, H, P) and the maps B and C (…, G, N) of convolved channels."""
+        maps = self.groups * self.state_size
+        values, maps_in, maps_out = mixed.split((self.inner, maps, maps), dim=-1)
+        shape = (self.groups, self.state_size)
+        return (
+            values.unflatten(-1, (self.heads, self.head_width)),
+            maps_in.unflatten(-1, shape),
+            maps_out.unflatten(-1, shape),
+        )
+
+    def _convolve(self, raw: Tensor, window: Tensor, reset: Tensor | None) -> tuple[Tensor, Tensor]:
+        """Causal depthwise convolution of (B, T, channels), never across a reset; returns the new window."""
+        steps, past = raw.shape[1], self.kernel - 1
+        padded = torch.cat((window.transpose(1, 2), raw), dim=1)  # (B, past + T, channels)
+        taps = self.conv1d.weight[:, 0]
+        # On the CPU a look at the mask is free and spares three masked copies; elsewhere it would be
+        # a synchronisation. Multiplying by an all-one mask changes no bit, so both ways agree.
+        masked = reset is not None and (reset.device.type != "cpu" or bool(reset.any()))
+        segment = F.pad(torch.cumsum(reset, dim=1), (past, 0)) if reset is not None and masked else None
+        out = torch.addcmul(self.conv1d.bias, raw, taps[:, past])
+        for back in range(1, self.kernel):
+            shifted = padded[:, past - back : past - back + steps]
+            if segment is not None:
+                same = segment[:, past - back : past - back + steps] == segment[:, past:]
+                shifted = shifted * same[..., None]
+            out = torch.addcmul(out, shifted, taps[:, past - back])
+        last = padded[:, steps:]
+        if segment is not None:
+            last = last * (segment[:, steps:] == segment[:, -1:])[..., None]
+        return out, last.transpose(1, 2)

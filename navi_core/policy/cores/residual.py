@@ -1,0 +1,51 @@
+"""Several core layers as a pre-norm residual stack: x ← x + block(norm(x)), a norm at the end."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+import torch
+from torch import Tensor, nn
+
+__all__ = ["ResidualCore"]
+
+State = tuple[Tensor, ...]
+
+
+class ResidualCore(nn.Module):
+    """Stack of temporal blocks with the interface of one; the states lie one after another.
+
+    Args:
+        build: Makes one block.
+        width: Model width D.
+        layers: Number of blocks, at least 2.
+    """
+
+    def __init__(self, build: Callable[[], nn.Module], width: int, layers: int) -> None:
+        super().__init__()
+        self.blocks = nn.ModuleList(build() for _ in range(layers))
+        self.norms = nn.ModuleList(nn.LayerNorm(width) for _ in range(layers))
+        self.final_norm = nn.LayerNorm(width)
+        self.width = width
+
+    def initial_state(self, rows: int, device: torch.device | str | None = None) -> State:
+        """Return the zero state of `rows` rows: the tensors of every layer in order."""
+        return tuple(part for block in self.blocks for part in block.initial_state(rows, device))
+
+    def step(self, x: Tensor, state: State, reset: Tensor | None = None) -> tuple[Tensor, State]:
+        """Consume one input (B, D) per row; see the block's `step`."""
+        return self._run(x, state, reset, step=True)
+
+    def forward(self, x: Tensor, state: State, reset: Tensor | None = None) -> tuple[Tensor, State]:
+        """Consume a sequence (B, T, D); see the block's `forward`."""
+        return self._run(x, state, reset, step=False)
+
+    def _run(self, x: Tensor, state: State, reset: Tensor | None, *, step: bool) -> tuple[Tensor, State]:
+        per_layer = len(state) // len(self.blocks)
+        new: list[Tensor] = []
+        for i, (block, norm) in enumerate(zip(self.blocks, self.norms)):
+            part = state[i * per_layer : (i + 1) * per_layer]
+            y, part = (block.step if step else block)(norm(x), part, reset)
+            x = x + y
+            new.extend(part)
+        return self.final_norm(x), tuple(new)

@@ -1,0 +1,94 @@
+"""Ring CNN: 1-D convolutions around the azimuth circle, elevation bins as channels.
+
+The encoder of the CPU presets. Azimuth wraps, so every convolution pads circularly; elevation does
+not, so its bins (times three sensor channels) are input channels and nothing is assumed about them.
+The last feature ring is flattened, never averaged: *where* something is steers the drone.
+"""
+
+from __future__ import annotations
+
+import torch
+from torch import Tensor, nn
+from torch.nn import functional as F
+
+from navi_core.errors import ConfigError
+from navi_core.policy.observation import ObservationScaling
+
+__all__ = ["RingCNN"]
+
+STEM_CHANNELS = 48
+CHANNELS = 112
+RING_BINS = 16
+"""Stride-2 stages are stacked until the feature ring has at most this many azimuth bins."""
+
+
+class RingConv(nn.Module):
+    """Circular 1-D convolution over azimuth, then ReLU.
+
+    Output bin i is centred on input bin stride·i, so rolling the input by `stride` bins rolls the
+    output by one when stride divides the number of bins.
+    """
+
+    def __init__(self, inputs: int, outputs: int, kernel: int, stride: int) -> None:
+        super().__init__()
+        self.conv = nn.Conv1d(inputs, outputs, kernel, stride)
+        self.before = kernel // 2
+        # Stride 2 never reads the last padded bin on the right of an even ring: do not copy it.
+        self.after = kernel - 1 - self.before - (stride - 1)
+
+    def forward(self, x: Tensor) -> Tensor:
+        """Convolve (B, C, L) to (B, C', L / stride)."""
+        parts = [x[..., -self.before :], x]
+        if self.after:
+            parts.append(x[..., : self.after])
+        return F.relu(self.conv(torch.cat(parts, dim=-1)), inplace=True)
+
+
+class RingCNN(nn.Module):
+    """(B, 3, Az, El) observations to (B, D) embeddings; 257,568 parameters at 64x16, D 128.
+
+    Args:
+        azimuth_bins: Az, a multiple of 8.
+        elevation_bins: El.
+        width: Embedding width D.
+        depth_shift: See `ObservationScaling`.
+        depth_scale: See `ObservationScaling`.
+
+    Raises:
+        ConfigError: Az is not a multiple of 8.
+    """
+
+    def __init__(
+        self,
+        azimuth_bins: int,
+        elevation_bins: int,
+        *,
+        width: int = 128,
+        depth_shift: float = 0.2,
+        depth_scale: float = 0.1,
+    ) -> None:
+        super().__init__()
+        if azimuth_bins % 8:
+            raise ConfigError(f"azimuth_bins {azimuth_bins} is not a multiple of 8 (encoder ring_cnn)")
+        self.scaling = ObservationScaling(azimuth_bins, elevation_bins, depth_shift, depth_scale)
+        stages: list[nn.Module] = [RingConv(3 * elevation_bins, STEM_CHANNELS, kernel=5, stride=2)]
+        ring, channels = azimuth_bins // 2, STEM_CHANNELS
+        while ring > RING_BINS and ring % 2 == 0:
+            stages.append(RingConv(channels, CHANNELS, kernel=3, stride=2))
+            ring, channels = ring // 2, CHANNELS
+        if len(stages) == 1:
+            stages.append(RingConv(channels, CHANNELS, kernel=3, stride=1))
+            channels = CHANNELS
+        self.stages = nn.Sequential(*stages)
+        self.ring_bins = ring
+        self.project = nn.Linear(ring * channels, width)
+        self.norm = nn.LayerNorm(width)
+
+    def forward(self, obs: Tensor) -> Tensor:
+        """Encode raw observations (B, 3, Az, El) to embeddings (B, D)."""
+        features = self.features(obs)
+        return self.norm(self.project(features.flatten(1)))
+
+    def features(self, obs: Tensor) -> Tensor:
+        """Return the last feature ring (B, C, bins) of raw observations (B, 3, Az, El)."""
+        return self.stages(self.scaling(obs, azimuth_last=True))

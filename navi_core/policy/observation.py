@@ -1,0 +1,74 @@
+"""Observation preprocessing: the one place where raw sensor channels become network inputs.
+
+The environment's tensor holds normalised log depth, raw corpus-wide semantic ids and a validity
+mask. Indoors the depth channel spans only about .03 to .47, so a fixed affine spreads it; the
+semantic ids are scaled here and nowhere else.
+"""
+
+from __future__ import annotations
+
+import torch
+from torch import Tensor, nn
+
+from navi_core.errors import ConfigError
+
+__all__ = ["SEMANTIC_SCALE", "ObservationScaling"]
+
+SEMANTIC_SCALE = 255.0
+"""Semantic ids are clamped to this and divided by it."""
+
+
+class ObservationScaling(nn.Module):
+    """Fixed channel scaling in front of every encoder; it has no parameters.
+
+    depth → (depth − shift) / scale, semantic id → min(id, 255) / 255, valid → valid.
+
+    Args:
+        azimuth_bins: Azimuth bins Az of the observation.
+        elevation_bins: Elevation bins El of the observation.
+        shift: Subtracted from the depth channel.
+        scale: Divides the shifted depth channel.
+
+    Raises:
+        ConfigError: A bin count is below one, or the scale is not above zero.
+    """
+
+    def __init__(self, azimuth_bins: int, elevation_bins: int, shift: float = 0.2, scale: float = 0.1) -> None:
+        super().__init__()
+        if azimuth_bins < 1 or elevation_bins < 1:
+            raise ConfigError(f"azimuth_bins {azimuth_bins} and elevation_bins {elevation_bins} must be at least 1")
+        if scale <= 0:
+            raise ConfigError(f"depth_scale {scale} must be above 0")
+        self.azimuth_bins = azimuth_bins
+        self.elevation_bins = elevation_bins
+        self.shift = float(shift)
+        self.scale = float(scale)
+
+    def forward(self, obs: Tensor, *, azimuth_last: bool = False) -> Tensor:
+        """Scale the channels of a batch of observations.
+
+        Args:
+            obs: Raw observations (B, 3, Az, El): depth, semantic id, valid.
+            azimuth_last: Return (B, 3·El, Az), channels grouped by kind, for 1-D convolutions over
+                azimuth, instead of (B, 3, Az, El).
+
+        Returns:
+            Scaled float32 observations in the asked layout; `obs` is left as it is.
+
+        Raises:
+            ConfigError: The shape is not (B, 3, Az, El) of this scaling.
+        """
+        azimuth, elevation = self.azimuth_bins, self.elevation_bins
+        if obs.ndim != 4 or obs.shape[1:] != (3, azimuth, elevation):
+            raise ConfigError(f"observation shape {tuple(obs.shape)} is not (B, 3, {azimuth}, {elevation})")
+        rows = obs.shape[0]
+        if azimuth_last:
+            # The transpose happens in the same pass as the scaling: one read, one write.
+            out = torch.empty((rows, 3, elevation, azimuth), dtype=torch.float32, device=obs.device)
+            view = out.transpose(2, 3)
+        else:
+            view = out = torch.empty((rows, 3, azimuth, elevation), dtype=torch.float32, device=obs.device)
+        torch.sub(obs[:, 0], self.shift, out=view[:, 0]).div_(self.scale)
+        torch.clamp(obs[:, 1], max=SEMANTIC_SCALE, out=view[:, 1]).div_(SEMANTIC_SCALE)
+        view[:, 2].copy_(obs[:, 2])
+        return out.view(rows, 3 * elevation, azimuth) if azimuth_last else out

@@ -1,0 +1,80 @@
+"""Random network distillation: curiosity as the error of predicting a fixed random network.
+
+Burda et al. 2018. The error on an embedding falls with every visit, so what is new pays. The running
+mean and variance that normalise it are frozen in evaluation mode.
+"""
+
+from __future__ import annotations
+
+import torch
+from torch import Tensor, nn
+
+__all__ = ["RND", "RunningMoments"]
+
+
+class RunningMoments(nn.Module):
+    """Mean and variance of a stream of batches, merged in float64 (Chan et al. 1979)."""
+
+    mean: Tensor
+    variance: Tensor
+    count: Tensor
+
+    def __init__(self) -> None:
+        super().__init__()
+        for name, value in (("mean", 0.0), ("variance", 1.0), ("count", 0.0)):
+            self.register_buffer(name, torch.tensor(value, dtype=torch.float64))
+
+    def update(self, values: Tensor) -> None:
+        """Merge a batch of finite values (B,)."""
+        values = values.detach().double()
+        count, mean = values.numel(), values.mean()
+        # An empty stream must not pull toward its placeholder variance: its count is zero.
+        total = self.count + count
+        delta = mean - self.mean
+        squares = self.variance * self.count + values.var(unbiased=False) * count
+        squares = squares + delta.square() * self.count * count / total
+        self.mean.add_(delta * count / total)
+        self.variance.copy_(squares / total)
+        self.count.copy_(total)
+
+    def normalise(self, values: Tensor) -> Tensor:
+        """Return (values − mean) / standard deviation in the dtype of `values`."""
+        scale = torch.rsqrt(self.variance + 1e-12)
+        return ((values.double() - self.mean) * scale).to(values.dtype)
+
+
+def _network(width: int, features: int) -> nn.Sequential:
+    return nn.Sequential(nn.Linear(width, 128), nn.ReLU(), nn.Linear(128, features))
+
+
+class RND(nn.Module):
+    """Frozen target and trained predictor, each width-128-64; 24,768 parameters each at width 128.
+
+    Args:
+        width: Embedding width D.
+        features: Output width.
+        clamp: Bound of the normalised intrinsic reward.
+    """
+
+    def __init__(self, width: int = 128, features: int = 64, clamp: float = 5.0) -> None:
+        super().__init__()
+        self.target = _network(width, features).requires_grad_(False)
+        self.predictor = _network(width, features)
+        self.moments = RunningMoments()
+        self.clamp = clamp
+
+    def error(self, embedding: Tensor) -> Tensor:
+        """Return the mean squared prediction error (…,) of embeddings (…, D); no gradient reaches them."""
+        embedding = embedding.detach()
+        return (self.predictor(embedding) - self.target(embedding)).square().mean(-1)
+
+    @torch.no_grad()
+    def intrinsic(self, embedding: Tensor) -> Tensor:
+        """Return normalised intrinsic rewards (B,) in ±clamp of embeddings (B, D).
+
+        In training mode the batch first enters the running moments; in evaluation mode they stay.
+        """
+        error = self.error(embedding)
+        if self.training:
+            self.moments.update(error)
+        return self.moments.normalise(error).clamp_(-self.clamp, self.clamp)

@@ -1,0 +1,163 @@
+"""Reward shaping on the actor's side: existential tax, velocity, curiosity, loop penalty.
+
+shaped = reward + tax + w_v·speed + β(step)·intrinsic − loop penalty. A part whose coefficients are
+zero is neither built nor computed.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from navi_core.config import ShaperConfig
+from navi_core.policy.episodic_memory import EpisodicMemory
+from navi_core.policy.rnd import RND
+
+__all__ = ["RewardShaper", "ShapedReward", "loop_penalty"]
+
+
+@dataclass(frozen=True)
+class ShapedReward:
+    """Shaped rewards of one decision of B rows."""
+
+    total: Tensor
+    """Shaped reward (B,)."""
+    intrinsic: Tensor
+    """Normalised, clamped RND reward (B,), before the coefficient β; zero when RND is off."""
+    loop_similarity: Tensor
+    """Cosine similarity (B,) to the most similar old enough memory; zero when memory is off."""
+    loop_penalty: Tensor
+    """Subtracted penalty (B,), at least 0."""
+
+
+def loop_penalty(similarity: Tensor, age: Tensor, config: ShaperConfig) -> Tensor:
+    """Return coefficient·(similarity − threshold)·decay(age) above the threshold, else 0.
+
+    Args:
+        similarity: Cosine similarities (B,).
+        age: Steps Δ (B,) since the remembered step.
+        config: Coefficient, threshold, τ, and the decay: `half_life` 2^(−Δ/τ) or `exponential` exp(−Δ/τ).
+    """
+    rate = age.to(similarity.dtype) / -config.loop_tau
+    decay = torch.exp2(rate) if config.loop_decay == "half_life" else torch.exp(rate)
+    return config.loop_coefficient * (similarity - config.loop_threshold).clamp_min(0) * decay
+
+
+class RewardShaper:
+    """Shapes the rewards of B rows that step together; owns RND, its optimizer and episodic memory.
+
+    Args:
+        config: Coefficients.
+        rows: Rows B.
+        width: Embedding width D.
+        seed: Seed of the RND networks; the global random state is left alone.
+        device: Device of the networks and the memory.
+
+    Raises:
+        ConfigError: The memory capacity is too small for the rows.
+    """
+
+    def __init__(
+        self, config: ShaperConfig, rows: int, width: int, seed: int = 0, device: torch.device | str = "cpu"
+    ) -> None:
+        self.config = config
+        self.training = True
+        self.rnd: RND | None = None
+        self.memory: EpisodicMemory | None = None
+        self._optimizer: torch.optim.Adam | None = None
+        if config.rnd_start > 0 or config.rnd_end > 0:
+            with torch.random.fork_rng(devices=[]):
+                torch.default_generator.manual_seed(seed)
+                self.rnd = RND(width, clamp=config.rnd_clamp).to(device)
+            self._optimizer = torch.optim.Adam(self.rnd.predictor.parameters(), lr=config.rnd_lr)
+        if config.loop_coefficient > 0:
+            self.memory = EpisodicMemory(
+                rows, config.memory_capacity, width, exclusion=config.memory_exclusion, device=device
+            )
+
+    def train(self, mode: bool = True) -> RewardShaper:
+        """Set training mode; in evaluation mode the RND normalisation and predictor stay as they are."""
+        self.training = mode
+        if self.rnd is not None:
+            self.rnd.train(mode)
+        return self
+
+    def eval(self) -> RewardShaper:
+        """Set evaluation mode."""
+        return self.train(False)
+
+    def rnd_coefficient(self, step: int) -> float:
+        """Return β at `step`: linear from rnd_start to rnd_end over rnd_decay_steps, then constant."""
+        if self.rnd is None:
+            return 0.0
+        share = min(max(step, 0) / self.config.rnd_decay_steps, 1.0)
+        return self.config.rnd_start + share * (self.config.rnd_end - self.config.rnd_start)
+
+    @torch.no_grad()
+    def shape(self, embedding: Tensor, reward: Tensor, speed: Tensor, done: Tensor, step: int) -> ShapedReward:
+        """Shape one decision of every row.
+
+        Args:
+            embedding: Encoder output (B, D) of the observation the decision was made on.
+            reward: Environment rewards (B,).
+            speed: Linear speeds (B,) [m/s].
+            done: (B,) bool; the row's episode ends with this decision, its memory is cleared after.
+            step: Decisions so far summed over rows; drives the curiosity schedule.
+        """
+        config = self.config
+        total = reward + config.existential_tax
+        if config.velocity_weight:
+            total = total + config.velocity_weight * speed
+        zero = torch.zeros_like(reward)
+        intrinsic = similarity = penalty = zero
+        if self.rnd is not None:
+            intrinsic = self.rnd.intrinsic(embedding)
+            total = total + self.rnd_coefficient(step) * intrinsic
+        if self.memory is not None:
+            similarity, age = self.memory.query_and_insert(embedding)
+            self.memory.clear(done)
+            penalty = loop_penalty(similarity, age, config)
+            total = total - penalty
+        return ShapedReward(total, intrinsic, similarity, penalty)
+
+    def update(self, embedding: Tensor) -> Tensor:
+        """Take one optimizer step of the RND predictor on embeddings (…, D); return the loss, a scalar.
+
+        In evaluation mode, or without RND, nothing is learned; without RND the loss is 0.
+        """
+        if self.rnd is None or self._optimizer is None:
+            return embedding.new_zeros(())
+        if not self.training:
+            with torch.no_grad():
+                return self.rnd.error(embedding).mean()
+        with torch.enable_grad():
+            loss = self.rnd.error(embedding).mean()
+            self._optimizer.zero_grad(set_to_none=True)
+            loss.backward()
+        self._optimizer.step()
+        return loss.detach()
+
+    def state_dict(self) -> dict[str, Any]:
+        """Return RND weights, moments, optimizer state and episodic memory as plain containers."""
+        state: dict[str, Any] = {}
+        if self.rnd is not None and self._optimizer is not None:
+            state["rnd"] = dict(self.rnd.state_dict())
+            state["rnd_optimizer"] = self._optimizer.state_dict()
+        if self.memory is not None:
+            state["memory"] = self.memory.state_dict()
+        return state
+
+    def load_state_dict(self, state: dict[str, Any]) -> None:
+        """Restore what `state_dict` returned; a part this shaper or the state lacks is left alone.
+
+        Raises:
+            ConfigError: The memory is of other rows or width.
+        """
+        if self.rnd is not None and self._optimizer is not None and "rnd" in state:
+            self.rnd.load_state_dict(state["rnd"])
+            self._optimizer.load_state_dict(state["rnd_optimizer"])
+        if self.memory is not None and "memory" in state:
+            self.memory.load_state_dict(state["memory"])
