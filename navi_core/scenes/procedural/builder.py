@@ -12,7 +12,7 @@ from navi_core.scenes.semantics import build_vocabulary
 
 __all__ = ["FILL_SPACING", "MeshBuilder"]
 
-FILL_SPACING = 0.28
+FILL_SPACING = 0.25
 """Largest distance between sheets inside a solid [m]: clearance stays under a 0.15 m drone radius."""
 
 # Corners are numbered x | y<<1 | z<<2; each face is wound counter-clockwise seen from outside.
@@ -124,8 +124,8 @@ class MeshBuilder:
         # A cross of sheets inside, for the same reason as in `box`.
         if max(radii) > FILL_SPACING / 2:
             for offset in np.arange(-max(radii) + FILL_SPACING, max(radii), FILL_SPACING):
-                half = [math.sqrt(max(0.0, (0.9 * r) ** 2 - offset**2)) for r in radii]
-                if min(half) > 0.01:
+                half = [math.sqrt(max(4e-4, (0.9 * r) ** 2 - offset**2)) for r in radii]
+                if max(half) > 0.03:
                     x, (y0, y1) = center[0] + offset, heights
                     quad = [
                         (x, y0 + 0.004, center[1] - half[0]),

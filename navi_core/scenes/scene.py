@@ -1,0 +1,170 @@
+"""A compiled scene, and reading and writing it as `.gmdag`."""
+
+from __future__ import annotations
+
+import hashlib
+import os
+import struct
+import tempfile
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import Literal
+
+import numpy as np
+import numpy.typing as npt
+
+from navi_core.errors import GmdagError, SceneError
+from navi_core.kernels import SurfaceTree
+
+__all__ = ["MAGIC", "Scene", "load_gmdag", "write_atomically"]
+
+MAGIC = b"GDAG"
+"""First four bytes of every `.gmdag` file."""
+
+
+@dataclass(frozen=True, eq=False)
+class Scene:
+    """A scene ready to be flown: exact triangles (version 2) or an octree of distances (version 1)."""
+
+    name: str
+    """Scene name, usually the source file's stem."""
+    resolution: int
+    """Voxels along one edge of the cube."""
+    voxel_size: float
+    """Edge of a voxel [m]."""
+    bounds: npt.NDArray[np.float64]
+    """The padded cube [m], shape (2, 3): minimum, maximum."""
+    mesh_bounds: npt.NDArray[np.float64]
+    """Tight axis-aligned bounds of the surface [m], shape (2, 3)."""
+    semantic_names: dict[int, str]
+    """Name of each semantic id; 1 is "surface"."""
+    source_hash: str
+    """SHA-256 (hex) of the source; empty for version 1 files, which do not keep it."""
+    compile_hash: str
+    """Hash of compiler version and configuration; empty for version 1 files."""
+    verdict: str | None
+    """Spawn verdict PASS, MARGINAL or FAIL; None while nobody asked."""
+    version: int
+    """1 or 2: which of the contents below is there."""
+    triangles: npt.NDArray[np.float32] | None = None
+    """Version 2: corner positions [m], shape (F, 3, 3)."""
+    triangle_semantic: npt.NDArray[np.int32] | None = None
+    """Version 2: semantic id per triangle, shape (F,)."""
+    tree: SurfaceTree | None = None
+    """Version 2: cells and triangle lists."""
+    nodes: npt.NDArray[np.uint64] | None = None
+    """Version 1: octree words, shape (N,), see `octree`."""
+
+    def with_verdict(self, verdict: str | None) -> Scene:
+        """Return the scene with another spawn verdict."""
+        return replace(self, verdict=verdict)
+
+    def save(self, path: Path | str, version: Literal[1, 2] = 2) -> Path:
+        """Write the scene to `path`, completely or not at all; returns the path.
+
+        Args:
+            path: Target file; its folder is made where missing.
+            version: File format. A version 1 scene cannot become version 2: its triangles are gone.
+
+        Raises:
+            SceneError: The version is unknown, or the scene lacks what that version holds.
+        """
+        target = Path(path)
+        if version == 1:
+            from navi_core.scenes.gmdag_v1 import encode_v1, sample_nodes
+
+            nodes = self.nodes if self.nodes is not None else sample_nodes(self)
+            data = encode_v1(nodes, self.resolution, self.bounds[0], self.voxel_size)
+            write_atomically(target, data)
+        elif version == 2:
+            if self.triangles is None:
+                raise SceneError(
+                    f"{self.name}: a version 1 scene holds no triangles; save it with version=1, "
+                    "or compile the mesh it came from"
+                )
+            from navi_core.scenes.gmdag_v2 import write_v2
+
+            write_v2(self, target)
+        else:
+            raise SceneError(f"no .gmdag version {version!r}; allowed: 1, 2")
+        return target
+
+    def content_hash(self) -> str:
+        """Return the SHA-256 (hex) of what the scene is made of: geometry, semantics, cube.
+
+        The name, the verdict and where it came from do not enter: equal content is equal flight.
+        """
+        digest = hashlib.sha256(struct.pack("<4sIId", MAGIC, self.version, self.resolution, self.voxel_size))
+        digest.update(np.asarray(self.bounds, dtype="<f8").tobytes())
+        for key in sorted(self.semantic_names):
+            digest.update(f"{key}\0{self.semantic_names[key]}\0".encode())
+        for array, dtype in ((self.triangles, "<f4"), (self.triangle_semantic, "<i4"), (self.nodes, "<u8")):
+            if array is not None:
+                digest.update(np.ascontiguousarray(array, dtype=dtype).tobytes())
+        return digest.hexdigest()
+
+
+def load_gmdag(path: Path | str) -> Scene:
+    """Read a `.gmdag` file of either version.
+
+    Args:
+        path: The file.
+
+    Raises:
+        GmdagError: The file is missing, unreadable or breaks its format; offset and reason are named.
+    """
+    file = Path(path)
+    try:
+        data = file.read_bytes()
+    except FileNotFoundError:
+        raise GmdagError(_missing(file), path=file) from None
+    except (OSError, MemoryError) as error:
+        raise GmdagError(f"cannot be read: {error}", path=file) from None
+    if len(data) < 8:
+        raise GmdagError(f"truncated: {len(data)} bytes, the header alone needs more", path=file, offset=len(data))
+    magic, version = struct.unpack_from("<4sI", data)
+    if magic != MAGIC:
+        raise GmdagError(f"wrong magic {magic!r}, expected {MAGIC!r}: not a .gmdag file", path=file, offset=0)
+    if version == 1:
+        from navi_core.scenes.gmdag_v1 import read_v1
+
+        return read_v1(data, file)
+    if version == 2:
+        from navi_core.scenes.gmdag_v2 import read_v2
+
+        return read_v2(data, file)
+    raise GmdagError(f"version {version} is not supported; this build reads 1 and 2", path=file, offset=4)
+
+
+def write_atomically(path: Path, data: bytes) -> None:
+    """Write `data` to `path` through a temporary file and a rename, so that nobody sees half a file.
+
+    Raises:
+        SceneError: The folder cannot be written or the disk is full; nothing is left behind.
+    """
+    temporary: str | None = None
+    try:
+        path.parent.mkdir(parents=True, exist_ok=True)
+        handle, temporary = tempfile.mkstemp(prefix=f".{path.name}.", suffix=".tmp", dir=path.parent)
+        with os.fdopen(handle, "wb") as stream:
+            stream.write(data)
+            stream.flush()
+            os.fsync(stream.fileno())
+        # mkstemp makes private files; scenes are as readable as the user's other files.
+        mask = os.umask(0)
+        os.umask(mask)
+        os.chmod(temporary, 0o666 & ~mask)
+        os.replace(temporary, path)
+    except OSError as error:
+        if temporary is not None:
+            Path(temporary).unlink(missing_ok=True)
+        raise SceneError(f"{path}: cannot be written: {error}") from None
+
+
+def _missing(path: Path) -> str:
+    folder = path.parent
+    if not folder.is_dir():
+        return f"does not exist, and neither does the folder {folder}"
+    near = sorted(p.name for p in folder.glob("*.gmdag"))[:5]
+    known = f"; the folder holds {', '.join(near)}" if near else "; the folder holds no .gmdag file"
+    return f"does not exist{known}. Compile a mesh with: navi scenes compile MESH --out {folder}"
