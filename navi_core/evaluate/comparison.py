@@ -73,9 +73,7 @@ def compare(
     """
     _require_pairs(a, b)
     values_a, values_b = a.by_scene(metric), b.by_scene(metric)
-    differences = {
-        scene: [x - y for x, y in zip(values_a[scene], values_b[scene], strict=True)] for scene in values_a
-    }
+    differences = {scene: [x - y for x, y in zip(values_a[scene], values_b[scene], strict=True)] for scene in values_a}
     interval = bootstrap_interval(differences, seed=seed, resamples=resamples)
     mean_a = bootstrap_interval(values_a, resamples=1).mean
     mean_b = bootstrap_interval(values_b, resamples=1).mean
@@ -108,9 +106,7 @@ def compare(
 
 def _require_pairs(a: EvalResult, b: EvalResult) -> None:
     """Refuse results whose episodes are not pairs: same scenes, same starts, same length, same physics."""
-    starts = []
-    for result in (a, b):
-        starts.append({(row["scene"], row["start"]): row for row in result.episodes})
+    starts = [{(row["scene"], row["start"]): row for row in result.episodes} for result in (a, b)]
     if starts[0].keys() != starts[1].keys():
         odd = sorted(starts[0].keys() ^ starts[1].keys())[0]
         raise EvaluationError(

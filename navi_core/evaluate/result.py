@@ -5,6 +5,7 @@ from __future__ import annotations
 import hashlib
 import json
 import os
+import re
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -31,6 +32,13 @@ AVERAGED = (
     "clearance_p5",
 )
 """Metrics whose mean over scenes stands in the summary."""
+
+
+_SHARES = frozenset({"c_vis_auc", "c_vis", "c_visit"})
+"""Warehouse columns that hold shares of 1."""
+
+_PERCENTAGE = re.compile(r"(c_vis|c_visit)_(auc|final|at_\d+|auc_low|auc_high|auc_iqm)")
+"""Names whose values are percentages."""
 
 
 @dataclass(frozen=True)
@@ -85,11 +93,33 @@ class EvalResult:
         return [path for row, path in zip(self.episodes, self.trajectories, strict=True) if row["scene"] == scene]
 
     def to_rows(self) -> dict[str, list[dict[str, Any]]]:
-        """Return the rows for the warehouse: one of `evaluations`, one per episode of `episodes`."""
-        identity = self.evaluation_id
+        """Return the rows for the warehouse: one of `evaluations`, one per episode of `episodes`.
+
+        The warehouse keeps coverage as a share of 1 and names units: `c_vis_auc`, `c_vis` and `c_visit` are shares
+        there, `path_length_m`, `reachable_m2`; every other percentage carries the suffix `_percent`.
+        """
+        renamed = {
+            "c_vis_final": "c_vis",
+            "path_length": "path_length_m",
+            "floor_area": "reachable_m2",
+            "wall_seconds": "wall_time_seconds",
+        }
+        rows = []
+        for source in (self.summary, *self.episodes):
+            row: dict[str, Any] = {}
+            for key, value in source.items():
+                name = renamed.get(key, key)
+                if name in _SHARES:
+                    row[name] = None if value is None else value / 100.0
+                elif _PERCENTAGE.fullmatch(key):
+                    row[f"{name}_percent"] = value
+                else:
+                    row[name] = value
+            rows.append(row)
+        head = rows[0] | {"config": self.config.model_dump(mode="json")}
         return {
-            "evaluations": [dict(self.summary)],
-            "episodes": [{"evaluation_id": identity, **row} for row in self.episodes],
+            "evaluations": [head],
+            "episodes": [{"evaluation_id": self.evaluation_id, **row} for row in rows[1:]],
         }
 
     def save(self, path: Path | str) -> Path:
@@ -163,16 +193,15 @@ def summarise(
     interval = bootstrap_interval(table["c_vis_auc"], seed=config.seed)
     collisions = [float(row["collisions_per_minute"]) for row in episodes]
     scene_hashes = {str(row["scene"]): str(row["scene_hash"]) for row in episodes}
-    identity = json.dumps(
-        [subject, extra.get("weights_hash"), config_hash(config), sorted(scene_hashes.items())], sort_keys=True
-    )
+    scenes_hash = _short_hash(sorted(scene_hashes.items()))
     return {
-        "evaluation_id": hashlib.sha256(identity.encode()).hexdigest()[:16],
+        "evaluation_id": _short_hash([subject, extra.get("weights_hash"), config_hash(config), scenes_hash]),
         "subject": subject,
         **extra,
         "seed": config.seed,
         "deterministic": config.deterministic,
         "eval_config_hash": config_hash(config),
+        "scenes_hash": scenes_hash,
         "scenes": len(scene_hashes),
         "starts": config.starts,
         "episodes": len(episodes),
@@ -184,3 +213,8 @@ def summarise(
         "collisions_per_minute_median": float(np.median(collisions)),
         "collision_free_rate": mean_of_scenes(table["collision_free"]),
     }
+
+
+def _short_hash(identity: Any) -> str:
+    text = json.dumps(identity, sort_keys=True, separators=(",", ":"))
+    return hashlib.sha256(text.encode()).hexdigest()[:16]

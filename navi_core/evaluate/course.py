@@ -1,0 +1,158 @@
+"""The course that subjects are compared on: scenes, their true floor, and frozen starts."""
+
+from __future__ import annotations
+
+import hashlib
+import math
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+import numpy as np
+import torch
+
+from navi_core.config import EvalConfig
+from navi_core.errors import EvaluationError
+from navi_core.evaluate.coverage import FloorTruth
+from navi_core.world.counter_random import Purpose, uniform
+from navi_core.world.field import Field
+from navi_core.world.floor import FloorMap
+
+if TYPE_CHECKING:
+    from navi_core.scenes import Scene
+
+__all__ = ["Course", "Start", "build_course", "frozen_starts"]
+
+_CANDIDATES = 16
+"""Candidates per start; the one farthest from the starts before it is taken (Mitchell 1991)."""
+
+_EYE_HEIGHT = 1.0
+"""Height of the starts above the lowest reachable voxel [m]; low rooms start at half height."""
+
+
+@dataclass(frozen=True)
+class Start:
+    """One frozen start."""
+
+    scene_index: int
+    """Scene within the course's field."""
+    scene: str
+    """Name of the scene."""
+    index: int
+    """Number of the start within its scene."""
+    position: tuple[float, float, float]
+    """Where the drone begins [m]."""
+    yaw: float
+    """Where it faces [rad], in [0, 2π)."""
+    key: int
+    """What the episode's random draws hang on: a hash of scene and number."""
+
+
+@dataclass(frozen=True)
+class Course:
+    """Scenes made ready once, to be flown by any number of subjects."""
+
+    field: Field
+    """Geometry of all scenes."""
+    floors: tuple[FloorMap, ...]
+    """Reachable floor of each scene."""
+    scene_hashes: tuple[str, ...]
+    """Content hash of each scene."""
+    truths: tuple[FloorTruth, ...]
+    """What of each scene can be covered."""
+    starts: tuple[Start, ...]
+    """Frozen starts, ordered by scene and number."""
+    config: EvalConfig
+    """The protocol that the starts were made for."""
+
+
+def build_course(
+    scenes: Sequence[Scene], config: EvalConfig, *, vocabulary: Mapping[str, int] | None = None, threads: int = 0
+) -> Course:
+    """Make scenes ready to be flown.
+
+    Args:
+        scenes: Scenes of different names.
+        config: The protocol.
+        vocabulary: Corpus-wide semantic ids by name, as the policy to be flown was trained with; None makes them of
+            these scenes.
+        threads: Threads of the ray kernels; 0 keeps their setting.
+
+    Raises:
+        EvaluationError: No scene, two scenes of one name, or a scene without reachable floor.
+        SceneError: A scene has no free space for the drone.
+    """
+    if not scenes:
+        raise EvaluationError("no scene to evaluate on; name one with --scene")
+    names = [scene.name for scene in scenes]
+    twice = sorted({name for name in names if names.count(name) > 1})
+    if twice:
+        raise EvaluationError(f"two scenes are named {twice[0]!r}; results are told apart by the scenes' names")
+    field = Field(scenes, threads=threads, vocabulary=vocabulary)
+    clearance = config.dynamics.radius + config.clearance_margin
+    floors = tuple(FloorMap(field, index, config.floor_cell, clearance) for index in range(len(names)))
+    truths = tuple(FloorTruth.of(floor, config.visit_cell) for floor in floors)
+    starts = [
+        start
+        for index, floor in enumerate(floors)
+        for start in frozen_starts(floor, field.scenes[index], index, count=config.starts, seed=config.seed)
+    ]
+    hashes = tuple(scene.content_hash() for scene in scenes)
+    return Course(field, floors, hashes, truths, tuple(starts), config)
+
+
+def frozen_starts(floor: FloorMap, scene: Scene, scene_index: int, *, count: int, seed: int) -> list[Start]:
+    """Choose starts that are reachable, apart from each other, and the same on every day.
+
+    They depend on the scene and the seed alone; a longer list begins with the shorter one.
+
+    Args:
+        floor: Reachable floor of the scene.
+        scene: The scene.
+        scene_index: Its place in the field.
+        count: Number of starts.
+        seed: Seed of the protocol.
+    """
+    layer = _start_layer(floor)
+    cells = np.argwhere(floor.free[:, layer, :])
+    height = floor.height[0] + (layer - _lowest_layer(floor)) * floor.cell
+    content = scene.content_hash()
+    key = torch.tensor([_key(content)])
+    chosen: list[np.ndarray] = []
+    starts = []
+    for index in range(count):
+        draws = uniform(seed, Purpose.START, key.expand(_CANDIDATES + 1), index, torch.arange(_CANDIDATES + 1))
+        picks = cells[(draws[:_CANDIDATES].numpy() * len(cells)).astype(np.int64)]
+        place = floor.origin + (picks + 0.5) * floor.cell
+        apart = np.array([min((float(np.hypot(*(p - c))) for c in chosen), default=0.0) for p in place])
+        best = place[int(apart.argmax())]
+        chosen.append(best)
+        starts.append(
+            Start(
+                scene_index=scene_index,
+                scene=scene.name,
+                index=index,
+                position=(float(best[0]), float(height), float(best[1])),
+                yaw=float(draws[-1]) * 2.0 * math.pi,
+                key=_key(content, index),
+            )
+        )
+    return starts
+
+
+def _lowest_layer(floor: FloorMap) -> int:
+    return int(np.flatnonzero(floor.free.any(axis=(0, 2)))[0])
+
+
+def _start_layer(floor: FloorMap) -> int:
+    """Return the voxel layer of the starts: eye height, or the freest layer where eye height is cluttered."""
+    share = floor.free.sum(axis=(0, 2))
+    lowest = _lowest_layer(floor)
+    middle = (floor.height[1] - floor.height[0]) / 2.0
+    layer = lowest + round(min(_EYE_HEIGHT, middle) / floor.cell)
+    return layer if share[layer] >= 0.25 * share.max() else int(share.argmax())
+
+
+def _key(*parts: str | int) -> int:
+    digest = hashlib.sha256("\x1f".join(str(part) for part in parts).encode()).digest()
+    return int.from_bytes(digest[:8], "little") >> 1

@@ -1,0 +1,129 @@
+"""Flying subjects over frozen starts, in blocks of fixed size.
+
+The sensor and the physics are the environment's own. A block always has the same number of rows, padded by copies
+of its first start, so that every tensor operation sees the same shapes: an episode's bits depend on its own start
+and on the weights, not on what else is flown.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from typing import Protocol
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from navi_core.config import EvalConfig
+from navi_core.errors import EvaluationError
+from navi_core.evaluate.course import Start
+from navi_core.world.dynamics import Dynamics
+from navi_core.world.field import Field
+from navi_core.world.sensor import SphericalSensor
+
+__all__ = ["Flight", "Flyer", "fly"]
+
+
+class Flyer(Protocol):
+    """What can be flown; the flight loop knows no kind of subject by name."""
+
+    name: str
+    """Name of the subject."""
+    azimuth_bins: int
+    """Az of its observations."""
+    elevation_bins: int
+    """El of its observations."""
+    max_distance: float
+    """Range of its sensor [m]."""
+
+    def begin(self, keys: Tensor) -> None:
+        """Start new episodes in all rows, whose draws hang on `keys`, int64 (B,)."""
+
+    def act(self, obs: Tensor) -> Tensor:
+        """Answer observations (B, 3, Az, El) with actions (B, 4)."""
+
+
+@dataclass(frozen=True)
+class Flight:
+    """One episode of T decisions."""
+
+    positions: np.ndarray
+    """The start and the position after each decision, float32 (T+1, 3) [m]."""
+    collided: np.ndarray
+    """Decisions with at least one reverted substep, bool (T,)."""
+    clearance: np.ndarray
+    """Distance to the nearest surface after each decision, float32 (T,) [m]."""
+
+
+@torch.no_grad()
+def fly(
+    field: Field,
+    flyer: Flyer,
+    starts: Sequence[Start],
+    config: EvalConfig,
+    progress: Callable[[int, int], None] | None = None,
+) -> list[Flight]:
+    """Fly one episode from each start.
+
+    Args:
+        field: Geometry.
+        flyer: The subject.
+        starts: Where from.
+        config: Length of the episodes, block size, dynamics.
+        progress: Called as progress(decisions done, decisions in all).
+
+    Raises:
+        EvaluationError: The subject answered with NaN or Inf.
+    """
+    flights: list[Flight] = []
+    blocks = [starts[first : first + config.block] for first in range(0, len(starts), config.block)]
+    for number, block in enumerate(blocks):
+        done = number * config.max_steps
+        flights += _fly_block(
+            field,
+            flyer,
+            block,
+            config,
+            (lambda t, done=done: progress(done + t, len(blocks) * config.max_steps)) if progress else None,
+        )
+    return flights
+
+
+def _fly_block(
+    field: Field, flyer: Flyer, block: Sequence[Start], config: EvalConfig, tick: Callable[[int], None] | None
+) -> list[Flight]:
+    rows = [*block, *[block[0]] * (config.block - len(block))]
+    scene = torch.tensor([start.scene_index for start in rows])
+    position = torch.tensor([start.position for start in rows], dtype=torch.float32)
+    yaw = torch.tensor([start.yaw for start in rows], dtype=torch.float32)
+    velocity = torch.zeros(len(rows), 4)
+    sensor = SphericalSensor(field, flyer.azimuth_bins, flyer.elevation_bins, flyer.max_distance)
+    dynamics = Dynamics(field, config.dynamics)
+    flyer.begin(torch.tensor([start.key for start in rows]))
+
+    positions = torch.empty(config.max_steps + 1, len(rows), 3)
+    positions[0] = position
+    collided = torch.empty(config.max_steps, len(rows), dtype=torch.bool)
+    clearance = torch.empty(config.max_steps, len(rows))
+    for t in range(config.max_steps):
+        hits = sensor.cast(position, yaw, scene)
+        front = dynamics.front_distance(hits.depth, hits.valid, flyer.azimuth_bins)
+        action = flyer.act(sensor.observation(hits))
+        if not torch.isfinite(action).all():
+            row = int((~torch.isfinite(action)).any(dim=1).nonzero()[0, 0])
+            raise EvaluationError(
+                f"{flyer.name} answered with NaN or Inf at decision {t} of scene {rows[row].scene}, "
+                f"start {rows[row].index}"
+            )
+        motion = dynamics.step(position, yaw, velocity, action, front, scene)
+        position, yaw, velocity = motion.position, motion.yaw, motion.velocity
+        positions[t + 1] = position
+        collided[t] = motion.collided
+        clearance[t] = field.distance(position, scene)
+        if tick is not None:
+            tick(t + 1)
+    return [
+        Flight(positions[:, row].numpy().copy(), collided[:, row].numpy().copy(), clearance[:, row].numpy().copy())
+        for row in range(len(block))
+    ]

@@ -1,0 +1,123 @@
+"""The two kinds of flyer: a scripted pilot, and a policy that acts without learning."""
+
+from __future__ import annotations
+
+import hashlib
+
+import torch
+from torch import Tensor
+
+from navi_core.config import EvalConfig, ShaperConfig
+from navi_core.errors import EvaluationError
+from navi_core.pilots import Pilot
+from navi_core.pilots.draws import draw_normal
+from navi_core.policy import NavigationPolicy, RewardShaper
+
+__all__ = ["PilotFlyer", "PolicyFlyer", "weights_hash"]
+
+QUIET_SHAPER = ShaperConfig(rnd_start=0.0, rnd_end=0.0, loop_coefficient=0.0)
+"""Neither curiosity nor loop memory: the auxiliary inputs are zero."""
+
+
+def weights_hash(module: torch.nn.Module) -> str:
+    """Return the SHA-256 (hex) of a module's parameters and buffers, names and types included."""
+    digest = hashlib.sha256()
+    for name, tensor in sorted(module.state_dict().items()):
+        data = tensor.detach().cpu().contiguous()
+        digest.update(f"{name} {data.dtype} {tuple(data.shape)}\n".encode())
+        digest.update(data.reshape(-1).view(torch.uint8).numpy().tobytes())
+    return digest.hexdigest()
+
+
+class PilotFlyer:
+    """Flies a scripted pilot on observations of the protocol's resolution."""
+
+    def __init__(self, pilot: Pilot, config: EvalConfig) -> None:
+        self.name = pilot.name
+        self.azimuth_bins = config.azimuth_bins
+        self.elevation_bins = config.elevation_bins
+        self.max_distance = pilot.max_distance
+        self._pilot = pilot
+
+    def begin(self, keys: Tensor) -> None:
+        """Start new episodes in all rows."""
+        self._pilot.reset(torch.ones(len(keys), dtype=torch.bool), keys)
+
+    def act(self, obs: Tensor) -> Tensor:
+        """Answer observations (B, 3, Az, El) with actions (B, 4)."""
+        return self._pilot.act(obs)
+
+
+class PolicyFlyer:
+    """Flies a policy: recurrent state carried, nothing learned, normalisers frozen.
+
+    The policy's auxiliary input (loop similarity and curiosity of the step before) is made as in training, by a
+    reward shaper in evaluation mode. The privileged reward entry is zero.
+
+    Args:
+        policy: The network.
+        config: The protocol: block size, seed, mean or sampled actions.
+        name: Name of the subject.
+        shaper: What the auxiliary input was made of in training.
+        shaper_rows: Rows of the training run, which fix how many steps a row remembers.
+        shaper_state: Trained state of curiosity, as a checkpoint holds it.
+        max_distance: Range of the sensor that the policy was trained with [m].
+
+    Raises:
+        EvaluationError: The policy reads the privileged reward (`aux: full`), which no evaluation has.
+    """
+
+    def __init__(
+        self,
+        policy: NavigationPolicy,
+        config: EvalConfig,
+        *,
+        name: str,
+        shaper: ShaperConfig = QUIET_SHAPER,
+        shaper_rows: int | None = None,
+        shaper_state: dict[str, object] | None = None,
+        max_distance: float = 100.0,
+    ) -> None:
+        if policy.config.aux == "full":
+            raise EvaluationError(
+                f"{name} reads the training reward (aux: full), which flights outside training do not have; "
+                "train with aux no_reward or off to evaluate"
+            )
+        self.name = name
+        self.azimuth_bins = policy.config.azimuth_bins
+        self.elevation_bins = policy.config.elevation_bins
+        self.max_distance = max_distance
+        self._policy = policy
+        self._config = config
+        per_row = shaper.memory_capacity // (shaper_rows or config.block)
+        self._shaper_config = shaper.model_copy(update={"memory_capacity": per_row * config.block})
+        self._shaper_state = {key: value for key, value in (shaper_state or {}).items() if key != "memory"}
+        self._device = next(policy.parameters()).device
+
+    def begin(self, keys: Tensor) -> None:
+        """Start new episodes in all rows: zero state, empty memory."""
+        rows = len(keys)
+        self._keys = keys
+        self._step = torch.zeros_like(keys)
+        self._state = self._policy.initial_state(rows, self._device)
+        self._aux = torch.zeros(rows, 3, device=self._device)
+        self._reset = torch.ones(rows, dtype=torch.bool, device=self._device)
+        self._shaper = RewardShaper(self._shaper_config, rows, self._policy.config.width, device=self._device)
+        self._shaper.load_state_dict(self._shaper_state)
+        self._shaper.eval()
+
+    def act(self, obs: Tensor) -> Tensor:
+        """Answer observations (B, 3, Az, El) with actions (B, 4)."""
+        noise = None
+        if not self._config.deterministic:
+            zero = torch.zeros_like(self._step)
+            noise = draw_normal(self._config.seed, self._keys, zero, self._step, axes=4).to(self._device)
+        out = self._policy.act(obs.to(self._device), self._aux, self._state, self._reset, noise)
+        self._state = out.state
+        self._reset = torch.zeros_like(self._reset)
+        self._step = self._step + 1
+        if self._policy.config.aux != "off":
+            zeros = torch.zeros(len(obs), device=self._device)
+            shaped = self._shaper.shape(out.embedding, zeros, zeros, torch.zeros_like(self._reset), 0)
+            self._aux = torch.stack([zeros, shaped.loop_similarity, shaped.intrinsic], dim=1)
+        return out.action.to(torch.float32).cpu()

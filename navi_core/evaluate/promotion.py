@@ -1,0 +1,122 @@
+"""Promotion: the champion changes only when the challenger is shown to be better, and no more dangerous.
+
+Challenger and champion fly the same frozen starts of validation scenes. The first champion, who has nobody to beat,
+must beat the random pilot. Whatever is decided becomes one row of the table `promotions`, refusals included.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from datetime import UTC, datetime
+from typing import Any
+
+from navi_core.errors import EvaluationError
+from navi_core.evaluate.comparison import Comparison, compare
+from navi_core.evaluate.result import EvalResult
+
+__all__ = ["COLLISION_TOLERANCE", "Decision", "decide"]
+
+COLLISION_TOLERANCE = 1.0
+"""Mean rise of collisions per minute that is taken for chance while its interval includes 0."""
+
+METRIC = "c_vis_auc"
+"""What the challenger must be better in."""
+
+SAFETY = "collisions_per_minute"
+"""What it must not be worse in."""
+
+
+@dataclass(frozen=True)
+class Decision:
+    """Whether a version becomes the champion, and why."""
+
+    version: str
+    """The challenger."""
+    alias: str
+    """The alias it asked for."""
+    promoted: bool
+    """Whether it got it."""
+    reason: str
+    """The verdict in words."""
+    previous_version: str | None
+    """Who held the alias before; None for a first champion."""
+    opponent: str
+    """Who it was compared with: the champion, or the random pilot."""
+    coverage: Comparison
+    """Challenger against opponent in coverage."""
+    collisions: Comparison
+    """Challenger against opponent in collisions per minute."""
+    evaluation_id: str
+    """The challenger's evaluation."""
+    decided_at: str
+    """When, ISO 8601 in UTC."""
+
+    def to_row(self) -> dict[str, Any]:
+        """Return the row for the table `promotions`; differences are shares of 1, as everywhere in the warehouse."""
+        return {
+            "alias": self.alias,
+            "version": self.version,
+            "decided_at": self.decided_at,
+            "promoted": self.promoted,
+            "previous_version": self.previous_version,
+            "reason": self.reason,
+            "evaluation_id": self.evaluation_id,
+            "opponent": self.opponent,
+            "mean_difference": self.coverage.mean_difference / 100.0,
+            "low": self.coverage.low / 100.0,
+            "high": self.coverage.high / 100.0,
+            "collisions_difference": self.collisions.mean_difference,
+            "collisions_low": self.collisions.low,
+            "collisions_high": self.collisions.high,
+        }
+
+
+def decide(
+    version: str,
+    challenger: EvalResult,
+    opponent: EvalResult,
+    *,
+    previous_version: str | None,
+    alias: str = "champion",
+    tolerance: float = COLLISION_TOLERANCE,
+) -> Decision:
+    """Decide a promotion from two evaluations on the same starts.
+
+    Better: the paired interval of `c_vis_auc` over scenes and starts lies above 0. Not worse in collisions: the
+    paired interval of the collisions per minute does not lie above 0, and their mean rises by no more than
+    `tolerance`.
+
+    Args:
+        version: The challenger's version.
+        challenger: Its evaluation.
+        opponent: The champion's evaluation, or the random pilot's where there is no champion.
+        previous_version: The champion's version; None where there is none.
+        alias: The alias asked for.
+        tolerance: Rise of collisions per minute taken for chance.
+
+    Raises:
+        EvaluationError: The two did not fly the same starts, or no champion is given and the opponent is not random.
+    """
+    if previous_version is None and opponent.summary.get("subject") != "random":
+        raise EvaluationError("a first champion is judged against the pilot 'random'; evaluate that on the same scenes")
+    coverage = compare(challenger, opponent, METRIC)
+    collisions = compare(challenger, opponent, SAFETY)
+    rises = collisions.worse or collisions.mean_difference > tolerance
+    if not coverage.better:
+        reason = f"Refused, not shown to be better: {coverage.sentence}"
+    elif rises:
+        reason = f"Refused, it collides more: {collisions.sentence}"
+    else:
+        reason = f"Promoted: {coverage.sentence} Collisions: {collisions.sentence}"
+    return Decision(
+        version=version,
+        alias=alias,
+        promoted=coverage.better and not rises,
+        reason=reason,
+        previous_version=previous_version,
+        opponent=opponent.subject,
+        coverage=coverage,
+        collisions=collisions,
+        evaluation_id=challenger.evaluation_id,
+        decided_at=datetime.now(UTC).isoformat(timespec="microseconds"),
+    )

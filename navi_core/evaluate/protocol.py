@@ -1,0 +1,170 @@
+"""The evaluation: a subject flies frozen starts without learning, and every episode becomes a row.
+
+course = build_course(scenes, config)
+ours = evaluate("checkpoint.pt", course)
+base = evaluate("forward-plus", course)
+print(compare(ours, base).sentence)
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+import torch
+
+from navi_core.config import EvalConfig
+from navi_core.errors import EvaluationError
+from navi_core.evaluate.course import Course, Start, build_course
+from navi_core.evaluate.coverage import Coverage, measure_coverage
+from navi_core.evaluate.flight import Flight, fly
+from navi_core.evaluate.result import EvalResult, summarise
+from navi_core.evaluate.subjects import resolve_subject
+
+if TYPE_CHECKING:
+    from navi_core.models import ModelVersion
+    from navi_core.pilots import Pilot
+    from navi_core.policy import NavigationPolicy
+    from navi_core.scenes import Scene
+
+__all__ = ["episode_row", "evaluate"]
+
+_SHORTEST_PATH = 1.0
+"""Paths count as at least this long where something is divided by them [m]: a stuck drone is no infinity."""
+
+
+def evaluate(
+    subject: str | Path | Pilot | NavigationPolicy | ModelVersion,
+    scenes: Sequence[Scene] | Course,
+    config: EvalConfig | None = None,
+    *,
+    name: str | None = None,
+    progress: Callable[[int, int], None] | None = None,
+) -> EvalResult:
+    """Fly a subject over the frozen starts of scenes, and measure what it saw, hit and travelled.
+
+    Nothing is learned: the weights are hashed before and after. An episode depends on its start, the protocol and
+    the weights alone, not on the other scenes and starts. Small tensors fly fastest, and always the same, on one
+    torch thread; the setting is restored.
+
+    Args:
+        subject: Name of a pilot, path of a checkpoint, a policy, or a version of the model registry.
+        scenes: Scenes, or a course that `build_course` made of them (cheaper for several subjects).
+        config: The protocol; with a course it is the course's own and may be left out.
+        name: Name of the subject in the results; by default its own.
+        progress: Called as progress(decisions done, decisions in all).
+
+    Raises:
+        EvaluationError: An unknown subject, another decision rate than the policy's, no scene, or a policy that
+            answers with NaN or Inf.
+        CheckpointError: The checkpoint cannot be loaded.
+    """
+    if isinstance(scenes, Course):
+        course = scenes
+        if config is not None and config != course.config:
+            raise EvaluationError("the course was made for another configuration; build it with this one")
+        resolved = resolve_subject(subject, course.config, name=name)
+    else:
+        resolved = resolve_subject(subject, config or EvalConfig(), name=name)
+        course = build_course(scenes, config or EvalConfig(), vocabulary=resolved.vocabulary)
+    if resolved.vocabulary is not None:
+        _require_vocabulary(resolved.flyer.name, resolved.vocabulary, course)
+    config = course.config
+
+    began = time.perf_counter()
+    before = resolved.fingerprint()
+    with _one_thread():
+        flights = fly(course.field, resolved.flyer, course.starts, config, progress)
+        covered = [_cover(course, start, flight) for start, flight in zip(course.starts, flights, strict=True)]
+    if resolved.fingerprint() != before:
+        raise EvaluationError(f"the weights of {resolved.flyer.name} changed during its evaluation")
+    episodes = [
+        {"subject": resolved.flyer.name, **episode_row(course, start, flight, coverage)}
+        for start, flight, coverage in zip(course.starts, flights, covered, strict=True)
+    ]
+    identity = {**resolved.identity, "weights_hash": before}
+    summary = summarise(resolved.flyer.name, config, episodes, identity)
+    summary["wall_seconds"] = time.perf_counter() - began
+    return EvalResult(
+        subject=resolved.flyer.name,
+        config=config,
+        episodes=episodes,
+        summary=summary,
+        trajectories=[flight.positions for flight in flights],
+        seen=[coverage.seen_cells for coverage in covered],
+    )
+
+
+def episode_row(course: Course, start: Start, flight: Flight, coverage: Coverage) -> dict[str, Any]:
+    """Return the row of one episode: where from, and every metric by name.
+
+    One collision event is a decision with at least one reverted substep.
+    """
+    config = course.config
+    steps = len(flight.collided)
+    path = float(np.linalg.norm(np.diff(flight.positions.astype(np.float64), axis=0), axis=1).sum())
+    events = int(flight.collided.sum())
+    minutes = steps * config.dynamics.decision_seconds / 60.0
+    covered = coverage.metrics()
+    covered["c_visit"] = covered.pop("c_visit_final")
+    return {
+        "scene": start.scene,
+        "scene_hash": course.scene_hashes[start.scene_index],
+        "start": start.index,
+        "start_x": start.position[0],
+        "start_y": start.position[1],
+        "start_z": start.position[2],
+        "start_yaw": start.yaw,
+        "seed": config.seed,
+        "deterministic": config.deterministic,
+        "max_steps": config.max_steps,
+        "decision_hz": config.dynamics.decision_hz,
+        "view_radius": config.view_radius,
+        "floor_cell": config.floor_cell,
+        "floor_area": course.truths[start.scene_index].area,
+        "steps": steps,
+        **covered,
+        "collisions": events,
+        "collisions_per_minute": events / minutes,
+        "collisions_per_100m": 100.0 * events / max(path, _SHORTEST_PATH),
+        "collision_free": events == 0,
+        "clearance_p5": float(np.percentile(flight.clearance, 5)),
+        "path_length": path,
+        "seen_per_metre": covered["c_vis_m2"] / max(path, _SHORTEST_PATH),
+    }
+
+
+def _cover(course: Course, start: Start, flight: Flight) -> Coverage:
+    return measure_coverage(
+        course.field,
+        course.truths[start.scene_index],
+        start.scene_index,
+        flight.positions,
+        view_radius=course.config.view_radius,
+    )
+
+
+def _require_vocabulary(name: str, vocabulary: dict[str, int], course: Course) -> None:
+    """Refuse a course whose semantic ids mean something else than in the policy's training."""
+    for surface, number in course.field.vocabulary.items():
+        trained = vocabulary.get(surface, 1)
+        used = {surface for scene in course.field.scenes for surface in scene.semantic_names.values()}
+        if number != trained and surface in used:
+            raise EvaluationError(
+                f"semantic id of {surface!r} is {number} on this course and {trained} in the training of {name}; "
+                "build the course with the policy's vocabulary"
+            )
+
+
+@contextmanager
+def _one_thread() -> Iterator[None]:
+    threads = torch.get_num_threads()
+    torch.set_num_threads(1)
+    try:
+        yield
+    finally:
+        torch.set_num_threads(threads)

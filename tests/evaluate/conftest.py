@@ -1,0 +1,68 @@
+"""Analytic rooms: closed boxes of known floor, compiled once."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+import torch
+
+from navi_core.config import CompileConfig
+from navi_core.pilots import Pilot
+from navi_core.scenes import Scene, compile_mesh, mesh_from_arrays
+
+_CORNERS = np.array([[x, y, z] for x in (0, 1) for y in (0, 1) for z in (0, 1)], dtype=np.float64)
+_SIDES = [(0, 1, 3, 2), (4, 6, 7, 5), (0, 4, 5, 1), (2, 3, 7, 6), (0, 2, 6, 4), (1, 5, 7, 3)]
+
+
+def boxes_scene(name: str, *boxes: tuple[tuple[float, float, float], tuple[float, float, float]]) -> Scene:
+    """Compile a scene of axis-aligned boxes, each given by its minimum and maximum corner."""
+    vertices, faces = [], []
+    for low, high in boxes:
+        base = 8 * len(vertices)
+        vertices.append(np.array(low) + _CORNERS * (np.array(high) - np.array(low)))
+        for a, b, c, d in _SIDES:
+            faces += [(base + a, base + b, base + c), (base + a, base + c, base + d)]
+    mesh = mesh_from_arrays(name, np.concatenate(vertices), np.array(faces))
+    return compile_mesh(mesh, CompileConfig(resolution=64))
+
+
+@pytest.fixture(scope="session")
+def box_room() -> Scene:
+    """5 × 2.4 × 4 m, empty: reachable floor 4.6 × 3.6 m with 0.2 m clearance."""
+    return boxes_scene("box", ((0, 0, 0), (5, 2.4, 4)))
+
+
+@pytest.fixture(scope="session")
+def corridor() -> Scene:
+    """20 × 2.4 × 2 m along x."""
+    return boxes_scene("corridor", ((0, 0, 0), (20, 2.4, 2)))
+
+
+@pytest.fixture(scope="session")
+def door_room() -> Scene:
+    """8 × 2.4 × 4 m, parted at x = 4 by a wall 0.2 m thick with a door from z = 1.5 to z = 2.5."""
+    return boxes_scene(
+        "door",
+        ((0, 0, 0), (8, 2.4, 4)),
+        ((3.9, 0, 0), (4.1, 2.4, 1.5)),
+        ((3.9, 0, 2.5), (4.1, 2.4, 4)),
+    )
+
+
+class ConstantPilot(Pilot):
+    """Always the same command."""
+
+    name = "constant"
+
+    def __init__(self, *action: float) -> None:
+        super().__init__()
+        self._action = torch.tensor(action, dtype=torch.float32)
+
+    def _decide(self, obs: torch.Tensor) -> torch.Tensor:
+        return self._action.expand(obs.shape[0], 4).clone()
+
+
+@pytest.fixture
+def constant():
+    """Build a pilot that always answers with one command: forward, vertical, lateral, yaw."""
+    return ConstantPilot

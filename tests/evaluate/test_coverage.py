@@ -1,0 +1,104 @@
+"""Coverage against floors that can be computed by hand."""
+
+from __future__ import annotations
+
+import math
+
+import numpy as np
+import pytest
+
+from navi_core.errors import EvaluationError
+from navi_core.evaluate.coverage import FloorTruth, measure_coverage
+from navi_core.world import Field, FloorMap
+
+
+def truth_of(scene):
+    field = Field([scene])
+    return field, FloorTruth.of(FloorMap(field, 0, 0.1, 0.2), 0.5)
+
+
+def seen_from(field, truth, *points, radius=3.2):
+    return measure_coverage(field, truth, 0, np.array(points, dtype=np.float32), view_radius=radius)
+
+
+def test_the_reachable_floor_of_a_box_keeps_its_clearance(box_room):
+    _, truth = truth_of(box_room)
+    assert truth.area == pytest.approx(4.6 * 3.6, rel=0.03)
+    assert truth.visitable.sum() == 10 * 8
+
+
+def test_an_empty_room_within_the_radius_is_seen_at_once(box_room):
+    field, truth = truth_of(box_room)
+    coverage = seen_from(field, truth, (2.5, 1.2, 2.0), (2.5, 1.2, 2.0))
+    assert coverage.seen_share.tolist() == [100.0, 100.0]
+    assert coverage.seen[0] == pytest.approx(truth.area)
+    assert coverage.metrics()["c_vis_auc"] == 100.0
+    assert coverage.metrics()["c_vis_steps_to_90"] == 0
+
+
+def test_the_view_ends_at_its_radius(corridor):
+    """From the middle of a corridor half as wide as w, a disc of radius r covers 2(h√(r²−h²) + r² asin(h/r))."""
+    field, truth = truth_of(corridor)
+    half = 0.8
+    for radius in (1.0, 2.0, 3.2):
+        area = 2 * (half * math.sqrt(radius**2 - half**2) + radius**2 * math.asin(half / radius))
+        coverage = seen_from(field, truth, (10.05, 1.2, 1.0), radius=radius)
+        # A cell counts when a ray enters it: half a cell more than the disc, all round.
+        grown = radius + 0.05
+        outer = 2 * (half * math.sqrt(grown**2 - half**2) + grown**2 * math.asin(half / grown))
+        assert area <= coverage.seen[0] <= outer * 1.03
+
+
+def test_flying_along_a_corridor_sees_it_step_by_step(corridor):
+    field, truth = truth_of(corridor)
+    path = [(x, 1.2, 1.0) for x in np.linspace(1.0, 19.0, 37)]
+    coverage = seen_from(field, truth, *path)
+    assert coverage.seen_share[-1] == 100.0
+    assert (np.diff(coverage.seen) >= 0).all()
+    # Half a metre a step, over a floor 1.6 m wide.
+    assert np.diff(coverage.seen)[5:25].mean() == pytest.approx(0.5 * 1.6, rel=0.05)
+    metrics = coverage.metrics()
+    assert metrics["c_vis_steps_to_50"] == pytest.approx((9.8 - 3.1 - 1.0) / 0.5, abs=1.5)
+
+
+def test_a_wall_hides_what_is_behind_it_and_a_door_shows_a_wedge(door_room):
+    field, truth = truth_of(door_room)
+    eye = np.array([2.0, 2.0])
+    seen = measure_coverage(field, truth, 0, np.array([[eye[0], 1.2, eye[1]]], np.float32), view_radius=50.0).seen_cells
+    x = truth.origin[0] + (np.arange(seen.shape[0]) + 0.5) * truth.cell
+    z = truth.origin[1] + (np.arange(seen.shape[1]) + 0.5) * truth.cell
+    here = truth.reachable & (x < 3.7)[:, None]
+    assert seen[here].all()
+    # Behind the wall the door's edges at x = 3.9 bound the view: |z − 2| ≤ 0.5·(x − 2)/1.9 and at x = 4.1 wider.
+    slope = np.abs(z[None, :] - eye[1]) / (x[:, None] - eye[0] + (x[:, None] == eye[0]))
+    there = truth.reachable & (x > 4.4)[:, None]
+    assert seen[there & (slope < 0.5 / 2.1 - 0.03)].all()
+    assert not seen[there & (slope > 0.5 / 2.1 + 0.06)].any()
+    wedge = sum(min(2 * 0.5 / 2.1 * (cell - eye[0]), 3.6) * 0.1 for cell in x if cell > 4.4)
+    assert seen[there].sum() * 0.01 == pytest.approx(wedge, rel=0.08)
+
+
+def test_through_the_door_all_is_seen_and_visited_cells_are_the_path(door_room):
+    field, truth = truth_of(door_room)
+    path = [(x, 1.2, 2.05) for x in np.arange(0.75, 7.3, 0.25)]
+    coverage = seen_from(field, truth, *path)
+    assert coverage.seen_share[0] < 60 and coverage.seen_share[-1] > 99
+    assert coverage.visited[-1] == pytest.approx(14 * 0.25)  # x from 0.75 to 7.25 crosses 14 cells of 0.5 m
+    assert coverage.visited_share[-1] == pytest.approx(100 * 14 / truth.visitable.sum())
+
+
+def test_positions_in_chunks_give_the_same_curve(corridor, monkeypatch):
+    field, truth = truth_of(corridor)
+    path = [(x, 1.2, 1.0) for x in np.linspace(1.0, 19.0, 30)]
+    whole = seen_from(field, truth, *path)
+    monkeypatch.setattr("navi_core.evaluate.coverage._RAYS_PER_CAST", 512 * 7)
+    parts = seen_from(field, truth, *path)
+    assert np.array_equal(whole.seen, parts.seen) and np.array_equal(whole.seen_cells, parts.seen_cells)
+
+
+def test_a_scene_without_floor_is_refused(box_room):
+    field = Field([box_room])
+    floor = FloorMap(field, 0, 0.1, 0.2)
+    floor.reachable = floor.reachable & False
+    with pytest.raises(EvaluationError, match="no reachable floor"):
+        FloorTruth.of(floor, 0.5)
