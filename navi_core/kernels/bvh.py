@@ -13,7 +13,7 @@ __all__ = ["TriangleBVH", "bvh_closest"]
 _LEAF = 4
 
 
-@numba.njit(cache=True)
+@numba.njit(cache=True, error_model="numpy")
 def _build(
     lower: npt.NDArray[np.float64], upper: npt.NDArray[np.float64], order: npt.NDArray[np.int32]
 ) -> tuple[npt.NDArray[np.float32], npt.NDArray[np.int32]]:
@@ -67,7 +67,7 @@ def _build(
     return box[:used].copy(), link[:used].copy()
 
 
-@numba.njit(cache=True, inline="always")
+@numba.njit(cache=True, inline="always", error_model="numpy")
 def _box_distance_squared(box: npt.NDArray[np.float32], node: int, x: float, y: float, z: float) -> float:
     dx = max(box[node, 0] - x, x - box[node, 3], 0.0)
     dy = max(box[node, 1] - y, y - box[node, 4], 0.0)
@@ -75,7 +75,7 @@ def _box_distance_squared(box: npt.NDArray[np.float32], node: int, x: float, y: 
     return dx * dx + dy * dy + dz * dz
 
 
-@numba.njit(cache=True)
+@numba.njit(cache=True, error_model="numpy")
 def bvh_closest(
     box: npt.NDArray[np.float32],
     link: npt.NDArray[np.int32],
@@ -133,7 +133,7 @@ def bvh_closest(
     return best, winner
 
 
-@numba.njit(cache=True, parallel=True)
+@numba.njit(cache=True, parallel=True, error_model="numpy")
 def _closest_many(
     box: npt.NDArray[np.float32],
     link: npt.NDArray[np.int32],

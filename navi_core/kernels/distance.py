@@ -1,4 +1,4 @@
-"""Clearance queries over many scenes: a coarse bound first, the exact hierarchy only where it matters."""
+"""Clearance queries over many scenes: exact, or only whether a radius is kept."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ import numpy.typing as npt
 
 from navi_core.kernels.bvh import bvh_closest
 
-__all__ = ["scene_distance", "scene_near"]
+__all__ = ["scene_distance", "scene_within"]
 
 Float64 = npt.NDArray[np.float64]
 Float32 = npt.NDArray[np.float32]
@@ -16,7 +16,7 @@ Int32 = npt.NDArray[np.int32]
 Int64 = npt.NDArray[np.int64]
 
 
-@numba.njit(cache=True, parallel=True)
+@numba.njit(cache=True, parallel=True, error_model="numpy")
 def scene_distance(
     box: Float32, link: Int32, triangles: Float64, node_base: Int64, triangle_base: Int64,
     points: Float32, scene: Int32, out: Float32,
@@ -45,16 +45,20 @@ def scene_distance(
         out[i] = np.sqrt(d)
 
 
-@numba.njit(cache=True)
-def scene_near(
+@numba.njit(cache=True, parallel=True, error_model="numpy")
+def scene_within(
     box: Float32, link: Int32, triangles: Float64, node_base: Int64, triangle_base: Int64,
-    s: int, x: float, y: float, z: float, radius: float,
-) -> bool:  # fmt: skip
-    """Tell whether the surface of scene `s` is nearer to a point than `radius` [m]."""
-    d, _ = bvh_closest(
-        box[node_base[s] : node_base[s + 1]],
-        link[node_base[s] : node_base[s + 1]],
-        triangles[triangle_base[s] : triangle_base[s + 1]],
-        0, x, y, z, radius * radius, -1,
-    )  # fmt: skip
-    return d < radius * radius
+    points: Float32, scene: Int32, radius: float, out: npt.NDArray[np.bool_],
+) -> None:  # fmt: skip
+    """Write whether the surface is nearer to each point than `radius` [m]; cheaper than the distance itself."""
+    limit = radius * radius
+    for i in numba.prange(points.shape[0]):
+        s = scene[i]
+        d, _ = bvh_closest(
+            box[node_base[s] : node_base[s + 1]],
+            link[node_base[s] : node_base[s + 1]],
+            triangles[triangle_base[s] : triangle_base[s + 1]],
+            0,
+            np.float64(points[i, 0]), np.float64(points[i, 1]), np.float64(points[i, 2]), limit, -1,
+        )  # fmt: skip
+        out[i] = d < limit

@@ -12,7 +12,13 @@ import numba
 import numpy as np
 import numpy.typing as npt
 
-__all__ = ["SLIVER_RATIO", "closest_distance_squared", "segment_distance_squared", "surface_voxels", "triangle_overlaps_box"]
+__all__ = [
+    "SLIVER_RATIO",
+    "closest_distance_squared",
+    "segment_distance_squared",
+    "surface_voxels",
+    "triangle_overlaps_box",
+]
 
 SLIVER_RATIO = 1e-7
 """Height over longest edge under which a triangle is treated as its edges."""
@@ -21,10 +27,8 @@ FloatArray = npt.NDArray[np.float64]
 IntArray = npt.NDArray[np.int32]
 
 
-@numba.njit(cache=True, inline="always")
-def _axis_separates(
-    ax: float, ay: float, az: float, v: FloatArray, hx: float, hy: float, hz: float
-) -> bool:
+@numba.njit(cache=True, inline="always", error_model="numpy")
+def _axis_separates(ax: float, ay: float, az: float, v: FloatArray, hx: float, hy: float, hz: float) -> bool:
     p0 = ax * v[0, 0] + ay * v[0, 1] + az * v[0, 2]
     p1 = ax * v[1, 0] + ay * v[1, 1] + az * v[1, 2]
     p2 = ax * v[2, 0] + ay * v[2, 1] + az * v[2, 2]
@@ -32,7 +36,7 @@ def _axis_separates(
     return min(p0, p1, p2) > r or max(p0, p1, p2) < -r
 
 
-@numba.njit(cache=True)
+@numba.njit(cache=True, error_model="numpy")
 def triangle_overlaps_box(
     triangle: FloatArray, cx: float, cy: float, cz: float, hx: float, hy: float, hz: float, v: FloatArray
 ) -> bool:
@@ -74,7 +78,7 @@ def triangle_overlaps_box(
     return True
 
 
-@numba.njit(cache=True, inline="always")
+@numba.njit(cache=True, inline="always", error_model="numpy")
 def segment_distance_squared(
     px: float, py: float, pz: float, ax: float, ay: float, az: float, bx: float, by: float, bz: float
 ) -> float:
@@ -89,7 +93,7 @@ def segment_distance_squared(
     return rx * rx + ry * ry + rz * rz
 
 
-@numba.njit(cache=True)
+@numba.njit(cache=True, error_model="numpy")
 def closest_distance_squared(px: float, py: float, pz: float, t: FloatArray) -> float:
     """Return the squared distance of a point to a triangle.
 
@@ -126,7 +130,7 @@ def closest_distance_squared(px: float, py: float, pz: float, t: FloatArray) -> 
     )
 
 
-@numba.njit(cache=True)
+@numba.njit(cache=True, error_model="numpy")
 def _voxel_keys(triangles: FloatArray, resolution: int, keys: npt.NDArray[np.int64]) -> int:
     """Write the key of every (triangle, voxel) overlap into `keys`; return how many there are in all."""
     v = np.zeros((3, 3))
@@ -136,8 +140,8 @@ def _voxel_keys(triangles: FloatArray, resolution: int, keys: npt.NDArray[np.int
         lo = np.zeros(3, np.int64)
         hi = np.zeros(3, np.int64)
         for a in range(3):
-            lo[a] = max(int(math.floor(min(t[0, a], t[1, a], t[2, a]))), 0)
-            hi[a] = min(int(math.floor(max(t[0, a], t[1, a], t[2, a]))), resolution - 1)
+            lo[a] = max(math.floor(min(t[0, a], t[1, a], t[2, a])), 0)
+            hi[a] = min(math.floor(max(t[0, a], t[1, a], t[2, a])), resolution - 1)
         for x in range(lo[0], hi[0] + 1):
             for y in range(lo[1], hi[1] + 1):
                 for z in range(lo[2], hi[2] + 1):

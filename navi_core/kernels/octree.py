@@ -23,7 +23,7 @@ UInt64 = npt.NDArray[np.uint64]
 Float32 = npt.NDArray[np.float32]
 
 
-@numba.njit(cache=True, inline="always")
+@numba.njit(cache=True, inline="always", error_model="numpy")
 def _half_to_float(bits: int) -> float:
     """Decode IEEE binary16; the loader has replaced every non-finite value."""
     exponent = (bits >> 10) & 31
@@ -32,7 +32,7 @@ def _half_to_float(bits: int) -> float:
     return -value if bits & 0x8000 else value
 
 
-@numba.njit(cache=True, inline="always")
+@numba.njit(cache=True, inline="always", error_model="numpy")
 def _popcount_below(mask: int, bit: int) -> int:
     rest = mask & ((1 << bit) - 1)
     count = 0
@@ -42,7 +42,7 @@ def _popcount_below(mask: int, bit: int) -> int:
     return count
 
 
-@numba.njit(cache=True)
+@numba.njit(cache=True, error_model="numpy")
 def _leaf_at(nodes: UInt64, base: int, resolution: int, x: int, y: int, z: int) -> tuple[int, int]:
     """Return (word index, cell edge in voxels) of the cell that holds voxel (x, y, z); index −1: absent child."""
     index = 0
@@ -60,7 +60,7 @@ def _leaf_at(nodes: UInt64, base: int, resolution: int, x: int, y: int, z: int) 
         index = np.int64(nodes[base + table + _popcount_below(mask, bit)] & np.uint64(0xFFFFFFFF))
 
 
-@numba.njit(cache=True)
+@numba.njit(cache=True, error_model="numpy")
 def _cast_one(
     nodes: UInt64, base: int, resolution: int, voxel: float,
     ox: float, oy: float, oz: float, dx: float, dy: float, dz: float, t_max: float,
@@ -138,7 +138,7 @@ def _cast_one(
     return t_max, -1
 
 
-@numba.njit(cache=True, parallel=True)
+@numba.njit(cache=True, parallel=True, error_model="numpy")
 def cast_octree(
     nodes: UInt64, bases: npt.NDArray[np.int64], frame: npt.NDArray[np.float64], resolution: npt.NDArray[np.int32],
     remap: npt.NDArray[np.int32], remap_base: npt.NDArray[np.int64],
@@ -195,7 +195,7 @@ def cast_octree(
                 valid[b, r] = False
 
 
-@numba.njit(cache=True)
+@numba.njit(cache=True, error_model="numpy")
 def _collect(nodes: UInt64, resolution: int, voxel: float, out: npt.NDArray[np.int32]) -> int:
     """Write the hit voxels in depth-first order; return how many there are."""
     stack = np.zeros((8 * 16, 5), np.int64)

@@ -17,7 +17,15 @@ import numpy.typing as npt
 
 from navi_core.kernels.geometry import SLIVER_RATIO, triangle_overlaps_box
 
-__all__ = ["COARSE_CELLS", "LIST_DILATION", "SPLIT", "SurfaceTree", "build_surface_tree", "empty_cubes", "triangle_planes"]
+__all__ = [
+    "COARSE_CELLS",
+    "LIST_DILATION",
+    "SPLIT",
+    "SurfaceTree",
+    "build_surface_tree",
+    "empty_cubes",
+    "triangle_planes",
+]
 
 COARSE_CELLS = 64
 """Cells along an edge of the coarse grid (fewer where the resolution is smaller)."""
@@ -55,7 +63,7 @@ class SurfaceTree:
         return self.grid.nbytes + self.records.nbytes + self.items.nbytes
 
 
-@numba.njit(cache=True)
+@numba.njit(cache=True, error_model="numpy")
 def _coarse_lists(triangles: Float64, cells: int, edge: float, cell: Int32, item: Int32) -> int:
     """Write every (cell, triangle) overlap; return how many there are, also beyond the arrays' length."""
     v = np.zeros((3, 3))
@@ -68,8 +76,8 @@ def _coarse_lists(triangles: Float64, cells: int, edge: float, cell: Int32, item
         for a in range(3):
             low = (min(t[0, a], t[1, a], t[2, a]) - LIST_DILATION) / edge
             high = (max(t[0, a], t[1, a], t[2, a]) + LIST_DILATION) / edge
-            lo[a] = max(int(math.floor(low)), 0)
-            hi[a] = min(int(math.floor(high)), cells - 1)
+            lo[a] = max(math.floor(low), 0)
+            hi[a] = min(math.floor(high), cells - 1)
         for x in range(lo[0], hi[0] + 1):
             for y in range(lo[1], hi[1] + 1):
                 for z in range(lo[2], hi[2] + 1):
@@ -83,7 +91,7 @@ def _coarse_lists(triangles: Float64, cells: int, edge: float, cell: Int32, item
     return n
 
 
-@numba.njit(cache=True)
+@numba.njit(cache=True, error_model="numpy")
 def _split(
     triangles: Float64,
     members: Int32,
@@ -111,7 +119,7 @@ def _split(
     return used
 
 
-@numba.njit(cache=True)
+@numba.njit(cache=True, error_model="numpy")
 def _grow_items(items: Int32, need: int) -> Int32:
     if need <= items.shape[0]:
         return items
@@ -120,7 +128,7 @@ def _grow_items(items: Int32, need: int) -> Int32:
     return bigger
 
 
-@numba.njit(cache=True)
+@numba.njit(cache=True, error_model="numpy")
 def _refine(
     triangles: Float64,
     cells: int,
@@ -196,7 +204,9 @@ def build_surface_tree(
         resolution: Voxels along an edge; the finest subcell is half a voxel.
         max_leaf: A cell with more triangles is split.
     """
-    scaled = np.ascontiguousarray((np.asarray(triangles, np.float64) - np.asarray(lower, np.float64)) * (resolution / size))
+    scaled = np.ascontiguousarray(
+        (np.asarray(triangles, np.float64) - np.asarray(lower, np.float64)) * (resolution / size)
+    )
     cells = min(COARSE_CELLS, resolution)
     edge = resolution / cells
     cell = np.zeros(4 * len(scaled) + 4096, np.int32)
@@ -221,7 +231,7 @@ def build_surface_tree(
     return SurfaceTree(cells=cells, grid=grid, records=records, items=items)
 
 
-@numba.njit(cache=True)
+@numba.njit(cache=True, error_model="numpy")
 def _cube_pass(empty: npt.NDArray[np.bool_], n: int, octant: int, cubes: npt.NDArray[np.uint8]) -> None:
     """Dynamic programme over one octant: 1 + the least of the seven forward neighbours."""
     sx = -1 if octant & 1 else 1

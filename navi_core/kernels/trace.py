@@ -32,7 +32,7 @@ Float32 = npt.NDArray[np.float32]
 Int32 = npt.NDArray[np.int32]
 
 
-@numba.njit(cache=True, inline="always")
+@numba.njit(cache=True, inline="always", error_model="numpy")
 def _nearest_in_list(
     planes: Float32, items: Int32, base: int, start: int, count: int,
     ox: float, oy: float, oz: float, dx: float, dy: float, dz: float, t_low: float, best: float,
@@ -58,7 +58,7 @@ def _nearest_in_list(
     return best, winner
 
 
-@numba.njit(cache=True)
+@numba.njit(cache=True, error_model="numpy")
 def _cast_one(
     grid: Int32, cubes: npt.NDArray[np.uint8], records: Int32, items: Int32, planes: Float32,
     grid_base: int, record_base: int, item_base: int, triangle_base: int, cells: int, edge: float,
@@ -157,7 +157,7 @@ def _cast_one(
     return t_max, -1
 
 
-@numba.njit(cache=True, parallel=True)
+@numba.njit(cache=True, parallel=True, error_model="numpy")
 def cast_surface(
     grid: Int32, cubes: npt.NDArray[np.uint8], records: Int32, items: Int32, planes: Float32,
     semantic: Int32, bases: npt.NDArray[np.int64], frame: npt.NDArray[np.float64], cells: Int32,

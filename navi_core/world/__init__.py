@@ -1,1 +1,28 @@
-"""."""
+"""Fields of scenes, the spherical sensor, the drone, rewards, and the batched environment."""
+
+from __future__ import annotations
+
+from navi_core.world.dynamics import Dynamics, Motion
+from navi_core.world.environment import NavigationEnv, StepBatch
+from navi_core.world.field import Field, RayHits
+from navi_core.world.floor import FloorMap, FloorView
+from navi_core.world.sensor import SphericalSensor, denormalise_depth, normalise_depth, spherical_directions
+from navi_core.world.spawning import Verdict, scene_verdict, spawn_pool
+
+__all__ = [
+    "Dynamics",
+    "Field",
+    "FloorMap",
+    "FloorView",
+    "Motion",
+    "NavigationEnv",
+    "RayHits",
+    "SphericalSensor",
+    "StepBatch",
+    "Verdict",
+    "denormalise_depth",
+    "normalise_depth",
+    "scene_verdict",
+    "spawn_pool",
+    "spherical_directions",
+]

@@ -1,0 +1,45 @@
+# Navi: `make demo` and `make test` are all a fresh machine needs; `make help` lists the rest.
+SHELL := /bin/bash
+PYTHON ?= python3
+VENV := .venv
+BIN := $(VENV)/bin
+READY := $(VENV)/.ready
+export DAGSTER_HOME := $(CURDIR)/dagster_home
+# Idle OpenMP threads must not spin: the ray kernels and torch take turns on the same cores.
+export OMP_WAIT_POLICY := passive
+
+.PHONY: help demo test test-slow ui check format clean
+
+help:  ## list the targets
+	@grep -hE '^[a-z-]+:.*##' $(MAKEFILE_LIST) | awk -F ':.*## ' '{printf "  make %-10s %s\n", $$1, $$2}'
+
+$(READY): pyproject.toml constraints.txt
+	test -x $(BIN)/python || $(PYTHON) -m venv $(VENV)
+	$(BIN)/python -m pip install --quiet --disable-pip-version-check -c constraints.txt -e '.[dev]'
+	touch $@
+
+demo: $(READY)  ## scenes -> training -> evaluation -> promotion through Dagster, then a table
+	$(BIN)/navi demo $(ARGS)
+
+test: $(READY)  ## the default test suite
+	$(BIN)/python -m pytest $(ARGS)
+
+test-slow: $(READY)  ## the long checks too: learning on three seeds, fuzzing
+	$(BIN)/python -m pytest -m 'slow and not gpu' --timeout 3600 $(ARGS)
+
+ui: $(READY)  ## the Dagster UI on http://127.0.0.1:3000
+	$(BIN)/dagster dev -w workspace.yaml -h 127.0.0.1 -p $(or $(PORT),3000)
+
+check: $(READY)  ## ruff, mypy on the public modules, import walls
+	$(BIN)/ruff check .
+	$(BIN)/ruff format --check .
+	$(BIN)/mypy navi_core navi_pipeline
+	$(BIN)/lint-imports
+
+format: $(READY)  ## rewrite the code in the house style
+	$(BIN)/ruff check --fix .
+	$(BIN)/ruff format .
+
+clean:  ## remove caches; runs, models and the warehouse stay
+	rm -rf .pytest_cache .mypy_cache .ruff_cache .hypothesis build *.egg-info
+	find . -name __pycache__ -not -path './.venv/*' -prune -exec rm -rf {} +

@@ -1,0 +1,66 @@
+"""Random numbers as pure functions of what they are for, so that a row's life ignores its batch.
+
+Every draw hashes (seed, purpose, row, episode, step) with the finaliser of SplitMix64 (Steele, Lea &
+Flood 2014). The arithmetic is int64 with wrap-around, the same on every device.
+"""
+
+from __future__ import annotations
+
+import enum
+
+import torch
+
+__all__ = ["Purpose", "uniform"]
+
+
+class Purpose(enum.IntEnum):
+    """What a draw is for; each purpose is an independent stream."""
+
+    SPAWN = 1
+    AGE = 2
+    SCENE = 3
+    ACTION = 4
+    ACTION_PAIR = 5
+    PILOT = 6
+    START = 7
+
+
+_GOLDEN = -7046029254386353131  # 0x9E3779B97F4A7C15 as int64
+_MIX1 = -4658895280553007687  # 0xBF58476D1CE4E5B9
+_MIX2 = -7723592293110705685  # 0x94D049BB133111EB
+
+
+def _shift_right(x: torch.Tensor, bits: int) -> torch.Tensor:
+    """Logical right shift of int64."""
+    return (x >> bits) & ((1 << (64 - bits)) - 1)
+
+
+def _mix(x: torch.Tensor) -> torch.Tensor:
+    x = (x ^ _shift_right(x, 30)) * _MIX1
+    x = (x ^ _shift_right(x, 27)) * _MIX2
+    return x ^ _shift_right(x, 31)
+
+
+def uniform(
+    seed: int,
+    purpose: Purpose,
+    row: torch.Tensor,
+    episode: torch.Tensor | int = 0,
+    step: torch.Tensor | int = 0,
+) -> torch.Tensor:
+    """Return one uniform number in [0, 1) per row.
+
+    Args:
+        seed: Seed of the run.
+        purpose: Stream.
+        row: Integer tensor of row keys; the others broadcast against it.
+        episode: Episode counter.
+        step: Step counter.
+
+    Returns:
+        float64 tensor of the broadcast shape, with 53 random bits.
+    """
+    x = torch.full_like(row, (seed + 1) * 1_000_003 + int(purpose), dtype=torch.int64)
+    for part in (row, episode, step):
+        x = _mix((x + _GOLDEN) ^ (torch.as_tensor(part, device=row.device).to(torch.int64) * _MIX2 + _GOLDEN))
+    return _shift_right(x, 11).to(torch.float64) * 2.0**-53

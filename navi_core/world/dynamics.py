@@ -1,0 +1,115 @@
+"""4-DOF drone: forward, vertical, lateral, yaw; a collision check at every physics substep."""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass
+
+import torch
+
+from navi_core.config import DynamicsConfig
+from navi_core.world.field import Field
+
+__all__ = ["Dynamics", "Motion", "body_to_world", "linear_speed"]
+
+
+@dataclass(frozen=True)
+class Motion:
+    """The outcome of one decision.
+
+    Attributes:
+        position: (B, 3) [m].
+        yaw: (B,) [rad] in [0, 2π).
+        velocity: (B, 4) forward, vertical, lateral [m/s], yaw rate [rad/s].
+        collided: (B,) bool, true where at least one substep was reverted.
+        attempted_speed: (B,) largest linear speed of a reverted substep [m/s]; 0 without collision.
+    """
+
+    position: torch.Tensor
+    yaw: torch.Tensor
+    velocity: torch.Tensor
+    collided: torch.Tensor
+    attempted_speed: torch.Tensor
+
+
+def body_to_world(velocity: torch.Tensor, yaw: torch.Tensor) -> torch.Tensor:
+    """Return the (B, 3) world velocity [m/s] of body velocities (B, ≥3: forward, vertical, lateral)."""
+    forward, vertical, lateral = velocity[:, 0], velocity[:, 1], velocity[:, 2]
+    s, c = yaw.sin(), yaw.cos()
+    return torch.stack([lateral * c - forward * s, vertical, -forward * c - lateral * s], dim=1)
+
+
+def linear_speed(velocity: torch.Tensor) -> torch.Tensor:
+    """Return (B,) the linear speed [m/s] of body or world velocities (B, ≥3)."""
+    return (velocity[:, 0] ** 2 + velocity[:, 1] ** 2 + velocity[:, 2] ** 2).sqrt()
+
+
+class Dynamics:
+    """Integrates actions over the substeps of a decision.
+
+    Args:
+        field: Gives the clearance.
+        config: Limits, smoothing, substeps, radius.
+    """
+
+    def __init__(self, field: Field, config: DynamicsConfig) -> None:
+        self.field = field
+        self.config = config
+        self._limits = torch.tensor([*config.max_speed, config.max_yaw_rate], dtype=torch.float32)
+
+    def front_distance(self, depth: torch.Tensor, valid: torch.Tensor, azimuth_bins: int) -> torch.Tensor:
+        """Return (B,) the nearest valid depth ahead [m], infinite where nothing is seen.
+
+        Ahead is the first and last Az//8 azimuth bins, at elevations within the limiter's band.
+
+        Args:
+            depth: (B, Az·El) [m].
+            valid: (B, Az·El) bool.
+            azimuth_bins: Az.
+        """
+        elevations = depth.shape[1] // azimuth_bins
+        angle = torch.linspace(math.pi / 2, -math.pi / 2, elevations, dtype=torch.float64).abs()
+        band = angle <= math.radians(self.config.limiter_elevation_degrees) + 1e-9
+        low, high = int(band.nonzero()[0]), int(band.nonzero()[-1]) + 1
+        sector = max(azimuth_bins // 8, 1)
+        d = torch.where(valid, depth, torch.inf).view(-1, azimuth_bins, elevations)[:, :, low:high]
+        return torch.minimum(d[:, :sector].amin(dim=(1, 2)), d[:, azimuth_bins - sector :].amin(dim=(1, 2)))
+
+    def step(
+        self,
+        position: torch.Tensor,
+        yaw: torch.Tensor,
+        velocity: torch.Tensor,
+        action: torch.Tensor,
+        min_front: torch.Tensor,
+        scene_index: torch.Tensor,
+    ) -> Motion:
+        """Fly one decision.
+
+        Args:
+            position: (B, 3) [m].
+            yaw: (B,) [rad].
+            velocity: (B, 4) of the substep before.
+            action: (B, 4), clamped to [−1, 1] here.
+            min_front: (B,) from `front_distance`, of the observation the action answers [m].
+            scene_index: (B,).
+        """
+        c = self.config
+        limit = (min_front / c.limiter_distance).clamp(c.limiter_floor, 1.0)
+        command = action.clamp(-1.0, 1.0) * self._limits
+        command = torch.cat([command[:, :3] * limit[:, None], command[:, 3:]], dim=1)
+        collided = torch.zeros(len(position), dtype=torch.bool)
+        attempted = torch.zeros(len(position))
+        for _ in range(c.steps_per_decision):
+            moved = c.smoothing * command + (1.0 - c.smoothing) * velocity
+            turned = torch.remainder(yaw + moved[:, 3] * c.substep, 2.0 * math.pi)
+            target = position + body_to_world(moved, turned) * c.substep
+            blocked = self.field.within(target, scene_index, c.radius)
+            speed = linear_speed(moved)
+            collided |= blocked
+            attempted = torch.where(blocked, torch.maximum(attempted, speed), attempted)
+            # A reverted substep keeps the whole former pose, yaw included.
+            position = torch.where(blocked[:, None], position, target)
+            yaw = torch.where(blocked, yaw, turned)
+            velocity = torch.where(blocked[:, None], 0.0, moved)
+        return Motion(position, yaw, velocity, collided, attempted)

@@ -1,0 +1,266 @@
+"""Many scenes as one field: rays, clearance and names, batched over rows that each name their scene."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+
+import numba
+import numpy as np
+import numpy.typing as npt
+import torch
+
+from navi_core.errors import ConfigError, SceneError
+from navi_core.kernels.bvh import TriangleBVH
+from navi_core.kernels.distance import scene_distance, scene_within
+from navi_core.kernels.octree import cast_octree, surface_corners
+from navi_core.kernels.surface_tree import empty_cubes, triangle_planes
+from navi_core.kernels.trace import cast_surface
+from navi_core.scenes import Scene
+
+__all__ = ["Field", "RayHits"]
+
+UNKNOWN_SURFACE = "surface"
+"""Name of semantic id 1: a surface that nothing names."""
+
+
+@dataclass(frozen=True)
+class RayHits:
+    """What a batch of rays met.
+
+    Attributes:
+        depth: (B, R) float32 distance along the ray [m]; `max_distance` at a miss.
+        semantic: (B, R) int32 corpus-wide id; 0 at a miss.
+        valid: (B, R) bool, true where a surface was met.
+    """
+
+    depth: torch.Tensor
+    semantic: torch.Tensor
+    valid: torch.Tensor
+
+
+class Field:
+    """Geometry of a list of scenes, ready to be asked in batches.
+
+    Scenes with triangles answer exactly; version 1 scenes answer to within a voxel, through their
+    octree. Both kinds may live in one field.
+
+    Args:
+        scenes: At least one scene.
+        device: "cpu". The kernels of this release run on the CPU.
+        threads: Threads of the kernels; 0 keeps numba's setting.
+        vocabulary: Corpus-wide semantic ids by name. By default they are made of the scenes' own
+            names: 1 is the unknown surface, the rest follow sorted by name.
+
+    Raises:
+        ConfigError: No scene, or a device without kernels.
+    """
+
+    def __init__(
+        self,
+        scenes: Sequence[Scene],
+        device: str | torch.device = "cpu",
+        threads: int = 0,
+        vocabulary: Mapping[str, int] | None = None,
+    ) -> None:
+        if not scenes:
+            raise ConfigError("a field needs at least one scene; see `navi scenes discover`")
+        self.device = torch.device(device)
+        if self.device.type != "cpu":
+            raise ConfigError(f"no ray kernels for device {str(device)!r}; allowed: 'cpu'")
+        if threads:
+            numba.set_num_threads(min(threads, numba.config.NUMBA_NUM_THREADS))
+        self.scenes = tuple(scenes)
+        self.vocabulary = dict(vocabulary) if vocabulary is not None else _vocabulary(self.scenes)
+        self.semantic_names = {number: name for name, number in self.vocabulary.items()}
+        self._lower = np.stack([np.asarray(s.bounds[0], np.float64) for s in scenes])
+        self._frame = np.array([[*s.bounds[0], s.voxel_size] for s in scenes], np.float64)
+        self._pack_surface()
+        self._pack_octrees()
+        self._pack_hierarchies()
+
+    @property
+    def num_scenes(self) -> int:
+        """Number of scenes."""
+        return len(self.scenes)
+
+    def bounds(self, index: int) -> npt.NDArray[np.float64]:
+        """Return (2, 3) bounds [m] of a scene's surface (not of its padded cube)."""
+        return np.asarray(self.scenes[index].mesh_bounds, np.float64)
+
+    def volume(self, index: int) -> float:
+        """Return the volume of the surface's axis-aligned bounding box [m³]."""
+        low, high = self.bounds(index)
+        return float(np.prod(np.maximum(high - low, 1e-6)))
+
+    def cast_rays(
+        self,
+        origins: torch.Tensor,
+        directions: torch.Tensor,
+        scene_index: torch.Tensor,
+        max_distance: float = 100.0,
+    ) -> RayHits:
+        """Cast R rays from each origin.
+
+        Args:
+            origins: (B, 3) [m].
+            directions: (R, 3), the same for all rows, or (B, R, 3); unit vectors.
+            scene_index: (B,) scene of each row.
+            max_distance: Range [m].
+
+        Returns:
+            Hits of shape (B, R).
+
+        Raises:
+            SceneError: A shape does not fit or a scene index is out of range.
+        """
+        origin = _rows(origins, "origins")
+        scene = self._scene_rows(scene_index, len(origin))
+        ray = np.ascontiguousarray(directions.detach().numpy(), np.float32)
+        if ray.ndim == 2:
+            ray = ray[None]
+        if ray.ndim != 3 or ray.shape[2] != 3 or ray.shape[0] not in (1, len(origin)):
+            raise SceneError(
+                f"directions of shape {tuple(directions.shape)} fit neither (R, 3) nor ({len(origin)}, R, 3)"
+            )
+        shape = (len(origin), ray.shape[1])
+        depth = np.zeros(shape, np.float32)
+        label = np.zeros(shape, np.int32)
+        valid = np.zeros(shape, np.bool_)
+        if self._has_surface:
+            cast_surface(
+                *self._surface, self._frame, self._cells, origin, ray, self._surface_row[scene], float(max_distance),
+                depth, label, valid,
+            )  # fmt: skip
+        if self._has_octree:
+            cast_octree(*self._octree, origin, ray, self._octree_row[scene], float(max_distance), depth, label, valid)
+        return RayHits(torch.from_numpy(depth), torch.from_numpy(label), torch.from_numpy(valid))
+
+    def distance(self, points: torch.Tensor, scene_index: torch.Tensor) -> torch.Tensor:
+        """Return the unsigned distance to the nearest surface.
+
+        Args:
+            points: (B, 3) [m].
+            scene_index: (B,) scene of each point.
+
+        Returns:
+            (B,) float32 [m]: exact for scenes with triangles, within a voxel for version 1.
+        """
+        point = _rows(points, "points")
+        out = np.zeros(len(point), np.float32)
+        scene_distance(*self._hierarchy, point, self._scene_rows(scene_index, len(point)), out)
+        return torch.from_numpy(out)
+
+    def within(self, points: torch.Tensor, scene_index: torch.Tensor, radius: float) -> torch.Tensor:
+        """Return (B,) bool: is the surface nearer than `radius` [m]? Arguments as `distance`."""
+        point = _rows(points, "points")
+        out = np.zeros(len(point), np.bool_)
+        scene_within(*self._hierarchy, point, self._scene_rows(scene_index, len(point)), float(radius), out)
+        return torch.from_numpy(out)
+
+    def _scene_rows(self, scene_index: torch.Tensor, rows: int) -> npt.NDArray[np.int32]:
+        scene = np.ascontiguousarray(scene_index.detach().numpy(), np.int32).reshape(-1)
+        if len(scene) != rows:
+            raise SceneError(f"scene_index has {len(scene)} entries for {rows} rows")
+        if rows and (scene.min() < 0 or scene.max() >= self.num_scenes):
+            raise SceneError(f"scene index {int(scene.min())}..{int(scene.max())} outside 0..{self.num_scenes - 1}")
+        return scene
+
+    def _pack_surface(self) -> None:
+        """Lay the surface trees of all scenes one after the other."""
+        grids, cubes, records, items, planes, semantics = [], [], [], [], [], []
+        bases = np.zeros((self.num_scenes, 4), np.int64)
+        self._cells = np.ones((self.num_scenes, 2), np.int32)
+        self._surface_row = np.full(self.num_scenes, -1, np.int32)
+        position = np.zeros(4, np.int64)
+        for i, scene in enumerate(self.scenes):
+            if scene.triangles is None or scene.tree is None:
+                continue
+            tree = scene.tree
+            self._surface_row[i] = i
+            self._cells[i] = tree.cells, scene.resolution
+            bases[i] = position
+            scaled = (scene.triangles.astype(np.float64) - self._lower[i]) / scene.voxel_size
+            table = self._semantic_table(scene)
+            grids.append(tree.grid)
+            cubes.append(empty_cubes(tree.grid, tree.cells))
+            records.append(tree.records)
+            items.append(tree.items)
+            planes.append(triangle_planes(scaled))
+            semantics.append(table[np.clip(scene.triangle_semantic, 0, len(table) - 1)])
+            position += [len(tree.grid), len(tree.records), len(tree.items), len(scaled)]
+        self._has_surface = bool(grids)
+        if grids:
+            self._surface = (
+                np.concatenate(grids),
+                np.concatenate(cubes),
+                np.concatenate(records),
+                np.concatenate(items),
+                np.concatenate(planes),
+                np.concatenate(semantics).astype(np.int32),
+                bases,
+            )
+
+    def _pack_octrees(self) -> None:
+        """Lay the version 1 octrees one after the other."""
+        octrees = [i for i, scene in enumerate(self.scenes) if scene.triangles is None]
+        self._has_octree = bool(octrees)
+        self._octree_row = np.full(self.num_scenes, -1, np.int32)
+        if not octrees:
+            return
+        self._octree_row[octrees] = np.arange(len(octrees))
+        nodes = [np.ascontiguousarray(self.scenes[i].nodes, np.uint64) for i in octrees]
+        tables = [self._semantic_table(self.scenes[i]) for i in octrees]
+        self._octree = (
+            np.concatenate(nodes),
+            _offsets(nodes)[:-1],
+            np.ascontiguousarray(self._frame[octrees]),
+            np.array([self.scenes[i].resolution for i in octrees], np.int32),
+            np.concatenate(tables).astype(np.int32),
+            _offsets(tables),
+        )
+
+    def _pack_hierarchies(self) -> None:
+        """Build a nearest-triangle hierarchy for every scene; a version 1 surface is its set of corners."""
+        boxes, links, triangles = [], [], []
+        for scene in self.scenes:
+            if scene.triangles is not None:
+                hierarchy = TriangleBVH(scene.triangles)
+            else:
+                corners = surface_corners(np.asarray(scene.nodes), scene.resolution, scene.voxel_size)
+                if not len(corners):
+                    raise SceneError(f"scene {scene.name!r} holds no surface leaf; compile it again from its mesh")
+                points = corners * scene.voxel_size + np.asarray(scene.bounds[0])
+                hierarchy = TriangleBVH(np.repeat(points[:, None, :], 3, axis=1))
+            boxes.append(hierarchy.box)
+            links.append(hierarchy.link)
+            triangles.append(hierarchy.triangles)
+        self._hierarchy = (
+            np.concatenate(boxes),
+            np.concatenate(links),
+            np.concatenate(triangles),
+            _offsets(boxes),
+            _offsets(triangles),
+        )
+
+    def _semantic_table(self, scene: Scene) -> npt.NDArray[np.int32]:
+        """Return the corpus-wide id by scene-local id; what has no name is the unknown surface."""
+        table = np.ones(max(scene.semantic_names, default=1) + 1, np.int32)
+        for local, name in scene.semantic_names.items():
+            table[local] = self.vocabulary.get(name, 1)
+        return table
+
+
+def _vocabulary(scenes: Sequence[Scene]) -> dict[str, int]:
+    names = sorted({name for scene in scenes for name in scene.semantic_names.values()} - {UNKNOWN_SURFACE})
+    return {UNKNOWN_SURFACE: 1} | {name: number for number, name in enumerate(names, start=2)}
+
+
+def _rows(points: torch.Tensor, name: str) -> npt.NDArray[np.float32]:
+    if points.ndim != 2 or points.shape[1] != 3:
+        raise SceneError(f"{name} of shape {tuple(points.shape)}, expected (B, 3)")
+    return np.ascontiguousarray(points.detach().numpy(), np.float32)
+
+
+def _offsets(arrays: Sequence[npt.NDArray[np.generic]]) -> npt.NDArray[np.int64]:
+    return np.concatenate([[0], np.cumsum([len(a) for a in arrays])]).astype(np.int64)

@@ -1,0 +1,88 @@
+"""The spherical depth sensor: directions, normalised depth, observation tensor.
+
+Azimuth i of Az is 2π·i/Az, bin 0 forward; elevation j of El runs from +π/2 (up) to −π/2, both
+included. A ray's flat index is i·El + j.
+"""
+
+from __future__ import annotations
+
+import math
+
+import torch
+
+from navi_core.world.field import Field, RayHits
+
+__all__ = ["SphericalSensor", "denormalise_depth", "normalise_depth", "spherical_directions"]
+
+
+def spherical_directions(azimuth_bins: int, elevation_bins: int) -> torch.Tensor:
+    """Return the unit directions of a panorama in the drone's frame.
+
+    Args:
+        azimuth_bins: Az.
+        elevation_bins: El.
+
+    Returns:
+        (Az·El, 3) float32, (cos e·sin a, sin e, −cos e·cos a).
+    """
+    a = torch.arange(azimuth_bins, dtype=torch.float64) * (2.0 * math.pi / azimuth_bins)
+    e = torch.linspace(math.pi / 2, -math.pi / 2, elevation_bins, dtype=torch.float64)
+    azimuth, elevation = torch.meshgrid(a, e, indexing="ij")
+    direction = torch.stack(
+        [elevation.cos() * azimuth.sin(), elevation.sin(), -elevation.cos() * azimuth.cos()], dim=-1
+    )
+    return direction.reshape(-1, 3).to(torch.float32)
+
+
+def normalise_depth(depth: torch.Tensor, max_distance: float) -> torch.Tensor:
+    """Return log1p(clamp(d, 0, M)) / log1p(M) for depth d [m] and range M [m]."""
+    return torch.log1p(depth.clamp(0.0, max_distance)).div_(math.log1p(max_distance))
+
+
+def denormalise_depth(value: torch.Tensor, max_distance: float) -> torch.Tensor:
+    """Return the depth [m] of a normalised value."""
+    return torch.expm1(value * math.log1p(max_distance))
+
+
+class SphericalSensor:
+    """Casts panoramas from poses.
+
+    Args:
+        field: Where to look.
+        azimuth_bins: Az.
+        elevation_bins: El.
+        max_distance: Range M [m].
+    """
+
+    def __init__(self, field: Field, azimuth_bins: int, elevation_bins: int, max_distance: float) -> None:
+        self.field = field
+        self.azimuth_bins = azimuth_bins
+        self.elevation_bins = elevation_bins
+        self.max_distance = max_distance
+        self.directions = spherical_directions(azimuth_bins, elevation_bins)
+
+    def cast(self, position: torch.Tensor, yaw: torch.Tensor, scene_index: torch.Tensor) -> RayHits:
+        """Cast one panorama per row.
+
+        Args:
+            position: (B, 3) [m].
+            yaw: (B,) [rad]; counter-clockwise seen from above.
+            scene_index: (B,).
+
+        Returns:
+            Hits of shape (B, Az·El).
+        """
+        c, s = yaw.cos()[:, None], yaw.sin()[:, None]
+        x, y, z = self.directions.unbind(-1)
+        # Yaw turns −Z towards −X: (x, z) → (x·cos ψ + z·sin ψ, −x·sin ψ + z·cos ψ).
+        rays = torch.stack([x * c + z * s, y.expand(len(yaw), -1), z * c - x * s], dim=-1)
+        return self.field.cast_rays(position, rays, scene_index, self.max_distance)
+
+    def observation(self, hits: RayHits) -> torch.Tensor:
+        """Return the (B, 3, Az, El) tensor: normalised depth, semantic id, valid mask."""
+        shape = (len(hits.depth), self.azimuth_bins, self.elevation_bins)
+        depth = normalise_depth(hits.depth, self.max_distance)
+        return torch.stack(
+            [depth.view(shape), hits.semantic.to(torch.float32).view(shape), hits.valid.to(torch.float32).view(shape)],
+            dim=1,
+        )

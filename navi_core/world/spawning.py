@@ -1,0 +1,113 @@
+"""Spawn pools: where an episode may begin in a scene, and whether the scene is fit to be flown."""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass
+from typing import Literal
+
+import torch
+
+from navi_core.config import SpawnConfig
+from navi_core.world.field import Field
+from navi_core.world.floor import FloorMap
+from navi_core.world.rewards import structure_fractions
+from navi_core.world.sensor import SphericalSensor
+
+__all__ = ["SpawnPool", "Verdict", "scene_verdict", "spawn_pool"]
+
+SPAWN_CELL = 0.2
+"""Voxel edge of the connectivity check [m]."""
+
+
+@dataclass(frozen=True)
+class Verdict:
+    """Fitness of a scene for flight.
+
+    Attributes:
+        verdict: PASS (at least 4 viable candidates and best starvation below .5), FAIL (none viable, or
+            best starvation at or above the rejection limit), else MARGINAL.
+        viable: Number of viable candidates.
+        best_starvation: Least share of missing rays over the free candidates.
+        candidates: Candidates that lie in free, connected space.
+    """
+
+    verdict: Literal["PASS", "MARGINAL", "FAIL"]
+    viable: int
+    best_starvation: float
+    candidates: int
+
+
+@dataclass(frozen=True)
+class SpawnPool:
+    """Viable spawn poses of one scene, best first.
+
+    Attributes:
+        position: (P, 3) [m].
+        yaw: (P,) [rad], toward structure.
+        score: (P,).
+        verdict: Of the scene.
+    """
+
+    position: torch.Tensor
+    yaw: torch.Tensor
+    score: torch.Tensor
+    verdict: Verdict
+
+
+def spawn_pool(field: Field, scene_index: int, config: SpawnConfig, clearance: float = 0.2) -> SpawnPool:
+    """Probe the candidate grid of a scene.
+
+    A candidate must lie in the scene's largest connected free space with `clearance` [m]; it is
+    viable if fewer than `max_starvation` of its probe rays miss. Score = 3·band + 2·forward −
+    starvation − 1.5·near. The yaw faces the azimuth sector that holds most structure.
+
+    Args:
+        field: Geometry.
+        scene_index: Scene.
+        config: Grid, inset, probe, rejection limit.
+        clearance: Distance to the surface that a spawn keeps [m].
+    """
+    low, high = (torch.from_numpy(b).to(torch.float64) for b in field.bounds(scene_index))
+    margin = (high - low) * config.inset
+    axes = [torch.linspace(float(a), float(b), n) for a, b, n in zip(low + margin, high - margin, config.grid)]
+    grid = torch.stack(torch.meshgrid(*axes, indexing="ij"), dim=-1).reshape(-1, 3).to(torch.float32)
+    connected = FloorMap(field, scene_index, SPAWN_CELL, clearance).contains(grid)
+    scene = torch.full((len(grid),), scene_index, dtype=torch.int64)
+    free = connected & ~field.within(grid, scene, clearance)
+    position, scene = grid[free], scene[free]
+    azimuths, elevations = config.probe
+    if not len(position):
+        return SpawnPool(position, torch.zeros(0), torch.zeros(0), Verdict("FAIL", 0, 1.0, 0))
+    sensor = SphericalSensor(field, azimuths, elevations, max_distance=100.0)
+    hits = sensor.cast(position, torch.zeros(len(position)), scene)
+    band = max(2.5, min(0.6 * field.volume(scene_index) ** (1 / 3), 50.0))
+    seen = structure_fractions(hits, azimuths, torch.full((len(position),), band))
+    structure = (hits.valid & (hits.depth >= 1.5) & (hits.depth <= band)).to(torch.float32)
+    by_azimuth = structure.view(-1, azimuths, elevations).sum(dim=2)
+    sector = max(azimuths // 6, 1)
+    # Structure within ±sector bins of each azimuth; the best one lies ahead after the turn.
+    window = sum(torch.roll(by_azimuth, shift, dims=1) for shift in range(-sector, sector + 1))
+    best = window.argmax(dim=1)
+    yaw = torch.remainder(-best * (2.0 * math.pi / azimuths), 2.0 * math.pi).to(torch.float32)
+    forward = window.gather(1, best[:, None])[:, 0] / ((2 * sector + 1) * elevations)
+    score = 3.0 * seen.band + 2.0 * forward - seen.starvation - 1.5 * seen.near
+    viable = seen.starvation < config.max_starvation
+    least = float(seen.starvation.min())
+    count = int(viable.sum())
+    if count == 0 or least >= config.max_starvation:
+        word: Literal["PASS", "MARGINAL", "FAIL"] = "FAIL"
+    else:
+        word = "PASS" if count >= 4 and least < 0.5 else "MARGINAL"
+    order = torch.argsort(score[viable], descending=True, stable=True)
+    return SpawnPool(
+        position[viable][order],
+        yaw[viable][order],
+        score[viable][order],
+        Verdict(word, count, least, len(position)),
+    )
+
+
+def scene_verdict(field: Field, scene_index: int, config: SpawnConfig | None = None) -> Verdict:
+    """Return the spawn-quality verdict of a scene."""
+    return spawn_pool(field, scene_index, config or SpawnConfig()).verdict
