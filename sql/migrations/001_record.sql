@@ -22,8 +22,9 @@ create table metrics (
 
 create table runs (
     run_id varchar primary key, step bigint,
-    asset varchar, partition varchar, algorithm varchar, status varchar, device varchar, path varchar,
-    config json, started_at timestamp, ended_at timestamp, wall_time_seconds double, reward_ema double,
+    asset varchar, partition varchar, algorithm varchar, encoder varchar, core varchar,
+    status varchar, reason varchar, device varchar, path varchar, config json,
+    started_at timestamp, ended_at timestamp, wall_time_seconds double, reward_ema double,
     recorded_at timestamp, seed bigint, hardware varchar, versions json, revision varchar, config_hash varchar,
     segment varchar, extra json
 );
@@ -60,30 +61,37 @@ create table models (
 create table promotions (
     alias varchar, version varchar, decided_at timestamp,
     run_id varchar, step bigint,
-    promoted boolean, previous_version varchar, reason varchar, evaluation_id varchar,
-    mean_difference double, low double, high double,
+    promoted boolean, previous_version varchar, opponent varchar, reason varchar, evaluation_id varchar,
+    mean_difference double, low double, high double,  -- of c_vis_auc, shares of 1
+    collisions_difference double, collisions_low double, collisions_high double,  -- per minute
     recorded_at timestamp, seed bigint, hardware varchar, versions json, revision varchar, config_hash varchar,
     segment varchar, extra json,
     primary key (alias, version, decided_at)
 );
 
-create table evaluations (
+create table evaluations (           -- means over scenes; c_vis_auc, c_vis, c_visit are shares of 1
     evaluation_id varchar primary key,
     run_id varchar, step bigint,
-    subject varchar, subject_kind varchar, subject_sha256 varchar, scenes_hash varchar, scenes bigint,
-    episodes bigint, split varchar, deterministic boolean, config json,
-    c_vis_auc double, c_vis double, c_visit double, collisions_per_minute double, path_length_m double,
-    wall_time_seconds double,
+    subject varchar, kind varchar, weights_hash varchar, model_version varchar, split varchar,
+    deterministic boolean, eval_config_hash varchar, config json,
+    scenes bigint, starts bigint, episodes bigint, max_steps bigint,
+    c_vis_auc double, c_vis_auc_low_percent double, c_vis_auc_high_percent double, c_vis_auc_iqm_percent double,
+    c_vis double, c_vis_m2 double, c_visit double, c_visit_auc_percent double,
+    collisions_per_minute double, collisions_per_minute_median double, collisions_per_100m double,
+    collision_free_rate double, path_length_m double, clearance_p5 double, wall_time_seconds double,
     recorded_at timestamp, seed bigint, hardware varchar, versions json, revision varchar, config_hash varchar,
     segment varchar, extra json
 );
 
-create table episodes (
+create table episodes (              -- one flight from one frozen start
     evaluation_id varchar, scene varchar, start bigint,
     run_id varchar, step bigint,
-    subject varchar, steps bigint,
-    c_vis_auc double, c_vis double, c_vis_m2 double, c_visit double, reachable_m2 double,
-    collisions bigint, collisions_per_minute double, path_length_m double,
+    subject varchar, scene_hash varchar, steps bigint, reachable_m2 double,
+    start_x double, start_y double, start_z double, start_yaw double,
+    c_vis_auc double, c_vis double, c_vis_m2 double, c_vis_at_100_percent double, c_vis_at_200_percent double,
+    c_vis_at_1000_percent double, c_visit double, c_visit_auc_percent double,
+    collisions bigint, collisions_per_minute double, collisions_per_100m double, collision_free boolean,
+    path_length_m double, clearance_p5 double, seen_per_metre double,
     recorded_at timestamp, seed bigint, hardware varchar, versions json, revision varchar, config_hash varchar,
     segment varchar, extra json,
     primary key (evaluation_id, scene, start)
@@ -91,7 +99,7 @@ create table episodes (
 
 create table stage_timings (
     run_id varchar, step bigint, stage varchar,
-    milliseconds double,
+    milliseconds double, total_milliseconds double,
     recorded_at timestamp, seed bigint, hardware varchar, versions json, revision varchar, config_hash varchar,
     segment varchar, extra json,
     primary key (run_id, step, stage)

@@ -1,4 +1,4 @@
--- How each subject did on each scene, hardest scenes first.
+-- How each subject did on each scene, hardest scenes first; coverage in percent.
 create or replace view scene_results as
 select
     scene,

@@ -33,11 +33,11 @@ def filled(tmp_path_factory):
             log.row("promotions", {"alias": "champion", "version": version, "promoted": promoted,
                                    "decided_at": f"2026-01-0{day}T00:00:00Z"})  # fmt: skip
         for subject, auc in (("random", 0.3), ("forward-plus", 0.44), ("v002", 0.8)):
-            log.row("evaluations", {"evaluation_id": subject, "subject": subject, "scenes_hash": "s", "c_vis_auc": auc,
-                                    "subject_kind": "policy" if subject == "v002" else "pilot",
-                                    "subject_sha256": "v002v002" if subject == "v002" else None})  # fmt: skip
+            log.row("evaluations", {"evaluation_id": subject, "subject": subject, "eval_config_hash": "s", "c_vis_auc": auc,
+                                    "kind": "policy" if subject == "v002" else "pilot",
+                                    "model_version": "v002" if subject == "v002" else None})  # fmt: skip
             for start in range(2):
-                log.row("episodes", {"evaluation_id": subject, "subject": subject, "scene": "a", "start": start,
+                log.row("episodes", {"evaluation_id": subject, "subject": subject, "scene": "a", "scene_hash": "h", "start": start,
                                      "c_vis_auc": auc, "collisions_per_minute": 1.0})  # fmt: skip
     warehouse = Warehouse(home)
     assert warehouse.ingest().quarantined == {}
