@@ -6,6 +6,7 @@ import difflib
 import hashlib
 import logging
 import re
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any, Literal
 
@@ -15,6 +16,7 @@ import numpy.typing as npt
 from navi_core.errors import ConfigError, MeshError
 from navi_core.scenes.gltf_check import check_glb, check_gltf, gltf_side_files
 from navi_core.scenes.mesh import Mesh, check_mesh
+from navi_core.scenes.obj_reader import read_obj
 from navi_core.scenes.semantics import UNKNOWN_NAME, build_vocabulary
 
 __all__ = ["MESH_SUFFIXES", "hash_source", "read_mesh"]
@@ -155,17 +157,16 @@ def _check_container(path: Path) -> None:
 
 def _load(path: Path) -> list[tuple[str, npt.NDArray[np.float64], npt.NDArray[np.int64]]]:
     """Return (semantic name, vertices (V, 3), faces (F, 3)) of every instance, placed by its transform."""
+    if path.suffix.lower() == ".obj":
+        return [(_semantic_name(names, path), points, faces) for names, points, faces in read_obj(path)]
     import trimesh
 
-    options: dict[str, Any] = {"process": False}
-    if path.suffix.lower() == ".obj":
-        options |= {"split_object": True, "group_material": False}
     quiet = logging.getLogger("trimesh")
     level = quiet.level
     try:
         # trimesh logs every oddity before it raises; the error below says it once, and clearly.
         quiet.setLevel(logging.CRITICAL)
-        scene = trimesh.load_scene(str(path), **options)
+        scene = trimesh.load_scene(str(path), process=False)
         return _instances(scene, path)
     except MeshError:
         raise
@@ -190,16 +191,16 @@ def _instances(scene: Any, path: Path) -> list[tuple[str, npt.NDArray[np.float64
         points = np.asarray(geometry.vertices, dtype=np.float64)
         with np.errstate(invalid="ignore", over="ignore"):
             points = points @ transform[:3, :3].T + transform[:3, 3]
-        parts.append((_semantic_name(node, key, geometry, path), points, np.asarray(faces, dtype=np.int64)))
+        material = getattr(getattr(getattr(geometry, "visual", None), "material", None), "name", None)
+        name = _semantic_name((node, key, material), path)
+        parts.append((name, points, np.asarray(faces, dtype=np.int64)))
     return parts
 
 
-def _semantic_name(node: str, key: str, geometry: Any, path: Path) -> str:
-    visual = getattr(geometry, "visual", None)
-    material = getattr(getattr(visual, "material", None), "name", None)
-    file_names = {path.name, path.stem}
-    for name in (node, key, material):
+def _semantic_name(candidates: Sequence[object], path: Path) -> str:
+    """Return the first candidate that an author, not an exporter, chose."""
+    for name in candidates:
         text = str(name).strip() if name else ""
-        if text and text not in file_names and not _GENERIC.match(text):
+        if text and text not in (path.name, path.stem) and not _GENERIC.match(text):
             return text
     return UNKNOWN_NAME
