@@ -66,7 +66,8 @@ class EpisodicMemory:
         # At count n, slot s holds step n−1−((n−1−s) mod capacity), i.e. is 1 + that remainder old.
         age = 1 + torch.remainder(self._count[:, None] - 1 - self._slot[:used], self.capacity)
         comparable = (age >= self.exclusion) & (age <= self._count[:, None])
-        similarity = torch.bmm(self._units[:, :used], unit[:, :, None]).squeeze(-1)
+        # (1, D) @ (D, n) runs at memory speed on CPU; (n, D) @ (D, 1) is 2–4 times slower.
+        similarity = torch.bmm(unit[:, None], self._units[:, :used].transpose(1, 2)).squeeze(1)
         similarity = similarity.masked_fill(~comparable, -torch.inf)
         if used:
             best, slot = similarity.max(dim=1)

@@ -44,31 +44,55 @@ class ObservationScaling(nn.Module):
         self.shift = float(shift)
         self.scale = float(scale)
 
-    def forward(self, obs: Tensor, *, azimuth_last: bool = False) -> Tensor:
+    def forward(self, obs: Tensor) -> Tensor:
         """Scale the channels of a batch of observations.
 
         Args:
             obs: Raw observations (B, 3, Az, El): depth, semantic id, valid.
-            azimuth_last: Return (B, 3·El, Az), channels grouped by kind, for 1-D convolutions over
-                azimuth, instead of (B, 3, Az, El).
 
         Returns:
-            Scaled float32 observations in the asked layout; `obs` is left as it is.
+            Scaled float32 observations (B, 3, Az, El); `obs` is left as it is.
 
         Raises:
             ConfigError: The shape is not (B, 3, Az, El) of this scaling.
         """
+        self._check(obs)
+        out = torch.empty(obs.shape, dtype=torch.float32, device=obs.device)
+        self._write(obs, out)
+        return out
+
+    def ring(self, obs: Tensor, before: int = 0, after: int = 0) -> Tensor:
+        """Scale into the layout of convolutions over azimuth, wrapped around the circle.
+
+        Args:
+            obs: Raw observations (B, 3, Az, El).
+            before: Last azimuth bins repeated in front of bin 0.
+            after: First azimuth bins repeated behind the last.
+
+        Returns:
+            (B, before + Az + after, 3·El) float32, channels grouped by kind.
+
+        Raises:
+            ConfigError: The shape is not (B, 3, Az, El) of this scaling.
+        """
+        self._check(obs)
+        rows, azimuth = obs.shape[0], self.azimuth_bins
+        shape = (rows, before + azimuth + after, 3, self.elevation_bins)
+        out = torch.empty(shape, dtype=torch.float32, device=obs.device)
+        # Scaling, transposing and wrapping in one pass: one read and one write of the batch.
+        self._write(obs, out[:, before : before + azimuth].transpose(1, 2))
+        if before:
+            out[:, :before] = out[:, azimuth : azimuth + before]
+        if after:
+            out[:, before + azimuth :] = out[:, before : before + after]
+        return out.flatten(2)
+
+    def _write(self, obs: Tensor, out: Tensor) -> None:
+        torch.sub(obs[:, 0], self.shift, out=out[:, 0]).div_(self.scale)
+        torch.clamp(obs[:, 1], max=SEMANTIC_SCALE, out=out[:, 1]).div_(SEMANTIC_SCALE)
+        out[:, 2].copy_(obs[:, 2])
+
+    def _check(self, obs: Tensor) -> None:
         azimuth, elevation = self.azimuth_bins, self.elevation_bins
         if obs.ndim != 4 or obs.shape[1:] != (3, azimuth, elevation):
             raise ConfigError(f"observation shape {tuple(obs.shape)} is not (B, 3, {azimuth}, {elevation})")
-        rows = obs.shape[0]
-        if azimuth_last:
-            # The transpose happens in the same pass as the scaling: one read, one write.
-            out = torch.empty((rows, 3, elevation, azimuth), dtype=torch.float32, device=obs.device)
-            view = out.transpose(2, 3)
-        else:
-            view = out = torch.empty((rows, 3, azimuth, elevation), dtype=torch.float32, device=obs.device)
-        torch.sub(obs[:, 0], self.shift, out=view[:, 0]).div_(self.scale)
-        torch.clamp(obs[:, 1], max=SEMANTIC_SCALE, out=view[:, 1]).div_(SEMANTIC_SCALE)
-        view[:, 2].copy_(obs[:, 2])
-        return out.view(rows, 3 * elevation, azimuth) if azimuth_last else out

@@ -6,6 +6,7 @@ zero is neither built nor computed.
 
 from __future__ import annotations
 
+import copy
 from dataclasses import dataclass
 from typing import Any
 
@@ -141,11 +142,12 @@ class RewardShaper:
         return loss.detach()
 
     def state_dict(self) -> dict[str, Any]:
-        """Return RND weights, moments, optimizer state and episodic memory as plain containers."""
+        """Return a snapshot of RND weights, moments, optimizer and episodic memory in plain containers."""
         state: dict[str, Any] = {}
         if self.rnd is not None and self._optimizer is not None:
-            state["rnd"] = dict(self.rnd.state_dict())
-            state["rnd_optimizer"] = self._optimizer.state_dict()
+            # Copied, for optimizers adopt the tensors they are given: two shapers must not share them.
+            state["rnd"] = copy.deepcopy(dict(self.rnd.state_dict()))
+            state["rnd_optimizer"] = copy.deepcopy(self._optimizer.state_dict())
         if self.memory is not None:
             state["memory"] = self.memory.state_dict()
         return state

@@ -31,17 +31,24 @@ class RingConv(nn.Module):
 
     def __init__(self, inputs: int, outputs: int, kernel: int, stride: int) -> None:
         super().__init__()
-        self.conv = nn.Conv1d(inputs, outputs, kernel, stride)
+        # A one-row 2-D convolution in channels-last memory is what CPU libraries run fastest; the
+        # ring stays (B, bins, C) between the stages and nothing is reordered.
+        self.conv = nn.Conv2d(inputs, outputs, (1, kernel), (1, stride)).to(memory_format=torch.channels_last)
         self.before = kernel // 2
-        # Stride 2 never reads the last padded bin on the right of an even ring: do not copy it.
-        self.after = kernel - 1 - self.before - (stride - 1)
+        # With stride 2 the last window ends one bin earlier: that bin need not be repeated.
+        self.after = kernel - self.before - stride
 
     def forward(self, x: Tensor) -> Tensor:
-        """Convolve (B, C, L) to (B, C', L / stride)."""
-        parts = [x[..., -self.before :], x]
+        """Convolve a ring (B, L, C) to (B, L / stride, C')."""
+        parts = [x[:, -self.before :], x]
         if self.after:
-            parts.append(x[..., : self.after])
-        return F.relu(self.conv(torch.cat(parts, dim=-1)), inplace=True)
+            parts.append(x[:, : self.after])
+        return self.convolve(torch.cat(parts, dim=1))
+
+    def convolve(self, wrapped: Tensor) -> Tensor:
+        """Convolve a ring whose ends are repeated already, (B, before + L + after, C)."""
+        y = self.conv(wrapped[:, None].permute(0, 3, 1, 2))
+        return F.relu(y, inplace=True).permute(0, 2, 3, 1).squeeze(1)
 
 
 class RingCNN(nn.Module):
@@ -71,12 +78,13 @@ class RingCNN(nn.Module):
         if azimuth_bins % 8:
             raise ConfigError(f"azimuth_bins {azimuth_bins} is not a multiple of 8 (encoder ring_cnn)")
         self.scaling = ObservationScaling(azimuth_bins, elevation_bins, depth_shift, depth_scale)
-        stages: list[nn.Module] = [RingConv(3 * elevation_bins, STEM_CHANNELS, kernel=5, stride=2)]
+        self.stem = RingConv(3 * elevation_bins, STEM_CHANNELS, kernel=5, stride=2)
+        stages: list[nn.Module] = []
         ring, channels = azimuth_bins // 2, STEM_CHANNELS
         while ring > RING_BINS and ring % 2 == 0:
             stages.append(RingConv(channels, CHANNELS, kernel=3, stride=2))
             ring, channels = ring // 2, CHANNELS
-        if len(stages) == 1:
+        if not stages:
             stages.append(RingConv(channels, CHANNELS, kernel=3, stride=1))
             channels = CHANNELS
         self.stages = nn.Sequential(*stages)
@@ -90,5 +98,6 @@ class RingCNN(nn.Module):
         return self.norm(self.project(features.flatten(1)))
 
     def features(self, obs: Tensor) -> Tensor:
-        """Return the last feature ring (B, C, bins) of raw observations (B, 3, Az, El)."""
-        return self.stages(self.scaling(obs, azimuth_last=True))
+        """Return the last feature ring (B, bins, C) of raw observations (B, 3, Az, El)."""
+        wrapped = self.scaling.ring(obs, self.stem.before, self.stem.after)
+        return self.stages(self.stem.convolve(wrapped))
