@@ -14,7 +14,8 @@ from torch import Tensor, nn
 
 from navi_core.config import PolicyConfig
 from navi_core.errors import ConfigError
-from navi_core.policy.cores import build_core
+from navi_core.policy.cores import TemporalCore, build_core
+from navi_core.policy.cores.base import State
 from navi_core.policy.encoders import build_encoder
 from navi_core.policy.heads import ActorCritic, gaussian_entropy, gaussian_log_prob
 
@@ -22,8 +23,6 @@ __all__ = ["AUX_INPUTS", "ActOutput", "EvaluateOutput", "NavigationPolicy", "bui
 
 AUX_INPUTS = 3
 """Auxiliary inputs of the previous step: shaped reward, loop similarity, intrinsic reward."""
-
-State = tuple[Tensor, ...]
 
 
 @dataclass(frozen=True)
@@ -74,7 +73,7 @@ class NavigationPolicy(nn.Module):
             options["patch"] = config.patch
         self.encoder = build_encoder(config.encoder, config.azimuth_bins, config.elevation_bins, **options)
         self.aux = None if config.aux == "off" else nn.Linear(AUX_INPUTS, config.width)
-        self.core = build_core(config.core, config.width, config.core_layers)
+        self.core: TemporalCore = build_core(config.core, config.width, config.core_layers)
         self.heads = ActorCritic(
             config.width, log_std_init=config.log_std_init, stop_value_gradient=config.stop_value_gradient
         )

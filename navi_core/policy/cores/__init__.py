@@ -11,21 +11,20 @@ from __future__ import annotations
 
 from collections.abc import Callable
 
-from torch import nn
-
 from navi_core.errors import ConfigError
+from navi_core.policy.cores.base import TemporalCore
 from navi_core.policy.cores.gru import GRUBlock
 from navi_core.policy.cores.mamba2 import Mamba2Block
 from navi_core.policy.cores.residual import ResidualCore
 from navi_core.policy.cores.ssd import ssd_scan
 
-__all__ = ["CORES", "GRUBlock", "Mamba2Block", "ResidualCore", "build_core", "ssd_scan"]
+__all__ = ["CORES", "GRUBlock", "Mamba2Block", "ResidualCore", "TemporalCore", "build_core", "ssd_scan"]
 
-CORES: dict[str, Callable[[int], nn.Module]] = {"mamba2": Mamba2Block, "gru": GRUBlock}
+CORES: dict[str, Callable[[int], TemporalCore]] = {"mamba2": Mamba2Block, "gru": GRUBlock}
 """Temporal cores by name; each takes the model width."""
 
 
-def build_core(name: str, width: int = 128, layers: int = 1) -> nn.Module:
+def build_core(name: str, width: int = 128, layers: int = 1) -> TemporalCore:
     """Build a temporal core.
 
     Args:

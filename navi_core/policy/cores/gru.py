@@ -17,9 +17,9 @@ from torch import Tensor, nn
 from torch.autograd.function import once_differentiable
 from torch.nn import functional as F
 
-__all__ = ["GRUBlock", "gru_scan"]
+from navi_core.policy.cores.base import State, TemporalCore
 
-State = tuple[Tensor, ...]
+__all__ = ["GRUBlock", "gru_scan"]
 
 
 class _GRUScan(torch.autograd.Function):
@@ -99,7 +99,7 @@ def gru_scan(inputs: Tensor, h0: Tensor, weight: Tensor, bias: Tensor, reset: Te
     return _GRUScan.apply(inputs, h0, keep, weight, bias)
 
 
-class GRUBlock(nn.Module):
+class GRUBlock(TemporalCore):
     """One GRU layer, (B, T, D) to (B, T, D); 99,072 parameters at D 128. The state is (h (B, D),).
 
     Args:

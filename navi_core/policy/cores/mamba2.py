@@ -14,11 +14,10 @@ from torch import Tensor, nn
 from torch.nn import functional as F
 
 from navi_core.errors import ConfigError
+from navi_core.policy.cores.base import State, TemporalCore
 from navi_core.policy.cores.ssd import ssd_scan, ssd_step
 
 __all__ = ["GatedRMSNorm", "Mamba2Block"]
-
-State = tuple[Tensor, ...]
 
 
 class GatedRMSNorm(nn.Module):
@@ -34,7 +33,7 @@ class GatedRMSNorm(nn.Module):
         return F.rms_norm(y * F.silu(z), (y.shape[-1],), self.weight, self.eps)
 
 
-class Mamba2Block(nn.Module):
+class Mamba2Block(TemporalCore):
     """One Mamba-2 layer, (B, T, D) to (B, T, D); 117,388 parameters with the defaults.
 
     The state is (conv window (B, channels, d_conv − 1), oldest first; SSM state (B, H, P, N)).
@@ -103,7 +102,7 @@ class Mamba2Block(nn.Module):
             window = window * (~reset)[:, None, None]
         z, raw, dt = self._project(x)
         window = torch.cat((window, raw[..., None]), dim=-1)
-        mixed = F.silu((window * self.conv1d.weight[:, 0]).sum(-1) + self.conv1d.bias)
+        mixed = F.silu((window * self.conv1d.weight[:, 0]).sum(-1) + self._bias)
         values, maps_in, maps_out = self._split(mixed)
         y, h = ssd_step(values, dt, -torch.exp(self.A_log), maps_in, maps_out, self.D, h, reset)
         return self.out_proj(self.norm(y.flatten(1), z)), (window[..., 1:], h)
@@ -125,6 +124,11 @@ class Mamba2Block(nn.Module):
         values, maps_in, maps_out = self._split(F.silu(mixed))
         y, h = ssd_scan(values, dt, -torch.exp(self.A_log), maps_in, maps_out, self.D, h, reset)
         return self.out_proj(self.norm(y.flatten(2), z)), (window, h)
+
+    @property
+    def _bias(self) -> Tensor:
+        assert self.conv1d.bias is not None
+        return self.conv1d.bias
 
     def _project(self, x: Tensor) -> tuple[Tensor, Tensor, Tensor]:
         """Return gate z (…, inner), convolution input (…, channels) and positive dt (…, H)."""
@@ -151,7 +155,7 @@ class Mamba2Block(nn.Module):
         # a synchronisation. Multiplying by an all-one mask changes no bit, so both ways agree.
         masked = reset is not None and (reset.device.type != "cpu" or bool(reset.any()))
         segment = F.pad(torch.cumsum(reset, dim=1), (past, 0)) if reset is not None and masked else None
-        out = torch.addcmul(self.conv1d.bias, raw, taps[:, past])
+        out = torch.addcmul(self._bias, raw, taps[:, past])
         for back in range(1, self.kernel):
             shifted = padded[:, past - back : past - back + steps]
             if segment is not None:

@@ -2,17 +2,17 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 
 import torch
 from torch import Tensor, nn
 
+from navi_core.policy.cores.base import State, TemporalCore
+
 __all__ = ["ResidualCore"]
 
-State = tuple[Tensor, ...]
 
-
-class ResidualCore(nn.Module):
+class ResidualCore(TemporalCore):
     """Stack of temporal blocks with the interface of one; the states lie one after another.
 
     Args:
@@ -21,9 +21,9 @@ class ResidualCore(nn.Module):
         layers: Number of blocks, at least 2.
     """
 
-    def __init__(self, build: Callable[[], nn.Module], width: int, layers: int) -> None:
+    def __init__(self, build: Callable[[], TemporalCore], width: int, layers: int) -> None:
         super().__init__()
-        self.blocks = nn.ModuleList(build() for _ in range(layers))
+        self.blocks: Sequence[TemporalCore] = nn.ModuleList(build() for _ in range(layers))  # type: ignore[assignment]
         self.norms = nn.ModuleList(nn.LayerNorm(width) for _ in range(layers))
         self.final_norm = nn.LayerNorm(width)
         self.width = width

@@ -33,7 +33,8 @@ class RingConv(nn.Module):
         super().__init__()
         # A one-row 2-D convolution in channels-last memory is what CPU libraries run fastest; the
         # ring stays (B, bins, C) between the stages and nothing is reordered.
-        self.conv = nn.Conv2d(inputs, outputs, (1, kernel), (1, stride)).to(memory_format=torch.channels_last)
+        self.conv = nn.Conv2d(inputs, outputs, (1, kernel), (1, stride))
+        self.conv.weight.data = self.conv.weight.data.contiguous(memory_format=torch.channels_last)
         self.before = kernel // 2
         # With stride 2 the last window ends one bin earlier: that bin need not be repeated.
         self.after = kernel - self.before - stride
