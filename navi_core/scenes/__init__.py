@@ -3,6 +3,17 @@
 from __future__ import annotations
 
 from navi_core.scenes.compiler import COMPILER_VERSION, CompiledScene, compile_hash, compile_mesh, compile_to_file
+from navi_core.scenes.corpus import (
+    SceneSource,
+    compile_corpus,
+    compile_source,
+    discover,
+    discover_root,
+    environment_root,
+    generated_sources,
+    split_by_scene,
+)
+from navi_core.scenes.manifest import Manifest, ManifestRow, read_manifest
 from navi_core.scenes.mesh import Mesh, check_mesh, mesh_from_arrays
 from navi_core.scenes.procedural import FAMILIES, generate_scene
 from navi_core.scenes.reader import MESH_SUFFIXES, read_mesh
@@ -14,17 +25,28 @@ __all__ = [
     "FAMILIES",
     "MESH_SUFFIXES",
     "CompiledScene",
+    "Manifest",
+    "ManifestRow",
     "Mesh",
     "Scene",
+    "SceneSource",
     "build_vocabulary",
     "check_mesh",
+    "compile_corpus",
     "compile_hash",
     "compile_mesh",
+    "compile_source",
     "compile_to_file",
+    "discover",
+    "discover_root",
+    "environment_root",
     "generate_scene",
+    "generated_sources",
     "load_gmdag",
     "merge_vocabularies",
     "mesh_from_arrays",
+    "read_manifest",
     "read_mesh",
     "remap_table",
+    "split_by_scene",
 ]

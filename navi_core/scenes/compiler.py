@@ -7,7 +7,7 @@ import json
 import re
 import time
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 
 import numpy as np
@@ -73,7 +73,7 @@ def compile_mesh(
     report("read", 0.0)
     checked = check_mesh(mesh) if isinstance(mesh, Mesh) else _read(Path(mesh), config)
     report("bounds", 0.2)
-    triangles = checked.triangles.astype(np.float32)
+    triangles = checked.triangles.astype(np.float32) + np.float32(0)  # no negative zeros: equal means equal bits
     semantic = checked.face_semantic.astype(np.int32)
     # Rounding to float32 can flatten a sliver far from the origin; what has no area stops no ray.
     spread = triangles.max(axis=1) - triangles.min(axis=1)
@@ -126,6 +126,8 @@ def compile_to_file(
     out_dir: Path | str,
     config: CompileConfig | None = None,
     progress: Progress | None = None,
+    *,
+    name: str | None = None,
 ) -> CompiledScene:
     """Compile a mesh into a file of `out_dir`, or reuse the file that is already there.
 
@@ -137,6 +139,7 @@ def compile_to_file(
         out_dir: Folder of the results, made where missing.
         config: How to compile.
         progress: Told the stage and the share done.
+        name: Scene name; the mesh's or the file's stem where left out.
 
     Raises:
         MeshError: The source cannot be used.
@@ -145,16 +148,16 @@ def compile_to_file(
     config = config or CompileConfig()
     start = time.perf_counter()
     if isinstance(source, Mesh):
-        name, source_hash = source.name, source.source_hash
+        name, source_hash = name or source.name, source.source_hash
     else:
         from navi_core.scenes.reader import hash_source
 
-        name, source_hash = Path(source).stem, hash_source(Path(source))
+        name, source_hash = name or Path(source).stem, hash_source(Path(source))
     path = output_path(name, source_hash, out_dir, config)
     existing = _reusable(path, source_hash, config)
     if existing is not None:
         return CompiledScene(path, existing, True, time.perf_counter() - start)
-    scene = compile_mesh(source, config, progress)
+    scene = replace(compile_mesh(source, config, progress), name=name)
     scene.save(path)
     write_atomically(_sidecar(path), json.dumps(_stamp(path, source_hash, config), indent=1).encode())
     return CompiledScene(path, scene, False, time.perf_counter() - start)

@@ -1,0 +1,129 @@
+"""The corpus manifest: one JSON row per scene, and the vocabulary all of them share."""
+
+from __future__ import annotations
+
+import hashlib
+import json
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from navi_core.errors import SceneError
+from navi_core.scenes.scene import write_atomically
+
+__all__ = ["Manifest", "ManifestRow", "file_hash", "read_manifest"]
+
+_FORMAT = "navi-corpus"
+_VERSION = 1
+
+
+@dataclass(frozen=True)
+class ManifestRow:
+    """One compiled scene."""
+
+    source: str
+    """Path of the mesh, or `family:seed`."""
+    source_hash: str
+    """SHA-256 (hex) of the source; empty where the compiled file does not keep it."""
+    gmdag: Path
+    """The compiled file."""
+    gmdag_hash: str
+    """SHA-256 (hex) of the compiled file's bytes."""
+    dataset: str
+    """Group of scenes it belongs to."""
+    name: str
+    """Name, unique within the manifest."""
+    resolution: int
+    """Voxels along an edge."""
+    verdict: str | None
+    """PASS, MARGINAL, FAIL, or None where nobody asked."""
+
+
+@dataclass(frozen=True)
+class Manifest:
+    """A compiled corpus."""
+
+    rows: tuple[ManifestRow, ...]
+    """One row per scene."""
+    vocabulary: dict[int, str]
+    """Corpus-wide semantic ids: 1 is "surface", the others sorted by name."""
+
+    def write(self, path: Path) -> None:
+        """Write the manifest to `path` and the vocabulary to `vocabulary.json` beside it, each in one rename.
+
+        Paths inside the manifest's folder are kept relative, so that the folder can move.
+
+        Raises:
+            SceneError: The folder cannot be written.
+        """
+        folder = path.parent.resolve()
+        rows = []
+        for row in self.rows:
+            gmdag = row.gmdag.resolve()
+            shown = gmdag.relative_to(folder) if gmdag.is_relative_to(folder) else gmdag
+            rows.append(vars(row) | {"gmdag": str(shown)})
+        names = {str(i): self.vocabulary[i] for i in sorted(self.vocabulary)}
+        document = {"format": _FORMAT, "version": _VERSION, "vocabulary": names, "scenes": rows}
+        write_atomically(path.parent / "vocabulary.json", json.dumps(names, indent=1).encode())
+        write_atomically(path, json.dumps(document, indent=1).encode())
+
+
+def read_manifest(path: Path) -> Manifest:
+    """Read a manifest.
+
+    Raises:
+        SceneError: The file is missing, is not a manifest, or a row lacks a field; the row is named.
+    """
+    try:
+        document = json.loads(path.read_text())
+    except FileNotFoundError:
+        raise SceneError(f"{path}: no such manifest; make one with: navi scenes compile … --out DIR") from None
+    except (OSError, ValueError) as error:
+        raise SceneError(f"{path}: the manifest cannot be read: {error}") from None
+    if not isinstance(document, dict) or document.get("format") != _FORMAT:
+        raise SceneError(f"{path}: not a corpus manifest (its 'format' is not {_FORMAT!r})")
+    if document.get("version") != _VERSION:
+        raise SceneError(f"{path}: manifest version {document.get('version')!r} is not supported, only {_VERSION}")
+    scenes = document.get("scenes")
+    if not isinstance(scenes, list):
+        raise SceneError(f"{path}: 'scenes' is not a list")
+    rows = tuple(_row(item, index, path) for index, item in enumerate(scenes))
+    names = [row.name for row in rows]
+    if len(set(names)) < len(names):
+        double = next(name for name in names if names.count(name) > 1)
+        raise SceneError(f"{path}: the name {double!r} occurs more than once")
+    try:
+        vocabulary = {int(i): str(name) for i, name in document.get("vocabulary", {}).items()}
+    except (AttributeError, ValueError) as error:
+        raise SceneError(f"{path}: the vocabulary is broken: {error}") from None
+    return Manifest(rows, vocabulary)
+
+
+def file_hash(path: Path) -> str:
+    """Return the SHA-256 (hex) of a file's bytes."""
+    digest = hashlib.sha256()
+    with path.open("rb") as stream:
+        while block := stream.read(1 << 20):
+            digest.update(block)
+    return digest.hexdigest()
+
+
+def _row(item: Any, index: int, path: Path) -> ManifestRow:
+    fields = tuple(ManifestRow.__dataclass_fields__)
+    if not isinstance(item, dict):
+        raise SceneError(f"{path}: scene {index} is not an object")
+    missing = [name for name in fields if name not in item]
+    unknown = [name for name in item if name not in fields]
+    if missing or unknown:
+        what = f"lacks {missing[0]!r}" if missing else f"has the unknown field {unknown[0]!r}"
+        raise SceneError(f"{path}: scene {index} {what}; its fields are {', '.join(fields)}")
+    for name in fields:
+        kind: tuple[type, ...] = (str,)
+        if name == "resolution":
+            kind = (int,)
+        elif name == "verdict":
+            kind = (str, type(None))
+        if not isinstance(item[name], kind):
+            raise SceneError(f"{path}: scene {index}: {name!r} is {item[name]!r}")
+    gmdag = Path(item["gmdag"])
+    return ManifestRow(**(item | {"gmdag": gmdag if gmdag.is_absolute() else path.parent / gmdag}))
