@@ -14,6 +14,8 @@ import numba
 import numpy as np
 import numpy.typing as npt
 
+from navi_core.kernels.trace import forward
+
 __all__ = ["HIT_DISTANCE", "cast_octree", "surface_corners"]
 
 HIT_DISTANCE = 0.5005
@@ -119,9 +121,10 @@ def _cast_one(
         if skip_to >= leave:
             return t_max, -1
         t = max(t, skip_to)
-        px = min(max(ox + t * dx, 0.0), last)
-        py = min(max(oy + t * dy, 0.0), last)
-        pz = min(max(oz + t * dz, 0.0), last)
+        # Never back over a boundary already crossed: rounding at an edge would trap the walk.
+        px = forward(px, ox + t * dx, dx, last)
+        py = forward(py, oy + t * dy, dy, last)
+        pz = forward(pz, oz + t * dz, dz, last)
         if skip_to == exit_t:
             if exit_t == tx:
                 px = bx + 1e-6 if dx > 0.0 else bx - 1e-6

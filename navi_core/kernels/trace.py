@@ -15,7 +15,7 @@ import numpy.typing as npt
 
 from navi_core.kernels.surface_tree import SPLIT
 
-__all__ = ["EDGE_DILATION", "cast_surface"]
+__all__ = ["EDGE_DILATION", "cast_surface", "forward"]
 
 EDGE_DILATION = 1e-3
 """Triangles are widened by this much in their plane [voxel], so that shared edges cannot leak."""
@@ -30,6 +30,16 @@ _NUDGE = 1e-6
 
 Float32 = npt.NDArray[np.float32]
 Int32 = npt.NDArray[np.int32]
+
+
+@numba.njit(cache=True, inline="always", error_model="numpy")
+def forward(old: float, new: float, slope: float, last: float) -> float:
+    """Return the new coordinate, not behind the old one along the ray, within [0, last]."""
+    if slope > 0.0:
+        return min(max(new, old), last)
+    if slope < 0.0:
+        return max(min(new, old), 0.0)
+    return old
 
 
 @numba.njit(cache=True, inline="always", error_model="numpy")
@@ -139,9 +149,10 @@ def _cast_one(
         if exit_t >= leave:
             return t_max, -1
         t = max(t, exit_t)
-        px = min(max(ox + t * dx, 0.0), last)
-        py = min(max(oy + t * dy, 0.0), last)
-        pz = min(max(oz + t * dz, 0.0), last)
+        # Never back over a boundary already crossed: rounding at an edge would trap the walk.
+        px = forward(px, ox + t * dx, dx, last)
+        py = forward(py, oy + t * dy, dy, last)
+        pz = forward(pz, oz + t * dz, dz, last)
         if exit_t == tx:
             px = bx + _NUDGE if dx > 0.0 else bx - _NUDGE
             if px < 0.0 or px >= resolution:

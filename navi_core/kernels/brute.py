@@ -1,0 +1,46 @@
+"""The slow, obvious twin of the tracer: every ray against every triangle (Möller & Trumbore 1997)."""
+
+from __future__ import annotations
+
+import numba
+import numpy as np
+import numpy.typing as npt
+
+__all__ = ["cast_brute"]
+
+
+@numba.njit(cache=True, parallel=True, error_model="numpy")
+def cast_brute(
+    triangles: npt.NDArray[np.float64], origins: npt.NDArray[np.float64], directions: npt.NDArray[np.float64]
+) -> npt.NDArray[np.float64]:
+    """Return (N,) the distance along each ray to the first triangle, infinite at a miss.
+
+    Args:
+        triangles: (F, 3, 3) corners [m].
+        origins: (N, 3) [m].
+        directions: (N, 3) unit vectors.
+    """
+    out = np.full(len(origins), np.inf)
+    for i in numba.prange(len(origins)):
+        ox, oy, oz = origins[i]
+        dx, dy, dz = directions[i]
+        for f in range(len(triangles)):
+            t = triangles[f]
+            ax, ay, az = t[1, 0] - t[0, 0], t[1, 1] - t[0, 1], t[1, 2] - t[0, 2]
+            bx, by, bz = t[2, 0] - t[0, 0], t[2, 1] - t[0, 1], t[2, 2] - t[0, 2]
+            px, py, pz = dy * bz - dz * by, dz * bx - dx * bz, dx * by - dy * bx
+            det = ax * px + ay * py + az * pz
+            if det == 0.0:
+                continue
+            sx, sy, sz = ox - t[0, 0], oy - t[0, 1], oz - t[0, 2]
+            u = (sx * px + sy * py + sz * pz) / det
+            if u < 0.0 or u > 1.0:
+                continue
+            qx, qy, qz = sy * az - sz * ay, sz * ax - sx * az, sx * ay - sy * ax
+            v = (dx * qx + dy * qy + dz * qz) / det
+            if v < 0.0 or u + v > 1.0:
+                continue
+            d = (bx * qx + by * qy + bz * qz) / det
+            if 0.0 <= d < out[i]:
+                out[i] = d
+    return out

@@ -1,0 +1,69 @@
+"""Shared fixtures: one thread for small tensors, the folder of real scenes, and analytic scenes."""
+
+from __future__ import annotations
+
+import os
+from pathlib import Path
+
+os.environ.setdefault("OMP_WAIT_POLICY", "passive")
+
+import numpy as np
+import pytest
+import torch
+
+torch.set_num_threads(1)
+
+SHARED = Path(__file__).resolve().parent.parent.parent / "shared"
+
+
+@pytest.fixture(scope="session")
+def real_scenes() -> Path:
+    """Folder of the real test scenes; skips where it is absent."""
+    folder = SHARED / "scenes"
+    if not folder.is_dir():
+        pytest.skip(f"the real test scenes are not here ({folder.name} beside the project is absent)")
+    return folder
+
+
+@pytest.fixture(autouse=True)
+def _own_home(tmp_path_factory: pytest.TempPathFactory, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Keep every test out of the user's $NAVI_HOME and $NAVI_SCENES."""
+    monkeypatch.setenv("NAVI_HOME", str(tmp_path_factory.mktemp("home")))
+    monkeypatch.delenv("NAVI_SCENES", raising=False)
+
+
+def box_triangles(low: tuple[float, ...], high: tuple[float, ...], flip: bool = False) -> np.ndarray:
+    """Return the 12 triangles (12, 3, 3) of a closed box; `flip` reverses the winding."""
+    a, b = np.array(low, float), np.array(high, float)
+    unit = np.array([[x, y, z] for x in (0, 1) for y in (0, 1) for z in (0, 1)], float)
+    corner = unit * (b - a) + a
+    quads = [(0, 1, 3, 2), (4, 6, 7, 5), (0, 4, 5, 1), (2, 3, 7, 6), (0, 2, 6, 4), (1, 5, 7, 3)]
+    faces = [f for p, q, r, s in quads for f in ((p, q, r), (p, r, s))]
+    if flip:
+        faces = [f[::-1] for f in faces]
+    return corner[np.array(faces)]
+
+
+def mesh_of(triangles: np.ndarray, name: str = "test"):
+    """Return a `Mesh` of loose triangles (F, 3, 3)."""
+    from navi_core.scenes import mesh_from_arrays
+
+    return mesh_from_arrays(name, triangles.reshape(-1, 3), np.arange(len(triangles) * 3).reshape(-1, 3))
+
+
+@pytest.fixture(scope="session")
+def box_scene():
+    """The closed box 4 × 2.5 × 4 m standing on y = 0, at 256."""
+    from navi_core.config import CompileConfig
+    from navi_core.scenes import compile_mesh
+
+    return compile_mesh(mesh_of(box_triangles((-2, 0, -2), (2, 2.5, 2)), "box"), CompileConfig(resolution=256))
+
+
+@pytest.fixture(scope="session")
+def apartments():
+    """Two small furnished apartments at 256."""
+    from navi_core.config import CompileConfig
+    from navi_core.scenes import compile_mesh, generate_scene
+
+    return [compile_mesh(generate_scene("apartment", seed), CompileConfig(resolution=256)) for seed in (0, 1)]

@@ -1,0 +1,53 @@
+"""Clearance: exact against a search over every triangle, also for slivers and segments."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+import torch
+
+from navi_core.kernels import TriangleBVH, surface_voxels
+from navi_core.kernels.geometry import closest_distance_squared
+from navi_core.world import Field
+
+
+def search_all(triangles: np.ndarray, points: np.ndarray) -> np.ndarray:
+    return np.array([np.sqrt(min(closest_distance_squared(*p, t) for t in triangles)) for p in points])
+
+
+def test_box_clearance_is_analytic(box_scene) -> None:
+    field = Field([box_scene])
+    points = torch.tensor([[0, 1.25, 0], [1.5, 1.25, 0], [0, 0.1, 0], [3.0, 1.0, 0], [3, 3.5, 3]], dtype=torch.float32)
+    truth = [1.25, 0.5, 0.1, 1.0, np.sqrt(3.0)]
+    scene = torch.zeros(5, dtype=torch.int32)
+    assert field.distance(points, scene).numpy() == pytest.approx(truth, abs=1e-5)
+    assert field.within(points, scene, 0.5001).tolist() == [False, True, True, False, False]
+
+
+def test_hierarchy_equals_search_over_every_triangle() -> None:
+    rng = np.random.default_rng(0)
+    triangles = rng.uniform(0, 10, (300, 1, 3)) + rng.normal(0, 0.4, (300, 3, 3))
+    triangles[:50, 2] = triangles[:50, 0] * 0.5 + triangles[:50, 1] * 0.5 + 1e-9  # slivers
+    triangles[50:60] = triangles[50:60, :1]  # points
+    points = rng.uniform(-1, 11, (200, 3))
+    distance, index = TriangleBVH(triangles).closest(points)
+    assert distance == pytest.approx(search_all(triangles, points), abs=1e-12)
+    own = [np.sqrt(closest_distance_squared(*p, triangles[i])) for p, i in zip(points, index)]
+    assert distance == pytest.approx(own, abs=1e-12)
+
+
+def test_beyond_the_search_radius_nothing_is_found() -> None:
+    distance, index = TriangleBVH(np.zeros((1, 3, 3))).closest([[3.0, 0.0, 0.0]], max_distance=1.0)
+    assert (distance[0], index[0]) == (1.0, -1)
+
+
+def test_sliver_distance_by_hand() -> None:
+    sliver = np.array([[0, 0, 0], [10, 0, 0], [5, 1e-12, 0]], float)
+    assert closest_distance_squared(5.0, 3.0, 4.0, sliver) == pytest.approx(25.0)
+    assert closest_distance_squared(-3.0, 4.0, 0.0, sliver) == pytest.approx(25.0)
+
+
+def test_surface_voxels_of_a_plane_are_one_layer() -> None:
+    square = np.array([[[0, 0.5, 0], [4, 0.5, 0], [4, 0.5, 4]], [[0, 0.5, 0], [4, 0.5, 4], [0, 0.5, 4]]], float)
+    voxels = surface_voxels(square, (0, 0, 0), 1.0, 4)
+    assert len(voxels) == 16 and (voxels[:, 1] == 0).all()

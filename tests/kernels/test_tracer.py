@@ -1,0 +1,127 @@
+"""The tracer against every-triangle search and analytic rooms: no leak, no early stop."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+import torch
+
+from navi_core.config import CompileConfig
+from navi_core.kernels.brute import cast_brute
+from navi_core.scenes import compile_mesh, generate_scene
+from navi_core.world import Field
+from tests.conftest import box_triangles, mesh_of
+
+
+def unit(rng: np.random.Generator, n: int) -> np.ndarray:
+    d = rng.normal(size=(n, 3))
+    return d / np.linalg.norm(d, axis=1, keepdims=True)
+
+
+def cast(field: Field, origins: np.ndarray, directions: np.ndarray, reach: float = 100.0):
+    hits = field.cast_rays(
+        torch.from_numpy(origins).float(),
+        torch.from_numpy(directions).float()[:, None, :],
+        torch.zeros(len(origins), dtype=torch.int32),
+        reach,
+    )
+    return hits.depth[:, 0].numpy(), hits.valid[:, 0].numpy(), hits.semantic[:, 0].numpy()
+
+
+def exact(scene, origins: np.ndarray, directions: np.ndarray) -> np.ndarray:
+    return cast_brute(
+        scene.triangles.astype(np.float64),
+        origins.astype(np.float32).astype(np.float64),
+        directions.astype(np.float32).astype(np.float64),
+    )
+
+
+@pytest.mark.parametrize("family", ["apartment", "maze", "atrium", "rooms"])
+def test_agrees_with_every_triangle_search(family: str) -> None:
+    scene = compile_mesh(generate_scene(family, 3), CompileConfig(resolution=512))
+    rng = np.random.default_rng(1)
+    low, high = scene.mesh_bounds
+    origins = rng.uniform(low, high, (6000, 3))
+    directions = unit(rng, 6000)
+    depth, valid, _ = cast(Field([scene]), origins, directions)
+    truth = exact(scene, origins, directions)
+    hit = np.isfinite(truth)
+    assert (valid != hit).mean() <= 1 / 1000  # rays that graze an edge within rounding
+    error = np.abs(depth - truth)[valid & hit] / scene.voxel_size
+    assert np.quantile(error, 0.99) <= 0.01
+
+
+@pytest.mark.parametrize("resolution", [16, 64, 512, 2048])
+@pytest.mark.parametrize("flip", [False, True])
+def test_closed_box_is_flown_from_inside_whatever_its_winding(resolution: int, flip: bool) -> None:
+    low, high = np.array([-2.0, 0.0, -2.0]), np.array([2.0, 2.5, 2.0])
+    scene = compile_mesh(mesh_of(box_triangles(low, high, flip)), CompileConfig(resolution=resolution))
+    rng = np.random.default_rng(resolution)
+    origins = rng.uniform(low + 0.01, high - 0.01, (20_000, 3))
+    directions = unit(rng, 20_000)
+    directions[:600] = np.repeat(np.concatenate([np.eye(3), -np.eye(3)]), 100, axis=0)  # axis-aligned
+    directions[600:1200, 1] = 0.0  # grazing floor and ceiling
+    directions[600:1200] /= np.linalg.norm(directions[600:1200], axis=1, keepdims=True)
+    depth, valid, semantic = cast(Field([scene]), origins, directions)
+    with np.errstate(divide="ignore"):
+        walls = np.where(directions > 0, (high - origins) / directions, (low - origins) / directions)
+    truth = np.where(directions == 0, np.inf, walls).min(axis=1)
+    assert valid.all(), "a ray escaped a closed room"
+    assert (semantic == 1).all()
+    assert np.abs(depth - truth).max() <= 0.01 * scene.voxel_size + 2e-5
+
+
+def test_rays_between_cells_and_on_cell_corners_do_not_leak() -> None:
+    scene = compile_mesh(mesh_of(box_triangles((0, 0, 0), (8, 8, 8))), CompileConfig(resolution=128))
+    field = Field([scene])
+    edge = scene.voxel_size * scene.resolution / scene.tree.cells
+    rng = np.random.default_rng(2)
+    corner = scene.bounds[0] + edge * rng.integers(10, 50, (5000, 3))
+    origins = np.clip(corner, 0.05, 7.95)
+    directions = np.sign(rng.normal(size=(5000, 3)))
+    directions /= np.linalg.norm(directions, axis=1, keepdims=True)
+    _, valid, _ = cast(field, origins, directions)
+    assert valid.all()
+
+
+def test_thin_sheet_stops_every_ray_from_both_sides() -> None:
+    sheet = np.array([[[-5, -5, 0], [5, -5, 0], [5, 5, 0]], [[-5, -5, 0], [5, 5, 0], [-5, 5, 0]]], float)
+    scene = compile_mesh(mesh_of(sheet), CompileConfig(resolution=64))
+    rng = np.random.default_rng(3)
+    target = np.concatenate([rng.uniform(-4.9, 4.9, (20_000, 2)), np.zeros((20_000, 1))], axis=1)
+    side = np.where(rng.random(20_000) < 0.5, -1.0, 1.0)
+    origins = np.concatenate([rng.uniform(-4.9, 4.9, (20_000, 2)), (side * rng.uniform(0.01, 5, 20_000))[:, None]], 1)
+    directions = target - origins
+    length = np.linalg.norm(directions, axis=1)
+    depth, valid, _ = cast(Field([scene]), origins, directions / length[:, None])
+    assert valid.all()
+    assert np.abs(depth - length).max() < 0.01 * scene.voxel_size + 1e-4
+
+
+def test_a_miss_has_the_range_as_depth_no_name_and_is_invalid(box_scene) -> None:
+    depth, valid, semantic = cast(Field([box_scene]), np.array([[0.0, 1.0, 0.0]]), np.array([[1.0, 0.0, 0.0]]), 1.5)
+    assert (depth[0], valid[0], semantic[0]) == (1.5, False, 0)
+
+
+def test_rays_from_outside_the_cube_enter_it(box_scene) -> None:
+    depth, valid, _ = cast(Field([box_scene]), np.array([[50.0, 1.0, 0.0]]), np.array([[-1.0, 0.0, 0.0]]))
+    assert valid[0] and depth[0] == pytest.approx(48.0, abs=1e-3)
+
+
+def test_coincident_faces_belong_to_the_lowest_triangle() -> None:
+    sheet = np.array([[[-5, -5, 0], [5, -5, 0], [5, 5, 0]], [[-5, -5, 0], [5, 5, 0], [-5, 5, 0]]], float)
+    from navi_core.scenes import mesh_from_arrays
+
+    mesh = mesh_from_arrays(
+        "double",
+        np.concatenate([sheet, sheet]).reshape(-1, 3),
+        np.arange(12).reshape(-1, 3),
+        [2, 2, 3, 3],
+        {1: "surface", 2: "door", 3: "poster"},
+    )
+    field = Field([compile_mesh(mesh, CompileConfig(resolution=64))])
+    rng = np.random.default_rng(4)
+    origins = np.concatenate([rng.uniform(-4, 4, (500, 2)), np.full((500, 1), 2.0)], axis=1)
+    _, valid, semantic = cast(field, origins, np.tile([[0.0, 0.0, -1.0]], (500, 1)))
+    assert valid.all()
+    assert {field.semantic_names[int(i)] for i in semantic} == {"door"}
