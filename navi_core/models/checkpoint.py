@@ -1,0 +1,271 @@
+"""Checkpoints, version 3: everything that a policy is and that a run needs to go on.
+
+A checkpoint holds plain containers, numbers, strings and tensors only, is written in one piece or
+not at all, and is read with `weights_only=True`: a file from elsewhere cannot run code.
+"""
+
+from __future__ import annotations
+
+import io
+from collections.abc import Mapping
+from dataclasses import dataclass, fields
+from datetime import UTC, datetime
+from pathlib import Path
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+
+from navi_core.config import PolicyConfig, TrainConfig, parse_config
+from navi_core.errors import CheckpointError, ConfigError
+from navi_core.models.weights import weights_hash
+from navi_core.policy import NavigationPolicy, build_policy
+from navi_core.record import hardware_profile, write_durably
+
+__all__ = ["CHECKPOINT_VERSION", "TRAINING_SOURCES", "Checkpoint", "load_checkpoint", "load_policy", "save_checkpoint"]
+
+CHECKPOINT_VERSION = 3
+TRAINING_SOURCES = ("rl", "bc", "inference")
+
+
+@dataclass(frozen=True)
+class Checkpoint:
+    """The content of a checkpoint file."""
+
+    version: int
+    """Format version, 3."""
+    run_id: str
+    """Run that wrote it."""
+    step_id: int
+    """Decisions so far, summed over rows."""
+    episode_count: int
+    """Episodes finished so far."""
+    reward_ema: float
+    """Smoothed shaped reward per decision; NaN before the first."""
+    wall_time_hours: float
+    """Training time so far [h]."""
+    parent_checkpoint: str | None
+    """Checkpoint that training went on from."""
+    training_source: str
+    """`rl`, `bc` or `inference`."""
+    temporal_core: str
+    """Name of the temporal core."""
+    encoder_backend: str
+    """Name of the encoder."""
+    corpus_summary: dict[str, Any]
+    """What the scenes were: counts, names."""
+    created_at: str
+    """UTC, ISO 8601."""
+    config: dict[str, Any]
+    """The run's whole `TrainConfig` as plain data."""
+    decision_hz: float
+    """Decisions per second of flight [Hz]; evaluation refuses another rate."""
+    scene_hashes: dict[str, str]
+    """Content hash by scene name."""
+    code_revision: str | None
+    """Git commit of the code, None outside a checkout."""
+    weights_hash: str
+    """SHA-256 of the policy's weights."""
+    policy_state: dict[str, Tensor]
+    """The policy's state dict."""
+    optimizer_state: dict[str, Any] | None
+    """The optimizer's state dict, None without one."""
+    rnd_state: dict[str, Any] | None
+    """State of curiosity, None without one."""
+    rng: dict[str, Any]
+    """Random states by name."""
+    normalisers: dict[str, Any]
+    """Running moments by name."""
+    extra: dict[str, Any]
+    """What the writer added."""
+
+    def train_config(self) -> TrainConfig:
+        """Return the run's configuration.
+
+        Raises:
+            CheckpointError: It does not fit this version of Navi.
+        """
+        try:
+            return parse_config(TrainConfig, self.config)
+        except ConfigError as error:
+            raise CheckpointError(f"the checkpoint's configuration is not valid: {error}") from None
+
+
+def save_checkpoint(
+    path: Path | str,
+    *,
+    policy: NavigationPolicy,
+    optimizer: torch.optim.Optimizer | None,
+    config: TrainConfig,
+    step_id: int,
+    episode_count: int,
+    reward_ema: float,
+    run_id: str,
+    wall_time_hours: float,
+    parent_checkpoint: Path | str | None = None,
+    training_source: str = "rl",
+    rnd: Mapping[str, Any] | nn.Module | None = None,
+    rng: Mapping[str, Any] | None = None,
+    normalisers: Mapping[str, Any] | None = None,
+    corpus_summary: Mapping[str, Any] | None = None,
+    scene_hashes: Mapping[str, str] | None = None,
+    extra: Mapping[str, Any] | None = None,
+) -> Path:
+    """Write a checkpoint in one piece: temporary file, fsync, rename.
+
+    Args:
+        path: File to write; an existing one is replaced at once.
+        policy: The policy; its configuration must be `config.policy`.
+        optimizer: The optimizer, or None.
+        config: The run's configuration.
+        step_id: Decisions so far, summed over rows.
+        episode_count: Episodes finished so far.
+        reward_ema: Smoothed shaped reward.
+        run_id: The run.
+        wall_time_hours: Training time so far [h].
+        parent_checkpoint: Checkpoint that training went on from.
+        training_source: One of `TRAINING_SOURCES`.
+        rnd: Curiosity, a module or its state.
+        rng: Random states by name; None stores torch's CPU generator.
+        normalisers: Running moments by name.
+        corpus_summary: What the scenes were.
+        scene_hashes: Content hash by scene name.
+        extra: Anything else, in plain containers and tensors.
+
+    Returns:
+        `path`.
+
+    Raises:
+        CheckpointError: Something is not plain data, `config` is another policy's, or the file cannot be written;
+            a former file of that name is untouched.
+    """
+    path = Path(path)
+    if training_source not in TRAINING_SOURCES:
+        raise CheckpointError(f"training_source {training_source!r}; allowed: {', '.join(TRAINING_SOURCES)}")
+    if policy.config != config.policy:
+        raise CheckpointError("config.policy is not the configuration the policy was built from")
+    policy_state = _plain(dict(policy.state_dict()), "policy")
+    payload = {
+        "version": CHECKPOINT_VERSION,
+        "run_id": run_id,
+        "step_id": int(step_id),
+        "episode_count": int(episode_count),
+        "reward_ema": float(reward_ema),
+        "wall_time_hours": float(wall_time_hours),
+        "parent_checkpoint": None if parent_checkpoint is None else str(parent_checkpoint),
+        "training_source": training_source,
+        "temporal_core": config.policy.core,
+        "encoder_backend": config.policy.encoder,
+        "corpus_summary": _plain(dict(corpus_summary or {}), "corpus_summary"),
+        "created_at": datetime.now(UTC).isoformat(timespec="microseconds"),
+        "config": config.model_dump(mode="json"),
+        "decision_hz": config.env.dynamics.decision_hz,
+        "scene_hashes": _plain(dict(scene_hashes or {}), "scene_hashes"),
+        "code_revision": hardware_profile()["revision"],
+        "weights_hash": weights_hash(policy_state),
+        "policy_state": policy_state,
+        "optimizer_state": None if optimizer is None else _plain(optimizer.state_dict(), "optimizer"),
+        "rnd_state": None if rnd is None else _plain(dict(_state(rnd)), "rnd"),
+        "rng": _plain({"torch": torch.get_rng_state()} if rng is None else dict(rng), "rng"),
+        "normalisers": _plain(dict(normalisers or {}), "normalisers"),
+        "extra": _plain(dict(extra or {}), "extra"),
+    }
+    buffer = io.BytesIO()
+    torch.save(payload, buffer)
+    try:
+        path.parent.mkdir(parents=True, exist_ok=True)
+        write_durably(path, buffer.getvalue())
+    except OSError as error:
+        raise CheckpointError(f"{path}: the checkpoint cannot be written: {error.strerror or error}") from error
+    return path
+
+
+def load_checkpoint(
+    path: Path | str, *, expect_encoder: str | None = None, expect_core: str | None = None
+) -> Checkpoint:
+    """Read and check a checkpoint; tensors come to the CPU.
+
+    Args:
+        path: The file.
+        expect_encoder: Encoder backend it must have.
+        expect_core: Temporal core it must have.
+
+    Raises:
+        CheckpointError: The file is missing, truncated, no checkpoint, of another version, damaged, or of another
+            encoder or core; the message names both.
+    """
+    path = Path(path)
+    if not path.is_file():
+        raise CheckpointError(f"{path}: no such checkpoint")
+    try:
+        payload = torch.load(path, map_location="cpu", weights_only=True)
+    except Exception as error:
+        # A damaged stream makes the restricted unpickler raise nearly anything; none of it is a checkpoint.
+        reason = str(error).strip().splitlines()[0][:200] if str(error).strip() else type(error).__name__
+        raise CheckpointError(f"{path}: truncated, or not a checkpoint ({reason})") from None
+    version = payload.get("version") if isinstance(payload, dict) else None
+    if not isinstance(version, int):
+        raise CheckpointError(f"{path}: not a Navi checkpoint, it has no version")
+    if version != CHECKPOINT_VERSION:
+        age = "older than" if version < CHECKPOINT_VERSION else "newer than"
+        raise CheckpointError(
+            f"{path}: checkpoint version {version} is {age} version {CHECKPOINT_VERSION}, the only one read; "
+            + ("train again with this Navi" if version < CHECKPOINT_VERSION else "update Navi")
+        )
+    names = [field.name for field in fields(Checkpoint)]
+    missing = [name for name in names if name not in payload]
+    if missing:
+        raise CheckpointError(f"{path}: the checkpoint lacks {', '.join(missing)}")
+    checkpoint = Checkpoint(**{name: payload[name] for name in names})
+    for kind, found, expected in (
+        ("encoder", checkpoint.encoder_backend, expect_encoder),
+        ("temporal core", checkpoint.temporal_core, expect_core),
+    ):
+        if expected is not None and found != expected:
+            raise CheckpointError(f"{path}: its {kind} is {found!r}, expected {expected!r}")
+    if weights_hash(checkpoint.policy_state) != checkpoint.weights_hash:
+        raise CheckpointError(f"{path}: the weights do not have the hash they were saved with; the file is damaged")
+    return checkpoint
+
+
+def load_policy(path: Path | str, device: torch.device | str = "cpu") -> tuple[NavigationPolicy, Checkpoint]:
+    """Load a checkpoint and build its policy, in evaluation mode.
+
+    Args:
+        path: The file.
+        device: Device of the policy.
+
+    Raises:
+        CheckpointError: See `load_checkpoint`; or configuration and weights do not fit each other.
+    """
+    checkpoint = load_checkpoint(path)
+    config: PolicyConfig = checkpoint.train_config().policy
+    policy = build_policy(config)
+    try:
+        policy.load_state_dict(checkpoint.policy_state)
+    except RuntimeError as error:
+        raise CheckpointError(f"{path}: the weights do not fit the checkpoint's configuration: {error}") from None
+    return policy.to(device).eval(), checkpoint
+
+
+def _state(source: Mapping[str, Any] | nn.Module) -> Mapping[str, Any]:
+    return source.state_dict() if isinstance(source, nn.Module) else source
+
+
+def _plain(value: Any, where: str) -> Any:
+    """Copy nested plain data with tensors on the CPU; refuse what a restricted unpickler would."""
+    if isinstance(value, Tensor):
+        tensor = value.detach().cpu()
+        # A view would drag its whole storage into the file.
+        return tensor.clone() if tensor.untyped_storage().nbytes() > tensor.nbytes else tensor
+    if value is None or type(value) in (bool, int, float, str):
+        return value
+    if isinstance(value, Mapping):
+        for key in value:
+            if type(key) not in (str, int):
+                raise CheckpointError(f"{where} has the key {key!r}; a checkpoint holds str and int keys only")
+        return {key: _plain(item, f"{where}.{key}") for key, item in value.items()}
+    if isinstance(value, list | tuple):
+        items = [_plain(item, f"{where}[{i}]") for i, item in enumerate(value)]
+        return tuple(items) if isinstance(value, tuple) else items
+    raise CheckpointError(f"{where} is a {type(value).__name__}; a checkpoint holds plain containers and tensors only")

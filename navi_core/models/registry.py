@@ -1,0 +1,284 @@
+"""Model registry: numbered, immutable versions of checkpoints, and aliases that move between them.
+
+    models/
+    ├── registry.json    versions, aliases and the history of every alias; replaced in one step
+    ├── v001.pt          copies of the registered checkpoints
+    └── .registry.lock   held by the one process that changes something
+
+`latest` moves by itself when a registered version's reward_ema exceeds that of the current latest;
+`champion`, like every other alias, moves only by `promote`. `rollback` gives an alias back to the
+version that held it before; the history keeps what happened.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import fcntl
+import hashlib
+import json
+import math
+import re
+from collections.abc import Iterator, Mapping, Sequence
+from datetime import UTC, datetime
+from pathlib import Path
+from typing import Any
+
+from navi_core.config import config_hash
+from navi_core.errors import RegistryError
+from navi_core.models.checkpoint import load_checkpoint
+from navi_core.models.model_version import ModelVersion
+from navi_core.record import write_durably
+
+__all__ = ["LATEST", "Registry"]
+
+LATEST = "latest"
+Versions = list[ModelVersion]
+Moves = list[dict[str, str]]
+
+_FORMAT = 1
+_VERSION = re.compile(r"v\d{3,}")
+_ALIAS = re.compile(r"[a-z][a-z0-9._-]*")
+
+
+class Registry:
+    """The registry in a folder; it may be empty or missing, nothing is created before the first registration.
+
+    Args:
+        path: The folder, by convention `models/` of the Navi home.
+    """
+
+    def __init__(self, path: Path | str) -> None:
+        self.path = Path(path)
+
+    def register(
+        self,
+        checkpoint: Path | str,
+        *,
+        parents: Sequence[str] = (),
+        metrics: Mapping[str, float | None] | None = None,
+        notes: str = "",
+        tags: Sequence[str] = (),
+    ) -> str:
+        """Copy a checkpoint into the registry under the next version number.
+
+        Registering the same weights of the same run again changes nothing and returns their version.
+
+        Args:
+            checkpoint: The checkpoint file.
+            parents: Versions or aliases it was trained from.
+            metrics: Finite numbers, or None.
+            notes: Free text.
+            tags: Free labels.
+
+        Returns:
+            The version, "v001", "v002", …
+
+        Raises:
+            CheckpointError: The checkpoint cannot be read.
+            RegistryError: A parent does not exist, a metric is not a finite number, or nothing can be written.
+        """
+        loaded = load_checkpoint(checkpoint)
+        numbers = {name: _finite(name, value) for name, value in (metrics or {}).items()}
+        data = Path(checkpoint).read_bytes()
+        with self._changing() as book:
+            for version, entry in book["versions"].items():
+                if entry["weights_hash"] == loaded.weights_hash and entry["run_id"] == loaded.run_id:
+                    return version
+            version = f"v{1 + max((int(name[1:]) for name in book['versions']), default=0):03d}"
+            entry = {
+                "file": f"{version}.pt",
+                "parents": [self._find(book, parent) for parent in parents],
+                "run_id": loaded.run_id,
+                "step_id": loaded.step_id,
+                "episode_count": loaded.episode_count,
+                "reward_ema": loaded.reward_ema if math.isfinite(loaded.reward_ema) else None,
+                "training_source": loaded.training_source,
+                "encoder_backend": loaded.encoder_backend,
+                "temporal_core": loaded.temporal_core,
+                "decision_hz": loaded.decision_hz,
+                "weights_hash": loaded.weights_hash,
+                "file_hash": hashlib.sha256(data).hexdigest(),
+                "config_hash": config_hash(loaded.train_config()),
+                "code_revision": loaded.code_revision,
+                "created_at": _now(),
+                "metrics": numbers,
+                "notes": notes,
+                "tags": list(tags),
+            }
+            # The copy comes first: a crash in between leaves a file that the next registration
+            # replaces, never a version without its weights.
+            self._write(self.path / entry["file"], data)
+            book["versions"][version] = entry
+            if self._exceeds_latest(book, entry["reward_ema"]):
+                self._move(book, LATEST, version, "register")
+        return version
+
+    def promote(self, version: str, alias: str = "champion") -> ModelVersion:
+        """Point an alias at a version; promoting the version that holds it changes nothing.
+
+        Args:
+            version: A version or an alias.
+            alias: Lower-case name, not of the form of a version.
+
+        Raises:
+            RegistryError: No such version, or not a valid alias.
+        """
+        if not _ALIAS.fullmatch(alias) or _VERSION.fullmatch(alias):
+            raise RegistryError(f"{alias!r} cannot be an alias; use lower-case letters, e.g. champion")
+        with self._changing() as book:
+            version = self._find(book, version)
+            held = book["aliases"].get(alias, {"versions": []})["versions"]
+            if not held or held[-1] != version:
+                self._move(book, alias, version, "promote")
+            return self._entry(book, version)
+
+    def rollback(self, alias: str = "champion") -> ModelVersion:
+        """Give an alias back to the version that held it before; the history keeps both moves.
+
+        Raises:
+            RegistryError: No such alias, or nothing held it before.
+        """
+        with self._changing() as book:
+            if alias not in book["aliases"]:
+                raise RegistryError(f"no alias {alias!r}; {_existing(book)}")
+            held = book["aliases"][alias]["versions"]
+            if len(held) < 2:
+                raise RegistryError(f"alias {alias!r} has only ever pointed at {held[-1]}; there is nothing to restore")
+            held.pop()
+            book["aliases"][alias]["history"].append({"action": "rollback", "version": held[-1], "at": _now()})
+            return self._entry(book, held[-1])
+
+    def resolve(self, name: str) -> ModelVersion:
+        """Return the version of a version number or alias.
+
+        Raises:
+            RegistryError: It does not exist, or its file is gone; the message names what exists.
+        """
+        book = self._read()
+        entry = self._entry(book, self._find(book, name))
+        if not entry.path.is_file():
+            raise RegistryError(f"{entry.version} is registered, but its file {entry.path} is missing")
+        return entry
+
+    def list(self) -> Versions:
+        """Return all versions, oldest first."""
+        book = self._read()
+        return [self._entry(book, version) for version in book["versions"]]
+
+    def lineage(self, version: str) -> Versions:
+        """Return a version and all it descends from, nearest first.
+
+        Args:
+            version: A version or an alias.
+
+        Raises:
+            RegistryError: It does not exist.
+        """
+        book = self._read()
+        order = [self._find(book, version)]
+        for name in order:  # grows while it is walked: breadth first
+            order.extend(parent for parent in book["versions"][name]["parents"] if parent not in order)
+        return [self._entry(book, name) for name in order]
+
+    def aliases(self) -> dict[str, str]:
+        """Return the version of every alias."""
+        return {alias: state["versions"][-1] for alias, state in sorted(self._read()["aliases"].items())}
+
+    def history(self, alias: str) -> Moves:
+        """Return every move of an alias, oldest first: action (register, promote, rollback), version, at.
+
+        Raises:
+            RegistryError: No such alias.
+        """
+        book = self._read()
+        if alias not in book["aliases"]:
+            raise RegistryError(f"no alias {alias!r}; {_existing(book)}")
+        return [dict(move) for move in book["aliases"][alias]["history"]]
+
+    def _find(self, book: dict[str, Any], name: str) -> str:
+        if name in book["versions"]:
+            return name
+        if name in book["aliases"]:
+            return book["aliases"][name]["versions"][-1]
+        raise RegistryError(f"no model {name!r} in {self.path}; {_existing(book)}")
+
+    def _entry(self, book: dict[str, Any], version: str) -> ModelVersion:
+        data = dict(book["versions"][version])
+        return ModelVersion(
+            version=version,
+            path=self.path / data.pop("file"),
+            parents=tuple(data.pop("parents")),
+            tags=tuple(data.pop("tags")),
+            aliases=tuple(sorted(a for a, state in book["aliases"].items() if state["versions"][-1] == version)),
+            **data,
+        )
+
+    @staticmethod
+    def _exceeds_latest(book: dict[str, Any], reward_ema: float | None) -> bool:
+        if LATEST not in book["aliases"]:
+            return True
+        current = book["versions"][book["aliases"][LATEST]["versions"][-1]]["reward_ema"]
+        return reward_ema is not None and (current is None or reward_ema > current)
+
+    @staticmethod
+    def _move(book: dict[str, Any], alias: str, version: str, action: str) -> None:
+        state = book["aliases"].setdefault(alias, {"versions": [], "history": []})
+        state["versions"].append(version)
+        state["history"].append({"action": action, "version": version, "at": _now()})
+
+    def _read(self) -> dict[str, Any]:
+        file = self.path / "registry.json"
+        try:
+            book = json.loads(file.read_text(encoding="utf-8"))
+        except FileNotFoundError:
+            return {"format": _FORMAT, "versions": {}, "aliases": {}}
+        except (OSError, ValueError) as error:
+            raise RegistryError(f"{file} cannot be read: {error}") from None
+        if not isinstance(book, dict) or book.get("format") != _FORMAT:
+            raise RegistryError(f"{file} is not a registry of format {_FORMAT}")
+        return book
+
+    @contextlib.contextmanager
+    def _changing(self) -> Iterator[dict[str, Any]]:
+        """Yield the book under the lock; write it back if the block changed it and did not fail."""
+        try:
+            self.path.mkdir(parents=True, exist_ok=True)
+            lock = (self.path / ".registry.lock").open("a")
+        except OSError as error:
+            raise RegistryError(f"{self.path} cannot be used as a registry: {error.strerror or error}") from error
+        with lock:
+            fcntl.flock(lock, fcntl.LOCK_EX)
+            book = self._read()
+            before = json.dumps(book)
+            yield book
+            after = json.dumps(book, indent=1, allow_nan=False)
+            if json.dumps(book) != before:
+                self._write(self.path / "registry.json", after.encode())
+
+    def _write(self, path: Path, data: bytes) -> None:
+        try:
+            write_durably(path, data)
+        except OSError as error:
+            raise RegistryError(f"{path} cannot be written: {error.strerror or error}") from error
+
+
+def _existing(book: dict[str, Any]) -> str:
+    versions = ", ".join(book["versions"]) or "none"
+    aliases = ", ".join(f"{a} → {state['versions'][-1]}" for a, state in sorted(book["aliases"].items())) or "none"
+    return f"versions: {versions}; aliases: {aliases}"
+
+
+def _finite(name: str, value: float | None) -> float | None:
+    if value is None:
+        return None
+    try:
+        number = float(value)
+    except (TypeError, ValueError):
+        number = math.nan
+    if not math.isfinite(number):
+        raise RegistryError(f"metric {name!r} is {value!r}, must be a finite number or None")
+    return number
+
+
+def _now() -> str:
+    return datetime.now(UTC).isoformat(timespec="microseconds")
