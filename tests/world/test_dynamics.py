@@ -1,0 +1,94 @@
+"""The drone by hand: smoothing, axes, limiter, collisions per substep."""
+
+from __future__ import annotations
+
+import math
+
+import pytest
+import torch
+
+from navi_core.config import DynamicsConfig
+from navi_core.world import Dynamics, Field
+
+SCENE = torch.zeros(1, dtype=torch.int64)
+FREE = torch.tensor([torch.inf])
+
+
+@pytest.fixture(scope="module")
+def field(box_scene) -> Field:
+    return Field([box_scene])
+
+
+def fly(field: Field, action: list[float], substeps: int = 1, yaw: float = 0.0, front: torch.Tensor = FREE, start=None):
+    dynamics = Dynamics(field, DynamicsConfig(steps_per_decision=substeps))
+    position = torch.tensor([start or [0.0, 1.25, 0.0]])
+    return dynamics.step(position, torch.tensor([yaw]), torch.zeros(1, 4), torch.tensor([action]), front, SCENE)
+
+
+def test_full_forward_from_rest(field: Field) -> None:
+    assert fly(field, [1, 0, 0, 0]).position[0].tolist() == pytest.approx([0, 1.25, -0.085], abs=1e-6)
+    two = fly(field, [1, 0, 0, 0], substeps=2).position[0, 2]
+    assert float(two) == pytest.approx(-0.085 - (0.85 * 5 + 0.15 * 4.25) * 0.02, abs=1e-6)
+
+
+def test_yaw_from_rest_and_steady(field: Field) -> None:
+    assert float(fly(field, [0, 0, 0, 1]).yaw) == pytest.approx(0.051, abs=1e-6)
+    turned = [float(fly(field, [0, 0, 0, 1], substeps=n).yaw) for n in (9, 10)]
+    assert turned[1] - turned[0] == pytest.approx(0.06, abs=1e-5)
+
+
+def test_axes(field: Field) -> None:
+    assert fly(field, [0, 0, 1, 0]).position[0, 0] > 0  # lateral is to the right
+    assert fly(field, [0, 1, 0, 0]).position[0, 1] > 1.25
+    left = fly(field, [1, 0, 0, 0], yaw=math.pi / 2).position[0]  # a left turn faces −X
+    assert left.tolist() == pytest.approx([-0.085, 1.25, 0], abs=1e-6)
+
+
+def test_yaw_turns_before_the_translation(field: Field) -> None:
+    motion = fly(field, [1, 0, 0, 1])
+    assert float(motion.position[0, 0]) == pytest.approx(-math.sin(0.051) * 0.085, abs=1e-6)
+
+
+def test_actions_are_clamped_here(field: Field) -> None:
+    assert torch.equal(fly(field, [9, 0, 0, 0]).position, fly(field, [1, 0, 0, 0]).position)
+
+
+def test_limiter_scales_linear_axes_only(field: Field) -> None:
+    near = fly(field, [1, 0, 0, 1], front=torch.tensor([0.4]))
+    assert float(near.velocity[0, 0]) == pytest.approx(0.85 * 5 * 0.5)
+    assert float(near.velocity[0, 3]) == pytest.approx(0.85 * 3)
+    assert float(fly(field, [1, 0, 0, 0], front=torch.tensor([0.001])).velocity[0, 0]) == pytest.approx(0.85 * 5 * 0.05)
+
+
+def test_collision_reverts_the_substep_and_stops(field: Field) -> None:
+    # 0.25 m before the wall at z = −2: two substeps fit before clearance falls under 0.15 m.
+    motion = fly(field, [1, 0, 0, 0], substeps=2, start=[0.0, 1.25, -1.75])
+    assert bool(motion.collided)
+    assert float(motion.position[0, 2]) == pytest.approx(-1.835, abs=1e-5)  # the second substep was reverted
+    assert motion.velocity[0].tolist() == [0, 0, 0, 0]
+    assert float(motion.attempted_speed) == pytest.approx(0.85 * 5 + 0.15 * 4.25, abs=1e-4)
+
+
+def test_no_drone_ever_comes_nearer_than_its_radius(field: Field) -> None:
+    dynamics = Dynamics(field, DynamicsConfig())
+    generator = torch.Generator().manual_seed(0)
+    rows = 64
+    position, yaw = torch.tensor([[0.0, 1.25, 0.0]]).repeat(rows, 1), torch.rand(rows, generator=generator) * 6
+    velocity, scene = torch.zeros(rows, 4), torch.zeros(rows, dtype=torch.int64)
+    for _ in range(60):
+        action = torch.rand(rows, 4, generator=generator) * 2 - 1
+        motion = dynamics.step(position, yaw, velocity, action, torch.full((rows,), torch.inf), scene)
+        position, yaw, velocity = motion.position, motion.yaw, motion.velocity
+        assert (field.distance(position, scene) >= 0.15 - 1e-6).all()
+
+
+def test_front_distance_looks_ahead_within_its_band(field: Field) -> None:
+    dynamics = Dynamics(field, DynamicsConfig())
+    depth = torch.full((1, 16 * 5), 9.0)
+    valid = torch.ones_like(depth, dtype=torch.bool)
+    grid = depth.view(1, 16, 5)
+    grid[0, 0, 0] = 0.1  # straight up: outside ±30°
+    grid[0, 8, 2] = 0.2  # behind
+    grid[0, 15, 2] = 3.0  # last Az//8 bins: ahead
+    assert float(dynamics.front_distance(depth, valid, 16)) == 3.0
+    assert dynamics.front_distance(depth, ~valid, 16).isinf().all()

@@ -1,0 +1,104 @@
+"""The reward terms by hand."""
+
+from __future__ import annotations
+
+import pytest
+import torch
+
+from navi_core.config import REWARD_TERMS, RewardConfig
+from navi_core.world import Field
+from navi_core.world.field import RayHits
+from navi_core.world.rewards import Perception, RewardTerms, structure_fractions
+
+
+def seen(starvation: float = 0.0, near: float = 0.0, band: float = 0.0, forward: float = 0.0) -> Perception:
+    return Perception(*(torch.tensor([v]) for v in (starvation, near, band, forward)))
+
+
+@pytest.fixture
+def terms(box_scene):
+    rewards = RewardTerms(Field([box_scene]), 1, RewardConfig(preset="navi9"), 5.0)
+
+    def compute(**change) -> dict[str, float]:
+        arguments = {
+            "position": torch.tensor([[0.0, 1.25, 0.0]]),
+            "moved": torch.zeros(1),
+            "yaw": torch.zeros(1),
+            "scene_index": torch.zeros(1, dtype=torch.int64),
+            "clearance": torch.ones(1),
+            "clearance_before": torch.ones(1),
+            "now": seen(),
+            "before": seen(),
+            "collided": torch.zeros(1, dtype=torch.bool),
+            "attempted_speed": torch.zeros(1),
+            "view_gain": torch.zeros(1),
+        } | change
+        return dict(zip(REWARD_TERMS, rewards.compute(**arguments)[0].tolist()))
+
+    compute.rewards = rewards
+    return compute
+
+
+@pytest.mark.parametrize(("s", "value"), [(0.5, -0.1575), (0.9, -0.5175), (1.0, -0.72), (0.2, 0.0)])
+def test_starvation(terms, s: float, value: float) -> None:
+    assert terms(now=seen(starvation=s))["starvation"] == pytest.approx(value, abs=1e-6)
+
+
+def test_exploration_counts_visits_headings_and_neighbours(terms) -> None:
+    first = terms()["exploration"]
+    assert first == pytest.approx(0.3 + 0.05 + 0.1)
+    assert terms()["exploration"] == pytest.approx(0.15 + 0.1)  # second visit, the heading is known
+    assert terms(yaw=torch.tensor([1.0]))["exploration"] == pytest.approx(0.1 + 0.05 + 0.1)
+    assert terms(clearance=torch.tensor([0.5]))["exploration"] == pytest.approx(0.5 * (0.075 + 0.1))
+    aside = terms(position=torch.tensor([[1.0, 1.25, 0.0]]))["exploration"]
+    assert aside == pytest.approx(0.3 + 0.05 + 0.1 * 5 / 6)  # one of six neighbours has been visited
+
+
+def test_forgetting_clears_the_visits(terms) -> None:
+    terms()
+    terms.rewards.forget(torch.tensor([True]))
+    assert terms()["exploration"] == pytest.approx(0.45)
+
+
+def test_progress_proximity_and_structure(terms) -> None:
+    value = terms(moved=torch.tensor([0.5]), now=seen(near=0.25, band=0.4, forward=0.5))
+    assert value["progress"] == pytest.approx(0.8 * 0.5 * 0.75)
+    assert value["proximity"] == pytest.approx(-0.2)
+    assert value["structure_band"] == pytest.approx(0.14)
+    assert value["forward_structure"] == pytest.approx(0.1)
+
+
+def test_clearance_change_counts_only_near_a_surface(terms) -> None:
+    near = terms(clearance=torch.tensor([2.0]), clearance_before=torch.tensor([1.0]))
+    assert near["clearance"] == pytest.approx(0.2)
+    far = terms(clearance=torch.tensor([6.0]), clearance_before=torch.tensor([5.0]))
+    assert far["clearance"] == 0.0
+    jump = terms(clearance=torch.tensor([0.0]), clearance_before=torch.tensor([9.0]))
+    assert jump["clearance"] == pytest.approx(-0.6)
+
+
+def test_inspection(terms) -> None:
+    assert terms(now=seen(band=0.3, forward=0.2), before=seen(band=0.1))["inspection"] == pytest.approx(0.25 * 0.3)
+    assert terms(now=seen(band=0.04, forward=0.04))["inspection"] == 0.0
+
+
+def test_collision_uses_the_attempted_speed(terms) -> None:
+    hit = terms(collided=torch.tensor([True]), attempted_speed=torch.tensor([2.5]))
+    assert hit["collision"] == pytest.approx(-3.0)
+    assert terms(attempted_speed=torch.tensor([2.5]))["collision"] == 0.0
+
+
+def test_presets_weigh_the_terms() -> None:
+    assert RewardConfig(preset="navi9").resolved() == {n: 1.0 for n in REWARD_TERMS[:9]} | {"view_gain": 0.0}
+    explore = RewardConfig().resolved()
+    assert {n for n, w in explore.items() if w} == {"collision", "view_gain"}
+    assert RewardConfig(weights={"progress": 0.5}).resolved()["progress"] == 0.5
+
+
+def test_fractions_by_counting() -> None:
+    depth = torch.full((1, 12 * 2), 50.0)
+    valid = torch.ones(1, 24, dtype=torch.bool)
+    depth[0, :4] = 2.0  # the first two azimuths: near, in the band, ahead
+    valid[0, 20:] = False  # the last two azimuths miss
+    p = structure_fractions(RayHits(depth, torch.ones(1, 24, dtype=torch.int32), valid), 12, torch.tensor([3.0]))
+    assert [float(x) for x in (p.starvation, p.near, p.band, p.forward)] == pytest.approx([4 / 24, 4 / 24, 4 / 24, 0.5])
