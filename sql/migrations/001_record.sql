@@ -52,7 +52,8 @@ create table checkpoints (
 create table models (
     version varchar primary key,
     run_id varchar, step bigint,
-    checkpoint varchar, sha256 varchar, parents json, training_source varchar, reward_ema double,
+    checkpoint varchar, weights_hash varchar, file_hash varchar, parents json, training_source varchar,
+    encoder_backend varchar, temporal_core varchar, decision_hz double, episode_count bigint, reward_ema double,
     metrics json, notes varchar, tags json, created_at timestamp,
     recorded_at timestamp, seed bigint, hardware varchar, versions json, revision varchar, config_hash varchar,
     segment varchar, extra json
@@ -72,7 +73,7 @@ create table promotions (
 create table evaluations (           -- means over scenes; c_vis_auc, c_vis, c_visit are shares of 1
     evaluation_id varchar primary key,
     run_id varchar, step bigint,
-    subject varchar, kind varchar, weights_hash varchar, model_version varchar, split varchar,
+    subject varchar, subject_kind varchar, weights_hash varchar, model_version varchar, split varchar,
     deterministic boolean, eval_config_hash varchar, config json,
     scenes bigint, starts bigint, episodes bigint, max_steps bigint,
     c_vis_auc double, c_vis_auc_low_percent double, c_vis_auc_high_percent double, c_vis_auc_iqm_percent double,

@@ -17,8 +17,11 @@ latest as (
 select
     row_number() over (partition by course, eval_config_hash order by c_vis_auc desc) as rank,
     subject,
-    kind,
-    model_version as model,
+    subject_kind as kind,
+    coalesce(
+        model_version,
+        (select max(version) from models where models.weights_hash = latest.weights_hash)
+    ) as model,
     round(100 * c_vis_auc, 1) as c_vis_auc_percent,
     round(c_vis_auc_low_percent, 1) as low,
     round(c_vis_auc_high_percent, 1) as high,

@@ -1,0 +1,8 @@
+"""Assets, checks and partitions, one folder per stage."""
+
+import warnings
+
+import dagster as dg
+
+# Checks of partitioned assets are a preview feature of Dagster 1.13; the pinned version is what we tested.
+warnings.filterwarnings("ignore", category=dg.PreviewWarning)

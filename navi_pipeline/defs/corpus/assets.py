@@ -1,0 +1,136 @@
+"""From sources to a corpus: which scenes there are, each one compiled, and the split that training uses."""
+
+import time
+from typing import Any
+
+import dagster as dg
+
+from navi_pipeline.defs.corpus.partitions import scene_partitions
+
+__all__ = ["CompileSettings", "SceneSettings", "compiled_scene", "corpus", "scene_sources"]
+
+OWNERS = ["team:navi"]
+
+
+class SceneSettings(dg.Config):
+    """Which scenes are generated; meshes under $NAVI_SCENES are always added, to be evaluated apart."""
+
+    family: str = "apartment"
+    train: int = 16
+    validation: int = 4
+    test: int = 8
+
+
+class CompileSettings(dg.Config):
+    """How scenes are compiled; surfaces are exact triangles, so the resolution decides speed, not truth."""
+
+    resolution: int = 256
+    padding: float = 1.0
+
+
+@dg.asset(
+    group_name="corpus",
+    kinds={"python"},
+    owners=OWNERS,
+    code_version="1",
+    description="The scenes to be used, by name, with split and content hash: generated ones, and every mesh "
+    "under $NAVI_SCENES. Registers one partition of compiled_scene for each.",
+)
+def scene_sources(context: dg.AssetExecutionContext, config: SceneSettings) -> dg.MaterializeResult:
+    """Plan the scenes and register their partitions."""
+    from navi_pipeline.lib.documents import content_key, write_document
+    from navi_pipeline.lib.pictures import markdown_table
+    from navi_pipeline.lib.scene_plan import as_rows, plan_path, plan_scenes
+
+    counts = {"train": config.train, "validation": config.validation, "test": config.test}
+    sources = plan_scenes(config.family, counts)
+    rows = as_rows(sources)
+    write_document(plan_path(), {"sources": rows})
+    names = [source.name for source in sources]
+    known = set(context.instance.get_dynamic_partitions("scene"))
+    context.instance.add_dynamic_partitions("scene", [name for name in names if name not in known])
+    for gone in known - set(names):
+        context.instance.delete_dynamic_partition("scene", gone)
+    splits = {split: sum(row["split"] == split for row in rows) for split in (*counts, "external")}
+    return dg.MaterializeResult(
+        metadata={
+            "scenes": len(rows),
+            **{f"{split}_scenes": number for split, number in splits.items()},
+            "sources": dg.MetadataValue.md(
+                markdown_table([row | {"source_hash": row["source_hash"][:12]} for row in rows])
+            ),
+        },
+        data_version=dg.DataVersion(content_key(rows)),
+    )
+
+
+@dg.asset(
+    group_name="corpus",
+    kinds={"numba"},
+    owners=OWNERS,
+    code_version="1",
+    deps=[scene_sources],
+    partitions_def=scene_partitions,
+    description="One scene as a .gmdag file with its spawn verdict; reused while source and settings are unchanged.",
+)
+def compiled_scene(context: dg.AssetExecutionContext, config: CompileSettings) -> dg.MaterializeResult:
+    """Compile one scene and judge it."""
+    from navi_core.config import CompileConfig
+    from navi_pipeline.lib.compiled import compile_source
+    from navi_pipeline.lib.scene_plan import read_plan
+
+    plan = read_plan()
+    source = plan.get(context.partition_key)
+    if source is None:
+        raise dg.Failure(
+            f"scene {context.partition_key!r} is not among the {len(plan)} planned; materialize scene_sources again"
+        )
+    start = time.perf_counter()
+    made = compile_source(source, CompileConfig(resolution=config.resolution, padding=config.padding))
+    context.log.info("%s: %s, %s", source.name, made["verdict"], "reused" if made["skipped"] else "compiled")
+    numbers = {name: made[name] for name in ("triangles", "resolution", "voxel_size", "floor_area_m2", "file_bytes")}
+    metadata: dict[str, Any] = {
+        **numbers,
+        "split": source.split,
+        "verdict": made["verdict"],
+        "viable_spawns": made["viable_spawns"],
+        "reused": made["skipped"],
+        "seconds": time.perf_counter() - start,
+        "gmdag": dg.MetadataValue.path(made["gmdag"]),
+    }
+    if made["picture"] is not None:
+        metadata["map"] = dg.MetadataValue.md(made["picture"])
+    return dg.MaterializeResult(metadata=metadata, data_version=dg.DataVersion(made["content_hash"][:16]))
+
+
+@dg.asset(
+    group_name="corpus",
+    kinds={"json"},
+    owners=OWNERS,
+    code_version="1",
+    deps=[compiled_scene],
+    description="The compiled scenes by split, without those whose spawn verdict is FAIL.",
+)
+def corpus(context: dg.AssetExecutionContext) -> dg.MaterializeResult:
+    """Gather the compiled scenes into one manifest."""
+    from navi_pipeline.lib.compiled import corpus_rows, write_corpus
+    from navi_pipeline.lib.documents import content_key
+    from navi_pipeline.lib.pictures import markdown_table
+
+    rows = corpus_rows()
+    used = [row for row in rows if row["verdict"] != "FAIL"]
+    for row in rows:
+        if row["verdict"] == "FAIL":
+            context.log.warning("scene %s is left out: verdict FAIL", row["name"])
+    path = write_corpus(used)
+    shown = ("name", "split", "verdict", "triangles", "floor_area_m2")
+    return dg.MaterializeResult(
+        metadata={
+            "scenes": len(used),
+            "left_out": len(rows) - len(used),
+            "floor_area_m2": sum(row["floor_area_m2"] for row in used),
+            "manifest": dg.MetadataValue.path(str(path)),
+            "table": dg.MetadataValue.md(markdown_table([{name: row[name] for name in shown} for row in used])),
+        },
+        data_version=dg.DataVersion(content_key([[row["name"], row["split"], row["content_hash"]] for row in used])),
+    )

@@ -1,0 +1,55 @@
+"""The champion: a version that was shown to be better, or the one that held the place before."""
+
+from typing import Any
+
+import dagster as dg
+
+from navi_pipeline.defs.corpus.assets import OWNERS
+from navi_pipeline.defs.evaluation.assets import EvaluationSettings, policy_evaluation
+from navi_pipeline.defs.training.assets import ppo_policy
+from navi_pipeline.defs.training.partitions import profile_partitions
+
+__all__ = ["promoted_model"]
+
+
+@dg.asset(
+    group_name="promotion",
+    kinds={"torch"},
+    owners=OWNERS,
+    code_version="1",
+    deps=[policy_evaluation, ppo_policy],
+    partitions_def=profile_partitions,
+    pool="processor",
+    description="The registry's champion after this policy challenged it on the validation scenes. It changes only if "
+    "the paired interval of coverage lies above 0 and collisions do not rise. Guarded by the blocking checks of "
+    "policy_evaluation.",
+)
+def promoted_model(context: dg.AssetExecutionContext, config: EvaluationSettings) -> dg.MaterializeResult:
+    """Challenge the champion."""
+    from navi_core.config import EvalConfig
+    from navi_pipeline.lib.documents import content_key
+    from navi_pipeline.lib.pictures import markdown_table
+    from navi_pipeline.lib.policies import read_policy
+    from navi_pipeline.lib.promotions import challenge, open_registry, record_models
+    from navi_pipeline.lib.warehouse import Warehouse
+
+    policy = read_policy(context.partition_key)
+    decision = challenge(policy, EvalConfig(starts=config.starts, max_steps=config.max_steps, seed=config.seed))
+    models = record_models(open_registry())
+    Warehouse().ingest()
+    context.log.info(decision["reason"])
+    metadata: dict[str, Any] = {
+        "champion": decision["champion"] or "none",
+        "challenger": policy["version"],
+        "promoted": bool(decision["promoted"]),
+        "reason": decision["reason"],
+        "reused": decision["reused"],
+        "versions": dg.MetadataValue.md(
+            markdown_table([{k: row[k] for k in ("version", "reward_ema", "notes", "created_at")} for row in models])
+        ),
+    }
+    for name in ("mean_difference", "low", "high"):
+        if decision.get(name) is not None:
+            metadata[name] = float(decision[name])
+    champion = next((row["weights_hash"] for row in models if row["version"] == decision["champion"]), None)
+    return dg.MaterializeResult(metadata=metadata, data_version=dg.DataVersion(content_key(champion)))

@@ -1,0 +1,27 @@
+"""What must hold after a promotion."""
+
+import dagster as dg
+
+from navi_pipeline.defs.promotion.assets import promoted_model
+from navi_pipeline.defs.training.partitions import profile_partitions
+
+__all__ = ["champion_loads"]
+
+
+@dg.asset_check(
+    asset=promoted_model,
+    partitions_def=profile_partitions,
+    description="The champion's checkpoint is whole and loads.",
+)
+def champion_loads() -> dg.AssetCheckResult:
+    """Resolve and load the champion."""
+    from navi_core.errors import NaviError
+    from navi_core.models import load_checkpoint
+    from navi_pipeline.lib.promotions import ALIAS, open_registry
+
+    try:
+        champion = open_registry().resolve(ALIAS)
+        checkpoint = load_checkpoint(champion.path)
+    except NaviError as error:
+        return dg.AssetCheckResult(passed=False, description=str(error))
+    return dg.AssetCheckResult(passed=True, metadata={"version": champion.version, "step": checkpoint.step_id})

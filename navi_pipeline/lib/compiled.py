@@ -1,0 +1,155 @@
+"""Compiling planned scenes, judging them, and the corpus manifest made of them."""
+
+from __future__ import annotations
+
+import re
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from navi_core.errors import RecordError
+from navi_core.record import navi_home
+from navi_pipeline.lib.documents import content_key, pipeline_folder, read_document, write_document
+from navi_pipeline.lib.pictures import embedded_picture
+from navi_pipeline.lib.pipeline_log import pipeline_log
+from navi_pipeline.lib.scene_plan import SceneSource, load_source, read_plan
+
+if TYPE_CHECKING:
+    from navi_core.config import CompileConfig
+    from navi_core.scenes import Scene
+
+__all__ = [
+    "compile_source",
+    "corpus_path",
+    "corpus_rows",
+    "load_split",
+    "read_corpus",
+    "scene_card",
+    "scene_paths",
+    "write_corpus",
+]
+
+
+def compile_source(source: SceneSource, config: CompileConfig) -> dict[str, Any]:
+    """Compile one planned scene, or reuse its file, and judge it.
+
+    Args:
+        source: The planned scene.
+        config: How to compile.
+
+    Returns:
+        The scene's row (name, hashes, verdict, size, …) with `skipped` and `picture` (markdown, or None).
+
+    Raises:
+        SceneError: The source cannot be compiled.
+    """
+    from navi_core.config import SpawnConfig
+    from navi_core.scenes import compile_to_file
+    from navi_core.world import Field, FloorMap, scene_verdict
+
+    compiled = compile_to_file(load_source(source), navi_home() / "scenes", config)
+    scene, card = compiled.scene, _card(source.name)
+    key = content_key(scene.content_hash(), scene.compile_hash, source.split)
+    if compiled.skipped and card.exists():
+        known = read_document(card, made_by="compiled_scene")
+        if known.get("key") == key and known["gmdag"] == str(compiled.path):
+            return known | {"skipped": True}
+    field = Field([scene])
+    verdict = scene_verdict(field, 0, SpawnConfig())
+    picture, area = None, 0.0
+    if verdict.verdict != "FAIL":
+        floor = FloorMap(field, 0, 0.1, 0.2)
+        area = floor.area
+        from navi_core.evaluate import top_down_map
+
+        picture = embedded_picture(top_down_map(field, 0, {}, floor), source.name)
+    row = {
+        "key": key,
+        "name": source.name,
+        "split": source.split,
+        "family": source.family,
+        "family_seed": source.seed,
+        "source": source.path or f"{source.family}:{source.seed}",
+        "source_hash": scene.source_hash,
+        "compile_hash": scene.compile_hash,
+        "content_hash": scene.content_hash(),
+        "gmdag": str(compiled.path),
+        "resolution": scene.resolution,
+        "voxel_size": scene.voxel_size,
+        "triangles": 0 if scene.triangles is None else len(scene.triangles),
+        "file_bytes": compiled.path.stat().st_size,
+        "compile_seconds": compiled.seconds,
+        "verdict": verdict.verdict,
+        "viable_spawns": verdict.viable,
+        "best_starvation": verdict.best_starvation,
+        "floor_area_m2": area,
+        "picture": picture,
+    }
+    with pipeline_log("compiled_scene", seed=source.seed, config_hash=scene.compile_hash) as log:
+        log.row("scenes", {name: value for name, value in row.items() if name not in ("picture", "key")})
+    # The card comes last: while it is missing the scene counts as not done.
+    write_document(card, row)
+    return row | {"skipped": compiled.skipped}
+
+
+def corpus_rows() -> list[dict[str, Any]]:
+    """Return the rows of all planned scenes, in the order of the plan.
+
+    Raises:
+        RecordError: A planned scene has not been compiled.
+    """
+    plan = read_plan()
+    missing = [name for name in plan if not _card(name).exists()]
+    if missing:
+        raise RecordError(
+            f"{len(missing)} of {len(plan)} scenes are not compiled ({', '.join(missing[:3])}…); "
+            "materialize these partitions of compiled_scene first"
+        )
+    return [read_document(_card(name), made_by="compiled_scene") for name in plan]
+
+
+def scene_card(name: str) -> dict[str, Any]:
+    """Return the row of one compiled scene.
+
+    Raises:
+        RecordError: The scene has not been compiled.
+    """
+    return read_document(_card(name), made_by=f"compiled_scene, partition {name},")
+
+
+def corpus_path() -> Path:
+    """Return the file that `corpus` writes."""
+    return pipeline_folder() / "corpus.json"
+
+
+def write_corpus(rows: list[dict[str, Any]]) -> Path:
+    """Write the manifest of the scenes in use."""
+    kept = [{name: value for name, value in row.items() if name not in ("picture", "key")} for row in rows]
+    write_document(corpus_path(), {"scenes": kept})
+    return corpus_path()
+
+
+def read_corpus() -> list[dict[str, Any]]:
+    """Return the manifest's rows.
+
+    Raises:
+        RecordError: `corpus` has not been materialized.
+    """
+    return list(read_document(corpus_path(), made_by="corpus")["scenes"])
+
+
+def scene_paths(split: str) -> list[Path]:
+    """Return the `.gmdag` files of one split, in the manifest's order."""
+    return [Path(row["gmdag"]) for row in read_corpus() if row["split"] == split]
+
+
+def load_split(split: str) -> list[Scene]:
+    """Load the scenes of one split."""
+    from navi_core.scenes import load_gmdag
+
+    return [load_gmdag(path) for path in scene_paths(split)]
+
+
+def _card(name: str) -> Path:
+    folder = pipeline_folder() / "compiled"
+    folder.mkdir(parents=True, exist_ok=True)
+    return folder / f"{re.sub(r'[^A-Za-z0-9_.-]+', '_', name)}.json"

@@ -1,0 +1,61 @@
+"""Small JSON documents by which assets hand results on, and hashes of plain data."""
+
+from __future__ import annotations
+
+import hashlib
+import json
+from pathlib import Path
+from typing import Any
+
+from navi_core.errors import RecordError
+from navi_core.record.durable import write_durably
+from navi_core.record.home import navi_home
+
+__all__ = ["content_key", "pipeline_folder", "read_document", "write_document"]
+
+
+def pipeline_folder() -> Path:
+    """Return the folder of the assets' documents, made if missing."""
+    folder = navi_home() / "pipeline"
+    folder.mkdir(parents=True, exist_ok=True)
+    return folder
+
+
+def content_key(*parts: Any) -> str:
+    """Return 16 hex digits that name plain data by content."""
+    text = json.dumps(parts, sort_keys=True, separators=(",", ":"))
+    return hashlib.sha256(text.encode()).hexdigest()[:16]
+
+
+def write_document(path: Path, document: dict[str, Any]) -> None:
+    """Write a document whole or not at all.
+
+    Raises:
+        RecordError: The file cannot be written.
+    """
+    try:
+        path.parent.mkdir(parents=True, exist_ok=True)
+        write_durably(path, (json.dumps(document, indent=1, sort_keys=True) + "\n").encode())
+    except OSError as error:
+        raise RecordError(f"cannot write {path}: {error.strerror or error}") from error
+
+
+def read_document(path: Path, *, made_by: str) -> dict[str, Any]:
+    """Read a document.
+
+    Args:
+        path: The file.
+        made_by: Asset that makes it, named when it is missing.
+
+    Raises:
+        RecordError: The file is missing or broken.
+    """
+    try:
+        document = json.loads(path.read_text())
+    except FileNotFoundError:
+        raise RecordError(f"{path} does not exist; materialize {made_by} first") from None
+    except (OSError, ValueError) as error:
+        raise RecordError(f"{path} is broken ({error}); materialize {made_by} again") from error
+    if not isinstance(document, dict):
+        raise RecordError(f"{path} holds {type(document).__name__}, not an object; materialize {made_by} again")
+    return document

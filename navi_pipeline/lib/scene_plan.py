@@ -1,0 +1,114 @@
+"""Which scenes the pipeline uses, and for what: a plan of sources with content hashes."""
+
+from __future__ import annotations
+
+import os
+import re
+from dataclasses import asdict, dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from navi_core.errors import SceneError
+from navi_pipeline.lib.documents import pipeline_folder, read_document
+
+if TYPE_CHECKING:
+    from navi_core.scenes import Mesh
+
+__all__ = ["SceneSource", "load_source", "plan_path", "plan_scenes", "read_plan"]
+
+_FIRST_SEED = {"train": 0, "validation": 5000, "test": 9000}
+
+
+@dataclass(frozen=True)
+class SceneSource:
+    """One scene to be compiled.
+
+    Attributes:
+        name: Partition key: letters, digits, `_`, `.` and `-`.
+        split: `train`, `validation`, `test`, or `external` (meshes of the user, evaluated apart).
+        family: Generated family, or None for a mesh file.
+        seed: Seed within the family, or None.
+        path: Mesh file, or None.
+        source_hash: SHA-256 of the content.
+    """
+
+    name: str
+    split: str
+    family: str | None
+    seed: int | None
+    path: str | None
+    source_hash: str
+
+
+def plan_scenes(family: str, counts: dict[str, int]) -> list[SceneSource]:
+    """Plan generated scenes per split, and every mesh under `$NAVI_SCENES`.
+
+    Args:
+        family: Generated family.
+        counts: Split → number of scenes; the splits' seeds never overlap.
+
+    Raises:
+        SceneError: `$NAVI_SCENES` is set and not a folder or file, or holds two meshes of one name.
+    """
+    from navi_core.scenes import generate_scene
+
+    sources = []
+    for split, count in counts.items():
+        for seed in range(_FIRST_SEED[split], _FIRST_SEED[split] + count):
+            mesh = generate_scene(family, seed)
+            sources.append(SceneSource(f"{family}-{seed}", split, family, seed, None, mesh.source_hash))
+    return sources + _external()
+
+
+def load_source(source: SceneSource) -> Mesh | Path:
+    """Return what the compiler reads: the generated mesh, or the mesh file's path."""
+    if source.path is not None:
+        return Path(source.path)
+    from navi_core.scenes import generate_scene
+
+    assert source.family is not None and source.seed is not None
+    return generate_scene(source.family, source.seed)
+
+
+def plan_path() -> Path:
+    """Return the file that `scene_sources` writes."""
+    return pipeline_folder() / "scene_sources.json"
+
+
+def read_plan() -> dict[str, SceneSource]:
+    """Return the planned sources by name.
+
+    Raises:
+        RecordError: `scene_sources` has not been materialized.
+    """
+    document = read_document(plan_path(), made_by="scene_sources")
+    return {row["name"]: SceneSource(**row) for row in document["sources"]}
+
+
+def as_rows(sources: list[SceneSource]) -> list[dict[str, Any]]:
+    """Return the sources as plain data."""
+    return [asdict(source) for source in sources]
+
+
+def _external() -> list[SceneSource]:
+    from navi_core.scenes import MESH_SUFFIXES
+    from navi_core.scenes.reader import hash_source
+
+    named = os.environ.get("NAVI_SCENES")
+    if not named:
+        return []
+    root = Path(named).expanduser().absolute()
+    if not root.exists():
+        raise SceneError(f"NAVI_SCENES names {root}, which does not exist; set it to a folder of meshes, or unset it")
+    files = (
+        [root] if root.is_file() else sorted(file for file in root.rglob("*") if file.suffix.lower() in MESH_SUFFIXES)
+    )
+    found: dict[str, Path] = {}
+    for file in files:
+        name = re.sub(r"[^A-Za-z0-9_.-]+", "_", file.stem).strip("._-") or "scene"
+        if name in found:
+            name = f"{name}-{re.sub(r'[^A-Za-z0-9]+', '_', file.suffix.strip('.'))}"
+        if name in found:
+            raise SceneError(f"two meshes under {root} are named {name}: {found[name]} and {file}; rename one")
+        found[name] = file
+    return [SceneSource(name, "external", None, None, str(file), hash_source(file)) for name, file in found.items()]
