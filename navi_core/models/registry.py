@@ -125,6 +125,7 @@ class Registry:
         """
         if not _ALIAS.fullmatch(alias) or _VERSION.fullmatch(alias):
             raise RegistryError(f"{alias!r} cannot be an alias; use lower-case letters, e.g. champion")
+        self._find(self._read(), version)  # before a folder is made for nothing
         with self._changing() as book:
             version = self._find(book, version)
             held = book["aliases"].get(alias, {"versions": []})["versions"]
@@ -138,9 +139,8 @@ class Registry:
         Raises:
             RegistryError: No such alias, or nothing held it before.
         """
+        self.history(alias)
         with self._changing() as book:
-            if alias not in book["aliases"]:
-                raise RegistryError(f"no alias {alias!r}; {_existing(book)}")
             held = book["aliases"][alias]["versions"]
             if len(held) < 2:
                 raise RegistryError(f"alias {alias!r} has only ever pointed at {held[-1]}; there is nothing to restore")

@@ -1,0 +1,175 @@
+"""The registry: numbering, idempotence, aliases, rollback, lineage, and its command."""
+
+import json
+import os
+from concurrent.futures import ThreadPoolExecutor
+
+import pytest
+import typer
+from typer.testing import CliRunner
+
+from navi_core.cli import models as models_cli
+from navi_core.errors import CheckpointError, RegistryError
+from navi_core.models import Registry, load_policy
+
+
+@pytest.fixture
+def registry(tmp_path):
+    return Registry(tmp_path / "models")
+
+
+def test_versions_are_numbered_and_keep_what_they_were_given(registry, make_checkpoint):
+    first = registry.register(make_checkpoint("a.pt", training_source="bc"), notes="cloned", tags=("bc", "null"))
+    second = registry.register(
+        make_checkpoint("b.pt", seed=1), parents=[first], metrics={"c_vis_auc": 0.8, "spl": None}
+    )
+    assert (first, second) == ("v001", "v002")
+    entry = registry.resolve("v002")
+    assert entry.parents == ("v001",) and entry.metrics == {"c_vis_auc": 0.8, "spl": None}
+    assert entry.path == registry.path / "v002.pt" and entry.run_id == "ppo-demo-0123"
+    assert registry.resolve("v001").tags == ("bc", "null") and registry.resolve("v001").notes == "cloned"
+    policy, checkpoint = load_policy(entry.path)
+    assert checkpoint.weights_hash == entry.weights_hash and policy.config.core == entry.temporal_core
+    assert [e.version for e in registry.list()] == ["v001", "v002"]
+
+
+def test_registering_the_same_weights_of_the_same_run_again_changes_nothing(registry, make_checkpoint):
+    registry.register(make_checkpoint("a.pt"))
+    before = (registry.path / "registry.json").read_bytes()
+    assert registry.register(make_checkpoint("copy.pt", wall_time_hours=1.0), notes="again") == "v001"
+    assert (registry.path / "registry.json").read_bytes() == before
+    assert registry.register(make_checkpoint("b.pt", run_id="another")) == "v002"
+
+
+def test_latest_moves_only_when_reward_ema_exceeds_it(registry, make_checkpoint):
+    for i, (reward, latest) in enumerate(
+        [(float("nan"), "v001"), (0.5, "v002"), (0.5, "v002"), (0.4, "v002"), (float("nan"), "v002"), (0.6, "v006")]
+    ):
+        registry.register(make_checkpoint(f"{i}.pt", seed=i, reward_ema=reward))
+        assert registry.resolve("latest").version == latest
+    assert registry.resolve("v001").reward_ema is None
+    assert "champion" not in registry.aliases()
+
+
+def test_champion_moves_only_by_promotion_and_can_be_taken_back(registry, make_checkpoint):
+    for i in range(3):
+        registry.register(make_checkpoint(f"{i}.pt", seed=i, reward_ema=float(i)))
+    assert registry.promote("v001", "champion").aliases == ("champion",)
+    registry.promote("v001", "champion")  # holds it already
+    registry.promote("latest", "champion")
+    assert registry.resolve("champion").version == "v003"
+    assert registry.rollback("champion").version == "v001"
+    assert registry.aliases() == {"champion": "v001", "latest": "v003"}
+    moves = [(move["action"], move["version"]) for move in registry.history("champion")]
+    assert moves == [("promote", "v001"), ("promote", "v003"), ("rollback", "v001")]
+    with pytest.raises(RegistryError, match="only ever pointed at v001"):
+        registry.rollback("champion")
+
+
+def test_lineage_goes_back_to_the_first(registry, make_checkpoint):
+    a = registry.register(make_checkpoint("a.pt", seed=0, training_source="bc"))
+    b = registry.register(make_checkpoint("b.pt", seed=1), parents=[a])
+    c = registry.register(make_checkpoint("c.pt", seed=2), parents=[a])
+    registry.register(make_checkpoint("d.pt", seed=3), parents=[b, c])
+    registry.register(make_checkpoint("e.pt", seed=4))
+    assert [e.version for e in registry.lineage("v004")] == ["v004", "v002", "v003", "v001"]
+    assert [e.version for e in registry.lineage("v001")] == ["v001"]
+
+
+def test_errors_name_what_exists(registry, make_checkpoint):
+    with pytest.raises(RegistryError, match=r"no model 'champion' in .*versions: none; aliases: none"):
+        registry.resolve("champion")
+    for call in (registry.promote, registry.rollback):
+        with pytest.raises(RegistryError, match="versions: none"):
+            call("champion")
+    assert not registry.path.exists()
+    path = make_checkpoint()
+    registry.register(path)
+    for call in (
+        lambda: registry.resolve("v009"),
+        lambda: registry.promote("v009", "champion"),
+        lambda: registry.lineage("v009"),
+        lambda: registry.register(make_checkpoint("b.pt", seed=1), parents=["v009"]),
+    ):
+        with pytest.raises(RegistryError, match=r"no model 'v009' in .*versions: v001; aliases: latest → v001"):
+            call()
+    for call in (registry.rollback, registry.history):
+        with pytest.raises(RegistryError, match="no alias 'champion'; versions: v001"):
+            call("champion")
+    for alias in ("v002", "Champion", "", "a b"):
+        with pytest.raises(RegistryError, match="cannot be an alias"):
+            registry.promote("v001", alias)
+    with pytest.raises(RegistryError, match="metric 'auc' is nan"):
+        registry.register(path, metrics={"auc": float("nan")})
+    assert [e.version for e in registry.list()] == ["v001"]
+
+
+def test_a_broken_checkpoint_or_registry_is_refused(registry, make_checkpoint, tmp_path):
+    (tmp_path / "bad.pt").write_bytes(b"nothing")
+    with pytest.raises(CheckpointError, match="not a checkpoint"):
+        registry.register(tmp_path / "bad.pt")
+    registry.register(make_checkpoint())
+    (registry.path / "v001.pt").unlink()
+    with pytest.raises(RegistryError, match=r"v001 is registered, but its file .* is missing"):
+        registry.resolve("latest")
+    (registry.path / "registry.json").write_text("{")
+    with pytest.raises(RegistryError, match="cannot be read"):
+        registry.list()
+    (registry.path / "registry.json").write_text('{"format": 9}')
+    with pytest.raises(RegistryError, match="not a registry of format 1"):
+        registry.list()
+
+
+def test_a_full_disk_leaves_the_registry_as_it_was(registry, make_checkpoint, monkeypatch):
+    registry.register(make_checkpoint())
+    before = (registry.path / "registry.json").read_bytes()
+    other = make_checkpoint("b.pt", seed=1)
+
+    def full(*_):
+        raise OSError(28, "No space left on device")
+
+    monkeypatch.setattr(os, "write", full)
+    with pytest.raises(RegistryError, match="No space left on device"):
+        registry.register(other)
+    monkeypatch.undo()
+    assert (registry.path / "registry.json").read_bytes() == before
+    assert sorted(f.name for f in registry.path.iterdir()) == [".registry.lock", "registry.json", "v001.pt"]
+    assert registry.register(other) == "v002"
+
+
+def test_concurrent_registrations_lose_nothing(registry, make_checkpoint):
+    paths = [make_checkpoint(f"{i}.pt", seed=i, steps=0) for i in range(4)]
+    # Every call opens its own lock file, so threads exclude each other as processes do.
+    with ThreadPoolExecutor(4) as pool:
+        versions = list(pool.map(lambda path: Registry(registry.path).register(path), paths))
+    assert sorted(versions) == [e.version for e in registry.list()] == ["v001", "v002", "v003", "v004"]
+    assert len({e.weights_hash for e in registry.list()}) == 4
+
+
+def test_the_command_reads_and_rolls_back(registry, make_checkpoint):
+    app = typer.Typer()
+    models_cli.register(app)
+    folder = ["--models", str(registry.path)]
+
+    def run(*arguments):
+        result = CliRunner().invoke(app, [*arguments, *folder], catch_exceptions=False)
+        assert result.exit_code == 0
+        return result.stdout
+
+    assert json.loads(run("models", "list", "--json")) == []
+    assert "navi train ppo" in run("models", "list")
+    registry.register(make_checkpoint("a.pt"))
+    registry.register(make_checkpoint("b.pt", seed=1, reward_ema=0.9), parents=["v001"], metrics={"auc": 0.5})
+    registry.promote("v001")
+    registry.promote("v002")
+    listed = json.loads(run("models", "list", "--json"))
+    assert [(e["version"], e["aliases"]) for e in listed] == [("v001", []), ("v002", ["champion", "latest"])]
+    assert "v002" in run("models", "list")
+    assert json.loads(run("models", "show", "champion", "--json"))["metrics"] == {"auc": 0.5}
+    assert "auc = 0.5" in run("models", "show", "v002")
+    assert [e["version"] for e in json.loads(run("models", "lineage", "v002", "--json"))] == ["v002", "v001"]
+    assert "v001" in run("models", "lineage", "latest")
+    assert json.loads(run("models", "rollback", "champion", "--json"))["version"] == "v001"
+    assert registry.resolve("champion").version == "v001"
+    with pytest.raises(RegistryError, match=r"no model 'v007'"):
+        CliRunner().invoke(app, ["models", "show", "v007", *folder], catch_exceptions=False)
