@@ -2,7 +2,14 @@
 
 from __future__ import annotations
 
-from navi_core.scenes.compiler import COMPILER_VERSION, CompiledScene, compile_hash, compile_mesh, compile_to_file
+from navi_core.scenes.compiler import (
+    COMPILER_VERSION,
+    CompiledScene,
+    compile_hash,
+    compile_mesh,
+    compile_to_file,
+    store_verdict,
+)
 from navi_core.scenes.corpus import (
     SceneSource,
     compile_corpus,
@@ -49,4 +56,5 @@ __all__ = [
     "read_mesh",
     "remap_table",
     "split_by_scene",
+    "store_verdict",
 ]

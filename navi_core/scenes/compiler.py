@@ -26,6 +26,7 @@ __all__ = [
     "compile_to_file",
     "is_current",
     "output_path",
+    "store_verdict",
 ]
 
 COMPILER_VERSION = 1
@@ -169,6 +170,25 @@ def is_current(path: Path, source_hash: str, config: CompileConfig) -> bool:
         return json.loads(_sidecar(path).read_text()) == _stamp(path, source_hash, config)
     except (OSError, ValueError):
         return False
+
+
+def store_verdict(path: Path, scene: Scene, verdict: str) -> None:
+    """Write a spawn verdict into a version 2 file, keeping the file current for `compile_to_file`.
+
+    Args:
+        path: The scene's file.
+        scene: Its content.
+        verdict: PASS, MARGINAL or FAIL.
+
+    Raises:
+        SceneError: The file cannot be written.
+    """
+    scene.with_verdict(verdict).save(path)
+    try:
+        stamp = json.loads(_sidecar(path).read_text())
+    except (OSError, ValueError):
+        return
+    write_atomically(_sidecar(path), json.dumps(stamp | {"bytes": path.stat().st_size}, indent=1).encode())
 
 
 def _reusable(path: Path, source_hash: str, config: CompileConfig) -> Scene | None:

@@ -9,7 +9,7 @@ import os
 import re
 from collections import Counter
 from collections.abc import Callable, Iterable, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from pathlib import Path
 
 from navi_core.config import CompileConfig, CorpusConfig
@@ -156,7 +156,7 @@ def compile_source(
         SceneError: The source cannot be used.
     """
     if source.compiled and source.path is not None:
-        return CompiledScene(source.path, replace(load_gmdag(source.path), name=source.name), True, 0.0)
+        return CompiledScene(source.path, load_gmdag(source.path), True, 0.0)
     if source.path is not None:
         return compile_to_file(source.path, out_dir, config, progress, name=source.name)
     if source.family is None or source.seed is None:
@@ -170,8 +170,11 @@ def compile_corpus(
     config: CompileConfig | None = None,
     progress: Callable[[str, float], None] | None = None,
     judge: Callable[[Scene], str] | None = None,
+    done: Callable[[SceneSource, CompiledScene], None] | None = None,
 ) -> Manifest:
     """Compile every source and write the manifest and the corpus-wide vocabulary into `out_dir`.
+
+    Scenes that an earlier manifest of the folder lists, and that still lie there, stay listed.
 
     One scene after the other: a compilation takes tens of milliseconds and the machine is shared with
     training.
@@ -181,7 +184,8 @@ def compile_corpus(
         out_dir: Folder of the results; `manifest.json` and `vocabulary.json` lie beside the scenes.
         config: How to compile.
         progress: Told the current scene's name and the share of scenes done.
-        judge: Gives the spawn verdict of a scene; rows keep None without one.
+        judge: Gives the spawn verdict of a scene; rows keep the stored one, or None, without.
+        done: Called after each scene.
 
     Raises:
         SceneError: A source cannot be used; what was compiled before it stays.
@@ -207,8 +211,13 @@ def compile_corpus(
             )
         )
         vocabularies.append(scene.semantic_names)
+        if done is not None:
+            done(source, compiled)
     manifest = Manifest(tuple(rows), merge_vocabularies(vocabularies))
-    manifest.write(out / "manifest.json")
+    path = out / "manifest.json"
+    if path.is_file():
+        manifest = read_manifest(path).updated(manifest)
+    manifest.write(path)
     if progress is not None:
         progress("done", 1.0)
     return manifest

@@ -10,6 +10,7 @@ from typing import Any
 
 from navi_core.errors import SceneError
 from navi_core.scenes.scene import write_atomically
+from navi_core.scenes.semantics import merge_vocabularies
 
 __all__ = ["Manifest", "ManifestRow", "file_hash", "read_manifest"]
 
@@ -47,6 +48,13 @@ class Manifest:
     """One row per scene."""
     vocabulary: dict[int, str]
     """Corpus-wide semantic ids: 1 is "surface", the others sorted by name."""
+
+    def updated(self, newer: Manifest) -> Manifest:
+        """Return this manifest with the rows of `newer`, which win by name; rows of lost files are dropped."""
+        names = {row.name for row in newer.rows}
+        kept = [row for row in self.rows if row.name not in names and row.gmdag.is_file()]
+        rows = sorted([*kept, *newer.rows], key=lambda row: row.name)
+        return Manifest(tuple(rows), merge_vocabularies([self.vocabulary, newer.vocabulary]))
 
     def write(self, path: Path) -> None:
         """Write the manifest to `path` and the vocabulary to `vocabulary.json` beside it, each in one rename.
