@@ -1,1 +1,28 @@
-"""."""
+"""Learning: rollouts, advantages, PPO, and the one run loop."""
+
+from navi_core.learn.advantages import gae, gae_reference, group_advantages
+from navi_core.learn.collector import Collector, Environment, RolloutStats
+from navi_core.learn.loop import TrainResult, train
+from navi_core.learn.ppo import PPOLearner, UpdateStats
+from navi_core.learn.progress import Progress, console_progress
+from navi_core.learn.registry import build_learner, learner_names, register_learner
+from navi_core.learn.rollout import Rollout
+
+__all__ = [
+    "Collector",
+    "Environment",
+    "PPOLearner",
+    "Progress",
+    "Rollout",
+    "RolloutStats",
+    "TrainResult",
+    "UpdateStats",
+    "build_learner",
+    "console_progress",
+    "gae",
+    "gae_reference",
+    "group_advantages",
+    "learner_names",
+    "register_learner",
+    "train",
+]

@@ -1,0 +1,237 @@
+"""`navi train ppo`: find the scenes, compile or reuse them, train, register the version."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Any
+
+import typer
+
+if TYPE_CHECKING:
+    from navi_core.config import TrainConfig
+    from navi_core.learn import TrainResult
+    from navi_core.models import Registry
+    from navi_core.scenes import Scene
+
+__all__ = ["ppo", "register", "run_training"]
+
+
+def register(app: typer.Typer) -> None:
+    """Add `train` with its learners to the `navi` command."""
+    group = typer.Typer(help="Train a policy; one command per learner.", no_args_is_help=True)
+    # A callback keeps `train` a group while it has one learner.
+    group.callback()(lambda: None)
+    group.command("ppo")(ppo)
+    app.add_typer(group, name="train")
+
+
+def ppo(
+    preset: Annotated[str | None, typer.Option(help="Preset: quick, standard.")] = None,
+    config: Annotated[Path | None, typer.Option(help="YAML or JSON file of settings.")] = None,
+    assign: Annotated[list[str] | None, typer.Option("--set", help="A setting, a.b=c; may be repeated.")] = None,
+    seed: Annotated[int | None, typer.Option(help="Seed of every random draw.")] = None,
+    steps: Annotated[int | None, typer.Option(help="Decisions summed over rows; without it, until stopped.")] = None,
+    actors: Annotated[int | None, typer.Option(help="Environment rows.")] = None,
+    encoder_backend: Annotated[str | None, typer.Option(help="rayvit or ring_cnn.")] = None,
+    temporal_core: Annotated[str | None, typer.Option(help="mamba2 or gru.")] = None,
+    scene: Annotated[list[str] | None, typer.Option(help="A .gmdag or mesh file to train in; may be repeated.")] = None,
+    run_root: Annotated[Path | None, typer.Option(help="Folder of runs; by default runs/ of the Navi home.")] = None,
+    asset: Annotated[str | None, typer.Option(help="What the run is for; part of its key.")] = None,
+    partition: Annotated[str | None, typer.Option(help="Which one of it; by default the preset's name.")] = None,
+    fresh: Annotated[bool, typer.Option("--fresh", help="Neither resume the run nor start from a version.")] = False,
+    init: Annotated[
+        str | None,
+        typer.Option(
+            help="Weights of a new run: an alias, a version, a checkpoint, or none. By default latest, "
+            "and none for a run with --asset."
+        ),
+    ] = None,
+    as_json: Annotated[bool, typer.Option("--json", help="Print the result as one JSON object.")] = False,
+) -> None:
+    """Train by proximal policy optimisation, resuming where the same command stopped.
+
+    Without arguments: every scene under corpus.root (or the generated families) is compiled or reused,
+    and training goes on until it is interrupted. Settings win in this order: defaults, preset, --config,
+    NAVI_* variables, flags, --set.
+    """
+    from navi_core.presets import resolve_config
+
+    flags: dict[str, Any] = {}
+    policy: dict[str, Any] = {}
+    for section, name, value in (
+        (flags, "seed", seed),
+        (flags, "total_steps", steps),
+        (flags, "actors", actors),
+        (policy, "encoder", encoder_backend),
+        (policy, "core", temporal_core),
+    ):
+        if value is not None:
+            section[name] = value
+    if policy:
+        flags["policy"] = policy
+    if scene:
+        flags["corpus"] = {"scenes": scene}
+    resolved = resolve_config(preset=preset, file=config, flags=flags, assignments=assign or ())
+    record = run_training(
+        resolved,
+        run_root=run_root,
+        asset=asset or "interactive",
+        partition=partition or preset or "default",
+        fresh=fresh,
+        init=None if fresh else (init or ("latest" if asset is None else "none")),
+    )
+    _show(record, as_json)
+
+
+def run_training(
+    config: TrainConfig,
+    *,
+    run_root: Path | None = None,
+    asset: str,
+    partition: str,
+    fresh: bool = False,
+    init: str | None = None,
+) -> dict[str, Any]:
+    """Train one run from scenes to a registered version.
+
+    Args:
+        config: Full configuration.
+        run_root: Folder of runs; by default `runs/` of the Navi home.
+        asset: What the run is for.
+        partition: Which one of it.
+        fresh: Move an earlier run of the same key aside and start anew.
+        init: Weights of a new run: `latest` (if there is one), another alias, a version, a checkpoint
+            file; None or `none` for new weights.
+
+    Returns:
+        Plain data: run_id, checkpoint, version, steps, updates, episodes, reward_ema, reason,
+        resumed_from, initial, latest, scenes, config_hash, metrics.
+
+    Raises:
+        NaviError: As `navi_core.learn.train`, the scene corpus, the run directory and the registry do.
+    """
+    import logging
+
+    from navi_core.config import config_hash
+    from navi_core.learn import console_progress, train
+    from navi_core.models import Registry
+    from navi_core.record import RunDirectory, navi_home
+    from navi_core.world import Field
+
+    log = logging.getLogger("navi")
+    if not log.handlers and not logging.getLogger().handlers:
+        handler = logging.StreamHandler()  # standard error: standard output belongs to the result
+        handler.setFormatter(logging.Formatter("%(asctime)s %(message)s", "%H:%M:%S"))
+        log.addHandler(handler)
+        log.setLevel(logging.INFO)
+    registry = Registry(navi_home() / "models")
+    root = run_root if run_root is not None else navi_home() / "runs"
+    with RunDirectory.open(root, asset=asset, partition=partition, config=config, fresh=fresh) as run:
+        initial = _initial_weights(registry, init)
+        scenes = training_scenes(config)
+        log.info("%d scenes: %s", len(scenes), ", ".join(scene.name for scene in scenes))
+        field = Field(scenes, device="cpu", threads=config.threads)
+        with console_progress(f"{asset}/{partition}") as progress:
+            result = train(config, run, field=field, progress=progress, initial=initial)
+        version, latest = _register(registry, result)
+    return {
+        "run_id": result.run_id,
+        "checkpoint": str(result.checkpoint),
+        "version": version,
+        "latest": latest,
+        "initial": result.initial,
+        "steps": result.steps,
+        "updates": result.updates,
+        "episodes": result.episodes,
+        "reward_ema": result.reward_ema,
+        "wall_time_hours": result.wall_time_hours,
+        "reason": result.reason,
+        "resumed_from": result.resumed_from,
+        "scenes": [scene.name for scene in scenes],
+        "config_hash": config_hash(config),
+        "metrics": result.metrics,
+    }
+
+
+def training_scenes(config: TrainConfig) -> list[Scene]:
+    """Discover the corpus, compile or reuse every scene, and leave out what cannot be flown in.
+
+    Raises:
+        SceneError: Nothing is found, a source cannot be used, or every scene has the verdict FAIL.
+    """
+    import logging
+
+    from navi_core.errors import SceneError
+    from navi_core.record import navi_home
+    from navi_core.scenes import compile_source, discover
+    from navi_core.world import Field, scene_verdict
+
+    log = logging.getLogger("navi.train")
+    scenes, rejected = [], []
+    for source in discover(config.corpus):
+        compiled = compile_source(source, navi_home() / "scenes", config.compile)
+        verdict = compiled.scene.verdict
+        if verdict is None:
+            verdict = scene_verdict(Field([compiled.scene], device="cpu"), 0, config.env.spawn).verdict
+        log.info(
+            "scene %s: %s, %s", source.name, "unchanged" if compiled.skipped else f"{compiled.seconds:.1f} s", verdict
+        )
+        if verdict == "FAIL":
+            log.warning("scene %s has no viable spawn (verdict FAIL) and is left out", source.name)
+            rejected.append(source.name)
+        else:
+            scenes.append(compiled.scene)
+    if not scenes:
+        raise SceneError(
+            f"no scene can be flown in; verdict FAIL: {', '.join(rejected)}; see `navi scenes qualify` for the reasons"
+        )
+    return scenes
+
+
+def _initial_weights(registry: Registry, init: str | None) -> Path | None:
+    if init is None or init == "none":
+        return None
+    if init == "latest" and "latest" not in registry.aliases():
+        return None
+    path = Path(init)
+    return path if path.suffix == ".pt" and path.exists() else registry.resolve(init).path
+
+
+def _register(registry: Registry, result: TrainResult) -> tuple[str, bool]:
+    """Register the last checkpoint; return its version and whether `latest` points to it."""
+    parents = [v.version for v in registry.list() if str(v.path) == result.initial]
+    numbers = {k: v for k, v in result.metrics.items() if k in ("episode_return", "episode_length", "sps")}
+    version = registry.register(
+        result.checkpoint,
+        parents=parents,
+        metrics={"reward_ema": result.reward_ema, "steps": float(result.steps), **numbers},
+        notes=f"{result.run_id}, ended by {result.reason}",
+        tags=("ppo",),
+    )
+    return version, registry.aliases().get("latest") == version
+
+
+def _show(record: dict[str, Any], as_json: bool) -> None:
+    import json
+
+    if as_json:
+        typer.echo(json.dumps(record))
+        return
+    from rich.console import Console
+    from rich.table import Table
+
+    table = Table(title=f"{record['run_id']}", show_header=False)
+    latest = ", now latest" if record["latest"] else ""
+    resumed = f" (resumed from {record['resumed_from']:,})" if record["resumed_from"] is not None else ""
+    for name, value in (
+        ("version", f"{record['version']}{latest}"),
+        ("steps", f"{record['steps']:,}{resumed}"),
+        ("ended by", record["reason"]),
+        ("reward_ema", f"{record['reward_ema']:+.4f}"),
+        ("episodes", f"{record['episodes']:,}"),
+        ("scenes", str(len(record["scenes"]))),
+        ("training time", f"{60 * record['wall_time_hours']:.1f} min"),
+        ("checkpoint", record["checkpoint"]),
+    ):
+        table.add_row(name, value)
+    Console().print(table)

@@ -1,0 +1,282 @@
+"""The rollout loop: policy → environment → shaper → storage.
+
+The collector owns what lives between rollouts: the current observation, the auxiliary input, the
+recurrent state and the reset flags. Episodes restart inside `env.step` (same-step autoreset), so
+`obs[t+1]` of a finished row is its new episode's first observation; `reset[t+1]` tells the policy
+to zero that row's state before it consumes it.
+"""
+
+from __future__ import annotations
+
+import math
+import time
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from typing import Any, Protocol
+
+import torch
+from torch import Tensor
+
+from navi_core.errors import CheckpointError, NonFiniteError
+from navi_core.learn.noise import action_noise
+from navi_core.learn.rollout import Rollout
+from navi_core.record import StageTimer
+
+__all__ = ["Collector", "Environment", "RolloutStats"]
+
+
+class Environment(Protocol):
+    """What the collector asks of an environment; `NavigationEnv` is one, reference tasks are others."""
+
+    num_envs: int
+
+    def reset(self) -> Tensor:
+        """Start every row; returns (B,3,Az,El)."""
+
+    def step(self, actions: Tensor) -> Any:
+        """Advance every row by one decision; returns a `StepBatch`."""
+
+    def state_dict(self) -> dict[str, Any]:
+        """Everything a row's future depends on, as tensors."""
+
+    def load_state_dict(self, state: dict[str, Any]) -> None:
+        """Undo `state_dict`."""
+
+
+@dataclass
+class RolloutStats:
+    """What a rollout says about the policy, on the host.
+
+    Attributes:
+        rewards: (T,) mean shaped reward over rows, per decision.
+        means: Mean per decision of every reward term and shaping part.
+        episodes: Episodes that ended.
+        episode_return: Their mean environment return; NaN if none ended.
+        episode_length: Their mean length in decisions; NaN if none ended.
+        seconds: Wall time of the rollout [s].
+        timer: Stage timings.
+    """
+
+    rewards: list[float]
+    means: dict[str, float]
+    episodes: int
+    episode_return: float
+    episode_length: float
+    seconds: float
+    timer: StageTimer = field(repr=False)
+
+
+class Collector:
+    """Flies B rows and fills rollouts.
+
+    Args:
+        env: The environment.
+        policy: `NavigationPolicy`, or anything with its `initial_state`, `act` and `value`.
+        shaper: `RewardShaper`.
+        seed: Seed of the action noise.
+        device: Training device.
+    """
+
+    def __init__(self, env: Environment, policy: Any, shaper: Any, *, seed: int, device: torch.device) -> None:
+        self.env, self.policy, self.shaper = env, policy, shaper
+        self.seed, self.device = seed, device
+        self.rows = env.num_envs
+        self.decisions = 0
+        """Decisions every row has made since training began."""
+        self.obs = env.reset().to(device)
+        self.aux = torch.zeros((self.rows, 3), device=device)
+        self.state: tuple[Tensor, ...] = tuple(x.to(device) for x in policy.initial_state(self.rows))
+        self.reset = torch.ones(self.rows, dtype=torch.bool, device=device)
+
+    def new_rollout(self, steps: int, bptt: int) -> Rollout:
+        """Allocate storage for rollouts of `steps` decisions."""
+        return Rollout(steps, bptt, self.obs, self.aux, self.state)
+
+    @torch.no_grad()
+    def collect(self, rollout: Rollout, stop: Callable[[], bool] | None = None) -> RolloutStats | None:
+        """Fill `rollout` with the next decisions.
+
+        Args:
+            rollout: Storage; everything in it is overwritten.
+            stop: Asked before every decision; the rollout is given up when it returns True.
+
+        Returns:
+            Statistics, or None if the rollout was given up. The environment has then moved on: restore a
+            `state_dict` taken before the call to continue as if it had not begun.
+
+        Raises:
+            NonFiniteError: An observation, reward, value or log-probability is NaN or infinite.
+        """
+        timer, start = StageTimer(), time.perf_counter()
+        noise = action_noise(self.seed, self.rows, self.decisions, rollout.steps, device=self.device)
+        sums: dict[str, Tensor] = {}
+        done = torch.zeros_like(self.reset)
+        for t in range(rollout.steps):
+            if stop is not None and stop():
+                return None
+            self._decide(rollout, t, noise[t], sums, timer, done)
+        with timer("bootstrap"):
+            rollout.terminal.value_into(self.policy.value, rollout.bootstrap_values)
+        with timer("host_extraction"):
+            return self._stats(rollout, sums, start, timer)
+
+    def _decide(
+        self, rollout: Rollout, t: int, noise: Tensor, sums: dict[str, Tensor], timer: StageTimer, done: Tensor
+    ) -> None:
+        rollout.store_chunk_state(t, self.state)
+        rollout.obs[t] = self.obs
+        rollout.aux[t] = self.aux
+        rollout.reset[t] = self.reset
+        with timer("forward"):
+            out = self.policy.act(self.obs, self.aux, self.state, self.reset, noise)
+        with timer("env"):
+            batch = self.env.step(out.action)
+        reward, terminated, truncated = (
+            x.to(self.device, non_blocking=True) for x in (batch.reward, batch.terminated, batch.truncated)
+        )
+        torch.logical_or(terminated, truncated, out=done)
+        info = batch.info
+        with timer("shaping"):
+            shaped = self.shaper.shape(
+                out.embedding, reward, info["speed"].to(self.device), done, self.decisions * self.rows
+            )
+        with timer("storage"):
+            rollout.actions[t] = out.action
+            rollout.log_probs[t] = out.log_prob
+            rollout.values[t] = out.value
+            rollout.rewards[t] = shaped.total
+            rollout.terminated[t] = terminated
+            rollout.truncated[t] = truncated
+            rollout.episode_return[t] = info["episode_return"]
+            rollout.episode_length[t] = info["episode_length"]
+            aux = torch.stack((shaped.total, shaped.loop_similarity, shaped.intrinsic), dim=-1)
+            self._keep_endings(rollout, t, batch, terminated, truncated, aux, out.state)
+            _accumulate(sums, self._terms(info, shaped))
+        self.obs = batch.obs.to(self.device)
+        self.aux = aux.masked_fill_(done[:, None], 0.0)
+        self.state = out.state
+        self.reset = done.clone()
+        self.decisions += 1
+
+    def _keep_endings(
+        self,
+        rollout: Rollout,
+        t: int,
+        batch: Any,
+        terminated: Tensor,
+        truncated: Tensor,
+        aux: Tensor,
+        state: tuple[Tensor, ...],
+    ) -> None:
+        # The end of the rollout is a cut like any other: every row is valued at what it saw last.
+        if t == rollout.steps - 1:
+            rows = torch.arange(self.rows, device=self.device)
+        else:
+            rows = (truncated & ~terminated).nonzero().squeeze(1)
+            if not rows.numel():
+                return
+        if not rollout.terminal.fits(rows.numel()):
+            rollout.terminal.value_into(self.policy.value, rollout.bootstrap_values)
+        rollout.terminal.add(t, rows, batch.final_obs.to(self.device), aux, state)
+
+    @staticmethod
+    def _terms(info: dict[str, Any], shaped: Any) -> dict[str, Tensor]:
+        terms = dict(info["reward_terms"])
+        terms["intrinsic_reward"] = shaped.intrinsic
+        terms["loop_penalty"] = shaped.loop_penalty
+        for flag, name in (("collision", "collision_rate"), ("void", "void_rate")):
+            if flag in info:
+                terms[name] = info[flag].to(shaped.total.dtype)
+        return terms
+
+    def _stats(self, rollout: Rollout, sums: dict[str, Tensor], start: float, timer: StageTimer) -> RolloutStats:
+        done = rollout.terminated | rollout.truncated
+        packed = torch.cat(
+            (
+                rollout.rewards.mean(dim=1).double(),
+                torch.stack(
+                    (
+                        done.sum().double(),
+                        (rollout.episode_return * done).sum().double(),
+                        (rollout.episode_length * done).sum().double(),
+                        rollout.log_probs.sum().double(),
+                        rollout.values.sum().double(),
+                        rollout.bootstrap_values.sum().double(),
+                    )
+                ),
+                torch.stack([x.to(self.device).mean().double() for x in sums.values()]),
+            )
+        ).tolist()  # the rollout's one crossing to the host
+        if not all(math.isfinite(x) for x in packed):
+            raise self._culprit(rollout, sums)
+        steps = rollout.steps
+        rewards, (episodes, returns, lengths) = packed[:steps], packed[steps : steps + 3]
+        return RolloutStats(
+            rewards=rewards,
+            means={name: value / steps for name, value in zip(sums, packed[steps + 6 :])},
+            episodes=int(episodes),
+            episode_return=returns / episodes if episodes else math.nan,
+            episode_length=lengths / episodes if episodes else math.nan,
+            seconds=time.perf_counter() - start,
+            timer=timer,
+        )
+
+    def _culprit(self, rollout: Rollout, sums: dict[str, Tensor]) -> NonFiniteError:
+        # In the order of cause: a bad observation also spoils the values, a bad term the reward.
+        suspects: dict[str, Tensor] = {"observation": rollout.obs}
+        suspects |= {f"reward term {name}": x for name, x in sums.items()}
+        suspects |= {
+            "reward": rollout.rewards,
+            "aux": rollout.aux,
+            "action": rollout.actions,
+            "value": rollout.values,
+            "log_prob": rollout.log_probs,
+            "bootstrap_value": rollout.bootstrap_values,
+            "episode_return": rollout.episode_return,
+        }
+        for name, tensor in suspects.items():
+            bad = (~torch.isfinite(tensor)).sum()
+            if bad:
+                return NonFiniteError(
+                    name,
+                    f"{name} holds {int(bad)} NaN or infinite of {tensor.numel()} numbers in the rollout after "
+                    f"{(self.decisions - rollout.steps) * self.rows} steps; the last good checkpoint is kept",
+                )
+        return NonFiniteError("rollout statistics", "a sum over the rollout overflowed; rewards are out of range")
+
+    def state_dict(self) -> dict[str, Any]:
+        """Return everything the next rollout depends on, besides the policy's weights."""
+        return {
+            "decisions": self.decisions,
+            "obs": self.obs,
+            "aux": self.aux,
+            "reset": self.reset,
+            "core": list(self.state),
+            "env": self.env.state_dict(),
+            "shaper": self.shaper.state_dict(),
+        }
+
+    def load_state_dict(self, state: dict[str, Any]) -> None:
+        """Continue where `state_dict` was taken.
+
+        Raises:
+            CheckpointError: The number of rows or the core's state differs.
+        """
+        core = tuple(x.to(self.device) for x in state["core"])
+        if [x.shape for x in core] != [x.shape for x in self.state]:
+            raise CheckpointError(
+                f"the checkpoint's recurrent state has shapes {[tuple(x.shape) for x in core]}, "
+                f"this run's {[tuple(x.shape) for x in self.state]}; start with --fresh"
+            )
+        self.decisions = int(state["decisions"])
+        self.obs, self.aux, self.reset = (state[k].to(self.device).clone() for k in ("obs", "aux", "reset"))
+        self.state = tuple(x.clone() for x in core)
+        self.env.load_state_dict(state["env"])
+        self.shaper.load_state_dict(state["shaper"])
+
+
+def _accumulate(sums: dict[str, Tensor], terms: dict[str, Tensor]) -> None:
+    if not sums:
+        sums.update({name: x.detach().clone().float() for name, x in terms.items()})
+        return
+    torch._foreach_add_(list(sums.values()), [terms[name] for name in sums])

@@ -1,0 +1,65 @@
+"""The learner's randomness: action noise and the order of training sequences.
+
+A row's noise depends on its own number and its own decision count alone, so its life is the
+same in a batch of one and in a batch of thousands. Nothing here keeps generator state: a resumed
+run draws what the uninterrupted one would have drawn.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import math
+
+import torch
+from torch import Tensor
+
+from navi_core.world.counter_random import Purpose, uniform
+
+__all__ = ["action_noise", "shuffled"]
+
+
+def action_noise(
+    seed: int, rows: int, first_decision: int, decisions: int, *, axes: int = 4, device: torch.device | str = "cpu"
+) -> Tensor:
+    """Standard normal noise of the actions of a whole rollout.
+
+    Args:
+        seed: Seed of the run.
+        rows: B.
+        first_decision: Decisions each row had made before the rollout.
+        decisions: T.
+        axes: Action axes.
+        device: Where the noise is needed.
+
+    Returns:
+        (T,B,axes) float32; entry (t, b) depends on (seed, b, first_decision + t) alone.
+    """
+    pairs = (axes + 1) // 2
+    lane = torch.arange(2 * pairs, device=device)
+    decision = torch.arange(first_decision, first_decision + decisions, device=device)[:, None, None]
+    counter = (decision * (2 * pairs) + lane).expand(decisions, rows, 2 * pairs)
+    row = torch.arange(rows, device=device)[None, :, None].expand_as(counter)
+    # Box–Muller: two uniforms give two independent normals; 1 − u keeps the logarithm off zero.
+    unit = uniform(seed, Purpose.ACTION, row, 0, counter).unflatten(-1, (pairs, 2))
+    radius = torch.sqrt(-2.0 * torch.log1p(-unit[..., 0]))
+    angle = (2.0 * math.pi) * unit[..., 1]
+    normal = torch.stack((radius * torch.cos(angle), radius * torch.sin(angle)), dim=-1)
+    return normal.flatten(-2)[..., :axes].float().contiguous()
+
+
+def shuffled(seed: int, count: int, *keys: int, device: torch.device | str = "cpu") -> Tensor:
+    """A random order of `count` items, drawn on `device`.
+
+    Args:
+        seed: Seed of the run.
+        count: Number of items.
+        *keys: What the order is for, for example (update, epoch).
+        device: Where the order is needed.
+
+    Returns:
+        (count,) int64 permutation; a pure function of the arguments.
+    """
+    digest = hashlib.sha256("/".join(map(str, ("shuffle", seed, *keys))).encode()).digest()
+    generator = torch.Generator(device=device)
+    generator.manual_seed(int.from_bytes(digest[:8], "little") >> 1)
+    return torch.randperm(count, generator=generator, device=device)

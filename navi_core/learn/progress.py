@@ -1,0 +1,66 @@
+"""What a person sees of a run: a progress bar on a terminal, plain log lines elsewhere."""
+
+from __future__ import annotations
+
+import logging
+import sys
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass
+
+__all__ = ["Progress", "console_progress"]
+
+_LOG = logging.getLogger("navi.learn")
+
+
+@dataclass(frozen=True)
+class Progress:
+    """The state of a run after an update.
+
+    Attributes:
+        steps: Decisions so far, summed over rows.
+        total_steps: Decisions at which the run ends; None if it ends when stopped.
+        updates: Updates so far.
+        metrics: Metrics of the latest update.
+    """
+
+    steps: int
+    total_steps: int | None
+    updates: int
+    metrics: dict[str, float]
+
+    def line(self) -> str:
+        """One line for people."""
+        m = self.metrics
+        goal = f"/{self.total_steps:,}" if self.total_steps is not None else ""
+        parts = [f"step {self.steps:,}{goal}", f"reward_ema {m['reward_ema']:+.4f}"]
+        if "episode_return" in m:
+            parts.append(f"return {m['episode_return']:.2f}")
+        parts += [f"kl {m['approx_kl']:.4f}", f"ev {m['explained_variance']:.2f}", f"{m['sps']:,.0f} steps/s"]
+        return "  ".join(parts)
+
+
+@contextmanager
+def console_progress(title: str = "train") -> Iterator[Callable[[Progress], None]]:
+    """Yield a callback that shows progress on standard error.
+
+    Args:
+        title: Name of the run.
+    """
+    if not sys.stderr.isatty():
+        yield lambda progress: _LOG.info("%s: %s", title, progress.line())
+        return
+    from rich.console import Console
+    from rich.progress import BarColumn, TextColumn, TimeElapsedColumn, TimeRemainingColumn
+    from rich.progress import Progress as Bar
+
+    columns = (
+        TextColumn("[bold]{task.description}"),
+        BarColumn(),
+        TextColumn("{task.fields[line]}"),
+        TimeElapsedColumn(),
+        TimeRemainingColumn(),
+    )
+    with Bar(*columns, console=Console(stderr=True), transient=False) as bar:
+        task = bar.add_task(title, total=None, line="first rollout …")
+        yield lambda p: bar.update(task, completed=p.steps, total=p.total_steps, line=p.line())

@@ -1,0 +1,63 @@
+"""Learners by name: one run loop, one collector, and the algorithm chooses only the update."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any, Protocol
+
+import torch
+
+from navi_core.config import TrainConfig
+from navi_core.errors import ConfigError
+from navi_core.learn.ppo import PPOLearner, UpdateStats
+from navi_core.learn.rollout import Rollout
+
+__all__ = ["Learner", "build_learner", "learner_names", "register_learner"]
+
+
+class Learner(Protocol):
+    """What the run loop asks of an algorithm."""
+
+    optimizer: torch.optim.Optimizer
+
+    def update(self, rollout: Rollout, *, index: int, steps: int) -> UpdateStats:
+        """Improve the policy on one rollout."""
+
+    def state_dict(self) -> dict[str, Any]:
+        """State besides the policy's weights and `optimizer`."""
+
+    def load_state_dict(self, state: dict[str, Any]) -> None:
+        """Undo `state_dict`."""
+
+
+Factory = Callable[[Any, Any, TrainConfig, torch.device], Learner]
+
+_LEARNERS: dict[str, Factory] = {"ppo": PPOLearner}
+
+
+def register_learner(name: str, factory: Factory) -> None:
+    """Add an algorithm.
+
+    Raises:
+        ConfigError: The name is taken.
+    """
+    if name in _LEARNERS:
+        raise ConfigError(f"learner {name!r} exists already")
+    _LEARNERS[name] = factory
+
+
+def learner_names() -> tuple[str, ...]:
+    """Names of the known algorithms."""
+    return tuple(_LEARNERS)
+
+
+def build_learner(policy: Any, shaper: Any, config: TrainConfig, device: torch.device) -> Learner:
+    """Build the learner that `config.algorithm` names.
+
+    Raises:
+        ConfigError: There is no such learner.
+    """
+    factory = _LEARNERS.get(config.algorithm)
+    if factory is None:
+        raise ConfigError(f"no learner {config.algorithm!r}; allowed: {', '.join(_LEARNERS)}")
+    return factory(policy, shaper, config, device)

@@ -1,0 +1,64 @@
+"""Checkpoints of a run directory: naming, writing, pruning, and finding the last good one."""
+
+from __future__ import annotations
+
+import contextlib
+import logging
+import re
+from pathlib import Path
+from typing import Any
+
+from navi_core.errors import CheckpointError
+from navi_core.models import load_checkpoint
+
+__all__ = ["checkpoint_path", "checkpoints_in", "last_good_checkpoint", "prune_checkpoints"]
+
+_LOG = logging.getLogger("navi.learn")
+_NAME = re.compile(r"step-(\d{12})\.pt")
+
+
+def checkpoint_path(folder: Path, steps: int) -> Path:
+    """Return the file of the checkpoint made after `steps` decisions."""
+    return folder / f"step-{steps:012d}.pt"
+
+
+def checkpoints_in(folder: Path) -> list[Path]:
+    """Return the checkpoints of a run, oldest first."""
+    return sorted(file for file in folder.glob("step-*.pt") if _NAME.fullmatch(file.name))
+
+
+def last_good_checkpoint(folder: Path, *, expect_encoder: str, expect_core: str) -> tuple[Path, Any] | None:
+    """Load the newest checkpoint that can be read.
+
+    A file that cannot be read is set aside as `<name>.broken` with a warning, and the one before it
+    is tried, so that a torn disk costs some minutes of training and not the run.
+
+    Args:
+        folder: The run's checkpoint folder.
+        expect_encoder: The run's encoder backend.
+        expect_core: The run's temporal core.
+
+    Returns:
+        Path and checkpoint, or None if there is none.
+
+    Raises:
+        CheckpointError: There are checkpoints and not one of them can be used.
+    """
+    broken: list[str] = []
+    for path in reversed(checkpoints_in(folder)):
+        try:
+            return path, load_checkpoint(path, expect_encoder=expect_encoder, expect_core=expect_core)
+        except CheckpointError as error:
+            _LOG.warning("checkpoint %s cannot be used (%s); falling back to the one before", path.name, error)
+            broken.append(f"{path.name}: {error}")
+            path.replace(path.with_name(path.name + ".broken"))
+    if broken:
+        raise CheckpointError(f"no checkpoint in {folder} can be used ({'; '.join(broken)}); start again with --fresh")
+    return None
+
+
+def prune_checkpoints(folder: Path, keep: int) -> None:
+    """Delete all but the last checkpoint and `keep` before it."""
+    for path in checkpoints_in(folder)[: -(keep + 1)]:
+        with contextlib.suppress(FileNotFoundError):
+            path.unlink()

@@ -1,0 +1,196 @@
+"""Presets, and the order in which settings win.
+
+Defaults < preset < configuration file < `NAVI_*` environment < flags and `--set a.b=c`.
+
+Environment names: `NAVI_ACTOR_ENCODER_BACKEND` and `NAVI_ACTOR_TEMPORAL_CORE` select the network;
+any other setting is `NAVI_` and its path in capitals with two underscores for each dot
+(`NAVI_PPO__LEARNING_RATE=0.001`), top-level ones without (`NAVI_ACTORS=8`).
+"""
+
+from __future__ import annotations
+
+import difflib
+import os
+from collections.abc import Iterable, Mapping
+from pathlib import Path
+from typing import Any
+
+from navi_core.config import TrainConfig, parse_config
+from navi_core.errors import ConfigError
+
+__all__ = [
+    "environment_overrides",
+    "load_preset",
+    "merge",
+    "parse_assignments",
+    "preset_names",
+    "read_config_file",
+    "resolve_config",
+]
+
+_FOLDER = Path(__file__).parent
+_SELECTORS = {
+    "NAVI_ACTOR_ENCODER_BACKEND": ("policy", "encoder"),
+    "NAVI_ACTOR_TEMPORAL_CORE": ("policy", "core"),
+}
+
+
+def preset_names() -> tuple[str, ...]:
+    """Return the names of the shipped presets."""
+    return tuple(sorted(file.stem for file in _FOLDER.glob("*.yaml")))
+
+
+def load_preset(name: str, overrides: Mapping[str, Any] | None = None) -> TrainConfig:
+    """Build a training configuration from a preset.
+
+    Args:
+        name: One of `preset_names()`.
+        overrides: Nested plain values that win over the preset's.
+
+    Raises:
+        ConfigError: There is no such preset (the nearest is named), or a value is impossible.
+    """
+    return parse_config(TrainConfig, merge(_preset_values(name), overrides or {}))
+
+
+def resolve_config(
+    *,
+    preset: str | None = None,
+    file: Path | str | None = None,
+    environ: Mapping[str, str] | None = None,
+    flags: Mapping[str, Any] | None = None,
+    assignments: Iterable[str] = (),
+) -> TrainConfig:
+    """Merge every source of settings in the order of precedence.
+
+    Args:
+        preset: Preset name; None starts from the defaults.
+        file: YAML or JSON file.
+        environ: Environment; by default the process's.
+        flags: Nested values of command-line flags.
+        assignments: `a.b=c` texts of `--set`; they win over everything.
+
+    Raises:
+        ConfigError: A key is unknown (the nearest is named), a value impossible, or a file unreadable.
+    """
+    values: dict[str, Any] = _preset_values(preset) if preset is not None else {}
+    if file is not None:
+        values = merge(values, read_config_file(file))
+    values = merge(values, environment_overrides(os.environ if environ is None else environ))
+    values = merge(values, flags or {})
+    return parse_config(TrainConfig, merge(values, parse_assignments(assignments)))
+
+
+def merge(base: Mapping[str, Any], over: Mapping[str, Any]) -> dict[str, Any]:
+    """Return `base` with `over` laid on it, section by section; neither is changed.
+
+    The families of a corpus and the reward weights are values, not sections: they are replaced whole.
+    """
+    result = dict(base)
+    for key, value in over.items():
+        below = result.get(key)
+        section = isinstance(value, Mapping) and isinstance(below, Mapping) and key not in ("families", "weights")
+        result[key] = merge(below, value) if section else value  # type: ignore[arg-type]
+    return result
+
+
+def read_config_file(path: Path | str) -> dict[str, Any]:
+    """Read nested settings from a YAML or JSON file; a run directory's config.json is one too.
+
+    Raises:
+        ConfigError: The file is missing, unreadable, or not a mapping.
+    """
+    import yaml
+
+    path = Path(path)
+    try:
+        data = yaml.safe_load(path.read_text())
+    except OSError as error:
+        raise ConfigError(f"cannot read the configuration {path}: {error.strerror}") from error
+    except (yaml.YAMLError, UnicodeDecodeError) as error:
+        raise ConfigError(f"{path} is not YAML: {' '.join(str(error).split())}") from error
+    if data is None:
+        return {}
+    if not isinstance(data, dict):
+        raise ConfigError(f"{path} holds {type(data).__name__}; expected a mapping of settings")
+    if data.get("config_class") == "TrainConfig" and isinstance(data.get("config"), dict):
+        return data["config"]
+    return data
+
+
+def environment_overrides(environ: Mapping[str, str]) -> dict[str, Any]:
+    """Return the settings named by `NAVI_*` variables.
+
+    Raises:
+        ConfigError: A variable with `__` in its name is no setting; the nearest is named.
+    """
+    result: dict[str, Any] = {}
+    known = {"NAVI_" + "__".join(path).upper(): path for path in _setting_paths()} | _SELECTORS
+    for name in sorted(environ):
+        if not name.startswith("NAVI_") or environ[name] == "":
+            continue
+        path = known.get(name)
+        if path is None:
+            # Other NAVI_* names (home, scenes, …) are not settings; a path is, and may be mistyped.
+            if "__" in name:
+                near = difflib.get_close_matches(name, known, n=1)
+                hint = f"; did you mean {near[0]}?" if near else ""
+                raise ConfigError(f"the environment variable {name} names no setting{hint}")
+            continue
+        result = merge(result, _nested(path, _value(environ[name])))
+    return result
+
+
+def parse_assignments(texts: Iterable[str]) -> dict[str, Any]:
+    """Turn `a.b=c` texts into nested settings; values are YAML (`null`, `3`, `[1, 2]`, `true`).
+
+    Raises:
+        ConfigError: A text has no `=` or an empty key.
+    """
+    result: dict[str, Any] = {}
+    for text in texts:
+        key, equals, value = text.partition("=")
+        path = tuple(part.strip() for part in key.split("."))
+        if not equals or not all(path):
+            raise ConfigError(f"--set {text!r} is not of the form a.b=c, for example ppo.learning_rate=0.001")
+        result = merge(result, _nested(path, _value(value)))
+    return result
+
+
+def _preset_values(name: str) -> dict[str, Any]:
+    if name not in preset_names():
+        near = difflib.get_close_matches(name, preset_names(), n=1, cutoff=0.3)
+        hint = f"did you mean {near[0]!r}? " if near else ""
+        raise ConfigError(f"no preset {name!r}; {hint}allowed: {', '.join(preset_names())}")
+    return read_config_file(_FOLDER / f"{name}.yaml")
+
+
+def _setting_paths() -> list[tuple[str, ...]]:
+    from pydantic import BaseModel
+
+    def walk(model: type[BaseModel], prefix: tuple[str, ...]) -> list[tuple[str, ...]]:
+        found: list[tuple[str, ...]] = []
+        for name, info in model.model_fields.items():
+            kind = info.annotation
+            if isinstance(kind, type) and issubclass(kind, BaseModel):
+                found += walk(kind, (*prefix, name))
+            else:
+                found.append((*prefix, name))
+        return found
+
+    return walk(TrainConfig, ())
+
+
+def _nested(path: tuple[str, ...], value: Any) -> dict[str, Any]:
+    for name in reversed(path):
+        value = {name: value}
+    return value
+
+
+def _value(text: str) -> Any:
+    import yaml
+
+    try:
+        return yaml.safe_load(text)
+    except yaml.YAMLError:
+        return text

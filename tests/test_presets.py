@@ -1,0 +1,115 @@
+import json
+
+import pytest
+
+from navi_core.config import TrainConfig
+from navi_core.errors import ConfigError
+from navi_core.presets import (
+    environment_overrides,
+    load_preset,
+    merge,
+    parse_assignments,
+    preset_names,
+    read_config_file,
+    resolve_config,
+)
+
+
+def test_every_preset_is_a_valid_configuration():
+    assert {"quick", "standard"} <= set(preset_names())
+    for name in preset_names():
+        assert isinstance(load_preset(name), TrainConfig)
+
+
+def test_quick_is_the_specified_profile():
+    c = load_preset("quick")
+    assert (c.env.azimuth_bins, c.env.elevation_bins, c.policy.encoder, c.policy.core) == (64, 16, "ring_cnn", "gru")
+    assert (c.actors, c.ppo.rollout, c.ppo.bptt, c.ppo.epochs) == (64, 256, 32, 2)
+    assert (c.ppo.learning_rate, c.ppo.entropy_coefficient, c.ppo.gamma) == (1e-3, 0.003, 0.99)
+    assert c.env.reward.preset == "explore" and c.shaper.existential_tax == -0.02
+    assert (c.shaper.rnd_start, c.shaper.rnd_end, c.shaper.loop_coefficient) == (0, 0, 0)
+    assert c.compile.resolution >= 256
+
+
+def test_each_source_wins_over_the_one_before(tmp_path):
+    file = tmp_path / "c.yaml"
+    file.write_text("actors: 7\nseed: 7\nppo: {learning_rate: 7.0e-4, gamma: 0.7, clip: 0.17}\n")
+    environ = {"NAVI_SEED": "8", "NAVI_PPO__GAMMA": "0.8", "NAVI_PPO__CLIP": "0.18", "NAVI_HOME": "/x"}
+    flags = {"ppo": {"clip": 0.19, "gae_lambda": 0.9}}
+    c = resolve_config(
+        preset="quick", file=file, environ=environ, flags=flags, assignments=["ppo.gae_lambda=0.91", "threads=1"]
+    )
+    assert c.policy.encoder == "ring_cnn"  # preset over default
+    assert c.actors == 7 and c.ppo.learning_rate == 7e-4  # file over preset
+    assert c.seed == 8 and c.ppo.gamma == 0.8  # environment over file
+    assert c.ppo.clip == 0.19  # flag over environment
+    assert c.ppo.gae_lambda == 0.91 and c.threads == 1  # --set over flag
+    assert c.ppo.epochs == 2  # untouched settings stay
+
+
+def test_selectors_of_encoder_and_core():
+    environ = {"NAVI_ACTOR_ENCODER_BACKEND": "rayvit", "NAVI_ACTOR_TEMPORAL_CORE": "mamba2"}
+    c = resolve_config(preset="quick", environ=environ)
+    assert (c.policy.encoder, c.policy.core) == ("rayvit", "mamba2")
+    assert environment_overrides({"NAVI_ACTOR_ENCODER_BACKEND": "", "NAVI_SCENES": "/s"}) == {}
+
+
+def test_values_of_assignments():
+    data = parse_assignments(["ppo.target_kl=null", "corpus.scenes=[a.glb, b.glb]", "ppo.learning_rate=1e-3"])
+    c = load_preset("quick", data)
+    assert c.ppo.target_kl is None and c.corpus.scenes == ("a.glb", "b.glb") and c.ppo.learning_rate == 1e-3
+
+
+@pytest.mark.parametrize(
+    ("assignment", "words"),
+    [
+        ("ppo.learning_rat=1", ["learning_rat", "did you mean 'learning_rate'"]),
+        ("polcy.core=gru", ["polcy", "did you mean 'policy'"]),
+        ("actors=0", ["actors", "0"]),
+        ("ppo.learning_rate=-1", ["ppo.learning_rate", "-1"]),
+        ("policy.core=lstm", ["policy.core", "lstm", "gru"]),
+        ("ppo.rollout=100", ["100", "bptt 32"]),
+        ("env.azimuth_bins=128", ["azimuth_bins", "128", "64"]),
+        ("actors", ["a.b=c"]),
+        ("=3", ["a.b=c"]),
+    ],
+)
+def test_bad_assignments_name_the_offender(assignment, words):
+    with pytest.raises(ConfigError) as caught:
+        resolve_config(preset="quick", environ={}, assignments=[assignment])
+    for word in words:
+        assert word in str(caught.value)
+
+
+def test_patch_multiples_are_checked():
+    with pytest.raises(ConfigError, match="patch 8"):
+        resolve_config(environ={}, assignments=["env.azimuth_bins=60", "policy.azimuth_bins=60"])
+
+
+def test_unknown_preset_and_environment_name_the_nearest():
+    with pytest.raises(ConfigError, match="did you mean 'quick'"):
+        load_preset("quik")
+    with pytest.raises(ConfigError, match="NAVI_PPO__LEARNING_RATE"):
+        environment_overrides({"NAVI_PPO__LEARNING_RAT": "1"})
+
+
+def test_config_files(tmp_path):
+    file = tmp_path / "c.json"
+    file.write_text(json.dumps({"seed": 3}))
+    assert read_config_file(file) == {"seed": 3}
+    record = {"config_class": "TrainConfig", "config": load_preset("quick").model_dump(mode="json"), "run_id": "r"}
+    file.write_text(json.dumps(record))
+    assert resolve_config(file=file, environ={}) == load_preset("quick")
+    for text, match in (("[1, 2]", "list"), ("a: [", "not YAML")):
+        file.write_text(text)
+        with pytest.raises(ConfigError, match=match):
+            read_config_file(file)
+    with pytest.raises(ConfigError, match="cannot read"):
+        read_config_file(tmp_path / "missing.yaml")
+
+
+def test_merge_replaces_values_and_merges_sections():
+    base = {"ppo": {"gamma": 0.9, "clip": 0.2}, "corpus": {"families": {"maze": (1,)}}}
+    merged = merge(base, {"ppo": {"clip": 0.1}, "corpus": {"families": {"atrium": (2,)}}})
+    assert merged == {"ppo": {"gamma": 0.9, "clip": 0.1}, "corpus": {"families": {"atrium": (2,)}}}
+    assert base["ppo"]["clip"] == 0.2
