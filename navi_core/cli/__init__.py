@@ -1,1 +1,1 @@
-"""."""
+"""The `navi` command and its groups."""

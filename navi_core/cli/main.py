@@ -1,0 +1,86 @@
+"""The `navi` command: command groups found lazily, errors told without a traceback.
+
+A group is a module with `register(app)`. The engine's groups are listed here; other packages add
+theirs through the entry point group `navi.commands`.
+"""
+
+from __future__ import annotations
+
+import importlib
+import os
+import sys
+from collections.abc import Sequence
+from importlib.metadata import entry_points
+
+# Idle OpenMP threads must not spin: the ray kernels and torch take turns on the same cores. Read by
+# the OpenMP runtime when torch loads, so it is set before any command imports torch.
+os.environ.setdefault("OMP_WAIT_POLICY", "passive")
+
+import typer
+
+from navi_core import __version__
+from navi_core.errors import NaviError
+
+__all__ = ["brain", "build_app", "main", "navi_actor"]
+
+_GROUPS = ("scenes", "doctor", "train", "evaluate", "models")
+"""Modules of `navi_core.cli` that register commands."""
+
+
+def build_app(name: str = "navi", groups: Sequence[str] = _GROUPS, *, plugins: bool = True) -> typer.Typer:
+    """Return the command with the given groups and, for `navi`, those of other packages.
+
+    Args:
+        name: Name shown in the help.
+        groups: Modules of `navi_core.cli`.
+        plugins: Add the commands of the entry point group `navi.commands`.
+    """
+    app = typer.Typer(
+        name=name,
+        help="Meshes in, a measured and promoted navigation policy out.",
+        no_args_is_help=True,
+        pretty_exceptions_enable=False,
+        context_settings={"help_option_names": ["-h", "--help"]},
+    )
+    app.callback()(_root)
+    for group in groups:
+        importlib.import_module(f"navi_core.cli.{group}").register(app)
+    if plugins:
+        for entry in sorted(entry_points(group="navi.commands"), key=lambda e: e.name):
+            entry.load()(app)
+    return app
+
+
+def main(arguments: Sequence[str] | None = None) -> None:
+    """Run `navi`; exits with the error's own code where one is raised."""
+    _run(build_app(), arguments)
+
+
+def navi_actor(arguments: Sequence[str] | None = None) -> None:
+    """Run `navi-actor`: the training commands under the source system's name."""
+    _run(build_app("navi-actor", ("train",), plugins=False), arguments)
+
+
+def brain(arguments: Sequence[str] | None = None) -> None:
+    """Run `brain`: evaluate, compare, promote and models under the source system's name."""
+    _run(build_app("brain", ("evaluate", "models"), plugins=False), arguments)
+
+
+def _root(
+    version: bool = typer.Option(False, "--version", help="Print the version and leave.", is_eager=True),
+) -> None:
+    if version:
+        typer.echo(__version__)
+        raise typer.Exit
+
+
+def _run(app: typer.Typer, arguments: Sequence[str] | None) -> None:
+    try:
+        app(args=list(arguments) if arguments is not None else None)
+    except NaviError as error:
+        typer.echo(f"error: {error}", err=True)
+        sys.exit(error.exit_code)
+
+
+if __name__ == "__main__":
+    main()
