@@ -101,7 +101,7 @@ def read_v1(data: bytes, path: Path | str | None = None) -> Scene:
             raise refuse(f"minimum corner {'xyz'[k]} is {value}: bounds must be finite", 12 + 4 * k)
     if not (math.isfinite(voxel_size) and voxel_size > 0):
         raise refuse(f"voxel size {voxel_size} must be a positive number of metres", 24)
-    if not all(math.isfinite(np.float32(v + resolution * voxel_size)) for v in (x, y, z)):
+    if max(abs(v + resolution * voxel_size) for v in (x, y, z)) > float(np.finfo(np.float32).max):
         raise refuse(f"voxel size {voxel_size} puts the maximum corner out of range", 24)
     if count == 0:
         raise refuse("0 words: a root is needed", 28)

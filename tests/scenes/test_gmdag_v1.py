@@ -1,0 +1,305 @@
+"""Version 1 files: exact round trips, every fault named with its offset, distances that keep their promises."""
+
+from __future__ import annotations
+
+import warnings
+from pathlib import Path
+
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from navi_core.config import CompileConfig
+from navi_core.errors import GmdagError, SceneError
+from navi_core.scenes import compile_mesh, generate_scene, load_gmdag
+from navi_core.scenes.gmdag_v1 import HEADER, encode_v1, read_v1
+from navi_core.scenes.octree import (
+    child_mask,
+    inner_words,
+    is_leaf,
+    leaf_distance,
+    leaf_semantic,
+    leaf_words,
+    low_index,
+    v1_distance_at,
+    v1_leaf_at,
+)
+from navi_core.scenes.v1_build import _gather, _morton, _positions, _round_down, _spread, _unique_rows
+from tests.conftest import box_triangles, mesh_of
+from tests.scenes.conftest import box_distance, chain, v1_bytes
+
+LOW, HIGH = (-2.0, 0.0, -2.0), (2.0, 2.5, 2.0)
+
+
+@pytest.fixture(scope="module")
+def own_box(tmp_path_factory):
+    """Our own version 1 output of the closed box at 256, read back."""
+    scene = compile_mesh(mesh_of(box_triangles(LOW, HIGH), "box"), CompileConfig(resolution=256))
+    return load_gmdag(scene.save(tmp_path_factory.mktemp("v1") / "box.gmdag", version=1))
+
+
+def test_words_pack_and_unpack_exactly():
+    distance = np.array([0.0, 0.25, 3.5, 100.0], np.float16)
+    semantic = np.array([0, 1, 77, 65535])
+    words = leaf_words(distance, semantic)
+    assert is_leaf(words).all()
+    np.testing.assert_array_equal(leaf_distance(words), distance)
+    np.testing.assert_array_equal(leaf_semantic(words), semantic)
+    inner = inner_words(np.array([1, 255]), np.array([5, 2**32 - 1]))
+    assert not is_leaf(inner).any()
+    np.testing.assert_array_equal(child_mask(inner), [1, 255])
+    np.testing.assert_array_equal(low_index(inner), [5, 2**32 - 1])
+
+
+@given(st.lists(st.tuples(*[st.integers(0, 2047)] * 3), min_size=1, max_size=50))
+def test_morton_keys_keep_positions_and_order_octants(voxels):
+    index = np.array(voxels, np.int64)
+    keys = _morton(index)
+    np.testing.assert_array_equal(_positions(keys), index)
+    np.testing.assert_array_equal(keys & 7, (index[:, 0] & 1) | (index[:, 1] & 1) << 1 | (index[:, 2] & 1) << 2)
+    np.testing.assert_array_equal(_gather(_spread(index[:, 0])), index[:, 0])
+
+
+@given(st.lists(st.floats(0, 1e5, allow_nan=False), min_size=1, max_size=50))
+def test_a_lower_bound_stays_one_in_fp16(values):
+    exact = np.array(values)
+    half = _round_down(exact).astype(np.float64)
+    assert (half <= exact).all()
+    assert (half >= np.minimum(exact, 65504) * (1 - 2**-10) - 6e-8).all()
+
+
+def test_equal_rows_are_found_even_when_every_hash_collides(monkeypatch):
+    rows = np.array([[1] * 8, [2] * 8, [1] * 8, [3] * 8], np.int64)
+    unique, back = _unique_rows(rows)
+    np.testing.assert_array_equal(unique[back], rows)
+    assert len(unique) == 3
+    real = np.unique
+
+    def constant_hash(array, **options):
+        if array.ndim == 1 and array.dtype == np.uint64:
+            array = np.zeros_like(array)
+        return real(array, **options)
+
+    monkeypatch.setattr(np, "unique", constant_hash)
+    unique, back = _unique_rows(rows)
+    np.testing.assert_array_equal(unique[back], rows)
+    assert len(unique) == 3
+
+
+@settings(max_examples=40, deadline=None)
+@given(
+    resolution=st.sampled_from([16, 32, 64, 2048]),
+    lower=st.tuples(*[st.floats(-1e4, 1e4, width=32)] * 3),
+    voxel=st.floats(2**-10, 8, width=32),
+    distance=st.floats(0, 1000, width=16),
+    semantic=st.integers(0, 65535),
+)
+def test_any_valid_tree_survives_reading_and_writing_bit_for_bit(resolution, lower, voxel, distance, semantic):
+    nodes = chain(resolution.bit_length() - 1, distance, semantic)
+    data = v1_bytes(nodes, resolution=resolution, lower=lower, voxel=voxel)
+    scene = read_v1(data, "x.gmdag")
+    assert encode_v1(scene.nodes, scene.resolution, scene.bounds[0], scene.voxel_size) == data
+    np.testing.assert_allclose(scene.bounds[1] - scene.bounds[0], resolution * voxel, rtol=1e-6, atol=1e-2)
+    word, size = v1_leaf_at(scene.nodes, resolution, (0, 0, 0))
+    assert size == 1
+    assert word == int(nodes[resolution.bit_length() - 1])
+
+
+def test_a_root_that_is_a_leaf_is_a_scene():
+    scene = read_v1(v1_bytes(leaf_words(np.array([2.0], np.float16), np.array([0]))))
+    assert v1_leaf_at(scene.nodes, 16, (5, 6, 7)) == (int(scene.nodes[0]), 16)
+    np.testing.assert_array_equal(scene.mesh_bounds, scene.bounds)
+
+
+def patched(index: int, word: int) -> np.ndarray:
+    nodes = chain()
+    nodes[index] = np.uint64(word)
+    return nodes
+
+
+def long_chain() -> np.ndarray:
+    return chain(6)
+
+
+BROKEN = {
+    "wrong magic": (v1_bytes(chain(), magic=b"GDAX"), "magic", 0),
+    "unknown version": (v1_bytes(chain(), version=7), "version 7", 4),
+    "resolution 0": (v1_bytes(chain(), resolution=0), "resolution 0", 8),
+    "resolution no power of two": (v1_bytes(chain(), resolution=100), "resolution 100", 8),
+    "resolution too large": (v1_bytes(chain(), resolution=1 << 31), "resolution", 8),
+    "minimum corner NaN": (v1_bytes(chain(), lower=(0, float("nan"), 0)), "finite", 16),
+    "minimum corner infinite": (v1_bytes(chain(), lower=(0, 0, float("inf"))), "finite", 20),
+    "voxel size 0": (v1_bytes(chain(), voxel=0.0), "voxel size", 24),
+    "voxel size negative": (v1_bytes(chain(), voxel=-0.1), "voxel size", 24),
+    "voxel size NaN": (v1_bytes(chain(), voxel=float("nan")), "voxel size", 24),
+    "voxel size beyond float32": (v1_bytes(chain(), voxel=3e38), "voxel size", 24),
+    "no words": (v1_bytes(np.zeros(0, np.uint64)), "0 words", 28),
+    "truncated magic": (b"GDA", "truncated", 3),
+    "truncated header": (v1_bytes(chain())[:20], "truncated", 20),
+    "truncated words": (v1_bytes(chain())[:-3], "truncated", 32 + 8 * 9 - 3),
+    "a count that would need 32 GiB": (v1_bytes(chain(), count=2**32 - 1), "truncated", 32 + 8 * 9),
+    "trailing bytes": (v1_bytes(chain()) + b"\0", "trailing", 32 + 8 * 9),
+    "empty mask": (v1_bytes(patched(1, 6)), "empty mask", 32 + 8 * 1),
+    "table out of range": (v1_bytes(patched(2, (1 << 55) | 9)), "pointer out of range", 32 + 8 * 2),
+    "table runs over the end": (v1_bytes(patched(2, (3 << 55) | 8)), "pointer out of range", 32 + 8 * 2),
+    "child out of range": (v1_bytes(patched(6, 9)), "pointer out of range", 32 + 8 * 6),
+    "cycle to the root": (v1_bytes(patched(8, 0)), "cycle", 32),
+    "cycle to itself": (v1_bytes(patched(7, 2)), "cycle", 32 + 8 * 2),
+    "deeper than the resolution": (v1_bytes(long_chain()), "too deep", 32 + 8 * 4),
+    "infinite distance in free space": (v1_bytes(chain(distance=np.inf, semantic=0)), "non-finite", 32 + 8 * 4),
+    "NaN distance in free space": (v1_bytes(chain(distance=np.nan, semantic=0)), "non-finite", 32 + 8 * 4),
+    "negative distance": (v1_bytes(chain(distance=-1.0)), "negative", 32 + 8 * 4),
+}
+
+
+@pytest.mark.parametrize("name", BROKEN)
+def test_a_broken_file_is_refused_with_reason_and_offset(name, tmp_path):
+    data, reason, offset = BROKEN[name]
+    file = tmp_path / "broken.gmdag"
+    file.write_bytes(data)
+    with pytest.raises(GmdagError, match=reason) as caught:
+        load_gmdag(file)
+    assert caught.value.offset == offset
+    assert caught.value.path == file
+    assert str(file) in str(caught.value)
+    assert caught.value.exit_code != 0
+
+
+def test_a_missing_file_names_its_neighbours(tmp_path):
+    (tmp_path / "other.gmdag").write_bytes(b"")
+    with pytest.raises(GmdagError, match=r"does not exist.*other\.gmdag.*navi scenes compile"):
+        load_gmdag(tmp_path / "none.gmdag")
+    with pytest.raises(GmdagError, match="neither does the folder"):
+        load_gmdag(tmp_path / "nowhere" / "none.gmdag")
+
+
+def test_a_long_cycle_of_shared_nodes_is_found_in_linear_time():
+    # Every inner node lists the next one eight times: a walk without memory would take 8**depth steps.
+    count = 20_000
+    inner = inner_words(np.full(count, 255), count + 8 * np.arange(count))
+    tables = np.repeat((np.arange(count) + 1) % count, 8).astype(np.uint64)
+    with pytest.raises(GmdagError, match="cycle"):
+        read_v1(v1_bytes(np.concatenate([inner, tables]), resolution=2048))
+
+
+@settings(max_examples=150, deadline=None)
+@given(st.integers(0, 32 + 8 * 9 - 1), st.integers(1, 255))
+def test_one_flipped_byte_is_read_or_refused_but_never_crashes(position, change):
+    data = bytearray(v1_bytes(chain()))
+    data[position] ^= change
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")
+        try:
+            scene = read_v1(bytes(data), "x")
+        except GmdagError as error:
+            assert error.offset is not None
+        else:
+            assert np.isfinite(scene.bounds).all()
+            assert np.isfinite(leaf_distance(scene.nodes[v1_leaf_index(scene.nodes)]))
+
+
+def v1_leaf_index(nodes: np.ndarray) -> np.ndarray:
+    return np.flatnonzero(is_leaf(nodes))[:1]
+
+
+def test_non_finite_near_surface_leaves_read_as_zero_in_one_counted_warning():
+    nodes = chain(distance=np.inf, semantic=3)
+    second = leaf_words(np.array([np.nan], np.float16), np.array([4]))
+    nodes = np.concatenate([nodes, second, np.array([4, 9], np.uint64)])
+    nodes[3] = inner_words(np.array([3]), np.array([10]))[0]
+    with pytest.warns(UserWarning, match="2 near-surface leaves") as caught:
+        scene = read_v1(v1_bytes(nodes))
+    assert len(caught) == 1
+    np.testing.assert_array_equal(leaf_distance(scene.nodes[[4, 9]]), [0.0, 0.0])
+    np.testing.assert_array_equal(leaf_semantic(scene.nodes[[4, 9]]), [3, 4])
+    assert scene.semantic_names == {1: "surface", 3: "semantic_3", 4: "semantic_4"}
+
+
+def test_finest_leaves_hold_the_distance_at_their_minimum_corner(own_box):
+    rng = np.random.default_rng(0)
+    on_surface = rng.uniform(LOW, HIGH, (400, 3))
+    axis, side = rng.integers(3, size=400), rng.integers(2, size=400)
+    on_surface[np.arange(400), axis] = np.where(side, np.array(HIGH)[axis], np.array(LOW)[axis])
+    points = on_surface + rng.uniform(-1, 1, (400, 3)) * 0.5 * own_box.voxel_size
+    distance, size, semantic = v1_distance_at(own_box.nodes, 256, own_box.bounds[0], own_box.voxel_size, points)
+    cell = np.floor((points - own_box.bounds[0]) / own_box.voxel_size)
+    corner = own_box.bounds[0] + cell * own_box.voxel_size
+    through = np.abs(points - on_surface).max(axis=1) < 1e-3  # voxels that surely hold the surface point
+    near = size == 1
+    assert near[through].all()
+    assert (semantic[near & np.isfinite(distance)] == 1).all()
+    known = near & np.isfinite(distance)
+    assert known.sum() > 250
+    np.testing.assert_allclose(distance[known], box_distance(corner[known], LOW, HIGH), atol=own_box.voxel_size * 1e-3)
+
+
+def test_every_coarse_leaf_is_a_lower_bound_for_its_whole_cell(own_box):
+    rng = np.random.default_rng(1)
+    points = rng.uniform(own_box.bounds[0], own_box.bounds[1], (3000, 3))
+    distance, size, semantic = v1_distance_at(own_box.nodes, 256, own_box.bounds[0], own_box.voxel_size, points)
+    coarse = size > 1
+    assert coarse.sum() > 2000
+    assert (semantic[coarse] == 0).all()
+    assert (distance[coarse] <= box_distance(points[coarse], LOW, HIGH)).all()
+    assert np.isfinite(distance[coarse]).all()
+    assert distance[size == 32].max() > 10 * own_box.voxel_size
+
+
+def test_the_surface_bounds_are_recovered_exactly(own_box):
+    np.testing.assert_allclose(own_box.mesh_bounds, [LOW, HIGH], atol=own_box.voxel_size * 1e-3)
+
+
+def test_our_box_agrees_with_the_independent_writers(own_box, real_scenes: Path):
+    theirs = load_gmdag(real_scenes / "house_box_256_v1.gmdag")
+    np.testing.assert_allclose(own_box.bounds, theirs.bounds, atol=1e-6)
+    assert own_box.voxel_size == theirs.voxel_size
+    np.testing.assert_allclose(theirs.mesh_bounds, own_box.mesh_bounds, atol=0.01)
+    rng = np.random.default_rng(2)
+    points = rng.uniform(theirs.bounds[0], theirs.bounds[1], (4000, 3))
+    mine, my_size, _ = v1_distance_at(own_box.nodes, 256, own_box.bounds[0], own_box.voxel_size, points)
+    other, other_size, _ = v1_distance_at(theirs.nodes, 256, theirs.bounds[0], theirs.voxel_size, points)
+    both = (my_size == 1) & (other_size == 1) & np.isfinite(mine) & np.isfinite(other)
+    np.testing.assert_allclose(mine[both], other[both], atol=0.02 * theirs.voxel_size)
+    # Free space: lower bounds of the same distance; the other writer's reach up to two voxels too far.
+    true = box_distance(points, LOW, HIGH)
+    free = (other_size > 1) & np.isfinite(other)
+    assert (other[free] <= true[free] + 2.0 * theirs.voxel_size).all()
+    assert (mine[free & np.isfinite(mine)] <= true[free & np.isfinite(mine)] + theirs.voxel_size).all()
+
+
+def test_the_independent_house_loads_with_its_infinite_leaf_counted(real_scenes: Path):
+    with pytest.warns(UserWarning, match="1 near-surface leaves"):
+        house = load_gmdag(real_scenes / "small_house_256_v1.gmdag")
+    np.testing.assert_allclose(house.mesh_bounds, [[-9.5, 0, -5.7], [9.5, 3, 5.7]], atol=0.01)
+    assert house.semantic_names == {1: "surface"}
+
+
+def test_writing_twice_gives_the_same_bytes_and_shares_equal_subtrees(tmp_path):
+    scene = compile_mesh(generate_scene("maze", 3), CompileConfig(resolution=128))
+    first, second = scene.save(tmp_path / "a.gmdag", 1), scene.save(tmp_path / "b.gmdag", 1)
+    assert first.read_bytes() == second.read_bytes()
+    loaded = load_gmdag(first)
+    assert set(leaf_semantic(loaded.nodes[is_leaf(loaded.nodes)])) - {0} <= set(scene.semantic_names)
+    # Our writer stores no leaf and no inner node twice.
+    leaves = loaded.nodes[is_leaf(loaded.nodes)]
+    assert len(np.unique(leaves)) == len(leaves)
+    again = loaded.save(tmp_path / "c.gmdag", 1)
+    assert again.read_bytes() == first.read_bytes()
+
+
+def test_a_version_1_scene_cannot_become_version_2(own_box, tmp_path):
+    with pytest.raises(SceneError, match="holds no triangles"):
+        own_box.save(tmp_path / "x.gmdag", version=2)
+    with pytest.raises(SceneError, match="allowed: 1, 2"):
+        own_box.save(tmp_path / "x.gmdag", version=3)
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_header_layout_is_the_documented_one():
+    assert HEADER.size == 32
+    data = encode_v1(np.array([2**63], np.uint64), 32, (1.0, 2.0, 3.0), 0.5)
+    assert data[:4] == b"GDAG"
+    assert np.frombuffer(data, "<u4", 2, 4).tolist() == [1, 32]
+    assert np.frombuffer(data, "<f4", 4, 12).tolist() == [1.0, 2.0, 3.0, 0.5]
+    assert np.frombuffer(data, "<u4", 1, 28).tolist() == [1]
