@@ -4,9 +4,6 @@ from __future__ import annotations
 
 import dagster as dg
 
-from navi_pipeline.defs.corpus.partitions import scene_partitions
-from navi_pipeline.defs.training.partitions import profile_partitions
-
 __all__ = ["compile_job", "corpus_job", "main_job", "sources_job"]
 
 sources_job = dg.define_asset_job(
@@ -15,13 +12,11 @@ sources_job = dg.define_asset_job(
 compile_job = dg.define_asset_job(
     "compile_job",
     dg.AssetSelection.assets("compiled_scene"),
-    partitions_def=scene_partitions,
     description="Compile one scene.",
 )
 corpus_job = dg.define_asset_job("corpus_job", dg.AssetSelection.assets("corpus"), description="Gather the corpus.")
 main_job = dg.define_asset_job(
     "main_job",
     dg.AssetSelection.assets("ppo_policy", "policy_evaluation", "promoted_model"),
-    partitions_def=profile_partitions,
     description="Train a profile, evaluate it on held-out scenes, and let it challenge the champion.",
 )

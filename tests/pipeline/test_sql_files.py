@@ -28,17 +28,20 @@ def filled(tmp_path_factory):
         log.row("stage_timings", {"stage": "env", "milliseconds": 3.0})
         log.row("stage_timings", {"stage": "forward", "milliseconds": 1.0})
         for version, parents in (("v001", []), ("v002", ["v001"]), ("v003", ["v002"])):
-            log.row("models", {"version": version, "parents": parents, "weights_hash": version * 2, "training_source": "rl"})
+            log.row(
+                "models", {"version": version, "parents": parents, "weights_hash": version * 2, "training_source": "rl"}
+            )
         for version, day, promoted in (("v001", 1, True), ("v002", 2, True), ("v003", 3, False)):
             log.row("promotions", {"alias": "champion", "version": version, "promoted": promoted,
                                    "decided_at": f"2026-01-0{day}T00:00:00Z"})  # fmt: skip
         for subject, auc in (("random", 0.3), ("forward-plus", 0.44), ("v002", 0.8)):
-            log.row("evaluations", {"evaluation_id": subject, "subject": subject, "eval_config_hash": "s", "c_vis_auc": auc,
-                                    "subject_kind": "policy" if subject == "v002" else "pilot",
-                                    "weights_hash": "v002v002" if subject == "v002" else None})  # fmt: skip
+            policy = subject == "v002"
+            log.row("evaluations", {"evaluation_id": subject, "subject": subject, "eval_config_hash": "s",
+                                    "c_vis_auc": auc, "subject_kind": "policy" if policy else "pilot",
+                                    "weights_hash": "v002v002" if policy else None})  # fmt: skip
             for start in range(2):
-                log.row("episodes", {"evaluation_id": subject, "subject": subject, "scene": "a", "scene_hash": "h", "start": start,
-                                     "c_vis_auc": auc, "collisions_per_minute": 1.0})  # fmt: skip
+                log.row("episodes", {"evaluation_id": subject, "subject": subject, "scene": "a", "scene_hash": "h",
+                                     "start": start, "c_vis_auc": auc, "collisions_per_minute": 1.0})  # fmt: skip
     warehouse = Warehouse(home)
     assert warehouse.ingest().quarantined == {}
     return warehouse

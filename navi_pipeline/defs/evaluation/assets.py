@@ -26,7 +26,6 @@ class EvaluationSettings(dg.Config):
     code_version="1",
     deps=[ppo_policy, corpus],
     partitions_def=profile_partitions,
-    pool="processor",
     description="Coverage, collisions and path length of the policy, of random flight and of forward-plus from the "
     "same frozen starts of the test scenes; scenes of $NAVI_SCENES apart. Nothing is learned.",
 )

@@ -19,7 +19,6 @@ __all__ = ["promoted_model"]
     code_version="1",
     deps=[policy_evaluation, ppo_policy],
     partitions_def=profile_partitions,
-    pool="processor",
     description="The registry's champion after this policy challenged it on the validation scenes. It changes only if "
     "the paired interval of coverage lies above 0 and collisions do not rise. Guarded by the blocking checks of "
     "policy_evaluation.",

@@ -25,7 +25,6 @@ class TrainingSettings(dg.Config):
     code_version="1",
     deps=[corpus],
     partitions_def=profile_partitions,
-    pool="processor",
     description="A policy trained by PPO on the training scenes with the profile's preset. Runs in a child process "
     "that is stopped with the step; a run that was killed resumes from its last checkpoint; a finished run of the "
     "same configuration is reused.",
