@@ -1,0 +1,114 @@
+"""Generated scenes: the same everywhere, closed, connected, different from seed to seed."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from navi_core.errors import ConfigError
+from navi_core.kernels import TriangleBVH
+from navi_core.scenes import FAMILIES, generate_scene
+
+CELL = 0.15
+RADIUS, MARGIN = 0.15, 0.05
+ROOT = Path(__file__).resolve().parents[2]
+
+
+def free_space(mesh, clearance: float):
+    """Return free cells (nx, ny, nz) of a grid that reaches a metre out of the scene, and its axes."""
+    lower, upper = mesh.bounds
+    xs, zs = (np.arange(lower[a] - 1, upper[a] + 1, CELL) for a in (0, 2))
+    ys = np.arange(0.3, upper[1] + 1, CELL)
+    points = np.stack(np.meshgrid(xs, ys, zs, indexing="ij"), axis=-1)
+    distance, _ = TriangleBVH(mesh.triangles).closest(points.reshape(-1, 3), 0.5)
+    return (distance >= clearance).reshape(points.shape[:3])
+
+
+@pytest.mark.parametrize("family", FAMILIES)
+@pytest.mark.parametrize("seed", [0, 7])
+def test_a_drone_reaches_every_room_and_never_escapes(family, seed):
+    from scipy import ndimage
+
+    mesh = generate_scene(family, seed)
+    labels, _ = ndimage.label(free_space(mesh, RADIUS + MARGIN))
+    outside = labels[0, 0, 0]
+    sizes = np.bincount(labels.ravel())
+    sizes[[0, outside]] = 0
+    main = int(np.argmax(sizes))
+    assert main not in (0, outside)
+    # What is left over is nooks between pieces of furniture, never a room (a small one has 1,500 cells).
+    assert sizes.sum() - sizes[main] < 60
+    # Closed even for a drone that may touch: cells a radius apart still do not join inside and outside.
+    touching, _ = ndimage.label(free_space(mesh, CELL / 2 * 1.01))
+    assert not (touching[labels == main] == touching[0, 0, 0]).any()
+    floor = (labels[:, 3] == main).sum() * CELL**2
+    assert floor > {"apartment": 35, "maze": 60, "atrium": 60, "rooms": 40}[family]
+
+
+@pytest.mark.parametrize("family", FAMILIES)
+def test_scenes_are_small_valid_and_named(family):
+    for seed in range(12):
+        mesh = generate_scene(family, seed)
+        assert mesh.name == f"{family}_{seed:04d}"
+        assert 100 <= len(mesh.faces) <= 8000
+        assert {"wall", "floor", "ceiling"} <= set(mesh.semantic_names.values())
+        assert set(np.unique(mesh.face_semantic)) <= set(mesh.semantic_names)
+        assert mesh.semantic_names[1] == "surface"
+        size = mesh.bounds[1] - mesh.bounds[0]
+        assert 2.5 < size[1] < 8.0
+        assert min(size[0], size[2]) > 5.0
+
+
+def test_furniture_is_told_apart():
+    names = set(generate_scene("apartment", 0).semantic_names.values())
+    assert {"wall", "floor", "ceiling", "door_frame"} <= names
+    assert len(names & {"table", "chair", "sofa", "bed", "shelf", "cabinet", "desk", "plant", "lamp"}) >= 4
+    assert {"gallery", "pillar", "plant", "railing"} <= set(generate_scene("atrium", 1).semantic_names.values())
+
+
+@pytest.mark.parametrize("family", FAMILIES)
+def test_seeds_differ_in_layout_and_size(family):
+    meshes = [generate_scene(family, seed) for seed in range(10)]
+    extents = np.array([m.bounds[1, [0, 2]] - m.bounds[0, [0, 2]] for m in meshes])
+    assert extents.std(axis=0).min() > 0.5
+    assert len({m.source_hash for m in meshes}) == 10
+    assert len({len(m.faces) for m in meshes}) >= 6
+
+
+def test_rooms_cover_the_promised_floor_sizes():
+    areas = []
+    for seed in range(24):
+        size = np.diff(generate_scene("rooms", seed).bounds, axis=0)[0]
+        areas.append(size[0] * size[2])
+    assert min(areas) < 180
+    assert max(areas) > 400
+    assert min(areas) > 95
+    assert max(areas) < 640
+
+
+def test_another_process_makes_the_same_scene():
+    code = (
+        "from navi_core.scenes import FAMILIES, generate_scene\n"
+        "print(*[generate_scene(f, 5).source_hash for f in FAMILIES])"
+    )
+    result = subprocess.run(
+        [sys.executable, "-c", code],
+        cwd=ROOT,
+        env={"PYTHONHASHSEED": "123", "PYTHONPATH": str(ROOT), "PATH": "", "HOME": "/nonexistent"},
+        capture_output=True,
+        text=True,
+        check=True,
+    )
+    assert result.stdout.split() == [generate_scene(family, 5).source_hash for family in FAMILIES]
+
+
+def test_unknown_families_and_seeds_are_refused():
+    with pytest.raises(ConfigError, match=r"did you mean 'apartment'\? allowed: apartment, atrium, maze, rooms"):
+        generate_scene("apartement", 0)
+    for seed in (-1, 2**31, 1.5, True, "0"):
+        with pytest.raises(ConfigError, match="whole number"):
+            generate_scene("maze", seed)
