@@ -126,10 +126,11 @@ def run_training(
         log.setLevel(logging.INFO)
     registry = Registry(navi_home() / "models")
     root = run_root if run_root is not None else navi_home() / "runs"
+    # What can be refused is refused before the run's folder is made.
+    initial = _initial_weights(registry, init)
+    scenes = training_scenes(config)
+    log.info("%d scenes: %s", len(scenes), ", ".join(scene.name for scene in scenes))
     with RunDirectory.open(root, asset=asset, partition=partition, config=config, fresh=fresh) as run:
-        initial = _initial_weights(registry, init)
-        scenes = training_scenes(config)
-        log.info("%d scenes: %s", len(scenes), ", ".join(scene.name for scene in scenes))
         field = Field(scenes, device="cpu", threads=config.threads)
         with console_progress(f"{asset}/{partition}") as progress:
             result = train(config, run, field=field, progress=progress, initial=initial)

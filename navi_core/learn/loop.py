@@ -118,10 +118,11 @@ def train(
         raise ConfigError("train needs either field= (a world.Field over the training scenes) or env=")
     device = _device(config)
     torch.set_num_threads(thread_count(config))
-    if env is None:
+    if field is not None:
         from navi_core.world import NavigationEnv
 
         env = NavigationEnv(field, config.actors, config.env, config.seed)
+    assert env is not None
     owned = log is None
     log = log if log is not None else run.metric_log()
     try:
@@ -170,11 +171,22 @@ class _Trainer:
             self.parent = str(path)
             _LOG.info("run %s resumes from step %d", self.run.run_id, self.steps)
         elif initial is not None:
-            self.policy.load_state_dict(load_checkpoint(initial, **names).policy_state)
+            self._take_weights(initial, names)
             self.parent = self.initial = str(initial)
             _LOG.info("run %s starts from the weights of %s", self.run.run_id, initial)
         self._record_run("running")
         return self.steps if found is not None else None
+
+    def _take_weights(self, initial: Path, names: dict[str, str]) -> None:
+        try:
+            checkpoint = load_checkpoint(initial, **names)
+            self.policy.load_state_dict(checkpoint.policy_state)
+            # The critic's predictions mean something only in the units they were learned in.
+            self.learner.load_state_dict(checkpoint.normalisers)
+        except (CheckpointError, RuntimeError, KeyError) as error:
+            raise CheckpointError(
+                f"the run cannot start from {initial}: {error}; begin with new weights (--init none) or another version"
+            ) from None
 
     def run_until(self, stop: StopFlag, progress: Callable[[Progress], None] | None) -> str:
         """Make updates until the run ends; return why it ended."""

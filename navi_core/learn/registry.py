@@ -18,7 +18,9 @@ __all__ = ["Learner", "build_learner", "learner_names", "register_learner"]
 class Learner(Protocol):
     """What the run loop asks of an algorithm."""
 
-    optimizer: torch.optim.Optimizer
+    @property
+    def optimizer(self) -> torch.optim.Optimizer:
+        """The optimiser of the policy's weights; its state goes into the checkpoint."""
 
     def update(self, rollout: Rollout, *, index: int, steps: int) -> UpdateStats:
         """Improve the policy on one rollout."""

@@ -14,6 +14,7 @@ from navi_core.config import TrainConfig, parse_config
 from navi_core.errors import CheckpointError, ConfigError, NonFiniteError, RecordError, RunError
 from navi_core.learn import train
 from navi_core.learn.resume import checkpoints_in
+from navi_core.learn.threads import thread_count
 from navi_core.models import load_checkpoint
 from navi_core.record import MetricLog, RunDirectory
 
@@ -238,8 +239,18 @@ def test_initial_weights_are_taken_and_the_parent_is_named(straight, tmp_path):
 
 
 def test_initial_weights_of_another_core_are_refused(straight, tmp_path):
-    with pytest.raises(CheckpointError, match="mamba2"):
+    with pytest.raises(CheckpointError, match=r"mamba2.*--init none"):
         fly(tmp_path, make_config(policy={"core": "mamba2"}), initial=straight[0].checkpoint)
+
+
+def test_threads_are_chosen_by_rule(monkeypatch):
+    small, large = make_config(threads=0), make_config(threads=0, policy={"encoder": "rayvit"})
+    cores = min(8, len(os.sched_getaffinity(0)))
+    monkeypatch.delenv("OMP_WAIT_POLICY", raising=False)
+    assert (thread_count(small), thread_count(large)) == (1, cores)
+    monkeypatch.setenv("OMP_WAIT_POLICY", "passive")
+    assert thread_count(small) == cores
+    assert thread_count(make_config(threads=3)) == 3
 
 
 def test_a_run_needs_exactly_one_place_to_fly(tmp_path):
