@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import hashlib
-
 import torch
 from torch import Tensor
 
@@ -13,20 +11,10 @@ from navi_core.pilots import Pilot
 from navi_core.pilots.draws import draw_normal
 from navi_core.policy import NavigationPolicy, RewardShaper
 
-__all__ = ["PilotFlyer", "PolicyFlyer", "weights_hash"]
+__all__ = ["PilotFlyer", "PolicyFlyer"]
 
 QUIET_SHAPER = ShaperConfig(rnd_start=0.0, rnd_end=0.0, loop_coefficient=0.0)
 """Neither curiosity nor loop memory: the auxiliary inputs are zero."""
-
-
-def weights_hash(module: torch.nn.Module) -> str:
-    """Return the SHA-256 (hex) of a module's parameters and buffers, names and types included."""
-    digest = hashlib.sha256()
-    for name, tensor in sorted(module.state_dict().items()):
-        data = tensor.detach().cpu().contiguous()
-        digest.update(f"{name} {data.dtype} {tuple(data.shape)}\n".encode())
-        digest.update(data.reshape(-1).view(torch.uint8).numpy().tobytes())
-    return digest.hexdigest()
 
 
 class PilotFlyer:

@@ -8,13 +8,18 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 from datetime import UTC, datetime
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from navi_core.errors import EvaluationError
 from navi_core.evaluate.comparison import Comparison, compare
+from navi_core.evaluate.course import Course
+from navi_core.evaluate.protocol import evaluate
 from navi_core.evaluate.result import EvalResult
 
-__all__ = ["COLLISION_TOLERANCE", "Decision", "decide"]
+if TYPE_CHECKING:
+    from navi_core.models import Registry
+
+__all__ = ["COLLISION_TOLERANCE", "Decision", "decide", "promote"]
 
 COLLISION_TOLERANCE = 1.0
 """Mean rise of collisions per minute that is taken for chance while its interval includes 0."""
@@ -120,3 +125,48 @@ def decide(
         evaluation_id=challenger.evaluation_id,
         decided_at=datetime.now(UTC).isoformat(timespec="microseconds"),
     )
+
+
+def promote(
+    version: str,
+    registry: Registry,
+    course: Course,
+    *,
+    alias: str = "champion",
+    challenger: EvalResult | None = None,
+    opponent: EvalResult | None = None,
+) -> tuple[Decision, EvalResult, EvalResult]:
+    """Let a version challenge the holder of an alias, and move the alias if it wins.
+
+    Args:
+        version: The challenger, "v003" or an alias such as "latest".
+        registry: The model registry.
+        course: Validation scenes and frozen starts.
+        alias: The alias at stake.
+        challenger: Its evaluation on the course, if it has been flown already.
+        opponent: The evaluation of the alias's holder, or of the random pilot, if it has been flown already.
+
+    Returns:
+        The decision, and the evaluations of challenger and opponent.
+
+    Raises:
+        RegistryError: No such version.
+        EvaluationError: The challenger holds the alias already, was trained on one of the scenes, or the two cannot
+            be compared.
+    """
+    contender = registry.resolve(version)
+    holder = next((entry for entry in registry.list() if alias in entry.aliases), None)
+    if holder is not None and holder.version == contender.version:
+        raise EvaluationError(f"{contender.version} is the {alias} already")
+    challenger = challenger or evaluate(contender, course)
+    if challenger.summary.get("scenes_trained_on"):
+        raise EvaluationError(
+            f"{contender.version} was trained on {challenger.summary['scenes_trained_on']} of these scenes; "
+            "promote on scenes that it never saw"
+        )
+    opponent = opponent or evaluate(holder if holder is not None else "random", course)
+    previous = holder.version if holder is not None else None
+    decision = decide(contender.version, challenger, opponent, previous_version=previous, alias=alias)
+    if decision.promoted:
+        registry.promote(contender.version, alias)
+    return decision, challenger, opponent

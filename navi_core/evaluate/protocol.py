@@ -9,11 +9,12 @@ print(compare(ours, base).sentence)
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+import numba
 import numpy as np
 import torch
 
@@ -43,19 +44,22 @@ def evaluate(
     config: EvalConfig | None = None,
     *,
     name: str | None = None,
+    vocabulary: Mapping[str, int] | None = None,
     progress: Callable[[int, int], None] | None = None,
 ) -> EvalResult:
     """Fly a subject over the frozen starts of scenes, and measure what it saw, hit and travelled.
 
     Nothing is learned: the weights are hashed before and after. An episode depends on its start, the protocol and
-    the weights alone, not on the other scenes and starts. Small tensors fly fastest, and always the same, on one
-    torch thread; the setting is restored.
+    the weights alone, not on the other scenes and starts. Small blocks fly fastest, and always the same, on one
+    thread; the callers' settings are restored.
 
     Args:
         subject: Name of a pilot, path of a checkpoint, a policy, or a version of the model registry.
         scenes: Scenes, or a course that `build_course` made of them (cheaper for several subjects).
         config: The protocol; with a course it is the course's own and may be left out.
         name: Name of the subject in the results; by default its own.
+        vocabulary: Semantic ids by name; by default those that the checkpoint was trained with, or else those that
+            the scenes' own names give. A course has its own.
         progress: Called as progress(decisions done, decisions in all).
 
     Raises:
@@ -70,7 +74,7 @@ def evaluate(
         resolved = resolve_subject(subject, course.config, name=name)
     else:
         resolved = resolve_subject(subject, config or EvalConfig(), name=name)
-        course = build_course(scenes, config or EvalConfig(), vocabulary=resolved.vocabulary)
+        course = build_course(scenes, config or EvalConfig(), vocabulary=vocabulary or resolved.vocabulary)
     if resolved.vocabulary is not None:
         _require_vocabulary(resolved.flyer.name, resolved.vocabulary, course)
     config = course.config
@@ -86,7 +90,11 @@ def evaluate(
         {"subject": resolved.flyer.name, **episode_row(course, start, flight, coverage)}
         for start, flight, coverage in zip(course.starts, flights, covered, strict=True)
     ]
-    identity = {**resolved.identity, "weights_hash": before}
+    identity = {
+        **resolved.identity,
+        "weights_hash": before,
+        "scenes_trained_on": sum(content in resolved.trained_on for content in course.scene_hashes),
+    }
     summary = summarise(resolved.flyer.name, config, episodes, identity)
     summary["wall_seconds"] = time.perf_counter() - began
     return EvalResult(
@@ -148,23 +156,25 @@ def _cover(course: Course, start: Start, flight: Flight) -> Coverage:
     )
 
 
-def _require_vocabulary(name: str, vocabulary: dict[str, int], course: Course) -> None:
+def _require_vocabulary(name: str, trained: Mapping[str, int], course: Course) -> None:
     """Refuse a course whose semantic ids mean something else than in the policy's training."""
-    for surface, number in course.field.vocabulary.items():
-        trained = vocabulary.get(surface, 1)
-        used = {surface for scene in course.field.scenes for surface in scene.semantic_names.values()}
-        if number != trained and surface in used:
+    for surface in sorted({surface for scene in course.field.scenes for surface in scene.semantic_names.values()}):
+        here, there = course.field.vocabulary.get(surface, 1), trained.get(surface, 1)
+        if here != there:
             raise EvaluationError(
-                f"semantic id of {surface!r} is {number} on this course and {trained} in the training of {name}; "
+                f"semantic id of {surface!r} is {here} on this course and {there} in the training of {name}; "
                 "build the course with the policy's vocabulary"
             )
 
 
 @contextmanager
 def _one_thread() -> Iterator[None]:
-    threads = torch.get_num_threads()
+    """Keep torch and the ray kernels on one thread: blocks are small, and waiting for a second costs more."""
+    torch_threads, kernel_threads = torch.get_num_threads(), numba.get_num_threads()
     torch.set_num_threads(1)
+    numba.set_num_threads(1)
     try:
         yield
     finally:
-        torch.set_num_threads(threads)
+        torch.set_num_threads(torch_threads)
+        numba.set_num_threads(kernel_threads)

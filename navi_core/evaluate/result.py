@@ -200,7 +200,7 @@ def summarise(
         **extra,
         "seed": config.seed,
         "deterministic": config.deterministic,
-        "eval_config_hash": config_hash(config),
+        "config_hash": config_hash(config),
         "scenes_hash": scenes_hash,
         "scenes": len(scene_hashes),
         "starts": config.starts,

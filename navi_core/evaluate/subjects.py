@@ -1,0 +1,119 @@
+"""What can be evaluated: a pilot by name, a checkpoint, a policy in memory, a version of the registry."""
+
+from __future__ import annotations
+
+import hashlib
+from collections.abc import Callable
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from navi_core.config import EvalConfig
+from navi_core.errors import EvaluationError
+from navi_core.evaluate.flight import Flyer
+from navi_core.evaluate.flyers import PilotFlyer, PolicyFlyer
+from navi_core.models import Checkpoint, ModelVersion, load_policy, weights_hash
+from navi_core.pilots import PILOTS, Pilot, build_pilot
+from navi_core.policy import NavigationPolicy
+
+__all__ = ["Subject", "resolve_subject"]
+
+
+@dataclass(frozen=True)
+class Subject:
+    """Something ready to be flown, and what its row says of it."""
+
+    flyer: Flyer
+    """What answers observations."""
+    identity: dict[str, Any]
+    """Columns that identify it: kind, checkpoint, run, training steps."""
+    fingerprint: Callable[[], str | None]
+    """Hash of its weights as they are now; None for what has no weights."""
+    vocabulary: dict[str, int] | None = None
+    """Semantic ids by name that it was trained with, where its checkpoint keeps them."""
+    trained_on: frozenset[str] = frozenset()
+    """Content hashes of the scenes it was trained on, where its checkpoint keeps them."""
+
+
+def resolve_subject(
+    subject: str | Path | Pilot | NavigationPolicy | ModelVersion, config: EvalConfig, *, name: str | None = None
+) -> Subject:
+    """Make a subject ready to be flown.
+
+    Args:
+        subject: Name of a pilot, path of a checkpoint, a pilot, a policy, or a version of the registry.
+        config: The protocol.
+        name: Name in the results; by default the subject's own.
+
+    Raises:
+        EvaluationError: Nothing of that name, or a policy of another decision rate.
+        CheckpointError: The checkpoint cannot be loaded.
+    """
+    if isinstance(subject, str) and subject in PILOTS:
+        return _of_pilot(build_pilot(subject, seed=config.seed), config, name)
+    if isinstance(subject, Pilot):
+        return _of_pilot(subject, config, name)
+    if isinstance(subject, NavigationPolicy):
+        flyer = PolicyFlyer(subject, config, name=name or "policy")
+        return Subject(flyer, {"subject_kind": "policy"}, lambda: weights_hash(subject.state_dict()))
+    if isinstance(subject, ModelVersion):
+        return _of_checkpoint(Path(subject.path), config, name or subject.version, "version")
+    if isinstance(subject, str | Path):
+        path = Path(subject)
+        if not path.is_file():
+            raise EvaluationError(
+                f"no pilot and no checkpoint file {str(subject)!r}; pilots: {', '.join(PILOTS)}; "
+                "checkpoints lie in the run directories, versions are listed by `navi models`"
+            )
+        return _of_checkpoint(path, config, name or path.stem, "checkpoint")
+    raise EvaluationError(f"cannot evaluate a {type(subject).__name__}; give a pilot's name, a checkpoint or a policy")
+
+
+def _of_pilot(pilot: Pilot, config: EvalConfig, name: str | None) -> Subject:
+    flyer = PilotFlyer(pilot, config)
+    flyer.name = name or pilot.name
+    return Subject(flyer, {"subject_kind": "pilot"}, lambda: None)
+
+
+def _of_checkpoint(path: Path, config: EvalConfig, name: str, kind: str) -> Subject:
+    policy, checkpoint = load_policy(path)
+    rate = config.dynamics.decision_hz
+    if abs(checkpoint.decision_hz - rate) > 1e-6:
+        raise EvaluationError(
+            f"{name} decides {checkpoint.decision_hz:g} times a second and the evaluation {rate:g} times; set "
+            "dynamics.substep and dynamics.steps_per_decision as in training"
+        )
+    trained = checkpoint.train_config()
+    flyer = PolicyFlyer(
+        policy,
+        config,
+        name=name,
+        shaper=trained.shaper,
+        shaper_rows=trained.actors,
+        shaper_state=_curiosity(checkpoint),
+        max_distance=trained.env.max_distance,
+    )
+    identity = {
+        "subject_kind": kind,
+        "subject_sha256": hashlib.sha256(path.read_bytes()).hexdigest(),
+        "checkpoint": str(path),
+        "training_run_id": checkpoint.run_id,
+        "training_steps": checkpoint.step_id,
+        "training_source": checkpoint.training_source,
+    }
+    vocabulary = checkpoint.corpus_summary.get("semantic_vocabulary")
+    return Subject(
+        flyer,
+        identity,
+        lambda: weights_hash(policy.state_dict()),
+        vocabulary=dict(vocabulary) if vocabulary else None,
+        trained_on=frozenset(checkpoint.scene_hashes.values()),
+    )
+
+
+def _curiosity(checkpoint: Checkpoint) -> dict[str, Any]:
+    """Return the shaper state that holds the trained curiosity, empty where it was off."""
+    if checkpoint.rnd_state is not None:
+        return dict(checkpoint.rnd_state)
+    collector = checkpoint.extra.get("collector") or {}
+    return dict(collector.get("shaper") or {})
