@@ -252,18 +252,18 @@ def _cube_pass(empty: npt.NDArray[np.bool_], n: int, octant: int, cubes: npt.NDA
                     j = y + (sy if q & 2 else 0)
                     k = z + (sz if q & 4 else 0)
                     if 0 <= i < n and 0 <= j < n and 0 <= k < n:
-                        least = min(least, int(cubes[(i * n + j) * n + k, octant]))
+                        least = min(least, int(cubes[octant, (i * n + j) * n + k]))
                     # Outside the scene there is nothing: it does not bound the cube.
-                cubes[here, octant] = least + 1
+                cubes[octant, here] = least + 1
 
 
 def empty_cubes(grid: Int32, cells: int) -> npt.NDArray[np.uint8]:
-    """Return (G³, 8) edges of the largest empty cube that starts at each cell and extends into each octant.
+    """Return (8, G³) edges of the largest empty cube that starts at each cell and extends into each octant.
 
-    Octant bit a is set where the ray goes towards lower coordinates on axis a (x=1, y=2, z=4).
+    A ray stays in one octant, so its cells lie together. Octant bit a is set where the ray goes towards lower coordinates on axis a (x=1, y=2, z=4).
     A surface cell has 0.
     """
-    cubes = np.zeros((cells**3, 8), np.uint8)
+    cubes = np.zeros((8, cells**3), np.uint8)
     empty = grid < 0
     for octant in range(8):
         _cube_pass(empty, cells, octant, cubes)

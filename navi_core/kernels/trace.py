@@ -104,13 +104,13 @@ def _cast_one(
     py = min(max(oy + t * dy, 0.0), last)
     pz = min(max(oz + t * dz, 0.0), last)
     inverse_edge = 1.0 / edge
+    cube_base = 8 * grid_base + octant * cells * cells * cells
     # The bound only ends a walk that rounding has trapped; a straight ray meets far fewer cells.
     for _ in range(3 * SPLIT * SPLIT * cells + 16):
         cx, cy, cz = int(px * inverse_edge), int(py * inverse_edge), int(pz * inverse_edge)
         index = (cx * cells + cy) * cells + cz
-        record = grid[grid_base + index]
-        if record < 0:
-            k = cubes[grid_base + index, octant]
+        k = cubes[cube_base + index]
+        if k > 0:
             bx = (cx + k) * edge if dx > 0.0 else (cx + 1 - k) * edge
             by = (cy + k) * edge if dy > 0.0 else (cy + 1 - k) * edge
             bz = (cz + k) * edge if dz > 0.0 else (cz + 1 - k) * edge
@@ -120,7 +120,7 @@ def _cast_one(
             exit_t = min(tx, ty, tz)
         else:
             x0, y0, z0, size = cx * edge, cy * edge, cz * edge, edge
-            r = record_base + record
+            r = record_base + grid[grid_base + index]
             start, count = records[r, 0], records[r, 1]
             while count < 0:
                 size /= SPLIT
@@ -179,7 +179,7 @@ def cast_surface(
 
     Args:
         grid: Coarse grids of all scenes, one after the other.
-        cubes: (sum G³, 8) empty cubes.
+        cubes: (sum 8·G³,) empty cubes, octant by octant within a scene; 0 at a surface cell.
         records: (N, 2) records of all scenes.
         items: (M,) lists of all scenes.
         planes: (F, 16) triangle planes of all scenes, in voxels of their scene.

@@ -183,7 +183,7 @@ class Field:
             scaled = (scene.triangles.astype(np.float64) - self._lower[i]) / scene.voxel_size
             table = self._semantic_table(scene)
             grids.append(tree.grid)
-            cubes.append(empty_cubes(tree.grid, tree.cells))
+            cubes.append(empty_cubes(tree.grid, tree.cells).reshape(-1))
             records.append(tree.records)
             items.append(tree.items)
             planes.append(triangle_planes(scaled))
