@@ -1,0 +1,142 @@
+"""From sources to a corpus through Dagster: partitions, reuse by content, gates."""
+
+import json
+
+import dagster as dg
+import pytest
+
+from navi_core.errors import SceneError
+from navi_pipeline.definitions import defs
+from navi_pipeline.defs.corpus.checks import corpus_is_split_by_scene
+from navi_pipeline.lib.compiled import corpus_path, read_corpus, scene_paths
+from navi_pipeline.lib.scene_plan import plan_scenes
+from navi_pipeline.lib.warehouse import Warehouse
+
+QUIET = {"loggers": {"console": {"config": {"log_level": "CRITICAL"}}}}
+COUNTS = {"train": 1, "validation": 1, "test": 1}
+
+BOX = """o crate
+v 0 0 0
+v 6 0 0
+v 6 0 5
+v 0 0 5
+v 0 3 0
+v 6 3 0
+v 6 3 5
+v 0 3 5
+f 1 2 3 4
+f 5 6 7 8
+f 1 2 6 5
+f 2 3 7 6
+f 3 4 8 7
+f 4 1 5 8
+"""
+
+
+def run(job, instance, partition=None, ops=None, **kw):
+    config = QUIET | {"ops": ops or {}}
+    return (
+        defs()
+        .resolve_job_def(job)
+        .execute_in_process(instance=instance, partition_key=partition, run_config=config, **kw)
+    )
+
+
+def materializations(result):
+    return {e.materialization.partition or "": e.materialization for e in result.get_asset_materialization_events()}
+
+
+def version(materialization):
+    return materialization.tags["dagster/data_version"]
+
+
+@pytest.fixture(scope="module")
+def stage(tmp_path_factory):
+    """The stage run twice: the results of both passes."""
+    root = tmp_path_factory.mktemp("stage")
+    (root / "meshes").mkdir()
+    (root / "meshes" / "my box.obj").write_text(BOX)
+    with pytest.MonkeyPatch.context() as patch, dg.DagsterInstance.ephemeral() as instance:
+        patch.setenv("NAVI_HOME", str(root / "home"))
+        patch.setenv("NAVI_SCENES", str(root / "meshes"))
+        passes = []
+        for _ in range(2):
+            sources = run("sources_job", instance, ops={"scene_sources": {"config": COUNTS}})
+            names = list(instance.get_dynamic_partitions("scene"))
+            scenes = {name: run("compile_job", instance, partition=name) for name in names}
+            passes.append((sources, scenes, run("corpus_job", instance)))
+    return root / "home", passes
+
+
+@pytest.fixture(autouse=True)
+def passes(stage, monkeypatch):
+    home, both = stage
+    monkeypatch.setenv("NAVI_HOME", str(home))
+    return both
+
+
+def test_every_planned_scene_is_a_partition_and_the_users_mesh_is_external(passes):
+    assert set(passes[0][1]) == {"apartment-0", "apartment-5000", "apartment-9000", "my_box"}
+    assert {row["name"]: row["split"] for row in read_corpus()} == {
+        "apartment-0": "train",
+        "apartment-5000": "validation",
+        "apartment-9000": "test",
+        "my_box": "external",
+    }
+    assert len(scene_paths("train")) == 1 and scene_paths("external")[0].exists()
+
+
+def test_a_scene_shows_numbers_a_map_and_a_content_hash(passes):
+    made = materializations(passes[0][1]["apartment-0"])["apartment-0"]
+    assert made.metadata["verdict"].value == "PASS" and made.metadata["triangles"].value > 100
+    assert made.metadata["map"].value.startswith("![apartment-0](data:image/png;base64,")
+    assert len(version(made)) == 16
+
+
+def test_a_second_pass_reuses_everything_and_keeps_the_versions(passes):
+    for name, result in passes[1][1].items():
+        made, before = materializations(result)[name], materializations(passes[0][1][name])[name]
+        assert made.metadata["reused"].value is True
+        assert version(made) == version(before)
+    corpora = [version(materializations(one[2])[""]) for one in passes]
+    assert corpora[0] == corpora[1]
+
+
+def test_the_checks_pass(passes):
+    checks = [e for e in passes[0][2].get_asset_check_evaluations()]
+    checks += [e for e in passes[0][1]["apartment-0"].get_asset_check_evaluations()]
+    assert {c.check_name for c in checks} == {"corpus_is_split_by_scene", "spawn_verdict"}
+    assert all(c.passed for c in checks)
+
+
+def test_scenes_become_rows_once(passes):
+    warehouse = Warehouse()
+    warehouse.ingest()
+    rows = warehouse.query("select name, split, verdict, hardware, content_hash from scenes order by name")
+    assert len(rows) == 4 and rows["hardware"].notna().all() and rows["content_hash"].str.len().eq(64).all()
+
+
+def test_a_scene_in_two_splits_blocks_the_corpus(passes):
+    text = corpus_path().read_text()
+    document = json.loads(text)
+    document["scenes"].append(document["scenes"][0] | {"name": "again", "split": "test"})
+    corpus_path().write_text(json.dumps(document))
+    try:
+        outcome = corpus_is_split_by_scene()
+    finally:
+        corpus_path().write_text(text)
+    assert not outcome.passed and outcome.metadata["in_two_splits"].value == 1
+
+
+def test_a_partition_that_is_not_planned_is_explained(passes):
+    with dg.DagsterInstance.ephemeral() as instance:
+        instance.add_dynamic_partitions("scene", ["nowhere"])
+        result = run("compile_job", instance, partition="nowhere", raise_on_error=False)
+    failure = next(e for e in result.all_events if e.is_step_failure).step_failure_data
+    assert "not among the 4 planned" in failure.user_failure_data.description
+
+
+def test_a_missing_scene_folder_is_refused(tmp_path, monkeypatch):
+    monkeypatch.setenv("NAVI_SCENES", str(tmp_path / "none"))
+    with pytest.raises(SceneError, match="NAVI_SCENES"):
+        plan_scenes("apartment", {"train": 1})
