@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
@@ -72,14 +74,15 @@ def ppo(
     if scene:
         flags["corpus"] = {"scenes": scene}
     resolved = resolve_config(preset=preset, file=config, flags=flags, assignments=assign or ())
-    record = run_training(
-        resolved,
-        run_root=run_root,
-        asset=asset or "interactive",
-        partition=partition or preset or "default",
-        fresh=fresh,
-        init=None if fresh else (init or ("latest" if asset is None else "none")),
-    )
+    with _log_on_stderr():
+        record = run_training(
+            resolved,
+            run_root=run_root,
+            asset=asset or "interactive",
+            partition=partition or preset or "default",
+            fresh=fresh,
+            init=None if fresh else (init or ("latest" if asset is None else "none")),
+        )
     _show(record, as_json)
 
 
@@ -118,12 +121,7 @@ def run_training(
     from navi_core.record import RunDirectory, navi_home
     from navi_core.world import Field
 
-    log = logging.getLogger("navi")
-    if not log.handlers and not logging.getLogger().handlers:
-        handler = logging.StreamHandler()  # standard error: standard output belongs to the result
-        handler.setFormatter(logging.Formatter("%(asctime)s %(message)s", "%H:%M:%S"))
-        log.addHandler(handler)
-        log.setLevel(logging.INFO)
+    log = logging.getLogger("navi.train")
     registry = Registry(navi_home() / "models")
     root = run_root if run_root is not None else navi_home() / "runs"
     # What can be refused is refused before the run's folder is made.
@@ -187,6 +185,23 @@ def training_scenes(config: TrainConfig) -> list[Scene]:
             f"no scene can be flown in; verdict FAIL: {', '.join(rejected)}; see `navi scenes qualify` for the reasons"
         )
     return scenes
+
+
+@contextmanager
+def _log_on_stderr() -> Iterator[None]:
+    """Let the engine's log be read on standard error: standard output belongs to the result."""
+    import logging
+
+    log = logging.getLogger("navi")
+    level, handler = log.level, logging.StreamHandler()
+    handler.setFormatter(logging.Formatter("%(asctime)s %(message)s", "%H:%M:%S"))
+    log.addHandler(handler)
+    log.setLevel(logging.INFO)
+    try:
+        yield
+    finally:
+        log.removeHandler(handler)
+        log.setLevel(level)
 
 
 def _initial_weights(registry: Registry, init: str | None) -> Path | None:

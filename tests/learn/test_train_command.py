@@ -1,0 +1,155 @@
+"""`navi train ppo` as people use it: one command, killed, given again, refused."""
+
+import json
+import os
+import signal
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+import pytest
+import torch
+from typer.testing import CliRunner
+
+from navi_core.cli.main import build_app
+from navi_core.errors import CheckpointError, ConfigError, NaviError, RunError, SceneError
+from navi_core.models import Registry, load_checkpoint
+
+ROWS, ROLLOUT = 4, 16
+TIMES = {"sps", "env_ms", "ppo_update_ms", "zero_wait_ratio"}
+SETTINGS = {
+    "actors": ROWS,
+    "threads": 1,
+    "device": "cpu",
+    "checkpoint_every": 2 * ROWS * ROLLOUT,
+    "compile": {"resolution": 64},
+    "corpus": {"families": {"apartment": [3]}},
+    "env": {"azimuth_bins": 16, "elevation_bins": 8, "max_steps": 40, "void_grace": 4},
+    "policy": {"encoder": "ring_cnn", "core": "gru", "azimuth_bins": 16, "elevation_bins": 8},
+    "ppo": {"rollout": ROLLOUT, "bptt": 8, "minibatch": 4},
+    "shaper": {"loop_coefficient": 0.0},
+}
+
+
+@pytest.fixture
+def home(tmp_path, monkeypatch):
+    monkeypatch.setenv("NAVI_HOME", str(tmp_path / "home"))
+    for name in [n for n in os.environ if n.startswith("NAVI_") and n != "NAVI_HOME"]:
+        monkeypatch.delenv(name)
+    (tmp_path / "settings.json").write_text(json.dumps(SETTINGS))
+    return tmp_path / "home"
+
+
+def navi(home: Path, *arguments: str):
+    command = ["train", "ppo", "--config", str(home.parent / "settings.json"), "--json", *arguments]
+    result = CliRunner().invoke(build_app(groups=("train",), plugins=False), command)
+    if isinstance(result.exception, NaviError):
+        raise result.exception
+    assert result.exit_code == 0, (result.output, result.exception)
+    return json.loads(result.stdout)
+
+
+def metric_rows(home: Path) -> list[tuple[int, str, float]]:
+    """All rows in the order they were acknowledged, repeated ones included."""
+    rows = []
+    for file in sorted((home / "outbox").glob("*-metrics.ndjson")):
+        for line in file.read_text().splitlines()[1:]:
+            row = json.loads(line)
+            rows.append((row["step"], row["name"], row["value"]))
+    return rows
+
+
+def untimed(rows) -> dict[tuple[int, str], float]:
+    return {(step, name): value for step, name, value in rows if name not in TIMES}
+
+
+def test_train_again_and_on_from_latest(home):
+    first = navi(home, "--steps", "128")
+    assert (first["version"], first["latest"], first["steps"], first["initial"]) == ("v001", True, 128, None)
+    assert first["scenes"] == ["apartment_0003"] and Path(first["checkpoint"]).is_file()
+    assert {"view_gain", "collision", "exploration"} <= set(first["metrics"])
+    checkpoint = load_checkpoint(first["checkpoint"])
+    assert list(checkpoint.scene_hashes) == ["apartment_0003"] and checkpoint.decision_hz == 10.0
+
+    again = navi(home, "--steps", "128")
+    assert (again["version"], again["resumed_from"]) == ("v001", 128), "a finished run is neither flown nor registered"
+
+    registry = Registry(home / "models")
+    further = navi(home, "--steps", "64", "--seed", "1")
+    assert further["initial"] == str(registry.resolve("v001").path)
+    assert registry.resolve(further["version"]).parents == ("v001",)
+    fresh = navi(home, "--steps", "64", "--seed", "1", "--fresh")
+    assert fresh["initial"] is None and registry.resolve(fresh["version"]).parents == ()
+
+
+def test_a_pipeline_run_begins_with_new_weights(home):
+    navi(home, "--steps", "64")
+    made = navi(home, "--steps", "64", "--seed", "1", "--asset", "ppo_policy", "--partition", "ppo.quick")
+    assert made["initial"] is None and made["run_id"].startswith("ppo_policy-ppo.quick-")
+
+
+def test_flags_and_selectors_reach_the_run(home, monkeypatch):
+    monkeypatch.setenv("NAVI_ACTOR_TEMPORAL_CORE", "mamba2")
+    made = navi(home, "--steps", "32", "--actors", "2", "--set", "ppo.gamma=0.9")
+    checkpoint = load_checkpoint(made["checkpoint"])
+    assert checkpoint.temporal_core == "mamba2"
+    config = checkpoint.train_config()
+    assert (config.actors, config.total_steps, config.ppo.gamma) == (2, 32, 0.9)
+    with pytest.raises(CheckpointError, match=r"mamba2.*gru.*--init none"):
+        navi(home, "--steps", "32", "--temporal-core", "gru")
+
+
+@pytest.mark.parametrize(
+    ("arguments", "error", "words"),
+    [
+        (["--set", "ppo.learning_rat=1"], ConfigError, "learning_rate"),
+        (["--actors", "0"], ConfigError, "actors"),
+        (["--set", "ppo.learning_rate=-0.1"], ConfigError, "-0.1"),
+        (["--encoder-backend", "rayvit", "--set", "policy.patch=7"], ConfigError, "patch 7"),
+        (["--encoder-backend", "resnet"], ConfigError, "ring_cnn"),
+        (["--preset", "quik"], ConfigError, "quick"),
+        (["--scene", "missing.glb"], SceneError, "missing.glb"),
+        (["--init", "v007"], NaviError, "v007"),
+    ],
+)
+def test_bad_input_is_refused_before_anything_is_written(home, arguments, error, words):
+    with pytest.raises(error, match=words) as caught:
+        navi(home, *arguments)
+    assert caught.value.exit_code != 0
+    assert not (home / "runs").exists() and not (home / "models").exists() and not (home / "outbox").exists()
+
+
+def test_killed_trainer_resumes_and_no_acknowledged_row_is_lost(home):
+    steps = 16 * ROWS * ROLLOUT
+    command = [sys.executable, "-c", "from navi_core.cli.main import navi_actor; navi_actor()"]
+    command += ["train", "ppo", "--config", str(home.parent / "settings.json"), "--json", "--steps", str(steps)]
+    environment = os.environ | {"OMP_NUM_THREADS": "1", "PYTHONPATH": os.pathsep.join(sys.path)}
+    process = subprocess.Popen(command, env=environment, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL)
+    deadline = time.monotonic() + 120
+    while not [p for p in home.rglob("step-*.pt") if int(p.stem.split("-")[1]) >= 256]:
+        assert process.poll() is None, "the trainer ended before it could be killed"
+        assert time.monotonic() < deadline
+        time.sleep(0.002)
+    process.send_signal(signal.SIGSTOP)  # so that it cannot end before it is killed
+    with pytest.raises(RunError, match=str(process.pid)):
+        navi(home, "--steps", str(steps))
+    process.send_signal(signal.SIGKILL)
+    process.wait()
+    acknowledged = metric_rows(home)
+    assert acknowledged and max(step for step, _, _ in acknowledged) < steps
+
+    resumed = navi(home, "--steps", str(steps))
+    assert 256 <= resumed["resumed_from"] < steps and resumed["steps"] == steps
+    rows = metric_rows(home)
+    assert rows[: len(acknowledged)] == acknowledged
+    keys = [(step, name) for step, name, _ in rows[len(acknowledged) :]]
+    assert len(keys) == len(set(keys)), "the resumed part writes every key once"
+    # A key written before the kill and again after it holds the same number: nothing is doubled or changed.
+    assert untimed(acknowledged).items() <= untimed(rows).items()
+
+    straight = navi(home, "--steps", str(steps), "--run-root", str(home / "other"), "--init", "none")
+    assert straight["resumed_from"] is None
+    one, two = (load_checkpoint(r["checkpoint"]).policy_state for r in (resumed, straight))
+    assert all(torch.equal(one[k], two[k]) for k in one)
+    assert untimed(metric_rows(home)) == untimed(rows)
