@@ -76,12 +76,6 @@ def compile_mesh(
     report("bounds", 0.2)
     triangles = checked.triangles.astype(np.float32) + np.float32(0)  # no negative zeros: equal means equal bits
     semantic = checked.face_semantic.astype(np.int32)
-    # Rounding to float32 can flatten a sliver far from the origin; what has no area stops no ray.
-    spread = triangles.max(axis=1) - triangles.min(axis=1)
-    keep = (spread > 0).sum(axis=1) >= 1
-    if not keep.any():
-        raise MeshError(f"{checked.name}: no face survives rounding to float32; move the mesh nearer to the origin")
-    triangles, semantic = np.ascontiguousarray(triangles[keep]), np.ascontiguousarray(semantic[keep])
     corners = triangles.reshape(-1, 3).astype(np.float64)
     mesh_bounds = np.stack([corners.min(axis=0), corners.max(axis=0)])
     size = float((mesh_bounds[1] - mesh_bounds[0]).max()) + 2 * config.padding
@@ -89,6 +83,12 @@ def compile_mesh(
     voxel = float(np.float32(size / config.resolution))
     lower = (mesh_bounds.mean(axis=0) - voxel * config.resolution / 2).astype(np.float32).astype(np.float64)
     bounds = np.stack([lower, lower + voxel * config.resolution])
+    step = float(np.spacing(np.abs(mesh_bounds).max().astype(np.float32)))
+    if step > voxel / 4:
+        raise MeshError(
+            f"{checked.name}: {np.abs(mesh_bounds).max():.6g} m from the origin, positions are only exact to "
+            f"{step:.2g} m, too coarse for voxels of {voxel:.2g} m; move the mesh nearer to the origin"
+        )
     report("tree", 0.3)
     tree = build_surface_tree(
         triangles.astype(np.float64),

@@ -1,0 +1,121 @@
+"""`navi scenes` and `navi doctor`: tables for people, one JSON document for machines."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+import pytest
+import typer
+from typer.testing import CliRunner
+
+from navi_core.cli import doctor, scenes
+from navi_core.errors import ConfigError, GmdagError, MeshError
+from navi_core.scenes import load_gmdag
+from tests.scenes.test_corpus import write_obj
+
+
+@pytest.fixture
+def navi():
+    """Runs a command and returns its result; errors are left to be looked at."""
+    app = typer.Typer()
+    scenes.register(app)
+    doctor.register(app)
+    return lambda *arguments: CliRunner().invoke(app, [str(a) for a in arguments])
+
+
+def test_generate_compiles_and_then_reuses(navi, tmp_path):
+    command = ("scenes", "generate", "maze", "--seeds", "0-1", "--resolution", 32, "--out", tmp_path)
+    first = json.loads(navi(*command, "--json").stdout)
+    second = json.loads(navi(*command, "--json").stdout)
+    assert [r["name"] for r in first] == ["maze_0000", "maze_0001"]
+    assert [r["skipped"] for r in first + second] == [False, False, True, True]
+    assert all(Path(r["gmdag"]).is_file() for r in first)
+    table = navi(*command)
+    assert table.exit_code == 0
+    assert "0 compiled, 2 unchanged" in table.stdout
+
+
+def test_generated_scenes_go_to_the_navi_home_by_default(navi, monkeypatch, tmp_path):
+    monkeypatch.setenv("NAVI_HOME", str(tmp_path / "home"))
+    rows = json.loads(navi("scenes", "generate", "maze", "--resolution", 32, "--json").stdout)
+    assert Path(rows[0]["gmdag"]).parent == tmp_path / "home" / "scenes"
+
+
+def test_discover_compile_inspect_and_qualify_follow_one_another(navi, tmp_path):
+    write_obj(tmp_path / "meshes" / "tent.obj")
+    out = tmp_path / "out"
+    found = json.loads(navi("scenes", "discover", tmp_path / "meshes", "--json").stdout)
+    assert found == [
+        {"name": "tent", "dataset": "meshes", "source": str(tmp_path / "meshes" / "tent.obj"), "compiled": False}
+    ]
+    made = json.loads(
+        navi(
+            "scenes", "compile", tmp_path / "meshes", "--out", out, "--resolution", 32, "--unit-scale", 2, "--json"
+        ).stdout
+    )
+    facts = json.loads(navi("scenes", "inspect", made[0]["gmdag"], "--json").stdout)[0]
+    assert (facts["version"], facts["resolution"], facts["size"]) == (2, 32, [4.0, 4.0, 4.0])
+    assert facts["semantic_names"] == {"1": "surface", "2": "wall"}
+    assert "tent" in navi("scenes", "inspect", made[0]["gmdag"]).stdout
+
+
+def test_qualify_judges_and_stores_the_verdict(navi, tmp_path):
+    made = json.loads(
+        navi("scenes", "generate", "maze", "--resolution", 64, "--out", tmp_path, "--json").stdout
+    )[0]  # fmt: skip
+    row = json.loads(navi("scenes", "qualify", made["gmdag"], "--write", "--json").stdout)[0]
+    assert row["verdict"] == "PASS"
+    assert row["viable"] >= 4
+    assert load_gmdag(made["gmdag"]).verdict == "PASS"
+    assert load_gmdag(made["gmdag"]).name == "maze_0000"
+
+
+def test_faults_reach_the_caller_as_navi_errors(navi, tmp_path):
+    assert isinstance(navi("scenes", "generate", "maize").exception, ConfigError)
+    assert isinstance(navi("scenes", "generate", "maze", "--resolution", 100).exception, ConfigError)
+    assert isinstance(navi("scenes", "generate", "maze", "--seeds", "3-1").exception, ConfigError)
+    assert isinstance(navi("scenes", "inspect", tmp_path / "none.gmdag").exception, GmdagError)
+    bad = tmp_path / "bad.obj"
+    bad.write_text("v 0 0 0\n")
+    assert isinstance(navi("scenes", "compile", bad, "--out", tmp_path / "out").exception, MeshError)
+    assert not (tmp_path / "out").exists()
+
+
+@pytest.mark.parametrize(
+    ("text", "seeds"), [("3", (3,)), ("0-3", (0, 1, 2, 3)), ("1,4,7", (1, 4, 7)), ("0-2,2,9", (0, 1, 2, 9))]
+)
+def test_seeds_are_read_as_numbers_lists_and_ranges(text, seeds):
+    assert scenes.parse_seeds(text) == seeds
+
+
+@pytest.mark.parametrize("text", ["", "x", "1-", "-1", "4-2", "1,,2", "0-999999999"])
+def test_unreadable_seeds_are_refused(text):
+    with pytest.raises(ConfigError, match="seeds"):
+        scenes.parse_seeds(text)
+
+
+def test_doctor_tells_good_doubtful_and_broken_files_apart(navi, tmp_path):
+    write_obj(tmp_path / "a" / "good.obj")
+    (tmp_path / "broken.glb").write_bytes(b"glTF")
+    (tmp_path / "cut.gmdag").write_bytes(b"GDAG\x01\0\0\0")
+    (tmp_path / "small.obj").write_text("v 0 0 0\nv 1 0 0\nv 0 1 0\nf 1 2 3\n")
+    result = navi("doctor", tmp_path, "--json")
+    report = json.loads(result.stdout)
+    assert result.exit_code == 3
+    assert {row["file"]: row["state"] for row in report["files"]} == {
+        "a/good.obj": "ok",
+        "broken.glb": "broken",
+        "cut.gmdag": "broken",
+        "small.obj": "warning",
+    }
+    assert any("broken.glb" in step for step in report["next"])
+    assert any("navi scenes compile" in step for step in report["next"])
+    assert "broken.glb" in navi("doctor", tmp_path).stdout
+
+
+def test_doctor_of_an_empty_folder_says_what_to_do(navi, tmp_path):
+    result = navi("doctor", tmp_path)
+    assert result.exit_code == 0
+    assert "navi scenes generate" in result.stdout
+    assert isinstance(navi("doctor", tmp_path / "none").exception, Exception)

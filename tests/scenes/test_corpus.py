@@ -1,0 +1,201 @@
+"""Corpora: precedence of sources, manifests, splits, and one vocabulary."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+import pytest
+
+from navi_core.config import CompileConfig, CorpusConfig
+from navi_core.errors import ConfigError, MeshError, SceneError
+from navi_core.scenes import (
+    SceneSource,
+    compile_corpus,
+    compile_source,
+    discover,
+    discover_root,
+    generated_sources,
+    load_gmdag,
+    read_manifest,
+    split_by_scene,
+)
+from navi_core.scenes.manifest import file_hash
+
+CONFIG = CompileConfig(resolution=32)
+OBJ = "o {name}\nv 0 0 0\nv 2 0 0\nv 0 2 0\nv 0 0 2\nf 1 2 3\nf 1 2 4\nf 1 3 4\nf 2 3 4\n"
+
+
+def write_obj(path: Path, name: str = "wall") -> Path:
+    path.parent.mkdir(parents=True, exist_ok=True)
+    path.write_text(OBJ.format(name=name))
+    return path
+
+
+@pytest.fixture
+def corpus(tmp_path) -> Path:
+    """A folder with two datasets of meshes, a compiled file, a hidden folder and a text file."""
+    root = tmp_path / "corpus"
+    write_obj(root / "flats" / "one.obj", "wall")
+    write_obj(root / "flats" / "two.obj", "chair")
+    write_obj(root / "halls" / "one.obj", "table")
+    write_obj(root / "top.obj")
+    write_obj(root / ".cache" / "hidden.obj")
+    (root / "README.txt").write_text("no scene")
+    (root / "other.gmdag").write_bytes(b"GDAG")
+    return root
+
+
+def names(sources) -> list[str]:
+    return [s.name for s in sources]
+
+
+def test_every_mesh_under_a_root_is_found_with_unique_names(corpus):
+    found = discover_root(corpus)
+    assert names(found) == ["flats_one.obj", "halls_one.obj", "top", "two"]
+    assert [s.dataset for s in found] == ["flats", "halls", "corpus", "flats"]
+
+
+def test_explicit_scenes_win_over_manifest_root_environment_and_families(corpus, tmp_path, monkeypatch):
+    made = tmp_path / "made"
+    manifest = compile_corpus(generated_sources({"maze": (0,)}), made, CONFIG)
+    mesh = write_obj(tmp_path / "mine.obj")
+    environment = tmp_path / "environment"
+    write_obj(environment / "from_environment.obj")
+    explicit, listed = {"scenes": (str(mesh),)}, {"manifest": str(made / "manifest.json")}
+    rooted, families = {"root": str(corpus)}, {"families": {"atrium": (3,)}}
+    monkeypatch.setenv("NAVI_SCENES", str(environment))
+    assert names(discover(CorpusConfig(**explicit, **listed, **rooted, **families))) == ["mine"]
+    assert names(discover(CorpusConfig(**listed, **rooted, **families))) == [manifest.rows[0].name]
+    assert names(discover(CorpusConfig(**rooted, **families))) == names(discover_root(corpus))
+    assert names(discover(CorpusConfig(**families))) == ["from_environment"]
+    monkeypatch.delenv("NAVI_SCENES")
+    assert names(discover(CorpusConfig(**families))) == ["atrium_0003"]
+    assert names(discover()) == [f"apartment_{i:04d}" for i in range(12)]
+
+
+def test_a_compiled_file_wins_over_the_mesh_of_the_same_name(tmp_path):
+    mesh = write_obj(tmp_path / "flat.obj")
+    made = compile_source(SceneSource("flat", "x", mesh), tmp_path / "out", CONFIG)
+    gmdag = made.path.rename(tmp_path / "flat.gmdag")
+    other = write_obj(tmp_path / "hall.obj")
+    found = discover(CorpusConfig(scenes=(str(mesh), str(other), str(gmdag))))
+    assert [(s.name, s.compiled) for s in found] == [("flat", True), ("hall", False)]
+    loaded = compile_source(found[0], tmp_path / "unused", CONFIG)
+    assert loaded.skipped
+    assert loaded.path == gmdag
+    assert not (tmp_path / "unused").exists()
+
+
+def test_missing_and_empty_places_are_named(tmp_path):
+    with pytest.raises(SceneError, match=r"gone\.obj: no such file"):
+        discover(CorpusConfig(scenes=(str(tmp_path / "gone.obj"),)))
+    with pytest.raises(SceneError, match=r"\.gmdag, \.glb"):
+        discover(CorpusConfig(scenes=("film.mp4",)))
+    with pytest.raises(SceneError, match="no such folder"):
+        discover(CorpusConfig(root=str(tmp_path / "none")))
+    with pytest.raises(SceneError, match="no mesh found; searched for"):
+        discover_root(tmp_path)
+    (tmp_path / "a.gmdag").write_bytes(b"")
+    with pytest.raises(SceneError, match=r"1 \.gmdag files"):
+        discover_root(tmp_path)
+    with pytest.raises(ConfigError, match="no scene family 'villa'"):
+        generated_sources({"villa": (0,)})
+    with pytest.raises(SceneError, match="empty"):
+        generated_sources({})
+
+
+def test_a_manifest_records_every_scene_and_comes_back_equal(corpus, tmp_path):
+    out = tmp_path / "out"
+    told = []
+    made = compile_corpus(
+        discover_root(corpus), out, CONFIG, progress=lambda name, share: told.append(share), judge=lambda scene: "PASS"
+    )
+    read = read_manifest(out / "manifest.json")
+    assert read.vocabulary == made.vocabulary == {1: "surface", 2: "chair", 3: "table", 4: "wall"}
+    assert [r.name for r in read.rows] == names(discover_root(corpus))
+    for row in read.rows:
+        assert row.gmdag.is_file()
+        assert row.gmdag_hash == file_hash(row.gmdag)
+        scene = load_gmdag(row.gmdag)
+        assert (row.source_hash, row.resolution, row.verdict) == (scene.source_hash, 32, "PASS")
+        assert scene.name == row.name
+    assert json.loads((out / "vocabulary.json").read_text()) == {
+        "1": "surface",
+        "2": "chair",
+        "3": "table",
+        "4": "wall",
+    }
+    assert told == sorted(told)
+    # The folder may move: its own paths are relative.
+    moved = out.rename(tmp_path / "moved")
+    assert len(discover(CorpusConfig(manifest=str(moved / "manifest.json")))) == 4
+
+
+def test_compiling_more_into_a_folder_keeps_what_it_lists(tmp_path):
+    compile_corpus(generated_sources({"maze": (0, 1)}), tmp_path, CONFIG)
+    second = compile_corpus(generated_sources({"maze": (1, 2)}), tmp_path, CONFIG)
+    assert [r.name for r in second.rows] == ["maze_0000", "maze_0001", "maze_0002"]
+    second.rows[0].gmdag.unlink()
+    third = compile_corpus(generated_sources({"maze": (2,)}), tmp_path, CONFIG)
+    assert [r.name for r in third.rows] == ["maze_0001", "maze_0002"]
+
+
+def test_failed_scenes_of_a_manifest_never_reach_training(tmp_path):
+    verdicts = iter(["PASS", "FAIL", "MARGINAL"])
+    compile_corpus(generated_sources({"maze": (0, 1, 2)}), tmp_path, CONFIG, judge=lambda scene: next(verdicts))
+    assert names(discover(CorpusConfig(manifest=str(tmp_path / "manifest.json")))) == ["maze_0000", "maze_0002"]
+
+
+def change(document: dict, **fields) -> str:
+    return json.dumps(document | fields)
+
+
+def test_broken_manifests_are_refused_by_reason(tmp_path):
+    compile_corpus(generated_sources({"maze": (0,)}), tmp_path, CONFIG)
+    file = tmp_path / "manifest.json"
+    good = json.loads(file.read_text())
+    row = good["scenes"][0]
+    table = {
+        "cannot be read": "{",
+        "not a corpus manifest": "[]",
+        "version 9": change(good, version=9),
+        "not a list": change(good, scenes={}),
+        "scene 0 is not an object": change(good, scenes=[1]),
+        "lacks 'dataset'": change(good, scenes=[{k: v for k, v in row.items() if k != "dataset"}]),
+        "unknown field 'colour'": change(good, scenes=[row | {"colour": "red"}]),
+        "'resolution' is '32'": change(good, scenes=[row | {"resolution": "32"}]),
+        "occurs more than once": change(good, scenes=[row, row]),
+        "vocabulary is broken": change(good, vocabulary={"one": "wall"}),
+        "does not exist; compile the corpus again": change(good, scenes=[row | {"gmdag": "lost.gmdag"}]),
+    }
+    for reason, text in table.items():
+        file.write_text(text)
+        with pytest.raises(SceneError, match=reason):
+            discover(CorpusConfig(manifest=str(file)))
+    with pytest.raises(SceneError, match="no such manifest"):
+        discover(CorpusConfig(manifest=str(tmp_path / "none.json")))
+
+
+def test_a_broken_scene_stops_the_corpus_by_name_and_keeps_what_was_made(corpus, tmp_path):
+    (corpus / "halls" / "one.obj").write_text("v 0 0 0\n")
+    out = tmp_path / "out"
+    with pytest.raises(MeshError, match=r"halls/one\.obj"):
+        compile_corpus(discover_root(corpus), out, CONFIG)
+    assert [p.name.split("-")[0] for p in out.glob("*.gmdag")] == ["flats_one.obj"]
+    assert not (out / "manifest.json").exists()
+
+
+def test_a_split_never_shares_a_scene_and_ignores_order():
+    sources = generated_sources({"apartment": tuple(range(10)), "maze": (1, 2)})
+    train, test = split_by_scene(sources, 0.25, seed=3)
+    assert (len(train), len(test)) == (9, 3)
+    assert not set(names(train)) & set(names(test))
+    assert sorted(names(train) + names(test)) == names(sources)
+    assert split_by_scene(sources[::-1], 0.25, seed=3) == (train, test)
+    assert any(split_by_scene(sources, 0.25, seed=s)[1] != test for s in range(5))
+    assert [len(part) for part in split_by_scene(sources[:2], 0.01)] == [1, 1]
+    with pytest.raises(ConfigError, match="split 1 scenes"):
+        split_by_scene(sources[:1])
+    with pytest.raises(ConfigError, match="test_share"):
+        split_by_scene(sources, 1.0)
