@@ -260,8 +260,8 @@ def _cube_pass(empty: npt.NDArray[np.bool_], n: int, octant: int, cubes: npt.NDA
 def empty_cubes(grid: Int32, cells: int) -> npt.NDArray[np.uint8]:
     """Return (8, G³) edges of the largest empty cube that starts at each cell and extends into each octant.
 
-    A ray stays in one octant, so its cells lie together. Octant bit a is set where the ray goes towards lower coordinates on axis a (x=1, y=2, z=4).
-    A surface cell has 0.
+    A ray stays in one octant, so its cells lie together. Octant bit a is set where the ray goes towards
+    lower coordinates on axis a (x=1, y=2, z=4). A surface cell has 0.
     """
     cubes = np.zeros((8, cells**3), np.uint8)
     empty = grid < 0
