@@ -6,6 +6,7 @@ must beat the random pilot. Whatever is decided becomes one row of the table `pr
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 from datetime import UTC, datetime
 from typing import TYPE_CHECKING, Any
@@ -17,7 +18,9 @@ from navi_core.evaluate.protocol import evaluate
 from navi_core.evaluate.result import EvalResult
 
 if TYPE_CHECKING:
+    from navi_core.config import EvalConfig
     from navi_core.models import Registry
+    from navi_core.scenes import Scene
 
 __all__ = ["COLLISION_TOLERANCE", "Decision", "decide", "promote"]
 
@@ -130,7 +133,8 @@ def decide(
 def promote(
     version: str,
     registry: Registry,
-    course: Course,
+    scenes: Sequence[Scene] | Course,
+    config: EvalConfig | None = None,
     *,
     alias: str = "champion",
     challenger: EvalResult | None = None,
@@ -141,9 +145,10 @@ def promote(
     Args:
         version: The challenger, "v003" or an alias such as "latest".
         registry: The model registry.
-        course: Validation scenes and frozen starts.
+        scenes: Validation scenes, or a course made of them.
+        config: The protocol; a course has its own.
         alias: The alias at stake.
-        challenger: Its evaluation on the course, if it has been flown already.
+        challenger: Its evaluation on these scenes, if it has been flown already.
         opponent: The evaluation of the alias's holder, or of the random pilot, if it has been flown already.
 
     Returns:
@@ -158,13 +163,13 @@ def promote(
     holder = next((entry for entry in registry.list() if alias in entry.aliases), None)
     if holder is not None and holder.version == contender.version:
         raise EvaluationError(f"{contender.version} is the {alias} already")
-    challenger = challenger or evaluate(contender, course)
+    challenger = challenger or evaluate(contender, scenes, config)
     if challenger.summary.get("scenes_trained_on"):
         raise EvaluationError(
             f"{contender.version} was trained on {challenger.summary['scenes_trained_on']} of these scenes; "
             "promote on scenes that it never saw"
         )
-    opponent = opponent or evaluate(holder if holder is not None else "random", course)
+    opponent = opponent or evaluate(holder if holder is not None else "random", scenes, config)
     previous = holder.version if holder is not None else None
     decision = decide(contender.version, challenger, opponent, previous_version=previous, alias=alias)
     if decision.promoted:

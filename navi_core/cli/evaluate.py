@@ -1,0 +1,258 @@
+"""`navi evaluate`, `navi compare`, `navi promote`: fly without learning, say who is better, change the champion."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Any
+
+import typer
+
+if TYPE_CHECKING:
+    from navi_core.config import EvalConfig
+    from navi_core.evaluate import Comparison, EvalResult
+    from navi_core.models import ModelVersion, Registry
+    from navi_core.scenes import Scene
+
+__all__ = ["compare", "evaluate", "load_scenes", "promote", "register"]
+
+HELD_OUT = ("apartment:100-103",)
+"""Scenes flown when none is named; the default training corpus ends before them."""
+
+Scenes = Annotated[
+    list[str] | None,
+    typer.Option(
+        "--scene", help="A .gmdag or mesh file, or family:seeds as in apartment:100-103; may be repeated.", metavar="S"
+    ),
+]
+Starts = Annotated[int, typer.Option(help="Frozen starts per scene.")]
+Steps = Annotated[int, typer.Option(help="Decisions per episode.")]
+Seed = Annotated[int, typer.Option(help="Seed of the starts and of sampled actions.")]
+Sampled = Annotated[bool, typer.Option("--sampled", help="Sample actions instead of flying the mean.")]
+Resolution = Annotated[int, typer.Option(help="Compile resolution of meshes and generated scenes.")]
+Models = Annotated[Path | None, typer.Option("--models", help="The registry; by default models/ of the Navi home.")]
+NoRecord = Annotated[bool, typer.Option("--no-record", help="Write no rows for the warehouse.")]
+Json = Annotated[bool, typer.Option("--json", help="Print the result as one JSON object.")]
+
+_SHOWN = ("c_vis_auc", "c_vis_final", "c_visit", "collisions_per_minute", "collision_free_rate", "path_length")
+
+
+def register(app: typer.Typer) -> None:
+    """Add `evaluate`, `compare` and `promote` to the `navi` command."""
+    app.command("evaluate")(evaluate)
+    app.command("compare")(compare)
+    app.command("promote")(promote)
+
+
+def evaluate(
+    subject: Annotated[str, typer.Argument(help="A pilot, a checkpoint file, a version or an alias.")],
+    scene: Scenes = None,
+    starts: Starts = 3,
+    steps: Steps = 200,
+    seed: Seed = 0,
+    sampled: Sampled = False,
+    resolution: Resolution = 512,
+    out: Annotated[Path | None, typer.Option(help="Also write rows and summary to this JSON file.")] = None,
+    models: Models = None,
+    no_record: NoRecord = False,
+    as_json: Json = False,
+) -> None:
+    """Fly a subject without learning over frozen starts, and measure coverage and collisions."""
+    from navi_core.evaluate import record_evaluation
+
+    config = _config(starts, steps, seed, sampled)
+    flown = _resolve(subject, models)
+    result = _fly(flown, load_scenes(scene or HELD_OUT, resolution), config)
+    if not no_record:
+        record_evaluation(result)
+    if out is not None:
+        result.save(out)
+    if as_json:
+        _print_json({"summary": result.summary, "episodes": result.episodes})
+    else:
+        _print_results([result])
+
+
+def compare(
+    a: Annotated[str, typer.Argument(help="A subject, or a file that `navi evaluate --out` wrote.")],
+    b: Annotated[str, typer.Argument(help="The one it is compared with.")],
+    metric: Annotated[list[str] | None, typer.Option(help="Metric; may be repeated.")] = None,
+    scene: Scenes = None,
+    starts: Starts = 3,
+    steps: Steps = 200,
+    seed: Seed = 0,
+    sampled: Sampled = False,
+    resolution: Resolution = 512,
+    models: Models = None,
+    as_json: Json = False,
+) -> None:
+    """Say whether A is better than B on the same starts, by the paired interval over scenes and starts."""
+    from navi_core.evaluate import EvalResult
+    from navi_core.evaluate import compare as compare_results
+
+    config = _config(starts, steps, seed, sampled)
+    scenes: list[Scene] = []
+    results: list[EvalResult] = []
+    for name in (a, b):
+        if name.endswith(".json"):
+            results.append(EvalResult.load(name))
+        else:
+            flown = _resolve(name, models)
+            scenes = scenes or load_scenes(scene or HELD_OUT, resolution)
+            results.append(_fly(flown, scenes, config))
+    metrics = metric or ["c_vis_auc", "collisions_per_minute"]
+    comparisons = [compare_results(results[0], results[1], name) for name in metrics]
+    if as_json:
+        _print_json({"comparisons": [comparison.to_row() for comparison in comparisons]})
+    else:
+        _print_results(results)
+        _say(comparisons)
+
+
+def promote(
+    version: Annotated[str, typer.Argument(help="The challenger: a version, or an alias such as latest.")],
+    scene: Scenes = None,
+    alias: Annotated[str, typer.Option(help="The alias at stake.")] = "champion",
+    starts: Starts = 3,
+    steps: Steps = 200,
+    seed: Seed = 0,
+    sampled: Sampled = False,
+    resolution: Resolution = 512,
+    models: Models = None,
+    no_record: NoRecord = False,
+    as_json: Json = False,
+) -> None:
+    """Make a version the champion if it is shown to be better and no more dangerous; exit code 1 if it is refused."""
+    from navi_core.evaluate import promote as promote_version
+    from navi_core.evaluate import record_decision, record_evaluation
+
+    registry = _registry(models)
+    registry.resolve(version)
+    scenes = load_scenes(scene or HELD_OUT, resolution)
+    decision, challenger, opponent = promote_version(
+        version, registry, scenes, _config(starts, steps, seed, sampled), alias=alias
+    )
+    if not no_record:
+        record_evaluation(challenger)
+        record_evaluation(opponent)
+        record_decision(decision, challenger)
+    if as_json:
+        _print_json(decision.to_row())
+    else:
+        _print_results([challenger, opponent])
+        _say([decision.coverage, decision.collisions])
+        typer.echo(decision.reason)
+    if not decision.promoted:
+        raise typer.Exit(1)
+
+
+def load_scenes(names: list[str] | tuple[str, ...], resolution: int) -> list[Scene]:
+    """Return compiled scenes, reusing what is compiled already.
+
+    Args:
+        names: `.gmdag` or mesh files, or generated scenes as family:seeds.
+        resolution: Compile resolution of meshes and generated scenes.
+
+    Raises:
+        SceneError: A file is missing or broken.
+        ConfigError: An unknown family, or seeds that cannot be read.
+    """
+    from navi_core.cli.scenes import parse_seeds
+    from navi_core.config import CompileConfig, CorpusConfig, parse_config
+    from navi_core.record import navi_home
+    from navi_core.scenes import FAMILIES, compile_source, discover, generated_sources
+
+    config = parse_config(CompileConfig, {"resolution": resolution})
+    sources = []
+    for name in names:
+        family, colon, seeds = name.partition(":")
+        if colon and family in FAMILIES:
+            sources += generated_sources({family: parse_seeds(seeds)})
+        else:
+            sources += discover(CorpusConfig(scenes=(name,)))
+    return [compile_source(source, navi_home() / "scenes", config).scene for source in sources]
+
+
+def _config(starts: int, steps: int, seed: int, sampled: bool) -> EvalConfig:
+    from navi_core.config import EvalConfig, parse_config
+
+    return parse_config(EvalConfig, {"starts": starts, "max_steps": steps, "seed": seed, "deterministic": not sampled})
+
+
+def _registry(folder: Path | None) -> Registry:
+    from navi_core.models import Registry
+    from navi_core.record import navi_home
+
+    return Registry(folder or navi_home() / "models")
+
+
+def _resolve(subject: str, models: Path | None) -> str | Path | ModelVersion:
+    """Return a pilot's name, a checkpoint's path or a registered version."""
+    from navi_core.errors import EvaluationError, RegistryError
+    from navi_core.pilots import PILOTS
+
+    if subject in PILOTS:
+        return subject
+    if Path(subject).is_file():
+        return Path(subject)
+    try:
+        return _registry(models).resolve(subject)
+    except RegistryError as error:
+        raise EvaluationError(
+            f"{subject!r} is no pilot ({', '.join(PILOTS)}), no checkpoint file and no registered model ({error})"
+        ) from None
+
+
+def _fly(subject: str | Path | ModelVersion, scenes: list[Scene], config: EvalConfig) -> EvalResult:
+    from navi_core.evaluate import evaluate as evaluate_subject
+
+    label = str(getattr(subject, "version", subject))
+    with _progress(label) as progress:
+        return evaluate_subject(subject, scenes, config, progress=progress)
+
+
+@contextmanager
+def _progress(label: str) -> Iterator[Callable[[int, int], None]]:
+    """Show a bar on stderr where that is a terminal."""
+    from rich.console import Console
+    from rich.progress import Progress
+
+    with Progress(console=Console(stderr=True), transient=True) as bar:
+        task = bar.add_task(label)
+        yield lambda done, total: bar.update(task, completed=done, total=total)
+
+
+def _print_json(document: dict[str, Any]) -> None:
+    typer.echo(json.dumps(document, indent=1, default=str))
+
+
+def _print_results(results: list[EvalResult]) -> None:
+    from rich.console import Console
+    from rich.table import Table
+
+    summary = results[0].summary
+    table = Table(title=f"{summary['scenes']} scenes × {summary['starts']} starts × {summary['max_steps']} decisions")
+    for title in ("subject", "AUC", "interval", "C_vis", "C_visit", "collisions", "clean", "path"):
+        table.add_column(title, justify="left" if title == "subject" else "right")
+    table.caption = "coverage in %, AUC with its 95 % interval; collisions per minute, episodes without; path in m"
+    for result in results:
+        row = result.summary
+        auc, final, visit, collisions, free, path = (float(row[name]) for name in _SHOWN)
+        table.add_row(
+            result.subject,
+            f"{auc:.1f}",
+            f"{row['c_vis_auc_low']:.1f}–{row['c_vis_auc_high']:.1f}",
+            f"{final:.1f}",
+            f"{visit:.1f}",
+            f"{collisions:.2f}",
+            f"{100 * free:.0f} %",
+            f"{path:.1f}",
+        )
+    Console().print(table)
+
+
+def _say(comparisons: list[Comparison]) -> None:
+    for comparison in comparisons:
+        typer.echo(comparison.sentence)
