@@ -268,6 +268,52 @@ def test_our_box_agrees_with_the_independent_writers(own_box, real_scenes: Path)
     assert (mine[free & np.isfinite(mine)] <= true[free & np.isfinite(mine)] + theirs.voxel_size).all()
 
 
+def traced(scene, origins: np.ndarray, directions: np.ndarray) -> np.ndarray:
+    """Return the depth (P, R) [m] of rays through the runtime field."""
+    import torch
+
+    from navi_core.world import Field
+
+    hits = Field([scene]).cast_rays(
+        torch.tensor(origins, dtype=torch.float32),
+        torch.tensor(directions, dtype=torch.float32),
+        torch.zeros(len(origins), dtype=torch.int64),
+        100.0,
+    )
+    assert bool(hits.valid.all())
+    return hits.depth.numpy()
+
+
+def box_depth(origins: np.ndarray, directions: np.ndarray) -> np.ndarray:
+    """Return the exact depth (P, R) [m] from inside the box."""
+    with np.errstate(divide="ignore"):
+        t = np.where(
+            directions > 0,
+            (np.array(HIGH) - origins[:, None]) / directions,
+            (np.array(LOW) - origins[:, None]) / directions,
+        )
+    return np.where(directions == 0, np.inf, t).min(axis=2)
+
+
+@pytest.mark.parametrize("writer", ["ours", "theirs"])
+def test_rays_in_the_version_1_box_end_within_a_voxel_and_a_half_of_its_walls(writer, own_box, request):
+    scene = own_box
+    if writer == "theirs":
+        scene = load_gmdag(request.getfixturevalue("real_scenes") / "house_box_256_v1.gmdag")
+    rng = np.random.default_rng(5)
+    origins = np.concatenate([[[0, 1.25, 0]], rng.uniform(np.array(LOW) + 0.3, np.array(HIGH) - 0.3, (20, 3))])
+    directions = np.concatenate([np.eye(3), -np.eye(3), rng.normal(size=(200, 3))])
+    directions /= np.linalg.norm(directions, axis=1, keepdims=True)
+    depth = traced(scene, origins, directions)
+    np.testing.assert_allclose(depth[0, :6], [2, 1.25, 2, 2, 1.25, 2], atol=1.5 * scene.voxel_size)
+    # Across the wall, not along the ray: a grazing ray meets the same voxels much earlier.
+    exact = box_depth(origins, np.broadcast_to(directions, (len(origins), *directions.shape)))
+    end = origins[:, None] + depth[..., None] * directions
+    off = box_distance(end.reshape(-1, 3), LOW, HIGH)
+    assert off.max() < 1.5 * scene.voxel_size
+    assert np.quantile(np.abs(depth - exact), 0.9) < 2.5 * scene.voxel_size
+
+
 def test_the_independent_house_loads_with_its_infinite_leaf_counted(real_scenes: Path):
     with pytest.warns(UserWarning, match="1 near-surface leaves"):
         house = load_gmdag(real_scenes / "small_house_256_v1.gmdag")

@@ -36,7 +36,7 @@ def build_apartment(rng: np.random.Generator) -> MeshBuilder:
     add_door_frames(builder, plan.doors, plan.thickness)
     add_windows(rng, builder, plan, chance=0.6)
     clutter = rng.uniform(0.5, 1.3)
-    furnish_plan(rng, builder, plan, clutter * rng.uniform(0.6, 1.4, len(plan.rooms)))
+    furnish_plan(rng, builder, plan, (clutter * rng.uniform(0.6, 1.4, len(plan.rooms))).tolist())
     return builder
 
 

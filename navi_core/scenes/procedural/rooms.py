@@ -47,7 +47,7 @@ def build_rooms(rng: np.random.Generator) -> MeshBuilder:
     add_windows(rng, builder, plan, chance=rng.uniform(0.2, 0.7))
     # Large floors are furnished more sparsely, so that meshes stay within a few thousand triangles.
     density = rng.uniform(0.4, 1.2) * min(1.0, (220 / area) ** 0.75)
-    furnish_plan(rng, builder, plan, density * rng.uniform(0.4, 1.6, len(plan.rooms)))
+    furnish_plan(rng, builder, plan, (density * rng.uniform(0.4, 1.6, len(plan.rooms))).tolist())
     return builder
 
 
