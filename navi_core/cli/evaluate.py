@@ -235,7 +235,7 @@ def _print_results(results: list[EvalResult]) -> None:
     summary = results[0].summary
     table = Table(title=f"{summary['scenes']} scenes × {summary['starts']} starts × {summary['max_steps']} decisions")
     for title in ("subject", "AUC", "interval", "C_vis", "C_visit", "collisions", "clean", "path"):
-        table.add_column(title, justify="left" if title == "subject" else "right")
+        table.add_column(title, justify="left" if title == "subject" else "right", no_wrap=title == "subject")
     table.caption = "coverage in %, AUC with its 95 % interval; collisions per minute, episodes without; path in m"
     for result in results:
         row = result.summary

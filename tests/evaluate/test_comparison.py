@@ -1,0 +1,137 @@
+"""Paired comparison and promotion: hand-made results with known differences."""
+
+from __future__ import annotations
+
+import pytest
+
+from navi_core.config import EvalConfig
+from navi_core.errors import EvaluationError
+from navi_core.evaluate import EvalResult, compare, decide
+from navi_core.evaluate.result import AVERAGED, summarise
+
+
+def result(subject, coverage, collisions=None, *, scenes=("a", "b", "c"), **changes):
+    """A result with the given coverage, and collisions per minute, by scene and start."""
+    episodes = []
+    for index, scene in enumerate(scenes):
+        for start, value in enumerate(coverage[index]):
+            row = dict.fromkeys(AVERAGED, 1.0) | {
+                "scene": scene,
+                "scene_hash": f"hash-{scene}",
+                "start": start,
+                "start_x": float(start),
+                "start_y": 1.0,
+                "start_z": 2.0,
+                "start_yaw": 0.5,
+                "max_steps": 200,
+                "decision_hz": 10.0,
+                "view_radius": 3.2,
+                "floor_cell": 0.1,
+                "c_vis_auc": value,
+                "collisions_per_minute": collisions[index][start] if collisions else 0.0,
+                "collision_free": True,
+                "c_vis_steps_to_90": None,
+            }
+            episodes.append(row | changes)
+    config = EvalConfig()
+    return EvalResult(subject, config, episodes, summarise(subject, config, episodes, {}))
+
+
+LOW = [[10.0, 20.0], [30.0, 40.0], [50.0, 60.0]]
+HIGH = [[x + 5 for x in row] for row in LOW]
+
+
+def test_a_constant_gain_is_better_however_much_scenes_differ():
+    verdict = compare(result("new", HIGH), result("old", LOW))
+    assert (verdict.mean_difference, verdict.low, verdict.high) == (5.0, 5.0, 5.0)
+    assert verdict.better and not verdict.worse
+    assert verdict.sentence == (
+        "new is better than old in c_vis_auc: 40.00 against 35.00, difference +5.00 [+5.00, +5.00] "
+        "over 3 scenes and 6 starts."
+    )
+    back = compare(result("old", LOW), result("new", HIGH))
+    assert back.worse and not back.better and "old is worse than new" in back.sentence
+
+
+def test_no_difference_is_shown_while_the_interval_holds_zero():
+    mixed = [[15.0, 15.0], [35.0, 35.0], [40.0, 62.0]]
+    verdict = compare(result("new", mixed), result("old", LOW))
+    assert verdict.low <= 0 <= verdict.high
+    assert not verdict.better and not verdict.worse
+    assert verdict.sentence.startswith("no difference between new and old in c_vis_auc is shown")
+    same = compare(result("new", LOW), result("old", LOW))
+    assert not same.better and same.mean_difference == 0
+
+
+def test_fewer_collisions_are_better():
+    many = [[9.0, 8.0], [7.0, 9.0], [8.0, 8.0]]
+    few = [[1.0, 0.0], [0.0, 1.0], [0.0, 0.0]]
+    assert compare(result("a", LOW, few), result("b", LOW, many), "collisions_per_minute").better
+    assert compare(result("a", LOW, many), result("b", LOW, few), "collisions_per_minute").worse
+
+
+@pytest.mark.parametrize(
+    ("other", "words"),
+    [
+        (result("b", LOW, start_x=9.0), "start_x of scene a, start 0"),
+        (result("b", LOW, scenes=("a", "b", "d")), "scene c"),
+        (result("b", [[1.0], [1.0], [1.0]]), "start 1"),
+        (result("b", LOW, scene_hash="other"), "scene_hash"),
+        (result("b", LOW, max_steps=100), "max_steps"),
+    ],
+)
+def test_other_starts_are_refused(other, words):
+    with pytest.raises(EvaluationError, match="flew different starts") as caught:
+        compare(result("a", LOW), other)
+    assert words in str(caught.value)
+
+
+def test_metrics_without_values_are_refused_by_name():
+    with pytest.raises(EvaluationError, match="no metric 'coverage'"):
+        compare(result("a", LOW), result("b", LOW), "coverage")
+    with pytest.raises(EvaluationError, match="c_vis_steps_to_90 has no value in scene a, start 0"):
+        compare(result("a", LOW), result("b", LOW), "c_vis_steps_to_90")
+
+
+def decided(challenger, opponent, previous="v001"):
+    return decide("v002", challenger, opponent, previous_version=previous)
+
+
+def test_a_better_and_no_more_dangerous_challenger_is_promoted():
+    decision = decided(result("v002", HIGH), result("v001", LOW))
+    assert decision.promoted and decision.reason.startswith("Promoted: v002 is better than v001")
+    row = decision.to_row()
+    assert (row["alias"], row["version"], row["previous_version"], row["promoted"]) == (
+        "champion",
+        "v002",
+        "v001",
+        True,
+    )
+    assert row["mean_difference"] == pytest.approx(0.05) and row["decided_at"].endswith("+00:00")
+
+
+def test_an_equal_challenger_stays_a_candidate():
+    decision = decided(result("v002", LOW), result("v001", LOW))
+    assert not decision.promoted and decision.reason.startswith("Refused, not shown to be better")
+
+
+def test_a_challenger_that_collides_more_is_refused():
+    rising = [[4.0, 5.0], [4.0, 4.0], [5.0, 4.0]]
+    decision = decided(result("v002", HIGH, rising), result("v001", LOW))
+    assert not decision.promoted and decision.reason.startswith("Refused, it collides more")
+
+
+def test_a_rise_of_collisions_is_chance_only_while_it_is_small():
+    """One bad episode of six: the interval holds 0; 6 a minute are refused all the same, 2 are let through."""
+    for events, promoted in ((36.0, False), (2.0, True)):
+        one = [[events, 0.0], [0.0, 0.0], [0.0, 0.0]]
+        decision = decided(result("v002", HIGH, one), result("v001", LOW))
+        assert not decision.collisions.worse
+        assert decision.promoted is promoted
+
+
+def test_a_first_champion_must_beat_random():
+    assert decided(result("v001", HIGH), result("random", LOW), previous=None).promoted
+    assert not decided(result("v001", LOW), result("random", LOW), previous=None).promoted
+    with pytest.raises(EvaluationError, match="against the pilot 'random'"):
+        decided(result("v001", HIGH), result("forward-plus", LOW), previous=None)

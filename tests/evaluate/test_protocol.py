@@ -1,0 +1,217 @@
+"""Episodes: pure, frozen, measured rightly, and independent of what else is flown."""
+
+from __future__ import annotations
+
+import json
+
+import numpy as np
+import pytest
+import torch
+
+from navi_core.config import DynamicsConfig, EnvConfig, EvalConfig, PolicyConfig, ShaperConfig, TrainConfig
+from navi_core.errors import CheckpointError, EvaluationError
+from navi_core.evaluate import EvalResult, build_course, evaluate
+from navi_core.models import save_checkpoint, weights_hash
+from navi_core.policy import build_policy
+
+SHORT = EvalConfig(starts=2, max_steps=12, azimuth_bins=32, elevation_bins=8, block=4)
+NETWORK = PolicyConfig(encoder="ring_cnn", core="gru", azimuth_bins=32, elevation_bins=8)
+
+
+def lively(config: PolicyConfig = NETWORK, seed: int = 0):
+    """A policy whose first actions are large enough to travel."""
+    policy = build_policy(config, seed)
+    with torch.no_grad():
+        for name, weight in policy.named_parameters():
+            if name.startswith("heads.actor") and weight.shape[0] == 4:
+                weight.mul_(80)
+    return policy
+
+
+def checkpoint(path, *, policy=None, dynamics=None, shaper=None, **fields):
+    policy = policy or lively()
+    env = EnvConfig(azimuth_bins=32, elevation_bins=8, dynamics=dynamics or DynamicsConfig())
+    config = TrainConfig(actors=2, env=env, policy=policy.config, shaper=shaper or ShaperConfig())
+    return save_checkpoint(
+        path,
+        policy=policy,
+        optimizer=None,
+        config=config,
+        step_id=640,
+        episode_count=3,
+        reward_ema=0.5,
+        run_id="test-run",
+        wall_time_hours=0.1,
+        **fields,
+    )
+
+
+def test_hovering_sees_from_its_start_and_hits_nothing(box_room, constant):
+    result = evaluate(constant(0, 0, 0, 0), [box_room], SHORT)
+    for row, path in zip(result.episodes, result.trajectories):
+        assert row["path_length"] == 0 and row["collisions"] == 0 and row["collision_free"]
+        assert path.shape == (13, 3)
+        assert np.allclose(path, [row["start_x"], row["start_y"], row["start_z"]])
+        assert row["c_vis_auc"] == pytest.approx(row["c_vis_final"])
+        assert row["c_visit"] == pytest.approx(100 / 80)
+    assert result.summary["collision_free_rate"] == 1.0
+
+
+def test_a_collision_is_a_decision_with_a_reverted_substep(corridor, constant):
+    """Climbing at 2 m/s under a ceiling: free decisions first, then every decision is one event."""
+    config = EvalConfig(starts=1, max_steps=30)
+    result = evaluate(constant(0, 1, 0, 0), [corridor], config)
+    row, path = result.episodes[0], result.trajectories[0]
+    rise = 2.4 - 0.15 - row["start_y"]
+    flown = 0.85 * 0.04 + sum(0.04 - 0.006 * 0.15**k for k in range(1, 5))  # the first five substeps, from rest
+    free = 1 + int((rise - flown) / 0.2)
+    assert row["collisions"] in (30 - free, 30 - free - 1)
+    assert row["collisions_per_minute"] == pytest.approx(row["collisions"] / (30 * 0.1 / 60))
+    assert row["path_length"] == pytest.approx(rise, abs=0.05)
+    assert path[-1, 1] == pytest.approx(2.25, abs=0.05)
+    assert row["collisions_per_100m"] == pytest.approx(100 * row["collisions"] / max(row["path_length"], 1.0))
+    assert row["clearance_p5"] >= 0.149
+
+
+def test_starts_are_reachable_apart_and_frozen(box_room, door_room):
+    course = build_course([box_room, door_room], EvalConfig(starts=6))
+    again = build_course([door_room], EvalConfig(starts=3))
+    points = torch.tensor([start.position for start in course.starts])
+    for floor, index in zip(course.floors, (0, 1)):
+        mine = torch.tensor([start.scene_index == index for start in course.starts])
+        assert floor.contains(points[mine]).all()
+        gaps = torch.pdist(points[mine][:, ::2])
+        assert gaps.min() > 0.5
+    for old, new in zip(course.starts[6:9], again.starts):
+        assert (old.position, old.yaw, old.key) == (new.position, new.yaw, new.key)
+    other = build_course([door_room], EvalConfig(starts=3, seed=1))
+    assert other.starts[0].position != again.starts[0].position
+
+
+@pytest.mark.parametrize("deterministic", [True, False])
+@pytest.mark.parametrize("core", ["gru", "mamba2"])
+def test_a_result_is_the_same_alone_and_among_others(box_room, door_room, corridor, core, deterministic):
+    config = SHORT.model_copy(update={"deterministic": deterministic})
+    policy = lively(NETWORK.model_copy(update={"core": core}))
+    together = evaluate(policy, [box_room, door_room, corridor], config)
+    alone = evaluate(policy, [door_room], config.model_copy(update={"starts": 1}))
+    assert together.trajectories_of("door")[0].tobytes() == alone.trajectories[0].tobytes()
+    mine = next(row for row in together.episodes if row["scene"] == "door" and row["start"] == 0)
+    assert mine == alone.episodes[0]
+    assert mine["path_length"] > 0.05
+
+
+def test_evaluating_twice_gives_the_same_rows_and_leaves_weights_and_threads_alone(box_room):
+    policy = lively()
+    before, threads = weights_hash(policy), torch.get_num_threads()
+    first, second = (evaluate(policy, [box_room], SHORT) for _ in range(2))
+    assert first.episodes == second.episodes and first.evaluation_id == second.evaluation_id
+    assert weights_hash(policy) == before == first.summary["weights_hash"]
+    assert torch.get_num_threads() == threads
+    sampled = evaluate(policy, [box_room], SHORT.model_copy(update={"deterministic": False}))
+    assert sampled.episodes[0]["path_length"] != first.episodes[0]["path_length"]
+    assert sampled.evaluation_id != first.evaluation_id
+
+
+def test_weights_that_change_in_flight_are_refused(box_room, monkeypatch):
+    policy = lively()
+    act = policy.act
+
+    def learning(*args):
+        with torch.no_grad():
+            next(policy.parameters()).add_(1e-3)
+        return act(*args)
+
+    monkeypatch.setattr(policy, "act", learning)
+    with pytest.raises(EvaluationError, match="weights of policy changed"):
+        evaluate(policy, [box_room], SHORT)
+
+
+def test_a_checkpoint_flies_like_its_policy(box_room, tmp_path):
+    shaper = ShaperConfig(rnd_start=0, rnd_end=0, loop_coefficient=0)
+    path = checkpoint(tmp_path / "last.pt", shaper=shaper)
+    result = evaluate(path, [box_room], SHORT)
+    direct = evaluate(lively(), [box_room], SHORT)
+    assert [path.tobytes() for path in result.trajectories] == [path.tobytes() for path in direct.trajectories]
+    assert result.subject == "last" and result.summary["subject_kind"] == "checkpoint"
+    assert result.summary["training_steps"] == 640 and len(result.summary["subject_sha256"]) == 64
+
+
+def test_curiosity_and_loop_memory_of_training_reach_the_policy(box_room, tmp_path):
+    config = SHORT.model_copy(update={"max_steps": 8})
+    shaper = ShaperConfig(memory_exclusion=2, memory_capacity=2000)
+    with_aux = evaluate(checkpoint(tmp_path / "a.pt", shaper=shaper), [box_room], config)
+    quiet = evaluate(lively(), [box_room], config)
+    assert with_aux.trajectories[0].tobytes() != quiet.trajectories[0].tobytes()
+    again = evaluate(tmp_path / "a.pt", [box_room], config)
+    assert with_aux.episodes == again.episodes
+
+
+def test_another_decision_rate_is_refused_with_both_numbers(box_room, tmp_path):
+    path = checkpoint(tmp_path / "fast.pt", dynamics=DynamicsConfig(steps_per_decision=1))
+    with pytest.raises(EvaluationError, match=r"decides 50 times a second and the evaluation 10 times"):
+        evaluate(path, [box_room], SHORT)
+
+
+def test_a_policy_that_reads_the_training_reward_is_refused(box_room):
+    with pytest.raises(EvaluationError, match="aux: full"):
+        evaluate(lively(NETWORK.model_copy(update={"aux": "full"})), [box_room], SHORT)
+
+
+def test_semantic_ids_are_those_of_training(box_room, tmp_path):
+    summary = {"semantic_vocabulary": {"surface": 1, "wall": 2}}
+    path = checkpoint(tmp_path / "named.pt", corpus_summary=summary)
+    assert evaluate(path, [box_room], SHORT).episodes
+    renamed = {name: number + 5 for name, number in summary["semantic_vocabulary"].items()}
+    course = build_course([box_room], SHORT, vocabulary=renamed)
+    with pytest.raises(EvaluationError, match="semantic id of 'surface' is 6 on this course and 1"):
+        evaluate(path, course)
+
+
+def test_scenes_of_the_training_are_counted(box_room, door_room, tmp_path):
+    path = checkpoint(tmp_path / "seen.pt", scene_hashes={"box": box_room.content_hash()})
+    assert evaluate(path, [box_room, door_room], SHORT).summary["scenes_trained_on"] == 1
+
+
+def test_nan_actions_are_refused_by_place(box_room, constant):
+    with pytest.raises(EvaluationError, match="NaN or Inf at decision 0 of scene box, start 0"):
+        evaluate(constant(float("nan"), 0, 0, 0), [box_room], SHORT)
+
+
+def test_subjects_that_do_not_exist_are_refused(box_room, tmp_path):
+    with pytest.raises(EvaluationError, match="forward-plus"):
+        evaluate("forward", [box_room], SHORT)
+    broken = tmp_path / "broken.pt"
+    broken.write_bytes(b"not a checkpoint")
+    with pytest.raises(CheckpointError):
+        evaluate(broken, [box_room], SHORT)
+    with pytest.raises(EvaluationError, match="cannot evaluate a int"):
+        evaluate(3, [box_room], SHORT)
+    with pytest.raises(EvaluationError, match="no scene"):
+        evaluate("random", [], SHORT)
+    with pytest.raises(EvaluationError, match="two scenes are named 'box'"):
+        evaluate("random", [box_room, box_room], SHORT)
+    with pytest.raises(EvaluationError, match="another configuration"):
+        evaluate("random", build_course([box_room], SHORT), EvalConfig())
+
+
+def test_rows_are_plain_and_survive_a_file(box_room, tmp_path):
+    result = evaluate("random", [box_room], SHORT)
+    rows = result.to_rows()
+    assert json.loads(json.dumps(rows)) == rows
+    (head,), episodes = rows["evaluations"], rows["episodes"]
+    assert head["c_vis_auc"] == pytest.approx(result.summary["c_vis_auc"] / 100)
+    assert head["c_vis"] == pytest.approx(result.summary["c_vis_final"] / 100)
+    assert {row["evaluation_id"] for row in episodes} == {head["evaluation_id"]}
+    assert [(row["scene"], row["start"]) for row in episodes] == [("box", 0), ("box", 1)]
+    assert 0 <= episodes[0]["c_visit"] <= 1 and episodes[0]["reachable_m2"] == pytest.approx(16.56, rel=0.03)
+    loaded = EvalResult.load(result.save(tmp_path / "sub" / "random.json"))
+    assert loaded.episodes == result.episodes and loaded.summary == result.summary and loaded.config == result.config
+
+
+@pytest.mark.parametrize("text", ["", "{}", '{"navi_evaluation": 1}', "[1]"])
+def test_files_that_hold_no_evaluation_are_refused(tmp_path, text):
+    path = tmp_path / "odd.json"
+    path.write_text(text)
+    with pytest.raises(EvaluationError, match=r"odd\.json"):
+        EvalResult.load(path)
