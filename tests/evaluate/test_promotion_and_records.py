@@ -1,0 +1,151 @@
+"""From registry to decision to rows: promotion on real scenes, records in the outbox, maps, the command line."""
+
+from __future__ import annotations
+
+import json
+
+import numpy as np
+import pytest
+import torch
+from typer.testing import CliRunner
+
+from navi_core.cli.main import build_app
+from navi_core.config import EnvConfig, EvalConfig, PolicyConfig, TrainConfig
+from navi_core.errors import EvaluationError, RegistryError
+from navi_core.evaluate import build_course, evaluate, promote, record_evaluation, top_down_map
+from navi_core.models import Registry, save_checkpoint
+from navi_core.policy import build_policy
+
+SHORT = EvalConfig(starts=2, max_steps=40, azimuth_bins=32, elevation_bins=8, block=4)
+
+
+def flying(command, path, *, scene_hashes=None):
+    """A checkpoint whose mean action is one command, whatever it sees."""
+    network = PolicyConfig(encoder="ring_cnn", core="gru", azimuth_bins=32, elevation_bins=8)
+    policy = build_policy(network)
+    with torch.no_grad():
+        last = next(layer for layer in reversed(list(policy.heads.actor)) if hasattr(layer, "weight"))
+        last.weight.zero_()
+        last.bias.copy_(torch.atanh(torch.tensor(command, dtype=torch.float32)))
+    return save_checkpoint(
+        path,
+        policy=policy,
+        optimizer=None,
+        config=TrainConfig(env=EnvConfig(azimuth_bins=32, elevation_bins=8), policy=network),
+        step_id=1,
+        episode_count=1,
+        reward_ema=0.0,
+        run_id="test-run",
+        wall_time_hours=0.0,
+        scene_hashes=scene_hashes,
+    )
+
+
+HOVER, CIRCLE, CRASH = [0.0, 0.0, 0.0, 0.0], [0.04, 0.0, 0.0, 0.12], [0.25, 0.0, 0.0, 0.12]
+"""Stays where it is; circles slowly and sees a little more; flies wide circles into the walls."""
+
+
+@pytest.fixture
+def registry(tmp_path):
+    return Registry(tmp_path / "models")
+
+
+def test_champions_change_only_by_beating_their_predecessor(corridor, registry, tmp_path):
+    course = build_course([corridor], SHORT)
+    hovers = registry.register(flying(HOVER, tmp_path / "hover.pt"))
+    circles = registry.register(flying(CIRCLE, tmp_path / "circle.pt"))
+    crashes = registry.register(flying(CRASH, tmp_path / "crash.pt"))
+
+    first, _, opponent = promote(hovers, registry, course)
+    assert not first.promoted and opponent.subject == "random" and first.previous_version is None
+    assert "champion" not in registry.aliases()
+    registry.promote(hovers, "champion")
+
+    dangerous, challenger, opponent = promote(crashes, registry, course)
+    assert (challenger.subject, opponent.subject) == (crashes, hovers)
+    assert dangerous.coverage.better and dangerous.collisions.worse and not dangerous.promoted
+    assert registry.resolve("champion").version == hovers
+
+    better, _, _ = promote(circles, registry, course)
+    assert better.promoted and better.previous_version == hovers
+    assert registry.resolve("champion").version == circles
+
+    with pytest.raises(EvaluationError, match="is the champion already"):
+        promote("champion", registry, course)
+    with pytest.raises(RegistryError, match="v009"):
+        promote("v009", registry, course)
+
+
+def test_promotion_refuses_scenes_of_the_training(corridor, registry, tmp_path):
+    seen = flying(HOVER, tmp_path / "seen.pt", scene_hashes={"corridor": corridor.content_hash()})
+    with pytest.raises(EvaluationError, match="trained on 1 of these scenes"):
+        promote(registry.register(seen), registry, [corridor], SHORT)
+
+
+def test_rows_reach_the_outbox_whole(corridor, tmp_path):
+    result = evaluate("random", [corridor], SHORT)
+    assert record_evaluation(result, outbox=tmp_path / "outbox") == 3
+    tables = {}
+    for file in sorted((tmp_path / "outbox").iterdir()):
+        header, *rows = [json.loads(line) for line in file.read_text().splitlines()]
+        assert header["context"]["seed"] == 0 and header["context"]["config_hash"]
+        tables[header["table"]] = rows
+    assert [len(tables["evaluations"]), len(tables["episodes"])] == [1, 2]
+    assert tables["evaluations"][0]["evaluation_id"] == result.evaluation_id
+
+
+def test_a_map_shows_scene_paths_and_what_was_seen(door_room):
+    course = build_course([door_room], SHORT)
+    result = evaluate("forward-plus", course)
+    floor, seen = course.floors[0], result.seen[0]
+    plain = top_down_map(course.field, 0, {})
+    drawn = top_down_map(course.field, 0, {"forward-plus": result.trajectories_of("door")}, floor, seen)
+    assert plain.startswith(b"\x89PNG") and drawn.startswith(b"\x89PNG") and plain != drawn
+    assert drawn == top_down_map(course.field, 0, {"forward-plus": result.trajectories_of("door")}, floor, seen)
+    with pytest.raises(EvaluationError, match="floor map"):
+        top_down_map(course.field, 0, {}, seen=seen)
+    with pytest.raises(EvaluationError, match=r"path of 'x' has shape \(4,\)"):
+        top_down_map(course.field, 0, {"x": np.zeros(4)})
+
+
+@pytest.fixture
+def run(tmp_path, monkeypatch, corridor):
+    """Run `navi` on a saved corridor; returns exit code, stdout."""
+    monkeypatch.setenv("NAVI_HOME", str(tmp_path / "home"))
+    scene = corridor.save(tmp_path / "corridor.gmdag")
+    app = build_app(groups=("evaluate",), plugins=False)
+
+    def call(*arguments, expect=0):
+        flags = ["--scene", str(scene), "--starts", "2", "--steps", "30"]
+        outcome = CliRunner().invoke(app, [*arguments, *flags])
+        assert outcome.exit_code == expect, (outcome.stdout, outcome.exception)
+        return outcome
+
+    return call
+
+
+def test_evaluate_and_compare_on_the_command_line(run, tmp_path):
+    saved = tmp_path / "random.json"
+    shown = json.loads(run("evaluate", "random", "--json", "--out", str(saved)).stdout)
+    assert shown["summary"]["subject"] == "random" and len(shown["episodes"]) == 2
+    assert list((tmp_path / "home" / "outbox").glob("*-evaluations.ndjson"))
+    verdict = json.loads(run("compare", "forward-plus", str(saved), "--json").stdout)["comparisons"]
+    assert [row["metric"] for row in verdict] == ["c_vis_auc", "collisions_per_minute"]
+    assert verdict[0]["a"] == "forward-plus" and verdict[0]["episodes"] == 2
+    assert "forward-plus" in run("compare", "forward-plus", "random").stdout
+
+
+def test_promote_on_the_command_line_tells_a_refusal_by_its_exit_code(run, tmp_path):
+    registry = Registry(tmp_path / "home" / "models")
+    version = registry.register(flying(HOVER, tmp_path / "hover.pt"))
+    row = json.loads(run("promote", version, "--json", expect=1).stdout)
+    assert row["promoted"] is False and row["opponent"] == "random"
+    assert list((tmp_path / "home" / "outbox").glob("*-promotions.ndjson"))
+    with pytest.raises(RegistryError):
+        registry.resolve("champion")
+
+
+def test_unknown_subjects_are_refused_on_the_command_line(run):
+    outcome = run("evaluate", "forwrd", expect=1)
+    assert isinstance(outcome.exception, EvaluationError)
+    assert "forward-plus" in str(outcome.exception)
