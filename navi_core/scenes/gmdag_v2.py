@@ -6,7 +6,7 @@
     12  f32 minimum corner x, y, z [m]
     24  f32 voxel size [m]
     28  u32 length of the JSON header in bytes
-    32  32s SHA-256 of everything after byte 64
+    32  32s SHA-256 of the 32 bytes before and of everything from byte 64
     64  JSON header (UTF-8), then the sections it lists, each padded to 8 bytes with zeros
 
 Everything is little-endian. The header is checked before anything of a declared size is allocated.
@@ -31,7 +31,8 @@ from navi_core.scenes.scene import MAGIC, Scene, write_atomically
 
 __all__ = ["read_v2", "write_v2"]
 
-_HEADER = struct.Struct("<4sIIffffI32s")
+_FIELDS = struct.Struct("<4sIIffffI")
+_HEADER_SIZE = _FIELDS.size + hashlib.sha256().digest_size
 _DTYPES = {
     "vertices": ("<f4", 3),
     "faces": ("<u4", 3),
@@ -55,7 +56,7 @@ def write_v2(scene: Scene, path: Path) -> None:
     vertices, faces = np.unique(scene.triangles.reshape(-1, 3), axis=0, return_inverse=True)
     tree = scene.tree
     # A coarse cell's record has the rank of the cell among the occupied ones, so the cells suffice.
-    arrays = {
+    arrays: dict[str, npt.NDArray[Any]] = {
         "vertices": vertices,
         "faces": faces.reshape(-1, 3),
         "semantic": scene.triangle_semantic,
@@ -81,10 +82,8 @@ def write_v2(scene: Scene, path: Path) -> None:
     text = json.dumps(meta, sort_keys=True, separators=(",", ":"), ensure_ascii=False).encode()
     text += b" " * (-len(text) % 8)
     rest = text + body
-    header = _HEADER.pack(
-        MAGIC, 2, scene.resolution, *scene.bounds[0], scene.voxel_size, len(text), hashlib.sha256(rest).digest()
-    )
-    write_atomically(path, header + rest)
+    head = _FIELDS.pack(MAGIC, 2, scene.resolution, *scene.bounds[0], scene.voxel_size, len(text))
+    write_atomically(path, head + hashlib.sha256(head + rest).digest() + rest)
 
 
 def read_v2(data: bytes, path: Path) -> Scene:
@@ -101,26 +100,29 @@ def read_v2(data: bytes, path: Path) -> Scene:
     def refuse(reason: str, offset: int) -> GmdagError:
         return GmdagError(f"{reason}; compile the scene again from its mesh", path=path, offset=offset)
 
-    if len(data) < _HEADER.size:
-        raise refuse(f"truncated: {len(data)} bytes, the header needs {_HEADER.size}", len(data))
-    _, _, resolution, x, y, z, voxel, text_size, digest = _HEADER.unpack_from(data)
+    if len(data) < _HEADER_SIZE:
+        raise refuse(f"truncated: {len(data)} bytes, the header needs {_HEADER_SIZE}", len(data))
+    _, _, resolution, x, y, z, voxel, text_size = _FIELDS.unpack_from(data)
+    digest = data[_FIELDS.size : _HEADER_SIZE]
     if not (16 <= resolution <= 2048) or resolution & (resolution - 1):
         raise refuse(f"resolution {resolution} is not a power of two from 16 to 2048", 8)
     if not all(math.isfinite(v) for v in (x, y, z)):
         raise refuse(f"non-finite minimum corner ({x}, {y}, {z})", 12)
     if not (math.isfinite(voxel) and voxel > 0):
         raise refuse(f"voxel size {voxel} is not a positive number", 24)
-    if _HEADER.size + text_size > len(data):
-        raise refuse(f"truncated: header of {text_size} bytes declared, {len(data) - _HEADER.size} left", 28)
-    if hashlib.sha256(memoryview(data)[_HEADER.size :]).digest() != digest:
+    if _HEADER_SIZE + text_size > len(data):
+        raise refuse(f"truncated: header of {text_size} bytes declared, {len(data) - _HEADER_SIZE} left", 28)
+    covered = hashlib.sha256(data[: _FIELDS.size])
+    covered.update(memoryview(data)[_HEADER_SIZE:])
+    if covered.digest() != digest:
         raise refuse("content hash differs: the file is truncated or damaged", 32)
-    meta = _read_meta(data[_HEADER.size : _HEADER.size + text_size], refuse)
+    meta = _read_meta(data[_HEADER_SIZE : _HEADER_SIZE + text_size], refuse)
     arrays: dict[str, npt.NDArray[Any]] = {}
-    offset = _HEADER.size + text_size
+    offset = _HEADER_SIZE + text_size
     for name, (dtype, width) in _DTYPES.items():
         rows = meta["sections"].get(name)
         if not isinstance(rows, int) or rows < 0:
-            raise refuse(f"section {name!r} has no valid length ({rows!r})", _HEADER.size)
+            raise refuse(f"section {name!r} has no valid length ({rows!r})", _HEADER_SIZE)
         size = rows * width * np.dtype(dtype).itemsize
         if offset + size > len(data):
             raise refuse(f"truncated: section {name!r} needs {size} bytes, {len(data) - offset} left", offset)
@@ -160,17 +162,17 @@ def _read_meta(text: bytes, refuse: Any) -> dict[str, Any]:
         strings = {key: meta[key] for key in ("name", "source_hash", "compile_hash")}
         verdict, cells, sections = meta["verdict"], meta["cells"], meta["sections"]
     except (ValueError, KeyError, TypeError, AttributeError) as error:
-        raise refuse(f"JSON header is broken ({type(error).__name__}: {error})", _HEADER.size) from None
+        raise refuse(f"JSON header is broken ({type(error).__name__}: {error})", _HEADER_SIZE) from None
     if not all(isinstance(v, str) for v in strings.values()) or verdict not in (None, "PASS", "MARGINAL", "FAIL"):
-        raise refuse("JSON header holds values of a wrong type", _HEADER.size)
+        raise refuse("JSON header holds values of a wrong type", _HEADER_SIZE)
     if not isinstance(cells, int) or not isinstance(sections, dict) or any(not 0 <= k <= 65535 for k in names):
-        raise refuse("JSON header holds values of a wrong type", _HEADER.size)
+        raise refuse("JSON header holds values of a wrong type", _HEADER_SIZE)
     return {**strings, "semantic_names": names, "verdict": verdict, "cells": cells, "sections": sections}
 
 
 def _check(arrays: dict[str, npt.NDArray[Any]], meta: dict[str, Any], resolution: int, refuse: Any) -> None:
     """Refuse references out of range, so that no kernel ever reads outside its arrays."""
-    start = _HEADER.size
+    start = _HEADER_SIZE
     vertices, faces, occupied = arrays["vertices"], arrays["faces"], arrays["occupied"].astype(np.int64)
     records, items, cells = arrays["records"].astype(np.int64), arrays["items"], meta["cells"]
     if cells != min(64, resolution):
