@@ -90,18 +90,26 @@ class _Demo:
 
     def materialize_scenes(self) -> None:
         """Plan, compile and gather the scenes."""
+        import dagster as dg
+
+        from navi_core.config import CompileConfig
+        from navi_pipeline.defs.corpus.assets import CompileSettings
+        from navi_pipeline.lib.compiled import unchanged
         from navi_pipeline.lib.scene_plan import read_plan
 
         with self._stage("scene_sources"):
             self._require(self._run("sources_job"))
+        settings = CompileSettings()
+        config = CompileConfig(resolution=settings.resolution, padding=settings.padding)
+        known = self._instance.get_materialized_partitions(dg.AssetKey("compiled_scene"))
         plan = read_plan()
-        reused = 0
+        due = [name for name, source in plan.items() if name not in known or not unchanged(source, config)]
+        _say(f"  {len(plan)} scenes, {len(plan) - len(due)} unchanged")
         with self._stage("compiled_scene"):
-            for number, name in enumerate(plan, start=1):
+            for number, name in enumerate(due, start=1):
                 self._require(self._run("compile_job", partition=name))
-                reused += bool(self.metadata["compiled_scene"]["reused"])
-                if number % 7 == 0 or number == len(plan):
-                    _say(f"  compiled_scene {number}/{len(plan)}, {reused} reused")
+                if number % 7 == 0 or number == len(due):
+                    _say(f"  compiled_scene {number}/{len(due)}")
         with self._stage("corpus"):
             self._require(self._run("corpus_job"))
         numbers = self.metadata["corpus"]

@@ -25,6 +25,7 @@ __all__ = [
     "read_corpus",
     "scene_card",
     "scene_paths",
+    "unchanged",
     "write_corpus",
 ]
 
@@ -89,6 +90,17 @@ def compile_source(source: SceneSource, config: CompileConfig) -> dict[str, Any]
     # The card comes last: while it is missing the scene counts as not done.
     write_document(card, row)
     return row | {"skipped": compiled.skipped}
+
+
+def unchanged(source: SceneSource, config: CompileConfig) -> bool:
+    """Tell without loading anything whether a planned scene is compiled, judged and up to date."""
+    from navi_core.scenes.compiler import is_current
+
+    if not _card(source.name).exists():
+        return False
+    row = scene_card(source.name)
+    same = (row["source_hash"], row["split"]) == (source.source_hash, source.split)
+    return same and is_current(Path(row["gmdag"]), source.source_hash, config)
 
 
 def corpus_rows() -> list[dict[str, Any]]:

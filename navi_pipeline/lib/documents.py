@@ -35,7 +35,7 @@ def write_document(path: Path, document: dict[str, Any]) -> None:
     """
     try:
         path.parent.mkdir(parents=True, exist_ok=True)
-        write_durably(path, (json.dumps(document, indent=1, sort_keys=True) + "\n").encode())
+        write_durably(path, (json.dumps(document, indent=1) + "\n").encode())
     except OSError as error:
         raise RecordError(f"cannot write {path}: {error.strerror or error}") from error
 

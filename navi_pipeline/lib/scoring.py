@@ -170,9 +170,9 @@ def summary_rows(score: Score) -> list[dict[str, Any]]:
         against = score.comparisons.get(name)
         if against:
             auc = against["c_vis_auc"]
-            row["policy − this, AUC"] = f"{auc.mean_difference:+.1f} [{auc.low:+.1f}, {auc.high:+.1f}]"
+            row["lead of the policy, AUC"] = f"{auc.mean_difference:+.1f} [{auc.low:+.1f}, {auc.high:+.1f}]"
         else:
-            row["policy − this, AUC"] = ""
+            row["lead of the policy, AUC"] = ""
         rows.append(row)
     return rows
 

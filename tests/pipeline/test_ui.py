@@ -1,0 +1,94 @@
+"""The Dagster UI in a headless browser: the graph is there, and a click materializes an asset."""
+
+import contextlib
+import os
+import re
+import shutil
+import signal
+import socket
+import subprocess
+import sys
+import time
+import urllib.request
+from pathlib import Path
+
+import pytest
+
+ROOT = Path(__file__).resolve().parents[2]
+CHROMIUM = next(filter(None, map(shutil.which, ("chromium", "chromium-browser", "google-chrome"))), None)
+FLAGS = [
+    "--headless",
+    "--no-sandbox",
+    "--disable-gpu",
+    "--disable-quic",
+    "--no-first-run",
+    "--disable-background-networking",
+    "--disable-component-update",
+    "--disable-sync",
+]
+
+pytestmark = pytest.mark.browser
+
+
+def free_port():
+    with socket.socket() as listener:
+        listener.bind(("127.0.0.1", 0))
+        return listener.getsockname()[1]
+
+
+@pytest.fixture
+def ui(tmp_path):
+    """Address of a Dagster UI over this code location, with a Dagster and a Navi home of its own."""
+    if CHROMIUM is None:
+        pytest.skip("no chromium on this machine (Debian: apt-get install chromium)")
+    pytest.importorskip("playwright.sync_api", reason="playwright is not installed (pip install -e '.[dev]')")
+    home = tmp_path / "dagster_home"
+    home.mkdir()
+    shutil.copy(ROOT / "dagster_home" / "dagster.yaml", home)
+    port = free_port()
+    environment = os.environ | {"DAGSTER_HOME": str(home), "NAVI_HOME": str(tmp_path / "navi")}
+    command = [sys.executable, "-m", "dagster", "dev", "-w", str(ROOT / "workspace.yaml")]
+    command += ["-h", "127.0.0.1", "-p", str(port)]
+    with (tmp_path / "dev.log").open("w") as log:
+        process = subprocess.Popen(
+            command, cwd=ROOT, env=environment, stdout=log, stderr=subprocess.STDOUT, start_new_session=True
+        )
+    try:
+        deadline = time.monotonic() + 120
+        while True:
+            try:
+                urllib.request.urlopen(f"http://127.0.0.1:{port}/server_info", timeout=2).close()
+                break
+            except OSError:
+                assert process.poll() is None, (tmp_path / "dev.log").read_text()
+                assert time.monotonic() < deadline, "the UI did not start within two minutes"
+                time.sleep(0.3)
+        yield f"http://127.0.0.1:{port}"
+    finally:
+        process.send_signal(signal.SIGINT)
+        with contextlib.suppress(subprocess.TimeoutExpired):
+            process.wait(timeout=15)
+        with contextlib.suppress(ProcessLookupError):
+            os.killpg(process.pid, signal.SIGKILL)
+        process.wait()
+
+
+def test_a_click_materializes_an_asset(ui, tmp_path):
+    from playwright.sync_api import expect, sync_playwright
+
+    with sync_playwright() as playwright:
+        browser = playwright.chromium.launch(executable_path=CHROMIUM, args=FLAGS)
+        try:
+            page = browser.new_page(viewport={"width": 1500, "height": 1000})
+            page.goto(f"{ui}/asset-groups", wait_until="domcontentloaded")
+            for group in ("corpus", "training", "evaluation", "promotion"):
+                expect(page.get_by_text(group, exact=True).first).to_be_visible(timeout=60_000)
+            page.goto(f"{ui}/assets/scene_sources", wait_until="domcontentloaded")
+
+            page.get_by_role("button", name=re.compile("Materialize$")).click(timeout=60_000)
+            page.goto(f"{ui}/runs", wait_until="domcontentloaded")
+            expect(page.get_by_text("Success", exact=True).first).to_be_visible(timeout=120_000)
+
+        finally:
+            browser.close()
+    assert (tmp_path / "navi" / "pipeline" / "scene_sources.json").exists()
