@@ -159,7 +159,7 @@ class _Trainer:
 
     def begin(self, *, fresh: bool, initial: Path | None) -> int | None:
         """Take up the run's last checkpoint, or start; return the steps it was resumed from."""
-        names = {"expect_encoder": self.config.policy.encoder, "expect_core": self.config.policy.core}
+        names: dict[str, str] = {"expect_encoder": self.config.policy.encoder, "expect_core": self.config.policy.core}
         folder = self.run.checkpoints
         if fresh:
             for path in checkpoints_in(folder):
