@@ -56,7 +56,7 @@ def plan_scenes(family: str, counts: dict[str, int]) -> list[SceneSource]:
     for split, count in counts.items():
         for seed in range(_FIRST_SEED[split], _FIRST_SEED[split] + count):
             mesh = generate_scene(family, seed)
-            sources.append(SceneSource(f"{family}-{seed}", split, family, seed, None, mesh.source_hash))
+            sources.append(SceneSource(mesh.name, split, family, seed, None, mesh.source_hash))
     return sources + _external()
 
 

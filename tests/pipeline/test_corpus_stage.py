@@ -76,20 +76,20 @@ def passes(stage, monkeypatch):
 
 
 def test_every_planned_scene_is_a_partition_and_the_users_mesh_is_external(passes):
-    assert set(passes[0][1]) == {"apartment-0", "apartment-5000", "apartment-9000", "my_box"}
+    assert set(passes[0][1]) == {"apartment_0000", "apartment_5000", "apartment_9000", "my_box"}
     assert {row["name"]: row["split"] for row in read_corpus()} == {
-        "apartment-0": "train",
-        "apartment-5000": "validation",
-        "apartment-9000": "test",
+        "apartment_0000": "train",
+        "apartment_5000": "validation",
+        "apartment_9000": "test",
         "my_box": "external",
     }
     assert len(scene_paths("train")) == 1 and scene_paths("external")[0].exists()
 
 
 def test_a_scene_shows_numbers_a_map_and_a_content_hash(passes):
-    made = materializations(passes[0][1]["apartment-0"])["apartment-0"]
+    made = materializations(passes[0][1]["apartment_0000"])["apartment_0000"]
     assert made.metadata["verdict"].value == "PASS" and made.metadata["triangles"].value > 100
-    assert made.metadata["map"].value.startswith("![apartment-0](data:image/png;base64,")
+    assert made.metadata["map"].value.startswith("![apartment_0000](data:image/png;base64,")
     assert len(version(made)) == 16
 
 
@@ -104,7 +104,7 @@ def test_a_second_pass_reuses_everything_and_keeps_the_versions(passes):
 
 def test_the_checks_pass(passes):
     checks = [e for e in passes[0][2].get_asset_check_evaluations()]
-    checks += [e for e in passes[0][1]["apartment-0"].get_asset_check_evaluations()]
+    checks += [e for e in passes[0][1]["apartment_0000"].get_asset_check_evaluations()]
     assert {c.check_name for c in checks} == {"corpus_is_split_by_scene", "spawn_verdict"}
     assert all(c.passed for c in checks)
 

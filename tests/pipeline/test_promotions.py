@@ -1,0 +1,107 @@
+"""The champion's gate with real checkpoints: refused, not repeated, judged against the champion that is there."""
+
+import pytest
+
+from navi_core.config import EvalConfig
+from navi_core.errors import EvaluationError
+from navi_core.models import load_checkpoint, save_checkpoint
+from navi_core.policy import build_policy
+from navi_core.presets import load_preset
+from navi_pipeline.lib.compiled import compile_source, corpus_path, corpus_rows, write_corpus
+from navi_pipeline.lib.documents import write_document
+from navi_pipeline.lib.promotions import challenge, open_registry, record_models
+from navi_pipeline.lib.scene_plan import as_rows, plan_path, plan_scenes
+from navi_pipeline.lib.warehouse import Warehouse
+
+CONFIG = EvalConfig(starts=2, max_steps=20)
+
+
+@pytest.fixture(scope="module")
+def home(tmp_path_factory):
+    """A Navi home with two validation scenes and two registered policies that have learned nothing."""
+    root = tmp_path_factory.mktemp("navi")
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setenv("NAVI_HOME", str(root))
+        patch.delenv("NAVI_SCENES", raising=False)
+        sources = plan_scenes("apartment", {"validation": 2})
+        write_document(plan_path(), {"sources": as_rows(sources)})
+        config = load_preset("quick")
+        for source in sources:
+            compile_source(source, config.compile)
+        write_corpus(corpus_rows())
+        for seed in (0, 1):
+            save_checkpoint(
+                root / f"{seed}.pt",
+                policy=build_policy(config.policy, seed=seed),
+                optimizer=None,
+                config=config,
+                step_id=0,
+                episode_count=0,
+                reward_ema=float(seed),
+                run_id=f"run{seed}",
+                wall_time_hours=0.0,
+            )
+            open_registry().register(root / f"{seed}.pt", parents=() if seed == 0 else ("v001",))
+    return root
+
+
+@pytest.fixture(autouse=True)
+def at_home(home, monkeypatch):
+    monkeypatch.setenv("NAVI_HOME", str(home))
+
+
+def policy(home, seed):
+    return {
+        "profile": "quick",
+        "seed": seed,
+        "checkpoint": str(home / f"{seed}.pt"),
+        "weights_hash": load_checkpoint(home / f"{seed}.pt").weights_hash,
+        "run_id": f"run{seed}",
+        "steps": 0,
+        "version": f"v00{seed + 1}",
+    }
+
+
+def promotions():
+    warehouse = Warehouse()
+    warehouse.ingest()
+    return warehouse.query("select * from promotions order by decided_at")
+
+
+def test_a_policy_that_learned_nothing_does_not_become_champion(home):
+    first = challenge(policy(home, 0), CONFIG)
+    assert not first["promoted"] and first["champion"] is None and first["opponent"] == "random"
+    assert "champion" not in open_registry().aliases()
+    again = challenge(policy(home, 0), CONFIG)
+    assert again["reused"] and again["decided_at"] == first["decided_at"]
+    assert len(promotions()) == 1
+
+
+def test_a_challenger_is_judged_against_the_champion_on_the_same_starts(home):
+    open_registry().promote("v001", "champion")
+    decision = challenge(policy(home, 1), CONFIG)
+    assert decision["previous_version"] == "v001" and decision["opponent"] == "v001"
+    assert decision["coverage"]["episodes"] == 4
+    assert decision["champion"] == ("v002" if decision["promoted"] else "v001")
+    assert challenge(policy(home, 0), CONFIG)["champion"] == decision["champion"]
+
+
+def test_the_registry_becomes_rows_and_a_lineage(home):
+    record_models(open_registry())
+    record_models(open_registry())
+    warehouse = Warehouse()
+    assert warehouse.ingest().quarantined == {}
+    lines = warehouse.query("select ancestor, depth from model_lineage where version = 'v002' order by depth")
+    assert lines.values.tolist() == [["v002", 0], ["v001", 1]]
+    board = warehouse.query("select subject, model from leaderboard")
+    assert dict(zip(board["subject"], board["model"], strict=True))["quick-seed0"] == "v001"
+
+
+def test_without_validation_scenes_nothing_is_decided(home):
+    text = corpus_path().read_text()
+    corpus_path().write_text('{"scenes": []}')
+    try:
+        with pytest.raises(EvaluationError, match="validation"):
+            challenge(policy(home, 1) | {"version": "v009"}, CONFIG)
+    finally:
+        corpus_path().write_text(text)
