@@ -1,0 +1,82 @@
+"""`navi query`: ingest, ask, print; readable errors."""
+
+import json
+
+import pandas as pd
+import pytest
+import typer
+from typer.testing import CliRunner
+
+from navi_core.errors import RecordError
+from navi_core.record import MetricLog, outbox_path
+from navi_pipeline.cli import register
+from navi_pipeline.query import records
+
+
+@pytest.fixture
+def navi(monkeypatch):
+    monkeypatch.setenv("COLUMNS", "200")
+    app = typer.Typer()
+    register(app)
+    with MetricLog(outbox_path(), "run", {"seed": 1, "config_hash": "c"}) as log:
+        log.scalars(64, {"reward_ema": 0.5, "sps": float("nan")})
+        log.row("models", {"version": "v001", "parents": [], "metrics": {"c_vis_auc": 81.5}})
+
+    def call(*arguments):
+        return CliRunner().invoke(app, list(arguments))
+
+    return call
+
+
+def test_rows_in_the_outbox_are_answered_at_once(navi):
+    answer = navi("query", "select step, reward_ema from training_curve", "--json")
+    assert answer.exit_code == 0 and json.loads(answer.stdout) == [{"step": 64, "reward_ema": 0.5}]
+
+
+def test_a_table_for_people(navi):
+    answer = navi("query", "select version, metrics from models")
+    assert "version" in answer.stdout and "v001" in answer.stdout and "81.5" in answer.stdout
+
+
+def test_saved_queries_answer_by_name_and_are_listed(navi):
+    assert json.loads(navi("query", "latest_curve", "--json").stdout)[0]["step"] == 64
+    listed = json.loads(navi("query", "--json").stdout)
+    assert "leaderboard" in listed["views"] and "metrics" in listed["tables"] and "latest_curve" in listed["queries"]
+    assert "latest_curve" in navi("query").stdout
+
+
+def test_a_mistake_names_what_there_is(navi):
+    error = navi("query", "select * from leaderbord").exception
+    assert isinstance(error, RecordError) and "leaderboard" in str(error) and error.exit_code != 0
+
+
+def test_no_rows_is_not_an_error(navi):
+    answer = navi("query", "select * from benchmarks", "--json")
+    assert answer.exit_code == 0 and json.loads(answer.stdout) == []
+
+
+def test_a_rebuild_answers_the_same(navi):
+    before = navi("query", "select * exclude (segment) from metrics order by name", "--json").stdout
+    after = navi("query", "select * exclude (segment) from metrics order by name", "--rebuild", "--json").stdout
+    assert json.loads(before) == json.loads(after)
+
+
+def test_quarantined_segments_are_told_on_standard_error(navi):
+    (outbox_path() / "bad.ndjson").write_text("{}\n")
+    answer = navi("query", "select 1 as one", "--json")
+    assert json.loads(answer.stdout) == [{"one": 1}] and "quarantined bad.ndjson" in answer.stderr
+
+
+def test_every_value_becomes_json():
+    frame = pd.DataFrame(
+        {
+            "n": pd.array([1, None], dtype="Int64"),
+            "x": [float("nan"), float("inf")],
+            "t": [pd.Timestamp("2026-01-02T03:04:05"), pd.NaT],
+            "l": [["a"], None],
+        }
+    )
+    assert json.loads(json.dumps(records(frame))) == [
+        {"n": 1, "x": None, "t": "2026-01-02T03:04:05", "l": ["a"]},
+        {"n": None, "x": None, "t": None, "l": None},
+    ]
