@@ -79,7 +79,7 @@ def _box_distance_squared(box: npt.NDArray[np.float32], node: int, x: float, y: 
 def bvh_closest(
     box: npt.NDArray[np.float32],
     link: npt.NDArray[np.int32],
-    triangles: npt.NDArray[np.float32],
+    triangles: npt.NDArray[np.float64],
     root: int,
     x: float,
     y: float,

@@ -69,7 +69,7 @@ class Field:
         if self.device.type != "cpu":
             raise ConfigError(f"no ray kernels for device {str(device)!r}; allowed: 'cpu'")
         if threads:
-            numba.set_num_threads(min(threads, numba.config.NUMBA_NUM_THREADS))
+            numba.set_num_threads(min(threads, numba.get_num_threads()))
         self.scenes = tuple(scenes)
         self.vocabulary = dict(vocabulary) if vocabulary is not None else _vocabulary(self.scenes)
         self.semantic_names = {number: name for name, number in self.vocabulary.items()}
@@ -174,7 +174,7 @@ class Field:
         self._surface_row = np.full(self.num_scenes, -1, np.int32)
         position = np.zeros(4, np.int64)
         for i, scene in enumerate(self.scenes):
-            if scene.triangles is None or scene.tree is None:
+            if scene.triangles is None or scene.tree is None or scene.triangle_semantic is None:
                 continue
             tree = scene.tree
             self._surface_row[i] = i

@@ -87,7 +87,8 @@ def spawn_pool(field: Field, scene_index: int, config: SpawnConfig, clearance: f
     by_azimuth = structure.view(-1, azimuths, elevations).sum(dim=2)
     sector = max(azimuths // 6, 1)
     # Structure within ±sector bins of each azimuth; the best one lies ahead after the turn.
-    window = sum(torch.roll(by_azimuth, shift, dims=1) for shift in range(-sector, sector + 1))
+    turns = range(-sector, sector + 1)
+    window = torch.stack([torch.roll(by_azimuth, turn, dims=1) for turn in turns]).sum(dim=0)
     best = window.argmax(dim=1)
     yaw = torch.remainder(-best * (2.0 * math.pi / azimuths), 2.0 * math.pi).to(torch.float32)
     forward = window.gather(1, best[:, None])[:, 0] / ((2 * sector + 1) * elevations)
