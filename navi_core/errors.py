@@ -1,16 +1,16 @@
 """The exceptions of Navi; each message names the offender, the allowed values and the next command.
 
-    NaviError
-    ├── ConfigError            an unknown key, an impossible value, settings that contradict each other
-    ├── SceneError             a mesh or scene that cannot be used
-    │   ├── MeshError          a mesh file that cannot be read or holds no usable surface
-    │   └── GmdagError         a `.gmdag` file that is broken; carries the byte offset
-    ├── CheckpointError        a checkpoint that is missing, too old, or of another encoder or core
-    ├── RegistryError          an unknown version or alias, or a refused change of one
-    ├── RunError               a run directory that is locked, broken, or belongs to another config
-    ├── RecordError            rows that could not be written or read back
-    ├── NonFiniteError         NaN or Inf in training; carries the tensor's name
-    └── EvaluationError        an evaluation that cannot be made as asked
+NaviError
+├── ConfigError            an unknown key, an impossible value, settings that contradict each other
+├── SceneError             a mesh or scene that cannot be used
+│   ├── MeshError          a mesh file that cannot be read or holds no usable surface
+│   └── GmdagError         a `.gmdag` file that is broken; carries the byte offset
+├── CheckpointError        a checkpoint that is missing, too old, or of another encoder or core
+├── RegistryError          an unknown version or alias, or a refused change of one
+├── RunError               a run directory that is locked, broken, or belongs to another config
+├── RecordError            rows that could not be written or read back
+├── NonFiniteError         NaN or Inf in training; carries the tensor's name
+└── EvaluationError        an evaluation that cannot be made as asked
 """
 
 from __future__ import annotations

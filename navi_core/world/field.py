@@ -69,7 +69,7 @@ class Field:
         if self.device.type != "cpu":
             raise ConfigError(f"no ray kernels for device {str(device)!r}; allowed: 'cpu'")
         if threads:
-            numba.set_num_threads(min(threads, numba.get_num_threads()))
+            numba.set_num_threads(min(threads, numba.config.NUMBA_NUM_THREADS))  # type: ignore[attr-defined]
         self.scenes = tuple(scenes)
         self.vocabulary = dict(vocabulary) if vocabulary is not None else _vocabulary(self.scenes)
         self.semantic_names = {number: name for name, number in self.vocabulary.items()}
