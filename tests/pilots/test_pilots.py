@@ -8,7 +8,7 @@ import pytest
 import torch
 
 from navi_core.errors import ConfigError
-from navi_core.pilots import PILOTS, build_pilot, decode_depth
+from navi_core.pilots import PILOTS, build_pilot
 from navi_core.pilots.draws import draw_normal, draw_uniform
 
 AZ, EL = 64, 16
@@ -25,11 +25,6 @@ def corridor(front: float, left: float, right: float, *, rows: int = 1) -> torch
     obs[:, 1] = 1
     obs[:, 2] = 1
     return obs
-
-
-def test_depth_is_decoded_with_the_published_numbers():
-    channel = torch.tensor([0.0, 0.150190, 0.388237, 0.744073, 1.0])
-    assert torch.allclose(decode_depth(channel, 100.0), torch.tensor([0.0, 1.0, 5.0, 30.0, 100.0]), atol=2e-3)
 
 
 def test_draws_are_uniform_and_normal():
@@ -106,7 +101,7 @@ def test_forward_plus_flies_ahead_when_free():
 
 
 def test_forward_plus_turns_to_the_freer_half_and_holds_until_clear():
-    pilot = build_pilot("forward-plus", drift=0.0, flip=0.0)
+    pilot = build_pilot("forward-plus", drift=0.0, flip=0.0, turn_rate=0.5)
     assert pilot.act(corridor(0.8, 1.0, 4.0))[0].tolist() == [0, 0, 0, -pilot.turn_rate]
     # The other side is freer now and the front only half clear: the turn goes on as it began.
     between = (pilot.threshold + pilot.clear) / 2
