@@ -118,8 +118,12 @@ class _Demo:
     def materialize_policy(self) -> list[str]:
         """Train, evaluate, promote; return the blocking checks that failed."""
         ops = {"ppo_policy": {"config": {"seed": self._seed, "echo": True}}}
-        with self._stage("ppo_policy, policy_evaluation, promoted_model"):
+        with self._stage("main_job"):
             result = self._run("main_job", partition=PROFILE, ops=ops)
+        for event in result.all_events:
+            if event.is_step_success and event.step_key in self.metadata:
+                self.stages[event.step_key] = round(event.step_success_data.duration_ms / 1e3, 2)
+                _say(f"  {event.step_key}: {self.stages[event.step_key]:.1f} s")
         checks = result.get_asset_check_evaluations()
         for check in checks:
             _say(f"  check {check.check_name}: {'passed' if check.passed else 'FAILED'}")

@@ -23,7 +23,7 @@ ASSET = "ppo_policy"
 """Asset name in the run directory's key."""
 
 _RESULT = ("checkpoint", "run_id", "version", "steps", "reward_ema", "wall_time_hours")
-_STEPS = {"quick": 450_560}
+_STEPS = {"quick": 294_912}
 _DEFAULT_STEPS = 2_000_000
 
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import asdict
 from typing import TYPE_CHECKING, Any
 
-from navi_core.config import EvalConfig
+from navi_core.config import EvalConfig, config_hash
 from navi_core.errors import EvaluationError
 from navi_core.record import navi_home
 from navi_pipeline.lib.documents import content_key, pipeline_folder, read_document, write_document
@@ -13,6 +13,7 @@ from navi_pipeline.lib.pipeline_log import pipeline_log
 from navi_pipeline.lib.scoring import SplitScenes, flown, flown_policy
 
 if TYPE_CHECKING:
+    from navi_core.evaluate import EvalResult
     from navi_core.models import ModelVersion, Registry
 
 __all__ = ["ALIAS", "challenge", "open_registry", "record_models"]
@@ -49,11 +50,10 @@ def challenge(policy: dict[str, Any], config: EvalConfig) -> dict[str, Any]:
     Raises:
         EvaluationError: The corpus has no validation scene.
     """
-    from navi_core.evaluate import decide, record_decision
+    from navi_core.evaluate import decide
 
     registry = open_registry()
-    version = policy["version"]
-    holder = _holder(registry)
+    version, holder = policy["version"], _holder(registry)
     held = pipeline_folder() / "decisions"
     if holder is not None and holder.version == version:
         known = held / f"{version}.json"
@@ -63,32 +63,49 @@ def challenge(policy: dict[str, Any], config: EvalConfig) -> dict[str, Any]:
     if not scenes.names:
         raise EvaluationError("the corpus has no validation scene; materialize scene_sources with validation above 0")
     challenger, _ = flown_policy(policy, scenes, config)
-    if holder is None:
-        opponent, _ = flown("random", scenes, config)
-    else:
-        opponent, _ = flown(
-            holder, scenes, config, name=holder.version, weights=holder.weights_hash,
-            columns={"model_version": holder.version},
-        )  # fmt: skip
-    pair = content_key(version, None if holder is None else holder.version, challenger.evaluation_id)
-    file = held / f"pair-{pair}.json"
-    if file.exists():
+    previous = None if holder is None else holder.version
+    file = held / f"pair-{content_key(version, previous, challenger.evaluation_id)}.json"
+    reused = file.exists()
+    if reused:
         row = read_document(file, made_by="promoted_model")
-        return row | {"champion": None if holder is None else holder.version, "reused": True}
-    decision = decide(
-        version, challenger, opponent, previous_version=None if holder is None else holder.version, alias=ALIAS
-    )
-    if decision.promoted:
-        registry.promote(version, ALIAS)
-    record_decision(decision, challenger)
-    row = decision.to_row() | {
-        "coverage": asdict(decision.coverage),
-        "collisions": asdict(decision.collisions),
-    }
-    write_document(file, row)
-    write_document(held / f"{version}.json", row)
-    champion = version if decision.promoted else (None if holder is None else holder.version)
-    return row | {"champion": champion, "reused": False}
+    else:
+        opponent = _fly_opponent(holder, scenes, config)
+        decision = decide(version, challenger, opponent, previous_version=previous, alias=ALIAS)
+        row = decision.to_row() | {
+            "coverage": asdict(decision.coverage),
+            "collisions": asdict(decision.collisions),
+        }
+        write_document(file, row)
+    # An interrupted decision is completed here: the row has a natural key, and the alias moves once. A champion
+    # that was rolled back since is not put back by deciding the same pair again.
+    if not reused or (row["promoted"] and not _was_promoted(registry, version)):
+        with pipeline_log(f"promote-{version}", seed=config.seed, config_hash=config_hash(config)) as log:
+            log.row("promotions", {name: row[name] for name in row if name not in ("coverage", "collisions")})
+        write_document(held / f"{version}.json", row)
+        if row["promoted"]:
+            registry.promote(version, ALIAS)
+            previous = version
+    return row | {"champion": previous, "reused": reused}
+
+
+def _fly_opponent(holder: ModelVersion | None, scenes: SplitScenes, config: EvalConfig) -> EvalResult:
+    """Return the champion's result, or the random pilot's where there is no champion."""
+    if holder is None:
+        return flown("random", scenes, config)[0]
+    return flown(
+        holder,
+        scenes,
+        config,
+        name=holder.version,
+        weights=holder.weights_hash,
+        columns={"run_id": holder.run_id, "step": holder.step_id, "model_version": holder.version},
+    )[0]
+
+
+def _was_promoted(registry: Registry, version: str) -> bool:
+    if ALIAS not in registry.aliases():
+        return False
+    return any(move["version"] == version for move in registry.history(ALIAS))
 
 
 def record_models(registry: Registry) -> list[dict[str, Any]]:

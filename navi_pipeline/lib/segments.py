@@ -93,7 +93,7 @@ def _typed(
     if "extra" in sent and sent["extra"] is not None:
         extra |= sent["extra"] if isinstance(sent["extra"], dict) else {"extra": sent["extra"]}
     values["extra"] = extra or None
-    row = {}
+    row: dict[str, Any] = {}
     for column, kind in columns.items():
         value = values.get(column)
         if value is None:

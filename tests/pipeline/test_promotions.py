@@ -1,10 +1,14 @@
 """The champion's gate with real checkpoints: refused, not repeated, judged against the champion that is there."""
 
+from dataclasses import replace
+
 import pytest
 
+import navi_core.evaluate
 from navi_core.config import EvalConfig
 from navi_core.errors import EvaluationError
-from navi_core.models import load_checkpoint, save_checkpoint
+from navi_core.evaluate.promotion import decide
+from navi_core.models import Registry, load_checkpoint, save_checkpoint
 from navi_core.policy import build_policy
 from navi_core.presets import load_preset
 from navi_pipeline.lib.compiled import compile_source, corpus_path, corpus_rows, write_corpus
@@ -84,6 +88,30 @@ def test_a_challenger_is_judged_against_the_champion_on_the_same_starts(home):
     assert decision["coverage"]["episodes"] == 4
     assert decision["champion"] == ("v002" if decision["promoted"] else "v001")
     assert challenge(policy(home, 0), CONFIG)["champion"] == decision["champion"]
+
+
+def test_an_interrupted_promotion_is_completed_and_a_rollback_is_respected(home, monkeypatch):
+    """The decision is written, then the process dies; the next call moves the alias. Rolled back, it stays back."""
+    real = Registry.promote
+    monkeypatch.setattr(Registry, "promote", lambda *_: (_ for _ in ()).throw(KeyboardInterrupt))
+    rows = len(promotions())
+    before = open_registry().aliases()["champion"]
+    challenger = "v002" if before == "v001" else "v001"
+    seed = int(challenger[-1]) - 1
+
+    def generous(*arguments, **kw):
+        return replace(decide(*arguments, **kw), promoted=True)
+
+    monkeypatch.setattr(navi_core.evaluate, "decide", generous)
+    protocol = EvalConfig(starts=2, max_steps=21)
+    with pytest.raises(KeyboardInterrupt):
+        challenge(policy(home, seed), protocol)
+    monkeypatch.setattr(Registry, "promote", real)
+    assert challenge(policy(home, seed), protocol)["champion"] == challenger
+    assert open_registry().aliases()["champion"] == challenger and len(promotions()) == rows + 1
+    open_registry().rollback("champion")
+    assert challenge(policy(home, seed), protocol)["champion"] == before
+    assert open_registry().aliases()["champion"] == before
 
 
 def test_the_registry_becomes_rows_and_a_lineage(home):

@@ -90,6 +90,22 @@ def test_ingest_interrupted_after_the_commit_doubles_nothing(home):
     assert not list(warehouse.outbox.glob("*.ndjson"))
 
 
+def test_an_ingest_killed_before_the_snapshot_is_finished_by_the_next(home):
+    warehouse = Warehouse(home)
+    warehouse.ingest()
+    with log_of(home) as log:
+        log.scalars(1, {"a": 1.0})
+    code = (
+        f"import os, sys\nsys.path.insert(0, {str(ROOT)!r})\n"
+        "from navi_pipeline.lib.warehouse import Warehouse\nreal = Warehouse._fold\n"
+        "def fold(*arguments):\n    real(*arguments)\n    os._exit(9)\n"
+        f"Warehouse._fold = fold\nWarehouse({str(home)!r}).ingest()\n"
+    )
+    assert subprocess.run([sys.executable, "-c", code], timeout=60).returncode == 9
+    assert count(warehouse) == 0
+    assert warehouse.ingest().rows == 0 and count(warehouse) == 1
+
+
 BROKEN = {
     "empty": b"",
     "not json": b"{\n",
