@@ -30,11 +30,11 @@ class ForwardPlusPilot(Pilot):
     yaw command that is held for `drift_hold` decisions. `flip` and `drift` break the closed loops that a
     rule without memory otherwise flies for ever.
 
-    Tuning of the defaults, on training scenes alone: 45 settings, drawn at random (threshold 0.7–1.5 m, clear 0.2–1.2 m more,
-    sector 15–40°, speed 0.6–1, turn rate 0.3–1, flip 0–0.25, drift 0–0.3) on generated apartments 0–5, 5 starts,
-    400 decisions at 64×16; the best four again on apartments 6–11. C_vis AUC ranged from 18 to 62 %; the chosen
-    setting has 61 % and 68 % without a collision, the hand-set one it replaced 42 % and 46 %, random 23 % and 24 %.
-    Narrow sectors (15°) see more and get stuck at door frames (19–440 collisions a minute).
+    Tuning of the defaults, on training scenes alone: 45 settings drawn at random (threshold 0.7–1.5 m, clear
+    0.2–1.2 m more, sector 15–40°, speed 0.6–1, turn rate 0.3–1, flip 0–0.25, drift 0–0.3) on generated apartments
+    0–5, 5 starts, 400 decisions at 64×16; the best four again on apartments 6–11. C_vis AUC ranged from 18 to 62 %;
+    the chosen setting has 61 % and 68 % without a collision, the hand-set one it replaced 42 % and 46 %, random
+    23 % and 24 %. Narrow sectors (15°) get stuck at door frames (19–440 collisions a minute).
 
     Args:
         threshold: Front distance under which a turn begins [m].
