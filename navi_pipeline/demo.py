@@ -57,7 +57,7 @@ def run_demo(*, seed: int = 0, as_json: bool = False) -> None:
 
     verdict = read_verdict(PROFILE)
     seconds = time.monotonic() - began
-    promotion = None if failed else demo.metadata["promoted_model"]
+    promotion = None if failed else {n: v for n, v in demo.metadata["promoted_model"].items() if n != "versions"}
     if as_json:
         document = {
             "seed": seed,
@@ -188,20 +188,20 @@ def _print_result(verdict: dict[str, Any], promotion: dict[str, Any] | None, sec
     from rich.table import Table
 
     console = Console(width=None if sys.stdout.isatty() else 140, highlight=False)
-    for split, title in (("test", "scenes it never trained on"), ("external", "your scenes, never trained on")):
+    for split, title in (("test", "held-out scenes, never trained on"), ("external", "scenes of $NAVI_SCENES")):
         part = verdict[split]
         if part is None:
             continue
-        table = Table(title=f"{part['scenes']} {title}, {part['episodes']} episodes each", title_justify="left")
+        table = Table(title=f"{title}: {part['scenes']}, episodes each: {part['episodes']}", title_justify="left")
         for name in part["table"][0]:
             table.add_column(name, justify="left" if name == "subject" else "right")
         for row in part["table"]:
             table.add_row(*(str(value) for value in row.values()))
         console.print(table)
         for pilot in part["comparisons"].values():
-            console.print(pilot["c_vis_auc"]["sentence"])
+            console.print(pilot["c_vis_auc"]["sentence"], soft_wrap=True)
     if promotion is not None:
-        console.print(f"\nchampion: {promotion['champion']}. {promotion['reason']}")
+        console.print(f"\nchampion: {promotion['champion']}. {promotion['reason']}", soft_wrap=True)
     console.print(f"\n{seconds:.0f} s. Where to look next:")
     for command, what in (
         ("make ui", "the graph, its checks, maps with the paths flown, reward curves"),

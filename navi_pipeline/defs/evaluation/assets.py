@@ -14,8 +14,8 @@ __all__ = ["EvaluationSettings", "policy_evaluation"]
 class EvaluationSettings(dg.Config):
     """The protocol's size; everything else is the engine's default."""
 
-    starts: int = 3
-    max_steps: int = 300
+    starts: int = 4
+    max_steps: int = 200
     seed: int = 0
 
 

@@ -1,0 +1,35 @@
+"""`navi demo`: what goes wrong is said in words. The whole demo is a slow test of its own."""
+
+import shutil
+from pathlib import Path
+
+import pytest
+
+from navi_core.errors import RunError
+from navi_pipeline.demo import dagster_home, run_demo
+
+ROOT = Path(__file__).resolve().parents[2]
+
+
+@pytest.fixture
+def dagster(tmp_path, monkeypatch):
+    shutil.copy(ROOT / "dagster_home" / "dagster.yaml", tmp_path)
+    monkeypatch.setenv("DAGSTER_HOME", str(tmp_path))
+
+
+def test_a_failing_asset_ends_the_demo_with_its_own_words(dagster, tmp_path, monkeypatch, capsys):
+    monkeypatch.setenv("NAVI_SCENES", str(tmp_path / "none"))
+    with pytest.raises(RunError, match=r"scene_sources failed: .*NAVI_SCENES names .*none"):
+        run_demo(as_json=True)
+    assert capsys.readouterr().out == ""
+
+
+def test_a_missing_dagster_home_is_named(tmp_path, monkeypatch):
+    monkeypatch.setenv("DAGSTER_HOME", str(tmp_path))
+    with pytest.raises(RunError, match=r"no dagster\.yaml"):
+        dagster_home()
+
+
+def test_the_checkouts_own_dagster_home_is_the_default(monkeypatch):
+    monkeypatch.delenv("DAGSTER_HOME", raising=False)
+    assert dagster_home() == ROOT / "dagster_home"
