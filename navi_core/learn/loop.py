@@ -151,6 +151,12 @@ class _Trainer:
         self.parent: str | None = None
         self.initial: str | None = None
         self.scene_hashes = {scene.name: scene.content_hash() for scene in _scenes(env)}
+        self.corpus_summary = {
+            "scenes": len(self.scene_hashes),
+            "names": sorted(self.scene_hashes),
+            # Evaluation must show the policy the ids it was trained on.
+            "semantic_vocabulary": dict(getattr(getattr(env, "field", None), "vocabulary", {})),
+        }
 
     @property
     def steps(self) -> int:
@@ -318,7 +324,7 @@ class _Trainer:
             rnd=flight.pop("shaper"),
             normalisers=self.learner.state_dict(),
             scene_hashes=self.scene_hashes,
-            corpus_summary={"scenes": len(self.scene_hashes), "names": sorted(self.scene_hashes)},
+            corpus_summary=self.corpus_summary,
             extra={
                 "collector": flight,
                 "initial": self.initial,

@@ -4,7 +4,7 @@ import math
 
 import pytest
 import torch
-from toy_environments import MixedEndingsEnv, PoisonEnv
+from tests.learn.toy_environments import MixedEndingsEnv, PoisonEnv
 
 from navi_core.config import PolicyConfig, PPOConfig, ShaperConfig, TrainConfig
 from navi_core.errors import ConfigError, NonFiniteError

@@ -4,7 +4,7 @@ from dataclasses import dataclass
 
 import pytest
 import torch
-from toy_environments import MixedEndingsEnv, ToyBatch
+from tests.learn.toy_environments import MixedEndingsEnv, ToyBatch
 
 from navi_core.config import PolicyConfig, ShaperConfig
 from navi_core.learn.collector import Collector

@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 import torch
-from toy_environments import MemoryEnv, MixedEndingsEnv, PoisonEnv
+from tests.learn.toy_environments import MemoryEnv, MixedEndingsEnv, PoisonEnv
 
 from navi_core.config import TrainConfig, parse_config
 from navi_core.errors import CheckpointError, ConfigError, NonFiniteError, RecordError, RunError
