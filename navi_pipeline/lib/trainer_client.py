@@ -151,7 +151,7 @@ def _end(process: subprocess.Popen[str], grace_seconds: float) -> None:
         deadline = time.monotonic() + grace_seconds
         while process.poll() is None and time.monotonic() < deadline:
             time.sleep(0.05)
-    # Also after a regular end: helpers that the child may have left in its group go with it.
+    # Also after a regular end: processes that the child may have left in its group go with it.
     with contextlib.suppress(ProcessLookupError):
         os.killpg(process.pid, signal.SIGKILL)
     process.wait()

@@ -73,6 +73,10 @@ def ui(tmp_path):
         process.wait()
 
 
+def launches(response):
+    return "/graphql" in response.url and "mutation Launch" in (response.request.post_data or "")
+
+
 def test_a_click_materializes_an_asset(ui, tmp_path):
     from playwright.sync_api import expect, sync_playwright
 
@@ -85,7 +89,11 @@ def test_a_click_materializes_an_asset(ui, tmp_path):
                 expect(page.get_by_text(group, exact=True).first).to_be_visible(timeout=60_000)
             page.goto(f"{ui}/assets/scene_sources", wait_until="domcontentloaded")
 
-            page.get_by_role("button", name=re.compile("Materialize$")).click(timeout=60_000)
+            button = page.get_by_role("button", name=re.compile("Materialize$"))
+            # Leaving the page before the server has answered would take the launch back.
+            with page.expect_response(launches, timeout=60_000) as launched:
+                button.click(timeout=60_000)
+            assert "LaunchRunSuccess" in launched.value.text(), launched.value.text()
             page.goto(f"{ui}/runs", wait_until="domcontentloaded")
             expect(page.get_by_text("Success", exact=True).first).to_be_visible(timeout=120_000)
 
