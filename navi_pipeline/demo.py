@@ -19,7 +19,7 @@ if TYPE_CHECKING:
 
 __all__ = ["dagster_home", "run_demo"]
 
-PROFILE = "quick"
+PROFILE = "demo"
 """Training profile of the demo."""
 
 

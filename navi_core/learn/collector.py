@@ -208,7 +208,7 @@ class Collector:
             )
         ).tolist()  # the rollout's one crossing to the host
         if not all(math.isfinite(x) for x in packed):
-            raise self._culprit(rollout, sums)
+            raise self._culprit(rollout, sums, packed)
         steps = rollout.steps
         rewards, (episodes, returns, lengths) = packed[:steps], packed[steps : steps + 3]
         return RolloutStats(
@@ -221,7 +221,7 @@ class Collector:
             timer=timer,
         )
 
-    def _culprit(self, rollout: Rollout, sums: dict[str, Tensor]) -> NonFiniteError:
+    def _culprit(self, rollout: Rollout, sums: dict[str, Tensor], packed: list[float]) -> NonFiniteError:
         # In the order of cause: a bad observation also spoils the values, a bad term the reward.
         suspects: dict[str, Tensor] = {"observation": rollout.obs}
         suspects |= {f"reward term {name}": x for name, x in sums.items()}
@@ -242,7 +242,12 @@ class Collector:
                     f"{name} holds {int(bad)} NaN or infinite of {tensor.numel()} numbers in the rollout after "
                     f"{(self.decisions - rollout.steps) * self.rows} steps; the last good checkpoint is kept",
                 )
-        return NonFiniteError("rollout statistics", "a sum over the rollout overflowed; rewards are out of range")
+        names = [f"mean reward of decision {t}" for t in range(rollout.steps)]
+        names += ["episodes", "episode_return", "episode_length", "log_prob", "value", "bootstrap_value", *sums]
+        bad = {name: value for name, value in zip(names, packed) if not math.isfinite(value)}
+        return NonFiniteError(
+            "rollout statistics", f"sums over the rollout are not finite though what they add up is: {bad}"
+        )
 
     def state_dict(self) -> dict[str, Any]:
         """Return everything the next rollout depends on, besides the policy's weights."""

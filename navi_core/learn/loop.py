@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import copy
 import logging
+import math
 import time
 from collections.abc import Callable
 from dataclasses import dataclass, field
@@ -49,7 +50,7 @@ class TrainResult:
         steps: Decisions summed over rows.
         updates: Updates made.
         episodes: Episodes that ended.
-        reward_ema: Smoothed shaped reward per decision.
+        reward_ema: Smoothed shaped reward per decision; NaN before the first update.
         wall_time_hours: Wall time of the run over all its starts [h].
         reason: `total_steps`, `stopped`, or the name of the signal.
         resumed_from: Steps of the checkpoint this start began with; None for a new run.
@@ -74,7 +75,7 @@ class TrainResult:
 class _Counters:
     updates: int = 0
     episodes: int = 0
-    reward_ema: float = 0.0
+    reward_ema: float = math.nan  # 0 would beat every trained version whose reward is negative
     decisions_seen: int = 0
     seconds: float = 0.0
     started_at: str = ""
@@ -244,7 +245,7 @@ class _Trainer:
         for reward in stats.rewards:
             # The first decision sets the average, so that it does not crawl up from an arbitrary 0.
             first = counters.decisions_seen == 0
-            counters.reward_ema += (1.0 if first else alpha) * (reward - counters.reward_ema)
+            counters.reward_ema = reward if first else counters.reward_ema + alpha * (reward - counters.reward_ema)
             counters.decisions_seen += 1
         counters.updates += 1
         counters.episodes += stats.episodes
@@ -298,7 +299,7 @@ class _Trainer:
                 "reason": reason,
                 "device": str(self.device),
                 "path": str(self.run.path),
-                "reward_ema": self.counters.reward_ema,
+                "reward_ema": _known(self.counters.reward_ema),
                 "wall_time_seconds": self.counters.seconds,
                 "started_at": self.counters.started_at,
                 "ended_at": None if status == "running" else _now(),
@@ -344,7 +345,7 @@ class _Trainer:
             {
                 "step": self.steps,
                 "path": str(path),
-                "reward_ema": counters.reward_ema,
+                "reward_ema": _known(counters.reward_ema),
                 "episode_count": counters.episodes,
                 "parent_checkpoint": parent,
                 "training_source": "rl",
@@ -354,6 +355,14 @@ class _Trainer:
         self.log.flush()
 
     def _restore(self, checkpoint: Any) -> None:
+        before, now = checkpoint.scene_hashes, self.scene_hashes
+        if before != now:
+            changed = sorted(name for name in before | now if before.get(name) != now.get(name))
+            # The rows stand at poses of those scenes, and the network knows their semantic ids.
+            raise CheckpointError(
+                f"the scenes have changed since step {checkpoint.step_id} ({', '.join(changed[:5])}); start again with "
+                "--fresh, or go on from its weights in a new run (another --partition)"
+            )
         try:
             extra = checkpoint.extra
             self.policy.load_state_dict(checkpoint.policy_state)
@@ -375,6 +384,11 @@ class _Trainer:
             started_at=str(counts["started_at"]),
             saved_at=self.steps,
         )
+
+
+def _known(value: float) -> float | None:
+    """Return None for what has no value yet."""
+    return None if math.isnan(value) else value
 
 
 def _scenes(env: Environment) -> list[Any]:

@@ -1,5 +1,6 @@
 """`navi demo`: what goes wrong is said in words. The whole demo is a slow test of its own."""
 
+import json
 import shutil
 from pathlib import Path
 
@@ -33,3 +34,16 @@ def test_a_missing_dagster_home_is_named(tmp_path, monkeypatch):
 def test_the_checkouts_own_dagster_home_is_the_default(monkeypatch):
     monkeypatch.delenv("DAGSTER_HOME", raising=False)
     assert dagster_home() == ROOT / "dagster_home"
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("seed", [0, 1, 2])
+def test_the_demos_policy_beats_both_pilots_on_scenes_it_never_saw(seed, dagster, capsys):
+    """The figures of the README's demo, for each of its three seeds."""
+    run_demo(seed=seed, as_json=True)
+    document = json.loads(capsys.readouterr().out)
+    comparisons = document["test"]["comparisons"]
+    assert comparisons["random"]["c_vis_auc"]["low"] > 0
+    assert comparisons["forward-plus"]["c_vis_auc"]["low"] > 0
+    assert comparisons["random"]["collisions_per_minute"]["difference"] < 0
+    assert document["failed_gates"] == []

@@ -18,7 +18,7 @@ class SceneSettings(dg.Config):
     family: str = "apartment"
     train: int = 16
     validation: int = 4
-    test: int = 8
+    test: int = 16
 
 
 class CompileSettings(dg.Config):

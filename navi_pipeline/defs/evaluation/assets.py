@@ -14,7 +14,7 @@ __all__ = ["EvaluationSettings", "policy_evaluation"]
 class EvaluationSettings(dg.Config):
     """The protocol's size; everything else is the engine's default."""
 
-    starts: int = 4
+    starts: int = 3
     max_steps: int = 200
     seed: int = 0
 
