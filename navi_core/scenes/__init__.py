@@ -20,11 +20,12 @@ from navi_core.scenes.corpus import (
     generated_sources,
     split_by_scene,
 )
+from navi_core.scenes.gmdag import load_gmdag
 from navi_core.scenes.manifest import Manifest, ManifestRow, read_manifest
 from navi_core.scenes.mesh import Mesh, check_mesh, mesh_from_arrays
 from navi_core.scenes.procedural import FAMILIES, generate_scene
 from navi_core.scenes.reader import MESH_SUFFIXES, read_mesh
-from navi_core.scenes.scene import Scene, load_gmdag
+from navi_core.scenes.scene import Scene
 from navi_core.scenes.semantics import build_vocabulary, merge_vocabularies, remap_table
 
 __all__ = [

@@ -15,8 +15,9 @@ import numpy as np
 from navi_core.config import CompileConfig, config_hash
 from navi_core.errors import MeshError, SceneError
 from navi_core.kernels import build_surface_tree
+from navi_core.scenes.gmdag import load_gmdag
 from navi_core.scenes.mesh import Mesh, check_mesh
-from navi_core.scenes.scene import Scene, load_gmdag, write_atomically
+from navi_core.scenes.scene import Scene, write_atomically
 
 __all__ = [
     "COMPILER_VERSION",

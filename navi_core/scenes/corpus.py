@@ -15,10 +15,11 @@ from pathlib import Path
 from navi_core.config import CompileConfig, CorpusConfig
 from navi_core.errors import ConfigError, SceneError
 from navi_core.scenes.compiler import CompiledScene, compile_to_file
+from navi_core.scenes.gmdag import load_gmdag
 from navi_core.scenes.manifest import Manifest, ManifestRow, file_hash, read_manifest
 from navi_core.scenes.procedural import FAMILIES, generate_scene
 from navi_core.scenes.reader import MESH_SUFFIXES
-from navi_core.scenes.scene import Scene, load_gmdag
+from navi_core.scenes.scene import Scene
 from navi_core.scenes.semantics import merge_vocabularies
 
 __all__ = [

@@ -27,10 +27,10 @@ from navi_core.scenes.octree import (
     leaf_semantic,
     low_index,
 )
-from navi_core.scenes.scene import MAGIC, Scene
+from navi_core.scenes.scene import MAGIC, Scene, register_writer, write_atomically
 from navi_core.scenes.semantics import UNKNOWN, UNKNOWN_NAME
 
-__all__ = ["HEADER", "encode_v1", "read_v1", "sample_nodes"]
+__all__ = ["HEADER", "encode_v1", "read_v1", "sample_nodes", "write_v1"]
 
 HEADER = struct.Struct("<4sIIffffI")
 """Magic, version, resolution, minimum corner x y z, voxel size, number of words."""
@@ -53,6 +53,12 @@ def encode_v1(nodes: Words, resolution: int, lower: npt.ArrayLike, voxel_size: f
     x, y, z = (float(v) for v in np.asarray(lower))
     header = HEADER.pack(MAGIC, 1, resolution, x, y, z, voxel_size, len(nodes))
     return header + np.ascontiguousarray(nodes, dtype="<u8").tobytes()
+
+
+def write_v1(scene: Scene, path: Path) -> None:
+    """Write a scene as version 1, completely or not at all; triangles are sampled into an octree."""
+    nodes = scene.nodes if scene.nodes is not None else sample_nodes(scene)
+    write_atomically(path, encode_v1(nodes, scene.resolution, scene.bounds[0], scene.voxel_size))
 
 
 def sample_nodes(scene: Scene) -> Words:
@@ -298,3 +304,6 @@ def _surface_bounds(
     surface = np.stack([lower + low[0], lower + high[0]])
     # Without a corner straight before it a face may come out inverted by a fraction of a voxel.
     return np.stack([surface.min(axis=0), surface.max(axis=0)])
+
+
+register_writer(1, write_v1)

@@ -24,10 +24,10 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-from navi_core.errors import GmdagError
+from navi_core.errors import GmdagError, SceneError
 from navi_core.kernels import SurfaceTree
 from navi_core.kernels.surface_tree import SPLIT
-from navi_core.scenes.scene import MAGIC, Scene, write_atomically
+from navi_core.scenes.scene import MAGIC, Scene, register_writer, write_atomically
 
 __all__ = ["read_v2", "write_v2"]
 
@@ -51,8 +51,15 @@ def write_v2(scene: Scene, path: Path) -> None:
     Args:
         scene: A version 2 scene.
         path: Target, replaced in one rename.
+
+    Raises:
+        SceneError: The scene is of version 1.
     """
-    assert scene.triangles is not None and scene.triangle_semantic is not None and scene.tree is not None
+    if scene.triangles is None or scene.triangle_semantic is None or scene.tree is None:
+        raise SceneError(
+            f"{scene.name}: a version 1 scene holds no triangles; save it with version=1, "
+            "or compile the mesh it came from"
+        )
     vertices, faces = np.unique(scene.triangles.reshape(-1, 3), axis=0, return_inverse=True)
     tree = scene.tree
     # A coarse cell's record has the rank of the cell among the occupied ones, so the cells suffice.
@@ -204,3 +211,6 @@ def _depth(begin: npt.NDArray[np.int64], split: npt.NDArray[np.bool_], blocks: n
             return _MAX_DEPTH + 1
         blocks = np.unique(begin[child][split[child]])
     return depth
+
+
+register_writer(2, write_v2)

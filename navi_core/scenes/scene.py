@@ -1,4 +1,4 @@
-"""A compiled scene, and reading and writing it as `.gmdag`."""
+"""A compiled scene; the `.gmdag` formats register their writers here."""
 
 from __future__ import annotations
 
@@ -6,6 +6,7 @@ import hashlib
 import os
 import struct
 import tempfile
+from collections.abc import Callable
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Literal
@@ -13,10 +14,13 @@ from typing import Literal
 import numpy as np
 import numpy.typing as npt
 
-from navi_core.errors import GmdagError, SceneError
+from navi_core.errors import SceneError
 from navi_core.kernels import SurfaceTree
 
-__all__ = ["MAGIC", "Scene", "load_gmdag", "write_atomically"]
+__all__ = ["MAGIC", "Scene", "register_writer", "write_atomically"]
+
+Writer = Callable[["Scene", Path], None]
+_WRITERS: dict[int, Writer] = {}
 
 MAGIC = b"GDAG"
 """First four bytes of every `.gmdag` file."""
@@ -70,23 +74,10 @@ class Scene:
             SceneError: The version is unknown, or the scene lacks what that version holds.
         """
         target = Path(path)
-        if version == 1:
-            from navi_core.scenes.gmdag_v1 import encode_v1, sample_nodes
-
-            nodes = self.nodes if self.nodes is not None else sample_nodes(self)
-            data = encode_v1(nodes, self.resolution, self.bounds[0], self.voxel_size)
-            write_atomically(target, data)
-        elif version == 2:
-            if self.triangles is None:
-                raise SceneError(
-                    f"{self.name}: a version 1 scene holds no triangles; save it with version=1, "
-                    "or compile the mesh it came from"
-                )
-            from navi_core.scenes.gmdag_v2 import write_v2
-
-            write_v2(self, target)
-        else:
-            raise SceneError(f"no .gmdag version {version!r}; allowed: 1, 2")
+        writer = _WRITERS.get(version)
+        if writer is None:
+            raise SceneError(f"no .gmdag version {version!r}; allowed: {', '.join(map(str, sorted(_WRITERS)))}")
+        writer(self, target)
         return target
 
     def content_hash(self) -> str:
@@ -104,36 +95,9 @@ class Scene:
         return digest.hexdigest()
 
 
-def load_gmdag(path: Path | str) -> Scene:
-    """Read a `.gmdag` file of either version.
-
-    Args:
-        path: The file.
-
-    Raises:
-        GmdagError: The file is missing, unreadable or breaks its format; offset and reason are named.
-    """
-    file = Path(path)
-    try:
-        data = file.read_bytes()
-    except FileNotFoundError:
-        raise GmdagError(_missing(file), path=file) from None
-    except (OSError, MemoryError) as error:
-        raise GmdagError(f"cannot be read: {error}", path=file) from None
-    if len(data) < 8:
-        raise GmdagError(f"truncated: {len(data)} bytes, the header alone needs more", path=file, offset=len(data))
-    magic, version = struct.unpack_from("<4sI", data)
-    if magic != MAGIC:
-        raise GmdagError(f"wrong magic {magic!r}, expected {MAGIC!r}: not a .gmdag file", path=file, offset=0)
-    if version == 1:
-        from navi_core.scenes.gmdag_v1 import read_v1
-
-        return read_v1(data, file)
-    if version == 2:
-        from navi_core.scenes.gmdag_v2 import read_v2
-
-        return read_v2(data, file)
-    raise GmdagError(f"version {version} is not supported; this build reads 1 and 2", path=file, offset=4)
+def register_writer(version: int, writer: Writer) -> None:
+    """Make `Scene.save` write a file version; each format's module registers itself."""
+    _WRITERS[version] = writer
 
 
 def write_atomically(path: Path, data: bytes) -> None:
@@ -159,12 +123,3 @@ def write_atomically(path: Path, data: bytes) -> None:
         if temporary is not None:
             Path(temporary).unlink(missing_ok=True)
         raise SceneError(f"{path}: cannot be written: {error}") from None
-
-
-def _missing(path: Path) -> str:
-    folder = path.parent
-    if not folder.is_dir():
-        return f"does not exist, and neither does the folder {folder}"
-    near = sorted(p.name for p in folder.glob("*.gmdag"))[:5]
-    known = f"; the folder holds {', '.join(near)}" if near else "; the folder holds no .gmdag file"
-    return f"does not exist{known}. Compile a mesh with: navi scenes compile MESH --out {folder}"

@@ -1,0 +1,50 @@
+"""Reading `.gmdag` files of either version; importing this module also makes both writable."""
+
+from __future__ import annotations
+
+import struct
+from pathlib import Path
+
+from navi_core.errors import GmdagError
+from navi_core.scenes.gmdag_v1 import read_v1
+from navi_core.scenes.gmdag_v2 import read_v2
+from navi_core.scenes.scene import MAGIC, Scene
+
+__all__ = ["load_gmdag"]
+
+
+def load_gmdag(path: Path | str) -> Scene:
+    """Read a `.gmdag` file of either version.
+
+    Args:
+        path: The file.
+
+    Raises:
+        GmdagError: The file is missing, unreadable or breaks its format; offset and reason are named.
+    """
+    file = Path(path)
+    try:
+        data = file.read_bytes()
+    except FileNotFoundError:
+        raise GmdagError(_missing(file), path=file) from None
+    except (OSError, MemoryError) as error:
+        raise GmdagError(f"cannot be read: {error}", path=file) from None
+    if len(data) < 8:
+        raise GmdagError(f"truncated: {len(data)} bytes, the header alone needs more", path=file, offset=len(data))
+    magic, version = struct.unpack_from("<4sI", data)
+    if magic != MAGIC:
+        raise GmdagError(f"wrong magic {magic!r}, expected {MAGIC!r}: not a .gmdag file", path=file, offset=0)
+    if version == 1:
+        return read_v1(data, file)
+    if version == 2:
+        return read_v2(data, file)
+    raise GmdagError(f"version {version} is not supported; this build reads 1 and 2", path=file, offset=4)
+
+
+def _missing(path: Path) -> str:
+    folder = path.parent
+    if not folder.is_dir():
+        return f"does not exist, and neither does the folder {folder}"
+    near = sorted(p.name for p in folder.glob("*.gmdag"))[:5]
+    known = f"; the folder holds {', '.join(near)}" if near else "; the folder holds no .gmdag file"
+    return f"does not exist{known}. Compile a mesh with: navi scenes compile MESH --out {folder}"
