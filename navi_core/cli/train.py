@@ -142,7 +142,7 @@ def run_training(
         "steps": result.steps,
         "updates": result.updates,
         "episodes": result.episodes,
-        "reward_ema": result.reward_ema,
+        "reward_ema": _reward(result),
         "wall_time_hours": result.wall_time_hours,
         "reason": result.reason,
         "resumed_from": result.resumed_from,
@@ -220,11 +220,18 @@ def _register(registry: Registry, result: TrainResult) -> tuple[str, bool]:
     version = registry.register(
         result.checkpoint,
         parents=parents,
-        metrics={"reward_ema": result.reward_ema, "steps": float(result.steps), **numbers},
+        metrics={"reward_ema": _reward(result), "steps": float(result.steps), **numbers},
         notes=f"{result.run_id}, ended by {result.reason}",
         tags=("ppo",),
     )
     return version, registry.aliases().get("latest") == version
+
+
+def _reward(result: TrainResult) -> float | None:
+    """Return the smoothed reward, None where the run ended before its first update."""
+    import math
+
+    return None if math.isnan(result.reward_ema) else result.reward_ema
 
 
 def _show(record: dict[str, Any], as_json: bool) -> None:
@@ -243,11 +250,11 @@ def _show(record: dict[str, Any], as_json: bool) -> None:
         ("version", f"{record['version']}{latest}"),
         ("steps", f"{record['steps']:,}{resumed}"),
         ("ended by", record["reason"]),
-        ("reward_ema", f"{record['reward_ema']:+.4f}"),
+        ("reward_ema", "none yet" if record["reward_ema"] is None else f"{record['reward_ema']:+.4f}"),
         ("episodes", f"{record['episodes']:,}"),
         ("scenes", str(len(record["scenes"]))),
         ("training time", f"{60 * record['wall_time_hours']:.1f} min"),
         ("checkpoint", record["checkpoint"]),
     ):
         table.add_row(name, value)
-    Console().print(table)
+    Console(markup=False).print(table)

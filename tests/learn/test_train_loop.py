@@ -2,21 +2,26 @@
 
 import json
 import logging
+import math
 import os
 import signal
+from dataclasses import fields
 from pathlib import Path
 
 import pytest
 import torch
-from tests.learn.toy_environments import MemoryEnv, MixedEndingsEnv, PoisonEnv
 
-from navi_core.config import TrainConfig, parse_config
+from navi_core.config import CompileConfig, TrainConfig, parse_config
 from navi_core.errors import CheckpointError, ConfigError, NonFiniteError, RecordError, RunError
 from navi_core.learn import train
 from navi_core.learn.resume import checkpoints_in
 from navi_core.learn.threads import thread_count
-from navi_core.models import load_checkpoint
+from navi_core.models import Registry, load_checkpoint
 from navi_core.record import MetricLog, RunDirectory
+from navi_core.scenes import compile_mesh
+from navi_core.world import Field
+from tests.conftest import box_triangles, mesh_of
+from tests.learn.toy_environments import MemoryEnv, MixedEndingsEnv, PoisonEnv
 
 ROWS = 4
 TIMES = {"sps", "env_ms", "ppo_update_ms", "zero_wait_ratio"}
@@ -241,6 +246,43 @@ def test_initial_weights_are_taken_and_the_parent_is_named(straight, tmp_path):
 def test_initial_weights_of_another_core_are_refused(straight, tmp_path):
     with pytest.raises(CheckpointError, match=r"mamba2.*--init none"):
         fly(tmp_path, make_config(policy={"core": "mamba2"}), initial=straight[0].checkpoint)
+
+
+def test_a_run_stopped_before_its_first_update_has_no_reward_and_beats_nobody(straight, tmp_path):
+    """Zero would exceed every trained version whose smoothed reward is negative, and take the alias latest."""
+    from navi_core.cli.train import _register
+
+    registry = Registry(tmp_path / "models")
+    trained = load_checkpoint(straight[0].checkpoint)
+    poor = tmp_path / "poor.pt"
+    torch.save({f.name: getattr(trained, f.name) for f in fields(trained)} | {"reward_ema": -2.0}, poor)
+    registry.register(poor)
+    result, _ = fly(tmp_path, make_config(seed=9), stop=lambda: True)
+    assert result.steps == 0 and math.isnan(result.reward_ema)
+    assert math.isnan(load_checkpoint(result.checkpoint).reward_ema)
+    assert _register(registry, result) == ("v002", False)
+    assert registry.resolve("latest").version == "v001" and registry.resolve("v002").metrics["reward_ema"] is None
+    # Going on from there, the first decision sets the average.
+    on, rows = fly(tmp_path, make_config(seed=9), **stopper(1))
+    assert on.resumed_from == 0 and math.isfinite(on.reward_ema) and on.reward_ema == rows[64, "reward_ema"]
+
+
+def test_a_run_does_not_resume_in_other_scenes(tmp_path):
+    """Poses, recurrent states and semantic ids of a checkpoint belong to the scenes it was made in."""
+
+    def room(width: float):
+        mesh = mesh_of(box_triangles((0, 0, 0), (width, 2.5, 4)), "room")
+        return Field([compile_mesh(mesh, CompileConfig(resolution=64))])
+
+    config = make_config(total_steps=ROWS * 16 * 2)
+    with RunDirectory.open(tmp_path / "runs", asset="toy", partition="p", config=config) as run:
+        log = run.metric_log(tmp_path / "outbox")
+        first = train(config, run, field=room(4.0), log=log, **stopper(1))
+        assert first.steps == 64
+        with pytest.raises(CheckpointError, match=r"scenes have changed since step 64 \(room\).*--fresh"):
+            train(config, run, field=room(4.5), log=log)
+        last = train(config, run, field=room(4.0), log=log)
+    assert (last.resumed_from, last.steps) == (64, 128)
 
 
 def test_threads_are_chosen_by_rule(monkeypatch):
