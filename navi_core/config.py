@@ -9,7 +9,6 @@ from __future__ import annotations
 import difflib
 import hashlib
 import json
-import math
 from typing import Any, Literal, Self, TypeVar
 
 from pydantic import BaseModel, ConfigDict, Field, ValidationError, model_validator
@@ -54,7 +53,9 @@ REWARD_TERMS: tuple[str, ...] = (
 class Config(BaseModel):
     """Base of every configuration: frozen, complete, and strict about keys."""
 
-    model_config = ConfigDict(frozen=True, extra="forbid", use_attribute_docstrings=True, validate_default=True)
+    model_config = ConfigDict(
+        frozen=True, extra="forbid", use_attribute_docstrings=True, validate_default=True, allow_inf_nan=False
+    )
 
     @model_validator(mode="before")
     @classmethod
@@ -341,7 +342,7 @@ class TrainConfig(Config):
     corpus: CorpusConfig = CorpusConfig()
     """Training scenes."""
     compile: CompileConfig = CompileConfig()
-    """Scene compilation."""
+    """Scene compilation; a resolution that is not given follows the sensor, see `compile_resolution`."""
     env: EnvConfig = EnvConfig()
     """Environment."""
     policy: PolicyConfig = PolicyConfig()
@@ -350,6 +351,14 @@ class TrainConfig(Config):
     """Reward shaping."""
     ppo: PPOConfig = PPOConfig()
     """Update rule."""
+
+    @model_validator(mode="after")
+    def _compile_for_the_sensor(self) -> Self:
+        if "resolution" not in self.compile.model_fields_set:
+            resolution = compile_resolution(self.env.azimuth_bins, self.env.elevation_bins)
+            # Frozen for everybody else: the section is complete only now that the sensor is known.
+            object.__setattr__(self, "compile", self.compile.model_copy(update={"resolution": resolution}))
+        return self
 
     @model_validator(mode="after")
     def _one_resolution(self) -> Self:
@@ -416,8 +425,8 @@ def config_hash(config: Config) -> str:
 
 
 def compile_resolution(azimuth_bins: int, elevation_bins: int) -> int:
-    """Return the default compile resolution: the next power of two ≥ max(512, 2·Az, 8·El)."""
-    return 1 << math.ceil(math.log2(max(512, 2 * azimuth_bins, 8 * elevation_bins)))
+    """Return the default compile resolution: the next power of two ≥ max(512, 2·Az, 8·El), at most 2048."""
+    return min(1 << (max(512, 2 * azimuth_bins, 8 * elevation_bins) - 1).bit_length(), 2048)
 
 
 def _short(value: Any) -> str:
