@@ -69,7 +69,9 @@ class Dynamics:
         """
         elevations = depth.shape[1] // azimuth_bins
         angle = torch.linspace(math.pi / 2, -math.pi / 2, elevations, dtype=torch.float64).abs()
-        band = angle <= math.radians(self.config.limiter_elevation_degrees) + 1e-9
+        # A band narrower than the bins still looks through those nearest to the horizon.
+        widest = max(math.radians(self.config.limiter_elevation_degrees), float(angle.min()))
+        band = angle <= widest + 1e-9
         low, high = int(band.nonzero()[0]), int(band.nonzero()[-1]) + 1
         sector = max(azimuth_bins // 8, 1)
         d = torch.where(valid, depth, torch.inf).view(-1, azimuth_bins, elevations)[:, :, low:high]

@@ -31,6 +31,11 @@ def test_full_forward_from_rest(field: Field) -> None:
     assert float(two) == pytest.approx(-0.085 - (0.85 * 5 + 0.15 * 4.25) * 0.02, abs=1e-6)
 
 
+def test_steady_forward_flight_is_a_tenth_of_a_metre_per_substep(field: Field) -> None:
+    flown = [float(fly(field, [1, 0, 0, 0], substeps=n).position[0, 2]) for n in (9, 10)]
+    assert flown[1] - flown[0] == pytest.approx(-0.1, abs=1e-5)
+
+
 def test_yaw_from_rest_and_steady(field: Field) -> None:
     assert float(fly(field, [0, 0, 0, 1]).yaw) == pytest.approx(0.051, abs=1e-6)
     turned = [float(fly(field, [0, 0, 0, 1], substeps=n).yaw) for n in (9, 10)]
@@ -92,3 +97,18 @@ def test_front_distance_looks_ahead_within_its_band(field: Field) -> None:
     grid[0, 15, 2] = 3.0  # last Az//8 bins: ahead
     assert float(dynamics.front_distance(depth, valid, 16)) == 3.0
     assert dynamics.front_distance(depth, ~valid, 16).isinf().all()
+
+
+def test_a_band_between_the_bins_still_looks_ahead(field: Field) -> None:
+    dynamics = Dynamics(field, DynamicsConfig(limiter_elevation_degrees=3.0))
+    depth = torch.full((1, 8 * 4), 9.0)
+    depth.view(1, 8, 4)[0, 0, 1] = 2.0  # elevation 30°, the nearest to the horizon of four bins
+    depth.view(1, 8, 4)[0, 0, 0] = 0.5
+    assert float(dynamics.front_distance(depth, torch.ones_like(depth, dtype=torch.bool), 8)) == 2.0
+
+
+def test_vertical_and_lateral_are_limited_too_and_have_their_own_speed(field: Field) -> None:
+    free = fly(field, [1, 1, 1, 1]).velocity[0]
+    assert free.tolist() == pytest.approx([0.85 * v for v in (5.0, 2.0, 3.0, 3.0)])
+    near = fly(field, [1, 1, 1, 1], front=torch.tensor([0.2])).velocity[0]
+    assert near.tolist() == pytest.approx([0.85 * v for v in (1.25, 0.5, 0.75, 3.0)])

@@ -5,10 +5,12 @@ from __future__ import annotations
 import pytest
 import torch
 
-from navi_core.config import REWARD_TERMS, RewardConfig
+from navi_core.config import REWARD_TERMS, CompileConfig, RewardConfig
+from navi_core.scenes import compile_mesh
 from navi_core.world import Field
 from navi_core.world.field import RayHits
 from navi_core.world.rewards import Perception, RewardTerms, structure_fractions
+from tests.conftest import box_triangles, mesh_of
 
 
 def seen(starvation: float = 0.0, near: float = 0.0, band: float = 0.0, forward: float = 0.0) -> Perception:
@@ -102,3 +104,26 @@ def test_fractions_by_counting() -> None:
     valid[0, 20:] = False  # the last two azimuths miss
     p = structure_fractions(RayHits(depth, torch.ones(1, 24, dtype=torch.int32), valid), 12, torch.tensor([3.0]))
     assert [float(x) for x in (p.starvation, p.near, p.band, p.forward)] == pytest.approx([4 / 24, 4 / 24, 4 / 24, 0.5])
+
+
+def test_totals_weigh_and_add(box_scene) -> None:
+    terms = torch.arange(1.0, 11.0)[None]
+    total = {
+        p: RewardTerms(Field([box_scene]), 1, RewardConfig(preset=p), 5.0).total(terms) for p in ("navi9", "explore")
+    }
+    assert float(total["navi9"]) == 45.0  # the nine
+    assert float(total["explore"]) == 9.0 + 10.0  # collision and view_gain
+
+
+def test_lengths_follow_the_volume_of_the_surface(box_scene) -> None:
+    """V = 4 · 2.5 · 4 m³, of the box and not of its padded cube."""
+    rewards = RewardTerms(Field([box_scene]), 1, RewardConfig(), 5.0)
+    assert float(rewards.band(torch.zeros(1, dtype=torch.int64))) == 2.5  # 0.6 · 40^⅓ = 2.05 is less
+    assert float(rewards._edge[0]) == 1.0  # 40^⅓ / 10 is less than a metre
+
+
+def test_band_and_cell_of_a_hall() -> None:
+    hall = compile_mesh(mesh_of(box_triangles((0, 0, 0), (40, 10, 20)), "hall"), CompileConfig(resolution=64))
+    rewards = RewardTerms(Field([hall]), 1, RewardConfig(), 5.0)
+    assert float(rewards.band(torch.zeros(1, dtype=torch.int64))) == pytest.approx(0.6 * 20)  # V = 20³
+    assert float(rewards._edge[0]) == pytest.approx(2.0)
