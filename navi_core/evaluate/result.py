@@ -191,7 +191,10 @@ def summarise(
         for metric, scenes in table.items():
             scenes.setdefault(str(row["scene"]), []).append(float(row[metric]))
     interval = bootstrap_interval(table["c_vis_auc"], seed=config.seed)
-    collisions = [float(row["collisions_per_minute"]) for row in episodes]
+    medians = {
+        f"{metric}_median": float(np.median([float(row[metric]) for row in episodes]))
+        for metric in ("collisions_per_minute", "collisions_per_100m")  # one stuck episode can dominate a mean
+    }
     scene_hashes = {str(row["scene"]): str(row["scene_hash"]) for row in episodes}
     scenes_hash = _short_hash(sorted(scene_hashes.items()))
     return {
@@ -210,7 +213,7 @@ def summarise(
         "c_vis_auc_low": interval.low,
         "c_vis_auc_high": interval.high,
         "c_vis_auc_iqm": interquartile_mean([float(row["c_vis_auc"]) for row in episodes]),
-        "collisions_per_minute_median": float(np.median(collisions)),
+        **medians,
         "collision_free_rate": mean_of_scenes(table["collision_free"]),
     }
 

@@ -135,3 +135,13 @@ def test_a_first_champion_must_beat_random():
     assert not decided(result("v001", LOW), result("random", LOW), previous=None).promoted
     with pytest.raises(EvaluationError, match="against the pilot 'random'"):
         decided(result("v001", HIGH), result("forward-plus", LOW), previous=None)
+
+
+def test_the_summary_tells_mean_and_median_of_collisions():
+    """One stuck episode of six: the means say six and ten, the medians nothing happened."""
+    stuck = result("stuck", LOW, [[36.0, 0.0], [0.0, 0.0], [0.0, 0.0]])
+    for i, row in enumerate(stuck.episodes):
+        row["collisions_per_100m"] = 60.0 if i == 0 else 0.0
+    summary = summarise("stuck", stuck.config, stuck.episodes, {})
+    assert (summary["collisions_per_minute"], summary["collisions_per_minute_median"]) == (6.0, 0.0)
+    assert (summary["collisions_per_100m"], summary["collisions_per_100m_median"]) == (10.0, 0.0)
