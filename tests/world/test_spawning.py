@@ -1,0 +1,85 @@
+"""Spawn pools and the scene verdict, on rooms whose panoramas can be computed by hand."""
+
+from __future__ import annotations
+
+import math
+
+import numpy as np
+import pytest
+import torch
+
+from navi_core.config import CompileConfig, EnvConfig, SpawnConfig
+from navi_core.errors import SceneError
+from navi_core.scenes import compile_mesh
+from navi_core.world import Field, NavigationEnv, scene_verdict, spawn_pool, spherical_directions
+from tests.conftest import box_triangles, mesh_of
+
+
+def sheet(half: float, height: float) -> np.ndarray:
+    """Two triangles of a horizontal square around the origin."""
+    a, b = (-half, height, -half), (half, height, half)
+    c, d = (half, height, -half), (-half, height, half)
+    return np.array([(a, c, b), (a, b, d)], float)
+
+
+def open_air(half: float, top: float = 5.0):
+    """A square floor under the sky; a speck of a roof gives the scene its height."""
+    triangles = np.concatenate([sheet(half, 0.0), sheet(0.01, top)])
+    return Field([compile_mesh(mesh_of(triangles, f"open_{half:g}"), CompileConfig(resolution=64))])
+
+
+def box_depth(position: np.ndarray, directions: np.ndarray, low: np.ndarray, high: np.ndarray) -> np.ndarray:
+    """Distance (R,) from inside a box to its wall."""
+    with np.errstate(divide="ignore"):
+        walls = np.where(directions > 0, (high - position) / directions, (low - position) / directions)
+    return np.where(directions == 0, np.inf, walls).min(axis=1)
+
+
+def test_the_grid_is_inset_by_a_fifth_and_scored_by_the_formula(box_scene) -> None:
+    field = Field([box_scene])
+    pool = spawn_pool(field, 0, SpawnConfig())
+    low, high = field.bounds(0)
+    assert len(pool.position) == 5 * 7 * 5
+    assert np.allclose(pool.position.amin(0), low + 0.2 * (high - low), atol=1e-5)
+    assert np.allclose(pool.position.amax(0), high - 0.2 * (high - low), atol=1e-5)
+    assert (pool.score.diff() <= 0).all()
+
+    band = max(2.5, min(0.6 * 40 ** (1 / 3), 50.0))
+    directions = spherical_directions(48, 12).double().numpy()
+    for i in (0, 40, 174):
+        depth = box_depth(pool.position[i].double().numpy(), directions, low, high).reshape(48, 12)
+        structure = (depth >= 1.5) & (depth <= band)
+        # After the turn the azimuth that the drone faces is bin 0: roll the panorama by the yaw.
+        turned = np.roll(structure, round(float(pool.yaw[i]) * 48 / (2 * math.pi)), axis=0)
+        forward = turned[np.r_[0:8, 40:48]].mean()
+        wanted = 3 * structure.mean() + 2 * forward - 0.0 - 1.5 * (depth <= 2.0).mean()
+        assert float(pool.score[i]) == pytest.approx(wanted, abs=0.05)
+        # No other heading has clearly more structure ahead.
+        best = max(np.roll(structure, turn, axis=0)[np.r_[0:8, 40:48]].mean() for turn in range(48))
+        assert forward >= best - 0.05
+
+
+def test_verdicts_follow_viability_and_the_best_candidate(box_scene) -> None:
+    inside = scene_verdict(Field([box_scene]), 0)
+    assert (inside.verdict, inside.viable, inside.best_starvation) == ("PASS", 175, 0.0)
+    wide = scene_verdict(open_air(3.0), 0)
+    assert wide.verdict == "MARGINAL" and wide.viable > 0 and 0.5 <= wide.best_starvation < 0.7
+    narrow = scene_verdict(open_air(0.5), 0)
+    assert (narrow.verdict, narrow.viable) == ("FAIL", 0) and narrow.best_starvation >= 0.7
+    few = scene_verdict(Field([box_scene]), 0, SpawnConfig(grid=(1, 1, 3)))
+    assert (few.verdict, few.viable) == ("MARGINAL", 3)  # PASS takes four
+
+
+def test_a_failed_scene_never_reaches_training() -> None:
+    with pytest.raises(SceneError, match=r"open_0\.5.*verdict FAIL"):
+        NavigationEnv(open_air(0.5), 1, EnvConfig(azimuth_bins=32, elevation_bins=8))
+
+
+def test_spawns_are_free_and_stay_clear_of_walls() -> None:
+    room = np.concatenate([box_triangles((-2, 0, -2), (2, 2.5, 2)), box_triangles((-0.5, 0, -0.5), (0.5, 2.5, 0.5))])
+    field = Field([compile_mesh(mesh_of(room, "pillar"), CompileConfig(resolution=64))])
+    pool = spawn_pool(field, 0, SpawnConfig(), clearance=0.2)
+    scene = torch.zeros(len(pool.position), dtype=torch.int64)
+    assert 0 < len(pool.position) < 175
+    assert (field.distance(pool.position, scene) >= 0.2).all()
+    assert not ((pool.position[:, 0].abs() < 0.5) & (pool.position[:, 2].abs() < 0.5)).any()
