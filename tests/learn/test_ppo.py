@@ -4,13 +4,13 @@ import math
 
 import pytest
 import torch
-from tests.learn.toy_environments import MixedEndingsEnv, PoisonEnv
 
 from navi_core.config import PolicyConfig, PPOConfig, ShaperConfig, TrainConfig
 from navi_core.errors import ConfigError, NonFiniteError
 from navi_core.learn.collector import Collector
 from navi_core.learn.ppo import PPOLearner, explained_variance, policy_loss, value_loss
 from navi_core.policy import RewardShaper, build_policy
+from tests.learn.toy_environments import MixedEndingsEnv, PoisonEnv
 
 CPU = torch.device("cpu")
 

@@ -4,12 +4,12 @@ from dataclasses import dataclass
 
 import pytest
 import torch
-from tests.learn.toy_environments import MixedEndingsEnv, ToyBatch
 
 from navi_core.config import PolicyConfig, ShaperConfig
 from navi_core.learn.collector import Collector
 from navi_core.learn.noise import action_noise
 from navi_core.policy import RewardShaper, build_policy
+from tests.learn.toy_environments import MixedEndingsEnv, ToyBatch
 
 ROWS, STEPS, BPTT = 5, 24, 8
 POLICY = PolicyConfig(encoder="ring_cnn", core="gru", azimuth_bins=16, elevation_bins=8, aux="full")

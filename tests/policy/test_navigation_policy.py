@@ -122,7 +122,9 @@ def test_weights_depend_on_the_seed_alone_and_leave_the_global_random_state():
 
 def test_heads_start_orthogonal():
     heads = build_policy(PolicyConfig(**SMALL)).heads
-    for layer, gain in ((heads.actor[0], math.sqrt(2)), (heads.actor[2], 0.01), (heads.critic[2], 1.0)):
+    hidden = math.sqrt(2)
+    layers = ((heads.actor[0], hidden), (heads.critic[0], hidden), (heads.actor[2], 0.01), (heads.critic[2], 1.0))
+    for layer, gain in layers:
         gram = layer.weight @ layer.weight.T
         torch.testing.assert_close(gram, gain**2 * torch.eye(len(gram)), atol=1e-5 * gain**2, rtol=0)
 
