@@ -244,9 +244,9 @@ class Collector:
                 )
         names = [f"mean reward of decision {t}" for t in range(rollout.steps)]
         names += ["episodes", "episode_return", "episode_length", "log_prob", "value", "bootstrap_value", *sums]
-        bad = {name: value for name, value in zip(names, packed) if not math.isfinite(value)}
+        broken = {name: value for name, value in zip(names, packed) if not math.isfinite(value)}
         return NonFiniteError(
-            "rollout statistics", f"sums over the rollout are not finite though what they add up is: {bad}"
+            "rollout statistics", f"sums over the rollout are not finite though what they add up is: {broken}"
         )
 
     def state_dict(self) -> dict[str, Any]:
