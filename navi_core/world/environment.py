@@ -14,7 +14,7 @@ from typing import Any
 import torch
 
 from navi_core.config import REWARD_TERMS, EnvConfig
-from navi_core.errors import ConfigError, SceneError
+from navi_core.errors import ConfigError, NonFiniteError, SceneError
 from navi_core.world.counter_random import Purpose, uniform
 from navi_core.world.dynamics import Dynamics, linear_speed
 from navi_core.world.field import Field, RayHits
@@ -122,12 +122,17 @@ class NavigationEnv:
 
         Raises:
             ConfigError: The actions have another shape.
+            NonFiniteError: An action is NaN or infinite; nothing has moved.
         """
         if tuple(actions.shape) != (self.num_envs, 4):
             raise ConfigError(f"actions of shape {tuple(actions.shape)}, expected ({self.num_envs}, 4)")
         c, state = self.config, self._state
         scene = state["scene"]
         action = actions.detach().to(torch.float32)
+        # A pose that is no number would never leave the kernels' grid walks.
+        if action.device.type == "cpu" and not bool(torch.isfinite(action).all()):
+            row = int((~torch.isfinite(action)).any(dim=1).nonzero()[0, 0])
+            raise NonFiniteError("action", f"the action of row {row} is {action[row].tolist()}, not finite")
         motion = self.dynamics.step(state["position"], state["yaw"], state["velocity"], action, state["front"], scene)
         hits = self.sensor.cast(motion.position, motion.yaw, scene)
         final_obs = self.sensor.observation(hits)

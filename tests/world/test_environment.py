@@ -6,7 +6,7 @@ import pytest
 import torch
 
 from navi_core.config import REWARD_TERMS, EnvConfig
-from navi_core.errors import ConfigError
+from navi_core.errors import ConfigError, NonFiniteError
 from navi_core.world import Field, FloorMap, NavigationEnv
 
 SMALL = EnvConfig(azimuth_bins=32, elevation_bins=8, max_steps=12, stagger=False)
@@ -134,3 +134,14 @@ def test_impossible_batches_are_refused(field: Field) -> None:
         NavigationEnv(field, 0, SMALL)
     with pytest.raises(ConfigError, match="expected \\(2, 4\\)"):
         NavigationEnv(field, 2, SMALL).step(torch.zeros(2, 3))
+
+
+@pytest.mark.parametrize("bad", [float("nan"), float("inf")])
+def test_actions_that_are_no_numbers_are_refused_and_move_nothing(field: Field, bad: float) -> None:
+    env = NavigationEnv(field, 3, SMALL, seed=1)
+    before = env.state_dict()
+    wrong = torch.zeros(3, 4)
+    wrong[1, 2] = bad
+    with pytest.raises(NonFiniteError, match=r"action of row 1 is .*not finite"):
+        env.step(wrong)
+    assert all(torch.equal(value, before[name]) for name, value in env.state_dict().items())
