@@ -111,6 +111,9 @@ class Collector:
         noise = action_noise(self.seed, self.rows, self.decisions, rollout.steps, device=self.device)
         sums: dict[str, Tensor] = {}
         done = torch.zeros_like(self.reset)
+        # Most entries are never written; an update rescales all of them in place, so that what an earlier
+        # rollout left would grow from update to update until it overflowed.
+        rollout.bootstrap_values.zero_()
         for t in range(rollout.steps):
             if stop is not None and stop():
                 return None

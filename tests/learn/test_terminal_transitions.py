@@ -171,3 +171,15 @@ def test_a_row_draws_the_same_noise_in_any_batch_and_any_rollout():
     many = action_noise(0, 64, 0, 512)
     assert abs(float(many.mean())) < 0.01 and abs(float(many.std()) - 1) < 0.01
     assert float((many[..., 0] * many[..., 1]).mean()) == pytest.approx(0, abs=0.02)
+
+
+def test_values_where_nothing_was_cut_are_zero_in_every_rollout() -> None:
+    """An update rescales the whole buffer in place; left alone, unused entries grew until they overflowed."""
+    c = collector()
+    rollout = c.new_rollout(STEPS, BPTT)
+    for _ in range(3):
+        c.collect(rollout)
+        unused = ~(rollout.truncated & ~rollout.terminated)
+        unused[-1] = False
+        assert unused.any() and (rollout.bootstrap_values[unused] == 0).all()
+        rollout.bootstrap_values.mul_(1e6).sub_(3.0)  # as an update's change of units does
