@@ -31,7 +31,7 @@ def defs() -> dg.Definitions:
         # A module lists what it imports from its neighbours too, so each asset is taken once, by its key.
         assets=list({asset.key: asset for asset in dg.load_assets_from_modules(_ASSETS)}.values()),  # type: ignore[union-attr]
         asset_checks=dg.load_asset_checks_from_modules(_CHECKS),
-        jobs=[jobs.sources_job, jobs.compile_job, jobs.corpus_job, jobs.main_job],
+        jobs=[jobs.whole_graph, jobs.sources_job, jobs.compile_job, jobs.corpus_job, jobs.main_job],
         # The steps of a run follow each other, and share the imports of torch; training is a child process anyway.
         executor=dg.in_process_executor,
     )

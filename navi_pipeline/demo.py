@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING, Any
 
 from navi_core.errors import EvaluationError, RunError
 from navi_core.record import navi_home
+from navi_pipeline.lib.flow import Flow
 
 if TYPE_CHECKING:
     import dagster as dg
@@ -49,20 +50,20 @@ def run_demo(*, seed: int = 0, as_json: bool = False) -> None:
     began = time.monotonic()
     os.environ["DAGSTER_HOME"] = str(dagster_home())
     with _instance() as instance:
-        demo = _Demo(instance, seed)
+        flow = Flow(instance, profile=PROFILE, seed=seed, say=_say, echo=True)
         _say(f"Navi home {navi_home()}, Dagster home {os.environ['DAGSTER_HOME']}, seed {seed}")
-        demo.materialize_scenes()
-        failed = demo.materialize_policy()
+        flow.materialize_scenes()
+        failed = flow.materialize_policy()
     from navi_pipeline.lib.verdicts import read_verdict
 
     verdict = read_verdict(PROFILE)
     seconds = time.monotonic() - began
-    promotion = None if failed else {n: v for n, v in demo.metadata["promoted_model"].items() if n != "versions"}
+    promotion = None if failed else {n: v for n, v in flow.metadata["promoted_model"].items() if n != "versions"}
     if as_json:
         document = {
             "seed": seed,
             "seconds": round(seconds, 1),
-            "stages": demo.stages,
+            "stages": flow.stages,
             "test": verdict["test"],
             "external": verdict["external"],
             "policy": verdict["policy"],
@@ -74,105 +75,6 @@ def run_demo(*, seed: int = 0, as_json: bool = False) -> None:
         _print_result(verdict, promotion, seconds)
     if failed:
         raise EvaluationError(f"the policy did not pass: {'; '.join(failed)}")
-
-
-class _Demo:
-    """One pass over the graph; each stage is a job of the code location."""
-
-    def __init__(self, instance: dg.DagsterInstance, seed: int) -> None:
-        from navi_pipeline.definitions import defs
-
-        self.stages: dict[str, float] = {}
-        self.metadata: dict[str, dict[str, Any]] = {}
-        self._instance = instance
-        self._definitions = defs()
-        self._seed = seed
-
-    def materialize_scenes(self) -> None:
-        """Plan, compile and gather the scenes."""
-        import dagster as dg
-
-        from navi_core.config import CompileConfig
-        from navi_pipeline.defs.corpus.assets import CompileSettings
-        from navi_pipeline.lib.compiled import unchanged
-        from navi_pipeline.lib.scene_plan import read_plan
-
-        with self._stage("scene_sources"):
-            self._require(self._run("sources_job"))
-        settings = CompileSettings()
-        config = CompileConfig(resolution=settings.resolution, padding=settings.padding)
-        known = self._instance.get_materialized_partitions(dg.AssetKey("compiled_scene"))
-        plan = read_plan()
-        due = [name for name, source in plan.items() if name not in known or not unchanged(source, config)]
-        _say(f"  {len(plan)} scenes, {len(plan) - len(due)} unchanged")
-        with self._stage("compiled_scene"):
-            for number, name in enumerate(due, start=1):
-                self._require(self._run("compile_job", partition=name))
-                if number % 7 == 0 or number == len(due):
-                    _say(f"  compiled_scene {number}/{len(due)}")
-        with self._stage("corpus"):
-            self._require(self._run("corpus_job"))
-        numbers = self.metadata["corpus"]
-        _say(f"  corpus: {numbers['scenes']} scenes, {numbers['floor_area_m2']:.0f} m² of floor")
-
-    def materialize_policy(self) -> list[str]:
-        """Train, evaluate, promote; return the blocking checks that failed."""
-        ops = {"ppo_policy": {"config": {"seed": self._seed, "echo": True}}}
-        with self._stage("main_job"):
-            result = self._run("main_job", partition=PROFILE, ops=ops)
-        for event in result.all_events:
-            if event.is_step_success and event.step_key in self.metadata:
-                self.stages[event.step_key] = round(event.step_success_data.duration_ms / 1e3, 2)
-                _say(f"  {event.step_key}: {self.stages[event.step_key]:.1f} s")
-        checks = result.get_asset_check_evaluations()
-        for check in checks:
-            _say(f"  check {check.check_name}: {'passed' if check.passed else 'FAILED'}")
-        failed = [
-            f"{check.check_name} ({check.description or check.asset_key.to_user_string()})"
-            for check in checks
-            if check.blocking and not check.passed
-        ]
-        if not failed:
-            self._require(result)
-        elif "policy_evaluation" not in self.metadata:
-            raise RunError(f"training did not pass: {'; '.join(failed)}")
-        return failed
-
-    def _run(self, job: str, *, partition: str | None = None, ops: dict[str, Any] | None = None) -> Any:
-        # Dagster's own log lines stay in its storage; the terminal shows ours.
-        config: dict[str, Any] = {"loggers": {"console": {"config": {"log_level": "CRITICAL"}}}, "ops": ops or {}}
-        result = self._definitions.resolve_job_def(job).execute_in_process(
-            run_config=config,
-            instance=self._instance,
-            partition_key=partition,
-            raise_on_error=False,
-            tags={"navi/demo": "true"},
-        )
-        for event in result.get_asset_materialization_events():
-            made = event.materialization
-            self.metadata[made.asset_key.to_user_string()] = {name: v.value for name, v in made.metadata.items()}
-        return result
-
-    @staticmethod
-    def _require(result: Any) -> None:
-        if result.success:
-            return
-        for event in result.all_events:
-            data = event.step_failure_data if event.is_step_failure else None
-            if data is not None and data.error is not None:
-                cause = data.error
-                while cause.cause is not None:
-                    cause = cause.cause
-                raise RunError(f"{event.step_key} failed: {cause.message.strip()}")
-        raise RunError("a run failed; `make ui` shows why")
-
-    @contextmanager
-    def _stage(self, name: str) -> Iterator[None]:
-        _say(f"{name} …")
-        start = time.monotonic()
-        yield
-        self.stages[name] = round(time.monotonic() - start, 2)
-        _say(f"{name}: {self.stages[name]:.1f} s")
 
 
 @contextmanager

@@ -61,7 +61,7 @@ def print_frame(frame: pandas.DataFrame) -> None:
         table.add_column(str(name), overflow="fold")
     for row in records(frame):
         table.add_row(*("" if value is None else _text(value) for value in row.values()))
-    Console(width=None if sys.stdout.isatty() else 200).print(table)
+    Console(width=None if sys.stdout.isatty() else 200, markup=False).print(table)
     if frame.empty:
         print("no rows", file=sys.stderr)  # noqa: T201
 

@@ -49,23 +49,29 @@ def read_segment(path: Path, columns: dict[str, dict[str, str]]) -> Segment:
     Raises:
         RecordError: The reason why the segment belongs into quarantine.
     """
-    head, newline, body = path.read_bytes().partition(b"\n")
+    if not path.is_file():
+        raise RecordError("not a regular file")
+    try:
+        head, newline, body = path.read_bytes().partition(b"\n")
+    except OSError as error:
+        raise RecordError(f"cannot be read: {error.strerror or error}") from error
     try:
         header = json.loads(head)
         version = header["navi_segment"]
         table, run_id, context = header["table"], header["run_id"], header["context"]
         count, digest, created = int(header["rows"]), str(header["sha256"]), _timestamp(header["created_at"])
-    except (ValueError, KeyError, TypeError) as error:
+    except (ValueError, KeyError, TypeError, OverflowError, RecursionError) as error:
         raise RecordError(f"the header line is broken: {type(error).__name__} {error}") from error
     if not newline:
         raise RecordError("the file ends within its header line")
     if version != SEGMENT_VERSION:
         raise RecordError(f"segment version {version} is not {SEGMENT_VERSION}")
-    if not isinstance(run_id, str) or not isinstance(context, dict):
-        raise RecordError("the header's run_id or context has the wrong type")
+    if not isinstance(run_id, str) or not isinstance(context, dict) or not isinstance(table, (str, type(None))):
+        raise RecordError("the header's table, run_id or context has the wrong type")
     found = hashlib.sha256(body).hexdigest()
     if found != digest:
         raise RecordError(f"checksum {found[:12]} is not the header's {digest[:12]}: truncated or changed")
+    _check_text(head, 1)
     lines = body.decode().split("\n")[:-1]
     if len(lines) != count:
         raise RecordError(f"{len(lines)} rows, the header says {count}")
@@ -84,7 +90,8 @@ def _typed(
 ) -> dict[str, Any]:
     try:
         sent = json.loads(line)
-    except ValueError as error:
+        _check_text(line.encode(), number)
+    except (ValueError, RecursionError) as error:
         raise RecordError(f"line {number} is not JSON: {error}") from error
     if not isinstance(sent, dict):
         raise RecordError(f"line {number} is not an object")
@@ -107,6 +114,16 @@ def _typed(
     if missing:
         raise RecordError(f"line {number}: key column {', '.join(missing)} of {table} is missing")
     return row
+
+
+def _check_text(line: bytes, number: int) -> None:
+    """Refuse half a surrogate pair: JSON can spell it, no database can store it."""
+    if b"\\ud" not in line.lower():
+        return
+    try:
+        json.dumps(json.loads(line), ensure_ascii=False).encode()
+    except UnicodeEncodeError as error:
+        raise RecordError(f"line {number} holds text that is not Unicode: {error.reason}") from error
 
 
 def _timestamp(value: Any) -> datetime:

@@ -37,6 +37,8 @@ if TYPE_CHECKING:
 
 __all__ = ["IngestReport", "Warehouse"]
 
+_CLOSED: dict[str, Any] = {"enable_external_access": False}
+"""A query reads the snapshot alone: no other files, no extensions from the network, no COPY … TO."""
 _BATCH_SEGMENTS = 2000
 _STALE_SECONDS = 3600.0
 
@@ -117,9 +119,9 @@ class Warehouse:
         if not self.snapshot.exists():
             self.ingest()
         try:
-            with duckdb.connect(str(self.snapshot), read_only=True) as connection:
+            with duckdb.connect(str(self.snapshot), read_only=True, config=_CLOSED) as connection:
                 return connection.execute(sql, parameters).df()
-        except duckdb.Error as error:
+        except (duckdb.Error, UnicodeEncodeError) as error:
             views, tables = self.relations()
             raise RecordError(
                 f"{str(error).strip()}\nviews: {', '.join(views)}\ntables: {', '.join(tables)}"
@@ -131,10 +133,16 @@ class Warehouse:
 
         if not self.snapshot.exists():
             self.ingest()
-        with duckdb.connect(str(self.snapshot), read_only=True) as connection:
-            rows = connection.execute(
-                "select table_name, table_type from information_schema.tables where table_schema = 'main' order by 1"
-            ).fetchall()
+        try:
+            with duckdb.connect(str(self.snapshot), read_only=True, config=_CLOSED) as connection:
+                rows = connection.execute(
+                    "select table_name, table_type from information_schema.tables "
+                    "where table_schema = 'main' order by 1"
+                ).fetchall()
+        except duckdb.Error as error:
+            raise RecordError(
+                f"the snapshot {self.snapshot} cannot be read: {error}; remove it, the next query makes it anew"
+            ) from error
         return [name for name, kind in rows if kind == "VIEW"], [name for name, kind in rows if kind != "VIEW"]
 
     @contextmanager

@@ -77,6 +77,30 @@ def launches(response):
     return "/graphql" in response.url and "mutation Launch" in (response.request.post_data or "")
 
 
+@pytest.mark.slow
+@pytest.mark.timeout(1500)
+def test_one_click_materializes_the_whole_graph(ui, tmp_path):
+    """From an empty folder to a champion: scenes, training, evaluation, promotion (minutes)."""
+    from playwright.sync_api import expect, sync_playwright
+
+    with sync_playwright() as playwright:
+        browser = playwright.chromium.launch(executable_path=CHROMIUM, args=FLAGS)
+        try:
+            page = browser.new_page(viewport={"width": 1500, "height": 1000})
+            page.goto(f"{ui}/locations/navi/jobs/whole_graph/playground", wait_until="domcontentloaded")
+            with page.expect_response(launches, timeout=120_000) as launched:
+                page.get_by_role("button", name=re.compile("Launch run", re.IGNORECASE)).click(timeout=120_000)
+            assert "LaunchRunSuccess" in launched.value.text(), launched.value.text()
+            run_id = re.search(r'"runId":"([^"]+)"', launched.value.text())
+            page.goto(f"{ui}/runs/{run_id.group(1)}" if run_id else f"{ui}/runs", wait_until="domcontentloaded")
+            expect(page.get_by_text("Success", exact=True).first).to_be_visible(timeout=1_200_000)
+            page.goto(f"{ui}/assets/promoted_model", wait_until="domcontentloaded")
+            expect(page.get_by_text("v001").first).to_be_visible(timeout=60_000)
+        finally:
+            browser.close()
+    assert (tmp_path / "navi" / "models").exists()
+
+
 def test_a_click_materializes_an_asset(ui, tmp_path):
     from playwright.sync_api import expect, sync_playwright
 

@@ -1,0 +1,131 @@
+"""One pass over the whole graph, stage by stage: a Dagster run has one partition, the graph has many."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from typing import TYPE_CHECKING, Any
+
+from navi_core.errors import RunError
+
+if TYPE_CHECKING:
+    import dagster as dg
+
+__all__ = ["Flow"]
+
+
+class Flow:
+    """Materializes every asset; each stage is a job of the code location.
+
+    Args:
+        instance: Dagster instance that keeps the runs.
+        profile: Training profile.
+        seed: Seed of the training run.
+        say: Told what happens, a line at a time.
+        echo: Let the trainer's lines through to standard error.
+
+    Attributes:
+        stages: Duration of each stage [s].
+        metadata: Asset name → metadata of its latest materialization.
+    """
+
+    def __init__(
+        self, instance: dg.DagsterInstance, *, profile: str, seed: int, say: Callable[[str], None], echo: bool = False
+    ) -> None:
+        from navi_pipeline.definitions import defs
+
+        self.stages: dict[str, float] = {}
+        self.metadata: dict[str, dict[str, Any]] = {}
+        self._instance = instance
+        self._definitions = defs()
+        self._profile = profile
+        self._seed = seed
+        self._say = say
+        self._echo = echo
+
+    def materialize_scenes(self) -> None:
+        """Plan, compile and gather the scenes."""
+        import dagster as dg
+
+        from navi_core.config import CompileConfig
+        from navi_pipeline.defs.corpus.assets import CompileSettings
+        from navi_pipeline.lib.compiled import unchanged
+        from navi_pipeline.lib.scene_plan import read_plan
+
+        with self._stage("scene_sources"):
+            self._require(self._run("sources_job"))
+        settings = CompileSettings()
+        config = CompileConfig(resolution=settings.resolution, padding=settings.padding)
+        known = self._instance.get_materialized_partitions(dg.AssetKey("compiled_scene"))
+        plan = read_plan()
+        due = [name for name, source in plan.items() if name not in known or not unchanged(source, config)]
+        self._say(f"  {len(plan)} scenes, {len(plan) - len(due)} unchanged")
+        with self._stage("compiled_scene"):
+            for number, name in enumerate(due, start=1):
+                self._require(self._run("compile_job", partition=name))
+                if number % 7 == 0 or number == len(due):
+                    self._say(f"  compiled_scene {number}/{len(due)}")
+        with self._stage("corpus"):
+            self._require(self._run("corpus_job"))
+        numbers = self.metadata["corpus"]
+        self._say(f"  corpus: {numbers['scenes']} scenes, {numbers['floor_area_m2']:.0f} m² of floor")
+
+    def materialize_policy(self) -> list[str]:
+        """Train, evaluate, promote; return the blocking checks that failed."""
+        ops = {"ppo_policy": {"config": {"seed": self._seed, "echo": self._echo}}}
+        with self._stage("main_job"):
+            result = self._run("main_job", partition=self._profile, ops=ops)
+        for event in result.all_events:
+            if event.is_step_success and event.step_key in self.metadata:
+                self.stages[event.step_key] = round(event.step_success_data.duration_ms / 1e3, 2)
+                self._say(f"  {event.step_key}: {self.stages[event.step_key]:.1f} s")
+        checks = result.get_asset_check_evaluations()
+        for check in checks:
+            self._say(f"  check {check.check_name}: {'passed' if check.passed else 'FAILED'}")
+        failed = [
+            f"{check.check_name} ({check.description or check.asset_key.to_user_string()})"
+            for check in checks
+            if check.blocking and not check.passed
+        ]
+        if not failed:
+            self._require(result)
+        elif "policy_evaluation" not in self.metadata:
+            raise RunError(f"training did not pass: {'; '.join(failed)}")
+        return failed
+
+    def _run(self, job: str, *, partition: str | None = None, ops: dict[str, Any] | None = None) -> Any:
+        # Dagster's own log lines stay in its storage; the terminal shows ours.
+        config: dict[str, Any] = {"loggers": {"console": {"config": {"log_level": "CRITICAL"}}}, "ops": ops or {}}
+        result = self._definitions.resolve_job_def(job).execute_in_process(
+            run_config=config,
+            instance=self._instance,
+            partition_key=partition,
+            raise_on_error=False,
+            tags={"navi/flow": self._profile},
+        )
+        for event in result.get_asset_materialization_events():
+            made = event.materialization
+            self.metadata[made.asset_key.to_user_string()] = {name: v.value for name, v in made.metadata.items()}
+        return result
+
+    @staticmethod
+    def _require(result: Any) -> None:
+        if result.success:
+            return
+        for event in result.all_events:
+            data = event.step_failure_data if event.is_step_failure else None
+            if data is not None and data.error is not None:
+                cause = data.error
+                while cause.cause is not None:
+                    cause = cause.cause
+                raise RunError(f"{event.step_key} failed: {cause.message.strip()}")
+        raise RunError("a run failed; `make ui` shows why")
+
+    @contextmanager
+    def _stage(self, name: str) -> Iterator[None]:
+        self._say(f"{name} …")
+        start = time.monotonic()
+        yield
+        self.stages[name] = round(time.monotonic() - start, 2)
+        self._say(f"{name}: {self.stages[name]:.1f} s")
