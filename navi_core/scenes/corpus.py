@@ -69,7 +69,7 @@ class SceneSource:
 def environment_root() -> Path | None:
     """Return the folder `$NAVI_SCENES` names, None where it is unset or empty."""
     value = os.environ.get(SCENES_VARIABLE, "")
-    return Path(value).expanduser() if value else None
+    return Path(os.path.expanduser(value)) if value else None
 
 
 def discover(corpus: CorpusConfig | None = None) -> list[SceneSource]:
@@ -88,10 +88,10 @@ def discover(corpus: CorpusConfig | None = None) -> list[SceneSource]:
     """
     corpus = corpus or CorpusConfig()
     if corpus.scenes:
-        return _explicit(Path(name).expanduser() for name in corpus.scenes)
+        return _explicit(Path(os.path.expanduser(name)) for name in corpus.scenes)
     if corpus.manifest is not None:
-        return _from_manifest(Path(corpus.manifest).expanduser())
-    root = Path(corpus.root).expanduser() if corpus.root is not None else environment_root()
+        return _from_manifest(Path(os.path.expanduser(corpus.manifest)))
+    root = Path(os.path.expanduser(corpus.root)) if corpus.root is not None else environment_root()
     if root is not None:
         return discover_root(root)
     return generated_sources(corpus.families)
@@ -252,7 +252,7 @@ def _explicit(files: Iterable[Path]) -> list[SceneSource]:
     for file in listed:
         if file.suffix.lower() not in (*MESH_SUFFIXES, ".gmdag"):
             raise SceneError(f"{file}: scenes must be one of: .gmdag, {', '.join(MESH_SUFFIXES)}")
-        if not file.is_file():
+        if not os.path.isfile(file):
             raise SceneError(f"{file}: no such file; see what is there with: navi scenes discover {file.parent}")
     compiled = {file.stem for file in listed if file.suffix.lower() == ".gmdag"}
     kept = [file for file in listed if file.suffix.lower() == ".gmdag" or file.stem not in compiled]

@@ -8,6 +8,7 @@ from __future__ import annotations
 import base64
 import binascii
 import json
+import os
 import struct
 import urllib.parse
 from pathlib import Path
@@ -19,8 +20,8 @@ __all__ = ["check_glb", "check_gltf", "gltf_side_files"]
 
 _COMPONENT_BYTES = {5120: 1, 5121: 1, 5122: 2, 5123: 2, 5125: 4, 5126: 4}
 _COMPONENTS = {"SCALAR": 1, "VEC2": 2, "VEC3": 3, "VEC4": 4, "MAT2": 4, "MAT3": 9, "MAT4": 16}
-_MAX_COUNT = 200_000_000
-"""Elements an accessor may claim without a buffer behind it."""
+_MAX_UNBACKED = 10_000_000
+"""Elements that all accessors of a file may claim without a buffer behind them; they are read as zeros."""
 
 
 def check_glb(path: Path) -> None:
@@ -71,7 +72,10 @@ def gltf_side_files(path: Path) -> list[Path]:
         MeshError: The JSON is broken.
     """
     uris = (buffer.get("uri") for buffer in _objects(_parse(path.read_bytes(), path), "buffers", path))
-    return [path.parent / urllib.parse.unquote(u) for u in uris if isinstance(u, str) and not u.startswith("data:")]
+    files = [path.parent / urllib.parse.unquote(u) for u in uris if isinstance(u, str) and not u.startswith("data:")]
+    for file in files:
+        _check_side_file(file, path)
+    return files
 
 
 def _parse(data: bytes, path: Path) -> dict[str, Any]:
@@ -110,15 +114,21 @@ def _check_accessors(document: dict[str, Any], path: Path, binary: int) -> None:
                 f"{path}: bufferView {index} ends at byte {offset + length}, "
                 f"its buffer has {lengths[int(view['buffer'])]}"
             )
+    unbacked = 0
     for index, accessor in enumerate(_objects(document, "accessors", path)):
         count = int(accessor["count"])
-        if not 0 <= count <= _MAX_COUNT:
-            raise MeshError(f"{path}: accessor {index} claims {count} elements; allowed are 0 to {_MAX_COUNT}")
+        unbacked += count if "bufferView" not in accessor or "sparse" in accessor else 0
+        if count < 0 or unbacked > _MAX_UNBACKED:
+            raise MeshError(
+                f"{path}: accessor {index} claims {count} elements; allowed are 0 to {_MAX_UNBACKED} without data"
+            )
         if "bufferView" not in accessor or not count:
             continue
         view = views[int(accessor["bufferView"])]
         element = _COMPONENT_BYTES[accessor["componentType"]] * _COMPONENTS[accessor["type"]]
         stride = int(view.get("byteStride", 0)) or element
+        if stride < element or int(accessor.get("byteOffset", 0)) < 0:
+            raise MeshError(f"{path}: accessor {index} has a stride of {stride} bytes or a negative offset")
         end = int(accessor.get("byteOffset", 0)) + stride * (count - 1) + element
         if end > int(view["byteLength"]):
             raise MeshError(
@@ -126,10 +136,18 @@ def _check_accessors(document: dict[str, Any], path: Path, binary: int) -> None:
             )
 
 
+def _check_side_file(file: Path, path: Path) -> None:
+    # Also a device or a pipe is refused: reading it would never end.
+    if not os.path.isfile(file):
+        raise MeshError(f"{path}: its buffer file {str(file)!r} does not exist; keep it beside the .gltf")
+
+
 def _buffer_length(buffer: dict[str, Any], index: int, path: Path, binary: int) -> int:
     claimed, uri = int(buffer["byteLength"]), buffer.get("uri")
     if uri is None:
         real = binary
+    elif not isinstance(uri, str):
+        raise MeshError(f"{path}: the uri of buffer {index} is {uri!r}, not text")
     elif uri.startswith("data:"):
         try:
             real = len(base64.b64decode(uri.partition(",")[2], validate=True))
@@ -137,8 +155,7 @@ def _buffer_length(buffer: dict[str, Any], index: int, path: Path, binary: int) 
             raise MeshError(f"{path}: buffer {index} is not base64: {error}") from None
     else:
         file = path.parent / urllib.parse.unquote(uri)
-        if not file.is_file():
-            raise MeshError(f"{path}: its buffer file {file} does not exist; keep it beside the .gltf")
+        _check_side_file(file, path)
         real = file.stat().st_size
     if real < claimed:
         raise MeshError(f"{path}: truncated: buffer {index} claims {claimed} bytes, {real} are there")

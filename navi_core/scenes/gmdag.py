@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import struct
 from pathlib import Path
 
@@ -24,6 +25,9 @@ def load_gmdag(path: Path | str) -> Scene:
     """
     file = Path(path)
     try:
+        if os.path.exists(file) and not os.path.isfile(file):
+            # A device or a pipe would be read without end.
+            raise GmdagError("is not a regular file", path=file)
         data = file.read_bytes()
     except FileNotFoundError:
         raise GmdagError(_missing(file), path=file) from None

@@ -18,6 +18,7 @@ import numpy as np
 import numpy.typing as npt
 
 from navi_core.errors import GmdagError, SceneError
+from navi_core.scenes.frame import frame_fault
 from navi_core.scenes.octree import (
     POPCOUNT,
     Words,
@@ -107,8 +108,9 @@ def read_v1(data: bytes, path: Path | str | None = None) -> Scene:
             raise refuse(f"minimum corner {'xyz'[k]} is {value}: bounds must be finite", 12 + 4 * k)
     if not (math.isfinite(voxel_size) and voxel_size > 0):
         raise refuse(f"voxel size {voxel_size} must be a positive number of metres", 24)
-    if max(abs(v + resolution * voxel_size) for v in (x, y, z)) > float(np.finfo(np.float32).max):
-        raise refuse(f"voxel size {voxel_size} puts the maximum corner out of range", 24)
+    fault = frame_fault((x, y, z), voxel_size, resolution)
+    if fault is not None:
+        raise refuse(fault, 24)
     if count == 0:
         raise refuse("0 words: a root is needed", 28)
     end = HEADER.size + 8 * count

@@ -27,6 +27,7 @@ import numpy.typing as npt
 from navi_core.errors import GmdagError, SceneError
 from navi_core.kernels import SurfaceTree
 from navi_core.kernels.surface_tree import SPLIT
+from navi_core.scenes.frame import frame_fault
 from navi_core.scenes.scene import MAGIC, Scene, register_writer, write_atomically
 
 __all__ = ["read_v2", "write_v2"]
@@ -117,6 +118,9 @@ def read_v2(data: bytes, path: Path) -> Scene:
         raise refuse(f"non-finite minimum corner ({x}, {y}, {z})", 12)
     if not (math.isfinite(voxel) and voxel > 0):
         raise refuse(f"voxel size {voxel} is not a positive number", 24)
+    fault = frame_fault((x, y, z), voxel, resolution)
+    if fault is not None:
+        raise refuse(fault, 24)
     if _HEADER_SIZE + text_size > len(data):
         raise refuse(f"truncated: header of {text_size} bytes declared, {len(data) - _HEADER_SIZE} left", 28)
     covered = hashlib.sha256(data[: _FIELDS.size])
@@ -125,7 +129,7 @@ def read_v2(data: bytes, path: Path) -> Scene:
         raise refuse("content hash differs: the file is truncated or damaged", 32)
     meta = _read_meta(data[_HEADER_SIZE : _HEADER_SIZE + text_size], refuse)
     arrays: dict[str, npt.NDArray[Any]] = {}
-    offset = _HEADER_SIZE + text_size
+    offset = offset_of_vertices = _HEADER_SIZE + text_size
     for name, (dtype, width) in _DTYPES.items():
         rows = meta["sections"].get(name)
         if not isinstance(rows, int) or rows < 0:
@@ -142,6 +146,8 @@ def read_v2(data: bytes, path: Path) -> Scene:
     triangles = arrays["vertices"][arrays["faces"]]
     corners = triangles.reshape(-1, 3).astype(np.float64)
     lower = np.array([x, y, z], np.float64)
+    if (corners < lower - voxel).any() or (corners > lower + (resolution + 1) * voxel).any():
+        raise refuse("a triangle lies outside the cube", offset_of_vertices)
     cells = meta["cells"]
     grid = np.full(cells**3, -1, np.int32)
     grid[arrays["occupied"]] = np.arange(len(arrays["occupied"]), dtype=np.int32)
@@ -168,7 +174,9 @@ def _read_meta(text: bytes, refuse: Any) -> dict[str, Any]:
         names = {int(k): str(v) for k, v in meta["semantic_names"].items()}
         strings = {key: meta[key] for key in ("name", "source_hash", "compile_hash")}
         verdict, cells, sections = meta["verdict"], meta["cells"], meta["sections"]
-    except (ValueError, KeyError, TypeError, AttributeError) as error:
+        # Half a surrogate pair can be spelt in JSON, but neither shown nor stored.
+        json.dumps([strings, names], ensure_ascii=False).encode()
+    except (ValueError, KeyError, TypeError, AttributeError, RecursionError) as error:
         raise refuse(f"JSON header is broken ({type(error).__name__}: {error})", _HEADER_SIZE) from None
     if not all(isinstance(v, str) for v in strings.values()) or verdict not in (None, "PASS", "MARGINAL", "FAIL"):
         raise refuse("JSON header holds values of a wrong type", _HEADER_SIZE)

@@ -5,6 +5,7 @@ from __future__ import annotations
 import difflib
 import hashlib
 import logging
+import os
 import re
 from collections.abc import Sequence
 from pathlib import Path
@@ -23,6 +24,9 @@ __all__ = ["MESH_SUFFIXES", "hash_source", "read_mesh"]
 
 MESH_SUFFIXES = (".glb", ".gltf", ".obj", ".ply", ".stl")
 """File types that can be read."""
+
+_MAX_TRIANGLES = 50_000_000
+"""Triangles over all instances: a small file can place one mesh a million times."""
 
 _GENERIC = re.compile(
     r"^(world|scene|root|geometry|mesh|node|object|default|unnamed|material|none)?[._ -]?\d{0,2}$", re.I
@@ -96,7 +100,7 @@ def _check_suffix(path: Path) -> None:
         raise MeshError(
             f"{path}: file type {path.suffix!r} is not supported; allowed: {', '.join(MESH_SUFFIXES)}{hint}"
         )
-    if not path.exists():
+    if not os.path.exists(path):
         raise MeshError(_missing(path))
     if not path.is_file():
         raise MeshError(f"{path}: is not a file")
@@ -122,7 +126,7 @@ def _side_files(path: Path) -> list[Path]:
         with path.open("rb") as stream:
             names = [line[7:].strip().decode("utf-8", "replace") for line in stream if line.startswith(b"mtllib ")]
         # A lost material library costs names only; the surface is still whole.
-        return [file for name in dict.fromkeys(names) if (file := path.parent / name).is_file()]
+        return [file for name in dict.fromkeys(names) if os.path.isfile(file := path.parent / name)]
     return []
 
 
@@ -179,12 +183,16 @@ def _load(path: Path) -> list[tuple[str, npt.NDArray[np.float64], npt.NDArray[np
 
 def _instances(scene: Any, path: Path) -> list[tuple[str, npt.NDArray[np.float64], npt.NDArray[np.int64]]]:
     parts = []
+    total = 0
     for node in sorted(scene.graph.nodes_geometry):
         transform, key = scene.graph[node]
         geometry = scene.geometry[key]
         faces = getattr(geometry, "faces", None)
         if faces is None or len(faces) == 0:
             continue
+        total += len(faces)
+        if total > _MAX_TRIANGLES:
+            raise MeshError(f"{path}: its instances have more than {_MAX_TRIANGLES} triangles; split the scene")
         transform = np.asarray(transform, dtype=np.float64)
         if not np.isfinite(transform).all():
             raise MeshError(f"{path}: the transform of node {node!r} is not finite")

@@ -1,0 +1,182 @@
+"""Scene files made to do harm: each is refused by name and reason, soon, and without much memory."""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import os
+import struct
+
+import numpy as np
+import pytest
+
+from navi_core.config import CompileConfig
+from navi_core.errors import GmdagError, MeshError
+from navi_core.scenes import compile_mesh, generate_scene, load_gmdag, read_mesh
+from navi_core.scenes.gmdag_v2 import read_v2
+
+TRIANGLE = np.array([0, 0, 0, 1, 0, 0, 0, 1, 0], "<f4").tobytes() + np.array([0, 1, 2], "<u4").tobytes()
+
+
+def gltf(**changes):
+    document = {
+        "asset": {"version": "2.0"},
+        "scenes": [{"nodes": [0]}],
+        "nodes": [{"mesh": 0}],
+        "meshes": [{"primitives": [{"attributes": {"POSITION": 0}, "indices": 1}]}],
+        "accessors": [
+            {"bufferView": 0, "componentType": 5126, "count": 3, "type": "VEC3"},
+            {"bufferView": 1, "componentType": 5125, "count": 3, "type": "SCALAR"},
+        ],
+        "bufferViews": [{"buffer": 0, "byteLength": 36}, {"buffer": 0, "byteOffset": 36, "byteLength": 12}],
+        "buffers": [{"byteLength": 48}],
+    }
+    return document | changes
+
+
+def write_glb(path, document):
+    text = json.dumps(document).encode()
+    text += b" " * (-len(text) % 4)
+    body = struct.pack("<I4s", len(text), b"JSON") + text + struct.pack("<I4s", len(TRIANGLE), b"BIN\0") + TRIANGLE
+    path.write_bytes(b"glTF" + struct.pack("<II", 2, 12 + len(body)) + body)
+    return path
+
+
+UNBACKED = [
+    {"componentType": 5126, "count": 199_999_999, "type": "VEC3"},
+    {"componentType": 5125, "count": 199_999_998, "type": "SCALAR"},
+]
+SPARSE = {
+    "componentType": 5126,
+    "count": 100_000_000,
+    "type": "VEC3",
+    "sparse": {
+        "count": 1,
+        "indices": {"bufferView": 1, "componentType": 5125},
+        "values": {"bufferView": 0},
+    },
+}
+
+
+@pytest.mark.parametrize(
+    ("changes", "reason"),
+    [
+        ({"accessors": UNBACKED}, "accessor 0 claims 199999999"),
+        ({"accessors": [SPARSE, gltf()["accessors"][1]]}, "accessor 0 claims 100000000"),
+        ({"bufferViews": [{"buffer": 0, "byteLength": 36, "byteStride": -4}]}, "stride of -4"),
+    ],
+)
+def test_a_small_glb_cannot_claim_gigabytes(tmp_path, changes, reason):
+    with pytest.raises(MeshError, match=reason):
+        read_mesh(write_glb(tmp_path / "bomb.glb", gltf(**changes)))
+
+
+def test_instances_of_one_mesh_are_counted(tmp_path, monkeypatch):
+    monkeypatch.setattr("navi_core.scenes.reader._MAX_TRIANGLES", 5)
+    nodes = {"nodes": [{"mesh": 0}] * 6, "scenes": [{"nodes": list(range(6))}]}
+    with pytest.raises(MeshError, match="more than 5 triangles"):
+        read_mesh(write_glb(tmp_path / "many.glb", gltf(**nodes)))
+
+
+@pytest.mark.parametrize("uri", ["/dev/zero", "pipe", ".", "a%00b", "a" * 300, 5])
+def test_a_buffer_that_is_no_file_is_refused_and_not_read(tmp_path, uri):
+    os.mkfifo(tmp_path / "pipe")
+    file = tmp_path / "scene.gltf"
+    file.write_text(json.dumps(gltf(buffers=[{"byteLength": 48, "uri": uri}])))
+    with pytest.raises(MeshError, match="buffer"):
+        read_mesh(file)
+
+
+@pytest.mark.parametrize("kind", ["pipe", "device", "folder", "loop"])
+def test_what_is_no_file_is_no_scene(tmp_path, kind):
+    file = tmp_path / "scene.gmdag"
+    if kind == "pipe":
+        os.mkfifo(file)
+    elif kind == "device":
+        file.symlink_to("/dev/zero")
+    elif kind == "folder":
+        file.mkdir()
+    else:
+        file.symlink_to(file.name)
+    with pytest.raises(GmdagError, match=r"scene\.gmdag: "):
+        load_gmdag(file)
+
+
+def seal(data, text=None, head=None):
+    """Return a version 2 file with another JSON header or fixed header, and the hash that fits."""
+    size = struct.unpack_from("<I", data, 28)[0]
+    text = data[64 : 64 + size] if text is None else text + b" " * (-len(text) % 8)
+    fields = list(struct.unpack_from("<4sIIffffI", data))
+    fields[7] = len(text)
+    for place, value in (head or {}).items():
+        fields[place] = value
+    first, rest = struct.pack("<4sIIffffI", *fields), text + data[64 + size :]
+    return first + hashlib.sha256(first + rest).digest() + rest
+
+
+@pytest.fixture(scope="module")
+def v2(tmp_path_factory):
+    path = tmp_path_factory.mktemp("v2") / "maze.gmdag"
+    return compile_mesh(generate_scene("maze", 0), CompileConfig(resolution=64)).save(path).read_bytes()
+
+
+def meta_with(data, **changes):
+    size = struct.unpack_from("<I", data, 28)[0]
+    return json.dumps(json.loads(data[64 : 64 + size]) | changes).encode()
+
+
+@pytest.mark.parametrize(
+    ("text", "reason"),
+    [
+        (b"[" * 200_000, "JSON header is broken"),
+        ({"name": "half \ud800"}, "JSON header is broken"),
+        ({"semantic_names": {"1": "half \ud800"}}, "JSON header is broken"),
+        ({"semantic_names": {"9" * 5000: "x"}}, "JSON header is broken"),
+        ({"cells": 10**30}, "coarse cells"),
+        ({"sections": {"vertices": 10**30}}, "truncated"),
+    ],
+)
+def test_a_sealed_header_that_lies_is_refused(v2, text, reason):
+    with pytest.raises(GmdagError, match=reason):
+        read_v2(seal(v2, text if isinstance(text, bytes) else meta_with(v2, **text)), "sealed.gmdag")
+
+
+FRAMES = [{6: 1e-40}, {6: 1e37}, {3: 3e38}, {4: -1e9}, {6: 1e-6}]
+
+
+@pytest.mark.parametrize("head", FRAMES)
+def test_a_cube_in_which_no_ray_can_be_cast_is_refused_by_both_versions(v2, head):
+    with pytest.raises(GmdagError, match=r"voxel size|outside the cube"):
+        read_v2(seal(v2, head=head), "frame.gmdag")
+    fields = [b"GDAG", 1, 64, 0.0, 0.0, 0.0, 0.1, 1]
+    for place, value in head.items():
+        fields[place] = value
+    from navi_core.scenes.gmdag_v1 import read_v1
+
+    with pytest.raises(GmdagError, match="voxel size"):
+        read_v1(struct.pack("<4sIIffffI", *fields) + struct.pack("<Q", 1 << 63 | 1 << 16), "frame.gmdag")
+
+
+def test_sealed_damage_gives_an_error_or_a_scene_that_can_be_flown(v2):
+    """The hash keeps accidents out; a writer that seals wrong content must still not reach a kernel."""
+    import torch
+
+    from navi_core.world import Field
+
+    rng = np.random.default_rng(3)
+    rays = torch.nn.functional.normalize(torch.randn(32, 3, generator=torch.Generator().manual_seed(0)), dim=1)
+    start = 64 + struct.unpack_from("<I", v2, 28)[0]
+    valid = 0
+    for _ in range(250):
+        data = bytearray(v2)
+        for place in rng.integers(start // 4, len(v2) // 4, rng.integers(1, 5)) * 4:
+            data[place : place + 4] = struct.pack("<I", int(rng.choice([0, 1, 2**31, 2**32 - 1, rng.integers(2**32)])))
+        try:
+            scene = read_v2(seal(bytes(data)), "sealed.gmdag")
+        except GmdagError:
+            continue
+        valid += 1
+        origin = torch.from_numpy(scene.mesh_bounds.mean(axis=0)).float()[None]
+        depth = Field([scene], threads=1).cast_rays(origin, rays, torch.zeros(1, dtype=torch.int32), 50.0).depth
+        assert torch.isfinite(depth).all()
+    assert valid > 10
