@@ -9,7 +9,7 @@ from __future__ import annotations
 import difflib
 import hashlib
 import json
-from typing import Any, Literal, Self, TypeVar
+from typing import Annotated, Any, Literal, Self, TypeVar
 
 from pydantic import BaseModel, ConfigDict, Field, ValidationError, model_validator
 
@@ -34,6 +34,13 @@ __all__ = [
 ]
 
 C = TypeVar("C", bound="Config")
+
+# Bounds far beyond use that keep a slip of the keyboard from becoming an hour of allocation.
+_Count = Annotated[int, Field(ge=1, le=2**40)]
+_Speed = Annotated[float, Field(gt=0, le=100)]
+_Candidates = Annotated[int, Field(ge=1, le=100)]
+_ProbeBins = Annotated[int, Field(ge=4, le=1024)]
+_SceneSeed = Annotated[int, Field(ge=0, lt=2**31)]
 
 REWARD_TERMS: tuple[str, ...] = (
     "exploration",
@@ -67,6 +74,9 @@ class Config(BaseModel):
                     near = difflib.get_close_matches(str(key), known, n=1, cutoff=0.4)
                     hint = f"did you mean {near[0]!r}? " if near else ""
                     raise ConfigError(f"{cls.__name__} has no key {key!r}; {hint}allowed: {', '.join(known)}")
+                if isinstance(data[key], bool) and cls.model_fields[key].annotation in (int, float, str):
+                    # pydantic would take true for the number 1.
+                    raise ConfigError(f"{key} = {data[key]}: true and false are not a number")
         return data
 
 
@@ -97,17 +107,17 @@ class CompileConfig(Config):
 class DynamicsConfig(Config):
     """4-DOF drone: forward, vertical, lateral, yaw."""
 
-    max_speed: tuple[float, float, float] = (5.0, 2.0, 3.0)
+    max_speed: tuple[_Speed, _Speed, _Speed] = (5.0, 2.0, 3.0)
     """Limits of forward, vertical and lateral speed [m/s]."""
     max_yaw_rate: float = Field(3.0, gt=0)
     """Limit of the yaw rate [rad/s]."""
     smoothing: float = Field(0.85, gt=0, le=1)
     """Share of the command in the new velocity, per substep."""
-    substep: float = Field(0.02, gt=0)
+    substep: float = Field(0.02, ge=1e-4, le=1)
     """Physics time step [s]."""
     steps_per_decision: int = Field(5, ge=1, le=50)
     """Substeps per decision; 5 gives 10 Hz. 1 is a compatibility option."""
-    radius: float = Field(0.15, gt=0)
+    radius: float = Field(0.15, gt=0, le=10)
     """Collision clearance of the drone [m]."""
     limiter_distance: float = Field(0.8, gt=0)
     """Front distance under which linear speed is limited [m]."""
@@ -140,7 +150,7 @@ class RewardConfig(Config):
     """Weights by term name, overriding the preset's."""
     view_radius: float = Field(3.2, gt=0)
     """Radius within which floor counts as seen [m]."""
-    view_cell: float = Field(0.2, gt=0)
+    view_cell: float = Field(0.2, ge=0.01, le=10)
     """Edge of a floor cell of view_gain [m]."""
 
     @model_validator(mode="after")
@@ -160,11 +170,11 @@ class RewardConfig(Config):
 class SpawnConfig(Config):
     """Where episodes begin."""
 
-    grid: tuple[int, int, int] = (5, 7, 5)
+    grid: tuple[_Candidates, _Candidates, _Candidates] = (5, 7, 5)
     """Candidate positions along x, y, z."""
     inset: float = Field(0.2, ge=0, lt=0.5)
     """Share of the bounds left out on each side."""
-    probe: tuple[int, int] = (48, 12)
+    probe: tuple[_ProbeBins, _ProbeBins] = (48, 12)
     """Azimuth and elevation bins of the probe."""
     max_starvation: float = Field(0.70, gt=0, le=1)
     """Candidates whose share of missing rays reaches this are rejected."""
@@ -177,9 +187,9 @@ class EnvConfig(Config):
     """Azimuth bins of the observation."""
     elevation_bins: int = Field(48, ge=4, le=2048)
     """Elevation bins of the observation."""
-    max_distance: float = Field(100.0, gt=0)
+    max_distance: float = Field(100.0, gt=0, le=1e5)
     """Range of the sensor, M [m]."""
-    max_steps: int = Field(1000, ge=1)
+    max_steps: int = Field(1000, ge=1, le=2**30)
     """Decisions after which an episode is truncated."""
     episodes_per_scene: int = Field(16, ge=1)
     """Episodes of a row in one scene before it moves to the next."""
@@ -246,7 +256,7 @@ class ShaperConfig(Config):
     """RND coefficient at step 0; 0 with rnd_end 0 switches RND off."""
     rnd_end: float = Field(0.01, ge=0)
     """RND coefficient after rnd_decay_steps."""
-    rnd_decay_steps: int = Field(500_000, ge=1)
+    rnd_decay_steps: _Count = 500_000
     """Steps of the linear decay."""
     rnd_clamp: float = Field(5.0, gt=0)
     """Bound of the normalised intrinsic reward."""
@@ -260,7 +270,7 @@ class ShaperConfig(Config):
     """2^(−Δ/τ) or exp(−Δ/τ), Δ steps since the remembered step."""
     loop_tau: float = Field(200.0, gt=0)
     """τ of the decay [steps]."""
-    memory_capacity: int = Field(100_000, ge=1)
+    memory_capacity: int = Field(100_000, ge=1, le=2**30)
     """Embeddings kept in total over all rows."""
     memory_exclusion: int = Field(50, ge=0)
     """The latest steps that are not compared."""
@@ -289,11 +299,11 @@ class PPOConfig(Config):
     """Global gradient norm bound."""
     epochs: int = Field(2, ge=1, le=100)
     """Passes over each rollout."""
-    rollout: int = Field(256, ge=1)
+    rollout: int = Field(256, ge=1, le=2**20)
     """Decisions per row between updates."""
-    minibatch: int = Field(64, ge=1)
+    minibatch: int = Field(64, ge=1, le=2**30)
     """Sequences per minibatch."""
-    bptt: int = Field(8, ge=1)
+    bptt: int = Field(8, ge=1, le=2**20)
     """Decisions per sequence; must divide rollout."""
     target_kl: float | None = Field(0.03, gt=0)
     """Approximate KL above which the update's remaining epochs are skipped; None never stops."""
@@ -316,7 +326,7 @@ class CorpusConfig(Config):
     """Corpus manifest (JSON); takes precedence over root."""
     root: str | None = None
     """Folder searched for meshes."""
-    families: dict[str, tuple[int, ...]] = Field(default_factory=lambda: {"apartment": tuple(range(12))})
+    families: dict[str, tuple[_SceneSeed, ...]] = Field(default_factory=lambda: {"apartment": tuple(range(12))})
     """Generated families and their seeds, used when nothing else is named."""
 
 
@@ -329,11 +339,11 @@ class TrainConfig(Config):
     """Seed of every random draw."""
     actors: int = Field(64, ge=1, le=65536)
     """Environment rows B."""
-    total_steps: int | None = Field(None, ge=1)
+    total_steps: _Count | None = None
     """Decisions summed over rows at which the run ends; None trains until stopped."""
-    checkpoint_every: int = Field(25_000, ge=1)
+    checkpoint_every: _Count = 25_000
     """Steps between checkpoints."""
-    keep_checkpoints: int = Field(3, ge=1)
+    keep_checkpoints: int = Field(3, ge=1, le=10_000)
     """Checkpoints kept in the run directory besides the last."""
     threads: int = Field(0, ge=0, le=256)
     """Torch threads on CPU; 0 chooses by the machine."""
@@ -372,9 +382,9 @@ class TrainConfig(Config):
 class EvalConfig(Config):
     """The evaluation protocol."""
 
-    starts: int = Field(10, ge=1)
+    starts: int = Field(10, ge=1, le=10_000)
     """Frozen starts per scene."""
-    max_steps: int = Field(1000, ge=1)
+    max_steps: int = Field(1000, ge=1, le=2**30)
     """Decisions per episode."""
     seed: int = Field(0, ge=0, lt=2**31)
     """Seed of starts and of sampled actions."""
@@ -386,9 +396,9 @@ class EvalConfig(Config):
     """Elevation bins for scripted pilots."""
     view_radius: float = Field(3.2, gt=0)
     """Radius within which floor counts as seen [m]."""
-    floor_cell: float = Field(0.1, gt=0)
+    floor_cell: float = Field(0.1, ge=0.01, le=10)
     """Edge of a ground-truth cell [m]."""
-    visit_cell: float = Field(0.5, gt=0)
+    visit_cell: float = Field(0.5, ge=0.01, le=100)
     """Edge of a C_visit cell [m]."""
     clearance_margin: float = Field(0.05, ge=0)
     """Added to the drone's radius for the reachable set [m]."""
@@ -412,7 +422,7 @@ def parse_config(cls: type[C], data: dict[str, Any]) -> C:
         return cls.model_validate(data)
     except ValidationError as error:
         parts = [
-            f"{'.'.join(str(p) for p in e['loc']) or cls.__name__} = {_short(e.get('input'))}: {e['msg']}"
+            _told(".".join(str(p) for p in e["loc"]), e.get("input"), e["msg"], e.get("ctx", {}).get("error"))
             for e in error.errors()
         ]
         raise ConfigError("; ".join(parts)) from None
@@ -427,6 +437,12 @@ def config_hash(config: Config) -> str:
 def compile_resolution(azimuth_bins: int, elevation_bins: int) -> int:
     """Return the default compile resolution: the next power of two ≥ max(512, 2·Az, 8·El), at most 2048."""
     return min(1 << (max(512, 2 * azimuth_bins, 8 * elevation_bins) - 1).bit_length(), 2048)
+
+
+def _told(place: str, value: Any, message: str, error: Any) -> str:
+    if isinstance(error, ConfigError):
+        return f"{place}: {error}" if place else str(error)
+    return f"{place} = {_short(value)}: {message}"
 
 
 def _short(value: Any) -> str:

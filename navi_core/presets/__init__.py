@@ -100,15 +100,19 @@ def read_config_file(path: Path | str) -> dict[str, Any]:
     Raises:
         ConfigError: The file is missing, unreadable, or not a mapping.
     """
-    import yaml
+    from navi_core.presets.plain_yaml import read_yaml
 
     path = Path(path)
     try:
-        data = yaml.safe_load(path.read_text())
+        text = path.read_text(encoding="utf-8")
     except OSError as error:
         raise ConfigError(f"cannot read the configuration {path}: {error.strerror}") from error
-    except (yaml.YAMLError, UnicodeDecodeError) as error:
-        raise ConfigError(f"{path} is not YAML: {' '.join(str(error).split())}") from error
+    except UnicodeDecodeError as error:
+        raise ConfigError(f"{path} is not text: {error}") from error
+    try:
+        data = read_yaml(text)
+    except ConfigError as error:
+        raise ConfigError(f"{path} {error}") from None
     if data is None:
         return {}
     if not isinstance(data, dict):
@@ -188,9 +192,9 @@ def _nested(path: tuple[str, ...], value: Any) -> dict[str, Any]:
 
 
 def _value(text: str) -> Any:
-    import yaml
+    from navi_core.presets.plain_yaml import read_yaml
 
     try:
-        return yaml.safe_load(text)
-    except yaml.YAMLError:
-        return text
+        return read_yaml(text)
+    except ConfigError:
+        return text  # the field's own check says what it should have been
