@@ -11,7 +11,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, fields
 from datetime import UTC, datetime
 from pathlib import Path
-from typing import Any
+from typing import Any, get_args, get_origin, get_type_hints
 
 import torch
 from torch import Tensor, nn
@@ -216,6 +216,9 @@ def load_checkpoint(
     missing = [name for name in names if name not in payload]
     if missing:
         raise CheckpointError(f"{path}: the checkpoint lacks {', '.join(missing)}")
+    wrong = [name for name in names if not _fits(payload[name], _TYPES[name])]
+    if wrong:
+        raise CheckpointError(f"{path}: damaged: {wrong[0]} is a {type(payload[wrong[0]]).__name__}")
     checkpoint = Checkpoint(**{name: payload[name] for name in names})
     for kind, found, expected in (
         ("encoder", checkpoint.encoder_backend, expect_encoder),
@@ -226,6 +229,22 @@ def load_checkpoint(
     if weights_hash(checkpoint.policy_state) != checkpoint.weights_hash:
         raise CheckpointError(f"{path}: the weights do not have the hash they were saved with; the file is damaged")
     return checkpoint
+
+
+def _fits(value: Any, hint: Any) -> bool:
+    """Tell whether plain data is of a field's declared type, looking one level into containers."""
+    origin = get_origin(hint)
+    if hint is Any:
+        return True
+    if origin is dict:
+        inner = get_args(hint)[1]
+        return isinstance(value, dict) and all(_fits(item, inner) for item in value.values())
+    if origin is not None:
+        return any(_fits(value, option) for option in get_args(hint))
+    return isinstance(value, (int, float) if hint is float else hint)
+
+
+_TYPES = get_type_hints(Checkpoint)
 
 
 def load_policy(path: Path | str, device: torch.device | str = "cpu") -> tuple[NavigationPolicy, Checkpoint]:

@@ -25,6 +25,7 @@ from typing import Any
 
 from navi_core.config import config_hash
 from navi_core.errors import RegistryError
+from navi_core.models.book import book_fault
 from navi_core.models.checkpoint import load_checkpoint
 from navi_core.models.model_version import ModelVersion
 from navi_core.record import write_durably
@@ -232,10 +233,13 @@ class Registry:
             book = json.loads(file.read_text(encoding="utf-8"))
         except FileNotFoundError:
             return {"format": _FORMAT, "versions": {}, "aliases": {}}
-        except (OSError, ValueError) as error:
+        except (OSError, ValueError, RecursionError) as error:
             raise RegistryError(f"{file} cannot be read: {error}") from None
         if not isinstance(book, dict) or book.get("format") != _FORMAT:
             raise RegistryError(f"{file} is not a registry of format {_FORMAT}")
+        fault = book_fault(book)
+        if fault is not None:
+            raise RegistryError(f"{file} is broken: {fault}; take it from a backup, or move it away to begin anew")
         return book
 
     @contextlib.contextmanager
@@ -253,6 +257,9 @@ class Registry:
             yield book
             after = json.dumps(book, indent=1, allow_nan=False)
             if json.dumps(book) != before:
+                fault = book_fault(book)
+                if fault is not None:
+                    raise RegistryError(f"{self.path}: refused, it would break the registry: {fault}")
                 self._write(self.path / "registry.json", after.encode())
 
     def _write(self, path: Path, data: bytes) -> None:

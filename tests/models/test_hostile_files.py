@@ -1,0 +1,94 @@
+"""Registries and checkpoints that somebody edited: a sentence, never a traceback, and nothing changed."""
+
+import json
+import os
+
+import pytest
+import torch
+
+from navi_core.errors import CheckpointError, RegistryError
+from navi_core.models import Registry, load_checkpoint
+
+
+@pytest.fixture
+def registry(tmp_path, make_checkpoint):
+    registry = Registry(tmp_path / "models")
+    registry.register(make_checkpoint("a.pt"))
+    registry.register(make_checkpoint("b.pt", seed=1), parents=["v001"])
+    return registry
+
+
+BREAKS = {
+    "no aliases": lambda b: b.pop("aliases"),
+    "versions are a list": lambda b: b.update(versions=[]),
+    "empty version": lambda b: b["versions"].update(v003={}),
+    "version of another name": lambda b: b["versions"].update(x=b["versions"].pop("v002")),
+    "steps are text": lambda b: b["versions"]["v001"].update(step_id="many"),
+    "unknown entry": lambda b: b["versions"]["v001"].update(more=1),
+    "its own parent": lambda b: b["versions"]["v002"].update(parents=["v002"]),
+    "a cycle": lambda b: b["versions"]["v001"].update(parents=["v002"]),
+    "a parent that is gone": lambda b: b["versions"]["v002"].update(parents=["v009"]),
+    "a file elsewhere": lambda b: b["versions"]["v001"].update(file="../../secret.pt"),
+    "an alias of nothing": lambda b: b["aliases"].update(champion={"versions": [], "history": []}),
+    "an alias of a lost version": lambda b: b["aliases"].update(champion={"versions": ["v009"], "history": []}),
+    "an alias that is text": lambda b: b["aliases"].update(champion="v001"),
+    "a history of text": lambda b: b["aliases"].update(champion={"versions": ["v001"], "history": ["x"]}),
+}
+
+
+@pytest.mark.parametrize("name", BREAKS)
+def test_an_edited_book_is_refused_by_every_call_and_left_as_it_is(registry, make_checkpoint, name):
+    file = registry.path / "registry.json"
+    book = json.loads(file.read_text())
+    BREAKS[name](book)
+    file.write_text(json.dumps(book))
+    checkpoint = make_checkpoint("c.pt", seed=2)
+    before = file.read_bytes(), sorted(os.listdir(registry.path))
+    for call in (
+        registry.list,
+        lambda: registry.resolve("latest"),
+        lambda: registry.lineage("v002"),
+        registry.aliases,
+        lambda: registry.promote("v001"),
+        lambda: registry.rollback("latest"),
+        lambda: registry.register(checkpoint),
+    ):
+        with pytest.raises(RegistryError, match=r"registry\.json"):
+            call()
+    assert (file.read_bytes(), [n for n in sorted(os.listdir(registry.path)) if n != ".registry.lock"]) == (
+        before[0],
+        [n for n in before[1] if n != ".registry.lock"],
+    )
+
+
+@pytest.mark.parametrize("data", [b"{", b"[" * 200_000, b"\xff\xfe", b"null"])
+def test_a_book_that_is_no_json_is_refused(registry, data):
+    (registry.path / "registry.json").write_bytes(data)
+    with pytest.raises(RegistryError, match=r"registry\.json"):
+        registry.list()
+
+
+@pytest.mark.parametrize(
+    ("field", "value"),
+    [
+        ("step_id", "many"),
+        ("reward_ema", "high"),
+        ("policy_state", [1]),
+        ("policy_state", {"weight": 1.0}),
+        ("config", [1]),
+        ("corpus_summary", [1]),
+        ("scene_hashes", None),
+        ("scene_hashes", {"a": 1}),
+        ("rnd_state", 5),
+        ("normalisers", 7),
+        ("optimizer_state", "q"),
+        ("extra", None),
+        ("decision_hz", None),
+    ],
+)
+def test_a_field_of_another_type_is_refused_by_name(make_checkpoint, tmp_path, field, value):
+    payload = torch.load(make_checkpoint("a.pt"), weights_only=True)
+    file = tmp_path / "edited.pt"
+    torch.save(payload | {field: value}, file)
+    with pytest.raises(CheckpointError, match=field):
+        load_checkpoint(file)
