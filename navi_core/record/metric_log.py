@@ -118,7 +118,7 @@ class MetricLog:
         missing = [name for name in key if name not in _AUTO_KEYS and values.get(name) is None]
         if missing:
             raise RecordError(f"a row of {table!r} needs {', '.join(missing)} (its key is {', '.join(key)})")
-        row = {str(name): _plain(value, f"{table}.{name}") for name, value in values.items()}
+        row = {_plain(str(name), table): _plain(value, f"{table}.{name}") for name, value in values.items()}
         row.setdefault("step", self._step)
         row.setdefault("recorded_at", _now())
         with self._lock:
@@ -190,18 +190,21 @@ def _now() -> str:
 
 def _plain(value: Any, where: str) -> Any:
     """Return `value` as strict JSON data; non-finite floats become their names."""
-    if value is None or isinstance(value, (bool, str, int)):
+    if isinstance(value, str):
+        # A path that is not UTF-8 becomes half a surrogate pair, which no database takes.
+        return value.encode("utf-8", "backslashreplace").decode()
+    if value is None or isinstance(value, (bool, int)):
         return value
     if isinstance(value, float):
         if math.isfinite(value):
             return value
         return "NaN" if math.isnan(value) else ("Infinity" if value > 0 else "-Infinity")
     if isinstance(value, dict):
-        return {str(name): _plain(item, f"{where}.{name}") for name, item in value.items()}
+        return {_plain(str(name), where): _plain(item, f"{where}.{name}") for name, item in value.items()}
     if isinstance(value, (list, tuple, set, frozenset)):
         return [_plain(item, where) for item in value]
     if isinstance(value, Path):
-        return str(value)
+        return _plain(str(value), where)
     for name in ("tolist", "item"):  # numpy and torch scalars and arrays, without importing either
         convert = getattr(value, name, None)
         if callable(convert):

@@ -121,7 +121,7 @@ class Warehouse:
         try:
             with duckdb.connect(str(self.snapshot), read_only=True, config=_CLOSED) as connection:
                 return connection.execute(sql, parameters).df()
-        except (duckdb.Error, UnicodeEncodeError) as error:
+        except (duckdb.Error, UnicodeEncodeError, RuntimeError) as error:
             views, tables = self.relations()
             raise RecordError(
                 f"{str(error).strip()}\nviews: {', '.join(views)}\ntables: {', '.join(tables)}"

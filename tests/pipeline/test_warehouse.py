@@ -1,5 +1,6 @@
 """The warehouse: no acknowledged row lost, none doubled, readers never disturbed."""
 
+import hashlib
 import json
 import os
 import random
@@ -166,6 +167,39 @@ def test_queries_cannot_write_and_errors_list_what_there_is(home):
         warehouse.query("select * from leaderbord")
 
 
+def test_a_query_reads_the_snapshot_and_nothing_else(home, tmp_path):
+    warehouse = Warehouse(home)
+    (tmp_path / "secret.csv").write_text("a\n1\n")
+    before = sorted(path.name for path in tmp_path.rglob("*"))
+    for sql in (
+        f"copy (select 1) to '{tmp_path}/out.csv'",
+        f"copy metrics to '{tmp_path}/out.csv'",
+        f"attach '{tmp_path}/other.duckdb' as o",
+        f"export database '{tmp_path}/export'",
+        f"select * from '{tmp_path}/secret.csv'",
+        "select * from read_text('/etc/hostname')",
+        "set enable_external_access=true",
+        "install httpfs",
+        "select '\ud800'",
+        "begin; delete from metrics; commit",
+    ):
+        with pytest.raises(RecordError):
+            warehouse.query(sql)
+    made = {"warehouse", "outbox", "done", "quarantine", "home"}
+    after = [p.name for p in tmp_path.rglob("*") if p.name not in made and "warehouse" not in p.parent.name]
+    assert after == [name for name in before if name == "secret.csv"]
+
+
+def test_a_broken_snapshot_is_told_with_the_way_out(home):
+    warehouse = Warehouse(home)
+    warehouse.ingest()
+    warehouse.snapshot.write_bytes(b"broken")
+    with pytest.raises(RecordError, match="remove it"):
+        warehouse.query("select 1")
+    warehouse.snapshot.unlink()
+    assert warehouse.query("select 1 as one")["one"][0] == 1
+
+
 def test_an_ingest_waits_for_the_lock_and_names_it(home):
     warehouse = Warehouse(home)
     with warehouse._locked(), pytest.raises(RecordError, match=r"ingest\.lock"):
@@ -274,3 +308,59 @@ def test_kill_9_of_producers_and_ingesters_loses_and_doubles_no_acknowledged_row
     stored = {(run, step) for run, step in zip(rows["run_id"], rows["step"], strict=True)}
     assert acknowledged <= stored
     assert (rows["value"].abs() == rows["step"]).all() and len(rows) == 2 * len(stored)
+
+
+def segment(lines, **header):
+    body = b"".join(json.dumps(row).encode() + b"\n" for row in lines)
+    head = {
+        "navi_segment": 1,
+        "table": "metrics",
+        "run_id": "other",
+        "context": CONTEXT,
+        "rows": len(lines),
+        "sha256": hashlib.sha256(body).hexdigest(),
+        "created_at": "2026-01-01T00:00:00Z",
+    }
+    return json.dumps(head | header).encode() + b"\n" + body
+
+
+ROW = {"step": 1, "name": "a", "value": 1.0, "recorded_at": "2026-01-01T00:00:00Z"}
+POISON = {
+    "half a surrogate pair": segment([ROW | {"name": "x\ud800y"}]),
+    "half a pair in extra": segment([ROW | {"extra": {"a": "\ud800"}}]),
+    "half a pair in the header": segment([ROW], run_id="\ud800"),
+    "infinitely many rows": segment([ROW], rows=float("inf")),
+    "table is a list": segment([ROW], table=["metrics"]),
+    "before the first year": segment([ROW], created_at="0001-01-01T00:00:00+14:00"),
+    "nested too deep": b"[" * 200_000 + b"\n",
+    "folder": lambda path: path.mkdir(),
+    "pipe": os.mkfifo,
+    "dangling link": lambda path: path.symlink_to("nowhere"),
+    "link to itself": lambda path: path.symlink_to(path.name),
+}
+
+
+@pytest.mark.parametrize("name", POISON)
+def test_no_segment_can_block_the_ingest_of_the_others(home, name):
+    with log_of(home) as log:
+        log.scalars(1, {"a": 0.25})
+    bad, make = home / "outbox" / "000-bad.ndjson", POISON[name]
+    bad.write_bytes(make) if isinstance(make, bytes) else make(bad)
+    warehouse = Warehouse(home)
+    assert list(warehouse.ingest().quarantined) == ["000-bad.ndjson"] and count(warehouse) == 1
+
+
+def test_a_path_that_is_not_unicode_reaches_the_warehouse_escaped(home):
+    with log_of(home) as log:
+        log.row(
+            "scenes",
+            {
+                "name": "s",
+                "source_hash": "a",
+                "compile_hash": "b",
+                "path": Path(os.fsdecode(b"/data/\xff.glb")),
+                "b\udcff": 1,
+            },
+        )
+    warehouse = Warehouse(home)
+    assert warehouse.ingest().quarantined == {} and count(warehouse, "scenes") == 1
