@@ -74,7 +74,7 @@ def examine(folder: Path) -> dict[str, Any]:
                 lost = [row.name for row in rows if not row.gmdag.is_file()]
                 state = "broken" if lost else "ok"
                 detail = f"{len(rows)} scenes" + (f", file of {lost[0]} is missing" if lost else "")
-        except NaviError as error:
+        except (NaviError, OSError) as error:
             state, detail = "broken", str(error).removeprefix(f"{file}: ")
         files.append({"file": str(file.relative_to(folder)), "kind": kind, "state": state, "detail": detail})
     return {"folder": str(folder), "files": files, "next": _advice(folder, files, looked > _MAX_FILES)}
@@ -128,14 +128,15 @@ def _advice(folder: Path, files: list[dict[str, str]], cut: bool) -> list[str]:
 def _print(report: dict[str, Any]) -> None:
     from rich.console import Console
     from rich.table import Table
+    from rich.text import Text
 
     colour = {"ok": "green", "warning": "yellow", "broken": "red"}
     table = Table(title=report["folder"])
     for name in ("file", "kind", "state", "detail"):
         table.add_column(name, overflow="fold")
     for row in report["files"]:
-        table.add_row(row["file"], row["kind"], f"[{colour[row['state']]}]{row['state']}[/]", row["detail"])
-    console = Console()
+        table.add_row(row["file"], row["kind"], Text(row["state"], colour[row["state"]]), row["detail"])
+    console = Console(markup=False)
     console.print(table)
     for step in report["next"]:
         console.print(f"→ {step}", highlight=False, markup=False)

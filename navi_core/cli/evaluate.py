@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import os
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
@@ -195,7 +196,7 @@ def _resolve(subject: str, models: Path | None) -> str | Path | ModelVersion:
 
     if subject in PILOTS:
         return subject
-    if Path(subject).is_file():
+    if os.path.isfile(subject):
         return Path(subject)
     try:
         return _registry(models).resolve(subject)
@@ -219,7 +220,7 @@ def _progress(label: str) -> Iterator[Callable[[int, int], None]]:
     from rich.console import Console
     from rich.progress import Progress
 
-    with Progress(console=Console(stderr=True), transient=True) as bar:
+    with Progress(console=Console(stderr=True, markup=False), transient=True) as bar:
         task = bar.add_task(label)
         yield lambda done, total: bar.update(task, completed=done, total=total)
 
@@ -250,7 +251,7 @@ def _print_results(results: list[EvalResult]) -> None:
             f"{100 * free:.0f} %",
             f"{path:.1f}",
         )
-    Console().print(table)
+    Console(markup=False).print(table)
 
 
 def _say(comparisons: list[Comparison]) -> None:

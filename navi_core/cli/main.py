@@ -7,6 +7,7 @@ theirs through the entry point group `navi.commands`.
 from __future__ import annotations
 
 import importlib
+import io
 import os
 import sys
 from collections.abc import Sequence
@@ -75,11 +76,22 @@ def _root(
 
 
 def _run(app: typer.Typer, arguments: Sequence[str] | None) -> None:
+    # A name that the terminal's encoding lacks is shown escaped; it is no reason to lose the answer.
+    if isinstance(sys.stdout, io.TextIOWrapper):
+        sys.stdout.reconfigure(errors="backslashreplace")
     try:
         app(args=list(arguments) if arguments is not None else None)
     except NaviError as error:
         typer.echo(f"error: {error}", err=True)
         sys.exit(error.exit_code)
+    except OSError as error:
+        # Rooms name their own faults; what is left is the system's: a full disk, a path too long, no permission.
+        where = f"{error.filename}: " if error.filename else ""
+        typer.echo(f"error: {where}{error.strerror or error}", err=True)
+        sys.exit(1)
+    except MemoryError as error:
+        typer.echo(f"error: not enough memory{f' ({error})' if str(error) else ''}; choose smaller sizes", err=True)
+        sys.exit(1)
 
 
 if __name__ == "__main__":

@@ -58,7 +58,7 @@ def show(
         elif isinstance(value, list):
             value = ", ".join(value)
         table.add_row(key, "–" if value in (None, "") else str(value))
-    Console().print(table)
+    Console(markup=False).print(table)
 
 
 def lineage(
@@ -82,7 +82,7 @@ def lineage(
 
     tree = Tree(_line(entries[0]))
     grow(tree, entries[0])
-    Console().print(tree)
+    Console(markup=False).print(tree)
 
 
 def rollback(
@@ -136,4 +136,4 @@ def _print_table(entries: list[ModelVersion]) -> None:
             "–" if entry.reward_ema is None else f"{entry.reward_ema:.4f}",
             entry.created_at[:16].replace("T", " "),
         )
-    Console().print(table)
+    Console(markup=False).print(table)

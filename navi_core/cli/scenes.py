@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
@@ -129,8 +130,12 @@ def parse_seeds(text: str) -> tuple[int, ...]:
     seeds: list[int] = []
     for part in text.split(","):
         first, dash, last = part.strip().partition("-")
-        if not first.isdigit() or (dash and not last.isdigit()) or (dash and int(last) < int(first)):
-            raise ConfigError(f"seeds {text!r} cannot be read at {part!r}; write 3, 0-11 or 1,4,7")
+        # Ten digits hold every seed below 2³¹.
+        numbers = [first, last] if dash else [first]
+        if not all(re.fullmatch("[0-9]{1,10}", n) and int(n) < 2**31 for n in numbers) or int(numbers[-1]) < int(first):
+            raise ConfigError(
+                f"seeds {text!r} cannot be read at {part!r}; write 3, 0-11 or 1,4,7, each below 2147483648"
+            )
         end = int(last) if dash else int(first)
         if end - int(first) > 100_000:
             raise ConfigError(f"seeds {text!r}: at most 100,000 scenes at once")
@@ -225,7 +230,7 @@ def _show(rows: list[dict[str, Any]], as_json: bool, title: str, hidden: tuple[s
         table.add_column(name.replace("_", " "), overflow="fold")
     for row in rows:
         table.add_row(*(_cell(row[name]) for name in names))
-    Console().print(table)
+    Console(markup=False).print(table)
 
 
 def _cell(value: Any) -> str:
@@ -247,7 +252,7 @@ def _progress(title: str, total: int, as_json: bool) -> Iterator[Callable[[str],
     from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeElapsedColumn
 
     columns = (TextColumn("{task.description}"), BarColumn(), MofNCompleteColumn(), TimeElapsedColumn())
-    with Progress(*columns, console=Console(stderr=True), transient=True, disable=as_json) as bar:
+    with Progress(*columns, console=Console(stderr=True, markup=False), transient=True, disable=as_json) as bar:
         task = bar.add_task(title, total=total)
         started = False
 

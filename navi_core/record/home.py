@@ -14,7 +14,7 @@ def navi_home() -> Path:
     Returns:
         `$NAVI_HOME` if it is set and not empty, else `./.navi`, as an absolute path.
     """
-    return Path(os.environ.get("NAVI_HOME") or ".navi").expanduser().absolute()
+    return Path(os.path.expanduser(os.environ.get("NAVI_HOME") or ".navi")).absolute()
 
 
 def outbox_path() -> Path:

@@ -1,0 +1,56 @@
+"""The `navi` command when the system fails it: one line on standard error, an exit code, no traceback."""
+
+import os
+import subprocess
+import sys
+
+import pytest
+
+from navi_core.cli.main import main
+
+
+@pytest.mark.parametrize(
+    "arguments",
+    [
+        ("scenes", "compile", "x" * 300 + ".obj"),
+        ("scenes", "inspect", "x" * 300 + ".gmdag"),
+        ("scenes", "discover", "x" * 300),
+        ("scenes", "generate", "maze", "--seeds", "9" * 5000),
+        ("scenes", "generate", "maze", "--seeds", "²"),
+        ("doctor", "x" * 300),
+        ("evaluate", "x" * 5000),
+    ],
+)
+def test_a_name_the_system_refuses_is_an_error_of_one_line(arguments, tmp_path, monkeypatch, capsys):
+    monkeypatch.chdir(tmp_path)
+    with pytest.raises(SystemExit) as caught:
+        main(arguments)
+    told = capsys.readouterr().err
+    assert caught.value.code != 0 and told.startswith("error: ")
+    assert told.count("\n") == 1 and os.listdir(tmp_path) == []
+
+
+def test_a_home_of_an_unknown_user_is_a_folder_of_that_name(tmp_path, monkeypatch, capsys):
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setenv("NAVI_HOME", "~nobody-of-this-name/navi")
+    with pytest.raises(SystemExit) as caught:
+        main(["models", "list", "--json"])
+    assert caught.value.code == 0 and capsys.readouterr().out.strip() == "[]"
+
+
+def test_brackets_in_a_name_are_shown_as_they_are_and_other_letters_escaped(tmp_path):
+    from navi_core.config import CompileConfig
+    from navi_core.scenes import compile_mesh, generate_scene
+
+    mesh = generate_scene("maze", 0)
+    scene = compile_mesh(mesh, CompileConfig(resolution=64))
+    object.__setattr__(scene, "name", "[bold]ü[/nope]")
+    path = scene.save(tmp_path / "a.gmdag")
+    done = subprocess.run(
+        [sys.executable, "-c", "from navi_core.cli.main import main; main()", "scenes", "inspect", str(path)],
+        env=os.environ | {"PYTHONIOENCODING": "ascii", "COLUMNS": "300"},
+        capture_output=True,
+        text=True,
+        timeout=60,
+    )
+    assert done.returncode == 0 and "[bold]\\xfc[/nope]" in done.stdout, done.stderr
