@@ -442,7 +442,7 @@ def compile_resolution(azimuth_bins: int, elevation_bins: int) -> int:
 def _told(place: str, value: Any, message: str, error: Any) -> str:
     if isinstance(error, ConfigError):
         return f"{place}: {error}" if place else str(error)
-    return f"{place} = {_short(value)}: {message}"
+    return f"{place or 'the configuration'} = {_short(value)}: {message}"
 
 
 def _short(value: Any) -> str:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import hashlib
 import json
 import os
@@ -39,6 +40,12 @@ _SHARES = frozenset({"c_vis_auc", "c_vis", "c_visit"})
 
 _PERCENTAGE = re.compile(r"(c_vis|c_visit)_(auc|final|at_\d+|auc_low|auc_high|auc_iqm)")
 """Names whose values are percentages."""
+
+_IDENTITY = ("scene", "start", "scene_hash", "start_x", "start_y", "start_z", "start_yaw", "max_steps", "decision_hz",
+             "view_radius", "floor_cell")  # fmt: skip
+"""What every episode's row must hold to be paired with another's."""
+_SUMMARY = ("scenes", "starts", "max_steps", "c_vis_auc", "c_vis_auc_low", "c_vis_auc_high")
+"""Numbers every summary holds."""
 
 
 @dataclass(frozen=True)
@@ -85,6 +92,8 @@ class EvalResult:
             if row[metric] is None:
                 where = f"scene {row['scene']}, start {row['start']}"
                 raise EvaluationError(f"{metric} has no value in {where} of {self.subject}; choose another metric")
+            if not isinstance(row[metric], int | float):
+                raise EvaluationError(f"{metric} is {row[metric]!r}, not a number; choose another metric")
             values.setdefault(str(row["scene"]), []).append(float(row[metric]))
         return values
 
@@ -136,6 +145,9 @@ class EvalResult:
             "summary": self.summary,
             "episodes": self.episodes,
         }
+        if os.path.exists(path) and not os.path.isfile(path):
+            # The rename below would put a file in the place of a device.
+            raise EvaluationError(f"cannot write {path}: it is there and no regular file")
         part = path.with_name(f".{path.name}.{os.getpid()}.part")
         try:
             path.parent.mkdir(parents=True, exist_ok=True)
@@ -145,7 +157,8 @@ class EvalResult:
                 os.fsync(stream.fileno())
             part.replace(path)
         except OSError as error:
-            part.unlink(missing_ok=True)
+            with contextlib.suppress(OSError):
+                part.unlink()
             raise EvaluationError(f"cannot write {path}: {error.strerror or error}") from error
         return path
 
@@ -160,17 +173,25 @@ class EvalResult:
             document = json.loads(Path(path).read_text(encoding="utf-8"))
         except OSError as error:
             raise EvaluationError(f"cannot read {path}: {error.strerror or error}") from error
-        except ValueError as error:
+        except (ValueError, RecursionError) as error:
             raise EvaluationError(f"{path} is not JSON: {error}") from None
         if not isinstance(document, dict) or document.get("navi_evaluation") != _FORMAT:
             raise EvaluationError(f"{path} is no saved evaluation; make one with `navi evaluate SUBJECT --out {path}`")
         try:
-            return cls(
+            result = cls(
                 subject=str(document["subject"]),
                 config=parse_config(EvalConfig, document["config"]),
                 episodes=[dict(row) for row in document["episodes"]],
                 summary=dict(document["summary"]),
             )
+            for name in _IDENTITY:
+                _ = [row[name] for row in result.episodes]
+            for name in _SUMMARY:
+                if not isinstance(result.summary[name], int | float):
+                    raise TypeError(f"{name} of the summary is {result.summary[name]!r}")
+            if not result.episodes or not all(isinstance(row["scene"], str) for row in result.episodes):
+                raise ValueError("it has no episodes, or one of them names no scene")
+            return result
         except (KeyError, TypeError, ValueError) as error:
             raise EvaluationError(f"{path} is a broken evaluation: {error}") from None
 
