@@ -34,6 +34,7 @@ Seed = Annotated[int, typer.Option(help="Seed of the starts and of sampled actio
 Sampled = Annotated[bool, typer.Option("--sampled", help="Sample actions instead of flying the mean.")]
 Resolution = Annotated[int, typer.Option(help="Compile resolution of meshes and generated scenes.")]
 Models = Annotated[Path | None, typer.Option("--models", help="The registry; by default models/ of the Navi home.")]
+Maps = Annotated[Path | None, typer.Option("--maps", help="Also draw the paths flown, one PNG per scene, here.")]
 NoRecord = Annotated[bool, typer.Option("--no-record", help="Write no rows for the warehouse.")]
 Json = Annotated[bool, typer.Option("--json", help="Print the result as one JSON object.")]
 
@@ -58,6 +59,7 @@ def evaluate(
     out: Annotated[Path | None, typer.Option(help="Also write rows and summary to this JSON file.")] = None,
     models: Models = None,
     no_record: NoRecord = False,
+    maps: Maps = None,
     as_json: Json = False,
 ) -> None:
     """Fly a subject without learning over frozen starts, and measure coverage and collisions."""
@@ -65,11 +67,14 @@ def evaluate(
 
     config = _config(starts, steps, seed, sampled)
     flown = _resolve(subject, models)
-    result = _fly(flown, load_scenes(scene or HELD_OUT, resolution), config)
+    scenes = load_scenes(scene or HELD_OUT, resolution)
+    result = _fly(flown, scenes, config)
     if not no_record:
         record_evaluation(result)
     if out is not None:
         result.save(out)
+    if maps is not None:
+        _draw(maps, [result], scenes)
     if as_json:
         _print_json({"summary": result.summary, "episodes": result.episodes})
     else:
@@ -87,6 +92,7 @@ def compare(
     sampled: Sampled = False,
     resolution: Resolution = 512,
     models: Models = None,
+    maps: Maps = None,
     as_json: Json = False,
 ) -> None:
     """Say whether A is better than B on the same starts, by the paired interval over scenes and starts."""
@@ -104,6 +110,8 @@ def compare(
             scenes = scenes or load_scenes(scene or HELD_OUT, resolution)
             results.append(_fly(flown, scenes, config))
     metrics = metric or ["c_vis_auc", "collisions_per_minute"]
+    if maps is not None:
+        _draw(maps, [result for result in results if result.trajectories], scenes)
     comparisons = [compare_results(results[0], results[1], name) for name in metrics]
     if as_json:
         _print_json({"comparisons": [comparison.to_row() for comparison in comparisons]})
@@ -147,6 +155,18 @@ def promote(
         typer.echo(decision.reason)
     if not decision.promoted:
         raise typer.Exit(1)
+
+
+def _draw(folder: Path, results: list[EvalResult], scenes: list[Scene]) -> None:
+    """Write one top-down map per scene with everybody's paths."""
+    from navi_core.evaluate import top_down_map
+    from navi_core.world import Field
+
+    folder.mkdir(parents=True, exist_ok=True)
+    field = Field(scenes)
+    for index, scene in enumerate(scenes):
+        paths = {str(result.summary["subject"]): result.trajectories_of(scene.name) for result in results}
+        (folder / f"{scene.name}.png").write_bytes(top_down_map(field, index, paths))
 
 
 def load_scenes(names: list[str] | tuple[str, ...], resolution: int) -> list[Scene]:
