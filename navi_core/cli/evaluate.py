@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import sys
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
@@ -271,7 +272,8 @@ def _print_results(results: list[EvalResult]) -> None:
             f"{100 * free:.0f} %",
             f"{path:.1f}",
         )
-    Console(markup=False).print(table)
+    # A pipe has no width; the table keeps its columns readable there too.
+    Console(width=None if sys.stdout.isatty() else 140, markup=False).print(table)
 
 
 def _say(comparisons: list[Comparison]) -> None:

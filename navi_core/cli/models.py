@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import sys
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
@@ -58,7 +59,8 @@ def show(
         elif isinstance(value, list):
             value = ", ".join(value)
         table.add_row(key, "–" if value in (None, "") else str(value))
-    Console(markup=False).print(table)
+    # A pipe has no width; the table keeps its columns readable there too.
+    Console(width=None if sys.stdout.isatty() else 140, markup=False).print(table)
 
 
 def lineage(
@@ -136,4 +138,5 @@ def _print_table(entries: list[ModelVersion]) -> None:
             "–" if entry.reward_ema is None else f"{entry.reward_ema:.4f}",
             entry.created_at[:16].replace("T", " "),
         )
-    Console(markup=False).print(table)
+    # A pipe has no width; the table keeps its columns readable there too.
+    Console(width=None if sys.stdout.isatty() else 140, markup=False).print(table)

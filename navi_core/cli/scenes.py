@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import re
+import sys
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
@@ -230,7 +231,8 @@ def _show(rows: list[dict[str, Any]], as_json: bool, title: str, hidden: tuple[s
         table.add_column(name.replace("_", " "), overflow="fold")
     for row in rows:
         table.add_row(*(_cell(row[name]) for name in names))
-    Console(markup=False).print(table)
+    # A pipe has no width; the table keeps its columns readable there too.
+    Console(width=None if sys.stdout.isatty() else 140, markup=False).print(table)
 
 
 def _cell(value: Any) -> str:

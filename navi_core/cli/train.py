@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import sys
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
@@ -257,4 +258,5 @@ def _show(record: dict[str, Any], as_json: bool) -> None:
         ("checkpoint", record["checkpoint"]),
     ):
         table.add_row(name, value)
-    Console(markup=False).print(table)
+    # A pipe has no width; the table keeps its columns readable there too.
+    Console(width=None if sys.stdout.isatty() else 140, markup=False).print(table)
