@@ -118,12 +118,14 @@ def train(
     if (field is None) == (env is None):
         raise ConfigError("train needs either field= (a world.Field over the training scenes) or env=")
     device = _device(config)
-    torch.set_num_threads(thread_count(config))
     if field is not None:
         from navi_core.world import NavigationEnv
 
         env = NavigationEnv(field, config.actors, config.env, config.seed)
     assert env is not None
+    # After the environment: the ray kernels' first call starts their pool in the same OpenMP runtime and thereby
+    # gives torch every core. Sums over a batch round differently with another number of threads.
+    torch.set_num_threads(thread_count(config))
     owned = log is None
     log = log if log is not None else run.metric_log()
     try:

@@ -5,6 +5,8 @@ import logging
 import math
 import os
 import signal
+import subprocess
+import sys
 from dataclasses import fields
 from pathlib import Path
 
@@ -293,6 +295,30 @@ def test_threads_are_chosen_by_rule(monkeypatch):
     monkeypatch.setenv("OMP_WAIT_POLICY", "passive")
     assert thread_count(small) == cores
     assert thread_count(make_config(threads=3)) == 3
+
+
+def test_the_ray_kernels_do_not_change_the_threads_of_training(tmp_path):
+    """In a process whose first kernel call is made by the run: it would leave torch with every core."""
+    code = """
+import sys, torch
+from pathlib import Path
+from tests.conftest import box_triangles, mesh_of
+from tests.learn.test_train_loop import ROWS, make_config
+from navi_core.config import CompileConfig
+from navi_core.learn import train
+from navi_core.record import RunDirectory
+from navi_core.scenes import compile_mesh
+from navi_core.world import Field
+scene = compile_mesh(mesh_of(box_triangles((0, 0, 0), (4, 2.5, 4)), "room"), CompileConfig(resolution=64))
+config, root = make_config(threads=1, total_steps=ROWS * 16), Path(sys.argv[1])
+with RunDirectory.open(root, asset="a", partition="p", config=config) as run:
+    train(config, run, field=Field([scene]), log=run.metric_log(root / "outbox"),
+          progress=lambda p: print("threads", torch.get_num_threads()))
+"""
+    place = Path(__file__).resolve().parents[2]
+    command = [sys.executable, "-c", code, str(tmp_path)]
+    done = subprocess.run(command, cwd=place, capture_output=True, text=True, check=False)
+    assert done.stdout.split() == ["threads", "1"], done.stdout + done.stderr
 
 
 def test_a_run_needs_exactly_one_place_to_fly(tmp_path):
