@@ -20,6 +20,8 @@ __all__ = ["check_glb", "check_gltf", "gltf_side_files"]
 
 _COMPONENT_BYTES = {5120: 1, 5121: 1, 5122: 2, 5123: 2, 5125: 4, 5126: 4}
 _COMPONENTS = {"SCALAR": 1, "VEC2": 2, "VEC3": 3, "VEC4": 4, "MAT2": 4, "MAT3": 9, "MAT4": 16}
+_MAX_COUNT = 200_000_000
+"""Elements an accessor may claim."""
 _MAX_UNBACKED = 10_000_000
 """Elements that all accessors of a file may claim without a buffer behind them; they are read as zeros."""
 
@@ -118,9 +120,10 @@ def _check_accessors(document: dict[str, Any], path: Path, binary: int) -> None:
     for index, accessor in enumerate(_objects(document, "accessors", path)):
         count = int(accessor["count"])
         unbacked += count if "bufferView" not in accessor or "sparse" in accessor else 0
-        if count < 0 or unbacked > _MAX_UNBACKED:
+        if not 0 <= count <= _MAX_COUNT or unbacked > _MAX_UNBACKED:
             raise MeshError(
-                f"{path}: accessor {index} claims {count} elements; allowed are 0 to {_MAX_UNBACKED} without data"
+                f"{path}: accessor {index} claims {count} elements; allowed are 0 to {_MAX_COUNT}, "
+                f"and {_MAX_UNBACKED} in all without data"
             )
         if "bufferView" not in accessor or not count:
             continue

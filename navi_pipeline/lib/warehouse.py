@@ -120,7 +120,10 @@ class Warehouse:
             self.ingest()
         try:
             with duckdb.connect(str(self.snapshot), read_only=True, config=_CLOSED) as connection:
-                return connection.execute(sql, parameters).df()
+                answer = connection.execute(sql, parameters)
+                if answer is None:
+                    raise RecordError('the query is empty; ask for example: navi query "select * from leaderboard"')
+                return answer.df()
         except (duckdb.Error, UnicodeEncodeError, RuntimeError) as error:
             views, tables = self.relations()
             raise RecordError(

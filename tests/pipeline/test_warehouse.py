@@ -182,6 +182,8 @@ def test_a_query_reads_the_snapshot_and_nothing_else(home, tmp_path):
         "install httpfs",
         "select '\ud800'",
         "begin; delete from metrics; commit",
+        "",
+        " ; ",
     ):
         with pytest.raises(RecordError):
             warehouse.query(sql)
