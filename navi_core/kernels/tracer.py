@@ -9,7 +9,6 @@ from __future__ import annotations
 import ctypes
 import logging
 import os
-from dataclasses import dataclass
 from typing import Any, Protocol
 
 import numba
@@ -20,17 +19,16 @@ from navi_core.errors import ConfigError
 from navi_core.kernels.distance import scene_distance, scene_within
 from navi_core.kernels.native import NativeUnavailableError, load_library
 from navi_core.kernels.octree import cast_octree
+from navi_core.kernels.packed import PackedField, aligned_planes, cell_words
 from navi_core.kernels.trace import cast_surface
 
-__all__ = ["LANES", "TRACERS", "NativeTracer", "NumbaTracer", "PackedField", "Tracer", "build_tracer"]
+__all__ = ["LANES", "TRACERS", "NativeTracer", "NumbaTracer", "Tracer", "build_tracer"]
 
 TRACERS = ("auto", "native", "numba")
 """Names of the tracers."""
 LANES = (0, 1, 8, 16)
 """Rays that the native tracer takes at once: 0 for what suits the CPU, 1 scalar, 8 AVX2, 16 AVX-512."""
 _ITEMS_PADDING = 16
-_CUBES_PADDING = 4
-_PLANES_ALIGNMENT = 64
 
 Float32 = npt.NDArray[np.float32]
 Int32 = npt.NDArray[np.int32]
@@ -38,25 +36,6 @@ Bool = npt.NDArray[np.bool_]
 
 logger = logging.getLogger(__name__)
 _noticed = False
-
-
-@dataclass(frozen=True)
-class PackedField:
-    """Arrays of all scenes of a field, one scene after the other.
-
-    Attributes:
-        frame: (S, 4) float64 minimum corner and voxel size of each scene [m].
-        cells: (S, 2) int32 coarse cells per edge and resolution.
-        surface: grid, cubes, records, items, planes, semantic, bases as `cast_surface` takes them, or None.
-        octree: nodes, bases, frame, resolution, remap, remap_base as `cast_octree` takes them, or None.
-        hierarchy: box, link, triangles, node_base, triangle_base as `scene_distance` takes them.
-    """
-
-    frame: npt.NDArray[np.float64]
-    cells: Int32
-    surface: tuple[npt.NDArray[Any], ...] | None
-    octree: tuple[npt.NDArray[Any], ...] | None
-    hierarchy: tuple[npt.NDArray[Any], ...]
 
 
 class Tracer(Protocol):
@@ -183,11 +162,12 @@ class NativeTracer:
         self._surface = self._octree = None
         if packed.surface is not None:
             grid, cubes, records, items, planes, semantic, bases = packed.surface
-            # Vector loads may reach past the end of a list or of the last cell.
-            cubes, items = np.pad(cubes, (0, _CUBES_PADDING)), np.pad(items, (0, _ITEMS_PADDING))
-            surface = (grid, cubes, records, items, _aligned(planes), semantic, bases, packed.frame, packed.cells)
+            words = cell_words(grid, cubes, records, bases, packed.cells)
+            items = np.pad(items, (0, _ITEMS_PADDING))  # vector loads reach past the end of a list
+            planes = aligned_planes(planes)
             self._surface = self._pointers(
-                surface, (np.int32, np.uint8, np.int32, np.int32, np.float32, np.int32, np.int64, np.float64, np.int32)
+                (words, records, items, planes, semantic, bases, packed.frame, packed.cells),
+                (np.uint64, np.int32, np.int32, np.float32, np.int32, np.int64, np.float64, np.int32),
             )
         if packed.octree is not None:
             self._octree = self._pointers(
@@ -252,12 +232,3 @@ def _rays(
         max_distance, depth.ctypes.data, label.ctypes.data, valid.ctypes.data,
     )  # fmt: skip
 
-
-def _aligned(planes: Float32) -> Float32:
-    """Return the rows at a multiple of a cache line, so that each is one."""
-    spare = _PLANES_ALIGNMENT // planes.itemsize
-    buffer = np.empty(planes.size + spare, np.float32)
-    offset = -buffer.ctypes.data % _PLANES_ALIGNMENT // planes.itemsize
-    aligned = buffer[offset : offset + planes.size].reshape(planes.shape)
-    aligned[:] = planes
-    return aligned

@@ -54,28 +54,25 @@ struct Lanes {
     static I greatest(I a, I b) { return _mm256_max_epi32(a, b); }
     static I right(I a, int n) { return _mm256_srli_epi32(a, n); }
     static I left(I a, int n) { return _mm256_slli_epi32(a, n); }
+    static I right(I a, I n) { return _mm256_srlv_epi32(a, n); }
     static M equal(I a, I b) { return M{_mm256_cmpeq_epi32(a, b)}; }
     static M less(I a, I b) { return M{_mm256_cmpgt_epi32(b, a)}; }
     static F to_float(I a) { return _mm256_cvtepi32_ps(a); }
     static I to_int(F a) { return _mm256_cvttps_epi32(a); }
 
-    static F of_lane(F x, I lane) { return _mm256_permutevar8x32_ps(x, lane); }
+    // Lanes 0..7 are those of `a`, 8..15 those of `b`.
+    static F of_lane(F a, F b, I lane) {
+        const F upper = _mm256_castsi256_ps(_mm256_slli_epi32(lane, 28));
+        return _mm256_blendv_ps(_mm256_permutevar8x32_ps(a, lane), _mm256_permutevar8x32_ps(b, lane), upper);
+    }
 
     static F gather(M m, const float* base, I index) {
         return _mm256_mask_i32gather_ps(_mm256_setzero_ps(), base, index, _mm256_castsi256_ps(m.v), 4);
     }
-    static I gather(M m, const int* base, I index) {
-        return _mm256_mask_i32gather_epi32(_mm256_setzero_si256(), base, index, m.v, 4);
-    }
-    static I gather_bytes(M m, const uint8_t* base, I index) {
-        const I words =
-            _mm256_mask_i32gather_epi32(_mm256_setzero_si256(), reinterpret_cast<const int*>(base), index, m.v, 1);
-        return both(words, fill(255));
-    }
-    // The two numbers of each record.
-    static void gather_pairs(M m, const int* base, I index, I& first, I& second) {
+    // The lower and upper halves of 64-bit words.
+    static void gather_halves(M m, const void* base, I index, I& first, I& second) {
         const I zero = _mm256_setzero_si256();
-        const auto* pairs = reinterpret_cast<const long long*>(base);
+        const auto* pairs = static_cast<const long long*>(base);
         const I low = _mm256_mask_i32gather_epi64(zero, pairs, _mm256_castsi256_si128(index),
                                                   _mm256_cvtepi32_epi64(_mm256_castsi256_si128(m.v)), 8);
         const I high = _mm256_mask_i32gather_epi64(zero, pairs, _mm256_extracti128_si256(index, 1),

@@ -49,25 +49,20 @@ struct Lanes {
     static I greatest(I a, I b) { return _mm512_max_epi32(a, b); }
     static I right(I a, int n) { return _mm512_srli_epi32(a, n); }
     static I left(I a, int n) { return _mm512_slli_epi32(a, n); }
+    static I right(I a, I n) { return _mm512_srlv_epi32(a, n); }
     static M equal(I a, I b) { return _mm512_cmpeq_epi32_mask(a, b); }
     static M less(I a, I b) { return _mm512_cmplt_epi32_mask(a, b); }
     static F to_float(I a) { return _mm512_cvtepi32_ps(a); }
     static I to_int(F a) { return _mm512_cvttps_epi32(a); }
 
-    static F of_lane(F x, I lane) { return _mm512_permutexvar_ps(lane, x); }
+    // Lanes 0..15 are those of `a`, 16..31 those of `b`.
+    static F of_lane(F a, F b, I lane) { return _mm512_permutex2var_ps(a, lane, b); }
 
     static F gather(M m, const float* base, I index) {
         return _mm512_mask_i32gather_ps(_mm512_setzero_ps(), m, index, base, 4);
     }
-    static I gather(M m, const int* base, I index) {
-        return _mm512_mask_i32gather_epi32(_mm512_setzero_si512(), m, index, base, 4);
-    }
-    static I gather_bytes(M m, const uint8_t* base, I index) {
-        const I words = _mm512_mask_i32gather_epi32(_mm512_setzero_si512(), m, index, base, 1);
-        return both(words, fill(255));
-    }
-    // The two numbers of each record.
-    static void gather_pairs(M m, const int* base, I index, I& first, I& second) {
+    // The lower and upper halves of 64-bit words.
+    static void gather_halves(M m, const void* base, I index, I& first, I& second) {
         const __m512i zero = _mm512_setzero_si512();
         const __m512i low = _mm512_mask_i32gather_epi64(zero, static_cast<__mmask8>(m), _mm512_castsi512_si256(index),
                                                         base, 8);

@@ -1,8 +1,7 @@
 // Compiled with AVX-512 F, BW, DQ and VL and FMA; called only where the CPU has them.
 #include "lanes_avx512.h"
 
-#define NAVI_REFILL 4
-#define NAVI_FLUSH 10
+#define NAVI_REFILL 6  // idle lanes of a group that are worth a refill; measured
 #include "packet.h"
 #include "packets.h"
 

@@ -107,21 +107,21 @@ NAVI_INLINE Hit cast_surface_ray(const SceneView& s, const double o[3], const do
     A y = A::begin(o[1] + entry * d[1], d[1], 1.0 / fine_edge, last);
     A z = A::begin(o[2] + entry * d[2], d[2], 1.0 / fine_edge, last);
     const int octant = (1 - x.forward) | (1 - y.forward) << 1 | (1 - z.forward) << 2;
-    const uint8_t* cubes = s.cubes + static_cast<int64_t>(octant) * cells * cells * cells;
     Real t = 0;
     // Every round crosses a boundary forwards, so the loop ends without a count.
     for (;;) {
         const int index = ((x.cell >> 4) * cells + (y.cell >> 4)) * cells + (z.cell >> 4);
-        const int empty = cubes[index];
-        int shift = 4, reach = kFine * empty, start = 0, count = 0;  // the box has an edge of 1 << shift
-        if (empty == 0) {
-            const int32_t* r = s.records + 2 * static_cast<int64_t>(s.grid[index]);
-            start = r[0];
-            count = r[1];
+        const uint64_t word = s.words[index];
+        const uint32_t upper = static_cast<uint32_t>(word >> 32);
+        int shift = 4, start = 0, count = 0;  // the box has an edge of 1 << shift
+        int reach = kFine * static_cast<int>(word >> 8 * octant & 255);
+        if (upper <= kSplitWord) {
+            start = static_cast<int>(word & 0xFFFFFFFFu);
+            count = upper == kSplitWord ? -1 : static_cast<int>(upper);
             while (count < 0) {
                 shift -= 2;
                 const int sub = (x.cell >> shift & 3) << 4 | (y.cell >> shift & 3) << 2 | (z.cell >> shift & 3);
-                r = s.records + 2 * (static_cast<int64_t>(start) + sub);
+                const int32_t* r = s.records + 2 * (static_cast<int64_t>(start) + sub);
                 start = r[0];
                 count = shift > 0 ? r[1] : greatest(r[1], 0);  // cells are split twice at most
             }

@@ -22,15 +22,19 @@ constexpr double kTie = 1e-4;            // faces closer together are coincident
 constexpr double kFlat = 1e-20;          // a direction component below this never leaves its cell
 constexpr double kHuge = 1e30;
 
+// The word of an empty cell holds the edge of the largest empty cube for each octant, a byte each, never 0. That
+// of a surface cell has a zero in its highest byte, the count of its list below (24 bits, kSplitWord where the cell
+// is split), and the start of the list or of the subcells' records in its lower half.
+constexpr uint32_t kSplitWord = 0xFFFFFF;
+
 // Surface trees of all scenes, one after the other; layout as `Field` packs them.
 struct Surface {
-    const int32_t* grid;      // (sum G^3) record of a surface cell, -1 for an empty one
-    const uint8_t* cubes;     // (sum 8 G^3 + 4) empty cubes by octant
+    const uint64_t* words;    // (sum G^3) one word a coarse cell, see below
     const int32_t* records;   // (N, 2) start, count
     const int32_t* items;     // (M + 16) triangles of the lists
     const float* planes;      // (F, 16) plane and three edge planes [voxel]
     const int32_t* semantic;  // (F)
-    const int64_t* bases;     // (S, 4) first grid cell, record, item, triangle
+    const int64_t* bases;     // (S, 4) first cell, record, item, triangle
     const double* frame;      // (S, 4) minimum corner and voxel size [m]
     const int32_t* cells;     // (S, 2) coarse cells per edge, resolution
 };
@@ -75,8 +79,7 @@ struct Hit {
 
 // One scene of a Surface.
 struct SceneView {
-    const int32_t* grid;
-    const uint8_t* cubes;
+    const uint64_t* words;
     const int32_t* records;
     const int32_t* items;
     const float* planes;
@@ -90,8 +93,7 @@ struct SceneView {
 NAVI_INLINE SceneView scene_view(const Surface& all, int scene) {
     const int64_t* base = all.bases + 4 * static_cast<int64_t>(scene);
     const double* frame = all.frame + 4 * static_cast<int64_t>(scene);
-    return SceneView{all.grid + base[0],
-                     all.cubes + 8 * base[0],
+    return SceneView{all.words + base[0],
                      all.records + 2 * base[1],
                      all.items + base[2],
                      all.planes + 16 * base[3],
