@@ -55,11 +55,13 @@ def cell_words(
     """
     words = np.zeros(len(grid), np.uint64)
     if len(records) and records[:, 1].max() >= _SPLIT_WORD:
-        raise SceneError(f"a cell holds {records[:, 1].max()} triangles, more than {_SPLIT_WORD - 1}; raise the resolution")
+        raise SceneError(
+            f"a cell holds {records[:, 1].max()} triangles, more than {_SPLIT_WORD - 1}; raise the resolution"
+        )
     for s in range(len(bases)):
         count = int(cells[s, 0]) ** 3
         first = int(bases[s, 0])
-        if s and first == len(grid) or count == 1:
+        if count == 1:  # a version 1 scene has no cells here
             continue
         cell = slice(first, first + count)
         octants = cubes[8 * first : 8 * (first + count)].reshape(8, count).astype(np.uint64)

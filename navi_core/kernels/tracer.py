@@ -173,9 +173,7 @@ class NativeTracer:
             self._octree = self._pointers(
                 packed.octree, (np.uint64, np.int64, np.float64, np.int32, np.int32, np.int64)
             )
-        self._hierarchy = self._pointers(
-            packed.hierarchy, (np.float32, np.int32, np.float64, np.int64, np.int64)
-        )
+        self._hierarchy = self._pointers(packed.hierarchy, (np.float32, np.int32, np.float64, np.int64, np.int64))
 
     @property
     def lanes(self) -> int:
@@ -217,7 +215,9 @@ class NativeTracer:
 
     def _pointers(self, arrays: tuple[npt.NDArray[Any], ...], types: tuple[type, ...]) -> ctypes.Array[ctypes.c_void_p]:
         """Return a C struct of pointers to the arrays, and keep the arrays alive."""
-        kept = [np.ascontiguousarray(array, dtype) for array, dtype in zip(arrays, types, strict=True)]
+        kept: list[npt.NDArray[Any]] = [
+            np.ascontiguousarray(array, dtype) for array, dtype in zip(arrays, types, strict=True)
+        ]
         self._arrays += kept
         return (ctypes.c_void_p * len(kept))(*(array.ctypes.data for array in kept))
 
@@ -231,4 +231,3 @@ def _rays(
         origins.ctypes.data, directions.ctypes.data, scene.ctypes.data, rows, rays, int(len(directions) == 1),
         max_distance, depth.ctypes.data, label.ctypes.data, valid.ctypes.data,
     )  # fmt: skip
-

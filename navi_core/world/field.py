@@ -14,8 +14,10 @@ import torch
 from navi_core.errors import ConfigError, SceneError
 from navi_core.kernels.bvh import TriangleBVH
 from navi_core.kernels.octree import surface_corners
+from navi_core.kernels.op import cast_rays, register_field
+from navi_core.kernels.packed import PackedField
 from navi_core.kernels.surface_tree import empty_cubes, triangle_planes
-from navi_core.kernels.tracer import PackedField, build_tracer
+from navi_core.kernels.tracer import build_tracer
 from navi_core.scenes import Scene
 
 __all__ = ["Field", "RayHits"]
@@ -79,8 +81,11 @@ class Field:
         self._lower = np.stack([np.asarray(s.bounds[0], np.float64) for s in scenes])
         self._frame = np.array([[*s.bounds[0], s.voxel_size] for s in scenes], np.float64)
         surface, octree = self._pack_surface(), self._pack_octrees()
-        packed = PackedField(self._frame, self._cells, surface, octree, self._pack_hierarchies())
-        self._tracer = build_tracer(packed, tracer, threads)
+        self.packed = PackedField(self._frame, self._cells, surface, octree, self._pack_hierarchies())
+        """The arrays that the kernels read."""
+        self._tracer = build_tracer(self.packed, tracer, threads)
+        self.number = register_field(self)
+        """Number by which the operator `navi::cast_rays` finds this field."""
         self._has_surface, self._has_octree = surface is not None, octree is not None
 
     @property
@@ -118,6 +123,7 @@ class Field:
             scene_index: (B,) scene of each row.
             max_distance: Range [m].
             out: Hits of an earlier call with the same shape, to be overwritten; saves fresh memory.
+                Within a compiled program new ones are made.
 
         Returns:
             Hits of shape (B, R); `out` where it was given.
@@ -125,6 +131,8 @@ class Field:
         Raises:
             SceneError: A shape does not fit or a scene index is out of range.
         """
+        if torch.compiler.is_compiling():
+            return RayHits(*cast_rays(origins, directions, scene_index, self.number, max_distance))
         origin = _rows(origins, "origins")
         scene = self._scene_rows(scene_index, len(origin))
         ray = np.ascontiguousarray(directions.detach().numpy(), np.float32)

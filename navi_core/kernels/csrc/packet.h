@@ -168,7 +168,7 @@ class Packet {
         y.cell = advance(y, ey, leave, cross_y);
         z.cell = advance(z, ez, leave, cross_z);
         g.t = L::greatest(g.t, leave);
-        // As unsigned numbers, negative coordinates are the largest of all.
+        // An empty cube may reach beyond the grid, so the ray may have left it on any axis.
         const I worst = L::either(x.cell, L::either(y.cell, z.cell));
         const unsigned outside = L::bits(L::less(worst, zero)) | L::bits(L::less(L::fill(last_), x.cell)) |
                                  L::bits(L::less(L::fill(last_), y.cell)) | L::bits(L::less(L::fill(last_), z.cell));

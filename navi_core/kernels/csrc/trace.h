@@ -148,8 +148,11 @@ NAVI_INLINE Hit cast_surface_ray(const SceneView& s, const double o[3], const do
         x.cell = cross_x ? ex + 2 * x.forward - 1 : qx;
         y.cell = cross_y ? ey + 2 * y.forward - 1 : qy;
         z.cell = cross_z ? ez + 2 * z.forward - 1 : qz;
-        const int moved = cross_x ? x.cell : (cross_y ? y.cell : z.cell);
-        if (moved < 0 || moved > last) return miss;
+        // An empty cube may reach beyond the grid, so the ray may have left it on any axis.
+        const unsigned end = static_cast<unsigned>(last);  // negative numbers are beyond it too
+        if (static_cast<unsigned>(x.cell) > end || static_cast<unsigned>(y.cell) > end ||
+            static_cast<unsigned>(z.cell) > end)
+            return miss;
         t = greatest(t, leave);
     }
 }
