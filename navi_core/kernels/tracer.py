@@ -9,6 +9,7 @@ from __future__ import annotations
 import ctypes
 import logging
 import os
+from collections.abc import Callable
 from typing import Any, Protocol
 
 import numba
@@ -33,6 +34,12 @@ _ITEMS_PADDING = 16
 Float32 = npt.NDArray[np.float32]
 Int32 = npt.NDArray[np.int32]
 Bool = npt.NDArray[np.bool_]
+
+# Numba's dispatchers carry no signature that a type checker could follow through packed arguments.
+_SURFACE: Callable[..., None] = cast_surface
+_OCTREE: Callable[..., None] = cast_octree
+_DISTANCE: Callable[..., None] = scene_distance
+_WITHIN: Callable[..., None] = scene_within
 
 logger = logging.getLogger(__name__)
 _noticed = False
@@ -110,7 +117,7 @@ class NumbaTracer:
         """See `Tracer`."""
         p = self._packed
         assert p.surface is not None
-        cast_surface(*p.surface, p.frame, p.cells, origins, directions, scene, max_distance, depth, label, valid)
+        _SURFACE(*p.surface, p.frame, p.cells, origins, directions, scene, max_distance, depth, label, valid)
 
     def cast_octree(
         self, origins: Float32, directions: Float32, scene: Int32, max_distance: float,
@@ -118,15 +125,15 @@ class NumbaTracer:
     ) -> None:  # fmt: skip
         """See `Tracer`."""
         assert self._packed.octree is not None
-        cast_octree(*self._packed.octree, origins, directions, scene, max_distance, depth, label, valid)
+        _OCTREE(*self._packed.octree, origins, directions, scene, max_distance, depth, label, valid)
 
     def distance(self, points: Float32, scene: Int32, out: Float32) -> None:
         """See `Tracer`."""
-        scene_distance(*self._packed.hierarchy, points, scene, out)
+        _DISTANCE(*self._packed.hierarchy, points, scene, out)
 
     def within(self, points: Float32, scene: Int32, radius: float, out: Bool) -> None:
         """See `Tracer`."""
-        scene_within(*self._packed.hierarchy, points, scene, radius, out)
+        _WITHIN(*self._packed.hierarchy, points, scene, radius, out)
 
 
 class _Rays(ctypes.Structure):

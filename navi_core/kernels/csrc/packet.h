@@ -203,7 +203,6 @@ class Packet {
                 L::store(pair_item_ + queued_ + i, L::load(from + i));
                 L::store(pair_lane_ + queued_ + i, lanes);
             }
-            for (int i = 0; i < take; ++i) __builtin_prefetch(scene_.planes + 16 * static_cast<int64_t>(from[i]));
             queued_ += take;
             from += take;
             left -= take;
