@@ -24,7 +24,7 @@ from navi_core.errors import NaviError
 
 __all__ = ["brain", "build_app", "main", "navi_actor"]
 
-_GROUPS = ("scenes", "doctor", "train", "evaluate", "models")
+_GROUPS = ("scenes", "doctor", "train", "evaluate", "models", "bench")
 """Modules of `navi_core.cli` that register commands."""
 
 

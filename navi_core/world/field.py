@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from typing import Any
 
 import numba
 import numpy as np
@@ -12,10 +13,11 @@ import torch
 
 from navi_core.errors import ConfigError, SceneError
 from navi_core.kernels.bvh import TriangleBVH
-from navi_core.kernels.distance import scene_distance, scene_within
-from navi_core.kernels.octree import cast_octree, surface_corners
+from navi_core.kernels.octree import surface_corners
+from navi_core.kernels.op import cast_rays, register_field
+from navi_core.kernels.packed import PackedField
 from navi_core.kernels.surface_tree import empty_cubes, triangle_planes
-from navi_core.kernels.trace import cast_surface
+from navi_core.kernels.tracer import build_tracer
 from navi_core.scenes import Scene
 
 __all__ = ["Field", "RayHits"]
@@ -51,9 +53,11 @@ class Field:
         threads: Threads of the kernels; 0 keeps numba's setting.
         vocabulary: Corpus-wide semantic ids by name. By default they are made of the scenes' own
             names: 1 is the unknown surface, the rest follow sorted by name.
+        tracer: "native" (C++), "numba", or "auto": C++ where a compiler is at hand. None reads
+            NAVI_TRACER, else "auto".
 
     Raises:
-        ConfigError: No scene, or a device without kernels.
+        ConfigError: No scene, a device without kernels, or "native" where it cannot be built.
     """
 
     def __init__(
@@ -62,6 +66,7 @@ class Field:
         device: str | torch.device = "cpu",
         threads: int = 0,
         vocabulary: Mapping[str, int] | None = None,
+        tracer: str | None = None,
     ) -> None:
         if not scenes:
             raise ConfigError("a field needs at least one scene; see `navi scenes discover`")
@@ -75,9 +80,18 @@ class Field:
         self.semantic_names = {number: name for name, number in self.vocabulary.items()}
         self._lower = np.stack([np.asarray(s.bounds[0], np.float64) for s in scenes])
         self._frame = np.array([[*s.bounds[0], s.voxel_size] for s in scenes], np.float64)
-        self._pack_surface()
-        self._pack_octrees()
-        self._pack_hierarchies()
+        surface, octree = self._pack_surface(), self._pack_octrees()
+        self.packed = PackedField(self._frame, self._cells, surface, octree, self._pack_hierarchies())
+        """The arrays that the kernels read."""
+        self._tracer = build_tracer(self.packed, tracer, threads)
+        self.number = register_field(self)
+        """Number by which the operator `navi::cast_rays` finds this field."""
+        self._has_surface, self._has_octree = surface is not None, octree is not None
+
+    @property
+    def tracer(self) -> str:
+        """Name of the kernels in use: "native" or "numba"."""
+        return self._tracer.name
 
     @property
     def num_scenes(self) -> int:
@@ -99,6 +113,7 @@ class Field:
         directions: torch.Tensor,
         scene_index: torch.Tensor,
         max_distance: float = 100.0,
+        out: RayHits | None = None,
     ) -> RayHits:
         """Cast R rays from each origin.
 
@@ -107,13 +122,17 @@ class Field:
             directions: (R, 3), the same for all rows, or (B, R, 3); unit vectors.
             scene_index: (B,) scene of each row.
             max_distance: Range [m].
+            out: Hits of an earlier call with the same shape, to be overwritten; saves fresh memory.
+                Within a compiled program new ones are made.
 
         Returns:
-            Hits of shape (B, R).
+            Hits of shape (B, R); `out` where it was given.
 
         Raises:
             SceneError: A shape does not fit or a scene index is out of range.
         """
+        if torch.compiler.is_compiling():
+            return RayHits(*cast_rays(origins, directions, scene_index, self.number, max_distance))
         origin = _rows(origins, "origins")
         scene = self._scene_rows(scene_index, len(origin))
         ray = np.ascontiguousarray(directions.detach().numpy(), np.float32)
@@ -124,17 +143,17 @@ class Field:
                 f"directions of shape {tuple(directions.shape)} fit neither (R, 3) nor ({len(origin)}, R, 3)"
             )
         shape = (len(origin), ray.shape[1])
-        depth = np.zeros(shape, np.float32)
-        label = np.zeros(shape, np.int32)
-        valid = np.zeros(shape, np.bool_)
+        # Every row belongs to one of the two kinds of scenes, so every entry is written.
+        hits = out if out is not None else _empty_hits(shape)
+        depth, label, valid = hits.depth.numpy(), hits.semantic.numpy(), hits.valid.numpy()
+        if any(array.shape != shape or not array.flags.c_contiguous for array in (depth, label, valid)):
+            raise SceneError(f"outputs of shape {depth.shape} do not fit {shape}, or are not contiguous")
+        reach = float(max_distance)
         if self._has_surface:
-            cast_surface(
-                *self._surface, self._frame, self._cells, origin, ray, self._surface_row[scene], float(max_distance),
-                depth, label, valid,
-            )  # fmt: skip
+            self._tracer.cast_surface(origin, ray, self._surface_row[scene], reach, depth, label, valid)
         if self._has_octree:
-            cast_octree(*self._octree, origin, ray, self._octree_row[scene], float(max_distance), depth, label, valid)
-        return RayHits(torch.from_numpy(depth), torch.from_numpy(label), torch.from_numpy(valid))
+            self._tracer.cast_octree(origin, ray, self._octree_row[scene], reach, depth, label, valid)
+        return hits
 
     def distance(self, points: torch.Tensor, scene_index: torch.Tensor) -> torch.Tensor:
         """Return the unsigned distance to the nearest surface.
@@ -148,14 +167,14 @@ class Field:
         """
         point = _rows(points, "points")
         out = np.zeros(len(point), np.float32)
-        scene_distance(*self._hierarchy, point, self._scene_rows(scene_index, len(point)), out)
+        self._tracer.distance(point, self._scene_rows(scene_index, len(point)), out)
         return torch.from_numpy(out)
 
     def within(self, points: torch.Tensor, scene_index: torch.Tensor, radius: float) -> torch.Tensor:
         """Return (B,) bool: is the surface nearer than `radius` [m]? Arguments as `distance`."""
         point = _rows(points, "points")
         out = np.zeros(len(point), np.bool_)
-        scene_within(*self._hierarchy, point, self._scene_rows(scene_index, len(point)), float(radius), out)
+        self._tracer.within(point, self._scene_rows(scene_index, len(point)), float(radius), out)
         return torch.from_numpy(out)
 
     def _scene_rows(self, scene_index: torch.Tensor, rows: int) -> npt.NDArray[np.int32]:
@@ -166,8 +185,8 @@ class Field:
             raise SceneError(f"scene index {int(scene.min())}..{int(scene.max())} outside 0..{self.num_scenes - 1}")
         return scene
 
-    def _pack_surface(self) -> None:
-        """Lay the surface trees of all scenes one after the other."""
+    def _pack_surface(self) -> tuple[npt.NDArray[Any], ...] | None:
+        """Lay the surface trees of all scenes one after the other; None where no scene has one."""
         grids, cubes, records, items, planes, semantics = [], [], [], [], [], []
         bases = np.zeros((self.num_scenes, 4), np.int64)
         self._cells = np.ones((self.num_scenes, 2), np.int32)
@@ -189,29 +208,28 @@ class Field:
             planes.append(triangle_planes(scaled))
             semantics.append(table[np.clip(scene.triangle_semantic, 0, len(table) - 1)])
             position += [len(tree.grid), len(tree.records), len(tree.items), len(scaled)]
-        self._has_surface = bool(grids)
-        if grids:
-            self._surface = (
-                np.concatenate(grids),
-                np.concatenate(cubes),
-                np.concatenate(records),
-                np.concatenate(items),
-                np.concatenate(planes),
-                np.concatenate(semantics).astype(np.int32),
-                bases,
-            )
+        if not grids:
+            return None
+        return (
+            np.concatenate(grids),
+            np.concatenate(cubes),
+            np.concatenate(records),
+            np.concatenate(items),
+            np.concatenate(planes),
+            np.concatenate(semantics).astype(np.int32),
+            bases,
+        )
 
-    def _pack_octrees(self) -> None:
-        """Lay the version 1 octrees one after the other."""
+    def _pack_octrees(self) -> tuple[npt.NDArray[Any], ...] | None:
+        """Lay the version 1 octrees one after the other; None where there is none."""
         octrees = [i for i, scene in enumerate(self.scenes) if scene.triangles is None]
-        self._has_octree = bool(octrees)
         self._octree_row = np.full(self.num_scenes, -1, np.int32)
         if not octrees:
-            return
+            return None
         self._octree_row[octrees] = np.arange(len(octrees))
         nodes = [np.ascontiguousarray(self.scenes[i].nodes, np.uint64) for i in octrees]
         tables = [self._semantic_table(self.scenes[i]) for i in octrees]
-        self._octree = (
+        return (
             np.concatenate(nodes),
             _offsets(nodes)[:-1],
             np.ascontiguousarray(self._frame[octrees]),
@@ -220,7 +238,7 @@ class Field:
             _offsets(tables),
         )
 
-    def _pack_hierarchies(self) -> None:
+    def _pack_hierarchies(self) -> tuple[npt.NDArray[Any], ...]:
         """Build a nearest-triangle hierarchy for every scene; a version 1 surface is its set of corners."""
         boxes, links, triangles = [], [], []
         for scene in self.scenes:
@@ -235,7 +253,7 @@ class Field:
             boxes.append(hierarchy.box)
             links.append(hierarchy.link)
             triangles.append(hierarchy.triangles)
-        self._hierarchy = (
+        return (
             np.concatenate(boxes),
             np.concatenate(links),
             np.concatenate(triangles),
@@ -249,6 +267,14 @@ class Field:
         for local, name in scene.semantic_names.items():
             table[local] = self.vocabulary.get(name, 1)
         return table
+
+
+def _empty_hits(shape: tuple[int, int]) -> RayHits:
+    return RayHits(
+        torch.empty(shape, dtype=torch.float32),
+        torch.empty(shape, dtype=torch.int32),
+        torch.empty(shape, dtype=torch.bool),
+    )
 
 
 def _vocabulary(scenes: Sequence[Scene]) -> dict[str, int]:

@@ -1,0 +1,90 @@
+"""`navi bench`: how fast and how exact this machine is, as ratios within one run."""
+
+from __future__ import annotations
+
+import json
+from typing import Annotated
+
+import typer
+
+__all__ = ["raycast", "register"]
+
+
+def register(app: typer.Typer) -> None:
+    """Add the group `bench` to the `navi` command."""
+    group = typer.Typer(name="bench", help="Measure this machine.", no_args_is_help=True)
+    group.callback()(_group)
+    group.command("raycast")(raycast)
+    app.add_typer(group)
+
+
+def _group() -> None:
+    """Measure this machine."""
+
+
+def raycast(
+    scene: Annotated[
+        list[str] | None,
+        typer.Option("--scene", help="A .gmdag or mesh file, or family:seeds; may be repeated.", metavar="S"),
+    ] = None,
+    resolution: Annotated[list[int] | None, typer.Option(help="Compile resolution; may be repeated.")] = None,
+    tracer: Annotated[
+        list[str] | None, typer.Option(help="numba, native, native:16, native:8, native:1 or open3d; may be repeated.")
+    ] = None,
+    poses: Annotated[int, typer.Option(min=1, help="Points of view in each scene.")] = 16,
+    azimuth: Annotated[int, typer.Option(min=1, help="Azimuth bins of a pose.")] = 256,
+    elevation: Annotated[int, typer.Option(min=1, help="Elevation bins of a pose.")] = 48,
+    threads: Annotated[int, typer.Option(min=1, help="Threads of a call.")] = 1,
+    repeats: Annotated[int, typer.Option(min=1, help="Turns that each tracer takes; the median counts.")] = 7,
+    as_json: Annotated[bool, typer.Option("--json", help="Print the rows as one JSON object.")] = False,
+) -> None:
+    """Cast the same rays with every tracer: M rays/s, the ratio to the numba twin, and the error in voxels."""
+    from navi_core.bench import raycast as bench
+    from navi_core.cli.evaluate import load_scenes
+    from navi_core.record import hardware_profile
+
+    scenes = []
+    for size in resolution or [512]:
+        scenes += load_scenes(scene or ["apartment:0", "maze:0", "atrium:0"], size)
+    cases = bench.raycast_cases(scenes, tuple(tracer) if tracer else bench.TRACERS)
+    rows = [
+        row.as_dict()
+        for row in bench.run_raycast(
+            cases, poses=poses, azimuth_bins=azimuth, elevation_bins=elevation, threads=threads, repeats=repeats
+        )
+    ]
+    profile = hardware_profile()
+    if as_json:
+        typer.echo(
+            json.dumps({"rows": rows, "hardware": profile["hardware"], "versions": profile["versions"]}, indent=1)
+        )
+        return
+    from rich.console import Console
+    from rich.table import Table
+
+    table = Table(title=f"rays on {profile['hardware']}, {threads} thread{'s' if threads > 1 else ''}")
+    table.add_column("scene")
+    for name in (
+        "resolution",
+        "tracer",
+        "lanes",
+        "M rays/s",
+        "M rays/CPU-s",
+        "× numba",
+        "p99 error [voxel]",
+        "disagree",
+    ):
+        table.add_column(name, justify="left" if name == "tracer" else "right", no_wrap=True)
+    for row in rows:
+        table.add_row(
+            row["scene"],
+            str(row["resolution"]),
+            row["tracer"],
+            str(row["lanes"] or "–"),
+            f"{row['mrays_per_second']:.2f}",
+            f"{row['mrays_per_cpu_second']:.2f}",
+            f"{row['ratio']:.2f}",
+            f"{row['error_p99']:.1e}",
+            f"{row['disagreement']:.1e}",
+        )
+    Console().print(table)

@@ -1,0 +1,117 @@
+// The packed arrays of a field as the kernels see them, and the constants that all tracers share.
+#pragma once
+
+#include <cstdint>
+
+// `static`: translation units are compiled for different CPUs, so no inline function may be shared by the linker.
+#if defined(__CUDACC__)
+#define NAVI_INLINE static __host__ __device__ __forceinline__
+#else
+#define NAVI_INLINE static inline
+#endif
+
+namespace navi {
+
+constexpr int kSplit = 4;                // subcells of a split cell along an edge
+constexpr int kFine = kSplit * kSplit;   // finest subcells of a coarse cell along an edge
+static_assert(kFine == 16, "cells are addressed by shifts of 4 and 2 bits");
+constexpr double kEdgeDilation = 1e-3;   // widening of a triangle in its plane [voxel]: shared edges cannot leak
+constexpr double kBefore = 0.02;         // a hit this far before the cell's entry is accepted [voxel]
+constexpr double kAfter = 0.01;          // a hit this far behind the cell's exit is accepted at once [voxel]
+constexpr double kTie = 1e-4;            // faces closer together are coincident: the lowest index wins [voxel]
+constexpr double kFlat = 1e-20;          // a direction component below this never leaves its cell
+constexpr double kHuge = 1e30;
+
+// The word of an empty cell holds the edge of the largest empty cube for each octant, a byte each, never 0. That
+// of a surface cell has a zero in its highest byte, the count of its list below (24 bits, kSplitWord where the cell
+// is split), and the start of the list or of the subcells' records in its lower half.
+constexpr uint32_t kSplitWord = 0xFFFFFF;
+
+// Surface trees of all scenes, one after the other; layout as `Field` packs them.
+struct Surface {
+    const uint64_t* words;    // (sum G^3) one word a coarse cell, see below
+    const int32_t* records;   // (N, 2) start, count
+    const int32_t* items;     // (M + 16) triangles of the lists
+    const float* planes;      // (F, 16) plane and three edge planes [voxel]
+    const int32_t* semantic;  // (F)
+    const int64_t* bases;     // (S, 4) first cell, record, item, triangle
+    const double* frame;      // (S, 4) minimum corner and voxel size [m]
+    const int32_t* cells;     // (S, 2) coarse cells per edge, resolution
+};
+
+// Version 1 octrees of all scenes.
+struct Octrees {
+    const uint64_t* nodes;
+    const int64_t* bases;       // (S) first word
+    const double* frame;        // (S, 4)
+    const int32_t* resolution;  // (S)
+    const int32_t* remap;       // corpus-wide id by scene-local id
+    const int64_t* remap_base;  // (S + 1)
+};
+
+// Nearest-triangle hierarchies of all scenes.
+struct Hierarchies {
+    const float* box;              // (N, 6)
+    const int32_t* link;           // (N, 2) children, or (-1 - first, count)
+    const double* triangles;       // (F, 3, 3) [m]
+    const int64_t* node_base;      // (S + 1)
+    const int64_t* triangle_base;  // (S + 1)
+};
+
+// R rays from each of B origins, and where the answers go.
+struct Rays {
+    const float* origins;     // (B, 3) [m]
+    const float* directions;  // (B or 1, R, 3)
+    const int32_t* scene;     // (B), -1 skips the row
+    int64_t rows;
+    int64_t rays;
+    int64_t shared;           // 1: one set of directions for all rows
+    double max_distance;      // [m]
+    float* depth;             // (B, R) [m]
+    int32_t* label;           // (B, R)
+    uint8_t* valid;           // (B, R)
+};
+
+struct Hit {
+    double t;      // [voxel]
+    int triangle;  // within the scene; -1 at a miss
+};
+
+// One scene of a Surface.
+struct SceneView {
+    const uint64_t* words;
+    const int32_t* records;
+    const int32_t* items;
+    const float* planes;
+    const int32_t* semantic;
+    int cells;
+    int resolution;
+    double lower[3];
+    double voxel;
+};
+
+NAVI_INLINE SceneView scene_view(const Surface& all, int scene) {
+    const int64_t* base = all.bases + 4 * static_cast<int64_t>(scene);
+    const double* frame = all.frame + 4 * static_cast<int64_t>(scene);
+    return SceneView{all.words + base[0],
+                     all.records + 2 * base[1],
+                     all.items + base[2],
+                     all.planes + 16 * base[3],
+                     all.semantic + base[3],
+                     all.cells[2 * scene],
+                     all.cells[2 * scene + 1],
+                     {frame[0], frame[1], frame[2]},
+                     frame[3]};
+}
+
+template <typename T>
+NAVI_INLINE T least(T a, T b) {
+    return a < b ? a : b;
+}
+
+template <typename T>
+NAVI_INLINE T greatest(T a, T b) {
+    return a > b ? a : b;
+}
+
+}  // namespace navi

@@ -1,0 +1,191 @@
+"""The C++ kernels: built with the system's compiler on first use, cached, loaded through ctypes.
+
+The library lies in `${XDG_CACHE_HOME:-~/.cache}/navi/kernels/<key>/`, where the key is a hash of the
+sources, the compiler, the flags and the CPU. It holds a path for every kind of CPU and chooses at run
+time, so a cache on a shared disk never gives a wrong one. Processes that start together build once:
+the build runs under a file lock, in a temporary folder that is renamed into place.
+"""
+
+from __future__ import annotations
+
+import ctypes
+import fcntl
+import hashlib
+import logging
+import os
+import platform
+import shlex
+import shutil
+import subprocess
+import tempfile
+from collections.abc import Sequence
+from functools import lru_cache
+from pathlib import Path
+
+from navi_core.errors import ConfigError
+
+__all__ = ["LIBRARY", "SOURCES", "NativeUnavailableError", "compile_library", "find_compiler", "load_library"]
+
+SOURCES = Path(__file__).parent / "csrc"
+"""Folder of the C++ and CUDA sources."""
+LIBRARY = "libnavi_kernels.so"
+"""File name of the built library."""
+_FLAGS = ("-O3", "-std=c++17", "-fPIC", "-ffp-contract=off", "-fno-math-errno")
+_UNITS = {
+    "trace_cpu.cpp": (),
+    "packet_avx2.cpp": ("-mavx2", "-mfma", "-mbmi", "-mbmi2", "-mpopcnt"),
+    "packet_avx512.cpp": (
+        *("-mavx512f", "-mavx512bw", "-mavx512dq", "-mavx512vl"),
+        *("-mavx2", "-mfma", "-mbmi", "-mbmi2", "-mpopcnt"),
+    ),
+}
+"""Translation units and what each may assume of the CPU; the first one chooses among the others."""
+_BUILD_TIMEOUT = 300
+
+logger = logging.getLogger(__name__)
+
+
+class NativeUnavailableError(ConfigError):
+    """The C++ kernels cannot be built or loaded on this machine; says why and what to install."""
+
+
+def find_compiler() -> list[str] | None:
+    """Return the command of the C++ compiler: $CXX, else g++, c++ or clang++; None where there is none.
+
+    Raises:
+        NativeUnavailableError: $CXX names a program that does not exist.
+    """
+    chosen = shlex.split(os.environ.get("CXX", ""))
+    if chosen:
+        if shutil.which(chosen[0]) is None:
+            raise NativeUnavailableError(f"CXX={os.environ['CXX']!r} is not a program; unset it or name a C++ compiler")
+        return chosen
+    found = next((name for name in ("g++", "c++", "clang++") if shutil.which(name)), None)
+    return [found] if found else None
+
+
+def compile_library(
+    compiler: Sequence[str], target: Path, extra: Sequence[str] = (), *, packets: bool = True, openmp: bool = True
+) -> None:
+    """Compile and link the kernels.
+
+    Args:
+        compiler: Command of the C++ compiler.
+        target: The library to write; objects go beside it and are removed.
+        extra: Further flags for compiling and linking.
+        packets: Include the AVX2 and AVX-512 paths (x86-64 only).
+        openmp: Use OpenMP; without it every call runs on one thread.
+
+    Raises:
+        NativeUnavailableError: The compiler fails; carries the end of what it said.
+    """
+    parallel = ["-fopenmp"] if openmp else []
+    objects = []
+    for unit, machine in _UNITS.items():
+        if machine and not packets:
+            continue
+        output = target.with_name(f"{Path(unit).stem}.o")
+        flags = [*_FLAGS, *parallel, *(["-DNAVI_X86"] if packets else []), *machine, *extra]
+        _run([*compiler, *flags, "-c", str(SOURCES / unit), "-o", str(output)])
+        objects.append(output)
+    _run([*compiler, "-shared", *parallel, *extra, *map(str, objects), "-o", str(target)])
+    for output in objects:
+        output.unlink()
+
+
+@lru_cache(maxsize=1)
+def load_library() -> ctypes.CDLL:
+    """Return the library of the kernels, built if the cache has none.
+
+    Raises:
+        NativeUnavailableError: There is no compiler, the build fails, or the cache cannot be written.
+    """
+    compiler = find_compiler()
+    if compiler is None:
+        raise NativeUnavailableError(
+            "no C++ compiler found; install one (Debian, Ubuntu: apt install g++; Fedora: dnf install gcc-c++) "
+            "or name it in CXX"
+        )
+    root = Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache") / "navi" / "kernels"
+    folder = root / _key(compiler)
+    try:
+        root.mkdir(parents=True, exist_ok=True)
+        with (root / f"{folder.name}.lock").open("w") as lock:
+            fcntl.flock(lock, fcntl.LOCK_EX)
+            if not (folder / LIBRARY).is_file():
+                _build(compiler, root, folder)
+            try:
+                return _declare(ctypes.CDLL(str(folder / LIBRARY)))
+            except OSError:
+                # A damaged file, or one of another system on a shared disk: build it here once more.
+                _build(compiler, root, folder)
+                return _declare(ctypes.CDLL(str(folder / LIBRARY)))
+    except OSError as error:
+        raise NativeUnavailableError(f"the C++ kernels cannot be cached in {root}: {error}") from None
+
+
+def _build(compiler: Sequence[str], root: Path, folder: Path) -> None:
+    x86 = platform.machine().lower() in ("x86_64", "amd64")
+    work = Path(tempfile.mkdtemp(prefix=".build-", dir=root))
+    try:
+        # An old compiler may lack AVX-512, a plain clang may lack OpenMP: less speed, the same answers.
+        attempts = [(x86, True), (False, True), (x86, False), (False, False)]
+        for number, (packets, openmp) in enumerate(attempts):
+            try:
+                compile_library(compiler, work / LIBRARY, packets=packets, openmp=openmp)
+                break
+            except NativeUnavailableError as error:
+                if number == len(attempts) - 1:
+                    raise
+                logger.debug("kernels with packets=%s, openmp=%s: %s", packets, openmp, error)
+        if not openmp:
+            logger.warning("%s has no OpenMP: rays are cast on one thread", compiler[0])
+        if folder.exists():
+            shutil.rmtree(folder)
+        work.rename(folder)
+    finally:
+        shutil.rmtree(work, ignore_errors=True)
+
+
+def _run(command: Sequence[str]) -> str:
+    try:
+        done = subprocess.run(command, capture_output=True, text=True, timeout=_BUILD_TIMEOUT, check=False)
+    except (OSError, subprocess.TimeoutExpired) as error:
+        raise NativeUnavailableError(f"{command[0]} could not be run: {error}") from None
+    if done.returncode:
+        said = "\n".join(done.stderr.strip().splitlines()[-5:])
+        raise NativeUnavailableError(f"{command[0]} failed with code {done.returncode}:\n{said}")
+    return done.stdout
+
+
+def _key(compiler: Sequence[str]) -> str:
+    digest = hashlib.sha256()
+    for source in sorted(SOURCES.iterdir()):
+        digest.update(f"{source.name}\0".encode() + source.read_bytes())
+    version = _run([*compiler, "--version"])
+    digest.update("\0".join([*compiler, version, *_FLAGS, repr(_UNITS), platform.machine(), _cpu_flags()]).encode())
+    return digest.hexdigest()[:24]
+
+
+def _cpu_flags() -> str:
+    """Return the CPU's feature flags as the kernel lists them; empty where it does not."""
+    try:
+        lines = Path("/proc/cpuinfo").read_text().splitlines()
+    except OSError:
+        return platform.processor()
+    return next((line for line in lines if line.startswith(("flags", "Features"))), "")
+
+
+def _declare(library: ctypes.CDLL) -> ctypes.CDLL:
+    pointer, integer, size, real = ctypes.c_void_p, ctypes.c_int, ctypes.c_int64, ctypes.c_double
+    signatures = {
+        "navi_cast_surface": [pointer, pointer, integer, integer],
+        "navi_cast_octree": [pointer, pointer, integer],
+        "navi_distance": [pointer, pointer, pointer, size, pointer, integer],
+        "navi_within": [pointer, pointer, pointer, size, real, pointer, integer],
+    }
+    for name, arguments in signatures.items():
+        function = getattr(library, name)
+        function.argtypes, function.restype = arguments, None
+    library.navi_lanes.argtypes, library.navi_lanes.restype = [], integer
+    return library

@@ -1,0 +1,240 @@
+"""The seam between a field and its kernels: the C++ library, or its numba twin.
+
+Both answer from the same packed arrays. `NAVI_TRACER` (or the argument of `Field`) says which:
+`native` insists on C++, `numba` on the twin, `auto` takes C++ where a compiler is at hand.
+"""
+
+from __future__ import annotations
+
+import ctypes
+import logging
+import os
+from collections.abc import Callable
+from typing import Any, Protocol
+
+import numba
+import numpy as np
+import numpy.typing as npt
+
+from navi_core.errors import ConfigError
+from navi_core.kernels.distance import scene_distance, scene_within
+from navi_core.kernels.native import NativeUnavailableError, load_library
+from navi_core.kernels.octree import cast_octree
+from navi_core.kernels.packed import PackedField, aligned_planes, cell_words
+from navi_core.kernels.trace import cast_surface
+
+__all__ = ["LANES", "TRACERS", "NativeTracer", "NumbaTracer", "Tracer", "build_tracer"]
+
+TRACERS = ("auto", "native", "numba")
+"""Names of the tracers."""
+LANES = (0, 1, 8, 16)
+"""Rays that the native tracer takes at once: 0 for what suits the CPU, 1 scalar, 8 AVX2, 16 AVX-512."""
+_ITEMS_PADDING = 16
+
+Float32 = npt.NDArray[np.float32]
+Int32 = npt.NDArray[np.int32]
+Bool = npt.NDArray[np.bool_]
+
+# Numba's dispatchers carry no signature that a type checker could follow through packed arguments.
+_SURFACE: Callable[..., None] = cast_surface
+_OCTREE: Callable[..., None] = cast_octree
+_DISTANCE: Callable[..., None] = scene_distance
+_WITHIN: Callable[..., None] = scene_within
+
+logger = logging.getLogger(__name__)
+_noticed = False
+
+
+class Tracer(Protocol):
+    """What a field asks of its kernels. All arrays are C-contiguous; outputs are written in place."""
+
+    name: str
+
+    def cast_surface(
+        self, origins: Float32, directions: Float32, scene: Int32, max_distance: float,
+        depth: Float32, label: Int32, valid: Bool,
+    ) -> None:  # fmt: skip
+        """Cast rays through the surface trees; a row of scene −1 is left alone."""
+
+    def cast_octree(
+        self, origins: Float32, directions: Float32, scene: Int32, max_distance: float,
+        depth: Float32, label: Int32, valid: Bool,
+    ) -> None:  # fmt: skip
+        """Cast rays through the version 1 octrees; a row of scene −1 is left alone."""
+
+    def distance(self, points: Float32, scene: Int32, out: Float32) -> None:
+        """Write the distance of each point to the surface [m]."""
+
+    def within(self, points: Float32, scene: Int32, radius: float, out: Bool) -> None:
+        """Write whether the surface is nearer than `radius` [m]."""
+
+
+def build_tracer(packed: PackedField, name: str | None = None, threads: int = 0) -> Tracer:
+    """Return the kernels for a field.
+
+    Args:
+        packed: The field's arrays; kept, not copied where they already fit.
+        name: One of `TRACERS`; None reads NAVI_TRACER, else "auto".
+        threads: Threads of a call; 0 follows numba's setting.
+
+    Raises:
+        ConfigError: An unknown name.
+        NativeUnavailableError: "native" was asked for and cannot be had.
+    """
+    wanted = name or os.environ.get("NAVI_TRACER") or "auto"
+    if wanted not in TRACERS:
+        raise ConfigError(f"unknown tracer {wanted!r}; allowed: {', '.join(TRACERS)} (argument or NAVI_TRACER)")
+    if wanted == "numba":
+        return NumbaTracer(packed)
+    try:
+        return NativeTracer(packed, threads)
+    except NativeUnavailableError as error:
+        if wanted == "native":
+            raise
+        _notice(error)
+        return NumbaTracer(packed)
+
+
+def _notice(error: NativeUnavailableError) -> None:
+    global _noticed
+    if not _noticed:
+        logger.warning("rays are cast by the slower numba kernels: %s", error)
+        _noticed = True
+
+
+class NumbaTracer:
+    """The numba twin: needs no compiler and checks the C++ independently."""
+
+    name = "numba"
+
+    def __init__(self, packed: PackedField) -> None:
+        self._packed = packed
+
+    def cast_surface(
+        self, origins: Float32, directions: Float32, scene: Int32, max_distance: float,
+        depth: Float32, label: Int32, valid: Bool,
+    ) -> None:  # fmt: skip
+        """See `Tracer`."""
+        p = self._packed
+        assert p.surface is not None
+        _SURFACE(*p.surface, p.frame, p.cells, origins, directions, scene, max_distance, depth, label, valid)
+
+    def cast_octree(
+        self, origins: Float32, directions: Float32, scene: Int32, max_distance: float,
+        depth: Float32, label: Int32, valid: Bool,
+    ) -> None:  # fmt: skip
+        """See `Tracer`."""
+        assert self._packed.octree is not None
+        _OCTREE(*self._packed.octree, origins, directions, scene, max_distance, depth, label, valid)
+
+    def distance(self, points: Float32, scene: Int32, out: Float32) -> None:
+        """See `Tracer`."""
+        _DISTANCE(*self._packed.hierarchy, points, scene, out)
+
+    def within(self, points: Float32, scene: Int32, radius: float, out: Bool) -> None:
+        """See `Tracer`."""
+        _WITHIN(*self._packed.hierarchy, points, scene, radius, out)
+
+
+class _Rays(ctypes.Structure):
+    """`navi::Rays` of csrc/views.h."""
+
+    _fields_ = [
+        *((name, ctypes.c_void_p) for name in ("origins", "directions", "scene")),
+        *((name, ctypes.c_int64) for name in ("rows", "rays", "shared")),
+        ("max_distance", ctypes.c_double),
+        *((name, ctypes.c_void_p) for name in ("depth", "label", "valid")),
+    ]
+
+
+class NativeTracer:
+    """The C++ kernels.
+
+    Args:
+        packed: The field's arrays.
+        threads: Threads of a call; 0 follows numba's setting.
+        lanes: One of `LANES`; a path that the CPU lacks gives way to the widest it has.
+
+    Raises:
+        NativeUnavailableError: The library cannot be built or loaded.
+    """
+
+    name = "native"
+
+    def __init__(self, packed: PackedField, threads: int = 0, lanes: int = 0) -> None:
+        self._library = load_library()
+        self._threads = threads
+        self._lanes = lanes
+        self._arrays: list[npt.NDArray[Any]] = []
+        self._surface = self._octree = None
+        if packed.surface is not None:
+            grid, cubes, records, items, planes, semantic, bases = packed.surface
+            words = cell_words(grid, cubes, records, bases, packed.cells)
+            items = np.pad(items, (0, _ITEMS_PADDING))  # vector loads reach past the end of a list
+            planes = aligned_planes(planes)
+            self._surface = self._pointers(
+                (words, records, items, planes, semantic, bases, packed.frame, packed.cells),
+                (np.uint64, np.int32, np.int32, np.float32, np.int32, np.int64, np.float64, np.int32),
+            )
+        if packed.octree is not None:
+            self._octree = self._pointers(
+                packed.octree, (np.uint64, np.int64, np.float64, np.int32, np.int32, np.int64)
+            )
+        self._hierarchy = self._pointers(packed.hierarchy, (np.float32, np.int32, np.float64, np.int64, np.int64))
+
+    @property
+    def lanes(self) -> int:
+        """Rays taken at once: 16, 8 or 1."""
+        widest = int(self._library.navi_lanes())
+        return min(self._lanes or widest, widest)
+
+    def cast_surface(
+        self, origins: Float32, directions: Float32, scene: Int32, max_distance: float,
+        depth: Float32, label: Int32, valid: Bool,
+    ) -> None:  # fmt: skip
+        """See `Tracer`."""
+        rays = _rays(origins, directions, scene, max_distance, depth, label, valid)
+        self._library.navi_cast_surface(self._surface, ctypes.byref(rays), self._thread_count(), self._lanes)
+
+    def cast_octree(
+        self, origins: Float32, directions: Float32, scene: Int32, max_distance: float,
+        depth: Float32, label: Int32, valid: Bool,
+    ) -> None:  # fmt: skip
+        """See `Tracer`."""
+        rays = _rays(origins, directions, scene, max_distance, depth, label, valid)
+        self._library.navi_cast_octree(self._octree, ctypes.byref(rays), self._thread_count())
+
+    def distance(self, points: Float32, scene: Int32, out: Float32) -> None:
+        """See `Tracer`."""
+        self._library.navi_distance(
+            self._hierarchy, points.ctypes.data, scene.ctypes.data, len(points), out.ctypes.data, self._thread_count()
+        )
+
+    def within(self, points: Float32, scene: Int32, radius: float, out: Bool) -> None:
+        """See `Tracer`."""
+        self._library.navi_within(
+            self._hierarchy, points.ctypes.data, scene.ctypes.data, len(points), radius, out.ctypes.data,
+            self._thread_count(),
+        )  # fmt: skip
+
+    def _thread_count(self) -> int:
+        return self._threads or numba.get_num_threads()
+
+    def _pointers(self, arrays: tuple[npt.NDArray[Any], ...], types: tuple[type, ...]) -> ctypes.Array[ctypes.c_void_p]:
+        """Return a C struct of pointers to the arrays, and keep the arrays alive."""
+        kept: list[npt.NDArray[Any]] = [
+            np.ascontiguousarray(array, dtype) for array, dtype in zip(arrays, types, strict=True)
+        ]
+        self._arrays += kept
+        return (ctypes.c_void_p * len(kept))(*(array.ctypes.data for array in kept))
+
+
+def _rays(
+    origins: Float32, directions: Float32, scene: Int32, max_distance: float,
+    depth: Float32, label: Int32, valid: Bool,
+) -> _Rays:  # fmt: skip
+    rows, rays = depth.shape
+    return _Rays(
+        origins.ctypes.data, directions.ctypes.data, scene.ctypes.data, rows, rays, int(len(directions) == 1),
+        max_distance, depth.ctypes.data, label.ctypes.data, valid.ctypes.data,
+    )  # fmt: skip

@@ -1,0 +1,38 @@
+"""The raycast benchmark measures every tracer on the same rays and knows their error."""
+
+from __future__ import annotations
+
+import json
+
+import pytest
+from typer.testing import CliRunner
+
+from navi_core.bench import raycast_cases, run_raycast
+from navi_core.cli.main import build_app
+from navi_core.errors import ConfigError
+from navi_core.kernels.native import find_compiler
+
+
+def test_rows_say_speed_ratio_and_error(apartments) -> None:
+    tracers = ("native", "native:1") if find_compiler() else ()
+    cases = raycast_cases(apartments[:1], tracers)
+    rows = list(run_raycast(cases, poses=2, azimuth_bins=64, elevation_bins=16, repeats=2))
+    assert [row.tracer for row in rows] == ["numba", *tracers]
+    assert rows[0].ratio == 1.0 and all(row.rays == 2 * 64 * 16 for row in rows)
+    assert all(row.mrays_per_second > 0 and row.error_p99 <= 0.01 and row.disagreement <= 1e-3 for row in rows)
+
+
+def test_an_unknown_tracer_is_refused(apartments) -> None:
+    with pytest.raises(ConfigError, match="unknown tracer 'embree'"):
+        raycast_cases(apartments, ("embree",))
+
+
+def test_command_prints_json_alone(tmp_path, apartments) -> None:
+    file = tmp_path / "scene.gmdag"
+    apartments[0].save(file)
+    arguments = ["bench", "raycast", "--scene", str(file), "--tracer", "numba", "--poses", "1"]
+    arguments += ["--azimuth", "32", "--elevation", "8", "--repeats", "1", "--json"]
+    result = CliRunner().invoke(build_app(plugins=False), arguments)
+    assert result.exit_code == 0, result.output
+    row = json.loads(result.stdout)["rows"][0]
+    assert (row["tracer"], row["threads"], row["resolution"], row["rays"]) == ("numba", 1, 256, 256)

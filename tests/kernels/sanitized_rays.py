@@ -1,0 +1,46 @@
+"""Casts odd rays through a field with a library given on the command line; run by test_sanitized.py."""
+
+from __future__ import annotations
+
+import ctypes
+import sys
+
+import numpy as np
+import torch
+
+from navi_core.kernels import native, tracer
+from navi_core.scenes import load_gmdag
+from navi_core.world import Field
+
+
+def main(library: str, rounds: int, scenes: list[str]) -> None:
+    loaded = native._declare(ctypes.CDLL(library))
+    tracer.load_library = lambda: loaded
+    field = Field([load_gmdag(scene) for scene in scenes], tracer="native", threads=2)
+    odd = np.array([0.0, -0.0, 1.0, -1.0, 1e-38, -1e-30, 1e30, np.inf, -np.inf, np.nan], np.float32)
+    rng = np.random.default_rng(0)
+    low = np.min([s.bounds[0] for s in field.scenes], axis=0)
+    high = np.max([s.bounds[1] for s in field.scenes], axis=0)
+    for number in range(rounds):
+        rows, rays = int(rng.integers(1, 12)), int(rng.integers(1, 100))
+        origins = rng.uniform(low, high, (rows, 3)).astype(np.float32)
+        directions = rng.normal(size=(rows if number % 2 else 1, rays, 3)).astype(np.float32)
+        directions /= np.linalg.norm(directions, axis=2, keepdims=True)
+        for array in (origins, directions):
+            wild = rng.random(array.shape) < 0.1 * (number % 3)
+            array[wild] = rng.choice(odd, int(wild.sum()))
+        if number % 5 == 0:  # exactly on the corners of cells and of the cube
+            origins[:] = rng.choice([field.scenes[0].bounds[0], field.scenes[0].bounds[1]], rows)
+        scene = torch.from_numpy(rng.integers(0, len(scenes), rows).astype(np.int32))
+        ray = torch.from_numpy(directions if number % 2 else directions[0])
+        start, reach = torch.from_numpy(origins), float(rng.choice([0.0, 1.0, 100.0, np.inf]))
+        for lanes in tracer.LANES:
+            field._tracer = tracer.NativeTracer(field.packed, 2, lanes)
+            field.cast_rays(start, ray, scene, reach)
+        field.distance(start, scene)
+        field.within(start, scene, 0.5)
+    sys.stdout.write("clean\n")
+
+
+if __name__ == "__main__":
+    main(sys.argv[1], int(sys.argv[2]), sys.argv[3:])

@@ -1,0 +1,89 @@
+"""Building, caching and choosing the C++ library; the twin where there is no compiler."""
+
+from __future__ import annotations
+
+import logging
+import os
+import shutil
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from navi_core.errors import ConfigError
+from navi_core.kernels import native, tracer
+from navi_core.world import Field
+
+ROOT = Path(__file__).resolve().parents[2]
+
+
+@pytest.fixture
+def no_compiler(monkeypatch: pytest.MonkeyPatch, tmp_path: Path):
+    monkeypatch.setenv("PATH", str(tmp_path))
+    monkeypatch.delenv("CXX", raising=False)
+    monkeypatch.setattr(tracer, "_noticed", False)
+    native.load_library.cache_clear()
+    yield
+    native.load_library.cache_clear()
+
+
+def test_without_a_compiler_the_twin_flies_and_says_so_once(no_compiler, box_scene, caplog) -> None:
+    with caplog.at_level(logging.WARNING):
+        assert Field([box_scene]).tracer == "numba"
+        assert Field([box_scene]).tracer == "numba"
+    assert [r for r in caplog.records if "slower numba kernels" in r.message] == caplog.records
+    assert len(caplog.records) == 1 and "apt install g++" in caplog.text
+
+
+def test_insisting_on_native_without_a_compiler_says_what_to_install(no_compiler, box_scene) -> None:
+    with pytest.raises(ConfigError, match="apt install g\\+\\+"):
+        Field([box_scene], tracer="native")
+
+
+def test_the_environment_chooses_the_tracer(monkeypatch: pytest.MonkeyPatch, box_scene) -> None:
+    monkeypatch.setenv("NAVI_TRACER", "numba")
+    assert Field([box_scene]).tracer == "numba"
+    monkeypatch.setenv("NAVI_TRACER", "fortran")
+    with pytest.raises(ConfigError, match="'fortran'; allowed: auto, native, numba"):
+        Field([box_scene])
+
+
+def test_a_compiler_that_is_not_there_is_named(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("CXX", "no-such-compiler")
+    with pytest.raises(ConfigError, match="no-such-compiler"):
+        native.find_compiler()
+
+
+def test_a_build_that_fails_says_what_the_compiler_said(compiler, tmp_path: Path) -> None:
+    from navi_core.kernels.native import LIBRARY, NativeUnavailableError, compile_library, find_compiler
+
+    with pytest.raises(NativeUnavailableError, match="no-such-flag"):
+        compile_library(find_compiler(), tmp_path / LIBRARY, ("--no-such-flag",))
+
+
+def test_processes_build_once_and_a_damaged_library_is_built_again(compiler, tmp_path: Path) -> None:
+    script = "from navi_core.kernels.native import load_library; print(load_library().navi_lanes())"
+    environment = {**os.environ, "XDG_CACHE_HOME": str(tmp_path), "PYTHONPATH": str(ROOT)}
+
+    def start() -> subprocess.Popen[str]:
+        return subprocess.Popen([sys.executable, "-c", script], env=environment, stdout=subprocess.PIPE, text=True)
+
+    both = [start(), start()]
+    answers = [process.communicate(timeout=200)[0].strip() for process in both]
+    assert answers[0] == answers[1] and answers[0] in {"1", "8", "16"}
+    libraries = list((tmp_path / "navi" / "kernels").glob("*/libnavi_kernels.so"))
+    assert len(libraries) == 1
+    assert not list((tmp_path / "navi" / "kernels").glob(".build-*"))
+    libraries[0].write_bytes(b"\x7fELF damaged")
+    again = start()
+    assert again.communicate(timeout=200)[0].strip() == answers[0]
+
+
+@pytest.mark.slow
+def test_cuda_kernels_compile(tmp_path: Path) -> None:
+    if shutil.which("nvcc") is None:
+        pytest.skip("no nvcc here")
+    source = native.SOURCES / "trace_cuda.cu"
+    command = ["nvcc", "-std=c++17", "-O2", "-arch=sm_90", "-Werror", "all-warnings", "-c", str(source)]
+    subprocess.run([*command, "-o", str(tmp_path / "trace.o")], check=True, timeout=200)
