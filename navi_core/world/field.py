@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
@@ -87,6 +88,11 @@ class Field:
         self.number = register_field(self)
         """Number by which the operator `navi::cast_rays` finds this field."""
         self._has_surface, self._has_octree = surface is not None, octree is not None
+        # The first call starts the kernels' thread pool, which resets the number of torch's threads where both
+        # share an OpenMP runtime; sums would then round differently from one run to the next.
+        torch_threads = torch.get_num_threads()
+        self.within(torch.zeros(1, 3), torch.zeros(1, dtype=torch.int32), 0.1)
+        torch.set_num_threads(torch_threads)
 
     @property
     def tracer(self) -> str:
@@ -142,6 +148,8 @@ class Field:
             raise SceneError(
                 f"directions of shape {tuple(directions.shape)} fit neither (R, 3) nor ({len(origin)}, R, 3)"
             )
+        if not math.isfinite(float(origin.sum()) + float(ray.sum())):
+            raise SceneError("origins or directions hold NaN or infinite numbers; no ray can be walked from there")
         shape = (len(origin), ray.shape[1])
         # Every row belongs to one of the two kinds of scenes, so every entry is written.
         hits = out if out is not None else _empty_hits(shape)

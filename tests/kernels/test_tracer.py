@@ -7,6 +7,7 @@ import pytest
 import torch
 
 from navi_core.config import CompileConfig
+from navi_core.errors import SceneError
 from navi_core.kernels.brute import cast_brute
 from navi_core.scenes import compile_mesh, generate_scene
 from navi_core.world import Field
@@ -125,3 +126,19 @@ def test_coincident_faces_belong_to_the_lowest_triangle() -> None:
     _, valid, semantic = cast(field, origins, np.tile([[0.0, 0.0, -1.0]], (500, 1)))
     assert valid.all()
     assert {field.semantic_names[int(i)] for i in semantic} == {"door"}
+
+
+@pytest.mark.parametrize("bad", [float("nan"), float("inf")])
+def test_rays_that_are_no_numbers_are_refused(box_scene, bad: float) -> None:
+    field, scene = Field([box_scene]), torch.zeros(1, dtype=torch.int32)
+    ahead = torch.tensor([[0.0, 0.0, -1.0]])
+    with pytest.raises(SceneError, match="NaN or infinite"):
+        field.cast_rays(torch.tensor([[0.0, bad, 0.0]]), ahead, scene)
+    with pytest.raises(SceneError, match="NaN or infinite"):
+        field.cast_rays(torch.zeros(1, 3), torch.tensor([[0.0, bad, 0.0]]), scene)
+
+
+def test_a_field_leaves_torch_its_threads(box_scene) -> None:
+    before = torch.get_num_threads()
+    Field([box_scene])
+    assert torch.get_num_threads() == before
