@@ -29,7 +29,7 @@ def register(app: typer.Typer) -> None:
 
 
 def ppo(
-    preset: Annotated[str | None, typer.Option(help="Preset: quick, standard.")] = None,
+    preset: Annotated[str | None, typer.Option(help="Preset: demo, quick, standard.")] = None,
     config: Annotated[Path | None, typer.Option(help="YAML or JSON file of settings.")] = None,
     assign: Annotated[list[str] | None, typer.Option("--set", help="A setting, a.b=c; may be repeated.")] = None,
     seed: Annotated[int | None, typer.Option(help="Seed of every random draw.")] = None,
