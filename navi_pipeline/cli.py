@@ -17,7 +17,7 @@ def register(app: typer.Typer) -> None:
 
 
 def demo(
-    seed: Annotated[int, typer.Option(min=0, help="Seed of scenes, training and evaluation.")] = 0,
+    seed: Annotated[int, typer.Option(min=0, max=2**31 - 1, help="Seed of scenes, training and evaluation.")] = 0,
     as_json: Annotated[bool, typer.Option("--json", help="Print one JSON object instead of the table.")] = False,
 ) -> None:
     """Run the whole graph: scenes, training, evaluation against two pilots, promotion.

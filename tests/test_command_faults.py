@@ -30,6 +30,13 @@ def test_a_name_the_system_refuses_is_an_error_of_one_line(arguments, tmp_path, 
     assert told.count("\n") == 1 and os.listdir(tmp_path) == []
 
 
+def test_a_seed_that_training_would_refuse_is_refused_before_anything_is_made(tmp_path, monkeypatch, capsys):
+    monkeypatch.setenv("NAVI_HOME", str(tmp_path))
+    with pytest.raises(SystemExit) as caught:
+        main(["demo", "--seed", str(2**40)])
+    assert caught.value.code == 2 and "--seed" in capsys.readouterr().err and os.listdir(tmp_path) == []
+
+
 def test_a_home_of_an_unknown_user_is_a_folder_of_that_name(tmp_path, monkeypatch, capsys):
     monkeypatch.chdir(tmp_path)
     monkeypatch.setenv("NAVI_HOME", "~nobody-of-this-name/navi")
