@@ -7,6 +7,7 @@ not at all, and is read with `weights_only=True`: a file from elsewhere cannot r
 from __future__ import annotations
 
 import io
+import zipfile
 from collections.abc import Mapping
 from dataclasses import dataclass, fields
 from datetime import UTC, datetime
@@ -198,6 +199,11 @@ def load_checkpoint(
     if not path.is_file():
         raise CheckpointError(f"{path}: no such checkpoint")
     try:
+        # torch.load does not compare the archive's checksums; a flipped bit of the optimizer would pass.
+        with zipfile.ZipFile(path) as archive:
+            damaged = archive.testzip()
+        if damaged is not None:
+            raise ValueError(f"{damaged} does not have the checksum it was saved with")
         payload = torch.load(path, map_location="cpu", weights_only=True)
     except Exception as error:
         # A damaged stream makes the restricted unpickler raise nearly anything; none of it is a checkpoint.

@@ -1,7 +1,9 @@
 """Registries and checkpoints that somebody edited: a sentence, never a traceback, and nothing changed."""
 
+import io
 import json
 import os
+import zipfile
 
 import pytest
 import torch
@@ -66,6 +68,22 @@ def test_a_book_that_is_no_json_is_refused(registry, data):
     (registry.path / "registry.json").write_bytes(data)
     with pytest.raises(RegistryError, match=r"registry\.json"):
         registry.list()
+
+
+def test_a_flipped_bit_is_noticed_wherever_it_lies(make_checkpoint, tmp_path):
+    data = make_checkpoint("a.pt").read_bytes()
+    with zipfile.ZipFile(io.BytesIO(data)) as archive:
+        entries = [entry for entry in archive.infolist() if entry.file_size]
+    for entry in entries:
+        flipped = bytearray(data)
+        # The name and the padding in the local header lie between its 30 bytes and the data.
+        at = entry.header_offset
+        start = at + 30 + sum(int.from_bytes(data[at + k : at + k + 2], "little") for k in (26, 28))
+        flipped[start + entry.file_size // 2] ^= 4
+        file = tmp_path / "flipped.pt"
+        file.write_bytes(flipped)
+        with pytest.raises(CheckpointError, match=r"flipped\.pt"):
+            load_checkpoint(file)
 
 
 @pytest.mark.parametrize(
