@@ -12,7 +12,7 @@ __all__ = ["StopFlag"]
 
 
 class StopFlag:
-    """True once SIGTERM or SIGINT arrived, or once `also()` says so.
+    """True once SIGTERM, SIGINT or SIGHUP arrived, or once `also()` says so.
 
     A context manager: handlers are installed on entry and put back on exit. Python delivers signals to
     the main thread only, so elsewhere the flag listens to `also` alone. A second signal meets the
@@ -37,7 +37,7 @@ class StopFlag:
 
     def __enter__(self) -> StopFlag:
         if threading.current_thread() is threading.main_thread():
-            for number in (signal.SIGTERM, signal.SIGINT):
+            for number in (signal.SIGTERM, signal.SIGINT, signal.SIGHUP):
                 self._earlier[number] = signal.signal(number, self._arrived)
         return self
 

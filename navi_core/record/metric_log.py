@@ -179,7 +179,7 @@ class MetricLog:
         except OSError as error:
             raise RecordError(
                 f"cannot write {len(rows)} rows of {table!r} to the outbox {self.outbox}: {error.strerror or error}; "
-                "free some space, the rows are kept in memory until the next flush"
+                "free some space and give the command again: it goes on from the last checkpoint"
             ) from error
 
 
