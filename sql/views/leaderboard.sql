@@ -34,6 +34,6 @@ select
     split,
     course,
     evaluation_id,
-    left(recorded_at, 19) as recorded_at
+    date_trunc('second', recorded_at) as recorded_at
 from latest
 order by max(recorded_at) over (partition by course, eval_config_hash) desc, course, eval_config_hash, rank;
