@@ -10,6 +10,7 @@ import importlib
 import io
 import os
 import sys
+import warnings
 from collections.abc import Sequence
 from importlib.metadata import entry_points
 
@@ -75,10 +76,16 @@ def _root(
         raise typer.Exit
 
 
+def _warn(message: Warning | str, *_: object, **__: object) -> None:
+    """Show a warning as a line for people, without the place in our code."""
+    typer.echo(f"warning: {message}", err=True)
+
+
 def _run(app: typer.Typer, arguments: Sequence[str] | None) -> None:
     # A name that the terminal's encoding lacks is shown escaped; it is no reason to lose the answer.
     if isinstance(sys.stdout, io.TextIOWrapper):
         sys.stdout.reconfigure(errors="backslashreplace")
+    warnings.showwarning = _warn
     try:
         app(args=list(arguments) if arguments is not None else None)
     except NaviError as error:
