@@ -44,7 +44,7 @@ def hard_rays(scene: Scene, count: int, seed: int = 0) -> tuple[torch.Tensor, to
     return torch.from_numpy(origins).float(), torch.from_numpy(directions).float()
 
 
-def same(a: RayHits, b: RayHits, voxel: float, what: str) -> None:
+def assert_same(a: RayHits, b: RayHits, voxel: float, what: str) -> None:
     """Assert equal answers, but for the rare ray through the widened rim of a triangle: one may meet it, one pass."""
     allowed = 3 + 2e-5 * a.depth.numel()
     differ = a.valid != b.valid
@@ -62,7 +62,7 @@ def test_agrees_with_the_numba_twin_on_every_kind_of_scene(twin_scenes: dict[str
         rows = torch.zeros(len(origins), dtype=torch.int32)
         twin = Field([scene], tracer="numba").cast_rays(origins, directions, rows, 60.0)
         hits = with_lanes([scene], lanes).cast_rays(origins, directions, rows, 60.0)
-        same(hits, twin, scene.voxel_size, f"{name}, {lanes} lanes")
+        assert_same(hits, twin, scene.voxel_size, f"{name}, {lanes} lanes")
 
 
 @pytest.mark.parametrize("lanes", LANES)
@@ -77,7 +77,9 @@ def test_many_scenes_of_both_versions_in_one_field(twin_scenes: dict[str, Scene]
     rows = torch.tensor(which, dtype=torch.int32)[order]
     start = torch.cat(origins)[order]
     twin = Field(scenes, tracer="numba").cast_rays(start, directions, rows, 40.0)
-    same(with_lanes(scenes, lanes).cast_rays(start, directions, rows, 40.0), twin, scenes[0].voxel_size, "corpus")
+    assert_same(
+        with_lanes(scenes, lanes).cast_rays(start, directions, rows, 40.0), twin, scenes[0].voxel_size, "corpus"
+    )
 
 
 @pytest.mark.parametrize("lanes", LANES)

@@ -87,3 +87,4 @@ def test_cuda_kernels_compile(tmp_path: Path) -> None:
     source = native.SOURCES / "trace_cuda.cu"
     command = ["nvcc", "-std=c++17", "-O2", "-arch=sm_90", "-Werror", "all-warnings", "-c", str(source)]
     subprocess.run([*command, "-o", str(tmp_path / "trace.o")], check=True, timeout=200)
+    assert (tmp_path / "trace.o").stat().st_size > 0
