@@ -14,7 +14,7 @@ import numba
 import numpy as np
 import numpy.typing as npt
 
-from navi_core.kernels.trace import forward
+from navi_core.kernels.trace import clip_to_cube, forward
 
 __all__ = ["HIT_DISTANCE", "cast_octree", "surface_corners"]
 
@@ -72,21 +72,7 @@ def _cast_one(
     ix = 1.0 / dx if dx != 0.0 else huge
     iy = 1.0 / dy if dy != 0.0 else huge
     iz = 1.0 / dz if dz != 0.0 else huge
-    t = 0.0
-    leave = t_max
-    for a in range(3):
-        o = ox if a == 0 else (oy if a == 1 else oz)
-        d = dx if a == 0 else (dy if a == 1 else dz)
-        inv = ix if a == 0 else (iy if a == 1 else iz)
-        if d == 0.0:
-            if o < 0.0 or o > resolution:
-                return t_max, -1
-        else:
-            near, far = -o * inv, (resolution - o) * inv
-            if near > far:
-                near, far = far, near
-            t = max(t, near)
-            leave = min(leave, far)
+    t, leave = clip_to_cube(ox, oy, oz, dx, dy, dz, ix, iy, iz, resolution, t_max)
     if t > leave:
         return t_max, -1
     last = resolution - 1e-6

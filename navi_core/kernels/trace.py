@@ -15,7 +15,7 @@ import numpy.typing as npt
 
 from navi_core.kernels.surface_tree import SPLIT
 
-__all__ = ["EDGE_DILATION", "cast_surface", "forward"]
+__all__ = ["EDGE_DILATION", "cast_surface", "clip_to_cube", "forward"]
 
 EDGE_DILATION = 1e-3
 """Triangles are widened by this much in their plane [voxel], so that shared edges cannot leak."""
@@ -30,6 +30,30 @@ _NUDGE = 1e-6
 
 Float32 = npt.NDArray[np.float32]
 Int32 = npt.NDArray[np.int32]
+
+
+@numba.njit(cache=True, inline="always", error_model="numpy")
+def clip_to_cube(
+    ox: float, oy: float, oz: float, dx: float, dy: float, dz: float, ix: float, iy: float, iz: float,
+    size: float, t_max: float,
+) -> tuple[float, float]:  # fmt: skip
+    """Return where a ray enters and leaves the cube [0, size]³; it misses it if it enters after it leaves."""
+    enter = 0.0
+    leave = t_max
+    for a in range(3):
+        o = ox if a == 0 else (oy if a == 1 else oz)
+        d = dx if a == 0 else (dy if a == 1 else dz)
+        inv = ix if a == 0 else (iy if a == 1 else iz)
+        if d == 0.0:
+            if o < 0.0 or o > size:
+                leave = -1.0
+        else:
+            near, far = -o * inv, (size - o) * inv
+            if near > far:
+                near, far = far, near
+            enter = max(enter, near)
+            leave = min(leave, far)
+    return enter, leave
 
 
 @numba.njit(cache=True, inline="always", error_model="numpy")
@@ -81,22 +105,7 @@ def _cast_one(
     iy = 1.0 / dy if dy != 0.0 else huge
     iz = 1.0 / dz if dz != 0.0 else huge
     octant = (1 if dx < 0.0 else 0) | (2 if dy < 0.0 else 0) | (4 if dz < 0.0 else 0)
-    # Entry into the scene's cube.
-    t = 0.0
-    leave = t_max
-    for a in range(3):
-        o = ox if a == 0 else (oy if a == 1 else oz)
-        d = dx if a == 0 else (dy if a == 1 else dz)
-        inv = ix if a == 0 else (iy if a == 1 else iz)
-        if d == 0.0:
-            if o < 0.0 or o > resolution:
-                return t_max, -1
-        else:
-            near, far = -o * inv, (resolution - o) * inv
-            if near > far:
-                near, far = far, near
-            t = max(t, near)
-            leave = min(leave, far)
+    t, leave = clip_to_cube(ox, oy, oz, dx, dy, dz, ix, iy, iz, resolution, t_max)
     if t > leave:
         return t_max, -1
     last = resolution - _NUDGE

@@ -22,6 +22,7 @@ ROOT = Path(__file__).resolve().parents[2]
 def no_compiler(monkeypatch: pytest.MonkeyPatch, tmp_path: Path):
     monkeypatch.setenv("PATH", str(tmp_path))
     monkeypatch.delenv("CXX", raising=False)
+    monkeypatch.delenv("NAVI_TRACER", raising=False)
     monkeypatch.setattr(tracer, "_noticed", False)
     native.load_library.cache_clear()
     yield
