@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import shutil
 import sys
 import time
 from collections.abc import Iterator
@@ -105,14 +106,18 @@ def _print_result(verdict: dict[str, Any], promotion: dict[str, Any] | None, sec
     if promotion is not None:
         console.print(f"\nchampion: {promotion['champion']}. {promotion['reason']}", soft_wrap=True)
     console.print(f"\n{seconds:.0f} s. Where to look next:")
+    # As it can be typed here: the environment is rarely activated after a first `make demo`.
+    navi = "navi" if shutil.which("navi") else str(Path(sys.executable).with_name("navi"))
+    if Path(navi).is_relative_to(Path.cwd()):
+        navi = str(Path(navi).relative_to(Path.cwd()))
     for command, what in (
         ("make ui", "the graph, its checks, maps with the paths flown, reward curves"),
-        ('navi query "select * from leaderboard"', "who explores best"),
-        ('navi query "select * from model_lineage"', "what the champion descends from"),
-        ("navi query latest_curve", "how the training went"),
+        (f'{navi} query "select * from leaderboard"', "who explores best"),
+        (f'{navi} query "select * from model_lineage"', "what the champion descends from"),
+        (f"{navi} query latest_curve", "how the training went"),
         ("NAVI_SCENES=/folder/of/meshes make demo", "the same on your own scenes"),
     ):
-        console.print(f"  {command:<44} {what}", markup=False)
+        console.print(f"  {command:<54} {what}", markup=False)
 
 
 def _say(line: str) -> None:
