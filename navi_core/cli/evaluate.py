@@ -160,9 +160,12 @@ def promote(
 
 def _draw(folder: Path, results: list[EvalResult], scenes: list[Scene]) -> None:
     """Write one top-down map per scene with everybody's paths."""
+    from navi_core.errors import ConfigError
     from navi_core.evaluate import top_down_map
     from navi_core.world import Field
 
+    if not results:
+        raise ConfigError("--maps needs a subject that is flown now; files of --out keep no paths")
     folder.mkdir(parents=True, exist_ok=True)
     field = Field(scenes)
     for index, scene in enumerate(scenes):

@@ -8,22 +8,14 @@ import torch
 
 from navi_core.config import CompileConfig
 from navi_core.pilots import Pilot
-from navi_core.scenes import Scene, compile_mesh, mesh_from_arrays
-
-_CORNERS = np.array([[x, y, z] for x in (0, 1) for y in (0, 1) for z in (0, 1)], dtype=np.float64)
-_SIDES = [(0, 1, 3, 2), (4, 6, 7, 5), (0, 4, 5, 1), (2, 3, 7, 6), (0, 2, 6, 4), (1, 5, 7, 3)]
+from navi_core.scenes import Scene, compile_mesh
+from tests.conftest import box_triangles, mesh_of
 
 
 def boxes_scene(name: str, *boxes: tuple[tuple[float, float, float], tuple[float, float, float]]) -> Scene:
     """Compile a scene of axis-aligned boxes, each given by its minimum and maximum corner."""
-    vertices, faces = [], []
-    for low, high in boxes:
-        base = 8 * len(vertices)
-        vertices.append(np.array(low) + _CORNERS * (np.array(high) - np.array(low)))
-        for a, b, c, d in _SIDES:
-            faces += [(base + a, base + b, base + c), (base + a, base + c, base + d)]
-    mesh = mesh_from_arrays(name, np.concatenate(vertices), np.array(faces))
-    return compile_mesh(mesh, CompileConfig(resolution=64))
+    triangles = np.concatenate([box_triangles(low, high) for low, high in boxes])
+    return compile_mesh(mesh_of(triangles, name), CompileConfig(resolution=64))
 
 
 @pytest.fixture(scope="session")

@@ -1,0 +1,23 @@
+"""`navi compare --maps`: a picture per scene, or a refusal that says why."""
+
+from typer.testing import CliRunner
+
+from navi_core.cli.main import build_app
+from navi_core.errors import ConfigError
+
+COURSE = ["--scene", "apartment:9003", "--starts", "1", "--steps", "5", "--resolution", "64"]
+
+
+def test_a_picture_of_each_scene_is_written(tmp_path):
+    command = ["compare", "forward-plus", "random", *COURSE, "--maps", str(tmp_path / "maps"), "--json"]
+    done = CliRunner().invoke(build_app(), command)
+    assert done.exit_code == 0, done.output
+    assert (tmp_path / "maps" / "apartment_9003.png").read_bytes().startswith(b"\x89PNG")
+
+
+def test_recorded_results_have_no_paths_to_draw(tmp_path):
+    out = str(tmp_path / "random.json")
+    assert CliRunner().invoke(build_app(), ["evaluate", "random", *COURSE, "--out", out]).exit_code == 0
+    done = CliRunner().invoke(build_app(), ["compare", out, out, "--maps", str(tmp_path / "maps")])
+    assert isinstance(done.exception, ConfigError) and "keep no paths" in str(done.exception)
+    assert not (tmp_path / "maps").exists()
