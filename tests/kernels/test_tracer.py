@@ -48,8 +48,10 @@ def test_agrees_with_every_triangle_search(family: str) -> None:
     truth = exact(scene, origins, directions)
     hit = np.isfinite(truth)
     assert (valid != hit).mean() <= 1 / 1000  # rays that graze an edge within rounding
-    error = np.abs(depth - truth)[valid & hit] / scene.voxel_size
-    assert np.quantile(error, 0.99) <= 0.01
+    error = (depth - truth)[valid & hit] / scene.voxel_size
+    assert np.quantile(np.abs(error), 0.99) <= 0.01
+    # The widened rim of a triangle may stop a ray that just passes it; no ray ever ends behind a surface.
+    assert error.max() <= 0.01 and not (hit & ~valid).any()
 
 
 @pytest.mark.parametrize("resolution", [16, 64, 512, 2048])
