@@ -1,0 +1,33 @@
+"""Every setting of the engine: frozen pydantic models, one docstring per field, unknown keys refused.
+
+Values are SI units; defaults are those of the specification. Nothing here imports torch, so that
+the command line, the pipeline and tools may read configurations cheaply.
+"""
+
+from __future__ import annotations
+
+from navi_core.config.base import Config, config_hash, parse_config
+from navi_core.config.evaluate import EvalConfig
+from navi_core.config.learn import PPOConfig, TrainConfig
+from navi_core.config.policy import PolicyConfig, ShaperConfig
+from navi_core.config.scenes import CompileConfig, CorpusConfig, compile_resolution
+from navi_core.config.world import REWARD_TERMS, DynamicsConfig, EnvConfig, RewardConfig, SpawnConfig
+
+__all__ = [
+    "REWARD_TERMS",
+    "CompileConfig",
+    "Config",
+    "CorpusConfig",
+    "DynamicsConfig",
+    "EnvConfig",
+    "EvalConfig",
+    "PPOConfig",
+    "PolicyConfig",
+    "RewardConfig",
+    "ShaperConfig",
+    "SpawnConfig",
+    "TrainConfig",
+    "compile_resolution",
+    "config_hash",
+    "parse_config",
+]

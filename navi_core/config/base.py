@@ -1,0 +1,78 @@
+"""The base of every configuration: strict keys, readable errors, a hash."""
+
+from __future__ import annotations
+
+import difflib
+import hashlib
+import json
+from typing import Annotated, Any, TypeVar
+
+from pydantic import BaseModel, ConfigDict, Field, ValidationError, model_validator
+
+from navi_core.errors import ConfigError
+
+__all__ = ["Config", "Count", "config_hash", "parse_config"]
+
+C = TypeVar("C", bound="Config")
+Count = Annotated[int, Field(ge=1, le=2**40)]
+"""A count; bounded far beyond use, so that a slip of the keyboard is not an hour of allocation."""
+
+
+class Config(BaseModel):
+    """Base of every configuration: frozen, complete, and strict about keys."""
+
+    model_config = ConfigDict(
+        frozen=True, extra="forbid", use_attribute_docstrings=True, validate_default=True, allow_inf_nan=False
+    )
+
+    @model_validator(mode="before")
+    @classmethod
+    def _name_the_nearest_key(cls, data: Any) -> Any:
+        if isinstance(data, dict):
+            known = list(cls.model_fields)
+            for key in data:
+                if key not in known:
+                    near = difflib.get_close_matches(str(key), known, n=1, cutoff=0.4)
+                    hint = f"did you mean {near[0]!r}? " if near else ""
+                    raise ConfigError(f"{cls.__name__} has no key {key!r}; {hint}allowed: {', '.join(known)}")
+                if isinstance(data[key], bool) and cls.model_fields[key].annotation in (int, float, str):
+                    # pydantic would take true for the number 1.
+                    raise ConfigError(f"{key} = {data[key]}: true and false are not a number")
+        return data
+
+
+def parse_config(cls: type[C], data: dict[str, Any]) -> C:
+    """Build `cls` from plain data, turning pydantic's report into one `ConfigError`.
+
+    Args:
+        cls: A configuration class.
+        data: Nested plain values.
+
+    Raises:
+        ConfigError: Names each offending key, its value and the bound it breaks.
+    """
+    try:
+        return cls.model_validate(data)
+    except ValidationError as error:
+        parts = [
+            _told(".".join(str(p) for p in e["loc"]), e.get("input"), e["msg"], e.get("ctx", {}).get("error"))
+            for e in error.errors()
+        ]
+        raise ConfigError("; ".join(parts)) from None
+
+
+def config_hash(config: Config) -> str:
+    """Return the first 16 hex digits of the SHA-256 of the configuration's canonical JSON."""
+    text = json.dumps(config.model_dump(mode="json"), sort_keys=True, separators=(",", ":"))
+    return hashlib.sha256(text.encode()).hexdigest()[:16]
+
+
+def _told(place: str, value: Any, message: str, error: Any) -> str:
+    if isinstance(error, ConfigError):
+        return f"{place}: {error}" if place else str(error)
+    return f"{place or 'the configuration'} = {_short(value)}: {message}"
+
+
+def _short(value: Any) -> str:
+    text = repr(value)
+    return text if len(text) <= 60 else text[:57] + "..."

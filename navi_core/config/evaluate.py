@@ -1,0 +1,39 @@
+"""Settings of the evaluation protocol."""
+
+from __future__ import annotations
+
+from pydantic import Field
+
+from navi_core.config.base import Config
+from navi_core.config.world import DynamicsConfig
+
+__all__ = ["EvalConfig"]
+
+
+class EvalConfig(Config):
+    """The evaluation protocol."""
+
+    starts: int = Field(10, ge=1, le=10_000)
+    """Frozen starts per scene."""
+    max_steps: int = Field(1000, ge=1, le=2**30)
+    """Decisions per episode."""
+    seed: int = Field(0, ge=0, lt=2**31)
+    """Seed of starts and of sampled actions."""
+    deterministic: bool = True
+    """Fly the mean action instead of a sample."""
+    azimuth_bins: int = Field(64, ge=8, le=4096)
+    """Azimuth bins for scripted pilots; a policy's own are used for a policy."""
+    elevation_bins: int = Field(16, ge=4, le=2048)
+    """Elevation bins for scripted pilots."""
+    view_radius: float = Field(3.2, gt=0)
+    """Radius within which floor counts as seen [m]."""
+    floor_cell: float = Field(0.1, ge=0.01, le=10)
+    """Edge of a ground-truth cell [m]."""
+    visit_cell: float = Field(0.5, ge=0.01, le=100)
+    """Edge of a C_visit cell [m]."""
+    clearance_margin: float = Field(0.05, ge=0)
+    """Added to the drone's radius for the reachable set [m]."""
+    block: int = Field(16, ge=1, le=1024)
+    """Rows evaluated together; blocks are padded, so results do not depend on how many run."""
+    dynamics: DynamicsConfig = DynamicsConfig()
+    """Drone dynamics; a policy trained at another decision rate is refused."""

@@ -1,0 +1,135 @@
+"""Settings of the world: dynamics, reward, spawning, episodes."""
+
+from __future__ import annotations
+
+import difflib
+from typing import Annotated, Literal, Self
+
+from pydantic import Field, model_validator
+
+from navi_core.config.base import Config
+from navi_core.errors import ConfigError
+
+__all__ = ["REWARD_TERMS", "DynamicsConfig", "EnvConfig", "RewardConfig", "SpawnConfig"]
+
+# Bounds far beyond use keep a slip of the keyboard from becoming an hour of allocation.
+_Speed = Annotated[float, Field(gt=0, le=100)]
+_Candidates = Annotated[int, Field(ge=1, le=100)]
+_ProbeBins = Annotated[int, Field(ge=4, le=1024)]
+
+REWARD_TERMS: tuple[str, ...] = (
+    "exploration",
+    "progress",
+    "clearance",
+    "starvation",
+    "proximity",
+    "structure_band",
+    "forward_structure",
+    "inspection",
+    "collision",
+    "view_gain",
+)
+"""Names of the environment's reward terms: the nine of the specification, then `view_gain`."""
+
+
+class DynamicsConfig(Config):
+    """4-DOF drone: forward, vertical, lateral, yaw."""
+
+    max_speed: tuple[_Speed, _Speed, _Speed] = (5.0, 2.0, 3.0)
+    """Limits of forward, vertical and lateral speed [m/s]."""
+    max_yaw_rate: float = Field(3.0, gt=0)
+    """Limit of the yaw rate [rad/s]."""
+    smoothing: float = Field(0.85, gt=0, le=1)
+    """Share of the command in the new velocity, per substep."""
+    substep: float = Field(0.02, ge=1e-4, le=1)
+    """Physics time step [s]."""
+    steps_per_decision: int = Field(5, ge=1, le=50)
+    """Substeps per decision; 5 gives 10 Hz. 1 is a compatibility option."""
+    radius: float = Field(0.15, gt=0, le=10)
+    """Collision clearance of the drone [m]."""
+    limiter_distance: float = Field(0.8, gt=0)
+    """Front distance under which linear speed is limited [m]."""
+    limiter_floor: float = Field(0.05, ge=0, le=1)
+    """Least share of the commanded speed that the limiter leaves."""
+    limiter_elevation_degrees: float = Field(30.0, gt=0, le=90)
+    """Half-width of the elevation band the limiter looks at [degrees]."""
+
+    @property
+    def decision_seconds(self) -> float:
+        """Duration of one decision [s]."""
+        return self.substep * self.steps_per_decision
+
+    @property
+    def decision_hz(self) -> float:
+        """Decisions per second [Hz]."""
+        return 1.0 / self.decision_seconds
+
+
+_NAVI9 = {name: 1.0 for name in REWARD_TERMS[:9]} | {"view_gain": 0.0}
+_EXPLORE = {name: 0.0 for name in REWARD_TERMS} | {"collision": 1.0, "view_gain": 1.0}
+
+
+class RewardConfig(Config):
+    """Weights of the reward terms; all terms are always computed and recorded."""
+
+    preset: Literal["explore", "navi9"] = "explore"
+    """`explore`: view_gain and collision; `navi9`: the nine terms of the source system at weight 1."""
+    weights: dict[str, float] = Field(default_factory=dict)
+    """Weights by term name, overriding the preset's."""
+    view_radius: float = Field(3.2, gt=0)
+    """Radius within which floor counts as seen [m]."""
+    view_cell: float = Field(0.2, ge=0.01, le=10)
+    """Edge of a floor cell of view_gain [m]."""
+
+    @model_validator(mode="after")
+    def _known_terms(self) -> Self:
+        for name in self.weights:
+            if name not in REWARD_TERMS:
+                near = difflib.get_close_matches(name, REWARD_TERMS, n=1, cutoff=0.3)
+                hint = f"did you mean {near[0]!r}? " if near else ""
+                raise ConfigError(f"no reward term {name!r}; {hint}allowed: {', '.join(REWARD_TERMS)}")
+        return self
+
+    def resolved(self) -> dict[str, float]:
+        """Return the weight of every term."""
+        return (_NAVI9 if self.preset == "navi9" else _EXPLORE) | self.weights
+
+
+class SpawnConfig(Config):
+    """Where episodes begin."""
+
+    grid: tuple[_Candidates, _Candidates, _Candidates] = (5, 7, 5)
+    """Candidate positions along x, y, z."""
+    inset: float = Field(0.2, ge=0, lt=0.5)
+    """Share of the bounds left out on each side."""
+    probe: tuple[_ProbeBins, _ProbeBins] = (48, 12)
+    """Azimuth and elevation bins of the probe."""
+    max_starvation: float = Field(0.70, gt=0, le=1)
+    """Candidates whose share of missing rays reaches this are rejected."""
+
+
+class EnvConfig(Config):
+    """Observation, dynamics, reward and episode rules of `NavigationEnv`."""
+
+    azimuth_bins: int = Field(256, ge=8, le=4096)
+    """Azimuth bins of the observation."""
+    elevation_bins: int = Field(48, ge=4, le=2048)
+    """Elevation bins of the observation."""
+    max_distance: float = Field(100.0, gt=0, le=1e5)
+    """Range of the sensor, M [m]."""
+    max_steps: int = Field(1000, ge=1, le=2**30)
+    """Decisions after which an episode is truncated."""
+    episodes_per_scene: int = Field(16, ge=1)
+    """Episodes of a row in one scene before it moves to the next."""
+    void_starvation: float = Field(0.85, gt=0, le=1)
+    """Share of missing rays that truncates an episode as void."""
+    void_grace: int = Field(10, ge=0)
+    """Decisions at the start of an episode in which void is not checked."""
+    stagger: bool = True
+    """Start the first episodes at different ages so that rows do not end together."""
+    dynamics: DynamicsConfig = DynamicsConfig()
+    """Drone dynamics."""
+    reward: RewardConfig = RewardConfig()
+    """Reward weights."""
+    spawn: SpawnConfig = SpawnConfig()
+    """Spawn pools."""
