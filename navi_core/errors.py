@@ -15,6 +15,7 @@ NaviError
 
 from __future__ import annotations
 
+import unicodedata
 from pathlib import Path
 
 __all__ = [
@@ -29,7 +30,25 @@ __all__ = [
     "RegistryError",
     "RunError",
     "SceneError",
+    "printable",
 ]
+
+_INVISIBLE = {"Cc", "Cf", "Cs", "Zl", "Zp"}
+"""Unicode categories that steer a terminal or hide: controls, formats (bidirectional ones too), half surrogates."""
+
+
+def printable(text: str, keep: str = "") -> str:
+    """Return `text` with every control or invisible character replaced by "?".
+
+    Names inside meshes and files are other people's: an escape sequence in one must not reach a terminal.
+
+    Args:
+        text: Any text.
+        keep: Characters let through, a line break for instance.
+    """
+    if text.isascii() and text.isprintable():
+        return text
+    return "".join(c if c in keep or unicodedata.category(c) not in _INVISIBLE else "?" for c in text)
 
 
 class NaviError(Exception):

@@ -21,7 +21,7 @@ os.environ.setdefault("OMP_WAIT_POLICY", "passive")
 import typer
 
 from navi_core import __version__
-from navi_core.errors import NaviError
+from navi_core.errors import NaviError, printable
 
 __all__ = ["brain", "build_app", "main", "navi_actor"]
 
@@ -78,7 +78,7 @@ def _root(
 
 def _warn(message: Warning | str, *_: object, **__: object) -> None:
     """Show a warning as a line for people, without the place in our code."""
-    typer.echo(f"warning: {message}", err=True)
+    typer.echo(f"warning: {printable(str(message))}", err=True)
 
 
 def _run(app: typer.Typer, arguments: Sequence[str] | None) -> None:
@@ -89,12 +89,12 @@ def _run(app: typer.Typer, arguments: Sequence[str] | None) -> None:
     try:
         app(args=list(arguments) if arguments is not None else None)
     except NaviError as error:
-        typer.echo(f"error: {error}", err=True)
+        typer.echo(f"error: {printable(str(error), keep=chr(10))}", err=True)
         sys.exit(error.exit_code)
     except OSError as error:
         # Rooms name their own faults; what is left is the system's: a full disk, a path too long, no permission.
         where = f"{error.filename}: " if error.filename else ""
-        typer.echo(f"error: {where}{error.strerror or error}", err=True)
+        typer.echo(f"error: {printable(f'{where}{error.strerror or error}')}", err=True)
         sys.exit(1)
     except MemoryError as error:
         typer.echo(f"error: not enough memory{f' ({error})' if str(error) else ''}; choose smaller sizes", err=True)

@@ -28,6 +28,9 @@ class CompileConfig(Config):
     """Metres per mesh unit (0.01 for centimetres)."""
     max_leaf_triangles: int = Field(16, ge=1, le=4096)
     """A surface cell with a longer triangle list is split while the resolution allows it."""
+    semantics: Literal["auto", "annotation", "vertex_color", "object", "material", "none"] = "auto"
+    """Where a face's semantic comes from; `auto` takes the first there is of annotation, vertex colours with a
+    legend, object name and material; `none` makes everything "surface"."""
 
     @model_validator(mode="after")
     def _power_of_two(self) -> Self:
