@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
-from typing import Literal, Self
+import math
+from typing import Annotated, Any, Literal, Self
 
-from pydantic import Field, model_validator
+from pydantic import Field, field_validator, model_validator
 
 from navi_core.config.base import Config, Count
 from navi_core.errors import ConfigError
@@ -12,12 +13,16 @@ from navi_core.errors import ConfigError
 __all__ = ["PolicyConfig", "ShaperConfig"]
 
 
+_MOST_AUTO_PATCHES = 192
+"""Patches that `patch: auto` allows: those of 256x48 at edge 8."""
+
+
 class PolicyConfig(Config):
     """Encoder → temporal core → heads."""
 
-    encoder: Literal["rayvit", "ring_cnn"] = "rayvit"
+    encoder: Literal["rayvit", "spherical_cnn", "ring_cnn"] = "rayvit"
     """Encoder backend."""
-    core: Literal["mamba2", "gru"] = "mamba2"
+    core: Literal["mamba2", "gru", "mambapy"] = "mamba2"
     """Temporal core."""
     azimuth_bins: int = Field(256, ge=8, le=4096)
     """Azimuth bins of the observation; must equal the environment's."""
@@ -25,8 +30,12 @@ class PolicyConfig(Config):
     """Elevation bins of the observation; must equal the environment's."""
     width: int = Field(128, ge=8, le=1024, multiple_of=4)
     """Embedding width D."""
-    patch: int = Field(8, ge=2, le=64)
-    """Patch edge of rayvit; must divide both observation axes."""
+    patch: Annotated[int, Field(ge=2, le=64)] | Literal["auto"] = 8
+    """Patch edge of rayvit, a divisor of both observation axes; auto grows with the resolution (8 at 256x48)."""
+    area_attention: bool = False
+    """rayvit weighs patches by their solid angle: those near the poles count less."""
+    separable_refinement: bool = False
+    """spherical_cnn's last stage is depthwise and pointwise: a quarter of the operations."""
     core_layers: int = Field(1, ge=1, le=4)
     """1: the bare block; more: pre-norm residual layers."""
     aux: Literal["no_reward", "full", "off"] = "no_reward"
@@ -40,13 +49,40 @@ class PolicyConfig(Config):
     stop_value_gradient: bool = False
     """Keep the critic's gradient out of the trunk."""
 
+    @property
+    def patch_edge(self) -> int:
+        """Edge of rayvit's patches [bins]; `auto` is the least divisor of both axes, 8 or more, with ≤ 192 patches."""
+        if self.patch != "auto":
+            return self.patch
+        azimuth, elevation = self.azimuth_bins, self.elevation_bins
+        common = math.gcd(azimuth, elevation)
+        edges = [n for n in range(8, common + 1) if common % n == 0]
+        fits = [n for n in edges if azimuth * elevation <= _MOST_AUTO_PATCHES * n * n]
+        if not fits:
+            raise ConfigError(
+                f"patch auto finds no edge for {azimuth}x{elevation}: no common divisor from 8 up leaves at most "
+                f"{_MOST_AUTO_PATCHES} patches; set policy.patch"
+            )
+        return fits[0]
+
+    @field_validator("core", mode="before")
+    @classmethod
+    def _fused_is_for_benchmarks(cls, value: Any) -> Any:
+        if isinstance(value, str) and value.replace("_", "-") == "mamba-ssm":
+            raise ConfigError(
+                f"temporal core {value} is for benchmarks only (navi bench core); train and serve with mamba2, "
+                "whose weights load into it and back"
+            )
+        return value
+
     @model_validator(mode="after")
     def _patch_divides(self) -> Self:
         if self.encoder == "rayvit":
+            edge = self.patch_edge
             for name in ("azimuth_bins", "elevation_bins"):
                 bins = getattr(self, name)
-                if bins % self.patch:
-                    raise ConfigError(f"{name} {bins} is not a multiple of the patch {self.patch} (encoder rayvit)")
+                if bins % edge:
+                    raise ConfigError(f"{name} {bins} is not a multiple of the patch {edge} (encoder rayvit)")
         return self
 
 

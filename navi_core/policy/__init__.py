@@ -12,6 +12,7 @@ from navi_core.policy.navigation_policy import (
     build_policy,
     parameter_counts,
 )
+from navi_core.policy.operations import count_macs, policy_macs
 from navi_core.policy.rnd import RND
 from navi_core.policy.shaper import RewardShaper, ShapedReward
 
@@ -26,6 +27,8 @@ __all__ = [
     "build_core",
     "build_encoder",
     "build_policy",
+    "count_macs",
     "parameter_counts",
+    "policy_macs",
     "ssd_scan",
 ]

@@ -8,6 +8,7 @@ first update the importance ratio is one.
 from __future__ import annotations
 
 from dataclasses import dataclass
+from typing import Any
 
 import torch
 from torch import Tensor, nn
@@ -68,10 +69,7 @@ class NavigationPolicy(nn.Module):
     def __init__(self, config: PolicyConfig) -> None:
         super().__init__()
         self.config = config
-        options = {"width": config.width, "depth_shift": config.depth_shift, "depth_scale": config.depth_scale}
-        if config.encoder == "rayvit":
-            options["patch"] = config.patch
-        self.encoder = build_encoder(config.encoder, config.azimuth_bins, config.elevation_bins, **options)
+        self.encoder = _encoder(config)
         self.aux = None if config.aux == "off" else nn.Linear(AUX_INPUTS, config.width)
         self.core: TemporalCore = build_core(config.core, config.width, config.core_layers)
         self.heads = ActorCritic(
@@ -143,6 +141,19 @@ class NavigationPolicy(nn.Module):
             # The shaped reward is privileged: its entry is zero in training and evaluation alike.
             aux = torch.cat((torch.zeros_like(aux[..., :1]), aux[..., 1:]), dim=-1)
         return embedding + self.aux(aux)
+
+
+def _encoder(config: PolicyConfig) -> nn.Module:
+    options: dict[str, Any] = {
+        "width": config.width,
+        "depth_shift": config.depth_shift,
+        "depth_scale": config.depth_scale,
+    }
+    if config.encoder == "rayvit":
+        options |= {"patch": config.patch_edge, "area_attention": config.area_attention}
+    elif config.encoder == "spherical_cnn":
+        options |= {"separable_refinement": config.separable_refinement}
+    return build_encoder(config.encoder, config.azimuth_bins, config.elevation_bins, **options)
 
 
 def build_policy(config: PolicyConfig, seed: int = 0) -> NavigationPolicy:

@@ -87,6 +87,32 @@ class ObservationScaling(nn.Module):
             out[:, before + azimuth :] = out[:, before : before + after]
         return out.flatten(2)
 
+    def patches(self, obs: Tensor, patch: int) -> Tensor:
+        """Scale into square patches with an empty one in front, for the token that summarises them.
+
+        Args:
+            obs: Raw observations (B, 3, Az, El).
+            patch: Patch edge, a divisor of both axes.
+
+        Returns:
+            (B, 1 + patches, 3·patch²) float32: row 0 is zero, patch (a, e) is row 1 + a·(El/patch) + e,
+            its numbers ordered as a convolution's weights: channel, azimuth, elevation.
+
+        Raises:
+            ConfigError: The shape is not (B, 3, Az, El) of this scaling.
+        """
+        self._check(obs)
+        across, down = self.azimuth_bins // patch, self.elevation_bins // patch
+        shape = (obs.shape[0], 1 + across * down, 3 * patch * patch)
+        out = torch.empty(shape, dtype=torch.float32, device=obs.device)
+        out[:, 0].zero_()
+        tiles = out[:, 1:].unflatten(2, (3, patch, patch)).unflatten(1, (across, down))
+        self._write(
+            obs.unflatten(3, (down, patch)).unflatten(2, (across, patch)),
+            tiles.permute(0, 3, 1, 4, 2, 5),
+        )
+        return out
+
     def _write(self, obs: Tensor, out: Tensor) -> None:
         torch.sub(obs[:, 0], self.shift, out=out[:, 0]).div_(self.scale)
         torch.clamp(obs[:, 1], max=SEMANTIC_SCALE, out=out[:, 1]).div_(SEMANTIC_SCALE)

@@ -1,5 +1,6 @@
 """Temporal cores: a sequence equals its steps, resets cut, and slow recurrences in float64 agree."""
 
+import sys
 from pathlib import Path
 
 import numpy as np
@@ -11,6 +12,7 @@ from navi_core.errors import ConfigError
 from navi_core.policy import build_core, ssd_scan
 from navi_core.policy.cores import GRUBlock, Mamba2Block
 from navi_core.policy.cores.gru import gru_scan
+from navi_core.policy.cores.selective_scan import selective_scan
 
 ORACLES = Path(__file__).resolve().parents[2].parent / "shared" / "oracles"
 needs_oracles = pytest.mark.skipif(not ORACLES.is_dir(), reason="the oracle arrays are not at ../shared/oracles")
@@ -105,7 +107,7 @@ def test_ssd_scan_names_the_misshapen_input(name):
         ssd_scan(**given)
 
 
-@pytest.mark.parametrize("name", ["mamba2", "gru"])
+@pytest.mark.parametrize("name", ["mamba2", "gru", "mambapy"])
 @pytest.mark.parametrize("layers", [1, 2])
 @pytest.mark.parametrize("steps", [1, 33, 80])
 def test_a_sequence_equals_its_steps_under_random_resets(name, layers, steps):
@@ -129,7 +131,7 @@ def test_a_sequence_equals_its_steps_under_random_resets(name, layers, steps):
         assert torch.equal(before, after)
 
 
-@pytest.mark.parametrize("name", ["mamba2", "gru"])
+@pytest.mark.parametrize("name", ["mamba2", "gru", "mambapy"])
 def test_a_reset_at_the_first_step_overrides_the_incoming_state(name):
     core = build_core(name)
     x, reset = torch.randn(2, 6, 128), torch.zeros(2, 6, dtype=torch.bool)
@@ -144,7 +146,7 @@ def test_a_reset_at_the_first_step_overrides_the_incoming_state(name):
         assert a.abs().sum() > 0  # the final state is not zeroed
 
 
-@pytest.mark.parametrize("name", ["mamba2", "gru"])
+@pytest.mark.parametrize("name", ["mamba2", "gru", "mambapy"])
 def test_rows_do_not_see_each_others_resets(name):
     core = build_core(name)
     x, state = torch.randn(3, 10, 128), build_core(name).initial_state(3)
@@ -157,7 +159,7 @@ def test_rows_do_not_see_each_others_resets(name):
     assert (cut[1, 4:] - plain[1, 4:]).abs().max() > 1e-3
 
 
-@pytest.mark.parametrize("name", ["mamba2", "gru"])
+@pytest.mark.parametrize("name", ["mamba2", "gru", "mambapy"])
 def test_gradients_of_a_sequence_equal_those_of_its_steps(name):
     core = build_core(name)
     g = torch.Generator().manual_seed(2)
@@ -255,3 +257,26 @@ def test_gru_matches_the_oracle():
     y, (h,) = block(z["u"], (z["h0"],), z["reset"])
     assert relative(y, z["y"]) < 2e-6
     assert relative(h, z["hT"]) < 2e-6
+
+
+def test_selective_scan_backward_equals_finite_differences():
+    g = torch.Generator().manual_seed(0)
+    shapes = ((2, 4, 3), (2, 4, 3), (3, 2), (2, 4, 2), (2, 4, 2), (3,), (2, 3, 2))
+    leaves = [torch.randn(s, generator=g, dtype=torch.float64) for s in shapes]
+    leaves[1], leaves[2] = leaves[1].abs(), -leaves[2].abs()
+    leaves = [leaf.requires_grad_() for leaf in leaves]
+    reset = torch.rand(2, 4, generator=g) < 0.4
+    assert torch.autograd.gradcheck(lambda *a: selective_scan(*a, reset), leaves)
+    assert torch.autograd.gradcheck(lambda *a: selective_scan(*a, None), leaves)
+
+
+def test_mambapy_sequence_equals_the_package_s_own_from_a_zero_state():
+    core, x = build_core("mambapy"), torch.randn(2, 21, 128)
+    y, _ = core(x, core.initial_state(2), None)
+    torch.testing.assert_close(y, core.block(x), atol=1e-5, rtol=1e-5)
+
+
+def test_a_missing_mambapy_names_the_package(monkeypatch):
+    monkeypatch.setitem(sys.modules, "mambapy.mamba", None)
+    with pytest.raises(ConfigError, match="pip install mambapy"):
+        build_core("mambapy")

@@ -6,8 +6,9 @@ import pytest
 import torch
 from torch.nn import functional as F
 
-from navi_core.policy.encoders import build_encoder, spherical_positions
+from navi_core.policy.encoders import build_encoder, solid_angle_bias, spherical_positions
 from navi_core.policy.encoders.rayvit import Layer
+from navi_core.policy.encoders.spherical_cnn import CircularAzimuthConv2d
 from navi_core.policy.observation import ObservationScaling
 
 
@@ -77,13 +78,89 @@ def test_position_codes_are_those_of_the_patch_centres():
     assert codes[1, 1, 64].item() == pytest.approx(math.cos(polar), abs=1e-6)
 
 
-def test_one_query_in_the_last_layer_equals_all_queries():
-    layer = Layer(128, 4, 256)
-    tokens = torch.randn(3, 9, 128)
-    torch.testing.assert_close(layer(tokens, queries=1), layer(tokens)[:, :1], atol=1e-5, rtol=1e-5)
+@pytest.mark.parametrize("biased", [False, True])
+def test_the_first_token_alone_equals_that_of_all_tokens(biased):
+    layer, tokens = Layer(128, 4, 256), torch.randn(3, 9, 128)
+    bias = torch.randn(9) if biased else None
+    torch.testing.assert_close(layer.first_token(tokens, bias), layer(tokens, bias)[:, 0], atol=1e-5, rtol=1e-5)
 
 
-@pytest.mark.parametrize("name", ["rayvit", "ring_cnn"])
+def test_attention_equals_the_softmax_written_out():
+    layer, tokens, bias = Layer(16, 2, 32), torch.randn(2, 5, 16), torch.randn(5)
+    q, k, v = layer.qkv(layer.norm1(tokens)).view(2, 5, 3, 2, 8).permute(2, 0, 3, 1, 4)
+    weights = (q @ k.transpose(-1, -2) / math.sqrt(8) + bias).softmax(-1)
+    x = tokens + layer.out((weights @ v).transpose(1, 2).flatten(2))
+    torch.testing.assert_close(layer(tokens, bias), x + layer.mlp(layer.norm2(x)), atol=1e-5, rtol=1e-5)
+
+
+def test_patches_hold_the_numbers_that_a_convolution_reads():
+    encoder, obs = build_encoder("rayvit", 32, 16), torch.rand(2, 3, 32, 16)
+    scaled = encoder.scaling(obs)
+    patches = encoder.scaling.patches(obs, 8)
+    assert torch.equal(patches[:, 0], torch.zeros(2, 192))
+    assert torch.equal(patches[:, 1:], F.unfold(scaled, 8, stride=8).transpose(1, 2))
+
+
+@pytest.mark.parametrize("area", [False, True])
+@pytest.mark.parametrize("turn", [1, 5])
+def test_turning_by_patches_changes_nothing_but_the_position_code(area, turn):
+    encoder, obs = build_encoder("rayvit", 64, 16, area_attention=area), torch.rand(2, 3, 64, 16)
+    with torch.no_grad():
+        embedding = encoder(obs)
+        turned = encoder(obs.roll(8 * turn, dims=2))
+        codes = encoder.position.view(8, 2, 128)
+        encoder.position.copy_(codes.roll(turn, dims=0).flatten(0, 1))
+        with_turned_codes = encoder(obs.roll(8 * turn, dims=2))
+    torch.testing.assert_close(with_turned_codes, embedding, atol=1e-5, rtol=1e-5)
+    assert (turned - embedding).abs().max() > 1e-2
+
+
+def test_patch_areas_are_those_of_the_sphere():
+    bias = solid_angle_bias(64, 16, 8)
+    assert bias[0] == 0 and len(bias) == 1 + 8 * 2
+    # Patch 0 reaches from the zenith half a bin beyond its last centre; its area is 1 − cos of that angle.
+    upper = 1 - math.cos(7.5 * math.pi / 15)
+    assert bias[1].item() == pytest.approx(math.log(upper / 1.0), abs=1e-6)
+    finer = solid_angle_bias(256, 48, 8)[1:].view(32, 6).exp()
+    torch.testing.assert_close(finer.mean(), torch.tensor(1.0))
+    torch.testing.assert_close(finer[0], finer[0].flip(0))
+    assert finer[0, 0] < finer[0, 1] < finer[0, 2]
+
+
+def test_area_attention_is_an_average_over_the_sphere():
+    layer, tokens = Layer(16, 2, 32), torch.randn(1, 7, 16)
+    with torch.no_grad():
+        layer.qkv.weight[:32] = 0  # equal scores: what is left is the bias
+        layer.qkv.bias[:32] = 0
+        bias = torch.tensor([0.0, 1.0, 0.0, 2.0, 0.5, 0.0, 0.1]).log()[None].clamp_min(-30)[0]
+        share = bias.softmax(0)
+        values = F.linear(layer.norm1(tokens), layer.qkv.weight[32:], layer.qkv.bias[32:])
+        x = tokens[:, 0] + layer.out((share[:, None] * values[0]).sum(0))
+        wanted = x + layer.mlp(layer.norm2(x))
+    torch.testing.assert_close(layer.first_token(tokens, bias), wanted, atol=1e-5, rtol=1e-5)
+
+
+@pytest.mark.parametrize("bins", [(64, 16), (72, 17)])
+@pytest.mark.parametrize("separable", [False, True])
+def test_spherical_cnn_features_turn_with_the_drone_and_their_average_does_not(bins, separable):
+    encoder, obs = build_encoder("spherical_cnn", *bins, separable_refinement=separable), torch.rand(2, 3, *bins)
+    with torch.no_grad():
+        features, turned = encoder.features(obs), encoder.features(obs.roll(8, dims=2))
+        embeddings = encoder(obs), encoder(obs.roll(8, dims=2))
+    assert features.shape == (2, 128, bins[0] // 8, -(-bins[1] // 4))
+    torch.testing.assert_close(turned, features.roll(1, dims=2), atol=1e-5, rtol=1e-4)
+    torch.testing.assert_close(*embeddings, atol=1e-5, rtol=1e-4)
+
+
+def test_spherical_convolution_wraps_azimuth_and_pads_elevation_with_zeros():
+    for stride in ((1, 1), (2, 1), (2, 2)):
+        convolution, x = CircularAzimuthConv2d(4, 6, stride=stride), torch.randn(2, 4, 16, 7)
+        padded = F.pad(torch.cat((x[:, :, -1:], x, x[:, :, :1]), dim=2), (1, 1))
+        wanted = F.conv2d(padded, convolution.weight, convolution.bias, stride=stride)
+        torch.testing.assert_close(convolution(x), wanted, atol=1e-5, rtol=1e-5)
+
+
+@pytest.mark.parametrize("name", ["rayvit", "spherical_cnn", "ring_cnn"])
 def test_encoders_are_deterministic_and_keep_rows_apart(name):
     encoder = build_encoder(name, 64, 16)
     obs = torch.rand(5, 3, 64, 16)
@@ -99,7 +176,7 @@ def test_encoders_are_deterministic_and_keep_rows_apart(name):
     assert not torch.equal(embedding[3], again[3])
 
 
-@pytest.mark.parametrize("name", ["rayvit", "ring_cnn"])
+@pytest.mark.parametrize("name", ["rayvit", "spherical_cnn", "ring_cnn"])
 def test_every_encoder_parameter_learns(name):
     encoder = build_encoder(name, 32, 8)
     encoder(torch.rand(4, 3, 32, 8)).square().sum().backward()

@@ -6,9 +6,9 @@ import pytest
 import torch
 
 import navi_core.policy
-from navi_core.config import PolicyConfig
+from navi_core.config import PolicyConfig, parse_config
 from navi_core.errors import ConfigError
-from navi_core.policy import build_core, build_encoder, build_policy, parameter_counts
+from navi_core.policy import build_core, build_encoder, build_policy, parameter_counts, policy_macs
 
 SMALL = dict(encoder="ring_cnn", core="gru", azimuth_bins=16, elevation_bins=4)
 
@@ -29,7 +29,9 @@ def test_public_names_are_locked():
         "build_core",
         "build_encoder",
         "build_policy",
+        "count_macs",
         "parameter_counts",
+        "policy_macs",
         "ssd_scan",
     ]
     assert all(hasattr(navi_core.policy, name) for name in navi_core.policy.__all__)
@@ -43,6 +45,9 @@ def test_rayvit_has_the_specified_parameters_at_every_resolution(bins):
 def test_parameter_counts_are_exact():
     assert count(build_core("mamba2")) == 117_388
     assert count(build_core("gru")) == 99_072
+    assert count(build_core("mambapy")) == 153_344
+    assert count(build_encoder("spherical_cnn", 256, 48)) == 226_752
+    assert count(build_encoder("spherical_cnn", 256, 48, separable_refinement=True)) == 96_960
     policy = build_policy(PolicyConfig())
     assert parameter_counts(policy) == {
         "encoder": 306_560,
@@ -56,8 +61,35 @@ def test_parameter_counts_are_exact():
     assert parameter_counts(build_policy(PolicyConfig(aux="off")))["aux"] == 0
 
 
+def test_measured_operations_are_those_of_the_layers_by_hand():
+    quick = policy_macs(build_policy(PolicyConfig(encoder="ring_cnn", core="gru", azimuth_bins=64, elevation_bins=16)))
+    ring = 32 * 48 * (3 * 16 * 5) + 16 * 112 * (48 * 3) + 16 * 112 * 128
+    assert quick["encoder"] == ring
+    assert quick["core"] == 2 * 128 * 384
+    assert quick["heads"] == 2 * 128 * 64 + 64 * 5
+    assert quick["aux"] == 3 * 128
+    assert quick["total"] == sum(value for name, value in quick.items() if name != "total")
+    full = policy_macs(build_policy(PolicyConfig(encoder="spherical_cnn", aux="off")))
+    assert full["encoder"] == 68_952_064 and full["aux"] == 0
+
+
+def test_automatic_patches_grow_with_the_resolution():
+    for bins, edge in (((64, 16), 8), ((256, 48), 8), ((384, 72), 12), ((512, 96), 16), ((768, 144), 24)):
+        config = PolicyConfig(patch="auto", azimuth_bins=bins[0], elevation_bins=bins[1])
+        assert config.patch_edge == edge
+        assert count(build_policy(config).encoder) == 306_560 + 3 * 128 * (edge**2 - 64)
+    with pytest.raises(ConfigError, match="patch auto finds no edge for 1000x30"):
+        parse_config(PolicyConfig, {"patch": "auto", "azimuth_bins": 1000, "elevation_bins": 30})
+
+
+@pytest.mark.parametrize("name", ["mamba-ssm", "mamba_ssm"])
+def test_the_fused_core_is_refused_by_name(name):
+    with pytest.raises(ConfigError, match=f"temporal core {name} is for benchmarks only .navi bench core.; .*mamba2"):
+        parse_config(PolicyConfig, {"core": name})
+
+
 def test_neither_dropout_nor_batch_norm_is_used():
-    for encoder in ("rayvit", "ring_cnn"):
+    for encoder in ("rayvit", "spherical_cnn", "ring_cnn"):
         for module in build_policy(PolicyConfig(encoder=encoder)).modules():
             assert not isinstance(module, (torch.nn.Dropout, torch.nn.modules.batchnorm._BatchNorm))
 
@@ -132,12 +164,13 @@ def test_heads_start_orthogonal():
 @pytest.mark.parametrize(
     ("call", "message"),
     [
-        (lambda: build_encoder("resnet", 64, 16), "rayvit, ring_cnn"),
+        (lambda: build_encoder("resnet", 64, 16), "rayvit, ring_cnn, spherical_cnn"),
         (lambda: build_encoder("rayvit", 60, 16), "azimuth_bins 60 is not a multiple of the patch 8"),
+        (lambda: build_encoder("spherical_cnn", 60, 16), "azimuth_bins 60 is not a multiple of 8"),
         (lambda: build_encoder("ring_cnn", 60, 16), "azimuth_bins 60 is not a multiple of 8"),
         (lambda: build_encoder("ring_cnn", 64, 16, patch=8), "patch"),
         (lambda: build_encoder("ring_cnn", 64, 16, depth_scale=0.0), "depth_scale 0.0 must be above 0"),
-        (lambda: build_core("lstm"), "gru, mamba2"),
+        (lambda: build_core("lstm"), "gru, mamba2, mambapy"),
         (lambda: build_core("gru", layers=0), "core layers 0"),
         (lambda: build_core("mamba2", width=24), "inner width 48"),
         (lambda: build_encoder("rayvit", 64, 16)(torch.zeros(2, 3, 16, 64)), r"is not \(B, 3, 64, 16\)"),

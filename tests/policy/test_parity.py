@@ -34,8 +34,8 @@ def rollout(policy, generator):
     return obs, aux, reset, stored, steps
 
 
-@pytest.mark.parametrize("encoder", ["rayvit", "ring_cnn"])
-@pytest.mark.parametrize("core", ["mamba2", "gru"])
+@pytest.mark.parametrize("encoder", ["rayvit", "spherical_cnn", "ring_cnn"])
+@pytest.mark.parametrize("core", ["mamba2", "gru", "mambapy"])
 @pytest.mark.parametrize("layers", [1, 2])
 def test_before_the_first_update_the_ratio_is_one(encoder, core, layers):
     config = PolicyConfig(encoder=encoder, core=core, core_layers=layers, azimuth_bins=32, elevation_bins=16)
@@ -57,7 +57,7 @@ def test_before_the_first_update_the_ratio_is_one(encoder, core, layers):
         torch.testing.assert_close(seen.embedding, embedding, atol=1e-5, rtol=1e-4)
 
 
-@pytest.mark.parametrize("core", ["mamba2", "gru"])
+@pytest.mark.parametrize("core", ["mamba2", "gru", "mambapy"])
 def test_a_reset_hides_everything_before_it(core):
     policy = build_policy(PolicyConfig(encoder="ring_cnn", core=core, azimuth_bins=16, elevation_bins=4))
     generator = torch.Generator().manual_seed(5)
@@ -74,7 +74,7 @@ def test_a_reset_hides_everything_before_it(core):
     assert not torch.equal(seen.value[0, :5], seen.value[1, :5])
 
 
-@pytest.mark.parametrize("core", ["mamba2", "gru"])
+@pytest.mark.parametrize("core", ["mamba2", "gru", "mambapy"])
 def test_value_neither_resets_nor_advances_the_state(core):
     policy = build_policy(PolicyConfig(encoder="ring_cnn", core=core, azimuth_bins=16, elevation_bins=4))
     obs, aux = torch.rand(3, 3, 16, 4), torch.rand(3, 3)

@@ -15,12 +15,22 @@ from navi_core.errors import ConfigError
 from navi_core.policy.cores.base import TemporalCore
 from navi_core.policy.cores.gru import GRUBlock
 from navi_core.policy.cores.mamba2 import Mamba2Block
+from navi_core.policy.cores.mambapy import MambaPyBlock
 from navi_core.policy.cores.residual import ResidualCore
 from navi_core.policy.cores.ssd import ssd_scan
 
-__all__ = ["CORES", "GRUBlock", "Mamba2Block", "ResidualCore", "TemporalCore", "build_core", "ssd_scan"]
+__all__ = [
+    "CORES",
+    "GRUBlock",
+    "Mamba2Block",
+    "MambaPyBlock",
+    "ResidualCore",
+    "TemporalCore",
+    "build_core",
+    "ssd_scan",
+]
 
-CORES: dict[str, Callable[[int], TemporalCore]] = {"mamba2": Mamba2Block, "gru": GRUBlock}
+CORES: dict[str, Callable[[int], TemporalCore]] = {"mamba2": Mamba2Block, "gru": GRUBlock, "mambapy": MambaPyBlock}
 """Temporal cores by name; each takes the model width."""
 
 

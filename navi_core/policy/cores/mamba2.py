@@ -15,6 +15,7 @@ from torch.nn import functional as F
 
 from navi_core.errors import ConfigError
 from navi_core.policy.cores.base import State, TemporalCore
+from navi_core.policy.cores.convolution import causal_convolution
 from navi_core.policy.cores.ssd import ssd_scan, ssd_step
 
 __all__ = ["GatedRMSNorm", "Mamba2Block"]
@@ -120,7 +121,7 @@ class Mamba2Block(TemporalCore):
         """
         window, h = state
         z, raw, dt = self._project(x)
-        mixed, window = self._convolve(raw, window, reset)
+        mixed, window = causal_convolution(raw, window, self.conv1d.weight, self._bias, reset)
         values, maps_in, maps_out = self._split(F.silu(mixed))
         y, h = ssd_scan(values, dt, -torch.exp(self.A_log), maps_in, maps_out, self.D, h, reset)
         return self.out_proj(self.norm(y.flatten(2), z)), (window, h)
@@ -145,24 +146,3 @@ class Mamba2Block(TemporalCore):
             maps_in.unflatten(-1, shape),
             maps_out.unflatten(-1, shape),
         )
-
-    def _convolve(self, raw: Tensor, window: Tensor, reset: Tensor | None) -> tuple[Tensor, Tensor]:
-        """Causal depthwise convolution of (B, T, channels), never across a reset; returns the new window."""
-        steps, past = raw.shape[1], self.kernel - 1
-        padded = torch.cat((window.transpose(1, 2), raw), dim=1)  # (B, past + T, channels)
-        taps = self.conv1d.weight[:, 0]
-        # On the CPU a look at the mask is free and spares three masked copies; elsewhere it would be
-        # a synchronisation. Multiplying by an all-one mask changes no bit, so both ways agree.
-        masked = reset is not None and (reset.device.type != "cpu" or bool(reset.any()))
-        segment = F.pad(torch.cumsum(reset, dim=1), (past, 0)) if reset is not None and masked else None
-        out = torch.addcmul(self._bias, raw, taps[:, past])
-        for back in range(1, self.kernel):
-            shifted = padded[:, past - back : past - back + steps]
-            if segment is not None:
-                same = segment[:, past - back : past - back + steps] == segment[:, past:]
-                shifted = shifted * same[..., None]
-            out = torch.addcmul(out, shifted, taps[:, past - back])
-        last = padded[:, steps:]
-        if segment is not None:
-            last = last * (segment[:, steps:] == segment[:, -1:])[..., None]
-        return out, last.transpose(1, 2)

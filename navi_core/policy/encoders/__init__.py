@@ -7,12 +7,21 @@ from typing import Any
 from torch import nn
 
 from navi_core.errors import ConfigError
-from navi_core.policy.encoders.rayvit import RayViT, spherical_positions
+from navi_core.policy.encoders.rayvit import RayViT, solid_angle_bias, spherical_positions
 from navi_core.policy.encoders.ring_cnn import RingCNN
+from navi_core.policy.encoders.spherical_cnn import SphericalCNN
 
-__all__ = ["ENCODERS", "RayViT", "RingCNN", "build_encoder", "spherical_positions"]
+__all__ = [
+    "ENCODERS",
+    "RayViT",
+    "RingCNN",
+    "SphericalCNN",
+    "build_encoder",
+    "solid_angle_bias",
+    "spherical_positions",
+]
 
-ENCODERS: dict[str, type[nn.Module]] = {"rayvit": RayViT, "ring_cnn": RingCNN}
+ENCODERS: dict[str, type[nn.Module]] = {"rayvit": RayViT, "spherical_cnn": SphericalCNN, "ring_cnn": RingCNN}
 """Encoder backends by name."""
 
 
@@ -23,7 +32,8 @@ def build_encoder(name: str, azimuth_bins: int = 256, elevation_bins: int = 48, 
         name: A key of `ENCODERS`.
         azimuth_bins: Az.
         elevation_bins: El.
-        options: Keywords of the encoder's class (`width`, `depth_shift`, `depth_scale`; `patch` for rayvit).
+        options: Keywords of the encoder's class (`width`, `depth_shift`, `depth_scale`; `patch` and
+            `area_attention` for rayvit, `separable_refinement` for spherical_cnn).
 
     Raises:
         ConfigError: The name or an option is unknown, or the bins do not fit the encoder.

@@ -2,12 +2,13 @@
 
 Pre-norm layers (Xiong et al. 2020), scaled dot-product attention, no dropout, so acting and
 updating compute the same function. Only the CLS token leaves the encoder, hence the last layer
-computes one query per observation instead of one per patch.
+attends from one query per observation instead of one per patch.
 """
 
 from __future__ import annotations
 
 import math
+from collections.abc import Iterable
 
 import torch
 from torch import Tensor, nn
@@ -16,7 +17,7 @@ from torch.nn import functional as F
 from navi_core.errors import ConfigError
 from navi_core.policy.observation import ObservationScaling
 
-__all__ = ["RayViT", "spherical_positions"]
+__all__ = ["RayViT", "solid_angle_bias", "spherical_positions"]
 
 
 def spherical_positions(azimuth_bins: int, elevation_bins: int, patch: int, width: int) -> Tensor:
@@ -46,6 +47,27 @@ def spherical_positions(azimuth_bins: int, elevation_bins: int, patch: int, widt
     return torch.cat((ring, height), dim=2).flatten(0, 1).float()
 
 
+def solid_angle_bias(azimuth_bins: int, elevation_bins: int, patch: int) -> Tensor:
+    """Return the log solid angle of every token relative to the patches' mean, (1 + patches,).
+
+    The grid is uniform in angle, so a patch near a pole covers less of the sphere than one at the
+    horizon (by the cosine of its elevation). Added to the attention scores, the bias makes softmax
+    weigh patches by their area, as an integral over the sphere would. The CLS token, which covers
+    nothing, counts as one average patch: 0.
+
+    Args:
+        azimuth_bins: Az.
+        elevation_bins: El; the bins of the poles are half as high as the others.
+        patch: Patch edge in bins.
+    """
+    step = math.pi / (elevation_bins - 1)
+    centres = torch.arange(elevation_bins, dtype=torch.float64) * step
+    upper, lower = (centres - step / 2).clamp_min(0), (centres + step / 2).clamp_max(math.pi)
+    area = (upper.cos() - lower.cos()).view(-1, patch).sum(1)
+    bias = (area / area.mean()).log().repeat(azimuth_bins // patch)
+    return F.pad(bias, (1, 0)).float()
+
+
 class Layer(nn.Module):
     """One pre-norm transformer layer: x + attention(norm(x)), then x + mlp(norm(x))."""
 
@@ -58,25 +80,44 @@ class Layer(nn.Module):
         self.norm2 = nn.LayerNorm(width)
         self.mlp = nn.Sequential(nn.Linear(width, hidden), nn.GELU(), nn.Linear(hidden, width))
 
-    def forward(self, x: Tensor, queries: int | None = None) -> Tensor:
-        """Transform tokens (B, N, D); with `queries` n, only the first n tokens are computed and returned."""
-        width = x.shape[-1]
+    def forward(self, x: Tensor, key_bias: Tensor | None = None) -> Tensor:
+        """Transform tokens.
+
+        Args:
+            x: Tokens (B, N, D).
+            key_bias: Added to the attention scores of each key, (N,).
+        """
+        rows, tokens, width = x.shape
+        parts = self.qkv(self.norm1(x)).view(rows, tokens, 3, self.heads, width // self.heads)
+        q, k, v = (part.transpose(1, 2) for part in parts.unbind(2))
+        mask = None if key_bias is None else key_bias.expand(rows, self.heads, tokens, tokens)
+        mixed = F.scaled_dot_product_attention(q, k, v, attn_mask=mask)
+        return self._residual(x, mixed.transpose(1, 2).flatten(2))
+
+    def first_token(self, x: Tensor, key_bias: Tensor | None = None) -> Tensor:
+        """Return the first token (B, D) of `forward(x)` without computing the others, keys or values.
+
+        With a single query q the scores q·(W_k n + b_k) are (W_kᵀq)·n and a constant, which softmax
+        drops, and Σ a (W_v n + b_v) is W_v (Σ a n) + b_v, as weights a sum to one. So each head
+        attends over the normed tokens n themselves, and W_k and W_v multiply one vector per
+        observation instead of N.
+        """
+        rows, _, width = x.shape
+        heads, size = self.heads, width // self.heads
         normed = self.norm1(x)
-        if queries is None:
-            q, k, v = self.qkv(normed).split(width, dim=-1)
-        else:
-            weight, bias = self.qkv.weight, self.qkv.bias
-            q = F.linear(normed[:, :queries], weight[:width], bias[:width])
-            k, v = F.linear(normed, weight[width:], bias[width:]).split(width, dim=-1)
-            x = x[:, :queries]
-        q, k, v = (self._split_heads(part) for part in (q, k, v))
-        mixed = F.scaled_dot_product_attention(q, k, v).transpose(1, 2).flatten(2)
+        to_query, to_key, to_value = self.qkv.weight.split(width)
+        bias = self.qkv.bias
+        query = F.linear(normed[:, 0], to_query, bias[:width]).view(rows, heads, size)
+        query = torch.einsum("bhs,hsd->bhd", query, to_key.view(heads, size, width))
+        mask = None if key_bias is None else key_bias.expand(rows, 1, heads, -1)
+        tokens = normed[:, None]
+        pooled = F.scaled_dot_product_attention(query[:, None], tokens, tokens, attn_mask=mask, scale=size**-0.5)
+        mixed = torch.einsum("bhd,hsd->bhs", pooled[:, 0], to_value.view(heads, size, width)).flatten(1)
+        return self._residual(x[:, 0], mixed + bias[2 * width :])
+
+    def _residual(self, x: Tensor, mixed: Tensor) -> Tensor:
         x = x + self.out(mixed)
         return x + self.mlp(self.norm2(x))
-
-    def _split_heads(self, x: Tensor) -> Tensor:
-        rows, tokens, width = x.shape
-        return x.view(rows, tokens, self.heads, width // self.heads).transpose(1, 2)
 
 
 class RayViT(nn.Module):
@@ -87,6 +128,7 @@ class RayViT(nn.Module):
         elevation_bins: El, a multiple of the patch edge.
         width: Embedding width D, a multiple of `heads` and of 4.
         patch: Patch edge in bins; may grow with the resolution.
+        area_attention: Weigh patches by their solid angle, see `solid_angle_bias`.
         layers: Transformer layers.
         heads: Attention heads.
         depth_shift: See `ObservationScaling`.
@@ -97,6 +139,7 @@ class RayViT(nn.Module):
     """
 
     position: Tensor
+    area_bias: Tensor | None
 
     def __init__(
         self,
@@ -105,6 +148,7 @@ class RayViT(nn.Module):
         *,
         width: int = 128,
         patch: int = 8,
+        area_attention: bool = False,
         layers: int = 2,
         heads: int = 4,
         depth_shift: float = 0.2,
@@ -119,19 +163,24 @@ class RayViT(nn.Module):
         self.scaling = ObservationScaling(azimuth_bins, elevation_bins, depth_shift, depth_scale)
         self.patches = nn.Conv2d(3, width, kernel_size=patch, stride=patch)
         self.cls = nn.Parameter(torch.randn(width) * 0.02)
-        self.layers = nn.ModuleList(Layer(width, heads, 2 * width) for _ in range(layers))
+        self.layers: Iterable[Layer] = nn.ModuleList(Layer(width, heads, 2 * width) for _ in range(layers))  # type: ignore[assignment]
         self.norm = nn.LayerNorm(width)
         self.project = nn.Linear(width, width)
         # Fixed codes follow from the shape, so they stay out of checkpoints.
         position = spherical_positions(azimuth_bins, elevation_bins, patch, width)
         self.register_buffer("position", position, persistent=False)
+        bias = solid_angle_bias(azimuth_bins, elevation_bins, patch) if area_attention else None
+        self.register_buffer("area_bias", bias, persistent=False)
 
     def forward(self, obs: Tensor) -> Tensor:
         """Encode raw observations (B, 3, Az, El) to embeddings (B, D)."""
-        patches = self.patches(self.scaling(obs)).flatten(2).transpose(1, 2) + self.position
-        cls = self.cls.expand(obs.shape[0], 1, -1)
-        x = torch.cat((cls, patches), dim=1)
-        for layer in self.layers[:-1]:
-            x = layer(x)
-        x = self.layers[-1](x, queries=1)
-        return self.project(self.norm(x[:, 0]))
+        # Patches do not overlap, so their convolution is one product; row 0 of the patches is empty,
+        # and the position codes bring the CLS token there.
+        patches = self.scaling.patches(obs, self.patches.kernel_size[0])
+        assert self.patches.bias is not None
+        codes = torch.cat((self.cls[None], self.position + self.patches.bias))
+        x = F.linear(patches, self.patches.weight.flatten(1)) + codes
+        *layers, last = self.layers
+        for layer in layers:
+            x = layer(x, self.area_bias)
+        return self.project(self.norm(last.first_token(x, self.area_bias)))
