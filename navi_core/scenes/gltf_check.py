@@ -1,6 +1,6 @@
-"""Checks of glTF 2.0 files before they are decoded: lengths, buffers and accessors against real sizes.
+"""Checks of glTF 2.0 files before they are decoded: lengths, buffers, accessors, extensions and the node graph.
 
-Layouts follow the Khronos glTF 2.0 specification, sections 3.6 (buffers) and 4.4 (GLB container).
+Layouts follow the Khronos glTF 2.0 specification, sections 3.5 (scenes), 3.6 (buffers) and 4.4 (GLB container).
 """
 
 from __future__ import annotations
@@ -11,27 +11,77 @@ import json
 import os
 import struct
 import urllib.parse
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
 from navi_core.errors import MeshError
 
-__all__ = ["check_glb", "check_gltf", "gltf_side_files"]
+__all__ = ["GltfFile", "gltf_side_files", "open_gltf"]
 
 _COMPONENT_BYTES = {5120: 1, 5121: 1, 5122: 2, 5123: 2, 5125: 4, 5126: 4}
 _COMPONENTS = {"SCALAR": 1, "VEC2": 2, "VEC3": 3, "VEC4": 4, "MAT2": 4, "MAT3": 9, "MAT4": 16}
+_KNOWN_EXTENSIONS = ("KHR_materials_", "KHR_texture_", "KHR_lights_", "EXT_texture_", "MSFT_texture_")
+_KNOWN_EXTENSION = {"KHR_mesh_quantization", "EXT_mesh_gpu_instancing", "KHR_xmp_json_ld", "KHR_animation_pointer"}
+_COMPRESSIONS = {
+    "KHR_draco_mesh_compression": "Draco",
+    "EXT_meshopt_compression": "meshopt",
+    "KHR_meshopt_compression": "meshopt",
+}
 _MAX_COUNT = 200_000_000
 """Elements an accessor may claim."""
 _MAX_UNBACKED = 10_000_000
 """Elements that all accessors of a file may claim without a buffer behind them; they are read as zeros."""
 
 
-def check_glb(path: Path) -> None:
-    """Check a binary glTF's header, chunks and accessors.
+@dataclass(frozen=True)
+class GltfFile:
+    """A checked glTF file: its JSON, and where the bytes of its buffers lie."""
+
+    path: Path
+    """The file."""
+    document: dict[str, Any]
+    """The JSON."""
+    binary_start: int
+    """Byte of the file at which a GLB's binary chunk begins."""
+    embedded: dict[int, bytes] = field(default_factory=dict)
+    """Buffers that lie in the JSON, decoded on first use."""
+
+    def view(self, index: int) -> bytes:
+        """Return the bytes of one bufferView; nothing else is read."""
+        view = self.document["bufferViews"][index]
+        start, length = int(view.get("byteOffset", 0)), int(view["byteLength"])
+        uri = self.document["buffers"][int(view["buffer"])].get("uri")
+        if isinstance(uri, str) and uri.startswith("data:"):
+            number = int(view["buffer"])
+            if number not in self.embedded:
+                self.embedded[number] = base64.b64decode(uri.partition(",")[2])
+            return self.embedded[number][start : start + length]
+        file = self.path if uri is None else self.path.parent / urllib.parse.unquote(uri)
+        with file.open("rb") as stream:
+            stream.seek(start + (self.binary_start if uri is None else 0))
+            return stream.read(length)
+
+
+def open_gltf(path: Path) -> GltfFile:
+    """Check a .glb or .gltf file and return it ready for decoding.
 
     Raises:
-        MeshError: The file is not a GLB of version 2, is truncated, or claims more data than it holds.
+        MeshError: The file is not glTF 2.0, is truncated, claims more data than it holds, is compressed, needs an
+            unknown extension, or its nodes are no tree.
     """
+    gltf = _open_glb(path) if path.suffix.lower() == ".glb" else GltfFile(path, _parse(path.read_bytes(), path), 0)
+    binary = path.stat().st_size - gltf.binary_start if path.suffix.lower() == ".glb" else 0
+    try:
+        _check_extensions(gltf.document, path)
+        _check_accessors(gltf.document, path, binary)
+        _check_nodes(gltf.document, path)
+    except (KeyError, IndexError, TypeError, ValueError, AttributeError, OverflowError) as error:
+        raise MeshError(f"{path}: its JSON breaks glTF 2.0: {type(error).__name__} {error}") from None
+    return gltf
+
+
+def _open_glb(path: Path) -> GltfFile:
     size = path.stat().st_size
     with path.open("rb") as stream:
         head = stream.read(20)
@@ -48,23 +98,48 @@ def check_glb(path: Path) -> None:
             raise MeshError(f"{path}: broken: the first chunk ({json_type!r}, {json_length} bytes) is not its JSON")
         document = _parse(stream.read(json_length), path)
         chunk = stream.read(8)
-    binary = 0
+    start = 28 + json_length
     if len(chunk) == 8:
         binary, kind = struct.unpack("<I4s", chunk)
-        if kind == b"BIN\0" and binary > size - 28 - json_length:
+        if kind == b"BIN\0" and binary > size - start:
+            raise MeshError(f"{path}: truncated: its binary chunk has {binary} bytes, {size - start} are there")
+    return GltfFile(path, document, min(start, size))
+
+
+def _check_extensions(document: dict[str, Any], path: Path) -> None:
+    required = document.get("extensionsRequired", [])
+    if not isinstance(required, list) or not all(isinstance(name, str) for name in required):
+        raise MeshError(f"{path}: 'extensionsRequired' is not a list of names")
+    for name in required:
+        if name in _COMPRESSIONS:
             raise MeshError(
-                f"{path}: truncated: its binary chunk has {binary} bytes, {size - 28 - json_length} are there"
+                f"{path}: its geometry is compressed ({_COMPRESSIONS[name]}, {name}), which is not read; decompress it "
+                f"with: npx @gltf-transform/cli copy {path.name} plain.glb, or export it again without compression"
             )
-    _check_document(document, path, binary)
+        if name not in _KNOWN_EXTENSION and not name.startswith(_KNOWN_EXTENSIONS):
+            raise MeshError(f"{path}: needs the glTF extension {name!r}, which is not read; export it without")
 
 
-def check_gltf(path: Path) -> None:
-    """Check a text glTF's accessors against its buffers.
-
-    Raises:
-        MeshError: The JSON is broken, a buffer is missing or too short, or an accessor exceeds it.
-    """
-    _check_document(_parse(path.read_bytes(), path), path, 0)
+def _check_nodes(document: dict[str, Any], path: Path) -> None:
+    """Prove that the nodes are trees, so that walking them ends."""
+    nodes = _objects(document, "nodes", path)
+    parent = [-1] * len(nodes)
+    for index, node in enumerate(nodes):
+        for child in node.get("children", []):
+            if not isinstance(child, int) or not 0 <= child < len(nodes):
+                raise MeshError(f"{path}: node {index} has the child {child!r}, but there are {len(nodes)} nodes")
+            if parent[child] >= 0 or child == index:
+                raise MeshError(
+                    f"{path}: node {child} is a child of node {parent[child] if child != index else index} and of "
+                    f"node {index}; the nodes of a glTF scene form trees: export it again"
+                )
+            parent[child] = index
+    reached = [index for index in range(len(nodes)) if parent[index] < 0]
+    for index in reached:  # grows while it is walked
+        reached += nodes[index].get("children", [])
+    if len(reached) < len(nodes):
+        lost = min(set(range(len(nodes))) - set(reached))
+        raise MeshError(f"{path}: node {lost} is among its own descendants (a cycle); export the scene again")
 
 
 def gltf_side_files(path: Path) -> list[Path]:
@@ -95,13 +170,6 @@ def _objects(document: dict[str, Any], key: str, path: Path) -> list[dict[str, A
     if not isinstance(items, list) or not all(isinstance(item, dict) for item in items):
         raise MeshError(f"{path}: {key!r} is not a list of objects")
     return items
-
-
-def _check_document(document: dict[str, Any], path: Path, binary: int) -> None:
-    try:
-        _check_accessors(document, path, binary)
-    except (KeyError, IndexError, TypeError, ValueError) as error:
-        raise MeshError(f"{path}: its JSON breaks glTF 2.0: {type(error).__name__} {error}") from None
 
 
 def _check_accessors(document: dict[str, Any], path: Path, binary: int) -> None:

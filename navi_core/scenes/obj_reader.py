@@ -1,33 +1,27 @@
-"""Wavefront OBJ: positions, polygons and the names of objects, groups and materials; the rest is skipped.
-
-Read here and not by trimesh, which merges objects that share a material and so loses their names.
-"""
+"""Wavefront OBJ: positions, vertex colours, polygons and the names of objects, groups and materials."""
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from pathlib import Path
 
 import numpy as np
-import numpy.typing as npt
 
 from navi_core.errors import MeshError
+from navi_core.scenes.part import MAX_TRIANGLES, Part, face_majority
 
 __all__ = ["read_obj"]
 
-Part = tuple[Sequence[str], npt.NDArray[np.float64], npt.NDArray[np.int64]]
-
 
 def read_obj(path: Path) -> list[Part]:
-    """Return (candidate names, vertices (V, 3), faces (F, 3)) of every run of faces with the same names.
+    """Return one part for every run of faces with the same object, group and material.
 
-    The vertices are the file's, shared by all parts; polygons are split into fans. Candidate names
-    are object, group and material, in this order, empty where the file has none.
+    Polygons are split into fans. Colours behind the positions (`v x y z r g b`) are vertex colours.
 
     Raises:
         MeshError: A line cannot be read or refers to a vertex that does not exist (yet); the line is named.
     """
     vertices: list[tuple[float, float, float]] = []
+    colors: list[tuple[float, float, float]] = []
     faces: dict[tuple[str, str, str], list[tuple[int, int, int]]] = {}
     names = {b"o": "", b"g": "", b"usemtl": ""}
     current: list[tuple[int, int, int]] | None = None
@@ -40,6 +34,8 @@ def read_obj(path: Path) -> list[Part]:
             try:
                 if key == b"v":
                     vertices.append((float(fields[1]), float(fields[2]), float(fields[3])))
+                    if len(fields) >= 7:
+                        colors.append((float(fields[4]), float(fields[5]), float(fields[6])))
                 elif key == b"f":
                     if current is None:
                         current = faces.setdefault((names[b"o"], names[b"g"], names[b"usemtl"]), [])
@@ -53,12 +49,18 @@ def read_obj(path: Path) -> list[Part]:
             except (ValueError, IndexError) as error:
                 shown = line[:60].decode("utf-8", "replace").strip()
                 raise MeshError(f"{path}: line {number} {shown!r} is broken or truncated: {error}") from None
+    total = sum(map(len, faces.values()))
+    if total > MAX_TRIANGLES:
+        raise MeshError(f"{path}: {total} triangles, more than {MAX_TRIANGLES}; split the scene")
     points = np.array(vertices, dtype=np.float64).reshape(-1, 3)
+    # Only where every vertex has one: a partial list belongs to nobody.
+    shades = np.array(colors, dtype=np.float32) if colors and len(colors) == len(vertices) else None
     parts: list[Part] = []
-    for candidates, triangles in faces.items():
+    for (group_object, group, material), triangles in faces.items():
         corners = np.array(triangles, dtype=np.int64).reshape(-1, 3)
         used, inverse = np.unique(corners, return_inverse=True)
-        parts.append((candidates, points[used], inverse.reshape(-1, 3)))
+        shade = face_majority(shades, corners) if shades is not None else None
+        parts.append(Part(points[used], inverse.reshape(-1, 3), (group_object, group), material, shade))
     return parts
 
 

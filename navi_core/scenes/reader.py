@@ -1,53 +1,48 @@
-"""Reading mesh files through trimesh: every instance placed, every name kept, every fault a `MeshError`."""
+"""Reading mesh files: every instance placed, every face named, every fault a `MeshError`."""
 
 from __future__ import annotations
 
 import difflib
 import hashlib
-import logging
 import os
-import re
-from collections.abc import Sequence
 from pathlib import Path
-from typing import Any, Literal
+from typing import Literal
 
 import numpy as np
-import numpy.typing as npt
 
 from navi_core.errors import ConfigError, MeshError
-from navi_core.scenes.gltf_check import check_glb, check_gltf, gltf_side_files
+from navi_core.scenes.annotation import annotation_key, find_annotation, find_legend
+from navi_core.scenes.gltf_check import gltf_side_files
+from navi_core.scenes.gltf_reader import read_gltf
+from navi_core.scenes.labelling import label_faces
 from navi_core.scenes.mesh import Mesh, check_mesh
 from navi_core.scenes.obj_reader import read_obj
-from navi_core.scenes.semantics import UNKNOWN_NAME, build_vocabulary
+from navi_core.scenes.part import MAX_TRIANGLES, Part
+from navi_core.scenes.ply_reader import read_ply
+from navi_core.scenes.stl_reader import read_stl
 
 __all__ = ["MESH_SUFFIXES", "hash_source", "read_mesh"]
 
 MESH_SUFFIXES = (".glb", ".gltf", ".obj", ".ply", ".stl")
 """File types that can be read."""
 
-_MAX_TRIANGLES = 50_000_000
-"""Triangles over all instances: a small file can place one mesh a million times."""
 
-_GENERIC = re.compile(
-    r"^(world|scene|root|geometry|mesh|node|object|default|unnamed|material|none)?[._ -]?\d{0,2}$", re.I
-)
-"""Names that exporters make up; they say nothing about what a surface is."""
-
-
-def read_mesh(path: Path | str, *, up_axis: Literal["y", "z"] = "y", unit_scale: float = 1.0) -> Mesh:
+def read_mesh(
+    path: Path | str, *, up_axis: Literal["y", "z"] = "y", unit_scale: float = 1.0, semantics: str = "auto"
+) -> Mesh:
     """Read a mesh file into world coordinates: +Y up, metres.
 
-    Scene-graph transforms are applied to every instance. A face's semantic is the name of its node,
-    else of its geometry or material, else "surface".
+    Scene-graph transforms are applied to every instance. Where names come from: `label_faces`.
 
     Args:
         path: A .glb, .gltf, .obj, .ply or .stl file.
         up_axis: The file's up axis; "z" is turned to +Y (x, y, z → x, z, −y).
         unit_scale: Metres per unit of the file.
+        semantics: As `CompileConfig.semantics`.
 
     Raises:
         MeshError: The file is missing, of another type, broken, or holds no usable surface.
-        ConfigError: `up_axis` or `unit_scale` is impossible.
+        ConfigError: An option is impossible.
     """
     file = Path(path)
     if up_axis not in ("y", "z"):
@@ -55,34 +50,31 @@ def read_mesh(path: Path | str, *, up_axis: Literal["y", "z"] = "y", unit_scale:
     if not (np.isfinite(unit_scale) and unit_scale > 0):
         raise ConfigError(f"unit_scale {unit_scale!r} must be a positive number of metres per unit")
     source_hash = hash_source(file)
-    _check_container(file)
     parts = _load(file)
     if not parts:
         raise MeshError(f"{file}: the file holds no triangles; export a surface, not points or curves")
-    vocabulary = build_vocabulary(name for name, _, _ in parts)
-    ids = {name: i for i, name in vocabulary.items()}
-    offsets = np.cumsum([0, *(len(points) for _, points, _ in parts)])
-    if offsets[-1] >= 2**31:
-        raise MeshError(f"{file}: {offsets[-1]} vertices do not fit 32-bit indices; split the scene")
-    vertices = np.concatenate([points for _, points, _ in parts]) * unit_scale
+    offsets = np.cumsum([0, *(len(part.points) for part in parts)])
+    if offsets[-1] >= 2**31 or sum(len(part.faces) for part in parts) > MAX_TRIANGLES:
+        raise MeshError(f"{file}: {offsets[-1]} vertices are too many for one scene; split it")
+    vocabulary, semantic = label_faces(file, parts, semantics)
+    vertices = np.concatenate([part.points for part in parts]) * unit_scale
     if up_axis == "z":
         vertices = vertices[:, [0, 2, 1]] * np.array([1.0, 1.0, -1.0])
-    faces = np.concatenate([f + o for (_, _, f), o in zip(parts, offsets, strict=False)]).astype(np.int32)
-    semantic = np.concatenate([np.full(len(f), ids[name], dtype=np.int32) for name, _, f in parts])
-    return check_mesh(Mesh(vertices, faces, semantic, vocabulary, file.stem, source_hash), str(file))
+    faces = np.concatenate([part.faces + o for part, o in zip(parts, offsets, strict=False)]).astype(np.int32)
+    return check_mesh(Mesh(vertices, faces, semantic, vocabulary, annotation_key(file), source_hash), str(file))
 
 
 def hash_source(path: Path) -> str:
     """Return the SHA-256 (hex) of a mesh file and of the files it refers to.
 
-    Side files are the buffers of a .gltf and the material libraries of an .obj.
+    Side files are the buffers of a .gltf, and annotations and legends.
 
     Raises:
         MeshError: The file is missing, unreadable or of an unsupported type.
     """
     _check_suffix(path)
     digest = hashlib.sha256()
-    for file in (path, *_side_files(path)):
+    for file in dict.fromkeys((path, *_side_files(path))):
         try:
             with file.open("rb") as stream:
                 while block := stream.read(1 << 20):
@@ -119,96 +111,20 @@ def _missing(path: Path) -> str:
 
 
 def _side_files(path: Path) -> list[Path]:
+    annotation, legend = find_annotation(path), find_legend(path)
+    files = [*(annotation.files if annotation is not None else ()), *((legend,) if legend is not None else ())]
+    return [*gltf_side_files(path), *files] if path.suffix.lower() == ".gltf" else files
+
+
+def _load(path: Path) -> list[Part]:
     suffix = path.suffix.lower()
-    if suffix == ".gltf":
-        return gltf_side_files(path)
-    if suffix == ".obj":
-        with path.open("rb") as stream:
-            names = [line[7:].strip().decode("utf-8", "replace") for line in stream if line.startswith(b"mtllib ")]
-        # A lost material library costs names only; the surface is still whole.
-        return [file for name in dict.fromkeys(names) if os.path.isfile(file := path.parent / name)]
-    return []
-
-
-def _check_container(path: Path) -> None:
-    """Compare what the file's header promises with its size, before anything is allocated."""
-    suffix, size = path.suffix.lower(), path.stat().st_size
-    if suffix == ".glb":
-        check_glb(path)
-    elif suffix == ".gltf":
-        check_gltf(path)
-    elif suffix == ".stl":
-        with path.open("rb") as stream:
-            head = stream.read(84)
-        if not head.lstrip().lower().startswith(b"solid"):
-            if size < 84:
-                raise MeshError(f"{path}: truncated: {size} bytes, a binary STL header alone has 84")
-            count = int.from_bytes(head[80:84], "little")
-            if size < 84 + 50 * count:
-                raise MeshError(f"{path}: truncated: {count} triangles need {84 + 50 * count} bytes, {size} are there")
-    elif suffix == ".ply":
-        with path.open("rb") as stream:
-            head = stream.read(65536)
-        if not head.startswith(b"ply"):
-            raise MeshError(f"{path}: does not begin with 'ply'")
-        for kind, number in re.findall(rb"element (\w+) (\d+)", head.split(b"end_header")[0]):
-            # Every element takes at least one byte, in text as in binary.
-            if int(number) > size:
-                raise MeshError(
-                    f"{path}: truncated: {int(number)} elements {kind.decode()!r} cannot lie in {size} bytes"
-                )
-
-
-def _load(path: Path) -> list[tuple[str, npt.NDArray[np.float64], npt.NDArray[np.int64]]]:
-    """Return (semantic name, vertices (V, 3), faces (F, 3)) of every instance, placed by its transform."""
-    if path.suffix.lower() == ".obj":
-        return [(_semantic_name(names, path), points, faces) for names, points, faces in read_obj(path)]
-    import trimesh
-
-    quiet = logging.getLogger("trimesh")
-    level = quiet.level
     try:
-        # trimesh logs every oddity before it raises; the error below says it once, and clearly.
-        quiet.setLevel(logging.CRITICAL)
-        scene = trimesh.load_scene(str(path), process=False)
-        return _instances(scene, path)
-    except MeshError:
-        raise
-    except (Exception, MemoryError, RecursionError) as error:
-        reason = f"{type(error).__name__}: {error}".rstrip(": ")
-        raise MeshError(f"{path}: the file is broken or truncated ({reason})") from error
-    finally:
-        quiet.setLevel(level)
-
-
-def _instances(scene: Any, path: Path) -> list[tuple[str, npt.NDArray[np.float64], npt.NDArray[np.int64]]]:
-    parts = []
-    total = 0
-    for node in sorted(scene.graph.nodes_geometry):
-        transform, key = scene.graph[node]
-        geometry = scene.geometry[key]
-        faces = getattr(geometry, "faces", None)
-        if faces is None or len(faces) == 0:
-            continue
-        total += len(faces)
-        if total > _MAX_TRIANGLES:
-            raise MeshError(f"{path}: its instances have more than {_MAX_TRIANGLES} triangles; split the scene")
-        transform = np.asarray(transform, dtype=np.float64)
-        if not np.isfinite(transform).all():
-            raise MeshError(f"{path}: the transform of node {node!r} is not finite")
-        points = np.asarray(geometry.vertices, dtype=np.float64)
-        with np.errstate(invalid="ignore", over="ignore"):
-            points = points @ transform[:3, :3].T + transform[:3, 3]
-        material = getattr(getattr(getattr(geometry, "visual", None), "material", None), "name", None)
-        name = _semantic_name((node, key, material), path)
-        parts.append((name, points, np.asarray(faces, dtype=np.int64)))
-    return parts
-
-
-def _semantic_name(candidates: Sequence[object], path: Path) -> str:
-    """Return the first candidate that an author, not an exporter, chose."""
-    for name in candidates:
-        text = str(name).strip() if name else ""
-        if text and text not in (path.name, path.stem) and not _GENERIC.match(text):
-            return text
-    return UNKNOWN_NAME
+        if suffix in (".glb", ".gltf"):
+            return read_gltf(path)
+        return {".obj": read_obj, ".ply": read_ply, ".stl": read_stl}[suffix](path)
+    except MeshError as error:
+        raise MeshError(str(error) if str(error).startswith(str(path)) else f"{path}: {error}") from None
+    except OSError as error:
+        raise MeshError(f"{path}: cannot be read: {error.strerror or error}") from None
+    except MemoryError:
+        raise MeshError(f"{path}: does not fit into memory; split the scene") from None

@@ -7,9 +7,17 @@ from collections.abc import Iterable, Mapping
 import numpy as np
 import numpy.typing as npt
 
-from navi_core.errors import SceneError
+from navi_core.errors import SceneError, printable
 
-__all__ = ["MAX_SEMANTIC", "UNKNOWN", "UNKNOWN_NAME", "build_vocabulary", "merge_vocabularies", "remap_table"]
+__all__ = [
+    "MAX_SEMANTIC",
+    "UNKNOWN",
+    "UNKNOWN_NAME",
+    "build_vocabulary",
+    "clean_name",
+    "merge_vocabularies",
+    "remap_table",
+]
 
 UNKNOWN = 1
 """Id of a surface that nobody named."""
@@ -17,6 +25,14 @@ UNKNOWN_NAME = "surface"
 """Name that belongs to `UNKNOWN`."""
 MAX_SEMANTIC = 65535
 """Largest id: the file format keeps 16 bits for it (0 means "no surface")."""
+
+
+_MAX_NAME = 200
+
+
+def clean_name(text: object) -> str:
+    """Return a name as it is stored: no control characters, single blanks, at most 200 characters."""
+    return printable(" ".join(str(text).split()))[:_MAX_NAME].strip()
 
 
 def build_vocabulary(names: Iterable[str]) -> dict[int, str]:

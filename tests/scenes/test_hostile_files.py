@@ -72,7 +72,7 @@ def test_a_small_glb_cannot_claim_gigabytes(tmp_path, changes, reason):
 
 
 def test_instances_of_one_mesh_are_counted(tmp_path, monkeypatch):
-    monkeypatch.setattr("navi_core.scenes.reader._MAX_TRIANGLES", 5)
+    monkeypatch.setattr("navi_core.scenes.gltf_reader.MAX_TRIANGLES", 5)
     nodes = {"nodes": [{"mesh": 0}] * 6, "scenes": [{"nodes": list(range(6))}]}
     with pytest.raises(MeshError, match="more than 5 triangles"):
         read_mesh(write_glb(tmp_path / "many.glb", gltf(**nodes)))
