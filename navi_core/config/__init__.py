@@ -11,7 +11,7 @@ from navi_core.config.evaluate import EvalConfig
 from navi_core.config.learn import PPOConfig, TrainConfig
 from navi_core.config.policy import PolicyConfig, ShaperConfig
 from navi_core.config.scenes import CompileConfig, CorpusConfig, compile_resolution
-from navi_core.config.world import REWARD_TERMS, DynamicsConfig, EnvConfig, RewardConfig, SpawnConfig
+from navi_core.config.world import REWARD_TERMS, DynamicsConfig, EnvConfig, RewardConfig, SensorConfig, SpawnConfig
 
 __all__ = [
     "REWARD_TERMS",
@@ -24,6 +24,7 @@ __all__ = [
     "PPOConfig",
     "PolicyConfig",
     "RewardConfig",
+    "SensorConfig",
     "ShaperConfig",
     "SpawnConfig",
     "TrainConfig",

@@ -10,7 +10,7 @@ from pydantic import Field, model_validator
 from navi_core.config.base import Config
 from navi_core.errors import ConfigError
 
-__all__ = ["REWARD_TERMS", "DynamicsConfig", "EnvConfig", "RewardConfig", "SpawnConfig"]
+__all__ = ["REWARD_TERMS", "DynamicsConfig", "EnvConfig", "RewardConfig", "SensorConfig", "SpawnConfig"]
 
 # Bounds far beyond use keep a slip of the keyboard from becoming an hour of allocation.
 _Speed = Annotated[float, Field(gt=0, le=100)]
@@ -30,6 +30,10 @@ REWARD_TERMS: tuple[str, ...] = (
     "view_gain",
 )
 """Names of the environment's reward terms: the nine of the specification, then `view_gain`."""
+
+
+FLOOR_CLEARANCE_MARGIN = 0.05
+"""Added to the drone's radius for the reachable floor [m]."""
 
 
 class DynamicsConfig(Config):
@@ -108,6 +112,21 @@ class SpawnConfig(Config):
     """Candidates whose share of missing rays reaches this are rejected."""
 
 
+class SensorConfig(Config):
+    """Faults of the sensor; by default it has none. Rewards and safety always use the true hits."""
+
+    depth_additive: float = Field(0.0, ge=0, le=100)
+    """Standard deviation of the depth at any range [m]."""
+    depth_relative: float = Field(0.0, ge=0, le=1)
+    """Standard deviation of the depth as a share of it, added to the others."""
+    depth_quadratic: float = Field(0.0, ge=0, le=1)
+    """Standard deviation of the depth per squared metre of it, as a stereo camera's [1/m], added to the others."""
+    dropout: float = Field(0.0, ge=0, le=1)
+    """Probability that a ray which hits is reported as a miss."""
+    delayed: bool = False
+    """Give each decision the observation of the one before; an episode's first is its own."""
+
+
 class EnvConfig(Config):
     """Observation, dynamics, reward and episode rules of `NavigationEnv`."""
 
@@ -127,9 +146,16 @@ class EnvConfig(Config):
     """Decisions at the start of an episode in which void is not checked."""
     stagger: bool = True
     """Start the first episodes at different ages so that rows do not end together."""
+    sensor: SensorConfig = SensorConfig()
+    """Faults of the sensor."""
     dynamics: DynamicsConfig = DynamicsConfig()
     """Drone dynamics."""
     reward: RewardConfig = RewardConfig()
     """Reward weights."""
     spawn: SpawnConfig = SpawnConfig()
     """Spawn pools."""
+
+    @property
+    def floor_clearance(self) -> float:
+        """Clearance that reachable floor and spawns keep [m]."""
+        return self.dynamics.radius + FLOOR_CLEARANCE_MARGIN

@@ -8,7 +8,10 @@ import numba
 import numpy as np
 import numpy.typing as npt
 
-__all__ = ["label_components", "mark_fan"]
+__all__ = ["NEVER", "begin_floor", "label_components", "mark_fan"]
+
+NEVER = 1e30
+"""When a ray crosses lines that it runs along."""
 
 
 @numba.njit(cache=True, error_model="numpy")
@@ -56,70 +59,98 @@ def label_components(free: npt.NDArray[np.bool_]) -> tuple[npt.NDArray[np.int32]
 @numba.njit(cache=True, parallel=True, error_model="numpy")
 def mark_fan(
     position: npt.NDArray[np.float32],
-    heading: npt.NDArray[np.float32],
+    cos: npt.NDArray[np.float32],
+    sin: npt.NDArray[np.float32],
+    fan: npt.NDArray[np.float32],
     reach: npt.NDArray[np.float32],
-    row: npt.NDArray[np.int64],
-    stamp: npt.NDArray[np.int32],
-    grid_of_row: npt.NDArray[np.int32],
+    scene: npt.NDArray[np.int64],
     origin: npt.NDArray[np.float64],
     shape: npt.NDArray[np.int64],
     reachable: npt.NDArray[np.bool_],
-    reachable_base: npt.NDArray[np.int64],
     cell: float,
-    seen: npt.NDArray[np.int32],
-    gain: npt.NDArray[np.int32],
+    seen: npt.NDArray[np.bool_],
+    gain: npt.NDArray[np.int64],
 ) -> None:
     """Mark the reachable cells that each row's rays cross (Amanatides & Woo 1987) and count the new ones.
 
+    `world/floor.py` has the same as tensor operations; both compute a crossing's place from its number, so
+    that they agree to the bit.
+
     Args:
-        position: (B, 2) x and z [m].
-        heading: (B, R, 2) horizontal unit directions.
+        position: (B, 3) [m].
+        cos: (B,) of the yaw.
+        sin: (B,) of the yaw.
+        fan: (R, 2) horizontal unit directions (x, z) in the drone's frame.
         reach: (B, R) horizontal length of each ray [m].
-        row: (B,) row of `seen` that each entry marks.
-        stamp: (B,) value written into `seen`; a cell counts as new unless it holds it already.
-        grid_of_row: (B,) which floor grid the entry is in.
+        scene: (B,) which floor grid the row is in.
         origin: (G, 2) minimum corner of each grid [m].
         shape: (G, 2) cells of each grid.
-        reachable: Reachable cells of all grids, one after the other, x slowest.
-        reachable_base: (G,) first cell of each grid.
+        reachable: (G, C) reachable cells of each grid, x slowest.
         cell: Edge of a cell [m].
-        seen: (rows, cells) stamps, updated.
+        seen: (B, C), updated.
         gain: (B,) newly seen cells, written.
     """
     for b in numba.prange(position.shape[0]):
-        g = grid_of_row[b]
+        g = scene[b]
         nx, nz = shape[g, 0], shape[g, 1]
-        base = reachable_base[g]
         px = (position[b, 0] - origin[g, 0]) / cell
-        pz = (position[b, 1] - origin[g, 1]) / cell
-        mark = stamp[b]
-        target = row[b]
+        pz = (position[b, 2] - origin[g, 1]) / cell
+        here_i, here_k = math.floor(px), math.floor(pz)
         new = 0
-        for r in range(heading.shape[1]):
-            dx = np.float64(heading[b, r, 0])
-            dz = np.float64(heading[b, r, 1])
+        for r in range(fan.shape[0]):
+            dx = np.float64(fan[r, 0] * cos[b] + fan[r, 1] * sin[b])
+            dz = np.float64(fan[r, 1] * cos[b] - fan[r, 0] * sin[b])
             end = reach[b, r] / cell
-            i, k = math.floor(px), math.floor(pz)
+            i, k = here_i, here_k
             si = 1 if dx >= 0.0 else -1
             sk = 1 if dz >= 0.0 else -1
-            ti = ((i + (1 if si > 0 else 0)) - px) / dx if dx != 0.0 else 1e30
-            tk = ((k + (1 if sk > 0 else 0)) - pz) / dz if dz != 0.0 else 1e30
-            step_i = abs(1.0 / dx) if dx != 0.0 else 1e30
-            step_k = abs(1.0 / dz) if dz != 0.0 else 1e30
+            first_i = ((i + (1 if si > 0 else 0)) - px) / dx if dx != 0.0 else NEVER
+            first_k = ((k + (1 if sk > 0 else 0)) - pz) / dz if dz != 0.0 else NEVER
+            step_i = abs(1.0 / dx) if dx != 0.0 else NEVER
+            step_k = abs(1.0 / dz) if dz != 0.0 else NEVER
+            ti, tk = first_i, first_k
+            crossed_i = crossed_k = 0
             while True:
                 if 0 <= i < nx and 0 <= k < nz:
                     index = i * nz + k
-                    if seen[target, index] != mark and reachable[base + index]:
-                        seen[target, index] = mark
+                    if not seen[b, index] and reachable[g, index]:
+                        seen[b, index] = True
                         new += 1
                 if ti < tk:
                     if ti > end:
                         break
                     i += si
-                    ti += step_i
+                    crossed_i += 1
+                    ti = first_i + crossed_i * step_i
                 else:
                     if tk > end:
                         break
                     k += sk
-                    tk += step_k
+                    crossed_k += 1
+                    tk = first_k + crossed_k * step_k
         gain[b] = new
+
+
+@numba.njit(cache=True, parallel=True, error_model="numpy")
+def begin_floor(
+    begins: npt.NDArray[np.bool_],
+    scene: npt.NDArray[np.int64],
+    slot: npt.NDArray[np.int64],
+    pool: npt.NDArray[np.uint8],
+    seen: npt.NDArray[np.bool_],
+) -> None:
+    """Set the map of the rows that begin an episode to what their spawn sees.
+
+    Args:
+        begins: (B,).
+        scene: (B,) scene of the new episode.
+        slot: (B,) entry of that scene's pool.
+        pool: (S, P, C/8) seen cells of the pools, eight to a byte, the first in its lowest bit.
+        seen: (B, C), updated.
+    """
+    for b in numba.prange(len(begins)):
+        if begins[b]:
+            for byte in range(pool.shape[2]):
+                bits = pool[scene[b], slot[b], byte]
+                for bit in range(8):
+                    seen[b, 8 * byte + bit] = (bits >> bit) & 1

@@ -10,7 +10,7 @@ import enum
 
 import torch
 
-__all__ = ["Purpose", "uniform"]
+__all__ = ["Purpose", "spread", "uniform", "words"]
 
 
 class Purpose(enum.IntEnum):
@@ -23,6 +23,7 @@ class Purpose(enum.IntEnum):
     ACTION_PAIR = 5
     PILOT = 6
     START = 7
+    SENSOR = 8
 
 
 _GOLDEN = -7046029254386353131  # 0x9E3779B97F4A7C15 as int64
@@ -39,6 +40,32 @@ def _mix(x: torch.Tensor) -> torch.Tensor:
     x = (x ^ _shift_right(x, 30)) * _MIX1
     x = (x ^ _shift_right(x, 27)) * _MIX2
     return x ^ _shift_right(x, 31)
+
+
+def _wrap(value: int) -> int:
+    """Return a whole number as int64 arithmetic would leave it."""
+    return (value + 2**63) % 2**64 - 2**63
+
+
+def spread(word: torch.Tensor, part: torch.Tensor | int) -> torch.Tensor:
+    """Return the random words of (word, part): (B, 1) and (R,) give (B, R), a word and a number another word."""
+    # A whole number stays on the host: made a tensor, it would be copied to the device in every call.
+    key = _wrap(part * _MIX2 + _GOLDEN) if isinstance(part, int) else part.to(torch.int64) * _MIX2 + _GOLDEN
+    return _mix((word + _GOLDEN) ^ key)
+
+
+def words(
+    seed: int,
+    purpose: Purpose,
+    row: torch.Tensor,
+    episode: torch.Tensor | int = 0,
+    step: torch.Tensor | int = 0,
+) -> torch.Tensor:
+    """Return 64 random bits per row as int64; arguments as `uniform`."""
+    word = torch.full_like(row, (seed + 1) * 1_000_003 + int(purpose), dtype=torch.int64)
+    for part in (row, episode, step):
+        word = spread(word, part)
+    return word
 
 
 def uniform(
@@ -60,7 +87,4 @@ def uniform(
     Returns:
         float64 tensor of the broadcast shape, with 53 random bits.
     """
-    x = torch.full_like(row, (seed + 1) * 1_000_003 + int(purpose), dtype=torch.int64)
-    for part in (row, episode, step):
-        x = _mix((x + _GOLDEN) ^ (torch.as_tensor(part, device=row.device).to(torch.int64) * _MIX2 + _GOLDEN))
-    return _shift_right(x, 11).to(torch.float64) * 2.0**-53
+    return _shift_right(words(seed, purpose, row, episode, step), 11).to(torch.float64) * 2.0**-53

@@ -10,7 +10,7 @@ import torch
 from navi_core.config import DynamicsConfig
 from navi_core.world.field import Field
 
-__all__ = ["Dynamics", "Motion", "body_to_world", "linear_speed"]
+__all__ = ["Dynamics", "Motion", "body_to_world", "limiter_bins", "linear_speed", "nearest_ahead"]
 
 
 @dataclass(frozen=True)
@@ -44,6 +44,40 @@ def linear_speed(velocity: torch.Tensor) -> torch.Tensor:
     return (velocity[:, 0] ** 2 + velocity[:, 1] ** 2 + velocity[:, 2] ** 2).sqrt()
 
 
+def limiter_bins(azimuth_bins: int, elevation_bins: int, band_degrees: float) -> tuple[int, int, int]:
+    """Return what the speed limiter looks at.
+
+    Args:
+        azimuth_bins: Az.
+        elevation_bins: El.
+        band_degrees: Half-width of its elevation band [degrees].
+
+    Returns:
+        Azimuth bins on each side of the heading's seam, first and last+1 elevation bin.
+    """
+    angle = torch.linspace(math.pi / 2, -math.pi / 2, elevation_bins, dtype=torch.float64).abs()
+    # A band narrower than the bins still looks through those nearest to the horizon.
+    widest = max(math.radians(band_degrees), float(angle.min()))
+    band = (angle <= widest + 1e-9).nonzero()
+    return max(azimuth_bins // 8, 1), int(band[0]), int(band[-1]) + 1
+
+
+def nearest_ahead(
+    depth: torch.Tensor, valid: torch.Tensor, azimuth_bins: int, bins: tuple[int, int, int]
+) -> torch.Tensor:
+    """Return (B,) the nearest valid depth within `limiter_bins` [m], infinite where nothing is seen.
+
+    Args:
+        depth: (B, Az·El) [m].
+        valid: (B, Az·El) bool.
+        azimuth_bins: Az.
+        bins: From `limiter_bins`.
+    """
+    sector, low, high = bins
+    d = torch.where(valid, depth, torch.inf).view(len(depth), azimuth_bins, -1)[:, :, low:high]
+    return torch.minimum(d[:, :sector].amin(dim=(1, 2)), d[:, azimuth_bins - sector :].amin(dim=(1, 2)))
+
+
 class Dynamics:
     """Integrates actions over the substeps of a decision.
 
@@ -55,7 +89,7 @@ class Dynamics:
     def __init__(self, field: Field, config: DynamicsConfig) -> None:
         self.field = field
         self.config = config
-        self._limits = torch.tensor([*config.max_speed, config.max_yaw_rate], dtype=torch.float32)
+        self._limits = torch.tensor([*config.max_speed, config.max_yaw_rate], dtype=torch.float32, device=field.device)
 
     def front_distance(self, depth: torch.Tensor, valid: torch.Tensor, azimuth_bins: int) -> torch.Tensor:
         """Return (B,) the nearest valid depth ahead [m], infinite where nothing is seen.
@@ -68,14 +102,8 @@ class Dynamics:
             azimuth_bins: Az.
         """
         elevations = depth.shape[1] // azimuth_bins
-        angle = torch.linspace(math.pi / 2, -math.pi / 2, elevations, dtype=torch.float64).abs()
-        # A band narrower than the bins still looks through those nearest to the horizon.
-        widest = max(math.radians(self.config.limiter_elevation_degrees), float(angle.min()))
-        band = angle <= widest + 1e-9
-        low, high = int(band.nonzero()[0]), int(band.nonzero()[-1]) + 1
-        sector = max(azimuth_bins // 8, 1)
-        d = torch.where(valid, depth, torch.inf).view(-1, azimuth_bins, elevations)[:, :, low:high]
-        return torch.minimum(d[:, :sector].amin(dim=(1, 2)), d[:, azimuth_bins - sector :].amin(dim=(1, 2)))
+        bins = limiter_bins(azimuth_bins, elevations, self.config.limiter_elevation_degrees)
+        return nearest_ahead(depth, valid, azimuth_bins, bins)
 
     def step(
         self,
@@ -100,8 +128,8 @@ class Dynamics:
         limit = (min_front / c.limiter_distance).clamp(c.limiter_floor, 1.0)
         command = action.clamp(-1.0, 1.0) * self._limits
         command = torch.cat([command[:, :3] * limit[:, None], command[:, 3:]], dim=1)
-        collided = torch.zeros(len(position), dtype=torch.bool)
-        attempted = torch.zeros(len(position))
+        collided = torch.zeros_like(yaw, dtype=torch.bool)
+        attempted = torch.zeros_like(yaw)
         for _ in range(c.steps_per_decision):
             moved = c.smoothing * command + (1.0 - c.smoothing) * velocity
             turned = torch.remainder(yaw + moved[:, 3] * c.substep, 2.0 * math.pi)

@@ -1,118 +1,150 @@
 """`NavigationEnv`: many drones in many scenes, one batch, one cast per step.
 
-A step has fixed shapes; resets are masked selects from precomputed spawn pools, which hold the pose
-and its observation. Autoreset is same-step: `obs` is already the next episode's first observation
-where an episode ended, `final_obs` is the one it ended with.
+A step is a program of fixed shapes over tensors that stay where they are; resets are masked selects from
+precomputed spawn pools, which hold the pose and its observation. Autoreset is same-step: `obs` is already
+the next episode's first observation where an episode ended, `final_obs` is the one it ended with.
+
+On the CPU the parts that touch every ray or floor cell are kernels. Elsewhere, and with `tensor_only`, they
+are tensor programs that never look at a value from the host, so that a device may run ahead of it or replay
+the whole step as one graph.
 """
 
 from __future__ import annotations
 
-import math
 from dataclasses import dataclass
+from functools import cached_property
 from typing import Any
 
+import numpy as np
 import torch
 
 from navi_core.config import REWARD_TERMS, EnvConfig
-from navi_core.errors import ConfigError, NonFiniteError, SceneError
+from navi_core.errors import ConfigError, NonFiniteError
+from navi_core.kernels.panorama import begin_rows
 from navi_core.world.counter_random import Purpose, uniform
 from navi_core.world.dynamics import Dynamics, linear_speed
 from navi_core.world.field import Field, RayHits
 from navi_core.world.floor import FloorMap, FloorView
-from navi_core.world.rewards import Perception, RewardTerms, structure_fractions
+from navi_core.world.panorama import PanoramaReader
+from navi_core.world.pools import BODY, build_pools
+from navi_core.world.rewards import Perception, RewardTerms
 from navi_core.world.sensor import SphericalSensor
-from navi_core.world.spawning import SpawnPool, spawn_pool
+from navi_core.world.sensor_noise import SensorFaults
 
 __all__ = ["NavigationEnv", "StepBatch"]
-
-POOL_SIZE = 32
-"""Spawn poses kept per scene, the best-scored ones; each keeps its observation in memory."""
-FLOOR_CLEARANCE_MARGIN = 0.05
-"""Added to the drone's radius for the reachable floor [m]."""
 
 
 @dataclass(frozen=True)
 class StepBatch:
-    """The outcome of one step.
+    """The outcome of one step. The tensors are the caller's: later steps do not touch them.
 
     Attributes:
         obs: (B, 3, Az, El) float32; of the new episode where one ended.
         reward: (B,) float32 weighted environment reward.
         terminated: (B,) bool; never true in free flight.
         truncated: (B,) bool; time limit or void.
-        final_obs: (B, 3, Az, El) observation after the step, before any reset.
-        info: "reward_terms" {name: (B,)}, "collision", "void" (B,) bool, "position" (B, 3), "yaw",
-            "speed" (B,), "scene_index", "episode_return", "episode_length" (B,), all before any reset.
+        ended_obs: (B, 3, Az, El) observation after the step in the rows whose episode ended; the other rows
+            hold anything. `final_obs` is complete.
+        info: "reward_terms" {name: (B,)}, "collision", "void", "action_fault" (B,) bool, "position" (B, 3),
+            "yaw", "speed" (B,), "scene_index", "episode_return", "episode_length" (B,), all before any reset.
     """
 
     obs: torch.Tensor
     reward: torch.Tensor
     terminated: torch.Tensor
     truncated: torch.Tensor
-    final_obs: torch.Tensor
+    ended_obs: torch.Tensor
     info: dict[str, Any]
+
+    @cached_property
+    def final_obs(self) -> torch.Tensor:
+        """(B, 3, Az, El) observation after the step, before any reset; put together when first asked for."""
+        return torch.where(self.truncated[:, None, None, None], self.ended_obs, self.obs)
 
 
 class NavigationEnv:
     """Batched free flight with exploration rewards.
 
     Args:
-        field: Scenes; row r starts in scene r mod S and moves on after `episodes_per_scene` episodes.
+        field: Scenes; row r starts in scene r mod S and moves on after `episodes_per_scene` episodes. The
+            environment lives on the field's device.
         num_envs: Rows B.
         config: Observation, dynamics, reward, episodes.
-        seed: Seed of spawns and ages. Draws are functions of (seed, purpose, row, episode).
+        seed: Seed of spawns, ages and sensor faults. Draws are functions of (seed, purpose, row, episode, step).
+        tensor_only: Run the tensor programs of other devices on the CPU too. Actions that are no numbers
+            are then not refused but flown as zero and told in `info["action_fault"]`, as on other devices.
 
     Raises:
         ConfigError: `num_envs` below 1.
         SceneError: A scene without a viable spawn, named with its verdict.
     """
 
-    def __init__(self, field: Field, num_envs: int, config: EnvConfig | None = None, seed: int = 0) -> None:
+    def __init__(
+        self,
+        field: Field,
+        num_envs: int,
+        config: EnvConfig | None = None,
+        seed: int = 0,
+        *,
+        tensor_only: bool = False,
+    ) -> None:
         if num_envs < 1:
             raise ConfigError(f"num_envs is {num_envs}; it must be at least 1")
         self.field = field
         self.config = config or EnvConfig()
         self.num_envs = num_envs
         self.seed = seed
-        c = self.config
-        self.sensor = SphericalSensor(field, c.azimuth_bins, c.elevation_bins, c.max_distance)
+        self.device = field.device
+        c, device = self.config, field.device
+        self._kernels = device.type == "cpu" and not tensor_only
+        self.sensor = SphericalSensor(field, c.azimuth_bins, c.elevation_bins, c.max_distance, kernels=self._kernels)
         self.dynamics = Dynamics(field, c.dynamics)
         self.rewards = RewardTerms(field, num_envs, c.reward, c.dynamics.max_speed[0])
-        clearance = c.dynamics.radius + FLOOR_CLEARANCE_MARGIN
-        self.floors = [FloorMap(field, i, c.reward.view_cell, clearance) for i in range(field.num_scenes)]
-        self.view = FloorView(self.floors, num_envs)
-        self._prepare_fan()
-        self._fill_pools(clearance)
-        self._rows = torch.arange(num_envs)
-        self._state: dict[str, torch.Tensor] = {}
-        self._perception: Perception
+        self.reader = PanoramaReader(c, device, kernels=self._kernels)
+        self.floors = [FloorMap(field, i, c.reward.view_cell, c.floor_clearance) for i in range(field.num_scenes)]
+        self.view = FloorView(
+            self.floors, num_envs, self.reader.fan, c.reward.view_radius, device, kernels=self._kernels
+        )
+        self._pools = build_pools(self.sensor, self.reader, self.rewards, self.view, c)
+        self.verdicts = self._pools.verdicts
+        self._rows = torch.arange(num_envs, device=device)
+        self._faults = SensorFaults(c.sensor, seed, self._rows, c.max_distance)
+        self._hits = RayHits.empty(num_envs, c.azimuth_bins * c.elevation_bins, device)
+        # Updated in place, never rebound: a captured program finds them where they were.
+        self._body = torch.zeros(num_envs, sum(BODY.values()), device=device)
+        self._life = dict(zip(BODY, self._body.split(list(BODY.values()), dim=1)))
+        self._counters = {
+            name: torch.zeros(num_envs, dtype=torch.int64, device=device)
+            for name in ("episode", "age", "length", "scene")
+        }
+        late = self._pools.obs.shape[2:] if c.sensor.delayed else (0,)
+        self._late = torch.zeros(num_envs, *late, device=device)
         self.reset()
 
-    def reset(self) -> torch.Tensor:
-        """Begin every row's first episode and return the (B, 3, Az, El) observation."""
-        rows = self.num_envs
-        self.rewards.forget(torch.ones(rows, dtype=torch.bool))
-        self.view.seen.zero_()
-        episode = torch.zeros(rows, dtype=torch.int64)
-        age = torch.zeros(rows, dtype=torch.int64)
+    def reset(self, seed: int | None = None) -> torch.Tensor:
+        """Begin every row's first episode and return the (B, 3, Az, El) observation.
+
+        Args:
+            seed: A new seed of all draws; None keeps the one there is.
+        """
+        if seed is not None:
+            self.seed = seed
+            self._faults = SensorFaults(self.config.sensor, seed, self._rows, self.config.max_distance)
+        everyone = torch.ones(self.num_envs, dtype=torch.bool, device=self.device)
+        self.rewards.visits.zero_()
+        for counter in self._counters.values():
+            counter.zero_()
         if self.config.stagger:
-            age = (uniform(self.seed, Purpose.AGE, self._rows) * self.config.max_steps).to(torch.int64)
+            self._counters["age"].copy_(uniform(self.seed, Purpose.AGE, self._rows) * self.config.max_steps)
+        episode = self._counters["episode"]
         scene, slot = self._draw_spawn(episode)
-        self._state = {
-            "episode": episode,
-            "age": age,
-            "length": torch.zeros(rows, dtype=torch.int64),
-            "return": torch.zeros(rows),
-            "scene": scene,
-            "position": self._pool_position[scene, slot],
-            "yaw": self._pool_yaw[scene, slot],
-            "velocity": torch.zeros(rows, 4),
-            "front": self._pool_front[scene, slot],
-            "clearance": self._pool_clearance[scene, slot],
-        }
-        self._perception = self._pool_perception(scene, slot)
-        self._see(self._pool_reach[scene, slot])
-        return self._pool_obs[scene, slot].clone()
+        self._counters["scene"].copy_(scene)
+        self._body.copy_(self._pools.body[scene, slot])
+        self.view.begin(everyone, scene, slot, self._pools.floor)
+        obs = self._faults.apply(self._pools.obs[scene, slot], episode, self._counters["length"])
+        if self.config.sensor.delayed:
+            self._late.copy_(obs)
+        return obs
 
     def step(self, actions: torch.Tensor) -> StepBatch:
         """Fly one decision in every row.
@@ -122,49 +154,41 @@ class NavigationEnv:
 
         Raises:
             ConfigError: The actions have another shape.
-            NonFiniteError: An action is NaN or infinite; nothing has moved.
+            NonFiniteError: On the CPU, an action is NaN or infinite; nothing has moved.
         """
-        if tuple(actions.shape) != (self.num_envs, 4):
-            raise ConfigError(f"actions of shape {tuple(actions.shape)}, expected ({self.num_envs}, 4)")
-        c, state = self.config, self._state
-        scene = state["scene"]
-        action = actions.detach().to(torch.float32)
-        # A pose that is no number would never leave the kernels' grid walks.
-        if action.device.type == "cpu" and not bool(torch.isfinite(action).all()):
-            row = int((~torch.isfinite(action)).any(dim=1).nonzero()[0, 0])
-            raise NonFiniteError("action", f"the action of row {row} is {action[row].tolist()}, not finite")
-        motion = self.dynamics.step(state["position"], state["yaw"], state["velocity"], action, state["front"], scene)
-        hits = self.sensor.cast(motion.position, motion.yaw, scene)
-        final_obs = self.sensor.observation(hits)
-        seen = structure_fractions(hits, c.azimuth_bins, self.rewards.band(scene))
+        c, counters = self.config, self._counters
+        action, fault = self._checked(actions)
+        body = {name: value.squeeze(1) for name, value in self._life.items()}
+        scene, episode = counters["scene"].clone(), counters["episode"]
+        motion = self.dynamics.step(body["position"], body["yaw"], body["velocity"], action, body["front"], scene)
+        hits = self.sensor.cast(motion.position, motion.yaw, scene, out=self._hits)
+        seen = self.reader.read(hits, self.rewards.band(scene))
         clearance = self.field.distance(motion.position, scene)
-        front = self.dynamics.front_distance(hits.depth, hits.valid, c.azimuth_bins)
-        before = state["position"]
-        state.update(position=motion.position, yaw=motion.yaw)
-        gain = self._see(self._reach(hits))
-        moved = linear_speed(motion.position - before)
+        now, before = (Perception(*x.unbind(dim=1)) for x in (seen.fractions, body["seen"]))
         terms = self.rewards.compute(
             position=motion.position,
-            moved=moved,
+            moved=linear_speed(motion.position - body["position"]),
             yaw=motion.yaw,
             scene_index=scene,
+            stamp=episode + 1,
             clearance=clearance,
-            clearance_before=state["clearance"],
-            now=seen,
-            before=self._perception,
+            clearance_before=body["clearance"],
+            now=now,
+            before=before,
             collided=motion.collided,
             attempted_speed=motion.attempted_speed,
-            view_gain=gain,
+            view_gain=self.view.mark(motion.position, motion.yaw, seen.reach, scene),
         )
         reward = self.rewards.total(terms)
-        age, length = state["age"] + 1, state["length"] + 1
-        returns = state["return"] + reward
-        void = (seen.starvation >= c.void_starvation) & (length > c.void_grace)
+        returns = body["return"] + reward
+        age, length = counters["age"] + 1, counters["length"] + 1
+        void = (now.starvation >= c.void_starvation) & (length > c.void_grace)
         truncated = void | (age >= c.max_steps)
         info = {
             "reward_terms": dict(zip(REWARD_TERMS, terms.unbind(dim=1))),
             "collision": motion.collided,
             "void": void,
+            "action_fault": fault,
             "position": motion.position,
             "yaw": motion.yaw,
             "speed": linear_speed(motion.velocity),
@@ -172,38 +196,30 @@ class NavigationEnv:
             "episode_return": returns,
             "episode_length": length,
         }
-        episode = state["episode"] + truncated.to(torch.int64)
-        next_scene, slot = self._draw_spawn(episode)
-        reset3 = truncated[:, None]
-        self._state = {
-            "episode": episode,
-            "age": torch.where(truncated, 0, age),
-            "length": torch.where(truncated, 0, length),
-            "return": torch.where(truncated, 0.0, returns),
-            "scene": torch.where(truncated, next_scene, scene),
-            "position": torch.where(reset3, self._pool_position[next_scene, slot], motion.position),
-            "yaw": torch.where(truncated, self._pool_yaw[next_scene, slot], motion.yaw),
-            "velocity": torch.where(reset3, 0.0, motion.velocity),
-            "front": torch.where(truncated, self._pool_front[next_scene, slot], front),
-            "clearance": torch.where(truncated, self._pool_clearance[next_scene, slot], clearance),
+        lives = {
+            "position": motion.position,
+            "yaw": motion.yaw,
+            "velocity": motion.velocity,
+            "front": seen.front,
+            "clearance": clearance,
+            "seen": seen.fractions,
+            "return": returns,
         }
-        self._perception = seen.select(truncated, self._pool_perception(next_scene, slot))
-        self.rewards.forget(truncated)
-        # What the spawn already sees earns nothing; for the other rows the marking changes nothing.
-        self._see(torch.where(reset3, self._pool_reach[next_scene, slot], 0.0))
-        obs = torch.where(reset3[:, :, None, None], self._pool_obs[next_scene, slot], final_obs)
-        return StepBatch(obs, reward, torch.zeros_like(truncated), truncated, final_obs, info)
+        flown = torch.cat([lives[name].view(-1, width) for name, width in BODY.items()], dim=1)
+        next_episode = episode + truncated
+        next_scene, slot = self._draw_spawn(next_episode)
+        obs, ended = self._begin(truncated, next_scene, slot, seen.obs, next_episode, length)
+        self._body.copy_(torch.where(truncated[:, None], self._pools.body[next_scene, slot], flown))
+        going = ~truncated
+        counters["episode"].copy_(next_episode)
+        torch.mul(age, going, out=counters["age"])
+        torch.mul(length, going, out=counters["length"])
+        counters["scene"].copy_(torch.where(truncated, next_scene, scene))
+        return StepBatch(obs, reward, torch.zeros_like(truncated), truncated, ended, info)
 
     def state_dict(self) -> dict[str, torch.Tensor]:
         """Return everything that decides the future, as tensors."""
-        p = self._perception
-        return {
-            **{name: value.clone() for name, value in self._state.items()},
-            "perception": torch.stack([p.starvation, p.near, p.band, p.forward]),
-            "visits": self.rewards.visits.clone(),
-            "headings": self.rewards.headings.clone(),
-            "seen": self.view.seen.clone(),
-        }
+        return {name: value.clone() for name, value in self._state().items()}
 
     def load_state_dict(self, state: dict[str, torch.Tensor]) -> None:
         """Restore `state_dict`.
@@ -211,90 +227,88 @@ class NavigationEnv:
         Raises:
             ConfigError: The state is of another number of rows or other scenes.
         """
-        current = self.state_dict()
+        current = self._state()
         for name, value in current.items():
             if name not in state or state[name].shape != value.shape:
                 found = tuple(state[name].shape) if name in state else "nothing"
                 raise ConfigError(f"environment state {name!r}: {found}, expected {tuple(value.shape)}; start --fresh")
-        self._state = {name: state[name].clone() for name in self._state}
-        self._perception = Perception(*state["perception"].clone().unbind(0))
-        self.rewards.visits.copy_(state["visits"])
-        self.rewards.headings.copy_(state["headings"])
-        self.view.seen.copy_(state["seen"])
+        for name, value in current.items():
+            value.copy_(state[name])
 
     def observe(self) -> torch.Tensor:
-        """Return the (B, 3, Az, El) observation of the current poses, cast anew (after a restored state)."""
-        s = self._state
-        return self.sensor.observation(self.sensor.cast(s["position"], s["yaw"], s["scene"]))
+        """Return the (B, 3, Az, El) observation of the current poses, cast anew, without faults or delay."""
+        position, yaw = self._life["position"], self._life["yaw"].squeeze(1)
+        scene = self._counters["scene"]
+        return self.reader.read(self.sensor.cast(position, yaw, scene), self.rewards.band(scene)).obs
+
+    def _state(self) -> dict[str, torch.Tensor]:
+        """Return the tensors themselves that decide the future."""
+        return {
+            **self._counters,
+            **self._life,
+            "visits": self.rewards.visits,
+            "floor": self.view.seen,
+            "late": self._late,
+        }
+
+    def _checked(self, actions: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
+        """Return actions to be flown, and (B,) where they were no numbers.
+
+        A pose that is no number would never leave the kernels' grid walks.
+        """
+        if tuple(actions.shape) != (self.num_envs, 4):
+            raise ConfigError(f"actions of shape {tuple(actions.shape)}, expected ({self.num_envs}, 4)")
+        action = actions.detach().to(self.device, torch.float32)
+        if not self._kernels:
+            finite = torch.isfinite(action).all(dim=1)
+            return torch.where(finite[:, None], action, 0.0), ~finite
+        finite = np.isfinite(action.numpy()).all(axis=1)
+        if not finite.all():
+            row = int(finite.argmin())
+            raise NonFiniteError("action", f"the action of row {row} is {action[row].tolist()}, not finite")
+        return action, torch.zeros(self.num_envs, dtype=torch.bool)
+
+    def _begin(
+        self,
+        begins: torch.Tensor,
+        scene: torch.Tensor,
+        slot: torch.Tensor,
+        obs: torch.Tensor,
+        episode: torch.Tensor,
+        length: torch.Tensor,
+    ) -> tuple[torch.Tensor, torch.Tensor]:
+        """Begin the episodes of rows: floor map and observation.
+
+        Args:
+            begins: (B,) bool.
+            scene: (B,) of the new episode.
+            slot: (B,) entry of its pool.
+            obs: (B, 3, Az, El) true observation after the step; may be overwritten.
+            episode: (B,) number of the episode that follows the step.
+            length: (B,) decisions of the episode that the step belongs to.
+
+        Returns:
+            `StepBatch.obs` and `ended_obs`, as the sensor's faults and delay make them.
+        """
+        pool = self._pools
+        self.view.begin(begins, scene, slot, pool.floor)
+        if self._kernels and not self._faults.active and not self.config.sensor.delayed:
+            ended = torch.empty_like(obs)
+            flat = (x.numpy() for x in (begins, scene, slot, pool.obs.flatten(2), obs.flatten(1), ended.flatten(1)))
+            begin_rows(*flat)
+            return obs, ended
+        ended = self._faults.apply(obs, episode - begins.to(torch.int64), length)
+        spawn = self._faults.apply(pool.obs[scene, slot], episode, torch.zeros_like(length))
+        mask = begins[:, None, None, None]
+        fresh = torch.where(mask, spawn, ended)
+        if not self.config.sensor.delayed:
+            return fresh, ended
+        ended = self._late.clone()
+        self._late.copy_(fresh)
+        return torch.where(mask, spawn, ended), ended
 
     def _draw_spawn(self, episode: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
         """Return the scene and the pool slot of each row's episode."""
         scene = (self._rows + episode // self.config.episodes_per_scene) % self.field.num_scenes
         draw = uniform(self.seed, Purpose.SPAWN, self._rows, episode)
-        return scene, (draw * self._pool_count[scene]).to(torch.int64)
-
-    def _prepare_fan(self) -> None:
-        """Choose the rays nearest to the horizon: one elevation bin, or the two around an even split."""
-        c = self.config
-        elevation = torch.linspace(math.pi / 2, -math.pi / 2, c.elevation_bins, dtype=torch.float64).abs()
-        self._horizon = (elevation <= float(elevation.min()) + 1e-9).nonzero()[:, 0]
-        self._horizon_cos = math.cos(float(elevation.min()))
-        angle = torch.arange(c.azimuth_bins, dtype=torch.float64) * (2.0 * math.pi / c.azimuth_bins)
-        self._fan = torch.stack([angle.sin(), -angle.cos()], dim=1).to(torch.float32)
-
-    def _reach(self, hits: RayHits) -> torch.Tensor:
-        """Return (B, Az) the horizontal length of the near-horizon rays, at most the view radius [m].
-
-        Of two rays at one azimuth the longer counts: either of them sees the floor below its path.
-        """
-        c = self.config
-        depth = hits.depth.view(-1, c.azimuth_bins, c.elevation_bins)[:, :, self._horizon]
-        return (depth.amax(dim=2) * self._horizon_cos).clamp(max=c.reward.view_radius)
-
-    def _see(self, reach: torch.Tensor) -> torch.Tensor:
-        """Mark what the current poses see and return the newly seen area [m²]."""
-        s = self._state
-        cos, sin = s["yaw"].cos()[:, None], s["yaw"].sin()[:, None]
-        x, z = self._fan[None, :, 0], self._fan[None, :, 1]
-        heading = torch.stack([x * cos + z * sin, z * cos - x * sin], dim=2)
-        return self.view.mark(s["position"], heading, reach, s["scene"], s["episode"] + 1)
-
-    def _pool_perception(self, scene: torch.Tensor, slot: torch.Tensor) -> Perception:
-        return Perception(*self._pool_seen[scene, slot].unbind(dim=1))
-
-    def _fill_pools(self, clearance: float) -> None:
-        """Probe every scene and keep its best spawn poses with what they see."""
-        c, scenes = self.config, self.field.num_scenes
-        pools: list[SpawnPool] = []
-        for i, scene in enumerate(self.field.scenes):
-            pool = spawn_pool(self.field, i, c.spawn, clearance)
-            if pool.verdict.verdict == "FAIL":
-                raise SceneError(
-                    f"scene {scene.name!r} has no viable spawn (verdict FAIL, {pool.verdict.candidates} free "
-                    f"candidates, best starvation {pool.verdict.best_starvation:.2f}); leave it out or see "
-                    "`navi scenes qualify`"
-                )
-            pools.append(pool)
-        size = min(POOL_SIZE, max(len(p.position) for p in pools))
-        self._pool_count = torch.tensor([min(len(p.position), size) for p in pools])
-        self._pool_position = torch.zeros(scenes, size, 3)
-        self._pool_yaw = torch.zeros(scenes, size)
-        self._pool_front = torch.zeros(scenes, size)
-        self._pool_clearance = torch.zeros(scenes, size)
-        self._pool_reach = torch.zeros(scenes, size, c.azimuth_bins)
-        self._pool_seen = torch.zeros(scenes, size, 4)
-        self._pool_obs = torch.zeros(scenes, size, 3, c.azimuth_bins, c.elevation_bins)
-        for i, pool in enumerate(pools):
-            n = int(self._pool_count[i])
-            scene_index = torch.full((n,), i)
-            position, yaw = pool.position[:n], pool.yaw[:n]
-            hits = self.sensor.cast(position, yaw, scene_index)
-            seen = structure_fractions(hits, c.azimuth_bins, self.rewards.band(scene_index))
-            self._pool_position[i, :n] = position
-            self._pool_yaw[i, :n] = yaw
-            self._pool_front[i, :n] = self.dynamics.front_distance(hits.depth, hits.valid, c.azimuth_bins)
-            self._pool_clearance[i, :n] = self.field.distance(position, scene_index)
-            self._pool_reach[i, :n] = self._reach(hits)
-            self._pool_seen[i, :n] = torch.stack([seen.starvation, seen.near, seen.band, seen.forward], dim=1)
-            self._pool_obs[i, :n] = self.sensor.observation(hits)
-        self.verdicts = [pool.verdict for pool in pools]
+        return scene, (draw * self._pools.count[scene]).to(torch.int64)

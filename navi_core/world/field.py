@@ -41,6 +41,11 @@ class RayHits:
     semantic: torch.Tensor
     valid: torch.Tensor
 
+    @classmethod
+    def empty(cls, rows: int, rays: int, device: torch.device | None = None) -> RayHits:
+        """Return uninitialised (rows, rays) hits, to be written by `Field.cast_rays(out=…)`."""
+        return cls(*(torch.empty(rows, rays, dtype=d, device=device) for d in (torch.float32, torch.int32, torch.bool)))
+
 
 class Field:
     """Geometry of a list of scenes, ready to be asked in batches.
@@ -152,7 +157,7 @@ class Field:
             raise SceneError("origins or directions hold NaN or infinite numbers; no ray can be walked from there")
         shape = (len(origin), ray.shape[1])
         # Every row belongs to one of the two kinds of scenes, so every entry is written.
-        hits = out if out is not None else _empty_hits(shape)
+        hits = out if out is not None else RayHits.empty(*shape)
         depth, label, valid = hits.depth.numpy(), hits.semantic.numpy(), hits.valid.numpy()
         if any(array.shape != shape or not array.flags.c_contiguous for array in (depth, label, valid)):
             raise SceneError(f"outputs of shape {depth.shape} do not fit {shape}, or are not contiguous")
@@ -275,14 +280,6 @@ class Field:
         for local, name in scene.semantic_names.items():
             table[local] = self.vocabulary.get(name, 1)
         return table
-
-
-def _empty_hits(shape: tuple[int, int]) -> RayHits:
-    return RayHits(
-        torch.empty(shape, dtype=torch.float32),
-        torch.empty(shape, dtype=torch.int32),
-        torch.empty(shape, dtype=torch.bool),
-    )
 
 
 def _vocabulary(scenes: Sequence[Scene]) -> dict[str, int]:

@@ -13,7 +13,7 @@ import numpy.typing as npt
 import torch
 
 from navi_core.errors import SceneError
-from navi_core.kernels.floor import label_components, mark_fan
+from navi_core.kernels.floor import NEVER, begin_floor, label_components, mark_fan
 from navi_core.world.field import Field
 
 __all__ = ["FloorMap", "FloorView"]
@@ -54,8 +54,9 @@ class FloorMap:
         self._low = np.asarray(low, np.float64)
         axes = [low[a] + (np.arange(size[a]) + 0.5) * cell for a in range(3)]
         grid = np.stack(np.meshgrid(*axes, indexing="ij"), axis=-1).reshape(-1, 3).astype(np.float32)
-        scene = torch.full((len(grid),), scene_index, dtype=torch.int32)
-        free = ~field.within(torch.from_numpy(grid), scene, clearance).numpy().reshape(size)
+        scene = torch.full((len(grid),), scene_index, dtype=torch.int32, device=field.device)
+        near = field.within(torch.from_numpy(grid).to(field.device), scene, clearance)
+        free = ~near.cpu().numpy().reshape(size)
         label, sizes = label_components(free)
         if len(sizes) < 2:
             raise SceneError(f"scene {name!r} has no free space with {clearance} m clearance; is it a closed solid?")
@@ -78,63 +79,161 @@ class FloorMap:
 
 
 class FloorView:
-    """Which floor cells each row has seen since its stamp changed.
+    """Which reachable floor cells each row has seen in its episode.
+
+    On the CPU a kernel walks the rays; elsewhere the same is a tensor program of fixed shapes, which marks
+    the same cells to the bit.
 
     Args:
         maps: One floor map per scene, all of one cell size.
         rows: Number of rows B.
+        fan: (R, 2) horizontal unit directions (x, z) in the drone's frame.
+        radius: No ray is longer than this [m].
+        device: Where the maps live.
+        kernels: Use the CPU's kernels.
+
+    Attributes:
+        seen: (B, C) bool, cells of the row's scene, x slowest; C is a multiple of 8 with at least one cell to spare.
     """
 
-    def __init__(self, maps: list[FloorMap], rows: int) -> None:
+    def __init__(
+        self,
+        maps: list[FloorMap],
+        rows: int,
+        fan: torch.Tensor,
+        radius: float,
+        device: torch.device,
+        *,
+        kernels: bool,
+    ) -> None:
         self.cell = maps[0].cell
-        self._origin = np.stack([m.origin for m in maps]).astype(np.float64)
-        self._shape = np.array([tuple(m.reachable.shape) for m in maps], np.int64)
-        flat = [m.reachable.numpy().reshape(-1) for m in maps]
-        self._reachable = np.concatenate(flat)
-        self._base = np.concatenate([[0], np.cumsum([len(f) for f in flat])[:-1]]).astype(np.int64)
-        self.seen = torch.zeros((rows, max(len(f) for f in flat)), dtype=torch.int32)
-        self._rows = np.arange(rows, dtype=np.int64)
+        self._kernels = kernels
+        self._fan = fan.to(device)
+        self._crossings = math.ceil(radius / self.cell) + 1
+        self._origin = torch.from_numpy(np.stack([m.origin for m in maps]).astype(np.float64)).to(device)
+        self._shape = torch.tensor([tuple(m.reachable.shape) for m in maps], device=device)
+        cells = max(m.reachable.numel() for m in maps) // 8 * 8 + 8
+        self._reachable = torch.zeros(len(maps), cells, dtype=torch.bool, device=device)
+        for i, m in enumerate(maps):
+            self._reachable[i, : m.reachable.numel()] = m.reachable.reshape(-1)
+        self.seen = torch.zeros(rows, cells, dtype=torch.bool, device=device)
+        self._bits = torch.arange(8, device=device)
 
     def mark(
         self,
         position: torch.Tensor,
-        heading: torch.Tensor,
+        yaw: torch.Tensor,
         reach: torch.Tensor,
         scene_index: torch.Tensor,
-        stamp: torch.Tensor,
+        seen: torch.Tensor | None = None,
     ) -> torch.Tensor:
-        """Mark what a fan of horizontal rays crosses and return the newly seen area.
+        """Mark what the fan of horizontal rays crosses and return the newly seen area.
 
         Args:
             position: (B, 3) [m].
-            heading: (B, R, 2) horizontal unit directions (x, z).
+            yaw: (B,) [rad].
             reach: (B, R) horizontal length of each ray [m].
-            scene_index: (B,).
-            stamp: (B,) int, a value per row that changes when its map starts afresh; never 0.
+            scene_index: (B,) int64.
+            seen: (B, C) maps to update instead of the rows' own.
 
         Returns:
             (B,) float32 newly seen reachable area [m²].
         """
-        gain = np.zeros(len(position), np.int32)
-        mark_fan(
-            np.ascontiguousarray(position[:, [0, 2]].numpy()),
-            np.ascontiguousarray(heading.numpy()),
-            np.ascontiguousarray(reach.numpy()),
-            self._rows,
-            stamp.numpy().astype(np.int32),
-            scene_index.numpy().astype(np.int32),
-            self._origin,
-            self._shape,
-            self._reachable,
-            self._base,
-            self.cell,
-            self.seen.numpy(),
-            gain,
-        )
-        return torch.from_numpy(gain).to(torch.float32) * self.cell**2
+        seen = self.seen if seen is None else seen
+        turn = (yaw.cos(), yaw.sin())
+        grid = (self._origin, self._shape, self._reachable)
+        if self._kernels:
+            gain = torch.empty(len(position), dtype=torch.int64)
+            arrays = (x.contiguous().numpy() for x in (position, *turn, self._fan, reach, scene_index, *grid))
+            mark_fan(*arrays, self.cell, seen.numpy(), gain.numpy())
+        else:
+            gain = self._mark_tensors(position, *turn, reach, scene_index, seen)
+        return gain.to(torch.float32) * self.cell**2
 
-    def fraction(self, scene_index: torch.Tensor, stamp: torch.Tensor) -> torch.Tensor:
+    def footprint(
+        self, position: torch.Tensor, yaw: torch.Tensor, reach: torch.Tensor, scene_index: torch.Tensor
+    ) -> torch.Tensor:
+        """Return (B, C/8) uint8, the cells that are seen from each pose, eight to a byte; arguments as `mark`."""
+        seen = torch.zeros(len(position), self.seen.shape[1], dtype=torch.bool, device=self.seen.device)
+        self.mark(position, yaw, reach, scene_index, seen)
+        return (seen.view(len(seen), -1, 8) * (1 << self._bits)).sum(dim=2).to(torch.uint8)
+
+    def begin(self, begins: torch.Tensor, scene: torch.Tensor, slot: torch.Tensor, pool: torch.Tensor) -> None:
+        """Set the maps of the rows that begin an episode to their spawn's footprint, which earns nothing.
+
+        Args:
+            begins: (B,) bool.
+            scene: (B,) int64 scene of the new episode.
+            slot: (B,) int64 entry of its pool.
+            pool: (S, P, C/8) uint8 from `footprint`.
+        """
+        if self._kernels:
+            begin_floor(*(x.numpy() for x in (begins, scene, slot, pool, self.seen)))
+            return
+        bits = (pool[scene, slot][:, :, None] >> self._bits) & 1
+        self.seen.copy_(torch.where(begins[:, None], bits.flatten(1).to(torch.bool), self.seen))
+
+    def fraction(self, scene_index: torch.Tensor) -> torch.Tensor:
         """Return (B,) the share of the reachable floor that each row has seen."""
-        seen = (self.seen == stamp[:, None]).sum(dim=1).to(torch.float32)
-        total = torch.tensor([self._reachable[b : b + s[0] * s[1]].sum() for b, s in zip(self._base, self._shape)])
-        return seen / total[scene_index.long()]
+        return self.seen.sum(dim=1) / self._reachable.sum(dim=1)[scene_index.long()]
+
+    def _mark_tensors(
+        self,
+        position: torch.Tensor,
+        cos: torch.Tensor,
+        sin: torch.Tensor,
+        reach: torch.Tensor,
+        scene: torch.Tensor,
+        seen: torch.Tensor,
+    ) -> torch.Tensor:
+        """Return (B,) newly seen cells: every crossing of a grid line at once, none counted one by one."""
+        cos, sin = cos[:, None], sin[:, None]
+        x, z = self._fan[None, :, 0], self._fan[None, :, 1]
+        heading = torch.stack([x * cos + z * sin, z * cos - x * sin], dim=2).to(torch.float64)
+        start = (position[:, [0, 2]] - self._origin[scene]) / self.cell
+        cell = start.floor()
+        side = torch.where(heading >= 0.0, 1.0, -1.0).to(torch.float64)
+        along = heading == 0.0
+        ahead = cell[:, None] + (side > 0)
+        first = torch.where(along, NEVER, (ahead - start[:, None]) / heading)
+        step = torch.where(along, NEVER, (1.0 / heading).abs())
+        number = torch.arange(self._crossings, dtype=torch.float64, device=seen.device)
+        when = first[..., None] + number * step[..., None]
+        limit = (reach.to(torch.float64) / self.cell)[..., None]
+        before = seen.sum(dim=1)
+        self._set(seen, cell[:, 0, None], cell[:, 1, None], scene, torch.ones_like(cell[:, :1], dtype=torch.bool))
+        for axis in (0, 1):
+            other = 1 - axis
+            # Where both kinds of lines meet, the ray crosses the z line first, as the kernel does.
+            passed = _crossed_before(when[:, :, axis], first[:, :, other], step[:, :, other], ties=axis == 0)
+            place = [torch.empty(0)] * 2
+            place[axis] = cell[:, None, None, axis] + side[:, :, axis, None] * (number + 1.0)
+            place[other] = cell[:, None, None, other] + side[:, :, other, None] * passed
+            within = when[:, :, axis] <= limit
+            self._set(seen, *(p.flatten(1) for p in place), scene, within.flatten(1))
+        return seen.sum(dim=1) - before
+
+    def _set(self, seen: torch.Tensor, i: torch.Tensor, k: torch.Tensor, scene: torch.Tensor, on: torch.Tensor) -> None:
+        """Mark cells (B, N) where `on`, if they are reachable."""
+        nx, nz = self._shape[scene, 0, None], self._shape[scene, 1, None]
+        inside = on & (i >= 0) & (i < nx) & (k >= 0) & (k < nz)
+        # The last cell belongs to no grid; what is not to be marked goes there.
+        spare = seen.shape[1] - 1
+        index = torch.where(inside, i * nz + k, float(spare)).to(torch.int64)
+        reachable = self._reachable[scene].gather(1, index)
+        seen.scatter_(1, torch.where(reachable, index, spare), True)
+        seen[:, spare] = False
+
+
+def _crossed_before(when: torch.Tensor, first: torch.Tensor, step: torch.Tensor, *, ties: bool) -> torch.Tensor:
+    """Return how many of the crossings first + n·step come before `when` (B, R, N); with `ties`, or at it."""
+    first, step = first[..., None], step[..., None]
+
+    def early(n: torch.Tensor) -> torch.Tensor:
+        at = first + n * step
+        return at <= when if ties else at < when
+
+    # The quotient may be rounded to the wrong side of a whole number; the products decide, as in the kernel.
+    count = (((when - first) / step).floor() + 1.0).clamp(min=0.0)
+    count = torch.where((count > 0) & ~early(count - 1.0), count - 1.0, count)
+    return torch.where(early(count), count + 1.0, count)

@@ -14,11 +14,15 @@ import torch
 from navi_core.config import REWARD_TERMS, RewardConfig
 from navi_core.world.field import Field, RayHits
 
-__all__ = ["Perception", "RewardTerms", "structure_fractions"]
+__all__ = ["Perception", "RewardTerms", "ahead_sector", "structure_fractions"]
 
 NEAR_DISTANCE = 2.0
 BAND_START = 1.5
 HEADING_SECTORS = 16
+VISIT_BITS = 20
+MOST_VISITS = 2**VISIT_BITS - 1
+STAMP_BIT = HEADING_SECTORS + VISIT_BITS
+STAMPS = 2 ** (63 - STAMP_BIT) - 1
 
 
 @dataclass
@@ -37,14 +41,10 @@ class Perception:
     band: torch.Tensor
     forward: torch.Tensor
 
-    def select(self, mask: torch.Tensor, other: Perception) -> Perception:
-        """Return `other` where the (B,) mask is true, self elsewhere."""
-        return Perception(
-            torch.where(mask, other.starvation, self.starvation),
-            torch.where(mask, other.near, self.near),
-            torch.where(mask, other.band, self.band),
-            torch.where(mask, other.forward, self.forward),
-        )
+
+def ahead_sector(azimuth_bins: int) -> int:
+    """Return how many azimuth bins on each side of the heading's seam count as ahead."""
+    return max(azimuth_bins // 6, 1)
 
 
 def structure_fractions(hits: RayHits, azimuth_bins: int, band: torch.Tensor) -> Perception:
@@ -59,7 +59,7 @@ def structure_fractions(hits: RayHits, azimuth_bins: int, band: torch.Tensor) ->
     elevations = rays // azimuth_bins
     valid, depth = hits.valid, hits.depth
     structure = valid & (depth >= BAND_START) & (depth <= band[:, None])
-    sector = max(azimuth_bins // 6, 1) * elevations
+    sector = ahead_sector(azimuth_bins) * elevations
     ahead = torch.cat([structure[:, :sector], structure[:, rays - sector :]], dim=1)
     return Perception(
         starvation=1.0 - _share(valid),
@@ -78,19 +78,21 @@ class RewardTerms:
     """Computes the terms and keeps the visit counts they need.
 
     Args:
-        field: Gives bounds and volumes.
+        field: Gives bounds, volumes and the device.
         rows: Number of rows B.
         config: Weights.
         max_linear_speed: Speed that counts as 1 in the collision term [m/s].
 
     Attributes:
-        visits: (B, cells) int32 visits of each exploration cell in the row's episode.
-        headings: (B, cells) int32, a bit for each of 16 heading sectors seen in the cell.
+        visits: (B, cells) int64, what each exploration cell remembers: a bit for each of 16 heading sectors,
+            20 bits of visits (which stay at the largest count), and above them the stamp of the episode that
+            wrote it. What another episode wrote counts as nothing, so that no table is ever cleared.
     """
 
     def __init__(self, field: Field, rows: int, config: RewardConfig, max_linear_speed: float) -> None:
         weights = config.resolved()
-        self._weights = torch.tensor([weights[name] for name in REWARD_TERMS], dtype=torch.float32)
+        device = field.device
+        self._weights = torch.tensor([weights[name] for name in REWARD_TERMS], dtype=torch.float32, device=device)
         self._max_speed = max_linear_speed
         low, size, shape, band = [], [], [], []
         for i in range(field.num_scenes):
@@ -101,24 +103,18 @@ class RewardTerms:
             size.append(edge)
             shape.append([math.ceil(float(e) / edge) + 2 for e in upper - lower])
             band.append(max(2.5, min(0.6 * field.volume(i) ** (1 / 3), 50.0)))
-        self._low = torch.stack(low).to(torch.float32)
-        self._edge = torch.tensor(size, dtype=torch.float32)
-        self._shape = torch.tensor(shape, dtype=torch.int64)
-        self._band = torch.tensor(band, dtype=torch.float32)
-        cells = int(self._shape.prod(dim=1).max())
-        self.visits = torch.zeros((rows, cells), dtype=torch.int32)
-        self.headings = torch.zeros((rows, cells), dtype=torch.int32)
-        self._rows = torch.arange(rows)
+        self._low = torch.stack(low).to(torch.float32).to(device)
+        self._edge = torch.tensor(size, dtype=torch.float32, device=device)
+        self._shape = torch.tensor(shape, dtype=torch.int64, device=device)
+        self._band = torch.tensor(band, dtype=torch.float32, device=device)
+        self.visits = torch.zeros((rows, max(math.prod(s) for s in shape)), dtype=torch.int64, device=device)
+        self._neighbours = torch.tensor(
+            [[0, 0, 0], [-1, 0, 0], [1, 0, 0], [0, -1, 0], [0, 1, 0], [0, 0, -1], [0, 0, 1]], device=device
+        )
 
     def band(self, scene_index: torch.Tensor) -> torch.Tensor:
         """Return (B,) far end of the structure band of each row's scene [m]."""
         return self._band[scene_index]
-
-    def forget(self, done: torch.Tensor) -> None:
-        """Clear the visits of the rows whose episode ended; `done` is (B,) bool."""
-        keep = (~done).to(torch.int32)[:, None]
-        self.visits *= keep
-        self.headings *= keep
 
     def compute(
         self,
@@ -127,6 +123,7 @@ class RewardTerms:
         moved: torch.Tensor,
         yaw: torch.Tensor,
         scene_index: torch.Tensor,
+        stamp: torch.Tensor,
         clearance: torch.Tensor,
         clearance_before: torch.Tensor,
         now: Perception,
@@ -142,6 +139,7 @@ class RewardTerms:
             moved: (B,) ‖Δp‖ [m].
             yaw: (B,) [rad].
             scene_index: (B,) int64.
+            stamp: (B,) int64, another one in every episode of a row, at least 1.
             clearance: (B,) now [m].
             clearance_before: (B,) at the decision before [m].
             now: Fractions of the new observation.
@@ -150,7 +148,7 @@ class RewardTerms:
             attempted_speed: (B,) [m/s].
             view_gain: (B,) newly seen floor [m²].
         """
-        exploration = self._exploration(position, yaw, scene_index) * clearance.clamp(0.0, 1.0)
+        exploration = self._exploration(position, yaw, scene_index, stamp) * clearance.clamp(0.0, 1.0)
         progress = 0.8 * moved * (1.0 - now.near)
         close = (clearance <= 3.0) | (clearance_before <= 3.0)
         cleared = torch.where(close, 0.6 * ((clearance - clearance_before) / 3.0).clamp(-1.0, 1.0), 0.0)
@@ -179,34 +177,31 @@ class RewardTerms:
     def total(self, terms: torch.Tensor) -> torch.Tensor:
         """Return the (B,) weighted reward of (B, 10) terms."""
         # A fixed order of additions: a matrix product may round differently in another batch.
-        total = terms[:, 0] * self._weights[0]
-        for i in range(1, terms.shape[1]):
-            total = total + terms[:, i] * self._weights[i]
+        first, *others = (terms * self._weights).unbind(dim=1)
+        total = first.clone()
+        for term in others:
+            total += term
         return total
 
-    def _exploration(self, position: torch.Tensor, yaw: torch.Tensor, scene_index: torch.Tensor) -> torch.Tensor:
+    def _exploration(
+        self, position: torch.Tensor, yaw: torch.Tensor, scene_index: torch.Tensor, stamp: torch.Tensor
+    ) -> torch.Tensor:
         shape = self._shape[scene_index]
         raw = ((position - self._low[scene_index]) / self._edge[scene_index, None]).floor().to(torch.int64)
         cell = torch.minimum(raw.clamp(min=0), shape - 1)
-        flat = self._flat(cell, shape)
-        visits = self.visits[self._rows, flat]
+        # The cell itself and its six neighbours; one outside the grid counts as unvisited.
+        around = cell[:, None] + self._neighbours
+        inside = ((around >= 0) & (around < shape[:, None])).all(dim=2)
+        around = torch.minimum(around.clamp(min=0), shape[:, None] - 1)
+        flat = (around[..., 0] * shape[:, None, 1] + around[..., 1]) * shape[:, None, 2] + around[..., 2]
+        stamp = stamp[:, None] & STAMPS
+        known = self.visits.gather(1, flat)
+        known = torch.where((known >> STAMP_BIT) == stamp, known, 0)
+        visits = known >> HEADING_SECTORS & MOST_VISITS
+        unvisited = ((visits == 0) | ~inside)[:, 1:].sum(dim=1)
         sector = (yaw * (HEADING_SECTORS / (2.0 * math.pi))).to(torch.int64).clamp(0, HEADING_SECTORS - 1)
-        bit = torch.ones_like(visits) << sector.to(torch.int32)
-        seen = self.headings[self._rows, flat]
-        unvisited = torch.zeros(len(position))
-        for axis in range(3):
-            for side in (-1, 1):
-                step = torch.zeros(3, dtype=torch.int64)
-                step[axis] = side
-                inside = (cell[:, axis] + side >= 0) & (cell[:, axis] + side < shape[:, axis])
-                neighbour = torch.minimum((cell + step).clamp(min=0), shape - 1)
-                count = self.visits[self._rows, self._flat(neighbour, shape)]
-                unvisited += ((count == 0) | ~inside).to(torch.float32)
-        reward = 0.3 / (1.0 + visits) + 0.05 * ((seen & bit) == 0) + 0.1 * (unvisited / 6.0)
-        self.visits[self._rows, flat] = visits + 1
-        self.headings[self._rows, flat] = seen | bit
-        return reward
-
-    @staticmethod
-    def _flat(cell: torch.Tensor, shape: torch.Tensor) -> torch.Tensor:
-        return (cell[:, 0] * shape[:, 1] + cell[:, 1]) * shape[:, 2] + cell[:, 2]
+        headings = known[:, 0] & (2**HEADING_SECTORS - 1)
+        visits, bit = visits[:, 0], torch.ones_like(sector) << sector
+        updated = headings | bit | ((visits + 1).clamp(max=MOST_VISITS) << HEADING_SECTORS)
+        self.visits.scatter_(1, flat[:, :1], (updated | stamp[:, 0] << STAMP_BIT)[:, None])
+        return 0.3 / (1.0 + visits) + 0.05 * ((headings & bit) == 0) + 0.1 * (unvisited / 6.0)

@@ -10,9 +10,10 @@ import math
 
 import torch
 
+from navi_core.kernels.panorama import turn_directions
 from navi_core.world.field import Field, RayHits
 
-__all__ = ["SphericalSensor", "denormalise_depth", "normalise_depth", "spherical_directions"]
+__all__ = ["SphericalSensor", "denormalise_depth", "normalise_depth", "observation", "spherical_directions"]
 
 
 def spherical_directions(azimuth_bins: int, elevation_bins: int) -> torch.Tensor:
@@ -44,6 +45,14 @@ def denormalise_depth(value: torch.Tensor, max_distance: float) -> torch.Tensor:
     return torch.expm1(value * math.log1p(max_distance))
 
 
+def observation(hits: RayHits, azimuth_bins: int, max_distance: float) -> torch.Tensor:
+    """Return the (B, 3, Az, El) tensor of (B, Az·El) hits: normalised depth, semantic id, valid mask."""
+    shape = (len(hits.depth), azimuth_bins, -1)
+    depth = normalise_depth(hits.depth, max_distance)
+    channels = [depth, hits.semantic.to(torch.float32), hits.valid.to(torch.float32)]
+    return torch.stack([x.view(shape) for x in channels], dim=1)
+
+
 class SphericalSensor:
     """Casts panoramas from poses.
 
@@ -52,37 +61,57 @@ class SphericalSensor:
         azimuth_bins: Az.
         elevation_bins: El.
         max_distance: Range M [m].
+        kernels: Turn directions by a kernel of the CPU instead of tensor operations; the bits are the same.
+            By default where the field is on the CPU.
     """
 
-    def __init__(self, field: Field, azimuth_bins: int, elevation_bins: int, max_distance: float) -> None:
+    def __init__(
+        self,
+        field: Field,
+        azimuth_bins: int,
+        elevation_bins: int,
+        max_distance: float,
+        *,
+        kernels: bool | None = None,
+    ) -> None:
+        self._kernels = field.device.type == "cpu" if kernels is None else kernels
         self.field = field
         self.azimuth_bins = azimuth_bins
         self.elevation_bins = elevation_bins
         self.max_distance = max_distance
-        self.directions = spherical_directions(azimuth_bins, elevation_bins)
+        self.directions = spherical_directions(azimuth_bins, elevation_bins).to(field.device)
+        self._rays = torch.empty(0, device=field.device)
 
-    def cast(self, position: torch.Tensor, yaw: torch.Tensor, scene_index: torch.Tensor) -> RayHits:
+    def cast(
+        self, position: torch.Tensor, yaw: torch.Tensor, scene_index: torch.Tensor, out: RayHits | None = None
+    ) -> RayHits:
         """Cast one panorama per row.
 
         Args:
             position: (B, 3) [m].
             yaw: (B,) [rad]; counter-clockwise seen from above.
             scene_index: (B,).
+            out: Hits of an earlier call with the same shape, to be overwritten; saves fresh memory.
 
         Returns:
-            Hits of shape (B, Az·El).
+            Hits of shape (B, Az·El); `out` where it was given.
         """
-        c, s = yaw.cos()[:, None], yaw.sin()[:, None]
-        x, y, z = self.directions.unbind(-1)
-        # Yaw turns −Z towards −X: (x, z) → (x·cos ψ + z·sin ψ, −x·sin ψ + z·cos ψ).
-        rays = torch.stack([x * c + z * s, y.expand(len(yaw), -1), z * c - x * s], dim=-1)
-        return self.field.cast_rays(position, rays, scene_index, self.max_distance)
+        return self.field.cast_rays(position, self._turned(yaw), scene_index, self.max_distance, out=out)
 
     def observation(self, hits: RayHits) -> torch.Tensor:
         """Return the (B, 3, Az, El) tensor: normalised depth, semantic id, valid mask."""
-        shape = (len(hits.depth), self.azimuth_bins, self.elevation_bins)
-        depth = normalise_depth(hits.depth, self.max_distance)
-        return torch.stack(
-            [depth.view(shape), hits.semantic.to(torch.float32).view(shape), hits.valid.to(torch.float32).view(shape)],
-            dim=1,
-        )
+        return observation(hits, self.azimuth_bins, self.max_distance)
+
+    def _turned(self, yaw: torch.Tensor) -> torch.Tensor:
+        """Return the (B, Az·El, 3) directions in the world; they are overwritten by the next call."""
+        cos, sin = yaw.cos(), yaw.sin()
+        shape = (len(yaw), *self.directions.shape)
+        if self._rays.shape != shape:
+            self._rays = self.directions.new_empty(shape)
+        # Yaw turns −Z towards −X: (x, z) → (x·cos ψ + z·sin ψ, −x·sin ψ + z·cos ψ).
+        if self._kernels:
+            turn_directions(*(x.numpy() for x in (self.directions, cos, sin, self._rays)))
+            return self._rays
+        x, y, z = self.directions.unbind(-1)
+        cos, sin = cos[:, None], sin[:, None]
+        return torch.stack([x * cos + z * sin, y.expand(len(yaw), -1), z * cos - x * sin], dim=-1, out=self._rays)

@@ -11,7 +11,7 @@ import torch
 from navi_core.config import SpawnConfig
 from navi_core.world.field import Field
 from navi_core.world.floor import FloorMap
-from navi_core.world.rewards import structure_fractions
+from navi_core.world.rewards import ahead_sector, structure_fractions
 from navi_core.world.sensor import SphericalSensor
 
 __all__ = ["SpawnPool", "Verdict", "scene_verdict", "spawn_pool"]
@@ -73,25 +73,26 @@ def spawn_pool(field: Field, scene_index: int, config: SpawnConfig, clearance: f
     axes = [torch.linspace(float(a), float(b), n) for a, b, n in zip(low + margin, high - margin, config.grid)]
     grid = torch.stack(torch.meshgrid(*axes, indexing="ij"), dim=-1).reshape(-1, 3).to(torch.float32)
     connected = FloorMap(field, scene_index, SPAWN_CELL, clearance).contains(grid)
-    scene = torch.full((len(grid),), scene_index, dtype=torch.int64)
-    free = connected & ~field.within(grid, scene, clearance)
+    grid = grid[connected].to(field.device)
+    scene = torch.full((len(grid),), scene_index, dtype=torch.int64, device=field.device)
+    free = ~field.within(grid, scene, clearance)
     position, scene = grid[free], scene[free]
     azimuths, elevations = config.probe
     if not len(position):
         return SpawnPool(position, torch.zeros(0), torch.zeros(0), Verdict("FAIL", 0, 1.0, 0))
     sensor = SphericalSensor(field, azimuths, elevations, max_distance=100.0)
-    hits = sensor.cast(position, torch.zeros(len(position)), scene)
+    hits = sensor.cast(position, torch.zeros_like(position[:, 0]), scene)
     band = max(2.5, min(0.6 * field.volume(scene_index) ** (1 / 3), 50.0))
-    seen = structure_fractions(hits, azimuths, torch.full((len(position),), band))
+    seen = structure_fractions(hits, azimuths, torch.full_like(position[:, 0], band))
     structure = (hits.valid & (hits.depth >= 1.5) & (hits.depth <= band)).to(torch.float32)
     by_azimuth = structure.view(-1, azimuths, elevations).sum(dim=2)
-    sector = max(azimuths // 6, 1)
-    # Structure within ±sector bins of each azimuth; the best one lies ahead after the turn.
-    turns = range(-sector, sector + 1)
+    sector = ahead_sector(azimuths)
+    # Structure in the bins that would lie ahead after a turn to each azimuth: as many on each side of the seam.
+    turns = range(-sector + 1, sector + 1)
     window = torch.stack([torch.roll(by_azimuth, turn, dims=1) for turn in turns]).sum(dim=0)
     best = window.argmax(dim=1)
     yaw = torch.remainder(-best * (2.0 * math.pi / azimuths), 2.0 * math.pi).to(torch.float32)
-    forward = window.gather(1, best[:, None])[:, 0] / ((2 * sector + 1) * elevations)
+    forward = window.gather(1, best[:, None])[:, 0] / (2 * sector * elevations)
     score = 3.0 * seen.band + 2.0 * forward - seen.starvation - 1.5 * seen.near
     viable = seen.starvation < config.max_starvation
     least = float(seen.starvation.min())

@@ -109,10 +109,10 @@ def test_rows_rotate_through_the_scenes(field: Field) -> None:
 def test_view_gain_sums_to_the_seen_floor_and_pays_nothing_twice(box_scene) -> None:
     field = Field([box_scene])
     env = NavigationEnv(field, 1, EnvConfig(azimuth_bins=64, elevation_bins=16, max_steps=500, stagger=False), seed=1)
-    start = float(env.view.fraction(torch.zeros(1, dtype=torch.int64), torch.ones(1, dtype=torch.int32)))
+    start = float(env.view.fraction(torch.zeros(1, dtype=torch.int64)))
     gain = sum(float(env.step(actions(s, 1)).info["reward_terms"]["view_gain"]) for s in range(150))
     area = FloorMap(field, 0, 0.2, 0.2).area
-    end = float(env.view.fraction(torch.zeros(1, dtype=torch.int64), torch.ones(1, dtype=torch.int32)))
+    end = float(env.view.fraction(torch.zeros(1, dtype=torch.int64)))
     assert area == pytest.approx(3.6 * 3.6, abs=1.5)
     assert gain == pytest.approx((end - start) * area, abs=1e-3)
     assert end > 0.9  # a small room is soon seen whole

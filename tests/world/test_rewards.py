@@ -9,7 +9,7 @@ from navi_core.config import REWARD_TERMS, CompileConfig, RewardConfig
 from navi_core.scenes import compile_mesh
 from navi_core.world import Field
 from navi_core.world.field import RayHits
-from navi_core.world.rewards import Perception, RewardTerms, structure_fractions
+from navi_core.world.rewards import HEADING_SECTORS, MOST_VISITS, Perception, RewardTerms, structure_fractions
 from tests.conftest import box_triangles, mesh_of
 
 
@@ -27,6 +27,7 @@ def terms(box_scene):
             "moved": torch.zeros(1),
             "yaw": torch.zeros(1),
             "scene_index": torch.zeros(1, dtype=torch.int64),
+            "stamp": torch.ones(1, dtype=torch.int64),
             "clearance": torch.ones(1),
             "clearance_before": torch.ones(1),
             "now": seen(),
@@ -56,10 +57,17 @@ def test_exploration_counts_visits_headings_and_neighbours(terms) -> None:
     assert aside == pytest.approx(0.3 + 0.05 + 0.1 * 5 / 6)  # one of six neighbours has been visited
 
 
-def test_forgetting_clears_the_visits(terms) -> None:
+def test_another_episode_remembers_no_visit(terms) -> None:
     terms()
-    terms.rewards.forget(torch.tensor([True]))
-    assert terms()["exploration"] == pytest.approx(0.45)
+    assert terms(stamp=torch.tensor([2]))["exploration"] == pytest.approx(0.45)
+    assert terms(stamp=torch.tensor([2]))["exploration"] == pytest.approx(0.25)
+
+
+def test_visits_stay_at_the_largest_count(terms) -> None:
+    terms()
+    terms.rewards.visits |= MOST_VISITS << HEADING_SECTORS
+    for _ in range(2):
+        assert terms()["exploration"] == pytest.approx(0.1, abs=1e-6)
 
 
 def test_progress_proximity_and_structure(terms) -> None:

@@ -1,0 +1,96 @@
+"""Spawn pools of all scenes as tensors: where episodes may begin, and everything that is known there.
+
+An entry holds the pose, what its panorama says and the observation itself, so that an episode begins by
+a lookup and nothing is cast again.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import torch
+
+from navi_core.config import EnvConfig
+from navi_core.errors import SceneError
+from navi_core.world.field import Field
+from navi_core.world.floor import FloorView
+from navi_core.world.panorama import PanoramaReader
+from navi_core.world.rewards import RewardTerms
+from navi_core.world.sensor import SphericalSensor
+from navi_core.world.spawning import SpawnPool, Verdict, spawn_pool
+
+__all__ = ["BODY", "SpawnPools", "build_pools"]
+
+POOL_SIZE = 32
+"""Spawn poses kept per scene, the best-scored ones; each keeps its observation in memory."""
+
+BODY = {"position": 3, "yaw": 1, "velocity": 4, "front": 1, "clearance": 1, "seen": 4, "return": 1}
+"""The numbers of a drone's life and their widths, in the order of `SpawnPools.body` and of the environment's
+state: position [m], yaw [rad], velocity [m/s, rad/s], front distance [m], clearance [m], the four fractions of
+the panorama, and the episode's return so far."""
+
+
+@dataclass(frozen=True)
+class SpawnPools:
+    """Pools of S scenes with up to P entries each.
+
+    Attributes:
+        count: (S,) int64 entries of each scene.
+        body: (S, P, 15) float32, by `BODY`.
+        obs: (S, P, 3, Az, El) float32 without sensor faults.
+        floor: (S, P, C/8) uint8 footprints, see `FloorView.footprint`.
+        verdicts: Of the scenes.
+    """
+
+    count: torch.Tensor
+    body: torch.Tensor
+    obs: torch.Tensor
+    floor: torch.Tensor
+    verdicts: list[Verdict]
+
+
+def build_pools(
+    sensor: SphericalSensor, reader: PanoramaReader, rewards: RewardTerms, view: FloorView, config: EnvConfig
+) -> SpawnPools:
+    """Probe every scene and keep its best spawn poses with what they see.
+
+    Raises:
+        SceneError: A scene without a viable spawn, named with its verdict.
+    """
+    field = sensor.field
+    found = [_probe(field, i, config) for i in range(field.num_scenes)]
+    size = min(POOL_SIZE, max(len(pool.position) for pool in found))
+    scenes, device = field.num_scenes, field.device
+    body = torch.zeros(scenes, size, sum(BODY.values()), device=device)
+    obs = torch.zeros(scenes, size, 3, config.azimuth_bins, config.elevation_bins, device=device)
+    floor = torch.zeros(scenes, size, view.seen.shape[1] // 8, dtype=torch.uint8, device=device)
+    for i, pool in enumerate(found):
+        position, yaw = pool.position[:size].to(device), pool.yaw[:size].to(device)
+        n = len(position)
+        scene = torch.full((n,), i, device=device)
+        seen = reader.read(sensor.cast(position, yaw, scene), rewards.band(scene))
+        lives = {
+            "position": position,
+            "yaw": yaw,
+            "velocity": torch.zeros(n, 4, device=device),
+            "front": seen.front,
+            "clearance": field.distance(position, scene),
+            "seen": seen.fractions,
+            "return": torch.zeros(n, device=device),
+        }
+        body[i, :n] = torch.cat([lives[name].view(n, width) for name, width in BODY.items()], dim=1)
+        obs[i, :n] = seen.obs
+        floor[i, :n] = view.footprint(position, yaw, seen.reach, scene)
+    count = torch.tensor([min(len(pool.position), size) for pool in found], device=device)
+    return SpawnPools(count, body, obs, floor, [pool.verdict for pool in found])
+
+
+def _probe(field: Field, index: int, config: EnvConfig) -> SpawnPool:
+    pool = spawn_pool(field, index, config.spawn, config.floor_clearance)
+    if pool.verdict.verdict == "FAIL":
+        raise SceneError(
+            f"scene {field.scenes[index].name!r} has no viable spawn (verdict FAIL, {pool.verdict.candidates} free "
+            f"candidates, best starvation {pool.verdict.best_starvation:.2f}); leave it out or see "
+            "`navi scenes qualify`"
+        )
+    return pool

@@ -1,0 +1,182 @@
+"""The environment's kernels and their twins as tensor programs of fixed shapes, which devices run."""
+
+from __future__ import annotations
+
+import math
+
+import pytest
+import torch
+
+from navi_core.config import EnvConfig
+from navi_core.world import Field, FloorMap, NavigationEnv, RayHits
+from navi_core.world.floor import FloorView
+from navi_core.world.panorama import PanoramaReader
+from navi_core.world.sensor import SphericalSensor, denormalise_depth
+from tests.world.host_sync import HostSyncs
+
+CPU = torch.device("cpu")
+SMALL = EnvConfig(azimuth_bins=32, elevation_bins=8, max_steps=12)
+
+
+@pytest.fixture(scope="module")
+def field(apartments) -> Field:
+    return Field(apartments)
+
+
+def actions(step: int, rows: int) -> torch.Tensor:
+    return torch.rand(rows, 4, generator=torch.Generator().manual_seed(step)) * 2 - 1
+
+
+@pytest.mark.parametrize(("azimuths", "elevations", "reach"), [(24, 9, 100.0), (8, 4, 5.0), (256, 48, 0.05)])
+def test_a_panorama_reads_alike_in_kernel_and_tensors(azimuths: int, elevations: int, reach: float) -> None:
+    config = EnvConfig(azimuth_bins=azimuths, elevation_bins=elevations, max_distance=reach)
+    generator = torch.Generator().manual_seed(0)
+    valid = torch.rand(3, azimuths * elevations, generator=generator) < 0.7
+    valid[2] = False
+    depth = torch.where(valid, reach * torch.rand(valid.shape, generator=generator) ** 2, reach)
+    hits = RayHits(depth, torch.randint(0, 300, valid.shape, generator=generator, dtype=torch.int32) * valid, valid)
+    band = torch.tensor([2.5, 0.04, 4.0])
+    fast, slow = (PanoramaReader(config, CPU, kernels=k).read(hits, band) for k in (True, False))
+    assert torch.equal(fast.fractions, slow.fractions)
+    assert torch.equal(fast.front, slow.front) and torch.equal(fast.reach, slow.reach)
+    assert torch.equal(fast.obs[:, 1:], slow.obs[:, 1:])
+    assert float((fast.obs[:, 0] - slow.obs[:, 0]).abs().max()) <= 2e-7 * (1 + 1 / math.log1p(reach))
+    assert float(fast.obs[:, 0].max()) == 1.0 and bool((fast.obs[:, 0][~valid.view_as(fast.obs[:, 0])] == 1.0).all())
+
+
+def test_normalised_depth_of_the_kernel_is_close_over_the_whole_range() -> None:
+    config = EnvConfig(azimuth_bins=4096, elevation_bins=4, max_distance=1e5)
+    depth = torch.cat([torch.zeros(1), torch.logspace(-6, 5, 4 * 4096 - 1)])[None]
+    hits = RayHits(depth, torch.ones_like(depth, dtype=torch.int32), torch.ones_like(depth, dtype=torch.bool))
+    value = PanoramaReader(config, CPU, kernels=True).read(hits, torch.ones(1)).obs[0, 0].flatten()
+    assert float(value[0]) == 0.0 and float(value[-1]) == pytest.approx(1.0, abs=1e-6)
+    exact = torch.log1p(depth[0].double()) / math.log1p(1e5)
+    assert float((value - exact).abs().max()) <= 2e-7 * (1 + 1 / math.log1p(1e5))
+    near = depth[0] < 100
+    assert torch.allclose(denormalise_depth(value, 1e5)[near], depth[0][near], rtol=1e-5, atol=1e-6)
+
+
+@pytest.mark.parametrize("azimuths", [8, 64])
+def test_the_floor_is_marked_alike_in_kernel_and_tensors(field: Field, azimuths: int) -> None:
+    """From any pose, on grid lines and corners, along the axes, and from outside the grid."""
+    maps = [FloorMap(field, i, 0.2, 0.2) for i in range(2)]
+    fan = PanoramaReader(EnvConfig(azimuth_bins=azimuths, elevation_bins=4), CPU, kernels=True).fan
+    generator = torch.Generator().manual_seed(1)
+    rows = 24
+    views = [FloorView(maps, rows, fan, 3.2, CPU, kernels=k) for k in (True, False)]
+    scene = torch.arange(rows) % 2
+    gained = torch.zeros(rows)
+    for step in range(20):
+        low, high = (torch.from_numpy(field.bounds(0)[k]).float() for k in (0, 1))
+        position = low + (high - low) * (torch.rand(rows, 3, generator=generator) * 1.1 - 0.05)
+        yaw = torch.rand(rows, generator=generator) * 6.28
+        if step % 2:
+            position = torch.from_numpy(maps[0].origin[[0, 0, 1]]).float() + (position * 5).round() * 0.2
+            yaw = (yaw * 4 / math.pi).round() * math.pi / 4
+        reach = torch.rand(rows, azimuths, generator=generator) * 3.2
+        reach[:4] = 3.2
+        gains = [view.mark(position, yaw, reach, scene) for view in views]
+        assert torch.equal(*gains)
+        assert torch.equal(views[0].seen, views[1].seen)
+        gained += gains[0]
+    for kernels, view in zip((True, False), views):
+        seen = view.seen.clone()
+        pool = view.footprint(position, yaw, reach, scene).view(2, -1, view.seen.shape[1] // 8)
+        begins = torch.arange(rows) % 3 == 0
+        slot = torch.arange(rows) % pool.shape[1]
+        view.begin(begins, scene, slot, pool)
+        assert torch.equal(view.seen[~begins], seen[~begins]), kernels
+    assert torch.equal(views[0].seen, views[1].seen)
+    assert float(gained.max()) > 5.0
+
+
+def test_directions_turn_alike_in_kernel_and_formula(field: Field) -> None:
+    yaw = torch.linspace(0, 6.28, 7)
+    fast, slow = (SphericalSensor(field, 32, 8, 100.0, kernels=k)._turned(yaw) for k in (True, False))
+    assert torch.equal(fast, slow)
+    assert torch.allclose(fast.norm(dim=2), torch.ones(7, 256))
+
+
+def test_lives_are_alike_with_kernels_and_with_tensors(field: Field) -> None:
+    fast, slow = (NavigationEnv(field, 5, SMALL, seed=4, tensor_only=t) for t in (False, True))
+    assert torch.allclose(fast.reset(), slow.reset(), atol=1e-7)
+    for step in range(40):
+        a, b = fast.step(actions(step, 5)), slow.step(actions(step, 5))
+        assert torch.equal(a.truncated, b.truncated)
+        assert torch.equal(a.reward, b.reward)
+        assert torch.equal(a.info["position"], b.info["position"])
+        assert torch.allclose(a.obs, b.obs, atol=1e-7) and torch.allclose(a.final_obs, b.final_obs, atol=1e-7)
+    for name, value in fast.state_dict().items():
+        assert torch.equal(value, slow.state_dict()[name]), name
+
+
+class DeviceField(Field):
+    """A field that answers as a device's would: what happens within is not torch's."""
+
+    def _hidden(self, method: str, *arguments, **keywords):
+        with torch.utils._python_dispatch._disable_current_modes(), torch._C.DisableTorchFunction():
+            return getattr(Field, method)(self, *arguments, **keywords)
+
+    def cast_rays(self, *arguments, **keywords):
+        return self._hidden("cast_rays", *arguments, **keywords)
+
+    def distance(self, *arguments):
+        return self._hidden("distance", *arguments)
+
+    def within(self, *arguments):
+        return self._hidden("within", *arguments)
+
+
+@pytest.mark.parametrize("sensor", [{}, {"depth_relative": 0.02, "dropout": 0.1, "delayed": True}])
+def test_the_host_never_waits_in_fifty_steps_with_resets(apartments, sensor: dict) -> None:
+    config = EnvConfig(azimuth_bins=16, elevation_bins=6, max_steps=9, episodes_per_scene=2, sensor=sensor)
+    env = NavigationEnv(DeviceField(apartments), 6, config, seed=1, tensor_only=True)
+    flown = [actions(step, 6) for step in range(50)]
+    ends = torch.zeros(6, dtype=torch.int64)
+    with HostSyncs() as syncs:
+        for action in flown:
+            ends += env.step(action).truncated
+    assert syncs.found == []
+    assert int(ends.min()) >= 5
+
+
+def test_a_step_leaves_its_state_where_it_was(field: Field) -> None:
+    env = NavigationEnv(field, 4, SMALL, seed=0, tensor_only=True)
+    places = {name: value.data_ptr() for name, value in env._state().items()}
+    for step in range(15):
+        env.step(actions(step, 4))
+    assert places == {name: value.data_ptr() for name, value in env._state().items()}
+
+
+def test_an_action_that_is_no_number_flies_as_zero_and_is_told(field: Field) -> None:
+    env, calm = (NavigationEnv(field, 3, SMALL, seed=1, tensor_only=True) for _ in range(2))
+    wrong = torch.zeros(3, 4)
+    wrong[1, 2] = float("nan")
+    batch, expected = env.step(wrong), calm.step(torch.zeros(3, 4))
+    assert batch.info["action_fault"].tolist() == [False, True, False]
+    assert not expected.info["action_fault"].any()
+    assert torch.equal(batch.obs, expected.obs) and torch.equal(batch.reward, expected.reward)
+
+
+def test_returned_tensors_are_the_callers(field: Field) -> None:
+    env = NavigationEnv(field, 3, SMALL, seed=2)
+    first = env.reset()
+    kept, batches = first.clone(), []
+    for step in range(14):
+        batch = env.step(actions(step, 3))
+        batches.append((batch, batch.obs.clone(), batch.info["position"].clone(), batch.info["scene_index"].clone()))
+    assert torch.equal(first, kept)
+    for batch, obs, position, scene in batches:
+        assert torch.equal(batch.obs, obs)
+        assert torch.equal(batch.info["position"], position) and torch.equal(batch.info["scene_index"], scene)
+
+
+def test_thousands_of_drones_in_several_scenes_are_one_batch(field: Field) -> None:
+    config = EnvConfig(azimuth_bins=16, elevation_bins=4, max_steps=20, reward={"view_cell": 0.5})
+    many, few = NavigationEnv(field, 4096, config, seed=3), NavigationEnv(field, 3, config, seed=3)
+    for step in range(5):
+        action = actions(step, 4096)
+        a, b = many.step(action), few.step(action[:3])
+        assert torch.equal(a.obs[:3], b.obs) and torch.equal(a.reward[:3], b.reward)
+    assert set(a.info["scene_index"].tolist()) == {0, 1}
+    assert bool(torch.isfinite(a.reward).all())
