@@ -1,15 +1,12 @@
 """The C++ kernels: built with the system's compiler on first use, cached, loaded through ctypes.
 
-The library lies in `${XDG_CACHE_HOME:-~/.cache}/navi/kernels/<key>/`, where the key is a hash of the
-sources, the compiler, the flags and the CPU. It holds a path for every kind of CPU and chooses at run
-time, so a cache on a shared disk never gives a wrong one. Processes that start together build once:
-the build runs under a file lock, in a temporary folder that is renamed into place.
+The key of the cache is a hash of the sources, the compiler, the flags and the CPU. The library holds a path
+for every kind of CPU and chooses at run time, so a cache on a shared disk never gives a wrong one.
 """
 
 from __future__ import annotations
 
 import ctypes
-import fcntl
 import hashlib
 import logging
 import os
@@ -17,22 +14,21 @@ import platform
 import shlex
 import shutil
 import subprocess
-import tempfile
 from collections.abc import Sequence
-from functools import lru_cache
+from functools import lru_cache, partial
 from pathlib import Path
 
 from navi_core.errors import ConfigError
+from navi_core.kernels.cache import SOURCES, built, cache_root
 
-__all__ = ["LIBRARY", "SOURCES", "NativeUnavailableError", "compile_library", "find_compiler", "load_library"]
+__all__ = ["LIBRARY", "NativeUnavailableError", "compile_library", "find_compiler", "load_library"]
 
-SOURCES = Path(__file__).parent / "csrc"
-"""Folder of the C++ and CUDA sources."""
 LIBRARY = "libnavi_kernels.so"
 """File name of the built library."""
 _FLAGS = ("-O3", "-std=c++17", "-fPIC", "-ffp-contract=off", "-fno-math-errno")
 _UNITS = {
     "trace_cpu.cpp": (),
+    "jobs_cpu.cpp": (),
     "packet_avx2.cpp": ("-mavx2", "-mfma", "-mbmi", "-mbmi2", "-mpopcnt"),
     "packet_avx512.cpp": (
         *("-mavx512f", "-mavx512bw", "-mavx512dq", "-mavx512vl"),
@@ -106,45 +102,31 @@ def load_library() -> ctypes.CDLL:
             "no C++ compiler found; install one (Debian, Ubuntu: apt install g++; Fedora: dnf install gcc-c++) "
             "or name it in CXX"
         )
-    root = Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache") / "navi" / "kernels"
-    folder = root / _key(compiler)
+    key, build = _key(compiler), partial(_build, compiler)
     try:
-        root.mkdir(parents=True, exist_ok=True)
-        with (root / f"{folder.name}.lock").open("w") as lock:
-            fcntl.flock(lock, fcntl.LOCK_EX)
-            if not (folder / LIBRARY).is_file():
-                _build(compiler, root, folder)
-            try:
-                return _declare(ctypes.CDLL(str(folder / LIBRARY)))
-            except OSError:
-                # A damaged file, or one of another system on a shared disk: build it here once more.
-                _build(compiler, root, folder)
-                return _declare(ctypes.CDLL(str(folder / LIBRARY)))
+        try:
+            return _declare(ctypes.CDLL(str(built(key, LIBRARY, build))))
+        except OSError:
+            # A damaged file, or one of another system on a shared disk: build it here once more.
+            return _declare(ctypes.CDLL(str(built(key, LIBRARY, build, again=True))))
     except OSError as error:
-        raise NativeUnavailableError(f"the C++ kernels cannot be cached in {root}: {error}") from None
+        raise NativeUnavailableError(f"the C++ kernels cannot be cached in {cache_root()}: {error}") from None
 
 
-def _build(compiler: Sequence[str], root: Path, folder: Path) -> None:
+def _build(compiler: Sequence[str], target: Path) -> None:
     x86 = platform.machine().lower() in ("x86_64", "amd64")
-    work = Path(tempfile.mkdtemp(prefix=".build-", dir=root))
-    try:
-        # An old compiler may lack AVX-512, a plain clang may lack OpenMP: less speed, the same answers.
-        attempts = [(x86, True), (False, True), (x86, False), (False, False)]
-        for number, (packets, openmp) in enumerate(attempts):
-            try:
-                compile_library(compiler, work / LIBRARY, packets=packets, openmp=openmp)
-                break
-            except NativeUnavailableError as error:
-                if number == len(attempts) - 1:
-                    raise
-                logger.debug("kernels with packets=%s, openmp=%s: %s", packets, openmp, error)
-        if not openmp:
-            logger.warning("%s has no OpenMP: rays are cast on one thread", compiler[0])
-        if folder.exists():
-            shutil.rmtree(folder)
-        work.rename(folder)
-    finally:
-        shutil.rmtree(work, ignore_errors=True)
+    # An old compiler may lack AVX-512, a plain clang may lack OpenMP: less speed, the same answers.
+    attempts = [(x86, True), (False, True), (x86, False), (False, False)]
+    for number, (packets, openmp) in enumerate(attempts):
+        try:
+            compile_library(compiler, target, packets=packets, openmp=openmp)
+            break
+        except NativeUnavailableError as error:
+            if number == len(attempts) - 1:
+                raise
+            logger.debug("kernels with packets=%s, openmp=%s: %s", packets, openmp, error)
+    if not openmp:
+        logger.warning("%s has no OpenMP: rays are cast on one thread", compiler[0])
 
 
 def _run(command: Sequence[str]) -> str:
@@ -183,6 +165,7 @@ def _declare(library: ctypes.CDLL) -> ctypes.CDLL:
         "navi_cast_octree": [pointer, pointer, integer],
         "navi_distance": [pointer, pointer, pointer, size, pointer, integer],
         "navi_within": [pointer, pointer, pointer, size, real, pointer, integer],
+        **{f"navi_jobs_{job}": [pointer] * 3 for job in ("cast_surface", "cast_octree", "distance", "within")},
     }
     for name, arguments in signatures.items():
         function = getattr(library, name)

@@ -1,35 +1,50 @@
-"""`navi::cast_rays` as a torch custom operator, so that compiled programs may cast rays.
+"""Rays and clearance as torch operators of the namespace `navi`, so that compiled programs may ask for them.
 
-A field is not a tensor; the operator names it by a number that `register_field` gives out. The field
-must outlive the programs that use its number.
+A field is not a tensor; the operators name it by a number that `register_field` gives out. The field must
+outlive the programs that use its number. `cast_rays_out` overwrites what it is given: a program that is compiled
+or captured then needs no memory of its own.
 """
 
 from __future__ import annotations
 
 import itertools
 import weakref
+from types import SimpleNamespace
 from typing import Any
 
 import torch
 
 from navi_core.errors import SceneError
 
-__all__ = ["cast_rays", "register_field"]
+__all__ = ["cast_rays", "cast_rays_out", "distance", "register_field", "within"]
 
+_DEVICES = ("cpu", "cuda")
 _fields: weakref.WeakValueDictionary[int, Any] = weakref.WeakValueDictionary()
 _numbers = itertools.count(1)
 
 
 def register_field(field: Any) -> int:
-    """Return a new number under which the operator finds a field (anything with `cast_rays` as `world.Field`)."""
+    """Return a new number under which the operators find a field (anything that answers as `world.Field`)."""
     number = next(_numbers)
     _fields[number] = field
     return number
 
 
-@torch.library.custom_op("navi::cast_rays", mutates_args=(), device_types="cpu")
+def _field(number: int) -> Any:
+    owner = _fields.get(number)
+    if owner is None:
+        raise SceneError(f"field {number} no longer exists; keep a reference to it while programs use it")
+    return owner
+
+
+@torch.library.custom_op("navi::cast_rays", mutates_args=(), device_types=_DEVICES)
 def cast_rays(
-    origins: torch.Tensor, directions: torch.Tensor, scene_index: torch.Tensor, field: int, max_distance: float
+    origins: torch.Tensor,
+    directions: torch.Tensor,
+    scene_index: torch.Tensor,
+    field: int,
+    max_distance: float,
+    elevations: int = 0,
 ) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor]:
     """Cast R rays from each of B origins.
 
@@ -39,6 +54,7 @@ def cast_rays(
         scene_index: (B,) scene of each row.
         field: Number from `register_field`.
         max_distance: Range [m].
+        elevations: Elevations of a panorama, or 0; see `Field.cast_rays`.
 
     Returns:
         depth (B, R) float32 [m], semantic (B, R) int32, valid (B, R) bool.
@@ -46,16 +62,18 @@ def cast_rays(
     Raises:
         SceneError: The field is gone, or a shape does not fit.
     """
-    owner = _fields.get(field)
-    if owner is None:
-        raise SceneError(f"field {field} no longer exists; keep a reference to it while programs use it")
-    hits = owner.cast_rays(origins, directions, scene_index, max_distance)
+    hits = _field(field).cast_rays(origins, directions, scene_index, max_distance, elevations=elevations)
     return hits.depth, hits.semantic, hits.valid
 
 
 @cast_rays.register_fake
 def _(
-    origins: torch.Tensor, directions: torch.Tensor, scene_index: torch.Tensor, field: int, max_distance: float
+    origins: torch.Tensor,
+    directions: torch.Tensor,
+    scene_index: torch.Tensor,
+    field: int,
+    max_distance: float,
+    elevations: int = 0,
 ) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor]:
     shape = (origins.shape[0], directions.shape[-2])
     return (
@@ -63,3 +81,57 @@ def _(
         origins.new_empty(shape, dtype=torch.int32),
         origins.new_empty(shape, dtype=torch.bool),
     )
+
+
+@torch.library.custom_op("navi::cast_rays_out", mutates_args=("depth", "semantic", "valid"), device_types=_DEVICES)
+def cast_rays_out(
+    origins: torch.Tensor,
+    directions: torch.Tensor,
+    scene_index: torch.Tensor,
+    field: int,
+    max_distance: float,
+    elevations: int,
+    depth: torch.Tensor,
+    semantic: torch.Tensor,
+    valid: torch.Tensor,
+) -> None:
+    """Cast rays as `cast_rays` and overwrite `depth` (B, R) float32, `semantic` int32 and `valid` bool."""
+    hits = SimpleNamespace(depth=depth, semantic=semantic, valid=valid)
+    _field(field).cast_rays(origins, directions, scene_index, max_distance, out=hits, elevations=elevations)
+
+
+@cast_rays_out.register_fake
+def _(
+    origins: torch.Tensor,
+    directions: torch.Tensor,
+    scene_index: torch.Tensor,
+    field: int,
+    max_distance: float,
+    elevations: int,
+    depth: torch.Tensor,
+    semantic: torch.Tensor,
+    valid: torch.Tensor,
+) -> None:
+    return None
+
+
+@torch.library.custom_op("navi::distance", mutates_args=(), device_types=_DEVICES)
+def distance(points: torch.Tensor, scene_index: torch.Tensor, field: int) -> torch.Tensor:
+    """Return the (B,) float32 distance [m] of (B, 3) points to the surface of their scenes, as `Field.distance`."""
+    return _field(field).distance(points, scene_index)
+
+
+@distance.register_fake
+def _(points: torch.Tensor, scene_index: torch.Tensor, field: int) -> torch.Tensor:
+    return points.new_empty(points.shape[:1], dtype=torch.float32)
+
+
+@torch.library.custom_op("navi::within", mutates_args=(), device_types=_DEVICES)
+def within(points: torch.Tensor, scene_index: torch.Tensor, field: int, radius: float) -> torch.Tensor:
+    """Return (B,) bool: is the surface nearer than `radius` [m]? As `Field.within`."""
+    return _field(field).within(points, scene_index, radius)
+
+
+@within.register_fake
+def _(points: torch.Tensor, scene_index: torch.Tensor, field: int, radius: float) -> torch.Tensor:
+    return points.new_empty(points.shape[:1], dtype=torch.bool)

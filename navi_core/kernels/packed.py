@@ -29,6 +29,8 @@ class PackedField:
         surface: grid, cubes, records, items, planes, semantic, bases as `cast_surface` takes them, or None.
         octree: nodes, bases, frame, resolution, remap, remap_base as `cast_octree` takes them, or None.
         hierarchy: box, link, triangles, node_base, triangle_base as `scene_distance` takes them.
+        surface_row: (S,) int32 row of each scene among the surface trees, -1: none.
+        octree_row: (S,) int32 row of each scene among the octrees, -1: none.
     """
 
     frame: npt.NDArray[np.float64]
@@ -36,6 +38,8 @@ class PackedField:
     surface: tuple[npt.NDArray[Any], ...] | None
     octree: tuple[npt.NDArray[Any], ...] | None
     hierarchy: tuple[npt.NDArray[Any], ...]
+    surface_row: Int32
+    octree_row: Int32
 
 
 def cell_words(

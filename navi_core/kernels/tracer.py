@@ -15,8 +15,10 @@ from typing import Any, Protocol
 import numba
 import numpy as np
 import numpy.typing as npt
+import torch
 
 from navi_core.errors import ConfigError
+from navi_core.kernels.cuda import CudaTracer
 from navi_core.kernels.distance import scene_distance, scene_within
 from navi_core.kernels.native import NativeUnavailableError, load_library
 from navi_core.kernels.octree import cast_octree
@@ -25,8 +27,8 @@ from navi_core.kernels.trace import cast_surface
 
 __all__ = ["LANES", "TRACERS", "NativeTracer", "NumbaTracer", "Tracer", "build_tracer"]
 
-TRACERS = ("auto", "native", "numba")
-"""Names of the tracers."""
+TRACERS = ("auto", "native", "numba", "cuda")
+"""Names of the tracers on the CPU; "cuda" is the work of the CUDA kernels, a ray at a time."""
 LANES = (0, 1, 8, 16)
 """Rays that the native tracer takes at once: 0 for what suits the CPU, 1 scalar, 8 AVX2, 16 AVX-512."""
 _ITEMS_PADDING = 16
@@ -69,21 +71,28 @@ class Tracer(Protocol):
         """Write whether the surface is nearer than `radius` [m]."""
 
 
-def build_tracer(packed: PackedField, name: str | None = None, threads: int = 0) -> Tracer:
+def build_tracer(
+    packed: PackedField, name: str | None = None, threads: int = 0, device: torch.device | None = None
+) -> Tracer | CudaTracer:
     """Return the kernels for a field.
 
     Args:
         packed: The field's arrays; kept, not copied where they already fit.
         name: One of `TRACERS`; None reads NAVI_TRACER, else "auto".
         threads: Threads of a call; 0 follows numba's setting.
+        device: The CPU by default. On a CUDA device the name plays no part.
 
     Raises:
-        ConfigError: An unknown name.
+        ConfigError: An unknown name, or CUDA kernels that cannot be built.
         NativeUnavailableError: "native" was asked for and cannot be had.
     """
     wanted = name or os.environ.get("NAVI_TRACER") or "auto"
     if wanted not in TRACERS:
         raise ConfigError(f"unknown tracer {wanted!r}; allowed: {', '.join(TRACERS)} (argument or NAVI_TRACER)")
+    if device is not None and device.type == "cuda":
+        return CudaTracer(packed, device)
+    if wanted == "cuda":
+        return CudaTracer(packed, torch.device("cpu"))
     if wanted == "numba":
         return NumbaTracer(packed)
     try:

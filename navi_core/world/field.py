@@ -13,9 +13,10 @@ import numpy.typing as npt
 import torch
 
 from navi_core.errors import ConfigError, SceneError
+from navi_core.kernels import op
 from navi_core.kernels.bvh import TriangleBVH
+from navi_core.kernels.cuda import CudaTracer, cuda_device
 from navi_core.kernels.octree import surface_corners
-from navi_core.kernels.op import cast_rays, register_field
 from navi_core.kernels.packed import PackedField
 from navi_core.kernels.surface_tree import empty_cubes, triangle_planes
 from navi_core.kernels.tracer import build_tracer
@@ -53,17 +54,22 @@ class Field:
     Scenes with triangles answer exactly; version 1 scenes answer to within a voxel, through their
     octree. Both kinds may live in one field.
 
+    A field takes and returns tensors of its device. On CUDA nothing waits for the device, so values
+    are not looked at: a row whose scene does not exist, or that holds a number that is not finite,
+    meets nothing (a miss, an infinite distance, not within). On the CPU such rows are refused.
+
     Args:
         scenes: At least one scene.
-        device: "cpu". The kernels of this release run on the CPU.
+        device: "cpu", or "cuda" and "cuda:N" where torch sees a GPU.
         threads: Threads of the kernels; 0 keeps numba's setting.
         vocabulary: Corpus-wide semantic ids by name. By default they are made of the scenes' own
             names: 1 is the unknown surface, the rest follow sorted by name.
-        tracer: "native" (C++), "numba", or "auto": C++ where a compiler is at hand. None reads
-            NAVI_TRACER, else "auto".
+        tracer: On the CPU "native" (C++), "numba", "auto": C++ where a compiler is at hand, or
+            "cuda": the work of the CUDA kernels, a ray at a time, to check a program for CUDA without a
+            GPU. None reads NAVI_TRACER, else "auto". CUDA has its own kernels.
 
     Raises:
-        ConfigError: No scene, a device without kernels, or "native" where it cannot be built.
+        ConfigError: No scene, a device without kernels, or kernels that cannot be built.
     """
 
     def __init__(
@@ -77,8 +83,10 @@ class Field:
         if not scenes:
             raise ConfigError("a field needs at least one scene; see `navi scenes discover`")
         self.device = torch.device(device)
-        if self.device.type != "cpu":
-            raise ConfigError(f"no ray kernels for device {str(device)!r}; allowed: 'cpu'")
+        if self.device.type not in ("cpu", "cuda"):
+            raise ConfigError(f"no ray kernels for device {str(device)!r}; allowed: 'cpu', 'cuda'")
+        if self.device.type == "cuda":
+            self.device = cuda_device(self.device)
         if threads:
             numba.set_num_threads(min(threads, numba.config.NUMBA_NUM_THREADS))  # type: ignore[attr-defined]
         self.scenes = tuple(scenes)
@@ -87,21 +95,23 @@ class Field:
         self._lower = np.stack([np.asarray(s.bounds[0], np.float64) for s in scenes])
         self._frame = np.array([[*s.bounds[0], s.voxel_size] for s in scenes], np.float64)
         surface, octree = self._pack_surface(), self._pack_octrees()
-        self.packed = PackedField(self._frame, self._cells, surface, octree, self._pack_hierarchies())
+        self.packed = PackedField(
+            self._frame, self._cells, surface, octree, self._pack_hierarchies(), self._surface_row, self._octree_row
+        )
         """The arrays that the kernels read."""
-        self._tracer = build_tracer(self.packed, tracer, threads)
-        self.number = register_field(self)
-        """Number by which the operator `navi::cast_rays` finds this field."""
+        self._tracer = build_tracer(self.packed, tracer, threads, self.device)
+        self.number = op.register_field(self)
+        """Number by which the operators `navi::…` find this field."""
         self._has_surface, self._has_octree = surface is not None, octree is not None
         # The first call starts the kernels' thread pool, which resets the number of torch's threads where both
         # share an OpenMP runtime; sums would then round differently from one run to the next.
         torch_threads = torch.get_num_threads()
-        self.within(torch.zeros(1, 3), torch.zeros(1, dtype=torch.int32), 0.1)
+        self.within(torch.zeros(1, 3, device=self.device), torch.zeros(1, dtype=torch.int32, device=self.device), 0.1)
         torch.set_num_threads(torch_threads)
 
     @property
     def tracer(self) -> str:
-        """Name of the kernels in use: "native" or "numba"."""
+        """Name of the kernels in use: "native", "numba" or "cuda"."""
         return self._tracer.name
 
     @property
@@ -125,6 +135,7 @@ class Field:
         scene_index: torch.Tensor,
         max_distance: float = 100.0,
         out: RayHits | None = None,
+        elevations: int = 0,
     ) -> RayHits:
         """Cast R rays from each origin.
 
@@ -134,38 +145,39 @@ class Field:
             scene_index: (B,) scene of each row.
             max_distance: Range [m].
             out: Hits of an earlier call with the same shape, to be overwritten; saves fresh memory.
-                Within a compiled program new ones are made.
+            elevations: Elevations of a panorama whose rays lie azimuth by azimuth. A hint: CUDA then gives
+                neighbouring rays to neighbouring threads. 0 where the rays have no order.
 
         Returns:
             Hits of shape (B, R); `out` where it was given.
 
         Raises:
-            SceneError: A shape does not fit or a scene index is out of range.
+            SceneError: A shape or device does not fit; on the CPU also a scene index out of range and
+                numbers that are not finite.
         """
+        reach = float(max_distance)
         if torch.compiler.is_compiling():
-            return RayHits(*cast_rays(origins, directions, scene_index, self.number, max_distance))
-        origin = _rows(origins, "origins")
+            if out is None:
+                return RayHits(*op.cast_rays(origins, directions, scene_index, self.number, reach, elevations))
+            to = out.depth, out.semantic, out.valid
+            op.cast_rays_out(origins, directions, scene_index, self.number, reach, elevations, *to)
+            return out
+        origin = self._points(origins, "origins")
         scene = self._scene_rows(scene_index, len(origin))
-        ray = np.ascontiguousarray(directions.detach().numpy(), np.float32)
-        if ray.ndim == 2:
-            ray = ray[None]
-        if ray.ndim != 3 or ray.shape[2] != 3 or ray.shape[0] not in (1, len(origin)):
-            raise SceneError(
-                f"directions of shape {tuple(directions.shape)} fit neither (R, 3) nor ({len(origin)}, R, 3)"
-            )
+        ray = self._directions(directions, len(origin))
+        hits = self._outputs((len(origin), ray.shape[1]), out)
+        # Every row belongs to one of the two kinds of scenes, so every entry is written.
+        if isinstance(self._tracer, CudaTracer):
+            self._tracer.cast(origin, ray, scene, reach, elevations, hits.depth, hits.semantic, hits.valid)
+            return hits
         if not math.isfinite(float(origin.sum()) + float(ray.sum())):
             raise SceneError("origins or directions hold NaN or infinite numbers; no ray can be walked from there")
-        shape = (len(origin), ray.shape[1])
-        # Every row belongs to one of the two kinds of scenes, so every entry is written.
-        hits = out if out is not None else RayHits.empty(*shape)
-        depth, label, valid = hits.depth.numpy(), hits.semantic.numpy(), hits.valid.numpy()
-        if any(array.shape != shape or not array.flags.c_contiguous for array in (depth, label, valid)):
-            raise SceneError(f"outputs of shape {depth.shape} do not fit {shape}, or are not contiguous")
-        reach = float(max_distance)
+        rows = scene.numpy()
+        into = hits.depth.numpy(), hits.semantic.numpy(), hits.valid.numpy()
         if self._has_surface:
-            self._tracer.cast_surface(origin, ray, self._surface_row[scene], reach, depth, label, valid)
+            self._tracer.cast_surface(origin.numpy(), ray.numpy(), self._surface_row[rows], reach, *into)
         if self._has_octree:
-            self._tracer.cast_octree(origin, ray, self._octree_row[scene], reach, depth, label, valid)
+            self._tracer.cast_octree(origin.numpy(), ray.numpy(), self._octree_row[rows], reach, *into)
         return hits
 
     def distance(self, points: torch.Tensor, scene_index: torch.Tensor) -> torch.Tensor:
@@ -178,25 +190,67 @@ class Field:
         Returns:
             (B,) float32 [m]: exact for scenes with triangles, within a voxel for version 1.
         """
-        point = _rows(points, "points")
-        out = np.zeros(len(point), np.float32)
-        self._tracer.distance(point, self._scene_rows(scene_index, len(point)), out)
-        return torch.from_numpy(out)
+        if torch.compiler.is_compiling():
+            return op.distance(points, scene_index, self.number)
+        point = self._points(points, "points")
+        scene = self._scene_rows(scene_index, len(point))
+        out = torch.empty(len(point), dtype=torch.float32, device=self.device)
+        if isinstance(self._tracer, CudaTracer):
+            self._tracer.distance(point, scene, out)
+        else:
+            self._tracer.distance(point.numpy(), scene.numpy(), out.numpy())
+        return out
 
     def within(self, points: torch.Tensor, scene_index: torch.Tensor, radius: float) -> torch.Tensor:
         """Return (B,) bool: is the surface nearer than `radius` [m]? Arguments as `distance`."""
-        point = _rows(points, "points")
-        out = np.zeros(len(point), np.bool_)
-        self._tracer.within(point, self._scene_rows(scene_index, len(point)), float(radius), out)
-        return torch.from_numpy(out)
+        if torch.compiler.is_compiling():
+            return op.within(points, scene_index, self.number, float(radius))
+        point = self._points(points, "points")
+        scene = self._scene_rows(scene_index, len(point))
+        out = torch.empty(len(point), dtype=torch.bool, device=self.device)
+        if isinstance(self._tracer, CudaTracer):
+            self._tracer.within(point, scene, float(radius), out)
+        else:
+            self._tracer.within(point.numpy(), scene.numpy(), float(radius), out.numpy())
+        return out
 
-    def _scene_rows(self, scene_index: torch.Tensor, rows: int) -> npt.NDArray[np.int32]:
-        scene = np.ascontiguousarray(scene_index.detach().numpy(), np.int32).reshape(-1)
+    def _points(self, points: torch.Tensor, name: str) -> torch.Tensor:
+        if points.ndim != 2 or points.shape[1] != 3:
+            raise SceneError(f"{name} of shape {tuple(points.shape)}, expected (B, 3)")
+        return self._here(points, name).to(torch.float32).contiguous()
+
+    def _directions(self, directions: torch.Tensor, rows: int) -> torch.Tensor:
+        ray = directions[None] if directions.ndim == 2 else directions
+        if ray.ndim != 3 or ray.shape[2] != 3 or ray.shape[0] not in (1, rows):
+            raise SceneError(f"directions of shape {tuple(directions.shape)} fit neither (R, 3) nor ({rows}, R, 3)")
+        return self._here(ray, "directions").to(torch.float32).contiguous()
+
+    def _scene_rows(self, scene_index: torch.Tensor, rows: int) -> torch.Tensor:
+        scene = self._here(scene_index, "scene_index").to(torch.int32).reshape(-1).contiguous()
         if len(scene) != rows:
             raise SceneError(f"scene_index has {len(scene)} entries for {rows} rows")
-        if rows and (scene.min() < 0 or scene.max() >= self.num_scenes):
-            raise SceneError(f"scene index {int(scene.min())}..{int(scene.max())} outside 0..{self.num_scenes - 1}")
+        if rows and not isinstance(self._tracer, CudaTracer):
+            low, high = scene.aminmax()
+            if low < 0 or high >= self.num_scenes:
+                raise SceneError(f"scene index {int(low)}..{int(high)} outside 0..{self.num_scenes - 1}")
         return scene
+
+    def _here(self, tensor: torch.Tensor, name: str) -> torch.Tensor:
+        if tensor.device != self.device:
+            raise SceneError(f"{name} on {tensor.device}, the field on {self.device}; move it with .to(field.device)")
+        return tensor.detach()
+
+    def _outputs(self, shape: tuple[int, int], out: RayHits | None) -> RayHits:
+        if out is None:
+            return RayHits.empty(*shape, self.device)
+        for tensor, dtype in ((out.depth, torch.float32), (out.semantic, torch.int32), (out.valid, torch.bool)):
+            fits = tuple(tensor.shape) == shape and tensor.dtype == dtype and tensor.device == self.device
+            if not fits or not tensor.is_contiguous():
+                raise SceneError(
+                    f"outputs {tuple(tensor.shape)} {tensor.dtype} on {tensor.device} do not fit {shape} {dtype} "
+                    f"on {self.device}, or are not contiguous"
+                )
+        return out
 
     def _pack_surface(self) -> tuple[npt.NDArray[Any], ...] | None:
         """Lay the surface trees of all scenes one after the other; None where no scene has one."""
@@ -285,12 +339,6 @@ class Field:
 def _vocabulary(scenes: Sequence[Scene]) -> dict[str, int]:
     names = sorted({name for scene in scenes for name in scene.semantic_names.values()} - {UNKNOWN_SURFACE})
     return {UNKNOWN_SURFACE: 1} | {name: number for number, name in enumerate(names, start=2)}
-
-
-def _rows(points: torch.Tensor, name: str) -> npt.NDArray[np.float32]:
-    if points.ndim != 2 or points.shape[1] != 3:
-        raise SceneError(f"{name} of shape {tuple(points.shape)}, expected (B, 3)")
-    return np.ascontiguousarray(points.detach().numpy(), np.float32)
 
 
 def _offsets(arrays: Sequence[npt.NDArray[np.generic]]) -> npt.NDArray[np.int64]:

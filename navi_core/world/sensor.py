@@ -96,7 +96,10 @@ class SphericalSensor:
         Returns:
             Hits of shape (B, Az·El); `out` where it was given.
         """
-        return self.field.cast_rays(position, self._turned(yaw), scene_index, self.max_distance, out=out)
+        rays = self._turned(yaw)
+        return self.field.cast_rays(
+            position, rays, scene_index, self.max_distance, out=out, elevations=self.elevation_bins
+        )
 
     def observation(self, hits: RayHits) -> torch.Tensor:
         """Return the (B, 3, Az, El) tensor: normalised depth, semantic id, valid mask."""

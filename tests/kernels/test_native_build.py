@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import logging
 import os
-import shutil
 import subprocess
 import sys
 from pathlib import Path
@@ -79,13 +78,3 @@ def test_processes_build_once_and_a_damaged_library_is_built_again(compiler, tmp
     libraries[0].write_bytes(b"\x7fELF damaged")
     again = start()
     assert again.communicate(timeout=200)[0].strip() == answers[0]
-
-
-@pytest.mark.slow
-def test_cuda_kernels_compile(tmp_path: Path) -> None:
-    if shutil.which("nvcc") is None:
-        pytest.skip("no nvcc here")
-    source = native.SOURCES / "trace_cuda.cu"
-    command = ["nvcc", "-std=c++17", "-O2", "-arch=sm_90", "-Werror", "all-warnings", "-c", str(source)]
-    subprocess.run([*command, "-o", str(tmp_path / "trace.o")], check=True, timeout=200)
-    assert (tmp_path / "trace.o").stat().st_size > 0

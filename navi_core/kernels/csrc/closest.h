@@ -2,7 +2,9 @@
 // plane of a triangle whose height is far below its length is noise. Never compiled with -ffast-math.
 #pragma once
 
+#if !defined(__CUDACC_RTC__)
 #include <cmath>
+#endif
 
 #include "views.h"
 
@@ -51,9 +53,9 @@ NAVI_INLINE double closest_distance_squared(double px, double py, double pz, con
 }
 
 NAVI_INLINE double box_distance_squared(const float* box, double x, double y, double z) {
-    const double dx = greatest(greatest(box[0] - x, x - box[3]), 0.0);
-    const double dy = greatest(greatest(box[1] - y, y - box[4]), 0.0);
-    const double dz = greatest(greatest(box[2] - z, z - box[5]), 0.0);
+    const double dx = greatest(greatest(read(box) - x, x - read(box + 3)), 0.0);
+    const double dy = greatest(greatest(read(box + 1) - y, y - read(box + 4)), 0.0);
+    const double dz = greatest(greatest(read(box + 2) - z, z - read(box + 5)), 0.0);
     return dx * dx + dy * dy + dz * dz;
 }
 
@@ -71,11 +73,13 @@ NAVI_INLINE double nearest_squared(const Hierarchies& all, int s, double x, doub
     while (top > 0) {
         --top;
         if (bound[top] >= best) continue;
-        int first = link[2 * stack[top]], second = link[2 * stack[top] + 1];
+        int first = read(link + 2 * stack[top]), second = read(link + 2 * stack[top] + 1);
         if (first < 0) {
             const int start = -1 - first;
             for (int f = start; f < start + second; ++f) {
-                const double d = closest_distance_squared(x, y, z, triangles + 9 * static_cast<int64_t>(f));
+                double corners[9];
+                for (int i = 0; i < 9; ++i) corners[i] = read(triangles + 9 * static_cast<int64_t>(f) + i);
+                const double d = closest_distance_squared(x, y, z, corners);
                 if (d >= best) continue;
                 best = d;
                 if (any) return best;

@@ -32,14 +32,14 @@ NAVI_INLINE int64_t leaf_at(const uint64_t* nodes, int resolution, int x, int y,
     int64_t index = 0;
     size = resolution;
     for (;;) {
-        const uint64_t word = nodes[index];
+        const uint64_t word = read(nodes + index);
         if (word >> 63) return index;
         size >>= 1;
         const int bit = (x & size ? 1 : 0) | (y & size ? 2 : 0) | (z & size ? 4 : 0);
         const unsigned mask = static_cast<unsigned>(word >> 55 & 255);
         if (!(mask >> bit & 1)) return -1;
         const int64_t table = static_cast<int64_t>(word & 0xFFFFFFFFu);
-        index = static_cast<int64_t>(nodes[table + bits_below(mask, bit)] & 0xFFFFFFFFu);
+        index = static_cast<int64_t>(read(nodes + table + bits_below(mask, bit)) & 0xFFFFFFFFu);
     }
 }
 

@@ -48,7 +48,8 @@ static void cast_block(const SceneView& s, const Rays& rays, int64_t row, int64_
         return;
     }
 #endif
-    for (int64_t r = first; r < end; ++r) cast_surface_one<double>(s, rays, row, r);
+    const Row shared = row_of(s, rays, row);
+    for (int64_t r = first; r < end; ++r) cast_surface_one<double>(shared, rays, row, r);
 }
 
 // Run job(0) .. job(jobs - 1), on the calling thread alone where one thread is asked for.

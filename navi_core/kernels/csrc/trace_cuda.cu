@@ -1,85 +1,42 @@
-// The kernels for CUDA: one thread for each ray, the same function as the CPU's with a walk in float.
-#include <cuda_runtime.h>
+// The kernels for CUDA, for NVRTC and nvcc alike: a thread for each job of jobs.h. Blocks lie in one dimension, so
+// many to a row of rays. Launched through the driver; the structs are passed by value and hold device memory.
+#include "jobs.h"
 
-#include "trace.h"
+constexpr int kThreads = 128;  // threads of a block at most; kernels/cuda.py launches no more
+#if !defined(NAVI_BLOCKS)
+#define NAVI_BLOCKS 8
+#endif
 
-namespace navi {
-
-constexpr int kThreads = 128;
-
-__global__ void cast_surface_kernel(Surface surface, Rays rays) {
-    const int64_t job = static_cast<int64_t>(blockIdx.x) * blockDim.x + threadIdx.x;
-    if (job >= rays.rows * rays.rays) return;
-    const int64_t row = job / rays.rays;
-    const int scene = rays.scene[row];
-    if (scene < 0) return;
-    cast_surface_one<float>(scene_view(surface, scene), rays, row, job % rays.rays);
-}
-
-__global__ void cast_octree_kernel(Octrees octrees, Rays rays) {
-    const int64_t job = static_cast<int64_t>(blockIdx.x) * blockDim.x + threadIdx.x;
-    if (job >= rays.rows * rays.rays) return;
-    const int64_t row = job / rays.rays;
-    const int scene = rays.scene[row];
-    if (scene >= 0) cast_octree_one(octrees, rays, scene, row, job % rays.rays);
-}
-
-__global__ void distance_kernel(Hierarchies all, const float* points, const int32_t* scene, int64_t count, float* out) {
-    const int64_t i = static_cast<int64_t>(blockIdx.x) * blockDim.x + threadIdx.x;
-    if (i >= count) return;
-    const float* p = points + 3 * i;
-    out[i] = static_cast<float>(square_root(nearest_squared(all, scene[i], p[0], p[1], p[2], 1e300, false)));
-}
-
-__global__ void within_kernel(Hierarchies all, const float* points, const int32_t* scene, int64_t count, double radius,
-                              uint8_t* out) {
-    const int64_t i = static_cast<int64_t>(blockIdx.x) * blockDim.x + threadIdx.x;
-    if (i >= count) return;
-    const float* p = points + 3 * i;
-    const double limit = radius * radius;
-    out[i] = nearest_squared(all, scene[i], p[0], p[1], p[2], limit, true) < limit;
-}
-
-static unsigned blocks_for(int64_t jobs) {
-    return static_cast<unsigned>((jobs + kThreads - 1) / kThreads);
-}
-
-}  // namespace navi
-
-// All pointers within the structs are device memory; the structs themselves are read on the host. Each returns the
-// launch's cudaError_t and does not wait for the stream.
 extern "C" {
 
-int navi_cuda_cast_surface(const navi::Surface* surface, const navi::Rays* rays, void* stream) {
-    const int64_t jobs = rays->rows * rays->rays;
-    if (jobs == 0) return 0;
-    navi::cast_surface_kernel<<<navi::blocks_for(jobs), navi::kThreads, 0, static_cast<cudaStream_t>(stream)>>>(*surface,
-                                                                                                             *rays);
-    return static_cast<int>(cudaGetLastError());
+// What a row's rays share lies in shared memory: registers are what limits the rays in flight.
+__global__ void __launch_bounds__(kThreads, NAVI_BLOCKS)
+    navi_cast_surface(navi::Surface all, navi::Scenes scenes, navi::Cast cast) {
+    __shared__ navi::Row shared;
+    __shared__ navi::Task task;
+    const unsigned blocks = (static_cast<unsigned>(cast.rays.rays) + blockDim.x - 1) / blockDim.x;
+    const unsigned row = blockIdx.x / blocks, first = blockIdx.x % blocks * blockDim.x;
+    if (threadIdx.x == 0) {
+        task = navi::task_of(scenes, scenes.surface_row, cast.rays, row);
+        if (task.tree >= 0) shared = navi::row_of(navi::scene_view(all, task.tree), cast.rays, row);
+    }
+    __syncthreads();
+    navi::cast_surface_job(task, shared, cast, row, static_cast<int>(first + threadIdx.x));
 }
 
-int navi_cuda_cast_octree(const navi::Octrees* octrees, const navi::Rays* rays, void* stream) {
-    const int64_t jobs = rays->rows * rays->rays;
-    if (jobs == 0) return 0;
-    navi::cast_octree_kernel<<<navi::blocks_for(jobs), navi::kThreads, 0, static_cast<cudaStream_t>(stream)>>>(*octrees,
-                                                                                                            *rays);
-    return static_cast<int>(cudaGetLastError());
+__global__ void __launch_bounds__(kThreads) navi_cast_octree(navi::Octrees all, navi::Scenes scenes, navi::Cast cast) {
+    const unsigned blocks = (static_cast<unsigned>(cast.rays.rays) + blockDim.x - 1) / blockDim.x;
+    const unsigned row = blockIdx.x / blocks, first = blockIdx.x % blocks * blockDim.x;
+    const navi::Task task = navi::task_of(scenes, scenes.octree_row, cast.rays, row);
+    navi::cast_octree_job(all, task, cast, row, static_cast<int>(first + threadIdx.x));
 }
 
-int navi_cuda_distance(const navi::Hierarchies* all, const float* points, const int32_t* scene, int64_t count,
-                       float* out, void* stream) {
-    if (count == 0) return 0;
-    navi::distance_kernel<<<navi::blocks_for(count), navi::kThreads, 0, static_cast<cudaStream_t>(stream)>>>(
-        *all, points, scene, count, out);
-    return static_cast<int>(cudaGetLastError());
+__global__ void __launch_bounds__(kThreads) navi_distance(navi::Hierarchies all, navi::Scenes scenes, navi::Points ask) {
+    navi::distance_job(all, scenes, ask, static_cast<int64_t>(blockIdx.x) * blockDim.x + threadIdx.x);
 }
 
-int navi_cuda_within(const navi::Hierarchies* all, const float* points, const int32_t* scene, int64_t count,
-                     double radius, uint8_t* out, void* stream) {
-    if (count == 0) return 0;
-    navi::within_kernel<<<navi::blocks_for(count), navi::kThreads, 0, static_cast<cudaStream_t>(stream)>>>(
-        *all, points, scene, count, radius, out);
-    return static_cast<int>(cudaGetLastError());
+__global__ void __launch_bounds__(kThreads) navi_within(navi::Hierarchies all, navi::Scenes scenes, navi::Points ask) {
+    navi::within_job(all, scenes, ask, static_cast<int64_t>(blockIdx.x) * blockDim.x + threadIdx.x);
 }
 
 }  // extern "C"

@@ -1,7 +1,16 @@
 // The packed arrays of a field as the kernels see them, and the constants that all tracers share.
 #pragma once
 
+#if defined(__CUDACC_RTC__)
+// NVRTC comes without a standard library.
+using int32_t = int;
+using uint32_t = unsigned;
+using int64_t = long long;
+using uint64_t = unsigned long long;
+using uint8_t = unsigned char;
+#else
 #include <cstdint>
+#endif
 
 // `static`: translation units are compiled for different CPUs, so no inline function may be shared by the linker.
 #if defined(__CUDACC__)
@@ -102,6 +111,26 @@ NAVI_INLINE SceneView scene_view(const Surface& all, int scene) {
                      all.cells[2 * scene + 1],
                      {frame[0], frame[1], frame[2]},
                      frame[3]};
+}
+
+// Load what no kernel writes: on CUDA through the read-only cache.
+template <typename T>
+NAVI_INLINE T read(const T* p) {
+#if defined(__CUDA_ARCH__)
+    return __ldg(p);
+#else
+    return *p;
+#endif
+}
+
+// Load four floats at a multiple of 16 bytes, in one access on CUDA.
+NAVI_INLINE void read4(const float* p, float out[4]) {
+#if defined(__CUDA_ARCH__)
+    const float4 v = __ldg(reinterpret_cast<const float4*>(p));
+    out[0] = v.x, out[1] = v.y, out[2] = v.z, out[3] = v.w;
+#else
+    for (int i = 0; i < 4; ++i) out[i] = p[i];
+#endif
 }
 
 template <typename T>

@@ -1,0 +1,120 @@
+// What one CUDA thread does, for each kernel. The CPU runs the same jobs in a loop (jobs_cpu.cpp): both are built
+// without fused or reassociated arithmetic, so that they give the same bits and the one checks the other.
+//
+// Nothing here trusts its rows, for nobody can look at them without waiting for the device: a row of a scene that
+// does not exist, or with a number that is not finite, meets nothing.
+#pragma once
+
+#include "closest.h"
+#include "octree.h"
+#include "trace.h"
+#include "views.h"
+
+namespace navi {
+
+// Which of the two kinds each scene of a field is.
+struct Scenes {
+    const int32_t* surface_row;  // (S) row among the surface trees, -1: none
+    const int32_t* octree_row;   // (S) row among the octrees, -1: none
+    int64_t count;
+};
+
+// Rays, and the order in which threads take them: neighbouring threads should look in neighbouring directions.
+struct Cast {
+    Rays rays;
+    int32_t columns;  // elevations of a panorama whose rays lie azimuth by azimuth; 0: the order is as it comes
+    int32_t wide;     // azimuths of a tile, a divisor of the azimuths
+    int32_t high;     // elevations of a tile, a divisor of `columns`
+};
+
+// Points whose clearance is asked.
+struct Points {
+    const float* points;   // (Q, 3) [m]
+    const int32_t* scene;  // (Q)
+    int64_t count;
+    double radius;         // [m]; of `within` alone
+    float* distance;       // (Q) [m], or null
+    uint8_t* within;       // (Q), or null
+};
+
+NAVI_INLINE bool finite3(const float* p) {
+    const float a = p[0] - p[0], b = p[1] - p[1], c = p[2] - p[2];
+    return a == 0.0f && b == 0.0f && c == 0.0f;  // an infinity or NaN less itself is NaN
+}
+
+NAVI_INLINE const float* direction_of(const Rays& rays, int64_t row, int64_t ray) {
+    return rays.directions + 3 * ((rays.shared ? 0 : row * rays.rays) + ray);
+}
+
+// The ray that the job at `place` of its row takes.
+NAVI_INLINE int ray_at(const Cast& cast, int place) {
+    if (cast.columns == 0) return place;
+    const int size = cast.wide * cast.high, tile = place / size, within = place % size;
+    const int tiles = cast.columns / cast.high;
+    const int azimuth = tile / tiles * cast.wide + within / cast.high;
+    const int elevation = tile % tiles * cast.high + within % cast.high;
+    return azimuth * cast.columns + elevation;
+}
+
+NAVI_INLINE void write_miss(const Rays& rays, int64_t row, int64_t ray) {
+    const int64_t at = row * rays.rays + ray;
+    rays.depth[at] = static_cast<float>(rays.max_distance);
+    rays.label[at] = 0;
+    rays.valid[at] = 0;
+}
+
+// What to do with a row: walk `tree`, say that it meets nothing, or leave it to the kernel of the other kind.
+struct Task {
+    int tree;   // -1: none
+    bool miss;
+};
+
+NAVI_INLINE Task task_of(const Scenes& scenes, const int32_t* tree_of_scene, const Rays& rays, int64_t row) {
+    const int scene = rays.scene[row];
+    if (scene < 0 || scene >= scenes.count) return Task{-1, true};
+    const int tree = read(tree_of_scene + scene);
+    return tree >= 0 && !finite3(rays.origins + 3 * row) ? Task{-1, true} : Task{tree, false};
+}
+
+// Job `place` of a row: through the surface tree that `shared` views, where the task is to walk one.
+NAVI_INLINE void cast_surface_job(const Task& task, const Row& shared, const Cast& cast, int64_t row, int place) {
+    const Rays& rays = cast.rays;
+    if (place >= rays.rays || (task.tree < 0 && !task.miss)) return;
+    const int64_t ray = ray_at(cast, place);
+    if (task.miss || !finite3(direction_of(rays, row, ray)))
+        write_miss(rays, row, ray);
+    else
+        cast_surface_one<float>(shared, rays, row, ray);
+}
+
+NAVI_INLINE void cast_octree_job(const Octrees& all, const Task& task, const Cast& cast, int64_t row, int place) {
+    const Rays& rays = cast.rays;
+    if (place >= rays.rays || (task.tree < 0 && !task.miss)) return;
+    const int64_t ray = ray_at(cast, place);
+    if (task.miss || !finite3(direction_of(rays, row, ray)))
+        write_miss(rays, row, ray);
+    else
+        cast_octree_one(all, rays, task.tree, row, ray);
+}
+
+// Clearance of point `i`: infinite where there is no scene, or the point is none.
+NAVI_INLINE void distance_job(const Hierarchies& all, const Scenes& scenes, const Points& ask, int64_t i) {
+    if (i >= ask.count) return;
+    const float* p = ask.points + 3 * i;
+    const int scene = ask.scene[i];
+    constexpr double far = 1e300;  // beyond float: written as an infinity
+    const bool known = scene >= 0 && scene < scenes.count && finite3(p);
+    const double squared = known ? nearest_squared(all, scene, p[0], p[1], p[2], far, false) : far;
+    ask.distance[i] = squared < far ? static_cast<float>(square_root(squared)) : static_cast<float>(far);
+}
+
+NAVI_INLINE void within_job(const Hierarchies& all, const Scenes& scenes, const Points& ask, int64_t i) {
+    if (i >= ask.count) return;
+    const float* p = ask.points + 3 * i;
+    const int scene = ask.scene[i];
+    const double limit = ask.radius * ask.radius;
+    const bool known = scene >= 0 && scene < scenes.count && finite3(p);
+    ask.within[i] = known && nearest_squared(all, scene, p[0], p[1], p[2], limit, true) < limit;
+}
+
+}  // namespace navi
