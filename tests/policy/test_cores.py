@@ -11,7 +11,9 @@ from torch import nn
 from navi_core.errors import ConfigError
 from navi_core.policy import build_core, ssd_scan
 from navi_core.policy.cores import GRUBlock, Mamba2Block
+from navi_core.policy.cores.convolution import causal_convolution
 from navi_core.policy.cores.gru import gru_scan
+from navi_core.policy.cores.mamba2 import _GatedRMSNorm
 from navi_core.policy.cores.selective_scan import selective_scan
 
 ORACLES = Path(__file__).resolve().parents[2].parent / "shared" / "oracles"
@@ -280,3 +282,34 @@ def test_a_missing_mambapy_names_the_package(monkeypatch):
     monkeypatch.setitem(sys.modules, "mambapy.mamba", None)
     with pytest.raises(ConfigError, match="pip install mambapy"):
         build_core("mambapy")
+
+
+def test_hand_written_backwards_of_the_mamba2_block_equal_finite_differences():
+    g = torch.Generator().manual_seed(0)
+
+    def leaf(*shape):
+        return torch.randn(shape, generator=g, dtype=torch.float64).requires_grad_()
+
+    reset = torch.rand(2, 5, generator=g) < 0.4
+    convolution = leaf(2, 5, 3), leaf(2, 3, 2), leaf(3, 1, 3), leaf(3)
+    assert torch.autograd.gradcheck(lambda *a: causal_convolution(*a, reset), convolution)
+    assert torch.autograd.gradcheck(lambda *a: causal_convolution(*a, None), convolution)
+    assert torch.autograd.gradcheck(
+        lambda y, z, w: _GatedRMSNorm.apply(y, z, w, 1e-5), (leaf(3, 4), leaf(3, 4), leaf(4))
+    )
+    x, maps, h0 = leaf(2, 5, 2, 3), (leaf(2, 5, 1, 2), leaf(2, 5, 1, 2)), leaf(2, 2, 3, 2)
+    dt, A, D = leaf(2, 5, 2), leaf(2), leaf(2)
+
+    def scan(x, dt, A, B, C, D, h0):
+        return ssd_scan(x, dt.exp(), -A.exp(), B, C, D, h0, reset)
+
+    assert torch.autograd.gradcheck(scan, (x, dt, A, *maps, D, h0))
+
+
+def test_convolution_equals_the_framework_s_where_nothing_resets():
+    raw, window, weight, bias = torch.randn(2, 9, 6), torch.randn(2, 6, 3), torch.randn(6, 1, 4), torch.randn(6)
+    out, last = causal_convolution(raw, window, weight, bias, None)
+    whole = torch.cat((window, raw.transpose(1, 2)), dim=2)
+    wanted = torch.nn.functional.conv1d(whole, weight, bias, groups=6)
+    torch.testing.assert_close(out.transpose(1, 2), wanted, atol=1e-5, rtol=1e-5)
+    assert torch.equal(last, whole[:, :, -3:])

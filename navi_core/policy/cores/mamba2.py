@@ -8,9 +8,11 @@ window of the last three inputs and honour resets.
 from __future__ import annotations
 
 import math
+from typing import Any
 
 import torch
 from torch import Tensor, nn
+from torch.autograd.function import once_differentiable
 from torch.nn import functional as F
 
 from navi_core.errors import ConfigError
@@ -19,6 +21,31 @@ from navi_core.policy.cores.convolution import causal_convolution
 from navi_core.policy.cores.ssd import ssd_scan, ssd_step
 
 __all__ = ["GatedRMSNorm", "Mamba2Block"]
+
+
+class _GatedRMSNorm(torch.autograd.Function):
+    """norm(y · silu(z)) · weight in few passes over memory; the gate's products are recomputed."""
+
+    @staticmethod
+    def forward(ctx: Any, y: Tensor, z: Tensor, weight: Tensor, eps: float) -> Tensor:
+        gated = F.silu(z).mul_(y)
+        scale = torch.linalg.vector_norm(gated, dim=-1, keepdim=True).square_().div_(y.shape[-1]).add_(eps).rsqrt_()
+        ctx.save_for_backward(y, z, weight, scale)
+        return gated.mul_(scale).mul_(weight)
+
+    @staticmethod
+    @once_differentiable
+    def backward(ctx: Any, grad: Tensor) -> tuple[Tensor | None, ...]:
+        y, z, weight, scale = ctx.saved_tensors
+        gate = F.silu(z)
+        normed = torch.mul(gate, y).mul_(scale)
+        product = grad * normed
+        grad_weight = product.sum(tuple(range(grad.ndim - 1)))
+        # d norm(g) = scale · (d g − normed · mean(normed · d g))
+        mean = (product @ weight).div_(y.shape[-1])[..., None]
+        grad_gated = torch.mul(grad, weight, out=product).addcmul_(normed, mean, value=-1).mul_(scale)
+        grad_z = torch.ops.aten.silu_backward(torch.mul(grad_gated, y, out=normed), z)
+        return gate.mul_(grad_gated), grad_z, grad_weight, None
 
 
 class GatedRMSNorm(nn.Module):
@@ -31,7 +58,7 @@ class GatedRMSNorm(nn.Module):
 
     def forward(self, y: Tensor, z: Tensor) -> Tensor:
         """Return norm(y · silu(z)) · weight over the last axis."""
-        return F.rms_norm(y * F.silu(z), (y.shape[-1],), self.weight, self.eps)
+        return _GatedRMSNorm.apply(y, z, self.weight, self.eps)
 
 
 class Mamba2Block(TemporalCore):

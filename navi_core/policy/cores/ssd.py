@@ -11,12 +11,19 @@ A reset at t zeroes h before t is consumed. It is a mask on equal segment number
 resets), not a very negative log-decay: that would cost all digits of the neighbouring differences.
 The cumulative log-decay is taken in float64, for it is the difference of two large sums that counts;
 the tensor is small (B·T·H).
+
+The backward is written by hand. With u = dt·x and ȳ, ū, h̄ the gradients, the gradient of the
+cumulative log-decay at t is ȳ_t·y_t − u_t·ū_t, and h̄·h_T more at the last step: every term of y_t
+and h_T is a product with exactly one factor exp(L_t − …), so the T×T gradient is never reduced.
 """
 
 from __future__ import annotations
 
+from typing import Any
+
 import torch
 from torch import Tensor
+from torch.autograd.function import once_differentiable
 
 from navi_core.errors import ConfigError
 
@@ -49,23 +56,169 @@ def ssd_scan(
         reset: (B, T) bool; True zeroes the state before that step is consumed, at t = 0 also `h0`.
 
     Returns:
-        y (B, T, H, P) and the final state hT (B, H, P, N), which is never zeroed.
+        y (B, T, H, P) and the final state hT (B, H, P, N), which is never zeroed. First derivatives only.
 
     Raises:
         ConfigError: The shapes do not fit each other.
     """
     _check(x, dt, A, B, C, h0, reset)
-    rows, steps, heads, width = x.shape
+    rows, _, heads, width = x.shape
     h = x.new_zeros(rows, heads, width, B.shape[-1]) if h0 is None else h0
-    outputs = []
-    for start in range(0, steps, CHUNK):
-        part = slice(start, start + CHUNK)
-        y, h = _chunk(x[:, part], dt[:, part], A, B[:, part], C[:, part], h, None if reset is None else reset[:, part])
-        outputs.append(y)
-    y = outputs[0] if len(outputs) == 1 else torch.cat(outputs, dim=1)
-    if D is not None:
-        y = y + D[:, None] * x
-    return y, h
+    skip = x.new_zeros(heads) if D is None else D
+    return _Scan.apply(x, dt, A, B, C, skip, h, reset)
+
+
+class _Scan(torch.autograd.Function):
+    """`ssd_scan` with every argument given; arrays by step are (B, T, …), those by head (B, H, T, …)."""
+
+    @staticmethod
+    def forward(
+        ctx: Any, x: Tensor, dt: Tensor, A: Tensor, B: Tensor, C: Tensor, D: Tensor, h: Tensor, reset: Tensor | None
+    ) -> tuple[Tensor, Tensor]:
+        y = torch.empty_like(x, memory_format=torch.contiguous_format)
+        kept: list[Tensor] = []
+        for start in range(0, x.shape[1], CHUNK):
+            part = slice(start, start + CHUNK)
+            decay = _decays(dt[:, part], A, None if reset is None else reset[:, part])
+            mixing, new = _advance(x[:, part], dt[:, part], B[:, part], C[:, part], D, h, decay, y[:, part])
+            kept += [*decay, mixing, h]
+            h = new
+        ctx.save_for_backward(x, dt, A, B, C, D, y, h, *kept)
+        ctx.set_materialize_grads(False)
+        return y, h
+
+    @staticmethod
+    @once_differentiable
+    def backward(ctx: Any, grad_y: Tensor | None, grad_h: Tensor | None) -> tuple[Tensor | None, ...]:
+        x, dt, A, B, C, D, y, h, *kept = ctx.saved_tensors
+        if grad_y is None:
+            grad_y = torch.zeros_like(y)
+        through_skip = (grad_y * x).sum(-1)  # (B, T, H)
+        grad_x, grad_dt = torch.empty_like(y), torch.empty_like(dt, memory_format=torch.contiguous_format)
+        grad_b, grad_c = (torch.empty_like(m, memory_format=torch.contiguous_format) for m in (B, C))
+        grad_a = torch.zeros_like(A, dtype=torch.float64)
+        # ȳ·y without the skip, which has no decay in it.
+        to_log = ((grad_y * y).sum(-1) - D * through_skip).double()
+        for chunk in reversed(range(len(kept) // 5)):
+            part = slice(chunk * CHUNK, (chunk + 1) * CHUNK)
+            step = dt[:, part]
+            *decay, mixing, before = kept[5 * chunk : 5 * chunk + 5]
+            log = to_log[:, part]
+            if grad_h is not None:
+                log[:, -1] += (grad_h * h).sum((-2, -1))
+            grad_u, grad_h = _retreat(
+                x[:, part], step, B[:, part], C[:, part], before, decay, mixing,
+                grad_y[:, part], grad_h, grad_b[:, part], grad_c[:, part], chunk > 0 or ctx.needs_input_grad[6],
+            )  # fmt: skip
+            h = before
+            by_step = (grad_u * x[:, part]).sum(-1)
+            log -= by_step * step
+            # The cumulative sum's own gradient is the sum over what comes after.
+            exponent = log.flip(1).cumsum(1).flip(1)
+            grad_a += (exponent * step).sum((0, 1))
+            torch.add(by_step, (exponent * A).to(by_step.dtype), out=grad_dt[:, part])
+            torch.mul(grad_u, step[..., None], out=grad_x[:, part])
+        grad_x.addcmul_(grad_y, D[:, None])
+        return grad_x, grad_dt, grad_a.to(A.dtype), grad_b, grad_c, through_skip.sum((0, 1)), grad_h, None
+
+
+def _decays(dt: Tensor, A: Tensor, reset: Tensor | None) -> tuple[Tensor, Tensor, Tensor]:
+    """Return the decay from step s to t (B, H, T, T), from the incoming state to t and from t to the end (B, T, H)."""
+    steps = dt.shape[1]
+    total = torch.cumsum((dt * A).double(), dim=1)  # (B, T, H)
+    by_head = total.transpose(1, 2)
+    visible = torch.ones(steps, steps, dtype=torch.bool, device=dt.device).tril()
+    from_start, to_end = total.to(dt.dtype).exp(), (total[:, -1:] - total).to(dt.dtype).exp()
+    # On the CPU a look at the mask is free and spares the masks; elsewhere it would be a synchronisation.
+    if reset is not None and (reset.device.type != "cpu" or bool(reset.any())):
+        segment = torch.cumsum(reset, dim=1)
+        visible = visible & (segment[:, :, None] == segment[:, None, :])[:, None]  # (B, 1, T, T)
+        from_start.mul_((segment == 0)[..., None])
+        to_end.mul_((segment == segment[:, -1:])[..., None])
+    # Mask before exp: above the diagonal the difference is positive and exp could overflow.
+    between = (by_head[..., :, None] - by_head[..., None, :]).to(dt.dtype)
+    return between.masked_fill_(~visible, -torch.inf).exp_(), from_start, to_end
+
+
+def _advance(
+    x: Tensor, dt: Tensor, B: Tensor, C: Tensor, D: Tensor, h0: Tensor, decay: tuple[Tensor, ...], y: Tensor
+) -> tuple[Tensor, Tensor]:
+    """Compute one chunk into `y`; return the mixing weights (B, H, T, T) and the state after it."""
+    between, from_start, to_end = decay
+    maps_in, maps_out = B.transpose(1, 2), C.transpose(1, 2)  # (B, G, T, N)
+    match = maps_out @ maps_in.transpose(-1, -2)  # (B, G, T, T), shared by the heads of a group
+    mixing = _by_group(between, match) * match[:, :, None]
+    mixing = mixing.view_as(between)
+    y.transpose(1, 2).copy_(mixing @ _by_head(x, dt))
+    # C_t against every row of the group's states in one product.
+    states = _grouped_state(h0, B)
+    seen = (maps_out @ states.transpose(-1, -2)).transpose(1, 2).reshape(x.shape)
+    y.addcmul_(seen, from_start[..., None]).addcmul_(x, D[:, None])
+    weighted = _grouped(x * (dt * to_end)[..., None], B)
+    h = h0 * from_start[:, -1, :, None, None]
+    h.view(-1, *states.shape[2:]).baddbmm_(weighted.transpose(-1, -2).flatten(0, 1), maps_in.flatten(0, 1))
+    return mixing, h
+
+
+def _retreat(
+    x: Tensor,
+    dt: Tensor,
+    B: Tensor,
+    C: Tensor,
+    h0: Tensor,
+    decay: list[Tensor],
+    mixing: Tensor,
+    grad_y: Tensor,
+    grad_h: Tensor | None,
+    grad_b: Tensor,
+    grad_c: Tensor,
+    further: bool,
+) -> tuple[Tensor, Tensor | None]:
+    """Go back through one chunk: fill the gradients of B and C, return those of dt·x and, if `further`, of `h0`."""
+    between, from_start, to_end = decay
+    maps_in, maps_out = B.transpose(1, 2), C.transpose(1, 2)
+    grad_by_head = grad_y.transpose(1, 2).contiguous()
+    grad_match = (grad_by_head @ _by_head(x, dt).transpose(-1, -2)).mul_(between)
+    grad_match = _by_group(grad_match, maps_in).sum(2) if B.shape[2] != x.shape[2] else grad_match
+    grad_u = (mixing.transpose(-1, -2) @ grad_by_head).transpose(1, 2)
+    grad_in, grad_out = grad_match.transpose(-1, -2) @ maps_out, grad_match @ maps_in
+    grad_seen = _grouped(grad_y * from_start[..., None], B)
+    grad_out += grad_seen @ _grouped_state(h0, B)
+    grad_state = (grad_seen.transpose(-1, -2) @ maps_out).view_as(h0) if further else None
+    if grad_h is not None:
+        grad_final = _grouped_state(grad_h, B)
+        grad_in += _grouped(x * (dt * to_end)[..., None], B) @ grad_final
+        through_end = (maps_in @ grad_final.transpose(-1, -2)).transpose(1, 2).reshape(x.shape)
+        grad_u = torch.addcmul(grad_u, through_end, to_end[..., None])
+        if grad_state is not None:
+            grad_state.addcmul_(grad_h, from_start[:, -1, :, None, None])
+    grad_b.copy_(grad_in.transpose(1, 2))
+    grad_c.copy_(grad_out.transpose(1, 2))
+    return grad_u, grad_state
+
+
+def _by_head(x: Tensor, dt: Tensor) -> Tensor:
+    """dt·x as (B, H, T, P)."""
+    rows, steps, heads, width = x.shape
+    out = x.new_empty(rows, heads, steps, width)
+    return torch.mul(x.transpose(1, 2), dt.transpose(1, 2)[..., None], out=out)
+
+
+def _by_group(by_head: Tensor, by_group: Tensor) -> Tensor:
+    """View (B, H, T, T) as (B, G, H/G, T, T)."""
+    return by_head.unflatten(1, (by_group.shape[1], -1))
+
+
+def _grouped(by_step: Tensor, maps: Tensor) -> Tensor:
+    """View (B, T, H, P) as (B, G, T, H/G·P)."""
+    rows, steps, heads, width = by_step.shape
+    groups = maps.shape[2]
+    return by_step.view(rows, steps, groups, heads // groups * width).transpose(1, 2)
+
+
+def _grouped_state(h: Tensor, maps: Tensor) -> Tensor:
+    """View a state (B, H, P, N) as (B, G, H/G·P, N)."""
+    return h.reshape(h.shape[0], maps.shape[2], -1, h.shape[-1])
 
 
 def ssd_step(
@@ -102,46 +255,6 @@ def ssd_step(
 def _per_head(maps: Tensor, per_group: int) -> Tensor:
     """Repeat group maps (B, G, N) to (B, H, N)."""
     return maps if per_group == 1 else maps.repeat_interleave(per_group, dim=1)
-
-
-def _chunk(
-    x: Tensor, dt: Tensor, A: Tensor, B: Tensor, C: Tensor, h0: Tensor, reset: Tensor | None
-) -> tuple[Tensor, Tensor]:
-    """Quadratic form over at most CHUNK steps; shapes as `ssd_scan`."""
-    rows, steps, heads, width = x.shape
-    groups, size = B.shape[2:]
-    total = torch.cumsum((dt * A).double(), dim=1).transpose(1, 2)  # (B, H, T)
-    visible = torch.ones(steps, steps, dtype=torch.bool, device=x.device).tril()
-    from_start = from_end = None
-    if reset is not None:
-        segment = torch.cumsum(reset, dim=1)
-        visible = visible & (segment[:, :, None] == segment[:, None, :])[:, None]  # (B, 1, T, T)
-        from_start = (segment == 0)[:, None]  # (B, 1, T)
-        from_end = (segment == segment[:, -1:])[:, None]
-    # Mask before exp: above the diagonal the difference is positive and exp could overflow.
-    decay = (total[..., :, None] - total[..., None, :]).to(x.dtype).masked_fill(~visible, -torch.inf).exp()
-
-    maps_in, maps_out = B.transpose(1, 2), C.transpose(1, 2)  # (B, G, T, N)
-    match = maps_out @ maps_in.transpose(-1, -2)  # (B, G, T, T), shared by the heads of a group
-    mixing = decay.view(rows, groups, heads // groups, steps, steps) * match[:, :, None]
-    drive = (dt[..., None] * x).transpose(1, 2)  # (B, H, T, P)
-    y = mixing.view(rows, heads, steps, steps) @ drive
-
-    carry = total.to(x.dtype).exp()  # decay of h0 up to t, (B, H, T)
-    if from_start is not None:
-        carry = carry * from_start
-    # C_t against every row of the group's states in one product.
-    states = h0.reshape(rows, groups, heads // groups * width, size)
-    seen = (maps_out @ states.transpose(-1, -2)).view(rows, groups, steps, heads // groups, width)
-    y = y + seen.transpose(2, 3).reshape(rows, heads, steps, width) * carry[..., None]
-
-    to_end = (total[..., -1:] - total).to(x.dtype).exp()
-    if from_end is not None:
-        to_end = to_end * from_end
-    weighted = (drive * to_end[..., None]).view(rows, groups, heads // groups, steps, width)
-    gathered = weighted.transpose(3, 4) @ maps_in[:, :, None]  # (B, G, H/G, P, N)
-    h = gathered.view(rows, heads, width, size) + h0 * carry[..., -1, None, None]
-    return y.transpose(1, 2), h
 
 
 def _check(x: Tensor, dt: Tensor, A: Tensor, B: Tensor, C: Tensor, h0: Tensor | None, reset: Tensor | None) -> None:
