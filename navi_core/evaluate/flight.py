@@ -19,6 +19,7 @@ from torch import Tensor
 from navi_core.config import EvalConfig
 from navi_core.errors import EvaluationError
 from navi_core.evaluate.course import Start
+from navi_core.pilots import Pose
 from navi_core.world.dynamics import Dynamics
 from navi_core.world.field import Field
 from navi_core.world.sensor import SphericalSensor
@@ -38,11 +39,16 @@ class Flyer(Protocol):
     max_distance: float
     """Range of its sensor [m]."""
 
-    def begin(self, keys: Tensor) -> None:
-        """Start new episodes in all rows, whose draws hang on `keys`, int64 (B,)."""
+    def begin(self, keys: Tensor, field: Field) -> None:
+        """Start new episodes in all rows.
 
-    def act(self, obs: Tensor) -> Tensor:
-        """Answer observations (B, 3, Az, El) with actions (B, 4)."""
+        Args:
+            keys: What the rows' draws hang on, int64 (B,).
+            field: Where they fly; for privileged subjects.
+        """
+
+    def act(self, obs: Tensor, pose: Pose) -> Tensor:
+        """Answer observations (B, 3, Az, El) with actions (B, 4); `pose` is for privileged subjects."""
 
 
 @dataclass(frozen=True)
@@ -101,7 +107,7 @@ def _fly_block(
     velocity = torch.zeros(len(rows), 4)
     sensor = SphericalSensor(field, flyer.azimuth_bins, flyer.elevation_bins, flyer.max_distance)
     dynamics = Dynamics(field, config.dynamics)
-    flyer.begin(torch.tensor([start.key for start in rows]))
+    flyer.begin(torch.tensor([start.key for start in rows]), field)
 
     positions = torch.empty(config.max_steps + 1, len(rows), 3)
     positions[0] = position
@@ -110,7 +116,7 @@ def _fly_block(
     for t in range(config.max_steps):
         hits = sensor.cast(position, yaw, scene)
         front = dynamics.front_distance(hits.depth, hits.valid, flyer.azimuth_bins)
-        action = flyer.act(sensor.observation(hits))
+        action = flyer.act(sensor.observation(hits), Pose(position, yaw, scene))
         if not torch.isfinite(action).all():
             row = int((~torch.isfinite(action)).any(dim=1).nonzero()[0, 0])
             raise EvaluationError(

@@ -7,9 +7,10 @@ from torch import Tensor
 
 from navi_core.config import EvalConfig, ShaperConfig
 from navi_core.errors import EvaluationError
-from navi_core.pilots import Pilot
+from navi_core.pilots import Pilot, Pose
 from navi_core.pilots.draws import draw_normal
 from navi_core.policy import NavigationPolicy, RewardShaper
+from navi_core.world.field import Field
 
 __all__ = ["PilotFlyer", "PolicyFlyer"]
 
@@ -27,13 +28,15 @@ class PilotFlyer:
         self.max_distance = pilot.max_distance
         self._pilot = pilot
 
-    def begin(self, keys: Tensor) -> None:
+    def begin(self, keys: Tensor, field: Field) -> None:
         """Start new episodes in all rows."""
+        if self._pilot.privileged:
+            self._pilot.attach(field)
         self._pilot.reset(torch.ones(len(keys), dtype=torch.bool), keys)
 
-    def act(self, obs: Tensor) -> Tensor:
-        """Answer observations (B, 3, Az, El) with actions (B, 4)."""
-        return self._pilot.act(obs)
+    def act(self, obs: Tensor, pose: Pose) -> Tensor:
+        """Answer observations (B, 3, Az, El) with actions (B, 4); a privileged pilot is told its pose."""
+        return self._pilot.act(obs, pose=pose if self._pilot.privileged else None)
 
 
 class PolicyFlyer:
@@ -82,7 +85,7 @@ class PolicyFlyer:
         self._shaper_state = {key: value for key, value in (shaper_state or {}).items() if key != "memory"}
         self._device = next(policy.parameters()).device
 
-    def begin(self, keys: Tensor) -> None:
+    def begin(self, keys: Tensor, field: Field) -> None:
         """Start new episodes in all rows: zero state, empty memory."""
         rows = len(keys)
         self._keys = keys
@@ -94,7 +97,7 @@ class PolicyFlyer:
         self._shaper.load_state_dict(self._shaper_state)
         self._shaper.eval()
 
-    def act(self, obs: Tensor) -> Tensor:
+    def act(self, obs: Tensor, pose: Pose) -> Tensor:
         """Answer observations (B, 3, Az, El) with actions (B, 4)."""
         noise = None
         if not self._config.deterministic:

@@ -50,7 +50,7 @@ def resolve_subject(
         CheckpointError: The checkpoint cannot be loaded.
     """
     if isinstance(subject, str) and subject in PILOTS:
-        return _of_pilot(build_pilot(subject, seed=config.seed), config, name)
+        return _of_pilot(build_pilot(subject, seed=config.seed, dynamics=config.dynamics), config, name)
     if isinstance(subject, Pilot):
         return _of_pilot(subject, config, name)
     if isinstance(subject, NavigationPolicy):
@@ -72,7 +72,7 @@ def resolve_subject(
 def _of_pilot(pilot: Pilot, config: EvalConfig, name: str | None) -> Subject:
     flyer = PilotFlyer(pilot, config)
     flyer.name = name or pilot.name
-    return Subject(flyer, {"subject_kind": "pilot"}, lambda: None)
+    return Subject(flyer, {"subject_kind": "pilot", "privileged": pilot.privileged}, lambda: None)
 
 
 def _of_checkpoint(path: Path, config: EvalConfig, name: str, kind: str) -> Subject:

@@ -11,10 +11,11 @@ import math
 import torch
 from torch import Tensor
 
+from navi_core.config import DynamicsConfig
 from navi_core.errors import ConfigError
 from navi_core.pilots.draws import draw_uniform
 from navi_core.pilots.pilot import Pilot
-from navi_core.world.sensor import denormalise_depth
+from navi_core.pilots.scan import azimuths, level_profile
 
 __all__ = ["ForwardPlusPilot"]
 
@@ -48,6 +49,7 @@ class ForwardPlusPilot(Pilot):
         drift_hold: Decisions for which one drift command is kept.
         seed: Seed of the draws.
         max_distance: Range of the sensor, M [m].
+        dynamics: The drone; unused by this pilot.
     """
 
     name = "forward-plus"
@@ -69,8 +71,9 @@ class ForwardPlusPilot(Pilot):
         drift_hold: int = 10,
         seed: int = 0,
         max_distance: float = 100.0,
+        dynamics: DynamicsConfig | None = None,
     ) -> None:
-        super().__init__(seed=seed, max_distance=max_distance)
+        super().__init__(seed=seed, max_distance=max_distance, dynamics=dynamics)
         if not 0 < threshold <= clear:
             raise ConfigError(f"forward-plus needs 0 < threshold ≤ clear, not threshold {threshold}, clear {clear}")
         for key, value, low, high in (
@@ -125,17 +128,8 @@ class ForwardPlusPilot(Pilot):
 
         Distances are horizontal, the nearest over the elevation band; bins to the right have azimuths in (0, π).
         """
-        azimuth_bins, elevation_bins = obs.shape[2:]
-        elevation = torch.linspace(math.pi / 2, -math.pi / 2, elevation_bins, device=obs.device)
-        azimuth = torch.arange(azimuth_bins, device=obs.device) * (2 * math.pi / azimuth_bins)
-        azimuth = torch.where(azimuth > math.pi, azimuth - 2 * math.pi, azimuth)
-        # A coarse sensor may have no bin inside the band: the bins next to the horizon always count.
-        nearest = elevation.abs().min() + 1e-4
-        band = elevation.abs() <= max(math.radians(self.band_degrees), float(nearest))
-
-        depth = denormalise_depth(obs[:, 0][:, :, band], self.max_distance)
-        depth = torch.where(obs[:, 2][:, :, band] > 0, depth, self.max_distance)
-        profile = (depth * torch.cos(elevation[band])).amin(dim=2)
+        profile = level_profile(obs, self.max_distance, self.band_degrees)
+        azimuth = azimuths(obs.shape[2], obs.device)
         front = profile[:, azimuth.abs() <= math.radians(self.sector_degrees) + 1e-4].amin(dim=1)
         reach = profile.clamp(max=self._HORIZON)
         ahead = azimuth.abs() <= math.pi / 2 + 1e-4

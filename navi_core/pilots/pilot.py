@@ -1,19 +1,35 @@
-"""What every scripted pilot is: an object that sees observations, and nothing else, and answers with actions.
+"""What every scripted pilot is: an object that sees observations and answers with actions.
 
-A pilot keeps per-row memory (what it is turning towards, how long it holds a command). The memory belongs to a
-row's *key*, so that the same key flies the same way in any batch and at any place in it.
+Most see nothing else. A privileged pilot is also told where it is and in which scene: it shows what knowing the map is
+worth, and teaches. A pilot keeps per-row memory (what it is turning towards, how long it holds a command). The memory
+belongs to a row's *key*, so that the same key flies the same way in any batch and at any place in it.
 """
 
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
+from dataclasses import dataclass
 
 import torch
 from torch import Tensor
 
+from navi_core.config import DynamicsConfig
 from navi_core.errors import ConfigError
+from navi_core.world.field import Field
 
-__all__ = ["Pilot"]
+__all__ = ["Pilot", "Pose"]
+
+
+@dataclass(frozen=True)
+class Pose:
+    """Where rows are: what a privileged pilot is told."""
+
+    position: Tensor
+    """(B, 3) [m]."""
+    yaw: Tensor
+    """(B,) [rad]."""
+    scene_index: Tensor
+    """(B,) scene within the field that `attach` was given."""
 
 
 class Pilot(ABC):
@@ -22,20 +38,28 @@ class Pilot(ABC):
     Args:
         seed: Seed of the pilot's draws.
         max_distance: Range of the sensor whose observations it reads, M [m].
+        dynamics: The drone that it flies; by default the default drone.
     """
 
     name: str
+    privileged: bool = False
+    """Whether it is told its pose and its scene."""
 
-    def __init__(self, *, seed: int = 0, max_distance: float = 100.0) -> None:
+    def __init__(self, *, seed: int = 0, max_distance: float = 100.0, dynamics: DynamicsConfig | None = None) -> None:
         if seed < 0:
             raise ConfigError(f"seed {seed} of pilot {self.name!r} is negative")
         if not max_distance > 0:
             raise ConfigError(f"max_distance {max_distance} of pilot {self.name!r} is not positive")
         self.seed = seed
         self.max_distance = max_distance
+        self.dynamics = dynamics or DynamicsConfig()
         self._keys = torch.zeros(0, dtype=torch.int64)
         self._episode = torch.zeros(0, dtype=torch.int64)
         self._step = torch.zeros(0, dtype=torch.int64)
+        self._pose: Pose | None = None
+
+    def executed(self, actions: Tensor) -> None:  # noqa: B027 - only a pilot that reckons its position needs it
+        """Tell what was really flown, (B, 4), where that is not what `act` answered."""
 
     def reset(self, rows: Tensor, keys: Tensor) -> None:
         """Give rows their keys and an empty memory; a first call, or one of another size, sets the batch size.
@@ -56,17 +80,30 @@ class Pilot(ABC):
         self._step = torch.where(rows, 0, self._step)
         self._forget(rows)
 
-    def act(self, obs: Tensor, reset: Tensor | None = None) -> Tensor:
+    def attach(self, field: Field) -> None:  # noqa: B027 - only a privileged pilot looks at the map
+        """Show a privileged pilot the scenes that its poses will name."""
+
+    def act(self, obs: Tensor, reset: Tensor | None = None, pose: Pose | None = None) -> Tensor:
         """Return the actions for one decision.
 
         Args:
             obs: Observations (B, 3, Az, El) as the environment gives them: normalised depth, semantic id, valid.
             reset: Rows whose observation is the first of a new episode, bool (B,). A row without a key yet
                 (no `reset` before) takes its row index.
+            pose: Where the rows are; a privileged pilot needs it, no other may have it.
 
         Returns:
             float32 (B, 4) in [−1, 1]: forward, vertical, lateral, yaw.
+
+        Raises:
+            ConfigError: Observations of another shape, or a pose that is missing or not allowed.
         """
+        if (pose is not None) != self.privileged:
+            raise ConfigError(
+                f"pilot {self.name!r} is privileged and needs pose="
+                if self.privileged
+                else f"pilot {self.name!r} flies by observations alone; call act without pose="
+            )
         if obs.ndim != 4 or obs.shape[1] != 3:
             raise ConfigError(f"observations must have shape (B, 3, Az, El), not {tuple(obs.shape)}")
         batch = obs.shape[0]
@@ -79,6 +116,7 @@ class Pilot(ABC):
             self._episode = self._episode + begins.to(torch.int64)
             self._step = torch.where(begins, 0, self._step)
             self._forget(begins)
+        self._pose = pose
         actions = self._decide(obs)
         self._step = self._step + 1
         return actions

@@ -5,6 +5,7 @@ from __future__ import annotations
 import torch
 from torch import Tensor
 
+from navi_core.config import DynamicsConfig
 from navi_core.errors import ConfigError
 from navi_core.pilots.draws import draw_uniform
 from navi_core.pilots.pilot import Pilot
@@ -22,12 +23,20 @@ class RandomPilot(Pilot):
         hold: Decisions for which one draw is kept.
         seed: Seed of the draws.
         max_distance: Unused by this pilot; kept so that all pilots are built alike [m].
+        dynamics: Unused as well.
     """
 
     name = "random"
 
-    def __init__(self, *, hold: int = 1, seed: int = 0, max_distance: float = 100.0) -> None:
-        super().__init__(seed=seed, max_distance=max_distance)
+    def __init__(
+        self,
+        *,
+        hold: int = 1,
+        seed: int = 0,
+        max_distance: float = 100.0,
+        dynamics: DynamicsConfig | None = None,
+    ) -> None:
+        super().__init__(seed=seed, max_distance=max_distance, dynamics=dynamics)
         if hold < 1:
             raise ConfigError(f"hold {hold} of pilot {self.name!r} must be at least 1 decision")
         self.hold = hold

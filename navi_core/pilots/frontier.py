@@ -1,0 +1,188 @@
+"""The frontier pilot: fly to the nearest border between what it has seen and what it has not (Yamauchi 1997).
+
+It sees observations alone. It draws its own map and knows its own position by reckoning: its commands through the
+drone's dynamics, corrected by matching scans when it hits something.
+"""
+
+from __future__ import annotations
+
+import numba
+import numpy as np
+import numpy.typing as npt
+import torch
+from torch import Tensor
+
+from navi_core.config import DynamicsConfig
+from navi_core.errors import ConfigError
+from navi_core.pilots.grid_map import FAR, FREE, HIT, SEEN, WALL, chart
+from navi_core.pilots.grid_search import expand, trace_back
+from navi_core.pilots.map_pilot import CELL, MapPilot
+from navi_core.pilots.odometry import reckon
+from navi_core.pilots.scan import Scan
+
+__all__ = ["FrontierPilot"]
+
+_BAND = 0.25
+"""Surfaces closer than this to the height of flight are in the way [m]."""
+_WINDOW = 2
+"""Half-width of the window in which unseen cells are counted [cells]."""
+
+Floats = npt.NDArray[np.float64]
+
+
+class FrontierPilot(MapPilot):
+    """Flies to the nearest frontier by the length of the way, on the map it draws itself.
+
+    A frontier is a cell that has been seen, can be flown to, and has at least `unseen` cells in the 5×5 around it that
+    were not seen from within `view_radius`. When none is left, what was seen is forgotten and the place is explored
+    again.
+
+    Tuning of the defaults, on training scenes alone: one setting at a time on generated apartments 0–3, then 4–9, 3
+    starts, 200 decisions at 64×16. Searching the way anew every 2 decisions instead of 4 or 8 counts most (C_vis AUC
+    80, 76, 67 %): a frontier that has been seen on the way need not be reached. `unseen` 3, 6, 10: 74, 75, 77 %.
+    Comfort, lookahead and margin change it by less than 2 %. With these defaults 78 % on apartments 4–9, no collision.
+
+    Args:
+        view_radius: Range within which floor counts as seen [m].
+        unseen: Unseen cells that make a frontier, of 25.
+        extent: Edge of the map around the start of a flight [m].
+        settings: Those of `MapPilot`.
+    """
+
+    name = "frontier"
+
+    def __init__(
+        self,
+        *,
+        view_radius: float = 3.2,
+        unseen: int = 10,
+        extent: float = 76.8,
+        cruise_height: float = 1.2,
+        speed: float = 1.0,
+        margin: float = 0.07,
+        comfort: float = 0.5,
+        lookahead: float = 2.5,
+        replan: int = 2,
+        seed: int = 0,
+        max_distance: float = 100.0,
+        dynamics: DynamicsConfig | None = None,
+    ) -> None:
+        super().__init__(
+            cruise_height=cruise_height, speed=speed, margin=margin, comfort=comfort, lookahead=lookahead,
+            replan=replan, seed=seed, max_distance=max_distance, dynamics=dynamics,
+        )  # fmt: skip
+        if not 1 <= unseen <= (2 * _WINDOW + 1) ** 2:
+            raise ConfigError(f"frontier: unseen {unseen} lies outside [1, {(2 * _WINDOW + 1) ** 2}]")
+        if not 10.0 <= extent <= 400.0:
+            raise ConfigError(f"frontier: extent {extent} lies outside [10, 400] m")
+        if not 0.2 <= view_radius <= 12.0:
+            raise ConfigError(f"frontier: view_radius {view_radius} lies outside [0.2, 12] m")
+        self.view_radius, self.unseen, self.extent = view_radius, unseen, extent
+
+    def _allocate(self, batch: int, device: torch.device) -> None:
+        super()._allocate(batch, device)
+        size = round(self.extent / CELL)
+        self._marks = np.zeros((batch, size, size), np.uint8)
+        self._near = np.full((batch, size, size), FAR, np.uint8)
+        self._box = np.zeros((batch, 4), np.int64)
+        self._here = np.zeros((batch, 4))
+        self._scan: Scan | None = None
+
+    def _forget(self, rows: Tensor) -> None:
+        super()._forget(rows)
+        gone = rows.cpu().numpy()
+        middle = self._marks.shape[1] // 2
+        self._marks[gone] = 0
+        self._near[gone] = FAR
+        self._box[gone] = middle
+        self._here[gone] = 0.0
+
+    def _locate(self, scan: Scan, fresh: npt.NDArray[np.bool_]) -> Floats:
+        if self._scan is not None:
+            d, before = self.dynamics, self._scan
+            reckon(
+                self._here, self._velocity, self._command, np.where(before.met, before.reach, 0.0),
+                np.where(scan.met, scan.reach, 0.0), before.clearance, ~fresh, d.radius, d.steps_per_decision,
+                d.substep, d.smoothing,
+            )  # fmt: skip
+        self._scan = scan
+        return self._here
+
+    def _survey(self, scan: Scan, pose: Floats, plane: Floats, settled: npt.NDArray[np.bool_]) -> None:
+        chart(
+            self._marks, self._near, pose, plane, scan.reach, scan.met, scan.points, scan.valid, settled, self._box,
+            CELL, _BAND, self.view_radius,
+        )  # fmt: skip
+
+    def _route(self, pose: Floats, due: npt.NDArray[np.bool_]) -> None:
+        _plan(
+            self._marks, self._near, self._box, pose, due, CELL, self.unseen, self._hard, self.comfort / CELL,
+            self._path, self._length,
+        )  # fmt: skip
+
+    def _grids(self) -> tuple[npt.NDArray[np.uint8], npt.NDArray[np.int64], Floats]:
+        rows = len(self._near)
+        return self._near, np.arange(rows), np.full((rows, 2), -self._near.shape[1] / 2 * CELL)
+
+
+@numba.njit(cache=True)
+def _frontiers(
+    marks: npt.NDArray[np.uint8], near: npt.NDArray[np.uint8], unseen: int, hard: int
+) -> npt.NDArray[np.bool_]:
+    """Return which cells (X, Z) are frontiers."""
+    nx, nz = marks.shape
+    total = np.zeros((nx + 1, nz + 1), np.int32)
+    for i in range(nx):
+        line = 0
+        for k in range(nz):
+            line += 1 if marks[i, k] & (SEEN | HIT | WALL) == 0 else 0
+            total[i + 1, k + 1] = total[i, k + 1] + line
+    found = np.zeros((nx, nz), np.bool_)
+    w = _WINDOW
+    for i in range(w, nx - w):
+        for k in range(w, nz - w):
+            if marks[i, k] & SEEN and near[i, k] >= hard:
+                count = total[i + w + 1, k + w + 1] - total[i - w, k + w + 1]
+                count += total[i - w, k - w] - total[i + w + 1, k - w]
+                found[i, k] = count >= unseen
+    return found
+
+
+@numba.njit(cache=True)
+def _plan(
+    marks: npt.NDArray[np.uint8],
+    near: npt.NDArray[np.uint8],
+    box: npt.NDArray[np.int64],
+    pose: Floats,
+    due: npt.NDArray[np.bool_],
+    cell: float,
+    unseen: int,
+    hard: int,
+    soft: float,
+    path: npt.NDArray[np.int32],
+    length: npt.NDArray[np.int64],
+) -> None:
+    """Search the way to the nearest frontier for the rows that are `due`."""
+    size = marks.shape[1]
+    for b in range(marks.shape[0]):
+        if not due[b]:
+            continue
+        i0, i1, k0, k1 = box[b, 0], box[b, 1] + 1, box[b, 2], box[b, 3] + 1
+        drawn, gap = marks[b, i0:i1, k0:k1], near[b, i0:i1, k0:k1]
+        i = int(pose[b, 0] / cell + size / 2.0) - i0
+        k = int(pose[b, 2] / cell + size / 2.0) - k0
+        cost = np.empty(drawn.shape, np.float32)
+        parent = np.empty(drawn.shape, np.int32)
+        passable = (drawn & FREE) != 0
+        goal = expand(passable, gap, _frontiers(drawn, gap, unseen, hard), i, k, hard, soft, True, cost, parent)
+        length[b] = 0
+        if goal < 0:
+            for p in range(i0, i1):
+                for q in range(k0, k1):
+                    marks[b, p, q] &= ~SEEN
+            continue
+        steps = trace_back(parent, goal, path[b])
+        nz = k1 - k0
+        for n in range(steps):
+            path[b, n] = (path[b, n] // nz + i0) * size + path[b, n] % nz + k0
+        length[b] = steps

@@ -1,0 +1,154 @@
+"""A pilot's map: a square grid around the place where its flight began, filled by its own observations.
+
+Each cell is a byte of marks. A ray that flies level through a cell makes it FREE, within the view radius SEEN; a
+surface near the height of flight makes it HIT; the straight line between two neighbouring hits is a WALL that is
+guessed. `near` holds the squared distance to the nearest hit, in cells, as far as it matters for flying.
+"""
+
+from __future__ import annotations
+
+import math
+
+import numba
+import numpy as np
+import numpy.typing as npt
+
+__all__ = ["FAR", "FREE", "HIT", "NEAR_RADIUS", "SEEN", "WALL", "chart"]
+
+FREE, SEEN, HIT, WALL = 1, 2, 4, 8
+FAR = 255
+"""`near` of a cell without a hit within `NEAR_RADIUS`."""
+NEAR_RADIUS = 7
+"""Cells around a hit whose distance to it is kept."""
+
+_FAN = 4
+"""Rays marked per azimuth bin: between two bins the shorter of both ranges is believed."""
+_LONGEST = 12.0
+"""Ranges are believed up to here [m]; farther ones are drawn too coarsely by neighbouring bins."""
+_GUESSED_WALL = 0.6
+"""Gap between neighbouring hits that is taken for wall [m]; a door is wider."""
+
+Floats = npt.NDArray[np.float64]
+Bytes = npt.NDArray[np.uint8]
+
+
+@numba.njit(cache=True)
+def _walk(marks: Bytes, px: float, pz: float, dx: float, dz: float, end: float, seen_end: float) -> None:
+    """Mark the cells that a ray crosses (Amanatides & Woo 1987); lengths in cells."""
+    size = marks.shape[0]
+    i, k = math.floor(px), math.floor(pz)
+    si, sk = (1 if dx >= 0.0 else -1), (1 if dz >= 0.0 else -1)
+    ti = ((i + (1 if si > 0 else 0)) - px) / dx if dx != 0.0 else 1e30
+    tk = ((k + (1 if sk > 0 else 0)) - pz) / dz if dz != 0.0 else 1e30
+    step_i = abs(1.0 / dx) if dx != 0.0 else 1e30
+    step_k = abs(1.0 / dz) if dz != 0.0 else 1e30
+    entered = 0.0
+    while entered <= end:
+        if not (0 <= i < size and 0 <= k < size):
+            return
+        mark = (marks[i, k] | FREE) & ~WALL
+        if entered <= seen_end:
+            mark |= SEEN
+        marks[i, k] = mark
+        if ti < tk:
+            entered = ti
+            i += si
+            ti += step_i
+        else:
+            entered = tk
+            k += sk
+            tk += step_k
+
+
+@numba.njit(cache=True)
+def _hit(marks: Bytes, near: Bytes, i: int, k: int) -> None:
+    """Mark a hit and lower the distances around it."""
+    size = marks.shape[0]
+    if not (0 <= i < size and 0 <= k < size) or marks[i, k] & HIT:
+        return
+    marks[i, k] |= HIT
+    for di in range(-NEAR_RADIUS, NEAR_RADIUS + 1):
+        for dk in range(-NEAR_RADIUS, NEAR_RADIUS + 1):
+            ni, nk = i + di, k + dk
+            squared = di * di + dk * dk
+            if squared <= NEAR_RADIUS * NEAR_RADIUS and 0 <= ni < size and 0 <= nk < size and squared < near[ni, nk]:
+                near[ni, nk] = squared
+
+
+@numba.njit(cache=True)
+def chart(
+    marks: Bytes,
+    near: Bytes,
+    pose: Floats,
+    plane: Floats,
+    reach: Floats,
+    met: npt.NDArray[np.bool_],
+    points: npt.NDArray[np.float32],
+    valid: npt.NDArray[np.bool_],
+    rows: npt.NDArray[np.bool_],
+    box: npt.NDArray[np.int64],
+    cell: float,
+    band: float,
+    view_radius: float,
+) -> None:
+    """Draw one observation of each row into its map.
+
+    Args:
+        marks: (B, G, G) uint8 marks, x first; updated.
+        near: (B, G, G) uint8 squared distances to hits [cells²]; updated.
+        pose: (B, 4) x, y, z [m] in the map's frame, whose middle is the middle of the grid, and yaw [rad].
+        plane: (B,) height of flight that the map is made for [m].
+        reach: (B, Az) horizontal range of the level rays [m].
+        met: (B, Az) whether the level ray met a surface.
+        points: (B, R, 3) what all rays met, in the drone's frame before yaw [m].
+        valid: (B, R) whether they met anything.
+        rows: (B,) rows to be drawn.
+        box: (B, 4) first and last index of what is drawn, along x and along z; widened.
+        cell: Edge of a cell [m].
+        band: Surfaces closer than this to the height of flight are in the way [m].
+        view_radius: Range within which floor counts as seen [m].
+    """
+    rays, bins, half = points.shape[1], reach.shape[1], marks.shape[1] / 2.0
+    for b in range(marks.shape[0]):
+        if not rows[b]:
+            continue
+        yaw = pose[b, 3]
+        sin, cos = math.sin(yaw), math.cos(yaw)
+        px, pz = pose[b, 0] / cell + half, pose[b, 2] / cell + half
+        for a in range(bins):
+            left, right = reach[b, a], reach[b, (a + 1) % bins]
+            for part in range(_FAN):
+                range_here = left if part == 0 else min(left, right)
+                angle = 2.0 * math.pi * (a + part / _FAN) / bins - yaw
+                end = min(range_here, _LONGEST) / cell
+                dx, dz = math.sin(angle), -math.cos(angle)
+                _walk(marks[b], px, pz, dx, dz, end, min(end, view_radius / cell))
+                box[b, 0] = min(box[b, 0], max(int(px + dx * end) - 2, 0))
+                box[b, 1] = max(box[b, 1], min(int(px + dx * end) + 2, marks.shape[1] - 1))
+                box[b, 2] = min(box[b, 2], max(int(pz + dz * end) - 2, 0))
+                box[b, 3] = max(box[b, 3], min(int(pz + dz * end) + 2, marks.shape[2] - 1))
+        for r in range(rays):
+            if not valid[b, r]:
+                continue
+            x, y, z = points[b, r, 0], points[b, r, 1], points[b, r, 2]
+            if abs(pose[b, 1] + y - plane[b]) > band or x * x + z * z > _LONGEST * _LONGEST:
+                continue
+            i = math.floor((x * cos + z * sin) / cell + px)
+            k = math.floor((z * cos - x * sin) / cell + pz)
+            _hit(marks[b], near[b], i, k)
+        for a in range(bins):
+            after = (a + 1) % bins
+            if not (met[b, a] and met[b, after]) or max(reach[b, a], reach[b, after]) > _LONGEST:
+                continue
+            one, two = 2.0 * math.pi * a / bins - yaw, 2.0 * math.pi * after / bins - yaw
+            x0, z0 = reach[b, a] * math.sin(one), -reach[b, a] * math.cos(one)
+            x1, z1 = reach[b, after] * math.sin(two), -reach[b, after] * math.cos(two)
+            gap = math.hypot(x1 - x0, z1 - z0)
+            if gap > _GUESSED_WALL:
+                continue
+            steps = int(gap / cell * 2.0) + 1
+            for n in range(steps + 1):
+                i = math.floor((x0 + (x1 - x0) * n / steps) / cell + px)
+                k = math.floor((z0 + (z1 - z0) * n / steps) / cell + pz)
+                if 0 <= i < marks.shape[1] and 0 <= k < marks.shape[2] and not marks[b, i, k] & FREE:
+                    marks[b, i, k] |= WALL

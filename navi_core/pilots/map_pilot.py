@@ -1,0 +1,180 @@
+"""What the pilots with a map share: finding a height to fly at, following a path, and keeping off surfaces.
+
+A flight begins with a climb or a descent to the cruising height; from there on it is level, so that a plane map is
+enough.
+"""
+
+from __future__ import annotations
+
+import math
+from abc import abstractmethod
+
+import numpy as np
+import numpy.typing as npt
+import torch
+from torch import Tensor
+
+from navi_core.config import DynamicsConfig
+from navi_core.errors import ConfigError
+from navi_core.pilots.grid_search import visible_rows
+from navi_core.pilots.pilot import Pilot
+from navi_core.pilots.scan import Scan, read_scan
+from navi_core.pilots.steering import steer
+from navi_core.world.dynamics import limiter_bins, nearest_ahead
+
+__all__ = ["CELL", "MapPilot"]
+
+CELL = 0.1
+"""Edge of a map cell [m]."""
+_PATH = 512
+"""Cells of a path that are kept."""
+_PATIENCE = 20
+"""Decisions after which a height that is not reached is given up."""
+
+Floats = npt.NDArray[np.float64]
+
+
+class MapPilot(Pilot):
+    """Base of the frontier pilot and the planner.
+
+    Args:
+        cruise_height: Height above the floor that is flown at; low rooms are flown at half height [m].
+        speed: Largest share of the drone's speed, in (0, 1].
+        margin: Distance kept to surfaces beyond the drone's radius [m].
+        comfort: Distance to surfaces below which a way costs more [m].
+        lookahead: Farthest point of the path that is flown at straight [m].
+        replan: Decisions after which the way is searched anew.
+        seed: Seed of the draws (these pilots draw none).
+        max_distance: Range of the sensor, M [m].
+        dynamics: The drone.
+    """
+
+    def __init__(
+        self,
+        *,
+        cruise_height: float = 1.2,
+        speed: float = 1.0,
+        margin: float = 0.07,
+        comfort: float = 0.5,
+        lookahead: float = 2.5,
+        replan: int = 4,
+        seed: int = 0,
+        max_distance: float = 100.0,
+        dynamics: DynamicsConfig | None = None,
+    ) -> None:
+        super().__init__(seed=seed, max_distance=max_distance, dynamics=dynamics)
+        for key, value, low, high in (
+            ("cruise_height", cruise_height, 0.1, 100.0),
+            ("speed", speed, 0.05, 1.0),
+            ("margin", margin, 0.0, 1.0),
+            ("comfort", comfort, 0.0, 5.0),
+            ("lookahead", lookahead, 0.1, 20.0),
+        ):
+            if not low <= value <= high:
+                raise ConfigError(f"{self.name}: {key} {value} lies outside [{low:g}, {high:g}]")
+        if replan < 1:
+            raise ConfigError(f"{self.name}: replan {replan} must be at least 1 decision")
+        self.cruise_height, self.speed, self.margin = cruise_height, speed, margin
+        self.comfort, self.lookahead, self.replan = comfort, lookahead, replan
+        d = self.dynamics
+        self._limits = np.array([*d.max_speed, d.max_yaw_rate], np.float64)
+        # A cell's centre lies up to half a diagonal from what is in the cell.
+        self._hard = math.ceil(((d.radius + margin) / CELL) ** 2)
+
+    @abstractmethod
+    def _locate(self, scan: Scan, fresh: npt.NDArray[np.bool_]) -> Floats:
+        """Return the poses (B, 4): x, y, z [m], yaw [rad], in the frame of the row's map."""
+
+    @abstractmethod
+    def _survey(self, scan: Scan, pose: Floats, plane: Floats, settled: npt.NDArray[np.bool_]) -> None:
+        """Take in what the rows at their cruising height see."""
+
+    @abstractmethod
+    def _route(self, pose: Floats, due: npt.NDArray[np.bool_]) -> None:
+        """Write new ways of the rows that are `due` into `_path` and `_length`."""
+
+    @abstractmethod
+    def _grids(self) -> tuple[npt.NDArray[np.uint8], npt.NDArray[np.int64], Floats]:
+        """Return the distance grids (S, X, Z), each row's grid (B,), and each row's corner (B, 2) [m]."""
+
+    def _allocate(self, batch: int, device: torch.device) -> None:
+        self._velocity = np.zeros((batch, 4))
+        self._plane = np.zeros(batch)
+        self._settled = np.zeros(batch, bool)
+        self._path = np.zeros((batch, _PATH), np.int32)
+        self._length = np.zeros(batch, np.int64)
+        self._age = np.zeros(batch, np.int64)
+        self._command = np.zeros((batch, 4))
+        self._limiter = np.ones(batch)
+
+    def _forget(self, rows: Tensor) -> None:
+        gone = rows.cpu().numpy()
+        self._velocity[gone] = 0.0
+        self._settled[gone] = False
+        self._length[gone] = 0
+        self._age[gone] = 0
+
+    def executed(self, actions: Tensor) -> None:
+        """Tell what was really flown, (B, 4)."""
+        self._note(actions.detach().cpu().numpy())
+
+    def _note(self, actions: npt.NDArray[np.float32]) -> None:
+        command = np.clip(actions.astype(np.float64), -1.0, 1.0) * self._limits
+        command[:, :3] *= self._limiter[:, None]
+        self._command = command
+
+    def _decide(self, obs: Tensor) -> Tensor:
+        d = self.dynamics
+        scan = read_scan(obs, self.max_distance)
+        step = self._step.cpu().numpy()
+        pose = self._locate(scan, step == 0)
+        bins = limiter_bins(obs.shape[2], obs.shape[3], d.limiter_elevation_degrees)
+        front = nearest_ahead(torch.from_numpy(scan.depth), torch.from_numpy(scan.valid), obs.shape[2], bins).numpy()
+        self._limiter = np.clip(front.astype(np.float64) / d.limiter_distance, d.limiter_floor, 1.0)
+        self._find_height(scan, pose, step)
+        self._survey(scan, pose, self._plane, self._settled)
+        due = self._settled & ((self._age >= self.replan) | (self._length == 0))
+        self._route(pose, due)
+        self._age = np.where(due, 0, self._age) + 1
+        target, flying = self._ahead(pose)
+        actions = np.zeros((len(pose), 4), np.float32)
+        steer(
+            target, self._plane - pose[:, 1], flying, self._velocity, scan.points, scan.valid, self._limiter,
+            self._limits, self.speed, d.radius + self.margin, d.steps_per_decision, d.substep, d.smoothing, actions,
+        )  # fmt: skip
+        self._note(actions)
+        return torch.from_numpy(actions).to(obs.device)
+
+    def _find_height(self, scan: Scan, pose: Floats, step: npt.NDArray[np.int64]) -> None:
+        """Choose the cruising height of new rows, and note who has reached it or cannot."""
+        fresh = step == 0
+        if fresh.any():
+            wanted = self._climb(scan)
+            self._plane = np.where(fresh, pose[:, 1] + np.where(np.abs(wanted) < 0.15, 0.0, wanted), self._plane)
+        late = ~self._settled & (step >= _PATIENCE)
+        self._plane = np.where(late, pose[:, 1], self._plane)
+        self._settled |= np.abs(pose[:, 1] - self._plane) < 0.05
+
+    def _climb(self, scan: Scan) -> Floats:
+        """Return how far the cruising height lies above each row (B,) [m]."""
+        height = scan.points[:, :, 1]
+        steep = np.abs(height) > 0.5 * scan.depth
+        # The lowest and highest surfaces, but for the few rays that leave through an opening.
+        down = np.where(scan.valid & steep & (height < 0), height, np.nan)
+        up = np.where(scan.valid & steep & (height > 0), height, np.nan)
+        # Where nothing is below or above, the drone takes its own height for the right one.
+        down[np.isnan(down).all(axis=1), 0], up[np.isnan(up).all(axis=1), 0] = -self.cruise_height, np.inf
+        floor, ceiling = np.nanpercentile(down, 5, axis=1), np.nanpercentile(up, 95, axis=1)
+        half = np.maximum((ceiling - floor) / 2.0, self.dynamics.radius + 0.05)
+        return floor + np.minimum(self.cruise_height, half)
+
+    def _ahead(self, pose: Floats) -> tuple[Floats, npt.NDArray[np.bool_]]:
+        """Return the point to fly at in the drone's frame (B, 2) [m], and which rows have one."""
+        near, grid, corner = self._grids()
+        place = (pose[:, [0, 2]] - corner) / CELL
+        point = np.zeros((len(pose), 2))
+        visible_rows(near, grid, self._path, self._length, place, self._hard, self.lookahead / CELL, point)
+        gap = (point - place) * CELL
+        sin, cos = np.sin(pose[:, 3]), np.cos(pose[:, 3])
+        target = np.stack([gap[:, 0] * cos - gap[:, 1] * sin, gap[:, 0] * sin + gap[:, 1] * cos], axis=1)
+        return target, self._settled & (self._length > 0)

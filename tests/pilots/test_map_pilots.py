@@ -1,0 +1,225 @@
+"""The pilots with a map: their odometry, their search, their shield, and the order they come in."""
+
+from __future__ import annotations
+
+import math
+
+import numpy as np
+import pytest
+import torch
+
+from navi_core.config import DynamicsConfig, EvalConfig
+from navi_core.errors import ConfigError
+from navi_core.evaluate import build_course, evaluate
+from navi_core.pilots import Pose, build_pilot
+from navi_core.pilots.draws import draw_normal
+from navi_core.pilots.grid_map import FAR, FREE, HIT, NEAR_RADIUS, SEEN, chart
+from navi_core.pilots.grid_search import expand, trace_back
+from navi_core.pilots.odometry import integrate
+from navi_core.pilots.scan import read_scan
+from navi_core.world import Dynamics, Field, FloorMap, SphericalSensor
+
+AZ, EL = 64, 16
+
+
+@pytest.fixture(scope="module")
+def field(apartments):
+    return Field(apartments)
+
+
+class Flight:
+    """Rows flown by a pilot in a field, with what happened."""
+
+    def __init__(self, field, pilot, keys, scene, *, noise=0.0):
+        self.field, self.pilot, self.noise, self.t = field, pilot, noise, 0
+        self.keys, self.scene = torch.tensor(keys), torch.tensor(scene)
+        floors = [FloorMap(field, index, 0.2, 0.3) for index in range(field.num_scenes)]
+        starts = []
+        for key, index in zip(keys, scene, strict=True):
+            cells = np.argwhere(floors[index].free[:, 5])
+            i, k = cells[key * 37 % len(cells)]
+            low = field.bounds(index)[0]
+            starts.append([low[0] + (i + 0.5) * 0.2, low[1] + 1.1, low[2] + (k + 0.5) * 0.2])
+        self.position = torch.tensor(starts, dtype=torch.float32)
+        self.yaw = torch.tensor([0.7 * key for key in keys]) % (2 * math.pi)
+        self.velocity = torch.zeros(len(keys), 4)
+        self.sensor = SphericalSensor(field, AZ, EL, 100.0)
+        self.dynamics = Dynamics(field, DynamicsConfig())
+        self.collisions = 0
+        pilot.attach(field)
+        pilot.reset(torch.ones(len(keys), dtype=torch.bool), self.keys)
+
+    def step(self):
+        hits = self.sensor.cast(self.position, self.yaw, self.scene)
+        pose = Pose(self.position, self.yaw, self.scene) if self.pilot.privileged else None
+        action = self.pilot.act(self.sensor.observation(hits), pose=pose)
+        answer = action
+        if self.noise:
+            zero = torch.zeros_like(self.keys)
+            action = (action + self.noise * draw_normal(0, self.keys, zero, zero + self.t, axes=4)).clamp(-1, 1)
+            self.pilot.executed(action)
+        front = self.dynamics.front_distance(hits.depth, hits.valid, AZ)
+        motion = self.dynamics.step(self.position, self.yaw, self.velocity, action, front, self.scene)
+        self.position, self.yaw, self.velocity = motion.position, motion.yaw, motion.velocity
+        self.collisions += int(motion.collided.sum())
+        self.t += 1
+        return answer
+
+
+def test_reckoning_is_the_dynamics_in_free_flight(box_scene):
+    field, generator = Field([box_scene]), torch.Generator().manual_seed(1)
+    dynamics = Dynamics(field, DynamicsConfig())
+    scene = torch.zeros(1, dtype=torch.int64)
+    position, yaw, velocity = torch.tensor([[0.0, 1.2, 0.0]]), torch.tensor([0.3]), torch.zeros(1, 4)
+    pose, speed = np.array([0.0, 1.2, 0.0, 0.3]), np.zeros(4)
+    for _ in range(6):
+        action = (torch.rand(1, 4, generator=generator) * 2 - 1) * torch.tensor([0.3, 0.3, 0.3, 1.0])
+        motion = dynamics.step(position, yaw, velocity, action, torch.tensor([9.0]), scene)
+        assert not motion.collided.any()
+        position, yaw, velocity = motion.position, motion.yaw, motion.velocity
+        command = action[0].double().numpy() * np.array([5.0, 2.0, 3.0, 3.0])
+        integrate(pose.copy(), speed.copy(), command, 0, 5, 0.02, 0.85, pose, speed)
+    np.testing.assert_allclose(pose[:3], position[0].numpy(), atol=1e-5)
+    assert pose[3] == pytest.approx(float(yaw), abs=1e-5)
+    np.testing.assert_allclose(speed, velocity[0].numpy(), atol=1e-5)
+
+
+def test_reckoning_survives_collisions(field):
+    """Flown with strong disturbances the frontier pilot hits things often and still knows where it is."""
+    flight = Flight(field, build_pilot("frontier"), [1, 2, 3, 4], [0, 1, 0, 1], noise=0.9)
+    begin, turned = flight.position.clone(), flight.yaw.clone()
+    for _ in range(80):
+        flight.step()
+    assert flight.collisions >= 5
+    hits = flight.sensor.cast(flight.position, flight.yaw, flight.scene)
+    flight.pilot.act(flight.sensor.observation(hits))
+    here = torch.from_numpy(flight.pilot._here)
+    # The map's frame begins at the start, turned by the first heading.
+    sin, cos = turned.sin(), turned.cos()
+    moved = flight.position - begin
+    x, z = moved[:, 0] * cos - moved[:, 2] * sin, moved[:, 0] * sin + moved[:, 2] * cos
+    error = torch.hypot(here[:, 0] - x, here[:, 2] - z)
+    assert error.median() < 0.05 and error.max() < 0.4, error
+
+
+@pytest.mark.parametrize("name", ["frontier", "planner"])
+def test_a_map_pilot_flies_the_same_alone_and_in_any_batch(field, name):
+    together = Flight(field, build_pilot(name, seed=4), [5, 6, 7], [1, 0, 1])
+    alone = Flight(field, build_pilot(name, seed=4), [7], [1])
+    for _ in range(25):
+        row = together.step()[2]
+        assert torch.equal(alone.step()[0], row)
+        assert row.abs().max() <= 1
+    assert torch.equal(alone.position[0], together.position[2])
+
+
+def test_a_reset_row_begins_a_new_map(field):
+    pilot = build_pilot("frontier")
+    flight = Flight(field, pilot, [5, 6], [1, 0])
+    first = [flight.step() for _ in range(12)]
+    again = Flight(field, pilot, [5, 6], [1, 0])
+    for action in first:
+        assert torch.equal(again.step(), action)
+
+
+def test_the_order_of_the_pilots(apartments):
+    course = build_course(apartments, EvalConfig(starts=2, max_steps=120, block=4))
+    result = {name: evaluate(name, course).summary for name in ("random", "forward-plus", "frontier", "planner")}
+    auc = [result[name]["c_vis_auc"] for name in ("random", "forward-plus", "frontier", "planner")]
+    assert auc == sorted(auc) and auc[2] - auc[1] > 5, auc
+    for name in ("frontier", "planner"):
+        assert result[name]["collisions_per_minute"] < 5
+
+
+def test_only_privileged_pilots_are_told_where_they_are(field):
+    obs = torch.zeros(1, 3, AZ, EL)
+    pose = Pose(torch.zeros(1, 3), torch.zeros(1), torch.zeros(1, dtype=torch.int64))
+    with pytest.raises(ConfigError, match="observations alone"):
+        build_pilot("frontier").act(obs, pose=pose)
+    planner = build_pilot("planner")
+    with pytest.raises(ConfigError, match="privileged and needs pose"):
+        planner.act(obs)
+    with pytest.raises(ConfigError, match="attach"):
+        planner.act(obs, pose=pose)
+
+
+def test_search_finds_the_cheapest_way():
+    """Against a shortest-path routine on the same graph, without a cost for closeness."""
+    from scipy.sparse import lil_matrix
+    from scipy.sparse.csgraph import dijkstra
+
+    rng = np.random.default_rng(0)
+    passable = rng.random((14, 17)) > 0.3
+    passable[2, 3] = True
+    near = np.full(passable.shape, FAR, np.uint8)
+    cost, parent = np.empty(passable.shape, np.float32), np.empty(passable.shape, np.int32)
+    expand(passable, near, np.zeros_like(passable), 2, 3, 4, 5.0, False, cost, parent)
+    graph = lil_matrix((passable.size, passable.size))
+    for i, k in np.argwhere(passable):
+        for di in (-1, 0, 1):
+            for dk in (-1, 0, 1):
+                p, q = i + di, k + dk
+                if (di or dk) and 0 <= p < 14 and 0 <= q < 17 and passable[p, q]:
+                    graph[i * 17 + k, p * 17 + q] = math.hypot(di, dk)
+    expected = dijkstra(graph.tocsr(), indices=2 * 17 + 3).reshape(passable.shape)
+    expected[~passable] = np.inf
+    np.testing.assert_allclose(cost, expected, rtol=1e-5)
+    path = np.zeros(64, np.int32)
+    goal = int(np.where(np.isfinite(expected), expected, -1).argmax())
+    length = trace_back(parent, goal, path)
+    steps = np.stack([path[:length] // 17, path[:length] % 17], axis=1)
+    assert (np.abs(np.diff(steps, axis=0)).max(axis=1) == 1).all() and tuple(steps[0]) == (2, 3)
+
+
+def test_search_ends_at_the_nearest_goal_and_keeps_off_surfaces():
+    passable, near = np.ones((9, 9), bool), np.full((9, 9), FAR, np.uint8)
+    near[4, 1:8] = 0  # a wall across the middle, open at both ends
+    goal = np.zeros((9, 9), bool)
+    goal[8, 4] = goal[6, 8] = True
+    cost, parent = np.empty((9, 9), np.float32), np.empty((9, 9), np.int32)
+    assert expand(passable, near, goal, 1, 4, 4, 0.5, True, cost, parent) == 6 * 9 + 8
+    near[4, :] = 0
+    assert expand(passable, near, goal, 1, 4, 4, 0.5, True, cost, parent) == -1
+
+
+def test_the_map_of_a_box_room(box_scene):
+    """From the middle of the 4 × 4 m box everything is seen and free but the walls, and distances are those to them."""
+    field = Field([box_scene])
+    sensor = SphericalSensor(field, 128, 24, 100.0)
+    zero = torch.zeros(1, dtype=torch.int64)
+    obs = sensor.observation(sensor.cast(torch.tensor([[0.0, 1.2, 0.0]]), torch.tensor([0.4]), zero))
+    scan = read_scan(obs, 100.0)
+    marks, near = np.zeros((1, 100, 100), np.uint8), np.full((1, 100, 100), FAR, np.uint8)
+    pose = np.array([[0.0, 1.2, 0.0, 0.4]])
+    box = np.full((1, 4), 50, np.int64)
+    chart(
+        marks, near, pose, pose[:, 1], scan.reach, scan.met, scan.points, scan.valid, np.ones(1, bool), box,
+        0.1, 0.25, 3.2,
+    )  # fmt: skip
+    inside = marks[0, 31:69, 31:69]
+    assert (inside & FREE).all() and (inside & SEEN).all() and not (inside & HIT).any()
+    assert not (marks[0, :29] & FREE).any() and not (marks[0, 71:] & FREE).any()
+    hits = np.argwhere(marks[0] & HIT)
+    assert len(hits) >= 100 and np.isin(hits, (29, 30, 69, 70)).any(axis=1).all()
+    brute = ((np.argwhere(np.ones((100, 100), bool))[:, None] - hits[None]) ** 2).sum(axis=2).min(axis=1)
+    brute = np.where(brute <= NEAR_RADIUS**2, brute, FAR).reshape(100, 100)
+    np.testing.assert_array_equal(near[0], brute)
+
+
+@pytest.mark.parametrize(
+    ("name", "settings", "words"),
+    [
+        ("frontier", {"unseen": 0}, ["unseen", "0", "[1, 25]"]),
+        ("frontier", {"extent": 1.0}, ["extent", "10"]),
+        ("frontier", {"replan": 0}, ["replan", "0"]),
+        ("planner", {"patience": 0.0}, ["patience", "0.0"]),
+        ("planner", {"speed": 2.0}, ["planner", "speed", "[0.05, 1]"]),
+        ("wall-following", {"distance": 0.0}, ["distance", "0.1"]),
+        ("farthest-ray", {"braking": -1.0}, ["braking", "-1.0"]),
+    ],
+)
+def test_impossible_settings_are_refused(name, settings, words):
+    with pytest.raises(ConfigError) as caught:
+        build_pilot(name, **settings)
+    for word in words:
+        assert word in str(caught.value)
