@@ -4,6 +4,6 @@ from __future__ import annotations
 
 from navi_core.kernels.bvh import TriangleBVH
 from navi_core.kernels.geometry import surface_voxels
-from navi_core.kernels.surface_tree import SurfaceTree, build_surface_tree
+from navi_core.kernels.surface_tree import SurfaceTree
 
-__all__ = ["SurfaceTree", "TriangleBVH", "build_surface_tree", "surface_voxels"]
+__all__ = ["SurfaceTree", "TriangleBVH", "surface_voxels"]

@@ -14,7 +14,7 @@ import numpy as np
 
 from navi_core.config import CompileConfig, config_hash
 from navi_core.errors import MeshError, SceneError
-from navi_core.kernels import build_surface_tree
+from navi_core.scenes.dag import build_dag
 from navi_core.scenes.gmdag import load_gmdag
 from navi_core.scenes.mesh import Mesh, check_mesh
 from navi_core.scenes.scene import Scene, write_atomically
@@ -30,7 +30,7 @@ __all__ = [
     "store_verdict",
 ]
 
-COMPILER_VERSION = 1
+COMPILER_VERSION = 2
 """Raised whenever the same mesh and configuration would give another scene; older files are then rebuilt."""
 
 Progress = Callable[[str, float], None]
@@ -90,14 +90,8 @@ def compile_mesh(
             f"{checked.name}: {np.abs(mesh_bounds).max():.6g} m from the origin, positions are only exact to "
             f"{step:.2g} m, too coarse for voxels of {voxel:.2g} m; move the mesh nearer to the origin"
         )
-    report("tree", 0.3)
-    tree = build_surface_tree(
-        triangles.astype(np.float64),
-        lower,
-        voxel * config.resolution,
-        config.resolution,
-        config.max_leaf_triangles,
-    )
+    scaled = (triangles.astype(np.float64) - lower) / voxel
+    dag = build_dag(scaled, config.resolution, config.max_leaf_triangles, report)
     report("done", 1.0)
     return Scene(
         name=checked.name,
@@ -112,7 +106,8 @@ def compile_mesh(
         version=2,
         triangles=triangles,
         triangle_semantic=semantic,
-        tree=tree,
+        dag=dag,
+        compiler_version=COMPILER_VERSION,
     )
 
 

@@ -8,6 +8,7 @@ import struct
 import tempfile
 from collections.abc import Callable
 from dataclasses import dataclass, replace
+from functools import cached_property
 from pathlib import Path
 from typing import Literal
 
@@ -16,6 +17,9 @@ import numpy.typing as npt
 
 from navi_core.errors import SceneError
 from navi_core.kernels import SurfaceTree
+from navi_core.kernels.octree_dag import unfold
+from navi_core.scenes.dag import Dag
+from navi_core.scenes.decimation import Decimation
 
 __all__ = ["MAGIC", "Scene", "register_writer", "write_atomically"]
 
@@ -54,10 +58,21 @@ class Scene:
     """Version 2: corner positions [m], shape (F, 3, 3)."""
     triangle_semantic: npt.NDArray[np.int32] | None = None
     """Version 2: semantic id per triangle, shape (F,)."""
-    tree: SurfaceTree | None = None
-    """Version 2: cells and triangle lists."""
+    dag: Dag | None = None
+    """Version 2: the octree whose leaves list triangles."""
+    compiler_version: int = 0
+    """Version 2: version of the compiler that made it."""
+    decimation: Decimation | None = None
+    """Version 2: what merging triangles changed; None where none were merged."""
     nodes: npt.NDArray[np.uint64] | None = None
     """Version 1: octree words, shape (N,), see `octree`."""
+
+    @cached_property
+    def tree(self) -> SurfaceTree | None:
+        """Version 2: the cells and lists that rays are cast through, unfolded from `dag` when first asked for."""
+        if self.dag is None:
+            return None
+        return unfold(self.dag.children, self.dag.bounds, self.dag.items, self.resolution)
 
     def with_verdict(self, verdict: str | None) -> Scene:
         """Return the scene with another spawn verdict."""
