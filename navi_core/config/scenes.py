@@ -28,6 +28,8 @@ class CompileConfig(Config):
     """Metres per mesh unit (0.01 for centimetres)."""
     max_leaf_triangles: int = Field(16, ge=1, le=4096)
     """A surface cell with a longer triangle list is split while the resolution allows it."""
+    decimate: float | None = Field(None, gt=0, le=1)
+    """Merge triangles, moving the surface by about this much at most [voxel]; None keeps every triangle."""
     semantics: Literal["auto", "annotation", "vertex_color", "object", "material", "none"] = "auto"
     """Where a face's semantic comes from; `auto` takes the first there is of annotation, vertex colours with a
     legend, object name and material; `none` makes everything "surface"."""

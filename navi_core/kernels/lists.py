@@ -86,7 +86,7 @@ def _put(value: int, out: UInt8, at: int) -> int:
 @numba.njit(cache=True, inline="always")
 def _get(data: UInt8, at: int) -> tuple[int, int]:
     """Return (number, next place); the place is −1 where the bytes end within it or it is longer than 35 bits."""
-    value = np.int64(0)
+    value = 0
     for k in range(_LONGEST):
         if at + k >= data.shape[0]:
             return 0, -1

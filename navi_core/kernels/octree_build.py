@@ -223,9 +223,7 @@ def child_masks(
 
 
 @numba.njit(cache=True, parallel=True, error_model="numpy")
-def gather_children(
-    chosen: Int64, bounds: Int64, items: Int32, masks: UInt8, place: Int64, out: Int32
-) -> None:
+def gather_children(chosen: Int64, bounds: Int64, items: Int32, masks: UInt8, place: Int64, out: Int32) -> None:
     """Write the children's lists of the chosen cells.
 
     Args:
@@ -253,7 +251,7 @@ def _gap(a: int, a_size: int, b: int, b_size: int) -> int:
 @numba.njit(cache=True, error_model="numpy")
 def _nearest_surface(children: Int32, unit: int, x: int, y: int, z: int, size: int, stack: Int64) -> int:
     """Return the squared distance of a box to the nearest surface leaf's box, in units of the finest cells."""
-    best = np.int64(3 * unit * unit * 4)
+    best = 12 * unit * unit
     stack[0, 0], stack[0, 1], stack[0, 2], stack[0, 3], stack[0, 4], stack[0, 5] = 0, 0, 0, 0, unit, 0
     top = 1
     while top > 0:
@@ -314,7 +312,7 @@ def clearances(children: Int32, frame: Int32, steps: int, out: npt.NDArray[np.ui
                 half,
                 stack,
             ) * (steps * steps)
-            root = np.int64(math.sqrt(d))
+            root = int(math.sqrt(d))
             while root * root > d:
                 root -= 1
             while (root + 1) * (root + 1) <= d:

@@ -11,11 +11,14 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 
 import numpy as np
+import numpy.typing as npt
 
 from navi_core.config import CompileConfig, config_hash
 from navi_core.errors import MeshError, SceneError
 from navi_core.scenes.dag import build_dag
+from navi_core.scenes.decimation import decimate
 from navi_core.scenes.gmdag import load_gmdag
+from navi_core.scenes.memory import check_memory
 from navi_core.scenes.mesh import Mesh, check_mesh
 from navi_core.scenes.scene import Scene, write_atomically
 
@@ -35,6 +38,17 @@ COMPILER_VERSION = 2
 
 Progress = Callable[[str, float], None]
 """Called with a stage name and the share of the work done, 0 to 1."""
+
+
+_STAGES = {
+    "read": (0.0, 0.2),
+    "bounds": (0.2, 0.25),
+    "decimate": (0.25, 0.45),
+    "tree": (0.45, 0.7),
+    "dag": (0.7, 0.85),
+    "write": (0.85, 1.0),
+}
+"""Share of the whole at which each stage begins and ends."""
 
 
 @dataclass(frozen=True)
@@ -64,40 +78,55 @@ def compile_mesh(
     Args:
         mesh: A mesh file, or a `Mesh` that is already in metres and +Y up (`up_axis` and `unit_scale`
             apply to files only).
-        config: Resolution, padding and list length; defaults where left out.
-        progress: Told the stage and the share done.
+        config: Resolution, padding, list length, decimation; defaults where left out.
+        progress: Told the stage (read, bounds, decimate, tree, dag) and the share of the whole that is done.
 
     Raises:
         MeshError: The file cannot be read or holds no usable surface.
+        SceneError: It would need more memory than there is.
     """
-    config = config or CompileConfig()
     report = progress or (lambda stage, share: None)
+    scene = _compile(mesh, config or CompileConfig(), _spread(report))
+    report("done", 1.0)
+    return scene
+
+
+def _spread(progress: Progress) -> Progress:
+    """Return a progress that turns the share of a stage into the share of the whole."""
+
+    def report(stage: str, share: float) -> None:
+        begin, end = _STAGES[stage]
+        progress(stage, begin + (end - begin) * share)
+
+    return report
+
+
+def _compile(mesh: Path | str | Mesh, config: CompileConfig, report: Progress) -> Scene:
     report("read", 0.0)
     checked = check_mesh(mesh) if isinstance(mesh, Mesh) else _read(Path(mesh), config)
-    report("bounds", 0.2)
+    check_memory(checked, config)
+    report("bounds", 0.0)
+    decimation = None
+    if config.decimate is not None:
+        report("decimate", 0.0)
+        checked, decimation = decimate(checked, config.decimate, _voxel_size(checked.bounds, config))
     triangles = checked.triangles.astype(np.float32) + np.float32(0)  # no negative zeros: equal means equal bits
-    semantic = checked.face_semantic.astype(np.int32)
-    corners = triangles.reshape(-1, 3).astype(np.float64)
-    mesh_bounds = np.stack([corners.min(axis=0), corners.max(axis=0)])
-    size = float((mesh_bounds[1] - mesh_bounds[0]).max()) + 2 * config.padding
-    # float32 values, as version 1 headers hold them: both versions then share one grid.
-    voxel = float(np.float32(size / config.resolution))
+    corners = triangles.reshape(-1, 3)
+    mesh_bounds = np.stack([corners.min(axis=0), corners.max(axis=0)]).astype(np.float64)
+    voxel = _voxel_size(mesh_bounds, config)
     lower = (mesh_bounds.mean(axis=0) - voxel * config.resolution / 2).astype(np.float32).astype(np.float64)
-    bounds = np.stack([lower, lower + voxel * config.resolution])
     step = float(np.spacing(np.abs(mesh_bounds).max().astype(np.float32)))
     if step > voxel / 4:
         raise MeshError(
             f"{checked.name}: {np.abs(mesh_bounds).max():.6g} m from the origin, positions are only exact to "
             f"{step:.2g} m, too coarse for voxels of {voxel:.2g} m; move the mesh nearer to the origin"
         )
-    scaled = (triangles.astype(np.float64) - lower) / voxel
-    dag = build_dag(scaled, config.resolution, config.max_leaf_triangles, report)
-    report("done", 1.0)
+    scaled = (triangles - lower) / voxel
     return Scene(
         name=checked.name,
         resolution=config.resolution,
         voxel_size=voxel,
-        bounds=bounds,
+        bounds=np.stack([lower, lower + voxel * config.resolution]),
         mesh_bounds=mesh_bounds,
         semantic_names=dict(checked.semantic_names),
         source_hash=checked.source_hash,
@@ -105,10 +134,17 @@ def compile_mesh(
         verdict=None,
         version=2,
         triangles=triangles,
-        triangle_semantic=semantic,
-        dag=dag,
+        triangle_semantic=checked.face_semantic.astype(np.int32),
+        dag=build_dag(scaled, config.resolution, config.max_leaf_triangles, report),
         compiler_version=COMPILER_VERSION,
+        decimation=decimation,
     )
+
+
+def _voxel_size(mesh_bounds: npt.NDArray[np.float64], config: CompileConfig) -> float:
+    """Return the edge of a voxel [m], a float32 as version 1 headers hold it: both versions share one grid."""
+    size = float((mesh_bounds[1] - mesh_bounds[0]).max()) + 2 * config.padding
+    return float(np.float32(size / config.resolution))
 
 
 def output_path(name: str, source_hash: str, out_dir: Path | str, config: CompileConfig) -> Path:
@@ -135,7 +171,7 @@ def compile_to_file(
         source: A mesh file or a `Mesh`.
         out_dir: Folder of the results, made where missing.
         config: How to compile.
-        progress: Told the stage and the share done.
+        progress: Told the stage (as `compile_mesh`, then write) and the share of the whole that is done.
         name: Scene name; the mesh's or the file's stem where left out.
 
     Raises:
@@ -154,9 +190,12 @@ def compile_to_file(
     existing = _reusable(path, source_hash, config)
     if existing is not None:
         return CompiledScene(path, existing, True, time.perf_counter() - start)
-    scene = replace(compile_mesh(source, config, progress), name=name)
+    report = progress or (lambda stage, share: None)
+    scene = replace(_compile(source, config, _spread(report)), name=name)
+    report("write", _STAGES["write"][0])
     scene.save(path)
     write_atomically(_sidecar(path), json.dumps(_stamp(path, source_hash, config), indent=1).encode())
+    report("done", 1.0)
     return CompiledScene(path, scene, False, time.perf_counter() - start)
 
 

@@ -145,7 +145,7 @@ def build_dag(triangles: Float64, resolution: int, max_leaf: int = 16, progress:
         progress: Told the stages "tree" and "dag" with the share of each, 0 to 1.
     """
     report = progress or (lambda stage, share: None)
-    coarse, deepest = levels_of(resolution)
+    coarse, _ = levels_of(resolution)
     levels = _distribute(triangles, resolution, max_leaf, report)
     report("dag", 0.0)
     bounds, items, number = unique_lists(*_joined([(level.bounds, level.items) for level in levels]))

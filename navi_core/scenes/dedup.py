@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import TypeVar
+
 import numpy as np
 import numpy.typing as npt
 
@@ -9,11 +11,12 @@ from navi_core.kernels.lists import list_hashes, lists_equal, take_lists
 
 __all__ = ["unique_lists", "unique_rows"]
 
+Rows = TypeVar("Rows", npt.NDArray[np.int64], npt.NDArray[np.uint32])
 Int64 = npt.NDArray[np.int64]
 Int32 = npt.NDArray[np.int32]
 
 
-def unique_rows(rows: npt.NDArray[np.integer]) -> tuple[npt.NDArray[np.integer], Int64]:
+def unique_rows(rows: Rows) -> tuple[Rows, Int64]:
     """Return the distinct rows, in the order of their first occurrence, and each row's place among them.
 
     Args:

@@ -208,9 +208,7 @@ def _cut(data: bytes, offset: int, sizes: dict[str, Any], refuse: Refuse) -> dic
 def _fixed(section: _Section, dtype: str, width: int, name: str, refuse: Refuse) -> npt.NDArray[Any]:
     """Return the section as (rows, width) elements of a fixed size."""
     if section.data.nbytes != section.rows * width * np.dtype(dtype).itemsize:
-        raise refuse(
-            f"section {name!r}: {section.rows} rows do not make {section.data.nbytes} bytes", section.offset
-        )
+        raise refuse(f"section {name!r}: {section.rows} rows do not make {section.data.nbytes} bytes", section.offset)
     return section.data.view(dtype).reshape(section.rows, width)
 
 
@@ -233,9 +231,7 @@ def _read_triangles(
     return vertices[number].reshape(-1, 3, 3)
 
 
-def _read_semantic(
-    sections: dict[str, _Section], names: dict[int, str], refuse: Refuse
-) -> npt.NDArray[np.int32]:
+def _read_semantic(sections: dict[str, _Section], names: dict[int, str], refuse: Refuse) -> npt.NDArray[np.int32]:
     section = sections["semantic"]
     if section.rows != sections["faces"].rows:
         raise refuse(f"{section.rows} semantic ids for {sections['faces'].rows} faces", section.offset)
@@ -308,13 +304,13 @@ def _read_meta(text: bytes, refuse: Refuse) -> dict[str, Any]:
 
 
 def _read_decimation(values: Any) -> Decimation:
-    kinds = {field.name: int if field.type == "int" else float for field in fields(Decimation)}
-    if not isinstance(values, dict) or set(values) != set(kinds):
+    if not isinstance(values, dict) or set(values) != {field.name for field in fields(Decimation)}:
         raise ValueError("decimation holds other fields than it should")
-    for name, kind in kinds.items():
-        if type(values[name]) not in (int, kind) or not math.isfinite(values[name]) or values[name] < 0:
-            raise ValueError(f"decimation.{name} is {values[name]!r:.40}")
-    return Decimation(**{name: kind(values[name]) for name, kind in kinds.items()})
+    for name, value in values.items():
+        whole = name in ("before", "after", "samples")
+        if type(value) is not (int if whole else float) or not math.isfinite(value) or value < 0:
+            raise ValueError(f"decimation.{name} is {value!r:.40}")
+    return Decimation(**values)
 
 
 register_writer(2, write_v2)

@@ -11,6 +11,7 @@ import numpy as np
 import numpy.typing as npt
 
 from navi_core.kernels import TriangleBVH, surface_voxels
+from navi_core.scenes.dedup import unique_rows
 from navi_core.scenes.octree import POPCOUNT, Words, inner_words, leaf_words
 
 __all__ = ["build_v1_nodes"]
@@ -55,7 +56,7 @@ def build_v1_nodes(
         children[slot, keys & 7] = ids
         if edge > 1:
             _add_empty_leaves(children, parents, edge, bvh, lower, voxel_size, leaf_list, leaf_index)
-        unique, back = _unique_rows(children)
+        unique, back = unique_rows(children)
         # Inner nodes are numbered from −2 downwards until the number of leaves is known.
         ids = -2 - (inner_count + back)
         inner_children.append(unique)
@@ -117,20 +118,6 @@ def _round_down(values: npt.NDArray[np.float64]) -> npt.NDArray[np.float16]:
     """Return the largest fp16 not above each non-negative value: a lower bound must stay one."""
     half = np.minimum(values, 65504.0).astype(np.float16)
     return np.where(half.astype(np.float64) > values, np.nextafter(half, np.float16(0)), half)
-
-
-def _unique_rows(rows: Int64) -> tuple[Int64, Int64]:
-    """Return the distinct rows and each row's place among them: grouped by hash, proved by comparison."""
-    mixed = np.zeros(len(rows), dtype=np.uint64)
-    for column in range(8):
-        mixed = (mixed ^ rows[:, column].astype(np.uint64)) * np.uint64(0x9E3779B97F4A7C15)
-        mixed ^= mixed >> np.uint64(29)
-    _, first, back = np.unique(mixed, return_index=True, return_inverse=True)
-    if (rows[first[back]] == rows).all():
-        return rows[first], back.astype(np.int64)
-    # Two different rows share a hash: fall back to comparing rows themselves.
-    unique, back = np.unique(rows, axis=0, return_inverse=True)
-    return unique, back.reshape(-1).astype(np.int64)
 
 
 def _lay_out(inner_children: list[Int64], leaves: Words) -> Words:

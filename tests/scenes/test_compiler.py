@@ -47,13 +47,26 @@ def test_progress_is_told_from_start_to_end(maze):
     compile_mesh(maze, CONFIG, progress=lambda stage, share: told.append((stage, share)))
     shares = [share for _, share in told]
     assert shares == sorted(shares)
+    assert told[0] == ("read", 0.0)
     assert told[-1] == ("done", 1.0)
+    assert list(dict.fromkeys(stage for stage, _ in told)) == ["read", "bounds", "tree", "dag", "done"]
+
+
+def test_a_file_in_the_making_tells_every_stage(maze, tmp_path):
+    told = []
+    config = CompileConfig(resolution=32, decimate=0.25)
+    compile_to_file(maze, tmp_path, config, progress=lambda stage, share: told.append((stage, share)))
+    assert list(dict.fromkeys(stage for stage, _ in told)) == [
+        "read", "bounds", "decimate", "tree", "dag", "write", "done",
+    ]  # fmt: skip
+    shares = [share for _, share in told]
+    assert shares == sorted(shares)
 
 
 def test_an_unchanged_scene_is_not_compiled_again(maze, tmp_path, monkeypatch):
     first = compile_to_file(maze, tmp_path, CONFIG)
     stamp = first.path.stat().st_mtime_ns
-    monkeypatch.setattr(compiler, "compile_mesh", lambda *a, **k: pytest.fail("compiled again"))
+    monkeypatch.setattr(compiler, "_compile", lambda *a, **k: pytest.fail("compiled again"))
     second = compile_to_file(maze, tmp_path, CONFIG)
     assert (first.skipped, second.skipped) == (False, True)
     assert second.path == first.path

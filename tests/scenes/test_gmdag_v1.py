@@ -25,7 +25,7 @@ from navi_core.scenes.octree import (
     v1_distance_at,
     v1_leaf_at,
 )
-from navi_core.scenes.v1_build import _gather, _morton, _positions, _round_down, _spread, _unique_rows
+from navi_core.scenes.v1_build import _gather, _morton, _positions, _round_down, _spread
 from tests.conftest import box_triangles, mesh_of
 from tests.scenes.conftest import box_distance, chain, v1_bytes
 
@@ -67,24 +67,6 @@ def test_a_lower_bound_stays_one_in_fp16(values):
     half = _round_down(exact).astype(np.float64)
     assert (half <= exact).all()
     assert (half >= np.minimum(exact, 65504) * (1 - 2**-10) - 6e-8).all()
-
-
-def test_equal_rows_are_found_even_when_every_hash_collides(monkeypatch):
-    rows = np.array([[1] * 8, [2] * 8, [1] * 8, [3] * 8], np.int64)
-    unique, back = _unique_rows(rows)
-    np.testing.assert_array_equal(unique[back], rows)
-    assert len(unique) == 3
-    real = np.unique
-
-    def constant_hash(array, **options):
-        if array.ndim == 1 and array.dtype == np.uint64:
-            array = np.zeros_like(array)
-        return real(array, **options)
-
-    monkeypatch.setattr(np, "unique", constant_hash)
-    unique, back = _unique_rows(rows)
-    np.testing.assert_array_equal(unique[back], rows)
-    assert len(unique) == 3
 
 
 @settings(max_examples=40, deadline=None)

@@ -38,6 +38,9 @@ def test_any_mesh_survives_a_round_trip_bit_for_bit(corners, names, data, tmp_pa
     scene = compile_mesh(mesh_from_arrays("any", points, faces, semantic, vocabulary), CONFIG)
     path = scene.save(tmp_path / "any.gmdag")
     read = load_gmdag(path)
+    np.testing.assert_array_equal(read.dag.children, scene.dag.children)
+    np.testing.assert_array_equal(read.dag.bounds, scene.dag.bounds)
+    np.testing.assert_array_equal(read.dag.items, scene.dag.items)
     assert read.content_hash() == scene.content_hash()
     assert read.semantic_names == scene.semantic_names
     np.testing.assert_array_equal(read.triangles, scene.triangles)

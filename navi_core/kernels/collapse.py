@@ -1,0 +1,185 @@
+"""Edge collapse with plane quadrics (Garland and Heckbert 1997), in passes of edges that do not touch.
+
+Every collapse moves two vertices to one place and drops the triangles between them, whose remains other
+triangles cover: a continuous map of the surface, so that what was closed stays closed whatever the order
+and the topology. Coordinates may be any unit.
+"""
+
+from __future__ import annotations
+
+import numba
+import numpy as np
+import numpy.typing as npt
+
+__all__ = ["add_quadrics", "collapse_edges", "edge_costs"]
+
+Float64 = npt.NDArray[np.float64]
+Int32 = npt.NDArray[np.int32]
+Int64 = npt.NDArray[np.int64]
+Bool = npt.NDArray[np.bool_]
+_LEAST_TURN = 0.2
+"""Cosine under which a triangle may not turn in a collapse: it would fold over its neighbours."""
+
+
+@numba.njit(cache=True, error_model="numpy")
+def _add_plane(quadric: Float64, nx: float, ny: float, nz: float, d: float) -> None:
+    quadric[0] += nx * nx
+    quadric[1] += nx * ny
+    quadric[2] += nx * nz
+    quadric[3] += nx * d
+    quadric[4] += ny * ny
+    quadric[5] += ny * nz
+    quadric[6] += ny * d
+    quadric[7] += nz * nz
+    quadric[8] += nz * d
+    quadric[9] += d * d
+
+
+@numba.njit(cache=True, error_model="numpy")
+def add_quadrics(vertices: Float64, faces: Int32, border: Bool, quadrics: Float64) -> None:
+    """Add every face's plane to its vertices' quadrics, and at border edges the plane that stands on the face.
+
+    Args:
+        vertices: (V, 3).
+        faces: (F, 3).
+        border: (F, 3) whether edge k, from corner k to the next, is a border.
+        quadrics: (V, 10) sums of squared plane distances: xx xy xz xd yy yz yd zz zd dd.
+    """
+    for f in range(faces.shape[0]):
+        a, b, c = faces[f, 0], faces[f, 1], faces[f, 2]
+        n = np.cross(vertices[b] - vertices[a], vertices[c] - vertices[a])
+        length = np.sqrt((n * n).sum())
+        if length <= 0.0:
+            continue
+        n /= length
+        d = -(n * vertices[a]).sum()
+        for k in range(3):
+            _add_plane(quadrics[faces[f, k]], n[0], n[1], n[2], d)
+        for k in range(3):
+            if not border[f, k]:
+                continue
+            p, q = faces[f, k], faces[f, (k + 1) % 3]
+            e = np.cross(n, vertices[q] - vertices[p])
+            length = np.sqrt((e * e).sum())
+            if length > 0.0:
+                e /= length
+                d_e = -(e * vertices[p]).sum()
+                _add_plane(quadrics[p], e[0], e[1], e[2], d_e)
+                _add_plane(quadrics[q], e[0], e[1], e[2], d_e)
+
+
+@numba.njit(cache=True, inline="always", error_model="numpy")
+def _error(q: Float64, x: float, y: float, z: float) -> float:
+    return (
+        q[0] * x * x
+        + q[4] * y * y
+        + q[7] * z * z
+        + q[9]
+        + 2.0 * (q[1] * x * y + q[2] * x * z + q[5] * y * z + q[3] * x + q[6] * y + q[8] * z)
+    )
+
+
+@numba.njit(cache=True, parallel=True, error_model="numpy")
+def edge_costs(vertices: Float64, quadrics: Float64, edges: Int32, cost: Float64, target: Float64) -> None:
+    """Write the best of three places for each edge's vertices, its ends and its middle, and the error there.
+
+    Args:
+        vertices: (V, 3).
+        quadrics: (V, 10).
+        edges: (E, 2).
+        cost: (E,) out, sum of squared plane distances.
+        target: (E, 3) out.
+    """
+    for e in numba.prange(edges.shape[0]):
+        a, b = vertices[edges[e, 0]], vertices[edges[e, 1]]
+        q = quadrics[edges[e, 0]] + quadrics[edges[e, 1]]
+        best = np.inf
+        for k in range(3):
+            wb = 0.5 * k
+            x = a[0] + wb * (b[0] - a[0])
+            y = a[1] + wb * (b[1] - a[1])
+            z = a[2] + wb * (b[2] - a[2])
+            error = max(_error(q, x, y, z), 0.0)
+            if error < best:
+                best = error
+                target[e, 0], target[e, 1], target[e, 2] = x, y, z
+        cost[e] = best
+
+
+@numba.njit(cache=True, error_model="numpy")
+def _folds(vertices: Float64, faces: Int32, at: Int64, ring: Int32, u: int, v: int, place: Float64) -> bool:
+    """Tell whether moving u to `place` folds one of its triangles, those that also hold v left out."""
+    old = np.empty((3, 3))
+    new = np.empty((3, 3))
+    for i in range(at[u], at[u + 1]):
+        f = ring[i]
+        gone = False
+        for k in range(3):
+            corner = faces[f, k]
+            gone |= corner == v
+            old[k] = vertices[corner]
+            new[k] = place if corner == u else vertices[corner]
+        if gone:
+            continue
+        n = np.cross(old[1] - old[0], old[2] - old[0])
+        m = np.cross(new[1] - new[0], new[2] - new[0])
+        size = np.sqrt((n * n).sum() * (m * m).sum())
+        if size <= 0.0 or (n * m).sum() < _LEAST_TURN * size:
+            return True
+    return False
+
+
+@numba.njit(cache=True)
+def _uncovers(faces: Int32, at: Int64, ring: Int32, u: int, v: int) -> bool:
+    """Tell whether a triangle on edge uv, which becomes a segment, would leave that segment without a triangle."""
+    for i in range(at[u], at[u + 1]):
+        f = ring[i]
+        a, b, c = faces[f, 0], faces[f, 1], faces[f, 2]
+        if a != v and b != v and c != v:
+            continue
+        w = a + b + c - u - v
+        covered = False
+        for j in range(at[w], at[w + 1]):
+            g = ring[j]
+            has_u = faces[g, 0] == u or faces[g, 1] == u or faces[g, 2] == u
+            has_v = faces[g, 0] == v or faces[g, 1] == v or faces[g, 2] == v
+            covered |= has_u != has_v
+        if not covered:
+            return True
+    return False
+
+
+@numba.njit(cache=True, error_model="numpy")
+def collapse_edges(
+    vertices: Float64, faces: Int32, quadrics: Float64, edges: Int32, target: Float64, at: Int64, ring: Int32,
+    parent: Int32,
+) -> int:  # fmt: skip
+    """Collapse edges in the order given, none of which may touch another's triangles; return how many.
+
+    Args:
+        vertices: (V, 3), the kept ones are moved.
+        faces: (F, 3) as they were before the pass.
+        quadrics: (V, 10), the kept ones become sums.
+        edges: (E, 2), cheapest first.
+        target: (E, 3) where each edge's vertices go.
+        at: (V + 1,) bounds of each vertex' faces in `ring`.
+        ring: Faces of each vertex.
+        parent: (V,) out, the vertex that each one became.
+    """
+    still = np.ones(vertices.shape[0], np.bool_)
+    done = 0
+    for e in range(edges.shape[0]):
+        u, v = edges[e, 0], edges[e, 1]
+        if not still[u] or not still[v] or _uncovers(faces, at, ring, u, v):
+            continue
+        if _folds(vertices, faces, at, ring, u, v, target[e]) or _folds(vertices, faces, at, ring, v, u, target[e]):
+            continue
+        for w in (u, v):
+            for i in range(at[w], at[w + 1]):
+                for k in range(3):
+                    still[faces[ring[i], k]] = False
+        vertices[u] = target[e]
+        quadrics[u] += quadrics[v]
+        parent[v] = u
+        done += 1
+    return done

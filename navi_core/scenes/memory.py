@@ -1,0 +1,82 @@
+"""How much memory a compilation will need, told before it is taken."""
+
+from __future__ import annotations
+
+import os
+from pathlib import Path
+
+import numpy as np
+
+from navi_core.config import CompileConfig
+from navi_core.errors import SceneError
+from navi_core.scenes.dag import levels_of
+from navi_core.scenes.mesh import Mesh
+
+__all__ = ["available_memory", "check_memory", "estimate_memory"]
+
+_PER_TRIANGLE = 520
+"""Bytes of corners in three precisions, of bounds, and of what checks and the file need of each."""
+_PER_REFERENCE = 48
+"""Bytes of one entry of a list, its masks and copies, and its share of the cells."""
+_PER_DECIMATED = 1200
+"""Further bytes of a triangle while triangles are merged and the result is measured."""
+_FIXED = 64 << 20
+_SAMPLE = 200_000
+
+
+def estimate_memory(mesh: Mesh, config: CompileConfig) -> int:
+    """Return about how much memory `compile_mesh` takes beyond the mesh [bytes], erring upwards.
+
+    The lists decide: a triangle of area A and longest edge L meets about 1.5·(A/e² + L/e) + 2 cells of edge
+    e. A triangle is counted in the finest cells that its size can fill lists of.
+
+    Args:
+        mesh: The mesh.
+        config: How it would be compiled.
+    """
+    count = len(mesh.faces)
+    coarse, deepest = levels_of(config.resolution)
+    used = mesh.vertices[mesh.faces.reshape(-1)[:: max(1, 3 * count // 1_000_000)]]
+    size = float((used.max(axis=0) - used.min(axis=0)).max()) + 2 * config.padding
+    faces = mesh.faces[:: max(1, count // _SAMPLE)]
+    a, b, c = (mesh.vertices[faces[:, k]] for k in range(3))
+    area = np.linalg.norm(np.cross(b - a, c - a), axis=1) / 2
+    longest = np.max([np.linalg.norm(p - q, axis=1) for p, q in ((a, b), (b, c), (c, a))], axis=0)
+    # Cells are split where more than a list's worth of triangles meet: the many small ones, not a large one.
+    level = np.clip(np.log2(np.maximum(size / np.maximum(longest, 1e-12), 1.0)) + 2, coarse, deepest)
+    edge = size / 2.0**level
+    references = (1.5 * (area / edge**2 + longest / edge) + 2).mean() * count
+    per_triangle = _PER_TRIANGLE + (_PER_DECIMATED if config.decimate is not None else 0)
+    return int(_FIXED + per_triangle * count + _PER_REFERENCE * references)
+
+
+def available_memory() -> int | None:
+    """Return the memory that this process can still take [bytes], None where the system does not tell."""
+    found = []
+    try:
+        lines = Path("/proc/meminfo").read_text().splitlines()
+        found += [1024 * int(line.split()[1]) for line in lines if line.startswith("MemAvailable:")]
+        limit = Path("/sys/fs/cgroup/memory.max").read_text().strip()
+        if limit != "max":
+            found.append(int(limit) - int(Path("/sys/fs/cgroup/memory.current").read_text()))
+    except (OSError, ValueError, IndexError):
+        pass
+    if not found and {"SC_AVPHYS_PAGES", "SC_PAGE_SIZE"} <= set(os.sysconf_names):
+        found.append(os.sysconf("SC_AVPHYS_PAGES") * os.sysconf("SC_PAGE_SIZE"))
+    return max(min(found), 0) if found else None
+
+
+def check_memory(mesh: Mesh, config: CompileConfig) -> None:
+    """Refuse a compilation that would not fit.
+
+    Raises:
+        SceneError: Names the estimate, what is available, and what to do.
+    """
+    need, have = estimate_memory(mesh, config), available_memory()
+    if have is not None and need > have:
+        lower = f"lower the resolution (now {config.resolution})" if config.resolution > 64 else "split the mesh"
+        merge = "" if config.decimate is not None else ", merge small triangles (decimate: 0.25)"
+        raise SceneError(
+            f"{mesh.name}: compiling {len(mesh.faces):,} triangles needs about {need / 2**30:.1f} GiB, "
+            f"{have / 2**30:.1f} GiB are available; {lower}{merge}, or close other programs"
+        )
