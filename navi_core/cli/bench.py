@@ -7,6 +7,8 @@ from typing import Annotated
 
 import typer
 
+from navi_core.cli.bench_env import env
+
 __all__ = ["raycast", "register"]
 
 
@@ -15,6 +17,7 @@ def register(app: typer.Typer) -> None:
     group = typer.Typer(name="bench", help="Measure this machine.", no_args_is_help=True)
     group.callback()(_group)
     group.command("raycast")(raycast)
+    group.command("env")(env)
     app.add_typer(group)
 
 

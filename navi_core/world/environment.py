@@ -77,6 +77,10 @@ class NavigationEnv:
     Raises:
         ConfigError: `num_envs` below 1.
         SceneError: A scene without a viable spawn, named with its verdict.
+
+    Attributes:
+        counters: "episode" (number), "age" (decisions towards truncation), "length" (decisions flown), "scene",
+            each (B,) int64, of the rows' present episodes.
     """
 
     def __init__(
@@ -113,7 +117,7 @@ class NavigationEnv:
         # Updated in place, never rebound: a captured program finds them where they were.
         self._body = torch.zeros(num_envs, sum(BODY.values()), device=device)
         self._life = dict(zip(BODY, self._body.split(list(BODY.values()), dim=1)))
-        self._counters = {
+        self.counters = {
             name: torch.zeros(num_envs, dtype=torch.int64, device=device)
             for name in ("episode", "age", "length", "scene")
         }
@@ -121,27 +125,28 @@ class NavigationEnv:
         self._late = torch.zeros(num_envs, *late, device=device)
         self.reset()
 
-    def reset(self, seed: int | None = None) -> torch.Tensor:
-        """Begin every row's first episode and return the (B, 3, Az, El) observation.
+    def reset(self, seed: int | None = None, *, episode: int = 0) -> torch.Tensor:
+        """Begin an episode in every row and return the (B, 3, Az, El) observation.
 
         Args:
             seed: A new seed of all draws; None keeps the one there is.
+            episode: Number of the episode to begin.
         """
         if seed is not None:
             self.seed = seed
             self._faults = SensorFaults(self.config.sensor, seed, self._rows, self.config.max_distance)
         everyone = torch.ones(self.num_envs, dtype=torch.bool, device=self.device)
         self.rewards.visits.zero_()
-        for counter in self._counters.values():
+        for counter in self.counters.values():
             counter.zero_()
         if self.config.stagger:
-            self._counters["age"].copy_(uniform(self.seed, Purpose.AGE, self._rows) * self.config.max_steps)
-        episode = self._counters["episode"]
-        scene, slot = self._draw_spawn(episode)
-        self._counters["scene"].copy_(scene)
+            self.counters["age"].copy_(uniform(self.seed, Purpose.AGE, self._rows) * self.config.max_steps)
+        number = self.counters["episode"].fill_(episode)
+        scene, slot = self._draw_spawn(number)
+        self.counters["scene"].copy_(scene)
         self._body.copy_(self._pools.body[scene, slot])
         self.view.begin(everyone, scene, slot, self._pools.floor)
-        obs = self._faults.apply(self._pools.obs[scene, slot], episode, self._counters["length"])
+        obs = self._faults.apply(self._pools.obs[scene, slot], number, self.counters["length"])
         if self.config.sensor.delayed:
             self._late.copy_(obs)
         return obs
@@ -156,7 +161,7 @@ class NavigationEnv:
             ConfigError: The actions have another shape.
             NonFiniteError: On the CPU, an action is NaN or infinite; nothing has moved.
         """
-        c, counters = self.config, self._counters
+        c, counters = self.config, self.counters
         action, fault = self._checked(actions)
         body = {name: value.squeeze(1) for name, value in self._life.items()}
         scene, episode = counters["scene"].clone(), counters["episode"]
@@ -238,13 +243,21 @@ class NavigationEnv:
     def observe(self) -> torch.Tensor:
         """Return the (B, 3, Az, El) observation of the current poses, cast anew, without faults or delay."""
         position, yaw = self._life["position"], self._life["yaw"].squeeze(1)
-        scene = self._counters["scene"]
+        scene = self.counters["scene"]
         return self.reader.read(self.sensor.cast(position, yaw, scene), self.rewards.band(scene)).obs
+
+    def poses(self) -> dict[str, torch.Tensor]:
+        """Return where the drones are now: "position" (B, 3) [m], "yaw" (B,) [rad], "scene_index" (B,)."""
+        return {
+            "position": self._life["position"].clone(),
+            "yaw": self._life["yaw"].squeeze(1).clone(),
+            "scene_index": self.counters["scene"].clone(),
+        }
 
     def _state(self) -> dict[str, torch.Tensor]:
         """Return the tensors themselves that decide the future."""
         return {
-            **self._counters,
+            **self.counters,
             **self._life,
             "visits": self.rewards.visits,
             "floor": self.view.seen,

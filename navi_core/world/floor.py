@@ -7,6 +7,7 @@ voxels in which the drone keeps its clearance. Seen from above it is a grid of f
 from __future__ import annotations
 
 import math
+from collections.abc import Callable
 
 import numpy as np
 import numpy.typing as npt
@@ -19,6 +20,10 @@ from navi_core.world.field import Field
 __all__ = ["FloorMap", "FloorView"]
 
 _MAX_VOXELS = 200_000_000
+
+# Numba's dispatchers carry no signature that a type checker could follow through packed arguments.
+_MARK: Callable[..., None] = mark_fan
+_BEGIN: Callable[..., None] = begin_floor
 
 
 class FloorMap:
@@ -145,7 +150,7 @@ class FloorView:
         if self._kernels:
             gain = torch.empty(len(position), dtype=torch.int64)
             arrays = (x.contiguous().numpy() for x in (position, *turn, self._fan, reach, scene_index, *grid))
-            mark_fan(*arrays, self.cell, seen.numpy(), gain.numpy())
+            _MARK(*arrays, self.cell, seen.numpy(), gain.numpy())
         else:
             gain = self._mark_tensors(position, *turn, reach, scene_index, seen)
         return gain.to(torch.float32) * self.cell**2
@@ -168,7 +173,7 @@ class FloorView:
             pool: (S, P, C/8) uint8 from `footprint`.
         """
         if self._kernels:
-            begin_floor(*(x.numpy() for x in (begins, scene, slot, pool, self.seen)))
+            _BEGIN(*(x.numpy() for x in (begins, scene, slot, pool, self.seen)))
             return
         bits = (pool[scene, slot][:, :, None] >> self._bits) & 1
         self.seen.copy_(torch.where(begins[:, None], bits.flatten(1).to(torch.bool), self.seen))
@@ -210,7 +215,7 @@ class FloorView:
             place[axis] = cell[:, None, None, axis] + side[:, :, axis, None] * (number + 1.0)
             place[other] = cell[:, None, None, other] + side[:, :, other, None] * passed
             within = when[:, :, axis] <= limit
-            self._set(seen, *(p.flatten(1) for p in place), scene, within.flatten(1))
+            self._set(seen, place[0].flatten(1), place[1].flatten(1), scene, within.flatten(1))
         return seen.sum(dim=1) - before
 
     def _set(self, seen: torch.Tensor, i: torch.Tensor, k: torch.Tensor, scene: torch.Tensor, on: torch.Tensor) -> None:

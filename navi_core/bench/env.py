@@ -1,0 +1,262 @@
+"""Decisions a second of the environment, where its time goes, and whether it keeps its memory.
+
+The shares are of process CPU time, summed over threads, so that neighbours on a shared machine cannot shift
+them; the overhead is everything but the tracer.
+"""
+
+from __future__ import annotations
+
+import resource
+import time
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import asdict, dataclass
+from pathlib import Path
+from typing import Any
+
+import torch
+
+from navi_core.config import EnvConfig
+from navi_core.errors import ConfigError
+from navi_core.scenes import Scene
+from navi_core.world import Field, NavigationEnv
+
+__all__ = ["DRONES", "RESOLUTIONS", "EnvCase", "EnvRow", "Soak", "env_cases", "resident_bytes", "run_env", "run_soak"]
+
+RESOLUTIONS = ((64, 16), (128, 24), (256, 48))
+"""Azimuth and elevation bins by default."""
+DRONES = (1, 16, 64, 256)
+"""Rows by default."""
+STAGES = ("tracer", "observation", "dynamics", "rewards")
+"""Parts of a step that are told apart; what is left is "rest"."""
+
+
+@dataclass(frozen=True)
+class EnvCase:
+    """One line of the benchmark: a sensor and a number of drones."""
+
+    azimuth_bins: int
+    elevation_bins: int
+    drones: int
+
+
+@dataclass(frozen=True)
+class EnvRow:
+    """What was measured for one case.
+
+    Attributes:
+        azimuth_bins: Az.
+        elevation_bins: El.
+        drones: Rows B.
+        threads: Threads of the kernels and of torch.
+        tracer: Kernels in use.
+        steps_per_second: Decisions of single drones a second of wall time, median over the steps.
+        cpu_per_1000: Process CPU seconds for 1000 decisions of single drones, median over the steps.
+        shares: Share of the CPU time by stage: tracer (casting rays), observation (directions, channels, new
+            episodes' views), dynamics (motion, collision, clearance), rewards (terms, seen floor), rest.
+        overhead: 1 − the tracer's share of CPU time.
+        overhead_wall: The same of wall time.
+        memory: Growth of resident memory that the environment and its steps caused [bytes].
+        bytes_per_drone: Memory of the rows' state and hits for one drone [bytes].
+    """
+
+    azimuth_bins: int
+    elevation_bins: int
+    drones: int
+    threads: int
+    tracer: str
+    steps_per_second: float
+    cpu_per_1000: float
+    shares: dict[str, float]
+    overhead: float
+    overhead_wall: float
+    memory: int
+    bytes_per_drone: int
+
+    def as_dict(self) -> dict[str, Any]:
+        """Return the row as plain values."""
+        return asdict(self)
+
+
+@dataclass(frozen=True)
+class Soak:
+    """Resident memory over a long run.
+
+    Attributes:
+        steps: Steps after which it was read.
+        resident: What was read [bytes].
+    """
+
+    steps: tuple[int, ...]
+    resident: tuple[int, ...]
+
+    @property
+    def growth(self) -> float:
+        """Growth from the first reading after a tenth of the run to the last, as a share."""
+        return self.resident[-1] / self.settled - 1.0
+
+    @property
+    def settled(self) -> int:
+        """The first reading after a tenth of the run [bytes]."""
+        return next(r for s, r in zip(self.steps, self.resident) if s >= self.steps[-1] // 10)
+
+    @property
+    def steady(self) -> bool:
+        """Whether it grew by at most 1 % and 5 MB."""
+        return self.resident[-1] - self.settled <= 0.01 * self.settled + 5e6
+
+
+def env_cases(
+    resolutions: Sequence[tuple[int, int]] = RESOLUTIONS, drones: Sequence[int] = DRONES
+) -> tuple[EnvCase, ...]:
+    """Return every resolution with every number of drones."""
+    return tuple(EnvCase(azimuth, elevation, rows) for azimuth, elevation in resolutions for rows in drones)
+
+
+def run_env(
+    cases: Sequence[EnvCase], scenes: Sequence[Scene], *, threads: int = 1, steps: int = 30, seed: int = 0
+) -> Iterator[EnvRow]:
+    """Measure each case; torch's number of threads is restored at the end.
+
+    Args:
+        cases: From `env_cases`.
+        scenes: Where to fly; the rows share them.
+        threads: Threads of the kernels and of torch.
+        steps: Measured steps of a case, after a warm-up.
+        seed: Of the flights.
+    """
+    if steps < 1:
+        raise ConfigError(f"steps is {steps}; at least 1 step must be measured")
+    torch_threads = torch.get_num_threads()
+    torch.set_num_threads(threads)
+    try:
+        field = Field(scenes, threads=threads)
+        for case in cases:
+            yield _measure(case, field, threads, steps, seed)
+    finally:
+        torch.set_num_threads(torch_threads)
+
+
+def run_soak(
+    scenes: Sequence[Scene],
+    *,
+    steps: int = 200_000,
+    drones: int = 4,
+    bins: tuple[int, int] = (16, 8),
+    readings: int = 20,
+    seed: int = 0,
+    progress: Callable[[int, int], None] | None = None,
+) -> Soak:
+    """Step a small environment for long and read its resident memory on the way.
+
+    Args:
+        scenes: Where to fly.
+        steps: Steps of the batch.
+        drones: Rows.
+        bins: Azimuth and elevation bins; few, since it is memory that counts.
+        readings: Times the memory is read.
+        seed: Of the flight.
+        progress: Called as progress(steps done, steps in all).
+    """
+    if steps < readings or readings < 10:
+        raise ConfigError(
+            f"a long run of {steps} steps with {readings} readings; at least 10 readings, and as many steps"
+        )
+    config = EnvConfig(azimuth_bins=bins[0], elevation_bins=bins[1], max_steps=100)
+    env = NavigationEnv(Field(scenes), drones, config, seed)
+    generator = torch.Generator().manual_seed(seed)
+    at = [steps * (i + 1) // readings for i in range(readings)]
+    resident, done = [], 0
+    for target in at:
+        for _ in range(done, target):
+            env.step(torch.rand(drones, 4, generator=generator) * 2.0 - 1.0)
+        done = target
+        resident.append(resident_bytes())
+        if progress is not None:
+            progress(done, steps)
+    return Soak(tuple(at), tuple(resident))
+
+
+def resident_bytes() -> int:
+    """Return this process's resident memory [bytes]; its peak where the system does not tell the present one."""
+    try:
+        return int(Path("/proc/self/statm").read_text().split()[1]) * resource.getpagesize()
+    except OSError:
+        return resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * 1024
+
+
+class _Stages:
+    """Adds up the CPU and wall time of an environment's stages, each without the stages called within it."""
+
+    def __init__(self, env: NavigationEnv) -> None:
+        self.seconds = {stage: [0.0, 0.0] for stage in STAGES}
+        self._inner = [[0.0, 0.0]]
+        self._wrap(env.field, "cast_rays", "tracer")
+        self._wrap(env.sensor, "cast", "observation")
+        self._wrap(env.reader, "read", "observation")
+        self._wrap(env, "_begin", "observation")
+        self._wrap(env.dynamics, "step", "dynamics")
+        self._wrap(env.field, "distance", "dynamics")
+        self._wrap(env.rewards, "compute", "rewards")
+        self._wrap(env.rewards, "total", "rewards")
+        self._wrap(env.view, "mark", "rewards")
+
+    def _wrap(self, owner: Any, method: str, stage: str) -> None:
+        call = getattr(owner, method)
+
+        def timed(*arguments: Any, **keywords: Any) -> Any:
+            self._inner.append([0.0, 0.0])
+            before = _clocks()
+            result = call(*arguments, **keywords)
+            spent = [after - start for after, start in zip(_clocks(), before)]
+            within = self._inner.pop()
+            for i in range(2):
+                self.seconds[stage][i] += spent[i] - within[i]
+                self._inner[-1][i] += spent[i]
+            return result
+
+        setattr(owner, method, timed)
+
+
+def _clocks() -> tuple[float, float]:
+    return time.process_time(), time.perf_counter()
+
+
+def _measure(case: EnvCase, field: Field, threads: int, steps: int, seed: int) -> EnvRow:
+    before = resident_bytes()
+    config = EnvConfig(azimuth_bins=case.azimuth_bins, elevation_bins=case.elevation_bins)
+    env = NavigationEnv(field, case.drones, config, seed)
+    generator = torch.Generator().manual_seed(seed)
+    flown = [torch.rand(case.drones, 4, generator=generator) * 2.0 - 1.0 for _ in range(steps + 3)]
+    for action in flown[:3]:
+        env.step(action)
+    spent = []
+    for action in flown[3:]:
+        start = _clocks()
+        env.step(action)
+        spent.append([after - begin for after, begin in zip(_clocks(), start)])
+    median = torch.tensor(spent, dtype=torch.float64).median(dim=0).values.tolist()
+    memory = resident_bytes() - before
+    stages = _Stages(env)
+    start = _clocks()
+    for action in flown[3:]:
+        env.step(action)
+    total = [after - begin for after, begin in zip(_clocks(), start)]
+    for owner in (env.field, env.sensor, env.reader, env, env.dynamics, env.rewards, env.view):
+        for name in [key for key, value in vars(owner).items() if getattr(value, "__name__", "") == "timed"]:
+            delattr(owner, name)
+    shares = {stage: seconds[0] / total[0] for stage, seconds in stages.seconds.items()}
+    kept = sum(x.nbytes for x in env.state_dict().values()) // case.drones
+    return EnvRow(
+        azimuth_bins=case.azimuth_bins,
+        elevation_bins=case.elevation_bins,
+        drones=case.drones,
+        threads=threads,
+        tracer=field.tracer,
+        steps_per_second=case.drones / median[1],
+        cpu_per_1000=1000.0 * median[0] / case.drones,
+        shares=shares | {"rest": 1.0 - sum(shares.values())},
+        overhead=1.0 - shares["tracer"],
+        overhead_wall=1.0 - stages.seconds["tracer"][1] / total[1],
+        memory=memory,
+        bytes_per_drone=kept + 9 * case.azimuth_bins * case.elevation_bins,
+    )
