@@ -48,15 +48,17 @@ def env(
     if as_json:
         typer.echo(json.dumps({"rows": rows, **machine}, indent=1))
         return
+    from rich.box import SIMPLE
     from rich.console import Console
     from rich.table import Table
 
     threads_text = f"{threads} thread{'s' if threads > 1 else ''}"
     table = Table(
         title=f"environment on {profile['hardware']}, {threads_text}",
-        caption="% of CPU time: casting rays, observation, dynamics, rewards, rest; over: all but the rays",
+        caption="CPU ms a drone's step; % of it: rays, observation, dynamics, rewards, rest; over: all but the rays",
+        box=SIMPLE,
     )
-    heads = ["sensor", "drones", "decisions/s", "CPU-s/1000", "rays", "obs", "dyn", "rew", "rest", "over", "MB"]
+    heads = ["sensor", "drones", "steps/s", "CPU ms", "rays", "obs", "dyn", "rew", "rest", "over", "MB"]
     for name in heads:
         table.add_column(name, justify="right", no_wrap=True)
     for row in rows:
