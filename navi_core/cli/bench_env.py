@@ -57,6 +57,8 @@ def env(
         title=f"environment on {profile['hardware']}, {threads_text}",
         caption="CPU ms a drone's step; % of it: rays, observation, dynamics, rewards, rest; over: all but the rays",
         box=SIMPLE,
+        padding=0,
+        collapse_padding=True,
     )
     heads = ["sensor", "drones", "steps/s", "CPU ms", "rays", "obs", "dyn", "rew", "rest", "over", "MB"]
     for name in heads:
