@@ -6,6 +6,7 @@ turns, repeat after repeat, and each is judged by its median process CPU time (p
 
 from __future__ import annotations
 
+import importlib
 import importlib.util
 import time
 from collections.abc import Callable, Iterator, Sequence
@@ -23,8 +24,8 @@ from navi_core.world import Field, spherical_directions
 
 __all__ = ["TRACERS", "RaycastCase", "RaycastRow", "raycast_cases", "run_raycast"]
 
-TRACERS = ("numba", "native", "native:8", "native:1", "open3d")
-"""Tracers by default; `native:8` is AVX2, `native:1` scalar C++; Open3D only where it is installed."""
+TRACERS = ("numba", "native", "native:8", "native:4", "open3d")
+"""Tracers by default; `native:8` is AVX2, `native:4` what any CPU has; Open3D only where it is installed."""
 _REFERENCE = "numba"
 _BRUTE_TESTS = 2e8
 
@@ -204,7 +205,7 @@ def _cast(tracer: Tracer, directions: torch.Tensor, max_distance: float, rows: i
 
 
 def _open3d(scene: Scene, directions: torch.Tensor, threads: int, max_distance: float) -> Cast:
-    import open3d
+    open3d: Any = importlib.import_module("open3d")
 
     assert scene.triangles is not None
     raycasting = open3d.t.geometry.RaycastingScene(nthreads=threads)

@@ -32,7 +32,7 @@ def raycast(
     ] = None,
     resolution: Annotated[list[int] | None, typer.Option(help="Compile resolution; may be repeated.")] = None,
     tracer: Annotated[
-        list[str] | None, typer.Option(help="numba, native, native:16, native:8, native:1 or open3d; may be repeated.")
+        list[str] | None, typer.Option(help="numba, native, native:16, native:8, native:4 or open3d; may be repeated.")
     ] = None,
     poses: Annotated[int, typer.Option(min=1, help="Points of view in each scene.")] = 16,
     azimuth: Annotated[int, typer.Option(min=1, help="Azimuth bins of a pose.")] = 256,

@@ -17,7 +17,7 @@ import torch
 from navi_core.errors import ConfigError, SceneError
 from navi_core.kernels.cuda_driver import CudaKernels, KernelResources
 from navi_core.kernels.native import load_library
-from navi_core.kernels.packed import PackedField, cell_words
+from navi_core.kernels.packed import HIERARCHY_TYPES, PackedField, cell_words
 
 __all__ = ["CudaTracer", "cuda_device"]
 
@@ -58,7 +58,7 @@ _Surface = _structure(
     "Surface", *_pointers("words", "records", "items", "planes", "semantic", "bases", "frame", "cells")
 )
 _Octrees = _structure("Octrees", *_pointers("nodes", "bases", "frame", "resolution", "remap", "remap_base"))
-_Hierarchies = _structure("Hierarchies", *_pointers("box", "link", "triangles", "node_base", "triangle_base"))
+_Hierarchies = _structure("Hierarchies", *_pointers("planes", "child", "corners", "ids", "semantic", "bases", "limits"))
 _Scenes = _structure("Scenes", *_pointers("surface_row", "octree_row"), ("count", ctypes.c_int64))
 _Cast = _structure(
     "Cast",
@@ -124,9 +124,7 @@ class CudaTracer:
             self._octrees = _Octrees(
                 *self._upload(packed.octree, (np.uint64, np.int64, np.float64, np.int32, np.int32, np.int64))
             )
-        self._hierarchies = _Hierarchies(
-            *self._upload(packed.hierarchy, (np.float32, np.int32, np.float64, np.int64, np.int64))
-        )
+        self._hierarchies = _Hierarchies(*self._upload(packed.hierarchy, HIERARCHY_TYPES))
         rows = self._upload((packed.surface_row, packed.octree_row), (np.int32, np.int32))
         self._scenes = _Scenes(*rows, len(packed.surface_row))
         self._on_cuda = device.type == "cuda"

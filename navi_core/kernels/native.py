@@ -29,8 +29,9 @@ _FLAGS = ("-O3", "-std=c++17", "-fPIC", "-ffp-contract=off", "-fno-math-errno")
 _UNITS = {
     "trace_cpu.cpp": (),
     "jobs_cpu.cpp": (),
-    "packet_avx2.cpp": ("-mavx2", "-mfma", "-mbmi", "-mbmi2", "-mpopcnt"),
-    "packet_avx512.cpp": (
+    "tile_portable.cpp": (),
+    "tile_avx2.cpp": ("-mavx2", "-mfma", "-mbmi", "-mbmi2", "-mpopcnt"),
+    "tile_avx512.cpp": (
         *("-mavx512f", "-mavx512bw", "-mavx512dq", "-mavx512vl"),
         *("-mavx2", "-mfma", "-mbmi", "-mbmi2", "-mpopcnt"),
     ),
@@ -61,7 +62,7 @@ def find_compiler() -> list[str] | None:
 
 
 def compile_library(
-    compiler: Sequence[str], target: Path, extra: Sequence[str] = (), *, packets: bool = True, openmp: bool = True
+    compiler: Sequence[str], target: Path, extra: Sequence[str] = (), *, wide: bool = True, openmp: bool = True
 ) -> None:
     """Compile and link the kernels.
 
@@ -69,7 +70,7 @@ def compile_library(
         compiler: Command of the C++ compiler.
         target: The library to write; objects go beside it and are removed.
         extra: Further flags for compiling and linking.
-        packets: Include the AVX2 and AVX-512 paths (x86-64 only).
+        wide: Include the AVX2 and AVX-512 paths (x86-64 only).
         openmp: Use OpenMP; without it every call runs on one thread.
 
     Raises:
@@ -78,10 +79,10 @@ def compile_library(
     parallel = ["-fopenmp"] if openmp else []
     objects = []
     for unit, machine in _UNITS.items():
-        if machine and not packets:
+        if machine and not wide:
             continue
         output = target.with_name(f"{Path(unit).stem}.o")
-        flags = [*_FLAGS, *parallel, *(["-DNAVI_X86"] if packets else []), *machine, *extra]
+        flags = [*_FLAGS, *parallel, *(["-DNAVI_X86"] if wide else []), *machine, *extra]
         _run([*compiler, *flags, "-c", str(SOURCES / unit), "-o", str(output)])
         objects.append(output)
     _run([*compiler, "-shared", *parallel, *extra, *map(str, objects), "-o", str(target)])
@@ -117,14 +118,14 @@ def _build(compiler: Sequence[str], target: Path) -> None:
     x86 = platform.machine().lower() in ("x86_64", "amd64")
     # An old compiler may lack AVX-512, a plain clang may lack OpenMP: less speed, the same answers.
     attempts = [(x86, True), (False, True), (x86, False), (False, False)]
-    for number, (packets, openmp) in enumerate(attempts):
+    for number, (wide, openmp) in enumerate(attempts):
         try:
-            compile_library(compiler, target, packets=packets, openmp=openmp)
+            compile_library(compiler, target, wide=wide, openmp=openmp)
             break
         except NativeUnavailableError as error:
             if number == len(attempts) - 1:
                 raise
-            logger.debug("kernels with packets=%s, openmp=%s: %s", packets, openmp, error)
+            logger.debug("kernels with wide=%s, openmp=%s: %s", wide, openmp, error)
     if not openmp:
         logger.warning("%s has no OpenMP: rays are cast on one thread", compiler[0])
 

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from collections.abc import Callable
+from functools import cached_property
 from typing import Any
 
 import numpy as np
@@ -10,7 +11,7 @@ import numpy.typing as npt
 
 from navi_core.errors import SceneError
 
-__all__ = ["PackedField", "aligned_planes", "cell_words"]
+__all__ = ["HIERARCHY_TYPES", "PackedField", "aligned", "cell_words"]
 
 _SPLIT_WORD = 0xFFFFFF
 _CACHE_LINE = 64
@@ -19,27 +20,55 @@ Int32 = npt.NDArray[np.int32]
 UInt8 = npt.NDArray[np.uint8]
 
 
-@dataclass(frozen=True)
-class PackedField:
-    """Arrays of all scenes of a field, one scene after the other.
+HIERARCHY_TYPES = (np.float32, np.int32, np.float32, np.int32, np.int32, np.int64, np.float32)
+"""Element types of `PackedField.hierarchy`."""
 
-    Attributes:
+Arrays = tuple[npt.NDArray[Any], ...]
+
+
+class PackedField:
+    """Arrays of all scenes of a field, one scene after the other; each set is made when a tracer first asks for it.
+
+    Args:
         frame: (S, 4) float64 minimum corner and voxel size of each scene [m].
         cells: (S, 2) int32 coarse cells per edge and resolution.
-        surface: grid, cubes, records, items, planes, semantic, bases as `cast_surface` takes them, or None.
-        octree: nodes, bases, frame, resolution, remap, remap_base as `cast_octree` takes them, or None.
-        hierarchy: box, link, triangles, node_base, triangle_base as `scene_distance` takes them.
+        surface: Makes what `surface` holds.
+        octree: What `octree` holds.
+        hierarchy: What `hierarchy` holds.
         surface_row: (S,) int32 row of each scene among the surface trees, -1: none.
         octree_row: (S,) int32 row of each scene among the octrees, -1: none.
     """
 
-    frame: npt.NDArray[np.float64]
-    cells: Int32
-    surface: tuple[npt.NDArray[Any], ...] | None
-    octree: tuple[npt.NDArray[Any], ...] | None
-    hierarchy: tuple[npt.NDArray[Any], ...]
-    surface_row: Int32
-    octree_row: Int32
+    def __init__(
+        self,
+        frame: npt.NDArray[np.float64],
+        cells: Int32,
+        surface: Callable[[], Arrays | None],
+        octree: Arrays | None,
+        hierarchy: Arrays,
+        surface_row: Int32,
+        octree_row: Int32,
+    ) -> None:
+        self.frame = frame
+        self.cells = cells
+        self.surface_row = surface_row
+        self.octree_row = octree_row
+        self.octree = octree
+        """nodes, bases, frame, resolution, remap, remap_base as `cast_octree` takes them, or None."""
+        self.hierarchy = hierarchy
+        """planes, child, corners, ids, semantic, bases, limits: csrc/views.h `Hierarchies`."""
+        self._pack_surface = surface
+
+    @cached_property
+    def surface(self) -> Arrays | None:
+        """grid, cubes, records, items, planes, semantic, bases as `cast_surface` takes them, or None."""
+        return self._pack_surface()
+
+    @property
+    def nbytes(self) -> int:
+        """Size of the arrays made so far [bytes]."""
+        made = [self.hierarchy, self.octree, self.__dict__.get("surface"), (self.frame, self.cells)]
+        return sum(array.nbytes for arrays in made if arrays is not None for array in arrays)
 
 
 def cell_words(
@@ -77,11 +106,11 @@ def cell_words(
     return words
 
 
-def aligned_planes(planes: npt.NDArray[np.float32]) -> npt.NDArray[np.float32]:
-    """Return the rows (F, 16) at a multiple of a cache line, so that each is one."""
-    spare = _CACHE_LINE // planes.itemsize
-    buffer = np.empty(planes.size + spare, np.float32)
-    offset = -buffer.ctypes.data % _CACHE_LINE // planes.itemsize
-    aligned = buffer[offset : offset + planes.size].reshape(planes.shape)
-    aligned[:] = planes
-    return aligned
+def aligned(array: npt.NDArray[Any]) -> npt.NDArray[Any]:
+    """Return a copy that begins at a multiple of a cache line."""
+    spare = _CACHE_LINE // array.itemsize
+    buffer = np.empty(array.size + spare, array.dtype)
+    offset = -buffer.ctypes.data % _CACHE_LINE // array.itemsize
+    copy = buffer[offset : offset + array.size].reshape(array.shape)
+    copy[:] = array
+    return copy

@@ -15,7 +15,7 @@ import numpy.typing as npt
 
 from navi_core.kernels.surface_tree import SPLIT
 
-__all__ = ["EDGE_DILATION", "cast_surface", "clip_to_cube", "forward"]
+__all__ = ["EDGE_DILATION", "TIE", "cast_surface", "clip_to_cube", "forward"]
 
 EDGE_DILATION = 1e-3
 """Triangles are widened by this much in their plane [voxel], so that shared edges cannot leak."""
@@ -23,7 +23,7 @@ _BEFORE = 0.02
 """A hit this far before the cell's entry is still accepted [voxel]; lists are dilated by as much."""
 _AFTER = 0.01
 """A hit this far behind the cell's exit is accepted at once [voxel]."""
-_TIE = 1e-4
+TIE = 1e-4
 """Faces closer together than this are coincident: the lowest triangle index wins [voxel]."""
 _NUDGE = 1e-6
 """Offset past a cell boundary on the exit axis [voxel]."""
@@ -79,7 +79,7 @@ def _nearest_in_list(
         if slope == 0.0:
             continue
         t = -(nx * ox + ny * oy + nz * oz + planes[f, 3]) / slope
-        if t < t_low or t > best - _TIE:
+        if t < t_low or t > best - TIE:
             continue
         px, py, pz = ox + t * dx, oy + t * dy, oz + t * dz
         if planes[f, 4] * px + planes[f, 5] * py + planes[f, 6] * pz + planes[f, 7] < -EDGE_DILATION:
@@ -151,7 +151,7 @@ def _cast_one(
             if count > 0:
                 best, winner = _nearest_in_list(
                     planes, items, triangle_base, item_base + start, count,
-                    ox, oy, oz, dx, dy, dz, max(t - _BEFORE, 0.0), min(exit_t + _AFTER, t_max) + _TIE,
+                    ox, oy, oz, dx, dy, dz, max(t - _BEFORE, 0.0), min(exit_t + _AFTER, t_max) + TIE,
                 )  # fmt: skip
                 if winner >= 0:
                     return best, winner

@@ -1,7 +1,8 @@
 """The seam between a field and its kernels: the C++ library, or its numba twin.
 
-Both answer from the same packed arrays. `NAVI_TRACER` (or the argument of `Field`) says which:
-`native` insists on C++, `numba` on the twin, `auto` takes C++ where a compiler is at hand.
+The library walks the wide hierarchy, the twin the cells of the surface tree. `NAVI_TRACER` (or the
+argument of `Field`) says which: `native` insists on C++, `numba` on the twin, `auto` takes C++ where
+a compiler is at hand.
 """
 
 from __future__ import annotations
@@ -22,16 +23,15 @@ from navi_core.kernels.cuda import CudaTracer
 from navi_core.kernels.distance import scene_distance, scene_within
 from navi_core.kernels.native import NativeUnavailableError, load_library
 from navi_core.kernels.octree import cast_octree
-from navi_core.kernels.packed import PackedField, aligned_planes, cell_words
+from navi_core.kernels.packed import HIERARCHY_TYPES, PackedField
 from navi_core.kernels.trace import cast_surface
 
 __all__ = ["LANES", "TRACERS", "NativeTracer", "NumbaTracer", "Tracer", "build_tracer"]
 
 TRACERS = ("auto", "native", "numba", "cuda")
 """Names of the tracers on the CPU; "cuda" is the work of the CUDA kernels, a ray at a time."""
-LANES = (0, 1, 8, 16)
-"""Rays that the native tracer takes at once: 0 for what suits the CPU, 1 scalar, 8 AVX2, 16 AVX-512."""
-_ITEMS_PADDING = 16
+LANES = (0, 4, 8, 16)
+"""Rays that the native tracer takes at once: 0 for what suits the CPU, 4 anywhere, 8 AVX2, 16 AVX-512."""
 
 Float32 = npt.NDArray[np.float32]
 Int32 = npt.NDArray[np.int32]
@@ -138,11 +138,13 @@ class NumbaTracer:
 
     def distance(self, points: Float32, scene: Int32, out: Float32) -> None:
         """See `Tracer`."""
-        _DISTANCE(*self._packed.hierarchy, points, scene, out)
+        planes, child, corners, ids, _, bases, _ = self._packed.hierarchy
+        _DISTANCE(planes, child, corners, ids, bases, points, scene, out)
 
     def within(self, points: Float32, scene: Int32, radius: float, out: Bool) -> None:
         """See `Tracer`."""
-        _WITHIN(*self._packed.hierarchy, points, scene, radius, out)
+        planes, child, corners, ids, _, bases, _ = self._packed.hierarchy
+        _WITHIN(planes, child, corners, ids, bases, points, scene, radius, out)
 
 
 class _Rays(ctypes.Structure):
@@ -175,25 +177,16 @@ class NativeTracer:
         self._threads = threads
         self._lanes = lanes
         self._arrays: list[npt.NDArray[Any]] = []
-        self._surface = self._octree = None
-        if packed.surface is not None:
-            grid, cubes, records, items, planes, semantic, bases = packed.surface
-            words = cell_words(grid, cubes, records, bases, packed.cells)
-            items = np.pad(items, (0, _ITEMS_PADDING))  # vector loads reach past the end of a list
-            planes = aligned_planes(planes)
-            self._surface = self._pointers(
-                (words, records, items, planes, semantic, bases, packed.frame, packed.cells),
-                (np.uint64, np.int32, np.int32, np.float32, np.int32, np.int64, np.float64, np.int32),
-            )
+        self._octree = None
         if packed.octree is not None:
             self._octree = self._pointers(
                 packed.octree, (np.uint64, np.int64, np.float64, np.int32, np.int32, np.int64)
             )
-        self._hierarchy = self._pointers(packed.hierarchy, (np.float32, np.int32, np.float64, np.int64, np.int64))
+        self._hierarchy = self._pointers(packed.hierarchy, HIERARCHY_TYPES)
 
     @property
     def lanes(self) -> int:
-        """Rays taken at once: 16, 8 or 1."""
+        """Rays taken at once: 16, 8 or 4."""
         widest = int(self._library.navi_lanes())
         return min(self._lanes or widest, widest)
 
@@ -203,7 +196,7 @@ class NativeTracer:
     ) -> None:  # fmt: skip
         """See `Tracer`."""
         rays = _rays(origins, directions, scene, max_distance, depth, label, valid)
-        self._library.navi_cast_surface(self._surface, ctypes.byref(rays), self._thread_count(), self._lanes)
+        self._library.navi_cast_surface(self._hierarchy, ctypes.byref(rays), self._thread_count(), self._lanes)
 
     def cast_octree(
         self, origins: Float32, directions: Float32, scene: Int32, max_distance: float,

@@ -14,11 +14,12 @@ import torch
 
 from navi_core.errors import ConfigError, SceneError
 from navi_core.kernels import op
-from navi_core.kernels.bvh import TriangleBVH
+from navi_core.kernels.bvh_build import build_wide, slack_of
 from navi_core.kernels.cuda import CudaTracer, cuda_device
 from navi_core.kernels.octree import surface_corners
-from navi_core.kernels.packed import PackedField
+from navi_core.kernels.packed import PackedField, aligned
 from navi_core.kernels.surface_tree import empty_cubes, triangle_planes
+from navi_core.kernels.trace import TIE
 from navi_core.kernels.tracer import build_tracer
 from navi_core.scenes import Scene
 
@@ -94,15 +95,24 @@ class Field:
         self.semantic_names = {number: name for name, number in self.vocabulary.items()}
         self._lower = np.stack([np.asarray(s.bounds[0], np.float64) for s in scenes])
         self._frame = np.array([[*s.bounds[0], s.voxel_size] for s in scenes], np.float64)
-        surface, octree = self._pack_surface(), self._pack_octrees()
+        surfaces = np.array([scene.triangles is not None for scene in scenes])
+        self._surface_row = np.where(surfaces, np.arange(len(scenes)), -1).astype(np.int32)
+        cells = [(scene.tree.cells if scene.tree is not None else 1, scene.resolution) for scene in scenes]
+        octree, hierarchy = self._pack_octrees(), self._pack_hierarchies()
         self.packed = PackedField(
-            self._frame, self._cells, surface, octree, self._pack_hierarchies(), self._surface_row, self._octree_row
+            frame=self._frame,
+            cells=np.array(cells, np.int32),
+            surface=self._pack_surface,
+            octree=octree,
+            hierarchy=hierarchy,
+            surface_row=self._surface_row,
+            octree_row=self._octree_row,
         )
         """The arrays that the kernels read."""
         self._tracer = build_tracer(self.packed, tracer, threads, self.device)
         self.number = op.register_field(self)
         """Number by which the operators `navi::…` find this field."""
-        self._has_surface, self._has_octree = surface is not None, octree is not None
+        self._has_surface, self._has_octree = bool(surfaces.any()), octree is not None
         # The first call starts the kernels' thread pool, which resets the number of torch's threads where both
         # share an OpenMP runtime; sums would then round differently from one run to the next.
         torch_threads = torch.get_num_threads()
@@ -113,6 +123,11 @@ class Field:
     def tracer(self) -> str:
         """Name of the kernels in use: "native", "numba" or "cuda"."""
         return self._tracer.name
+
+    @property
+    def nbytes(self) -> int:
+        """Size of the arrays that the kernels in use read [bytes]; the scenes themselves are not counted."""
+        return self.packed.nbytes
 
     @property
     def num_scenes(self) -> int:
@@ -256,15 +271,11 @@ class Field:
         """Lay the surface trees of all scenes one after the other; None where no scene has one."""
         grids, cubes, records, items, planes, semantics = [], [], [], [], [], []
         bases = np.zeros((self.num_scenes, 4), np.int64)
-        self._cells = np.ones((self.num_scenes, 2), np.int32)
-        self._surface_row = np.full(self.num_scenes, -1, np.int32)
         position = np.zeros(4, np.int64)
         for i, scene in enumerate(self.scenes):
             if scene.triangles is None or scene.tree is None or scene.triangle_semantic is None:
                 continue
             tree = scene.tree
-            self._surface_row[i] = i
-            self._cells[i] = tree.cells, scene.resolution
             bases[i] = position
             scaled = (scene.triangles.astype(np.float64) - self._lower[i]) / scene.voxel_size
             table = self._semantic_table(scene)
@@ -306,27 +317,29 @@ class Field:
         )
 
     def _pack_hierarchies(self) -> tuple[npt.NDArray[Any], ...]:
-        """Build a nearest-triangle hierarchy for every scene; a version 1 surface is its set of corners."""
-        boxes, links, triangles = [], [], []
-        for scene in self.scenes:
-            if scene.triangles is not None:
-                hierarchy = TriangleBVH(scene.triangles)
+        """Build the wide hierarchy of every scene; a version 1 surface is its set of corners."""
+        parts, semantics = [], []
+        bases = np.zeros((self.num_scenes, 3), np.int64)
+        limits = np.zeros((self.num_scenes, 2), np.float32)
+        position = np.zeros(3, np.int64)
+        for i, scene in enumerate(self.scenes):
+            if scene.triangles is not None and scene.triangle_semantic is not None:
+                triangles = np.ascontiguousarray(scene.triangles, np.float32)
+                table = self._semantic_table(scene)
+                semantics.append(table[np.clip(scene.triangle_semantic, 0, len(table) - 1)])
             else:
                 corners = surface_corners(np.asarray(scene.nodes), scene.resolution, scene.voxel_size)
                 if not len(corners):
                     raise SceneError(f"scene {scene.name!r} holds no surface leaf; compile it again from its mesh")
                 points = corners * scene.voxel_size + np.asarray(scene.bounds[0])
-                hierarchy = TriangleBVH(np.repeat(points[:, None, :], 3, axis=1))
-            boxes.append(hierarchy.box)
-            links.append(hierarchy.link)
-            triangles.append(hierarchy.triangles)
-        return (
-            np.concatenate(boxes),
-            np.concatenate(links),
-            np.concatenate(triangles),
-            _offsets(boxes),
-            _offsets(triangles),
-        )
+                triangles = np.repeat(points[:, None, :], 3, axis=1).astype(np.float32)
+                semantics.append(np.zeros(0, np.int32))  # its rays go through the octree
+            bases[i] = position
+            limits[i] = TIE * scene.voxel_size, 2.0 * slack_of(triangles)
+            parts.append(build_wide(triangles))
+            position += [len(parts[-1][0]), len(parts[-1][2]), len(semantics[-1])]
+        planes, child, corner, ids = (aligned(np.concatenate(arrays)) for arrays in zip(*parts, strict=True))
+        return planes, child, corner, ids, np.concatenate(semantics).astype(np.int32), bases, limits
 
     def _semantic_table(self, scene: Scene) -> npt.NDArray[np.int32]:
         """Return the corpus-wide id by scene-local id; what has no name is the unknown surface."""

@@ -14,7 +14,7 @@ from navi_core.kernels.native import find_compiler
 
 
 def test_rows_say_speed_ratio_and_error(apartments) -> None:
-    tracers = ("native", "native:1") if find_compiler() else ()
+    tracers = ("native", "native:4") if find_compiler() else ()
     cases = raycast_cases(apartments[:1], tracers)
     rows = list(run_raycast(cases, poses=2, azimuth_bins=64, elevation_bins=16, repeats=2))
     assert [row.tracer for row in rows] == ["numba", *tracers]

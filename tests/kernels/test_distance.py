@@ -29,6 +29,7 @@ def test_hierarchy_equals_search_over_every_triangle() -> None:
     triangles = rng.uniform(0, 10, (300, 1, 3)) + rng.normal(0, 0.4, (300, 3, 3))
     triangles[:50, 2] = triangles[:50, 0] * 0.5 + triangles[:50, 1] * 0.5 + 1e-9  # slivers
     triangles[50:60] = triangles[50:60, :1]  # points
+    triangles = triangles.astype(np.float32).astype(float)
     points = rng.uniform(-1, 11, (200, 3))
     distance, index = TriangleBVH(triangles).closest(points)
     assert distance == pytest.approx(search_all(triangles, points), abs=1e-12)

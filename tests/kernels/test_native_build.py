@@ -71,7 +71,7 @@ def test_processes_build_once_and_a_damaged_library_is_built_again(compiler, tmp
 
     both = [start(), start()]
     answers = [process.communicate(timeout=200)[0].strip() for process in both]
-    assert answers[0] == answers[1] and answers[0] in {"1", "8", "16"}
+    assert answers[0] == answers[1] and answers[0] in {"4", "8", "16"}
     libraries = list((tmp_path / "navi" / "kernels").glob("*/libnavi_kernels.so"))
     assert len(libraries) == 1
     assert not list((tmp_path / "navi" / "kernels").glob(".build-*"))

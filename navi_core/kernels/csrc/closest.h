@@ -11,7 +11,6 @@
 namespace navi {
 
 constexpr double kSliverRatio = 1e-7;  // height over longest edge
-constexpr int kStack = 64;             // median splits: the depth is the logarithm of the triangles
 
 NAVI_INLINE double square_root(double x) {
     return ::sqrt(x);
@@ -52,57 +51,57 @@ NAVI_INLINE double closest_distance_squared(double px, double py, double pz, con
     return least(least(ab, segment_distance_squared(px, py, pz, b, c)), segment_distance_squared(px, py, pz, c, a));
 }
 
-NAVI_INLINE double box_distance_squared(const float* box, double x, double y, double z) {
-    const double dx = greatest(greatest(read(box) - x, x - read(box + 3)), 0.0);
-    const double dy = greatest(greatest(read(box + 1) - y, y - read(box + 4)), 0.0);
-    const double dz = greatest(greatest(read(box + 2) - z, z - read(box + 5)), 0.0);
-    return dx * dx + dy * dy + dz * dz;
+// To child `k` of a node, whose planes lie kWide apart.
+NAVI_INLINE double box_distance_squared(const float* planes, int k, const double p[3]) {
+    double sum = 0.0;
+    for (int a = 0; a < 3; ++a) {
+        const double low = read(planes + kWide * a + k), high = read(planes + kWide * (3 + a) + k);
+        const double d = greatest(greatest(low - p[a], p[a] - high), 0.0);
+        sum += d * d;
+    }
+    return sum;
 }
 
-// Squared distance of the nearest triangle of scene `s` nearer than sqrt(best); `best` where there is none.
+// Squared distance of the nearest triangle nearer than sqrt(best); `best` where there is none.
 // `any`: the first triangle that is near enough will do.
-NAVI_INLINE double nearest_squared(const Hierarchies& all, int s, double x, double y, double z, double best, bool any) {
-    const float* box = all.box + 6 * all.node_base[s];
-    const int32_t* link = all.link + 2 * all.node_base[s];
-    const double* triangles = all.triangles + 9 * all.triangle_base[s];
-    int stack[kStack];
-    double bound[kStack];
+NAVI_INLINE double nearest_squared(const BoxTree& tree, const double p[3], double best, bool any) {
+    int stack[kTreeStack];
+    float bound[kTreeStack];  // rounded down by the padding of the boxes
     int top = 1;
     stack[0] = 0;
-    bound[0] = box_distance_squared(box, x, y, z);
+    bound[0] = 0.0f;
     while (top > 0) {
         --top;
         if (bound[top] >= best) continue;
-        int first = read(link + 2 * stack[top]), second = read(link + 2 * stack[top] + 1);
-        if (first < 0) {
-            const int start = -1 - first;
-            for (int f = start; f < start + second; ++f) {
+        const int at = stack[top];
+        if (at < 0) {
+            const int64_t group = -1 - at;
+            const float* c = tree.corners + 9 * kWide * group;
+            const int32_t* ids = tree.ids + kWide * group;
+            for (int i = 0; i < kWide && read(ids + i) != kNobody; ++i) {
                 double corners[9];
-                for (int i = 0; i < 9; ++i) corners[i] = read(triangles + 9 * static_cast<int64_t>(f) + i);
-                const double d = closest_distance_squared(x, y, z, corners);
+                for (int k = 0; k < 9; ++k) corners[k] = read(c + kWide * k + i);
+                const double d = closest_distance_squared(p[0], p[1], p[2], corners);
                 if (d >= best) continue;
                 best = d;
                 if (any) return best;
             }
             continue;
         }
-        double d0 = box_distance_squared(box + 6 * static_cast<int64_t>(first), x, y, z);
-        double d1 = box_distance_squared(box + 6 * static_cast<int64_t>(second), x, y, z);
-        if (d0 > d1) {
-            const int node = first;
-            first = second;
-            second = node;
-            const double d = d0;
-            d0 = d1;
-            d1 = d;
-        }
-        if (d1 < best) {
-            stack[top] = second;
-            bound[top++] = d1;
-        }
-        if (d0 < best) {
-            stack[top] = first;
-            bound[top++] = d0;
+        const float* planes = tree.planes + 6 * kWide * static_cast<int64_t>(at);
+        const int32_t* child = tree.child + kWide * static_cast<int64_t>(at);
+        const int bottom = top;
+        for (int k = 0; k < kWide; ++k) {
+            const double d = box_distance_squared(planes, k, p);
+            if (!(d < best)) continue;
+            const float near = static_cast<float>(d * (1.0 - 1e-6));
+            int i = top++;
+            for (; i > bottom && bound[i - 1] < near; --i) {
+                stack[i] = stack[i - 1];
+                bound[i] = bound[i - 1];
+            }
+            stack[i] = read(child + k);
+            bound[i] = near;
         }
     }
     return best;

@@ -102,9 +102,10 @@ NAVI_INLINE void distance_job(const Hierarchies& all, const Scenes& scenes, cons
     if (i >= ask.count) return;
     const float* p = ask.points + 3 * i;
     const int scene = ask.scene[i];
+    const double at[3] = {p[0], p[1], p[2]};
     constexpr double far = 1e300;  // beyond float: written as an infinity
     const bool known = scene >= 0 && scene < scenes.count && finite3(p);
-    const double squared = known ? nearest_squared(all, scene, p[0], p[1], p[2], far, false) : far;
+    const double squared = known ? nearest_squared(box_tree(all, scene), at, far, false) : far;
     ask.distance[i] = squared < far ? static_cast<float>(square_root(squared)) : static_cast<float>(far);
 }
 
@@ -112,9 +113,9 @@ NAVI_INLINE void within_job(const Hierarchies& all, const Scenes& scenes, const 
     if (i >= ask.count) return;
     const float* p = ask.points + 3 * i;
     const int scene = ask.scene[i];
-    const double limit = ask.radius * ask.radius;
+    const double at[3] = {p[0], p[1], p[2]}, limit = ask.radius * ask.radius;
     const bool known = scene >= 0 && scene < scenes.count && finite3(p);
-    ask.within[i] = known && nearest_squared(all, scene, p[0], p[1], p[2], limit, true) < limit;
+    ask.within[i] = known && nearest_squared(box_tree(all, scene), at, limit, true) < limit;
 }
 
 }  // namespace navi

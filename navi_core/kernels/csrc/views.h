@@ -58,14 +58,42 @@ struct Octrees {
     const int64_t* remap_base;  // (S + 1)
 };
 
-// Nearest-triangle hierarchies of all scenes.
+constexpr int kWide = 8;         // children of a node, triangles of a group
+constexpr int kTreeStack = 128;  // boxes that wait in a walk; the build keeps to it
+constexpr int32_t kNobody = -2147483647 - 1;
+
+// Wide hierarchies of all scenes, one after the other: bvh_build.py.
 struct Hierarchies {
-    const float* box;              // (N, 6)
-    const int32_t* link;           // (N, 2) children, or (-1 - first, count)
-    const double* triangles;       // (F, 3, 3) [m]
-    const int64_t* node_base;      // (S + 1)
-    const int64_t* triangle_base;  // (S + 1)
+    const float* planes;      // (N, 6, 8) lower x y z, upper x y z of each child [m]; a child that is not there is void
+    const int32_t* child;     // (N, 8) node, or -1 - group at a leaf
+    const float* corners;     // (L, 9, 8) ax ay az bx by bz cx cy cz [m]
+    const int32_t* ids;       // (L, 8) triangle; -1 - triangle for a sliver, which no ray meets; kNobody behind the last
+    const int32_t* semantic;  // (F)
+    const int64_t* bases;     // (S, 3) first node, group, triangle
+    const float* limits;      // (S, 2) tie and slack [m]
 };
+
+// One scene of them.
+struct BoxTree {
+    const float* planes;
+    const int32_t* child;
+    const float* corners;
+    const int32_t* ids;
+    const int32_t* semantic;
+    float tie;    // faces closer together are coincident: the lowest triangle wins [m]
+    float slack;  // widening of a triangle: a few units in the last place of the scene's coordinates [m]
+};
+
+NAVI_INLINE BoxTree box_tree(const Hierarchies& all, int scene) {
+    const int64_t* base = all.bases + 3 * static_cast<int64_t>(scene);
+    return BoxTree{all.planes + 6 * kWide * base[0],
+                   all.child + kWide * base[0],
+                   all.corners + 9 * kWide * base[1],
+                   all.ids + kWide * base[1],
+                   all.semantic + base[2],
+                   all.limits[2 * scene],
+                   all.limits[2 * scene + 1]};
+}
 
 // R rays from each of B origins, and where the answers go.
 struct Rays {

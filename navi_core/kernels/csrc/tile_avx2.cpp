@@ -1,0 +1,12 @@
+// Compiled with AVX2 and FMA; called only where the CPU has both.
+#include "lanes_avx2.h"
+#include "tile.h"
+
+namespace navi {
+
+void cast_tiles_avx2(const BoxTree& tree, const Rays& rays, const Layout& layout, int64_t row, int64_t first,
+                     int64_t end) {
+    cast_tiles<Lanes8, Lanes8>(tree, rays, layout, row, first, end);
+}
+
+}  // namespace navi

@@ -1,0 +1,13 @@
+// Compiled with AVX-512 and AVX2; called only where the CPU has both.
+#include "lanes_avx2.h"
+#include "lanes_avx512.h"
+#include "tile.h"
+
+namespace navi {
+
+void cast_tiles_avx512(const BoxTree& tree, const Rays& rays, const Layout& layout, int64_t row, int64_t first,
+                       int64_t end) {
+    cast_tiles<Lanes16, Lanes8>(tree, rays, layout, row, first, end);
+}
+
+}  // namespace navi

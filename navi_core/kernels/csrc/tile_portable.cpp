@@ -1,0 +1,12 @@
+// For any CPU.
+#include "lanes_portable.h"
+#include "tile.h"
+
+namespace navi {
+
+void cast_tiles_portable(const BoxTree& tree, const Rays& rays, const Layout& layout, int64_t row, int64_t first,
+                         int64_t end) {
+    cast_tiles<Lanes4, Lanes4>(tree, rays, layout, row, first, end);
+}
+
+}  // namespace navi

@@ -1,0 +1,23 @@
+// The tile tracers, one translation unit for each kind of CPU.
+#pragma once
+
+#include "views.h"
+
+namespace navi {
+
+// Neighbouring rays of one row: all of a panorama in tiles of azimuths and elevations, or any rays in their order.
+struct Layout {
+    int64_t count;       // tiles of a row
+    int64_t elevations;  // rays of an azimuth; 0 where the rays lie on no such grid
+    int wide, high;      // azimuths and elevations of a tile; wide * high lanes
+};
+
+// Cast tiles [first, end) of row `row`.
+void cast_tiles_avx512(const BoxTree& tree, const Rays& rays, const Layout& layout, int64_t row, int64_t first,
+                       int64_t end);
+void cast_tiles_avx2(const BoxTree& tree, const Rays& rays, const Layout& layout, int64_t row, int64_t first,
+                     int64_t end);
+void cast_tiles_portable(const BoxTree& tree, const Rays& rays, const Layout& layout, int64_t row, int64_t first,
+                         int64_t end);
+
+}  // namespace navi
