@@ -5,7 +5,6 @@ from __future__ import annotations
 import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any
 
 import numba
 import numpy as np
@@ -14,14 +13,10 @@ import torch
 
 from navi_core.errors import ConfigError, SceneError
 from navi_core.kernels import op
-from navi_core.kernels.bvh_build import build_wide, slack_of
 from navi_core.kernels.cuda import CudaTracer, cuda_device
-from navi_core.kernels.octree import surface_corners
-from navi_core.kernels.packed import PackedField, aligned
-from navi_core.kernels.surface_tree import empty_cubes, triangle_planes
-from navi_core.kernels.trace import TIE
 from navi_core.kernels.tracer import build_tracer
 from navi_core.scenes import Scene
+from navi_core.world.packing import pack_field
 
 __all__ = ["Field", "RayHits"]
 
@@ -93,26 +88,12 @@ class Field:
         self.scenes = tuple(scenes)
         self.vocabulary = dict(vocabulary) if vocabulary is not None else _vocabulary(self.scenes)
         self.semantic_names = {number: name for name, number in self.vocabulary.items()}
-        self._lower = np.stack([np.asarray(s.bounds[0], np.float64) for s in scenes])
-        self._frame = np.array([[*s.bounds[0], s.voxel_size] for s in scenes], np.float64)
-        surfaces = np.array([scene.triangles is not None for scene in scenes])
-        self._surface_row = np.where(surfaces, np.arange(len(scenes)), -1).astype(np.int32)
-        cells = [(scene.tree.cells if scene.tree is not None else 1, scene.resolution) for scene in scenes]
-        octree, hierarchy = self._pack_octrees(), self._pack_hierarchies()
-        self.packed = PackedField(
-            frame=self._frame,
-            cells=np.array(cells, np.int32),
-            surface=self._pack_surface,
-            octree=octree,
-            hierarchy=hierarchy,
-            surface_row=self._surface_row,
-            octree_row=self._octree_row,
-        )
+        self.packed = pack_field(self.scenes, self.vocabulary)
         """The arrays that the kernels read."""
         self._tracer = build_tracer(self.packed, tracer, threads, self.device)
         self.number = op.register_field(self)
         """Number by which the operators `navi::…` find this field."""
-        self._has_surface, self._has_octree = bool(surfaces.any()), octree is not None
+        self._has_surface = bool((self.packed.surface_row >= 0).any())
         # The first call starts the kernels' thread pool, which resets the number of torch's threads where both
         # share an OpenMP runtime; sums would then round differently from one run to the next.
         torch_threads = torch.get_num_threads()
@@ -190,9 +171,9 @@ class Field:
         rows = scene.numpy()
         into = hits.depth.numpy(), hits.semantic.numpy(), hits.valid.numpy()
         if self._has_surface:
-            self._tracer.cast_surface(origin.numpy(), ray.numpy(), self._surface_row[rows], reach, *into)
-        if self._has_octree:
-            self._tracer.cast_octree(origin.numpy(), ray.numpy(), self._octree_row[rows], reach, *into)
+            self._tracer.cast_surface(origin.numpy(), ray.numpy(), self.packed.surface_row[rows], reach, *into)
+        if self.packed.octree is not None:
+            self._tracer.cast_octree(origin.numpy(), ray.numpy(), self.packed.octree_row[rows], reach, *into)
         return hits
 
     def distance(self, points: torch.Tensor, scene_index: torch.Tensor) -> torch.Tensor:
@@ -267,92 +248,7 @@ class Field:
                 )
         return out
 
-    def _pack_surface(self) -> tuple[npt.NDArray[Any], ...] | None:
-        """Lay the surface trees of all scenes one after the other; None where no scene has one."""
-        grids, cubes, records, items, planes, semantics = [], [], [], [], [], []
-        bases = np.zeros((self.num_scenes, 4), np.int64)
-        position = np.zeros(4, np.int64)
-        for i, scene in enumerate(self.scenes):
-            if scene.triangles is None or scene.tree is None or scene.triangle_semantic is None:
-                continue
-            tree = scene.tree
-            bases[i] = position
-            scaled = (scene.triangles.astype(np.float64) - self._lower[i]) / scene.voxel_size
-            table = self._semantic_table(scene)
-            grids.append(tree.grid)
-            cubes.append(empty_cubes(tree.grid, tree.cells).reshape(-1))
-            records.append(tree.records)
-            items.append(tree.items)
-            planes.append(triangle_planes(scaled))
-            semantics.append(table[np.clip(scene.triangle_semantic, 0, len(table) - 1)])
-            position += [len(tree.grid), len(tree.records), len(tree.items), len(scaled)]
-        if not grids:
-            return None
-        return (
-            np.concatenate(grids),
-            np.concatenate(cubes),
-            np.concatenate(records),
-            np.concatenate(items),
-            np.concatenate(planes),
-            np.concatenate(semantics).astype(np.int32),
-            bases,
-        )
-
-    def _pack_octrees(self) -> tuple[npt.NDArray[Any], ...] | None:
-        """Lay the version 1 octrees one after the other; None where there is none."""
-        octrees = [i for i, scene in enumerate(self.scenes) if scene.triangles is None]
-        self._octree_row = np.full(self.num_scenes, -1, np.int32)
-        if not octrees:
-            return None
-        self._octree_row[octrees] = np.arange(len(octrees))
-        nodes = [np.ascontiguousarray(self.scenes[i].nodes, np.uint64) for i in octrees]
-        tables = [self._semantic_table(self.scenes[i]) for i in octrees]
-        return (
-            np.concatenate(nodes),
-            _offsets(nodes)[:-1],
-            np.ascontiguousarray(self._frame[octrees]),
-            np.array([self.scenes[i].resolution for i in octrees], np.int32),
-            np.concatenate(tables).astype(np.int32),
-            _offsets(tables),
-        )
-
-    def _pack_hierarchies(self) -> tuple[npt.NDArray[Any], ...]:
-        """Build the wide hierarchy of every scene; a version 1 surface is its set of corners."""
-        parts, semantics = [], []
-        bases = np.zeros((self.num_scenes, 3), np.int64)
-        limits = np.zeros((self.num_scenes, 2), np.float32)
-        position = np.zeros(3, np.int64)
-        for i, scene in enumerate(self.scenes):
-            if scene.triangles is not None and scene.triangle_semantic is not None:
-                triangles = np.ascontiguousarray(scene.triangles, np.float32)
-                table = self._semantic_table(scene)
-                semantics.append(table[np.clip(scene.triangle_semantic, 0, len(table) - 1)])
-            else:
-                corners = surface_corners(np.asarray(scene.nodes), scene.resolution, scene.voxel_size)
-                if not len(corners):
-                    raise SceneError(f"scene {scene.name!r} holds no surface leaf; compile it again from its mesh")
-                points = corners * scene.voxel_size + np.asarray(scene.bounds[0])
-                triangles = np.repeat(points[:, None, :], 3, axis=1).astype(np.float32)
-                semantics.append(np.zeros(0, np.int32))  # its rays go through the octree
-            bases[i] = position
-            limits[i] = TIE * scene.voxel_size, 2.0 * slack_of(triangles)
-            parts.append(build_wide(triangles))
-            position += [len(parts[-1][0]), len(parts[-1][2]), len(semantics[-1])]
-        planes, child, corner, ids = (aligned(np.concatenate(arrays)) for arrays in zip(*parts, strict=True))
-        return planes, child, corner, ids, np.concatenate(semantics).astype(np.int32), bases, limits
-
-    def _semantic_table(self, scene: Scene) -> npt.NDArray[np.int32]:
-        """Return the corpus-wide id by scene-local id; what has no name is the unknown surface."""
-        table = np.ones(max(scene.semantic_names, default=1) + 1, np.int32)
-        for local, name in scene.semantic_names.items():
-            table[local] = self.vocabulary.get(name, 1)
-        return table
-
 
 def _vocabulary(scenes: Sequence[Scene]) -> dict[str, int]:
     names = sorted({name for scene in scenes for name in scene.semantic_names.values()} - {UNKNOWN_SURFACE})
     return {UNKNOWN_SURFACE: 1} | {name: number for number, name in enumerate(names, start=2)}
-
-
-def _offsets(arrays: Sequence[npt.NDArray[np.generic]]) -> npt.NDArray[np.int64]:
-    return np.concatenate([[0], np.cumsum([len(a) for a in arrays])]).astype(np.int64)
