@@ -195,7 +195,7 @@ class FloorView:
         cos, sin = cos[:, None], sin[:, None]
         x, z = self._fan[None, :, 0], self._fan[None, :, 1]
         heading = torch.stack([x * cos + z * sin, z * cos - x * sin], dim=2).to(torch.float64)
-        start = (position[:, [0, 2]] - self._origin[scene]) / self.cell
+        start = (position[:, ::2] - self._origin[scene]) / self.cell
         cell = start.floor()
         side = torch.where(heading >= 0.0, 1.0, -1.0).to(torch.float64)
         along = heading == 0.0

@@ -110,6 +110,10 @@ class _Operators(TorchDispatchMode):
         return func(*args, **(kwargs or {}))
 
 
+def _indices(index: Any) -> tuple[Any, ...]:
+    return index if isinstance(index, tuple) else (index,)
+
+
 class _Functions(TorchFunctionMode):
     def __init__(self, note: Callable[[str], None]) -> None:
         super().__init__()
@@ -123,4 +127,6 @@ class _Functions(TorchFunctionMode):
             self._note(f"Tensor.{name}")
         elif name in _FACTORIES:
             self._note(f"torch.{name}")
+        elif name in ("__getitem__", "__setitem__") and any(isinstance(i, list) for i in _indices(args[1])):
+            self._note(f"Tensor.{name} with a list, which is copied to the device")
         return func(*args, **(kwargs or {}))

@@ -33,6 +33,7 @@ MASK = VALUES > 0
         ("unique", lambda x: x.unique()),
         ("equal", lambda x: torch.equal(x, x)),
         ("between", lambda x: x.to("meta")),
+        ("a list", lambda x: x[[0, 2]]),
         ("torch.tensor", lambda x: x + torch.tensor([1.0, 2.0, 3.0])),
     ],
 )  # fmt: skip

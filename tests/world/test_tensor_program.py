@@ -110,27 +110,10 @@ def test_lives_are_alike_with_kernels_and_with_tensors(field: Field) -> None:
         assert torch.equal(value, slow.state_dict()[name]), name
 
 
-class DeviceField(Field):
-    """A field that answers as a device's would: what happens within is not torch's."""
-
-    def _hidden(self, method: str, *arguments, **keywords):
-        with torch.utils._python_dispatch._disable_current_modes(), torch._C.DisableTorchFunction():
-            return getattr(Field, method)(self, *arguments, **keywords)
-
-    def cast_rays(self, *arguments, **keywords):
-        return self._hidden("cast_rays", *arguments, **keywords)
-
-    def distance(self, *arguments):
-        return self._hidden("distance", *arguments)
-
-    def within(self, *arguments):
-        return self._hidden("within", *arguments)
-
-
 @pytest.mark.parametrize("sensor", [{}, {"depth_relative": 0.02, "dropout": 0.1, "delayed": True}])
 def test_the_host_never_waits_in_fifty_steps_with_resets(apartments, sensor: dict) -> None:
     config = EnvConfig(azimuth_bins=16, elevation_bins=6, max_steps=9, episodes_per_scene=2, sensor=sensor)
-    env = NavigationEnv(DeviceField(apartments), 6, config, seed=1, tensor_only=True)
+    env = NavigationEnv(Field(apartments, tracer="cuda"), 6, config, seed=1, tensor_only=True)
     flown = [actions(step, 6) for step in range(50)]
     ends = torch.zeros(6, dtype=torch.int64)
     with HostSyncs() as syncs:

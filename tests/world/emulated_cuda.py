@@ -1,0 +1,138 @@
+"""A CUDA device that is not there: its tensors lie in the host's memory, its kernels run as loops on the CPU.
+
+Everything that a program does on "cuda" then runs for real, values and all, and fails where it would fail on a
+GPU: a tensor of the CPU meets one of the device, `.numpy()` is asked of the device, a factory forgets the device.
+What it cannot show is time, and what the driver says.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from types import SimpleNamespace
+from typing import Any
+from unittest.mock import patch
+
+import torch
+from torch.overrides import TorchFunctionMode
+from torch.utils._python_dispatch import TorchDispatchMode
+from torch.utils._pytree import tree_leaves, tree_map
+
+from navi_core.kernels import cuda
+
+__all__ = ["DeviceTensor", "emulated_cuda"]
+
+DEVICE = torch.device("cuda", 0)
+_COPIES = {"_to_copy", "copy_", "copy"}
+
+
+class DeviceTensor(torch.Tensor):
+    """A tensor that says it is on the device."""
+
+    inner: torch.Tensor
+
+    @staticmethod
+    def __new__(cls, inner: torch.Tensor) -> DeviceTensor:
+        wrapper = torch.Tensor._make_wrapper_subclass(
+            cls, inner.shape, strides=inner.stride(), storage_offset=inner.storage_offset(), dtype=inner.dtype,
+            device="meta",  # a device that every build of torch has
+        )  # fmt: skip
+        wrapper.inner = inner
+        return wrapper
+
+    @property
+    def device(self) -> torch.device:
+        return DEVICE
+
+    @property
+    def is_cuda(self) -> bool:
+        return True
+
+    def data_ptr(self) -> int:
+        return self.inner.data_ptr()
+
+    @property
+    def nbytes(self) -> int:
+        return self.inner.nbytes
+
+    def tolist(self) -> Any:
+        return self.cpu().tolist()
+
+    def numpy(self, *, force: bool = False) -> Any:
+        raise TypeError("can't convert cuda:0 device type tensor to numpy; use Tensor.cpu() first")
+
+    def __repr__(self, *, tensor_contents: object = None) -> str:
+        return f"on the device: {self.inner!r}"
+
+    @classmethod
+    def __torch_dispatch__(cls, func: Any, types: Sequence[type], args: Any = (), kwargs: Any = None) -> Any:
+        return _run(func, args, kwargs or {})
+
+
+class _Device(TorchDispatchMode):
+    def __torch_dispatch__(self, func: Any, types: Sequence[type], args: Any = (), kwargs: Any = None) -> Any:
+        return _run(func, args, kwargs or {})
+
+
+class _Factories(TorchFunctionMode):
+    """Makes tensors of the host's data on the CPU and copies them, as torch does within."""
+
+    def __torch_function__(self, func: Any, types: Sequence[type], args: Any = (), kwargs: Any = None) -> Any:
+        kwargs = dict(kwargs or {})
+        device = kwargs.pop("device", None) if func in (torch.tensor, torch.as_tensor, torch.asarray) else None
+        if func is torch.Tensor.to:  # a device without an index would be looked up
+            args = tuple(DEVICE if isinstance(x, (str, torch.device)) and str(x) == "cuda" else x for x in args)
+        result = func(*args, **kwargs)
+        return result.to(DEVICE) if device is not None and torch.device(device).type == "cuda" else result
+
+
+def _run(func: Any, args: Any, kwargs: dict[str, Any]) -> Any:
+    name = func._schema.name.partition("::")[2]
+    tensors = [x for x in tree_leaves((args, kwargs)) if isinstance(x, torch.Tensor)]
+    ours = [x for x in tensors if isinstance(x, DeviceTensor)]
+    asked = kwargs.get("device")
+    here = torch.device(asked).type in ("cuda", "meta") if asked is not None else bool(ours)
+    if name == "copy_":
+        here = isinstance(args[0], DeviceTensor)
+    elif ours and name not in _COPIES:
+        strangers = [x for x in tensors if not isinstance(x, DeviceTensor) and x.dim() > 0]
+        if strangers:
+            raise RuntimeError(f"{func}: tensors on cuda:0 and cpu, {[tuple(x.shape) for x in strangers]} on the CPU")
+    if name == "_to_copy" and here and ours and kwargs.get("dtype") in (None, args[0].dtype):
+        return args[0]  # it is there already
+    if asked is not None:
+        kwargs = {**kwargs, "device": torch.device("cpu")}
+    wrapper_of = {id(x.inner): x for x in ours}
+    args, kwargs = tree_map(lambda x: x.inner if isinstance(x, DeviceTensor) else x, (args, kwargs))
+    if name == "_to_copy" and ours and not here:
+        kwargs = {**kwargs, "device": torch.device("cpu")}
+    result = func(*args, **kwargs)
+    if not here:
+        return result
+    return tree_map(lambda x: wrapper_of.get(id(x), DeviceTensor(x)) if isinstance(x, torch.Tensor) else x, result)
+
+
+class _Loops(cuda._Loops):
+    """The device's kernels; they count their launches."""
+
+    def __init__(self, *_: object) -> None:
+        super().__init__()
+        self.launched: list[str] = []
+
+    def launch(self, name: str, *rest: Any) -> None:
+        self.launched.append(name)
+        super().launch(name, *rest)
+
+
+@contextmanager
+def emulated_cuda() -> Iterator[None]:
+    """Have a device "cuda:0" until the block is left."""
+    patches = {
+        "_lazy_init": lambda: None,
+        "is_available": lambda: True,
+        "device_count": lambda: 1,
+        "current_device": lambda: 0,
+        "current_stream": lambda device=None: SimpleNamespace(cuda_stream=0),
+    }
+    with patch.multiple(torch.cuda, **patches), patch.object(cuda, "CudaKernels", _Loops), _Factories(), _Device():
+        yield

@@ -1,0 +1,76 @@
+"""The engine on a CUDA device: here an emulated one, which finds what a real one would refuse."""
+
+from __future__ import annotations
+
+import pytest
+import torch
+
+from navi_core.config import EnvConfig
+from navi_core.world import Field, NavigationEnv, spherical_directions
+from tests.world.emulated_cuda import DeviceTensor, emulated_cuda
+from tests.world.host_sync import HostSyncs
+
+FAULTS = {"depth_relative": 0.02, "dropout": 0.1, "delayed": True}
+
+
+def actions(step: int, rows: int) -> torch.Tensor:
+    return torch.rand(rows, 4, generator=torch.Generator().manual_seed(step)) * 2 - 1
+
+
+def test_the_emulation_refuses_what_a_device_refuses() -> None:
+    with emulated_cuda():
+        here, there = torch.arange(3.0), torch.zeros(3, device="cuda")
+        assert there.device == torch.device("cuda:0") and there.new_ones(2).is_cuda and there.to("cuda") is there
+        for wrong in (lambda: here + there, lambda: there[here.long()], lambda: torch.stack([here, there])):
+            with pytest.raises(RuntimeError, match="tensors on cuda:0 and cpu"):
+                wrong()
+        with pytest.raises(TypeError, match=r"use Tensor\.cpu"):
+            there.numpy()
+        there[1] = 4
+        there.view(3, 1)[2] = 5
+        there += here.to("cuda")
+        assert there.cpu().tolist() == there.tolist() == [0, 5, 7] and not isinstance(there.cpu(), DeviceTensor)
+        assert isinstance(torch.tensor([1.0], device="cuda:0"), DeviceTensor)
+
+
+def test_a_field_answers_on_its_device_and_in_what_it_is_given(apartments) -> None:
+    origins, rows = torch.tensor([[1.0, 1.2, 1.0], [2.0, 1.2, 2.0]]), torch.tensor([0, 1])
+    directions = spherical_directions(16, 8)
+    on_cpu = Field(apartments, tracer="cuda")
+    hits, distance = on_cpu.cast_rays(origins, directions, rows), on_cpu.distance(origins, rows)
+    with emulated_cuda():
+        field = Field(apartments, device="cuda")
+        assert field.device == torch.device("cuda:0") and field.tracer == "cuda"
+        there = field.cast_rays(origins.to("cuda"), directions.to("cuda"), rows.to("cuda"))
+        again = field.cast_rays(origins.to("cuda"), directions.to("cuda"), rows.to("cuda"), out=there)
+        assert again is there and isinstance(there.depth, DeviceTensor)
+        assert torch.equal(there.depth.cpu(), hits.depth) and torch.equal(there.semantic.cpu(), hits.semantic)
+        assert torch.equal(field.distance(origins.to("cuda"), rows.to("cuda")).cpu(), distance)
+        near = field.within(origins.to("cuda"), rows.to("cuda"), 1.0)
+        assert near.tolist() == on_cpu.within(origins, rows, 1.0).tolist()
+
+
+@pytest.mark.parametrize("sensor", [{}, FAULTS])
+def test_an_environment_lives_the_same_lives_on_the_device(apartments, sensor: dict) -> None:
+    config = EnvConfig(azimuth_bins=16, elevation_bins=6, max_steps=9, episodes_per_scene=2, sensor=sensor)
+    here = NavigationEnv(Field(apartments, tracer="cuda"), 4, config, seed=1, tensor_only=True)
+    expected = [here.step(actions(step, 4)) for step in range(12)]
+    assert any(bool(batch.truncated.any()) for batch in expected)
+    with emulated_cuda():
+        env = NavigationEnv(Field(apartments, device="cuda"), 4, config, seed=1)
+        flown = [actions(step, 4).to("cuda") for step in range(12)]
+        with HostSyncs() as syncs:
+            batches = [env.step(action) for action in flown]
+        assert syncs.found == []
+        for batch, wanted in zip(batches, expected, strict=True):
+            for name in ("obs", "reward", "truncated", "final_obs"):
+                found = getattr(batch, name)
+                assert isinstance(found, DeviceTensor)
+                assert torch.equal(found.cpu(), getattr(wanted, name)), name
+            for name in ("position", "yaw", "speed", "collision", "void", "scene_index", "episode_return"):
+                assert torch.equal(batch.info[name].cpu(), wanted.info[name]), name
+        state = env.state_dict()
+        assert all(isinstance(value, DeviceTensor) for value in state.values())
+        env.reset()
+        env.load_state_dict(state)
+        assert torch.equal(env.step(flown[0]).obs.cpu(), here.step(actions(0, 4)).obs)
