@@ -2,17 +2,27 @@
 
 from __future__ import annotations
 
+from navi_core.bench.core import CoreCase, CoreRow, core_cases, run_core
+from navi_core.bench.encoder import EncoderCase, EncoderRow, encoder_cases, run_encoder
 from navi_core.bench.env import EnvCase, EnvRow, Soak, env_cases, run_env, run_soak
 from navi_core.bench.raycast import RaycastCase, RaycastRow, raycast_cases, run_raycast
 
 __all__ = [
+    "CoreCase",
+    "CoreRow",
+    "EncoderCase",
+    "EncoderRow",
     "EnvCase",
     "EnvRow",
     "RaycastCase",
     "RaycastRow",
     "Soak",
+    "core_cases",
+    "encoder_cases",
     "env_cases",
     "raycast_cases",
+    "run_core",
+    "run_encoder",
     "run_env",
     "run_raycast",
     "run_soak",

@@ -7,6 +7,7 @@ from typing import Annotated
 
 import typer
 
+from navi_core.cli import bench_policy
 from navi_core.cli.bench_env import env
 
 __all__ = ["raycast", "register"]
@@ -18,6 +19,7 @@ def register(app: typer.Typer) -> None:
     group.callback()(_group)
     group.command("raycast")(raycast)
     group.command("env")(env)
+    bench_policy.register(group)
     app.add_typer(group)
 
 

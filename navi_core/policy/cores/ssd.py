@@ -247,7 +247,7 @@ def ssd_step(
     per_group = heads // B.shape[1]
     inputs = _per_head(B, per_group).reshape(rows * heads, 1, size)
     drive = (dt[..., None] * x).view(rows * heads, width, 1)
-    h = torch.baddbmm((h * decay[..., None, None]).view(rows * heads, width, size), drive, inputs)
+    h = (h * decay[..., None, None]).view(rows * heads, width, size).baddbmm_(drive, inputs)
     y = torch.bmm(h, _per_head(C, per_group).reshape(rows * heads, size, 1)).view(rows, heads, width)
     return y + D[:, None] * x, h.view(rows, heads, width, size)
 
