@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from navi_core.world.captured import CapturedStep
 from navi_core.world.dynamics import Dynamics, Motion
 from navi_core.world.environment import NavigationEnv, StepBatch
 from navi_core.world.field import Field, RayHits
@@ -10,6 +11,7 @@ from navi_core.world.sensor import SphericalSensor, denormalise_depth, normalise
 from navi_core.world.spawning import Verdict, scene_verdict, spawn_pool
 
 __all__ = [
+    "CapturedStep",
     "Dynamics",
     "Field",
     "FloorMap",

@@ -7,10 +7,10 @@ What it cannot show is time, and what the driver says.
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
-from contextlib import contextmanager
-from types import SimpleNamespace
-from typing import Any
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager, nullcontext
+from functools import partial
+from typing import Any, ClassVar
 from unittest.mock import patch
 
 import torch
@@ -86,6 +86,57 @@ class _Factories(TorchFunctionMode):
         return result.to(DEVICE) if device is not None and torch.device(device).type == "cuda" else result
 
 
+class EmulatedGraph:
+    """What was done on the device while it was recorded; a replay does it again, on the same memory.
+
+    As on a device, the host takes no part in a replay: what Python decided or bound anew stays as it was.
+    """
+
+    recording: ClassVar[EmulatedGraph | None] = None
+
+    def __init__(self) -> None:
+        self._done: list[Callable[[], object]] = []
+        self._kept: list[Any] = []
+
+    def record(self, func: Any, args: Any, kwargs: Any, result: Any) -> None:
+        """Note an operator with the host's tensors behind it."""
+        name = func._schema.name.partition("::")[2]
+        indices = tree_leaves(args[1]) if name.startswith(("index", "_index_put")) else []
+        masked = any(isinstance(x, torch.Tensor) and x.dtype == torch.bool for x in indices)
+        if masked or name in ("_local_scalar_dense", "nonzero", "masked_select"):
+            raise RuntimeError(f"{func} is not permitted when the stream is capturing")
+        given = {x.untyped_storage().data_ptr() for x in tree_leaves((args, kwargs)) if isinstance(x, torch.Tensor)}
+        results = [x for x in tree_leaves(result) if isinstance(x, torch.Tensor)]
+        fresh = [x.untyped_storage().data_ptr() not in given for x in results]
+        self._kept.append(result)
+
+        def again() -> None:
+            anew = [x for x in tree_leaves(func(*args, **kwargs)) if isinstance(x, torch.Tensor)]
+            for old, new, is_fresh in zip(results, anew, fresh, strict=True):
+                if is_fresh:
+                    old.copy_(new)
+
+        self._done.append(again)
+
+    def launch(self, kernel: Callable[[], None]) -> None:
+        """Note a kernel; its structs hold addresses of memory that the graph keeps."""
+        self._done.append(kernel)
+
+    def replay(self) -> None:
+        """Do it all again."""
+        for again in self._done:
+            again()
+
+
+@contextmanager
+def _recording(graph: EmulatedGraph) -> Iterator[None]:
+    EmulatedGraph.recording = graph
+    try:
+        yield
+    finally:
+        EmulatedGraph.recording = None
+
+
 def _run(func: Any, args: Any, kwargs: dict[str, Any]) -> Any:
     name = func._schema.name.partition("::")[2]
     tensors = [x for x in tree_leaves((args, kwargs)) if isinstance(x, torch.Tensor)]
@@ -107,6 +158,10 @@ def _run(func: Any, args: Any, kwargs: dict[str, Any]) -> Any:
     if name == "_to_copy" and ours and not here:
         kwargs = {**kwargs, "device": torch.device("cpu")}
     result = func(*args, **kwargs)
+    if EmulatedGraph.recording is not None and (here or ours):
+        if name in _COPIES and any(isinstance(x, DeviceTensor) != here for x in tensors):
+            raise RuntimeError(f"{func} between the host and the device is not permitted when the stream is capturing")
+        EmulatedGraph.recording.record(func, args, kwargs, result)
     if not here:
         return result
     return tree_map(lambda x: wrapper_of.get(id(x), DeviceTensor(x)) if isinstance(x, torch.Tensor) else x, result)
@@ -122,6 +177,16 @@ class _Loops(cuda._Loops):
     def launch(self, name: str, *rest: Any) -> None:
         self.launched.append(name)
         super().launch(name, *rest)
+        if EmulatedGraph.recording is not None:
+            EmulatedGraph.recording.launch(partial(super().launch, name, *rest))
+
+
+class _Stream:
+    cuda_stream = 0
+
+    def __init__(self, device: object = None) -> None: ...
+
+    def wait_stream(self, other: _Stream) -> None: ...
 
 
 @contextmanager
@@ -132,7 +197,11 @@ def emulated_cuda() -> Iterator[None]:
         "is_available": lambda: True,
         "device_count": lambda: 1,
         "current_device": lambda: 0,
-        "current_stream": lambda device=None: SimpleNamespace(cuda_stream=0),
+        "current_stream": _Stream,
+        "Stream": _Stream,
+        "stream": lambda stream: nullcontext(),
+        "CUDAGraph": EmulatedGraph,
+        "graph": _recording,
     }
     with patch.multiple(torch.cuda, **patches), patch.object(cuda, "CudaKernels", _Loops), _Factories(), _Device():
         yield

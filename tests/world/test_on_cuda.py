@@ -6,7 +6,8 @@ import pytest
 import torch
 
 from navi_core.config import EnvConfig
-from navi_core.world import Field, NavigationEnv, spherical_directions
+from navi_core.errors import ConfigError
+from navi_core.world import CapturedStep, Field, NavigationEnv, spherical_directions
 from tests.world.emulated_cuda import DeviceTensor, emulated_cuda
 from tests.world.host_sync import HostSyncs
 
@@ -52,13 +53,13 @@ def test_a_field_answers_on_its_device_and_in_what_it_is_given(apartments) -> No
 
 @pytest.mark.parametrize("sensor", [{}, FAULTS])
 def test_an_environment_lives_the_same_lives_on_the_device(apartments, sensor: dict) -> None:
-    config = EnvConfig(azimuth_bins=16, elevation_bins=6, max_steps=9, episodes_per_scene=2, sensor=sensor)
+    config = EnvConfig(azimuth_bins=16, elevation_bins=6, max_steps=5, episodes_per_scene=2, sensor=sensor)
     here = NavigationEnv(Field(apartments, tracer="cuda"), 4, config, seed=1, tensor_only=True)
-    expected = [here.step(actions(step, 4)) for step in range(12)]
+    expected = [here.step(actions(step, 4)) for step in range(8)]
     assert any(bool(batch.truncated.any()) for batch in expected)
     with emulated_cuda():
         env = NavigationEnv(Field(apartments, device="cuda"), 4, config, seed=1)
-        flown = [actions(step, 4).to("cuda") for step in range(12)]
+        flown = [actions(step, 4).to("cuda") for step in range(8)]
         with HostSyncs() as syncs:
             batches = [env.step(action) for action in flown]
         assert syncs.found == []
@@ -74,3 +75,49 @@ def test_an_environment_lives_the_same_lives_on_the_device(apartments, sensor: d
         env.reset()
         env.load_state_dict(state)
         assert torch.equal(env.step(flown[0]).obs.cpu(), here.step(actions(0, 4)).obs)
+
+
+@pytest.mark.parametrize("sensor", [{}, FAULTS])
+def test_a_captured_step_is_the_step(apartments, sensor: dict) -> None:
+    config = EnvConfig(azimuth_bins=16, elevation_bins=6, max_steps=4, episodes_per_scene=2, sensor=sensor)
+    with emulated_cuda():
+        field = Field(apartments, device="cuda")
+        env, plain = (NavigationEnv(field, 4, config, seed=3) for _ in range(2))
+        step = CapturedStep(env)
+        for name, value in plain.state_dict().items():
+            assert torch.equal(env.state_dict()[name], value), f"recording changed {name}"
+        ends = 0
+        for number in range(12):
+            action = actions(number, 4).to("cuda")
+            # Now and then a step that is not replayed: both kinds share one state.
+            found = env.step(action) if number % 5 == 3 else step(action)
+            wanted = plain.step(action)
+            ends += int(wanted.truncated.sum())
+            for name in ("obs", "reward", "truncated", "final_obs"):
+                assert torch.equal(getattr(found, name), getattr(wanted, name)), (number, name)
+            for name in ("position", "scene_index", "episode_return", "action_fault"):
+                assert torch.equal(found.info[name], wanted.info[name]), (number, name)
+        assert ends >= 6
+        with pytest.raises(ConfigError, match=r"actions of shape \(3, 4\), expected \(4, 4\)"):
+            step(torch.zeros(3, 4, device="cuda"))
+
+
+def test_the_emulated_graph_replays_the_device_alone() -> None:
+    with emulated_cuda():
+        x, graph, count = torch.zeros(2, device="cuda"), torch.cuda.CUDAGraph(), 0
+        with torch.cuda.graph(graph):
+            count += 1
+            y = (x + 1) * count
+            x += y.view(2, 1)[0]
+        for _ in range(2):
+            graph.replay()
+        assert count == 1 and x.tolist() == [7, 7] and y.tolist() == [4, 4]
+        for wrong in (lambda: x.sum().item(), lambda: x.cpu(), lambda: x.copy_(torch.ones(2)), lambda: x[x > 0]):
+            with pytest.raises(RuntimeError, match="not permitted"), torch.cuda.graph(torch.cuda.CUDAGraph()):
+                wrong()
+
+
+def test_a_step_is_captured_on_cuda_alone(apartments) -> None:
+    config = EnvConfig(azimuth_bins=16, elevation_bins=4)
+    with pytest.raises(ConfigError, match=r"captured on CUDA alone, the environment is on cpu; call env\.step"):
+        CapturedStep(NavigationEnv(Field(apartments), 2, config))
