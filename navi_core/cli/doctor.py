@@ -1,17 +1,20 @@
-"""`navi doctor`: what a folder holds, what is missing, and what to do next."""
+"""`navi doctor`: what a folder holds, what is missing, and what to do next; without a folder, the machine."""
 
 from __future__ import annotations
 
 import json
+import sys
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Annotated, Any
 
 import typer
 
-__all__ = ["examine", "register"]
+__all__ = ["check_machine", "register"]
 
-_SKIPPED_FOLDERS = {".git", ".venv", "__pycache__", "node_modules"}
-_MAX_FILES = 500
+_COLOURS = {"ok": "green", "warning": "yellow", "broken": "red"}
+_MAX_ROWS = 60
 
 
 def register(app: typer.Typer) -> None:
@@ -20,123 +23,166 @@ def register(app: typer.Typer) -> None:
 
 
 def doctor(
-    folder: Annotated[Path, typer.Argument(metavar="DIR", help="The folder to look at.")] = Path("."),
+    folder: Annotated[
+        Path | None, typer.Argument(metavar="DIR", help="Folder of meshes or scenes; without it, the machine.")
+    ] = None,
+    resolution: Annotated[int, typer.Option(help="Resolution that the estimates are for.")] = 512,
+    semantics: Annotated[str, typer.Option(help="Where names would come from, as in `navi scenes compile`.")] = "auto",
+    out: Annotated[Path | None, typer.Option(help="Where compiled scenes lie; by default as when compiling.")] = None,
+    deep: Annotated[bool, typer.Option("--deep", help="Read every file whole, however large.")] = False,
     as_json: Annotated[bool, typer.Option("--json", help="Print one JSON document on stdout.")] = False,
 ) -> None:
-    """Look at a folder's meshes, compiled scenes and manifests; exit code 3 where something is broken."""
-    report = examine(folder)
+    """Tell what a folder of scans or meshes holds, what is missing, and what to do; exit code 3 where it is broken."""
+    if folder is None:
+        rows = check_machine()
+        typer.echo(json.dumps({"machine": rows}, indent=1)) if as_json else _print_machine(rows)
+        if any(row["state"] == "broken" for row in rows):
+            raise typer.Exit(3)
+        return
+    from navi_core.config import CompileConfig, parse_config
+    from navi_core.record import navi_home
+    from navi_core.scenes.examination import examine
+
+    config = parse_config(CompileConfig, {"resolution": resolution, "semantics": semantics})
+    with _bar(as_json) as progress:
+        report = examine(folder, config, out or navi_home() / "scenes", deep=deep, progress=progress)
     if as_json:
         typer.echo(json.dumps(report, indent=1))
     else:
-        _print(report)
+        _print_folder(report)
     if any(row["state"] == "broken" for row in report["files"]):
         raise typer.Exit(3)
 
 
-def examine(folder: Path) -> dict[str, Any]:
-    """Return the findings: `files` (file, kind, state ok|warning|broken, detail) and `next` (what to do).
+def check_machine() -> list[dict[str, str]]:
+    """Return what Navi finds on this machine: rows of `what`, `state` (ok, warning, broken) and `detail`."""
+    import shutil
 
-    Args:
-        folder: The folder, searched with its subfolders.
+    from navi_core.kernels.native import NativeUnavailableError, find_compiler, load_library
+    from navi_core.record import hardware_profile, navi_home
+    from navi_core.scenes import environment_root
 
-    Raises:
-        SceneError: There is no such folder.
-    """
-    from navi_core.errors import NaviError, SceneError
-    from navi_core.scenes import MESH_SUFFIXES, load_gmdag, read_manifest, read_mesh
-
-    if not folder.is_dir():
-        raise SceneError(f"{folder}: no such folder")
-    found = sorted(
-        file
-        for file in folder.rglob("*")
-        if file.is_file() and not _SKIPPED_FOLDERS.intersection(file.relative_to(folder).parts)
+    profile = hardware_profile()
+    rows = [_fact("hardware", "ok", profile["hardware"])]
+    rows.append(_fact("versions", "ok", ", ".join(f"{name} {v}" for name, v in profile["versions"].items())))
+    try:
+        compiler = find_compiler()
+        load_library()
+        rows.append(_fact("ray kernels", "ok", f"C++, built with {' '.join(compiler or ['the cached build'])}"))
+    except NativeUnavailableError as error:
+        rows.append(_fact("ray kernels", "warning", f"numba, about three times slower: {error}"))
+    rows.append(
+        _fact("GPU", "ok" if profile["gpu"] else "warning", profile["gpu"] or "none: everything runs on the CPU")
     )
-    files: list[dict[str, str]] = []
-    looked = 0
-    for file in found:
-        suffix = file.suffix.lower()
-        kind = "mesh" if suffix in MESH_SUFFIXES else "scene" if suffix == ".gmdag" else ""
-        if file.name == "manifest.json":
-            kind = "manifest"
-        if not kind:
-            continue
-        looked += 1
-        if looked > _MAX_FILES:
-            break
-        try:
-            if kind == "mesh":
-                state, detail = _mesh_state(read_mesh(file))
-            elif kind == "scene":
-                state, detail = _scene_state(file, load_gmdag)
-            else:
-                rows = read_manifest(file).rows
-                lost = [row.name for row in rows if not row.gmdag.is_file()]
-                state = "broken" if lost else "ok"
-                detail = f"{len(rows)} scenes" + (f", file of {lost[0]} is missing" if lost else "")
-        except (NaviError, OSError) as error:
-            state, detail = "broken", str(error).removeprefix(f"{file}: ")
-        files.append({"file": str(file.relative_to(folder)), "kind": kind, "state": state, "detail": detail})
-    return {"folder": str(folder), "files": files, "next": _advice(folder, files, looked > _MAX_FILES)}
+    home = navi_home()
+    there = next(folder for folder in (home, *home.parents) if folder.is_dir())
+    free = shutil.disk_usage(there).free / 2**30
+    state = "warning" if free < 5 else "ok"
+    rows.append(_fact("NAVI_HOME", state if _writable(there) else "broken", f"{home}, {free:.0f} GiB free"))
+    root = environment_root()
+    if root is None:
+        rows.append(_fact("NAVI_SCENES", "ok", "unset: training uses generated apartments"))
+    elif root.is_dir():
+        rows.append(_fact("NAVI_SCENES", "ok", f"{root}; see it with: navi doctor {root}"))
+    else:
+        rows.append(_fact("NAVI_SCENES", "broken", f"{root} does not exist; set it to a folder of meshes, or unset it"))
+    return rows
 
 
-def _mesh_state(mesh: Any) -> tuple[str, str]:
-    size = mesh.bounds[1] - mesh.bounds[0]
-    extent = " × ".join(f"{v:.1f}" for v in size)
-    names = len(set(mesh.semantic_names) & set(mesh.face_semantic.tolist()))
-    detail = f"{len(mesh.faces)} triangles, {extent} m, {names} semantic names"
-    if max(size[0], size[2]) < 2.0:
-        return "warning", f"{detail}; under 2 m wide: is this an object, or is its unit not the metre?"
-    if size[1] > max(size[0], size[2]):
-        return "warning", f"{detail}; higher than wide: does it need --up-axis z?"
-    return "ok", detail
+def _fact(what: str, state: str, detail: str) -> dict[str, str]:
+    return {"what": what, "state": state, "detail": detail}
 
 
-def _scene_state(file: Path, load: Any) -> tuple[str, str]:
-    import warnings
+def _writable(folder: Path) -> bool:
+    import os
 
-    with warnings.catch_warnings(record=True) as caught:
-        warnings.simplefilter("always")
-        scene = load(file)
-    detail = f"version {scene.version}, resolution {scene.resolution}, voxel {scene.voxel_size * 100:.1f} cm"
-    detail += f", verdict {scene.verdict}" if scene.verdict else ""
-    if caught:
-        return "warning", f"{detail}; {str(caught[0].message).removeprefix(f'{file}: ')}"
-    return "ok", detail
+    return os.access(folder, os.W_OK)
 
 
-def _advice(folder: Path, files: list[dict[str, str]], cut: bool) -> list[str]:
-    kinds = [row["kind"] for row in files if row["state"] != "broken"]
-    steps = []
-    if cut:
-        steps.append(f"only the first {_MAX_FILES} files were looked at; name a smaller folder")
-    broken = [row["file"] for row in files if row["state"] == "broken"]
-    if broken:
-        steps.append(f"repair or remove {len(broken)} broken files, first {broken[0]}")
-    if "mesh" in kinds:
-        steps.append(f"navi scenes compile {folder} --out DIR   compiles the {kinds.count('mesh')} meshes")
-        steps.append(f"NAVI_SCENES={folder} navi train ppo   trains in them")
-    elif "scene" in kinds:
-        steps.append("navi scenes qualify FILE…   tells which scenes a drone can start in")
-    if not files:
-        steps.append("no mesh, .gmdag or manifest here; navi scenes generate apartment --seeds 0-11   makes scenes")
-    if "manifest" not in kinds and kinds.count("scene") > 1:
-        steps.append("no manifest.json: name the .gmdag files one by one, or compile the corpus again")
-    return steps
+def _print_machine(rows: list[dict[str, str]]) -> None:
+    table = _table("this machine", ("what", "state", "detail"))
+    for row in rows:
+        _add(table, row, ("what", "state", "detail"))
+    _console().print(table)
+    _console().print("→ navi doctor DIR   looks at a folder of scans or meshes", highlight=False)
 
 
-def _print(report: dict[str, Any]) -> None:
-    from rich.console import Console
+def _print_folder(report: dict[str, Any]) -> None:
+    layout, totals = report["layout"], report["totals"]
+    console = _console()
+    console.print(_safe(f"{report['folder']}: {layout['name']} ({layout['why']})"), highlight=False)
+    console.print(_safe(f"up axis {layout['up_axis']} ({layout['up_source']})"), highlight=False)
+    if report["scenes"]:
+        names = ("name", "format", "MB", "triangles", "size (m)", "annotation", "compiled", "memory", "time", "disk")
+        table = _table(f"{len(report['scenes'])} scenes at {report['resolution']}³", names)
+        for scene in report["scenes"][:_MAX_ROWS]:
+            size = " × ".join(f"{v:g}" for v in scene["size"]) if scene["size"] else ""
+            about = "" if scene["exact"] else "~"
+            table.add_row(
+                _safe(scene["name"]), scene["format"], f"{scene['megabytes']:g}", f"{about}{scene['triangles']}", size,
+                _safe(scene["annotation"]), scene["compiled"], f"{scene['memory_mb']:.0f} MB",
+                f"{scene['seconds']:.0f} s", f"{scene['disk_mb']:.1f} MB",
+            )  # fmt: skip
+        console.print(table)
+        _rest(console, len(report["scenes"]))
+        console.print(
+            f"to compile: about {totals['seconds']:.0f} s on one core, {totals['disk_mb']:.0f} MB of disk, "
+            f"{totals['memory_mb']:.0f} MB of memory for the largest",
+            highlight=False,
+        )
+    # Worst first: of thousands of files only the first rows are shown.
+    order = {"broken": 0, "warning": 1, "ok": 2}
+    rows = sorted(report["files"], key=lambda row: (order[row["state"]], row["file"]))
+    if rows:
+        table = _table("files", ("file", "kind", "state", "detail"))
+        for row in rows[:_MAX_ROWS]:
+            _add(table, row, ("file", "kind", "state", "detail"))
+        console.print(table)
+        _rest(console, len(rows))
+    for step in report["next"]:
+        console.print(_safe(f"→ {step}"), highlight=False)
+
+
+def _rest(console: Any, count: int) -> None:
+    if count > _MAX_ROWS:
+        console.print(f"… and {count - _MAX_ROWS} more; all of them with --json", highlight=False)
+
+
+def _table(title: str, names: tuple[str, ...]) -> Any:
     from rich.table import Table
+
+    table = Table(title=title)
+    for name in names:
+        table.add_column(name, overflow="fold")
+    return table
+
+
+def _add(table: Any, row: dict[str, str], names: tuple[str, ...]) -> None:
     from rich.text import Text
 
-    colour = {"ok": "green", "warning": "yellow", "broken": "red"}
-    table = Table(title=report["folder"])
-    for name in ("file", "kind", "state", "detail"):
-        table.add_column(name, overflow="fold")
-    for row in report["files"]:
-        table.add_row(row["file"], row["kind"], Text(row["state"], colour[row["state"]]), row["detail"])
-    console = Console(markup=False)
-    console.print(table)
-    for step in report["next"]:
-        console.print(f"→ {step}", highlight=False, markup=False)
+    table.add_row(*(Text(_safe(row[n]), _COLOURS[row["state"]] if n == "state" else "") for n in names))
+
+
+def _safe(text: str) -> str:
+    from navi_core.errors import printable
+
+    return printable(text)
+
+
+def _console() -> Any:
+    from rich.console import Console
+
+    # A pipe has no width; the tables keep their columns readable there too.
+    return Console(width=None if sys.stdout.isatty() else 160, markup=False)
+
+
+@contextmanager
+def _bar(as_json: bool) -> Iterator[Callable[[str, float], None]]:
+    from rich.console import Console
+    from rich.progress import BarColumn, Progress, TextColumn, TimeElapsedColumn
+
+    columns = (BarColumn(), TimeElapsedColumn(), TextColumn("{task.description}"))
+    quiet = as_json or not sys.stderr.isatty()
+    with Progress(*columns, console=Console(stderr=True, markup=False), transient=True, disable=quiet) as bar:
+        task = bar.add_task("looking", total=1.0)
+        yield lambda what, share: bar.update(task, description=_safe(what)[-80:], completed=share)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import re
+import shlex
 import sys
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
@@ -14,13 +15,17 @@ import typer
 
 if TYPE_CHECKING:
     from navi_core.config import CompileConfig
-    from navi_core.scenes import CompiledScene, Scene, SceneSource
+    from navi_core.errors import NaviError
+    from navi_core.scenes import CompileReport, Scene, SceneSource
 
 __all__ = ["register"]
 
 Json = Annotated[bool, typer.Option("--json", help="Print one JSON document on stdout.")]
 Out = Annotated[Path | None, typer.Option(help="Folder of the results; by default scenes/ of the Navi home.")]
 Resolution = Annotated[int, typer.Option(help="Voxels along an edge: a power of two, 16 to 2048.")]
+Jobs = Annotated[
+    int | None, typer.Option(min=1, help="Scenes compiled at once; by default what cores and memory allow.")
+]
 Inputs = Annotated[list[Path], typer.Argument(help="Mesh or .gmdag files, or folders of meshes.", show_default=False)]
 
 
@@ -37,13 +42,14 @@ def generate(
     seeds: Annotated[str, typer.Option(help="Seeds: 3, 0-11 or 1,4,7.")] = "0",
     out: Out = None,
     resolution: Resolution = 512,
+    jobs: Jobs = None,
     as_json: Json = False,
 ) -> None:
     """Generate scenes of a family and compile them."""
     from navi_core.scenes import generated_sources
 
     sources = generated_sources({family: parse_seeds(seeds)})
-    _compile_all(sources, out, _compile_config(resolution, "y", 1.0), as_json)
+    _compile_all(sources, out, _compile_config(resolution), jobs, "", as_json)
 
 
 def discover(
@@ -65,10 +71,19 @@ def compile(
     resolution: Resolution = 512,
     up_axis: Annotated[str, typer.Option(help="Up axis of the files: y or z.")] = "y",
     unit_scale: Annotated[float, typer.Option(help="Metres per unit of the files.")] = 1.0,
+    semantics: Annotated[
+        str, typer.Option(help="Where names come from: auto, annotation, vertex_color, object, material or none.")
+    ] = "auto",
+    jobs: Jobs = None,
     as_json: Json = False,
 ) -> None:
-    """Compile meshes into .gmdag files; what is unchanged is reused."""
-    _compile_all(_sources(meshes), out, _compile_config(resolution, up_axis, unit_scale), as_json)
+    """Compile meshes into .gmdag files, several at once; what is unchanged is reused, what fails is told at the end."""
+    config = _compile_config(resolution, up_axis=up_axis, unit_scale=unit_scale, semantics=semantics)
+    options = {"resolution": resolution, "up-axis": up_axis, "unit-scale": unit_scale, "semantics": semantics}
+    usual = {"resolution": 512, "up-axis": "y", "unit-scale": 1.0, "semantics": "auto"}
+    retry = "".join(f" --{name} {value}" for name, value in options.items() if value != usual[name])
+    retry += f" --out {shlex.quote(str(out))}" if out is not None else ""
+    _compile_all(_sources(meshes), out, config, jobs, retry, as_json)
 
 
 def inspect(
@@ -78,6 +93,13 @@ def inspect(
     from navi_core.scenes import load_gmdag
 
     rows = [_facts(load_gmdag(file), file) for file in files]
+    for row in rows:
+        if not row["surface"]:
+            # The name of a file is the user's own; the warning goes where tables and JSON do not.
+            typer.echo(
+                f"warning: {row['file']}: holds no surface: every ray flies through it; compile its mesh again",
+                err=True,
+            )
     _show(
         rows,
         as_json,
@@ -100,10 +122,10 @@ def qualify(
 
     sources = _sources(scenes)
     rows: list[dict[str, Any]] = []
-    with _progress("qualifying", len(sources), as_json) as advance:
-        for source in sources:
-            advance(source.name)
-            compiled = compile_source(source, _folder(out), _compile_config(resolution, "y", 1.0))
+    with _progress("qualifying", as_json) as progress:
+        for number, source in enumerate(sources):
+            progress(source.name, number / len(sources))
+            compiled = compile_source(source, _folder(out), _compile_config(resolution))
             verdict = scene_verdict(Field([compiled.scene]), 0, SpawnConfig())
             if write and compiled.scene.version == 2:
                 store_verdict(compiled.path, compiled.scene, verdict.verdict)
@@ -144,10 +166,10 @@ def parse_seeds(text: str) -> tuple[int, ...]:
     return tuple(dict.fromkeys(seeds))
 
 
-def _compile_config(resolution: int, up_axis: str, unit_scale: float) -> CompileConfig:
+def _compile_config(resolution: int, **options: Any) -> CompileConfig:
     from navi_core.config import CompileConfig, parse_config
 
-    return parse_config(CompileConfig, {"resolution": resolution, "up_axis": up_axis, "unit_scale": unit_scale})
+    return parse_config(CompileConfig, {"resolution": resolution} | options)
 
 
 def _folder(out: Path | None) -> Path:
@@ -171,31 +193,64 @@ def _sources(paths: list[Path]) -> list[SceneSource]:
     return found
 
 
-def _compile_all(sources: list[SceneSource], out: Path | None, config: CompileConfig, as_json: bool) -> None:
-    from navi_core.scenes import compile_corpus
+def _compile_all(
+    sources: list[SceneSource], out: Path | None, config: CompileConfig, jobs: int | None, retry: str, as_json: bool
+) -> None:
+    from navi_core.errors import SceneError, printable
+    from navi_core.scenes import compile_corpus, estimate_source
+    from navi_core.scenes.notes import collected_warnings
+    from navi_core.scenes.pool import default_jobs
 
     folder = _folder(out)
     rows: list[dict[str, Any]] = []
+    faults: list[tuple[SceneSource, NaviError]] = []
+    estimates = [estimate_source(source, config) for source in sources]
+    jobs = jobs if jobs is not None else default_jobs(estimates)
+    if len(sources) > 1 and not as_json:
+        largest = max(estimate.memory for estimate in estimates) / 2**30
+        typer.echo(
+            f"{len(sources)} scenes, {min(jobs, len(sources))} at a time, up to {largest:.1f} GiB each", err=True
+        )
 
-    def note(source: SceneSource, done: CompiledScene) -> None:
+    def note(done: CompileReport) -> None:
         rows.append(
             {
-                "name": source.name,
-                "file": done.path.name,
-                "gmdag": str(done.path),
-                "triangles": 0 if done.scene.triangles is None else len(done.scene.triangles),
-                "resolution": done.scene.resolution,
-                "bytes": done.path.stat().st_size,
+                "name": done.row.name,
+                "file": done.row.gmdag.name,
+                "gmdag": str(done.row.gmdag),
+                "triangles": done.triangles,
+                "resolution": done.row.resolution,
+                "bytes": done.row.gmdag.stat().st_size,
                 "seconds": round(done.seconds, 3),
                 "skipped": done.skipped,
             }
         )
 
-    with _progress("compiling", len(sources), as_json) as advance:
-        compile_corpus(sources, folder, config, progress=lambda name, _: advance(name), done=note)
+    def fault(source: SceneSource, error: NaviError) -> None:
+        faults.append((source, error))
+
+    with _progress("compiling", as_json) as progress, collected_warnings() as warnings:
+        # One source alone fails as itself; of many, the others go on.
+        failed = fault if len(sources) > 1 else None
+        try:
+            compile_corpus(sources, folder, config, progress, done=note, jobs=jobs, failed=failed)
+        except SceneError:
+            # Where none succeeded, each has been told apart below.
+            if len(faults) < len(sources):
+                raise
+    for text in warnings:
+        typer.echo(f"warning: {printable(text)}", err=True)
+    rows.sort(key=lambda row: row["name"])
     fresh = sum(not row["skipped"] for row in rows)
     title = f"{fresh} compiled, {len(rows) - fresh} unchanged in {folder}"
     _show(rows, as_json, title, hidden=("gmdag", "resolution"))
+    if faults:
+        for source, error in faults:
+            typer.echo(f"failed: {source.name}: {printable(str(error))}", err=True)
+        again = " ".join(shlex.quote(str(source.path)) for source, _ in faults[:20] if source.path is not None)
+        more = f" (and {len(faults) - 20} more)" if len(faults) > 20 else ""
+        command = f"navi scenes compile {again}{retry}" if again else "the same command"
+        raise SceneError(f"{len(faults)} of {len(sources)} scenes failed; when mended, retry with: {command}{more}")
 
 
 def _facts(scene: Scene, path: Path) -> dict[str, Any]:
@@ -211,6 +266,7 @@ def _facts(scene: Scene, path: Path) -> dict[str, Any]:
         "words": None if scene.nodes is None else len(scene.nodes),
         "semantics": len(scene.semantic_names),
         "verdict": scene.verdict,
+        "surface": scene.has_surface,
         "bounds": scene.bounds.tolist(),
         "semantic_names": {str(k): v for k, v in scene.semantic_names.items()},
         "source_hash": scene.source_hash,
@@ -236,6 +292,8 @@ def _show(rows: list[dict[str, Any]], as_json: bool, title: str, hidden: tuple[s
 
 
 def _cell(value: Any) -> str:
+    from navi_core.errors import printable
+
     if isinstance(value, bool):
         return "yes" if value else ""
     if value is None:
@@ -244,24 +302,25 @@ def _cell(value: Any) -> str:
         return f"{value:.4g}"
     if isinstance(value, list):
         return " × ".join(f"{v:g}" for v in value)
-    return str(value)
+    return printable(str(value))
 
 
 @contextmanager
-def _progress(title: str, total: int, as_json: bool) -> Iterator[Callable[[str], None]]:
-    """Show a bar on stderr that names the current scene; nothing with --json."""
+def _progress(title: str, as_json: bool) -> Iterator[Callable[[str, float], None]]:
+    """Show one bar on stderr with what is being done; nothing with --json or without a terminal."""
     from rich.console import Console
-    from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeElapsedColumn
+    from rich.progress import BarColumn, Progress, TaskProgressColumn, TextColumn, TimeElapsedColumn
 
-    columns = (TextColumn("{task.description}"), BarColumn(), MofNCompleteColumn(), TimeElapsedColumn())
-    with Progress(*columns, console=Console(stderr=True, markup=False), transient=True, disable=as_json) as bar:
-        task = bar.add_task(title, total=total)
-        started = False
+    from navi_core.errors import printable
 
-        def advance(name: str) -> None:
-            nonlocal started
-            bar.update(task, description=f"{title} {name}", advance=int(started))
-            started = True
-
-        yield advance
-        bar.update(task, completed=total)
+    columns = (
+        TextColumn(title),
+        BarColumn(),
+        TaskProgressColumn(),
+        TimeElapsedColumn(),
+        TextColumn("{task.description}"),
+    )
+    quiet = as_json or not sys.stderr.isatty()
+    with Progress(*columns, console=Console(stderr=True, markup=False), transient=True, disable=quiet) as bar:
+        task = bar.add_task("", total=1.0)
+        yield lambda label, share: bar.update(task, description=printable(label), completed=share)

@@ -11,12 +11,14 @@ from navi_core.scenes.compiler import (
     store_verdict,
 )
 from navi_core.scenes.corpus import (
+    CompileReport,
     SceneSource,
     compile_corpus,
     compile_source,
     discover,
     discover_root,
     environment_root,
+    estimate_source,
     generated_sources,
     split_by_scene,
 )
@@ -32,6 +34,7 @@ __all__ = [
     "COMPILER_VERSION",
     "FAMILIES",
     "MESH_SUFFIXES",
+    "CompileReport",
     "CompiledScene",
     "Manifest",
     "ManifestRow",
@@ -48,6 +51,7 @@ __all__ = [
     "discover",
     "discover_root",
     "environment_root",
+    "estimate_source",
     "generate_scene",
     "generated_sources",
     "load_gmdag",

@@ -19,7 +19,7 @@ from navi_core.errors import MeshError
 from navi_core.scenes.legend import color_codes, read_legend, read_names
 from navi_core.scenes.part import Part
 
-__all__ = ["Annotation", "annotation_key", "face_names", "find_annotation", "find_legend"]
+__all__ = ["Annotation", "annotation_key", "face_names", "find_annotation", "find_legend", "missing_annotation"]
 
 _NEAR = 0.1
 """Largest distance from a face to the annotated surface that names it [units of the file]."""
@@ -50,7 +50,12 @@ class Annotation:
 
 def annotation_key(path: Path) -> str:
     """Return a mesh's name as annotations know it: `X` for `X.glb`, `X.basis.glb` and `X_semantic.ply`."""
-    return path.stem.removesuffix(".basis").removesuffix("_semantic").removesuffix(".semantic")
+    return (
+        path.stem.removesuffix(".scene_instance")
+        .removesuffix(".basis")
+        .removesuffix("_semantic")
+        .removesuffix(".semantic")
+    )
 
 
 def find_legend(path: Path) -> Path | None:
@@ -78,6 +83,26 @@ def find_annotation(path: Path) -> Annotation | None:
         if listed is not None and surface.is_file() and (surface.parent == folder or path.stem == "mesh"):
             return Annotation(listed, surface)
     return None
+
+
+def missing_annotation(path: Path) -> tuple[str, ...]:
+    """Return the files that would complete a partial annotation of a mesh; empty where there is none or a whole one."""
+    folder, key = path.parent, annotation_key(path)
+    if find_annotation(path) is not None:
+        return ()
+    pairs = (
+        (folder / f"{key}.semantic.glb", (folder / f"{key}.semantic.txt",)),
+        (folder / f"{key}_semantic.ply", (folder / f"{key}.house", folder / f"{key}.scn")),
+        (folder / "habitat" / "mesh_semantic.ply", (folder / "habitat" / "info_semantic.json",)),
+    )
+    for surface, lists in pairs:
+        there = surface.is_file(), any(file.is_file() for file in lists)
+        if there[0] and not there[1]:
+            return (" or ".join(file.name for file in lists),)
+        # A legend alone is whole where the mesh has vertex colours of its own.
+        if there[1] and not there[0]:
+            return (surface.name,)
+    return ()
 
 
 def face_names(annotation: Annotation, parts: Sequence[Part], where: Path) -> tuple[Names, npt.NDArray[np.int64]]:

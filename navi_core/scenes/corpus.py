@@ -2,40 +2,50 @@
 
 from __future__ import annotations
 
+import contextlib
 import hashlib
 import logging
 import math
 import os
 import re
 from collections import Counter
-from collections.abc import Callable, Iterable, Sequence
-from dataclasses import dataclass
+from collections.abc import Callable, Generator, Iterable, Sequence
+from dataclasses import dataclass, replace
 from pathlib import Path
 
 from navi_core.config import CompileConfig, CorpusConfig
-from navi_core.errors import ConfigError, SceneError
+from navi_core.errors import ConfigError, NaviError, SceneError
 from navi_core.scenes.compiler import CompiledScene, compile_to_file
 from navi_core.scenes.gmdag import load_gmdag
+from navi_core.scenes.headers import CompileEstimate, estimate_compile, read_facts
+from navi_core.scenes.layouts import list_files, scene_name, split_scenes
 from navi_core.scenes.manifest import Manifest, ManifestRow, file_hash, read_manifest
+from navi_core.scenes.notes import collected_warnings
+from navi_core.scenes.pool import Job, default_jobs, run_jobs
 from navi_core.scenes.procedural import FAMILIES, generate_scene
-from navi_core.scenes.reader import MESH_SUFFIXES
+from navi_core.scenes.reader import MESH_SUFFIXES, is_mesh_file
 from navi_core.scenes.scene import Scene
 from navi_core.scenes.semantics import merge_vocabularies
 
 __all__ = [
     "SCENES_VARIABLE",
+    "CompileReport",
     "SceneSource",
     "compile_corpus",
     "compile_source",
     "discover",
     "discover_root",
     "environment_root",
+    "estimate_source",
     "generated_sources",
     "split_by_scene",
 ]
 
 SCENES_VARIABLE = "NAVI_SCENES"
 """Environment variable that names the root folder of the user's own meshes."""
+
+_GENERATED_TRIANGLES = 10_000
+"""About what a large generated scene has."""
 
 _log = logging.getLogger(__name__)
 
@@ -64,6 +74,24 @@ class SceneSource:
     def origin(self) -> str:
         """The file's path, or `family:seed`."""
         return str(self.path) if self.path is not None else f"{self.family}:{self.seed}"
+
+
+@dataclass(frozen=True)
+class CompileReport:
+    """What became of one source."""
+
+    row: ManifestRow
+    """Its row of the manifest."""
+    vocabulary: dict[int, str]
+    """Name of each semantic id of the scene."""
+    triangles: int
+    """Triangles of the compiled scene; 0 for version 1 files."""
+    skipped: bool
+    """True where the file was already there and unchanged."""
+    seconds: float
+    """Wall-clock time [s]."""
+    notes: tuple[str, ...]
+    """Warnings of the reader and the compiler."""
 
 
 def environment_root() -> Path | None:
@@ -98,25 +126,22 @@ def discover(corpus: CorpusConfig | None = None) -> list[SceneSource]:
 
 
 def discover_root(root: Path) -> list[SceneSource]:
-    """Return every mesh under a folder; hidden folders are left out.
+    """Return every scene under a folder; hidden folders and what belongs to another file are left out.
 
     Raises:
         SceneError: The folder does not exist or holds no mesh.
     """
     if not root.is_dir():
         raise SceneError(f"{root}: no such folder; set {SCENES_VARIABLE} or root to a folder of meshes")
-    files = [
-        file
-        for file in sorted(root.rglob("*"))
-        if file.suffix.lower() in MESH_SUFFIXES
-        and file.is_file()
-        and not any(part.startswith(".") for part in file.relative_to(root).parts)
-    ]
-    if not files:
-        compiled = sorted(root.rglob("*.gmdag"))
-        hint = f"; it holds {len(compiled)} .gmdag files: name them as scenes" if compiled else ""
+    files, cut = list_files(root)
+    if cut:
+        _log.warning("%s: only its first %d files were looked at; name a smaller folder", root, len(files))
+    scenes, _ = split_scenes(files)
+    if not scenes:
+        compiled = sum(file.suffix.lower() == ".gmdag" for file in files)
+        hint = f"; it holds {compiled} .gmdag files: name them as scenes" if compiled else ""
         raise SceneError(f"{root}: no mesh found; searched for {', '.join(MESH_SUFFIXES)}{hint}")
-    return _named([(file, file.relative_to(root)) for file in files], root.resolve().name)
+    return _named([(file, file.relative_to(root)) for file in scenes], root.resolve().name)
 
 
 def generated_sources(families: dict[str, tuple[int, ...]]) -> list[SceneSource]:
@@ -171,57 +196,121 @@ def compile_corpus(
     config: CompileConfig | None = None,
     progress: Callable[[str, float], None] | None = None,
     judge: Callable[[Scene], str] | None = None,
-    done: Callable[[SceneSource, CompiledScene], None] | None = None,
+    done: Callable[[CompileReport], None] | None = None,
+    *,
+    jobs: int | None = 1,
+    failed: Callable[[SceneSource, NaviError], None] | None = None,
 ) -> Manifest:
     """Compile every source and write the manifest and the corpus-wide vocabulary into `out_dir`.
 
-    Scenes that an earlier manifest of the folder lists, and that still lie there, stay listed.
-
-    One scene after the other: a compilation takes tens of milliseconds and the machine is shared with
-    training.
+    Scenes that an earlier manifest of the folder lists, and that still lie there, stay listed. The result does not
+    depend on `jobs`: rows stand in the order of the sources, and a scene's file is the same however it is made.
 
     Args:
         sources: What to compile.
         out_dir: Folder of the results; `manifest.json` and `vocabulary.json` lie beside the scenes.
         config: How to compile.
-        progress: Told the current scene's name and the share of scenes done.
+        progress: Told the scenes being compiled with their stages, and the share of all that is done.
         judge: Gives the spawn verdict of a scene; rows keep the stored one, or None, without.
-        done: Called after each scene.
+        done: Called after each scene, in the order in which they end.
+        jobs: Scenes compiled at once, each in a process of its own; 1 stays in this process, None takes as many as
+            cores and memory allow. A script that asks for more than one needs the usual `if __name__ == "__main__"`.
+        failed: Called for each source that cannot be used; the others go on. Without it the first fault is raised.
 
     Raises:
-        SceneError: A source cannot be used; what was compiled before it stays.
+        SceneError: A source cannot be used and `failed` is not given, or nothing could be compiled. What was
+            compiled before it stays.
+        ConfigError: `jobs` is less than 1.
     """
     config = config or CompileConfig()
     out = Path(out_dir)
-    rows, vocabularies = [], []
-    for index, source in enumerate(sources):
-        if progress is not None:
-            progress(source.name, index / len(sources))
-        compiled = compile_source(source, out, config)
-        scene = compiled.scene
-        rows.append(
-            ManifestRow(
-                source=source.origin,
-                source_hash=scene.source_hash,
-                gmdag=compiled.path,
-                gmdag_hash=file_hash(compiled.path),
-                dataset=source.dataset,
-                name=source.name,
-                resolution=scene.resolution,
-                verdict=judge(scene) if judge is not None else scene.verdict,
-            )
-        )
-        vocabularies.append(scene.semantic_names)
-        if done is not None:
-            done(source, compiled)
-    manifest = Manifest(tuple(rows), merge_vocabularies(vocabularies))
+    if jobs is None:
+        jobs = default_jobs([estimate_source(source, config) for source in sources])
+    if jobs < 1:
+        raise ConfigError(f"jobs {jobs} must be at least 1")
+    report = progress or (lambda label, share: None)
+    rows: dict[int, ManifestRow] = {}
+    vocabularies: dict[int, dict[int, str]] = {}
+    ended = _one_by_one if jobs == 1 or len(sources) < 2 else _side_by_side
+    work = [Job(source, out, config) for source in sources]
+    # Closed at once, also by a fault: its processes must not outlive the call.
+    with contextlib.closing(ended(work, min(jobs, len(sources)), report)) as results:
+        for index, result in results:
+            if isinstance(result, NaviError):
+                if failed is None:
+                    raise result
+                failed(sources[index], result)
+                continue
+            for note in result.notes:
+                _log.warning("%s", note)
+            verdict = judge(load_gmdag(result.row.gmdag)) if judge is not None else result.row.verdict
+            rows[index], vocabularies[index] = replace(result.row, verdict=verdict), result.vocabulary
+            if done is not None:
+                done(result)
+    if not rows:
+        raise SceneError(f"none of {len(sources)} scenes could be compiled; see what is wrong with: navi doctor DIR")
+    kept = tuple(rows[index] for index in sorted(rows))
+    manifest = Manifest(kept, merge_vocabularies(vocabularies[index] for index in sorted(rows)))
     path = out / "manifest.json"
     if path.is_file():
         manifest = read_manifest(path).updated(manifest)
     manifest.write(path)
-    if progress is not None:
-        progress("done", 1.0)
+    report("done", 1.0)
     return manifest
+
+
+def estimate_source(source: SceneSource, config: CompileConfig) -> CompileEstimate:
+    """Return what compiling a source will take, by its header; a file that cannot be read counts as small."""
+    if source.compiled or source.path is None:
+        return estimate_compile(_GENERATED_TRIANGLES, config)
+    try:
+        return estimate_compile(read_facts(source.path).triangles, config)
+    except SceneError:
+        return estimate_compile(0, config)
+
+
+def _one_by_one(
+    jobs: Sequence[Job], count: int, progress: Callable[[str, float], None]
+) -> Generator[tuple[int, CompileReport | NaviError], None, None]:
+    for index, job in enumerate(jobs):
+        name = job.source.name
+
+        def report(stage: str, share: float, index: int = index, name: str = name) -> None:
+            progress(f"{name}: {stage}", (index + min(max(share, 0.0), 1.0)) / len(jobs))
+
+        report("starting", 0.0)
+        try:
+            yield index, _compile_job(job, report)
+        except NaviError as error:
+            yield index, error
+
+
+def _side_by_side(
+    jobs: Sequence[Job], count: int, progress: Callable[[str, float], None]
+) -> Generator[tuple[int, CompileReport | NaviError], None, None]:
+    def report(stages: dict[str, str], share: float) -> None:
+        progress(" · ".join(f"{name}: {stage}" for name, stage in stages.items()), share)
+
+    yield from run_jobs(jobs, _compile_job, count, report)
+
+
+def _compile_job(job: Job, progress: Callable[[str, float], None]) -> CompileReport:
+    source: SceneSource = job.source
+    with collected_warnings() as notes:
+        compiled = compile_source(source, job.out, job.config, progress)
+    scene = compiled.scene
+    row = ManifestRow(
+        source=source.origin,
+        source_hash=scene.source_hash,
+        gmdag=compiled.path,
+        gmdag_hash=file_hash(compiled.path),
+        dataset=source.dataset,
+        name=source.name,
+        resolution=scene.resolution,
+        verdict=scene.verdict,
+    )
+    triangles = 0 if scene.triangles is None else len(scene.triangles)
+    return CompileReport(row, scene.semantic_names, triangles, compiled.skipped, compiled.seconds, tuple(notes))
 
 
 def split_by_scene(
@@ -250,7 +339,7 @@ def split_by_scene(
 def _explicit(files: Iterable[Path]) -> list[SceneSource]:
     listed = list(dict.fromkeys(files))
     for file in listed:
-        if file.suffix.lower() not in (*MESH_SUFFIXES, ".gmdag"):
+        if not is_mesh_file(file) and file.suffix.lower() != ".gmdag":
             raise SceneError(f"{file}: scenes must be one of: .gmdag, {', '.join(MESH_SUFFIXES)}")
         if not os.path.isfile(file):
             raise SceneError(f"{file}: no such file; see what is there with: navi scenes discover {file.parent}")
@@ -274,15 +363,16 @@ def _from_manifest(path: Path) -> list[SceneSource]:
 
 
 def _named(files: Sequence[tuple[Path, Path]], dataset: str) -> list[SceneSource]:
-    """Name files by stem where that is unique, by relative path where it is not."""
+    """Name files as scenes where that is unique, by relative path where it is not."""
 
     def clean(text: str) -> str:
         return re.sub(r"[^A-Za-z0-9._-]+", "_", text).strip("._") or "scene"
 
-    stems = Counter(clean(relative.stem) for _, relative in files)
+    own = {file: clean(scene_name(file)) for file, _ in files}
+    stems = Counter(own.values())
     sources, taken = [], Counter[str]()
     for file, relative in files:
-        name = clean(relative.stem)
+        name = own[file]
         if stems[name] > 1:
             name = clean(str(relative).replace(os.sep, "_"))
         taken[name] += 1

@@ -17,7 +17,7 @@ from navi_core.errors import MeshError
 from navi_core.scenes.gltf_check import GltfFile, open_gltf
 from navi_core.scenes.part import MAX_TRIANGLES, Part, face_majority
 
-__all__ = ["read_gltf"]
+__all__ = ["read_gltf", "read_gltf_facts"]
 
 _DTYPES = {5120: "<i1", 5121: "<u1", 5122: "<i2", 5123: "<u2", 5125: "<u4", 5126: "<f4"}
 _WIDTHS = {"SCALAR": 1, "VEC2": 2, "VEC3": 3, "VEC4": 4}
@@ -26,6 +26,41 @@ _INSTANCING = "EXT_mesh_gpu_instancing"
 _MAX_DEPTH_WORK = 5_000_000
 
 Matrix = npt.NDArray[np.float64]
+
+
+def read_gltf_facts(path: Path) -> tuple[int, Matrix | None, bool]:
+    """Return triangles over all instances, bounds (2, 3) or None, and whether vertices have colours, by the JSON alone.
+
+    The bounds are those of the accessors' own minima and maxima, which the specification demands.
+
+    Raises:
+        MeshError: As `read_gltf`.
+    """
+    gltf = open_gltf(path)
+    accessors, meshes = gltf.document.get("accessors", []), gltf.document.get("meshes", [])
+    total, colors, corners = 0, False, []
+    try:
+        for node, world in _placed(gltf.document):
+            if "mesh" not in node:
+                continue
+            placements = [world] if _INSTANCING not in node.get("extensions", {}) else _instances(gltf, node, world)
+            for primitive in meshes[_index(node["mesh"], len(meshes), "mesh")]["primitives"]:
+                attributes, mode = primitive.get("attributes", {}), primitive.get("mode", _TRIANGLES)
+                if mode not in (_TRIANGLES, _STRIP, _FAN) or "POSITION" not in attributes:
+                    continue
+                position = accessors[_index(attributes["POSITION"], len(accessors), "accessor")]
+                order = accessors[primitive["indices"]] if "indices" in primitive else position
+                count = int(order["count"]) // 3 if mode == _TRIANGLES else max(int(order["count"]) - 2, 0)
+                total += count * len(placements)
+                colors |= "COLOR_0" in attributes
+                if "min" in position and "max" in position and not position.get("normalized"):
+                    box = np.array(np.meshgrid(*zip(position["min"], position["max"], strict=True))).reshape(3, -1).T
+                    corners += [box @ placement[:3, :3].T + placement[:3, 3] for placement in placements]
+    except (KeyError, IndexError, TypeError, ValueError, AttributeError, OverflowError) as error:
+        raise MeshError(f"{path}: its JSON breaks glTF 2.0: {type(error).__name__} {error}") from None
+    every = np.concatenate(corners) if corners else np.zeros((0, 3))
+    bounds = np.stack([every.min(axis=0), every.max(axis=0)]) if len(every) and np.isfinite(every).all() else None
+    return total, bounds, colors
 
 
 def read_gltf(path: Path, *, textures: bool = False) -> list[Part]:

@@ -19,12 +19,23 @@ from navi_core.scenes.mesh import Mesh, check_mesh
 from navi_core.scenes.obj_reader import read_obj
 from navi_core.scenes.part import MAX_TRIANGLES, Part
 from navi_core.scenes.ply_reader import read_ply
+from navi_core.scenes.scene_instance import INSTANCE_SUFFIX, instance_files, read_scene_instance
 from navi_core.scenes.stl_reader import read_stl
 
-__all__ = ["MESH_SUFFIXES", "hash_source", "read_mesh"]
+__all__ = ["MESH_SUFFIXES", "hash_source", "is_mesh_file", "read_mesh", "read_parts"]
 
-MESH_SUFFIXES = (".glb", ".gltf", ".obj", ".ply", ".stl")
-"""File types that can be read."""
+MESH_SUFFIXES = (".glb", ".gltf", ".obj", ".ply", ".stl", INSTANCE_SUFFIX)
+"""Endings of the files that can be read."""
+
+
+def is_mesh_file(path: Path) -> bool:
+    """Tell by its name whether a file can be read."""
+    return path.name.lower().endswith(MESH_SUFFIXES)
+
+
+def _is_instance(path: Path) -> bool:
+    """Tell by its name whether a file is a Habitat scene instance."""
+    return path.name.lower().endswith(INSTANCE_SUFFIX)
 
 
 def read_mesh(
@@ -35,7 +46,7 @@ def read_mesh(
     Scene-graph transforms are applied to every instance. Where names come from: `label_faces`.
 
     Args:
-        path: A .glb, .gltf, .obj, .ply or .stl file.
+        path: A .glb, .gltf, .obj, .ply, .stl or .scene_instance.json file.
         up_axis: The file's up axis; "z" is turned to +Y (x, y, z → x, z, −y).
         unit_scale: Metres per unit of the file.
         semantics: As `CompileConfig.semantics`.
@@ -50,7 +61,7 @@ def read_mesh(
     if not (np.isfinite(unit_scale) and unit_scale > 0):
         raise ConfigError(f"unit_scale {unit_scale!r} must be a positive number of metres per unit")
     source_hash = hash_source(file)
-    parts = _load(file)
+    parts = read_parts(file)
     if not parts:
         raise MeshError(f"{file}: the file holds no triangles; export a surface, not points or curves")
     offsets = np.cumsum([0, *(len(part.points) for part in parts)])
@@ -67,7 +78,7 @@ def read_mesh(
 def hash_source(path: Path) -> str:
     """Return the SHA-256 (hex) of a mesh file and of the files it refers to.
 
-    Side files are the buffers of a .gltf, and annotations and legends.
+    Side files are the buffers of a .gltf, the templates of a scene instance, annotations and legends.
 
     Raises:
         MeshError: The file is missing, unreadable or of an unsupported type.
@@ -87,7 +98,7 @@ def hash_source(path: Path) -> str:
 
 
 def _check_suffix(path: Path) -> None:
-    if path.suffix.lower() not in MESH_SUFFIXES:
+    if not is_mesh_file(path):
         hint = "; it is already compiled: load it with load_gmdag" if path.suffix.lower() == ".gmdag" else ""
         raise MeshError(
             f"{path}: file type {path.suffix!r} is not supported; allowed: {', '.join(MESH_SUFFIXES)}{hint}"
@@ -104,7 +115,7 @@ def _missing(path: Path) -> str:
     folder = path.parent
     if not folder.is_dir():
         return f"{path}: does not exist, and neither does the folder {folder}"
-    names = sorted(p.name for p in folder.iterdir() if p.suffix.lower() in MESH_SUFFIXES)
+    names = sorted(p.name for p in folder.iterdir() if is_mesh_file(p))
     near = difflib.get_close_matches(path.name, names, n=3, cutoff=0.4) or names[:3]
     known = f"; did you mean {', '.join(near)}?" if near else f"; {folder} holds no meshes"
     return f"{path}: does not exist{known} List what is there with: navi scenes discover {folder}"
@@ -113,15 +124,23 @@ def _missing(path: Path) -> str:
 def _side_files(path: Path) -> list[Path]:
     annotation, legend = find_annotation(path), find_legend(path)
     files = [*(annotation.files if annotation is not None else ()), *((legend,) if legend is not None else ())]
+    if _is_instance(path):
+        return instance_files(path)
     return [*gltf_side_files(path), *files] if path.suffix.lower() == ".gltf" else files
 
 
-def _load(path: Path) -> list[Part]:
-    suffix = path.suffix.lower()
+def read_parts(path: Path) -> list[Part]:
+    """Return the placed parts of a mesh file in its own units and axes, not yet named or checked.
+
+    Raises:
+        MeshError: The file is broken.
+    """
     try:
-        if suffix in (".glb", ".gltf"):
+        if _is_instance(path):
+            return read_scene_instance(path, read_parts)
+        if path.suffix.lower() in (".glb", ".gltf"):
             return read_gltf(path)
-        return {".obj": read_obj, ".ply": read_ply, ".stl": read_stl}[suffix](path)
+        return {".obj": read_obj, ".ply": read_ply, ".stl": read_stl}[path.suffix.lower()](path)
     except MeshError as error:
         raise MeshError(str(error) if str(error).startswith(str(path)) else f"{path}: {error}") from None
     except OSError as error:

@@ -20,6 +20,7 @@ from navi_core.kernels import SurfaceTree
 from navi_core.kernels.octree_dag import unfold
 from navi_core.scenes.dag import Dag
 from navi_core.scenes.decimation import Decimation
+from navi_core.scenes.octree import is_leaf, leaf_semantic
 
 __all__ = ["MAGIC", "Scene", "register_writer", "write_atomically"]
 
@@ -73,6 +74,13 @@ class Scene:
         if self.dag is None:
             return None
         return unfold(self.dag.children, self.dag.bounds, self.dag.items, self.resolution)
+
+    @property
+    def has_surface(self) -> bool:
+        """True where a ray can hit something; a version 1 file may hold nothing but empty space."""
+        if self.nodes is not None:
+            return bool((is_leaf(self.nodes) & (leaf_semantic(self.nodes) > 0)).any())
+        return self.triangles is not None and len(self.triangles) > 0
 
     def with_verdict(self, verdict: str | None) -> Scene:
         """Return the scene with another spawn verdict."""
@@ -134,7 +142,10 @@ def write_atomically(path: Path, data: bytes) -> None:
         os.umask(mask)
         os.chmod(temporary, 0o666 & ~mask)
         os.replace(temporary, path)
-    except OSError as error:
+    except BaseException as error:
+        # Also where the process is told to stop in the middle.
         if temporary is not None:
             Path(temporary).unlink(missing_ok=True)
-        raise SceneError(f"{path}: cannot be written: {error}") from None
+        if isinstance(error, OSError):
+            raise SceneError(f"{path}: cannot be written: {error}") from None
+        raise

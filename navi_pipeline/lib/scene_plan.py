@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import os
-import re
 from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -91,7 +90,8 @@ def as_rows(sources: list[SceneSource]) -> list[dict[str, Any]]:
 
 
 def _external() -> list[SceneSource]:
-    from navi_core.scenes import MESH_SUFFIXES
+    from navi_core.config import CorpusConfig
+    from navi_core.scenes import discover, discover_root
     from navi_core.scenes.reader import hash_source
 
     named = os.environ.get("NAVI_SCENES")
@@ -100,15 +100,9 @@ def _external() -> list[SceneSource]:
     root = Path(named).expanduser().absolute()
     if not root.exists():
         raise SceneError(f"NAVI_SCENES names {root}, which does not exist; set it to a folder of meshes, or unset it")
-    files = (
-        [root] if root.is_file() else sorted(file for file in root.rglob("*") if file.suffix.lower() in MESH_SUFFIXES)
-    )
-    found: dict[str, Path] = {}
-    for file in files:
-        name = re.sub(r"[^A-Za-z0-9_.-]+", "_", file.stem).strip("._-") or "scene"
-        if name in found:
-            name = f"{name}-{re.sub(r'[^A-Za-z0-9]+', '_', file.suffix.strip('.'))}"
-        if name in found:
-            raise SceneError(f"two meshes under {root} are named {name}: {found[name]} and {file}; rename one")
-        found[name] = file
-    return [SceneSource(name, "external", None, None, str(file), hash_source(file)) for name, file in found.items()]
+    found = discover(CorpusConfig(scenes=(str(root),))) if root.is_file() else discover_root(root)
+    return [
+        SceneSource(source.name, "external", None, None, str(source.path), hash_source(source.path))
+        for source in found
+        if source.path is not None
+    ]

@@ -52,7 +52,8 @@ class Glb:
     def mesh(self, triangles, name: str = "", material: int | None = None, **attributes: int) -> int:
         """Add loose triangles (F, 3, 3); returns the mesh."""
         points = np.asarray(triangles, float).reshape(-1, 3)
-        primitive: dict = {"attributes": {"POSITION": self.accessor(points, "f4")} | attributes}
+        box = {"min": points.min(axis=0).tolist(), "max": points.max(axis=0).tolist()}
+        primitive: dict = {"attributes": {"POSITION": self.accessor(points, "f4", **box)} | attributes}
         if material is not None:
             primitive["material"] = material
         self.document["meshes"].append({"primitives": [primitive]} | ({"name": name} if name else {}))

@@ -1,0 +1,25 @@
+"""Warnings of the readers and the compiler, collected where a table or a report shows them."""
+
+from __future__ import annotations
+
+import contextlib
+import logging
+from collections.abc import Iterator
+
+__all__ = ["collected_warnings"]
+
+
+@contextlib.contextmanager
+def collected_warnings(logger: str = "navi_core.scenes") -> Iterator[list[str]]:
+    """Collect what is logged below `logger` instead of letting it cut through a progress bar."""
+    notes: list[str] = []
+    handler = logging.Handler(logging.WARNING)
+    handler.emit = lambda record: notes.append(record.getMessage())  # type: ignore[method-assign]
+    log = logging.getLogger(logger)
+    propagate, log.propagate = log.propagate, False
+    log.addHandler(handler)
+    try:
+        yield notes
+    finally:
+        log.propagate = propagate
+        log.removeHandler(handler)

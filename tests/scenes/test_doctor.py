@@ -1,0 +1,250 @@
+"""`navi doctor`: which dataset a folder is, what it holds, what is missing, and the next command."""
+
+from __future__ import annotations
+
+import json
+import os
+import shlex
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from navi_core.cli.doctor import check_machine
+from navi_core.cli.main import main
+from navi_core.config import CompileConfig
+from navi_core.errors import SceneError
+from navi_core.scenes import compile_corpus, discover_root, read_mesh
+from navi_core.scenes.examination import examine
+from navi_core.scenes.headers import read_facts
+from tests.scenes.mesh_files import FLOOR, LEGEND, TABLE, Glb, annotated_room, room, room_ply
+from tests.scenes.test_corpus import write_obj
+from tests.scenes.test_semantics import HOUSE
+
+
+def hm3d(root: Path) -> Path:
+    whole, partial = root / "val" / "00800-TEEsavR23oF", root / "val" / "00801-HaxA7YrQdEC"
+    room(whole / "TEEsavR23oF.glb")
+    room(whole / "TEEsavR23oF.basis.glb")
+    annotated_room(whole / "TEEsavR23oF.semantic.glb", "texture")
+    (whole / "TEEsavR23oF.semantic.txt").write_text(LEGEND)
+    (whole / "TEEsavR23oF.basis.navmesh").write_bytes(b"MSET")
+    room(partial / "HaxA7YrQdEC.basis.glb")
+    annotated_room(partial / "HaxA7YrQdEC.semantic.glb", "texture")
+    return root
+
+
+def matterport(root: Path) -> Path:
+    room(root / "17DRP5sb8fy" / "17DRP5sb8fy.glb")
+    room_ply(root / "17DRP5sb8fy" / "17DRP5sb8fy_semantic.ply", z_up=True)
+    (root / "17DRP5sb8fy" / "17DRP5sb8fy.house").write_text(HOUSE)
+    up = {"stages": {"default_attributes": {"up": [0, 0, 1], "front": [0, 1, 0]}}}
+    (root / "mp3d.scene_dataset_config.json").write_text(json.dumps(up))
+    return root
+
+
+def gibson(root: Path) -> Path:
+    room(root / "Allensville.glb")
+    room_ply(root / "Allensville_semantic.ply")
+    (root / "Allensville.scn").write_text('{"objects": []}')
+    write_obj(root / "raw" / "Beechwood" / "mesh.obj")
+    write_obj(root / "raw" / "Beechwood" / "mesh_z_up.obj")
+    return root
+
+
+def replica(root: Path) -> Path:
+    room_ply(root / "apartment_0" / "mesh.ply", ids={})
+    room_ply(root / "apartment_0" / "habitat" / "mesh_semantic.ply")
+    (root / "apartment_0" / "habitat" / "info_semantic.json").write_text('{"classes": [], "objects": []}')
+    return root
+
+
+def replica_cad(root: Path) -> Path:
+    """A stage, a table that stands by its middle, a stool with a centre of mass, and a door that is not read."""
+    stage = Glb()
+    stage.node(mesh=stage.mesh(FLOOR), name="floor")
+    stage.write(root / "stages" / "frl_apartment_stage.glb")
+    for name in ("frl_apartment_table_01", "frl_apartment_stool_02"):
+        glb = Glb()
+        glb.node(mesh=glb.mesh(TABLE), name="Mesh_0")
+        glb.write(root / "objects" / f"{name}.glb")
+    files = {
+        "replicaCAD.scene_dataset_config.json": {"scene_instances": {"paths": {".json": ["configs/scenes"]}}},
+        "configs/stages/frl_apartment_stage.stage_config.json": {
+            "render_asset": "../../stages/frl_apartment_stage.glb"
+        },
+        "configs/objects/frl_apartment_table_01.object_config.json": {
+            "render_asset": "../../objects/frl_apartment_table_01.glb",
+            "semantic_id": 5,
+        },
+        "configs/objects/frl_apartment_stool_02.object_config.json": {
+            "render_asset": "../../objects/frl_apartment_stool_02.glb",
+            "COM": [1.5, 0.5, 1.5],
+            "units_to_meters": 0.5,
+        },
+        "configs/ssd/replicaCAD_semantic_lexicon.json": {"classes": [{"id": 5, "name": "table"}]},
+        "configs/scenes/apt_0.scene_instance.json": {
+            "stage_instance": {"template_name": "stages/frl_apartment_stage"},
+            "object_instances": [
+                {"template_name": "frl_apartment_table_01", "translation": [2, 0.65, 2], "translation_origin": "COM",
+                 "rotation": [0.7071067811865476, 0, 0.7071067811865476, 0]},
+                {"template_name": "objects/frl_apartment_stool_02", "translation": [1, 0, 3], "uniform_scale": 2},
+                {"template_name": "frl_apartment_table_01", "translation": [0, 1, 0],
+                 "translation_origin": "asset_local"},
+            ],
+            "articulated_object_instances": [{"template_name": "door2"}],
+        },
+    }  # fmt: skip
+    for name, document in files.items():
+        (root / name).parent.mkdir(parents=True, exist_ok=True)
+        (root / name).write_text(json.dumps(document))
+    return root
+
+
+EXPECTED = {
+    hm3d: ("HM3D", "z", {"TEEsavR23oF": "complete", "HaxA7YrQdEC": "partial"}),
+    matterport: ("Matterport3D", "z", {"17DRP5sb8fy": "complete"}),
+    gibson: ("Gibson", "z", {"Allensville": "complete", "Beechwood": "none"}),
+    replica: ("Replica", "z", {"apartment_0": "complete"}),
+    replica_cad: ("Habitat scenes", "y", {"apt_0": "objects"}),
+}
+
+
+@pytest.mark.parametrize("build", EXPECTED, ids=lambda build: build.__name__)
+def test_each_dataset_is_recognised_and_its_advice_can_be_followed(build, tmp_path, monkeypatch, capsys):
+    name, up_axis, annotations = EXPECTED[build]
+    root = build(tmp_path / "my data")
+    report = examine(root, CompileConfig(resolution=32))
+    assert (report["layout"]["name"], report["layout"]["up_axis"]) == (name, up_axis)
+    assert {scene["name"]: scene["annotation"] for scene in report["scenes"]} == annotations
+    assert not [row for row in report["files"] if row["state"] == "broken"], report["files"]
+    assert all(scene["triangles"] > 0 and scene["memory_mb"] > 0 for scene in report["scenes"])
+    # The same scenes are what a corpus takes, and the command that doctor gives compiles them.
+    assert {source.name for source in discover_root(root)} == set(annotations)
+    command = next(step for step in report["next"] if step.startswith("navi scenes compile"))
+    words = shlex.split(command.split("   ")[0])[1:]
+    monkeypatch.setenv("NAVI_HOME", str(tmp_path / "home"))
+    with pytest.raises(SystemExit) as ended:
+        main([*words, "--resolution", "32", "--json"])
+    assert ended.value.code == 0
+    assert len(json.loads(capsys.readouterr().out)) == len(annotations)
+
+
+def test_what_is_missing_is_named_with_what_to_do(tmp_path):
+    report = examine(hm3d(tmp_path))
+    partial = next(scene for scene in report["scenes"] if scene["annotation"] == "partial")
+    assert partial["missing"] == ["HaxA7YrQdEC.semantic.txt"]
+    assert any("HaxA7YrQdEC.semantic.txt" in step for step in report["next"])
+    for file in tmp_path.rglob("*.semantic.*"):
+        file.unlink()
+    assert any("no scene is annotated: get X.semantic.glb" in step for step in examine(tmp_path)["next"])
+
+
+def test_scene_instances_place_their_objects_as_habitat_does(tmp_path, caplog):
+    root = replica_cad(tmp_path)
+    path = root / "configs" / "scenes" / "apt_0.scene_instance.json"
+    mesh = read_mesh(path)
+    assert "1 articulated objects" in caplog.text
+    assert set(mesh.semantic_names.values()) == {"surface", "floor", "table", "frl_apartment_stool_02"}
+    boxes = {}
+    for key, name in mesh.semantic_names.items():
+        corners = mesh.triangles[mesh.face_semantic == key].reshape(-1, 3)
+        boxes[name] = corners
+    # By its middle at (2, 0.65, 2); and by its own origin, 1 m up.
+    table = boxes["table"].reshape(-1, 36, 3)
+    np.testing.assert_allclose([table[0].min(0), table[0].max(0)], [[1.5, 0.5, 1.5], [2.5, 0.8, 2.5]], atol=1e-6)
+    np.testing.assert_allclose([table[1].min(0), table[1].max(0)], [[1, 1.5, 1], [2, 1.8, 2]], atol=1e-6)
+    # Half metres, twice as large, its centre of mass (1.5, 0.5, 1.5) at (1, 0, 3).
+    stool = boxes["frl_apartment_stool_02"]
+    np.testing.assert_allclose([stool.min(0), stool.max(0)], [[0.5, 0, 2.5], [1.5, 0.3, 3.5]], atol=1e-6)
+
+
+@pytest.mark.parametrize(
+    ("change", "reason"),
+    [
+        ({"object_instances": [{"template_name": "lost"}]}, "template 'lost' is nowhere under"),
+        ({"object_instances": [{}]}, "template 'None' is nowhere"),
+        ({"object_instances": "x"}, "not a list"),
+        ({"object_instances": [], "stage_instance": None}, "neither a stage_instance"),
+        ({"object_instances": [{"template_name": "frl_apartment_table_01", "rotation": [0, 0, 0, 0]}]}, "not finite"),
+        ({"object_instances": [{"template_name": "frl_apartment_table_01", "translation": [1]}]}, "broken"),
+    ],
+)
+def test_a_broken_scene_instance_is_refused(tmp_path, change, reason):
+    path = replica_cad(tmp_path) / "configs" / "scenes" / "apt_0.scene_instance.json"
+    path.write_text(json.dumps(json.loads(path.read_text()) | change))
+    with pytest.raises(SceneError, match=reason):
+        read_mesh(path)
+
+
+def test_large_files_are_told_by_their_headers_and_small_ones_proved(tmp_path, monkeypatch):
+    path = room(tmp_path / "large.glb")
+    monkeypatch.setattr("navi_core.scenes.examination._WHOLE_FILE", 10)
+    monkeypatch.setattr("navi_core.scenes.examination.read_mesh", lambda *a, **k: pytest.fail("read whole"))
+    scene = examine(tmp_path)["scenes"][0]
+    assert (scene["triangles"], scene["exact"], scene["size"]) == (16, True, [4.0, 2.5, 4.0])
+    monkeypatch.undo()
+    assert examine(tmp_path, deep=True)["files"][0]["detail"] == "16 triangles, 4.0 × 2.5 × 4.0 m, 3 semantic names"
+    path.write_bytes(path.read_bytes()[:-1])
+    assert examine(tmp_path)["files"][0]["state"] == "broken"
+
+
+@pytest.mark.parametrize("suffix", [".glb", ".obj", ".ply", ".stl"])
+def test_headers_tell_at_least_the_triangles_that_are_there(tmp_path, suffix):
+    trimesh = pytest.importorskip("trimesh")
+    path = tmp_path / f"ball{suffix}"
+    trimesh.creation.icosphere(subdivisions=5).export(str(path))
+    facts = read_facts(path)
+    assert 20480 <= facts.triangles <= 3 * 20480
+
+
+def test_compiled_scenes_are_current_until_their_source_changes(tmp_path):
+    path = room(tmp_path / "meshes" / "flat.glb")
+    config, out = CompileConfig(resolution=32), tmp_path / "out"
+    states = [examine(path.parent, config, out)["scenes"][0]["compiled"]]
+    compile_corpus(discover_root(path.parent), out, config)
+    states.append(examine(path.parent, config, out)["scenes"][0]["compiled"])
+    room(path, ("floor", "desk", "wall"))
+    states.append(examine(path.parent, config, out)["scenes"][0]["compiled"])
+    assert states == ["no", "current", "outdated"]
+
+
+def test_what_cannot_be_used_is_told_with_the_reason(tmp_path):
+    for name in ("house.fbx", "cloud.las", "archive.zip", "robot.urdf"):
+        (tmp_path / name).write_bytes(b"x")
+    room(tmp_path / "a.glb").write_bytes(b"glTF")
+    report = examine(tmp_path)
+    reasons = {row["file"]: (row["state"], row["detail"]) for row in report["files"]}
+    assert "GLB" in reasons["house.fbx"][1] and "point cloud" in reasons["cloud.las"][1]
+    assert "unpack" in reasons["archive.zip"][1] and reasons["a.glb"][0] == "broken"
+    with pytest.raises(SceneError, match="no such folder"):
+        examine(tmp_path / "none")
+
+
+def test_a_folder_of_thousands_is_looked_at_in_part_and_that_is_said(tmp_path, monkeypatch):
+    monkeypatch.setattr("navi_core.scenes.layouts._MAX_FILES", 5)
+    for number in range(9):
+        write_obj(tmp_path / f"{number}.obj")
+    report = examine(tmp_path)
+    assert report["totals"]["files"] == 5 and "too large" in report["next"][0]
+
+
+def test_escapes_in_file_names_do_not_reach_the_terminal(tmp_path, capsys):
+    write_obj(tmp_path / "\x1b[31mred.obj")
+    with pytest.raises(SystemExit):
+        main(["doctor", str(tmp_path)])
+    told = capsys.readouterr()
+    assert "\x1b[31m" not in told.out + told.err and "?[31mred" in told.out
+
+
+def test_without_a_folder_the_machine_is_checked(monkeypatch, tmp_path, capsys):
+    monkeypatch.setenv("NAVI_SCENES", str(tmp_path / "lost"))
+    rows = {row["what"]: row for row in check_machine()}
+    assert rows["NAVI_SCENES"]["state"] == "broken" and "lost" in rows["NAVI_SCENES"]["detail"]
+    assert rows["ray kernels"]["state"] in ("ok", "warning") and "cores" in rows["hardware"]["detail"]
+    monkeypatch.delenv("NAVI_SCENES")
+    with pytest.raises(SystemExit) as ended:
+        main(["doctor", "--json"])
+    assert ended.value.code == 0
+    assert {row["what"] for row in json.loads(capsys.readouterr().out)["machine"]} >= {"hardware", "NAVI_HOME", "GPU"}
+    assert not os.path.exists(os.environ["NAVI_HOME"]) or os.path.isdir(os.environ["NAVI_HOME"])
