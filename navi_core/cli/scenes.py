@@ -74,14 +74,18 @@ def compile(
     semantics: Annotated[
         str, typer.Option(help="Where names come from: auto, annotation, vertex_color, object, material or none.")
     ] = "auto",
+    decimate: Annotated[
+        float | None, typer.Option(help="Merge triangles, moving the surface by about this much at most [voxel].")
+    ] = None,
     jobs: Jobs = None,
     as_json: Json = False,
 ) -> None:
     """Compile meshes into .gmdag files, several at once; what is unchanged is reused, what fails is told at the end."""
-    config = _compile_config(resolution, up_axis=up_axis, unit_scale=unit_scale, semantics=semantics)
-    options = {"resolution": resolution, "up-axis": up_axis, "unit-scale": unit_scale, "semantics": semantics}
-    usual = {"resolution": 512, "up-axis": "y", "unit-scale": 1.0, "semantics": "auto"}
-    retry = "".join(f" --{name} {value}" for name, value in options.items() if value != usual[name])
+    options = {"up_axis": up_axis, "unit_scale": unit_scale, "semantics": semantics, "decimate": decimate}
+    config = _compile_config(resolution, **options)
+    usual = {"resolution": 512, "up_axis": "y", "unit_scale": 1.0, "semantics": "auto", "decimate": None}
+    given = {name: value for name, value in ({"resolution": resolution} | options).items() if value != usual[name]}
+    retry = "".join(f" --{name.replace('_', '-')} {value}" for name, value in given.items())
     retry += f" --out {shlex.quote(str(out))}" if out is not None else ""
     _compile_all(_sources(meshes), out, config, jobs, retry, as_json)
 
@@ -223,8 +227,16 @@ def _compile_all(
                 "bytes": done.row.gmdag.stat().st_size,
                 "seconds": round(done.seconds, 3),
                 "skipped": done.skipped,
+                "sharing": None if done.sharing is None else round(done.sharing, 2),
+                "decimated": None,
             }
         )
+        if done.decimation is not None:
+            merged, voxel = done.decimation, done.voxel_size
+            error = max(merged.to_original, merged.from_original)
+            rows[-1]["decimated"] = (
+                f"{merged.before} → {merged.after}, off by at most {100 * error:.2g} cm ({error / voxel:.2g} voxel)"
+            )
 
     def fault(source: SceneSource, error: NaviError) -> None:
         faults.append((source, error))
@@ -243,7 +255,8 @@ def _compile_all(
     rows.sort(key=lambda row: row["name"])
     fresh = sum(not row["skipped"] for row in rows)
     title = f"{fresh} compiled, {len(rows) - fresh} unchanged in {folder}"
-    _show(rows, as_json, title, hidden=("gmdag", "resolution"))
+    merged = any(row["decimated"] for row in rows)
+    _show(rows, as_json, title, hidden=("gmdag", "resolution") if merged else ("gmdag", "resolution", "decimated"))
     if faults:
         for source, error in faults:
             typer.echo(f"failed: {source.name}: {printable(str(error))}", err=True)

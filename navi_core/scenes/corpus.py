@@ -16,6 +16,7 @@ from pathlib import Path
 from navi_core.config import CompileConfig, CorpusConfig
 from navi_core.errors import ConfigError, NaviError, SceneError
 from navi_core.scenes.compiler import CompiledScene, compile_to_file
+from navi_core.scenes.decimation import Decimation
 from navi_core.scenes.gmdag import load_gmdag
 from navi_core.scenes.headers import CompileEstimate, estimate_compile, read_facts
 from navi_core.scenes.layouts import list_files, scene_name, split_scenes
@@ -44,7 +45,7 @@ __all__ = [
 SCENES_VARIABLE = "NAVI_SCENES"
 """Environment variable that names the root folder of the user's own meshes."""
 
-_GENERATED_TRIANGLES = 10_000
+_GENERATED_TRIANGLES = 3_000
 """About what a large generated scene has."""
 
 _log = logging.getLogger(__name__)
@@ -92,6 +93,12 @@ class CompileReport:
     """Wall-clock time [s]."""
     notes: tuple[str, ...]
     """Warnings of the reader and the compiler."""
+    voxel_size: float
+    """Edge of a voxel [m]."""
+    sharing: float | None
+    """Nodes of the octree for one that is stored: what deduplication gained; None for version 1 files."""
+    decimation: Decimation | None
+    """What merging triangles changed; None where none were merged."""
 
 
 def environment_root() -> Path | None:
@@ -310,7 +317,17 @@ def _compile_job(job: Job, progress: Callable[[str, float], None]) -> CompileRep
         verdict=scene.verdict,
     )
     triangles = 0 if scene.triangles is None else len(scene.triangles)
-    return CompileReport(row, scene.semantic_names, triangles, compiled.skipped, compiled.seconds, tuple(notes))
+    return CompileReport(
+        row=row,
+        vocabulary=scene.semantic_names,
+        triangles=triangles,
+        skipped=compiled.skipped,
+        seconds=compiled.seconds,
+        notes=tuple(notes),
+        voxel_size=scene.voxel_size,
+        sharing=None if scene.dag is None else scene.dag.unfolded.nodes / scene.dag.stored.nodes,
+        decimation=scene.decimation,
+    )
 
 
 def split_by_scene(

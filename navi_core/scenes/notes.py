@@ -16,10 +16,10 @@ def collected_warnings(logger: str = "navi_core.scenes") -> Iterator[list[str]]:
     handler = logging.Handler(logging.WARNING)
     handler.emit = lambda record: notes.append(record.getMessage())  # type: ignore[method-assign]
     log = logging.getLogger(logger)
-    propagate, log.propagate = log.propagate, False
-    log.addHandler(handler)
+    # Alone: a collector around this one is told by whoever called, once.
+    before = log.propagate, log.handlers
+    log.propagate, log.handlers = False, [handler]
     try:
         yield notes
     finally:
-        log.propagate = propagate
-        log.removeHandler(handler)
+        log.propagate, log.handlers = before

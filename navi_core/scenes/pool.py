@@ -22,8 +22,9 @@ from typing import Any
 from navi_core.config import CompileConfig
 from navi_core.errors import NaviError, SceneError
 from navi_core.scenes.headers import CompileEstimate
+from navi_core.scenes.memory import available_memory
 
-__all__ = ["Job", "available_memory", "default_jobs", "run_jobs"]
+__all__ = ["Job", "default_jobs", "run_jobs"]
 
 _GRACE = 10.0
 """Seconds a worker has to remove its temporary file before it is killed."""
@@ -65,18 +66,6 @@ def default_jobs(estimates: Sequence[CompileEstimate]) -> int:
     largest = max(estimate.memory for estimate in estimates) + _PROCESS
     fitting = cores if have is None else int(0.8 * have / largest)
     return max(1, min(cores, fitting, len(estimates)))
-
-
-def available_memory() -> int | None:
-    """Return the memory that can still be taken [bytes], None where the system does not tell."""
-    found = []
-    with contextlib.suppress(OSError, ValueError, IndexError):
-        lines = Path("/proc/meminfo").read_text().splitlines()
-        found += [1024 * int(line.split()[1]) for line in lines if line.startswith("MemAvailable:")]
-        limit = Path("/sys/fs/cgroup/memory.max").read_text().strip()
-        if limit != "max":
-            found.append(int(limit) - int(Path("/sys/fs/cgroup/memory.current").read_text()))
-    return max(min(found), 0) if found else None
 
 
 def run_jobs(
