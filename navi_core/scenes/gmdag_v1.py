@@ -31,8 +31,10 @@ from navi_core.scenes.octree import (
 from navi_core.scenes.scene import MAGIC, Scene, register_writer, write_atomically
 from navi_core.scenes.semantics import UNKNOWN, UNKNOWN_NAME
 
-__all__ = ["HEADER", "encode_v1", "read_v1", "sample_nodes", "write_v1"]
+__all__ = ["HEADER", "MAX_UNFOLDED", "encode_v1", "read_v1", "sample_nodes", "write_v1"]
 
+MAX_UNFOLDED = 1 << 28
+"""Nodes that a file may describe, shared ones counted as often as they are met: a surface at 2048 has a tenth."""
 HEADER = struct.Struct("<4sIIffffI")
 """Magic, version, resolution, minimum corner x y z, voxel size, number of words."""
 
@@ -121,6 +123,12 @@ def read_v1(data: bytes, path: Path | str | None = None) -> Scene:
 
     nodes = np.frombuffer(data, dtype="<u8", offset=HEADER.size).astype(np.uint64)
     levels = _check_words(nodes, resolution, path)
+    unfolded = _unfolded(nodes, levels)
+    if unfolded > MAX_UNFOLDED:
+        raise refuse(
+            f"{len(nodes)} words unfold into {unfolded:.2g} nodes, more than {MAX_UNFOLDED:.2g}: no surface has so many",
+            HEADER.size,
+        )
     replaced = _mend_leaves(nodes, levels, path)
     if replaced:
         where = f"{path}: " if path is not None else ""
@@ -195,6 +203,22 @@ def _check_words(nodes: Words, resolution: int, path: Path | str | None) -> list
         reached[children] = True
         frontier = np.flatnonzero(reached)
     return levels
+
+
+def _unfolded(nodes: Words, levels: list[npt.NDArray[np.int64]]) -> int:
+    """Return how many nodes the octree has when shared ones count as often as they are met."""
+    paths = np.ones(1, dtype=np.int64)
+    total = 1
+    for index, below in zip(levels, levels[1:]):
+        inner = ~is_leaf(nodes[index])
+        mask, table = child_mask(nodes[index[inner]]), low_index(nodes[index[inner]])
+        count = POPCOUNT[mask]
+        children = low_index(nodes[np.repeat(table, count) + _ranks(count)])
+        # At most eight children a node and twelve levels: 2³³ fit a float64, and so an int64, exactly.
+        weight = np.repeat(paths[inner], count).astype(np.float64)
+        paths = np.bincount(np.searchsorted(below, children), weight, minlength=len(below)).astype(np.int64)
+        total += int(paths.sum())
+    return total
 
 
 def _ranks(counts: npt.NDArray[np.int64]) -> npt.NDArray[np.int64]:

@@ -165,6 +165,15 @@ def test_a_long_cycle_of_shared_nodes_is_found_in_linear_time():
         read_v1(v1_bytes(np.concatenate([inner, tables]), resolution=2048))
 
 
+def test_a_small_file_cannot_unfold_into_billions_of_voxels():
+    # Eleven inner nodes, each of whose eight children is the next: 8¹¹ voxels, all of them surface.
+    inner = inner_words(np.full(11, 255), 12 + 8 * np.arange(11))
+    leaf = leaf_words(np.array([0], np.float16), np.array([1]))
+    tables = np.repeat(np.arange(1, 12), 8).astype(np.uint64)
+    with pytest.raises(GmdagError, match="100 words unfold into 9.8e"):
+        read_v1(v1_bytes(np.concatenate([inner, leaf, tables]), resolution=2048))
+
+
 @settings(max_examples=150, deadline=None)
 @given(st.integers(0, 32 + 8 * 9 - 1), st.integers(1, 255))
 def test_one_flipped_byte_is_read_or_refused_but_never_crashes(position, change):
