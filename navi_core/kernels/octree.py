@@ -14,8 +14,6 @@ import numba
 import numpy as np
 import numpy.typing as npt
 
-from navi_core.kernels.trace import clip_to_cube, forward
-
 __all__ = ["HIT_DISTANCE", "cast_octree", "surface_corners"]
 
 HIT_DISTANCE = 0.5005
@@ -23,6 +21,40 @@ HIT_DISTANCE = 0.5005
 
 UInt64 = npt.NDArray[np.uint64]
 Float32 = npt.NDArray[np.float32]
+
+
+@numba.njit(cache=True, inline="always", error_model="numpy")
+def _clip_to_cube(
+    ox: float, oy: float, oz: float, dx: float, dy: float, dz: float, ix: float, iy: float, iz: float,
+    size: float, t_max: float,
+) -> tuple[float, float]:  # fmt: skip
+    """Return where a ray enters and leaves the cube [0, size]³; it misses it if it enters after it leaves."""
+    enter = 0.0
+    leave = t_max
+    for a in range(3):
+        o = ox if a == 0 else (oy if a == 1 else oz)
+        d = dx if a == 0 else (dy if a == 1 else dz)
+        inv = ix if a == 0 else (iy if a == 1 else iz)
+        if d == 0.0:
+            if o < 0.0 or o > size:
+                leave = -1.0
+        else:
+            near, far = -o * inv, (size - o) * inv
+            if near > far:
+                near, far = far, near
+            enter = max(enter, near)
+            leave = min(leave, far)
+    return enter, leave
+
+
+@numba.njit(cache=True, inline="always", error_model="numpy")
+def _forward(old: float, new: float, slope: float, last: float) -> float:
+    """Return the new coordinate, not behind the old one along the ray, within [0, last]."""
+    if slope > 0.0:
+        return min(max(new, old), last)
+    if slope < 0.0:
+        return max(min(new, old), 0.0)
+    return old
 
 
 @numba.njit(cache=True, inline="always", error_model="numpy")
@@ -72,7 +104,7 @@ def _cast_one(
     ix = 1.0 / dx if dx != 0.0 else huge
     iy = 1.0 / dy if dy != 0.0 else huge
     iz = 1.0 / dz if dz != 0.0 else huge
-    t, leave = clip_to_cube(ox, oy, oz, dx, dy, dz, ix, iy, iz, resolution, t_max)
+    t, leave = _clip_to_cube(ox, oy, oz, dx, dy, dz, ix, iy, iz, resolution, t_max)
     if t > leave:
         return t_max, -1
     last = resolution - 1e-6
@@ -108,9 +140,9 @@ def _cast_one(
             return t_max, -1
         t = max(t, skip_to)
         # Never back over a boundary already crossed: rounding at an edge would trap the walk.
-        px = forward(px, ox + t * dx, dx, last)
-        py = forward(py, oy + t * dy, dy, last)
-        pz = forward(pz, oz + t * dz, dz, last)
+        px = _forward(px, ox + t * dx, dx, last)
+        py = _forward(py, oy + t * dy, dy, last)
+        pz = _forward(pz, oz + t * dz, dz, last)
         if skip_to == exit_t:
             if exit_t == tx:
                 px = bx + 1e-6 if dx > 0.0 else bx - 1e-6
@@ -134,7 +166,7 @@ def cast_octree(
     origins: Float32, directions: Float32, scene: npt.NDArray[np.int32], max_distance: float,
     depth: Float32, label: npt.NDArray[np.int32], valid: npt.NDArray[np.bool_],
 ) -> None:  # fmt: skip
-    """Cast rays through version 1 octrees; arguments as `cast_surface`, a row of scene −1 is skipped.
+    """Cast rays through version 1 octrees; arguments as `cast_tiles`, a row of scene −1 is skipped.
 
     Args:
         nodes: Words of all octrees, one after the other.

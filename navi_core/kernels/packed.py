@@ -61,7 +61,7 @@ class PackedField:
 
     @cached_property
     def surface(self) -> Arrays | None:
-        """grid, cubes, records, items, planes, semantic, bases as `cast_surface` takes them, or None."""
+        """Of the CUDA kernels: grid, cubes, records, items, planes, semantic, bases of the surface trees, or None."""
         return self._pack_surface()
 
     @property

@@ -1,8 +1,8 @@
 """The seam between a field and its kernels: the C++ library, or its numba twin.
 
-The library walks the wide hierarchy, the twin the cells of the surface tree. `NAVI_TRACER` (or the
-argument of `Field`) says which: `native` insists on C++, `numba` on the twin, `auto` takes C++ where
-a compiler is at hand.
+Both walk the same wide hierarchy and say the same to the bit, at four lanes of C++. `NAVI_TRACER` (or the
+argument of `Field`) says which: `native` insists on C++, `numba` on the twin, `auto` takes C++ where a
+compiler is at hand.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ from navi_core.kernels.distance import scene_distance, scene_within
 from navi_core.kernels.native import NativeUnavailableError, load_library
 from navi_core.kernels.octree import cast_octree
 from navi_core.kernels.packed import HIERARCHY_TYPES, PackedField
-from navi_core.kernels.trace import cast_surface
+from navi_core.kernels.tile import cast_tiles, tile_layout
 
 __all__ = ["LANES", "TRACERS", "NativeTracer", "NumbaTracer", "Tracer", "build_tracer"]
 
@@ -38,7 +38,7 @@ Int32 = npt.NDArray[np.int32]
 Bool = npt.NDArray[np.bool_]
 
 # Numba's dispatchers carry no signature that a type checker could follow through packed arguments.
-_SURFACE: Callable[..., None] = cast_surface
+_SURFACE: Callable[..., None] = cast_tiles
 _OCTREE: Callable[..., None] = cast_octree
 _DISTANCE: Callable[..., None] = scene_distance
 _WITHIN: Callable[..., None] = scene_within
@@ -118,15 +118,16 @@ class NumbaTracer:
 
     def __init__(self, packed: PackedField) -> None:
         self._packed = packed
+        planes, child, corners, ids, *rest = packed.hierarchy
+        self._flat = (planes.reshape(-1), child.reshape(-1), corners.reshape(-1), ids.reshape(-1), *rest)
 
     def cast_surface(
         self, origins: Float32, directions: Float32, scene: Int32, max_distance: float,
         depth: Float32, label: Int32, valid: Bool,
     ) -> None:  # fmt: skip
         """See `Tracer`."""
-        p = self._packed
-        assert p.surface is not None
-        _SURFACE(*p.surface, p.frame, p.cells, origins, directions, scene, max_distance, depth, label, valid)
+        layout = tile_layout(directions[0])
+        _SURFACE(*self._flat, *layout, origins, directions, scene, max_distance, depth, label, valid)
 
     def cast_octree(
         self, origins: Float32, directions: Float32, scene: Int32, max_distance: float,

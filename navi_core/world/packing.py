@@ -14,7 +14,7 @@ from navi_core.kernels.bvh_build import build_wide, slack_of
 from navi_core.kernels.octree import surface_corners
 from navi_core.kernels.packed import PackedField, aligned
 from navi_core.kernels.surface_tree import empty_cubes, triangle_planes
-from navi_core.kernels.trace import TIE
+from navi_core.kernels.tile import TIE
 from navi_core.scenes import Scene
 
 __all__ = ["pack_field"]

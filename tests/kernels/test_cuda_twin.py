@@ -11,7 +11,7 @@ from navi_core.kernels.brute import cast_brute
 from navi_core.kernels.cuda import CudaTracer, tile_of
 from navi_core.scenes import Scene
 from navi_core.world import Field, RayHits, spherical_directions
-from tests.kernels.test_native import assert_same, hard_rays
+from tests.kernels.test_native import assert_same, hard_rays, without_poles
 
 pytestmark = pytest.mark.usefixtures("compiler")
 
@@ -45,7 +45,7 @@ def test_many_scenes_of_both_versions_in_one_field(twin_scenes: dict[str, Scene]
     directions = spherical_directions(64, 16)
     twin = Field(scenes, tracer="numba").cast_rays(start[order], directions, rows[order], 40.0)
     hits = Field(scenes, tracer="cuda").cast_rays(start[order], directions, rows[order], 40.0, elevations=16)
-    assert_same(hits, twin, scenes[0].voxel_size, "corpus")
+    assert_same(without_poles(hits, 16), without_poles(twin, 16), scenes[0].voxel_size, "corpus")
 
 
 @pytest.mark.parametrize("family", ["apartment", "maze", "atrium", "rooms"])

@@ -71,6 +71,18 @@ def test_agrees_with_the_numba_twin_on_every_kind_of_scene(twin_scenes: dict[str
         assert_same(hits, twin, scene.voxel_size, f"{name}, {lanes} lanes")
 
 
+def test_four_lanes_and_the_numba_twin_give_the_same_bits(twin_scenes: dict[str, Scene]) -> None:
+    for name in ("apartment", "rooms", "sheet"):
+        scene = twin_scenes[name]
+        origins, directions = hard_rays(scene, 200)
+        rows = torch.zeros(len(origins), dtype=torch.int32)
+        for rays in (directions, spherical_directions(30, 7), spherical_directions(33, 1)):  # odd tiles at the edges
+            twin = Field([scene], tracer="numba").cast_rays(origins, rays, rows, 60.0)
+            hits = with_lanes([scene], 4).cast_rays(origins, rays, rows, 60.0)
+            for one, two in zip((hits.depth, hits.semantic, hits.valid), (twin.depth, twin.semantic, twin.valid)):
+                assert torch.equal(one, two), name
+
+
 @pytest.mark.parametrize("lanes", LANES)
 def test_many_scenes_of_both_versions_in_one_field(twin_scenes: dict[str, Scene], lanes: int) -> None:
     scenes = list(twin_scenes.values())
