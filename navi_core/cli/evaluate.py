@@ -140,6 +140,7 @@ def promote(
 
     registry = _registry(models)
     registry.resolve(version)
+    registry.check_alias(alias)
     scenes = load_scenes(scene or HELD_OUT, resolution)
     decision, challenger, opponent = promote_version(
         version, registry, scenes, _config(starts, steps, seed, sampled), alias=alias

@@ -155,11 +155,12 @@ def promote(
         The decision, and the evaluations of challenger and opponent.
 
     Raises:
-        RegistryError: No such version.
+        RegistryError: No such version, or not a valid alias.
         EvaluationError: The challenger holds the alias already, was trained on one of the scenes, or the two cannot
             be compared.
     """
     contender = registry.resolve(version)
+    registry.check_alias(alias)
     holder = next((entry for entry in registry.list() if alias in entry.aliases), None)
     if holder is not None and holder.version == contender.version:
         raise EvaluationError(f"{contender.version} is the {alias} already")

@@ -28,6 +28,7 @@ from navi_core.learn.registry import build_learner
 from navi_core.learn.resume import checkpoint_path, checkpoints_in, last_good_checkpoint, prune_checkpoints
 from navi_core.learn.signals import StopFlag
 from navi_core.learn.threads import thread_count
+from navi_core.learn.vocabulary import tell_changed_ids
 from navi_core.models import load_checkpoint, save_checkpoint
 from navi_core.policy import RewardShaper, build_policy
 from navi_core.record import MetricLog, RunDirectory
@@ -154,7 +155,7 @@ class _Trainer:
         self.parent: str | None = None
         self.initial: str | None = None
         self.scene_hashes = {scene.name: scene.content_hash() for scene in _scenes(env)}
-        self.corpus_summary = {
+        self.corpus_summary: dict[str, Any] = {
             "scenes": len(self.scene_hashes),
             "names": sorted(self.scene_hashes),
             # Evaluation must show the policy the ids it was trained on.
@@ -192,6 +193,10 @@ class _Trainer:
             self.policy.load_state_dict(checkpoint.policy_state)
             # The critic's predictions mean something only in the units they were learned in.
             self.learner.load_state_dict(checkpoint.normalisers)
+            before = checkpoint.corpus_summary.get("semantic_vocabulary") or {}
+            told = tell_changed_ids(before, self.corpus_summary["semantic_vocabulary"], str(initial))
+            if told is not None:
+                _LOG.warning("%s", told)
         except (CheckpointError, RuntimeError, KeyError) as error:
             raise CheckpointError(
                 f"the run cannot start from {initial}: {error}; begin with new weights (--init none) or another version"

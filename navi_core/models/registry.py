@@ -124,8 +124,7 @@ class Registry:
         Raises:
             RegistryError: No such version, or not a valid alias.
         """
-        if not _ALIAS.fullmatch(alias) or _VERSION.fullmatch(alias):
-            raise RegistryError(f"{alias!r} cannot be an alias; use lower-case letters, e.g. champion")
+        self.check_alias(alias)
         self._find(self._read(), version)  # before a folder is made for nothing
         with self._changing() as book:
             version = self._find(book, version)
@@ -133,6 +132,16 @@ class Registry:
             if not held or held[-1] != version:
                 self._move(book, alias, version, "promote")
             return self._entry(book, version)
+
+    @staticmethod
+    def check_alias(alias: str) -> None:
+        """Refuse what cannot be an alias, before any work is done for it.
+
+        Raises:
+            RegistryError: The name has other characters than lower-case letters, or is of the form of a version.
+        """
+        if not _ALIAS.fullmatch(alias) or _VERSION.fullmatch(alias):
+            raise RegistryError(f"{alias!r} cannot be an alias; use lower-case letters, e.g. champion")
 
     def rollback(self, alias: str = "champion") -> ModelVersion:
         """Give an alias back to the version that held it before; the history keeps both moves.

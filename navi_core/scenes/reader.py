@@ -61,6 +61,12 @@ def read_mesh(
     if not (np.isfinite(unit_scale) and unit_scale > 0):
         raise ConfigError(f"unit_scale {unit_scale!r} must be a positive number of metres per unit")
     source_hash = hash_source(file)
+    # A broken file may hold any bits for a number; what is not finite in the end is refused by name.
+    with np.errstate(invalid="ignore", over="ignore"):
+        return _assemble(file, source_hash, up_axis, unit_scale, semantics)
+
+
+def _assemble(file: Path, source_hash: str, up_axis: str, unit_scale: float, semantics: str) -> Mesh:
     parts = read_parts(file)
     if not parts:
         raise MeshError(f"{file}: the file holds no triangles; export a surface, not points or curves")

@@ -149,3 +149,11 @@ def test_unknown_subjects_are_refused_on_the_command_line(run):
     outcome = run("evaluate", "forwrd", expect=1)
     assert isinstance(outcome.exception, EvaluationError)
     assert "forward-plus" in str(outcome.exception)
+
+
+def test_a_name_that_cannot_be_an_alias_is_refused_before_anything_flies(corridor, registry, tmp_path, monkeypatch):
+    version = registry.register(flying(HOVER, tmp_path / "hover.pt"))
+    monkeypatch.setattr("navi_core.evaluate.promotion.evaluate", lambda *a, **k: pytest.fail("flew first"))
+    for alias in ("V 1", "v001", "", "a\x1b[31m"):
+        with pytest.raises(RegistryError, match="cannot be an alias"):
+            promote(version, registry, build_course([corridor], SHORT), alias=alias)

@@ -119,3 +119,17 @@ def test_doctor_of_an_empty_folder_says_what_to_do(navi, tmp_path):
     assert result.exit_code == 0
     assert "navi scenes generate" in result.stdout
     assert isinstance(navi("doctor", tmp_path / "none").exception, Exception)
+
+
+def test_a_file_without_a_surface_is_told_by_inspect_and_doctor(navi, tmp_path):
+    from tests.scenes.conftest import chain, v1_bytes
+
+    (tmp_path / "empty.gmdag").write_bytes(v1_bytes(chain(semantic=0)))
+    (tmp_path / "full.gmdag").write_bytes(v1_bytes(chain(distance=0.0, semantic=1)))
+    files = (tmp_path / "empty.gmdag", tmp_path / "full.gmdag")
+    result = navi("scenes", "inspect", *files, "--json")
+    assert [row["surface"] for row in json.loads(result.stdout)] == [False, True]
+    assert "empty.gmdag: holds no surface" in result.stderr and "full.gmdag" not in result.stderr
+    rows = {row["file"]: row for row in json.loads(navi("doctor", tmp_path, "--json").stdout)["files"]}
+    assert (rows["empty.gmdag"]["state"], rows["full.gmdag"]["state"]) == ("warning", "ok")
+    assert "no surface" in rows["empty.gmdag"]["detail"]

@@ -1,0 +1,42 @@
+"""Weights meet another corpus: the run says when names have other semantic ids than those that were learned."""
+
+from __future__ import annotations
+
+from types import SimpleNamespace
+
+import pytest
+
+from navi_core.learn.vocabulary import changed_ids, tell_changed_ids
+from tests.learn.test_train_loop import ROWS, fly, make_config
+from tests.learn.toy_environments import MixedEndingsEnv
+
+LEARNED = {"surface": 1, "chair": 2, "wall": 3}
+
+
+def over(vocabulary: dict[str, int]) -> MixedEndingsEnv:
+    """Return an environment that claims to be over scenes with these ids."""
+    env = MixedEndingsEnv(ROWS)
+    env.field = SimpleNamespace(scenes=[], vocabulary=vocabulary)
+    return env
+
+
+@pytest.mark.parametrize(
+    ("now", "told"),
+    [
+        (LEARNED, ""),
+        (LEARNED | {"zebra": 4}, ""),
+        ({"surface": 1, "chair": 2}, ""),
+        ({"surface": 1, "bed": 2, "chair": 3, "wall": 4}, "2 of 4 names differ, first 'chair' (2 there, 3 here)"),
+    ],
+)
+def test_a_run_from_other_weights_tells_of_other_ids(tmp_path, caplog, now, told):
+    config = make_config(total_steps=None)
+    first, _ = fly(tmp_path / "a", config, env=over(LEARNED), stop=lambda: True)
+    fly(tmp_path / "b", config, env=over(now), initial=first.checkpoint, stop=lambda: True)
+    warnings = [record.getMessage() for record in caplog.records if "semantic ids" in record.getMessage()]
+    assert len(warnings) == bool(told) and all(told in text and "--init none" in text for text in warnings)
+
+
+def test_weights_without_a_vocabulary_say_nothing():
+    assert tell_changed_ids({}, LEARNED, "v001") is None
+    assert changed_ids({"wall": 2}, LEARNED) == ["wall"]
