@@ -6,6 +6,7 @@ from navi_core.bench.core import CoreCase, CoreRow, core_cases, run_core
 from navi_core.bench.encoder import EncoderCase, EncoderRow, encoder_cases, run_encoder
 from navi_core.bench.env import EnvCase, EnvRow, Soak, env_cases, run_env, run_soak
 from navi_core.bench.raycast import RaycastCase, RaycastRow, raycast_cases, run_raycast
+from navi_core.bench.serve import ServeCase, ServeRow, run_serve, serve_cases
 
 __all__ = [
     "CoreCase",
@@ -16,6 +17,8 @@ __all__ = [
     "EnvRow",
     "RaycastCase",
     "RaycastRow",
+    "ServeCase",
+    "ServeRow",
     "Soak",
     "core_cases",
     "encoder_cases",
@@ -25,5 +28,7 @@ __all__ = [
     "run_encoder",
     "run_env",
     "run_raycast",
+    "run_serve",
     "run_soak",
+    "serve_cases",
 ]

@@ -9,7 +9,7 @@ from typing import Annotated, Any
 
 import typer
 
-__all__ = ["core", "encoder", "register"]
+__all__ = ["core", "encoder", "register", "serve"]
 
 Threads = Annotated[int, typer.Option(min=1, help="Torch threads.")]
 Repeats = Annotated[int, typer.Option(min=1, help="Turns that each takes; the median counts.")]
@@ -20,6 +20,7 @@ def register(group: typer.Typer) -> None:
     """Add the policy's benchmarks to the group `bench`."""
     group.command("encoder")(encoder)
     group.command("core")(core)
+    group.command("serve")(serve)
 
 
 def encoder(
@@ -87,6 +88,45 @@ def core(
     _report(f"temporal cores, {_threads(threads)}, {device}", columns, rows, as_json)
 
 
+def serve(
+    runtime: Annotated[
+        list[str] | None, typer.Option(help="onnx or aoti (compiles for a minute); may be repeated.")
+    ] = None,
+    size: Annotated[list[str] | None, typer.Option(help="Azimuth x elevation bins; may be repeated.")] = None,
+    encoder_backend: Annotated[str, typer.Option(help="rayvit, spherical_cnn or ring_cnn.")] = "rayvit",
+    temporal_core: Annotated[str, typer.Option(help="mamba2, gru or mambapy.")] = "mamba2",
+    rows: Annotated[int, typer.Option(min=1, max=4096, help="Observations of a call.")] = 1,
+    threads: Threads = 1,
+    repeats: Annotated[int, typer.Option(min=1, help="Decisions of each.")] = 300,
+    as_json: Json = False,
+) -> None:
+    """Time one decision with recurrent state: the policy itself, ONNX Runtime and AOTInductor."""
+    from navi_core.bench import serve as bench
+    from navi_core.config import PolicyConfig, parse_config
+
+    configs = [
+        parse_config(
+            PolicyConfig,
+            {"encoder": encoder_backend, "core": temporal_core, "azimuth_bins": azimuth, "elevation_bins": elevation},
+        )
+        for azimuth, elevation in _sizes(size or ["256x48"])
+    ]
+    cases = bench.serve_cases(configs, tuple(runtime) if runtime else None, rows)
+    measured = [row.as_dict() for row in bench.run_serve(cases, threads=threads, repeats=repeats)]
+    columns = {
+        "runtime": "runtime",
+        "policy": "policy",
+        "size": "size",
+        "p50_ms": "p50 [ms]",
+        "p95_ms": "p95 [ms]",
+        "cpu_ms": "CPU p50 [ms]",
+        "ratio": "× eager CPU",
+        "strays": "strays",
+        "build_seconds": "build [s]",
+    }
+    _report(f"one decision of {rows} row{'s' if rows > 1 else ''}, {_threads(threads)}", columns, measured, as_json)
+
+
 def _sizes(texts: Sequence[str]) -> list[tuple[int, int]]:
     from navi_core.errors import ConfigError
 
@@ -125,5 +165,5 @@ def _report(title: str, columns: dict[str, str], rows: Sequence[dict[str, Any]],
 
 def _cell(value: Any) -> str:
     if isinstance(value, float):
-        return "–" if value != value else f"{value:.2f}"
+        return "–" if value != value else f"{value:.1e}" if 0 < abs(value) < 0.005 else f"{value:.2f}"
     return f"{value:,}" if isinstance(value, int) else str(value)

@@ -25,7 +25,7 @@ from navi_core.errors import NaviError, printable
 
 __all__ = ["brain", "build_app", "main", "navi_actor"]
 
-_GROUPS = ("scenes", "doctor", "train", "evaluate", "models", "bench")
+_GROUPS = ("scenes", "doctor", "train", "evaluate", "models", "export", "bench")
 """Modules of `navi_core.cli` that register commands."""
 
 

@@ -1,4 +1,4 @@
-"""Models: version 3 checkpoints, the registry of versions and aliases, export of weights."""
+"""Models: version 3 checkpoints, the registry of versions and aliases, export of weights and programs."""
 
 from __future__ import annotations
 
@@ -9,18 +9,24 @@ from navi_core.models.checkpoint import (
     load_policy,
     save_checkpoint,
 )
-from navi_core.models.export import export_safetensors
+from navi_core.models.export_weights import export_safetensors
+from navi_core.models.exported import ExportedPolicy, load_exported
 from navi_core.models.model_version import ModelVersion
+from navi_core.models.programs import export_checkpoint, export_policy
 from navi_core.models.registry import Registry
 from navi_core.models.weights import weights_hash
 
 __all__ = [
     "CHECKPOINT_VERSION",
     "Checkpoint",
+    "ExportedPolicy",
     "ModelVersion",
     "Registry",
+    "export_checkpoint",
+    "export_policy",
     "export_safetensors",
     "load_checkpoint",
+    "load_exported",
     "load_policy",
     "save_checkpoint",
     "weights_hash",

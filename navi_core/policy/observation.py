@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import torch
 from torch import Tensor, nn
+from torch.nn import functional as F
 
 from navi_core.errors import ConfigError
 
@@ -57,6 +58,8 @@ class ObservationScaling(nn.Module):
             ConfigError: The shape is not (B, 3, Az, El) of this scaling.
         """
         self._check(obs)
+        if torch.compiler.is_exporting():
+            return self._scaled(obs)
         out = torch.empty(obs.shape, dtype=torch.float32, device=obs.device)
         self._write(obs, out)
         return out
@@ -77,6 +80,9 @@ class ObservationScaling(nn.Module):
         """
         self._check(obs)
         rows, azimuth = obs.shape[0], self.azimuth_bins
+        if torch.compiler.is_exporting():
+            plain = self._scaled(obs).transpose(1, 2).flatten(2)
+            return torch.cat((plain[:, azimuth - before :], plain, plain[:, :after]), dim=1)
         shape = (rows, before + azimuth + after, 3, self.elevation_bins)
         out = torch.empty(shape, dtype=torch.float32, device=obs.device)
         # Scaling, transposing and wrapping in one pass: one read and one write of the batch.
@@ -103,6 +109,9 @@ class ObservationScaling(nn.Module):
         """
         self._check(obs)
         across, down = self.azimuth_bins // patch, self.elevation_bins // patch
+        if torch.compiler.is_exporting():
+            tiles = self._scaled(obs).view(-1, 3, across, patch, down, patch).permute(0, 2, 4, 1, 3, 5)
+            return F.pad(tiles.flatten(3).flatten(1, 2), (0, 0, 1, 0))
         shape = (obs.shape[0], 1 + across * down, 3 * patch * patch)
         out = torch.empty(shape, dtype=torch.float32, device=obs.device)
         out[:, 0].zero_()
@@ -112,6 +121,11 @@ class ObservationScaling(nn.Module):
             tiles.permute(0, 3, 1, 4, 2, 5),
         )
         return out
+
+    def _scaled(self, obs: Tensor) -> Tensor:
+        """The same numbers without writing in place, which other runtimes would do by copying everything."""
+        semantic = torch.clamp(obs[:, 1], max=SEMANTIC_SCALE).div(SEMANTIC_SCALE)
+        return torch.stack((torch.sub(obs[:, 0], self.shift).div(self.scale), semantic, obs[:, 2]), dim=1)
 
     def _write(self, obs: Tensor, out: Tensor) -> None:
         torch.sub(obs[:, 0], self.shift, out=out[:, 0]).div_(self.scale)

@@ -9,9 +9,10 @@ import torch
 from torch import nn
 
 from navi_core.bench import core as core_bench
-from navi_core.bench import core_cases, encoder_cases, run_core, run_encoder
+from navi_core.bench import core_cases, encoder_cases, run_core, run_encoder, run_serve, serve_cases
 from navi_core.bench.encoder import _build, saved_activations
 from navi_core.bench.timing import torch_threads
+from navi_core.config import PolicyConfig
 from navi_core.errors import ConfigError
 from navi_core.policy.cores import Mamba2Block
 
@@ -50,6 +51,18 @@ def test_core_rows_follow_the_list_and_name_their_peer():
     assert rows[0].times_peer == rows[3].times_peer == 1
     assert [row.parameters for row in rows[:3]] == [99_072, 117_388, 99_072]
     assert rows[1].state_floats == 384 * 3 + 4 * 64 * 64 and math.isfinite(rows[1].step_ms)
+
+
+def test_serving_is_timed_with_its_state_and_parity():
+    pytest.importorskip("onnxruntime")
+    pytest.importorskip("onnxscript")
+    config = PolicyConfig(encoder="ring_cnn", core="gru", azimuth_bins=16, elevation_bins=4)
+    rows = list(run_serve(serve_cases([config], ["onnx"]), repeats=3))
+    assert [row.runtime for row in rows] == ["eager", "onnx"]
+    assert rows[0].ratio == 1 and rows[0].strays == 0 < rows[1].build_seconds and rows[1].strays <= 1e-5
+    assert all(row.p95_ms >= row.p50_ms > 0 for row in rows)
+    with pytest.raises(ConfigError, match="unknown runtime 'tensorrt'; allowed: eager, onnx, aoti"):
+        serve_cases([config], ["tensorrt"])
 
 
 def test_unknown_names_and_a_missing_fused_core_are_refused():

@@ -1,0 +1,123 @@
+"""Exported policies, loaded back: one interface over ONNX Runtime and AOTInductor.
+
+An AOTInductor package is machine code, and loading it runs it: load only packages you compiled.
+"""
+
+from __future__ import annotations
+
+import abc
+import json
+from pathlib import Path
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from navi_core.config import PolicyConfig, parse_config
+from navi_core.errors import CheckpointError, ConfigError
+from navi_core.policy import build_core
+from navi_core.policy.cores.base import State
+
+__all__ = ["METADATA_KEY", "ExportedPolicy", "load_exported"]
+
+METADATA_KEY = "navi"
+"""Where the file keeps its description, as JSON."""
+
+
+class ExportedPolicy(abc.ABC):
+    """A policy that another runtime computes.
+
+    Args:
+        path: Its file.
+        description: Its metadata as JSON, None where the file has none.
+
+    Raises:
+        CheckpointError: The file is no export of ours.
+    """
+
+    def __init__(self, path: Path, description: str | None) -> None:
+        try:
+            self.metadata: dict[str, Any] = json.loads(description or "")
+            self.config = parse_config(PolicyConfig, self.metadata["policy"])
+            self.rows = int(self.metadata["rows"])
+        except (ValueError, KeyError, TypeError, ConfigError) as error:
+            raise CheckpointError(f"{path}: not an exported policy of Navi ({error})") from None
+
+    def initial_state(self) -> State:
+        """Return the zero state of the program's rows."""
+        return build_core(self.config.core, self.config.width, self.config.core_layers).initial_state(self.rows)
+
+    @abc.abstractmethod
+    def act(self, obs: Tensor, aux: Tensor, reset: Tensor, state: State) -> tuple[Tensor, Tensor, State]:
+        """Decide one step.
+
+        Args:
+            obs: Raw observations (B, 3, Az, El), B as exported.
+            aux: Auxiliary inputs (B, 3) of the previous step.
+            reset: (B,) bool; True where an episode begins.
+            state: State before this step; not modified.
+
+        Returns:
+            Actions (B, 4), values (B,), new state.
+        """
+
+
+def load_exported(path: Path | str, *, threads: int = 1) -> ExportedPolicy:
+    """Load an exported policy by its suffix.
+
+    Args:
+        path: A `.onnx` or `.pt2` file.
+        threads: Threads of ONNX Runtime; a compiled package has its own number.
+
+    Raises:
+        CheckpointError: The file is missing, damaged, or no export of ours.
+        ConfigError: Another suffix, or ONNX Runtime is not installed.
+    """
+    path = Path(path)
+    if path.suffix not in _LOADERS:
+        raise ConfigError(f"{path}: no exported policy ends in {path.suffix!r}; allowed: {', '.join(_LOADERS)}")
+    if not path.is_file():
+        raise CheckpointError(f"{path}: no such file")
+    return _LOADERS[path.suffix](path, threads)
+
+
+class _OnnxPolicy(ExportedPolicy):
+    def __init__(self, path: Path, threads: int) -> None:
+        try:
+            import onnxruntime
+        except ImportError:
+            raise ConfigError("a .onnx policy needs ONNX Runtime: pip install 'navi[export]'") from None
+        options = onnxruntime.SessionOptions()
+        options.intra_op_num_threads, options.inter_op_num_threads = threads, 1
+        options.log_severity_level = 3
+        try:
+            self._session = onnxruntime.InferenceSession(str(path), options, providers=["CPUExecutionProvider"])
+        except Exception as error:
+            # The runtime raises its own kinds of exception, none of which derives from a common one.
+            raise CheckpointError(f"{path}: not a program that ONNX Runtime can load ({error})") from None
+        # A policy with `aux: off` does not read that input, and its program has none.
+        self._names = [entry.name for entry in self._session.get_inputs()]
+        super().__init__(path, self._session.get_modelmeta().custom_metadata_map.get(METADATA_KEY))
+
+    def act(self, obs: Tensor, aux: Tensor, reset: Tensor, state: State) -> tuple[Tensor, Tensor, State]:
+        given = {"obs": obs, "aux": aux, "reset": reset} | {f"state_{i}": part for i, part in enumerate(state)}
+        feed = {name: given[name].numpy() for name in self._names}
+        action, value, *new = self._session.run(None, feed)
+        return torch.from_numpy(action), torch.from_numpy(value), tuple(torch.from_numpy(part) for part in new)
+
+
+class _AotiPolicy(ExportedPolicy):
+    def __init__(self, path: Path, threads: int) -> None:
+        try:
+            self._program = torch._inductor.aoti_load_package(str(path))
+            metadata = self._program.loader.get_metadata()
+        except Exception as error:
+            raise CheckpointError(f"{path}: not a package that AOTInductor can load ({error})") from None
+        super().__init__(path, metadata.get(METADATA_KEY))
+
+    def act(self, obs: Tensor, aux: Tensor, reset: Tensor, state: State) -> tuple[Tensor, Tensor, State]:
+        action, value, *new = self._program(obs, aux, reset, *state)
+        return action, value, tuple(new)
+
+
+_LOADERS = {".onnx": _OnnxPolicy, ".pt2": _AotiPolicy}

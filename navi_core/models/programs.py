@@ -1,0 +1,150 @@
+"""Policies as programs for other runtimes: ONNX, and AOTInductor's compiled package.
+
+Every export flies 200 decisions beside the policy it came from, its own state fed back and episodes
+ending in between. One that strays by more than 1e-5 is deleted before it has its final name.
+"""
+
+from __future__ import annotations
+
+import json
+import logging
+import os
+import warnings
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+
+import torch
+
+from navi_core.errors import CheckpointError, ConfigError
+from navi_core.models.acting import ActingModule, Parity, example_inputs, recurrent_parity
+from navi_core.models.checkpoint import load_policy
+from navi_core.models.exported import METADATA_KEY, load_exported
+from navi_core.policy import NavigationPolicy
+
+__all__ = ["GATE_STEPS", "GATE_TOLERANCE", "export_checkpoint", "export_policy"]
+
+GATE_STEPS = 200
+GATE_TOLERANCE = 1e-5
+
+
+def export_checkpoint(
+    checkpoint: Path | str, path: Path | str, *, kind: str, rows: int = 1, threads: int = 1
+) -> tuple[Path, Parity]:
+    """Write a checkpoint's policy as a program with the state as explicit input and output.
+
+    Args:
+        checkpoint: The checkpoint file.
+        path: File to write; `.onnx` for ONNX, `.pt2` for AOTInductor.
+        kind: `onnx` or `aoti`.
+        rows: Observations of a call, fixed in the program.
+        threads: Threads the compiled package may use (aoti; ONNX Runtime asks when it loads).
+
+    Returns:
+        `path`, and how far 200 recurrent decisions strayed.
+
+    Raises:
+        CheckpointError: The checkpoint cannot be read, the file not be written, or the parity gate failed; the
+            file is then deleted, and a former file of that name untouched.
+        ConfigError: The suffix does not fit, or a package is missing.
+    """
+    policy, source = load_policy(checkpoint)
+    metadata = {
+        "run_id": source.run_id,
+        "step_id": source.step_id,
+        "decision_hz": source.decision_hz,
+        "weights_hash": source.weights_hash,
+    }
+    return export_policy(policy, path, kind=kind, rows=rows, threads=threads, metadata=metadata)
+
+
+def export_policy(
+    policy: NavigationPolicy,
+    path: Path | str,
+    *,
+    kind: str,
+    rows: int = 1,
+    threads: int = 1,
+    metadata: Mapping[str, Any] | None = None,
+) -> tuple[Path, Parity]:
+    """Write a policy that is in memory; see `export_checkpoint`.
+
+    Args:
+        policy: The policy, on the CPU.
+        path: File to write.
+        kind: `onnx` or `aoti`.
+        rows: Observations of a call.
+        threads: Threads the compiled package may use.
+        metadata: Plain data kept in the file beside the policy's configuration.
+    """
+    if kind not in _WRITERS:
+        raise ConfigError(f"no program format {kind!r}; allowed: {', '.join(_WRITERS)}")
+    suffix, write = _WRITERS[kind]
+    path = Path(path)
+    if path.suffix != suffix:
+        raise ConfigError(f"{path}: a file of format {kind} ends in {suffix}")
+    told = {"format": kind, "rows": rows, "policy": policy.config.model_dump(mode="json"), **(metadata or {})}
+    temporary = path.with_name(f".{path.stem}.{os.getpid()}{suffix}")
+    training = policy.training
+    try:
+        path.parent.mkdir(parents=True, exist_ok=True)
+        policy.eval()
+        with torch.no_grad(), _quiet():
+            inputs = example_inputs(policy, rows)
+            program = torch.export.export(ActingModule(policy), inputs, strict=False)
+            write(program, inputs, temporary, json.dumps(told, sort_keys=True), threads)
+        parity = recurrent_parity(policy, load_exported(temporary, threads=threads).act, rows=rows, steps=GATE_STEPS)
+        if not parity.worst <= GATE_TOLERANCE:
+            raise CheckpointError(
+                f"{path}: the {kind} program strays from the policy by {parity.worst:.1e} within {parity.steps} "
+                f"decisions (allowed: {GATE_TOLERANCE:.0e}); it was deleted"
+            )
+        os.replace(temporary, path)
+    except OSError as error:
+        raise CheckpointError(f"{path}: the export cannot be written: {error.strerror or error}") from error
+    finally:
+        policy.train(training)
+        temporary.unlink(missing_ok=True)
+    return path, parity
+
+
+def _write_onnx(program: Any, inputs: tuple[Any, ...], path: Path, metadata: str, threads: int) -> None:
+    try:
+        import onnxscript  # noqa: F401 - torch's exporter needs it and says so less clearly
+    except ImportError:
+        raise ConfigError("format onnx needs onnx and onnxscript: pip install 'navi[export]'") from None
+    parts = len(inputs) - 3
+    names = ["obs", "aux", "reset", *(f"state_{i}" for i in range(parts))]
+    answers = ["action", "value", *(f"new_state_{i}" for i in range(parts))]
+    onnx = torch.onnx.export(program, inputs, dynamo=True, verbose=False, input_names=names, output_names=answers)
+    assert onnx is not None
+    onnx.model.metadata_props[METADATA_KEY] = metadata
+    onnx.save(str(path), external_data=False)
+
+
+def _write_aoti(program: Any, inputs: tuple[Any, ...], path: Path, metadata: str, threads: int) -> None:
+    from torch._inductor.exc import InvalidCxxCompiler
+
+    settings = {"cpp.threads": threads, "aot_inductor.metadata": {METADATA_KEY: metadata}}
+    try:
+        torch._inductor.aoti_compile_and_package(program, package_path=str(path), inductor_configs=settings)
+    except InvalidCxxCompiler:
+        raise ConfigError("format aoti needs a C++ compiler (g++ or clang++); or choose --format onnx") from None
+
+
+_WRITERS = {"onnx": (".onnx", _write_onnx), "aoti": (".pt2", _write_aoti)}
+
+
+@contextmanager
+def _quiet() -> Iterator[None]:
+    """Keep the exporters' notes on operators that no policy uses out of the user's sight."""
+    logger = logging.getLogger("torch.onnx")
+    before = logger.level
+    logger.setLevel(logging.ERROR)
+    try:
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore")
+            yield
+    finally:
+        logger.setLevel(before)

@@ -1,0 +1,143 @@
+"""Exported policies: the same function as the policy over a flight with resets, or no file at all."""
+
+import json
+
+import pytest
+import torch
+from typer.testing import CliRunner
+
+from navi_core.config import PolicyConfig
+from navi_core.errors import CheckpointError, ConfigError
+from navi_core.models import export_checkpoint, export_policy, load_checkpoint, load_exported, programs
+from navi_core.models.acting import ActingModule, example_inputs, recurrent_parity
+from navi_core.policy import build_policy
+
+pytest.importorskip("onnxruntime")
+pytest.importorskip("onnxscript")
+SMALL = dict(azimuth_bins=16, elevation_bins=8, width=16)
+
+
+def small_policy(**options):
+    policy = build_policy(PolicyConfig(**(SMALL | options)), seed=1).eval()
+    with torch.no_grad():  # heads as large as after training, so that a wrong state would show
+        for parameter in policy.heads.parameters():
+            parameter.add_(0.3 * torch.randn(parameter.shape, generator=torch.Generator().manual_seed(1)))
+    return policy
+
+
+@pytest.mark.parametrize(
+    ("encoder", "core", "layers", "rows"),
+    [
+        ("rayvit", "mamba2", 1, 3),
+        pytest.param("rayvit", "mamba2", 2, 1, marks=pytest.mark.slow),
+        pytest.param("ring_cnn", "gru", 1, 1, marks=pytest.mark.slow),
+        pytest.param("spherical_cnn", "mambapy", 1, 2, marks=pytest.mark.slow),
+    ],
+)
+def test_an_onnx_program_flies_as_the_policy_does(tmp_path, encoder, core, layers, rows):
+    width = 32 if core == "mamba2" else 16
+    policy = small_policy(encoder=encoder, core=core, core_layers=layers, width=width)
+    path, parity = export_policy(policy, tmp_path / "p.onnx", kind="onnx", rows=rows, metadata={"run_id": "r"})
+    assert parity.steps == 200 and parity.resets >= 3 and parity.worst <= 1e-5
+    loaded = load_exported(path)
+    assert loaded.config == policy.config and loaded.rows == rows and loaded.metadata["run_id"] == "r"
+    assert [p.shape for p in loaded.initial_state()] == [p.shape for p in policy.initial_state(rows)]
+    obs, aux, reset, *state = example_inputs(policy, rows, seed=9)
+    action, value, new = loaded.act(obs, aux, reset, tuple(state))
+    wanted = ActingModule(policy)(obs, aux, reset, *state)
+    for ours, theirs in zip((action, value, *new), wanted):
+        torch.testing.assert_close(ours, theirs, atol=1e-5, rtol=1e-5)
+    assert sorted(file.name for file in tmp_path.iterdir()) == ["p.onnx"]
+
+
+@pytest.mark.slow
+def test_a_policy_without_auxiliary_input_exports_too(tmp_path):
+    policy = small_policy(encoder="ring_cnn", core="gru", aux="off")
+    _, parity = export_policy(policy, tmp_path / "p.onnx", kind="onnx")
+    assert parity.worst <= 1e-5
+
+
+def test_parity_sees_a_state_that_is_not_carried_or_not_reset():
+    policy = small_policy(encoder="ring_cnn", core="gru")
+
+    def forgetful(obs, aux, reset, state):
+        out = policy.act(obs, aux, policy.initial_state(len(obs)), reset, None)
+        return out.action, out.value, out.state
+
+    def deaf_to_resets(obs, aux, reset, state):
+        out = policy.act(obs, aux, state, torch.zeros_like(reset), None)
+        return out.action, out.value, out.state
+
+    def itself(obs, aux, reset, state):
+        out = policy.act(obs, aux, state, reset, None)
+        return out.action, out.value, out.state
+
+    def broken(obs, aux, reset, state):
+        action, value, new = itself(obs, aux, reset, state)
+        return action, value * float("nan"), new
+
+    assert recurrent_parity(policy, itself, rows=2, steps=40).worst == 0
+    assert recurrent_parity(policy, forgetful, rows=2, steps=40).worst > 1e-3
+    assert recurrent_parity(policy, deaf_to_resets, rows=2, steps=40).worst > 1e-3
+    assert not recurrent_parity(policy, broken, rows=2, steps=8).worst <= 1e-5
+
+
+def test_a_program_that_strays_is_deleted_and_a_former_file_stays(tmp_path, monkeypatch):
+    monkeypatch.setattr(programs, "GATE_TOLERANCE", -1.0)
+    former = tmp_path / "p.onnx"
+    former.write_bytes(b"former")
+    with pytest.raises(CheckpointError, match=r"strays from the policy by .* it was deleted"):
+        export_policy(small_policy(encoder="ring_cnn", core="gru"), former, kind="onnx")
+    assert former.read_bytes() == b"former" and list(tmp_path.iterdir()) == [former]
+
+
+@pytest.mark.slow
+def test_a_compiled_package_flies_as_the_policy_does(tmp_path):
+    for encoder, core, width in (("ring_cnn", "gru", 16), ("rayvit", "mamba2", 32)):
+        policy = small_policy(encoder=encoder, core=core, width=width)
+        path, parity = export_policy(policy, tmp_path / "p.pt2", kind="aoti", rows=2)
+        assert parity.worst <= 1e-5
+        assert load_exported(path).config == policy.config
+
+
+@pytest.mark.parametrize(
+    ("call", "error", "message"),
+    [
+        (lambda p, d: export_policy(p, d / "a.bin", kind="onnx"), ConfigError, "ends in .onnx"),
+        (lambda p, d: export_policy(p, d / "a.onnx", kind="tflite"), ConfigError, "allowed: onnx, aoti"),
+        (lambda p, d: load_exported(d / "a.txt"), ConfigError, "allowed: .onnx, .pt2"),
+        (lambda p, d: load_exported(d / "none.onnx"), CheckpointError, "no such file"),
+        (lambda p, d: load_exported(d / "junk.onnx"), CheckpointError, "ONNX Runtime can load"),
+        (lambda p, d: load_exported(d / "junk.pt2"), CheckpointError, "AOTInductor can load"),
+        (
+            lambda p, d: export_checkpoint(d / "none.pt", d / "a.onnx", kind="onnx"),
+            CheckpointError,
+            "no such checkpoint",
+        ),
+    ],
+)
+def test_bad_exports_are_refused_by_name(tmp_path, call, error, message):
+    for name in ("junk.onnx", "junk.pt2"):
+        (tmp_path / name).write_bytes(b"\x08\x01junk" * 9)
+    with pytest.raises(error, match=message):
+        call(small_policy(encoder="ring_cnn", core="gru"), tmp_path)
+
+
+def test_the_command_tells_parity_and_operations_and_the_file_its_origin(make_checkpoint, tmp_path):
+    from navi_core.cli.main import build_app
+
+    checkpoint, out = make_checkpoint(), tmp_path / "p.onnx"
+    arguments = ["export", str(checkpoint), "--out", str(out), "--rows", "2"]
+    told = CliRunner().invoke(build_app(plugins=False), [*arguments, "--json"])
+    assert told.exit_code == 0, told.output
+    result = json.loads(told.stdout)
+    assert result["parity"]["steps"] == 200 and result["bytes"] == out.stat().st_size
+    assert result["macs"]["total"] > result["macs"]["encoder"] > 0
+    source, loaded = load_checkpoint(checkpoint), load_exported(out)
+    assert loaded.config == source.train_config().policy
+    for key in ("weights_hash", "run_id", "step_id", "decision_hz"):
+        assert loaded.metadata[key] == getattr(source, key)
+    plain = CliRunner().invoke(
+        build_app(plugins=False), [*arguments, "--format", "safetensors", "--out", str(out) + "s"]
+    )
+    assert plain.exit_code == 0 and "M multiply-accumulates" in plain.output
