@@ -22,7 +22,7 @@ from navi_core.kernels.tracer import LANES, NativeTracer, NumbaTracer, Tracer
 from navi_core.scenes import Scene
 from navi_core.world import Field, spherical_directions
 
-__all__ = ["TRACERS", "RaycastCase", "RaycastRow", "raycast_cases", "run_raycast"]
+__all__ = ["TRACERS", "RaycastCase", "RaycastRow", "free_poses", "raycast_cases", "run_raycast"]
 
 TRACERS = ("numba", "native", "native:8", "native:4", "open3d")
 """Tracers by default; `native:8` is AVX2, `native:4` what any CPU has; Open3D only where it is installed."""
@@ -131,7 +131,7 @@ def run_raycast(
     for group in by_scene.values():
         scene = group[0].scene
         field = Field([scene], tracer="numba", threads=threads)
-        origins = _poses(field, poses, seed)
+        origins = free_poses(field, poses, seed)
         rays = len(origins) * len(directions)
         casts: dict[str, Cast] = {}
         lanes = dict.fromkeys((case.tracer for case in group), 0)
@@ -169,7 +169,7 @@ def run_raycast(
             )
 
 
-def _poses(field: Field, count: int, seed: int) -> torch.Tensor:
+def free_poses(field: Field, count: int, seed: int) -> torch.Tensor:
     """Return (count, 3) points at least a quarter metre from any surface that see surfaces around them."""
     rng = np.random.default_rng(seed)
     low, high = field.bounds(0)

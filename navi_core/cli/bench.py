@@ -19,6 +19,7 @@ def register(app: typer.Typer) -> None:
     group.callback()(_group)
     group.command("raycast")(raycast)
     group.command("env")(env)
+    group.command("device")(device)
     bench_policy.register(group)
     app.add_typer(group)
 
@@ -93,3 +94,23 @@ def raycast(
             f"{row['disagreement']:.1e}",
         )
     Console().print(table)
+
+
+def device(
+    device: Annotated[str, typer.Option(help="cuda, or cpu for the kernels' twin.")] = "cuda",
+    drones: Annotated[list[int] | None, typer.Option(min=1, help="Rows of a batch; may be repeated.")] = None,
+    resolution: Annotated[int, typer.Option(min=64, help="Compile resolution.")] = 512,
+    azimuth: Annotated[int, typer.Option(min=1, help="Azimuth bins.")] = 256,
+    elevation: Annotated[int, typer.Option(min=2, help="Elevation bins.")] = 48,
+    repeats: Annotated[int, typer.Option(min=1, help="Repeats of each timing; the median counts.")] = 20,
+    tune: Annotated[bool, typer.Option(help="Also measure other builds and orders of rays.")] = False,
+    as_json: Annotated[bool, typer.Option("--json", help="Print one JSON object a line.")] = False,
+) -> None:
+    """Check the engine on a GPU against the CPU, and measure rays and environment steps a second."""
+    from navi_core.bench.device import main
+
+    numbers = {"resolution": resolution, "azimuth": azimuth, "elevation": elevation, "repeats": repeats}
+    arguments = ["--device", device, *(word for name, n in numbers.items() for word in (f"--{name}", str(n)))]
+    arguments += ["--drones", *map(str, drones or (256, 1024, 4096))]
+    arguments += ["--tune"] * tune + ["--json"] * as_json
+    raise typer.Exit(main(arguments))

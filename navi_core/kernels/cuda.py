@@ -24,7 +24,8 @@ __all__ = ["CudaTracer", "cuda_device"]
 THREADS = 128
 """Threads of a block; csrc/trace_cuda.cu is built for no more."""
 _WARP = 32
-_TILES = ((8, 4), (4, 8), (16, 2), (2, 16))  # (azimuths, elevations) of a warp, the squarest in angle first
+TILES = ((8, 4), (4, 8), (16, 2), (2, 16))
+"""Azimuths and elevations that a warp takes; the first that divides a panorama, the squarest in angle."""
 _MOST_BLOCKS = 2**31 - 1
 
 
@@ -75,6 +76,8 @@ _Points = _structure(
 
 
 class _Kernels(Protocol):
+    resources: dict[str, KernelResources]
+
     def launch(
         self, name: str, blocks: int, threads: int, parameters: Sequence[ctypes.Structure], stream: int
     ) -> None: ...
@@ -85,6 +88,7 @@ class _Loops:
 
     def __init__(self) -> None:
         self._library = load_library()
+        self.resources: dict[str, KernelResources] = {}
 
     def launch(self, name: str, blocks: int, threads: int, parameters: Sequence[ctypes.Structure], stream: int) -> None:
         getattr(self._library, f"navi_jobs_{name}")(*(ctypes.addressof(struct) for struct in parameters))
@@ -127,6 +131,8 @@ class CudaTracer:
         self._hierarchies = _Hierarchies(*self._upload(packed.hierarchy, HIERARCHY_TYPES))
         rows = self._upload((packed.surface_row, packed.octree_row), (np.int32, np.int32))
         self._scenes = _Scenes(*rows, len(packed.surface_row))
+        self.tiles: Sequence[tuple[int, int]] = TILES
+        """Shapes of tiles to choose from."""
         self._on_cuda = device.type == "cuda"
         self._kernels: _Kernels = CudaKernels(device, flags) if self._on_cuda else _Loops()
 
@@ -138,7 +144,7 @@ class CudaTracer:
     @property
     def resources(self) -> dict[str, KernelResources]:
         """What each kernel takes of the GPU; empty on the CPU."""
-        return self._kernels.resources if isinstance(self._kernels, CudaKernels) else {}
+        return self._kernels.resources
 
     def cast(
         self,
@@ -176,7 +182,7 @@ class CudaTracer:
             raise SceneError(f"{rows} rows of {rays} rays are too many for one cast; split the rows")
         cast = _Cast(
             origins.data_ptr(), directions.data_ptr(), scene.data_ptr(), rows, rays, int(len(directions) == 1),
-            max_distance, depth.data_ptr(), label.data_ptr(), valid.data_ptr(), *tile_of(rays, elevations),
+            max_distance, depth.data_ptr(), label.data_ptr(), valid.data_ptr(), *tile_of(rays, elevations, self.tiles),
         )  # fmt: skip
         # Every row belongs to one of the two kinds of scenes, or to none: then each kernel says that it misses.
         if self._surface is not None:
@@ -213,10 +219,10 @@ class CudaTracer:
         return addresses
 
 
-def tile_of(rays: int, elevations: int) -> tuple[int, int, int]:
+def tile_of(rays: int, elevations: int, tiles: Sequence[tuple[int, int]] = TILES) -> tuple[int, int, int]:
     """Return the elevations of a row of rays and the azimuths × elevations of a warp's tile; (0, 1, 1): no tiles."""
     if elevations > 0 and rays % elevations == 0:
-        for wide, high in _TILES:
+        for wide, high in tiles:
             if rays // elevations % wide == 0 and elevations % high == 0:
                 return elevations, wide, high
     return 0, 1, 1

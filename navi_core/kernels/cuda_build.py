@@ -27,7 +27,7 @@ __all__ = ["CudaUnavailableError", "build_cubin", "find_nvcc", "find_nvrtc", "nv
 SOURCE = SOURCES / "trace_cuda.cu"
 """The translation unit of the kernels."""
 # No fused arithmetic: the CPU runs the same jobs to the same bits (csrc/jobs.h).
-_FLAGS = ("--std=c++17", "--fmad=false", f"--include-path={SOURCES}")
+_FLAGS = ("--std=c++17", "--fmad=false")
 _TIMEOUT = 300
 
 logger = logging.getLogger(__name__)
@@ -60,7 +60,7 @@ def build_cubin(architecture: str, flags: Sequence[str] = ()) -> bytes:
             "install one with: pip install nvidia-cuda-nvrtc"
         )
     maker = f"nvrtc {nvrtc.version}" if nvrtc is not None else _run([str(nvcc), "--version"])
-    digest = hashlib.sha256("\0".join([maker, architecture, *_FLAGS[:-1], *flags]).encode())
+    digest = hashlib.sha256("\0".join([maker, architecture, *_all_flags(flags)]).encode())
     for source in sorted([SOURCE, *SOURCES.glob("*.h")]):
         digest.update(f"{source.name}\0".encode() + source.read_bytes())
 
@@ -85,7 +85,7 @@ def nvrtc_cubin(architecture: str, flags: Sequence[str] = ()) -> bytes:
     if nvrtc is None:
         raise CudaUnavailableError("libnvrtc.so was not found; install it with: pip install nvidia-cuda-nvrtc")
     library = nvrtc.library
-    options = [f"--gpu-architecture={architecture}", *_FLAGS, *flags]
+    options = [f"--gpu-architecture={architecture}", f"--include-path={SOURCES}", *_all_flags(flags)]
     program = ctypes.c_void_p()
     source = ctypes.create_string_buffer(SOURCE.read_bytes())
     name = SOURCE.name.encode()
@@ -114,8 +114,13 @@ def nvcc_cubin(nvcc: str, architecture: str, target: Path, flags: Sequence[str] 
     Raises:
         CudaUnavailableError: nvcc fails; carries the end of what it said.
     """
-    command = [nvcc, "-cubin", f"--gpu-architecture={architecture}", *_FLAGS, *flags, "-Xptxas", "-v"]
+    command = [nvcc, "-cubin", f"--gpu-architecture={architecture}", *_all_flags(flags), "-Xptxas", "-v"]
     return _run([*command, "-o", str(target), str(SOURCE)])
+
+
+def _all_flags(flags: Sequence[str]) -> list[str]:
+    """Return the flags of every build and those given, of which "--fmad=true" replaces its opposite."""
+    return [*(flag for flag in _FLAGS if f"{flag.partition('=')[0]}=true" not in flags), *flags]
 
 
 def find_nvcc() -> str | None:

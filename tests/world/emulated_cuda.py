@@ -7,9 +7,11 @@ What it cannot show is time, and what the driver says.
 
 from __future__ import annotations
 
+import time
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager, nullcontext
 from functools import partial
+from types import SimpleNamespace
 from typing import Any, ClassVar
 from unittest.mock import patch
 
@@ -189,6 +191,16 @@ class _Stream:
     def wait_stream(self, other: _Stream) -> None: ...
 
 
+class _Event:
+    def __init__(self, enable_timing: bool = False) -> None: ...
+
+    def record(self) -> None:
+        self.time = time.perf_counter()
+
+    def elapsed_time(self, end: _Event) -> float:
+        return (end.time - self.time) * 1e3
+
+
 @contextmanager
 def emulated_cuda() -> Iterator[None]:
     """Have a device "cuda:0" until the block is left."""
@@ -202,6 +214,12 @@ def emulated_cuda() -> Iterator[None]:
         "stream": lambda stream: nullcontext(),
         "CUDAGraph": EmulatedGraph,
         "graph": _recording,
+        "Event": _Event,
+        "synchronize": lambda device=None: None,
+        "max_memory_allocated": lambda device=None: 0,
+        "get_device_properties": lambda device: SimpleNamespace(
+            name="emulated", total_memory=0, multi_processor_count=0, major=0, minor=0
+        ),
     }
     with patch.multiple(torch.cuda, **patches), patch.object(cuda, "CudaKernels", _Loops), _Factories(), _Device():
         yield
