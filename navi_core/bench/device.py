@@ -25,7 +25,7 @@ from navi_core.bench.raycast import free_poses
 from navi_core.config import CompileConfig, EnvConfig
 from navi_core.errors import NaviError
 from navi_core.kernels.brute import cast_brute
-from navi_core.kernels.cuda import TILES, CudaTracer
+from navi_core.kernels.cuda import TILES, CudaTracer, cuda_device
 from navi_core.scenes import Scene, compile_mesh, generate_scene
 from navi_core.world import CapturedStep, Field, NavigationEnv, RayHits, SphericalSensor
 
@@ -86,9 +86,14 @@ def run_device(
         repeats: Repeats of each timing; the median counts.
         tune: Also measure other builds and orders of rays.
         seed: Of poses and flights.
+
+    Raises:
+        ConfigError: torch sees no such device.
     """
     config = EnvConfig(azimuth_bins=azimuth_bins, elevation_bins=elevation_bins)
-    setting = _Setting(scenes, torch.device(device), drones, config, repeats, seed)
+    where = torch.device(device)
+    where = cuda_device(where) if where.type == "cuda" else where
+    setting = _Setting(scenes, where, drones, config, repeats, seed)
     parts = [_machine, _correctness, _repeatability, _rays, _environment_right, _environment_fast]
     for part in [*parts, _tuning] if tune else parts:
         try:
@@ -326,4 +331,8 @@ def main(arguments: Sequence[str] | None = None) -> int:
 
 
 if __name__ == "__main__":
-    sys.exit(main())
+    try:
+        sys.exit(main())
+    except NaviError as error:
+        sys.stderr.write(f"{error}\n")
+        sys.exit(error.exit_code)
