@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 import math
-from dataclasses import dataclass
+from dataclasses import dataclass, fields
 
+import numpy as np
 import torch
 
 from navi_core.config import DynamicsConfig
+from navi_core.kernels.motion import aim, command_push, settle, turn
 from navi_core.world.field import Field
 
 __all__ = ["Dynamics", "Motion", "body_to_world", "limiter_bins", "linear_speed", "nearest_ahead"]
@@ -84,9 +86,12 @@ class Dynamics:
     Args:
         field: Gives the clearance.
         config: Limits, smoothing, substeps, radius.
+        kernels: Compute by kernels of the CPU instead of tensor operations; the bits are the same. By default
+            where the field is on the CPU.
     """
 
-    def __init__(self, field: Field, config: DynamicsConfig) -> None:
+    def __init__(self, field: Field, config: DynamicsConfig, *, kernels: bool | None = None) -> None:
+        self._kernels = field.device.type == "cpu" if kernels is None else kernels
         self.field = field
         self.config = config
         self._limits = torch.tensor([*config.max_speed, config.max_yaw_rate], dtype=torch.float32, device=field.device)
@@ -124,6 +129,41 @@ class Dynamics:
             min_front: (B,) from `front_distance`, of the observation the action answers [m].
             scene_index: (B,).
         """
+        step = self._step_kernels if self._kernels else self._step_tensors
+        return step(position, yaw, velocity, action, min_front, scene_index)
+
+    def _step_kernels(
+        self,
+        position: torch.Tensor,
+        yaw: torch.Tensor,
+        velocity: torch.Tensor,
+        action: torch.Tensor,
+        min_front: torch.Tensor,
+        scene_index: torch.Tensor,
+    ) -> Motion:
+        c, keep = self.config, 1.0 - self.config.smoothing
+        position, yaw, velocity = (x.clone(memory_format=torch.contiguous_format) for x in (position, yaw, velocity))
+        motion = Motion(position, yaw, velocity, torch.zeros_like(yaw, dtype=torch.bool), torch.zeros_like(yaw))
+        p, y, v, collided, attempted = (getattr(motion, field.name).numpy() for field in fields(motion))
+        turned, target, push = torch.empty_like(yaw), torch.empty_like(position), np.empty_like(v)
+        limits, front = self._limits.numpy(), min_front.numpy()
+        command_push(action.numpy(), front, limits, c.limiter_distance, c.limiter_floor, c.smoothing, push)
+        for _ in range(c.steps_per_decision):
+            turn(push, keep, c.substep, y, v, turned.numpy())
+            aim(c.substep, p, v, turned.cos().numpy(), turned.sin().numpy(), target.numpy())
+            blocked = self.field.within(target, scene_index, c.radius)
+            settle(blocked.numpy(), target.numpy(), turned.numpy(), p, y, v, collided, attempted)
+        return motion
+
+    def _step_tensors(
+        self,
+        position: torch.Tensor,
+        yaw: torch.Tensor,
+        velocity: torch.Tensor,
+        action: torch.Tensor,
+        min_front: torch.Tensor,
+        scene_index: torch.Tensor,
+    ) -> Motion:
         c = self.config
         limit = (min_front / c.limiter_distance).clamp(c.limiter_floor, 1.0)
         command = action.clamp(-1.0, 1.0) * self._limits

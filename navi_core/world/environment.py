@@ -102,7 +102,7 @@ class NavigationEnv:
         c, device = self.config, field.device
         self._kernels = device.type == "cpu" and not tensor_only
         self.sensor = SphericalSensor(field, c.azimuth_bins, c.elevation_bins, c.max_distance, kernels=self._kernels)
-        self.dynamics = Dynamics(field, c.dynamics)
+        self.dynamics = Dynamics(field, c.dynamics, kernels=self._kernels)
         self.rewards = RewardTerms(field, num_envs, c.reward, c.dynamics.max_speed[0])
         self.reader = PanoramaReader(c, device, kernels=self._kernels)
         self.floors = [FloorMap(field, i, c.reward.view_cell, c.floor_clearance) for i in range(field.num_scenes)]
