@@ -27,7 +27,7 @@ from navi_core.world.field import Field, RayHits
 from navi_core.world.floor import FloorMap, FloorView
 from navi_core.world.panorama import PanoramaReader
 from navi_core.world.pools import BODY, build_pools
-from navi_core.world.rewards import Perception, RewardTerms
+from navi_core.world.rewards import RewardTerms
 from navi_core.world.sensor import SphericalSensor
 from navi_core.world.sensor_noise import SensorFaults
 
@@ -58,7 +58,12 @@ class StepBatch:
 
     @cached_property
     def final_obs(self) -> torch.Tensor:
-        """(B, 3, Az, El) observation after the step, before any reset; put together when first asked for."""
+        """(B, 3, Az, El) observation after the step, before any reset; put together when first asked for.
+
+        It is `obs` itself where no episode ended.
+        """
+        if self.ended_obs is self.obs:
+            return self.obs
         return torch.where(self.truncated[:, None, None, None], self.ended_obs, self.obs)
 
 
@@ -103,7 +108,7 @@ class NavigationEnv:
         self._kernels = device.type == "cpu" and not tensor_only
         self.sensor = SphericalSensor(field, c.azimuth_bins, c.elevation_bins, c.max_distance, kernels=self._kernels)
         self.dynamics = Dynamics(field, c.dynamics, kernels=self._kernels)
-        self.rewards = RewardTerms(field, num_envs, c.reward, c.dynamics.max_speed[0])
+        self.rewards = RewardTerms(field, num_envs, c.reward, c.dynamics.max_speed[0], kernels=self._kernels)
         self.reader = PanoramaReader(c, device, kernels=self._kernels)
         self.floors = [FloorMap(field, i, c.reward.view_cell, c.floor_clearance) for i in range(field.num_scenes)]
         self.view = FloorView(
@@ -165,11 +170,11 @@ class NavigationEnv:
         action, fault = self._checked(actions)
         body = {name: value.squeeze(1) for name, value in self._life.items()}
         scene, episode = counters["scene"].clone(), counters["episode"]
-        motion = self.dynamics.step(body["position"], body["yaw"], body["velocity"], action, body["front"], scene)
-        hits = self.sensor.cast(motion.position, motion.yaw, scene, out=self._hits)
+        place = scene.to(torch.int32)  # what the field's kernels take
+        motion = self.dynamics.step(body["position"], body["yaw"], body["velocity"], action, body["front"], place)
+        hits = self.sensor.cast(motion.position, motion.yaw, place, out=self._hits)
         seen = self.reader.read(hits, self.rewards.band(scene))
-        clearance = self.field.distance(motion.position, scene)
-        now, before = (Perception(*x.unbind(dim=1)) for x in (seen.fractions, body["seen"]))
+        clearance = self.field.distance(motion.position, place)
         terms = self.rewards.compute(
             position=motion.position,
             moved=linear_speed(motion.position - body["position"]),
@@ -178,8 +183,8 @@ class NavigationEnv:
             stamp=episode + 1,
             clearance=clearance,
             clearance_before=body["clearance"],
-            now=now,
-            before=before,
+            now=seen.fractions,
+            before=body["seen"],
             collided=motion.collided,
             attempted_speed=motion.attempted_speed,
             view_gain=self.view.mark(motion.position, motion.yaw, seen.reach, scene),
@@ -187,7 +192,7 @@ class NavigationEnv:
         reward = self.rewards.total(terms)
         returns = body["return"] + reward
         age, length = counters["age"] + 1, counters["length"] + 1
-        void = (now.starvation >= c.void_starvation) & (length > c.void_grace)
+        void = (seen.fractions[:, 0] >= c.void_starvation) & (length > c.void_grace)
         truncated = void | (age >= c.max_steps)
         info = {
             "reward_terms": dict(zip(REWARD_TERMS, terms.unbind(dim=1))),
@@ -306,6 +311,8 @@ class NavigationEnv:
         pool = self._pools
         self.view.begin(begins, scene, slot, pool.floor)
         if self._kernels and not self._faults.active and not self.config.sensor.delayed:
+            if not begins.numpy().any():
+                return obs, obs
             ended = torch.empty_like(obs)
             flat = (x.numpy() for x in (begins, scene, slot, pool.obs.flatten(2), obs.flatten(1), ended.flatten(1)))
             begin_rows(*flat)

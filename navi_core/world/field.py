@@ -226,9 +226,9 @@ class Field:
         if len(scene) != rows:
             raise SceneError(f"scene_index has {len(scene)} entries for {rows} rows")
         if rows and not isinstance(self._tracer, CudaTracer):
-            low, high = scene.aminmax()
+            low, high = int(scene.numpy().min()), int(scene.numpy().max())
             if low < 0 or high >= self.num_scenes:
-                raise SceneError(f"scene index {int(low)}..{int(high)} outside 0..{self.num_scenes - 1}")
+                raise SceneError(f"scene index {low}..{high} outside 0..{self.num_scenes - 1}")
         return scene
 
     def _here(self, tensor: torch.Tensor, name: str) -> torch.Tensor:

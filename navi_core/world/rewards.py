@@ -7,22 +7,22 @@ those of the specification.
 from __future__ import annotations
 
 import math
+from collections.abc import Callable
 from dataclasses import dataclass
 
 import torch
 
 from navi_core.config import REWARD_TERMS, RewardConfig
+from navi_core.kernels.rewards import HEADING_SECTORS, MOST_VISITS, STAMP_BIT, STAMPS, reward_terms
 from navi_core.world.field import Field, RayHits
 
 __all__ = ["Perception", "RewardTerms", "ahead_sector", "structure_fractions"]
 
 NEAR_DISTANCE = 2.0
 BAND_START = 1.5
-HEADING_SECTORS = 16
-VISIT_BITS = 20
-MOST_VISITS = 2**VISIT_BITS - 1
-STAMP_BIT = HEADING_SECTORS + VISIT_BITS
-STAMPS = 2 ** (63 - STAMP_BIT) - 1
+
+# Numba's dispatchers carry no signature that a type checker could follow through packed arguments.
+_TERMS: Callable[..., None] = reward_terms
 
 
 @dataclass
@@ -82,6 +82,8 @@ class RewardTerms:
         rows: Number of rows B.
         config: Weights.
         max_linear_speed: Speed that counts as 1 in the collision term [m/s].
+        kernels: Compute by a kernel of the CPU instead of tensor operations; the bits are the same. By default
+            where the field is on the CPU.
 
     Attributes:
         visits: (B, cells) int64, what each exploration cell remembers: a bit for each of 16 heading sectors,
@@ -89,7 +91,16 @@ class RewardTerms:
             wrote it. What another episode wrote counts as nothing, so that no table is ever cleared.
     """
 
-    def __init__(self, field: Field, rows: int, config: RewardConfig, max_linear_speed: float) -> None:
+    def __init__(
+        self,
+        field: Field,
+        rows: int,
+        config: RewardConfig,
+        max_linear_speed: float,
+        *,
+        kernels: bool | None = None,
+    ) -> None:
+        self._kernels = field.device.type == "cpu" if kernels is None else kernels
         weights = config.resolved()
         device = field.device
         self._weights = torch.tensor([weights[name] for name in REWARD_TERMS], dtype=torch.float32, device=device)
@@ -126,8 +137,8 @@ class RewardTerms:
         stamp: torch.Tensor,
         clearance: torch.Tensor,
         clearance_before: torch.Tensor,
-        now: Perception,
-        before: Perception,
+        now: torch.Tensor,
+        before: torch.Tensor,
         collided: torch.Tensor,
         attempted_speed: torch.Tensor,
         view_gain: torch.Tensor,
@@ -142,31 +153,37 @@ class RewardTerms:
             stamp: (B,) int64, another one in every episode of a row, at least 1.
             clearance: (B,) now [m].
             clearance_before: (B,) at the decision before [m].
-            now: Fractions of the new observation.
-            before: Fractions of the observation before.
+            now: (B, 4) starvation, near, band, forward of the new panorama.
+            before: (B, 4) of the panorama before.
             collided: (B,) bool.
             attempted_speed: (B,) [m/s].
             view_gain: (B,) newly seen floor [m²].
         """
+        if self._kernels:
+            terms = torch.empty(len(moved), len(REWARD_TERMS))
+            read = (position, moved, yaw, scene_index, stamp, clearance, clearance_before, now, before, collided)
+            tables = (attempted_speed, view_gain, self._low, self._edge, self._shape)
+            arrays = (x.numpy() for x in (*read, *tables))
+            _TERMS(*arrays, self._max_speed, self.visits.numpy(), terms.numpy())
+            return terms
         exploration = self._exploration(position, yaw, scene_index, stamp) * clearance.clamp(0.0, 1.0)
-        progress = 0.8 * moved * (1.0 - now.near)
+        starvation, near, band, forward = now.unbind(dim=1)
         close = (clearance <= 3.0) | (clearance_before <= 3.0)
         cleared = torch.where(close, 0.6 * ((clearance - clearance_before) / 3.0).clamp(-1.0, 1.0), 0.0)
-        s = now.starvation
-        starved = -1.5 * (0.35 * (s - 0.2).clamp(min=0.0) + (s - 0.8).clamp(min=0.0)).clamp(max=1.0)
-        seen_structure = (now.band >= 0.05) | (now.forward >= 0.05)
-        change = (now.band - before.band) + 0.5 * (now.forward - before.forward)
+        starved = 0.35 * (starvation - 0.2).clamp(min=0.0) + (starvation - 0.8).clamp(min=0.0)
+        seen_structure = (band >= 0.05) | (forward >= 0.05)
+        change = (band - before[:, 2]) + 0.5 * (forward - before[:, 3])
         inspection = torch.where(seen_structure, 0.25 * change.clamp(-1.0, 1.0), 0.0)
         hit = torch.where(collided, -2.0 * (1.0 + (attempted_speed / self._max_speed).clamp(max=1.0)), 0.0)
         return torch.stack(
             [
                 exploration,
-                progress,
+                0.8 * moved * (1.0 - near),
                 cleared,
-                starved,
-                -0.8 * now.near,
-                0.35 * now.band,
-                0.2 * now.forward,
+                -1.5 * starved.clamp(max=1.0),
+                -0.8 * near,
+                0.35 * band,
+                0.2 * forward,
                 inspection,
                 hit,
                 view_gain,
@@ -204,4 +221,4 @@ class RewardTerms:
         visits, bit = visits[:, 0], torch.ones_like(sector) << sector
         updated = headings | bit | ((visits + 1).clamp(max=MOST_VISITS) << HEADING_SECTORS)
         self.visits.scatter_(1, flat[:, :1], (updated | stamp[:, 0] << STAMP_BIT)[:, None])
-        return 0.3 / (1.0 + visits) + 0.05 * ((headings & bit) == 0) + 0.1 * (unvisited / 6.0)
+        return (1.0 + visits).reciprocal() * 0.3 + 0.05 * ((headings & bit) == 0) + 0.1 * (unvisited / 6.0)
