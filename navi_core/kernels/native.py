@@ -162,7 +162,7 @@ def _cpu_flags() -> str:
 def _declare(library: ctypes.CDLL) -> ctypes.CDLL:
     pointer, integer, size, real = ctypes.c_void_p, ctypes.c_int, ctypes.c_int64, ctypes.c_double
     signatures = {
-        "navi_cast_surface": [pointer, pointer, integer, integer],
+        "navi_cast_surface": [pointer, pointer, pointer, integer, integer],
         "navi_cast_octree": [pointer, pointer, integer],
         "navi_distance": [pointer, pointer, pointer, size, pointer, integer],
         "navi_within": [pointer, pointer, pointer, size, real, pointer, integer],

@@ -1,4 +1,4 @@
-"""Panoramas on the CPU: the directions of a fan of rays, and one pass over its hits.
+"""Panoramas on the CPU: one pass over the hits of a fan of rays.
 
 The pass writes the observation and everything that rewards and the speed limiter read, so that each
 hit is touched once. `world/panorama.py` has the same as tensor operations.
@@ -10,7 +10,7 @@ import numba
 import numpy as np
 import numpy.typing as npt
 
-__all__ = ["begin_rows", "read_hits", "turn_directions"]
+__all__ = ["begin_rows", "read_hits"]
 
 Float32 = npt.NDArray[np.float32]
 Bool = npt.NDArray[np.bool_]
@@ -54,25 +54,6 @@ def _count(depth, valid, far):  # type: ignore[no-untyped-def]
         near = np.int32(near + np.int32(v & (d <= _NEAR)))
         structure = np.int32(structure + np.int32(v & (d >= _BAND_START) & (d <= far)))
     return hits, near, structure
-
-
-@numba.njit(cache=True, parallel=True, error_model="numpy")
-def turn_directions(directions: Float32, cos: Float32, sin: Float32, out: Float32) -> None:
-    """Turn the drone's directions into the world's.
-
-    Args:
-        directions: (R, 3) unit vectors in the drone's frame.
-        cos: (B,) of the yaw.
-        sin: (B,) of the yaw.
-        out: (B, R, 3), written.
-    """
-    for b in numba.prange(len(cos)):
-        c, s = cos[b], sin[b]
-        for r in range(len(directions)):
-            x, z = directions[r, 0], directions[r, 2]
-            out[b, r, 0] = x * c + z * s
-            out[b, r, 1] = directions[r, 1]
-            out[b, r, 2] = z * c - x * s
 
 
 @numba.njit(cache=True, parallel=True, error_model="numpy")

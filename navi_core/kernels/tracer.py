@@ -193,11 +193,13 @@ class NativeTracer:
 
     def cast_surface(
         self, origins: Float32, directions: Float32, scene: Int32, max_distance: float,
-        depth: Float32, label: Int32, valid: Bool,
+        depth: Float32, label: Int32, valid: Bool, turns: Float32 | None = None,
     ) -> None:  # fmt: skip
-        """See `Tracer`."""
+        """See `Tracer`; `turns` (B, 2): cosine and sine of a yaw by which each row's directions are turned."""
         rays = _rays(origins, directions, scene, max_distance, depth, label, valid)
-        self._library.navi_cast_surface(self._hierarchy, ctypes.byref(rays), self._thread_count(), self._lanes)
+        turn = None if turns is None else turns.ctypes.data
+        threads = self._thread_count()
+        self._library.navi_cast_surface(self._hierarchy, ctypes.byref(rays), turn, threads, self._lanes)
 
     def cast_octree(
         self, origins: Float32, directions: Float32, scene: Int32, max_distance: float,

@@ -106,7 +106,7 @@ class NavigationEnv:
         self.device = field.device
         c, device = self.config, field.device
         self._kernels = device.type == "cpu" and not tensor_only
-        self.sensor = SphericalSensor(field, c.azimuth_bins, c.elevation_bins, c.max_distance, kernels=self._kernels)
+        self.sensor = SphericalSensor(field, c.azimuth_bins, c.elevation_bins, c.max_distance)
         self.dynamics = Dynamics(field, c.dynamics, kernels=self._kernels)
         self.rewards = RewardTerms(field, num_envs, c.reward, c.dynamics.max_speed[0], kernels=self._kernels)
         self.reader = PanoramaReader(c, device, kernels=self._kernels)

@@ -14,7 +14,7 @@ import torch
 from navi_core.errors import ConfigError, SceneError
 from navi_core.kernels import op
 from navi_core.kernels.cuda import CudaTracer, cuda_device
-from navi_core.kernels.tracer import build_tracer
+from navi_core.kernels.tracer import NativeTracer, build_tracer
 from navi_core.scenes import Scene
 from navi_core.world.packing import pack_field
 
@@ -132,6 +132,7 @@ class Field:
         max_distance: float = 100.0,
         out: RayHits | None = None,
         elevations: int = 0,
+        yaw: torch.Tensor | None = None,
     ) -> RayHits:
         """Cast R rays from each origin.
 
@@ -143,6 +144,8 @@ class Field:
             out: Hits of an earlier call with the same shape, to be overwritten; saves fresh memory.
             elevations: Elevations of a panorama whose rays lie azimuth by azimuth. A hint: CUDA then gives
                 neighbouring rays to neighbouring threads. 0 where the rays have no order.
+            yaw: (B,) by which each row's directions are turned, counter-clockwise seen from above [rad]; the C++
+                tracer turns shared directions without writing them out for every row. None: as they are.
 
         Returns:
             Hits of shape (B, R); `out` where it was given.
@@ -152,6 +155,12 @@ class Field:
                 numbers that are not finite.
         """
         reach = float(max_distance)
+        turns = None
+        if yaw is not None:
+            turns = torch.stack([yaw.cos(), yaw.sin()], dim=1)
+            plain = self.packed.octree is None and not torch.compiler.is_compiling()
+            if not (plain and isinstance(self._tracer, NativeTracer)):
+                directions, turns = _turned(directions, turns), None
         if torch.compiler.is_compiling():
             if out is None:
                 return RayHits(*op.cast_rays(origins, directions, scene_index, self.number, reach, elevations))
@@ -166,11 +175,14 @@ class Field:
         if isinstance(self._tracer, CudaTracer):
             self._tracer.cast(origin, ray, scene, reach, elevations, hits.depth, hits.semantic, hits.valid)
             return hits
-        if not math.isfinite(float(origin.sum()) + float(ray.sum())):
+        if not math.isfinite(float(origin.sum()) + float(ray.sum()) + (0.0 if turns is None else float(turns.sum()))):
             raise SceneError("origins or directions hold NaN or infinite numbers; no ray can be walked from there")
         rows = scene.numpy()
         into = hits.depth.numpy(), hits.semantic.numpy(), hits.valid.numpy()
-        if self._has_surface:
+        if isinstance(self._tracer, NativeTracer) and turns is not None:
+            surfaces = self.packed.surface_row[rows]
+            self._tracer.cast_surface(origin.numpy(), ray.numpy(), surfaces, reach, *into, turns.numpy())
+        elif self._has_surface:
             self._tracer.cast_surface(origin.numpy(), ray.numpy(), self.packed.surface_row[rows], reach, *into)
         if self.packed.octree is not None:
             self._tracer.cast_octree(origin.numpy(), ray.numpy(), self.packed.octree_row[rows], reach, *into)
@@ -247,6 +259,14 @@ class Field:
                     f"on {self.device}, or are not contiguous"
                 )
         return out
+
+
+def _turned(directions: torch.Tensor, turns: torch.Tensor) -> torch.Tensor:
+    """Return the (B, R, 3) directions of (R, 3) or (B, R, 3), turned by the cosine and sine of a yaw (B, 2)."""
+    # Yaw turns −Z towards −X: (x, z) → (x·cos ψ + z·sin ψ, −x·sin ψ + z·cos ψ).
+    cos, sin = turns[:, 0, None], turns[:, 1, None]
+    x, y, z = directions.expand(len(turns), -1, -1).unbind(-1)
+    return torch.stack([x * cos + z * sin, y, z * cos - x * sin], dim=-1)
 
 
 def _vocabulary(scenes: Sequence[Scene]) -> dict[str, int]:

@@ -10,7 +10,6 @@ import math
 
 import torch
 
-from navi_core.kernels.panorama import turn_directions
 from navi_core.world.field import Field, RayHits
 
 __all__ = ["SphericalSensor", "denormalise_depth", "normalise_depth", "observation", "spherical_directions"]
@@ -61,26 +60,14 @@ class SphericalSensor:
         azimuth_bins: Az.
         elevation_bins: El.
         max_distance: Range M [m].
-        kernels: Turn directions by a kernel of the CPU instead of tensor operations; the bits are the same.
-            By default where the field is on the CPU.
     """
 
-    def __init__(
-        self,
-        field: Field,
-        azimuth_bins: int,
-        elevation_bins: int,
-        max_distance: float,
-        *,
-        kernels: bool | None = None,
-    ) -> None:
-        self._kernels = field.device.type == "cpu" if kernels is None else kernels
+    def __init__(self, field: Field, azimuth_bins: int, elevation_bins: int, max_distance: float) -> None:
         self.field = field
         self.azimuth_bins = azimuth_bins
         self.elevation_bins = elevation_bins
         self.max_distance = max_distance
         self.directions = spherical_directions(azimuth_bins, elevation_bins).to(field.device)
-        self._rays = torch.empty(0, device=field.device)
 
     def cast(
         self, position: torch.Tensor, yaw: torch.Tensor, scene_index: torch.Tensor, out: RayHits | None = None
@@ -96,25 +83,9 @@ class SphericalSensor:
         Returns:
             Hits of shape (B, Az·El); `out` where it was given.
         """
-        rays = self._turned(yaw)
-        return self.field.cast_rays(
-            position, rays, scene_index, self.max_distance, out=out, elevations=self.elevation_bins
-        )
+        rays, reach, high = self.directions, self.max_distance, self.elevation_bins
+        return self.field.cast_rays(position, rays, scene_index, reach, out=out, elevations=high, yaw=yaw)
 
     def observation(self, hits: RayHits) -> torch.Tensor:
         """Return the (B, 3, Az, El) tensor: normalised depth, semantic id, valid mask."""
         return observation(hits, self.azimuth_bins, self.max_distance)
-
-    def _turned(self, yaw: torch.Tensor) -> torch.Tensor:
-        """Return the (B, Az·El, 3) directions in the world; they are overwritten by the next call."""
-        cos, sin = yaw.cos(), yaw.sin()
-        shape = (len(yaw), *self.directions.shape)
-        if self._rays.shape != shape:
-            self._rays = self.directions.new_empty(shape)
-        # Yaw turns −Z towards −X: (x, z) → (x·cos ψ + z·sin ψ, −x·sin ψ + z·cos ψ).
-        if self._kernels:
-            turn_directions(*(x.numpy() for x in (self.directions, cos, sin, self._rays)))
-            return self._rays
-        x, y, z = self.directions.unbind(-1)
-        cos, sin = cos[:, None], sin[:, None]
-        return torch.stack([x * cos + z * sin, y.expand(len(yaw), -1), z * cos - x * sin], dim=-1, out=self._rays)

@@ -8,10 +8,11 @@ import pytest
 import torch
 
 from navi_core.config import EnvConfig
+from navi_core.errors import SceneError
 from navi_core.world import Field, FloorMap, NavigationEnv, RayHits
 from navi_core.world.floor import FloorView
 from navi_core.world.panorama import PanoramaReader
-from navi_core.world.sensor import SphericalSensor, denormalise_depth
+from navi_core.world.sensor import denormalise_depth, spherical_directions
 from tests.world.host_sync import HostSyncs
 
 CPU = torch.device("cpu")
@@ -90,11 +91,20 @@ def test_the_floor_is_marked_alike_in_kernel_and_tensors(field: Field, azimuths:
     assert float(gained.max()) > 5.0
 
 
-def test_directions_turn_alike_in_kernel_and_formula(field: Field) -> None:
-    yaw = torch.linspace(0, 6.28, 7)
-    fast, slow = (SphericalSensor(field, 32, 8, 100.0, kernels=k)._turned(yaw) for k in (True, False))
-    assert torch.equal(fast, slow)
-    assert torch.allclose(fast.norm(dim=2), torch.ones(7, 256))
+@pytest.mark.parametrize("tracer", ["native", "numba"])
+def test_the_tracer_turns_shared_directions_as_the_formula_does(apartments, tracer: str) -> None:
+    field = Field(apartments, tracer=tracer)
+    directions = spherical_directions(32, 8)
+    yaw, scene = torch.linspace(0, 6.28, 6), torch.arange(6) % 2
+    position = torch.tensor([[0.0, 1.2, 0.0]]).repeat(6, 1)
+    c, s = yaw.cos()[:, None], yaw.sin()[:, None]
+    x, y, z = directions.unbind(-1)
+    turned = torch.stack([x * c + z * s, y.expand(6, -1), z * c - x * s], dim=-1)
+    written, shared = field.cast_rays(position, turned, scene), field.cast_rays(position, directions, scene, yaw=yaw)
+    for name in ("depth", "semantic", "valid"):
+        assert torch.equal(getattr(written, name), getattr(shared, name))
+    with pytest.raises(SceneError, match="NaN"):
+        field.cast_rays(position, directions, scene, yaw=yaw * float("nan"))
 
 
 def test_lives_are_alike_with_kernels_and_with_tensors(field: Field) -> None:

@@ -356,7 +356,12 @@ void cast_tiles(const BoxTree& tree, const Rays& rays, const Layout& layout, int
             } else {
                 ray[l] = least(number * W + l, rays.rays - 1);
             }
-            for (int a = 0; a < 3; ++a) d[a * W + l] = directions[3 * ray[l] + a];
+            const float* aim = directions + 3 * ray[l];
+            for (int a = 0; a < 3; ++a) d[a * W + l] = aim[a];
+            if (layout.turn) {
+                d[l] = aim[0] * layout.turn[0] + aim[2] * layout.turn[1];
+                d[2 * W + l] = aim[2] * layout.turn[0] - aim[0] * layout.turn[1];
+            }
         }
         tile.cast(d);
         for (int l = 0; l < W; ++l) {

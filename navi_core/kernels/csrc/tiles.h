@@ -10,6 +10,7 @@ struct Layout {
     int64_t count;       // tiles of a row
     int64_t elevations;  // rays of an azimuth; 0 where the rays lie on no such grid
     int wide, high;      // azimuths and elevations of a tile; wide * high lanes
+    const float* turn;   // cosine and sine of the yaw by which the directions are turned; null: as they are
 };
 
 // Cast tiles [first, end) of row `row`.

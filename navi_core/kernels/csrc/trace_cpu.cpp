@@ -37,7 +37,7 @@ static int64_t elevations(const float* directions, int64_t rays) {
 }
 
 static Layout layout_of(const float* directions, int64_t rays, int lanes) {
-    Layout layout{(rays + lanes - 1) / lanes, elevations(directions, rays), lanes, 1};
+    Layout layout{(rays + lanes - 1) / lanes, elevations(directions, rays), lanes, 1, nullptr};
     if (layout.elevations == 0) return layout;
     // As wide as high, near enough: an azimuth step is 2 pi / columns, an elevation step pi / elevations.
     const double columns = static_cast<double>(rays / layout.elevations);
@@ -85,8 +85,10 @@ int navi_lanes() {
     return navi::widest();
 }
 
+// `turns`: (B, 2) cosine and sine of the yaw by which each row's directions are turned; null: as they are.
 // `lanes`: 0 for the widest path, or 4, 8, 16; a path that the CPU lacks gives way to the widest it has.
-void navi_cast_surface(const navi::Hierarchies* all, const navi::Rays* rays, int threads, int lanes) {
+void navi_cast_surface(const navi::Hierarchies* all, const navi::Rays* rays, const float* turns, int threads,
+                       int lanes) {
     const int best = navi::widest();
     const int width = lanes <= 0 || lanes > best ? best : lanes;
     if (rays->rows == 0 || rays->rays == 0) return;
@@ -99,8 +101,9 @@ void navi_cast_surface(const navi::Hierarchies* all, const navi::Rays* rays, int
     navi::share_out(rays->rows * blocks, threads, rays->rays < 64 ? 64 : 1, [&](int64_t job) {
         const int64_t row = job / blocks, begin = job % blocks * navi::kBlock;
         if (rays->scene[row] < 0) return;
-        const navi::Layout layout =
+        navi::Layout layout =
             rays->shared ? first : navi::layout_of(rays->directions + 3 * row * rays->rays, rays->rays, width);
+        if (turns) layout.turn = turns + 2 * row;
         // The last block takes what is left, however the row is laid out.
         const int64_t end = job % blocks == blocks - 1 ? layout.count : begin + navi::kBlock;
         if (begin >= layout.count) return;
