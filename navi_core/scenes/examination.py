@@ -275,17 +275,17 @@ def _advice(root: Path, layout: Layout, scenes: list[Report], rows: list[Report]
     usable = {row["file"] for row in rows if row["kind"] == "mesh" and row["state"] != "broken"}
     waiting = [scene for scene in scenes if scene["file"] in usable and not scene["compiled"].startswith("current")]
     if waiting:
-        steps.append(f"navi scenes compile {folder}{axis}   compiles {len(waiting)} scenes")
+        steps.append(f"navi scenes compile {folder}{axis}   # compiles {len(waiting)} of {len(scenes)} scenes")
     if usable:
         steps.append(f"NAVI_SCENES={folder} navi train ppo{f' --set compile.up_axis={layout.up_axis}' if axis else ''}"
-                     "   trains in them")  # fmt: skip
+                     "   # trains in them")  # fmt: skip
     compiled = [row for row in rows if row["kind"] == "scene" and row["state"] != "broken"]
     if compiled and not usable:
-        steps.append(f"navi scenes qualify {_quoted(root / compiled[0]['file'])}   tells if a drone can start in it")
+        steps.append(f"navi scenes qualify {_quoted(root / compiled[0]['file'])}   # tells if a drone can start in it")
     if not any(row["kind"] == "manifest" for row in rows) and len(compiled) > 1:
         steps.append("no manifest.json: name the .gmdag files one by one, or compile the corpus again")
     if not scenes and not compiled:
-        steps.append("no usable mesh or .gmdag here; navi scenes generate apartment --seeds 0-11   makes scenes")
+        steps.append("no usable mesh or .gmdag here; navi scenes generate apartment --seeds 0-11   # makes scenes")
     return steps
 
 
