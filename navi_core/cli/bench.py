@@ -8,6 +8,7 @@ from typing import Annotated
 import typer
 
 from navi_core.cli import bench_policy
+from navi_core.cli.bench_compile import compile_scenes
 from navi_core.cli.bench_env import env
 
 __all__ = ["raycast", "register"]
@@ -20,6 +21,7 @@ def register(app: typer.Typer) -> None:
     group.command("raycast")(raycast)
     group.command("env")(env)
     group.command("device")(device)
+    group.command("compile")(compile_scenes)
     bench_policy.register(group)
     app.add_typer(group)
 

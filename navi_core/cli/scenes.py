@@ -8,6 +8,7 @@ import shlex
 import sys
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
+from dataclasses import asdict
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
@@ -108,7 +109,7 @@ def inspect(
         rows,
         as_json,
         "compiled scenes",
-        hidden=("file", "words", "semantic_names", "source_hash", "bounds", "content_hash"),
+        hidden=("file", "words", "semantic_names", "source_hash", "bounds", "content_hash", "decimation"),
     )
 
 
@@ -277,6 +278,7 @@ def _facts(scene: Scene, path: Path) -> dict[str, Any]:
         "size": [round(float(v), 3) for v in size],
         "triangles": None if scene.triangles is None else len(scene.triangles),
         "words": None if scene.nodes is None else len(scene.nodes),
+        **_sharing(scene),
         "semantics": len(scene.semantic_names),
         "verdict": scene.verdict,
         "surface": scene.has_surface,
@@ -284,6 +286,19 @@ def _facts(scene: Scene, path: Path) -> dict[str, Any]:
         "semantic_names": {str(k): v for k, v in scene.semantic_names.items()},
         "source_hash": scene.source_hash,
         "content_hash": scene.content_hash(),
+    }
+
+
+def _sharing(scene: Scene) -> dict[str, Any]:
+    """Return how many nodes and list entries an octree would have without sharing, and has."""
+    dag, merged = scene.dag, scene.decimation
+    return {
+        "nodes": None if dag is None else dag.unfolded.nodes,
+        "nodes_stored": None if dag is None else dag.stored.nodes,
+        "items": None if dag is None else dag.unfolded.items,
+        "items_stored": None if dag is None else dag.stored.items,
+        "decimation": None if merged is None else asdict(merged),
+        "decimation_error": None if merged is None else max(merged.to_original, merged.from_original),
     }
 
 

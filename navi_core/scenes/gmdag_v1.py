@@ -12,6 +12,7 @@ from __future__ import annotations
 import math
 import struct
 import warnings
+from itertools import pairwise
 from pathlib import Path
 
 import numpy as np
@@ -125,10 +126,7 @@ def read_v1(data: bytes, path: Path | str | None = None) -> Scene:
     levels = _check_words(nodes, resolution, path)
     unfolded = _unfolded(nodes, levels)
     if unfolded > MAX_UNFOLDED:
-        raise refuse(
-            f"{len(nodes)} words unfold into {unfolded:.2g} nodes, more than {MAX_UNFOLDED:.2g}: no surface has so many",
-            HEADER.size,
-        )
+        raise refuse(f"{len(nodes)} words unfold into {unfolded:.2g} nodes, more than {MAX_UNFOLDED:.2g}", HEADER.size)
     replaced = _mend_leaves(nodes, levels, path)
     if replaced:
         where = f"{path}: " if path is not None else ""
@@ -209,7 +207,7 @@ def _unfolded(nodes: Words, levels: list[npt.NDArray[np.int64]]) -> int:
     """Return how many nodes the octree has when shared ones count as often as they are met."""
     paths = np.ones(1, dtype=np.int64)
     total = 1
-    for index, below in zip(levels, levels[1:]):
+    for index, below in pairwise(levels):
         inner = ~is_leaf(nodes[index])
         mask, table = child_mask(nodes[index[inner]]), low_index(nodes[index[inner]])
         count = POPCOUNT[mask]

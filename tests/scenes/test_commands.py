@@ -57,6 +57,9 @@ def test_discover_compile_inspect_and_qualify_follow_one_another(navi, tmp_path)
     facts = json.loads(navi("scenes", "inspect", made[0]["gmdag"], "--json").stdout)[0]
     assert (facts["version"], facts["resolution"], facts["size"]) == (2, 32, [4.0, 4.0, 4.0])
     assert facts["semantic_names"] == {"1": "surface", "2": "wall"}
+    assert 0 < facts["nodes_stored"] < facts["nodes"]
+    assert 0 < facts["items_stored"] < facts["items"]
+    assert facts["decimation"] is None
     assert "tent" in navi("scenes", "inspect", made[0]["gmdag"]).stdout
 
 

@@ -170,7 +170,7 @@ def test_a_small_file_cannot_unfold_into_billions_of_voxels():
     inner = inner_words(np.full(11, 255), 12 + 8 * np.arange(11))
     leaf = leaf_words(np.array([0], np.float16), np.array([1]))
     tables = np.repeat(np.arange(1, 12), 8).astype(np.uint64)
-    with pytest.raises(GmdagError, match="100 words unfold into 9.8e"):
+    with pytest.raises(GmdagError, match="100 words unfold into"):
         read_v1(v1_bytes(np.concatenate([inner, leaf, tables]), resolution=2048))
 
 

@@ -6,6 +6,7 @@ import hashlib
 import json
 import os
 import struct
+import tracemalloc
 
 import numpy as np
 import pytest
@@ -139,6 +140,109 @@ def meta_with(data, **changes):
 def test_a_sealed_header_that_lies_is_refused(v2, text, reason):
     with pytest.raises(GmdagError, match=reason):
         read_v2(seal(v2, text if isinstance(text, bytes) else meta_with(v2, **text)), "sealed.gmdag")
+
+
+def section(data, name):
+    """Return where a section begins, how many rows it has, and how many bytes."""
+    size = struct.unpack_from("<I", data, 28)[0]
+    sizes = json.loads(data[64 : 64 + size])["sections"]
+    offset = 64 + size
+    for other in ("vertices", "faces", "semantic", "nodes", "lengths", "items"):
+        rows, length = sizes[other]
+        if other == name:
+            return offset, rows, length
+        offset += length + -length % 8
+    raise KeyError(name)
+
+
+def poked(data, offset, value):
+    return seal(data[:offset] + value + data[offset + len(value) :])
+
+
+INNER, SURFACE = 2 << 30, 1 << 30
+
+
+@pytest.mark.parametrize(
+    ("row", "reference", "reason"),
+    [
+        (0, 3 << 30, "unknown kind"),
+        (0, 70_000, "stray bits"),
+        (2, INNER | 2, "cycle: .* (row 2, octant 5)"),
+        (2, INNER | 0, "cycle"),
+        (0, INNER | 500_000, "names a row that does not exist"),
+        (0, SURFACE | 500_000, "names a list that does not exist"),
+    ],
+)
+def test_a_reference_that_cannot_be_followed_is_refused_where_it_stands(v2, row, reference, reason):
+    offset = section(v2, "nodes")[0] + 32 * row + 4 * 5
+    with pytest.raises(GmdagError, match=reason.replace("(", "[(]").replace(")", "[)]")) as caught:
+        read_v2(poked(v2, offset, struct.pack("<I", reference)), "nodes.gmdag")
+    assert caught.value.offset == offset
+
+
+def test_a_row_below_the_finest_level_and_a_row_that_nothing_names_are_refused(v2):
+    start, rows, _ = section(v2, "nodes")
+    for row in range(rows):  # the deepest rows come last; each may name only what stands behind it
+        if row + 1 == rows:
+            break
+        data = poked(v2, start + 32 * row, struct.pack("<I", INNER | row + 1))
+        try:
+            read_v2(data, "deep.gmdag")
+        except GmdagError as error:
+            if "too deep" in str(error):
+                break
+    else:
+        pytest.fail("no chain of rows was too deep")
+    with pytest.raises(GmdagError, match="nothing refers to") as caught:
+        read_v2(poked(v2, start, struct.pack("<8I", *[0] * 8)), "lost.gmdag")
+    assert caught.value.offset == start + 32
+
+
+@pytest.mark.parametrize(
+    ("name", "value", "reason"),
+    [
+        ("vertices", struct.pack("<f", float("nan")), "vertex 0 = .* lies outside the cube"),
+        ("vertices", struct.pack("<f", 1e30), "vertex 0 = .* lies outside the cube"),
+        ("faces", b"\x01", "names a vertex that does not exist"),
+        ("faces", b"\xff\xff\xff\xff\xff\xff", "names a vertex that does not exist"),
+        ("semantic", b"\x00", "semantic id 0, which has no name"),
+        ("semantic", b"\xfa", "semantic id 250, which has no name"),
+        ("lengths", b"\x00", "an empty list"),
+        ("lengths", b"\x7f", "are stored"),
+        ("items", b"\x01", "names a triangle beyond"),
+        ("items", b"\xfe\xff\xff\xff\x7f", "names a triangle beyond"),
+    ],
+)
+def test_a_section_that_names_what_is_not_there_is_refused(v2, name, value, reason):
+    offset, _, length = section(v2, name)
+    with pytest.raises(GmdagError, match=reason) as caught:
+        read_v2(poked(v2, offset, value), f"{name}.gmdag")
+    assert offset <= caught.value.offset < offset + length
+
+
+@pytest.mark.parametrize("name", ["vertices", "faces", "semantic", "nodes", "lengths", "items"])
+@pytest.mark.parametrize("place", [0, 1])
+@pytest.mark.parametrize("change", [-1, 1, 2**30, 2**40])
+def test_sizes_that_do_not_fit_are_refused_before_anything_is_allocated(v2, name, place, change):
+    size = struct.unpack_from("<I", v2, 28)[0]
+    sizes = json.loads(v2[64 : 64 + size])["sections"]
+    sizes[name][place] += change
+    tracemalloc.start()
+    with pytest.raises(GmdagError):
+        read_v2(seal(v2, meta_with(v2, sections=sizes)), "sizes.gmdag")
+    peak = tracemalloc.get_traced_memory()[1]
+    tracemalloc.stop()
+    assert peak < 20 * len(v2) + (1 << 20)
+
+
+def test_padding_and_trailing_bytes_are_refused(v2):
+    with pytest.raises(GmdagError, match="8 trailing bytes"):
+        read_v2(seal(v2 + bytes(8)), "long.gmdag")
+    offset, _, length = section(v2, "lengths")
+    assert length % 8, "this file has no padding to spoil"
+    with pytest.raises(GmdagError, match="not padded with zeros") as caught:
+        read_v2(poked(v2, offset + length, b"\1"), "padding.gmdag")
+    assert caught.value.offset == offset + length
 
 
 FRAMES = [{6: 1e-40}, {6: 1e37}, {3: 3e38}, {4: -1e9}, {6: 1e-6}]

@@ -1,0 +1,40 @@
+"""The memory estimate: enough, not absurd, and a refusal that says what to do."""
+
+from __future__ import annotations
+
+import tracemalloc
+
+import pytest
+
+import navi_core.scenes.memory as memory
+from navi_core.bench.compile import tessellate
+from navi_core.config import CompileConfig
+from navi_core.errors import SceneError
+from navi_core.scenes import compile_mesh, generate_scene
+from navi_core.scenes.memory import available_memory, estimate_memory
+
+
+@pytest.mark.parametrize(("triangles", "decimate"), [(30_000, None), (120_000, None), (15_000, 0.25)])
+def test_a_compilation_takes_no_more_than_the_estimate_and_not_much_less(triangles, decimate):
+    mesh = tessellate(generate_scene("apartment", 0), triangles)
+    config = CompileConfig(resolution=512, decimate=decimate)
+    tracemalloc.start()
+    compile_mesh(mesh, config)
+    peak = tracemalloc.get_traced_memory()[1]
+    tracemalloc.stop()
+    told = estimate_memory(mesh, config)
+    assert peak <= told
+    assert told - memory._FIXED <= 6 * peak
+
+
+def test_what_does_not_fit_is_refused_with_figures_and_a_way_out(monkeypatch):
+    mesh = generate_scene("maze", 0)
+    monkeypatch.setattr(memory, "available_memory", lambda: 10 << 20)
+    with pytest.raises(SceneError, match=r"maze_0000: .* needs about 0\.1 GiB, 0\.0 GiB are available; lower"):
+        compile_mesh(mesh, CompileConfig(resolution=512))
+    monkeypatch.setattr(memory, "available_memory", lambda: None)
+    compile_mesh(mesh, CompileConfig(resolution=32))
+
+
+def test_this_machine_tells_what_it_has():
+    assert available_memory() is None or available_memory() > 1 << 20
