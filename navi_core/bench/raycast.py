@@ -1,35 +1,39 @@
 """Rays a second of each tracer on the same scene and rays, in one run, with its error against every triangle.
 
-Machines differ and are shared, so the figure to trust is the ratio to the numba twin: the tracers take
-turns, repeat after repeat, and each is judged by its median process CPU time (per thread) and wall time.
+Machines differ and are shared, so the figures to trust are the ratios: the tracers take turns, repeat after
+repeat, and each is judged by its median process CPU time (of all threads) and wall time.
 """
 
 from __future__ import annotations
 
 import importlib
 import importlib.util
+import tempfile
 import time
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import asdict, dataclass
+from pathlib import Path
 from typing import Any
 
 import numpy as np
 import torch
 
 from navi_core.errors import ConfigError, SceneError
-from navi_core.kernels.brute import cast_brute
+from navi_core.kernels.brute import cast_brute, cast_brute_triangle
+from navi_core.kernels.native import find_compiler
+from navi_core.kernels.tile import TIE
 from navi_core.kernels.tracer import LANES, NativeTracer, NumbaTracer, Tracer
-from navi_core.scenes import Scene
+from navi_core.scenes import Scene, load_gmdag
 from navi_core.world import Field, spherical_directions
 
 __all__ = ["TRACERS", "RaycastCase", "RaycastRow", "free_poses", "raycast_cases", "run_raycast"]
 
-TRACERS = ("numba", "native", "native:8", "native:4", "open3d")
-"""Tracers by default; `native:8` is AVX2, `native:4` what any CPU has; Open3D only where it is installed."""
-_REFERENCE = "numba"
+TRACERS = ("native", "native:8", "native:4", "octree", "numba", "octree:numba", "open3d")
+"""Tracers by default: C++ as wide as the CPU allows, with AVX2, and as on any CPU; the descent of the scene's
+version 1 octree, sample by sample, in C++; the numba twins of both; Open3D (Embree) where it is installed."""
 _BRUTE_TESTS = 2e8
 
-Cast = Callable[[torch.Tensor], np.ndarray]
+Cast = Callable[[], tuple[np.ndarray, np.ndarray | None]]
 
 
 @dataclass(frozen=True)
@@ -38,11 +42,13 @@ class RaycastCase:
 
     Attributes:
         scene: The scene, compiled at the resolution to be measured.
-        tracer: One of `TRACERS`.
+        tracer: One of `TRACERS`, or "native:16".
+        drones: Origins of a call.
     """
 
     scene: Scene
     tracer: str
+    drones: int
 
 
 @dataclass(frozen=True)
@@ -53,26 +59,39 @@ class RaycastRow:
         scene: Name of the scene.
         resolution: Voxels along an edge.
         tracer: The tracer.
+        drones: Origins of a call.
         threads: Threads of a call.
         lanes: Rays taken at once (native only, else 0).
         mrays_per_second: Million rays a second of wall time, median over the repeats.
         mrays_per_cpu_second: The same per second of process CPU time, median over the repeats.
-        ratio: CPU speed over that of the numba twin in this run.
+        times_open3d: CPU speed over that of Open3D in this run; None where it takes no part.
+        times_octree: CPU speed over that of the octree descent in the same language; None for Open3D.
+        samples_per_ray: Nodes opened and leaves tested by a tile of 16 rays, per ray; None where nobody counts.
+        memory: Bytes of the arrays that the tracer reads; None for Open3D, which does not say.
         error_p99: 99th percentile of the depth error against every triangle [voxel].
         disagreement: Share of rays that hit in one and miss in the other.
+        semantic_agreement: Share of hits with the name of the exact caster; None for Open3D and the octree, which
+            keep no names.
+        exact_rays: Rays that were compared.
         rays: Rays of a repeat.
     """
 
     scene: str
     resolution: int
     tracer: str
+    drones: int
     threads: int
     lanes: int
     mrays_per_second: float
     mrays_per_cpu_second: float
-    ratio: float
+    times_open3d: float | None
+    times_octree: float | None
+    samples_per_ray: float | None
+    memory: int | None
     error_p99: float
     disagreement: float
+    semantic_agreement: float | None
+    exact_rays: int
     rays: int
 
     def as_dict(self) -> dict[str, Any]:
@@ -80,93 +99,129 @@ class RaycastRow:
         return asdict(self)
 
 
-def raycast_cases(scenes: Sequence[Scene], tracers: Sequence[str] = TRACERS) -> list[RaycastCase]:
-    """Return every scene with every tracer that is at hand; the numba twin always takes part.
+def raycast_cases(
+    scenes: Sequence[Scene], tracers: Sequence[str] = TRACERS, drones: Sequence[int] = (16,)
+) -> list[RaycastCase]:
+    """Return every scene with every number of drones and every tracer that is at hand.
 
     Raises:
-        ConfigError: An unknown tracer, or Open3D asked for by name where it is missing.
+        ConfigError: An unknown tracer, or one asked for by name that cannot be had.
         SceneError: A scene without triangles.
     """
-    names = list(dict.fromkeys([_REFERENCE, *tracers]))
-    known = {"numba", "native", "open3d"} | {f"native:{n}" for n in LANES if n}
-    if unknown := sorted(set(names) - known):
+    known = {*TRACERS, *(f"native:{n}" for n in LANES if n)}
+    if unknown := sorted(set(tracers) - known):
         raise ConfigError(f"unknown tracer {unknown[0]!r}; allowed: {', '.join(sorted(known))}")
-    if "open3d" in names and importlib.util.find_spec("open3d") is None:
-        if tuple(tracers) != TRACERS:
-            raise ConfigError("tracer 'open3d' needs Open3D; install it with: pip install open3d")
-        names.remove("open3d")
+    missing = {}
+    for name in tracers:
+        if name == "open3d" and importlib.util.find_spec("open3d") is None:
+            missing[name] = "Open3D; install it with: pip install open3d"
+        if _is_native(name) and find_compiler() is None:
+            missing[name] = "a C++ compiler; install one (Debian, Ubuntu: apt install g++)"
+    if missing and tuple(tracers) != TRACERS:
+        name, need = next(iter(missing.items()))
+        raise ConfigError(f"tracer {name!r} needs {need}")
+    names = [name for name in dict.fromkeys(tracers) if name not in missing]
     for scene in scenes:
         if scene.triangles is None:
             raise SceneError(f"scene {scene.name!r} is of version 1; compile it from its mesh to measure it")
-    return [RaycastCase(scene, name) for scene in scenes for name in names]
+    return [RaycastCase(scene, name, count) for scene in scenes for count in drones for name in names]
+
+
+def _is_native(name: str) -> bool:
+    return name.startswith("native") or name == "octree"
 
 
 def run_raycast(
     cases: Sequence[RaycastCase],
     *,
-    poses: int = 16,
     azimuth_bins: int = 256,
     elevation_bins: int = 48,
     threads: int = 1,
     repeats: int = 7,
     max_distance: float = 100.0,
+    exact_rays: int = 0,
     seed: int = 0,
 ) -> Iterator[RaycastRow]:
     """Measure the cases, scene after scene; rows come as they are done.
 
     Args:
         cases: What to measure, cases of one scene side by side.
-        poses: Points of view in a scene, in the free space among its surfaces.
         azimuth_bins: Azimuths of a pose.
         elevation_bins: Elevations of a pose.
         threads: Threads of a call.
         repeats: Turns that each tracer takes.
         max_distance: Range [m].
-        seed: Of the poses.
+        exact_rays: Rays compared with every triangle; 0: as many as a second or so allows.
+        seed: Of the poses, which lie in the free space among the surfaces.
     """
     directions = spherical_directions(azimuth_bins, elevation_bins)
-    by_scene: dict[int, list[RaycastCase]] = {}
+    groups: dict[tuple[int, int], list[RaycastCase]] = {}
     for case in cases:
-        by_scene.setdefault(id(case.scene), []).append(case)
-    for group in by_scene.values():
+        groups.setdefault((id(case.scene), case.drones), []).append(case)
+    for group in groups.values():
         scene = group[0].scene
         field = Field([scene], tracer="numba", threads=threads)
-        origins = free_poses(field, poses, seed)
+        old = _version_1(scene, field, threads) if any("octree" in case.tracer for case in group) else None
+        origins = free_poses(field, group[0].drones, seed)
         rays = len(origins) * len(directions)
         casts: dict[str, Cast] = {}
-        lanes = dict.fromkeys((case.tracer for case in group), 0)
-        for name in lanes:
+        tracers: dict[str, Tracer] = {}
+        for name in (case.tracer for case in group):
             if name == "open3d":
-                casts[name] = _open3d(scene, directions, threads, max_distance)
+                casts[name] = _open3d(scene, origins, directions, threads, max_distance)
                 continue
-            tracer = _tracer(field, name, threads)
-            lanes[name] = tracer.lanes if isinstance(tracer, NativeTracer) else 0
-            casts[name] = _cast(tracer, directions, max_distance, len(origins))
+            owner = old if old is not None and "octree" in name else field
+            tracers[name] = _tracer(owner, name, threads)
+            casts[name] = _cast(tracers[name], "octree" in name, origins, directions, max_distance)
+        answers = {name: [None if x is None else x.copy() for x in cast()] for name, cast in casts.items()}
         times: dict[str, list[tuple[float, float]]] = {name: [] for name in casts}
-        depth = {name: cast(origins).copy() for name, cast in casts.items()}  # also the warm-up
         for _ in range(repeats):
             for name, cast in casts.items():
                 cpu, wall = time.process_time(), time.perf_counter()
-                cast(origins)
+                cast()
                 times[name].append((time.process_time() - cpu, time.perf_counter() - wall))
-        truth, chosen = _truth(scene, origins, directions, max_distance, seed)
         median = {name: np.median(np.array(values), axis=0) for name, values in times.items()}
-        for name in casts:
+        truth, names, chosen = _truth(scene, field, origins, directions, max_distance, exact_rays, seed)
+        for case in group:
+            name = case.tracer
+            tracer = tracers.get(name)
             cpu, wall = median[name]
-            error, disagreement = _error(depth[name].reshape(-1)[chosen], truth, max_distance, scene.voxel_size)
+            depth, label = answers[name]
+            assert depth is not None
+            error, disagreement = _error(depth.reshape(-1)[chosen], truth, max_distance, scene.voxel_size)
+            agreement = None
+            if label is not None and "octree" not in name:
+                met = (label.reshape(-1)[chosen] > 0) & (names > 0)
+                agreement = float((label.reshape(-1)[chosen] == names)[met].mean()) if met.any() else float("nan")
+            twin = "octree" if _is_native(name) else "octree:numba"
+            arrays = old.packed.octree if old is not None and "octree" in name else field.packed.hierarchy
+            samples = tracer.work.sum() / rays if isinstance(tracer, NumbaTracer) and "octree" not in name else None
             yield RaycastRow(
                 scene=scene.name,
                 resolution=scene.resolution,
                 tracer=name,
+                drones=len(origins),
                 threads=threads,
-                lanes=lanes[name],
+                lanes=tracer.lanes if isinstance(tracer, NativeTracer) and "octree" not in name else 0,
                 mrays_per_second=rays / float(wall) / 1e6,
                 mrays_per_cpu_second=rays / float(cpu) / 1e6,
-                ratio=float(median[_REFERENCE][0] / cpu),
+                times_open3d=float(median["open3d"][0] / cpu) if "open3d" in median else None,
+                times_octree=float(median[twin][0] / cpu) if twin in median and name != "open3d" else None,
+                samples_per_ray=None if samples is None else float(samples),
+                memory=sum(a.nbytes for a in arrays or ()) if tracer is not None else None,
                 error_p99=error,
                 disagreement=disagreement,
+                semantic_agreement=agreement,
+                exact_rays=len(chosen),
                 rays=rays,
             )
+
+
+def _version_1(scene: Scene, field: Field, threads: int) -> Field:
+    """Return the scene as the octree of its version 1 file."""
+    with tempfile.TemporaryDirectory() as folder:
+        old = load_gmdag(scene.save(Path(folder) / f"{scene.name}.gmdag", version=1))
+    return Field([old], tracer="numba", threads=threads, vocabulary=field.vocabulary)
 
 
 def free_poses(field: Field, count: int, seed: int) -> torch.Tensor:
@@ -186,25 +241,27 @@ def free_poses(field: Field, count: int, seed: int) -> torch.Tensor:
 
 
 def _tracer(field: Field, name: str, threads: int) -> Tracer:
-    if name == "numba":
+    if not _is_native(name):
         return NumbaTracer(field.packed)
     return NativeTracer(field.packed, threads, int(name.partition(":")[2] or 0))
 
 
-def _cast(tracer: Tracer, directions: torch.Tensor, max_distance: float, rows: int) -> Cast:
+def _cast(tracer: Tracer, octree: bool, origins: torch.Tensor, directions: torch.Tensor, max_distance: float) -> Cast:
     ray = np.ascontiguousarray(directions.numpy())[None]
-    shape = (rows, ray.shape[1])
+    shape = (len(origins), ray.shape[1])
     depth, label, valid = np.empty(shape, np.float32), np.empty(shape, np.int32), np.empty(shape, np.bool_)
-    scene = np.zeros(rows, np.int32)
+    scene = np.zeros(len(origins), np.int32)
+    start = np.ascontiguousarray(origins.numpy())
+    call = tracer.cast_octree if octree else tracer.cast_surface
 
-    def cast(origins: torch.Tensor) -> np.ndarray:
-        tracer.cast_surface(origins.numpy(), ray, scene, max_distance, depth, label, valid)
-        return depth
+    def cast() -> tuple[np.ndarray, np.ndarray]:
+        call(start, ray, scene, max_distance, depth, label, valid)
+        return depth, label
 
     return cast
 
 
-def _open3d(scene: Scene, directions: torch.Tensor, threads: int, max_distance: float) -> Cast:
+def _open3d(scene: Scene, origins: torch.Tensor, directions: torch.Tensor, threads: int, max_distance: float) -> Cast:
     open3d: Any = importlib.import_module("open3d")
 
     assert scene.triangles is not None
@@ -213,32 +270,40 @@ def _open3d(scene: Scene, directions: torch.Tensor, threads: int, max_distance: 
         open3d.core.Tensor(np.ascontiguousarray(scene.triangles.reshape(-1, 3), np.float32)),
         open3d.core.Tensor(np.arange(3 * len(scene.triangles), dtype=np.uint32).reshape(-1, 3)),
     )
-    ray = directions.numpy()
+    # The rays are laid out beforehand: only the casting is timed.
+    shape = (len(origins), len(directions), 3)
+    start = np.broadcast_to(origins.numpy()[:, None, :], shape)
+    both = open3d.core.Tensor(np.concatenate([start, np.broadcast_to(directions.numpy(), shape)], axis=2))
 
-    def cast(origins: torch.Tensor) -> np.ndarray:
-        start = np.broadcast_to(origins.numpy()[:, None, :], (len(origins), *ray.shape))
-        both = np.concatenate([start, np.broadcast_to(ray, start.shape)], axis=2)
-        hits = raycasting.cast_rays(open3d.core.Tensor(both), nthreads=threads)["t_hit"].numpy()
-        return np.minimum(hits, max_distance)
+    def cast() -> tuple[np.ndarray, None]:
+        hits = raycasting.cast_rays(both, nthreads=threads)["t_hit"].numpy()
+        return np.minimum(hits, max_distance), None
 
     return cast
 
 
 def _truth(
-    scene: Scene, origins: torch.Tensor, directions: torch.Tensor, max_distance: float, seed: int
-) -> tuple[np.ndarray, np.ndarray]:
-    """Return the depth of a sample of rays against every triangle, and which rays they are."""
+    scene: Scene,
+    field: Field,
+    origins: torch.Tensor,
+    directions: torch.Tensor,
+    max_distance: float,
+    exact_rays: int,
+    seed: int,
+) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
+    """Return depth and name of a sample of rays against every triangle, and which rays they are."""
     assert scene.triangles is not None
     total = len(origins) * len(directions)
-    count = int(min(4000, total, max(64.0, _BRUTE_TESTS / len(scene.triangles))))
+    count = int(min(exact_rays or min(4000.0, max(64.0, _BRUTE_TESTS / len(scene.triangles))), total))
     chosen = np.sort(np.random.default_rng(seed).choice(total, count, replace=False))
     row, ray = np.divmod(chosen, len(directions))
-    depth = cast_brute(
-        scene.triangles.astype(np.float64),
-        origins.numpy()[row].astype(np.float64),
-        directions.numpy()[ray].astype(np.float64),
-    )
-    return np.minimum(depth, max_distance), chosen
+    start, slope = origins.numpy()[row].astype(np.float64), directions.numpy()[ray].astype(np.float64)
+    triangles = scene.triangles.astype(np.float64)
+    depth = cast_brute(triangles, start, slope)
+    first = cast_brute_triangle(triangles, start, slope, depth, TIE * scene.voxel_size)
+    semantic = field.packed.hierarchy[4]
+    names = np.where((first >= 0) & (depth <= max_distance), semantic[np.maximum(first, 0)], 0)
+    return np.minimum(depth, max_distance), names, chosen
 
 
 def _error(depth: np.ndarray, truth: np.ndarray, max_distance: float, voxel: float) -> tuple[float, float]:

@@ -37,28 +37,39 @@ def raycast(
     ] = None,
     resolution: Annotated[list[int] | None, typer.Option(help="Compile resolution; may be repeated.")] = None,
     tracer: Annotated[
-        list[str] | None, typer.Option(help="numba, native, native:16, native:8, native:4 or open3d; may be repeated.")
+        list[str] | None,
+        typer.Option(
+            help="native, native:16, native:8, native:4, octree, numba, octree:numba or open3d; may be repeated."
+        ),
     ] = None,
-    poses: Annotated[int, typer.Option(min=1, help="Points of view in each scene.")] = 16,
+    drones: Annotated[list[int] | None, typer.Option(min=1, help="Origins of a call; may be repeated.")] = None,
     azimuth: Annotated[int, typer.Option(min=1, help="Azimuth bins of a pose.")] = 256,
     elevation: Annotated[int, typer.Option(min=1, help="Elevation bins of a pose.")] = 48,
     threads: Annotated[int, typer.Option(min=1, help="Threads of a call.")] = 1,
     repeats: Annotated[int, typer.Option(min=1, help="Turns that each tracer takes; the median counts.")] = 7,
+    exact_rays: Annotated[
+        int, typer.Option(min=0, help="Rays compared with every triangle; 0: what a second or so allows.")
+    ] = 0,
     as_json: Annotated[bool, typer.Option("--json", help="Print the rows as one JSON object.")] = False,
 ) -> None:
-    """Cast the same rays with every tracer: M rays/s, the ratio to the numba twin, and the error in voxels."""
+    """Cast the same rays with every tracer: M rays/s, ratios to Open3D and to the octree, and the error in voxels."""
     from navi_core.bench import raycast as bench
     from navi_core.cli.evaluate import load_scenes
     from navi_core.record import hardware_profile
 
     scenes = []
     for size in resolution or [512]:
-        scenes += load_scenes(scene or ["apartment:0", "maze:0", "atrium:0"], size)
-    cases = bench.raycast_cases(scenes, tuple(tracer) if tracer else bench.TRACERS)
+        scenes += load_scenes(scene or ["apartment:0", "maze:0", "atrium:0", "rooms:0"], size)
+    cases = bench.raycast_cases(scenes, tuple(tracer or bench.TRACERS), tuple(drones or [16]))
     rows = [
         row.as_dict()
         for row in bench.run_raycast(
-            cases, poses=poses, azimuth_bins=azimuth, elevation_bins=elevation, threads=threads, repeats=repeats
+            cases,
+            azimuth_bins=azimuth,
+            elevation_bins=elevation,
+            threads=threads,
+            repeats=repeats,
+            exact_rays=exact_rays,
         )
     ]
     profile = hardware_profile()
@@ -71,29 +82,36 @@ def raycast(
     from rich.table import Table
 
     table = Table(title=f"rays on {profile['hardware']}, {threads} thread{'s' if threads > 1 else ''}")
-    table.add_column("scene")
-    for name in (
-        "resolution",
-        "tracer",
-        "lanes",
-        "M rays/s",
+    for name in ("scene", "tracer"):
+        table.add_column(name, no_wrap=True)
+    columns = (
+        "res.",
+        "drones",
         "M rays/CPU-s",
-        "× numba",
-        "p99 error [voxel]",
-        "disagree",
-    ):
-        table.add_column(name, justify="left" if name == "tracer" else "right", no_wrap=True)
+        "× Open3D",
+        "× octree",
+        "samples",
+        "MB",
+        "p99 [voxel]",
+        "miss",
+        "names",
+    )
+    for name in columns:
+        table.add_column(name, justify="right")
     for row in rows:
         table.add_row(
             row["scene"],
+            row["tracer"] + (f" ({row['lanes']})" if row["tracer"] == "native" else ""),
             str(row["resolution"]),
-            row["tracer"],
-            str(row["lanes"] or "–"),
-            f"{row['mrays_per_second']:.2f}",
+            str(row["drones"]),
             f"{row['mrays_per_cpu_second']:.2f}",
-            f"{row['ratio']:.2f}",
+            _or_dash(row["times_open3d"], ".2f"),
+            _or_dash(row["times_octree"], ".1f"),
+            _or_dash(row["samples_per_ray"], ".2f"),
+            _or_dash(None if row["memory"] is None else row["memory"] / 1e6, ".1f"),
             f"{row['error_p99']:.1e}",
             f"{row['disagreement']:.1e}",
+            _or_dash(row["semantic_agreement"], ".4f"),
         )
     Console().print(table)
 
@@ -116,3 +134,7 @@ def device(
     arguments += ["--drones", *map(str, drones or (256, 1024, 4096))]
     arguments += ["--tune"] * tune + ["--json"] * as_json
     raise typer.Exit(main(arguments))
+
+
+def _or_dash(value: float | None, form: str) -> str:
+    return "–" if value is None else format(value, form)

@@ -173,6 +173,7 @@ def _walk(
     top, node = 0, 0
     while True:
         if node >= 0:
+            flags[2] += 1
             _open(planes, 6 * WIDTH * (root + node), ox, oy, oz, interval, plane, mixed, far, near, leave)
             bottom = top
             for k in range(WIDTH):
@@ -207,6 +208,7 @@ def _walk(
             continue
         node = child[WIDTH * root + box]
         if node < 0:
+            flags[3] += 1
             if meet_leaf(
                 corners, ids, groups - 1 - node, ox, oy, oz, active, tie, slack, reach, state, edges, triangle, flags
             ):
@@ -238,8 +240,8 @@ def cast_tiles(
     elevations: int, wide: int, high: int,
     origins: Float32, directions: Float32, scene: Int32, max_distance: float,
     depth: Float32, label: Int32, valid: npt.NDArray[np.bool_],
-) -> None:  # fmt: skip
-    """Cast R rays from each of B origins.
+) -> Int64:  # fmt: skip
+    """Cast R rays from each of B origins; return (2,) how many nodes were opened and how many leaves were tested.
 
     Args:
         planes: Flat, with `child`, `corners`, `ids` the wide hierarchies of all scenes, see `build_wide`.
@@ -267,6 +269,7 @@ def cast_tiles(
     tiles = (columns + wide - 1) // wide * bands if elevations else (rays + LANES - 1) // LANES
     block = 64
     blocks = (tiles + block - 1) // block
+    work = np.zeros((rows * blocks, 2), np.int64)
     for job in numba.prange(rows * blocks):
         b = job // blocks
         s = scene[b]
@@ -278,7 +281,7 @@ def cast_tiles(
         tie, slack = limits[s, 0], limits[s, 1]
         ox, oy, oz = origins[b, 0], origins[b, 1], origins[b, 2]
         state, edges = np.empty(STATE, np.float32), np.empty(EDGES, np.float32)
-        triangle, flags = np.empty(LANES, np.int32), np.zeros(2, np.int32)
+        triangle, flags = np.empty(LANES, np.int32), np.zeros(4, np.int32)
         interval, plane = np.empty((3, 2), np.float32), np.empty((3, 2), np.int32)
         near, leave = np.empty(WIDTH, np.float32), np.empty(WIDTH, np.float32)
         stack, bound, ray = np.empty(STACK, np.int32), np.empty(STACK, np.float32), np.empty(LANES, np.int64)
@@ -311,3 +314,5 @@ def cast_tiles(
                 depth[b, ray[lane]] = state[BEST + lane] if f >= 0 else range_
                 label[b, ray[lane]] = semantic[bases[s, 2] + f] if f >= 0 else 0
                 valid[b, ray[lane]] = f >= 0
+        work[job, 0], work[job, 1] = flags[2], flags[3]
+    return work.sum(axis=0)

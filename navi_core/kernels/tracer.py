@@ -38,7 +38,7 @@ Int32 = npt.NDArray[np.int32]
 Bool = npt.NDArray[np.bool_]
 
 # Numba's dispatchers carry no signature that a type checker could follow through packed arguments.
-_SURFACE: Callable[..., None] = cast_tiles
+_SURFACE: Callable[..., npt.NDArray[np.int64]] = cast_tiles
 _OCTREE: Callable[..., None] = cast_octree
 _DISTANCE: Callable[..., None] = scene_distance
 _WITHIN: Callable[..., None] = scene_within
@@ -120,6 +120,8 @@ class NumbaTracer:
         self._packed = packed
         planes, child, corners, ids, *rest = packed.hierarchy
         self._flat = (planes.reshape(-1), child.reshape(-1), corners.reshape(-1), ids.reshape(-1), *rest)
+        self.work = np.zeros(2, np.int64)
+        """(2,) nodes opened and leaves tested by the tiles of the last call of `cast_surface`."""
 
     def cast_surface(
         self, origins: Float32, directions: Float32, scene: Int32, max_distance: float,
@@ -127,7 +129,7 @@ class NumbaTracer:
     ) -> None:  # fmt: skip
         """See `Tracer`."""
         layout = tile_layout(directions[0])
-        _SURFACE(*self._flat, *layout, origins, directions, scene, max_distance, depth, label, valid)
+        self.work = _SURFACE(*self._flat, *layout, origins, directions, scene, max_distance, depth, label, valid)
 
     def cast_octree(
         self, origins: Float32, directions: Float32, scene: Int32, max_distance: float,

@@ -13,13 +13,18 @@ from navi_core.errors import ConfigError
 from navi_core.kernels.native import find_compiler
 
 
-def test_rows_say_speed_ratio_and_error(apartments) -> None:
-    tracers = ("native", "native:4") if find_compiler() else ()
-    cases = raycast_cases(apartments[:1], tracers)
-    rows = list(run_raycast(cases, poses=2, azimuth_bins=64, elevation_bins=16, repeats=2))
-    assert [row.tracer for row in rows] == ["numba", *tracers]
-    assert rows[0].ratio == 1.0 and all(row.rays == 2 * 64 * 16 for row in rows)
-    assert all(row.mrays_per_second > 0 and row.error_p99 <= 0.01 and row.disagreement <= 1e-3 for row in rows)
+def test_rows_say_speed_ratios_and_error(apartments) -> None:
+    tracers = ("numba", "octree:numba") + (("native", "native:4", "octree") if find_compiler() else ())
+    cases = raycast_cases(apartments[:1], tracers, (1, 2))
+    rows = list(run_raycast(cases, azimuth_bins=64, elevation_bins=16, repeats=2))
+    assert [(row.tracer, row.drones) for row in rows] == [(name, count) for count in (1, 2) for name in tracers]
+    for row in rows:
+        assert row.rays == row.drones * 64 * 16 and row.mrays_per_second > 0 and row.memory
+        if "octree" in row.tracer:
+            assert row.times_octree == 1.0
+        else:
+            assert row.error_p99 <= 0.01 and row.disagreement <= 1e-3 and row.semantic_agreement >= 0.995
+    assert rows[0].samples_per_ray > 0
 
 
 def test_an_unknown_tracer_is_refused(apartments) -> None:
@@ -30,7 +35,7 @@ def test_an_unknown_tracer_is_refused(apartments) -> None:
 def test_command_prints_json_alone(tmp_path, apartments) -> None:
     file = tmp_path / "scene.gmdag"
     apartments[0].save(file)
-    arguments = ["bench", "raycast", "--scene", str(file), "--tracer", "numba", "--poses", "1"]
+    arguments = ["bench", "raycast", "--scene", str(file), "--tracer", "numba", "--drones", "1"]
     arguments += ["--azimuth", "32", "--elevation", "8", "--repeats", "1", "--json"]
     result = CliRunner().invoke(build_app(plugins=False), arguments)
     assert result.exit_code == 0, result.output
