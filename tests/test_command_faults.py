@@ -30,6 +30,15 @@ def test_a_name_the_system_refuses_is_an_error_of_one_line(arguments, tmp_path, 
     assert told.count("\n") == 1 and os.listdir(tmp_path) == []
 
 
+@pytest.mark.parametrize("group", [("scenes", "compile"), ("scenes", "inspect"), ("doctor",)])
+def test_escapes_in_a_name_do_not_reach_the_terminal_through_an_error(group, tmp_path, monkeypatch, capsys):
+    monkeypatch.chdir(tmp_path)
+    with pytest.raises(SystemExit):
+        main([*group, "\x1b[2J\u202ehouse.glb"])
+    told = capsys.readouterr()
+    assert "\x1b" not in told.out + told.err and "\u202e" not in told.err and "?[2J?house.glb" in told.err
+
+
 def test_a_seed_that_training_would_refuse_is_refused_before_anything_is_made(tmp_path, monkeypatch, capsys):
     monkeypatch.setenv("NAVI_HOME", str(tmp_path))
     with pytest.raises(SystemExit) as caught:

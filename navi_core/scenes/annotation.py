@@ -10,6 +10,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
+from functools import lru_cache
 from pathlib import Path
 
 import numpy as np
@@ -171,17 +172,7 @@ def _texture_colors(part: Part, where: Path) -> npt.NDArray[np.int64] | None:
     """Return the texel 0xRRGGBB at the middle of each face (F,), as stored; None without a texture."""
     if part.uv is None or part.image is None:
         return None
-    import io
-
-    from PIL import Image, UnidentifiedImageError
-
-    try:
-        with Image.open(io.BytesIO(part.image)) as image:
-            if image.width * image.height > _MAX_IMAGE:
-                raise MeshError(f"{where}: a texture has {image.width} × {image.height} pixels, more than {_MAX_IMAGE}")
-            pixels = np.asarray(image.convert("RGB"), dtype=np.int64)
-    except (OSError, UnidentifiedImageError, ValueError, SyntaxError, Image.DecompressionBombError) as error:
-        raise MeshError(f"{where}: a texture cannot be decoded ({error}); PNG and JPEG are read, KTX2 is not") from None
+    pixels = _decoded(part.image, where)
     middle = part.uv[part.faces].mean(axis=1)
     if not np.isfinite(middle).all():
         raise MeshError(f"{where}: a texture coordinate is not finite")
@@ -190,8 +181,26 @@ def _texture_colors(part: Part, where: Path) -> npt.NDArray[np.int64] | None:
     column, row = (
         (middle[:, k] % 1.0 * size).astype(np.int64).clip(0, size - 1) for k, size in ((0, width), (1, height))
     )
-    texel = pixels[row, column]
+    texel = pixels[row, column].astype(np.int64)
     return texel[:, 0] << 16 | texel[:, 1] << 8 | texel[:, 2]
+
+
+@lru_cache(maxsize=2)
+def _decoded(image: bytes, where: Path) -> npt.NDArray[np.uint8]:
+    """Return the pixels (H, W, 3) of a texture; the parts of a scene share a few."""
+    import io
+
+    from PIL import Image, UnidentifiedImageError
+
+    try:
+        with Image.open(io.BytesIO(image), formats=("PNG", "JPEG", "WEBP")) as opened:
+            if opened.width * opened.height > _MAX_IMAGE:
+                raise MeshError(
+                    f"{where}: a texture has {opened.width} × {opened.height} pixels, more than {_MAX_IMAGE} in all"
+                )
+            return np.asarray(opened.convert("RGB"))
+    except (OSError, UnidentifiedImageError, ValueError, SyntaxError, Image.DecompressionBombError) as error:
+        raise MeshError(f"{where}: a texture cannot be decoded ({error}); PNG and JPEG are read, KTX2 is not") from None
 
 
 def _transfer(

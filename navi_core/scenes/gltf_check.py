@@ -28,6 +28,7 @@ _COMPRESSIONS = {
     "EXT_meshopt_compression": "meshopt",
     "KHR_meshopt_compression": "meshopt",
 }
+_RECENT = 8
 _MAX_COUNT = 200_000_000
 """Elements an accessor may claim."""
 _MAX_UNBACKED = 10_000_000
@@ -47,8 +48,18 @@ class GltfFile:
     embedded: dict[int, bytes] = field(default_factory=dict)
     """Buffers that lie in the JSON, decoded on first use."""
 
+    recent: dict[int, bytes] = field(default_factory=dict)
+    """The bufferViews read last: many primitives may share one."""
+
     def view(self, index: int) -> bytes:
         """Return the bytes of one bufferView; nothing else is read."""
+        if index not in self.recent:
+            while len(self.recent) >= _RECENT:
+                self.recent.pop(next(iter(self.recent)))
+            self.recent[index] = self._read(index)
+        return self.recent[index]
+
+    def _read(self, index: int) -> bytes:
         view = self.document["bufferViews"][index]
         start, length = int(view.get("byteOffset", 0)), int(view["byteLength"])
         uri = self.document["buffers"][int(view["buffer"])].get("uri")

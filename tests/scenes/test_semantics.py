@@ -187,3 +187,37 @@ def test_control_characters_in_names_are_neutralised(tmp_path):
     mesh = read_mesh(glb.write(tmp_path / "evil.glb"))
     assert mesh.semantic_names == {1: "surface", 2: "?[2Jfloor?"}
     assert compile_mesh(mesh, CompileConfig(resolution=16)).semantic_names == mesh.semantic_names
+
+
+@pytest.mark.parametrize(
+    "image", [b"", b"\xabKTX 20\xbb\r\n\x1a\n" + bytes(64), b"GIF89a" + bytes(64), b"\x89PNG\r\n\x1a\n"]
+)
+def test_an_annotation_texture_that_cannot_be_decoded_is_refused(tmp_path, image):
+    glb = Glb()
+    material = glb.texture(np.zeros((2, 2, 3)))
+    glb.document["images"][0] = {"bufferView": glb.view(image)}
+    uv = glb.accessor(np.zeros((6, 2)), "f4")
+    glb.node(mesh=glb.mesh(FLOOR, material=material, TEXCOORD_0=uv))
+    glb.write(tmp_path / "a.semantic.glb")
+    (tmp_path / "a.semantic.txt").write_text(LEGEND)
+    with pytest.raises(MeshError, match=r"a\.semantic\.glb: .*(texture cannot be decoded|neither colour)"):
+        read_mesh(room(tmp_path / "a.glb"))
+
+
+def test_an_annotation_texture_of_a_gigapixel_is_refused_before_it_is_decoded(tmp_path):
+    import struct
+    import zlib
+
+    def chunk(kind: bytes, data: bytes) -> bytes:
+        return struct.pack(">I", len(data)) + kind + data + struct.pack(">I", zlib.crc32(kind + data))
+
+    head = chunk(b"IHDR", struct.pack(">IIBBBBB", 9000, 9000, 8, 2, 0, 0, 0))
+    image = b"\x89PNG\r\n\x1a\n" + head + chunk(b"IDAT", zlib.compress(bytes(100))) + chunk(b"IEND", b"")
+    glb = Glb()
+    material = glb.texture(np.zeros((2, 2, 3)))
+    glb.document["images"][0] = {"bufferView": glb.view(image)}
+    glb.node(mesh=glb.mesh(FLOOR, material=material, TEXCOORD_0=glb.accessor(np.zeros((6, 2)), "f4")))
+    glb.write(tmp_path / "a.semantic.glb")
+    (tmp_path / "a.semantic.txt").write_text(LEGEND)
+    with pytest.raises(MeshError, match="9000 × 9000 pixels"):
+        read_mesh(room(tmp_path / "a.glb"))
