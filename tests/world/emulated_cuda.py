@@ -82,6 +82,8 @@ class _Factories(TorchFunctionMode):
     def __torch_function__(self, func: Any, types: Sequence[type], args: Any = (), kwargs: Any = None) -> Any:
         kwargs = dict(kwargs or {})
         device = kwargs.pop("device", None) if func in (torch.tensor, torch.as_tensor, torch.asarray) else None
+        if func is torch.Tensor.cuda:
+            return args[0].to(DEVICE)
         if func is torch.Tensor.to:  # a device without an index would be looked up
             args = tuple(DEVICE if isinstance(x, (str, torch.device)) and str(x) == "cuda" else x for x in args)
         result = func(*args, **kwargs)
@@ -184,7 +186,7 @@ class _Loops(cuda._Loops):
 
 
 class _Stream:
-    cuda_stream = 0
+    cuda_stream = 7777
 
     def __init__(self, device: object = None) -> None: ...
 
@@ -202,8 +204,8 @@ class _Event:
 
 
 @contextmanager
-def emulated_cuda() -> Iterator[None]:
-    """Have a device "cuda:0" until the block is left."""
+def emulated_cuda(kernels: type = _Loops) -> Iterator[None]:
+    """Have a device "cuda:0" until the block is left; `kernels` takes the place of `CudaKernels`."""
     patches = {
         "_lazy_init": lambda: None,
         "is_available": lambda: True,
@@ -221,5 +223,5 @@ def emulated_cuda() -> Iterator[None]:
             name="emulated", total_memory=0, multi_processor_count=0, major=0, minor=0
         ),
     }
-    with patch.multiple(torch.cuda, **patches), patch.object(cuda, "CudaKernels", _Loops), _Factories(), _Device():
+    with patch.multiple(torch.cuda, **patches), patch.object(cuda, "CudaKernels", kernels), _Factories(), _Device():
         yield
