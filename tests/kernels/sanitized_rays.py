@@ -8,15 +8,16 @@ import sys
 import numpy as np
 import torch
 
-from navi_core.kernels import native, tracer
+from navi_core.kernels import cuda, native, tracer
 from navi_core.scenes import load_gmdag
 from navi_core.world import Field
 
 
 def main(library: str, rounds: int, scenes: list[str]) -> None:
     loaded = native._declare(ctypes.CDLL(library))
-    tracer.load_library = lambda: loaded
+    tracer.load_library = cuda.load_library = lambda: loaded
     field = Field([load_gmdag(scene) for scene in scenes], tracer="native", threads=2)
+    twin = Field(field.scenes, tracer="cuda")
     odd = np.array([0.0, -0.0, 1.0, -1.0, 1e-38, -1e-30, 1e30, np.inf, -np.inf, np.nan], np.float32)
     rng = np.random.default_rng(0)
     low = np.min([s.bounds[0] for s in field.scenes], axis=0)
@@ -31,14 +32,22 @@ def main(library: str, rounds: int, scenes: list[str]) -> None:
             array[wild] = rng.choice(odd, int(wild.sum()))
         if number % 5 == 0:  # exactly on the corners of cells and of the cube
             origins[:] = rng.choice([field.scenes[0].bounds[0], field.scenes[0].bounds[1]], rows)
-        scene = torch.from_numpy(rng.integers(0, len(scenes), rows).astype(np.int32))
-        ray = torch.from_numpy(directions if number % 2 else directions[0])
-        start, reach = torch.from_numpy(origins), float(rng.choice([0.0, 1.0, 100.0, np.inf]))
+        scene = rng.integers(0, len(scenes), rows).astype(np.int32)
+        reach = float(rng.choice([0.0, 1.0, 100.0, np.inf]))
+        depth, label = np.zeros((rows, rays), np.float32), np.zeros((rows, rays), np.int32)
+        into, packed = (depth, label, depth > 0), field.packed
+        # The field refuses numbers that are not finite; the kernels must end all the same.
         for lanes in tracer.LANES:
-            field._tracer = tracer.NativeTracer(field.packed, 2, lanes)
-            field.cast_rays(start, ray, scene, reach)
-        field.distance(start, scene)
-        field.within(start, scene, 0.5)
+            kernels = tracer.NativeTracer(packed, 2, lanes)
+            kernels.cast_surface(origins, directions, packed.surface_row[scene], reach, *into)
+            kernels.cast_octree(origins, directions, packed.octree_row[scene], reach, *into)
+        kernels.distance(origins, scene, depth[:, 0].copy())
+        kernels.within(origins, scene, 0.5, np.zeros(rows, np.bool_))
+        scene += rng.integers(-1, 2, rows).astype(np.int32)  # on a device, rows may name scenes that are not there
+        there = (torch.from_numpy(origins), torch.from_numpy(directions if number % 2 else directions[0]))
+        twin.cast_rays(*there, torch.from_numpy(scene), reach, elevations=int(rng.integers(0, 9)))
+        twin.distance(there[0], torch.from_numpy(scene))
+        twin.within(there[0], torch.from_numpy(scene), 0.5)
     sys.stdout.write("clean\n")
 
 
