@@ -209,9 +209,8 @@ def _rays(setting: _Setting) -> Iterator[DeviceRow]:
     for count in setting.drones:
         position, yaw, scene = _batch(setting, field, count)
         out = RayHits.empty(count, len(sensor.directions), field.device)
-        turned = sensor._turned(yaw)
         number = count * len(sensor.directions)
-        cast = partial(field.cast_rays, position, turned, scene, 100.0, out, setting.config.elevation_bins)
+        cast = partial(field.cast_rays, position, sensor.directions, scene, 100.0, out, sensor.elevation_bins)
         speed = number / _seconds(setting, cast) / 1e9
         needed = setting.device.type == "cuda" and count >= _TARGET_DRONES
         yield DeviceRow(f"rays, {count} drones", speed, "G/s", speed >= RAY_TARGET if needed else None)
@@ -264,8 +263,8 @@ def _tuning(setting: _Setting) -> Iterator[DeviceRow]:
     """Other builds of the kernels and other orders of the rays, at the largest batch."""
     field = _field(setting)
     sensor = SphericalSensor(field, setting.config.azimuth_bins, setting.config.elevation_bins, 100.0)
-    position, yaw, scene = _batch(setting, field, max(setting.drones))
-    turned = sensor._turned(yaw)
+    position, _, scene = _batch(setting, field, max(setting.drones))
+    rays = sensor.directions[None]
     out = RayHits.empty(len(position), len(sensor.directions), field.device)
     written = out.depth, out.semantic, out.valid
     orders: list[tuple[tuple[int, int], ...]] = [(), *((tile,) for tile in TILES)]
@@ -273,7 +272,7 @@ def _tuning(setting: _Setting) -> Iterator[DeviceRow]:
         tracer = CudaTracer(field.packed, field.device, flags)
         for tiles in orders:
             tracer.tiles = tiles
-            cast = partial(tracer.cast, position, turned, scene, 100.0, setting.config.elevation_bins, *written)
+            cast = partial(tracer.cast, position, rays, scene, 100.0, setting.config.elevation_bins, *written)
             speed = out.depth.numel() / _seconds(setting, cast) / 1e9
             shape = "as they come" if not tiles else "×".join(map(str, tiles[0]))
             yield DeviceRow(f"build {' '.join(flags) or 'as it is'}, tiles {shape}", speed, "G/s")
