@@ -44,8 +44,12 @@ class PolicyConfig(Config):
     """Subtracted from the depth channel before the encoder."""
     depth_scale: float = Field(0.1, gt=0)
     """Divides the shifted depth channel."""
+    distribution: Literal["gaussian", "beta", "discrete"] = "gaussian"
+    """Distribution of actions: unbounded Gaussian, Beta on (−1, 1), or a choice of motion primitive."""
     log_std_init: float = Field(-0.5, ge=-5, le=2)
-    """Initial log standard deviation of every action axis."""
+    """Initial log standard deviation of every action axis (gaussian)."""
+    separate_value: bool = False
+    """The critic has an encoder and a core of its own; about twice the work."""
     stop_value_gradient: bool = False
     """Keep the critic's gradient out of the trunk."""
 
@@ -76,7 +80,11 @@ class PolicyConfig(Config):
         return value
 
     @model_validator(mode="after")
-    def _patch_divides(self) -> Self:
+    def _fits_together(self) -> Self:
+        if self.separate_value and self.stop_value_gradient:
+            raise ConfigError(
+                "separate_value and stop_value_gradient contradict each other: nothing would train the critic's trunk"
+            )
         if self.encoder == "rayvit":
             edge = self.patch_edge
             for name in ("azimuth_bins", "elevation_bins"):

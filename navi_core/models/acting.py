@@ -15,7 +15,7 @@ from torch import Tensor, nn
 
 from navi_core.policy import NavigationPolicy
 from navi_core.policy.cores.base import State
-from navi_core.policy.navigation_policy import AUX_INPUTS
+from navi_core.policy.trunk import AUX_INPUTS
 
 __all__ = ["Act", "ActingModule", "Parity", "example_inputs", "recurrent_parity"]
 

@@ -15,7 +15,7 @@ from torch import Tensor
 
 from navi_core.config import PolicyConfig, parse_config
 from navi_core.errors import CheckpointError, ConfigError
-from navi_core.policy import build_core
+from navi_core.policy import build_policy
 from navi_core.policy.cores.base import State
 
 __all__ = ["METADATA_KEY", "ExportedPolicy", "load_exported"]
@@ -45,7 +45,7 @@ class ExportedPolicy(abc.ABC):
 
     def initial_state(self) -> State:
         """Return the zero state of the program's rows."""
-        return build_core(self.config.core, self.config.width, self.config.core_layers).initial_state(self.rows)
+        return build_policy(self.config).initial_state(self.rows)
 
     @abc.abstractmethod
     def act(self, obs: Tensor, aux: Tensor, reset: Tensor, state: State) -> tuple[Tensor, Tensor, State]:

@@ -1,4 +1,4 @@
-"""Actor and critic heads, and the diagonal Gaussian they parameterise."""
+"""Actor and critic heads."""
 
 from __future__ import annotations
 
@@ -7,23 +7,16 @@ import math
 import torch
 from torch import Tensor, nn
 
-__all__ = ["ACTION_AXES", "ActorCritic", "gaussian_entropy", "gaussian_log_prob"]
+from navi_core.config.primitives import MOTION_PRIMITIVES
+from navi_core.errors import ConfigError
+from navi_core.policy.distributions import ActionDistribution, Categorical, DiagonalGaussian, ScaledBeta
+
+__all__ = ["ACTION_AXES", "ActorCritic"]
 
 ACTION_AXES = 4
 """Forward, vertical, lateral, yaw."""
 
-_HALF_LOG_TWO_PI = 0.5 * math.log(2 * math.pi)
-
-
-def gaussian_log_prob(action: Tensor, mean: Tensor, log_std: Tensor) -> Tensor:
-    """Return the log density (…,) of unclamped actions (…, A) under N(mean (…, A), exp(log_std (A,))²)."""
-    z = (action - mean) * torch.exp(-log_std)
-    return (-0.5 * z * z - log_std - _HALF_LOG_TWO_PI).sum(-1)
-
-
-def gaussian_entropy(log_std: Tensor) -> Tensor:
-    """Return the differential entropy [nat] of a Gaussian with log standard deviations (A,), a scalar."""
-    return (log_std + 0.5 + _HALF_LOG_TWO_PI).sum(-1)
+_HIDDEN = 64
 
 
 def _orthogonal(inputs: int, outputs: int, gain: float) -> nn.Linear:
@@ -34,29 +27,61 @@ def _orthogonal(inputs: int, outputs: int, gain: float) -> nn.Linear:
 
 
 class ActorCritic(nn.Module):
-    """Actor D-64-A with tanh mean, critic D-64-1, state-independent log_std; 16,841 parameters at D 128.
+    """Actor D-64-n and critic D-64-1, with a Gaussian 16,841 parameters at D 128.
 
-    Orthogonal initialisation: gain √2 in hidden layers, 0.01 before the mean, 1 before the value.
+    The actor's outputs are a tanh mean beside a state-independent log_std (gaussian), α and β of every
+    axis (beta), or a logit for every motion primitive (discrete). Orthogonal initialisation: gain √2 in
+    hidden layers, 0.01 before the action, 1 before the value.
 
     Args:
         width: Feature width D.
-        log_std_init: Initial log standard deviation of every axis.
+        distribution: `gaussian`, `beta` or `discrete`.
+        log_std_init: Initial log standard deviation of every axis (gaussian).
         stop_value_gradient: Detach the critic's input, so the trunk learns from the actor alone.
+
+    Raises:
+        ConfigError: No such distribution.
     """
 
-    def __init__(self, width: int = 128, *, log_std_init: float = -0.5, stop_value_gradient: bool = False) -> None:
+    table: Tensor
+    log_std: nn.Parameter | None
+
+    def __init__(
+        self,
+        width: int = 128,
+        *,
+        distribution: str = "gaussian",
+        log_std_init: float = -0.5,
+        stop_value_gradient: bool = False,
+    ) -> None:
         super().__init__()
-        hidden = 64
-        self.actor = nn.Sequential(
-            _orthogonal(width, hidden, math.sqrt(2)), nn.Tanh(), _orthogonal(hidden, ACTION_AXES, 0.01), nn.Tanh()
-        )
-        self.critic = nn.Sequential(_orthogonal(width, hidden, math.sqrt(2)), nn.Tanh(), _orthogonal(hidden, 1, 1.0))
-        self.log_std = nn.Parameter(torch.full((ACTION_AXES,), float(log_std_init)))
+        outputs = {"gaussian": ACTION_AXES, "beta": 2 * ACTION_AXES, "discrete": len(MOTION_PRIMITIVES)}
+        if distribution not in outputs:
+            raise ConfigError(f"no action distribution {distribution!r}; allowed: {', '.join(outputs)}")
+        self.kind = distribution
+        layers = [
+            _orthogonal(width, _HIDDEN, math.sqrt(2)),
+            nn.Tanh(),
+            _orthogonal(_HIDDEN, outputs[distribution], 0.01),
+        ]
+        self.actor = nn.Sequential(*layers, *([nn.Tanh()] if distribution == "gaussian" else []))
+        self.critic = nn.Sequential(_orthogonal(width, _HIDDEN, math.sqrt(2)), nn.Tanh(), _orthogonal(_HIDDEN, 1, 1.0))
+        # A parameter for the Gaussian alone: nothing else has one to learn or to freeze.
+        log_std = torch.full((ACTION_AXES,), float(log_std_init))
+        self.log_std = nn.Parameter(log_std) if distribution == "gaussian" else None
+        self.register_buffer("table", torch.tensor(list(MOTION_PRIMITIVES.values())), persistent=False)
         self.stop_value_gradient = stop_value_gradient
 
-    def forward(self, features: Tensor) -> tuple[Tensor, Tensor]:
-        """Return action means (…, A) in (−1, 1) and values (…,) of features (…, D)."""
-        return self.actor(features), self.value(features)
+    def forward(self, features: Tensor) -> tuple[ActionDistribution, Tensor]:
+        """Return the distribution of actions and the values (…,) of features (…, D)."""
+        return self.distribution(features), self.value(features)
+
+    def distribution(self, features: Tensor) -> ActionDistribution:
+        """Return the distribution of actions at features (…, D)."""
+        outputs = self.actor(features)
+        if self.log_std is not None:
+            return DiagonalGaussian(outputs, self.log_std)
+        return ScaledBeta(outputs) if self.kind == "beta" else Categorical(outputs, self.table)
 
     def value(self, features: Tensor) -> Tensor:
         """Return values (…,) of features (…, D)."""

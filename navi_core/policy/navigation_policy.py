@@ -8,22 +8,16 @@ first update the importance ratio is one.
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import Any
 
 import torch
-from torch import Tensor, nn
+from torch import Tensor
 
 from navi_core.config import PolicyConfig
-from navi_core.errors import ConfigError
-from navi_core.policy.cores import TemporalCore, build_core
 from navi_core.policy.cores.base import State
-from navi_core.policy.encoders import build_encoder
-from navi_core.policy.heads import ActorCritic, gaussian_entropy, gaussian_log_prob
+from navi_core.policy.heads import ActorCritic
+from navi_core.policy.trunk import Trunk
 
-__all__ = ["AUX_INPUTS", "ActOutput", "EvaluateOutput", "NavigationPolicy", "build_policy", "parameter_counts"]
-
-AUX_INPUTS = 3
-"""Auxiliary inputs of the previous step: shaped reward, loop similarity, intrinsic reward."""
+__all__ = ["ActOutput", "EvaluateOutput", "NavigationPolicy", "build_policy", "parameter_counts"]
 
 
 @dataclass(frozen=True)
@@ -37,7 +31,7 @@ class ActOutput:
     value: Tensor
     """State values (B,)."""
     state: State
-    """Core state after this step."""
+    """State after this step."""
     embedding: Tensor
     """Encoder output (B, D), before the auxiliary input."""
 
@@ -56,8 +50,10 @@ class EvaluateOutput:
     """Encoder output (B, T, D), before the auxiliary input."""
 
 
-class NavigationPolicy(nn.Module):
-    """Encoder, auxiliary input, temporal core and Gaussian actor-critic heads.
+class NavigationPolicy(Trunk):
+    """Trunk and actor-critic heads; with `separate_value` the critic has a trunk of its own.
+
+    The state is the core's, followed by that of the critic's core where it has one.
 
     Args:
         config: Network configuration; kept as `config`.
@@ -67,18 +63,19 @@ class NavigationPolicy(nn.Module):
     """
 
     def __init__(self, config: PolicyConfig) -> None:
-        super().__init__()
-        self.config = config
-        self.encoder = _encoder(config)
-        self.aux = None if config.aux == "off" else nn.Linear(AUX_INPUTS, config.width)
-        self.core: TemporalCore = build_core(config.core, config.width, config.core_layers)
+        super().__init__(config)
         self.heads = ActorCritic(
-            config.width, log_std_init=config.log_std_init, stop_value_gradient=config.stop_value_gradient
+            config.width,
+            distribution=config.distribution,
+            log_std_init=config.log_std_init,
+            stop_value_gradient=config.stop_value_gradient,
         )
+        self.critic_trunk = Trunk(config) if config.separate_value else None
 
     def initial_state(self, rows: int, device: torch.device | str | None = None) -> State:
-        """Return the zero core state of `rows` rows."""
-        return self.core.initial_state(rows, device)
+        """Return the zero state of `rows` rows."""
+        state = self.core.initial_state(rows, device)
+        return state if self.critic_trunk is None else state + self.critic_trunk.core.initial_state(rows, device)
 
     def act(self, obs: Tensor, aux: Tensor, state: State, reset: Tensor, noise: Tensor | None) -> ActOutput:
         """Decide one step of every row.
@@ -86,19 +83,22 @@ class NavigationPolicy(nn.Module):
         Args:
             obs: Raw observations (B, 3, Az, El).
             aux: Auxiliary inputs (B, 3) of the previous step; taken as zero where `reset`.
-            state: Core state before this step; not modified.
+            state: State before this step; not modified.
             reset: (B,) bool; True where a new episode starts with this observation.
-            noise: Standard normal draws (B, 4); None flies the mean.
+            noise: Standard normal draws (B, 4); None flies the distribution's typical action.
 
         Returns:
             The decision; `log_prob` is that of the unclamped action.
         """
-        embedding = self.encoder(obs)
-        features, state = self.core.step(self._join(embedding, aux, reset), state, reset)
-        mean, value = self.heads(features)
-        log_std = self.heads.log_std
-        action = mean if noise is None else mean + torch.exp(log_std) * noise
-        return ActOutput(action, gaussian_log_prob(action, mean, log_std), value, state, embedding)
+        mine, critics = self._split(state)
+        embedding, features, mine = self.step(obs, aux, mine, reset)
+        distribution = self.heads.distribution(features)
+        seen = features
+        if self.critic_trunk is not None:
+            _, seen, critics = self.critic_trunk.step(obs, aux, critics, reset)
+        action = distribution.typical() if noise is None else distribution.sample(noise)
+        log_prob = distribution.log_prob(action)
+        return ActOutput(action, log_prob, self.heads.value(seen), mine + critics, embedding)
 
     def value(self, obs: Tensor, aux: Tensor, state: State) -> Tensor:
         """Return the values (B,) of observations (B, 3, Az, El) seen from `state`, without a reset.
@@ -106,8 +106,9 @@ class NavigationPolicy(nn.Module):
         The caller's state is neither advanced nor modified: this values the last observation of an
         episode before it is reset.
         """
-        features, _ = self.core.step(self._join(self.encoder(obs), aux, None), state, None)
-        return self.heads.value(features)
+        mine, critics = self._split(state)
+        trunk, own = (self, mine) if self.critic_trunk is None else (self.critic_trunk, critics)
+        return self.heads.value(trunk.step(obs, aux, own, None)[1])
 
     def evaluate(self, obs: Tensor, aux: Tensor, state0: State, reset: Tensor, actions: Tensor) -> EvaluateOutput:
         """Score given actions along sequences.
@@ -115,45 +116,26 @@ class NavigationPolicy(nn.Module):
         Args:
             obs: Raw observations (B, T, 3, Az, El).
             aux: Auxiliary inputs (B, T, 3); taken as zero where `reset`.
-            state0: Core state before each sequence.
+            state0: State before each sequence.
             reset: (B, T) bool; True where a new episode starts.
             actions: Unclamped actions (B, T, 4).
 
         Returns:
             Log-probabilities, values, entropies and embeddings under the current weights.
         """
-        embedding = self.encoder(obs.flatten(0, 1)).unflatten(0, obs.shape[:2])
-        features, _ = self.core(self._join(embedding, aux, reset), state0, reset)
-        mean, value = self.heads(features)
-        log_prob = gaussian_log_prob(actions, mean, self.heads.log_std)
-        entropy = gaussian_entropy(self.heads.log_std).expand_as(log_prob)
-        return EvaluateOutput(log_prob, value, entropy, embedding)
+        mine, critics = self._split(state0)
+        embedding, features = self.sequence(obs, aux, mine, reset)
+        seen = features
+        if self.critic_trunk is not None:
+            _, seen = self.critic_trunk.sequence(obs, aux, critics, reset)
+        distribution = self.heads.distribution(features)
+        return EvaluateOutput(distribution.log_prob(actions), self.heads.value(seen), distribution.entropy(), embedding)
 
-    def _join(self, embedding: Tensor, aux: Tensor, reset: Tensor | None) -> Tensor:
-        """Add the auxiliary input to embeddings (…, D)."""
-        if self.aux is None:
-            return embedding
-        if aux.shape != (*embedding.shape[:-1], AUX_INPUTS):
-            raise ConfigError(f"aux shape {tuple(aux.shape)} must be {(*embedding.shape[:-1], AUX_INPUTS)}")
-        if reset is not None:
-            aux = aux * (~reset)[..., None]
-        if self.config.aux == "no_reward":
-            # The shaped reward is privileged: its entry is zero in training and evaluation alike.
-            aux = torch.cat((torch.zeros_like(aux[..., :1]), aux[..., 1:]), dim=-1)
-        return embedding + self.aux(aux)
-
-
-def _encoder(config: PolicyConfig) -> nn.Module:
-    options: dict[str, Any] = {
-        "width": config.width,
-        "depth_shift": config.depth_shift,
-        "depth_scale": config.depth_scale,
-    }
-    if config.encoder == "rayvit":
-        options |= {"patch": config.patch_edge, "area_attention": config.area_attention}
-    elif config.encoder == "spherical_cnn":
-        options |= {"separable_refinement": config.separable_refinement}
-    return build_encoder(config.encoder, config.azimuth_bins, config.elevation_bins, **options)
+    def _split(self, state: State) -> tuple[State, State]:
+        """Return the core's part of a state and the critic's, which is empty without a critic trunk."""
+        if self.critic_trunk is None:
+            return state, ()
+        return state[: len(state) // 2], state[len(state) // 2 :]
 
 
 def build_policy(config: PolicyConfig, seed: int = 0) -> NavigationPolicy:
@@ -174,14 +156,12 @@ def build_policy(config: PolicyConfig, seed: int = 0) -> NavigationPolicy:
 
 
 def parameter_counts(policy: NavigationPolicy) -> dict[str, int]:
-    """Return the number of parameters of encoder, aux, core and heads, and their total."""
-    counts = {
-        name: 0 if part is None else sum(p.numel() for p in part.parameters())
-        for name, part in (
-            ("encoder", policy.encoder),
-            ("aux", policy.aux),
-            ("core", policy.core),
-            ("heads", policy.heads),
-        )
-    }
+    """Return the number of parameters of encoder, aux, core, heads and, if there is one, the critic's trunk; and all.
+
+    The keys are encoder, aux, core, heads, critic_trunk (with `separate_value`) and total.
+    """
+    parts = {"encoder": policy.encoder, "aux": policy.aux, "core": policy.core, "heads": policy.heads}
+    if policy.critic_trunk is not None:
+        parts["critic_trunk"] = policy.critic_trunk
+    counts = {name: 0 if part is None else sum(p.numel() for p in part.parameters()) for name, part in parts.items()}
     return counts | {"total": sum(counts.values())}

@@ -11,7 +11,8 @@ import torch
 from torch.nn.attention import SDPBackend, sdpa_kernel
 from torch.utils.flop_counter import FlopCounterMode
 
-from navi_core.policy.navigation_policy import AUX_INPUTS, NavigationPolicy
+from navi_core.policy.navigation_policy import NavigationPolicy
+from navi_core.policy.trunk import AUX_INPUTS
 
 __all__ = ["count_macs", "policy_macs"]
 
@@ -39,11 +40,13 @@ def policy_macs(policy: NavigationPolicy) -> dict[str, int]:
     config = policy.config
     obs = torch.zeros(1, 3, config.azimuth_bins, config.elevation_bins)
     aux, reset = torch.zeros(1, AUX_INPUTS), torch.zeros(1, dtype=torch.bool)
-    features, state = torch.zeros(1, config.width), policy.initial_state(1)
+    features, state = torch.zeros(1, config.width), policy.core.initial_state(1)
     counts = {
         "encoder": count_macs(lambda: policy.encoder(obs)),
         "aux": 0 if policy.aux is None else count_macs(partial(policy.aux, aux)),
         "core": count_macs(lambda: policy.core.step(features, state, reset)),
         "heads": count_macs(lambda: policy.heads(features)),
     }
+    if policy.critic_trunk is not None:
+        counts["critic_trunk"] = count_macs(partial(policy.critic_trunk.step, obs, aux, state, reset))
     return counts | {"total": sum(counts.values())}

@@ -38,7 +38,10 @@ def rollout(policy, generator):
 @pytest.mark.parametrize("core", ["mamba2", "gru", "mambapy"])
 @pytest.mark.parametrize("layers", [1, 2])
 def test_before_the_first_update_the_ratio_is_one(encoder, core, layers):
-    config = PolicyConfig(encoder=encoder, core=core, core_layers=layers, azimuth_bins=32, elevation_bins=16)
+    check_parity(PolicyConfig(encoder=encoder, core=core, core_layers=layers, azimuth_bins=32, elevation_bins=16))
+
+
+def check_parity(config):
     policy = build_policy(config, seed=3)
     # Larger heads than at the start, so that a wrong state would show in mean and value.
     with torch.no_grad():
@@ -55,6 +58,21 @@ def test_before_the_first_update_the_ratio_is_one(encoder, core, layers):
         assert (torch.exp(seen.log_prob - log_prob) - 1).abs().max() < 1e-4
         assert (seen.value - value).abs().max() < 1e-4
         torch.testing.assert_close(seen.embedding, embedding, atol=1e-5, rtol=1e-4)
+
+
+@pytest.mark.parametrize("distribution", ["gaussian", "beta", "discrete"])
+@pytest.mark.parametrize("separate", [False, True])
+def test_every_head_and_critic_has_ratio_one_before_the_first_update(distribution, separate):
+    check_parity(
+        PolicyConfig(
+            encoder="ring_cnn",
+            core="mamba2",
+            distribution=distribution,
+            separate_value=separate,
+            azimuth_bins=16,
+            elevation_bins=4,
+        )
+    )
 
 
 @pytest.mark.parametrize("core", ["mamba2", "gru", "mambapy"])

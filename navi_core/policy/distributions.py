@@ -1,0 +1,195 @@
+"""Distributions of actions: what a head's outputs mean.
+
+Every distribution speaks of actions (…, 4) as the environment takes them, draws them from standard
+normal noise given from outside (so that a draw is a function of seed, row and step), and knows
+log-density, entropy and divergence. Entropies and densities are those of the 4-vectors, in nat.
+"""
+
+from __future__ import annotations
+
+import abc
+import math
+from typing import Self
+
+import torch
+from torch import Tensor
+from torch.nn import functional as F
+
+__all__ = ["ActionDistribution", "Categorical", "DiagonalGaussian", "ScaledBeta"]
+
+_HALF_LOG_TWO_PI = 0.5 * math.log(2 * math.pi)
+
+
+class ActionDistribution(abc.ABC):
+    """A distribution over actions (…, 4)."""
+
+    @abc.abstractmethod
+    def typical(self) -> Tensor:
+        """Return the actions (…, 4) of deterministic flight."""
+
+    @abc.abstractmethod
+    def sample(self, noise: Tensor) -> Tensor:
+        """Return actions (…, 4) drawn by standard normal noise (…, 4); no gradient flows through the draw."""
+
+    @abc.abstractmethod
+    def log_prob(self, actions: Tensor) -> Tensor:
+        """Return the log density or log probability (…,) of actions (…, 4)."""
+
+    @abc.abstractmethod
+    def entropy(self) -> Tensor:
+        """Return the entropy (…,)."""
+
+    @abc.abstractmethod
+    def kl(self, other: Self) -> Tensor:
+        """Return KL(self‖other) (…,) against a distribution of the same kind."""
+
+
+class DiagonalGaussian(ActionDistribution):
+    """N(mean (…, A), diag(exp(log_std (A,)))²); actions are unclamped, the environment clamps."""
+
+    def __init__(self, mean: Tensor, log_std: Tensor) -> None:
+        self.mean, self.log_std = mean, log_std
+
+    def typical(self) -> Tensor:
+        """Return the mean."""
+        return self.mean
+
+    def sample(self, noise: Tensor) -> Tensor:
+        """Return mean + std · noise."""
+        return self.mean + torch.exp(self.log_std) * noise
+
+    def log_prob(self, actions: Tensor) -> Tensor:
+        """Return the log density (…,) of unclamped actions."""
+        z = (actions - self.mean) * torch.exp(-self.log_std)
+        return (-0.5 * z * z - self.log_std - _HALF_LOG_TWO_PI).sum(-1)
+
+    def entropy(self) -> Tensor:
+        """Return the differential entropy, the same everywhere."""
+        return (self.log_std + 0.5 + _HALF_LOG_TWO_PI).sum(-1).expand(self.mean.shape[:-1])
+
+    def kl(self, other: Self) -> Tensor:
+        """Return KL(self‖other)."""
+        ratio = torch.exp(2 * (self.log_std - other.log_std))
+        shift = ((self.mean - other.mean) * torch.exp(-other.log_std)).square()
+        return (other.log_std - self.log_std + 0.5 * (ratio + shift - 1)).sum(-1)
+
+
+class ScaledBeta(ActionDistribution):
+    """Independent Beta(α, β) on (−1, 1) per axis, α and β above 1 so that each has one mode (Chou et al. 2017).
+
+    A bounded action space needs no clamp, and so no gradient is lost at it.
+
+    Args:
+        outputs: Head outputs (…, 2·A): first all of α, then all of β, through softplus + 1.
+    """
+
+    _EDGE = 1e-6
+    _ATTEMPTS = 8
+
+    def __init__(self, outputs: Tensor) -> None:
+        self.alpha, self.beta = (1 + F.softplus(outputs)).chunk(2, dim=-1)
+
+    def typical(self) -> Tensor:
+        """Return the mean."""
+        return 2 * self.alpha / (self.alpha + self.beta) - 1
+
+    @torch.no_grad()
+    def sample(self, noise: Tensor) -> Tensor:
+        """Return draws by two gammas an axis (Marsaglia and Tsang 2000).
+
+        Rejection needs more randomness than one normal: the bits of the given one seed a counter-based
+        hash. All attempts are made at once and the first accepted taken; that none of 8 is has a
+        probability below 1e-10.
+        """
+        bits = noise.contiguous().view(torch.int32).to(torch.int64)
+        # Axes with equal noise must still differ.
+        bits = bits + torch.arange(noise.shape[-1], device=noise.device) * 0x9E3779B1
+        first, second = _gamma(self.alpha, bits, 0, self._ATTEMPTS), _gamma(self.beta, bits, 1, self._ATTEMPTS)
+        share = (first / (first + second)).clamp(self._EDGE, 1 - self._EDGE)
+        return 2 * share - 1
+
+    def log_prob(self, actions: Tensor) -> Tensor:
+        """Return the log density (…,) of actions in (−1, 1); those outside count as at the edge."""
+        share = ((actions + 1) / 2).clamp(self._EDGE, 1 - self._EDGE)
+        density = (self.alpha - 1) * share.log() + (self.beta - 1) * torch.log1p(-share) - self._log_beta()
+        return (density - math.log(2)).sum(-1)
+
+    def entropy(self) -> Tensor:
+        """Return the differential entropy (…,)."""
+        alpha, beta, total = self.alpha, self.beta, self.alpha + self.beta
+        inner = (alpha - 1) * torch.digamma(alpha) + (beta - 1) * torch.digamma(beta)
+        return (self._log_beta() - inner + (total - 2) * torch.digamma(total) + math.log(2)).sum(-1)
+
+    def kl(self, other: Self) -> Tensor:
+        """Return KL(self‖other)."""
+        alpha, beta, total = self.alpha, self.beta, self.alpha + self.beta
+        inner = (alpha - other.alpha) * torch.digamma(alpha) + (beta - other.beta) * torch.digamma(beta)
+        drift = (other.alpha + other.beta - total) * torch.digamma(total)
+        return (other._log_beta() - self._log_beta() + inner + drift).sum(-1)
+
+    def _log_beta(self) -> Tensor:
+        return torch.lgamma(self.alpha) + torch.lgamma(self.beta) - torch.lgamma(self.alpha + self.beta)
+
+
+class Categorical(ActionDistribution):
+    """A choice among the rows of a table of actions.
+
+    Args:
+        logits: (…, K).
+        table: Actions (K, A), all different.
+    """
+
+    def __init__(self, logits: Tensor, table: Tensor) -> None:
+        self.log_probs, self.table = logits.log_softmax(-1), table
+
+    def typical(self) -> Tensor:
+        """Return the most probable action."""
+        return self.table[self.log_probs.argmax(-1)]
+
+    @torch.no_grad()
+    def sample(self, noise: Tensor) -> Tensor:
+        """Return the action at the quantile of the first axis's noise."""
+        quantile = torch.special.ndtr(noise[..., :1].double())
+        below = self.log_probs.double().exp().cumsum(-1) <= quantile
+        return self.table[below.sum(-1).clamp_max(len(self.table) - 1)]
+
+    def index(self, actions: Tensor) -> Tensor:
+        """Return which row of the table actions (…, A) are, (…,)."""
+        return (actions[..., None, :] - self.table).abs().sum(-1).argmin(-1)
+
+    def log_prob(self, actions: Tensor) -> Tensor:
+        """Return the log probability (…,) of actions of the table."""
+        return self.log_probs.gather(-1, self.index(actions)[..., None]).squeeze(-1)
+
+    def entropy(self) -> Tensor:
+        """Return the entropy (…,)."""
+        return -(self.log_probs.exp() * self.log_probs).sum(-1)
+
+    def kl(self, other: Self) -> Tensor:
+        """Return KL(self‖other)."""
+        return (self.log_probs.exp() * (self.log_probs - other.log_probs)).sum(-1)
+
+
+def _gamma(shape: Tensor, bits: Tensor, purpose: int, attempts: int) -> Tensor:
+    """Return Gamma(shape, 1) draws for shapes of at least 1; `bits` (int64) are the randomness."""
+    d = (shape.double() - 1 / 3)[..., None]
+    c = torch.rsqrt(9 * d)
+    counter = torch.arange(attempts, device=bits.device) * 6 + 3 * purpose
+    accept, radius, angle = (_uniform(bits[..., None], counter + i) for i in range(3))
+    x = torch.sqrt(-2 * radius.log()) * torch.cos(2 * math.pi * angle)
+    v = (1 + c * x) ** 3
+    good = (v > 0) & (accept.log() < 0.5 * x * x + d - d * v + d * v.clamp_min(1e-300).log())
+    first = good.to(torch.int8).argmax(-1, keepdim=True)
+    # Where nothing was accepted, the mode: one draw in 1e10 is worth no branch.
+    drawn = torch.where(good.any(-1, keepdim=True), (d * v).gather(-1, first), d)
+    return drawn.squeeze(-1).clamp_min(1e-30).to(shape.dtype)
+
+
+def _uniform(bits: Tensor, counter: Tensor) -> Tensor:
+    """Hash to uniform draws in (0, 1): two rounds of a 32-bit mixer (Wellons 2018), in int64 to stay exact."""
+    x = (bits ^ (counter * 0x85EBCA6B)) & 0xFFFFFFFF
+    for _ in range(2):
+        x = ((x ^ (x >> 16)) * 0x7FEB352D) & 0xFFFFFFFF
+        x = ((x ^ (x >> 15)) * 0x846CA68B) & 0xFFFFFFFF
+        x = (x ^ (x >> 16)) + counter & 0xFFFFFFFF
+    return (x.double() + 0.5) / 2**32

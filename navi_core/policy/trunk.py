@@ -1,0 +1,75 @@
+"""The trunk: observation → embedding → state → features."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+
+from navi_core.config import PolicyConfig
+from navi_core.errors import ConfigError
+from navi_core.policy.cores import TemporalCore, build_core
+from navi_core.policy.cores.base import State
+from navi_core.policy.encoders import build_encoder
+
+__all__ = ["AUX_INPUTS", "Trunk"]
+
+AUX_INPUTS = 3
+"""Auxiliary inputs of the previous step: shaped reward, loop similarity, intrinsic reward."""
+
+
+class Trunk(nn.Module):
+    """Encoder, auxiliary input and temporal core.
+
+    Args:
+        config: Network configuration; kept as `config`.
+
+    Raises:
+        ConfigError: The observation size does not fit the encoder, or the width the core.
+    """
+
+    def __init__(self, config: PolicyConfig) -> None:
+        super().__init__()
+        self.config = config
+        self.encoder = _encoder(config)
+        self.aux = None if config.aux == "off" else nn.Linear(AUX_INPUTS, config.width)
+        self.core: TemporalCore = build_core(config.core, config.width, config.core_layers)
+
+    def step(self, obs: Tensor, aux: Tensor, state: State, reset: Tensor | None) -> tuple[Tensor, Tensor, State]:
+        """Return embedding (B, D), features (B, D) and the new state of one step; no reset where it is None."""
+        embedding = self.encoder(obs)
+        features, state = self.core.step(self._join(embedding, aux, reset), state, reset)
+        return embedding, features, state
+
+    def sequence(self, obs: Tensor, aux: Tensor, state: State, reset: Tensor) -> tuple[Tensor, Tensor]:
+        """Return embeddings and features (B, T, D) of sequences (B, T, …); equals `step` applied T times."""
+        embedding = self.encoder(obs.flatten(0, 1)).unflatten(0, obs.shape[:2])
+        features, _ = self.core(self._join(embedding, aux, reset), state, reset)
+        return embedding, features
+
+    def _join(self, embedding: Tensor, aux: Tensor, reset: Tensor | None) -> Tensor:
+        """Add the auxiliary input to embeddings (…, D)."""
+        if self.aux is None:
+            return embedding
+        if aux.shape != (*embedding.shape[:-1], AUX_INPUTS):
+            raise ConfigError(f"aux shape {tuple(aux.shape)} must be {(*embedding.shape[:-1], AUX_INPUTS)}")
+        if reset is not None:
+            aux = aux * (~reset)[..., None]
+        if self.config.aux == "no_reward":
+            # The shaped reward is privileged: its entry is zero in training and evaluation alike.
+            aux = torch.cat((torch.zeros_like(aux[..., :1]), aux[..., 1:]), dim=-1)
+        return embedding + self.aux(aux)
+
+
+def _encoder(config: PolicyConfig) -> nn.Module:
+    options: dict[str, Any] = {
+        "width": config.width,
+        "depth_shift": config.depth_shift,
+        "depth_scale": config.depth_scale,
+    }
+    if config.encoder == "rayvit":
+        options |= {"patch": config.patch_edge, "area_attention": config.area_attention}
+    elif config.encoder == "spherical_cnn":
+        options |= {"separable_refinement": config.separable_refinement}
+    return build_encoder(config.encoder, config.azimuth_bins, config.elevation_bins, **options)

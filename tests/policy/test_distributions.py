@@ -1,0 +1,126 @@
+"""Action distributions against the framework's own, and policies that act by them."""
+
+import math
+
+import pytest
+import torch
+from torch.distributions import AffineTransform, Beta, Independent, Normal, TransformedDistribution, kl_divergence
+from torch.distributions import Categorical as FrameworkCategorical
+
+from navi_core.config import PolicyConfig, parse_config
+from navi_core.config.primitives import MOTION_PRIMITIVES
+from navi_core.errors import ConfigError
+from navi_core.policy import build_policy, parameter_counts, policy_macs
+from navi_core.policy.distributions import Categorical, DiagonalGaussian, ScaledBeta
+
+TABLE = torch.tensor(list(MOTION_PRIMITIVES.values()))
+SMALL = dict(encoder="ring_cnn", core="gru", azimuth_bins=16, elevation_bins=4)
+
+
+def framework_beta(ours):
+    return Independent(Beta(ours.alpha, ours.beta), 1)
+
+
+def scaled_beta(ours):
+    return Independent(TransformedDistribution(Beta(ours.alpha, ours.beta), [AffineTransform(-1.0, 2.0)]), 1)
+
+
+def test_gaussian_equals_the_framework_s():
+    one, two = (DiagonalGaussian(torch.randn(5, 3, 4), torch.randn(4) * 0.3) for _ in range(2))
+    theirs = [Independent(Normal(d.mean, d.log_std.exp()), 1) for d in (one, two)]
+    actions = torch.randn(5, 3, 4)
+    torch.testing.assert_close(one.log_prob(actions), theirs[0].log_prob(actions))
+    torch.testing.assert_close(one.entropy(), theirs[0].entropy())
+    torch.testing.assert_close(one.kl(two), kl_divergence(*theirs))
+
+
+def test_beta_equals_the_framework_s_stretched_to_the_action_range():
+    one, two = (ScaledBeta(2 * torch.randn(5, 3, 8)) for _ in range(2))
+    actions = torch.rand(5, 3, 4) * 1.9 - 0.95
+    torch.testing.assert_close(one.log_prob(actions), scaled_beta(one).log_prob(actions), atol=1e-4, rtol=1e-5)
+    wanted = framework_beta(one).entropy() + 4 * math.log(2)
+    torch.testing.assert_close(one.entropy(), wanted, atol=1e-4, rtol=1e-4)
+    wanted = kl_divergence(framework_beta(one), framework_beta(two))
+    torch.testing.assert_close(one.kl(two), wanted, atol=1e-4, rtol=1e-4)
+    torch.testing.assert_close(one.typical(), 2 * framework_beta(one).mean - 1)
+
+
+def test_categorical_equals_the_framework_s():
+    one, two = (Categorical(torch.randn(5, 3, len(TABLE)), TABLE) for _ in range(2))
+    theirs = [FrameworkCategorical(logits=d.log_probs) for d in (one, two)]
+    index = torch.randint(len(TABLE), (5, 3))
+    assert torch.equal(one.index(TABLE[index]), index)
+    torch.testing.assert_close(one.log_prob(TABLE[index]), theirs[0].log_prob(index))
+    torch.testing.assert_close(one.entropy(), theirs[0].entropy())
+    torch.testing.assert_close(one.kl(two), kl_divergence(*theirs))
+    assert torch.equal(one.typical(), TABLE[one.log_probs.argmax(-1)])
+
+
+@pytest.mark.parametrize("outputs", [(-3.0, -3.0), (0.0, 2.0), (5.0, 1.0), (30.0, 40.0)])
+def test_beta_draws_have_the_beta_s_distribution(outputs):
+    count = 40_000
+    ours = ScaledBeta(torch.tensor([outputs[0]] * 4 + [outputs[1]] * 4).expand(count, 8))
+    drawn = ours.sample(torch.randn(count, 4))
+    theirs = Beta(ours.alpha[0, :1], ours.beta[0, :1]).sample((4 * count,)).flatten() * 2 - 1
+    grid = torch.linspace(0.02, 0.98, 25)
+    below = torch.stack([(drawn.flatten() <= q).float().mean() for q in theirs.quantile(grid)])
+    assert (below - grid).abs().max() < 0.008  # four deviations of both empirical distributions
+    axes = torch.corrcoef(drawn.t()) - torch.eye(4)
+    assert axes.abs().max() < 0.025
+
+
+def test_equal_noise_gives_equal_draws_whatever_the_batch():
+    outputs, noise = torch.randn(6, 8), torch.randn(6, 4)
+    whole = ScaledBeta(outputs).sample(noise)
+    assert torch.equal(whole[3:4], ScaledBeta(outputs[3:4]).sample(noise[3:4]))
+    assert whole.abs().max() < 1
+
+
+def test_categorical_draws_follow_the_probabilities():
+    logits = torch.randn(len(TABLE))
+    drawn = Categorical(logits.expand(60_000, -1), TABLE).sample(torch.randn(60_000, 4))
+    index = Categorical(logits.expand(60_000, -1), TABLE).index(drawn)
+    share = torch.bincount(index, minlength=len(TABLE)) / 60_000
+    assert (share - logits.softmax(0)).abs().max() < 0.008
+
+
+def test_motion_primitives_are_named_different_and_in_range():
+    assert 12 <= len(MOTION_PRIMITIVES) <= 27
+    assert len(set(MOTION_PRIMITIVES.values())) == len(MOTION_PRIMITIVES)
+    assert TABLE.shape[1] == 4 and TABLE.abs().max() <= 1
+    assert MOTION_PRIMITIVES["hover"] == (0, 0, 0, 0)
+
+
+@pytest.mark.parametrize("kind", ["beta", "discrete"])
+def test_a_new_policy_of_any_distribution_explores_evenly(kind):
+    policy = build_policy(PolicyConfig(**SMALL, distribution=kind))
+    obs, aux, reset = torch.rand(2, 3, 16, 4), torch.zeros(2, 3), torch.ones(2, dtype=torch.bool)
+    out = policy.act(obs, aux, policy.initial_state(2), reset, torch.randn(2, 4))
+    seen = policy.evaluate(obs[:, None], aux[:, None], policy.initial_state(2), reset[:, None], out.action[:, None])
+    torch.testing.assert_close(seen.log_prob[:, 0], out.log_prob, atol=1e-5, rtol=1e-5)
+    assert policy.heads.log_std is None and out.action.abs().max() <= 1
+    if kind == "discrete":
+        assert (seen.entropy - math.log(len(TABLE))).abs().max() < 1e-2
+        assert all(tuple(a.tolist()) in {tuple(row.tolist()) for row in TABLE} for a in out.action)
+    else:
+        assert (policy.act(obs, aux, policy.initial_state(2), reset, None).action).abs().max() < 0.1
+
+
+def test_a_separate_critic_shares_nothing_with_the_actor():
+    policy = build_policy(PolicyConfig(**SMALL, separate_value=True))
+    obs, aux, reset = torch.rand(2, 5, 3, 16, 4), torch.zeros(2, 5, 3), torch.zeros(2, 5, dtype=torch.bool)
+    out = policy.evaluate(obs, aux, policy.initial_state(2), reset, torch.zeros(2, 5, 4))
+    out.value.sum().backward()
+    assert all(p.grad is None for part in (policy.encoder, policy.core, policy.heads.actor) for p in part.parameters())
+    assert all(p.grad is not None for p in policy.critic_trunk.parameters())
+    counts = parameter_counts(policy)
+    assert counts["critic_trunk"] == counts["encoder"] + counts["aux"] + counts["core"]
+    macs = policy_macs(policy)
+    assert macs["critic_trunk"] == macs["encoder"] + macs["aux"] + macs["core"]
+    same = build_policy(PolicyConfig(**SMALL))
+    assert all(torch.equal(value, policy.state_dict()[name]) for name, value in same.state_dict().items())
+
+
+def test_settings_that_contradict_each_other_are_refused():
+    with pytest.raises(ConfigError, match="separate_value and stop_value_gradient"):
+        parse_config(PolicyConfig, {"separate_value": True, "stop_value_gradient": True})
