@@ -10,7 +10,8 @@ NaviError
 ├── RunError               a run directory that is locked, broken, or belongs to another config
 ├── RecordError            rows that could not be written or read back
 ├── NonFiniteError         NaN or Inf in training; carries the tensor's name
-└── EvaluationError        an evaluation that cannot be made as asked
+├── EvaluationError        an evaluation that cannot be made as asked
+└── DemoError              demonstrations that break their format; carries the file and the field
 """
 
 from __future__ import annotations
@@ -21,6 +22,7 @@ from pathlib import Path
 __all__ = [
     "CheckpointError",
     "ConfigError",
+    "DemoError",
     "EvaluationError",
     "GmdagError",
     "MeshError",
@@ -131,3 +133,19 @@ class EvaluationError(NaviError):
     """An evaluation or comparison cannot be made as asked."""
 
     exit_code = 8
+
+
+class DemoError(NaviError):
+    """A file of demonstrations breaks its format, or demonstrations do not fit each other.
+
+    Attributes:
+        path: The file or folder.
+        field: The first offending field, None where the file as a whole is meant.
+    """
+
+    exit_code = 9
+
+    def __init__(self, reason: str, *, path: Path | str, field: str | None = None) -> None:
+        self.path = Path(path)
+        self.field = field
+        super().__init__(f"{path}: {field + ': ' if field else ''}{reason}")

@@ -25,7 +25,7 @@ from navi_core.errors import NaviError, printable
 
 __all__ = ["brain", "build_app", "main", "navi_actor"]
 
-_GROUPS = ("scenes", "doctor", "train", "evaluate", "models", "export", "bench")
+_GROUPS = ("scenes", "doctor", "demos", "bc", "train", "evaluate", "models", "export", "bench")
 """Modules of `navi_core.cli` that register commands."""
 
 
@@ -64,8 +64,8 @@ def navi_actor(arguments: Sequence[str] | None = None) -> None:
 
 
 def brain(arguments: Sequence[str] | None = None) -> None:
-    """Run `brain`: evaluate, compare, promote and models under the source system's name."""
-    _run(build_app("brain", ("evaluate", "models"), plugins=False), arguments)
+    """Run `brain`: evaluate, compare, promote, models and bc-pretrain under the source system's name."""
+    _run(build_app("brain", ("evaluate", "models", "bc"), plugins=False), arguments)
 
 
 def _root(

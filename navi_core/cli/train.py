@@ -16,7 +16,7 @@ if TYPE_CHECKING:
     from navi_core.models import Registry
     from navi_core.scenes import Scene
 
-__all__ = ["ppo", "register", "run_training"]
+__all__ = ["initial_weights", "log_on_stderr", "parent_versions", "ppo", "register", "run_training"]
 
 
 def register(app: typer.Typer) -> None:
@@ -45,8 +45,10 @@ def ppo(
     init: Annotated[
         str | None,
         typer.Option(
+            "--init",
+            "--from",
             help="Weights of a new run: an alias, a version, a checkpoint, or none. By default latest, "
-            "and none for a run with --asset."
+            "and none for a run with --asset.",
         ),
     ] = None,
     as_json: Annotated[bool, typer.Option("--json", help="Print the result as one JSON object.")] = False,
@@ -75,7 +77,7 @@ def ppo(
     if scene:
         flags["corpus"] = {"scenes": scene}
     resolved = resolve_config(preset=preset, file=config, flags=flags, assignments=assign or ())
-    with _log_on_stderr():
+    with log_on_stderr():
         record = run_training(
             resolved,
             run_root=run_root,
@@ -126,7 +128,7 @@ def run_training(
     registry = Registry(navi_home() / "models")
     root = run_root if run_root is not None else navi_home() / "runs"
     # What can be refused is refused before the run's folder is made.
-    initial = _initial_weights(registry, init)
+    initial = initial_weights(registry, init)
     scenes = training_scenes(config)
     log.info("%d scenes: %s", len(scenes), ", ".join(scene.name for scene in scenes))
     with RunDirectory.open(root, asset=asset, partition=partition, config=config, fresh=fresh) as run:
@@ -189,7 +191,7 @@ def training_scenes(config: TrainConfig) -> list[Scene]:
 
 
 @contextmanager
-def _log_on_stderr() -> Iterator[None]:
+def log_on_stderr() -> Iterator[None]:
     """Let the engine's log be read on standard error: standard output belongs to the result."""
     import logging
 
@@ -205,7 +207,8 @@ def _log_on_stderr() -> Iterator[None]:
         log.setLevel(level)
 
 
-def _initial_weights(registry: Registry, init: str | None) -> Path | None:
+def initial_weights(registry: Registry, init: str | None) -> Path | None:
+    """Return the checkpoint that `--init` means: an alias, a version or a file; None for new weights."""
     if init is None or init == "none":
         return None
     if init == "latest" and "latest" not in registry.aliases():
@@ -216,16 +219,30 @@ def _initial_weights(registry: Registry, init: str | None) -> Path | None:
 
 def _register(registry: Registry, result: TrainResult) -> tuple[str, bool]:
     """Register the last checkpoint; return its version and whether `latest` points to it."""
-    parents = [v.version for v in registry.list() if str(v.path) == result.initial]
     numbers = {k: v for k, v in result.metrics.items() if k in ("episode_return", "episode_length", "sps")}
     version = registry.register(
         result.checkpoint,
-        parents=parents,
+        parents=parent_versions(registry, result.initial),
         metrics={"reward_ema": _reward(result), "steps": float(result.steps), **numbers},
         notes=f"{result.run_id}, ended by {result.reason}",
         tags=("ppo",),
     )
     return version, registry.aliases().get("latest") == version
+
+
+def parent_versions(registry: Registry, initial: str | None) -> list[str]:
+    """Return the registered versions that hold the weights a run began with."""
+    from navi_core.models import load_checkpoint
+
+    if initial is None:
+        return []
+    versions = registry.list()
+    known = [version.version for version in versions if str(version.path) == initial]
+    if known or not Path(initial).is_file():
+        return known
+    # A checkpoint that was named by its place in a run directory is the version that was made of it.
+    weights = load_checkpoint(initial).weights_hash
+    return [version.version for version in versions if version.weights_hash == weights][:1]
 
 
 def _reward(result: TrainResult) -> float | None:

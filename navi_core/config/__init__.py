@@ -7,20 +7,23 @@ the command line, the pipeline and tools may read configurations cheaply.
 from __future__ import annotations
 
 from navi_core.config.base import Config, config_hash, parse_config
+from navi_core.config.demos import ExpertConfig
 from navi_core.config.evaluate import EvalConfig
-from navi_core.config.learn import PPOConfig, TrainConfig
+from navi_core.config.learn import BCConfig, PPOConfig, TrainConfig
 from navi_core.config.policy import PolicyConfig, ShaperConfig
 from navi_core.config.scenes import CompileConfig, CorpusConfig, compile_resolution
 from navi_core.config.world import REWARD_TERMS, DynamicsConfig, EnvConfig, RewardConfig, SensorConfig, SpawnConfig
 
 __all__ = [
     "REWARD_TERMS",
+    "BCConfig",
     "CompileConfig",
     "Config",
     "CorpusConfig",
     "DynamicsConfig",
     "EnvConfig",
     "EvalConfig",
+    "ExpertConfig",
     "PPOConfig",
     "PolicyConfig",
     "RewardConfig",

@@ -1,4 +1,4 @@
-"""Settings of learning: PPO and the run around it."""
+"""Settings of learning: PPO, behaviour cloning, and the run around them."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from navi_core.config.scenes import CompileConfig, CorpusConfig, compile_resolut
 from navi_core.config.world import EnvConfig
 from navi_core.errors import ConfigError
 
-__all__ = ["PPOConfig", "TrainConfig"]
+__all__ = ["BCConfig", "PPOConfig", "TrainConfig"]
 
 
 class PPOConfig(Config):
@@ -56,10 +56,31 @@ class PPOConfig(Config):
         return self
 
 
+class BCConfig(Config):
+    """Behaviour cloning of demonstrations on sequences."""
+
+    data: str | None = None
+    """Content hash of the demonstrations; filled in by `navi bc`, so that other data are another run."""
+    learning_rate: float = Field(1e-3, gt=0, le=1)
+    """Adam step size."""
+    epochs: int = Field(50, ge=1, le=100_000)
+    """Passes over the demonstrations."""
+    sequences: int = Field(32, ge=1, le=2**20)
+    """Sequences per minibatch, each from another episode."""
+    bptt: int = Field(8, ge=1, le=2**20)
+    """Decisions per sequence; the recurrent state is carried from one sequence of an episode to its next."""
+    entropy_coefficient: float = Field(0.01, ge=0)
+    """β, weight of the entropy bonus; without gradient, because log_std is frozen."""
+    max_grad_norm: float = Field(0.5, gt=0)
+    """Global gradient norm bound."""
+    validation: float = Field(0.1, gt=0, le=0.5)
+    """Share of the scenes that is held out; of the episodes where there are fewer than four scenes."""
+
+
 class TrainConfig(Config):
     """Everything a training run is made of; saved in its run directory and checkpoints."""
 
-    algorithm: Literal["ppo"] = "ppo"
+    algorithm: Literal["ppo", "bc"] = "ppo"
     """Learner."""
     seed: int = Field(0, ge=0, lt=2**31)
     """Seed of every random draw."""
@@ -87,6 +108,8 @@ class TrainConfig(Config):
     """Reward shaping."""
     ppo: PPOConfig = PPOConfig()
     """Update rule."""
+    bc: BCConfig = BCConfig()
+    """Behaviour cloning."""
 
     @model_validator(mode="after")
     def _compile_for_the_sensor(self) -> Self:

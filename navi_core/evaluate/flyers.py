@@ -12,7 +12,7 @@ from navi_core.pilots.draws import draw_normal
 from navi_core.policy import NavigationPolicy, RewardShaper
 from navi_core.world.field import Field
 
-__all__ = ["PilotFlyer", "PolicyFlyer"]
+__all__ = ["QUIET_SHAPER", "PilotFlyer", "PolicyFlyer"]
 
 QUIET_SHAPER = ShaperConfig(rnd_start=0.0, rnd_end=0.0, loop_coefficient=0.0)
 """Neither curiosity nor loop memory: the auxiliary inputs are zero."""

@@ -11,7 +11,7 @@ from typing import Any
 from navi_core.config import EvalConfig
 from navi_core.errors import EvaluationError
 from navi_core.evaluate.flight import Flyer
-from navi_core.evaluate.flyers import PilotFlyer, PolicyFlyer
+from navi_core.evaluate.flyers import QUIET_SHAPER, PilotFlyer, PolicyFlyer
 from navi_core.models import Checkpoint, ModelVersion, load_policy, weights_hash
 from navi_core.pilots import PILOTS, Pilot, build_pilot
 from navi_core.policy import NavigationPolicy
@@ -88,7 +88,8 @@ def _of_checkpoint(path: Path, config: EvalConfig, name: str, kind: str) -> Subj
         policy,
         config,
         name=name,
-        shaper=trained.shaper,
+        # A clone was trained without rewards: its auxiliary inputs were zero.
+        shaper=QUIET_SHAPER if checkpoint.training_source == "bc" else trained.shaper,
         shaper_rows=trained.actors,
         shaper_state=_curiosity(checkpoint),
         max_distance=trained.env.max_distance,

@@ -1,6 +1,8 @@
-"""Learning: rollouts, advantages, PPO, and the one run loop."""
+"""Learning: rollouts, advantages, PPO, behaviour cloning, and the run loops."""
 
 from navi_core.learn.advantages import gae, gae_reference, group_advantages
+from navi_core.learn.clone_run import clone
+from navi_core.learn.cloning import CloningLearner, cloning_loss
 from navi_core.learn.collector import Collector, Environment, RolloutStats
 from navi_core.learn.loop import TrainResult, train
 from navi_core.learn.ppo import PPOLearner, UpdateStats
@@ -9,6 +11,7 @@ from navi_core.learn.registry import build_learner, learner_names, register_lear
 from navi_core.learn.rollout import Rollout
 
 __all__ = [
+    "CloningLearner",
     "Collector",
     "Environment",
     "PPOLearner",
@@ -18,6 +21,8 @@ __all__ = [
     "TrainResult",
     "UpdateStats",
     "build_learner",
+    "clone",
+    "cloning_loss",
     "console_progress",
     "gae",
     "gae_reference",

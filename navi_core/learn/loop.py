@@ -11,7 +11,6 @@ from __future__ import annotations
 import copy
 import logging
 import math
-import time
 from collections.abc import Callable
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -26,6 +25,7 @@ from navi_core.learn.ppo import UpdateStats
 from navi_core.learn.progress import Progress
 from navi_core.learn.registry import build_learner
 from navi_core.learn.resume import checkpoint_path, checkpoints_in, last_good_checkpoint, prune_checkpoints
+from navi_core.learn.run_record import RunRecord, now, run_device
 from navi_core.learn.signals import StopFlag
 from navi_core.learn.threads import thread_count
 from navi_core.learn.vocabulary import tell_changed_ids
@@ -118,7 +118,11 @@ def train(
     """
     if (field is None) == (env is None):
         raise ConfigError("train needs either field= (a world.Field over the training scenes) or env=")
-    device = _device(config)
+    if config.algorithm == "bc":
+        raise ConfigError(
+            "algorithm bc learns from demonstrations; use `navi bc --demos DIR`, or navi_core.learn.clone"
+        )
+    device = run_device(config)
     if field is not None:
         from navi_core.world import NavigationEnv
 
@@ -147,11 +151,12 @@ class _Trainer:
         self, config: TrainConfig, run: RunDirectory, env: Environment, log: MetricLog, device: torch.device
     ) -> None:
         self.config, self.run, self.log, self.device = config, run, log, device
+        self.record = RunRecord(config, run, log, device, "rl")
         self.policy = build_policy(config.policy, seed=config.seed).to(device)
         self.shaper = RewardShaper(config.shaper, env.num_envs, config.policy.width, config.seed, device)
         self.learner = build_learner(self.policy, self.shaper, config, device)
         self.collector = Collector(env, self.policy, self.shaper, seed=config.seed, device=device)
-        self.counters = _Counters(started_at=_now())
+        self.counters = _Counters(started_at=now())
         self.parent: str | None = None
         self.initial: str | None = None
         self.scene_hashes = {scene.name: scene.content_hash() for scene in _scenes(env)}
@@ -191,8 +196,9 @@ class _Trainer:
         try:
             checkpoint = load_checkpoint(initial, **names)
             self.policy.load_state_dict(checkpoint.policy_state)
-            # The critic's predictions mean something only in the units they were learned in.
-            self.learner.load_state_dict(checkpoint.normalisers)
+            if checkpoint.training_source != "bc":
+                # The critic's predictions mean something only in the units they were learned in; a clone has none.
+                self.learner.load_state_dict(checkpoint.normalisers)
             before = checkpoint.corpus_summary.get("semantic_vocabulary") or {}
             told = tell_changed_ids(before, self.corpus_summary["semantic_vocabulary"], str(initial))
             if told is not None:
@@ -277,41 +283,18 @@ class _Trainer:
 
     def _record(self, metrics: dict[str, float], stats: RolloutStats, update: UpdateStats) -> None:
         self.log.scalars(self.steps, metrics)
-        for phase, timer in (("rollout", stats.timer), ("update", update.timer)):
-            totals = timer.totals()
-            for stage, mean in timer.means().items():
-                self.log.row(
-                    "stage_timings",
-                    {
-                        "step": self.steps,
-                        "stage": f"{phase}/{stage}",
-                        "milliseconds": mean,
-                        "total_milliseconds": 1e3 * totals[stage],
-                    },
-                )
+        self.record.stages(self.steps, {"rollout": stats.timer, "update": update.timer})
         self.log.flush()
 
     def _record_run(self, status: str, reason: str | None = None) -> None:
-        config = self.config
-        self.log.row(
-            "runs",
-            {
-                "step": self.steps,
-                "asset": self.run.asset,
-                "partition": self.run.partition,
-                "algorithm": config.algorithm,
-                "encoder": config.policy.encoder,
-                "core": config.policy.core,
-                "status": status,
-                "reason": reason,
-                "device": str(self.device),
-                "path": str(self.run.path),
-                "reward_ema": _known(self.counters.reward_ema),
-                "wall_time_seconds": self.counters.seconds,
-                "started_at": self.counters.started_at,
-                "ended_at": None if status == "running" else _now(),
-                "config": config.model_dump(mode="json"),
-            },
+        counters = self.counters
+        self.record.status(
+            status,
+            step=self.steps,
+            reward_ema=counters.reward_ema,
+            seconds=counters.seconds,
+            started_at=counters.started_at,
+            reason=reason,
         )
 
     def _save(self) -> None:
@@ -347,19 +330,14 @@ class _Trainer:
         counters.saved_at = self.steps
         parent, self.parent = self.parent, str(path)
         prune_checkpoints(self.run.checkpoints, self.config.keep_checkpoints)
-        self.log.row(
-            "checkpoints",
-            {
-                "step": self.steps,
-                "path": str(path),
-                "reward_ema": _known(counters.reward_ema),
-                "episode_count": counters.episodes,
-                "parent_checkpoint": parent,
-                "training_source": "rl",
-                "wall_time_hours": counters.seconds / 3600.0,
-            },
+        self.record.checkpoint(
+            path,
+            step=self.steps,
+            reward_ema=counters.reward_ema,
+            episodes=counters.episodes,
+            parent=parent,
+            seconds=counters.seconds,
         )
-        self.log.flush()
 
     def _restore(self, checkpoint: Any) -> None:
         before, now = checkpoint.scene_hashes, self.scene_hashes
@@ -393,23 +371,6 @@ class _Trainer:
         )
 
 
-def _known(value: float) -> float | None:
-    """Return None for what has no value yet."""
-    return None if math.isnan(value) else value
-
-
 def _scenes(env: Environment) -> list[Any]:
     field = getattr(env, "field", None)
     return list(field.scenes) if field is not None else []
-
-
-def _device(config: TrainConfig) -> torch.device:
-    if config.device == "cuda" and not torch.cuda.is_available():
-        raise ConfigError("device is cuda, and torch sees no CUDA device; set device to cpu or auto")
-    if config.device == "auto":
-        return torch.device("cuda" if torch.cuda.is_available() else "cpu")
-    return torch.device(config.device)
-
-
-def _now() -> str:
-    return time.strftime("%Y-%m-%dT%H:%M:%SZ", time.gmtime())

@@ -10,6 +10,16 @@ from dataclasses import dataclass
 
 __all__ = ["Progress", "console_progress"]
 
+_SHOWN = (
+    ("reward_ema", "reward_ema", "+.4f"),
+    ("episode_return", "return", ".2f"),
+    ("nll", "NLL", ".3f"),
+    ("validation_nll", "held out", ".3f"),
+    ("approx_kl", "kl", ".4f"),
+    ("explained_variance", "ev", ".2f"),
+    ("sps", "steps/s", ",.0f"),
+)
+"""Metric, label, format."""
 _LOG = logging.getLogger("navi.learn")
 
 
@@ -33,10 +43,8 @@ class Progress:
         """One line for people."""
         m = self.metrics
         goal = f"/{self.total_steps:,}" if self.total_steps is not None else ""
-        parts = [f"step {self.steps:,}{goal}", f"reward_ema {m['reward_ema']:+.4f}"]
-        if "episode_return" in m:
-            parts.append(f"return {m['episode_return']:.2f}")
-        parts += [f"kl {m['approx_kl']:.4f}", f"ev {m['explained_variance']:.2f}", f"{m['sps']:,.0f} steps/s"]
+        parts = [f"step {self.steps:,}{goal}"]
+        parts += [f"{label} {m[name]:{form}}" for name, label, form in _SHOWN if name in m]
         return "  ".join(parts)
 
 

@@ -1,4 +1,4 @@
-"""Learners by name: one run loop, one collector, and the algorithm chooses only the update."""
+"""Learners by name: the algorithm chooses only the update, the run loops are common."""
 
 from __future__ import annotations
 
@@ -9,8 +9,8 @@ import torch
 
 from navi_core.config import TrainConfig
 from navi_core.errors import ConfigError
+from navi_core.learn.cloning import CloningLearner
 from navi_core.learn.ppo import PPOLearner, UpdateStats
-from navi_core.learn.rollout import Rollout
 
 __all__ = ["Learner", "build_learner", "learner_names", "register_learner"]
 
@@ -22,8 +22,8 @@ class Learner(Protocol):
     def optimizer(self) -> torch.optim.Optimizer:
         """The optimiser of the policy's weights; its state goes into the checkpoint."""
 
-    def update(self, rollout: Rollout, *, index: int, steps: int) -> UpdateStats:
-        """Improve the policy on one rollout."""
+    def update(self, data: Any, /, *, index: int, steps: int) -> UpdateStats:
+        """Improve the policy: on one rollout, or, for bc, on one epoch of demonstrations."""
 
     def state_dict(self) -> dict[str, Any]:
         """State besides the policy's weights and `optimizer`."""
@@ -34,7 +34,7 @@ class Learner(Protocol):
 
 Factory = Callable[[Any, Any, TrainConfig, torch.device], Learner]
 
-_LEARNERS: dict[str, Factory] = {"ppo": PPOLearner}
+_LEARNERS: dict[str, Factory] = {"ppo": PPOLearner, "bc": CloningLearner}
 
 
 def register_learner(name: str, factory: Factory) -> None:

@@ -48,6 +48,8 @@ class EvaluateOutput:
     """Entropy of the action distribution (B, T) [nat]."""
     embedding: Tensor
     """Encoder output (B, T, D), before the auxiliary input."""
+    state: State
+    """Core state after the sequences."""
 
 
 class NavigationPolicy(Trunk):
@@ -121,15 +123,16 @@ class NavigationPolicy(Trunk):
             actions: Unclamped actions (B, T, 4).
 
         Returns:
-            Log-probabilities, values, entropies and embeddings under the current weights.
+            Log-probabilities, values, entropies, embeddings and the last states under the current weights.
         """
         mine, critics = self._split(state0)
-        embedding, features = self.sequence(obs, aux, mine, reset)
+        embedding, features, mine = self.sequence(obs, aux, mine, reset)
         seen = features
         if self.critic_trunk is not None:
-            _, seen = self.critic_trunk.sequence(obs, aux, critics, reset)
+            _, seen, critics = self.critic_trunk.sequence(obs, aux, critics, reset)
         distribution = self.heads.distribution(features)
-        return EvaluateOutput(distribution.log_prob(actions), self.heads.value(seen), distribution.entropy(), embedding)
+        log_prob, entropy = distribution.log_prob(actions), distribution.entropy()
+        return EvaluateOutput(log_prob, self.heads.value(seen), entropy, embedding, mine + critics)
 
     def _split(self, state: State) -> tuple[State, State]:
         """Return the core's part of a state and the critic's, which is empty without a critic trunk."""

@@ -42,11 +42,11 @@ class Trunk(nn.Module):
         features, state = self.core.step(self._join(embedding, aux, reset), state, reset)
         return embedding, features, state
 
-    def sequence(self, obs: Tensor, aux: Tensor, state: State, reset: Tensor) -> tuple[Tensor, Tensor]:
-        """Return embeddings and features (B, T, D) of sequences (B, T, …); equals `step` applied T times."""
+    def sequence(self, obs: Tensor, aux: Tensor, state: State, reset: Tensor) -> tuple[Tensor, Tensor, State]:
+        """Return embeddings, features (B, T, D) and the last state of sequences (B, T, …); equals `step` T times."""
         embedding = self.encoder(obs.flatten(0, 1)).unflatten(0, obs.shape[:2])
-        features, _ = self.core(self._join(embedding, aux, reset), state, reset)
-        return embedding, features
+        features, state = self.core(self._join(embedding, aux, reset), state, reset)
+        return embedding, features, state
 
     def _join(self, embedding: Tensor, aux: Tensor, reset: Tensor | None) -> Tensor:
         """Add the auxiliary input to embeddings (…, D)."""

@@ -1,0 +1,236 @@
+"""`navi demos`: record a teacher's flights, take in recordings from elsewhere, look at them, hand them on."""
+
+from __future__ import annotations
+
+import json
+import sys
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Annotated, Any
+
+import typer
+
+__all__ = ["register"]
+
+Json = Annotated[bool, typer.Option("--json", help="Print one JSON document on stdout.")]
+
+
+def register(app: typer.Typer) -> None:
+    """Add the `demos` group to the `navi` command."""
+    group = typer.Typer(help="Demonstrations: record, ingest, inspect, export.", no_args_is_help=True)
+    for command in (expert, ingest, inspect, export):
+        group.command(command.__name__)(command)
+    app.add_typer(group, name="demos")
+
+
+def expert(
+    out: Annotated[Path, typer.Option(help="Folder of the recording; given again, it goes on.")],
+    scene: Annotated[
+        list[str] | None,
+        typer.Option(
+            "--scenes",
+            "--scene",
+            metavar="S",
+            help="A .gmdag or mesh file, or family:seeds as in apartment:0-15; may be repeated.",
+        ),
+    ] = None,
+    pilot: Annotated[
+        str, typer.Option(help="The teacher: frontier, planner (privileged), or any other pilot.")
+    ] = "frontier",
+    episodes: Annotated[int, typer.Option(help="Episodes per scene.")] = 8,
+    steps: Annotated[int, typer.Option(help="Decisions per episode.")] = 300,
+    seed: Annotated[int, typer.Option(help="Seed of starts and disturbance.")] = 0,
+    noise: Annotated[
+        float, typer.Option(help="Disturbance that is flown but not recorded (DART), as a share of full command.")
+    ] = 0.0,
+    noise_hold: Annotated[int, typer.Option(help="Decisions for which a disturbance is kept.")] = 3,
+    azimuth_bins: Annotated[int, typer.Option(help="Azimuth bins.")] = 64,
+    elevation_bins: Annotated[int, typer.Option(help="Elevation bins.")] = 16,
+    resolution: Annotated[int, typer.Option(help="Compile resolution of meshes and generated scenes.")] = 512,
+    as_json: Json = False,
+) -> None:
+    """Record flights of a scripted pilot, one file per episode; a killed recording goes on where it stopped."""
+    from navi_core.cli.evaluate import load_scenes
+    from navi_core.config import ExpertConfig, parse_config
+    from navi_core.demos import read_index, record_expert
+
+    config = parse_config(
+        ExpertConfig,
+        {
+            "pilot": pilot,
+            "episodes": episodes,
+            "steps": steps,
+            "seed": seed,
+            "noise": noise,
+            "noise_hold": noise_hold,
+            "azimuth_bins": azimuth_bins,
+            "elevation_bins": elevation_bins,
+        },
+    )
+    scenes = load_scenes(scene or DEFAULT_SCENES, resolution)
+    with _progress(f"{pilot}") as progress:
+        rows = record_expert(out, scenes, config, progress=progress)
+    index = read_index(out)
+    table = [
+        {
+            "scene": row.scene,
+            "recorded": row.recorded,
+            "kept": row.kept,
+            "collisions_per_minute": None if row.recorded == 0 else round(row.collisions_per_minute, 2),
+        }
+        for row in rows
+    ]
+    facts = _facts(index)
+    if as_json:
+        typer.echo(json.dumps({"out": str(out), **facts, "scenes_recorded": table}, indent=1))
+        return
+    _table(table, f"{pilot}: {facts['decisions']:,} decisions in {facts['files']} files in {out}")
+
+
+DEFAULT_SCENES = ("apartment:0-11",)
+"""Scenes recorded when none is named: those of the default training corpus."""
+
+
+def ingest(
+    source: Annotated[Path, typer.Argument(help="A folder of .npz files and Minari datasets, or one of these.")],
+    out: Annotated[
+        Path | None, typer.Option(help="The dataset; by default the folder itself, indexed in place.")
+    ] = None,
+    as_json: Json = False,
+) -> None:
+    """Check recordings file by file and make a dataset of the good ones; exit code 1 if a file is refused."""
+    from navi_core.demos import ingest as ingest_files
+    from navi_core.demos import read_index
+
+    folder = out if out is not None else (source if source.is_dir() else source.parent)
+    with _progress("checking") as progress:
+        rows = ingest_files(source, folder, progress)
+    facts = _facts(read_index(folder))
+    table = [
+        {
+            "file": row.file,
+            "accepted": row.accepted,
+            "episodes": row.episodes,
+            "decisions": row.decisions,
+            "reason": row.reason,
+        }
+        for row in rows
+    ]
+    if as_json:
+        typer.echo(json.dumps({"out": str(folder), **facts, "checked": table}, indent=1))
+    else:
+        good = sum(row.accepted for row in rows)
+        _table(table, f"{good} of {len(rows)} accepted; {facts['decisions']:,} decisions in {folder}")
+    if not all(row.accepted for row in rows):
+        raise typer.Exit(1)
+
+
+def inspect(
+    dataset: Annotated[Path, typer.Argument(help="A dataset folder, or one .npz file.")], as_json: Json = False
+) -> None:
+    """Show what demonstrations hold."""
+    from navi_core.demos import load_demonstration, read_index
+
+    if dataset.is_dir():
+        index = read_index(dataset)
+        rows = [
+            {key: row.get(key, "") for key in ("file", "scene", "pilot", "episodes", "decisions")}
+            for row in index["files"]
+        ]
+        facts = _facts(index)
+    else:
+        demo = load_demonstration(dataset)
+        actions = demo.actions
+        rows = [
+            {"action": name, "mean": float(actions[:, n].mean()), "std": float(actions[:, n].std()),
+             "at_limit": float((abs(actions[:, n]) >= 1.0).mean())}
+            for n, name in enumerate(("forward", "vertical", "lateral", "yaw"))
+        ]  # fmt: skip
+        facts = {
+            "scene": demo.scene,
+            "pilot": demo.pilot,
+            "decisions": len(actions),
+            "episodes": len(demo.episodes()),
+            "resolution": f"{demo.azimuth_bins}x{demo.elevation_bins}",
+            "decision_hz": demo.decision_hz,
+            "recording_date": demo.recording_date,
+            "content_hash": demo.content_hash(),
+        }
+    if as_json:
+        typer.echo(json.dumps({"dataset": str(dataset), **facts, "rows": rows}, indent=1))
+        return
+    _table(rows, ", ".join(f"{key.replace('_', ' ')} {value}" for key, value in facts.items()))
+
+
+def export(
+    dataset: Annotated[Path, typer.Argument(help="A dataset folder.")],
+    out: Annotated[Path, typer.Option(help="Folder of the new Minari dataset.")],
+    dataset_id: Annotated[str, typer.Option(help="Minari's name of it.")] = "navi/demonstrations-v0",
+) -> None:
+    """Write a dataset as a Minari (HDF5) dataset; needs the extra `minari`."""
+    from navi_core.demos import export_minari, load_demonstration, read_index
+
+    files = [dataset / row["file"] for row in read_index(dataset)["files"]]
+    with _progress("exporting") as progress:
+        demos = []
+        for number, file in enumerate(files):
+            progress(file.name, number, len(files))
+            demos.append(load_demonstration(file))
+        export_minari(out, demos, dataset_id=dataset_id)
+    typer.echo(f"{sum(len(demo.episodes()) for demo in demos)} episodes in {out}")
+
+
+def _facts(index: dict[str, Any]) -> dict[str, Any]:
+    files = index["files"]
+    return {
+        "files": len(files),
+        "episodes": sum(row["episodes"] for row in files),
+        "decisions": sum(row["decisions"] for row in files),
+        "scenes": len({row["scene"] for row in files}),
+        "resolution": f"{index['azimuth_bins']}x{index['elevation_bins']}",
+        "decision_hz": index["decision_hz"],
+        "content_hash": index["content_hash"],
+    }
+
+
+def _table(rows: list[dict[str, Any]], title: str) -> None:
+    from rich.console import Console
+    from rich.table import Table
+
+    table = Table(title=title)
+    for name in rows[0] if rows else ():
+        table.add_column(name.replace("_", " "), overflow="fold")
+    for row in rows:
+        table.add_row(*(_cell(value) for value in row.values()))
+    # A pipe has no width; the table keeps its columns readable there too.
+    Console(width=None if sys.stdout.isatty() else 140, markup=False).print(table)
+
+
+def _cell(value: Any) -> str:
+    if isinstance(value, bool):
+        return "yes" if value else "no"
+    if value is None:
+        return ""
+    return f"{value:.3g}" if isinstance(value, float) else str(value)
+
+
+@contextmanager
+def _progress(title: str) -> Iterator[Callable[[str, int, int], None]]:
+    """Show a bar on stderr that names the current scene or file."""
+    from rich.console import Console
+    from rich.progress import (
+        BarColumn,
+        MofNCompleteColumn,
+        Progress,
+        TextColumn,
+        TimeElapsedColumn,
+        TimeRemainingColumn,
+    )
+
+    columns = (
+        TextColumn("{task.description}"), BarColumn(), MofNCompleteColumn(), TimeElapsedColumn(), TimeRemainingColumn()
+    )  # fmt: skip
+    with Progress(*columns, console=Console(stderr=True, markup=False), transient=True) as bar:
+        task = bar.add_task(title, total=None)
+        yield lambda name, done, total: bar.update(task, description=f"{title} {name}", completed=done, total=total)

@@ -1,0 +1,26 @@
+"""Demonstrations: the file format, datasets, recorded flights of scripted pilots, Minari."""
+
+from __future__ import annotations
+
+from navi_core.demos.dataset import Dataset, Episode, load_dataset, read_index, write_index
+from navi_core.demos.demonstration import Demonstration, load_demonstration, save_demonstration
+from navi_core.demos.expert import RecordedScene, record_expert
+from navi_core.demos.ingest import IngestedFile, ingest
+from navi_core.demos.minari import export_minari, import_minari
+
+__all__ = [
+    "Dataset",
+    "Demonstration",
+    "Episode",
+    "IngestedFile",
+    "RecordedScene",
+    "export_minari",
+    "import_minari",
+    "ingest",
+    "load_dataset",
+    "load_demonstration",
+    "read_index",
+    "record_expert",
+    "save_demonstration",
+    "write_index",
+]

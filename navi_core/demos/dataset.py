@@ -1,0 +1,274 @@
+"""Datasets: a folder of recordings with an index, and what learning reads of it.
+
+    <folder>/index.json      what is in the folder, with content hashes
+    <folder>/*.npz           recordings (`demonstration.py`)
+
+In memory the semantic ids are 16-bit and the valid mask is one byte; depth stays as it was recorded, so that nothing is
+lost. Ids of files with different vocabularies are brought to one that names them all.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import os
+from collections.abc import Callable, Iterable, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+
+from navi_core.demos.demonstration import Demonstration, load_demonstration
+from navi_core.errors import DemoError
+from navi_core.record import write_durably
+
+__all__ = ["INDEX", "Dataset", "Episode", "load_dataset", "read_index", "write_index"]
+
+INDEX = "index.json"
+_FORMAT = 1
+UNKNOWN = "surface"
+"""Name of id 1, a surface that nothing names."""
+_FACTS = ("azimuth_bins", "elevation_bins", "decision_hz", "limits", "max_distance")
+"""What all files of a dataset must agree on."""
+
+
+@dataclass(frozen=True)
+class Episode:
+    """One flight of a dataset."""
+
+    start: int
+    """Its first decision."""
+    stop: int
+    """The decision after its last."""
+    file: str
+    """File it is in; a sequence never leaves it."""
+    scene: str
+    """Scene it was flown in."""
+
+    @property
+    def steps(self) -> int:
+        """Number of decisions."""
+        return self.stop - self.start
+
+
+@dataclass(frozen=True)
+class Dataset:
+    """All decisions of some folders, one after the other."""
+
+    depth: npt.NDArray[np.float32]
+    """(N, Az, El) normalised depth."""
+    semantic: npt.NDArray[np.uint16]
+    """(N, Az, El) ids of `vocabulary`."""
+    valid: npt.NDArray[np.bool_]
+    """(N, Az, El)."""
+    actions: npt.NDArray[np.float32]
+    """(N, 4) in [−1, 1]."""
+    episodes: tuple[Episode, ...]
+    """In the order of folders, files and time."""
+    vocabulary: dict[str, int]
+    """Semantic id by name."""
+    scene_hashes: dict[str, str]
+    """Content hash by scene name, where files tell it."""
+    decision_hz: float
+    """Decisions per second [Hz]."""
+    limits: tuple[float, float, float, float]
+    """Speeds of action 1 [m/s, rad/s]."""
+    max_distance: float
+    """Range of the sensor, M [m]."""
+    content_hash: str
+    """Hash of all content, in its order; dates do not count."""
+
+    def __len__(self) -> int:
+        """Return the number of decisions."""
+        return len(self.actions)
+
+    @property
+    def azimuth_bins(self) -> int:
+        """Az."""
+        return self.depth.shape[1]
+
+    @property
+    def elevation_bins(self) -> int:
+        """El."""
+        return self.depth.shape[2]
+
+    def observations(self, index: npt.NDArray[np.int64]) -> npt.NDArray[np.float32]:
+        """Return the observations (n, 3, Az, El) of decisions (n,)."""
+        return np.stack([self.depth[index], self.semantic[index], self.valid[index]], axis=1, dtype=np.float32)
+
+
+def write_index(folder: Path, demos: Iterable[tuple[str, Demonstration]]) -> dict[str, Any]:
+    """Write the index of a folder.
+
+    Args:
+        folder: Where the files are.
+        demos: Name and content of each file, in order.
+
+    Returns:
+        The index.
+
+    Raises:
+        DemoError: No file, or files that do not fit each other.
+    """
+    rows: list[dict[str, Any]] = []
+    for name, demo in demos:
+        rows.append(
+            {
+                "file": name,
+                "content_hash": demo.content_hash(),
+                "decisions": len(demo.actions),
+                "episodes": len(demo.episodes()),
+                "scene": demo.scene,
+                "pilot": demo.pilot,
+                **_facts(demo),
+            }
+        )
+        fault = _differing(rows[0], rows[-1])
+        if fault is not None:
+            raise DemoError(f"{fault}; datasets hold one kind of recording", path=folder / name, field=fault.split()[0])
+    if not rows:
+        raise DemoError("no recording to index; record some with `navi demos expert`", path=folder)
+    index = {"format": _FORMAT, **{key: rows[0][key] for key in _FACTS}, "content_hash": _hash(rows), "files": rows}
+    try:
+        write_durably(folder / INDEX, (json.dumps(index, indent=1) + "\n").encode())
+    except OSError as error:
+        raise DemoError(f"cannot be written: {error.strerror or error}", path=folder / INDEX) from error
+    return index
+
+
+def read_index(folder: Path) -> dict[str, Any]:
+    """Read the index of a dataset.
+
+    Raises:
+        DemoError: There is none, or it is broken.
+    """
+    file = folder / INDEX
+    try:
+        index = json.loads(file.read_text(encoding="utf-8"))
+    except FileNotFoundError:
+        raise DemoError(
+            "no dataset (it has no index.json); make one with `navi demos ingest` or `navi demos expert`", path=folder
+        ) from None
+    except (OSError, ValueError, RecursionError) as error:
+        raise DemoError(f"cannot be read ({error}); run `navi demos ingest` again", path=file) from None
+    keys = {"file": str, "content_hash": str, "decisions": int, "episodes": int, "scene": str}
+    good = isinstance(index, dict) and index.get("format") == _FORMAT and isinstance(index.get("files"), list)
+    if not good or not index["files"]:
+        raise DemoError(f"no index of format {_FORMAT}; run `navi demos ingest` again", path=file)
+    for row in index["files"]:
+        if not isinstance(row, dict) or not all(isinstance(row.get(key), kind) for key, kind in keys.items()):
+            raise DemoError("a row lacks what an index says of a file; run `navi demos ingest` again", path=file)
+        # A name must not lead out of the folder.
+        if Path(row["file"]).name != row["file"] or row["decisions"] < 1:
+            raise DemoError(f"bad row {row['file']!r}; run `navi demos ingest` again", path=file, field="files")
+    return index
+
+
+def load_dataset(folders: Sequence[Path], progress: Callable[[str], None] | None = None) -> Dataset:
+    """Read and check all recordings of some folders.
+
+    Args:
+        folders: Datasets.
+        progress: Called with the name of each file that was read.
+
+    Raises:
+        DemoError: A file is broken or not what the index says, files do not fit each other, or all of them together do
+            not fit into memory.
+    """
+    files = [(folder / row["file"], row) for folder in folders for row in read_index(folder)["files"]]
+    if not files:
+        raise DemoError("no dataset named", path=Path("."))
+    first = load_demonstration(files[0][0])
+    cells, total = first.azimuth_bins * first.elevation_bins, sum(row["decisions"] for _, row in files)
+    _require_memory(total * (7 * cells + 16), files[0][0].parent)
+    depth = np.empty((total, first.azimuth_bins, first.elevation_bins), np.float32)
+    semantic, valid = np.empty(depth.shape, np.uint16), np.empty(depth.shape, np.bool_)
+    actions = np.empty((total, 4), np.float32)
+    episodes: list[Episode] = []
+    names: list[dict[str, int]] = []
+    spans: list[tuple[int, int]] = []
+    hashes: dict[str, str] = {}
+    at = 0
+    for path, row in files:
+        demo = load_demonstration(path)
+        fault = _differing(_facts(first), _facts(demo))
+        if fault is not None:
+            raise DemoError(f"{fault}, other than {files[0][0].name}", path=path, field=fault.split()[0])
+        if demo.content_hash() != row["content_hash"]:
+            raise DemoError("not the content that the index knows; run `navi demos ingest` again", path=path)
+        known = hashes.setdefault(demo.scene, demo.scene_hash)
+        if known != demo.scene_hash:
+            raise DemoError(f"scene {demo.scene!r} is another scene in an earlier file", path=path, field="scene_hash")
+        stop = at + len(demo.actions)
+        depth[at:stop], actions[at:stop] = demo.observations[:, 0], demo.actions
+        semantic[at:stop], valid[at:stop] = demo.observations[:, 1], demo.observations[:, 2]
+        episodes += [Episode(at + a, at + b, str(path), demo.scene) for a, b in demo.episodes()]
+        names.append(demo.vocabulary)
+        spans.append((at, stop))
+        at = stop
+        if progress is not None:
+            progress(path.name)
+    vocabulary = _unite(names)
+    for (begin, stop), own in zip(spans, names, strict=True):
+        _rename(semantic[begin:stop], own, vocabulary)
+    return Dataset(
+        depth=depth,
+        semantic=semantic,
+        valid=valid,
+        actions=actions,
+        episodes=tuple(episodes),
+        vocabulary=vocabulary,
+        scene_hashes={scene: value for scene, value in hashes.items() if value},
+        decision_hz=first.decision_hz,
+        limits=first.limits,
+        max_distance=first.max_distance,
+        content_hash=_hash([row for _, row in files]),
+    )
+
+
+def _unite(names: list[dict[str, int]]) -> dict[str, int]:
+    """Return one vocabulary for all: the common one, or all names sorted behind the unknown surface."""
+    if all(own == names[0] for own in names):
+        return dict(names[0])
+    every = sorted({name for own in names for name in own} - {UNKNOWN})
+    return {UNKNOWN: 1} | {name: number for number, name in enumerate(every, start=2)}
+
+
+def _rename(semantic: npt.NDArray[np.uint16], own: dict[str, int], common: dict[str, int]) -> None:
+    if own == common or not own:
+        return
+    # 0 means no surface; an id without a name is a surface that nothing names.
+    table = np.ones(65_536, np.uint16)
+    table[0] = 0
+    for name, number in own.items():
+        table[number] = common[name]
+    semantic[:] = table[semantic]
+
+
+def _facts(demo: Demonstration) -> dict[str, Any]:
+    values = (demo.azimuth_bins, demo.elevation_bins, demo.decision_hz, list(demo.limits), demo.max_distance)
+    return dict(zip(_FACTS, values, strict=True))
+
+
+def _differing(one: dict[str, Any], two: dict[str, Any]) -> str | None:
+    for key in _FACTS:
+        if one[key] != two[key]:
+            return f"{key} is {two[key]}, expected {one[key]}"
+    return None
+
+
+def _hash(rows: list[dict[str, Any]]) -> str:
+    return hashlib.sha256("\n".join(row["content_hash"] for row in rows).encode()).hexdigest()
+
+
+def _require_memory(need: int, folder: Path) -> None:
+    if "SC_PHYS_PAGES" in os.sysconf_names:
+        have = os.sysconf("SC_PHYS_PAGES") * os.sysconf("SC_PAGE_SIZE")
+        if need > 0.7 * have:
+            raise DemoError(
+                f"needs {need / 2**30:.1f} GiB of memory, this machine has {have / 2**30:.1f}; name fewer folders, "
+                "or record at a lower resolution",
+                path=folder,
+            )

@@ -1,0 +1,268 @@
+"""Demonstrations: what was seen and what was answered, one file per recording.
+
+The file is a compressed `.npz`:
+
+| array | type | meaning |
+|---|---|---|
+| observations | (N, 3, Az, El) float32 | normalised depth, semantic id, valid; before each decision |
+| actions | (N, 4) float32 in [−1, 1] | forward, vertical, lateral, yaw: the teacher's answer |
+| episode_starts | (N,) bool | the first decision of each episode; the first of all is one |
+| format_version | int | 1 |
+| scene | text | name of the scene |
+| azimuth_bins, elevation_bins | int | Az, El |
+| recording_date | text | ISO 8601, UTC |
+| decision_hz | float | decisions per second [Hz] |
+| limits | (4,) float | speed of action 1 on each axis: forward, vertical, lateral [m/s], yaw [rad/s] |
+| max_distance | float, optional | range of the sensor, M [m]; 100 where absent |
+| pilot, scene_hash | text, optional | who flew; content hash of the scene |
+| vocabulary | text, optional | semantic names by id, as JSON {name: id} |
+"""
+
+from __future__ import annotations
+
+import hashlib
+import io
+import json
+import math
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+
+from navi_core.demos.archive import ArrayHeader, read_arrays, read_headers
+from navi_core.errors import DemoError
+from navi_core.record import write_durably
+
+__all__ = ["FORMAT_VERSION", "Demonstration", "load_demonstration", "save_demonstration"]
+
+FORMAT_VERSION = 1
+MAX_BYTES = 8 * 2**30
+"""Largest observation array of one file [B]."""
+_TEXT_BYTES = 1 << 20
+_REQUIRED = (
+    "observations", "actions", "episode_starts", "format_version", "scene", "azimuth_bins", "elevation_bins",
+    "recording_date", "decision_hz", "limits",
+)  # fmt: skip
+_OPTIONAL = ("max_distance", "pilot", "scene_hash", "vocabulary")
+
+
+@dataclass(frozen=True)
+class Demonstration:
+    """One recording of N decisions; checked when it is made.
+
+    Raises:
+        DemoError: A field has another shape or type, is not finite or out of range.
+    """
+
+    observations: npt.NDArray[np.float32]
+    """(N, 3, Az, El) as the environment gives them."""
+    actions: npt.NDArray[np.float32]
+    """(N, 4) in [−1, 1]."""
+    episode_starts: npt.NDArray[np.bool_]
+    """(N,) true at the first decision of an episode."""
+    scene: str
+    """Name of the scene."""
+    decision_hz: float
+    """Decisions per second [Hz]."""
+    limits: tuple[float, float, float, float]
+    """Speeds of action 1: forward, vertical, lateral [m/s], yaw [rad/s]."""
+    recording_date: str
+    """ISO 8601, UTC."""
+    max_distance: float = 100.0
+    """Range of the sensor, M [m]."""
+    pilot: str = ""
+    """Who flew."""
+    scene_hash: str = ""
+    """Content hash of the scene."""
+    vocabulary: dict[str, int] = field(default_factory=dict)
+    """Semantic id by name."""
+    source: Path = Path("recording")
+    """Where it comes from; names it in errors."""
+
+    def __post_init__(self) -> None:
+        self._check_observations()
+        self._check_actions()
+        starts = self.episode_starts
+        if starts.shape != (len(self.observations),) or starts.dtype != np.bool_:
+            self._refuse("episode_starts", f"{starts.dtype} {starts.shape}, expected bool ({len(self.observations)},)")
+        if not starts[0]:
+            self._refuse("episode_starts", "the first decision of a file must begin an episode")
+        if not (math.isfinite(self.decision_hz) and 0 < self.decision_hz <= 10_000):
+            self._refuse("decision_hz", f"{self.decision_hz} decisions per second; expected (0, 10000]")
+        if len(self.limits) != 4 or not all(math.isfinite(v) and 0 < v <= 1000 for v in self.limits):
+            self._refuse("limits", f"{self.limits}; expected four speeds in (0, 1000]")
+        if not (math.isfinite(self.max_distance) and 0 < self.max_distance <= 1e5):
+            self._refuse("max_distance", f"{self.max_distance} m; expected (0, 100000]")
+        for name, number in self.vocabulary.items():
+            if not isinstance(name, str) or type(number) is not int or not 1 <= number < 65_536:
+                self._refuse("vocabulary", f"{name!r}: {number!r}; expected a name and an id of 1 to 65535")
+        if len(set(self.vocabulary.values())) != len(self.vocabulary):
+            self._refuse("vocabulary", "two names share an id")
+
+    @property
+    def azimuth_bins(self) -> int:
+        """Az."""
+        return self.observations.shape[2]
+
+    @property
+    def elevation_bins(self) -> int:
+        """El."""
+        return self.observations.shape[3]
+
+    def episodes(self) -> list[tuple[int, int]]:
+        """Return the first decision of each episode and the one after its last."""
+        begin = np.flatnonzero(self.episode_starts).tolist()
+        return list(zip(begin, [*begin[1:], len(self.observations)], strict=True))
+
+    def content_hash(self) -> str:
+        """Return the SHA-256 (hex) of everything but the date and the place it was read from."""
+        digest = hashlib.sha256()
+        facts = [self.scene, self.decision_hz, list(self.limits), self.max_distance, self.pilot, self.scene_hash]
+        digest.update(json.dumps([*facts, sorted(self.vocabulary.items()), self.observations.shape]).encode())
+        for array in (self.observations, self.actions, self.episode_starts):
+            digest.update(np.ascontiguousarray(array).tobytes())
+        return digest.hexdigest()
+
+    def _check_observations(self) -> None:
+        obs = self.observations
+        if obs.ndim != 4 or obs.shape[1] != 3 or not len(obs) or obs.dtype != np.float32:
+            self._refuse("observations", f"{obs.dtype} {obs.shape}; expected float32 (N, 3, Az, El)")
+        if not np.isfinite(obs).all():
+            row = int((~np.isfinite(obs)).any(axis=(1, 2, 3)).argmax())
+            self._refuse("observations", f"decision {row} holds NaN or Inf")
+        depth, semantic, valid = obs[:, 0], obs[:, 1], obs[:, 2]
+        if depth.min() < 0.0 or depth.max() > 1.0:
+            self._refuse("observations", f"normalised depth spans [{depth.min():g}, {depth.max():g}]; expected [0, 1]")
+        if semantic.min() < 0 or semantic.max() > 65_535 or (semantic != np.floor(semantic)).any():
+            self._refuse("observations", "semantic ids must be whole numbers of 0 to 65535")
+        if ((valid != 0) & (valid != 1)).any():
+            self._refuse("observations", "the valid mask must be 0 or 1")
+
+    def _check_actions(self) -> None:
+        actions = self.actions
+        if actions.shape != (len(self.observations), 4) or actions.dtype != np.float32:
+            expected = f"float32 ({len(self.observations)}, 4)"
+            self._refuse("actions", f"{actions.dtype} {actions.shape}; expected {expected}")
+        if not np.isfinite(actions).all():
+            row = int((~np.isfinite(actions)).any(axis=1).argmax())
+            self._refuse("actions", f"decision {row} holds NaN or Inf")
+        if np.abs(actions).max() > 1.0:
+            row = int((np.abs(actions) > 1.0).any(axis=1).argmax())
+            self._refuse("actions", f"decision {row} is {actions[row].tolist()}; expected [−1, 1]")
+
+    def _refuse(self, name: str, reason: str) -> None:
+        raise DemoError(reason, path=self.source, field=name)
+
+
+def save_demonstration(path: Path, demo: Demonstration) -> None:
+    """Write a demonstration as a compressed `.npz`, whole or not at all."""
+    buffer = io.BytesIO()
+    np.savez_compressed(
+        buffer,
+        observations=demo.observations,
+        actions=demo.actions,
+        episode_starts=demo.episode_starts,
+        format_version=np.int64(FORMAT_VERSION),
+        scene=np.array(demo.scene),
+        azimuth_bins=np.int64(demo.azimuth_bins),
+        elevation_bins=np.int64(demo.elevation_bins),
+        recording_date=np.array(demo.recording_date),
+        decision_hz=np.float64(demo.decision_hz),
+        limits=np.array(demo.limits, np.float64),
+        max_distance=np.float64(demo.max_distance),
+        pilot=np.array(demo.pilot),
+        scene_hash=np.array(demo.scene_hash),
+        vocabulary=np.array(json.dumps(demo.vocabulary, sort_keys=True)),
+    )
+    try:
+        path.parent.mkdir(parents=True, exist_ok=True)
+        write_durably(path, buffer.getvalue())
+    except OSError as error:
+        raise DemoError(f"cannot be written: {error.strerror or error}", path=path) from error
+
+
+def load_demonstration(path: Path) -> Demonstration:
+    """Read and check a `.npz` of demonstrations.
+
+    Raises:
+        DemoError: The file is missing, broken or too large, or a field breaks the format; both are named.
+    """
+    headers = read_headers(path)
+    for name in _REQUIRED:
+        if name not in headers:
+            raise DemoError("is missing; `navi demos expert` writes all fields", path=path, field=name)
+    for name in headers:
+        if name not in (*_REQUIRED, *_OPTIONAL):
+            known = ", ".join((*_REQUIRED, *_OPTIONAL))
+            raise DemoError(f"no field of format {FORMAT_VERSION}; allowed: {known}", path=path, field=name)
+    _check_headers(path, headers)
+    limits = {name: _TEXT_BYTES for name in (*_REQUIRED, *_OPTIONAL)}
+    rows = headers["observations"].shape[0]
+    limits |= {"observations": MAX_BYTES, "actions": 64 * rows, "episode_starts": 8 * rows}
+    data = read_arrays(path, limits)
+    version = _number(path, data, "format_version")
+    if version != FORMAT_VERSION:
+        raise DemoError(f"{version:g}; only {FORMAT_VERSION} is read", path=path, field="format_version")
+    demo = Demonstration(
+        observations=data["observations"].astype(np.float32, copy=False),
+        actions=data["actions"].astype(np.float32, copy=False),
+        episode_starts=data["episode_starts"].astype(np.bool_, copy=False),
+        scene=_text(path, data, "scene"),
+        decision_hz=_number(path, data, "decision_hz"),
+        limits=tuple(float(v) for v in data["limits"].reshape(-1)),  # type: ignore[arg-type]
+        recording_date=_text(path, data, "recording_date"),
+        max_distance=_number(path, data, "max_distance") if "max_distance" in data else 100.0,
+        pilot=_text(path, data, "pilot") if "pilot" in data else "",
+        scene_hash=_text(path, data, "scene_hash") if "scene_hash" in data else "",
+        vocabulary=_vocabulary(path, data),
+        source=path,
+    )
+    for name, found in (("azimuth_bins", demo.azimuth_bins), ("elevation_bins", demo.elevation_bins)):
+        if _number(path, data, name) != found:
+            raise DemoError(f"{data[name]}, but the observations have {found}", path=path, field=name)
+    return demo
+
+
+def _check_headers(path: Path, headers: dict[str, ArrayHeader]) -> None:
+    obs = headers["observations"]
+    if len(obs.shape) != 4 or obs.shape[1] != 3 or obs.dtype != np.float32:
+        raise DemoError(f"{obs.dtype} {obs.shape}; expected float32 (N, 3, Az, El)", path=path, field="observations")
+    if not obs.shape[0]:
+        raise DemoError("no decision", path=path, field="observations")
+    rows = obs.shape[0]
+    for name, shape, kinds in (
+        ("actions", (rows, 4), "f"),
+        ("episode_starts", (rows,), "biu"),
+        ("limits", (4,), "fiu"),
+    ):
+        header = headers[name]
+        if header.shape != shape or header.dtype.kind not in kinds:
+            raise DemoError(f"{header.dtype} {header.shape}; expected shape {shape}", path=path, field=name)
+
+
+def _number(path: Path, data: dict[str, npt.NDArray[Any]], name: str) -> float:
+    value = data[name]
+    if value.size != 1 or value.dtype.kind not in "fiu":
+        raise DemoError(f"{value.dtype} {value.shape}; expected one number", path=path, field=name)
+    return float(value.reshape(-1)[0])
+
+
+def _text(path: Path, data: dict[str, npt.NDArray[Any]], name: str) -> str:
+    value = data[name]
+    if value.size != 1 or value.dtype.kind != "U":
+        raise DemoError(f"{value.dtype} {value.shape}; expected one text", path=path, field=name)
+    return str(value.reshape(-1)[0])
+
+
+def _vocabulary(path: Path, data: dict[str, npt.NDArray[Any]]) -> dict[str, int]:
+    if "vocabulary" not in data:
+        return {}
+    try:
+        found = json.loads(_text(path, data, "vocabulary"))
+    except (ValueError, RecursionError) as error:
+        raise DemoError(f"no JSON ({error})", path=path, field="vocabulary") from None
+    if not isinstance(found, dict):
+        raise DemoError("no JSON object of ids by name", path=path, field="vocabulary")
+    return found

@@ -1,0 +1,139 @@
+"""What every run records of itself, whatever it learns from: its row, its checkpoints, its device."""
+
+from __future__ import annotations
+
+import math
+import time
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Literal
+
+import torch
+
+from navi_core.config import TrainConfig
+from navi_core.errors import ConfigError
+from navi_core.record import MetricLog, RunDirectory, StageTimer
+
+__all__ = ["RunRecord", "now", "run_device"]
+
+
+class RunRecord:
+    """Writes the rows `runs` and `checkpoints` of one run.
+
+    Args:
+        config: The run's configuration.
+        run: Its directory.
+        log: Where rows go.
+        device: Device that it learns on.
+        source: Training source of its checkpoints.
+    """
+
+    def __init__(
+        self, config: TrainConfig, run: RunDirectory, log: MetricLog, device: torch.device, source: Literal["rl", "bc"]
+    ) -> None:
+        self.config, self.run, self.log, self.device, self.source = config, run, log, device, source
+
+    def status(
+        self, status: str, *, step: int, reward_ema: float, seconds: float, started_at: str, reason: str | None = None
+    ) -> None:
+        """Write the run's row.
+
+        Args:
+            status: running, finished or stopped.
+            step: Decisions so far.
+            reward_ema: Smoothed reward; NaN for none.
+            seconds: Training time so far [s].
+            started_at: When the run began.
+            reason: Why it ended.
+        """
+        config = self.config
+        self.log.row(
+            "runs",
+            {
+                "step": step,
+                "asset": self.run.asset,
+                "partition": self.run.partition,
+                "algorithm": config.algorithm,
+                "encoder": config.policy.encoder,
+                "core": config.policy.core,
+                "status": status,
+                "reason": reason,
+                "device": str(self.device),
+                "path": str(self.run.path),
+                "reward_ema": _known(reward_ema),
+                "wall_time_seconds": seconds,
+                "started_at": started_at,
+                "ended_at": None if status == "running" else now(),
+                "config": config.model_dump(mode="json"),
+            },
+        )
+
+    def checkpoint(
+        self, path: Path, *, step: int, reward_ema: float, episodes: int, parent: str | None, seconds: float
+    ) -> None:
+        """Write the row of a checkpoint.
+
+        Args:
+            path: The file.
+            step: Decisions so far.
+            reward_ema: Smoothed reward; NaN for none.
+            episodes: Episodes finished so far.
+            parent: The checkpoint that it went on from.
+            seconds: Training time so far [s].
+        """
+        self.log.row(
+            "checkpoints",
+            {
+                "step": step,
+                "path": str(path),
+                "reward_ema": _known(reward_ema),
+                "episode_count": episodes,
+                "parent_checkpoint": parent,
+                "training_source": self.source,
+                "wall_time_hours": seconds / 3600.0,
+            },
+        )
+        self.log.flush()
+
+    def stages(self, step: int, timers: Mapping[str, StageTimer]) -> None:
+        """Write the mean and the total time of every stage.
+
+        Args:
+            step: Decisions so far.
+            timers: Stage timings by phase.
+        """
+        for phase, timer in timers.items():
+            totals = timer.totals()
+            for stage, mean in timer.means().items():
+                self.log.row(
+                    "stage_timings",
+                    {
+                        "step": step,
+                        "stage": f"{phase}/{stage}",
+                        "milliseconds": mean,
+                        "total_milliseconds": 1e3 * totals[stage],
+                    },
+                )
+
+
+def run_device(config: TrainConfig) -> torch.device:
+    """Return the device that a configuration means on this machine.
+
+    Raises:
+        ConfigError: It asks for CUDA, and there is none.
+    """
+    if config.device == "cuda" and not torch.cuda.is_available():
+        raise ConfigError("device is cuda, and torch sees no CUDA device; set device to cpu or auto")
+    if config.device == "auto":
+        return torch.device("cuda" if torch.cuda.is_available() else "cpu")
+    return torch.device(config.device)
+
+
+def now() -> str:
+    """Return the time, UTC, ISO 8601."""
+    return time.strftime("%Y-%m-%dT%H:%M:%SZ", time.gmtime())
+
+
+def _known(value: float) -> float | None:
+    """Return None for what has no value yet."""
+    return None if math.isnan(value) else value

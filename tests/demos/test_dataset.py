@@ -1,0 +1,176 @@
+"""Datasets: an index that is believed only as far as it is true, one vocabulary, nothing lost in memory."""
+
+from __future__ import annotations
+
+import json
+
+import numpy as np
+import pytest
+
+from navi_core.demos import ingest, load_dataset, read_index, save_demonstration, write_index
+from navi_core.errors import DemoError
+from tests.demos.conftest import make_demo
+
+
+def make_dataset(folder, demos):
+    for number, demo in enumerate(demos):
+        save_demonstration(folder / f"{number}.npz", demo)
+    write_index(folder, ((f"{n}.npz", demo) for n, demo in enumerate(demos)))
+    return folder
+
+
+def test_observations_come_back_bit_for_bit(tmp_path):
+    demos = [make_demo(starts=(0, 12)), make_demo(seed=1, scene="hall")]
+    data = load_dataset([make_dataset(tmp_path / "a", demos)])
+    expected = np.concatenate([demo.observations for demo in demos])
+    np.testing.assert_array_equal(data.observations(np.arange(40)), expected)
+    np.testing.assert_array_equal(data.actions, np.concatenate([demo.actions for demo in demos]))
+    assert [(e.start, e.stop, e.scene) for e in data.episodes] == [(0, 12, "room"), (12, 20, "room"), (20, 40, "hall")]
+    assert data.episodes[0].file == data.episodes[1].file != data.episodes[2].file
+    assert (data.azimuth_bins, data.elevation_bins) == (16, 8)
+
+
+def test_files_of_different_vocabularies_mean_the_same(tmp_path):
+    one = make_demo()
+    other = make_demo(seed=1, vocabulary={"surface": 1, "door": 3, "sofa": 2})
+    data = load_dataset([make_dataset(tmp_path / "a", [one, other])])
+    assert data.vocabulary == {"surface": 1, "door": 2, "sofa": 3, "wall": 4}
+    before = np.concatenate([one.observations[:, 1], other.observations[:, 1]])
+    names = [["", "surface", "door", "wall"], ["", "surface", "sofa", "door"]]
+    for half, own in enumerate(names):
+        rows = slice(20 * half, 20 * half + 20)
+        for number in (1, 2, 3):
+            found = data.semantic[rows][before[rows] == number]
+            assert (found == data.vocabulary[own[number]]).all()
+
+
+def test_the_hash_of_a_dataset_is_that_of_its_content(tmp_path):
+    one = load_dataset([make_dataset(tmp_path / "a", [make_demo(), make_demo(seed=1)])])
+    same = load_dataset([make_dataset(tmp_path / "b", [make_demo(recording_date="2027"), make_demo(seed=1)])])
+    other = load_dataset([make_dataset(tmp_path / "c", [make_demo(), make_demo(seed=2)])])
+    assert one.content_hash == same.content_hash != other.content_hash
+    both = load_dataset([tmp_path / "a", tmp_path / "c"])
+    assert len(both) == 80 and both.content_hash not in (one.content_hash, other.content_hash)
+
+
+def test_files_that_do_not_fit_are_refused_by_field(tmp_path):
+    with pytest.raises(DemoError, match=r"1\.npz: decision_hz.*50"):
+        make_dataset(tmp_path / "a", [make_demo(), make_demo(decision_hz=50.0)])
+    make_dataset(tmp_path / "b", [make_demo()])
+    make_dataset(tmp_path / "c", [make_demo(bins=(8, 8))])
+    with pytest.raises(DemoError, match="azimuth_bins"):
+        load_dataset([tmp_path / "b", tmp_path / "c"])
+
+
+def test_an_index_that_is_not_true_is_refused(tmp_path):
+    folder = make_dataset(tmp_path / "a", [make_demo(), make_demo(seed=1)])
+    save_demonstration(folder / "1.npz", make_demo(seed=7))
+    with pytest.raises(DemoError, match=r"1\.npz.*navi demos ingest"):
+        load_dataset([folder])
+    index = json.loads((folder / "index.json").read_text())
+    index["files"][0]["file"] = "../a/0.npz"
+    (folder / "index.json").write_text(json.dumps(index))
+    with pytest.raises(DemoError, match="bad row"):
+        read_index(folder)
+    (folder / "index.json").write_text("{")
+    with pytest.raises(DemoError, match="cannot be read"):
+        read_index(folder)
+    with pytest.raises(DemoError, match=r"no dataset.*navi demos"):
+        read_index(tmp_path)
+
+
+def test_a_dataset_too_large_for_memory_is_refused_before_it_is_read(tmp_path):
+    folder = make_dataset(tmp_path / "a", [make_demo()])
+    index = json.loads((folder / "index.json").read_text())
+    index["files"][0]["decisions"] = 10**12
+    (folder / "index.json").write_text(json.dumps(index))
+    with pytest.raises(DemoError, match="GiB"):
+        load_dataset([folder])
+
+
+def test_ingest_takes_the_good_and_tells_of_the_bad(tmp_path):
+    source, out = tmp_path / "in", tmp_path / "out"
+    save_demonstration(source / "a.npz", make_demo())
+    save_demonstration(source / "b.npz", make_demo(seed=1, starts=(0, 5)))
+    save_demonstration(source / "c.npz", make_demo(seed=2, decision_hz=20.0))
+    save_demonstration(source / "d.npz", make_demo())
+    (source / "e.npz").write_bytes(b"nothing")
+    (source / "notes.txt").write_text("not one of them")
+    rows = ingest(source, out)
+    assert [(row.file, row.accepted) for row in rows] == [
+        ("a.npz", True), ("b.npz", True), ("c.npz", False), ("d.npz", False), ("e.npz", False)
+    ]  # fmt: skip
+    assert "decision_hz" in rows[2].reason and "same content as a.npz" in rows[3].reason and "archive" in rows[4].reason
+    assert (rows[1].episodes, rows[1].decisions) == (2, 20)
+    data = load_dataset([out])
+    assert len(data) == 40 and len(data.episodes) == 3
+    # Again: everything is there already, and the dataset stays what it is.
+    again = ingest(source, out)
+    assert not any(row.accepted for row in again)
+    assert load_dataset([out]).content_hash == data.content_hash
+    # In place: the same files, indexed where they are.
+    ingest(source, source)
+    assert load_dataset([source]).content_hash == data.content_hash
+
+
+def test_ingest_names_what_keeps_everything_out(tmp_path):
+    (tmp_path / "x.npz").write_bytes(b"")
+    with pytest.raises(DemoError, match=r"not one good recording; x\.npz"):
+        ingest(tmp_path, tmp_path / "out")
+    with pytest.raises(DemoError, match="no such folder"):
+        ingest(tmp_path / "none", tmp_path / "out")
+    (tmp_path / "empty").mkdir()
+    with pytest.raises(DemoError, match="neither"):
+        ingest(tmp_path / "empty", tmp_path / "out")
+
+
+def test_minari_there_and_back(tmp_path):
+    minari = pytest.importorskip("minari", reason="the extra minari is not installed")
+    from navi_core.demos import export_minari, import_minari
+
+    demos = [make_demo(starts=(0, 12)), make_demo(seed=1, scene="hall", pilot="frontier")]
+    folder = export_minari(tmp_path / "set", demos, dataset_id="navi/test-v0")
+    theirs = minari.MinariDataset(folder / "data")
+    assert theirs.total_episodes == 3
+    assert theirs[0].observations.shape == (13, 3, 16, 8) and theirs[0].actions.shape == (12, 4)
+    back = list(import_minari(folder))
+    np.testing.assert_array_equal(np.concatenate([d.observations for d in back[:2]]), demos[0].observations)
+    np.testing.assert_array_equal(back[2].actions, demos[1].actions)
+    assert (back[2].scene, back[2].pilot, back[2].vocabulary) == ("hall", "frontier", demos[1].vocabulary)
+    rows = ingest(folder, tmp_path / "out")
+    assert rows[0].accepted and rows[0].episodes == 3
+    assert len(load_dataset([tmp_path / "out"])) == 40
+    with pytest.raises(DemoError, match="exists"):
+        export_minari(folder, demos, dataset_id="navi/test-v0")
+
+
+def test_minari_files_that_break_the_format_are_refused(tmp_path):
+    h5py = pytest.importorskip("h5py", reason="the extra minari is not installed")
+    from navi_core.demos import import_minari
+
+    demo = make_demo()
+
+    def write(name, *, steps=21, attributes=True, link=False):
+        path = tmp_path / name
+        with h5py.File(path, "w") as file:
+            group = file.create_group("episode_0")
+            if link:
+                group["observations"] = h5py.ExternalLink("/etc/passwd", "x")
+            else:
+                group["observations"] = np.resize(demo.observations, (steps, 3, 16, 8))
+            group["actions"] = demo.actions
+            if attributes:
+                group.attrs.update({"navi_scene": "room", "navi_decision_hz": 10.0, "navi_recording_date": "now"})
+        return path
+
+    for path, words in (
+        (write("rate.hdf5", attributes=False), "navi_decision_hz"),
+        (write("limits.hdf5"), "navi_limits"),
+        (write("short.hdf5", steps=20), r"T\+1"),
+        (write("link.hdf5", link=True), "link"),
+    ):
+        with pytest.raises(DemoError, match=words):
+            list(import_minari(path))
+    (tmp_path / "text.hdf5").write_text("no")
+    with pytest.raises(DemoError, match="not an HDF5"):
+        list(import_minari(tmp_path / "text.hdf5"))

@@ -1,0 +1,144 @@
+"""Recorded flights: whole or not there, the same whether killed or not, seeded, bound to their settings."""
+
+from __future__ import annotations
+
+import json
+import os
+import signal
+import subprocess
+import sys
+import time
+
+import numpy as np
+import pytest
+from typer.testing import CliRunner
+
+from navi_core.cli.main import build_app
+from navi_core.config import ExpertConfig
+from navi_core.demos import load_dataset, load_demonstration, record_expert
+from navi_core.errors import ConfigError
+
+SMALL = {"pilot": "forward-plus", "episodes": 3, "steps": 12, "azimuth_bins": 16, "elevation_bins": 8}
+
+
+def recorded(folder):
+    return {path.name: load_demonstration(path) for path in sorted(folder.glob("*.npz"))}
+
+
+def test_a_recording_is_a_dataset_of_the_teachers_answers(tmp_path, apartments):
+    rows = record_expert(tmp_path, apartments, ExpertConfig(**SMALL))
+    assert [(row.scene, row.recorded, row.kept) for row in rows] == [(s.name, 3, 0) for s in apartments]
+    data = load_dataset([tmp_path])
+    assert len(data) == 2 * 3 * 12 and len(data.episodes) == 6
+    assert data.scene_hashes == {scene.name: scene.content_hash() for scene in apartments}
+    assert {"surface"} <= set(data.vocabulary) and data.decision_hz == 10.0
+    demo = load_demonstration(tmp_path / f"{apartments[0].name}-00000.npz")
+    assert demo.pilot == "forward-plus" and demo.limits == (5.0, 2.0, 3.0, 3.0)
+    assert demo.episode_starts.tolist() == [True] + [False] * 11
+    # Episodes differ; forward-plus never climbs and never slides.
+    assert not np.array_equal(
+        demo.observations, load_demonstration(tmp_path / f"{apartments[0].name}-00001.npz").observations
+    )
+    assert not data.actions[:, 1:3].any() and data.actions.any()
+
+
+def test_a_stopped_recording_goes_on_to_the_same_bits(tmp_path, apartments):
+    config = ExpertConfig(**SMALL, noise=0.3)
+    record_expert(tmp_path / "straight", apartments, config)
+    calls = 0
+
+    def stop():
+        nonlocal calls
+        calls += 1
+        return calls == 18  # in the middle of the second scene
+
+    record_expert(tmp_path / "stopped", apartments, config, stop=stop)
+    assert len(recorded(tmp_path / "stopped")) == 3 and not (tmp_path / "stopped" / "index.json").exists()
+    (tmp_path / "stopped" / f"{apartments[0].name}-00001.npz").unlink()
+    rows = record_expert(tmp_path / "stopped", apartments, config)
+    assert [(row.recorded, row.kept) for row in rows] == [(1, 2), (3, 0)]
+    one, two = recorded(tmp_path / "straight"), recorded(tmp_path / "stopped")
+    assert {k: d.content_hash() for k, d in one.items()} == {k: d.content_hash() for k, d in two.items()}
+    assert load_dataset([tmp_path / "straight"]).content_hash == load_dataset([tmp_path / "stopped"]).content_hash
+
+
+def test_the_seed_decides_and_more_episodes_keep_the_first(tmp_path, apartments):
+    record_expert(tmp_path / "a", apartments[:1], ExpertConfig(**SMALL))
+    record_expert(tmp_path / "b", apartments[:1], ExpertConfig(**SMALL | {"seed": 1}))
+    record_expert(tmp_path / "c", apartments[:1], ExpertConfig(**SMALL | {"episodes": 1}))
+    record_expert(tmp_path / "c", apartments[:1], ExpertConfig(**SMALL))
+    a, b, c = (load_dataset([tmp_path / name]).content_hash for name in "abc")
+    assert a == c != b
+
+
+def test_the_disturbance_is_flown_but_not_recorded(tmp_path, apartments):
+    still = ExpertConfig(**SMALL)
+    record_expert(tmp_path / "a", apartments[:1], still)
+    record_expert(tmp_path / "b", apartments[:1], still.model_copy(update={"noise": 0.5}))
+    one, two = recorded(tmp_path / "a"), recorded(tmp_path / "b")
+    for name in one:
+        np.testing.assert_array_equal(one[name].observations[0], two[name].observations[0])
+        assert not np.array_equal(one[name].observations[1], two[name].observations[1])
+        assert not two[name].actions[:, 1:3].any(), "the answers are the teacher's"
+
+
+@pytest.mark.parametrize("pilot", ["frontier", "planner"])
+def test_teachers_with_a_map_can_be_recorded(tmp_path, apartments, pilot):
+    config = ExpertConfig(**SMALL | {"pilot": pilot, "episodes": 2, "steps": 30, "noise": 0.2, "azimuth_bins": 64})
+    record_expert(tmp_path, apartments[:1], config)
+    data = load_dataset([tmp_path])
+    assert np.abs(data.actions[:, 0]).max() > 0.3 and np.abs(data.actions[:, 3]).max() > 0.3
+
+
+def test_a_folder_is_bound_to_its_settings(tmp_path, apartments):
+    record_expert(tmp_path, apartments[:1], ExpertConfig(**SMALL | {"episodes": 1}))
+    with pytest.raises(ConfigError, match=r"noise, steps.*--out"):
+        record_expert(tmp_path, apartments[:1], ExpertConfig(**SMALL | {"steps": 13, "noise": 0.1}))
+    with pytest.raises(ConfigError, match="frontier"):
+        record_expert(tmp_path / "b", apartments[:1], ExpertConfig(**SMALL | {"pilot": "fronter"}))
+    assert not (tmp_path / "b").exists()
+    with pytest.raises(ConfigError, match="different names"):
+        record_expert(tmp_path / "b", [apartments[0], apartments[0]], ExpertConfig(**SMALL))
+
+
+COMMAND = ["demos", "expert", "--scenes", "apartment:3", "--pilot", "forward-plus", "--resolution", "64"]
+COMMAND += ["--azimuth-bins", "16", "--elevation-bins", "8", "--steps", "40", "--json"]
+
+
+@pytest.mark.slow
+def test_a_killed_recording_leaves_nothing_half_written(tmp_path):
+    out = tmp_path / "out"
+    command = [*COMMAND, "--episodes", "20", "--out", str(out)]
+    environment = os.environ | {"OMP_NUM_THREADS": "1", "PYTHONPATH": os.pathsep.join(sys.path)}
+    process = subprocess.Popen(
+        [sys.executable, "-m", "navi_core.cli.main", *command],
+        env=environment, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL,
+    )  # fmt: skip
+    deadline = time.monotonic() + 120
+    while not list(out.glob("*.npz")):
+        assert process.poll() is None and time.monotonic() < deadline
+        time.sleep(0.005)
+    process.send_signal(signal.SIGKILL)
+    process.wait()
+    kept = len(recorded(out))
+    assert kept < 20
+    result = CliRunner().invoke(build_app(groups=("demos",), plugins=False), command)
+    assert result.exit_code == 0, result.output
+    report = json.loads(result.stdout)
+    assert report["files"] == 20 and report["scenes_recorded"][0]["kept"] == kept
+    assert report["decisions"] == 20 * 40 and len(load_dataset([out])) == 20 * 40
+
+
+def test_the_commands_tell_what_a_dataset_holds(tmp_path, apartments):
+    record_expert(tmp_path / "a", apartments[:1], ExpertConfig(**SMALL))
+    (tmp_path / "a" / "bad.npz").write_bytes(b"x")
+    app = build_app(groups=("demos",), plugins=False)
+    ingested = CliRunner().invoke(app, ["demos", "ingest", str(tmp_path / "a"), "--out", str(tmp_path / "b"), "--json"])
+    assert ingested.exit_code == 1, "something was refused"
+    assert [row["accepted"] for row in json.loads(ingested.stdout)["checked"]].count(False) == 1
+    shown = CliRunner().invoke(app, ["demos", "inspect", str(tmp_path / "b"), "--json"])
+    facts = json.loads(shown.stdout)
+    assert (facts["files"], facts["decisions"], facts["resolution"]) == (3, 36, "16x8")
+    one = next((tmp_path / "b").glob("*.npz"))
+    table = CliRunner().invoke(app, ["demos", "inspect", str(one)])
+    assert table.exit_code == 0 and "forward" in table.output and "yaw" in table.output

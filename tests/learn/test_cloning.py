@@ -1,0 +1,330 @@
+"""Behaviour cloning: the loss, the walk over episodes, what stays frozen, and runs that survive being stopped."""
+
+from __future__ import annotations
+
+import json
+import math
+
+import numpy as np
+import pytest
+import torch
+from typer.testing import CliRunner
+
+from navi_core.cli.main import build_app
+from navi_core.config import TrainConfig, parse_config
+from navi_core.demos import load_dataset, save_demonstration, write_index
+from navi_core.errors import CheckpointError, ConfigError, DemoError, NaviError, NonFiniteError
+from navi_core.learn import CloningLearner, clone, cloning_loss, learner_names, train
+from navi_core.learn.demo_feed import DemoFeed
+from navi_core.models import Registry, load_checkpoint
+from navi_core.policy import RewardShaper, build_policy
+from navi_core.record import RunDirectory
+from tests.demos.conftest import make_demo
+
+CPU = torch.device("cpu")
+SMALL = {"azimuth_bins": 16, "elevation_bins": 8}
+
+
+def teach(demo, seed):
+    """A sign at the start of an episode says which way to turn all along; how fast to fly is seen at each decision."""
+    rng = np.random.default_rng(seed)
+    obs, actions = demo.observations, np.zeros_like(demo.actions)
+    obs[:, 0] = 0.4
+    for begin, stop in demo.episodes():
+        turn = rng.choice([-0.8, 0.8])
+        obs[begin, 0] += 0.2 * turn
+        actions[begin:stop, 3] = turn
+    near = rng.uniform(-0.1, 0.1, len(obs)).astype(np.float32)
+    obs[:, 0, :4] += near[:, None, None]
+    actions[:, 0] = near * 8
+    object.__setattr__(demo, "actions", actions)
+    return demo
+
+
+@pytest.fixture(scope="module")
+def folder(tmp_path_factory):
+    """Five scenes of three flights of 11, 20 and 9 decisions."""
+    path = tmp_path_factory.mktemp("demos")
+    demos = [teach(make_demo(40, seed=n, scene=f"room{n}", starts=(0, 11, 31)), n) for n in range(5)]
+    for number, demo in enumerate(demos):
+        save_demonstration(path / f"{number}.npz", demo)
+    write_index(path, ((f"{n}.npz", demo) for n, demo in enumerate(demos)))
+    return path
+
+
+@pytest.fixture(scope="module")
+def data(folder):
+    return load_dataset([folder])
+
+
+def make_config(data, **settings):
+    base = {
+        "algorithm": "bc",
+        "threads": 1,
+        "device": "cpu",
+        "checkpoint_every": 400,
+        "env": dict(SMALL),
+        "policy": {"encoder": "ring_cnn", "core": "gru", **SMALL},
+        "shaper": {"memory_capacity": 64},
+        "bc": {"data": data.content_hash, "epochs": 6, "sequences": 4, "bptt": 8, "learning_rate": 3e-3},
+    }
+    for key, value in settings.items():
+        base[key] = base.get(key, {}) | value if isinstance(value, dict) else value
+    return parse_config(TrainConfig, base)
+
+
+def fly(root, data, config, **options):
+    with RunDirectory.open(root, asset="bc", partition="toy", config=config) as run:
+        return clone(config, run, data, log=run.metric_log(root / "outbox"), **options)
+
+
+def make_learner(config):
+    policy = build_policy(config.policy, seed=config.seed)
+    return policy, CloningLearner(policy, None, config, CPU)
+
+
+def test_the_loss_is_that_of_the_formula():
+    log_prob = torch.tensor([[-1.0, -2.0], [-3.0, -90.0]])
+    mask = torch.tensor([[True, True], [True, False]])
+    total, nll = cloning_loss(log_prob, torch.full((2, 2), 4.0), mask, 0.01)
+    assert nll.item() == pytest.approx(2.0) and total.item() == pytest.approx(2.0 - 0.04)
+
+
+def test_an_epoch_holds_every_decision_once_and_no_sequence_crosses_an_episode(data):
+    feed = DemoFeed(data, seed=0, validation=0.2, lanes=4, bptt=8)
+    assert {e.scene for e in feed.held_out}.isdisjoint({e.scene for e in feed.training})
+    assert len(feed.held_out) == 3 and len(feed.training) == 12
+    span = {n: e for e in data.episodes for n in range(e.start, e.stop)}
+    # Every action is one of the data's, so that a decision can be told by it.
+    place = {data.observations(np.array([n])).tobytes(): n for n in range(len(data))}
+    seen: list[int] = []
+    lane_of: dict[int, int] = {}
+    orders = []
+    for epoch in (0, 0, 1):
+        seen.clear()
+        for batch in feed.epoch(epoch, CPU):
+            assert len(batch.lanes) <= 4 and batch.obs.shape[1] == 8
+            for row in range(len(batch.lanes)):
+                numbers = [place[batch.obs[row, t].numpy().tobytes()] for t in range(8)]
+                kept = [n for n, counts in zip(numbers, batch.mask[row].tolist(), strict=True) if counts]
+                episode = span[kept[0]]
+                assert all(span[n] is episode for n in numbers) and kept == list(range(kept[0], kept[0] + len(kept)))
+                assert batch.reset[row].tolist() == [n == episode.start and t == 0 for t, n in enumerate(numbers)]
+                lane = int(batch.lanes[row])
+                if kept[0] != episode.start:
+                    assert lane_of[lane] == kept[0], "a lane goes on where it stopped"
+                lane_of[lane] = kept[-1] + 1
+                seen += kept
+        assert sorted(seen) == sorted(n for e in feed.training for n in range(e.start, e.stop))
+        assert len(seen) == feed.steps
+        orders.append(list(seen))
+    assert orders[0] == orders[1] != orders[2]
+
+
+def test_episodes_are_held_out_where_scenes_are_few(folder, data, tmp_path):
+    demo = make_demo(60, starts=(0, 10, 20, 30, 40, 50))
+    save_demonstration(tmp_path / "a.npz", demo)
+    write_index(tmp_path, [("a.npz", demo)])
+    feed = DemoFeed(load_dataset([tmp_path]), seed=3, validation=0.3, lanes=2, bptt=4)
+    assert len(feed.held_out) == 2 and len(feed.training) == 4
+    demo = make_demo(10)
+    save_demonstration(tmp_path / "a.npz", demo)
+    write_index(tmp_path, [("a.npz", demo)])
+    with pytest.raises(DemoError, match="hold out"):
+        DemoFeed(load_dataset([tmp_path]), seed=0, validation=0.1, lanes=2, bptt=4)
+
+
+@pytest.mark.parametrize("policy", [{"core": "gru", "separate_value": True}, {"core": "mamba2"}])
+def test_walking_in_sequences_is_the_whole_episode_at_once(data, policy):
+    """The slow twin: every held-out episode through the policy in one piece, from a zero state."""
+    config = make_config(data, policy=policy)
+    policy, learner = make_learner(config)
+    feed = DemoFeed(data, seed=0, validation=0.4, lanes=3, bptt=4)
+    total, count = 0.0, 0
+    with torch.no_grad():
+        for episode in feed.held_out:
+            index = np.arange(episode.start, episode.stop)
+            obs = torch.from_numpy(data.observations(index))[None]
+            reset = torch.zeros(1, len(index), dtype=torch.bool)
+            out = policy.evaluate(
+                obs, torch.zeros(1, len(index), 3), policy.initial_state(1), reset,
+                torch.from_numpy(data.actions[index])[None],
+            )  # fmt: skip
+            total -= float(out.log_prob.double().sum())
+            count += len(index)
+    assert learner.validate(feed) == pytest.approx(total / count, abs=1e-4)
+
+
+def test_the_deviation_and_the_critic_stay_and_the_rest_learns(data):
+    config = make_config(data)
+    policy, learner = make_learner(config)
+    before = {name: value.clone() for name, value in policy.state_dict().items()}
+    feed = DemoFeed(data, seed=0, validation=0.2, lanes=4, bptt=8)
+    first = learner.update(feed, index=0, steps=0).metrics["nll"]
+    for epoch in range(1, 12):
+        last = learner.update(feed, index=epoch, steps=0).metrics["nll"]
+    assert last < first - 0.2
+    for name, value in policy.state_dict().items():
+        same = torch.equal(value, before[name])
+        frozen = name == "heads.log_std" or name.startswith("heads.critic") or name == "aux.weight"
+        assert same == frozen, name
+
+
+def test_a_teacher_with_a_memory_is_cloned(data):
+    """The turn is decided by the first observation alone; a clone without memory could not know it."""
+    policy, learner = make_learner(make_config(data))
+    feed = DemoFeed(data, seed=0, validation=0.2, lanes=4, bptt=8)
+    before = learner.validate(feed)
+    for epoch in range(25):
+        learner.update(feed, index=epoch, steps=0)
+    assert learner.validate(feed) < before - 0.5
+    for episode in feed.held_out:
+        index = np.arange(episode.start, episode.stop)
+        state, turns = policy.initial_state(1), []
+        with torch.no_grad():
+            for t, n in enumerate(index):
+                obs = torch.from_numpy(data.observations(np.array([n])))
+                out = policy.act(obs, torch.zeros(1, 3), state, torch.tensor([t == 0]), None)
+                state = out.state
+                turns.append(float(out.action[0, 3]))
+        assert np.sign(turns[-1]) == np.sign(data.actions[index[0], 3])
+
+
+def test_a_run_validates_records_and_keeps_its_best_epoch(tmp_path, data):
+    seen = []
+    result = fly(tmp_path, data, make_config(data, bc={"learning_rate": 5e-4}), progress=seen.append)
+    assert [p.updates for p in seen] == [1, 2, 3, 4, 5, 6] and result.reason == "epochs"
+    held_out = [p.metrics["validation_nll"] for p in seen]
+    assert load_checkpoint(result.checkpoint).training_source == "bc"
+    assert result.metrics["best_validation_nll"] == min(held_out) < held_out[0]
+    assert "held out" in seen[-1].line()
+    best = load_checkpoint(result.checkpoint)
+    assert best.extra["counters"]["best_epoch"] == 1 + held_out.index(min(held_out))
+    assert best.corpus_summary["semantic_vocabulary"] == data.vocabulary and len(best.corpus_summary["held_out"]) == 1
+    assert best.rnd_state and math.isnan(best.reward_ema) and best.decision_hz == 10.0
+    rows = [json.loads(line) for f in sorted((tmp_path / "outbox").glob("*-metrics.ndjson")) for line in f.open()]
+    names = {row["name"] for row in rows if "name" in row}
+    assert {"nll", "validation_nll", "grad_norm", "entropy"} <= names
+
+
+def test_stopped_anywhere_and_resumed_is_straight_through(tmp_path, data):
+    config = make_config(data)
+    straight = fly(tmp_path / "a", data, config)
+    calls = 0
+
+    def stop():
+        nonlocal calls
+        calls += 1
+        return calls % 23 == 0
+
+    starts = 0
+    while True:
+        result = fly(tmp_path / "b", data, config, stop=stop)
+        starts += 1
+        if result.reason == "epochs":
+            break
+        assert starts < 30
+    assert starts > 2 and result.resumed_from is not None
+    for name in ("best.pt", sorted(p.name for p in straight.checkpoint.parent.glob("step-*.pt"))[-1]):
+        one, two = (load_checkpoint(r.checkpoint.parent / name) for r in (straight, result))
+        assert all(torch.equal(one.policy_state[k], two.policy_state[k]) for k in one.policy_state)
+        assert one.extra["counters"]["best"] == two.extra["counters"]["best"]
+    again = fly(tmp_path / "a", data, config)
+    assert again.resumed_from == again.steps == straight.steps, "a finished run makes no further epoch"
+
+
+def test_other_seeds_are_other_clones_and_the_same_seed_is_the_same(tmp_path, data):
+    hashes = [
+        load_checkpoint(
+            fly(tmp_path / name, data, make_config(data, seed=seed, bc={"epochs": 2})).checkpoint
+        ).weights_hash
+        for name, seed in (("a", 0), ("b", 0), ("c", 1))
+    ]
+    assert hashes[0] == hashes[1] != hashes[2]
+
+
+def test_it_goes_on_from_a_checkpoint(tmp_path, data):
+    first = fly(tmp_path / "a", data, make_config(data, bc={"epochs": 8}))
+    second = fly(tmp_path / "b", data, make_config(data, seed=1, bc={"epochs": 2}), initial=first.checkpoint)
+    checkpoint = load_checkpoint(second.checkpoint)
+    assert second.initial == checkpoint.parent_checkpoint == str(first.checkpoint)
+    fresh = fly(tmp_path / "c", data, make_config(data, seed=1, bc={"epochs": 2}))
+    assert second.metrics["nll"] < fresh.metrics["nll"] - 0.1
+    with pytest.raises(CheckpointError, match=r"mamba2.*gru|gru.*mamba2"):
+        fly(tmp_path / "d", data, make_config(data, policy={"core": "mamba2"}), initial=first.checkpoint)
+
+
+def test_what_does_not_fit_is_refused(tmp_path, data):
+    assert "bc" in learner_names()
+    for change, words in (
+        ({"bc": {"data": "0" * 64}}, "bc.data"),
+        ({"env": {"max_distance": 50.0}}, "max_distance"),
+        ({"env": {"dynamics": {"steps_per_decision": 1}}}, "decisions per second"),
+        ({"env": {"dynamics": {"max_speed": (4.0, 2.0, 3.0)}}}, "speed limits"),
+        ({"algorithm": "ppo"}, "algorithm bc"),
+        ({"policy": {"distribution": "discrete"}}, "motion primitives"),
+    ):
+        with pytest.raises(ConfigError, match=words):
+            fly(tmp_path, data, make_config(data, **change))
+    config = make_config(data)
+    with (
+        RunDirectory.open(tmp_path, asset="bc", partition="x", config=config) as run,
+        pytest.raises(ConfigError, match="navi bc"),
+    ):
+        train(config, run, env=object(), log=run.metric_log(tmp_path / "outbox"))
+
+
+def test_an_infinite_loss_stops_the_run_by_name(data):
+    policy, learner = make_learner(make_config(data))
+    with torch.no_grad():
+        policy.heads.actor[0].weight[0, 0] = math.inf
+    with pytest.raises(NonFiniteError, match="nll"):
+        learner.update(DemoFeed(data, seed=0, validation=0.2, lanes=4, bptt=8), index=0, steps=0)
+
+
+def test_the_curiosity_of_a_clone_is_that_of_a_new_run(tmp_path, data):
+    config = make_config(data, bc={"epochs": 1})
+    state = load_checkpoint(fly(tmp_path, data, config).checkpoint).rnd_state
+    fresh = RewardShaper(config.shaper, 1, config.policy.width, config.seed, CPU).state_dict()
+    assert "memory" not in state
+    assert all(torch.equal(state["rnd"][k], fresh["rnd"][k]) for k in fresh["rnd"])
+
+
+def navi(*arguments: str):
+    result = CliRunner().invoke(build_app(groups=("bc", "train"), plugins=False), [*arguments, "--json"])
+    if isinstance(result.exception, NaviError):
+        raise result.exception
+    assert result.exit_code == 0, (result.output, result.exception)
+    return json.loads(result.stdout)
+
+
+def test_from_demonstrations_to_a_clone_to_a_reinforcement_learner(tmp_path, folder, monkeypatch):
+    home = tmp_path / "home"
+    monkeypatch.setenv("NAVI_HOME", str(home))
+    file = tmp_path / "settings.json"
+    settings = {
+        "actors": 4, "threads": 1, "device": "cpu", "compile": {"resolution": 64},
+        "corpus": {"families": {"apartment": [3]}},
+        "env": {**SMALL, "max_steps": 40},
+        "policy": {"encoder": "ring_cnn", "core": "gru", **SMALL},
+        "ppo": {"rollout": 16, "bptt": 8, "minibatch": 4},
+        "shaper": {"loop_coefficient": 0.0, "memory_capacity": 64},
+    }  # fmt: skip
+    file.write_text(json.dumps(settings))
+    cloned = navi("bc", "--demos", str(folder), "--config", str(file), "--epochs", "2")
+    registry = Registry(home / "models")
+    assert cloned["version"] == "v001" and registry.resolve("v001").parents == ()
+    assert registry.resolve("v001").training_source == "bc" and registry.resolve("v001").tags == ("bc",)
+    assert navi("bc", "--demos", str(folder), "--config", str(file), "--epochs", "2")["resumed_from"] == cloned["steps"]
+
+    learned = navi("train", "ppo", "--config", str(file), "--steps", "128", "--from", cloned["checkpoint"])
+    child = registry.resolve(learned["version"])
+    assert child.parents == ("v001",) and child.training_source == "rl"
+    assert [v.version for v in registry.lineage(learned["version"])] == [learned["version"], "v001"]
+    before, after = (load_checkpoint(path).policy_state["heads.log_std"] for path in (cloned["checkpoint"], child.path))
+    assert torch.equal(before, torch.full((4,), -0.5)) and not torch.equal(before, after)
+
+    further = navi(
+        "bc", "--demos", str(folder), "--config", str(file), "--epochs", "1", "--from", "v001", "--seed", "5"
+    )
+    assert registry.resolve(further["version"]).parents == ("v001",)
