@@ -29,6 +29,7 @@ from navi_core.learn.resume import checkpoint_path, checkpoints_in, last_good_ch
 from navi_core.learn.run_record import RunRecord, now, run_device
 from navi_core.learn.signals import StopFlag
 from navi_core.learn.threads import thread_count
+from navi_core.learn.vocabulary import tell_changed_ids
 from navi_core.models import load_checkpoint, save_checkpoint
 from navi_core.policy import RewardShaper, build_policy
 from navi_core.record import MetricLog, RunDirectory, write_durably
@@ -134,12 +135,12 @@ class _Cloner:
         self.counters = _Counters(started_at=now())
         self.initial: str | None = None
         scenes = sorted({episode.scene for episode in data.episodes})
-        self.scene_hashes = data.scene_hashes
+        self.scene_hashes, self.vocabulary = data.scene_hashes, dict(data.vocabulary)
         self.corpus_summary = {
             "scenes": len(scenes),
             "names": scenes,
             "held_out": sorted({episode.scene for episode in self.feed.held_out}),
-            "semantic_vocabulary": dict(data.vocabulary),
+            "semantic_vocabulary": self.vocabulary,
             "demonstrations": data.content_hash,
         }
 
@@ -162,12 +163,17 @@ class _Cloner:
             _LOG.info("run %s resumes after epoch %d", self.run.run_id, self.counters.epochs)
         elif initial is not None:
             try:
-                self.policy.load_state_dict(load_checkpoint(initial, **names).policy_state)
+                checkpoint = load_checkpoint(initial, **names)
+                self.policy.load_state_dict(checkpoint.policy_state)
             except (CheckpointError, RuntimeError) as error:
                 raise CheckpointError(
                     f"the run cannot start from {initial}: {error}; begin with new weights, or from another version"
                 ) from None
             self.initial = str(initial)
+            before = checkpoint.corpus_summary.get("semantic_vocabulary") or {}
+            told = tell_changed_ids(before, self.vocabulary, str(initial))
+            if told is not None:
+                _LOG.warning("%s", told)
             _LOG.info("run %s starts from the weights of %s", self.run.run_id, initial)
         self._status("running")
         return self.steps if found is not None else None
