@@ -8,10 +8,7 @@ import numba
 import numpy as np
 import numpy.typing as npt
 
-__all__ = ["NEVER", "begin_floor", "label_components", "mark_fan"]
-
-NEVER = 1e30
-"""When a ray crosses lines that it runs along."""
+__all__ = ["begin_floor", "label_components", "mark_fan"]
 
 
 @numba.njit(cache=True, error_model="numpy")
@@ -56,6 +53,18 @@ def label_components(free: npt.NDArray[np.bool_]) -> tuple[npt.NDArray[np.int32]
     return label, sizes[: current + 1].copy()
 
 
+@numba.njit(inline="always", error_model="numpy")
+def _mark(seen, reachable, b, g, i, k, nx, nz):  # type: ignore[no-untyped-def]
+    """Mark a cell and return whether that is new."""
+    if not (0 <= i < nx and 0 <= k < nz):
+        return 0
+    index = i * nz + k
+    if seen[b, index] or not reachable[g, index]:
+        return 0
+    seen[b, index] = True
+    return 1
+
+
 @numba.njit(cache=True, parallel=True, error_model="numpy")
 def mark_fan(
     position: npt.NDArray[np.float32],
@@ -71,10 +80,10 @@ def mark_fan(
     seen: npt.NDArray[np.bool_],
     gain: npt.NDArray[np.int64],
 ) -> None:
-    """Mark the reachable cells that each row's rays cross (Amanatides & Woo 1987) and count the new ones.
+    """Mark the reachable cells that each row's rays cross and count the new ones.
 
-    `world/floor.py` has the same as tensor operations; both compute a crossing's place from its number, so
-    that they agree to the bit.
+    A ray enters a cell where it crosses a grid line; where, follows from the line's number. `world/floor.py` has
+    the same as tensor operations, and both agree to the bit.
 
     Args:
         position: (B, 3) [m].
@@ -95,43 +104,34 @@ def mark_fan(
         nx, nz = shape[g, 0], shape[g, 1]
         px = (position[b, 0] - origin[g, 0]) / cell
         pz = (position[b, 2] - origin[g, 1]) / cell
-        here_i, here_k = math.floor(px), math.floor(pz)
-        new = 0
+        i, k = math.floor(px), math.floor(pz)
+        new = _mark(seen, reachable, b, g, i, k, nx, nz)
         for r in range(fan.shape[0]):
             dx = np.float64(fan[r, 0] * cos[b] + fan[r, 1] * sin[b])
             dz = np.float64(fan[r, 1] * cos[b] - fan[r, 0] * sin[b])
             end = reach[b, r] / cell
-            i, k = here_i, here_k
-            si = 1 if dx >= 0.0 else -1
-            sk = 1 if dz >= 0.0 else -1
-            first_i = ((i + (1 if si > 0 else 0)) - px) / dx if dx != 0.0 else NEVER
-            first_k = ((k + (1 if sk > 0 else 0)) - pz) / dz if dz != 0.0 else NEVER
-            step_i = abs(1.0 / dx) if dx != 0.0 else NEVER
-            step_k = abs(1.0 / dz) if dz != 0.0 else NEVER
-            ti, tk = first_i, first_k
-            crossed_i = crossed_k = 0
-            while True:
-                if 0 <= i < nx and 0 <= k < nz:
-                    index = i * nz + k
-                    if not seen[b, index] and reachable[g, index]:
-                        seen[b, index] = True
-                        new += 1
-                if ti < tk:
-                    if ti > end:
-                        break
-                    i += si
-                    crossed_i += 1
-                    ti = first_i + crossed_i * step_i
-                else:
-                    if tk > end:
-                        break
-                    k += sk
-                    crossed_k += 1
-                    tk = first_k + crossed_k * step_k
+            if dx != 0.0:
+                slope = 1.0 / dx
+                first, step, side = ((i + (dx > 0.0)) - px) * slope, abs(slope), 1 if dx > 0.0 else -1
+                crossed, when = 0, first
+                while when <= end:
+                    crossed += 1
+                    beside = math.floor(pz + dz * when)
+                    new += _mark(seen, reachable, b, g, i + side * crossed, beside, nx, nz)
+                    when = first + crossed * step
+            if dz != 0.0:
+                slope = 1.0 / dz
+                first, step, side = ((k + (dz > 0.0)) - pz) * slope, abs(slope), 1 if dz > 0.0 else -1
+                crossed, when = 0, first
+                while when <= end:
+                    crossed += 1
+                    beside = math.floor(px + dx * when)
+                    new += _mark(seen, reachable, b, g, beside, k + side * crossed, nx, nz)
+                    when = first + crossed * step
         gain[b] = new
 
 
-@numba.njit(cache=True, parallel=True, error_model="numpy")
+@numba.njit(cache=True, error_model="numpy")
 def begin_floor(
     begins: npt.NDArray[np.bool_],
     scene: npt.NDArray[np.int64],
@@ -148,7 +148,7 @@ def begin_floor(
         pool: (S, P, C/8) seen cells of the pools, eight to a byte, the first in its lowest bit.
         seen: (B, C), updated.
     """
-    for b in numba.prange(len(begins)):
+    for b in range(len(begins)):
         if begins[b]:
             for byte in range(pool.shape[2]):
                 bits = pool[scene[b], slot[b], byte]

@@ -132,7 +132,7 @@ def read_hits(
         front[b] = nearest
 
 
-@numba.njit(cache=True, parallel=True, error_model="numpy")
+@numba.njit(cache=True, error_model="numpy")
 def begin_rows(
     begins: Bool,
     scene: npt.NDArray[np.int64],
@@ -151,7 +151,7 @@ def begin_rows(
         obs: (B, N), updated.
         ended: (B, N); the rows that begin are written, the others left alone.
     """
-    for b in numba.prange(len(begins)):
+    for b in range(len(begins)):
         if begins[b]:
             ended[b] = obs[b]
             obs[b] = pool[scene[b], slot[b]]

@@ -14,7 +14,7 @@ import numpy.typing as npt
 import torch
 
 from navi_core.errors import SceneError
-from navi_core.kernels.floor import NEVER, begin_floor, label_components, mark_fan
+from navi_core.kernels.floor import begin_floor, label_components, mark_fan
 from navi_core.world.field import Field
 
 __all__ = ["FloorMap", "FloorView"]
@@ -197,25 +197,22 @@ class FloorView:
         heading = torch.stack([x * cos + z * sin, z * cos - x * sin], dim=2).to(torch.float64)
         start = (position[:, ::2] - self._origin[scene]) / self.cell
         cell = start.floor()
-        side = torch.where(heading >= 0.0, 1.0, -1.0).to(torch.float64)
-        along = heading == 0.0
-        ahead = cell[:, None] + (side > 0)
-        first = torch.where(along, NEVER, (ahead - start[:, None]) / heading)
-        step = torch.where(along, NEVER, (1.0 / heading).abs())
+        side = heading.sign()
+        slope = heading.reciprocal()
+        first = ((cell[:, None] + (side > 0)) - start[:, None]) * slope
         number = torch.arange(self._crossings, dtype=torch.float64, device=seen.device)
-        when = first[..., None] + number * step[..., None]
-        limit = (reach.to(torch.float64) / self.cell)[..., None]
+        # A ray along a line never crosses it: its crossings are infinite or no numbers, and not within its length.
+        when = first[..., None] + number * slope.abs()[..., None]
+        within = when <= (reach.to(torch.float64) / self.cell)[..., None, None]
         before = seen.sum(dim=1)
         self._set(seen, cell[:, 0, None], cell[:, 1, None], scene, torch.ones_like(cell[:, :1], dtype=torch.bool))
-        for axis in (0, 1):
-            other = 1 - axis
-            # Where both kinds of lines meet, the ray crosses the z line first, as the kernel does.
-            passed = _crossed_before(when[:, :, axis], first[:, :, other], step[:, :, other], ties=axis == 0)
-            place = [torch.empty(0)] * 2
-            place[axis] = cell[:, None, None, axis] + side[:, :, axis, None] * (number + 1.0)
-            place[other] = cell[:, None, None, other] + side[:, :, other, None] * passed
-            within = when[:, :, axis] <= limit
-            self._set(seen, place[0].flatten(1), place[1].flatten(1), scene, within.flatten(1))
+        beyond = cell[:, None, :, None] + side[..., None] * (number + 1.0)
+        beside = (start[:, None, :, None] + heading[..., None] * when.flip(2)).floor()
+        for entered, on in (
+            ((beyond[:, :, 0], beside[:, :, 1]), within[:, :, 0]),
+            ((beside[:, :, 0], beyond[:, :, 1]), within[:, :, 1]),
+        ):
+            self._set(seen, entered[0].flatten(1), entered[1].flatten(1), scene, on.flatten(1))
         return seen.sum(dim=1) - before
 
     def _set(self, seen: torch.Tensor, i: torch.Tensor, k: torch.Tensor, scene: torch.Tensor, on: torch.Tensor) -> None:
@@ -228,17 +225,3 @@ class FloorView:
         reachable = self._reachable[scene].gather(1, index)
         seen.scatter_(1, torch.where(reachable, index, spare), True)
         seen[:, spare] = False
-
-
-def _crossed_before(when: torch.Tensor, first: torch.Tensor, step: torch.Tensor, *, ties: bool) -> torch.Tensor:
-    """Return how many of the crossings first + n·step come before `when` (B, R, N); with `ties`, or at it."""
-    first, step = first[..., None], step[..., None]
-
-    def early(n: torch.Tensor) -> torch.Tensor:
-        at = first + n * step
-        return at <= when if ties else at < when
-
-    # The quotient may be rounded to the wrong side of a whole number; the products decide, as in the kernel.
-    count = (((when - first) / step).floor() + 1.0).clamp(min=0.0)
-    count = torch.where((count > 0) & ~early(count - 1.0), count - 1.0, count)
-    return torch.where(early(count), count + 1.0, count)

@@ -16,6 +16,7 @@ from navi_core.config import EnvConfig
 from navi_core.kernels.panorama import read_hits
 from navi_core.world.dynamics import limiter_bins, nearest_ahead
 from navi_core.world.field import RayHits
+from navi_core.world.recycling import Recycler
 from navi_core.world.rewards import ahead_sector, structure_fractions
 from navi_core.world.sensor import observation
 
@@ -54,6 +55,7 @@ class PanoramaReader:
     def __init__(self, config: EnvConfig, device: torch.device, *, kernels: bool) -> None:
         self._config, self._kernels = config, kernels
         azimuths, elevations = config.azimuth_bins, config.elevation_bins
+        self._memory = Recycler(0)
         self._limiter = limiter_bins(azimuths, elevations, config.dynamics.limiter_elevation_degrees)
         self._ahead = ahead_sector(azimuths)
         # The rays nearest to the horizon: one elevation bin, or the two around an even split.
@@ -80,7 +82,10 @@ class PanoramaReader:
 
     def _read_kernel(self, hits: RayHits, band: torch.Tensor) -> Panorama:
         c, rows = self._config, len(band)
-        obs = torch.empty(rows, 3, c.azimuth_bins, c.elevation_bins)
+        shape = (rows, 3, c.azimuth_bins, c.elevation_bins)
+        if self._memory.shape != shape:
+            self._memory = Recycler(*shape)
+        obs = self._memory.take()
         counts = torch.empty(rows, 4, dtype=torch.int32)
         front, reach = torch.empty(rows), torch.empty(rows, c.azimuth_bins)
         read_hits(

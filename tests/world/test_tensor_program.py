@@ -12,6 +12,7 @@ from navi_core.errors import SceneError
 from navi_core.world import Field, FloorMap, NavigationEnv, RayHits
 from navi_core.world.floor import FloorView
 from navi_core.world.panorama import PanoramaReader
+from navi_core.world.recycling import Recycler
 from navi_core.world.sensor import denormalise_depth, spherical_directions
 from tests.world.host_sync import HostSyncs
 
@@ -173,3 +174,18 @@ def test_thousands_of_drones_in_several_scenes_are_one_batch(field: Field) -> No
         assert torch.equal(a.obs[:3], b.obs) and torch.equal(a.reward[:3], b.reward)
     assert set(a.info["scene_index"].tolist()) == {0, 1}
     assert bool(torch.isfinite(a.reward).all())
+
+
+def test_memory_comes_back_when_nothing_holds_it_any_more() -> None:
+    memory = Recycler(2, 3)
+    first = memory.take()
+    place = first.data_ptr()
+    row = first[1]
+    del first
+    second = memory.take()
+    assert second.data_ptr() != place  # a view still holds the first
+    array = row.numpy()
+    del row
+    assert memory.take().data_ptr() != place  # and so does an array
+    del array
+    assert memory.take().data_ptr() == place
