@@ -35,7 +35,8 @@ class ActingModule(nn.Module):
     def forward(self, obs: Tensor, aux: Tensor, reset: Tensor, *state: Tensor) -> tuple[Tensor, ...]:
         """Return action (B, 4), value (B,) and the parts of the new state."""
         out = self.policy.act(obs, aux, state, reset, None)
-        return (out.action, out.value, *out.state)
+        # Compiled programs trust the strides they were built for: what comes out must fit back in.
+        return tuple(part.contiguous() for part in (out.action, out.value, *out.state))
 
 
 @dataclass(frozen=True)

@@ -116,7 +116,8 @@ class _AotiPolicy(ExportedPolicy):
         super().__init__(path, metadata.get(METADATA_KEY))
 
     def act(self, obs: Tensor, aux: Tensor, reset: Tensor, state: State) -> tuple[Tensor, Tensor, State]:
-        action, value, *new = self._program(obs, aux, reset, *state)
+        # The package does not look at strides; a view would be read as if it were contiguous.
+        action, value, *new = self._program(*(part.contiguous() for part in (obs, aux, reset, *state)))
         return action, value, tuple(new)
 
 
