@@ -105,12 +105,7 @@ def inspect(
                 f"warning: {row['file']}: holds no surface: every ray flies through it; compile its mesh again",
                 err=True,
             )
-    _show(
-        rows,
-        as_json,
-        "compiled scenes",
-        hidden=("file", "words", "semantic_names", "source_hash", "bounds", "content_hash", "decimation"),
-    )
+    _show(rows if as_json else [_brief(row) for row in rows], as_json, "compiled scenes")
 
 
 def qualify(
@@ -302,6 +297,21 @@ def _sharing(scene: Scene) -> dict[str, Any]:
     }
 
 
+def _brief(facts: dict[str, Any]) -> dict[str, Any]:
+    """Return the facts that fit a terminal; counts without and with sharing stand in one cell."""
+
+    def shared(kind: str) -> str | None:
+        return None if facts[kind] is None else f"{facts[kind]} > {facts[kind + '_stored']}"
+
+    kept = ("name", "version", "resolution", "voxel_size", "size", "triangles")
+    rest = ("decimation_error", "semantics", "verdict", "surface")
+    return (
+        {name: facts[name] for name in kept}
+        | {"nodes > stored": shared("nodes"), "items > stored": shared("items")}
+        | {name: facts[name] for name in rest if facts[name] is not None}
+    )
+
+
 def _show(rows: list[dict[str, Any]], as_json: bool, title: str, hidden: tuple[str, ...] = ()) -> None:
     if as_json:
         typer.echo(json.dumps(rows, indent=1))
@@ -310,11 +320,11 @@ def _show(rows: list[dict[str, Any]], as_json: bool, title: str, hidden: tuple[s
     from rich.table import Table
 
     table = Table(title=title)
-    names = [name for name in (rows[0] if rows else {}) if name not in hidden]
+    names = [name for name in dict.fromkeys(name for row in rows for name in row) if name not in hidden]
     for name in names:
-        table.add_column(name.replace("_", " "), overflow="fold")
+        table.add_column(name.replace("_", " "), overflow="fold", min_width=12 if name == "name" else None)
     for row in rows:
-        table.add_row(*(_cell(row[name]) for name in names))
+        table.add_row(*(_cell(row.get(name)) for name in names))
     # A pipe has no width; the table keeps its columns readable there too.
     Console(width=None if sys.stdout.isatty() else 140, markup=False).print(table)
 
