@@ -10,7 +10,7 @@ import enum
 
 import torch
 
-__all__ = ["Purpose", "spread", "uniform", "words"]
+__all__ = ["Purpose", "spread", "stream_key", "uniform", "words"]
 
 
 class Purpose(enum.IntEnum):
@@ -47,6 +47,11 @@ def _wrap(value: int) -> int:
     return (value + 2**63) % 2**64 - 2**63
 
 
+def stream_key(seed: int, purpose: Purpose) -> int:
+    """Return the word from which the draws of a seed and purpose begin."""
+    return (seed + 1) * 1_000_003 + int(purpose)
+
+
 def spread(word: torch.Tensor, part: torch.Tensor | int) -> torch.Tensor:
     """Return the random words of (word, part): (B, 1) and (R,) give (B, R), a word and a number another word."""
     # A whole number stays on the host: made a tensor, it would be copied to the device in every call.
@@ -62,7 +67,7 @@ def words(
     step: torch.Tensor | int = 0,
 ) -> torch.Tensor:
     """Return 64 random bits per row as int64; arguments as `uniform`."""
-    word = torch.full_like(row, (seed + 1) * 1_000_003 + int(purpose), dtype=torch.int64)
+    word = torch.full_like(row, stream_key(seed, purpose), dtype=torch.int64)
     for part in (row, episode, step):
         word = spread(word, part)
     return word

@@ -20,8 +20,9 @@ import torch
 
 from navi_core.config import REWARD_TERMS, EnvConfig
 from navi_core.errors import ConfigError, NonFiniteError
+from navi_core.kernels.draws import draw_spawns
 from navi_core.kernels.panorama import begin_rows
-from navi_core.world.counter_random import Purpose, uniform
+from navi_core.world.counter_random import Purpose, stream_key, uniform
 from navi_core.world.dynamics import Dynamics, linear_speed
 from navi_core.world.field import Field, RayHits
 from navi_core.world.floor import FloorMap, FloorView
@@ -329,6 +330,11 @@ class NavigationEnv:
 
     def _draw_spawn(self, episode: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
         """Return the scene and the pool slot of each row's episode."""
+        if self._kernels:
+            scene, slot = torch.empty_like(episode), torch.empty_like(episode)
+            key, count = stream_key(self.seed, Purpose.SPAWN), self._pools.count.numpy()
+            draw_spawns(key, episode.numpy(), self.config.episodes_per_scene, count, scene.numpy(), slot.numpy())
+            return scene, slot
         scene = (self._rows + episode // self.config.episodes_per_scene) % self.field.num_scenes
         draw = uniform(self.seed, Purpose.SPAWN, self._rows, episode)
         return scene, (draw * self._pools.count[scene]).to(torch.int64)

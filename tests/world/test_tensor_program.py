@@ -189,3 +189,13 @@ def test_memory_comes_back_when_nothing_holds_it_any_more() -> None:
     assert memory.take().data_ptr() != place  # and so does an array
     del array
     assert memory.take().data_ptr() == place
+
+
+@pytest.mark.parametrize("seed", [0, 1, 2**31 - 1])
+def test_spawns_are_drawn_alike_in_kernel_and_tensors(apartments, seed: int) -> None:
+    field = Field(apartments[:1])
+    fast, slow = (NavigationEnv(field, 300, SMALL, seed=seed, tensor_only=t) for t in (False, True))
+    for episode in (0, 1, 17, 100_000):
+        numbers = torch.arange(300) * 7 + episode
+        for drawn, expected in zip(fast._draw_spawn(numbers), slow._draw_spawn(numbers)):
+            assert torch.equal(drawn, expected)
