@@ -45,6 +45,8 @@ def bvh_closest(
         if bound[top] >= best:
             continue
         at = stack[top]
+        if at == NOBODY:
+            continue
         if at < 0:
             g = group - 1 - at
             for i in range(GROUP):

@@ -19,10 +19,10 @@ WIDTH = 8
 """Children of a node."""
 GROUP = 8
 """Triangles of a leaf at most: one group, stored together."""
-STACK = 128
-"""Boxes that a walk keeps at most; `kTreeStack` of csrc/views.h."""
+STACK = 192
+"""Boxes that a walk keeps at most, enough for 26 halvings by count; `kTreeStack` of csrc/views.h."""
 NOBODY = -(2**31)
-"""In place of a triangle behind the last of a group."""
+"""In place of a triangle behind the last of a group, and of a child that is not there."""
 _BINS = 16
 _TRIANGLE_COST = 0.2
 """Cost of a triangle over that of a box: dearer ones make emptier leaves and more memory, but no more speed."""
@@ -190,13 +190,13 @@ def _collapse(box: Float32, link: Int32, pad: float) -> tuple[Float32, Int32, In
             members[pick] = left
             members[count] = left + 1
             count += 1
-        deepest = max(deepest, waiting[done] + count)
+        deepest = max(deepest, waiting[done] + WIDTH)
         for k in range(WIDTH):
             if k >= count:
                 for a in range(3):
                     planes[done, a, k] = _VOID
                     planes[done, 3 + a, k] = -_VOID
-                child[done, k] = 0
+                child[done, k] = NOBODY
                 continue
             m = members[k]
             for a in range(3):
@@ -204,7 +204,7 @@ def _collapse(box: Float32, link: Int32, pad: float) -> tuple[Float32, Int32, In
                 planes[done, 3 + a, k] = box[m, 3 + a] + pad
             if link[m, 0] > 0:
                 source[nodes] = m
-                waiting[nodes] = waiting[done] + count - 1
+                waiting[nodes] = waiting[done] + WIDTH - 1
                 child[done, k] = nodes
                 nodes += 1
             else:
@@ -252,7 +252,7 @@ def build_wide(triangles: Float32) -> tuple[Float32, Int32, Float32, Int32]:
     Returns:
         planes (N, 6, 8) float32: lower x y z and upper x y z of each child [m], rounded outwards by `slack_of`;
         a child that is not there is a void box, which contains nothing.
-        child (N, 8) int32: node, or −1 − group at a leaf. The root is node 0.
+        child (N, 8) int32: node, −1 − group at a leaf, or `NOBODY`. The root is node 0.
         corners (L, 9, 8) float32: the corners of each group, coordinate by coordinate [m].
         ids (L, 8) int32: triangle; −1 − triangle for a sliver, which no ray meets; `NOBODY` behind the last.
     """

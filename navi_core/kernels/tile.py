@@ -10,7 +10,7 @@ import numba
 import numpy as np
 import numpy.typing as npt
 
-from navi_core.kernels.bvh_build import STACK, WIDTH
+from navi_core.kernels.bvh_build import NOBODY, STACK, WIDTH
 from navi_core.kernels.tile_leaf import (
     ACTIVE,
     BEST,
@@ -128,7 +128,6 @@ def _stay(
         f = f if f < g else g
         f = f if f < h else h
         state[NEAR + lane] = n
-        state[LEAVE + lane] = f
         f = f if f < state[BOUND + lane] else state[BOUND + lane]
         state[ACTIVE + lane] = ONE if n <= f else ZERO
         count += 1 if n <= f else 0
@@ -207,7 +206,9 @@ def _walk(
         if active == 0:
             continue
         node = child[WIDTH * root + box]
-        if node < 0:
+        if node == NOBODY:  # rays that are no unit vectors may reach a void
+            node = -1
+        elif node < 0:
             flags[3] += 1
             if meet_leaf(
                 corners, ids, groups - 1 - node, ox, oy, oz, active, tie, slack, reach, state, edges, triangle, flags

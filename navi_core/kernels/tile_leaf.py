@@ -88,7 +88,6 @@ def _by_triangle(state: Float32, edges: Float32, i: int) -> int:
         u = u if u < w else w
         t = height / slope
         t = t if t > state[NEAR + lane] else state[NEAR + lane]
-        t = t if t < state[LEAVE + lane] else state[LEAVE + lane]
         hit = (u >= ZERO) & (slope > ZERO) & (state[ACTIVE + lane] > ZERO) & (t <= state[BOUND + lane])
         state[_TIME + lane] = t if hit else FAR
         count += 1 if hit else 0
@@ -96,9 +95,7 @@ def _by_triangle(state: Float32, edges: Float32, i: int) -> int:
 
 
 @numba.njit(cache=True, error_model="numpy")
-def _by_ray(
-    edges: Float32, x: np.float32, y: np.float32, z: np.float32, near: np.float32, far: np.float32, bound: np.float32
-) -> int:
+def _by_ray(edges: Float32, x: np.float32, y: np.float32, z: np.float32, near: np.float32, bound: np.float32) -> int:
     """Write the time (row 16; FAR: none) at which a ray meets each triangle; return how many may count."""
     count = 0
     for k in range(GROUP):
@@ -110,7 +107,6 @@ def _by_ray(
         u = u if u < w else w
         t = edges[15 * GROUP + k] / slope
         t = t if t > near else near
-        t = t if t < far else far
         hit = (u >= ZERO) & (slope > ZERO) & (t <= bound)
         edges[16 * GROUP + k] = t if hit else FAR
         count += 1 if hit else 0
@@ -189,7 +185,7 @@ def meet_leaf(
                 continue
             if not _by_ray(
                 edges, state[SLOPE + lane], state[SLOPE + LANES + lane], state[SLOPE + 2 * LANES + lane],
-                state[NEAR + lane], state[LEAVE + lane], state[BOUND + lane],
+                state[NEAR + lane], state[BOUND + lane],
             ):  # fmt: skip
                 continue
             for i in range(count):

@@ -74,6 +74,7 @@ NAVI_INLINE double nearest_squared(const BoxTree& tree, const double p[3], doubl
         --top;
         if (bound[top] >= best) continue;
         const int at = stack[top];
+        if (at == kNobody) continue;
         if (at < 0) {
             const int64_t group = -1 - at;
             const float* c = tree.corners + 9 * kWide * group;

@@ -4,8 +4,8 @@
 // what is left against each ray. In a leaf many rays meet one triangle at a time, or one ray eight triangles,
 // whichever is less work; both compute the same numbers.
 //
-// What a ray answers does not depend on its neighbours: a pair of ray and triangle has one time, which lies within
-// the ray's stay in the triangle's leaf box; a pair counts where the ray meets that box; the least time wins, and
+// What a ray answers does not depend on its neighbours: a pair of ray and triangle has one time, not before the ray
+// enters the triangle's leaf box; a pair counts where the ray meets that box; the least time wins, and
 // of the faces within a tie of it the lowest triangle. A box left out begins behind what the ray has met already.
 //
 // Triangles are tested by the side on which the ray passes each edge (Plücker coordinates about the origin), with a
@@ -117,10 +117,10 @@ class Tile {
             const unsigned active = L::bits(L::at_most(near, L::least(far, bound_)));
             if (!active) continue;
             const int child = tree_.child[e.box];
-            if (child < 0)
-                leaf(-1 - child, active, near, far);
-            else
+            if (child >= 0)
                 top = open<kMixed>(child, stack, top);
+            else if (child != kNobody)  // rays that are no unit vectors may reach a void
+                leaf(-1 - child, active, near);
         }
     }
 
@@ -176,15 +176,15 @@ class Tile {
         return top;
     }
 
-    void leaf(int group, unsigned active, F near, F far) {
+    void leaf(int group, unsigned active, F near) {
         alignas(64) Edges edges;
         const int32_t* ids = tree_.ids + kWide * static_cast<int64_t>(group);
         prepare(tree_.corners + 9 * kWide * static_cast<int64_t>(group), edges);
         int count = kWide;
         while (count > 1 && ids[count - 1] < 0) --count;
         const bool changed = __builtin_popcount(active) * (W / B::width) <= count
-                                 ? by_ray(edges, ids, active, near, far)
-                                 : by_triangle(edges, ids, count, active, near, far);
+                                 ? by_ray(edges, ids, active, near)
+                                 : by_triangle(edges, ids, count, active, near);
         if (!changed) return;
         float bound[W];
         L::store(bound, bound_);
@@ -241,7 +241,7 @@ class Tile {
     }
 
     // One triangle after the other against all rays.
-    bool by_triangle(const Edges edges, const int32_t* ids, int count, unsigned active, F near, F far) {
+    bool by_triangle(const Edges edges, const int32_t* ids, int count, unsigned active, F near) {
         const M on = L::mask(active);
         bool changed = false;
         for (int i = 0; i < count; ++i) {
@@ -249,7 +249,7 @@ class Tile {
             F slope;
             M hit = L::both(on, inside<L>(slope_, [&](int k) { return L::fill(edges[k][i]); }, slope));
             if (!L::bits(hit)) continue;
-            const F t = L::least(L::greatest(L::div(L::fill(edges[15][i]), slope), near), far);
+            const F t = L::greatest(L::div(L::fill(edges[15][i]), slope), near);
             hit = L::both(hit, L::at_most(t, bound_));
             if (!L::bits(hit)) continue;
             const unsigned apart = L::bits(L::both(hit, L::less(L::add(t, L::fill(tree_.tie)), best_)));
@@ -273,11 +273,10 @@ class Tile {
     }
 
     // One ray after the other against all triangles.
-    bool by_ray(const Edges edges, const int32_t* ids, unsigned active, F near, F far) {
-        float slopes[3][W], from[W], until[W], best[W], bound[W];
+    bool by_ray(const Edges edges, const int32_t* ids, unsigned active, F near) {
+        float slopes[3][W], from[W], best[W], bound[W];
         for (int a = 0; a < 3; ++a) L::store(slopes[a], slope_[a]);
         L::store(from, near);
-        L::store(until, far);
         L::store(best, best_);
         L::store(bound, bound_);
         bool changed = false;
@@ -289,8 +288,7 @@ class Tile {
                 unsigned hit = B::bits(inside<B>(d, [&](int k) { return B::load(edges[k] + h); }, slope));
                 if (!hit) continue;
                 float times[B::width];
-                B::store(times, B::least(B::greatest(B::div(B::load(edges[15] + h), slope), B::fill(from[l])),
-                                         B::fill(until[l])));
+                B::store(times, B::greatest(B::div(B::load(edges[15] + h), slope), B::fill(from[l])));
                 for (; hit; hit &= hit - 1) {
                     const int i = __builtin_ctz(hit), id = ids[h + i];
                     const float t = times[i];

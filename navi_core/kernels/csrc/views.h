@@ -59,13 +59,13 @@ struct Octrees {
 };
 
 constexpr int kWide = 8;         // children of a node, triangles of a group
-constexpr int kTreeStack = 128;  // boxes that wait in a walk; the build keeps to it
+constexpr int kTreeStack = 192;  // boxes that wait in a walk; the build keeps to it
 constexpr int32_t kNobody = -2147483647 - 1;
 
 // Wide hierarchies of all scenes, one after the other: bvh_build.py.
 struct Hierarchies {
     const float* planes;      // (N, 6, 8) lower x y z, upper x y z of each child [m]; a child that is not there is void
-    const int32_t* child;     // (N, 8) node, or -1 - group at a leaf
+    const int32_t* child;     // (N, 8) node, -1 - group at a leaf, or kNobody
     const float* corners;     // (L, 9, 8) ax ay az bx by bz cx cy cz [m]
     const int32_t* ids;       // (L, 8) triangle; -1 - triangle for a sliver, which no ray meets; kNobody behind the last
     const int32_t* semantic;  // (F)
