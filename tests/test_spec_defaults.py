@@ -86,7 +86,9 @@ DEFAULTS = [
         PPOConfig(),
         {
             "learning_rate": 3e-4,
-            "final_learning_rate": None,
+            "schedules": {},
+            "order": "shuffled",
+            "normalise_returns": True,
             "gamma": 0.99,
             "gae_lambda": 0.95,
             "clip": 0.2,

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import sys
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -13,6 +14,7 @@ import typer
 if TYPE_CHECKING:
     from navi_core.config import TrainConfig
     from navi_core.learn import TrainResult
+    from navi_core.learn.parallel import Workers
     from navi_core.models import Registry
     from navi_core.scenes import Scene
 
@@ -57,7 +59,7 @@ def ppo(
 
     Without arguments: every scene under corpus.root (or the generated families) is compiled or reused,
     and training goes on until it is interrupted. Settings win in this order: defaults, preset, --config,
-    NAVI_* variables, flags, --set.
+    NAVI_* variables, flags, --set. Started by torchrun, several processes share the rows.
     """
     from navi_core.presets import resolve_config
 
@@ -86,7 +88,8 @@ def ppo(
             fresh=fresh,
             init=None if fresh else (init or ("latest" if asset is None else "none")),
         )
-    _show(record, as_json)
+    if os.environ.get("RANK", "0") == "0":
+        _show(record, as_json)
 
 
 def run_training(
@@ -116,7 +119,23 @@ def run_training(
     Raises:
         NaviError: As `navi_core.learn.train`, the scene corpus, the run directory and the registry do.
     """
+    from navi_core.learn.parallel import joined_workers
+
+    with joined_workers() as workers:
+        return _train(config, workers, run_root, asset, partition, fresh, init)
+
+
+def _train(
+    config: TrainConfig,
+    workers: Workers,
+    run_root: Path | None,
+    asset: str,
+    partition: str,
+    fresh: bool,
+    init: str | None,
+) -> dict[str, Any]:
     import logging
+    from contextlib import ExitStack
 
     from navi_core.config import config_hash
     from navi_core.learn import console_progress, train
@@ -125,17 +144,24 @@ def run_training(
     from navi_core.world import Field
 
     log = logging.getLogger("navi.train")
+    workers.rows(config.actors)
     registry = Registry(navi_home() / "models")
     root = run_root if run_root is not None else navi_home() / "runs"
     # What can be refused is refused before the run's folder is made.
     initial = initial_weights(registry, init)
     scenes = training_scenes(config)
     log.info("%d scenes: %s", len(scenes), ", ".join(scene.name for scene in scenes))
-    with RunDirectory.open(root, asset=asset, partition=partition, config=config, fresh=fresh) as run:
+    with ExitStack() as stack:
+        run = progress = None
+        if workers.first:
+            run = stack.enter_context(
+                RunDirectory.open(root, asset=asset, partition=partition, config=config, fresh=fresh)
+            )
+            progress = stack.enter_context(console_progress(f"{asset}/{partition}"))
         field = Field(scenes, device="cpu", threads=config.threads)
-        with console_progress(f"{asset}/{partition}") as progress:
-            result = train(config, run, field=field, progress=progress, initial=initial)
-        version, latest = _register(registry, result)
+        result = train(config, run, field=field, progress=progress, initial=initial, workers=workers)
+        version, latest = _register(registry, result) if workers.first else ("", False)
+        version, latest = workers.share((version, latest))
     return {
         "run_id": result.run_id,
         "checkpoint": str(result.checkpoint),

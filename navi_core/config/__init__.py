@@ -12,6 +12,7 @@ from navi_core.config.evaluate import EvalConfig
 from navi_core.config.learn import BCConfig, PPOConfig, TrainConfig
 from navi_core.config.policy import PolicyConfig, ShaperConfig
 from navi_core.config.scenes import CompileConfig, CorpusConfig, compile_resolution
+from navi_core.config.schedule import Schedule
 from navi_core.config.world import REWARD_TERMS, DynamicsConfig, EnvConfig, RewardConfig, SensorConfig, SpawnConfig
 
 __all__ = [
@@ -27,6 +28,7 @@ __all__ = [
     "PPOConfig",
     "PolicyConfig",
     "RewardConfig",
+    "Schedule",
     "SensorConfig",
     "ShaperConfig",
     "SpawnConfig",

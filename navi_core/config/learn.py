@@ -9,10 +9,14 @@ from pydantic import Field, model_validator
 from navi_core.config.base import Config, Count
 from navi_core.config.policy import PolicyConfig, ShaperConfig
 from navi_core.config.scenes import CompileConfig, CorpusConfig, compile_resolution
+from navi_core.config.schedule import Schedule
 from navi_core.config.world import EnvConfig
 from navi_core.errors import ConfigError
 
-__all__ = ["BCConfig", "PPOConfig", "TrainConfig"]
+__all__ = ["BCConfig", "PPOConfig", "Scheduled", "TrainConfig"]
+
+Scheduled = Literal["learning_rate", "entropy_coefficient", "clip"]
+"""Settings of PPO that may move during a run."""
 
 
 class PPOConfig(Config):
@@ -20,8 +24,8 @@ class PPOConfig(Config):
 
     learning_rate: float = Field(3e-4, gt=0, le=1)
     """Adam step size."""
-    final_learning_rate: float | None = Field(None, gt=0, le=1)
-    """Cosine target at total_steps; None keeps the rate constant."""
+    schedules: dict[Scheduled, Schedule] = {}
+    """How learning_rate, entropy_coefficient and clip move; one that is not named stays."""
     gamma: float = Field(0.99, ge=0, le=1)
     """Discount per decision."""
     gae_lambda: float = Field(0.95, ge=0, le=1)
@@ -33,7 +37,17 @@ class PPOConfig(Config):
     value_coefficient: float = Field(0.5, ge=0)
     """Weight of the value loss."""
     value_clip: float | None = Field(None, gt=0)
-    """Clip of the value step; None switches it off."""
+    """Clip of the value step, in the critic's units; None switches it off."""
+    normalise_returns: bool = True
+    """The critic predicts returns in units of their own spread; undone before advantages are estimated."""
+    normalise_rewards: bool = False
+    """Divide rewards by the running deviation of the discounted return."""
+    reward_clip: float = Field(10.0, gt=0)
+    """Bound of a normalised reward."""
+    rho_clip: float | None = Field(None, gt=0)
+    """Bound ρ̄ of the importance ratio on the temporal difference (V-trace); None: the ratio is not looked at."""
+    c_clip: float | None = Field(None, gt=0)
+    """Bound c̄ of the importance ratio on the trace behind it; None: the ratio is not looked at."""
     max_grad_norm: float = Field(0.5, gt=0)
     """Global gradient norm bound."""
     epochs: int = Field(2, ge=1, le=100)
@@ -42,6 +56,14 @@ class PPOConfig(Config):
     """Decisions per row between updates."""
     minibatch: int = Field(64, ge=1, le=2**30)
     """Sequences per minibatch."""
+    microbatch: int | None = Field(None, ge=1, le=2**30)
+    """Sequences per backward pass, whose gradients are summed over a minibatch; None: all at once."""
+    order: Literal["shuffled", "sequential", "advantage"] = "shuffled"
+    """Minibatches: a new random order every epoch, storage order, or drawn by |advantage| with replacement."""
+    advantage_exponent: float = Field(0.8, ge=0, le=2)
+    """Sequences are drawn in proportion to mean |advantage| to this power; order: advantage."""
+    advantage_correction: float = Field(0.2, ge=0, le=1)
+    """Exponent β of the weight (count · probability)^−β that makes up for being drawn often; order: advantage."""
     bptt: int = Field(8, ge=1, le=2**20)
     """Decisions per sequence; must divide rollout."""
     target_kl: float | None = Field(0.03, gt=0)
@@ -53,6 +75,14 @@ class PPOConfig(Config):
     def _chunks(self) -> Self:
         if self.rollout % self.bptt:
             raise ConfigError(f"rollout {self.rollout} is not a multiple of bptt {self.bptt}")
+        return self
+
+    @model_validator(mode="after")
+    def _scheduled_values(self) -> Self:
+        for name, schedule in self.schedules.items():
+            for value in schedule.values():
+                if not 0 <= value <= 1 or (value == 0 and name != "entropy_coefficient"):
+                    raise ConfigError(f"schedules.{name} names {value}; allowed: above 0 up to 1 (entropy also 0)")
         return self
 
 
@@ -93,7 +123,15 @@ class TrainConfig(Config):
     keep_checkpoints: int = Field(3, ge=1, le=10_000)
     """Checkpoints kept in the run directory besides the last."""
     threads: int = Field(0, ge=0, le=256)
-    """Torch threads on CPU; 0 chooses by the machine."""
+    """Torch threads on CPU; 0 measures rollout and update with one thread and with every core."""
+    precision: Literal["fp32", "bf16"] = "fp32"
+    """Encoder matrix products: single precision, or bfloat16 by autocast. Everything behind it stays fp32."""
+    execution: Literal["eager", "compile", "graph"] = "eager"
+    """Policy calls: as written, through torch.compile, or as captured CUDA graphs (CUDA alone)."""
+    storage: Literal["full", "compact"] = "full"
+    """Observations of a rollout: float32, or depth fp16, semantic u8 and valid bits (a quarter of the memory)."""
+    profile: bool = False
+    """Stage timings of a CUDA device by events on its stream instead of the host clock."""
     device: Literal["auto", "cpu", "cuda"] = "auto"
     """Training device."""
     corpus: CorpusConfig = CorpusConfig()

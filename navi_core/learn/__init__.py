@@ -4,10 +4,11 @@ from navi_core.learn.advantages import gae, gae_reference, group_advantages
 from navi_core.learn.clone_run import clone
 from navi_core.learn.cloning import CloningLearner, cloning_loss
 from navi_core.learn.collector import Collector, Environment, RolloutStats
-from navi_core.learn.loop import TrainResult, train
+from navi_core.learn.loop import train
 from navi_core.learn.ppo import PPOLearner, UpdateStats
 from navi_core.learn.progress import Progress, console_progress
 from navi_core.learn.registry import build_learner, learner_names, register_learner
+from navi_core.learn.result import TrainResult
 from navi_core.learn.rollout import Rollout
 
 __all__ = [

@@ -3,6 +3,9 @@
 GAE follows Schulman et al. 2016 with the two endings of an episode kept apart: a terminated
 episode is worth nothing afterwards, a truncated one is worth what the critic says about the
 observation it was cut off at. `gae_reference` is the obvious form of `gae`, kept as its judge.
+
+With importance ratios the estimate is V-trace's (Espeholt et al. 2018): ρ weighs the temporal
+difference, c cuts the trace behind a decision that the present policy would hardly make.
 """
 
 from __future__ import annotations
@@ -27,6 +30,8 @@ def gae(
     *,
     gamma: float,
     lam: float,
+    rho: Tensor | None = None,
+    c: Tensor | None = None,
 ) -> tuple[Tensor, Tensor]:
     """Generalised advantage estimation over a rollout.
 
@@ -39,6 +44,8 @@ def gae(
             truncated at t and in the last row, where the rollout ends.
         gamma: Discount γ per step.
         lam: λ.
+        rho: (T,B) clipped importance ratio on the temporal difference; None is 1.
+        c: (T,B) clipped importance ratio on the trace behind decision t; None is 1.
 
     Returns:
         Advantages and returns (advantages + values), each shaped like `rewards`.
@@ -46,13 +53,19 @@ def gae(
     Raises:
         ConfigError: The shapes differ.
     """
-    _check_shapes(rewards, values, terminated, truncated, bootstrap_values)
+    ratios = [x for x in (rho, c) if x is not None]
+    _check_shapes(rewards, values, terminated, truncated, bootstrap_values, *ratios)
     if rewards.device.type != "cpu":
-        return _gae_torch(rewards, values, terminated, truncated, bootstrap_values, gamma, lam)
+        return _gae_torch(rewards, values, terminated, truncated, bootstrap_values, gamma, lam, rho, c)
     shape = rewards.shape
+    one = values.new_ones(()).expand(shape)
     flat = [
         x.detach().reshape(shape[0], -1).contiguous().numpy()
         for x in (rewards, values, terminated.bool(), truncated.bool(), bootstrap_values)
+    ]
+    # Without ratios one row of ones is read for all: multiplying by one changes no bit.
+    flat += [
+        (x if x is not None else one[:1]).detach().reshape(-1, flat[0].shape[1]).contiguous().numpy() for x in (rho, c)
     ]
     advantages = torch.empty((shape[0], flat[0].shape[1]), dtype=values.dtype)
     _kernel()(*flat, gamma, lam, advantages.numpy())
@@ -69,12 +82,16 @@ def gae_reference(
     *,
     gamma: float,
     lam: float,
+    rho: Tensor | None = None,
+    c: Tensor | None = None,
 ) -> tuple[Tensor, Tensor]:
     """`gae` written as its definition, one number at a time; slow, and the judge of the fast path."""
     _check_shapes(rewards, values, terminated, truncated, bootstrap_values)
     shape = rewards.shape
-    r, v, end, cut, boot = (
-        x.reshape(shape[0], -1).tolist() for x in (rewards, values, terminated, truncated, bootstrap_values)
+    one = torch.ones_like(values)
+    weights = (one if rho is None else rho, one if c is None else c)
+    r, v, end, cut, boot, on_difference, on_trace = (
+        x.reshape(shape[0], -1).tolist() for x in (rewards, values, terminated, truncated, bootstrap_values, *weights)
     )
     steps, rows = shape[0], len(r[0])
     advantages = [[0.0] * rows for _ in range(steps)]
@@ -87,7 +104,8 @@ def gae_reference(
                 next_value, later = boot[t][b], 0.0
             else:
                 next_value, later = v[t + 1][b], advantages[t + 1][b]
-            advantages[t][b] = r[t][b] + gamma * next_value - v[t][b] + gamma * lam * later
+            difference = r[t][b] + gamma * next_value - v[t][b]
+            advantages[t][b] = on_difference[t][b] * difference + gamma * lam * on_trace[t][b] * later
     result = torch.tensor(advantages, dtype=values.dtype, device=values.device).reshape(shape)
     return result, result + values
 
@@ -125,7 +143,15 @@ def _check_shapes(rewards: Tensor, *others: Tensor) -> None:
 
 
 def _gae_torch(
-    rewards: Tensor, values: Tensor, terminated: Tensor, truncated: Tensor, boot: Tensor, gamma: float, lam: float
+    rewards: Tensor,
+    values: Tensor,
+    terminated: Tensor,
+    truncated: Tensor,
+    boot: Tensor,
+    gamma: float,
+    lam: float,
+    rho: Tensor | None = None,
+    c: Tensor | None = None,
 ) -> tuple[Tensor, Tensor]:
     # One fused select before the loop, so that the loop itself is three small ops a step.
     terminated, truncated = terminated.bool(), truncated.bool()
@@ -134,6 +160,10 @@ def _gae_torch(
     next_values = torch.where(cut, boot, torch.roll(values, -1, dims=0))
     delta = rewards + gamma * next_values.masked_fill(terminated, 0.0) - values
     carry = (gamma * lam) * (~(terminated | cut)).to(values.dtype)
+    if rho is not None:
+        delta *= rho
+    if c is not None:
+        carry *= c
     advantages = delta.clone()
     for t in range(rewards.shape[0] - 2, -1, -1):
         advantages[t].addcmul_(carry[t], advantages[t + 1])
@@ -146,8 +176,9 @@ def _kernel() -> Any:
     import numba
 
     @numba.njit(cache=True, nogil=True)
-    def run(rewards, values, terminated, truncated, boot, gamma, lam, advantages):  # type: ignore[no-untyped-def]
+    def run(rewards, values, terminated, truncated, boot, rho, c, gamma, lam, advantages):  # type: ignore[no-untyped-def]
         steps, rows = rewards.shape
+        by_step, trace_by_step = len(rho) == steps, len(c) == steps
         for b in range(rows):
             later = 0.0
             for t in range(steps - 1, -1, -1):
@@ -159,7 +190,9 @@ def _kernel() -> Any:
                     later = 0.0
                 else:
                     next_value = values[t + 1, b]
-                later = rewards[t, b] + gamma * next_value - values[t, b] + gamma * lam * later
+                difference = rewards[t, b] + gamma * next_value - values[t, b]
+                weight, trace = rho[t if by_step else 0, b], c[t if trace_by_step else 0, b]
+                later = weight * difference + gamma * lam * trace * later
                 advantages[t, b] = later
 
     return run

@@ -21,14 +21,20 @@ from navi_core.demos import Dataset
 from navi_core.errors import CheckpointError, ConfigError
 from navi_core.learn.cloning import CloningLearner, EpochInterrupted
 from navi_core.learn.demo_feed import DemoFeed
-from navi_core.learn.loop import TrainResult
 from navi_core.learn.ppo import UpdateStats
 from navi_core.learn.progress import Progress
 from navi_core.learn.registry import build_learner
-from navi_core.learn.resume import checkpoint_path, checkpoints_in, last_good_checkpoint, prune_checkpoints
+from navi_core.learn.result import TrainResult
+from navi_core.learn.resume import (
+    checkpoint_path,
+    checkpoints_in,
+    last_good_checkpoint,
+    prune_checkpoints,
+    sweep_unfinished,
+)
 from navi_core.learn.run_record import RunRecord, now, run_device
 from navi_core.learn.signals import StopFlag
-from navi_core.learn.threads import thread_count
+from navi_core.learn.threads import choose_threads
 from navi_core.learn.vocabulary import tell_changed_ids
 from navi_core.models import load_checkpoint, save_checkpoint
 from navi_core.policy import RewardShaper, build_policy
@@ -87,7 +93,8 @@ def clone(
         RecordError: Rows could not be made durable.
     """
     _require_fit(config, data)
-    torch.set_num_threads(thread_count(config))
+    # Initial weights round differently with another number of threads.
+    torch.set_num_threads(1)
     owned = log is None
     log = log if log is not None else run.metric_log()
     try:
@@ -131,6 +138,8 @@ class _Cloner:
         assert isinstance(learner, CloningLearner)
         self.learner = learner
         bc = config.bc
+        obs = torch.zeros(bc.sequences, 3, data.azimuth_bins, data.elevation_bins, device=self.device)
+        torch.set_num_threads(choose_threads(config, self.policy, obs, run.path).update)
         self.feed = DemoFeed(data, seed=config.seed, validation=bc.validation, lanes=bc.sequences, bptt=bc.bptt)
         self.counters = _Counters(started_at=now())
         self.initial: str | None = None
@@ -156,10 +165,10 @@ class _Cloner:
     def begin(self, initial: Path | None) -> int | None:
         """Take up the run's last checkpoint, or start; return the steps it was resumed from."""
         names: dict[str, str] = {"expect_encoder": self.config.policy.encoder, "expect_core": self.config.policy.core}
+        sweep_unfinished(self.run.checkpoints)
         found = last_good_checkpoint(self.run.checkpoints, **names) if checkpoints_in(self.run.checkpoints) else None
         if found is not None:
-            _, checkpoint = found
-            self._restore(checkpoint)
+            self._restore(load_checkpoint(found, **names))
             _LOG.info("run %s resumes after epoch %d", self.run.run_id, self.counters.epochs)
         elif initial is not None:
             try:

@@ -18,6 +18,7 @@ from torch import Tensor
 from navi_core.config import TrainConfig
 from navi_core.errors import ConfigError, NonFiniteError
 from navi_core.learn.demo_feed import DemoFeed, SequenceBatch
+from navi_core.learn.parallel import ALONE, Workers
 from navi_core.learn.ppo import UpdateStats
 from navi_core.record import StageTimer
 
@@ -51,12 +52,17 @@ class CloningLearner:
         shaper: Unused: demonstrations have no rewards. Part of the signature that all learners share.
         config: The run's configuration.
         device: Training device.
+        workers: One process; demonstrations are not shared out.
 
     Raises:
-        ConfigError: The policy chooses among motion primitives.
+        ConfigError: The policy chooses among motion primitives, or there are several processes.
     """
 
-    def __init__(self, policy: Any, shaper: Any, config: TrainConfig, device: torch.device) -> None:
+    def __init__(
+        self, policy: Any, shaper: Any, config: TrainConfig, device: torch.device, workers: Workers = ALONE
+    ) -> None:
+        if workers.size > 1:
+            raise ConfigError(f"bc learns in one process, not in {workers.size}; start it without torchrun")
         self.policy, self.config, self.device = policy, config, device
         if policy.config.distribution == "discrete":
             raise ConfigError(

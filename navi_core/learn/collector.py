@@ -17,8 +17,12 @@ from typing import Any, Protocol
 import torch
 from torch import Tensor
 
+from navi_core.config import TrainConfig
 from navi_core.errors import CheckpointError, NonFiniteError
+from navi_core.learn.attribution import stage_timer
+from navi_core.learn.execution import acting
 from navi_core.learn.noise import action_noise
+from navi_core.learn.parallel import ALONE, Workers
 from navi_core.learn.rollout import Rollout
 from navi_core.record import StageTimer
 
@@ -31,10 +35,10 @@ class Environment(Protocol):
     num_envs: int
 
     def reset(self) -> Tensor:
-        """Start every row; returns (B,3,Az,El)."""
+        """Start every row; returns (B,…) observations."""
 
     def step(self, actions: Tensor) -> Any:
-        """Advance every row by one decision; returns a `StepBatch`."""
+        """Advance every row by one decision; returns a `StepBatch`, whose tensors may change with the next step."""
 
     def state_dict(self) -> dict[str, Any]:
         """Everything a row's future depends on, as tensors."""
@@ -73,14 +77,27 @@ class Collector:
         env: The environment.
         policy: `NavigationPolicy`, or anything with its `initial_state`, `act` and `value`.
         shaper: `RewardShaper`.
-        seed: Seed of the action noise.
+        config: The run's configuration: seed of the action noise, storage, execution, profiling.
         device: Training device.
+        workers: Processes of the run; `env` holds this one's rows.
     """
 
-    def __init__(self, env: Environment, policy: Any, shaper: Any, *, seed: int, device: torch.device) -> None:
-        self.env, self.policy, self.shaper = env, policy, shaper
-        self.seed, self.device = seed, device
+    def __init__(
+        self,
+        env: Environment,
+        policy: Any,
+        shaper: Any,
+        config: TrainConfig,
+        *,
+        device: torch.device,
+        workers: Workers = ALONE,
+    ) -> None:
+        self.env, self.policy, self.shaper, self.config = env, policy, shaper, config
+        self.device, self.workers = device, workers
         self.rows = env.num_envs
+        self.total_rows = self.rows * workers.size
+        self._act = acting(policy, config, device)
+        self._reduce = None if workers.size == 1 else workers.sum
         self.decisions = 0
         """Decisions every row has made since training began."""
         self.obs = env.reset().to(device)
@@ -90,7 +107,7 @@ class Collector:
 
     def new_rollout(self, steps: int, bptt: int) -> Rollout:
         """Allocate storage for rollouts of `steps` decisions."""
-        return Rollout(steps, bptt, self.obs, self.aux, self.state)
+        return Rollout(steps, bptt, self.obs, self.aux, self.state, storage=self.config.storage)
 
     @torch.no_grad()
     def collect(self, rollout: Rollout, stop: Callable[[], bool] | None = None) -> RolloutStats | None:
@@ -107,8 +124,15 @@ class Collector:
         Raises:
             NonFiniteError: An observation, reward, value or log-probability is NaN or infinite.
         """
-        timer, start = StageTimer(), time.perf_counter()
-        noise = action_noise(self.seed, self.rows, self.decisions, rollout.steps, device=self.device)
+        timer, start = stage_timer(self.device, self.config.profile), time.perf_counter()
+        noise = action_noise(
+            self.config.seed,
+            self.rows,
+            self.decisions,
+            rollout.steps,
+            first_row=self.workers.rank * self.rows,
+            device=self.device,
+        )
         sums: dict[str, Tensor] = {}
         done = torch.zeros_like(self.reset)
         # Most entries are never written; an update rescales all of them in place, so that what an earlier
@@ -119,30 +143,36 @@ class Collector:
                 return None
             self._decide(rollout, t, noise[t], sums, timer, done)
         with timer("bootstrap"):
-            rollout.terminal.value_into(self.policy.value, rollout.bootstrap_values)
+            self._value(rollout)
         with timer("host_extraction"):
             return self._stats(rollout, sums, start, timer)
 
     def _decide(
         self, rollout: Rollout, t: int, noise: Tensor, sums: dict[str, Tensor], timer: StageTimer, done: Tensor
     ) -> None:
-        rollout.store_chunk_state(t, self.state)
-        rollout.obs[t] = self.obs
-        rollout.aux[t] = self.aux
-        rollout.reset[t] = self.reset
+        with timer("storage"):
+            rollout.store_chunk_state(t, self.state)
+            obs = rollout.observations.write(t, self.obs)
+            rollout.aux[t] = self.aux
+            rollout.reset[t] = self.reset
         with timer("forward"):
-            out = self.policy.act(self.obs, self.aux, self.state, self.reset, noise)
-        with timer("env"):
+            out = self._act(obs, self.aux, self.state, self.reset, noise)
+        with timer("environment_step"):
             batch = self.env.step(out.action)
         reward, terminated, truncated = (
             x.to(self.device, non_blocking=True) for x in (batch.reward, batch.terminated, batch.truncated)
         )
         torch.logical_or(terminated, truncated, out=done)
         info = batch.info
-        with timer("shaping"):
-            shaped = self.shaper.shape(
-                out.embedding, reward, info["speed"].to(self.device), done, self.decisions * self.rows
-            )
+        shaped = self.shaper.shape(
+            out.embedding,
+            reward,
+            info["speed"].to(self.device),
+            done,
+            self.decisions * self.total_rows,
+            timer=timer,
+            reduce=self._reduce,
+        )
         with timer("storage"):
             rollout.actions[t] = out.action
             rollout.log_probs[t] = out.log_prob
@@ -153,7 +183,12 @@ class Collector:
             rollout.episode_return[t] = info["episode_return"]
             rollout.episode_length[t] = info["episode_length"]
             aux = torch.stack((shaped.total, shaped.loop_similarity, shaped.intrinsic), dim=-1)
-            self._keep_endings(rollout, t, batch, terminated, truncated, aux, out.state)
+            # The end of the rollout is a cut like any other: every row is valued at what it saw last.
+            last = t == rollout.steps - 1
+            cut = torch.ones_like(done) if last else truncated & ~terminated
+            rollout.terminal.add(
+                t, cut, lambda: batch.final_obs.to(self.device), aux, out.state, lambda: self._value(rollout)
+            )
             _accumulate(sums, self._terms(info, shaped))
         self.obs = batch.obs.to(self.device)
         self.aux = aux.masked_fill_(done[:, None], 0.0)
@@ -161,26 +196,8 @@ class Collector:
         self.reset = done.clone()
         self.decisions += 1
 
-    def _keep_endings(
-        self,
-        rollout: Rollout,
-        t: int,
-        batch: Any,
-        terminated: Tensor,
-        truncated: Tensor,
-        aux: Tensor,
-        state: tuple[Tensor, ...],
-    ) -> None:
-        # The end of the rollout is a cut like any other: every row is valued at what it saw last.
-        if t == rollout.steps - 1:
-            rows = torch.arange(self.rows, device=self.device)
-        else:
-            rows = (truncated & ~terminated).nonzero().squeeze(1)
-            if not rows.numel():
-                return
-        if not rollout.terminal.fits(rows.numel()):
-            rollout.terminal.value_into(self.policy.value, rollout.bootstrap_values)
-        rollout.terminal.add(t, rows, batch.final_obs.to(self.device), aux, state)
+    def _value(self, rollout: Rollout) -> None:
+        rollout.terminal.value_into(self.policy.value, rollout.bootstrap_values)
 
     @staticmethod
     def _terms(info: dict[str, Any], shaped: Any) -> dict[str, Tensor]:
@@ -194,25 +211,23 @@ class Collector:
 
     def _stats(self, rollout: Rollout, sums: dict[str, Tensor], start: float, timer: StageTimer) -> RolloutStats:
         done = rollout.terminated | rollout.truncated
-        packed = torch.cat(
+        counts = torch.stack(
             (
-                rollout.rewards.mean(dim=1).double(),
-                torch.stack(
-                    (
-                        done.sum().double(),
-                        (rollout.episode_return * done).sum().double(),
-                        (rollout.episode_length * done).sum().double(),
-                        rollout.log_probs.sum().double(),
-                        rollout.values.sum().double(),
-                        rollout.bootstrap_values.sum().double(),
-                    )
-                ),
-                torch.stack([x.to(self.device).mean().double() for x in sums.values()]),
+                done.sum().double(),
+                (rollout.episode_return * done).sum().double(),
+                (rollout.episode_length * done).sum().double(),
+                rollout.log_probs.sum().double(),
+                rollout.values.sum().double(),
+                rollout.bootstrap_values.sum().double(),
             )
-        ).tolist()  # the rollout's one crossing to the host
+        )
+        terms = torch.stack([x.to(self.device).mean().double() for x in sums.values()])
+        means = self.workers.mean(torch.cat((rollout.rewards.mean(dim=1).double(), terms)))
+        self.workers.sum(counts)
+        steps = rollout.steps
+        packed = torch.cat((means[:steps], counts, means[steps:])).tolist()  # the rollout's one crossing to the host
         if not all(math.isfinite(x) for x in packed):
             raise self._culprit(rollout, sums, packed)
-        steps = rollout.steps
         rewards, (episodes, returns, lengths) = packed[:steps], packed[steps : steps + 3]
         return RolloutStats(
             rewards=rewards,
@@ -226,7 +241,8 @@ class Collector:
 
     def _culprit(self, rollout: Rollout, sums: dict[str, Tensor], packed: list[float]) -> NonFiniteError:
         # In the order of cause: a bad observation also spoils the values, a bad term the reward.
-        suspects: dict[str, Tensor] = {"observation": rollout.obs}
+        suspects: dict[str, Tensor] = {"observation": rollout.observations.by_step()}
+        suspects |= {f"parameter {name}": p for name, p in self.policy.named_parameters()}
         suspects |= {f"reward term {name}": x for name, x in sums.items()}
         suspects |= {
             "reward": rollout.rewards,
@@ -243,13 +259,14 @@ class Collector:
                 return NonFiniteError(
                     name,
                     f"{name} holds {int(bad)} NaN or infinite of {tensor.numel()} numbers in the rollout after "
-                    f"{(self.decisions - rollout.steps) * self.rows} steps; the last good checkpoint is kept",
+                    f"{(self.decisions - rollout.steps) * self.total_rows} steps",
                 )
         names = [f"mean reward of decision {t}" for t in range(rollout.steps)]
         names += ["episodes", "episode_return", "episode_length", "log_prob", "value", "bootstrap_value", *sums]
         broken = {name: value for name, value in zip(names, packed) if not math.isfinite(value)}
         return NonFiniteError(
-            "rollout statistics", f"sums over the rollout are not finite though what they add up is: {broken}"
+            "rollout statistics",
+            f"sums over the rollout are not finite though what they add up here is: {broken}",
         )
 
     def state_dict(self) -> dict[str, Any]:

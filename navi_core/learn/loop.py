@@ -10,83 +10,49 @@ from __future__ import annotations
 
 import copy
 import logging
-import math
 from collections.abc import Callable
-from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import torch
 
 from navi_core.config import TrainConfig
-from navi_core.errors import CheckpointError, ConfigError
+from navi_core.errors import CheckpointError, ConfigError, NonFiniteError
 from navi_core.learn.collector import Collector, Environment, RolloutStats
+from navi_core.learn.execution import check_execution
+from navi_core.learn.parallel import ALONE, Workers
 from navi_core.learn.ppo import UpdateStats
 from navi_core.learn.progress import Progress
 from navi_core.learn.registry import build_learner
-from navi_core.learn.resume import checkpoint_path, checkpoints_in, last_good_checkpoint, prune_checkpoints
+from navi_core.learn.result import Counters, TrainResult
+from navi_core.learn.resume import (
+    checkpoint_path,
+    checkpoints_in,
+    last_good_checkpoint,
+    prune_checkpoints,
+    sweep_unfinished,
+)
+from navi_core.learn.rollout import Rollout
 from navi_core.learn.run_record import RunRecord, now, run_device
 from navi_core.learn.signals import StopFlag
-from navi_core.learn.threads import thread_count
+from navi_core.learn.threads import choose_threads
 from navi_core.learn.vocabulary import tell_changed_ids
 from navi_core.models import load_checkpoint, save_checkpoint
 from navi_core.policy import RewardShaper, build_policy
-from navi_core.record import MetricLog, RunDirectory
+from navi_core.policy.trunk import Trunk
+from navi_core.record import MetricLog, RunDirectory, StageTimer
 
 if TYPE_CHECKING:
     from navi_core.world import Field
 
-__all__ = ["TrainResult", "train"]
+__all__ = ["train"]
 
 _LOG = logging.getLogger("navi.learn")
 
 
-@dataclass(frozen=True)
-class TrainResult:
-    """How a run ended.
-
-    Attributes:
-        checkpoint: The last checkpoint.
-        run_id: The run.
-        steps: Decisions summed over rows.
-        updates: Updates made.
-        episodes: Episodes that ended.
-        reward_ema: Smoothed shaped reward per decision; NaN before the first update.
-        wall_time_hours: Wall time of the run over all its starts [h].
-        reason: `total_steps`, `stopped`, or the name of the signal.
-        resumed_from: Steps of the checkpoint this start began with; None for a new run.
-        initial: Checkpoint whose weights the run began with at step 0, also after a resume.
-        metrics: Metrics of the last update of this start; empty if there was none.
-    """
-
-    checkpoint: Path
-    run_id: str
-    steps: int
-    updates: int
-    episodes: int
-    reward_ema: float
-    wall_time_hours: float
-    reason: str
-    resumed_from: int | None
-    initial: str | None
-    metrics: dict[str, float]
-
-
-@dataclass
-class _Counters:
-    updates: int = 0
-    episodes: int = 0
-    reward_ema: float = math.nan  # 0 would beat every trained version whose reward is negative
-    decisions_seen: int = 0
-    seconds: float = 0.0
-    started_at: str = ""
-    saved_at: int = -1
-    last: dict[str, float] = field(default_factory=dict)
-
-
 def train(
     config: TrainConfig,
-    run: RunDirectory,
+    run: RunDirectory | None,
     *,
     field: Field | None = None,
     env: Environment | None = None,
@@ -95,52 +61,60 @@ def train(
     fresh: bool = False,
     initial: Path | None = None,
     log: MetricLog | None = None,
+    workers: Workers = ALONE,
 ) -> TrainResult:
     """Train until `total_steps`, or until stopped, resuming from the run's last good checkpoint.
 
     Args:
         config: The run's configuration.
-        run: Its open directory.
-        field: Scenes to fly in; a `NavigationEnv` is made over them.
-        env: An environment instead of a field (reference tasks).
+        run: Its open directory; None in all processes but the first.
+        field: Scenes to fly in; a `NavigationEnv` of this process's rows is made over them.
+        env: An environment of this process's rows instead of a field (reference tasks).
         stop: Asked before every decision; also SIGTERM and SIGINT stop a run in the main thread. A stopped
-            run drops the rollout it is in and keeps a checkpoint of the state before it.
+            run drops the rollout it is in and keeps a checkpoint of the state before it. Several processes
+            ask between updates alone, where they can agree.
         progress: Called after every update.
         fresh: Ignore the checkpoints of the run directory.
         initial: A checkpoint whose weights a new run starts from; a resumed run ignores it.
         log: Where rows go; by default the run's metric log over the outbox of `$NAVI_HOME`.
+        workers: Processes that share the run's rows.
 
     Raises:
-        ConfigError: Neither or both of `field` and `env` are given.
+        ConfigError: Neither or both of `field` and `env` are given, or the device cannot do what is asked.
         CheckpointError: A checkpoint is of another encoder, core or number of rows.
         NonFiniteError: NaN or Inf appeared; the last good checkpoint is kept.
         RecordError: Rows could not be made durable.
     """
     if (field is None) == (env is None):
         raise ConfigError("train needs either field= (a world.Field over the training scenes) or env=")
+    if (run is not None) != workers.first:
+        raise ConfigError("the first process of a run has its directory, the others have none")
     if config.algorithm == "bc":
         raise ConfigError(
             "algorithm bc learns from demonstrations; use `navi bc --demos DIR`, or navi_core.learn.clone"
         )
     device = run_device(config)
+    check_execution(config, device)
     if field is not None:
         from navi_core.world import NavigationEnv
 
-        env = NavigationEnv(field, config.actors, config.env, config.seed)
+        first, count = workers.rows(config.actors)
+        env = NavigationEnv(field, count, config.env, config.seed, first_row=first)
     assert env is not None
     # After the environment: the ray kernels' first call starts their pool in the same OpenMP runtime and thereby
-    # gives torch every core. Sums over a batch round differently with another number of threads.
-    torch.set_num_threads(thread_count(config))
-    owned = log is None
-    log = log if log is not None else run.metric_log()
+    # gives torch every core. Initial weights, like sums over a batch, round differently with another number.
+    torch.set_num_threads(1)
+    owned = log is None and run is not None
+    if log is None and run is not None:
+        log = run.metric_log()
     try:
-        trainer = _Trainer(config, run, env, log, device)
+        trainer = _Trainer(config, run, env, log, device, workers)
         with StopFlag(stop) as flag:
             resumed_from = trainer.begin(fresh=fresh, initial=initial)
             reason = trainer.run_until(flag, progress)
             return trainer.finish(reason, resumed_from)
     finally:
-        if owned:
+        if owned and log is not None:
             log.close()
 
 
@@ -148,15 +122,31 @@ class _Trainer:
     """The parts of one run and what they count."""
 
     def __init__(
-        self, config: TrainConfig, run: RunDirectory, env: Environment, log: MetricLog, device: torch.device
+        self,
+        config: TrainConfig,
+        run: RunDirectory | None,
+        env: Environment,
+        log: MetricLog | None,
+        device: torch.device,
+        workers: Workers,
     ) -> None:
-        self.config, self.run, self.log, self.device = config, run, log, device
-        self.record = RunRecord(config, run, log, device, "rl")
+        self.config, self.run, self.device, self.workers = config, run, device, workers
         self.policy = build_policy(config.policy, seed=config.seed).to(device)
-        self.shaper = RewardShaper(config.shaper, env.num_envs, config.policy.width, config.seed, device)
-        self.learner = build_learner(self.policy, self.shaper, config, device)
-        self.collector = Collector(env, self.policy, self.shaper, seed=config.seed, device=device)
-        self.counters = _Counters(started_at=now())
+        for trunk in self.policy.modules():
+            if isinstance(trunk, Trunk):
+                trunk.half_encoder = config.precision == "bf16"
+        share = config.shaper.memory_capacity // workers.size
+        shaping = config.shaper.model_copy(update={"memory_capacity": share})
+        self.shaper = RewardShaper(shaping, env.num_envs, config.policy.width, config.seed, device)
+        self.learner = build_learner(self.policy, self.shaper, config, device, workers)
+        self.collector = Collector(env, self.policy, self.shaper, config, device=device, workers=workers)
+        folder = run.path if run is not None else None
+        self.threads = choose_threads(config, self.policy, self.collector.obs, folder, processes=workers.size)
+        torch.set_num_threads(self.threads.update)
+        self.counters = Counters(started_at=now())
+        self.record = RunRecord(config, run, log, device, "rl") if run is not None and log is not None else None
+        # Measured after an update's rows are written, these two go with the rows of the next one.
+        self.telemetry, self.callback = StageTimer(), StageTimer()
         self.parent: str | None = None
         self.initial: str | None = None
         self.scene_hashes = {scene.name: scene.content_hash() for scene in _scenes(env)}
@@ -170,27 +160,34 @@ class _Trainer:
     @property
     def steps(self) -> int:
         """Decisions summed over rows."""
-        return self.collector.decisions * self.collector.rows
+        return self.collector.decisions * self.collector.total_rows
 
     def begin(self, *, fresh: bool, initial: Path | None) -> int | None:
         """Take up the run's last checkpoint, or start; return the steps it was resumed from."""
         names: dict[str, str] = {"expect_encoder": self.config.policy.encoder, "expect_core": self.config.policy.core}
-        folder = self.run.checkpoints
-        if fresh:
-            for path in checkpoints_in(folder):
-                path.unlink()
-        found = None if fresh else last_good_checkpoint(folder, **names)
+        found = self.workers.share(self._last_checkpoint(fresh, names))
         if found is not None:
-            path, checkpoint = found
-            self._restore(checkpoint)
-            self.parent = str(path)
-            _LOG.info("run %s resumes from step %d", self.run.run_id, self.steps)
+            self._restore(load_checkpoint(Path(found), **names))
+            self.parent = found
+            _LOG.info("the run resumes from step %d", self.steps)
         elif initial is not None:
             self._take_weights(initial, names)
             self.parent = self.initial = str(initial)
-            _LOG.info("run %s starts from the weights of %s", self.run.run_id, initial)
+            _LOG.info("the run starts from the weights of %s", initial)
         self._record_run("running")
         return self.steps if found is not None else None
+
+    def _last_checkpoint(self, fresh: bool, names: dict[str, str]) -> str | None:
+        """Tidy the run's checkpoints and return the last good one; the first process decides for all."""
+        if self.run is None:
+            return None
+        folder = self.run.checkpoints
+        sweep_unfinished(folder)
+        if fresh:
+            for path in checkpoints_in(folder):
+                path.unlink()
+        found = last_good_checkpoint(folder, **names)
+        return str(found) if found is not None else None
 
     def _take_weights(self, initial: Path, names: dict[str, str]) -> None:
         try:
@@ -213,35 +210,51 @@ class _Trainer:
         ppo, total = self.config.ppo, self.config.total_steps
         rollout = self.collector.new_rollout(ppo.rollout, ppo.bptt)
         while total is None or self.steps < total:
-            if stop():
+            if self.workers.any(stop(), self.device):
                 return stop.signal_name or "stopped"
             began = self.steps
             # A stop drops the rollout it falls into; this is where the run stood before it.
-            before = copy.deepcopy(self.collector.state_dict())
-            stats = self.collector.collect(rollout, stop)
-            if stats is None:
+            before = copy.deepcopy(self.collector.state_dict()) if self.workers.size == 1 else None
+            stats, update = self._update(rollout, began, stop if before is not None else None)
+            if stats is None or update is None:
+                assert before is not None
                 self.collector.load_state_dict(before)
                 return stop.signal_name or "stopped"
-            update = self.learner.update(rollout, index=self.counters.updates, steps=began)
             metrics = self._count(stats, update)
             self._record(metrics, stats, update)
             if began // self.config.checkpoint_every != self.steps // self.config.checkpoint_every:
                 self._save()
-            if progress is not None:
-                progress(Progress(self.steps, total, self.counters.updates, metrics))
+            with self.callback("progress_callback"):
+                if progress is not None:
+                    progress(Progress(self.steps, total, self.counters.updates, metrics))
         return "total_steps"
+
+    def _update(
+        self, rollout: Rollout, began: int, stop: StopFlag | None
+    ) -> tuple[RolloutStats | None, UpdateStats | None]:
+        try:
+            torch.set_num_threads(self.threads.rollout)
+            stats = self.collector.collect(rollout, stop)
+            if stats is None:
+                return None, None
+            torch.set_num_threads(self.threads.update)
+            return stats, self.learner.update(rollout, index=self.counters.updates, steps=began)
+        except NonFiniteError as error:
+            kept = f"the last good checkpoint is {self.parent}" if self.parent else "there is no checkpoint yet"
+            raise NonFiniteError(error.tensor, f"{error}; {kept}") from None
 
     def finish(self, reason: str, resumed_from: int | None) -> TrainResult:
         """Keep the final state and say how the run ended."""
-        path = checkpoint_path(self.run.checkpoints, self.steps)
         if self.counters.saved_at != self.steps:
             self._save()
         self._record_run("finished" if reason == "total_steps" else "stopped", reason)
-        self.log.flush()
+        if self.record is not None:
+            self.record.log.flush()
         counters = self.counters
+        path, run_id = self.workers.share((self.parent, self.run.run_id if self.run is not None else ""))
         return TrainResult(
-            checkpoint=path,
-            run_id=self.run.run_id,
+            checkpoint=Path(path),
+            run_id=run_id,
             steps=self.steps,
             updates=counters.updates,
             episodes=counters.episodes,
@@ -264,7 +277,7 @@ class _Trainer:
         counters.episodes += stats.episodes
         seconds = stats.seconds + update.seconds
         counters.seconds += seconds
-        waited = stats.timer.totals().get("env", 0.0)
+        waited = stats.timer.totals().get("environment_step", 0.0)
         metrics = {"reward_ema": counters.reward_ema, "reward_mean": sum(stats.rewards) / len(stats.rewards)}
         metrics |= update.metrics | stats.means
         if stats.episodes:
@@ -272,8 +285,8 @@ class _Trainer:
         metrics |= {
             "episodes": float(counters.episodes),
             "beta": self.shaper.rnd_coefficient(self.steps),
-            "sps": len(stats.rewards) * self.collector.rows / seconds,
-            "env_ms": stats.timer.means().get("env", 0.0),
+            "sps": len(stats.rewards) * self.collector.total_rows / seconds,
+            "env_ms": stats.timer.means().get("environment_step", 0.0),
             "ppo_update_ms": 1e3 * update.seconds,
             # Share of the rollout in which the policy was not waiting for the environment.
             "zero_wait_ratio": max(0.0, 1.0 - waited / stats.seconds),
@@ -282,24 +295,36 @@ class _Trainer:
         return metrics
 
     def _record(self, metrics: dict[str, float], stats: RolloutStats, update: UpdateStats) -> None:
-        self.log.scalars(self.steps, metrics)
-        self.record.stages(self.steps, {"rollout": stats.timer, "update": update.timer})
-        self.log.flush()
+        if self.record is None:
+            return
+        stats.timer.take(self.telemetry)
+        update.timer.take(self.callback)
+        with self.telemetry("telemetry_publication"):
+            self.record.log.scalars(self.steps, metrics)
+            self.record.stages(self.steps, {"rollout": stats.timer, "update": update.timer})
+            self.record.log.flush()
 
     def _record_run(self, status: str, reason: str | None = None) -> None:
-        counters = self.counters
-        self.record.status(
-            status,
-            step=self.steps,
-            reward_ema=counters.reward_ema,
-            seconds=counters.seconds,
-            started_at=counters.started_at,
-            reason=reason,
-        )
+        if self.record is not None:
+            counters = self.counters
+            self.record.status(
+                status,
+                step=self.steps,
+                reward_ema=counters.reward_ema,
+                seconds=counters.seconds,
+                started_at=counters.started_at,
+                reason=reason,
+            )
 
     def _save(self) -> None:
-        path = checkpoint_path(self.run.checkpoints, self.steps)
         counters, flight = self.counters, self.collector.state_dict()
+        shaper, scales = flight.pop("shaper"), self.learner.state_dict()
+        mine = {"collector": flight, "shaper": shaper, "normalisers": scales}
+        others = self.workers.gather(mine)[1:]
+        counters.saved_at = self.steps
+        if self.run is None or self.record is None:
+            return
+        path = checkpoint_path(self.run.checkpoints, self.steps)
         save_checkpoint(
             path,
             policy=self.policy,
@@ -312,12 +337,13 @@ class _Trainer:
             parent_checkpoint=self.parent,
             training_source="rl",
             wall_time_hours=counters.seconds / 3600.0,
-            rnd=flight.pop("shaper"),
-            normalisers=self.learner.state_dict(),
+            rnd=shaper,
+            normalisers=scales,
             scene_hashes=self.scene_hashes,
             corpus_summary=self.corpus_summary,
             extra={
                 "collector": flight,
+                "other_processes": others,
                 "initial": self.initial,
                 "counters": {
                     "updates": counters.updates,
@@ -327,7 +353,6 @@ class _Trainer:
                 },
             },
         )
-        counters.saved_at = self.steps
         parent, self.parent = self.parent, str(path)
         prune_checkpoints(self.run.checkpoints, self.config.keep_checkpoints)
         self.record.checkpoint(
@@ -350,17 +375,28 @@ class _Trainer:
             )
         try:
             extra = checkpoint.extra
+            every = [
+                {
+                    "collector": extra["collector"],
+                    "shaper": checkpoint.rnd_state or {},
+                    "normalisers": checkpoint.normalisers,
+                },
+                *extra.get("other_processes", ()),
+            ]
+            if len(every) != self.workers.size:
+                raise ValueError(f"{len(every)} processes made it and there are {self.workers.size}")
+            mine = every[self.workers.rank]
             self.policy.load_state_dict(checkpoint.policy_state)
             self.learner.optimizer.load_state_dict(checkpoint.optimizer_state)
-            self.learner.load_state_dict(checkpoint.normalisers)
-            self.collector.load_state_dict(extra["collector"] | {"shaper": checkpoint.rnd_state or {}})
+            self.learner.load_state_dict(mine["normalisers"])
+            self.collector.load_state_dict(mine["collector"] | {"shaper": mine["shaper"]})
             self.initial = extra["initial"]
             counts = extra["counters"]
         except (KeyError, RuntimeError, ValueError, TypeError) as error:
             raise CheckpointError(
                 f"the checkpoint at step {checkpoint.step_id} does not fit this run ({error}); start with --fresh"
             ) from error
-        self.counters = _Counters(
+        self.counters = Counters(
             updates=int(counts["updates"]),
             episodes=checkpoint.episode_count,
             reward_ema=checkpoint.reward_ema,

@@ -15,11 +15,18 @@ from torch import Tensor
 
 from navi_core.world.counter_random import Purpose, uniform
 
-__all__ = ["action_noise", "shuffled"]
+__all__ = ["action_noise", "shuffled", "uniforms"]
 
 
 def action_noise(
-    seed: int, rows: int, first_decision: int, decisions: int, *, axes: int = 4, device: torch.device | str = "cpu"
+    seed: int,
+    rows: int,
+    first_decision: int,
+    decisions: int,
+    *,
+    axes: int = 4,
+    first_row: int = 0,
+    device: torch.device | str = "cpu",
 ) -> Tensor:
     """Standard normal noise of the actions of a whole rollout.
 
@@ -28,7 +35,8 @@ def action_noise(
         rows: B.
         first_decision: Decisions each row had made before the rollout.
         decisions: T.
-        axes: Action axes.
+        axes: Numbers that a decision takes.
+        first_row: Number of the first row among those of the run.
         device: Where the noise is needed.
 
     Returns:
@@ -38,7 +46,7 @@ def action_noise(
     lane = torch.arange(2 * pairs, device=device)
     decision = torch.arange(first_decision, first_decision + decisions, device=device)[:, None, None]
     counter = (decision * (2 * pairs) + lane).expand(decisions, rows, 2 * pairs)
-    row = torch.arange(rows, device=device)[None, :, None].expand_as(counter)
+    row = torch.arange(first_row, first_row + rows, device=device)[None, :, None].expand_as(counter)
     # Box–Muller: two uniforms give two independent normals; 1 − u keeps the logarithm off zero.
     unit = uniform(seed, Purpose.ACTION, row, 0, counter).unflatten(-1, (pairs, 2))
     radius = torch.sqrt(-2.0 * torch.log1p(-unit[..., 0]))
@@ -59,7 +67,27 @@ def shuffled(seed: int, count: int, *keys: int, device: torch.device | str = "cp
     Returns:
         (count,) int64 permutation; a pure function of the arguments.
     """
-    digest = hashlib.sha256("/".join(map(str, ("shuffle", seed, *keys))).encode()).digest()
+    return torch.randperm(count, generator=_generator("shuffle", seed, keys, device), device=device)
+
+
+def uniforms(seed: int, count: int, *keys: int, device: torch.device | str = "cpu") -> Tensor:
+    """Uniform numbers in [0, 1), drawn on `device`.
+
+    Args:
+        seed: Seed of the run.
+        count: How many.
+        *keys: What they are for, for example (update, epoch).
+        device: Where they are needed.
+
+    Returns:
+        (count,) float64; a pure function of the arguments.
+    """
+    generator = _generator("uniform", seed, keys, device)
+    return torch.rand(count, generator=generator, device=device, dtype=torch.float64)
+
+
+def _generator(kind: str, seed: int, keys: tuple[int, ...], device: torch.device | str) -> torch.Generator:
+    digest = hashlib.sha256("/".join(map(str, (kind, seed, *keys))).encode()).digest()
     generator = torch.Generator(device=device)
     generator.manual_seed(int.from_bytes(digest[:8], "little") >> 1)
-    return torch.randperm(count, generator=generator, device=device)
+    return generator

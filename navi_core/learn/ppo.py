@@ -1,14 +1,17 @@
 """Proximal policy optimisation (Schulman et al. 2017) on recurrent sequences.
 
-The losses are plain functions; `PPOLearner.update` walks shuffled sequences for some epochs.
-Before the first gradient step of every update the new policy is compared with the acting one:
-`parity_ratio` and `parity_value` must vanish, or the update would learn from another policy's data.
+`PPOLearner.update` walks minibatches of sequences for some epochs. Before the first gradient step of
+every update the new policy is compared with the acting one: `parity_ratio` and `parity_value` must
+vanish, or the update would learn from another policy's data. docs/PPO.md goes through the details.
 """
 
 from __future__ import annotations
 
+import logging
 import math
 import time
+from collections.abc import Iterator
+from contextlib import nullcontext
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -16,48 +19,24 @@ import torch
 from torch import Tensor
 
 from navi_core.config import TrainConfig
-from navi_core.errors import ConfigError, NonFiniteError
-from navi_core.learn.noise import shuffled
-from navi_core.learn.rollout import Minibatch, Rollout
+from navi_core.errors import NonFiniteError
+from navi_core.learn.attribution import stage_timer, timed_parts
+from navi_core.learn.execution import evaluation
+from navi_core.learn.gradients import clip_gradients
+from navi_core.learn.losses import approximate_kl, policy_loss, value_loss
+from navi_core.learn.minibatches import Draw, epoch_minibatches
+from navi_core.learn.parallel import ALONE, Workers
+from navi_core.learn.reward_scale import RewardScale
+from navi_core.learn.rollout import Rollout
+from navi_core.learn.schedules import scheduled
 from navi_core.learn.value_scale import ValueScale
 from navi_core.record import StageTimer
 
-__all__ = ["PPOLearner", "UpdateStats", "explained_variance", "policy_loss", "value_loss"]
+__all__ = ["PPOLearner", "UpdateStats"]
 
-
-def policy_loss(log_ratio: Tensor, advantages: Tensor, clip: float) -> Tensor:
-    """Clipped surrogate loss, −mean(min(ρA, clip(ρ, 1−ε, 1+ε)A)).
-
-    Args:
-        log_ratio: log π_new − log π_old, any shape.
-        advantages: Same shape.
-        clip: ε.
-    """
-    ratio = log_ratio.exp()
-    return -torch.minimum(ratio * advantages, ratio.clamp(1.0 - clip, 1.0 + clip) * advantages).mean()
-
-
-def value_loss(values: Tensor, returns: Tensor, old_values: Tensor, clip: float | None) -> Tensor:
-    """Mean squared error of the values; with `clip`, the larger of the plain and the clipped step's error.
-
-    Args:
-        values: Predicted now, any shape.
-        returns: Targets.
-        old_values: Predicted by the acting policy.
-        clip: Largest step from `old_values` that may lower the loss; None switches it off.
-    """
-    error = (values - returns).square()
-    if clip is not None:
-        stepped = old_values + (values - old_values).clamp(-clip, clip)
-        error = torch.maximum(error, (stepped - returns).square())
-    return error.mean()
-
-
-def explained_variance(values: Tensor, returns: Tensor) -> Tensor:
-    """1 − Var(returns − values) / Var(returns); 0 where the returns do not vary."""
-    variance = returns.var(correction=0)
-    share = 1.0 - (returns - values).var(correction=0) / variance.clamp_min(1e-12)
-    return torch.where(variance > 1e-12, share, torch.zeros_like(share))
+_LOG = logging.getLogger("navi.learn")
+_PARITY = 1e-2
+"""Ratio error before the first step at which acting and learning are no longer the same function."""
 
 
 @dataclass
@@ -77,18 +56,17 @@ class UpdateStats:
     timer: StageTimer = field(repr=False)
 
 
-_COLUMNS = (
-    "policy_loss",
-    "value_loss",
-    "entropy",
-    "total_loss",
-    "rnd_loss",
-    "grad_norm",
-    "approx_kl",
-    "clip_fraction",
-    "parity_ratio",
-    "parity_value",
-)
+_MEANS = ("policy_loss", "value_loss", "entropy", "total_loss", "rnd_loss", "approx_kl", "clip_fraction")
+_PEAKS = ("parity_ratio", "parity_value")
+
+
+@dataclass(frozen=True)
+class _Settings:
+    """What the schedules say during one update."""
+
+    learning_rate: float
+    clip: float
+    entropy: float
 
 
 class PPOLearner:
@@ -99,27 +77,33 @@ class PPOLearner:
         shaper: `RewardShaper`; its RND predictor, if it has one, is trained on the update's embeddings.
         config: The run's configuration.
         device: Training device.
+        workers: Processes of the run; each brings the rollout of its rows.
 
     Raises:
-        ConfigError: A learning-rate schedule is asked for without `total_steps`.
+        ConfigError: A schedule ends at `total_steps`, which is not set.
     """
 
-    def __init__(self, policy: Any, shaper: Any, config: TrainConfig, device: torch.device) -> None:
-        self.policy, self.shaper, self.config, self.device = policy, shaper, config, device
-        if config.ppo.final_learning_rate is not None and config.total_steps is None:
-            raise ConfigError("ppo.final_learning_rate is a target at total_steps; set total_steps (or --steps) too")
-        self.parameters = [p for p in policy.parameters() if p.requires_grad]
-        self.scale = ValueScale(policy.heads.critic[-1], device)
-        self.optimizer = torch.optim.Adam(self.parameters, lr=config.ppo.learning_rate, eps=1e-5, fused=True)
+    def __init__(
+        self, policy: Any, shaper: Any, config: TrainConfig, device: torch.device, workers: Workers = ALONE
+    ) -> None:
+        self.policy, self.shaper, self.config, self.device, self.workers = policy, shaper, config, device, workers
+        ppo = config.ppo
+        self.settings(0)
+        named = [(name, p) for name, p in policy.named_parameters() if p.requires_grad]
+        self.names, self.parameters = [name for name, _ in named], [p for _, p in named]
+        self.scale = ValueScale(policy.heads.critic[-1], device, workers) if ppo.normalise_returns else None
+        rows = workers.rows(config.actors)[1]
+        self.rewards = RewardScale(rows, ppo.gamma, ppo.reward_clip, device, workers) if ppo.normalise_rewards else None
+        self.optimizer = torch.optim.Adam(self.parameters, lr=ppo.learning_rate, eps=1e-5, fused=True)
+        self._evaluate = evaluation(policy, config, device)
+        self._ratios: Tensor | None = None
 
-    def learning_rate(self, steps: int) -> float:
-        """Step size after `steps` decisions: constant, or a cosine to `final_learning_rate`."""
-        ppo = self.config.ppo
-        if ppo.final_learning_rate is None or self.config.total_steps is None:
-            return ppo.learning_rate
-        share = min(1.0, steps / self.config.total_steps)
-        return ppo.final_learning_rate + 0.5 * (ppo.learning_rate - ppo.final_learning_rate) * (
-            1.0 + math.cos(math.pi * share)
+    def settings(self, steps: int) -> _Settings:
+        """Return the scheduled settings after `steps` decisions."""
+        return _Settings(
+            scheduled(self.config, "learning_rate", steps),
+            scheduled(self.config, "clip", steps),
+            scheduled(self.config, "entropy_coefficient", steps),
         )
 
     def update(self, rollout: Rollout, *, index: int, steps: int) -> UpdateStats:
@@ -128,114 +112,222 @@ class PPOLearner:
         Args:
             rollout: Filled by the collector.
             index: Number of this update; part of the shuffle's seed.
-            steps: Decisions before this rollout; sets the learning rate.
+            steps: Decisions before this rollout; sets what is scheduled.
 
         Raises:
-            NonFiniteError: A loss, the gradient or a weight became NaN or infinite.
+            NonFiniteError: A loss, a gradient or a weight became NaN or infinite; it is named.
         """
-        ppo, timer, start = self.config.ppo, StageTimer(), time.perf_counter()
+        ppo, start = self.config.ppo, time.perf_counter()
+        timer = stage_timer(self.device, self.config.profile)
+        settings = self.settings(steps)
         with timer("advantages"):
             explained = self._prepare(rollout)
         for group in self.optimizer.param_groups:
-            group["lr"] = self.learning_rate(steps)
+            group["lr"] = settings.learning_rate
         rows: list[Tensor] = []
         epochs = 0
-        parts = math.ceil(rollout.sequences / min(ppo.minibatch, rollout.sequences))
-        for epoch in range(ppo.epochs):
-            first = len(rows)
-            order = shuffled(self.config.seed, rollout.sequences, index, epoch, device=self.device)
-            for part in torch.tensor_split(order, parts):
-                with timer("minibatch_fetch"):
-                    batch = rollout.minibatch(part)
-                rows.append(self._step(batch, timer))
-            epochs += 1
-            # The stop is asked between epochs only: the first epoch always runs, parity comes before it.
-            if ppo.target_kl is not None and epoch + 1 < ppo.epochs:
-                kl = torch.stack(rows[first:])[:, _COLUMNS.index("approx_kl")].mean()
-                if float(kl) > ppo.target_kl:
-                    break
+        # Hooks would cut a compiled program into pieces.
+        eager = self.config.execution == "eager"
+        with timed_parts(self.policy, timer, "policy_evaluation") if eager else nullcontext():
+            for epoch in range(ppo.epochs):
+                if epoch and self._ratios is not None:
+                    with timer("advantages"):
+                        self._reweigh(rollout, self._ratios)
+                first = len(rows)
+                rows += self._epoch(rollout, index, epoch, settings, timer)
+                epochs += 1
+                # The stop is asked between epochs only: the first epoch always runs, parity comes before it.
+                if ppo.target_kl is not None and epoch + 1 < ppo.epochs:
+                    kl = torch.stack(rows[first:])[:, _MEANS.index("approx_kl")].mean()
+                    self.workers.sum(kl)
+                    if float(kl) > ppo.target_kl:
+                        break
         with timer("statistics"):
             metrics = self._metrics(rows, explained, index)
-        metrics["learning_rate"] = self.learning_rate(steps)
-        metrics["epochs"] = float(epochs)
+        metrics |= {
+            "learning_rate": settings.learning_rate,
+            "clip": settings.clip,
+            "entropy_coefficient": settings.entropy,
+            "epochs": float(epochs),
+        }
         return UpdateStats(metrics=metrics, seconds=time.perf_counter() - start, epochs=epochs, timer=timer)
 
     def _prepare(self, rollout: Rollout) -> Tensor:
         """Estimate advantages in raw units, then bring values, returns and advantages to unit scale."""
         ppo = self.config.ppo
-        rollout.values.copy_(self.scale.to_raw(rollout.values))
-        rollout.bootstrap_values.copy_(self.scale.to_raw(rollout.bootstrap_values))
+        if self.rewards is not None:
+            self.rewards.normalise_(rollout.rewards, rollout.terminated | rollout.truncated)
+        if self.scale is not None:
+            rollout.values.copy_(self.scale.to_raw(rollout.values))
+            rollout.bootstrap_values.copy_(self.scale.to_raw(rollout.bootstrap_values))
         rollout.estimate_advantages(gamma=ppo.gamma, lam=ppo.gae_lambda)
-        explained = explained_variance(rollout.values, rollout.returns)
-        self.scale.follow(rollout.returns)
-        rollout.values.copy_(self.scale.to_scaled(rollout.values))
-        rollout.returns.copy_(self.scale.to_scaled(rollout.returns))
-        rollout.normalise_advantages()
+        explained = self._explained_variance(rollout)
+        if self.scale is not None:
+            self.scale.follow(rollout.returns)
+            rollout.values.copy_(self.scale.to_scaled(rollout.values))
+            rollout.returns.copy_(self.scale.to_scaled(rollout.returns))
+        self._normalise_advantages(rollout)
+        self._ratios = None if ppo.rho_clip is None and ppo.c_clip is None else torch.ones_like(rollout.values)
         return explained
 
-    def _step(self, batch: Minibatch, timer: StageTimer) -> Tensor:
-        ppo = self.config.ppo
-        with timer("policy_evaluation"):
-            out = self.policy.evaluate(batch.obs, batch.aux, batch.state, batch.reset, batch.actions)
-        with timer("loss"):
-            log_ratio = out.log_prob - batch.log_probs
-            actor = policy_loss(log_ratio, batch.advantages, ppo.clip)
-            critic = value_loss(out.value, batch.returns, batch.values, ppo.value_clip)
-            entropy = out.entropy.mean()
-            total = actor + ppo.value_coefficient * critic - ppo.entropy_coefficient * entropy
-        with timer("backward"):
-            self.optimizer.zero_grad(set_to_none=True)
-            total.backward()
+    def _reweigh(self, rollout: Rollout, ratios: Tensor) -> None:
+        """Estimate again with the importance ratios that the epoch before has seen."""
+        ppo, scale = self.config.ppo, self.scale
+        scaled = rollout.values.clone()
+        if scale is not None:
+            rollout.values.copy_(scale.to_raw(scaled))
+        rho, c = (None if bound is None else ratios.clamp(max=bound) for bound in (ppo.rho_clip, ppo.c_clip))
+        rollout.estimate_advantages(gamma=ppo.gamma, lam=ppo.gae_lambda, rho=rho, c=c)
+        rollout.values.copy_(scaled)
+        if scale is not None:
+            rollout.returns.copy_(scale.to_scaled(rollout.returns))
+        self._normalise_advantages(rollout)
+
+    def _normalise_advantages(self, rollout: Rollout) -> None:
+        """Bring the advantages of all rows to mean 0 and population deviation 1."""
+        deviation, mean = self.workers.std_mean(rollout.advantages)
+        rollout.advantages.sub_(mean).div_(deviation + 1e-8)
+
+    def _explained_variance(self, rollout: Rollout) -> Tensor:
+        """1 − Var(returns − values) / Var(returns); 0 where the returns do not vary."""
+        whole = self.workers.std_mean(rollout.returns)[0].square()
+        left = self.workers.std_mean(rollout.returns - rollout.values)[0].square()
+        return torch.where(whole > 1e-12, 1.0 - left / whole.clamp_min(1e-12), 0.0)
+
+    def _epoch(self, rollout: Rollout, update: int, epoch: int, settings: _Settings, timer: StageTimer) -> list[Tensor]:
+        rows: list[Tensor] = []
+        draws = epoch_minibatches(self.config, rollout, update, epoch, self.workers)
+        while True:
+            with timer("minibatch_prep"):
+                draw = next(draws, None)
+            if draw is None:
+                return rows
+            rows.append(self._minibatch(rollout, draw, settings, timer))
+
+    def _minibatch(self, rollout: Rollout, draw: Draw, settings: _Settings, timer: StageTimer) -> Tensor:
+        """Take one step; return `_MEANS`, `_PEAKS`, the gradient's norm and the norms of its parts."""
+        self.optimizer.zero_grad(set_to_none=True)
+        means = torch.zeros(len(_MEANS), device=self.device)
+        peaks = torch.zeros(len(_PEAKS), device=self.device)
+        for index, count, weight in _microbatches(draw, self.config.ppo.microbatch):
+            mean, peak = self._backward(rollout, index, count / draw.total, weight, settings, timer)
+            means += mean
+            peaks = torch.maximum(peaks, peak)
         with timer("gradient_clip"):
-            norm = torch.nn.utils.clip_grad_norm_(self.parameters, ppo.max_grad_norm)
+            if self.workers.size > 1:
+                for p in self.parameters:
+                    p.grad = torch.zeros_like(p) if p.grad is None else p.grad
+                self.workers.sum(*(p.grad for p in self.parameters))
+            norm, norms = clip_gradients(self.parameters, self.config.ppo.max_grad_norm)
         with timer("optimizer_step"):
             self.optimizer.step()
         with timer("rnd_step"):
-            curiosity = self.shaper.update(out.embedding.detach())
+            self.shaper.step(None if self.workers.size == 1 else self.workers.sum)
+        return torch.cat((means, peaks, norm[None], norms)).detach()
+
+    def _backward(
+        self,
+        rollout: Rollout,
+        index: Tensor | slice,
+        share: float,
+        weight: Tensor | None,
+        settings: _Settings,
+        timer: StageTimer,
+    ) -> tuple[Tensor, Tensor]:
+        """Add the gradient of some sequences, which are `share` of their minibatch; return their statistics."""
+        ppo = self.config.ppo
+        with timer("minibatch_fetch"):
+            batch = rollout.minibatch(index)
+            if weight is not None:
+                batch.advantages *= weight[:, None]
+        with timer("policy_evaluation"):
+            out = self._evaluate(batch.obs, batch.aux, batch.state, batch.reset, batch.actions)
+        with timer("loss"):
+            log_ratio = out.log_prob - batch.log_probs
+            actor = policy_loss(log_ratio, batch.advantages, settings.clip)
+            critic = value_loss(out.value, batch.returns, batch.values, ppo.value_clip)
+            entropy = out.entropy.mean()
+            total = actor + ppo.value_coefficient * critic - settings.entropy * entropy
+        with timer("backward"):
+            (total * share).backward()
+        with timer("rnd_step"):
+            curiosity = self.shaper.learn(out.embedding.detach(), share)
         with timer("statistics"), torch.no_grad():
             log_ratio = log_ratio.detach()
-            ratio = log_ratio.exp()
-            return torch.stack(
-                (
-                    actor.detach(),
-                    critic.detach(),
-                    entropy.detach(),
-                    total.detach(),
-                    curiosity,
-                    norm.detach(),
-                    (ratio - 1.0 - log_ratio).mean(),  # Schulman's low-variance estimator of KL(old‖new)
-                    ((ratio - 1.0).abs() > ppo.clip).float().mean(),
-                    (ratio - 1.0).abs().max(),
-                    (out.value.detach() - batch.values).abs().max(),
-                )
-            )
+            off = (log_ratio.exp() - 1.0).abs()
+            if self._ratios is not None:
+                numbers = _numbers(rollout, index)
+                self._ratios.view(-1).index_copy_(0, rollout.flat_index(numbers), log_ratio.exp().flatten())
+            clipped = (off > settings.clip).float().mean()
+            parts = (actor, critic, entropy, total, curiosity, approximate_kl(log_ratio), clipped)
+            peaks = torch.stack((off.max(), (out.value - batch.values).abs().max()))
+            return torch.stack([part.detach() for part in parts]) * share, peaks
 
     def _metrics(self, rows: list[Tensor], explained: Tensor, index: int) -> dict[str, float]:
+        table = torch.stack(rows)
+        if self.workers.size > 1:
+            means, peaks = (x.contiguous() for x in (table[:, : len(_MEANS)], table[:, len(_MEANS) :][:, :2]))
+            self.workers.sum(means)
+            self.workers.max(peaks)
+            table = torch.cat((means, peaks, table[:, len(_MEANS) + 2 :]), dim=1)
         weights = torch.stack([p.detach().abs().sum() for p in self.parameters]).sum()
         # Everything the update has to say crosses to the host here, at once.
-        packed = torch.cat((torch.stack(rows).flatten(), explained[None], weights[None])).tolist()
-        width = len(_COLUMNS)
-        table = [packed[i : i + width] for i in range(0, len(rows) * width, width)]
-        for number, row in enumerate(table):
-            for name, value in zip(_COLUMNS, row):
-                if not math.isfinite(value):
-                    raise NonFiniteError(
-                        name,
-                        f"{name} is {value} in minibatch {number} of update {index}; the last good checkpoint is kept. "
-                        "A lower ppo.learning_rate or ppo.max_grad_norm may help",
-                    )
+        packed = torch.cat((table.flatten(), explained[None], weights[None])).tolist()
+        width = table.shape[1]
+        columns = [packed[i : i + width] for i in range(0, len(rows) * width, width)]
+        for number, row in enumerate(columns):
+            self._check(row, number, index)
         if not math.isfinite(packed[-1]):
-            name = next(n for n, p in self.policy.named_parameters() if not torch.isfinite(p).all())
+            name = next(n for n, p in zip(self.names, self.parameters) if not torch.isfinite(p).all())
             raise NonFiniteError(name, f"weight {name} is not finite after update {index}")
-        metrics = {name: sum(row[i] for row in table) / len(table) for i, name in enumerate(_COLUMNS[:-2])}
-        metrics["parity_ratio"], metrics["parity_value"] = table[0][-2:]
-        metrics["explained_variance"] = packed[-2]
-        return metrics
+        names = (*_MEANS, *_PEAKS, "grad_norm")
+        metrics = {name: sum(row[i] for row in columns) / len(columns) for i, name in enumerate(names)}
+        metrics |= {name: columns[0][len(_MEANS) + i] for i, name in enumerate(_PEAKS)}
+        if metrics["parity_ratio"] > _PARITY and self.config.precision == "fp32":
+            _LOG.warning(
+                "before the first step of update %d the policy's ratio to the one that acted is off by %.2g: the "
+                "update learns from another policy's data",
+                index,
+                metrics["parity_ratio"],
+            )
+        return metrics | {"explained_variance": packed[-2]}
+
+    def _check(self, row: list[float], number: int, index: int) -> None:
+        where = f"in minibatch {number} of update {index}. A lower ppo.learning_rate may help"
+        for name, value in zip((*_MEANS, *_PEAKS), row):
+            if not math.isfinite(value):
+                raise NonFiniteError(name, f"{name} is {value} {where}")
+        learned = [name for name, p in zip(self.names, self.parameters) if p.grad is not None]
+        for name, value in zip(learned, row[len(_MEANS) + len(_PEAKS) + 1 :]):
+            if not math.isfinite(value):
+                raise NonFiniteError(f"gradient of {name}", f"the gradient of {name} is not finite {where}")
 
     def state_dict(self) -> dict[str, Any]:
-        """Return state besides the policy's weights and the optimiser's: the scale of the returns."""
-        return {"value_scale": self.scale.state_dict()}
+        """Return state besides the policy's weights and the optimiser's: the scales of returns and rewards."""
+        scales = {"value_scale": self.scale, "reward_scale": self.rewards}
+        return {name: scale.state_dict() for name, scale in scales.items() if scale is not None}
 
     def load_state_dict(self, state: dict[str, Any]) -> None:
         """Undo `state_dict`."""
-        self.scale.load_state_dict(state["value_scale"])
+        if self.scale is not None:
+            self.scale.load_state_dict(state["value_scale"])
+        if self.rewards is not None and "reward_scale" in state:
+            self.rewards.load_state_dict(state["reward_scale"])
+
+
+def _numbers(rollout: Rollout, index: Tensor | slice) -> Tensor:
+
+    return torch.arange(rollout.sequences, device=rollout.values.device)[index] if isinstance(index, slice) else index
+
+
+def _microbatches(draw: Draw, size: int | None) -> Iterator[tuple[Tensor | slice, int, Tensor | None]]:
+    """Yield index, count and weights of at most `size` sequences each."""
+    step = draw.count if size is None else size
+    for start in range(0, draw.count, max(step, 1)):
+        count = min(step, draw.count - start)
+        weight = None if draw.weight is None else draw.weight[start : start + count]
+        if isinstance(draw.index, slice):
+            begin = draw.index.start + start
+            yield slice(begin, begin + count), count, weight
+        else:
+            yield draw.index[start : start + count], count, weight

@@ -10,6 +10,7 @@ import torch
 from navi_core.config import TrainConfig
 from navi_core.errors import ConfigError
 from navi_core.learn.cloning import CloningLearner
+from navi_core.learn.parallel import ALONE, Workers
 from navi_core.learn.ppo import PPOLearner, UpdateStats
 
 __all__ = ["Learner", "build_learner", "learner_names", "register_learner"]
@@ -32,7 +33,7 @@ class Learner(Protocol):
         """Undo `state_dict`."""
 
 
-Factory = Callable[[Any, Any, TrainConfig, torch.device], Learner]
+Factory = Callable[[Any, Any, TrainConfig, torch.device, Workers], Learner]
 
 _LEARNERS: dict[str, Factory] = {"ppo": PPOLearner, "bc": CloningLearner}
 
@@ -53,7 +54,9 @@ def learner_names() -> tuple[str, ...]:
     return tuple(_LEARNERS)
 
 
-def build_learner(policy: Any, shaper: Any, config: TrainConfig, device: torch.device) -> Learner:
+def build_learner(
+    policy: Any, shaper: Any, config: TrainConfig, device: torch.device, workers: Workers = ALONE
+) -> Learner:
     """Build the learner that `config.algorithm` names.
 
     Raises:
@@ -62,4 +65,4 @@ def build_learner(policy: Any, shaper: Any, config: TrainConfig, device: torch.d
     factory = _LEARNERS.get(config.algorithm)
     if factory is None:
         raise ConfigError(f"no learner {config.algorithm!r}; allowed: {', '.join(_LEARNERS)}")
-    return factory(policy, shaper, config, device)
+    return factory(policy, shaper, config, device, workers)

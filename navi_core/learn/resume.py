@@ -6,12 +6,11 @@ import contextlib
 import logging
 import re
 from pathlib import Path
-from typing import Any
 
 from navi_core.errors import CheckpointError
 from navi_core.models import load_checkpoint
 
-__all__ = ["checkpoint_path", "checkpoints_in", "last_good_checkpoint", "prune_checkpoints"]
+__all__ = ["checkpoint_path", "checkpoints_in", "last_good_checkpoint", "prune_checkpoints", "sweep_unfinished"]
 
 _LOG = logging.getLogger("navi.learn")
 _NAME = re.compile(r"step-(\d{12})\.pt")
@@ -27,8 +26,8 @@ def checkpoints_in(folder: Path) -> list[Path]:
     return sorted(file for file in folder.glob("step-*.pt") if _NAME.fullmatch(file.name))
 
 
-def last_good_checkpoint(folder: Path, *, expect_encoder: str, expect_core: str) -> tuple[Path, Any] | None:
-    """Load the newest checkpoint that can be read.
+def last_good_checkpoint(folder: Path, *, expect_encoder: str, expect_core: str) -> Path | None:
+    """Find the newest checkpoint that can be read.
 
     A file that cannot be read is set aside as `<name>.broken` with a warning, and the one before it
     is tried, so that a torn disk costs some minutes of training and not the run.
@@ -39,7 +38,7 @@ def last_good_checkpoint(folder: Path, *, expect_encoder: str, expect_core: str)
         expect_core: The run's temporal core.
 
     Returns:
-        Path and checkpoint, or None if there is none.
+        Its path, or None if there is none.
 
     Raises:
         CheckpointError: There are checkpoints and not one of them can be used.
@@ -47,7 +46,8 @@ def last_good_checkpoint(folder: Path, *, expect_encoder: str, expect_core: str)
     broken: list[str] = []
     for path in reversed(checkpoints_in(folder)):
         try:
-            return path, load_checkpoint(path, expect_encoder=expect_encoder, expect_core=expect_core)
+            load_checkpoint(path, expect_encoder=expect_encoder, expect_core=expect_core)
+            return path
         except CheckpointError as error:
             _LOG.warning("checkpoint %s cannot be used (%s); falling back to the one before", path.name, error)
             broken.append(f"{path.name}: {error}")
@@ -55,6 +55,13 @@ def last_good_checkpoint(folder: Path, *, expect_encoder: str, expect_core: str)
     if broken:
         raise CheckpointError(f"no checkpoint in {folder} can be used ({'; '.join(broken)}); start again with --fresh")
     return None
+
+
+def sweep_unfinished(folder: Path) -> None:
+    """Delete what a killed process left of checkpoints it was writing; the run's lock keeps others out."""
+    for path in folder.glob(".*.pt.*.tmp"):
+        with contextlib.suppress(FileNotFoundError):
+            path.unlink()
 
 
 def prune_checkpoints(folder: Path, keep: int) -> None:

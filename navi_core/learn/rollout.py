@@ -1,24 +1,23 @@
-"""Rollout storage: preallocated (T,B,…) tensors on the training device.
+"""Rollout storage: preallocated tensors on the training device.
 
-The recurrent state is kept at chunk starts only (every `bptt` decisions); the update recomputes
-the rest. Observations at which an episode was cut off, with the state that had consumed
-everything before them, wait in a small side buffer and are valued together.
+Observations lie sequence after sequence, everything else (T, B). The recurrent state is kept at chunk
+starts only (every `bptt` decisions); the update recomputes the rest.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from dataclasses import dataclass
+from typing import Literal
 
 import torch
 from torch import Tensor
 
 from navi_core.errors import ConfigError
 from navi_core.learn.advantages import gae
+from navi_core.learn.observation_store import ObservationStore
+from navi_core.learn.terminal import State, TerminalBuffer
 
-__all__ = ["Minibatch", "Rollout", "TerminalBuffer"]
-
-State = tuple[Tensor, ...]
+__all__ = ["Minibatch", "Rollout"]
 
 
 @dataclass
@@ -26,10 +25,10 @@ class Minibatch:
     """S sequences of L decisions.
 
     Attributes:
-        obs: (S,L,3,Az,El).
+        obs: (S,L,…).
         aux: (S,L,3).
         reset: (S,L) bool; True where the state is zeroed before the decision.
-        actions: (S,L,4) unclamped samples.
+        actions: (S,L,A) unclamped samples.
         log_probs: (S,L) of the acting policy.
         values: (S,L) of the acting policy.
         advantages: (S,L), normalised over the rollout.
@@ -48,58 +47,22 @@ class Minibatch:
     state: State
 
 
-class TerminalBuffer:
-    """Observations and unreset states of cut-off rows, valued in one batch.
-
-    Args:
-        capacity: Entries kept before they must be valued.
-        observation: Example (B,3,Az,El) observation; its row shape and device are used.
-        aux: Example (B,3) auxiliary input.
-        state: Example state, batch-first.
-    """
-
-    def __init__(self, capacity: int, observation: Tensor, aux: Tensor, state: State) -> None:
-        self.capacity = capacity
-        self.count = 0
-        self._obs, self._aux = (_rows_like(x, capacity) for x in (observation, aux))
-        self._state = tuple(_rows_like(x, capacity) for x in state)
-        self._slot = torch.zeros(capacity, dtype=torch.int64, device=observation.device)
-
-    def fits(self, entries: int) -> bool:
-        """Whether `entries` more can be added before valuing."""
-        return self.count + entries <= self.capacity
-
-    def add(self, step: int, rows: Tensor, obs: Tensor, aux: Tensor, state: State) -> None:
-        """Keep `rows` (N,) of (B,…) tensors, to be valued for decision `step`."""
-        place = slice(self.count, self.count + rows.numel())
-        self._obs[place] = obs[rows]
-        self._aux[place] = aux[rows]
-        for kept, now in zip(self._state, state):
-            kept[place] = now[rows]
-        self._slot[place] = step * obs.shape[0] + rows
-        self.count += rows.numel()
-
-    def value_into(self, value: Callable[[Tensor, Tensor, State], Tensor], target: Tensor) -> None:
-        """Value every entry, write the results to `target` (T,B) and forget the entries."""
-        if self.count:
-            n = self.count
-            values = value(self._obs[:n], self._aux[:n], tuple(x[:n] for x in self._state))
-            target.view(-1)[self._slot[:n]] = values.to(target.dtype)
-        self.count = 0
-
-
 class Rollout:
     """T decisions of B rows and everything an update needs of them.
 
     Args:
         steps: T.
         bptt: Decisions per training sequence; divides T.
-        observation: Example (B,3,Az,El) observation.
+        observation: Example (B,…) observation.
         aux: Example (B,3) auxiliary input.
         state: Example recurrent state, batch-first.
         action_axes: Width of an action.
-        terminal_capacity: Entries of the side buffer; by default 4 per row, at least 64. When it is
-            full its content is valued early, so any number of endings is handled.
+        storage: How observations are kept, see `ObservationStore`.
+        terminal_capacity: Entries of the side buffer; by default an eighth of the rollout, at least 4 per
+            row and 64. When it is full its content is valued early, so any number of endings is handled.
+
+    Raises:
+        ConfigError: `bptt` does not divide `steps`, or the storage does not fit the observation.
     """
 
     def __init__(
@@ -111,6 +74,7 @@ class Rollout:
         state: State,
         *,
         action_axes: int = 4,
+        storage: Literal["full", "compact"] = "full",
         terminal_capacity: int | None = None,
     ) -> None:
         if steps % bptt:
@@ -118,7 +82,7 @@ class Rollout:
         rows, device = observation.shape[0], observation.device
         self.steps, self.rows, self.bptt = steps, rows, bptt
         self.chunks = steps // bptt
-        self.obs = torch.zeros((steps, *observation.shape), dtype=observation.dtype, device=device)
+        self.observations = ObservationStore(self.chunks, bptt, observation, storage)
         self.aux = torch.zeros((steps, *aux.shape), dtype=aux.dtype, device=device)
         self.actions = torch.zeros((steps, rows, action_axes), device=device)
         (
@@ -135,7 +99,7 @@ class Rollout:
         self.chunk_state: State = tuple(
             torch.zeros((self.chunks, *x.shape), dtype=x.dtype, device=device) for x in state
         )
-        capacity = terminal_capacity if terminal_capacity is not None else max(64, 4 * rows)
+        capacity = terminal_capacity if terminal_capacity is not None else max(64, 4 * rows, steps * rows // 8)
         self.terminal = TerminalBuffer(max(capacity, rows), observation, aux, state)
 
     @property
@@ -149,8 +113,10 @@ class Rollout:
             for kept, now in zip(self.chunk_state, state):
                 kept[step // self.bptt] = now
 
-    def estimate_advantages(self, *, gamma: float, lam: float) -> None:
-        """Fill `advantages` and `returns` (not yet normalised)."""
+    def estimate_advantages(
+        self, *, gamma: float, lam: float, rho: Tensor | None = None, c: Tensor | None = None
+    ) -> None:
+        """Fill `advantages` and `returns` (not yet normalised); the arguments are those of `gae`."""
         advantages, returns = gae(
             self.rewards,
             self.values,
@@ -159,31 +125,41 @@ class Rollout:
             self.bootstrap_values,
             gamma=gamma,
             lam=lam,
+            rho=rho,
+            c=c,
         )
         self.advantages.copy_(advantages)
         self.returns.copy_(returns)
 
-    def normalise_advantages(self) -> None:
-        """Bring the rollout's advantages to mean 0 and population deviation 1."""
-        deviation, mean = torch.std_mean(self.advantages, correction=0)
-        self.advantages.sub_(mean).div_(deviation + 1e-8)
+    def in_sequences(self, x: Tensor) -> Tensor:
+        """Return (sequences, bptt, …) of a (T, B, …) tensor; sequence i is chunk i // B of row i % B."""
+        return x.unflatten(0, (self.chunks, self.bptt)).transpose(1, 2).flatten(0, 1)
 
-    def minibatch(self, index: Tensor) -> Minibatch:
+    def flat_index(self, index: Tensor) -> Tensor:
+        """Return the places (S·bptt,) of sequences (S,) in a flattened (T·B, …) tensor."""
+        chunk, row = index // self.rows, index % self.rows
+        offsets = torch.arange(self.bptt, device=index.device) * self.rows
+        return ((chunk * self.bptt * self.rows + row)[:, None] + offsets).reshape(-1)
+
+    def minibatch(self, index: Tensor | slice) -> Minibatch:
         """Gather sequences.
 
         Args:
-            index: (S,) int64 in [0, sequences); sequence i is chunk i // B of row i % B.
+            index: (S,) int64 in [0, sequences), or a slice of them: observations and states are then views.
         """
-        chunk, row = index // self.rows, index % self.rows
-        offsets = torch.arange(self.bptt, device=index.device) * self.rows
-        flat = ((chunk * self.bptt * self.rows + row)[:, None] + offsets).reshape(-1)
+        numbers = torch.arange(self.sequences, device=self.values.device)[index] if isinstance(index, slice) else index
+        flat = self.flat_index(numbers)
 
-        # index_select on a flat leading axis copies whole observations; advanced indexing walks elements.
+        # index_select on a flat leading axis copies whole entries; advanced indexing walks elements.
         def take(x: Tensor) -> Tensor:
-            return x.flatten(0, 1).index_select(0, flat).unflatten(0, (index.numel(), self.bptt))
+            return x.flatten(0, 1).index_select(0, flat).unflatten(0, (-1, self.bptt))
+
+        def start(x: Tensor) -> Tensor:
+            every = x.flatten(0, 1)
+            return every[index] if isinstance(index, slice) else every.index_select(0, index)
 
         return Minibatch(
-            obs=take(self.obs),
+            obs=self.observations.sequences(index),
             aux=take(self.aux),
             reset=take(self.reset),
             actions=take(self.actions),
@@ -191,9 +167,5 @@ class Rollout:
             values=take(self.values),
             advantages=take(self.advantages),
             returns=take(self.returns),
-            state=tuple(x.flatten(0, 1).index_select(0, index) for x in self.chunk_state),
+            state=tuple(start(x) for x in self.chunk_state),
         )
-
-
-def _rows_like(example: Tensor, rows: int) -> Tensor:
-    return torch.zeros((rows, *example.shape[1:]), dtype=example.dtype, device=example.device)

@@ -1,31 +1,170 @@
-"""How many torch threads a CPU run uses: a rule by machine and network, so that equal runs stay equal."""
+"""How many torch threads a CPU run uses: measured once, then kept, so that equal runs stay equal.
+
+Sums round differently with another number of threads, so a choice made anew at every start would
+break resuming bit by bit. It is kept in the run's directory, and beside it in the Navi home for equal
+networks on the same machine: two runs of one configuration there give the same bits.
+"""
 
 from __future__ import annotations
 
+import hashlib
+import json
+import logging
 import os
+import time
+from collections.abc import Callable
+from contextlib import suppress
+from dataclasses import asdict, dataclass
+from pathlib import Path
+from typing import Any
+
+import torch
+from torch import Tensor
 
 from navi_core.config import TrainConfig
+from navi_core.record import hardware_profile, navi_home
+from navi_core.record.durable import write_durably
 
-__all__ = ["thread_count"]
+__all__ = ["Threads", "choose_threads", "measure_threads"]
 
+_LOG = logging.getLogger("navi.learn")
 _MOST = 8
+_TURNS = 3
+_OBSERVATIONS = 128
+_GAIN = 1.1
+"""Further threads must be this much faster: what they win on a quiet machine they lose on a busy one."""
 
 
-def thread_count(config: TrainConfig) -> int:
-    """Return the number of torch threads.
+@dataclass(frozen=True)
+class Threads:
+    """Torch threads of the two halves of a run.
 
-    `config.threads` wins. Otherwise every core, up to 8, with one exception measured here: when idle
-    OpenMP threads spin (the runtime's default), the small network's short operations wait for a busy
-    second core and become 5 to 40 times slower, so it gets one thread. With OMP_WAIT_POLICY=passive,
-    which the `navi` command sets, two threads were never slower than one, and 1.6 times faster in the
-    update, also on a machine with four runnable processes a core.
+    Attributes:
+        rollout: While the policy acts.
+        update: While it learns.
+    """
+
+    rollout: int
+    update: int
+
+
+def choose_threads(
+    config: TrainConfig, policy: Any, obs: Tensor, folder: Path | None, *, processes: int = 1
+) -> Threads:
+    """Return the threads of a run: configured, kept from an earlier start, known for this machine, or measured.
 
     Args:
-        config: The run's configuration.
+        config: The run's configuration; `threads` above 0 is taken as it is.
+        policy: The network.
+        obs: (B, …) observations, as the rollout will see them.
+        folder: The run's directory; None keeps nothing.
+        processes: Processes of the run on this machine, which share its cores.
     """
     if config.threads:
-        return config.threads
+        return Threads(config.threads, config.threads)
     cores = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else (os.cpu_count() or 1)
-    small = config.policy.encoder == "ring_cnn" and config.policy.azimuth_bins * config.policy.elevation_bins <= 4096
-    spinning = os.environ.get("OMP_WAIT_POLICY", "").lower() != "passive"
-    return 1 if small and spinning else min(cores, _MOST)
+    most = max(1, min(cores // processes, _MOST))
+    if most == 1 or obs.device.type != "cpu":
+        return Threads(most, most)
+    own = folder / "threads.json" if folder is not None else None
+    shared, key = navi_home() / "threads.json", _key(config, obs, most)
+    kept = _read(own).get(key) or _read(shared).get(key)
+    if kept is None:
+        threads = measure_threads(policy, obs, config.ppo.bptt, most)
+        write_durably(_made(shared), _text(_read(shared) | {key: asdict(threads)}))
+    else:
+        threads = Threads(int(kept["rollout"]), int(kept["update"]))
+    if own is not None and key not in _read(own):
+        write_durably(own, _text({key: asdict(threads)}))
+    return threads
+
+
+def measure_threads(policy: Any, obs: Tensor, bptt: int, most: int) -> Threads:
+    """Time acting and learning with one thread and with `most`, in turns; the fastest turn counts.
+
+    The policy's weights and every random state are left as they are.
+
+    Args:
+        policy: The network.
+        obs: (B, …) observations.
+        bptt: Decisions of a training sequence.
+        most: The other number of threads.
+    """
+    rows = obs.shape[0]
+    aux, reset = obs.new_zeros(rows, 3), torch.zeros(rows, dtype=torch.bool)
+    state = policy.initial_state(rows)
+    actions = policy.act(obs, aux, state, reset, None).action.detach()
+    count = max(1, _OBSERVATIONS // bptt)
+    pick = torch.arange(count) % rows
+
+    def sequences(x: Tensor) -> Tensor:
+        return x[pick][:, None].expand(-1, bptt, *x.shape[1:]).contiguous()
+
+    batch = (sequences(obs), sequences(aux), tuple(x[pick] for x in state), sequences(reset), sequences(actions))
+
+    def act() -> None:
+        with torch.no_grad():
+            policy.act(obs, aux, state, reset, None)
+
+    def learn() -> None:
+        out = policy.evaluate(*batch)
+        (out.log_prob.mean() + out.value.mean()).backward()
+        policy.zero_grad(set_to_none=True)
+
+    before = torch.get_num_threads()
+    try:
+        threads = Threads(_faster(act, most), _faster(learn, most))
+    finally:
+        torch.set_num_threads(before)
+    _LOG.info("torch threads, measured: %d in rollouts, %d in updates", threads.rollout, threads.update)
+    return threads
+
+
+def _faster(call: Callable[[], None], most: int) -> int:
+    best = {1: float("inf"), most: float("inf")}
+    for turn in range(_TURNS + 1):
+        for threads in best:
+            torch.set_num_threads(threads)
+            start = time.perf_counter()
+            call()
+            if turn:  # the first turn warms up
+                best[threads] = min(best[threads], time.perf_counter() - start)
+    return most if best[1] > _GAIN * best[most] else 1
+
+
+def _key(config: TrainConfig, obs: Tensor, most: int) -> str:
+    profile = hardware_profile()
+    parts = {
+        "hardware": profile["hardware"],
+        "torch": profile["versions"]["torch"],
+        "threads": most,
+        "wait": os.environ.get("OMP_WAIT_POLICY", ""),
+        "policy": config.policy.model_dump(mode="json"),
+        "rows": list(obs.shape),
+        "bptt": config.ppo.bptt,
+    }
+    return hashlib.sha256(json.dumps(parts, sort_keys=True).encode()).hexdigest()[:16]
+
+
+def _read(path: Path | None) -> dict[str, Any]:
+    """Return the kept choices; a file that is none holds no choice, and the measurement replaces it."""
+    found: Any = None
+    with suppress(OSError, ValueError):
+        found = json.loads(path.read_text()) if path is not None else None
+    if not isinstance(found, dict):
+        return {}
+    return {
+        key: value
+        for key, value in found.items()
+        if isinstance(value, dict)
+        and all(isinstance(value.get(k), int) and 1 <= value[k] <= _MOST for k in ("rollout", "update"))
+    }
+
+
+def _text(choices: dict[str, Any]) -> bytes:
+    return (json.dumps(choices, indent=1, sort_keys=True) + "\n").encode()
+
+
+def _made(path: Path) -> Path:
+    path.parent.mkdir(parents=True, exist_ok=True)
+    return path

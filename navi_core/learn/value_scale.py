@@ -13,6 +13,8 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
+from navi_core.learn.parallel import ALONE, Workers
+
 __all__ = ["ValueScale"]
 
 _RATE = 0.2
@@ -25,10 +27,11 @@ class ValueScale:
     Args:
         layer: Last linear layer of the critic, (…) → 1.
         device: Where the moments are kept.
+        workers: Processes whose rows share the scale.
     """
 
-    def __init__(self, layer: nn.Linear, device: torch.device | str = "cpu") -> None:
-        self.layer = layer
+    def __init__(self, layer: nn.Linear, device: torch.device | str = "cpu", workers: Workers = ALONE) -> None:
+        self.layer, self._workers = layer, workers
         self.mean = torch.zeros((), dtype=torch.float64, device=device)
         self.square = torch.ones((), dtype=torch.float64, device=device)
         self.updates = 0
@@ -56,8 +59,8 @@ class ValueScale:
         mean, deviation = self.mean.clone(), self.deviation
         rate = 1.0 if self.updates == 0 else _RATE
         raw = returns.detach().double()
-        self.mean += rate * (raw.mean() - self.mean)
-        self.square += rate * (raw.square().mean() - self.square)
+        self.mean += rate * (self._workers.mean(raw.mean()) - self.mean)
+        self.square += rate * (self._workers.mean(raw.square().mean()) - self.square)
         self.updates += 1
         ratio = deviation / self.deviation
         shift = (mean - self.mean) / self.deviation

@@ -1,7 +1,8 @@
 """Episodic memory: has this row seen this place before in its episode?
 
 One ring buffer of unit embeddings per row, preallocated on the device and written in place; nothing
-is ever rebuilt. An embedding is normalised once per tick, for the query and for the insertion.
+is ever rebuilt. An embedding is normalised once per tick, for the query and for the insertion; both
+touch fixed shapes and are timed apart.
 """
 
 from __future__ import annotations
@@ -50,36 +51,39 @@ class EpisodicMemory:
         self._row = torch.arange(rows, device=device)
         self._slot = torch.arange(per_row, device=device)
         self._bound = 0  # host-side bound of the used slots, so a young memory is not read in full
+        # Reading the exact count costs nothing on the CPU; on an accelerator it would synchronise.
+        self._looks = self._count.device.type == "cpu"
 
-    def query_and_insert(self, embedding: Tensor) -> tuple[Tensor, Tensor]:
-        """Compare embeddings with the past of their rows, then remember them.
+    @staticmethod
+    def unit(embedding: Tensor) -> Tensor:
+        """Return embeddings (B, D) at unit length, as `query` and `append` take them."""
+        return F.normalize(embedding.detach(), dim=-1)
 
-        Args:
-            embedding: (B, D).
+    def query(self, unit: Tensor) -> tuple[Tensor, Tensor]:
+        """Compare unit embeddings (B, D) with the past of their rows.
 
         Returns:
             Highest cosine similarity (B,) to a memory at least `exclusion` steps old, and that
             memory's age (B,) [steps]; 0 and 0 where there is none.
         """
-        unit = F.normalize(embedding.detach(), dim=-1)
         used = self._used()
+        if not used:
+            return unit.new_zeros(self.rows), torch.zeros_like(self._count)
         # At count n, slot s holds step n−1−((n−1−s) mod capacity), i.e. is 1 + that remainder old.
         age = 1 + torch.remainder(self._count[:, None] - 1 - self._slot[:used], self.capacity)
         comparable = (age >= self.exclusion) & (age <= self._count[:, None])
         # (1, D) @ (D, n) runs at memory speed on CPU; (n, D) @ (D, 1) is 2–4 times slower.
         similarity = torch.bmm(unit[:, None], self._units[:, :used].transpose(1, 2)).squeeze(1)
         similarity = similarity.masked_fill(~comparable, -torch.inf)
-        if used:
-            best, slot = similarity.max(dim=1)
-            found = torch.isfinite(best)
-            best = torch.where(found, best, 0.0)
-            delta = torch.where(found, age.gather(1, slot[:, None]).squeeze(1), 0)
-        else:
-            best, delta = unit.new_zeros(self.rows), torch.zeros_like(self._count)
+        best, slot = similarity.max(dim=1)
+        found = torch.isfinite(best)
+        return torch.where(found, best, 0.0), torch.where(found, age.gather(1, slot[:, None]).squeeze(1), 0)
+
+    def append(self, unit: Tensor) -> None:
+        """Remember unit embeddings (B, D) as this step of their rows."""
         self._units[self._row, self._count % self.capacity] = unit
         self._count += 1
         self._bound = min(self._bound + 1, self.capacity)
-        return best, delta
 
     def clear(self, done: Tensor) -> None:
         """Forget the episode of every row where `done` (B,) is True."""
@@ -105,7 +109,6 @@ class EpisodicMemory:
         self._bound = used
 
     def _used(self) -> int:
-        if self._count.device.type == "cpu":
-            # Reading the exact count costs nothing here; on an accelerator it would synchronise.
+        if self._looks:
             self._bound = min(int(self._count.max()), self.capacity)
         return self._bound

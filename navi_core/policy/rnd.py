@@ -6,6 +6,8 @@ mean and variance that normalise it are frozen in evaluation mode.
 
 from __future__ import annotations
 
+from collections.abc import Callable
+
 import torch
 from torch import Tensor, nn
 
@@ -24,14 +26,26 @@ class RunningMoments(nn.Module):
         for name, value in (("mean", 0.0), ("variance", 1.0), ("count", 0.0)):
             self.register_buffer(name, torch.tensor(value, dtype=torch.float64))
 
-    def update(self, values: Tensor) -> None:
-        """Merge a batch of finite values (B,)."""
+    def update(self, values: Tensor, reduce: Callable[..., None] | None = None) -> None:
+        """Merge a batch of finite values (B,).
+
+        Args:
+            values: The batch.
+            reduce: Sums tensors over the processes of a run: each merges what all of them saw.
+        """
         values = values.detach().double()
-        count, mean = values.numel(), values.mean()
+        count, mean = torch.full_like(self.count, values.numel()), values.mean()
+        batch_squares = values.var(unbiased=False) * count
+        if reduce is not None:
+            sums = torch.stack((count, mean * count))
+            reduce(sums)
+            count, mean = sums[0], sums[1] / sums[0]
+            batch_squares = (values - mean).square().sum()
+            reduce(batch_squares)
         # An empty stream must not pull toward its placeholder variance: its count is zero.
         total = self.count + count
         delta = mean - self.mean
-        squares = self.variance * self.count + values.var(unbiased=False) * count
+        squares = self.variance * self.count + batch_squares
         squares = squares + delta.square() * self.count * count / total
         self.mean.add_(delta * count / total)
         self.variance.copy_(squares / total)
@@ -69,12 +83,16 @@ class RND(nn.Module):
         return (self.predictor(embedding) - self.target(embedding)).square().mean(-1)
 
     @torch.no_grad()
-    def intrinsic(self, embedding: Tensor) -> Tensor:
+    def intrinsic(self, embedding: Tensor, reduce: Callable[..., None] | None = None) -> Tensor:
         """Return normalised intrinsic rewards (B,) in ±clamp of embeddings (B, D).
 
         In training mode the batch first enters the running moments; in evaluation mode they stay.
+
+        Args:
+            embedding: Encoder outputs.
+            reduce: Sums tensors over the processes of a run.
         """
         error = self.error(embedding)
         if self.training:
-            self.moments.update(error)
+            self.moments.update(error, reduce)
         return self.moments.normalise(error).clamp_(-self.clamp, self.clamp)

@@ -7,6 +7,8 @@ zero is neither built nor computed.
 from __future__ import annotations
 
 import copy
+from collections.abc import Callable
+from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass
 from typing import Any
 
@@ -18,6 +20,9 @@ from navi_core.policy.episodic_memory import EpisodicMemory
 from navi_core.policy.rnd import RND
 
 __all__ = ["RewardShaper", "ShapedReward", "loop_penalty"]
+
+Reduce = Callable[..., None]
+"""Replaces tensors by their sums over the processes of a run, in place."""
 
 
 @dataclass(frozen=True)
@@ -73,7 +78,7 @@ class RewardShaper:
             with torch.random.fork_rng(devices=[]):
                 torch.default_generator.manual_seed(seed)
                 self.rnd = RND(width, clamp=config.rnd_clamp).to(device)
-            self._optimizer = torch.optim.Adam(self.rnd.predictor.parameters(), lr=config.rnd_lr)
+            self._optimizer = torch.optim.Adam(self.rnd.predictor.parameters(), lr=config.rnd_lr, fused=True)
         if config.loop_coefficient > 0:
             self.memory = EpisodicMemory(
                 rows, config.memory_capacity, width, exclusion=config.memory_exclusion, device=device
@@ -98,7 +103,17 @@ class RewardShaper:
         return self.config.rnd_start + share * (self.config.rnd_end - self.config.rnd_start)
 
     @torch.no_grad()
-    def shape(self, embedding: Tensor, reward: Tensor, speed: Tensor, done: Tensor, step: int) -> ShapedReward:
+    def shape(
+        self,
+        embedding: Tensor,
+        reward: Tensor,
+        speed: Tensor,
+        done: Tensor,
+        step: int,
+        *,
+        timer: Callable[[str], AbstractContextManager[None]] | None = None,
+        reduce: Reduce | None = None,
+    ) -> ShapedReward:
         """Shape one decision of every row.
 
         Args:
@@ -107,39 +122,62 @@ class RewardShaper:
             speed: Linear speeds (B,) [m/s].
             done: (B,) bool; the row's episode ends with this decision, its memory is cleared after.
             step: Decisions so far summed over rows; drives the curiosity schedule.
+            timer: Times the stages `memory_query`, `memory_append` and `shaping_rnd`.
+            reduce: Sums tensors over the processes of a run, so that all normalise curiosity alike.
         """
         config = self.config
-        total = reward + config.existential_tax
-        if config.velocity_weight:
-            total = total + config.velocity_weight * speed
-        zero = torch.zeros_like(reward)
-        intrinsic = similarity = penalty = zero
-        if self.rnd is not None:
-            intrinsic = self.rnd.intrinsic(embedding)
-            total = total + self.rnd_coefficient(step) * intrinsic
+        timed = timer if timer is not None else nullcontext
+        with timed("shaping_rnd"):
+            total = reward + config.existential_tax
+            if config.velocity_weight:
+                total = total + config.velocity_weight * speed
+            intrinsic = similarity = penalty = torch.zeros_like(reward)
+            if self.rnd is not None:
+                intrinsic = self.rnd.intrinsic(embedding, reduce)
+                total = total + self.rnd_coefficient(step) * intrinsic
         if self.memory is not None:
-            similarity, age = self.memory.query_and_insert(embedding)
-            self.memory.clear(done)
-            penalty = loop_penalty(similarity, age, config)
-            total = total - penalty
+            with timed("memory_query"):
+                unit = self.memory.unit(embedding)
+                similarity, age = self.memory.query(unit)
+            with timed("memory_append"):
+                self.memory.append(unit)
+                self.memory.clear(done)
+            with timed("shaping_rnd"):
+                penalty = loop_penalty(similarity, age, config)
+                total = total - penalty
         return ShapedReward(total, intrinsic, similarity, penalty)
 
-    def update(self, embedding: Tensor) -> Tensor:
-        """Take one optimizer step of the RND predictor on embeddings (…, D); return the loss, a scalar.
+    def learn(self, embedding: Tensor, share: float = 1.0) -> Tensor:
+        """Add the gradient of the RND predictor on embeddings (…, D); return their loss, a scalar.
 
         In evaluation mode, or without RND, nothing is learned; without RND the loss is 0.
+
+        Args:
+            embedding: Encoder outputs; no gradient reaches them.
+            share: Weight of these embeddings among those of the coming `step`.
         """
-        if self.rnd is None or self._optimizer is None:
+        if self.rnd is None:
             return embedding.new_zeros(())
-        if not self.training:
-            with torch.no_grad():
-                return self.rnd.error(embedding).mean()
-        with torch.enable_grad():
+        with torch.set_grad_enabled(self.training):
             loss = self.rnd.error(embedding).mean()
-            self._optimizer.zero_grad(set_to_none=True)
-            loss.backward()
-        self._optimizer.step()
+            if self.training:
+                (loss * share).backward()
         return loss.detach()
+
+    def step(self, reduce: Reduce | None = None) -> None:
+        """Take one optimizer step of the RND predictor with what `learn` has added up.
+
+        Args:
+            reduce: Sums tensors over the processes of a run.
+        """
+        if self._optimizer is None or self.rnd is None or not self.training:
+            return
+        if reduce is not None:
+            for p in self.rnd.predictor.parameters():
+                p.grad = torch.zeros_like(p) if p.grad is None else p.grad
+            reduce(*(p.grad for p in self.rnd.predictor.parameters()))
+        self._optimizer.step()
+        self._optimizer.zero_grad(set_to_none=True)
 
     def state_dict(self) -> dict[str, Any]:
         """Return a snapshot of RND weights, moments, optimizer and episodic memory in plain containers."""

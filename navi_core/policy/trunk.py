@@ -32,21 +32,31 @@ class Trunk(nn.Module):
     def __init__(self, config: PolicyConfig) -> None:
         super().__init__()
         self.config = config
+        self.half_encoder = False
+        """Whether the encoder's products are taken in bfloat16 (autocast); what follows stays float32."""
         self.encoder = _encoder(config)
         self.aux = None if config.aux == "off" else nn.Linear(AUX_INPUTS, config.width)
         self.core: TemporalCore = build_core(config.core, config.width, config.core_layers)
 
     def step(self, obs: Tensor, aux: Tensor, state: State, reset: Tensor | None) -> tuple[Tensor, Tensor, State]:
         """Return embedding (B, D), features (B, D) and the new state of one step; no reset where it is None."""
-        embedding = self.encoder(obs)
+        embedding = self._embed(obs)
         features, state = self.core.step(self._join(embedding, aux, reset), state, reset)
         return embedding, features, state
 
     def sequence(self, obs: Tensor, aux: Tensor, state: State, reset: Tensor) -> tuple[Tensor, Tensor, State]:
         """Return embeddings, features (B, T, D) and the last state of sequences (B, T, …); equals `step` T times."""
-        embedding = self.encoder(obs.flatten(0, 1)).unflatten(0, obs.shape[:2])
+        embedding = self._embed(obs.flatten(0, 1)).unflatten(0, obs.shape[:2])
         features, state = self.core(self._join(embedding, aux, reset), state, reset)
         return embedding, features, state
+
+    def _embed(self, obs: Tensor) -> Tensor:
+        """Return embeddings (B, D), float32."""
+        if not self.half_encoder:
+            return self.encoder(obs)
+        # The encoder scales the raw channels in float32 first; only its products are cast.
+        with torch.autocast(obs.device.type, torch.bfloat16):
+            return self.encoder(obs).float()
 
     def _join(self, embedding: Tensor, aux: Tensor, reset: Tensor | None) -> Tensor:
         """Add the auxiliary input to embeddings (…, D)."""

@@ -76,6 +76,8 @@ class NavigationEnv:
             environment lives on the field's device.
         num_envs: Rows B.
         config: Observation, dynamics, reward, episodes.
+        first_row: Number of the first row among those of the run: several processes share them out, and a
+            row's life does not depend on the process it lives in.
         seed: Seed of spawns, ages and sensor faults. Draws are functions of (seed, purpose, row, episode, step).
         tensor_only: Run the tensor programs of other devices on the CPU too. Actions that are no numbers
             are then not refused but flown as zero and told in `info["action_fault"]`, as on other devices.
@@ -96,6 +98,7 @@ class NavigationEnv:
         config: EnvConfig | None = None,
         seed: int = 0,
         *,
+        first_row: int = 0,
         tensor_only: bool = False,
     ) -> None:
         if num_envs < 1:
@@ -117,7 +120,7 @@ class NavigationEnv:
         )
         self._pools = build_pools(self.sensor, self.reader, self.rewards, self.view, c)
         self.verdicts = self._pools.verdicts
-        self._rows = torch.arange(num_envs, device=device)
+        self._rows = torch.arange(first_row, first_row + num_envs, device=device)
         self._faults = SensorFaults(c.sensor, seed, self._rows, c.max_distance)
         self._hits = RayHits.empty(num_envs, c.azimuth_bins * c.elevation_bins, device)
         # Updated in place, never rebound: a captured program finds them where they were.

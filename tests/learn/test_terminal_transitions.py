@@ -5,7 +5,7 @@ from dataclasses import dataclass
 import pytest
 import torch
 
-from navi_core.config import PolicyConfig, ShaperConfig
+from navi_core.config import PolicyConfig, ShaperConfig, TrainConfig
 from navi_core.learn.collector import Collector
 from navi_core.learn.noise import action_noise
 from navi_core.policy import RewardShaper, build_policy
@@ -34,7 +34,8 @@ class Moment:
 def collector(core: str = "gru", **kw) -> Collector:
     policy = build_policy(POLICY.model_copy(update={"core": core}), seed=1)
     env = MixedEndingsEnv(ROWS, **kw)
-    return Collector(env, policy, RewardShaper(SHAPER, ROWS, 128, 1), seed=1, device=torch.device("cpu"))
+    config = TrainConfig(seed=1, env={"azimuth_bins": 16, "elevation_bins": 8}, policy=POLICY)
+    return Collector(env, policy, RewardShaper(SHAPER, ROWS, 128, 1), config, device=torch.device("cpu"))
 
 
 @torch.no_grad()
@@ -84,7 +85,7 @@ def test_after_an_ending_the_new_episode_is_seen_and_aux_is_zero(both):
     rollout, moments, *_ = both
     for t, m in enumerate(moments[:-1]):
         done = rollout.terminated[t] | rollout.truncated[t]
-        assert torch.equal(rollout.obs[t + 1], m.batch.obs)
+        assert torch.equal(rollout.observations.by_step()[t + 1], m.batch.obs)
         assert (rollout.aux[t + 1][done] == 0).all()
         assert torch.equal(rollout.aux[t + 1][~done], m.aux_after[~done])
         if done.any():

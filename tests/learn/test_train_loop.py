@@ -17,7 +17,6 @@ from navi_core.config import CompileConfig, TrainConfig, parse_config
 from navi_core.errors import CheckpointError, ConfigError, NonFiniteError, RecordError, RunError
 from navi_core.learn import train
 from navi_core.learn.resume import checkpoints_in
-from navi_core.learn.threads import thread_count
 from navi_core.models import Registry, load_checkpoint
 from navi_core.record import MetricLog, RunDirectory
 from navi_core.scenes import compile_mesh
@@ -285,16 +284,6 @@ def test_a_run_does_not_resume_in_other_scenes(tmp_path):
             train(config, run, field=room(4.5), log=log)
         last = train(config, run, field=room(4.0), log=log)
     assert (last.resumed_from, last.steps) == (64, 128)
-
-
-def test_threads_are_chosen_by_rule(monkeypatch):
-    small, large = make_config(threads=0), make_config(threads=0, policy={"encoder": "rayvit"})
-    cores = min(8, len(os.sched_getaffinity(0)))
-    monkeypatch.delenv("OMP_WAIT_POLICY", raising=False)
-    assert (thread_count(small), thread_count(large)) == (1, cores)
-    monkeypatch.setenv("OMP_WAIT_POLICY", "passive")
-    assert thread_count(small) == cores
-    assert thread_count(make_config(threads=3)) == 3
 
 
 def test_the_ray_kernels_do_not_change_the_threads_of_training(tmp_path):

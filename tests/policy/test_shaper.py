@@ -12,6 +12,20 @@ from navi_core.policy import RND, EpisodicMemory, RewardShaper
 from navi_core.policy.rnd import RunningMoments
 from navi_core.policy.shaper import loop_penalty
 
+
+def tick_memory(memory: EpisodicMemory, embedding: torch.Tensor):
+    unit = memory.unit(embedding)
+    found = memory.query(unit)
+    memory.append(unit)
+    return found
+
+
+def learn_once(shaper: RewardShaper, embedding: torch.Tensor) -> torch.Tensor:
+    loss = shaper.learn(embedding)
+    shaper.step()
+    return loss
+
+
 QUIET = dict(rnd_start=0.0, rnd_end=0.0, loop_coefficient=0.0)
 
 
@@ -47,15 +61,15 @@ def test_the_familiar_becomes_boring():
     shaper = RewardShaper(ShaperConfig(loop_coefficient=0.0), rows=4, width=16, seed=1)
     target = [p.clone() for p in shaper.rnd.target.parameters()]
     known, new = torch.randn(64, 16), torch.randn(64, 16) + 3
-    first = shaper.update(known)
+    first = learn_once(shaper, known)
     for _ in range(300):
-        last = shaper.update(known)
+        last = learn_once(shaper, known)
     assert last < 0.2 * first
     assert shaper.rnd.error(new).mean() > 3 * last
     assert all(torch.equal(a, b) for a, b in zip(target, shaper.rnd.target.parameters()))
     shaper.eval()
     before = [p.clone() for p in shaper.rnd.predictor.parameters()]
-    shaper.update(new)
+    learn_once(shaper, new)
     assert all(torch.equal(a, b) for a, b in zip(before, shaper.rnd.predictor.parameters()))
 
 
@@ -82,7 +96,7 @@ def test_memory_equals_a_plain_list_with_wrapping_and_episode_ends():
     g = torch.Generator().manual_seed(4)
     for _ in range(60):
         embedding = torch.randn(rows, width, generator=g)
-        similarity, age = memory.query_and_insert(embedding)
+        similarity, age = tick_memory(memory, embedding)
         done = torch.rand(rows, generator=g) < 0.05
         memory.clear(done)
         for r in range(rows):
@@ -102,11 +116,11 @@ def test_memory_round_trips_through_its_state():
     g = torch.Generator().manual_seed(0)
     first, second = (EpisodicMemory(2, 40, 6, exclusion=3) for _ in range(2))
     for _ in range(27):
-        first.query_and_insert(torch.randn(2, 6, generator=g))
+        tick_memory(first, torch.randn(2, 6, generator=g))
     second.load_state_dict(first.state_dict())
     for _ in range(15):
         e = torch.randn(2, 6, generator=g)
-        for a, b in zip(first.query_and_insert(e), second.query_and_insert(e)):
+        for a, b in zip(tick_memory(first, e), tick_memory(second, e)):
             assert torch.equal(a, b)
     with pytest.raises(ConfigError, match="does not fit"):
         EpisodicMemory(3, 60, 6, exclusion=3).load_state_dict(first.state_dict())
@@ -125,7 +139,7 @@ def test_parts_with_zero_coefficients_are_not_built():
     torch.testing.assert_close(shaped.total, reward - 0.02)
     for part in (shaped.intrinsic, shaped.loop_similarity, shaped.loop_penalty):
         assert part.tolist() == [0, 0]
-    assert shaper.update(torch.randn(4, 8)).item() == 0
+    assert learn_once(shaper, torch.randn(4, 8)).item() == 0
     assert shaper.rnd_coefficient(0) == 0
 
 
@@ -153,7 +167,7 @@ def test_shaper_resumes_exactly_and_leaves_the_global_random_state():
     g = torch.Generator().manual_seed(0)
 
     def tick(shaper, embedding):
-        shaper.update(embedding)
+        learn_once(shaper, embedding)
         return shaper.shape(embedding, embedding[:, 0], embedding[:, 1].abs(), embedding[:, 2] > 2, 7).total
 
     for _ in range(70):

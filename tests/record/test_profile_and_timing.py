@@ -4,6 +4,8 @@ import subprocess
 import sys
 import time
 
+import pytest
+
 from navi_core.record import MetricLog, StageTimer, TensorBoardWriter, hardware_profile, navi_home
 
 
@@ -25,12 +27,39 @@ def test_means_are_per_call_in_milliseconds():
     assert timer.means() == {}
 
 
-def test_a_synchronised_timer_waits_before_each_clock_reading():
-    calls = []
-    timer = StageTimer(synchronize=lambda: calls.append(1))
-    with timer("a"):
-        pass
-    assert len(calls) == 2
+class Mark:
+    """A mark on the stream of a device whose clock is a counter."""
+
+    clock, waits = 0.0, 0
+
+    def record(self) -> None:
+        Mark.clock += 2.0
+        self.at = Mark.clock
+
+    def synchronize(self) -> None:
+        Mark.waits += 1
+
+    def elapsed_time(self, later: "Mark") -> float:
+        return later.at - self.at
+
+
+def test_a_devices_stages_are_read_by_events_and_waited_for_once():
+    timer = StageTimer(Mark)
+    for _ in range(3):
+        with timer("a"), timer("inside"):
+            pass
+    assert Mark.waits == 0
+    assert timer.means() == pytest.approx({"a": 6.0, "inside": 2.0}) and timer.calls() == {"a": 3, "inside": 3}
+    assert Mark.waits == 1
+
+
+def test_one_timer_takes_over_from_another():
+    one, two = StageTimer(), StageTimer()
+    one.add("a", 1.0)
+    two.add("a", 3.0)
+    two.add("b", 5.0)
+    one.take(two)
+    assert one.means() == {"a": 2000.0, "b": 5000.0} and two.means() == {}
 
 
 def test_tensorboard_receives_the_scalars_of_the_log(tmp_path):

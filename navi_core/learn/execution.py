@@ -1,0 +1,73 @@
+"""How the policy's calls are carried out: as written, compiled, or as captured CUDA graphs."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import fields, is_dataclass, replace
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from navi_core.config import TrainConfig
+from navi_core.errors import ConfigError
+
+__all__ = ["acting", "check_execution", "evaluation"]
+
+
+def check_execution(config: TrainConfig, device: torch.device) -> None:
+    """Refuse what the device cannot do.
+
+    Raises:
+        ConfigError: Graphs without CUDA.
+    """
+    if config.execution == "graph" and device.type != "cuda":
+        raise ConfigError(
+            f"execution graph captures CUDA graphs and the device is {device}; set execution to eager or compile, "
+            "or device to cuda"
+        )
+
+
+def acting(policy: Any, config: TrainConfig, device: torch.device) -> Callable[..., Any]:
+    """Return `policy.act` as `config.execution` has it carried out.
+
+    Raises:
+        ConfigError: Graphs without CUDA.
+    """
+    return _call(policy.act, config, device)
+
+
+def evaluation(policy: Any, config: TrainConfig, device: torch.device) -> Callable[..., Any]:
+    """Return `policy.evaluate` as `config.execution` has it carried out.
+
+    Raises:
+        ConfigError: Graphs without CUDA.
+    """
+    return _call(policy.evaluate, config, device)
+
+
+def _call(function: Callable[..., Any], config: TrainConfig, device: torch.device) -> Callable[..., Any]:
+    check_execution(config, device)
+    if config.execution == "eager":
+        return function
+    if config.execution == "compile":
+        return torch.compile(function)
+    captured = torch.compile(function, mode="reduce-overhead")
+
+    def call(*args: Any) -> Any:
+        torch.compiler.cudagraph_mark_step_begin()
+        out = captured(*args)
+        # A replay writes over its outputs, and this one's are kept until the next: state, storage.
+        return out if torch.is_grad_enabled() else _cloned(out)
+
+    return call
+
+
+def _cloned(value: Any) -> Any:
+    if isinstance(value, Tensor):
+        return value.clone()
+    if isinstance(value, tuple):
+        return tuple(_cloned(x) for x in value)
+    if is_dataclass(value) and not isinstance(value, type):
+        return replace(value, **{f.name: _cloned(getattr(value, f.name)) for f in fields(value)})
+    return value

@@ -1,0 +1,54 @@
+"""What a run counts, and how it ended."""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass, field
+from pathlib import Path
+
+__all__ = ["Counters", "TrainResult"]
+
+
+@dataclass(frozen=True)
+class TrainResult:
+    """How a run ended.
+
+    Attributes:
+        checkpoint: The last checkpoint.
+        run_id: The run.
+        steps: Decisions summed over rows.
+        updates: Updates made.
+        episodes: Episodes that ended.
+        reward_ema: Smoothed shaped reward per decision; NaN before the first update.
+        wall_time_hours: Wall time of the run over all its starts [h].
+        reason: `total_steps`, `stopped`, or the name of the signal.
+        resumed_from: Steps of the checkpoint this start began with; None for a new run.
+        initial: Checkpoint whose weights the run began with at step 0, also after a resume.
+        metrics: Metrics of the last update of this start; empty if there was none.
+    """
+
+    checkpoint: Path
+    run_id: str
+    steps: int
+    updates: int
+    episodes: int
+    reward_ema: float
+    wall_time_hours: float
+    reason: str
+    resumed_from: int | None
+    initial: str | None
+    metrics: dict[str, float]
+
+
+@dataclass
+class Counters:
+    """What a run has counted over all its starts."""
+
+    updates: int = 0
+    episodes: int = 0
+    reward_ema: float = math.nan  # 0 would beat every trained version whose reward is negative
+    decisions_seen: int = 0
+    seconds: float = 0.0
+    started_at: str = ""
+    saved_at: int = -1
+    last: dict[str, float] = field(default_factory=dict)

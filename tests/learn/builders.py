@@ -1,0 +1,48 @@
+"""Small real learners over the toy environments."""
+
+from __future__ import annotations
+
+import torch
+
+from navi_core.config import TrainConfig, parse_config
+from navi_core.learn.collector import Collector
+from navi_core.learn.ppo import PPOLearner
+from navi_core.policy import RewardShaper, build_policy
+from tests.learn.toy_environments import MixedEndingsEnv
+
+CPU = torch.device("cpu")
+
+
+def small_config(core: str = "gru", rows: int = 6, shaper: dict | None = None, ppo: dict | None = None, **top):
+    """A configuration of a 16x8 network."""
+    sensor = {"azimuth_bins": 16, "elevation_bins": 8}
+    data = {
+        "actors": rows,
+        "device": "cpu",
+        "threads": 1,
+        "env": sensor,
+        "policy": sensor | {"encoder": "ring_cnn", "core": core, "aux": "full"},
+        "ppo": {"rollout": 32, "bptt": 8, "minibatch": 6, "learning_rate": 1e-3} | (ppo or {}),
+        "shaper": {"loop_coefficient": 0.0} | (shaper or {}),
+    }
+    return parse_config(TrainConfig, data | top)
+
+
+def small_parts(config: TrainConfig, env=None, seed: int = 0) -> tuple[Collector, PPOLearner]:
+    """A collector and a learner of one policy."""
+    net = build_policy(config.policy, seed=seed)
+    shaper = RewardShaper(config.shaper, config.actors, config.policy.width, seed)
+    collector = Collector(env or MixedEndingsEnv(config.actors), net, shaper, config, device=CPU)
+    return collector, PPOLearner(net, shaper, config, CPU)
+
+
+def filled(collector: Collector):
+    """A rollout, collected."""
+    rollout = collector.new_rollout(collector.config.ppo.rollout, collector.config.ppo.bptt)
+    collector.collect(rollout)
+    return rollout
+
+
+def weights(learner: PPOLearner) -> list[torch.Tensor]:
+    """Copies of the policy's weights."""
+    return [p.detach().clone() for p in learner.policy.parameters()]

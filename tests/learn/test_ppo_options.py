@@ -1,0 +1,230 @@
+"""Every option of the update against numbers worked out by hand or against its slow twin."""
+
+import copy
+import math
+
+import pytest
+import torch
+
+from navi_core.config import PPOConfig, Schedule, parse_config
+from navi_core.errors import ConfigError
+from navi_core.learn import gae, gae_reference
+from navi_core.learn.advantages import _gae_torch
+from navi_core.learn.gradients import clip_gradients
+from navi_core.learn.losses import approximate_kl, value_loss
+from navi_core.learn.minibatches import drawn_by_advantage, epoch_minibatches
+from navi_core.learn.noise import uniforms
+from navi_core.learn.ppo import PPOLearner
+from navi_core.learn.reward_scale import RewardScale
+from navi_core.learn.schedules import scheduled
+from tests.learn.builders import CPU, filled, small_config, small_parts, weights
+
+
+def column(*numbers: float) -> torch.Tensor:
+    return torch.tensor(numbers, dtype=torch.float64)[:, None]
+
+
+NONE = torch.zeros(2, 1, dtype=torch.bool)
+
+
+@pytest.mark.parametrize("estimate", [gae, gae_reference])
+def test_importance_weights_on_difference_and_trace_by_hand(estimate):
+    # Differences: 0 + .9·.2 − .1 = .08 and 1 + .9·.3 − .2 = 1.07; then .5·.08 + .9·.25·(2·1.07).
+    advantages, returns = estimate(
+        column(0, 1), column(0.1, 0.2), NONE, NONE, column(9, 0.3),
+        gamma=0.9, lam=1.0, rho=column(0.5, 2.0), c=column(0.25, 7.0),
+    )  # fmt: skip
+    assert advantages[:, 0].tolist() == pytest.approx([0.5 * 0.08 + 0.9 * 0.25 * 2.14, 2.14], abs=1e-12)
+    assert returns[:, 0].tolist() == pytest.approx((advantages[:, 0] + column(0.1, 0.2)[:, 0]).tolist())
+
+
+def test_the_fast_paths_agree_with_the_definition_under_importance_weights():
+    g = torch.Generator().manual_seed(0)
+    r, v, boot = torch.randn(3, 40, 7, generator=g, dtype=torch.float64)
+    rho, c = torch.rand(2, 40, 7, generator=g, dtype=torch.float64) * 2
+    end, cut = torch.rand(2, 40, 7, generator=g) < 0.1
+    expected, _ = gae_reference(r, v, end, cut, boot, gamma=0.97, lam=0.9, rho=rho, c=c)
+    for fast in (
+        gae(r, v, end, cut, boot, gamma=0.97, lam=0.9, rho=rho, c=c)[0],
+        _gae_torch(r, v, end, cut, boot, 0.97, 0.9, rho, c)[0],
+    ):
+        torch.testing.assert_close(fast, expected, rtol=0, atol=1e-12)
+    one = torch.ones_like(r)
+    assert torch.equal(gae(r, v, end, cut, boot, gamma=0.97, lam=0.9, rho=one, c=one)[0],
+                       gae(r, v, end, cut, boot, gamma=0.97, lam=0.9)[0])  # fmt: skip
+
+
+def test_importance_clipping_estimates_again_between_epochs_and_not_before():
+    config = small_config(ppo={"epochs": 1, "rho_clip": 1.0, "c_clip": 1.0, "target_kl": None})
+    plain = small_config(ppo={"epochs": 1, "target_kl": None})
+    for epochs, same in ((1, True), (3, False)):
+        made = []
+        for base in (config, plain):
+            one = base.model_copy(update={"ppo": base.ppo.model_copy(update={"epochs": epochs})})
+            collector, learner = small_parts(one)
+            learner.update(filled(collector), index=0, steps=0)
+            made.append(weights(learner))
+        assert all(torch.equal(a, b) for a, b in zip(*made)) is same
+
+
+def test_schedules_by_hand():
+    linear = Schedule(end=0.0, steps=100)
+    assert [linear.value(1.0, at, None) for at in (0, 25, 100, 500)] == [1.0, 0.75, 0.0, 0.0]
+    cosine = Schedule(shape="cosine", end=1e-4)
+    assert [cosine.value(1e-3, s, 1000) for s in (0, 500, 1000, 2000)] == pytest.approx([1e-3, 5.5e-4, 1e-4, 1e-4])
+    steps = Schedule(shape="piecewise", points=((10, 2.0), (20, 4.0)))
+    assert [steps.value(0.0, at, None) for at in (0, 5, 10, 15, 20, 99)] == [0.0, 1.0, 2.0, 3.0, 4.0, 4.0]
+
+
+@pytest.mark.parametrize(
+    ("data", "words"),
+    [
+        ({"shape": "cosine"}, "needs end"),
+        ({"shape": "piecewise", "end": 1.0}, "needs points"),
+        ({"shape": "piecewise", "points": [[5, 1.0], [5, 2.0]]}, "ascending"),
+        ({"shape": "linear", "end": 1.0, "points": [[5, 1.0]]}, "belong to piecewise"),
+        ({"shape": "linear", "end": -1.0}, "learning_rate names -1"),
+    ],
+)
+def test_schedules_that_say_nothing_are_refused(data, words):
+    with pytest.raises(ConfigError, match=words):
+        parse_config(PPOConfig, {"schedules": {"learning_rate": data}})
+    with pytest.raises(ConfigError, match="gamma"):
+        parse_config(PPOConfig, {"schedules": {"gamma": {"end": 1.0}}})
+
+
+def test_scheduled_settings_reach_the_update():
+    schedules = {
+        "learning_rate": {"shape": "cosine", "end": 1e-4},
+        "clip": {"end": 0.1},
+        "entropy_coefficient": {"shape": "piecewise", "points": [[500, 0.0]]},
+    }
+    config = small_config(ppo={"schedules": schedules}, total_steps=1000)
+    collector, learner = small_parts(config)
+    metrics = learner.update(filled(collector), index=0, steps=500).metrics
+    assert metrics["learning_rate"] == pytest.approx(5.5e-4) == learner.optimizer.param_groups[0]["lr"]
+    assert metrics["clip"] == pytest.approx(0.15) and metrics["entropy_coefficient"] == 0.0
+    assert scheduled(config, "clip", 0) == 0.2
+    with pytest.raises(ConfigError, match="total_steps"):
+        PPOLearner(collector.policy, collector.shaper, config.model_copy(update={"total_steps": None}), CPU)
+
+
+def test_sequential_minibatches_are_views_in_storage_order():
+    config = small_config(ppo={"order": "sequential", "minibatch": 7})
+    collector, _ = small_parts(config)
+    rollout = filled(collector)
+    draws = list(epoch_minibatches(config, rollout, 0, 0))
+    assert [(d.index.start, d.index.stop) for d in draws] == [(0, 6), (6, 12), (12, 18), (18, 24)]
+    for draw in draws:
+        seen, kept = rollout.minibatch(draw.index), rollout.minibatch(torch.arange(draw.index.start, draw.index.stop))
+        for name in vars(kept):
+            for a, b in zip(*(x if isinstance(x, tuple) else (x,) for x in (getattr(seen, name), getattr(kept, name)))):
+                assert torch.equal(a, b), name
+        whole = rollout.observations.sequences(slice(None))
+        assert seen.obs.untyped_storage().data_ptr() == whole.untyped_storage().data_ptr()
+        slab = rollout.chunk_state[0]
+        assert seen.state[0].untyped_storage().data_ptr() == slab.untyped_storage().data_ptr(), "no copy of states"
+
+
+def test_shuffled_minibatches_hold_every_sequence_once():
+    config = small_config(ppo={"minibatch": 7})
+    rollout = filled(small_parts(config)[0])
+    seen = [torch.cat([d.index for d in epoch_minibatches(config, rollout, 3, epoch)]) for epoch in range(2)]
+    assert all(torch.equal(s.sort()[0], torch.arange(24)) for s in seen) and not torch.equal(*seen)
+
+
+def test_drawing_by_advantage_by_hand():
+    index, weight = drawn_by_advantage(
+        torch.tensor([1.0, 3.0]), torch.tensor([0.0, 0.2, 0.3, 0.99], dtype=torch.float64), 1.0, 1.0
+    )
+    assert index.tolist() == [0, 0, 1, 1]
+    assert weight.tolist() == pytest.approx([2.0, 2.0, 2 / 3, 2 / 3], rel=1e-5)  # (2 · ¼)⁻¹ and (2 · ¾)⁻¹
+    half = drawn_by_advantage(torch.tensor([1.0, 3.0]), torch.tensor([0.0, 0.9], dtype=torch.float64), 1.0, 0.5)[1]
+    assert half.tolist() == pytest.approx([math.sqrt(2.0), math.sqrt(2 / 3)], rel=1e-5)
+    unit = uniforms(0, 1000, 1)
+    index, weight = drawn_by_advantage(torch.tensor([0.0, 1.0, 9.0]), unit, 0.0, 1.0)
+    assert torch.bincount(index).tolist() == pytest.approx([333, 333, 333], abs=60) and (weight == 1.0).all()
+
+
+def test_sequences_of_large_advantage_are_learned_from_more_often():
+    config = small_config(ppo={"order": "advantage", "advantage_exponent": 1.0})
+    collector, learner = small_parts(config)
+    rollout = filled(collector)
+    rollout.advantages.fill_(0.01)
+    rollout.advantages[:, 2] = 5.0
+    drawn = torch.cat([d.index for u in range(20) for d in epoch_minibatches(config, rollout, u, 0)])
+    assert (drawn % 6 == 2).float().mean() > 0.9 and len(drawn) == 20 * rollout.sequences
+    assert learner.update(rollout, index=0, steps=0).metrics["parity_ratio"] < 1e-4
+
+
+@pytest.mark.parametrize("order", ["shuffled", "sequential", "advantage"])
+@pytest.mark.parametrize("microbatch", [1, 4])
+def test_accumulated_gradients_equal_those_of_the_whole_minibatch(order, microbatch):
+    made = []
+    for size in (None, microbatch):
+        ppo = {"epochs": 2, "minibatch": 12, "microbatch": size, "order": order, "target_kl": None}
+        collector, learner = small_parts(small_config("mamba2", ppo=ppo, shaper={"rnd_start": 0.5}))
+        metrics = learner.update(filled(collector), index=0, steps=0).metrics
+        made.append((weights(learner), metrics, [p.detach() for p in learner.shaper.rnd.parameters()]))
+    (one, said, curious), (many, told, other) = made
+    # The sum is the same, its order is not; Adam turns a rounding of a tiny gradient into some of a step of 1e-3.
+    assert max(float((a - b).abs().max()) for a, b in zip(one, many)) < 2e-5
+    assert max(float((a - b).abs().max()) for a, b in zip(curious, other)) < 2e-5
+    assert {k: told[k] for k in said} == pytest.approx(said, rel=1e-3, abs=1e-5)
+
+
+def test_gradients_are_clipped_as_torch_does_and_told_apart():
+    g = torch.Generator().manual_seed(0)
+    one, two = ([torch.zeros(n, requires_grad=True) for n in (3, 50, 1)] for _ in range(2))
+    for a, b in zip(one, two):
+        a.grad = torch.randn(a.shape, generator=g)
+        b.grad = a.grad.clone()
+    expected = torch.nn.utils.clip_grad_norm_(one, 0.5)
+    total, norms = clip_gradients(two, 0.5)
+    assert torch.equal(total, expected) and all(torch.equal(a.grad, b.grad) for a, b in zip(one, two))
+    assert float(norms.square().sum().sqrt()) == pytest.approx(float(total))
+
+
+def test_value_clipping_by_hand():
+    new, target, old = torch.tensor([1.0, 0.2]), torch.tensor([3.0, 0.0]), torch.tensor([0.0, 0.0])
+    # 1 is cut to .5: (.5 − 3)² = 6.25 counts; .2 is within reach of 0: .04 counts.
+    assert float(value_loss(new, target, old, 0.5)) == pytest.approx((6.25 + 0.04) / 2)
+
+
+def test_the_kl_estimate_by_hand():
+    assert float(approximate_kl(torch.tensor([0.0, math.log(2.0)]))) == pytest.approx((0 + 2 - 1 - math.log(2)) / 2)
+
+
+def test_rewards_are_divided_by_the_deviation_of_the_discounted_return():
+    scale = RewardScale(2, gamma=0.5, clip=1.5)
+    rewards = torch.tensor([[1.0, 0.0], [1.0, 0.0], [1.0, 8.0]])
+    done = torch.tensor([[False, False], [True, False], [False, False]])
+    # Returns: 1, 1.5, then 1 after the end; 0, 0, 8.
+    deviation = torch.tensor([1.0, 1.5, 1.0, 0.0, 0.0, 8.0]).std(correction=0)
+    expected = (rewards / deviation).clamp(-1.5, 1.5)
+    scale.normalise_(rewards, done)
+    torch.testing.assert_close(rewards, expected)
+    assert rewards.max() == 1.5 and scale.discounted.tolist() == [1.0, 8.0]
+    again = RewardScale(2, gamma=0.5, clip=1.5)
+    again.load_state_dict(scale.state_dict())
+    more = torch.ones(1, 2)
+    other = more.clone()
+    scale.normalise_(more, done[:1])
+    again.normalise_(other, done[:1])
+    assert torch.equal(more, other)
+
+
+@pytest.mark.parametrize("options", [{"normalise_rewards": True}, {"normalise_returns": False}, {"value_clip": 0.2}])
+def test_options_of_scale_resume_exactly(options):
+    config = small_config(ppo=options)
+    collector, learner = small_parts(config)
+    for index in range(2):
+        learner.update(filled(collector), index=index, steps=0)
+    twin_collector, twin = small_parts(config, seed=1)
+    twin.policy.load_state_dict(learner.policy.state_dict())
+    twin.optimizer.load_state_dict(copy.deepcopy(learner.optimizer.state_dict()))
+    twin.load_state_dict(learner.state_dict())
+    twin_collector.load_state_dict(copy.deepcopy(collector.state_dict()))
+    for c, x in ((collector, learner), (twin_collector, twin)):
+        x.update(filled(c), index=2, steps=0)
+    assert all(torch.equal(a, b) for a, b in zip(weights(learner), weights(twin)))
