@@ -123,27 +123,29 @@ def _cast_one(
         ty = (by - oy) * iy if dy != 0.0 else huge
         tz = (bz - oz) * iz if dz != 0.0 else huge
         exit_t = min(tx, ty, tz)
-        skip_to = exit_t
+        # A ray that begins on a boundary and barely falls back over it has left this cell before it entered it.
+        until = max(exit_t, t)
+        skip_to = until
         if word_index >= 0:
             distance = _half_to_float(np.int64(nodes[word_index] & np.uint64(0xFFFF))) / voxel
             if size == 1:
                 if distance <= HIT_DISTANCE:
                     foot = (x0 - ox) * dx + (y0 - oy) * dy + (z0 - oz) * dz
-                    at = max(min(max(foot, t), exit_t), 0.0)
+                    at = min(max(foot, t), until)
                     return (at, word_index) if at <= t_max else (t_max, -1)
                 # The corner knows its distance, the ray's point is up to a voxel diagonal away.
                 away = math.sqrt((px - x0) ** 2 + (py - y0) ** 2 + (pz - z0) ** 2)
-                skip_to = max(exit_t, t + distance - away - 2.0)
+                skip_to = max(until, t + distance - away - 2.0)
             else:
-                skip_to = max(exit_t, t + distance - 2.0)
+                skip_to = max(until, t + distance - 2.0)
         if skip_to >= leave:
             return t_max, -1
-        t = max(t, skip_to)
+        t = skip_to
         # Never back over a boundary already crossed: rounding at an edge would trap the walk.
         px = _forward(px, ox + t * dx, dx, last)
         py = _forward(py, oy + t * dy, dy, last)
         pz = _forward(pz, oz + t * dz, dz, last)
-        if skip_to == exit_t:
+        if skip_to == until:
             if exit_t == tx:
                 px = bx + 1e-6 if dx > 0.0 else bx - 1e-6
                 if px < 0.0 or px >= resolution:

@@ -89,14 +89,16 @@ NAVI_INLINE double cast_octree_ray(const uint64_t* nodes, int resolution, double
             exit_at[a] = d[a] != 0.0 ? (bound[a] - o[a]) * inverse[a] : kHuge;
         }
         const double exit_t = least(exit_at[0], least(exit_at[1], exit_at[2]));
-        double skip = exit_t;
+        // A ray that begins on a boundary and barely falls back over it has left this cell before it entered it.
+        const double until = greatest(exit_t, t);
+        double skip = until;
         if (index >= 0) {
             const double distance = half_to_double(static_cast<unsigned>(nodes[index] & 0xFFFF)) / voxel;
             double away = 0.0;
             if (size == 1) {
                 if (distance <= kHitDistance) {
                     const double foot = (corner[0] - o[0]) * d[0] + (corner[1] - o[1]) * d[1] + (corner[2] - o[2]) * d[2];
-                    const double at = greatest(least(greatest(foot, t), exit_t), 0.0);
+                    const double at = least(greatest(foot, t), until);
                     if (at > t_max) return t_max;
                     hit = index;
                     return at;
@@ -105,12 +107,12 @@ NAVI_INLINE double cast_octree_ray(const uint64_t* nodes, int resolution, double
                 for (int a = 0; a < 3; ++a) away += (p[a] - corner[a]) * (p[a] - corner[a]);
                 away = square_root(away);
             }
-            skip = greatest(exit_t, t + distance - away - 2.0);
+            skip = greatest(until, t + distance - away - 2.0);
         }
         if (!(skip < leave)) return t_max;
-        t = greatest(t, skip);
+        t = skip;
         for (int a = 0; a < 3; ++a) p[a] = forward_only(p[a], o[a] + t * d[a], d[a], last);
-        if (skip == exit_t) {
+        if (skip == until) {
             const int a = exit_t == exit_at[0] ? 0 : (exit_t == exit_at[1] ? 1 : 2);
             p[a] = d[a] > 0.0 ? bound[a] + kNudge : bound[a] - kNudge;
             if (!(p[a] >= 0.0 && p[a] < resolution)) return t_max;
