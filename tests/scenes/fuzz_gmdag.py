@@ -2,13 +2,12 @@
 
     python -m tests.scenes.fuzz_gmdag COUNT [SEED] [LIBRARY]
 
-LIBRARY is a build of the C++ kernels, for instance one with sanitizers whose runtime is preloaded; without
-it the numba twin casts the rays.
+LIBRARY is a build of the C++ kernels, for instance one with sanitizers whose runtime is preloaded: its tracer and
+its twin of the CUDA kernels then cast the rays; without it the numba twin does.
 """
 
 from __future__ import annotations
 
-import ctypes
 import hashlib
 import json
 import struct
@@ -17,16 +16,16 @@ import tempfile
 import time
 import warnings
 from collections import Counter
+from collections.abc import Sequence
 from pathlib import Path
 
 import numpy as np
-import torch
 
 from navi_core.config import CompileConfig
 from navi_core.errors import SceneError
-from navi_core.scenes import Scene, compile_mesh, generate_scene, load_gmdag
-from navi_core.world import Field
+from navi_core.scenes import compile_mesh, generate_scene, load_gmdag
 from tests.conftest import box_triangles, mesh_of
+from tests.scenes.nasty_rays import fly, use_library
 
 EXTREMES = (0, 1, 2, 3, 127, 128, 255, 2**15, 2**16 - 1, 2**30 - 1, 2**30, 2**31 - 1, 2**31, 2**31 + 1, 2**32 - 1)
 HEADER = 64
@@ -108,22 +107,7 @@ def mutate(data: bytes, others: list[bytes], rng: np.random.Generator) -> bytes:
     return bytes(out)
 
 
-def fly(scene: Scene, tracer: str) -> None:
-    """Cast rays from within and without, and ask for distances; every answer must be a number."""
-    field = Field([scene], tracer=tracer, threads=1)
-    rng = np.random.default_rng(0)
-    low, high = scene.bounds
-    start = torch.from_numpy(rng.uniform(low - 1, high + 1, (6, 3)).astype(np.float32))
-    rays = rng.normal(size=(24, 3))
-    rays[:6] = np.concatenate([np.eye(3), -np.eye(3)])
-    rays = torch.from_numpy((rays / np.linalg.norm(rays, axis=1, keepdims=True)).astype(np.float32))
-    rows = torch.zeros(len(start), dtype=torch.int32)
-    hits = field.cast_rays(start, rays, rows, 50.0)
-    assert bool(torch.isfinite(hits.depth).all())
-    assert not bool(torch.isnan(field.distance(start, rows)).any())
-
-
-def fuzz(count: int, seed: int = 0, tracer: str = "numba") -> Counter[str]:
+def fuzz(count: int, seed: int = 0, tracers: Sequence[str] = ("numba",)) -> Counter[str]:
     """Load `count` mutated files; return how many were refused, flown, and refused only when flown.
 
     Anything but a `SceneError` or a scene that can be flown is an exception here, with the mutation's
@@ -139,7 +123,7 @@ def fuzz(count: int, seed: int = 0, tracer: str = "numba") -> Counter[str]:
             file.write_bytes(mutate(seeds[number % len(seeds)], seeds, rng))
             begin = time.perf_counter()
             try:
-                told[_outcome(file, tracer)] += 1
+                told[_outcome(file, tracers)] += 1
             except Exception as error:
                 error.add_note(f"mutation {number} of seed {seed}")
                 raise
@@ -147,13 +131,13 @@ def fuzz(count: int, seed: int = 0, tracer: str = "numba") -> Counter[str]:
     return told
 
 
-def _outcome(file: Path, tracer: str) -> str:
+def _outcome(file: Path, tracers: Sequence[str]) -> str:
     try:
         scene = load_gmdag(file)
     except SceneError:
         return "refused"
     try:
-        fly(scene, tracer)
+        fly(scene, tracers)
     except SceneError:
         return "refused in flight"
     return "flown"
@@ -161,12 +145,11 @@ def _outcome(file: Path, tracer: str) -> str:
 
 def main(count: str, seed: str = "0", library: str | None = None) -> None:
     """Fuzz from a command line."""
+    tracers: tuple[str, ...] = ("numba",)
     if library is not None:
-        from navi_core.kernels import native, tracer
-
-        loaded = native._declare(ctypes.CDLL(library))
-        tracer.load_library = lambda: loaded
-    told = fuzz(int(count), int(seed), "numba" if library is None else "native")
+        use_library(library)
+        tracers = ("native", "cuda")
+    told = fuzz(int(count), int(seed), tracers)
     sys.stdout.write(json.dumps(told) + "\n")
 
 
