@@ -106,7 +106,9 @@ def _pack_hierarchies(scenes: Sequence[Scene], vocabulary: Mapping[str, int]) ->
             triangles = np.repeat(points[:, None, :], 3, axis=1).astype(np.float32)
             semantics.append(np.zeros(0, np.int32))  # its rays go through the octree
         bases[i] = position
-        limits[i] = TIE * scene.voxel_size, 2.0 * slack_of(triangles)
+        slack = slack_of(triangles)
+        # Faces in one plane are as far apart as rounding their corners, and times along slanting rays, has put them.
+        limits[i] = max(TIE * scene.voxel_size, 16.0 * slack), 2.0 * slack
         parts.append(build_wide(triangles))
         position += [len(parts[-1][0]), len(parts[-1][2]), len(semantics[-1])]
     planes, child, corner, ids = (aligned(np.concatenate(arrays)) for arrays in zip(*parts, strict=True))
