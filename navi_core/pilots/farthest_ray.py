@@ -3,13 +3,12 @@
 from __future__ import annotations
 
 import math
+from typing import Unpack
 
 import torch
 from torch import Tensor
 
-from navi_core.config import DynamicsConfig
-from navi_core.errors import ConfigError
-from navi_core.pilots.pilot import Pilot
+from navi_core.pilots.pilot import Pilot, PilotSettings
 from navi_core.pilots.scan import azimuths, level_profile
 
 __all__ = ["FarthestRayPilot"]
@@ -34,9 +33,7 @@ class FarthestRayPilot(Pilot):
         braking: Length ahead below which it slows [m].
         reach: Length beyond which a way counts no further [m].
         speed: Largest forward command, in (0, 1].
-        seed: Unused; kept so that all pilots are built alike.
-        max_distance: Range of the sensor, M [m].
-        dynamics: The drone.
+        settings: Those of `Pilot`.
     """
 
     name = "farthest-ray"
@@ -50,21 +47,17 @@ class FarthestRayPilot(Pilot):
         braking: float = 2.0,
         reach: float = 8.0,
         speed: float = 0.85,
-        seed: int = 0,
-        max_distance: float = 100.0,
-        dynamics: DynamicsConfig | None = None,
+        **settings: Unpack[PilotSettings],
     ) -> None:
-        super().__init__(seed=seed, max_distance=max_distance, dynamics=dynamics)
-        for key, value, low, high in (
-            ("window_degrees", window_degrees, 0.0, 90.0),
-            ("band_degrees", band_degrees, 0.0, 90.0),
-            ("turn_cost", turn_cost, 0.0, 1.0),
-            ("braking", braking, 0.1, 20.0),
-            ("reach", reach, 0.5, 100.0),
-            ("speed", speed, 0.01, 1.0),
-        ):
-            if not low <= value <= high:
-                raise ConfigError(f"farthest-ray: {key} {value} lies outside [{low:g}, {high:g}]")
+        super().__init__(**settings)
+        self._require(
+            window_degrees=(window_degrees, 0.0, 90.0),
+            band_degrees=(band_degrees, 0.0, 90.0),
+            turn_cost=(turn_cost, 0.0, 1.0),
+            braking=(braking, 0.1, 20.0),
+            reach=(reach, 0.5, 100.0),
+            speed=(speed, 0.01, 1.0),
+        )
         self.window_degrees, self.band_degrees, self.turn_cost = window_degrees, band_degrees, turn_cost
         self.braking, self.reach, self.speed = braking, reach, speed
 

@@ -7,14 +7,14 @@ depth sensor it turns *before* contact. It has no map and no memory but the side
 from __future__ import annotations
 
 import math
+from typing import Unpack
 
 import torch
 from torch import Tensor
 
-from navi_core.config import DynamicsConfig
 from navi_core.errors import ConfigError
 from navi_core.pilots.draws import draw_uniform
-from navi_core.pilots.pilot import Pilot
+from navi_core.pilots.pilot import Pilot, PilotSettings
 from navi_core.pilots.scan import azimuths, level_profile
 
 __all__ = ["ForwardPlusPilot"]
@@ -47,9 +47,7 @@ class ForwardPlusPilot(Pilot):
         flip: Probability of turning to the less free side.
         drift: Largest yaw command of the random drift, in [0, 1].
         drift_hold: Decisions for which one drift command is kept.
-        seed: Seed of the draws.
-        max_distance: Range of the sensor, M [m].
-        dynamics: The drone; unused by this pilot.
+        settings: Those of `Pilot`.
     """
 
     name = "forward-plus"
@@ -69,23 +67,19 @@ class ForwardPlusPilot(Pilot):
         flip: float = 0.0,
         drift: float = 0.1,
         drift_hold: int = 10,
-        seed: int = 0,
-        max_distance: float = 100.0,
-        dynamics: DynamicsConfig | None = None,
+        **settings: Unpack[PilotSettings],
     ) -> None:
-        super().__init__(seed=seed, max_distance=max_distance, dynamics=dynamics)
+        super().__init__(**settings)
         if not 0 < threshold <= clear:
             raise ConfigError(f"forward-plus needs 0 < threshold ≤ clear, not threshold {threshold}, clear {clear}")
-        for key, value, low, high in (
-            ("sector_degrees", sector_degrees, 0.0, 90.0),
-            ("band_degrees", band_degrees, 0.0, 90.0),
-            ("speed", speed, 0.0, 1.0),
-            ("turn_rate", turn_rate, 0.0, 1.0),
-            ("flip", flip, 0.0, 1.0),
-            ("drift", drift, 0.0, 1.0),
-        ):
-            if not low <= value <= high:
-                raise ConfigError(f"forward-plus: {key} {value} lies outside [{low:g}, {high:g}]")
+        self._require(
+            sector_degrees=(sector_degrees, 0.0, 90.0),
+            band_degrees=(band_degrees, 0.0, 90.0),
+            speed=(speed, 0.0, 1.0),
+            turn_rate=(turn_rate, 0.0, 1.0),
+            flip=(flip, 0.0, 1.0),
+            drift=(drift, 0.0, 1.0),
+        )
         if drift_hold < 1:
             raise ConfigError(f"forward-plus: drift_hold {drift_hold} must be at least 1 decision")
         self.threshold = threshold

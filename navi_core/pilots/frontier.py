@@ -6,17 +6,17 @@ drone's dynamics, corrected by matching scans when it hits something.
 
 from __future__ import annotations
 
+from typing import Unpack
+
 import numba
 import numpy as np
 import numpy.typing as npt
 import torch
 from torch import Tensor
 
-from navi_core.config import DynamicsConfig
-from navi_core.errors import ConfigError
 from navi_core.pilots.grid_map import FAR, FREE, HIT, SEEN, WALL, chart
 from navi_core.pilots.grid_search import expand, trace_back
-from navi_core.pilots.map_pilot import CELL, MapPilot
+from navi_core.pilots.map_pilot import CELL, MapPilot, MapSettings
 from navi_core.pilots.odometry import reckon
 from navi_core.pilots.scan import Scan
 
@@ -46,7 +46,8 @@ class FrontierPilot(MapPilot):
         view_radius: Range within which floor counts as seen [m].
         unseen: Unseen cells that make a frontier, of 25.
         extent: Edge of the map around the start of a flight [m].
-        settings: Those of `MapPilot`.
+        replan: See `MapPilot`; smaller here, for a frontier seen on the way need not be reached.
+        settings: The others of `MapPilot`.
     """
 
     name = "frontier"
@@ -57,26 +58,15 @@ class FrontierPilot(MapPilot):
         view_radius: float = 3.2,
         unseen: int = 10,
         extent: float = 76.8,
-        cruise_height: float = 1.2,
-        speed: float = 1.0,
-        margin: float = 0.07,
-        comfort: float = 0.5,
-        lookahead: float = 2.5,
         replan: int = 2,
-        seed: int = 0,
-        max_distance: float = 100.0,
-        dynamics: DynamicsConfig | None = None,
+        **settings: Unpack[MapSettings],
     ) -> None:
-        super().__init__(
-            cruise_height=cruise_height, speed=speed, margin=margin, comfort=comfort, lookahead=lookahead,
-            replan=replan, seed=seed, max_distance=max_distance, dynamics=dynamics,
-        )  # fmt: skip
-        if not 1 <= unseen <= (2 * _WINDOW + 1) ** 2:
-            raise ConfigError(f"frontier: unseen {unseen} lies outside [1, {(2 * _WINDOW + 1) ** 2}]")
-        if not 10.0 <= extent <= 400.0:
-            raise ConfigError(f"frontier: extent {extent} lies outside [10, 400] m")
-        if not 0.2 <= view_radius <= 12.0:
-            raise ConfigError(f"frontier: view_radius {view_radius} lies outside [0.2, 12] m")
+        super().__init__(replan=replan, **settings)
+        self._require(
+            unseen=(unseen, 1, (2 * _WINDOW + 1) ** 2),
+            extent=(extent, 10.0, 400.0),
+            view_radius=(view_radius, 0.2, 12.0),
+        )
         self.view_radius, self.unseen, self.extent = view_radius, unseen, extent
 
     def _allocate(self, batch: int, device: torch.device) -> None:

@@ -8,21 +8,21 @@ from __future__ import annotations
 
 import math
 from abc import abstractmethod
+from typing import Unpack
 
 import numpy as np
 import numpy.typing as npt
 import torch
 from torch import Tensor
 
-from navi_core.config import DynamicsConfig
 from navi_core.errors import ConfigError
 from navi_core.pilots.grid_search import visible_rows
-from navi_core.pilots.pilot import Pilot
+from navi_core.pilots.pilot import Pilot, PilotSettings
 from navi_core.pilots.scan import Scan, read_scan
 from navi_core.pilots.steering import steer
 from navi_core.world.dynamics import limiter_bins, nearest_ahead
 
-__all__ = ["CELL", "MapPilot"]
+__all__ = ["CELL", "MapPilot", "MapSettings"]
 
 CELL = 0.1
 """Edge of a map cell [m]."""
@@ -32,6 +32,16 @@ _PATIENCE = 20
 """Decisions after which a height that is not reached is given up."""
 
 Floats = npt.NDArray[np.float64]
+
+
+class MapSettings(PilotSettings, total=False):
+    """What every pilot with a map is built with; see `MapPilot`."""
+
+    cruise_height: float
+    speed: float
+    margin: float
+    comfort: float
+    lookahead: float
 
 
 class MapPilot(Pilot):
@@ -44,9 +54,7 @@ class MapPilot(Pilot):
         comfort: Distance to surfaces below which a way costs more [m].
         lookahead: Farthest point of the path that is flown at straight [m].
         replan: Decisions after which the way is searched anew.
-        seed: Seed of the draws (these pilots draw none).
-        max_distance: Range of the sensor, M [m].
-        dynamics: The drone.
+        settings: Those of `Pilot`.
     """
 
     def __init__(
@@ -58,20 +66,16 @@ class MapPilot(Pilot):
         comfort: float = 0.5,
         lookahead: float = 2.5,
         replan: int = 4,
-        seed: int = 0,
-        max_distance: float = 100.0,
-        dynamics: DynamicsConfig | None = None,
+        **settings: Unpack[PilotSettings],
     ) -> None:
-        super().__init__(seed=seed, max_distance=max_distance, dynamics=dynamics)
-        for key, value, low, high in (
-            ("cruise_height", cruise_height, 0.1, 100.0),
-            ("speed", speed, 0.05, 1.0),
-            ("margin", margin, 0.0, 1.0),
-            ("comfort", comfort, 0.0, 5.0),
-            ("lookahead", lookahead, 0.1, 20.0),
-        ):
-            if not low <= value <= high:
-                raise ConfigError(f"{self.name}: {key} {value} lies outside [{low:g}, {high:g}]")
+        super().__init__(**settings)
+        self._require(
+            cruise_height=(cruise_height, 0.1, 100.0),
+            speed=(speed, 0.05, 1.0),
+            margin=(margin, 0.0, 1.0),
+            comfort=(comfort, 0.0, 5.0),
+            lookahead=(lookahead, 0.1, 20.0),
+        )
         if replan < 1:
             raise ConfigError(f"{self.name}: replan {replan} must be at least 1 decision")
         self.cruise_height, self.speed, self.margin = cruise_height, speed, margin

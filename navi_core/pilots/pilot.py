@@ -9,6 +9,7 @@ from __future__ import annotations
 
 from abc import ABC, abstractmethod
 from dataclasses import dataclass
+from typing import TypedDict
 
 import torch
 from torch import Tensor
@@ -17,7 +18,15 @@ from navi_core.config import DynamicsConfig
 from navi_core.errors import ConfigError
 from navi_core.world.field import Field
 
-__all__ = ["Pilot", "Pose"]
+__all__ = ["Pilot", "PilotSettings", "Pose"]
+
+
+class PilotSettings(TypedDict, total=False):
+    """What every pilot is built with; see `Pilot`."""
+
+    seed: int
+    max_distance: float
+    dynamics: DynamicsConfig | None
 
 
 @dataclass(frozen=True)
@@ -57,6 +66,12 @@ class Pilot(ABC):
         self._episode = torch.zeros(0, dtype=torch.int64)
         self._step = torch.zeros(0, dtype=torch.int64)
         self._pose: Pose | None = None
+
+    def _require(self, **limits: tuple[float, float, float]) -> None:
+        """Refuse a setting that lies outside its limits, given as name=(value, least, most)."""
+        for name, (value, least, most) in limits.items():
+            if not least <= value <= most:
+                raise ConfigError(f"{self.name}: {name} {value} lies outside [{least:g}, {most:g}]")
 
     def executed(self, actions: Tensor) -> None:  # noqa: B027 - only a pilot that reckons its position needs it
         """Tell what was really flown, (B, 4), where that is not what `act` answered."""

@@ -6,16 +6,16 @@ It is no rule that a drone could follow; it shows what is possible, and teaches.
 from __future__ import annotations
 
 import math
+from typing import Unpack
 
 import numba
 import numpy as np
 import numpy.typing as npt
 import torch
 
-from navi_core.config import DynamicsConfig
 from navi_core.errors import ConfigError
 from navi_core.pilots.grid_search import expand, trace_back
-from navi_core.pilots.map_pilot import CELL, MapPilot
+from navi_core.pilots.map_pilot import CELL, MapPilot, MapSettings
 from navi_core.pilots.odometry import integrate
 from navi_core.pilots.scan import Scan
 from navi_core.pilots.truth import LEVEL, Slice, slice_scene
@@ -44,15 +44,8 @@ class PlannerPilot(MapPilot):
     Args:
         view_radius: Range within which floor counts as seen [m].
         patience: Added to every way [m]; a small one prefers what is near, a large one what is much.
-        cruise_height: See `MapPilot`.
-        speed: See `MapPilot`.
-        margin: See `MapPilot`.
-        comfort: See `MapPilot`.
-        lookahead: See `MapPilot`.
         replan: See `MapPilot`.
-        seed: See `MapPilot`.
-        max_distance: See `MapPilot`.
-        dynamics: See `MapPilot`.
+        settings: The others of `MapPilot`.
     """
 
     name = "planner"
@@ -63,22 +56,11 @@ class PlannerPilot(MapPilot):
         *,
         view_radius: float = 3.2,
         patience: float = 1.0,
-        cruise_height: float = 1.2,
-        speed: float = 1.0,
-        margin: float = 0.07,
-        comfort: float = 0.5,
-        lookahead: float = 2.5,
         replan: int = 5,
-        seed: int = 0,
-        max_distance: float = 100.0,
-        dynamics: DynamicsConfig | None = None,
+        **settings: Unpack[MapSettings],
     ) -> None:
-        super().__init__(
-            cruise_height=cruise_height, speed=speed, margin=margin, comfort=comfort, lookahead=lookahead,
-            replan=replan, seed=seed, max_distance=max_distance, dynamics=dynamics,
-        )  # fmt: skip
-        if not 0.0 < patience <= 1000.0 or not 0.2 <= view_radius <= 100.0:
-            raise ConfigError(f"planner: patience {patience} (0, 1000] or view_radius {view_radius} [0.2, 100] is bad")
+        super().__init__(replan=replan, **settings)
+        self._require(view_radius=(view_radius, 0.2, 100.0), patience=(patience, 1e-6, 1000.0))
         self.view_radius, self.patience = view_radius, patience
         self._field: Field | None = None
 

@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
+from typing import Unpack
+
 import torch
 from torch import Tensor
 
-from navi_core.config import DynamicsConfig
 from navi_core.errors import ConfigError
 from navi_core.pilots.draws import draw_uniform
-from navi_core.pilots.pilot import Pilot
+from navi_core.pilots.pilot import Pilot, PilotSettings
 
 __all__ = ["RandomPilot"]
 
@@ -21,9 +22,7 @@ class RandomPilot(Pilot):
 
     Args:
         hold: Decisions for which one draw is kept.
-        seed: Seed of the draws.
-        max_distance: Unused by this pilot; kept so that all pilots are built alike [m].
-        dynamics: Unused as well.
+        settings: Those of `Pilot`.
     """
 
     name = "random"
@@ -32,11 +31,9 @@ class RandomPilot(Pilot):
         self,
         *,
         hold: int = 1,
-        seed: int = 0,
-        max_distance: float = 100.0,
-        dynamics: DynamicsConfig | None = None,
+        **settings: Unpack[PilotSettings],
     ) -> None:
-        super().__init__(seed=seed, max_distance=max_distance, dynamics=dynamics)
+        super().__init__(**settings)
         if hold < 1:
             raise ConfigError(f"hold {hold} of pilot {self.name!r} must be at least 1 decision")
         self.hold = hold

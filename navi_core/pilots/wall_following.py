@@ -3,14 +3,13 @@
 from __future__ import annotations
 
 import math
+from typing import Unpack
 
 import torch
 from torch import Tensor
 
-from navi_core.config import DynamicsConfig
-from navi_core.errors import ConfigError
 from navi_core.pilots.draws import draw_uniform
-from navi_core.pilots.pilot import Pilot
+from navi_core.pilots.pilot import Pilot, PilotSettings
 from navi_core.pilots.scan import azimuths, level_profile
 
 __all__ = ["WallFollowingPilot"]
@@ -37,9 +36,7 @@ class WallFollowingPilot(Pilot):
         arc: Yaw command towards a wall that has ended, in (0, 1].
         sector_degrees: Half-width of the front sector [degrees].
         band_degrees: Elevations from the horizon that count as in the way [degrees].
-        seed: Seed of the draw of the side.
-        max_distance: Range of the sensor, M [m].
-        dynamics: The drone.
+        settings: Those of `Pilot`.
     """
 
     name = "wall-following"
@@ -54,22 +51,18 @@ class WallFollowingPilot(Pilot):
         arc: float = 0.9,
         sector_degrees: float = 20.0,
         band_degrees: float = 20.0,
-        seed: int = 0,
-        max_distance: float = 100.0,
-        dynamics: DynamicsConfig | None = None,
+        **settings: Unpack[PilotSettings],
     ) -> None:
-        super().__init__(seed=seed, max_distance=max_distance, dynamics=dynamics)
-        for key, value, low, high in (
-            ("distance", distance, 0.1, 10.0),
-            ("gain", gain, 0.0, 20.0),
-            ("threshold", threshold, 0.1, 10.0),
-            ("speed", speed, 0.01, 1.0),
-            ("arc", arc, 0.01, 1.0),
-            ("sector_degrees", sector_degrees, 0.0, 90.0),
-            ("band_degrees", band_degrees, 0.0, 90.0),
-        ):
-            if not low <= value <= high:
-                raise ConfigError(f"wall-following: {key} {value} lies outside [{low:g}, {high:g}]")
+        super().__init__(**settings)
+        self._require(
+            distance=(distance, 0.1, 10.0),
+            gain=(gain, 0.0, 20.0),
+            threshold=(threshold, 0.1, 10.0),
+            speed=(speed, 0.01, 1.0),
+            arc=(arc, 0.01, 1.0),
+            sector_degrees=(sector_degrees, 0.0, 90.0),
+            band_degrees=(band_degrees, 0.0, 90.0),
+        )
         self.distance, self.gain, self.threshold = distance, gain, threshold
         self.speed, self.arc = speed, arc
         self.sector_degrees, self.band_degrees = sector_degrees, band_degrees
