@@ -37,7 +37,7 @@ class CompileCase:
     """One line of the benchmark."""
 
     scene: str
-    """A mesh file, `family:seed`, or `tessellated:triangles`."""
+    """A mesh file, `family:seed`, or `tessellated:faces`."""
     resolution: int
     """Voxels along an edge."""
     decimate: float | None = None

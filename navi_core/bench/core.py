@@ -9,14 +9,14 @@ from __future__ import annotations
 
 import importlib.util
 from collections.abc import Callable, Iterator, Sequence
-from dataclasses import asdict, dataclass
+from dataclasses import dataclass
 from typing import Any
 
-import numpy as np
 import torch
 from torch import Tensor, nn
 
-from navi_core.bench.timing import take_turns, torch_threads
+from navi_core.bench.cases import Row, grouped
+from navi_core.bench.timing import CPU, WALL, median, take_turns, torch_threads
 from navi_core.errors import ConfigError
 from navi_core.policy import build_core
 from navi_core.policy.cores import CORES, Mamba2Block
@@ -41,7 +41,7 @@ class CoreCase:
 
 
 @dataclass(frozen=True)
-class CoreRow:
+class CoreRow(Row):
     """What was measured for one case.
 
     Attributes:
@@ -65,10 +65,6 @@ class CoreRow:
     step_ms: float
     both_ms: float
     times_peer: float
-
-    def as_dict(self) -> dict[str, Any]:
-        """Return the row as plain values."""
-        return asdict(self)
 
 
 def fused_available() -> bool:
@@ -105,23 +101,20 @@ def run_core(
         repeats: Turns of each; medians count.
         device: Where the cores run; on a CUDA device every call waits for its end and wall time counts.
     """
-    groups: dict[tuple[int, int], list[CoreCase]] = {}
-    for case in cases:
-        groups.setdefault((case.rows, case.steps), []).append(case)
-    clock = 0 if torch.device(device).type == "cpu" else 1
+    clock = CPU if torch.device(device).type == "cpu" else WALL
     with torch_threads(threads):
-        for (rows, steps), group in groups.items():
+        for group in grouped(cases, lambda case: (case.rows, case.steps)):
             subjects = [_Subject(case, torch.device(device)) for case in group]
             both = take_turns({subject.name: subject.both for subject in subjects}, repeats)
             single = take_turns({s.name: s.step for s in subjects if s.step is not None}, repeats)
-            peer = float(np.median(both[subjects[0].name][:, clock]))
+            peer = median(both[subjects[0].name], clock)
             for case, subject in zip(group, subjects):
-                seconds = float(np.median(both[subject.name][:, clock]))
-                step = float(np.median(single[subject.name][:, clock])) if subject.name in single else float("nan")
+                seconds = median(both[subject.name], clock)
+                step = median(single[subject.name], clock) if subject.name in single else float("nan")
                 yield CoreRow(
                     core=case.core,
                     layers=case.layers,
-                    shape=f"{rows}x{steps}",
+                    shape=f"{case.rows}x{case.steps}",
                     threads=threads,
                     parameters=sum(p.numel() for p in subject.module.parameters()),
                     state_floats=subject.state_floats,

@@ -22,8 +22,9 @@ import numpy as np
 import torch
 
 from navi_core.bench.raycast import free_poses
+from navi_core.bench.timing import WALL, median, take_turns
 from navi_core.config import CompileConfig, EnvConfig
-from navi_core.errors import NaviError
+from navi_core.errors import ConfigError, NaviError
 from navi_core.kernels.brute import cast_brute
 from navi_core.kernels.cuda import TILES, CudaTracer, cuda_device
 from navi_core.scenes import Scene, compile_mesh, generate_scene
@@ -283,12 +284,7 @@ def _seconds(setting: _Setting, call: Callable[[], Any]) -> float:
     for _ in range(3):
         call()
     if setting.device.type != "cuda":
-        times = []
-        for _ in range(setting.repeats):
-            started = time.perf_counter()
-            call()
-            times.append(time.perf_counter() - started)
-        return statistics.median(times)
+        return median(take_turns({"": call}, setting.repeats, warmup=0)[""], WALL)
     marks = [torch.cuda.Event(enable_timing=True) for _ in range(setting.repeats + 1)]
     torch.cuda.synchronize()
     marks[0].record()
@@ -299,25 +295,34 @@ def _seconds(setting: _Setting, call: Callable[[], Any]) -> float:
     return statistics.median(a.elapsed_time(b) / 1e3 for a, b in pairwise(marks))
 
 
+def _scene(name: str, resolution: int) -> Scene:
+    family, _, seed = name.partition(":")
+    if not seed.isdecimal():
+        raise ConfigError(f"--scene {name!r} is not of the form family:seed; write it as apartment:1")
+    return compile_mesh(generate_scene(family, int(seed)), CompileConfig(resolution=resolution))
+
+
 def main(arguments: Sequence[str] | None = None) -> int:
     """Print the table; the exit code is 1 where a bound is missed or a part failed."""
     parser = argparse.ArgumentParser(prog="python -m navi_core.bench.device", description=__doc__)
     parser.add_argument("--device", default="cuda", help="cuda, or cpu for the twin (default: %(default)s)")
     parser.add_argument("--drones", type=int, nargs="+", default=[256, 1024, 4096])
-    parser.add_argument("--scenes", nargs="+", default=["apartment", "maze", "atrium", "rooms"], metavar="FAMILY")
+    parser.add_argument(
+        "--scene", nargs="+", default=["apartment:1", "maze:1", "atrium:1", "rooms:1"], metavar="FAMILY:SEED"
+    )
     parser.add_argument("--resolution", type=int, default=512)
-    parser.add_argument("--azimuth", type=int, default=256)
-    parser.add_argument("--elevation", type=int, default=48)
+    parser.add_argument("--size", default="256x48", metavar="AZxEL")
     parser.add_argument("--repeats", type=int, default=20)
     parser.add_argument("--tune", action="store_true", help="also measure other builds and orders of rays")
     parser.add_argument("--json", action="store_true", help="print one JSON object a line")
     chosen = parser.parse_args(arguments)
-    compiled = [
-        compile_mesh(generate_scene(family, 1), CompileConfig(resolution=chosen.resolution)) for family in chosen.scenes
-    ]
+    azimuth, _, elevation = chosen.size.partition("x")
+    if not (azimuth.isdecimal() and elevation.isdecimal()):
+        raise ConfigError(f"--size {chosen.size!r} is not of the form AxB; write it as 256x48")
+    compiled = [_scene(name, chosen.resolution) for name in chosen.scene]
     failed = 0
     for row in run_device(
-        compiled, chosen.device, drones=chosen.drones, azimuth_bins=chosen.azimuth, elevation_bins=chosen.elevation,
+        compiled, chosen.device, drones=chosen.drones, azimuth_bins=int(azimuth), elevation_bins=int(elevation),
         repeats=chosen.repeats, tune=chosen.tune,
     ):  # fmt: skip
         failed += row.passed is False

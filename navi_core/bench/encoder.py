@@ -9,16 +9,16 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Iterator, Sequence
-from dataclasses import asdict, dataclass
+from dataclasses import dataclass
 from functools import partial
 from typing import Any
 
-import numpy as np
 import torch
 from torch import Tensor, nn
 from torch.nn import functional as F
 
-from navi_core.bench.timing import take_turns, torch_threads
+from navi_core.bench.cases import Row, grouped
+from navi_core.bench.timing import median, take_turns, torch_threads
 from navi_core.errors import ConfigError
 from navi_core.policy import build_encoder, count_macs
 from navi_core.policy.encoders import RayViT
@@ -47,7 +47,7 @@ class EncoderCase:
 
 
 @dataclass(frozen=True)
-class EncoderRow:
+class EncoderRow(Row):
     """What was measured for one case.
 
     Attributes:
@@ -73,10 +73,6 @@ class EncoderRow:
     both_ms: float
     saved_mb: float
     speedup: float
-
-    def as_dict(self) -> dict[str, Any]:
-        """Return the row as plain values."""
-        return asdict(self)
 
 
 def encoder_cases(
@@ -104,19 +100,17 @@ def run_encoder(cases: Sequence[EncoderCase], *, threads: int = 1, repeats: int 
     Raises:
         ConfigError: A resolution does not fit an encoder.
     """
-    groups: dict[tuple[int, int, int], list[EncoderCase]] = {}
-    for case in cases:
-        groups.setdefault((case.azimuth_bins, case.elevation_bins, case.batch), []).append(case)
     with torch_threads(threads):
-        for (azimuth, elevation, batch), group in groups.items():
+        for group in grouped(cases, lambda case: (case.azimuth_bins, case.elevation_bins, case.batch)):
+            azimuth, elevation, batch = group[0].azimuth_bins, group[0].elevation_bins, group[0].batch
             generator = torch.Generator().manual_seed(0)
             obs = torch.rand(batch, 3, azimuth, elevation, generator=generator)
             encoders = {case.variant: _build(case) for case in group}
             forward = take_turns({name: _forward(module, obs) for name, module in encoders.items()}, repeats)
             both = take_turns({name: _both(module, obs) for name, module in encoders.items()}, repeats)
-            peer = float(np.median(both[group[0].variant][:, 0]))
+            peer = median(both[group[0].variant])
             for name, module in encoders.items():
-                seconds = float(np.median(both[name][:, 0]))
+                seconds = median(both[name])
                 yield EncoderRow(
                     encoder=name,
                     size=f"{azimuth}x{elevation}",
@@ -124,7 +118,7 @@ def run_encoder(cases: Sequence[EncoderCase], *, threads: int = 1, repeats: int 
                     threads=threads,
                     parameters=sum(p.numel() for p in module.parameters()),
                     mmacs=count_macs(partial(module, obs[:1])) / 1e6,
-                    forward_ms=1e3 * float(np.median(forward[name][:, 0])),
+                    forward_ms=1e3 * median(forward[name]),
                     both_ms=1e3 * seconds,
                     saved_mb=saved_activations(module, partial(module, obs)) / 1e6,
                     speedup=peer / seconds,

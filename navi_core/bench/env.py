@@ -7,14 +7,15 @@ them; the overhead is everything but the tracer.
 from __future__ import annotations
 
 import resource
-import time
 from collections.abc import Callable, Iterator, Sequence
-from dataclasses import asdict, dataclass
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 import torch
 
+from navi_core.bench.cases import Row
+from navi_core.bench.timing import clocks, torch_threads
 from navi_core.config import EnvConfig
 from navi_core.errors import ConfigError
 from navi_core.scenes import Scene
@@ -40,7 +41,7 @@ class EnvCase:
 
 
 @dataclass(frozen=True)
-class EnvRow:
+class EnvRow(Row):
     """What was measured for one case.
 
     Attributes:
@@ -71,10 +72,6 @@ class EnvRow:
     overhead_wall: float
     memory: int
     bytes_per_drone: int
-
-    def as_dict(self) -> dict[str, Any]:
-        """Return the row as plain values."""
-        return asdict(self)
 
 
 @dataclass(frozen=True)
@@ -126,14 +123,10 @@ def run_env(
     """
     if steps < 1:
         raise ConfigError(f"steps is {steps}; at least 1 step must be measured")
-    torch_threads = torch.get_num_threads()
-    torch.set_num_threads(threads)
-    try:
+    with torch_threads(threads):
         field = Field(scenes, threads=threads)
         for case in cases:
             yield _measure(case, field, threads, steps, seed)
-    finally:
-        torch.set_num_threads(torch_threads)
 
 
 def run_soak(
@@ -205,9 +198,9 @@ class _Stages:
 
         def timed(*arguments: Any, **keywords: Any) -> Any:
             self._inner.append([0.0, 0.0])
-            before = _clocks()
+            before = clocks()
             result = call(*arguments, **keywords)
-            spent = [after - start for after, start in zip(_clocks(), before)]
+            spent = [after - start for after, start in zip(clocks(), before)]
             within = self._inner.pop()
             for i in range(2):
                 self.seconds[stage][i] += spent[i] - within[i]
@@ -215,10 +208,6 @@ class _Stages:
             return result
 
         setattr(owner, method, timed)
-
-
-def _clocks() -> tuple[float, float]:
-    return time.process_time(), time.perf_counter()
 
 
 def _measure(case: EnvCase, field: Field, threads: int, steps: int, seed: int) -> EnvRow:
@@ -231,16 +220,16 @@ def _measure(case: EnvCase, field: Field, threads: int, steps: int, seed: int) -
         env.step(action)
     spent = []
     for action in flown[3:]:
-        start = _clocks()
+        start = clocks()
         env.step(action)
-        spent.append([after - begin for after, begin in zip(_clocks(), start)])
+        spent.append([after - begin for after, begin in zip(clocks(), start)])
     median = torch.tensor(spent, dtype=torch.float64).median(dim=0).values.tolist()
     memory = resident_bytes() - before
     stages = _Stages(env)
-    start = _clocks()
+    start = clocks()
     for action in flown[3:]:
         env.step(action)
-    total = [after - begin for after, begin in zip(_clocks(), start)]
+    total = [after - begin for after, begin in zip(clocks(), start)]
     for owner in (env.field, env.sensor, env.reader, env, env.dynamics, env.rewards, env.view):
         for name in [key for key, value in vars(owner).items() if getattr(value, "__name__", "") == "timed"]:
             delattr(owner, name)

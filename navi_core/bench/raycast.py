@@ -9,15 +9,16 @@ from __future__ import annotations
 import importlib
 import importlib.util
 import tempfile
-import time
 from collections.abc import Callable, Iterator, Sequence
-from dataclasses import asdict, dataclass
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 import torch
 
+from navi_core.bench.cases import Row, grouped
+from navi_core.bench.timing import WALL, median, take_turns
 from navi_core.errors import ConfigError, SceneError
 from navi_core.kernels.brute import cast_brute, cast_brute_triangle
 from navi_core.kernels.native import find_compiler
@@ -52,7 +53,7 @@ class RaycastCase:
 
 
 @dataclass(frozen=True)
-class RaycastRow:
+class RaycastRow(Row):
     """What was measured for one case.
 
     Attributes:
@@ -93,10 +94,6 @@ class RaycastRow:
     semantic_agreement: float | None
     exact_rays: int
     rays: int
-
-    def as_dict(self) -> dict[str, Any]:
-        """Return the row as plain values."""
-        return asdict(self)
 
 
 def raycast_cases(
@@ -155,10 +152,7 @@ def run_raycast(
         seed: Of the poses, which lie in the free space among the surfaces.
     """
     directions = spherical_directions(azimuth_bins, elevation_bins)
-    groups: dict[tuple[int, int], list[RaycastCase]] = {}
-    for case in cases:
-        groups.setdefault((id(case.scene), case.drones), []).append(case)
-    for group in groups.values():
+    for group in grouped(cases, lambda case: (id(case.scene), case.drones)):
         scene = group[0].scene
         field = Field([scene], tracer="numba", threads=threads)
         old = _version_1(scene, field, threads) if any("octree" in case.tracer for case in group) else None
@@ -174,18 +168,14 @@ def run_raycast(
             tracers[name] = _tracer(owner, name, threads)
             casts[name] = _cast(tracers[name], "octree" in name, origins, directions, max_distance)
         answers = {name: [None if x is None else x.copy() for x in cast()] for name, cast in casts.items()}
-        times: dict[str, list[tuple[float, float]]] = {name: [] for name in casts}
-        for _ in range(repeats):
-            for name, cast in casts.items():
-                cpu, wall = time.process_time(), time.perf_counter()
-                cast()
-                times[name].append((time.process_time() - cpu, time.perf_counter() - wall))
-        median = {name: np.median(np.array(values), axis=0) for name, values in times.items()}
+        # The answers were the warm-up.
+        times = take_turns(casts, repeats, warmup=0)
+        taken = {name: median(turns) for name, turns in times.items()}
         truth, names, chosen = _truth(scene, field, origins, directions, max_distance, exact_rays, seed)
         for case in group:
             name = case.tracer
             tracer = tracers.get(name)
-            cpu, wall = median[name]
+            cpu = taken[name]
             depth, label = answers[name]
             assert depth is not None
             error, disagreement = _error(depth.reshape(-1)[chosen], truth, max_distance, scene.voxel_size)
@@ -203,10 +193,10 @@ def run_raycast(
                 drones=len(origins),
                 threads=threads,
                 lanes=tracer.lanes if isinstance(tracer, NativeTracer) and "octree" not in name else 0,
-                mrays_per_second=rays / float(wall) / 1e6,
-                mrays_per_cpu_second=rays / float(cpu) / 1e6,
-                times_open3d=float(median["open3d"][0] / cpu) if "open3d" in median else None,
-                times_octree=float(median[twin][0] / cpu) if twin in median and name != "open3d" else None,
+                mrays_per_second=rays / median(times[name], WALL) / 1e6,
+                mrays_per_cpu_second=rays / cpu / 1e6,
+                times_open3d=taken["open3d"] / cpu if "open3d" in taken else None,
+                times_octree=taken[twin] / cpu if twin in taken and name != "open3d" else None,
                 samples_per_ray=None if samples is None else float(samples),
                 memory=sum(a.nbytes for a in arrays or ()) if tracer is not None else None,
                 error_p99=error,

@@ -10,14 +10,14 @@ import importlib.util
 import tempfile
 import time
 from collections.abc import Callable, Iterator, Sequence
-from dataclasses import asdict, dataclass
+from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
 
 import numpy as np
 import torch
 
-from navi_core.bench.timing import take_turns, torch_threads
+from navi_core.bench.cases import Row, grouped
+from navi_core.bench.timing import WALL, median, take_turns, torch_threads
 from navi_core.config import PolicyConfig
 from navi_core.errors import ConfigError
 from navi_core.models import export_policy, load_exported
@@ -40,7 +40,7 @@ class ServeCase:
 
 
 @dataclass(frozen=True)
-class ServeRow:
+class ServeRow(Row):
     """What was measured for one case.
 
     Attributes:
@@ -68,10 +68,6 @@ class ServeRow:
     ratio: float
     strays: float
     build_seconds: float
-
-    def as_dict(self) -> dict[str, Any]:
-        """Return the row as plain values."""
-        return asdict(self)
 
 
 def serve_cases(
@@ -104,26 +100,23 @@ def run_serve(cases: Sequence[ServeCase], *, threads: int = 1, repeats: int = 30
     Raises:
         CheckpointError: An export strays from its policy.
     """
-    groups: dict[tuple[str, int], list[ServeCase]] = {}
-    for case in cases:
-        groups.setdefault((case.config.model_dump_json(), case.rows), []).append(case)
     with torch_threads(threads), tempfile.TemporaryDirectory() as folder:
-        for (_, rows), group in groups.items():
-            config = group[0].config
+        for group in grouped(cases, lambda case: (case.config.model_dump_json(), case.rows)):
+            config, rows = group[0].config, group[0].rows
             policy = build_policy(config).eval()
             built = {case.runtime: _build(policy, case, Path(folder), threads) for case in group}
             times = take_turns({name: call for name, (call, _, _) in built.items()}, repeats, warmup=20)
-            peer = float(np.median(times["eager"][:, 0]))
+            peer = median(times["eager"])
             for name, (_, strays, seconds) in built.items():
-                cpu = float(np.median(times[name][:, 0]))
+                cpu = median(times[name])
                 yield ServeRow(
                     runtime=name,
                     policy=f"{config.encoder} + {config.core}",
                     size=f"{config.azimuth_bins}x{config.elevation_bins}",
                     rows=rows,
                     threads=threads,
-                    p50_ms=1e3 * float(np.median(times[name][:, 1])),
-                    p95_ms=1e3 * float(np.quantile(times[name][:, 1], 0.95)),
+                    p50_ms=1e3 * median(times[name], WALL),
+                    p95_ms=1e3 * float(np.quantile(times[name][:, WALL], 0.95)),
                     cpu_ms=1e3 * cpu,
                     ratio=cpu / peer,
                     strays=strays,

@@ -14,7 +14,20 @@ from typing import Any
 import numpy as np
 import torch
 
-__all__ = ["take_turns", "torch_threads"]
+__all__ = ["CPU", "WALL", "clocks", "median", "take_turns", "torch_threads"]
+
+CPU, WALL = 0, 1
+"""Columns of what `take_turns` returns."""
+
+
+def clocks() -> tuple[float, float]:
+    """Return process CPU time and wall time [s]."""
+    return time.process_time(), time.perf_counter()
+
+
+def median(times: np.ndarray, clock: int = CPU) -> float:
+    """Return the median of one clock of a call that `take_turns` timed [s]."""
+    return float(np.median(times[:, clock]))
 
 
 def take_turns(calls: Mapping[str, Callable[[], Any]], repeats: int, warmup: int = 2) -> dict[str, np.ndarray]:
@@ -34,9 +47,10 @@ def take_turns(calls: Mapping[str, Callable[[], Any]], repeats: int, warmup: int
     taken: dict[str, list[tuple[float, float]]] = {name: [] for name in calls}
     for _ in range(repeats):
         for name, call in calls.items():
-            cpu, wall = time.process_time(), time.perf_counter()
+            cpu, wall = clocks()
             call()
-            taken[name].append((time.process_time() - cpu, time.perf_counter() - wall))
+            cpu_after, wall_after = clocks()
+            taken[name].append((cpu_after - cpu, wall_after - wall))
     return {name: np.array(values) for name, values in taken.items()}
 
 

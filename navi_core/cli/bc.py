@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
-import sys
+import itertools
 from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
+
+from navi_core.cli.progress import progress_bar
+from navi_core.cli.table import print_facts
 
 if TYPE_CHECKING:
     from navi_core.config import TrainConfig
@@ -138,15 +141,12 @@ def run_cloning(
 
 
 def _read(folders: list[Path]) -> Dataset:
-    from rich.console import Console
-    from rich.progress import Progress
-
     from navi_core.demos import load_dataset, read_index
 
     total = sum(len(read_index(folder)["files"]) for folder in folders)
-    with Progress(console=Console(stderr=True, markup=False), transient=True) as bar:
-        task = bar.add_task("demonstrations", total=total)
-        return load_dataset(folders, lambda _: bar.advance(task))
+    done = itertools.count(1)
+    with progress_bar("reading", counted=True) as progress:
+        return load_dataset(folders, lambda path: progress(str(path), next(done), total))
 
 
 def _resolve(
@@ -178,28 +178,18 @@ def _show(record: dict[str, Any], as_json: bool) -> None:
     if as_json:
         typer.echo(json.dumps(record))
         return
-    from rich.console import Console
-    from rich.table import Table
-
-    table = Table(title=record["run_id"], show_header=False)
     metrics = record["metrics"]
     resumed = f" (resumed from {record['resumed_from']:,})" if record["resumed_from"] is not None else ""
-    for name, value in (
-        ("version", f"{record['version']}{', now latest' if record['latest'] else ''}"),
-        (
-            "demonstrations",
-            f"{record['decisions']:,} decisions, {record['episodes']} episodes, {record['scenes']} scenes",
-        ),
-        ("epochs", f"{record['epochs']}{resumed}"),
-        ("ended by", record["reason"]),
-        ("NLL", f"{metrics['nll']:.4f}" if metrics else "none yet"),
-        (
-            "held-out NLL",
-            f"{metrics['best_validation_nll']:.4f} (epoch {metrics['best_epoch']:.0f})" if metrics else "none yet",
-        ),
-        ("training time", f"{60 * record['wall_time_hours']:.1f} min"),
-        ("checkpoint", record["checkpoint"]),
-    ):
-        table.add_row(name, value)
-    # A pipe has no width; the table keeps its columns readable there too.
-    Console(width=None if sys.stdout.isatty() else 140, markup=False).print(table)
+    best = f"{metrics['best_validation_nll']:.4f} (epoch {metrics['best_epoch']:.0f})" if metrics else "none yet"
+    facts = {
+        "version": f"{record['version']}{', now latest' if record['latest'] else ''}",
+        "demonstrations": f"{record['decisions']:,} decisions, {record['episodes']} episodes, "
+        f"{record['scenes']} scenes",
+        "epochs": f"{record['epochs']}{resumed}",
+        "ended by": record["reason"],
+        "NLL": f"{metrics['nll']:.4f}" if metrics else "none yet",
+        "held-out NLL": best,
+        "training time": f"{60 * record['wall_time_hours']:.1f} min",
+        "checkpoint": record["checkpoint"],
+    }
+    print_facts(record["run_id"], facts)

@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
-import json
 from typing import Annotated, Any
 
 import typer
+
+from navi_core.cli.bench_report import Column, Json, Resolutions, Threads, figure, report
+from navi_core.cli.progress import progress_bar
 
 __all__ = ["compile_scenes"]
 
@@ -13,67 +15,42 @@ __all__ = ["compile_scenes"]
 def compile_scenes(
     scene: Annotated[
         list[str] | None,
-        typer.Option("--scene", help="A mesh file, family:seed or tessellated:triangles; may be repeated."),
+        typer.Option("--scene", help="A mesh file, family:seed or tessellated:faces; may be repeated.", metavar="S"),
     ] = None,
-    resolution: Annotated[list[int] | None, typer.Option(help="Voxels along an edge; may be repeated.")] = None,
+    resolution: Resolutions = None,
     decimate: Annotated[float | None, typer.Option(help="Also merge triangles, within this many voxels.")] = None,
     version_1: Annotated[bool, typer.Option("--version-1", help="Also write version 1.")] = False,
-    threads: Annotated[int, typer.Option(min=1, help="Threads of the kernels.")] = 2,
-    as_json: Annotated[bool, typer.Option("--json", help="Print the rows as one JSON object.")] = False,
+    threads: Threads = 2,
+    as_json: Json = False,
 ) -> None:
     """Compile in fresh processes: seconds after imports, peak memory, sizes, and what sharing gains."""
-    from rich.progress import Progress
-
     from navi_core.bench.compile import RESOLUTIONS, SCENES, compile_cases, run_compile
-    from navi_core.record import hardware_profile
 
     cases = compile_cases(scene or SCENES, resolution or RESOLUTIONS, decimate)
     rows: list[dict[str, Any]] = []
-    with Progress(transient=True, disable=as_json) as bar:
-        task = bar.add_task("compiling", total=len(cases))
+    with progress_bar("compiling", quiet=as_json, counted=True) as progress:
         for measured in run_compile(cases, threads=threads, version_1=version_1):
             rows.append(measured.as_dict())
-            bar.advance(task)
-    profile = hardware_profile()
-    if as_json:
-        typer.echo(
-            json.dumps({"rows": rows, "hardware": profile["hardware"], "versions": profile["versions"]}, indent=1)
-        )
-        return
-    from rich.box import SIMPLE
-    from rich.console import Console
-    from rich.table import Table
-
-    table = Table(
-        title=f"compilation on {profile['hardware']}, {threads} thread{'s' if threads > 1 else ''}",
-        caption="s: after imports, with reading and writing; MB: imports, peak, file, run time; off: error [voxel]",
-        box=SIMPLE,
-        padding=0,
-        collapse_padding=True,
-    )
-    heads = ["at", "faces", "kept", "s", "CPU", "v1", "import", "peak", "file", "cells", "nodes", "stored", "off"]
-    table.add_column("scene")
-    for name in heads:
-        table.add_column(name, justify="right", no_wrap=True)
-    for row in rows:
-        table.add_row(
-            row["scene"],
-            str(row["resolution"]),
-            _thousands(row["triangles"]),
-            _thousands(row["kept"]),
-            f"{row['seconds']:.2f}",
-            f"{row['cpu_seconds']:.2f}",
-            f"{row['version_1_seconds']:.1f}" if version_1 else "–",
-            f"{row['import_mb']:.0f}",
-            f"{row['peak_mb']:.0f}",
-            f"{row['file_mb']:.1f}",
-            f"{row['runtime_mb']:.1f}",
-            _thousands(row["nodes_before"]),
-            _thousands(row["nodes_after"]),
-            f"{row['error_voxels']:.2f}" if decimate is not None else "–",
-        )
-    Console().print(table)
+            progress(measured.scene, len(rows), len(cases))
+    columns: dict[str, Column] = {
+        "scene": figure("scene"),
+        "at": figure("resolution"),
+        "faces": _thousands("triangles"),
+        "kept": _thousands("kept"),
+        "s": figure("seconds", ".2f"),
+        "CPU": figure("cpu_seconds", ".2f"),
+        **({"v1": figure("version_1_seconds", ".1f")} if version_1 else {}),
+        "import": figure("import_mb", ".0f"),
+        "peak": figure("peak_mb", ".0f"),
+        "file": figure("file_mb", ".1f"),
+        "cells": figure("runtime_mb", ".1f"),
+        "nodes": _thousands("nodes_before"),
+        "stored": _thousands("nodes_after"),
+        **({} if decimate is None else {"off": figure("error_voxels", ".2f")}),
+    }
+    caption = "s: after imports, with reading and writing; MB: imports, peak, file, run time; off: error [voxel]"
+    report("compilation", rows, columns, as_json, threads=threads, words=1, caption=caption)
 
 
-def _thousands(count: int) -> str:
-    return str(count) if count < 10_000 else f"{count / 1000:.0f}k"
+def _thousands(key: str) -> Column:
+    return lambda row: str(row[key]) if row[key] < 10_000 else f"{row[key] / 1000:.0f}k"

@@ -2,14 +2,13 @@
 
 from __future__ import annotations
 
-import json
-import sys
-from collections.abc import Callable, Iterator
-from contextlib import contextmanager
 from pathlib import Path
 from typing import Annotated, Any
 
 import typer
+
+from navi_core.cli.progress import progress_bar
+from navi_core.cli.table import print_json, print_records
 
 __all__ = ["register"]
 
@@ -69,7 +68,7 @@ def expert(
         },
     )
     scenes = load_scenes(scene or DEFAULT_SCENES, resolution)
-    with _progress(f"{pilot}") as progress:
+    with progress_bar(pilot, counted=True) as progress:
         rows = record_expert(out, scenes, config, progress=progress)
     index = read_index(out)
     table = [
@@ -83,9 +82,9 @@ def expert(
     ]
     facts = _facts(index)
     if as_json:
-        typer.echo(json.dumps({"out": str(out), **facts, "scenes_recorded": table}, indent=1))
+        print_json({"out": str(out), **facts, "scenes_recorded": table})
         return
-    _table(table, f"{pilot}: {facts['decisions']:,} decisions in {facts['files']} files in {out}")
+    print_records(f"{pilot}: {facts['decisions']:,} decisions in {facts['files']} files in {out}", table)
 
 
 DEFAULT_SCENES = ("apartment:0-11",)
@@ -104,7 +103,7 @@ def ingest(
     from navi_core.demos import read_index
 
     folder = out if out is not None else (source if source.is_dir() else source.parent)
-    with _progress("checking") as progress:
+    with progress_bar("checking", counted=True) as progress:
         rows = ingest_files(source, folder, progress)
     facts = _facts(read_index(folder))
     table = [
@@ -118,10 +117,10 @@ def ingest(
         for row in rows
     ]
     if as_json:
-        typer.echo(json.dumps({"out": str(folder), **facts, "checked": table}, indent=1))
+        print_json({"out": str(folder), **facts, "checked": table})
     else:
         good = sum(row.accepted for row in rows)
-        _table(table, f"{good} of {len(rows)} accepted; {facts['decisions']:,} decisions in {folder}")
+        print_records(f"{good} of {len(rows)} accepted; {facts['decisions']:,} decisions in {folder}", table)
     if not all(row.accepted for row in rows):
         raise typer.Exit(1)
 
@@ -158,9 +157,9 @@ def inspect(
             "content_hash": demo.content_hash(),
         }
     if as_json:
-        typer.echo(json.dumps({"dataset": str(dataset), **facts, "rows": rows}, indent=1))
+        print_json({"dataset": str(dataset), **facts, "rows": rows})
         return
-    _table(rows, ", ".join(f"{key.replace('_', ' ')} {value}" for key, value in facts.items()))
+    print_records(", ".join(f"{key.replace('_', ' ')} {value}" for key, value in facts.items()), rows)
 
 
 def export(
@@ -172,7 +171,7 @@ def export(
     from navi_core.demos import export_minari, load_demonstration, read_index
 
     files = [dataset / row["file"] for row in read_index(dataset)["files"]]
-    with _progress("exporting") as progress:
+    with progress_bar("exporting", counted=True) as progress:
         demos = []
         for number, file in enumerate(files):
             progress(file.name, number, len(files))
@@ -192,45 +191,3 @@ def _facts(index: dict[str, Any]) -> dict[str, Any]:
         "decision_hz": index["decision_hz"],
         "content_hash": index["content_hash"],
     }
-
-
-def _table(rows: list[dict[str, Any]], title: str) -> None:
-    from rich.console import Console
-    from rich.table import Table
-
-    table = Table(title=title)
-    for name in rows[0] if rows else ():
-        table.add_column(name.replace("_", " "), overflow="fold")
-    for row in rows:
-        table.add_row(*(_cell(value) for value in row.values()))
-    # A pipe has no width; the table keeps its columns readable there too.
-    Console(width=None if sys.stdout.isatty() else 140, markup=False).print(table)
-
-
-def _cell(value: Any) -> str:
-    if isinstance(value, bool):
-        return "yes" if value else "no"
-    if value is None:
-        return ""
-    return f"{value:.3g}" if isinstance(value, float) else str(value)
-
-
-@contextmanager
-def _progress(title: str) -> Iterator[Callable[[str, int, int], None]]:
-    """Show a bar on stderr that names the current scene or file."""
-    from rich.console import Console
-    from rich.progress import (
-        BarColumn,
-        MofNCompleteColumn,
-        Progress,
-        TextColumn,
-        TimeElapsedColumn,
-        TimeRemainingColumn,
-    )
-
-    columns = (
-        TextColumn("{task.description}"), BarColumn(), MofNCompleteColumn(), TimeElapsedColumn(), TimeRemainingColumn()
-    )  # fmt: skip
-    with Progress(*columns, console=Console(stderr=True, markup=False), transient=True) as bar:
-        task = bar.add_task(title, total=None)
-        yield lambda name, done, total: bar.update(task, description=f"{title} {name}", completed=done, total=total)

@@ -2,14 +2,17 @@
 
 from __future__ import annotations
 
-import json
-import sys
-from collections.abc import Callable, Iterator
-from contextlib import contextmanager
 from pathlib import Path
-from typing import Annotated, Any
+from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
+
+from navi_core.cli.progress import progress_bar
+from navi_core.cli.table import console, print_json, print_table
+from navi_core.errors import printable
+
+if TYPE_CHECKING:
+    from rich.text import Text
 
 __all__ = ["check_machine", "register"]
 
@@ -35,7 +38,7 @@ def doctor(
     """Tell what a folder of scans or meshes holds, what is missing, and what to do; exit code 3 where it is broken."""
     if folder is None:
         rows = check_machine()
-        typer.echo(json.dumps({"machine": rows}, indent=1)) if as_json else _print_machine(rows)
+        print_json({"machine": rows}) if as_json else _print_machine(rows)
         if any(row["state"] == "broken" for row in rows):
             raise typer.Exit(3)
         return
@@ -44,10 +47,16 @@ def doctor(
     from navi_core.scenes.examination import examine
 
     config = parse_config(CompileConfig, {"resolution": resolution, "semantics": semantics})
-    with _bar(as_json) as progress:
-        report = examine(folder, config, out or navi_home() / "scenes", deep=deep, progress=progress)
+    with progress_bar("looking", quiet=as_json) as progress:
+        report = examine(
+            folder,
+            config,
+            out or navi_home() / "scenes",
+            deep=deep,
+            progress=progress,
+        )
     if as_json:
-        typer.echo(json.dumps(report, indent=1))
+        print_json(report)
     else:
         _print_folder(report)
     if any(row["state"] == "broken" for row in report["files"]):
@@ -100,89 +109,56 @@ def _writable(folder: Path) -> bool:
 
 
 def _print_machine(rows: list[dict[str, str]]) -> None:
-    table = _table("this machine", ("what", "state", "detail"))
-    for row in rows:
-        _add(table, row, ("what", "state", "detail"))
-    _console().print(table)
-    _console().print("→ navi doctor DIR   looks at a folder of scans or meshes", highlight=False)
+    names = ("what", "state", "detail")
+    print_table("this machine", names, [_cells(row, names) for row in rows])
+    console().print("→ navi doctor DIR   looks at a folder of scans or meshes")
 
 
 def _print_folder(report: dict[str, Any]) -> None:
     layout, totals = report["layout"], report["totals"]
-    console = _console()
-    console.print(_safe(f"{report['folder']}: {layout['name']} ({layout['why']})"), highlight=False)
-    console.print(_safe(f"up axis {layout['up_axis']} ({layout['up_source']})"), highlight=False)
+    out = console()
+    out.print(printable(f"{report['folder']}: {layout['name']} ({layout['why']})"))
+    out.print(printable(f"up axis {layout['up_axis']} ({layout['up_source']})"))
     if report["scenes"]:
         names = ("name", "format", "MB", "triangles", "size (m)", "annotation", "compiled", "memory", "time", "disk")
-        table = _table(f"{len(report['scenes'])} scenes at {report['resolution']}³", names)
-        for scene in report["scenes"][:_MAX_ROWS]:
-            size = " × ".join(f"{v:g}" for v in scene["size"]) if scene["size"] else ""
-            about = "" if scene["exact"] else "~"
-            table.add_row(
-                _safe(scene["name"]), scene["format"], f"{scene['megabytes']:g}", f"{about}{scene['triangles']}", size,
-                _safe(scene["annotation"]), scene["compiled"], f"{scene['memory_mb']:.0f} MB",
-                f"{scene['seconds']:.0f} s", f"{scene['disk_mb']:.1f} MB",
-            )  # fmt: skip
-        console.print(table)
-        _rest(console, len(report["scenes"]))
-        console.print(
+        rows = [
+            (
+                printable(scene["name"]),
+                scene["format"],
+                f"{scene['megabytes']:g}",
+                f"{'' if scene['exact'] else '~'}{scene['triangles']}",
+                " × ".join(f"{v:g}" for v in scene["size"]) if scene["size"] else "",
+                printable(scene["annotation"]),
+                scene["compiled"],
+                f"{scene['memory_mb']:.0f} MB",
+                f"{scene['seconds']:.0f} s",
+                f"{scene['disk_mb']:.1f} MB",
+            )
+            for scene in report["scenes"][:_MAX_ROWS]
+        ]
+        print_table(f"{len(report['scenes'])} scenes at {report['resolution']}³", names, rows)
+        _rest(len(report["scenes"]))
+        out.print(
             f"to compile: about {totals['seconds']:.0f} s on one core, {totals['disk_mb']:.0f} MB of disk, "
             f"{totals['memory_mb']:.0f} MB of memory for the largest",
-            highlight=False,
         )
     # Worst first: of thousands of files only the first rows are shown.
     order = {"broken": 0, "warning": 1, "ok": 2}
-    rows = sorted(report["files"], key=lambda row: (order[row["state"]], row["file"]))
-    if rows:
-        table = _table("files", ("file", "kind", "state", "detail"))
-        for row in rows[:_MAX_ROWS]:
-            _add(table, row, ("file", "kind", "state", "detail"))
-        console.print(table)
-        _rest(console, len(rows))
+    files = sorted(report["files"], key=lambda row: (order[row["state"]], row["file"]))
+    if files:
+        columns = ("file", "kind", "state", "detail")
+        print_table("files", columns, [_cells(row, columns) for row in files[:_MAX_ROWS]])
+        _rest(len(files))
     for step in report["next"]:
-        console.print(_safe(f"→ {step}"), highlight=False)
+        out.print(printable(f"→ {step}"))
 
 
-def _rest(console: Any, count: int) -> None:
+def _rest(count: int) -> None:
     if count > _MAX_ROWS:
-        console.print(f"… and {count - _MAX_ROWS} more; all of them with --json", highlight=False)
+        console().print(f"… and {count - _MAX_ROWS} more; all of them with --json")
 
 
-def _table(title: str, names: tuple[str, ...]) -> Any:
-    from rich.table import Table
-
-    table = Table(title=title)
-    for name in names:
-        table.add_column(name, overflow="fold")
-    return table
-
-
-def _add(table: Any, row: dict[str, str], names: tuple[str, ...]) -> None:
+def _cells(row: dict[str, str], names: tuple[str, ...]) -> list[Text]:
     from rich.text import Text
 
-    table.add_row(*(Text(_safe(row[n]), _COLOURS[row["state"]] if n == "state" else "") for n in names))
-
-
-def _safe(text: str) -> str:
-    from navi_core.errors import printable
-
-    return printable(text)
-
-
-def _console() -> Any:
-    from rich.console import Console
-
-    # A pipe has no width; the tables keep their columns readable there too.
-    return Console(width=None if sys.stdout.isatty() else 160, markup=False)
-
-
-@contextmanager
-def _bar(as_json: bool) -> Iterator[Callable[[str, float], None]]:
-    from rich.console import Console
-    from rich.progress import BarColumn, Progress, TextColumn, TimeElapsedColumn
-
-    columns = (BarColumn(), TimeElapsedColumn(), TextColumn("{task.description}"))
-    quiet = as_json or not sys.stderr.isatty()
-    with Progress(*columns, console=Console(stderr=True, markup=False), transient=True, disable=quiet) as bar:
-        task = bar.add_task("looking", total=1.0)
-        yield lambda what, share: bar.update(task, description=_safe(what)[-80:], completed=share)
+    return [Text(printable(row[n]), _COLOURS[row["state"]] if n == "state" else "") for n in names]

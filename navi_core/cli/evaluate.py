@@ -2,15 +2,16 @@
 
 from __future__ import annotations
 
-import json
 import os
-import sys
-from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from collections.abc import Mapping
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
+
+from navi_core.cli.progress import progress_bar
+from navi_core.cli.table import print_json, print_table
 
 if TYPE_CHECKING:
     from navi_core.config import EvalConfig
@@ -77,7 +78,7 @@ def evaluate(
     if maps is not None:
         _draw(maps, [result], scenes)
     if as_json:
-        _print_json({"summary": result.summary, "episodes": result.episodes})
+        print_json({"summary": result.summary, "episodes": result.episodes})
     else:
         _print_results([result])
 
@@ -115,7 +116,7 @@ def compare(
         _draw(maps, [result for result in results if result.trajectories], scenes)
     comparisons = [compare_results(results[0], results[1], name) for name in metrics]
     if as_json:
-        _print_json({"comparisons": [comparison.to_row() for comparison in comparisons]})
+        print_json({"comparisons": [comparison.to_row() for comparison in comparisons]})
     else:
         _print_results(results)
         _say(comparisons)
@@ -150,7 +151,7 @@ def promote(
         record_evaluation(opponent)
         record_decision(decision, challenger)
     if as_json:
-        _print_json(decision.to_row())
+        print_json(decision.to_row())
     else:
         _print_results([challenger, opponent])
         _say([decision.coverage, decision.collisions])
@@ -235,39 +236,16 @@ def _fly(subject: str | Path | ModelVersion, scenes: list[Scene], config: EvalCo
     from navi_core.evaluate import evaluate as evaluate_subject
 
     label = str(getattr(subject, "version", subject))
-    with _progress(label) as progress:
-        return evaluate_subject(subject, scenes, config, progress=progress)
-
-
-@contextmanager
-def _progress(label: str) -> Iterator[Callable[[int, int], None]]:
-    """Show a bar on stderr where that is a terminal."""
-    from rich.console import Console
-    from rich.progress import Progress
-
-    with Progress(console=Console(stderr=True, markup=False), transient=True) as bar:
-        task = bar.add_task(label)
-        yield lambda done, total: bar.update(task, completed=done, total=total)
-
-
-def _print_json(document: dict[str, Any]) -> None:
-    typer.echo(json.dumps(document, indent=1, default=str))
+    with progress_bar(label) as progress:
+        return evaluate_subject(subject, scenes, config, progress=partial(progress, ""))
 
 
 def _print_results(results: list[EvalResult]) -> None:
-    from rich.console import Console
-    from rich.table import Table
-
     summary = results[0].summary
-    table = Table(title=f"{summary['scenes']} scenes × {summary['starts']} starts × {summary['max_steps']} decisions")
-    for title in ("subject", "AUC", "interval", "C_vis", "C_visit", "collisions", "clean", "path"):
-        table.add_column(title, justify="left" if title == "subject" else "right", no_wrap=title == "subject")
-    table.caption = "coverage in %, AUC with its 95 % interval; collisions per minute, episodes without; path in m"
-    for result in results:
-        row = result.summary
+
+    def figures(row: Mapping[str, Any]) -> tuple[str, ...]:
         auc, final, visit, collisions, free, path = (float(row[name]) for name in _SHOWN)
-        table.add_row(
-            result.subject,
+        return (
             f"{auc:.1f}",
             f"{row['c_vis_auc_low']:.1f}–{row['c_vis_auc_high']:.1f}",
             f"{final:.1f}",
@@ -276,8 +254,14 @@ def _print_results(results: list[EvalResult]) -> None:
             f"{100 * free:.0f} %",
             f"{path:.1f}",
         )
-    # A pipe has no width; the table keeps its columns readable there too.
-    Console(width=None if sys.stdout.isatty() else 140, markup=False).print(table)
+
+    print_table(
+        f"{summary['scenes']} scenes × {summary['starts']} starts × {summary['max_steps']} decisions",
+        ("subject", "AUC", "interval", "C_vis", "C_visit", "collisions", "clean", "path"),
+        ((result.subject, *figures(result.summary)) for result in results),
+        words=1,
+        caption="coverage in %, AUC with its 95 % interval; collisions per minute, episodes without; path in m",
+    )
 
 
 def _say(comparisons: list[Comparison]) -> None:

@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
-import json
 from pathlib import Path
 from typing import Annotated
 
 import typer
+
+from navi_core.cli.table import print_json
 
 __all__ = ["export", "register"]
 
@@ -59,7 +60,7 @@ def export(
     policy, _ = load_policy(source)
     result |= {"bytes": target.stat().st_size, "parameters": parameter_counts(policy), "macs": policy_macs(policy)}
     if as_json:
-        typer.echo(json.dumps(result, indent=1))
+        print_json(result)
         return
     typer.echo(f"{result['path']}: {target.stat().st_size:,} bytes")
     if "parity" in result:

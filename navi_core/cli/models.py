@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-import json
-import sys
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any
+from typing import TYPE_CHECKING, Annotated
 
 import typer
+
+from navi_core.cli.table import console, print_facts, print_json, print_table
 
 if TYPE_CHECKING:
     from navi_core.models import ModelVersion, Registry
@@ -32,7 +32,7 @@ def versions(models: Folder = None, as_json: Json = False) -> None:
     """List all versions, oldest first."""
     entries = _registry(models).list()
     if as_json:
-        _print_json([entry.as_dict() for entry in entries])
+        print_json([entry.as_dict() for entry in entries])
     elif entries:
         _print_table(entries)
     else:
@@ -47,20 +47,16 @@ def show(
     """Show everything that is known about a version."""
     entry = _registry(models).resolve(name)
     if as_json:
-        _print_json(entry.as_dict())
+        print_json(entry.as_dict())
         return
-    from rich.console import Console
-    from rich.table import Table
-
-    table = Table(title=entry.version, show_header=False)
+    facts = {}
     for key, value in entry.as_dict().items():
         if isinstance(value, dict):
             value = "\n".join(f"{k} = {v}" for k, v in value.items())
         elif isinstance(value, list):
             value = ", ".join(value)
-        table.add_row(key, "–" if value in (None, "") else str(value))
-    # A pipe has no width; the table keeps its columns readable there too.
-    Console(width=None if sys.stdout.isatty() else 140, markup=False).print(table)
+        facts[key] = "–" if value in (None, "") else str(value)
+    print_facts(entry.version, facts)
 
 
 def lineage(
@@ -71,9 +67,8 @@ def lineage(
     """Show what a version was trained from, back to the first."""
     entries = _registry(models).lineage(name)
     if as_json:
-        _print_json([entry.as_dict() for entry in entries])
+        print_json([entry.as_dict() for entry in entries])
         return
-    from rich.console import Console
     from rich.tree import Tree
 
     by_name = {entry.version: entry for entry in entries}
@@ -84,7 +79,7 @@ def lineage(
 
     tree = Tree(_line(entries[0]))
     grow(tree, entries[0])
-    Console(markup=False).print(tree)
+    console().print(tree)
 
 
 def rollback(
@@ -96,7 +91,7 @@ def rollback(
     registry = _registry(models)
     entry = registry.rollback(alias)
     if as_json:
-        _print_json({"alias": alias, "version": entry.version, "history": registry.history(alias)})
+        print_json({"alias": alias, "version": entry.version, "history": registry.history(alias)})
     else:
         typer.echo(f"{alias} → {entry.version} again")
 
@@ -113,30 +108,19 @@ def _line(entry: ModelVersion) -> str:
     return f"{entry.version}{aliases}: {entry.training_source}, {entry.step_id:,} steps, run {entry.run_id}"
 
 
-def _print_json(data: Any) -> None:
-    typer.echo(json.dumps(data, indent=1))
-
-
 def _print_table(entries: list[ModelVersion]) -> None:
-    from rich.console import Console
-    from rich.table import Table
-
-    table = Table(title="Models")
-    for heading in ("version", "aliases", "source", "encoder + core", "parents"):
-        table.add_column(heading)
-    for heading in ("steps", "reward_ema"):
-        table.add_column(heading, justify="right")
-    table.add_column("registered")
-    for entry in entries:
-        table.add_row(
+    headings = ("version", "aliases", "source", "encoder + core", "parents", "registered", "steps", "reward_ema")
+    rows = (
+        (
             entry.version,
             ", ".join(entry.aliases),
             entry.training_source,
             f"{entry.encoder_backend} + {entry.temporal_core}",
             ", ".join(entry.parents),
+            entry.created_at[:16].replace("T", " "),
             f"{entry.step_id:,}",
             "–" if entry.reward_ema is None else f"{entry.reward_ema:.4f}",
-            entry.created_at[:16].replace("T", " "),
         )
-    # A pipe has no width; the table keeps its columns readable there too.
-    Console(width=None if sys.stdout.isatty() else 140, markup=False).print(table)
+        for entry in entries
+    )
+    print_table("Models", headings, rows, words=6)

@@ -2,17 +2,16 @@
 
 from __future__ import annotations
 
-import json
 import re
 import shlex
-import sys
-from collections.abc import Callable, Iterator
-from contextlib import contextmanager
 from dataclasses import asdict
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
+
+from navi_core.cli.progress import progress_bar
+from navi_core.cli.table import print_json, print_records
 
 if TYPE_CHECKING:
     from navi_core.config import CompileConfig
@@ -122,9 +121,9 @@ def qualify(
 
     sources = _sources(scenes)
     rows: list[dict[str, Any]] = []
-    with _progress("qualifying", as_json) as progress:
+    with progress_bar("qualifying", quiet=as_json) as progress:
         for number, source in enumerate(sources):
-            progress(source.name, number / len(sources))
+            progress(source.name, number, len(sources))
             compiled = compile_source(source, _folder(out), _compile_config(resolution))
             verdict = scene_verdict(Field([compiled.scene]), 0, SpawnConfig())
             if write and compiled.scene.version == 2:
@@ -237,11 +236,19 @@ def _compile_all(
     def fault(source: SceneSource, error: NaviError) -> None:
         faults.append((source, error))
 
-    with _progress("compiling", as_json) as progress, collected_warnings() as warnings:
+    with progress_bar("compiling", quiet=as_json) as progress, collected_warnings() as warnings:
         # One source alone fails as itself; of many, the others go on.
         failed = fault if len(sources) > 1 else None
         try:
-            compile_corpus(sources, folder, config, progress, done=note, jobs=jobs, failed=failed)
+            compile_corpus(
+                sources,
+                folder,
+                config,
+                progress,
+                done=note,
+                jobs=jobs,
+                failed=failed,
+            )
         except SceneError:
             # Where none succeeded, each has been told apart below.
             if len(faults) < len(sources):
@@ -314,51 +321,6 @@ def _brief(facts: dict[str, Any]) -> dict[str, Any]:
 
 def _show(rows: list[dict[str, Any]], as_json: bool, title: str, hidden: tuple[str, ...] = ()) -> None:
     if as_json:
-        typer.echo(json.dumps(rows, indent=1))
-        return
-    from rich.console import Console
-    from rich.table import Table
-
-    table = Table(title=title)
-    names = [name for name in dict.fromkeys(name for row in rows for name in row) if name not in hidden]
-    for name in names:
-        table.add_column(name.replace("_", " "), overflow="fold", min_width=12 if name == "name" else None)
-    for row in rows:
-        table.add_row(*(_cell(row.get(name)) for name in names))
-    # A pipe has no width; the table keeps its columns readable there too.
-    Console(width=None if sys.stdout.isatty() else 140, markup=False).print(table)
-
-
-def _cell(value: Any) -> str:
-    from navi_core.errors import printable
-
-    if isinstance(value, bool):
-        return "yes" if value else ""
-    if value is None:
-        return ""
-    if isinstance(value, float):
-        return f"{value:.4g}"
-    if isinstance(value, list):
-        return " × ".join(f"{v:g}" for v in value)
-    return printable(str(value))
-
-
-@contextmanager
-def _progress(title: str, as_json: bool) -> Iterator[Callable[[str, float], None]]:
-    """Show one bar on stderr with what is being done; nothing with --json or without a terminal."""
-    from rich.console import Console
-    from rich.progress import BarColumn, Progress, TaskProgressColumn, TextColumn, TimeElapsedColumn
-
-    from navi_core.errors import printable
-
-    columns = (
-        TextColumn(title),
-        BarColumn(),
-        TaskProgressColumn(),
-        TimeElapsedColumn(),
-        TextColumn("{task.description}"),
-    )
-    quiet = as_json or not sys.stderr.isatty()
-    with Progress(*columns, console=Console(stderr=True, markup=False), transient=True, disable=quiet) as bar:
-        task = bar.add_task("", total=1.0)
-        yield lambda label, share: bar.update(task, description=printable(label), completed=share)
+        print_json(rows)
+    else:
+        print_records(title, rows, hidden)

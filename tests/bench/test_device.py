@@ -37,7 +37,7 @@ def test_the_whole_table_on_an_emulated_device(apartments, monkeypatch: pytest.M
 
 
 def test_the_command_prints_the_table_of_the_twin(capsys: pytest.CaptureFixture[str]) -> None:
-    arguments = "--device cpu --drones 2 --scenes rooms --resolution 64 --azimuth 16 --elevation 4 --repeats 1 --json"
+    arguments = "--device cpu --drones 2 --scene rooms:1 --resolution 64 --size 16x4 --repeats 1 --json"
     assert main(arguments.split()) == 0
     rows = [json.loads(line) for line in capsys.readouterr().out.splitlines()]
     assert [row for row in rows if row["passed"] is False] == []

@@ -48,7 +48,7 @@ def test_resident_memory_stays_over_a_long_run(apartments) -> None:
 def test_the_command_prints_rows_and_refuses_odd_sizes(tmp_path, apartments) -> None:
     path = tmp_path / "home.gmdag"
     apartments[0].save(path)
-    arguments = ["bench", "env", "--scene", str(path), "--resolution", "16x8", "--drones", "2", "--steps", "2"]
+    arguments = ["bench", "env", "--scene", str(path), "--size", "16x8", "--drones", "2", "--steps", "2"]
     done = CliRunner().invoke(build_app(), [*arguments, "--json"])
     assert done.exit_code == 0, done.output
     rows = json.loads(done.stdout)["rows"]
@@ -57,5 +57,5 @@ def test_the_command_prints_rows_and_refuses_odd_sizes(tmp_path, apartments) -> 
     assert "16x8" in table.stdout
     long = CliRunner().invoke(build_app(), ["bench", "env", "--scene", str(path), "--soak", "40", "--json"])
     assert len(json.loads(long.stdout)["resident"]) == 20
-    odd = CliRunner().invoke(build_app(), ["bench", "env", "--scene", str(path), "--resolution", "16"])
+    odd = CliRunner().invoke(build_app(), ["bench", "env", "--scene", str(path), "--size", "16"])
     assert isinstance(odd.exception, ConfigError) and "256x48" in str(odd.exception)

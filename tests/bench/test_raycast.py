@@ -36,7 +36,7 @@ def test_command_prints_json_alone(tmp_path, apartments) -> None:
     file = tmp_path / "scene.gmdag"
     apartments[0].save(file)
     arguments = ["bench", "raycast", "--scene", str(file), "--tracer", "numba", "--drones", "1"]
-    arguments += ["--azimuth", "32", "--elevation", "8", "--repeats", "1", "--json"]
+    arguments += ["--size", "32x8", "--repeats", "1", "--json"]
     result = CliRunner().invoke(build_app(plugins=False), arguments)
     assert result.exit_code == 0, result.output
     row = json.loads(result.stdout)["rows"][0]

@@ -1,0 +1,61 @@
+"""`navi bench`: one set of flags, a table for people, one JSON document for programs."""
+
+from __future__ import annotations
+
+import json
+import math
+
+import pytest
+from typer.testing import CliRunner
+
+from navi_core.cli.bench_report import figure, sizes
+from navi_core.cli.main import build_app
+from navi_core.errors import ConfigError
+
+TINY = {
+    "encoder": ["--encoder", "ring_cnn", "--size", "16x4", "--batch", "1", "--repeats", "1"],
+    "core": ["--core", "gru", "--shape", "2x3", "--repeats", "1"],
+    "serve": [
+        *("--runtime", "eager", "--encoder-backend", "ring_cnn", "--temporal-core", "gru"),
+        *("--size", "16x4", "--repeats", "2"),
+    ],
+    "raycast": ["--scene", "maze:0", "--resolution", "32", "--tracer", "numba", "--size", "16x4", "--repeats", "1"],
+    "env": ["--scene", "maze:0", "--resolution", "32", "--size", "16x4", "--drones", "1", "--steps", "1"],
+}
+
+
+@pytest.mark.parametrize("name", TINY)
+def test_each_prints_a_table_and_one_json_document(name: str, tmp_path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("NAVI_HOME", str(tmp_path))
+    table = CliRunner().invoke(build_app(plugins=False), ["bench", name, *TINY[name]])
+    assert table.exit_code == 0, table.output
+    assert "1 thread" in table.stdout and len(table.stdout.splitlines()) > 3
+    answer = CliRunner().invoke(build_app(plugins=False), ["bench", name, *TINY[name], "--json"])
+    document = json.loads(answer.stdout)
+    assert document["rows"] and document["hardware"] and "torch" in document["versions"]
+
+
+def test_the_device_table_takes_the_same_flags(capfd: pytest.CaptureFixture[str]) -> None:
+    small = "--device cpu --drones 1 --scene rooms:1 --resolution 64 --size 16x4 --repeats 1 --json"
+    done = CliRunner().invoke(build_app(plugins=False), ["bench", "device", *small.split()])
+    assert done.exit_code == 0, done.output
+    rows = [json.loads(line) for line in (done.stdout or capfd.readouterr().out).splitlines()]
+    assert sum(row["passed"] is True for row in rows) >= 8
+
+
+def test_the_help_names_every_benchmark_in_one_line() -> None:
+    said = CliRunner().invoke(build_app(plugins=False), ["bench", "--help"], terminal_width=140).output
+    for name in (*TINY, "compile", "device"):
+        assert name in said
+
+
+@pytest.mark.parametrize("text", ["16", "x16", "16x", "0x4", "-1x4", "1e3x4", "99999999999999999999x1"])
+def test_a_size_of_another_form_is_refused(text: str) -> None:
+    with pytest.raises(ConfigError, match=r"--size .* 256x48"):
+        sizes([text])
+
+
+def test_a_figure_that_was_not_measured_is_a_dash() -> None:
+    row = {"none": None, "nan": math.nan, "small": 1e-5, "many": 12345, "half": 0.5, "bytes": 2_000_000}
+    assert [figure(key)(row) for key in row][:5] == ["–", "–", "1.0e-05", "12,345", "0.50"]
+    assert figure("bytes", ".1f", 1e-6)(row) == "2.0"
