@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from navi_core.cli.progress import progress_bar
-from navi_core.cli.table import print_facts
+from navi_core.cli.table import print_facts, print_json
 
 if TYPE_CHECKING:
     from navi_core.config import TrainConfig
@@ -173,10 +173,8 @@ def _resolve(
 
 
 def _show(record: dict[str, Any], as_json: bool) -> None:
-    import json
-
     if as_json:
-        typer.echo(json.dumps(record))
+        print_json(record)
         return
     metrics = record["metrics"]
     resumed = f" (resumed from {record['resumed_from']:,})" if record["resumed_from"] is not None else ""

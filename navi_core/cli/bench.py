@@ -29,7 +29,7 @@ __all__ = ["raycast", "register"]
 
 def register(app: typer.Typer) -> None:
     """Add the group `bench` to the `navi` command."""
-    group = typer.Typer(name="bench", help="Measure this machine.", no_args_is_help=True)
+    group = typer.Typer(name="bench", help=_group.__doc__, no_args_is_help=True)
     group.callback()(_group)
     group.command("raycast")(raycast)
     group.command("env")(env)
@@ -40,7 +40,7 @@ def register(app: typer.Typer) -> None:
 
 
 def _group() -> None:
-    """Measure this machine."""
+    """Measure this machine: rays, flight, compilation, the policy's parts, a GPU."""
 
 
 def raycast(

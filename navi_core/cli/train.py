@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 import os
-import sys
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
+
+from navi_core.cli.table import print_facts, print_json
 
 if TYPE_CHECKING:
     from navi_core.config import TrainConfig
@@ -279,27 +280,18 @@ def _reward(result: TrainResult) -> float | None:
 
 
 def _show(record: dict[str, Any], as_json: bool) -> None:
-    import json
-
     if as_json:
-        typer.echo(json.dumps(record))
+        print_json(record)
         return
-    from rich.console import Console
-    from rich.table import Table
-
-    table = Table(title=f"{record['run_id']}", show_header=False)
-    latest = ", now latest" if record["latest"] else ""
     resumed = f" (resumed from {record['resumed_from']:,})" if record["resumed_from"] is not None else ""
-    for name, value in (
-        ("version", f"{record['version']}{latest}"),
-        ("steps", f"{record['steps']:,}{resumed}"),
-        ("ended by", record["reason"]),
-        ("reward_ema", "none yet" if record["reward_ema"] is None else f"{record['reward_ema']:+.4f}"),
-        ("episodes", f"{record['episodes']:,}"),
-        ("scenes", str(len(record["scenes"]))),
-        ("training time", f"{60 * record['wall_time_hours']:.1f} min"),
-        ("checkpoint", record["checkpoint"]),
-    ):
-        table.add_row(name, value)
-    # A pipe has no width; the table keeps its columns readable there too.
-    Console(width=None if sys.stdout.isatty() else 140, markup=False).print(table)
+    facts = {
+        "version": f"{record['version']}{', now latest' if record['latest'] else ''}",
+        "steps": f"{record['steps']:,}{resumed}",
+        "ended by": record["reason"],
+        "reward_ema": "none yet" if record["reward_ema"] is None else f"{record['reward_ema']:+.4f}",
+        "episodes": f"{record['episodes']:,}",
+        "scenes": str(len(record["scenes"])),
+        "training time": f"{60 * record['wall_time_hours']:.1f} min",
+        "checkpoint": record["checkpoint"],
+    }
+    print_facts(record["run_id"], facts)
