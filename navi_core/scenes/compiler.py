@@ -36,6 +36,9 @@ __all__ = [
 COMPILER_VERSION = 2
 """Raised whenever the same mesh and configuration would give another scene; older files are then rebuilt."""
 
+_STEM = 160
+"""Characters of a scene's name in its file's name."""
+
 Progress = Callable[[str, float], None]
 """Called with a stage name and the share of the work done, 0 to 1."""
 
@@ -102,6 +105,10 @@ def _spread(progress: Progress) -> Progress:
 
 
 def _compile(mesh: Path | str | Mesh, config: CompileConfig, report: Progress) -> Scene:
+    if not isinstance(mesh, Mesh | Path | str):
+        raise MeshError(f"a mesh is a Mesh or the path of a file, not {type(mesh).__name__}")
+    if not isinstance(config, CompileConfig):
+        raise SceneError(f"config is {type(config).__name__}; write CompileConfig(resolution=512)")
     report("read", 0.0)
     checked = check_mesh(mesh) if isinstance(mesh, Mesh) else _read(Path(mesh), config)
     check_memory(checked, config)
@@ -149,7 +156,8 @@ def _voxel_size(mesh_bounds: npt.NDArray[np.float64], config: CompileConfig) -> 
 
 def output_path(name: str, source_hash: str, out_dir: Path | str, config: CompileConfig) -> Path:
     """Return where a source's scene lies: `<name>-<8 hex digits of source and configuration>.gmdag`."""
-    stem = re.sub(r"[^A-Za-z0-9._-]+", "_", name).strip("._") or "scene"
+    # Shortened, since a file's name, its temporary one too, has 255 bytes; no dash first, which reads as an option.
+    stem = re.sub(r"[^A-Za-z0-9._-]+", "_", name).strip("._-")[:_STEM] or "scene"
     key = hashlib.sha256(f"{source_hash}:{config_hash(config)}".encode()).hexdigest()[:8]
     return Path(out_dir) / f"{stem}-{key}.gmdag"
 

@@ -78,7 +78,8 @@ def split_scenes(files: Iterable[Path]) -> tuple[list[Path], dict[Path, str]]:
     parts = {file: reason for file in meshes if (reason := _belongs(file, everything))}
     datasets = {dataset_root(file) for file in meshes if file.name.endswith(INSTANCE_SUFFIX)}
     for file in meshes:
-        inside = any(file.resolve().is_relative_to(root) for root in datasets)
+        # Path.resolve raises at a link that leads to itself.
+        inside = any(Path(os.path.realpath(file)).is_relative_to(root) for root in datasets)
         if inside and not file.name.endswith(INSTANCE_SUFFIX):
             parts.setdefault(file, "a stage or object of the scene instances")
     return [file for file in meshes if file not in parts], parts
@@ -87,7 +88,7 @@ def split_scenes(files: Iterable[Path]) -> tuple[list[Path], dict[Path, str]]:
 def scene_name(file: Path) -> str:
     """Return what a scene is called: the file's own name without endings, the folder's where the file has none."""
     name = annotation_key(file)
-    folder = file.resolve().parent
+    folder = Path(os.path.realpath(file)).parent
     if name in _ANONYMOUS or file.stem in _ANONYMOUS:
         return (folder.parent if folder.name == "habitat" else folder).name or name
     return name

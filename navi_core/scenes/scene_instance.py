@@ -112,10 +112,10 @@ def instance_files(path: Path) -> list[Path]:
 
 def dataset_root(path: Path) -> Path:
     """Return the nearest folder above with a `.scene_dataset_config.json`, else the file's own."""
-    for folder in list(path.resolve().parents)[:6]:
+    for folder in list(Path(os.path.realpath(path)).parents)[:6]:
         if any(folder.glob("*.scene_dataset_config.json")):
             return folder
-    return path.resolve().parent
+    return Path(os.path.realpath(path)).parent
 
 
 def _rows(document: dict[str, Any]) -> Iterator[tuple[dict[str, Any], bool]]:
