@@ -23,7 +23,10 @@ def load_gmdag(path: Path | str) -> Scene:
     Raises:
         GmdagError: The file is missing, unreadable or breaks its format; offset and reason are named.
     """
-    file = Path(path)
+    try:
+        file = Path(path)
+    except TypeError:
+        raise GmdagError(f"the path of a .gmdag file is a string or a Path, not {type(path).__name__}") from None
     try:
         if os.path.exists(file) and not os.path.isfile(file):
             # A device or a pipe would be read without end.
@@ -31,7 +34,7 @@ def load_gmdag(path: Path | str) -> Scene:
         data = file.read_bytes()
     except FileNotFoundError:
         raise GmdagError(_missing(file), path=file) from None
-    except (OSError, MemoryError) as error:
+    except (OSError, ValueError, MemoryError) as error:
         raise GmdagError(f"cannot be read: {error}", path=file) from None
     if len(data) < 8:
         raise GmdagError(f"truncated: {len(data)} bytes, the header alone needs more", path=file, offset=len(data))

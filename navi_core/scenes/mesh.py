@@ -5,6 +5,7 @@ from __future__ import annotations
 import hashlib
 import logging
 from dataclasses import dataclass, replace
+from typing import Any
 
 import numpy as np
 import numpy.typing as npt
@@ -66,11 +67,17 @@ def mesh_from_arrays(
         faces: Vertex indices, shape (F, 3).
         face_semantic: Ids per face, shape (F,); all 1 when left out.
         semantic_names: Names of the ids; `{1: "surface"}` when left out.
+
+    Raises:
+        MeshError: An array has another shape, or holds what is no number, no index or no id.
     """
-    points = np.ascontiguousarray(np.asarray(vertices, dtype=np.float64).reshape(-1, 3))
-    corners = np.ascontiguousarray(np.asarray(faces, dtype=np.int32).reshape(-1, 3))
-    ids = np.ones(len(corners), dtype=np.int32) if face_semantic is None else np.asarray(face_semantic, dtype=np.int32)
+    points = _triples(name, "vertices", vertices, "f")
+    corners = _triples(name, "faces", faces, "iu").astype(np.int32)
+    ids = np.ones(len(corners), np.int32) if face_semantic is None else _ids(name, face_semantic)
     names = dict(semantic_names) if semantic_names is not None else {1: "surface"}
+    for key, value in names.items():
+        if not isinstance(key, int | np.integer) or not isinstance(value, str):
+            raise MeshError(f"{name}: semantic name {key!r}: {value!r}; names are strings by whole number")
     digest = hashlib.sha256()
     for array in (points.astype("<f8"), corners.astype("<i4"), ids.astype("<i4")):
         digest.update(np.int64(array.size).tobytes())
@@ -78,6 +85,35 @@ def mesh_from_arrays(
     for key in sorted(names):
         digest.update(f"{key}\0{names[key]}\0".encode())
     return Mesh(points, corners, ids, names, name, digest.hexdigest())
+
+
+def _numbers(name: str, what: str, value: npt.ArrayLike, kinds: str) -> npt.NDArray[Any]:
+    """Return an array of one kind of numbers ("f": real ones, "iu": whole ones that fit into 32 bits)."""
+    try:
+        array = np.asarray(value)
+    except (TypeError, ValueError) as error:
+        raise MeshError(f"{name}: {what} are no array: {error}") from None
+    if array.size == 0:
+        return array.astype(np.float64 if "f" in kinds else np.int64)
+    if array.dtype.kind not in kinds + ("iu" if "f" in kinds else ""):
+        raise MeshError(f"{name}: {what} are {array.dtype}, expected {'real' if 'f' in kinds else 'whole'} numbers")
+    if "f" in kinds:
+        return np.ascontiguousarray(array, dtype=np.float64)
+    low, high = int(array.min()), int(array.max())
+    if low < -(2**31) or high >= 2**31:
+        raise MeshError(f"{name}: {what} run from {low} to {high}; they must fit into 32 bits")
+    return array
+
+
+def _triples(name: str, what: str, value: npt.ArrayLike, kinds: str) -> npt.NDArray[Any]:
+    array = _numbers(name, what, value, kinds)
+    if array.size and (array.ndim != 2 or array.shape[1] != 3):
+        raise MeshError(f"{name}: {what} of shape {array.shape}, expected (N, 3)")
+    return array.reshape(-1, 3)
+
+
+def _ids(name: str, value: npt.ArrayLike) -> npt.NDArray[np.int32]:
+    return _numbers(name, "semantic ids", value, "iu").astype(np.int32)
 
 
 def check_mesh(mesh: Mesh, where: str | None = None) -> Mesh:

@@ -96,7 +96,10 @@ class Scene:
         Raises:
             SceneError: The version is unknown, or the scene lacks what that version holds.
         """
-        target = Path(path)
+        try:
+            target = Path(path)
+        except TypeError:
+            raise SceneError(f"the path to save to is a string or a Path, not {type(path).__name__}") from None
         writer = _WRITERS.get(version)
         if writer is None:
             raise SceneError(f"no .gmdag version {version!r}; allowed: {', '.join(map(str, sorted(_WRITERS)))}")
@@ -146,6 +149,6 @@ def write_atomically(path: Path, data: bytes) -> None:
         # Also where the process is told to stop in the middle.
         if temporary is not None:
             Path(temporary).unlink(missing_ok=True)
-        if isinstance(error, OSError):
+        if isinstance(error, OSError | ValueError):  # a name that no file can have is a ValueError
             raise SceneError(f"{path}: cannot be written: {error}") from None
         raise

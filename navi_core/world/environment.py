@@ -22,6 +22,7 @@ from navi_core.config import REWARD_TERMS, EnvConfig
 from navi_core.errors import ConfigError, NonFiniteError
 from navi_core.kernels.draws import draw_spawns
 from navi_core.kernels.panorama import begin_rows
+from navi_core.world.arguments import described, whole_number
 from navi_core.world.counter_random import Purpose, stream_key, uniform
 from navi_core.world.dynamics import Dynamics, linear_speed
 from navi_core.world.field import Field, RayHits
@@ -32,7 +33,12 @@ from navi_core.world.rewards import RewardTerms
 from navi_core.world.sensor import SphericalSensor
 from navi_core.world.sensor_noise import SensorFaults
 
-__all__ = ["NavigationEnv", "StepBatch"]
+__all__ = ["MOST_ROWS", "NavigationEnv", "StepBatch"]
+
+MOST_ROWS = 2**20
+"""Rows of one environment at most; far beyond use, so that a slip of the keyboard allocates nothing."""
+SEEDS = (-(2**63), 2**63 - 1)
+"""Least and greatest seed: 64 bits."""
 
 
 @dataclass(frozen=True)
@@ -83,7 +89,7 @@ class NavigationEnv:
             are then not refused but flown as zero and told in `info["action_fault"]`, as on other devices.
 
     Raises:
-        ConfigError: `num_envs` below 1.
+        ConfigError: The field is none, `num_envs` is below 1 or beyond `MOST_ROWS`, or the seed is no whole number.
         SceneError: A scene without a viable spawn, named with its verdict.
 
     Attributes:
@@ -101,8 +107,12 @@ class NavigationEnv:
         first_row: int = 0,
         tensor_only: bool = False,
     ) -> None:
-        if num_envs < 1:
-            raise ConfigError(f"num_envs is {num_envs}; it must be at least 1")
+        if not isinstance(field, Field):
+            raise ConfigError(f"field is {type(field).__name__}; write NavigationEnv(Field([scene]), …)")
+        if not isinstance(config, EnvConfig | None):
+            raise ConfigError(f"config is {type(config).__name__}; write EnvConfig(…)")
+        whole_number("num_envs", num_envs, 1, MOST_ROWS)
+        whole_number("seed", seed, *SEEDS)
         self.field = field
         self.config = config or EnvConfig()
         self.num_envs = num_envs
@@ -141,8 +151,9 @@ class NavigationEnv:
             seed: A new seed of all draws; None keeps the one there is.
             episode: Number of the episode to begin.
         """
+        whole_number("episode", episode, 0, 2**31)
         if seed is not None:
-            self.seed = seed
+            self.seed = whole_number("seed", seed, *SEEDS)
             self._faults = SensorFaults(self.config.sensor, seed, self._rows, self.config.max_distance)
         everyone = torch.ones(self.num_envs, dtype=torch.bool, device=self.device)
         self.rewards.visits.zero_()
@@ -278,6 +289,8 @@ class NavigationEnv:
 
         A pose that is no number would never leave the kernels' grid walks.
         """
+        if not isinstance(actions, torch.Tensor) or actions.is_complex():
+            raise ConfigError(f"actions is {described(actions)}, expected a float tensor ({self.num_envs}, 4)")
         if tuple(actions.shape) != (self.num_envs, 4):
             raise ConfigError(f"actions of shape {tuple(actions.shape)}, expected ({self.num_envs}, 4)")
         action = actions.detach().to(self.device, torch.float32)

@@ -16,12 +16,16 @@ from navi_core.kernels import op
 from navi_core.kernels.cuda import CudaTracer, cuda_device
 from navi_core.kernels.tracer import NativeTracer, build_tracer
 from navi_core.scenes import Scene
+from navi_core.world.arguments import described, known_ids, metres, scene_list, whole_number
 from navi_core.world.packing import pack_field
 
 __all__ = ["Field", "RayHits"]
 
 UNKNOWN_SURFACE = "surface"
 """Name of semantic id 1: a surface that nothing names."""
+_WHOLE = (torch.int8, torch.int16, torch.int32, torch.int64, torch.uint8)
+MOST_THREADS = 1024
+"""Threads of the kernels at most; a call with billions of them would take the process down."""
 
 
 @dataclass(frozen=True)
@@ -76,17 +80,19 @@ class Field:
         vocabulary: Mapping[str, int] | None = None,
         tracer: str | None = None,
     ) -> None:
-        if not scenes:
-            raise ConfigError("a field needs at least one scene; see `navi scenes discover`")
-        self.device = torch.device(device)
+        self.scenes = scene_list(scenes)
+        try:
+            self.device = torch.device(device)
+        except (RuntimeError, TypeError):
+            raise ConfigError(f"unknown device {device!r}; allowed: 'cpu', 'cuda', 'cuda:N'") from None
         if self.device.type not in ("cpu", "cuda"):
             raise ConfigError(f"no ray kernels for device {str(device)!r}; allowed: 'cpu', 'cuda'")
+        whole_number("threads", threads, 0, MOST_THREADS)
         if self.device.type == "cuda":
             self.device = cuda_device(self.device)
         if threads:
             numba.set_num_threads(min(threads, numba.config.NUMBA_NUM_THREADS))  # type: ignore[attr-defined]
-        self.scenes = tuple(scenes)
-        self.vocabulary = dict(vocabulary) if vocabulary is not None else _vocabulary(self.scenes)
+        self.vocabulary = known_ids(vocabulary) if vocabulary is not None else _vocabulary(self.scenes)
         self.semantic_names = {number: name for name, number in self.vocabulary.items()}
         self.packed = pack_field(self.scenes, self.vocabulary)
         """The arrays that the kernels read."""
@@ -117,6 +123,7 @@ class Field:
 
     def bounds(self, index: int) -> npt.NDArray[np.float64]:
         """Return (2, 3) bounds [m] of a scene's surface (not of its padded cube)."""
+        whole_number("scene index", index, 0, self.num_scenes - 1)
         return np.asarray(self.scenes[index].mesh_bounds, np.float64)
 
     def volume(self, index: int) -> float:
@@ -154,9 +161,11 @@ class Field:
             SceneError: A shape or device does not fit; on the CPU also a scene index out of range and
                 numbers that are not finite.
         """
-        reach = float(max_distance)
+        reach = float(max_distance) if torch.compiler.is_compiling() else metres(max_distance, "max_distance")
         turns = None
         if yaw is not None:
+            if not isinstance(yaw, torch.Tensor) or yaw.shape != (len(origins),) or not yaw.is_floating_point():
+                raise SceneError(f"yaw is {described(yaw)}, expected a tensor of floats ({len(origins)},)")
             turns = torch.stack([yaw.cos(), yaw.sin()], dim=1)
             plain = self.packed.octree is None and not torch.compiler.is_compiling()
             if not (plain and isinstance(self._tracer, NativeTracer)):
@@ -200,7 +209,7 @@ class Field:
         """
         if torch.compiler.is_compiling():
             return op.distance(points, scene_index, self.number)
-        point = self._points(points, "points")
+        point = self._finite(self._points(points, "points"))
         scene = self._scene_rows(scene_index, len(point))
         out = torch.empty(len(point), dtype=torch.float32, device=self.device)
         if isinstance(self._tracer, CudaTracer):
@@ -210,47 +219,61 @@ class Field:
         return out
 
     def within(self, points: torch.Tensor, scene_index: torch.Tensor, radius: float) -> torch.Tensor:
-        """Return (B,) bool: is the surface nearer than `radius` [m]? Arguments as `distance`."""
+        """Return (B,) bool: is the surface nearer than `radius` [m], 0 or more? Arguments as `distance`."""
         if torch.compiler.is_compiling():
             return op.within(points, scene_index, self.number, float(radius))
-        point = self._points(points, "points")
+        reach = metres(radius, "radius")
+        point = self._finite(self._points(points, "points"))
         scene = self._scene_rows(scene_index, len(point))
         out = torch.empty(len(point), dtype=torch.bool, device=self.device)
         if isinstance(self._tracer, CudaTracer):
-            self._tracer.within(point, scene, float(radius), out)
+            self._tracer.within(point, scene, reach, out)
         else:
-            self._tracer.within(point.numpy(), scene.numpy(), float(radius), out.numpy())
+            self._tracer.within(point.numpy(), scene.numpy(), reach, out.numpy())
         return out
 
     def _points(self, points: torch.Tensor, name: str) -> torch.Tensor:
-        if points.ndim != 2 or points.shape[1] != 3:
-            raise SceneError(f"{name} of shape {tuple(points.shape)}, expected (B, 3)")
+        if not isinstance(points, torch.Tensor) or points.ndim != 2 or points.shape[1] != 3:
+            raise SceneError(f"{name} is {described(points)}, expected a tensor (B, 3)")
         return self._here(points, name).to(torch.float32).contiguous()
 
+    def _finite(self, points: torch.Tensor) -> torch.Tensor:
+        """Return the points; a device is not waited for, elsewhere they are numbers or refused."""
+        if not isinstance(self._tracer, CudaTracer) and not np.isfinite(points.numpy()).all():
+            raise SceneError("points hold NaN or infinite numbers; nothing has a distance from there")
+        return points
+
     def _directions(self, directions: torch.Tensor, rows: int) -> torch.Tensor:
-        ray = directions[None] if directions.ndim == 2 else directions
-        if ray.ndim != 3 or ray.shape[2] != 3 or ray.shape[0] not in (1, rows):
-            raise SceneError(f"directions of shape {tuple(directions.shape)} fit neither (R, 3) nor ({rows}, R, 3)")
+        ray = directions[None] if isinstance(directions, torch.Tensor) and directions.ndim == 2 else directions
+        fits = isinstance(ray, torch.Tensor) and ray.ndim == 3 and ray.shape[2] == 3 and ray.shape[0] in (1, rows)
+        if not fits:
+            raise SceneError(f"directions is {described(directions)}, expected a tensor (R, 3) or ({rows}, R, 3)")
         return self._here(ray, "directions").to(torch.float32).contiguous()
 
     def _scene_rows(self, scene_index: torch.Tensor, rows: int) -> torch.Tensor:
-        scene = self._here(scene_index, "scene_index").to(torch.int32).reshape(-1).contiguous()
+        if not isinstance(scene_index, torch.Tensor) or scene_index.dtype not in _WHOLE:
+            raise SceneError(f"scene_index is {described(scene_index)}, expected a tensor of whole numbers ({rows},)")
+        scene = self._here(scene_index, "scene_index").reshape(-1)
         if len(scene) != rows:
             raise SceneError(f"scene_index has {len(scene)} entries for {rows} rows")
         if rows and not isinstance(self._tracer, CudaTracer):
             low, high = int(scene.numpy().min()), int(scene.numpy().max())
             if low < 0 or high >= self.num_scenes:
                 raise SceneError(f"scene index {low}..{high} outside 0..{self.num_scenes - 1}")
-        return scene
+        return scene.to(torch.int32).contiguous()
 
     def _here(self, tensor: torch.Tensor, name: str) -> torch.Tensor:
         if tensor.device != self.device:
             raise SceneError(f"{name} on {tensor.device}, the field on {self.device}; move it with .to(field.device)")
+        if tensor.is_complex() or tensor.layout != torch.strided:
+            raise SceneError(f"{name} is {tensor.layout} {tensor.dtype}, expected a dense tensor of real numbers")
         return tensor.detach()
 
     def _outputs(self, shape: tuple[int, int], out: RayHits | None) -> RayHits:
         if out is None:
             return RayHits.empty(*shape, self.device)
+        if not all(isinstance(getattr(out, part, None), torch.Tensor) for part in ("depth", "semantic", "valid")):
+            raise SceneError(f"out is {described(out)}, expected RayHits.empty(rows, rays)")
         for tensor, dtype in ((out.depth, torch.float32), (out.semantic, torch.int32), (out.valid, torch.bool)):
             fits = tuple(tensor.shape) == shape and tensor.dtype == dtype and tensor.device == self.device
             if not fits or not tensor.is_contiguous():

@@ -10,6 +10,7 @@ import math
 
 import torch
 
+from navi_core.errors import ConfigError
 from navi_core.world.field import Field, RayHits
 
 __all__ = ["SphericalSensor", "denormalise_depth", "normalise_depth", "observation", "spherical_directions"]
@@ -24,7 +25,13 @@ def spherical_directions(azimuth_bins: int, elevation_bins: int) -> torch.Tensor
 
     Returns:
         (Az·El, 3) float32, (cos e·sin a, sin e, −cos e·cos a).
+
+    Raises:
+        ConfigError: A number of bins is not a whole number from 1 to 65536.
     """
+    for name, bins in (("azimuth_bins", azimuth_bins), ("elevation_bins", elevation_bins)):
+        if not isinstance(bins, int) or isinstance(bins, bool) or not 1 <= bins <= 2**16:
+            raise ConfigError(f"{name} is {bins!r}; allowed: 1 to {2**16}")
     a = torch.arange(azimuth_bins, dtype=torch.float64) * (2.0 * math.pi / azimuth_bins)
     e = torch.linspace(math.pi / 2, -math.pi / 2, elevation_bins, dtype=torch.float64)
     azimuth, elevation = torch.meshgrid(a, e, indexing="ij")

@@ -130,7 +130,7 @@ def test_void_truncates_after_the_grace(box_scene) -> None:
 
 
 def test_impossible_batches_are_refused(field: Field) -> None:
-    with pytest.raises(ConfigError, match="at least 1"):
+    with pytest.raises(ConfigError, match="whole numbers from 1"):
         NavigationEnv(field, 0, SMALL)
     with pytest.raises(ConfigError, match="expected \\(2, 4\\)"):
         NavigationEnv(field, 2, SMALL).step(torch.zeros(2, 3))
