@@ -103,6 +103,7 @@ class ExploreVectorEnv(VectorEnv):
 
     def step(self, actions: Array) -> tuple[Array, Array, Array, Array, Info]:  # type: ignore[override]
         """Fly one decision in every row; actions (B, 4)."""
+        _begun(self._obs)
         batch = self.env.step(_tensor(actions))
         ended = (batch.terminated | batch.truncated).numpy()
         info = _masked(_outcome(batch), ~ended) | _masked(_pose(self.env), np.ones_like(ended))
@@ -149,6 +150,7 @@ class ExploreEnv(gymnasium.Env):
 
     def step(self, action: Array) -> tuple[Array, float, bool, bool, Info]:
         """Fly one decision; action (4,)."""
+        _begun(self._obs)
         batch = self.env.step(_tensor(action)[None])
         self._obs = batch.final_obs[0].numpy()
         info = _row(_outcome(batch) | _end(batch))
@@ -171,6 +173,13 @@ def _scenes(
     resolution: int,
 ) -> list[Scene]:
     """Return the compiled scenes that the arguments name."""
+    for name, value, kinds in (
+        ("scenes", scenes, str | Path | Scene | Sequence),
+        ("seeds", seeds, Iterable),
+        ("corpus", corpus, CorpusConfig | Mapping | None),
+    ):
+        if not isinstance(value, kinds):
+            raise ConfigError(f"{name} is {value!r}; see the arguments in help(ExploreVectorEnv)")
     listed = [scenes] if isinstance(scenes, str | Path | Scene) else list(scenes)
     if (bool(listed) + (corpus is not None) + (family is not None)) > 1:
         raise ConfigError("scenes, corpus and family exclude each other; give one of them")
@@ -195,6 +204,8 @@ def _compiled(source: SceneSource, config: CompileConfig) -> Scene:
 
 
 def _env_config(config: EnvConfig | Mapping[str, Any] | None) -> EnvConfig:
+    if not isinstance(config, EnvConfig | Mapping | None):
+        raise ConfigError(f"config is {config!r}; allowed: an EnvConfig, or its keys as a dictionary")
     return config if isinstance(config, EnvConfig) else parse_config(EnvConfig, dict(config or {}))
 
 
@@ -213,13 +224,24 @@ def _known_mode(mode: str | None, metadata: Mapping[str, Any]) -> str | None:
     return mode
 
 
+def _begun(obs: Array | None) -> None:
+    if obs is None:
+        raise ConfigError("no episode has begun; call reset() before step()")
+
+
 def _no_options(options: Info | None) -> None:
     if options:
-        raise ConfigError(f"reset has no option {next(iter(options))!r}; it has none at all")
+        raise ConfigError(f"reset has no options, {options!r} was given; leave them out")
 
 
 def _tensor(actions: Array) -> torch.Tensor:
-    return torch.from_numpy(np.array(actions, np.float32))
+    try:
+        found = np.array(actions)
+        if found.dtype.kind in "fiub":
+            return torch.from_numpy(found.astype(np.float32))
+    except ValueError:  # rows of different lengths
+        pass
+    raise ConfigError(f"an action is no array of numbers: {str(actions)[:60]!r}; sample action_space for one")
 
 
 def _pose(env: NavigationEnv) -> Info:
