@@ -135,8 +135,9 @@ def test_arguments_that_fit_nothing_are_refused(arguments: dict, error: type[Exc
 
 def test_impossible_actions_and_options_are_refused(apartments) -> None:
     envs = batch(apartments)
-    with pytest.raises(ConfigError, match="no options, {'pose'"):
+    with pytest.raises(ConfigError, match="reset has no options"):
         envs.reset(options={"pose": 1})
+    envs.reset()
     with pytest.raises(ConfigError, match="expected \\(3, 4\\)"):
         envs.step(np.zeros((3, 3), np.float32))
     with pytest.raises(NonFiniteError):
