@@ -6,12 +6,10 @@ Neither needs a GPU, so that a machine without one can check that the kernels co
 from __future__ import annotations
 
 import ctypes
-import hashlib
 import importlib.util
 import logging
 import os
 import shutil
-import subprocess
 from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import lru_cache
@@ -20,7 +18,7 @@ from pathlib import Path
 import torch
 
 from navi_core.errors import ConfigError
-from navi_core.kernels.cache import SOURCES, built, cache_root
+from navi_core.kernels.cache import SOURCES, build_key, built, cache_root, run_compiler
 
 __all__ = ["CudaUnavailableError", "build_cubin", "find_nvcc", "find_nvrtc", "nvcc_cubin", "nvrtc_cubin"]
 
@@ -28,7 +26,6 @@ SOURCE = SOURCES / "trace_cuda.cu"
 """The translation unit of the kernels."""
 # No fused arithmetic: the CPU runs the same jobs to the same bits (csrc/jobs.h).
 _FLAGS = ("--std=c++17", "--fmad=false")
-_TIMEOUT = 300
 
 logger = logging.getLogger(__name__)
 
@@ -59,10 +56,8 @@ def build_cubin(architecture: str, flags: Sequence[str] = ()) -> bytes:
             "no compiler for CUDA kernels: torch's NVRTC (libnvrtc.so) was not found and nvcc is not on the PATH; "
             "install one with: pip install nvidia-cuda-nvrtc"
         )
-    maker = f"nvrtc {nvrtc.version}" if nvrtc is not None else _run([str(nvcc), "--version"])
-    digest = hashlib.sha256("\0".join([maker, architecture, *_all_flags(flags)]).encode())
-    for source in sorted([SOURCE, *SOURCES.glob("*.h")]):
-        digest.update(f"{source.name}\0".encode() + source.read_bytes())
+    maker = f"nvrtc {nvrtc.version}" if nvrtc else run_compiler([str(nvcc), "--version"], CudaUnavailableError)
+    key = build_key([SOURCE, *SOURCES.glob("*.h")], maker, architecture, *_all_flags(flags))
 
     def build(target: Path) -> None:
         try:
@@ -74,7 +69,7 @@ def build_cubin(architecture: str, flags: Sequence[str] = ()) -> bytes:
             nvcc_cubin(nvcc, architecture, target, flags)
 
     try:
-        return built(digest.hexdigest()[:24], f"navi_{architecture}.cubin", build).read_bytes()
+        return built(key, f"navi_{architecture}.cubin", build).read_bytes()
     except OSError as error:
         raise CudaUnavailableError(f"the CUDA kernels cannot be cached in {cache_root()}: {error}") from None
 
@@ -115,7 +110,7 @@ def nvcc_cubin(nvcc: str, architecture: str, target: Path, flags: Sequence[str] 
         CudaUnavailableError: nvcc fails; carries the end of what it said.
     """
     command = [nvcc, "-cubin", f"--gpu-architecture={architecture}", *_all_flags(flags), "-Xptxas", "-v"]
-    return _run([*command, "-o", str(target), str(SOURCE)])
+    return run_compiler([*command, "-o", str(target), str(SOURCE)], CudaUnavailableError)
 
 
 def _all_flags(flags: Sequence[str]) -> list[str]:
@@ -185,14 +180,3 @@ def _bytes(library: ctypes.CDLL, program: ctypes.c_void_p, what: str) -> bytes:
 def _check(library: ctypes.CDLL, code: int) -> None:
     if code:
         raise CudaUnavailableError(f"NVRTC: {library.nvrtcGetErrorString(code).decode()} (code {code})")
-
-
-def _run(command: Sequence[str]) -> str:
-    try:
-        done = subprocess.run(command, capture_output=True, text=True, timeout=_TIMEOUT, check=False)
-    except (OSError, subprocess.TimeoutExpired) as error:
-        raise CudaUnavailableError(f"{command[0]} could not be run: {error}") from None
-    if done.returncode:
-        said = "\n".join(done.stderr.strip().splitlines()[-8:])
-        raise CudaUnavailableError(f"{command[0]} failed with code {done.returncode}:\n{said}")
-    return done.stdout + done.stderr

@@ -7,19 +7,17 @@ for every kind of CPU and chooses at run time, so a cache on a shared disk never
 from __future__ import annotations
 
 import ctypes
-import hashlib
 import logging
 import os
 import platform
 import shlex
 import shutil
-import subprocess
 from collections.abc import Sequence
 from functools import lru_cache, partial
 from pathlib import Path
 
 from navi_core.errors import ConfigError
-from navi_core.kernels.cache import SOURCES, built, cache_root
+from navi_core.kernels.cache import SOURCES, build_key, built, cache_root, run_compiler
 
 __all__ = ["LIBRARY", "NativeUnavailableError", "compile_library", "find_compiler", "load_library"]
 
@@ -37,7 +35,6 @@ _UNITS = {
     ),
 }
 """Translation units and what each may assume of the CPU; the first one chooses among the others."""
-_BUILD_TIMEOUT = 300
 
 logger = logging.getLogger(__name__)
 
@@ -83,9 +80,10 @@ def compile_library(
             continue
         output = target.with_name(f"{Path(unit).stem}.o")
         flags = [*_FLAGS, *parallel, *(["-DNAVI_X86"] if wide else []), *machine, *extra]
-        _run([*compiler, *flags, "-c", str(SOURCES / unit), "-o", str(output)])
+        run_compiler([*compiler, *flags, "-c", str(SOURCES / unit), "-o", str(output)], NativeUnavailableError)
         objects.append(output)
-    _run([*compiler, "-shared", *parallel, *extra, *map(str, objects), "-o", str(target)])
+    linked = [*parallel, *extra, *map(str, objects)]
+    run_compiler([*compiler, "-shared", *linked, "-o", str(target)], NativeUnavailableError)
     for output in objects:
         output.unlink()
 
@@ -130,24 +128,9 @@ def _build(compiler: Sequence[str], target: Path) -> None:
         logger.warning("%s has no OpenMP: rays are cast on one thread", compiler[0])
 
 
-def _run(command: Sequence[str]) -> str:
-    try:
-        done = subprocess.run(command, capture_output=True, text=True, timeout=_BUILD_TIMEOUT, check=False)
-    except (OSError, subprocess.TimeoutExpired) as error:
-        raise NativeUnavailableError(f"{command[0]} could not be run: {error}") from None
-    if done.returncode:
-        said = "\n".join(done.stderr.strip().splitlines()[-5:])
-        raise NativeUnavailableError(f"{command[0]} failed with code {done.returncode}:\n{said}")
-    return done.stdout
-
-
 def _key(compiler: Sequence[str]) -> str:
-    digest = hashlib.sha256()
-    for source in sorted(SOURCES.iterdir()):
-        digest.update(f"{source.name}\0".encode() + source.read_bytes())
-    version = _run([*compiler, "--version"])
-    digest.update("\0".join([*compiler, version, *_FLAGS, repr(_UNITS), platform.machine(), _cpu_flags()]).encode())
-    return digest.hexdigest()[:24]
+    version = run_compiler([*compiler, "--version"], NativeUnavailableError)
+    return build_key(SOURCES.iterdir(), *compiler, version, *_FLAGS, repr(_UNITS), platform.machine(), _cpu_flags())
 
 
 def _cpu_flags() -> str:

@@ -67,14 +67,7 @@ def cast_rays(
 
 
 @cast_rays.register_fake
-def _(
-    origins: torch.Tensor,
-    directions: torch.Tensor,
-    scene_index: torch.Tensor,
-    field: int,
-    max_distance: float,
-    elevations: int = 0,
-) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor]:
+def _(origins: torch.Tensor, directions: torch.Tensor, *_: object) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor]:
     shape = (origins.shape[0], directions.shape[-2])
     return (
         origins.new_empty(shape, dtype=torch.float32),
@@ -101,17 +94,7 @@ def cast_rays_out(
 
 
 @cast_rays_out.register_fake
-def _(
-    origins: torch.Tensor,
-    directions: torch.Tensor,
-    scene_index: torch.Tensor,
-    field: int,
-    max_distance: float,
-    elevations: int,
-    depth: torch.Tensor,
-    semantic: torch.Tensor,
-    valid: torch.Tensor,
-) -> None:
+def _(*_: object) -> None:
     return None
 
 

@@ -12,6 +12,7 @@ from torch import Tensor, nn
 from torch.nn import functional as F
 
 from navi_core.errors import ConfigError
+from navi_core.policy.encoders.circle import repeats, wrap
 from navi_core.policy.observation import ObservationScaling
 
 __all__ = ["RingCNN"]
@@ -23,11 +24,7 @@ RING_BINS = 16
 
 
 class RingConv(nn.Module):
-    """Circular 1-D convolution over azimuth, then ReLU.
-
-    Output bin i is centred on input bin stride·i, so rolling the input by `stride` bins rolls the
-    output by one when stride divides the number of bins.
-    """
+    """Circular 1-D convolution over azimuth (see `circle`), then ReLU."""
 
     def __init__(self, inputs: int, outputs: int, kernel: int, stride: int) -> None:
         super().__init__()
@@ -35,16 +32,11 @@ class RingConv(nn.Module):
         # ring stays (B, bins, C) between the stages and nothing is reordered.
         self.conv = nn.Conv2d(inputs, outputs, (1, kernel), (1, stride))
         self.conv.weight.data = self.conv.weight.data.contiguous(memory_format=torch.channels_last)
-        self.before = kernel // 2
-        # With stride 2 the last window ends one bin earlier: that bin need not be repeated.
-        self.after = kernel - self.before - stride
+        self.before, self.after = repeats(kernel, stride)
 
     def forward(self, x: Tensor) -> Tensor:
         """Convolve a ring (B, L, C) to (B, L / stride, C')."""
-        parts = [x[:, -self.before :], x]
-        if self.after:
-            parts.append(x[:, : self.after])
-        return self.convolve(torch.cat(parts, dim=1))
+        return self.convolve(wrap(x, 1, self.before, self.after))
 
     def convolve(self, wrapped: Tensor) -> Tensor:
         """Convolve a ring whose ends are repeated already, (B, before + L + after, C)."""

@@ -9,11 +9,11 @@ ring_cnn.
 
 from __future__ import annotations
 
-import torch
 from torch import Tensor, nn
 from torch.nn import functional as F
 
 from navi_core.errors import ConfigError
+from navi_core.policy.encoders.circle import repeats, wrap
 from navi_core.policy.observation import ObservationScaling
 
 __all__ = ["CircularAzimuthConv2d", "SphericalCNN"]
@@ -24,10 +24,7 @@ GROUPS = 8
 
 
 class CircularAzimuthConv2d(nn.Conv2d):
-    """3 × 3 convolution of (B, C, Az, El) that wraps in azimuth and pads elevation with zeros.
-
-    Output bin i is centred on input bin stride·i, so rolling the input by the azimuth stride rolls
-    the output by one where the stride divides Az.
+    """3 × 3 convolution of (B, C, Az, El) that wraps in azimuth (see `circle`) and pads elevation with zeros.
 
     Args:
         inputs: Input channels.
@@ -41,9 +38,7 @@ class CircularAzimuthConv2d(nn.Conv2d):
 
     def forward(self, x: Tensor) -> Tensor:
         """Convolve (B, C, Az, El) to (B, C', Az / stride, ⌈El / stride⌉)."""
-        # With stride 2 the last window ends on the last bin: nothing is repeated behind it.
-        after = [x[:, :, :1]] if self.stride[0] == 1 else []
-        return super().forward(torch.cat([x[:, :, -1:], x, *after], dim=2))
+        return super().forward(wrap(x, 2, *repeats(3, self.stride[0])))
 
 
 class Stage(nn.Module):
