@@ -165,8 +165,6 @@ def _mesh(scene: str) -> Mesh:
 
 
 def _measure(case: CompileCase, version_1: bool) -> CompileRow:
-    import trimesh  # noqa: F401  # imports are not compilation; the reader would import it
-
     before = _peak_mb()
     config = CompileConfig(resolution=case.resolution, decimate=case.decimate)
     with tempfile.TemporaryDirectory() as folder:

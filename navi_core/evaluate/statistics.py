@@ -45,11 +45,6 @@ class Interval:
     episodes: int
     """Values."""
 
-    @property
-    def excludes_zero(self) -> bool:
-        """Whether the whole interval lies on one side of 0."""
-        return self.low > 0 or self.high < 0
-
 
 def mean_of_scenes(values: Mapping[str, Sequence[float]]) -> float:
     """Return the mean over scenes of the means of their values, so that every scene counts alike."""

@@ -7,7 +7,7 @@ from navi_core.learn.collector import Collector, Environment, RolloutStats
 from navi_core.learn.loop import train
 from navi_core.learn.ppo import PPOLearner, UpdateStats
 from navi_core.learn.progress import Progress, console_progress
-from navi_core.learn.registry import build_learner, learner_names, register_learner
+from navi_core.learn.registry import build_learner
 from navi_core.learn.result import TrainResult
 from navi_core.learn.rollout import Rollout
 
@@ -28,7 +28,5 @@ __all__ = [
     "gae",
     "gae_reference",
     "group_advantages",
-    "learner_names",
-    "register_learner",
     "train",
 ]

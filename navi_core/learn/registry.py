@@ -13,7 +13,7 @@ from navi_core.learn.cloning import CloningLearner
 from navi_core.learn.parallel import ALONE, Workers
 from navi_core.learn.ppo import PPOLearner, UpdateStats
 
-__all__ = ["Learner", "build_learner", "learner_names", "register_learner"]
+__all__ = ["Learner", "build_learner"]
 
 
 class Learner(Protocol):
@@ -36,22 +36,6 @@ class Learner(Protocol):
 Factory = Callable[[Any, Any, TrainConfig, torch.device, Workers], Learner]
 
 _LEARNERS: dict[str, Factory] = {"ppo": PPOLearner, "bc": CloningLearner}
-
-
-def register_learner(name: str, factory: Factory) -> None:
-    """Add an algorithm.
-
-    Raises:
-        ConfigError: The name is taken.
-    """
-    if name in _LEARNERS:
-        raise ConfigError(f"learner {name!r} exists already")
-    _LEARNERS[name] = factory
-
-
-def learner_names() -> tuple[str, ...]:
-    """Names of the known algorithms."""
-    return tuple(_LEARNERS)
 
 
 def build_learner(

@@ -28,7 +28,7 @@ from navi_core.scenes.mesh import Mesh, check_mesh, mesh_from_arrays
 from navi_core.scenes.procedural import FAMILIES, generate_scene
 from navi_core.scenes.reader import MESH_SUFFIXES, read_mesh
 from navi_core.scenes.scene import Scene
-from navi_core.scenes.semantics import build_vocabulary, merge_vocabularies, remap_table
+from navi_core.scenes.semantics import build_vocabulary, merge_vocabularies
 
 __all__ = [
     "COMPILER_VERSION",
@@ -59,7 +59,6 @@ __all__ = [
     "mesh_from_arrays",
     "read_manifest",
     "read_mesh",
-    "remap_table",
     "split_by_scene",
     "store_verdict",
 ]

@@ -4,9 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
 
-import numpy as np
-import numpy.typing as npt
-
 from navi_core.errors import SceneError, printable
 
 __all__ = [
@@ -16,7 +13,6 @@ __all__ = [
     "build_vocabulary",
     "clean_name",
     "merge_vocabularies",
-    "remap_table",
 ]
 
 UNKNOWN = 1
@@ -55,20 +51,3 @@ def build_vocabulary(names: Iterable[str]) -> dict[int, str]:
 def merge_vocabularies(vocabularies: Iterable[Mapping[int, str]]) -> dict[int, str]:
     """Return the corpus-wide vocabulary that holds every name of several scenes' vocabularies."""
     return build_vocabulary(name for vocabulary in vocabularies for name in vocabulary.values())
-
-
-def remap_table(local: Mapping[int, str], corpus: Mapping[int, str]) -> npt.NDArray[np.int32]:
-    """Return a table (max local id + 1,) int32 from a scene's ids to the corpus' ids.
-
-    Entry 0 (no surface) stays 0; ids without a name, and names the corpus lacks, become `UNKNOWN`.
-
-    Args:
-        local: The scene's `semantic_names`.
-        corpus: The corpus-wide vocabulary.
-    """
-    ids = {name: i for i, name in corpus.items()}
-    table = np.full(max(local, default=0) + 1, UNKNOWN, dtype=np.int32)
-    table[0] = 0
-    for i, name in local.items():
-        table[i] = ids.get(name, UNKNOWN)
-    return table

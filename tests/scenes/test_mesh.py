@@ -18,7 +18,6 @@ from navi_core.scenes import (
     compile_mesh,
     merge_vocabularies,
     mesh_from_arrays,
-    remap_table,
 )
 from tests.conftest import box_triangles, mesh_of
 
@@ -99,9 +98,6 @@ def test_corpus_ids_follow_names_not_local_ids():
     first, second = build_vocabulary(["wall", "chair"]), build_vocabulary(["table", "wall"])
     corpus = merge_vocabularies([first, second])
     assert corpus == {1: "surface", 2: "chair", 3: "table", 4: "wall"}
-    assert remap_table(first, corpus).tolist() == [0, 1, 2, 4]
-    assert remap_table(second, corpus).tolist() == [0, 1, 3, 4]
-    assert remap_table({1: "surface", 2: "unheard of"}, corpus).tolist() == [0, 1, 1]
 
 
 def test_too_many_names_for_16_bits_are_refused():
