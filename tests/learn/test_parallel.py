@@ -1,0 +1,135 @@
+"""Two processes with four rows each are one process with eight."""
+
+import os
+import socket
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+import torch
+
+from navi_core.errors import CheckpointError, ConfigError
+from navi_core.learn import train
+from navi_core.learn.parallel import ALONE, Workers, joined_workers
+from navi_core.learn.resume import checkpoints_in
+from navi_core.models import load_checkpoint
+from navi_core.record import RunDirectory
+from tests.learn.builders import small_config
+from tests.learn.toy_environments import MixedEndingsEnv
+
+ROWS, ROLLOUT = 8, 16
+
+
+class SharedRowsEnv(MixedEndingsEnv):
+    """Rows first … first + count − 1 of the eight: their lives are those they have in one process."""
+
+    def __init__(self, first: int, count: int) -> None:
+        super().__init__(ROWS)
+        self.part = slice(first, first + count)
+        self.whole, self.num_envs = ROWS, count
+
+    def _all(self, method, *args):
+        shown, self.num_envs = self.num_envs, self.whole
+        try:
+            return method(*args)
+        finally:
+            self.num_envs = shown
+
+    def reset(self):
+        return self._all(super().reset)[self.part]
+
+    def step(self, actions):
+        every = torch.zeros(ROWS, 4)
+        every[self.part] = actions
+        batch = self._all(super().step, every)
+        for name in ("obs", "reward", "terminated", "truncated", "final_obs"):
+            setattr(batch, name, getattr(batch, name)[self.part])
+        terms = batch.info.pop("reward_terms")
+        batch.info = {name: x[self.part] for name, x in batch.info.items()}
+        batch.info["reward_terms"] = {name: x[self.part] for name, x in terms.items()}
+        return batch
+
+
+def configuration(order: str, steps: int = 3 * ROWS * ROLLOUT):
+    return small_config(
+        rows=ROWS,
+        total_steps=steps,
+        checkpoint_every=ROWS * ROLLOUT,
+        shaper={"rnd_start": 1.0, "loop_coefficient": 0.5, "memory_exclusion": 2, "memory_capacity": 800},
+        ppo={"rollout": ROLLOUT, "bptt": 8, "minibatch": 5, "order": order, "normalise_rewards": True, "epochs": 2},
+    )
+
+
+def fly(root: Path, order: str, workers: Workers, steps: int = 3 * ROWS * ROLLOUT):
+    config = configuration(order, steps)
+    env = SharedRowsEnv(*workers.rows(ROWS))
+    if not workers.first:
+        return train(config, None, env=env, workers=workers)
+    with RunDirectory.open(root / "runs", asset="toy", partition="p", config=config) as run:
+        return train(config, run, env=env, log=run.metric_log(root / "outbox"), workers=workers)
+
+
+def two_processes(root: Path, order: str) -> None:
+    with socket.socket() as free:
+        free.bind(("127.0.0.1", 0))
+        port = free.getsockname()[1]
+    code = f"""
+from pathlib import Path
+from navi_core.learn.parallel import joined_workers
+from tests.learn.test_parallel import fly
+with joined_workers() as workers:
+    result = fly(Path({str(root)!r}), {order!r}, workers)
+    assert result.steps == 384 and result.run_id.startswith("toy") and result.checkpoint.exists(), result
+"""
+    place = Path(__file__).resolve().parents[2]
+    base = {"WORLD_SIZE": "2", "MASTER_ADDR": "127.0.0.1", "MASTER_PORT": str(port), "OMP_NUM_THREADS": "1"}
+    base |= {"PYTHONPATH": os.pathsep.join([str(place), *sys.path])}
+    made = [
+        subprocess.Popen(
+            [sys.executable, "-c", code],
+            env=os.environ | base | {"RANK": str(rank)},
+            cwd=place,
+            stderr=subprocess.PIPE,
+            text=True,
+        )
+        for rank in range(2)
+    ]
+    for process in made:
+        _, error = process.communicate(timeout=200)
+        assert process.returncode == 0, error
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("order", ["shuffled", "advantage", "sequential"])
+def test_two_processes_make_the_steps_of_one(order, tmp_path):
+    alone = fly(tmp_path / "one", order, ALONE)
+    two_processes(tmp_path / "two", order)
+    folder = next((tmp_path / "two" / "runs").glob("toy-*")) / "checkpoints"
+    one, two = load_checkpoint(alone.checkpoint), load_checkpoint(checkpoints_in(folder)[-1])
+    for name, weight in one.policy_state.items():
+        torch.testing.assert_close(two.policy_state[name], weight, rtol=0, atol=2e-5, msg=name)
+    for name, weight in one.rnd_state["rnd"].items():
+        torch.testing.assert_close(two.rnd_state["rnd"][name], weight, rtol=1e-4, atol=2e-5, msg=name)
+    assert two.episode_count == one.episode_count and two.reward_ema == pytest.approx(one.reward_ema, abs=1e-5)
+    rows = torch.cat((two.extra["collector"]["aux"], two.extra["other_processes"][0]["collector"]["aux"]))
+    torch.testing.assert_close(rows, one.extra["collector"]["aux"], rtol=1e-3, atol=1e-4)
+    two_processes(tmp_path / "two", order)  # the finished run is taken up by both, each with its rows
+    with pytest.raises(CheckpointError, match="2 processes made it and there are 1"):
+        fly(tmp_path / "two", order, ALONE)
+
+
+def test_rows_are_shared_out_evenly():
+    assert [Workers(rank, 4).rows(8) for rank in range(4)] == [(0, 2), (2, 2), (4, 2), (6, 2)]
+    with pytest.raises(ConfigError, match="actors 6 cannot be shared by 4 processes"):
+        Workers(0, 4).rows(6)
+
+
+def test_one_process_is_alone_and_half_a_group_is_refused(monkeypatch):
+    monkeypatch.delenv("WORLD_SIZE", raising=False)
+    with joined_workers() as workers:
+        assert workers is ALONE and workers.any(True) and workers.gather(3) == [3] and workers.share("x") == "x"
+    monkeypatch.setenv("WORLD_SIZE", "2")
+    monkeypatch.delenv("RANK", raising=False)
+    with pytest.raises(ConfigError, match=r"RANK.*torchrun"), joined_workers():
+        pass
