@@ -18,12 +18,14 @@ import torch
 from torch import Tensor
 
 from navi_core.config import TrainConfig
+from navi_core.config.spaces import Spaces
 from navi_core.errors import CheckpointError, NonFiniteError
 from navi_core.learn.attribution import stage_timer
 from navi_core.learn.execution import acting
 from navi_core.learn.noise import action_noise
 from navi_core.learn.parallel import ALONE, Workers
 from navi_core.learn.rollout import Rollout
+from navi_core.policy.heads import ACTION_AXES
 from navi_core.record import StageTimer
 
 __all__ = ["Collector", "Environment", "RolloutStats"]
@@ -33,6 +35,7 @@ class Environment(Protocol):
     """What the collector asks of an environment; `NavigationEnv` is one, reference tasks are others."""
 
     num_envs: int
+    """Rows B. A task with vector observations or other actions than flight's also has `spaces`."""
 
     def reset(self) -> Tensor:
         """Start every row; returns (B,…) observations."""
@@ -96,6 +99,8 @@ class Collector:
         self.device, self.workers = device, workers
         self.rows = env.num_envs
         self.total_rows = self.rows * workers.size
+        spaces: Spaces | None = getattr(env, "spaces", None)
+        self.axes = ACTION_AXES if spaces is None else spaces.axes
         self._act = acting(policy, config, device)
         self._reduce = None if workers.size == 1 else workers.sum
         self.decisions = 0
@@ -107,7 +112,7 @@ class Collector:
 
     def new_rollout(self, steps: int, bptt: int) -> Rollout:
         """Allocate storage for rollouts of `steps` decisions."""
-        return Rollout(steps, bptt, self.obs, self.aux, self.state, storage=self.config.storage)
+        return Rollout(steps, bptt, self.obs, self.aux, self.state, action_axes=self.axes, storage=self.config.storage)
 
     @torch.no_grad()
     def collect(self, rollout: Rollout, stop: Callable[[], bool] | None = None) -> RolloutStats | None:
@@ -130,6 +135,7 @@ class Collector:
             self.rows,
             self.decisions,
             rollout.steps,
+            axes=self.axes,
             first_row=self.workers.rank * self.rows,
             device=self.device,
         )

@@ -131,7 +131,7 @@ class _Trainer:
         workers: Workers,
     ) -> None:
         self.config, self.run, self.device, self.workers = config, run, device, workers
-        self.policy = build_policy(config.policy, seed=config.seed).to(device)
+        self.policy = build_policy(config.policy, seed=config.seed, spaces=getattr(env, "spaces", None)).to(device)
         for trunk in self.policy.modules():
             if isinstance(trunk, Trunk):
                 trunk.half_encoder = config.precision == "bf16"

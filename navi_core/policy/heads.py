@@ -8,6 +8,7 @@ import torch
 from torch import Tensor, nn
 
 from navi_core.config.primitives import MOTION_PRIMITIVES
+from navi_core.config.spaces import Spaces
 from navi_core.errors import ConfigError
 from navi_core.policy.distributions import ActionDistribution, Categorical, DiagonalGaussian, ScaledBeta
 
@@ -38,6 +39,7 @@ class ActorCritic(nn.Module):
         distribution: `gaussian`, `beta` or `discrete`.
         log_std_init: Initial log standard deviation of every axis (gaussian).
         stop_value_gradient: Detach the critic's input, so the trunk learns from the actor alone.
+        spaces: A reference task's actions; with choices the distribution is discrete. None for flight.
 
     Raises:
         ConfigError: No such distribution.
@@ -53,9 +55,15 @@ class ActorCritic(nn.Module):
         distribution: str = "gaussian",
         log_std_init: float = -0.5,
         stop_value_gradient: bool = False,
+        spaces: Spaces | None = None,
     ) -> None:
         super().__init__()
-        outputs = {"gaussian": ACTION_AXES, "beta": 2 * ACTION_AXES, "discrete": len(MOTION_PRIMITIVES)}
+        axes = ACTION_AXES
+        choices: tuple[tuple[float, ...], ...] = tuple(MOTION_PRIMITIVES.values())
+        if spaces is not None:
+            axes, choices = spaces.axes, spaces.choices
+            distribution = "discrete" if choices else distribution
+        outputs = {"gaussian": axes, "beta": 2 * axes, "discrete": len(choices)}
         if distribution not in outputs:
             raise ConfigError(f"no action distribution {distribution!r}; allowed: {', '.join(outputs)}")
         self.kind = distribution
@@ -67,9 +75,9 @@ class ActorCritic(nn.Module):
         self.actor = nn.Sequential(*layers, *([nn.Tanh()] if distribution == "gaussian" else []))
         self.critic = nn.Sequential(_orthogonal(width, _HIDDEN, math.sqrt(2)), nn.Tanh(), _orthogonal(_HIDDEN, 1, 1.0))
         # A parameter for the Gaussian alone: nothing else has one to learn or to freeze.
-        log_std = torch.full((ACTION_AXES,), float(log_std_init))
+        log_std = torch.full((axes,), float(log_std_init))
         self.log_std = nn.Parameter(log_std) if distribution == "gaussian" else None
-        self.register_buffer("table", torch.tensor(list(MOTION_PRIMITIVES.values())), persistent=False)
+        self.register_buffer("table", torch.tensor(choices), persistent=False)
         self.stop_value_gradient = stop_value_gradient
 
     def forward(self, features: Tensor) -> tuple[ActionDistribution, Tensor]:

@@ -13,6 +13,7 @@ import torch
 from torch import Tensor
 
 from navi_core.config import PolicyConfig
+from navi_core.config.spaces import Spaces
 from navi_core.policy.cores.base import State
 from navi_core.policy.heads import ActorCritic
 from navi_core.policy.trunk import Trunk
@@ -59,20 +60,22 @@ class NavigationPolicy(Trunk):
 
     Args:
         config: Network configuration; kept as `config`.
+        spaces: A reference task's observations and actions; None for flight.
 
     Raises:
         ConfigError: The observation size does not fit the encoder, or the width the core.
     """
 
-    def __init__(self, config: PolicyConfig) -> None:
-        super().__init__(config)
+    def __init__(self, config: PolicyConfig, spaces: Spaces | None = None) -> None:
+        super().__init__(config, spaces)
         self.heads = ActorCritic(
             config.width,
             distribution=config.distribution,
             log_std_init=config.log_std_init,
             stop_value_gradient=config.stop_value_gradient,
+            spaces=spaces,
         )
-        self.critic_trunk = Trunk(config) if config.separate_value else None
+        self.critic_trunk = Trunk(config, spaces) if config.separate_value else None
 
     def initial_state(self, rows: int, device: torch.device | str | None = None) -> State:
         """Return the zero state of `rows` rows."""
@@ -141,7 +144,7 @@ class NavigationPolicy(Trunk):
         return state[: len(state) // 2], state[len(state) // 2 :]
 
 
-def build_policy(config: PolicyConfig, seed: int = 0) -> NavigationPolicy:
+def build_policy(config: PolicyConfig, seed: int = 0, spaces: Spaces | None = None) -> NavigationPolicy:
     """Build a policy whose initial weights are a function of the configuration and the seed alone.
 
     The global random state is neither used nor changed.
@@ -149,13 +152,14 @@ def build_policy(config: PolicyConfig, seed: int = 0) -> NavigationPolicy:
     Args:
         config: Network configuration.
         seed: Seed of the initial weights.
+        spaces: A reference task's observations and actions; None for flight.
 
     Raises:
         ConfigError: The observation size does not fit the encoder, or the width the core.
     """
     with torch.random.fork_rng(devices=[]):
         torch.default_generator.manual_seed(seed)
-        return NavigationPolicy(config)
+        return NavigationPolicy(config, spaces)
 
 
 def parameter_counts(policy: NavigationPolicy) -> dict[str, int]:

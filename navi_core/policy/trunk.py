@@ -8,10 +8,12 @@ import torch
 from torch import Tensor, nn
 
 from navi_core.config import PolicyConfig
+from navi_core.config.spaces import Spaces
 from navi_core.errors import ConfigError
 from navi_core.policy.cores import TemporalCore, build_core
 from navi_core.policy.cores.base import State
 from navi_core.policy.encoders import build_encoder
+from navi_core.policy.encoders.vector import VectorEncoder
 
 __all__ = ["AUX_INPUTS", "Trunk"]
 
@@ -24,17 +26,18 @@ class Trunk(nn.Module):
 
     Args:
         config: Network configuration; kept as `config`.
+        spaces: A reference task's, whose observations are vectors; None for flight.
 
     Raises:
         ConfigError: The observation size does not fit the encoder, or the width the core.
     """
 
-    def __init__(self, config: PolicyConfig) -> None:
+    def __init__(self, config: PolicyConfig, spaces: Spaces | None = None) -> None:
         super().__init__()
         self.config = config
         self.half_encoder = False
         """Whether the encoder's products are taken in bfloat16 (autocast); what follows stays float32."""
-        self.encoder = _encoder(config)
+        self.encoder = _encoder(config) if spaces is None else VectorEncoder(spaces.observation, config.width)
         self.aux = None if config.aux == "off" else nn.Linear(AUX_INPUTS, config.width)
         self.core: TemporalCore = build_core(config.core, config.width, config.core_layers)
 

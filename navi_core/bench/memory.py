@@ -1,0 +1,218 @@
+"""Does the memory work? Reference tasks that cannot be solved without one, through the run's own parts.
+
+Three ways to handle the recurrent state are compared. `carried` is Navi's: stored at the start of
+every training sequence, reset where an episode begins. `memoryless` forgets at every decision.
+`zero_state` acts with memory but begins every training sequence from zeros, a common mistake: the
+policy that learns is then not the one that acted, which the ratio before the first step shows.
+"""
+
+from __future__ import annotations
+
+import math
+import time
+from collections import deque
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import asdict, dataclass
+from typing import Any, Literal
+
+import torch
+from torch import Tensor
+
+from navi_core.config import TrainConfig, parse_config
+from navi_core.learn import Collector, PPOLearner
+from navi_core.policy import RewardShaper, build_policy
+from navi_core.policy.navigation_policy import ActOutput, EvaluateOutput, NavigationPolicy
+from navi_core.world.reference import reference_task
+
+__all__ = ["MEMORY_CASES", "MemoryCase", "MemoryRow", "memory_cases", "run_memory"]
+
+Handling = Literal["carried", "memoryless", "zero_state"]
+
+ROWS = 64
+_WINDOW = 10
+
+
+@dataclass(frozen=True)
+class MemoryCase:
+    """One learning run.
+
+    Attributes:
+        task: Reference task.
+        core: Temporal core.
+        steps: Decisions summed over rows.
+        target: Return that counts as solved.
+        handling: What happens to the recurrent state.
+        options: Of the task.
+        ppo: Settings that differ from the common ones.
+        policy: Settings of the network that differ from the common ones.
+    """
+
+    task: str
+    core: str
+    steps: int
+    target: float
+    handling: Handling = "carried"
+    options: tuple[tuple[str, int], ...] = ()
+    ppo: tuple[tuple[str, Any], ...] = ()
+    policy: tuple[tuple[str, Any], ...] = ()
+
+    @property
+    def name(self) -> str:
+        """Task, options, core and handling in one word."""
+        options = "".join(f",{key}={value}" for key, value in self.options)
+        return f"{self.task}{options}/{self.core}/{self.handling}"
+
+
+@dataclass(frozen=True)
+class MemoryRow:
+    """How a run went.
+
+    Attributes:
+        case: Its name.
+        seed: Its seed.
+        steps: Decisions made; a run ends when the target is reached.
+        solved_at: Decisions after which the mean return of 10 updates first reached the target; None if never.
+        best: Highest mean return of 10 updates.
+        final: Mean return of the last 10 updates.
+        first_ratio: Largest |ratio − 1| before the first gradient step, the largest over all updates.
+        cpu_seconds: Process CPU time.
+    """
+
+    case: str
+    seed: int
+    steps: int
+    solved_at: int | None
+    best: float
+    final: float
+    first_ratio: float
+    cpu_seconds: float
+
+    def as_dict(self) -> dict[str, Any]:
+        """Return plain data."""
+        return asdict(self)
+
+
+_REPEAT = 0.9
+_CART_POLE = (("rollout", 64), ("bptt", 16), ("learning_rate", 1e-3), ("epochs", 4))
+
+MEMORY_CASES: dict[str, tuple[MemoryCase, ...]] = {
+    "repeat_previous": (
+        MemoryCase("repeat_previous", "mamba2", 300_000, _REPEAT),
+        MemoryCase("repeat_previous", "gru", 1_000_000, _REPEAT),
+        MemoryCase("repeat_previous", "mamba2", 300_000, _REPEAT, "memoryless"),
+        MemoryCase("repeat_previous", "mamba2", 300_000, _REPEAT, "zero_state"),
+    ),
+    "cart_pole": (MemoryCase("cart_pole", "gru", 200_000, 475.0, ppo=_CART_POLE),),
+}
+"""Groups of runs by name."""
+
+
+def memory_cases(names: Sequence[str] = (), cores: Sequence[str] = ()) -> list[MemoryCase]:
+    """Return the runs of the named groups, all of them by default, with the named cores alone if any are."""
+    chosen = [case for name in (names or MEMORY_CASES) for case in MEMORY_CASES[name]]
+    return [case for case in chosen if not cores or case.core in cores]
+
+
+def run_memory(
+    cases: Sequence[MemoryCase], seeds: Sequence[int], progress: Callable[[str], None] | None = None
+) -> Iterator[MemoryRow]:
+    """Learn every case with every seed; yield a row after each.
+
+    Args:
+        cases: What to learn.
+        seeds: Seeds.
+        progress: Called with a line about every tenth update.
+    """
+    for case in cases:
+        for seed in seeds:
+            yield _learn(case, seed, progress)
+
+
+def case_config(case: MemoryCase, seed: int) -> TrainConfig:
+    """Return the configuration of a case: no shaping, no auxiliary input, 16 decisions a sequence."""
+    return parse_config(
+        TrainConfig,
+        {
+            "seed": seed,
+            "actors": ROWS,
+            "threads": 1,
+            "device": "cpu",
+            "total_steps": case.steps,
+            "policy": {"core": case.core, "aux": "off"} | dict(case.policy),
+            "shaper": {"existential_tax": 0.0, "rnd_start": 0.0, "rnd_end": 0.0, "loop_coefficient": 0.0},
+            "ppo": {
+                "learning_rate": 1e-3,
+                "rollout": 64,
+                "bptt": 16,
+                "minibatch": 32,
+                "epochs": 4,
+                "target_kl": None,
+            }
+            | dict(case.ppo),
+        },
+    )
+
+
+class _Memoryless(NavigationPolicy):
+    """Every decision is the first of its life, in acting and learning alike."""
+
+    def act(self, obs: Tensor, aux: Tensor, state: Any, reset: Tensor, noise: Tensor | None) -> ActOutput:
+        return super().act(obs, aux, state, torch.ones_like(reset), noise)
+
+    def value(self, obs: Tensor, aux: Tensor, state: Any) -> Tensor:
+        return super().value(obs, aux, tuple(torch.zeros_like(x) for x in state))
+
+    def evaluate(self, obs: Tensor, aux: Tensor, state0: Any, reset: Tensor, actions: Tensor) -> EvaluateOutput:
+        return super().evaluate(obs, aux, state0, torch.ones_like(reset), actions)
+
+
+def _learn(case: MemoryCase, seed: int, progress: Callable[[str], None] | None) -> MemoryRow:
+    config, cpu = case_config(case, seed), torch.device("cpu")
+    before = torch.get_num_threads()
+    torch.set_num_threads(1)
+    try:
+        env = reference_task(case.task, ROWS, seed, **dict(case.options))
+        if case.handling == "memoryless":
+            with torch.random.fork_rng(devices=[]):
+                torch.default_generator.manual_seed(seed)
+                policy: NavigationPolicy = _Memoryless(config.policy, env.spaces)
+        else:
+            policy = build_policy(config.policy, seed, env.spaces)
+        shaper = RewardShaper(config.shaper, ROWS, config.policy.width, seed)
+        collector = Collector(env, policy, shaper, config, device=cpu)
+        learner = PPOLearner(policy, shaper, config, cpu)
+        rollout = collector.new_rollout(config.ppo.rollout, config.ppo.bptt)
+        start, recent = time.process_time(), deque[float](maxlen=_WINDOW)
+        best, mean, ratio, index = -math.inf, -math.inf, 0.0, 0
+        solved: int | None = None
+        while collector.decisions * ROWS < case.steps and solved is None:
+            began = collector.decisions * ROWS
+            stats = collector.collect(rollout)
+            assert stats is not None
+            if case.handling == "zero_state":
+                for slab in rollout.chunk_state:
+                    slab.zero_()
+            update = learner.update(rollout, index=index, steps=began)
+            index += 1
+            ratio = max(ratio, update.metrics["parity_ratio"])
+            if stats.episodes:
+                recent.append(stats.episode_return)
+            mean = sum(recent) / len(recent) if recent else -math.inf
+            if len(recent) == _WINDOW:
+                best = max(best, mean)
+                if solved is None and mean >= case.target:
+                    solved = collector.decisions * ROWS
+            if progress is not None and index % 10 == 0:
+                progress(f"{case.name} seed {seed}: {collector.decisions * ROWS:,} steps, return {mean:.3f}")
+        return MemoryRow(
+            case=case.name,
+            seed=seed,
+            steps=collector.decisions * ROWS,
+            solved_at=solved,
+            best=best,
+            final=mean,
+            first_ratio=ratio,
+            cpu_seconds=time.process_time() - start,
+        )
+    finally:
+        torch.set_num_threads(before)

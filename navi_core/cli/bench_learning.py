@@ -1,0 +1,122 @@
+"""`navi bench train` and `navi bench memory`: how fast a run learns, and whether its memory works."""
+
+from __future__ import annotations
+
+import json
+from dataclasses import asdict
+from typing import Annotated, Any
+
+import typer
+
+__all__ = ["register"]
+
+
+def register(group: typer.Typer) -> None:
+    """Add the commands to the group `bench`."""
+    group.command("train")(train)
+    group.command("memory")(memory)
+
+
+def train(
+    preset: Annotated[str, typer.Option(help="Preset: demo, quick, standard.")] = "standard",
+    assign: Annotated[list[str] | None, typer.Option("--set", help="A setting, a.b=c; may be repeated.")] = None,
+    scene: Annotated[
+        list[str] | None, typer.Option("--scene", help="A .gmdag or mesh file, or family:seeds; may be repeated.")
+    ] = None,
+    actors: Annotated[int, typer.Option(min=1, help="Environment rows.")] = 16,
+    rollout: Annotated[int, typer.Option(min=1, help="Decisions per row and update.")] = 64,
+    updates: Annotated[int, typer.Option(min=1, help="Measured updates, after one that warms up.")] = 2,
+    as_json: Annotated[bool, typer.Option("--json", help="Print the result as one JSON object.")] = False,
+) -> None:
+    """Train a few updates: decisions per second of two cores, and the time of every stage."""
+    from navi_core.bench.train import run_train
+    from navi_core.cli.evaluate import load_scenes
+    from navi_core.presets import resolve_config
+    from navi_core.record import hardware_profile
+    from navi_core.world import Field
+
+    config = resolve_config(
+        preset=preset, flags={"actors": actors, "ppo": {"rollout": rollout}}, assignments=assign or ()
+    )
+    scenes = load_scenes(scene or ["apartment:0,1"], config.compile.resolution)
+    field = Field(scenes, device="cpu", threads=config.threads)
+    result = run_train(config, field, updates=updates, progress=_tell)
+    profile = hardware_profile()
+    if as_json:
+        rates = {
+            "steps_per_second": result.steps_per_second,
+            "steps_per_2_cpu_seconds": result.steps_per_two_cpu_seconds,
+        }
+        typer.echo(json.dumps(asdict(result) | rates | {"hardware": profile["hardware"]}))
+        return
+    from rich.console import Console
+    from rich.table import Table
+
+    policy = config.policy
+    table = Table(
+        title=f"{policy.azimuth_bins}x{policy.elevation_bins}, {policy.encoder} + {policy.core}, {config.ppo.epochs} "
+        f"epochs, on {profile['hardware']}:\n{result.steps_per_two_cpu_seconds:.0f} steps per 2 CPU-seconds, "
+        f"{result.steps_per_second:.0f} steps/s on the wall"
+    )
+    table.add_column("stage")
+    for name in ("mean [ms]", "total [s]", "share"):
+        table.add_column(name, justify="right")
+    for stage in result.stages:
+        part = stage.name.count("/") > 1
+        table.add_row(
+            ("  " if part else "") + stage.name,
+            f"{stage.milliseconds:.2f}",
+            f"{stage.seconds:.2f}",
+            f"({stage.share:.1%})" if part else f"{stage.share:.1%}",
+        )
+    Console(markup=False).print(table)
+
+
+def memory(
+    group: Annotated[
+        list[str] | None, typer.Option("--group", help="Group of runs; may be repeated. By default all.")
+    ] = None,
+    core: Annotated[list[str] | None, typer.Option("--core", help="mamba2 or gru; may be repeated.")] = None,
+    seeds: Annotated[int, typer.Option(min=1, help="Seeds 0 … n − 1 of every run.")] = 1,
+    as_json: Annotated[bool, typer.Option("--json", help="Print the rows as one JSON object.")] = False,
+) -> None:
+    """Learn tasks that need a memory, with the state carried, forgotten, or begun from zeros in updates."""
+    from navi_core.bench.memory import MEMORY_CASES, memory_cases, run_memory
+    from navi_core.errors import ConfigError
+
+    unknown = sorted(set(group or ()) - set(MEMORY_CASES))
+    if unknown:
+        raise ConfigError(f"no group {', '.join(unknown)}; allowed: {', '.join(MEMORY_CASES)}")
+    cases = memory_cases(group or (), core or ())
+    rows = [row.as_dict() for row in run_memory(cases, range(seeds), _tell)]
+    if as_json:
+        typer.echo(json.dumps({"rows": rows}, indent=1))
+        return
+    from rich.console import Console
+    from rich.table import Table
+
+    table = Table(title="Memory: mean return of 10 updates, 64 rows")
+    table.add_column("run")
+    for name in ("seed", "steps", "solved at", "best", "final", "first ratio", "CPU [s]"):
+        table.add_column(name, justify="right")
+    for row in rows:
+        table.add_row(*_cells(row))
+    Console(markup=False).print(table)
+
+
+def _cells(row: dict[str, Any]) -> tuple[str, ...]:
+    solved = "never" if row["solved_at"] is None else f"{row['solved_at']:,}"
+    return (
+        row["case"],
+        str(row["seed"]),
+        f"{row['steps']:,}",
+        solved,
+        f"{row['best']:.3f}",
+        f"{row['final']:.3f}",
+        f"{row['first_ratio']:.1e}",
+        f"{row['cpu_seconds']:.0f}",
+    )
+
+
+def _tell(line: str) -> None:
+    typer.echo(line, err=True)

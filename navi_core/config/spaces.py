@@ -1,0 +1,22 @@
+"""What a reference task shows and takes; flight has a panorama and four axes, and needs none of this."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+__all__ = ["Spaces"]
+
+
+@dataclass(frozen=True)
+class Spaces:
+    """The two sides of a task.
+
+    Attributes:
+        observation: Numbers of an observation.
+        axes: Width of an action.
+        choices: Every allowed action, each with `axes` numbers; empty where actions are continuous in (−1, 1).
+    """
+
+    observation: int
+    axes: int = 1
+    choices: tuple[tuple[float, ...], ...] = ()

@@ -1,0 +1,56 @@
+"""Learning on reference tasks through the run's own parts: shapes, parity, and what forgetting costs."""
+
+import pytest
+import torch
+
+from navi_core.bench.memory import MEMORY_CASES, MemoryCase, case_config, run_memory
+from navi_core.learn import train
+from navi_core.record import RunDirectory
+from navi_core.world.reference import reference_task
+from tests.learn.builders import filled, small_config, weights
+
+
+@pytest.mark.parametrize("core", ["gru", "mamba2"])
+@pytest.mark.parametrize("name", ["repeat_previous", "cart_pole", "pendulum"])
+def test_vectors_and_choices_go_through_collector_and_update(name, core):
+    case = MemoryCase(name, core, 10_000, 1.0)
+    config = case_config(case, 0)
+    env = reference_task(name, config.actors, 0)
+    from navi_core.learn import Collector, PPOLearner
+    from navi_core.policy import RewardShaper, build_policy
+
+    policy = build_policy(config.policy, 0, env.spaces)
+    shaper = RewardShaper(config.shaper, config.actors, config.policy.width, 0)
+    collector = Collector(env, policy, shaper, config, device=torch.device("cpu"))
+    learner = PPOLearner(policy, shaper, config, torch.device("cpu"))
+    before = weights(learner)
+    rollout = filled(collector)
+    if env.spaces.choices:
+        assert set(rollout.actions.unique().tolist()) <= {choice[0] for choice in env.spaces.choices}
+    metrics = learner.update(rollout, index=0, steps=0).metrics
+    assert metrics["parity_ratio"] < 1e-4 and metrics["parity_value"] < 1e-4
+    assert any(not torch.equal(a, b) for a, b in zip(before, weights(learner)))
+
+
+def test_a_task_is_trained_by_the_one_run_loop_and_resumed(tmp_path):
+    config = small_config(rows=4, total_steps=4 * 32 * 3, checkpoint_every=4 * 32)
+    made = []
+    for stop_after in (1, 99):
+        seen = []
+        with RunDirectory.open(tmp_path / "runs", asset="task", partition="p", config=config) as run:
+            log = run.metric_log(tmp_path / "outbox")
+            env = reference_task("repeat_previous", 4, 0)
+            stop = lambda: len(seen) >= stop_after  # noqa: E731, B023
+            made.append(train(config, run, env=env, log=log, progress=seen.append, stop=stop))
+    assert made[1].resumed_from == 128 and made[1].steps == 384
+
+
+@pytest.mark.slow
+def test_memory_learns_and_forgetting_does_not():
+    cases = {c.handling: c for c in MEMORY_CASES["repeat_previous"] if c.core == "mamba2"}
+    carried = next(run_memory([cases["carried"]], [0]))
+    assert carried.solved_at is not None and carried.solved_at <= 150_000 and carried.first_ratio < 1e-4
+    short = MemoryCase("repeat_previous", "mamba2", 60_000, 0.9, "memoryless")
+    assert next(run_memory([short], [0])).best <= -0.3
+    zero = next(run_memory([MemoryCase("repeat_previous", "mamba2", 20_000, 0.9, "zero_state")], [0]))
+    assert zero.first_ratio > 1e-2
