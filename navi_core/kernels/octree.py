@@ -1,9 +1,9 @@
 """Descent of version 1 octrees: ray casting per voxel and leaf look-up, as other tools' files need it.
 
-A finest leaf holds the unsigned distance at its voxel's minimum corner. Along a ray that crosses a
-surface, successive voxels are face neighbours, so the signed distance of their corners changes by at
-most one voxel per step: one of the two around the crossing is at most half a voxel away. A finest
-leaf whose corner is that near is therefore a hit, and no plane is ever missed.
+A finest leaf holds the unsigned distance at its voxel's minimum corner; a voxel's other corners are its neighbours'.
+Where all eight are known, `meet_voxel` tells whether and where a ray meets the surface. Where some are not and no
+neighbour tells that the file keeps all corners of surface voxels, a voxel is a hit if its own corner is at most half a
+voxel from the surface: corners of successive voxels are a voxel apart, so one of the two around a crossing is.
 """
 
 from __future__ import annotations
@@ -14,13 +14,19 @@ import numba
 import numpy as np
 import numpy.typing as npt
 
+from navi_core.kernels.voxel_surface import FP16_SLACK, meet_voxel
+
 __all__ = ["HIT_DISTANCE", "cast_octree", "surface_corners"]
 
 HIT_DISTANCE = 0.5005
 """A corner at most this far from the surface makes its voxel a hit [voxel]; the excess covers fp16 rounding."""
 
+UNKNOWN, CLEAR = -1, -2
+
 UInt64 = npt.NDArray[np.uint64]
+Int64 = npt.NDArray[np.int64]
 Float32 = npt.NDArray[np.float32]
+Float64 = npt.NDArray[np.float64]
 
 
 @numba.njit(cache=True, inline="always", error_model="numpy")
@@ -59,32 +65,35 @@ def _forward(old: float, new: float, slope: float, last: float) -> float:
 
 @numba.njit(cache=True, inline="always", error_model="numpy")
 def _half_to_float(bits: int) -> float:
-    """Decode IEEE binary16; the loader has replaced every non-finite value."""
+    """Decode IEEE binary16; the loader has refused negative values and replaced every non-finite one."""
     exponent = (bits >> 10) & 31
     mantissa = bits & 1023
-    value = mantissa * 2.0**-24 if exponent == 0 else (1024 + mantissa) * 2.0 ** (exponent - 25)
-    return -value if bits & 0x8000 else value
+    return mantissa * 2.0**-24 if exponent == 0 else ((1024 + mantissa) << exponent) * 2.0**-25
 
 
 @numba.njit(cache=True, inline="always", error_model="numpy")
 def _popcount_below(mask: int, bit: int) -> int:
     rest = mask & ((1 << bit) - 1)
-    count = 0
-    while rest:
-        rest &= rest - 1
-        count += 1
-    return count
+    rest -= (rest >> 1) & 0x55
+    rest = (rest & 0x33) + ((rest >> 2) & 0x33)
+    return (rest + (rest >> 4)) & 15
 
 
 @numba.njit(cache=True, error_model="numpy")
-def _leaf_at(nodes: UInt64, base: int, resolution: int, x: int, y: int, z: int) -> tuple[int, int]:
-    """Return (word index, cell edge in voxels) of the cell that holds voxel (x, y, z); index −1: absent child."""
-    index = 0
-    size = resolution
+def _leaf_at(nodes: UInt64, base: int, resolution: int, block: Int64, x: int, y: int, z: int) -> tuple[int, int]:
+    """Return (word index, cell edge in voxels) of the cell that holds voxel (x, y, z); index −1: absent child.
+
+    `block` remembers the inner node of the 8³ voxels looked at last, for the next ones are mostly in them too.
+    """
+    index, size = 0, resolution
+    if block[0] == x >> 3 and block[1] == y >> 3 and block[2] == z >> 3:
+        index, size = block[3], 8
     while True:
         word = nodes[base + index]
         if word >> np.uint64(63):
             return base + index, size
+        if size == 8:
+            block[0], block[1], block[2], block[3] = x >> 3, y >> 3, z >> 3, index
         size >>= 1
         bit = (1 if x & size else 0) | (2 if y & size else 0) | (4 if z & size else 0)
         mask = np.int64((word >> np.uint64(55)) & np.uint64(255))
@@ -95,9 +104,61 @@ def _leaf_at(nodes: UInt64, base: int, resolution: int, x: int, y: int, z: int) 
 
 
 @numba.njit(cache=True, error_model="numpy")
+def _load_corners(
+    nodes: UInt64, base: int, resolution: int, voxel: float, block: Int64, x: int, y: int, z: int,
+    ux: float, uy: float, uz: float, ex: float, ey: float, ez: float, corners: Float64,
+) -> int:  # fmt: skip
+    """Write the distances of a voxel's corners [voxel]; return the word of the least.
+
+    UNKNOWN is returned where a corner is not known, CLEAR where the empty ball around one holds the whole way from u
+    to e. The far corner comes first: together with the near one, which the walk has seen, it settles most voxels.
+    """
+    if max(x, y, z) >= resolution - 1:
+        return UNKNOWN
+    nearest = UNKNOWN
+    least = np.inf
+    for c in range(7, -1, -1):
+        cx, cy, cz = c & 1, (c >> 1) & 1, c >> 2
+        index, size = _leaf_at(nodes, base, resolution, block, x + cx, y + cy, z + cz)
+        if index < 0 or size > 1:
+            return UNKNOWN
+        corners[c] = _half_to_float(np.int64(nodes[index] & np.uint64(0xFFFF))) / voxel
+        begin = (ux - cx) * (ux - cx) + (uy - cy) * (uy - cy) + (uz - cz) * (uz - cz)
+        finish = (ex - cx) * (ex - cx) + (ey - cy) * (ey - cy) + (ez - cz) * (ez - cz)
+        radius = max(corners[c] - FP16_SLACK, 0.0)
+        if max(begin, finish) < radius * radius:
+            return CLEAR
+        if corners[c] < least:
+            nearest, least = index, corners[c]
+    return nearest
+
+
+@numba.njit(cache=True, error_model="numpy")
+def _is_elsewhere(nodes: UInt64, base: int, resolution: int, block: Int64, x: int, y: int, z: int) -> bool:
+    """Tell whether the surface near the minimum corner of a voxel that lacks corners is surely in another voxel.
+
+    It lies in one of the eight voxels around that corner. Writers that keep all corners of surface voxels give
+    themselves away: one of the eight has all. Eight neighbours that hold leaves only because the surface passes
+    through each of them do not occur around one plane.
+    """
+    for around in range(1, 8):
+        ax, ay, az = x - (around & 1), y - ((around >> 1) & 1), z - (around >> 2)
+        known = min(ax, ay, az) >= 0 and max(ax, ay, az) < resolution - 1
+        c = 7
+        while known and c >= 0:
+            index, size = _leaf_at(nodes, base, resolution, block, ax + (c & 1), ay + ((c >> 1) & 1), az + (c >> 2))
+            known = index >= 0 and size == 1
+            c -= 1
+        if known:
+            return True
+    return False
+
+
+@numba.njit(cache=True, error_model="numpy")
 def _cast_one(
     nodes: UInt64, base: int, resolution: int, voxel: float,
     ox: float, oy: float, oz: float, dx: float, dy: float, dz: float, t_max: float,
+    block: Int64, corners: Float64,
 ) -> tuple[float, int]:  # fmt: skip
     """Return (t [voxel], word index) of the first hit, (t_max, −1) where there is none."""
     huge = 1e30
@@ -112,10 +173,10 @@ def _cast_one(
     py = min(max(oy + t * dy, 0.0), last)
     pz = min(max(oz + t * dz, 0.0), last)
     for _ in range(8 * resolution + 16):
-        word_index, size = _leaf_at(nodes, base, resolution, int(px), int(py), int(pz))
-        x0 = float((int(px) // size) * size)
-        y0 = float((int(py) // size) * size)
-        z0 = float((int(pz) // size) * size)
+        word_index, size = _leaf_at(nodes, base, resolution, block, int(px), int(py), int(pz))
+        x0 = float(int(px) & -size)
+        y0 = float(int(py) & -size)
+        z0 = float(int(pz) & -size)
         bx = x0 + size if dx > 0.0 else x0
         by = y0 + size if dy > 0.0 else y0
         bz = z0 + size if dz > 0.0 else z0
@@ -129,13 +190,32 @@ def _cast_one(
         if word_index >= 0:
             distance = _half_to_float(np.int64(nodes[word_index] & np.uint64(0xFFFF))) / voxel
             if size == 1:
-                if distance <= HIT_DISTANCE:
-                    foot = (x0 - ox) * dx + (y0 - oy) * dy + (z0 - oz) * dz
-                    at = min(max(foot, t), until)
-                    return (at, word_index) if at <= t_max else (t_max, -1)
+                ux, uy, uz = px - x0, py - y0, pz - z0
+                way = until - t
+                ex, ey, ez = ux + way * dx, uy + way * dy, uz + way * dz
+                free = max(distance - FP16_SLACK, 0.0)
+                if max(ux * ux + uy * uy + uz * uz, ex * ex + ey * ey + ez * ez) >= free * free:
+                    x, y, z = int(px), int(py), int(pz)
+                    nearest = _load_corners(
+                        nodes, base, resolution, voxel, block, x, y, z, ux, uy, uz, ex, ey, ez, corners
+                    )
+                    at = -1.0
+                    if nearest >= 0:
+                        at = meet_voxel(corners, ux, uy, uz, dx, dy, dz, way)
+                        if at >= 0.0:
+                            at += t
+                    elif (
+                        nearest == UNKNOWN
+                        and distance <= HIT_DISTANCE
+                        and not _is_elsewhere(nodes, base, resolution, block, x, y, z)
+                    ):
+                        foot = (x0 - ox) * dx + (y0 - oy) * dy + (z0 - oz) * dz
+                        at = min(max(foot, t), until)
+                        nearest = word_index
+                    if at >= 0.0:
+                        return (at, nearest) if at <= t_max else (t_max, -1)
                 # The corner knows its distance, the ray's point is up to a voxel diagonal away.
-                away = math.sqrt((px - x0) ** 2 + (py - y0) ** 2 + (pz - z0) ** 2)
-                skip_to = max(until, t + distance - away - 2.0)
+                skip_to = max(until, t + distance - math.sqrt(ux * ux + uy * uy + uz * uz) - 2.0)
             else:
                 skip_to = max(until, t + distance - 2.0)
         if skip_to >= leave:
@@ -187,10 +267,10 @@ def cast_octree(
     """
     rows, rays = depth.shape
     shared = directions.shape[0] == 1
-    block = 64
-    blocks = (rays + block - 1) // block
-    for job in numba.prange(rows * blocks):
-        b = job // blocks
+    chunk = 64
+    chunks = (rays + chunk - 1) // chunk
+    for job in numba.prange(rows * chunks):
+        b = job // chunks
         s = scene[b]
         if s < 0:
             continue
@@ -199,12 +279,14 @@ def cast_octree(
         oy = (origins[b, 1] - frame[s, 1]) / voxel
         oz = (origins[b, 2] - frame[s, 2]) / voxel
         q = 0 if shared else b
-        first = (job % blocks) * block
-        for r in range(first, min(first + block, rays)):
+        first = (job % chunks) * chunk
+        block = np.full(4, -1, np.int64)
+        corners = np.empty(8)
+        for r in range(first, min(first + chunk, rays)):
             t, word = _cast_one(
                 nodes, bases[s], resolution[s], voxel, ox, oy, oz,
                 np.float64(directions[q, r, 0]), np.float64(directions[q, r, 1]), np.float64(directions[q, r, 2]),
-                max_distance / voxel,
+                max_distance / voxel, block, corners,
             )  # fmt: skip
             if word >= 0:
                 local = np.int64((nodes[word] >> np.uint64(16)) & np.uint64(0xFFFF))
