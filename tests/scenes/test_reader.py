@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import struct
 from pathlib import Path
 
@@ -13,6 +12,7 @@ from navi_core.config import CompileConfig
 from navi_core.errors import ConfigError, MeshError
 from navi_core.scenes import compile_to_file, read_mesh
 from navi_core.scenes.reader import hash_source
+from tests.scenes.mesh_files import pack_glb
 
 trimesh = pytest.importorskip("trimesh")
 
@@ -113,18 +113,8 @@ def test_a_side_file_is_part_of_the_source_hash(tmp_path):
         read_mesh(file)
 
 
-def glb(document: dict, binary: bytes = b"", length: int | None = None) -> bytes:
-    """Return a GLB with a JSON and a binary chunk."""
-    text = json.dumps(document).encode()
-    text += b" " * (-len(text) % 4)
-    body = struct.pack("<I4s", len(text), b"JSON") + text
-    if binary:
-        body += struct.pack("<I4s", len(binary), b"BIN\0") + binary
-    return struct.pack("<4sII", b"glTF", 2, len(body) + 12 if length is None else length) + body
-
-
 def accessor_glb(count: int, view: int = 12, buffer: int = 12) -> bytes:
-    return glb(
+    return pack_glb(
         {
             "asset": {"version": "2.0"},
             "buffers": [{"byteLength": buffer}],
@@ -142,9 +132,9 @@ BROKEN = {
     "short.glb": (b"glTF\x02\0\0\0", "truncated: 8 bytes"),
     "magic.glb": (b"GLTF" + bytes(40), "wrong magic"),
     "version.glb": (struct.pack("<4sII", b"glTF", 1, 40) + bytes(28), "version 1"),
-    "length.glb": (glb({"asset": {"version": "2.0"}}, length=9999), "promises 9999 bytes"),
-    "json.glb": (glb({"asset": {}})[:-6] + b"\xff" * 6, "JSON is broken"),
-    "no_surface.glb": (glb({"asset": {"version": "2.0"}}), "broken|no triangles"),
+    "length.glb": (pack_glb({"asset": {"version": "2.0"}}, length=9999), "promises 9999 bytes"),
+    "json.glb": (pack_glb({"asset": {}})[:-6] + b"\xff" * 6, "JSON is broken"),
+    "no_surface.glb": (pack_glb({"asset": {"version": "2.0"}}), "broken|no triangles"),
     "huge_accessor.glb": (accessor_glb(2**40), "claims 1099511627776 elements"),
     "long_accessor.glb": (accessor_glb(4000), r"needs 48000 bytes"),
     "long_view.glb": (accessor_glb(1, view=5000), "ends at byte 5000"),
