@@ -12,12 +12,14 @@ import math
 import time
 from collections import deque
 from collections.abc import Callable, Iterator, Sequence
-from dataclasses import asdict, dataclass
+from dataclasses import dataclass
 from typing import Any, Literal
 
 import torch
 from torch import Tensor
 
+from navi_core.bench.cases import Row
+from navi_core.bench.timing import torch_threads
 from navi_core.config import TrainConfig, parse_config
 from navi_core.learn import Collector, PPOLearner
 from navi_core.policy import RewardShaper, build_policy
@@ -64,7 +66,7 @@ class MemoryCase:
 
 
 @dataclass(frozen=True)
-class MemoryRow:
+class MemoryRow(Row):
     """How a run went.
 
     Attributes:
@@ -86,10 +88,6 @@ class MemoryRow:
     final: float
     first_ratio: float
     cpu_seconds: float
-
-    def as_dict(self) -> dict[str, Any]:
-        """Return plain data."""
-        return asdict(self)
 
 
 _REPEAT = 0.9
@@ -168,9 +166,7 @@ class _Memoryless(NavigationPolicy):
 
 def _learn(case: MemoryCase, seed: int, progress: Callable[[str], None] | None) -> MemoryRow:
     config, cpu = case_config(case, seed), torch.device("cpu")
-    before = torch.get_num_threads()
-    torch.set_num_threads(1)
-    try:
+    with torch_threads(1):
         env = reference_task(case.task, ROWS, seed, **dict(case.options))
         if case.handling == "memoryless":
             with torch.random.fork_rng(devices=[]):
@@ -214,5 +210,3 @@ def _learn(case: MemoryCase, seed: int, progress: Callable[[str], None] | None) 
             first_ratio=ratio,
             cpu_seconds=time.process_time() - start,
         )
-    finally:
-        torch.set_num_threads(before)

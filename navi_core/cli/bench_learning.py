@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
-import json
 from dataclasses import asdict
-from typing import Annotated, Any
+from typing import Annotated
 
 import typer
+
+from navi_core.cli.bench_report import Column, Json, Scenes, figure, machine, report
+from navi_core.cli.table import print_json, print_table
 
 __all__ = ["register"]
 
@@ -20,19 +22,16 @@ def register(group: typer.Typer) -> None:
 def train(
     preset: Annotated[str, typer.Option(help="Preset: demo, quick, standard.")] = "standard",
     assign: Annotated[list[str] | None, typer.Option("--set", help="A setting, a.b=c; may be repeated.")] = None,
-    scene: Annotated[
-        list[str] | None, typer.Option("--scene", help="A .gmdag or mesh file, or family:seeds; may be repeated.")
-    ] = None,
+    scene: Scenes = None,
     actors: Annotated[int, typer.Option(min=1, help="Environment rows.")] = 16,
     rollout: Annotated[int, typer.Option(min=1, help="Decisions per row and update.")] = 64,
     updates: Annotated[int, typer.Option(min=1, help="Measured updates, after one that warms up.")] = 2,
-    as_json: Annotated[bool, typer.Option("--json", help="Print the result as one JSON object.")] = False,
+    as_json: Json = False,
 ) -> None:
     """Train a few updates: decisions per second of two cores, and the time of every stage."""
     from navi_core.bench.train import run_train
     from navi_core.cli.evaluate import load_scenes
     from navi_core.presets import resolve_config
-    from navi_core.record import hardware_profile
     from navi_core.world import Field
 
     config = resolve_config(
@@ -41,35 +40,26 @@ def train(
     scenes = load_scenes(scene or ["apartment:0,1"], config.compile.resolution)
     field = Field(scenes, device="cpu", threads=config.threads)
     result = run_train(config, field, updates=updates, progress=_tell)
-    profile = hardware_profile()
+    about = machine()
     if as_json:
         rates = {
             "steps_per_second": result.steps_per_second,
             "steps_per_2_cpu_seconds": result.steps_per_two_cpu_seconds,
         }
-        typer.echo(json.dumps(asdict(result) | rates | {"hardware": profile["hardware"]}))
+        print_json(asdict(result) | rates | about)
         return
-    from rich.console import Console
-    from rich.table import Table
-
     policy = config.policy
-    table = Table(
-        title=f"{policy.azimuth_bins}x{policy.elevation_bins}, {policy.encoder} + {policy.core}, {config.ppo.epochs} "
-        f"epochs, on {profile['hardware']}:\n{result.steps_per_two_cpu_seconds:.0f} steps per 2 CPU-seconds, "
+    title = (
+        f"{policy.azimuth_bins}x{policy.elevation_bins}, {policy.encoder} + {policy.core}, {config.ppo.epochs} "
+        f"epochs, on {about['hardware']}:\n{result.steps_per_two_cpu_seconds:.0f} steps per 2 CPU-seconds, "
         f"{result.steps_per_second:.0f} steps/s on the wall"
     )
-    table.add_column("stage")
-    for name in ("mean [ms]", "total [s]", "share"):
-        table.add_column(name, justify="right")
+    rows = []
     for stage in result.stages:
         part = stage.name.count("/") > 1
-        table.add_row(
-            ("  " if part else "") + stage.name,
-            f"{stage.milliseconds:.2f}",
-            f"{stage.seconds:.2f}",
-            f"({stage.share:.1%})" if part else f"{stage.share:.1%}",
-        )
-    Console(markup=False).print(table)
+        share = f"({stage.share:.1%})" if part else f"{stage.share:.1%}"
+        rows.append((("  " if part else "") + stage.name, f"{stage.milliseconds:.2f}", f"{stage.seconds:.2f}", share))
+    print_table(title, ("stage", "mean [ms]", "total [s]", "share"), rows, words=1, dense=True)
 
 
 def memory(
@@ -78,7 +68,7 @@ def memory(
     ] = None,
     core: Annotated[list[str] | None, typer.Option("--core", help="mamba2 or gru; may be repeated.")] = None,
     seeds: Annotated[int, typer.Option(min=1, help="Seeds 0 … n − 1 of every run.")] = 1,
-    as_json: Annotated[bool, typer.Option("--json", help="Print the rows as one JSON object.")] = False,
+    as_json: Json = False,
 ) -> None:
     """Learn tasks that need a memory, with the state carried, forgotten, or begun from zeros in updates."""
     from navi_core.bench.memory import MEMORY_CASES, memory_cases, run_memory
@@ -89,33 +79,17 @@ def memory(
         raise ConfigError(f"no group {', '.join(unknown)}; allowed: {', '.join(MEMORY_CASES)}")
     cases = memory_cases(group or (), core or ())
     rows = [row.as_dict() for row in run_memory(cases, range(seeds), _tell)]
-    if as_json:
-        typer.echo(json.dumps({"rows": rows}, indent=1))
-        return
-    from rich.console import Console
-    from rich.table import Table
-
-    table = Table(title="Memory: mean return of 10 updates, 64 rows")
-    table.add_column("run")
-    for name in ("seed", "steps", "solved at", "best", "final", "first ratio", "CPU [s]"):
-        table.add_column(name, justify="right")
-    for row in rows:
-        table.add_row(*_cells(row))
-    Console(markup=False).print(table)
-
-
-def _cells(row: dict[str, Any]) -> tuple[str, ...]:
-    solved = "never" if row["solved_at"] is None else f"{row['solved_at']:,}"
-    return (
-        row["case"],
-        str(row["seed"]),
-        f"{row['steps']:,}",
-        solved,
-        f"{row['best']:.3f}",
-        f"{row['final']:.3f}",
-        f"{row['first_ratio']:.1e}",
-        f"{row['cpu_seconds']:.0f}",
-    )
+    columns: dict[str, Column] = {
+        "run": figure("case"),
+        "seed": figure("seed"),
+        "steps": figure("steps"),
+        "solved at": figure("solved_at"),
+        "best": figure("best", ".3f"),
+        "final": figure("final", ".3f"),
+        "first ratio": figure("first_ratio", ".1e"),
+        "CPU [s]": figure("cpu_seconds", ".0f"),
+    }
+    report("memory: mean return of 10 updates, 64 rows", rows, columns, as_json, threads=1, words=1)
 
 
 def _tell(line: str) -> None:

@@ -8,6 +8,8 @@ import math
 import pytest
 from typer.testing import CliRunner
 
+from navi_core.bench import memory
+from navi_core.bench.memory import MemoryCase
 from navi_core.cli.bench_report import figure, sizes
 from navi_core.cli.main import build_app
 from navi_core.errors import ConfigError
@@ -43,9 +45,28 @@ def test_the_device_table_takes_the_same_flags(capfd: pytest.CaptureFixture[str]
     assert sum(row["passed"] is True for row in rows) >= 8
 
 
+def test_training_is_measured_stage_by_stage(tmp_path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("NAVI_HOME", str(tmp_path))
+    small = "--preset demo --scene maze:0 --actors 2 --rollout 32 --updates 1 --set compile.resolution=32"
+    table = CliRunner().invoke(build_app(plugins=False), ["bench", "train", *small.split()])
+    assert table.exit_code == 0 and "rollout/forward" in table.stdout, table.output
+    answer = CliRunner().invoke(build_app(plugins=False), ["bench", "train", *small.split(), "--json"])
+    document = json.loads(answer.stdout)
+    assert document["steps_per_second"] > 0 and document["stages"] and document["hardware"]
+
+
+def test_tasks_of_memory_are_printed_as_rows(monkeypatch: pytest.MonkeyPatch) -> None:
+    case = MemoryCase("repeat_previous", "gru", 2048, 0.9, "carried")
+    monkeypatch.setattr(memory, "memory_cases", lambda *_: [case])
+    table = CliRunner().invoke(build_app(plugins=False), ["bench", "memory"])
+    assert table.exit_code == 0 and case.name in table.stdout and "–" in table.stdout, table.output
+    (row,) = json.loads(CliRunner().invoke(build_app(plugins=False), ["bench", "memory", "--json"]).stdout)["rows"]
+    assert (row["case"], row["seed"]) == (case.name, 0) and row["steps"] >= 2048
+
+
 def test_the_help_names_every_benchmark_in_one_line() -> None:
     said = CliRunner().invoke(build_app(plugins=False), ["bench", "--help"], terminal_width=140).output
-    for name in (*TINY, "compile", "device"):
+    for name in (*TINY, "compile", "device", "train", "memory"):
         assert name in said
 
 
