@@ -13,7 +13,7 @@ from navi_core.scenes import compile_mesh, mesh_from_arrays
 from navi_core.world import Field
 from tests.conftest import box_triangles
 
-TRACERS = ["numba"] + (["native"] if find_compiler() else [])
+TRACERS = ["numba"] + (["native", "cuda"] if find_compiler() else [])
 NAMES = {1: "surface"} | {number: f"sheet {number}" for number in (7, 8, 9, 10)}
 ROWS, RAYS = 96, 64
 

@@ -27,7 +27,7 @@ static_assert(kFine == 16, "cells are addressed by shifts of 4 and 2 bits");
 constexpr double kEdgeDilation = 1e-3;   // widening of a triangle in its plane [voxel]: shared edges cannot leak
 constexpr double kBefore = 0.02;         // a hit this far before the cell's entry is accepted [voxel]
 constexpr double kAfter = 0.01;          // a hit this far behind the cell's exit is accepted at once [voxel]
-constexpr double kTie = 1e-4;            // faces closer together are coincident: the lowest index wins [voxel]
+constexpr double kTie = 1e-3;            // faces closer together are coincident: the lowest index wins [voxel]
 constexpr double kFlat = 1e-20;          // a direction component below this never leaves its cell
 constexpr double kHuge = 1e30;
 
