@@ -128,6 +128,12 @@ class ObservationScaling(nn.Module):
         return torch.stack((torch.sub(obs[:, 0], self.shift).div(self.scale), semantic, obs[:, 2]), dim=1)
 
     def _write(self, obs: Tensor, out: Tensor) -> None:
+        if torch.compiler.is_compiling():
+            # A compiler fuses the temporaries away, and cannot write through views with `out=`.
+            out[:, 0] = (obs[:, 0] - self.shift) / self.scale
+            out[:, 1] = obs[:, 1].clamp(max=SEMANTIC_SCALE) / SEMANTIC_SCALE
+            out[:, 2] = obs[:, 2]
+            return
         torch.sub(obs[:, 0], self.shift, out=out[:, 0]).div_(self.scale)
         torch.clamp(obs[:, 1], max=SEMANTIC_SCALE, out=out[:, 1]).div_(SEMANTIC_SCALE)
         out[:, 2].copy_(obs[:, 2])
