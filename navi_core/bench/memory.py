@@ -91,7 +91,15 @@ class MemoryRow(Row):
 
 
 _REPEAT = 0.9
-_CART_POLE = (("rollout", 64), ("bptt", 16), ("learning_rate", 1e-3), ("epochs", 4))
+_PENDULUM = (
+    ("gamma", 0.95),
+    ("entropy_coefficient", 0.0),
+    ("rollout", 100),
+    ("bptt", 25),
+    ("epochs", 8),
+    ("target_kl", 0.03),
+    ("schedules", {"learning_rate": {"end": 5e-5}}),
+)
 
 MEMORY_CASES: dict[str, tuple[MemoryCase, ...]] = {
     "repeat_previous": (
@@ -100,7 +108,8 @@ MEMORY_CASES: dict[str, tuple[MemoryCase, ...]] = {
         MemoryCase("repeat_previous", "mamba2", 300_000, _REPEAT, "memoryless"),
         MemoryCase("repeat_previous", "mamba2", 300_000, _REPEAT, "zero_state"),
     ),
-    "cart_pole": (MemoryCase("cart_pole", "gru", 200_000, 475.0, ppo=_CART_POLE),),
+    "cart_pole": (MemoryCase("cart_pole", "gru", 200_000, 475.0),),
+    "pendulum": (MemoryCase("pendulum", "gru", 600_000, -250.0, ppo=_PENDULUM),),
 }
 """Groups of runs by name."""
 

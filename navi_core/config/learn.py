@@ -57,7 +57,9 @@ class PPOConfig(Config):
     minibatch: int = Field(64, ge=1, le=2**30)
     """Sequences per minibatch."""
     microbatch: int | None = Field(None, ge=1, le=2**30)
-    """Sequences per backward pass, whose gradients are summed over a minibatch; None: all at once."""
+    """Sequences per backward pass, whose gradients are summed over a minibatch.
+
+    None: all at once; on the CPU, of panoramas with 16,384 numbers or more, 128 observations at once."""
     order: Literal["shuffled", "sequential", "advantage"] = "shuffled"
     """Minibatches: a new random order every epoch, storage order, or drawn by |advantage| with replacement."""
     advantage_exponent: float = Field(0.8, ge=0, le=2)

@@ -9,6 +9,7 @@ learning still see the same.
 
 from __future__ import annotations
 
+import math
 from typing import Literal
 
 import torch
@@ -53,6 +54,11 @@ class ObservationStore:
         pixels = shape[1:]
         bits = (pixels[0] * pixels[1] // 8,)
         self._slabs = [slab(pixels, torch.float16), slab(pixels, torch.uint8), slab(bits, torch.uint8)]
+
+    @property
+    def numbers(self) -> int:
+        """Numbers of one observation."""
+        return math.prod(self._shape)
 
     @property
     def nbytes(self) -> int:

@@ -35,6 +35,8 @@ from navi_core.record import StageTimer
 __all__ = ["PPOLearner", "UpdateStats"]
 
 _LOG = logging.getLogger("navi.learn")
+_LARGE, _AT_ONCE = 2**14, 128
+"""On a CPU, activations of 128 panoramas of so many numbers or more fit its caches; 512 take a quarter longer."""
 _PARITY = 1e-2
 """Ratio error before the first step at which acting and learning are no longer the same function."""
 
@@ -209,7 +211,7 @@ class PPOLearner:
         self.optimizer.zero_grad(set_to_none=True)
         means = torch.zeros(len(_MEANS), device=self.device)
         peaks = torch.zeros(len(_PEAKS), device=self.device)
-        for index, count, weight in _microbatches(draw, self.config.ppo.microbatch):
+        for index, count, weight in _microbatches(draw, self._piece(rollout)):
             mean, peak = self._backward(rollout, index, count / draw.total, weight, settings, timer)
             means += mean
             peaks = torch.maximum(peaks, peak)
@@ -224,6 +226,13 @@ class PPOLearner:
         with timer("rnd_step"):
             self.shaper.step(None if self.workers.size == 1 else self.workers.sum)
         return torch.cat((means, peaks, norm[None], norms)).detach()
+
+    def _piece(self, rollout: Rollout) -> int | None:
+        """Return how many sequences go through the network at once; None for all of a minibatch."""
+        size = self.config.ppo.microbatch
+        if size is None and self.device.type == "cpu" and rollout.observations.numbers >= _LARGE:
+            return max(1, _AT_ONCE // rollout.bptt)
+        return size
 
     def _backward(
         self,

@@ -18,6 +18,7 @@ from navi_core.learn.ppo import PPOLearner
 from navi_core.learn.reward_scale import RewardScale
 from navi_core.learn.schedules import scheduled
 from tests.learn.builders import CPU, filled, small_config, small_parts, weights
+from tests.learn.toy_environments import MixedEndingsEnv
 
 
 def column(*numbers: float) -> torch.Tensor:
@@ -228,3 +229,20 @@ def test_options_of_scale_resume_exactly(options):
     for c, x in ((collector, learner), (twin_collector, twin)):
         x.update(filled(c), index=2, steps=0)
     assert all(torch.equal(a, b) for a, b in zip(weights(learner), weights(twin)))
+
+
+def test_large_panoramas_go_through_a_cpu_in_pieces_with_the_same_gradient():
+    sensor = {"azimuth_bins": 128, "elevation_bins": 48}
+    made = []
+    for size in (None, 1000):
+        policy = {**sensor, "encoder": "ring_cnn", "core": "gru", "aux": "full"}
+        config = small_config(
+            rows=2, env=sensor, policy=policy, ppo={"rollout": 96, "bptt": 96, "minibatch": 2, "microbatch": size}
+        )
+        env = MixedEndingsEnv(2, azimuth=128, elevation=48)
+        collector, learner = small_parts(config, env)
+        rollout = filled(collector)
+        assert learner._piece(rollout) == (1 if size is None else 1000)
+        learner.update(rollout, index=0, steps=0)
+        made.append(weights(learner))
+    assert max(float((a - b).abs().max()) for a, b in zip(*made)) < 2e-5
