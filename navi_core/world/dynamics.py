@@ -148,10 +148,11 @@ class Dynamics:
         turned, target, push = torch.empty_like(yaw), torch.empty_like(position), np.empty_like(v)
         limits, front = self._limits.numpy(), min_front.numpy()
         command_push(action.numpy(), front, limits, c.limiter_distance, c.limiter_floor, c.smoothing, push)
+        rows = self.field.rows(scene_index, len(p))
         for _ in range(c.steps_per_decision):
             turn(push, keep, c.substep, y, v, turned.numpy())
             aim(c.substep, p, v, turned.cos().numpy(), turned.sin().numpy(), target.numpy())
-            blocked = self.field.within(target, scene_index, c.radius)
+            blocked = self.field.within_rows(target, rows, c.radius)
             settle(blocked.numpy(), target.numpy(), turned.numpy(), p, y, v, collided, attempted)
         return motion
 

@@ -177,7 +177,7 @@ class Field:
             op.cast_rays_out(origins, directions, scene_index, self.number, reach, elevations, *to)
             return out
         origin = self._points(origins, "origins")
-        scene = self._scene_rows(scene_index, len(origin))
+        scene = self.rows(scene_index, len(origin))
         ray = self._directions(directions, len(origin))
         hits = self._outputs((len(origin), ray.shape[1]), out)
         # Every row belongs to one of the two kinds of scenes, so every entry is written.
@@ -210,7 +210,7 @@ class Field:
         if torch.compiler.is_compiling():
             return op.distance(points, scene_index, self.number)
         point = self._finite(self._points(points, "points"))
-        scene = self._scene_rows(scene_index, len(point))
+        scene = self.rows(scene_index, len(point))
         out = torch.empty(len(point), dtype=torch.float32, device=self.device)
         if isinstance(self._tracer, CudaTracer):
             self._tracer.distance(point, scene, out)
@@ -224,12 +224,18 @@ class Field:
             return op.within(points, scene_index, self.number, float(radius))
         reach = metres(radius, "radius")
         point = self._finite(self._points(points, "points"))
-        scene = self._scene_rows(scene_index, len(point))
-        out = torch.empty(len(point), dtype=torch.bool, device=self.device)
+        return self.within_rows(point, self.rows(scene_index, len(point)), reach)
+
+    def within_rows(self, points: torch.Tensor, rows: torch.Tensor, radius: float) -> torch.Tensor:
+        """Answer `within` unchecked: finite contiguous float32 points, and `rows` of an earlier call of that name.
+
+        For those who ask many times about the same rows, as the substeps of a flight do.
+        """
+        out = torch.empty(len(points), dtype=torch.bool, device=self.device)
         if isinstance(self._tracer, CudaTracer):
-            self._tracer.within(point, scene, reach, out)
+            self._tracer.within(points, rows, radius, out)
         else:
-            self._tracer.within(point.numpy(), scene.numpy(), reach, out.numpy())
+            self._tracer.within(points.numpy(), rows.numpy(), radius, out.numpy())
         return out
 
     def _points(self, points: torch.Tensor, name: str) -> torch.Tensor:
@@ -250,7 +256,12 @@ class Field:
             raise SceneError(f"directions is {described(directions)}, expected a tensor (R, 3) or ({rows}, R, 3)")
         return self._here(ray, "directions").to(torch.float32).contiguous()
 
-    def _scene_rows(self, scene_index: torch.Tensor, rows: int) -> torch.Tensor:
+    def rows(self, scene_index: torch.Tensor, rows: int) -> torch.Tensor:
+        """Return the (B,) int32 scenes of B rows, checked.
+
+        Raises:
+            SceneError: Another number of rows, or (on the CPU) a scene that is not there.
+        """
         if not isinstance(scene_index, torch.Tensor) or scene_index.dtype not in _WHOLE:
             raise SceneError(f"scene_index is {described(scene_index)}, expected a tensor of whole numbers ({rows},)")
         scene = self._here(scene_index, "scene_index").reshape(-1)
