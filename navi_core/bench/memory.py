@@ -91,6 +91,16 @@ class MemoryRow(Row):
 
 
 _REPEAT = 0.9
+_CART_POLE = (
+    ("gamma", 0.98),
+    ("gae_lambda", 0.8),
+    ("entropy_coefficient", 0.0),
+    ("rollout", 32),
+    ("minibatch", 16),
+    ("epochs", 8),
+    ("target_kl", 0.03),
+    ("schedules", {"learning_rate": {"end": 1e-4}}),
+)
 _PENDULUM = (
     ("gamma", 0.95),
     ("entropy_coefficient", 0.0),
@@ -108,7 +118,7 @@ MEMORY_CASES: dict[str, tuple[MemoryCase, ...]] = {
         MemoryCase("repeat_previous", "mamba2", 300_000, _REPEAT, "memoryless"),
         MemoryCase("repeat_previous", "mamba2", 300_000, _REPEAT, "zero_state"),
     ),
-    "cart_pole": (MemoryCase("cart_pole", "gru", 200_000, 475.0),),
+    "cart_pole": (MemoryCase("cart_pole", "gru", 200_000, 475.0, ppo=_CART_POLE),),
     "pendulum": (MemoryCase("pendulum", "gru", 600_000, -250.0, ppo=_PENDULUM),),
 }
 """Groups of runs by name."""

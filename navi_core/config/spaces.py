@@ -15,8 +15,10 @@ class Spaces:
         observation: Numbers of an observation.
         axes: Width of an action.
         choices: Every allowed action, each with `axes` numbers; empty where actions are continuous in (−1, 1).
+        scale: Usual magnitude of each number of an observation, by which a network divides; empty for 1.
     """
 
     observation: int
     axes: int = 1
     choices: tuple[tuple[float, ...], ...] = ()
+    scale: tuple[float, ...] = ()

@@ -37,7 +37,9 @@ class Trunk(nn.Module):
         self.config = config
         self.half_encoder = False
         """Whether the encoder's products are taken in bfloat16 (autocast); what follows stays float32."""
-        self.encoder = _encoder(config) if spaces is None else VectorEncoder(spaces.observation, config.width)
+        self.encoder = (
+            _encoder(config) if spaces is None else VectorEncoder(spaces.observation, config.width, spaces.scale)
+        )
         self.aux = None if config.aux == "off" else nn.Linear(AUX_INPUTS, config.width)
         self.core: TemporalCore = build_core(config.core, config.width, config.core_layers)
 

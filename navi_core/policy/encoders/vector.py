@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 
+import torch
 from torch import Tensor, nn
 
 __all__ = ["VectorEncoder"]
@@ -15,10 +16,14 @@ class VectorEncoder(nn.Module):
     Args:
         inputs: Numbers n of an observation.
         width: Embedding width D.
+        scale: Divides each number; empty for 1.
     """
 
-    def __init__(self, inputs: int, width: int) -> None:
+    scale: Tensor
+
+    def __init__(self, inputs: int, width: int, scale: tuple[float, ...] = ()) -> None:
         super().__init__()
+        self.register_buffer("scale", torch.tensor(scale or (1.0,) * inputs), persistent=False)
         first, second = nn.Linear(inputs, width), nn.Linear(width, width)
         for layer in (first, second):
             nn.init.orthogonal_(layer.weight, math.sqrt(2))
@@ -27,4 +32,4 @@ class VectorEncoder(nn.Module):
 
     def forward(self, obs: Tensor) -> Tensor:
         """Return embeddings (B, D) of observations (B, n)."""
-        return self.layers(obs)
+        return self.layers(obs / self.scale)

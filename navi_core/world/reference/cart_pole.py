@@ -32,7 +32,8 @@ class CartPole(ReferenceTask):
 
     def __init__(self, num_envs: int, seed: int = 0, *, masked: bool = True, first_row: int = 0) -> None:
         self.masked = masked
-        self.spaces = Spaces(2 if masked else 4, 1, ((0.0,), (1.0,)))
+        scale = (_FAR, _STEEP) if masked else (_FAR, 1.0, _STEEP, 1.0)
+        self.spaces = Spaces(len(scale), 1, ((0.0,), (1.0,)), scale)
         super().__init__(num_envs, seed, first_row=first_row)
 
     def _begin(self, episode: Tensor) -> State:
