@@ -18,7 +18,7 @@ from navi_core.pilots.grid_search import expand, trace_back
 from navi_core.pilots.map_pilot import CELL, MapPilot, MapSettings
 from navi_core.pilots.odometry import integrate
 from navi_core.pilots.scan import Scan
-from navi_core.pilots.truth import LEVEL, Slice, slice_scene
+from navi_core.pilots.truth import LEVEL, Slice, cell_ahead, slice_scene
 from navi_core.world.field import Field
 from navi_core.world.floor import FloorMap
 
@@ -169,11 +169,11 @@ def _look(seen: npt.NDArray[np.bool_], pose: Floats, corner: Floats, reach: Floa
         x, z = (pose[b, 0] - corner[b, 0]) / cell, (pose[b, 2] - corner[b, 1]) / cell
         for r in range(rays):
             angle = 2.0 * math.pi * r / rays
-            dx, dz = math.sin(angle) * 0.5, -math.cos(angle) * 0.5
+            dx, dz = math.sin(angle), -math.cos(angle)
             for n in range(int(reach[b, r] / cell * 2.0) + 1):
-                i, k = math.floor(x + dx * n), math.floor(z + dz * n)
-                if 0 <= i < nx and 0 <= k < nz:
-                    seen[b, i, k] = True
+                at = cell_ahead(x, z, dx, dz, n, nx, nz)
+                if at >= 0:
+                    seen[b, at // nz, at % nz] = True
 
 
 @numba.njit(cache=True)

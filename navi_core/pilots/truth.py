@@ -13,13 +13,20 @@ from navi_core.pilots.grid_map import FAR
 from navi_core.world.field import Field
 from navi_core.world.floor import FloorMap
 
-__all__ = ["LEVEL", "Slice", "slice_scene"]
+__all__ = ["LEVEL", "Slice", "cell_ahead", "slice_scene"]
 
 LEVEL = 0.1
 """Heights are rounded to this [m]."""
 _FAN = 128
 _SPACING = 5
 """Cells between two viewpoints along an axis."""
+
+
+@numba.njit(inline="always")
+def cell_ahead(x, z, dx, dz, halves, nx, nz):  # type: ignore[no-untyped-def]
+    """Return the flat index of the cell `halves` half cells along (dx, dz) from (x, z) [cells]; -1 outside the grid."""
+    i, k = math.floor(x + dx * halves * 0.5), math.floor(z + dz * halves * 0.5)
+    return i * nz + k if 0 <= i < nx and 0 <= k < nz else -1
 
 
 @numba.njit(cache=True)
@@ -50,12 +57,11 @@ def _views(
         for r in range(fan.shape[0]):
             steps = int(reach[v, r] * 2.0)
             for n in range(steps + 1):
-                i = math.floor(place[v, 0] + fan[r, 0] * n * 0.5)
-                k = math.floor(place[v, 1] + fan[r, 1] * n * 0.5)
-                if 0 <= i < nx and 0 <= k < nz and reachable[i, k] and stamp[i * nz + k] != v:
-                    stamp[i * nz + k] = v
+                at = cell_ahead(place[v, 0], place[v, 1], fan[r, 0], fan[r, 1], n, nx, nz)
+                if at >= 0 and reachable[at // nz, at % nz] and stamp[at] != v:
+                    stamp[at] = v
                     if write:
-                        cells[total] = i * nz + k
+                        cells[total] = at
                     total += 1
         if not write:
             start[v + 1] = total

@@ -115,7 +115,7 @@ def recognise(root: Path, files: Collection[Path]) -> Layout:
 _HM3D_FOLDER = re.compile(r"^\d{5}-[A-Za-z0-9]{11}$")
 _SIGNS: tuple[tuple[str, Callable[[Path], bool], str], ...] = (
     ("Habitat scenes", lambda f: f.name.endswith(INSTANCE_SUFFIX), "scene instances"),
-    ("HM3D", lambda f: bool(_HM3D_FOLDER.match(f.parent.name)), "folders NNNNN-XXXXXXXXXXX"),
+    ("HM3D", lambda f: bool(_HM3D_FOLDER.match(f.parent.name)), "folders of five digits, a dash and eleven letters"),
     ("HM3D", lambda f: f.name.endswith((".semantic.txt", ".semantic.glb", ".basis.glb")), "HM3D file names"),
     ("HM3D", lambda f: f.name.startswith("hm3d"), "its dataset configuration"),
     ("Replica", lambda f: f.name in ("info_semantic.json", "mesh_semantic.ply", "glass.sur"), "Replica file names"),

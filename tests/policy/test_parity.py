@@ -1,5 +1,6 @@
 """Acting step by step and scoring whole sequences are one function, resets inside chunks included."""
 
+import numpy as np
 import pytest
 import torch
 
@@ -38,10 +39,14 @@ def rollout(policy, generator):
 @pytest.mark.parametrize("core", ["mamba2", "gru", "mambapy"])
 @pytest.mark.parametrize("layers", [1, 2])
 def test_before_the_first_update_the_ratio_is_one(encoder, core, layers):
-    check_parity(PolicyConfig(encoder=encoder, core=core, core_layers=layers, azimuth_bins=32, elevation_bins=16))
+    config = PolicyConfig(encoder=encoder, core=core, core_layers=layers, azimuth_bins=32, elevation_bins=16)
+    ratio, value, embedding = parity_gaps(config)
+    assert ratio < 1e-4 and value < 1e-4 and embedding < 1e-4
 
 
-def check_parity(config):
+def parity_gaps(config):
+    """Return the largest |ratio − 1|, |ΔV| and relative difference of embeddings between acting and updating."""
+    gaps = np.zeros(3)
     policy = build_policy(config, seed=3)
     # Larger heads than at the start, so that a wrong state would show in mean and value.
     with torch.no_grad():
@@ -55,24 +60,26 @@ def check_parity(config):
         log_prob = torch.stack([out.log_prob for out in steps[part]], dim=1)
         value = torch.stack([out.value for out in steps[part]], dim=1)
         embedding = torch.stack([out.embedding for out in steps[part]], dim=1)
-        assert (torch.exp(seen.log_prob - log_prob) - 1).abs().max() < 1e-4
-        assert (seen.value - value).abs().max() < 1e-4
-        torch.testing.assert_close(seen.embedding, embedding, atol=1e-5, rtol=1e-4)
+        ratio = (torch.exp(seen.log_prob - log_prob) - 1).abs().max()
+        apart = ((seen.embedding - embedding).abs() / (0.1 + embedding.abs())).max()
+        worst = [x.detach().item() for x in (ratio, (seen.value - value).abs().max(), apart)]
+        gaps = np.maximum(gaps, worst)
+    return gaps
 
 
 @pytest.mark.parametrize("distribution", ["gaussian", "beta", "discrete"])
 @pytest.mark.parametrize("separate", [False, True])
 def test_every_head_and_critic_has_ratio_one_before_the_first_update(distribution, separate):
-    check_parity(
-        PolicyConfig(
-            encoder="ring_cnn",
-            core="mamba2",
-            distribution=distribution,
-            separate_value=separate,
-            azimuth_bins=16,
-            elevation_bins=4,
-        )
+    config = PolicyConfig(
+        encoder="ring_cnn",
+        core="mamba2",
+        distribution=distribution,
+        separate_value=separate,
+        azimuth_bins=16,
+        elevation_bins=4,
     )
+    ratio, value, embedding = parity_gaps(config)
+    assert ratio < 1e-4 and value < 1e-4 and embedding < 1e-4
 
 
 @pytest.mark.parametrize("core", ["mamba2", "gru", "mambapy"])

@@ -31,6 +31,7 @@ def test_one_drone_passes_gymnasiums_checks(apartments) -> None:
     with warnings.catch_warnings():
         warnings.simplefilter("error")
         check_env(env.unwrapped)
+    assert env.unwrapped.observation_space.contains(env.reset(seed=1)[0])
 
 
 def test_the_batch_is_made_by_name_and_says_how_it_resets(apartments) -> None:

@@ -45,11 +45,12 @@ def test_each_kind_of_synchronisation_is_found(what: str, program: Callable[[tor
 
 
 def test_a_program_of_fixed_shapes_is_clean() -> None:
-    with forbid_host_sync():
+    with HostSyncs() as syncs:
         x = torch.where(MASK, VALUES, 0.0) + torch.zeros_like(VALUES)
         x = x[torch.arange(3)] * torch.full((3,), 2.0)
         x.index_put_((torch.arange(3),), VALUES)
         x.masked_fill_(MASK, 1.0).to(torch.int32).clamp(0, 2).cumsum(0)
+    assert syncs.found == []
 
 
 def test_synchronising_fails_and_names_the_call() -> None:
