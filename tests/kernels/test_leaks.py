@@ -152,5 +152,5 @@ def test_ten_million_rays_do_not_leak(name: str) -> None:
     rows = 10_000_000 // (len(SHAPES) * len(SIZES) * len(RESOLUTIONS) * RAYS) + 1
     for size in SIZES:
         for resolution in RESOLUTIONS:
-            for tracer in ("native", "numba") if find_compiler() else ("numba",):
+            for tracer in ("native", "numba", "cuda") if find_compiler() else ("numba",):
                 assert leaks(name, SHAPES[name], size, resolution, rows, tracer, 1.0) == 0, (tracer, size, resolution)
