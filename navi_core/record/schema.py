@@ -2,12 +2,12 @@
 
 A resumed run emits the rows after its last checkpoint a second time. Ingest replaces a row whose
 natural key it has already, so that nothing is lost and nothing is doubled. The warehouse's
-migrations declare the same keys as primary keys; a test compares the two.
+migrations declare the same keys as primary keys, but for the largest tables; a test compares the two.
 """
 
 from __future__ import annotations
 
-__all__ = ["NATURAL_KEYS", "RUN_TABLES", "SEGMENT_VERSION"]
+__all__ = ["NATURAL_KEYS", "RUN_TABLES", "SEGMENT_VERSION", "UNINDEXED_TABLES"]
 
 SEGMENT_VERSION = 1
 """Version of the segment files' layout."""
@@ -22,10 +22,15 @@ NATURAL_KEYS: dict[str, tuple[str, ...]] = {
     "evaluations": ("evaluation_id",),
     "episodes": ("evaluation_id", "scene", "start"),
     "stage_timings": ("run_id", "step", "stage"),
-    "benchmarks": ("run_id", "name"),
+    "benchmarks": ("run_id", "benchmark", "cell", "repeat", "name"),
+    "studies": ("study",),
+    "trials": ("study", "trial"),
     "events": ("run_id", "step", "event", "recorded_at"),
 }
 """Table name → natural key."""
+
+UNINDEXED_TABLES: tuple[str, ...] = ("metrics", "stage_timings")
+"""Tables of millions of rows, kept unique by the writer alone: an index would be most of the database."""
 
 RUN_TABLES: tuple[str, ...] = ("metrics", "runs", "checkpoints", "stage_timings")
 """Tables whose rows a fresh start of their run drops; models, evaluations and decisions are history and stay."""

@@ -20,14 +20,13 @@ import time
 from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, field
-from datetime import UTC, datetime
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from navi_core.errors import RecordError
 from navi_core.record.durable import fsync_directory
 from navi_core.record.home import navi_home
-from navi_core.record.schema import NATURAL_KEYS, RUN_TABLES
+from navi_pipeline.lib.folding import fold_segments, table_columns
 from navi_pipeline.lib.segments import Segment, read_segment
 from navi_pipeline.lib.sql_files import apply_sql, sql_folder, sql_hash
 
@@ -199,8 +198,12 @@ class Warehouse:
         return report
 
     def _fold(self, connection: duckdb.DuckDBPyConnection, files: list[Path], report: IngestReport) -> None:
-        columns = _columns(connection)
-        known = dict(connection.execute("select name, sha256 from segments").fetchall())
+        columns = table_columns(connection)
+        known = dict(
+            connection.execute(
+                "select name, sha256 from segments where list_contains(?, name)", [[file.name for file in files]]
+            ).fetchall()
+        )
         fresh: list[Segment] = []
         moves: list[Path] = []
         for file in files:
@@ -219,13 +222,13 @@ class Warehouse:
         if fresh:
             connection.execute("begin")
             try:
-                _fold_rows(connection, fresh, columns)
+                fold_segments(connection, fresh, columns)
                 connection.execute("commit")
             except BaseException:
                 connection.execute("rollback")
                 raise
         report.segments += len(fresh)
-        report.rows += sum(len(segment.rows) for segment in fresh)
+        report.rows += sum(segment.count for segment in fresh)
         for file in moves:
             os.replace(file, self.done / file.name)
         if moves:
@@ -267,66 +270,3 @@ class Warehouse:
         except OSError as error:
             temporary.unlink(missing_ok=True)
             raise RecordError(f"cannot write the readers' snapshot {self.snapshot}: {error}") from error
-
-
-def _columns(connection: duckdb.DuckDBPyConnection) -> dict[str, dict[str, str]]:
-    rows = connection.execute(
-        "select table_name, column_name, data_type from duckdb_columns() "
-        "where schema_name = 'main' and not internal order by table_name, column_index"
-    ).fetchall()
-    found: dict[str, dict[str, str]] = {}
-    for table, column, kind in rows:
-        if table in NATURAL_KEYS:
-            found.setdefault(table, {})[column] = kind
-    return found
-
-
-def _fold_rows(
-    connection: duckdb.DuckDBPyConnection, segments: list[Segment], columns: dict[str, dict[str, str]]
-) -> None:
-    """Put the rows of `segments` (in the order of writing) into their tables, within the caller's transaction."""
-    latest: dict[str, dict[tuple[Any, ...], dict[str, Any]]] = {}
-    for segment in segments:
-        if segment.table is None:
-            for table in RUN_TABLES:
-                connection.execute(f"delete from {table} where run_id = ?", [segment.run_id])
-                kept = latest.get(table, {})
-                latest[table] = {k: row for k, row in kept.items() if row["run_id"] != segment.run_id}
-            continue
-        key = NATURAL_KEYS[segment.table]
-        into = latest.setdefault(segment.table, {})
-        for row in segment.rows:
-            into[tuple(row[column] for column in key)] = row
-    for table, rows in latest.items():
-        if rows:
-            _replace(connection, table, list(rows.values()), columns[table])
-    now = datetime.now(UTC).replace(tzinfo=None)
-    kinds = {
-        "name": "VARCHAR",
-        "table_name": "VARCHAR",
-        "run_id": "VARCHAR",
-        "row_count": "BIGINT",
-        "sha256": "VARCHAR",
-        "created_at": "TIMESTAMP",
-        "ingested_at": "TIMESTAMP",
-    }
-    values = [(s.name, s.table, s.run_id, len(s.rows), s.sha256, s.created_at, now) for s in segments]
-    _replace(connection, "segments", [dict(zip(kinds, value, strict=True)) for value in values], kinds)
-
-
-def _replace(
-    connection: duckdb.DuckDBPyConnection, table: str, rows: list[dict[str, Any]], columns: dict[str, str]
-) -> None:
-    import pandas
-
-    # Object columns keep integers whole; numbers travel as text because pandas would turn NaN into NULL.
-    def cell(value: Any) -> Any:
-        return repr(value) if isinstance(value, float) else value
-
-    frame = pandas.DataFrame({name: pandas.Series([cell(row[name]) for row in rows], dtype=object) for name in columns})
-    connection.register("incoming", frame)
-    casts = ", ".join(f"cast({name} as {kind}) as {name}" for name, kind in columns.items())
-    done = connection.execute(f"insert or replace into {table} by name select {casts} from incoming").fetchone()
-    connection.unregister("incoming")
-    if done is None or done[0] != len(rows):
-        raise RecordError(f"{table}: {len(rows)} rows were sent, the database took {done[0] if done else 'none'}")

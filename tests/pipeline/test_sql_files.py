@@ -81,22 +81,22 @@ def test_every_view_and_every_saved_query_answers(filled):
 
 def test_new_migrations_are_applied_once_and_in_order(folder):
     with duckdb.connect() as connection:
-        assert apply_sql(connection, folder) == ["001_record"]
-        (folder / "migrations" / "002_more.sql").write_text("create table more (a integer);")
-        assert apply_sql(connection, folder) == ["002_more"]
+        assert apply_sql(connection, folder) == ["001_record", "002_sweeps_and_studies"]
+        (folder / "migrations" / "003_more.sql").write_text("create table more (a integer);")
+        assert apply_sql(connection, folder) == ["003_more"]
         assert apply_sql(connection, folder) == []
 
 
 def test_a_failing_migration_leaves_nothing_behind(folder):
-    (folder / "migrations" / "002_bad.sql").write_text("create table more (a integer); select * from nope;")
+    (folder / "migrations" / "003_bad.sql").write_text("create table more (a integer); select * from nope;")
     with duckdb.connect() as connection:
-        with pytest.raises(RecordError, match="002_bad"):
+        with pytest.raises(RecordError, match="003_bad"):
             apply_sql(connection, folder)
         assert not connection.execute("select * from duckdb_tables() where table_name = 'more'").fetchall()
 
 
 @pytest.mark.parametrize(
-    ("name", "word"), [("2_x.sql", "misnamed"), ("003_gap.sql", "without gaps"), ("001_twice.sql", "two migrations")]
+    ("name", "word"), [("2_x.sql", "misnamed"), ("004_gap.sql", "without gaps"), ("001_twice.sql", "two migrations")]
 )
 def test_misnumbered_migrations_are_refused(folder, name, word):
     (folder / "migrations" / name).write_text("select 1;")
