@@ -11,7 +11,9 @@ NaviError
 ├── RecordError            rows that could not be written or read back
 ├── NonFiniteError         NaN or Inf in training; carries the tensor's name
 ├── EvaluationError        an evaluation that cannot be made as asked
-└── DemoError              demonstrations that break their format; carries the file and the field
+├── DemoError              demonstrations that break their format; carries the file and the field
+├── WireError              frames that break the wire's format; carries a code for the peer
+└── ServiceError           a server that cannot start or reach its peer: a port taken, a bad endpoint
 """
 
 from __future__ import annotations
@@ -32,6 +34,8 @@ __all__ = [
     "RegistryError",
     "RunError",
     "SceneError",
+    "ServiceError",
+    "WireError",
     "printable",
 ]
 
@@ -149,3 +153,23 @@ class DemoError(NaviError):
         self.path = Path(path)
         self.field = field
         super().__init__(f"{path}: {field + ': ' if field else ''}{reason}")
+
+
+class WireError(NaviError, ValueError):
+    """Frames from a peer break the format of the wire, or a message cannot be sent over it.
+
+    Attributes:
+        code: What the peer is told: `malformed` or `version`.
+    """
+
+    exit_code = 10
+
+    def __init__(self, reason: str, *, code: str = "malformed") -> None:
+        self.code = code
+        super().__init__(reason)
+
+
+class ServiceError(NaviError):
+    """A server cannot start, or the peer that it needs cannot be reached."""
+
+    exit_code = 11

@@ -13,6 +13,7 @@ from navi_core.config.learn import BCConfig, PPOConfig, TrainConfig
 from navi_core.config.policy import PolicyConfig, ShaperConfig
 from navi_core.config.scenes import CompileConfig, CorpusConfig, compile_resolution
 from navi_core.config.schedule import Schedule
+from navi_core.config.wire import WireConfig
 from navi_core.config.world import REWARD_TERMS, DynamicsConfig, EnvConfig, RewardConfig, SensorConfig, SpawnConfig
 
 __all__ = [
@@ -33,6 +34,7 @@ __all__ = [
     "ShaperConfig",
     "SpawnConfig",
     "TrainConfig",
+    "WireConfig",
     "compile_resolution",
     "config_hash",
     "parse_config",

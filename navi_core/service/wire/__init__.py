@@ -1,0 +1,37 @@
+"""The wire: messages, topics, and their bytes. docs/WIRE.md has everything that a client needs."""
+
+from __future__ import annotations
+
+from navi_core.service.wire.codec import TOPICS, WIRE_VERSION, decode, encode, topic_of
+from navi_core.service.wire.messages import (
+    OVERHEAD_SHAPE,
+    Action,
+    BatchStepRequest,
+    BatchStepResult,
+    DistanceMatrix,
+    Fault,
+    Message,
+    RobotPose,
+    StepRequest,
+    StepResult,
+    TelemetryEvent,
+)
+
+__all__ = [
+    "OVERHEAD_SHAPE",
+    "TOPICS",
+    "WIRE_VERSION",
+    "Action",
+    "BatchStepRequest",
+    "BatchStepResult",
+    "DistanceMatrix",
+    "Fault",
+    "Message",
+    "RobotPose",
+    "StepRequest",
+    "StepResult",
+    "TelemetryEvent",
+    "decode",
+    "encode",
+    "topic_of",
+]

@@ -1,0 +1,139 @@
+"""Messages as two frames, a topic and a MessagePack map; nothing from outside is believed, nothing is unpickled."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Sequence
+from typing import Any
+
+import numpy as np
+
+from navi_core.config import WireConfig
+from navi_core.errors import WireError
+from navi_core.service.wire.arrays import ARRAY_TYPE, pack_array, unpack_array
+from navi_core.service.wire.messages import (
+    MESSAGES,
+    Action,
+    BatchStepRequest,
+    BatchStepResult,
+    DistanceMatrix,
+    Fault,
+    Message,
+    StepRequest,
+    StepResult,
+    TelemetryEvent,
+)
+
+__all__ = ["TOPICS", "WIRE_VERSION", "decode", "encode", "topic_of"]
+
+WIRE_VERSION = 2
+TOPICS: dict[str, tuple[type[Message], ...]] = {
+    "distance_matrix_v2": (DistanceMatrix,),
+    "action_v2": (Action,),
+    "telemetry_event_v2": (TelemetryEvent,),
+    "step_request_v2": (StepRequest, BatchStepRequest),
+    "step_result_v2": (StepResult, BatchStepResult),
+    "fault_v2": (Fault,),
+}
+"""The messages that each topic carries."""
+_TOPIC_OF = {cls: topic for topic, classes in TOPICS.items() for cls in classes}
+_MOST_KEYS = 64
+_MOST_TEXT = 4096
+_MOST_PARTS = 4096
+_VERSIONED = re.compile(r"(.+)_v(\d{1,4})")
+
+
+def topic_of(message: Message | type[Message]) -> str:
+    """Return the topic of a message or of its class."""
+    return _TOPIC_OF[message if isinstance(message, type) else type(message)]
+
+
+def encode(message: Message) -> list[bytes]:
+    """Return the two frames of a message.
+
+    Raises:
+        WireError: It has no topic of its own (`RobotPose`).
+    """
+    import msgpack
+
+    if type(message) not in _TOPIC_OF:
+        raise WireError(f"{type(message).__name__} travels only within another message")
+    payload = {"_type": type(message).__name__, **message.to_map()}
+    return [topic_of(message).encode(), msgpack.packb(payload, default=_extension)]
+
+
+def decode(frames: Sequence[bytes], limits: WireConfig | None = None) -> Message:
+    """Return the message of two frames.
+
+    Args:
+        frames: Topic and payload.
+        limits: `max_message_bytes`; None: the defaults.
+
+    Raises:
+        WireError: The frames are no message of version 2; says what is wrong. Nothing else is raised,
+            whatever the bytes.
+    """
+    if len(frames) != 2:
+        raise WireError(f"a message of {len(frames)} frames; two are expected: topic and payload")
+    topic, payload = bytes(frames[0]), bytes(frames[1])
+    most = (limits or WireConfig()).max_message_bytes
+    if len(payload) > most:
+        raise WireError(f"a payload of {len(payload):,} bytes; at most {most:,} are allowed")
+    allowed = _classes(topic)
+    data = _unpacked(payload)
+    name = data.pop("_type", None)
+    if not isinstance(name, str) or name not in MESSAGES:
+        raise WireError(f"_type is {str(name)[:40]!r}; allowed: {', '.join(c.__name__ for c in allowed)}")
+    if MESSAGES[name] not in allowed:
+        raise WireError(f"{name} does not travel under {topic.decode()}")
+    return MESSAGES[name].from_map(data)
+
+
+def _classes(topic: bytes) -> tuple[type[Message], ...]:
+    """Return what a topic carries; one of another version is told as such."""
+    name = topic[:64].decode("ascii", "replace")
+    if name in TOPICS:
+        return TOPICS[name]
+    other = _VERSIONED.fullmatch(name)
+    if other and f"{other[1]}_v{WIRE_VERSION}" in TOPICS:
+        raise WireError(f"topic {name}: version {int(other[2])}; this is version {WIRE_VERSION}", code="version")
+    raise WireError(f"unknown topic {name!r}; allowed: {', '.join(TOPICS)}")
+
+
+def _unpacked(payload: bytes) -> dict[str, Any]:
+    import msgpack
+
+    try:
+        # Lengths are bounded before msgpack allocates for them.
+        data = msgpack.unpackb(
+            payload,
+            ext_hook=_array,
+            strict_map_key=True,
+            max_str_len=_MOST_TEXT,
+            max_bin_len=0,
+            max_array_len=_MOST_PARTS,
+            max_map_len=_MOST_KEYS,
+            max_ext_len=len(payload),
+        )
+    except WireError:
+        raise
+    except (ValueError, TypeError, OverflowError, RecursionError, msgpack.UnpackException) as error:
+        reason = str(error)[:120] or type(error).__name__
+        raise WireError(f"the payload is no MessagePack map of ours: {reason}") from None
+    if not isinstance(data, dict):
+        raise WireError(f"the payload is {type(data).__name__}, expected a map")
+    return data
+
+
+def _array(code: int, data: bytes) -> np.ndarray:
+    if code != ARRAY_TYPE:
+        raise WireError(f"MessagePack extension type {code}; only {ARRAY_TYPE}, arrays, is allowed")
+    return unpack_array(data)
+
+
+def _extension(value: Any) -> Any:
+    import msgpack
+
+    if isinstance(value, np.ndarray):
+        return msgpack.ExtType(ARRAY_TYPE, pack_array(value))
+    raise WireError(f"{type(value).__name__} cannot travel")
