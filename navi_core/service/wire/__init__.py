@@ -16,6 +16,7 @@ from navi_core.service.wire.messages import (
     StepResult,
     TelemetryEvent,
 )
+from navi_core.service.wire.sockets import Publisher, Subscriber
 
 __all__ = [
     "OVERHEAD_SHAPE",
@@ -27,9 +28,11 @@ __all__ = [
     "DistanceMatrix",
     "Fault",
     "Message",
+    "Publisher",
     "RobotPose",
     "StepRequest",
     "StepResult",
+    "Subscriber",
     "TelemetryEvent",
     "decode",
     "encode",

@@ -1,0 +1,124 @@
+"""Observations for viewers: one selected drone, some ten times a second, and nothing where nobody looks."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable
+
+import numpy as np
+import torch
+
+from navi_core.config import WireConfig
+from navi_core.service.wire import OVERHEAD_SHAPE, DistanceMatrix, RobotPose
+from navi_core.service.wire.sockets import Publisher
+
+__all__ = ["ObservationPublisher", "distance_matrix", "observation_of"]
+
+_TOPIC = "distance_matrix_v2"
+_NOT_DRAWN = np.zeros((0, 0, OVERHEAD_SHAPE[2]), np.uint8)
+
+
+def distance_matrix(
+    obs: torch.Tensor,
+    *,
+    env_id: int,
+    episode_id: int,
+    step_id: int,
+    position: torch.Tensor,
+    yaw: float,
+    before: torch.Tensor | None = None,
+    overhead: np.ndarray | None = None,
+) -> DistanceMatrix:
+    """Return the published form of one drone's observation.
+
+    Args:
+        obs: (3, Az, El) float32: normalised depth, semantic id, valid.
+        env_id: Number of the drone.
+        episode_id: Of its episode.
+        step_id: Of the decision that led here.
+        position: (3,) [m].
+        yaw: [rad].
+        before: (3, Az, El) observation before, for the change of depth; None at the first of an episode.
+        overhead: (256, 256, 3) uint8 picture from above.
+    """
+    now = time.time()
+    depth = obs[0].numpy()[None]
+    x, y, z = (float(v) for v in position)
+    return DistanceMatrix(
+        episode_id=episode_id,
+        env_ids=np.array([env_id], np.int32),
+        matrix_shape=(obs.shape[1], obs.shape[2]),
+        depth=depth,
+        delta_depth=np.zeros_like(depth) if before is None else depth - before[0].numpy()[None],
+        semantic=obs[1].numpy()[None].astype(np.int32),
+        valid_mask=obs[2].numpy()[None] > 0,
+        overhead=_NOT_DRAWN if overhead is None else overhead,
+        robot_pose=RobotPose(x, y, z, 0.0, 0.0, float(yaw), now),
+        step_id=step_id,
+        timestamp=now,
+    )
+
+
+def observation_of(matrix: DistanceMatrix) -> torch.Tensor:
+    """Return the (B, 3, Az, El) float32 observation that a message holds."""
+    rows, (azimuth, elevation) = len(matrix.env_ids), matrix.matrix_shape
+    obs = np.empty((rows, 3, azimuth, elevation), np.float32)
+    obs[:, 0], obs[:, 1], obs[:, 2] = matrix.depth, matrix.semantic, matrix.valid_mask
+    return torch.from_numpy(obs)
+
+
+class ObservationPublisher:
+    """Offers observations to viewers without costing anything while nobody watches.
+
+    A run offers each step; a message is built only if someone subscribed and the last one is old enough. During
+    long pauses (an update) `heartbeat` repeats the last one, so that a viewer sees that the run lives.
+
+    Args:
+        publisher: Where to publish.
+        limits: `observation_hz` and `heartbeat_seconds`.
+        clock: Seconds; tests bring their own.
+
+    Attributes:
+        selected: Drone that viewers see.
+        built: Observations built so far.
+    """
+
+    def __init__(
+        self, publisher: Publisher, limits: WireConfig | None = None, *, clock: Callable[[], float] = time.monotonic
+    ) -> None:
+        self.publisher = publisher
+        self._limits = limits or WireConfig()
+        self._clock = clock
+        self._next = -float("inf")
+        self._last: DistanceMatrix | None = None
+        self._sent_at = -float("inf")
+        self.selected = 0
+        self.built = 0
+
+    def due(self) -> bool:
+        """Tell whether an observation offered now would be sent."""
+        return self._clock() >= self._next and self.publisher.watched(_TOPIC)
+
+    def offer(self, build: Callable[[int], DistanceMatrix]) -> bool:
+        """Send the selected drone's observation if it is due.
+
+        Args:
+            build: Makes the message of a drone; called only if it will be sent.
+        """
+        if not self.due():
+            return False
+        self._last = build(self.selected)
+        self.built += 1
+        now = self._clock()
+        # From the former due time on, so that the mean rate holds; never a burst after a pause.
+        period = 1.0 / self._limits.observation_hz
+        self._next = max(self._next + period, now) if now - self._next < period else now + period
+        self._sent_at = now
+        return self.publisher.publish(self._last)
+
+    def heartbeat(self) -> bool:
+        """Repeat the last observation where nothing was sent for a heartbeat's time."""
+        if self._last is None or self._clock() - self._sent_at < self._limits.heartbeat_seconds:
+            return False
+        self._sent_at = self._clock()
+        return self.publisher.publish(self._last)

@@ -1,0 +1,131 @@
+"""Publishing and subscribing over loopback: who watches, what a slow reader loses, ports that are taken."""
+
+from __future__ import annotations
+
+import time
+
+import pytest
+import torch
+
+from navi_core.config import WireConfig
+from navi_core.errors import ConfigError, ServiceError
+from navi_core.service.observations import ObservationPublisher, distance_matrix, observation_of
+from navi_core.service.wire import DistanceMatrix, Publisher, Subscriber
+from navi_core.service.wire.sockets import is_loopback
+from tests.service.wire_samples import action, matrix
+
+ANY = "tcp://127.0.0.1:0"
+TOPIC = "distance_matrix_v2"
+
+
+@pytest.fixture
+def publisher():
+    publisher = Publisher(ANY, WireConfig(queue_length=4))
+    yield publisher
+    publisher.close()
+
+
+def subscriber(publisher: Publisher, topic: str = TOPIC) -> Subscriber:
+    """Return a subscriber once the publisher knows of it."""
+    reader = Subscriber([publisher.endpoint], [topic], WireConfig(queue_length=4))
+    until = time.monotonic() + 5
+    while not publisher.watched(topic):
+        assert time.monotonic() < until
+        time.sleep(0.005)
+    return reader
+
+
+def test_a_message_reaches_those_who_subscribed_to_its_topic(publisher: Publisher) -> None:
+    assert not publisher.publish(matrix())
+    reader = subscriber(publisher)
+    assert publisher.publish(matrix()) and not publisher.publish(action())
+    message = reader.receive(2.0)
+    assert isinstance(message, DistanceMatrix) and message.step_id == 12
+    reader.close()
+
+
+def test_a_newcomer_is_told_once(publisher: Publisher) -> None:
+    reader = subscriber(publisher)
+    assert publisher.newcomers(TOPIC) and not publisher.newcomers(TOPIC)
+    reader.close()
+
+
+def test_nobody_watches_after_the_last_reader_left(publisher: Publisher) -> None:
+    reader = subscriber(publisher)
+    reader.close()
+    until = time.monotonic() + 5
+    while publisher.watched(TOPIC):
+        assert time.monotonic() < until
+        time.sleep(0.005)
+
+
+def test_the_newest_of_many_is_kept_for_each_drone(publisher: Publisher) -> None:
+    reader = subscriber(publisher)
+    for step in range(3):
+        publisher.publish(DistanceMatrix(**matrix().__dict__ | {"step_id": step}))
+    time.sleep(0.1)
+    newest = reader.newest(1.0)
+    assert list(newest) == [(TOPIC, 7)] and newest[TOPIC, 7].step_id == 2
+    assert reader.newest(0.0) == {}
+    reader.close()
+
+
+def test_a_reader_that_does_not_read_holds_nobody_and_a_bounded_queue(publisher: Publisher) -> None:
+    reader = subscriber(publisher)
+    start = time.monotonic()
+    for _ in range(300):
+        publisher.publish(matrix(256, 48))
+    assert time.monotonic() - start < 5.0
+    reader.close()
+
+
+def test_a_taken_port_is_named_with_what_to_do(publisher: Publisher) -> None:
+    with pytest.raises(ServiceError, match=r"taken by another process; stop it, or choose another port"):
+        Publisher(publisher.endpoint)
+
+
+@pytest.mark.parametrize("endpoint", ["5557", "tcp://", "udp://127.0.0.1:1", "tcp://127.0.0.1:99999"])
+def test_what_is_no_endpoint_is_refused(endpoint: str) -> None:
+    with pytest.raises(ConfigError, match="is no endpoint"):
+        Publisher(endpoint)
+
+
+def test_loopback_is_known_by_its_names() -> None:
+    assert is_loopback("tcp://127.0.0.1:1") and is_loopback("ipc:///a") and not is_loopback("tcp://0.0.0.0:1")
+    assert not is_loopback("tcp://*:1")
+
+
+def test_an_observation_survives_its_published_form() -> None:
+    obs = torch.rand(3, 16, 8)
+    obs[1], obs[2] = (obs[1] * 300).floor(), (obs[2] > 0.5).float()
+    message = distance_matrix(
+        obs, env_id=4, episode_id=2, step_id=9, position=torch.tensor([1.0, 2.0, 3.0]), yaw=0.5, before=obs * 0
+    )
+    assert torch.equal(observation_of(message)[0], obs)
+    assert torch.equal(torch.from_numpy(message.delta_depth[0].copy()), obs[0])
+    assert (message.robot_pose.y, message.robot_pose.yaw) == (2.0, 0.5)
+
+
+def test_viewers_get_the_selected_drone_ten_times_a_second_and_heartbeats_in_a_pause(publisher: Publisher) -> None:
+    now = [0.0]
+    offered = ObservationPublisher(publisher, WireConfig(), clock=lambda: now[0])
+    asked: list[int] = []
+
+    def build(env_id: int) -> DistanceMatrix:
+        asked.append(env_id)
+        return matrix()
+
+    for _ in range(1000):
+        offered.offer(build)
+        now[0] += 0.01
+    assert offered.built == 0 and asked == []  # nobody watches: not one is built
+    reader = subscriber(publisher)
+    offered.selected = 5
+    for _ in range(100):
+        offered.offer(build)
+        now[0] += 0.01
+    assert 9 <= offered.built <= 11 and set(asked) == {5}
+    assert not offered.heartbeat()
+    now[0] += 1.0
+    assert offered.heartbeat() and not offered.heartbeat()
+    reader.close()
