@@ -7,6 +7,7 @@ from typing import Annotated, Any
 
 import typer
 
+from navi_core.cli.explore import record_by_hand
 from navi_core.cli.progress import progress_bar
 from navi_core.cli.table import print_json, print_records
 
@@ -20,6 +21,7 @@ def register(app: typer.Typer) -> None:
     group = typer.Typer(help="Demonstrations: record, ingest, inspect, export.", no_args_is_help=True)
     for command in (expert, ingest, inspect, export):
         group.command(command.__name__)(command)
+    group.command("record")(record_by_hand)
     app.add_typer(group, name="demos")
 
 

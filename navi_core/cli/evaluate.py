@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
@@ -14,12 +14,12 @@ from navi_core.cli.progress import progress_bar
 from navi_core.cli.table import print_json, print_table
 
 if TYPE_CHECKING:
-    from navi_core.config import EvalConfig
+    from navi_core.config import CompileConfig, EvalConfig
     from navi_core.evaluate import Comparison, EvalResult
     from navi_core.models import ModelVersion, Registry
-    from navi_core.scenes import Scene
+    from navi_core.scenes import Scene, SceneSource
 
-__all__ = ["compare", "evaluate", "load_scenes", "promote", "register"]
+__all__ = ["compare", "evaluate", "load_scenes", "promote", "register", "scene_loaders"]
 
 HELD_OUT = ("apartment:100-103",)
 """Scenes flown when none is named; the default training corpus ends before them."""
@@ -186,10 +186,15 @@ def load_scenes(names: list[str] | tuple[str, ...], resolution: int) -> list[Sce
         SceneError: A file is missing or broken.
         ConfigError: An unknown family, or seeds that cannot be read.
     """
+    return [load() for _, load in scene_loaders(names, resolution)]
+
+
+def scene_loaders(names: list[str] | tuple[str, ...], resolution: int) -> list[tuple[str, Callable[[], Scene]]]:
+    """Return the name of each scene and what compiles or reads it; arguments and errors as `load_scenes`."""
     from navi_core.cli.scenes import parse_seeds
     from navi_core.config import CompileConfig, CorpusConfig, parse_config
     from navi_core.record import navi_home
-    from navi_core.scenes import FAMILIES, compile_source, discover, generated_sources
+    from navi_core.scenes import FAMILIES, discover, generated_sources
 
     config = parse_config(CompileConfig, {"resolution": resolution})
     sources = []
@@ -199,7 +204,14 @@ def load_scenes(names: list[str] | tuple[str, ...], resolution: int) -> list[Sce
             sources += generated_sources({family: parse_seeds(seeds)})
         else:
             sources += discover(CorpusConfig(scenes=(name,)))
-    return [compile_source(source, navi_home() / "scenes", config).scene for source in sources]
+    folder = navi_home() / "scenes"
+    return [(source.name, partial(_compiled, source, folder, config)) for source in sources]
+
+
+def _compiled(source: SceneSource, folder: Path, config: CompileConfig) -> Scene:
+    from navi_core.scenes import compile_source
+
+    return compile_source(source, folder, config).scene
 
 
 def _config(starts: int, steps: int, seed: int, sampled: bool) -> EvalConfig:

@@ -9,6 +9,7 @@ from __future__ import annotations
 from navi_core.config.base import Config, config_hash, parse_config
 from navi_core.config.demos import ExpertConfig
 from navi_core.config.evaluate import EvalConfig
+from navi_core.config.explore import ExplorerConfig
 from navi_core.config.learn import BCConfig, PPOConfig, TrainConfig
 from navi_core.config.policy import PolicyConfig, ShaperConfig
 from navi_core.config.scenes import CompileConfig, CorpusConfig, compile_resolution
@@ -26,6 +27,7 @@ __all__ = [
     "EnvConfig",
     "EvalConfig",
     "ExpertConfig",
+    "ExplorerConfig",
     "PPOConfig",
     "PolicyConfig",
     "RewardConfig",

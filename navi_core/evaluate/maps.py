@@ -2,15 +2,14 @@
 
 from __future__ import annotations
 
-import colorsys
 import io
 from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING
 
 import numpy as np
-import torch
 
 from navi_core.errors import EvaluationError
+from navi_core.world.overhead import cut_from_above
 
 if TYPE_CHECKING:
     from navi_core.world.field import Field
@@ -20,8 +19,6 @@ __all__ = ["top_down_map"]
 
 _PIXELS = 400
 """Samples along the longer side of the scene."""
-
-_GOLDEN_RATIO = 0.61803398875
 
 
 def top_down_map(
@@ -59,9 +56,11 @@ def top_down_map(
     flown = [path[:, 1] for group in paths.values() for path in group]
     height = float(np.median(np.concatenate(flown))) if flown else float(low[1] + min(1.2, (high[1] - low[1]) / 2))
 
-    image = _cut(field, scene_index, height)
-    extent = (float(low[0]), float(high[0]), float(high[2]), float(low[2]))
     span = np.maximum(high - low, 1e-3)
+    step = float(max(span[0], span[2])) / _PIXELS
+    xs, zs = (np.arange(low[axis] + step / 2, high[axis], step) for axis in (0, 2))
+    image = cut_from_above(field, scene_index, height, xs, zs)
+    extent = (float(low[0]), float(high[0]), float(high[2]), float(low[2]))
     scale = 7.0 / float(max(span[0], span[2]))
     figure = Figure(figsize=(max(3.0, span[0] * scale) + 0.4, max(2.0, span[2] * scale) + 0.8), dpi=110)
     FigureCanvasAgg(figure)
@@ -94,32 +93,6 @@ def top_down_map(
     buffer = io.BytesIO()
     figure.savefig(buffer, format="png", metadata={"Software": "navi"})
     return buffer.getvalue()
-
-
-def _cut(field: Field, scene_index: int, height: float) -> np.ndarray:
-    """Return the (nz, nx, 3) picture of what lies under a horizontal cut, row 0 at the smallest z."""
-    low, high = field.bounds(scene_index)
-    step = float(max(high[0] - low[0], high[2] - low[2])) / _PIXELS
-    xs = np.arange(low[0] + step / 2, high[0], step)
-    zs = np.arange(low[2] + step / 2, high[2], step)
-    points = np.stack(np.meshgrid(xs, [height], zs, indexing="ij"), axis=-1).reshape(-1, 3)
-    origins = torch.from_numpy(points.astype(np.float32))
-    scene = torch.full((len(origins),), scene_index, dtype=torch.int64)
-    reach = height - float(low[1]) + 0.5
-    hits = field.cast_rays(origins, torch.tensor([[0.0, -1.0, 0.0]]), scene, reach)
-    depth, valid = hits.depth[:, 0].numpy(), hits.valid[:, 0].numpy()
-    palette = np.array([_color(index) for index in range(int(hits.semantic.max()) + 1)])
-    colors = palette[hits.semantic[:, 0].numpy()]
-    shade = 1.0 - 0.35 * np.clip(depth / max(reach, 1e-3), 0.0, 1.0)
-    colors = np.where(valid[:, None], colors * shade[:, None], 1.0)
-    solid = field.distance(origins, scene).numpy() < step
-    colors[solid] = 0.12
-    return colors.reshape(len(xs), len(zs), 3).transpose(1, 0, 2)
-
-
-def _color(index: int) -> tuple[float, float, float]:
-    """Return a light colour for a semantic id; neighbouring ids get distant hues."""
-    return colorsys.hsv_to_rgb((index * _GOLDEN_RATIO) % 1.0, 0.28, 0.97)
 
 
 def _paths(name: str, value: np.ndarray | Sequence[np.ndarray]) -> list[np.ndarray]:

@@ -14,19 +14,9 @@ from pathlib import Path
 
 import pytest
 
-ROOT = Path(__file__).resolve().parents[2]
-CHROMIUM = next(filter(None, map(shutil.which, ("chromium", "chromium-browser", "google-chrome"))), None)
-FLAGS = [
-    "--headless",
-    "--no-sandbox",
-    "--disable-gpu",
-    "--disable-quic",
-    "--no-first-run",
-    "--disable-background-networking",
-    "--disable-component-update",
-    "--disable-sync",
-]
+from tests.browser import headless_browser, require_browser
 
+ROOT = Path(__file__).resolve().parents[2]
 pytestmark = pytest.mark.browser
 
 
@@ -39,9 +29,7 @@ def free_port():
 @pytest.fixture
 def ui(tmp_path):
     """Address of a Dagster UI over this code location, with a Dagster and a Navi home of its own."""
-    if CHROMIUM is None:
-        pytest.skip("no chromium on this machine (Debian: apt-get install chromium)")
-    pytest.importorskip("playwright.sync_api", reason="playwright is not installed (pip install -e '.[dev]')")
+    require_browser()
     home = tmp_path / "dagster_home"
     home.mkdir()
     shutil.copy(ROOT / "dagster_home" / "dagster.yaml", home)
@@ -94,46 +82,37 @@ def outcome_of(page, ui, run_id):
 @pytest.mark.timeout(1500)
 def test_one_click_materializes_the_whole_graph(ui, tmp_path):
     """From an empty folder to a champion: scenes, training, evaluation, promotion (minutes)."""
-    from playwright.sync_api import expect, sync_playwright
+    from playwright.sync_api import expect
 
-    with sync_playwright() as playwright:
-        browser = playwright.chromium.launch(executable_path=CHROMIUM, args=FLAGS)
-        try:
-            page = browser.new_page(viewport={"width": 1500, "height": 1000})
-            page.goto(f"{ui}/locations/navi/jobs/whole_graph/playground", wait_until="domcontentloaded")
-            with page.expect_response(launches, timeout=120_000) as launched:
-                page.get_by_role("button", name=re.compile("Launch run", re.IGNORECASE)).click(timeout=120_000)
-            assert "LaunchRunSuccess" in launched.value.text(), launched.value.text()
-            run_id = re.search(r'"(?:runId|id)":\s*"([0-9a-f-]{36})"', launched.value.text()).group(1)
-            page.goto("about:blank")  # the live log page would take a core from the training
-            assert outcome_of(page, ui, run_id) == "SUCCESS", (tmp_path / "dev.log").read_text()[-4000:]
-            page.goto(f"{ui}/assets/promoted_model", wait_until="domcontentloaded")
-            expect(page.get_by_text("v001").first).to_be_visible(timeout=60_000)
-        finally:
-            browser.close()
+    with headless_browser() as browser:
+        page = browser.new_page(viewport={"width": 1500, "height": 1000})
+        page.goto(f"{ui}/locations/navi/jobs/whole_graph/playground", wait_until="domcontentloaded")
+        with page.expect_response(launches, timeout=120_000) as launched:
+            page.get_by_role("button", name=re.compile("Launch run", re.IGNORECASE)).click(timeout=120_000)
+        assert "LaunchRunSuccess" in launched.value.text(), launched.value.text()
+        run_id = re.search(r'"(?:runId|id)":\s*"([0-9a-f-]{36})"', launched.value.text()).group(1)
+        page.goto("about:blank")  # the live log page would take a core from the training
+        assert outcome_of(page, ui, run_id) == "SUCCESS", (tmp_path / "dev.log").read_text()[-4000:]
+        page.goto(f"{ui}/assets/promoted_model", wait_until="domcontentloaded")
+        expect(page.get_by_text("v001").first).to_be_visible(timeout=60_000)
     assert (tmp_path / "navi" / "models").exists()
 
 
 def test_a_click_materializes_an_asset(ui, tmp_path):
-    from playwright.sync_api import expect, sync_playwright
+    from playwright.sync_api import expect
 
-    with sync_playwright() as playwright:
-        browser = playwright.chromium.launch(executable_path=CHROMIUM, args=FLAGS)
-        try:
-            page = browser.new_page(viewport={"width": 1500, "height": 1000})
-            page.goto(f"{ui}/asset-groups", wait_until="domcontentloaded")
-            for group in ("corpus", "training", "evaluation", "promotion"):
-                expect(page.get_by_text(group, exact=True).first).to_be_visible(timeout=60_000)
-            page.goto(f"{ui}/assets/scene_sources", wait_until="domcontentloaded")
+    with headless_browser() as browser:
+        page = browser.new_page(viewport={"width": 1500, "height": 1000})
+        page.goto(f"{ui}/asset-groups", wait_until="domcontentloaded")
+        for group in ("corpus", "training", "evaluation", "promotion"):
+            expect(page.get_by_text(group, exact=True).first).to_be_visible(timeout=60_000)
+        page.goto(f"{ui}/assets/scene_sources", wait_until="domcontentloaded")
 
-            button = page.get_by_role("button", name=re.compile("Materialize$"))
-            # Leaving the page before the server has answered would take the launch back.
-            with page.expect_response(launches, timeout=60_000) as launched:
-                button.click(timeout=60_000)
-            assert "LaunchRunSuccess" in launched.value.text(), launched.value.text()
-            page.goto(f"{ui}/runs", wait_until="domcontentloaded")
-            expect(page.get_by_text("Success", exact=True).first).to_be_visible(timeout=120_000)
-
-        finally:
-            browser.close()
+        button = page.get_by_role("button", name=re.compile("Materialize$"))
+        # Leaving the page before the server has answered would take the launch back.
+        with page.expect_response(launches, timeout=60_000) as launched:
+            button.click(timeout=60_000)
+        assert "LaunchRunSuccess" in launched.value.text(), launched.value.text()
+        page.goto(f"{ui}/runs", wait_until="domcontentloaded")
+        expect(page.get_by_text("Success", exact=True).first).to_be_visible(timeout=120_000)
     assert (tmp_path / "navi" / "pipeline" / "scene_sources.json").exists()

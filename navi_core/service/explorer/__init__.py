@@ -1,0 +1,8 @@
+"""The explorer: a person flies through scenes and records demonstrations."""
+
+from __future__ import annotations
+
+from navi_core.service.explorer.flight_log import FlightLog
+from navi_core.service.explorer.session import ExplorerSession, SceneChoice, SceneProgress
+
+__all__ = ["ExplorerSession", "FlightLog", "SceneChoice", "SceneProgress"]

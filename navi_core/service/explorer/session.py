@@ -1,0 +1,328 @@
+"""A person flies through scenes, and what is flown may become a demonstration.
+
+The drone lives in the environment that policies train in, so a recorded flight shows what a policy would have seen.
+Taking back goes to a kept state and repeats the decisions since: the environment is deterministic, so the same flight
+goes on as if what was taken back had never been.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from datetime import UTC, datetime
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+import torch
+
+from navi_core.config import EnvConfig, ExplorerConfig
+from navi_core.demos import Demonstration, load_demonstration, save_demonstration, write_index
+from navi_core.errors import ConfigError, DemoError
+from navi_core.scenes import Scene
+from navi_core.service.explorer.flight_log import FlightLog
+from navi_core.world import Field, NavigationEnv, SphericalSensor
+from navi_core.world.overhead import Overhead, overhead, tint_seen
+
+__all__ = ["ExplorerSession", "SceneChoice", "SceneProgress"]
+
+PILOT = "person"
+"""Who flew, in the files."""
+_KEPT_EVERY = 20
+"""Decisions between states that taking back may start from."""
+_STOREY = 0.75
+"""Change of height that draws the map anew [m]."""
+
+
+@dataclass(frozen=True)
+class SceneChoice:
+    """A scene that may be flown; it is compiled or read when somebody goes there."""
+
+    name: str
+    """Shown before it is loaded."""
+    load: Callable[[], Scene]
+    """Returns the scene."""
+
+
+@dataclass
+class SceneProgress:
+    """What has been recorded in one scene."""
+
+    flights: int = 0
+    """Saved flights."""
+    decisions: int = 0
+    """Their decisions."""
+
+
+class ExplorerSession:
+    """One drone, flown by hand; not thread-safe.
+
+    Args:
+        choices: Scenes, in the order in which they are walked through.
+        config: Sensor, dynamics, limits.
+        folder: Dataset that flights are saved to; None only flies.
+
+    Raises:
+        ConfigError: No scene.
+        DemoError: The folder holds files that are no demonstrations of this sensor, or cannot be written.
+
+    Attributes:
+        scene: The scene being flown.
+        number: Its place among the choices.
+        env: Its environment, one row.
+        observation: (3, Az, El) what the drone sees.
+        trail: Positions since the start of the flight, (x, y, z) each [m].
+        trail_version: Changes whenever `trail` changes otherwise than by growing.
+        terms: Reward terms of the last decision, unweighted.
+        reward: Weighted reward of the last decision.
+        collided: Did the last decision collide?
+        paused: Time stands still.
+        recording: The flight being recorded, or None.
+        saved: Files written by this session.
+    """
+
+    def __init__(
+        self, choices: Sequence[SceneChoice], config: ExplorerConfig | None = None, folder: Path | None = None
+    ) -> None:
+        if not choices:
+            raise ConfigError("no scene to explore; name a .gmdag or mesh file, or family:seeds as in apartment:0-3")
+        self.choices, self.config, self.folder = tuple(choices), config or ExplorerConfig(), folder
+        self.saved: list[Path] = []
+        self._progress: dict[str, SceneProgress] = {}
+        if folder is not None:
+            self._take_stock(folder)
+        self.open(0)
+
+    def open(self, number: int) -> None:
+        """Go to a scene; a flight being recorded is saved first.
+
+        Raises:
+            ConfigError: There is no such scene.
+            SceneError: It cannot be loaded or flown.
+        """
+        if not 0 <= number < len(self.choices):
+            raise ConfigError(f"scene {number}; there are {len(self.choices)}, numbered from 0")
+        self.finish()
+        c = self.config
+        scene = self.choices[number].load()
+        settings = EnvConfig(
+            azimuth_bins=c.azimuth_bins,
+            elevation_bins=c.elevation_bins,
+            max_distance=c.max_distance,
+            dynamics=c.dynamics,
+            # A person decides when a flight ends.
+            max_steps=2**30,
+            void_grace=2**30,
+            stagger=False,
+        )
+        env = NavigationEnv(Field([scene]), 1, settings, c.seed)
+        self.number, self.scene, self.env = number, scene, env
+        self._sharp = SphericalSensor(env.field, *c.sharp_bins, c.max_distance)
+        self._map: Overhead | None = None
+        self._attempt = -1
+        self.respawn()
+
+    def respawn(self) -> None:
+        """Begin at the next start of the scene; a flight being recorded is saved first."""
+        self.finish()
+        self._attempt += 1
+        self.observation = self.env.reset(episode=self._attempt)[0].numpy()
+        self._flown: list[npt.NDArray[np.float32]] = []
+        self._kept: list[tuple[int, dict[str, torch.Tensor]]] = []
+        self.trail: list[tuple[float, float, float]] = []
+        self.trail_version: int = getattr(self, "trail_version", 0) + 1
+        self.recording: FlightLog | None = None
+        self._recorded_from = 0
+        self.paused = False
+        self._arrived(None)
+
+    def fly(self, action: Sequence[float] | npt.NDArray[np.float32]) -> bool:
+        """Fly one decision: forward, vertical, lateral, yaw, clamped to [−1, 1]; False while paused.
+
+        Raises:
+            ConfigError: Not four finite numbers.
+        """
+        wanted = np.asarray(action, np.float32)
+        if wanted.shape != (4,) or not np.isfinite(wanted).all():
+            raise ConfigError(f"a command is four finite numbers in [−1, 1], not {action!r}")
+        if self.paused:
+            return False
+        wanted = np.clip(wanted, -1.0, 1.0)
+        if self.recording is not None:
+            self.recording.add(self.observation, wanted)
+        self._step(wanted)
+        if self.recording is not None and len(self.recording) >= self.config.max_decisions:
+            self.finish()
+        return True
+
+    def record(self) -> None:
+        """Begin to record a flight here and now.
+
+        Raises:
+            DemoError: The session was given no folder.
+        """
+        if self.folder is None:
+            raise DemoError("flights are not recorded; start with `navi explore --record DIR`", path=Path("."))
+        if self.recording is None:
+            self.recording, self._recorded_from, self.paused = FlightLog(), len(self._flown), False
+
+    def finish(self) -> Path | None:
+        """Save the flight being recorded; a flight of fewer than two decisions is dropped.
+
+        Returns:
+            The file, None where there was nothing to save.
+
+        Raises:
+            DemoError: It cannot be written.
+        """
+        log: FlightLog | None = getattr(self, "recording", None)
+        if log is None or self.folder is None or len(log) < 2:
+            self.recording = None
+            return None
+        path = self._next_file(self.folder)
+        save_demonstration(path, self._demonstration(log))
+        # Only now: a flight that could not be written may be saved again.
+        self.recording = None
+        self.saved.append(path)
+        self._take_stock(self.folder)
+        return path
+
+    def discard(self) -> None:
+        """Drop the flight being recorded."""
+        self.recording = None
+
+    def undo(self, decisions: int | None = None) -> int:
+        """Take back the last decisions, at most to where the recording, or else the flight, began.
+
+        Returns:
+            How many were taken back.
+        """
+        floor = self._recorded_from if self.recording is not None else 0
+        target = max(floor, len(self._flown) - (decisions or self.config.undo_decisions))
+        taken = len(self._flown) - target
+        if taken <= 0:
+            return 0
+        again = self._flown[:target]
+        while self._kept[-1][0] > target:
+            self._kept.pop()
+        begin, state = self._kept.pop()
+        self.env.load_state_dict(state)
+        self.observation = self.env.observe()[0].numpy()
+        self._flown = again[:begin]
+        del self.trail[begin:]
+        self._arrived(None)
+        for action in again[begin:]:
+            self._step(action)
+        if self.recording is not None:
+            self.recording.cut(target - self._recorded_from)
+        self.trail_version += 1
+        return taken
+
+    def close(self) -> None:
+        """Save what is being recorded."""
+        self.finish()
+
+    def pose(self) -> tuple[float, float, float, float]:
+        """Return x, y, z [m] and yaw [rad]."""
+        found = self.env.poses()
+        x, y, z = found["position"][0].tolist()
+        return x, y, z, float(found["yaw"][0])
+
+    def sharp_view(self) -> npt.NDArray[np.float32]:
+        """Return what a finer sensor sees from here, (3, Az, El); it is shown, never recorded."""
+        found = self.env.poses()
+        hits = self._sharp.cast(found["position"], found["yaw"], found["scene_index"])
+        return self._sharp.observation(hits)[0].numpy()
+
+    def map(self) -> Overhead:
+        """Return the scene from above, cut at the drone's height or near it."""
+        height = self.pose()[1]
+        if self._map is None or abs(self._map.height - height) > _STOREY:
+            self._map = overhead(self.env.field, 0, height, self.env.floors[0])
+        return self._map
+
+    def seen_map(self) -> npt.NDArray[np.uint8]:
+        """Return the (P, P, 3) map with the floor that was seen tinted."""
+        return tint_seen(self.map(), self.env.view.seen[0].numpy())
+
+    def seen_share(self) -> float:
+        """Return the share of the reachable floor that was seen on this flight."""
+        return float(self.env.view.fraction(self.env.counters["scene"])[0])
+
+    def progress(self) -> list[dict[str, Any]]:
+        """Return name, saved flights and their decisions of every scene."""
+        rows = []
+        for place, choice in enumerate(self.choices):
+            name = self.scene.name if place == self.number else choice.name
+            done = self._progress.get(name, SceneProgress())
+            rows.append({"scene": name, "flights": done.flights, "decisions": done.decisions})
+        return rows
+
+    def _step(self, action: npt.NDArray[np.float32]) -> None:
+        if len(self._flown) % _KEPT_EVERY == 0:
+            self._kept.append((len(self._flown), self.env.state_dict()))
+        batch = self.env.step(torch.from_numpy(action[None]))
+        self._flown.append(action)
+        self.observation = batch.obs[0].numpy()
+        self._arrived(batch)
+
+    def _arrived(self, batch: Any) -> None:
+        x, y, z, _ = self.pose()
+        self.trail.append((x, y, z))
+        if batch is None:
+            self.terms: dict[str, float] = {}
+            self.reward, self.collided, self.speed = 0.0, False, 0.0
+            return
+        self.terms = {name: float(value[0]) for name, value in batch.info["reward_terms"].items()}
+        self.reward = float(batch.reward[0])
+        self.collided = bool(batch.info["collision"][0])
+        self.speed = float(batch.info["speed"][0])
+
+    def _demonstration(self, log: FlightLog) -> Demonstration:
+        c = self.config
+        starts = np.zeros(len(log), bool)
+        starts[0] = True
+        return Demonstration(
+            log.observations(),
+            np.stack(log.actions),
+            starts,
+            scene=self.scene.name,
+            decision_hz=c.dynamics.decision_hz,
+            limits=(*c.dynamics.max_speed, c.dynamics.max_yaw_rate),
+            recording_date=datetime.now(UTC).isoformat(timespec="seconds"),
+            max_distance=c.max_distance,
+            pilot=PILOT,
+            scene_hash=self.scene.content_hash(),
+            vocabulary=dict(self.env.field.vocabulary),
+        )
+
+    def _next_file(self, folder: Path) -> Path:
+        taken = {path.name for path in folder.glob("*.npz")}
+        number = 0
+        while (name := f"{self.scene.name}-{PILOT}-{number:05d}.npz") in taken:
+            number += 1
+        return folder / name
+
+    def _take_stock(self, folder: Path) -> None:
+        """Index the folder anew and count what each scene has."""
+        try:
+            folder.mkdir(parents=True, exist_ok=True)
+        except OSError as error:
+            raise DemoError(f"cannot be made: {error.strerror or error}", path=folder) from error
+        files = sorted(folder.glob("*.npz"))
+        if not files:
+            return
+        index = write_index(folder, ((path.name, load_demonstration(path)) for path in files))
+        sensor = (self.config.azimuth_bins, self.config.elevation_bins)
+        if (index["azimuth_bins"], index["elevation_bins"]) != sensor:
+            raise DemoError(
+                f"its flights see {index['azimuth_bins']}x{index['elevation_bins']}, this session "
+                f"{sensor[0]}x{sensor[1]}; choose another folder, or --azimuth-bins and --elevation-bins",
+                path=folder,
+            )
+        self._progress = {}
+        for row in index["files"]:
+            done = self._progress.setdefault(row["scene"], SceneProgress())
+            done.flights += row["episodes"]
+            done.decisions += row["decisions"]

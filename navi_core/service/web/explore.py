@@ -1,0 +1,225 @@
+"""The explorer behind the page: the page sends keys, the drone flies ten decisions a second, the page sees them.
+
+Time stands still while no page is open, and the drone hovers when a page has said nothing for a while: a browser tab
+that hangs or a lost connection must not fly into a wall.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import time
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from navi_core.demos import export_minari, load_demonstration, read_index
+from navi_core.errors import ConfigError, DemoError, NaviError
+from navi_core.service.explorer import ExplorerSession
+from navi_core.service.web.frames import map_facts, panorama_arrays, trail_array
+from navi_core.service.web.hub import Hub
+
+__all__ = ["ExploreShow"]
+
+_MAP_EVERY = 5
+"""Decisions between pictures of the map."""
+_HOVER = (0.0, 0.0, 0.0, 0.0)
+
+
+class ExploreShow:
+    """Shows an `ExplorerSession` and obeys its page.
+
+    Args:
+        session: What is flown.
+    """
+
+    def __init__(self, session: ExplorerSession) -> None:
+        self.session = session
+        self.hub = Hub(self._viewers_changed)
+        self.sharp = False
+        self._axes: tuple[float, ...] = _HOVER
+        self._heard = 0.0
+        self._turn = asyncio.Lock()
+        self._notice = ""
+        self._sent_trail = -1
+        self._watched = asyncio.Event()
+        self._orders: dict[str, Callable[[dict[str, Any]], None]] = {
+            "record": lambda _: self.session.record(),
+            "finish": lambda _: self._finish(),
+            "discard": lambda _: self._discard(),
+            "undo": lambda order: self._undo(order),
+            "pause": lambda order: self._pause(order),
+            "respawn": lambda _: self._move(self.session.respawn),
+            "next": lambda _: self._move(lambda: self._open(self.session.number + 1)),
+            "previous": lambda _: self._move(lambda: self._open(self.session.number - 1)),
+            "scene": lambda order: self._move(lambda: self._open(_whole(order, "number"))),
+            "view": lambda order: setattr(self, "sharp", bool(order.get("sharp"))),
+            "export": lambda _: self._export(),
+        }
+
+    async def run(self) -> None:
+        """Fly in real time until cancelled; what is being recorded is then saved."""
+        period = self.session.config.dynamics.decision_seconds
+        self._tell_all()
+        decision = 0
+        deadline = time.monotonic()
+        try:
+            while True:
+                if not self.hub.viewers:
+                    self._watched.clear()
+                    await self._watched.wait()
+                    deadline = time.monotonic()
+                async with self._turn:
+                    await asyncio.to_thread(self._decide)
+                    self._show(with_map=decision % _MAP_EVERY == 0)
+                decision += 1
+                deadline = max(deadline + period, time.monotonic() - period)
+                await asyncio.sleep(max(0.0, deadline - time.monotonic()))
+        finally:
+            self.session.close()
+
+    async def order(self, order: dict[str, Any]) -> None:
+        """Obey the page.
+
+        Raises:
+            NaviError: The order is unknown or cannot be carried out.
+        """
+        name = order["do"]
+        if name == "command":
+            self._axes, self._heard = _axes(order), time.monotonic()
+            return
+        if name not in self._orders:
+            raise ConfigError(f"unknown order {name!r}; allowed: command, {', '.join(self._orders)}")
+        async with self._turn:
+            try:
+                await asyncio.to_thread(self._orders[name], order)
+            except NaviError as error:
+                self._notice = str(error)
+                raise
+            finally:
+                self._tell_all()
+
+    def _decide(self) -> None:
+        silent = time.monotonic() - self._heard > self.session.config.idle_seconds
+        before = self.session.recording
+        self.session.fly(_HOVER if silent else self._axes)
+        if before is not None and self.session.recording is None:
+            self._notice = f"saved {self.session.saved[-1].name}: a flight has at most {len(before)} decisions"
+
+    def _show(self, *, with_map: bool) -> None:
+        session = self.session
+        shown = session.sharp_view() if self.sharp else session.observation
+        x, y, z, yaw = session.pose()
+        facts = {
+            "pose": [x, y, z, yaw],
+            "max_distance": session.config.max_distance,
+            "step": len(session.trail) - 1,
+            "speed": session.speed,
+            "reward": session.reward,
+            "terms": session.terms,
+            "collided": session.collided,
+            "seen_share": session.seen_share(),
+            "sharp": self.sharp,
+            "phase": "paused" if session.paused else "flying",
+        }
+        self.hub.send("frame", facts, panorama_arrays(shown[0], shown[1], shown[2], session.config.max_distance))
+        if session.trail_version != self._sent_trail:
+            self._sent_trail = session.trail_version
+            self.hub.send("trail", {}, {"points": trail_array(session.trail)})
+            with_map = True
+        if with_map:
+            self.hub.send("map", map_facts(session.map()), {"image": session.seen_map()})
+        self.hub.send("flight", self._flight())
+
+    def _tell_all(self) -> None:
+        """Send what changes with an order alone."""
+        session = self.session
+        self.hub.send(
+            "hello",
+            {
+                "mode": "explorer",
+                "title": session.scene.name,
+                "folder": str(session.folder) if session.folder is not None else None,
+                "names": {str(number): name for number, name in session.env.field.semantic_names.items()},
+            },
+        )
+        self._show(with_map=True)
+
+    def _flight(self) -> dict[str, Any]:
+        session = self.session
+        log = session.recording
+        return {
+            "recording": log is not None,
+            "recorded": len(log) if log is not None else 0,
+            "paused": session.paused,
+            "number": session.number,
+            "scenes": session.progress(),
+            "saved": [path.name for path in session.saved],
+            "undo_decisions": session.config.undo_decisions,
+            "notice": self._notice,
+        }
+
+    def _finish(self) -> None:
+        path = self.session.finish()
+        self._notice = f"saved {path.name}" if path else "nothing to save: fewer than two decisions were recorded"
+
+    def _discard(self) -> None:
+        self.session.discard()
+        self._notice = "the flight was dropped"
+
+    def _undo(self, order: dict[str, Any]) -> None:
+        wanted = _whole(order, "decisions") if "decisions" in order else None
+        taken = self.session.undo(wanted)
+        seconds = taken * self.session.config.dynamics.decision_seconds
+        self._notice = f"took back {seconds:.1f} s" if taken else "there is nothing to take back"
+
+    def _pause(self, order: dict[str, Any]) -> None:
+        self.session.paused = bool(order.get("on", not self.session.paused))
+
+    def _move(self, change: Callable[[], None]) -> None:
+        """Change the place; a recorded flight is saved by the session, and the page is told."""
+        before = len(self.session.saved)
+        change()
+        self._axes = _HOVER
+        saved = self.session.saved[before:]
+        self._notice = f"saved {saved[-1].name}" if saved else ""
+
+    def _open(self, number: int) -> None:
+        self.session.open(number % len(self.session.choices))
+
+    def _export(self) -> None:
+        """Write the folder's flights as a Minari dataset beside it."""
+        folder = self.session.folder
+        if folder is None or not (folder / "index.json").exists():
+            raise DemoError("no flight was saved yet; record one first", path=folder or Path("."))
+        number, target = 0, folder.with_name(f"{folder.name}-minari")
+        while target.exists():
+            number += 1
+            target = folder.with_name(f"{folder.name}-minari-{number}")
+        demos = [load_demonstration(folder / row["file"]) for row in read_index(folder)["files"]]
+        export_minari(target, demos, dataset_id="navi/explorer-v0")
+        self._notice = f"Minari dataset of {len(demos)} flights: {target}"
+
+    def _viewers_changed(self, viewers: int) -> None:
+        if viewers:
+            # Whoever came has seen nothing of the path yet.
+            self._sent_trail = -1
+            self._watched.set()
+        else:
+            self._axes = _HOVER
+
+
+def _axes(order: dict[str, Any]) -> tuple[float, ...]:
+    axes = order.get("axes")
+    good = isinstance(axes, list) and len(axes) == 4
+    if not good or not all(isinstance(a, int | float) and np.isfinite(a) for a in axes):  # type: ignore[union-attr]
+        raise ConfigError(f"a command has `axes`, four finite numbers in [−1, 1]; got {str(axes)[:60]}")
+    return tuple(float(a) for a in axes)  # type: ignore[union-attr]
+
+
+def _whole(order: dict[str, Any], name: str) -> int:
+    value = order.get(name)
+    if not isinstance(value, int) or isinstance(value, bool) or not 0 <= value < 2**31:
+        raise ConfigError(f"{name} is {str(value)[:40]!r}; expected a whole number from 0")
+    return value

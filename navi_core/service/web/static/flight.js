@@ -1,0 +1,126 @@
+// Flying by hand: keyboard, gamepad or two touch sticks become four axes, sent ten times a second.
+
+const STEP = 100; // milliseconds between commands
+const KEYS = {
+  KeyW: [0, 1], KeyS: [0, -1], ArrowUp: [1, 1], ArrowDown: [1, -1], KeyR: [1, 1], KeyF: [1, -1],
+  KeyD: [2, 1], KeyA: [2, -1], ArrowLeft: [3, 1], ArrowRight: [3, -1], KeyQ: [3, 1], KeyE: [3, -1],
+};
+const PRESSES = {
+  Enter: "toggle", Space: "pause", KeyZ: "undo", Backspace: "undo", KeyX: "discard", KeyN: "respawn",
+  BracketLeft: "previous", BracketRight: "next",
+};
+const PAD_BUTTONS = { 0: "toggle", 1: "undo", 2: "respawn", 3: "pause" };
+const DEAD = 0.12; // of a stick's travel
+
+const $ = (id) => document.getElementById(id);
+
+export class Flight {
+  constructor(send) {
+    this.send = send;
+    this.held = new Set();
+    this.sticks = { "stick-left": [0, 0], "stick-right": [0, 0] };
+    this.pressed = [];
+    this.state = { recording: false, paused: false };
+    for (const name of ["finish", "pause", "undo", "discard", "respawn", "previous", "next", "export"]) {
+      $(`do-${name}`).onclick = (event) => { this.order(name); event.currentTarget.blur(); };
+    }
+    $("do-record").onclick = (event) => { this.order("toggle"); event.currentTarget.blur(); };
+    $("sharp").onchange = (event) => { send({ do: "view", sharp: event.target.checked }); event.target.blur(); };
+    $("throttle").oninput = (event) => { $("throttle-value").textContent = `${event.target.value} %`; };
+    $("throttle").onchange = (event) => event.target.blur();
+    for (const id of Object.keys(this.sticks)) this.stick($(id), id);
+  }
+
+  start() {
+    if (this.timer) return;
+    addEventListener("keydown", (event) => this.key(event, true));
+    addEventListener("keyup", (event) => this.key(event, false));
+    addEventListener("blur", () => this.held.clear());
+    this.timer = setInterval(() => this.command(), STEP);
+  }
+
+  key(event, down) {
+    if (event.ctrlKey || event.metaKey || event.altKey || event.target.matches?.("input[type=number], select")) return;
+    if (event.code in KEYS || event.key === "Shift") {
+      const code = event.key === "Shift" ? "Shift" : event.code;
+      this.held[down ? "add" : "delete"](code);
+      if (event.code in KEYS) event.preventDefault();
+      if (!event.repeat) { $("input-kind").textContent = "keyboard"; this.command(); }
+    } else if (down && event.code in PRESSES) {
+      event.preventDefault();
+      if (!event.repeat) this.order(PRESSES[event.code]);
+    }
+  }
+
+  order(name) {
+    if (name === "toggle") name = this.state.recording ? "finish" : "record";
+    this.send({ do: name });
+  }
+
+  /** Forward, vertical, lateral, yaw in [−1, 1]. */
+  axes() {
+    const axes = [0, 0, 0, 0];
+    for (const code of this.held) if (code in KEYS) axes[KEYS[code][0]] += KEYS[code][1];
+    this.gamepad(axes);
+    const [turn, rise] = this.sticks["stick-left"], [side, ahead] = this.sticks["stick-right"];
+    axes[0] += ahead; axes[1] += rise; axes[2] += side; axes[3] -= turn;
+    const limit = ($("throttle").value / 100) * (this.held.has("Shift") ? 0.35 : 1);
+    return axes.map((a) => limit * Math.min(1, Math.max(-1, a)));
+  }
+
+  gamepad(axes) {
+    const pad = [...(navigator.getGamepads?.() ?? [])].find((p) => p?.connected);
+    if (!pad) return;
+    const value = (n) => (Math.abs(pad.axes[n] ?? 0) > DEAD ? pad.axes[n] : 0);
+    const add = [-value(3), -value(1), value(2), -value(0)];
+    if (add.some((a) => a)) $("input-kind").textContent = "gamepad";
+    add.forEach((a, n) => { axes[n] += a; });
+    pad.buttons.forEach(({ pressed }, n) => {
+      if (pressed && !this.pressed[n] && n in PAD_BUTTONS) this.order(PAD_BUTTONS[n]);
+      this.pressed[n] = pressed;
+    });
+  }
+
+  stick(element, id) {
+    const knob = element.querySelector("i");
+    const move = (event) => {
+      const box = element.getBoundingClientRect(), reach = box.width / 2 - 20;
+      let x = event.clientX - box.left - box.width / 2, y = event.clientY - box.top - box.height / 2;
+      const far = Math.hypot(x, y);
+      if (far > reach) { x *= reach / far; y *= reach / far; }
+      knob.style.transform = `translate(${x}px, ${y}px)`;
+      this.sticks[id] = [x / reach, -y / reach];
+      $("input-kind").textContent = "touch";
+    };
+    const end = () => { knob.style.transform = ""; this.sticks[id] = [0, 0]; };
+    element.addEventListener("pointerdown", (event) => { element.setPointerCapture(event.pointerId); move(event); });
+    element.addEventListener("pointermove", (event) => { if (event.pressure || event.buttons) move(event); });
+    for (const name of ["pointerup", "pointercancel", "lostpointercapture"]) element.addEventListener(name, end);
+  }
+
+  command() { this.send({ do: "command", axes: this.axes() }); }
+
+  show(flight) {
+    this.state = flight;
+    document.body.classList.toggle("recording", flight.recording);
+    $("do-record").textContent = flight.recording ? "Recording" : "Record";
+    $("do-record").disabled = flight.recording;
+    $("do-finish").disabled = $("do-discard").disabled = !flight.recording;
+    $("do-pause").textContent = flight.paused ? "Go on" : "Pause";
+    $("recorded").textContent = flight.recording ? `${flight.recorded} decisions, ${(flight.recorded / 10).toFixed(1)} s` : "off";
+    $("notice").textContent = flight.notice || "\u00a0";
+    const rows = flight.scenes, total = rows.reduce((sum, row) => sum + row.decisions, 0);
+    $("flight-scene").textContent = `${flight.number + 1} of ${rows.length}: ${rows[flight.number].scene}`;
+    $("scenes-facts").textContent = `${rows.filter((row) => row.flights).length} of ${rows.length} flown, ${total} decisions`;
+    const key = JSON.stringify([flight.number, rows]);
+    if (key === this.shown) return;
+    this.shown = key;
+    $("scenes").tBodies[0].replaceChildren(...rows.map((row, number) => {
+      const line = document.createElement("tr");
+      line.className = number === flight.number ? "here" : "";
+      line.append(...[row.scene, row.flights, row.decisions].map((text) => Object.assign(document.createElement("td"), { textContent: text })));
+      line.onclick = () => this.send({ do: "scene", number });
+      return line;
+    }));
+  }
+}

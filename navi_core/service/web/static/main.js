@@ -1,0 +1,90 @@
+// Hands each message to the part of the page that shows it.
+
+import { Metrics, Terms, numberText, showStages } from "./charts.js";
+import { Flight } from "./flight.js";
+import { FlightMap } from "./map.js";
+import { Connection } from "./net.js";
+import { Panorama } from "./panorama.js";
+import { showService } from "./service.js";
+
+const $ = (id) => document.getElementById(id);
+const panorama = new Panorama(), map = new FlightMap(), metrics = new Metrics(), terms = new Terms();
+let flight = null, refusalTimer = 0, dragging = false;
+
+function phase(name, text = name) {
+  $("phase").dataset.phase = name;
+  $("phase").textContent = text;
+}
+
+const show = {
+  hello(message) {
+    document.body.dataset.mode = message.mode;
+    $("title").textContent = message.title;
+    document.title = `${message.title} – Navi`;
+    panorama.names = message.names ?? {};
+    if (message.mode === "explorer") {
+      flight.start();
+      $("folder").textContent = message.folder ? `flights go to ${message.folder}` : "not recording: start with --record DIR";
+      $("do-export").disabled = !message.folder;
+    }
+  },
+  frame(message) {
+    panorama.show(message);
+    map.add(message);
+    terms.show(message);
+    const [x, y, z, yaw] = message.pose;
+    $("pose").textContent = `${x.toFixed(2)}, ${y.toFixed(2)}, ${z.toFixed(2)} m, ${Math.round((yaw * 180) / Math.PI)}°`;
+    $("speed").textContent = message.speed === null ? "–" : `${message.speed.toFixed(2)} m/s`;
+    $("step").textContent = message.step.toLocaleString("en");
+    $("step").dataset.value = message.step;
+    if (message.episode_return !== undefined) $("episode-return").textContent = numberText(message.episode_return);
+    if (message.seen_share !== undefined) $("seen-share").textContent = `${(100 * message.seen_share).toFixed(1)} %`;
+    phase(message.phase);
+  },
+  map(message) { map.setMap(message); },
+  trail(message) { map.setTrail(message); terms.reset(); },
+  flight(message) { flight.show(message); },
+  training(message) {
+    if (message.steps.length) metrics.show(message); else metrics.clear();
+    showStages(message.stages);
+    $("training-facts").textContent = message.facts;
+    $("stages-facts").textContent = message.throughput;
+  },
+  service(message) { showService(message); },
+  status(message) { phase(message.phase, message.text); },
+  sources(message) {
+    $("source-pick").hidden = message.sources.length < 1;
+    $("source").replaceChildren(...message.sources.map(({ key, name }) => new Option(name, key, false, key === message.chosen)));
+    $("drone-pick").hidden = !(message.rows > 1);
+    $("drone").max = Math.max(0, message.rows - 1);
+    if (document.activeElement !== $("drone")) $("drone").value = message.row;
+  },
+  replay(message) {
+    $("replay-facts").textContent = message.facts;
+    $("replay-play").textContent = message.playing ? "Pause" : "Play";
+    $("replay-time").textContent = `${message.at.toFixed(1)} of ${message.length.toFixed(1)} s`;
+    if (!dragging) $("replay-at").value = message.length ? (1000 * message.at) / message.length : 0;
+    $("replay-at").dataset.length = message.length;
+  },
+  refused({ reason }) {
+    const box = $("refusal");
+    box.textContent = reason;
+    box.hidden = false;
+    clearTimeout(refusalTimer);
+    refusalTimer = setTimeout(() => { box.hidden = true; }, 6000);
+  },
+};
+
+const connection = new Connection(
+  (message) => show[message.kind]?.(message),
+  (open) => phase(open ? "waiting" : "lost", open ? "waiting for data" : "server gone, trying again"),
+);
+flight = new Flight((order) => connection.send(order));
+$("source").onchange = (event) => { map.forget(); terms.reset(); metrics.clear(); connection.send({ do: "source", key: event.target.value }); };
+$("drone").onchange = (event) => connection.send({ do: "drone", row: Number(event.target.value) });
+$("replay-play").onclick = () => connection.send({ do: "toggle" });
+$("replay-at").oninput = () => { dragging = true; };
+$("replay-at").onchange = (event) => {
+  dragging = false;
+  connection.send({ do: "seek", at: (event.target.value / 1000) * Number(event.target.dataset.length) });
+};

@@ -1,0 +1,195 @@
+// The place from above with the path flown, or the points seen so far in 3-D.
+
+import { fitted, hue, themed } from "./colour.js";
+
+const VOXEL = 0.15, MOST_POINTS = 60000, MOST_TRAIL = 20000, JUMP = 2;
+
+export class FlightMap {
+  constructor() {
+    this.canvas = document.getElementById("map");
+    this.facts = document.getElementById("map-facts");
+    this.reading = document.getElementById("map-reading");
+    this.picture = document.createElement("canvas");
+    this.trail = [];
+    this.points = new Map();
+    this.solid = false;
+    this.angle = -0.6;
+    this.tilt = 0.9;
+    const flat = document.getElementById("show-flat"), solid = document.getElementById("show-solid");
+    const choose = (is) => {
+      this.solid = is;
+      flat.setAttribute("aria-pressed", String(!is));
+      solid.setAttribute("aria-pressed", String(is));
+      this.draw();
+    };
+    flat.onclick = () => choose(false);
+    solid.onclick = () => choose(true);
+    this.canvas.addEventListener("pointermove", (event) => this.point(event));
+    this.canvas.addEventListener("pointerleave", () => { this.reading.innerHTML = "&nbsp;"; });
+    new ResizeObserver(() => this.draw()).observe(this.canvas);
+  }
+
+  setMap({ corner, metres_per_pixel: step, height, arrays }) {
+    const [rows, columns] = arrays.image.shape;
+    this.picture.width = columns;
+    this.picture.height = rows;
+    const context = this.picture.getContext("2d"), image = context.createImageData(columns, rows);
+    for (let k = 0, n = rows * columns; k < n; k++) {
+      for (let c = 0; c < 3; c++) image.data[4 * k + c] = arrays.image.data[3 * k + c];
+      image.data[4 * k + 3] = 255;
+    }
+    context.putImageData(image, 0, 0);
+    this.place = { corner, step, size: columns * step };
+    this.facts.textContent = `${this.place.size.toFixed(1)} m across, cut at ${height.toFixed(1)} m`;
+    this.draw();
+  }
+
+  setTrail({ arrays }) {
+    const { data } = arrays.points;
+    this.trail = [];
+    for (let k = 0; k < data.length; k += 3) this.trail.push([data[k], data[k + 1], data[k + 2]]);
+    this.points.clear();
+  }
+
+  forget() { this.trail = []; this.points.clear(); this.place = null; this.draw(); }
+
+  add(frame) {
+    const [x, y, z, yaw] = frame.pose, last = this.trail.at(-1);
+    if (!last || last[0] !== x || last[1] !== y || last[2] !== z) this.trail.push([x, y, z]);
+    if (this.trail.length > MOST_TRAIL) this.trail.splice(0, MOST_TRAIL / 2);
+    this.pose = { x, y, z, yaw };
+    this.collect(frame);
+    this.draw();
+  }
+
+  /** Keep one point to a voxel, so that a long flight does not grow without bound. */
+  collect({ pose: [x, y, z, yaw], arrays: { depth, semantic, valid }, max_distance: far }) {
+    if (this.points.size >= MOST_POINTS) return;
+    const [az, el] = depth.shape, stride = Math.max(1, Math.round(el / 48));
+    for (let i = 0; i < az; i += stride) {
+      const a = (2 * Math.PI * i) / az - yaw;
+      const sa = Math.sin(a), ca = Math.cos(a);
+      for (let j = 0; j < el; j += stride) {
+        const at = i * el + j, d = depth.data[at];
+        if (!valid.data[at] || d >= far) continue;
+        const e = Math.PI / 2 - (Math.PI * j) / (el - 1), level = d * Math.cos(e);
+        const px = x + level * sa, py = y + d * Math.sin(e), pz = z - level * ca;
+        const key = `${Math.round(px / VOXEL)},${Math.round(py / VOXEL)},${Math.round(pz / VOXEL)}`;
+        if (!this.points.has(key)) this.points.set(key, [px, py, pz, semantic.data[at]]);
+      }
+    }
+  }
+
+  draw() {
+    const { context, width, height } = fitted(this.canvas);
+    if (this.solid) this.drawSolid(context, width, height);
+    else this.drawFlat(context, width, height);
+  }
+
+  drawFlat(context, width, height) {
+    if (!this.place) return;
+    const { corner, step, size } = this.place, scale = width / size;
+    context.imageSmoothingEnabled = false;
+    context.drawImage(this.picture, 0, 0, width, height);
+    const to = (x, z) => [(x - corner[0]) * scale, (z - corner[1]) * scale];
+    context.lineWidth = 2;
+    context.strokeStyle = "#2456c4";
+    context.beginPath();
+    this.trail.forEach(([x, , z], n) => {
+      const before = this.trail[n - 1];
+      const jumps = !before || Math.hypot(x - before[0], z - before[2]) > JUMP;
+      context[jumps ? "moveTo" : "lineTo"](...to(x, z));
+    });
+    context.stroke();
+    if (this.trail.length) {
+      const [sx, sz] = to(this.trail[0][0], this.trail[0][2]);
+      context.fillStyle = "#2456c4";
+      context.beginPath();
+      context.arc(sx, sz, 4, 0, 7);
+      context.fill();
+    }
+    if (this.pose) this.drone(context, ...to(this.pose.x, this.pose.z), this.pose.yaw);
+    this.bar(context, width, height, scale);
+  }
+
+  drone(context, x, y, yaw) {
+    context.save();
+    context.translate(x, y);
+    context.rotate(-yaw);
+    context.beginPath();
+    context.moveTo(0, -11);
+    context.lineTo(7, 8);
+    context.lineTo(0, 4);
+    context.lineTo(-7, 8);
+    context.closePath();
+    context.fillStyle = "#e0482f";
+    context.strokeStyle = "#fff";
+    context.lineWidth = 1.5;
+    context.fill();
+    context.stroke();
+    context.restore();
+  }
+
+  bar(context, width, height, scale) {
+    const metres = [0.5, 1, 2, 5, 10, 20, 50].findLast((m) => m * scale < width / 3) ?? 0.5;
+    const x = 12, y = height - 14, w = metres * scale;
+    context.fillStyle = "rgba(255,255,255,.85)";
+    context.fillRect(x - 5, y - 16, w + 10, 24);
+    context.strokeStyle = context.fillStyle = "#222";
+    context.lineWidth = 2;
+    context.beginPath();
+    context.moveTo(x, y - 3); context.lineTo(x, y + 2); context.lineTo(x + w, y + 2); context.lineTo(x + w, y - 3);
+    context.stroke();
+    context.font = "11px system-ui, sans-serif";
+    context.textAlign = "center";
+    context.fillText(`${metres} m`, x + w / 2, y - 3);
+  }
+
+  drawSolid(context, width, height) {
+    if (!this.pose || !this.points.size) return;
+    const { x, y, z, yaw } = this.pose;
+    const sa = Math.sin(this.angle), ca = Math.cos(this.angle), st = Math.sin(this.tilt), ct = Math.cos(this.tilt);
+    let reach = 3;
+    for (const [px, , pz] of this.points.values()) reach = Math.max(reach, Math.min(25, Math.hypot(px - x, pz - z)));
+    const scale = (0.48 * width) / reach;
+    const project = (px, py, pz) => {
+      const u = (px - x) * ca + (pz - z) * sa, w = -(px - x) * sa + (pz - z) * ca, v = py - y;
+      return [width / 2 + u * scale, height / 2 + (w * st - v * ct) * scale];
+    };
+    context.fillStyle = themed("--ground");
+    context.fillRect(0, 0, width, height);
+    // What lies above the drone would hide the rooms.
+    const size = Math.max(1.2, VOXEL * scale * 0.7);
+    for (const [px, py, pz, id] of this.points.values()) {
+      if (py > y + 0.6) continue;
+      const [u, v] = project(px, py, pz);
+      context.fillStyle = hue(id, 38 + 26 * Math.min(1, Math.max(0, (py - y + 1.8) / 2.4)));
+      context.fillRect(u, v, size, size);
+    }
+    context.strokeStyle = themed("--accent");
+    context.lineWidth = 2;
+    context.beginPath();
+    this.trail.forEach(([px, py, pz], n) => context[n ? "lineTo" : "moveTo"](...project(px, py, pz)));
+    context.stroke();
+    const [hx, hy] = project(x, y, z), [fx, fy] = project(x - Math.sin(yaw), y, z - Math.cos(yaw));
+    this.drone(context, hx, hy, Math.atan2(-(fx - hx), -(fy - hy)));
+  }
+
+  point(event) {
+    const box = this.canvas.getBoundingClientRect();
+    if (this.solid) {
+      if (event.buttons) {
+        this.angle -= event.movementX * 0.01;
+        this.tilt = Math.min(1.5, Math.max(0.15, this.tilt + event.movementY * 0.01));
+        this.draw();
+      }
+      this.reading.textContent = "drag to turn";
+      return;
+    }
+    if (!this.place) return;
+    const scale = this.place.size / box.width;
+    const x = this.place.corner[0] + (event.clientX - box.left) * scale;
+    const z = this.place.corner[1] + (event.clientY - box.top) * scale;
+    this.reading.textContent = `x ${x.toFixed(1)} m, z ${z.toFixed(1)} m`;
+  }
+}

@@ -1,0 +1,151 @@
+// The panorama in metres: forward in the middle, left on the left, up at the top.
+
+import { NEAREST, TABLE, fitted, place, shade, themed } from "./colour.js";
+
+const FARS = [5, 10, 20, 50, 100, 200, 500, 1000, 10000, 100000];
+const PATIENCE = 30; // frames before the scale shrinks
+
+export function metresText(d) { return d < 10 ? `${d.toFixed(2)} m` : `${d.toFixed(1)} m`; }
+
+function degrees(angle, positive, negative) {
+  const whole = Math.round(Math.abs(angle));
+  if (whole === 0) return `0°`;
+  return `${whole}° ${angle > 0 ? positive : negative}`;
+}
+
+export class Panorama {
+  constructor() {
+    this.canvas = document.getElementById("panorama");
+    this.over = document.getElementById("panorama-over");
+    this.reading = document.getElementById("reading");
+    this.facts = document.getElementById("panorama-facts");
+    this.scale = document.getElementById("scale");
+    this.ticks = document.getElementById("scale-ticks");
+    this.names = {};
+    this.far = 5;
+    this.smaller = 0;
+    this.cursor = null;
+    this.over.addEventListener("pointermove", (event) => this.point(event));
+    this.over.addEventListener("pointerdown", (event) => this.point(event));
+    this.over.addEventListener("pointerleave", (event) => { if (event.pointerType === "mouse") { this.cursor = null; this.read(); } });
+    new ResizeObserver(() => this.overlay()).observe(this.over);
+  }
+
+  show(frame) {
+    const { depth, semantic, valid } = frame.arrays;
+    const [az, el] = depth.shape;
+    this.frame = { az, el, depth: depth.data, semantic: semantic.data, valid: valid.data };
+    this.facts.textContent = `${az} × ${el} rays, range ${frame.max_distance} m`;
+    this.rescale();
+    if (this.canvas.width !== az || this.canvas.height !== el) { this.canvas.width = az; this.canvas.height = el; }
+    const context = this.canvas.getContext("2d");
+    const image = context.createImageData(az, el);
+    const half = az >> 1, out = image.data, far = this.far;
+    for (let c = 0; c < az; c++) {
+      const i = (c - half + az) % az;
+      for (let j = 0; j < el; j++) {
+        const at = i * el + j, to = 4 * (j * az + c);
+        if (valid.data[at]) {
+          const s = shade(place(depth.data[at], far));
+          out[to] = TABLE[s]; out[to + 1] = TABLE[s + 1]; out[to + 2] = TABLE[s + 2];
+        }
+        out[to + 3] = 255;
+      }
+    }
+    context.putImageData(image, 0, 0);
+    this.overlay();
+    this.read();
+  }
+
+  /** Choose the far end of the scale: it grows at once and shrinks with patience, so that colours stay. */
+  rescale() {
+    const { depth, valid } = this.frame;
+    const found = [];
+    for (let k = 0; k < depth.length; k += Math.max(1, depth.length >> 10)) if (valid[k]) found.push(depth[k]);
+    found.sort((a, b) => a - b);
+    const wide = found.length ? found[Math.floor(0.99 * (found.length - 1))] : 5;
+    const wanted = FARS.find((far) => far >= wide) ?? FARS.at(-1);
+    this.smaller = wanted < this.far ? this.smaller + 1 : 0;
+    if (wanted > this.far || this.smaller > PATIENCE || !this.drawn) { this.far = wanted; this.smaller = 0; this.legend(); }
+  }
+
+  legend() {
+    this.drawn = true;
+    const { context, width, height } = fitted(this.scale);
+    for (let x = 0; x < width; x++) {
+      const s = shade(x / Math.max(1, width - 1));
+      context.fillStyle = `rgb(${TABLE[s]},${TABLE[s + 1]},${TABLE[s + 2]})`;
+      context.fillRect(x, 0, 1, height);
+    }
+    const marks = [NEAREST, 0.5, 1, 2, 5, 10, 20, 50, 100, 500, 1000].filter((m) => m <= this.far);
+    this.ticks.replaceChildren(...marks.map((m) => {
+      const tick = document.createElement("span");
+      tick.textContent = `${m}${m === marks.at(-1) ? " m" : ""}`;
+      tick.style.left = `${100 * place(m, this.far)}%`;
+      return tick;
+    }));
+  }
+
+  overlay() {
+    const { context, width, height } = fitted(this.over);
+    context.strokeStyle = "rgba(255,255,255,.28)";
+    context.fillStyle = "rgba(255,255,255,.75)";
+    context.font = "11px system-ui, sans-serif";
+    context.textAlign = "center";
+    for (const [share, label] of [[0.25, "left"], [0.5, "ahead"], [0.75, "right"]]) {
+      context.beginPath();
+      context.moveTo(share * width, 0);
+      context.lineTo(share * width, height);
+      context.stroke();
+      context.fillText(label, share * width, 13);
+    }
+    context.setLineDash([4, 5]);
+    context.beginPath();
+    context.moveTo(0, height / 2);
+    context.lineTo(width, height / 2);
+    context.stroke();
+    context.setLineDash([]);
+    if (this.cursor && this.frame) {
+      const { az, el } = this.frame;
+      context.strokeStyle = themed("--accent");
+      context.lineWidth = 2;
+      const w = width / az, h = height / el;
+      context.strokeRect(this.cursor.c * w - 1, this.cursor.j * h - 1, w + 2, h + 2);
+    }
+  }
+
+  point(event) {
+    if (!this.frame) return;
+    const box = this.over.getBoundingClientRect(), { az, el } = this.frame;
+    const c = Math.min(az - 1, Math.max(0, Math.floor(((event.clientX - box.left) / box.width) * az)));
+    const j = Math.min(el - 1, Math.max(0, Math.floor(((event.clientY - box.top) / box.height) * el)));
+    this.cursor = { c, j };
+    this.overlay();
+    this.read();
+  }
+
+  read() {
+    if (!this.frame) return;
+    const { az, el, depth, semantic, valid } = this.frame;
+    if (this.cursor) {
+      const i = (this.cursor.c - (az >> 1) + az) % az, j = this.cursor.j, at = i * el + j;
+      let angle = (360 * i) / az;
+      if (angle > 180) angle -= 360;
+      const where = `${degrees(angle, "right", "left")}, ${degrees(90 - (180 * j) / (el - 1), "up", "down")}`;
+      const name = this.names[semantic[at]] ?? `id ${semantic[at]}`;
+      this.tell(valid[at] ? metresText(depth[at]) : "nothing within range", valid[at] ? `${where} · ${name}` : where);
+      return;
+    }
+    let nearest = Infinity;
+    for (let k = 0; k < depth.length; k++) if (valid[k] && depth[k] < nearest) nearest = depth[k];
+    const ahead = el >> 1;
+    this.tell(valid[ahead] ? metresText(depth[ahead]) : "nothing within range", `straight ahead${Number.isFinite(nearest) ? ` · nearest ${metresText(nearest)}` : ""} · point at the picture to read a ray`);
+  }
+
+  tell(value, rest) {
+    const strong = document.createElement("b");
+    strong.id = "reading-value";
+    strong.textContent = value;
+    this.reading.replaceChildren(strong, ` · ${rest}`);
+  }
+}

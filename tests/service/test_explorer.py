@@ -1,0 +1,154 @@
+"""Flying by hand: what is recorded is what a policy would have seen, and taking back leaves no trace."""
+
+from __future__ import annotations
+
+import json
+import math
+
+import numpy as np
+import pytest
+from typer.testing import CliRunner
+
+from navi_core.cli.main import build_app
+from navi_core.config import ExplorerConfig
+from navi_core.demos import load_dataset, load_demonstration
+from navi_core.errors import ConfigError, DemoError
+from navi_core.service.explorer import ExplorerSession, SceneChoice
+
+SMALL = ExplorerConfig(azimuth_bins=16, elevation_bins=8, sharp_bins=(32, 8))
+AHEAD, TURN, HOVER = (0.4, 0.0, 0.0, 0.0), (0.1, 0.0, 0.0, 0.5), (0.0, 0.0, 0.0, 0.0)
+
+
+@pytest.fixture
+def choices(apartments):
+    return [SceneChoice(scene.name, lambda scene=scene: scene) for scene in apartments]
+
+
+@pytest.fixture
+def session(choices, tmp_path):
+    return ExplorerSession(choices, SMALL, tmp_path / "flights")
+
+
+def test_a_recorded_flight_holds_what_was_seen_before_each_command(session):
+    session.fly(AHEAD)
+    session.record()
+    seen, flown = [], []
+    for command in (AHEAD, TURN, TURN, AHEAD):
+        seen.append(session.observation.copy())
+        flown.append(command)
+        session.fly(command)
+    demo = load_demonstration(session.finish())
+    np.testing.assert_array_equal(demo.observations, np.stack(seen))
+    np.testing.assert_array_equal(demo.actions, np.array(flown, np.float32))
+    assert demo.pilot == "person" and demo.scene_hash == session.scene.content_hash()
+    assert demo.episode_starts.tolist() == [True, False, False, False]
+
+
+def test_what_was_taken_back_leaves_no_trace(choices, tmp_path):
+    flights = [ExplorerSession(choices, SMALL, tmp_path / name) for name in ("straight", "detour")]
+    straight, detour = flights
+    for session in flights:
+        session.record()
+        for _ in range(45):
+            session.fly(TURN)
+    for _ in range(20):
+        detour.fly((1.0, 0.3, -0.5, 0.2))
+    assert detour.undo(20) == 20
+    for session in flights:
+        for _ in range(5):
+            session.fly(AHEAD)
+    one, two = (load_demonstration(session.finish()) for session in flights)
+    assert one.content_hash() == two.content_hash()
+    assert straight.trail == detour.trail and straight.seen_share() == detour.seen_share()
+
+
+def test_taking_back_stops_where_the_recording_began(session):
+    for _ in range(10):
+        session.fly(AHEAD)
+    session.record()
+    for _ in range(4):
+        session.fly(TURN)
+    assert session.undo(100) == 4 and session.undo() == 0
+    assert len(session.recording) == 0
+    session.discard()
+    assert session.undo(100) == 10
+
+
+def test_time_stands_still_while_paused(session):
+    session.record()
+    session.fly(AHEAD)
+    session.paused = True
+    pose = session.pose()
+    assert not session.fly(AHEAD)
+    assert session.pose() == pose and len(session.recording) == 1
+
+
+def test_scenes_are_walked_through_one_by_one_with_their_progress(session, choices):
+    for number in range(2):
+        session.open(number)
+        session.record()
+        for _ in range(3 + number):
+            session.fly(TURN)
+    session.close()
+    rows = session.progress()
+    assert [(row["flights"], row["decisions"]) for row in rows] == [(1, 3), (1, 4)]
+    again = ExplorerSession(choices, SMALL, session.folder)
+    assert again.progress() == [dict(row) for row in rows]
+    data = load_dataset([session.folder])
+    assert len(data) == 7 and len(data.episodes) == 2
+    with pytest.raises(ConfigError, match="there are 2"):
+        session.open(2)
+
+
+def test_a_flight_ends_at_its_limit_and_is_kept(choices, tmp_path):
+    session = ExplorerSession(choices, SMALL.model_copy(update={"max_decisions": 3}), tmp_path)
+    session.record()
+    for _ in range(5):
+        session.fly(HOVER)
+    assert len(load_demonstration(session.saved[0]).actions) == 3 and session.recording is None
+
+
+def test_a_flight_of_one_decision_is_not_saved(session):
+    session.record()
+    session.fly(AHEAD)
+    assert session.finish() is None and session.saved == []
+
+
+@pytest.mark.parametrize("command", [(1.0,), (0.0, 0.0, 0.0, math.nan), (0.0, 0.0, math.inf, 0.0)])
+def test_commands_that_are_no_commands_are_refused_and_move_nothing(session, command):
+    pose = session.pose()
+    with pytest.raises(ConfigError, match="four finite numbers"):
+        session.fly(command)
+    assert session.pose() == pose
+
+
+def test_recording_without_a_folder_names_the_option(choices):
+    with pytest.raises(DemoError, match="--record"):
+        ExplorerSession(choices, SMALL).record()
+
+
+def test_a_folder_of_another_sensor_is_refused(session, choices):
+    session.record()
+    session.fly(AHEAD)
+    session.fly(AHEAD)
+    session.finish()
+    with pytest.raises(DemoError, match="16x8"):
+        ExplorerSession(choices, SMALL.model_copy(update={"azimuth_bins": 32}), session.folder)
+
+
+def test_a_recorded_flight_trains_a_clone(session, tmp_path, monkeypatch):
+    monkeypatch.setenv("NAVI_HOME", str(tmp_path / "home"))
+    for number in range(2):
+        session.open(number)
+        session.record()
+        for step in range(24):
+            session.fly(TURN if step % 8 == 0 else AHEAD)
+    session.close()
+    command = ["bc", "--demos", str(session.folder), "--preset", "quick", "--epochs", "2", "--json"]
+    for setting in ("bc.bptt=8", "bc.sequences=2", "threads=1", "device=cpu"):
+        command += ["--set", setting]
+    done = CliRunner().invoke(build_app(groups=("bc",), plugins=False), command)
+    assert done.exit_code == 0, (done.output, done.exception)
+    record = json.loads(done.stdout)
+    assert record["decisions"] == 48 and record["version"] == "v001"
+    assert np.isfinite(record["metrics"]["nll"])
