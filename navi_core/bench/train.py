@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import json
+import math
+import resource
 import tempfile
 import time
 from collections.abc import Callable
@@ -10,7 +12,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from navi_core.config import TrainConfig
-from navi_core.learn import train
+from navi_core.learn import Progress, train
 from navi_core.record import RunDirectory
 from navi_core.world import Field
 
@@ -44,6 +46,11 @@ class TrainBenchmark:
         wall_seconds: Time on the wall.
         cpu_seconds: Processor time of this process, all threads.
         stages: By time, longest first.
+        total_steps: Decisions of the whole run, those that warmed up among them.
+        reward_ema: Smoothed reward after the last update.
+        curve: (decisions, smoothed reward) after every update.
+        complete: False where the time was up before the last update.
+        peak_memory_mb: Largest resident memory of this process so far [MB].
     """
 
     steps: int
@@ -51,6 +58,11 @@ class TrainBenchmark:
     wall_seconds: float
     cpu_seconds: float
     stages: tuple[Stage, ...]
+    total_steps: int
+    reward_ema: float
+    curve: tuple[tuple[int, float], ...]
+    complete: bool
+    peak_memory_mb: float
 
     @property
     def steps_per_second(self) -> float:
@@ -62,6 +74,11 @@ class TrainBenchmark:
         """Decisions for two seconds of processor time: a second of two quiet cores."""
         return 2.0 * self.steps / self.cpu_seconds
 
+    @property
+    def forward_ms(self) -> float:
+        """Mean time of the policy's call for one decision of all rows [ms]; NaN where nothing was recorded."""
+        return next((stage.milliseconds for stage in self.stages if stage.name == "rollout/forward"), math.nan)
+
 
 def run_train(
     config: TrainConfig,
@@ -69,6 +86,7 @@ def run_train(
     *,
     updates: int = 2,
     warmup: int = 1,
+    seconds: float | None = None,
     progress: Callable[[str], None] | None = None,
 ) -> TrainBenchmark:
     """Train as `navi train ppo` does, records and all, and measure.
@@ -77,29 +95,59 @@ def run_train(
         config: The run's configuration; its length is set here.
         field: Scenes to fly in.
         updates: Measured updates.
-        warmup: Updates before them, in which memory is touched and kernels are built.
+        warmup: Updates before them, in which memory is touched and kernels are built. Where the time was up before
+            any other, they are what is measured.
+        seconds: Time after which the run ends with the update it has made last [s]; None: no bound.
         progress: Called with a line after every update.
+
+    Raises:
+        TimeoutError: Not one update was made in time.
     """
     per_update = config.actors * config.ppo.rollout
+    planned = warmup + updates
     config = config.model_copy(
-        update={"total_steps": per_update * (warmup + updates), "checkpoint_every": per_update * (warmup + updates + 1)}
+        update={"total_steps": per_update * planned, "checkpoint_every": per_update * (planned + 1)}
     )
     marks: list[tuple[float, float]] = []
+    curve: list[tuple[int, float]] = []
     with tempfile.TemporaryDirectory(prefix="navi-bench-") as name:
         root = Path(name)
         with RunDirectory.open(root / "runs", asset="bench", partition="train", config=config) as run:
             log = run.metric_log(root / "outbox")
 
-            def mark(done: object) -> None:
+            def mark(done: Progress) -> None:
                 marks.append((time.perf_counter(), time.process_time()))
+                curve.append((done.steps, done.metrics["reward_ema"]))
                 if progress is not None:
-                    progress(f"update {len(marks)} of {warmup + updates}")
+                    progress(f"update {len(curve)} of {planned}")
 
-            train(config, run, field=field, log=log, progress=mark)
+            began = (time.perf_counter(), time.process_time())
+
+            def late() -> bool:
+                return seconds is not None and time.perf_counter() - began[0] > seconds
+
+            result = train(config, run, field=field, log=log, stop=late, progress=mark)
             log.close()
-        stages = _stages(root / "outbox", per_update * warmup)
-    (wall, cpu), (wall_end, cpu_end) = marks[warmup - 1], marks[-1]
-    return TrainBenchmark(per_update * updates, updates, wall_end - wall, cpu_end - cpu, stages)
+        if not curve:
+            raise TimeoutError(
+                f"not one update of {per_update:,} decisions was made in {seconds:g} s; give it more time"
+            )
+        skipped = warmup if len(curve) > warmup else 0
+        stages = _stages(root / "outbox", per_update * skipped)
+    (wall, cpu), (wall_end, cpu_end) = (began, *marks)[skipped], marks[-1]
+    measured = len(curve) - skipped
+    return TrainBenchmark(
+        steps=per_update * measured,
+        updates=measured,
+        wall_seconds=wall_end - wall,
+        cpu_seconds=cpu_end - cpu,
+        stages=stages,
+        total_steps=result.steps,
+        reward_ema=result.reward_ema,
+        curve=tuple(curve),
+        complete=len(curve) == planned,
+        peak_memory_mb=resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / 1e3,
+    )
 
 
 def _stages(outbox: Path, after: int) -> tuple[Stage, ...]:

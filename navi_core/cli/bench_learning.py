@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import math
 from dataclasses import asdict
+from pathlib import Path
 from typing import Annotated
 
 import typer
@@ -10,7 +12,10 @@ import typer
 from navi_core.cli.bench_report import Column, Json, Scenes, figure, machine, report
 from navi_core.cli.table import print_json, print_table
 
-__all__ = ["register"]
+__all__ = ["TIME_IS_UP", "register"]
+
+TIME_IS_UP = 124
+"""Exit code of a benchmark that measured nothing in the time that it was given; timeout(1) has the same."""
 
 
 def register(group: typer.Typer) -> None:
@@ -21,30 +26,42 @@ def register(group: typer.Typer) -> None:
 
 def train(
     preset: Annotated[str, typer.Option(help="Preset: demo, quick, standard.")] = "standard",
+    file: Annotated[Path | None, typer.Option("--config", help="YAML or JSON file of settings.")] = None,
     assign: Annotated[list[str] | None, typer.Option("--set", help="A setting, a.b=c; may be repeated.")] = None,
     scene: Scenes = None,
     actors: Annotated[int, typer.Option(min=1, help="Environment rows.")] = 16,
     rollout: Annotated[int, typer.Option(min=1, help="Decisions per row and update.")] = 64,
     updates: Annotated[int, typer.Option(min=1, help="Measured updates, after one that warms up.")] = 2,
+    seconds: Annotated[float | None, typer.Option(min=0.1, help="End with the last update made in this time.")] = None,
+    memory_limit: Annotated[
+        float | None, typer.Option(min=0.1, help="Address space that the process may take [GiB]; exit code 12 beyond.")
+    ] = None,
     as_json: Json = False,
 ) -> None:
     """Train a few updates: decisions per second of two cores, and the time of every stage."""
+    from navi_core.bench.limits import limit_memory, memory_faults
     from navi_core.bench.train import run_train
     from navi_core.cli.evaluate import load_scenes
     from navi_core.presets import resolve_config
     from navi_core.world import Field
 
     config = resolve_config(
-        preset=preset, flags={"actors": actors, "ppo": {"rollout": rollout}}, assignments=assign or ()
+        preset=preset, file=file, flags={"actors": actors, "ppo": {"rollout": rollout}}, assignments=assign or ()
     )
-    scenes = load_scenes(scene or ["apartment:0,1"], config.compile.resolution)
-    field = Field(scenes, device="cpu", threads=config.threads)
-    result = run_train(config, field, updates=updates, progress=_tell)
+    with limit_memory(memory_limit), memory_faults():
+        scenes = load_scenes(scene or ["apartment:0,1"], config.compile.resolution)
+        field = Field(scenes, device="cpu", threads=config.threads)
+        try:
+            result = run_train(config, field, updates=updates, seconds=seconds, progress=_tell)
+        except TimeoutError as error:
+            typer.echo(f"error: {error}", err=True)
+            raise typer.Exit(TIME_IS_UP) from None
     about = machine()
     if as_json:
         rates = {
             "steps_per_second": result.steps_per_second,
             "steps_per_2_cpu_seconds": result.steps_per_two_cpu_seconds,
+            "forward_ms": None if math.isnan(result.forward_ms) else result.forward_ms,
         }
         print_json(asdict(result) | rates | about)
         return

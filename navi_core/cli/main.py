@@ -6,6 +6,7 @@ theirs through the entry point group `navi.commands`.
 
 from __future__ import annotations
 
+import errno
 import importlib
 import io
 import os
@@ -98,7 +99,7 @@ def _run(app: typer.Typer, arguments: Sequence[str] | None) -> None:
         sys.exit(1)
     except MemoryError as error:
         typer.echo(f"error: not enough memory{f' ({error})' if str(error) else ''}; choose smaller sizes", err=True)
-        sys.exit(1)
+        sys.exit(errno.ENOMEM)
 
 
 if __name__ == "__main__":

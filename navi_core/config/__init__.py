@@ -14,6 +14,7 @@ from navi_core.config.learn import BCConfig, PPOConfig, TrainConfig
 from navi_core.config.policy import PolicyConfig, ShaperConfig
 from navi_core.config.scenes import CompileConfig, CorpusConfig, compile_resolution
 from navi_core.config.schedule import Schedule
+from navi_core.config.sweeps import SweepConfig
 from navi_core.config.wire import WireConfig
 from navi_core.config.world import REWARD_TERMS, DynamicsConfig, EnvConfig, RewardConfig, SensorConfig, SpawnConfig
 
@@ -35,6 +36,7 @@ __all__ = [
     "SensorConfig",
     "ShaperConfig",
     "SpawnConfig",
+    "SweepConfig",
     "TrainConfig",
     "WireConfig",
     "compile_resolution",

@@ -9,8 +9,9 @@ from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
     import pandas
+    from matplotlib.figure import Figure
 
-__all__ = ["embedded_picture", "markdown_table", "reward_curves"]
+__all__ = ["embedded_picture", "markdown_table", "new_figure", "png", "reward_curves", "shown_cell"]
 
 _PANELS = (
     ("reward_ema", "reward (smoothed)"),
@@ -31,7 +32,7 @@ def markdown_table(rows: Sequence[Mapping[str, Any]]) -> str:
         return "*no rows*"
     names = list(rows[0])
     lines = ["| " + " | ".join(names) + " |", "|" + "---|" * len(names)]
-    lines += ["| " + " | ".join(_cell(row.get(name)) for name in names) + " |" for row in rows]
+    lines += ["| " + " | ".join(_escaped(row.get(name)) for name in names) + " |" for row in rows]
     return "\n".join(lines)
 
 
@@ -45,12 +46,8 @@ def reward_curves(curve: pandas.DataFrame, title: str) -> bytes:
     Returns:
         A PNG file.
     """
-    from matplotlib.backends.backend_agg import FigureCanvasAgg
-    from matplotlib.figure import Figure
-
     panels = [(name, label) for name, label in _PANELS if name in curve and curve[name].notna().any()]
-    figure = Figure(figsize=(4.2 * max(1, min(2, len(panels))), 2.6 * max(1, -(-len(panels) // 2))), dpi=90)
-    FigureCanvasAgg(figure)
+    figure = new_figure(4.2 * max(1, min(2, len(panels))), 2.6 * max(1, -(-len(panels) // 2)))
     for index, (name, label) in enumerate(panels, start=1):
         axes = figure.add_subplot(-(-len(panels) // 2), min(2, len(panels)), index)
         axes.plot(curve["step"] / 1e3, curve[name], lw=1.3)
@@ -59,15 +56,33 @@ def reward_curves(curve: pandas.DataFrame, title: str) -> bytes:
         axes.tick_params(labelsize=7)
         axes.grid(alpha=0.3)
     figure.suptitle(title, fontsize=9)
+    return png(figure)
+
+
+def new_figure(width: float, height: float) -> Figure:
+    """Return an empty figure without any window system [inch]."""
+    from matplotlib.backends.backend_agg import FigureCanvasAgg
+    from matplotlib.figure import Figure
+
+    figure = Figure(figsize=(width, height), dpi=90)
+    FigureCanvasAgg(figure)
+    return figure
+
+
+def png(figure: Figure) -> bytes:
+    """Return a figure as a PNG file."""
     figure.tight_layout()
     buffer = io.BytesIO()
     figure.savefig(buffer, format="png", metadata={"Software": "navi"})
     return buffer.getvalue()
 
 
-def _cell(value: Any) -> str:
+def shown_cell(value: Any) -> str:
+    """Return a value as it stands in the cell of a table: four digits, nothing for what is missing."""
     if value is None:
         return ""
-    if isinstance(value, float):
-        return f"{value:.4g}"
-    return str(value).replace("|", "\\|").replace("\n", " ")
+    return f"{value:.4g}" if isinstance(value, float) else str(value)
+
+
+def _escaped(value: Any) -> str:
+    return shown_cell(value).replace("|", "\\|").replace("\n", " ")

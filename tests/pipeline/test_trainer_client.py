@@ -14,7 +14,8 @@ import pytest
 from navi_core.config import TrainConfig
 from navi_core.errors import RunError
 from navi_pipeline.lib import trainer_client
-from navi_pipeline.lib.trainer_client import run_supervised, train_in_child
+from navi_pipeline.lib.supervised import run_supervised
+from navi_pipeline.lib.trainer_client import train_in_child
 
 ROOT = Path(__file__).resolve().parents[2]
 
@@ -83,7 +84,7 @@ def test_kill_9_of_the_parent_takes_the_child_along():
     child = "import os, sys, time\nprint(os.getpid(), file=sys.stderr, flush=True)\ntime.sleep(60)"
     parent = (
         f"import sys\nsys.path.insert(0, {str(ROOT)!r})\n"
-        "from navi_pipeline.lib.trainer_client import run_supervised\n"
+        "from navi_pipeline.lib.supervised import run_supervised\n"
         f"run_supervised([sys.executable, '-c', {child!r}], on_line=lambda line: print(line, flush=True))\n"
     )
     process = subprocess.Popen(python(parent), stdout=subprocess.PIPE, text=True)
@@ -174,3 +175,11 @@ def test_lines_arrive_while_the_child_runs():
 
     run_supervised(python(code), on_line=on_line)
     assert len(times) == 2 and times[1] - times[0] > 0.5
+
+
+def test_a_child_that_takes_too_long_is_ended():
+    seen = []
+    code = "import os, sys, time\nprint(os.getpid(), file=sys.stderr, flush=True)\ntime.sleep(60)"
+    with pytest.raises(TimeoutError, match="not done after 2 s"):
+        run_supervised(python(code), on_line=seen.append, timeout=2.0, grace_seconds=1.0)
+    assert gone(int(seen[0]))

@@ -1,0 +1,132 @@
+"""Running a command as a supervised child.
+
+The child is its own process group and gets SIGTERM when its parent dies, so that neither a cancelled
+run nor a killed worker leaves one behind. Cancelling sends SIGTERM to the group (a trainer
+checkpoints and exits), and SIGKILL after a grace period.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import queue
+import signal
+import subprocess
+import sys
+import threading
+import time
+from collections import deque
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+from navi_core.presets import environment_overrides
+
+__all__ = ["run_supervised"]
+
+# Runs in the child before the real program: PR_SET_PDEATHSIG = 1. The parent may have died before the call.
+_GUARD = """
+import ctypes, os, signal, sys
+parent = int(sys.argv[1])
+ctypes.CDLL(None, use_errno=True).prctl(1, signal.SIGTERM)
+if os.getppid() != parent:
+    sys.exit(143)
+os.execv(sys.argv[2], sys.argv[2:])
+"""
+
+
+def run_supervised(
+    command: list[str],
+    *,
+    on_line: Callable[[str], None],
+    grace_seconds: float = 30.0,
+    timeout: float | None = None,
+    env: dict[str, str] | None = None,
+) -> tuple[int, str, list[str]]:
+    """Run a command as a supervised child.
+
+    Args:
+        command: Program (an absolute path) and arguments.
+        on_line: Called in this thread with every line of the child's standard error.
+        grace_seconds: Time between SIGTERM and SIGKILL when this call is interrupted [s].
+        timeout: Time after which the child is ended [s]; None: it may take as long as it likes.
+        env: Environment; by default this process's without `NAVI_*` settings.
+
+    Returns:
+        Exit code (negative: the signal), standard output, the last 20 lines of standard error.
+
+    Raises:
+        TimeoutError: The time was up; the child has been ended.
+    """
+    deadline = None if timeout is None else time.monotonic() + timeout
+    process = subprocess.Popen(
+        [sys.executable, "-c", _GUARD, str(os.getpid()), *command],
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+        text=True,
+        errors="replace",
+        start_new_session=True,
+        env=_environment() if env is None else env,
+    )
+    lines: queue.Queue[str | None] = queue.Queue()
+    output: list[str] = []
+    last: deque[str] = deque(maxlen=20)
+    assert process.stdout is not None and process.stderr is not None
+    readers = [
+        threading.Thread(target=_read_lines, args=(process.stderr, lines), daemon=True),
+        threading.Thread(target=lambda: output.append(process.stdout.read()), daemon=True),  # type: ignore[union-attr]
+    ]
+    for reader in readers:
+        reader.start()
+    try:
+        while True:
+            if deadline is not None and time.monotonic() > deadline:
+                raise TimeoutError(f"not done after {timeout:g} s")
+            # A timeout lets signals of a cancelling parent through.
+            try:
+                line = lines.get(timeout=0.5)
+            except queue.Empty:
+                continue
+            if line is None:
+                break
+            last.append(line)
+            on_line(line)
+        code = process.wait()
+    finally:
+        _end(process, grace_seconds)
+    for reader in readers:
+        reader.join(timeout=5.0)
+    return code, "".join(output), list(last)
+
+
+def _read_lines(stream: Any, into: queue.Queue[str | None]) -> None:
+    for line in stream:
+        into.put(line.rstrip("\n"))
+    into.put(None)
+
+
+def _end(process: subprocess.Popen[str], grace_seconds: float) -> None:
+    """End the child's whole group: SIGTERM, a grace period, SIGKILL."""
+    if process.poll() is None:
+        with contextlib.suppress(ProcessLookupError):
+            os.killpg(process.pid, signal.SIGTERM)
+        deadline = time.monotonic() + grace_seconds
+        while process.poll() is None and time.monotonic() < deadline:
+            time.sleep(0.05)
+    # Also after a regular end: processes that the child may have left in its group go with it.
+    with contextlib.suppress(ProcessLookupError):
+        os.killpg(process.pid, signal.SIGKILL)
+    process.wait()
+
+
+def _environment() -> dict[str, str]:
+    """Return this environment without the variables that are settings: the configuration file holds them."""
+    kept = {}
+    for name, value in os.environ.items():
+        if name.startswith("NAVI_") and environment_overrides({name: value}):
+            continue
+        kept[name] = value
+    # The child must find the same code, also where Navi is not installed.
+    root = str(Path(__file__).resolve().parents[2])
+    kept["PYTHONPATH"] = os.pathsep.join([root, *filter(None, [os.environ.get("PYTHONPATH")])])
+    return kept

@@ -1,0 +1,210 @@
+"""The sweeps by name: what varies, and how much each cell is given in either profile."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from navi_core.config import SweepConfig
+from navi_core.errors import ConfigError
+from navi_pipeline.lib.sweeps.cell import Cell, read_train
+
+__all__ = ["SWEEPS", "Scenery", "Sweep", "find_sweep"]
+
+RESOLUTIONS = ((256, 48), (384, 72), (512, 96), (768, 144))
+CORES = ("mamba2", "gru", "mambapy")
+ENCODERS = ("rayvit", "spherical_cnn", "ring_cnn")
+CADENCES = (256, 512)
+ACTORS = tuple(range(4, 33, 4))
+RAY_SCENES = ("apartment", "maze", "atrium")
+_QUICK_STEPS, _QUICK_SECONDS = 2000, 20.0
+
+Level = tuple[dict[str, Any], dict[str, Any]]
+"""What varies by name, and the settings that make it so."""
+Scenery = Sequence[tuple[Path, str]]
+"""Scene files to train in, each with its content hash."""
+
+
+@dataclass(frozen=True)
+class Size:
+    """What a cell is given in one profile."""
+
+    preset: str
+    actors: int
+    rollout: int
+    steps: int
+    seeds: int
+    settings: tuple[tuple[str, Any], ...] = ()
+
+
+@dataclass(frozen=True)
+class Sweep:
+    """A sweep.
+
+    Attributes:
+        name: That of its asset.
+        question: What it answers.
+        shown: Figures in tables, first the one that is drawn.
+        cells: Makes the cells of a configuration over some training scenes.
+    """
+
+    name: str
+    question: str
+    shown: tuple[str, ...]
+    cells: Callable[[SweepConfig, Scenery], list[Cell]]
+
+
+def find_sweep(name: str) -> Sweep:
+    """Return the sweep of that name.
+
+    Raises:
+        ConfigError: There is none.
+    """
+    if name not in SWEEPS:
+        raise ConfigError(f"no sweep {name!r}; allowed: {', '.join(SWEEPS)}")
+    return SWEEPS[name]
+
+
+def _training(levels: Sequence[Level], quick: Size, full: Size) -> Callable[[SweepConfig, Scenery], list[Cell]]:
+    def cells(config: SweepConfig, scenes: Scenery) -> list[Cell]:
+        size = quick if config.profile == "quick" else full
+        steps = config.steps or size.steps
+        seconds = config.seconds or (_QUICK_SECONDS if config.profile == "quick" else None)
+        return [
+            _cell(factors, settings, size, config, steps, seconds, seed, scenes)
+            for seed in range(config.seeds or size.seeds)
+            for factors, settings in levels
+        ]
+
+    return cells
+
+
+def _cell(
+    factors: dict[str, Any],
+    settings: dict[str, Any],
+    size: Size,
+    config: SweepConfig,
+    steps: int,
+    seconds: float | None,
+    seed: int,
+    scenes: Scenery,
+) -> Cell:
+    from navi_core.presets import merge
+
+    actors = settings.get("actors", size.actors)
+    rollout = settings.get("ppo", {}).get("rollout", size.rollout)
+    updates = -(-steps // (actors * rollout)) if config.profile == "full" else steps // (actors * rollout)
+    base: dict[str, Any] = {"seed": seed, "threads": config.threads}
+    for path, value in size.settings:
+        section, _, key = path.partition(".")
+        base = merge(base, {section: {key: value}})
+    arguments = ["bench", "train", "--json", "--preset", config.preset or size.preset]
+    # The first update warms up and is not timed.
+    arguments += ["--actors", str(actors), "--rollout", str(rollout), "--updates", str(max(1, updates - 1))]
+    if seconds is not None:
+        arguments += ["--seconds", f"{seconds:g}"]
+    if config.memory_limit is not None:
+        arguments += ["--memory-limit", f"{config.memory_limit:g}"]
+    return Cell(
+        factors=factors | {"seed": seed},
+        arguments=tuple(arguments),
+        read=read_train,
+        settings=merge(base, {key: value for key, value in settings.items() if key != "actors"}),
+        scenes=tuple(str(path) for path, _ in scenes),
+        scene_hashes=tuple(digest for _, digest in scenes),
+    )
+
+
+def _sensor(azimuth: int, elevation: int) -> Level:
+    bins = {"azimuth_bins": azimuth, "elevation_bins": elevation}
+    return {"resolution": f"{azimuth}x{elevation}"}, {"env": bins, "policy": bins}
+
+
+def _raycast(config: SweepConfig, scenes: Scenery) -> list[Cell]:
+    quick = config.profile == "quick"
+    arguments = ["bench", "raycast", "--json", "--resolution", "256" if quick else "512"]
+    arguments += ["--repeats", "3" if quick else "7", "--threads", str(config.threads or 1)]
+    if quick:
+        arguments += ["--tracer", "native", "--tracer", "numba"]
+    return [
+        Cell({"scene": family, "seed": seed}, (*arguments, "--scene", f"{family}:{seed}"), _read_raycast)
+        for seed in range(config.seeds or (1 if quick else 3))
+        for family in RAY_SCENES
+    ]
+
+
+def _read_raycast(document: dict[str, Any]) -> tuple[dict[str, float], list[list[float]]]:
+    figures = {}
+    for row in document["rows"]:
+        for name in ("mrays_per_cpu_second", "error_p99", "disagreement"):
+            figures[f"{row['tracer']}/{name}"] = float(row[name])
+    return figures, []
+
+
+_LEARNT = ("reward_ema", "steps_per_second", "forward_ms", "wall_seconds", "peak_memory_mb", "steps")
+_SPEED = ("steps_per_second", "forward_ms", "update_ms", "peak_memory_mb", "wall_seconds", "steps")
+
+SWEEPS: dict[str, Sweep] = {
+    sweep.name: sweep
+    for sweep in (
+        Sweep(
+            "resolution_sweep",
+            "What does a finer panorama cost?",
+            _SPEED,
+            _training(
+                [_sensor(*size) for size in RESOLUTIONS],
+                Size("standard", 4, 8, _QUICK_STEPS, 1, (("ppo.bptt", 8),)),
+                Size("standard", 4, 256, 2048, 3),
+            ),
+        ),
+        Sweep(
+            "temporal_core_sweep",
+            "Which memory learns best, and at what cost?",
+            _LEARNT,
+            _training(
+                [({"core": core}, {"policy": {"core": core}}) for core in CORES],
+                Size("quick", 4, 64, _QUICK_STEPS, 3, (("ppo.minibatch", 4),)),
+                Size("standard", 16, 64, 25_000, 3, (("ppo.minibatch", 8),)),
+            ),
+        ),
+        Sweep(
+            "encoder_sweep",
+            "Which eye learns best, and at what cost?",
+            _LEARNT,
+            _training(
+                [({"encoder": encoder}, {"policy": {"encoder": encoder}}) for encoder in ENCODERS],
+                Size("quick", 4, 64, _QUICK_STEPS, 1, (("ppo.minibatch", 4),)),
+                Size("standard", 16, 64, 8_192, 3, (("ppo.minibatch", 8),)),
+            ),
+        ),
+        Sweep(
+            "cadence_sweep",
+            "How many decisions per row between updates?",
+            _LEARNT,
+            _training(
+                [({"rollout": rollout}, {"ppo": {"rollout": rollout}}) for rollout in CADENCES],
+                Size("quick", 1, 256, _QUICK_STEPS, 1, (("ppo.minibatch", 4),)),
+                Size("quick", 16, 256, 65_536, 3),
+            ),
+        ),
+        Sweep(
+            "actor_scaling",
+            "How does throughput grow with the rows that fly at once?",
+            _SPEED,
+            _training(
+                [({"actors": actors}, {"actors": actors}) for actors in ACTORS],
+                Size("quick", 4, 16, _QUICK_STEPS, 1, (("ppo.bptt", 16), ("ppo.minibatch", 8))),
+                Size("quick", 4, 64, 16_384, 3, (("ppo.minibatch", 8),)),
+            ),
+        ),
+        Sweep(
+            "raycast_benchmark",
+            "How many rays a second, and how exact?",
+            ("native/mrays_per_cpu_second", "numba/mrays_per_cpu_second", "native/error_p99", "native/disagreement"),
+            _raycast,
+        ),
+    )
+}
+"""Every sweep by name."""

@@ -1,0 +1,122 @@
+"""A sweep from its settings to its report."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from navi_core.config import SweepConfig
+from navi_core.errors import RunError
+from navi_pipeline.lib.compiled import read_corpus
+from navi_pipeline.lib.documents import pipeline_folder, read_document, write_document
+from navi_pipeline.lib.html_report import picture_part, table_part, text_part, write_report
+from navi_pipeline.lib.sweeps.catalogue import Scenery, Sweep, find_sweep
+from navi_pipeline.lib.sweeps.cell import Outcome
+from navi_pipeline.lib.sweeps.pictures import draw_sweep, draw_verdicts
+from navi_pipeline.lib.sweeps.runner import run_cells
+from navi_pipeline.lib.sweeps.summary import INCUMBENT, Verdict, core_verdicts, level_rows
+from navi_pipeline.lib.warehouse import Warehouse
+
+__all__ = ["SweepResult", "perform_sweep", "read_sweep", "training_scenery"]
+
+TRAINING_SCENES = 4
+"""Training scenes of the corpus that the cells fly in."""
+
+
+@dataclass(frozen=True)
+class SweepResult:
+    """What a sweep showed.
+
+    Attributes:
+        sweep: The sweep.
+        config: Its settings.
+        outcomes: Of every cell.
+        rows: One line per level.
+        verdicts: The promotion checklist, for temporal cores alone.
+        picture: Figures by level and reward curves, PNG.
+        verdict_picture: Differences with their intervals, PNG; None without verdicts.
+        report: HTML file with all of this.
+    """
+
+    sweep: Sweep
+    config: SweepConfig
+    outcomes: list[Outcome]
+    rows: list[dict[str, Any]]
+    verdicts: list[Verdict]
+    picture: bytes
+    verdict_picture: bytes | None
+    report: Path
+
+    @property
+    def reused(self) -> bool:
+        """Whether nothing was measured now."""
+        return all(outcome.reused for outcome in self.outcomes)
+
+
+def perform_sweep(
+    name: str, config: SweepConfig, *, on_line: Callable[[str], None], again: bool = False
+) -> SweepResult:
+    """Measure what has not been measured, fold its rows in, and write the report.
+
+    Args:
+        name: The sweep.
+        config: Its settings.
+        on_line: Called with a line for every cell measured.
+        again: Measure every cell anew.
+
+    Raises:
+        ConfigError: No such sweep.
+        RecordError: The corpus has not been materialized, or rows could not be written.
+        RunError: The corpus has no training scene.
+    """
+    sweep = find_sweep(name)
+    outcomes = run_cells(name, sweep.cells(config, training_scenery()), config, on_line=on_line, again=again)
+    Warehouse().ingest()
+    rows = level_rows(outcomes, sweep.shown)
+    verdicts = core_verdicts(outcomes) if name == "temporal_core_sweep" else []
+    picture = draw_sweep(outcomes, sweep.shown, f"{name}, {config.profile}")
+    judged = draw_verdicts(verdicts, INCUMBENT) if verdicts else None
+    parts = [text_part(sweep.question), table_part(rows), picture_part(picture, name)]
+    if judged is not None:
+        parts += [text_part(verdict.sentence) for verdict in verdicts]
+        parts += [table_part([verdict.as_row() for verdict in verdicts]), picture_part(judged, "verdict")]
+    parts.append(text_part(f"Settings: {config.model_dump_json(exclude_defaults=True)}"))
+    report = write_report(f"{name}-{config.profile}", f"{name}, {config.profile}", parts)
+    document = {
+        "sweep": name,
+        "profile": config.profile,
+        "rows": rows,
+        "outcomes": {outcome.cell: outcome.status for outcome in outcomes},
+        "verdicts": [verdict.as_dict() for verdict in verdicts],
+        "report": str(report),
+    }
+    write_document(_path(name, config.profile), document)
+    return SweepResult(sweep, config, outcomes, rows, verdicts, picture, judged, report)
+
+
+def read_sweep(name: str, profile: str) -> dict[str, Any]:
+    """Return what the latest sweep of a profile showed.
+
+    Raises:
+        RecordError: It has not been made.
+    """
+    return read_document(_path(name, profile), made_by=f"{name}, partition {profile},")
+
+
+def training_scenery() -> Scenery:
+    """Return the first training scenes of the corpus with their content hashes.
+
+    Raises:
+        RecordError: The corpus has not been materialized.
+        RunError: It has no training scene.
+    """
+    rows = [row for row in read_corpus() if row["split"] == "train"][:TRAINING_SCENES]
+    if not rows:
+        raise RunError("the corpus has no training scene; materialize scene_sources with train above 0")
+    return [(Path(row["gmdag"]), str(row["content_hash"])) for row in rows]
+
+
+def _path(name: str, profile: str) -> Path:
+    return pipeline_folder() / "sweeps" / f"{name}-{profile}.json"

@@ -1,0 +1,150 @@
+"""Running the cells of a sweep one after the other, each in a child process, each once.
+
+Memory that runs out, a crash and a time-out are outcomes that are recorded like figures; only an interruption of the
+sweep itself ends it, and then it goes on with the first cell that has no outcome yet.
+"""
+
+from __future__ import annotations
+
+import errno
+import json
+import sys
+import time
+from collections.abc import Callable, Sequence
+from dataclasses import asdict
+from pathlib import Path
+
+from navi_core.config import SweepConfig
+from navi_core.record import hardware_profile
+from navi_pipeline.lib.benchmark_log import BenchmarkLog
+from navi_pipeline.lib.documents import content_key, pipeline_folder, read_document, write_document
+from navi_pipeline.lib.supervised import run_supervised
+from navi_pipeline.lib.sweeps.cell import UNITS, Cell, Outcome, Status
+
+__all__ = ["cell_key", "run_cells"]
+
+TIME_IS_UP = 124
+"""Exit code of `navi bench` that measured nothing in the time that it was given."""
+_VERSION = 1
+
+
+def run_cells(
+    sweep: str,
+    cells: Sequence[Cell],
+    config: SweepConfig,
+    *,
+    on_line: Callable[[str], None],
+    again: bool = False,
+) -> list[Outcome]:
+    """Measure the cells that have no outcome yet, and return the outcomes of all.
+
+    Args:
+        sweep: Name of the sweep.
+        cells: What to measure.
+        config: Its settings; time-out and memory bound of a cell among them.
+        on_line: Called with a line for every cell.
+        again: Measure all of them anew; earlier rows stay in the history.
+    """
+    outcomes: list[Outcome] = []
+    keys = [cell_key(sweep, cell) for cell in cells]
+    # A sweep that was interrupted goes on as the same run; one that is asked for again is another.
+    run_id = f"{sweep}-{config.profile}-{content_key(keys)}" + (f"-{time.time_ns()}" if again else "")
+    for number, (cell, key) in enumerate(zip(cells, keys, strict=True), start=1):
+        file = pipeline_folder() / "sweeps" / sweep / f"{key}.json"
+        if file.exists() and not again:
+            known = read_document(file, made_by=sweep)
+            outcomes.append(Outcome(**{name: known[name] for name in known if name != "reused"}, reused=True))
+            continue
+        outcome = _measure(sweep, cell, key, run_id, config)
+        _record(sweep, cell, outcome, config)
+        # The document comes last: while it is missing the cell counts as not done.
+        write_document(file, asdict(outcome))
+        outcomes.append(outcome)
+        on_line(f"{sweep} {number}/{len(cells)} {cell.name}: {_told(outcome)}")
+    return outcomes
+
+
+def cell_key(sweep: str, cell: Cell) -> str:
+    """Return what names a measurement: the cell, its scenes by content, the machine and the libraries."""
+    profile = hardware_profile()
+    machine = [profile["hardware"], profile["versions"]]
+    return content_key(sweep, cell.factors, cell.arguments, cell.settings, cell.scene_hashes, machine, _VERSION)
+
+
+def _measure(sweep: str, cell: Cell, key: str, run_id: str, config: SweepConfig) -> Outcome:
+    command = [sys.executable, "-m", "navi_core.cli.main", *cell.arguments]
+    for scene in cell.scenes:
+        command += ["--scene", scene]
+    if cell.settings is not None:
+        file = pipeline_folder() / "configs" / f"{sweep}-{key}.json"
+        write_document(file, cell.settings)
+        command += ["--config", str(file)]
+    began, kills = time.monotonic(), _kernel_kills()
+    metrics: dict[str, float] = {}
+    curve: list[list[float]] = []
+    try:
+        code, output, last = run_supervised(command, on_line=lambda _: None, timeout=config.timeout, grace_seconds=2.0)
+    except TimeoutError as error:
+        status, detail = "timeout", str(error)
+    else:
+        status, detail = _status(code, last, killed=_kernel_kills() > kills)
+        if status == "ok":
+            try:
+                metrics, curve = cell.read(json.loads(output))
+            except (ValueError, KeyError, TypeError) as error:
+                status, detail = "crash", f"its answer cannot be read: {type(error).__name__} {error}"
+    metrics["wall_seconds"] = time.monotonic() - began
+    return Outcome(
+        cell=cell.name,
+        level=cell.level,
+        factors=cell.factors,
+        status=status,
+        detail=detail,
+        metrics=metrics,
+        curve=curve,
+        run_id=run_id,
+        measured_at=time.strftime("%Y-%m-%dT%H:%M:%SZ", time.gmtime()),
+    )
+
+
+def _status(code: int, last: list[str], *, killed: bool) -> tuple[Status, str]:
+    told = last[-1] if last else "it said nothing"
+    if code == 0:
+        return "ok", ""
+    if code == errno.ENOMEM or (code < 0 and killed):
+        return "out_of_memory", told if code > 0 else f"killed by the kernel: {told}"
+    if code == TIME_IS_UP:
+        return "timeout", told
+    return "crash", f"{f'exit code {code}' if code > 0 else f'signal {-code}'}: {told}"
+
+
+def _kernel_kills() -> int:
+    """Return how many processes the kernel has killed because memory ran out; 0 where it does not say."""
+    try:
+        lines = Path("/proc/vmstat").read_text().splitlines()
+    except OSError:
+        return 0
+    return next((int(line.split()[1]) for line in lines if line.startswith("oom_kill ")), 0)
+
+
+def _record(sweep: str, cell: Cell, outcome: Outcome, config: SweepConfig) -> None:
+    digest = content_key(cell.arguments, cell.settings)
+    with BenchmarkLog(sweep, run_id=outcome.run_id, config_hash=digest) as log:
+        log.cell(
+            cell.level,
+            {name: (value, UNITS.get(name.rsplit("/")[-1], "1")) for name, value in outcome.metrics.items()},
+            repeat=int(cell.factors.get("seed", 0)),
+            seed=cell.factors.get("seed"),
+            step=int(outcome.metrics.get("steps", 0)),
+            parameters={"profile": config.profile, **cell.factors},
+            outcome=outcome.status,
+            detail=outcome.detail or None,
+        )
+
+
+def _told(outcome: Outcome) -> str:
+    if outcome.status != "ok":
+        return f"{outcome.status} after {outcome.metrics['wall_seconds']:.0f} s ({outcome.detail})"
+    shown = [name for name in ("reward_ema", "steps_per_second", "forward_ms") if name in outcome.metrics]
+    rest = [f"{name} {outcome.metrics[name]:.4g}" for name in shown]
+    return ", ".join([f"{outcome.metrics['wall_seconds']:.0f} s", *rest])
