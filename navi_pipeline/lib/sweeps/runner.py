@@ -82,6 +82,7 @@ def _measure(sweep: str, cell: Cell, key: str, run_id: str, config: SweepConfig)
     began, kills = time.monotonic(), _kernel_kills()
     metrics: dict[str, float] = {}
     curve: list[list[float]] = []
+    status: Status
     try:
         code, output, last = run_supervised(command, on_line=lambda _: None, timeout=config.timeout, grace_seconds=2.0)
     except TimeoutError as error:

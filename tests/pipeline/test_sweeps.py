@@ -1,0 +1,186 @@
+"""Sweeps: every ending of a cell is a result, no cell is measured twice, and the checklist's verdict."""
+
+import json
+
+import pytest
+
+from navi_core.config import SweepConfig, parse_config
+from navi_core.errors import ConfigError, RecordError, RunError
+from navi_pipeline.lib.compiled import corpus_path
+from navi_pipeline.lib.documents import write_document
+from navi_pipeline.lib.sweeps import runner
+from navi_pipeline.lib.sweeps.catalogue import SWEEPS, find_sweep
+from navi_pipeline.lib.sweeps.cell import Cell, Outcome, read_train
+from navi_pipeline.lib.sweeps.perform import training_scenery
+from navi_pipeline.lib.sweeps.runner import run_cells
+from navi_pipeline.lib.sweeps.summary import core_verdicts, level_rows, paired_difference
+from navi_pipeline.lib.warehouse import Warehouse
+
+ANSWER = {"reward_ema": 0.5}
+ENDINGS = {
+    "fine": f"import json\nprint(json.dumps({ANSWER!r}))",
+    "large": "import sys\nprint('error: not enough memory', file=sys.stderr)\nsys.exit(12)",
+    "broken": "import os\nos.abort()",
+    "odd": "print('no document')",
+    "late": "import sys\nprint('error: not one update', file=sys.stderr)\nsys.exit(124)",
+    "stuck": "import time\ntime.sleep(60)",
+}
+
+
+def scripted(name, seed=0):
+    return Cell({"core": name, "seed": seed}, (name,), lambda document: (dict(document), []))
+
+
+@pytest.fixture
+def children(monkeypatch):
+    """Let cells run small programs instead of `navi`; yields the names of those that ran."""
+    ran = []
+    real = runner.run_supervised
+
+    def run(command, **kw):
+        ran.append(command[3])
+        return real([command[0], "-c", ENDINGS[command[3]]], **kw)
+
+    monkeypatch.setattr(runner, "run_supervised", run)
+    return ran
+
+
+def sweep(cells, **kw):
+    return run_cells("temporal_core_sweep", cells, SweepConfig(timeout=3.0), on_line=lambda line: None, **kw)
+
+
+def test_every_ending_is_an_outcome_of_its_cell_alone(children):
+    outcomes = sweep([scripted(name) for name in ENDINGS])
+    assert {o.level: o.status for o in outcomes} == {
+        "fine": "ok",
+        "large": "out_of_memory",
+        "broken": "crash",
+        "odd": "crash",
+        "late": "timeout",
+        "stuck": "timeout",
+    }
+    assert outcomes[0].metrics["reward_ema"] == 0.5 and "not enough memory" in outcomes[1].detail
+    Warehouse().ingest()
+    rows = Warehouse().query("select cell, outcome, name, value, seed from benchmarks order by cell")
+    assert set(rows["cell"]) == set(ENDINGS) and set(rows[rows["cell"] == "stuck"]["outcome"]) == {"timeout"}
+    assert rows[(rows["cell"] == "fine") & (rows["name"] == "reward_ema")]["value"].tolist() == [0.5]
+
+
+def test_cells_that_are_done_are_not_run_again(children):
+    cells = [scripted(name) for name in ("fine", "large")]
+    first = sweep(cells[:1])
+    second = sweep(cells)
+    assert children == ["fine", "large"]
+    assert [o.reused for o in second] == [True, False] and second[0] == first[0]
+    sweep(cells[:1], again=True)
+    assert children == ["fine", "large", "fine"]
+    Warehouse().ingest()
+    assert len(Warehouse().query("select distinct run_id from benchmarks where cell = 'fine'")) == 2
+
+
+def test_an_interrupted_sweep_goes_on_with_the_first_cell_that_has_no_outcome(children, monkeypatch):
+    cells = [scripted("fine", seed) for seed in range(3)]
+    allowed, real = [2], runner._measure
+
+    def measure(*args):
+        if not allowed[0]:
+            raise KeyboardInterrupt
+        allowed[0] -= 1
+        return real(*args)
+
+    monkeypatch.setattr(runner, "_measure", measure)
+    with pytest.raises(KeyboardInterrupt):
+        sweep(cells)
+    allowed[0] = 1
+    assert [o.reused for o in sweep(cells)] == [True, True, False] and len(children) == 3
+
+
+def test_a_cell_that_meets_its_memory_bound_fails_and_the_others_finish():
+    """Real training in real children: only the large cell's rollout does not fit into the bound."""
+
+    def cell(rollout):
+        flags = ["--preset", "quick", "--actors", "2", "--rollout", str(rollout), "--updates", "1", "--seconds", "20"]
+        settings = {"threads": 1, "compile": {"resolution": 32}}
+        arguments = ("bench", "train", "--json", *flags, "--memory-limit", "3")
+        return Cell({"rollout": rollout}, arguments, read_train, settings, ("maze:0",))
+
+    config = SweepConfig(timeout=120)
+    large, small = run_cells("bounded", [cell(1_000_000), cell(32)], config, on_line=lambda line: None)
+    assert (large.status, small.status) == ("out_of_memory", "ok"), (large, small)
+    assert small.metrics["steps"] == 128 and small.metrics["steps_per_second"] > 0 and len(small.curve) == 2
+
+
+@pytest.mark.parametrize("name", [name for name in SWEEPS if name != "raycast_benchmark"])
+def test_a_quick_cell_never_takes_more_than_2000_decisions_or_20_seconds(name):
+    for cell in find_sweep(name).cells(SweepConfig(), []):
+        given = dict(zip(cell.arguments[3::2], cell.arguments[4::2], strict=True))
+        decisions = int(given["--actors"]) * int(given["--rollout"]) * (1 + int(given["--updates"]))
+        assert 1000 <= decisions <= 2000 and float(given["--seconds"]) <= 20
+
+
+def test_a_full_core_cell_takes_at_least_25000_decisions_on_three_seeds():
+    cells = find_sweep("temporal_core_sweep").cells(SweepConfig(profile="full"), [])
+    for cell in cells:
+        given = dict(zip(cell.arguments[3::2], cell.arguments[4::2], strict=True))
+        assert int(given["--actors"]) * int(given["--rollout"]) * (1 + int(given["--updates"])) >= 25_000
+    assert {cell.factors["seed"] for cell in cells} == {0, 1, 2} and "--seconds" not in cells[0].arguments
+
+
+def test_a_key_names_scenes_by_content_and_not_by_place():
+    one, moved, other = (
+        Cell({"seed": 0}, ("bench",), lambda d: ({}, []), scenes=(path,), scene_hashes=(digest,))
+        for path, digest in (("/a", "x"), ("/b", "x"), ("/a", "y"))
+    )
+    assert runner.cell_key("s", one) == runner.cell_key("s", moved) != runner.cell_key("s", other)
+
+
+def test_what_is_too_much_for_quick_and_what_is_unknown_is_refused():
+    with pytest.raises(ConfigError, match=r"steps 5000 exceeds the 2000 .*profile full"):
+        parse_config(SweepConfig, {"steps": 5000})
+    with pytest.raises(ConfigError, match="allowed: resolution_sweep, temporal_core_sweep"):
+        find_sweep("core")
+    with pytest.raises(RecordError, match="materialize corpus"):
+        training_scenery()
+    write_document(corpus_path(), {"scenes": []})
+    with pytest.raises(RunError, match="no training scene"):
+        training_scenery()
+
+
+def outcome(core, seed, reward, rate=100.0, status="ok"):
+    metrics = {"reward_ema": reward, "steps_per_2_cpu_seconds": rate, "wall_seconds": 1.0}
+    factors = {"core": core, "seed": seed}
+    return Outcome(f"{core}/seed{seed}", core, factors, status, "", metrics if status == "ok" else {}, [], "r", "t")
+
+
+def test_the_paired_interval_is_students():
+    """Differences 1, 2, 3: mean 2, deviation 1, t(0.975, 2) = 4.3027, half width 4.3027/√3."""
+    found = paired_difference({0: 1.0, 1: 2.0, 2: 3.0}, {0: 0.0, 1: 0.0, 2: 0.0, 9: 5.0})
+    assert (found.mean, found.seeds) == (2.0, 3)
+    assert found.low == pytest.approx(2.0 - 2.48414, abs=1e-4) and found.high == pytest.approx(4.48414, abs=1e-4)
+    assert paired_difference({0: 1.0}, {0: 0.0}) is None
+
+
+@pytest.mark.parametrize(
+    ("seeds", "lead", "rate", "promote", "word"),
+    [
+        (5, 1.0, 100.0, True, "Promote gru"),
+        (3, 1.0, 100.0, False, "no claim"),
+        (5, 1.0, 80.0, False, "better than mamba2"),
+        (5, -1.0, 200.0, False, "worse"),
+        (5, 0.0, 200.0, False, "not shown to differ"),
+    ],
+)
+def test_a_core_is_promoted_only_if_every_point_of_the_checklist_holds(seeds, lead, rate, promote, word):
+    spread = [0.0, 0.1, -0.1, 0.05, -0.05]
+    outcomes = [outcome("mamba2", seed, 0.0) for seed in range(seeds)]
+    outcomes += [outcome("gru", seed, lead + spread[seed], rate) for seed in range(seeds)]
+    (verdict,) = core_verdicts(outcomes)
+    assert verdict.promote is promote and word in verdict.sentence
+    assert json.dumps(verdict.as_dict())
+
+
+def test_a_level_shows_how_its_cells_ended_and_the_mean_of_those_measured():
+    outcomes = [outcome("gru", 0, 1.0), outcome("gru", 1, 3.0), outcome("gru", 2, 0.0, status="crash")]
+    (row,) = level_rows(outcomes, ("reward_ema",))
+    assert row == {"cell": "gru", "outcome": "2 ok, 1 crash", "reward_ema": 2.0}
+    assert core_verdicts([*outcomes, outcome("mamba2", 2, 0.0)])[0].reward is None
