@@ -1,9 +1,9 @@
-"""`navi train ppo`: find the scenes, compile or reuse them, train, register the version."""
+"""`navi train …`: find the scenes, compile or reuse them, train, register the version."""
 
 from __future__ import annotations
 
 import os
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
@@ -19,78 +19,104 @@ if TYPE_CHECKING:
     from navi_core.models import Registry
     from navi_core.scenes import Scene
 
-__all__ = ["initial_weights", "log_on_stderr", "parent_versions", "ppo", "register", "run_training"]
+__all__ = ["initial_weights", "learner_command", "log_on_stderr", "parent_versions", "register", "run_training"]
 
 
 def register(app: typer.Typer) -> None:
     """Add `train` with its learners to the `navi` command."""
     group = typer.Typer(help="Train a policy; one command per learner.", no_args_is_help=True)
-    # A callback keeps `train` a group while it has one learner.
-    group.callback()(lambda: None)
-    group.command("ppo")(ppo)
+    for algorithm, title in _LEARNERS.items():
+        group.command(algorithm)(learner_command(algorithm, title))
     app.add_typer(group, name="train")
 
 
-def ppo(
-    preset: Annotated[str | None, typer.Option(help="Preset: demo, quick, standard.")] = None,
-    config: Annotated[Path | None, typer.Option(help="YAML or JSON file of settings.")] = None,
-    assign: Annotated[list[str] | None, typer.Option("--set", help="A setting, a.b=c; may be repeated.")] = None,
-    seed: Annotated[int | None, typer.Option(help="Seed of every random draw.")] = None,
-    steps: Annotated[int | None, typer.Option(help="Decisions summed over rows; without it, until stopped.")] = None,
-    actors: Annotated[int | None, typer.Option(help="Environment rows.")] = None,
-    encoder_backend: Annotated[str | None, typer.Option(help="rayvit, spherical_cnn or ring_cnn.")] = None,
-    temporal_core: Annotated[str | None, typer.Option(help="mamba2, gru or mambapy.")] = None,
-    scene: Annotated[list[str] | None, typer.Option(help="A .gmdag or mesh file to train in; may be repeated.")] = None,
-    run_root: Annotated[Path | None, typer.Option(help="Folder of runs; by default runs/ of the Navi home.")] = None,
-    asset: Annotated[str | None, typer.Option(help="What the run is for; part of its key.")] = None,
-    partition: Annotated[str | None, typer.Option(help="Which one of it; by default the preset's name.")] = None,
-    fresh: Annotated[bool, typer.Option("--fresh", help="Neither resume the run nor start from a version.")] = False,
-    init: Annotated[
-        str | None,
-        typer.Option(
-            "--init",
-            "--from",
-            help="Weights of a new run: an alias, a version, a checkpoint, or none. By default latest, "
-            "and none for a run with --asset.",
-        ),
-    ] = None,
-    as_json: Annotated[bool, typer.Option("--json", help="Print the result as one JSON object.")] = False,
-) -> None:
-    """Train by proximal policy optimisation, resuming where the same command stopped.
+_LEARNERS = {
+    "ppo": "Train by proximal policy optimisation",
+    "grpo": "Train by group-relative policy optimisation, without a critic",
+}
+
+
+def learner_command(algorithm: str, title: str) -> Callable[..., None]:
+    """Return the command of a learner: all of them take the same flags, and one function carries them out.
+
+    Args:
+        algorithm: Name of the learner.
+        title: What it does.
+    """
+
+    def command(
+        preset: Annotated[str | None, typer.Option(help="Preset: demo, quick, standard.")] = None,
+        config: Annotated[Path | None, typer.Option(help="YAML or JSON file of settings.")] = None,
+        assign: Annotated[list[str] | None, typer.Option("--set", help="A setting, a.b=c; may be repeated.")] = None,
+        seed: Annotated[int | None, typer.Option(help="Seed of every random draw.")] = None,
+        steps: Annotated[
+            int | None, typer.Option(help="Decisions summed over rows; without it, until stopped.")
+        ] = None,
+        actors: Annotated[int | None, typer.Option(help="Environment rows.")] = None,
+        encoder_backend: Annotated[str | None, typer.Option(help="rayvit, spherical_cnn or ring_cnn.")] = None,
+        temporal_core: Annotated[str | None, typer.Option(help="mamba2, gru or mambapy.")] = None,
+        scene: Annotated[
+            list[str] | None, typer.Option(help="A .gmdag or mesh file to train in; may be repeated.")
+        ] = None,
+        task: Annotated[str | None, typer.Option(help="A reference task instead of scenes, such as cart_pole.")] = None,
+        run_root: Annotated[
+            Path | None, typer.Option(help="Folder of runs; by default runs/ of the Navi home.")
+        ] = None,
+        asset: Annotated[str | None, typer.Option(help="What the run is for; part of its key.")] = None,
+        partition: Annotated[str | None, typer.Option(help="Which one of it; by default the preset's name.")] = None,
+        fresh: Annotated[
+            bool, typer.Option("--fresh", help="Neither resume the run nor start from a version.")
+        ] = False,
+        init: Annotated[
+            str | None,
+            typer.Option(
+                "--init",
+                "--from",
+                help="Weights of a new run: an alias, a version, a checkpoint, or none. By default latest, "
+                "and none for a run with --asset or --task.",
+            ),
+        ] = None,
+        as_json: Annotated[bool, typer.Option("--json", help="Print the result as one JSON object.")] = False,
+    ) -> None:
+        from navi_core.presets import resolve_config
+
+        flags: dict[str, Any] = {"algorithm": algorithm}
+        policy: dict[str, Any] = {}
+        for section, name, value in (
+            (flags, "seed", seed),
+            (flags, "total_steps", steps),
+            (flags, "actors", actors),
+            (flags, "task", task),
+            (policy, "encoder", encoder_backend),
+            (policy, "core", temporal_core),
+        ):
+            if value is not None:
+                section[name] = value
+        if policy:
+            flags["policy"] = policy
+        if scene:
+            flags["corpus"] = {"scenes": scene}
+        resolved = resolve_config(preset=preset, file=config, flags=flags, assignments=assign or ())
+        begin = "latest" if asset is None and resolved.task is None else "none"
+        with log_on_stderr():
+            record = run_training(
+                resolved,
+                run_root=run_root,
+                asset=asset or "interactive",
+                partition=partition or preset or "default",
+                fresh=fresh,
+                init=None if fresh else (init or begin),
+            )
+        if os.environ.get("RANK", "0") == "0":
+            _show(record, as_json)
+
+    command.__doc__ = f"""{title}, resuming where the same command stopped.
 
     Without arguments: every scene under corpus.root (or the generated families) is compiled or reused,
     and training goes on until it is interrupted. Settings win in this order: defaults, preset, --config,
     NAVI_* variables, flags, --set. Started by torchrun, several processes share the rows.
     """
-    from navi_core.presets import resolve_config
-
-    flags: dict[str, Any] = {}
-    policy: dict[str, Any] = {}
-    for section, name, value in (
-        (flags, "seed", seed),
-        (flags, "total_steps", steps),
-        (flags, "actors", actors),
-        (policy, "encoder", encoder_backend),
-        (policy, "core", temporal_core),
-    ):
-        if value is not None:
-            section[name] = value
-    if policy:
-        flags["policy"] = policy
-    if scene:
-        flags["corpus"] = {"scenes": scene}
-    resolved = resolve_config(preset=preset, file=config, flags=flags, assignments=assign or ())
-    with log_on_stderr():
-        record = run_training(
-            resolved,
-            run_root=run_root,
-            asset=asset or "interactive",
-            partition=partition or preset or "default",
-            fresh=fresh,
-            init=None if fresh else (init or ("latest" if asset is None else "none")),
-        )
-    if os.environ.get("RANK", "0") == "0":
-        _show(record, as_json)
+    return command
 
 
 def run_training(
@@ -102,7 +128,7 @@ def run_training(
     fresh: bool = False,
     init: str | None = None,
 ) -> dict[str, Any]:
-    """Train one run from scenes to a registered version.
+    """Train one run from scenes, or a reference task, to a registered version.
 
     Args:
         config: Full configuration.
@@ -115,7 +141,8 @@ def run_training(
 
     Returns:
         Plain data: run_id, checkpoint, version, steps, updates, episodes, reward_ema, reason,
-        resumed_from, initial, latest, scenes, config_hash, metrics.
+        resumed_from, initial, latest, scenes, task, config_hash, metrics. What learned a reference task cannot fly:
+        it is not registered, and its version is None.
 
     Raises:
         NaviError: As `navi_core.learn.train`, the scene corpus, the run directory and the registry do.
@@ -143,15 +170,21 @@ def _train(
     from navi_core.models import Registry
     from navi_core.record import RunDirectory, navi_home
     from navi_core.world import Field
+    from navi_core.world.reference import reference_task
 
     log = logging.getLogger("navi.train")
-    workers.rows(config.actors)
+    first, rows = workers.rows(config.actors)
     registry = Registry(navi_home() / "models")
     root = run_root if run_root is not None else navi_home() / "runs"
     # What can be refused is refused before the run's folder is made.
     initial = initial_weights(registry, init)
-    scenes = training_scenes(config)
-    log.info("%d scenes: %s", len(scenes), ", ".join(scene.name for scene in scenes))
+    scenes: list[Scene] = []
+    if config.task is None:
+        scenes = training_scenes(config)
+        log.info("%d scenes: %s", len(scenes), ", ".join(scene.name for scene in scenes))
+    else:
+        options: dict[str, Any] = dict(config.task_options)
+        env = reference_task(config.task, rows, config.seed, first_row=first, **options)
     with ExitStack() as stack:
         run = progress = None
         if workers.first:
@@ -159,9 +192,15 @@ def _train(
                 RunDirectory.open(root, asset=asset, partition=partition, config=config, fresh=fresh)
             )
             progress = stack.enter_context(console_progress(f"{asset}/{partition}"))
-        field = Field(scenes, device="cpu", threads=config.threads)
-        result = train(config, run, field=field, progress=progress, initial=initial, workers=workers)
-        version, latest = _register(registry, result) if workers.first else ("", False)
+        world: dict[str, Any]
+        if config.task is None:
+            world = {"field": Field(scenes, device="cpu", threads=config.threads)}
+        else:
+            world = {"env": env}
+        result = train(config, run, progress=progress, initial=initial, workers=workers, **world)
+        version, latest = None, False
+        if workers.first and config.task is None:
+            version, latest = _register(registry, result, config.algorithm)
         version, latest = workers.share((version, latest))
     return {
         "run_id": result.run_id,
@@ -177,6 +216,7 @@ def _train(
         "reason": result.reason,
         "resumed_from": result.resumed_from,
         "scenes": [scene.name for scene in scenes],
+        "task": config.task,
         "config_hash": config_hash(config),
         "metrics": result.metrics,
     }
@@ -244,7 +284,7 @@ def initial_weights(registry: Registry, init: str | None) -> Path | None:
     return path if path.suffix == ".pt" and path.exists() else registry.resolve(init).path
 
 
-def _register(registry: Registry, result: TrainResult) -> tuple[str, bool]:
+def _register(registry: Registry, result: TrainResult, algorithm: str = "ppo") -> tuple[str, bool]:
     """Register the last checkpoint; return its version and whether `latest` points to it."""
     numbers = {k: v for k, v in result.metrics.items() if k in ("episode_return", "episode_length", "sps")}
     version = registry.register(
@@ -252,7 +292,7 @@ def _register(registry: Registry, result: TrainResult) -> tuple[str, bool]:
         parents=parent_versions(registry, result.initial),
         metrics={"reward_ema": _reward(result), "steps": float(result.steps), **numbers},
         notes=f"{result.run_id}, ended by {result.reason}",
-        tags=("ppo",),
+        tags=(algorithm,),
     )
     return version, registry.aliases().get("latest") == version
 
@@ -284,13 +324,14 @@ def _show(record: dict[str, Any], as_json: bool) -> None:
         print_json(record)
         return
     resumed = f" (resumed from {record['resumed_from']:,})" if record["resumed_from"] is not None else ""
+    version = f"{record['version']}{', now latest' if record['latest'] else ''}"
     facts = {
-        "version": f"{record['version']}{', now latest' if record['latest'] else ''}",
+        "version": version if record["version"] else "none: it learned a task and cannot fly",
         "steps": f"{record['steps']:,}{resumed}",
         "ended by": record["reason"],
         "reward_ema": "none yet" if record["reward_ema"] is None else f"{record['reward_ema']:+.4f}",
         "episodes": f"{record['episodes']:,}",
-        "scenes": str(len(record["scenes"])),
+        "world": record["task"] or f"{len(record['scenes'])} scenes",
         "training time": f"{60 * record['wall_time_hours']:.1f} min",
         "checkpoint": record["checkpoint"],
     }

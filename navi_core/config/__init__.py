@@ -10,8 +10,10 @@ from navi_core.config.base import Config, config_hash, parse_config
 from navi_core.config.demos import ExpertConfig
 from navi_core.config.evaluate import EvalConfig
 from navi_core.config.explore import ExplorerConfig
-from navi_core.config.learn import BCConfig, PPOConfig, TrainConfig
+from navi_core.config.grpo import GRPOConfig
+from navi_core.config.learn import BCConfig, TrainConfig
 from navi_core.config.policy import PolicyConfig, ShaperConfig
+from navi_core.config.ppo import PPOConfig
 from navi_core.config.scenes import CompileConfig, CorpusConfig, compile_resolution
 from navi_core.config.schedule import Schedule
 from navi_core.config.sweeps import SweepConfig
@@ -29,6 +31,7 @@ __all__ = [
     "EvalConfig",
     "ExpertConfig",
     "ExplorerConfig",
+    "GRPOConfig",
     "PPOConfig",
     "PolicyConfig",
     "RewardConfig",

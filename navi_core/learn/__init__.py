@@ -4,17 +4,20 @@ from navi_core.learn.advantages import gae, gae_reference, group_advantages
 from navi_core.learn.clone_run import clone
 from navi_core.learn.cloning import CloningLearner, cloning_loss
 from navi_core.learn.collector import Collector, Environment, RolloutStats
+from navi_core.learn.grpo import GRPOLearner
 from navi_core.learn.loop import train
-from navi_core.learn.ppo import PPOLearner, UpdateStats
+from navi_core.learn.ppo import PPOLearner
 from navi_core.learn.progress import Progress, console_progress
 from navi_core.learn.registry import build_learner
 from navi_core.learn.result import TrainResult
 from navi_core.learn.rollout import Rollout
+from navi_core.learn.steps import UpdateStats
 
 __all__ = [
     "CloningLearner",
     "Collector",
     "Environment",
+    "GRPOLearner",
     "PPOLearner",
     "Progress",
     "Rollout",

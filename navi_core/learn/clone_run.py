@@ -21,7 +21,6 @@ from navi_core.demos import Dataset
 from navi_core.errors import CheckpointError, ConfigError
 from navi_core.learn.cloning import CloningLearner, EpochInterrupted
 from navi_core.learn.demo_feed import DemoFeed
-from navi_core.learn.ppo import UpdateStats
 from navi_core.learn.progress import Progress
 from navi_core.learn.registry import build_learner
 from navi_core.learn.result import TrainResult
@@ -34,6 +33,7 @@ from navi_core.learn.resume import (
 )
 from navi_core.learn.run_record import RunRecord, now, run_device
 from navi_core.learn.signals import StopFlag
+from navi_core.learn.steps import UpdateStats
 from navi_core.learn.threads import choose_threads
 from navi_core.learn.vocabulary import tell_changed_ids
 from navi_core.models import load_checkpoint, save_checkpoint

@@ -19,7 +19,7 @@ from navi_core.config import TrainConfig
 from navi_core.errors import ConfigError, NonFiniteError
 from navi_core.learn.demo_feed import DemoFeed, SequenceBatch
 from navi_core.learn.parallel import ALONE, Workers
-from navi_core.learn.ppo import UpdateStats
+from navi_core.learn.steps import UpdateStats
 from navi_core.record import StageTimer
 
 __all__ = ["CloningLearner", "EpochInterrupted", "cloning_loss"]

@@ -21,7 +21,6 @@ from navi_core.errors import CheckpointError, ConfigError, NonFiniteError
 from navi_core.learn.collector import Collector, Environment, RolloutStats
 from navi_core.learn.execution import check_execution
 from navi_core.learn.parallel import ALONE, Workers
-from navi_core.learn.ppo import UpdateStats
 from navi_core.learn.progress import Progress
 from navi_core.learn.registry import build_learner
 from navi_core.learn.result import Counters, TrainResult
@@ -35,6 +34,7 @@ from navi_core.learn.resume import (
 from navi_core.learn.rollout import Rollout
 from navi_core.learn.run_record import RunRecord, now, run_device
 from navi_core.learn.signals import StopFlag
+from navi_core.learn.steps import UpdateStats
 from navi_core.learn.threads import choose_threads
 from navi_core.learn.vocabulary import tell_changed_ids
 from navi_core.models import load_checkpoint, save_checkpoint
@@ -193,8 +193,9 @@ class _Trainer:
         try:
             checkpoint = load_checkpoint(initial, **names)
             self.policy.load_state_dict(checkpoint.policy_state)
-            if checkpoint.training_source != "bc":
-                # The critic's predictions mean something only in the units they were learned in; a clone has none.
+            if checkpoint.config.get("algorithm") == self.config.algorithm == "ppo":
+                # The critic's predictions mean something only in the units they were learned in; without one there
+                # are none.
                 self.learner.load_state_dict(checkpoint.normalisers)
             before = checkpoint.corpus_summary.get("semantic_vocabulary") or {}
             told = tell_changed_ids(before, self.corpus_summary["semantic_vocabulary"], str(initial))
@@ -207,8 +208,8 @@ class _Trainer:
 
     def run_until(self, stop: StopFlag, progress: Callable[[Progress], None] | None) -> str:
         """Make updates until the run ends; return why it ended."""
-        ppo, total = self.config.ppo, self.config.total_steps
-        rollout = self.collector.new_rollout(ppo.rollout, ppo.bptt)
+        rule, total = self.config.rule, self.config.total_steps
+        rollout = self.collector.new_rollout(rule.rollout, rule.bptt)
         while total is None or self.steps < total:
             if self.workers.any(stop(), self.device):
                 return stop.signal_name or "stopped"
@@ -267,7 +268,7 @@ class _Trainer:
         )
 
     def _count(self, stats: RolloutStats, update: UpdateStats) -> dict[str, float]:
-        counters, alpha = self.counters, self.config.ppo.reward_ema_alpha
+        counters, alpha = self.counters, self.config.rule.reward_ema_alpha
         for reward in stats.rewards:
             # The first decision sets the average, so that it does not crawl up from an arbitrary 0.
             first = counters.decisions_seen == 0

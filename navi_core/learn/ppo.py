@@ -8,27 +8,25 @@ vanish, or the update would learn from another policy's data. docs/PPO.md goes t
 from __future__ import annotations
 
 import logging
-import math
 import time
 from collections.abc import Iterator
 from contextlib import nullcontext
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from typing import Any
 
 import torch
 from torch import Tensor
 
 from navi_core.config import TrainConfig
-from navi_core.errors import NonFiniteError
 from navi_core.learn.attribution import stage_timer, timed_parts
 from navi_core.learn.execution import evaluation
-from navi_core.learn.gradients import clip_gradients
 from navi_core.learn.losses import approximate_kl, policy_loss, value_loss
 from navi_core.learn.minibatches import Draw, epoch_minibatches
 from navi_core.learn.parallel import ALONE, Workers
 from navi_core.learn.reward_scale import RewardScale
 from navi_core.learn.rollout import Rollout
 from navi_core.learn.schedules import scheduled
+from navi_core.learn.steps import GradientSteps, UpdateStats
 from navi_core.learn.value_scale import ValueScale
 from navi_core.record import StageTimer
 
@@ -39,23 +37,6 @@ _LARGE, _AT_ONCE = 2**14, 128
 """On a CPU, activations of 128 panoramas of so many numbers or more fit its caches; 512 take a quarter longer."""
 _PARITY = 1e-2
 """Ratio error before the first step at which acting and learning are no longer the same function."""
-
-
-@dataclass
-class UpdateStats:
-    """What an update did.
-
-    Attributes:
-        metrics: Losses and diagnostics by metric name.
-        seconds: Wall time [s].
-        epochs: Passes that were made; fewer than configured after a KL stop.
-        timer: Stage timings.
-    """
-
-    metrics: dict[str, float]
-    seconds: float
-    epochs: int
-    timer: StageTimer = field(repr=False)
 
 
 _MEANS = ("policy_loss", "value_loss", "entropy", "total_loss", "rnd_loss", "approx_kl", "clip_fraction")
@@ -69,6 +50,24 @@ class _Settings:
     learning_rate: float
     clip: float
     entropy: float
+
+
+def sequences_at_once(microbatch: int | None, rollout: Rollout, device: torch.device) -> int | None:
+    """Return how many sequences go through the network at once; None for all of a minibatch."""
+    if microbatch is None and device.type == "cpu" and rollout.observations.numbers >= _LARGE:
+        return max(1, _AT_ONCE // rollout.bptt)
+    return microbatch
+
+
+def tell_parity(metrics: dict[str, float], index: int) -> None:
+    """Warn where the policy that learns is not the one that acted."""
+    if metrics["parity_ratio"] > _PARITY:
+        _LOG.warning(
+            "before the first step of update %d the policy's ratio to the one that acted is off by %.2g: the "
+            "update learns from another policy's data",
+            index,
+            metrics["parity_ratio"],
+        )
 
 
 class PPOLearner:
@@ -91,14 +90,17 @@ class PPOLearner:
         self.policy, self.shaper, self.config, self.device, self.workers = policy, shaper, config, device, workers
         ppo = config.ppo
         self.settings(0)
-        named = [(name, p) for name, p in policy.named_parameters() if p.requires_grad]
-        self.names, self.parameters = [name for name, _ in named], [p for _, p in named]
         self.scale = ValueScale(policy.heads.critic[-1], device, workers) if ppo.normalise_returns else None
         rows = workers.rows(config.actors)[1]
         self.rewards = RewardScale(rows, ppo.gamma, ppo.reward_clip, device, workers) if ppo.normalise_rewards else None
-        self.optimizer = torch.optim.Adam(self.parameters, lr=ppo.learning_rate, eps=1e-5, fused=True)
+        self.steps = GradientSteps(policy, shaper, ppo.learning_rate, device, _MEANS, _PEAKS, "ppo", workers)
         self._evaluate = evaluation(policy, config, device)
         self._ratios: Tensor | None = None
+
+    @property
+    def optimizer(self) -> torch.optim.Optimizer:
+        """Adam."""
+        return self.steps.optimizer
 
     def settings(self, steps: int) -> _Settings:
         """Return the scheduled settings after `steps` decisions."""
@@ -124,9 +126,7 @@ class PPOLearner:
         settings = self.settings(steps)
         with timer("advantages"):
             explained = self._prepare(rollout)
-        for group in self.optimizer.param_groups:
-            group["lr"] = settings.learning_rate
-        rows: list[Tensor] = []
+        self.steps.learning_rate(settings.learning_rate)
         epochs = 0
         # Hooks would cut a compiled program into pieces.
         eager = self.config.execution == "eager"
@@ -135,17 +135,19 @@ class PPOLearner:
                 if epoch and self._ratios is not None:
                     with timer("advantages"):
                         self._reweigh(rollout, self._ratios)
-                first = len(rows)
-                rows += self._epoch(rollout, index, epoch, settings, timer)
+                first = len(self.steps.rows)
+                self._epoch(rollout, index, epoch, settings, timer)
                 epochs += 1
                 # The stop is asked between epochs only: the first epoch always runs, parity comes before it.
                 if ppo.target_kl is not None and epoch + 1 < ppo.epochs:
-                    kl = torch.stack(rows[first:])[:, _MEANS.index("approx_kl")].mean()
+                    kl = torch.stack(self.steps.rows[first:])[:, _MEANS.index("approx_kl")].mean()
                     self.workers.sum(kl)
                     if float(kl) > ppo.target_kl:
                         break
         with timer("statistics"):
-            metrics = self._metrics(rows, explained, index)
+            metrics = self.steps.read(index, {"explained_variance": explained})
+            if self.config.precision == "fp32":
+                tell_parity(metrics, index)
         metrics |= {
             "learning_rate": settings.learning_rate,
             "clip": settings.clip,
@@ -196,43 +198,18 @@ class PPOLearner:
         left = self.workers.std_mean(rollout.returns - rollout.values)[0].square()
         return torch.where(whole > 1e-12, 1.0 - left / whole.clamp_min(1e-12), 0.0)
 
-    def _epoch(self, rollout: Rollout, update: int, epoch: int, settings: _Settings, timer: StageTimer) -> list[Tensor]:
-        rows: list[Tensor] = []
+    def _epoch(self, rollout: Rollout, update: int, epoch: int, settings: _Settings, timer: StageTimer) -> None:
         draws = epoch_minibatches(self.config, rollout, update, epoch, self.workers)
         while True:
             with timer("minibatch_prep"):
                 draw = next(draws, None)
             if draw is None:
-                return rows
-            rows.append(self._minibatch(rollout, draw, settings, timer))
-
-    def _minibatch(self, rollout: Rollout, draw: Draw, settings: _Settings, timer: StageTimer) -> Tensor:
-        """Take one step; return `_MEANS`, `_PEAKS`, the gradient's norm and the norms of its parts."""
-        self.optimizer.zero_grad(set_to_none=True)
-        means = torch.zeros(len(_MEANS), device=self.device)
-        peaks = torch.zeros(len(_PEAKS), device=self.device)
-        for index, count, weight in _microbatches(draw, self._piece(rollout)):
-            mean, peak = self._backward(rollout, index, count / draw.total, weight, settings, timer)
-            means += mean
-            peaks = torch.maximum(peaks, peak)
-        with timer("gradient_clip"):
-            if self.workers.size > 1:
-                for p in self.parameters:
-                    p.grad = torch.zeros_like(p) if p.grad is None else p.grad
-                self.workers.sum(*(p.grad for p in self.parameters))
-            norm, norms = clip_gradients(self.parameters, self.config.ppo.max_grad_norm)
-        with timer("optimizer_step"):
-            self.optimizer.step()
-        with timer("rnd_step"):
-            self.shaper.step(None if self.workers.size == 1 else self.workers.sum)
-        return torch.cat((means, peaks, norm[None], norms)).detach()
-
-    def _piece(self, rollout: Rollout) -> int | None:
-        """Return how many sequences go through the network at once; None for all of a minibatch."""
-        size = self.config.ppo.microbatch
-        if size is None and self.device.type == "cpu" and rollout.observations.numbers >= _LARGE:
-            return max(1, _AT_ONCE // rollout.bptt)
-        return size
+                return
+            self.steps.begin()
+            piece = sequences_at_once(self.config.ppo.microbatch, rollout, self.device)
+            for index, count, weight in _microbatches(draw, piece):
+                self._backward(rollout, index, count / draw.total, weight, settings, timer)
+            self.steps.take(self.config.ppo.max_grad_norm, timer)
 
     def _backward(
         self,
@@ -242,8 +219,8 @@ class PPOLearner:
         weight: Tensor | None,
         settings: _Settings,
         timer: StageTimer,
-    ) -> tuple[Tensor, Tensor]:
-        """Add the gradient of some sequences, which are `share` of their minibatch; return their statistics."""
+    ) -> None:
+        """Add the gradient of some sequences, which are `share` of their minibatch, and their statistics."""
         ppo = self.config.ppo
         with timer("minibatch_fetch"):
             batch = rollout.minibatch(index)
@@ -270,46 +247,7 @@ class PPOLearner:
             clipped = (off > settings.clip).float().mean()
             parts = (actor, critic, entropy, total, curiosity, approximate_kl(log_ratio), clipped)
             peaks = torch.stack((off.max(), (out.value - batch.values).abs().max()))
-            return torch.stack([part.detach() for part in parts]) * share, peaks
-
-    def _metrics(self, rows: list[Tensor], explained: Tensor, index: int) -> dict[str, float]:
-        table = torch.stack(rows)
-        if self.workers.size > 1:
-            means, peaks = (x.contiguous() for x in (table[:, : len(_MEANS)], table[:, len(_MEANS) :][:, :2]))
-            self.workers.sum(means)
-            self.workers.max(peaks)
-            table = torch.cat((means, peaks, table[:, len(_MEANS) + 2 :]), dim=1)
-        weights = torch.stack([p.detach().abs().sum() for p in self.parameters]).sum()
-        # Everything the update has to say crosses to the host here, at once.
-        packed = torch.cat((table.flatten(), explained[None], weights[None])).tolist()
-        width = table.shape[1]
-        columns = [packed[i : i + width] for i in range(0, len(rows) * width, width)]
-        for number, row in enumerate(columns):
-            self._check(row, number, index)
-        if not math.isfinite(packed[-1]):
-            name = next(n for n, p in zip(self.names, self.parameters) if not torch.isfinite(p).all())
-            raise NonFiniteError(name, f"weight {name} is not finite after update {index}")
-        names = (*_MEANS, *_PEAKS, "grad_norm")
-        metrics = {name: sum(row[i] for row in columns) / len(columns) for i, name in enumerate(names)}
-        metrics |= {name: columns[0][len(_MEANS) + i] for i, name in enumerate(_PEAKS)}
-        if metrics["parity_ratio"] > _PARITY and self.config.precision == "fp32":
-            _LOG.warning(
-                "before the first step of update %d the policy's ratio to the one that acted is off by %.2g: the "
-                "update learns from another policy's data",
-                index,
-                metrics["parity_ratio"],
-            )
-        return metrics | {"explained_variance": packed[-2]}
-
-    def _check(self, row: list[float], number: int, index: int) -> None:
-        where = f"in minibatch {number} of update {index}. A lower ppo.learning_rate may help"
-        for name, value in zip((*_MEANS, *_PEAKS), row):
-            if not math.isfinite(value):
-                raise NonFiniteError(name, f"{name} is {value} {where}")
-        learned = [name for name, p in zip(self.names, self.parameters) if p.grad is not None]
-        for name, value in zip(learned, row[len(_MEANS) + len(_PEAKS) + 1 :]):
-            if not math.isfinite(value):
-                raise NonFiniteError(f"gradient of {name}", f"the gradient of {name} is not finite {where}")
+            self.steps.add(torch.stack([part.detach() for part in parts]) * share, peaks)
 
     def state_dict(self) -> dict[str, Any]:
         """Return state besides the policy's weights and the optimiser's: the scales of returns and rewards."""

@@ -10,8 +10,10 @@ import torch
 from navi_core.config import TrainConfig
 from navi_core.errors import ConfigError
 from navi_core.learn.cloning import CloningLearner
+from navi_core.learn.grpo import GRPOLearner
 from navi_core.learn.parallel import ALONE, Workers
-from navi_core.learn.ppo import PPOLearner, UpdateStats
+from navi_core.learn.ppo import PPOLearner
+from navi_core.learn.steps import UpdateStats
 
 __all__ = ["Learner", "build_learner"]
 
@@ -35,7 +37,7 @@ class Learner(Protocol):
 
 Factory = Callable[[Any, Any, TrainConfig, torch.device, Workers], Learner]
 
-_LEARNERS: dict[str, Factory] = {"ppo": PPOLearner, "bc": CloningLearner}
+_LEARNERS: dict[str, Factory] = {"ppo": PPOLearner, "grpo": GRPOLearner, "bc": CloningLearner}
 
 
 def build_learner(

@@ -3,22 +3,21 @@
 from __future__ import annotations
 
 from navi_core.config import TrainConfig
-from navi_core.config.learn import Scheduled
 
 __all__ = ["scheduled"]
 
 
-def scheduled(config: TrainConfig, name: Scheduled, steps: int) -> float:
-    """Return a setting of PPO after `steps` decisions.
+def scheduled(config: TrainConfig, name: str, steps: int) -> float:
+    """Return a setting of the run's learner after `steps` decisions.
 
     Args:
         config: The run's configuration.
-        name: `learning_rate`, `entropy_coefficient` or `clip`.
+        name: One of the settings that its `schedules` may name.
         steps: Decisions so far, summed over rows.
 
     Raises:
         ConfigError: The schedule ends at the run's total_steps, which is not set.
     """
-    start = float(getattr(config.ppo, name))
-    schedule = config.ppo.schedules.get(name)
+    start = float(getattr(config.rule, name))
+    schedule = config.rule.schedules.get(name)
     return start if schedule is None else schedule.value(start, steps, config.total_steps)

@@ -70,7 +70,7 @@ def choose_threads(
     shared, key = navi_home() / "threads.json", _key(config, obs, most)
     kept = _read(own).get(key) or _read(shared).get(key)
     if kept is None:
-        threads = measure_threads(policy, obs, config.ppo.bptt, most)
+        threads = measure_threads(policy, obs, config.rule.bptt, most)
         write_durably(_made(shared), _text(_read(shared) | {key: asdict(threads)}))
     else:
         threads = Threads(int(kept["rollout"]), int(kept["update"]))
@@ -141,7 +141,7 @@ def _key(config: TrainConfig, obs: Tensor, most: int) -> str:
         "wait": os.environ.get("OMP_WAIT_POLICY", ""),
         "policy": config.policy.model_dump(mode="json"),
         "rows": list(obs.shape),
-        "bptt": config.ppo.bptt,
+        "bptt": config.rule.bptt,
     }
     return hashlib.sha256(json.dumps(parts, sort_keys=True).encode()).hexdigest()[:16]
 

@@ -14,7 +14,7 @@ from navi_core.learn.gradients import clip_gradients
 from navi_core.learn.losses import approximate_kl, value_loss
 from navi_core.learn.minibatches import drawn_by_advantage, epoch_minibatches
 from navi_core.learn.noise import uniforms
-from navi_core.learn.ppo import PPOLearner
+from navi_core.learn.ppo import PPOLearner, sequences_at_once
 from navi_core.learn.reward_scale import RewardScale
 from navi_core.learn.schedules import scheduled
 from tests.learn.builders import CPU, filled, small_config, small_parts, weights
@@ -242,7 +242,7 @@ def test_large_panoramas_go_through_a_cpu_in_pieces_with_the_same_gradient():
         env = MixedEndingsEnv(2, azimuth=128, elevation=48)
         collector, learner = small_parts(config, env)
         rollout = filled(collector)
-        assert learner._piece(rollout) == (1 if size is None else 1000)
+        assert sequences_at_once(size, rollout, CPU) == (1 if size is None else 1000)
         learner.update(rollout, index=0, steps=0)
         made.append(weights(learner))
     assert max(float((a - b).abs().max()) for a, b in zip(*made)) < 2e-5

@@ -41,8 +41,8 @@ def home(tmp_path, monkeypatch):
     return tmp_path / "home"
 
 
-def navi(home: Path, *arguments: str):
-    command = ["train", "ppo", "--config", str(home.parent / "settings.json"), "--json", *arguments]
+def navi(home: Path, *arguments: str, learner: str = "ppo"):
+    command = ["train", learner, "--config", str(home.parent / "settings.json"), "--json", *arguments]
     result = CliRunner().invoke(build_app(groups=("train",), plugins=False), command)
     if isinstance(result.exception, NaviError):
         raise result.exception
@@ -81,6 +81,30 @@ def test_train_again_and_on_from_latest(home):
     assert registry.resolve(further["version"]).parents == ("v001",)
     fresh = navi(home, "--steps", "64", "--seed", "1", "--fresh")
     assert fresh["initial"] is None and registry.resolve(fresh["version"]).parents == ()
+
+
+def test_grpo_trains_in_scenes_and_goes_on_from_what_ppo_learned(home):
+    navi(home, "--steps", "64")
+    grpo = ("--set", "grpo.rollout=16", "--set", "grpo.horizon=8")
+    made = navi(home, "--steps", "128", *grpo, learner="grpo")
+    registry = Registry(home / "models")
+    assert registry.resolve(made["version"]).parents == ("v001",) and registry.resolve(made["version"]).tags == (
+        "grpo",
+    )
+    assert made["metrics"]["groups"] >= 1 and {"view_gain", "collision"} <= set(made["metrics"])
+    assert load_checkpoint(made["checkpoint"]).train_config().algorithm == "grpo"
+
+
+def test_a_task_is_learned_by_the_same_command_and_never_becomes_a_pilot(home):
+    task = ("--task", "cart_pole", "--set", "task_options.masked=false")
+    made = navi(home, "--steps", "64", *task)
+    assert (made["task"], made["scenes"], made["version"], made["latest"]) == ("cart_pole", [], None, False)
+    assert made["metrics"]["episode_return"] > 0 and Registry(home / "models").list() == []
+    assert navi(home, "--steps", "64", *task)["resumed_from"] == 64
+    with pytest.raises(ConfigError, match="allowed: repeat_previous"):
+        navi(home, "--steps", "64", "--task", "cart_pol")
+    with pytest.raises(ConfigError, match="cart_pole"):
+        navi(home, "--steps", "64", "--task", "cart_pole", "--set", "task_options.poles=2")
 
 
 def test_a_pipeline_run_begins_with_new_weights(home):
