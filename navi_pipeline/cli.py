@@ -7,6 +7,8 @@ from typing import Annotated
 
 import typer
 
+from navi_pipeline import cli_warehouse
+
 __all__ = ["register"]
 
 
@@ -15,6 +17,7 @@ def register(app: typer.Typer) -> None:
     app.command("demo")(demo)
     app.command("query")(query)
     app.command("sweep")(sweep)
+    cli_warehouse.register(app)
 
 
 def demo(

@@ -58,11 +58,7 @@ def fold_segments(
         for table in RUN_TABLES:
             connection.execute(f"delete from {table} where run_id = ?", [segment.run_id])
     _fold_tables(connection, waiting, columns)
-    now = datetime.now(UTC).replace(tzinfo=None)
-    connection.executemany(
-        "insert into segments values (?, ?, ?, ?, ?, ?, ?)",
-        [[s.name, s.table, s.run_id, s.count, s.sha256, s.created_at, now] for s in segments],
-    )
+    _note(connection, segments)
 
 
 def replace_rows(connection: duckdb.DuckDBPyConnection, table: str, source: str, order: str) -> int:
@@ -124,6 +120,23 @@ def _fold_tables(
         connection.unregister("incoming")
 
 
+def _note(connection: duckdb.DuckDBPyConnection, segments: Sequence[Segment]) -> None:
+    """Write down which segments were folded in."""
+    import pandas
+
+    now = datetime.now(UTC).replace(tzinfo=None)
+    rows = [(s.name, s.table, s.run_id, s.count, s.sha256, s.created_at, now) for s in segments]
+    names = ("name", "table_name", "run_id", "row_count", "sha256", "created_at", "ingested_at")
+    kinds = ("VARCHAR", "VARCHAR", "VARCHAR", "BIGINT", "VARCHAR", "TIMESTAMP", "TIMESTAMP")
+    arrays = {
+        name: _array([(len(rows), list(values), False)], kind)
+        for name, kind, values in zip(names, kinds, zip(*rows, strict=True), strict=True)
+    }
+    connection.register("noted", pandas.DataFrame(arrays))
+    connection.execute("insert into segments by name select * from noted")
+    connection.unregister("noted")
+
+
 def _array(parts: Sequence[Part], kind: str) -> Any:
     """Return one column as DuckDB reads it fastest without losing anything."""
     import numpy as np
@@ -131,7 +144,7 @@ def _array(parts: Sequence[Part], kind: str) -> Any:
     if kind in ("VARCHAR", "JSON"):
         return _texts(parts)
     if kind == "TIMESTAMP":
-        return np.concatenate([_filled(part, "datetime64[us]") for part in parts])
+        return np.concatenate([_moments(part) for part in parts])
     if any(value is None if same else None in value for _, value, same in parts):
         # Object columns keep integers whole beside missing ones.
         return _objects(parts)
@@ -165,6 +178,17 @@ def _filled(part: Part, dtype: str) -> np.ndarray:
 
     count, value, same = part
     return np.full(count, value, dtype) if same else np.array(value, dtype)
+
+
+def _moments(part: Part) -> np.ndarray:
+    import numpy as np
+
+    # Rows of one call share their moment, and a conversion costs more than looking it up.
+    count, value, same = part
+    values = [value] if same else value
+    known = {moment: np.datetime64(moment, "us").astype(np.int64).item() for moment in set(values)}
+    codes = np.array([known[moment] for moment in values], dtype=np.int64)
+    return (np.repeat(codes, count) if same else codes).view("datetime64[us]")
 
 
 def _objects(parts: Sequence[Part]) -> Any:

@@ -103,12 +103,29 @@ def apply_sql(connection: duckdb.DuckDBPyConnection, folder: Path) -> list[str]:
             connection.execute("rollback")
             raise RecordError(f"migration {file.name} failed: {error}") from error
         applied.append(file.stem)
-    for file in sorted(folder.glob("views/*.sql")):
-        try:
-            connection.execute(file.read_text())
-        except duckdb.Error as error:
-            raise RecordError(f"view {file.name} failed: {error}") from error
+    _make_views(connection, folder)
     return applied
+
+
+def _make_views(connection: duckdb.DuckDBPyConnection, folder: Path) -> None:
+    """Make all views anew; one that reads another waits until that one is there."""
+    import duckdb
+
+    old = connection.execute("select view_name from duckdb_views() where not internal").fetchall()
+    for (name,) in old:
+        connection.execute(f'drop view if exists "{name}"')
+    waiting = sorted(folder.glob("views/*.sql"))
+    while waiting:
+        failed: dict[Path, duckdb.Error] = {}
+        for file in waiting:
+            try:
+                connection.execute(file.read_text())
+            except duckdb.Error as error:
+                failed[file] = error
+        if len(failed) == len(waiting):
+            file, reason = next(iter(failed.items()))
+            raise RecordError(f"view {file.name} failed: {reason}") from reason
+        waiting = list(failed)
 
 
 def _ordered(folder: Path) -> list[tuple[int, Path]]:

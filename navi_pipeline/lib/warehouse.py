@@ -1,10 +1,11 @@
 """The warehouse: one locked writer folds outbox segments in, readers see an atomically replaced copy.
 
     <home>/outbox/*.ndjson            segments of the producers, whole by construction
-    <home>/outbox/done/               segments whose rows are in the database; it can be rebuilt from them
+    <home>/outbox/done/               segments whose rows are in the database
     <home>/outbox/quarantine/         segments that were refused, each with a .reason.txt
     <home>/warehouse/navi.duckdb      the database; opened by the ingest alone, under ingest.lock
     <home>/warehouse/read.duckdb      the readers' snapshot
+    <home>/warehouse/archive/         Parquet in place of older segments; with done/ all that a rebuild needs
 
 DuckDB lets one process write and nobody else read meanwhile, and several processes that retry to
 open one file can lose commits that were acknowledged. One lock around the only writer, and a
@@ -26,6 +27,8 @@ from typing import TYPE_CHECKING, Any
 from navi_core.errors import RecordError
 from navi_core.record.durable import fsync_directory
 from navi_core.record.home import navi_home
+from navi_core.record.schema import NATURAL_KEYS
+from navi_pipeline.lib.archive import Archive, thin_runs
 from navi_pipeline.lib.folding import fold_segments, table_columns
 from navi_pipeline.lib.segments import Segment, read_segment
 from navi_pipeline.lib.sql_files import apply_sql, sql_folder, sql_hash
@@ -34,7 +37,7 @@ if TYPE_CHECKING:
     import duckdb
     import pandas
 
-__all__ = ["IngestReport", "Warehouse"]
+__all__ = ["CompactReport", "IngestReport", "Warehouse"]
 
 _CLOSED: dict[str, Any] = {"enable_external_access": False}
 """A query reads the snapshot alone: no other files, no extensions from the network, no COPY … TO."""
@@ -61,6 +64,21 @@ class IngestReport:
     migrations: list[str] = field(default_factory=list)
 
 
+@dataclass(frozen=True)
+class CompactReport:
+    """What one compaction did.
+
+    Attributes:
+        rows: Rows in the archive.
+        segments: Segments that it replaced.
+        thinned: Rows of old runs that were removed.
+    """
+
+    rows: int
+    segments: int
+    thinned: int
+
+
 class Warehouse:
     """Ingest and query of one Navi home.
 
@@ -77,6 +95,7 @@ class Warehouse:
         self.folder = home / "warehouse"
         self.database = self.folder / "navi.duckdb"
         self.snapshot = self.folder / "read.duckdb"
+        self.archive = Archive(self.folder / "archive")
         self._lock_timeout = lock_timeout
 
     def ingest(self) -> IngestReport:
@@ -92,13 +111,57 @@ class Warehouse:
             return self._ingest()
 
     def rebuild(self) -> IngestReport:
-        """Make the database anew from `done/` and the outbox; readers keep the old snapshot meanwhile."""
+        """Make the database anew from the archive, `done/` and the outbox; readers keep the old snapshot meanwhile.
+
+        Raises:
+            RecordError: The archive is damaged, or as `ingest`.
+        """
         with self._locked():
+            fresh = self.folder / "navi.duckdb.new"
+            self._restored(fresh, None)
             for file in sorted(self.done.glob("*.ndjson")):
                 os.replace(file, self.outbox / file.name)
-            for name in (self.database, Path(f"{self.database}.wal")):
-                name.unlink(missing_ok=True)
+            Path(f"{self.database}.wal").unlink(missing_ok=True)
+            os.replace(fresh, self.database)
             return self._ingest()
+
+    def compact(self, *, keep_days: float | None = None, points: int = 500) -> CompactReport:
+        """Put all rows into the Parquet archive, in place of the segments of `done/`, and shrink the database.
+
+        The new archive is read back into a new database, and nothing is removed before both agree.
+
+        Args:
+            keep_days: Thin metrics and stage timings of runs that no model came from and that are older than this
+                [days]; None keeps every row.
+            points: Steps that stay of a thinned run.
+
+        Raises:
+            RecordError: Counts disagree, or as `ingest`.
+        """
+        import duckdb
+
+        with self._locked():
+            self._ingest()
+            fresh = self.folder / "navi.duckdb.new"
+            with duckdb.connect(str(self.database)) as connection:
+                thinned = 0 if keep_days is None else thin_runs(connection, keep_days=keep_days, points=points)
+                number = self.archive.write(connection)
+                before = _counts(connection)
+            after = self._restored(fresh, number)
+            if before != after:
+                raise RecordError(f"the archive does not give back what was written: {before} became {after}")
+            self.archive.adopt(number, after)
+            os.replace(fresh, self.database)
+            segments = [file for file in self.done.glob("*.ndjson")]
+            for file in segments:
+                file.unlink()
+            self._publish()
+            return CompactReport(sum(after.values()) - after["segments"], len(segments), thinned)
+
+    def publish(self) -> None:
+        """Give the readers the database as it is now; needed after a change that no ingest made."""
+        with self._locked():
+            self._publish()
 
     def query(self, sql: str, parameters: list[Any] | None = None) -> pandas.DataFrame:
         """Answer one SQL query from the readers' snapshot.
@@ -147,6 +210,21 @@ class Warehouse:
             ) from error
         return [name for name, kind in rows if kind == "VIEW"], [name for name, kind in rows if kind != "VIEW"]
 
+    def status(self) -> dict[str, Any]:
+        """Return rows by table, bytes of files, segments in `done/`, the last migration, and what was refused."""
+        counts = self.query(" union all ".join(f"select '{t}' as name, count(*) as n from {t}" for t in NATURAL_KEYS))
+        last = self.query("select max_by(name, number) as name from migrations")["name"][0]
+        archived = [file for file in self.archive.folder.rglob("*") if file.is_file()]
+        files = {"database": [self.database], "readers' snapshot": [self.snapshot], "archive": archived}
+        reasons = sorted(self.quarantine.glob("*.reason.txt"))
+        return {
+            "rows": {name: int(n) for name, n in zip(counts["name"], counts["n"], strict=True)},
+            "bytes": {name: sum(file.stat().st_size for file in group) for name, group in files.items()},
+            "segments": sum(1 for _ in self.done.glob("*.ndjson")),
+            "migration": str(last),
+            "quarantined": {file.name.removesuffix(".reason.txt"): file.read_text().strip() for file in reasons},
+        }
+
     @contextmanager
     def _locked(self) -> Iterator[None]:
         try:
@@ -178,7 +256,7 @@ class Warehouse:
         stamp, wanted = self.folder / "sql.sha256", sql_hash(folder)
         current = self.database.exists() and stamp.exists() and stamp.read_text() == wanted
         self._sweep()
-        files = sorted(self.outbox.glob("*.ndjson"))
+        files = sorted(self.outbox.glob("*.ndjson"), key=lambda file: file.name)
         report = IngestReport()
         if current and not files and self._snapshot_is_current():
             return report
@@ -197,11 +275,24 @@ class Warehouse:
         self._publish()
         return report
 
+    def _restored(self, file: Path, generation: int | None) -> dict[str, int]:
+        """Make a new database from a generation of the archive; return its counts."""
+        import duckdb
+
+        for name in (file, Path(f"{file}.wal")):
+            name.unlink(missing_ok=True)
+        try:
+            with duckdb.connect(str(file)) as connection:
+                apply_sql(connection, sql_folder())
+                return self.archive.restore(connection, generation)
+        except duckdb.Error as error:
+            raise RecordError(f"the archive {self.archive.folder} cannot be read: {error}") from error
+
     def _fold(self, connection: duckdb.DuckDBPyConnection, files: list[Path], report: IngestReport) -> None:
         columns = table_columns(connection)
         known = dict(
             connection.execute(
-                "select name, sha256 from segments where list_contains(?, name)", [[file.name for file in files]]
+                "select name, sha256 from segments where name in (select unnest(?))", [[file.name for file in files]]
             ).fetchall()
         )
         fresh: list[Segment] = []
@@ -270,3 +361,12 @@ class Warehouse:
         except OSError as error:
             temporary.unlink(missing_ok=True)
             raise RecordError(f"cannot write the readers' snapshot {self.snapshot}: {error}") from error
+
+
+def _counts(connection: duckdb.DuckDBPyConnection) -> dict[str, int]:
+    """Return the rows of every table that the archive holds."""
+    counts = {}
+    for table in (*NATURAL_KEYS, "segments"):
+        row = connection.execute(f"select count(*) from {table}").fetchone()
+        counts[table] = int(row[0]) if row else 0
+    return counts

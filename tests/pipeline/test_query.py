@@ -80,3 +80,15 @@ def test_every_value_becomes_json():
         {"n": 1, "x": None, "t": "2026-01-02T03:04:05", "l": ["a"]},
         {"n": None, "x": None, "t": None, "l": None},
     ]
+
+
+def test_the_warehouse_tells_what_it_holds_and_compacts(navi):
+    (outbox_path() / "bad.ndjson").write_text("{}\n")
+    status = json.loads(navi("warehouse", "status", "--json").stdout)
+    assert (
+        status["rows"]["metrics"] == 2 and status["segments"] == 2 and "header" in status["quarantined"]["bad.ndjson"]
+    )
+    assert json.loads(navi("warehouse", "compact", "--json").stdout) == {"rows": 3, "segments": 2, "thinned": 0}
+    assert json.loads(navi("warehouse", "status", "--json").stdout)["segments"] == 0
+    assert "rows of metrics" in navi("warehouse", "status").stdout
+    assert json.loads(navi("query", "select count(*) as n from metrics", "--json").stdout) == [{"n": 2}]

@@ -1,0 +1,92 @@
+"""`navi warehouse`: what it holds, compaction, rebuild; and `navi bench warehouse`."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+__all__ = ["register"]
+
+Home = Annotated[Path | None, typer.Option(help="Navi home; by default $NAVI_HOME or ./.navi.")]
+Json = Annotated[bool, typer.Option("--json", help="Print one JSON object.")]
+
+
+def register(app: typer.Typer) -> None:
+    """Add the group `warehouse`, and the warehouse's benchmark to the group `bench` where there is one."""
+    group = typer.Typer(name="warehouse", help="Look after the warehouse.", no_args_is_help=True)
+    group.callback()(lambda: None)
+    group.command("status")(status)
+    group.command("compact")(compact)
+    app.add_typer(group)
+    for other in app.registered_groups:
+        if other.typer_instance is not None and other.typer_instance.info.name == "bench":
+            other.typer_instance.command("warehouse")(bench)
+
+
+def status(home: Home = None, as_json: Json = False) -> None:
+    """Fold new rows in and say what there is: rows, sizes, segments that wait, what was refused and why."""
+    from navi_core.cli.table import print_facts, print_json
+    from navi_pipeline.lib.warehouse import Warehouse
+
+    warehouse = Warehouse(home)
+    warehouse.ingest()
+    facts = warehouse.status()
+    if as_json:
+        print_json(facts)
+        return
+    told = {f"rows of {table}": f"{rows:,}" for table, rows in facts["rows"].items() if rows}
+    told |= {f"{name} [MiB]": f"{size / 2**20:,.1f}" for name, size in facts["bytes"].items()}
+    told |= {"segments in done/": f"{facts['segments']:,}", "last migration": facts["migration"]}
+    told |= {f"refused {name}": reason for name, reason in facts["quarantined"].items()}
+    print_facts(str(warehouse.folder), told)
+
+
+def compact(
+    keep_days: Annotated[
+        float | None, typer.Option(min=0, help="Thin metrics of runs older than this that no model came from [days].")
+    ] = None,
+    points: Annotated[int, typer.Option(min=2, help="Steps that stay of a thinned run.")] = 500,
+    home: Home = None,
+    as_json: Json = False,
+) -> None:
+    """Put all rows into Parquet files, in place of the segments that they came from, and shrink the database."""
+    from dataclasses import asdict
+
+    from navi_core.cli.table import print_facts, print_json
+    from navi_pipeline.lib.warehouse import Warehouse
+
+    warehouse = Warehouse(home)
+    report = warehouse.compact(keep_days=keep_days, points=points)
+    if as_json:
+        print_json(asdict(report))
+        return
+    facts = {"rows": report.rows, "segments replaced": report.segments, "rows thinned": report.thinned}
+    print_facts(str(warehouse.archive.folder), {name: f"{number:,}" for name, number in facts.items()})
+
+
+def bench(
+    rows: Annotated[int, typer.Option(min=1, help="Metric rows of the warehouse that is asked.")] = 10_000_000,
+    ingest_rows: Annotated[int, typer.Option(min=1, help="Rows of each ingest.")] = 200_000,
+    repeats: Annotated[int, typer.Option(min=1, help="Turns that each takes; the median counts.")] = 7,
+    as_json: Annotated[bool, typer.Option("--json", help="Print the rows as one JSON object.")] = False,
+) -> None:
+    """Fold rows in and ask questions over millions of them: rows/s, milliseconds."""
+    from navi_core.cli.bench_report import figure, report
+    from navi_core.cli.progress import progress_bar
+    from navi_pipeline.bench_warehouse import measure_ingest, measure_questions
+
+    with progress_bar("warehouse", quiet=as_json) as progress:
+        progress("folding in", 0.0)
+        measured = measure_ingest(ingest_rows, (40, 1000, 10_000), repeats)
+        measured += measure_questions(rows, repeats, progress=lambda label: progress(label, 0.5))
+    columns = {
+        "": figure("what"),
+        "case": figure("name"),
+        "value": figure("value", ",.0f"),
+        "by CPU time": figure("cpu_value", ",.0f"),
+        "unit": figure("unit"),
+        "rows": figure("rows"),
+    }
+    report("warehouse", [row.as_dict() for row in measured], columns, as_json, threads=1, words=2)

@@ -1,0 +1,2 @@
+-- Policies that no other beats in both coverage and training speed.
+select subject, model, c_vis_auc_percent, steps_per_second, steps from pareto_quality_speed where on_front;

@@ -1,0 +1,125 @@
+"""Compaction to Parquet: a row counts once, a rebuild gives the same, a kill anywhere loses nothing."""
+
+import json
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+import duckdb
+import pytest
+
+from navi_core.errors import RecordError
+from navi_core.record import MetricLog
+from navi_pipeline.lib.warehouse import Warehouse
+
+ROOT = Path(__file__).resolve().parents[2]
+ROWS = "select run_id, step, name, value, segment from metrics order by all"
+
+
+@pytest.fixture
+def warehouse(tmp_path):
+    """Two runs of 20 steps in several segments, step 3 written twice, folded in."""
+    warehouse = Warehouse(tmp_path / "home")
+    for value, steps in ((0.0, range(4)), (1.0, range(3, 20))):
+        write(warehouse, "old", steps, value)
+        write(warehouse, "kept", steps, value)
+    with MetricLog(warehouse.outbox, "kept", {}) as log:
+        log.row("models", {"version": "v001", "parents": []})
+    warehouse.ingest()
+    return warehouse
+
+
+def write(warehouse, run, steps, value):
+    with MetricLog(warehouse.outbox, run, {"seed": 1}) as log:
+        for step in steps:
+            log.row("metrics", {"step": step, "name": "a", "value": value + step,
+                                "recorded_at": "2026-01-01T00:00:00Z"})  # fmt: skip
+
+
+def rows(warehouse, sql=ROWS):
+    return warehouse.query(sql).values.tolist()
+
+
+def test_compaction_replaces_segments_and_changes_no_answer(warehouse):
+    before = rows(warehouse)
+    report = warehouse.compact()
+    assert (report.rows, report.segments, report.thinned) == (41, 5, 0)
+    assert not list(warehouse.done.iterdir()) and rows(warehouse) == before
+    warehouse.compact()
+    assert rows(warehouse) == before and len(list(warehouse.archive.folder.iterdir())) == 2
+
+
+def test_a_rebuild_from_parquet_and_the_segments_since_gives_the_same(warehouse):
+    warehouse.compact()
+    write(warehouse, "old", [3, 20], 5.0)
+    warehouse.ingest()
+    before = rows(warehouse)
+    assert len(before) == 41 and next(r for r in before if r[:2] == ["old", 3])[3] == 8.0
+    warehouse.database.write_bytes(b"broken")
+    warehouse.rebuild()
+    assert rows(warehouse) == before
+    parquet = str(warehouse.archive.folder / "*" / "metrics.parquet")
+    assert duckdb.sql(f"select count(*), count(distinct (run_id, step)) from '{parquet}'").fetchall() == [(40, 40)]
+
+
+def test_a_segment_that_comes_again_after_its_compaction_is_known(warehouse):
+    file = sorted(warehouse.done.glob("*metrics*"))[0]
+    data = file.read_bytes()
+    before = rows(warehouse)
+    warehouse.compact()
+    (warehouse.outbox / file.name).write_bytes(data)
+    assert warehouse.ingest().repeated == 1 and rows(warehouse) == before
+    warehouse.rebuild()
+    assert rows(warehouse) == before
+
+
+@pytest.mark.parametrize("where", ["Archive.write", "Archive.adopt", "Warehouse._restored", "Warehouse._publish"])
+def test_a_compaction_killed_anywhere_loses_and_doubles_nothing(warehouse, where):
+    before = rows(warehouse)
+    code = (
+        f"import os, sys\nsys.path.insert(0, {str(ROOT)!r})\n"
+        "from navi_pipeline.lib.archive import Archive\nfrom navi_pipeline.lib.warehouse import Warehouse\n"
+        f"real = {where}\ndef then_die(*a, **k):\n    real(*a, **k)\n    os._exit(9)\n{where} = then_die\n"
+        f"Warehouse({str(warehouse.folder.parent)!r}).compact()\n"
+    )
+    assert subprocess.run([sys.executable, "-c", code], timeout=120).returncode == 9
+    assert rows(warehouse) == before
+    warehouse.rebuild()
+    assert rows(warehouse) == before
+    warehouse.compact()
+    assert rows(warehouse) == before and not list(warehouse.done.iterdir())
+
+
+def test_old_runs_are_thinned_and_those_that_models_came_from_are_kept_whole(warehouse):
+    report = warehouse.compact(keep_days=7, points=5)
+    steps = {run: [s for r, s in rows(warehouse, "select run_id, step from metrics order by all") if r == run]
+             for run in ("old", "kept")}  # fmt: skip
+    assert steps["kept"] == list(range(20))
+    assert len(steps["old"]) == 5 and steps["old"][-1] == 19 and report.thinned == 15
+    warehouse.rebuild()
+    assert len(rows(warehouse)) == 25
+    assert warehouse.compact(keep_days=7, points=5).thinned == 0
+
+
+def test_young_runs_are_not_thinned(warehouse):
+    assert warehouse.compact(keep_days=36500, points=5).thinned == 0
+
+
+def test_a_damaged_archive_is_refused_and_the_database_left_as_it_is(warehouse):
+    warehouse.compact()
+    before = rows(warehouse)
+    file = next(warehouse.archive.folder.glob("*/metrics.parquet"))
+    data = file.read_bytes()
+    file.write_bytes(data[:-1] + bytes([data[-1] ^ 1]))
+    with pytest.raises(RecordError, match="changed since"):
+        warehouse.rebuild()
+    assert rows(warehouse) == before
+    os.remove(file)
+    with pytest.raises(RecordError, match="is missing"):
+        warehouse.rebuild()
+    manifest = warehouse.archive.folder / "manifest.json"
+    manifest.write_text(json.dumps({"navi_archive": 9}))
+    with pytest.raises(RecordError, match="broken"):
+        warehouse.rebuild()
+    assert rows(warehouse) == before

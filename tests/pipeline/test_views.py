@@ -1,0 +1,165 @@
+"""The views' answers, computed by hand from a few rows; and every saved query in plain DuckDB."""
+
+import json
+import subprocess
+import sys
+
+import duckdb
+import pytest
+
+from navi_pipeline.lib.sql_files import apply_sql, saved_queries, sql_folder
+
+AT = "timestamp '2026-01-01' + to_days({})"
+CELL = """insert into benchmarks
+          (run_id, benchmark, cell, repeat, name, value, unit, outcome, seed, hardware, recorded_at, step)
+          values ('{run}', '{benchmark}', '{cell}', {repeat}, '{name}', {value}, '{unit}', '{outcome}', {seed}, 'h',
+          {at}, 25000)"""
+
+
+def cell(run, benchmark, cell, value, *, name="steps_per_second", unit="1/s", repeat=0, seed=0, day=0, outcome="ok"):
+    return CELL.format(run=run, benchmark=benchmark, cell=cell, value=value, name=name, unit=unit, repeat=repeat,
+                       seed=seed, outcome=outcome, at=AT.format(day))  # fmt: skip
+
+
+ROWS = [
+    # Two runs of a policy, and what they cost.
+    "insert into runs (run_id, status, algorithm, recorded_at) values ('a', 'finished', 'ppo', now()::timestamp), "
+    "('b', 'stopped', 'ppo', now()::timestamp)",
+    "insert into metrics (run_id, step, name, value, recorded_at) values "
+    "('a', 100, 'reward_ema', 0.5, timestamp '2026-01-01'), ('a', 100, 'sps', 1000, timestamp '2026-01-01'), "
+    "('b', 100, 'reward_ema', 0.4, timestamp '2026-01-02'), ('b', 100, 'sps', 3000, timestamp '2026-01-02'), "
+    "('c', 100, 'reward_ema', 0.4, timestamp '2026-01-03'), ('c', 100, 'sps', 2000, timestamp '2026-01-03')",
+    "insert into evaluations (evaluation_id, subject, subject_kind, run_id, c_vis_auc, eval_config_hash, recorded_at) "
+    "values ('ea', 'a', 'policy', 'a', 0.8, 'p', now()::timestamp), ('eb', 'b', 'policy', 'b', 0.6, 'p', "
+    "now()::timestamp), ('ec', 'c', 'policy', 'c', 0.55, 'p', now()::timestamp), "
+    "('er', 'random', 'pilot', null, 0.2, 'p', now()::timestamp)",
+    "insert into episodes (evaluation_id, scene, start, scene_hash, subject, c_vis_auc) values "
+    "('ea', 's', 0, 'h', 'a', 0.8), ('eb', 's', 0, 'h', 'b', 0.6), ('ec', 's', 0, 'h', 'c', 0.55), "
+    "('er', 's', 0, 'h', 'random', 0.2)",
+    "insert into models (version, parents, run_id) values ('v001', '[]', 'a'), ('v002', '[\"v001\"]', 'b')",
+    "insert into promotions (alias, version, decided_at, promoted) values "
+    "('champion', 'v002', timestamp '2026-01-02', true)",
+    "insert into stage_timings (run_id, step, stage, milliseconds, total_milliseconds) values "
+    "('a', 100, 'rollout/environment_step', 3, 300), ('a', 100, 'update/backward', 10, 100)",
+    "insert into checkpoints (run_id, step) values ('a', 100)",
+    "insert into scenes (name, source_hash, compile_hash) values ('s', 'a', 'b')",
+    "insert into studies (study, learner, status, best_trial, best_value) values ('ppo-1', 'ppo', 'finished', 1, 0.7)",
+    "insert into trials (study, trial, state, value) values ('ppo-1', 0, 'complete', 0.5), "
+    "('ppo-1', 1, 'complete', 0.7), ('ppo-1', 2, 'pruned', null), ('ppo-1', 3, 'failed', null)",
+    "insert into events (run_id, step, event, recorded_at) values ('n', 0, 'night', now()::timestamp)",
+    # A sweep measured twice: the earlier figure of 256x48 is history.
+    cell("r0", "resolution_sweep", "256x48", 500, day=0),
+    cell("r1", "resolution_sweep", "256x48", 1000, day=1),
+    cell("r1", "resolution_sweep", "512x96", 250, day=1),
+    cell("r1", "resolution_sweep", "768x144", "null", name="outcome", day=1, outcome="out_of_memory"),
+    *[cell(f"t{s}", "temporal_core_sweep", core, reward, name="reward_ema", unit="1", seed=s)
+      for core, rewards in (("gru", (0.1, 0.2, 0.3)), ("mamba2", (0.4, 0.5, 0.6))) for s, reward in enumerate(rewards)],
+    cell("t9", "temporal_core_sweep", "gru", 2.5, name="forward_ms", unit="ms"),
+    cell("t9", "temporal_core_sweep", "mamba2", 5.0, name="forward_ms", unit="ms"),
+    cell("t9", "temporal_core_sweep", "mambapy", "null", name="outcome", outcome="timeout"),
+    *[cell(f"n{day}", "nightly", scene, value, day=day)
+      for scene in ("apartment", "maze") for day, value in enumerate((90, 100, 110, 100, 80))],
+]  # fmt: skip
+
+
+@pytest.fixture(scope="module")
+def file(tmp_path_factory):
+    """A database with a few rows in every table, closed."""
+    path = tmp_path_factory.mktemp("views") / "navi.duckdb"
+    with duckdb.connect(str(path)) as connection:
+        apply_sql(connection, sql_folder())
+        for row in ROWS:
+            connection.execute(row)
+    return path
+
+
+@pytest.fixture(scope="module")
+def ask(file):
+    with duckdb.connect(str(file), read_only=True) as connection:
+
+        def ask(sql):
+            return connection.execute(sql).fetchall()
+
+        yield ask
+
+
+def test_every_view_answers(ask):
+    views = [name for (name,) in ask("select view_name from duckdb_views() where not internal")]
+    assert {"leaderboard", "model_lineage", "benchmark_history", "drift_vs_baseline", "pareto_quality_speed",
+            "stage_share", "sweep_best", "resolution_scaling", "core_comparison"} <= set(views)  # fmt: skip
+    for view in views:
+        assert ask(f"select * from {view}"), view
+
+
+def test_saved_queries_run_in_plain_duckdb_without_navi_and_each_says_what_it_answers(file):
+    queries = saved_queries(sql_folder())
+    assert len(queries) >= 15 and all(len(query.explanation) > 15 for query in queries.values())
+    code = (
+        "import duckdb, pathlib, sys\n"
+        "with duckdb.connect(sys.argv[1], read_only=True) as con:\n"
+        "    for file in pathlib.Path(sys.argv[2]).glob('*.sql'):\n"
+        "        con.execute(file.read_text()).fetchall()\n"
+        "assert not any(name.startswith('navi') for name in sys.modules)\n"
+    )
+    command = [sys.executable, "-I", "-c", code, str(file), str(sql_folder() / "queries")]
+    done = subprocess.run(command, capture_output=True, text=True, timeout=60)
+    assert done.returncode == 0, done.stderr
+
+
+def test_only_the_latest_measurement_of_a_cell_counts_and_the_factor_is_against_the_smallest(ask):
+    rows = ask("select resolution, rays, value, times_smallest, outcome from resolution_scaling order by rays")
+    assert rows[0] == ("256x48", 12288, 1000.0, 1.0, "ok") and rows[1] == ("512x96", 49152, 250.0, 0.25, "ok")
+    assert rows[2][0] == "768x144" and rows[2][4] == "out_of_memory"
+
+
+def test_cores_are_compared_by_means_over_seeds(ask):
+    sql = "select core, seeds, reward_ema, reward_ema_deviation, forward_ms, failed, outcome from core_comparison"
+    assert ask(sql)[:2] == [
+        ("mamba2", 3, 0.5, 0.1, 5.0, 0, None),
+        ("gru", 3, 0.2, 0.1, 2.5, 0, None),
+    ]
+    assert ask(sql)[2][0] == "mambapy" and ask(sql)[2][-2:] == (1, "timeout")
+
+
+def test_the_best_cell_is_the_highest_reward_and_the_lowest_time(ask):
+    rows = dict(((sweep, name), (best, lead)) for sweep, name, best, lead in
+                ask("select sweep, name, best, lead_percent from sweep_best"))  # fmt: skip
+    assert rows["temporal_core_sweep", "reward_ema"] == ("mamba2", 150.0)
+    assert rows["temporal_core_sweep", "forward_ms"] == ("gru", 50.0)
+    assert rows["resolution_sweep", "steps_per_second"] == ("256x48", 300.0)
+
+
+def test_history_tells_the_change_against_the_run_before(ask):
+    rows = ask("select value, change_percent from benchmark_history where cell = 'maze'")
+    assert rows == [(80.0, -20.0), (100.0, -9.1), (110.0, 10.0), (100.0, 11.1), (90.0, None)]
+
+
+def test_drift_compares_with_the_median_of_earlier_runs(ask):
+    rows = ask(
+        "select cell, value, baseline, slowdown_percent, benchmark_slowdown_percent, cell_drifts, "
+        "benchmark_drifts, earlier_runs from drift_vs_baseline where benchmark = 'nightly' order by 1"
+    )
+    assert rows == [(name, 80.0, 100.0, 25.0, 25.0, True, True, 4) for name in ("apartment", "maze")]
+
+
+def test_a_policy_that_another_beats_in_both_is_off_the_front(ask):
+    rows = ask("select subject, on_front from pareto_quality_speed order by subject")
+    assert rows == [("a", True), ("b", True), ("c", False)]
+
+
+def test_shares_of_stages_sum_to_one_hundred(ask):
+    assert ask("select stage, percent from stage_share where run_id = 'a'") == [
+        ("rollout/environment_step", 75.0),
+        ("update/backward", 25.0),
+    ]
+
+
+def test_lineage_walks_from_the_champion_to_the_first(ask):
+    sql = "select ancestor, depth, aliases from model_lineage where version = 'v002' order by depth"
+    assert ask(sql) == [("v002", 0, "champion"), ("v001", 1, None)]
+
+
+def test_a_study_counts_its_trials_by_state(ask):
+    sql = "select trials, complete, pruned, failed, running, best_trial from study_progress"
+    assert ask(sql) == [(4, 2, 1, 1, 0, 1)]
+    assert json.loads(json.dumps(ask("select best_value from study_progress"))) == [[0.7]]
