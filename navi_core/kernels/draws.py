@@ -22,6 +22,7 @@ def _spread(word, part):  # type: ignore[no-untyped-def]
 @numba.njit(cache=True, error_model="numpy")
 def draw_spawns(
     key: int,
+    rows: npt.NDArray[np.int64],
     episode: npt.NDArray[np.int64],
     per_scene: int,
     count: npt.NDArray[np.int64],
@@ -32,13 +33,14 @@ def draw_spawns(
 
     Args:
         key: `counter_random.stream_key` of the seed.
+        rows: (B,) numbers of the rows among those of the run.
         episode: (B,) number of the row's episode.
         per_scene: Episodes of a row in one scene.
         count: (S,) entries of each scene's pool.
         scene: (B,), written.
         slot: (B,), written.
     """
-    for row in range(len(episode)):
-        word = _spread(_spread(_spread(np.uint64(key), row), episode[row]), 0)
-        scene[row] = (row + episode[row] // per_scene) % len(count)
-        slot[row] = np.int64(np.float64(word >> np.uint64(11)) * 2.0**-53 * count[scene[row]])
+    for b in range(len(episode)):
+        word = _spread(_spread(_spread(np.uint64(key), rows[b]), episode[b]), 0)
+        scene[b] = (rows[b] + episode[b] // per_scene) % len(count)
+        slot[b] = np.int64(np.float64(word >> np.uint64(11)) * 2.0**-53 * count[scene[b]])

@@ -11,6 +11,7 @@ the whole step as one graph.
 
 from __future__ import annotations
 
+import copy
 from dataclasses import dataclass
 from functools import cached_property
 from typing import Any
@@ -242,6 +243,32 @@ class NavigationEnv:
         counters["scene"].copy_(torch.where(truncated, next_scene, scene))
         return StepBatch(obs, reward, torch.zeros_like(truncated), truncated, ended, info)
 
+    def step_rows(self, rows: torch.Tensor, actions: torch.Tensor) -> StepBatch:
+        """Fly one decision in some rows; the others stand still, and nothing is cast for them.
+
+        Every row flies as `step` would fly it, to the bit.
+
+        Args:
+            rows: (N,) int64 rows, each at most once.
+            actions: (N, 4).
+
+        Returns:
+            The outcome, N rows in the order of `rows`.
+
+        Raises:
+            ConfigError: A row does not exist or is named twice, or the actions have another shape.
+        """
+        if len(rows) == self.num_envs and bool((rows == torch.arange(self.num_envs, device=rows.device)).all()):
+            return self.step(actions)
+        if len(rows.unique()) != len(rows) or not bool(((rows >= 0) & (rows < self.num_envs)).all()):
+            raise ConfigError(f"rows {rows.tolist()[:8]}: each of 0 to {self.num_envs - 1} at most once")
+        part = self._part(rows)
+        batch = part.step(actions)
+        after = part._state()
+        for name, value in self._state().items():
+            value[rows] = after[name]
+        return batch
+
     def state_dict(self) -> dict[str, torch.Tensor]:
         """Return everything that decides the future, as tensors."""
         return {name: value.clone() for name, value in self._state().items()}
@@ -283,6 +310,20 @@ class NavigationEnv:
             "floor": self.view.seen,
             "late": self._late,
         }
+
+    def _part(self, rows: torch.Tensor) -> NavigationEnv:
+        """Return an environment of some rows: the same scenes and pools, copies of their lives."""
+        part, c = copy.copy(self), self.config
+        part.num_envs, part._rows = len(rows), self._rows[rows]
+        part._faults = SensorFaults(c.sensor, self.seed, part._rows, c.max_distance)
+        part._hits = RayHits.empty(len(rows), c.azimuth_bins * c.elevation_bins, self.device)
+        part._body = self._body[rows]
+        part._life = dict(zip(BODY, part._body.split(list(BODY.values()), dim=1)))
+        part.counters = {name: counter[rows] for name, counter in self.counters.items()}
+        part._late = self._late[rows]
+        part.rewards, part.view = copy.copy(self.rewards), copy.copy(self.view)
+        part.rewards.visits, part.view.seen = self.rewards.visits[rows], self.view.seen[rows]
+        return part
 
     def _checked(self, actions: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
         """Return actions to be flown, and (B,) where they were no numbers.
@@ -349,7 +390,8 @@ class NavigationEnv:
         if self._kernels:
             scene, slot = torch.empty_like(episode), torch.empty_like(episode)
             key, count = stream_key(self.seed, Purpose.SPAWN), self._pools.count.numpy()
-            draw_spawns(key, episode.numpy(), self.config.episodes_per_scene, count, scene.numpy(), slot.numpy())
+            drawn = (self._rows.numpy(), episode.numpy(), self.config.episodes_per_scene, count)
+            draw_spawns(key, *drawn, scene.numpy(), slot.numpy())
             return scene, slot
         scene = (self._rows + episode // self.config.episodes_per_scene) % self.field.num_scenes
         draw = uniform(self.seed, Purpose.SPAWN, self._rows, episode)
