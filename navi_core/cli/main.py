@@ -26,7 +26,7 @@ from navi_core.errors import NaviError, printable
 
 __all__ = ["brain", "build_app", "main", "navi_actor"]
 
-_GROUPS = ("scenes", "doctor", "demos", "bc", "train", "evaluate", "models", "export", "explore", "bench")
+_GROUPS = ("scenes", "doctor", "demos", "bc", "train", "evaluate", "models", "export", "explore", "serve", "bench")
 """Modules of `navi_core.cli` that register commands."""
 
 

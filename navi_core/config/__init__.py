@@ -16,22 +16,26 @@ from navi_core.config.policy import PolicyConfig, ShaperConfig
 from navi_core.config.ppo import PPOConfig
 from navi_core.config.scenes import CompileConfig, CorpusConfig, compile_resolution
 from navi_core.config.schedule import Schedule
+from navi_core.config.service import ActorConfig, EnvironmentConfig, GateConfig
 from navi_core.config.sweeps import SweepConfig
 from navi_core.config.wire import WireConfig
 from navi_core.config.world import REWARD_TERMS, DynamicsConfig, EnvConfig, RewardConfig, SensorConfig, SpawnConfig
 
 __all__ = [
     "REWARD_TERMS",
+    "ActorConfig",
     "BCConfig",
     "CompileConfig",
     "Config",
     "CorpusConfig",
     "DynamicsConfig",
     "EnvConfig",
+    "EnvironmentConfig",
     "EvalConfig",
     "ExpertConfig",
     "ExplorerConfig",
     "GRPOConfig",
+    "GateConfig",
     "PPOConfig",
     "PolicyConfig",
     "RewardConfig",

@@ -230,7 +230,7 @@ class Fault(Message):
     """The answer to a request that cannot be served."""
 
     code: String
-    """`malformed`, `version`, `unknown_env`, `busy`, `draining` or `internal`."""
+    """`malformed`, `version`, `unknown_env` or `busy`."""
     message: String
     """For people: what is wrong, what is allowed."""
     timestamp: Real

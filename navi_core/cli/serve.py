@@ -1,0 +1,165 @@
+"""`navi environment` and `navi serve`: the two servers of the wire."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Any
+
+import typer
+
+from navi_core.cli.table import print_facts, print_json
+
+if TYPE_CHECKING:
+    from navi_core.service.server import Server
+
+__all__ = ["environment", "register", "serve"]
+
+Scenes = Annotated[
+    list[str] | None,
+    typer.Option("--scene", help="A .gmdag or mesh file, or family:seeds; may be repeated.", metavar="S"),
+]
+Resolution = Annotated[int, typer.Option(help="Compile resolution of meshes and generated scenes.")]
+Models = Annotated[Path | None, typer.Option("--models", help="The registry; by default models/ of the Navi home.")]
+Http = Annotated[str | None, typer.Option(help="host:port of the health and metrics pages; 0 takes any free port.")]
+Mode = Annotated[str, typer.Option(help="step: fly when asked; stream: fly at the decision rate.")]
+Json = Annotated[bool, typer.Option("--json", help="Print where the server listens as one JSON object.")]
+
+
+def register(app: typer.Typer) -> None:
+    """Add `environment` and `serve` to the `navi` command."""
+    app.command("environment")(environment)
+    app.command("serve")(serve)
+
+
+def environment(
+    scene: Scenes = None,
+    like: Annotated[
+        str | None, typer.Option(help="A checkpoint, version or alias whose observation and dynamics are used.")
+    ] = None,
+    size: Annotated[str | None, typer.Option(help="Azimuth and elevation bins.", metavar="AZxEL")] = None,
+    sessions: Annotated[int, typer.Option(min=1, max=4096, help="Drones.")] = 1,
+    first_env_id: Annotated[int, typer.Option(min=0, help="Number of the first drone.")] = 0,
+    mode: Mode = "step",
+    pub: Annotated[str, typer.Option(help="Where observations are published.")] = "tcp://127.0.0.1:5559",
+    rep: Annotated[str, typer.Option(help="Where step requests are answered.")] = "tcp://127.0.0.1:5560",
+    sub: Annotated[list[str] | None, typer.Option(help="Actors whose actions are flown (stream).")] = None,
+    http: Http = None,
+    seed: Annotated[int, typer.Option(help="Seed of spawns and sensor faults.")] = 0,
+    threads: Annotated[int, typer.Option(min=1, max=64, help="Threads of the ray kernels.")] = 1,
+    resolution: Resolution = 512,
+    models: Models = None,
+    as_json: Json = False,
+) -> None:
+    """Serve drones in scenes: they fly what actors ask over the wire, and show what they see.
+
+    Without --scene one generated apartment is flown. docs/WIRE.md has the messages.
+    """
+    from navi_core.cli.bench_report import sizes
+    from navi_core.cli.evaluate import load_scenes
+    from navi_core.config import EnvConfig, EnvironmentConfig, parse_config
+    from navi_core.service.environment_server import EnvironmentServer
+    from navi_core.service.served_model import training_of
+    from navi_core.world import Field
+
+    env, vocabulary = EnvConfig(), None
+    if like is not None:
+        env, vocabulary = training_of(like, models)
+    if size is not None:
+        ((azimuth, elevation),) = sizes([size])
+        changed = env.model_dump() | {"azimuth_bins": azimuth, "elevation_bins": elevation}
+        env = parse_config(EnvConfig, changed)
+    settings: dict[str, Any] = {"mode": mode, "publish": pub, "answer": rep, "sessions": sessions, "http": http}
+    settings |= {"first_env_id": first_env_id, "seed": seed} | ({"actions": tuple(sub)} if sub else {})
+    config = parse_config(EnvironmentConfig, settings)
+    field = Field(load_scenes(scene or ["apartment:0"], resolution), threads=threads, vocabulary=vocabulary)
+    server = EnvironmentServer(field, env, config)
+    _run(
+        server,
+        {
+            "observations": server.publisher.endpoint,
+            "step requests": server.answer_endpoint or "none (mode stream)",
+            "drones": f"{first_env_id} to {first_env_id + sessions - 1}",
+            "pages": server.url or "none",
+        },
+        as_json,
+    )
+
+
+def serve(
+    model: Annotated[
+        str, typer.Argument(help="A .pt checkpoint, a .onnx or .pt2 program, a version or alias of the registry.")
+    ] = "champion",
+    sub: Annotated[list[str] | None, typer.Option(help="Environments whose observations are answered.")] = None,
+    pub: Annotated[str, typer.Option(help="Where actions and telemetry are published.")] = "tcp://127.0.0.1:5557",
+    mode: Mode = "step",
+    step_endpoint: Annotated[str, typer.Option(help="Environment that is asked to fly.")] = "tcp://127.0.0.1:5560",
+    runtime: Annotated[str, typer.Option(help="eager, onnx or aoti: how a checkpoint is computed.")] = "eager",
+    max_sessions: Annotated[int, typer.Option(min=1, max=4096, help="Most drones at once.")] = 256,
+    groups: Annotated[int, typer.Option(min=1, max=16, help="Parts of the drones that take turns.")] = 1,
+    follow: Annotated[
+        str | None, typer.Option(help="Alias whose moves are followed; by default MODEL where it is an alias.")
+    ] = None,
+    sample: Annotated[bool, typer.Option("--sample", help="Draw actions instead of the typical ones.")] = False,
+    http: Http = None,
+    seed: Annotated[int, typer.Option(help="Seed of sampled actions.")] = 0,
+    threads: Annotated[int, typer.Option(min=1, max=64, help="Threads of one decision.")] = 1,
+    models: Models = None,
+    as_json: Json = False,
+) -> None:
+    """Serve a policy: many drones at once, each with its own memory, answered over the wire.
+
+    Where MODEL is an alias and it moves, the new version takes over without losing a session.
+    """
+    import torch
+
+    from navi_core.config import ActorConfig, parse_config
+    from navi_core.models import Registry
+    from navi_core.record import navi_home
+    from navi_core.service.actor_server import ActorServer
+    from navi_core.service.served_model import AliasFollower, load_model
+
+    torch.set_num_threads(threads)
+    registry = Registry(models if models is not None else navi_home() / "models")
+    if follow is None and model in registry.aliases():
+        follow = model
+    settings: dict[str, Any] = {"mode": mode, "publish": pub, "step_endpoint": step_endpoint, "runtime": runtime}
+    settings |= {"max_sessions": max_sessions, "groups": groups, "follow": follow, "sample": sample, "http": http}
+    settings |= {"seed": seed, "threads": threads} | ({"subscribe": tuple(sub)} if sub else {})
+    config = parse_config(ActorConfig, settings)
+    served = load_model(model, config, models)
+    follower = None
+    if config.follow is not None:
+        follower = AliasFollower(
+            config.follow, served.name, lambda name: load_model(name, config, models), registry, config.poll_seconds
+        )
+    server = ActorServer(served, config, successor=follower.take if follower else lambda: None)
+    try:
+        _run(
+            server,
+            {
+                "model": f"{served.name} ({served.path})",
+                "actions and telemetry": server.publisher.endpoint,
+                "observations from": ", ".join(config.subscribe),
+                "steps": config.step_endpoint if config.mode == "step" else "none (mode stream)",
+                "follows": config.follow or "nothing",
+                "pages": server.url or "none",
+            },
+            as_json,
+        )
+    finally:
+        if follower is not None:
+            follower.close()
+
+
+def _run(server: Server, facts: Mapping[str, str], as_json: bool) -> None:
+    """Say where the server listens, serve until a signal, say what was done."""
+    from navi_core.learn.signals import StopFlag
+
+    if as_json:
+        print_json(dict(facts))
+    else:
+        print_facts(server.name, facts)
+    with StopFlag() as stopped:
+        server.run(stopped)
+    typer.echo(f"{server.name} stopped by {stopped.signal_name or 'request'}", err=True)

@@ -1,0 +1,313 @@
+"""The actor server: a policy that answers the observations of many drones.
+
+Observations that wait together are answered by one forward pass. In step mode an action goes out as a request, whose
+answer brings the reward and the next observation; a request without an answer is sent again with its step id, and
+the environment flies it once. Published observations make drones known, and wake those whose answer was lost.
+"""
+
+from __future__ import annotations
+
+import logging
+import time
+from collections.abc import Callable
+from typing import Any
+
+import numpy as np
+import torch
+
+from navi_core.config import ActorConfig
+from navi_core.errors import WireError
+from navi_core.pilots.draws import draw_normal
+from navi_core.service.observations import observation_of
+from navi_core.service.served_model import ServedModel
+from navi_core.service.server import Server
+from navi_core.service.sessions import Session, SessionTable
+from navi_core.service.wire import (
+    Action,
+    BatchStepRequest,
+    BatchStepResult,
+    DistanceMatrix,
+    Fault,
+    Message,
+    Publisher,
+    StepResult,
+    Subscriber,
+    decode,
+    encode,
+)
+from navi_core.service.wire.sockets import connect, open_socket
+
+__all__ = ["ActorServer"]
+
+_LOG = logging.getLogger("navi.service")
+_TOPICS = ("distance_matrix_v2", "step_result_v2")
+_BACK_OFF = 0.5
+"""Pause after a request was refused [s]."""
+
+
+class ActorServer(Server):
+    """Serves a policy over the wire.
+
+    Args:
+        model: What is served.
+        config: Endpoints, mode, sessions, runtime.
+        successor: Returns a model that is to take over, None while there is none.
+
+    Raises:
+        ServiceError: A port is taken.
+
+    Attributes:
+        publisher: Publishes actions and telemetry.
+        sessions: The drones.
+        model: What is served now.
+        decisions: Made so far.
+    """
+
+    def __init__(
+        self,
+        model: ServedModel,
+        config: ActorConfig | None = None,
+        *,
+        successor: Callable[[], ServedModel | None] = lambda: None,
+    ) -> None:
+        import zmq
+
+        self.config = c = config or ActorConfig()
+        self.model, self._successor = model, successor
+        self.publisher = Publisher(c.publish, c.wire, purpose="actions and telemetry of the actor")
+        super().__init__("actor", c.http, c.wire)
+        self.warn_if_open(self.publisher.endpoint)
+        self._subscriber = Subscriber(c.subscribe, _TOPICS, c.wire)
+        self._poller = zmq.Poller()
+        self._poller.register(self._subscriber.socket, zmq.POLLIN)
+        self._dealer = None
+        if c.mode == "step":
+            self._dealer = open_socket(zmq.DEALER, c.wire)
+            connect(self._dealer, c.step_endpoint, "environment to step")
+            self._poller.register(self._dealer, zmq.POLLIN)
+        state = {} if model.checkpoint is None else dict(model.checkpoint.rnd_state or {})
+        self.sessions = SessionTable(model.runner, c.max_sessions, model.shaper, state)
+        self._ready: dict[int, Session] = {}
+        self.decisions = 0
+        self._told = 0.0
+
+    def turn(self, wait_ms: int) -> None:
+        """Take what arrived, decide, send."""
+        if not self._ready:
+            self._poller.poll(wait_ms)
+        self._take()
+        self._take_over()
+        self._send_again()
+        group = self._next_group()
+        if group:
+            self._decide(group)
+        now = time.monotonic()
+        for session in self.sessions.forget(self.config.idle_seconds, now):
+            self._ready.pop(session.env_id, None)
+        self.metrics.gauge("sessions", len(self.sessions), about="drones served")
+        self.heartbeat(self.publisher, len(self.sessions), self.decisions)
+        if now - self._told >= self._limits.heartbeat_seconds:
+            self._told = now
+            self._perf()
+
+    def drain(self) -> None:
+        """Wait for the answers to what was asked; nothing new is decided."""
+        until = time.monotonic() + self._limits.peer_timeout_seconds
+        while any(session.request is not None for session in self.sessions) and time.monotonic() < until:
+            if self.config.mode == "stream" or not self._poller.poll(100):
+                break
+            self._take()
+        self.event(self.publisher, "actor.drained", (self.decisions,))
+
+    def close(self) -> None:
+        """Close sockets and pages."""
+        super().close()
+        self._subscriber.close()
+        self.publisher.close()
+        if self._dealer is not None:
+            self._dealer.close(linger=0)
+
+    def status(self) -> dict[str, Any]:
+        """Return what /status tells: also the model and the sessions."""
+        return super().status() | {"model": self.model.name, "sessions": len(self.sessions)}
+
+    def _take(self) -> None:
+        """Read answers and observations, a queue's length of each at most."""
+        import zmq
+
+        for message in self._subscriber.waiting():
+            if isinstance(message, DistanceMatrix):
+                self._saw(message)
+            elif isinstance(message, BatchStepResult) and self.config.mode == "stream":
+                for result in message.results:
+                    self._came(result)
+        if self._dealer is None:
+            return
+        for _ in range(self._limits.queue_length):
+            try:
+                frames = self._dealer.recv_multipart(zmq.NOBLOCK)
+            except zmq.Again:
+                return
+            try:
+                message = decode(frames[1:] if frames[:1] == [b""] else frames, self._limits)
+            except WireError as error:
+                self.metrics.count("malformed_total", about="messages that broke the format")
+                _LOG.warning("an answer of the environment was not understood: %s", error)
+                continue
+            self._answered(message)
+
+    def _answered(self, message: Message) -> None:
+        """Take the answer to a request."""
+        if isinstance(message, Fault):
+            self.metrics.count("faults_total", about="requests that the environment refused")
+            _LOG.warning("the environment refused a request (%s): %s", message.code, message.message)
+            pause = time.monotonic() - self._limits.peer_timeout_seconds + _BACK_OFF
+            for session in self.sessions:
+                session.asked_at = min(session.asked_at, pause)
+            return
+        if not isinstance(message, BatchStepResult):
+            return
+        current = {result.env_id for result in message.results if self._came(result)}
+        for matrix in message.observations:
+            if len(matrix.env_ids) == 1 and int(matrix.env_ids[0]) in current:
+                self._observe(matrix)
+
+    def _came(self, result: StepResult) -> bool:
+        """Take the outcome of a decision; False where it is not the one that is waited for."""
+        session = self.sessions.get(result.env_id)
+        if session is None or session.request is None:
+            return False
+        if self.config.mode == "step" and session.request.step_id != result.step_id:
+            return False
+        session.request = None
+        self.metrics.latency("answer_ms", time.monotonic() - session.asked_at, about="request to answer")
+        return True
+
+    def _saw(self, matrix: DistanceMatrix) -> None:
+        """Take a published observation: of a new drone, of one that streams, or of one whose answer was lost."""
+        if len(matrix.env_ids) != 1:
+            self.metrics.count("malformed_total")
+            return
+        session = self.sessions.get(int(matrix.env_ids[0]))
+        if session is not None and self.config.mode == "step":
+            session.seen_at = time.monotonic()
+            if session.request is not None or session.env_id in self._ready:
+                return
+        self._observe(matrix)
+
+    def _observe(self, matrix: DistanceMatrix) -> None:
+        """Make an observation the next one to be answered."""
+        now, config = time.monotonic(), self.model.runner.config
+        if matrix.matrix_shape != (config.azimuth_bins, config.elevation_bins):
+            self.metrics.count("misfits_total", about="observations of another size than the policy's")
+            return
+        env_id = int(matrix.env_ids[0])
+        session = self.sessions.get(env_id)
+        if session is None:
+            session = self.sessions.open(matrix, now)
+            if session is None:
+                self.metrics.count("turned_away_total", about="observations of drones beyond max_sessions")
+                return
+        elif session.matrix.episode_id != matrix.episode_id:
+            session.begins = True
+            session.velocity = torch.zeros(4)
+        session.matrix, session.seen_at = matrix, now
+        self._ready[env_id] = session
+
+    def _next_group(self) -> list[Session]:
+        """Return the drones to be answered now: those of one group, the longest waiting first."""
+        if not self._ready:
+            return []
+        groups = self.config.groups
+        which = next(iter(self._ready.values())).slot % groups
+        group = [session for session in self._ready.values() if session.slot % groups == which]
+        for session in group:
+            del self._ready[session.env_id]
+        return group
+
+    def _decide(self, group: list[Session]) -> None:
+        """Answer the observations of some drones by one forward pass."""
+        start = time.perf_counter()
+        obs = torch.cat([observation_of(session.matrix) for session in group])
+        state, aux, reset = self.sessions.gather(group)
+        decision = self.model.runner.decide(obs, aux, state, reset, self._noise(group))
+        self.sessions.scatter(group, decision.state, decision.latent)
+        self.metrics.latency("inference_ms", time.perf_counter() - start, about="one batch of decisions")
+        self._send(group, decision.action.numpy().astype(np.float32, copy=False))
+        self.decisions += len(group)
+        self.metrics.count("decisions_total", len(group), about="decisions made")
+
+    def _noise(self, group: list[Session]) -> torch.Tensor | None:
+        """Return (N, 4) draws: functions of seed, drone and decision."""
+        if not self.config.sample:
+            return None
+        keys = torch.tensor([session.env_id for session in group])
+        step = torch.tensor([session.decisions for session in group])
+        return draw_normal(self.config.seed, keys, torch.zeros_like(keys), step, axes=4)
+
+    def _send(self, group: list[Session], commands: np.ndarray) -> None:
+        """Publish the actions and, in step mode, ask for them to be flown."""
+        now = time.time()
+        actions = []
+        for session, command in zip(group, commands):
+            linear, angular = np.ascontiguousarray(command[None, :3]), np.zeros((1, 3), np.float32)
+            angular[0, 2] = command[3]
+            env_ids, step_id = np.array([session.env_id], np.int32), session.matrix.step_id + 1
+            action = Action(env_ids, linear, angular, self.model.name, step_id, now)
+            session.request, session.asked_at = action, time.monotonic()
+            session.decisions += 1
+            actions.append(action)
+            self.publisher.publish(action)
+        if self.config.mode == "step":
+            self._ask(actions)
+
+    def _ask(self, actions: list[Action]) -> None:
+        import zmq
+
+        assert self._dealer is not None
+        request = BatchStepRequest(tuple(actions), actions[0].step_id, time.time())
+        try:
+            self._dealer.send_multipart([b"", *encode(request)], zmq.NOBLOCK, copy=False)
+        except zmq.Again:
+            # No environment, and the queue is full: the request is sent again later.
+            self.metrics.count("unsent_total", about="requests that could not be sent")
+
+    def _send_again(self) -> None:
+        """Repeat requests whose answer does not come; their step id says that they are the same."""
+        if self.config.mode != "step":
+            return
+        now = time.monotonic()
+        late = [
+            session
+            for session in self.sessions
+            if session.request is not None and now - session.asked_at > self._limits.peer_timeout_seconds
+        ]
+        if late:
+            self.metrics.count("repeated_total", len(late), about="requests sent again")
+            for session in late:
+                session.asked_at = now
+            self._ask([session.request for session in late if session.request is not None])
+
+    def _take_over(self) -> None:
+        """Let a successor serve from the next decision on; sessions stay."""
+        model = self._successor()
+        if model is None:
+            return
+        kept = self.sessions.renew(model.runner)
+        _LOG.info("%s takes over from %s; memory %s", model.name, self.model.name, "kept" if kept else "begins anew")
+        self.model = model
+        self.metrics.count("swaps_total", about="models that took over")
+
+    def _perf(self) -> None:
+        numbers = self.metrics.as_dict()
+        self.event(
+            self.publisher,
+            "actor.inference.perf",
+            (
+                numbers.get("inference_ms_p50", 0),
+                numbers.get("inference_ms_p99", 0),
+                len(self.sessions),
+                self.decisions,
+            ),
+            step_id=self.decisions,
+        )

@@ -1,0 +1,134 @@
+"""A policy as the server calls it: any number of drones in one batch, state in and out."""
+
+from __future__ import annotations
+
+import abc
+from collections.abc import Mapping
+from dataclasses import dataclass
+
+import torch
+from torch import Tensor
+
+from navi_core.config import PolicyConfig
+from navi_core.errors import ConfigError
+from navi_core.models import ExportedPolicy
+from navi_core.policy import NavigationPolicy
+from navi_core.policy.cores.base import State
+
+__all__ = ["Decision", "EagerRunner", "ProgramRunner", "Runner"]
+
+
+@dataclass(frozen=True)
+class Decision:
+    """One decision of N drones.
+
+    Attributes:
+        action: (N, 4) unclamped.
+        value: (N,).
+        state: After this step.
+        log_prob: (N,) of the actions; None where the runtime does not tell.
+        latent: (N, D) encoder output; None where the runtime does not tell.
+    """
+
+    action: Tensor
+    value: Tensor
+    state: State
+    log_prob: Tensor | None = None
+    latent: Tensor | None = None
+
+
+class Runner(abc.ABC):
+    """Computes a policy.
+
+    Args:
+        config: Network configuration.
+        name: What the policy is called on the wire.
+    """
+
+    def __init__(self, config: PolicyConfig, name: str) -> None:
+        self.config, self.name = config, name
+
+    @abc.abstractmethod
+    def initial_state(self, rows: int) -> State:
+        """Return the zero state of `rows` drones."""
+
+    @abc.abstractmethod
+    def decide(self, obs: Tensor, aux: Tensor, state: State, reset: Tensor, noise: Tensor | None) -> Decision:
+        """Decide for N drones.
+
+        Args:
+            obs: (N, 3, Az, El).
+            aux: (N, 3) auxiliary inputs of the step before.
+            state: Of the N drones.
+            reset: (N,) bool, an episode begins.
+            noise: (N, 4) standard normal draws; None flies the typical action.
+        """
+
+
+class EagerRunner(Runner):
+    """The policy as torch computes it."""
+
+    def __init__(self, policy: NavigationPolicy, name: str) -> None:
+        super().__init__(policy.config, name)
+        self.policy = policy.eval()
+
+    def initial_state(self, rows: int) -> State:
+        """Return the zero state of `rows` drones."""
+        return self.policy.initial_state(rows)
+
+    def decide(self, obs: Tensor, aux: Tensor, state: State, reset: Tensor, noise: Tensor | None) -> Decision:
+        """Decide for N drones."""
+        with torch.no_grad():
+            out = self.policy.act(obs, aux, state, reset, noise)
+        return Decision(out.action, out.value, out.state, out.log_prob, out.embedding)
+
+
+class ProgramRunner(Runner):
+    """Exported programs of several sizes; drones that fill no program are joined by empty ones.
+
+    Args:
+        programs: By their rows.
+        name: What the policy is called on the wire.
+    """
+
+    def __init__(self, programs: Mapping[int, ExportedPolicy], name: str) -> None:
+        if not programs:
+            raise ConfigError("a policy of no programs")
+        self._programs = dict(sorted(programs.items()))
+        self._most = max(self._programs)
+        super().__init__(self._programs[self._most].config, name)
+        self._zero = {rows: program.initial_state() for rows, program in self._programs.items()}
+
+    def initial_state(self, rows: int) -> State:
+        """Return the zero state of `rows` drones."""
+        return tuple(torch.zeros(rows, *part.shape[1:]) for part in self._zero[self._most])
+
+    def decide(self, obs: Tensor, aux: Tensor, state: State, reset: Tensor, noise: Tensor | None) -> Decision:
+        """Decide for N drones.
+
+        Raises:
+            ConfigError: Noise is given: programs fly the typical action alone.
+        """
+        if noise is not None:
+            raise ConfigError("an exported program flies the typical action; sample with --runtime eager")
+        parts = []
+        for start in range(0, len(obs), self._most):
+            chunk = slice(start, start + self._most)
+            parts.append(self._call(obs[chunk], aux[chunk], tuple(s[chunk] for s in state), reset[chunk]))
+        if len(parts) == 1:
+            return parts[0]
+        after = tuple(torch.cat(each) for each in zip(*(p.state for p in parts)))
+        return Decision(torch.cat([p.action for p in parts]), torch.cat([p.value for p in parts]), after)
+
+    def _call(self, obs: Tensor, aux: Tensor, state: State, reset: Tensor) -> Decision:
+        count = len(obs)
+        rows = next(size for size in self._programs if size >= count)
+        if rows > count:
+            obs, aux, reset = (_padded(x, rows) for x in (obs, aux, reset))
+            state = tuple(_padded(part, rows) for part in state)
+        action, value, after = self._programs[rows].act(obs, aux, reset, state)
+        return Decision(action[:count], value[:count], tuple(part[:count] for part in after))
+
+
+def _padded(tensor: Tensor, rows: int) -> Tensor:
+    return torch.cat([tensor, tensor.new_zeros(rows - len(tensor), *tensor.shape[1:])])

@@ -1,0 +1,162 @@
+"""Which model is served: a checkpoint, a version or alias of the registry, an exported program; and its successor."""
+
+from __future__ import annotations
+
+import logging
+import threading
+from collections.abc import Callable
+from dataclasses import dataclass
+from pathlib import Path
+
+from navi_core.config import ActorConfig, EnvConfig, ShaperConfig
+from navi_core.errors import ConfigError, NaviError
+from navi_core.models import Checkpoint, Registry, export_checkpoint, load_checkpoint, load_exported, load_policy
+from navi_core.record import navi_home
+from navi_core.service.runner import EagerRunner, ProgramRunner, Runner
+
+__all__ = ["AliasFollower", "ServedModel", "load_model", "training_of"]
+
+_LOG = logging.getLogger("navi.service")
+_SUFFIX = {"onnx": ".onnx", "aoti": ".pt2"}
+
+
+@dataclass(frozen=True)
+class ServedModel:
+    """A model ready to be served.
+
+    Attributes:
+        name: What it is called on the wire: its version, or its file's name.
+        runner: Computes it.
+        checkpoint: What it came from; None for an exported program.
+        path: Its file.
+    """
+
+    name: str
+    runner: Runner
+    checkpoint: Checkpoint | None
+    path: Path
+
+    @property
+    def shaper(self) -> ShaperConfig | None:
+        """What the auxiliary input was made of in training; None where it was zero or is not known."""
+        if self.checkpoint is None or self.checkpoint.training_source == "bc":
+            return None
+        shaper = self.checkpoint.train_config().shaper
+        quiet = shaper.rnd_start == shaper.rnd_end == 0.0 and shaper.loop_coefficient == 0.0
+        return None if quiet else shaper
+
+
+def load_model(source: str, config: ActorConfig, models: Path | None = None) -> ServedModel:
+    """Load what is to be served.
+
+    Args:
+        source: A .pt checkpoint, a .onnx or .pt2 program, or a version or alias of the registry.
+        config: `runtime`, `threads`, `max_sessions`.
+        models: The registry; None: models/ of the Navi home.
+
+    Raises:
+        CheckpointError: The file cannot be loaded.
+        RegistryError: No such version or alias.
+        ConfigError: The policy reads the training reward, or a program cannot do what is asked.
+    """
+    if config.sample and (Path(source).suffix in _SUFFIX.values() or config.runtime != "eager"):
+        raise ConfigError(f"{source}: a program flies the typical action; sample from a checkpoint, --runtime eager")
+    if Path(source).suffix in _SUFFIX.values():
+        program = load_exported(source, threads=config.threads)
+        name = Path(source).stem
+        return ServedModel(name, ProgramRunner({program.rows: program}, name), None, Path(source))
+    path, name = _checkpoint_file(source, models)
+    policy, checkpoint = load_policy(path)
+    if policy.config.aux == "full":
+        raise ConfigError(f"{name} reads the training reward (aux: full), which no service has; train with no_reward")
+    if config.runtime == "eager":
+        return ServedModel(name, EagerRunner(policy, name), checkpoint, path)
+    return ServedModel(name, _programs(path, name, checkpoint, config), checkpoint, path)
+
+
+def training_of(source: str, models: Path | None = None) -> tuple[EnvConfig, dict[str, int] | None]:
+    """Return the environment that a checkpoint was trained in, and its semantic ids by name.
+
+    Args:
+        source: A .pt checkpoint, or a version or alias of the registry.
+        models: The registry; None: models/ of the Navi home.
+
+    Raises:
+        CheckpointError: The file cannot be loaded.
+        RegistryError: No such version or alias.
+    """
+    path, _ = _checkpoint_file(source, models)
+    checkpoint = load_checkpoint(path)
+    vocabulary = checkpoint.corpus_summary.get("semantic_vocabulary")
+    return checkpoint.train_config().env, dict(vocabulary) if vocabulary else None
+
+
+def _checkpoint_file(source: str, models: Path | None) -> tuple[Path, str]:
+    """Return the file and the name of a checkpoint, version or alias."""
+    path = Path(source)
+    if path.suffix == ".pt" or path.is_file():
+        return path, path.stem
+    version = Registry(models if models is not None else navi_home() / "models").resolve(source)
+    return version.path, version.version
+
+
+def _programs(path: Path, name: str, checkpoint: Checkpoint, config: ActorConfig) -> ProgramRunner:
+    """Export programs for one drone and for a full batch, or reuse those of the same weights."""
+    folder = navi_home() / "programs"
+    programs = {}
+    for rows in sorted({1, -(-config.max_sessions // config.groups)}):
+        kind = config.runtime
+        file = folder / f"{checkpoint.weights_hash[:16]}-{rows}-{config.threads}{_SUFFIX[kind]}"
+        if not file.is_file():
+            export_checkpoint(path, file, kind=kind, rows=rows, threads=config.threads)
+        programs[rows] = load_exported(file, threads=config.threads)
+    return ProgramRunner(programs, name)
+
+
+class AliasFollower:
+    """Watches an alias of the registry and loads the version it moves to, in a thread of its own.
+
+    Args:
+        alias: For instance "champion".
+        served: Version that is served now.
+        load: Loads a version by name.
+        registry: Where the alias lives.
+        seconds: Between two looks.
+    """
+
+    def __init__(
+        self, alias: str, served: str, load: Callable[[str], ServedModel], registry: Registry, seconds: float
+    ) -> None:
+        self._alias, self._known, self._load, self._registry, self._seconds = alias, served, load, registry, seconds
+        self._ready: ServedModel | None = None
+        self._lock = threading.Lock()
+        self._stop = threading.Event()
+        self._thread = threading.Thread(target=self._watch, name="navi-follow", daemon=True)
+        self._thread.start()
+
+    def take(self) -> ServedModel | None:
+        """Return the version that is ready to take over, once."""
+        if self._ready is None:
+            return None
+        with self._lock:
+            ready, self._ready = self._ready, None
+        return ready
+
+    def close(self) -> None:
+        """Stop watching."""
+        self._stop.set()
+        self._thread.join(5)
+
+    def _watch(self) -> None:
+        while not self._stop.wait(self._seconds):
+            try:
+                version = self._registry.aliases().get(self._alias, self._known)
+                if version == self._known:
+                    continue
+                model = self._load(version)
+            except NaviError as error:
+                # What is served goes on; the next look may find it mended.
+                _LOG.warning("%s cannot be followed: %s", self._alias, error)
+                continue
+            with self._lock:
+                self._known, self._ready = version, model

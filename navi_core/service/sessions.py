@@ -1,0 +1,137 @@
+"""The drones that an actor serves: recurrent state, auxiliary input, and what each was last asked to do."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+
+import torch
+from torch import Tensor
+
+from navi_core.config import ShaperConfig
+from navi_core.policy import RewardShaper
+from navi_core.policy.cores.base import State
+from navi_core.service.runner import Runner
+from navi_core.service.wire import Action, DistanceMatrix
+
+__all__ = ["Session", "SessionTable"]
+
+
+@dataclass
+class Session:
+    """One drone.
+
+    Attributes:
+        env_id: Its number on the wire.
+        slot: Its row of the table.
+        matrix: The observation to be answered, or answered last.
+        begins: Whether `matrix` is the first of its episode for this model.
+        request: The action that was sent and not yet answered.
+        asked_at: When it was sent [s, monotonic].
+        seen_at: When the drone was last heard of [s, monotonic].
+        velocity: (4,) body velocity as far as the actor knows it [m/s, rad/s].
+        decisions: Made so far.
+    """
+
+    env_id: int
+    slot: int
+    matrix: DistanceMatrix
+    begins: bool = True
+    request: Action | None = None
+    asked_at: float = 0.0
+    seen_at: float = 0.0
+    velocity: Tensor = field(default_factory=lambda: torch.zeros(4))
+    decisions: int = 0
+    shaper: RewardShaper | None = None
+
+    @property
+    def position(self) -> tuple[float, float, float]:
+        """Where it is [m]."""
+        pose = self.matrix.robot_pose
+        return pose.x, pose.y, pose.z
+
+
+class SessionTable:
+    """Slots of sessions and the rows of their states.
+
+    Args:
+        runner: The policy; its state's shapes are used.
+        capacity: Most sessions.
+        shaper: What the auxiliary input is made of; None: it is zero.
+        shaper_state: Trained curiosity.
+    """
+
+    def __init__(
+        self, runner: Runner, capacity: int, shaper: ShaperConfig | None, shaper_state: dict[str, object] | None = None
+    ) -> None:
+        self.capacity = capacity
+        self._free = list(range(capacity - 1, -1, -1))
+        self._by_env: dict[int, Session] = {}
+        self._zero = tuple(part.shape[1:] for part in runner.initial_state(1))
+        self._state: list[Tensor] = [torch.zeros(0, *shape) for shape in self._zero]
+        self.aux = torch.zeros(capacity, 3)
+        self._shaper, self._shaper_state, self._width = shaper, shaper_state or {}, runner.config.width
+
+    def __len__(self) -> int:
+        return len(self._by_env)
+
+    def __iter__(self):  # type: ignore[no-untyped-def]
+        return iter(list(self._by_env.values()))
+
+    def get(self, env_id: int) -> Session | None:
+        """Return the session of a drone."""
+        return self._by_env.get(env_id)
+
+    def open(self, matrix: DistanceMatrix, now: float) -> Session | None:
+        """Begin the session of a drone that was not known; None where the table is full."""
+        if not self._free:
+            return None
+        slot = self._free.pop()
+        session = Session(int(matrix.env_ids[0]), slot, matrix, seen_at=now)
+        if self._shaper is not None:
+            session.shaper = RewardShaper(self._shaper, 1, self._width).eval()
+            session.shaper.load_state_dict(dict(self._shaper_state))
+        self._by_env[session.env_id] = session
+        if slot >= len(self._state[0]):
+            rows = min(self.capacity, max(8, 2 * slot))
+            # State grows with the sessions: one drone does not pay for the memory of hundreds.
+            self._state = [torch.cat([part, part.new_zeros(rows - len(part), *part.shape[1:])]) for part in self._state]
+        return session
+
+    def forget(self, seconds: float, now: float) -> list[Session]:
+        """End the sessions of drones that were silent for so long, and return them."""
+        gone = [session for session in self if now - session.seen_at > seconds]
+        for session in gone:
+            del self._by_env[session.env_id]
+            self._free.append(session.slot)
+        return gone
+
+    def gather(self, sessions: list[Session]) -> tuple[State, Tensor, Tensor]:
+        """Return the states, auxiliary inputs and resets of some sessions."""
+        slots = torch.tensor([session.slot for session in sessions])
+        reset = torch.tensor([session.begins for session in sessions])
+        return tuple(part[slots] for part in self._state), self.aux[slots], reset
+
+    def scatter(self, sessions: list[Session], state: State, latent: Tensor | None) -> None:
+        """Keep the states after a decision, and make the auxiliary inputs of the next."""
+        slots = torch.tensor([session.slot for session in sessions])
+        for part, new in zip(self._state, state):
+            part[slots] = new
+        for i, session in enumerate(sessions):
+            if session.shaper is not None and latent is not None:
+                if session.begins and session.shaper.memory is not None:
+                    session.shaper.memory.clear(torch.ones(1, dtype=torch.bool))
+                none = torch.zeros(1)
+                shaped = session.shaper.shape(latent[i : i + 1], none, none, none.bool(), 0)
+                self.aux[session.slot, 1], self.aux[session.slot, 2] = shaped.loop_similarity[0], shaped.intrinsic[0]
+            session.begins = False
+
+    def renew(self, runner: Runner) -> bool:
+        """Make the table fit another policy; returns whether the states could stay."""
+        shapes = tuple(part.shape[1:] for part in runner.initial_state(1))
+        if shapes == self._zero:
+            return True
+        rows = len(self._state[0])
+        self._zero, self._state = shapes, [torch.zeros(rows, *shape) for shape in shapes]
+        for session in self:
+            session.begins = True
+        return False

@@ -1,0 +1,184 @@
+"""Environment and actor over loopback: they fly what the environment alone would fly."""
+
+from __future__ import annotations
+
+import json
+import time
+import urllib.error
+import urllib.request
+
+import numpy as np
+import torch
+
+from navi_core.config import EnvironmentConfig
+from navi_core.service.wire import (
+    Action,
+    BatchStepRequest,
+    BatchStepResult,
+    Fault,
+    StepRequest,
+    StepResult,
+    Subscriber,
+    decode,
+    encode,
+)
+from navi_core.world import NavigationEnv
+from tests.service.conftest import SMALL, TINY, requester, tiny_model, until
+
+
+def command(env_id: int, step_id: int, values=(0.5, 0.0, 0.1, 0.2)) -> Action:
+    linear, angular = np.array([values[:3]], np.float32), np.array([[0, 0, values[3]]], np.float32)
+    return Action(np.array([env_id], np.int32), linear, angular, "test", step_id, time.time())
+
+
+def ask(socket, message):
+    socket.send_multipart(encode(message))
+    return decode(socket.recv_multipart())
+
+
+def test_a_client_that_steps_sees_the_life_of_the_environment(stage) -> None:
+    server = stage.environment(sessions=2, seed=4)
+    twin = NavigationEnv(stage.field, 2, SMALL.model_copy(update={"stagger": False}), seed=4)
+    reader = Subscriber([server.publisher.endpoint], ["distance_matrix_v2"])
+    until(lambda: reader.receive() is not None)
+    with requester(server.answer_endpoint) as socket:
+        for step in range(1, 15):
+            result = ask(socket, StepRequest(command(1, step), step, time.time()))
+            expected = twin.step_rows(torch.tensor([1]), torch.tensor([[0.5, 0.0, 0.1, 0.2]]))
+            assert isinstance(result, StepResult) and result.step_id == step and result.env_id == 1
+            assert result.reward == float(expected.reward) and result.truncated == bool(expected.truncated)
+            assert result.episode_return == float(expected.info["episode_return"])
+            seen = reader.receive(5.0)
+            while seen is not None and (seen.step_id, seen.env_ids[0]) != (step, 1):
+                seen = reader.receive(5.0)
+            assert np.array_equal(seen.depth[0], expected.obs[0, 0].numpy())
+            assert np.array_equal(seen.semantic[0], expected.obs[0, 1].numpy().astype(np.int32))
+            if step == 12:  # the limit of decisions: another episode has begun
+                assert result.truncated and not seen.delta_depth.any() and seen.episode_id == result.episode_id + 1
+    reader.close()
+
+
+def test_a_repeated_step_id_is_answered_again_and_flies_nothing(stage) -> None:
+    server = stage.environment()
+    with requester(server.answer_endpoint) as socket:
+        first = ask(socket, StepRequest(command(0, 1), 1, time.time()))
+        again = ask(socket, StepRequest(command(0, 1), 1, time.time()))
+        assert again.to_map() == first.to_map() and server.steps == 1
+
+
+def test_requests_that_cannot_be_served_are_told_why(stage) -> None:
+    server = stage.environment(sessions=2, first_env_id=10)
+    with requester(server.answer_endpoint) as socket:
+        unknown = ask(socket, StepRequest(command(3, 1), 1, time.time()))
+        assert isinstance(unknown, Fault) and unknown.code == "unknown_env" and "10 to 11" in unknown.message
+        twice = ask(socket, BatchStepRequest((command(10, 1), command(10, 2)), 1, time.time()))
+        assert "named twice" in twice.message
+        socket.send_multipart([b"step_request_v1", b"\x80"])
+        assert decode(socket.recv_multipart()).code == "version"
+        socket.send_multipart([b"step_request_v2", b"rubbish"])
+        assert decode(socket.recv_multipart()).code == "malformed"
+        assert isinstance(ask(socket, StepRequest(command(11, 1), 1, time.time())), StepResult)
+
+
+def test_a_batch_brings_results_and_observations(stage) -> None:
+    server = stage.environment(sessions=3)
+    with requester(server.answer_endpoint) as socket:
+        reply = ask(socket, BatchStepRequest((command(2, 1), command(0, 1)), 1, time.time()))
+    assert isinstance(reply, BatchStepResult)
+    assert [r.env_id for r in reply.results] == [2, 0] == [int(m.env_ids[0]) for m in reply.observations]
+    assert server.env.counters["length"].tolist() == [1, 0, 1]
+
+
+def test_an_actor_flies_what_the_policy_flies_beside_the_environment(stage) -> None:
+    """Recurrent state, resets at episode ends and the batch of the wire change no bit."""
+    server = stage.environment(sessions=3, seed=2)
+    rewards: dict[int, list[float]] = {0: [], 1: [], 2: []}
+    step = server._step
+
+    def recorded(rows, actions):
+        step(rows, actions)
+        for row in rows:
+            rewards[row].append(server._answers[row].reward)
+
+    server._step = recorded
+    actor = stage.actor(server)
+    until(lambda: min(map(len, rewards.values())) >= 30)
+    actor.stop()
+    actor.thread.join(5)
+    env = NavigationEnv(stage.field, 3, SMALL.model_copy(update={"stagger": False}), seed=2)
+    policy = tiny_model().runner.policy
+    obs, state, reset = env.reset(), policy.initial_state(3), torch.ones(3, dtype=torch.bool)
+    for number in range(30):
+        with torch.no_grad():
+            out = policy.act(obs, torch.zeros(3, 3), state, reset, None)
+        batch = env.step(out.action)
+        obs, state, reset = batch.obs, out.state, batch.truncated
+        for row in range(3):
+            assert abs(rewards[row][number] - float(batch.reward[row])) < 1e-4, (number, row)
+
+
+def test_streaming_drones_fly_at_their_rate_and_hover_without_an_actor(stage) -> None:
+    fast = SMALL.model_copy(update={"dynamics": SMALL.dynamics.model_copy(update={"substep": 0.004})})  # 50 Hz
+    actor = stage.actor(mode="stream", subscribe=("tcp://127.0.0.1:1",))
+    server = stage.environment(fast, mode="stream", sessions=2, actions=(actor.publisher.endpoint,))
+    actor._subscriber.socket.connect(server.publisher.endpoint)
+    start, before = time.monotonic(), server.steps
+    until(lambda: actor.decisions >= 20)
+    rate = (server.steps - before) / 2 / (time.monotonic() - start)
+    assert 20 < rate < 60
+    actor.stop()
+    actor.thread.join(5)
+    hovered = server.metrics.counter("hovered_total")
+    until(lambda: server.metrics.counter("hovered_total") > hovered + 10)
+
+
+def test_a_successor_takes_over_without_losing_a_session(stage) -> None:
+    server = stage.environment(sessions=4)
+    waiting = [tiny_model(1, "v002")]
+    ready: list = []
+    actor = stage.actor(server, successor=lambda: ready.pop() if ready else None)
+    until(lambda: actor.decisions > 40)
+    before = actor.sessions.gather(list(actor.sessions))[0]
+    ready.extend(waiting)
+    until(lambda: actor.model.name == "v002")
+    after = actor.decisions
+    until(lambda: actor.decisions > after + 40)
+    assert len(actor.sessions) == 4 and before[0].shape == actor.sessions.gather(list(actor.sessions))[0][0].shape
+    other = TINY.model_copy(update={"core": "mamba2"})
+    ready.append(tiny_model(name="v003", config=other))
+    until(lambda: actor.model.name == "v003")
+    after = actor.decisions
+    until(lambda: actor.decisions > after + 40)
+    assert len(actor.sessions) == 4
+
+
+def test_pages_tell_health_and_metrics(stage) -> None:
+    server = stage.environment(http="127.0.0.1:0")
+    actor = stage.actor(server, http="0")
+    until(lambda: actor.decisions > 3)
+    text = urllib.request.urlopen(actor.url + "/metrics").read().decode()
+    assert "# TYPE navi_actor_decisions_total counter" in text and "navi_actor_inference_ms_bucket{le=" in text
+    health = json.loads(urllib.request.urlopen(server.url + "/health").read())
+    assert health["healthy"] and health["metrics"]["steps_total"] >= 3
+    status = json.loads(urllib.request.urlopen(actor.url + "/status").read())
+    assert status["sessions"] == 1 and status["model"] == "v001"
+    try:
+        urllib.request.urlopen(actor.url + "/nothing")
+    except urllib.error.HTTPError as error:
+        assert error.code == 404
+
+
+def test_stopping_answers_what_was_asked_and_then_nothing(stage) -> None:
+    server = stage.environment()
+    with requester(server.answer_endpoint) as socket:
+        socket.send_multipart(encode(StepRequest(command(0, 1), 1, time.time())))
+        time.sleep(0.05)
+        server.stop()
+        assert isinstance(decode(socket.recv_multipart()), StepResult)
+    server.thread.join(5)
+    assert not server.thread.is_alive()
+
+
+def test_defaults_bind_loopback_alone() -> None:
+    config = EnvironmentConfig()
+    assert all("127.0.0.1" in endpoint for endpoint in (config.publish, config.answer, *config.actions))
