@@ -33,6 +33,7 @@ def register(app: typer.Typer) -> None:
 _LEARNERS = {
     "ppo": "Train by proximal policy optimisation",
     "grpo": "Train by group-relative policy optimisation, without a critic",
+    "dqn": "Train by double deep Q-learning with prioritised replay",
 }
 
 
@@ -54,7 +55,7 @@ def learner_command(algorithm: str, title: str) -> Callable[..., None]:
         ] = None,
         actors: Annotated[int | None, typer.Option(help="Environment rows.")] = None,
         encoder_backend: Annotated[str | None, typer.Option(help="rayvit, spherical_cnn or ring_cnn.")] = None,
-        temporal_core: Annotated[str | None, typer.Option(help="mamba2, gru or mambapy.")] = None,
+        temporal_core: Annotated[str | None, typer.Option(help="mamba2, gru, mambapy or none.")] = None,
         scene: Annotated[
             list[str] | None, typer.Option(help="A .gmdag or mesh file to train in; may be repeated.")
         ] = None,
@@ -73,7 +74,7 @@ def learner_command(algorithm: str, title: str) -> Callable[..., None]:
                 "--init",
                 "--from",
                 help="Weights of a new run: an alias, a version, a checkpoint, or none. By default latest, "
-                "and none for a run with --asset or --task.",
+                "and none for dqn and for a run with --asset or --task.",
             ),
         ] = None,
         as_json: Annotated[bool, typer.Option("--json", help="Print the result as one JSON object.")] = False,
@@ -97,7 +98,8 @@ def learner_command(algorithm: str, title: str) -> Callable[..., None]:
         if scene:
             flags["corpus"] = {"scenes": scene}
         resolved = resolve_config(preset=preset, file=config, flags=flags, assignments=assign or ())
-        begin = "latest" if asset is None and resolved.task is None else "none"
+        # Values of actions cannot be begun with another learner's network, which latest mostly is.
+        begin = "latest" if asset is None and resolved.task is None and algorithm != "dqn" else "none"
         with log_on_stderr():
             record = run_training(
                 resolved,

@@ -12,11 +12,13 @@ from navi_core.config.evaluate import EvalConfig
 from navi_core.config.explore import ExplorerConfig
 from navi_core.config.grpo import GRPOConfig
 from navi_core.config.learn import BCConfig, TrainConfig
+from navi_core.config.offpolicy import DistributedConfig, DQNConfig, ReplayConfig
 from navi_core.config.policy import PolicyConfig, ShaperConfig
 from navi_core.config.ppo import PPOConfig
 from navi_core.config.scenes import CompileConfig, CorpusConfig, compile_resolution
 from navi_core.config.schedule import Schedule
 from navi_core.config.service import ActorConfig, EnvironmentConfig, GateConfig
+from navi_core.config.smoothing import AdaptationConfig, EarlyStopConfig, SmoothingConfig
 from navi_core.config.sweeps import SweepConfig
 from navi_core.config.wire import WireConfig
 from navi_core.config.world import REWARD_TERMS, DynamicsConfig, EnvConfig, RewardConfig, SensorConfig, SpawnConfig
@@ -24,11 +26,15 @@ from navi_core.config.world import REWARD_TERMS, DynamicsConfig, EnvConfig, Rewa
 __all__ = [
     "REWARD_TERMS",
     "ActorConfig",
+    "AdaptationConfig",
     "BCConfig",
     "CompileConfig",
     "Config",
     "CorpusConfig",
+    "DQNConfig",
+    "DistributedConfig",
     "DynamicsConfig",
+    "EarlyStopConfig",
     "EnvConfig",
     "EnvironmentConfig",
     "EvalConfig",
@@ -38,10 +44,12 @@ __all__ = [
     "GateConfig",
     "PPOConfig",
     "PolicyConfig",
+    "ReplayConfig",
     "RewardConfig",
     "Schedule",
     "SensorConfig",
     "ShaperConfig",
+    "SmoothingConfig",
     "SpawnConfig",
     "SweepConfig",
     "TrainConfig",

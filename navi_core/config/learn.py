@@ -8,9 +8,11 @@ from pydantic import Field, model_validator
 
 from navi_core.config.base import Config, Count
 from navi_core.config.grpo import GRPOConfig
+from navi_core.config.offpolicy import DistributedConfig, DQNConfig, ReplayConfig
 from navi_core.config.policy import PolicyConfig, ShaperConfig
 from navi_core.config.ppo import PPOConfig
 from navi_core.config.scenes import CompileConfig, CorpusConfig, compile_resolution
+from navi_core.config.smoothing import AdaptationConfig, EarlyStopConfig, SmoothingConfig
 from navi_core.config.world import EnvConfig
 from navi_core.errors import ConfigError
 
@@ -41,7 +43,7 @@ class BCConfig(Config):
 class TrainConfig(Config):
     """Everything a training run is made of; saved in its run directory and checkpoints."""
 
-    algorithm: Literal["ppo", "grpo", "bc"] = "ppo"
+    algorithm: Literal["ppo", "grpo", "bc", "dqn"] = "ppo"
     """Learner."""
     task: str | None = None
     """A reference task to learn instead of flight; None flies the corpus."""
@@ -85,11 +87,41 @@ class TrainConfig(Config):
     """Group-relative policy optimisation."""
     bc: BCConfig = BCConfig()
     """Behaviour cloning."""
+    dqn: DQNConfig = DQNConfig()
+    """Double DQN."""
+    replay: ReplayConfig = ReplayConfig()
+    """Replay of dqn."""
+    kernel_smoothing: SmoothingConfig = SmoothingConfig()
+    """Drift smoothing of dqn."""
+    early_stopping: EarlyStopConfig = EarlyStopConfig()
+    """Early stopping of every learner."""
+    adaptation: AdaptationConfig = AdaptationConfig()
+    """Adaptation of the smoother and the learning rate."""
+    distributed: DistributedConfig = DistributedConfig()
+    """Actors, learners and shards."""
 
     @property
     def rule(self) -> Any:
         """The section of the learner that `algorithm` names."""
         return getattr(self, self.algorithm)
+
+    @model_validator(mode="after")
+    def _head_of_the_learner(self) -> Self:
+        """Give dqn the head it learns, and refuse it to the others."""
+        kind = self.policy.distribution
+        if self.algorithm == "dqn" and kind != "q":
+            if "distribution" in self.policy.model_fields_set:
+                raise ConfigError(f"algorithm dqn learns policy.distribution q, not {kind}; leave it out")
+            object.__setattr__(self, "policy", self.policy.model_copy(update={"distribution": "q"}))
+        elif self.algorithm != "dqn" and kind == "q":
+            raise ConfigError(f"policy.distribution q is learned by algorithm dqn, not by {self.algorithm}")
+        smoothing = self.kernel_smoothing
+        if smoothing.enabled and smoothing.latent_dim != self.policy.q_hidden:
+            raise ConfigError(
+                f"kernel_smoothing.latent_dim {smoothing.latent_dim} differs from policy.q_hidden "
+                f"{self.policy.q_hidden}, whose activations are the latents; set both"
+            )
+        return self
 
     @model_validator(mode="after")
     def _compile_for_the_sensor(self) -> Self:

@@ -22,8 +22,8 @@ class PolicyConfig(Config):
 
     encoder: Literal["rayvit", "spherical_cnn", "ring_cnn"] = "rayvit"
     """Encoder backend."""
-    core: Literal["mamba2", "gru", "mambapy"] = "mamba2"
-    """Temporal core."""
+    core: Literal["mamba2", "gru", "mambapy", "none"] = "mamba2"
+    """Temporal core; none has no memory."""
     azimuth_bins: int = Field(256, ge=8, le=4096)
     """Azimuth bins of the observation; must equal the environment's."""
     elevation_bins: int = Field(48, ge=4, le=2048)
@@ -44,8 +44,13 @@ class PolicyConfig(Config):
     """Subtracted from the depth channel before the encoder."""
     depth_scale: float = Field(0.1, gt=0)
     """Divides the shifted depth channel."""
-    distribution: Literal["gaussian", "beta", "discrete"] = "gaussian"
-    """Distribution of actions: unbounded Gaussian, Beta on (−1, 1), or a choice of motion primitive."""
+    distribution: Literal["gaussian", "beta", "discrete", "q"] = "gaussian"
+    """Distribution of actions: unbounded Gaussian, Beta on (−1, 1), a choice of motion primitive, or the best one by
+    its Q value (dqn)."""
+    q_hidden: int = Field(64, ge=1, le=2**14)
+    """Width of the Q head's hidden layer, the latents of drift smoothing (q)."""
+    dueling: bool = False
+    """The Q head sums a value and centred advantages (q)."""
     log_std_init: float = Field(-0.5, ge=-5, le=2)
     """Initial log standard deviation of every action axis (gaussian)."""
     separate_value: bool = False
@@ -85,6 +90,8 @@ class PolicyConfig(Config):
             raise ConfigError(
                 "separate_value and stop_value_gradient contradict each other: nothing would train the critic's trunk"
             )
+        if self.distribution == "q" and (self.separate_value or self.stop_value_gradient):
+            raise ConfigError("distribution q has no critic; leave out separate_value and stop_value_gradient")
         if self.encoder == "rayvit":
             edge = self.patch_edge
             for name in ("azimuth_bins", "elevation_bins"):

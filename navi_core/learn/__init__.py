@@ -4,21 +4,26 @@ from navi_core.learn.advantages import gae, gae_reference, group_advantages
 from navi_core.learn.clone_run import clone
 from navi_core.learn.cloning import CloningLearner, cloning_loss
 from navi_core.learn.collector import Collector, Environment, RolloutStats
+from navi_core.learn.dqn import DQNLearner
 from navi_core.learn.grpo import GRPOLearner
 from navi_core.learn.loop import train
 from navi_core.learn.ppo import PPOLearner
 from navi_core.learn.progress import Progress, console_progress
 from navi_core.learn.registry import build_learner
+from navi_core.learn.replay import PrioritizedReplay
 from navi_core.learn.result import TrainResult
 from navi_core.learn.rollout import Rollout
 from navi_core.learn.steps import UpdateStats
+from navi_core.learn.targets import double_dqn_targets, n_step_returns
 
 __all__ = [
     "CloningLearner",
     "Collector",
+    "DQNLearner",
     "Environment",
     "GRPOLearner",
     "PPOLearner",
+    "PrioritizedReplay",
     "Progress",
     "Rollout",
     "RolloutStats",
@@ -28,8 +33,10 @@ __all__ = [
     "clone",
     "cloning_loss",
     "console_progress",
+    "double_dqn_targets",
     "gae",
     "gae_reference",
     "group_advantages",
+    "n_step_returns",
     "train",
 ]

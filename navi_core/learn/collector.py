@@ -112,7 +112,16 @@ class Collector:
 
     def new_rollout(self, steps: int, bptt: int) -> Rollout:
         """Allocate storage for rollouts of `steps` decisions."""
-        return Rollout(steps, bptt, self.obs, self.aux, self.state, action_axes=self.axes, storage=self.config.storage)
+        return Rollout(
+            steps,
+            bptt,
+            self.obs,
+            self.aux,
+            self.state,
+            action_axes=self.axes,
+            storage=self.config.storage,
+            keep_ends=self.config.algorithm == "dqn",
+        )
 
     @torch.no_grad()
     def collect(self, rollout: Rollout, stop: Callable[[], bool] | None = None) -> RolloutStats | None:
@@ -144,6 +153,7 @@ class Collector:
         # Most entries are never written; an update rescales all of them in place, so that what an earlier
         # rollout left would grow from update to update until it overflowed.
         rollout.bootstrap_values.zero_()
+        rollout.terminal.forget()
         for t in range(rollout.steps):
             if stop is not None and stop():
                 return None

@@ -22,7 +22,7 @@ from navi_core.learn.collector import Collector, Environment, RolloutStats
 from navi_core.learn.execution import check_execution
 from navi_core.learn.parallel import ALONE, Workers
 from navi_core.learn.progress import Progress
-from navi_core.learn.registry import build_learner
+from navi_core.learn.registry import KeepsData, build_learner
 from navi_core.learn.result import Counters, TrainResult
 from navi_core.learn.resume import (
     checkpoint_path,
@@ -138,11 +138,11 @@ class _Trainer:
         share = config.shaper.memory_capacity // workers.size
         shaping = config.shaper.model_copy(update={"memory_capacity": share})
         self.shaper = RewardShaper(shaping, env.num_envs, config.policy.width, config.seed, device)
-        self.learner = build_learner(self.policy, self.shaper, config, device, workers)
         self.collector = Collector(env, self.policy, self.shaper, config, device=device, workers=workers)
         folder = run.path if run is not None else None
         self.threads = choose_threads(config, self.policy, self.collector.obs, folder, processes=workers.size)
         torch.set_num_threads(self.threads.update)
+        self.learner = build_learner(self.policy, self.shaper, config, device, workers)
         self.counters = Counters(started_at=now())
         self.record = RunRecord(config, run, log, device, "rl") if run is not None and log is not None else None
         # Measured after an update's rows are written, these two go with the rows of the next one.
@@ -168,6 +168,8 @@ class _Trainer:
         found = self.workers.share(self._last_checkpoint(fresh, names))
         if found is not None:
             self._restore(load_checkpoint(Path(found), **names))
+            if isinstance(self.learner, KeepsData):
+                self.learner.load_beside(Path(found))
             self.parent = found
             _LOG.info("the run resumes from step %d", self.steps)
         elif initial is not None:
@@ -326,6 +328,8 @@ class _Trainer:
         if self.run is None or self.record is None:
             return
         path = checkpoint_path(self.run.checkpoints, self.steps)
+        if isinstance(self.learner, KeepsData):
+            self.learner.save_beside(path)
         save_checkpoint(
             path,
             policy=self.policy,

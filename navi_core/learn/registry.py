@@ -3,19 +3,21 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import Any, Protocol
+from pathlib import Path
+from typing import Any, Protocol, runtime_checkable
 
 import torch
 
 from navi_core.config import TrainConfig
 from navi_core.errors import ConfigError
 from navi_core.learn.cloning import CloningLearner
+from navi_core.learn.dqn import DQNLearner
 from navi_core.learn.grpo import GRPOLearner
 from navi_core.learn.parallel import ALONE, Workers
 from navi_core.learn.ppo import PPOLearner
 from navi_core.learn.steps import UpdateStats
 
-__all__ = ["Learner", "build_learner"]
+__all__ = ["KeepsData", "Learner", "build_learner"]
 
 
 class Learner(Protocol):
@@ -35,9 +37,20 @@ class Learner(Protocol):
         """Undo `state_dict`."""
 
 
+@runtime_checkable
+class KeepsData(Protocol):
+    """A learner that keeps more than a checkpoint should hold; it lies in a file beside it."""
+
+    def save_beside(self, checkpoint: Path) -> None:
+        """Write it beside a checkpoint that is about to be written."""
+
+    def load_beside(self, checkpoint: Path) -> None:
+        """Take it up again after `load_state_dict`."""
+
+
 Factory = Callable[[Any, Any, TrainConfig, torch.device, Workers], Learner]
 
-_LEARNERS: dict[str, Factory] = {"ppo": PPOLearner, "grpo": GRPOLearner, "bc": CloningLearner}
+_LEARNERS: dict[str, Factory] = {"ppo": PPOLearner, "grpo": GRPOLearner, "dqn": DQNLearner, "bc": CloningLearner}
 
 
 def build_learner(

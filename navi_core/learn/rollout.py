@@ -60,6 +60,7 @@ class Rollout:
         storage: How observations are kept, see `ObservationStore`.
         terminal_capacity: Entries of the side buffer; by default an eighth of the rollout, at least 4 per
             row and 64. When it is full its content is valued early, so any number of endings is handled.
+        keep_ends: Keep the observations at which episodes were cut off, for learners that store transitions.
 
     Raises:
         ConfigError: `bptt` does not divide `steps`, or the storage does not fit the observation.
@@ -76,6 +77,7 @@ class Rollout:
         action_axes: int = 4,
         storage: Literal["full", "compact"] = "full",
         terminal_capacity: int | None = None,
+        keep_ends: bool = False,
     ) -> None:
         if steps % bptt:
             raise ConfigError(f"rollout {steps} is not a multiple of bptt {bptt}")
@@ -100,7 +102,7 @@ class Rollout:
             torch.zeros((self.chunks, *x.shape), dtype=x.dtype, device=device) for x in state
         )
         capacity = terminal_capacity if terminal_capacity is not None else max(64, 4 * rows, steps * rows // 8)
-        self.terminal = TerminalBuffer(max(capacity, rows), observation, aux, state)
+        self.terminal = TerminalBuffer(max(capacity, rows), observation, aux, state, keep=keep_ends)
 
     @property
     def sequences(self) -> int:

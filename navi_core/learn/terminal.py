@@ -27,12 +27,16 @@ class TerminalBuffer:
         aux: Example (B, 3) auxiliary input.
         state: Example state, batch-first.
 
+        keep: Whether entries outlive their valuation, for learners that store transitions.
+
     Attributes:
         looks: Whether values may be read by the host: on the CPU this costs nothing and spares copies.
+        kept: Entries since `forget`, where they are kept: places step·B + row (N,), observations, auxiliary inputs.
     """
 
-    def __init__(self, capacity: int, observation: Tensor, aux: Tensor, state: State) -> None:
-        self.capacity = capacity
+    def __init__(self, capacity: int, observation: Tensor, aux: Tensor, state: State, *, keep: bool = False) -> None:
+        self.capacity, self.keep = capacity, keep
+        self.kept: list[tuple[Tensor, Tensor, Tensor]] = []
         self.looks = observation.device.type == "cpu"
         # One more entry, into which everything is written that nobody wants.
         self._obs, self._aux = (_rows_like(x, capacity + 1) for x in (observation, aux))
@@ -75,12 +79,18 @@ class TerminalBuffer:
         self._count += cut.sum()
         self._most += rows
 
+    def forget(self) -> None:
+        """Begin a new rollout."""
+        self.kept.clear()
+
     def value_into(self, value: Callable[[Tensor, Tensor, State], Tensor], target: Tensor) -> None:
         """Value every entry, write the results to `target` (T, B) and forget the entries."""
         n = int(self._count) if self._most else 0
         if n:
             values = value(self._obs[:n], self._aux[:n], tuple(x[:n] for x in self._state))
             target.view(-1)[self._slot[:n]] = values.to(target.dtype)
+            if self.keep:
+                self.kept.append((self._slot[:n].clone(), self._obs[:n].clone(), self._aux[:n].clone()))
         self._count.zero_()
         self._most = 0
 

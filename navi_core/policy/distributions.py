@@ -15,7 +15,7 @@ import torch
 from torch import Tensor
 from torch.nn import functional as F
 
-__all__ = ["ActionDistribution", "Categorical", "DiagonalGaussian", "ScaledBeta"]
+__all__ = ["ActionDistribution", "Categorical", "DiagonalGaussian", "ScaledBeta", "table_index"]
 
 _HALF_LOG_TWO_PI = 0.5 * math.log(2 * math.pi)
 
@@ -155,7 +155,7 @@ class Categorical(ActionDistribution):
 
     def index(self, actions: Tensor) -> Tensor:
         """Return which row of the table actions (…, A) are, (…,)."""
-        return (actions[..., None, :] - self.table).abs().sum(-1).argmin(-1)
+        return table_index(actions, self.table)
 
     def log_prob(self, actions: Tensor) -> Tensor:
         """Return the log probability (…,) of actions of the table."""
@@ -168,6 +168,11 @@ class Categorical(ActionDistribution):
     def kl(self, other: Self) -> Tensor:
         """Return KL(self‖other)."""
         return (self.log_probs.exp() * (self.log_probs - other.log_probs)).sum(-1)
+
+
+def table_index(actions: Tensor, table: Tensor) -> Tensor:
+    """Return which row of a table (K, A) actions (…, A) are, (…,)."""
+    return (actions[..., None, :] - table).abs().sum(-1).argmin(-1)
 
 
 def _gamma(shape: Tensor, bits: Tensor, purpose: int, attempts: int) -> Tensor:

@@ -16,6 +16,7 @@ from navi_core.config import PolicyConfig
 from navi_core.config.spaces import Spaces
 from navi_core.policy.cores.base import State
 from navi_core.policy.heads import ActorCritic
+from navi_core.policy.q_head import QHead
 from navi_core.policy.trunk import Trunk
 
 __all__ = ["ActOutput", "EvaluateOutput", "NavigationPolicy", "build_policy", "parameter_counts"]
@@ -54,7 +55,7 @@ class EvaluateOutput:
 
 
 class NavigationPolicy(Trunk):
-    """Trunk and actor-critic heads; with `separate_value` the critic has a trunk of its own.
+    """Trunk and actor-critic heads, or a Q head; with `separate_value` the critic has a trunk of its own.
 
     The state is the core's, followed by that of the critic's core where it has one.
 
@@ -68,13 +69,17 @@ class NavigationPolicy(Trunk):
 
     def __init__(self, config: PolicyConfig, spaces: Spaces | None = None) -> None:
         super().__init__(config, spaces)
-        self.heads = ActorCritic(
-            config.width,
-            distribution=config.distribution,
-            log_std_init=config.log_std_init,
-            stop_value_gradient=config.stop_value_gradient,
-            spaces=spaces,
-        )
+        self.heads: ActorCritic | QHead
+        if config.distribution == "q":
+            self.heads = QHead(config.width, config.q_hidden, dueling=config.dueling, spaces=spaces)
+        else:
+            self.heads = ActorCritic(
+                config.width,
+                distribution=config.distribution,
+                log_std_init=config.log_std_init,
+                stop_value_gradient=config.stop_value_gradient,
+                spaces=spaces,
+            )
         self.critic_trunk = Trunk(config, spaces) if config.separate_value else None
 
     def initial_state(self, rows: int, device: torch.device | str | None = None) -> State:

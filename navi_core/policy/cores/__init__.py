@@ -16,6 +16,7 @@ from navi_core.policy.cores.base import TemporalCore
 from navi_core.policy.cores.gru import GRUBlock
 from navi_core.policy.cores.mamba2 import Mamba2Block
 from navi_core.policy.cores.mambapy import MambaPyBlock
+from navi_core.policy.cores.none import NoCore
 from navi_core.policy.cores.residual import ResidualCore
 from navi_core.policy.cores.ssd import ssd_scan
 
@@ -24,13 +25,19 @@ __all__ = [
     "GRUBlock",
     "Mamba2Block",
     "MambaPyBlock",
+    "NoCore",
     "ResidualCore",
     "TemporalCore",
     "build_core",
     "ssd_scan",
 ]
 
-CORES: dict[str, Callable[[int], TemporalCore]] = {"mamba2": Mamba2Block, "gru": GRUBlock, "mambapy": MambaPyBlock}
+CORES: dict[str, Callable[[int], TemporalCore]] = {
+    "mamba2": Mamba2Block,
+    "gru": GRUBlock,
+    "mambapy": MambaPyBlock,
+    "none": NoCore,
+}
 """Temporal cores by name; each takes the model width."""
 
 

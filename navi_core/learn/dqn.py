@@ -1,0 +1,242 @@
+"""Double DQN with prioritised replay, n-step targets and a target network (van Hasselt 2016, Schaul 2016).
+
+The learner of the common run loop: it takes every rollout apart into what the replay holds, then takes as many gradient
+steps as the replay ratio owes for its decisions. Policies without memory learn from single transitions, others from
+sequences that begin with their stored state (Kapturowski et al. 2019).
+"""
+
+from __future__ import annotations
+
+import copy
+import math
+import time
+from pathlib import Path
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from navi_core.config import TrainConfig
+from navi_core.errors import ConfigError, NonFiniteError
+from navi_core.learn.attribution import stage_timer
+from navi_core.learn.exploration import epsilons
+from navi_core.learn.gradients import clip_gradients
+from navi_core.learn.observation_codec import ObservationCodec
+from navi_core.learn.parallel import ALONE, Workers
+from navi_core.learn.q_batches import SequenceBatches, TransitionBatches
+from navi_core.learn.replay import PrioritizedReplay
+from navi_core.learn.replay_file import load_replay, prune_replays, save_replay
+from navi_core.learn.rollout import Rollout
+from navi_core.learn.schedules import scheduled
+from navi_core.learn.steps import UpdateStats
+from navi_core.policy.distributions import table_index
+from navi_core.policy.q_head import QHead
+from navi_core.record import StageTimer
+
+__all__ = ["DQNLearner"]
+
+_FIGURES = ("q_loss", "td_mean", "td_var", "q_mean", "target_mean", "grad_norm")
+
+
+class DQNLearner:
+    """Turns rollouts into replay, and replay into weights.
+
+    Args:
+        policy: `NavigationPolicy` with a Q head; this learner sets its ε.
+        shaper: `RewardShaper`; its RND predictor, if it has one, is trained on the embeddings that are learned from.
+        config: The run's configuration.
+        device: Training device.
+        workers: Must be one process.
+
+    Attributes:
+        replay: What is remembered.
+        target: The target network, a policy.
+        gradient_steps: Gradient steps taken.
+
+    Raises:
+        ConfigError: The policy has no Q head, or there are several processes.
+    """
+
+    def __init__(
+        self, policy: Any, shaper: Any, config: TrainConfig, device: torch.device, workers: Workers = ALONE
+    ) -> None:
+        if not isinstance(policy.heads, QHead):
+            raise ConfigError("algorithm dqn needs policy.distribution q")
+        if workers.size > 1:
+            raise ConfigError(f"algorithm dqn runs in one process, not {workers.size}; start it without torchrun")
+        self.policy, self.shaper, self.config, self.device = policy, shaper, config, device
+        dqn, replay = config.dqn, config.replay
+        self.target = copy.deepcopy(policy).requires_grad_(False)
+        named = [(name, p) for name, p in policy.named_parameters() if p.requires_grad]
+        self.names, self.parameters = [name for name, _ in named], [p for _, p in named]
+        self._followers = [p for p in self.target.parameters()]
+        self.optimizer = torch.optim.Adam(self.parameters, lr=dqn.learning_rate, eps=1e-5, fused=True)
+        self.recurrent = bool(policy.initial_state(1))
+        per_item = dqn.bptt if self.recurrent else 1
+        self.replay = PrioritizedReplay(
+            max(1, replay.capacity // per_item),
+            replay.alpha if replay.prioritized_replay else 0.0,
+            replay.beta0,
+            config.seed,
+            device=device,
+        )
+        self._per_item = per_item
+        self._items_of_a_batch = max(1, round(replay.batch_size / per_item))
+        self._batches: TransitionBatches | SequenceBatches | None = None
+        self._restored: dict[str, Any] = {}
+        self.gradient_steps = 0
+        self._owed = 0.0
+        self._remembered = 0
+        self._explore(0)
+
+    def update(self, rollout: Rollout, *, index: int, steps: int) -> UpdateStats:
+        """Remember a rollout and take the gradient steps that it owes.
+
+        Args:
+            rollout: Filled by the collector, with the observations at its cuts kept.
+            index: Number of this update.
+            steps: Decisions before this rollout.
+
+        Raises:
+            NonFiniteError: A loss, a gradient or a weight became NaN or infinite; it is named.
+        """
+        dqn, start = self.config.dqn, time.perf_counter()
+        timer = stage_timer(self.device, self.config.profile)
+        if not self.gradient_steps:
+            # A run may begin with another run's weights; the target network must be theirs.
+            self._copy_target()
+        if self._batches is None:
+            self._batches = self._make_batches(rollout)
+        with timer("replay_add"):
+            actions = table_index(rollout.actions, self.policy.heads.table)
+            items = self._batches.items(rollout, actions)
+            if items:
+                self.replay.add(items)
+        after = steps + rollout.steps * rollout.rows
+        self._anneal(after)
+        rate = scheduled(self.config, "learning_rate", steps)
+        for group in self.optimizer.param_groups:
+            group["lr"] = rate
+        rows: list[Tensor] = []
+        if len(self.replay) * self._per_item >= dqn.learning_starts:
+            # Counted from the first rollout that is learned from: what came before it is owed nothing.
+            decisions = rollout.steps * rollout.rows
+            self._owed += decisions * dqn.replay_ratio / (self._items_of_a_batch * self._per_item)
+            while self._owed >= 1.0:
+                self._owed -= 1.0
+                rows.append(self._gradient_step(timer))
+        self._explore(after)
+        with timer("statistics"):
+            metrics = self._metrics(rows, index)
+        metrics |= {
+            "learning_rate": rate,
+            "epsilon": float(self.policy.heads.epsilon.mean()),
+            "priority_beta": self.replay.beta,
+            "replay_size": float(len(self.replay) * self._per_item),
+            "gradient_steps": float(self.gradient_steps),
+        }
+        return UpdateStats(metrics=metrics, seconds=time.perf_counter() - start, epochs=1, timer=timer)
+
+    def _gradient_step(self, timer: StageTimer) -> Tensor:
+        """Learn from one minibatch; return its figures (6,)."""
+        dqn, batches = self.config.dqn, self._batches
+        assert batches is not None
+        with timer("minibatch_fetch"):
+            items, places, weights = self.replay.sample(self._items_of_a_batch)
+        with timer("policy_evaluation"):
+            batch = batches.evaluate(items, self.policy, self.target)
+        with timer("loss"):
+            error = batch.target - batch.q
+            loss = torch.nn.functional.huber_loss(batch.q, batch.target, reduction="none", delta=dqn.huber)
+            loss = (loss * weights.view(-1, *[1] * (loss.ndim - 1)) * batch.valid).sum() / batch.count
+        with timer("backward"):
+            self.optimizer.zero_grad(set_to_none=True)
+            loss.backward()
+        with timer("rnd_step"):
+            self.shaper.learn(batch.embedding.detach())
+            self.shaper.step()
+        with timer("gradient_clip"):
+            norm, _ = clip_gradients(self.parameters, dqn.max_grad_norm)
+        with timer("optimizer_step"):
+            self.optimizer.step()
+            self.gradient_steps += 1
+            self._follow()
+        with timer("replay_update"), torch.no_grad():
+            if self.replay.alpha:
+                errors = batches.errors(error.detach(), batch.valid)
+                self.replay.update(places, errors + self.config.replay.priority_floor)
+        with timer("statistics"), torch.no_grad():
+            error = error.detach() * batch.valid
+            mean = error.sum() / batch.count
+            spread = (error.square().sum() / batch.count - mean.square()).clamp_min(0.0)
+            values = torch.stack((batch.q.detach(), batch.target)) * batch.valid
+            q, target = values.flatten(1).sum(1) / batch.count
+            return torch.stack((loss.detach(), mean, spread, q, target, norm))
+
+    def _make_batches(self, rollout: Rollout) -> TransitionBatches | SequenceBatches:
+        store, kind = rollout.observations, self.config.replay.storage
+        if kind == "auto":
+            kind = "compact" if len(store.codec.shape) == 3 else "full"
+        codec = store.codec if kind == store.codec.kind else ObservationCodec(store.codec.shape, kind=kind)
+        made = SequenceBatches if self.recurrent else TransitionBatches
+        batches = made(self.config, codec, aux=self.policy.aux is not None)
+        batches.load_state_dict(self._restored)
+        return batches
+
+    def _explore(self, steps: int) -> None:
+        self.policy.heads.epsilon = epsilons(self.config.dqn, self.config.actors, steps).to(self.device)
+
+    def _anneal(self, steps: int) -> None:
+        replay, total = self.config.replay, self.config.total_steps
+        self.replay.anneal(steps / (replay.beta_steps or total or 100 * replay.capacity))
+
+    def _follow(self) -> None:
+        """Let the target network follow the learned one."""
+        dqn = self.config.dqn
+        if dqn.target_update == "polyak":
+            torch._foreach_lerp_(self._followers, self.parameters, dqn.polyak)
+        elif self.gradient_steps % dqn.target_period == 0:
+            self._copy_target()
+
+    @torch.no_grad()
+    def _copy_target(self) -> None:
+        torch._foreach_copy_(self._followers, self.parameters)
+
+    def _metrics(self, rows: list[Tensor], index: int) -> dict[str, float]:
+        if not rows:
+            return {}
+        table = torch.stack(rows)
+        weights = torch.stack([p.detach().abs().sum() for p in self.parameters])
+        packed = torch.cat((table.mean(0), weights)).tolist()  # the update's one crossing to the host
+        for name, value in zip((*_FIGURES, *(f"weight {name}" for name in self.names)), packed):
+            if not math.isfinite(value):
+                raise NonFiniteError(name, f"{name} is {value} in update {index}. A lower dqn.learning_rate may help")
+        return dict(zip(_FIGURES, packed))
+
+    def state_dict(self) -> dict[str, Any]:
+        """Return state besides the policy's weights, the optimiser's and the replay's items."""
+        return {
+            "target": dict(self.target.state_dict()),
+            "epsilon": self.policy.heads.epsilon.clone(),
+            "gradient_steps": self.gradient_steps,
+            "owed": self._owed,
+            "remembered": self.replay.added,
+            "batches": self._batches.state_dict() if self._batches is not None else self._restored,
+        }
+
+    def load_state_dict(self, state: dict[str, Any]) -> None:
+        """Undo `state_dict`."""
+        self.target.load_state_dict(state["target"])
+        self.policy.heads.epsilon = state["epsilon"].to(self.device)
+        self.gradient_steps, self._owed = int(state["gradient_steps"]), float(state["owed"])
+        self._remembered = int(state["remembered"])
+        self._batches, self._restored = None, dict(state["batches"])
+
+    def save_beside(self, checkpoint: Path) -> None:
+        """Write the replay beside the checkpoint that is about to be written."""
+        save_replay(self.replay, checkpoint)
+        prune_replays(checkpoint.parent)
+
+    def load_beside(self, checkpoint: Path) -> None:
+        """Take up the replay of a checkpoint, or begin with an empty one and say so."""
+        load_replay(self.replay, checkpoint, self._remembered)

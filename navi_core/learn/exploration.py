@@ -1,0 +1,30 @@
+"""How often each row explores: a ladder over the rows, or one ε, reached from 1."""
+
+from __future__ import annotations
+
+import torch
+from torch import Tensor
+
+from navi_core.config import DQNConfig
+
+__all__ = ["epsilons"]
+
+
+def epsilons(config: DQNConfig, rows: int, steps: int) -> Tensor:
+    """Return ε of every row.
+
+    Args:
+        config: `per_actor` gives row i base^(1 + exponent·i/(B−1)) (Horgan et al. 2018), `shared` gives all the same.
+        rows: B; a single row gets the ladder's middle.
+        steps: Decisions so far, summed over rows; before epsilon_decay_steps ε is on the line from 1.
+
+    Returns:
+        (B,) float64.
+    """
+    if config.exploration == "shared":
+        final = torch.full((rows,), config.epsilon_end, dtype=torch.float64)
+    else:
+        place = torch.arange(rows, dtype=torch.float64) / (rows - 1) if rows > 1 else torch.tensor([0.5]).double()
+        final = config.epsilon_base ** (1.0 + config.epsilon_exponent * place)
+    share = 1.0 if not config.epsilon_decay_steps else min(1.0, max(steps, 0) / config.epsilon_decay_steps)
+    return 1.0 + share * (final - 1.0)

@@ -1,0 +1,88 @@
+"""The replay beside its checkpoint: written with it, kept for the last two, never part of a registered version.
+
+A checkpoint is copied into the registry and loaded by every evaluation; the replay is many times larger and of use to
+the run alone. The file is written before its checkpoint, so that a checkpoint without one is a sign of damage, and the
+run then says how many items it lost.
+"""
+
+from __future__ import annotations
+
+import io
+import logging
+import zipfile
+from pathlib import Path
+
+import torch
+
+from navi_core.errors import CheckpointError
+from navi_core.learn.replay import PrioritizedReplay
+from navi_core.record.durable import write_durably
+
+__all__ = ["load_replay", "prune_replays", "replay_path", "save_replay"]
+
+_LOG = logging.getLogger("navi.learn")
+_KEPT = 2
+
+
+def replay_path(checkpoint: Path) -> Path:
+    """Return the file of the replay that belongs to a checkpoint."""
+    return checkpoint.with_suffix(".replay")
+
+
+def save_replay(replay: PrioritizedReplay, checkpoint: Path) -> None:
+    """Write the replay of a checkpoint that is about to be written.
+
+    Raises:
+        CheckpointError: It cannot be written.
+    """
+    path, buffer = replay_path(checkpoint), io.BytesIO()
+    torch.save(replay.state_dict(), buffer)
+    try:
+        path.parent.mkdir(parents=True, exist_ok=True)
+        write_durably(path, buffer.getvalue())
+    except OSError as error:
+        raise CheckpointError(f"{path}: the replay cannot be written: {error.strerror or error}") from error
+
+
+def load_replay(replay: PrioritizedReplay, checkpoint: Path, remembered: int) -> bool:
+    """Fill the replay with what was kept beside a checkpoint.
+
+    Without a readable file the replay stays empty, with a warning: the run goes on from the checkpoint's weights and
+    learns again when it has seen `learning_starts` decisions.
+
+    Args:
+        replay: An empty replay.
+        checkpoint: The checkpoint.
+        remembered: Items that were ever added when it was written.
+
+    Returns:
+        Whether the replay was restored.
+    """
+    path = replay_path(checkpoint)
+    try:
+        if not path.is_file():
+            raise CheckpointError("there is no such file")
+        with zipfile.ZipFile(path) as archive:
+            damaged = archive.testzip()
+        if damaged is not None:
+            raise CheckpointError(f"{damaged} does not have the checksum it was saved with")
+        state = torch.load(path, map_location="cpu", weights_only=True)
+        if not isinstance(state, dict) or state.get("added") != remembered:
+            raise CheckpointError("it is of another checkpoint")
+        replay.load_state_dict(state)
+        return True
+    except Exception as error:  # a damaged stream makes the restricted unpickler raise nearly anything
+        reason = str(error).strip().splitlines()[0][:200] if str(error).strip() else type(error).__name__
+        _LOG.warning(
+            "the replay %s is lost (%s): %d items; it fills again before learning goes on",
+            path.name,
+            reason,
+            min(remembered, replay.capacity),
+        )
+        return False
+
+
+def prune_replays(folder: Path) -> None:
+    """Delete all replays but those of the last two checkpoints."""
+    for path in sorted(folder.glob("step-*.replay"))[:-_KEPT]:
+        path.unlink(missing_ok=True)

@@ -1,0 +1,277 @@
+"""Double DQN in the common run loop: transitions, sequences, resume with the replay, exploration, refusals."""
+
+import logging
+import math
+from dataclasses import replace
+
+import pytest
+import torch
+
+from navi_core.config import TrainConfig, parse_config
+from navi_core.errors import ConfigError, NonFiniteError
+from navi_core.learn import Collector, DQNLearner, train
+from navi_core.learn.exploration import epsilons
+from navi_core.learn.observation_codec import ObservationCodec
+from navi_core.learn.transitions import SequenceItems, TransitionItems
+from navi_core.models import load_checkpoint, load_policy
+from navi_core.policy import RewardShaper, build_policy
+from navi_core.policy.distributions import table_index
+from navi_core.record import RunDirectory
+from navi_core.world.reference import reference_task
+from tests.learn.toy_environments import MixedEndingsEnv, PoisonEnv
+
+ROWS = 4
+CPU = torch.device("cpu")
+QUIET = {"existential_tax": 0.0, "rnd_start": 0.0, "rnd_end": 0.0, "loop_coefficient": 0.0}
+
+
+def make_config(core="none", **changes) -> TrainConfig:
+    data = {
+        "algorithm": "dqn",
+        "actors": ROWS,
+        "seed": 5,
+        "threads": 1,
+        "device": "cpu",
+        "total_steps": ROWS * 16 * 6,
+        "checkpoint_every": ROWS * 16 * 2,
+        "env": {"azimuth_bins": 16, "elevation_bins": 8},
+        "policy": {"encoder": "ring_cnn", "core": core, "azimuth_bins": 16, "elevation_bins": 8},
+        "shaper": QUIET,
+        "dqn": {"rollout": 16, "bptt": 8, "learning_starts": 64, "replay_ratio": 2.0, "n_step": 3},
+        "replay": {"capacity": 256, "batch_size": 32},
+    }
+    for key, value in changes.items():
+        data[key] = data[key] | value if isinstance(value, dict) else value
+    return parse_config(TrainConfig, data)
+
+
+def parts(config, env=None):
+    """A collector and a learner of one policy on panoramas or a task."""
+    env = env or MixedEndingsEnv(ROWS)
+    policy = build_policy(config.policy, 0, getattr(env, "spaces", None))
+    shaper = RewardShaper(config.shaper, ROWS, config.policy.width, 0)
+    learner = DQNLearner(policy, shaper, config, CPU)
+    return Collector(env, policy, shaper, config, device=CPU), learner
+
+
+def collected(collector):
+    dqn = collector.config.dqn
+    rollout = collector.new_rollout(dqn.rollout, dqn.bptt)
+    collector.collect(rollout)
+    return rollout
+
+
+def fly(root, config, env=None, **kw):
+    with RunDirectory.open(root / "runs", asset="toy", partition="p", config=config) as run:
+        log = run.metric_log(root / "outbox")
+        return train(config, run, env=env or MixedEndingsEnv(ROWS), log=log, **kw)
+
+
+def test_transitions_bootstrap_from_the_observation_before_the_reset():
+    collector, learner = parts(make_config())
+    seen, acts, after = [], [], []
+    step = collector.env.step
+
+    def watched(actions):
+        seen.append(collector.obs.clone())
+        acts.append(actions.clone())
+        batch = step(actions)
+        after.append(batch)
+        return replace(batch)
+
+    collector.env.step = watched
+    rollout = collected(collector)
+    items = TransitionItems(ObservationCodec((3, 16, 8)), 0.9, 1, True)
+    got = items.of(rollout, table_index(rollout.actions, learner.policy.heads.table))
+    truncated = 0
+    for t in range(16):
+        for b in range(ROWS):
+            i, batch = t * ROWS + b, after[t]
+            assert torch.equal(got["obs.0"][i], seen[t][b])
+            over = bool(batch.terminated[b])
+            assert float(got["discount"][i]) == pytest.approx(0.0 if over else 0.9)
+            assert float(got["return"][i]) == float(batch.reward[b])
+            if not over:
+                assert torch.equal(got["next.0"][i], batch.final_obs[b]), "not the next episode's first"
+                truncated += bool(batch.truncated[b])
+            assert torch.equal(learner.policy.heads.table[got["action"][i]], acts[t][b])
+    assert truncated > 2
+
+
+@pytest.mark.parametrize("burn_in", [0, 8])
+def test_sequences_give_the_targets_of_a_walk_step_by_step(burn_in):
+    config = make_config("gru", dqn={"burn_in": burn_in})
+    collector, learner = parts(config)
+    policy, target = learner.policy, learner.target
+    with torch.no_grad():
+        for p in target.parameters():
+            p.add_(0.05 * torch.randn(p.shape, generator=torch.Generator().manual_seed(p.numel())))
+    codec = ObservationCodec((3, 16, 8))
+    maker, tail = SequenceItems(codec, 8, burn_in), None
+    counts = []
+    for _ in range(2):
+        rollout = collected(collector)
+        items, tail = maker.of(rollout, table_index(rollout.actions, policy.heads.table), tail)
+        counts.append(len(items["action"]))
+    assert counts == ([ROWS, 2 * ROWS] if burn_in else [2 * ROWS, 2 * ROWS])
+    from navi_core.learn.q_batches import SequenceBatches
+
+    batch = SequenceBatches(config, codec, aux=True).evaluate(items, policy, target)
+    obs, length, gamma = maker.observations(items), burn_in + 8, config.dqn.gamma
+    skipped = 0
+    for s in range(len(obs)):
+        values = []
+        for net in (policy, target):
+            state, walked = tuple(x[s : s + 1] for x in SequenceItems.states(items)), []
+            for t in range(length + 1):
+                told = items["aux"][s : s + 1, t]
+                _, features, state = net.step(obs[s : s + 1, t], told, state, items["reset"][s : s + 1, t])
+                walked.append(net.heads(features)[0].detach())
+            values.append(torch.stack(walked))
+        for t in range(burn_in, length):
+            cut = items["truncated"][s] & ~items["terminated"][s]
+            at = t - burn_in
+            assert float(batch.q[s, at].detach()) == pytest.approx(float(values[0][t, items["action"][s, t]]), abs=1e-5)
+            if cut[t]:
+                assert batch.valid[s, at] == 0 and batch.target[s, at] == batch.q[s, at]
+                skipped += 1
+                continue
+            total, k = 0.0, 0
+            while True:
+                total += gamma**k * float(items["reward"][s, t + k])
+                k += 1
+                over = bool(items["terminated"][s, t + k - 1])
+                if over or k == 3 or t + k == length or cut[t + k]:
+                    break
+            best = int(values[0][t + k].argmax())
+            wanted = total + (0.0 if over else gamma**k * float(values[1][t + k, best]))
+            assert float(batch.target[s, at]) == pytest.approx(wanted, abs=1e-4)
+    assert skipped
+
+
+def test_the_gradient_is_that_of_the_weighted_huber_loss():
+    collector, learner = parts(make_config(dqn={"huber": 0.05, "max_grad_norm": 1e9, "polyak": 0.5}))
+    learner.update(collected(collector), index=0, steps=0)
+    before = [p.detach().clone() for p in learner.target.parameters()]
+    items, _, weights = learner.replay.sample(32)
+    learner.replay._draws -= 1
+    batch = learner._batches.evaluate(items, learner.policy, learner.target)
+    off = batch.target - batch.q
+    loss = torch.where(off.abs() <= 0.05, 0.5 * off**2, 0.05 * (off.abs() - 0.025))
+    wanted = torch.autograd.grad((weights * loss).mean(), learner.parameters)
+    from navi_core.learn.attribution import stage_timer
+
+    figures = learner._gradient_step(stage_timer(CPU, False))
+    for got, right in zip(learner.parameters, wanted):
+        torch.testing.assert_close(got.grad, right, rtol=1e-4, atol=1e-7)
+    assert float(figures[0]) == pytest.approx(float((weights * loss).mean().detach()), rel=1e-5)
+    for was, now, p in zip(before, learner.target.parameters(), learner.parameters):
+        torch.testing.assert_close(now, 0.5 * was + 0.5 * p.detach())
+
+
+def test_a_periodic_target_stands_still_and_then_copies():
+    collector, learner = parts(make_config(dqn={"target_update": "periodic", "target_period": 3}))
+    rollout = collected(collector)
+    same = lambda: all(torch.equal(a, b) for a, b in zip(learner.target.parameters(), learner.parameters))  # noqa: E731
+    learner.update(rollout, index=0, steps=0)
+    assert learner.gradient_steps == 4 and not same()
+    from navi_core.learn.attribution import stage_timer
+
+    for step in (5, 6):
+        learner._gradient_step(stage_timer(CPU, False))
+        assert same() == (step % 3 == 0)
+
+
+@pytest.mark.parametrize(("core", "burn_in"), [("none", 0), ("gru", 0), ("gru", 8), ("mamba2", 0)])
+def test_resumed_equals_straight_through_with_the_replay(core, burn_in, tmp_path):
+    config = make_config(core, dqn={"burn_in": burn_in})
+    whole = fly(tmp_path / "whole", config)
+    seen = []
+    first = fly(tmp_path / "parts", config, stop=lambda: len(seen) >= 3, progress=seen.append)
+    assert first.steps == 192 and first.checkpoint.with_suffix(".replay").is_file()
+    second = fly(tmp_path / "parts", config)
+    assert second.resumed_from == 192 and second.steps == whole.steps == 384
+    one, two = (load_checkpoint(r.checkpoint) for r in (whole, second))
+    assert all(torch.equal(one.policy_state[k], two.policy_state[k]) for k in one.policy_state)
+    assert whole.metrics["gradient_steps"] == second.metrics["gradient_steps"] > 0
+    assert len(list(second.checkpoint.parent.glob("*.replay"))) == 2
+
+
+def test_a_lost_replay_is_said_and_fills_again(tmp_path, caplog):
+    config, seen = make_config(dqn={"learning_starts": 128}), []
+    first = fly(tmp_path, config, stop=lambda: len(seen) >= 3, progress=seen.append)
+    path = first.checkpoint.with_suffix(".replay")
+    path.write_bytes(path.read_bytes()[:-100])
+    with caplog.at_level(logging.WARNING, logger="navi.learn"):
+        last = fly(tmp_path, config)
+    assert "192 items" in caplog.text and "lost" in caplog.text
+    assert last.steps == 384 and last.metrics["replay_size"] == 192
+
+
+def test_a_checkpoint_flies_greedily_without_the_learner(tmp_path):
+    made = fly(tmp_path, make_config("gru"))
+    policy, _ = load_policy(made.checkpoint)
+    obs = torch.rand(3, 3, 16, 8)
+    out = policy.act(obs, torch.zeros(3, 3), policy.initial_state(3), torch.ones(3, dtype=torch.bool), None)
+    values = policy.heads(policy.step(obs, torch.zeros(3, 3), policy.initial_state(3), None)[1])
+    assert torch.equal(out.action, policy.heads.table[values.argmax(-1)]) and torch.equal(out.value, values.amax(-1))
+
+
+def test_rows_explore_as_the_ladder_says():
+    config = make_config().dqn
+    ladder = epsilons(config, 8, 0).tolist()
+    assert ladder == pytest.approx([0.4 ** (1 + 7 * i / 7) for i in range(8)])
+    assert epsilons(config, 1, 0).tolist() == pytest.approx([0.4**4.5])
+    falling = config.model_copy(update={"exploration": "shared", "epsilon_end": 0.1, "epsilon_decay_steps": 100})
+    assert [float(epsilons(falling, 2, s)[1]) for s in (0, 50, 100, 900)] == pytest.approx([1.0, 0.55, 0.1, 0.1])
+
+
+def test_exploring_draws_are_uniform_and_as_frequent_as_epsilon():
+    from navi_core.policy.q_head import EpsilonGreedy
+
+    count = 40_000
+    noise = torch.randn(count, 1, generator=torch.Generator().manual_seed(0))
+    values, table = torch.tensor([0.0, 2.0, 1.0, -1.0]).expand(count, 4), torch.arange(4.0)[:, None]
+    distribution = EpsilonGreedy(values, table, torch.tensor(0.3, dtype=torch.float64).expand(count))
+    share = torch.bincount(distribution.sample(noise)[:, 0].long(), minlength=4) / count
+    assert torch.allclose(share, torch.tensor([0.075, 0.775, 0.075, 0.075]), atol=0.006)
+    one = EpsilonGreedy(values[:1], table, torch.tensor(0.3))
+    assert torch.allclose(one.probabilities(), torch.tensor([[0.075, 0.775, 0.075, 0.075]]))
+    assert float(one.log_prob(torch.tensor([[1.0]]))) == pytest.approx(math.log(0.775))
+    entropy = -(0.775 * math.log(0.775) + 3 * 0.075 * math.log(0.075))
+    assert float(one.entropy()) == pytest.approx(entropy) and float(one.kl(one)) == 0.0
+    greedy = EpsilonGreedy(values[:9], table, torch.tensor(0.0))
+    assert (greedy.sample(torch.full((9, 1), -40.0)) == 1).all()
+
+
+def test_a_nan_stops_the_run(tmp_path):
+    with pytest.raises(NonFiniteError, match="reward term pay"):
+        fly(tmp_path, make_config(), env=PoisonEnv(ROWS))
+
+
+def test_what_contradicts_itself_is_refused():
+    with pytest.raises(ConfigError, match="distribution q"):
+        make_config(policy={"distribution": "gaussian"})
+    with pytest.raises(ConfigError, match="algorithm dqn"):
+        parse_config(TrainConfig, {"policy": {"distribution": "q"}})
+    with pytest.raises(ConfigError, match="burn_in 3"):
+        make_config(dqn={"burn_in": 3})
+    with pytest.raises(ConfigError, match="q_hidden"):
+        parse_config(TrainConfig, {"algorithm": "dqn", "kernel_smoothing": {"enabled": True, "latent_dim": 32}})
+    with pytest.raises(ConfigError, match="continuous"):
+        env = reference_task("pendulum", ROWS)
+        parts(make_config(), env)
+
+
+@pytest.mark.slow
+def test_dqn_learns_to_balance_a_pole(tmp_path):
+    config = make_config(
+        actors=8,
+        total_steps=30_000,
+        policy={"width": 64, "aux": "off"},
+        dqn={"rollout": 32, "replay_ratio": 16.0, "learning_rate": 1e-3, "epsilon_decay_steps": 10_000,
+             "exploration": "shared", "epsilon_end": 0.02, "learning_starts": 1000},
+        replay={"capacity": 50_000, "batch_size": 64},
+    )  # fmt: skip
+    made = fly(tmp_path, config, env=reference_task("cart_pole", 8, 5, masked=False))
+    assert made.metrics["episode_return"] > 100
