@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from navi_core.cli.table import print_facts, print_json
+from navi_core.cli.watchable import AUTO, OFF, Publish, watchable
 
 if TYPE_CHECKING:
     from navi_core.config import TrainConfig
@@ -77,6 +78,7 @@ def learner_command(algorithm: str, title: str) -> Callable[..., None]:
                 "and none for dqn and for a run with --asset or --task.",
             ),
         ] = None,
+        publish: Publish = AUTO,
         as_json: Annotated[bool, typer.Option("--json", help="Print the result as one JSON object.")] = False,
     ) -> None:
         from navi_core.presets import resolve_config
@@ -108,6 +110,7 @@ def learner_command(algorithm: str, title: str) -> Callable[..., None]:
                 partition=partition or preset or "default",
                 fresh=fresh,
                 init=None if fresh else (init or begin),
+                publish=publish,
             )
         if os.environ.get("RANK", "0") == "0":
             _show(record, as_json)
@@ -129,6 +132,7 @@ def run_training(
     partition: str,
     fresh: bool = False,
     init: str | None = None,
+    publish: str = OFF,
 ) -> dict[str, Any]:
     """Train one run from scenes, or a reference task, to a registered version.
 
@@ -140,6 +144,7 @@ def run_training(
         fresh: Move an earlier run of the same key aside and start anew.
         init: Weights of a new run: `latest` (if there is one), another alias, a version, a checkpoint
             file; None or `none` for new weights.
+        publish: Where a dashboard may watch: `auto`, `off`, or an endpoint.
 
     Returns:
         Plain data: run_id, checkpoint, version, steps, updates, episodes, reward_ema, reason,
@@ -152,7 +157,7 @@ def run_training(
     from navi_core.learn.parallel import joined_workers
 
     with joined_workers() as workers:
-        return _train(config, workers, run_root, asset, partition, fresh, init)
+        return _train(config, workers, run_root, asset, partition, fresh, init, publish)
 
 
 def _train(
@@ -163,6 +168,7 @@ def _train(
     partition: str,
     fresh: bool,
     init: str | None,
+    publish: str,
 ) -> dict[str, Any]:
     import logging
     from contextlib import ExitStack
@@ -188,18 +194,22 @@ def _train(
         options: dict[str, Any] = dict(config.task_options)
         env = reference_task(config.task, rows, config.seed, first_row=first, **options)
     with ExitStack() as stack:
-        run = progress = None
+        run = progress = watch = None
         if workers.first:
             run = stack.enter_context(
                 RunDirectory.open(root, asset=asset, partition=partition, config=config, fresh=fresh)
             )
             progress = stack.enter_context(console_progress(f"{asset}/{partition}"))
+            captured = config.execution == "graph"
+            watch, progress = stack.enter_context(
+                watchable(run.run_id, config.algorithm, publish, progress, captured=captured)
+            )
         world: dict[str, Any]
         if config.task is None:
             world = {"field": Field(scenes, device="cpu", threads=config.threads)}
         else:
             world = {"env": env}
-        result = train(config, run, progress=progress, initial=initial, workers=workers, **world)
+        result = train(config, run, progress=progress, initial=initial, workers=workers, watch=watch, **world)
         version, latest = None, False
         if workers.first and config.task is None:
             version, latest = _register(registry, result, config.algorithm)

@@ -62,6 +62,7 @@ def train(
     initial: Path | None = None,
     log: MetricLog | None = None,
     workers: Workers = ALONE,
+    watch: Callable[[Environment], Environment] | None = None,
 ) -> TrainResult:
     """Train until `total_steps`, or until stopped, resuming from the run's last good checkpoint.
 
@@ -78,6 +79,7 @@ def train(
         initial: A checkpoint whose weights a new run starts from; a resumed run ignores it.
         log: Where rows go; by default the run's metric log over the outbox of `$NAVI_HOME`.
         workers: Processes that share the run's rows.
+        watch: Returns what is flown in place of the environment, for instance one that shows it to viewers.
 
     Raises:
         ConfigError: Neither or both of `field` and `env` are given, or the device cannot do what is asked.
@@ -101,6 +103,8 @@ def train(
         first, count = workers.rows(config.actors)
         env = NavigationEnv(field, count, config.env, config.seed, first_row=first)
     assert env is not None
+    if watch is not None:
+        env = watch(env)
     # After the environment: the ray kernels' first call starts their pool in the same OpenMP runtime and thereby
     # gives torch every core. Initial weights, like sums over a batch, round differently with another number.
     torch.set_num_threads(1)
@@ -229,7 +233,8 @@ class _Trainer:
                 self._save()
             with self.callback("progress_callback"):
                 if progress is not None:
-                    progress(Progress(self.steps, total, self.counters.updates, metrics))
+                    stages = {"rollout": _milliseconds(stats.timer), "update": _milliseconds(update.timer)}
+                    progress(Progress(self.steps, total, self.counters.updates, metrics, stages))
         return "total_steps"
 
     def _update(
@@ -410,6 +415,10 @@ class _Trainer:
             started_at=str(counts["started_at"]),
             saved_at=self.steps,
         )
+
+
+def _milliseconds(timer: StageTimer) -> dict[str, float]:
+    return {stage: 1e3 * seconds for stage, seconds in timer.totals().items()}
 
 
 def _scenes(env: Environment) -> list[Any]:

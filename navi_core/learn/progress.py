@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import logging
 import sys
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
 __all__ = ["Progress", "console_progress"]
 
@@ -32,12 +32,14 @@ class Progress:
         total_steps: Decisions at which the run ends; None if it ends when stopped.
         updates: Updates so far.
         metrics: Metrics of the latest update.
+        stages: Time of each stage of the latest update by phase [ms].
     """
 
     steps: int
     total_steps: int | None
     updates: int
     metrics: dict[str, float]
+    stages: Mapping[str, Mapping[str, float]] = field(default_factory=dict)
 
     def line(self) -> str:
         """One line for people."""

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import re
 import time
+from collections import deque
 from collections.abc import Iterator, Sequence
 from typing import TYPE_CHECKING, Any
 from urllib.parse import urlsplit
@@ -24,6 +25,7 @@ __all__ = ["Publisher", "Subscriber", "bind", "connect", "is_loopback", "open_so
 
 _LINGER_MS = 500
 _LAST_PORT = 65535
+_MOST_WORDS = 16
 _ENDPOINT = re.compile(r"tcp://[^\s/:]+:(?P<port>\d{1,5})|(ipc|inproc)://\S+")
 
 
@@ -129,6 +131,7 @@ class Publisher:
         self.sent = 0
         self._watching: dict[bytes, bool] = {}
         self._newcomers: set[bytes] = set()
+        self._words: deque[bytes] = deque(maxlen=_MOST_WORDS)
 
     def watched(self, topic: str) -> bool:
         """Tell whether anyone subscribed to a topic, or to all."""
@@ -143,6 +146,13 @@ class Publisher:
         found = {prefix for prefix in self._newcomers if wanted.startswith(prefix)}
         self._newcomers -= found
         return bool(found)
+
+    def words(self) -> list[bytes]:
+        """Return what viewers said upstream since the last call, newest last; the first byte is above 1."""
+        self._listen()
+        said = list(self._words)
+        self._words.clear()
+        return said
 
     def publish(self, message: Message) -> bool:
         """Send a message if its topic is watched; returns whether it was sent."""
@@ -170,7 +180,10 @@ class Publisher:
                 frame = self._socket.recv(zmq.NOBLOCK)
             except zmq.Again:
                 return
-            if not frame or len(frame) > 256 or frame[0] > 1:
+            if not frame or len(frame) > 256:
+                continue
+            if frame[0] > 1:
+                self._words.append(bytes(frame))
                 continue
             # The socket tells of a topic's last reader leaving only once, and of each that comes.
             self._watching[frame[1:]] = frame[0] == 1

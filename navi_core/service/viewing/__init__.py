@@ -1,0 +1,10 @@
+"""Watching: what a training publishes while somebody looks, how viewers find it, and what they make of it."""
+
+from __future__ import annotations
+
+from navi_core.service.viewing.announcement import Announcement, announced
+from navi_core.service.viewing.broadcast import TrainingBroadcast, WatchedEnv
+from navi_core.service.viewing.digest import Digest
+from navi_core.service.viewing.feed import Feed
+
+__all__ = ["Announcement", "Digest", "Feed", "TrainingBroadcast", "WatchedEnv", "announced"]

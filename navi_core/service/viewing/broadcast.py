@@ -1,0 +1,268 @@
+"""A training that may be watched: it publishes when somebody looks, and flies the same whether or not.
+
+The environment is passed through a `WatchedEnv`, which reads what a step returned and writes nothing. Everything that
+costs is done for one drone, ten times a second, and only while somebody has subscribed. A thread repeats the last
+observation while an update runs, so that a viewer sees that the run lives.
+"""
+
+from __future__ import annotations
+
+import os
+import threading
+import time
+from collections.abc import Mapping
+from types import TracebackType
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+
+from navi_core.config import WireConfig
+from navi_core.service.observations import ObservationPublisher, distance_matrix
+from navi_core.service.viewing.announcement import Announcement, announce, withdraw
+from navi_core.service.viewing.layouts import PHASES, SCENE_EVENT, payload
+from navi_core.service.viewing.selection import selected_drone
+from navi_core.service.wire import DistanceMatrix, Publisher, TelemetryEvent
+from navi_core.world import NavigationEnv, StepBatch
+from navi_core.world.overhead import Overhead, overhead, tint_seen
+
+if TYPE_CHECKING:
+    import torch
+
+    from navi_core.learn.progress import Progress
+
+__all__ = ["TrainingBroadcast", "WatchedEnv"]
+
+ANY_PORT = "tcp://127.0.0.1:0"
+_TELEMETRY = "telemetry_event_v2"
+_LISTEN_SECONDS = 0.1
+"""How often subscriptions and heartbeats are looked after."""
+_QUIET_SECONDS = 0.3
+"""Without a decision for so long, an update runs."""
+_OVERHEAD_EVERY = 5
+"""Observations to a picture from above."""
+_STOREY = 0.75
+"""Change of height that draws the picture anew [m]."""
+
+
+class TrainingBroadcast:
+    """Publishes a training run to whoever watches; use it as a context manager.
+
+    Args:
+        name: The run's name.
+        algorithm: Learner; part of the events' types.
+        endpoint: Where to publish; port 0 takes any free one.
+        limits: Rates and queues.
+
+    Raises:
+        ServiceError: The port is taken.
+
+    Attributes:
+        endpoint: Where it publishes.
+        publisher: The socket.
+        viewers: Offers observations to it.
+    """
+
+    def __init__(self, name: str, algorithm: str, endpoint: str = ANY_PORT, limits: WireConfig | None = None) -> None:
+        self.name, self._prefix = name, f"actor.training.{algorithm}"
+        self.publisher = Publisher(endpoint, limits, purpose="telemetry of the training")
+        self.viewers = ObservationPublisher(self.publisher, limits)
+        self.endpoint = self.publisher.endpoint
+        self.lock = threading.Lock()
+        self.watched = False
+        """Does anybody want observations? Looked up by the thread, so that a decision asks no socket."""
+        self._heard = False
+        self._env: WatchedEnv | None = None
+        self._note = announce(self._announcement(1, [], {}))
+        self._done = threading.Event()
+        self._thread = threading.Thread(target=self._listen, name="navi-broadcast", daemon=True)
+        self._thread.start()
+
+    def watch(self, env: Any) -> Any:
+        """Return what a training flies instead of `env`; a reference task has nothing to look at and stays itself."""
+        if not isinstance(env, NavigationEnv):
+            return env
+        names = [scene.name for scene in env.field.scenes]
+        self._note = announce(self._announcement(env.num_envs, names, dict(env.field.vocabulary)))
+        self._env = WatchedEnv(env, self)
+        return self._env
+
+    def progress(self, progress: Progress) -> None:
+        """Publish the numbers of an update."""
+        if not self._heard:
+            return
+        metrics, steps = progress.metrics, progress.steps
+        values = {**metrics, "step": float(steps), "updates": float(progress.updates)}
+        self.event("update", steps, values)
+        if "episode_return" in metrics:
+            self.event("episode", steps, values)
+        self.event("perf", steps, {**metrics, **_stages(progress.stages)})
+
+    def event(self, layout: str, step: int, values: Mapping[str, float], drone: int = 0, episode: int = 0) -> None:
+        """Publish an event of `LAYOUTS` if anybody has subscribed to telemetry."""
+        kind = SCENE_EVENT if layout == "scene" else f"{self._prefix}.{layout}"
+        message = TelemetryEvent(kind, episode, drone, step, payload(layout, values), time.time())
+        with self.lock:
+            self.publisher.publish(message)
+
+    def close(self) -> None:
+        """Stop publishing and take the note away."""
+        self._done.set()
+        self._thread.join(5.0)
+        self.publisher.close()
+        withdraw(self._note, os.getpid())
+
+    def __enter__(self) -> TrainingBroadcast:
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self.close()
+
+    def _listen(self) -> None:
+        while not self._done.wait(_LISTEN_SECONDS):
+            with self.lock:
+                self.watched = self.publisher.watched("distance_matrix_v2")
+                self._heard = self.publisher.watched(_TELEMETRY)
+                wanted = selected_drone(self.publisher)
+                if wanted is not None:
+                    self.viewers.selected = wanted
+                self.viewers.heartbeat()
+            if self.watched and self._env is not None:
+                self._env.catch_up()
+
+    def _announcement(self, rows: int, scenes: list[str], vocabulary: dict[str, int]) -> Announcement:
+        return Announcement(self.name, self.endpoint, os.getpid(), rows, scenes, vocabulary)
+
+
+class WatchedEnv:
+    """A `NavigationEnv` that shows one drone to a broadcast's viewers; everything else passes through.
+
+    Args:
+        env: What is flown.
+        broadcast: Who is told.
+
+    Attributes:
+        decisions: Decisions since this process began.
+        shown: Observations that were built for viewers.
+    """
+
+    def __init__(self, env: NavigationEnv, broadcast: TrainingBroadcast) -> None:
+        self._env, self._broadcast = env, broadcast
+        self.decisions = self.shown = 0
+        self._latest: StepBatch | None = None
+        self._flown_at = time.monotonic()
+        self._shown_at = (-1, -1)
+        self._still = threading.Lock()
+        """Held while the environment moves, and while another thread reads it."""
+        self._before: tuple[int, int, torch.Tensor] | None = None
+        self._view: Overhead | None = None
+        self._drawn_scene = -1
+        self._at: tuple[int, int, int] | None = None
+        self._weights = {f"weight/{name}": value for name, value in env.config.reward.resolved().items()}
+
+    def __getattr__(self, name: str) -> Any:
+        """Pass on whatever is not about watching."""
+        return getattr(self._env, name)
+
+    def step(self, actions: torch.Tensor) -> StepBatch:
+        """Fly one decision in every row, and show the selected one if it is time."""
+        with self._still:
+            # The collector holds the same observations until the next step, so keeping them costs no memory.
+            batch = self._latest = self._env.step(actions)
+            self.decisions += 1
+            self._flown_at = time.monotonic()
+            if self._broadcast.watched:
+                self._show(batch)
+        return batch
+
+    def catch_up(self) -> None:
+        """While an update runs, show where the drones stand to viewers who came, or chose another one, since."""
+        row = self._row()
+        if time.monotonic() - self._flown_at < _QUIET_SECONDS or self._shown_at == (self.decisions, row):
+            return
+        if self._latest is not None and self._still.acquire(blocking=False):
+            try:
+                self._show(self._latest)
+            finally:
+                self._still.release()
+
+    def _row(self) -> int:
+        return min(max(self._broadcast.viewers.selected, 0), self._env.num_envs - 1)
+
+    def _show(self, batch: StepBatch) -> None:
+        broadcast, env = self._broadcast, self._env
+        row = self._row()
+        before, self._before = self._before, (row, self.decisions, batch.obs[row].clone())
+        with broadcast.lock:
+            due = broadcast.viewers.due()
+        if not due:
+            return
+        counters = {name: int(value[row]) for name, value in env.counters.items()}
+        pose = env.poses()
+        position = pose["position"][row].cpu()
+        place = (row, counters["scene"], counters["episode"])
+        entered, self._at = place != self._at, place
+        if self._view is None or entered or abs(self._view.height - float(position[1])) > _STOREY:
+            self._enter(counters["scene"], float(position[1]), row, counters["episode"])
+            entered = True
+        values = {name: float(value[row]) for name, value in batch.info["reward_terms"].items()} | self._weights
+        values |= {
+            "reward": float(batch.reward[row]),
+            "collision": float(batch.info["collision"][row]),
+            "seen_share": float(env.view.seen[row].sum()) / float(env.floors[counters["scene"]].reachable.sum()),
+        }
+        values |= {name: float(batch.info[name][row]) for name in ("speed", "episode_return", "episode_length")}
+        broadcast.event("step", self.decisions, values, row, counters["episode"])
+        follows = before is not None and before[:2] == (row, self.decisions - 1) and counters["length"] > 0
+        drawn = self._drawn(row) if entered or self.shown % _OVERHEAD_EVERY == 0 else None
+        matrix = distance_matrix(
+            batch.obs[row].cpu(),
+            env_id=row,
+            episode_id=counters["episode"],
+            step_id=self.decisions,
+            position=position,
+            yaw=float(pose["yaw"][row]),
+            before=before[2].cpu() if before is not None and follows else None,
+            overhead=drawn,
+        )
+        self._offer(matrix)
+
+    def _offer(self, matrix: DistanceMatrix) -> None:
+        with self._broadcast.lock:
+            if self._broadcast.viewers.offer(lambda _: matrix):
+                self.shown += 1
+                self._shown_at = (matrix.step_id, int(matrix.env_ids[0]))
+
+    def _enter(self, scene: int, height: float, row: int, episode: int) -> None:
+        """Draw the scene from above and say where it lies."""
+        env = self._env
+        view = self._view
+        if view is None or self._drawn_scene != scene or abs(view.height - height) > _STOREY:
+            view = self._view = overhead(env.field, scene, height, env.floors[scene])
+            self._drawn_scene = scene
+        low, high = env.field.bounds(scene)
+        values = {
+            "scene": scene, "scenes": env.field.num_scenes, "rows": env.num_envs,
+            "max_distance": env.config.max_distance, "decision_hz": env.config.dynamics.decision_hz,
+            "low_x": low[0], "low_y": low[1], "low_z": low[2], "high_x": high[0], "high_y": high[1], "high_z": high[2],
+            "corner_x": view.corner[0], "corner_z": view.corner[1], "metres_per_pixel": view.metres_per_pixel,
+            "height": view.height,
+        }  # fmt: skip
+        self._broadcast.event("scene", self.decisions, values, row, episode)
+
+    def _drawn(self, row: int) -> np.ndarray:
+        assert self._view is not None
+        return tint_seen(self._view, self._env.view.seen[row].cpu().numpy())
+
+
+def _stages(phases: Mapping[str, Mapping[str, float]]) -> dict[str, float]:
+    """Return milliseconds by phase/stage; stages without a place of their own, and parts of others, see `PHASES`."""
+    values: dict[str, float] = {}
+    for phase, stages in phases.items():
+        for stage, milliseconds in stages.items():
+            if "/" in stage:
+                continue
+            known = stage if stage in PHASES.get(phase, ()) else "other"
+            values[f"{phase}/{known}"] = values.get(f"{phase}/{known}", 0.0) + milliseconds
+    return values

@@ -1,0 +1,230 @@
+"""What a page shows of a stream of messages: the newest observation, the path, curves, stages, sessions."""
+
+from __future__ import annotations
+
+import math
+import time
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+
+from navi_core.config import REWARD_TERMS
+from navi_core.service.viewing.layouts import PHASES, named, training_event
+from navi_core.service.wire import Action, DistanceMatrix, Message, TelemetryEvent
+
+__all__ = ["Digest", "Session"]
+
+MOST_POINTS = 800
+"""Points of a curve; beyond, every second one goes."""
+MOST_TRAIL = 20_000
+MOST_SESSIONS = 256
+MOST_KINDS = 64
+MOST_NUMBERS = 64
+_FORGET_SECONDS = 30.0
+"""A session that nothing was heard of for so long is left out."""
+
+
+@dataclass
+class Session:
+    """What is known of one drone of a service."""
+
+    steps: int = 0
+    """Of its last message."""
+    episode_return: float = math.nan
+    """Of its episode so far."""
+    reward: float = math.nan
+    """Of its last decision."""
+    gate: str | None = None
+    """SEND or WAIT."""
+    heard: float = 0.0
+    """When it was heard of last, monotonic [s]."""
+
+
+@dataclass
+class Digest:
+    """Takes messages and answers with what a page needs.
+
+    Attributes:
+        names: Semantic names by id, where they are known.
+        row: Drone that is shown; None: whichever is published.
+    """
+
+    names: dict[int, str] = field(default_factory=dict)
+    row: int | None = None
+    matrix: DistanceMatrix | None = None
+    """The newest observation."""
+    picture: npt.NDArray[np.uint8] | None = None
+    """(256, 256, 3) from above."""
+    scene: dict[str, float] = field(default_factory=dict)
+    """Where the drone flies, from the scene event."""
+    step: dict[str, float] = field(default_factory=dict)
+    """Of the shown drone's last decision."""
+    perf: dict[str, float] = field(default_factory=dict)
+    steps: list[float] = field(default_factory=list)
+    """Of the curves' points."""
+    series: dict[str, list[float | None]] = field(default_factory=dict)
+    """Metric → values at `steps`."""
+    trail: list[tuple[float, float, float]] = field(default_factory=list)
+    sessions: dict[int, Session] = field(default_factory=dict)
+    others: dict[str, dict[str, float]] = field(default_factory=dict)
+    """Numbers of events that no training sends, by type."""
+    changed: set[str] = field(default_factory=set)
+    """Kinds of page messages that are out of date."""
+    fresh_at: float = -math.inf
+    """When a new decision was last seen, monotonic [s]."""
+    alive_at: float = -math.inf
+    """When anything was last heard, monotonic [s]."""
+
+    def take(self, message: Message, layouts: Mapping[str, tuple[str, ...]] | None = None) -> None:
+        """Take in one message.
+
+        Args:
+            message: Any of the wire's.
+            layouts: Names of the numbers of other events, by type.
+        """
+        self.alive_at = time.monotonic()
+        if isinstance(message, DistanceMatrix):
+            self._observation(message)
+        elif isinstance(message, TelemetryEvent):
+            kind = training_event(message.event_type)
+            if kind is not None:
+                self._training(kind, message)
+            else:
+                self._service(message, (layouts or {}).get(message.event_type, ()))
+        elif isinstance(message, Action):
+            for env_id in message.env_ids.tolist():
+                if (session := self._session(env_id)) is not None:
+                    session.steps = message.step_id
+
+    def frame(self) -> tuple[dict[str, Any], DistanceMatrix] | None:
+        """Return what a page says beside the newest observation, and the observation."""
+        matrix = self.matrix
+        if matrix is None:
+            return None
+        pose, step = matrix.robot_pose, self.step
+        terms = {name: step[name] for name in REWARD_TERMS if name in step}
+        facts = {
+            "pose": [pose.x, pose.y, pose.z, pose.yaw],
+            "max_distance": self.scene.get("max_distance", 100.0),
+            "step": matrix.step_id,
+            "drone": int(matrix.env_ids[0]) if len(matrix.env_ids) else 0,
+            "speed": step.get("speed", math.nan),
+            "reward": step.get("reward", 0.0),
+            "terms": terms,
+            "weights": {name: step.get(f"weight/{name}", 0.0) for name in terms} or None,
+            "collided": step.get("collision", 0.0) > 0.5,
+            "episode_return": step.get("episode_return", math.nan),
+        }
+        if "seen_share" in step:
+            facts["seen_share"] = step["seen_share"]
+        return facts, matrix
+
+    def stages(self) -> dict[str, list[tuple[str, float]]]:
+        """Return the stages of the last update by phase, with their time [ms]."""
+        return {
+            phase: [
+                (name, self.perf[key])
+                for name in (*names, "other")
+                if (key := f"{phase}/{name}") in self.perf and self.perf[key] > 0
+            ]
+            for phase, names in PHASES.items()
+        }
+
+    def heard_sessions(self) -> list[dict[str, Any]]:
+        """Return the sessions that were heard of lately."""
+        now = time.monotonic()
+        return [
+            {
+                "session": number,
+                "steps": s.steps,
+                "episode_return": s.episode_return,
+                "reward": s.reward,
+                "gate": s.gate,
+            }
+            for number, s in sorted(self.sessions.items())
+            if now - s.heard < _FORGET_SECONDS
+        ]
+
+    def _observation(self, matrix: DistanceMatrix) -> None:
+        drone = int(matrix.env_ids[0]) if len(matrix.env_ids) else 0
+        if self.row is not None and drone != self.row:
+            return
+        before = self.matrix
+        if matrix.overhead.size:
+            self.picture = matrix.overhead
+            self.changed.add("map")
+        moved = before is None or (before.step_id, before.episode_id) != (matrix.step_id, matrix.episode_id)
+        if moved:
+            self.fresh_at = time.monotonic()
+        if before is None or before.episode_id != matrix.episode_id or int(before.env_ids[0]) != drone:
+            self.trail.clear()
+            self.changed.add("trail")
+        pose = matrix.robot_pose
+        if moved:
+            self.trail.append((pose.x, pose.y, pose.z))
+            del self.trail[:-MOST_TRAIL]
+        self.matrix = matrix
+        self.changed.add("frame")
+
+    def _training(self, kind: str, event: TelemetryEvent) -> None:
+        values = named(kind, event.payload)
+        if kind == "step":
+            if self.row is None or event.env_id == self.row:
+                self.step = values
+        elif kind == "scene":
+            self.scene = values
+            self.changed |= {"map", "sources"}
+        elif kind == "perf":
+            self.perf = values
+            self.changed.add("training")
+        elif kind == "update":
+            self._point(values)
+            self.changed.add("training")
+
+    def _point(self, values: dict[str, float]) -> None:
+        step = values.pop("step", math.nan)
+        if not math.isfinite(step):
+            return
+        if self.steps and step <= self.steps[-1]:
+            # The run was started again from an earlier point: what came after that is not part of it.
+            keep = sum(known < step for known in self.steps)
+            del self.steps[keep:]
+            for curve in self.series.values():
+                del curve[keep:]
+        self.steps.append(step)
+        for name, value in values.items():
+            curve = self.series.setdefault(name, [None] * (len(self.steps) - 1))
+            curve.append(value if math.isfinite(value) else None)
+        for curve in self.series.values():
+            curve += [None] * (len(self.steps) - len(curve))
+        if len(self.steps) > MOST_POINTS:
+            last = len(self.steps) - 1
+            kept = [n for n in range(len(self.steps)) if n % 2 == last % 2]
+            self.steps[:] = [self.steps[n] for n in kept]
+            for curve in self.series.values():
+                curve[:] = [curve[n] for n in kept]
+
+    def _service(self, event: TelemetryEvent, names: tuple[str, ...]) -> None:
+        numbers = event.payload.tolist()[:MOST_NUMBERS]
+        values = {(names[n] if n < len(names) else f"[{n}]"): value for n, value in enumerate(numbers)}
+        if event.event_type in self.others or len(self.others) < MOST_KINDS:
+            self.others[event.event_type] = values
+        session = self._session(event.env_id) if event.event_type.startswith("actor.inference.") else None
+        if session is not None:
+            session.steps = max(session.steps, event.step_id)
+            session.reward = values.get("reward", session.reward)
+            session.episode_return = values.get("episode_return", session.episode_return)
+            if "send" in values:
+                session.gate = "SEND" if values["send"] > 0.5 else "WAIT"
+        self.changed.add("service")
+
+    def _session(self, number: int) -> Session | None:
+        if number < 0 or (number not in self.sessions and len(self.sessions) >= MOST_SESSIONS):
+            return None
+        session = self.sessions.setdefault(number, Session())
+        session.heard = time.monotonic()
+        self.changed.add("service")
+        return session

@@ -1,0 +1,233 @@
+"""The dashboard behind the page: finds what runs, watches one of it, and follows it through restarts."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import time
+import urllib.request
+from collections.abc import Sequence
+from typing import Any
+from urllib.parse import urlsplit
+
+from navi_core.config import WireConfig
+from navi_core.config.wire import ACTION_ENDPOINT, OBSERVATION_ENDPOINT
+from navi_core.errors import ConfigError
+from navi_core.service.viewing import Announcement, Digest, Feed, announced
+from navi_core.service.viewing.layouts import SERVICE_LAYOUTS
+from navi_core.service.web.hub import Hub
+from navi_core.service.web.stream import send_changes
+from navi_core.service.wire import Message
+
+__all__ = ["LiveShow"]
+
+SERVICE = "service"
+"""Key of the source that stands for the service's own ports."""
+_TICK = 0.05
+_LOOK_SECONDS = 1.0
+"""How often notes of publishers and status pages are read."""
+_STALE_SECONDS = 1.0
+"""Without a new decision for so long, a run is updating."""
+_LOST_SECONDS = 6.0
+"""Without a word for so long, nothing is heard."""
+_MOST_STATUS_BYTES = 1 << 20
+
+
+class LiveShow:
+    """Shows a running training or service.
+
+    Args:
+        endpoints: Publishers to watch; none: those found on this machine, else the service's own ports.
+        status: Addresses of servers' pages, http://host:port, whose /status is shown.
+        limits: Of the sockets.
+        discover: Look for trainings on this machine.
+
+    Raises:
+        ConfigError: An address of a status page is none.
+    """
+
+    def __init__(
+        self,
+        endpoints: Sequence[str] = (),
+        status: Sequence[str] = (),
+        limits: WireConfig | None = None,
+        *,
+        discover: bool = True,
+    ) -> None:
+        self.hub = Hub(self._viewers_changed)
+        self.digest = Digest()
+        self._endpoints, self._limits, self._discover = tuple(endpoints), limits, discover
+        self._status = [_status_page(address) for address in status]
+        self._groups: dict[str, dict[str, Any]] = {}
+        self._found: dict[str, Announcement] = {}
+        self._chosen: str | None = None
+        self._wanted: str | None = None
+        self._feed: Feed | None = None
+        self._inbox: list[list[Message]] = []
+        self._row = 0
+
+    async def run(self) -> None:
+        """Watch until cancelled."""
+        self._loop = asyncio.get_running_loop()
+        self.hub.send("hello", {"mode": "dashboard", "title": "Navi", "names": {}})
+        looked = -_LOOK_SECONDS
+        told = ""
+        try:
+            while True:
+                if time.monotonic() - looked >= _LOOK_SECONDS:
+                    looked = time.monotonic()
+                    await asyncio.to_thread(self._look)
+                    self._follow()
+                self._take()
+                phase, text = self._phase()
+                send_changes(self.hub, self.digest, phase, groups=self._groups)
+                if text != told:
+                    told = text
+                    self.hub.send("status", {"phase": phase, "text": text})
+                await asyncio.sleep(_TICK)
+        finally:
+            self._hang_up()
+
+    async def order(self, order: dict[str, Any]) -> None:
+        """Choose what is watched (`source`, `key`) or whom (`drone`, `row`).
+
+        Raises:
+            ConfigError: No such source or drone.
+        """
+        if order["do"] == "source":
+            key = order.get("key")
+            if key not in self._sources():
+                raise ConfigError(f"no source {str(key)[:60]!r}; choose one of {', '.join(self._sources())}")
+            self._wanted = key
+            self._follow()
+        elif order["do"] == "drone":
+            row = order.get("row")
+            if not isinstance(row, int) or isinstance(row, bool) or not 0 <= row < 2**31:
+                raise ConfigError(f"no drone {str(row)[:40]!r}; they are numbered from 0")
+            self._row = self.digest.row = row
+            if self._feed is not None:
+                self._feed.select(row)
+        else:
+            raise ConfigError(f"unknown order {order['do']!r}; allowed: source, drone")
+
+    def _sources(self) -> dict[str, str]:
+        """Return what may be watched, key → name."""
+        found = {note.key: note.name for note in self._found.values()}
+        if self._endpoints:
+            return {SERVICE: ", ".join(self._endpoints), **found}
+        return {**found, SERVICE: "service"}
+
+    def _look(self) -> None:
+        if self._discover:
+            self._found = {note.key: note for note in announced()}
+        for address in self._status:
+            self._groups[address] = _read_status(address)
+
+    def _follow(self) -> None:
+        """Turn to what is wanted, or to what took the place of what is gone."""
+        if self._status:
+            self.digest.changed.add("service")
+        sources = self._sources()
+        if self._wanted not in sources:
+            # The same run, started again, is another process with another port.
+            name = (self._wanted or "").rpartition("@")[0]
+            again = [key for key in sources if name and key.rpartition("@")[0] == name]
+            self._wanted = (again or list(sources))[0] if again or self._wanted is None else self._wanted
+            if self._wanted not in sources and self._found:
+                self._wanted = next(iter(sources))
+        elif self._wanted == SERVICE and not self._endpoints and self._found and self.digest.matrix is None:
+            self._wanted = next(iter(self._found))
+        if self._wanted != self._chosen and self._wanted in sources:
+            self._turn_to(self._wanted)
+        self._tell_sources()
+
+    def _turn_to(self, key: str) -> None:
+        same_run = self._chosen is not None and self._chosen.rpartition("@")[0] == key.rpartition("@")[0] != ""
+        self._hang_up()
+        self._chosen = key
+        note = self._found.get(key)
+        if note is not None:
+            endpoints: Sequence[str] = (note.endpoint,)
+        else:
+            endpoints = self._endpoints or (OBSERVATION_ENDPOINT, ACTION_ENDPOINT)
+        if not same_run:
+            self.digest = Digest(row=None)
+            for kind in ("frame", "map", "trail", "training", "service"):
+                self.hub.forget(kind)
+            self.digest.changed |= {"trail", "training", "service"}
+        names = {number: name for name, number in note.vocabulary.items()} if note is not None else {}
+        title = note.name if note is not None else self._sources()[key]
+        self.hub.send("hello", {"mode": "dashboard", "title": title, "names": {str(n): v for n, v in names.items()}})
+        self._feed = Feed(endpoints, self._hand_over, self._limits, watching=self.hub.viewers > 0)
+        if self._row or same_run:
+            self._feed.select(self._row)
+
+    def _tell_sources(self) -> None:
+        sources = [{"key": key, "name": name} for key, name in self._sources().items()]
+        rows = self._found[self._chosen].rows if self._chosen in self._found else int(self.digest.scene.get("rows", 0))
+        facts = {
+            "sources": sources,
+            "chosen": self._chosen,
+            "rows": max(rows, len(self.digest.sessions)),
+            "row": self._row,
+        }
+        if facts != getattr(self, "_told_sources", None):
+            self._told_sources = facts
+            self.hub.send("sources", facts)
+
+    def _hand_over(self, batch: list[Message]) -> None:
+        """Take a batch from the feed's thread."""
+        self._loop.call_soon_threadsafe(self._inbox.append, batch)
+
+    def _take(self) -> None:
+        inbox, self._inbox = self._inbox, []
+        for batch in inbox:
+            for message in batch:
+                self.digest.take(message, SERVICE_LAYOUTS)
+
+    def _phase(self) -> tuple[str, str]:
+        """Return what goes on, for the page's badge: its kind and its words."""
+        now = time.monotonic()
+        if now - self.digest.alive_at > _LOST_SECONDS:
+            return "waiting", "waiting for data"
+        if now - self.digest.fresh_at > _STALE_SECONDS:
+            return "updating", "updating"
+        return "live", "live"
+
+    def _viewers_changed(self, viewers: int) -> None:
+        self.digest.changed.add("trail")
+        if self._feed is not None:
+            self._feed.watch(viewers > 0)
+
+    def _hang_up(self) -> None:
+        if self._feed is not None:
+            self._feed.close()
+            self._feed = None
+        self._inbox.clear()
+
+
+def _status_page(address: str) -> str:
+    parts = urlsplit(address)
+    if parts.scheme not in ("http", "https") or not parts.hostname:
+        raise ConfigError(f"{address[:80]!r} is no address of a status page; write for instance http://127.0.0.1:9100")
+    return address.rstrip("/")
+
+
+def _read_status(address: str) -> dict[str, Any]:
+    """Return the plain numbers and words of a server's /status, those of its parts under joined names."""
+    try:
+        with urllib.request.urlopen(f"{address}/status", timeout=1.0) as answer:
+            data = json.loads(answer.read(_MOST_STATUS_BYTES))
+    except (OSError, ValueError, RecursionError) as error:
+        return {"status": f"no answer ({type(error).__name__})"}
+    return dict(list(_flat(data))[:64]) if isinstance(data, dict) else {"status": "no JSON object"}
+
+
+def _flat(data: dict[str, Any], prefix: str = "", depth: int = 0) -> list[tuple[str, Any]]:
+    rows: list[tuple[str, Any]] = []
+    for name, value in data.items():
+        if isinstance(value, dict) and depth < 3:
+            rows += _flat(value, f"{prefix}{name}.", depth + 1)
+        elif isinstance(value, int | float | str):
+            rows.append((f"{prefix}{name}"[:80], value if not isinstance(value, str) else value[:120]))
+    return rows

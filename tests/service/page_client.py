@@ -1,0 +1,60 @@
+"""A page without a browser: takes the WebSocket's messages apart as the page does."""
+
+from __future__ import annotations
+
+import json
+import struct
+import time
+from collections.abc import Iterator
+from contextlib import contextmanager
+
+import numpy as np
+
+
+class PageClient:
+    """The newest message of each kind, and orders.
+
+    Args:
+        socket: An open WebSocket.
+    """
+
+    def __init__(self, socket) -> None:
+        self._socket = socket
+        self.messages: dict[str, dict] = {}
+
+    def order(self, **order) -> None:
+        self._socket.send(json.dumps(order))
+
+    def until(self, kind: str, condition=lambda message: True, seconds: float = 15.0) -> dict:
+        """Return the first message of a kind that fulfils a condition; each is returned once."""
+        deadline = time.monotonic() + seconds
+        while time.monotonic() < deadline:
+            if kind in self.messages and condition(self.messages[kind]):
+                return self.messages.pop(kind)
+            try:
+                data = self._socket.recv(timeout=0.2)
+            except TimeoutError:
+                continue
+            message = unpacked(data) if isinstance(data, bytes) else json.loads(data)
+            self.messages[message["kind"]] = message
+        raise AssertionError(f"no such {kind} in {seconds} s; there were {sorted(self.messages)}")
+
+
+def unpacked(data: bytes) -> dict:
+    """Return a page message: its facts, and its arrays by name."""
+    (length,) = struct.unpack_from("<I", data)
+    message = json.loads(data[4 : 4 + length])
+    for place in message.pop("arrays"):
+        begin = 4 + length + place["offset"]
+        count = int(np.prod(place["shape"]))
+        message[place["name"]] = np.frombuffer(data, place["dtype"], count, begin).reshape(place["shape"])
+    return message
+
+
+@contextmanager
+def page_client(address: str) -> Iterator[PageClient]:
+    """Open a page's WebSocket."""
+    from websockets.sync.client import connect
+
+    with connect(address.replace("http", "ws") + "/ws", max_size=2**26) as socket:
+        yield PageClient(socket)

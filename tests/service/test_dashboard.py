@@ -1,0 +1,154 @@
+"""The dashboard without a browser: what it sends to a page, how it follows restarts, what it refuses."""
+
+from __future__ import annotations
+
+import json
+import socket
+import time
+import urllib.request
+
+import numpy as np
+import pytest
+import torch
+
+from navi_core.config import EnvConfig
+from navi_core.errors import ConfigError, ServiceError
+from navi_core.learn.progress import Progress
+from navi_core.service.viewing import TrainingBroadcast
+from navi_core.service.web import listen, served_page
+from navi_core.service.web.hub import Viewer
+from navi_core.service.web.live import LiveShow
+from navi_core.service.web.packing import pack_message
+from navi_core.world import Field, NavigationEnv, denormalise_depth
+from tests.service.page_client import page_client, unpacked
+from tests.service.test_watching import until
+
+
+@pytest.fixture
+def env(apartments):
+    settings = EnvConfig(azimuth_bins=16, elevation_bins=8, stagger=False)
+    return NavigationEnv(Field(apartments), 3, settings, seed=1)
+
+
+@pytest.fixture
+def dashboard():
+    with served_page(LiveShow()) as address:
+        yield address
+
+
+def flown(env, broadcast, decisions=4):
+    """Fly while somebody watches; return the environment and the last batch."""
+    watched = broadcast.watch(env)
+    until(lambda: broadcast.watched)
+    for _ in range(decisions):
+        batch = watched.step(torch.rand(3, 4))
+        time.sleep(0.12)
+    return watched, batch
+
+
+def test_a_page_is_sent_what_was_published(env, dashboard):
+    with TrainingBroadcast("run", "ppo") as broadcast, page_client(dashboard) as page:
+        watched, batch = flown(env, broadcast)
+        frame = page.until("frame", lambda m: m["step"] == watched.decisions)
+        depth = denormalise_depth(batch.obs[0, 0], 100.0).numpy()
+        np.testing.assert_allclose(frame["depth"], depth, rtol=1e-6)
+        np.testing.assert_array_equal(frame["valid"], batch.obs[0, 2].numpy())
+        assert frame["reward"] == pytest.approx(float(batch.reward[0]))
+        assert frame["terms"]["view_gain"] == pytest.approx(float(batch.info["reward_terms"]["view_gain"][0]))
+        assert page.until("map")["image"].shape == (256, 256, 3)
+        stages = {"rollout": {"forward": 3.0}, "update": {"backward": 2.0, "backward/encoder": 1.0, "strange": 0.5}}
+        broadcast.progress(Progress(128, None, 1, {"entropy": 3.5, "sps": 200.0}, stages))
+        training = page.until("training", lambda m: m["steps"] == [128.0])
+        assert training["series"]["entropy"] == [3.5] and training["series"]["nll"] == [None]
+        assert training["stages"] == {"rollout": [["forward", 3.0]], "update": [["backward", 2.0], ["other", 0.5]]}
+        page.order(do="drone", row=2)
+        assert page.until("frame", lambda m: m["drone"] == 2)["step"] == watched.decisions
+
+
+def test_a_dashboard_follows_what_it_watches_through_a_restart(env, dashboard):
+    with page_client(dashboard) as page:
+        for attempt in range(2):
+            with TrainingBroadcast("run", "ppo") as broadcast:
+                watched, _ = flown(env, broadcast, decisions=3 + attempt)
+                page.until("frame", lambda m, last=watched.decisions: m["step"] == last)
+                page.until("sources", lambda m: m["chosen"].startswith("run@"))
+
+
+def test_without_an_open_page_no_observation_is_asked_for(env, dashboard):
+    with TrainingBroadcast("run", "ppo") as broadcast:
+        watched = broadcast.watch(env)
+        until(lambda: broadcast._heard)
+        for _ in range(20):
+            watched.step(torch.rand(3, 4))
+            time.sleep(0.01)
+        assert watched.shown == 0
+        with page_client(dashboard):
+            until(lambda: broadcast.watched)
+        until(lambda: not broadcast.watched)
+
+
+def test_nonsense_from_a_page_is_told_and_does_no_harm(dashboard):
+    with page_client(dashboard) as page:
+        for text in ("", "[]", "{", '{"do": 3}', "[" * 3000, "x" * 5000):
+            page._socket.send(text)
+            assert "JSON object" in page.until("refused")["reason"]
+        page.order(do="dance")
+        assert "allowed: source, drone" in page.until("refused")["reason"]
+        for row in (-1, True, "2", 2**40):
+            page.order(do="drone", row=row)
+            assert "no drone" in page.until("refused")["reason"]
+
+
+def test_another_site_may_not_talk_to_the_page(dashboard):
+    from websockets.exceptions import InvalidStatus
+    from websockets.sync.client import connect
+
+    with pytest.raises(InvalidStatus, match="403"):
+        connect(dashboard.replace("http", "ws") + "/ws", origin="http://elsewhere.example")
+
+
+def test_the_page_comes_whole_from_this_server(dashboard):
+    for name, kind in (("", "text/html"), ("main.js", "javascript"), ("style.css", "text/css")):
+        with urllib.request.urlopen(f"{dashboard}/{name}") as answer:
+            assert kind in answer.headers["Content-Type"]
+            assert "default-src 'self'" in answer.headers["Content-Security-Policy"]
+            text = answer.read().decode()
+            assert "http://" not in text and "https://" not in text
+    with urllib.request.urlopen(f"{dashboard}/healthz") as answer:
+        assert json.load(answer) == {"status": "ok", "viewers": 0}
+
+
+def test_a_taken_port_is_told_with_the_way_out():
+    with socket.socket() as other:
+        other.bind(("127.0.0.1", 0))
+        other.listen()
+        with pytest.raises(ServiceError, match="choose another --port"):
+            listen("127.0.0.1", other.getsockname()[1])
+
+
+def test_an_address_that_is_none_is_refused():
+    with pytest.raises(ConfigError, match="status page"):
+        LiveShow(status=("localhost:9100",))
+
+
+def test_a_slow_viewer_gets_the_newest_of_each_kind():
+    import asyncio
+
+    async def take():
+        viewer = Viewer()
+        for number in range(1000):
+            viewer.put("frame", b"frame %d" % number)
+            viewer.put("map", b"map %d" % number)
+        return [await viewer.take(), await viewer.take()], viewer._waiting
+
+    assert asyncio.run(take()) == ([b"frame 999", b"map 999"], {})
+
+
+def test_page_messages_come_back_and_hold_no_nan():
+    arrays = {"depth": np.arange(6, dtype=np.float32).reshape(2, 3), "valid": np.ones(3, np.uint8)}
+    found = unpacked(pack_message("frame", {"reward": float("nan"), "pose": [1.0, float("inf")]}, arrays))
+    assert found["reward"] is None and found["pose"] == [1.0, None] and found["kind"] == "frame"
+    np.testing.assert_array_equal(found["depth"], arrays["depth"])
+    np.testing.assert_array_equal(found["valid"], arrays["valid"])
+    with pytest.raises(TypeError, match="float64"):
+        pack_message("frame", {}, {"depth": np.zeros(2)})

@@ -1,0 +1,196 @@
+"""A training may be watched: it flies the same, and where nobody looks it publishes nothing."""
+
+from __future__ import annotations
+
+import json
+import os
+import time
+
+import numpy as np
+import pytest
+import torch
+
+from navi_core.config import EnvConfig
+from navi_core.learn import train
+from navi_core.record import RunDirectory, navi_home
+from navi_core.service.viewing import Digest, Feed, TrainingBroadcast, announced
+from navi_core.service.viewing.announcement import Announcement, announce
+from navi_core.service.viewing.layouts import LAYOUTS, named, payload
+from navi_core.service.wire import DistanceMatrix, TelemetryEvent
+from navi_core.world import Field, NavigationEnv
+from tests.learn.builders import small_config
+
+BINS = {"azimuth_bins": 16, "elevation_bins": 8}
+
+
+def until(condition, seconds=10.0):
+    deadline = time.monotonic() + seconds
+    while not condition():
+        assert time.monotonic() < deadline, "it did not happen in time"
+        time.sleep(0.02)
+
+
+@pytest.fixture
+def env(apartments):
+    return NavigationEnv(Field(apartments), 3, EnvConfig(**BINS, stagger=False), seed=1)
+
+
+@pytest.fixture
+def watched(env):
+    with TrainingBroadcast("run", "ppo") as broadcast:
+        yield broadcast, broadcast.watch(env)
+
+
+@pytest.fixture
+def viewer(watched):
+    """What a viewer of the broadcast has received."""
+    broadcast, _ = watched
+    received = []
+    feed = Feed([broadcast.endpoint], received.extend, watching=True)
+    until(lambda: broadcast.watched)
+    yield received, feed
+    feed.close()
+
+
+def observations(received):
+    return [message for message in received if isinstance(message, DistanceMatrix)]
+
+
+def test_with_nobody_watching_not_one_observation_is_built_or_published(watched):
+    broadcast, env = watched
+    received = []
+    # A dashboard without an open page listens to telemetry alone.
+    feed = Feed([broadcast.endpoint], received.extend)
+    until(lambda: broadcast._heard)
+    for _ in range(60):
+        env.step(torch.rand(3, 4))
+        time.sleep(0.005)
+    assert env.shown == broadcast.viewers.built == broadcast.publisher.sent == 0 and received == []
+    feed.watch(True)
+    until(lambda: broadcast.watched)
+    env.step(torch.rand(3, 4))
+    assert env.shown == 1
+    feed.watch(False)
+    until(lambda: not broadcast.watched)
+    shown = env.shown
+    for _ in range(30):
+        env.step(torch.rand(3, 4))
+        time.sleep(0.005)
+    assert env.shown == shown
+    feed.close()
+
+
+def test_a_viewer_sees_what_the_selected_drone_saw(watched, viewer):
+    broadcast, env = watched
+    received, feed = viewer
+    feed.select(2)
+    until(lambda: broadcast.viewers.selected == 2)
+    seen = {}
+    for _ in range(12):
+        batch = env.step(torch.rand(3, 4) - 0.3)
+        seen[env.decisions] = (batch.obs[2].clone(), env.poses()["position"][2].tolist(), float(batch.reward[2]))
+        time.sleep(0.05)
+    until(lambda: len(observations(received)) >= 4)
+    for matrix in observations(received):
+        obs, position, _ = seen[matrix.step_id]
+        assert matrix.env_ids.tolist() == [2]
+        np.testing.assert_array_equal(matrix.depth[0], obs[0].numpy())
+        np.testing.assert_array_equal(matrix.semantic[0], obs[1].numpy())
+        np.testing.assert_array_equal(matrix.valid_mask[0], obs[2].numpy() > 0)
+        assert [matrix.robot_pose.x, matrix.robot_pose.y, matrix.robot_pose.z] == position
+        if matrix.step_id - 1 in seen and matrix.step_id > 1:
+            before = seen[matrix.step_id - 1][0][0].numpy()
+            np.testing.assert_array_equal(matrix.delta_depth[0], obs[0].numpy() - before)
+    events = [m for m in received if isinstance(m, TelemetryEvent) and m.event_type == "actor.training.ppo.step"]
+    for event in events:
+        assert named("step", event.payload)["reward"] == np.float32(seen[event.step_id][2])
+
+
+def test_observations_come_ten_times_a_second_at_most(watched, viewer):
+    _, env = watched
+    began = time.monotonic()
+    while time.monotonic() - began < 1.0:
+        env.step(torch.zeros(3, 4))
+    assert 5 <= env.shown <= 12
+
+
+def test_during_an_update_a_newcomer_sees_where_the_drones_stand_and_that_the_run_lives(watched):
+    broadcast, env = watched
+    for _ in range(3):
+        env.step(torch.rand(3, 4))
+    received = []
+    feed = Feed([broadcast.endpoint], received.extend, watching=True)
+    until(lambda: len(observations(received)) >= 2)
+    feed.close()
+    first, again = observations(received)[:2]
+    assert first.step_id == again.step_id == 3 and first.overhead.shape == (256, 256, 3)
+
+
+def test_viewers_change_no_bit_of_a_training(apartments, tmp_path):
+    config = small_config(rows=4, total_steps=4 * 32 * 2, seed=3)
+
+    def weights(name, viewer):
+        with RunDirectory.open(tmp_path / name, asset="a", partition="p", config=config) as run:
+            with TrainingBroadcast(name, "ppo") as broadcast:
+                feed = Feed([broadcast.endpoint], lambda batch: None, watching=True) if viewer else None
+                if viewer:
+                    until(lambda: broadcast.watched)
+                envs = []
+
+                def watch(env):
+                    envs.append(broadcast.watch(env))
+                    return envs[0]
+
+                field = Field(apartments, threads=1)
+                result = train(config, run, field=field, watch=watch, progress=broadcast.progress)
+                if feed is not None:
+                    feed.close()
+            saved = torch.load(result.checkpoint, weights_only=True)
+            return saved["policy_state"], envs[0].shown
+
+    (alone, none), (seen, some) = weights("alone", False), weights("watched", True)
+    assert none == 0 and some > 0
+    assert alone.keys() == seen.keys() and all(torch.equal(alone[key], seen[key]) for key in alone)
+
+
+def test_the_numbers_of_an_event_come_back_by_name():
+    values = {name: float(place) for place, name in enumerate(LAYOUTS["update"])}
+    assert named("update", payload("update", values)) == values
+    assert np.isnan(payload("update", {})).all()
+
+
+def update(step, **values):
+    numbers = payload("update", {"step": step, **values})
+    return TelemetryEvent("actor.training.ppo.update", 0, 0, int(step), numbers, time.time())
+
+
+def test_a_run_that_is_started_again_goes_on_where_its_checkpoint_was():
+    digest = Digest()
+    for step in (10.0, 20.0, 30.0):
+        digest.take(update(step, entropy=step))
+    digest.take(update(20.0, entropy=21.0))
+    assert digest.steps == [10.0, 20.0] and digest.series["entropy"] == [10.0, 21.0]
+    assert digest.series["nll"] == [None, None]
+
+
+def test_curves_and_sessions_stay_bounded():
+    digest = Digest()
+    for step in range(2000):
+        digest.take(update(step + 1.0, entropy=float(step)))
+        digest.take(TelemetryEvent(f"actor.inference.x{step}", 0, step, 1, np.zeros(3, np.float32), 0.0))
+    assert len(digest.steps) <= 800 and digest.steps[-1] == 2000.0
+    assert all(len(curve) == len(digest.steps) for curve in digest.series.values())
+    assert len(digest.sessions) == 256 and len(digest.others) == 64
+
+
+def test_notes_of_processes_that_are_gone_and_of_strangers_are_left_out(tmp_path):
+    note = Announcement("run", "tcp://127.0.0.1:1", os.getpid(), 4, ["a"], {"wall": 2})
+    announce(note)
+    folder = navi_home() / "live"
+    (folder / "gone.json").write_text(json.dumps(note.__dict__ | {"name": "gone", "pid": 2**22 + 12345}))
+    for number, text in enumerate(
+        ("", "[]", "{}", '{"name": 3}', "[" * 100_000, json.dumps(note.__dict__ | {"more": 1}))
+    ):
+        (folder / f"bad{number}.json").write_text(text)
+    (folder / "long.json").write_bytes(b" " * (2 << 20))
+    assert announced() == [note]
