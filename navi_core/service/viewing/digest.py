@@ -99,6 +99,11 @@ class Digest:
                 if (session := self._session(env_id)) is not None:
                     session.steps = message.step_id
 
+    @property
+    def max_distance(self) -> float:
+        """Range of the sensor [m]: as the run says, else that of every preset."""
+        return self.scene.get("max_distance", 100.0)
+
     def frame(self) -> tuple[dict[str, Any], DistanceMatrix] | None:
         """Return what a page says beside the newest observation, and the observation."""
         matrix = self.matrix
@@ -108,7 +113,7 @@ class Digest:
         terms = {name: step[name] for name in REWARD_TERMS if name in step}
         facts = {
             "pose": [pose.x, pose.y, pose.z, pose.yaw],
-            "max_distance": self.scene.get("max_distance", 100.0),
+            "max_distance": self.max_distance,
             "step": matrix.step_id,
             "drone": int(matrix.env_ids[0]) if len(matrix.env_ids) else 0,
             "speed": step.get("speed", math.nan),

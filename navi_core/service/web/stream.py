@@ -35,7 +35,7 @@ def send_changes(hub: Hub, digest: Digest, phase: str, *, groups: dict[str, dict
     if found is not None:
         facts, matrix = found
         arrays = (matrix.depth[0], matrix.semantic[0], matrix.valid_mask[0])
-        hub.send("frame", facts | {"phase": phase}, panorama_arrays(*arrays, float(facts["max_distance"])))
+        hub.send("frame", facts | {"phase": phase}, panorama_arrays(*arrays, digest.max_distance))
     if "training" in changed:
         hub.send("training", _training(digest))
     if "service" in changed:
