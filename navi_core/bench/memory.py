@@ -30,7 +30,6 @@ __all__ = ["MEMORY_CASES", "MemoryCase", "MemoryRow", "memory_cases", "run_memor
 
 Handling = Literal["carried", "memoryless", "zero_state"]
 
-ROWS = 64
 _WINDOW = 10
 
 
@@ -47,6 +46,7 @@ class MemoryCase:
         options: Of the task.
         ppo: Settings that differ from the common ones.
         policy: Settings of the network that differ from the common ones.
+        rows: Rows that act together.
     """
 
     task: str
@@ -57,6 +57,7 @@ class MemoryCase:
     options: tuple[tuple[str, int], ...] = ()
     ppo: tuple[tuple[str, Any], ...] = ()
     policy: tuple[tuple[str, Any], ...] = ()
+    rows: int = 64
 
     @property
     def name(self) -> str:
@@ -75,7 +76,8 @@ class MemoryRow(Row):
         steps: Decisions made; a run ends when the target is reached.
         solved_at: Decisions after which the mean return of 10 updates first reached the target; None if never.
         best: Highest mean return of 10 updates.
-        final: Mean return of the last 10 updates.
+        final: Mean return of the last 10 updates in which episodes ended.
+        episodes: Episodes that ended in these.
         first_ratio: Largest |ratio − 1| before the first gradient step, the largest over all updates.
         cpu_seconds: Process CPU time.
     """
@@ -86,6 +88,7 @@ class MemoryRow(Row):
     solved_at: int | None
     best: float
     final: float
+    episodes: int
     first_ratio: float
     cpu_seconds: float
 
@@ -111,6 +114,25 @@ _PENDULUM = (
     ("schedules", {"learning_rate": {"end": 5e-5}}),
 )
 
+# What a card is worth is known at once and no action changes what comes: nothing is to be discounted. A rollout
+# is one episode and a sequence all of it, so that the gradient reaches every card that is asked for.
+_LONG = (
+    ("gamma", 0.0),
+    ("gae_lambda", 0.0),
+    ("rollout", 51),
+    ("bptt", 51),
+    ("minibatch", 16),
+)
+_DEEP = (("core_layers", 2), ("width", 64))
+
+
+def _long(task: str, **options: int) -> tuple[MemoryCase, ...]:
+    given = tuple(options.items())
+    return tuple(
+        MemoryCase(task, core, 3_000_000, 0.8, options=given, ppo=_LONG, policy=_DEEP) for core in ("mamba2", "gru")
+    )
+
+
 MEMORY_CASES: dict[str, tuple[MemoryCase, ...]] = {
     "repeat_previous": (
         MemoryCase("repeat_previous", "mamba2", 300_000, _REPEAT),
@@ -118,6 +140,9 @@ MEMORY_CASES: dict[str, tuple[MemoryCase, ...]] = {
         MemoryCase("repeat_previous", "mamba2", 300_000, _REPEAT, "memoryless"),
         MemoryCase("repeat_previous", "mamba2", 300_000, _REPEAT, "zero_state"),
     ),
+    "lag_7": _long("repeat_previous", k=8),
+    "lag_15": _long("repeat_previous", k=16),
+    "repeat_first": _long("repeat_first"),
     "cart_pole": (MemoryCase("cart_pole", "gru", 200_000, 475.0, ppo=_CART_POLE),),
     "pendulum": (MemoryCase("pendulum", "gru", 600_000, -250.0, ppo=_PENDULUM),),
 }
@@ -151,7 +176,7 @@ def case_config(case: MemoryCase, seed: int) -> TrainConfig:
         TrainConfig,
         {
             "seed": seed,
-            "actors": ROWS,
+            "actors": case.rows,
             "threads": 1,
             "device": "cpu",
             "total_steps": case.steps,
@@ -184,24 +209,24 @@ class _Memoryless(NavigationPolicy):
 
 
 def _learn(case: MemoryCase, seed: int, progress: Callable[[str], None] | None) -> MemoryRow:
-    config, cpu = case_config(case, seed), torch.device("cpu")
+    config, cpu, rows = case_config(case, seed), torch.device("cpu"), case.rows
     with torch_threads(1):
-        env = reference_task(case.task, ROWS, seed, **dict(case.options))
+        env = reference_task(case.task, rows, seed, **dict(case.options))
         if case.handling == "memoryless":
             with torch.random.fork_rng(devices=[]):
                 torch.default_generator.manual_seed(seed)
                 policy: NavigationPolicy = _Memoryless(config.policy, env.spaces)
         else:
             policy = build_policy(config.policy, seed, env.spaces)
-        shaper = RewardShaper(config.shaper, ROWS, config.policy.width, seed)
+        shaper = RewardShaper(config.shaper, rows, config.policy.width, seed)
         collector = Collector(env, policy, shaper, config, device=cpu)
         learner = PPOLearner(policy, shaper, config, cpu)
         rollout = collector.new_rollout(config.ppo.rollout, config.ppo.bptt)
-        start, recent = time.process_time(), deque[float](maxlen=_WINDOW)
+        start, recent = time.process_time(), deque[tuple[float, int]](maxlen=_WINDOW)
         best, mean, ratio, index = -math.inf, -math.inf, 0.0, 0
         solved: int | None = None
-        while collector.decisions * ROWS < case.steps and solved is None:
-            began = collector.decisions * ROWS
+        while collector.decisions * rows < case.steps and solved is None:
+            began = collector.decisions * rows
             stats = collector.collect(rollout)
             assert stats is not None
             if case.handling == "zero_state":
@@ -211,21 +236,22 @@ def _learn(case: MemoryCase, seed: int, progress: Callable[[str], None] | None) 
             index += 1
             ratio = max(ratio, update.metrics["parity_ratio"])
             if stats.episodes:
-                recent.append(stats.episode_return)
-            mean = sum(recent) / len(recent) if recent else -math.inf
+                recent.append((stats.episode_return, stats.episodes))
+            mean = sum(value for value, _ in recent) / len(recent) if recent else -math.inf
             if len(recent) == _WINDOW:
                 best = max(best, mean)
                 if solved is None and mean >= case.target:
-                    solved = collector.decisions * ROWS
+                    solved = collector.decisions * rows
             if progress is not None and index % 10 == 0:
-                progress(f"{case.name} seed {seed}: {collector.decisions * ROWS:,} steps, return {mean:.3f}")
+                progress(f"{case.name} seed {seed}: {collector.decisions * rows:,} steps, return {mean:.3f}")
         return MemoryRow(
             case=case.name,
             seed=seed,
-            steps=collector.decisions * ROWS,
+            steps=collector.decisions * rows,
             solved_at=solved,
             best=best,
             final=mean,
+            episodes=sum(count for _, count in recent),
             first_ratio=ratio,
             cpu_seconds=time.process_time() - start,
         )

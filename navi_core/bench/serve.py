@@ -1,7 +1,9 @@
 """Serving: one decision of one drone with its recurrent state, by every runtime at hand.
 
 The named peer `eager` is the policy itself under `torch.inference_mode`. The others are exported as
-`navi export` does it and pass the same parity gate before they are timed.
+`navi export` does it and pass the same parity gate before they are timed. A server runs one of them,
+so each has many decisions in a row before the next has its turn: called alternately they would evict
+each other's weights from the caches, which costs a third of a decision.
 """
 
 from __future__ import annotations
@@ -25,6 +27,8 @@ from navi_core.models.acting import example_inputs
 from navi_core.policy import NavigationPolicy, build_policy
 
 __all__ = ["RUNTIMES", "ServeCase", "ServeRow", "run_serve", "serve_cases"]
+
+_IN_A_ROW = 25
 
 RUNTIMES = {"eager": "", "onnx": ".onnx", "aoti": ".pt2"}
 """Runtime → suffix of its file; the first is the peer."""
@@ -105,7 +109,9 @@ def run_serve(cases: Sequence[ServeCase], *, threads: int = 1, repeats: int = 30
             config, rows = group[0].config, group[0].rows
             policy = build_policy(config).eval()
             built = {case.runtime: _build(policy, case, Path(folder), threads) for case in group}
-            times = take_turns({name: call for name, (call, _, _) in built.items()}, repeats, warmup=20)
+            times = take_turns(
+                {name: call for name, (call, _, _) in built.items()}, repeats, warmup=20, in_a_row=_IN_A_ROW
+            )
             peer = median(times["eager"])
             for name, (_, strays, seconds) in built.items():
                 cpu = median(times[name])

@@ -30,13 +30,17 @@ def median(times: np.ndarray, clock: int = CPU) -> float:
     return float(np.median(times[:, clock]))
 
 
-def take_turns(calls: Mapping[str, Callable[[], Any]], repeats: int, warmup: int = 2) -> dict[str, np.ndarray]:
+def take_turns(
+    calls: Mapping[str, Callable[[], Any]], repeats: int, warmup: int = 2, in_a_row: int = 1
+) -> dict[str, np.ndarray]:
     """Time every call `repeats` times, one after another in every round.
 
     Args:
         calls: What to time, by name.
-        repeats: Rounds that count.
+        repeats: Times that count.
         warmup: Calls of each before the first round.
+        in_a_row: Calls of one before the next has its turn; more than one where a call lives on what the
+            one before it left in the caches.
 
     Returns:
         Per name (repeats, 2): process CPU time and wall time of each call [s].
@@ -45,12 +49,13 @@ def take_turns(calls: Mapping[str, Callable[[], Any]], repeats: int, warmup: int
         for _ in range(warmup):
             call()
     taken: dict[str, list[tuple[float, float]]] = {name: [] for name in calls}
-    for _ in range(repeats):
+    for start in range(0, repeats, in_a_row):
         for name, call in calls.items():
-            cpu, wall = clocks()
-            call()
-            cpu_after, wall_after = clocks()
-            taken[name].append((cpu_after - cpu, wall_after - wall))
+            for _ in range(min(in_a_row, repeats - start)):
+                cpu, wall = clocks()
+                call()
+                cpu_after, wall_after = clocks()
+                taken[name].append((cpu_after - cpu, wall_after - wall))
     return {name: np.array(values) for name, values in taken.items()}
 
 

@@ -84,7 +84,8 @@ def memory(
         list[str] | None, typer.Option("--group", help="Group of runs; may be repeated. By default all.")
     ] = None,
     core: Annotated[list[str] | None, typer.Option("--core", help="mamba2 or gru; may be repeated.")] = None,
-    seeds: Annotated[int, typer.Option(min=1, help="Seeds 0 … n − 1 of every run.")] = 1,
+    seeds: Annotated[int, typer.Option(min=1, help="Seeds of every run.")] = 1,
+    first_seed: Annotated[int, typer.Option(min=0, help="The first of them; the others follow it.")] = 0,
     as_json: Json = False,
 ) -> None:
     """Learn tasks that need a memory, with the state carried, forgotten, or begun from zeros in updates."""
@@ -95,7 +96,7 @@ def memory(
     if unknown:
         raise ConfigError(f"no group {', '.join(unknown)}; allowed: {', '.join(MEMORY_CASES)}")
     cases = memory_cases(group or (), core or ())
-    rows = [row.as_dict() for row in run_memory(cases, range(seeds), _tell)]
+    rows = [row.as_dict() for row in run_memory(cases, range(first_seed, first_seed + seeds), _tell)]
     columns: dict[str, Column] = {
         "run": figure("case"),
         "seed": figure("seed"),
@@ -103,10 +104,11 @@ def memory(
         "solved at": figure("solved_at"),
         "best": figure("best", ".3f"),
         "final": figure("final", ".3f"),
+        "episodes": figure("episodes"),
         "first ratio": figure("first_ratio", ".1e"),
         "CPU [s]": figure("cpu_seconds", ".0f"),
     }
-    report("memory: mean return of 10 updates, 64 rows", rows, columns, as_json, threads=1, words=1)
+    report("memory: mean return of 10 updates", rows, columns, as_json, threads=1, words=1)
 
 
 def _tell(line: str) -> None:

@@ -21,7 +21,7 @@ from navi_core.config import TrainConfig
 from navi_core.config.spaces import Spaces
 from navi_core.errors import CheckpointError, NonFiniteError
 from navi_core.learn.attribution import stage_timer
-from navi_core.learn.execution import acting
+from navi_core.learn.execution import acting, flying
 from navi_core.learn.noise import action_noise
 from navi_core.learn.parallel import ALONE, Workers
 from navi_core.learn.rollout import Rollout
@@ -101,7 +101,7 @@ class Collector:
         self.total_rows = self.rows * workers.size
         spaces: Spaces | None = getattr(env, "spaces", None)
         self.axes = ACTION_AXES if spaces is None else spaces.axes
-        self._act = acting(policy, config, device)
+        self._act, self._fly = acting(policy, config, device), flying(env, config)
         self._reduce = None if workers.size == 1 else workers.sum
         self.decisions = 0
         """Decisions every row has made since training began."""
@@ -174,7 +174,7 @@ class Collector:
         with timer("forward"):
             out = self._act(obs, self.aux, self.state, self.reset, noise)
         with timer("environment_step"):
-            batch = self.env.step(out.action)
+            batch = self._fly(out.action)
         reward, terminated, truncated = (
             x.to(self.device, non_blocking=True) for x in (batch.reward, batch.terminated, batch.truncated)
         )
@@ -289,7 +289,8 @@ class Collector:
         """Return everything the next rollout depends on, besides the policy's weights."""
         return {
             "decisions": self.decisions,
-            "obs": self.obs,
+            # Copied, for a recorded step of the environment writes over what it returned.
+            "obs": self.obs.clone(),
             "aux": self.aux,
             "reset": self.reset,
             "core": list(self.state),

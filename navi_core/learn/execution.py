@@ -1,4 +1,4 @@
-"""How the policy's calls are carried out: as written, compiled, or as captured CUDA graphs."""
+"""How a rollout's and an update's calls are carried out: as written, compiled, or as captured CUDA graphs."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from torch import Tensor
 from navi_core.config import TrainConfig
 from navi_core.errors import ConfigError
 
-__all__ = ["acting", "check_execution", "evaluation"]
+__all__ = ["acting", "check_execution", "evaluation", "flying"]
 
 
 def check_execution(config: TrainConfig, device: torch.device) -> None:
@@ -44,6 +44,18 @@ def evaluation(policy: Any, config: TrainConfig, device: torch.device) -> Callab
         ConfigError: Graphs without CUDA.
     """
     return _call(policy.evaluate, config, device)
+
+
+def flying(env: Any, config: TrainConfig) -> Callable[[Tensor], Any]:
+    """Return `env.step`, recorded as one graph where `config.execution` is `graph` and the environment on CUDA.
+
+    What a recorded step returns is overwritten by the next. Reference tasks live on the CPU and are not recorded.
+    """
+    from navi_core.world import CapturedStep, NavigationEnv
+
+    if config.execution == "graph" and isinstance(env, NavigationEnv):
+        return CapturedStep(env)
+    return env.step  # type: ignore[no-any-return]
 
 
 def _call(function: Callable[..., Any], config: TrainConfig, device: torch.device) -> Callable[..., Any]:

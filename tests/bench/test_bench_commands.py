@@ -60,8 +60,9 @@ def test_tasks_of_memory_are_printed_as_rows(monkeypatch: pytest.MonkeyPatch) ->
     monkeypatch.setattr(memory, "memory_cases", lambda *_: [case])
     table = CliRunner().invoke(build_app(plugins=False), ["bench", "memory"])
     assert table.exit_code == 0 and case.name in table.stdout and "–" in table.stdout, table.output
-    (row,) = json.loads(CliRunner().invoke(build_app(plugins=False), ["bench", "memory", "--json"]).stdout)["rows"]
-    assert (row["case"], row["seed"]) == (case.name, 0) and row["steps"] >= 2048
+    told = CliRunner().invoke(build_app(plugins=False), ["bench", "memory", "--json", "--first-seed", "3"])
+    (row,) = json.loads(told.stdout)["rows"]
+    assert (row["case"], row["seed"], row["episodes"]) == (case.name, 3, 64) and row["steps"] >= 2048
 
 
 def test_the_help_names_every_benchmark_in_one_line() -> None:

@@ -13,14 +13,21 @@ from tests.learn.toy_environments import MixedEndingsEnv
 CPU = torch.device("cpu")
 
 
-def small_config(core: str = "gru", rows: int = 6, shaper: dict | None = None, ppo: dict | None = None, **top):
+def small_config(
+    core: str = "gru",
+    rows: int = 6,
+    shaper: dict | None = None,
+    ppo: dict | None = None,
+    env: dict | None = None,
+    **top,
+):
     """A configuration of a 16x8 network."""
     sensor = {"azimuth_bins": 16, "elevation_bins": 8}
     data = {
         "actors": rows,
         "device": "cpu",
         "threads": 1,
-        "env": sensor,
+        "env": sensor | (env or {}),
         "policy": sensor | {"encoder": "ring_cnn", "core": core, "aux": "full"},
         "ppo": {"rollout": 32, "bptt": 8, "minibatch": 6, "learning_rate": 1e-3} | (ppo or {}),
         "shaper": {"loop_coefficient": 0.0} | (shaper or {}),

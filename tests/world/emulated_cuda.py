@@ -63,6 +63,9 @@ class DeviceTensor(torch.Tensor):
     def numpy(self, *, force: bool = False) -> Any:
         raise TypeError("can't convert cuda:0 device type tensor to numpy; use Tensor.cpu() first")
 
+    def __deepcopy__(self, memo: dict[int, Any]) -> DeviceTensor:
+        return memo.setdefault(id(self), DeviceTensor(self.inner.clone()))
+
     def __repr__(self, *, tensor_contents: object = None) -> str:
         return f"on the device: {self.inner!r}"
 
