@@ -7,7 +7,7 @@ from typing import Annotated
 
 import typer
 
-from navi_pipeline import cli_warehouse
+from navi_pipeline import cli_nightly, cli_warehouse
 
 __all__ = ["register"]
 
@@ -18,6 +18,7 @@ def register(app: typer.Typer) -> None:
     app.command("query")(query)
     app.command("sweep")(sweep)
     cli_warehouse.register(app)
+    cli_nightly.register(app)
 
 
 def demo(

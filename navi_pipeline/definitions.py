@@ -9,6 +9,7 @@ from __future__ import annotations
 import dagster as dg
 
 from navi_pipeline import jobs
+from navi_pipeline.defs import automation
 from navi_pipeline.defs.corpus import assets as corpus_assets
 from navi_pipeline.defs.corpus import checks as corpus_checks
 from navi_pipeline.defs.evaluation import assets as evaluation_assets
@@ -27,7 +28,7 @@ _CHECKS = (corpus_checks, training_checks, evaluation_checks, promotion_checks)
 @dg.definitions
 def defs() -> dg.Definitions:
     """Return all definitions of Navi."""
-    return dg.Definitions(
+    graph = dg.Definitions(
         # A module lists what it imports from its neighbours too, so each asset is taken once, by its key.
         assets=list({asset.key: asset for asset in dg.load_assets_from_modules(_ASSETS)}.values()),  # type: ignore[union-attr]
         asset_checks=dg.load_asset_checks_from_modules(_CHECKS),
@@ -35,3 +36,4 @@ def defs() -> dg.Definitions:
         # The steps of a run follow each other, and share the imports of torch; training is a child process anyway.
         executor=dg.in_process_executor,
     )
+    return dg.Definitions.merge(graph.map_asset_specs(func=automation.with_freshness), automation.definitions())

@@ -12,6 +12,7 @@ from navi_core.config.evaluate import EvalConfig
 from navi_core.config.explore import ExplorerConfig
 from navi_core.config.grpo import GRPOConfig
 from navi_core.config.learn import BCConfig, TrainConfig
+from navi_core.config.nightly import NightlyConfig
 from navi_core.config.offpolicy import DistributedConfig, DQNConfig, ReplayConfig
 from navi_core.config.policy import PolicyConfig, ShaperConfig
 from navi_core.config.ppo import PPOConfig
@@ -42,6 +43,7 @@ __all__ = [
     "ExplorerConfig",
     "GRPOConfig",
     "GateConfig",
+    "NightlyConfig",
     "PPOConfig",
     "PolicyConfig",
     "ReplayConfig",

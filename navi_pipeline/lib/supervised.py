@@ -22,7 +22,10 @@ from typing import Any
 
 from navi_core.presets import environment_overrides
 
-__all__ = ["run_supervised"]
+__all__ = ["SUPERVISOR", "run_supervised"]
+
+SUPERVISOR = "SUPERVISED_BY"
+"""Environment variable of a child that names its supervisor, so that an orphan can be told from a run of its own."""
 
 # Runs in the child before the real program: PR_SET_PDEATHSIG = 1. The parent may have died before the call.
 _GUARD = """
@@ -41,6 +44,7 @@ def run_supervised(
     on_line: Callable[[str], None],
     grace_seconds: float = 30.0,
     timeout: float | None = None,
+    stop: Callable[[], bool] | None = None,
     env: dict[str, str] | None = None,
 ) -> tuple[int, str, list[str]]:
     """Run a command as a supervised child.
@@ -50,6 +54,7 @@ def run_supervised(
         on_line: Called in this thread with every line of the child's standard error.
         grace_seconds: Time between SIGTERM and SIGKILL when this call is interrupted [s].
         timeout: Time after which the child is ended [s]; None: it may take as long as it likes.
+        stop: Asked twice a second; once it answers True the child is sent SIGTERM and has the grace period to end.
         env: Environment; by default this process's without `NAVI_*` settings.
 
     Returns:
@@ -66,7 +71,7 @@ def run_supervised(
         text=True,
         errors="replace",
         start_new_session=True,
-        env=_environment() if env is None else env,
+        env=(_environment() if env is None else env) | {SUPERVISOR: str(os.getpid())},
     )
     lines: queue.Queue[str | None] = queue.Queue()
     output: list[str] = []
@@ -78,8 +83,15 @@ def run_supervised(
     ]
     for reader in readers:
         reader.start()
+    told: float | None = None
     try:
         while True:
+            if told is None and stop is not None and stop():
+                told = time.monotonic()
+                with contextlib.suppress(ProcessLookupError):
+                    os.killpg(process.pid, signal.SIGTERM)
+            if told is not None and time.monotonic() > told + grace_seconds:
+                break
             if deadline is not None and time.monotonic() > deadline:
                 raise TimeoutError(f"not done after {timeout:g} s")
             # A timeout lets signals of a cancelling parent through.
@@ -88,15 +100,17 @@ def run_supervised(
             except queue.Empty:
                 continue
             if line is None:
+                process.wait(None if told is None else grace_seconds)
                 break
             last.append(line)
             on_line(line)
-        code = process.wait()
+    except subprocess.TimeoutExpired:
+        pass  # told to end and still there: killed below
     finally:
-        _end(process, grace_seconds)
+        _end(process, grace_seconds if told is None else 0.0)
     for reader in readers:
         reader.join(timeout=5.0)
-    return code, "".join(output), list(last)
+    return process.returncode, "".join(output), list(last)
 
 
 def _read_lines(stream: Any, into: queue.Queue[str | None]) -> None:

@@ -29,6 +29,7 @@ def train_in_child(
     command: Sequence[str] = ("train", "ppo"),
     retries: int = 2,
     grace_seconds: float = 30.0,
+    stop: Callable[[], bool] | None = None,
 ) -> dict[str, Any]:
     """Train with a `navi` command in a child process until it ends.
 
@@ -40,6 +41,7 @@ def train_in_child(
         command: The command and what it is given besides the configuration.
         retries: Times that a killed child is started again.
         grace_seconds: Time between SIGTERM and SIGKILL when cancelled [s].
+        stop: Asked twice a second; once it answers True the trainer checkpoints and ends.
 
     Returns:
         The trainer's result: checkpoint, run_id, steps, reason, …
@@ -50,7 +52,9 @@ def train_in_child(
     file = pipeline_folder() / "configs" / f"{partition}-{config_hash(config)}.json"
     write_document(file, config.model_dump(mode="json"))
     arguments = [*command, "--config", str(file), "--asset", asset, "--partition", partition, "--json"]
-    result = run_navi(arguments, what="trainer", on_line=on_line, retries=retries, grace_seconds=grace_seconds)
+    result = run_navi(
+        arguments, what="trainer", on_line=on_line, retries=retries, grace_seconds=grace_seconds, stop=stop
+    )
     if "checkpoint" not in result:
         raise RunError(f"the trainer's result names no checkpoint: {str(result)[-200:]}")
     return result
@@ -63,6 +67,7 @@ def run_navi(
     on_line: Callable[[str], None],
     retries: int = 2,
     grace_seconds: float = 30.0,
+    stop: Callable[[], bool] | None = None,
 ) -> dict[str, Any]:
     """Run a `navi` command that answers with one JSON object.
 
@@ -72,16 +77,17 @@ def run_navi(
         on_line: Called with every line of its standard error.
         retries: Times that a killed child is started again.
         grace_seconds: Time between SIGTERM and SIGKILL when cancelled [s].
+        stop: Asked twice a second; once it answers True the child is told to end, and is not started again.
 
     Raises:
         RunError: It failed; its last lines are given.
     """
     command = [sys.executable, "-m", "navi_core.cli.main", *arguments]
     for attempt in range(retries + 1):
-        code, output, last = run_supervised(command, on_line=on_line, grace_seconds=grace_seconds)
+        code, output, last = run_supervised(command, on_line=on_line, grace_seconds=grace_seconds, stop=stop)
         if code == 0:
             return _object(output, what)
-        if code > 0 or attempt == retries:
+        if code > 0 or attempt == retries or (stop is not None and stop()):
             how = f"was killed by signal {-code}" if code < 0 else f"ended with exit code {code}"
             raise RunError(f"the {what} {how}; its last lines:\n" + "\n".join(last))
         on_line(f"the {what} was killed by signal {-code}; it is started again and goes on where it stood")

@@ -1,0 +1,159 @@
+"""Sensors: new scenes, recorded demonstrations, failed runs, runs that nobody works on any more."""
+
+import hashlib
+import json
+import os
+from pathlib import Path
+from typing import Any
+
+import dagster as dg
+
+__all__ = ["SENSORS", "folder_signature", "new_demonstrations", "new_scenes", "run_failures", "stale_runs"]
+
+_OPEN = (
+    dg.DagsterRunStatus.QUEUED,
+    dg.DagsterRunStatus.NOT_STARTED,
+    dg.DagsterRunStatus.STARTING,
+    dg.DagsterRunStatus.STARTED,
+)
+_MESHES = (".glb", ".gltf", ".obj", ".ply", ".stl")
+_RECORDINGS = (".npz", ".hdf5", ".h5")
+
+
+def folder_signature(folder: Path, suffixes: tuple[str, ...]) -> str:
+    """Return a hash of the names, sizes and times of a folder's files; empty where there are none.
+
+    Args:
+        folder: Folder, or one file.
+        suffixes: Suffixes that count.
+    """
+    files = [folder] if folder.is_file() else sorted(folder.rglob("*")) if folder.is_dir() else []
+    lines = []
+    for file in files:
+        try:
+            about = file.stat()
+        except OSError:
+            continue
+        if file.suffix.lower() in suffixes and file.is_file():
+            lines.append(f"{file}\0{about.st_size}\0{about.st_mtime_ns}")
+    return hashlib.sha256("\n".join(lines).encode()).hexdigest()[:16] if lines else ""
+
+
+@dg.sensor(
+    target=dg.AssetSelection.groups("corpus"),
+    minimum_interval_seconds=60,
+    description="Meshes that come to $NAVI_SCENES, change or go: plans the scenes anew, compiles each that is planned "
+    "and not compiled, and gathers the corpus when all of them are.",
+)
+def new_scenes(context: dg.SensorEvaluationContext) -> dg.SensorResult | dg.SkipReason:
+    """Bring the corpus up to date, a step at a time."""
+    named = os.environ.get("NAVI_SCENES")
+    if not named:
+        return dg.SkipReason("NAVI_SCENES names no folder of meshes")
+    known = json.loads(context.cursor or "{}")
+    signature = folder_signature(Path(named).expanduser(), _MESHES)
+    if _at_work(context.instance):
+        return dg.SkipReason("scenes are being worked on")
+    if signature != known.get("signature"):
+        request = _request(("scene_sources",), f"sources-{signature}")
+        return dg.SensorResult([request], cursor=json.dumps({"signature": signature, "stage": "compile"}))
+    if known.get("stage") == "compile":
+        due = _uncompiled(context.instance)
+        requests = [_request(("compiled_scene",), f"compile-{name}-{key}", partition=name) for name, key in due]
+        cursor = json.dumps({"signature": signature, "stage": "gather"})
+        return dg.SensorResult(requests, cursor=cursor, skip_reason=None if due else "every planned scene is compiled")
+    if known.get("stage") == "gather":
+        there = {key.to_user_string() for key in _asset_keys(context)}
+        last = tuple(name for name in ("scene_quality", "corpus") if name in there)
+        cursor = json.dumps({"signature": signature, "stage": "done"})
+        return dg.SensorResult([_request(last, f"corpus-{signature}")], cursor=cursor)
+    return dg.SkipReason("the scenes have not changed")
+
+
+@dg.sensor(
+    target=dg.AssetSelection.groups("demonstrations"),
+    minimum_interval_seconds=60,
+    description="Flights that people record: takes them in when files come to $NAVI_DEMOS, or to recordings/ of the "
+    "Navi home.",
+)
+def new_demonstrations(context: dg.SensorEvaluationContext) -> dg.SensorResult | dg.SkipReason:
+    """Take recordings in."""
+    from navi_core.record.home import navi_home
+
+    folder = Path(os.environ.get("NAVI_DEMOS") or navi_home() / "recordings").expanduser()
+    signature = folder_signature(folder, _RECORDINGS)
+    if not signature:
+        return dg.SkipReason(f"no recording in {folder}")
+    if signature == context.cursor:
+        return dg.SkipReason("the recordings have not changed")
+    request = _request(("recorded_demonstrations",), f"recordings-{signature}")
+    return dg.SensorResult([request], cursor=signature)
+
+
+@dg.run_failure_sensor(
+    minimum_interval_seconds=30,
+    description="Writes every failed run into the table events, with its job, its step and the cause; of a night that "
+    "broke down, also the summary as far as it came.",
+)
+def run_failures(context: dg.RunFailureSensorContext) -> None:
+    """Record the failure."""
+    from navi_pipeline.lib.failures import record_failure
+
+    run = context.dagster_run
+    steps = [(event.step_key or "", event.message or "") for event in context.get_step_failure_events()]
+    record_failure(run.run_id, run.job_name, context.failure_event.message or "", steps, night=run.tags.get("night"))
+
+
+@dg.sensor(
+    minimum_interval_seconds=300,
+    description="Ends trainers whose supervisor is gone, marks runs that say running and that nobody holds as stopped, "
+    "and removes what they left unfinished. The same command or a retry resumes such a run.",
+)
+def stale_runs(context: dg.SensorEvaluationContext) -> dg.SkipReason:
+    """Sweep."""
+    from navi_pipeline.lib.stale_runs import sweep
+
+    report = sweep()
+    for pid in report.ended:
+        context.log.warning("trainer %d had lost its supervisor and was ended", pid)
+    for run in report.stale:
+        context.log.warning("run %s was marked as stopped", run)
+    return dg.SkipReason(
+        f"{len(report.ended)} orphaned trainers ended, {len(report.stale)} stale runs marked, "
+        f"{report.leftovers} unfinished files removed"
+    )
+
+
+SENSORS: tuple[Any, ...] = (new_scenes, new_demonstrations, run_failures, stale_runs)
+
+
+def _request(assets: tuple[str, ...], key: str, *, partition: str | None = None) -> dg.RunRequest:
+    return dg.RunRequest(
+        run_key=key, asset_selection=[dg.AssetKey(name) for name in assets], partition_key=partition,
+        tags={"navi/sensed": key},
+    )  # fmt: skip
+
+
+def _at_work(instance: dg.DagsterInstance) -> bool:
+    """Whether a run that a sensor asked for is still open."""
+    runs = instance.get_runs(dg.RunsFilter(statuses=list(_OPEN)), limit=200)
+    return any("navi/sensed" in run.tags for run in runs)
+
+
+def _uncompiled(instance: dg.DagsterInstance) -> list[tuple[str, str]]:
+    """Return planned scenes that were never compiled, or from another source: name and source hash."""
+    from navi_pipeline.lib.documents import read_document
+    from navi_pipeline.lib.scene_plan import plan_path
+
+    planned = read_document(plan_path(), made_by="scene_sources")["sources"]
+    known = instance.get_materialized_partitions(dg.AssetKey("compiled_scene"))
+    return [
+        (row["name"], row["source_hash"][:16])
+        for row in planned
+        if row["name"] not in known or row["split"] == "external"
+    ]
+
+
+def _asset_keys(context: dg.SensorEvaluationContext) -> set[dg.AssetKey]:
+    repository = context.repository_def
+    return set(repository.asset_graph.get_all_asset_keys()) if repository is not None else set()

@@ -1,0 +1,198 @@
+"""What a night consists of, and what it remembers: stages in order, each with gates, each done once.
+
+    <home>/pipeline/nights/<night>.json    stages that are done; the same night started again goes on behind them
+
+A hard gate that does not hold ends the night's work: what follows is skipped, and the summary is written all
+the same. A soft gate is a warning.
+"""
+
+from __future__ import annotations
+
+import re
+import time
+from collections.abc import Callable
+from dataclasses import asdict, dataclass, field
+from datetime import UTC, datetime
+from typing import Any, Literal
+
+from navi_core.config import NightlyConfig, config_hash
+from navi_core.errors import NaviError, RunError
+from navi_pipeline.lib.documents import pipeline_folder, read_document, write_document
+from navi_pipeline.lib.pipeline_log import pipeline_log
+
+__all__ = ["Gate", "Night", "Stage", "Status", "latest_night", "read_night"]
+
+Status = Literal["passed", "warned", "failed", "skipped"]
+_NAME = re.compile(r"[A-Za-z0-9_.]+(-[A-Za-z0-9_.]+)*")
+
+
+@dataclass(frozen=True)
+class Gate:
+    """Something that has to hold.
+
+    Attributes:
+        name: What.
+        hard: Whether the night fails without it.
+        passed: Whether it holds.
+        detail: With which figures.
+    """
+
+    name: str
+    hard: bool
+    passed: bool
+    detail: str
+
+
+@dataclass(frozen=True)
+class Stage:
+    """A stage that is over.
+
+    Attributes:
+        name: Which.
+        status: passed, warned (a soft gate), failed (a hard one), skipped (an earlier stage had failed).
+        seconds: How long it took [s].
+        gates: Its gates.
+        data: What later stages and the summary need.
+    """
+
+    name: str
+    status: Status
+    seconds: float
+    gates: list[Gate] = field(default_factory=list)
+    data: dict[str, Any] = field(default_factory=dict)
+
+
+Work = Callable[["Night"], tuple[list[Gate], dict[str, Any]]]
+"""A stage's work: its gates, and what is kept."""
+
+
+class Night:
+    """One night of a Navi home.
+
+    Args:
+        config: Its settings.
+        name: Its name; by default the date, UTC. The same name goes on where it stood.
+        say: Told what happens, a line at a time.
+        keep_failed: Take up failed and skipped stages too, to go on within the night; by default they are done again.
+
+    Raises:
+        RunError: The name cannot name a file, or the night was begun with other settings.
+    """
+
+    def __init__(
+        self, config: NightlyConfig, name: str | None = None, *, say: Callable[[str], None], keep_failed: bool = False
+    ) -> None:
+        self.config = config
+        kind = "training" if config.train else "validation"
+        self.name = name or f"{datetime.now(UTC):%Y-%m-%d}-{kind}"
+        if not _NAME.fullmatch(self.name):
+            raise RunError(f"night {self.name!r} cannot name a file; use letters, digits, '_', '.' and '-'")
+        self.say = say
+        self.stages: dict[str, Stage] = {}
+        self.began_at = f"{datetime.now(UTC):%Y-%m-%dT%H:%M:%SZ}"
+        self._file = pipeline_folder() / "nights" / f"{self.name}.json"
+        if self._file.exists():
+            self._take_up(read_document(self._file, made_by="this night"), keep_failed)
+
+    @property
+    def run_id(self) -> str:
+        """Name under which the night's own rows are recorded."""
+        return f"night-{self.name}"
+
+    @property
+    def failed(self) -> list[Gate]:
+        """Hard gates that do not hold."""
+        return [gate for stage in self.stages.values() for gate in stage.gates if gate.hard and not gate.passed]
+
+    @property
+    def warnings(self) -> list[Gate]:
+        """Soft gates that do not hold."""
+        return [gate for stage in self.stages.values() for gate in stage.gates if not gate.hard and not gate.passed]
+
+    @property
+    def verdict(self) -> str:
+        """passed, warned or failed."""
+        return "failed" if self.failed else ("warned" if self.warnings else "passed")
+
+    def run(self, name: str, work: Work) -> Stage:
+        """Do a stage once; one that is done is not done again.
+
+        An error of Navi is a hard gate that does not hold; anything else (a cancelled run, a fault of ours) is raised,
+        and the stage is done again next time.
+        """
+        if name in self.stages:
+            self.say(f"{name}: {self.stages[name].status} before")
+            return self.stages[name]
+        if self.failed:
+            stage = Stage(name, "skipped", 0.0)
+        else:
+            self.say(f"{name} …")
+            began = time.monotonic()
+            try:
+                gates, data = work(self)
+            except NaviError as error:
+                gates, data = [Gate(name, True, False, str(error))], {}
+            broken = [gate for gate in gates if not gate.passed]
+            status: Status = "failed" if any(g.hard for g in broken) else ("warned" if broken else "passed")
+            stage = Stage(name, status, round(time.monotonic() - began, 2), gates, data)
+        self.stages[name] = stage
+        self._keep()
+        self.record(f"night_{name}", f"{stage.status} after {stage.seconds:.0f} s", {"gates": _plain(stage)["gates"]})
+        self.say(f"{name}: {stage.status} after {stage.seconds:.0f} s")
+        for gate in stage.gates:
+            if not gate.passed:
+                self.say(f"  {'FAILED' if gate.hard else 'warning'} {gate.name}: {gate.detail}")
+        return stage
+
+    def data(self, stage: str) -> dict[str, Any]:
+        """Return what a stage left; empty where it was skipped."""
+        return self.stages[stage].data if stage in self.stages else {}
+
+    def record(self, event: str, detail: str, more: dict[str, Any] | None = None) -> None:
+        """Write a row of `events`."""
+        with pipeline_log(self.run_id, seed=self.config.seed, config_hash=config_hash(self.config)) as log:
+            log.row("events", {"event": event, "detail": detail, **(more or {})})
+
+    def note(self, name: str, gate: Gate) -> None:
+        """Add a stage that is nothing but a gate, for this object alone."""
+        self.stages[name] = Stage(name, "passed" if gate.passed else "failed", 0.0, [gate])
+
+    def _take_up(self, document: dict[str, Any], keep_failed: bool) -> None:
+        if document["config_hash"] != config_hash(self.config):
+            raise RunError(f"night {self.name} was begun with other settings; give it another --name")
+        self.began_at = document["began_at"]
+        for row in document["stages"]:
+            stage = Stage(**(row | {"gates": [Gate(**gate) for gate in row["gates"]]}))
+            if keep_failed or stage.status in ("passed", "warned"):
+                self.stages[stage.name] = stage
+
+    def _keep(self) -> None:
+        write_document(
+            self._file,
+            {
+                "night": self.name,
+                "began_at": self.began_at,
+                "config_hash": config_hash(self.config),
+                "config": self.config.model_dump(mode="json"),
+                "stages": [_plain(stage) for stage in self.stages.values()],
+            },
+        )
+
+
+def read_night(name: str) -> dict[str, Any]:
+    """Return the document of a night.
+
+    Raises:
+        RecordError: There was no such night.
+    """
+    return read_document(pipeline_folder() / "nights" / f"{name}.json", made_by="the job nightly_training")
+
+
+def latest_night() -> str | None:
+    """Return the name of the night that wrote last."""
+    files = sorted((pipeline_folder() / "nights").glob("*.json"), key=lambda file: file.stat().st_mtime)
+    return files[-1].stem if files else None
+
+
+def _plain(stage: Stage) -> dict[str, Any]:
+    return asdict(stage)

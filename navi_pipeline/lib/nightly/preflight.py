@@ -1,0 +1,106 @@
+"""Before a night begins: is there space, a corpus, a warehouse that answers, and nobody else at work?"""
+
+from __future__ import annotations
+
+import os
+import shutil
+from typing import Any
+
+from navi_core.errors import NaviError, RecordError
+from navi_core.record import navi_home
+from navi_pipeline.lib.nightly.night import Gate, Night
+
+__all__ = ["preflight"]
+
+
+def preflight(night: Night) -> tuple[list[Gate], dict[str, Any]]:
+    """Look at everything that would otherwise fail at three in the morning; missing scenes are made."""
+    from navi_core.kernels.native import find_compiler
+    from navi_core.presets import load_preset
+    from navi_core.record import hardware_profile
+    from navi_pipeline.lib.stale_runs import runs_in_use
+
+    home, gates = navi_home(), []
+    home.mkdir(parents=True, exist_ok=True)
+    free = shutil.disk_usage(home).free / 2**30
+    need = night.config.free_disk_gib
+    gates.append(Gate("free disk", True, free >= need, f"{free:.1f} GiB free, {need:g} needed"))
+    gates.append(Gate("home is writable", True, os.access(home, os.W_OK), str(home)))
+    gates.append(_answer("profile", lambda: load_preset(night.config.profile).algorithm))
+    gates.append(_answer("warehouse", _warehouse))
+    if not night.config.train:
+        gates.append(_answer("champion", _champion))
+    # Scenes may have to be made, which takes minutes and space: not where the night cannot begin anyway.
+    if all(gate.passed for gate in gates):
+        gates.append(_answer("corpus", lambda: _corpus(night)))
+    if night.config.train:
+        busy = runs_in_use()
+        gates.append(Gate("nobody trains", False, not busy, ", ".join(busy) or "no run is in use"))
+    compiler = find_compiler()
+    gates.append(
+        Gate("native kernels", False, compiler is not None, " ".join(compiler or ("no compiler: numba serves",)))
+    )
+    return gates, {"hardware": hardware_profile()["hardware"], "revision": hardware_profile()["revision"]}
+
+
+def _answer(name: str, call: Any) -> Gate:
+    try:
+        return Gate(name, True, True, str(call()))
+    except NaviError as error:
+        return Gate(name, True, False, str(error))
+
+
+def _warehouse() -> str:
+    from navi_pipeline.lib.warehouse import Warehouse
+
+    report = Warehouse().ingest()
+    refused = f", {len(report.quarantined)} segments refused" if report.quarantined else ""
+    return f"{report.rows} rows folded in{refused}"
+
+
+def _corpus(night: Night) -> str:
+    """Check the manifest's files, or make a corpus where there is none."""
+    from pathlib import Path
+
+    from navi_pipeline.lib.compiled import read_corpus
+
+    try:
+        rows = read_corpus()
+    except RecordError:
+        night.say("  there is no corpus yet; scenes are generated")
+        rows = _made_corpus(night)
+    splits = {split: sum(row["split"] == split for row in rows) for split in ("train", "validation", "test")}
+    missing = [row["name"] for row in rows if not Path(row["gmdag"]).exists()]
+    if missing:
+        raise RecordError(f"the files of {', '.join(missing[:3])} are gone; materialize compiled_scene again")
+    if empty := [split for split, count in splits.items() if not count]:
+        raise RecordError(f"the corpus has no {' and no '.join(empty)} scene; materialize scene_sources with some")
+    return ", ".join(f"{count} {split}" for split, count in splits.items())
+
+
+def _made_corpus(night: Night) -> list[dict[str, Any]]:
+    from navi_core.presets import load_preset
+    from navi_pipeline.lib.compiled import compile_source, corpus_rows, read_corpus, write_corpus
+    from navi_pipeline.lib.documents import write_document
+    from navi_pipeline.lib.scene_plan import as_rows, plan_path, plan_scenes
+
+    config = night.config
+    counts = {"train": config.train_scenes, "validation": config.validation_scenes, "test": config.test_scenes}
+    sources = plan_scenes("apartment", counts)
+    write_document(plan_path(), {"sources": as_rows(sources)})
+    settings = load_preset(config.profile).compile
+    for number, source in enumerate(sources, start=1):
+        compile_source(source, settings)
+        if number % 10 == 0:
+            night.say(f"  {number} of {len(sources)} scenes compiled")
+    write_corpus([row for row in corpus_rows() if row["verdict"] != "FAIL"])
+    return read_corpus()
+
+
+def _champion() -> str:
+    from navi_core.models import load_checkpoint
+    from navi_pipeline.lib.promotions import ALIAS, open_registry
+
+    version = open_registry().resolve(ALIAS)
+    load_checkpoint(version.path)
+    return version.version

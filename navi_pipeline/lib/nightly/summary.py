@@ -1,0 +1,99 @@
+"""The morning's summary: one verdict, every gate with its figures, in Markdown and as a page that stands alone."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+from navi_core.record.durable import write_durably
+from navi_pipeline.lib.html_report import Part, picture_part, reports_folder, table_part, text_part, write_report
+from navi_pipeline.lib.nightly.night import Night
+from navi_pipeline.lib.pictures import markdown_table, reward_curves
+
+__all__ = ["summary_paths", "write_summary"]
+
+_WORDS = {"passed": "passed", "warned": "passed with warnings", "failed": "failed"}
+
+
+def summary_paths(name: str) -> tuple[Path, Path]:
+    """Return the Markdown file and the HTML file of a night."""
+    return reports_folder() / f"night-{name}.md", reports_folder() / f"night-{name}.html"
+
+
+def write_summary(night: Night) -> tuple[Path, Path]:
+    """Write the summary of a night as far as it came; returns the Markdown file and the HTML file."""
+    title = f"Night {night.name}: {_WORDS[night.verdict]}"
+    lines, parts = [f"# {title}", ""], list[Part]()
+    for heading, text, rows in _sections(night):
+        lines += [f"## {heading}", ""]
+        parts.append(f"<h2>{heading}</h2>")
+        if text:
+            lines += [text, ""]
+            parts.append(text_part(text))
+        if rows:
+            lines += [markdown_table(rows), ""]
+            parts.append(f'<div class="wide">{table_part(rows)}</div>')
+    run_id = night.data("resume_proof").get("run_id") or night.data("training").get("run_id")
+    if run_id and (picture := _curves(run_id)) is not None:
+        parts += ["<h2>Training</h2>", picture_part(picture, run_id)]
+    markdown, _ = summary_paths(night.name)
+    markdown.parent.mkdir(parents=True, exist_ok=True)
+    write_durably(markdown, ("\n".join(lines).rstrip() + "\n").encode())
+    page = write_report(f"night-{night.name}", title, parts)
+    night.record("night", f"{night.verdict}: {_headline(night)}", {"summary": str(markdown)})
+    from navi_pipeline.lib.warehouse import Warehouse
+
+    Warehouse().ingest()
+    return markdown, page
+
+
+def _headline(night: Night) -> str:
+    if night.failed:
+        return "; ".join(f"{gate.name}: {gate.detail}" for gate in night.failed)
+    parts = []
+    if steps := night.data("resume_proof").get("steps") or night.data("training").get("steps"):
+        parts.append(f"{int(steps):,} steps")
+    if promotion := night.data("promotion"):
+        parts.append(f"{promotion['version']} became champion" if promotion["promoted"] else "the champion stays")
+    parts += [f"warning {gate.name}: {gate.detail}" for gate in night.warnings]
+    return "; ".join(parts) or "nothing to report"
+
+
+def _sections(night: Night) -> list[tuple[str, str, list[dict[str, Any]]]]:
+    about = night.data("preflight")
+    where = f"Begun {night.began_at} on {about.get('hardware', 'unknown hardware')}, code {about.get('revision')}."
+    sections: list[tuple[str, str, list[dict[str, Any]]]] = [
+        ("Verdict", f"{_headline(night).rstrip('.')}. {where}", [])
+    ]
+    gates = [
+        {"gate": gate.name, "stage": stage.name, "kind": "hard" if gate.hard else "soft",
+         "holds": "yes" if gate.passed else "NO", "figures": gate.detail}
+        for stage in night.stages.values() for gate in stage.gates
+    ]  # fmt: skip
+    sections.append(("Gates", "", gates))
+    stages = [{"stage": s.name, "status": s.status, "seconds": round(s.seconds, 1)} for s in night.stages.values()]
+    sections.append(("Stages", "", stages))
+    flown = night.data("evaluation")
+    if flown:
+        text = " ".join(row["sentence"] for row in flown["comparisons"].values())
+        sections.append(("Evaluation", text, flown["table"]))
+    measured = night.data("benchmarks")
+    if measured:
+        speeds = [{"scene": name, "steps/s": round(value, 1)} for name, value in measured["steps_per_second"].items()]
+        sections.append(("Benchmarks", f"{night.config.bench_repeats} turns each, medians.", speeds))
+        kept = ("cell", "name", "value", "baseline", "unit", "slowdown_percent", "earlier_runs", "drifts")
+        drift = [{name: row[name] for name in kept} for row in measured["drift"]]
+        sections.append(("Drift", "Against the median of the last seven nights on this hardware.", drift))
+    if promotion := night.data("promotion"):
+        sections.append(("Promotion", str(promotion["reason"]), []))
+    if night.failed:
+        how = "Mend what the failed gate names; the same night given again goes on behind the stages that passed."
+        sections.append(("What to do", how, []))
+    return sections
+
+
+def _curves(run_id: str) -> bytes | None:
+    from navi_pipeline.lib.policies import curve_of
+
+    curve = curve_of(run_id)
+    return reward_curves(curve, run_id) if len(curve) > 1 else None

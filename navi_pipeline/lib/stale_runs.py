@@ -1,0 +1,142 @@
+"""Runs that nobody works on any more: told apart by their locks, noted in the warehouse, swept when orphaned."""
+
+from __future__ import annotations
+
+import contextlib
+import fcntl
+import os
+import signal
+import time
+from dataclasses import dataclass
+from pathlib import Path
+
+from navi_core.record import navi_home
+from navi_pipeline.lib.pipeline_log import pipeline_log
+from navi_pipeline.lib.supervised import SUPERVISOR
+from navi_pipeline.lib.warehouse import Warehouse
+
+__all__ = ["SweepReport", "orphaned_trainers", "runs_in_use", "sweep"]
+
+
+@dataclass(frozen=True)
+class SweepReport:
+    """What a sweep did.
+
+    Attributes:
+        ended: Process ids of orphaned trainers that were ended.
+        stale: Runs that said `running` and that nobody holds; they are `stopped` now.
+        leftovers: Unfinished files that were removed.
+    """
+
+    ended: list[int]
+    stale: list[str]
+    leftovers: int
+
+
+def runs_in_use(root: Path | None = None) -> list[str]:
+    """Return the runs whose lock a process holds.
+
+    Args:
+        root: Folder of runs; by default `runs/` of the Navi home.
+    """
+    found = []
+    for file in sorted(((root or navi_home() / "runs") / ".locks").glob("*.lock")):
+        try:
+            descriptor = os.open(file, os.O_RDWR | os.O_CLOEXEC)
+        except OSError:
+            continue
+        try:
+            fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except BlockingIOError:
+            found.append(file.stem)
+        finally:
+            os.close(descriptor)
+    return found
+
+
+def orphaned_trainers(root: Path | None = None) -> dict[int, str]:
+    """Return supervised trainers whose supervisor is gone: process id → run.
+
+    The supervisor leaves its process id in the trainer's environment; a trainer that holds a run's lock and has
+    another parent by now has lost it, and SIGTERM that its death sends was ignored or came too early.
+    """
+    found = {}
+    folder = (root or navi_home() / "runs") / ".locks"
+    for run in runs_in_use(root):
+        with contextlib.suppress(OSError, ValueError):
+            pid = int((folder / f"{run}.lock").read_text())
+            parent = Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[1]
+            environment = Path(f"/proc/{pid}/environ").read_bytes().split(b"\0")
+            supervisor = next((e for e in environment if e.startswith(f"{SUPERVISOR}=".encode())), None)
+            if supervisor is not None and supervisor.partition(b"=")[2] != parent.encode():
+                found[pid] = run
+    return found
+
+
+def sweep(*, grace_seconds: float = 30.0) -> SweepReport:
+    """End orphaned trainers, mark runs that nobody holds as stopped, remove unfinished files.
+
+    Args:
+        grace_seconds: Time between SIGTERM (the trainer checkpoints) and SIGKILL [s].
+    """
+    ended = []
+    for pid in orphaned_trainers():
+        with contextlib.suppress(ProcessLookupError, PermissionError):
+            os.killpg(pid, signal.SIGTERM)
+            ended.append(pid)
+    deadline = time.monotonic() + grace_seconds
+    while any(_there(pid) for pid in ended) and time.monotonic() < deadline:
+        time.sleep(0.1)
+    for pid in ended:
+        with contextlib.suppress(ProcessLookupError, PermissionError):
+            os.killpg(pid, signal.SIGKILL)
+    stale = _mark_stale()
+    leftovers = 0
+    for file in (navi_home() / "runs").glob("*/checkpoints/.*.tmp"):
+        with contextlib.suppress(OSError):
+            if time.time() - file.stat().st_mtime > 3600.0:
+                file.unlink()
+                leftovers += 1
+    return SweepReport(ended, stale, leftovers)
+
+
+def _mark_stale() -> list[str]:
+    warehouse = Warehouse()
+    warehouse.ingest()
+    held = set(runs_in_use())
+    # A run that was just begun elsewhere has written its row before this look; one without a lock has ended.
+    rows = warehouse.query("select * exclude (segment, extra) from runs where status = 'running'")
+    stale = []
+    for row in rows.to_dict("records"):
+        run = str(row["run_id"])
+        if run in held or not (navi_home() / "runs" / run).is_dir():
+            continue
+        stale.append(run)
+        with pipeline_log(run) as log:
+            kept = {
+                name: row[name] for name in ("asset", "partition", "algorithm", "encoder", "core", "device", "path")
+            }
+            figures = {name: _number(row[name]) for name in ("step", "reward_ema", "wall_time_seconds", "seed")}
+            same = {"config_hash": row["config_hash"], "started_at": _moment(row["started_at"])}
+            reason = "nobody holds the run: its trainer was killed; the same command resumes it"
+            log.row("runs", kept | figures | same | {"status": "stopped", "reason": reason})
+            log.row("events", {"event": "stale_run", "detail": reason})
+    if stale:
+        warehouse.ingest()
+    return stale
+
+
+def _number(value: float | None) -> float | None:
+    return None if value is None or value != value else value
+
+
+def _moment(value: object) -> str | None:
+    text = str(value)
+    return None if text in ("None", "NaT") else text
+
+
+def _there(pid: int) -> bool:
+    try:
+        return Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0] != "Z"
+    except OSError:
+        return False

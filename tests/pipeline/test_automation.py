@@ -1,0 +1,164 @@
+"""Schedules and sensors, tick by tick on an ephemeral instance."""
+
+import json
+from datetime import UTC, datetime
+
+import dagster as dg
+import pytest
+
+from navi_core.record import RunDirectory
+from navi_pipeline.definitions import defs
+from navi_pipeline.defs.automation.sensors import new_demonstrations, new_scenes, run_failures, stale_runs
+from navi_pipeline.lib.documents import write_document
+from navi_pipeline.lib.failures import record_failure
+from navi_pipeline.lib.pipeline_log import pipeline_log
+from navi_pipeline.lib.scene_plan import plan_path
+from navi_pipeline.lib.warehouse import Warehouse
+
+
+@pytest.fixture
+def instance():
+    with dg.DagsterInstance.ephemeral() as instance:
+        yield instance
+
+
+@pytest.fixture(scope="module")
+def repository():
+    return defs().get_repository_def()
+
+
+def tick(sensor, instance, repository, cursor=None):
+    with dg.build_sensor_context(instance=instance, repository_def=repository, cursor=cursor) as context:
+        return sensor.evaluate_tick(context)
+
+
+def asked(data):
+    return [(r.asset_selection[0].to_user_string(), r.partition_key) for r in data.run_requests]
+
+
+@pytest.mark.parametrize(("kind", "hour"), [("training", 22), ("validation", 7)])
+def test_a_schedule_asks_for_one_night_a_day_named_after_its_date(instance, repository, kind, hour):
+    schedule = repository.get_schedule_def(f"nightly_{kind}_schedule")
+    at = datetime(2026, 3, 4, hour, tzinfo=UTC)
+    context = dg.build_schedule_context(instance=instance, repository_def=repository, scheduled_execution_time=at)
+    (request,) = schedule.evaluate_tick(context).run_requests
+    name = f"2026-03-04-{kind}"
+    assert request.run_key == name and request.tags["night"] == name
+    assert request.run_config["ops"][f"begin_{kind}_night"]["config"] == {"name": name}
+    assert schedule.default_status == dg.DefaultScheduleStatus.STOPPED
+
+
+def test_new_meshes_are_planned_compiled_and_gathered_step_by_step(instance, repository, tmp_path, monkeypatch):
+    def tick(sensor, instance, repository, cursor=None):
+        # The test's context has no reference to its instance, which Dagster's own tick needs for dynamic partitions.
+        with dg.build_sensor_context(instance=instance, repository_def=repository, cursor=cursor) as context:
+            return sensor(context)
+
+    assert "names no folder" in tick(new_scenes, instance, repository).skip_message
+    monkeypatch.setenv("NAVI_SCENES", str(tmp_path))
+    (tmp_path / "house.obj").write_text("v 0 0 0\n")
+    first = tick(new_scenes, instance, repository)
+    assert asked(first) == [("scene_sources", None)]
+    row = {"name": "house", "source_hash": "f" * 64, "split": "external"}
+    old = {"name": "old", "source_hash": "a" * 64, "split": "train"}
+    write_document(plan_path(), {"sources": [row, old]})
+    instance.add_dynamic_partitions("scene", ["house", "old"])
+    instance.report_runless_asset_event(dg.AssetMaterialization("compiled_scene", partition="old"))
+    second = tick(new_scenes, instance, repository, first.cursor)
+    assert asked(second) == [("compiled_scene", "house")]
+    third = tick(new_scenes, instance, repository, second.cursor)
+    assert "corpus" in [key.to_user_string() for key in third.run_requests[0].asset_selection]
+    quiet = tick(new_scenes, instance, repository, third.cursor)
+    assert isinstance(quiet, dg.SkipReason) and "not changed" in quiet.skip_message
+    (tmp_path / "house.obj").write_text("v 0 0 0\nv 1 1 1\n")
+    again = tick(new_scenes, instance, repository, third.cursor)
+    assert asked(again) == [("scene_sources", None)] and again.run_requests[0].run_key != first.run_requests[0].run_key
+
+
+def test_the_scene_sensor_waits_for_what_it_asked_for(instance, repository, tmp_path, monkeypatch):
+    monkeypatch.setenv("NAVI_SCENES", str(tmp_path))
+    (tmp_path / "house.obj").write_text("v 0 0 0\n")
+    instance.add_run(dg.DagsterRun(job_name="j", status=dg.DagsterRunStatus.STARTED, tags={"navi/sensed": "x"}))
+    assert "being worked on" in tick(new_scenes, instance, repository).skip_message
+
+
+def test_recordings_are_taken_in_once(instance, repository, tmp_path, monkeypatch):
+    monkeypatch.setenv("NAVI_DEMOS", str(tmp_path))
+    (tmp_path / "notes.txt").write_text("no recording")
+    assert "no recording" in tick(new_demonstrations, instance, repository).skip_message
+    (tmp_path / "flight.npz").write_bytes(b"x")
+    first = tick(new_demonstrations, instance, repository)
+    assert asked(first) == [("recorded_demonstrations", None)]
+    assert not tick(new_demonstrations, instance, repository, first.cursor).run_requests
+
+
+def events(name):
+    warehouse = Warehouse()
+    warehouse.ingest()
+    return warehouse.query("select * from events where event = ?", [name])
+
+
+def test_a_failed_run_becomes_a_row_with_its_cause(instance):
+    @dg.op
+    def breaks():
+        raise ValueError("the disk is full")
+
+    @dg.job
+    def broken():
+        breaks()
+
+    result = broken.execute_in_process(instance=instance, raise_on_error=False)
+    context = dg.build_run_status_sensor_context(
+        sensor_name="run_failures",
+        dagster_event=result.get_run_failure_event(),
+        dagster_instance=instance,
+        dagster_run=result.dagster_run,
+    ).for_run_failure()
+    run_failures(context)
+    (row,) = events("run_failure").to_dict("records")
+    assert row["run_id"] == f"dagster-{result.run_id}"
+    assert row["detail"].startswith("broken: breaks") and json.loads(row["extra"])["steps"] == ["breaks"]
+
+
+def test_the_failure_of_an_unknown_night_is_recorded_all_the_same():
+    record_failure("r", "nightly_training", "the worker was lost", [], night="2020-01-01-training")
+    assert events("run_failure")["detail"].tolist() == ["nightly_training: the worker was lost"]
+
+
+def test_a_run_that_nobody_holds_is_marked_as_stopped_and_one_at_work_is_left(instance, repository, tmp_path):
+    from navi_core.config import TrainConfig
+    from navi_core.record import navi_home
+
+    root = navi_home() / "runs"
+    held = RunDirectory.open(root, asset="ppo_policy", partition="held", config=TrainConfig())
+    with RunDirectory.open(root, asset="ppo_policy", partition="dead", config=TrainConfig()) as dead:
+        pass
+    for run in (held, dead):
+        with pipeline_log(run.run_id, seed=4, config_hash="c") as log:
+            log.row("runs", {"status": "running", "step": 64, "path": str(run.path), "algorithm": "ppo"})
+    with held:
+        answer = tick(stale_runs, instance, repository)
+        assert "1 stale runs" in answer.skip_message
+        warehouse = Warehouse()
+        rows = warehouse.query("select run_id, status, step, algorithm, seed from runs order by run_id")
+        assert rows.values.tolist() == [
+            [dead.run_id, "stopped", 64, "ppo", 4],
+            [held.run_id, "running", 64, "ppo", 4],
+        ]
+        assert events("stale_run")["run_id"].tolist() == [dead.run_id]
+        assert "0 stale runs" in tick(stale_runs, instance, repository).skip_message
+
+
+def test_what_nights_renew_has_a_freshness_policy(repository):
+    graph = repository.asset_graph
+    policies = {key.to_user_string(): graph.get(key).freshness_policy for key in graph.get_all_asset_keys()}
+    assert policies["corpus"] is not None and policies["compiled_scene"] is None
+
+
+def test_the_nights_share_the_pool_of_what_wants_the_whole_machine(repository):
+    job = repository.get_job("nightly_training")
+    pools = {node.name: node.definition.pool for node in job.nodes}
+    assert {name for name, pool in pools.items() if pool == "gpu"} == {"training", "resume_proof", "benchmarks"}
+    order = [node.name for node in job.nodes_in_topological_order]
+    assert order == ["begin_training_night", "preflight", "training", "resume_proof", "evaluation", "benchmarks",
+                     "promotion", "morning_summary"]  # fmt: skip
