@@ -1,7 +1,9 @@
-"""Decisions a second of the environment, where its time goes, and whether it keeps its memory.
+"""Decisions a second of the environment, how much of its time is not the tracer's, and whether it keeps its memory.
 
-The shares are of process CPU time, summed over threads, so that neighbours on a shared machine cannot shift
-them; the overhead is everything but the tracer.
+A step of the C++ kernels writes the observation while it traces, so the two cannot be told apart within it. Its
+overhead is therefore 1 - c / s: s is the time of a step, c that of a plain `Field.cast_rays` of the very same rays,
+which writes depth, semantic and valid; each step is followed by its cast. What the step writes beyond
+that counts as overhead.
 """
 
 from __future__ import annotations
@@ -10,16 +12,16 @@ import resource
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
 
+import numpy as np
 import torch
 
 from navi_core.bench.cases import Row
-from navi_core.bench.timing import clocks, torch_threads
+from navi_core.bench.timing import CPU, WALL, clocks, median, torch_threads
 from navi_core.config import EnvConfig
 from navi_core.errors import ConfigError
 from navi_core.scenes import Scene
-from navi_core.world import Field, NavigationEnv
+from navi_core.world import Field, NavigationEnv, RayHits
 
 __all__ = ["DRONES", "RESOLUTIONS", "EnvCase", "EnvRow", "Soak", "env_cases", "resident_bytes", "run_env", "run_soak"]
 
@@ -27,8 +29,8 @@ RESOLUTIONS = ((64, 16), (128, 24), (256, 48))
 """Azimuth and elevation bins by default."""
 DRONES = (1, 16, 64, 256)
 """Rows by default."""
-STAGES = ("tracer", "observation", "dynamics", "rewards")
-"""Parts of a step that are told apart; what is left is "rest"."""
+WARM_UP = 3
+"""Steps of each case before the first that counts."""
 
 
 @dataclass(frozen=True)
@@ -52,12 +54,11 @@ class EnvRow(Row):
         tracer: Kernels in use.
         steps_per_second: Decisions of single drones a second of wall time, median over the steps.
         cpu_per_1000: Process CPU seconds for 1000 decisions of single drones, median over the steps.
-        shares: Share of the CPU time by stage: tracer (casting rays), observation (directions, channels, new
-            episodes' views), dynamics (motion, collision, clearance), rewards (terms, seen floor), rest.
-        overhead: 1 − the tracer's share of CPU time.
+        cast_per_1000: The same of the plain casts of the steps' rays.
+        overhead: Share of a step's CPU time that the plain cast of its rays does not take.
         overhead_wall: The same of wall time.
         memory: Growth of resident memory that the environment and its steps caused [bytes].
-        bytes_per_drone: Memory of the rows' state and hits for one drone [bytes].
+        bytes_per_drone: Memory of the rows' state and observation for one drone [bytes].
     """
 
     azimuth_bins: int
@@ -67,7 +68,7 @@ class EnvRow(Row):
     tracer: str
     steps_per_second: float
     cpu_per_1000: float
-    shares: dict[str, float]
+    cast_per_1000: float
     overhead: float
     overhead_wall: float
     memory: int
@@ -177,63 +178,23 @@ def resident_bytes() -> int:
         return resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * 1024
 
 
-class _Stages:
-    """Adds up the CPU and wall time of an environment's stages, each without the stages called within it."""
-
-    def __init__(self, env: NavigationEnv) -> None:
-        self.seconds = {stage: [0.0, 0.0] for stage in STAGES}
-        self._inner = [[0.0, 0.0]]
-        self._wrap(env.field, "cast_rays", "tracer")
-        self._wrap(env.sensor, "cast", "observation")
-        self._wrap(env.reader, "read", "observation")
-        self._wrap(env, "_begin", "observation")
-        self._wrap(env.dynamics, "step", "dynamics")
-        self._wrap(env.field, "distance", "dynamics")
-        self._wrap(env.rewards, "compute", "rewards")
-        self._wrap(env.rewards, "total", "rewards")
-        self._wrap(env.view, "mark", "rewards")
-
-    def _wrap(self, owner: Any, method: str, stage: str) -> None:
-        call = getattr(owner, method)
-
-        def timed(*arguments: Any, **keywords: Any) -> Any:
-            self._inner.append([0.0, 0.0])
-            before = clocks()
-            result = call(*arguments, **keywords)
-            spent = [after - start for after, start in zip(clocks(), before)]
-            within = self._inner.pop()
-            for i in range(2):
-                self.seconds[stage][i] += spent[i] - within[i]
-                self._inner[-1][i] += spent[i]
-            return result
-
-        setattr(owner, method, timed)
-
-
 def _measure(case: EnvCase, field: Field, threads: int, steps: int, seed: int) -> EnvRow:
     before = resident_bytes()
     config = EnvConfig(azimuth_bins=case.azimuth_bins, elevation_bins=case.elevation_bins)
     env = NavigationEnv(field, case.drones, config, seed)
+    hits = RayHits.empty(case.drones, case.azimuth_bins * case.elevation_bins, field.device)
     generator = torch.Generator().manual_seed(seed)
-    flown = [torch.rand(case.drones, 4, generator=generator) * 2.0 - 1.0 for _ in range(steps + 3)]
-    for action in flown[:3]:
-        env.step(action)
-    spent = []
-    for action in flown[3:]:
+    times = []
+    for _ in range(steps + WARM_UP):
+        action = torch.rand(case.drones, 4, generator=generator) * 2.0 - 1.0
         start = clocks()
-        env.step(action)
-        spent.append([after - begin for after, begin in zip(clocks(), start)])
-    median = torch.tensor(spent, dtype=torch.float64).median(dim=0).values.tolist()
+        info = env.step(action).info
+        stepped = clocks()
+        env.sensor.cast(info["position"], info["yaw"], info["scene_index"], out=hits)
+        times.append([start, stepped, clocks()])
     memory = resident_bytes() - before
-    stages = _Stages(env)
-    start = clocks()
-    for action in flown[3:]:
-        env.step(action)
-    total = [after - begin for after, begin in zip(clocks(), start)]
-    for owner in (env.field, env.sensor, env.reader, env, env.dynamics, env.rewards, env.view):
-        for name in [key for key, value in vars(owner).items() if getattr(value, "__name__", "") == "timed"]:
-            delattr(owner, name)
-    shares = {stage: seconds[0] / total[0] for stage, seconds in stages.seconds.items()}
+    stepping, casting = np.diff(np.array(times[WARM_UP:]), axis=1).transpose(1, 0, 2)
+    cpu, wall = median(stepping, CPU), median(stepping, WALL)
     kept = sum(x.nbytes for x in env.state_dict().values()) // case.drones
     return EnvRow(
         azimuth_bins=case.azimuth_bins,
@@ -241,11 +202,11 @@ def _measure(case: EnvCase, field: Field, threads: int, steps: int, seed: int) -
         drones=case.drones,
         threads=threads,
         tracer=field.tracer,
-        steps_per_second=case.drones / median[1],
-        cpu_per_1000=1000.0 * median[0] / case.drones,
-        shares=shares | {"rest": 1.0 - sum(shares.values())},
-        overhead=1.0 - shares["tracer"],
-        overhead_wall=1.0 - stages.seconds["tracer"][1] / total[1],
+        steps_per_second=case.drones / wall,
+        cpu_per_1000=1000.0 * cpu / case.drones,
+        cast_per_1000=1000.0 * median(casting, CPU) / case.drones,
+        overhead=1.0 - median(casting, CPU) / cpu,
+        overhead_wall=1.0 - median(casting, WALL) / wall,
         memory=memory,
-        bytes_per_drone=kept + 9 * case.azimuth_bins * case.elevation_bins,
+        bytes_per_drone=kept + 12 * case.azimuth_bins * case.elevation_bins,
     )

@@ -2,12 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
-from typing import TYPE_CHECKING, Annotated, Any
+from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from navi_core.cli.bench_report import Column, Drones, Json, Scenes, Sizes, Threads, figure, machine, report, sizes
+from navi_core.cli.bench_report import Drones, Json, Scenes, Sizes, Threads, figure, machine, report, sizes
 from navi_core.cli.progress import progress_bar
 from navi_core.cli.table import print_json
 
@@ -15,9 +14,6 @@ if TYPE_CHECKING:
     from navi_core.scenes import Scene
 
 __all__ = ["env"]
-
-_STAGES = {"rays": "tracer", "obs": "observation", "dyn": "dynamics", "rew": "rewards", "rest": "rest"}
-"""Heading → stage of a step."""
 
 
 def env(
@@ -52,19 +48,16 @@ def env(
         "drones": figure("drones"),
         "steps/s": figure("steps_per_second", ",.0f"),
         "CPU ms": figure("cpu_per_1000", ".3f"),
-        **{heading: _share(stage) for heading, stage in _STAGES.items()},
-        "over": figure("overhead", ".0f", 100.0),
+        "cast ms": figure("cast_per_1000", ".3f"),
+        "over": figure("overhead", ".1f", 100.0),
+        "over wall": figure("overhead_wall", ".1f", 100.0),
         "MB": figure("memory", ".0f", 1e-6),
     }
-    caption = "CPU ms a drone's step; % of it: rays, observation, dynamics, rewards, rest; over: all but the rays"
+    caption = (
+        "CPU ms of a drone's step, and of a plain cast_rays of the same rays right after it; "
+        "over: % of the step that the cast does not take, of CPU and of wall time"
+    )
     report("environment", rows, columns, as_json, threads=threads, words=1, caption=caption)
-
-
-def _share(stage: str) -> Column:
-    def read(row: Mapping[str, Any]) -> str:
-        return f"{100 * row['shares'][stage]:.0f}"
-
-    return read
 
 
 def _soak(scenes: list[Scene], steps: int, as_json: bool) -> None:

@@ -8,7 +8,7 @@ import numba
 import numpy as np
 import numpy.typing as npt
 
-__all__ = ["begin_floor", "label_components", "mark_fan"]
+__all__ = ["label_components", "mark_fan"]
 
 
 @numba.njit(cache=True, error_model="numpy")
@@ -82,8 +82,8 @@ def mark_fan(
 ) -> None:
     """Mark the reachable cells that each row's rays cross and count the new ones.
 
-    A ray enters a cell where it crosses a grid line; where, follows from the line's number. `world/floor.py` has
-    the same as tensor operations, and both agree to the bit.
+    A ray enters a cell where it crosses a grid line; where, follows from the line's number. `csrc/floor.h` and, as
+    tensor operations, `world/floor.py` have the same, to the bit.
 
     Args:
         position: (B, 3) [m].
@@ -129,28 +129,3 @@ def mark_fan(
                     new += _mark(seen, reachable, b, g, beside, k + side * crossed, nx, nz)
                     when = first + crossed * step
         gain[b] = new
-
-
-@numba.njit(cache=True, error_model="numpy")
-def begin_floor(
-    begins: npt.NDArray[np.bool_],
-    scene: npt.NDArray[np.int64],
-    slot: npt.NDArray[np.int64],
-    pool: npt.NDArray[np.uint8],
-    seen: npt.NDArray[np.bool_],
-) -> None:
-    """Set the map of the rows that begin an episode to what their spawn sees.
-
-    Args:
-        begins: (B,).
-        scene: (B,) scene of the new episode.
-        slot: (B,) entry of that scene's pool.
-        pool: (S, P, C/8) seen cells of the pools, eight to a byte, the first in its lowest bit.
-        seen: (B, C), updated.
-    """
-    for b in range(len(begins)):
-        if begins[b]:
-            for byte in range(pool.shape[2]):
-                bits = pool[scene[b], slot[b], byte]
-                for bit in range(8):
-                    seen[b, 8 * byte + bit] = (bits >> bit) & 1

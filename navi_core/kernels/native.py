@@ -26,6 +26,7 @@ LIBRARY = "libnavi_kernels.so"
 _FLAGS = ("-O3", "-std=c++17", "-fPIC", "-ffp-contract=off", "-fno-math-errno")
 _UNITS = {
     "trace_cpu.cpp": (),
+    "step_cpu.cpp": (),
     "jobs_cpu.cpp": (),
     "tile_portable.cpp": (),
     "tile_avx2.cpp": ("-mavx2", "-mfma", "-mbmi", "-mbmi2", "-mpopcnt"),
@@ -149,10 +150,13 @@ def _declare(library: ctypes.CDLL) -> ctypes.CDLL:
         "navi_cast_octree": [pointer, pointer, integer],
         "navi_distance": [pointer, pointer, pointer, size, pointer, integer],
         "navi_within": [pointer, pointer, pointer, size, real, pointer, integer],
+        "navi_fly": [pointer, pointer, pointer, integer],
         **{f"navi_jobs_{job}": [pointer] * 3 for job in ("cast_surface", "cast_octree", "distance", "within")},
     }
     for name, arguments in signatures.items():
         function = getattr(library, name)
         function.argtypes, function.restype = arguments, None
     library.navi_lanes.argtypes, library.navi_lanes.restype = [], integer
+    library.navi_step_bytes.argtypes, library.navi_step_bytes.restype = [], size
+    library.navi_step.argtypes, library.navi_step.restype = [pointer, integer, integer], size
     return library

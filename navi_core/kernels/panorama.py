@@ -10,7 +10,7 @@ import numba
 import numpy as np
 import numpy.typing as npt
 
-__all__ = ["begin_rows", "read_hits"]
+__all__ = ["read_hits"]
 
 Float32 = npt.NDArray[np.float32]
 Bool = npt.NDArray[np.bool_]
@@ -130,28 +130,3 @@ def read_hits(
                 longest = max(longest, depth[b, r])
             reach[b, a] = min(longest * cosine, radius)
         front[b] = nearest
-
-
-@numba.njit(cache=True, error_model="numpy")
-def begin_rows(
-    begins: Bool,
-    scene: npt.NDArray[np.int64],
-    slot: npt.NDArray[np.int64],
-    pool: Float32,
-    obs: Float32,
-    ended: Float32,
-) -> None:
-    """Give the rows that begin an episode their spawn's observation and keep the one they ended with.
-
-    Args:
-        begins: (B,).
-        scene: (B,) scene of the new episode.
-        slot: (B,) entry of that scene's pool.
-        pool: (S, P, N) observations of the pools.
-        obs: (B, N), updated.
-        ended: (B, N); the rows that begin are written, the others left alone.
-    """
-    for b in range(len(begins)):
-        if begins[b]:
-            ended[b] = obs[b]
-            obs[b] = pool[scene[b], slot[b]]

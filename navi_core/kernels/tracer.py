@@ -24,6 +24,7 @@ from navi_core.kernels.distance import scene_distance, scene_within
 from navi_core.kernels.native import NativeUnavailableError, load_library
 from navi_core.kernels.octree import cast_octree
 from navi_core.kernels.packed import HIERARCHY_TYPES, PackedField
+from navi_core.kernels.step import Drone, Flights, Step, check_layout
 from navi_core.kernels.tile import cast_tiles, tile_layout
 
 __all__ = ["LANES", "TRACERS", "NativeTracer", "NumbaTracer", "Tracer", "build_tracer"]
@@ -186,6 +187,8 @@ class NativeTracer:
                 packed.octree, (np.uint64, np.int64, np.float64, np.int32, np.int32, np.int64)
             )
         self._hierarchy = self._pointers(packed.hierarchy, HIERARCHY_TYPES)
+        self._packed = packed
+        check_layout(self._library)
 
     @property
     def lanes(self) -> int:
@@ -223,6 +226,29 @@ class NativeTracer:
             self._hierarchy, points.ctypes.data, scene.ctypes.data, len(points), radius, out.ctypes.data,
             self._thread_count(),
         )  # fmt: skip
+
+    def fly(self, drone: Drone, flights: Flights) -> None:
+        """Fly one decision in every row of `flights`."""
+        self._library.navi_fly(self._hierarchy, ctypes.byref(drone), ctypes.byref(flights), self._thread_count())
+
+    def begin_step(self) -> Step:
+        """Return the description of an environment's step in this tracer's scenes, to be filled in for `step`."""
+        surface, octree = self._packed.surface_row, self._packed.octree_row
+        return Step(
+            hierarchies=ctypes.addressof(self._hierarchy),
+            octrees=None if self._octree is None else ctypes.addressof(self._octree),
+            surface_row=surface.ctypes.data,
+            octree_row=octree.ctypes.data,
+            scenes=len(surface),
+        )
+
+    def step(self, step: Step) -> int:
+        """Fly one decision of an environment.
+
+        Returns:
+            How many episodes ended, or -1 - the first row whose action is no number; then nothing has moved.
+        """
+        return int(self._library.navi_step(ctypes.byref(step), self._thread_count(), self._lanes))
 
     def _thread_count(self) -> int:
         return self._threads or numba.get_num_threads()

@@ -49,8 +49,8 @@ def _wrap(value: int) -> int:
 
 
 def stream_key(seed: int, purpose: Purpose) -> int:
-    """Return the word from which the draws of a seed and purpose begin."""
-    return (seed + 1) * 1_000_003 + int(purpose)
+    """Return the word, a 64-bit integer, from which the draws of a seed and purpose begin."""
+    return _wrap((seed + 1) * 1_000_003 + int(purpose))
 
 
 def spread(word: torch.Tensor, part: torch.Tensor | int) -> torch.Tensor:

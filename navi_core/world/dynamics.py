@@ -3,14 +3,14 @@
 from __future__ import annotations
 
 import math
-from dataclasses import dataclass, fields
+from dataclasses import dataclass
 
-import numpy as np
 import torch
 
 from navi_core.config import DynamicsConfig
-from navi_core.kernels.motion import aim, command_push, settle, turn
+from navi_core.kernels.step import Drone, Flights, described_by
 from navi_core.world.field import Field
+from navi_core.world.heading import cos_sin
 
 __all__ = ["Dynamics", "Motion", "body_to_world", "limiter_bins", "linear_speed", "nearest_ahead"]
 
@@ -37,13 +37,15 @@ class Motion:
 def body_to_world(velocity: torch.Tensor, yaw: torch.Tensor) -> torch.Tensor:
     """Return the (B, 3) world velocity [m/s] of body velocities (B, ≥3: forward, vertical, lateral)."""
     forward, vertical, lateral = velocity[:, 0], velocity[:, 1], velocity[:, 2]
-    s, c = yaw.sin(), yaw.cos()
+    c, s = cos_sin(yaw)
     return torch.stack([lateral * c - forward * s, vertical, -forward * c - lateral * s], dim=1)
 
 
 def linear_speed(velocity: torch.Tensor) -> torch.Tensor:
     """Return (B,) the linear speed [m/s] of body or world velocities (B, ≥3)."""
-    return (velocity[:, 0] ** 2 + velocity[:, 1] ** 2 + velocity[:, 2] ** 2).sqrt()
+    squared = velocity[:, 0] ** 2 + velocity[:, 1] ** 2 + velocity[:, 2] ** 2
+    # Torch's float32 root may be an ulp off; rounded from double it is the kernels'.
+    return squared.to(torch.float64).sqrt().to(velocity.dtype)
 
 
 def limiter_bins(azimuth_bins: int, elevation_bins: int, band_degrees: float) -> tuple[int, int, int]:
@@ -86,15 +88,15 @@ class Dynamics:
     Args:
         field: Gives the clearance.
         config: Limits, smoothing, substeps, radius.
-        kernels: Compute by kernels of the CPU instead of tensor operations; the bits are the same. By default
-            where the field is on the CPU.
+        kernels: Fly by the C++ kernels where the field has them, else by tensor operations; the bits are the same.
     """
 
-    def __init__(self, field: Field, config: DynamicsConfig, *, kernels: bool | None = None) -> None:
-        self._kernels = field.device.type == "cpu" if kernels is None else kernels
+    def __init__(self, field: Field, config: DynamicsConfig, *, kernels: bool = True) -> None:
+        self._tracer = field.native if kernels else None
         self.field = field
         self.config = config
         self._limits = torch.tensor([*config.max_speed, config.max_yaw_rate], dtype=torch.float32, device=field.device)
+        self._drone = self.for_kernels() if self._tracer is not None else None
 
     def front_distance(self, depth: torch.Tensor, valid: torch.Tensor, azimuth_bins: int) -> torch.Tensor:
         """Return (B,) the nearest valid depth ahead [m], infinite where nothing is seen.
@@ -129,10 +131,24 @@ class Dynamics:
             min_front: (B,) from `front_distance`, of the observation the action answers [m].
             scene_index: (B,).
         """
-        step = self._step_kernels if self._kernels else self._step_tensors
+        step = self._step_tensors if self._tracer is None else self._step_native
         return step(position, yaw, velocity, action, min_front, scene_index)
 
-    def _step_kernels(
+    def for_kernels(self) -> Drone:
+        """Return what the C++ kernels know of the drone; valid as long as these dynamics."""
+        c = self.config
+        return Drone(
+            limits=described_by(self._limits, torch.float32),
+            limiter_distance=c.limiter_distance,
+            limiter_floor=c.limiter_floor,
+            smoothing=c.smoothing,
+            keep=1.0 - c.smoothing,
+            substep=c.substep,
+            radius=c.radius,
+            substeps=c.steps_per_decision,
+        )
+
+    def _step_native(
         self,
         position: torch.Tensor,
         yaw: torch.Tensor,
@@ -141,19 +157,19 @@ class Dynamics:
         min_front: torch.Tensor,
         scene_index: torch.Tensor,
     ) -> Motion:
-        c, keep = self.config, 1.0 - self.config.smoothing
-        position, yaw, velocity = (x.clone(memory_format=torch.contiguous_format) for x in (position, yaw, velocity))
-        motion = Motion(position, yaw, velocity, torch.zeros_like(yaw, dtype=torch.bool), torch.zeros_like(yaw))
-        p, y, v, collided, attempted = (getattr(motion, field.name).numpy() for field in fields(motion))
-        turned, target, push = torch.empty_like(yaw), torch.empty_like(position), np.empty_like(v)
-        limits, front = self._limits.numpy(), min_front.numpy()
-        command_push(action.numpy(), front, limits, c.limiter_distance, c.limiter_floor, c.smoothing, push)
-        rows = self.field.rows(scene_index, len(p))
-        for _ in range(c.steps_per_decision):
-            turn(push, keep, c.substep, y, v, turned.numpy())
-            aim(c.substep, p, v, turned.cos().numpy(), turned.sin().numpy(), target.numpy())
-            blocked = self.field.within_rows(target, rows, c.radius)
-            settle(blocked.numpy(), target.numpy(), turned.numpy(), p, y, v, collided, attempted)
+        position, yaw, velocity = (_owned(x) for x in (position, yaw, velocity))
+        motion = Motion(position, yaw, velocity, torch.empty_like(yaw, dtype=torch.bool), torch.empty_like(yaw))
+        real = {"action": _plain(action), "front": _plain(min_front), "position": position, "yaw": yaw}
+        real |= {"velocity": velocity, "attempted": motion.attempted_speed}
+        rows = self.field.rows(scene_index, len(yaw))
+        flights = Flights(
+            **{name: described_by(x, torch.float32) for name, x in real.items()},
+            scene=described_by(rows, torch.int32),
+            collided=described_by(motion.collided, torch.bool),
+            rows=len(yaw),
+        )
+        assert self._tracer is not None and self._drone is not None
+        self._tracer.fly(self._drone, flights)
         return motion
 
     def _step_tensors(
@@ -184,3 +200,13 @@ class Dynamics:
             yaw = torch.where(blocked, yaw, turned)
             velocity = torch.where(blocked[:, None], 0.0, moved)
         return Motion(position, yaw, velocity, collided, attempted)
+
+
+def _plain(tensor: torch.Tensor) -> torch.Tensor:
+    """Return the tensor as the kernels read it."""
+    return tensor.detach().to(torch.float32).contiguous()
+
+
+def _owned(tensor: torch.Tensor) -> torch.Tensor:
+    """Return a copy that the kernels may write to."""
+    return tensor.detach().to(torch.float32, copy=True, memory_format=torch.contiguous_format)

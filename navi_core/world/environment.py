@@ -4,9 +4,9 @@ A step is a program of fixed shapes over tensors that stay where they are; reset
 precomputed spawn pools, which hold the pose and its observation. Autoreset is same-step: `obs` is already
 the next episode's first observation where an episode ended, `final_obs` is the one it ended with.
 
-On the CPU the parts that touch every ray or floor cell are kernels. Elsewhere, and with `tensor_only`, they
-are tensor programs that never look at a value from the host, so that a device may run ahead of it or replay
-the whole step as one graph.
+On the CPU a whole step is one call of the C++ kernels, row by row (`native_step.py`); without a compiler the parts
+that touch every ray or floor cell are numba kernels. Elsewhere, and with `tensor_only`, all are tensor programs
+that never look at a value from the host, so that a device may run ahead of it or replay the whole step as one graph.
 """
 
 from __future__ import annotations
@@ -16,18 +16,16 @@ from dataclasses import dataclass
 from functools import cached_property
 from typing import Any
 
-import numpy as np
 import torch
 
 from navi_core.config import REWARD_TERMS, EnvConfig
-from navi_core.errors import ConfigError, NonFiniteError
-from navi_core.kernels.draws import draw_spawns
-from navi_core.kernels.panorama import begin_rows
+from navi_core.errors import ConfigError
 from navi_core.world.arguments import described, whole_number
-from navi_core.world.counter_random import Purpose, stream_key, uniform
+from navi_core.world.counter_random import Purpose, uniform
 from navi_core.world.dynamics import Dynamics, linear_speed
 from navi_core.world.field import Field, RayHits
 from navi_core.world.floor import FloorMap, FloorView
+from navi_core.world.native_step import NativeStep, bad_action
 from navi_core.world.panorama import PanoramaReader
 from navi_core.world.pools import BODY, build_pools
 from navi_core.world.rewards import RewardTerms
@@ -123,7 +121,7 @@ class NavigationEnv:
         self._kernels = device.type == "cpu" and not tensor_only
         self.sensor = SphericalSensor(field, c.azimuth_bins, c.elevation_bins, c.max_distance)
         self.dynamics = Dynamics(field, c.dynamics, kernels=self._kernels)
-        self.rewards = RewardTerms(field, num_envs, c.reward, c.dynamics.max_speed[0], kernels=self._kernels)
+        self.rewards = RewardTerms(field, num_envs, c.reward, c.dynamics.max_speed[0])
         self.reader = PanoramaReader(c, device, kernels=self._kernels)
         self.floors = [FloorMap(field, i, c.reward.view_cell, c.floor_clearance) for i in range(field.num_scenes)]
         self.view = FloorView(
@@ -133,7 +131,6 @@ class NavigationEnv:
         self.verdicts = self._pools.verdicts
         self._rows = torch.arange(first_row, first_row + num_envs, device=device)
         self._faults = SensorFaults(c.sensor, seed, self._rows, c.max_distance)
-        self._hits = RayHits.empty(num_envs, c.azimuth_bins * c.elevation_bins, device)
         # Updated in place, never rebound: a captured program finds them where they were.
         self._body = torch.zeros(num_envs, sum(BODY.values()), device=device)
         self._life = dict(zip(BODY, self._body.split(list(BODY.values()), dim=1)))
@@ -141,6 +138,7 @@ class NavigationEnv:
             name: torch.zeros(num_envs, dtype=torch.int64, device=device)
             for name in ("episode", "age", "length", "scene")
         }
+        self._make_room()
         late = self._pools.obs.shape[2:] if c.sensor.delayed else (0,)
         self._late = torch.zeros(num_envs, *late, device=device)
         self.reset()
@@ -182,8 +180,34 @@ class NavigationEnv:
             ConfigError: The actions have another shape.
             NonFiniteError: On the CPU, an action is NaN or infinite; nothing has moved.
         """
+        action = self._shaped(actions)
+        return self._step_native(action) if self._native is not None else self._step_tensors(action)
+
+    def _step_native(self, action: torch.Tensor) -> StepBatch:
+        assert self._native is not None
+        flown = self._native.fly(action.contiguous(), self.seed)
+        episode, length = self.counters["episode"], flown.episode_length
+        obs, ended = flown.obs, flown.obs
+        if flown.ended or self._spoils:
+            obs, ended = self._views(flown.truncated, flown.next_scene, flown.slot, flown.obs, episode, length)
+        info = {
+            "reward_terms": dict(zip(REWARD_TERMS, flown.terms.unbind())),
+            "collision": flown.collided,
+            "void": flown.void,
+            "action_fault": torch.zeros(self.num_envs, dtype=torch.bool),
+            "position": flown.position,
+            "yaw": flown.yaw,
+            "speed": flown.speed,
+            "scene_index": flown.scene_index,
+            "episode_return": flown.episode_return,
+            "episode_length": length,
+        }
+        terminated = torch.zeros(self.num_envs, dtype=torch.bool)
+        return StepBatch(obs, flown.reward, terminated, flown.truncated, ended, info)
+
+    def _step_tensors(self, actions: torch.Tensor) -> StepBatch:
         c, counters = self.config, self.counters
-        action, fault = self._checked(actions)
+        action, fault = self._finite(actions)
         body = {name: value.squeeze(1) for name, value in self._life.items()}
         scene, episode = counters["scene"].clone(), counters["episode"]
         place = scene.to(torch.int32)  # what the field's kernels take
@@ -234,7 +258,8 @@ class NavigationEnv:
         flown = torch.cat([lives[name].view(-1, width) for name, width in BODY.items()], dim=1)
         next_episode = episode + truncated
         next_scene, slot = self._draw_spawn(next_episode)
-        obs, ended = self._begin(truncated, next_scene, slot, seen.obs, next_episode, length)
+        self.view.begin(truncated, next_scene, slot, self._pools.floor)
+        obs, ended = self._views(truncated, next_scene, slot, seen.obs, next_episode, length)
         self._body.copy_(torch.where(truncated[:, None], self._pools.body[next_scene, slot], flown))
         going = ~truncated
         counters["episode"].copy_(next_episode)
@@ -316,35 +341,50 @@ class NavigationEnv:
         part, c = copy.copy(self), self.config
         part.num_envs, part._rows = len(rows), self._rows[rows]
         part._faults = SensorFaults(c.sensor, self.seed, part._rows, c.max_distance)
-        part._hits = RayHits.empty(len(rows), c.azimuth_bins * c.elevation_bins, self.device)
         part._body = self._body[rows]
         part._life = dict(zip(BODY, part._body.split(list(BODY.values()), dim=1)))
         part.counters = {name: counter[rows] for name, counter in self.counters.items()}
         part._late = self._late[rows]
         part.rewards, part.view = copy.copy(self.rewards), copy.copy(self.view)
         part.rewards.visits, part.view.seen = self.rewards.visits[rows], self.view.seen[rows]
+        part._make_room()
         return part
 
-    def _checked(self, actions: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
-        """Return actions to be flown, and (B,) where they were no numbers.
+    def _make_room(self) -> None:
+        """Describe the state to the C++ kernels where they take the steps, else make room for the hits of a cast."""
+        self._native: NativeStep | None = None
+        if self._kernels and self.field.native is not None:
+            self._native = NativeStep(
+                self.field.native, self.config, self.sensor.directions, self.dynamics, self.reader, self.rewards,
+                self.view, self._pools, self._rows, self._body, self.counters,
+            )  # fmt: skip
+        rays = 0 if self._native else len(self.sensor.directions)
+        self._hits = RayHits.empty(self.num_envs, rays, self.device)
 
-        A pose that is no number would never leave the kernels' grid walks.
-        """
+    def _shaped(self, actions: torch.Tensor) -> torch.Tensor:
+        """Return (B, 4) float32 actions on the environment's device, or refuse them."""
         if not isinstance(actions, torch.Tensor) or actions.is_complex():
             raise ConfigError(f"actions is {described(actions)}, expected a float tensor ({self.num_envs}, 4)")
         if tuple(actions.shape) != (self.num_envs, 4):
             raise ConfigError(f"actions of shape {tuple(actions.shape)}, expected ({self.num_envs}, 4)")
-        action = actions.detach().to(self.device, torch.float32)
-        if not self._kernels:
-            finite = torch.isfinite(action).all(dim=1)
-            return torch.where(finite[:, None], action, 0.0), ~finite
-        finite = np.isfinite(action.numpy()).all(axis=1)
-        if not finite.all():
-            row = int(finite.argmin())
-            raise NonFiniteError("action", f"the action of row {row} is {action[row].tolist()}, not finite")
-        return action, torch.zeros(self.num_envs, dtype=torch.bool)
+        return actions.detach().to(self.device, torch.float32)
 
-    def _begin(
+    def _finite(self, action: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
+        """Return actions to be flown, and (B,) where they were no numbers.
+
+        A pose that is no number would never leave the kernels' grid walks.
+        """
+        finite = torch.isfinite(action).all(dim=1)
+        if self._kernels and not finite.numpy().all():
+            raise bad_action(action, int(finite.numpy().argmin()))
+        return torch.where(finite[:, None], action, 0.0), ~finite
+
+    @property
+    def _spoils(self) -> bool:
+        """Whether the sensor has faults or a delay."""
+        return self._faults.active or self.config.sensor.delayed
+
+    def _views(
         self,
         begins: torch.Tensor,
         scene: torch.Tensor,
@@ -353,7 +393,7 @@ class NavigationEnv:
         episode: torch.Tensor,
         length: torch.Tensor,
     ) -> tuple[torch.Tensor, torch.Tensor]:
-        """Begin the episodes of rows: floor map and observation.
+        """Put together what the step shows.
 
         Args:
             begins: (B,) bool.
@@ -367,13 +407,13 @@ class NavigationEnv:
             `StepBatch.obs` and `ended_obs`, as the sensor's faults and delay make them.
         """
         pool = self._pools
-        self.view.begin(begins, scene, slot, pool.floor)
-        if self._kernels and not self._faults.active and not self.config.sensor.delayed:
-            if not begins.numpy().any():
+        if self._kernels and not self._spoils:
+            begin = begins.nonzero().squeeze(1)
+            if not len(begin):
                 return obs, obs
             ended = torch.empty_like(obs)
-            flat = (x.numpy() for x in (begins, scene, slot, pool.obs.flatten(2), obs.flatten(1), ended.flatten(1)))
-            begin_rows(*flat)
+            ended[begin] = obs[begin]
+            obs[begin] = pool.obs[scene[begin], slot[begin]]
             return obs, ended
         ended = self._faults.apply(obs, episode - begins.to(torch.int64), length)
         spawn = self._faults.apply(pool.obs[scene, slot], episode, torch.zeros_like(length))
@@ -387,12 +427,6 @@ class NavigationEnv:
 
     def _draw_spawn(self, episode: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
         """Return the scene and the pool slot of each row's episode."""
-        if self._kernels:
-            scene, slot = torch.empty_like(episode), torch.empty_like(episode)
-            key, count = stream_key(self.seed, Purpose.SPAWN), self._pools.count.numpy()
-            drawn = (self._rows.numpy(), episode.numpy(), self.config.episodes_per_scene, count)
-            draw_spawns(key, *drawn, scene.numpy(), slot.numpy())
-            return scene, slot
         scene = (self._rows + episode // self.config.episodes_per_scene) % self.field.num_scenes
         draw = uniform(self.seed, Purpose.SPAWN, self._rows, episode)
         return scene, (draw * self._pools.count[scene]).to(torch.int64)

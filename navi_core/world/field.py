@@ -17,6 +17,7 @@ from navi_core.kernels.cuda import CudaTracer, cuda_device
 from navi_core.kernels.tracer import NativeTracer, build_tracer
 from navi_core.scenes import Scene
 from navi_core.world.arguments import described, known_ids, metres, scene_list, whole_number
+from navi_core.world.heading import cos_sin
 from navi_core.world.packing import pack_field
 
 __all__ = ["Field", "RayHits"]
@@ -112,6 +113,11 @@ class Field:
         return self._tracer.name
 
     @property
+    def native(self) -> NativeTracer | None:
+        """The C++ kernels, for those who hand them whole programs; None where others are in use."""
+        return self._tracer if isinstance(self._tracer, NativeTracer) else None
+
+    @property
     def nbytes(self) -> int:
         """Size of the arrays that the kernels in use read [bytes]; the scenes themselves are not counted."""
         return self.packed.nbytes
@@ -166,7 +172,7 @@ class Field:
         if yaw is not None:
             if not isinstance(yaw, torch.Tensor) or yaw.shape != (len(origins),) or not yaw.is_floating_point():
                 raise SceneError(f"yaw is {described(yaw)}, expected a tensor of floats ({len(origins)},)")
-            turns = torch.stack([yaw.cos(), yaw.sin()], dim=1)
+            turns = torch.stack(cos_sin(yaw), dim=1)
             plain = self.packed.octree is None and not torch.compiler.is_compiling()
             if not (plain and isinstance(self._tracer, NativeTracer)):
                 directions, turns = _turned(directions, turns), None

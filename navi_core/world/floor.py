@@ -14,8 +14,10 @@ import numpy.typing as npt
 import torch
 
 from navi_core.errors import SceneError
-from navi_core.kernels.floor import begin_floor, label_components, mark_fan
+from navi_core.kernels.floor import label_components, mark_fan
+from navi_core.kernels.step import Floors, described_by
 from navi_core.world.field import Field
+from navi_core.world.heading import cos_sin
 
 __all__ = ["FloorMap", "FloorView"]
 
@@ -23,7 +25,6 @@ _MAX_VOXELS = 200_000_000
 
 # Numba's dispatchers carry no signature that a type checker could follow through packed arguments.
 _MARK: Callable[..., None] = mark_fan
-_BEGIN: Callable[..., None] = begin_floor
 
 
 class FloorMap:
@@ -86,8 +87,8 @@ class FloorMap:
 class FloorView:
     """Which reachable floor cells each row has seen in its episode.
 
-    On the CPU a kernel walks the rays; elsewhere the same is a tensor program of fixed shapes, which marks
-    the same cells to the bit.
+    On the CPU a kernel walks the rays (`csrc/floor.h` within a step of the environment, its numba twin here);
+    elsewhere the same is a tensor program of fixed shapes. All mark the same cells to the bit.
 
     Args:
         maps: One floor map per scene, all of one cell size.
@@ -145,7 +146,7 @@ class FloorView:
             (B,) float32 newly seen reachable area [m²].
         """
         seen = self.seen if seen is None else seen
-        turn = (yaw.cos(), yaw.sin())
+        turn = cos_sin(yaw)
         grid = (self._origin, self._shape, self._reachable)
         if self._kernels:
             gain = torch.empty(len(position), dtype=torch.int64)
@@ -172,11 +173,20 @@ class FloorView:
             slot: (B,) int64 entry of its pool.
             pool: (S, P, C/8) uint8 from `footprint`.
         """
-        if self._kernels:
-            _BEGIN(*(x.numpy() for x in (begins, scene, slot, pool, self.seen)))
-            return
         bits = (pool[scene, slot][:, :, None] >> self._bits) & 1
         self.seen.copy_(torch.where(begins[:, None], bits.flatten(1).to(torch.bool), self.seen))
+
+    def for_kernels(self) -> Floors:
+        """Return what the C++ kernels know of the floors; valid as long as this view."""
+        return Floors(
+            fan=described_by(self._fan, torch.float32),
+            origin=described_by(self._origin, torch.float64),
+            shape=described_by(self._shape, torch.int64),
+            reachable=described_by(self._reachable, torch.bool),
+            rays=len(self._fan),
+            cells=self.seen.shape[1],
+            cell=self.cell,
+        )
 
     def fraction(self, scene_index: torch.Tensor) -> torch.Tensor:
         """Return (B,) the share of the reachable floor that each row has seen."""

@@ -1,8 +1,8 @@
 """What one panorama says: the observation, and everything that rewards and the speed limiter read from it.
 
-On the CPU one kernel touches every hit once (`kernels/panorama.py`); elsewhere the same is a tensor program
-of fixed shapes. The counts agree to the bit, normalised depths to
-2e-7 · (1 + 1 / ln(1 + M)).
+On the CPU one kernel touches every hit once: the C++ tracer itself within a step of the environment
+(`csrc/panorama.h`), its numba twin here (`kernels/panorama.py`), with the same bits. Elsewhere the same is a tensor
+program of fixed shapes; its counts agree to the bit, normalised depths to 2e-7 · (1 + 1 / ln(1 + M)).
 """
 
 from __future__ import annotations
@@ -14,6 +14,7 @@ import torch
 
 from navi_core.config import EnvConfig
 from navi_core.kernels.panorama import read_hits
+from navi_core.kernels.step import Sensor, described_by
 from navi_core.world.dynamics import limiter_bins, nearest_ahead
 from navi_core.world.field import RayHits
 from navi_core.world.recycling import Recycler
@@ -80,12 +81,41 @@ class PanoramaReader:
         """
         return self._read_kernel(hits, band) if self._kernels else self._read_tensors(hits, band)
 
-    def _read_kernel(self, hits: RayHits, band: torch.Tensor) -> Panorama:
-        c, rows = self._config, len(band)
-        shape = (rows, 3, c.azimuth_bins, c.elevation_bins)
+    def room(self, rows: int) -> torch.Tensor:
+        """Return an uninitialised (rows, 3, Az, El) observation on the CPU, in memory that comes back."""
+        shape = (rows, 3, self._config.azimuth_bins, self._config.elevation_bins)
         if self._memory.shape != shape:
             self._memory = Recycler(*shape)
-        obs = self._memory.take()
+        return self._memory.take()
+
+    def for_kernels(self, directions: torch.Tensor) -> Sensor:
+        """Return what the C++ kernels know of the sensor.
+
+        Args:
+            directions: (Az·El, 3) of its rays; the struct is valid as long as they are.
+        """
+        c = self._config
+        side, low, high = self._limiter
+        first, last = self._horizon
+        return Sensor(
+            directions=described_by(directions, torch.float32),
+            azimuths=c.azimuth_bins,
+            elevations=c.elevation_bins,
+            range=c.max_distance,
+            scale=1.0 / math.log1p(c.max_distance),
+            limiter_side=side,
+            limiter_low=low,
+            limiter_high=high,
+            ahead=self._ahead,
+            horizon_first=first,
+            horizon_last=last,
+            horizon_cos=self._horizon_cos,
+            view_radius=c.reward.view_radius,
+        )
+
+    def _read_kernel(self, hits: RayHits, band: torch.Tensor) -> Panorama:
+        c, rows = self._config, len(band)
+        obs = self.room(rows)
         counts = torch.empty(rows, 4, dtype=torch.int32)
         front, reach = torch.empty(rows), torch.empty(rows, c.azimuth_bins)
         read_hits(

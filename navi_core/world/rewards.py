@@ -7,13 +7,12 @@ those of the specification.
 from __future__ import annotations
 
 import math
-from collections.abc import Callable
 from dataclasses import dataclass
 
 import torch
 
 from navi_core.config import REWARD_TERMS, RewardConfig
-from navi_core.kernels.rewards import HEADING_SECTORS, MOST_VISITS, STAMP_BIT, STAMPS, reward_terms
+from navi_core.kernels.step import Rewards, described_by
 from navi_core.world.field import Field, RayHits
 
 __all__ = ["Perception", "RewardTerms", "ahead_sector", "structure_fractions"]
@@ -21,8 +20,11 @@ __all__ = ["Perception", "RewardTerms", "ahead_sector", "structure_fractions"]
 NEAR_DISTANCE = 2.0
 BAND_START = 1.5
 
-# Numba's dispatchers carry no signature that a type checker could follow through packed arguments.
-_TERMS: Callable[..., None] = reward_terms
+HEADING_SECTORS = 16
+_VISIT_BITS = 20
+MOST_VISITS = 2**_VISIT_BITS - 1
+STAMP_BIT = HEADING_SECTORS + _VISIT_BITS
+STAMPS = 2 ** (63 - STAMP_BIT) - 1
 
 
 @dataclass
@@ -82,8 +84,6 @@ class RewardTerms:
         rows: Number of rows B.
         config: Weights.
         max_linear_speed: Speed that counts as 1 in the collision term [m/s].
-        kernels: Compute by a kernel of the CPU instead of tensor operations; the bits are the same. By default
-            where the field is on the CPU.
 
     Attributes:
         visits: (B, cells) int64, what each exploration cell remembers: a bit for each of 16 heading sectors,
@@ -91,16 +91,7 @@ class RewardTerms:
             wrote it. What another episode wrote counts as nothing, so that no table is ever cleared.
     """
 
-    def __init__(
-        self,
-        field: Field,
-        rows: int,
-        config: RewardConfig,
-        max_linear_speed: float,
-        *,
-        kernels: bool | None = None,
-    ) -> None:
-        self._kernels = field.device.type == "cpu" if kernels is None else kernels
+    def __init__(self, field: Field, rows: int, config: RewardConfig, max_linear_speed: float) -> None:
         weights = config.resolved()
         device = field.device
         self._weights = torch.tensor([weights[name] for name in REWARD_TERMS], dtype=torch.float32, device=device)
@@ -159,13 +150,6 @@ class RewardTerms:
             attempted_speed: (B,) [m/s].
             view_gain: (B,) newly seen floor [m²].
         """
-        if self._kernels:
-            terms = torch.empty(len(moved), len(REWARD_TERMS))
-            read = (position, moved, yaw, scene_index, stamp, clearance, clearance_before, now, before, collided)
-            tables = (attempted_speed, view_gain, self._low, self._edge, self._shape)
-            arrays = (x.numpy() for x in (*read, *tables))
-            _TERMS(*arrays, self._max_speed, self.visits.numpy(), terms.numpy())
-            return terms
         exploration = self._exploration(position, yaw, scene_index, stamp) * clearance.clamp(0.0, 1.0)
         starvation, near, band, forward = now.unbind(dim=1)
         close = (clearance <= 3.0) | (clearance_before <= 3.0)
@@ -189,6 +173,19 @@ class RewardTerms:
                 view_gain,
             ],
             dim=1,
+        )
+
+    def for_kernels(self) -> Rewards:
+        """Return what the C++ kernels know of the rewards; valid as long as these terms."""
+        return Rewards(
+            weights=described_by(self._weights, torch.float32),
+            low=described_by(self._low, torch.float32),
+            edge=described_by(self._edge, torch.float32),
+            shape=described_by(self._shape, torch.int64),
+            band=described_by(self._band, torch.float32),
+            visits=described_by(self.visits, torch.int64),
+            cells=self.visits.shape[1],
+            max_speed=self._max_speed,
         )
 
     def total(self, terms: torch.Tensor) -> torch.Tensor:

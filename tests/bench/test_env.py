@@ -1,4 +1,4 @@
-"""The environment's benchmark: complete rows, shares that add up, and a long run's memory."""
+"""The environment's benchmark: complete rows, what counts as overhead, and a long run's memory."""
 
 from __future__ import annotations
 
@@ -17,15 +17,14 @@ def test_every_resolution_meets_every_number_of_drones() -> None:
     assert [(c.azimuth_bins, c.drones) for c in cases] == [(16, 1), (16, 4), (32, 1), (32, 4)]
 
 
-def test_shares_add_up_and_the_field_is_left_as_it_was(apartments) -> None:
+def test_overhead_is_what_a_plain_cast_of_the_same_rays_does_not_take(apartments) -> None:
     rows = list(run_env(env_cases([(16, 8)], [2, 8]), apartments, steps=4))
     assert [row.drones for row in rows] == [2, 8]
     for row in rows:
-        assert sum(row.shares.values()) == pytest.approx(1.0)
-        assert set(row.shares) == {"tracer", "observation", "dynamics", "rewards", "rest"}
-        assert 0 < row.overhead < 1 and row.overhead == pytest.approx(1 - row.shares["tracer"])
+        assert row.overhead < 1 and row.overhead_wall < 1
+        assert row.overhead == pytest.approx(1 - row.cast_per_1000 / row.cpu_per_1000)
         assert row.steps_per_second > 0 and row.cpu_per_1000 > 0
-        assert row.bytes_per_drone > 16 * 8 * 9
+        assert row.bytes_per_drone > 16 * 8 * 12
     with pytest.raises(ConfigError, match="at least 1 step"):
         next(run_env(env_cases([(16, 8)], [1]), apartments, steps=0))
 

@@ -8,9 +8,10 @@ import sys
 import numpy as np
 import torch
 
+from navi_core.config import EnvConfig
 from navi_core.kernels import cuda, native, tracer
 from navi_core.scenes import load_gmdag
-from navi_core.world import Field
+from navi_core.world import Field, NavigationEnv
 
 
 def main(library: str, rounds: int, scenes: list[str]) -> None:
@@ -48,6 +49,14 @@ def main(library: str, rounds: int, scenes: list[str]) -> None:
         twin.cast_rays(*there, torch.from_numpy(scene), reach, elevations=int(rng.integers(0, 9)))
         twin.distance(there[0], torch.from_numpy(scene))
         twin.within(there[0], torch.from_numpy(scene), 0.5)
+    # Tiles that do not divide the panorama, few rows and many, episodes that end.
+    config = EnvConfig(azimuth_bins=19, elevation_bins=7, max_steps=3, episodes_per_scene=1)
+    for lanes in tracer.LANES:
+        field._tracer = tracer.NativeTracer(field.packed, 2, lanes)
+        for rows in (2, 9):
+            env = NavigationEnv(field, rows, config, seed=lanes)
+            for _ in range(12):
+                env.step(torch.from_numpy(rng.uniform(-1.5, 1.5, (rows, 4))))
     sys.stdout.write("clean\n")
 
 

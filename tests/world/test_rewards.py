@@ -6,11 +6,10 @@ import pytest
 import torch
 
 from navi_core.config import REWARD_TERMS, CompileConfig, RewardConfig
-from navi_core.kernels.rewards import HEADING_SECTORS, MOST_VISITS
 from navi_core.scenes import compile_mesh
 from navi_core.world import Field
 from navi_core.world.field import RayHits
-from navi_core.world.rewards import RewardTerms, structure_fractions
+from navi_core.world.rewards import HEADING_SECTORS, MOST_VISITS, RewardTerms, structure_fractions
 from tests.conftest import box_triangles, mesh_of
 
 
@@ -18,9 +17,9 @@ def seen(starvation: float = 0.0, near: float = 0.0, band: float = 0.0, forward:
     return torch.tensor([[starvation, near, band, forward]])
 
 
-@pytest.fixture(params=[True, False], ids=["kernel", "tensors"])
-def terms(box_scene, request):
-    rewards = RewardTerms(Field([box_scene]), 1, RewardConfig(preset="navi9"), 5.0, kernels=request.param)
+@pytest.fixture
+def terms(box_scene):
+    rewards = RewardTerms(Field([box_scene]), 1, RewardConfig(preset="navi9"), 5.0)
 
     def compute(**change) -> dict[str, float]:
         arguments = {

@@ -3,6 +3,8 @@
 
 #include <immintrin.h>
 
+#include "tiles.h"
+
 namespace navi {
 namespace {
 
@@ -34,6 +36,16 @@ struct Lanes8 {
     static F greatest(F a, F b) { return _mm256_max_ps(a, b); }
     static F magnitude(F a) { return _mm256_andnot_ps(_mm256_set1_ps(-0.0f), a); }
     static F flip(F a, F sign) { return _mm256_xor_ps(a, _mm256_and_ps(sign, _mm256_set1_ps(-0.0f))); }
+    // The power of two nearest below 1.41 y, as a number; y over it is left in `rest`.
+    static F exponent(F y, F& rest) {
+        const __m256i bits = _mm256_castps_si256(y);
+        const __m256i e = _mm256_srai_epi32(_mm256_sub_epi32(bits, _mm256_set1_epi32(kRootHalf)), 23);
+        rest = _mm256_castsi256_ps(_mm256_sub_epi32(bits, _mm256_slli_epi32(e, 23)));
+        return _mm256_cvtepi32_ps(e);
+    }
+    static F number(const int* p) {
+        return _mm256_cvtepi32_ps(_mm256_loadu_si256(reinterpret_cast<const __m256i*>(p)));
+    }
     static M less(F a, F b) { return _mm256_cmp_ps(a, b, _CMP_LT_OQ); }
     static M at_most(F a, F b) { return _mm256_cmp_ps(a, b, _CMP_LE_OQ); }
 };

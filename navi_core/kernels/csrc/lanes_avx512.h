@@ -3,6 +3,8 @@
 
 #include <immintrin.h>
 
+#include "tiles.h"
+
 namespace navi {
 namespace {
 
@@ -30,6 +32,14 @@ struct Lanes16 {
     static F greatest(F a, F b) { return _mm512_max_ps(a, b); }
     static F magnitude(F a) { return _mm512_abs_ps(a); }
     static F flip(F a, F sign) { return _mm512_xor_ps(a, _mm512_and_ps(sign, _mm512_set1_ps(-0.0f))); }
+    // The power of two nearest below 1.41 y, as a number; y over it is left in `rest`.
+    static F exponent(F y, F& rest) {
+        const __m512i bits = _mm512_castps_si512(y);
+        const __m512i e = _mm512_srai_epi32(_mm512_sub_epi32(bits, _mm512_set1_epi32(kRootHalf)), 23);
+        rest = _mm512_castsi512_ps(_mm512_sub_epi32(bits, _mm512_slli_epi32(e, 23)));
+        return _mm512_cvtepi32_ps(e);
+    }
+    static F number(const int* p) { return _mm512_cvtepi32_ps(_mm512_loadu_si512(p)); }
     static M less(F a, F b) { return _mm512_cmp_ps_mask(a, b, _CMP_LT_OQ); }
     static M at_most(F a, F b) { return _mm512_cmp_ps_mask(a, b, _CMP_LE_OQ); }
 };

@@ -5,6 +5,8 @@
 #include <emmintrin.h>
 #endif
 
+#include "tiles.h"
+
 namespace navi {
 namespace {
 
@@ -57,6 +59,17 @@ struct Lanes4 {
 #endif
     static F magnitude(F a) { return (F)((M)a & ~sign_bits()); }
     static F flip(F a, F sign) { return (F)((M)a ^ ((M)sign & sign_bits())); }
+    // The power of two nearest below 1.41 y, as a number; y over it is left in `rest`.
+    static F exponent(F y, F& rest) {
+        const M e = ((M)y - kRootHalf) >> 23;
+        rest = (F)((M)y - e * (1 << 23));
+        return __builtin_convertvector(e, F);
+    }
+    static F number(const int* p) {
+        M x;
+        __builtin_memcpy(&x, p, sizeof x);
+        return __builtin_convertvector(x, F);
+    }
     static M less(F a, F b) { return a < b; }
     static M at_most(F a, F b) { return a <= b; }
 

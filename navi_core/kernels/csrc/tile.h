@@ -333,14 +333,13 @@ class Tile {
                                      // where the tile's rays go both ways
 };
 
-template <class L, class B>
-void cast_tiles(const BoxTree& tree, const Rays& rays, const Layout& layout, int64_t row, int64_t first, int64_t end) {
+// Cast tiles [first, end) of the rays that leave `origin`; `sink` takes the numbers of a tile's rays, and the tile.
+template <class L, class B, class Sink>
+void each_tile(const BoxTree& tree, const float* origin, const float* directions, int64_t rays, float range,
+               const Layout& layout, int64_t first, int64_t end, const Sink& sink) {
     constexpr int W = L::width;
-    const float* directions = rays.directions + (rays.shared ? 0 : 3 * row * rays.rays);
-    const int64_t start = row * rays.rays;
-    const float range = static_cast<float>(rays.max_distance);
-    Tile<L, B> tile(tree, rays.origins + 3 * row, least(range, static_cast<float>(kHuge)));
-    const int64_t columns = layout.elevations ? rays.rays / layout.elevations : 0;
+    Tile<L, B> tile(tree, origin, least(range, static_cast<float>(kHuge)));
+    const int64_t columns = layout.elevations ? rays / layout.elevations : 0;
     const int64_t bands = layout.elevations ? (layout.elevations + layout.high - 1) / layout.high : 0;
     for (int64_t number = first; number < end; ++number) {
         int64_t ray[W];
@@ -352,7 +351,7 @@ void cast_tiles(const BoxTree& tree, const Rays& rays, const Layout& layout, int
                 const int64_t elevation = least(number % bands * layout.high + l % layout.high, layout.elevations - 1);
                 ray[l] = azimuth * layout.elevations + elevation;
             } else {
-                ray[l] = least(number * W + l, rays.rays - 1);
+                ray[l] = least(number * W + l, rays - 1);
             }
             const float* aim = directions + 3 * ray[l];
             for (int a = 0; a < 3; ++a) d[a * W + l] = aim[a];
@@ -362,13 +361,24 @@ void cast_tiles(const BoxTree& tree, const Rays& rays, const Layout& layout, int
             }
         }
         tile.cast(d);
-        for (int l = 0; l < W; ++l) {
-            const int f = tile.triangle[l];
-            rays.depth[start + ray[l]] = f >= 0 ? tile.time[l] : range;
-            rays.label[start + ray[l]] = f >= 0 ? tree.semantic[f] : 0;
-            rays.valid[start + ray[l]] = f >= 0;
-        }
+        sink(ray, tile);
     }
+}
+
+template <class L, class B>
+void cast_tiles(const BoxTree& tree, const Rays& rays, const Layout& layout, int64_t row, int64_t first, int64_t end) {
+    const float* directions = rays.directions + (rays.shared ? 0 : 3 * row * rays.rays);
+    const int64_t start = row * rays.rays;
+    const float range = static_cast<float>(rays.max_distance);
+    each_tile<L, B>(tree, rays.origins + 3 * row, directions, rays.rays, range, layout, first, end,
+                    [&](const int64_t* ray, const Tile<L, B>& tile) {
+                        for (int l = 0; l < L::width; ++l) {
+                            const int f = tile.triangle[l];
+                            rays.depth[start + ray[l]] = f >= 0 ? tile.time[l] : range;
+                            rays.label[start + ray[l]] = f >= 0 ? tree.semantic[f] : 0;
+                            rays.valid[start + ray[l]] = f >= 0;
+                        }
+                    });
 }
 
 }  // namespace

@@ -1,6 +1,7 @@
 // Compiled with AVX2 and FMA; called only where the CPU has both.
 #include "lanes_avx2.h"
 #include "tile.h"
+#include "step.h"
 
 namespace navi {
 
@@ -8,5 +9,7 @@ void cast_tiles_avx2(const BoxTree& tree, const Rays& rays, const Layout& layout
                      int64_t end) {
     cast_tiles<Lanes8, Lanes8>(tree, rays, layout, row, first, end);
 }
+
+const StepPath kStepAvx2{step_begin, step_look<Lanes8, Lanes8>, step_finish};
 
 }  // namespace navi

@@ -2,6 +2,7 @@
 #include "lanes_avx2.h"
 #include "lanes_avx512.h"
 #include "tile.h"
+#include "step.h"
 
 namespace navi {
 
@@ -9,5 +10,7 @@ void cast_tiles_avx512(const BoxTree& tree, const Rays& rays, const Layout& layo
                        int64_t end) {
     cast_tiles<Lanes16, Lanes8>(tree, rays, layout, row, first, end);
 }
+
+const StepPath kStepAvx512{step_begin, step_look<Lanes16, Lanes8>, step_finish};
 
 }  // namespace navi

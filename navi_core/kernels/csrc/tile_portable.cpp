@@ -1,6 +1,7 @@
 // For any CPU.
 #include "lanes_portable.h"
 #include "tile.h"
+#include "step.h"
 
 namespace navi {
 
@@ -8,5 +9,7 @@ void cast_tiles_portable(const BoxTree& tree, const Rays& rays, const Layout& la
                          int64_t end) {
     cast_tiles<Lanes4, Lanes4>(tree, rays, layout, row, first, end);
 }
+
+const StepPath kStepPortable{step_begin, step_look<Lanes4, Lanes4>, step_finish};
 
 }  // namespace navi

@@ -5,6 +5,8 @@
 
 namespace navi {
 
+constexpr int kRootHalf = 0x3F3504F3;  // bits of the root of 1/2
+
 // Neighbouring rays of one row: all of a panorama in tiles of azimuths and elevations, or any rays in their order.
 struct Layout {
     int64_t count;       // tiles of a row

@@ -1,0 +1,84 @@
+// The drone's motion over one decision, row by row; world/dynamics.py explains it and has it as tensor operations.
+// Every number is rounded alike: float throughout, sines and cosines in double and then rounded once.
+#pragma once
+
+#include <cmath>
+
+#include "closest.h"
+#include "views.h"
+
+namespace navi {
+
+constexpr float kTurn = 6.283185307179586f;
+
+struct Drone {
+    const float* limits;      // (4) speeds of a full action [m/s, rad/s]
+    double limiter_distance;  // front distance under which linear speed is limited [m]
+    double limiter_floor;     // least share that the limiter leaves
+    double smoothing;         // share of the command in the new velocity
+    double keep;              // share of the velocity that is kept
+    double substep;           // [s]
+    double radius;            // a surface nearer than this stops the drone [m]
+    int64_t substeps;
+};
+
+// Rows of a flight.
+struct Flights {
+    const float* action;   // (B, 4)
+    const float* front;    // (B) nearest hit ahead [m]
+    const int32_t* scene;  // (B)
+    float* position;       // (B, 3) [m], updated
+    float* yaw;            // (B) [rad], updated
+    float* velocity;       // (B, 4), updated
+    uint8_t* collided;     // (B), written
+    float* attempted;      // (B) largest linear speed of a blocked substep [m/s], written
+    int64_t rows;
+};
+
+NAVI_INLINE float speed_of(const float* v) {
+    return ::sqrtf(v[0] * v[0] + v[1] * v[1] + v[2] * v[2]);
+}
+
+NAVI_INLINE void cos_sin(float yaw, float out[2]) {
+    out[0] = static_cast<float>(::cos(static_cast<double>(yaw)));
+    out[1] = static_cast<float>(::sin(static_cast<double>(yaw)));
+}
+
+// Fly one decision. A substep that comes too near to a surface is taken back and stops the drone.
+NAVI_INLINE void fly(const Drone& drone, const BoxTree& tree, const float* action, float front, float* position,
+                     float& yaw, float* velocity, uint8_t& collided, float& attempted) {
+    const float dt = static_cast<float>(drone.substep), kept = static_cast<float>(drone.keep);
+    const float share = static_cast<float>(drone.smoothing), floor = static_cast<float>(drone.limiter_floor);
+    const float limit = least(greatest(front / static_cast<float>(drone.limiter_distance), floor), 1.0f);
+    const double reach = drone.radius * drone.radius;
+    float push[4];
+    for (int axis = 0; axis < 4; ++axis) {
+        float command = least(greatest(action[axis], -1.0f), 1.0f) * drone.limits[axis];
+        if (axis < 3) command *= limit;
+        push[axis] = share * command;
+    }
+    collided = 0;
+    attempted = 0.0f;
+    for (int64_t n = 0; n < drone.substeps; ++n) {
+        for (int axis = 0; axis < 4; ++axis) velocity[axis] = push[axis] + kept * velocity[axis];
+        float turned = ::fmodf(yaw + velocity[3] * dt, kTurn);
+        if (turned < 0.0f) turned += kTurn;
+        const float forward = velocity[0], vertical = velocity[1], lateral = velocity[2];
+        float turn[2];
+        cos_sin(turned, turn);
+        const float target[3] = {position[0] + (lateral * turn[0] - forward * turn[1]) * dt,
+                                 position[1] + vertical * dt,
+                                 position[2] + (-forward * turn[0] - lateral * turn[1]) * dt};
+        const double at[3] = {target[0], target[1], target[2]};
+        if (nearest_squared(tree, at, reach, true) < reach) {
+            attempted = greatest(attempted, speed_of(velocity));
+            collided = 1;
+            for (int axis = 0; axis < 4; ++axis) velocity[axis] = 0.0f;
+        } else {
+            for (int a = 0; a < 3; ++a) position[a] = target[a];
+            yaw = turned;
+        }
+    }
+}
+
+}  // namespace navi

@@ -1,0 +1,73 @@
+// The floor that a fan of horizontal rays sees, row by row; world/floor.py has it as tensor operations, to the bit.
+#pragma once
+
+#include <cmath>
+
+#include "views.h"
+
+namespace navi {
+
+struct Floors {
+    const float* fan;          // (R, 2) horizontal unit directions (x, z) in the drone's frame
+    const double* origin;      // (G, 2) minimum corner of each grid [m]
+    const int64_t* shape;      // (G, 2) cells of each grid
+    const uint8_t* reachable;  // (G, C), x slowest
+    int64_t rays;
+    int64_t cells;             // C
+    double cell;               // edge of a cell [m]
+};
+
+// Mark a cell and return whether that is new.
+NAVI_INLINE int mark_cell(uint8_t* seen, const uint8_t* reachable, int64_t i, int64_t k, int64_t nx, int64_t nz) {
+    if (static_cast<uint64_t>(i) >= static_cast<uint64_t>(nx) || static_cast<uint64_t>(k) >= static_cast<uint64_t>(nz))
+        return 0;
+    const int64_t index = i * nz + k;
+    if (seen[index] || !reachable[index]) return 0;
+    seen[index] = 1;
+    return 1;
+}
+
+// Mark the reachable cells that a row's rays of length `reach` (R) cross; return how many are new. A ray enters a cell
+// where it crosses a grid line; where, follows from the line's number.
+NAVI_INLINE int64_t mark_fan(const Floors& floors, int64_t grid, const float* position, const float* turn,
+                             const float* reach, uint8_t* seen) {
+    const int64_t nx = floors.shape[2 * grid], nz = floors.shape[2 * grid + 1];
+    const uint8_t* reachable = floors.reachable + grid * floors.cells;
+    const double px = (position[0] - floors.origin[2 * grid]) / floors.cell;
+    const double pz = (position[2] - floors.origin[2 * grid + 1]) / floors.cell;
+    const int64_t i = static_cast<int64_t>(::floor(px)), k = static_cast<int64_t>(::floor(pz));
+    int64_t fresh = mark_cell(seen, reachable, i, k, nx, nz);
+    for (int64_t r = 0; r < floors.rays; ++r) {
+        const float* aim = floors.fan + 2 * r;
+        const double dx = aim[0] * turn[0] + aim[1] * turn[1], dz = aim[1] * turn[0] - aim[0] * turn[1];
+        const double end = reach[r] / floors.cell;
+        if (dx != 0.0) {
+            const double slope = 1.0 / dx, step = ::fabs(slope), first = (static_cast<double>(i + (dx > 0.0)) - px) * slope;
+            const int64_t side = dx > 0.0 ? 1 : -1;
+            int64_t crossed = 0;
+            for (double when = first; when <= end; when = first + static_cast<double>(crossed) * step) {
+                ++crossed;
+                const int64_t beside = static_cast<int64_t>(::floor(pz + dz * when));
+                fresh += mark_cell(seen, reachable, i + side * crossed, beside, nx, nz);
+            }
+        }
+        if (dz != 0.0) {
+            const double slope = 1.0 / dz, step = ::fabs(slope), first = (static_cast<double>(k + (dz > 0.0)) - pz) * slope;
+            const int64_t side = dz > 0.0 ? 1 : -1;
+            int64_t crossed = 0;
+            for (double when = first; when <= end; when = first + static_cast<double>(crossed) * step) {
+                ++crossed;
+                const int64_t beside = static_cast<int64_t>(::floor(px + dx * when));
+                fresh += mark_cell(seen, reachable, beside, k + side * crossed, nx, nz);
+            }
+        }
+    }
+    return fresh;
+}
+
+// Set a row's map to a spawn's footprint (C / 8 bytes, the first cell in the lowest bit).
+NAVI_INLINE void begin_floor(const Floors& floors, const uint8_t* footprint, uint8_t* seen) {
+    for (int64_t c = 0; c < floors.cells; ++c) seen[c] = footprint[c >> 3] >> (c & 7) & 1;
+}
+
+}  // namespace navi

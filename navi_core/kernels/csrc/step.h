@@ -1,0 +1,140 @@
+// One decision of the environment, a row at a time: the drone flies, looks, and is rewarded; where its episode ends
+// the next one begins. world/environment.py has the same as tensor operations. Include after tile.h.
+#pragma once
+
+#include "channels.h"
+#include "dynamics.h"
+#include "floor.h"
+#include "octree.h"
+#include "panorama.h"
+#include "rewards.h"
+#include "steps.h"
+
+namespace navi {
+namespace {
+
+// Columns of a row's body.
+constexpr int kPosition = 0, kYaw = 3, kVelocity = 4, kFront = 8, kClearance = 9, kSeen = 10, kReturn = 14;
+
+uint64_t spread(uint64_t word, uint64_t part) {
+    constexpr uint64_t golden = 0x9E3779B97F4A7C15u, mix1 = 0xBF58476D1CE4E5B9u, mix2 = 0x94D049BB133111EBu;
+    uint64_t x = (word + golden) ^ (part * mix2 + golden);
+    x = (x ^ (x >> 30)) * mix1;
+    x = (x ^ (x >> 27)) * mix2;
+    return x ^ (x >> 31);
+}
+
+// Where the row's panorama goes.
+Channels channels(const Step& s, int64_t row, float* metres) {
+    const int64_t rays = rays_of(s.sensor);
+    float* obs = s.obs + 3 * row * rays;
+    return Channels{obs, obs + rays, obs + 2 * rays, metres};
+}
+
+void step_begin(const Step& s, int64_t row) {
+    float* body = s.body + kBody * row;
+    const BoxTree tree = box_tree(*s.hierarchies, static_cast<int>(s.scene[row]));
+    float* position = s.position + 3 * row;
+    for (int a = 0; a < 3; ++a) position[a] = body[kPosition + a];
+    s.yaw[row] = body[kYaw];
+    fly(s.drone, tree, s.action + 4 * row, body[kFront], position, s.yaw[row], body + kVelocity, s.collided[row],
+        s.attempted[row]);
+}
+
+// Tiles [first, end) of the row's panorama.
+template <class L, class B>
+void step_look(const Step& s, const Layout& plain, int64_t row, int64_t first, int64_t end, float* metres) {
+    const Channels to = channels(s, row, metres);
+    const int64_t rays = rays_of(s.sensor), scene = s.scene[row];
+    const float range = static_cast<float>(s.sensor.range), scale = static_cast<float>(s.sensor.scale);
+    float turn[2];
+    cos_sin(s.yaw[row], turn);
+    const float* origin = s.position + 3 * row;
+    const int tree = s.surface_row[scene];
+    if (tree >= 0) {
+        Layout layout = plain;
+        layout.turn = turn;
+        const BoxTree boxes = box_tree(*s.hierarchies, tree);
+        each_tile<L, B>(boxes, origin, s.sensor.directions, rays, range, layout, first, end,
+                        ChannelSink<L, B>{to, boxes.semantic, range, scale, run_of(layout, rays), layout.wide * layout.elevations});
+        return;
+    }
+    const int32_t octree = s.octree_row[scene];
+    const int64_t begin = first * L::width, last = least(end * L::width, rays);
+    for (int64_t r = begin; r < last; ++r) {
+        const float* aim = s.sensor.directions + 3 * r;
+        const float turned[3] = {aim[0] * turn[0] + aim[2] * turn[1], aim[1], aim[2] * turn[0] - aim[0] * turn[1]};
+        int32_t label;
+        uint8_t valid;
+        const Rays one{origin, turned, &octree, 1, 1, 1, s.sensor.range, to.metres + r, &label, &valid};
+        cast_octree_one(*s.octrees, one, octree, 0, 0);
+        to.semantic[r] = static_cast<float>(label);
+        to.valid[r] = static_cast<float>(valid);
+    }
+    normalise_rays<L>(to, begin, last, range, scale);
+}
+
+// Where the row's episode of that number begins.
+void draw_spawn(const Step& s, int64_t row, int64_t episode) {
+    const int64_t number = s.row_keys[row];
+    const uint64_t word = spread(spread(spread(s.spawn_key, static_cast<uint64_t>(number)), static_cast<uint64_t>(episode)), 0);
+    const int64_t scene = (number + episode / s.episodes_per_scene) % s.scenes;
+    s.next_scene[row] = scene;
+    s.slot[row] = static_cast<int64_t>(static_cast<double>(word >> 11) * 0x1p-53 * static_cast<double>(s.pool_count[scene]));
+}
+
+void step_finish(const Step& s, int64_t row, float* metres) {
+    const Channels seen = channels(s, row, metres);
+    const int64_t scene = s.scene[row];
+    float* body = s.body + kBody * row;
+    const float* position = s.position + 3 * row;
+    float shares[4], turn[2];
+    shares_of(s.sensor, seen, s.rewards.band[scene], shares);
+    const float front = front_of(s.sensor, seen);
+    float* reach = metres + rays_of(s.sensor);
+    reach_of(s.sensor, seen, reach);
+    cos_sin(s.yaw[row], turn);
+    uint8_t* floor = s.seen + row * s.floors.cells;
+    const int64_t marked = mark_fan(s.floors, scene, position, turn, reach, floor);
+    const double at[3] = {position[0], position[1], position[2]};
+    const float clearance = static_cast<float>(square_root(
+        nearest_squared(box_tree(*s.hierarchies, static_cast<int>(scene)), at, __builtin_huge_val(), false)));
+    const float way[3] = {position[0] - body[kPosition], position[1] - body[kPosition + 1], position[2] - body[kPosition + 2]};
+    const float area = static_cast<float>(s.floors.cell * s.floors.cell);
+    const Outcome outcome{position, shares, body + kSeen, speed_of(way), s.yaw[row], clearance, body[kClearance],
+                          s.attempted[row], static_cast<float>(marked) * area, s.collided[row] != 0};
+    const float reward =
+        reward_terms(s.rewards, row, scene, outcome, s.episode[row] + 1, s.terms + row, s.rows);
+    const float total = body[kReturn] + reward;
+    const int64_t age = s.age[row] + 1, length = s.length[row] + 1;
+    const bool lost = shares[0] >= static_cast<float>(s.void_starvation) && length > s.void_grace;
+    const bool ends = lost || age >= s.max_steps;
+    s.reward[row] = reward;
+    s.lost[row] = lost;
+    s.truncated[row] = ends;
+    s.speed[row] = speed_of(body + kVelocity);
+    s.scene_index[row] = scene;
+    s.episode_return[row] = total;
+    s.episode_length[row] = length;
+    draw_spawn(s, row, s.episode[row] + ends);
+    if (ends) {
+        const int64_t slot = s.next_scene[row] * s.pool_size + s.slot[row];
+        for (int i = 0; i < kBody; ++i) body[i] = s.pool_body[slot * kBody + i];
+        begin_floor(s.floors, s.pool_floor + slot * (s.floors.cells / 8), floor);
+        ++s.episode[row];
+        s.age[row] = s.length[row] = 0;
+        s.scene[row] = s.next_scene[row];
+        return;
+    }
+    for (int a = 0; a < 3; ++a) body[kPosition + a] = position[a];
+    body[kYaw] = s.yaw[row];
+    body[kFront] = front;
+    body[kClearance] = clearance;
+    for (int i = 0; i < 4; ++i) body[kSeen + i] = shares[i];
+    body[kReturn] = total;
+    s.age[row] = age;
+    s.length[row] = length;
+}
+
+}  // namespace
+}  // namespace navi

@@ -1,0 +1,81 @@
+// The environment's step over OpenMP threads. Called through ctypes.
+#include <cmath>
+#include <cstdint>
+#include <vector>
+
+#include "schedule.h"
+#include "steps.h"
+
+namespace navi {
+
+static const StepPath& path_of(int lanes) {
+#if defined(NAVI_X86)
+    if (lanes == kAvx512) return kStepAvx512;
+    if (lanes == kAvx2) return kStepAvx2;
+#endif
+    return kStepPortable;
+}
+
+// The first row whose action is no number; `rows` where there is none.
+static int64_t first_fault(const float* action, int64_t rows) {
+    for (int64_t row = 0; row < rows; ++row)
+        for (int axis = 0; axis < 4; ++axis)
+            if (!std::isfinite(action[4 * row + axis])) return row;
+    return rows;
+}
+
+}  // namespace navi
+
+extern "C" {
+
+int64_t navi_step_bytes() {
+    return sizeof(navi::Step);
+}
+
+// Fly one decision in every row. Returns how many episodes ended, or -1 - the first row whose action is no number;
+// then nothing has moved. `lanes` as in navi_cast_surface.
+int64_t navi_step(const navi::Step* step, int threads, int lanes) {
+    const navi::Step& s = *step;
+    const int64_t fault = navi::first_fault(s.action, s.rows);
+    if (fault < s.rows) return -1 - fault;
+    const int width = navi::width_of(lanes);
+    const navi::StepPath& path = navi::path_of(width);
+    const int64_t rays = navi::rays_of(s.sensor);
+    const navi::Layout layout = navi::layout_of(rays, s.sensor.elevations, width);
+    const size_t room = static_cast<size_t>(rays + s.sensor.azimuths);
+    if (navi::rows_suffice(s.rows, threads)) {
+        // What a row has seen is still at hand when it is read.
+        navi::share_out(s.rows, threads, 1, [&](int64_t row) {
+            static thread_local std::vector<float> metres;
+            if (metres.size() < room) metres.resize(room);
+            path.begin(s, row);
+            path.look(s, layout, row, 0, layout.count, metres.data());
+            path.finish(s, row, metres.data());
+        });
+    } else {
+        const int64_t blocks = (layout.count + navi::kBlock - 1) / navi::kBlock;
+        std::vector<float> metres(room * static_cast<size_t>(s.rows));
+        const auto of = [&](int64_t row) { return metres.data() + room * static_cast<size_t>(row); };
+        navi::share_out(s.rows, threads, 1, [&](int64_t row) { path.begin(s, row); });
+        navi::share_out(s.rows * blocks, threads, 1, [&](int64_t job) {
+            const int64_t first = job % blocks * navi::kBlock;
+            const int64_t end = navi::least(first + navi::kBlock, layout.count);
+            path.look(s, layout, job / blocks, first, end, of(job / blocks));
+        });
+        navi::share_out(s.rows, threads, 1, [&](int64_t row) { path.finish(s, row, of(row)); });
+    }
+    int64_t ended = 0;
+    for (int64_t row = 0; row < s.rows; ++row) ended += s.truncated[row];
+    return ended;
+}
+
+// Fly one decision in every row, and nothing else.
+void navi_fly(const navi::Hierarchies* all, const navi::Drone* drone, const navi::Flights* flights, int threads) {
+    const navi::Flights& f = *flights;
+    navi::share_out(f.rows, threads, 4, [&](int64_t row) {
+        navi::fly(*drone, navi::box_tree(*all, f.scene[row]), f.action + 4 * row, f.front[row], f.position + 3 * row,
+                  f.yaw[row], f.velocity + 4 * row, f.collided[row], f.attempted[row]);
+    });
+}
+
+}  // extern "C"

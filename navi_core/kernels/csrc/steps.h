@@ -1,0 +1,73 @@
+// One decision of the environment, as the CPU takes it; kernels/step.py has the same fields in the same order.
+#pragma once
+
+#include "dynamics.h"
+#include "floor.h"
+#include "panorama.h"
+#include "rewards.h"
+#include "tiles.h"
+
+namespace navi {
+
+constexpr int kBody = 15;  // numbers of a drone's life, see world/pools.py
+
+// Every field has eight bytes. What is not marked as updated or written is read.
+struct Step {
+    const Hierarchies* hierarchies;
+    const Octrees* octrees;      // null where no scene has one
+    const int32_t* surface_row;  // (S) row among the surface trees, -1: none
+    const int32_t* octree_row;   // (S) row among the octrees, -1: none
+    int64_t scenes;              // S
+    int64_t rows;                // B
+    Drone drone;
+    Sensor sensor;
+    Floors floors;
+    Rewards rewards;
+    // Episodes.
+    const int64_t* row_keys;     // (B) numbers of the rows among those of the run
+    uint64_t spawn_key;
+    int64_t episodes_per_scene;
+    int64_t max_steps;
+    double void_starvation;
+    int64_t void_grace;
+    const int64_t* pool_count;   // (S) entries of each scene's pool
+    int64_t pool_size;           // P
+    const float* pool_body;      // (S, P, kBody)
+    const uint8_t* pool_floor;   // (S, P, C / 8)
+    // State, updated.
+    float* body;                 // (B, kBody)
+    int64_t* episode;            // (B)
+    int64_t* age;
+    int64_t* length;
+    int64_t* scene;
+    uint8_t* seen;               // (B, C)
+    float* attempted;            // (B) room for the largest speed of a blocked substep [m/s]
+    // Of this step.
+    const float* action;         // (B, 4)
+    // Written.
+    float* obs;                  // (B, 3, Az * El) after the step, before any new episode
+    float* position;             // (B, 3) [m]
+    float* yaw;                  // (B) [rad]
+    float* speed;                // (B) [m/s]
+    float* reward;               // (B)
+    float* terms;                // (10, B)
+    float* episode_return;       // (B)
+    int64_t* episode_length;     // (B)
+    int64_t* scene_index;        // (B) scene of the step
+    int64_t* next_scene;         // (B) where the episode after the step is, if it is a new one
+    int64_t* slot;               // (B) its entry of that scene's pool
+    uint8_t* truncated;          // (B)
+    uint8_t* lost;               // (B) in the void
+    uint8_t* collided;           // (B)
+};
+
+// The stages of a row, for one kind of CPU. `metres`: room for the depths of the row's rays and its floor rays' reach.
+struct StepPath {
+    void (*begin)(const Step&, int64_t row);
+    void (*look)(const Step&, const Layout&, int64_t row, int64_t first, int64_t end, float* metres);
+    void (*finish)(const Step&, int64_t row, float* metres);
+};
+
+extern const StepPath kStepAvx512, kStepAvx2, kStepPortable;
+
+}  // namespace navi

@@ -1,0 +1,119 @@
+"""What the C++ step of an environment reads and writes: the structs of csrc/steps.h, field by field.
+
+Every field has eight bytes: a pointer, a whole number or a double. `world/native_step.py` fills them in.
+"""
+
+from __future__ import annotations
+
+import ctypes
+from typing import Any
+
+import torch
+
+from navi_core.errors import ConfigError
+
+__all__ = ["Drone", "Flights", "Floors", "Rewards", "Sensor", "Step", "check_layout", "described_by"]
+
+_POINTER, _WHOLE, _REAL = ctypes.c_void_p, ctypes.c_int64, ctypes.c_double
+
+
+def _fields(kind: Any, names: str) -> list[tuple[str, Any]]:
+    return [(name, kind) for name in names.split()]
+
+
+class Drone(ctypes.Structure):
+    """`navi::Drone` of csrc/dynamics.h."""
+
+    _fields_ = [
+        *_fields(_POINTER, "limits"),
+        *_fields(_REAL, "limiter_distance limiter_floor smoothing keep substep radius"),
+        *_fields(_WHOLE, "substeps"),
+    ]
+
+
+class Flights(ctypes.Structure):
+    """`navi::Flights` of csrc/dynamics.h."""
+
+    _fields_ = [
+        *_fields(_POINTER, "action front scene position yaw velocity collided attempted"),
+        *_fields(_WHOLE, "rows"),
+    ]
+
+
+class Sensor(ctypes.Structure):
+    """`navi::Sensor` of csrc/panorama.h."""
+
+    _fields_ = [
+        *_fields(_POINTER, "directions"),
+        *_fields(_WHOLE, "azimuths elevations"),
+        *_fields(_REAL, "range scale"),
+        *_fields(_WHOLE, "limiter_side limiter_low limiter_high ahead horizon_first horizon_last"),
+        *_fields(_REAL, "horizon_cos view_radius"),
+    ]
+
+
+class Floors(ctypes.Structure):
+    """`navi::Floors` of csrc/floor.h."""
+
+    _fields_ = [
+        *_fields(_POINTER, "fan origin shape reachable"),
+        *_fields(_WHOLE, "rays cells"),
+        *_fields(_REAL, "cell"),
+    ]
+
+
+class Rewards(ctypes.Structure):
+    """`navi::Rewards` of csrc/rewards.h."""
+
+    _fields_ = [
+        *_fields(_POINTER, "weights low edge shape band visits"),
+        *_fields(_WHOLE, "cells"),
+        *_fields(_REAL, "max_speed"),
+    ]
+
+
+class Step(ctypes.Structure):
+    """`navi::Step` of csrc/steps.h."""
+
+    _fields_ = [
+        *_fields(_POINTER, "hierarchies octrees surface_row octree_row"),
+        *_fields(_WHOLE, "scenes rows"),
+        ("drone", Drone),
+        ("sensor", Sensor),
+        ("floors", Floors),
+        ("rewards", Rewards),
+        *_fields(_POINTER, "row_keys"),
+        ("spawn_key", ctypes.c_uint64),
+        *_fields(_WHOLE, "episodes_per_scene max_steps"),
+        *_fields(_REAL, "void_starvation"),
+        *_fields(_WHOLE, "void_grace"),
+        *_fields(_POINTER, "pool_count"),
+        *_fields(_WHOLE, "pool_size"),
+        *_fields(_POINTER, "pool_body pool_floor"),
+        *_fields(_POINTER, "body episode age length scene seen attempted"),
+        *_fields(_POINTER, "action"),
+        *_fields(_POINTER, "obs position yaw speed reward terms episode_return episode_length scene_index"),
+        *_fields(_POINTER, "next_scene slot truncated void collided"),
+    ]
+
+
+def described_by(tensor: torch.Tensor, dtype: torch.dtype) -> int:
+    """Return the address of a tensor's data, for a field of a struct; the tensor must outlive its use.
+
+    Raises:
+        ConfigError: The kernels could not read it: another type, not contiguous, or not on the CPU.
+    """
+    if tensor.dtype != dtype or not tensor.is_contiguous() or tensor.device.type != "cpu":
+        raise ConfigError(f"the kernels read contiguous {dtype} on the CPU, not {tensor.dtype} on {tensor.device}")
+    return tensor.data_ptr()
+
+
+def check_layout(library: ctypes.CDLL) -> None:
+    """Make sure that the library was built for the structs of this module.
+
+    Raises:
+        ConfigError: It was not.
+    """
+    expected, found = ctypes.sizeof(Step), int(library.navi_step_bytes())
+    if found != expected:
+        raise ConfigError(f"the kernels take a step of {found} bytes, this program has {expected}; clear the cache")

@@ -1,0 +1,153 @@
+"""The C++ step of the environment against its twins: the tensor program, and the numba kernels to the bit."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import numpy as np
+import pytest
+import torch
+
+from navi_core.config import EnvConfig
+from navi_core.errors import ConfigError
+from navi_core.kernels.step import described_by
+from navi_core.kernels.tracer import NativeTracer
+from navi_core.scenes import load_gmdag
+from navi_core.world import Field, NavigationEnv, StepBatch
+from navi_core.world.rewards import HEADING_SECTORS, MOST_VISITS
+
+SMALL = EnvConfig(azimuth_bins=32, elevation_bins=8, max_steps=12, episodes_per_scene=2, reward={"preset": "navi9"})
+INFO = ("collision", "void", "position", "yaw", "speed", "scene_index", "episode_return", "episode_length")
+
+pytestmark = pytest.mark.usefixtures("compiler")
+
+
+@pytest.fixture(scope="module")
+def compiler(apartments) -> None:
+    if Field(apartments[:1]).native is None:
+        pytest.skip("the C++ kernels are not in use here")
+
+
+@pytest.fixture(scope="module")
+def field(apartments) -> Field:
+    return Field(apartments)
+
+
+def actions(step: int, rows: int) -> torch.Tensor:
+    return torch.rand(64, 4, generator=torch.Generator().manual_seed(step))[:rows] * 2.4 - 1.2
+
+
+def same(a: StepBatch, b: StepBatch, tolerance: float = 0.0) -> None:
+    """Everything to the bit; the observations to a tolerance."""
+    assert torch.equal(a.reward, b.reward) and torch.equal(a.truncated, b.truncated)
+    for name in INFO:
+        assert torch.equal(a.info[name], b.info[name]), name
+    for name, term in a.info["reward_terms"].items():
+        assert torch.equal(term, b.info["reward_terms"][name]), name
+    for seen, twin in ((a.obs, b.obs), (a.final_obs, b.final_obs)):
+        assert torch.allclose(seen, twin, rtol=0.0, atol=tolerance)
+
+
+def same_state(a: NavigationEnv, b: NavigationEnv) -> None:
+    for name, value in a.state_dict().items():
+        assert torch.equal(value, b.state_dict()[name]), name
+
+
+def test_lives_are_those_of_the_tensor_program(field: Field) -> None:
+    fast, slow = (NavigationEnv(field, 9, SMALL, seed=4, tensor_only=t) for t in (False, True))
+    assert torch.allclose(fast.reset(), slow.reset(), atol=1e-7)
+    collided = ended = 0
+    for step in range(60):
+        a, b = fast.step(actions(step, 9)), slow.step(actions(step, 9))
+        same(a, b, 1e-7)
+        collided, ended = collided + int(a.info["collision"].sum()), ended + int(a.truncated.sum())
+    same_state(fast, slow)
+    assert collided > 10 and ended > 40
+
+
+def test_four_lanes_fly_the_numba_twins_lives_to_the_bit(apartments, box_scene, tmp_path: Path) -> None:
+    """Among them a version 1 scene, whose rays go through its octree."""
+    box_scene.save(tmp_path / "box.gmdag", version=1)
+    scenes = [*apartments, load_gmdag(tmp_path / "box.gmdag")]
+    narrow, twin = Field(scenes, tracer="native"), Field(scenes, tracer="numba")
+    narrow._tracer = NativeTracer(narrow.packed, 1, 4)
+    a, b = NavigationEnv(narrow, 6, SMALL, seed=1), NavigationEnv(twin, 6, SMALL, seed=1)
+    assert torch.equal(a.reset(), b.reset())
+    for step in range(30):
+        same(a.step(actions(step, 6)), b.step(actions(step, 6)))
+    same_state(a, b)
+
+
+@pytest.mark.parametrize("sensor", [{"depth_relative": 0.02, "dropout": 0.1}, {"delayed": True}])
+def test_faults_and_delay_are_those_of_the_tensor_program(field: Field, sensor: dict) -> None:
+    config = SMALL.model_copy(update={"sensor": EnvConfig(sensor=sensor).sensor, "max_steps": 4})
+    fast, slow = (NavigationEnv(field, 5, config, seed=2, tensor_only=t) for t in (False, True))
+    for step in range(12):
+        same(fast.step(actions(step, 5)), slow.step(actions(step, 5)), 1e-6)
+    same_state_but_late(fast, slow)
+
+
+def same_state_but_late(a: NavigationEnv, b: NavigationEnv) -> None:
+    states = [{name: x for name, x in env.state_dict().items() if name != "late"} for env in (a, b)]
+    assert all(torch.equal(value, states[1][name]) for name, value in states[0].items())
+
+
+@pytest.mark.parametrize("rows", [1, 7, 8])
+def test_threads_blocks_and_neighbours_change_no_bit(apartments, rows: int) -> None:
+    """Few rows are cut into blocks of tiles, many are not."""
+    one, two = (NavigationEnv(Field(apartments, threads=n), n_rows, SMALL, 3) for n, n_rows in ((1, 8), (2, rows)))
+    for step in range(14):
+        a, b = one.step(actions(step, 8)), two.step(actions(step, rows))
+        assert torch.equal(a.obs[:rows], b.obs) and torch.equal(a.reward[:rows], b.reward)
+
+
+def test_a_row_lives_alike_whoever_steps_it(field: Field) -> None:
+    whole, part = NavigationEnv(field, 5, SMALL, seed=8), NavigationEnv(field, 2, SMALL, seed=8, first_row=3)
+    for step in range(30):
+        a, b = whole.step(actions(step, 5)), part.step(actions(step, 5)[3:])
+        assert torch.equal(a.obs[3:], b.obs) and torch.equal(a.info["scene_index"][3:], b.info["scene_index"])
+
+
+@pytest.mark.parametrize("seed", [0, 2**62, -5])
+def test_spawns_are_drawn_as_the_tensor_program_draws_them(field: Field, seed: int) -> None:
+    config = SMALL.model_copy(update={"azimuth_bins": 8, "elevation_bins": 4, "max_steps": 1, "stagger": False})
+    fast, slow = (NavigationEnv(field, 60, config, seed=seed, tensor_only=t) for t in (False, True))
+    for env in (fast, slow):
+        env.reset(episode=100_000)
+    for _ in range(6):
+        a, b = fast.step(torch.zeros(60, 4)), slow.step(torch.zeros(60, 4))
+        assert bool(a.truncated.all())
+        same(a, b, 1e-7)
+
+
+def test_visits_stay_at_the_largest_count(field: Field) -> None:
+    envs = [NavigationEnv(field, 3, SMALL, seed=0, tensor_only=t) for t in (False, True)]
+    for env in envs:
+        env.step(torch.zeros(3, 4))
+        env.rewards.visits |= (MOST_VISITS << HEADING_SECTORS) * (env.rewards.visits > 0)
+    same(*(env.step(torch.zeros(3, 4)) for env in envs), 1e-7)
+    same_state(*envs)
+
+
+def test_the_floor_is_marked_on_grid_lines_and_along_axes(field: Field) -> None:
+    envs = [NavigationEnv(field, 16, SMALL, seed=0, tensor_only=t) for t in (False, True)]
+    generator = torch.Generator().manual_seed(1)
+    for _ in range(12):
+        low, high = (torch.from_numpy(edge).float() for edge in field.bounds(0))
+        position = low + (high - low) * (torch.rand(16, 3, generator=generator) * 1.2 - 0.1)
+        position = torch.from_numpy(envs[0].floors[0].origin[[0, 0, 1]]).float() + (position * 5).round() * 0.2
+        yaw = (torch.rand(16, generator=generator) * 8).round() * np.pi / 4
+        for env in envs:
+            state = env.state_dict()
+            state["position"].copy_(position)
+            state["yaw"].copy_(yaw[:, None])
+            env.load_state_dict(state)
+        same(*(env.step(torch.zeros(16, 4)) for env in envs), 1e-7)
+    same_state(*envs)
+
+
+def test_what_the_kernels_could_not_read_is_refused() -> None:
+    with pytest.raises(ConfigError, match=r"contiguous torch\.float32"):
+        described_by(torch.zeros(4, 2).T, torch.float32)
+    with pytest.raises(ConfigError, match=r"not torch\.int64"):
+        described_by(torch.zeros(4, dtype=torch.int64), torch.float32)
