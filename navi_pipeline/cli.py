@@ -15,6 +15,7 @@ __all__ = ["register"]
 def register(app: typer.Typer) -> None:
     """Add the pipeline's commands to `navi`; nothing heavy is imported before one of them runs."""
     app.command("demo")(demo)
+    app.command("materialize")(materialize)
     app.command("query")(query)
     app.command("sweep")(sweep)
     cli_warehouse.register(app)
@@ -25,7 +26,7 @@ def demo(
     seed: Annotated[int, typer.Option(min=0, max=2**31 - 1, help="Seed of scenes, training and evaluation.")] = 0,
     as_json: Annotated[bool, typer.Option("--json", help="Print one JSON object instead of the table.")] = False,
 ) -> None:
-    """Run the whole graph: scenes, training, evaluation against two pilots, promotion.
+    """Run the way to a champion: scenes, training, evaluation against two pilots, promotion.
 
     Scenes are generated; every mesh under $NAVI_SCENES is added when that is set. What has not changed
     since the last run is skipped.
@@ -33,6 +34,21 @@ def demo(
     from navi_pipeline.demo import run_demo
 
     run_demo(seed=seed, as_json=as_json)
+
+
+def materialize(
+    profile: Annotated[str, typer.Option(help="Training profile: demo, quick or standard.")] = "quick",
+    size: Annotated[str, typer.Option(help="Size of the sweeps: quick or full.")] = "quick",
+    seed: Annotated[int, typer.Option(min=0, max=2**31 - 1, help="Seed of the training runs.")] = 0,
+    as_json: Annotated[bool, typer.Option("--json", help="Print one JSON object instead of the table.")] = False,
+) -> None:
+    """Materialize every asset of the graph, and tell what each took and what Dagster itself cost.
+
+    What has not changed since the last time is reused.
+    """
+    from navi_pipeline.materialize import run_graph
+
+    run_graph(profile=profile, size=size, seed=seed, as_json=as_json)
 
 
 def query(

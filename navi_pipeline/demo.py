@@ -1,4 +1,4 @@
-"""`navi demo`: the whole graph through Dagster, from scenes to a champion, and a table at the end."""
+"""`navi demo`: the way from scenes to a champion through Dagster, and a table at the end."""
 
 from __future__ import annotations
 
@@ -7,38 +7,22 @@ import os
 import shutil
 import sys
 import time
-from collections.abc import Iterator
-from contextlib import contextmanager
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
-from navi_core.errors import EvaluationError, RunError
+from navi_core.errors import EvaluationError
 from navi_core.record import navi_home
+from navi_pipeline.lib.dagster_instance import dagster_home, open_instance
 from navi_pipeline.lib.flow import Flow
 
-if TYPE_CHECKING:
-    import dagster as dg
-
-__all__ = ["dagster_home", "run_demo"]
+__all__ = ["run_demo"]
 
 PROFILE = "demo"
 """Training profile of the demo."""
 
 
-def dagster_home() -> Path:
-    """Return Dagster's folder: `$DAGSTER_HOME`, or `dagster_home/` of the checkout.
-
-    Raises:
-        RunError: It holds no dagster.yaml.
-    """
-    home = Path(os.environ.get("DAGSTER_HOME") or Path(__file__).resolve().parents[1] / "dagster_home").absolute()
-    if not (home / "dagster.yaml").exists():
-        raise RunError(f"{home} holds no dagster.yaml; set DAGSTER_HOME to the checkout's dagster_home folder")
-    return home
-
-
 def run_demo(*, seed: int = 0, as_json: bool = False) -> None:
-    """Materialize the whole graph and print how the policy compares with two pilots.
+    """Materialize the way from scenes to a champion, and print how the policy compares with two pilots.
 
     Args:
         seed: Seed of the training run.
@@ -50,7 +34,7 @@ def run_demo(*, seed: int = 0, as_json: bool = False) -> None:
     """
     began = time.monotonic()
     os.environ["DAGSTER_HOME"] = str(dagster_home())
-    with _instance() as instance:
+    with open_instance() as instance:
         flow = Flow(instance, profile=PROFILE, seed=seed, say=_say, echo=True)
         _say(f"Navi home {navi_home()}, Dagster home {os.environ['DAGSTER_HOME']}, seed {seed}")
         flow.materialize_scenes()
@@ -76,14 +60,6 @@ def run_demo(*, seed: int = 0, as_json: bool = False) -> None:
         _print_result(verdict, promotion, seconds)
     if failed:
         raise EvaluationError(f"the policy did not pass: {'; '.join(failed)}")
-
-
-@contextmanager
-def _instance() -> Iterator[dg.DagsterInstance]:
-    import dagster as dg
-
-    with dg.DagsterInstance.from_config(os.environ["DAGSTER_HOME"]) as instance:
-        yield instance
 
 
 def _print_result(verdict: dict[str, Any], promotion: dict[str, Any] | None, seconds: float) -> None:

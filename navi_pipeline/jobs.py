@@ -1,48 +1,71 @@
-"""Jobs of the graph; a run has one partition, so scenes and profiles have jobs of their own.
+"""Jobs of the graph; a run has one partition, so scenes, profiles and sizes of sweeps have jobs of their own.
 
-`whole_graph` runs them all in order: one click from an empty folder to a champion.
+`whole_graph` runs them all in order: one click from an empty folder to a champion and a full warehouse.
 """
+
+from typing import Any
 
 import dagster as dg
 
-__all__ = ["compile_job", "corpus_job", "main_job", "sources_job", "whole_graph"]
+from navi_pipeline.defs.benchmarks.assets import BENCHMARKS
+from navi_pipeline.defs.training.assets import POLICIES
 
-sources_job = dg.define_asset_job(
-    "sources_job", dg.AssetSelection.assets("scene_sources"), description="Plan the scenes."
+__all__ = ["JOBS", "PROFILE_ASSETS"]
+
+PROFILE_ASSETS = (
+    "expert_demonstrations",
+    "demonstrations",
+    "bc_policy",
+    *(asset.key.to_user_string() for asset in POLICIES.values()),
+    "policy_evaluation",
+    "promoted_model",
 )
-compile_job = dg.define_asset_job(
-    "compile_job",
-    dg.AssetSelection.assets("compiled_scene"),
-    description="Compile one scene.",
-)
-corpus_job = dg.define_asset_job("corpus_job", dg.AssetSelection.assets("corpus"), description="Gather the corpus.")
-main_job = dg.define_asset_job(
-    "main_job",
-    dg.AssetSelection.assets("ppo_policy", "policy_evaluation", "promoted_model"),
-    description="Train a profile, evaluate it on held-out scenes, and let it challenge the champion.",
-)
+"""Assets with a partition for each profile, in the order of the graph."""
+
+
+def _job(name: str, assets: tuple[str, ...], description: str) -> Any:
+    return dg.define_asset_job(name, dg.AssetSelection.assets(*assets), description=description)
 
 
 class FlowSettings(dg.Config):
     """What the whole graph is materialized with."""
 
-    profile: str = "demo"
+    profile: str = "quick"
+    size: str = "quick"
     seed: int = 0
 
 
 @dg.op(description="Run the graph's jobs in order; each is a run of its own, seen on the assets' pages.")
 def materialize_everything(context: dg.OpExecutionContext, config: FlowSettings) -> None:
-    """Scenes, training, evaluation, promotion."""
+    """Scenes, demonstrations, training, evaluation, promotion, benchmarks, warehouse."""
     from navi_pipeline.lib.flow import Flow
 
-    flow = Flow(context.instance, profile=config.profile, seed=config.seed, say=context.log.info)
-    flow.materialize_scenes()
-    failed = flow.materialize_policy()
+    flow = Flow(context.instance, profile=config.profile, size=config.size, seed=config.seed, say=context.log.info)
+    failed = flow.materialize_everything()
     if failed:
         raise dg.Failure(f"the policy did not pass: {'; '.join(failed)}")
 
 
-@dg.job(description="The whole graph with one click: scenes, training, evaluation, promotion.")
+@dg.job(description="The whole graph with one click, from scenes to the warehouse.")
 def whole_graph() -> None:
     """Materialize every asset; what has not changed is reused."""
     materialize_everything()
+
+
+JOBS: tuple[Any, ...] = (
+    whole_graph,
+    _job("sources_job", ("scene_sources",), "Plan the scenes."),
+    _job("compile_job", ("compiled_scene",), "Compile one scene."),
+    _job("corpus_job", ("scene_quality", "corpus"), "Judge the scenes and gather the corpus."),
+    _job("recordings_job", ("recorded_demonstrations",), "Take in what people recorded."),
+    _job("profile_job", PROFILE_ASSETS, "Teach, train, evaluate and promote the policies of a profile."),
+    _job(
+        "main_job",
+        ("ppo_policy", "policy_evaluation", "promoted_model"),
+        "Train a profile by PPO, evaluate it on held-out scenes, and let it challenge the champion.",
+    ),
+    _job("baseline_job", ("baseline_evaluation",), "Fly the scripted pilots."),
+    _job("benchmark_job", tuple(BENCHMARKS), "Make every sweep in one size."),
+    _job("summary_job", ("leaderboard", "warehouse"), "Rank everybody and fold every row in."),
+)
+"""Every job of the code location."""

@@ -1,4 +1,4 @@
-"""One pass over the whole graph, stage by stage: a Dagster run has one partition, the graph has many."""
+"""One pass over the graph, stage by stage: a Dagster run has one partition, the graph has many."""
 
 from __future__ import annotations
 
@@ -16,22 +16,30 @@ __all__ = ["Flow"]
 
 
 class Flow:
-    """Materializes every asset; each stage is a job of the code location.
+    """Materializes the assets; each stage is a job of the code location.
 
     Args:
         instance: Dagster instance that keeps the runs.
         profile: Training profile.
-        seed: Seed of the training run.
+        size: Size of the sweeps.
+        seed: Seed of the training runs.
         say: Told what happens, a line at a time.
         echo: Let the trainer's lines through to standard error.
 
     Attributes:
-        stages: Duration of each stage [s].
+        stages: Duration of each asset's step, or of the runs of a partitioned one [s].
         metadata: Asset name → metadata of its latest materialization.
     """
 
     def __init__(
-        self, instance: dg.DagsterInstance, *, profile: str, seed: int, say: Callable[[str], None], echo: bool = False
+        self,
+        instance: dg.DagsterInstance,
+        *,
+        profile: str,
+        size: str = "quick",
+        seed: int,
+        say: Callable[[str], None],
+        echo: bool = False,
     ) -> None:
         from navi_pipeline.definitions import defs
 
@@ -40,9 +48,21 @@ class Flow:
         self._instance = instance
         self._definitions = defs()
         self._profile = profile
+        self._size = size
         self._seed = seed
         self._say = say
         self._echo = echo
+
+    def materialize_everything(self) -> list[str]:
+        """Materialize every asset; return the blocking checks before the promotion that failed."""
+        self.materialize_scenes()
+        with self._stage("recorded_demonstrations"):
+            self._require(self._run("recordings_job"))
+        failed = self.materialize_policy("profile_job")
+        for job, partition in (("baseline_job", None), ("benchmark_job", self._size), ("summary_job", None)):
+            with self._stage(job):
+                self._require(self._run(job, partition=partition))
+        return failed
 
     def materialize_scenes(self) -> None:
         """Plan, compile and gather the scenes."""
@@ -71,15 +91,14 @@ class Flow:
         numbers = self.metadata["corpus"]
         self._say(f"  corpus: {numbers['scenes']} scenes, {numbers['floor_area_m2']:.0f} m² of floor")
 
-    def materialize_policy(self) -> list[str]:
-        """Train, evaluate, promote; return the blocking checks that failed."""
-        ops = {"ppo_policy": {"config": {"seed": self._seed, "echo": self._echo}}}
-        with self._stage("main_job"):
-            result = self._run("main_job", partition=self._profile, ops=ops)
-        for event in result.all_events:
-            if event.is_step_success and event.step_key in self.metadata:
-                self.stages[event.step_key] = round(event.step_success_data.duration_ms / 1e3, 2)
-                self._say(f"  {event.step_key}: {self.stages[event.step_key]:.1f} s")
+    def materialize_policy(self, job: str = "main_job") -> list[str]:
+        """Train, evaluate, promote; return the blocking checks that failed.
+
+        Args:
+            job: main_job for PPO alone, profile_job for everything that a profile has.
+        """
+        with self._stage(job):
+            result = self._run(job, partition=self._profile, ops=self._settings(job))
         checks = result.get_asset_check_evaluations()
         for check in checks:
             self._say(f"  check {check.check_name}: {'passed' if check.passed else 'FAILED'}")
@@ -94,6 +113,14 @@ class Flow:
             raise RunError(f"training did not pass: {'; '.join(failed)}")
         return failed
 
+    def _settings(self, job: str) -> dict[str, Any]:
+        """Return the seed for every learner of a job; PPO's lines alone are let through."""
+        steps = self._definitions.resolve_job_def(job).graph.node_names()
+        learners = [name for name in steps if name.endswith("_policy")]
+        seeds: dict[str, Any] = {name: {"config": {"seed": self._seed}} for name in learners}
+        seeds["ppo_policy"]["config"]["echo"] = self._echo
+        return seeds
+
     def _run(self, job: str, *, partition: str | None = None, ops: dict[str, Any] | None = None) -> Any:
         # Dagster's own log lines stay in its storage; the terminal shows ours.
         config: dict[str, Any] = {"loggers": {"console": {"config": {"log_level": "CRITICAL"}}}, "ops": ops or {}}
@@ -107,6 +134,11 @@ class Flow:
         for event in result.get_asset_materialization_events():
             made = event.materialization
             self.metadata[made.asset_key.to_user_string()] = {name: v.value for name, v in made.metadata.items()}
+        if job != "compile_job":
+            for event in result.all_events:
+                if event.is_step_success and event.step_key in self.metadata:
+                    self.stages[event.step_key] = round(event.step_success_data.duration_ms / 1e3, 2)
+                    self._say(f"  {event.step_key}: {self.stages[event.step_key]:.1f} s")
         return result
 
     @staticmethod

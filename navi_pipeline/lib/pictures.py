@@ -11,7 +11,19 @@ if TYPE_CHECKING:
     import pandas
     from matplotlib.figure import Figure
 
-__all__ = ["embedded_picture", "markdown_table", "new_figure", "png", "reward_curves", "shown_cell"]
+__all__ = [
+    "cloning_curves",
+    "embedded_picture",
+    "histograms",
+    "interval_bars",
+    "markdown_table",
+    "new_figure",
+    "panorama",
+    "png",
+    "reward_curves",
+    "scatter",
+    "shown_cell",
+]
 
 _PANELS = (
     ("reward_ema", "reward (smoothed)"),
@@ -19,6 +31,8 @@ _PANELS = (
     ("collision", "collision term"),
     ("explained_variance", "explained variance"),
 )
+
+_CLONING_PANELS = (("nll", "negative log-likelihood"), ("validation_nll", "the same on held-out flights"))
 
 
 def embedded_picture(png: bytes, title: str) -> str:
@@ -46,7 +60,16 @@ def reward_curves(curve: pandas.DataFrame, title: str) -> bytes:
     Returns:
         A PNG file.
     """
-    panels = [(name, label) for name, label in _PANELS if name in curve and curve[name].notna().any()]
+    return _curves(curve, _PANELS, title)
+
+
+def cloning_curves(curve: pandas.DataFrame, title: str) -> bytes:
+    """Draw the losses of one cloning run (see `policies.cloning_curve_of`), as a PNG file."""
+    return _curves(curve, _CLONING_PANELS, title)
+
+
+def _curves(curve: pandas.DataFrame, wanted: Sequence[tuple[str, str]], title: str) -> bytes:
+    panels = [(name, label) for name, label in wanted if name in curve and curve[name].notna().any()]
     figure = new_figure(4.2 * max(1, min(2, len(panels))), 2.6 * max(1, -(-len(panels) // 2)))
     for index, (name, label) in enumerate(panels, start=1):
         axes = figure.add_subplot(-(-len(panels) // 2), min(2, len(panels)), index)
@@ -56,6 +79,80 @@ def reward_curves(curve: pandas.DataFrame, title: str) -> bytes:
         axes.tick_params(labelsize=7)
         axes.grid(alpha=0.3)
     figure.suptitle(title, fontsize=9)
+    return png(figure)
+
+
+def interval_bars(rows: Sequence[tuple[str, float, float, float]], label: str) -> bytes:
+    """Draw one bar a name with its interval, the first on top.
+
+    Args:
+        rows: Name, value, lower and upper bound.
+        label: Of the values' axis.
+
+    Returns:
+        A PNG file.
+    """
+    figure = new_figure(6.0, 0.9 + 0.34 * max(1, len(rows)))
+    axes = figure.add_subplot(1, 1, 1)
+    for place, (_, value, low, high) in enumerate(reversed(rows)):
+        axes.barh(place, value, color="C0", alpha=0.6)
+        axes.plot([low, high], [place, place], color="k", lw=1.5)
+    axes.set_yticks(range(len(rows)), [name for name, *_ in reversed(rows)], fontsize=8)
+    axes.set_xlabel(label, fontsize=8)
+    axes.tick_params(labelsize=8)
+    axes.grid(alpha=0.3, axis="x")
+    return png(figure)
+
+
+def histograms(values: Mapping[str, Any], title: str) -> bytes:
+    """Draw the distribution of each named array (N,), as a PNG file."""
+    figure = new_figure(2.2 * len(values), 2.2)
+    for place, (name, numbers) in enumerate(values.items(), start=1):
+        axes = figure.add_subplot(1, len(values), place)
+        axes.hist(numbers, bins=41, color="C0")
+        axes.set_title(name, fontsize=9)
+        axes.set_yticks([])
+        axes.tick_params(labelsize=7)
+    figure.suptitle(title, fontsize=9)
+    return png(figure)
+
+
+def panorama(observation: Any, title: str) -> bytes:
+    """Draw what the drone sees, normalised depth and semantic ids, forward in the middle.
+
+    Args:
+        observation: (3, Az, El): normalised depth, semantic id, valid.
+        title: Of the picture.
+
+    Returns:
+        A PNG file.
+    """
+    import numpy as np
+
+    depth, semantic, valid = (np.roll(np.asarray(channel).T, observation.shape[1] // 2, 1) for channel in observation)
+    figure = new_figure(7.0, 3.4)
+    images = ((depth, "depth", "viridis"), (semantic, "names", "tab20"))
+    for place, (image, name, colours) in enumerate(images, start=1):
+        axes = figure.add_subplot(2, 1, place)
+        axes.imshow(np.where(valid > 0, image, np.nan), cmap=colours, aspect="auto", interpolation="nearest")
+        axes.set_ylabel(name, fontsize=8)
+        axes.set_xticks([])
+        axes.set_yticks([])
+    figure.suptitle(title, fontsize=9)
+    return png(figure)
+
+
+def scatter(points: Mapping[str, Sequence[tuple[float, float]]], x: str, y: str) -> bytes:
+    """Draw (x, y) points of each named group, as a PNG file."""
+    figure = new_figure(5.0, 3.0)
+    axes = figure.add_subplot(1, 1, 1)
+    for name, pairs in points.items():
+        axes.plot([a for a, _ in pairs], [b for _, b in pairs], "o", ms=4, alpha=0.7, label=name)
+    axes.set_xlabel(x, fontsize=8)
+    axes.set_ylabel(y, fontsize=8)
+    axes.tick_params(labelsize=7)
+    axes.legend(fontsize=7)
+    axes.grid(alpha=0.3)
     return png(figure)
 
 

@@ -16,7 +16,7 @@ if TYPE_CHECKING:
     from navi_core.evaluate import EvalResult
     from navi_core.models import ModelVersion, Registry
 
-__all__ = ["ALIAS", "challenge", "open_registry", "record_models"]
+__all__ = ["ALIAS", "challenge", "lineage_of", "open_registry", "record_models"]
 
 ALIAS = "champion"
 """The alias that policies challenge."""
@@ -106,6 +106,11 @@ def _was_promoted(registry: Registry, version: str) -> bool:
     if ALIAS not in registry.aliases():
         return False
     return any(move["version"] == version for move in registry.history(ALIAS))
+
+
+def lineage_of(version: str) -> list[str]:
+    """Return what a version descends from, the first ancestor first: version and training source of each."""
+    return [f"{entry.version} ({entry.training_source})" for entry in reversed(open_registry().lineage(version))]
 
 
 def record_models(registry: Registry) -> list[dict[str, Any]]:

@@ -12,12 +12,24 @@ from navi_pipeline.lib.compiled import load_split, read_corpus
 from navi_pipeline.lib.documents import content_key
 from navi_pipeline.lib.pictures import embedded_picture
 from navi_pipeline.lib.pipeline_log import pipeline_log
+from navi_pipeline.lib.policies import policy_name
 
 if TYPE_CHECKING:
     from navi_core.evaluate import Comparison, EvalResult
     from navi_core.scenes import Scene
 
-__all__ = ["PILOTS", "Score", "SplitScenes", "comparison_row", "flown", "flown_policy", "score_policy", "summary_rows"]
+__all__ = [
+    "PILOTS",
+    "Score",
+    "SplitScenes",
+    "comparison_row",
+    "draw_flights",
+    "flown",
+    "flown_policy",
+    "result_row",
+    "score_policy",
+    "summary_rows",
+]
 
 PILOTS = ("random", "forward-plus")
 """Pilots that every policy is compared with."""
@@ -64,7 +76,7 @@ def score_policy(policy: dict[str, Any], split: str, config: EvalConfig, *, draw
 
     if not any(row["split"] == split for row in read_corpus()):
         return None
-    subject = f"{policy['profile']}-seed{policy['seed']}"
+    subject = policy_name(policy)
     scenes = SplitScenes(split)
     ours, drawn = flown_policy(policy, scenes, config)
     results, new = {subject: ours}, [drawn]
@@ -75,11 +87,8 @@ def score_policy(policy: dict[str, Any], split: str, config: EvalConfig, *, draw
         pilot: {metric: compare(ours, results[pilot], metric) for metric in ("c_vis_auc", "collisions_per_minute")}
         for pilot in PILOTS
     }
-    maps = (
-        _maps(scenes, results, config, content_key(policy["weights_hash"], scenes.key, config_hash(config)))
-        if draw
-        else []
-    )
+    key = content_key(policy["weights_hash"], scenes.key, config_hash(config))
+    maps = draw_flights(scenes, results, config, key) if draw else []
     return Score(split, results, comparisons, maps, not any(new))
 
 
@@ -109,7 +118,7 @@ def flown_policy(policy: dict[str, Any], scenes: SplitScenes, config: EvalConfig
         Path(policy["checkpoint"]),
         scenes,
         config,
-        name=f"{policy['profile']}-seed{policy['seed']}",
+        name=policy_name(policy),
         weights=policy["weights_hash"],
         columns={"run_id": policy["run_id"], "step": policy["steps"], "model_version": policy["version"]},
     )
@@ -158,15 +167,7 @@ def summary_rows(score: Score) -> list[dict[str, Any]]:
     """Return one row per subject for people: coverage in percent, collisions, path, interval of the difference."""
     rows = []
     for name, result in score.results.items():
-        numbers = result.summary
-        row = {
-            "subject": name,
-            "C_vis AUC %": round(numbers["c_vis_auc"], 1),
-            "C_vis %": round(numbers["c_vis_final"], 1),
-            "C_visit %": round(numbers["c_visit"], 1),
-            "collisions/min": round(numbers["collisions_per_minute"], 2),
-            "path m": round(numbers["path_length"], 1),
-        }
+        row = result_row(name, result)
         against = score.comparisons.get(name)
         if against:
             auc = against["c_vis_auc"]
@@ -175,6 +176,19 @@ def summary_rows(score: Score) -> list[dict[str, Any]]:
             row["lead of the policy, AUC"] = ""
         rows.append(row)
     return rows
+
+
+def result_row(name: str, result: EvalResult) -> dict[str, Any]:
+    """Return one subject's row for people."""
+    numbers = result.summary
+    return {
+        "subject": name,
+        "C_vis AUC %": round(numbers["c_vis_auc"], 1),
+        "C_vis %": round(numbers["c_vis_final"], 1),
+        "C_visit %": round(numbers["c_visit"], 1),
+        "collisions/min": round(numbers["collisions_per_minute"], 2),
+        "path m": round(numbers["path_length"], 1),
+    }
 
 
 def comparison_row(comparison: Comparison) -> dict[str, Any]:
@@ -191,21 +205,32 @@ def comparison_row(comparison: Comparison) -> dict[str, Any]:
     }
 
 
-def _maps(scenes: SplitScenes, results: dict[str, EvalResult], config: EvalConfig, key: str) -> list[str]:
-    """Draw the first start of the first scenes, or return the pictures drawn when they were flown."""
+def draw_flights(scenes: SplitScenes, results: dict[str, EvalResult], config: EvalConfig, key: str) -> list[str]:
+    """Draw the first start of the first scenes, or return the pictures drawn when they were flown.
+
+    Args:
+        scenes: Where they flew.
+        results: Of each subject; one that was not flown now has no path.
+        config: The protocol.
+        key: Names the pictures.
+
+    Returns:
+        Markdown pictures; none where not one subject was flown now and nothing was drawn before.
+    """
     from navi_pipeline.lib.documents import read_document, write_document
 
     file = navi_home() / "evaluations" / f"{key}.maps.json"
     if file.exists():
         return list(read_document(file, made_by="policy_evaluation")["maps"])
-    if not all(result.trajectories for name, result in results.items() if name not in PILOTS):
+    drawn = {name: result for name, result in results.items() if result.trajectories}
+    if not drawn:
         return []
     from navi_core.evaluate import build_course, top_down_map
 
     course = build_course(scenes(), config)
     maps = []
     for index, scene in enumerate(course.field.scenes[:_MAPS]):
-        paths = {name: result.trajectories_of(scene.name)[0] for name, result in results.items() if result.trajectories}
+        paths = {name: result.trajectories_of(scene.name)[0] for name, result in drawn.items()}
         maps.append(embedded_picture(top_down_map(course.field, index, paths, course.floors[index]), scene.name))
     write_document(file, {"maps": maps})
     return maps

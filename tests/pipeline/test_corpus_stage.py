@@ -93,6 +93,16 @@ def test_a_scene_shows_numbers_a_map_and_a_content_hash(passes):
     assert len(version(made)) == 16
 
 
+def test_the_scenes_are_judged_side_by_side(passes):
+    quality = next(
+        e.materialization
+        for e in passes[0][2].get_asset_materialization_events()
+        if e.materialization.asset_key.to_user_string() == "scene_quality"
+    )
+    assert quality.metadata["scenes"].value == 4 and "data:image/png;base64," in quality.metadata["picture"].value
+    assert "| my_box | external |" in quality.metadata["table"].value
+
+
 def test_a_second_pass_reuses_everything_and_keeps_the_versions(passes):
     for name, result in passes[1][1].items():
         made, before = materializations(result)[name], materializations(passes[0][1][name])[name]
@@ -105,7 +115,7 @@ def test_a_second_pass_reuses_everything_and_keeps_the_versions(passes):
 def test_the_checks_pass(passes):
     checks = [e for e in passes[0][2].get_asset_check_evaluations()]
     checks += [e for e in passes[0][1]["apartment_0000"].get_asset_check_evaluations()]
-    assert {c.check_name for c in checks} == {"corpus_is_split_by_scene", "spawn_verdict"}
+    assert {c.check_name for c in checks} == {"corpus_is_split_by_scene", "most_scenes_pass", "spawn_verdict"}
     assert all(c.passed for c in checks)
 
 

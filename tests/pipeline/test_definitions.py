@@ -10,6 +10,9 @@ import yaml
 
 from navi_core.presets import preset_names
 from navi_pipeline.definitions import defs
+from navi_pipeline.jobs import PROFILE_ASSETS
+from navi_pipeline.lib.policies import ALGORITHMS
+from navi_pipeline.lib.sweeps.catalogue import SWEEPS
 
 ROOT = Path(__file__).resolve().parents[2]
 
@@ -19,17 +22,44 @@ def graph():
     return defs().resolve_asset_graph()
 
 
-def test_the_asset_graph_is_the_main_job(graph):
-    edges = {key.to_user_string(): {p.to_user_string() for p in graph.get(key).parent_keys} for key in
-             graph.get_all_asset_keys()}  # fmt: skip
-    assert edges == {
+def edges_of(graph):
+    keys = graph.get_all_asset_keys()
+    return {key.to_user_string(): {p.to_user_string() for p in graph.get(key).parent_keys} for key in keys}
+
+
+def test_the_asset_graph_reads_from_scenes_to_the_warehouse(graph):
+    learners = {f"{name}_policy" for name in ALGORITHMS}
+    assert edges_of(graph) == {
         "scene_sources": set(),
         "compiled_scene": {"scene_sources"},
-        "corpus": {"compiled_scene"},
-        "ppo_policy": {"corpus"},
-        "policy_evaluation": {"ppo_policy", "corpus"},
+        "scene_quality": {"compiled_scene"},
+        "corpus": {"compiled_scene", "scene_quality"},
+        "expert_demonstrations": {"corpus"},
+        "recorded_demonstrations": set(),
+        "demonstrations": {"expert_demonstrations", "recorded_demonstrations"},
+        "bc_policy": {"demonstrations", "corpus"},
+        **{name: {"corpus"} for name in learners},
+        "ppo_policy": {"bc_policy", "corpus"},
+        "policy_evaluation": {*learners, "bc_policy", "corpus"},
+        "baseline_evaluation": {"corpus"},
+        "leaderboard": {"policy_evaluation", "baseline_evaluation"},
         "promoted_model": {"policy_evaluation", "ppo_policy"},
+        **{name: {"corpus"} for name in SWEEPS},
+        "warehouse": {"leaderboard", "promoted_model", *SWEEPS},
     }
+
+
+def test_every_asset_is_in_one_of_the_jobs_of_the_whole_graph(graph):
+    jobs = ("sources_job", "compile_job", "corpus_job", "recordings_job", "profile_job", "baseline_job",
+            "benchmark_job", "summary_job")  # fmt: skip
+    made = [name for job in jobs for name in defs().resolve_job_def(job).graph.node_names() if name in edges_of(graph)]
+    assert sorted(made) == sorted(edges_of(graph))
+
+
+def test_the_groups_tell_the_story(graph):
+    groups = {graph.get(key).group_name for key in graph.get_all_asset_keys()}
+    assert groups == {"corpus", "demonstrations", "pretraining", "training", "evaluation", "promotion", "benchmarks",
+                      "warehouse"}  # fmt: skip
 
 
 def test_every_asset_says_who_owns_it_what_it_is_and_which_code_makes_it(graph):
@@ -42,8 +72,10 @@ def test_every_asset_says_who_owns_it_what_it_is_and_which_code_makes_it(graph):
 def test_scenes_and_profiles_are_partitions(graph):
     kinds = {key.to_user_string(): graph.get(key).partitions_def for key in graph.get_all_asset_keys()}
     assert isinstance(kinds["compiled_scene"], dg.DynamicPartitionsDefinition)
-    for name in ("ppo_policy", "policy_evaluation", "promoted_model"):
+    for name in PROFILE_ASSETS:
         assert set(kinds[name].get_partition_keys()) == set(preset_names())
+    for name in SWEEPS:
+        assert set(kinds[name].get_partition_keys()) == {"quick", "full"}
     assert kinds["corpus"] is None
 
 
@@ -51,7 +83,9 @@ def test_blocking_checks_guard_training_and_promotion(graph):
     blocking = {(key.asset_key.to_user_string(), key.name) for key in graph.asset_check_keys if graph.get(key).blocking}
     assert blocking == {
         ("corpus", "corpus_is_split_by_scene"),
-        ("ppo_policy", "metrics_are_finite"),
+        ("demonstrations", "demonstrations_can_be_learned_from"),
+        ("bc_policy", "clone_has_learned"),
+        *((f"{name}_policy", "metrics_are_finite") for name in ALGORITHMS),
         ("policy_evaluation", "beats_random"),
         ("policy_evaluation", "collides_less_than_random"),
     }

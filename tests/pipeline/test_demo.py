@@ -7,7 +7,8 @@ from pathlib import Path
 import pytest
 
 from navi_core.errors import RunError
-from navi_pipeline.demo import dagster_home, run_demo
+from navi_pipeline.demo import run_demo
+from navi_pipeline.lib.dagster_instance import dagster_home
 
 ROOT = Path(__file__).resolve().parents[2]
 

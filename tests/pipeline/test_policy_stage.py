@@ -4,19 +4,25 @@ import dagster as dg
 import pytest
 
 from navi_core.config import config_hash
-from navi_core.errors import RecordError
+from navi_core.errors import ConfigError, RecordError
 from navi_core.presets import load_preset
 from navi_pipeline.definitions import defs
+from navi_pipeline.lib import policies
 from navi_pipeline.lib.compiled import compile_source, corpus_rows, write_corpus
+from navi_pipeline.lib.demonstrations import read_demonstrations, take_recordings
 from navi_pipeline.lib.documents import write_document
 from navi_pipeline.lib.policies import read_policy, training_config
+from navi_pipeline.lib.promotions import lineage_of
 from navi_pipeline.lib.scene_plan import as_rows, plan_path, plan_scenes
 from navi_pipeline.lib.verdicts import read_verdict
 from navi_pipeline.lib.warehouse import Warehouse
 
 QUIET = {"loggers": {"console": {"config": {"log_level": "CRITICAL"}}}}
 FLIGHT = {"config": {"starts": 2, "max_steps": 20}}
+ASSETS = ("expert_demonstrations", "demonstrations", "bc_policy", "ppo_policy", "policy_evaluation", "promoted_model")
 OPS = {
+    "expert_demonstrations": {"config": {"scenes": 1, "episodes": 3, "steps": 12}},
+    "bc_policy": {"config": {"epochs": 2}},
     "ppo_policy": {"config": {"seed": 3, "total_steps": 256}},
     "policy_evaluation": FLIGHT,
     "promoted_model": FLIGHT,
@@ -25,7 +31,7 @@ OPS = {
 
 @pytest.fixture(scope="module")
 def stage(tmp_path_factory):
-    """The main job run twice after two updates' worth of training; home and both results."""
+    """The job of a profile run twice after two updates' worth of training; home and both results."""
     root = tmp_path_factory.mktemp("navi")
     with pytest.MonkeyPatch.context() as patch, dg.DagsterInstance.ephemeral() as instance:
         patch.setenv("NAVI_HOME", str(root))
@@ -39,13 +45,21 @@ def stage(tmp_path_factory):
         for source in sources:
             compile_source(source, load_preset("quick").compile)
         write_corpus(corpus_rows())
-        job = defs().resolve_job_def("main_job")
+        take_recordings()
+        job = defs().resolve_job_def("profile_job")
         results = [
             job.execute_in_process(
-                instance=instance, partition_key="quick", run_config=QUIET | {"ops": OPS}, raise_on_error=False
+                instance=instance,
+                partition_key="quick",
+                run_config=QUIET | {"ops": OPS},
+                asset_selection=[dg.AssetKey(name) for name in ASSETS],
+                raise_on_error=False,
             )
             for _ in range(2)
         ]
+    for event in results[0].all_events:
+        if event.is_step_failure:
+            print(event.step_key, event.step_failure_data.error)
     return root, results
 
 
@@ -69,13 +83,33 @@ def checks(result):
 
 def test_training_runs_in_a_child_and_shows_its_curves(results):
     policy = made(results[0])["ppo_policy"]
+    version = read_policy("quick")["version"]
     assert policy.metadata["steps"].value == 256 and policy.metadata["reused"].value is False
     assert policy.metadata["curves"].value.startswith("![curves](data:image/png;base64,")
-    assert read_policy("quick")["version"] == "v001" and read_policy("quick")["seed"] == 3
+    assert policy.metadata["version"].value == version and read_policy("quick")["seed"] == 3
+
+
+def test_the_policy_descends_from_a_clone_of_the_demonstrations(results):
+    clone, policy = read_policy("quick", "bc"), read_policy("quick")
+    assert policy["parent"] == clone["version"] == "v001"
+    assert lineage_of(policy["version"]) == ["v001 (bc)", f"{policy['version']} (rl)"]
+    assert made(results[0])["bc_policy"].metadata["curves"].value.startswith("![curves](data:image/png;base64,")
+    assert clone["run_id"].startswith(f"bc_policy-quick-{read_demonstrations('quick')['content_hash'][:12]}-")
+    assert "clone_has_learned" in checks(results[0])
+
+
+def test_demonstrations_show_what_was_seen_and_answered(results):
+    shown = made(results[0])["demonstrations"].metadata
+    assert shown["decisions"].value == 36 and shown["left_out"].value == 0
+    for name in ("answers", "panorama"):
+        assert "data:image/png;base64," in shown[name].value
+    assert "| expert |" in shown["sources"].value and "| forward |" in shown["actions"].value
+    assert checks(results[0])["demonstrations_can_be_learned_from"].passed
 
 
 def test_metrics_reach_the_warehouse_once(results):
-    rows = Warehouse().query("select step, name, seed, config_hash, versions from metrics")
+    run_id = read_policy("quick")["run_id"]
+    rows = Warehouse().query("select step, name, seed, config_hash, versions from metrics where run_id = ?", [run_id])
     assert sorted(set(rows["step"])) == [128, 256] and set(rows["seed"]) == {3}
     assert not rows.duplicated(["step", "name"]).any() and rows["config_hash"].notna().all()
     assert checks(results[0])["metrics_are_finite"].passed
@@ -88,7 +122,9 @@ def test_evaluation_flies_policy_and_pilots_on_held_out_scenes(results):
     verdict = read_verdict("quick")
     assert [row["subject"] for row in verdict["test"]["table"]] == ["quick-seed3", "random", "forward-plus"]
     board = Warehouse().query("select subject, rank, split, episodes from leaderboard")
-    assert set(board["subject"]) == {"quick-seed3", "random", "forward-plus"} and set(board["episodes"]) == {4}
+    assert set(board["subject"]) == {"quick-seed3", "random", "forward-plus", "bc-quick-seed0"}
+    assert set(board["episodes"]) == {4}
+    assert "| bc-quick-seed0 |" in evaluation.metadata["other_policies"].value
 
 
 def test_an_untrained_policy_is_stopped_by_the_gate(results):
@@ -100,10 +136,18 @@ def test_an_untrained_policy_is_stopped_by_the_gate(results):
 
 def test_a_second_run_reuses_run_and_flights_and_keeps_the_versions(results):
     first, second = (made(result) for result in results)
-    for name in ("ppo_policy", "policy_evaluation"):
-        assert second[name].metadata["reused"].value is True
+    for name in ("expert_demonstrations", "bc_policy", "ppo_policy", "policy_evaluation"):
+        assert second[name].metadata["reused"].value is True, name
         assert first[name].tags["dagster/data_version"] == second[name].tags["dagster/data_version"]
     assert second["policy_evaluation"].metadata["maps"].value == first["policy_evaluation"].metadata["maps"].value
+
+
+def test_the_demo_begins_with_new_weights_and_quick_with_the_clone():
+    assert policies._command("ppo", "demo", "profile") == (["train", "ppo"], None, None)
+    assert policies._command("ppo", "quick", "profile")[2] == "v001"
+    assert policies._command("ppo", "quick", "new") == (["train", "ppo"], None, None)
+    with pytest.raises(ConfigError, match="allowed: profile, clone, new"):
+        policies.parse_start("scratch")
 
 
 def test_another_seed_is_another_run():

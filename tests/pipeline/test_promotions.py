@@ -56,6 +56,7 @@ def at_home(home, monkeypatch):
 
 def policy(home, seed):
     return {
+        "algorithm": "ppo",
         "profile": "quick",
         "seed": seed,
         "checkpoint": str(home / f"{seed}.pt"),

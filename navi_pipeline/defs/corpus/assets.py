@@ -6,8 +6,9 @@ from typing import Any
 import dagster as dg
 
 from navi_pipeline.defs.corpus.partitions import scene_partitions
+from navi_pipeline.lib.clock import worked
 
-__all__ = ["CompileSettings", "SceneSettings", "compiled_scene", "corpus", "scene_sources"]
+__all__ = ["CompileSettings", "SceneSettings", "compiled_scene", "corpus", "scene_quality", "scene_sources"]
 
 OWNERS = ["team:navi"]
 
@@ -33,9 +34,10 @@ class CompileSettings(dg.Config):
     kinds={"python"},
     owners=OWNERS,
     code_version="1",
-    description="The scenes to be used, by name, with split and content hash: generated ones, and every mesh "
-    "under $NAVI_SCENES. Registers one partition of compiled_scene for each.",
+    description="Where it begins: the scenes to be used, by name, with split and content hash: generated ones, and "
+    "every mesh under $NAVI_SCENES. Registers one partition of compiled_scene for each.",
 )
+@worked
 def scene_sources(context: dg.AssetExecutionContext, config: SceneSettings) -> dg.MaterializeResult:
     """Plan the scenes and register their partitions."""
     from navi_pipeline.lib.documents import content_key, write_document
@@ -71,8 +73,10 @@ def scene_sources(context: dg.AssetExecutionContext, config: SceneSettings) -> d
     code_version="1",
     deps=[scene_sources],
     partitions_def=scene_partitions,
-    description="One scene as a .gmdag file with its spawn verdict; reused while source and settings are unchanged.",
+    description="A mesh becomes a world: one scene as a .gmdag file, its spawn verdict and its map from above; reused "
+    "while source and settings are unchanged.",
 )
+@worked
 def compiled_scene(context: dg.AssetExecutionContext, config: CompileSettings) -> dg.MaterializeResult:
     """Compile one scene and judge it."""
     from navi_core.config import CompileConfig
@@ -109,8 +113,46 @@ def compiled_scene(context: dg.AssetExecutionContext, config: CompileSettings) -
     owners=OWNERS,
     code_version="1",
     deps=[compiled_scene],
-    description="The compiled scenes by split, without those whose spawn verdict is FAIL.",
+    description="Is every scene fit to be flown in? Verdict, floor area, free starts and size of all compiled scenes "
+    "side by side: the outlier shows before anything has learned from it.",
 )
+@worked
+def scene_quality(context: dg.AssetExecutionContext) -> dg.MaterializeResult:
+    """Judge the compiled scenes together."""
+    from navi_pipeline.lib.compiled import corpus_rows
+    from navi_pipeline.lib.documents import content_key
+    from navi_pipeline.lib.pictures import embedded_picture, markdown_table, scatter
+
+    rows = corpus_rows()
+    verdicts = {word: sum(row["verdict"] == word for row in rows) for word in ("PASS", "MARGINAL", "FAIL")}
+    shown = ("name", "split", "verdict", "viable_spawns", "best_starvation", "floor_area_m2", "triangles", "file_bytes")
+    points = {
+        split: [(row["floor_area_m2"], row["triangles"] / 1e3) for row in rows if row["split"] == split]
+        for split in dict.fromkeys(row["split"] for row in rows)
+    }
+    picture = scatter(points, "reachable floor [m²]", "triangles [thousand]")
+    return dg.MaterializeResult(
+        metadata={
+            "scenes": len(rows),
+            **{f"verdict_{word}": number for word, number in verdicts.items()},
+            "floor_area_m2": sum(row["floor_area_m2"] for row in rows),
+            "table": dg.MetadataValue.md(markdown_table([{name: row[name] for name in shown} for row in rows])),
+            "picture": dg.MetadataValue.md(embedded_picture(picture, "floor and triangles")),
+        },
+        data_version=dg.DataVersion(content_key([[row["name"], row["content_hash"], row["verdict"]] for row in rows])),
+    )
+
+
+@dg.asset(
+    group_name="corpus",
+    kinds={"json"},
+    owners=OWNERS,
+    code_version="1",
+    deps=[compiled_scene, scene_quality],
+    description="The scenes that everything below learns in, flies in and is judged in: the compiled ones by split, "
+    "without those whose spawn verdict is FAIL.",
+)
+@worked
 def corpus(context: dg.AssetExecutionContext) -> dg.MaterializeResult:
     """Gather the compiled scenes into one manifest."""
     from navi_pipeline.lib.compiled import corpus_rows, write_corpus

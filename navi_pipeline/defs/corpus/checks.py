@@ -2,10 +2,11 @@
 
 import dagster as dg
 
-from navi_pipeline.defs.corpus.assets import compiled_scene, corpus
+from navi_pipeline.defs.corpus.assets import compiled_scene, corpus, scene_quality
 from navi_pipeline.defs.corpus.partitions import scene_partitions
+from navi_pipeline.lib.clock import worked
 
-__all__ = ["corpus_is_split_by_scene", "spawn_verdict"]
+__all__ = ["corpus_is_split_by_scene", "most_scenes_pass", "spawn_verdict"]
 
 
 @dg.asset_check(
@@ -13,6 +14,7 @@ __all__ = ["corpus_is_split_by_scene", "spawn_verdict"]
     partitions_def=scene_partitions,
     description="The scene has enough places to start from; FAIL keeps it out of the corpus.",
 )
+@worked
 def spawn_verdict(context: dg.AssetCheckExecutionContext) -> dg.AssetCheckResult:
     """Read the verdict of the scene that was compiled."""
     from navi_pipeline.lib.compiled import scene_card
@@ -25,11 +27,27 @@ def spawn_verdict(context: dg.AssetCheckExecutionContext) -> dg.AssetCheckResult
     )
 
 
+@dg.asset_check(asset=scene_quality, description="At least four scenes of five have the verdict PASS.")
+@worked
+def most_scenes_pass() -> dg.AssetCheckResult:
+    """Count the verdicts."""
+    from navi_pipeline.lib.compiled import corpus_rows
+
+    verdicts = [row["verdict"] for row in corpus_rows()]
+    share = verdicts.count("PASS") / len(verdicts)
+    return dg.AssetCheckResult(
+        passed=share >= 0.8,
+        severity=dg.AssetCheckSeverity.WARN,
+        metadata={"scenes": len(verdicts), "share_of_pass": share},
+    )
+
+
 @dg.asset_check(
     asset=corpus,
     blocking=True,
     description="There are training and test scenes, none is in two splits (by content), and none has failed.",
 )
+@worked
 def corpus_is_split_by_scene() -> dg.AssetCheckResult:
     """Check the manifest."""
     from navi_pipeline.lib.compiled import read_corpus

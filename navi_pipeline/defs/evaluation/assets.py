@@ -1,14 +1,16 @@
-"""A trained policy against two scripted pilots, on scenes it never trained on."""
+"""Policies and scripted pilots on scenes that nobody trained on, and who explores best."""
 
 from typing import Any
 
 import dagster as dg
 
 from navi_pipeline.defs.corpus.assets import OWNERS, corpus
-from navi_pipeline.defs.training.assets import ppo_policy
+from navi_pipeline.defs.pretraining.assets import bc_policy
+from navi_pipeline.defs.training.assets import POLICIES
 from navi_pipeline.defs.training.partitions import profile_partitions
+from navi_pipeline.lib.clock import worked
 
-__all__ = ["EvaluationSettings", "policy_evaluation"]
+__all__ = ["EvaluationSettings", "baseline_evaluation", "leaderboard", "policy_evaluation"]
 
 
 class EvaluationSettings(dg.Config):
@@ -23,19 +25,21 @@ class EvaluationSettings(dg.Config):
     group_name="evaluation",
     kinds={"torch"},
     owners=OWNERS,
-    code_version="1",
-    deps=[ppo_policy, corpus],
+    code_version="2",
+    deps=[*POLICIES.values(), bc_policy, corpus],
     partitions_def=profile_partitions,
-    description="Coverage, collisions and path length of the policy, of random flight and of forward-plus from the "
-    "same frozen starts of the test scenes; scenes of $NAVI_SCENES apart. Nothing is learned.",
+    description="Does it explore where it has never been? Coverage, collisions and path length of the PPO policy, of "
+    "random flight and of forward-plus from the same frozen starts of the test scenes; the profile's other policies "
+    "beside them; scenes of $NAVI_SCENES apart. Nothing is learned.",
 )
+@worked
 def policy_evaluation(context: dg.AssetExecutionContext, config: EvaluationSettings) -> dg.MaterializeResult:
     """Fly, compare, record."""
     from navi_core.config import EvalConfig
     from navi_pipeline.lib.documents import content_key
     from navi_pipeline.lib.pictures import markdown_table
-    from navi_pipeline.lib.policies import read_policy
-    from navi_pipeline.lib.scoring import PILOTS, score_policy, summary_rows
+    from navi_pipeline.lib.policies import known_policies, policy_name, read_policy
+    from navi_pipeline.lib.scoring import PILOTS, SplitScenes, flown_policy, result_row, score_policy, summary_rows
     from navi_pipeline.lib.verdicts import write_verdict
     from navi_pipeline.lib.warehouse import Warehouse
 
@@ -46,6 +50,12 @@ def policy_evaluation(context: dg.AssetExecutionContext, config: EvaluationSetti
     if test is None:
         raise dg.Failure("the corpus has no test scene; materialize scene_sources with test above 0")
     external = score_policy(policy, "external", protocol)
+    scenes = SplitScenes("test")
+    others = {
+        policy_name(other): flown_policy(other, scenes, protocol)[0]
+        for other in known_policies(profile)
+        if other["algorithm"] != policy["algorithm"]
+    }
     write_verdict(profile, policy, test, external, protocol)
     Warehouse().ingest()
     ours = next(iter(test.results.values())).summary
@@ -60,6 +70,9 @@ def policy_evaluation(context: dg.AssetExecutionContext, config: EvaluationSetti
         "table": dg.MetadataValue.md(markdown_table(summary_rows(test))),
         "verdict": dg.MetadataValue.md("\n\n".join(test.comparisons[pilot]["c_vis_auc"].sentence for pilot in PILOTS)),
     }
+    if others:
+        rows = [result_row(name, result) for name, result in others.items()]
+        metadata["other_policies"] = dg.MetadataValue.md(markdown_table(rows))
     if test.maps:
         metadata["maps"] = dg.MetadataValue.md("\n\n".join(test.maps))
     if external is not None:
@@ -67,4 +80,76 @@ def policy_evaluation(context: dg.AssetExecutionContext, config: EvaluationSetti
         if external.maps:
             metadata["external_maps"] = dg.MetadataValue.md("\n\n".join(external.maps))
     ids = [result.evaluation_id for score in (test, external) if score for result in score.results.values()]
+    ids += [result.evaluation_id for result in others.values()]
     return dg.MaterializeResult(metadata=metadata, data_version=dg.DataVersion(content_key(ids)))
+
+
+@dg.asset(
+    group_name="evaluation",
+    kinds={"numpy"},
+    owners=OWNERS,
+    code_version="1",
+    deps=[corpus],
+    description="What does flying by rule achieve? All scripted pilots from the same frozen starts of the test scenes, "
+    "from random flight to the planner that knows the map: the scale that a policy is read against.",
+)
+@worked
+def baseline_evaluation(context: dg.AssetExecutionContext, config: EvaluationSettings) -> dg.MaterializeResult:
+    """Fly the pilots, or take the flights of the same protocol."""
+    from navi_core.config import EvalConfig
+    from navi_pipeline.lib.baselines import fly_baselines
+    from navi_pipeline.lib.documents import content_key
+    from navi_pipeline.lib.pictures import embedded_picture, interval_bars, markdown_table
+    from navi_pipeline.lib.scoring import result_row
+    from navi_pipeline.lib.warehouse import Warehouse
+
+    protocol = EvalConfig(starts=config.starts, max_steps=config.max_steps, seed=config.seed)
+    made = fly_baselines(protocol, on_line=context.log.info)
+    Warehouse().ingest()
+    bars = [
+        (name, float(numbers["c_vis_auc"]), float(numbers["c_vis_auc_low"]), float(numbers["c_vis_auc_high"]))
+        for name, numbers in ((name, result.summary) for name, result in made.results.items())
+    ]
+    picture = embedded_picture(interval_bars(bars, "C_vis AUC [%], 95 % interval over scenes and starts"), "pilots")
+    metadata: dict[str, Any] = {
+        "pilots": len(made.results),
+        "reused": made.reused,
+        "table": dg.MetadataValue.md(markdown_table([result_row(*item) for item in made.results.items()])),
+        "picture": dg.MetadataValue.md(picture),
+    }
+    if made.maps:
+        metadata["maps"] = dg.MetadataValue.md("\n\n".join(made.maps))
+    ids = [result.evaluation_id for result in made.results.values()]
+    return dg.MaterializeResult(metadata=metadata, data_version=dg.DataVersion(content_key(ids)))
+
+
+@dg.asset(
+    group_name="evaluation",
+    kinds={"duckdb"},
+    owners=OWNERS,
+    code_version="1",
+    deps=[policy_evaluation, baseline_evaluation],
+    description="Who explores best? Policies and pilots of the newest course in one ranking with intervals, and their "
+    "coverage against their collisions.",
+)
+@worked
+def leaderboard(context: dg.AssetExecutionContext) -> dg.MaterializeResult:
+    """Ask the warehouse."""
+    from navi_pipeline.lib.baselines import ranking
+    from navi_pipeline.lib.documents import content_key
+    from navi_pipeline.lib.pictures import embedded_picture, interval_bars, markdown_table, scatter
+
+    rows = ranking()
+    bars = [(row["subject"], row["c_vis_auc_percent"], row["low"], row["high"]) for row in rows]
+    points = {row["subject"]: [(row["collisions_per_minute"], row["c_vis_auc_percent"])] for row in rows}
+    drawn = scatter(points, "collisions per minute", "C_vis AUC [%]")
+    return dg.MaterializeResult(
+        metadata={
+            "subjects": len(rows),
+            "first": rows[0]["subject"] if rows else "nobody",
+            "table": dg.MetadataValue.md(markdown_table(rows)),
+            "ranking": dg.MetadataValue.md(embedded_picture(interval_bars(bars, "C_vis AUC [%]"), "ranking")),
+            "safety": dg.MetadataValue.md(embedded_picture(drawn, "coverage and collisions")),
+        },
+        data_version=dg.DataVersion(content_key([[row["subject"], row["c_vis_auc_percent"]] for row in rows])),
+    )

@@ -1,13 +1,21 @@
 """Gates between an evaluation and a promotion."""
 
+from itertools import pairwise
 from typing import Any
 
 import dagster as dg
 
-from navi_pipeline.defs.evaluation.assets import policy_evaluation
+from navi_pipeline.defs.evaluation.assets import baseline_evaluation, leaderboard, policy_evaluation
 from navi_pipeline.defs.training.partitions import profile_partitions
+from navi_pipeline.lib.clock import worked
 
-__all__ = ["beats_forward_plus", "beats_random", "collides_less_than_random"]
+__all__ = [
+    "baselines_keep_their_order",
+    "beats_forward_plus",
+    "beats_random",
+    "collides_less_than_random",
+    "everybody_is_ranked",
+]
 
 
 def _comparison(context: dg.AssetCheckExecutionContext, pilot: str, metric: str) -> dict[str, Any]:
@@ -27,6 +35,7 @@ def _result(row: dict[str, Any], passed: bool, severity: dg.AssetCheckSeverity) 
     blocking=True,
     description="Gate of the promotion: more area seen than random flight, with the paired interval above 0.",
 )
+@worked
 def beats_random(context: dg.AssetCheckExecutionContext) -> dg.AssetCheckResult:
     """Read the paired comparison."""
     row = _comparison(context, "random", "c_vis_auc")
@@ -38,6 +47,7 @@ def beats_random(context: dg.AssetCheckExecutionContext) -> dg.AssetCheckResult:
     partitions_def=profile_partitions,
     description="More area seen than forward-plus, with the paired interval above 0.",
 )
+@worked
 def beats_forward_plus(context: dg.AssetCheckExecutionContext) -> dg.AssetCheckResult:
     """Read the paired comparison."""
     row = _comparison(context, "forward-plus", "c_vis_auc")
@@ -50,7 +60,44 @@ def beats_forward_plus(context: dg.AssetCheckExecutionContext) -> dg.AssetCheckR
     blocking=True,
     description="Gate of the promotion: fewer collisions per minute than random flight.",
 )
+@worked
 def collides_less_than_random(context: dg.AssetCheckExecutionContext) -> dg.AssetCheckResult:
     """Read the comparison."""
     row = _comparison(context, "random", "collisions_per_minute")
     return _result(row, row["difference"] < 0, dg.AssetCheckSeverity.ERROR)
+
+
+@dg.asset_check(
+    asset=baseline_evaluation,
+    description="The scale is a scale: random below forward-plus, that below frontier, that below the planner.",
+)
+@worked
+def baselines_keep_their_order() -> dg.AssetCheckResult:
+    """Compare their coverage."""
+    from navi_pipeline.lib.baselines import read_baselines
+
+    coverage = read_baselines()
+    order = [coverage[name] for name in ("random", "forward-plus", "frontier", "planner")]
+    return dg.AssetCheckResult(
+        passed=all(low < high for low, high in pairwise(order)),
+        severity=dg.AssetCheckSeverity.WARN,
+        metadata=coverage,
+    )
+
+
+@dg.asset_check(asset=leaderboard, description="Policies and pilots stand in one ranking, each with its interval.")
+@worked
+def everybody_is_ranked() -> dg.AssetCheckResult:
+    """Read the ranking."""
+    from navi_pipeline.lib.baselines import BASELINES, ranking
+
+    rows = ranking()
+    missing = sorted(set(BASELINES) - {row["subject"] for row in rows})
+    policies = sum(row["kind"] != "pilot" for row in rows)
+    whole = all(row["low"] is not None and row["high"] is not None for row in rows)
+    return dg.AssetCheckResult(
+        passed=not missing and policies > 0 and whole,
+        severity=dg.AssetCheckSeverity.WARN,
+        description=f"missing: {', '.join(missing)}" if missing else "all are there",
+        metadata={"pilots": len(rows) - policies, "policies": policies},
+    )

@@ -6,8 +6,9 @@ import dagster as dg
 
 from navi_pipeline.defs.corpus.assets import OWNERS
 from navi_pipeline.defs.evaluation.assets import EvaluationSettings, policy_evaluation
-from navi_pipeline.defs.training.assets import ppo_policy
+from navi_pipeline.defs.training.assets import POLICIES
 from navi_pipeline.defs.training.partitions import profile_partitions
+from navi_pipeline.lib.clock import worked
 
 __all__ = ["promoted_model"]
 
@@ -17,19 +18,20 @@ __all__ = ["promoted_model"]
     kinds={"torch"},
     owners=OWNERS,
     code_version="1",
-    deps=[policy_evaluation, ppo_policy],
+    deps=[policy_evaluation, POLICIES["ppo"]],
     partitions_def=profile_partitions,
-    description="The registry's champion after this policy challenged it on the validation scenes. It changes only if "
-    "the paired interval of coverage lies above 0 and collisions do not rise. Guarded by the blocking checks of "
-    "policy_evaluation.",
+    description="Who flies from now on? The registry's champion after this policy challenged it on the validation "
+    "scenes. It changes only if the paired interval of coverage lies above 0 and collisions do not rise. Guarded by "
+    "the blocking checks of policy_evaluation.",
 )
+@worked
 def promoted_model(context: dg.AssetExecutionContext, config: EvaluationSettings) -> dg.MaterializeResult:
     """Challenge the champion."""
     from navi_core.config import EvalConfig
     from navi_pipeline.lib.documents import content_key
     from navi_pipeline.lib.pictures import markdown_table
     from navi_pipeline.lib.policies import read_policy
-    from navi_pipeline.lib.promotions import challenge, open_registry, record_models
+    from navi_pipeline.lib.promotions import challenge, lineage_of, open_registry, record_models
     from navi_pipeline.lib.warehouse import Warehouse
 
     policy = read_policy(context.partition_key)
@@ -37,15 +39,15 @@ def promoted_model(context: dg.AssetExecutionContext, config: EvaluationSettings
     models = record_models(open_registry())
     Warehouse().ingest()
     context.log.info(decision["reason"])
+    shown = ("version", "training_source", "parents", "reward_ema", "notes")
     metadata: dict[str, Any] = {
         "champion": decision["champion"] or "none",
         "challenger": policy["version"],
         "promoted": bool(decision["promoted"]),
         "reason": decision["reason"],
         "reused": decision["reused"],
-        "versions": dg.MetadataValue.md(
-            markdown_table([{k: row[k] for k in ("version", "reward_ema", "notes", "created_at")} for row in models])
-        ),
+        "lineage": " → ".join(lineage_of(decision["champion"])) if decision["champion"] else "none",
+        "versions": dg.MetadataValue.md(markdown_table([{name: row[name] for name in shown} for row in models])),
     }
     for name in ("mean_difference", "low", "high"):
         if decision.get(name) is not None:

@@ -4,6 +4,7 @@ import dagster as dg
 
 from navi_pipeline.defs.promotion.assets import promoted_model
 from navi_pipeline.defs.training.partitions import profile_partitions
+from navi_pipeline.lib.clock import worked
 
 __all__ = ["champion_loads"]
 
@@ -13,6 +14,7 @@ __all__ = ["champion_loads"]
     partitions_def=profile_partitions,
     description="The champion's checkpoint is whole and loads.",
 )
+@worked
 def champion_loads() -> dg.AssetCheckResult:
     """Resolve and load the champion."""
     from navi_core.errors import NaviError

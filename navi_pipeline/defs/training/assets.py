@@ -1,13 +1,26 @@
-"""PPO training of one profile, in a supervised child process."""
-
-from typing import Any
+"""Reinforcement learning of one profile, each learner an asset, in a supervised child process."""
 
 import dagster as dg
 
 from navi_pipeline.defs.corpus.assets import OWNERS, corpus
+from navi_pipeline.defs.pretraining.assets import bc_policy
 from navi_pipeline.defs.training.partitions import profile_partitions
+from navi_pipeline.lib.clock import worked_as
+from navi_pipeline.lib.policies import ALGORITHMS, asset_name
 
-__all__ = ["TrainingSettings", "ppo_policy"]
+__all__ = ["POLICIES", "TrainingSettings"]
+
+_CHILD = (
+    "Runs in a child process that is stopped with the step; a run that was killed resumes from its last checkpoint; "
+    "a finished run of the same configuration is reused."
+)
+_STORIES = {
+    "ppo": "The policy that challenges the champion: proximal policy optimisation on the training scenes, going on "
+    "from the clone where the profile has one.",
+    "grpo": "The same network without a critic: flights from one start are judged by their group (GRPO), on the same "
+    "collector and reward.",
+    "dqn": "The same eyes, other answers: double DQN with prioritised replay chooses among motion primitives.",
+}
 
 
 class TrainingSettings(dg.Config):
@@ -15,46 +28,39 @@ class TrainingSettings(dg.Config):
 
     seed: int = 0
     total_steps: int | None = None
+    start: str = "profile"
+    """profile: as the profile says; clone: from bc_policy; new: from new weights. Only PPO goes on from a clone."""
     echo: bool = False
 
 
-@dg.asset(
-    group_name="training",
-    kinds={"torch"},
-    owners=OWNERS,
-    code_version="1",
-    deps=[corpus],
-    partitions_def=profile_partitions,
-    description="A policy trained by PPO on the training scenes with the profile's preset. Runs in a child process "
-    "that is stopped with the step; a run that was killed resumes from its last checkpoint; a finished run of the "
-    "same configuration is reused.",
-)
-def ppo_policy(context: dg.AssetExecutionContext, config: TrainingSettings) -> dg.MaterializeResult:
-    """Train, or reuse the finished run of this configuration."""
-    from navi_pipeline.lib.pictures import embedded_picture, reward_curves
-    from navi_pipeline.lib.policies import curve_of, train_policy
+def _training(algorithm: str) -> dg.AssetsDefinition:
+    @dg.asset(
+        name=asset_name(algorithm),
+        group_name="training",
+        kinds={"torch"},
+        owners=OWNERS,
+        code_version="2",
+        deps=[bc_policy, corpus] if algorithm == "ppo" else [corpus],
+        partitions_def=profile_partitions,
+        description=f"{_STORIES[algorithm]} {_CHILD}",
+    )
+    def policy(context: dg.AssetExecutionContext, config: TrainingSettings) -> dg.MaterializeResult:
+        """Train, or reuse the finished run of this configuration."""
+        from navi_pipeline.lib.policies import parse_start
+        from navi_pipeline.lib.training_step import materialize_policy
 
-    def say(line: str) -> None:
-        context.log.info(line)
-        if config.echo:
-            import sys
+        with worked_as(asset_name(algorithm)):
+            return materialize_policy(
+                context,
+                algorithm,
+                seed=config.seed,
+                total_steps=config.total_steps,
+                start=parse_start(config.start),
+                echo=config.echo,
+            )
 
-            print(line, file=sys.stderr, flush=True)  # noqa: T201
+    return policy
 
-    profile = context.partition_key
-    policy = train_policy(profile, seed=config.seed, total_steps=config.total_steps, on_line=say)
-    metadata: dict[str, Any] = {
-        "run_id": policy["run_id"],
-        "steps": policy["steps"],
-        "reward_ema": policy["reward_ema"],
-        "wall_time_minutes": 60.0 * policy["wall_time_hours"],
-        "seed": policy["seed"],
-        "train_scenes": policy["train_scenes"],
-        "reused": policy["reused"],
-        "checkpoint": dg.MetadataValue.path(policy["checkpoint"]),
-    }
-    curve = curve_of(policy["run_id"])
-    if len(curve):
-        metadata["steps_per_second"] = float(curve["sps"].median())
-        metadata["curves"] = dg.MetadataValue.md(embedded_picture(reward_curves(curve, policy["run_id"]), "curves"))
-    return dg.MaterializeResult(metadata=metadata, data_version=dg.DataVersion(policy["weights_hash"][:16]))
+
+POLICIES: dict[str, dg.AssetsDefinition] = {algorithm: _training(algorithm) for algorithm in ALGORITHMS}
+"""Asset by learner."""

@@ -1,0 +1,88 @@
+"""What things cost and which is better: sweeps whose cells are child processes, each measured once."""
+
+from typing import Any
+
+import dagster as dg
+
+from navi_pipeline.defs.benchmarks.partitions import size_partitions
+from navi_pipeline.defs.corpus.assets import OWNERS, corpus
+from navi_pipeline.lib.clock import worked_as
+
+__all__ = ["BENCHMARKS", "SweepSettings"]
+
+_STORIES = {
+    "raycast_benchmark": "How many rays a second, and how exact? Each tracer on three families of scenes against every "
+    "triangle.",
+    "resolution_sweep": "What does a finer panorama cost? Training at 256x48, 384x72, 512x96 and 768x144 with the full "
+    "network; memory that runs out is a result.",
+    "encoder_sweep": "Which eye learns best, and at what cost? The encoders head to head on the same seeds.",
+    "temporal_core_sweep": "Which memory learns best, and at what cost? The temporal cores head to head on the same "
+    "seeds, ending in the promotion checklist: better by interval, throughput, no extra build.",
+    "cadence_sweep": "How many decisions per row between updates? Rollouts of 256 and 512.",
+    "actor_scaling": "How does throughput grow with the rows that fly at once? Four to thirty-two.",
+}
+
+
+class SweepSettings(dg.Config):
+    """What a sweep may be told from outside; None follows its size."""
+
+    seeds: int | None = None
+    steps: int | None = None
+    seconds: float | None = None
+    preset: str | None = None
+    memory_limit: float | None = None
+    again: bool = False
+    """Measure every cell anew; earlier rows stay in the history."""
+
+
+def _benchmark(sweep: str, story: str) -> dg.AssetsDefinition:
+    @dg.asset(
+        name=sweep,
+        group_name="benchmarks",
+        kinds={"torch"},
+        owners=OWNERS,
+        code_version="1",
+        deps=[corpus],
+        partitions_def=size_partitions,
+        description=f"{story} Every cell is a child process: memory that runs out, a crash and a time-out are outcomes "
+        "of that cell. Cells that are done are not measured again; rows go to the table benchmarks.",
+    )
+    def benchmark(context: dg.AssetExecutionContext, config: SweepSettings) -> dg.MaterializeResult:
+        """Measure what has not been measured."""
+        with worked_as(sweep):
+            return _materialize(context, sweep, config)
+
+    return benchmark
+
+
+def _materialize(context: dg.AssetExecutionContext, sweep: str, settings: SweepSettings) -> dg.MaterializeResult:
+    from navi_core.config import SweepConfig, parse_config
+    from navi_pipeline.lib.documents import content_key
+    from navi_pipeline.lib.pictures import embedded_picture, markdown_table
+    from navi_pipeline.lib.sweeps.perform import perform_sweep
+
+    given = {name: value for name, value in settings.model_dump(exclude={"again"}).items() if value is not None}
+    config = parse_config(SweepConfig, {"profile": context.partition_key} | given)
+    made = perform_sweep(sweep, config, on_line=context.log.info, again=settings.again)
+    ended = [outcome.status for outcome in made.outcomes]
+    metadata: dict[str, Any] = {
+        "cells": len(ended),
+        **{status: ended.count(status) for status in ("ok", "out_of_memory", "crash", "timeout")},
+        "reused": made.reused,
+        "table": dg.MetadataValue.md(markdown_table(made.rows)),
+        "picture": dg.MetadataValue.md(embedded_picture(made.picture, sweep)),
+        "report": dg.MetadataValue.path(str(made.report)),
+    }
+    if made.verdict_picture is not None:
+        checklist = markdown_table([verdict.as_row() for verdict in made.verdicts])
+        metadata |= {
+            "verdict": dg.MetadataValue.md("\n\n".join(verdict.sentence for verdict in made.verdicts)),
+            "checklist": dg.MetadataValue.md(checklist),
+            "intervals": dg.MetadataValue.md(embedded_picture(made.verdict_picture, "intervals")),
+        }
+    measured = [[outcome.cell, outcome.status, outcome.measured_at] for outcome in made.outcomes]
+    return dg.MaterializeResult(metadata=metadata, data_version=dg.DataVersion(content_key(measured)))
+
+
+BENCHMARKS: dict[str, dg.AssetsDefinition] = {sweep: _benchmark(sweep, story) for sweep, story in _STORIES.items()}
+"""Asset by sweep."""

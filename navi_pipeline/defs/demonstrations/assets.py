@@ -1,0 +1,118 @@
+"""What a pupil can learn from before it flies itself: a teacher's flights and people's recordings."""
+
+from typing import Any
+
+import dagster as dg
+
+from navi_pipeline.defs.corpus.assets import OWNERS, corpus
+from navi_pipeline.defs.training.partitions import profile_partitions
+from navi_pipeline.lib.clock import worked
+
+__all__ = ["ExpertSettings", "demonstrations", "expert_demonstrations", "recorded_demonstrations"]
+
+
+class ExpertSettings(dg.Config):
+    """How the teacher flies; sensor and drone are the profile's."""
+
+    pilot: str = "frontier"
+    scenes: int = 8
+    episodes: int = 4
+    steps: int = 200
+    noise: float = 0.35
+    seed: int = 0
+
+
+@dg.asset(
+    group_name="demonstrations",
+    kinds={"numpy"},
+    owners=OWNERS,
+    code_version="1",
+    deps=[corpus],
+    partitions_def=profile_partitions,
+    description="A scripted teacher shows how to explore: flights of the frontier pilot in training scenes, with a "
+    "disturbance that is flown but not recorded, so that the pupil learns to come back. Runs in a child process; what "
+    "is recorded already is kept.",
+)
+@worked
+def expert_demonstrations(context: dg.AssetExecutionContext, config: ExpertSettings) -> dg.MaterializeResult:
+    """Fly the teacher, or reuse its flights."""
+    from navi_pipeline.lib.demonstrations import expert_config, fly_expert
+    from navi_pipeline.lib.pictures import markdown_table
+
+    settings = {name: getattr(config, name) for name in ("pilot", "episodes", "steps", "noise", "seed")}
+    made = fly_expert(
+        context.partition_key,
+        expert_config(context.partition_key, **settings),
+        scenes=config.scenes,
+        on_line=context.log.info,
+    )
+    return dg.MaterializeResult(
+        metadata={
+            "pilot": made["pilot"],
+            "decisions": made["decisions"],
+            "episodes": made["episodes"],
+            "resolution": made["resolution"],
+            "reused": made["reused"],
+            "folder": dg.MetadataValue.path(made["folder"]),
+            "table": dg.MetadataValue.md(markdown_table(made["rows"])),
+        },
+        data_version=dg.DataVersion(made["content_hash"][:16]),
+    )
+
+
+@dg.asset(
+    group_name="demonstrations",
+    kinds={"numpy"},
+    owners=OWNERS,
+    code_version="1",
+    description="Flights that people recorded (navi demos record), or other programs did: every .npz and Minari file "
+    "under $NAVI_DEMOS, or recordings/ of the Navi home, checked file by file. There may be none.",
+)
+@worked
+def recorded_demonstrations(context: dg.AssetExecutionContext) -> dg.MaterializeResult:
+    """Take recordings in."""
+    from navi_pipeline.lib.demonstrations import take_recordings
+    from navi_pipeline.lib.documents import content_key
+    from navi_pipeline.lib.pictures import markdown_table
+
+    made = take_recordings()
+    refused = [row for row in made["rows"] if not row["accepted"]]
+    for row in refused:
+        context.log.warning("%s is refused: %s", row["file"], row["reason"])
+    return dg.MaterializeResult(
+        metadata={
+            "files": made["files"],
+            "refused": len(refused),
+            "decisions": made["decisions"],
+            "table": dg.MetadataValue.md(markdown_table(made["rows"])),
+        },
+        data_version=dg.DataVersion(content_key(made["content_hash"])),
+    )
+
+
+@dg.asset(
+    group_name="demonstrations",
+    kinds={"numpy"},
+    owners=OWNERS,
+    code_version="1",
+    deps=[expert_demonstrations, recorded_demonstrations],
+    partitions_def=profile_partitions,
+    description="Everything that shows how to fly with this profile's sensor: the teacher's flights, and the "
+    "recordings of the same resolution.",
+)
+@worked
+def demonstrations(context: dg.AssetExecutionContext) -> dg.MaterializeResult:
+    """Gather them, and show what was seen and what was answered."""
+    from navi_pipeline.lib.demonstrations import action_statistics, gather_demonstrations
+    from navi_pipeline.lib.pictures import embedded_picture, histograms, markdown_table, panorama
+
+    made = gather_demonstrations(context.partition_key)
+    rows, actions, first = action_statistics(made["folders"])
+    metadata: dict[str, Any] = {name: made[name] for name in ("decisions", "episodes", "scenes", "left_out")}
+    metadata |= {
+        "sources": dg.MetadataValue.md(markdown_table(made["rows"])),
+        "actions": dg.MetadataValue.md(markdown_table(rows)),
+        "answers": dg.MetadataValue.md(embedded_picture(histograms(actions, "actions"), "actions")),
+        "panorama": dg.MetadataValue.md(embedded_picture(panorama(first, "the first decision"), "panorama")),
+    }
+    return dg.MaterializeResult(metadata=metadata, data_version=dg.DataVersion(made["content_hash"]))

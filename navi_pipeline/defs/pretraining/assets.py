@@ -1,0 +1,35 @@
+"""A clone of the teachers, where reinforcement goes on."""
+
+import dagster as dg
+
+from navi_pipeline.defs.corpus.assets import OWNERS, corpus
+from navi_pipeline.defs.demonstrations.assets import demonstrations
+from navi_pipeline.defs.training.partitions import profile_partitions
+from navi_pipeline.lib.clock import worked
+
+__all__ = ["CloningSettings", "bc_policy"]
+
+
+class CloningSettings(dg.Config):
+    """What a cloning run may be told from outside; everything else is the profile's preset."""
+
+    seed: int = 0
+    epochs: int | None = None
+
+
+@dg.asset(
+    group_name="pretraining",
+    kinds={"torch"},
+    owners=OWNERS,
+    code_version="1",
+    deps=[demonstrations, corpus],
+    partitions_def=profile_partitions,
+    description="The pupil imitates before it explores: behaviour cloning of the demonstrations, in a child process. "
+    "The epoch that does best on held-out flights becomes a registered version, the parent of the PPO policy.",
+)
+@worked
+def bc_policy(context: dg.AssetExecutionContext, config: CloningSettings) -> dg.MaterializeResult:
+    """Clone, or reuse the finished run of this configuration and these demonstrations."""
+    from navi_pipeline.lib.training_step import materialize_policy
+
+    return materialize_policy(context, "bc", seed=config.seed, epochs=config.epochs)

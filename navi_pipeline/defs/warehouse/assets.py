@@ -1,0 +1,48 @@
+"""Where every number ends up."""
+
+import dagster as dg
+
+from navi_pipeline.defs.benchmarks.assets import BENCHMARKS
+from navi_pipeline.defs.corpus.assets import OWNERS
+from navi_pipeline.defs.evaluation.assets import leaderboard
+from navi_pipeline.defs.promotion.assets import promoted_model
+from navi_pipeline.lib.clock import worked
+
+__all__ = ["warehouse"]
+
+
+@dg.asset(
+    group_name="warehouse",
+    kinds={"duckdb"},
+    owners=OWNERS,
+    code_version="1",
+    deps=[leaderboard, promoted_model, *BENCHMARKS.values()],
+    description="Where it ends: every number of every stage as a row of one DuckDB file, ready for SQL "
+    "(navi query). Folds in what producers have written since, and says what there is.",
+)
+@worked
+def warehouse(context: dg.AssetExecutionContext) -> dg.MaterializeResult:
+    """Fold everything in and count it."""
+    from navi_pipeline.lib.documents import content_key
+    from navi_pipeline.lib.pictures import markdown_table
+    from navi_pipeline.lib.warehouse import Warehouse
+
+    store = Warehouse()
+    report = store.ingest()
+    for name, reason in report.quarantined.items():
+        context.log.warning("%s is in quarantine: %s", name, reason)
+    views, tables = store.relations()
+    counts = {name: int(store.query(f"select count(*) as n from {name}")["n"][0]) for name in tables}
+    rows = [{"table": name, "rows": number} for name, number in counts.items()]
+    return dg.MaterializeResult(
+        metadata={
+            "rows": sum(counts.values()),
+            "folded_in_now": report.rows,
+            "quarantined": len(list(store.quarantine.glob("*.ndjson"))),
+            "megabytes": store.snapshot.stat().st_size / 1e6,
+            "views": ", ".join(views),
+            "table": dg.MetadataValue.md(markdown_table(rows)),
+            "database": dg.MetadataValue.path(str(store.snapshot)),
+        },
+        data_version=dg.DataVersion(content_key(counts)),
+    )

@@ -1,0 +1,38 @@
+"""What the warehouse must be."""
+
+import dagster as dg
+
+from navi_pipeline.defs.warehouse.assets import warehouse
+from navi_pipeline.lib.clock import worked
+
+__all__ = ["every_row_counts_once", "nothing_in_quarantine"]
+
+
+@dg.asset_check(asset=warehouse, description="No segment was refused.")
+@worked
+def nothing_in_quarantine() -> dg.AssetCheckResult:
+    """Look into the quarantine."""
+    from navi_pipeline.lib.warehouse import Warehouse
+
+    names = sorted(path.name for path in Warehouse().quarantine.glob("*.ndjson"))
+    return dg.AssetCheckResult(
+        passed=not names,
+        severity=dg.AssetCheckSeverity.WARN,
+        description=", ".join(names[:5]) or "nothing there",
+        metadata={"segments": len(names)},
+    )
+
+
+@dg.asset_check(asset=warehouse, description="No two rows of metrics or stage timings share their natural key.")
+@worked
+def every_row_counts_once() -> dg.AssetCheckResult:
+    """Count the keys of the tables that the writer alone keeps unique."""
+    from navi_core.record.schema import NATURAL_KEYS, UNINDEXED_TABLES
+    from navi_pipeline.lib.warehouse import Warehouse
+
+    doubled = {}
+    for table in UNINDEXED_TABLES:
+        keys = ", ".join(NATURAL_KEYS[table])
+        found = Warehouse().query(f"select count(*) - count(distinct ({keys})) as n from {table}")
+        doubled[table] = int(found["n"][0])
+    return dg.AssetCheckResult(passed=not any(doubled.values()), metadata=doubled)

@@ -1,0 +1,84 @@
+"""What every training asset does: train in a child, and show the run."""
+
+from __future__ import annotations
+
+import sys
+from typing import Any
+
+import dagster as dg
+
+from navi_pipeline.lib.policies import Start, train_policy
+
+__all__ = ["materialize_policy"]
+
+
+def materialize_policy(
+    context: dg.AssetExecutionContext,
+    algorithm: str,
+    *,
+    seed: int,
+    total_steps: int | None = None,
+    epochs: int | None = None,
+    start: Start = "profile",
+    echo: bool = False,
+) -> dg.MaterializeResult:
+    """Train a profile's policy, or reuse the finished run of this configuration, and show its curves.
+
+    Args:
+        context: Of the asset; its partition is the profile.
+        algorithm: One of `policies.ALGORITHMS`, or bc.
+        seed: Seed of the run.
+        total_steps: Decisions summed over rows; None takes the profile's.
+        epochs: Passes over the demonstrations, for bc.
+        start: Where the weights of PPO come from.
+        echo: Let the trainer's lines through to standard error.
+    """
+
+    def say(line: str) -> None:
+        context.log.info(line)
+        if echo:
+            print(line, file=sys.stderr, flush=True)  # noqa: T201
+
+    policy = train_policy(
+        context.partition_key,
+        algorithm=algorithm,
+        seed=seed,
+        total_steps=total_steps,
+        epochs=epochs,
+        start=start,
+        on_line=say,
+    )
+    metadata: dict[str, Any] = {
+        "version": policy["version"],
+        "parent": policy["parent"] or "none",
+        "run_id": policy["run_id"],
+        "steps": policy["steps"],
+        "wall_time_minutes": 60.0 * policy["wall_time_hours"],
+        "seed": policy["seed"],
+        "reused": policy["reused"],
+        "checkpoint": dg.MetadataValue.path(policy["checkpoint"]),
+    }
+    if policy["reward_ema"] is not None:
+        metadata |= {"reward_ema": policy["reward_ema"], "train_scenes": policy["train_scenes"]}
+    metadata |= _curves(policy, cloned=algorithm == "bc")
+    return dg.MaterializeResult(metadata=metadata, data_version=dg.DataVersion(policy["weights_hash"][:16]))
+
+
+def _curves(policy: dict[str, Any], *, cloned: bool) -> dict[str, Any]:
+    from navi_pipeline.lib.pictures import cloning_curves, embedded_picture, reward_curves
+    from navi_pipeline.lib.policies import cloning_curve_of, curve_of
+
+    curve = cloning_curve_of(policy["run_id"]) if cloned else curve_of(policy["run_id"])
+    if not len(curve):
+        return {}
+    draw = cloning_curves if cloned else reward_curves
+    shown: dict[str, Any] = {
+        "steps_per_second": float(curve["sps"].median()),
+        "curves": dg.MetadataValue.md(embedded_picture(draw(curve, policy["run_id"]), "curves")),
+    }
+    if cloned:
+        shown |= {
+            "held_out_nll": float(curve["validation_nll"].min()),
+            "held_out_nll_at_first": float(curve["validation_nll"].iloc[0]),
+        }
+    return shown
