@@ -36,7 +36,7 @@ ALGORITHMS: tuple[str, ...] = tuple(name for name in ("ppo", "grpo", "dqn") if n
 """Reinforcement learners, the one that challenges the champion first."""
 
 _RESULT = ("checkpoint", "run_id", "version", "steps", "reward_ema", "wall_time_hours")
-_STEPS = {("ppo", "quick"): 294_912, ("grpo", "quick"): 98_304, ("dqn", "quick"): 49_152}
+_STEPS = {("ppo", "quick"): 294_912, ("grpo", "quick"): 65_536, ("dqn", "quick"): 32_768}
 """Decisions of a profile whose preset has none of its own: an asset ends."""
 _DEFAULT_STEPS = 2_000_000
 _EPOCHS = {"quick": 8}

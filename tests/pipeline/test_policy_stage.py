@@ -57,9 +57,6 @@ def stage(tmp_path_factory):
             )
             for _ in range(2)
         ]
-    for event in results[0].all_events:
-        if event.is_step_failure:
-            print(event.step_key, event.step_failure_data.error)
     return root, results
 
 
