@@ -114,22 +114,18 @@ _PENDULUM = (
     ("schedules", {"learning_rate": {"end": 5e-5}}),
 )
 
-# What a card is worth is known at once and no action changes what comes: nothing is to be discounted. A rollout
-# is one episode and a sequence all of it, so that the gradient reaches every card that is asked for.
-_LONG = (
-    ("gamma", 0.0),
-    ("gae_lambda", 0.0),
-    ("rollout", 51),
-    ("bptt", 51),
-    ("minibatch", 16),
-)
-_DEEP = (("core_layers", 2), ("width", 64))
+# What a card is worth is known at once and no action changes what comes: nothing is to be discounted. Sequences
+# are at least twice as long as the lag; where the first card is asked for, one is the whole episode.
+_NOW = (("gamma", 0.0), ("gae_lambda", 0.0), ("minibatch", 16))
 
 
-def _long(task: str, **options: int) -> tuple[MemoryCase, ...]:
-    given = tuple(options.items())
+def _deep(task: str, chunk: int, width: int, **options: int) -> tuple[MemoryCase, ...]:
+    """Both cores with two layers."""
+    ppo = (*_NOW, ("rollout", chunk), ("bptt", chunk))
+    policy = (("core_layers", 2), ("width", width))
     return tuple(
-        MemoryCase(task, core, 3_000_000, 0.8, options=given, ppo=_LONG, policy=_DEEP) for core in ("mamba2", "gru")
+        MemoryCase(task, core, 3_000_000, 0.8, options=tuple(options.items()), ppo=ppo, policy=policy)
+        for core in ("mamba2", "gru")
     )
 
 
@@ -140,9 +136,9 @@ MEMORY_CASES: dict[str, tuple[MemoryCase, ...]] = {
         MemoryCase("repeat_previous", "mamba2", 300_000, _REPEAT, "memoryless"),
         MemoryCase("repeat_previous", "mamba2", 300_000, _REPEAT, "zero_state"),
     ),
-    "lag_7": _long("repeat_previous", k=8),
-    "lag_15": _long("repeat_previous", k=16),
-    "repeat_first": _long("repeat_first"),
+    "lag_7": _deep("repeat_previous", 32, 128, k=8),
+    "lag_15": _deep("repeat_previous", 51, 128, k=16),
+    "repeat_first": _deep("repeat_first", 51, 64),
     "cart_pole": (MemoryCase("cart_pole", "gru", 200_000, 475.0, ppo=_CART_POLE),),
     "pendulum": (MemoryCase("pendulum", "gru", 600_000, -250.0, ppo=_PENDULUM),),
 }

@@ -64,7 +64,7 @@ class TrainConfig(Config):
     precision: Literal["fp32", "bf16"] = "fp32"
     """Encoder matrix products: single precision, or bfloat16 by autocast. Everything behind it stays fp32."""
     execution: Literal["eager", "compile", "graph"] = "eager"
-    """Policy calls: as written, through torch.compile, or as captured CUDA graphs (CUDA alone)."""
+    """As written, policy calls through torch.compile, or these and environment steps as CUDA graphs (CUDA alone)."""
     storage: Literal["full", "compact"] = "full"
     """Observations of a rollout: float32, or depth fp16, semantic u8 and valid bits (a quarter of the memory)."""
     profile: bool = False

@@ -286,11 +286,10 @@ class Collector:
         )
 
     def state_dict(self) -> dict[str, Any]:
-        """Return everything the next rollout depends on, besides the policy's weights."""
+        """Return everything the next rollout depends on, besides the policy's weights; to be copied if it is kept."""
         return {
             "decisions": self.decisions,
-            # Copied, for a recorded step of the environment writes over what it returned.
-            "obs": self.obs.clone(),
+            "obs": self.obs,
             "aux": self.aux,
             "reset": self.reset,
             "core": list(self.state),

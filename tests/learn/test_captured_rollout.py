@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import copy
 from unittest.mock import patch
 
 import torch
@@ -55,9 +56,9 @@ def test_a_rollout_of_recorded_steps_is_the_rollout(apartments) -> None:
             shaper = RewardShaper(config.shaper, 2, config.policy.width, 0, DEVICE)
             collector = Collector(NavigationEnv(field, 2, config.env), policy, shaper, config, device=DEVICE)
             assert isinstance(collector._fly, CapturedStep) == (execution == "graph")
-            before = collector.state_dict()
+            before = copy.deepcopy(collector.state_dict())
             made.append(seen_in(collector))
-        # What was taken before a rollout that is given up brings it back, though steps write where it was read.
+        # Taken back after the graph was recorded, it flies the same rollout.
         collector.load_state_dict(before)
         made.append(seen_in(collector))
     wanted, recorded, again = made
