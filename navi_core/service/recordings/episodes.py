@@ -1,0 +1,97 @@
+"""The episodes of a recorded session, as traces that the Rerun viewer shows."""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass, field
+
+import numpy as np
+
+from navi_core.config import REWARD_TERMS
+from navi_core.errors import RecordError
+from navi_core.record.rerun import EpisodeTrace
+from navi_core.service.recordings.file import Recording
+from navi_core.service.viewing.digest import Digest
+from navi_core.service.wire import DistanceMatrix
+from navi_core.world import spherical_directions
+from navi_core.world.sensor import denormalise_depth
+
+__all__ = ["RecordedEpisode", "list_episodes", "trace_episode"]
+
+MOST_FRAMES = 100_000
+
+
+@dataclass
+class RecordedEpisode:
+    """One drone's episode, as far as it was seen."""
+
+    drone: int
+    """Its number."""
+    episode: int
+    """Number of the episode."""
+    frames: int = 0
+    """Observations."""
+    began: float = math.nan
+    """Time of the first, from the beginning of the recording [s]."""
+    ended: float = math.nan
+    """Of the last [s]."""
+    entries: list[int] = field(default_factory=list, repr=False)
+    """Places of its observations among the recording's messages."""
+
+
+def list_episodes(recording: Recording) -> list[RecordedEpisode]:
+    """Return the episodes of a recording, in the order in which they begin."""
+    found: dict[tuple[int, int], RecordedEpisode] = {}
+    shown: dict[tuple[int, int], int] = {}
+    for place, entry in enumerate(recording.entries):
+        message = recording.read(entry)
+        if not isinstance(message, DistanceMatrix) or not len(message.env_ids):
+            continue
+        key = (int(message.env_ids[0]), message.episode_id)
+        # A heartbeat repeats what was seen.
+        if shown.get(key) == message.step_id:
+            continue
+        shown[key] = message.step_id
+        episode = found.setdefault(key, RecordedEpisode(*key))
+        since = entry.time - recording.entries[0].time
+        episode.began = since if not episode.frames else episode.began
+        episode.ended, episode.frames = since, episode.frames + 1
+        episode.entries.append(place)
+    return list(found.values())
+
+
+def trace_episode(recording: Recording, episode: RecordedEpisode) -> EpisodeTrace:
+    """Return what a drone saw and earned in an episode.
+
+    Raises:
+        RecordError: The episode is longer than `MOST_FRAMES`, or the sensor changed within it.
+    """
+    if len(episode.entries) > MOST_FRAMES:
+        raise RecordError(f"an episode of {len(episode.entries):,} observations; at most {MOST_FRAMES:,} are shown")
+    wanted, digest = set(episode.entries), Digest(row=episode.drone)
+    frames: list[DistanceMatrix] = []
+    scalars: list[dict[str, float]] = []
+    for place in range(episode.entries[-1] + 1):
+        message = recording.read(recording.entries[place])
+        digest.take(message)
+        if place in wanted and isinstance(message, DistanceMatrix):
+            frames.append(message)
+            scalars.append(dict(digest.step))
+    bins = frames[0].matrix_shape
+    if any(frame.matrix_shape != bins for frame in frames):
+        raise RecordError(f"{recording.path}: the sensor of drone {episode.drone} changed within an episode")
+    import torch
+
+    depth = denormalise_depth(torch.from_numpy(np.stack([f.depth[0] for f in frames])), digest.max_distance).numpy()
+    names = [name for name in ("reward", "speed", "seen_share", *REWARD_TERMS) if any(name in s for s in scalars)]
+    return EpisodeTrace(
+        name=f"drone {episode.drone}, episode {episode.episode}",
+        positions=np.array([[f.robot_pose.x, f.robot_pose.y, f.robot_pose.z] for f in frames], np.float32),
+        yaws=np.array([f.robot_pose.yaw for f in frames], np.float32),
+        depth=depth,
+        semantic=np.stack([f.semantic[0] for f in frames]).astype(np.uint16),
+        valid=np.stack([f.valid_mask[0] for f in frames]),
+        directions=spherical_directions(*bins).numpy(),
+        seconds=np.array([recording.entries[place].time - recording.entries[0].time for place in episode.entries]),
+        scalars={name: np.array([s.get(name, math.nan) for s in scalars]) for name in names},
+    )

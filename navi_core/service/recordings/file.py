@@ -1,0 +1,243 @@
+"""A recorded session: the wire's messages as they came, in one file that is only ever appended to.
+
+    "NAVIREC1"                                              8 bytes
+    then, for each message, little-endian:
+        u32 stored     bytes of the body as stored
+        u32 raw        bytes of the body unpacked
+        u32 crc        CRC-32 of the stored body
+        u16 topic      bytes of the topic, at the front of the body
+        u16 flags      1: the body is packed by zlib
+        f64 time       seconds since 1970, UTC, when it was received
+        body           topic, then the MessagePack payload
+
+Every length is compared with its bound before anything is read. A process that is killed leaves at most one unfinished
+message at the end, which readers leave out and the next writer cuts off. Nothing is unpickled.
+"""
+
+from __future__ import annotations
+
+import os
+import struct
+import time
+import zlib
+from collections.abc import Iterator
+from dataclasses import dataclass
+from pathlib import Path
+from types import TracebackType
+
+from navi_core.config import WireConfig
+from navi_core.errors import RecordError
+from navi_core.service.wire import TOPICS, Message, decode
+
+__all__ = ["MAGIC", "Entry", "Recording", "RecordingWriter"]
+
+MAGIC = b"NAVIREC1"
+_HEAD = struct.Struct("<IIIHHd")
+_PACKED = 1
+_LONGEST_TOPIC = 64
+_SYNC_SECONDS = 1.0
+
+
+@dataclass(frozen=True)
+class Entry:
+    """One message of a recording, not yet read."""
+
+    offset: int
+    """Of its head in the file."""
+    stored: int
+    """Bytes of the body as stored."""
+    raw: int
+    """Bytes of the body unpacked."""
+    crc: int
+    topic_length: int
+    packed: bool
+    time: float
+    """When it was received [s since 1970]."""
+
+
+class Recording:
+    """A recorded session, for reading; use it as a context manager.
+
+    Args:
+        path: The file.
+        limits: Size of a message.
+
+    Raises:
+        RecordError: No such file, or it is no recording; the offset of what is wrong is named.
+
+    Attributes:
+        entries: The messages, in order.
+        end: Where the last whole message ends [bytes].
+        unfinished: Bytes behind it, of a message that was being written when its process was killed.
+    """
+
+    def __init__(self, path: Path, limits: WireConfig | None = None) -> None:
+        self.path, self._limits = path, limits or WireConfig()
+        try:
+            self._file = path.open("rb")
+            size = os.fstat(self._file.fileno()).st_size
+        except OSError as error:
+            raise RecordError(f"{path}: {error.strerror or error}; record a session with `navi record`") from None
+        try:
+            if self._file.read(len(MAGIC)) != MAGIC:
+                raise RecordError(f"{path}: no recording of a session (it does not begin with {MAGIC.decode()})")
+            self.entries, self.end = self._scan(size)
+        except BaseException:
+            self._file.close()
+            raise
+        self.unfinished = size - self.end
+
+    @property
+    def seconds(self) -> float:
+        """Time from the first message to the last [s]."""
+        return self.entries[-1].time - self.entries[0].time if self.entries else 0.0
+
+    def topic(self, entry: Entry) -> str | None:
+        """Return the topic of a message; None where the body is packed and would have to be unpacked."""
+        if entry.packed:
+            return None
+        self._file.seek(entry.offset + _HEAD.size)
+        return self._file.read(entry.topic_length).decode("ascii", "replace")
+
+    def read(self, entry: Entry) -> Message:
+        """Return a message.
+
+        Raises:
+            RecordError: Its bytes are damaged.
+            WireError: They are no message of the wire.
+        """
+        self._file.seek(entry.offset + _HEAD.size)
+        body = self._file.read(entry.stored)
+        if len(body) != entry.stored or zlib.crc32(body) != entry.crc:
+            raise RecordError(f"{self.path}: the message at byte {entry.offset} is damaged")
+        if entry.packed:
+            body = self._unpack(body, entry)
+        return decode([body[: entry.topic_length], body[entry.topic_length :]], self._limits)
+
+    def messages(self) -> Iterator[tuple[float, Message]]:
+        """Yield the time and the content of every message."""
+        for entry in self.entries:
+            yield entry.time, self.read(entry)
+
+    def close(self) -> None:
+        """Close the file."""
+        self._file.close()
+
+    def __enter__(self) -> Recording:
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self.close()
+
+    def _scan(self, size: int) -> tuple[list[Entry], int]:
+        """Walk from head to head; only the last message may be unfinished."""
+        entries: list[Entry] = []
+        offset, most = len(MAGIC), self._limits.max_message_bytes + _LONGEST_TOPIC
+        while offset + _HEAD.size <= size:
+            self._file.seek(offset)
+            stored, raw, crc, topic, flags, when = _HEAD.unpack(self._file.read(_HEAD.size))
+            # A head is written with its body in one piece: bytes that are no head are damage, not an end.
+            if (
+                not (0 < stored <= most and 0 < raw <= most and 0 < topic <= min(raw, _LONGEST_TOPIC))
+                or flags > _PACKED
+            ):
+                raise RecordError(f"{self.path}: no message begins at byte {offset}; the file is damaged from there on")
+            if not flags and stored != raw:
+                raise RecordError(f"{self.path}: the message at byte {offset} contradicts its own length")
+            if not 0 <= when < 1e11:
+                raise RecordError(f"{self.path}: the message at byte {offset} has the time {when}")
+            if offset + _HEAD.size + stored > size:
+                break
+            entries.append(Entry(offset, stored, raw, crc, topic, flags == _PACKED, when))
+            offset += _HEAD.size + stored
+        return entries, offset
+
+    def _unpack(self, body: bytes, entry: Entry) -> bytes:
+        unpacker = zlib.decompressobj()
+        try:
+            # Never more than was promised, whatever the bytes would unpack to.
+            raw = unpacker.decompress(body, entry.raw)
+        except zlib.error as error:
+            raise RecordError(f"{self.path}: the message at byte {entry.offset} cannot be unpacked: {error}") from None
+        if len(raw) != entry.raw or unpacker.unconsumed_tail or not unpacker.eof:
+            raise RecordError(f"{self.path}: the message at byte {entry.offset} unpacks to another length than it says")
+        return raw
+
+
+class RecordingWriter:
+    """Appends to a recording; a new file is begun, an earlier one is gone on with.
+
+    Args:
+        path: The file.
+
+    Raises:
+        RecordError: It cannot be written, or is something else than a recording.
+
+    Attributes:
+        written: Messages written by this writer.
+        cut: Bytes of an unfinished message that were cut off.
+    """
+
+    def __init__(self, path: Path) -> None:
+        self.path, self.written, self.cut = path, 0, 0
+        end = 0
+        if path.exists() and path.stat().st_size:
+            with Recording(path) as known:
+                end, self.cut = known.end, known.unfinished
+        try:
+            path.parent.mkdir(parents=True, exist_ok=True)
+            self._file = os.open(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o644)
+            if end:
+                os.ftruncate(self._file, end)
+                os.lseek(self._file, end, os.SEEK_SET)
+            else:
+                self._put(MAGIC)
+        except OSError as error:
+            raise RecordError(f"{path}: cannot be written: {error.strerror or error}") from None
+        self._synced = time.monotonic()
+
+    def append(self, topic: bytes, payload: bytes, when: float) -> None:
+        """Append one message; it is on the disk a second later at most.
+
+        Args:
+            topic: Its topic.
+            payload: Its MessagePack bytes.
+            when: When it was received [s since 1970].
+
+        Raises:
+            RecordError: The topic is none of the wire's, or the disk is full.
+        """
+        if topic.decode("ascii", "replace") not in TOPICS:
+            raise RecordError(f"a message of topic {topic[:40]!r} is not recorded; allowed: {', '.join(TOPICS)}")
+        raw = topic + payload
+        packed = zlib.compress(raw, 1)
+        flags, body = (_PACKED, packed) if len(packed) < 0.9 * len(raw) else (0, raw)
+        head = _HEAD.pack(len(body), len(raw), zlib.crc32(body), len(topic), flags, when)
+        try:
+            self._put(head + body)
+            if time.monotonic() - self._synced > _SYNC_SECONDS:
+                os.fsync(self._file)
+                self._synced = time.monotonic()
+        except OSError as error:
+            raise RecordError(f"{self.path}: cannot be written: {error.strerror or error}") from None
+        self.written += 1
+
+    def close(self) -> None:
+        """Make the file durable and close it."""
+        os.fsync(self._file)
+        os.close(self._file)
+
+    def __enter__(self) -> RecordingWriter:
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self.close()
+
+    def _put(self, data: bytes) -> None:
+        view = memoryview(data)
+        while view:
+            view = view[os.write(self._file, view) :]

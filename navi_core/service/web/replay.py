@@ -1,0 +1,121 @@
+"""A recorded session behind the page: played, paused, and moved through."""
+
+from __future__ import annotations
+
+import asyncio
+import time
+from itertools import pairwise
+from typing import Any
+
+from navi_core.errors import ConfigError
+from navi_core.service.recordings import Recording
+from navi_core.service.viewing import Digest
+from navi_core.service.viewing.layouts import SERVICE_LAYOUTS
+from navi_core.service.web.hub import Hub
+from navi_core.service.web.stream import send_changes
+from navi_core.service.wire import DistanceMatrix
+
+__all__ = ["ReplayShow"]
+
+_TICK = 0.05
+_LONGEST_GAP = 2.0
+"""A longer silence in the recording is played as this long [s]."""
+
+
+class ReplayShow:
+    """Plays a recording to its viewers; time stands still while there is none.
+
+    Args:
+        recording: What is played.
+        title: Shown at the top.
+
+    Raises:
+        ConfigError: The recording holds no message.
+    """
+
+    def __init__(self, recording: Recording, title: str) -> None:
+        if not recording.entries:
+            raise ConfigError(f"{recording.path} holds no message; record something with `navi record`")
+        self.hub = Hub(self._viewers_changed)
+        self.recording, self.title = recording, title
+        self._times = _shortened([entry.time for entry in recording.entries])
+        self._length = self._times[-1]
+        self._begin()
+
+    async def run(self) -> None:
+        """Play until cancelled."""
+        self.hub.send("hello", {"mode": "replay", "title": self.title, "names": {}})
+        before = time.monotonic()
+        while True:
+            now = time.monotonic()
+            if self.playing and self.hub.viewers:
+                self._at = min(self._at + now - before, self._length)
+                self._play()
+                self.playing = self._at < self._length
+            before = now
+            phase = "playing" if self.playing else "paused"
+            if phase != self._told:
+                self._told = phase
+                self.digest.changed.add("frame")
+            send_changes(self.hub, self.digest, phase)
+            self.hub.send(
+                "replay",
+                {
+                    "at": self._at,
+                    "length": self._length,
+                    "playing": self.playing,
+                    "facts": f"{self.recording.path.name}, {len(self._times):,} messages",
+                },
+            )
+            await asyncio.sleep(_TICK)
+
+    async def order(self, order: dict[str, Any]) -> None:
+        """Play or pause (`toggle`), or go elsewhere (`seek`, `at` in seconds).
+
+        Raises:
+            ConfigError: An unknown order or time.
+        """
+        if order["do"] == "toggle":
+            if not self.playing and self._at >= self._length:
+                self._begin()
+            else:
+                self.playing = not self.playing
+        elif order["do"] == "seek":
+            at = order.get("at")
+            if not isinstance(at, int | float) or isinstance(at, bool) or not 0 <= at < 1e9:
+                raise ConfigError(f"{str(at)[:40]!r} is no time; expected seconds from 0 to {self._length:.1f}")
+            self._seek(min(float(at), self._length))
+        else:
+            raise ConfigError(f"unknown order {order['do']!r}; allowed: toggle, seek")
+
+    def _begin(self) -> None:
+        self.digest = Digest()
+        self.digest.changed |= {"trail", "training", "service"}
+        self._at, self._next, self.playing, self._told = 0.0, 0, True, ""
+
+    def _seek(self, at: float) -> None:
+        playing = self.playing
+        if at < self._at:
+            self._begin()
+        self._at, self.playing = at, playing
+        self._play()
+
+    def _play(self) -> None:
+        """Take in everything up to the present time."""
+        while self._next < len(self._times) and self._times[self._next] <= self._at:
+            message = self.recording.read(self.recording.entries[self._next])
+            if isinstance(message, DistanceMatrix) and self.digest.row is None and len(message.env_ids):
+                self.digest.row = int(message.env_ids[0])
+            self.digest.take(message, SERVICE_LAYOUTS)
+            self._next += 1
+
+    def _viewers_changed(self, viewers: int) -> None:
+        self.digest.changed.add("trail")
+
+
+def _shortened(times: list[float]) -> list[float]:
+    """Return when each message is played, from 0 on: clocks that were set back and long silences are evened out."""
+    played = [0.0]
+    for before, after in pairwise(times):
+        played.append(played[-1] + min(max(after - before, 0.0), _LONGEST_GAP))
+    return played

@@ -1,0 +1,192 @@
+"""Recorded sessions: every message comes back, a kill costs one, and a stranger's file costs nothing."""
+
+from __future__ import annotations
+
+import json
+import struct
+import time
+import zlib
+
+import numpy as np
+import pytest
+import torch
+from typer.testing import CliRunner
+
+from navi_core.cli.main import build_app
+from navi_core.errors import NaviError, RecordError
+from navi_core.service.recordings import Recording, RecordingWriter, list_episodes, record_session, trace_episode
+from navi_core.service.recordings.file import MAGIC
+from navi_core.service.viewing import TrainingBroadcast
+from navi_core.service.web import served_page
+from navi_core.service.web.replay import ReplayShow
+from navi_core.service.wire import DistanceMatrix, encode
+from navi_core.world import denormalise_depth, spherical_directions
+from tests.service.page_client import page_client
+from tests.service.test_dashboard import env  # noqa: F401
+from tests.service.test_watching import update
+
+HEAD = struct.Struct("<IIIHHd")
+
+
+@pytest.fixture
+def session(env, tmp_path):  # noqa: F811
+    """A recorded flight of drone 1: the file, and what it saw by decision."""
+    path, seen = tmp_path / "session.navi", {}
+    with TrainingBroadcast("run", "ppo") as broadcast:
+        watched = broadcast.watch(env)
+
+        def fly():
+            if broadcast.watched and broadcast.viewers.selected == 1 and watched.shown < 5:
+                batch, pose = watched.step(torch.rand(3, 4)), env.poses()
+                seen[watched.decisions] = batch.obs[1].clone(), pose["position"][1].numpy(), pose["yaw"][1]
+                time.sleep(0.02)
+            return counts["distance_matrix_v2"] >= 4
+
+        def tell(done):
+            counts.update(done.messages)
+
+        counts = {"distance_matrix_v2": 0}
+        done = record_session([broadcast.endpoint], path, drone=1, seconds=20.0, stop=fly, progress=tell)
+    assert done.refused == 0 and done.messages["distance_matrix_v2"] >= 4
+    return path, seen
+
+
+def messages(path):
+    with Recording(path) as recording:
+        return list(recording.messages())
+
+
+def test_a_session_comes_back_message_by_message(session):
+    path, seen = session
+    matrices = [message for _, message in messages(path) if isinstance(message, DistanceMatrix)]
+    for matrix in matrices:
+        np.testing.assert_array_equal(matrix.depth[0], seen[matrix.step_id][0][0].numpy())
+        assert matrix.env_ids.tolist() == [1]
+    with Recording(path) as recording:
+        (episode,) = list_episodes(recording)
+        assert episode.drone == 1 and episode.frames == len({m.step_id for m in matrices})
+        trace = trace_episode(recording, episode)
+    first = seen[matrices[0].step_id]
+    np.testing.assert_array_equal(trace.depth[0], denormalise_depth(first[0][0], 100.0).numpy())
+    assert set(trace.scalars) >= {"reward", "speed", "view_gain"}
+
+
+def test_points_of_a_trace_are_where_rays_hit(session, env):  # noqa: F811
+    path, seen = session
+    with Recording(path) as recording:
+        trace = trace_episode(recording, list_episodes(recording)[0])
+    points, semantic = trace.points(0)
+    _, position, yaw = next(iter(seen.values()))
+    field, scene = env.field, torch.tensor([1])
+    hits = field.cast_rays(torch.tensor(position[None]), spherical_directions(16, 8), scene, 100.0, yaw=yaw[None])
+    assert len(points) == int(hits.valid.sum()) == len(semantic)
+    # Every point lies on a surface of the scene.
+    near = field.distance(torch.from_numpy(points), torch.ones(len(points), dtype=torch.int64))
+    assert float(near.max()) < 1e-3
+
+
+def small(path, count):
+    with RecordingWriter(path) as writer:
+        for number in range(count):
+            writer.append(*encode(update(number + 1.0)), when=100.0 + number)
+        return writer
+
+
+def test_a_kill_in_the_middle_of_a_message_costs_that_message_alone(tmp_path):
+    path = tmp_path / "a.navi"
+    small(path, 4)
+    whole = path.read_bytes()
+    with Recording(path) as recording:
+        last = recording.entries[3].offset
+    for end in range(last, len(whole)):
+        path.write_bytes(whole[:end])
+        with Recording(path) as recording:
+            assert len(recording.entries) == 3 and recording.unfinished == end - last
+    assert small(path, 1).cut == len(whole) - last - 1
+    with Recording(path) as recording:
+        assert len(recording.entries) == 4 and recording.unfinished == 0
+
+
+@pytest.mark.parametrize(
+    ("head", "reason"),
+    [
+        (HEAD.pack(2**32 - 1, 10, 0, 4, 0, 1.0), "no message begins at byte 8"),
+        (HEAD.pack(10, 2**32 - 1, 0, 4, 1, 1.0), "no message begins"),
+        (HEAD.pack(10, 10, 0, 400, 0, 1.0), "no message begins"),
+        (HEAD.pack(10, 10, 0, 0, 0, 1.0), "no message begins"),
+        (HEAD.pack(10, 10, 0, 4, 7, 1.0), "no message begins"),
+        (HEAD.pack(10, 12, 0, 4, 0, 1.0), "contradicts its own length"),
+        (HEAD.pack(10, 10, 0, 4, 0, float("nan")), "has the time nan"),
+    ],
+)
+def test_lengths_are_compared_before_anything_is_read(tmp_path, head, reason):
+    path = tmp_path / "bad.navi"
+    path.write_bytes(MAGIC + head + b"x" * 10)
+    with pytest.raises(RecordError, match=reason):
+        Recording(path)
+
+
+def test_a_body_that_unpacks_to_more_than_it_says_is_refused(tmp_path):
+    path = tmp_path / "bomb.navi"
+    bomb = zlib.compress(bytes(50_000_000))
+    path.write_bytes(MAGIC + HEAD.pack(len(bomb), 100, zlib.crc32(bomb), 18, 1, 1.0) + bomb)
+    with Recording(path) as recording, pytest.raises(RecordError, match="another length"):
+        recording.read(recording.entries[0])
+
+
+def test_a_flipped_bit_is_told_with_its_place(tmp_path):
+    path = tmp_path / "a.navi"
+    small(path, 2)
+    data = bytearray(path.read_bytes())
+    data[-3] ^= 4
+    path.write_bytes(data)
+    with Recording(path) as recording:
+        recording.read(recording.entries[0])
+        with pytest.raises(RecordError, match=f"byte {recording.entries[1].offset} is damaged"):
+            recording.read(recording.entries[1])
+
+
+def test_what_is_no_recording_is_neither_read_nor_overwritten(tmp_path):
+    path = tmp_path / "letter.txt"
+    path.write_text("dear reader")
+    for opened in (Recording, RecordingWriter):
+        with pytest.raises(RecordError, match="no recording"):
+            opened(path)
+    assert path.read_text() == "dear reader"
+    with pytest.raises(RecordError, match="navi record"):
+        Recording(tmp_path / "none.navi")
+
+
+def test_a_replay_shows_what_was_recorded_and_can_be_moved_through(session):
+    path, seen = session
+    with Recording(path) as recording:
+        began = list_episodes(recording)[0].began
+        last = max(m.step_id for _, m in recording.messages() if isinstance(m, DistanceMatrix))
+        with served_page(ReplayShow(recording, "session")) as address, page_client(address) as page:
+            frame = page.until("frame", lambda m: m["step"] == last)
+            np.testing.assert_allclose(frame["depth"], denormalise_depth(seen[last][0][0], 100.0).numpy(), rtol=1e-6)
+            page.until("replay", lambda m: not m["playing"])
+            page.order(do="seek", at=began + 1e-3)
+            assert page.until("frame", lambda m: m["step"] < last)["phase"] == "paused"
+            page.order(do="seek", at="late")
+            assert "no time" in page.until("refused")["reason"]
+
+
+def test_an_episode_becomes_a_rerun_file(session, tmp_path):
+    pytest.importorskip("rerun", reason="Rerun is not installed (pip install 'navi[rerun]')")
+    path, _ = session
+    out = tmp_path / "episode.rrd"
+    done = CliRunner().invoke(build_app(plugins=False), ["replay", str(path), "--rrd", str(out), "--json"])
+    assert done.exit_code == 0, done.exception
+    rows = json.loads(done.stdout)["episodes"]
+    assert out.read_bytes()[:4] == b"RRF2" and len(rows) == 1 and rows[0]["drone"] == 1
+    with pytest.raises(NaviError, match="no episode 7"):
+        CliRunner().invoke(
+            build_app(plugins=False), ["replay", str(path), "--rrd", str(out), "--episode", "7"], catch_exceptions=False
+        )
+
+
+def test_recording_for_a_time_ends_by_itself(tmp_path):
+    began = time.monotonic()
+    done = record_session(["tcp://127.0.0.1:9"], tmp_path / "empty.navi", seconds=0.3)
+    assert time.monotonic() - began < 5 and done.messages.total() == 0
