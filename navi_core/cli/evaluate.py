@@ -37,6 +37,10 @@ Sampled = Annotated[bool, typer.Option("--sampled", help="Sample actions instead
 Resolution = Annotated[int, typer.Option(help="Compile resolution of meshes and generated scenes.")]
 Models = Annotated[Path | None, typer.Option("--models", help="The registry; by default models/ of the Navi home.")]
 Maps = Annotated[Path | None, typer.Option("--maps", help="Also draw the paths flown, one PNG per scene, here.")]
+Rrd = Annotated[
+    Path | None,
+    typer.Option("--rrd", help="Also write the median and the worst episode for the Rerun viewer here.", metavar="DIR"),
+]
 NoRecord = Annotated[bool, typer.Option("--no-record", help="Write no rows for the warehouse.")]
 Json = Annotated[bool, typer.Option("--json", help="Print the result as one JSON object.")]
 
@@ -62,10 +66,11 @@ def evaluate(
     models: Models = None,
     no_record: NoRecord = False,
     maps: Maps = None,
+    rrd: Rrd = None,
     as_json: Json = False,
 ) -> None:
     """Fly a subject without learning over frozen starts, and measure coverage and collisions."""
-    from navi_core.evaluate import record_evaluation
+    from navi_core.evaluate import record_evaluation, write_traces
 
     config = _config(starts, steps, seed, sampled)
     flown = _resolve(subject, models)
@@ -77,6 +82,9 @@ def evaluate(
         result.save(out)
     if maps is not None:
         _draw(maps, [result], scenes)
+    if rrd is not None:
+        for path in write_traces(rrd, result, scenes):
+            typer.echo(f"rerun {path} shows it", err=True)
     if as_json:
         print_json({"summary": result.summary, "episodes": result.episodes})
     else:

@@ -9,6 +9,7 @@ from navi_core.evaluate.protocol import evaluate
 from navi_core.evaluate.recording import record_decision, record_evaluation
 from navi_core.evaluate.result import EvalResult
 from navi_core.evaluate.statistics import Interval, bootstrap_interval, interquartile_mean
+from navi_core.evaluate.traces import write_traces
 
 __all__ = [
     "LOWER_IS_BETTER",
@@ -31,4 +32,5 @@ __all__ = [
     "record_decision",
     "record_evaluation",
     "top_down_map",
+    "write_traces",
 ]

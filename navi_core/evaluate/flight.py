@@ -57,6 +57,8 @@ class Flight:
 
     positions: np.ndarray
     """The start and the position after each decision, float32 (T+1, 3) [m]."""
+    yaws: np.ndarray
+    """Where the drone faced at each of them, float32 (T+1,) [rad]."""
     collided: np.ndarray
     """Decisions with at least one reverted substep, bool (T,)."""
     clearance: np.ndarray
@@ -111,6 +113,8 @@ def _fly_block(
 
     positions = torch.empty(config.max_steps + 1, len(rows), 3)
     positions[0] = position
+    yaws = torch.empty(config.max_steps + 1, len(rows))
+    yaws[0] = yaw
     collided = torch.empty(config.max_steps, len(rows), dtype=torch.bool)
     clearance = torch.empty(config.max_steps, len(rows))
     for t in range(config.max_steps):
@@ -125,12 +129,11 @@ def _fly_block(
             )
         motion = dynamics.step(position, yaw, velocity, action, front, scene)
         position, yaw, velocity = motion.position, motion.yaw, motion.velocity
-        positions[t + 1] = position
+        positions[t + 1], yaws[t + 1] = position, yaw
         collided[t] = motion.collided
         clearance[t] = field.distance(position, scene)
         if tick is not None:
             tick(t + 1)
     return [
-        Flight(positions[:, row].numpy().copy(), collided[:, row].numpy().copy(), clearance[:, row].numpy().copy())
-        for row in range(len(block))
+        Flight(*(x[:, row].numpy().copy() for x in (positions, yaws, collided, clearance))) for row in range(len(block))
     ]

@@ -104,6 +104,7 @@ def evaluate(
         summary=summary,
         trajectories=[flight.positions for flight in flights],
         seen=[coverage.seen_cells for coverage in covered],
+        yaws=[flight.yaws for flight in flights],
     )
 
 

@@ -52,7 +52,7 @@ _SUMMARY = ("scenes", "starts", "max_steps", "c_vis_auc", "c_vis_auc_low", "c_vi
 class EvalResult:
     """Episodes of one subject on frozen starts.
 
-    `episodes`, `trajectories` and `seen` are parallel lists, ordered by scene and start.
+    `episodes`, `trajectories`, `seen` and `yaws` are parallel lists, ordered by scene and start.
     """
 
     subject: str
@@ -67,6 +67,8 @@ class EvalResult:
     """Start and position after each decision, float32 (T+1, 3) each [m]."""
     seen: list[np.ndarray] = field(default_factory=list, repr=False)
     """Floor cells seen in the end, bool (nx, nz) each."""
+    yaws: list[np.ndarray] = field(default_factory=list, repr=False)
+    """Where the drone faced at each position, float32 (T+1,) each [rad]."""
 
     @property
     def evaluation_id(self) -> str:

@@ -57,6 +57,7 @@ class MetricLog:
         self._context = {key: _plain(value, f"context.{key}") for key, value in context.items()}
         self._rows: dict[str, list[dict[str, Any]]] = {}
         self._observers: list[Callable[[int, dict[str, float]], None]] = []
+        self._closing: list[Callable[[], None]] = []
         self._step = 0
         self._lock = threading.Lock()
         try:
@@ -70,9 +71,13 @@ class MetricLog:
         with self._lock:
             return sum(len(rows) for rows in self._rows.values())
 
-    def observe(self, observer: Callable[[int, dict[str, float]], None]) -> None:
-        """Let `observer(step, values)` see every later `scalars` call (TensorBoard, progress bars)."""
+    def observe(
+        self, observer: Callable[[int, dict[str, float]], None], close: Callable[[], None] | None = None
+    ) -> None:
+        """Let `observer(step, values)` see every later `scalars` call (TensorBoard); `close` ends it with the log."""
         self._observers.append(observer)
+        if close is not None:
+            self._closing.append(close)
 
     def scalars(self, step: int, values: dict[str, float]) -> None:
         """Add one `metrics` row per value.
@@ -148,8 +153,12 @@ class MetricLog:
                 del self._rows[table]
 
     def close(self) -> None:
-        """Flush what is left."""
-        self.flush()
+        """Flush what is left, and close what observes."""
+        try:
+            self.flush()
+        finally:
+            while self._closing:
+                self._closing.pop()()
 
     def __enter__(self) -> MetricLog:
         return self

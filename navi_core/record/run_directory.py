@@ -3,6 +3,7 @@
     <root>/<asset>-<partition>-<config hash>/
         config.json      the full resolved configuration
         checkpoints/     the learner's states; kept when the run is opened again
+        tensorboard/     its scalars for TensorBoard
         log.txt          what the run said
     <root>/.locks/<run id>.lock   held by flock while a process works on the run; names its pid
 
@@ -15,6 +16,7 @@ from __future__ import annotations
 import contextlib
 import fcntl
 import json
+import logging
 import os
 import re
 import time
@@ -23,13 +25,15 @@ from types import TracebackType
 from typing import Any
 
 from navi_core.config import Config, config_hash
-from navi_core.errors import RunError
+from navi_core.errors import RecordError, RunError
 from navi_core.record.durable import write_durably
 from navi_core.record.hardware import hardware_profile
 from navi_core.record.metric_log import MetricLog
+from navi_core.record.tensorboard import TensorBoardWriter
 
 __all__ = ["RunDirectory"]
 
+_LOG = logging.getLogger("navi.record")
 _KEY = re.compile(r"[A-Za-z0-9_.]+(-[A-Za-z0-9_.]+)*")
 
 
@@ -120,7 +124,8 @@ class RunDirectory:
 
         Rows of an earlier start of the same run are dropped at ingest when the directory is fresh, so
         that a fresh start never mixes with the rows of the one it replaces. The mark in the folder
-        outlives a kill between making the folder and writing the first row.
+        outlives a kill between making the folder and writing the first row. Scalars also go to TensorBoard files in
+        the run's folder, where TensorBoard is installed.
 
         Args:
             outbox: Segment folder; by default the outbox of `$NAVI_HOME`.
@@ -136,6 +141,10 @@ class RunDirectory:
             "config_hash": config_hash(self.config),
         }
         log = MetricLog(outbox or outbox_path(), self.run_id, context)
+        try:
+            TensorBoardWriter(self.path / "tensorboard").attach(log)
+        except RecordError as error:
+            _LOG.warning("no TensorBoard files are written: %s", error)
         if self._unforgotten.exists():
             log.forget()
             self._unforgotten.unlink(missing_ok=True)

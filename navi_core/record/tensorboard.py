@@ -2,16 +2,24 @@
 
 from __future__ import annotations
 
+import importlib.util
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 from navi_core.errors import RecordError
 from navi_core.record.metric_log import MetricLog
+
+if TYPE_CHECKING:
+    from torch.utils.tensorboard import SummaryWriter
 
 __all__ = ["TensorBoardWriter"]
 
 
 class TensorBoardWriter:
     """Writes every scalar of a metric log into a TensorBoard event file.
+
+    The file is begun with the first scalar; what an earlier process of the same run wrote from that step on is
+    marked as gone, so that a resumed run shows one curve.
 
     Args:
         directory: Folder of the event files, for example `<run>/tensorboard`.
@@ -21,23 +29,26 @@ class TensorBoardWriter:
     """
 
     def __init__(self, directory: Path | str) -> None:
-        try:
-            from torch.utils.tensorboard import SummaryWriter
-        except ImportError as error:
-            raise RecordError(f"TensorBoard is not installed ({error}); pip install tensorboard") from error
+        if importlib.util.find_spec("tensorboard") is None:
+            raise RecordError("TensorBoard is not installed; pip install tensorboard")
         self.directory = Path(directory)
-        self._writer = SummaryWriter(log_dir=str(self.directory), flush_secs=30)
+        self._writer: SummaryWriter | None = None
 
     def attach(self, log: MetricLog) -> TensorBoardWriter:
-        """Follow `log` from now on; returns self."""
-        log.observe(self.scalars)
+        """Follow `log` from now on, and close with it; returns self."""
+        log.observe(self.scalars, self.close)
         return self
 
     def scalars(self, step: int, values: dict[str, float]) -> None:
         """Write one point per value at `step`."""
+        if self._writer is None:
+            from torch.utils.tensorboard import SummaryWriter
+
+            self._writer = SummaryWriter(log_dir=str(self.directory), flush_secs=30, purge_step=int(step))
         for name, value in values.items():
             self._writer.add_scalar(name, float(value), global_step=int(step))
 
     def close(self) -> None:
         """Write what is buffered and close the event file."""
-        self._writer.close()
+        if self._writer is not None:
+            self._writer.close()

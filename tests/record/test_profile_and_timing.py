@@ -64,14 +64,31 @@ def test_one_timer_takes_over_from_another():
 
 def test_tensorboard_receives_the_scalars_of_the_log(tmp_path):
     log = MetricLog(tmp_path / "outbox", "run", {})
-    writer = TensorBoardWriter(tmp_path / "tb").attach(log)
+    TensorBoardWriter(tmp_path / "tb").attach(log)
     log.scalars(10, {"reward_ema": 0.25})
-    writer.close()
+    log.close()
     from tensorboard.backend.event_processing.event_accumulator import EventAccumulator
 
     events = EventAccumulator(str(tmp_path / "tb"))
     events.Reload()
     assert [(e.step, e.value) for e in events.Scalars("reward_ema")] == [(10, 0.25)]
+
+
+def test_every_run_writes_tensorboard_files_and_a_resumed_one_shows_one_curve(tmp_path):
+    """Learners get their log from the run's directory, so all of them write these files."""
+    from tensorboard.backend.event_processing.event_accumulator import EventAccumulator
+
+    from navi_core.config import TrainConfig
+    from navi_core.record import RunDirectory
+
+    for points in ((1, 2, 3), (3, 4)):
+        run = RunDirectory.open(tmp_path, asset="a", partition="p", config=TrainConfig())
+        with run, run.metric_log(tmp_path / "outbox") as log:
+            for step in points:
+                log.scalars(step, {"loss": float(10 * len(points) + step)})
+    events = EventAccumulator(str(run.path / "tensorboard"), purge_orphaned_data=True)
+    events.Reload()
+    assert [(e.step, e.value) for e in events.Scalars("loss")] == [(1, 31.0), (2, 32.0), (3, 23.0), (4, 24.0)]
 
 
 def test_home_is_the_variable_or_the_working_directory(tmp_path, monkeypatch):
