@@ -39,9 +39,9 @@ class EpisodeTrace:
     """(T, Az, El)."""
     directions: npt.NDArray[np.float32]
     """(Az·El, 3) unit directions in the drone's frame."""
-    seconds: npt.NDArray[np.float64]
+    seconds: npt.NDArray[np.floating]
     """(T,) since the beginning [s]."""
-    scalars: dict[str, npt.NDArray[np.float64]] = field(default_factory=dict)
+    scalars: dict[str, npt.NDArray[np.floating]] = field(default_factory=dict)
     """Curves by name, (T,) each; NaN where there is no value."""
     path: npt.NDArray[np.float32] | None = None
     """(N, 3) the whole path where it is finer than the moments [m]; else their positions."""

@@ -40,6 +40,7 @@ class ReplayShow:
         self.recording, self.title = recording, title
         self._times = _shortened([entry.time for entry in recording.entries])
         self._length = self._times[-1]
+        self.playing, self._at, self._told = True, 0.0, ""
         self._begin()
 
     async def run(self) -> None:
