@@ -10,6 +10,7 @@ from navi_core.config.base import Config, config_hash, parse_config
 from navi_core.config.demos import ExpertConfig
 from navi_core.config.evaluate import EvalConfig
 from navi_core.config.explore import ExplorerConfig
+from navi_core.config.fast import FastPPOConfig
 from navi_core.config.grpo import GRPOConfig
 from navi_core.config.learn import BCConfig, TrainConfig
 from navi_core.config.nightly import NightlyConfig
@@ -41,6 +42,7 @@ __all__ = [
     "EvalConfig",
     "ExpertConfig",
     "ExplorerConfig",
+    "FastPPOConfig",
     "GRPOConfig",
     "GateConfig",
     "NightlyConfig",

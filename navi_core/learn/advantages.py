@@ -18,7 +18,7 @@ from torch import Tensor
 
 from navi_core.errors import ConfigError
 
-__all__ = ["gae", "gae_reference", "group_advantages"]
+__all__ = ["gae", "gae_reference", "gae_tensors", "group_advantages"]
 
 
 def gae(
@@ -56,7 +56,7 @@ def gae(
     ratios = [x for x in (rho, c) if x is not None]
     _check_shapes(rewards, values, terminated, truncated, bootstrap_values, *ratios)
     if rewards.device.type != "cpu":
-        return _gae_torch(rewards, values, terminated, truncated, bootstrap_values, gamma, lam, rho, c)
+        return gae_tensors(rewards, values, terminated, truncated, bootstrap_values, gamma=gamma, lam=lam, rho=rho, c=c)
     shape = rewards.shape
     one = values.new_ones(()).expand(shape)
     flat = [
@@ -142,22 +142,24 @@ def _check_shapes(rewards: Tensor, *others: Tensor) -> None:
             raise ConfigError(f"gae: shapes differ: {tuple(rewards.shape)} and {tuple(other.shape)}; expected (T,B)")
 
 
-def _gae_torch(
+def gae_tensors(
     rewards: Tensor,
     values: Tensor,
     terminated: Tensor,
     truncated: Tensor,
-    boot: Tensor,
+    bootstrap_values: Tensor,
+    *,
     gamma: float,
     lam: float,
     rho: Tensor | None = None,
     c: Tensor | None = None,
 ) -> tuple[Tensor, Tensor]:
+    """`gae` as a tensor program, for devices other than the CPU; arguments and results are those of `gae`."""
     # One fused select before the loop, so that the loop itself is three small ops a step.
     terminated, truncated = terminated.bool(), truncated.bool()
     cut = truncated.clone()
     cut[-1] = True
-    next_values = torch.where(cut, boot, torch.roll(values, -1, dims=0))
+    next_values = torch.where(cut, bootstrap_values, torch.roll(values, -1, dims=0))
     delta = rewards + gamma * next_values.masked_fill(terminated, 0.0) - values
     carry = (gamma * lam) * (~(terminated | cut)).to(values.dtype)
     if rho is not None:
@@ -174,25 +176,23 @@ def _gae_torch(
 def _kernel() -> Any:
     # Imported late: numba costs half a second and only CPU training needs it here.
     import numba
+    import numpy as np
 
     @numba.njit(cache=True, nogil=True)
     def run(rewards, values, terminated, truncated, boot, rho, c, gamma, lam, advantages):  # type: ignore[no-untyped-def]
         steps, rows = rewards.shape
         by_step, trace_by_step = len(rho) == steps, len(c) == steps
-        for b in range(rows):
-            later = 0.0
-            for t in range(steps - 1, -1, -1):
-                if terminated[t, b]:
-                    next_value = 0.0
-                    later = 0.0
-                elif truncated[t, b] or t == steps - 1:
-                    next_value = boot[t, b]
-                    later = 0.0
-                else:
-                    next_value = values[t + 1, b]
-                difference = rewards[t, b] + gamma * next_value - values[t, b]
-                weight, trace = rho[t if by_step else 0, b], c[t if trace_by_step else 0, b]
-                later = weight * difference + gamma * lam * trace * later
-                advantages[t, b] = later
+        # Row by row the reads would stride through memory; the traces of all rows fit the nearest cache.
+        trace = np.zeros(rows)
+        for t in range(steps - 1, -1, -1):
+            i, j = t if by_step else 0, t if trace_by_step else 0
+            last = t == steps - 1
+            for b in range(rows):
+                over, cut = terminated[t, b], truncated[t, b] or last
+                following = boot[t, b] if cut else values[t + 1, b]
+                difference = rewards[t, b] + gamma * (0.0 if over else following) - values[t, b]
+                later = 0.0 if over or cut else trace[b]
+                trace[b] = rho[i, b] * difference + gamma * lam * c[j, b] * later
+                advantages[t, b] = trace[b]
 
     return run

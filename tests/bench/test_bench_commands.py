@@ -22,6 +22,7 @@ TINY = {
         *("--size", "16x4", "--repeats", "2"),
     ],
     "raycast": ["--scene", "maze:0", "--resolution", "32", "--tracer", "numba", "--size", "16x4", "--repeats", "1"],
+    "gae": ["--size", "8x4", "--repeats", "1"],
     "env": ["--scene", "maze:0", "--resolution", "32", "--size", "16x4", "--drones", "1", "--steps", "1"],
 }
 
@@ -35,6 +36,15 @@ def test_each_prints_a_table_and_one_json_document(name: str, tmp_path, monkeypa
     answer = CliRunner().invoke(build_app(plugins=False), ["bench", name, *TINY[name], "--json"])
     document = json.loads(answer.stdout)
     assert document["rows"] and document["hardware"] and "torch" in document["versions"]
+
+
+def test_cart_pole_is_measured_in_processes_of_its_own() -> None:
+    small = "--samples 0 --seeds 1 --set total_steps=4096 --set epochs=1 --json"
+    answer = CliRunner().invoke(build_app(plugins=False), ["bench", "cartpole", *small.split()])
+    (row,) = json.loads(answer.stdout)["learning"]
+    assert row["steps"] == 4096 and row["cpu_seconds"] > 0 and 8 < row["final_return"] <= 500
+    with pytest.raises(ConfigError, match="allowed: sb3"):
+        build_app(plugins=False)(["bench", "cartpole", "--against", "rllib"], standalone_mode=False)
 
 
 def test_the_device_table_takes_the_same_flags(capfd: pytest.CaptureFixture[str]) -> None:

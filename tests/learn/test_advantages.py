@@ -5,7 +5,7 @@ import torch
 
 from navi_core.errors import ConfigError
 from navi_core.learn import gae, gae_reference, group_advantages
-from navi_core.learn.advantages import _gae_torch
+from navi_core.learn.advantages import gae_tensors
 
 
 def column(*numbers: float) -> torch.Tensor:
@@ -53,7 +53,7 @@ def random_rollout(steps: int, rows: int, dtype=torch.float64):
 def test_fast_paths_equal_the_definition(steps, rows):
     args = random_rollout(steps, rows)
     expected, returns = gae_reference(*args, gamma=0.97, lam=0.9)
-    for fast in (gae(*args, gamma=0.97, lam=0.9), _gae_torch(*args, 0.97, 0.9)):
+    for fast in (gae(*args, gamma=0.97, lam=0.9), gae_tensors(*args, gamma=0.97, lam=0.9)):
         torch.testing.assert_close(fast[0], expected, rtol=0, atol=1e-12)
         torch.testing.assert_close(fast[1], returns, rtol=0, atol=1e-12)
 

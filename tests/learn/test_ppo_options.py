@@ -9,7 +9,7 @@ import torch
 from navi_core.config import PPOConfig, Schedule, parse_config
 from navi_core.errors import ConfigError
 from navi_core.learn import gae, gae_reference
-from navi_core.learn.advantages import _gae_torch
+from navi_core.learn.advantages import gae_tensors
 from navi_core.learn.gradients import clip_gradients
 from navi_core.learn.losses import approximate_kl, value_loss
 from navi_core.learn.minibatches import drawn_by_advantage, epoch_minibatches
@@ -47,7 +47,7 @@ def test_the_fast_paths_agree_with_the_definition_under_importance_weights():
     expected, _ = gae_reference(r, v, end, cut, boot, gamma=0.97, lam=0.9, rho=rho, c=c)
     for fast in (
         gae(r, v, end, cut, boot, gamma=0.97, lam=0.9, rho=rho, c=c)[0],
-        _gae_torch(r, v, end, cut, boot, 0.97, 0.9, rho, c)[0],
+        gae_tensors(r, v, end, cut, boot, gamma=0.97, lam=0.9, rho=rho, c=c)[0],
     ):
         torch.testing.assert_close(fast, expected, rtol=0, atol=1e-12)
     one = torch.ones_like(r)

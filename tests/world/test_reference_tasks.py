@@ -106,7 +106,7 @@ def test_a_row_lives_the_same_life_in_any_batch_and_after_a_resume(name):
 
 
 def test_what_does_not_exist_is_refused():
-    with pytest.raises(ConfigError, match="repeat_previous, repeat_first, cart_pole, pendulum"):
+    with pytest.raises(ConfigError, match="repeat_previous, repeat_first, cart_pole, acrobot, pendulum"):
         reference_task("lunar_lander", 2)
     with pytest.raises(ConfigError, match="masked"):
         reference_task("repeat_first", 2, masked=True)

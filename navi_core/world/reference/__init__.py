@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from navi_core.errors import ConfigError
+from navi_core.world.reference.acrobot import Acrobot
 from navi_core.world.reference.cards import RepeatFirst, RepeatPrevious
 from navi_core.world.reference.cart_pole import CartPole
 from navi_core.world.reference.pendulum import Pendulum
@@ -10,6 +11,7 @@ from navi_core.world.reference.task import ReferenceTask, TaskBatch
 
 __all__ = [
     "REFERENCE_TASKS",
+    "Acrobot",
     "CartPole",
     "Pendulum",
     "ReferenceTask",
@@ -19,7 +21,7 @@ __all__ = [
     "reference_task",
 ]
 
-REFERENCE_TASKS: tuple[str, ...] = ("repeat_previous", "repeat_first", "cart_pole", "pendulum")
+REFERENCE_TASKS: tuple[str, ...] = ("repeat_previous", "repeat_first", "cart_pole", "acrobot", "pendulum")
 """Names of the tasks."""
 
 
@@ -39,6 +41,7 @@ def reference_task(name: str, num_envs: int, seed: int = 0, **options: int | boo
         "repeat_previous": RepeatPrevious,
         "repeat_first": RepeatFirst,
         "cart_pole": CartPole,
+        "acrobot": Acrobot,
         "pendulum": Pendulum,
     }
     if name not in made:

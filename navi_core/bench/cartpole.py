@@ -1,0 +1,223 @@
+"""Cart-pole by PPO: samples per CPU-second, CPU-seconds until it is solved, memory; beside other trainers.
+
+Every measurement is a process of its own with one thread, so that its CPU time and its memory are its own; those
+that are compared take turns.
+"""
+
+from __future__ import annotations
+
+import importlib.util
+import json
+import os
+import statistics
+import subprocess
+import sys
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from navi_core.bench.cases import Row
+from navi_core.errors import ConfigError, NaviError
+
+__all__ = ["PEERS", "CartPoleCase", "CartPoleRow", "SolveRow", "cartpole_cases", "run_cartpole", "run_solve"]
+
+PEERS = ("sb3", "gymnasium", "pufferlib")
+"""Other trainers, and gymnasium's own vector environment without any."""
+_MODULES = {"sb3": "stable_baselines3", "gymnasium": "gymnasium", "pufferlib": "pufferlib"}
+_THREADS = ("OPENBLAS_NUM_THREADS", "OMP_NUM_THREADS", "MKL_NUM_THREADS", "NUMBA_NUM_THREADS")
+_TIMEOUT = 1200
+MEASURED_ELSEWHERE = {"pufferlib 3.0, its MLP": (320_000.0, 1), "pufferlib 3.0, its LSTM": (45_000.0, 1)}
+"""Samples per CPU-second and epochs of a peer that cannot be imported; measured on another day and machine."""
+
+
+@dataclass(frozen=True)
+class CartPoleCase:
+    """One trainer's throughput.
+
+    Attributes:
+        trainer: `navi`, or one of `PEERS`.
+        hidden: Hidden widths.
+        shared: One trunk for policy and value.
+        epochs: Passes over each rollout.
+        rows: Environment rows.
+        rollout: Decisions per row and update.
+        minibatch: Decisions per gradient step.
+        samples: Decisions that are timed.
+        processes: Processes that share the rows.
+    """
+
+    trainer: str
+    hidden: tuple[int, ...] = (64, 64)
+    shared: bool = False
+    epochs: int = 4
+    rows: int = 256
+    rollout: int = 32
+    minibatch: int = 1024
+    samples: int = 400_000
+    processes: int = 1
+
+
+@dataclass(frozen=True)
+class CartPoleRow(Row):
+    """How fast a trainer was; the medians of its turns.
+
+    Attributes:
+        trainer: Who.
+        network: Hidden layers, trunk and number of weights.
+        epochs: Passes over each rollout; 0 where nothing is learned.
+        batch: Decisions of a rollout.
+        minibatch: Decisions per gradient step.
+        processes: Processes, of one thread each.
+        samples_per_second: By the wall.
+        samples_per_cpu_second: By the CPU time of all processes.
+        times_sb3: Ratio of the latter to Stable-Baselines3 with the same network and epochs in the same run.
+        peak_mb: Largest resident memory of a process [MB].
+    """
+
+    trainer: str
+    network: str
+    epochs: int
+    batch: int
+    minibatch: int
+    processes: int
+    samples_per_second: float | None
+    samples_per_cpu_second: float
+    times_sb3: float | None
+    peak_mb: float | None
+
+
+@dataclass(frozen=True)
+class SolveRow(Row):
+    """How a task was learned.
+
+    Attributes:
+        trainer: Who.
+        task: What.
+        network: Hidden layers, trunk and number of weights.
+        epochs: Passes over each rollout.
+        batch: Decisions of a rollout.
+        minibatch: Decisions per gradient step.
+        seed: Seed of everything.
+        solved_at: Decisions until the mean of 100 episodes reached the target; None if never.
+        cpu_seconds_to_solve: CPU time until then.
+        steps: Decisions of the whole run.
+        cpu_seconds: CPU time of the whole run.
+        training_return: Mean return of the last 100 training episodes.
+        final_return: Mean return of 100 episodes from other starts, the most probable action taken.
+    """
+
+    trainer: str
+    task: str
+    network: str
+    epochs: int
+    batch: int
+    minibatch: int
+    seed: int
+    solved_at: int | None
+    cpu_seconds_to_solve: float | None
+    steps: int
+    cpu_seconds: float
+    training_return: float
+    final_return: float
+
+
+def cartpole_cases(against: Sequence[str] = (), processes: int = 1, samples: int = 400_000) -> list[CartPoleCase]:
+    """Return what is measured: Stable-Baselines3's default network at 4 epochs and at 1, and smaller ones at 1.
+
+    Args:
+        against: Peers, of `PEERS`.
+        processes: Also measure so many processes together.
+        samples: Decisions that are timed in each turn; a peer is given fewer.
+
+    Raises:
+        ConfigError: There is no such peer, or it is not installed.
+    """
+    unknown = sorted(set(against) - set(PEERS))
+    if unknown:
+        raise ConfigError(f"no peer {', '.join(unknown)}; allowed: {', '.join(PEERS)}")
+    for name in against:
+        if name != "pufferlib" and importlib.util.find_spec(_MODULES[name]) is None:
+            raise ConfigError(f"{name} is not installed; pip install 'navi[bench]', or leave it out of --against")
+    cases = [CartPoleCase("navi", epochs=epochs, samples=samples) for epochs in (4, 1)]
+    cases.append(CartPoleCase("navi", shared=True, samples=samples))
+    cases.append(CartPoleCase("navi", (128,), shared=True, epochs=1, samples=samples))
+    if processes > 1:
+        cases += [CartPoleCase("navi", epochs=e, samples=samples, processes=processes) for e in (4, 1)]
+    if "sb3" in against:
+        peer: dict[str, Any] = {"rows": 8, "rollout": 128, "minibatch": 64, "samples": max(4096, samples // 25)}
+        cases += [CartPoleCase("sb3", epochs=epochs, **peer) for epochs in (4, 1)]
+    if "gymnasium" in against:
+        cases += [CartPoleCase(who, (), epochs=0, samples=samples) for who in ("navi environment", "gymnasium")]
+    if "pufferlib" in against and importlib.util.find_spec("pufferlib") is not None:
+        cases.append(CartPoleCase("pufferlib", (128,), shared=True, epochs=1, samples=samples))
+    return cases
+
+
+def run_cartpole(
+    cases: Sequence[CartPoleCase], repeats: int = 3, progress: Callable[[str, int, int], None] | None = None
+) -> Iterator[CartPoleRow]:
+    """Measure every case in turns; yield their rows at the end.
+
+    Args:
+        cases: What to measure.
+        repeats: Turns; the median counts.
+        progress: Called after every measurement with its name, how many are done and of how many.
+    """
+    taken: list[list[dict[str, Any]]] = [[] for _ in cases]
+    for turn in range(repeats):
+        for number, case in enumerate(cases):
+            taken[number].append(_in_child("throughput", vars(case)))
+            if progress is not None:
+                progress(case.trainer, turn * len(cases) + number + 1, repeats * len(cases))
+    rates = [statistics.median(m["samples"] / m["cpu_seconds"] for m in turns) for turns in taken]
+    peers = {(c.hidden, c.shared, c.epochs): rate for c, rate in zip(cases, rates) if c.trainer == "sb3"}
+    for case, turns, rate in zip(cases, taken, rates):
+        peer = peers.get((case.hidden, case.shared, case.epochs))
+        yield CartPoleRow(
+            trainer=case.trainer,
+            network=turns[0]["network"],
+            epochs=case.epochs,
+            batch=case.rows * case.rollout,
+            minibatch=case.minibatch,
+            processes=case.processes,
+            samples_per_second=statistics.median(m["samples"] / m["seconds"] for m in turns),
+            samples_per_cpu_second=rate,
+            times_sb3=None if peer is None else rate / peer,
+            peak_mb=max(m["peak_mb"] for m in turns),
+        )
+
+
+def run_solve(
+    trainers: Sequence[str],
+    seeds: Sequence[int],
+    settings: dict[str, Any],
+    target: float,
+    progress: Callable[[str, int, int], None] | None = None,
+) -> Iterator[SolveRow]:
+    """Learn a task with every seed.
+
+    Args:
+        trainers: `navi`, and perhaps `sb3` (cart-pole alone).
+        seeds: Seeds.
+        settings: Settings of `FastPPOConfig` that differ from its defaults.
+        target: Mean return of 100 episodes that counts as solved.
+        progress: As in `run_cartpole`.
+    """
+    done = 0
+    for seed in seeds:
+        for trainer in trainers:
+            ask = {"trainer": trainer, "settings": settings | {"seed": seed}, "target": target}
+            yield SolveRow(**_in_child("solve", ask))
+            done += 1
+            if progress is not None:
+                progress(f"{trainer} seed {seed}", done, len(seeds) * len(trainers))
+
+
+def _in_child(kind: str, ask: dict[str, Any]) -> dict[str, Any]:
+    environment = os.environ | dict.fromkeys(_THREADS, "1")
+    command = [sys.executable, "-m", "navi_core.bench.cartpole_worker", kind, json.dumps(ask)]
+    done = subprocess.run(command, env=environment, capture_output=True, text=True, timeout=_TIMEOUT, check=False)
+    if done.returncode:
+        raise NaviError(f"the measurement of {ask['trainer']} failed:\n" + "\n".join(done.stderr.splitlines()[-8:]))
+    found: dict[str, Any] = json.loads(done.stdout.splitlines()[-1])
+    return found

@@ -1,0 +1,203 @@
+"""Cart-pole and acrobot for many rows at once: physics, time limit, autoreset and observation in one loop.
+
+Equations and constants are those of Gymnasium's CartPole-v1 and Acrobot-v1 (Barto, Sutton and Anderson 1983;
+Sutton 1996), in double precision, step for step.
+"""
+
+from __future__ import annotations
+
+import math
+
+import numba
+import numpy as np
+import numpy.typing as npt
+
+from navi_core.kernels.draws import draw
+
+__all__ = ["ACROBOT", "CART_POLE", "advance_rows", "begin_rows", "step_rows"]
+
+CART_POLE, ACROBOT = 0, 1
+"""Which task a loop steps."""
+
+Numbers = npt.NDArray[np.float64]
+Counts = npt.NDArray[np.int64]
+Flags = npt.NDArray[np.bool_]
+Seen = npt.NDArray[np.float32]
+
+_GRAVITY, _POLE, _HALF_LENGTH, _FORCE, _SECONDS = 9.8, 0.1, 0.5, 10.0, 0.02
+_MASS, _MOMENT = 1.1, 0.05
+_FAR, _STEEP = 2.4, 12 * 2 * math.pi / 360
+_ACROBOT_SECONDS = 0.2
+
+
+@numba.njit(inline="always", error_model="numpy")
+def _cart_pole(body, action):  # type: ignore[no-untyped-def]
+    """Advance one row; return its reward and whether its episode is over."""
+    x, speed, angle, turn = body[0], body[1], body[2], body[3]
+    force = _FORCE if action == 1 else -_FORCE
+    cos, sin = math.cos(angle), math.sin(angle)
+    pushed = (force + _MOMENT * turn * turn * sin) / _MASS
+    turning = (_GRAVITY * sin - cos * pushed) / (_HALF_LENGTH * (4.0 / 3.0 - _POLE * cos * cos / _MASS))
+    moving = pushed - _MOMENT * turning * cos / _MASS
+    body[0] = x + _SECONDS * speed
+    body[1] = speed + _SECONDS * moving
+    body[2] = angle + _SECONDS * turn
+    body[3] = turn + _SECONDS * turning
+    return 1.0, abs(body[0]) > _FAR or abs(body[2]) > _STEEP
+
+
+@numba.njit(inline="always", error_model="numpy")
+def _swing(first, second, first_speed, second_speed, torque):  # type: ignore[no-untyped-def]
+    """Return both angular accelerations; links of length 1 and mass 1, moments of inertia 1."""
+    d1 = 0.25 + (1.0 + 0.25 + math.cos(second)) + 2.0
+    d2 = 0.25 + 0.5 * math.cos(second) + 1.0
+    phi2 = 0.5 * 9.8 * math.cos(first + second - math.pi / 2.0)
+    phi1 = (
+        -0.5 * second_speed * second_speed * math.sin(second)
+        - second_speed * first_speed * math.sin(second)
+        + 1.5 * 9.8 * math.cos(first - math.pi / 2.0)
+        + phi2
+    )
+    lower = (torque + d2 / d1 * phi1 - 0.5 * first_speed * first_speed * math.sin(second) - phi2) / (
+        1.25 - d2 * d2 / d1
+    )
+    return -(d2 * lower + phi1) / d1, lower
+
+
+@numba.njit(inline="always", error_model="numpy")
+def _wrapped(angle):  # type: ignore[no-untyped-def]
+    while angle > math.pi:
+        angle -= 2 * math.pi
+    while angle < -math.pi:
+        angle += 2 * math.pi
+    return angle
+
+
+@numba.njit(inline="always", error_model="numpy")
+def _acrobot(body, action):  # type: ignore[no-untyped-def]
+    """Advance one row by a Runge-Kutta step of fourth order; return its reward and whether its episode is over."""
+    torque, h = action - 1.0, _ACROBOT_SECONDS
+    a, b, u, v = body[0], body[1], body[2], body[3]
+    p1, q1 = _swing(a, b, u, v, torque)
+    u2, v2 = u + 0.5 * h * p1, v + 0.5 * h * q1
+    p2, q2 = _swing(a + 0.5 * h * u, b + 0.5 * h * v, u2, v2, torque)
+    u3, v3 = u + 0.5 * h * p2, v + 0.5 * h * q2
+    p3, q3 = _swing(a + 0.5 * h * u2, b + 0.5 * h * v2, u3, v3, torque)
+    u4, v4 = u + h * p3, v + h * q3
+    p4, q4 = _swing(a + h * u3, b + h * v3, u4, v4, torque)
+    body[0] = _wrapped(a + h / 6.0 * (u + 2 * u2 + 2 * u3 + u4))
+    body[1] = _wrapped(b + h / 6.0 * (v + 2 * v2 + 2 * v3 + v4))
+    body[2] = min(max(u + h / 6.0 * (p1 + 2 * p2 + 2 * p3 + p4), -4 * math.pi), 4 * math.pi)
+    body[3] = min(max(v + h / 6.0 * (q1 + 2 * q2 + 2 * q3 + q4), -9 * math.pi), 9 * math.pi)
+    over = -math.cos(body[0]) - math.cos(body[1] + body[0]) > 1.0
+    return (0.0 if over else -1.0), over
+
+
+@numba.njit(inline="always", error_model="numpy")
+def _show(task, body, seen):  # type: ignore[no-untyped-def]
+    if task == CART_POLE:
+        for i in range(4):
+            seen[i] = body[i]
+    else:
+        seen[0], seen[1] = math.cos(body[0]), math.sin(body[0])
+        seen[2], seen[3] = math.cos(body[1]), math.sin(body[1])
+        seen[4], seen[5] = body[2], body[3]
+
+
+@numba.njit(inline="always", error_model="numpy")
+def _begin(task, body, key, row, episode):  # type: ignore[no-untyped-def]
+    # Cart-pole starts within ±0.05, acrobot within ±0.1.
+    spread = 0.05 if task == CART_POLE else 0.1
+    for i in range(4):
+        body[i] = draw(key, row, episode, i) * 2.0 * spread - spread
+
+
+@numba.njit(cache=True, error_model="numpy")
+def begin_rows(task: int, key: int, first_row: int, body: Numbers, episode: Counts, obs: Seen) -> None:
+    """Begin an episode in every row.
+
+    Args:
+        task: `CART_POLE` or `ACROBOT`.
+        key: `counter_random.stream_key` of the seed.
+        first_row: Number of the first row among those of the run.
+        body: (B, 4), written.
+        episode: (B,) numbers of the episodes.
+        obs: (B, n), written.
+    """
+    for row in range(len(episode)):
+        _begin(task, body[row], key, first_row + row, episode[row])
+        _show(task, body[row], obs[row])
+
+
+@numba.njit(cache=True, error_model="numpy")
+def step_rows(
+    task: int,
+    key: int,
+    first_row: int,
+    limit: int,
+    actions: Counts,
+    body: Numbers,
+    episode: Counts,
+    length: Counts,
+    earned: Numbers,
+    obs: Seen,
+    final_obs: Seen,
+    reward: Seen,
+    terminated: Flags,
+    truncated: Flags,
+    ended: Seen,
+) -> None:
+    """Advance every row by one decision; a row whose episode ends begins the next one at once.
+
+    Args:
+        task: `CART_POLE` or `ACROBOT`.
+        key: `counter_random.stream_key` of the seed.
+        first_row: Number of the first row among those of the run.
+        limit: Decisions after which an episode is cut off.
+        actions: (B,) numbers of actions.
+        body: (B, 4), changed.
+        episode: (B,), changed.
+        length: (B,) decisions of the present episodes, changed.
+        earned: (B,) returns of the present episodes, changed.
+        obs: (B, n) of the state after any reset, written.
+        final_obs: (B, n) of the state before it, written in rows whose episode was cut off.
+        reward: (B,), written.
+        terminated: (B,), written.
+        truncated: (B,), written; the time limit, where nothing terminated.
+        ended: (B,) return of the episode that ended here, NaN where none did; written.
+    """
+    for row in range(len(actions)):
+        if task == CART_POLE:
+            gained, over = _cart_pole(body[row], actions[row])
+        else:
+            gained, over = _acrobot(body[row], actions[row])
+        length[row] += 1
+        earned[row] += gained
+        cut = length[row] >= limit and not over
+        reward[row], terminated[row], truncated[row] = gained, over, cut
+        ended[row] = earned[row] if over or cut else np.nan
+        if cut:
+            _show(task, body[row], final_obs[row])
+        if over or cut:
+            episode[row] += 1
+            length[row], earned[row] = 0, 0.0
+            _begin(task, body[row], key, first_row + row, episode[row])
+        _show(task, body[row], obs[row])
+
+
+@numba.njit(cache=True, error_model="numpy")
+def advance_rows(task: int, actions: Counts, body: Numbers, reward: Numbers, over: Flags) -> None:
+    """Advance every row by one decision, without time limit or reset.
+
+    Args:
+        task: `CART_POLE` or `ACROBOT`.
+        actions: (B,) numbers of actions.
+        body: (B, 4), changed.
+        reward: (B,), written.
+        over: (B,) whether the episode is over, written.
+    """
+    for row in range(len(actions)):
+        if task == CART_POLE:
+            reward[row], over[row] = _cart_pole(body[row], actions[row])
+        else:
+            reward[row], over[row] = _acrobot(body[row], actions[row])

@@ -1,0 +1,25 @@
+"""Draws inside compiled loops; `world/counter_random.py` explains the hash and has it as tensor operations."""
+
+from __future__ import annotations
+
+import numba
+import numpy as np
+
+__all__ = ["draw"]
+
+_GOLDEN, _MIX1, _MIX2 = (np.uint64(c) for c in (0x9E3779B97F4A7C15, 0xBF58476D1CE4E5B9, 0x94D049BB133111EB))
+
+
+@numba.njit(inline="always", error_model="numpy")
+def _spread(word, part):  # type: ignore[no-untyped-def]
+    x = np.uint64(word + _GOLDEN) ^ np.uint64(np.uint64(part) * _MIX2 + _GOLDEN)
+    x = np.uint64((x ^ (x >> np.uint64(30))) * _MIX1)
+    x = np.uint64((x ^ (x >> np.uint64(27))) * _MIX2)
+    return x ^ (x >> np.uint64(31))
+
+
+@numba.njit(inline="always", error_model="numpy")
+def draw(key, row, episode, step):  # type: ignore[no-untyped-def]
+    """Return `counter_random.uniform` of one row: `key` is the `stream_key` of its seed and purpose."""
+    word = _spread(_spread(_spread(np.uint64(key), row), episode), step)
+    return np.float64(word >> np.uint64(11)) * 2.0**-53

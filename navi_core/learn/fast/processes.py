@@ -1,0 +1,137 @@
+"""Several processes of the fast path: each has its rows, and the mean of their gradients makes every step.
+
+Processes, not threads: the loops between the matrix products are too short to be shared, and Python has one
+interpreter each. Gradients lie in shared memory and are added in the order of the ranks, so that all processes
+take the same step and their weights stay equal to the last bit.
+"""
+
+from __future__ import annotations
+
+import multiprocessing
+import resource
+import time
+from dataclasses import dataclass
+from multiprocessing.shared_memory import SharedMemory
+from typing import Any
+
+import numpy as np
+
+from navi_core.config.fast import FastPPOConfig
+from navi_core.errors import ConfigError, NaviError
+from navi_core.learn.fast.ppo import FastPPO, Team
+
+__all__ = ["Member", "ProcessResult", "train_together"]
+
+_PATIENCE = 600.0
+
+
+@dataclass(frozen=True)
+class ProcessResult:
+    """What one process did.
+
+    Attributes:
+        steps: Decisions of all processes.
+        cpu_seconds: Its CPU time [s].
+        seconds: Its wall time [s].
+        peak_mb: Its largest resident memory [MB].
+        mean_return: Mean return of its last 100 training episodes.
+        params: (P,) its weights at the end.
+    """
+
+    steps: int
+    cpu_seconds: float
+    seconds: float
+    peak_mb: float
+    mean_return: float
+    params: np.ndarray
+
+
+class Member(Team):
+    """One of several processes.
+
+    Args:
+        rank: Which one.
+        size: How many.
+        gradients: (size, P) float32 in shared memory.
+        barrier: Met by all of them.
+    """
+
+    def __init__(self, rank: int, size: int, gradients: np.ndarray, barrier: Any) -> None:
+        self.rank, self.size, self._gradients, self._barrier = rank, size, gradients, barrier
+
+    def sum(self, gradient: np.ndarray) -> None:
+        """Replace a gradient by the mean over the processes."""
+        self._gradients[self.rank] = gradient
+        self._barrier.wait(_PATIENCE)
+        np.add.reduce(self._gradients, axis=0, out=gradient)
+        gradient *= np.float32(1.0 / self.size)
+        # Nobody writes the next gradient before everybody has read this one.
+        self._barrier.wait(_PATIENCE)
+
+
+def train_together(config: FastPPOConfig, processes: int) -> list[ProcessResult]:
+    """Train in several processes; return what each did, in the order of their ranks.
+
+    Args:
+        config: Settings; rows and minibatches are shared out.
+        processes: How many.
+
+    Raises:
+        ConfigError: The rows cannot be shared out evenly.
+        NaviError: A process failed.
+    """
+    if processes < 1 or config.rows % processes:
+        raise ConfigError(f"rows {config.rows} cannot be shared by {processes} processes; use a multiple of them")
+    spawn = multiprocessing.get_context("spawn")
+    example = FastPPO(config.model_copy(update={"rows": processes}))
+    shape = (processes, len(example.network.params))
+    memory = SharedMemory(create=True, size=int(np.prod(shape)) * 4)
+    barrier, queue = spawn.Barrier(processes), spawn.Queue()
+    members = [
+        spawn.Process(target=_member, args=(config, rank, shape, memory.name, barrier, queue), daemon=True)
+        for rank in range(processes)
+    ]
+    try:
+        for member in members:
+            member.start()
+        found = sorted((queue.get(timeout=_PATIENCE) for _ in members), key=lambda pair: pair[0])
+        failed = [what for _, what in found if isinstance(what, str)]
+        if failed:
+            raise NaviError(f"a process of the fast path failed: {failed[0]}")
+        return [what for _, what in found]
+    finally:
+        for member in members:
+            member.join(5.0)
+            if member.is_alive():
+                member.terminate()
+        memory.close()
+        memory.unlink()
+
+
+def _member(config: FastPPOConfig, rank: int, shape: tuple[int, int], name: str, barrier: Any, queue: Any) -> None:
+    memory = SharedMemory(name=name)
+    try:
+        gradients = np.ndarray(shape, dtype=np.float32, buffer=memory.buf)
+        _warm(config)
+        trainer = FastPPO(config, Member(rank, shape[0], gradients, barrier))
+        barrier.wait(_PATIENCE)
+        start = time.perf_counter()
+        result = trainer.train()
+        params = trainer.network.params.copy()
+        peak = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / 1024
+        seconds = time.perf_counter() - start
+        queue.put((rank, ProcessResult(result.steps, result.cpu_seconds, seconds, peak, result.mean_return, params)))
+        # The mapping cannot be closed while an array lies in it.
+        del gradients, trainer
+    except Exception as error:
+        barrier.abort()
+        queue.put((rank, f"{type(error).__name__}: {error}"))
+    finally:
+        memory.close()
+
+
+def _warm(config: FastPPOConfig) -> None:
+    """Compile the loops, or read them from the cache."""
+    trainer = FastPPO(config.model_copy(update={"rows": 1, "epochs": 1}))
+    trainer.collect()
+    trainer.update()
