@@ -1,4 +1,4 @@
-"""`navi warehouse`: what it holds, compaction, rebuild; and `navi bench warehouse`."""
+"""`navi warehouse`: what it holds, compaction; `navi report`; and `navi bench warehouse`."""
 
 from __future__ import annotations
 
@@ -20,6 +20,7 @@ def register(app: typer.Typer) -> None:
     group.command("status")(status)
     group.command("compact")(compact)
     app.add_typer(group)
+    app.command("report")(report_page)
     for other in app.registered_groups:
         if other.typer_instance is not None and other.typer_instance.info.name == "bench":
             other.typer_instance.command("warehouse")(bench)
@@ -41,6 +42,22 @@ def status(home: Home = None, as_json: Json = False) -> None:
     told |= {"segments in done/": f"{facts['segments']:,}", "last migration": facts["migration"]}
     told |= {f"refused {name}": reason for name, reason in facts["quarantined"].items()}
     print_facts(str(warehouse.folder), told)
+
+
+def report_page(
+    out: Annotated[Path | None, typer.Option(help="File; by default reports/report.html of the Navi home.")] = None,
+    home: Home = None,
+    as_json: Json = False,
+) -> None:
+    """Write one HTML page of what the warehouse knows; it opens offline, on a phone too."""
+    from navi_core.cli.table import print_json
+    from navi_pipeline.report import run_report
+
+    file = run_report(out=out, home=home)
+    if as_json:
+        print_json({"report": str(file), "bytes": file.stat().st_size})
+    else:
+        typer.echo(str(file))
 
 
 def compact(

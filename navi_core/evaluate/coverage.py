@@ -9,6 +9,7 @@ true scene and not from what the sensor or a policy's map believed. C_visit coun
 from __future__ import annotations
 
 import math
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
@@ -21,7 +22,7 @@ from navi_core.evaluate.marking import mark_path, mark_rays
 if TYPE_CHECKING:
     from navi_core.world import Field, FloorMap
 
-__all__ = ["FAN_RAYS", "Coverage", "FloorTruth", "curve_metrics", "measure_coverage"]
+__all__ = ["FAN_RAYS", "Coverage", "FloorTruth", "curve_metrics", "mean_curve", "measure_coverage"]
 
 FAN_RAYS = 512
 """Rays of the horizontal fan; neighbours are 3.9 cm apart at 3.2 m, under half a 0.1 m cell."""
@@ -172,3 +173,22 @@ def curve_metrics(name: str, share: np.ndarray, area: np.ndarray) -> dict[str, A
         reached = np.flatnonzero(share >= percent)
         numbers[f"{name}_steps_to_{percent}"] = int(reached[0]) if len(reached) else None
     return numbers
+
+
+def mean_curve(coverages: Sequence[Coverage], scenes: Sequence[str], points: int = 41) -> dict[str, list[float]]:
+    """Return C_vis over the course of a flight: the mean over scenes of the means over their starts.
+
+    Args:
+        coverages: One of each flight, all of the same length T.
+        scenes: Name of each flight's scene.
+        points: Decisions at which it is read, evenly spread over 0..T.
+
+    Returns:
+        `step`, the decisions, and `c_vis_percent` [%].
+    """
+    steps = np.unique(np.linspace(0, len(coverages[0].seen_share) - 1, points).round().astype(np.int64))
+    by_scene: dict[str, list[np.ndarray]] = {}
+    for coverage, scene in zip(coverages, scenes, strict=True):
+        by_scene.setdefault(scene, []).append(coverage.seen_share[steps])
+    mean = np.mean([np.mean(curves, axis=0) for curves in by_scene.values()], axis=0)
+    return {"step": [int(step) for step in steps], "c_vis_percent": [round(float(value), 3) for value in mean]}

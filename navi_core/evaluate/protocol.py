@@ -21,7 +21,7 @@ import torch
 from navi_core.config import EvalConfig
 from navi_core.errors import EvaluationError
 from navi_core.evaluate.course import Course, Start, build_course
-from navi_core.evaluate.coverage import Coverage, measure_coverage
+from navi_core.evaluate.coverage import Coverage, mean_curve, measure_coverage
 from navi_core.evaluate.flight import Flight, fly
 from navi_core.evaluate.result import EvalResult, summarise
 from navi_core.evaluate.subjects import resolve_subject
@@ -96,6 +96,7 @@ def evaluate(
         "scenes_trained_on": sum(content in resolved.trained_on for content in course.scene_hashes),
     }
     summary = summarise(resolved.flyer.name, config, episodes, identity)
+    summary["coverage_curve"] = mean_curve(covered, [start.scene for start in course.starts])
     summary["wall_seconds"] = time.perf_counter() - began
     return EvalResult(
         subject=resolved.flyer.name,

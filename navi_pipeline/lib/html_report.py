@@ -18,10 +18,15 @@ __all__ = ["Part", "html_report", "picture_part", "reports_folder", "table_part"
 Part = str
 """A piece of HTML."""
 
+# Wide tables scroll within themselves, so that the page fits a phone.
 _STYLE = (
-    "body{font:15px/1.5 system-ui,sans-serif;max-width:60em;margin:2em auto;padding:0 1em;color:#222}"
-    "table{border-collapse:collapse;margin:1em 0}td,th{border:1px solid #ccc;padding:.25em .6em;text-align:right}"
+    ":root{color-scheme:light dark}"
+    "body{font:15px/1.5 system-ui,sans-serif;max-width:60em;margin:2em auto;padding:0 1em}"
+    "table{display:block;overflow-x:auto;white-space:nowrap;border-collapse:collapse;margin:1em 0}"
+    "td,th{border:1px solid #ccc;padding:.25em .6em;text-align:right}"
     "td:first-child,th:first-child{text-align:left}img{max-width:100%}"
+    "figure{display:inline-block;margin:0 1em 1em 0;max-width:100%}"
+    ".key{margin-right:1em}.key i{display:inline-block;width:1em;height:.6em;margin-right:.4em}"
 )
 
 
@@ -54,7 +59,8 @@ def picture_part(picture: bytes, title: str) -> Part:
 
 def html_report(title: str, parts: Sequence[Part]) -> str:
     """Return a whole document."""
-    head = f'<meta charset="utf-8"><title>{escape(title)}</title><style>{_STYLE}</style>'
+    head = '<meta charset="utf-8"><meta name="viewport" content="width=device-width,initial-scale=1">'
+    head += f"<title>{escape(title)}</title><style>{_STYLE}</style>"
     inner = "\n".join(parts)
     return f"<!doctype html><html><head>{head}</head><body>\n<h1>{escape(title)}</h1>\n{inner}\n</body></html>\n"
 

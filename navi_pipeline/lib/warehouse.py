@@ -18,7 +18,7 @@ import fcntl
 import os
 import shutil
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -176,21 +176,43 @@ class Warehouse:
         Raises:
             RecordError: The query fails; the message lists tables and views.
         """
+        with self.reader() as ask:
+            return ask(sql, parameters)
+
+    @contextmanager
+    def reader(self) -> Iterator[Callable[[str, list[Any] | None], pandas.DataFrame]]:
+        """Open the snapshot once for many questions; they all see the same moment.
+
+        Yields:
+            A function that answers as `query` does.
+
+        Raises:
+            RecordError: As `query`.
+        """
         import duckdb
 
         if not self.snapshot.exists():
             self.ingest()
-        try:
-            with duckdb.connect(str(self.snapshot), read_only=True, config=_CLOSED) as connection:
+
+        def ask(sql: str, parameters: list[Any] | None = None) -> pandas.DataFrame:
+            try:
                 answer = connection.execute(sql, parameters)
                 if answer is None:
                     raise RecordError('the query is empty; ask for example: navi query "select * from leaderboard"')
                 return answer.df()
-        except (duckdb.Error, UnicodeEncodeError, RuntimeError) as error:
-            views, tables = self.relations()
-            raise RecordError(
-                f"{str(error).strip()}\nviews: {', '.join(views)}\ntables: {', '.join(tables)}"
-            ) from error
+            except (duckdb.Error, UnicodeEncodeError, RuntimeError) as error:
+                raise self._explained(error) from error
+
+        try:
+            connection = duckdb.connect(str(self.snapshot), read_only=True, config=_CLOSED)
+        except duckdb.Error as error:
+            raise self._explained(error) from error
+        with connection:
+            yield ask
+
+    def _explained(self, error: Exception) -> RecordError:
+        views, tables = self.relations()
+        return RecordError(f"{str(error).strip()}\nviews: {', '.join(views)}\ntables: {', '.join(tables)}")
 
     def relations(self) -> tuple[list[str], list[str]]:
         """Return the names of the views and of the tables."""

@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 
 from navi_core.errors import EvaluationError
-from navi_core.evaluate.coverage import FloorTruth, measure_coverage
+from navi_core.evaluate.coverage import Coverage, FloorTruth, mean_curve, measure_coverage
 from navi_core.world import Field, FloorMap
 
 
@@ -102,3 +102,14 @@ def test_a_scene_without_floor_is_refused(box_room):
     floor.reachable = floor.reachable & False
     with pytest.raises(EvaluationError, match="no reachable floor"):
         FloorTruth.of(floor, 0.5)
+
+
+def test_the_mean_curve_weighs_scenes_alike_whatever_their_starts():
+    def flown(*share):
+        values = np.array(share, dtype=np.float64)
+        return Coverage(values, values, values, values, np.zeros((1, 1), dtype=bool))
+
+    flights = [flown(0, 10, 20), flown(0, 30, 40), flown(10, 50, 90)]
+    curve = mean_curve(flights, ["a", "a", "b"], points=3)
+    assert curve == {"step": [0, 1, 2], "c_vis_percent": [5.0, 35.0, 60.0]}
+    assert mean_curve(flights, ["a", "a", "b"], points=2)["step"] == [0, 2]

@@ -3,8 +3,6 @@
 import hashlib
 import json
 import os
-import random
-import signal
 import subprocess
 import sys
 import threading
@@ -17,6 +15,7 @@ from navi_core.errors import RecordError
 from navi_core.record import NATURAL_KEYS, MetricLog
 from navi_core.record.schema import UNINDEXED_TABLES
 from navi_pipeline.lib.warehouse import Warehouse
+from tests.pipeline.kill_storm import run_storm
 
 CONTEXT = {"seed": 3, "hardware": "a machine", "versions": {"numpy": "2"}, "revision": "r", "config_hash": "abcd"}
 ROOT = Path(__file__).resolve().parents[2]
@@ -264,54 +263,33 @@ def test_readers_never_fail_while_ingests_run(home):
     assert seen == sorted(seen)
 
 
-def test_kill_9_of_producers_and_ingesters_loses_and_doubles_no_acknowledged_row(home):
-    """Producers report each acknowledged step on stdout; both kinds of process are killed at random moments."""
-    producer = (
-        f"import sys, time\nsys.path.insert(0, {str(ROOT)!r})\n"
-        "from navi_core.record import MetricLog\n"
-        f"log = MetricLog({str(home / 'outbox')!r}, 'run' + sys.argv[1], {{}})\n"
-        "step = int(sys.argv[2])\n"
-        "while True:\n"
-        "    log.scalars(step, {'a': step, 'b': -step})\n    log.flush()\n    print(step, flush=True)\n"
-        "    step += 1\n    time.sleep(0.002)\n"
-    )
-    ingester = (
-        f"import sys\nsys.path.insert(0, {str(ROOT)!r})\n"
-        "from navi_pipeline.lib.warehouse import Warehouse\n"
-        f"w = Warehouse({str(home)!r})\nw.ingest()\nprint('ready', flush=True)\n"
-        "while True:\n    w.ingest()\n"
-    )
-    chance = random.Random(5)
-    acknowledged: set[tuple[str, int]] = set()
-    steps = {"0": 0, "1": 0}
-    for _ in range(3):
-        folder = subprocess.Popen([sys.executable, "-c", ingester], stdout=subprocess.PIPE, text=True)
-        assert folder.stdout.readline().strip() == "ready"
-        makers = {
-            run: subprocess.Popen([sys.executable, "-c", producer, run, str(start)], stdout=subprocess.PIPE, text=True)
-            for run, start in steps.items()
-        }
-        for process in makers.values():
-            assert process.stdout.readline()
-        time.sleep(0.2 + chance.random() * 0.3)
-        folder.send_signal(signal.SIGKILL)
-        for process in makers.values():
-            process.send_signal(signal.SIGKILL)
-        folder.communicate()
-        for run, process in makers.items():
-            lines = process.communicate()[0].split("\n")
-            done = [steps[run], *(int(line) for line in lines[:-1])]
-            acknowledged |= {(f"run{run}", step) for step in done}
-            # The next life repeats the last steps, as a resume from a checkpoint does.
-            steps[run] = max(0, done[-1] - 5)
+def check_storm(home, storm, rows):
+    """Every acknowledged row is there once, with its value."""
     warehouse = Warehouse(home)
-    assert warehouse.ingest().quarantined == {}
-    rows = warehouse.query("select run_id, step, name, value from metrics")
-    assert not rows.duplicated(["run_id", "step", "name"]).any()
-    assert len(acknowledged) > 20
-    stored = {(run, step) for run, step in zip(rows["run_id"], rows["step"], strict=True)}
-    assert acknowledged <= stored
-    assert (rows["value"].abs() == rows["step"]).all() and len(rows) == 2 * len(stored)
+    assert warehouse.ingest().quarantined == {} and not list(warehouse.quarantine.iterdir())
+    answer = warehouse.query(
+        "select run_id, count(*) as n, count(distinct step) as steps, min(step) as low, max(step) as high, "
+        "sum(abs(value - step)) as wrong from metrics group by run_id order by run_id"
+    )
+    assert storm.acknowledged == dict.fromkeys(sorted(answer["run_id"]), rows)
+    expected = [[run, rows, rows, 0, rows - 1, 0.0] for run in sorted(storm.acknowledged)]
+    assert answer.values.tolist() == expected
+
+
+def test_kill_9_of_producers_and_ingesters_loses_and_doubles_no_acknowledged_row(home):
+    storm = run_storm(home, producers=2, rows=400, kills=4, seed=5)
+    check_storm(home, storm, 400)
+
+
+@pytest.mark.slow
+@pytest.mark.timeout(1200)
+def test_8_producers_of_10_000_rows_survive_20_kills(home):
+    Warehouse(home).ingest()
+    storm = run_storm(home, producers=8, rows=10_000, kills=20, seed=7)
+    assert sum(storm.kills.values()) == 20 and min(storm.kills.values()) >= 4 and storm.questions > 10
+    check_storm(home, storm, 10_000)
+    Warehouse(home).rebuild()
+    check_storm(home, storm, 10_000)
 
 
 def segment(lines, **header):

@@ -32,7 +32,7 @@ def write_summary(night: Night) -> tuple[Path, Path]:
             parts.append(text_part(text))
         if rows:
             lines += [markdown_table(rows), ""]
-            parts.append(f'<div class="wide">{table_part(rows)}</div>')
+            parts.append(table_part(rows))
     run_id = night.data("resume_proof").get("run_id") or night.data("training").get("run_id")
     if run_id and (picture := _curves(run_id)) is not None:
         parts += ["<h2>Training</h2>", picture_part(picture, run_id)]

@@ -1,0 +1,72 @@
+"""The report: one page, nothing from outside, what is drawn lies where it should."""
+
+import base64
+import json
+import re
+
+import pytest
+
+from navi_core.record import MetricLog, navi_home, outbox_path
+from navi_pipeline.lib.line_chart import interval_chart, line_chart
+from navi_pipeline.report import run_report
+
+
+@pytest.fixture
+def filled():
+    """A home with two runs, two evaluations with curves and a map, and a hostile name."""
+    with MetricLog(outbox_path(), "ppo-quick-1", {"seed": 1, "hardware": "h"}) as log:
+        for step in range(0, 4000, 4):
+            log.scalars(step, {"reward_ema": step / 4000, "view_gain": 0.5, "collision": float("nan")})
+        for subject, auc in (("random", 0.2), ("<script>alert(1)</script>", 0.7)):
+            curve = {"step": [0, 50, 100], "c_vis_percent": [1.0, 40.0, 100 * auc]}
+            log.row("evaluations", {"evaluation_id": subject, "subject": subject, "c_vis_auc": auc, "split": "test",
+                                    "c_vis_auc_low_percent": 100 * auc - 5, "c_vis_auc_high_percent": 100 * auc + 5,
+                                    "subject_kind": "policy", "coverage_curve": curve})  # fmt: skip
+            log.row("episodes", {"evaluation_id": subject, "subject": subject, "scene": "s", "scene_hash": "h",
+                                 "start": 0, "c_vis_auc": auc, "collisions": 3})  # fmt: skip
+    maps = navi_home() / "evaluations" / "x.maps.json"
+    maps.parent.mkdir(parents=True)
+    picture = base64.b64encode(b"a picture").decode()
+    maps.write_text(json.dumps({"maps": [f"![scene <1>](data:image/png;base64,{picture})"]}))
+
+
+def test_the_page_holds_everything_itself_and_fits_a_phone(filled):
+    html = run_report().read_text()
+    for heading in ("Leaderboard", "Coverage over a flight", "Training", "Flights seen from above", "Worst flights"):
+        assert f">{heading}</h2>" in html
+    assert "width=device-width" in html and "overflow-x:auto" in html
+    sources = re.findall(r'(?:src|href)="([^"]*)"', html)
+    assert sources and all(source.startswith(("data:image/png;base64,", "#")) for source in sources)
+    assert not re.search(r"https?://|<script|@import|url\(", html)
+    assert "&lt;script&gt;" in html and "scene &lt;1&gt;" in html
+    assert html.count("<svg") >= 4 and len(html) < 200_000
+
+
+def test_an_empty_warehouse_says_what_makes_something_to_report():
+    assert "navi train ppo" in run_report().read_text()
+
+
+def points(svg):
+    text = re.search(r'<polyline points="([^"]*)"', svg)[1]
+    return [tuple(map(float, pair.split(","))) for pair in text.split()]
+
+
+def test_a_line_spans_the_frame_from_its_least_to_its_greatest():
+    drawn = points(line_chart({"a": ([0, 5, 10], [1.0, 3.0, 2.0])}, x="x", y="y"))
+    assert drawn == [(56.0, 266.0), (342.0, 12.0), (628.0, 139.0)]
+
+
+def test_what_is_not_finite_is_left_out_and_nothing_draws_nothing():
+    nan = float("nan")
+    assert len(points(line_chart({"a": ([0, 1, 2], [1.0, nan, 2.0])}, x="x", y="y"))) == 2
+    assert line_chart({"a": ([0], [nan])}, x="x", y="y") == "" and interval_chart([], label="l") == ""
+    assert "<polyline" in line_chart({"a": ([3, 3], [1.0, 1.0])}, x="x", y="y")
+
+
+def test_an_interval_lies_around_its_value():
+    svg = interval_chart([("a", 50.0, 40.0, 60.0), ("b", 80.0, 60.0, 100.0)], label="l")
+    (x1, x2), (c,) = (
+        re.search(r'<line x1="([\d.]+)".*?x2="([\d.]+)"', svg).groups(),
+        re.findall(r'cx="([\d.]+)"', svg)[:1],
+    )
+    assert float(x1) < float(c) < float(x2) and float(c) == pytest.approx((float(x1) + float(x2)) / 2)
