@@ -11,7 +11,7 @@ from torch import nn
 from navi_core.bench import core as core_bench
 from navi_core.bench import core_cases, encoder_cases, run_core, run_encoder, run_serve, serve_cases
 from navi_core.bench.encoder import _build, saved_activations
-from navi_core.bench.timing import torch_threads
+from navi_core.bench.timing import take_turns, torch_threads
 from navi_core.config import PolicyConfig
 from navi_core.errors import ConfigError
 from navi_core.policy.cores import Mamba2Block
@@ -112,3 +112,12 @@ def test_thread_counts_are_put_back():
     with torch_threads(before + 1):
         assert torch.get_num_threads() == before + 1
     assert torch.get_num_threads() == before
+
+
+def test_calls_take_turns_one_by_one_or_some_in_a_row():
+    called: list[str] = []
+    calls = {name: lambda name=name: called.append(name) for name in "ab"}
+    assert take_turns(calls, 2, warmup=1)["b"].shape == (2, 2) and "".join(called) == "ab" + "abab"
+    called.clear()
+    times = take_turns(calls, 5, warmup=0, in_a_row=3)
+    assert "".join(called) == "aaabbbaabb" and all(len(times[name]) == 5 for name in calls)

@@ -45,6 +45,14 @@ def test_a_task_is_trained_by_the_one_run_loop_and_resumed(tmp_path):
     assert made[1].resumed_from == 128 and made[1].steps == 384
 
 
+def test_sequences_are_twice_as_long_as_what_must_be_remembered():
+    for group, lag in (("lag_7", 7), ("lag_15", 15), ("repeat_previous", 3)):
+        for case in MEMORY_CASES[group]:
+            assert dict(case.options).get("k", 4) - 1 == lag
+            assert case_config(case, 0).ppo.bptt >= 2 * lag
+    assert all(case_config(case, 0).ppo.bptt == 51 for case in MEMORY_CASES["repeat_first"])
+
+
 @pytest.mark.slow
 def test_memory_learns_and_forgetting_does_not():
     cases = {c.handling: c for c in MEMORY_CASES["repeat_previous"] if c.core == "mamba2"}
