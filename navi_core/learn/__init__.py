@@ -5,6 +5,8 @@ from navi_core.learn.clone_run import clone
 from navi_core.learn.cloning import CloningLearner, cloning_loss
 from navi_core.learn.collector import Collector, Environment, RolloutStats
 from navi_core.learn.dqn import DQNLearner
+from navi_core.learn.drift_smoother import DriftSmoother, free_energy
+from navi_core.learn.early_stopping import EarlyStopController
 from navi_core.learn.grpo import GRPOLearner
 from navi_core.learn.loop import train
 from navi_core.learn.ppo import PPOLearner
@@ -20,6 +22,8 @@ __all__ = [
     "CloningLearner",
     "Collector",
     "DQNLearner",
+    "DriftSmoother",
+    "EarlyStopController",
     "Environment",
     "GRPOLearner",
     "PPOLearner",
@@ -34,6 +38,7 @@ __all__ = [
     "cloning_loss",
     "console_progress",
     "double_dqn_targets",
+    "free_energy",
     "gae",
     "gae_reference",
     "group_advantages",

@@ -16,14 +16,17 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from navi_core.config import TrainConfig
+from navi_core.config import SmoothingConfig, TrainConfig
 from navi_core.errors import ConfigError, NonFiniteError
 from navi_core.learn.attribution import stage_timer
+from navi_core.learn.entities import AGMConfig
 from navi_core.learn.exploration import epsilons
 from navi_core.learn.gradients import clip_gradients
+from navi_core.learn.knn_kernel import compute_knn_kernel, local_structure
 from navi_core.learn.observation_codec import ObservationCodec
 from navi_core.learn.parallel import ALONE, Workers
-from navi_core.learn.q_batches import SequenceBatches, TransitionBatches
+from navi_core.learn.q_batches import QBatch, SequenceBatches, TransitionBatches
+from navi_core.learn.q_smoothing import QSmoothing
 from navi_core.learn.replay import PrioritizedReplay
 from navi_core.learn.replay_file import load_replay, prune_replays, save_replay
 from navi_core.learn.rollout import Rollout
@@ -35,6 +38,7 @@ from navi_core.record import StageTimer
 
 __all__ = ["DQNLearner"]
 
+_NEIGHBOURHOOD = 256
 _FIGURES = ("q_loss", "td_mean", "td_var", "q_mean", "target_mean", "grad_norm")
 
 
@@ -87,6 +91,11 @@ class DQNLearner:
         self.gradient_steps = 0
         self._owed = 0.0
         self._remembered = 0
+        smoothing = config.kernel_smoothing
+        self.smoothing = QSmoothing(smoothing, config.seed) if smoothing.enabled else None
+        self._td_var: float | None = None
+        self._rate_factor = 1.0
+        self._last: QBatch | None = None
         self._explore(0)
 
     def update(self, rollout: Rollout, *, index: int, steps: int) -> UpdateStats:
@@ -114,7 +123,7 @@ class DQNLearner:
                 self.replay.add(items)
         after = steps + rollout.steps * rollout.rows
         self._anneal(after)
-        rate = scheduled(self.config, "learning_rate", steps)
+        rate = self._rate_factor * scheduled(self.config, "learning_rate", steps)
         for group in self.optimizer.param_groups:
             group["lr"] = rate
         rows: list[Tensor] = []
@@ -124,10 +133,15 @@ class DQNLearner:
             self._owed += decisions * dqn.replay_ratio / (self._items_of_a_batch * self._per_item)
             while self._owed >= 1.0:
                 self._owed -= 1.0
-                rows.append(self._gradient_step(timer))
+                rows.append(self._gradient_step(timer, after))
         self._explore(after)
         with timer("statistics"):
             metrics = self._metrics(rows, index)
+            self._td_var = metrics.get("td_var", self._td_var)
+            if self._last is not None:
+                metrics["local_structure"] = self._local_structure(self._last)
+            if self.smoothing is not None:
+                metrics |= self.smoothing.figures()
         metrics |= {
             "learning_rate": rate,
             "epsilon": float(self.policy.heads.epsilon.mean()),
@@ -137,18 +151,25 @@ class DQNLearner:
         }
         return UpdateStats(metrics=metrics, seconds=time.perf_counter() - start, epochs=1, timer=timer)
 
-    def _gradient_step(self, timer: StageTimer) -> Tensor:
-        """Learn from one minibatch; return its figures (6,)."""
+    def _gradient_step(self, timer: StageTimer, steps: int) -> Tensor:
+        """Learn from one minibatch after `steps` decisions; return its figures (6,)."""
         dqn, batches = self.config.dqn, self._batches
         assert batches is not None
         with timer("minibatch_fetch"):
             items, places, weights = self.replay.sample(self._items_of_a_batch)
         with timer("policy_evaluation"):
             batch = batches.evaluate(items, self.policy, self.target)
+        penalty: Tensor | None = None
+        if self.smoothing is not None:
+            with timer("smoothing"):
+                batch, penalty = self.smoothing(batch, self.policy.heads, weights, steps, self._td_var)
+        self._last = batch
         with timer("loss"):
             error = batch.target - batch.q
             loss = torch.nn.functional.huber_loss(batch.q, batch.target, reduction="none", delta=dqn.huber)
             loss = (loss * weights.view(-1, *[1] * (loss.ndim - 1)) * batch.valid).sum() / batch.count
+            if penalty is not None:
+                loss = loss + penalty
         with timer("backward"):
             self.optimizer.zero_grad(set_to_none=True)
             loss.backward()
@@ -182,6 +203,34 @@ class DQNLearner:
         batches = made(self.config, codec, aux=self.policy.aux is not None)
         batches.load_state_dict(self._restored)
         return batches
+
+    @staticmethod
+    def _local_structure(batch: QBatch) -> float:
+        """Return the share of latent neighbours in a minibatch with like targets; 1 where there are no neighbours."""
+        valid = batch.valid.flatten() > 0
+        latents = batch.latents.detach().flatten(0, -2)[valid][:_NEIGHBOURHOOD]
+        if len(latents) < 2:
+            return 1.0
+        return local_structure(
+            compute_knn_kernel(latents, SmoothingConfig()), batch.target.flatten()[valid][:_NEIGHBOURHOOD]
+        )
+
+    def settings_now(self) -> AGMConfig:
+        """Return what adaptation may move, as it stands."""
+        smoothing = self.config.kernel_smoothing if self.smoothing is None else self.smoothing.smoother.config
+        rate = self.config.dqn.learning_rate * self._rate_factor
+        return AGMConfig(smoothing.alpha_step_init, smoothing.trust_region_tau, smoothing.k, rate)
+
+    def adopt(self, settings: AGMConfig) -> None:
+        """Put adapted settings in force; the learning rate's schedule is scaled."""
+        self._rate_factor = settings.learning_rate / self.config.dqn.learning_rate
+        if self.smoothing is not None:
+            changed = {
+                "alpha_step_init": settings.alpha_step,
+                "trust_region_tau": settings.trust_region_tau,
+                "k": settings.k,
+            }
+            self.smoothing.smoother.config = self.smoothing.smoother.config.model_copy(update=changed)
 
     def _explore(self, steps: int) -> None:
         self.policy.heads.epsilon = epsilons(self.config.dqn, self.config.actors, steps).to(self.device)
@@ -220,6 +269,8 @@ class DQNLearner:
             "epsilon": self.policy.heads.epsilon.clone(),
             "gradient_steps": self.gradient_steps,
             "owed": self._owed,
+            "td_var": self._td_var,
+            "settings": [*map(float, list(self.settings_now().as_dict().values())[2:])],
             "remembered": self.replay.added,
             "batches": self._batches.state_dict() if self._batches is not None else self._restored,
         }
@@ -230,6 +281,9 @@ class DQNLearner:
         self.policy.heads.epsilon = state["epsilon"].to(self.device)
         self.gradient_steps, self._owed = int(state["gradient_steps"]), float(state["owed"])
         self._remembered = int(state["remembered"])
+        self._td_var = state["td_var"]
+        alpha_step, tau, k, rate = state["settings"]
+        self.adopt(AGMConfig(alpha_step, tau, int(k), rate))
         self._batches, self._restored = None, dict(state["batches"])
 
     def save_beside(self, checkpoint: Path) -> None:

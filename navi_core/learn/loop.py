@@ -33,6 +33,7 @@ from navi_core.learn.resume import (
 )
 from navi_core.learn.rollout import Rollout
 from navi_core.learn.run_record import RunRecord, now, run_device
+from navi_core.learn.run_watch import RunWatch
 from navi_core.learn.signals import StopFlag
 from navi_core.learn.steps import UpdateStats
 from navi_core.learn.threads import choose_threads
@@ -148,6 +149,7 @@ class _Trainer:
         torch.set_num_threads(self.threads.update)
         self.learner = build_learner(self.policy, self.shaper, config, device, workers)
         self.counters = Counters(started_at=now())
+        self.watch = RunWatch(config)
         self.record = RunRecord(config, run, log, device, "rl") if run is not None and log is not None else None
         # Measured after an update's rows are written, these two go with the rows of the next one.
         self.telemetry, self.callback = StageTimer(), StageTimer()
@@ -216,6 +218,8 @@ class _Trainer:
         """Make updates until the run ends; return why it ended."""
         rule, total = self.config.rule, self.config.total_steps
         rollout = self.collector.new_rollout(rule.rollout, rule.bptt)
+        if self.watch.stopped is not None:
+            return f"early_stopping: {self.watch.stopped.reason}"
         while total is None or self.steps < total:
             if self.workers.any(stop(), self.device):
                 return stop.signal_name or "stopped"
@@ -227,7 +231,9 @@ class _Trainer:
                 assert before is not None
                 self.collector.load_state_dict(before)
                 return stop.signal_name or "stopped"
+            update.metrics |= self.watch.signs(self.policy, rollout, update.metrics, self.workers)
             metrics = self._count(stats, update)
+            decision = self.watch.after(self.steps, metrics, self.learner)
             self._record(metrics, stats, update)
             if began // self.config.checkpoint_every != self.steps // self.config.checkpoint_every:
                 self._save()
@@ -235,6 +241,8 @@ class _Trainer:
                 if progress is not None:
                     stages = {"rollout": _milliseconds(stats.timer), "update": _milliseconds(update.timer)}
                     progress(Progress(self.steps, total, self.counters.updates, metrics, stages))
+            if decision is not None and decision.should_stop:
+                return f"early_stopping: {decision.reason}"
         return "total_steps"
 
     def _update(
@@ -255,7 +263,7 @@ class _Trainer:
         """Keep the final state and say how the run ended."""
         if self.counters.saved_at != self.steps:
             self._save()
-        self._record_run("finished" if reason == "total_steps" else "stopped", reason)
+        self._record_run("finished" if reason.startswith(("total_steps", "early_stopping")) else "stopped", reason)
         if self.record is not None:
             self.record.log.flush()
         counters = self.counters
@@ -355,6 +363,7 @@ class _Trainer:
                 "collector": flight,
                 "other_processes": others,
                 "initial": self.initial,
+                "watch": self.watch.state_dict(),
                 "counters": {
                     "updates": counters.updates,
                     "decisions_seen": counters.decisions_seen,
@@ -401,6 +410,7 @@ class _Trainer:
             self.learner.load_state_dict(mine["normalisers"])
             self.collector.load_state_dict(mine["collector"] | {"shaper": mine["shaper"]})
             self.initial = extra["initial"]
+            self.watch.load_state_dict(extra["watch"])
             counts = extra["counters"]
         except (KeyError, RuntimeError, ValueError, TypeError) as error:
             raise CheckpointError(

@@ -15,7 +15,7 @@ from torch import Tensor
 
 from navi_core.world.counter_random import Purpose, uniform
 
-__all__ = ["action_noise", "shuffled", "uniforms"]
+__all__ = ["action_noise", "normals", "shuffled", "uniforms"]
 
 
 def action_noise(
@@ -84,6 +84,21 @@ def uniforms(seed: int, count: int, *keys: int, device: torch.device | str = "cp
     """
     generator = _generator("uniform", seed, keys, device)
     return torch.rand(count, generator=generator, device=device, dtype=torch.float64)
+
+
+def normals(seed: int, shape: tuple[int, ...], *keys: int, device: torch.device | str = "cpu") -> Tensor:
+    """Standard normal numbers, drawn on `device`.
+
+    Args:
+        seed: Seed of the run.
+        shape: Of the result.
+        *keys: What they are for, for example (step, iteration).
+        device: Where they are needed.
+
+    Returns:
+        `shape` float32; a pure function of the arguments.
+    """
+    return torch.randn(shape, generator=_generator("normal", seed, keys, device), device=device)
 
 
 def _generator(kind: str, seed: int, keys: tuple[int, ...], device: torch.device | str) -> torch.Generator:

@@ -28,6 +28,7 @@ class QBatch:
         count: Sum of `valid`, at least 1.
         values: Values of all choices (…, K), with gradient.
         latents: Activations (…, H) that the values were read from, with gradient.
+        action: Choices that were taken, int64.
         embedding: Encoder outputs (…, D).
     """
 
@@ -37,6 +38,7 @@ class QBatch:
     count: Tensor
     values: Tensor
     latents: Tensor
+    action: Tensor
     embedding: Tensor
 
 
@@ -69,7 +71,8 @@ class TransitionBatches:
             goal = double_dqn_targets(online, followed, items["return"], discount == 0, discount)
         q = values.gather(-1, items["action"][:, None]).squeeze(-1)
         valid = torch.ones_like(q)
-        return QBatch(q, goal, valid, valid.new_tensor(float(len(q))), values, latents, embedding)
+        count = valid.new_tensor(float(len(q)))
+        return QBatch(q, goal, valid, count, values, latents, items["action"], embedding)
 
     @staticmethod
     def errors(error: Tensor, valid: Tensor) -> Tensor:
@@ -121,8 +124,9 @@ class SequenceBatches:
         embedding, features, _ = policy.sequence(obs, aux, states[0], reset)
         latents = policy.heads.latents(features)
         values = policy.heads.values_of(latents)
-        reward, terminated, truncated, action = (
-            items[name][:, learned].transpose(0, 1) for name in ("reward", "terminated", "truncated", "action")
+        action = items["action"][:, learned]
+        reward, terminated, truncated = (
+            items[name][:, learned].transpose(0, 1) for name in ("reward", "terminated", "truncated")
         )
         cut = truncated & ~terminated
         # A window ends before a decision that truncates: what followed that one is not here.
@@ -134,12 +138,12 @@ class SequenceBatches:
         goal = double_dqn_targets(
             online.gather(0, following), followed.transpose(0, 1).gather(0, following), returns, discount == 0, discount
         ).transpose(0, 1)
-        q = values[:, :-1].gather(-1, action.transpose(0, 1)[..., None]).squeeze(-1)
+        q = values[:, :-1].gather(-1, action[..., None]).squeeze(-1)
         valid = (~cut).transpose(0, 1).to(q.dtype)
         # What an excluded decision would be drawn toward is another episode's; it must not even be looked at.
         goal = torch.where(valid > 0, goal, q.detach())
         count = valid.sum().clamp_min(1.0)
-        return QBatch(q, goal, valid, count, values[:, :-1], latents[:, :-1], embedding[:, :-1])
+        return QBatch(q, goal, valid, count, values[:, :-1], latents[:, :-1], action, embedding[:, :-1])
 
     def errors(self, error: Tensor, valid: Tensor) -> Tensor:
         """Return of every item (S,) a mixture of its largest and its mean |temporal difference|."""

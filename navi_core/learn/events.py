@@ -1,0 +1,140 @@
+"""Events: what happened, told to whoever asked to hear of it.
+
+A subscriber that raises is its owner's fault and is not hidden. Nothing is queued: an event is delivered where it
+happens, in the order of subscription.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field
+from types import MappingProxyType
+from typing import TypeVar
+
+from navi_core.learn.entities import ENTITIES, AGMConfig, EarlyStopDecision, Entity
+
+__all__ = [
+    "AdaptationApplied",
+    "EarlyStopTriggered",
+    "EntityCreated",
+    "Event",
+    "EventBus",
+    "ParameterSync",
+    "ReplayUpdate",
+]
+
+
+@dataclass(frozen=True)
+class Event(Entity):
+    """Base of all events."""
+
+
+@ENTITIES.register
+@dataclass(frozen=True)
+class EntityCreated(Event):
+    """An entity came into being."""
+
+    entity: Entity
+    """It."""
+    timestamp: float = field(default_factory=time.time)
+    """Seconds since 1970."""
+
+
+@ENTITIES.register
+@dataclass(frozen=True)
+class AdaptationApplied(Event):
+    """Settings were adapted."""
+
+    before: AGMConfig
+    """As they stood."""
+    after: AGMConfig
+    """As they stand now."""
+    reason: str
+    """What the evaluation showed."""
+    timestamp: float = field(default_factory=time.time)
+    """Seconds since 1970."""
+
+
+@ENTITIES.register
+@dataclass(frozen=True)
+class EarlyStopTriggered(Event):
+    """The controller said stop, for the first time."""
+
+    decision: EarlyStopDecision
+    """What it said."""
+    evaluation: int
+    """After how many evaluations."""
+    timestamp: float = field(default_factory=time.time)
+    """Seconds since 1970."""
+
+
+@ENTITIES.register
+@dataclass(frozen=True)
+class ParameterSync(Event):
+    """A learner published weights."""
+
+    learner_id: int
+    """Which learner."""
+    step: int
+    """Its gradient steps."""
+    checksum: str
+    """Hash of the weights."""
+    model_version: int
+    """Number of the publication."""
+
+    def check(self) -> None:
+        """Counts are not negative, and there is a checksum."""
+        self._not_negative("learner_id", "step", "model_version")
+        self._require(bool(self.checksum), "checksum", "a hash")
+
+
+@ENTITIES.register
+@dataclass(frozen=True)
+class ReplayUpdate(Event):
+    """Items were added to a replay, or their priorities changed."""
+
+    shard_id: int
+    """Which replay; 0 where there is one."""
+    count: int
+    """Items that were touched."""
+    priority_stats: Mapping[str, float]
+    """Least, mean and largest priority among them."""
+
+    def check(self) -> None:
+        """Counts are not negative."""
+        self._not_negative("shard_id", "count")
+        object.__setattr__(self, "priority_stats", MappingProxyType(dict(self.priority_stats)))
+
+
+V = TypeVar("V", bound=Event)
+
+
+class EventBus:
+    """Delivers events to those who subscribed to their kind or to a base of it."""
+
+    def __init__(self) -> None:
+        self._heard: list[tuple[type[Event], Callable[[Event], None]]] = []
+
+    def subscribe(self, kind: type[V], hear: Callable[[V], None]) -> Callable[[], None]:
+        """Call `hear` with every event of a kind; return what ends that."""
+        entry: tuple[type[Event], Callable[[Event], None]] = (kind, hear)  # type: ignore[assignment]
+        self._heard.append(entry)
+
+        def end() -> None:
+            if entry in self._heard:
+                self._heard.remove(entry)
+
+        return end
+
+    def publish(self, event: V) -> V:
+        """Deliver an event; return it."""
+        for kind, hear in tuple(self._heard):
+            if isinstance(event, kind):
+                hear(event)
+        return event
+
+    @property
+    def wanted(self) -> bool:
+        """Whether anybody listens."""
+        return bool(self._heard)

@@ -1,0 +1,264 @@
+"""Stopping early: the cost by hand, patience and its band, trends, workers, entities, events, adaptation, and runs."""
+
+import json
+import math
+
+import pytest
+import torch
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from navi_core.config import AdaptationConfig, EarlyStopConfig
+from navi_core.errors import ConfigError
+from navi_core.learn import EarlyStopController
+from navi_core.learn.adaptation import Adapter
+from navi_core.learn.early_stopping import aggregate, early_stop_check, rising_trend, stop_cost
+from navi_core.learn.entities import (
+    ENTITIES,
+    AGMConfig,
+    AGMMetrics,
+    EarlyStopDecision,
+    EntityRegistry,
+    PopulationMetrics,
+    SmoothingDecision,
+)
+from navi_core.learn.events import AdaptationApplied, EarlyStopTriggered, Event, EventBus, ParameterSync, ReplayUpdate
+from navi_core.learn.run_watch import sign_changes
+from tests.learn.test_dqn import fly, make_config
+
+FLAT = (1.0, 0.0, 1.0, 10.0)
+
+
+def test_the_cost_by_hand():
+    assert stop_cost(1.0, 0.0, 1.0) == pytest.approx(1.0) and stop_cost(0.0, 1.0, 0.0) == 0.0
+    controller = EarlyStopController(EarlyStopConfig(td_ema_beta=0.5, reward_ema_beta=0.0, hysteresis_pct=0.5))
+    first = controller.update(2.0, 4.0, 0.75, 100.0).metrics
+    assert first["td_distortion"] == pytest.approx(4 / (4 + 4)) and first["plateau_risk"] == 1.0
+    assert first["cost"] == pytest.approx(0.3 * 0.5 + 0.5 * 0.25 + 0.2)
+    second = controller.update(4.0, 0.0, 1.0, 110.0).metrics
+    assert second["td_distortion"] == pytest.approx(2 / (2 + 9))
+    assert second["plateau_risk"] == pytest.approx(10 / (0.5 * 110))
+
+
+@settings(max_examples=60, deadline=None)
+@given(st.lists(st.tuples(st.floats(-9, 9), st.floats(0, 9), st.floats(0, 1), st.floats(-900, 900)), max_size=40))
+def test_all_parts_stay_between_0_and_1_and_a_stop_is_final(evaluations):
+    controller, stopped = EarlyStopController(EarlyStopConfig(patience=3)), None
+    for evaluation in evaluations:
+        decision = controller.update(*evaluation)
+        assert stopped is None or decision is stopped
+        parts = [decision.metrics[name] for name in ("td_distortion", "local_structure", "plateau_risk", "cost")]
+        assert all(-1e-12 <= x <= 1 + 1e-12 for x in parts)
+        assert decision.should_stop == (decision.patience_left == 0)
+        stopped = decision if decision.should_stop else None
+
+
+def test_patience_counts_below_the_band_holds_within_and_begins_anew_above():
+    config = EarlyStopConfig(plateau_threshold=0.5, hysteresis_pct=0.1)
+    counts, count = [], 0
+    for cost in (0.44, 0.44, 0.46, 0.54, 0.44, 0.56, 0.44):
+        count = early_stop_check(cost, count, config)
+        counts.append(count)
+    assert counts == [1, 2, 2, 2, 3, 0, 1]
+
+
+def test_a_plateau_ends_a_run_and_a_rising_reward_does_not():
+    controller = EarlyStopController(EarlyStopConfig(patience=4))
+    decisions = [controller.update(*FLAT) for _ in range(6)]
+    assert [d.should_stop for d in decisions] == [False, False, False, True, True, True]
+    assert decisions[3].reason == "plateau"
+    rising = EarlyStopController(EarlyStopConfig(patience=4, plateau_threshold=0.1))
+    assert not any(rising.update(0.0, 1e-9, 1.0, 10.0 * 1.2**i).should_stop for i in range(40))
+
+
+def test_a_variance_at_its_floor_without_improvement_ends_a_run():
+    config = EarlyStopConfig(patience=3, td_var_floor=1e-3, plateau_threshold=0.01)
+    controller = EarlyStopController(config)
+    decisions = [controller.update(0.0, 1e-4, 0.0, 5.0) for _ in range(4)]
+    assert [d.should_stop for d in decisions] == [False, False, False, True] and "floor" in decisions[3].reason
+
+
+def test_a_trend_keeps_a_run_going():
+    assert rising_trend([1, 2, 3, 4, 5, 6]) and not rising_trend([6, 5, 4, 3, 2, 1]) and not rising_trend([1, 1, 1, 1])
+    # n = 5 ascending: S = 10, var = 5·4·15/18, z = 9/√16.67 = 2.20.
+    assert rising_trend([1, 2, 3, 4, 5]) and not rising_trend([1, 2, 3])
+    # Too slow for the plateau's measure, and by the fourth evaluation a trend.
+    slow = [10.0 + 0.001 * i for i in range(30)]
+    for trend, stops in ((False, True), (True, False)):
+        controller = EarlyStopController(EarlyStopConfig(patience=5, trend=trend, reward_ema_beta=0.0))
+        assert any(controller.update(1.0, 0.0, 1.0, x).should_stop for x in slow) == stops
+
+
+def test_workers_are_one_by_their_median_or_trimmed_mean():
+    config = EarlyStopConfig(aggregate="trimmed_mean", trim=0.2)
+    assert aggregate([5.0, 1.0, 1000.0], EarlyStopConfig()) == 5.0 and aggregate([1.0, 3.0], EarlyStopConfig()) == 2.0
+    assert aggregate([1.0, 2.0, 3.0, 4.0, 1000.0], config) == 3.0 and aggregate([7.0], config) == 7.0
+    with pytest.raises(ConfigError, match="no worker"):
+        EarlyStopController().update_population([])
+    one, many = EarlyStopController(), EarlyStopController()
+    single = one.update(*FLAT)
+    assert many.update_population([FLAT, FLAT, (99.0, 99.0, 0.0, -99.0)]).metrics == single.metrics
+
+
+def test_a_controller_is_taken_up_where_it_stood():
+    one, two = EarlyStopController(EarlyStopConfig(patience=5)), EarlyStopController(EarlyStopConfig(patience=5))
+    for _ in range(3):
+        one.update(*FLAT)
+    two.load_state_dict(json.loads(json.dumps(one.state_dict())))
+    for _ in range(4):
+        a, b = one.update(*FLAT), two.update(*FLAT)
+        assert a == b
+    assert a.should_stop
+    two.load_state_dict(one.state_dict())
+    assert two.stopped is not None and two.stopped.should_stop
+
+
+@pytest.mark.parametrize("bad", [(math.nan, 0, 0, 0), (0, -1, 0, 0), (0, 0, 1.1, 0), (0, 0, 0, math.inf)])
+def test_impossible_evaluations_are_refused(bad):
+    with pytest.raises(ConfigError, match="allowed"):
+        EarlyStopController().update(*bad)
+
+
+METRICS = {"convergence_rate": 0.0, "mean_spread": 0.1, "oscillation_strength": 0.0, "iterations_used": 1,
+           "timestamp": 1.0, "td_mean": 0.0, "td_var": 1.0, "q_rel_change": 0.0, "val_reward": 1.0}  # fmt: skip
+MADE = [
+    AGMConfig(0.15, 0.1, 16, 1e-3),
+    AGMMetrics(**METRICS),
+    SmoothingDecision(True, 0.15, 0.5, False, 1.0, (0.1, 0.2, 0.3), 0.05, 0.2),
+    EarlyStopDecision(False, "waiting", 3, {"cost": 0.4}),
+    PopulationMetrics(3, 0.0, 1.0, 0.5, 10.0),
+    ParameterSync(0, 10, "ab12", 3),
+    ReplayUpdate(0, 16, {"min": 0.1, "mean": 0.2, "max": 0.9}),
+]
+
+
+@pytest.mark.parametrize("entity", MADE, ids=lambda e: type(e).__name__)
+def test_an_entity_is_immutable_and_comes_back_from_plain_data(entity):
+    plain = json.loads(json.dumps(entity.as_dict()))
+    assert ENTITIES.read(plain) == entity and plain["kind"] in ENTITIES.kinds()
+    with pytest.raises(AttributeError):
+        entity.version_ = 2
+    with pytest.raises(ConfigError, match="version"):
+        ENTITIES.read(plain | {"version": 99})
+    with pytest.raises(ConfigError, match="fields"):
+        ENTITIES.read(plain | {"extra": 1})
+    with pytest.raises(ConfigError, match="AGMConfig"):
+        ENTITIES.read(plain | {"kind": "Nothing"})
+
+
+@pytest.mark.parametrize(
+    ("make", "words"),
+    [
+        (lambda: AGMConfig(-0.1, 0.1, 16, 1e-3), "alpha_step"),
+        (lambda: AGMConfig(0.1, 0.0, 16, 1e-3), "trust_region_tau"),
+        (lambda: AGMConfig(0.1, 0.1, 0, 1e-3), r"\.k "),
+        (lambda: AGMMetrics(**METRICS | {"td_var": -1.0}), "td_var"),
+        (lambda: AGMMetrics(**METRICS | {"oscillation_strength": 1.5}), "oscillation_strength"),
+        (lambda: AGMMetrics(**METRICS | {"val_reward": math.inf}), "val_reward"),
+        (lambda: SmoothingDecision(True, 0.1, 1.5, False, 0.0, (0, 0, 0)), "tau_clip"),
+        (lambda: SmoothingDecision(False, 0.0, 0.0, True, 0.0, (0, 0, 0), 1.0), "mean_step"),
+        (lambda: SmoothingDecision(True, 0.1, 0.0, True, 0.0, (0, 0, 0)), "applied"),
+        (lambda: EarlyStopDecision(True, "plateau", 2), "patience_left"),
+        (lambda: EarlyStopDecision(False, "", 2), "reason"),
+        (lambda: PopulationMetrics(0, 0.0, 0.0, 0.0, 0.0), "workers"),
+        (lambda: ParameterSync(0, 1, "", 1), "checksum"),
+        (lambda: ReplayUpdate(0, -1, {}), "count"),
+    ],
+)
+def test_an_entity_refuses_what_it_cannot_be(make, words):
+    with pytest.raises(ConfigError, match=words):
+        make()
+
+
+def test_two_kinds_do_not_share_a_name():
+    registry = EntityRegistry()
+    registry.register(AGMConfig)
+    with pytest.raises(ConfigError, match="another entity AGMConfig"):
+        registry.register(type("AGMConfig", (AGMConfig,), {}))
+
+
+def test_events_reach_those_who_asked_until_they_leave():
+    bus, stops, every = EventBus(), [], []
+    leave = bus.subscribe(EarlyStopTriggered, stops.append)
+    bus.subscribe(Event, every.append)
+    controller = EarlyStopController(EarlyStopConfig(patience=2), bus)
+    for _ in range(4):
+        controller.update(*FLAT)
+    assert len(stops) == 1 and stops[0].evaluation == 2 and stops[0].decision.reason == "plateau"
+    leave()
+    leave()
+    bus.publish(EarlyStopTriggered(stops[0].decision, 3))
+    assert len(stops) == 1 and len(every) == 2
+
+
+def test_adaptation_moves_within_its_bounds_and_then_rests():
+    bus, told = EventBus(), []
+    bus.subscribe(AdaptationApplied, told.append)
+    adapter = Adapter(AdaptationConfig(enabled=True, min_dwell=2), bus)
+    start = AGMConfig(0.15, 0.1, 16, 1e-3)
+    swinging, still, falling = (
+        AGMMetrics(**METRICS | change)
+        for change in ({"oscillation_strength": 0.6}, {"convergence_rate": 0.0}, {"convergence_rate": 0.2})
+    )
+    after = adapter.update(swinging, start)
+    assert after == AGMConfig(0.15 * 1.05, 0.1, 17, 1e-3 * 0.95) and told[0].before == start
+    assert adapter.update(still, after) is after and adapter.update(still, after) is after
+    grown = adapter.update(still, after)
+    assert (grown.trust_region_tau, grown.learning_rate) == pytest.approx((0.105, 1e-3 * 0.95 * 1.05))
+    assert [e.reason for e in told] == ["oscillation", "standstill"]
+    edge = AGMConfig(0.01, 1.0, 64, 1e-5)
+    assert Adapter(AdaptationConfig(enabled=True)).update(falling, edge) is edge
+    worst = Adapter(AdaptationConfig(enabled=True)).update(swinging, edge)
+    assert worst == AGMConfig(0.0105, 1.0, 64, 1e-5)
+    assert Adapter(AdaptationConfig()).update(swinging, start) is start, "off by default"
+
+
+def test_the_oscillation_rate_counts_turns_above_the_noise():
+    assert sign_changes([0, 1, 0, 1, 0]) == 1.0 and sign_changes([0, 1, 2, 3]) == 0.0
+    assert sign_changes([0.0, 1.0, 0.999, 2.0, 3.0]) == 0.0, "a dip of a thousandth is noise"
+    assert sign_changes([0, 2, 1, 3]) == 1.0 and sign_changes([1, 1]) == 0.0
+
+
+STOPPING = {"enabled": True, "eval_interval": 64, "patience": 1, "plateau_threshold": 0.99, "hysteresis_pct": 0.0}
+
+
+@pytest.mark.parametrize("algorithm", ["dqn", "ppo", "grpo"])
+def test_every_learner_may_be_stopped_early_and_stays_stopped(algorithm, tmp_path):
+    rules = {"rollout": 16, "bptt": 8}
+    config = make_config(algorithm=algorithm, total_steps=64 * 12, early_stopping=STOPPING, ppo=rules, grpo=rules)
+    first = fly(tmp_path, config)
+    assert first.reason.startswith("early_stopping") and first.steps < 64 * 12
+    assert {"td_mean", "td_var", "local_structure", "stop_cost"} <= set(first.metrics)
+    again = fly(tmp_path, config)
+    assert (again.reason, again.steps) == (first.reason, first.steps) and again.metrics == {}
+
+
+@pytest.mark.parametrize(
+    ("where", "core"), [("td_targets", "none"), ("td_targets", "gru"), ("latents", "gru"), ("q_regulariser", "none")]
+)
+def test_smoothing_acts_in_every_place_and_says_how_much(where, core, tmp_path):
+    short = {"total_steps": 128, "checkpoint_every": 10_000}
+    smoothing = {"enabled": True, "apply_to": where, "k": 4, "free_energy_weight": 1e-3}
+    made = fly(tmp_path / "a", make_config(core, kernel_smoothing=smoothing, **short))
+    plain = fly(tmp_path / "b", make_config(core, **short))
+    figures = {name: made.metrics[name] for name in ("smoothed_share", "smoothing_step", "smoothing_clipped")}
+    assert figures["smoothed_share"] == 1.0 and figures["smoothing_step"] > 0
+    assert made.metrics["q_loss"] != plain.metrics["q_loss"]
+    off = make_config(core, kernel_smoothing={"enabled": True, "apply_to": where, "alpha_step_init": 0.0}, **short)
+    still = fly(tmp_path / "c", off)
+    assert still.metrics["smoothed_share"] == 0.0 and still.metrics["q_loss"] == plain.metrics["q_loss"]
+
+
+def test_adapted_settings_survive_a_resume(tmp_path):
+    config = make_config(
+        adaptation={"enabled": True, "min_dwell": 1},
+        early_stopping={"eval_interval": 64},
+        kernel_smoothing={"enabled": True, "k": 4},
+        total_steps=64 * 8,
+        checkpoint_every=10_000,
+    )
+    whole, seen = fly(tmp_path / "whole", config), []
+    fly(tmp_path / "parts", config, stop=lambda: len(seen) >= 6, progress=seen.append)
+    last = fly(tmp_path / "parts", config)
+    assert last.metrics["learning_rate"] == whole.metrics["learning_rate"] != 3e-4
+    assert last.metrics["q_loss"] == whole.metrics["q_loss"] and torch.isfinite(torch.tensor(last.metrics["q_loss"]))
