@@ -56,6 +56,10 @@ def test_every_asset_is_in_one_of_the_jobs_of_the_whole_graph(graph):
     assert sorted(made) == sorted(edges_of(graph))
 
 
+def test_the_code_location_is_valid_as_a_whole():
+    dg.Definitions.validate_loadable(defs())
+
+
 def test_the_groups_tell_the_story(graph):
     groups = {graph.get(key).group_name for key in graph.get_all_asset_keys()}
     assert groups == {"corpus", "demonstrations", "pretraining", "training", "evaluation", "promotion", "benchmarks",

@@ -1,5 +1,6 @@
 """The nights as jobs: one op per stage, so that the run page shows how far a night came, and their schedules."""
 
+from functools import cache
 from typing import Any
 
 import dagster as dg
@@ -40,7 +41,9 @@ def _begin(train: bool) -> Any:
     return begin
 
 
+@cache
 def _stage(stage: str) -> Any:
+    # One op for both nights: a name stands for one definition in the code location.
     @dg.op(
         name=stage,
         retry_policy=_RETRY,
