@@ -313,6 +313,10 @@ class Collector:
         self.obs, self.aux, self.reset = (state[k].to(self.device).clone() for k in ("obs", "aux", "reset"))
         self.state = tuple(x.clone() for x in core)
         self.env.load_state_dict(state["env"])
+        if getattr(self.env, "restarts", False):
+            self.obs = self.env.observe().to(self.device)  # type: ignore[attr-defined]
+            self.aux.zero_()
+            self.reset.fill_(True)
         self.shaper.load_state_dict(state["shaper"])
 
 

@@ -11,7 +11,7 @@ import torch
 from navi_core.errors import ConfigError
 from navi_core.kernels.control import ACROBOT, CART_POLE, begin_rows, step_rows
 from navi_core.world.counter_random import Purpose, stream_key
-from navi_core.world.reference import Acrobot, CartPole, ReferenceTask, reference_task
+from navi_core.world.reference import Acrobot, CartPole, GymnasiumEnv, ReferenceTask, reference_task
 
 __all__ = ["NativeRows", "Rows", "TaskRows", "open_rows"]
 
@@ -95,7 +95,7 @@ class TaskRows(_Arrays):
         ConfigError: Its actions are continuous.
     """
 
-    def __init__(self, task: ReferenceTask) -> None:
+    def __init__(self, task: ReferenceTask | GymnasiumEnv) -> None:
         spaces = task.spaces
         if not spaces.choices:
             raise ConfigError("the fast path chooses among actions, and this task's are continuous; use navi train ppo")

@@ -1,0 +1,79 @@
+"""Gymnasium's environments as tasks: their own numbers, endings kept apart, a life that a row keeps."""
+
+import numpy as np
+import pytest
+import torch
+
+from navi_core.config import parse_config
+from navi_core.config.fast import FastPPOConfig
+from navi_core.errors import ConfigError
+from navi_core.learn.fast import FastPPO
+from navi_core.world.counter_random import Purpose, words
+from navi_core.world.reference import reference_task
+
+gymnasium = pytest.importorskip("gymnasium")
+CART = "gymnasium:CartPole-v1"
+
+
+def test_a_row_is_what_gymnasium_alone_would_show():
+    task, peer = reference_task(CART, 3, 5), gymnasium.make("CartPole-v1")
+
+    def begin(episode: int):
+        bits = int(words(5, Purpose.TASK, torch.tensor([1]), torch.tensor(episode))[0])
+        return peer.reset(seed=bits & (2**31 - 1))[0]
+
+    rng, episode, total = np.random.default_rng(0), 0, 0.0
+    seen = begin(0)
+    assert np.array_equal(task.reset()[1].numpy(), seen)
+    for _ in range(120):
+        action = rng.integers(0, 2, (3, 1))
+        batch = task.step(torch.from_numpy(action).float())
+        seen, reward, terminated, truncated, _ = peer.step(int(action[1, 0]))
+        total += reward
+        assert np.array_equal(batch.final_obs[1].numpy(), seen) and float(batch.reward[1]) == reward
+        assert bool(batch.terminated[1]) == terminated and float(batch.info["episode_return"][1]) == total
+        if terminated or truncated:
+            episode, total = episode + 1, 0.0
+            seen = begin(episode)
+        assert np.array_equal(batch.obs[1].numpy(), seen)
+    assert episode > 2
+
+
+def test_the_time_limit_truncates_and_continuous_actions_fill_their_range():
+    task = reference_task("gymnasium:Pendulum-v1", 2, 0)
+    assert task.spaces.axes == 1 and not task.spaces.choices
+    twin = reference_task("gymnasium:Pendulum-v1", 2, 0)
+    for t in range(200):
+        batch, other = task.step(torch.full((2, 1), 7.0)), twin.step(torch.full((2, 1), 1.0))
+        assert torch.equal(batch.reward, other.reward), "beyond the range is its edge"
+        assert bool(batch.truncated.all()) == (t == 199) and not batch.terminated.any()
+    assert batch.info["episode_length"].tolist() == [200, 200]
+    assert not torch.equal(batch.obs, batch.final_obs)
+
+
+def test_after_a_restore_every_row_begins_its_next_episode():
+    task, twin = reference_task(CART, 2, 0), reference_task(CART, 2, 0)
+    task.step(torch.ones(2, 1))
+    twin.load_state_dict(task.state_dict())
+    assert not torch.equal(twin.observe(), task.observe())
+    again = reference_task(CART, 2, 0)
+    again.load_state_dict(task.state_dict())
+    assert torch.equal(again.observe(), twin.observe())
+
+
+@pytest.mark.parametrize(
+    ("name", "options", "words_"),
+    [
+        ("gymnasium:NoSuch-v0", {}, "cannot make NoSuch-v0"),
+        ("gymnasium:CartPole-v1", {"poles": 2}, "poles"),
+        ("gymnasium:FrozenLake-v1", {}, "Box of one dimension"),
+    ],
+)
+def test_what_cannot_be_a_task_is_refused(name, options, words_):
+    with pytest.raises(ConfigError, match=words_):
+        reference_task(name, 1, 0, **options)
+
+
+def test_the_fast_path_learns_from_it():
+    trainer = FastPPO(parse_config(FastPPOConfig, {"task": CART, "rows": 4, "rollout": 16, "total_steps": 128}))
+    assert trainer.train().steps == 128
