@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
+from navi_core.cli.progress import progress_bar
 from navi_core.cli.table import print_facts, print_json
 from navi_core.cli.watchable import AUTO, OFF, Publish, watchable
 
@@ -18,7 +19,7 @@ if TYPE_CHECKING:
     from navi_core.learn import TrainResult
     from navi_core.learn.parallel import Workers
     from navi_core.models import Registry
-    from navi_core.scenes import Scene
+    from navi_core.scenes import CompileReport, Scene
 
 __all__ = ["initial_weights", "learner_command", "log_on_stderr", "parent_versions", "register", "run_training"]
 
@@ -188,7 +189,8 @@ def _train(
     initial = initial_weights(registry, init)
     scenes: list[Scene] = []
     if config.task is None:
-        scenes = training_scenes(config)
+        # Several trainers on one machine share its cores already.
+        scenes = training_scenes(config, jobs=None if workers.size == 1 else 1)
         log.info("%d scenes: %s", len(scenes), ", ".join(scene.name for scene in scenes))
     else:
         options: dict[str, Any] = dict(config.task_options)
@@ -234,8 +236,12 @@ def _train(
     }
 
 
-def training_scenes(config: TrainConfig) -> list[Scene]:
+def training_scenes(config: TrainConfig, jobs: int | None = None) -> list[Scene]:
     """Discover the corpus, compile or reuse every scene, and leave out what cannot be flown in.
+
+    Args:
+        config: Names the corpus and how to compile it.
+        jobs: Scenes compiled at once; None takes as many as cores and memory allow, and one where it is little work.
 
     Raises:
         SceneError: Nothing is found, a source cannot be used, or every scene has the verdict FAIL.
@@ -244,19 +250,27 @@ def training_scenes(config: TrainConfig) -> list[Scene]:
 
     from navi_core.errors import SceneError
     from navi_core.record import navi_home
-    from navi_core.scenes import compile_source, discover
+    from navi_core.scenes import compile_corpus, compile_source, discover
     from navi_core.world import Field, scene_verdict
 
     log = logging.getLogger("navi.train")
+    sources, folder = discover(config.corpus), navi_home() / "scenes"
+    meshes = [source for source in sources if not source.compiled]
+    told: dict[str, str] = {}
+
+    def note(report: CompileReport) -> None:
+        told[report.row.name] = "unchanged" if report.skipped else f"{report.seconds:.1f} s"
+
+    if meshes:
+        with progress_bar("compiling") as progress:
+            compile_corpus(meshes, folder, config.compile, progress, done=note, jobs=jobs)
     scenes, rejected = [], []
-    for source in discover(config.corpus):
-        compiled = compile_source(source, navi_home() / "scenes", config.compile)
+    for source in sources:
+        compiled = compile_source(source, folder, config.compile)
         verdict = compiled.scene.verdict
         if verdict is None:
             verdict = scene_verdict(Field([compiled.scene], device="cpu"), 0, config.env.spawn).verdict
-        log.info(
-            "scene %s: %s, %s", source.name, "unchanged" if compiled.skipped else f"{compiled.seconds:.1f} s", verdict
-        )
+        log.info("scene %s: %s, %s", source.name, told.get(source.name, "as it is"), verdict)
         if verdict == "FAIL":
             log.warning("scene %s has no viable spawn (verdict FAIL) and is left out", source.name)
             rejected.append(source.name)

@@ -113,6 +113,22 @@ def test_a_pipeline_run_begins_with_new_weights(home):
     assert made["initial"] is None and made["run_id"].startswith("ppo_policy-ppo.quick-")
 
 
+def test_the_corpus_is_shared_out_when_it_is_much_and_reused_when_it_is_there(home, monkeypatch):
+    from navi_core.cli.train import training_scenes
+    from navi_core.config import TrainConfig
+    from navi_core.scenes import corpus
+
+    asked = []
+    monkeypatch.setattr(corpus, "default_jobs", lambda estimates: asked.append(len(estimates)) or 1)
+    families = {"rooms": [0, 1]}
+    config = TrainConfig.model_validate(SETTINGS | {"corpus": {"families": families}})
+    first = training_scenes(config)
+    files = {file.name: file.stat().st_mtime_ns for file in (home / "scenes").glob("*.gmdag")}
+    assert [scene.name for scene in first] == [scene.name for scene in training_scenes(config)]
+    assert files == {file.name: file.stat().st_mtime_ns for file in (home / "scenes").glob("*.gmdag")}
+    assert asked == [2, 2] and len(files) == 2 and (home / "scenes" / "manifest.json").is_file()
+
+
 def test_flags_and_selectors_reach_the_run(home, monkeypatch):
     monkeypatch.setenv("NAVI_ACTOR_TEMPORAL_CORE", "mamba2")
     made = navi(home, "--steps", "32", "--actors", "2", "--set", "ppo.gamma=0.9")
