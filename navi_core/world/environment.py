@@ -36,6 +36,9 @@ __all__ = ["MOST_ROWS", "NavigationEnv", "StepBatch"]
 
 MOST_ROWS = 2**20
 """Rows of one environment at most; far beyond use, so that a slip of the keyboard allocates nothing."""
+FAR = 1e7
+"""A restored position, angle or speed beyond this is a fault [m, rad, m/s]."""
+_MOTION = ("position", "yaw", "velocity")
 SEEDS = (-(2**63), 2**63 - 1)
 """Least and greatest seed: 64 bits."""
 
@@ -302,13 +305,18 @@ class NavigationEnv:
         """Restore `state_dict`.
 
         Raises:
-            ConfigError: The state is of another number of rows or other scenes.
+            ConfigError: The state is of another number of rows or other scenes, or no flight could have led to it.
         """
         current = self._state()
         for name, value in current.items():
             if name not in state or state[name].shape != value.shape:
                 found = tuple(state[name].shape) if name in state else "nothing"
                 raise ConfigError(f"environment state {name!r}: {found}, expected {tuple(value.shape)}; start --fresh")
+        # What the kernels would follow out of their arrays, or for ever.
+        known = bool((state["scene"] < self.field.num_scenes).all())
+        counted = all(bool((state[name] >= 0).all()) for name in self.counters)
+        if not (known and counted and all(bool((state[name].abs() <= FAR).all()) for name in _MOTION)):
+            raise ConfigError("environment state holds numbers that no flight could have led to; start --fresh")
         for name, value in current.items():
             value.copy_(state[name])
 

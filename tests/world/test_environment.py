@@ -99,6 +99,18 @@ def test_state_of_another_batch_is_refused(field: Field) -> None:
         NavigationEnv(field, 3, SMALL).load_state_dict(state)
 
 
+@pytest.mark.parametrize(
+    ("name", "value"), [("scene", 2), ("scene", -1), ("episode", -4), ("position", 1e30), ("velocity", float("nan"))]
+)
+def test_a_state_that_no_flight_led_to_is_refused(field: Field, name: str, value: float) -> None:
+    env = NavigationEnv(field, 2, SMALL)
+    state, before = env.state_dict(), env.state_dict()
+    state[name].view(2, -1)[1, 0] = value
+    with pytest.raises(ConfigError, match="no flight could have led to"):
+        env.load_state_dict(state)
+    assert all(torch.equal(kept, before[name]) for name, kept in env.state_dict().items())
+
+
 def test_rows_rotate_through_the_scenes(field: Field) -> None:
     config = SMALL.model_copy(update={"max_steps": 2, "episodes_per_scene": 2})
     env = NavigationEnv(field, 2, config)
