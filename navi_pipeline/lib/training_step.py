@@ -7,6 +7,7 @@ from typing import Any
 
 import dagster as dg
 
+from navi_pipeline.lib.live_training import LiveTraining
 from navi_pipeline.lib.policies import Start, train_policy
 
 __all__ = ["materialize_policy"]
@@ -33,9 +34,11 @@ def materialize_policy(
         start: Where the weights of PPO come from.
         echo: Let the trainer's lines through to standard error.
     """
+    live = LiveTraining(context, title=f"{algorithm} {context.partition_key}, seed {seed}")
 
     def say(line: str) -> None:
         context.log.info(line)
+        live.line(line)
         if echo:
             print(line, file=sys.stderr, flush=True)  # noqa: T201
 

