@@ -8,6 +8,7 @@ from typing import Any
 import dagster as dg
 
 from navi_pipeline.defs.benchmarks.assets import BENCHMARKS
+from navi_pipeline.defs.pools import GPU
 from navi_pipeline.defs.training.assets import POLICIES
 
 __all__ = ["JOBS", "PROFILE_ASSETS"]
@@ -35,7 +36,7 @@ class FlowSettings(dg.Config):
     seed: int = 0
 
 
-@dg.op(description="Run the graph's jobs in order; each is a run of its own, seen on the assets' pages.")
+@dg.op(pool=GPU, description="Run the graph's jobs in order; each is a run of its own, seen on the assets' pages.")
 def materialize_everything(context: dg.OpExecutionContext, config: FlowSettings) -> None:
     """Scenes, demonstrations, training, evaluation, promotion, benchmarks, warehouse."""
     from navi_pipeline.lib.flow import Flow

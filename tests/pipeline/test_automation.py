@@ -162,3 +162,10 @@ def test_the_nights_share_the_pool_of_what_wants_the_whole_machine(repository):
     order = [node.name for node in job.nodes_in_topological_order]
     assert order == ["begin_training_night", "preflight", "training", "resume_proof", "evaluation", "benchmarks",
                      "promotion", "morning_summary"]  # fmt: skip
+
+
+def test_whatever_trains_is_in_the_pool_of_what_wants_the_whole_machine(repository):
+    graph = repository.asset_graph
+    pools = {key.to_user_string(): graph.get(key).pools for key in graph.get_all_asset_keys()}
+    for name, pool in pools.items():
+        assert (pool == {"gpu"}) == (name.endswith(("_sweep", "_policy", "_scaling", "_benchmark"))), (name, pool)

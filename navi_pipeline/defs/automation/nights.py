@@ -5,10 +5,10 @@ from typing import Any
 
 import dagster as dg
 
+from navi_pipeline.defs.pools import GPU
+
 __all__ = ["JOBS", "SCHEDULES", "nightly_training", "nightly_validation"]
 
-GPU_POOL = "gpu"
-"""Pool of what wants the whole machine: one such op at a time, see dagster_home/dagster.yaml."""
 _STAGES = ("preflight", "training", "resume_proof", "evaluation", "benchmarks", "promotion")
 _VALIDATION_STAGES = ("preflight", "evaluation", "benchmarks")
 # A worker that was lost begins the stage again: the trainer resumes from its checkpoint, what is done stays done.
@@ -47,7 +47,7 @@ def _stage(stage: str) -> Any:
     @dg.op(
         name=stage,
         retry_policy=_RETRY,
-        pool=GPU_POOL if stage in ("training", "resume_proof", "benchmarks") else None,
+        pool=GPU if stage in ("training", "resume_proof", "benchmarks") else None,
         description=f"Stage {stage} of the night; skipped where a hard gate has failed before.",
     )
     def run(context: dg.OpExecutionContext, night: dict[str, Any]) -> dict[str, Any]:

@@ -6,6 +6,7 @@ import dagster as dg
 
 from navi_pipeline.defs.benchmarks.partitions import size_partitions
 from navi_pipeline.defs.corpus.assets import OWNERS, corpus
+from navi_pipeline.defs.pools import GPU
 from navi_pipeline.lib.clock import worked_as
 
 __all__ = ["BENCHMARKS", "SweepSettings"]
@@ -42,6 +43,7 @@ def _benchmark(sweep: str, story: str) -> dg.AssetsDefinition:
         kinds={"torch"},
         owners=OWNERS,
         code_version="1",
+        pool=GPU,
         deps=[corpus],
         partitions_def=size_partitions,
         description=f"{story} Every cell is a child process: memory that runs out, a crash and a time-out are outcomes "

@@ -4,6 +4,7 @@ import dagster as dg
 
 from navi_pipeline.defs.corpus.assets import OWNERS, corpus
 from navi_pipeline.defs.demonstrations.assets import demonstrations
+from navi_pipeline.defs.pools import GPU
 from navi_pipeline.defs.training.partitions import profile_partitions
 from navi_pipeline.lib.clock import worked
 
@@ -22,6 +23,7 @@ class CloningSettings(dg.Config):
     kinds={"torch"},
     owners=OWNERS,
     code_version="1",
+    pool=GPU,
     deps=[demonstrations, corpus],
     partitions_def=profile_partitions,
     description="The pupil imitates before it explores: behaviour cloning of the demonstrations, in a child process. "

@@ -3,6 +3,7 @@
 import dagster as dg
 
 from navi_pipeline.defs.corpus.assets import OWNERS, corpus
+from navi_pipeline.defs.pools import GPU
 from navi_pipeline.defs.pretraining.assets import bc_policy
 from navi_pipeline.defs.training.partitions import profile_partitions
 from navi_pipeline.lib.clock import worked_as
@@ -40,6 +41,7 @@ def _training(algorithm: str) -> dg.AssetsDefinition:
         kinds={"torch"},
         owners=OWNERS,
         code_version="2",
+        pool=GPU,
         deps=[bc_policy, corpus] if algorithm == "ppo" else [corpus],
         partitions_def=profile_partitions,
         description=f"{_STORIES[algorithm]} {_CHILD}",
