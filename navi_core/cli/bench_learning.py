@@ -1,4 +1,4 @@
-"""`navi bench train` and `navi bench memory`: how fast a run learns, and whether its memory works."""
+"""`navi bench train`, `memory` and `dashboard`: how fast a run learns, whether its memory works, what viewers cost."""
 
 from __future__ import annotations
 
@@ -22,6 +22,7 @@ def register(group: typer.Typer) -> None:
     """Add the commands to the group `bench`."""
     group.command("train")(train)
     group.command("memory")(memory)
+    group.command("dashboard")(dashboard)
 
 
 def train(
@@ -77,6 +78,41 @@ def train(
         share = f"({stage.share:.1%})" if part else f"{stage.share:.1%}"
         rows.append((("  " if part else "") + stage.name, f"{stage.milliseconds:.2f}", f"{stage.seconds:.2f}", share))
     print_table(title, ("stage", "mean [ms]", "total [s]", "share"), rows, words=1, dense=True)
+
+
+def dashboard(
+    preset: Annotated[str, typer.Option(help="Preset: demo, quick, standard.")] = "quick",
+    assign: Annotated[list[str] | None, typer.Option("--set", help="A setting, a.b=c; may be repeated.")] = None,
+    scene: Scenes = None,
+    pairs: Annotated[int, typer.Option(min=2, help="Updates with and without an open page.")] = 10,
+    as_json: Json = False,
+) -> None:
+    """Train with and without an open dashboard in turns: processor time per 1,000 decisions, and its interval."""
+    from navi_core.bench.dashboard import run_dashboard
+    from navi_core.cli.evaluate import load_scenes
+    from navi_core.cli.progress import progress_bar
+    from navi_core.presets import resolve_config
+    from navi_core.world import Field
+
+    config = resolve_config(preset=preset, flags={"threads": 1}, assignments=assign or ())
+    field = Field(load_scenes(scene or ["apartment:0-3"], config.compile.resolution), threads=config.threads)
+    with progress_bar("updates", quiet=as_json, counted=True) as bar:
+        result = run_dashboard(config, field, pairs=pairs, progress=lambda made: bar("", made, 2 * pairs + 2))
+    about = machine()
+    if as_json:
+        print_json(asdict(result) | about)
+        return
+    rows = [(str(n), f"{off:.4f}", f"{on:.4f}", f"{on / off - 1:+.2%}") for n, (off, on) in
+            enumerate(zip(result.without, result.watched), 1)]  # fmt: skip
+    caption = (
+        f"overhead {result.overhead:+.2%} [{result.low:+.2%}, {result.high:+.2%}]; "
+        f"{result.observations_per_second:.1f} observations/s while flying, {result.unwatched_observations} while "
+        f"nobody watched; the dashboard itself takes {result.page_cpu_share:.0%} of a core"
+    )
+    print_table(
+        f"CPU-seconds per 1,000 decisions, updates of {result.steps:,}, on {about['hardware']}",
+        ("pair", "without", "with", "more"), rows, words=1, caption=caption,
+    )  # fmt: skip
 
 
 def memory(

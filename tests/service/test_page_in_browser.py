@@ -2,18 +2,45 @@
 
 from __future__ import annotations
 
+import re
+import time
+
 import numpy as np
 import pytest
+import torch
 
+from navi_core.config import EnvConfig
 from navi_core.demos import load_demonstration
+from navi_core.learn.progress import Progress
 from navi_core.service.explorer import ExplorerSession, SceneChoice
+from navi_core.service.viewing import TrainingBroadcast
 from navi_core.service.web import served_page
 from navi_core.service.web.explore import ExploreShow
+from navi_core.service.web.live import LiveShow
+from navi_core.world import Field, NavigationEnv
 from tests.browser import headless_browser
 from tests.service.test_explorer import SMALL
+from tests.service.test_watching import until
 
 pytestmark = pytest.mark.browser
 PHONE = {"width": 390, "height": 844}
+
+
+def metres_text(metres):
+    return f"{metres:.2f} m" if metres < 10 else f"{metres:.1f} m"
+
+
+def check_panorama(page, depth, valid):
+    """Point at rays of the panorama and compare what the page reads with the observation, (Az, El) each."""
+    azimuths, elevations = depth.shape
+    box = page.locator("#panorama-over").bounding_box()
+    for column, row in ((0, 1), (azimuths // 2, elevations // 2), (azimuths - 1, elevations - 2)):
+        x, y = (column + 0.5) * box["width"] / azimuths, (row + 0.5) * box["height"] / elevations
+        page.hover("#panorama-over", position={"x": x, "y": y})
+        ray = (column - azimuths // 2) % azimuths
+        metres = float(np.expm1(np.float64(depth[ray, row]) * np.log1p(100.0)))
+        expected = metres_text(metres) if valid[ray, row] else "nothing within range"
+        page.wait_for_function("text => document.getElementById('reading-value')?.textContent === text", arg=expected)
 
 
 def test_a_flight_by_key_presses_makes_a_demonstration(apartments, tmp_path):
@@ -38,6 +65,7 @@ def test_a_flight_by_key_presses_makes_a_demonstration(apartments, tmp_path):
         page.keyboard.up("ArrowLeft")
         page.keyboard.press("Space")
         expect(page.locator("#phase")).to_have_text("paused")
+        check_panorama(page, session.observation[0], session.observation[2])
         page.wait_for_timeout(150)
         shown = page.locator("#recorded").inner_text()
         page.keyboard.press("Enter")
@@ -51,3 +79,44 @@ def test_a_flight_by_key_presses_makes_a_demonstration(apartments, tmp_path):
     assert shown.startswith(f"{len(demo.actions)} decisions")
     assert demo.actions[:, 0].max() == np.float32(0.35) and demo.actions[:, 3].max() == np.float32(0.35)
     assert not demo.actions[:, 1:3].any()
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("size", [{"width": 1366, "height": 820}, PHONE], ids=["laptop", "phone"])
+def test_the_dashboard_shows_what_was_published(apartments, size):
+    """Every ray pointed at, every reward term, every metric and stage; nothing wider than the screen."""
+    from playwright.sync_api import expect
+
+    settings = EnvConfig(azimuth_bins=32, elevation_bins=12, stagger=False)
+    env = NavigationEnv(Field(apartments), 2, settings, seed=1)
+    metrics = {"entropy": 3.675754, "reward_ema": -0.125, "sps": 1234.5}
+    stages = {"rollout": {"forward": 30.0, "environment_step": 10.0}, "update": {"backward": 5.0}}
+    with served_page(LiveShow()) as address, headless_browser() as browser:
+        page = browser.new_page(viewport=size)
+        faults = []
+        page.on("pageerror", lambda error: faults.append(str(error)))
+        page.goto(address)
+        for attempt in range(2):
+            # The second time it has been started again.
+            with TrainingBroadcast("run", "ppo") as broadcast:
+                watched = broadcast.watch(env)
+                until(lambda broadcast=broadcast: broadcast.watched, 20.0)
+                for _ in range(3 + attempt):
+                    batch = watched.step(torch.rand(2, 4))
+                    time.sleep(0.12)
+                expect(page.locator("#step")).to_have_text(str(watched.decisions), timeout=20_000)
+                check_panorama(page, batch.obs[0, 0].numpy(), batch.obs[0, 2].numpy())
+                for name, value in batch.info["reward_terms"].items():
+                    shown = float(page.locator(f"[data-term={name}]").inner_text())
+                    assert shown == pytest.approx(float(value[0]), abs=6e-4)
+                for updates in (1, 2):
+                    broadcast.progress(Progress(100 * (updates + 2 * attempt), None, updates, metrics, stages))
+                for name in ("entropy", "reward_ema"):
+                    shown = page.locator(f"[data-metric={name}]")
+                    expect(shown).to_have_attribute("data-value", re.compile(r"-?\d"))
+                    assert float(shown.get_attribute("data-value")) == pytest.approx(metrics[name], rel=1e-6)
+                shown = page.locator("[data-stage='rollout/forward']")
+                expect(shown).to_have_text("75.0 %")
+        expect(page.locator("#phase")).to_have_text("waiting for data", timeout=20_000)
+        assert page.evaluate("document.documentElement.scrollWidth") <= size["width"]
+        assert faults == []

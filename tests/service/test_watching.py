@@ -194,3 +194,8 @@ def test_notes_of_processes_that_are_gone_and_of_strangers_are_left_out(tmp_path
         (folder / f"bad{number}.json").write_text(text)
     (folder / "long.json").write_bytes(b" " * (2 << 20))
     assert announced() == [note]
+
+
+def test_no_name_stands_twice_in_a_layout():
+    for names in LAYOUTS.values():
+        assert len(set(names)) == len(names)

@@ -209,7 +209,7 @@ class WatchedEnv:
         values = {name: float(value[row]) for name, value in batch.info["reward_terms"].items()} | self._weights
         values |= {
             "reward": float(batch.reward[row]),
-            "collision": float(batch.info["collision"][row]),
+            "collided": float(batch.info["collision"][row]),
             "seen_share": float(env.view.seen[row].sum()) / float(env.floors[counters["scene"]].reachable.sum()),
         }
         values |= {name: float(batch.info[name][row]) for name in ("speed", "episode_return", "episode_length")}

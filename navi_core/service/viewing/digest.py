@@ -13,7 +13,7 @@ import numpy.typing as npt
 
 from navi_core.config import REWARD_TERMS
 from navi_core.service.viewing.layouts import PHASES, named, training_event
-from navi_core.service.wire import Action, DistanceMatrix, Message, TelemetryEvent
+from navi_core.service.wire import Action, BatchStepResult, DistanceMatrix, Message, StepResult, TelemetryEvent
 
 __all__ = ["Digest", "Session"]
 
@@ -94,6 +94,11 @@ class Digest:
                 self._training(kind, message)
             else:
                 self._service(message, (layouts or {}).get(message.event_type, ()))
+        elif isinstance(message, StepResult):
+            self._result(message)
+        elif isinstance(message, BatchStepResult):
+            for result in message.results:
+                self._result(result)
         elif isinstance(message, Action):
             for env_id in message.env_ids.tolist():
                 if (session := self._session(env_id)) is not None:
@@ -120,7 +125,7 @@ class Digest:
             "reward": step.get("reward", 0.0),
             "terms": terms,
             "weights": {name: step.get(f"weight/{name}", 0.0) for name in terms} or None,
-            "collided": step.get("collision", 0.0) > 0.5,
+            "collided": step.get("collided", 0.0) > 0.5,
             "episode_return": step.get("episode_return", math.nan),
         }
         if "seen_share" in step:
@@ -155,7 +160,10 @@ class Digest:
 
     def _observation(self, matrix: DistanceMatrix) -> None:
         drone = int(matrix.env_ids[0]) if len(matrix.env_ids) else 0
-        if self.row is not None and drone != self.row:
+        if self.row is None:
+            # A service publishes all of its drones; the first that is heard of is shown until another is chosen.
+            self.row = drone
+        if drone != self.row:
             return
         before = self.matrix
         if matrix.overhead.size:
@@ -225,6 +233,12 @@ class Digest:
             if "send" in values:
                 session.gate = "SEND" if values["send"] > 0.5 else "WAIT"
         self.changed.add("service")
+
+    def _result(self, result: StepResult) -> None:
+        session = self._session(result.env_id)
+        if session is not None:
+            session.steps, session.reward = result.step_id, result.reward
+            session.episode_return = result.episode_return
 
     def _session(self, number: int) -> Session | None:
         if number < 0 or (number not in self.sessions and len(self.sessions) >= MOST_SESSIONS):

@@ -17,7 +17,7 @@ from navi_core.service.wire import DistanceMatrix, Message, Subscriber
 __all__ = ["OBSERVATIONS", "TELEMETRY", "Feed"]
 
 OBSERVATIONS = "distance_matrix_v2"
-TELEMETRY = ("telemetry_event_v2", "action_v2")
+TELEMETRY = ("telemetry_event_v2", "action_v2", "step_result_v2")
 _WAIT_SECONDS = 0.1
 _PAUSE_SECONDS = 0.02
 """Between batches: a flood is read fifty times a second, not message by message."""

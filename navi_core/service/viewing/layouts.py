@@ -32,7 +32,7 @@ PHASES = {
 """Stages of an update, by phase; those that a learner times under another name are summed as the last one, `other`."""
 LAYOUTS: dict[str, tuple[str, ...]] = {
     "step": (
-        "reward", "speed", "collision", "episode_return", "episode_length", "seen_share", *REWARD_TERMS,
+        "reward", "speed", "collided", "episode_return", "episode_length", "seen_share", *REWARD_TERMS,
         *(f"weight/{name}" for name in REWARD_TERMS),
     ),
     "update": (

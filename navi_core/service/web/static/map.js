@@ -2,6 +2,7 @@
 
 import { fitted, hue, themed } from "./colour.js";
 
+const LEVEL = 0.4; // metres above and below the drone that a map without a picture shows
 const VOXEL = 0.15, MOST_POINTS = 60000, MOST_TRAIL = 20000, JUMP = 2;
 
 export class FlightMap {
@@ -86,12 +87,40 @@ export class FlightMap {
     else this.drawFlat(context, width, height);
   }
 
+  /** Where the map lies; without a picture, around what was flown and seen at the drone's height. */
+  extent() {
+    if (this.place) return this.place;
+    if (!this.pose) return null;
+    const low = [this.pose.x - 3, this.pose.z - 3], high = [this.pose.x + 3, this.pose.z + 3];
+    const take = (x, z) => {
+      low[0] = Math.min(low[0], x); high[0] = Math.max(high[0], x);
+      low[1] = Math.min(low[1], z); high[1] = Math.max(high[1], z);
+    };
+    for (const [x, , z] of this.trail) take(x, z);
+    for (const [x, y, z] of this.points.values()) if (Math.abs(y - this.pose.y) < LEVEL) take(x, z);
+    const size = 1.06 * Math.max(high[0] - low[0], high[1] - low[1]);
+    return { corner: [(low[0] + high[0] - size) / 2, (low[1] + high[1] - size) / 2], size };
+  }
+
   drawFlat(context, width, height) {
-    if (!this.place) return;
-    const { corner, step, size } = this.place, scale = width / size;
-    context.imageSmoothingEnabled = false;
-    context.drawImage(this.picture, 0, 0, width, height);
+    const place = this.extent();
+    if (!place) return;
+    const { corner, size } = place, scale = width / size;
     const to = (x, z) => [(x - corner[0]) * scale, (z - corner[1]) * scale];
+    if (this.place) {
+      context.imageSmoothingEnabled = false;
+      context.drawImage(this.picture, 0, 0, width, height);
+    } else {
+      context.fillStyle = "#fff";
+      context.fillRect(0, 0, width, height);
+      const dot = Math.max(1.5, VOXEL * scale);
+      for (const [x, y, z, id] of this.points.values()) {
+        if (Math.abs(y - this.pose.y) >= LEVEL) continue;
+        const [u, v] = to(x, z);
+        context.fillStyle = hue(id, 45);
+        context.fillRect(u - dot / 2, v - dot / 2, dot, dot);
+      }
+    }
     context.lineWidth = 2;
     context.strokeStyle = "#2456c4";
     context.beginPath();
@@ -186,10 +215,11 @@ export class FlightMap {
       this.reading.textContent = "drag to turn";
       return;
     }
-    if (!this.place) return;
-    const scale = this.place.size / box.width;
-    const x = this.place.corner[0] + (event.clientX - box.left) * scale;
-    const z = this.place.corner[1] + (event.clientY - box.top) * scale;
+    const place = this.extent();
+    if (!place) return;
+    const scale = place.size / box.width;
+    const x = place.corner[0] + (event.clientX - box.left) * scale;
+    const z = place.corner[1] + (event.clientY - box.top) * scale;
     this.reading.textContent = `x ${x.toFixed(1)} m, z ${z.toFixed(1)} m`;
   }
 }
