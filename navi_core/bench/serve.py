@@ -3,7 +3,7 @@
 The named peer `eager` is the policy itself under `torch.inference_mode`. The others are exported as
 `navi export` does it and pass the same parity gate before they are timed. A server runs one of them,
 so each has many decisions in a row before the next has its turn: called alternately they would evict
-each other's weights from the caches, which costs a third of a decision.
+each other's weights from the caches, and a decision would seem a quarter dearer than it is.
 """
 
 from __future__ import annotations
