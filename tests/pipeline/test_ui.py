@@ -14,6 +14,7 @@ from pathlib import Path
 
 import pytest
 
+from navi_pipeline.lib.warehouse import Warehouse
 from tests.browser import headless_browser, require_browser
 
 ROOT = Path(__file__).resolve().parents[2]
@@ -131,3 +132,42 @@ def test_a_click_materializes_an_asset_shows_what_it_is_and_another_cancels_a_ru
     dialog = page.get_by_role("dialog")
     dialog.get_by_role("button", name=re.compile("Terminate", re.IGNORECASE)).click(timeout=60_000)
     assert outcome_of(page, ui, run_id) == "CANCELED"
+
+
+@pytest.fixture
+def small_training(monkeypatch):
+    """Settings that the code server inherits: four drones, an update every 128 decisions."""
+    for name, value in (("ACTORS", "4"), ("PPO__ROLLOUT", "32"), ("THREADS", "1")):
+        monkeypatch.setenv(f"NAVI_{name}", value)
+
+
+@pytest.mark.slow
+@pytest.mark.timeout(1500)
+def test_terminating_a_training_in_the_ui_checkpoints_and_stops(small_training, ui, page, tmp_path):
+    """A night's trainer at work, a click on Terminate: the run is cancelled, the trainer gone, its state kept."""
+    mutation = (
+        "mutation Launch($p: ExecutionParams!) { launchRun(executionParams: $p) "
+        "{ __typename ... on LaunchRunSuccess { run { runId } } } }"
+    )
+    scenes = ["train_scenes=1", "validation_scenes=1", "test_scenes=1"]
+    config = {"begin_training_night": {"config": {"minutes": 30.0, "name": "tonight", "assignments": scenes}}}
+    selector = {"repositoryLocationName": "navi", "repositoryName": "__repository__", "jobName": "nightly_training"}
+    parameters = {"p": {"selector": selector, "runConfigData": {"ops": config}}}
+    answer = page.request.post(f"{ui}/graphql", data={"query": mutation, "variables": parameters}).json()
+    run_id = answer["data"]["launchRun"]["run"]["runId"]
+    runs = tmp_path / "navi" / "runs"
+    deadline = time.monotonic() + 900
+    while len(list((tmp_path / "navi" / "outbox").glob("*-metrics.ndjson"))) < 3:
+        assert time.monotonic() < deadline, "training made no update within a quarter of an hour"
+        time.sleep(0.5)
+    (lock,) = (runs / ".locks").glob("nightly-tonight-*.lock")
+    trainer = int(lock.read_text())
+    page.goto(f"{ui}/runs/{run_id}", wait_until="domcontentloaded")
+    page.get_by_role("button", name=re.compile("Terminate", re.IGNORECASE)).first.click(timeout=120_000)
+    page.get_by_role("dialog").get_by_role("button", name=re.compile("Terminate", re.IGNORECASE)).click(timeout=60_000)
+    assert outcome_of(page, ui, run_id) == "CANCELED"
+    assert not Path(f"/proc/{trainer}").exists()
+    assert list(runs.glob("nightly-tonight-*/checkpoints/step-*.pt"))
+    warehouse = Warehouse(tmp_path / "navi")
+    warehouse.ingest()
+    assert warehouse.query("select status, reason from runs").values.tolist() == [["stopped", "SIGTERM"]]
