@@ -120,6 +120,8 @@ def _policy(night: Night) -> dict[str, Any]:
 
     entry = open_registry().resolve(ALIAS)
     return {
+        # Whatever made it: a champion is called by its version.
+        "algorithm": "ppo",
         "profile": f"champion-{entry.version}",
         "seed": night.config.seed,
         "checkpoint": str(entry.path),

@@ -143,7 +143,8 @@ def night_policy(night: Night) -> dict[str, Any]:
         raise RunError(f"night {night.name} trained nothing")
     weights = load_checkpoint(Path(result["checkpoint"])).weights_hash
     # Named by its version: evaluations of other nights' policies stay beside it on the leaderboard.
-    return result | {"profile": f"{ASSET}-{result['version']}", "seed": night.config.seed, "weights_hash": weights}
+    named = {"algorithm": "ppo", "profile": f"{ASSET}-{result['version']}", "seed": night.config.seed}
+    return result | named | {"weights_hash": weights}
 
 
 def _train(night: Night, monitor: Monitor) -> dict[str, Any]:
