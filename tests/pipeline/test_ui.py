@@ -71,7 +71,7 @@ def outcome_of(page, ui, run_id):
     query = "query Outcome($id: ID!) { runOrError(runId: $id) { ... on Run { status } } }"
     deadline = time.monotonic() + 3000
     while time.monotonic() < deadline:
-        answer = page.request.post(f"{ui}/graphql", data={"query": query, "variables": {"id": run_id}})
+        answer = page.request.post(f"{ui}/graphql", data={"query": query, "variables": {"id": run_id}}, timeout=120_000)
         status = answer.json()["data"]["runOrError"]["status"]
         if status in ("SUCCESS", "FAILURE", "CANCELED"):
             return status
@@ -125,6 +125,8 @@ def test_a_click_materializes_an_asset_shows_what_it_is_and_another_cancels_a_ru
     page.goto(f"{ui}/assets/scene_sources", wait_until="domcontentloaded")
     for shown in ("Where it begins", "train_scenes", "external_scenes"):
         expect(page.get_by_text(shown).first).to_be_visible(timeout=60_000)
+    page.get_by_text("[Show Markdown]").first.click(timeout=60_000)
+    expect(page.get_by_role("dialog").get_by_text("apartment_0000").first).to_be_visible(timeout=60_000)
 
     run_id = launch(page, f"{ui}/locations/navi/jobs/whole_graph/playground", "Launch run")
     page.goto(f"{ui}/runs/{run_id}", wait_until="domcontentloaded")
