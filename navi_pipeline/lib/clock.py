@@ -3,16 +3,38 @@
 from __future__ import annotations
 
 import functools
+import os
 import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
+from dataclasses import dataclass
 from typing import Any, TypeVar
 
-__all__ = ["reset_work", "work_by_name", "worked", "worked_as"]
+__all__ = ["Work", "now", "reset_work", "work_by_name", "worked", "worked_as"]
 
 F = TypeVar("F", bound=Callable[..., Any])
 
-_SECONDS: dict[str, float] = {}
+
+@dataclass(frozen=True)
+class Work:
+    """Time on the wall, and of processors: this process and its children that have ended [s]."""
+
+    wall: float = 0.0
+    cpu: float = 0.0
+
+    def __add__(self, other: Work) -> Work:
+        return Work(self.wall + other.wall, self.cpu + other.cpu)
+
+    def __sub__(self, other: Work) -> Work:
+        return Work(self.wall - other.wall, self.cpu - other.cpu)
+
+
+_DONE: dict[str, Work] = {}
+
+
+def now() -> Work:
+    """Read both clocks; differences are what counts."""
+    return Work(time.monotonic(), sum(os.times()[:4]))
 
 
 def worked(function: F) -> F:
@@ -29,18 +51,18 @@ def worked(function: F) -> F:
 @contextmanager
 def worked_as(name: str) -> Iterator[None]:
     """Count the time of the block as work of `name`."""
-    began = time.monotonic()
+    began = now()
     try:
         yield
     finally:
-        _SECONDS[name] = _SECONDS.get(name, 0.0) + time.monotonic() - began
+        _DONE[name] = _DONE.get(name, Work()) + (now() - began)
 
 
-def work_by_name() -> dict[str, float]:
-    """Return the seconds counted so far, by function."""
-    return dict(_SECONDS)
+def work_by_name() -> dict[str, Work]:
+    """Return the time counted so far, by function."""
+    return dict(_DONE)
 
 
 def reset_work() -> None:
     """Begin to count anew."""
-    _SECONDS.clear()
+    _DONE.clear()
