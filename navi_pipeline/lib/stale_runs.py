@@ -4,11 +4,13 @@ from __future__ import annotations
 
 import contextlib
 import fcntl
+import json
 import os
 import signal
 import time
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
 from navi_core.record import navi_home
 from navi_pipeline.lib.pipeline_log import pipeline_log
@@ -113,26 +115,23 @@ def _mark_stale() -> list[str]:
             continue
         stale.append(run)
         with pipeline_log(run) as log:
-            kept = {
-                name: row[name] for name in ("asset", "partition", "algorithm", "encoder", "core", "device", "path")
-            }
-            figures = {name: _number(row[name]) for name in ("step", "reward_ema", "wall_time_seconds", "seed")}
-            same = {"config_hash": row["config_hash"], "started_at": _moment(row["started_at"])}
+            # A row is replaced whole: what the trainer wrote of itself goes in again.
+            kept = {name: _sent(name, value) for name, value in row.items()}
             reason = "nobody holds the run: its trainer was killed; the same command resumes it"
-            log.row("runs", kept | figures | same | {"status": "stopped", "reason": reason})
+            log.row("runs", kept | {"status": "stopped", "reason": reason})
             log.row("events", {"event": "stale_run", "detail": reason})
     if stale:
         warehouse.ingest()
     return stale
 
 
-def _number(value: float | None) -> float | None:
-    return None if value is None or value != value else value
-
-
-def _moment(value: object) -> str | None:
-    text = str(value)
-    return None if text in ("None", "NaT") else text
+def _sent(column: str, value: Any) -> Any:
+    """Return a value as a producer would have sent it."""
+    if value is None or value != value:  # NaN and NaT differ from themselves
+        return None
+    if column in ("config", "versions"):
+        return json.loads(value)
+    return value.isoformat() if hasattr(value, "isoformat") else value
 
 
 def _there(pid: int) -> bool:

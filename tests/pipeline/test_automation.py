@@ -135,7 +135,9 @@ def test_a_run_that_nobody_holds_is_marked_as_stopped_and_one_at_work_is_left(in
         pass
     for run in (held, dead):
         with pipeline_log(run.run_id, seed=4, config_hash="c") as log:
-            log.row("runs", {"status": "running", "step": 64, "path": str(run.path), "algorithm": "ppo"})
+            log.row("runs", {"status": "running", "step": 64, "path": str(run.path), "algorithm": "ppo",
+                             "config": {"actors": 4}, "reward_ema": None, "started_at": "2026-01-01T00:00:00Z",
+                             "hardware": "another machine"})  # fmt: skip
     with held:
         answer = tick(stale_runs, instance, repository)
         assert "1 stale runs" in answer.skip_message
@@ -145,6 +147,8 @@ def test_a_run_that_nobody_holds_is_marked_as_stopped_and_one_at_work_is_left(in
             [dead.run_id, "stopped", 64, "ppo", 4],
             [held.run_id, "running", 64, "ppo", 4],
         ]
+        whole = "select config->>'actors', year(started_at), hardware, reward_ema is null from runs"
+        assert warehouse.query(whole).values.tolist() == [["4", 2026, "another machine", True]] * 2
         assert events("stale_run")["run_id"].tolist() == [dead.run_id]
         assert "0 stale runs" in tick(stale_runs, instance, repository).skip_message
 
