@@ -98,6 +98,6 @@ def everybody_is_ranked() -> dg.AssetCheckResult:
     return dg.AssetCheckResult(
         passed=not missing and policies > 0 and whole,
         severity=dg.AssetCheckSeverity.WARN,
-        description=f"missing: {', '.join(missing)}" if missing else "all are there",
+        description=f"missing: {', '.join(missing)}" if missing else f"{policies} policies and every pilot",
         metadata={"pilots": len(rows) - policies, "policies": policies},
     )

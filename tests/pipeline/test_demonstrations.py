@@ -1,0 +1,99 @@
+"""Recordings of people, the teacher's flights, and what is gathered of both."""
+
+import numpy as np
+import pytest
+
+from navi_core.demos import Demonstration, save_demonstration, write_index
+from navi_core.errors import DemoError, RecordError
+from navi_core.record import navi_home
+from navi_pipeline.defs.demonstrations.checks import recordings_are_good
+from navi_pipeline.lib.demonstrations import (
+    _path,
+    action_statistics,
+    expert_config,
+    gather_demonstrations,
+    take_recordings,
+)
+from navi_pipeline.lib.documents import write_document
+
+
+def recording(seed, azimuth=64, elevation=16):
+    rng = np.random.default_rng(seed)
+    starts = np.zeros(6, bool)
+    starts[[0, 3]] = True
+    return Demonstration(
+        observations=rng.random((6, 3, azimuth, elevation), np.float32).round(),
+        actions=rng.uniform(-1, 1, (6, 4)).astype(np.float32),
+        episode_starts=starts,
+        scene=f"scene{seed}",
+        decision_hz=10.0,
+        limits=(5.0, 2.0, 3.0, 3.0),
+        recording_date="2026-01-01T00:00:00Z",
+    )
+
+
+@pytest.fixture
+def recordings():
+    folder = navi_home() / "recordings"
+    folder.mkdir(parents=True)
+    save_demonstration(folder / "good.npz", recording(1))
+    return folder
+
+
+@pytest.fixture
+def expert():
+    """A teacher's dataset as `expert_demonstrations` leaves it, of one file."""
+    folder = navi_home() / "demos" / "expert"
+    folder.mkdir(parents=True)
+    save_demonstration(folder / "a.npz", recording(2))
+    write_index(folder, [("a.npz", recording(2))])
+    write_document(_path("expert", "quick"), {"folder": str(folder), "rows": []})
+
+
+def test_without_recordings_there_is_an_empty_dataset_and_no_complaint():
+    assert take_recordings() == {"folder": None, "files": 0, "decisions": 0, "content_hash": None, "rows": []}
+    assert recordings_are_good().passed
+
+
+def test_a_recording_that_is_broken_is_told_and_the_good_ones_are_taken(recordings):
+    (recordings / "broken.npz").write_bytes(b"no archive")
+    made = take_recordings()
+    assert (made["files"], made["decisions"]) == (1, 6)
+    assert [row["file"] for row in made["rows"] if not row["accepted"]] == ["broken.npz"]
+    outcome = recordings_are_good()
+    assert not outcome.passed and "broken.npz" in outcome.description
+    assert take_recordings() == made
+
+
+def test_a_new_recording_makes_another_dataset(recordings):
+    first = take_recordings()
+    save_demonstration(recordings / "more.npz", recording(3))
+    second = take_recordings()
+    assert second["files"] == 2 and second["content_hash"] != first["content_hash"]
+
+
+def test_both_sources_are_gathered_and_another_resolution_is_left_out(recordings, expert):
+    take_recordings()
+    both = gather_demonstrations("quick")
+    assert (both["decisions"], both["episodes"], both["scenes"], both["left_out"]) == (12, 4, 2, 0)
+    save_demonstration(recordings / "good.npz", recording(4, 32, 8))
+    take_recordings()
+    alone = gather_demonstrations("quick")
+    assert (alone["decisions"], alone["left_out"]) == (6, 1) and alone["content_hash"] != both["content_hash"]
+    rows, actions, first = action_statistics(both["folders"])
+    assert [row["axis"] for row in rows] == ["forward", "vertical", "lateral", "yaw"]
+    assert len(actions["yaw"]) == 12 and first.shape == (3, 64, 16)
+    assert rows[0]["mean"] == pytest.approx(float(actions["forward"].mean()))
+
+
+def test_the_teacher_has_the_sensor_of_the_profile():
+    assert (expert_config("standard").azimuth_bins, expert_config("standard").elevation_bins) == (256, 48)
+    assert expert_config("quick", episodes=2).episodes == 2
+
+
+def test_what_is_missing_is_named(monkeypatch, tmp_path):
+    monkeypatch.setenv("NAVI_DEMOS", str(tmp_path / "none"))
+    with pytest.raises(DemoError, match="NAVI_DEMOS"):
+        take_recordings()
+    with pytest.raises(RecordError, match="recorded_demonstrations"):
+        gather_demonstrations("quick")
