@@ -46,6 +46,16 @@ class GateConfig(Config):
     """Physics substeps simulated; 25 are 0.5 s."""
     threshold: float = 0.0
     """θ: expected reward per decision that a motion must exceed to be sent."""
+    weights: dict[str, float] = {
+        "exploration": 1.0,
+        "progress": 1.0,
+        "clearance": 1.0,
+        "starvation": 1.0,
+        "view_gain": 1.0,
+        "collision": 1.0,
+    }
+    """Weights of the environment's reward terms in the expected reward; others are 0. Not those of training:
+    where all floor is known `explore` pays nothing for any motion, and every drone would wait for ever."""
     margin: float = Field(0.0, ge=0, le=5)
     """Added to the drone's radius: clearance that the simulation keeps [m]."""
 

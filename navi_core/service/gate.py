@@ -1,0 +1,313 @@
+"""The gate: a proposed motion is flown in the distance field before it is sent.
+
+From each drone's pose and velocity the drone's own dynamics fly the action for `substeps` (0.5 s), all drones in one
+batch. SEND where no collision is predicted and the expected reward is above θ, else WAIT: the drone hovers.
+
+What the reward reads of a panorama is taken from the observation now, and from a coarse panorama that is cast at the
+end of the horizon. The speed limiter sees the sector ahead as the present observation shows it after the turn, and
+never less far than it sees now: the simulated drone is at least as fast as the real one.
+"""
+
+from __future__ import annotations
+
+import copy
+from collections.abc import Callable
+from dataclasses import dataclass, replace
+
+import torch
+from torch import Tensor
+
+from navi_core.config import REWARD_TERMS, EnvConfig, GateConfig
+from navi_core.errors import ConfigError
+from navi_core.kernels.horizon import fly_freely
+from navi_core.world import Field, FloorMap
+from navi_core.world.dynamics import limiter_bins, linear_speed
+from navi_core.world.field import RayHits
+from navi_core.world.floor import FloorView
+from navi_core.world.panorama import Panorama, PanoramaReader
+from navi_core.world.rewards import RewardTerms
+from navi_core.world.sensor import SphericalSensor, denormalise_depth
+
+__all__ = ["COMPONENTS", "GateVerdict", "RolloutGate"]
+
+COMPONENTS: dict[str, tuple[str, ...]] = {
+    "clearance": ("clearance",),
+    "progress": ("progress",),
+    "novelty": ("exploration", "view_gain"),
+    "starvation": ("starvation",),
+}
+"""Components of the expected reward, and the environment's terms that each is made of."""
+_PAID_ONCE = ("clearance", "inspection", "collision", "view_gain")
+"""Terms that a horizon pays as a whole; the others are paid by every decision."""
+_COARSE = (32, 6)
+"""Bins of the panoramas that the gate casts itself."""
+_FITS = 0.06
+"""Mean error of the normalised depth up to which a scene is the one that a drone is in."""
+
+# Numba's dispatchers carry no signature that a type checker could follow through packed arguments.
+_FLY: Callable[..., None] = fly_freely
+
+
+@dataclass(frozen=True)
+class GateVerdict:
+    """What the gate found for B proposed motions.
+
+    Attributes:
+        send: (B,) bool; else the drone waits.
+        collides: (B,) bool, a collision within the horizon.
+        expected_reward: (B,) per decision.
+        components: (B,) by name, see `COMPONENTS`; with the weights' other terms they add up to the expected reward.
+        velocity: (B, 4) body velocity after one decision of the motion [m/s, rad/s].
+    """
+
+    send: Tensor
+    collides: Tensor
+    expected_reward: Tensor
+    components: dict[str, Tensor]
+    velocity: Tensor
+
+
+@dataclass(frozen=True)
+class _Horizon:
+    """Where B held actions lead: pose (or the last one before a collision), velocity after one decision, path [m]."""
+
+    position: Tensor
+    yaw: Tensor
+    velocity: Tensor
+    collided: Tensor
+    attempted_speed: Tensor
+    path: Tensor
+
+
+class RolloutGate:
+    """Simulates proposed motions of many drones at once.
+
+    Args:
+        field: Scenes that the drones may be in, on the CPU.
+        env: The environment's observation, dynamics and reward.
+        config: Horizon, threshold, margin.
+        capacity: Drones whose visited cells and seen floor are remembered.
+
+    Raises:
+        SceneError: A scene without free space.
+    """
+
+    def __init__(
+        self, field: Field, env: EnvConfig | None = None, config: GateConfig | None = None, capacity: int = 256
+    ) -> None:
+        self.field, self.env, self.config = field, env or EnvConfig(), config or GateConfig()
+        e, c = self.env, self.config
+        self._limits = torch.tensor([*e.dynamics.max_speed, e.dynamics.max_yaw_rate])
+        decisions = c.substeps / e.dynamics.steps_per_decision
+        coarse = e.model_copy(update=dict(zip(("azimuth_bins", "elevation_bins"), _COARSE)))
+        self._sensor = SphericalSensor(field, *_COARSE, e.max_distance)
+        self._reader = PanoramaReader(coarse, field.device, kernels=True)
+        maps = [FloorMap(field, i, e.reward.view_cell, e.floor_clearance) for i in range(field.num_scenes)]
+        self._view = FloorView(maps, capacity, self._reader.fan, e.reward.view_radius, field.device, kernels=True)
+        self._rewards = RewardTerms(field, capacity, e.reward, e.dynamics.max_speed[0], kernels=True)
+        self._scene = torch.full((capacity,), -1)
+        self._scale = torch.tensor(
+            [c.weights.get(name, 0.0) / (decisions if name in _PAID_ONCE else 1) for name in REWARD_TERMS]
+        )
+
+    def begin(self, rows: Tensor, position: Tensor, yaw: Tensor, obs: Tensor) -> Tensor:
+        """Begin episodes: forget what the rows have seen, and find the scene that they are in.
+
+        Args:
+            rows: (B,) numbers of the drones, below the capacity.
+            position: (B, 3) [m].
+            yaw: (B,) [rad].
+            obs: (B, 3, Az, El) what they see there.
+
+        Returns:
+            (B,) scene of each; −1 where none looks like the observation. Such a drone is told to wait.
+        """
+        self._rewards.visits[rows] = 0
+        self._view.seen[rows] = False
+        best, found = torch.full((len(rows),), _FITS), torch.full((len(rows),), -1)
+        for scene in range(self.field.num_scenes):
+            index = torch.full((len(rows),), scene)
+            seen = self._coarse(position, yaw, index)
+            error = (seen.obs[:, 0] - _sampled(obs)[:, 0]).abs().mean(dim=(1, 2))
+            best, found = torch.minimum(best, error), torch.where(error < best, index, found)
+        self._scene[rows] = found
+        return found
+
+    def judge(
+        self,
+        rows: Tensor,
+        position: Tensor,
+        yaw: Tensor,
+        velocity: Tensor,
+        action: Tensor,
+        obs: Tensor,
+        *,
+        remember: bool = True,
+    ) -> GateVerdict:
+        """Simulate one motion of each drone.
+
+        Args:
+            rows: (B,) numbers of the drones, each at most once.
+            position: (B, 3) [m].
+            yaw: (B,) [rad].
+            velocity: (B, 4) body velocity [m/s, rad/s].
+            action: (B, 4) proposed, clamped to [−1, 1] here.
+            obs: (B, 3, Az, El) of the present pose.
+            remember: Count the present pose as visited and what it sees as seen; false asks without a trace.
+
+        Raises:
+            ConfigError: A row beyond the capacity.
+        """
+        if len(rows) and not (int(rows.min()) >= 0 and int(rows.max()) < len(self._scene)):
+            raise ConfigError(f"rows {int(rows.min())} to {int(rows.max())}; this gate knows {len(self._scene)}")
+        lost = self._scene[rows] < 0
+        scene = self._scene[rows].clamp(min=0)
+        now = self._reader.read(self._hits_of(obs), self._rewards.band(scene))
+        visits, seen = self._rewards.visits[rows], self._view.seen[rows]
+        self._view.mark(position, yaw, now.reach, scene, seen)
+        self._count(position, yaw, scene, visits)
+        if remember:
+            self._view.seen[rows], self._rewards.visits[rows] = seen, visits
+        verdict = self._simulate(position, yaw, velocity, action, scene, now, self._ahead(obs), visits, seen)
+        return replace(verdict, send=verdict.send & ~lost)
+
+    def validate(self, position: Tensor, yaw: Tensor, velocity: Tensor, action: Tensor, scene: Tensor) -> GateVerdict:
+        """Simulate motions of the past from their poses alone, as drones that have seen nothing before.
+
+        Args:
+            position: (B, 3) [m].
+            yaw: (B,) [rad].
+            velocity: (B, 4) [m/s, rad/s].
+            action: (B, 4).
+            scene: (B,) scene of each.
+        """
+        now = self._coarse(position, yaw, scene)
+        visits = self._rewards.visits.new_zeros(len(position), self._rewards.visits.shape[1])
+        seen = self._view.seen.new_zeros(len(position), self._view.seen.shape[1])
+        self._view.mark(position, yaw, now.reach, scene, seen)
+        self._count(position, yaw, scene, visits)
+        return self._simulate(position, yaw, velocity, action, scene, now, self._ahead(now.obs), visits, seen)
+
+    def scenes(self, rows: Tensor) -> Tensor:
+        """Return the (B,) scenes that `begin` found, −1 for none."""
+        return self._scene[rows]
+
+    def _simulate(
+        self,
+        position: Tensor,
+        yaw: Tensor,
+        velocity: Tensor,
+        action: Tensor,
+        scene: Tensor,
+        now: Panorama,
+        ahead: Tensor,
+        visits: Tensor,
+        seen: Tensor,
+    ) -> GateVerdict:
+        motion = self._fly(position, yaw, velocity, action, scene, ahead)
+        p, y = motion.position, motion.yaw
+        then = self._coarse(p, y, scene)
+        clearance = self.field.distance(torch.cat([p, position]), torch.cat([scene, scene]))
+        rewards = copy.copy(self._rewards)
+        rewards.visits = visits
+        terms = rewards.compute(
+            position=p,
+            moved=motion.path * (self.env.dynamics.steps_per_decision / self.config.substeps),
+            yaw=y,
+            scene_index=scene,
+            stamp=torch.ones_like(scene),
+            clearance=clearance[: len(p)],
+            clearance_before=clearance[len(p) :],
+            now=then.fractions,
+            before=now.fractions,
+            collided=motion.collided,
+            attempted_speed=motion.attempted_speed,
+            view_gain=self._view.mark(p, y, then.reach, scene, seen),
+        )
+        scaled = dict(zip(REWARD_TERMS, (terms * self._scale).unbind(dim=1)))
+        components = {name: torch.stack([scaled[term] for term in parts]).sum(0) for name, parts in COMPONENTS.items()}
+        expected = torch.stack(list(scaled.values())).sum(0)
+        send = ~motion.collided & (expected > self.config.threshold)
+        return GateVerdict(send, motion.collided, expected, components, motion.velocity)
+
+    def _fly(
+        self, position: Tensor, yaw: Tensor, velocity: Tensor, action: Tensor, scene: Tensor, ahead: Tensor
+    ) -> _Horizon:
+        """Fly held actions to the end of the horizon, or to the last substep before a collision."""
+        c, substeps, rows = self.env.dynamics, self.config.substeps, len(position)
+        places, yaws = torch.empty(substeps, rows, 3), torch.empty(substeps, rows)
+        velocities = torch.empty(substeps, rows, 4)
+        settings = (c.limiter_distance, c.limiter_floor, c.smoothing, c.substep, c.steps_per_decision)
+        given = (x.to(torch.float32).contiguous().numpy() for x in (action, ahead, self._limits))
+        start = (x.contiguous().numpy() for x in (position, yaw, velocity))
+        _FLY(*given, *settings, *start, places.numpy(), yaws.numpy(), velocities.numpy())
+        where = self.field.rows(scene, rows).repeat(substeps)
+        radius = c.radius + self.config.margin
+        blocked = self.field.within_rows(places.view(-1, 3), where, radius).view(substeps, rows)
+        collided, first = blocked.any(dim=0), blocked.to(torch.uint8).argmax(dim=0)
+        free = torch.where(collided, first, substeps)
+        row = torch.arange(rows)
+        # Place 0 is the start: a drone that collides at once has not moved.
+        trace = torch.cat([position[None], places])
+        steps = (trace[1:] - trace[:-1]).square().sum(dim=2).sqrt()
+        path = (steps * (torch.arange(substeps)[:, None] < free)).sum(dim=0)
+        speed = linear_speed(velocities[first, row])
+        return _Horizon(
+            position=trace[free, row],
+            yaw=torch.cat([yaw[None], yaws])[free, row],
+            velocity=velocities[min(c.steps_per_decision, substeps) - 1],
+            collided=collided,
+            attempted_speed=torch.where(collided, speed, 0.0),
+            path=path,
+        )
+
+    def _count(self, position: Tensor, yaw: Tensor, scene: Tensor, visits: Tensor) -> None:
+        """Count the present poses in (B, cells) visits."""
+        rewards, none = copy.copy(self._rewards), torch.zeros(len(position))
+        rewards.visits = visits
+        rewards.compute(
+            position=position,
+            moved=none,
+            yaw=yaw,
+            scene_index=scene,
+            stamp=torch.ones_like(scene),
+            clearance=none,
+            clearance_before=none,
+            now=torch.zeros(len(position), 4),
+            before=torch.zeros(len(position), 4),
+            collided=none > 0,
+            attempted_speed=none,
+            view_gain=none,
+        )
+
+    def _coarse(self, position: Tensor, yaw: Tensor, scene: Tensor) -> Panorama:
+        hits = self._sensor.cast(position.contiguous(), yaw.contiguous(), scene.to(torch.int32))
+        return self._reader.read(hits, self._rewards.band(scene))
+
+    def _hits_of(self, obs: Tensor) -> RayHits:
+        """Return an observation as the hits of the gate's own panorama."""
+        coarse = _sampled(obs)
+        depth = denormalise_depth(coarse[:, 0], self.env.max_distance)
+        parts = (depth, coarse[:, 1].to(torch.int32), coarse[:, 2] > 0)
+        return RayHits(*(part.flatten(1).contiguous() for part in parts))
+
+    def _ahead(self, obs: Tensor) -> Tensor:
+        """Return (B, Az) the nearest hit ahead [m] for a heading turned to each azimuth, from the present place."""
+        azimuth, elevation = obs.shape[2:]
+        _, low, high = limiter_bins(azimuth, elevation, self.env.dynamics.limiter_elevation_degrees)
+        nearest = torch.where(obs[:, 2, :, low:high] > 0, obs[:, 0, :, low:high], 2.0).amin(dim=2)
+        # The least of a window of azimuths, its width doubled until it is that of the sector ahead.
+        width, window = 1, 2 * max(1, azimuth // 8)
+        while width < window:
+            step = min(width, window - width)
+            nearest = torch.minimum(nearest, nearest.roll(-step, dims=1))
+            width += step
+        nearest = nearest.roll(window // 2, dims=1)
+        return torch.where(nearest > 1.0, torch.inf, denormalise_depth(nearest.clamp(max=1.0), self.env.max_distance))
+
+
+def _sampled(obs: Tensor) -> Tensor:
+    """Return (B, 3, 32, 6): the observation at the gate's bins, nearest in angle."""
+    azimuth = torch.arange(_COARSE[0]) * obs.shape[2] // _COARSE[0]
+    elevation = (torch.linspace(0, 1, _COARSE[1]) * (obs.shape[3] - 1)).round().to(torch.int64)
+    return obs[:, :, azimuth[:, None], elevation]

@@ -1,0 +1,163 @@
+"""The gate predicts what the environment's dynamics do, and keeps a random policy from the walls."""
+
+from __future__ import annotations
+
+import pytest
+import torch
+
+from navi_core.config import EnvConfig, GateConfig
+from navi_core.service.gate import RolloutGate
+from navi_core.world import Field, NavigationEnv
+from navi_core.world.dynamics import Dynamics
+
+ROWS = 24
+CONFIG = EnvConfig(azimuth_bins=64, elevation_bins=16, stagger=False)
+
+
+@pytest.fixture(scope="module")
+def field(apartments) -> Field:
+    return Field(apartments)
+
+
+class Flight:
+    """An environment and a gate that knows where its drones are."""
+
+    def __init__(self, field: Field, seed: int = 0, **gate) -> None:
+        self.env = NavigationEnv(field, ROWS, CONFIG, seed=seed)
+        self.gate = RolloutGate(field, CONFIG, GateConfig(**gate), capacity=ROWS)
+        self.rows = torch.arange(ROWS)
+        self.generator = torch.Generator().manual_seed(seed)
+        self.obs = self.env.reset()
+        pose = self.env.poses()
+        self.found = self.gate.begin(self.rows, pose["position"], pose["yaw"], self.obs)
+
+    def action(self) -> torch.Tensor:
+        return torch.rand(ROWS, 4, generator=self.generator) * 2 - 1
+
+    def judge(self, action: torch.Tensor, **options):
+        life = {name: self.env._life[name].clone() for name in ("position", "yaw", "velocity")}
+        return self.gate.judge(
+            self.rows, life["position"], life["yaw"].squeeze(1), life["velocity"], action, self.obs, **options
+        )
+
+    def step(self, action: torch.Tensor):
+        batch = self.env.step(action)
+        self.obs = batch.obs
+        return batch
+
+
+def test_every_drone_is_found_in_its_scene(field: Field) -> None:
+    flight = Flight(field)
+    assert torch.equal(flight.found, flight.env.poses()["scene_index"])
+    assert len(flight.found.unique()) == 2
+
+
+def test_one_decision_ends_where_the_environment_ends(field: Field) -> None:
+    flight = Flight(field, substeps=5)
+    for _ in range(20):
+        action = flight.action()
+        verdict = flight.judge(action)
+        batch = flight.step(action)
+        assert torch.equal(verdict.collides, batch.info["collision"])
+        free = ~verdict.collides
+        after = flight.env._life["velocity"][free]
+        assert torch.allclose(verdict.velocity[free], after, atol=1e-5)
+
+
+def test_the_horizon_is_that_of_the_dynamics_stepped_one_decision_at_a_time(field: Field) -> None:
+    """Away from the limiter both are one function; within it the gate is never slower."""
+    config = CONFIG.model_copy(update={"dynamics": CONFIG.dynamics.model_copy(update={"limiter_distance": 1e-6})})
+    gate = RolloutGate(field, config, GateConfig(substeps=12), capacity=ROWS)
+    env = NavigationEnv(field, ROWS, config, seed=1)
+    whole = Dynamics(field, config.dynamics.model_copy(update={"steps_per_decision": 12}))
+    obs, pose = env.reset(), env.poses()
+    velocity, action = torch.zeros(ROWS, 4), torch.rand(ROWS, 4, generator=torch.Generator().manual_seed(3)) * 2 - 1
+    far = torch.full((ROWS,), torch.inf)
+    expected = whole.step(pose["position"], pose["yaw"], velocity, action, far, pose["scene_index"])
+    ahead = gate._ahead(obs)
+    motion = gate._fly(pose["position"], pose["yaw"], velocity, action, pose["scene_index"], ahead)
+    assert torch.equal(motion.collided, expected.collided) and expected.collided.any()
+    free = ~expected.collided
+    assert torch.allclose(motion.position[free], expected.position[free], atol=1e-5)
+    turned = torch.remainder(motion.yaw - expected.yaw + 1.0, 6.283185307)[free]
+    assert torch.allclose(turned, torch.ones_like(turned), atol=1e-4)
+
+
+def test_what_lies_ahead_after_a_turn_is_the_least_of_that_sector(field: Field) -> None:
+    flight = Flight(field)
+    gate, front = flight.gate, flight.env._life["front"].squeeze(1)
+    ahead = gate._ahead(flight.obs)
+    assert torch.allclose(ahead[:, 0], front, rtol=1e-4)
+    pose = flight.env.poses()
+    turned = torch.remainder(pose["yaw"] + 2 * torch.pi * 7 / 64, 2 * torch.pi)
+    hits = flight.env.sensor.cast(pose["position"], turned, pose["scene_index"])
+    there = flight.env.dynamics.front_distance(hits.depth, hits.valid, 64)
+    assert torch.allclose(ahead[:, (0 - 7) % 64], there, rtol=1e-3)
+
+
+def test_a_random_policy_behind_the_gate_hardly_collides(field: Field) -> None:
+    def collisions(gated: bool) -> int:
+        flight, count = Flight(field, seed=5), 0
+        for _ in range(60):
+            action = flight.action()
+            if gated:
+                action = torch.where(flight.judge(action).send[:, None], action, 0.0)
+            count += int(flight.step(action).info["collision"].sum())
+        return count
+
+    without, behind = collisions(False), collisions(True)
+    assert without > 100 and behind <= 0.1 * without
+
+
+def test_motion_into_a_wall_waits_and_hovering_in_the_open_may_go(box_scene) -> None:
+    field = Field([box_scene])
+    gate = RolloutGate(field, CONFIG, capacity=2)
+    env = NavigationEnv(field, 2, CONFIG)
+    position, yaw = torch.tensor([[0.0, 1.2, -1.5], [0.0, 1.2, 1.0]]), torch.zeros(2)
+    scene = torch.zeros(2, dtype=torch.int64)
+    obs = env.sensor.observation(env.sensor.cast(position, yaw, scene))
+    rows = torch.arange(2)
+    gate.begin(rows, position, yaw, obs)
+    forward = torch.tensor([[1.0, 0, 0, 0]]).expand(2, 4)
+    verdict = gate.judge(rows, position, yaw, torch.zeros(2, 4), forward, obs)
+    assert verdict.collides.tolist() == [True, False] and verdict.send.tolist() == [False, True]
+    assert verdict.components["progress"][1] > 0 and verdict.expected_reward[1] > verdict.expected_reward[0]
+    # A collision costs −2·(1 + speed share) once in five decisions.
+    total = torch.stack(list(verdict.components.values())).sum(0)
+    assert -0.81 < float(verdict.expected_reward[0] - total[0]) < -0.4
+
+
+def test_asking_without_a_trace_leaves_none(field: Field) -> None:
+    flight = Flight(field)
+    action = flight.action()
+    first = flight.judge(action, remember=False)
+    again = flight.judge(action, remember=False)
+    assert torch.equal(first.expected_reward, again.expected_reward)
+    flight.judge(action)
+    later = flight.judge(action)
+    assert (later.components["novelty"] < first.components["novelty"]).any()
+
+
+def test_the_threshold_decides(field: Field) -> None:
+    action = Flight(field).action()
+    low, high = Flight(field, threshold=-10.0).judge(action), Flight(field, threshold=10.0).judge(action)
+    assert torch.equal(low.send, ~low.collides) and not high.send.any()
+
+
+def test_a_drone_in_no_known_scene_waits(field: Field, box_scene) -> None:
+    flight = Flight(field)
+    pose = flight.env.poses()
+    elsewhere = torch.zeros_like(flight.obs)
+    elsewhere[:, 0] = 0.9
+    assert (flight.gate.begin(flight.rows, pose["position"], pose["yaw"], elsewhere) == -1).all()
+    assert not flight.judge(torch.zeros(ROWS, 4)).send.any()
+
+
+def test_validation_of_the_past_sees_the_same_collisions(field: Field) -> None:
+    flight = Flight(field)
+    action, life = flight.action(), flight.env._life
+    now = flight.judge(action)
+    past = flight.gate.validate(
+        life["position"], life["yaw"].squeeze(1), life["velocity"], action, flight.gate.scenes(flight.rows)
+    )
+    assert (now.collides == past.collides).float().mean() > 0.9
