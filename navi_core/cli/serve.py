@@ -101,6 +101,13 @@ def serve(
         str | None, typer.Option(help="Alias whose moves are followed; by default MODEL where it is an alias.")
     ] = None,
     sample: Annotated[bool, typer.Option("--sample", help="Draw actions instead of the typical ones.")] = False,
+    gate: Annotated[bool, typer.Option("--gate", help="Simulate each motion first; what would collide waits.")] = False,
+    learn: Annotated[bool, typer.Option("--learn", help="Go on training on what is flown; draws actions.")] = False,
+    assign: Annotated[
+        list[str] | None, typer.Option("--set", help="A setting, gate.threshold=0 or training.batch_size=64.")
+    ] = None,
+    scene: Scenes = None,
+    resolution: Resolution = 512,
     http: Http = None,
     seed: Annotated[int, typer.Option(help="Seed of sampled actions.")] = 0,
     threads: Annotated[int, typer.Option(min=1, max=64, help="Threads of one decision.")] = 1,
@@ -109,31 +116,53 @@ def serve(
 ) -> None:
     """Serve a policy: many drones at once, each with its own memory, answered over the wire.
 
-    Where MODEL is an alias and it moves, the new version takes over without losing a session.
+    Where MODEL is an alias and it moves, the new version takes over without losing a session. With --gate or a
+    shadow evaluation --scene names the scenes that the drones are in.
     """
     import torch
 
-    from navi_core.config import ActorConfig, parse_config
+    from navi_core.cli.evaluate import load_scenes
+    from navi_core.config import ActorConfig, ContinuousTrainingConfig, EnvConfig, parse_config
+    from navi_core.errors import ConfigError
     from navi_core.models import Registry
+    from navi_core.presets import parse_assignments
     from navi_core.record import navi_home
     from navi_core.service.actor_server import ActorServer
-    from navi_core.service.served_model import AliasFollower, load_model
+    from navi_core.service.flight_learning import FlightLearning
+    from navi_core.service.gate import RolloutGate
+    from navi_core.service.served_model import AliasFollower, load_model, training_of
+    from navi_core.world import Field
 
     torch.set_num_threads(threads)
     registry = Registry(models if models is not None else navi_home() / "models")
     if follow is None and model in registry.aliases():
         follow = model
     settings: dict[str, Any] = {"mode": mode, "publish": pub, "step_endpoint": step_endpoint, "runtime": runtime}
-    settings |= {"max_sessions": max_sessions, "groups": groups, "follow": follow, "sample": sample, "http": http}
-    settings |= {"seed": seed, "threads": threads} | ({"subscribe": tuple(sub)} if sub else {})
+    settings |= {"max_sessions": max_sessions, "groups": groups, "follow": follow, "http": http}
+    settings |= {"sample": sample or learn, "seed": seed, "threads": threads} | (
+        {"subscribe": tuple(sub)} if sub else {}
+    )
+    given = parse_assignments(assign or [])
+    if given.keys() - {"gate", "training"}:
+        raise ConfigError(f"--set {', '.join(given)}; write gate.threshold=0 or training.batch_size=64")
+    settings |= {"gate": given.get("gate", {})} if gate else {}
     config = parse_config(ActorConfig, settings)
+    training = parse_config(ContinuousTrainingConfig, given.get("training", {}))
     served = load_model(model, config, models)
     follower = None
     if config.follow is not None:
         follower = AliasFollower(
             config.follow, served.name, lambda name: load_model(name, config, models), registry, config.poll_seconds
         )
-    server = ActorServer(served, config, successor=follower.take if follower else lambda: None)
+    judge = None
+    if config.gate is not None:
+        env, vocabulary = (EnvConfig(), None) if served.checkpoint is None else training_of(str(served.path), models)
+        field = Field(load_scenes(scene or ["apartment:0"], resolution), threads=threads, vocabulary=vocabulary)
+        judge = RolloutGate(field, env, config.gate, capacity=config.max_sessions)
+    learning = FlightLearning(served, training, judge, seed) if learn and training.enabled else None
+    server = ActorServer(
+        served, config, successor=follower.take if follower else lambda: None, gate=judge, learning=learning
+    )
     try:
         _run(
             server,
@@ -143,6 +172,8 @@ def serve(
                 "observations from": ", ".join(config.subscribe),
                 "steps": config.step_endpoint if config.mode == "step" else "none (mode stream)",
                 "follows": config.follow or "nothing",
+                "gate": "on" if judge is not None else "off",
+                "learning": "on" if learning is not None else "off",
                 "pages": server.url or "none",
             },
             as_json,

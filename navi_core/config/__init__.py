@@ -7,6 +7,7 @@ the command line, the pipeline and tools may read configurations cheaply.
 from __future__ import annotations
 
 from navi_core.config.base import Config, config_hash, parse_config
+from navi_core.config.continuous import ContinuousTrainingConfig
 from navi_core.config.demos import ExpertConfig
 from navi_core.config.evaluate import EvalConfig
 from navi_core.config.explore import ExplorerConfig
@@ -32,6 +33,7 @@ __all__ = [
     "BCConfig",
     "CompileConfig",
     "Config",
+    "ContinuousTrainingConfig",
     "CorpusConfig",
     "DQNConfig",
     "DistributedConfig",

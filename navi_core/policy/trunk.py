@@ -46,13 +46,13 @@ class Trunk(nn.Module):
     def step(self, obs: Tensor, aux: Tensor, state: State, reset: Tensor | None) -> tuple[Tensor, Tensor, State]:
         """Return embedding (B, D), features (B, D) and the new state of one step; no reset where it is None."""
         embedding = self._embed(obs)
-        features, state = self.core.step(self._join(embedding, aux, reset), state, reset)
+        features, state = self.core.step(self.joined(embedding, aux, reset), state, reset)
         return embedding, features, state
 
     def sequence(self, obs: Tensor, aux: Tensor, state: State, reset: Tensor) -> tuple[Tensor, Tensor, State]:
         """Return embeddings, features (B, T, D) and the last state of sequences (B, T, …); equals `step` T times."""
         embedding = self._embed(obs.flatten(0, 1)).unflatten(0, obs.shape[:2])
-        features, state = self.core(self._join(embedding, aux, reset), state, reset)
+        features, state = self.core(self.joined(embedding, aux, reset), state, reset)
         return embedding, features, state
 
     def _embed(self, obs: Tensor) -> Tensor:
@@ -63,7 +63,7 @@ class Trunk(nn.Module):
         with torch.autocast(obs.device.type, torch.bfloat16):
             return self.encoder(obs).float()
 
-    def _join(self, embedding: Tensor, aux: Tensor, reset: Tensor | None) -> Tensor:
+    def joined(self, embedding: Tensor, aux: Tensor, reset: Tensor | None) -> Tensor:
         """Add the auxiliary input to embeddings (…, D)."""
         if self.aux is None:
             return embedding

@@ -25,6 +25,8 @@ NATURAL_KEYS: dict[str, tuple[str, ...]] = {
     "benchmarks": ("run_id", "benchmark", "cell", "repeat", "name"),
     "studies": ("study",),
     "trials": ("study", "trial"),
+    "service_experiences": ("run_id", "number"),
+    "service_versions": ("run_id", "model_version", "fate"),
     "events": ("run_id", "step", "event", "recorded_at"),
 }
 """Table name → natural key."""

@@ -1,3 +1,20 @@
 """The service: servers and clients of the wire, the gate, and training that goes on in flight."""
 
 from __future__ import annotations
+
+from navi_core.config import ContinuousTrainingConfig
+from navi_core.service.continuous_trainer import ContinuousTrainer
+from navi_core.service.experience import Experience
+from navi_core.service.gate import GateVerdict, RolloutGate
+from navi_core.service.replay_buffer import ExperienceReplayBuffer
+from navi_core.service.training_metrics import TrainingMetrics
+
+__all__ = [
+    "ContinuousTrainer",
+    "ContinuousTrainingConfig",
+    "Experience",
+    "ExperienceReplayBuffer",
+    "GateVerdict",
+    "RolloutGate",
+    "TrainingMetrics",
+]

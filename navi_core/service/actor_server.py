@@ -18,6 +18,8 @@ import torch
 from navi_core.config import ActorConfig
 from navi_core.errors import WireError
 from navi_core.pilots.draws import draw_normal
+from navi_core.service.flight_learning import FlightLearning, ask_gate
+from navi_core.service.gate import GateVerdict, RolloutGate
 from navi_core.service.observations import observation_of
 from navi_core.service.served_model import ServedModel
 from navi_core.service.server import Server
@@ -52,6 +54,8 @@ class ActorServer(Server):
         model: What is served.
         config: Endpoints, mode, sessions, runtime.
         successor: Returns a model that is to take over, None while there is none.
+        gate: Judges each motion before it is sent; its capacity is at least `max_sessions`.
+        learning: Learns from what is flown; its gate is `gate`.
 
     Raises:
         ServiceError: A port is taken.
@@ -69,11 +73,14 @@ class ActorServer(Server):
         config: ActorConfig | None = None,
         *,
         successor: Callable[[], ServedModel | None] = lambda: None,
+        gate: RolloutGate | None = None,
+        learning: FlightLearning | None = None,
     ) -> None:
         import zmq
 
         self.config = c = config or ActorConfig()
         self.model, self._successor = model, successor
+        self._gate, self._learning = gate, learning
         self.publisher = Publisher(c.publish, c.wire, purpose="actions and telemetry of the actor")
         super().__init__("actor", c.http, c.wire)
         self.warn_if_open(self.publisher.endpoint)
@@ -90,6 +97,8 @@ class ActorServer(Server):
         self._ready: dict[int, Session] = {}
         self.decisions = 0
         self._told = 0.0
+        if learning is not None:
+            learning.start()
 
     def turn(self, wait_ms: int) -> None:
         """Take what arrived, decide, send."""
@@ -122,14 +131,17 @@ class ActorServer(Server):
     def close(self) -> None:
         """Close sockets and pages."""
         super().close()
+        if self._learning is not None:
+            self._learning.close()
         self._subscriber.close()
         self.publisher.close()
         if self._dealer is not None:
             self._dealer.close(linger=0)
 
     def status(self) -> dict[str, Any]:
-        """Return what /status tells: also the model and the sessions."""
-        return super().status() | {"model": self.model.name, "sessions": len(self.sessions)}
+        """Return what /status tells: also the model, the sessions, and training and buffer."""
+        told = super().status() | {"model": self.model.name, "sessions": len(self.sessions)}
+        return told | ({} if self._learning is None else self._learning.status())
 
     def _take(self) -> None:
         """Read answers and observations, a queue's length of each at most."""
@@ -180,6 +192,8 @@ class ActorServer(Server):
         if self.config.mode == "step" and session.request.step_id != result.step_id:
             return False
         session.request = None
+        if self._learning is not None:
+            self._learning.came(result)
         self.metrics.latency("answer_ms", time.monotonic() - session.asked_at, about="request to answer")
         return True
 
@@ -230,12 +244,38 @@ class ActorServer(Server):
         start = time.perf_counter()
         obs = torch.cat([observation_of(session.matrix) for session in group])
         state, aux, reset = self.sessions.gather(group)
-        decision = self.model.runner.decide(obs, aux, state, reset, self._noise(group))
+        runner = self.model.runner if self._learning is None else self._learning.runner()
+        decision = runner.decide(obs, aux, state, reset, self._noise(group))
         self.sessions.scatter(group, decision.state, decision.latent)
         self.metrics.latency("inference_ms", time.perf_counter() - start, about="one batch of decisions")
-        self._send(group, decision.action.numpy().astype(np.float32, copy=False))
+        command, verdict = decision.action, None
+        for session in group:
+            session.velocity_before = session.velocity
+        if self._gate is not None:
+            verdict, command = self._judged(group, obs, reset, decision.action)
+        if self._learning is not None:
+            self._learning.decided(group, obs, aux, state, reset, decision, verdict)
+        self._send(group, command.numpy().astype(np.float32, copy=False))
         self.decisions += len(group)
         self.metrics.count("decisions_total", len(group), about="decisions made")
+
+    def _judged(
+        self, group: list[Session], obs: torch.Tensor, reset: torch.Tensor, action: torch.Tensor
+    ) -> tuple[GateVerdict, torch.Tensor]:
+        """Ask the gate, count what it says, and show it to whoever watches."""
+        assert self._gate is not None
+        start = time.perf_counter()
+        verdict, command = ask_gate(self._gate, group, obs, reset, action)
+        self.metrics.latency("gate_ms", time.perf_counter() - start, about="one batch of simulated motions")
+        waits = int((~verdict.send).sum())
+        self.metrics.count("gate_send_total", len(group) - waits, about="motions that the gate let through")
+        self.metrics.count("gate_wait_total", waits, about="motions that the gate held back")
+        if self.publisher.watched("telemetry_event_v2"):
+            parts = torch.stack([verdict.send, verdict.collides, verdict.expected_reward, *verdict.components.values()])
+            for session, numbers in zip(group, parts.T.numpy()):
+                place = {"episode_id": session.matrix.episode_id, "step_id": session.matrix.step_id + 1}
+                self.event(self.publisher, "actor.inference.gate", numbers, env_id=session.env_id, **place)
+        return verdict, command
 
     def _noise(self, group: list[Session]) -> torch.Tensor | None:
         """Return (N, 4) draws: functions of seed, drone and decision."""
@@ -293,6 +333,8 @@ class ActorServer(Server):
         model = self._successor()
         if model is None:
             return
+        if self._learning is not None:
+            self._learning.adopt(model)
         kept = self.sessions.renew(model.runner)
         _LOG.info("%s takes over from %s; memory %s", model.name, self.model.name, "kept" if kept else "begins anew")
         self.model = model

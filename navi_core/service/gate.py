@@ -102,6 +102,8 @@ class RolloutGate:
         coarse = e.model_copy(update=dict(zip(("azimuth_bins", "elevation_bins"), _COARSE)))
         self._sensor = SphericalSensor(field, *_COARSE, e.max_distance)
         self._reader = PanoramaReader(coarse, field.device, kernels=True)
+        # The past is validated by another thread than that which judges the present.
+        self._past_reader = PanoramaReader(coarse, field.device, kernels=True)
         maps = [FloorMap(field, i, e.reward.view_cell, e.floor_clearance) for i in range(field.num_scenes)]
         self._view = FloorView(maps, capacity, self._reader.fan, e.reward.view_radius, field.device, kernels=True)
         self._rewards = RewardTerms(field, capacity, e.reward, e.dynamics.max_speed[0], kernels=True)
@@ -127,7 +129,7 @@ class RolloutGate:
         best, found = torch.full((len(rows),), _FITS), torch.full((len(rows),), -1)
         for scene in range(self.field.num_scenes):
             index = torch.full((len(rows),), scene)
-            seen = self._coarse(position, yaw, index)
+            seen = self._coarse(position, yaw, index, self._reader)
             error = (seen.obs[:, 0] - _sampled(obs)[:, 0]).abs().mean(dim=(1, 2))
             best, found = torch.minimum(best, error), torch.where(error < best, index, found)
         self._scene[rows] = found
@@ -168,7 +170,8 @@ class RolloutGate:
         self._count(position, yaw, scene, visits)
         if remember:
             self._view.seen[rows], self._rewards.visits[rows] = seen, visits
-        verdict = self._simulate(position, yaw, velocity, action, scene, now, self._ahead(obs), visits, seen)
+        ahead = self._ahead(obs)
+        verdict = self._simulate(position, yaw, velocity, action, scene, now, ahead, visits, seen, reader=self._reader)
         return replace(verdict, send=verdict.send & ~lost)
 
     def validate(self, position: Tensor, yaw: Tensor, velocity: Tensor, action: Tensor, scene: Tensor) -> GateVerdict:
@@ -181,12 +184,15 @@ class RolloutGate:
             action: (B, 4).
             scene: (B,) scene of each.
         """
-        now = self._coarse(position, yaw, scene)
+        now = self._coarse(position, yaw, scene, self._past_reader)
         visits = self._rewards.visits.new_zeros(len(position), self._rewards.visits.shape[1])
         seen = self._view.seen.new_zeros(len(position), self._view.seen.shape[1])
         self._view.mark(position, yaw, now.reach, scene, seen)
         self._count(position, yaw, scene, visits)
-        return self._simulate(position, yaw, velocity, action, scene, now, self._ahead(now.obs), visits, seen)
+        ahead = self._ahead(now.obs)
+        return self._simulate(
+            position, yaw, velocity, action, scene, now, ahead, visits, seen, reader=self._past_reader
+        )
 
     def scenes(self, rows: Tensor) -> Tensor:
         """Return the (B,) scenes that `begin` found, −1 for none."""
@@ -203,10 +209,12 @@ class RolloutGate:
         ahead: Tensor,
         visits: Tensor,
         seen: Tensor,
+        *,
+        reader: PanoramaReader,
     ) -> GateVerdict:
         motion = self._fly(position, yaw, velocity, action, scene, ahead)
         p, y = motion.position, motion.yaw
-        then = self._coarse(p, y, scene)
+        then = self._coarse(p, y, scene, reader)
         clearance = self.field.distance(torch.cat([p, position]), torch.cat([scene, scene]))
         rewards = copy.copy(self._rewards)
         rewards.visits = visits
@@ -280,9 +288,9 @@ class RolloutGate:
             view_gain=none,
         )
 
-    def _coarse(self, position: Tensor, yaw: Tensor, scene: Tensor) -> Panorama:
+    def _coarse(self, position: Tensor, yaw: Tensor, scene: Tensor, reader: PanoramaReader) -> Panorama:
         hits = self._sensor.cast(position.contiguous(), yaw.contiguous(), scene.to(torch.int32))
-        return self._reader.read(hits, self._rewards.band(scene))
+        return reader.read(hits, self._rewards.band(scene))
 
     def _hits_of(self, obs: Tensor) -> RayHits:
         """Return an observation as the hits of the gate's own panorama."""

@@ -28,7 +28,8 @@ class Session:
         request: The action that was sent and not yet answered.
         asked_at: When it was sent [s, monotonic].
         seen_at: When the drone was last heard of [s, monotonic].
-        velocity: (4,) body velocity as far as the actor knows it [m/s, rad/s].
+        velocity: (4,) body velocity as far as the actor knows it [m/s, rad/s]; the gate tells it.
+        velocity_before: The same before the last decision.
         decisions: Made so far.
     """
 
@@ -40,6 +41,7 @@ class Session:
     asked_at: float = 0.0
     seen_at: float = 0.0
     velocity: Tensor = field(default_factory=lambda: torch.zeros(4))
+    velocity_before: Tensor = field(default_factory=lambda: torch.zeros(4))
     decisions: int = 0
     shaper: RewardShaper | None = None
 

@@ -84,9 +84,11 @@ class PanoramaReader:
     def room(self, rows: int) -> torch.Tensor:
         """Return an uninitialised (rows, 3, Az, El) observation on the CPU, in memory that comes back."""
         shape = (rows, 3, self._config.azimuth_bins, self._config.elevation_bins)
-        if self._memory.shape != shape:
-            self._memory = Recycler(*shape)
-        return self._memory.take()
+        memory = self._memory
+        if memory.shape != shape:
+            # Held by a name of its own: another thread may ask for another number of rows meanwhile.
+            memory = self._memory = Recycler(*shape)
+        return memory.take()
 
     def for_kernels(self, directions: torch.Tensor) -> Sensor:
         """Return what the C++ kernels know of the sensor.

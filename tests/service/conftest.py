@@ -65,7 +65,7 @@ class Stage:
 
     def actor(self, environment: EnvironmentServer | None = None, model: ServedModel | None = None, **settings):
         wired = {} if environment is None else environment_of(environment)
-        extra = {key: settings.pop(key) for key in ("successor",) if key in settings}
+        extra = {key: settings.pop(key) for key in ("successor", "gate", "learning") if key in settings}
         config = ActorConfig(**{"publish": ANY, "wire": BRISK, "max_sessions": 64, **wired, **settings})
         return self.run(ActorServer(model or tiny_model(), config, **extra))
 

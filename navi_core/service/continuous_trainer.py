@@ -1,0 +1,231 @@
+"""Training behind the service: a daemon thread that learns from what was flown, and versions that are admitted."""
+
+from __future__ import annotations
+
+import copy
+import logging
+import threading
+import time
+from collections.abc import Callable
+from typing import Any, Protocol
+
+import numpy as np
+import torch
+
+from navi_core.config import ContinuousTrainingConfig
+from navi_core.errors import ConfigError
+from navi_core.policy import NavigationPolicy
+from navi_core.service.admission import Admission, ServingVersion
+from navi_core.service.gate import RolloutGate
+from navi_core.service.policy_update import PolicyUpdate
+from navi_core.service.replay_buffer import ExperienceReplayBuffer, Sample
+from navi_core.service.shadow import ShadowResult
+from navi_core.service.training_metrics import TrainingMetrics
+from navi_core.service.training_reward import judged_rewards
+
+__all__ = ["ContinuousTrainer", "VersionRecord"]
+
+_LOG = logging.getLogger("navi.service")
+
+
+class VersionRecord(Protocol):
+    """Keeps what became of versions."""
+
+    def version(self, number: int, fate: str, **numbers: float) -> None:
+        """Keep one: trained, admitted, held or rolled_back."""
+
+    def flush(self) -> None:
+        """Make what was kept durable."""
+
+
+class ContinuousTrainer:
+    """Learns from the buffer every `training_interval` seconds, beside inference.
+
+    The trainer changes a copy of the policy; inference uses the latest admitted version. Locks are taken in the order
+    buffer, model.
+
+    Args:
+        policy: Version 0.
+        buffer: Where experiences come from.
+        config: All settings.
+        gate: Asked again about each experience; None without one.
+        scale: Mean and deviation of the returns that the critic's units are.
+        shadow: Flies a candidate beside the version in service; needed for `shadow_evaluation`.
+        record: Keeps versions.
+
+    Raises:
+        ConfigError: The critic has a trunk of its own, or a shadow evaluation has nowhere to fly.
+
+    Attributes:
+        admission: The version in service.
+        metrics: Counts and rolling means.
+        model_version: Updates so far; every one makes a version.
+    """
+
+    def __init__(
+        self,
+        policy: NavigationPolicy,
+        buffer: ExperienceReplayBuffer,
+        config: ContinuousTrainingConfig | None = None,
+        gate: RolloutGate | None = None,
+        *,
+        scale: tuple[float, float] = (0.0, 1.0),
+        shadow: Callable[[NavigationPolicy, NavigationPolicy], ShadowResult] | None = None,
+        record: VersionRecord | None = None,
+    ) -> None:
+        self.config = c = config or ContinuousTrainingConfig()
+        if policy.config.separate_value:
+            raise ConfigError(
+                "continuous training needs one trunk for actor and critic; this policy has separate_value"
+            )
+        if c.shadow_evaluation != "off" and shadow is None:
+            raise ConfigError("shadow_evaluation needs scenes to fly in; give --scene, or set it to off")
+        self.buffer, self.gate, self._shadow, self._record = buffer, gate, shadow, record
+        self._scale = scale
+        self.metrics = TrainingMetrics()
+        self.model_version = 0
+        self.admission = Admission(_frozen(policy), c.rollback_window)
+        self._update = PolicyUpdate(copy.deepcopy(policy), c, scale)
+        self._adopted: tuple[NavigationPolicy, tuple[float, float]] | None = None
+        self._stop = threading.Event()
+        self._thread: threading.Thread | None = None
+        self.cpu_seconds = 0.0
+
+    @property
+    def serving(self) -> ServingVersion:
+        """The version that inference uses."""
+        return self.admission.serving
+
+    @property
+    def is_running(self) -> bool:
+        """Whether the thread lives."""
+        return self._thread is not None and self._thread.is_alive()
+
+    def start(self) -> bool:
+        """Start the thread; a second start is warned of and changes nothing."""
+        if not self.config.enabled:
+            _LOG.warning("continuous training is not enabled; nothing is started")
+            return False
+        if self.is_running:
+            _LOG.warning("continuous training runs already; the second start changes nothing")
+            return False
+        self._stop.clear()
+        self.metrics.started()
+        self._thread = threading.Thread(target=self._loop, name="navi-trainer", daemon=True)
+        self._thread.start()
+        return True
+
+    def stop(self, timeout: float = 5.0) -> bool:
+        """Ask the thread to end and wait for it; returns whether it did in time [s]."""
+        self._stop.set()
+        thread = self._thread
+        if thread is None:
+            return True
+        thread.join(timeout)
+        if thread.is_alive():
+            _LOG.warning("continuous training does not stop within %.1f s", timeout)
+            return False
+        self.metrics.stopped()
+        self._thread = None
+        return True
+
+    def adopt(self, policy: NavigationPolicy, scale: tuple[float, float] = (0.0, 1.0)) -> None:
+        """Go on from other weights, those of a new champion; what was flown with the old ones is forgotten."""
+        self._adopted = (policy, scale)
+        self.buffer.clear()
+        self.model_version += 1
+        self.admission.admit(self.model_version, _frozen(policy))
+
+    def observe_reward(self, version: int, reward: float) -> None:
+        """Take the live reward of a decision made by a version."""
+        self.admission.observe(version, reward)
+
+    def train_once(self) -> bool:
+        """Make one update if there is enough to learn from; returns whether one was made."""
+        if self._adopted is not None:
+            (policy, scale), self._adopted = self._adopted, None
+            self._update = PolicyUpdate(copy.deepcopy(policy), self.config, scale)
+        self._watch_live_reward()
+        start = time.perf_counter()
+        sample = self.buffer.sample(self.config.batch_size)
+        if sample is None or len(sample) < self.config.min_batch_size:
+            return False
+        judged = judged_rewards(sample, self.gate, self.config)
+        if not judged.used.any():
+            return False
+        kept = np.flatnonzero(judged.used)
+        used = Sample(
+            sample.rows[kept],
+            [sample.trails[i] for i in kept],
+            None if sample.observation is None else sample.observation[torch.from_numpy(kept)],
+        )
+        loss = self._update.step(used, judged.reward[kept])
+        self.model_version += 1
+        seconds = time.perf_counter() - start
+        self.metrics.record(loss=loss, samples=len(used), seconds=seconds, agreed=judged.agreed, judged=judged.judged)
+        self._admit_or_hold(loss, len(used))
+        return True
+
+    def status(self) -> dict[str, Any]:
+        """Return the status as plain data: `training` and `buffer`."""
+        training = self.metrics.snapshot(is_running=self.is_running, model_version=self.model_version)
+        return TrainingMetrics.status(training, self.buffer.get_stats())
+
+    def _admit_or_hold(self, loss: float, samples: int) -> None:
+        """Let the new version serve at once, or after it has passed a shadow evaluation."""
+        every = self.config.shadow_evaluation
+        numbers = {"loss": loss, "samples": float(samples)}
+        if every == "off":
+            self.admission.admit(self.model_version, _frozen(self._update.policy))
+            self._keep("admitted", **numbers)
+            return
+        if self.model_version % every or self._shadow is None:
+            self._keep("trained", **numbers)
+            return
+        candidate = _frozen(self._update.policy)
+        result = self._shadow(candidate, self.serving.policy)
+        if result.passed:
+            self.admission.admit(self.model_version, candidate)
+        else:
+            _LOG.info("version %d is held back: %+.4f reward a decision", self.model_version, result.difference)
+        self._keep("admitted" if result.passed else "held", **numbers, shadow_difference=result.difference)
+
+    def _watch_live_reward(self) -> None:
+        """Return to the version before where the one in service earns less; only admitted versions are watched."""
+        if self.config.shadow_evaluation == "off":
+            return
+        before = self.admission.roll_back()
+        if before is None:
+            return
+        _LOG.warning("the live reward fell; version %d serves again", before.version)
+        self._update = PolicyUpdate(copy.deepcopy(before.policy).requires_grad_(True), self.config, self._scale)
+        self._keep("rolled_back", returned_to=float(before.version))
+
+    def _keep(self, fate: str, **numbers: float) -> None:
+        if self._record is not None:
+            self._record.version(self.model_version, fate, live_reward=self.admission.live_mean(), **numbers)
+
+    def _loop(self) -> None:
+        while not self._stop.is_set():
+            start, cpu = time.monotonic(), time.thread_time()
+            try:
+                self.train_once()
+                if self._record is not None:
+                    self._record.flush()
+            except Exception as error:
+                # Whatever went wrong with one batch, the drones fly on and the next batch may be sound.
+                self.metrics.error(str(error))
+                _LOG.exception("an update of continuous training failed; it goes on")
+            self.cpu_seconds += time.thread_time() - cpu
+            took = time.monotonic() - start
+            if took > self.config.training_interval:
+                _LOG.warning(
+                    "an update took %.2f s, longer than the interval of %.2f s", took, self.config.training_interval
+                )
+            self._stop.wait(max(0.0, self.config.training_interval - took))
+
+
+def _frozen(policy: NavigationPolicy) -> NavigationPolicy:
+    """Return a copy that inference may use while the original is trained on."""
+    copied = copy.deepcopy(policy).eval()
+    return copied.requires_grad_(False)

@@ -1,0 +1,95 @@
+"""One decision in service, and what came of it."""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass, field
+
+import torch
+from torch import Tensor
+
+from navi_core.policy.cores.base import State
+
+__all__ = ["ACTUAL_SHARE", "EXPECTED_SHARE", "Experience"]
+
+EXPECTED_SHARE, ACTUAL_SHARE = 0.3, 0.7
+"""Shares of the expected and of the actual reward in the effective one."""
+
+
+@dataclass
+class Experience:
+    """A decision, pending until its reward is known.
+
+    Attributes:
+        session_id: Drone.
+        latent: (D,) encoder output.
+        recurrent_state: State before the decision, each part without its batch axis.
+        begins: Whether an episode begins with it: the state is then zero.
+        position: (3,) [m].
+        yaw: [rad].
+        velocity: (4,) body velocity [m/s, rad/s].
+        action: (4,) unclamped.
+        log_prob: Of the action under the policy that acted [nat].
+        value: That policy predicted, in units of reward.
+        gate_send: Verdict of the gate; true without one.
+        expected_reward: Of the gate, per decision; 0 without one.
+        components: Of the expected reward, by name.
+        actual_reward: That came; None while pending.
+        timestamp: Seconds since 1970.
+        model_version: Of the weights that acted.
+        observation: (3, Az, El), where the buffer stores observations.
+        aux: (3,) auxiliary input.
+        scene: Number of the scene in the gate's field, −1 where there is none.
+        ends: Whether the episode ended with it.
+    """
+
+    session_id: int
+    latent: Tensor
+    recurrent_state: State
+    action: Tensor
+    log_prob: float
+    value: float
+    begins: bool = False
+    position: Tensor = field(default_factory=lambda: torch.zeros(3))
+    yaw: float = 0.0
+    velocity: Tensor = field(default_factory=lambda: torch.zeros(4))
+    gate_send: bool = True
+    expected_reward: float = 0.0
+    components: dict[str, float] = field(default_factory=dict)
+    actual_reward: float | None = None
+    timestamp: float = 0.0
+    model_version: int = 0
+    observation: Tensor | None = None
+    aux: Tensor = field(default_factory=lambda: torch.zeros(3))
+    scene: int = -1
+    ends: bool = False
+
+    @property
+    def is_completed(self) -> bool:
+        """Whether the actual reward is known."""
+        return self.actual_reward is not None
+
+    @property
+    def effective_reward(self) -> float:
+        """0.3 · expected + 0.7 · actual; the expected reward alone while pending."""
+        if self.actual_reward is None:
+            return self.expected_reward
+        return EXPECTED_SHARE * self.expected_reward + ACTUAL_SHARE * self.actual_reward
+
+    def fault(self, width: int | None) -> str | None:
+        """Say why this is no experience, None where it is one.
+
+        Args:
+            width: D that the latent must have, None for any.
+        """
+        for name, shape in (("position", (3,)), ("velocity", (4,)), ("action", (4,)), ("aux", (3,))):
+            value = getattr(self, name)
+            if tuple(value.shape) != shape or not bool(torch.isfinite(value).all()):
+                return f"{name} is not {shape[0]} finite numbers"
+        if self.latent.ndim != 1 or (width is not None and len(self.latent) != width):
+            return f"the latent has shape {tuple(self.latent.shape)}, expected ({width},)"
+        if not bool(torch.isfinite(self.latent).all()):
+            return "the latent is not finite"
+        reward = 0.0 if self.actual_reward is None else self.actual_reward
+        numbers = (self.log_prob, self.value, self.expected_reward, self.yaw, reward)
+        return None if all(math.isfinite(number) for number in numbers) else "a number is not finite"

@@ -1,0 +1,74 @@
+"""Experiences and versions on their way to the warehouse: rows of the outbox, written by the trainer's thread."""
+
+from __future__ import annotations
+
+import time
+import uuid
+from pathlib import Path
+from typing import Any
+
+from navi_core.errors import RecordError
+from navi_core.record import MetricLog, hardware_profile, outbox_path
+from navi_core.service.experience import Experience
+
+__all__ = ["ServiceRecord"]
+
+_FLUSH_SECONDS = 5.0
+
+
+class ServiceRecord:
+    """Writes rows of `service_experiences` and `service_versions`.
+
+    Args:
+        model: Name of the model that the service began with.
+        seed: Of the service.
+        config_hash: Of its settings.
+        outbox: Folder of segments; None: that of the Navi home.
+
+    Attributes:
+        run_id: Name of this life of the service.
+    """
+
+    def __init__(self, model: str, seed: int, config_hash: str, outbox: Path | None = None) -> None:
+        profile = hardware_profile()
+        self.run_id = f"service-{model}-{uuid.uuid4().hex[:12]}"
+        context = {"seed": seed, "config_hash": config_hash}
+        context |= {name: profile[name] for name in ("hardware", "versions", "revision")}
+        self._log = MetricLog(outbox if outbox is not None else outbox_path(), self.run_id, context)
+        self._number = 0
+        self._next = 0.0
+
+    def experience(self, experience: Experience) -> None:
+        """Keep one completed experience: everything but latents, states and observations."""
+        self._number += 1
+        x, y, z = experience.position.tolist()
+        values: dict[str, Any] = {"number": self._number, "session_id": experience.session_id}
+        values |= {"model_version": experience.model_version, "x": x, "y": y, "z": z, "yaw": experience.yaw}
+        values |= {"action": experience.action.tolist(), "log_prob": experience.log_prob, "value": experience.value}
+        values |= {"gate_send": experience.gate_send, "expected_reward": experience.expected_reward}
+        values |= {"components": dict(experience.components), "actual_reward": experience.actual_reward}
+        values |= {"effective_reward": experience.effective_reward, "step": self._number}
+        self._log.row("service_experiences", values)
+
+    def version(self, number: int, fate: str, **numbers: float) -> None:
+        """Keep what became of a version: trained, admitted, held or rolled_back."""
+        self._log.row("service_versions", {"model_version": number, "fate": fate, "step": number, **numbers})
+
+    def flush(self, *, now: bool = False) -> None:
+        """Make rows durable, every five seconds at most unless `now`.
+
+        Raises:
+            RecordError: The outbox cannot be written; the rows wait for the next time.
+        """
+        if now or time.monotonic() >= self._next:
+            self._next = time.monotonic() + _FLUSH_SECONDS
+            self._log.flush()
+
+    def close(self) -> None:
+        """Make the last rows durable; a full disk loses them, said in the log, not the service."""
+        import logging
+
+        try:
+            self._log.flush()
+        except RecordError as error:
+            logging.getLogger("navi.service").warning("the last experiences are not recorded: %s", error)

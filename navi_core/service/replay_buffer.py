@@ -1,0 +1,299 @@
+"""The experience buffer: pending and completed decisions, the oldest first to go."""
+
+from __future__ import annotations
+
+import logging
+import threading
+import time
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from navi_core.config import ContinuousTrainingConfig
+from navi_core.service.experience import ACTUAL_SHARE, EXPECTED_SHARE, Experience
+from navi_core.service.gate import COMPONENTS
+from navi_core.service.trail import Trail
+
+__all__ = ["ExperienceReplayBuffer", "Sample"]
+
+_LOG = logging.getLogger("navi.service")
+_ROW = np.dtype(
+    [
+        ("position", "f4", 3), ("yaw", "f4"), ("velocity", "f4", 4), ("action", "f4", 4), ("log_prob", "f4"),
+        ("value", "f4"), ("expected", "f4"), ("actual", "f4"), ("components", "f4", len(COMPONENTS)), ("time", "f8"),
+        ("session", "i4"), ("version", "i4"), ("scene", "i2"), ("place", "i2"), ("send", "?"), ("done", "?"),
+    ]
+)  # fmt: skip
+
+_Pending = tuple[np.ndarray, Trail, list[np.ndarray] | None, bool]
+"""Row, trail, packed observation, and whether it will be learned from."""
+
+
+@dataclass(frozen=True)
+class Sample:
+    """N completed experiences.
+
+    Attributes:
+        rows: (N,) structured: position, yaw, velocity, action, log_prob, value, expected, actual, send, …
+        trails: Trail of each; `rows["place"]` is its place there.
+        observation: (N, 3, Az, El), None where latents are stored.
+    """
+
+    rows: np.ndarray
+    trails: list[Trail]
+    observation: Tensor | None
+
+    def __len__(self) -> int:
+        return len(self.rows)
+
+    def column(self, name: str) -> Tensor:
+        """Return a column as a tensor of its own."""
+        return torch.from_numpy(np.ascontiguousarray(self.rows[name]))
+
+
+class ExperienceReplayBuffer:
+    """Keeps experiences in columns; thread-safe, and never waits for its lock longer than `lock_timeout`.
+
+    One experience of a session is pending at a time: the newest replaces an older one that never completed. Only
+    completed ones count against the capacity, are sampled, and go when they are the oldest.
+
+    Args:
+        config: Capacity, what is stored, lock timeout.
+        seed: Of the samples.
+    """
+
+    def __init__(self, config: ContinuousTrainingConfig | None = None, seed: int = 0) -> None:
+        self.config = c = config or ContinuousTrainingConfig()
+        self._lock = threading.Lock()
+        self._rng = np.random.default_rng(seed)
+        self._rows = np.zeros(0, _ROW)
+        self._trail_of: list[Trail | None] = []
+        self._observations: list[list[np.ndarray] | None] = []
+        self._first, self._count = 0, 0
+        self._capacity = c.buffer_capacity
+        self._pending: dict[int, _Pending] = {}
+        self._open: dict[int, Trail] = {}
+        self._width: int | None = None
+        self._added = self._sampled = self._refused = self._evicted = 0
+        self._trails: dict[int, list[Any]] = {}
+        self._trail_bytes = self._observation_bytes = 0
+        self.longest_hold = 0.0
+
+    def __len__(self) -> int:
+        return self._count + len(self._pending)
+
+    @property
+    def nbytes(self) -> int:
+        """Memory of rows, trails and observations [bytes]."""
+        return self._rows.nbytes + 8 * len(self._trail_of) + self._trail_bytes + self._observation_bytes
+
+    def add(self, experience: Experience, *, learn: bool = True) -> bool:
+        """Add an experience; returns whether it was taken.
+
+        A pending one waits for `update_pending_reward`. One that is not finite or of another width is refused.
+
+        Args:
+            experience: The decision.
+            learn: Keep it to learn from; false keeps it alone as the past of later ones.
+        """
+        fault = experience.fault(self._width)
+        if fault is not None:
+            self._refused += 1
+            _LOG.warning("an experience of session %d is refused: %s", experience.session_id, fault)
+            self._open.pop(experience.session_id, None)
+            return False
+        packed = None if experience.observation is None else _packed(experience.observation)
+        row = _row(experience)
+        with self._locked() as held:
+            if not held:
+                return False
+            self._width = len(experience.latent)
+            trail = self._trail(experience)
+            row["place"] = trail.append(experience.latent, experience.aux, experience.value)
+            self._added += 1
+            if experience.actual_reward is None:
+                self._pending[experience.session_id] = (row, trail, packed, learn)
+            else:
+                self._pending.pop(experience.session_id, None)
+                self._complete((row, trail, packed, learn), experience.actual_reward, experience.ends)
+        return True
+
+    def update_pending_reward(self, session_id: int, reward: float, *, ends: bool = False) -> bool:
+        """Complete the pending experience of a session; returns whether there was one.
+
+        Args:
+            session_id: The drone.
+            reward: That came; one that is not finite drops the experience.
+            ends: Whether the episode ended with it.
+        """
+        with self._locked() as held:
+            if not held or session_id not in self._pending:
+                return False
+            pending = self._pending.pop(session_id)
+            if not np.isfinite(reward):
+                self._refused += 1
+                return False
+            self._complete(pending, reward, ends)
+        return True
+
+    def drop_pending(self, session_id: int) -> bool:
+        """Forget the pending experience of a session: its reward will never be known."""
+        with self._locked() as held:
+            if not held:
+                return False
+            return self._pending.pop(session_id, None) is not None
+
+    def sample(self, count: int) -> Sample | None:
+        """Draw completed experiences without replacement.
+
+        Args:
+            count: How many; fewer where there are fewer.
+
+        Returns:
+            None where there is none, or where the lock was not to be had in time.
+        """
+        with self._locked() as held:
+            if not held or self._count == 0:
+                return None
+            chosen = self._rng.choice(self._count, min(count, self._count), replace=False)
+            index = (self._first + chosen) % len(self._rows)
+            self._sampled += len(index)
+            rows, trails = self._rows[index], [self._trail_of[i] for i in index]
+            packed = [self._observations[i] for i in index]
+        kept = [trail for trail in trails if trail is not None]
+        observation = None if any(p is None for p in packed) else torch.stack([_unpacked(p) for p in packed if p])
+        return Sample(rows, kept, observation)
+
+    def get_stats(self) -> dict[str, float]:
+        """Return buffer_size, pending_count, completed_count, total_added, total_sampled, capacity, utilization."""
+        with self._locked():
+            completed, pending = self._count, len(self._pending)
+        return {
+            "buffer_size": completed + pending,
+            "pending_count": pending,
+            "completed_count": completed,
+            "total_added": self._added,
+            "total_sampled": self._sampled,
+            "total_refused": self._refused,
+            "total_evicted": self._evicted,
+            "capacity": self._capacity,
+            "utilization": (completed + pending) / self._capacity,
+            "bytes": self.nbytes,
+        }
+
+    def clear(self) -> None:
+        """Forget everything but the totals."""
+        with self._locked() as held:
+            if held:
+                self._rows, self._trail_of, self._observations = np.zeros(0, _ROW), [], []
+                self._first = self._count = self._trail_bytes = self._observation_bytes = 0
+                self._pending.clear()
+                self._open.clear()
+                self._trails.clear()
+
+    @contextmanager
+    def _locked(self) -> Iterator[bool]:
+        """Hold the lock; false where it is not to be had in time, which is warned of."""
+        held = self._lock.acquire(timeout=self.config.lock_timeout)
+        start = time.perf_counter()
+        if not held:
+            _LOG.warning("the experience buffer was locked for %.1f s; nothing was done", self.config.lock_timeout)
+        try:
+            yield held
+        finally:
+            if held:
+                self.longest_hold = max(self.longest_hold, time.perf_counter() - start)
+                self._lock.release()
+
+    def _trail(self, experience: Experience) -> Trail:
+        """Return the trail that an experience goes on."""
+        trail = self._open.get(experience.session_id)
+        if trail is None or trail.full or trail.ended or experience.begins:
+            state = None if experience.begins else experience.recurrent_state
+            trail = Trail(self.config.state_interval, len(experience.latent), state)
+            self._open[experience.session_id] = trail
+        return trail
+
+    def _complete(self, pending: _Pending, reward: float, ends: bool) -> None:
+        row, trail, packed, learn = pending
+        row["actual"], row["done"] = reward, ends
+        trail.reward[int(row["place"])] = EXPECTED_SHARE * float(row["expected"]) + ACTUAL_SHARE * reward
+        trail.ended |= ends
+        if not learn:
+            return
+        while self._count >= self._capacity or (self._count and self.nbytes > self.config.buffer_bytes):
+            self._evict()
+        if self._count == len(self._rows):
+            self._grow()
+        place = (self._first + self._count) % len(self._rows)
+        self._rows[place], self._trail_of[place], self._observations[place] = row, trail, packed
+        self._count += 1
+        self._observation_bytes += 0 if packed is None else sum(part.nbytes for part in packed)
+        # A trail lives as long as one of its decisions does.
+        known = self._trails.setdefault(id(trail), [trail, 0, 0])
+        known[1] += 1
+        self._trail_bytes += trail.nbytes - known[2]
+        known[2] = trail.nbytes
+
+    def _evict(self) -> None:
+        trail, packed = self._trail_of[self._first], self._observations[self._first]
+        self._trail_of[self._first] = self._observations[self._first] = None
+        self._observation_bytes -= 0 if packed is None else sum(part.nbytes for part in packed)
+        known = self._trails[id(trail)]
+        known[1] -= 1
+        if known[1] == 0:
+            self._trail_bytes -= known[2]
+            del self._trails[id(trail)]
+        self._first = (self._first + 1) % len(self._rows)
+        self._count -= 1
+        self._evicted += 1
+
+    def _grow(self) -> None:
+        """Double the columns, up to the capacity; the ring begins at its oldest again."""
+        size = min(self._capacity, max(256, 2 * len(self._rows)))
+        order = [(self._first + i) % len(self._rows) for i in range(self._count)] if self._count else []
+        rows = np.zeros(size, _ROW)
+        rows[: self._count] = self._rows[order] if order else []
+        spare = size - self._count
+        self._trail_of = [self._trail_of[i] for i in order] + [None] * spare
+        self._observations = [self._observations[i] for i in order] + [None] * spare
+        self._rows, self._first = rows, 0
+
+
+def _row(experience: Experience) -> np.ndarray:
+    row = np.zeros((), _ROW)
+    for name in ("position", "velocity", "action"):
+        row[name] = getattr(experience, name).numpy()
+    for name, value in (
+        ("yaw", experience.yaw),
+        ("log_prob", experience.log_prob),
+        ("value", experience.value),
+        ("expected", experience.expected_reward),
+        ("actual", np.nan),
+        ("components", [experience.components.get(name, 0.0) for name in COMPONENTS]),
+        ("time", experience.timestamp),
+        ("session", experience.session_id),
+        ("version", experience.model_version),
+        ("scene", experience.scene),
+        ("send", experience.gate_send),
+    ):
+        row[name] = value
+    return row
+
+
+def _packed(observation: Tensor) -> list[np.ndarray]:
+    """Return an observation (3, Az, El) as half-precision depth, byte ids and bits."""
+    obs = observation.numpy()
+    ids = np.clip(obs[1], 0, 255).astype(np.uint8)
+    return [obs[0].astype(np.float16), ids, np.packbits(obs[2] > 0)]
+
+
+def _unpacked(parts: list[np.ndarray]) -> Tensor:
+    depth, semantic, bits = parts
+    valid = np.unpackbits(bits, count=depth.size).reshape(depth.shape)
+    return torch.from_numpy(np.stack([depth.astype(np.float32), semantic.astype(np.float32), valid.astype(np.float32)]))

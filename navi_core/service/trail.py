@@ -1,0 +1,105 @@
+"""Consecutive decisions of one session, from a stored recurrent state on.
+
+A Mamba-2 state is thirty times as large as what it was made of, so it is kept for the first decision of a trail
+alone, in half precision; the states in between are those that the present weights make of the latents (burn-in,
+Kapturowski et al. 2019).
+"""
+
+from __future__ import annotations
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from navi_core.policy.cores.base import State
+
+__all__ = ["Trail"]
+
+
+class Trail:
+    """Latents, rewards and values of up to `length` decisions in a row.
+
+    Args:
+        length: Most decisions.
+        width: D.
+        state: Recurrent state before the first, without a batch axis; None where an episode begins.
+
+    Attributes:
+        count: Decisions so far.
+        ended: The episode ended with the last.
+    """
+
+    __slots__ = ("_aux", "_latent", "count", "ended", "reward", "state", "value")
+
+    def __init__(self, length: int, width: int, state: State | None) -> None:
+        self.state = None if state is None else tuple(part.to(torch.float16) for part in state)
+        self._latent = np.empty((min(length, 16), width), np.float32)
+        self._aux: np.ndarray | None = None
+        self.reward = np.full(length, np.nan, np.float32)
+        self.value = np.zeros(length, np.float32)
+        self.count = 0
+        self.ended = False
+
+    @property
+    def nbytes(self) -> int:
+        """Memory of the arrays [bytes]."""
+        aux = 0 if self._aux is None else self._aux.nbytes
+        state = 0 if self.state is None else sum(part.nbytes for part in self.state)
+        return self._latent.nbytes + aux + state + self.reward.nbytes + self.value.nbytes
+
+    @property
+    def full(self) -> bool:
+        """Whether no decision more fits."""
+        return self.count == len(self.reward)
+
+    def append(self, latent: Tensor, aux: Tensor, value: float) -> int:
+        """Add a decision and return its place."""
+        place = self.count
+        if place == len(self._latent):
+            grown = np.empty((min(2 * place, len(self.reward)), self._latent.shape[1]), np.float32)
+            grown[:place] = self._latent
+            self._latent = grown
+        self._latent[place] = latent.numpy()
+        if self._aux is not None or bool(aux.any()):
+            if self._aux is None:
+                self._aux = np.zeros((len(self.reward), 3), np.float32)
+            self._aux[place] = aux.numpy()
+        self.value[place] = value
+        self.count += 1
+        return place
+
+    def inputs(self, start: int, stop: int) -> tuple[Tensor, Tensor]:
+        """Return copies of the latents (T, D) and auxiliary inputs (T, 3) of decisions start to stop − 1."""
+        latent = torch.from_numpy(self._latent[start:stop].copy())
+        if self._aux is None:
+            return latent, torch.zeros(len(latent), 3)
+        return latent, torch.from_numpy(self._aux[start:stop].copy())
+
+    def start_state(self, zero: State) -> State:
+        """Return the state before the first decision; `zero` (without a batch axis) where an episode begins."""
+        return zero if self.state is None else tuple(part.float() for part in self.state)
+
+    def advantage(self, place: int, reward: float, discount: float, trace: float) -> tuple[float, float]:
+        """Return the generalised advantage of a decision and the return it aims at.
+
+        Args:
+            place: The decision.
+            reward: Its reward; those of the following decisions are as they came.
+            discount: γ.
+            trace: λ (Schulman et al. 2016, equation 16), along the decisions that follow in the trail.
+        """
+        last = self.count - 1
+        total, weight, now = 0.0, 1.0, place
+        while True:
+            given = reward if now == place else float(self.reward[now])
+            if given != given:
+                break  # pending: the sum ends before it
+            value = float(self.value[now])
+            if now == last:
+                # Nothing is known of what follows; an episode that ended is bootstrapped as it stands.
+                total += weight * (given + discount * value - value)
+                break
+            total += weight * (given + discount * float(self.value[now + 1]) - value)
+            weight *= discount * trace
+            now += 1
+        return total, total + float(self.value[place])

@@ -1,0 +1,216 @@
+"""The experience buffer: pending, completed, first in first out, bounded, never waiting for ever."""
+
+from __future__ import annotations
+
+import threading
+import time
+
+import numpy as np
+import pytest
+import torch
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from navi_core.config import ContinuousTrainingConfig
+from navi_core.service import Experience, ExperienceReplayBuffer
+
+
+def experience(session: int = 0, number: int = 0, width: int = 8, **changes) -> Experience:
+    given = {
+        "session_id": session,
+        "latent": torch.full((width,), float(number)),
+        "recurrent_state": (torch.full((4,), float(number)),),
+        "action": torch.zeros(4),
+        "log_prob": -1.0,
+        "value": 0.0,
+        "begins": number == 0,
+    }
+    return Experience(**given | changes)
+
+
+def buffer(**changes) -> ExperienceReplayBuffer:
+    small = {"buffer_capacity": 10, "batch_size": 4, "min_batch_size": 2, "lock_timeout": 0.05, "state_interval": 4}
+    return ExperienceReplayBuffer(ContinuousTrainingConfig(**small | changes))
+
+
+def test_the_effective_reward_is_three_tenths_expected_and_seven_tenths_actual() -> None:
+    pending = experience(expected_reward=0.5)
+    assert not pending.is_completed and pending.effective_reward == 0.5
+    done = experience(expected_reward=0.5, actual_reward=1.0)
+    assert done.is_completed and done.effective_reward == pytest.approx(0.85)
+
+
+def test_an_experience_is_pending_until_its_reward_comes() -> None:
+    kept = buffer()
+    assert kept.add(experience()) and kept.sample(1) is None
+    assert kept.get_stats()["pending_count"] == 1
+    assert kept.update_pending_reward(0, 2.0) and not kept.update_pending_reward(0, 2.0)
+    sample = kept.sample(5)
+    assert len(sample) == 1 and sample.rows["actual"][0] == 2.0
+    assert {
+        "buffer_size",
+        "pending_count",
+        "completed_count",
+        "total_added",
+        "total_sampled",
+        "capacity",
+        "utilization",
+    } <= set(kept.get_stats())
+
+
+def test_the_newest_pending_of_a_session_replaces_the_older() -> None:
+    kept = buffer()
+    kept.add(experience(number=1))
+    kept.add(experience(number=2))
+    kept.update_pending_reward(0, 1.0)
+    assert kept.get_stats()["completed_count"] == 1 and kept.get_stats()["pending_count"] == 0
+    sample = kept.sample(1)
+    assert sample.trails[0].inputs(int(sample.rows["place"][0]), 2)[0][0, 0] == 2.0
+
+
+def test_the_oldest_goes_first_and_the_size_stays() -> None:
+    kept = buffer()
+    for number in range(25):
+        kept.add(experience(number=number, actual_reward=float(number)))
+    rewards = sorted(kept.sample(10).rows["actual"].tolist())
+    assert rewards == list(range(15, 25)) and len(kept) == 10
+    assert kept.get_stats()["total_added"] == 25 and kept.get_stats()["utilization"] == 1.0
+
+
+def test_samples_are_drawn_without_replacement() -> None:
+    kept = buffer()
+    for number in range(10):
+        kept.add(experience(number=number, actual_reward=float(number)))
+    for _ in range(20):
+        assert len(set(kept.sample(7).rows["actual"].tolist())) == 7
+
+
+@pytest.mark.parametrize(
+    "change",
+    [
+        {"latent": torch.full((8,), float("nan"))},
+        {"action": torch.tensor([0.0, 0.0, 0.0, float("inf")])},
+        {"position": torch.zeros(2)},
+        {"log_prob": float("nan")},
+        {"actual_reward": float("inf")},
+    ],
+)
+def test_what_is_not_finite_or_of_another_shape_is_refused(change) -> None:
+    kept = buffer()
+    assert not kept.add(experience(**change)) and len(kept) == 0
+    assert kept.get_stats()["total_refused"] == 1
+
+
+def test_a_latent_of_another_width_is_refused() -> None:
+    kept = buffer()
+    kept.add(experience(actual_reward=1.0))
+    assert not kept.add(experience(width=9, actual_reward=1.0))
+
+
+def test_a_reward_that_is_no_number_drops_its_experience() -> None:
+    kept = buffer()
+    kept.add(experience())
+    assert not kept.update_pending_reward(0, float("nan")) and len(kept) == 0
+
+
+def test_a_lock_that_is_held_is_warned_of_and_never_waited_for_longer(caplog) -> None:
+    kept = buffer()
+    kept.add(experience(actual_reward=1.0))
+    with kept._lock:
+        start = time.monotonic()
+        assert kept.sample(1) is None and not kept.add(experience(1)) and not kept.update_pending_reward(0, 1.0)
+        assert time.monotonic() - start < 1.0
+    assert "locked" in caplog.text
+    assert kept.sample(1) is not None
+
+
+def test_the_oldest_go_where_memory_is_short() -> None:
+    kept = buffer(buffer_capacity=1000, buffer_bytes=40_000)
+    for number in range(1000):
+        kept.add(experience(number=number, width=64, actual_reward=1.0))
+    assert 10 < len(kept) < 500 and kept.nbytes <= 60_000 and kept.get_stats()["total_evicted"] > 500
+
+
+def test_clearing_keeps_the_totals() -> None:
+    kept = buffer()
+    for number in range(5):
+        kept.add(experience(number=number, actual_reward=1.0))
+    kept.clear()
+    assert len(kept) == 0 and kept.sample(1) is None and kept.get_stats()["total_added"] == 5
+    assert kept.add(experience(number=6, actual_reward=1.0)) and len(kept.sample(3)) == 1
+
+
+def test_states_are_kept_for_the_first_of_a_trail_alone() -> None:
+    kept = buffer()
+    for number in range(8):
+        kept.add(experience(number=number, actual_reward=1.0))
+    trails = {id(trail): trail for trail in kept.sample(8).trails}.values()
+    states = sorted(-1.0 if trail.state is None else float(trail.state[0][0]) for trail in trails)
+    assert states == [-1.0, 4.0]  # an episode's first trail begins from zero, the next from decision 4
+
+
+def test_an_observation_survives_in_compact_form() -> None:
+    kept = buffer(store="observation")
+    seen = torch.rand(3, 16, 8)
+    seen[1], seen[2] = (seen[1] * 200).floor(), (seen[2] > 0.5).float()
+    kept.add(experience(observation=seen, actual_reward=1.0))
+    back = kept.sample(1).observation[0]
+    assert torch.equal(back[1:], seen[1:]) and (back[0] - seen[0]).abs().max() <= 2**-11
+
+
+def test_ten_thousand_experiences_with_latents_fit_in_ten_megabytes() -> None:
+    """Sixteen sessions of the default policy: latents of 128 numbers, a Mamba-2 state every 128 decisions."""
+    kept = ExperienceReplayBuffer()
+    state = (torch.zeros(4, 64, 64), torch.zeros(384, 3))
+    for number in range(10_500):
+        session, step = number % 16, number // 16
+        kept.add(experience(session, step, width=128, recurrent_state=state, begins=step % 500 == 0, actual_reward=1.0))
+    assert kept.get_stats()["completed_count"] == 10_000 and kept.nbytes <= 10_000_000
+
+
+def test_advantages_are_those_of_the_rewards_that_followed() -> None:
+    """γ = λ = 1, rewards 1, 1, 1 and values 2: the last is bootstrapped by its own value."""
+    kept = buffer()
+    for number in range(3):
+        kept.add(experience(number=number, value=2.0, expected_reward=1.0, actual_reward=1.0, ends=number == 2))
+    trail = kept.sample(3).trails[0]
+    assert [trail.advantage(i, 1.0, 1.0, 1.0)[0] for i in range(3)] == [3.0, 2.0, 1.0]
+    assert trail.advantage(0, 1.0, 0.9, 0.0)[0] == pytest.approx(1.0 + 0.9 * 2.0 - 2.0)
+    assert trail.advantage(2, 5.0, 0.9, 1.0)[0] == pytest.approx(5.0 + 0.9 * 2.0 - 2.0)
+
+
+@settings(max_examples=40, deadline=None)
+@given(st.lists(st.tuples(st.integers(0, 3), st.sampled_from(["add", "reward", "drop", "hold"])), max_size=120))
+def test_counts_add_up_whatever_happens(moves) -> None:
+    kept, begun = buffer(), set()
+    for number, (session, move) in enumerate(moves, start=1):
+        if move in ("add", "hold"):
+            kept.add(experience(session, number, begins=session not in begun), learn=move == "add")
+            begun.add(session)
+        elif move == "reward":
+            kept.update_pending_reward(session, float(number))
+        else:
+            kept.drop_pending(session)
+        stats = kept.get_stats()
+        assert 0 <= stats["completed_count"] <= 10 and stats["pending_count"] <= 4
+        assert stats["buffer_size"] == stats["completed_count"] + stats["pending_count"] == len(kept)
+    sample = kept.sample(10)
+    assert (sample is None) == (kept.get_stats()["completed_count"] == 0)
+
+
+def test_many_threads_lose_nothing() -> None:
+    kept = buffer(buffer_capacity=10_000, lock_timeout=5.0)
+
+    def fly(session: int) -> None:
+        for number in range(200):
+            kept.add(experience(session, number))
+            kept.update_pending_reward(session, 1.0)
+            kept.sample(4)
+
+    threads = [threading.Thread(target=fly, args=(session,)) for session in range(4)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join(30)
+    assert kept.get_stats()["completed_count"] == 800
+    assert np.isfinite(kept.sample(800).rows["actual"]).all()

@@ -1,0 +1,100 @@
+"""A service that gates and learns: experiences complete, versions move, everything is recorded."""
+
+from __future__ import annotations
+
+import json
+
+import pytest
+import torch
+
+from navi_core.config import ContinuousTrainingConfig, GateConfig
+from navi_core.errors import ConfigError
+from navi_core.service.flight_learning import FlightLearning
+from navi_core.service.gate import RolloutGate
+from navi_core.service.runner import ProgramRunner
+from navi_core.service.served_model import ServedModel
+from navi_core.service.wire import Subscriber, TelemetryEvent
+from tests.service.conftest import SMALL, tiny_model, until
+
+FAST = {"training_interval": 0.02, "batch_size": 16, "min_batch_size": 4}
+
+
+@pytest.fixture
+def learning_of(tmp_path):
+    def build(gate=None, model=None, **changes) -> FlightLearning:
+        return FlightLearning(model or tiny_model(), ContinuousTrainingConfig(**FAST | changes), gate, outbox=tmp_path)
+
+    return build
+
+
+def rows(folder, table: str) -> list[dict]:
+    found = []
+    for file in sorted(folder.glob("*")):
+        head, *lines = file.read_text().splitlines()
+        if json.loads(head)["table"] == table:
+            found += [json.loads(line) for line in lines]
+    return found
+
+
+def test_a_gated_learning_actor_completes_experiences_and_serves_new_versions(stage, learning_of, tmp_path) -> None:
+    gate = RolloutGate(stage.field, SMALL, GateConfig(), capacity=64)
+    learning = learning_of(gate)
+    server = stage.environment(sessions=4, seed=1)
+    actor = stage.actor(server, gate=gate, learning=learning, sample=True)
+    reader = Subscriber([actor.publisher.endpoint], ["telemetry_event_v2"])
+    until(lambda: learning.trainer.serving.version >= 3 and actor.decisions > 150, 30)
+    kinds = {m.event_type: m for m in reader.waiting() if isinstance(m, TelemetryEvent)}
+    assert len(kinds["actor.inference.gate"].payload) == 7
+    reader.close()
+    actor.stop()
+    actor.thread.join(10)
+    told = learning.status()
+    assert told["training"]["errors"] == 0 and told["training"]["model_version"] >= 3
+    assert told["training"]["lifetime_gate_agreement"] > 0.8
+    assert not learning.trainer.is_running
+    completed = rows(tmp_path, "service_experiences")
+    # Every completed experience is recorded; one decision of each drone may have been under way.
+    sent = actor.metrics.counter("gate_send_total")
+    assert sent - 4 <= len(completed) <= sent and learning.buffer.get_stats()["completed_count"] == len(completed)
+    assert {row["model_version"] for row in completed} >= {0, 1}
+    versions = rows(tmp_path, "service_versions")
+    assert [row["model_version"] for row in versions] == list(range(1, told["training"]["model_version"] + 1))
+    assert {row["fate"] for row in versions} == {"admitted"}
+
+
+@pytest.mark.parametrize("train", [False, True])
+def test_motions_that_are_held_back_are_learned_from_only_where_told(stage, learning_of, train: bool) -> None:
+    gate = RolloutGate(stage.field, SMALL, GateConfig(threshold=1e6), capacity=64)  # everything waits
+    learning = learning_of(gate, train_on_wait=train)
+    actor = stage.actor(stage.environment(sessions=2), gate=gate, learning=learning, sample=True)
+    until(lambda: actor.decisions > 40, 20)
+    assert actor.metrics.counter("gate_send_total") == 0
+    stats = learning.buffer.get_stats()
+    assert (stats["completed_count"] > 20) == train
+    if train:
+        sample = learning.buffer.sample(10).rows
+        assert (abs(sample["actual"] - 0.5 * sample["expected"]) < 1e-6).all()
+
+
+def test_rewards_of_another_episode_complete_nothing(stage, learning_of) -> None:
+    from navi_core.service.wire import StepResult
+
+    learning = learning_of()
+    actor = stage.actor(stage.environment(sessions=1), learning=learning, sample=True)
+    until(lambda: actor.decisions > 5)
+    actor.stop()
+    actor.thread.join(10)
+    session = next(iter(actor.sessions))
+    before = learning.buffer.get_stats()["completed_count"]
+    state, aux, reset = actor.sessions.gather([session])
+    obs = torch.zeros(1, 3, 32, 8)
+    learning.decided([session], obs, aux, state, reset, learning.runner().decide(obs, aux, state, reset, None), None)
+    learning.came(StepResult(1, session.env_id, session.matrix.episode_id + 7, False, False, 1.0, 1.0, 0.0))
+    assert learning.buffer.get_stats()["completed_count"] == before
+    assert learning.buffer.get_stats()["pending_count"] == 0
+
+
+def test_a_program_cannot_be_trained(learning_of) -> None:
+    runner = ProgramRunner.__new__(ProgramRunner)
+    with pytest.raises(ConfigError, match="--runtime eager"):
+        learning_of(model=ServedModel("p", runner, None, None))

@@ -1,0 +1,302 @@
+"""Continuous training: every flag acts, errors do not stop it, versions are admitted and taken back."""
+
+from __future__ import annotations
+
+import copy
+import json
+import logging
+import time
+
+import numpy as np
+import pytest
+import torch
+
+from navi_core.config import ContinuousTrainingConfig, parse_config
+from navi_core.errors import ConfigError
+from navi_core.policy import build_policy
+from navi_core.service import ContinuousTrainer, Experience, ExperienceReplayBuffer, TrainingMetrics
+from navi_core.service.policy_update import PolicyUpdate, features_of
+from navi_core.service.shadow import ShadowResult
+from navi_core.service.training_reward import judged_rewards, training_reward
+from tests.service.conftest import TINY, until
+
+QUICK = {"training_interval": 0.01, "batch_size": 16, "min_batch_size": 4, "buffer_capacity": 500, "state_interval": 32}
+
+
+def config(**changes) -> ContinuousTrainingConfig:
+    return ContinuousTrainingConfig(**QUICK | changes)
+
+
+def flown(policy, settings: ContinuousTrainingConfig, decisions: int = 40, sessions: int = 2, **changes):
+    """Return a buffer of random flight of a policy whose reward is the first action axis."""
+    kept = ExperienceReplayBuffer(settings)
+    generator = torch.Generator().manual_seed(0)
+    state, reset = policy.initial_state(sessions), torch.ones(sessions, dtype=torch.bool)
+    for step in range(decisions):
+        obs = torch.rand(sessions, 3, 32, 8, generator=generator)
+        noise = torch.randn(sessions, 4, generator=generator)
+        with torch.no_grad():
+            out = policy.act(obs, torch.zeros(sessions, 3), state, reset, noise)
+        for i in range(sessions):
+            given = {
+                "session_id": i, "latent": out.embedding[i], "recurrent_state": tuple(s[i] for s in state),
+                "action": out.action[i], "log_prob": float(out.log_prob[i]), "value": float(out.value[i]),
+                "begins": bool(reset[i]), "actual_reward": float(out.action[i, 0]), "expected_reward": 0.5,
+                "observation": obs[i] if settings.store == "observation" else None, "ends": step == 19,
+            }  # fmt: skip
+            assert kept.add(Experience(**given | changes))
+        state, reset = out.state, torch.full((sessions,), step == 19)
+    return kept
+
+
+@pytest.mark.parametrize("core", ["gru", "mamba2"])
+def test_features_of_stored_experiences_are_those_of_the_flight(core: str) -> None:
+    """Sampling, burn-in from the stored state and resets reproduce acting, so the first ratio is one."""
+    policy = build_policy(TINY.model_copy(update={"core": core})).eval()
+    kept = flown(policy, config(state_interval=16), decisions=75)
+    sample = kept.sample(150)
+    with torch.no_grad():
+        again = features_of(policy, sample)
+        ratio = (policy.heads.distribution(again).log_prob(sample.column("action")) - sample.column("log_prob")).exp()
+    assert again.shape == (150, 32)
+    assert (ratio - 1).abs().max() < 2e-3  # states are kept in half precision
+
+
+def test_a_state_in_full_precision_gives_the_ratio_one_exactly_enough() -> None:
+    policy = build_policy(TINY).eval()
+    kept = flown(policy, config(state_interval=200), decisions=75)
+    sample = kept.sample(150)
+    with torch.no_grad():
+        log_prob = policy.heads.distribution(features_of(policy, sample)).log_prob(sample.column("action"))
+    assert (log_prob - sample.column("log_prob")).abs().max() < 1e-4
+
+
+def test_learning_raises_the_rewarded_action_and_changes_the_encoder_only_with_observations() -> None:
+    for store in ("latent", "observation"):
+        policy = build_policy(TINY)
+        kept = flown(policy, config(store=store))
+        update = PolicyUpdate(copy.deepcopy(policy), config(store=store, learning_rate=3e-3))
+        before = features_of(policy, kept.sample(80))
+        for _ in range(30):
+            sample = kept.sample(16)
+            update.step(sample, sample.rows["actual"].astype(np.float64))
+        changed = any(
+            not torch.equal(a, b) for a, b in zip(policy.encoder.parameters(), update.policy.encoder.parameters())
+        )
+        assert changed == (store == "observation")
+        after = update.policy.heads.actor(before.detach())
+        assert after[:, 0].mean() > policy.heads.actor(before.detach())[:, 0].mean() + 0.05
+
+
+def test_the_reward_is_weighed_as_specified() -> None:
+    c = ContinuousTrainingConfig()
+    assert training_reward(1.0, 0.5, True, c) == pytest.approx(0.85)
+    assert training_reward(1.0, 0.5, False, c) == pytest.approx(0.25)
+    assert training_reward(1.0, 0.5, None, c) == pytest.approx(0.85)
+
+
+@pytest.mark.parametrize(
+    ("flag", "agrees", "expected"),
+    [
+        ({"skip_disagreed_experiences": True}, False, None),
+        ({"skip_disagreed_experiences": True}, True, 0.85),
+        ({"gate_disagreement_penalty": 0.2}, False, 0.1),
+        ({"simulation_reward_weight": 0.5, "actual_reward_weight": 0.5}, True, 0.75),
+        ({"reward_mode": "actual_only"}, False, 1.0),
+        ({"reward_mode": "gate_signal"}, True, 0.5),
+    ],
+)
+def test_every_reward_flag_acts(flag, agrees, expected) -> None:
+    assert training_reward(1.0, 0.5, agrees, ContinuousTrainingConfig(**flag)) == (
+        None if expected is None else pytest.approx(expected)
+    )
+
+
+class Judge:
+    """A gate that finds collisions for every second motion."""
+
+    def validate(self, position, yaw, velocity, action, scene):
+        from navi_core.service.gate import GateVerdict
+
+        collides = torch.arange(len(position)) % 2 == 1
+        reward = torch.full((len(position),), 0.25)
+        return GateVerdict(~collides, collides, reward, {}, velocity)
+
+
+def test_gate_validation_counts_agreements_and_can_be_switched_off() -> None:
+    policy = build_policy(TINY)
+    kept = flown(policy, config(), scene=0)
+    sample = kept.sample(16)
+    judged = judged_rewards(sample, Judge(), config())
+    assert (judged.agreed, judged.judged) == (8, 16) and judged.used.all()
+    actual = sample.rows["actual"].astype(np.float64)
+    assert judged.reward[0] == pytest.approx(0.7 * actual[0] + 0.3 * 0.25) and judged.reward[1] == pytest.approx(0.125)
+    off = judged_rewards(sample, Judge(), config(gate_validation_enabled=False))
+    assert off.judged == 0 and off.reward[1] == pytest.approx(0.7 * actual[1] + 0.3 * 0.5)
+    skipped = judged_rewards(sample, Judge(), config(skip_disagreed_experiences=True))
+    assert skipped.used.sum() == 8
+
+
+def test_all_settings_that_are_wrong_are_named_at_once() -> None:
+    wrong = {"training_interval": 0, "batch_size": 4, "min_batch_size": 8, "lock_timeout": -1, "clip": 0}
+    with pytest.raises(ConfigError) as error:
+        parse_config(ContinuousTrainingConfig, wrong | {"actual_reward_weight": 0.5})
+    told = str(error.value)
+    for part in (
+        "training_interval is 0",
+        "min_batch_size 8 is above batch_size 4",
+        "add up to 0.8",
+        "lock_timeout",
+        "clip",
+    ):
+        assert part in told, told
+    assert ContinuousTrainingConfig(actual_reward_weight=0.705).actual_reward_weight == 0.705
+
+
+def trainer(settings=None, policy=None, **changes) -> ContinuousTrainer:
+    settings = settings or config()
+    policy = policy or build_policy(TINY)
+    kept = flown(policy, settings)
+    return ContinuousTrainer(policy, kept, settings, **changes)
+
+
+def test_fewer_than_the_least_batch_wait_and_a_batch_has_its_size() -> None:
+    policy, settings = build_policy(TINY), config(min_batch_size=10, batch_size=12)
+    kept = flown(policy, settings, decisions=4)  # eight experiences
+    waiting = ContinuousTrainer(policy, kept, settings)
+    assert not waiting.train_once() and waiting.model_version == 0
+    ready = trainer(settings)
+    assert ready.train_once() and ready.metrics.total_samples == 12
+
+
+def test_every_update_makes_a_version_that_serves_at_once() -> None:
+    live = trainer()
+    before = live.serving
+    for number in range(1, 4):
+        assert live.train_once() and live.serving.version == live.model_version == number
+    changed = [a for a, b in zip(before.policy.parameters(), live.serving.policy.parameters()) if not torch.equal(a, b)]
+    assert changed and all(not p.requires_grad for p in live.serving.policy.parameters())
+
+
+def test_a_shadow_evaluation_admits_every_nth_version_that_passes() -> None:
+    verdicts = [False, True]
+    live = trainer(config(shadow_evaluation=3), shadow=lambda a, b: ShadowResult(verdicts.pop(0), 0.0, 0.0, (0, 0)))
+    served = []
+    for _ in range(6):
+        live.train_once()
+        served.append(live.serving.version)
+    assert served == [0, 0, 0, 0, 0, 6]
+
+
+def test_a_version_whose_live_reward_falls_gives_way_to_the_one_before() -> None:
+    live = trainer(
+        config(shadow_evaluation=1, rollback_window=40), shadow=lambda a, b: ShadowResult(True, 0, 0, (0, 0))
+    )
+    first = live.serving
+    for i in range(40):
+        live.observe_reward(0, 1.0 + 0.1 * (i % 3))
+    live.train_once()
+    assert live.serving.version == 1
+    for i in range(40):
+        live.observe_reward(1, 0.2 + 0.1 * (i % 3))
+    live._watch_live_reward()
+    assert live.serving is first and live.admission.live_mean() == pytest.approx(1.1, abs=0.05)
+    weights = zip(first.policy.parameters(), live._update.policy.parameters())
+    assert all(torch.equal(a, b) for a, b in weights)
+
+
+def test_a_shadow_evaluation_without_scenes_is_refused() -> None:
+    with pytest.raises(ConfigError, match="--scene"):
+        trainer(config(shadow_evaluation=5))
+
+
+def test_the_thread_trains_at_its_interval_and_stops(caplog) -> None:
+    live = trainer(config(training_interval=0.05))
+    assert live.start() and live.is_running
+    with caplog.at_level(logging.WARNING):
+        assert not live.start()
+    assert "second start" in caplog.text
+    until(lambda: live.model_version >= 5)
+    assert live.stop() and not live.is_running
+    version = live.model_version
+    time.sleep(0.15)
+    assert live.model_version == version
+    rate = live.status()["training"]["steps_per_second"]
+    assert 2 < rate < 21
+
+
+def test_training_that_is_not_enabled_does_not_start() -> None:
+    live = trainer(config(enabled=False))
+    assert not live.start() and not live.is_running
+
+
+def test_errors_are_counted_and_the_loop_goes_on(caplog) -> None:
+    live = trainer()
+    good, calls = live.buffer.sample, []
+
+    def faulty(count):
+        calls.append(count)
+        if len(calls) % 2:
+            raise RuntimeError("a broken batch")
+        return good(count)
+
+    live.buffer.sample = faulty
+    live.start()
+    until(lambda: live.model_version >= 3)
+    live.stop()
+    assert live.metrics.errors >= 3 and live.status()["training"]["errors"] == live.metrics.errors
+    assert "a broken batch" in caplog.text
+
+
+def test_a_slow_update_is_warned_of(caplog) -> None:
+    live = trainer(config(training_interval=1e-6))
+    live.start()
+    until(lambda: live.model_version >= 1)
+    live.stop()
+    assert "longer than the interval" in caplog.text
+
+
+def test_status_is_the_specified_document() -> None:
+    live = trainer()
+    live.train_once()
+    told = json.loads(json.dumps(live.status()))
+    assert set(told) == {"training", "buffer"}
+    assert set(told["training"]) == {
+        "is_running", "model_version", "steps_per_second", "average_loss", "average_batch_size", "average_step_time_ms",
+        "average_gate_agreement", "lifetime_gate_agreement", "total_steps", "total_samples_trained", "uptime_seconds",
+        "errors",
+    }  # fmt: skip
+    assert set(told["buffer"]) == {"size", "capacity", "utilization", "pending_count", "completed_count"}
+    assert told["training"]["average_gate_agreement"] == 1.0  # nothing was judged
+
+
+def test_agreements_are_counted_not_rounded_and_the_window_is_a_hundred() -> None:
+    metrics = TrainingMetrics()
+    metrics.record(loss=0.0, samples=100, seconds=0.0, agreed=29, judged=100)
+    assert (
+        metrics.total_agreed == 29
+        and metrics.snapshot(is_running=False, model_version=0)["average_gate_agreement"] == 0.29
+    )
+    for _ in range(100):
+        metrics.record(loss=1.0, samples=10, seconds=0.001, agreed=10, judged=10)
+    told = metrics.snapshot(is_running=True, model_version=7)
+    assert told["average_gate_agreement"] == 1.0 and told["average_loss"] == 1.0 and told["average_batch_size"] == 10
+    assert told["lifetime_gate_agreement"] == pytest.approx(1029 / 1100) and told["model_version"] == 7
+
+
+def test_locks_are_held_for_less_than_a_millisecond_of_work() -> None:
+    live = trainer()
+    for _ in range(20):
+        live.train_once()
+    assert live.admission.longest_hold < 0.05
+
+
+def test_new_weights_are_taken_over_and_the_old_experiences_forgotten() -> None:
+    live = trainer()
+    live.train_once()
+    other = build_policy(TINY, seed=9)
+    live.adopt(other)
+    assert live.serving.version == 2 and len(live.buffer) == 0
+    assert all(torch.equal(a, b) for a, b in zip(other.parameters(), live.serving.policy.parameters()))
+    assert not live.train_once()
+    assert all(torch.equal(a, b) for a, b in zip(other.parameters(), live._update.policy.parameters()))
