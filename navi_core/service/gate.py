@@ -11,7 +11,7 @@ never less far than it sees now: the simulated drone is at least as fast as the 
 from __future__ import annotations
 
 import copy
-from collections.abc import Callable
+import math
 from dataclasses import dataclass, replace
 
 import torch
@@ -19,9 +19,8 @@ from torch import Tensor
 
 from navi_core.config import REWARD_TERMS, EnvConfig, GateConfig
 from navi_core.errors import ConfigError
-from navi_core.kernels.horizon import fly_freely
 from navi_core.world import Field, FloorMap
-from navi_core.world.dynamics import limiter_bins, linear_speed
+from navi_core.world.dynamics import Dynamics, limiter_bins, linear_speed
 from navi_core.world.field import RayHits
 from navi_core.world.floor import FloorView
 from navi_core.world.panorama import Panorama, PanoramaReader
@@ -43,9 +42,6 @@ _COARSE = (32, 6)
 """Bins of the panoramas that the gate casts itself."""
 _FITS = 0.06
 """Mean error of the normalised depth up to which a scene is the one that a drone is in."""
-
-# Numba's dispatchers carry no signature that a type checker could follow through packed arguments.
-_FLY: Callable[..., None] = fly_freely
 
 
 @dataclass(frozen=True)
@@ -69,7 +65,7 @@ class GateVerdict:
 
 @dataclass(frozen=True)
 class _Horizon:
-    """Where B held actions lead: pose (or the last one before a collision), velocity after one decision, path [m]."""
+    """Where B held actions lead: pose, velocity after one decision, collisions on the way, length of the path [m]."""
 
     position: Tensor
     yaw: Tensor
@@ -97,7 +93,10 @@ class RolloutGate:
     ) -> None:
         self.field, self.env, self.config = field, env or EnvConfig(), config or GateConfig()
         e, c = self.env, self.config
-        self._limits = torch.tensor([*e.dynamics.max_speed, e.dynamics.max_yaw_rate])
+        drone = e.dynamics.model_copy(update={"radius": e.dynamics.radius + c.margin})
+        whole, rest = divmod(c.substeps, drone.steps_per_decision)
+        counts = [drone.steps_per_decision] * whole + [rest] * (rest > 0)
+        self._decisions = [Dynamics(field, drone.model_copy(update={"steps_per_decision": count})) for count in counts]
         decisions = c.substeps / e.dynamics.steps_per_decision
         coarse = e.model_copy(update=dict(zip(("azimuth_bins", "elevation_bins"), _COARSE)))
         self._sensor = SphericalSensor(field, *_COARSE, e.max_distance)
@@ -106,7 +105,7 @@ class RolloutGate:
         self._past_reader = PanoramaReader(coarse, field.device, kernels=True)
         maps = [FloorMap(field, i, e.reward.view_cell, e.floor_clearance) for i in range(field.num_scenes)]
         self._view = FloorView(maps, capacity, self._reader.fan, e.reward.view_radius, field.device, kernels=True)
-        self._rewards = RewardTerms(field, capacity, e.reward, e.dynamics.max_speed[0], kernels=True)
+        self._rewards = RewardTerms(field, capacity, e.reward, e.dynamics.max_speed[0])
         self._scene = torch.full((capacity,), -1)
         self._scale = torch.tensor(
             [c.weights.get(name, 0.0) / (decisions if name in _PAID_ONCE else 1) for name in REWARD_TERMS]
@@ -241,52 +240,31 @@ class RolloutGate:
     def _fly(
         self, position: Tensor, yaw: Tensor, velocity: Tensor, action: Tensor, scene: Tensor, ahead: Tensor
     ) -> _Horizon:
-        """Fly held actions to the end of the horizon, or to the last substep before a collision."""
-        c, substeps, rows = self.env.dynamics, self.config.substeps, len(position)
-        places, yaws = torch.empty(substeps, rows, 3), torch.empty(substeps, rows)
-        velocities = torch.empty(substeps, rows, 4)
-        settings = (c.limiter_distance, c.limiter_floor, c.smoothing, c.substep, c.steps_per_decision)
-        given = (x.to(torch.float32).contiguous().numpy() for x in (action, ahead, self._limits))
-        start = (x.contiguous().numpy() for x in (position, yaw, velocity))
-        _FLY(*given, *settings, *start, places.numpy(), yaws.numpy(), velocities.numpy())
-        where = self.field.rows(scene, rows).repeat(substeps)
-        radius = c.radius + self.config.margin
-        blocked = self.field.within_rows(places.view(-1, 3), where, radius).view(substeps, rows)
-        collided, first = blocked.any(dim=0), blocked.to(torch.uint8).argmax(dim=0)
-        free = torch.where(collided, first, substeps)
-        row = torch.arange(rows)
-        # Place 0 is the start: a drone that collides at once has not moved.
-        trace = torch.cat([position[None], places])
-        steps = (trace[1:] - trace[:-1]).square().sum(dim=2).sqrt()
-        path = (steps * (torch.arange(substeps)[:, None] < free)).sum(dim=0)
-        speed = linear_speed(velocities[first, row])
-        return _Horizon(
-            position=trace[free, row],
-            yaw=torch.cat([yaw[None], yaws])[free, row],
-            velocity=velocities[min(c.steps_per_decision, substeps) - 1],
-            collided=collided,
-            attempted_speed=torch.where(collided, speed, 0.0),
-            path=path,
-        )
+        """Fly held actions to the end of the horizon."""
+        present = ahead[:, 0]
+        p, y, v = position, yaw, velocity
+        collided, attempted = torch.zeros(len(p), dtype=torch.bool), torch.zeros(len(p))
+        path, first = torch.zeros(len(p)), velocity
+        azimuths = ahead.shape[1]
+        for number, dynamics in enumerate(self._decisions):
+            front = present
+            if number:
+                # Azimuths run clockwise, yaw counter-clockwise.
+                bins = ((yaw - y) * (azimuths / (2.0 * math.pi))).round().to(torch.int64) % azimuths
+                front = torch.maximum(present, ahead.gather(1, bins[:, None]).squeeze(1))
+            motion = dynamics.step(p, y, v, action, front, scene)
+            path += linear_speed(motion.position - p)
+            p, y, v = motion.position, motion.yaw, motion.velocity
+            collided |= motion.collided
+            attempted = torch.maximum(attempted, motion.attempted_speed)
+            first = first if number else v
+        return _Horizon(p, y, first, collided, attempted, path)
 
     def _count(self, position: Tensor, yaw: Tensor, scene: Tensor, visits: Tensor) -> None:
         """Count the present poses in (B, cells) visits."""
-        rewards, none = copy.copy(self._rewards), torch.zeros(len(position))
+        rewards = copy.copy(self._rewards)
         rewards.visits = visits
-        rewards.compute(
-            position=position,
-            moved=none,
-            yaw=yaw,
-            scene_index=scene,
-            stamp=torch.ones_like(scene),
-            clearance=none,
-            clearance_before=none,
-            now=torch.zeros(len(position), 4),
-            before=torch.zeros(len(position), 4),
-            collided=none > 0,
-            attempted_speed=none,
-            view_gain=none,
-        )
+        rewards.explore(position, yaw, scene, torch.ones_like(scene))
 
     def _coarse(self, position: Tensor, yaw: Tensor, scene: Tensor, reader: PanoramaReader) -> Panorama:
         hits = self._sensor.cast(position.contiguous(), yaw.contiguous(), scene.to(torch.int32))

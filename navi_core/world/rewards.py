@@ -150,7 +150,7 @@ class RewardTerms:
             attempted_speed: (B,) [m/s].
             view_gain: (B,) newly seen floor [m²].
         """
-        exploration = self._exploration(position, yaw, scene_index, stamp) * clearance.clamp(0.0, 1.0)
+        exploration = self.explore(position, yaw, scene_index, stamp) * clearance.clamp(0.0, 1.0)
         starvation, near, band, forward = now.unbind(dim=1)
         close = (clearance <= 3.0) | (clearance_before <= 3.0)
         cleared = torch.where(close, 0.6 * ((clearance - clearance_before) / 3.0).clamp(-1.0, 1.0), 0.0)
@@ -197,9 +197,10 @@ class RewardTerms:
             total += term
         return total
 
-    def _exploration(
+    def explore(
         self, position: torch.Tensor, yaw: torch.Tensor, scene_index: torch.Tensor, stamp: torch.Tensor
     ) -> torch.Tensor:
+        """Return the (B,) exploration term before it is weighed by clearance, and count the visit; see `compute`."""
         shape = self._shape[scene_index]
         raw = ((position - self._low[scene_index]) / self._edge[scene_index, None]).floor().to(torch.int64)
         cell = torch.minimum(raw.clamp(min=0), shape - 1)
