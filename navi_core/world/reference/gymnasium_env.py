@@ -36,6 +36,9 @@ class GymnasiumEnv:
         ConfigError: gymnasium or the environment is not installed, or its spaces are others than vectors and choices.
     """
 
+    _length: Tensor
+    _return: Tensor
+    _obs: np.ndarray
     restarts = True
     """`load_state_dict` begins new episodes; what was seen before it is not what is seen after."""
 
@@ -136,7 +139,7 @@ class GymnasiumEnv:
         return np.asarray(seen, dtype=np.float32)
 
     def _begin_all(self) -> Tensor:
-        self._length: Tensor = torch.zeros_like(self.rows)
-        self._return: Tensor = torch.zeros(self.num_envs)
-        self._obs: np.ndarray = np.stack([self._begin(row) for row in range(self.num_envs)])
+        self._length = torch.zeros_like(self.rows)
+        self._return = torch.zeros(self.num_envs)
+        self._obs = np.stack([self._begin(row) for row in range(self.num_envs)])
         return torch.from_numpy(self._obs.copy())
