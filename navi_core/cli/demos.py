@@ -19,7 +19,7 @@ Json = Annotated[bool, typer.Option("--json", help="Print one JSON document on s
 def register(app: typer.Typer) -> None:
     """Add the `demos` group to the `navi` command."""
     group = typer.Typer(help="Demonstrations: record, ingest, inspect, export.", no_args_is_help=True)
-    for command in (expert, ingest, inspect, export):
+    for command in (expert, ingest, inspect, export, pairs):
         group.command(command.__name__)(command)
     group.command("record")(record_by_hand)
     app.add_typer(group, name="demos")
@@ -193,3 +193,51 @@ def _facts(index: dict[str, Any]) -> dict[str, Any]:
         "decision_hz": index["decision_hz"],
         "content_hash": index["content_hash"],
     }
+
+
+def pairs(
+    out: Annotated[Path, typer.Option(help="The JSONL file.")],
+    scene: Annotated[
+        list[str] | None,
+        typer.Option(
+            "--scenes",
+            "--scene",
+            metavar="S",
+            help="A .gmdag or mesh file, or family:seeds as in apartment:0-15; may be repeated.",
+        ),
+    ] = None,
+    winner: Annotated[str, typer.Option(help="The pilot that is thought the better one.")] = "forward-plus",
+    loser: Annotated[str, typer.Option(help="The other.")] = "random",
+    count: Annotated[int, typer.Option("--pairs", min=2, help="Pairs.")] = 256,
+    steps: Annotated[int, typer.Option(min=2, help="Decisions of a segment.")] = 32,
+    seed: Annotated[int, typer.Option(min=0, help="Seed of starts and draws.")] = 0,
+    preset: Annotated[str | None, typer.Option(help="Preset whose environment is flown.")] = "quick",
+    assign: Annotated[list[str] | None, typer.Option("--set", help="A setting, a.b=c; may be repeated.")] = None,
+    as_json: Json = False,
+) -> None:
+    """Let two pilots fly from the same starts and write which segment earned more, for `navi train dpo`."""
+    from navi_core.cli.evaluate import load_scenes
+    from navi_core.demos import make_pairs, write_pairs
+    from navi_core.presets import resolve_config
+    from navi_core.world import Field
+
+    config = resolve_config(preset=preset, assignments=assign or ())
+    field = Field(load_scenes(scene or DEFAULT_SCENES, config.compile.resolution), device="cpu")
+    with progress_bar("pairs", quiet=as_json, counted=True) as progress:
+        made = make_pairs(
+            field, config.env, count, winner=winner, loser=loser, steps=steps, seed=seed, progress=progress
+        )
+        write_pairs(out, made)
+    facts = {
+        "out": str(out),
+        "pairs": len(made),
+        "steps": steps,
+        "winner": winner,
+        "loser": loser,
+        "won_by_the_winner": round(float(made.facts["won"]), 4),
+        "megabytes": round(out.stat().st_size / 1e6, 1),
+    }
+    if as_json:
+        print_json(facts)
+        return
+    print_records("pairs", [facts])

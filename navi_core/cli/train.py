@@ -35,6 +35,7 @@ def register(app: typer.Typer) -> None:
 _LEARNERS = {
     "ppo": "Train by proximal policy optimisation",
     "grpo": "Train by group-relative policy optimisation, without a critic",
+    "dpo": "Train by direct preference optimisation, on pairs of rollouts or of a file (dpo.pairs)",
     "dqn": "Train by double deep Q-learning with prioritised replay",
 }
 
@@ -100,7 +101,7 @@ def learner_command(algorithm: str, title: str) -> Callable[..., None]:
             flags["policy"] = policy
         if scene:
             flags["corpus"] = {"scenes": scene}
-        resolved = resolve_config(preset=preset, file=config, flags=flags, assignments=assign or ())
+        resolved = with_pairs_hash(resolve_config(preset=preset, file=config, flags=flags, assignments=assign or ()))
         # Values of actions cannot be begun with another learner's network, which latest mostly is.
         begin = "latest" if asset is None and resolved.task is None and algorithm != "dqn" else "none"
         with log_on_stderr():
@@ -123,6 +124,20 @@ def learner_command(algorithm: str, title: str) -> Callable[..., None]:
     NAVI_* variables, flags, --set. Started by torchrun, several processes share the rows.
     """
     return command
+
+
+def with_pairs_hash(config: TrainConfig) -> TrainConfig:
+    """Return the configuration with the content hash of dpo's file of pairs: other pairs are another run.
+
+    Raises:
+        DemoError: The file cannot be read.
+    """
+    if config.algorithm != "dpo" or config.dpo.pairs is None:
+        return config
+    from navi_core.demos import read_pairs
+
+    digest = read_pairs(config.dpo.pairs)[1]
+    return config.model_copy(update={"dpo": config.dpo.model_copy(update={"pairs_hash": digest})})
 
 
 def run_training(

@@ -9,6 +9,7 @@ from __future__ import annotations
 from navi_core.config.base import Config, config_hash, parse_config
 from navi_core.config.continuous import ContinuousTrainingConfig
 from navi_core.config.demos import ExpertConfig
+from navi_core.config.dpo import DPOConfig
 from navi_core.config.evaluate import EvalConfig
 from navi_core.config.explore import ExplorerConfig
 from navi_core.config.fast import FastPPOConfig
@@ -35,6 +36,7 @@ __all__ = [
     "Config",
     "ContinuousTrainingConfig",
     "CorpusConfig",
+    "DPOConfig",
     "DQNConfig",
     "DistributedConfig",
     "DynamicsConfig",

@@ -7,6 +7,7 @@ from typing import Any, Literal, Self
 from pydantic import Field, model_validator
 
 from navi_core.config.base import Config, Count
+from navi_core.config.dpo import DPOConfig
 from navi_core.config.grpo import GRPOConfig
 from navi_core.config.offpolicy import DistributedConfig, DQNConfig, ReplayConfig
 from navi_core.config.policy import PolicyConfig, ShaperConfig
@@ -43,7 +44,7 @@ class BCConfig(Config):
 class TrainConfig(Config):
     """Everything a training run is made of; saved in its run directory and checkpoints."""
 
-    algorithm: Literal["ppo", "grpo", "bc", "dqn"] = "ppo"
+    algorithm: Literal["ppo", "grpo", "dpo", "bc", "dqn"] = "ppo"
     """Learner."""
     task: str | None = None
     """A reference task to learn instead of flight; None flies the corpus."""
@@ -85,6 +86,8 @@ class TrainConfig(Config):
     """Proximal policy optimisation."""
     grpo: GRPOConfig = GRPOConfig()
     """Group-relative policy optimisation."""
+    dpo: DPOConfig = DPOConfig()
+    """Direct preference optimisation."""
     bc: BCConfig = BCConfig()
     """Behaviour cloning."""
     dqn: DQNConfig = DQNConfig()

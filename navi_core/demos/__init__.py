@@ -7,20 +7,25 @@ from navi_core.demos.demonstration import Demonstration, load_demonstration, sav
 from navi_core.demos.expert import RecordedScene, record_expert
 from navi_core.demos.ingest import IngestedFile, ingest
 from navi_core.demos.minari import export_minari, import_minari
+from navi_core.demos.pairs import Pairs, make_pairs, read_pairs, write_pairs
 
 __all__ = [
     "Dataset",
     "Demonstration",
     "Episode",
     "IngestedFile",
+    "Pairs",
     "RecordedScene",
     "export_minari",
     "import_minari",
     "ingest",
     "load_dataset",
     "load_demonstration",
+    "make_pairs",
     "read_index",
+    "read_pairs",
     "record_expert",
     "save_demonstration",
     "write_index",
+    "write_pairs",
 ]

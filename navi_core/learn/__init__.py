@@ -4,6 +4,7 @@ from navi_core.learn.advantages import gae, gae_reference, group_advantages
 from navi_core.learn.clone_run import clone
 from navi_core.learn.cloning import CloningLearner, cloning_loss
 from navi_core.learn.collector import Collector, Environment, RolloutStats
+from navi_core.learn.dpo import DPOLearner
 from navi_core.learn.dqn import DQNLearner
 from navi_core.learn.drift_smoother import DriftSmoother, free_energy
 from navi_core.learn.early_stopping import EarlyStopController
@@ -21,6 +22,7 @@ from navi_core.learn.targets import double_dqn_targets, n_step_returns
 __all__ = [
     "CloningLearner",
     "Collector",
+    "DPOLearner",
     "DQNLearner",
     "DriftSmoother",
     "EarlyStopController",

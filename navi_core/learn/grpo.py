@@ -33,7 +33,7 @@ from navi_core.learn.ppo import sequences_at_once, tell_parity
 from navi_core.learn.reference import ReferencePolicy
 from navi_core.learn.rollout import Rollout
 from navi_core.learn.schedules import scheduled
-from navi_core.learn.segments import Segments, find_segments, segment_returns
+from navi_core.learn.segments import Segments, find_segments, on_sequences, segment_returns
 from navi_core.learn.steps import GradientSteps, UpdateStats
 
 __all__ = ["GRPOLearner", "Groups", "form_groups", "grpo_loss"]
@@ -278,7 +278,10 @@ class GRPOLearner:
             if grpo.length_normalisation:
                 advantage = advantage / segments.length
             step, row, number = segments.decisions()
-            sequences, advantages, mask = self._on_sequences(rollout, step, row, advantage[number])
+            index, laid = on_sequences(rollout, step, row, advantage[number])
+            _, marked = on_sequences(rollout, step, row, np.ones(len(step)))
+            sequences, advantages = (torch.from_numpy(x).to(self.device) for x in (index, laid))
+            mask = torch.from_numpy(marked > 0).to(self.device)
         self.steps.begin()
         for part in _pieces(len(sequences), sequences_at_once(grpo.microbatch, rollout, self.device)):
             with timer("minibatch_fetch"):
@@ -316,20 +319,6 @@ class GRPOLearner:
                 means = torch.stack((policy, entropy, divergence, total, curiosity * share)).detach()
                 self.steps.add(torch.cat((means, further)), off.max()[None])
         self.steps.take(now["max_grad_norm"], timer)
-
-    def _on_sequences(
-        self, rollout: Rollout, step: np.ndarray, row: np.ndarray, advantage: np.ndarray
-    ) -> tuple[Tensor, Tensor, Tensor]:
-        """Return the training sequences (S,) that hold some decisions, and advantages and mask (S, L) on them."""
-        place = (step // rollout.bptt) * rollout.rows + row
-        sequences, position = np.unique(place, return_inverse=True)
-        advantages = np.zeros((len(sequences), rollout.bptt), dtype=np.float32)
-        mask = np.zeros_like(advantages, dtype=bool)
-        advantages[position, step % rollout.bptt] = advantage
-        mask[position, step % rollout.bptt] = True
-        made = (torch.from_numpy(x).to(self.device) for x in (sequences, advantages, mask))
-        first, second, third = made
-        return first, second, third
 
     def state_dict(self) -> dict[str, Any]:
         """Return state besides the policy's weights and the optimiser's: the reference and its clock."""

@@ -11,6 +11,7 @@ import torch
 from navi_core.config import TrainConfig
 from navi_core.errors import ConfigError
 from navi_core.learn.cloning import CloningLearner
+from navi_core.learn.dpo import DPOLearner
 from navi_core.learn.dqn import DQNLearner
 from navi_core.learn.grpo import GRPOLearner
 from navi_core.learn.parallel import ALONE, Workers
@@ -50,7 +51,13 @@ class KeepsData(Protocol):
 
 Factory = Callable[[Any, Any, TrainConfig, torch.device, Workers], Learner]
 
-_LEARNERS: dict[str, Factory] = {"ppo": PPOLearner, "grpo": GRPOLearner, "dqn": DQNLearner, "bc": CloningLearner}
+_LEARNERS: dict[str, Factory] = {
+    "ppo": PPOLearner,
+    "grpo": GRPOLearner,
+    "dpo": DPOLearner,
+    "dqn": DQNLearner,
+    "bc": CloningLearner,
+}
 
 
 def build_learner(

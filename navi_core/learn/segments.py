@@ -14,7 +14,9 @@ import numpy as np
 import torch
 from torch import Tensor
 
-__all__ = ["Segments", "find_segments", "segment_returns"]
+from navi_core.learn.rollout import Rollout
+
+__all__ = ["Segments", "find_segments", "on_sequences", "segment_returns"]
 
 
 @dataclass(frozen=True)
@@ -91,3 +93,24 @@ def segment_returns(rewards: Tensor, segments: Segments, gamma: float = 1.0) -> 
     earned = rewards.detach().double().cpu().numpy()[step, row]
     earned = earned * np.power(gamma, step - segments.start[number])
     return torch.from_numpy(np.bincount(number, weights=earned, minlength=len(segments)))
+
+
+def on_sequences(
+    rollout: Rollout, step: np.ndarray, row: np.ndarray, values: np.ndarray
+) -> tuple[np.ndarray, np.ndarray]:
+    """Lay numbers of some decisions on the training sequences that hold them.
+
+    Args:
+        rollout: Whose sequences.
+        step: (M,) decisions.
+        row: (M,) their rows.
+        values: (M,) their numbers.
+
+    Returns:
+        (S,) int64 sequences, ascending, and (S, bptt) float32 values, 0 where there is no such decision.
+    """
+    place = (step // rollout.bptt) * rollout.rows + row
+    sequences, position = np.unique(place, return_inverse=True)
+    laid = np.zeros((len(sequences), rollout.bptt), dtype=np.float32)
+    laid[position, step % rollout.bptt] = values
+    return sequences, laid

@@ -1,0 +1,268 @@
+"""Pairs of segments of which one is preferred: a JSONL file, and how two pilots make one.
+
+The first line is a header, `{"format": "navi-pairs", "version": 1, "observation": [3, Az, El], "action_axes": 4,
+"steps": L, …}`; every other line is one pair, `{"winner": S, "loser": S}`. A segment S is
+`{"observations": …, "actions": [[…]], "score": x}` and begins with an episode. Observations are nested lists, or
+`{"zlib": base64 of little-endian float16}` in order of time. Nothing is unpickled, and no size is believed.
+"""
+
+from __future__ import annotations
+
+import base64
+import binascii
+import hashlib
+import json
+import math
+import zlib
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from navi_core.config import EnvConfig
+from navi_core.errors import ConfigError, DemoError
+from navi_core.pilots import build_pilot
+from navi_core.record import write_durably
+
+if TYPE_CHECKING:
+    from navi_core.world import Field
+
+__all__ = ["Pairs", "make_pairs", "read_pairs", "write_pairs"]
+
+_MOST_NUMBERS = 2**31
+_MOST_STEPS, _MOST_PAIRS = 65_536, 1_000_000
+_SIDES = ("winner", "loser")
+
+
+@dataclass(frozen=True)
+class Pairs:
+    """N pairs; side 0 is the winner.
+
+    Attributes:
+        observations: (N, 2, L, …) float16.
+        actions: (N, 2, L, A) float32.
+        lengths: (N, 2) int64 decisions that count, at most L.
+        scores: (N, 2) float64 what the sides were preferred by.
+        facts: What else the header says: winner, loser, seed, vocabulary, decision_hz, …
+    """
+
+    observations: Tensor
+    actions: Tensor
+    lengths: Tensor
+    scores: Tensor
+    facts: dict[str, Any] = field(default_factory=dict)
+
+    def __len__(self) -> int:
+        return len(self.observations)
+
+
+def make_pairs(
+    scenes: Field,
+    config: EnvConfig,
+    count: int,
+    *,
+    winner: str = "forward-plus",
+    loser: str = "random",
+    steps: int = 32,
+    rows: int = 32,
+    seed: int = 0,
+    progress: Callable[[str, float, float], None] | None = None,
+) -> Pairs:
+    """Let two pilots fly from the same starts; the segment of the greater return is preferred.
+
+    Args:
+        scenes: Where they fly.
+        config: Environment; its reward decides.
+        count: Pairs N. Starts at which both earn the same are passed over.
+        winner: The pilot that is thought the better one; the scores say whether it was.
+        loser: The other.
+        steps: Decisions of a segment L.
+        rows: Flights at a time.
+        seed: Seed of the starts and of the pilots' draws.
+        progress: Moves a bar.
+
+    Raises:
+        ConfigError: There is no such pilot, or hardly any start tells the two apart.
+    """
+    from navi_core.world import NavigationEnv
+
+    config = config.model_copy(update={"stagger": False, "max_steps": max(config.max_steps, steps + 1)})
+    env = NavigationEnv(scenes, rows, config, seed)
+    parts: list[list[Tensor]] = [[], [], []]
+    found, won = 0, 0
+    for episode in range(8 * math.ceil(count / rows) + 8):
+        seen, flown, earned = zip(
+            *(_flight(env, scenes, name, steps, seed, episode, config) for name in (winner, loser))
+        )
+        scores = torch.stack(earned, dim=1)
+        apart = torch.nonzero(scores[:, 0] != scores[:, 1]).flatten()[: count - found]
+        first = (scores[apart, 0] < scores[apart, 1]).long()
+        order = torch.stack((first, 1 - first), dim=1)
+        for part, sides in zip(parts, (torch.stack(seen, dim=1), torch.stack(flown, dim=1), scores)):
+            part.append(sides[apart[:, None], order])
+        found, won = found + len(apart), won + int((first == 0).sum())
+        if progress is not None:
+            progress("pairs", found, count)
+        if found == count:
+            break
+    if found < count:
+        raise ConfigError(f"only {found} of {count} starts tell {winner} and {loser} apart; use more --steps")
+    observations, actions, scores = (torch.cat(part) for part in parts)
+    facts = {
+        "winner": winner,
+        "loser": loser,
+        "seed": seed,
+        "won": won / count,
+        "decision_hz": config.dynamics.decision_hz,
+        "vocabulary": dict(scenes.vocabulary),
+    }
+    return Pairs(observations, actions, torch.full((count, 2), steps), scores, facts)
+
+
+def _flight(
+    env: Any, scenes: Field, name: str, steps: int, seed: int, episode: int, config: EnvConfig
+) -> tuple[Tensor, Tensor, Tensor]:
+    """Fly the first decisions of an episode; return (B, L, …) float16, (B, L, 4) and the returns (B,)."""
+    from navi_core.pilots import Pose
+
+    pilot = build_pilot(name, seed=seed, max_distance=config.max_distance, dynamics=config.dynamics)
+    rows = env.num_envs
+    if pilot.privileged:
+        pilot.attach(scenes)
+    pilot.reset(torch.ones(rows, dtype=torch.bool), torch.arange(rows) + episode * rows)
+    obs = env.reset(episode=episode)
+    seen, flown, total = [], [], torch.zeros(rows, dtype=torch.float64)
+    for _ in range(steps):
+        action = pilot.act(obs, pose=Pose(**env.poses()) if pilot.privileged else None).clamp(-1, 1)
+        seen.append(obs.half())
+        flown.append(action.float())
+        batch = env.step(action)
+        total += batch.reward.double()
+        obs = batch.obs
+    return torch.stack(seen, dim=1), torch.stack(flown, dim=1), total
+
+
+def write_pairs(path: Path | str, pairs: Pairs) -> None:
+    """Write a file in one piece."""
+    header = {
+        "format": "navi-pairs",
+        "version": 1,
+        "observation": list(pairs.observations.shape[3:]),
+        "action_axes": pairs.actions.shape[-1],
+        "steps": pairs.observations.shape[2],
+        "pairs": len(pairs),
+        **pairs.facts,
+    }
+    lines = [json.dumps(header, sort_keys=True)]
+    for i in range(len(pairs)):
+        record = {}
+        for side, name in enumerate(_SIDES):
+            n = int(pairs.lengths[i, side])
+            raw = pairs.observations[i, side, :n].numpy().astype("<f2").tobytes()
+            record[name] = {
+                "observations": {"zlib": base64.b64encode(zlib.compress(raw, 6)).decode()},
+                "actions": [[round(float(x), 6) for x in row] for row in pairs.actions[i, side, :n]],
+                "score": float(pairs.scores[i, side]),
+            }
+        lines.append(json.dumps(record))
+    write_durably(Path(path), ("\n".join(lines) + "\n").encode())
+
+
+def read_pairs(path: Path | str) -> tuple[Pairs, str]:
+    """Read a file; return its pairs and the SHA-256 of its bytes.
+
+    Raises:
+        DemoError: The file is missing or breaks the format; line and field are named.
+    """
+    path = Path(path)
+    try:
+        data = path.read_bytes()
+    except OSError as error:
+        raise DemoError(f"cannot be read: {error.strerror}", path=path) from None
+    lines = [line for line in data.split(b"\n") if line.strip()]
+    header = _json(path, lines[0] if lines else b"", 1)
+    if (header.get("format"), header.get("version")) != ("navi-pairs", 1):
+        raise DemoError("the first line is no header of navi-pairs, version 1", path=path, field="format")
+    shape = header.get("observation")
+    whole = isinstance(shape, list) and 1 <= len(shape) <= 3 and all(_count(n, 2**20) for n in shape)
+    if not whole:
+        raise DemoError(f"observation is {shape!r}; expected one to three sizes", path=path, field="observation")
+    assert isinstance(shape, list)
+    count = len(lines) - 1
+    axes, steps = header.get("action_axes", 0), header.get("steps", 0)
+    if not _count(axes, 64) or not _count(steps, _MOST_STEPS):
+        raise DemoError(f"action_axes {axes!r}, steps {steps!r} are no sizes", path=path, field="steps")
+    if not 2 <= count <= _MOST_PAIRS or header.get("pairs", count) != count:
+        raise DemoError(f"{count} pairs follow, the header says {header.get('pairs')}", path=path, field="pairs")
+    numbers = count * 2 * steps * math.prod(shape)
+    if numbers > _MOST_NUMBERS:
+        raise DemoError(f"{numbers:,} numbers of observations; at most {_MOST_NUMBERS:,} are read", path=path)
+    observations = torch.zeros((count, 2, steps, *shape), dtype=torch.float16)
+    actions, lengths = torch.zeros((count, 2, steps, axes)), torch.zeros((count, 2), dtype=torch.int64)
+    scores = torch.zeros((count, 2), dtype=torch.float64)
+    for i, line in enumerate(lines[1:]):
+        record = _json(path, line, i + 2)
+        for side, name in enumerate(_SIDES):
+            where = f"line {i + 2}, {name}"
+            segment = record.get(name)
+            if not isinstance(segment, dict):
+                raise DemoError("is missing", path=path, field=where)
+            acted = _numbers(segment.get("actions"), (None, axes), path, f"{where}.actions")
+            n = len(acted)
+            if not 1 <= n <= steps:
+                raise DemoError(f"{n} decisions; allowed: 1 … {steps}", path=path, field=f"{where}.actions")
+            score = segment.get("score")
+            if isinstance(score, bool) or not isinstance(score, int | float) or not math.isfinite(score):
+                raise DemoError(f"is {score!r}, no finite number", path=path, field=f"{where}.score")
+            seen = _observed(segment.get("observations"), (n, *shape), path, f"{where}.observations")
+            observations[i, side, :n] = torch.from_numpy(seen)
+            actions[i, side, :n] = torch.from_numpy(acted)
+            lengths[i, side], scores[i, side] = n, float(score)
+    known = {"format", "version", "observation", "action_axes", "steps", "pairs"}
+    facts = {key: value for key, value in header.items() if key not in known}
+    return Pairs(observations, actions, lengths, scores, facts), hashlib.sha256(data).hexdigest()
+
+
+def _count(value: Any, most: int) -> bool:
+    return isinstance(value, int) and not isinstance(value, bool) and 1 <= value <= most
+
+
+def _json(path: Path, line: bytes, number: int) -> dict[str, Any]:
+    try:
+        found = json.loads(line)
+    except (ValueError, RecursionError):
+        found = None
+    if not isinstance(found, dict):
+        raise DemoError("is no JSON object", path=path, field=f"line {number}")
+    return found
+
+
+def _numbers(value: Any, shape: tuple[int | None, ...], path: Path, where: str) -> np.ndarray:
+    try:
+        found = np.asarray(value, dtype=np.float32)
+    except (ValueError, TypeError):
+        found = np.full(0, np.nan)
+    fits = found.ndim == len(shape) and all(a is None or a == b for a, b in zip(shape, found.shape))
+    if not fits or not np.isfinite(found).all():
+        sizes = " × ".join("n" if a is None else str(a) for a in shape)
+        raise DemoError(f"expected {sizes} finite numbers", path=path, field=where)
+    return found
+
+
+def _observed(value: Any, shape: tuple[int, ...], path: Path, where: str) -> np.ndarray:
+    if not isinstance(value, dict):
+        return _numbers(value, shape, path, where).astype(np.float16)
+    size = 2 * math.prod(shape)
+    try:
+        unpack = zlib.decompressobj()
+        raw = unpack.decompress(base64.b64decode(value["zlib"], validate=True), size + 1)
+    except (KeyError, TypeError, ValueError, binascii.Error, zlib.error):
+        raw = b""
+    found = np.frombuffer(raw, dtype="<f2") if len(raw) == size else np.full(1, np.nan, np.float16)
+    if len(raw) != size or not np.isfinite(found).all():
+        raise DemoError(f"is no zlib of {size} bytes of finite float16 numbers", path=path, field=where)
+    return found.reshape(shape).copy()
