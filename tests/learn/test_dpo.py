@@ -1,0 +1,178 @@
+"""DPO: its loss by hand, ln 2 at the start, pairs of rollouts and of files, and files that lie."""
+
+import base64
+import json
+import math
+import zlib
+
+import pytest
+import torch
+
+from navi_core.config import parse_config
+from navi_core.config.dpo import DPOConfig
+from navi_core.demos import Pairs, read_pairs, write_pairs
+from navi_core.errors import ConfigError, DemoError
+from navi_core.learn import DPOLearner
+from navi_core.learn.collector import Collector
+from navi_core.learn.dpo import dpo_loss
+from navi_core.learn.parallel import Workers
+from navi_core.policy import RewardShaper, build_policy
+from tests.learn.builders import CPU, small_config
+from tests.learn.toy_environments import MixedEndingsEnv
+
+DPO = {"rollout": 32, "bptt": 8, "horizon": 8, "learning_rate": 3e-3, "minibatch": 4}
+
+
+def parts(dpo: dict | None = None, policy: dict | None = None, **top) -> tuple[Collector, DPOLearner]:
+    base = small_config()
+    network = {**base.policy.model_dump(), **(policy or {})}
+    config = small_config(algorithm="dpo", dpo=DPO | (dpo or {}), policy=network, **top)
+    net = build_policy(config.policy, seed=0)
+    shaper = RewardShaper(config.shaper, config.actors, config.policy.width, 0)
+    return Collector(MixedEndingsEnv(6), net, shaper, config, device=CPU), DPOLearner(net, shaper, config, CPU)
+
+
+def rolled(collector: Collector):
+    rollout = collector.new_rollout(32, 8)
+    collector.collect(rollout)
+    return rollout
+
+
+def some_pairs(count: int = 20, steps: int = 5) -> Pairs:
+    """The winner always turns left where the depth is small, the loser right."""
+    g = torch.Generator().manual_seed(0)
+    obs = torch.rand(count, 2, steps, 3, 16, 8, generator=g).half()
+    actions = 0.3 * torch.randn(count, 2, steps, 4, generator=g)
+    actions[:, 0, :, 3] += 0.5
+    actions[:, 1, :, 3] -= 0.5
+    lengths = torch.full((count, 2), steps)
+    lengths[0] = torch.tensor([3, 4])
+    scores = torch.tensor([[1.0, 0.0]], dtype=torch.float64).repeat(count, 1)
+    return Pairs(obs, actions, lengths, scores, {"winner": "left", "vocabulary": {"wall": 1}})
+
+
+@pytest.fixture
+def file(tmp_path):
+    write_pairs(tmp_path / "pairs.jsonl", some_pairs())
+    return tmp_path / "pairs.jsonl"
+
+
+def test_the_loss_by_hand_and_ln_2_where_nothing_has_moved():
+    zero = torch.zeros(3, dtype=torch.float64)
+    assert dpo_loss(zero, zero, 0.1).tolist() == pytest.approx([math.log(2)] * 3, abs=1e-15)
+    moved = dpo_loss(torch.tensor([3.0]), torch.tensor([-2.0]), 0.1)
+    assert float(moved) == pytest.approx(math.log(1 + math.exp(-0.5)), rel=1e-6)
+
+
+@pytest.mark.parametrize("distribution", ["gaussian", "discrete"])
+def test_an_update_on_rollouts_starts_at_ln_2_and_makes_winners_likelier(distribution):
+    collector, learner = parts({"minibatch": 64}, {"distribution": distribution})
+    rollout = rolled(collector)
+    places, counts = learner._choose(rollout, 0)
+    earned = [[float(rollout.rewards[s : s + n, r].sum()) for r, s, n in pair] for pair in places]
+    assert counts["pairs"] > 4 and all(winner > loser for winner, loser in earned)
+    first = learner.update(rollout, index=0, steps=0).metrics
+    assert first["dpo_loss"] == pytest.approx(math.log(2), abs=1e-6) and first["preference_margin"] == 0.0
+    again = learner._rollout_batch(rollout, places, None)
+    s = again.sequences
+    now = learner.policy.evaluate(s.obs, s.aux, s.state, s.reset, s.actions).log_prob.detach()
+    margin = learner._sums(now - s.log_probs, again)
+    assert float((margin[:, 0] - margin[:, 1]).mean()) > 0
+
+
+def test_sums_are_those_of_the_segments_and_of_nothing_else():
+    collector, learner = parts()
+    rollout = rolled(collector)
+    places, _ = learner._choose(rollout, 0)
+    batch = learner._rollout_batch(rollout, places, rollout.log_probs)
+    expected = [[float(rollout.log_probs[s : s + n, r].sum()) for r, s, n in pair] for pair in places]
+    torch.testing.assert_close(learner._sums(batch.reference, batch), torch.tensor(expected), rtol=1e-5, atol=1e-5)
+    torch.testing.assert_close(learner._sums(batch.sequences.log_probs, batch), torch.tensor(expected))
+
+
+def test_the_reference_follows_every_update_or_stays(file):
+    for every, same in ((1, True), (0, False)):
+        collector, learner = parts({"ref_sync_every_updates": every, "pairs": str(file)})
+        learner.update(rolled(collector), index=0, steps=0)
+        both = zip(learner.policy.parameters(), learner.reference.policy.parameters())
+        assert all(torch.equal(a, b) for a, b in both) is same
+
+
+def test_pairs_of_a_file_are_preferred_on_those_held_out(file):
+    collector, learner = parts({"pairs": str(file), "ref_sync_every_updates": 0})
+    rollout = rolled(collector)
+    seen = [learner.update(rollout, index=i, steps=0).metrics for i in range(6)]
+    assert seen[0]["dpo_loss"] == pytest.approx(math.log(2), abs=0.1) and seen[-1]["dpo_loss"] < seen[0]["dpo_loss"]
+    assert seen[-1]["held_out_accuracy"] >= 0.9 and seen[-1]["held_out_margin"] > 0
+    _, twin = parts({"pairs": str(file), "ref_sync_every_updates": 0})
+    twin.policy.load_state_dict(learner.policy.state_dict())
+    twin.load_state_dict(learner.state_dict())
+    assert torch.equal(twin._start, learner._start) and twin.updates == 6
+
+
+def test_a_file_comes_back_as_it_was_written_and_lists_are_read_too(file):
+    made, (read, digest) = some_pairs(), read_pairs(file)
+    assert torch.equal(read.lengths, made.lengths) and torch.equal(read.scores, made.scores) and len(digest) == 64
+    assert torch.equal(read.observations[1], made.observations[1])
+    torch.testing.assert_close(read.actions[1], made.actions[1], rtol=0, atol=1e-6)
+    assert read.facts == {"winner": "left", "vocabulary": {"wall": 1}} and not read.actions[0, 0, 3:].any()
+    side = {"observations": [[0.5, 1.0]], "actions": [[1.0]], "score": 2}
+    header = {"format": "navi-pairs", "version": 1, "observation": [2], "action_axes": 1, "steps": 3}
+    lines = [header, *[{"winner": side, "loser": side}] * 2]
+    file.write_text("\n".join(map(json.dumps, lines)))
+    plain, _ = read_pairs(file)
+    assert plain.observations[0, 0].tolist() == [[0.5, 1.0], [0, 0], [0, 0]] and plain.lengths.tolist() == [[1, 1]] * 2
+
+
+def spoilt(lines: list[dict], what: str) -> list:
+    header, first = lines[0], lines[1]["winner"]
+    bomb = base64.b64encode(zlib.compress(b"\0" * 50_000_000)).decode()
+    changes = {
+        "format": lambda: header.update(format="other"),
+        "observation": lambda: header.update(observation=[3, "16", 8]),
+        "steps": lambda: header.update(steps=10**12),
+        "numbers": lambda: header.update(observation=[2**20, 2**20, 1]),
+        "pairs": lambda: header.update(pairs=7),
+        "line 2, winner.actions": lambda: first.update(actions=[[1.0]]),
+        "line 2, winner.score": lambda: first.update(score="good"),
+        "line 2, winner.observations": lambda: first.update(observations={"zlib": bomb}),
+        "line 2, loser": lambda: lines[1].pop("loser"),
+        "line 3": lambda: lines.__setitem__(2, [1]),
+    }
+    changes[what]()
+    return lines
+
+
+@pytest.mark.parametrize(
+    "what",
+    ["format", "observation", "steps", "numbers", "pairs", "line 2, winner.actions", "line 2, winner.score",
+     "line 2, winner.observations", "line 2, loser", "line 3"],
+)  # fmt: skip
+def test_a_file_that_breaks_the_format_is_refused_by_line_and_field(file, what):
+    lines = [json.loads(line) for line in file.read_text().splitlines()]
+    file.write_text("\n".join(map(json.dumps, spoilt(lines, what))))
+    with pytest.raises(DemoError, match=what):
+        read_pairs(file)
+
+
+def test_what_cannot_be_is_refused(tmp_path):
+    with pytest.raises(DemoError, match="cannot be read"):
+        parts({"pairs": str(tmp_path / "none.jsonl")})
+    with pytest.raises(ConfigError, match="rollout 256"):
+        parse_config(DPOConfig, {"horizon": 300})
+    collector, learner = parts()
+    with pytest.raises(ConfigError, match="one process"):
+        DPOLearner(learner.policy, collector.shaper, learner.config, CPU, Workers(0, 2))
+
+
+def test_pilots_make_pairs_from_equal_starts(apartments):
+    from navi_core.config import EnvConfig
+    from navi_core.demos import make_pairs
+    from navi_core.world import Field
+
+    env = EnvConfig(azimuth_bins=16, elevation_bins=8)
+    made = make_pairs(Field(apartments), env, 6, steps=8, rows=4)
+    assert made.observations.shape == (6, 2, 8, 3, 16, 8) and made.actions.shape == (6, 2, 8, 4)
+    assert (made.scores[:, 0] > made.scores[:, 1]).all()
+    assert torch.equal(made.observations[:, 0, 0], made.observations[:, 1, 0]), "both begin at the same place"
+    assert torch.isfinite(made.observations).all() and 0 <= made.facts["won"] <= 1
