@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+import os
 import random
 import signal
 import subprocess
 import sys
 import time
+from collections.abc import Callable
 from dataclasses import dataclass, field
 from pathlib import Path
 
@@ -48,6 +50,25 @@ while True:
     last, asked = rows, asked + 1
     print(asked, flush=True)
 """
+
+
+def die_after(owner: type, name: str, work: Callable[[], object]) -> None:
+    """Do `work` in a forked process that dies, as by kill -9, when `owner.name` returns for the first time."""
+    child = os.fork()
+    if child == 0:
+        real = getattr(owner, name)
+
+        def then_die(*arguments: object, **settings: object) -> None:
+            real(*arguments, **settings)
+            os._exit(9)
+
+        setattr(owner, name, then_die)
+        try:
+            work()
+        finally:
+            os._exit(1)
+    _, status = os.waitpid(child, 0)
+    assert os.waitstatus_to_exitcode(status) == 9, f"{owner.__name__}.{name} was not reached"
 
 
 @dataclass

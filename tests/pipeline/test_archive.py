@@ -2,18 +2,16 @@
 
 import json
 import os
-import subprocess
-import sys
-from pathlib import Path
 
 import duckdb
 import pytest
 
 from navi_core.errors import RecordError
 from navi_core.record import MetricLog
+from navi_pipeline.lib.archive import Archive
 from navi_pipeline.lib.warehouse import Warehouse
+from tests.pipeline.kill_storm import die_after
 
-ROOT = Path(__file__).resolve().parents[2]
 ROWS = "select run_id, step, name, value, segment from metrics order by all"
 
 
@@ -74,16 +72,13 @@ def test_a_segment_that_comes_again_after_its_compaction_is_known(warehouse):
     assert rows(warehouse) == before
 
 
-@pytest.mark.parametrize("where", ["Archive.write", "Archive.adopt", "Warehouse._restored", "Warehouse._publish"])
-def test_a_compaction_killed_anywhere_loses_and_doubles_nothing(warehouse, where):
+@pytest.mark.parametrize(
+    ("owner", "name"),
+    [(Archive, "write"), (Archive, "adopt"), (Warehouse, "_restored"), (Warehouse, "_publish")],
+)
+def test_a_compaction_killed_anywhere_loses_and_doubles_nothing(warehouse, owner, name):
     before = rows(warehouse)
-    code = (
-        f"import os, sys\nsys.path.insert(0, {str(ROOT)!r})\n"
-        "from navi_pipeline.lib.archive import Archive\nfrom navi_pipeline.lib.warehouse import Warehouse\n"
-        f"real = {where}\ndef then_die(*a, **k):\n    real(*a, **k)\n    os._exit(9)\n{where} = then_die\n"
-        f"Warehouse({str(warehouse.folder.parent)!r}).compact()\n"
-    )
-    assert subprocess.run([sys.executable, "-c", code], timeout=120).returncode == 9
+    die_after(owner, name, warehouse.compact)
     assert rows(warehouse) == before
     warehouse.rebuild()
     assert rows(warehouse) == before

@@ -3,8 +3,6 @@
 import hashlib
 import json
 import os
-import subprocess
-import sys
 import time
 from pathlib import Path
 
@@ -14,7 +12,7 @@ from navi_core.errors import RecordError
 from navi_core.record import NATURAL_KEYS, MetricLog
 from navi_core.record.schema import UNINDEXED_TABLES
 from navi_pipeline.lib.warehouse import Warehouse
-from tests.pipeline.kill_storm import run_storm
+from tests.pipeline.kill_storm import die_after, run_storm
 
 CONTEXT = {"seed": 3, "hardware": "a machine", "versions": {"numpy": "2"}, "revision": "r", "config_hash": "abcd"}
 ROOT = Path(__file__).resolve().parents[2]
@@ -95,13 +93,7 @@ def test_an_ingest_killed_before_the_snapshot_is_finished_by_the_next(home):
     warehouse.ingest()
     with log_of(home) as log:
         log.scalars(1, {"a": 1.0})
-    code = (
-        f"import os, sys\nsys.path.insert(0, {str(ROOT)!r})\n"
-        "from navi_pipeline.lib.warehouse import Warehouse\nreal = Warehouse._fold\n"
-        "def fold(*arguments):\n    real(*arguments)\n    os._exit(9)\n"
-        f"Warehouse._fold = fold\nWarehouse({str(home)!r}).ingest()\n"
-    )
-    assert subprocess.run([sys.executable, "-c", code], timeout=60).returncode == 9
+    die_after(Warehouse, "_fold", warehouse.ingest)
     assert count(warehouse) == 0
     assert warehouse.ingest().rows == 0 and count(warehouse) == 1
 
