@@ -163,6 +163,7 @@ def test_the_nights_share_the_pool_of_what_wants_the_whole_machine(repository):
     job = repository.get_job("nightly_training")
     pools = {node.name: node.definition.pool for node in job.nodes}
     assert {name for name, pool in pools.items() if pool == "gpu"} == {"training", "resume_proof", "benchmarks"}
+    assert not any(node.definition.retry_policy for node in job.nodes)  # it would start a terminated trainer again
     order = [node.name for node in job.nodes_in_topological_order]
     assert order == ["begin_training_night", "preflight", "training", "resume_proof", "evaluation", "benchmarks",
                      "promotion", "morning_summary"]  # fmt: skip

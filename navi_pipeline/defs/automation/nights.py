@@ -11,8 +11,8 @@ __all__ = ["JOBS", "SCHEDULES", "nightly_training", "nightly_validation"]
 
 _STAGES = ("preflight", "training", "resume_proof", "evaluation", "benchmarks", "promotion")
 _VALIDATION_STAGES = ("preflight", "evaluation", "benchmarks")
-# A worker that was lost begins the stage again: the trainer resumes from its checkpoint, what is done stays done.
-_RETRY = dg.RetryPolicy(max_retries=2, delay=30)
+# No op has a retry policy: Dagster would take Terminate for a failure of the step and start the trainer again in the
+# same worker. A trainer that is killed is started again by its supervisor, a lost worker by run_retries.
 
 
 class NightSettings(dg.Config):
@@ -46,7 +46,6 @@ def _stage(stage: str) -> Any:
     # One op for both nights: a name stands for one definition in the code location.
     @dg.op(
         name=stage,
-        retry_policy=_RETRY,
         pool=GPU if stage in ("training", "resume_proof", "benchmarks") else None,
         description=f"Stage {stage} of the night; skipped where a hard gate has failed before.",
     )
