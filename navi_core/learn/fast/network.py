@@ -62,6 +62,10 @@ class Perceptron:
             x = out
         return x
 
+    def hidden(self, rows: int) -> Array:
+        """Return the last hidden activations (rows, w) of the last `forward`; the next call overwrites them."""
+        return self._out[-2][:rows]
+
     def backward(self, gradient: Array) -> None:
         """Write the gradients of the weights.
 

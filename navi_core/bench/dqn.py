@@ -1,0 +1,171 @@
+"""Double DQN on reference tasks by the fast path, seed by seed; and beside another trainer where it is importable."""
+
+from __future__ import annotations
+
+import importlib.util
+import math
+import time
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from navi_core.bench.cases import Row
+from navi_core.bench.timing import torch_threads
+from navi_core.config import parse_config
+from navi_core.config.fast_dqn import FastDQNConfig
+from navi_core.errors import ConfigError
+from navi_core.presets import merge
+
+__all__ = ["DQN_TARGETS", "DQNRow", "dqn_config", "run_dqn"]
+
+DQN_TARGETS = {"cart_pole": 475.0, "acrobot": -90.0, "snake": 5.0}
+"""Mean return of 100 episodes that counts as solved; of snake, mean food."""
+
+_COMMON: dict[str, Any] = {
+    "rows": 16,
+    "dqn": {
+        "rollout": 16,
+        "bptt": 16,
+        "replay_ratio": 16.0,
+        "learning_rate": 1e-3,
+        "schedules": {"learning_rate": {"end": 1e-4}},
+        "exploration": "shared",
+        "epsilon_end": 0.01,
+        "epsilon_decay_steps": 10_000,
+        "polyak": 0.01,
+        "n_step": 3,
+        "huber": 20.0,
+    },
+    "replay": {"batch_size": 128},
+}
+_TASKS: dict[str, dict[str, Any]] = {
+    "cart_pole": {},
+    "acrobot": {},
+    "snake": {
+        "total_steps": 1_000_000,
+        "rows": 64,
+        "dqn": {"replay_ratio": 2.0, "epsilon_decay_steps": 100_000, "huber": 1.0},
+        "replay": {"batch_size": 256},
+    },
+}
+
+
+@dataclass(frozen=True)
+class DQNRow(Row):
+    """How a run went.
+
+    Attributes:
+        trainer: `navi`, or a peer.
+        task: What was learned.
+        seed: Its seed.
+        steps: Decisions.
+        solved_at: Decisions at which an evaluation first reached the target; None if none did.
+        recent: Mean return of the last 100 training episodes, exploration included.
+        final: Mean return of the last evaluation; NaN for a peer.
+        network: Hidden widths.
+        batch: Decisions of a minibatch.
+        gradient_steps: Gradient steps.
+        steps_per_cpu_second: Decisions per second of processor time.
+        cpu_seconds: Processor time.
+    """
+
+    trainer: str
+    task: str
+    seed: int
+    steps: int
+    solved_at: int | None
+    recent: float
+    final: float
+    network: str
+    batch: int
+    gradient_steps: int
+    steps_per_cpu_second: float
+    cpu_seconds: float
+
+
+def dqn_config(task: str, seed: int = 0, changes: Mapping[str, Any] | None = None) -> FastDQNConfig:
+    """Return the benchmark's settings of a task.
+
+    Args:
+        task: `cart_pole`, `acrobot` or `snake`; another reference task gets those of cart-pole.
+        seed: Seed.
+        changes: Nested values that win.
+
+    Raises:
+        ConfigError: A setting is unknown or impossible.
+    """
+    values = merge(_COMMON, _TASKS.get(task, {}))
+    return parse_config(FastDQNConfig, merge(values, dict(changes or {})) | {"task": task, "seed": seed})
+
+
+def run_dqn(
+    task: str,
+    seeds: Sequence[int],
+    *,
+    against: Sequence[str] = (),
+    changes: Mapping[str, Any] | None = None,
+    progress: Callable[[str], None] | None = None,
+) -> Iterator[DQNRow]:
+    """Learn a task with every seed.
+
+    Args:
+        task: Reference task.
+        seeds: Seeds.
+        against: `sb3`, on cart-pole and acrobot.
+        changes: Settings that differ from the benchmark's.
+        progress: Called with a line after every evaluation.
+
+    Raises:
+        ConfigError: A peer is unknown, not installed, or does not know the task.
+    """
+    from navi_core.learn.fast.dqn import FastDQN
+
+    for peer in against:
+        if peer != "sb3":
+            raise ConfigError(f"no peer {peer!r}; allowed: sb3")
+        if importlib.util.find_spec("stable_baselines3") is None or task not in _GYM:
+            raise ConfigError(f"sb3 is not installed (pip install stable-baselines3), or does not know {task}")
+    for seed in seeds:
+        config = dqn_config(task, seed, changes)
+        target = DQN_TARGETS.get(task, math.inf)
+
+        def tell(steps: int, mean: float, seed: int = seed) -> None:
+            if progress is not None:
+                progress(f"{task}, seed {seed}: {steps:,} steps, evaluation {mean:.1f}")
+
+        with torch_threads(1):
+            curve = FastDQN(config).train(tell)
+        solved = next((s for s, r in zip(curve.steps, curve.returns) if r >= target), None)
+        yield DQNRow(
+            "navi", task, seed, config.total_steps, solved, curve.recent[-1], curve.returns[-1],
+            "x".join(map(str, config.hidden)) + " tanh", config.replay.batch_size, curve.gradient_steps,
+            config.total_steps / curve.cpu_seconds, curve.cpu_seconds,
+        )  # fmt: skip
+        if against:
+            yield _sb3(task, seed, config)
+
+
+_GYM = {"cart_pole": "CartPole-v1", "acrobot": "Acrobot-v1"}
+
+
+def _sb3(task: str, seed: int, config: FastDQNConfig) -> DQNRow:
+    """Learn with Stable-Baselines3's DQN and the settings that its users publish for cart-pole."""
+    import gymnasium
+    from stable_baselines3 import DQN
+
+    with torch_threads(1):
+        model = DQN(
+            "MlpPolicy", gymnasium.make(_GYM[task]), learning_rate=2.3e-3, batch_size=64, buffer_size=100_000,
+            learning_starts=1000, gamma=0.99, target_update_interval=10, train_freq=256, gradient_steps=128,
+            exploration_fraction=0.16, exploration_final_eps=0.04, policy_kwargs={"net_arch": [256, 256]}, seed=seed,
+            device="cpu", stats_window_size=100,
+        )  # fmt: skip
+        start = time.process_time()
+        model.learn(config.total_steps)
+    seconds = time.process_time() - start
+    ended = [episode["r"] for episode in model.ep_info_buffer or ()]
+    recent = sum(ended) / len(ended) if ended else math.nan
+    return DQNRow(
+        "sb3", task, seed, config.total_steps, None, recent, math.nan, "256x256 relu", 64, model._n_updates,
+        config.total_steps / seconds, seconds,
+    )  # fmt: skip

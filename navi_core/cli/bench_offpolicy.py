@@ -1,0 +1,147 @@
+"""`navi bench dqn`, `navi bench replay` and `navi bench smoothing`: learning off policy."""
+
+from __future__ import annotations
+
+import os
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Any
+
+import typer
+
+from navi_core.cli.bench_report import Column, Json, Repeats, figure, machine, report
+from navi_core.cli.progress import progress_bar
+from navi_core.cli.table import print_json, print_table
+
+if TYPE_CHECKING:
+    from navi_core.bench.smoothing import SmoothingRow
+
+__all__ = ["register"]
+
+
+def register(group: typer.Typer) -> None:
+    """Add the commands to the group `bench`."""
+    # Products of small networks are too small to be shared; read when numpy loads.
+    os.environ.setdefault("OPENBLAS_NUM_THREADS", "1")
+    group.command("dqn")(dqn)
+    group.command("replay")(replay)
+    group.command("smoothing")(smoothing)
+
+
+def dqn(
+    task: Annotated[str, typer.Option(help="cart_pole, acrobot or snake.")] = "cart_pole",
+    seeds: Annotated[int, typer.Option(min=1, help="Seeds 0 … n − 1.")] = 5,
+    against: Annotated[str, typer.Option(help="Peers in the same run: sb3.", metavar="NAMES")] = "",
+    assign: Annotated[
+        list[str] | None, typer.Option("--set", help="A setting, such as dqn.n_step=1; may be repeated.")
+    ] = None,
+    as_json: Json = False,
+) -> None:
+    """Learn a task by Double DQN with prioritised replay: return of the last 100 episodes, steps and CPU-seconds."""
+    from navi_core.bench.dqn import run_dqn
+    from navi_core.presets import parse_assignments
+
+    peers = tuple(filter(None, (name.strip() for name in against.split(","))))
+    lines = lambda line: typer.echo(line, err=True)  # noqa: E731
+    rows = [
+        row.as_dict()
+        for row in run_dqn(task, range(seeds), against=peers, changes=parse_assignments(assign or ()), progress=lines)
+    ]
+    columns: dict[str, Column] = {
+        "trainer": figure("trainer"),
+        "network": figure("network"),
+        "seed": figure("seed"),
+        "steps": figure("steps"),
+        "solved at": figure("solved_at"),
+        "last 100": figure("recent", ".1f"),
+        "evaluation": figure("final", ".1f"),
+        "batch": figure("batch"),
+        "gradients": figure("gradient_steps"),
+        "steps/CPU-s": figure("steps_per_cpu_second", ",.0f"),
+        "CPU [s]": figure("cpu_seconds", ".1f"),
+    }
+    report(f"Double DQN, {task}", rows, columns, as_json, threads=1, words=2)
+
+
+def replay(
+    capacity: Annotated[list[int] | None, typer.Option(min=2, help="Items; may be repeated.")] = None,
+    batch: Annotated[int, typer.Option(min=1, help="Items of a call.")] = 256,
+    repeats: Repeats = 50,
+    as_json: Json = False,
+) -> None:
+    """Draw by priority: items a second, and how exactly, beside running sums."""
+    from navi_core.bench.replay import run_replay
+
+    rows = [row.as_dict() for row in run_replay(capacity or [10_000, 100_000, 1_000_000], batch, repeats)]
+    columns: dict[str, Column] = {
+        "draws by": figure("name"),
+        "capacity": figure("capacity"),
+        "batch": figure("batch"),
+        "added/CPU-s": figure("add", ",.0f"),
+        "drawn/CPU-s": figure("sample", ",.0f"),
+        "updated/CPU-s": figure("update", ",.0f"),
+        "error [deviations]": figure("error", ".2f"),
+        "MB": figure("nbytes", ".1f", 1e-6),
+    }
+    report("prioritised replay", rows, columns, as_json, threads=1, words=1)
+
+
+def smoothing(
+    task: Annotated[list[str] | None, typer.Option(help="cart_pole or acrobot; may be repeated.")] = None,
+    seeds: Annotated[int, typer.Option(min=1, help="Seeds 0 … n − 1.")] = 5,
+    ablation: Annotated[bool, typer.Option("--ablation", help="alpha_step × d on noisy cart-pole instead.")] = False,
+    minutes: Annotated[float, typer.Option(min=0, help="Begin no cell after so many; 0 only reports.")] = 1e9,
+    out: Annotated[Path | None, typer.Option(help="Folder of cells; by default bench/smoothing of the home.")] = None,
+    as_json: Json = False,
+) -> None:
+    """Compare no smoothing, drift smoothing, and stopping early; cells that are done are not run again."""
+    from navi_core.bench import smoothing as bench
+    from navi_core.errors import ConfigError
+    from navi_core.record import navi_home
+
+    tasks = task or list(bench.NOISE)
+    unknown = sorted(set(tasks) - set(bench.NOISE))
+    if unknown:
+        raise ConfigError(f"no task {', '.join(unknown)}; allowed: {', '.join(bench.NOISE)}")
+    wanted = range(seeds)
+    cells = bench.ablation_cells("cart_pole", wanted) if ablation else bench.smoothing_cells(tasks, wanted)
+    folder = out if out is not None else navi_home() / "bench" / "smoothing"
+    with progress_bar("smoothing", quiet=as_json, counted=True) as progress:
+        curves = bench.run_cells(cells, folder, minutes=minutes, progress=progress)
+    rows = bench.smoothing_table(curves)
+    done = f"{len(curves)} of {len(cells)} cells"
+    if as_json:
+        print_json(
+            {"rows": [row.as_dict() | {"verdict": bench.verdict(row)} for row in rows], "done": done, **machine()}
+        )
+        return
+    _compared(rows, done)
+
+
+def _compared(rows: list[SmoothingRow], done: str) -> None:
+    from navi_core.bench.smoothing import MEASURES, verdict
+
+    def interval(row: SmoothingRow, name: str) -> str:
+        low, high = row.intervals[name]
+        return f"{row.means[name]:,.4g} [{low:,.4g}, {high:,.4g}]"
+
+    def shares(row: SmoothingRow) -> list[Any]:
+        return [f"{row.smoothed_share:.0%}", f"{row.mean_step:.2g}", f"{row.clipped_share:.1%}"]
+
+    print_table(
+        f"Double DQN with and without drift smoothing ({done}); mean and 95 % interval over seeds",
+        ("task", "variant", "seeds", *(name.replace("_", " ") for name in MEASURES)),
+        ([r.task, r.variant, str(r.seeds), *(interval(r, name) for name in MEASURES)] for r in rows),
+        words=2,
+        dense=True,
+    )
+    print_table(
+        "What smoothing did, what changed to the same seeds' baseline, and what stopping early would do",
+        ("task", "variant", "smoothed", "mean ‖Δh‖", "clipped", "stopped", "steps saved", "gain kept", "verdict"),
+        (
+            [r.task, r.variant, *shares(r), f"{r.stopped:.0%}", f"{r.saved:.0%}", f"{r.kept:.0%}", verdict(r)]
+            for r in rows
+        ),
+        words=2,
+        dense=True,
+        caption="gain kept: least share, over seeds, of the final return's rise that was reached at the stop",
+    )

@@ -1,0 +1,58 @@
+"""Settings of the fast path: Double DQN of a memoryless network on a reference task."""
+
+from __future__ import annotations
+
+from typing import Self
+
+from pydantic import Field, model_validator
+
+from navi_core.config.base import Config, Count
+from navi_core.config.offpolicy import DQNConfig, ReplayConfig
+from navi_core.config.smoothing import EarlyStopConfig, SmoothingConfig
+from navi_core.errors import ConfigError
+
+__all__ = ["FastDQNConfig"]
+
+
+class FastDQNConfig(Config):
+    """Double DQN for a small network on a CPU; the sections are those of a training run."""
+
+    task: str = "cart_pole"
+    """A reference task with a choice of actions."""
+    task_options: dict[str, bool | int | float | str] = {}
+    """Options of the task."""
+    seed: int = Field(0, ge=0, lt=2**31)
+    """Seed of every random draw."""
+    rows: int = Field(16, ge=1, le=65536)
+    """Environment rows B."""
+    total_steps: Count = 100_000
+    """Decisions summed over rows at which the run ends."""
+    hidden: tuple[int, ...] = Field((64, 64), min_length=1, max_length=8)
+    """Widths of the hidden layers; the last one's activations are the latents of drift smoothing."""
+    reward_noise: float = Field(0.0, ge=0, le=1e6)
+    """Deviation of normal noise on the rewards that are learned from; returns are reported without it."""
+    dqn: DQNConfig = DQNConfig(rollout=16, bptt=16)
+    """Double DQN."""
+    replay: ReplayConfig = ReplayConfig()
+    """Replay."""
+    kernel_smoothing: SmoothingConfig = SmoothingConfig()
+    """Drift smoothing of the targets."""
+    early_stopping: EarlyStopConfig = EarlyStopConfig()
+    """The controller is asked at every evaluation."""
+    evaluation_episodes: int = Field(20, ge=1, le=10_000)
+    """Greedy episodes of an evaluation, which comes every early_stopping.eval_interval decisions."""
+
+    @model_validator(mode="after")
+    def _fast_parts(self) -> Self:
+        smoothing = self.kernel_smoothing
+        if smoothing.enabled and smoothing.apply_to != "td_targets":
+            raise ConfigError(
+                f"the fast path smooths td_targets, not {smoothing.apply_to}; use navi train dqn for that"
+            )
+        if smoothing.enabled and (smoothing.noise_std or smoothing.iterations > 1 or smoothing.scale_preservation
+                                  or smoothing.importance_weighted or smoothing.dt_dim == "h"):  # fmt: skip
+            raise ConfigError(
+                "the fast path smooths once and plainly; noise_std, iterations, scale_preservation, "
+                "importance_weighted and dt_dim h need navi train dqn"
+            )
+        return self
