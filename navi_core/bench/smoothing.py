@@ -129,7 +129,7 @@ def ablation_cells(task: str, seeds: Sequence[int], *, noisy: bool = True) -> li
 
 def cell_config(cell: SmoothingCell, changes: dict[str, Any] | None = None) -> FastDQNConfig:
     """Return the settings of a cell."""
-    smoothing = {"latent_dim": cell.latent_dim}
+    smoothing: dict[str, Any] = {"latent_dim": cell.latent_dim}
     if cell.alpha_step:
         smoothing |= _SMOOTHED | {"alpha_step_init": cell.alpha_step}
     values: dict[str, Any] = {
@@ -226,19 +226,26 @@ def smoothing_table(curves: dict[SmoothingCell, dict[str, Any]], total_steps: in
             if off:
                 paired[name] = (float(np.mean(off)), *_interval(off))
         stops = [_stop(curve, total_steps) for curve in kept]
+        share, step, clipped = (
+            float(np.mean([curve[name] for curve in kept])) for name in ("smoothed_share", "mean_step", "clipped_share")
+        )
+        saved = [part for part, _ in stops]
         rows.append(
             SmoothingRow(
-                task, variant, len(cells),
-                {name: float(np.mean([scored[c][name] for c in cells])) for name in MEASURES},
-                {name: _interval([scored[c][name] for c in cells]) for name in MEASURES},
-                paired,
-                *(float(np.mean([curve[name] for curve in kept])) for name in
-                  ("smoothed_share", "mean_step", "clipped_share")),
-                float(np.mean([saved > 0 for saved, _ in stops])),
-                float(np.mean([saved for saved, _ in stops])),
-                min(share for _, share in stops),
+                task=task,
+                variant=variant,
+                seeds=len(cells),
+                means={name: float(np.mean([scored[c][name] for c in cells])) for name in MEASURES},
+                intervals={name: _interval([scored[c][name] for c in cells]) for name in MEASURES},
+                paired=paired,
+                smoothed_share=share,
+                mean_step=step,
+                clipped_share=clipped,
+                stopped=float(np.mean([part > 0 for part in saved])),
+                saved=float(np.mean(saved)),
+                kept=min(gain for _, gain in stops),
             )
-        )  # fmt: skip
+        )
     return rows
 
 

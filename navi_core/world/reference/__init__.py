@@ -10,6 +10,7 @@ from navi_core.world.reference.cards import RepeatFirst, RepeatPrevious
 from navi_core.world.reference.cart_pole import CartPole
 from navi_core.world.reference.gymnasium_env import PREFIX, GymnasiumEnv
 from navi_core.world.reference.pendulum import Pendulum
+from navi_core.world.reference.snake import Snake
 from navi_core.world.reference.task import ReferenceTask, TaskBatch
 
 __all__ = [
@@ -21,11 +22,12 @@ __all__ = [
     "ReferenceTask",
     "RepeatFirst",
     "RepeatPrevious",
+    "Snake",
     "TaskBatch",
     "reference_task",
 ]
 
-REFERENCE_TASKS: tuple[str, ...] = ("repeat_previous", "repeat_first", "cart_pole", "acrobot", "pendulum")
+REFERENCE_TASKS: tuple[str, ...] = ("repeat_previous", "repeat_first", "cart_pole", "acrobot", "pendulum", "snake")
 """Names of the tasks."""
 
 
@@ -37,7 +39,7 @@ def reference_task(name: str, num_envs: int, seed: int = 0, **options: Any) -> R
         num_envs: Rows B.
         seed: Seed of every draw.
         options: Of the task: `k` and `decks` (repeat_previous), `decks` (repeat_first), `masked` (cart_pole,
-            pendulum), or those of the Gymnasium environment.
+            pendulum), `size` (snake), or those of the Gymnasium environment.
 
     Raises:
         ConfigError: There is no such task, or it has no such option.
@@ -48,6 +50,7 @@ def reference_task(name: str, num_envs: int, seed: int = 0, **options: Any) -> R
         "cart_pole": CartPole,
         "acrobot": Acrobot,
         "pendulum": Pendulum,
+        "snake": Snake,
     }
     if name.startswith(PREFIX):
         return GymnasiumEnv(name.removeprefix(PREFIX), num_envs, seed, **options)

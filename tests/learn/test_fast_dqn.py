@@ -1,0 +1,124 @@
+"""The fast path of DQN: its gradient, targets and smoothing are those of the learner it stands in for."""
+
+import itertools
+
+import numpy as np
+import pytest
+import torch
+
+from navi_core.config import SmoothingConfig, parse_config
+from navi_core.config.fast_dqn import FastDQNConfig
+from navi_core.errors import ConfigError
+from navi_core.learn import DriftSmoother, double_dqn_targets
+from navi_core.learn.fast.dqn import FastDQN
+from navi_core.learn.fast.q_loops import choose_greedily, smooth_targets
+from navi_core.learn.knn_kernel import compute_knn_kernel, local_structure
+
+
+def make(**changes):
+    data = {
+        "total_steps": 4096,
+        "dqn": {"rollout": 16, "bptt": 16, "replay_ratio": 4.0, "learning_starts": 256, "huber": 1.0},
+        "replay": {"batch_size": 64, "capacity": 2000},
+        "early_stopping": {"eval_interval": 1024},
+        "evaluation_episodes": 4,
+    }
+    for key, value in changes.items():
+        data[key] = data.get(key, {}) | value if isinstance(value, dict) else value
+    return parse_config(FastDQNConfig, data)
+
+
+def forward(widths, flat, x):
+    """A perceptron as torch has it."""
+    at, latents = 0, x
+    for i, (a, b) in enumerate(itertools.pairwise(widths)):
+        weight, bias = flat[at : at + a * b].view(a, b), flat[at + a * b : at + (a + 1) * b]
+        at += (a + 1) * b
+        last = i == len(widths) - 2
+        latents = latents if last else torch.tanh(latents @ weight + bias)
+        out = latents @ weight + bias if last else None
+    return out, latents
+
+
+@pytest.mark.parametrize("smoothed", [False, True])
+def test_a_gradient_step_is_that_of_autograd(smoothed):
+    config = make(kernel_smoothing={"enabled": smoothed, "k": 5, "trust_region_tau": 0.02})
+    agent = FastDQN(config)
+    for _ in range(3):
+        agent.collect()
+    agent.params[:] += 0.1 * np.random.default_rng(0).standard_normal(len(agent.params)).astype(np.float32)
+    agent.target_params[:] += 0.1 * np.random.default_rng(1).standard_normal(len(agent.params)).astype(np.float32)
+    items, _, weights = agent.replay.sample(64)
+    agent.replay._draws -= 1
+    widths = (4, 64, 64, 2)
+    flat = torch.tensor(agent.params, requires_grad=True)
+    target = torch.tensor(agent.target_params)
+    online = forward(widths, flat, items["next"])[0]
+    goal = double_dqn_targets(
+        online, forward(widths, target, items["next"])[0], items["return"], items["discount"] == 0, items["discount"]
+    )
+    values, latents = forward(widths, flat, items["obs"])
+    if smoothed:
+        goal, decision = DriftSmoother(config.kernel_smoothing)(goal, latents, agent.steps)
+        assert 0 < decision.tau_clip < 1
+    q = values.gather(1, items["action"][:, None]).squeeze(1)
+    (torch.nn.functional.huber_loss(q, goal, reduction="none") * weights).mean().backward()
+    before = agent.params.copy()
+    agent.gradient_step(1e-3)
+    scale = float(flat.grad.abs().max())
+    np.testing.assert_allclose(agent._grads, flat.grad.numpy(), rtol=0, atol=2e-6 * max(scale, 1.0))
+    np.testing.assert_allclose(agent._errors, (goal - q).detach().numpy(), atol=2e-6)
+    flat.grad.mul_(min(1.0, config.dqn.max_grad_norm / float(flat.grad.norm())))
+    adam = torch.optim.Adam([flat], lr=1e-3, eps=1e-5)
+    flat.data.copy_(torch.tensor(before))
+    adam.step()
+    large = flat.grad.abs() > 1e-4
+    np.testing.assert_allclose(agent.params[large], flat.detach().numpy()[large], atol=2e-5)
+
+
+@pytest.mark.parametrize("k", [1, 4, 16, 39])
+def test_compiled_smoothing_is_the_smoothers(k):
+    g = torch.Generator().manual_seed(k)
+    h, z = 3 * torch.randn(40, generator=g), torch.randn(40, 8, generator=g)
+    config = SmoothingConfig(k=k, trust_region_tau=0.05, latent_dim=8)
+    wanted, decision = DriftSmoother(config)(h, z)
+    unit = torch.nn.functional.normalize(z, dim=1)
+    out, figures = np.zeros(40, np.float32), np.zeros(3)
+    alike = smooth_targets((unit @ unit.T).numpy(), h.numpy(), k, 1e-3, 1.0, 0.15 * 8**-0.5, 0.05, out, figures)
+    np.testing.assert_allclose(out, wanted.numpy(), atol=1e-6)
+    assert figures.tolist() == pytest.approx([decision.mean_step, decision.tau_clip, decision.disagreement], abs=1e-6)
+    assert alike == pytest.approx(local_structure(compute_knn_kernel(z, config), h))
+
+
+def test_choices_are_the_best_or_any_as_often_as_epsilon():
+    values = np.tile(np.array([[0.0, 2.0, 1.0]], np.float32), (50_000, 1))
+    actions = np.zeros(50_000, np.int64)
+    choose_greedily(values, np.full(50_000, 0.3), 12345, 0, actions)
+    np.testing.assert_allclose(np.bincount(actions) / 50_000, [0.1, 0.8, 0.1], atol=0.006)
+    choose_greedily(values, np.zeros(50_000), 12345, 0, actions)
+    assert (actions == 1).all()
+
+
+def test_equal_settings_give_equal_curves_and_a_curve_says_what_smoothing_did():
+    plain, again = FastDQN(make()).train(), FastDQN(make()).train()
+    assert plain.returns == again.returns and plain.td_variance[1:] == again.td_variance[1:]
+    assert len(plain.steps) == 4 and plain.gradient_steps > 0 and plain.smoothed_share == plain.mean_step == 0.0
+    smoothed = FastDQN(make(kernel_smoothing={"enabled": True})).train()
+    assert smoothed.smoothed_share == 1.0 and smoothed.mean_step > 0 and smoothed.td_variance != plain.td_variance
+    still = FastDQN(make(kernel_smoothing={"enabled": True, "alpha_step_init": 0.0})).train()
+    assert still.returns == plain.returns, "a step of 0 changes nothing"
+
+
+def test_noise_is_learned_from_and_not_reported():
+    noisy = FastDQN(make(reward_noise=5.0))
+    ended = noisy.collect() + noisy.collect()
+    assert ended and all(x == round(x) for x in ended)
+    assert float(noisy.replay.sample(64)[0]["return"].std()) > 2.0
+
+
+def test_what_the_fast_path_does_not_do_is_refused():
+    for change in ({"apply_to": "latents"}, {"iterations": 2}, {"noise_std": 0.1}):
+        with pytest.raises(ConfigError, match="navi train dqn"):
+            make(kernel_smoothing={"enabled": True} | change)
+    with pytest.raises(ConfigError, match="continuous"):
+        FastDQN(make(task="pendulum"))
