@@ -8,6 +8,7 @@ from contextlib import contextmanager
 from typing import TYPE_CHECKING, Any
 
 from navi_core.errors import RunError
+from navi_pipeline.lib.clock import Work, work_by_name
 
 if TYPE_CHECKING:
     import dagster as dg
@@ -138,7 +139,8 @@ class Flow:
             for event in result.all_events:
                 if event.is_step_success and event.step_key in self.metadata:
                     self.stages[event.step_key] = round(event.step_success_data.duration_ms / 1e3, 2)
-                    self._say(f"  {event.step_key}: {self.stages[event.step_key]:.1f} s")
+                    spent = work_by_name().get(event.step_key, Work())
+                    self._say(f"  {event.step_key}: {self.stages[event.step_key]:.1f} s, {spent.cpu:.1f} CPU-s")
         return result
 
     @staticmethod
