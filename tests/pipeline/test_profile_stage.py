@@ -1,0 +1,67 @@
+"""A whole profile through Dagster: demonstrations, clone, every learner, and all of them evaluated (slow)."""
+
+import pytest
+
+from navi_pipeline.lib.demonstrations import read_demonstrations
+from navi_pipeline.lib.policies import ALGORITHMS, read_policy
+from navi_pipeline.lib.promotions import lineage_of
+from navi_pipeline.lib.warehouse import Warehouse
+from tests.pipeline.policy_runs import FLIGHT, checks, made, run_twice
+
+pytestmark = pytest.mark.slow
+
+LEARNERS = [f"{name}_policy" for name in ALGORITHMS]
+ASSETS = ("expert_demonstrations", "demonstrations", "bc_policy", *LEARNERS, "policy_evaluation")
+SETTINGS = {
+    "expert_demonstrations": {"scenes": 1, "episodes": 3, "steps": 12},
+    "bc_policy": {"epochs": 2},
+    **{name: {"seed": 3, "total_steps": 512} for name in LEARNERS},
+    "policy_evaluation": FLIGHT,
+}
+
+
+@pytest.fixture(scope="module")
+def stage(tmp_path_factory):
+    """The profile made twice; home and both results."""
+    root = tmp_path_factory.mktemp("navi")
+    return root, run_twice(root, ASSETS, SETTINGS)
+
+
+@pytest.fixture(autouse=True)
+def results(stage, monkeypatch):
+    home, both = stage
+    monkeypatch.setenv("NAVI_HOME", str(home))
+    return both
+
+
+def test_every_asset_of_the_profile_is_made_and_reused_with_its_version(results):
+    first, second = (made(result) for result in results)
+    assert set(first) == set(second) == set(ASSETS)
+    for name in ASSETS:
+        assert first[name].tags["dagster/data_version"] == second[name].tags["dagster/data_version"]
+        assert name == "demonstrations" or second[name].metadata["reused"].value is True
+
+
+def test_the_policy_descends_from_a_clone_of_the_demonstrations(results):
+    clone, policy = read_policy("quick", "bc"), read_policy("quick")
+    assert policy["parent"] == clone["version"] == "v001"
+    assert lineage_of(policy["version"]) == ["v001 (bc)", f"{policy['version']} (rl)"]
+    assert made(results[0])["bc_policy"].metadata["curves"].value.startswith("![curves](data:image/png;base64,")
+    assert clone["run_id"].startswith(f"bc_policy-quick-{read_demonstrations('quick')['content_hash'][:12]}-")
+    assert "clone_has_learned" in checks(results[0])
+
+
+def test_demonstrations_show_what_was_seen_and_answered(results):
+    shown = made(results[0])["demonstrations"].metadata
+    assert shown["decisions"].value == 36 and shown["left_out"].value == 0
+    for name in ("answers", "panorama"):
+        assert "data:image/png;base64," in shown[name].value
+    assert "| expert |" in shown["sources"].value and "| forward |" in shown["actions"].value
+    assert checks(results[0])["demonstrations_can_be_learned_from"].passed
+
+
+def test_every_policy_of_the_profile_is_ranked(results):
+    others = {f"{name}-quick-seed3" for name in ALGORITHMS if name != "ppo"} | {"bc-quick-seed0"}
+    board = Warehouse().query("select subject from leaderboard")
+    assert set(board["subject"]) == {"quick-seed3", "random", "forward-plus", *others}
+    assert "| bc-quick-seed0 |" in made(results[0])["policy_evaluation"].metadata["other_policies"].value
