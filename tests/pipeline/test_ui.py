@@ -14,6 +14,7 @@ from pathlib import Path
 
 import pytest
 
+from navi_pipeline.lib.supervised import SUPERVISOR
 from navi_pipeline.lib.warehouse import Warehouse
 from tests.browser import headless_browser, require_browser
 
@@ -143,10 +144,13 @@ def small_training(monkeypatch):
         monkeypatch.setenv(f"NAVI_{name}", value)
 
 
-@pytest.mark.slow
-@pytest.mark.timeout(1500)
-def test_terminating_a_training_in_the_ui_checkpoints_and_stops(small_training, ui, page, tmp_path):
-    """A night's trainer at work, a click on Terminate: the run is cancelled, the trainer gone, its state kept."""
+def asked(page, ui, query, **variables):
+    """What the UI's server answers."""
+    return page.request.post(f"{ui}/graphql", data={"query": query, "variables": variables}).json()["data"]
+
+
+def start_night(page, ui, home):
+    """Launch a small night; return its run and its trainer's process once there are updates."""
     mutation = (
         "mutation Launch($p: ExecutionParams!) { launchRun(executionParams: $p) "
         "{ __typename ... on LaunchRunSuccess { run { runId } } } }"
@@ -154,22 +158,56 @@ def test_terminating_a_training_in_the_ui_checkpoints_and_stops(small_training, 
     scenes = ["train_scenes=1", "validation_scenes=1", "test_scenes=1"]
     config = {"begin_training_night": {"config": {"minutes": 30.0, "name": "tonight", "assignments": scenes}}}
     selector = {"repositoryLocationName": "navi", "repositoryName": "__repository__", "jobName": "nightly_training"}
-    parameters = {"p": {"selector": selector, "runConfigData": {"ops": config}}}
-    answer = page.request.post(f"{ui}/graphql", data={"query": mutation, "variables": parameters}).json()
-    run_id = answer["data"]["launchRun"]["run"]["runId"]
-    runs = tmp_path / "navi" / "runs"
-    deadline = time.monotonic() + 900
-    while len(list((tmp_path / "navi" / "outbox").glob("*-metrics.ndjson"))) < 3:
-        assert time.monotonic() < deadline, "training made no update within a quarter of an hour"
+    answer = asked(page, ui, mutation, p={"selector": selector, "runConfigData": {"ops": config}})
+    wait_until(lambda: len(list((home / "outbox").glob("*-metrics.ndjson"))) >= 3)
+    return answer["launchRun"]["run"]["runId"], trainer_of(home)
+
+
+def trainer_of(home):
+    (lock,) = (home / "runs" / ".locks").glob("nightly-tonight-*.lock")
+    return int(lock.read_text())
+
+
+def wait_until(condition, seconds=900):
+    deadline = time.monotonic() + seconds
+    while not condition():
+        assert time.monotonic() < deadline, "it did not happen in a quarter of an hour"
         time.sleep(0.5)
-    (lock,) = (runs / ".locks").glob("nightly-tonight-*.lock")
-    trainer = int(lock.read_text())
+
+
+@pytest.mark.slow
+@pytest.mark.timeout(1500)
+def test_terminating_a_training_in_the_ui_checkpoints_and_stops(small_training, ui, page, tmp_path):
+    """A night's trainer at work, a click on Terminate: the run is cancelled, the trainer gone, its state kept."""
+    home = tmp_path / "navi"
+    run_id, trainer = start_night(page, ui, home)
     page.goto(f"{ui}/runs/{run_id}", wait_until="domcontentloaded")
     page.get_by_role("button", name=re.compile("Terminate", re.IGNORECASE)).first.click(timeout=120_000)
     page.get_by_role("dialog").get_by_role("button", name=re.compile("Terminate", re.IGNORECASE)).click(timeout=60_000)
     assert outcome_of(page, ui, run_id) == "CANCELED"
     assert not Path(f"/proc/{trainer}").exists()
-    assert list(runs.glob("nightly-tonight-*/checkpoints/step-*.pt"))
-    warehouse = Warehouse(tmp_path / "navi")
+    assert list(home.glob("runs/nightly-tonight-*/checkpoints/step-*.pt"))
+    warehouse = Warehouse(home)
     warehouse.ingest()
     assert warehouse.query("select status, reason from runs").values.tolist() == [["stopped", "SIGTERM"]]
+
+
+@pytest.mark.slow
+@pytest.mark.timeout(1800)
+def test_a_run_whose_worker_is_killed_is_started_again_and_resumes(small_training, ui, page, tmp_path):
+    """kill -9 of the worker: the trainer goes with it, the daemon starts the run again, and the same run goes on."""
+    home = tmp_path / "navi"
+    run_id, trainer = start_night(page, ui, home)
+    environment = Path(f"/proc/{trainer}/environ").read_bytes().split(b"\0")
+    worker = int(next(e for e in environment if e.startswith(f"{SUPERVISOR}=".encode())).partition(b"=")[2])
+    os.kill(worker, signal.SIGKILL)
+    wait_until(lambda: not Path(f"/proc/{trainer}").exists())
+    kept = max(home.glob("runs/nightly-tonight-*/checkpoints/step-*.pt"))
+    children = (
+        'query Children($id: String!) { runsOrError(filter: {tags: [{key: "dagster/parent_run_id", value: $id}]}) '
+        "{ ... on Runs { results { runId status } } } }"
+    )
+    wait_until(lambda: asked(page, ui, children, id=run_id)["runsOrError"]["results"])
+    wait_until(lambda: trainer_of(home) != trainer)
+    lines = f"the run resumes from step {int(kept.stem.removeprefix('step-'))}"
+    wait_until(lambda: lines in (tmp_path / "dev.log").read_text())
