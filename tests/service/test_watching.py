@@ -15,8 +15,8 @@ from navi_core.learn import train
 from navi_core.record import RunDirectory, navi_home
 from navi_core.service.viewing import Digest, Feed, TrainingBroadcast, announced
 from navi_core.service.viewing.announcement import Announcement, announce
-from navi_core.service.viewing.layouts import LAYOUTS, named, payload
-from navi_core.service.wire import DistanceMatrix, TelemetryEvent
+from navi_core.service.viewing.layouts import LAYOUTS, SERVICE_LAYOUTS, named, payload
+from navi_core.service.wire import DistanceMatrix, StepResult, TelemetryEvent
 from navi_core.world import Field, NavigationEnv
 from tests.learn.builders import small_config
 
@@ -199,3 +199,16 @@ def test_notes_of_processes_that_are_gone_and_of_strangers_are_left_out(tmp_path
 def test_no_name_stands_twice_in_a_layout():
     for names in LAYOUTS.values():
         assert len(set(names)) == len(names)
+
+
+def test_gate_decisions_and_outcomes_are_told_by_session():
+    digest = Digest()
+    for drone, send in ((4, 1.0), (7, 0.0)):
+        numbers = np.array([send, 0.0, 0.25, 1.0, 0.5, 0.0, 0.0], np.float32)
+        digest.take(TelemetryEvent("actor.inference.gate", 1, drone, 9, numbers, 0.0), SERVICE_LAYOUTS)
+    digest.take(StepResult(10, 4, 1, False, False, 0.5, 3.0, 0.0))
+    one, two = digest.heard_sessions()
+    assert (one["session"], one["gate"], one["steps"]) == (4, "SEND", 10)
+    assert (one["reward"], one["episode_return"]) == (0.5, 3.0)
+    assert (two["gate"], two["steps"], two["expected"]) == ("WAIT", 9, 0.25)
+    assert digest.others["actor.inference.gate"]["clearance"] == 1.0

@@ -39,6 +39,8 @@ class Session:
     """Of its last decision."""
     gate: str | None = None
     """SEND or WAIT."""
+    expected: float = math.nan
+    """Reward per decision that the gate expects of the motion it judged last."""
     heard: float = 0.0
     """When it was heard of last, monotonic [s]."""
 
@@ -153,6 +155,7 @@ class Digest:
                 "episode_return": s.episode_return,
                 "reward": s.reward,
                 "gate": s.gate,
+                "expected": s.expected,
             }
             for number, s in sorted(self.sessions.items())
             if now - s.heard < _FORGET_SECONDS
@@ -232,6 +235,7 @@ class Digest:
             session.episode_return = values.get("episode_return", session.episode_return)
             if "send" in values:
                 session.gate = "SEND" if values["send"] > 0.5 else "WAIT"
+                session.expected = values.get("expected_reward", math.nan)
         self.changed.add("service")
 
     def _result(self, result: StepResult) -> None:

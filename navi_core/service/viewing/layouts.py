@@ -75,7 +75,10 @@ def named(layout: str, numbers: npt.NDArray[np.float32]) -> dict[str, float]:
 
 SERVICE_LAYOUTS: dict[str, tuple[str, ...]] = {
     "actor.inference.perf": ("p50_ms", "p99_ms", "drones", "decisions"),
+    "actor.inference.gate": (
+        "send", "collides", "expected_reward", "clearance", "progress", "novelty", "starvation",
+    ),
     "actor.heartbeat": ("drones", "decisions", "seconds_up"),
     "environment.heartbeat": ("drones", "decisions", "seconds_up"),
-}
+}  # fmt: skip
 """Names of the numbers of a service's events, as docs/WIRE.md lists them."""

@@ -7,6 +7,7 @@ const $ = (id) => document.getElementById(id);
 export function numberText(value) {
   if (value === null || value === undefined) return "–";
   const size = Math.abs(value);
+  if (Number.isInteger(value) && size < 1e12) return value.toLocaleString("en");
   if (size !== 0 && (size < 0.001 || size >= 1e6)) return value.toExponential(2);
   if (size >= 1000) return Math.round(value).toLocaleString("en");
   return value.toFixed(size >= 100 ? 1 : size >= 10 ? 2 : 4);

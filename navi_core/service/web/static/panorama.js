@@ -60,11 +60,9 @@ export class Panorama {
   /** Choose the far end of the scale: it grows at once and shrinks with patience, so that colours stay. */
   rescale() {
     const { depth, valid } = this.frame;
-    const found = [];
-    for (let k = 0; k < depth.length; k += Math.max(1, depth.length >> 10)) if (valid[k]) found.push(depth[k]);
-    found.sort((a, b) => a - b);
-    const wide = found.length ? found[Math.floor(0.99 * (found.length - 1))] : 5;
-    const wanted = FARS.find((far) => far >= wide) ?? FARS.at(-1);
+    let farthest = 0;
+    for (let k = 0; k < depth.length; k++) if (valid[k] && depth[k] > farthest) farthest = depth[k];
+    const wanted = FARS.find((far) => far >= farthest) ?? FARS.at(-1);
     this.smaller = wanted < this.far ? this.smaller + 1 : 0;
     if (wanted > this.far || this.smaller > PATIENCE || !this.drawn) { this.far = wanted; this.smaller = 0; this.legend(); }
   }

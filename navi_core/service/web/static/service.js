@@ -36,10 +36,10 @@ function facts(values) {
 export function showService({ sessions, groups, summary }) {
   const parts = [];
   if (sessions.length) {
-    parts.push(table(["session", "steps", "return", "reward", "gate"], sessions.map((s) => {
+    parts.push(table(["session", "step", "return", "reward", "expects", "gate"], sessions.map((s) => {
       const gate = Object.assign(document.createElement("span"), { className: "gate", textContent: s.gate ?? "–" });
       if (s.gate) gate.classList.add(s.gate.toLowerCase());
-      return [String(s.session), numberText(s.steps), numberText(s.episode_return), numberText(s.reward), gate];
+      return [String(s.session), numberText(s.steps), numberText(s.episode_return), numberText(s.reward), numberText(s.expected), gate];
     })));
   }
   for (const [title, values] of Object.entries(groups)) {
