@@ -37,11 +37,12 @@ class DashboardBenchmark:
 
     Attributes:
         steps: Decisions of one update, summed over rows.
-        without: Processor time of each update without a page, per 1,000 decisions [s].
-        watched: Of each with an open page [s].
+        without: Processor time per 1,000 decisions without a page, of each pair [s].
+        watched: With an open page [s].
         overhead: Mean of watched over without, minus 1, of the pairs.
         low: Lower end of its 95 % interval (Student).
         high: Upper end.
+        direct_share: Processor time of building and sending what viewers see, over that of watched updates.
         observations: Published while a page was open.
         unwatched_observations: Published while none was.
         observations_per_second: While drones flew and a page was open, on the wall.
@@ -54,6 +55,7 @@ class DashboardBenchmark:
     overhead: float
     low: float
     high: float
+    direct_share: float
     observations: int
     unwatched_observations: int
     observations_per_second: float
@@ -61,7 +63,12 @@ class DashboardBenchmark:
 
 
 def run_dashboard(
-    config: TrainConfig, field: Field, *, pairs: int = 10, progress: Callable[[int], None] | None = None
+    config: TrainConfig,
+    field: Field,
+    *,
+    pairs: int = 10,
+    rounds: int = 4,
+    progress: Callable[[int], None] | None = None,
 ) -> DashboardBenchmark:
     """Measure pairs of updates.
 
@@ -69,6 +76,7 @@ def run_dashboard(
         config: Of the training.
         field: Scenes to fly in.
         pairs: At least two.
+        rounds: Updates of each kind in a pair, in turns; an even number, so that each comes first as often.
         progress: Told the number of updates made.
     """
     env = NavigationEnv(field, config.actors, config.env, config.seed)
@@ -82,34 +90,40 @@ def run_dashboard(
     rollout = collector.new_rollout(config.ppo.rollout, config.ppo.bptt)
     steps = config.ppo.rollout * config.actors
     made = shown = unseen = 0
-    flying = page_seconds = page_wall = 0.0
+    flying = page_seconds = page_wall = direct = 0.0
     taken: dict[bool, list[float]] = {False: [], True: []}
     with TrainingBroadcast("bench", config.algorithm) as broadcast, _page(broadcast.endpoint) as page:
         watched = broadcast.watch(env)
         for pair in range(-1, pairs):
-            for with_page in (False, True) if pair % 2 else (True, False):
+            spent = {False: 0.0, True: 0.0}
+            # Without, with, with, without, …: what drifts meets both alike.
+            for turn in range(2 * rounds):
+                with_page = turn % 4 in (1, 2)
                 turns.env = watched if with_page else env
                 page.show(with_page)
                 _until(partial(_watched_is, broadcast, with_page))
-                shown_before, page_before = watched.shown, page.cpu_seconds()
+                shown_before, page_before, direct_before = watched.shown, page.cpu_seconds(), watched.seconds
                 wall, cpu = time.perf_counter(), time.process_time()
                 stats = collector.collect(rollout)
                 learner.update(rollout, index=made, steps=made * steps)
-                cpu, wall = time.process_time() - cpu, time.perf_counter() - wall
-                made += 1
+                spent[with_page] += time.process_time() - cpu
+                wall, made = time.perf_counter() - wall, made + 1
                 if progress is not None:
                     progress(made)
                 # The first pair warms up.
                 if pair < 0 or stats is None:
                     continue
-                taken[with_page].append(1000.0 * cpu / steps)
                 if with_page:
                     shown += watched.shown - shown_before
+                    direct += watched.seconds - direct_before
                     flying += stats.seconds
                     page_seconds += page.cpu_seconds() - page_before
                     page_wall += wall
                 else:
                     unseen += watched.shown - shown_before
+            if pair >= 0:
+                for with_page, seconds in spent.items():
+                    taken[with_page].append(1000.0 * seconds / (rounds * steps))
     ratios = [on / off - 1.0 for off, on in zip(taken[False], taken[True], strict=True)]
     half = _student(len(ratios)) * stdev(ratios) / len(ratios) ** 0.5
     mean = fmean(ratios)
@@ -120,6 +134,7 @@ def run_dashboard(
         overhead=mean,
         low=mean - half,
         high=mean + half,
+        direct_share=direct / (sum(taken[True]) * rounds * steps / 1000.0),
         observations=shown,
         unwatched_observations=unseen,
         observations_per_second=shown / flying,

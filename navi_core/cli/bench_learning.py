@@ -84,7 +84,8 @@ def dashboard(
     preset: Annotated[str, typer.Option(help="Preset: demo, quick, standard.")] = "quick",
     assign: Annotated[list[str] | None, typer.Option("--set", help="A setting, a.b=c; may be repeated.")] = None,
     scene: Scenes = None,
-    pairs: Annotated[int, typer.Option(min=2, help="Updates with and without an open page.")] = 10,
+    pairs: Annotated[int, typer.Option(min=2, help="Pairs of measurements with and without an open page.")] = 10,
+    rounds: Annotated[int, typer.Option(min=2, help="Updates of each kind in a pair, in turns.")] = 4,
     as_json: Json = False,
 ) -> None:
     """Train with and without an open dashboard in turns: processor time per 1,000 decisions, and its interval."""
@@ -97,7 +98,9 @@ def dashboard(
     config = resolve_config(preset=preset, flags={"threads": 1}, assignments=assign or ())
     field = Field(load_scenes(scene or ["apartment:0-3"], config.compile.resolution), threads=config.threads)
     with progress_bar("updates", quiet=as_json, counted=True) as bar:
-        result = run_dashboard(config, field, pairs=pairs, progress=lambda made: bar("", made, 2 * pairs + 2))
+        result = run_dashboard(
+            config, field, pairs=pairs, rounds=rounds, progress=lambda made: bar("", made, 2 * rounds * (pairs + 1))
+        )
     about = machine()
     if as_json:
         print_json(asdict(result) | about)
@@ -105,7 +108,8 @@ def dashboard(
     rows = [(str(n), f"{off:.4f}", f"{on:.4f}", f"{on / off - 1:+.2%}") for n, (off, on) in
             enumerate(zip(result.without, result.watched), 1)]  # fmt: skip
     caption = (
-        f"overhead {result.overhead:+.2%} [{result.low:+.2%}, {result.high:+.2%}]; "
+        f"overhead {result.overhead:+.2%} [{result.low:+.2%}, {result.high:+.2%}], of which showing takes "
+        f"{result.direct_share:.2%}; "
         f"{result.observations_per_second:.1f} observations/s while flying, {result.unwatched_observations} while "
         f"nobody watched; the dashboard itself takes {result.page_cpu_share:.0%} of a core"
     )

@@ -58,7 +58,7 @@ def test_a_page_is_sent_what_was_published(env, dashboard):
         assert page.until("map")["image"].shape == (256, 256, 3)
         stages = {"rollout": {"forward": 3.0}, "update": {"backward": 2.0, "backward/encoder": 1.0, "strange": 0.5}}
         broadcast.progress(Progress(128, None, 1, {"entropy": 3.5, "sps": 200.0}, stages))
-        training = page.until("training", lambda m: m["steps"] == [128.0])
+        training = page.until("training", lambda m: m["steps"] == [128.0] and m["stages"]["update"])
         assert training["series"]["entropy"] == [3.5] and training["series"]["nll"] == [None]
         assert training["stages"] == {"rollout": [["forward", 3.0]], "update": [["backward", 2.0], ["other", 0.5]]}
         page.order(do="drone", row=2)

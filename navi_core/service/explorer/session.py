@@ -77,6 +77,8 @@ class ExplorerSession:
         terms: Reward terms of the last decision, unweighted.
         reward: Weighted reward of the last decision.
         collided: Did the last decision collide?
+        speed: After it [m/s].
+        episode_return: Sum of the rewards of the flight so far.
         paused: Time stands still.
         recording: The flight being recorded, or None.
         saved: Files written by this session.
@@ -272,12 +274,13 @@ class ExplorerSession:
         self.trail.append((x, y, z))
         if batch is None:
             self.terms: dict[str, float] = {}
-            self.reward, self.collided, self.speed = 0.0, False, 0.0
+            self.reward, self.collided, self.speed, self.episode_return = 0.0, False, 0.0, 0.0
             return
         self.terms = {name: float(value[0]) for name, value in batch.info["reward_terms"].items()}
         self.reward = float(batch.reward[0])
         self.collided = bool(batch.info["collision"][0])
         self.speed = float(batch.info["speed"][0])
+        self.episode_return = float(batch.info["episode_return"][0])
 
     def _demonstration(self, log: FlightLog) -> Demonstration:
         c = self.config

@@ -145,11 +145,13 @@ class WatchedEnv:
     Attributes:
         decisions: Decisions since this process began.
         shown: Observations that were built for viewers.
+        seconds: Processor time of building and sending them [s].
     """
 
     def __init__(self, env: NavigationEnv, broadcast: TrainingBroadcast) -> None:
         self._env, self._broadcast = env, broadcast
         self.decisions = self.shown = 0
+        self.seconds = 0.0
         self._latest: StepBatch | None = None
         self._flown_at = time.monotonic()
         self._shown_at = (-1, -1)
@@ -191,13 +193,19 @@ class WatchedEnv:
         return min(max(self._broadcast.viewers.selected, 0), self._env.num_envs - 1)
 
     def _show(self, batch: StepBatch) -> None:
-        broadcast, env = self._broadcast, self._env
-        row = self._row()
+        broadcast, row = self._broadcast, self._row()
         before, self._before = self._before, (row, self.decisions, batch.obs[row].clone())
         with broadcast.lock:
             due = broadcast.viewers.due()
         if not due:
             return
+        began = time.thread_time()
+        self._build(batch, row, before)
+        self.seconds += time.thread_time() - began
+
+    def _build(self, batch: StepBatch, row: int, before: tuple[int, int, torch.Tensor] | None) -> None:
+        """Build and send what viewers see of a drone."""
+        broadcast, env = self._broadcast, self._env
         counters = {name: int(value[row]) for name, value in env.counters.items()}
         pose = env.poses()
         position = pose["position"][row].cpu()

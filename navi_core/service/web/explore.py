@@ -7,6 +7,7 @@ that hangs or a lost connection must not fly into a wall.
 from __future__ import annotations
 
 import asyncio
+import threading
 import time
 from collections.abc import Callable
 from pathlib import Path
@@ -41,6 +42,8 @@ class ExploreShow:
         self._axes: tuple[float, ...] = _HOVER
         self._heard = 0.0
         self._turn = asyncio.Lock()
+        self._hands = threading.Lock()
+        """Held by whichever thread moves the session: a cancelled task leaves its thread behind."""
         self._notice = ""
         self._sent_trail = -1
         self._watched = asyncio.Event()
@@ -77,7 +80,8 @@ class ExploreShow:
                 deadline = max(deadline + period, time.monotonic() - period)
                 await asyncio.sleep(max(0.0, deadline - time.monotonic()))
         finally:
-            self.session.close()
+            with self._hands:
+                self.session.close()
 
     async def order(self, order: dict[str, Any]) -> None:
         """Obey the page.
@@ -93,14 +97,22 @@ class ExploreShow:
             raise ConfigError(f"unknown order {name!r}; allowed: command, {', '.join(self._orders)}")
         async with self._turn:
             try:
-                await asyncio.to_thread(self._orders[name], order)
+                await asyncio.to_thread(self._obey, name, order)
             except NaviError as error:
                 self._notice = str(error)
                 raise
             finally:
                 self._tell_all()
 
+    def _obey(self, name: str, order: dict[str, Any]) -> None:
+        with self._hands:
+            self._orders[name](order)
+
     def _decide(self) -> None:
+        with self._hands:
+            self._fly()
+
+    def _fly(self) -> None:
         silent = time.monotonic() - self._heard > self.session.config.idle_seconds
         before = self.session.recording
         self.session.fly(_HOVER if silent else self._axes)
@@ -119,6 +131,7 @@ class ExploreShow:
             "reward": session.reward,
             "terms": session.terms,
             "collided": session.collided,
+            "episode_return": session.episode_return,
             "seen_share": session.seen_share(),
             "sharp": self.sharp,
             "phase": "paused" if session.paused else "flying",

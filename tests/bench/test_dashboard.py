@@ -1,0 +1,18 @@
+"""The benchmark of the dashboard: it really watches in its turns, and only then."""
+
+from __future__ import annotations
+
+import pytest
+
+from navi_core.bench.dashboard import run_dashboard
+from navi_core.world import Field
+from tests.learn.builders import small_config
+
+
+@pytest.mark.slow
+def test_observations_flow_in_watched_turns_alone(apartments):
+    config = small_config(rows=4, ppo={"rollout": 32})
+    result = run_dashboard(config, Field(apartments, threads=1), pairs=2, rounds=2)
+    assert len(result.without) == len(result.watched) == 2 and result.steps == 128
+    assert result.unwatched_observations == 0 < result.observations
+    assert result.low <= result.overhead <= result.high and 0 < result.direct_share < 1
