@@ -29,6 +29,8 @@ class FastDQNConfig(Config):
     """Decisions summed over rows at which the run ends."""
     hidden: tuple[int, ...] = Field((64, 64), min_length=1, max_length=8)
     """Widths of the hidden layers; the last one's activations are the latents of drift smoothing."""
+    scale_observations: bool = True
+    """Divide observations by the task's usual magnitudes; without, states look less alike, which explores further."""
     reward_noise: float = Field(0.0, ge=0, le=1e6)
     """Deviation of normal noise on the rewards that are learned from; returns are reported without it."""
     dqn: DQNConfig = DQNConfig(rollout=16, bptt=16)

@@ -74,7 +74,8 @@ class FastDQN:
     def __init__(self, config: FastDQNConfig) -> None:
         c = self.config = config
         self.env: Rows = open_rows(c.task, c.rows, c.seed, c.task_options)
-        self._scale = (1.0 / self.env.scale).astype(np.float32)
+        scale = self.env.scale if c.scale_observations else np.ones_like(self.env.scale)
+        self._scale = (1.0 / scale).astype(np.float32)
         n, actions, batch = self.env.obs.shape[1], self.env.actions, c.replay.batch_size
         widths = (n, *c.hidden, actions)
         size, most = Perceptron.size(widths), max(batch, c.rows, c.evaluation_episodes)
