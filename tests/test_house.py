@@ -17,7 +17,16 @@ PUBLIC = {
     "navi_core.scenes": {"Scene", "compile_mesh", "generate_scene", "load_gmdag"},
     "navi_core.world": {"Field", "NavigationEnv", "spherical_directions"},
     "navi_core.policy": {"build_core", "build_encoder", "build_policy", "ssd_scan"},
-    "navi_core.learn": {"gae", "group_advantages", "train"},
+    "navi_core.learn": {
+        "DriftSmoother",
+        "EarlyStopController",
+        "PrioritizedReplay",
+        "double_dqn_targets",
+        "free_energy",
+        "gae",
+        "group_advantages",
+        "train",
+    },
     "navi_core.models": {"Registry", "load_checkpoint", "save_checkpoint"},
     "navi_core.evaluate": {"compare", "evaluate"},
 }

@@ -122,3 +122,19 @@ def test_what_the_fast_path_does_not_do_is_refused():
             make(kernel_smoothing={"enabled": True} | change)
     with pytest.raises(ConfigError, match="continuous"):
         FastDQN(make(task="pendulum"))
+
+
+REFERENCE = {15_104: (60.0, 200.0), 25_088: (120.0, 320.0), 35_072: (180.0, 480.0)}
+"""Mean return of the last 100 training episodes by steps: seeds 1 and 2 had 113–114, 193–203 and 282–288."""
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("seed", [1, 2, 3])
+def test_learning_stays_within_the_reference_curves_band(seed):
+    from navi_core.bench.dqn import dqn_config
+
+    config = dqn_config("cart_pole", seed, {"total_steps": 100_000, "early_stopping": {"eval_interval": 5000}})
+    curve = FastDQN(config).train()
+    recent = dict(zip(curve.steps, curve.recent))
+    for steps, (low, high) in REFERENCE.items():
+        assert low <= recent[steps] <= high, (steps, recent[steps])
