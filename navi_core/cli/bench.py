@@ -6,7 +6,7 @@ from typing import Annotated
 
 import typer
 
-from navi_core.cli import bench_fast, bench_learning, bench_offpolicy, bench_policy
+from navi_core.cli import bench_fast, bench_learning, bench_offpolicy, bench_policy, bench_service
 from navi_core.cli.bench_compile import compile_scenes
 from navi_core.cli.bench_env import env
 from navi_core.cli.bench_report import (
@@ -36,6 +36,7 @@ def register(app: typer.Typer) -> None:
     group.command("device")(device)
     group.command("compile")(compile_scenes)
     bench_policy.register(group)
+    bench_service.register(group)
     bench_learning.register(group)
     bench_fast.register(group)
     bench_offpolicy.register(group)

@@ -90,6 +90,8 @@ class EnvironmentServer(Server):
         self._router = self._actions = None
         if c.mode == "step":
             self._router = open_socket(zmq.ROUTER, limits)
+            # Answers beyond this queue are dropped without a word, and room is only made in halves of it.
+            self._router.setsockopt(zmq.SNDHWM, 2 * c.backlog)
             try:
                 self.answer_endpoint = bind(self._router, c.answer, "step requests of the environment")
             except NaviError:

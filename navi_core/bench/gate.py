@@ -1,0 +1,158 @@
+"""The gate: how long it takes, and how much of a random policy's collisions it prevents."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+import torch
+
+from navi_core.bench.cases import Row
+from navi_core.bench.timing import CPU, WALL, median, take_turns, torch_threads
+from navi_core.config import EnvConfig, GateConfig
+from navi_core.scenes import Scene
+from navi_core.service.gate import RolloutGate
+from navi_core.world import Field, NavigationEnv
+
+__all__ = ["GateRow", "run_gate"]
+
+
+@dataclass(frozen=True)
+class GateRow(Row):
+    """What was measured.
+
+    Attributes:
+        sessions: Drones judged in one batch.
+        substeps: Simulated for each.
+        cpu_ms: Median CPU time of a batch [ms].
+        wall_ms: Median wall time of a batch [ms].
+        fastest_ms: Least wall time of a batch [ms]: what a busy machine leaves of a quiet one.
+        motions: Random motions whose truth was flown, each held for the horizon.
+        colliding: Share of them that collide.
+        prevented: Share of the colliding ones that the gate holds back.
+        false_wait: Share of the others that it holds back too.
+        collisions_without: Collision events of a random policy.
+        collisions_behind: The same behind the gate, from the same starts with the same draws.
+    """
+
+    sessions: int
+    substeps: int
+    cpu_ms: float
+    wall_ms: float
+    fastest_ms: float
+    motions: int
+    colliding: float
+    prevented: float
+    false_wait: float
+    collisions_without: int
+    collisions_behind: int
+
+
+def run_gate(
+    scenes: Sequence[Scene],
+    *,
+    sessions: int = 64,
+    azimuth_bins: int = 256,
+    elevation_bins: int = 48,
+    threads: int = 1,
+    repeats: int = 50,
+    decisions: int = 50,
+    seed: int = 0,
+) -> GateRow:
+    """Measure the gate.
+
+    Args:
+        scenes: Where the drones are.
+        sessions: Drones.
+        azimuth_bins: Of their observations.
+        elevation_bins: Of their observations.
+        threads: Of the kernels and of torch.
+        repeats: Batches that are timed.
+        decisions: Of the flights whose motions are judged.
+        seed: Of starts and motions.
+    """
+    env_config = EnvConfig(azimuth_bins=azimuth_bins, elevation_bins=elevation_bins, stagger=False)
+    config = GateConfig()
+    with torch_threads(threads):
+        field = Field(scenes, threads=threads)
+        flight = _Flight(field, env_config, config, sessions, seed)
+        times = take_turns({"gate": lambda: flight.judge(flight.draw())}, repeats, warmup=5)["gate"]
+        truth = _truth(_Flight(field, env_config, config, sessions, seed + 1), decisions)
+        without, behind = (
+            _collisions(_Flight(field, env_config, config, sessions, seed + 2), decisions, gated)
+            for gated in (False, True)
+        )
+    collides, waits = truth
+    return GateRow(
+        sessions=sessions,
+        substeps=config.substeps,
+        cpu_ms=1e3 * median(times, CPU),
+        wall_ms=1e3 * median(times, WALL),
+        fastest_ms=1e3 * float(times[:, WALL].min()),
+        motions=len(collides),
+        colliding=float(collides.float().mean()),
+        prevented=float(waits[collides].float().mean()),
+        false_wait=float(waits[~collides].float().mean()),
+        collisions_without=without,
+        collisions_behind=behind,
+    )
+
+
+class _Flight:
+    """Drones, a gate that knows them, and random motions."""
+
+    def __init__(self, field: Field, env: EnvConfig, config: GateConfig, rows: int, seed: int) -> None:
+        self.env = NavigationEnv(field, rows, env, seed=seed)
+        self.gate = RolloutGate(field, env, config, capacity=rows)
+        self.rows = torch.arange(rows)
+        self._generator = torch.Generator().manual_seed(seed)
+        self.obs = self.env.reset()
+        pose = self.env.poses()
+        self.gate.begin(self.rows, pose["position"], pose["yaw"], self.obs)
+
+    def draw(self) -> torch.Tensor:
+        return torch.rand(len(self.rows), 4, generator=self._generator) * 2 - 1
+
+    def judge(self, action: torch.Tensor) -> torch.Tensor:
+        """Return (B,) whether the motions are sent."""
+        life = self.env.state_dict()
+        where = (life["position"], life["yaw"].squeeze(1), life["velocity"])
+        return self.gate.judge(self.rows, *where, action, self.obs).send
+
+    def fly(self, action: torch.Tensor) -> torch.Tensor:
+        """Fly one decision; returns (B,) collisions. Where an episode ends the gate begins anew."""
+        batch = self.env.step(action)
+        self.obs = batch.obs
+        ended = batch.truncated
+        if bool(ended.any()):
+            pose = self.env.poses()
+            self.gate.begin(self.rows[ended], pose["position"][ended], pose["yaw"][ended], self.obs[ended])
+        return batch.info["collision"]
+
+
+def _truth(flight: _Flight, decisions: int) -> tuple[torch.Tensor, torch.Tensor]:
+    """Return of many random motions whether they collide when they are held, and whether the gate holds them back."""
+    held = -(-flight.gate.config.substeps // flight.env.config.dynamics.steps_per_decision)
+    collides, waits = [], []
+    for _ in range(decisions):
+        action = flight.draw()
+        waits.append(~flight.judge(action))
+        before, obs = flight.env.state_dict(), flight.obs
+        hit = torch.zeros(len(action), dtype=torch.bool)
+        for _ in range(held):
+            hit |= flight.env.step(action).info["collision"]
+        collides.append(hit)
+        flight.env.load_state_dict(before)
+        flight.obs = obs
+        flight.fly(flight.draw())
+    return torch.cat(collides), torch.cat(waits)
+
+
+def _collisions(flight: _Flight, decisions: int, gated: bool) -> int:
+    total = 0
+    for _ in range(decisions):
+        action = flight.draw()
+        if gated:
+            action = torch.where(flight.judge(action)[:, None], action, 0.0)
+        total += int(flight.fly(action).sum())
+    return total

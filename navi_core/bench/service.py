@@ -1,0 +1,244 @@
+"""The service's round trip: an environment in a process of its own, an actor here, ZeroMQ between them.
+
+A round trip is what lies between two decisions about the same drone: request, flight, observation, decision. Cases
+take turns in one run, so that they meet the same neighbours.
+"""
+
+from __future__ import annotations
+
+import multiprocessing
+import tempfile
+import time
+from collections.abc import Iterator, Sequence
+from contextlib import ExitStack
+from dataclasses import dataclass
+from multiprocessing.connection import Connection
+from pathlib import Path
+
+import numpy as np
+
+from navi_core.bench.cases import Row
+from navi_core.bench.timing import torch_threads
+from navi_core.config import ActorConfig, ContinuousTrainingConfig, EnvConfig, EnvironmentConfig, PolicyConfig
+from navi_core.errors import ServiceError
+from navi_core.models import export_policy, load_exported
+from navi_core.policy import build_policy
+from navi_core.scenes import Scene, load_gmdag
+from navi_core.service.actor_server import ActorServer
+from navi_core.service.environment_server import EnvironmentServer
+from navi_core.service.flight_learning import FlightLearning
+from navi_core.service.runner import EagerRunner, ProgramRunner, Runner
+from navi_core.service.served_model import ServedModel
+from navi_core.world import Field
+
+__all__ = ["ServiceCase", "ServiceRow", "run_service", "service_cases"]
+
+_ANY = "tcp://127.0.0.1:0"
+_PATIENCE = 120.0
+
+
+@dataclass(frozen=True)
+class ServiceCase:
+    """Drones of one environment, parts that take turns, threads of each server, and whether training runs behind."""
+
+    sessions: int
+    groups: int = 1
+    threads: int = 1
+    learns: bool = False
+
+
+@dataclass(frozen=True)
+class ServiceRow(Row):
+    """What was measured.
+
+    Attributes:
+        sessions: Drones.
+        groups: Parts that take turns.
+        threads: Threads of each server.
+        learns: Whether training ran behind.
+        decisions: Measured.
+        p50_ms: Median round trip [ms].
+        p99_ms: 99th percentile of it [ms].
+        inference_p50_ms: Median of the decision alone [ms].
+        rate: Decisions a second, summed over drones.
+        cpu_ms: CPU time of both processes for one decision [ms].
+        times_one: `rate` over that of the first case.
+        times_one_cpu: CPU time of the first case's decision over this one's.
+    """
+
+    sessions: int
+    groups: int
+    threads: int
+    learns: bool
+    decisions: int
+    p50_ms: float
+    p99_ms: float
+    inference_p50_ms: float
+    rate: float
+    cpu_ms: float
+    times_one: float
+    times_one_cpu: float
+
+
+def service_cases(sessions: Sequence[int], threads: Sequence[int], learns: bool) -> list[ServiceCase]:
+    """Return the list: each number of drones on each number of threads, in two parts where there are two threads."""
+    cases = [ServiceCase(n, groups=min(n, t), threads=t) for t in threads for n in sessions]
+    return cases + ([ServiceCase(sessions[0], learns=True)] if learns else [])
+
+
+def run_service(
+    cases: Sequence[ServiceCase],
+    scene: Scene,
+    config: PolicyConfig,
+    *,
+    runtime: str = "onnx",
+    rounds: int = 10,
+    decisions: int = 200,
+) -> Iterator[ServiceRow]:
+    """Measure the cases, which take turns.
+
+    Args:
+        cases: What to measure; the first is what the others are compared with.
+        scene: Where the drones fly.
+        config: The policy's network; its weights are drawn.
+        runtime: eager or onnx; a case that learns is computed eagerly.
+        rounds: Turns of each case.
+        decisions: Of each turn, at least.
+
+    Raises:
+        ServiceError: An environment does not start.
+    """
+    with ExitStack() as stack, torch_threads(max(case.threads for case in cases)):
+        folder = Path(stack.enter_context(tempfile.TemporaryDirectory()))
+        scene.save(folder / "scene.gmdag")
+        stages = [stack.enter_context(_Stage(case, config, runtime, folder)) for case in cases]
+        for stage in stages:
+            stage.fly(max(20, decisions // 4))
+            stage.forget()
+        for _ in range(rounds):
+            for stage in stages:
+                stage.fly(decisions)
+        first = stages[0].row()
+        for stage in stages:
+            yield stage.row(first)
+
+
+class _Stage:
+    """An environment in another process and an actor in this one."""
+
+    def __init__(self, case: ServiceCase, config: PolicyConfig, runtime: str, folder: Path) -> None:
+        self.case = case
+        context = multiprocessing.get_context("spawn")
+        here, there = context.Pipe()
+        size = (config.azimuth_bins, config.elevation_bins)
+        arguments = (there, str(folder / "scene.gmdag"), size, case.sessions, case.threads)
+        self._process = context.Process(target=_environment, args=arguments, daemon=True)
+        self._process.start()
+        self._pipe = here
+        if not here.poll(_PATIENCE):
+            raise ServiceError(f"the environment did not start within {_PATIENCE:g} s")
+        publish, answer = here.recv()
+        runner = _runner(case, config, runtime, folder)
+        model = ServedModel(runner.name, runner, None, folder)
+        settings = ActorConfig(
+            publish=_ANY, subscribe=(publish,), step_endpoint=answer, max_sessions=case.sessions, groups=case.groups,
+            sample=case.learns, follow=None,
+        )  # fmt: skip
+        learning = None
+        if case.learns:
+            learning = FlightLearning(model, ContinuousTrainingConfig(), None, outbox=folder / "outbox")
+        self.actor = ActorServer(model, settings, learning=learning)
+        self.forget()
+
+    def __enter__(self) -> _Stage:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.actor.close()
+        self._pipe.send("stop")
+        self._process.join(10)
+
+    def forget(self) -> None:
+        """Begin to measure anew."""
+        self._trips: list[float] = []
+        self._inference: list[float] = []
+        self._wall = self._cpu = 0.0
+        self._decisions = 0
+
+    def fly(self, decisions: int) -> None:
+        """Let the actor serve until so many decisions are made."""
+        actor, goal = self.actor, self.actor.decisions + decisions
+        last: dict[int, float] = {}
+        until = time.monotonic() + _PATIENCE
+        cpu, start, begun = self._cpu_now(), time.perf_counter(), actor.decisions
+        while actor.decisions < goal:
+            before = actor.decisions
+            actor.turn(100)
+            now = time.perf_counter()
+            if actor.decisions > before:
+                for session in actor.sessions:
+                    if session.request is not None and session.asked_at != last.get(-1 - session.env_id):
+                        if session.env_id in last:
+                            self._trips.append(now - last[session.env_id])
+                        last[session.env_id], last[-1 - session.env_id] = now, session.asked_at
+            if time.monotonic() > until:
+                raise ServiceError(f"no {decisions} decisions within {_PATIENCE:g} s")
+        self._wall += time.perf_counter() - start
+        self._cpu += self._cpu_now() - cpu
+        self._decisions += actor.decisions - begun
+        self._inference = actor.metrics.recent("inference_ms")
+
+    def row(self, first: ServiceRow | None = None) -> ServiceRow:
+        """Return what was measured."""
+        trips = np.array(self._trips) * 1e3
+        rate, cpu = self._decisions / self._wall, 1e3 * self._cpu / self._decisions
+        return ServiceRow(
+            sessions=self.case.sessions,
+            groups=self.case.groups,
+            threads=self.case.threads,
+            learns=self.case.learns,
+            decisions=self._decisions,
+            p50_ms=float(np.quantile(trips, 0.5)),
+            p99_ms=float(np.quantile(trips, 0.99)),
+            inference_p50_ms=float(np.median(self._inference)),
+            rate=rate,
+            cpu_ms=cpu,
+            times_one=1.0 if first is None else rate / first.rate,
+            times_one_cpu=1.0 if first is None else first.cpu_ms / cpu,
+        )
+
+    def _cpu_now(self) -> float:
+        """Return the CPU time of both processes [s]."""
+        self._pipe.send("cpu")
+        return time.process_time() + float(self._pipe.recv())
+
+
+def _runner(case: ServiceCase, config: PolicyConfig, runtime: str, folder: Path) -> Runner:
+    policy = build_policy(config).eval()
+    if runtime == "eager" or case.learns:
+        return EagerRunner(policy, "eager")
+    rows = -(-case.sessions // case.groups)
+    file = folder / f"policy-{rows}.onnx"
+    if not file.is_file():
+        export_policy(policy, file, kind=runtime, rows=rows)
+    return ProgramRunner({rows: load_exported(file, threads=case.threads)}, runtime)
+
+
+def _environment(pipe: Connection, scene: str, size: tuple[int, int], sessions: int, threads: int) -> None:
+    """Serve an environment until the other end says stop."""
+    import torch
+
+    torch.set_num_threads(threads)
+    env = EnvConfig(azimuth_bins=size[0], elevation_bins=size[1])
+    config = EnvironmentConfig(publish=_ANY, answer=_ANY, sessions=sessions)
+    server = EnvironmentServer(Field([load_gmdag(scene)], threads=threads), env, config)
+    pipe.send((server.publisher.endpoint, server.answer_endpoint))
+
+    def stopped() -> bool:
+        while pipe.poll():
+            if pipe.recv() != "cpu":
+                return True
+            pipe.send(time.process_time())
+        return False
+
+    server.run(stopped)

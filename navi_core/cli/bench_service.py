@@ -1,0 +1,108 @@
+"""`navi bench gate` and `navi bench service`: the figures of the service."""
+
+from __future__ import annotations
+
+from typing import Annotated
+
+import typer
+
+from navi_core.cli.bench_report import Json, Scenes, Threads, figure, report, sizes
+
+__all__ = ["gate", "register", "service"]
+
+Size = Annotated[str, typer.Option(help="Azimuth and elevation bins.", metavar="AZxEL")]
+
+
+def register(group: typer.Typer) -> None:
+    """Add the service's benchmarks to the group `bench`."""
+    group.command("gate")(gate)
+    group.command("service")(service)
+
+
+def gate(
+    scene: Scenes = None,
+    size: Size = "256x48",
+    sessions: Annotated[int, typer.Option(min=1, max=4096, help="Drones judged in one batch.")] = 64,
+    repeats: Annotated[int, typer.Option(min=1, help="Batches that are timed.")] = 50,
+    decisions: Annotated[int, typer.Option(min=1, help="Decisions of the flights that are judged.")] = 50,
+    threads: Threads = 1,
+    seed: Annotated[int, typer.Option(help="Seed of starts and motions.")] = 0,
+    as_json: Json = False,
+) -> None:
+    """Time the gate, and count which of a random policy's collisions it prevents and what it holds back in vain."""
+    from navi_core.bench.gate import run_gate
+    from navi_core.cli.evaluate import load_scenes
+
+    ((azimuth, elevation),) = sizes([size])
+    row = run_gate(
+        load_scenes(scene or ["apartment:0", "maze:0"], 512),
+        sessions=sessions,
+        azimuth_bins=azimuth,
+        elevation_bins=elevation,
+        threads=threads,
+        repeats=repeats,
+        decisions=decisions,
+        seed=seed,
+    )
+    columns = {
+        "sessions": figure("sessions"),
+        "substeps": figure("substeps"),
+        "CPU p50 [ms]": figure("cpu_ms"),
+        "p50 [ms]": figure("wall_ms"),
+        "fastest [ms]": figure("fastest_ms"),
+        "motions": figure("motions"),
+        "colliding": figure("colliding", ".3f"),
+        "prevented": figure("prevented", ".3f"),
+        "false WAIT": figure("false_wait", ".3f"),
+        "collisions": figure("collisions_without"),
+        "behind the gate": figure("collisions_behind"),
+    }
+    report("gate", [row.as_dict()], columns, as_json, threads=threads)
+
+
+def service(
+    scene: Annotated[str, typer.Option(help="Where the drones fly.", metavar="S")] = "apartment:0",
+    size: Size = "256x48",
+    encoder_backend: Annotated[str, typer.Option(help="rayvit, spherical_cnn or ring_cnn.")] = "rayvit",
+    temporal_core: Annotated[str, typer.Option(help="mamba2, gru or mambapy.")] = "mamba2",
+    runtime: Annotated[str, typer.Option(help="onnx or eager.")] = "onnx",
+    sessions: Annotated[list[int] | None, typer.Option(help="Drones; may be repeated, the first is the peer.")] = None,
+    threads: Annotated[list[int] | None, typer.Option(help="Threads of each server; may be repeated.")] = None,
+    learn: Annotated[bool, typer.Option("--learn", help="Also with training behind, computed eagerly.")] = False,
+    rounds: Annotated[int, typer.Option(min=1, help="Turns of each case.")] = 10,
+    decisions: Annotated[int, typer.Option(min=1, help="Decisions of each turn.")] = 200,
+    as_json: Json = False,
+) -> None:
+    """Time the round trip through ZeroMQ: request, flight, observation, decision; one drone and many."""
+    from navi_core.bench.service import run_service, service_cases
+    from navi_core.cli.evaluate import load_scenes
+    from navi_core.config import PolicyConfig, parse_config
+
+    ((azimuth, elevation),) = sizes([size])
+    network = {"encoder": encoder_backend, "core": temporal_core}
+    config = parse_config(PolicyConfig, network | {"azimuth_bins": azimuth, "elevation_bins": elevation})
+    (place,) = load_scenes([scene], 512)
+    cases = service_cases(sessions or [1, 16], threads or [1, 2], learn)
+    rows = [
+        row.as_dict() for row in run_service(cases, place, config, runtime=runtime, rounds=rounds, decisions=decisions)
+    ]
+    columns = {
+        "drones": figure("sessions"),
+        "parts": figure("groups"),
+        "threads": figure("threads"),
+        "learns": lambda row: "yes" if row["learns"] else "no",
+        "p50 [ms]": figure("p50_ms"),
+        "p99 [ms]": figure("p99_ms"),
+        "inference p50 [ms]": figure("inference_p50_ms"),
+        "decisions/s": figure("rate", ".0f"),
+        "CPU [ms/decision]": figure("cpu_ms"),
+        "× one drone": figure("times_one"),
+        "× one drone, CPU": figure("times_one_cpu"),
+    }
+    report(
+        f"{runtime}, {encoder_backend} + {temporal_core}, {size}",
+        rows,
+        columns,
+        as_json,
+        threads=max(threads or [1, 2]),
+    )

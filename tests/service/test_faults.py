@@ -1,0 +1,165 @@
+"""Faults: either server killed and started again, floods, slow readers, broken frames, taken ports."""
+
+from __future__ import annotations
+
+import time
+
+import numpy as np
+import pytest
+
+from navi_core.config import ActorConfig, ContinuousTrainingConfig, EnvironmentConfig
+from navi_core.errors import ServiceError
+from navi_core.service.actor_server import ActorServer
+from navi_core.service.environment_server import EnvironmentServer
+from navi_core.service.flight_learning import FlightLearning
+from navi_core.service.wire import Fault, StepRequest, StepResult, Subscriber, decode, encode
+from tests.service.conftest import ANY, BRISK, SMALL, requester, tiny_model, until
+from tests.service.test_servers import ask, command
+from tests.service.wire_samples import all_messages
+
+
+def killed(server) -> None:
+    """End a server without its drain, as a kill would: what it was doing is lost."""
+    server.drain = lambda: None
+    server.stop()
+    server.thread.join(10)
+
+
+def test_an_environment_that_is_killed_and_started_again_is_flown_on(stage, tmp_path) -> None:
+    server = stage.environment(sessions=2)
+    endpoints = {"publish": server.publisher.endpoint, "answer": server.answer_endpoint}
+    learning = FlightLearning(tiny_model(), ContinuousTrainingConfig(training_interval=0.05), None, outbox=tmp_path)
+    actor = stage.actor(server, learning=learning, sample=True)
+    until(lambda: actor.decisions > 20)
+    killed(server)
+    time.sleep(0.2)
+    completed, before = learning.buffer.get_stats()["completed_count"], actor.decisions
+    again = stage.environment(sessions=2, **endpoints)
+    until(lambda: actor.decisions > before + 20)
+    assert again.steps >= 20 and len(actor.sessions) == 2
+    stats = learning.buffer.get_stats()
+    # What was complete stays; what the killed server flew without an answer is not completed by the new one's rewards.
+    assert stats["completed_count"] > completed and stats["pending_count"] <= 2
+    assert learning.trainer.metrics.errors == 0
+
+
+def test_an_actor_that_is_killed_and_started_again_flies_on(stage) -> None:
+    server = stage.environment(sessions=2)
+    first = stage.actor(server)
+    until(lambda: first.decisions > 20)
+    killed(first)
+    before = server.steps
+    second = stage.actor(server)
+    until(lambda: second.decisions > 20)
+    assert server.steps >= before + 20
+
+
+def test_a_lost_answer_is_asked_for_again_and_flown_once(stage) -> None:
+    server = stage.environment()
+    send, lost = server._send, []
+
+    def losing(envelope, message):
+        if server.steps == 5 and not lost:
+            lost.append(message)
+            return
+        send(envelope, message)
+
+    server._send = losing
+    actor = stage.actor(server)
+    until(lambda: actor.decisions > 10)
+    assert lost and server.metrics.counter("repeated_total") >= 1 and actor.metrics.counter("repeated_total") >= 1
+    actor.stop()
+    actor.thread.join(10)
+    assert server.steps == actor.decisions
+
+
+def test_ten_thousand_broken_frames_are_answered_and_the_server_serves_on(stage) -> None:
+    import zmq
+
+    count = 10_000
+    server = stage.environment()
+    rng = np.random.default_rng(0)
+    originals = [b"".join(encode(m)) for m in all_messages()[2:6]]
+    socket = zmq.Context.instance().socket(zmq.DEALER)
+    socket.setsockopt(zmq.LINGER, 0)
+    socket.connect(server.answer_endpoint)
+    sent = answered = 0
+    end = time.monotonic() + 120
+    while answered < count and time.monotonic() < end:
+        while sent < count and sent - answered < 40:
+            data = bytearray(originals[sent % len(originals)])
+            for place in rng.integers(0, len(data), 4):
+                data[place] = rng.integers(256)
+            parts = int(rng.integers(1, 5))
+            cuts = sorted(rng.integers(0, len(data), parts - 1).tolist())
+            frames = [bytes(data[a:b]) for a, b in zip([0, *cuts], [*cuts, len(data)])]
+            socket.send_multipart([b"", *frames] if sent % 2 else [b"", b"step_request_v2", bytes(data)])
+            sent += 1
+        waits = 1000
+        while socket.poll(waits):
+            waits = 0
+            reply = decode(socket.recv_multipart()[1:])
+            assert isinstance(reply, Fault | StepResult)
+            answered += 1
+    socket.close()
+    assert answered == count, (sent, answered)
+    with requester(server.answer_endpoint) as other:
+        assert isinstance(ask(other, StepRequest(command(0, 1), 1, time.time())), StepResult)
+
+
+def test_an_oversized_frame_closes_its_connection_alone(stage) -> None:
+    import zmq
+
+    server = stage.environment(wire=BRISK.model_copy(update={"max_message_bytes": 4096}))
+    socket = zmq.Context.instance().socket(zmq.DEALER)
+    socket.setsockopt(zmq.LINGER, 0)
+    socket.connect(server.answer_endpoint)
+    socket.send_multipart([b"", b"step_request_v2", bytes(1_000_000)])
+    assert not socket.poll(200)
+    socket.close()
+    with requester(server.answer_endpoint) as other:
+        assert isinstance(ask(other, StepRequest(command(0, 1), 1, time.time())), StepResult)
+
+
+def test_a_flood_is_refused_beyond_the_backlog_and_others_are_served(stage) -> None:
+    import zmq
+
+    server = stage.environment(sessions=2, backlog=8)
+    flooding = zmq.Context.instance().socket(zmq.DEALER)
+    flooding.setsockopt(zmq.LINGER, 0)
+    flooding.setsockopt(zmq.SNDHWM, 0)
+    flooding.connect(server.answer_endpoint)
+    for step in range(1, 2001):
+        flooding.send_multipart([b"", *encode(StepRequest(command(0, step), step, time.time()))])
+    with requester(server.answer_endpoint) as other:
+        start = time.monotonic()
+        reply = ask(other, StepRequest(command(1, 1), 1, time.time()))
+        assert time.monotonic() - start < 5 and isinstance(reply, StepResult | Fault)
+    until(lambda: server.metrics.counter("refused_total") > 0)
+    assert len(server._waiting) <= 8
+    flooding.close()
+
+
+def test_a_reader_that_does_not_read_slows_nobody(stage) -> None:
+    server = stage.environment(sessions=1)
+    slow = Subscriber([server.publisher.endpoint], ["distance_matrix_v2"])
+    until(lambda: server.publisher._watching)
+    actor = stage.actor(server)
+    until(lambda: actor.decisions > 300, 20)
+    slow.close()
+
+
+def test_taken_ports_are_named_before_anything_is_served(stage) -> None:
+    server = stage.environment()
+    actor = stage.actor(server)
+    for what, build in {
+        "observations": lambda: EnvironmentServer(
+            stage.field, SMALL, EnvironmentConfig(publish=server.publisher.endpoint, answer=ANY)
+        ),
+        "step requests": lambda: EnvironmentServer(
+            stage.field, SMALL, EnvironmentConfig(publish=ANY, answer=server.answer_endpoint)
+        ),
+        "actions": lambda: ActorServer(tiny_model(), ActorConfig(publish=actor.publisher.endpoint)),
+    }.items():
+        with pytest.raises(ServiceError, match=f"{what}.*taken by another process"):
+            build()
