@@ -20,6 +20,7 @@ from navi_core.config import SmoothingConfig, TrainConfig
 from navi_core.errors import ConfigError, NonFiniteError
 from navi_core.learn.attribution import stage_timer
 from navi_core.learn.entities import AGMConfig
+from navi_core.learn.events import EventBus, ReplayUpdate
 from navi_core.learn.exploration import epsilons
 from navi_core.learn.gradients import clip_gradients
 from navi_core.learn.knn_kernel import compute_knn_kernel, local_structure
@@ -56,6 +57,7 @@ class DQNLearner:
         replay: What is remembered.
         target: The target network, a policy.
         gradient_steps: Gradient steps taken.
+        events: Told of every addition to the replay (`ReplayUpdate`).
 
     Raises:
         ConfigError: The policy has no Q head, or there are several processes.
@@ -96,6 +98,7 @@ class DQNLearner:
         self._td_var: float | None = None
         self._rate_factor = 1.0
         self._last: QBatch | None = None
+        self.events = EventBus()
         self._explore(0)
 
     def update(self, rollout: Rollout, *, index: int, steps: int) -> UpdateStats:
@@ -120,7 +123,7 @@ class DQNLearner:
             actions = table_index(rollout.actions, self.policy.heads.table)
             items = self._batches.items(rollout, actions)
             if items:
-                self.replay.add(items)
+                self._tell(self.replay.add(items))
         after = steps + rollout.steps * rollout.rows
         self._anneal(after)
         rate = self._rate_factor * scheduled(self.config, "learning_rate", steps)
@@ -193,6 +196,13 @@ class DQNLearner:
             values = torch.stack((batch.q.detach(), batch.target)) * batch.valid
             q, target = values.flatten(1).sum(1) / batch.count
             return torch.stack((loss.detach(), mean, spread, q, target, norm))
+
+    def _tell(self, places: Tensor) -> None:
+        """Publish what was added, where anybody listens."""
+        if self.events.wanted:
+            weights = self.replay.priorities()[places.cpu()]
+            stats = {"min": float(weights.min()), "mean": float(weights.mean()), "max": float(weights.max())}
+            self.events.publish(ReplayUpdate(0, len(places), stats))
 
     def _make_batches(self, rollout: Rollout) -> TransitionBatches | SequenceBatches:
         store, kind = rollout.observations, self.config.replay.storage

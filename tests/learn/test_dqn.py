@@ -10,6 +10,7 @@ import torch
 from navi_core.config import TrainConfig, parse_config
 from navi_core.errors import ConfigError, NonFiniteError
 from navi_core.learn import Collector, DQNLearner, train
+from navi_core.learn.events import ReplayUpdate
 from navi_core.learn.exploration import epsilons
 from navi_core.learn.observation_codec import ObservationCodec
 from navi_core.learn.transitions import SequenceItems, TransitionItems
@@ -167,6 +168,14 @@ def test_the_gradient_is_that_of_the_weighted_huber_loss():
     assert float(figures[0]) == pytest.approx(float((weights * loss).mean().detach()), rel=1e-5)
     for was, now, p in zip(before, learner.target.parameters(), learner.parameters):
         torch.testing.assert_close(now, 0.5 * was + 0.5 * p.detach())
+
+
+def test_additions_to_the_replay_are_told_to_who_listens():
+    collector, learner = parts(make_config())
+    told = []
+    learner.events.subscribe(ReplayUpdate, told.append)
+    learner.update(collected(collector), index=0, steps=0)
+    assert [(e.shard_id, e.count) for e in told] == [(0, 16 * ROWS)] and told[0].priority_stats["max"] == 1.0
 
 
 def test_a_periodic_target_stands_still_and_then_copies():
