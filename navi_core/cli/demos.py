@@ -215,7 +215,7 @@ def pairs(
     assign: Annotated[list[str] | None, typer.Option("--set", help="A setting, a.b=c; may be repeated.")] = None,
     as_json: Json = False,
 ) -> None:
-    """Let two pilots fly from the same starts and write which segment earned more, for `navi train dpo`."""
+    """Let two pilots fly from the same starts and write where the better one earned more, for `navi train dpo`."""
     from navi_core.cli.evaluate import load_scenes
     from navi_core.demos import make_pairs, write_pairs
     from navi_core.presets import resolve_config
@@ -234,7 +234,7 @@ def pairs(
         "steps": steps,
         "winner": winner,
         "loser": loser,
-        "won_by_the_winner": round(float(made.facts["won"]), 4),
+        "starts_won": round(float(made.facts["won"]), 4),
         "megabytes": round(out.stat().st_size / 1e6, 1),
     }
     if as_json:

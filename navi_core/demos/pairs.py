@@ -72,13 +72,14 @@ def make_pairs(
     seed: int = 0,
     progress: Callable[[str, float, float], None] | None = None,
 ) -> Pairs:
-    """Let two pilots fly from the same starts; the segment of the greater return is preferred.
+    """Let two pilots fly from the same starts; keep the pairs in which the better pilot also earned more.
 
     Args:
         scenes: Where they fly.
         config: Environment; its reward decides.
-        count: Pairs N. Starts at which both earn the same are passed over.
-        winner: The pilot that is thought the better one; the scores say whether it was.
+        count: Pairs N. Starts at which the other pilot earned as much are passed over: a preference that contradicts
+            the way of flying would be noise.
+        winner: The pilot that is thought the better one.
         loser: The other.
         steps: Decisions of a segment L.
         rows: Flights at a time.
@@ -86,37 +87,36 @@ def make_pairs(
         progress: Moves a bar.
 
     Raises:
-        ConfigError: There is no such pilot, or hardly any start tells the two apart.
+        ConfigError: There is no such pilot, or it hardly ever earns more.
     """
     from navi_core.world import NavigationEnv
 
     config = config.model_copy(update={"stagger": False, "max_steps": max(config.max_steps, steps + 1)})
     env = NavigationEnv(scenes, rows, config, seed)
     parts: list[list[Tensor]] = [[], [], []]
-    found, won = 0, 0
+    found, flown_starts, share = 0, 0, 0
     for episode in range(8 * math.ceil(count / rows) + 8):
         seen, flown, earned = zip(
             *(_flight(env, scenes, name, steps, seed, episode, config) for name in (winner, loser))
         )
         scores = torch.stack(earned, dim=1)
-        apart = torch.nonzero(scores[:, 0] != scores[:, 1]).flatten()[: count - found]
-        first = (scores[apart, 0] < scores[apart, 1]).long()
-        order = torch.stack((first, 1 - first), dim=1)
+        better = torch.nonzero(scores[:, 0] > scores[:, 1]).flatten()
+        flown_starts, share = flown_starts + rows, share + len(better)
         for part, sides in zip(parts, (torch.stack(seen, dim=1), torch.stack(flown, dim=1), scores)):
-            part.append(sides[apart[:, None], order])
-        found, won = found + len(apart), won + int((first == 0).sum())
+            part.append(sides[better[: count - found]])
+        found = min(count, found + len(better))
         if progress is not None:
             progress("pairs", found, count)
         if found == count:
             break
     if found < count:
-        raise ConfigError(f"only {found} of {count} starts tell {winner} and {loser} apart; use more --steps")
+        raise ConfigError(f"{winner} earned more than {loser} at {found} starts of {flown_starts}; use more --steps")
     observations, actions, scores = (torch.cat(part) for part in parts)
     facts = {
         "winner": winner,
         "loser": loser,
         "seed": seed,
-        "won": won / count,
+        "won": share / flown_starts,
         "decision_hz": config.dynamics.decision_hz,
         "vocabulary": dict(scenes.vocabulary),
     }
