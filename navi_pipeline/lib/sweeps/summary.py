@@ -39,7 +39,9 @@ def level_rows(outcomes: Sequence[Outcome], shown: Sequence[str]) -> list[dict[s
         good = [outcome for outcome in cells if outcome.status == "ok"]
         for name in shown:
             values = [o.metrics[name] for o in good if name in o.metrics and math.isfinite(o.metrics[name])]
-            row[name] = sum(values) / len(values) if values else None
+            mean = sum(values) / len(values) if values else None
+            # Large counts are read as numbers, not as powers of ten.
+            row[name] = round(mean) if mean is not None and abs(mean) >= 1000 else mean
         rows.append(row)
     return rows
 
