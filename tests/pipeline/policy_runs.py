@@ -58,3 +58,8 @@ def made(result):
 def checks(result):
     """Return the check evaluations of a run by name."""
     return {e.check_name: e for e in result.get_asset_check_evaluations()}
+
+
+def failures(result):
+    """Return why steps of a run failed, by step."""
+    return {e.step_key: str(e.step_failure_data.error)[:2000] for e in result.all_events if e.is_step_failure}

@@ -107,7 +107,7 @@ def test_one_click_materializes_the_whole_graph(ui, page, tmp_path):
     page.goto("about:blank")  # the live log page would take a core from the training
     assert outcome_of(page, ui, run_id) == "SUCCESS", (tmp_path / "dev.log").read_text()[-4000:]
     page.goto(f"{ui}/assets/promoted_model", wait_until="domcontentloaded")
-    expect(page.get_by_text("v001 (bc)").first).to_be_visible(timeout=60_000)
+    expect(page.get_by_text(re.compile(r"v\d{3} \(bc\) → v\d{3} \(rl\)")).first).to_be_visible(timeout=60_000)
     query = "{ assetNodes { assetKey { path } assetMaterializations(limit: 1) { runId } } }"
     nodes = page.request.post(f"{ui}/graphql", data={"query": query}).json()["data"]["assetNodes"]
     assert len(nodes) > 20 and all(node["assetMaterializations"] for node in nodes)
