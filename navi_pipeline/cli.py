@@ -7,7 +7,7 @@ from typing import Annotated
 
 import typer
 
-from navi_pipeline import cli_nightly, cli_warehouse
+from navi_pipeline import cli_nightly, cli_study, cli_warehouse
 
 __all__ = ["register"]
 
@@ -20,6 +20,7 @@ def register(app: typer.Typer) -> None:
     app.command("sweep")(sweep)
     cli_warehouse.register(app)
     cli_nightly.register(app)
+    cli_study.register(app)
 
 
 def demo(

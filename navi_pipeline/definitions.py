@@ -24,6 +24,7 @@ from navi_pipeline.defs.pretraining import assets as pretraining_assets
 from navi_pipeline.defs.pretraining import checks as pretraining_checks
 from navi_pipeline.defs.promotion import assets as promotion_assets
 from navi_pipeline.defs.promotion import checks as promotion_checks
+from navi_pipeline.defs.studies import assets as study_assets
 from navi_pipeline.defs.training.assets import POLICIES
 from navi_pipeline.defs.training.checks import FINITE, RISES
 from navi_pipeline.defs.warehouse import assets as warehouse_assets
@@ -37,6 +38,7 @@ _ASSETS = (
     pretraining_assets,
     evaluation_assets,
     promotion_assets,
+    study_assets,
     warehouse_assets,
 )
 _CHECKS = (
@@ -54,6 +56,7 @@ def defs() -> dg.Definitions:
     """Return all definitions of Navi."""
     # A module lists what it imports from its neighbours too, so each asset is taken once, by its key.
     assets: list[Any] = [*dg.load_assets_from_modules(_ASSETS), *POLICIES.values(), *BENCHMARKS.values()]
+    assets.append(study_assets.trial)
     graph = dg.Definitions(
         assets=list({asset.key: asset for asset in assets}.values()),
         asset_checks=[*dg.load_asset_checks_from_modules(_CHECKS), *FINITE, *RISES, *OUTCOMES],

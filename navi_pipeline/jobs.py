@@ -67,6 +67,7 @@ JOBS: tuple[Any, ...] = (
     ),
     _job("baseline_job", ("baseline_evaluation",), "Fly the scripted pilots."),
     _job("benchmark_job", tuple(BENCHMARKS), "Make every sweep in one size."),
+    _job("study_job", ("study",), "Search over settings."),
     _job("summary_job", ("leaderboard", "warehouse"), "Rank everybody and fold every row in."),
 )
 """Every job of the code location."""

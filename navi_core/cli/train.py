@@ -49,7 +49,7 @@ def learner_command(algorithm: str, title: str) -> Callable[..., None]:
     """
 
     def command(
-        preset: Annotated[str | None, typer.Option(help="Preset: demo, quick, standard.")] = None,
+        preset: Annotated[str | None, typer.Option(help="Preset: demo, quick, standard, or a .yaml file.")] = None,
         config: Annotated[Path | None, typer.Option(help="YAML or JSON file of settings.")] = None,
         assign: Annotated[list[str] | None, typer.Option("--set", help="A setting, a.b=c; may be repeated.")] = None,
         seed: Annotated[int | None, typer.Option(help="Seed of every random draw.")] = None,
@@ -81,6 +81,7 @@ def learner_command(algorithm: str, title: str) -> Callable[..., None]:
             ),
         ] = None,
         publish: Publish = AUTO,
+        register: Annotated[bool, typer.Option(help="Enter the result into the registry of versions.")] = True,
         as_json: Annotated[bool, typer.Option("--json", help="Print the result as one JSON object.")] = False,
     ) -> None:
         from navi_core.presets import resolve_config
@@ -109,10 +110,11 @@ def learner_command(algorithm: str, title: str) -> Callable[..., None]:
                 resolved,
                 run_root=run_root,
                 asset=asset or "interactive",
-                partition=partition or preset or "default",
+                partition=partition or (Path(preset).stem if preset else "default"),
                 fresh=fresh,
                 init=None if fresh else (init or begin),
                 publish=publish,
+                register=register,
             )
         if os.environ.get("RANK", "0") == "0":
             _show(record, as_json)
@@ -149,6 +151,7 @@ def run_training(
     fresh: bool = False,
     init: str | None = None,
     publish: str = OFF,
+    register: bool = True,
 ) -> dict[str, Any]:
     """Train one run from scenes, or a reference task, to a registered version.
 
@@ -161,11 +164,12 @@ def run_training(
         init: Weights of a new run: `latest` (if there is one), another alias, a version, a checkpoint
             file; None or `none` for new weights.
         publish: Where a dashboard may watch: `auto`, `off`, or an endpoint.
+        register: Enter the result into the registry.
 
     Returns:
         Plain data: run_id, checkpoint, version, steps, updates, episodes, reward_ema, reason,
-        resumed_from, initial, latest, scenes, task, config_hash, metrics. What learned a reference task cannot fly:
-        it is not registered, and its version is None.
+        resumed_from, initial, latest, scenes, task, config_hash, memory_gib (the largest resident memory of this
+        process), metrics. What learned a reference task cannot fly: it is not registered, and its version is None.
 
     Raises:
         NaviError: As `navi_core.learn.train`, the scene corpus, the run directory and the registry do.
@@ -173,7 +177,7 @@ def run_training(
     from navi_core.learn.parallel import joined_workers
 
     with joined_workers() as workers:
-        return _train(config, workers, run_root, asset, partition, fresh, init, publish)
+        return _train(config, workers, run_root, asset, partition, fresh, init, publish, register)
 
 
 def _train(
@@ -185,8 +189,10 @@ def _train(
     fresh: bool,
     init: str | None,
     publish: str,
+    register: bool,
 ) -> dict[str, Any]:
     import logging
+    import resource
     from contextlib import ExitStack
 
     from navi_core.config import config_hash
@@ -228,7 +234,7 @@ def _train(
             world = {"env": env}
         result = train(config, run, progress=progress, initial=initial, workers=workers, watch=watch, **world)
         version, latest = None, False
-        if workers.first and config.task is None:
+        if workers.first and register and config.task is None:
             version, latest = _register(registry, result, config.algorithm)
         version, latest = workers.share((version, latest))
     return {
@@ -242,6 +248,7 @@ def _train(
         "episodes": result.episodes,
         "reward_ema": _reward(result),
         "wall_time_hours": result.wall_time_hours,
+        "memory_gib": resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / 2**20,
         "reason": result.reason,
         "resumed_from": result.resumed_from,
         "scenes": [scene.name for scene in scenes],

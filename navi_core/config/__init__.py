@@ -23,6 +23,7 @@ from navi_core.config.scenes import CompileConfig, CorpusConfig, compile_resolut
 from navi_core.config.schedule import Schedule
 from navi_core.config.service import ActorConfig, EnvironmentConfig, GateConfig
 from navi_core.config.smoothing import AdaptationConfig, EarlyStopConfig, SmoothingConfig
+from navi_core.config.studies import StudyConfig
 from navi_core.config.sweeps import SweepConfig
 from navi_core.config.wire import WireConfig
 from navi_core.config.world import REWARD_TERMS, DynamicsConfig, EnvConfig, RewardConfig, SensorConfig, SpawnConfig
@@ -59,6 +60,7 @@ __all__ = [
     "ShaperConfig",
     "SmoothingConfig",
     "SpawnConfig",
+    "StudyConfig",
     "SweepConfig",
     "TrainConfig",
     "WireConfig",

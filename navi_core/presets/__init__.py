@@ -24,6 +24,7 @@ __all__ = [
     "merge",
     "parse_assignments",
     "preset_names",
+    "preset_values",
     "read_config_file",
     "resolve_config",
 ]
@@ -50,7 +51,7 @@ def load_preset(name: str, overrides: Mapping[str, Any] | None = None) -> TrainC
     Raises:
         ConfigError: There is no such preset (the nearest is named), or a value is impossible.
     """
-    return parse_config(TrainConfig, merge(_preset_values(name), overrides or {}))
+    return parse_config(TrainConfig, merge(preset_values(name), overrides or {}))
 
 
 def resolve_config(
@@ -73,7 +74,7 @@ def resolve_config(
     Raises:
         ConfigError: A key is unknown (the nearest is named), a value impossible, or a file unreadable.
     """
-    values: dict[str, Any] = _preset_values(preset) if preset is not None else {}
+    values: dict[str, Any] = preset_values(preset) if preset is not None else {}
     if file is not None:
         values = merge(values, read_config_file(file))
     values = merge(values, environment_overrides(os.environ if environ is None else environ))
@@ -161,11 +162,21 @@ def parse_assignments(texts: Iterable[str]) -> dict[str, Any]:
     return result
 
 
-def _preset_values(name: str) -> dict[str, Any]:
+def preset_values(name: str) -> dict[str, Any]:
+    """Return a preset's settings.
+
+    Args:
+        name: One of `preset_names()`, or a preset file (`.yaml`, `.yml`, `.json`), such as a study's best trial.
+
+    Raises:
+        ConfigError: There is no such preset (the nearest is named), or its file cannot be read.
+    """
+    if Path(name).suffix in (".yaml", ".yml", ".json"):
+        return read_config_file(name)
     if name not in preset_names():
         near = difflib.get_close_matches(name, preset_names(), n=1, cutoff=0.3)
         hint = f"did you mean {near[0]!r}? " if near else ""
-        raise ConfigError(f"no preset {name!r}; {hint}allowed: {', '.join(preset_names())}")
+        raise ConfigError(f"no preset {name!r}; {hint}allowed: {', '.join(preset_names())}, or a .yaml file")
     return read_config_file(_FOLDER / f"{name}.yaml")
 
 

@@ -15,6 +15,9 @@ if TYPE_CHECKING:
 
 __all__ = ["Flow"]
 
+_STUDIES = {"quick": "quick", "full": "ppo"}
+"""The study that belongs to a size of the sweeps."""
+
 
 class Flow:
     """Materializes the assets; each stage is a job of the code location.
@@ -60,7 +63,12 @@ class Flow:
         with self._stage("recorded_demonstrations"):
             self._require(self._run("recordings_job"))
         failed = self.materialize_policy("profile_job")
-        for job, partition in (("baseline_job", None), ("benchmark_job", self._size), ("summary_job", None)):
+        for job, partition in (
+            ("baseline_job", None),
+            ("benchmark_job", self._size),
+            ("study_job", _STUDIES[self._size]),
+            ("summary_job", None),
+        ):
             with self._stage(job):
                 self._require(self._run(job, partition=partition))
         return failed

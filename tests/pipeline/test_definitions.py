@@ -12,6 +12,7 @@ from navi_core.presets import preset_names
 from navi_pipeline.definitions import defs
 from navi_pipeline.jobs import PROFILE_ASSETS
 from navi_pipeline.lib.policies import ALGORITHMS
+from navi_pipeline.lib.studies.catalogue import STUDIES
 from navi_pipeline.lib.sweeps.catalogue import SWEEPS
 
 ROOT = Path(__file__).resolve().parents[2]
@@ -45,15 +46,18 @@ def test_the_asset_graph_reads_from_scenes_to_the_warehouse(graph):
         "leaderboard": {"policy_evaluation", "baseline_evaluation"},
         "promoted_model": {"policy_evaluation", "ppo_policy"},
         **{name: {"corpus"} for name in SWEEPS},
-        "warehouse": {"leaderboard", "promoted_model", *SWEEPS},
+        "study": {"corpus"},
+        "trial": {"study"},
+        "warehouse": {"leaderboard", "promoted_model", "study", *SWEEPS},
     }
 
 
 def test_every_asset_is_in_one_of_the_jobs_of_the_whole_graph(graph):
     jobs = ("sources_job", "compile_job", "corpus_job", "recordings_job", "profile_job", "baseline_job",
-            "benchmark_job", "summary_job")  # fmt: skip
+            "benchmark_job", "study_job", "summary_job")  # fmt: skip
     made = [name for job in jobs for name in defs().resolve_job_def(job).graph.node_names() if name in edges_of(graph)]
-    assert sorted(made) == sorted(edges_of(graph))
+    # Trials are reported by their study; nothing else makes one.
+    assert sorted([*made, "trial"]) == sorted(edges_of(graph))
 
 
 def test_the_code_location_is_valid_as_a_whole():
@@ -63,7 +67,7 @@ def test_the_code_location_is_valid_as_a_whole():
 def test_the_groups_tell_the_story(graph):
     groups = {graph.get(key).group_name for key in graph.get_all_asset_keys()}
     assert groups == {"corpus", "demonstrations", "pretraining", "training", "evaluation", "promotion", "benchmarks",
-                      "warehouse"}  # fmt: skip
+                      "studies", "warehouse"}  # fmt: skip
 
 
 def test_every_asset_says_who_owns_it_what_it_is_and_which_code_makes_it(graph):
@@ -80,6 +84,8 @@ def test_scenes_and_profiles_are_partitions(graph):
         assert set(kinds[name].get_partition_keys()) == set(preset_names())
     for name in SWEEPS:
         assert set(kinds[name].get_partition_keys()) == {"quick", "full"}
+    assert set(kinds["study"].get_partition_keys()) == set(STUDIES)
+    assert isinstance(kinds["trial"], dg.DynamicPartitionsDefinition)
     assert kinds["corpus"] is None
 
 

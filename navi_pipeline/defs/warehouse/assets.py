@@ -6,6 +6,7 @@ from navi_pipeline.defs.benchmarks.assets import BENCHMARKS
 from navi_pipeline.defs.corpus.assets import OWNERS
 from navi_pipeline.defs.evaluation.assets import leaderboard
 from navi_pipeline.defs.promotion.assets import promoted_model
+from navi_pipeline.defs.studies.assets import study
 from navi_pipeline.lib.clock import worked
 
 __all__ = ["warehouse"]
@@ -16,7 +17,7 @@ __all__ = ["warehouse"]
     kinds={"duckdb"},
     owners=OWNERS,
     code_version="1",
-    deps=[leaderboard, promoted_model, *BENCHMARKS.values()],
+    deps=[leaderboard, promoted_model, *BENCHMARKS.values(), study],
     description="Where it ends: every number of every stage as a row of one DuckDB file, ready for SQL "
     "(navi query). Folds in what producers have written since, and says what there is.",
 )

@@ -1,0 +1,100 @@
+"""Searches over settings: a study is an asset, and each of its trials a partition of an external one."""
+
+from typing import Any
+
+import dagster as dg
+
+from navi_pipeline.defs.corpus.assets import OWNERS, corpus
+from navi_pipeline.defs.pools import GPU
+from navi_pipeline.lib.clock import worked_as
+
+__all__ = ["STUDY_NAMES", "StudySettings", "study", "study_partitions", "trial", "trial_partitions"]
+
+STUDY_NAMES = ("quick", "ppo", "grpo", "dqn", "ppo_speed")
+"""Studies of the catalogue; a test holds the two together, because the catalogue is not imported at load."""
+
+study_partitions = dg.StaticPartitionsDefinition(list(STUDY_NAMES))
+trial_partitions = dg.DynamicPartitionsDefinition(name="trials")
+
+
+class StudySettings(dg.Config):
+    """What a study may be told from outside; None is what the study says itself."""
+
+    trials: int | None = None
+    workers: int | None = None
+
+
+@dg.asset(
+    name="study",
+    group_name="studies",
+    kinds={"optuna", "torch"},
+    owners=OWNERS,
+    code_version="1",
+    pool=GPU,
+    deps=[corpus],
+    partitions_def=study_partitions,
+    description="Which settings learn best? Optuna proposes them, workers train them, and trials that lag behind end "
+    "early. A worker that dies is replaced and its trial taken up from its last checkpoint; a study that was stopped "
+    "goes on. Each trial is reported as a partition of `trial`.",
+)
+def study(context: dg.AssetExecutionContext, config: StudySettings) -> dg.MaterializeResult:
+    """Carry a study to its end, and report its trials."""
+    with worked_as("study"):
+        return _materialize(context, config)
+
+
+trial = dg.AssetSpec(
+    "trial",
+    deps=[study],
+    group_name="studies",
+    kinds={"torch"},
+    owners=OWNERS,
+    code_version="1",
+    partitions_def=trial_partitions,
+    description="One trial of a study: its settings, its training run and what came of it. Reported by `study`.",
+)
+"""Lineage of the trials; nothing materializes it but `study`."""
+
+
+def _materialize(context: dg.AssetExecutionContext, settings: StudySettings) -> dg.MaterializeResult:
+    from navi_pipeline.lib.compiled import scene_paths
+    from navi_pipeline.lib.documents import content_key
+    from navi_pipeline.lib.pictures import embedded_picture, markdown_table
+    from navi_pipeline.lib.studies.catalogue import find_study
+    from navi_pipeline.lib.studies.perform import perform_study
+    from navi_pipeline.lib.studies.scenes import over_scenes
+    from navi_pipeline.lib.studies.trial import partition_of
+
+    given = {name: value for name, value in settings.model_dump().items() if value is not None}
+    config = find_study(context.partition_key, overrides=given)
+    if "task" not in config.settings:
+        config = over_scenes(config, [str(path) for path in scene_paths("train")])
+    known = context.instance.get_materialized_partitions(trial.key)
+
+    def report(row: dict[str, Any]) -> None:
+        partition = partition_of(config.name, row["slot"])
+        if partition in known:
+            return
+        context.instance.add_dynamic_partitions(str(trial_partitions.name), [partition])
+        context.log_event(dg.AssetMaterialization(trial.key, partition=partition, metadata=_told(row)))
+
+    made = perform_study(config, on_line=context.log.info, on_trial=report)
+    ended = [row["state"] for row in made.trials]
+    metadata: dict[str, Any] = {
+        "trials": len(ended),
+        **{state: ended.count(state) for state in ("complete", "pruned", "failed")},
+        "reused": made.reused,
+        "best_params": made.row["best_params"] or {},
+        "table": dg.MetadataValue.md(markdown_table([_told(row) for row in made.trials])),
+        "picture": dg.MetadataValue.md(embedded_picture(made.picture, config.name)),
+        "report": dg.MetadataValue.path(str(made.report)),
+    }
+    if made.row["best_value"] is not None:
+        metadata["best_value"] = float(made.row["best_value"])
+    outcomes = [[row["params"], row["state"], row["objective_values"]] for row in made.trials]
+    return dg.MaterializeResult(metadata=metadata, data_version=dg.DataVersion(content_key(outcomes)))
+
+
+def _told(row: dict[str, Any]) -> dict[str, Any]:
+    names = ("study", "slot", "trial", "state", "value", "reward_ema", "sps", "step", "run_id", "config_hash", "reason")
+    return {name: row[name] for name in names if row[name] is not None} | row["params"]

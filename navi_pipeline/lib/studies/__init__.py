@@ -1,0 +1,1 @@
+"""Studies: searches over settings whose trials are training runs, carried on after any crash."""

@@ -1,0 +1,71 @@
+"""Studies that are ready to run, by name; others are files."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+from navi_core.config import StudyConfig, parse_config
+from navi_core.errors import ConfigError
+from navi_core.presets import read_config_file
+
+__all__ = ["STUDIES", "find_study"]
+
+_FLIGHT = {"preset": "quick", "trials": 30, "workers": 2}
+
+STUDIES: dict[str, dict[str, Any]] = {
+    # Small enough for the whole graph: whether everything is wired, not what is best.
+    "quick": {
+        "learner": "ppo",
+        "settings": {
+            "task": "cart_pole",
+            "actors": 8,
+            "total_steps": 1024,
+            "threads": 1,
+            "ppo": {"rollout": 32, "bptt": 8, "minibatch": 8},
+        },
+        "space": {
+            "ppo.learning_rate": {"kind": "float", "low": 3e-4, "high": 3e-3, "log": True},
+            "ppo.epochs": {"kind": "int", "low": 1, "high": 2},
+        },
+        "trials": 2,
+    },
+    "ppo": _FLIGHT | {"learner": "ppo", "settings": {"total_steps": 131_072}, "pruning": {"min_steps": 16_384}},
+    "grpo": _FLIGHT | {"learner": "grpo", "settings": {"total_steps": 65_536}, "pruning": {"min_steps": 8192}},
+    "dqn": _FLIGHT | {"learner": "dqn", "settings": {"total_steps": 32_768}, "pruning": {"min_steps": 4096}},
+    "ppo_speed": _FLIGHT
+    | {
+        "learner": "ppo",
+        "settings": {"total_steps": 65_536},
+        "objectives": [{"metric": "reward_ema"}, {"metric": "sps", "summary": "median"}],
+        "space": {
+            "policy.encoder": {"kind": "choice", "choices": ["rayvit", "ring_cnn"]},
+            "policy.core": {"kind": "choice", "choices": ["gru", "mamba2", "none"]},
+            "ppo.epochs": {"kind": "int", "low": 1, "high": 4},
+            "ppo.learning_rate": {"kind": "float", "low": 1e-4, "high": 3e-3, "log": True},
+        },
+        "sampler": "nsga2",
+    },
+}
+"""Name → settings of a study."""
+
+
+def find_study(name: str, *, file: Path | str | None = None, overrides: Mapping[str, Any] | None = None) -> StudyConfig:
+    """Return the settings of a study.
+
+    Args:
+        name: One of `STUDIES`, or the name that a file's study gets.
+        file: YAML or JSON file of settings.
+        overrides: Settings that win.
+
+    Raises:
+        ConfigError: There is no such study, or a setting cannot be.
+    """
+    if file is not None:
+        values = read_config_file(file)
+    elif name in STUDIES:
+        values = STUDIES[name]
+    else:
+        raise ConfigError(f"no study {name!r}; allowed: {', '.join(STUDIES)}, or a file: --config FILE")
+    return parse_config(StudyConfig, {**values, "name": name, **(overrides or {})})

@@ -1,0 +1,149 @@
+"""The page of a study: how it went, what is best, what mattered; one HTML file."""
+
+from __future__ import annotations
+
+import json
+import math
+import warnings
+from html import escape
+from pathlib import Path
+from typing import Any
+
+from navi_pipeline.lib.html_report import Part, picture_part, table_part, text_part, write_report
+from navi_pipeline.lib.line_chart import line_chart
+from navi_pipeline.lib.pictures import scatter
+from navi_pipeline.lib.studies.book import StudyBook
+
+__all__ = ["history_picture", "importances", "write_page"]
+
+_CURVES = 8
+_SCATTERS = 8
+_SHOWN = ("slot", "trial", "state", "value", "reward_ema", "sps", "memory_gib", "feasible", "step", "wall_time_seconds")
+
+Rows = list[dict[str, Any]]
+
+
+def write_page(book: StudyBook, row: dict[str, Any], rows: Rows) -> Path:
+    """Write the page of a study and return its path.
+
+    Args:
+        book: The study.
+        row: Its row of `studies`.
+        rows: Latest trial of every slot as rows of `trials`.
+    """
+    config = book.config
+    goals = ", ".join(f"{objective.direction} {objective.metric}" for objective in config.objectives)
+    parts: list[Part] = [
+        text_part(
+            f"{config.learner}: {goals}; {row['completed']} complete, {row['pruned']} pruned, {row['failed']} failed "
+            f"of {config.trials} trials; {config.sampler}, pruner {row['pruner']}, {config.workers} workers; "
+            f"{row['status']}."
+        )
+    ]
+    best = {trial.number for trial in book.best()}
+    parts += _section("Best", [table_part(_table([one for one in rows if one["trial"] in best]))])
+    if len(config.objectives) > 1:
+        parts += _section("Front", [picture_part(_front(book, rows), "objectives against each other")])
+    else:
+        parts += _section("History", [_history(book, rows)])
+        parts += _section("Curves", [_curves(book, rows)])
+    weights = importances(book)
+    if weights:
+        told = [{"setting": name, "importance": round(value, 3)} for name, value in weights.items()]
+        parts += _section("What mattered", [table_part(told)])
+    parts += _section("Settings and values", _slices(book, rows))
+    parts += _section("Trials", [table_part(_table(rows))])
+    ended = [{name: one[name] for name in ("slot", "trial", "outcome", "reason")} for one in rows if one["reason"]]
+    parts += _section("Trials that did not end well", [table_part(ended)] if ended else [])
+    parts.append(f"<details><summary>Settings</summary><pre>{escape(config.model_dump_json(indent=1))}</pre></details>")
+    return write_report(f"study-{config.name}", f"Study {config.name}", parts)
+
+
+def importances(book: StudyBook) -> dict[str, float]:
+    """Return how much each setting decided, by PED-ANOVA (Watanabe et al. 2023); empty where trials are too few."""
+    import optuna
+    from optuna.importance import PedAnovaImportanceEvaluator, get_param_importances
+
+    done = [trial for trial in book.trials() if trial.state.name == "COMPLETE"]
+    if len(book.config.objectives) > 1 or len(done) < 4:
+        return {}
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")
+        try:
+            return dict(get_param_importances(book.study, evaluator=PedAnovaImportanceEvaluator()))
+        except (ValueError, RuntimeError, optuna.exceptions.OptunaError):
+            return {}  # trials that all have one value say nothing
+
+
+def history_picture(book: StudyBook, rows: Rows) -> bytes:
+    """Return value by trial, or the first two objectives against each other, as a PNG file."""
+    if len(book.config.objectives) > 1:
+        return _front(book, rows)
+    groups = {
+        state: [(one["slot"], one["value"]) for one in rows if one["state"] == state and one["value"] is not None]
+        for state in ("complete", "pruned")
+    }
+    return scatter({name: points for name, points in groups.items() if points}, "trial", _metric(book))
+
+
+def _history(book: StudyBook, rows: Rows) -> Part:
+    better = max if book.config.objectives[0].direction == "maximize" else min
+    values: list[tuple[float, float]] = []
+    record: list[tuple[float, float]] = []
+    for one in rows:
+        if one["value"] is None or one["state"] != "complete":
+            continue
+        values.append((one["slot"], one["value"]))
+        if one["feasible"]:
+            record.append((one["slot"], better(one["value"], record[-1][1] if record else one["value"])))
+    curves = {"trial": values, "best so far": record}
+    return line_chart(
+        {name: ([x for x, _ in points], [y for _, y in points]) for name, points in curves.items()},
+        x="trial",
+        y=_metric(book),
+    )
+
+
+def _curves(book: StudyBook, rows: Rows) -> Part:
+    """Draw what was reported while the trials ran: the best by value, and some that were pruned."""
+    sign = -1.0 if book.config.objectives[0].direction == "maximize" else 1.0
+    ranked = sorted(rows, key=lambda one: math.inf if one["value"] is None else sign * one["value"])
+    trials, curves = book.trials(), {}
+    for one in ranked[:_CURVES]:
+        points = sorted(trials[one["trial"]].intermediate_values.items())
+        if points:
+            curves[f"{one['slot']} ({one['state']})"] = ([float(s) for s, _ in points], [v for _, v in points])
+    return line_chart(curves, x="decisions", y=_metric(book))
+
+
+def _slices(book: StudyBook, rows: Rows) -> list[Part]:
+    parts = []
+    done = [one for one in rows if one["state"] == "complete" and one["value"] is not None]
+    for name in sorted({name for one in done for name in one["params"]})[:_SCATTERS]:
+        points = [(one["params"][name], one["value"]) for one in done if name in one["params"]]
+        if all(isinstance(value, int | float) and not isinstance(value, bool) for value, _ in points):
+            parts.append(picture_part(scatter({name: points}, name, _metric(book)), name))
+    return parts
+
+
+def _front(book: StudyBook, rows: Rows) -> bytes:
+    first, second = book.config.objectives[:2]
+    best = {trial.number for trial in book.best()}
+    groups: dict[str, list[tuple[float, float]]] = {"trials": [], "front": []}
+    for one in rows:
+        if one["objective_values"]:
+            pair = (float(one["objective_values"][0]), float(one["objective_values"][1]))
+            groups["front" if one["trial"] in best else "trials"].append(pair)
+    return scatter({name: points for name, points in groups.items() if points}, first.metric, second.metric)
+
+
+def _table(rows: Rows) -> Rows:
+    return [{name: one[name] for name in _SHOWN} | {"params": json.dumps(one["params"])} for one in rows]
+
+
+def _metric(book: StudyBook) -> str:
+    return book.config.objectives[0].metric
+
+
+def _section(title: str, parts: list[Part]) -> list[Part]:
+    return [f"<h2>{escape(title)}</h2>", *parts] if any(parts) else []

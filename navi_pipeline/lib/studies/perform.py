@@ -1,0 +1,142 @@
+"""A study from its settings to its report: workers are started, restarted when killed, and their trials followed."""
+
+from __future__ import annotations
+
+import sys
+import threading
+from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor, wait
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from navi_core.config import StudyConfig
+from navi_core.errors import RunError
+from navi_pipeline.lib.studies.book import StudyBook
+from navi_pipeline.lib.studies.page import history_picture, write_page
+from navi_pipeline.lib.studies.rows import record_study, record_trials, trial_row
+from navi_pipeline.lib.supervised import run_supervised
+from navi_pipeline.lib.warehouse import Warehouse
+
+if TYPE_CHECKING:
+    from optuna.trial import FrozenTrial
+
+__all__ = ["StudyResult", "perform_study", "study_result"]
+
+_GRACE = 90.0
+"""Time that a worker has to let its trainer checkpoint [s]."""
+_RESTARTS = 20
+
+
+@dataclass(frozen=True)
+class StudyResult:
+    """What a study showed.
+
+    Attributes:
+        row: Its row of `studies`.
+        trials: Latest trial of every slot as rows of `trials`, by slot.
+        best: The best feasible trial, or the front.
+        picture: Value by trial, or the front, PNG.
+        report: HTML page.
+        reused: Whether nothing had to be trained.
+    """
+
+    row: dict[str, Any]
+    trials: list[dict[str, Any]]
+    best: list[FrozenTrial]
+    picture: bytes
+    report: Path
+    reused: bool
+
+
+def perform_study(
+    config: StudyConfig,
+    *,
+    on_line: Callable[[str], None],
+    on_trial: Callable[[dict[str, Any]], None] = lambda _: None,
+    stop: Callable[[], bool] = lambda: False,
+) -> StudyResult:
+    """Carry a study to its end, begun or gone on with.
+
+    Args:
+        config: Of the study.
+        on_line: Called with what the workers say.
+        on_trial: Called in this thread with the row of every slot that is done, also those of earlier sittings.
+        stop: Asked once a second; once it answers True, the trainers checkpoint and the study rests.
+
+    Raises:
+        ConfigError: A study of this name has other settings, or one of its settings does not exist.
+        RecordError: Its storage cannot be opened.
+        RunError: Its workers fail.
+    """
+    with StudyBook(config) as book:
+        told: set[int] = set()
+        begun = book.release_lost()
+        _tell(book, told, on_trial)
+        status = "failed"
+        if begun > 0:
+            record_study(book, "running")
+        try:
+            # A worker that ends while another still trains cannot take up what that one loses.
+            for _ in range(_RESTARTS):
+                left = book.release_lost()
+                if left <= 0 or stop():
+                    break
+                _sitting(book, min(config.workers, left), on_line, stop, lambda: _tell(book, told, on_trial))
+            status = "finished" if book.release_lost() <= 0 else "stopped"
+        finally:
+            record_trials(book, book.trials())
+            record_study(book, status)
+        return study_result(book, status, reused=begun <= 0)
+
+
+def study_result(book: StudyBook, status: str, *, reused: bool) -> StudyResult:
+    """Write a study's rows and its page, and return what it shows."""
+    row = record_study(book, status)
+    Warehouse().ingest()
+    rows = [trial_row(book, trial) for _, trial in sorted(book.latest().items())]
+    page = write_page(book, row, rows)
+    return StudyResult(row, rows, book.best(), history_picture(book, rows), page, reused)
+
+
+def _sitting(
+    book: StudyBook,
+    workers: int,
+    on_line: Callable[[str], None],
+    stop: Callable[[], bool],
+    each_second: Callable[[], None],
+) -> None:
+    """Let workers work until none finds a trial."""
+    ending = threading.Event()
+    with ThreadPoolExecutor(workers) as pool:
+        sitting = [pool.submit(_employ, book.config.name, on_line, ending) for _ in range(workers)]
+        try:
+            while wait(sitting, timeout=1.0).not_done:
+                if stop():
+                    ending.set()
+                each_second()
+        finally:
+            # Cancelled from outside: each worker is told to end and leaves its trial to be taken up.
+            ending.set()
+        each_second()
+        for employed in sitting:
+            employed.result()
+
+
+def _employ(name: str, on_line: Callable[[str], None], ending: threading.Event) -> None:
+    command = [sys.executable, "-m", "navi_pipeline.lib.studies.worker", name]
+    for _ in range(_RESTARTS):
+        code, _, last = run_supervised(command, on_line=on_line, grace_seconds=_GRACE, stop=ending.is_set)
+        if code == 0 or ending.is_set():
+            return
+        if code > 0:
+            raise RunError(f"a worker of study {name} ended with exit code {code}; its last lines:\n" + "\n".join(last))
+        on_line(f"a worker of study {name} was killed by signal {-code}; another takes its place")
+    raise RunError(f"workers of study {name} were killed {_RESTARTS} times; `navi study resume {name}` goes on")
+
+
+def _tell(book: StudyBook, told: set[int], on_trial: Callable[[dict[str, Any]], None]) -> None:
+    for slot, trial in sorted(book.latest().items()):
+        if slot not in told and trial.state.is_finished() and trial.user_attrs.get("outcome") != "lost":
+            told.add(slot)
+            on_trial(trial_row(book, trial))

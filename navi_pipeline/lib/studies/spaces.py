@@ -1,0 +1,114 @@
+"""What is searched: a space for each learner, how a trial draws from it, and the settings that come of it."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Mapping
+from typing import TYPE_CHECKING, Any
+
+from navi_core.config import StudyConfig, TrainConfig, parse_config
+from navi_core.config.studies import ChoiceParameter, FloatParameter, IntParameter, Parameter
+from navi_core.errors import ConfigError
+from navi_core.presets import merge, preset_values
+
+if TYPE_CHECKING:
+    from optuna.trial import Trial
+
+__all__ = ["SPACES", "check_space", "draw", "search_space", "trial_config", "trial_settings"]
+
+_RATE = FloatParameter(low=1e-4, high=3e-3, log=True)
+_ENTROPY = FloatParameter(low=1e-4, high=3e-2, log=True)
+
+SPACES: dict[str, dict[str, Parameter]] = {
+    "ppo": {
+        "ppo.learning_rate": _RATE,
+        "ppo.entropy_coefficient": _ENTROPY,
+        "ppo.gamma": FloatParameter(low=0.95, high=0.997),
+        "ppo.gae_lambda": FloatParameter(low=0.85, high=0.99),
+        "ppo.clip": FloatParameter(low=0.1, high=0.3),
+        "ppo.epochs": IntParameter(low=1, high=4),
+    },
+    "grpo": {
+        "grpo.learning_rate": _RATE,
+        "grpo.ent_coef": _ENTROPY,
+        "grpo.gamma": FloatParameter(low=0.95, high=1.0),
+        "grpo.update_epochs": IntParameter(low=1, high=4),
+        "grpo.normalize_group": ChoiceParameter(choices=("mean", "mean_std")),
+    },
+    "dqn": {
+        "dqn.learning_rate": _RATE,
+        "dqn.gamma": FloatParameter(low=0.95, high=0.997),
+        "dqn.n_step": IntParameter(low=1, high=5),
+        "dqn.replay_ratio": FloatParameter(low=1.0, high=8.0, log=True),
+        "replay.alpha": FloatParameter(low=0.0, high=1.0),
+    },
+    "bc": {
+        "bc.learning_rate": _RATE,
+        "bc.sequences": IntParameter(low=8, high=64, log=True),
+        "bc.bptt": ChoiceParameter(choices=(4, 8, 16, 32)),
+    },
+}
+"""Learner → setting → how it varies, where the study names no space of its own."""
+
+
+def search_space(config: StudyConfig) -> dict[str, Parameter]:
+    """Return what a study searches."""
+    return config.space or SPACES[config.learner]
+
+
+def draw(trial: Trial, space: Mapping[str, Parameter]) -> dict[str, Any]:
+    """Let a trial propose a value for every setting of a space."""
+    return {name: _suggest(trial, name, parameter) for name, parameter in space.items()}
+
+
+def trial_settings(config: StudyConfig, params: Mapping[str, Any]) -> dict[str, Any]:
+    """Return nested settings: preset, the study's own, the trial's.
+
+    Raises:
+        ConfigError: No such preset.
+    """
+    values: dict[str, Any] = preset_values(config.preset) if config.preset is not None else {}
+    values = merge(values, config.settings)
+    for path, value in params.items():
+        nested: Any = value
+        for part in reversed(path.split(".")):
+            nested = {part: nested}
+        values = merge(values, nested)
+    return values | {"algorithm": config.learner}
+
+
+def trial_config(config: StudyConfig, params: Mapping[str, Any]) -> TrainConfig:
+    """Return the full configuration of a trial.
+
+    Raises:
+        ConfigError: A setting does not exist or cannot have this value; the trial's values are named.
+    """
+    try:
+        return parse_config(TrainConfig, trial_settings(config, params))
+    except ConfigError as error:
+        raise ConfigError(f"study {config.name}, {_told(params) or 'fixed settings'}: {error}") from error
+
+
+def check_space(config: StudyConfig) -> None:
+    """Refuse a study whose space names what is no setting, before anything is trained.
+
+    Raises:
+        ConfigError: Names the setting.
+    """
+    trial_config(config, {name: _corner(parameter) for name, parameter in search_space(config).items()})
+
+
+def _suggest(trial: Trial, name: str, parameter: Parameter) -> Any:
+    if isinstance(parameter, ChoiceParameter):
+        return trial.suggest_categorical(name, list(parameter.choices))
+    if isinstance(parameter, IntParameter):
+        return trial.suggest_int(name, parameter.low, parameter.high, log=parameter.log)
+    return trial.suggest_float(name, parameter.low, parameter.high, log=parameter.log)
+
+
+def _corner(parameter: Parameter) -> Any:
+    return parameter.choices[0] if isinstance(parameter, ChoiceParameter) else parameter.low
+
+
+def _told(params: Mapping[str, Any]) -> str:
+    return ", ".join(f"{re.sub(r'[^a-z_.]', '?', name)} {value}" for name, value in params.items())

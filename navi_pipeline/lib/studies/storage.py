@@ -1,0 +1,140 @@
+"""Where a study lies: a journal beside its runs that survives a writer's death, or an SQL server."""
+
+from __future__ import annotations
+
+import fcntl
+import os
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from navi_core.config import StudyConfig
+from navi_core.errors import ConfigError, RecordError
+from navi_core.record import navi_home
+
+if TYPE_CHECKING:
+    from optuna.storages import BaseStorage
+
+__all__ = ["exclusively", "is_held", "open_storage", "repair_journal", "studies_folder", "study_folder"]
+
+_CHUNK = 1 << 16
+
+
+def studies_folder() -> Path:
+    """Return the folder of studies, `studies/` of the Navi home."""
+    return navi_home() / "studies"
+
+
+def study_folder(name: str) -> Path:
+    """Return the folder of a study: study.json, journal.log, workers/."""
+    return studies_folder() / name
+
+
+def open_storage(config: StudyConfig) -> BaseStorage:
+    """Open the storage of a study; a journal's torn last line is cut off.
+
+    Raises:
+        ConfigError: The storage is no SQL address.
+        RecordError: The storage cannot be opened.
+    """
+    from optuna.storages import JournalStorage, RDBStorage
+    from optuna.storages.journal import JournalFileBackend
+    from sqlalchemy.exc import ArgumentError, SQLAlchemyError
+
+    address = os.environ.get("NAVI_STUDY_STORAGE") or config.storage
+    if address is not None:
+        try:
+            return RDBStorage(address, engine_kwargs={"pool_pre_ping": True})
+        except (ArgumentError, ImportError) as error:
+            raise ConfigError(
+                f"the study's storage cannot be used: {error}; allowed: an SQL address such as "
+                "postgresql+psycopg://user@host/navi (pip install 'navi[postgres]')"
+            ) from error
+        except SQLAlchemyError as error:
+            raise RecordError(f"the study's storage cannot be opened: {str(error).splitlines()[0]}") from error
+    file = study_folder(config.name) / "journal.log"
+    file.parent.mkdir(parents=True, exist_ok=True)
+    lock: Any = _JournalLock(file)
+    # A reader does not take the lock, so what a writer left half done is mended before anybody reads.
+    lock.acquire()
+    lock.release()
+    return JournalStorage(JournalFileBackend(str(file), lock_obj=lock))
+
+
+class _JournalLock:
+    """The journal's lock: held by the kernel, so a writer that is killed does not keep it.
+
+    Whoever takes it first cuts off what a killed writer left of a line: with the lock held nobody is writing.
+    """
+
+    def __init__(self, journal: Path) -> None:
+        self._journal = journal
+        self._file = journal.with_suffix(".lock")
+        self._descriptor: int | None = None
+
+    def acquire(self) -> bool:
+        descriptor = os.open(self._file, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o644)
+        fcntl.flock(descriptor, fcntl.LOCK_EX)
+        self._descriptor = descriptor
+        repair_journal(self._journal)
+        return True
+
+    def release(self) -> None:
+        if self._descriptor is not None:
+            os.close(self._descriptor)
+            self._descriptor = None
+
+
+def repair_journal(journal: Path) -> int:
+    """Cut off what stands behind the last line's end; the caller holds the journal's lock.
+
+    Returns:
+        Bytes cut off.
+    """
+    try:
+        with journal.open("rb+") as file:
+            size = keep = file.seek(0, os.SEEK_END)
+            while keep:
+                begin = max(0, keep - _CHUNK)
+                file.seek(begin)
+                end = file.read(keep - begin).rfind(b"\n")
+                if end >= 0:
+                    keep = begin + end + 1
+                    break
+                keep = begin
+            if keep < size:
+                file.truncate(keep)
+                os.fsync(file.fileno())
+            return size - keep
+    except FileNotFoundError:
+        return 0
+    except OSError as error:
+        raise RecordError(f"cannot mend the journal {journal}: {error.strerror or error}") from error
+
+
+@contextmanager
+def exclusively(lock: Path) -> Iterator[None]:
+    """Hold a file's lock; the kernel releases it however the holder ends."""
+    lock.parent.mkdir(parents=True, exist_ok=True)
+    descriptor = os.open(lock, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o644)
+    try:
+        fcntl.flock(descriptor, fcntl.LOCK_EX)
+        yield
+    finally:
+        os.close(descriptor)
+
+
+def is_held(lock: Path) -> bool:
+    """Return whether a process holds a file's lock; a file that is not there is held by nobody."""
+    try:
+        descriptor = os.open(lock, os.O_RDWR | os.O_CLOEXEC)
+    except FileNotFoundError:
+        return False
+    try:
+        fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
+    except BlockingIOError:
+        return True
+    finally:
+        os.close(descriptor)
+    return False

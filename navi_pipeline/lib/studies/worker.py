@@ -1,0 +1,64 @@
+"""A worker of a study: takes trials until there are none, a process of its own (`python -m … NAME`)."""
+
+from __future__ import annotations
+
+import signal
+import sys
+import threading
+from collections.abc import Callable
+
+from navi_core.errors import NaviError
+from navi_pipeline.lib.studies.book import StudyBook, read_study
+from navi_pipeline.lib.studies.rows import record_trials
+from navi_pipeline.lib.studies.trial import Train, run_trial
+from navi_pipeline.lib.trainer_client import train_in_child
+
+__all__ = ["work"]
+
+
+def work(
+    book: StudyBook,
+    *,
+    on_line: Callable[[str], None],
+    ending: Callable[[], bool] = lambda: False,
+    train: Train = train_in_child,
+) -> int:
+    """Carry out trials until every slot is done or in other hands.
+
+    Args:
+        book: The study.
+        on_line: Called with a line for every trial, and with those of the trainers.
+        ending: Whether to stop; the trial at hand is left to be taken up again.
+        train: What trains.
+
+    Returns:
+        Trials that this worker took.
+    """
+    taken = 0
+    while not ending() and (trial := book.claim()) is not None:
+        taken += 1
+        ended = run_trial(book, trial, on_line=on_line, ending=ending, train=train)
+        done = book.trials()[trial.number]
+        record_trials(book, [done])
+        told = done.user_attrs.get("reason") or ", ".join(f"{value:.4g}" for value in done.values or ())
+        slot = int(done.user_attrs["slot"])
+        on_line(f"study {book.config.name}: trial {slot + 1}/{book.config.trials} {ended} {told}")
+    return taken
+
+
+def main(name: str) -> int:
+    """Work on a study of this home until it is done or this process is told to end."""
+    told = threading.Event()
+    for number in (signal.SIGTERM, signal.SIGINT):
+        signal.signal(number, lambda *_: told.set())
+    try:
+        with StudyBook(read_study(name)) as book:
+            work(book, on_line=lambda line: print(line, file=sys.stderr, flush=True), ending=told.is_set)  # noqa: T201
+    except NaviError as error:
+        print(f"{type(error).__name__}: {error}", file=sys.stderr, flush=True)  # noqa: T201
+        return 1
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main(sys.argv[1]))

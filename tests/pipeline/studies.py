@@ -1,0 +1,84 @@
+"""What the tests of studies share: a small study, and a trainer whose reward is a function of its settings."""
+
+from __future__ import annotations
+
+import math
+import os
+import time
+
+from navi_core.config import StudyConfig, TrainConfig, config_hash, parse_config
+from navi_core.record import RunDirectory, navi_home
+from navi_pipeline.lib.studies.book import StudyBook
+from navi_pipeline.lib.studies.worker import work
+
+SPACE = {
+    "ppo.learning_rate": {"kind": "float", "low": 1e-4, "high": 1e-2, "log": True},
+    "ppo.epochs": {"kind": "int", "low": 1, "high": 4},
+}
+STEPS = 90
+
+
+def small_study(name="small", **given) -> StudyConfig:
+    """Return a study of ten trials; `given` wins."""
+    values = {"settings": {"task": "cart_pole", "total_steps": STEPS}, "space": SPACE, "trials": 10}
+    return parse_config(StudyConfig, values | {"name": name} | given)
+
+
+def reward(config: TrainConfig, share: float = 1.0) -> float:
+    """Return the analytic reward: best at a learning rate of 1e-3, and rising with training."""
+    return share * (4.0 - math.log10(config.ppo.learning_rate / 1e-3) ** 2)
+
+
+def analytic_trainer(config, *, asset, partition, on_line, command, stop, seconds=0.0):
+    """Take the place of `train_in_child`: a run directory, metric rows, a result, and it heeds `stop`."""
+    with RunDirectory.open(navi_home() / "runs", asset=asset, partition=partition, config=config) as run:
+        log = run.metric_log()
+        step = 0
+        for step in range(30, config.total_steps + 1, 30):
+            share = step / config.total_steps
+            log.scalars(step, {"reward_ema": reward(config, share), "sps": 100.0 * config.ppo.epochs})
+            log.flush()
+            time.sleep(seconds)
+            if stop():
+                break
+        log.close()
+        return {
+            "run_id": run.run_id,
+            "checkpoint": f"{run.run_id}.pt",
+            "steps": step,
+            "memory_gib": 0.1 * config.ppo.epochs,
+            "metrics": {},
+        }
+
+
+def forked_worker(config, **options) -> int:
+    """Start a worker of a study in a process of its own, and return its id; it trains analytically."""
+    child = os.fork()
+    if child:
+        return child
+    try:
+        with StudyBook(config) as book:
+            work(book, on_line=lambda _: None, train=lambda *a, **k: analytic_trainer(*a, **k, **options))
+    finally:
+        os._exit(0)
+
+
+def complete_by(book: StudyBook, **options) -> None:
+    """Carry a study to its end in this process."""
+    work(book, on_line=lambda _: None, train=lambda *a, **k: analytic_trainer(*a, **k, **options))
+
+
+def check_ledger(rows, config) -> None:
+    """Every slot has one outcome; no settings were lost or doubled on the way."""
+    latest = {row["slot"]: row for row in rows}
+    assert sorted(latest) == list(range(config.trials))
+    for row in latest.values():
+        assert row["state"] in ("complete", "pruned"), row["reason"]
+        assert row["run_id"].endswith(row["config_hash"])
+        assert config_hash(parse_config(TrainConfig, row["config"])) == row["config_hash"]
+        assert row["reward_ema"] is not None and row["step"] > 0
+    for row in rows:
+        if row["retry_of"] is not None:
+            before = next(other for other in rows if other["trial"] == row["retry_of"])
+            assert before["state"] == "failed" and before["slot"] == row["slot"]
+            assert before["params"].items() <= row["params"].items()

@@ -1,0 +1,235 @@
+"""Studies: nothing lost, nothing doubled, judged while they run, and what becomes of the best."""
+
+import json
+import os
+import signal
+import time
+
+import dagster as dg
+import pytest
+
+from navi_core.config import StudyConfig, config_hash, parse_config
+from navi_core.errors import ConfigError, RecordError, RunError
+from navi_core.presets import resolve_config
+from navi_pipeline.lib.studies.book import StudyBook, read_study
+from navi_pipeline.lib.studies.catalogue import STUDIES, find_study
+from navi_pipeline.lib.studies.perform import perform_study, study_result
+from navi_pipeline.lib.studies.rows import trial_row
+from navi_pipeline.lib.studies.spaces import SPACES, check_space, trial_config
+from navi_pipeline.lib.studies.storage import repair_journal, study_folder
+from navi_pipeline.lib.studies.winner import pick_trial, write_preset
+from navi_pipeline.lib.warehouse import Warehouse
+from tests.pipeline.studies import SPACE, analytic_trainer, check_ledger, complete_by, forked_worker, small_study
+
+
+@pytest.mark.parametrize("tail", [b'{"op_code": 5, "tri', b"x" * 200_000])
+def test_a_torn_last_line_of_the_journal_costs_nothing(tail):
+    config = small_study(trials=4)
+    with StudyBook(config) as book:
+        complete_by(book)
+        before = [trial.params for trial in book.trials()]
+    journal = study_folder("small") / "journal.log"
+    whole = journal.read_bytes()
+    journal.write_bytes(whole + tail)
+    with StudyBook(config.model_copy(update={"trials": 5})) as book:
+        assert [trial.params for trial in book.trials()] == before
+        complete_by(book)
+        assert book.finished() == 5
+    assert journal.read_bytes().startswith(whole)
+
+
+def test_a_journal_that_is_one_torn_line_becomes_empty(tmp_path):
+    file = tmp_path / "journal.log"
+    file.write_bytes(b'{"half')
+    assert repair_journal(file) == 6 and file.read_bytes() == b""
+    assert repair_journal(file) == 0 and repair_journal(tmp_path / "missing.log") == 0
+
+
+def test_workers_that_are_killed_lose_nothing_and_double_nothing():
+    """Three kills among two workers, wherever they happen to be."""
+    config = small_study(trials=8, workers=2)
+    StudyBook(config).close()
+    workers = [forked_worker(config, seconds=0.03) for _ in range(2)]
+    for kill in range(3):
+        time.sleep(0.2)
+        os.kill(workers[kill % 2], signal.SIGKILL)
+        os.waitpid(workers[kill % 2], 0)
+        workers[kill % 2] = forked_worker(config, seconds=0.03)
+    for worker in workers:
+        os.waitpid(worker, 0)
+    with StudyBook(config) as book:
+        complete_by(book)
+        assert book.release_lost() == 0
+        study_result(book, "finished", reused=False)
+        rows = [trial_row(book, trial) for trial in book.trials()]
+        assert book.claim() is None
+    check_ledger(rows, config)
+    stored = Warehouse().query(
+        "select count(*) as n, count(distinct run_id) as runs from trials where value is not null"
+    )
+    assert stored.to_dict("records") == [{"n": 8, "runs": 8}]
+
+
+def test_a_trial_whose_worker_always_dies_has_failed_in_the_end():
+    config = small_study(trials=1, attempts=2)
+    for _ in range(2):
+        with StudyBook(config) as lost:
+            assert lost.claim() is not None
+    with StudyBook(config) as book:
+        assert book.claim() is None and book.release_lost() == 0
+        last = book.trials()[-1]
+        assert (last.state.name, last.user_attrs["outcome"], len(book.trials())) == ("FAIL", "crash", 2)
+
+
+def test_with_one_worker_the_proposals_follow_from_the_seed_however_often_it_is_resumed():
+    def proposals(name, sittings):
+        for trials in sittings:
+            with StudyBook(small_study(name, trials=trials, seed=3)) as book:
+                complete_by(book)
+        with StudyBook(small_study(name, trials=sittings[-1], seed=3)) as book:
+            return [trial.params for trial in book.trials()]
+
+    # Start-up trials depend on how many were asked for, so both are asked for as many from the start.
+    assert proposals("once", [5]) == proposals("twice", [5, 5])
+
+
+def test_trials_that_lag_behind_are_pruned_while_they_train():
+    config = small_study(trials=12, pruning={"min_steps": 30, "reduction_factor": 3}, seed=1)
+    with StudyBook(config) as book:
+        complete_by(book)
+        rows = [trial_row(book, trial) for trial in book.trials()]
+        ended = {row["state"] for row in rows}
+        best = pick_trial(book)
+    assert ended == {"complete", "pruned"}
+    assert all((row["step"] < 90) == (row["state"] == "pruned") for row in rows)
+    assert best.value == max(row["value"] for row in rows if row["state"] == "complete")
+
+
+def test_an_infeasible_trial_is_never_the_best():
+    config = small_study(trials=8, constraints=[{"metric": "memory_gib", "at_most": 0.25}])
+    with StudyBook(config) as book:
+        complete_by(book)
+        rows = [trial_row(book, trial) for trial in book.trials()]
+        assert pick_trial(book).params["ppo.epochs"] <= 2
+    assert {row["feasible"] for row in rows} == {True, False}
+    assert all(row["feasible"] == (row["params"]["ppo.epochs"] <= 2) for row in rows)
+    assert all(
+        row["constraints"]["memory_gib"] == pytest.approx(0.1 * row["params"]["ppo.epochs"] - 0.25) for row in rows
+    )
+
+
+def test_two_objectives_end_in_a_front_without_pruning():
+    objectives = [{"metric": "reward_ema"}, {"metric": "sps", "summary": "median"}]
+    with StudyBook(small_study(objectives=objectives, sampler="nsga2")) as book:
+        complete_by(book)
+        done = [trial.values for trial in book.trials()]
+        front = [trial.values for trial in book.best()]
+        page = study_result(book, "finished", reused=False).report.read_text()
+    for values in front:
+        assert not any(a >= values[0] and b >= values[1] and [a, b] != values for a, b in done)
+    assert "Front" in page and "http" not in page.replace("http://www.w3.org", "")
+    with pytest.raises(ConfigError, match="single objective"):
+        small_study(objectives=objectives, pruning={})
+
+
+def test_what_a_trainer_does_wrong_is_an_outcome_of_its_trial():
+    def wrong(config, **_):
+        raise RunError("the trainer ended with exit code 1; its last lines:\nRuntimeError: out of memory")
+
+    from navi_pipeline.lib.studies.worker import work
+
+    with StudyBook(small_study(trials=2)) as book:
+        work(book, on_line=lambda _: None, train=wrong)
+        rows = [trial_row(book, trial) for trial in book.trials()]
+        assert [(row["state"], row["outcome"]) for row in rows] == [("failed", "out_of_memory")] * 2
+        assert rows[0]["reason"] == "RuntimeError: out of memory"
+        with pytest.raises(RunError, match="no complete and feasible trial"):
+            pick_trial(book)
+
+
+def test_a_trial_without_time_left_and_one_that_is_interrupted_are_told_apart():
+    from navi_pipeline.lib.studies.worker import work
+
+    with StudyBook(small_study("late", trials=1, timeout=1e-6)) as book:
+        complete_by(book)
+        assert trial_row(book, book.trials()[0])["outcome"] == "timeout"
+    ending = iter([False, False, True, True])
+    with StudyBook(small_study("left", trials=1)) as book:
+        work(book, on_line=lambda _: None, train=analytic_trainer, ending=lambda: next(ending))
+        assert [trial.state.name for trial in book.trials()] == ["FAIL", "WAITING"]
+        complete_by(book)
+        assert [trial.state.name for trial in book.trials()] == ["FAIL", "COMPLETE"]
+
+
+def test_a_study_goes_on_under_its_settings_alone():
+    StudyBook(small_study()).close()
+    with pytest.raises(ConfigError, match="begun with another seed"):
+        StudyBook(small_study(seed=7))
+    StudyBook(small_study(trials=20, workers=2)).close()
+    assert read_study("small").trials == 20
+    with pytest.raises(RecordError, match="no study 'other'; known: small"):
+        read_study("other")
+
+
+def test_a_space_that_names_no_setting_is_refused_before_anything_is_trained():
+    with pytest.raises(ConfigError, match="did you mean 'learning_rate'"):
+        StudyBook(small_study(space={"ppo.learning_rat": SPACE["ppo.learning_rate"]}))
+    with pytest.raises(ConfigError, match="has no logarithm"):
+        small_study(space={"ppo.clip": {"kind": "float", "low": 0, "high": 1, "log": True}})
+
+
+@pytest.mark.parametrize("name", STUDIES)
+def test_the_studies_that_are_ready_vary_settings_that_exist(name):
+    check_space(find_study(name))
+
+
+@pytest.mark.parametrize("learner", SPACES)
+def test_every_learner_has_a_space(learner):
+    given = {"demonstrations": ("flights",)} if learner == "bc" else {}
+    check_space(parse_config(StudyConfig, {"name": "x", "learner": learner, "preset": "quick"} | given))
+
+
+def test_the_best_trial_is_a_preset_that_training_takes(tmp_path):
+    with StudyBook(small_study(trials=3)) as book:
+        complete_by(book)
+        best = pick_trial(book)
+        write_preset(book, best, tmp_path / "best.yaml")
+        config = trial_config(book.config, best.params)
+    taken = resolve_config(preset=str(tmp_path / "best.yaml"), environ={})
+    assert config_hash(taken) == config_hash(config) == best.user_attrs["config_hash"]
+    assert config_hash(resolve_config(file=tmp_path / "best.yaml", environ={})) == config_hash(config)
+
+
+def test_the_asset_reports_each_trial_as_a_partition_with_its_lineage():
+    from navi_pipeline.defs.studies.assets import study, trial
+
+    with StudyBook(find_study("quick")) as book:
+        complete_by(book)
+    with dg.DagsterInstance.ephemeral() as instance:
+        for _ in range(2):
+            done = dg.materialize([study, trial], instance=instance, partition_key="quick", selection=[study])
+            assert done.success
+        assert instance.get_materialized_partitions(trial.key) == {"quick-0000", "quick-0001"}
+        events = instance.fetch_materializations(dg.AssetRecordsFilter(asset_key=trial.key), limit=10).records
+        assert len(events) == 2
+        metadata = events[0].asset_materialization.metadata
+        assert metadata["run_id"].value.startswith("trial-quick-000") and "ppo.learning_rate" in metadata
+        shown = done.asset_materializations_for_node("study")[0].metadata
+        assert shown["complete"].value == 2 and shown["reused"].value is True
+
+
+def test_a_real_training_run_is_a_trial(tmp_path):
+    """The worker's process and the trainer's, as they are."""
+    config = find_study("quick", overrides={"trials": 1})
+    settings = config.settings | {"total_steps": 256}
+    told = []
+    result = perform_study(
+        config.model_copy(update={"settings": settings}), on_line=lambda _: None, on_trial=told.append
+    )
+    check_ledger(result.trials, config)
+    (row,) = told
+    assert row["memory_gib"] > 0.05 and row["step"] == 256 and os.path.exists(row["checkpoint"])
+    metrics = Warehouse().query("select count(*) as n from metrics where run_id = ?", [row["run_id"]])
+    assert metrics["n"][0] > 0
+    kept = json.loads((study_folder("quick") / "study.json").read_text())
+    assert parse_config(StudyConfig, kept).settings == settings
