@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import colorsys
+import math
+from collections.abc import Sequence
 from dataclasses import dataclass
 
 import numpy as np
@@ -12,18 +14,20 @@ import torch
 from navi_core.world.field import Field
 from navi_core.world.floor import FloorMap
 
-__all__ = ["OVERHEAD_PIXELS", "Overhead", "cut_from_above", "overhead", "tint_seen"]
+__all__ = ["OVERHEAD_PIXELS", "Overhead", "OverheadMaps", "cut_from_above", "overhead", "tint_seen"]
 
 OVERHEAD_PIXELS = 256
 """Edge of the published picture (the wire's `overhead`)."""
 _MARGIN = 0.5
 """Free space around the scene's bounds [m]."""
+_BAND = 0.75
+"""Heights that share a picture [m]."""
 _GOLDEN_RATIO = 0.61803398875
 _SEEN = np.array([51, 191, 89], np.float32)
 _SEEN_SHARE = 0.35
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, eq=False)
 class Overhead:
     """A square picture of a scene, x to the right, z downwards: yaw 0 flies up the picture.
 
@@ -40,6 +44,31 @@ class Overhead:
     metres_per_pixel: float
     height: float
     floor: npt.NDArray[np.int64]
+
+
+class OverheadMaps:
+    """Pictures of a field's scenes near the heights that are flown, drawn once each.
+
+    Args:
+        field: Geometry.
+        floors: Reachable floor of each scene.
+        keep: Pictures kept; the one asked for longest ago goes first.
+    """
+
+    def __init__(self, field: Field, floors: Sequence[FloorMap], keep: int = 16) -> None:
+        self._field, self._floors, self._keep = field, floors, keep
+        self._drawn: dict[tuple[int, int], Overhead] = {}
+
+    def at(self, scene_index: int, height: float) -> Overhead:
+        """Return the picture of a scene, cut in the middle of the band that a height [m] lies in."""
+        key = (scene_index, math.floor(height / _BAND))
+        view = self._drawn.pop(key, None)
+        if view is None:
+            view = overhead(self._field, scene_index, (key[1] + 0.5) * _BAND, self._floors[scene_index])
+        self._drawn[key] = view
+        if len(self._drawn) > self._keep:
+            del self._drawn[next(iter(self._drawn))]
+        return view
 
 
 def overhead(field: Field, scene_index: int, height: float, floor: FloorMap, pixels: int = OVERHEAD_PIXELS) -> Overhead:

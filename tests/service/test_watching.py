@@ -23,7 +23,7 @@ from tests.learn.builders import small_config
 BINS = {"azimuth_bins": 16, "elevation_bins": 8}
 
 
-def until(condition, seconds=10.0):
+def until(condition, seconds=40.0):
     deadline = time.monotonic() + seconds
     while not condition():
         assert time.monotonic() < deadline, "it did not happen in time"
@@ -124,6 +124,22 @@ def test_during_an_update_a_newcomer_sees_where_the_drones_stand_and_that_the_ru
     feed.close()
     first, again = observations(received)[:2]
     assert first.step_id == again.step_id == 3 and first.overhead.shape == (256, 256, 3)
+
+
+def test_who_comes_later_also_learns_where_the_map_lies(watched, viewer):
+    broadcast, env = watched
+    env.step(torch.rand(3, 4))
+    late = []
+    feed = Feed([broadcast.endpoint], late.extend, watching=True)
+    deadline = time.monotonic() + 10.0
+    digest = Digest()
+    while digest.picture is None or "metres_per_pixel" not in digest.scene:
+        assert time.monotonic() < deadline
+        env.step(torch.zeros(3, 4))
+        time.sleep(0.02)
+        while late:
+            digest.take(late.pop(0))
+    feed.close()
 
 
 def test_viewers_change_no_bit_of_a_training(apartments, tmp_path):

@@ -23,7 +23,7 @@ from navi_core.errors import ConfigError, DemoError
 from navi_core.scenes import Scene
 from navi_core.service.explorer.flight_log import FlightLog
 from navi_core.world import Field, NavigationEnv, SphericalSensor
-from navi_core.world.overhead import Overhead, overhead, tint_seen
+from navi_core.world.overhead import Overhead, OverheadMaps, tint_seen
 
 __all__ = ["ExplorerSession", "SceneChoice", "SceneProgress"]
 
@@ -31,8 +31,6 @@ PILOT = "person"
 """Who flew, in the files."""
 _KEPT_EVERY = 20
 """Decisions between states that taking back may start from."""
-_STOREY = 0.75
-"""Change of height that draws the map anew [m]."""
 
 
 @dataclass(frozen=True)
@@ -121,7 +119,7 @@ class ExplorerSession:
         env = NavigationEnv(Field([scene]), 1, settings, c.seed)
         self.number, self.scene, self.env = number, scene, env
         self._sharp = SphericalSensor(env.field, *c.sharp_bins, c.max_distance)
-        self._map: Overhead | None = None
+        self._maps = OverheadMaps(env.field, env.floors)
         self._attempt = -1
         self.respawn()
 
@@ -239,10 +237,7 @@ class ExplorerSession:
 
     def map(self) -> Overhead:
         """Return the scene from above, cut at the drone's height or near it."""
-        height = self.pose()[1]
-        if self._map is None or abs(self._map.height - height) > _STOREY:
-            self._map = overhead(self.env.field, 0, height, self.env.floors[0])
-        return self._map
+        return self._maps.at(0, self.pose()[1])
 
     def seen_map(self) -> npt.NDArray[np.uint8]:
         """Return the (P, P, 3) map with the floor that was seen tinted."""

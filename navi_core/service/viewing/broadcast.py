@@ -14,8 +14,6 @@ from collections.abc import Mapping
 from types import TracebackType
 from typing import TYPE_CHECKING, Any
 
-import numpy as np
-
 from navi_core.config import WireConfig
 from navi_core.service.observations import ObservationPublisher, distance_matrix
 from navi_core.service.viewing.announcement import Announcement, announce, withdraw
@@ -23,7 +21,7 @@ from navi_core.service.viewing.layouts import PHASES, SCENE_EVENT, payload
 from navi_core.service.viewing.selection import selected_drone
 from navi_core.service.wire import DistanceMatrix, Publisher, TelemetryEvent
 from navi_core.world import NavigationEnv, StepBatch
-from navi_core.world.overhead import Overhead, overhead, tint_seen
+from navi_core.world.overhead import Overhead, OverheadMaps, tint_seen
 
 if TYPE_CHECKING:
     import torch
@@ -40,8 +38,6 @@ _QUIET_SECONDS = 0.3
 """Without a decision for so long, an update runs."""
 _OVERHEAD_EVERY = 5
 """Observations to a picture from above."""
-_STOREY = 0.75
-"""Change of height that draws the picture anew [m]."""
 
 
 class TrainingBroadcast:
@@ -158,9 +154,8 @@ class WatchedEnv:
         self._still = threading.Lock()
         """Held while the environment moves, and while another thread reads it."""
         self._before: tuple[int, int, torch.Tensor] | None = None
-        self._view: Overhead | None = None
-        self._drawn_scene = -1
-        self._at: tuple[int, int, int] | None = None
+        self._maps = OverheadMaps(env.field, env.floors)
+        self._at: tuple[int, int, Overhead] | None = None
         self._weights = {f"weight/{name}": value for name, value in env.config.reward.resolved().items()}
 
     def __getattr__(self, name: str) -> Any:
@@ -209,11 +204,14 @@ class WatchedEnv:
         counters = {name: int(value[row]) for name, value in env.counters.items()}
         pose = env.poses()
         position = pose["position"][row].cpu()
-        place = (row, counters["scene"], counters["episode"])
-        entered, self._at = place != self._at, place
-        if self._view is None or entered or abs(self._view.height - float(position[1])) > _STOREY:
-            self._enter(counters["scene"], float(position[1]), row, counters["episode"])
-            entered = True
+        view = self._maps.at(counters["scene"], float(position[1]))
+        place = (row, counters["episode"], view)
+        # With every picture also where it lies: a viewer may have come since the last one.
+        picture = None
+        if place != self._at or self.shown % _OVERHEAD_EVERY == 0:
+            self._at = place
+            self._tell_scene(counters["scene"], view, row, counters["episode"])
+            picture = tint_seen(view, env.view.seen[row].cpu().numpy())
         values = {name: float(value[row]) for name, value in batch.info["reward_terms"].items()} | self._weights
         values |= {
             "reward": float(batch.reward[row]),
@@ -223,7 +221,6 @@ class WatchedEnv:
         values |= {name: float(batch.info[name][row]) for name in ("speed", "episode_return", "episode_length")}
         broadcast.event("step", self.decisions, values, row, counters["episode"])
         follows = before is not None and before[:2] == (row, self.decisions - 1) and counters["length"] > 0
-        drawn = self._drawn(row) if entered or self.shown % _OVERHEAD_EVERY == 0 else None
         matrix = distance_matrix(
             batch.obs[row].cpu(),
             env_id=row,
@@ -232,7 +229,7 @@ class WatchedEnv:
             position=position,
             yaw=float(pose["yaw"][row]),
             before=before[2].cpu() if before is not None and follows else None,
-            overhead=drawn,
+            overhead=picture,
         )
         self._offer(matrix)
 
@@ -242,13 +239,9 @@ class WatchedEnv:
                 self.shown += 1
                 self._shown_at = (matrix.step_id, int(matrix.env_ids[0]))
 
-    def _enter(self, scene: int, height: float, row: int, episode: int) -> None:
-        """Draw the scene from above and say where it lies."""
+    def _tell_scene(self, scene: int, view: Overhead, row: int, episode: int) -> None:
+        """Say where the drone flies and where the picture lies."""
         env = self._env
-        view = self._view
-        if view is None or self._drawn_scene != scene or abs(view.height - height) > _STOREY:
-            view = self._view = overhead(env.field, scene, height, env.floors[scene])
-            self._drawn_scene = scene
         low, high = env.field.bounds(scene)
         values = {
             "scene": scene, "scenes": env.field.num_scenes, "rows": env.num_envs,
@@ -258,10 +251,6 @@ class WatchedEnv:
             "height": view.height,
         }  # fmt: skip
         self._broadcast.event("scene", self.decisions, values, row, episode)
-
-    def _drawn(self, row: int) -> np.ndarray:
-        assert self._view is not None
-        return tint_seen(self._view, self._env.view.seen[row].cpu().numpy())
 
 
 def _stages(phases: Mapping[str, Mapping[str, float]]) -> dict[str, float]:
