@@ -10,6 +10,9 @@ from navi_core.record import MetricLog
 from navi_pipeline.lib.sql_files import apply_sql, sql_folder, sql_hash
 from navi_pipeline.lib.warehouse import Warehouse
 
+NEXT = 1 + len(list((sql_folder() / "migrations").glob("*.sql")))
+"""Number of the migration that comes after those that are shipped."""
+
 
 @pytest.fixture
 def folder(tmp_path, monkeypatch):
@@ -86,23 +89,25 @@ def test_a_broken_view_is_named(folder):
 
 
 def test_new_migrations_are_applied_once_and_in_order(folder):
+    shipped = sorted(file.stem for file in (folder / "migrations").glob("*.sql"))
     with duckdb.connect() as connection:
-        assert apply_sql(connection, folder) == ["001_record", "002_sweeps_and_studies"]
-        (folder / "migrations" / "003_more.sql").write_text("create table more (a integer);")
-        assert apply_sql(connection, folder) == ["003_more"]
+        assert apply_sql(connection, folder) == shipped
+        (folder / "migrations" / f"{NEXT:03d}_more.sql").write_text("create table more (a integer);")
+        assert apply_sql(connection, folder) == [f"{NEXT:03d}_more"]
         assert apply_sql(connection, folder) == []
 
 
 def test_a_failing_migration_leaves_nothing_behind(folder):
-    (folder / "migrations" / "003_bad.sql").write_text("create table more (a integer); select * from nope;")
+    (folder / "migrations" / f"{NEXT:03d}_bad.sql").write_text("create table more (a integer); select * from nope;")
     with duckdb.connect() as connection:
-        with pytest.raises(RecordError, match="003_bad"):
+        with pytest.raises(RecordError, match=f"{NEXT:03d}_bad"):
             apply_sql(connection, folder)
         assert not connection.execute("select * from duckdb_tables() where table_name = 'more'").fetchall()
 
 
 @pytest.mark.parametrize(
-    ("name", "word"), [("2_x.sql", "misnamed"), ("004_gap.sql", "without gaps"), ("001_twice.sql", "two migrations")]
+    ("name", "word"),
+    [("2_x.sql", "misnamed"), (f"{NEXT + 1:03d}_gap.sql", "without gaps"), ("001_twice.sql", "two migrations")],
 )
 def test_misnumbered_migrations_are_refused(folder, name, word):
     (folder / "migrations" / name).write_text("select 1;")
