@@ -29,6 +29,14 @@ PUBLIC = {
     },
     "navi_core.models": {"Registry", "load_checkpoint", "save_checkpoint"},
     "navi_core.evaluate": {"compare", "evaluate"},
+    "navi_core.service": {
+        "ContinuousTrainer",
+        "ContinuousTrainingConfig",
+        "Experience",
+        "ExperienceReplayBuffer",
+        "RolloutGate",
+        "TrainingMetrics",
+    },
 }
 
 
