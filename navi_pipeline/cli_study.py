@@ -25,6 +25,9 @@ def register(app: typer.Typer) -> None:
     for command in (run, show, resume, best):
         group.command(command.__name__)(command)
     app.add_typer(group)
+    for other in app.registered_groups:
+        if other.typer_instance is not None and other.typer_instance.info.name == "bench":
+            other.typer_instance.command("study")(bench)
 
 
 def run(
@@ -115,6 +118,36 @@ def best(
     print_facts(f"{name}, trial {row['trial']}", facts)
 
 
+def bench(
+    trials: Annotated[int, typer.Option(min=2, help="Trials of the study.")] = 30,
+    workers: Annotated[int, typer.Option(min=1, help="Trials at once.")] = 2,
+    kills: Annotated[int, typer.Option(min=0, help="Times that a process of it is killed.")] = 3,
+    seed: Annotated[int, typer.Option(help="Of victims and moments.")] = 0,
+    as_json: Json = False,
+) -> None:
+    """Kill workers and supervisor of a study, and look whether every trial is there once: config, metrics, lineage."""
+    import tempfile
+
+    from navi_core.cli.table import print_facts, print_json
+    from navi_core.errors import RunError
+    from navi_pipeline.bench_study import kill_and_resume
+
+    with tempfile.TemporaryDirectory(prefix="navi-study-") as home:
+        found = kill_and_resume(
+            Path(home), trials=trials, workers=workers, kills=min(kills, trials - 1), seed=seed, on_line=_say
+        )
+    if as_json:
+        print_json(found)
+    else:
+        print_facts("study under kills", {name: str(value) for name, value in found.items()})
+    if found["faults"]:
+        raise RunError("; ".join(found["faults"]))
+
+
+def _say(line: str) -> None:
+    print(line, file=sys.stderr, flush=True)  # noqa: T201
+
+
 _LISTED = {"name", "learner", "trials", "workers", "sampler"}
 
 
@@ -133,7 +166,7 @@ def _perform(config: StudyConfig, as_json: bool) -> None:
         def say(line: str) -> None:
             # A worker's own lines tell of trials; those of the trainers are in their runs' logs.
             if line.startswith(("study ", "a worker")):
-                print(line, file=sys.stderr, flush=True)  # noqa: T201
+                _say(line)
 
         result = perform_study(config, on_line=say, on_trial=count)
     _told(config, result, as_json)

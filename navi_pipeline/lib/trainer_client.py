@@ -1,4 +1,4 @@
-"""The engine's commands as supervised children of an asset.
+"""The engine's commands as supervised children of an asset, or as Ray jobs where NAVI_TRAINER says ray.
 
 A child that was killed is started again and resumes from its last checkpoint; the run directory's lock
 keeps a second trainer out. A child that ends with one of Navi's own errors is not started again: trying
@@ -8,12 +8,13 @@ once more would not help.
 from __future__ import annotations
 
 import json
+import os
 import sys
 from collections.abc import Callable, Sequence
 from typing import Any
 
 from navi_core.config import TrainConfig, config_hash
-from navi_core.errors import RunError
+from navi_core.errors import ConfigError, RunError
 from navi_pipeline.lib.documents import pipeline_folder, write_document
 from navi_pipeline.lib.supervised import run_supervised
 
@@ -80,11 +81,13 @@ def run_navi(
         stop: Asked twice a second; once it answers True the child is told to end, and is not started again.
 
     Raises:
+        ConfigError: NAVI_TRAINER names no way to run it.
         RunError: It failed; its last lines are given.
     """
     command = [sys.executable, "-m", "navi_core.cli.main", *arguments]
+    launch = _launcher()
     for attempt in range(retries + 1):
-        code, output, last = run_supervised(command, on_line=on_line, grace_seconds=grace_seconds, stop=stop)
+        code, output, last = launch(command, on_line=on_line, grace_seconds=grace_seconds, stop=stop)
         if code == 0:
             return _object(output, what)
         if code > 0 or attempt == retries or (stop is not None and stop()):
@@ -92,6 +95,18 @@ def run_navi(
             raise RunError(f"the {what} {how}; its last lines:\n" + "\n".join(last))
         on_line(f"the {what} was killed by signal {-code}; it is started again and goes on where it stood")
     raise AssertionError("unreachable")
+
+
+def _launcher() -> Callable[..., tuple[int, str, list[str]]]:
+    """Return what runs commands: NAVI_TRAINER is child (the default) or ray."""
+    where = os.environ.get("NAVI_TRAINER") or "child"
+    if where == "ray":
+        from navi_pipeline.lib.ray_jobs import run_ray_job
+
+        return run_ray_job
+    if where != "child":
+        raise ConfigError(f"NAVI_TRAINER={where!r}; allowed: child (a process of this machine), ray (a Ray job)")
+    return run_supervised
 
 
 def _object(output: str, what: str) -> dict[str, Any]:

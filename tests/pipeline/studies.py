@@ -6,7 +6,7 @@ import math
 import os
 import time
 
-from navi_core.config import StudyConfig, TrainConfig, config_hash, parse_config
+from navi_core.config import StudyConfig, TrainConfig, parse_config
 from navi_core.record import RunDirectory, navi_home
 from navi_pipeline.lib.studies.book import StudyBook
 from navi_pipeline.lib.studies.worker import work
@@ -66,19 +66,3 @@ def forked_worker(config, **options) -> int:
 def complete_by(book: StudyBook, **options) -> None:
     """Carry a study to its end in this process."""
     work(book, on_line=lambda _: None, train=lambda *a, **k: analytic_trainer(*a, **k, **options))
-
-
-def check_ledger(rows, config) -> None:
-    """Every slot has one outcome; no settings were lost or doubled on the way."""
-    latest = {row["slot"]: row for row in rows}
-    assert sorted(latest) == list(range(config.trials))
-    for row in latest.values():
-        assert row["state"] in ("complete", "pruned"), row["reason"]
-        assert row["run_id"].endswith(row["config_hash"])
-        assert config_hash(parse_config(TrainConfig, row["config"])) == row["config_hash"]
-        assert row["reward_ema"] is not None and row["step"] > 0
-    for row in rows:
-        if row["retry_of"] is not None:
-            before = next(other for other in rows if other["trial"] == row["retry_of"])
-            assert before["state"] == "failed" and before["slot"] == row["slot"]
-            assert before["params"].items() <= row["params"].items()

@@ -13,13 +13,14 @@ from navi_core.errors import ConfigError, RecordError, RunError
 from navi_core.presets import resolve_config
 from navi_pipeline.lib.studies.book import StudyBook, read_study
 from navi_pipeline.lib.studies.catalogue import STUDIES, find_study
+from navi_pipeline.lib.studies.ledger import ledger_faults
 from navi_pipeline.lib.studies.perform import perform_study, study_result
 from navi_pipeline.lib.studies.rows import trial_row
 from navi_pipeline.lib.studies.spaces import SPACES, check_space, trial_config
 from navi_pipeline.lib.studies.storage import repair_journal, study_folder
 from navi_pipeline.lib.studies.winner import pick_trial, write_preset
 from navi_pipeline.lib.warehouse import Warehouse
-from tests.pipeline.studies import SPACE, analytic_trainer, check_ledger, complete_by, forked_worker, small_study
+from tests.pipeline.studies import SPACE, analytic_trainer, complete_by, forked_worker, small_study
 
 
 @pytest.mark.parametrize("tail", [b'{"op_code": 5, "tri', b"x" * 200_000])
@@ -63,7 +64,8 @@ def test_workers_that_are_killed_lose_nothing_and_double_nothing():
         study_result(book, "finished", reused=False)
         rows = [trial_row(book, trial) for trial in book.trials()]
         assert book.claim() is None
-    check_ledger(rows, config)
+    assert ledger_faults(config, rows) == []
+    assert ledger_faults(config, rows[:-1]) != [] and ledger_faults(config, rows, partitions=()) != []
     stored = Warehouse().query(
         "select count(*) as n, count(distinct run_id) as runs from trials where value is not null"
     )
@@ -226,10 +228,21 @@ def test_a_real_training_run_is_a_trial(tmp_path):
     result = perform_study(
         config.model_copy(update={"settings": settings}), on_line=lambda _: None, on_trial=told.append
     )
-    check_ledger(result.trials, config)
+    assert ledger_faults(config, result.trials) == []
     (row,) = told
     assert row["memory_gib"] > 0.05 and row["step"] == 256 and os.path.exists(row["checkpoint"])
     metrics = Warehouse().query("select count(*) as n from metrics where run_id = ?", [row["run_id"]])
     assert metrics["n"][0] > 0
     kept = json.loads((study_folder("quick") / "study.json").read_text())
     assert parse_config(StudyConfig, kept).settings == settings
+
+
+@pytest.mark.slow
+def test_thirty_trials_two_workers_and_three_kills_end_with_every_trial_once(tmp_path, monkeypatch):
+    from navi_pipeline.bench_study import kill_and_resume
+
+    for name in ("NAVI_HOME", "DAGSTER_HOME"):
+        monkeypatch.setenv(name, "")
+    monkeypatch.delenv("DAGSTER_HOME")
+    found = kill_and_resume(tmp_path, trials=30, workers=2, kills=3, seed=0, on_line=print)
+    assert found["faults"] == [] and found["kills"] == 3 and found["partitions"] == 30
