@@ -154,6 +154,6 @@ def _build(
 
         def call() -> None:
             nonlocal state
-            _, _, state = exported.act(obs, aux, going, state)
+            state = exported.act(obs, aux, going, state).state
 
     return call, strays, time.perf_counter() - start

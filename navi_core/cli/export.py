@@ -66,7 +66,7 @@ def export(
     if "parity" in result:
         typer.echo(
             f"parity over {parity.steps} decisions with {parity.resets} resets: action {parity.action:.1e}, "
-            f"value {parity.value:.1e}, state {parity.state:.1e}"
+            f"value {parity.value:.1e}, latent {parity.latent:.1e}, state {parity.state:.1e}"
         )
     counts, macs = parameter_counts(policy), policy_macs(policy)
     for part in counts:

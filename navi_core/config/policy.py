@@ -130,3 +130,9 @@ class ShaperConfig(Config):
     """Embeddings kept in total over all rows."""
     memory_exclusion: int = Field(50, ge=0)
     """The latest steps that are not compared."""
+
+    @property
+    def made_of(self) -> list[str]:
+        """What the auxiliary input of the next decision is made of: none, one or both of curiosity and loop memory."""
+        parts = {"curiosity": self.rnd_start + self.rnd_end, "loop memory": self.loop_coefficient}
+        return [name for name, weight in parts.items() if weight > 0]

@@ -82,7 +82,7 @@ class PolicyFlyer:
         self._config = config
         per_row = shaper.memory_capacity // (shaper_rows or config.block)
         self._shaper_config = shaper.model_copy(update={"memory_capacity": per_row * config.block})
-        self._shaper_state = {key: value for key, value in (shaper_state or {}).items() if key != "memory"}
+        self._shaper_state = shaper_state or {}
         self._device = next(policy.parameters()).device
 
     def begin(self, keys: Tensor, field: Field) -> None:

@@ -12,7 +12,7 @@ from navi_core.config import EvalConfig
 from navi_core.errors import EvaluationError
 from navi_core.evaluate.flight import Flyer
 from navi_core.evaluate.flyers import QUIET_SHAPER, PilotFlyer, PolicyFlyer
-from navi_core.models import Checkpoint, ModelVersion, load_policy, weights_hash
+from navi_core.models import ModelVersion, load_policy, weights_hash
 from navi_core.pilots import PILOTS, Pilot, build_pilot
 from navi_core.policy import NavigationPolicy
 
@@ -91,7 +91,7 @@ def _of_checkpoint(path: Path, config: EvalConfig, name: str, kind: str) -> Subj
         # A clone was trained without rewards: its auxiliary inputs were zero.
         shaper=QUIET_SHAPER if checkpoint.training_source == "bc" else trained.shaper,
         shaper_rows=trained.actors,
-        shaper_state=_curiosity(checkpoint),
+        shaper_state=checkpoint.curiosity(),
         max_distance=trained.env.max_distance,
     )
     identity = {
@@ -110,11 +110,3 @@ def _of_checkpoint(path: Path, config: EvalConfig, name: str, kind: str) -> Subj
         vocabulary=dict(vocabulary) if vocabulary else None,
         trained_on=frozenset(checkpoint.scene_hashes.values()),
     )
-
-
-def _curiosity(checkpoint: Checkpoint) -> dict[str, Any]:
-    """Return the shaper state that holds the trained curiosity, empty where it was off."""
-    if checkpoint.rnd_state is not None:
-        return dict(checkpoint.rnd_state)
-    collector = checkpoint.extra.get("collector") or {}
-    return dict(collector.get("shaper") or {})

@@ -1,14 +1,15 @@
 """One decision as a function of tensors alone, and the test that another runtime computes the same function.
 
-An exported policy answers (observation, auxiliary input, reset, state) with (action, value, new
-state). The action is the distribution's most typical one, the state goes in and out by hand, and
-nothing is remembered inside.
+An exported policy answers (observation, auxiliary input, reset, state) with (action, value, latent, new
+state). The action is the distribution's most typical one, the latent is what curiosity and loop memory
+make the next auxiliary input of, the state goes in and out by hand, and nothing is remembered inside.
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass
+from typing import NamedTuple
 
 import torch
 from torch import Tensor, nn
@@ -17,10 +18,27 @@ from navi_core.policy import NavigationPolicy
 from navi_core.policy.cores.base import State
 from navi_core.policy.trunk import AUX_INPUTS
 
-__all__ = ["Act", "ActingModule", "Parity", "example_inputs", "recurrent_parity"]
+__all__ = ["Act", "Acted", "ActingModule", "Parity", "example_inputs", "recurrent_parity"]
 
-Act = Callable[[Tensor, Tensor, Tensor, State], tuple[Tensor, Tensor, State]]
-"""(obs (B, 3, Az, El), aux (B, 3), reset (B,) bool, state) → action (B, 4), value (B,), new state."""
+
+class Acted(NamedTuple):
+    """One decision of B rows.
+
+    Attributes:
+        action: (B, 4) unclamped.
+        value: (B,).
+        latent: (B, D) encoder output.
+        state: After this step.
+    """
+
+    action: Tensor
+    value: Tensor
+    latent: Tensor
+    state: State
+
+
+Act = Callable[[Tensor, Tensor, Tensor, State], Acted]
+"""(obs (B, 3, Az, El), aux (B, 3), reset (B,) bool, state) → the decision."""
 
 _RESET_SHARE = 0.03
 
@@ -33,23 +51,24 @@ class ActingModule(nn.Module):
         self.policy = policy
 
     def forward(self, obs: Tensor, aux: Tensor, reset: Tensor, *state: Tensor) -> tuple[Tensor, ...]:
-        """Return action (B, 4), value (B,) and the parts of the new state."""
+        """Return action (B, 4), value (B,), latent (B, D) and the parts of the new state."""
         out = self.policy.act(obs, aux, state, reset, None)
         # Compiled programs trust the strides they were built for: what comes out must fit back in.
-        return tuple(part.contiguous() for part in (out.action, out.value, *out.state))
+        return tuple(part.contiguous() for part in (out.action, out.value, out.embedding, *out.state))
 
 
 @dataclass(frozen=True)
 class Parity:
     """Largest differences between two runtimes over a flight, each with its own state fed back.
 
-    Values and states above 1 are compared relatively.
+    Values, latents and states above 1 are compared relatively.
 
     Attributes:
         steps: Decisions compared.
         resets: Episodes that began after the first.
         action: Largest difference of an action.
         value: Largest difference of a value.
+        latent: Largest difference of a latent.
         state: Largest difference of a state.
     """
 
@@ -57,12 +76,13 @@ class Parity:
     resets: int
     action: float
     value: float
+    latent: float
     state: float
 
     @property
     def worst(self) -> float:
         """The largest of all; NaN where either runtime gave NaN."""
-        return max((self.action, self.value, self.state), key=lambda x: (x != x, x))
+        return max((self.action, self.value, self.latent, self.state), key=lambda x: (x != x, x))
 
 
 def example_inputs(policy: NavigationPolicy, rows: int, seed: int = 0) -> tuple[Tensor, ...]:
@@ -90,7 +110,7 @@ def recurrent_parity(policy: NavigationPolicy, act: Act, *, rows: int = 1, steps
     """
     ours: State = policy.initial_state(rows)
     theirs: State = policy.initial_state(rows)
-    worst = torch.zeros(3, dtype=torch.float64)
+    worst = torch.zeros(4, dtype=torch.float64)
     resets = 0
     for step in range(steps):
         obs, aux, reset, *_ = example_inputs(policy, rows, seed * steps + step)
@@ -100,13 +120,13 @@ def recurrent_parity(policy: NavigationPolicy, act: Act, *, rows: int = 1, steps
         else:
             resets += int(reset.sum())
         out = policy.act(obs, aux, ours, reset, None)
-        action, value, theirs = act(obs, aux, reset, theirs)
-        ours = out.state
+        acted = act(obs, aux, reset, theirs)
+        ours, theirs = out.state, acted.state
         state = max((_difference(a, b) for a, b in zip(ours, theirs)), key=lambda x: (x != x, x))
-        now = torch.tensor([_difference(out.action, action), _difference(out.value, value), state])
+        pairs = ((out.action, acted.action), (out.value, acted.value), (out.embedding, acted.latent))
+        now = torch.tensor([*(_difference(a, b) for a, b in pairs), state])
         worst = torch.maximum(worst, now.double())
-    action_worst, value_worst, state_worst = worst.tolist()
-    return Parity(steps, resets, action_worst, value_worst, state_worst)
+    return Parity(steps, resets, *worst.tolist())
 
 
 def _difference(ours: Tensor, theirs: Tensor) -> float:

@@ -17,7 +17,7 @@ from typing import Any, get_args, get_origin, get_type_hints
 import torch
 from torch import Tensor, nn
 
-from navi_core.config import PolicyConfig, TrainConfig, parse_config
+from navi_core.config import PolicyConfig, ShaperConfig, TrainConfig, parse_config
 from navi_core.errors import CheckpointError, ConfigError
 from navi_core.models.weights import weights_hash
 from navi_core.policy import NavigationPolicy, build_policy
@@ -90,6 +90,24 @@ class Checkpoint:
             return parse_config(TrainConfig, self.config)
         except ConfigError as error:
             raise CheckpointError(f"the checkpoint's configuration is not valid: {error}") from None
+
+    def row_shaper(self) -> ShaperConfig | None:
+        """Return what a row's auxiliary input was made of in training, its share of the memory included.
+
+        None where it was zero: of a clone, of a policy that does not read it, without curiosity and loop memory.
+        """
+        config = self.train_config()
+        shaper = config.shaper
+        if self.training_source == "bc" or config.policy.aux == "off" or not shaper.made_of:
+            return None
+        return shaper.model_copy(update={"memory_capacity": shaper.memory_capacity // config.actors})
+
+    def curiosity(self) -> dict[str, Any]:
+        """Return the shaper's state that holds the trained curiosity, empty where it was off."""
+        collector = self.extra.get("collector") or {}
+        kept = collector.get("shaper") or {} if self.rnd_state is None else self.rnd_state
+        # Places that the training remembered are none of another flight's.
+        return {key: value for key, value in kept.items() if key != "memory"}
 
 
 def save_checkpoint(

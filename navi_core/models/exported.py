@@ -15,13 +15,16 @@ from torch import Tensor
 
 from navi_core.config import PolicyConfig, parse_config
 from navi_core.errors import CheckpointError, ConfigError
+from navi_core.models.acting import Acted
 from navi_core.policy import build_policy
 from navi_core.policy.cores.base import State
 
-__all__ = ["METADATA_KEY", "ExportedPolicy", "load_exported"]
+__all__ = ["ANSWERS", "METADATA_KEY", "ExportedPolicy", "load_exported"]
 
 METADATA_KEY = "navi"
 """Where the file keeps its description, as JSON."""
+ANSWERS = ["action", "value", "latent"]
+"""What a program answers before the parts of the new state."""
 
 
 class ExportedPolicy(abc.ABC):
@@ -40,15 +43,18 @@ class ExportedPolicy(abc.ABC):
             self.metadata: dict[str, Any] = json.loads(description or "")
             self.config = parse_config(PolicyConfig, self.metadata["policy"])
             self.rows = int(self.metadata["rows"])
+            answers = self.metadata.get("answers")
         except (ValueError, KeyError, TypeError, ConfigError) as error:
             raise CheckpointError(f"{path}: not an exported policy of Navi ({error})") from None
+        if answers != ANSWERS:
+            raise CheckpointError(f"{path} tells no latent: an older Navi exported it; run navi export once more")
 
     def initial_state(self) -> State:
         """Return the zero state of the program's rows."""
         return build_policy(self.config).initial_state(self.rows)
 
     @abc.abstractmethod
-    def act(self, obs: Tensor, aux: Tensor, reset: Tensor, state: State) -> tuple[Tensor, Tensor, State]:
+    def act(self, obs: Tensor, aux: Tensor, reset: Tensor, state: State) -> Acted:
         """Decide one step.
 
         Args:
@@ -58,7 +64,7 @@ class ExportedPolicy(abc.ABC):
             state: State before this step; not modified.
 
         Returns:
-            Actions (B, 4), values (B,), new state.
+            Actions (B, 4), values (B,), latents (B, D), new state.
         """
 
 
@@ -99,11 +105,11 @@ class _OnnxPolicy(ExportedPolicy):
         self._names = [entry.name for entry in self._session.get_inputs()]
         super().__init__(path, self._session.get_modelmeta().custom_metadata_map.get(METADATA_KEY))
 
-    def act(self, obs: Tensor, aux: Tensor, reset: Tensor, state: State) -> tuple[Tensor, Tensor, State]:
+    def act(self, obs: Tensor, aux: Tensor, reset: Tensor, state: State) -> Acted:
         given = {"obs": obs, "aux": aux, "reset": reset} | {f"state_{i}": part for i, part in enumerate(state)}
         feed = {name: given[name].numpy() for name in self._names}
-        action, value, *new = self._session.run(None, feed)
-        return torch.from_numpy(action), torch.from_numpy(value), tuple(torch.from_numpy(part) for part in new)
+        action, value, latent, *new = (torch.from_numpy(part) for part in self._session.run(None, feed))
+        return Acted(action, value, latent, tuple(new))
 
 
 class _AotiPolicy(ExportedPolicy):
@@ -115,10 +121,10 @@ class _AotiPolicy(ExportedPolicy):
             raise CheckpointError(f"{path}: not a package that AOTInductor can load ({error})") from None
         super().__init__(path, metadata.get(METADATA_KEY))
 
-    def act(self, obs: Tensor, aux: Tensor, reset: Tensor, state: State) -> tuple[Tensor, Tensor, State]:
+    def act(self, obs: Tensor, aux: Tensor, reset: Tensor, state: State) -> Acted:
         # The package does not look at strides; a view would be read as if it were contiguous.
-        action, value, *new = self._program(*(part.contiguous() for part in (obs, aux, reset, *state)))
-        return action, value, tuple(new)
+        action, value, latent, *new = self._program(*(part.contiguous() for part in (obs, aux, reset, *state)))
+        return Acted(action, value, latent, tuple(new))
 
 
 _LOADERS = {".onnx": _OnnxPolicy, ".pt2": _AotiPolicy}

@@ -20,7 +20,7 @@ import torch
 from navi_core.errors import CheckpointError, ConfigError
 from navi_core.models.acting import ActingModule, Parity, example_inputs, recurrent_parity
 from navi_core.models.checkpoint import load_policy
-from navi_core.models.exported import METADATA_KEY, load_exported
+from navi_core.models.exported import ANSWERS, METADATA_KEY, load_exported
 from navi_core.policy import NavigationPolicy
 
 __all__ = ["GATE_STEPS", "GATE_TOLERANCE", "export_checkpoint", "export_policy"]
@@ -50,11 +50,13 @@ def export_checkpoint(
         ConfigError: The suffix does not fit, or a package is missing.
     """
     policy, source = load_policy(checkpoint)
+    shaper = source.row_shaper()
     metadata = {
         "run_id": source.run_id,
         "step_id": source.step_id,
         "decision_hz": source.decision_hz,
         "weights_hash": source.weights_hash,
+        "aux_made_of": [] if shaper is None else shaper.made_of,
     }
     return export_policy(policy, path, kind=kind, rows=rows, threads=threads, metadata=metadata)
 
@@ -84,7 +86,8 @@ def export_policy(
     path = Path(path)
     if path.suffix != suffix:
         raise ConfigError(f"{path}: a file of format {kind} ends in {suffix}")
-    told = {"format": kind, "rows": rows, "policy": policy.config.model_dump(mode="json"), **(metadata or {})}
+    described = {"format": kind, "rows": rows, "answers": ANSWERS, "policy": policy.config.model_dump(mode="json")}
+    told = described | dict(metadata or {})
     temporary = path.with_name(f".{path.stem}.{os.getpid()}{suffix}")
     training = policy.training
     try:
@@ -116,7 +119,7 @@ def _write_onnx(program: Any, inputs: tuple[Any, ...], path: Path, metadata: str
         raise ConfigError("format onnx needs onnx and onnxscript: pip install 'navi[export]'") from None
     parts = len(inputs) - 3
     names = ["obs", "aux", "reset", *(f"state_{i}" for i in range(parts))]
-    answers = ["action", "value", *(f"new_state_{i}" for i in range(parts))]
+    answers = [*ANSWERS, *(f"new_state_{i}" for i in range(parts))]
     onnx = torch.onnx.export(program, inputs, dynamo=True, verbose=False, input_names=names, output_names=answers)
     assert onnx is not None
     onnx.model.metadata_props[METADATA_KEY] = metadata

@@ -92,8 +92,7 @@ class ActorServer(Server):
             self._dealer = open_socket(zmq.DEALER, c.wire)
             connect(self._dealer, c.step_endpoint, "environment to step")
             self._poller.register(self._dealer, zmq.POLLIN)
-        state = {} if model.checkpoint is None else dict(model.checkpoint.rnd_state or {})
-        self.sessions = SessionTable(model.runner, c.max_sessions, model.shaper, state)
+        self.sessions = SessionTable(model.runner, c.max_sessions, model.shaper, model.curiosity)
         self._ready: dict[int, Session] = {}
         self.decisions = 0
         self._told = 0.0
@@ -335,7 +334,7 @@ class ActorServer(Server):
             return
         if self._learning is not None:
             self._learning.adopt(model)
-        kept = self.sessions.renew(model.runner)
+        kept = self.sessions.renew(model.runner, model.shaper, model.curiosity)
         _LOG.info("%s takes over from %s; memory %s", model.name, self.model.name, "kept" if kept else "begins anew")
         self.model = model
         self.metrics.count("swaps_total", about="models that took over")

@@ -27,14 +27,14 @@ class Decision:
         value: (N,).
         state: After this step.
         log_prob: (N,) of the actions; None where the runtime does not tell.
-        latent: (N, D) encoder output; None where the runtime does not tell.
+        latent: (N, D) encoder output.
     """
 
     action: Tensor
     value: Tensor
     state: State
+    latent: Tensor
     log_prob: Tensor | None = None
-    latent: Tensor | None = None
 
 
 class Runner(abc.ABC):
@@ -80,7 +80,7 @@ class EagerRunner(Runner):
         """Decide for N drones."""
         with torch.no_grad():
             out = self.policy.act(obs, aux, state, reset, noise)
-        return Decision(out.action, out.value, out.state, out.log_prob, out.embedding)
+        return Decision(out.action, out.value, out.state, out.embedding, out.log_prob)
 
 
 class ProgramRunner(Runner):
@@ -118,7 +118,8 @@ class ProgramRunner(Runner):
         if len(parts) == 1:
             return parts[0]
         after = tuple(torch.cat(each) for each in zip(*(p.state for p in parts)))
-        return Decision(torch.cat([p.action for p in parts]), torch.cat([p.value for p in parts]), after)
+        action, value, latent = (torch.cat(each) for each in zip(*((p.action, p.value, p.latent) for p in parts)))
+        return Decision(action, value, after, latent)
 
     def _call(self, obs: Tensor, aux: Tensor, state: State, reset: Tensor) -> Decision:
         count = len(obs)
@@ -126,8 +127,9 @@ class ProgramRunner(Runner):
         if rows > count:
             obs, aux, reset = (_padded(x, rows) for x in (obs, aux, reset))
             state = tuple(_padded(part, rows) for part in state)
-        action, value, after = self._programs[rows].act(obs, aux, reset, state)
-        return Decision(action[:count], value[:count], tuple(part[:count] for part in after))
+        acted = self._programs[rows].act(obs, aux, reset, state)
+        after = tuple(part[:count] for part in acted.state)
+        return Decision(acted.action[:count], acted.value[:count], after, acted.latent[:count])
 
 
 def _padded(tensor: Tensor, rows: int) -> Tensor:

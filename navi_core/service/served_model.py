@@ -7,6 +7,7 @@ import threading
 from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
 from navi_core.config import ActorConfig, EnvConfig, ShaperConfig
 from navi_core.errors import ConfigError, NaviError
@@ -38,12 +39,13 @@ class ServedModel:
 
     @property
     def shaper(self) -> ShaperConfig | None:
-        """What the auxiliary input was made of in training; None where it was zero or is not known."""
-        if self.checkpoint is None or self.checkpoint.training_source == "bc":
-            return None
-        shaper = self.checkpoint.train_config().shaper
-        quiet = shaper.rnd_start == shaper.rnd_end == 0.0 and shaper.loop_coefficient == 0.0
-        return None if quiet else shaper
+        """What the auxiliary input of a drone was made of in training; None where it was zero."""
+        return None if self.checkpoint is None else self.checkpoint.row_shaper()
+
+    @property
+    def curiosity(self) -> dict[str, Any]:
+        """The shaper's state that holds the trained curiosity, empty without."""
+        return {} if self.checkpoint is None else self.checkpoint.curiosity()
 
 
 def load_model(source: str, config: ActorConfig, models: Path | None = None) -> ServedModel:
@@ -57,13 +59,21 @@ def load_model(source: str, config: ActorConfig, models: Path | None = None) -> 
     Raises:
         CheckpointError: The file cannot be loaded.
         RegistryError: No such version or alias.
-        ConfigError: The policy reads the training reward, or a program cannot do what is asked.
+        ConfigError: The policy reads the training reward, or a program cannot do what is asked: sample, or make an
+            auxiliary input of curiosity and loop memory.
     """
     if config.sample and (Path(source).suffix in _SUFFIX.values() or config.runtime != "eager"):
         raise ConfigError(f"{source}: a program flies the typical action; sample from a checkpoint, --runtime eager")
     if Path(source).suffix in _SUFFIX.values():
         program = load_exported(source, threads=config.threads)
         name = Path(source).stem
+        parts = " and ".join(map(str, program.metadata.get("aux_made_of", [])))
+        if parts:
+            runtime = next(kind for kind, suffix in _SUFFIX.items() if suffix == Path(source).suffix)
+            raise ConfigError(
+                f"{source}: its auxiliary input was made of {parts} in training, which a program does not hold; "
+                f"serve its checkpoint, which does: navi serve CHECKPOINT.pt --runtime {runtime} (or eager)"
+            )
         return ServedModel(name, ProgramRunner({program.rows: program}, name), None, Path(source))
     path, name = _checkpoint_file(source, models)
     policy, checkpoint = load_policy(path)
@@ -106,7 +116,7 @@ def _programs(path: Path, name: str, checkpoint: Checkpoint, config: ActorConfig
     programs = {}
     for rows in sorted({1, -(-config.max_sessions // config.groups)}):
         kind = config.runtime
-        file = folder / f"{checkpoint.weights_hash[:16]}-{rows}-{config.threads}{_SUFFIX[kind]}"
+        file = folder / f"{checkpoint.weights_hash[:16]}-{rows}-{config.threads}-latent{_SUFFIX[kind]}"
         if not file.is_file():
             export_checkpoint(path, file, kind=kind, rows=rows, threads=config.threads)
         programs[rows] = load_exported(file, threads=config.threads)

@@ -71,7 +71,7 @@ class SessionTable:
         self._zero = tuple(part.shape[1:] for part in runner.initial_state(1))
         self._state: list[Tensor] = [torch.zeros(0, *shape) for shape in self._zero]
         self.aux = torch.zeros(capacity, 3)
-        self._shaper, self._shaper_state, self._width = shaper, shaper_state or {}, runner.config.width
+        self._shaping = (shaper, shaper_state or {}, runner.config.width)
 
     def __len__(self) -> int:
         return len(self._by_env)
@@ -88,10 +88,8 @@ class SessionTable:
         if not self._free:
             return None
         slot = self._free.pop()
-        session = Session(int(matrix.env_ids[0]), slot, matrix, seen_at=now)
-        if self._shaper is not None:
-            session.shaper = RewardShaper(self._shaper, 1, self._width).eval()
-            session.shaper.load_state_dict(dict(self._shaper_state))
+        session = Session(int(matrix.env_ids[0]), slot, matrix, seen_at=now, shaper=self._shaper())
+        self.aux[slot] = 0.0
         self._by_env[session.env_id] = session
         if slot >= len(self._state[0]):
             rows = min(self.capacity, max(8, 2 * slot))
@@ -113,13 +111,13 @@ class SessionTable:
         reset = torch.tensor([session.begins for session in sessions])
         return tuple(part[slots] for part in self._state), self.aux[slots], reset
 
-    def scatter(self, sessions: list[Session], state: State, latent: Tensor | None) -> None:
+    def scatter(self, sessions: list[Session], state: State, latent: Tensor) -> None:
         """Keep the states after a decision, and make the auxiliary inputs of the next."""
         slots = torch.tensor([session.slot for session in sessions])
         for part, new in zip(self._state, state):
             part[slots] = new
         for i, session in enumerate(sessions):
-            if session.shaper is not None and latent is not None:
+            if session.shaper is not None:
                 if session.begins and session.shaper.memory is not None:
                     session.shaper.memory.clear(torch.ones(1, dtype=torch.bool))
                 none = torch.zeros(1)
@@ -127,8 +125,17 @@ class SessionTable:
                 self.aux[session.slot, 1], self.aux[session.slot, 2] = shaped.loop_similarity[0], shaped.intrinsic[0]
             session.begins = False
 
-    def renew(self, runner: Runner) -> bool:
-        """Make the table fit another policy; returns whether the states could stay."""
+    def renew(
+        self, runner: Runner, shaper: ShaperConfig | None = None, shaper_state: dict[str, object] | None = None
+    ) -> bool:
+        """Make the table fit another policy; returns whether the states could stay.
+
+        Latents of one policy say nothing about those of another: loop memories begin anew, as does the auxiliary input.
+        """
+        self._shaping = (shaper, shaper_state or {}, runner.config.width)
+        self.aux.zero_()
+        for session in self:
+            session.shaper = self._shaper()
         shapes = tuple(part.shape[1:] for part in runner.initial_state(1))
         if shapes == self._zero:
             return True
@@ -137,3 +144,12 @@ class SessionTable:
         for session in self:
             session.begins = True
         return False
+
+    def _shaper(self) -> RewardShaper | None:
+        """Return what makes the auxiliary input of one drone."""
+        config, state, width = self._shaping
+        if config is None:
+            return None
+        shaper = RewardShaper(config, 1, width).eval()
+        shaper.load_state_dict(dict(state))
+        return shaper

@@ -9,7 +9,7 @@ from typer.testing import CliRunner
 from navi_core.config import PolicyConfig
 from navi_core.errors import CheckpointError, ConfigError
 from navi_core.models import export_checkpoint, export_policy, load_checkpoint, load_exported, programs
-from navi_core.models.acting import ActingModule, example_inputs, recurrent_parity
+from navi_core.models.acting import Acted, ActingModule, example_inputs, recurrent_parity
 from navi_core.policy import build_policy
 
 pytest.importorskip("onnxruntime")
@@ -43,9 +43,9 @@ def test_an_onnx_program_flies_as_the_policy_does(tmp_path, encoder, core, layer
     assert loaded.config == policy.config and loaded.rows == rows and loaded.metadata["run_id"] == "r"
     assert [p.shape for p in loaded.initial_state()] == [p.shape for p in policy.initial_state(rows)]
     obs, aux, reset, *state = example_inputs(policy, rows, seed=9)
-    action, value, new = loaded.act(obs, aux, reset, tuple(state))
+    action, value, latent, new = loaded.act(obs, aux, reset, tuple(state))
     wanted = ActingModule(policy)(obs, aux, reset, *state)
-    for ours, theirs in zip((action, value, *new), wanted):
+    for ours, theirs in zip((action, value, latent, *new), wanted):
         torch.testing.assert_close(ours, theirs, atol=1e-5, rtol=1e-5)
     assert sorted(file.name for file in tmp_path.iterdir()) == ["p.onnx"]
 
@@ -62,19 +62,19 @@ def test_parity_sees_a_state_that_is_not_carried_or_not_reset():
 
     def forgetful(obs, aux, reset, state):
         out = policy.act(obs, aux, policy.initial_state(len(obs)), reset, None)
-        return out.action, out.value, out.state
+        return Acted(out.action, out.value, out.embedding, out.state)
 
     def deaf_to_resets(obs, aux, reset, state):
         out = policy.act(obs, aux, state, torch.zeros_like(reset), None)
-        return out.action, out.value, out.state
+        return Acted(out.action, out.value, out.embedding, out.state)
 
     def itself(obs, aux, reset, state):
         out = policy.act(obs, aux, state, reset, None)
-        return out.action, out.value, out.state
+        return Acted(out.action, out.value, out.embedding, out.state)
 
     def broken(obs, aux, reset, state):
-        action, value, new = itself(obs, aux, reset, state)
-        return action, value * float("nan"), new
+        acted = itself(obs, aux, reset, state)
+        return acted._replace(value=acted.value * float("nan"))
 
     assert recurrent_parity(policy, itself, rows=2, steps=40).worst == 0
     assert recurrent_parity(policy, forgetful, rows=2, steps=40).worst > 1e-3

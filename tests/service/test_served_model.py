@@ -1,0 +1,147 @@
+"""What is served flies as it was trained, whichever runtime computes it; and an alias that moves is followed."""
+
+from __future__ import annotations
+
+import logging
+from pathlib import Path
+
+import numpy as np
+import pytest
+import torch
+
+from navi_core.config import ActorConfig, ShaperConfig
+from navi_core.errors import CheckpointError, ConfigError
+from navi_core.models import Registry, export_checkpoint
+from navi_core.policy import RewardShaper
+from navi_core.record import navi_home
+from navi_core.service.served_model import AliasFollower, ServedModel, load_model
+from navi_core.service.sessions import SessionTable
+from navi_core.service.wire import DistanceMatrix, RobotPose
+from tests.models.conftest import CONFIG, make_checkpoint  # noqa: F401 - a fixture
+from tests.service.conftest import tiny_model, until
+
+SHAPER = ShaperConfig(memory_exclusion=2, memory_capacity=20 * CONFIG.actors)
+QUIET = ShaperConfig(rnd_start=0.0, rnd_end=0.0, loop_coefficient=0.0)
+
+
+@pytest.fixture
+def trained(make_checkpoint):  # noqa: F811
+    """A checkpoint with curiosity that has seen something, and with loop memory."""
+    shaper = RewardShaper(SHAPER, 2, CONFIG.policy.width)
+    for _ in range(5):
+        shaper.shape(torch.randn(2, CONFIG.policy.width), torch.zeros(2), torch.zeros(2), torch.zeros(2).bool(), 0)
+    config = CONFIG.model_copy(update={"shaper": SHAPER})
+    return make_checkpoint("t.pt", config=config, extra={"collector": {"shaper": shaper.state_dict()}})
+
+
+def matrix(drone: int) -> DistanceMatrix:
+    blank = np.zeros((1, 16, 4), np.float32)
+    pose = RobotPose(0.0, 0.0, 0.0, 0.0, 0.0, 0.0, 0.0)
+    overhead = np.zeros((0, 0, 3), np.uint8)
+    ids, valid = blank.astype(np.int32), blank > 0
+    return DistanceMatrix(1, np.array([drone], np.int32), (16, 4), blank, blank, ids, valid, overhead, pose, 0, 0.0)
+
+
+def flown(model: ServedModel, decisions: int = 12) -> tuple[torch.Tensor, torch.Tensor]:
+    """Return actions (N, 1, 4) and auxiliary inputs (N, 1, 3) of a drone that sees the same in every flight."""
+    table = SessionTable(model.runner, 4, model.shaper, model.curiosity)
+    group = [table.open(matrix(3), 0.0)]
+    generator = torch.Generator().manual_seed(1)
+    actions, inputs = [], []
+    for _ in range(decisions):
+        obs = torch.rand(1, 3, 16, 4, generator=generator)
+        state, aux, reset = table.gather(group)
+        decision = model.runner.decide(obs, aux, state, reset, None)
+        table.scatter(group, decision.state, decision.latent)
+        actions.append(decision.action)
+        inputs.append(aux)
+    return torch.stack(actions), torch.stack(inputs)
+
+
+def assert_flies_the_same(trained: Path, runtime: str) -> None:
+    config = {"max_sessions": 1, "follow": None}
+    eager = load_model(str(trained), ActorConfig(**config))
+    program = load_model(str(trained), ActorConfig(runtime=runtime, **config))
+    (action, aux), (other, other_aux) = flown(eager), flown(program)
+    assert (aux[4:, :, 1:] != 0).all() and (aux[..., 0] == 0).all()
+    torch.testing.assert_close(other_aux, aux, atol=1e-4, rtol=1e-3)
+    torch.testing.assert_close(other, action, atol=1e-4, rtol=1e-3)
+
+
+def test_a_checkpoint_served_as_a_program_has_the_auxiliary_input_of_its_training(trained) -> None:
+    assert_flies_the_same(trained, "onnx")
+    # The same file alone would fly with another input than it learned with.
+    (file,) = (navi_home() / "programs").glob("*.onnx")
+    with pytest.raises(ConfigError, match=r"curiosity and loop memory .* navi serve CHECKPOINT.pt --runtime onnx"):
+        load_model(str(file), ActorConfig(follow=None))
+
+
+@pytest.mark.slow
+def test_a_checkpoint_served_as_a_package_has_the_auxiliary_input_of_its_training(trained) -> None:
+    assert_flies_the_same(trained, "aoti")
+
+
+def test_curiosity_is_served_as_it_was_trained(trained) -> None:
+    model = load_model(str(trained), ActorConfig(follow=None))
+    assert model.shaper is not None and model.shaper.memory_capacity == 20
+    untrained = ServedModel(model.name, model.runner, model.checkpoint, model.path)
+    table = SessionTable(untrained.runner, 4, untrained.shaper, {})
+    session = table.open(matrix(1), 0.0)
+    assert session is not None and session.shaper is not None and session.shaper.rnd is not None
+    drawn = [parameter.clone() for parameter in session.shaper.rnd.state_dict().values()]
+    table.renew(model.runner, model.shaper, model.curiosity)
+    taken = session.shaper.rnd.state_dict().values()
+    assert any(not torch.equal(a, b) for a, b in zip(drawn, taken))
+
+
+def test_a_program_alone_is_served_where_its_training_had_no_auxiliary_input(make_checkpoint, tmp_path) -> None:  # noqa: F811
+    plain = make_checkpoint("q.pt", config=CONFIG.model_copy(update={"shaper": QUIET}))
+    export_checkpoint(plain, tmp_path / "q.onnx", kind="onnx")
+    model = load_model(str(tmp_path / "q.onnx"), ActorConfig(follow=None))
+    assert model.name == "q" and model.shaper is None and flown(model)[0].isfinite().all()
+    with pytest.raises(ConfigError, match="--runtime eager"):
+        load_model(str(tmp_path / "q.onnx"), ActorConfig(follow=None, sample=True))
+
+
+def test_an_alias_that_moves_brings_its_new_version_once(make_checkpoint, tmp_path) -> None:  # noqa: F811
+    registry = Registry(tmp_path / "models")
+    for seed in range(2):
+        registry.register(make_checkpoint(f"{seed}.pt", seed=seed, run_id=f"run-{seed}"))
+    registry.promote("v001")
+
+    def load(version: str) -> ServedModel:
+        return load_model(version, ActorConfig(follow=None), tmp_path / "models")
+
+    follower = AliasFollower("champion", "v001", load, registry, 0.01)
+    try:
+        assert follower.take() is None
+        registry.promote("v002")
+        taken: list[ServedModel] = []
+        until(lambda: bool(taken) or bool(taken.extend(filter(None, [follower.take()]))))
+        assert [model.name for model in taken] == ["v002"] and follower.take() is None
+    finally:
+        follower.close()
+    assert not follower._thread.is_alive()
+
+
+def test_a_version_that_cannot_be_loaded_is_told_and_tried_again(make_checkpoint, tmp_path, caplog) -> None:  # noqa: F811
+    registry = Registry(tmp_path / "models")
+    registry.register(make_checkpoint("a.pt"))
+    registry.promote("v001")
+    tries: list[str] = []
+
+    def load(version: str) -> ServedModel:
+        tries.append(version)
+        if len(tries) < 3:
+            raise CheckpointError("the disk is away")
+        return tiny_model(name=version)
+
+    with caplog.at_level(logging.WARNING, "navi.service"):
+        follower = AliasFollower("champion", "v000", load, registry, 0.01)
+        try:
+            until(lambda: follower._known == "v001")
+            served = follower.take()
+        finally:
+            follower.close()
+    assert served is not None and served.name == "v001" and len(tries) == 3
+    assert "champion cannot be followed: the disk is away" in caplog.text
