@@ -151,7 +151,8 @@ def scatter(points: Mapping[str, Sequence[tuple[float, float]]], x: str, y: str)
     axes.set_xlabel(x, fontsize=8)
     axes.set_ylabel(y, fontsize=8)
     axes.tick_params(labelsize=7)
-    axes.legend(fontsize=7)
+    if points:
+        axes.legend(fontsize=7)
     axes.grid(alpha=0.3)
     return png(figure)
 

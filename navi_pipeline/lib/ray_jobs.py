@@ -90,7 +90,8 @@ def run_ray_job(
     lines.close()
     lines.forward(on_line, last)
     answer = output.read_text() if output.exists() else ""
-    if status.value == "SUCCEEDED" or (told is not None and _is_json(answer)):
+    # A trainer that is told to end, from here or from Ray's dashboard, checkpoints and answers.
+    if status.value == "SUCCEEDED" or (status.value == "STOPPED" and _is_json(answer)):
         return 0, answer, list(last)
     details = client.get_job_info(job)
     code = getattr(details, "driver_exit_code", None)

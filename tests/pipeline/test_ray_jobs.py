@@ -8,6 +8,7 @@ import subprocess
 import sys
 import tempfile
 import time
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
 import pytest
@@ -77,12 +78,29 @@ def test_the_same_training_runs_as_a_ray_job_and_stops_with_a_checkpoint(local_r
                             command=("train", "ppo", "--publish", "off"))  # fmt: skip
     assert result["steps"] == 512 and result["reason"] == "total_steps" and Path(result["checkpoint"]).exists()
     assert any("step" in line for line in lines)
-    # Told to end in the middle, it leaves a checkpoint and an answer.
+    # A second supervisor joins the job that is under way; told to end, the job leaves a checkpoint and an answer.
     endless = parse_config(TrainConfig, SMALL | {"total_steps": None, "seed": 1})
-    seen = []
-    stopped = train_in_child(endless, asset="trial", partition="ray", on_line=seen.append,
-                             command=("train", "ppo", "--publish", "off"), grace_seconds=90.0,
-                             stop=lambda: any("step" in line for line in seen))  # fmt: skip
+    seen, told = [], []
+    following = [lambda: any("step" in line for line in told), lambda: False]
+
+    def follow(stop, lines):
+        return train_in_child(
+            endless,
+            asset="trial",
+            partition="ray",
+            on_line=lines.append,
+            command=("train", "ppo", "--publish", "off"),
+            grace_seconds=90.0,
+            stop=stop,
+        )
+
+    with ThreadPoolExecutor(2) as pool:
+        second = pool.submit(follow, following[1], seen)
+        while not any("step" in line for line in seen) and not second.done():
+            time.sleep(0.2)
+        first = pool.submit(follow, following[0], told)
+        stopped = first.result()
+        assert second.exception() is not None or second.result() == stopped
     assert stopped["reason"] != "total_steps" and stopped["steps"] > 0 and Path(stopped["checkpoint"]).exists()
     with pytest.raises(RunError, match="exit code"):
         run_navi(["train", "ppo", "--task", "no_such_task"], what="trainer", on_line=lambda _: None)

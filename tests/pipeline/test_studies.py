@@ -16,6 +16,7 @@ from navi_pipeline.lib.studies.catalogue import STUDIES, find_study
 from navi_pipeline.lib.studies.ledger import ledger_faults
 from navi_pipeline.lib.studies.perform import perform_study, study_result
 from navi_pipeline.lib.studies.rows import trial_row
+from navi_pipeline.lib.studies.scenes import over_scenes
 from navi_pipeline.lib.studies.spaces import SPACES, check_space, trial_config
 from navi_pipeline.lib.studies.storage import repair_journal, study_folder
 from navi_pipeline.lib.studies.winner import pick_trial, write_preset
@@ -183,6 +184,23 @@ def test_a_space_that_names_no_setting_is_refused_before_anything_is_trained():
 @pytest.mark.parametrize("name", STUDIES)
 def test_the_studies_that_are_ready_vary_settings_that_exist(name):
     check_space(find_study(name))
+
+
+def test_other_scenes_are_another_study():
+    one, other = (over_scenes(find_study("ppo"), scenes) for scenes in (["a.gmdag"], ["b.gmdag"]))
+    assert one.name != other.name and one.name.startswith("ppo-")
+    assert trial_config(one, {}).corpus.scenes == ("a.gmdag",) and trial_config(one, {}).total_steps == 131_072
+    with pytest.raises(RunError, match="no training scene"):
+        over_scenes(find_study("ppo"), [])
+
+
+def test_a_study_that_is_told_to_rest_says_so_and_goes_on():
+    config = small_study(trials=2)
+    assert perform_study(config, on_line=print, stop=lambda: True).row["status"] == "stopped"
+    with StudyBook(config) as book:
+        complete_by(book)
+    result = perform_study(config, on_line=print)
+    assert result.row["status"] == "finished" and result.reused and len(result.trials) == 2
 
 
 @pytest.mark.parametrize("learner", SPACES)

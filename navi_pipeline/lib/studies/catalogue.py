@@ -12,7 +12,12 @@ from navi_core.presets import read_config_file
 
 __all__ = ["STUDIES", "find_study"]
 
-_FLIGHT = {"preset": "quick", "trials": 30, "workers": 2}
+_FLIGHT = {
+    "preset": "quick",
+    "trials": 30,
+    "workers": 2,
+    "constraints": [{"metric": "memory_gib", "at_most": 8.0}],
+}
 
 STUDIES: dict[str, dict[str, Any]] = {
     # Small enough for the whole graph: whether everything is wired, not what is best.

@@ -11,7 +11,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from navi_core.config import StudyConfig
-from navi_core.errors import RunError
+from navi_core.errors import NaviError, RunError
 from navi_pipeline.lib.studies.book import StudyBook
 from navi_pipeline.lib.studies.page import history_picture, write_page
 from navi_pipeline.lib.studies.rows import record_study, record_trials, trial_row
@@ -73,7 +73,7 @@ def perform_study(
         told: set[int] = set()
         begun = book.release_lost()
         _tell(book, told, on_trial)
-        status = "failed"
+        status = "stopped"  # what is cancelled from outside goes on another time
         if begun > 0:
             record_study(book, "running")
         try:
@@ -83,7 +83,14 @@ def perform_study(
                 if left <= 0 or stop():
                     break
                 _sitting(book, min(config.workers, left), on_line, stop, lambda: _tell(book, told, on_trial))
-            status = "finished" if book.release_lost() <= 0 else "stopped"
+            left = book.release_lost()
+            if left <= 0:
+                status = "finished"
+            elif not stop():
+                raise RunError(f"{left} trials of study {config.name} have no outcome; `navi study resume` goes on")
+        except NaviError:
+            status = "failed"
+            raise
         finally:
             record_trials(book, book.trials())
             record_study(book, status)
