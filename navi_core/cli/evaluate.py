@@ -1,9 +1,9 @@
-"""`navi evaluate`, `navi compare`, `navi promote`: fly without learning, say who is better, change the champion."""
+"""`navi evaluate` and `navi promote`: fly without learning, change the champion."""
 
 from __future__ import annotations
 
 import os
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
@@ -15,11 +15,35 @@ from navi_core.cli.table import print_json, print_table
 
 if TYPE_CHECKING:
     from navi_core.config import CompileConfig, EvalConfig
-    from navi_core.evaluate import Comparison, EvalResult
+    from navi_core.evaluate import Comparison, EvalResult, SeedComparison
     from navi_core.models import ModelVersion, Registry
     from navi_core.scenes import Scene, SceneSource
 
-__all__ = ["compare", "evaluate", "load_scenes", "promote", "register", "scene_loaders"]
+__all__ = [
+    "HELD_OUT",
+    "Json",
+    "Maps",
+    "Models",
+    "Noisy",
+    "Protocol",
+    "Resolution",
+    "Sampled",
+    "Scenes",
+    "Seed",
+    "Starts",
+    "Steps",
+    "draw_maps",
+    "eval_config",
+    "evaluate",
+    "find_subject",
+    "fly_subject",
+    "load_scenes",
+    "print_results",
+    "promote",
+    "register",
+    "say",
+    "scene_loaders",
+]
 
 HELD_OUT = ("apartment:100-103",)
 """Scenes flown when none is named; the default training corpus ends before them."""
@@ -30,10 +54,14 @@ Scenes = Annotated[
         "--scene", help="A .gmdag or mesh file, or family:seeds as in apartment:100-103; may be repeated.", metavar="S"
     ),
 ]
-Starts = Annotated[int, typer.Option(help="Frozen starts per scene.")]
-Steps = Annotated[int, typer.Option(help="Decisions per episode.")]
+Protocol = Annotated[
+    str, typer.Option(help="quick: 3 starts × 200 decisions; full: 10 × 1000. --starts and --steps go before it.")
+]
+Starts = Annotated[int | None, typer.Option(help="Frozen starts per scene; by default the protocol's.")]
+Steps = Annotated[int | None, typer.Option(help="Decisions per episode; by default the protocol's.")]
 Seed = Annotated[int, typer.Option(help="Seed of the starts and of sampled actions.")]
 Sampled = Annotated[bool, typer.Option("--sampled", help="Sample actions instead of flying the mean.")]
+Noisy = Annotated[bool, typer.Option("--noisy", help="Fly with the noisy sensor; what counts is still the truth.")]
 Resolution = Annotated[int, typer.Option(help="Compile resolution of meshes and generated scenes.")]
 Models = Annotated[Path | None, typer.Option("--models", help="The registry; by default models/ of the Navi home.")]
 Maps = Annotated[Path | None, typer.Option("--maps", help="Also draw the paths flown, one PNG per scene, here.")]
@@ -48,19 +76,20 @@ _SHOWN = ("c_vis_auc", "c_vis_final", "c_visit", "collisions_per_minute", "colli
 
 
 def register(app: typer.Typer) -> None:
-    """Add `evaluate`, `compare` and `promote` to the `navi` command."""
+    """Add `evaluate` and `promote` to the `navi` command."""
     app.command("evaluate")(evaluate)
-    app.command("compare")(compare)
     app.command("promote")(promote)
 
 
 def evaluate(
     subject: Annotated[str, typer.Argument(help="A pilot, a checkpoint file, a version or an alias.")],
     scene: Scenes = None,
-    starts: Starts = 3,
-    steps: Steps = 200,
+    protocol: Protocol = "quick",
+    starts: Starts = None,
+    steps: Steps = None,
     seed: Seed = 0,
     sampled: Sampled = False,
+    noisy: Noisy = False,
     resolution: Resolution = 512,
     out: Annotated[Path | None, typer.Option(help="Also write rows and summary to this JSON file.")] = None,
     models: Models = None,
@@ -72,72 +101,35 @@ def evaluate(
     """Fly a subject without learning over frozen starts, and measure coverage and collisions."""
     from navi_core.evaluate import record_evaluation, write_traces
 
-    config = _config(starts, steps, seed, sampled)
-    flown = _resolve(subject, models)
+    config = eval_config(protocol, starts, steps, seed, sampled, noisy)
+    flown = find_subject(subject, models)
     scenes = load_scenes(scene or HELD_OUT, resolution)
-    result = _fly(flown, scenes, config)
+    result = fly_subject(flown, scenes, config)
     if not no_record:
         record_evaluation(result)
     if out is not None:
         result.save(out)
     if maps is not None:
-        _draw(maps, [result], scenes)
+        draw_maps(maps, [result], scenes)
     if rrd is not None:
         for path in write_traces(rrd, result, scenes):
             typer.echo(f"rerun {path} shows it", err=True)
     if as_json:
         print_json({"summary": result.summary, "episodes": result.episodes})
     else:
-        _print_results([result])
-
-
-def compare(
-    a: Annotated[str, typer.Argument(help="A subject, or a file that `navi evaluate --out` wrote.")],
-    b: Annotated[str, typer.Argument(help="The one it is compared with.")],
-    metric: Annotated[list[str] | None, typer.Option(help="Metric; may be repeated.")] = None,
-    scene: Scenes = None,
-    starts: Starts = 3,
-    steps: Steps = 200,
-    seed: Seed = 0,
-    sampled: Sampled = False,
-    resolution: Resolution = 512,
-    models: Models = None,
-    maps: Maps = None,
-    as_json: Json = False,
-) -> None:
-    """Say whether A is better than B on the same starts, by the paired interval over scenes and starts."""
-    from navi_core.evaluate import EvalResult
-    from navi_core.evaluate import compare as compare_results
-
-    config = _config(starts, steps, seed, sampled)
-    scenes: list[Scene] = []
-    results: list[EvalResult] = []
-    for name in (a, b):
-        if name.endswith(".json"):
-            results.append(EvalResult.load(name))
-        else:
-            flown = _resolve(name, models)
-            scenes = scenes or load_scenes(scene or HELD_OUT, resolution)
-            results.append(_fly(flown, scenes, config))
-    metrics = metric or ["c_vis_auc", "collisions_per_minute"]
-    if maps is not None:
-        _draw(maps, [result for result in results if result.trajectories], scenes)
-    comparisons = [compare_results(results[0], results[1], name) for name in metrics]
-    if as_json:
-        print_json({"comparisons": [comparison.to_row() for comparison in comparisons]})
-    else:
-        _print_results(results)
-        _say(comparisons)
+        print_results([result])
 
 
 def promote(
     version: Annotated[str, typer.Argument(help="The challenger: a version, or an alias such as latest.")],
     scene: Scenes = None,
     alias: Annotated[str, typer.Option(help="The alias at stake.")] = "champion",
-    starts: Starts = 3,
-    steps: Steps = 200,
+    protocol: Protocol = "quick",
+    starts: Starts = None,
+    steps: Steps = None,
     seed: Seed = 0,
     sampled: Sampled = False,
+    noisy: Noisy = False,
     resolution: Resolution = 512,
     models: Models = None,
     no_record: NoRecord = False,
@@ -152,7 +144,7 @@ def promote(
     registry.check_alias(alias)
     scenes = load_scenes(scene or HELD_OUT, resolution)
     decision, challenger, opponent = promote_version(
-        version, registry, scenes, _config(starts, steps, seed, sampled), alias=alias
+        version, registry, scenes, eval_config(protocol, starts, steps, seed, sampled, noisy), alias=alias
     )
     if not no_record:
         record_evaluation(challenger)
@@ -161,15 +153,19 @@ def promote(
     if as_json:
         print_json(decision.to_row())
     else:
-        _print_results([challenger, opponent])
-        _say([decision.coverage, decision.collisions])
+        print_results([challenger, opponent])
+        say([decision.coverage, decision.collisions])
         typer.echo(decision.reason)
     if not decision.promoted:
         raise typer.Exit(1)
 
 
-def _draw(folder: Path, results: list[EvalResult], scenes: list[Scene]) -> None:
-    """Write one top-down map per scene with everybody's paths."""
+def draw_maps(folder: Path, results: list[EvalResult], scenes: list[Scene]) -> None:
+    """Write one top-down map per scene with everybody's paths.
+
+    Raises:
+        ConfigError: No subject was flown now.
+    """
     from navi_core.errors import ConfigError
     from navi_core.evaluate import top_down_map
     from navi_core.world import Field
@@ -222,10 +218,22 @@ def _compiled(source: SceneSource, folder: Path, config: CompileConfig) -> Scene
     return compile_source(source, folder, config).scene
 
 
-def _config(starts: int, steps: int, seed: int, sampled: bool) -> EvalConfig:
-    from navi_core.config import EvalConfig, parse_config
+def eval_config(
+    protocol: str, starts: int | None, steps: int | None, seed: int, sampled: bool, noisy: bool
+) -> EvalConfig:
+    """Return the protocol that a command's options name.
 
-    return parse_config(EvalConfig, {"starts": starts, "max_steps": steps, "seed": seed, "deterministic": not sampled})
+    Raises:
+        ConfigError: An unknown protocol, or a setting out of range.
+    """
+    from navi_core.config import NOISY_SENSOR, PROTOCOLS, EvalConfig, parse_config
+    from navi_core.errors import ConfigError
+
+    if protocol not in PROTOCOLS:
+        raise ConfigError(f"no protocol {protocol!r}; allowed: {', '.join(PROTOCOLS)}")
+    settings: dict[str, Any] = PROTOCOLS[protocol] | {"seed": seed, "deterministic": not sampled}
+    settings |= {name: value for name, value in (("starts", starts), ("max_steps", steps)) if value is not None}
+    return parse_config(EvalConfig, settings | ({"sensor": NOISY_SENSOR.model_dump()} if noisy else {}))
 
 
 def _registry(folder: Path | None) -> Registry:
@@ -235,8 +243,12 @@ def _registry(folder: Path | None) -> Registry:
     return Registry(folder or navi_home() / "models")
 
 
-def _resolve(subject: str, models: Path | None) -> str | Path | ModelVersion:
-    """Return a pilot's name, a checkpoint's path or a registered version."""
+def find_subject(subject: str, models: Path | None) -> str | Path | ModelVersion:
+    """Return a pilot's name, a checkpoint's path or a registered version.
+
+    Raises:
+        EvaluationError: None of them has that name.
+    """
     from navi_core.errors import EvaluationError, RegistryError
     from navi_core.pilots import PILOTS
 
@@ -252,15 +264,19 @@ def _resolve(subject: str, models: Path | None) -> str | Path | ModelVersion:
         ) from None
 
 
-def _fly(subject: str | Path | ModelVersion, scenes: list[Scene], config: EvalConfig) -> EvalResult:
+def fly_subject(
+    subject: str | Path | ModelVersion, scenes: list[Scene], config: EvalConfig, name: str | None = None
+) -> EvalResult:
+    """Evaluate a subject behind a progress bar; arguments and errors as `navi_core.evaluate.evaluate`."""
     from navi_core.evaluate import evaluate as evaluate_subject
 
-    label = str(getattr(subject, "version", subject))
+    label = name or str(getattr(subject, "version", subject))
     with progress_bar(label) as progress:
-        return evaluate_subject(subject, scenes, config, progress=partial(progress, ""))
+        return evaluate_subject(subject, scenes, config, name=name, progress=partial(progress, ""))
 
 
-def _print_results(results: list[EvalResult]) -> None:
+def print_results(results: list[EvalResult]) -> None:
+    """Print one row per evaluation, all of one protocol."""
     summary = results[0].summary
 
     def figures(row: Mapping[str, Any]) -> tuple[str, ...]:
@@ -284,6 +300,7 @@ def _print_results(results: list[EvalResult]) -> None:
     )
 
 
-def _say(comparisons: list[Comparison]) -> None:
+def say(comparisons: Sequence[Comparison | SeedComparison]) -> None:
+    """Print what comparisons say."""
     for comparison in comparisons:
         typer.echo(comparison.sentence)

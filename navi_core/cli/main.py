@@ -27,8 +27,8 @@ from navi_core.errors import NaviError, printable
 __all__ = ["brain", "build_app", "main", "navi_actor"]
 
 _GROUPS = (
-    "scenes", "doctor", "demos", "bc", "train", "evaluate", "models", "export", "explore", "dashboard", "recordings",
-    "serve", "bench",
+    "scenes", "doctor", "demos", "bc", "train", "evaluate", "compare", "models", "export", "explore", "dashboard",
+    "recordings", "serve", "bench",
 )  # fmt: skip
 """Modules of `navi_core.cli` that register commands."""
 
@@ -69,7 +69,7 @@ def navi_actor(arguments: Sequence[str] | None = None) -> None:
 
 def brain(arguments: Sequence[str] | None = None) -> None:
     """Run `brain`: evaluate, compare, promote, models and bc-pretrain under the source system's name."""
-    _run(build_app("brain", ("evaluate", "models", "bc"), plugins=False), arguments)
+    _run(build_app("brain", ("evaluate", "compare", "models", "bc"), plugins=False), arguments)
 
 
 def _root(

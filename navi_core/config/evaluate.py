@@ -5,9 +5,18 @@ from __future__ import annotations
 from pydantic import Field
 
 from navi_core.config.base import Config
-from navi_core.config.world import DynamicsConfig
+from navi_core.config.world import DynamicsConfig, SensorConfig
 
-__all__ = ["EvalConfig"]
+__all__ = ["NOISY_SENSOR", "PROTOCOLS", "EvalConfig"]
+
+PROTOCOLS: dict[str, dict[str, int]] = {
+    "quick": {"starts": 3, "max_steps": 200},
+    "full": {"starts": 10, "max_steps": 1000},
+}
+"""Settings of `EvalConfig` that make the named lengths of an evaluation."""
+
+NOISY_SENSOR = SensorConfig(depth_additive=0.01, depth_relative=0.01, depth_quadratic=0.002, dropout=0.05)
+"""The noisy sensor of the protocol: at 3 m a depth is off by 0.06 m, one ray in twenty drops out."""
 
 
 class EvalConfig(Config):
@@ -35,5 +44,7 @@ class EvalConfig(Config):
     """Added to the drone's radius for the reachable set [m]."""
     block: int = Field(16, ge=1, le=1024)
     """Rows evaluated together; blocks are padded, so results do not depend on how many run."""
+    sensor: SensorConfig = SensorConfig()
+    """Faults of the sensor in flight; coverage and collisions are always measured on the truth."""
     dynamics: DynamicsConfig = DynamicsConfig()
     """Drone dynamics; a policy trained at another decision rate is refused."""

@@ -6,8 +6,10 @@ from navi_core.evaluate.coverage import Coverage, FloorTruth, measure_coverage
 from navi_core.evaluate.maps import top_down_map
 from navi_core.evaluate.promotion import Decision, decide, promote
 from navi_core.evaluate.protocol import evaluate
+from navi_core.evaluate.random_effects import TwoWayInterval, performance_profile, two_way_interval
 from navi_core.evaluate.recording import record_decision, record_evaluation
 from navi_core.evaluate.result import EvalResult
+from navi_core.evaluate.seed_comparison import SeedComparison, compare_seeds, seed_matrix
 from navi_core.evaluate.statistics import Interval, bootstrap_interval, interquartile_mean
 from navi_core.evaluate.traces import write_traces
 
@@ -20,17 +22,23 @@ __all__ = [
     "EvalResult",
     "FloorTruth",
     "Interval",
+    "SeedComparison",
     "Start",
+    "TwoWayInterval",
     "bootstrap_interval",
     "build_course",
     "compare",
+    "compare_seeds",
     "decide",
     "evaluate",
     "interquartile_mean",
     "measure_coverage",
+    "performance_profile",
     "promote",
     "record_decision",
     "record_evaluation",
+    "seed_matrix",
     "top_down_map",
+    "two_way_interval",
     "write_traces",
 ]

@@ -9,7 +9,7 @@ from navi_core.errors import EvaluationError
 from navi_core.evaluate.result import EvalResult
 from navi_core.evaluate.statistics import RESAMPLES, bootstrap_interval
 
-__all__ = ["LOWER_IS_BETTER", "Comparison", "compare"]
+__all__ = ["LOWER_IS_BETTER", "Comparison", "compare", "require_pairs"]
 
 LOWER_IS_BETTER = frozenset(
     {"collisions", "collisions_per_minute", "collisions_per_100m"}
@@ -71,7 +71,7 @@ def compare(
     Raises:
         EvaluationError: The two flew other scenes, starts or protocols, or the metric is missing.
     """
-    _require_pairs(a, b)
+    require_pairs(a, b)
     values_a, values_b = a.by_scene(metric), b.by_scene(metric)
     differences = {scene: [x - y for x, y in zip(values_a[scene], values_b[scene], strict=True)] for scene in values_a}
     interval = bootstrap_interval(differences, seed=seed, resamples=resamples)
@@ -104,8 +104,12 @@ def compare(
     )
 
 
-def _require_pairs(a: EvalResult, b: EvalResult) -> None:
-    """Refuse results whose episodes are not pairs: same scenes, same starts, same length, same physics."""
+def require_pairs(a: EvalResult, b: EvalResult) -> None:
+    """Refuse results whose episodes are not pairs: same scenes, same starts, same length, same physics.
+
+    Raises:
+        EvaluationError: They flew other scenes, starts or protocols.
+    """
     starts = [{(row["scene"], row["start"]): row for row in result.episodes} for result in (a, b)]
     if starts[0].keys() != starts[1].keys():
         odd = sorted(starts[0].keys() ^ starts[1].keys())[0]

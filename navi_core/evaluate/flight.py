@@ -23,6 +23,7 @@ from navi_core.pilots import Pose
 from navi_core.world.dynamics import Dynamics
 from navi_core.world.field import Field
 from navi_core.world.sensor import SphericalSensor
+from navi_core.world.sensor_noise import SensorFaults
 
 __all__ = ["Flight", "Flyer", "fly"]
 
@@ -109,7 +110,9 @@ def _fly_block(
     velocity = torch.zeros(len(rows), 4)
     sensor = SphericalSensor(field, flyer.azimuth_bins, flyer.elevation_bins, flyer.max_distance)
     dynamics = Dynamics(field, config.dynamics)
-    flyer.begin(torch.tensor([start.key for start in rows]), field)
+    keys = torch.tensor([start.key for start in rows])
+    faults = SensorFaults(config.sensor, config.seed, keys, flyer.max_distance)
+    flyer.begin(keys, field)
 
     positions = torch.empty(config.max_steps + 1, len(rows), 3)
     positions[0] = position
@@ -117,10 +120,13 @@ def _fly_block(
     yaws[0] = yaw
     collided = torch.empty(config.max_steps, len(rows), dtype=torch.bool)
     clearance = torch.empty(config.max_steps, len(rows))
+    late = None
     for t in range(config.max_steps):
         hits = sensor.cast(position, yaw, scene)
         front = dynamics.front_distance(hits.depth, hits.valid, flyer.azimuth_bins)
-        action = flyer.act(sensor.observation(hits), Pose(position, yaw, scene))
+        fresh = faults.apply(sensor.observation(hits), torch.zeros_like(keys), torch.full_like(keys, t))
+        obs, late = (fresh if late is None else late, fresh) if config.sensor.delayed else (fresh, None)
+        action = flyer.act(obs, Pose(position, yaw, scene))
         if not torch.isfinite(action).all():
             row = int((~torch.isfinite(action)).any(dim=1).nonzero()[0, 0])
             raise EvaluationError(

@@ -18,7 +18,7 @@ import numba
 import numpy as np
 import torch
 
-from navi_core.config import EvalConfig
+from navi_core.config import EvalConfig, SensorConfig, config_hash
 from navi_core.errors import EvaluationError
 from navi_core.evaluate.course import Course, Start, build_course
 from navi_core.evaluate.coverage import Coverage, mean_curve, measure_coverage
@@ -131,6 +131,7 @@ def episode_row(course: Course, start: Start, flight: Flight, coverage: Coverage
         "start_yaw": start.yaw,
         "seed": config.seed,
         "deterministic": config.deterministic,
+        "sensor": "clean" if config.sensor == SensorConfig() else config_hash(config.sensor),
         "max_steps": config.max_steps,
         "decision_hz": config.dynamics.decision_hz,
         "view_radius": config.view_radius,

@@ -6,7 +6,9 @@ import numpy as np
 import pytest
 import torch
 
-from navi_core.config import CompileConfig
+from navi_core.config import CompileConfig, EvalConfig
+from navi_core.evaluate import EvalResult
+from navi_core.evaluate.result import AVERAGED, summarise
 from navi_core.pilots import Pilot
 from navi_core.scenes import Scene, compile_mesh
 from tests.conftest import box_triangles, mesh_of
@@ -39,6 +41,33 @@ def door_room() -> Scene:
         ((3.9, 0, 0), (4.1, 2.4, 1.5)),
         ((3.9, 0, 2.5), (4.1, 2.4, 4)),
     )
+
+
+def made_result(subject, coverage, collisions=None, *, scenes=("a", "b", "c"), weights=None, **changes):
+    """A result with the given coverage, and collisions per minute, by scene and start."""
+    episodes = []
+    for index, scene in enumerate(scenes):
+        for start, value in enumerate(coverage[index]):
+            row = dict.fromkeys(AVERAGED, 1.0) | {
+                "scene": scene,
+                "scene_hash": f"hash-{scene}",
+                "start": start,
+                "start_x": float(start),
+                "start_y": 1.0,
+                "start_z": 2.0,
+                "start_yaw": 0.5,
+                "max_steps": 200,
+                "decision_hz": 10.0,
+                "view_radius": 3.2,
+                "floor_cell": 0.1,
+                "c_vis_auc": value,
+                "collisions_per_minute": collisions[index][start] if collisions else 0.0,
+                "collision_free": True,
+                "c_vis_steps_to_90": None,
+            }
+            episodes.append(row | changes)
+    config = EvalConfig()
+    return EvalResult(subject, config, episodes, summarise(subject, config, episodes, {"weights_hash": weights}))
 
 
 class ConstantPilot(Pilot):

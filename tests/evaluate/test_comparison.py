@@ -4,38 +4,10 @@ from __future__ import annotations
 
 import pytest
 
-from navi_core.config import EvalConfig
 from navi_core.errors import EvaluationError
-from navi_core.evaluate import EvalResult, compare, decide
-from navi_core.evaluate.result import AVERAGED, summarise
-
-
-def result(subject, coverage, collisions=None, *, scenes=("a", "b", "c"), **changes):
-    """A result with the given coverage, and collisions per minute, by scene and start."""
-    episodes = []
-    for index, scene in enumerate(scenes):
-        for start, value in enumerate(coverage[index]):
-            row = dict.fromkeys(AVERAGED, 1.0) | {
-                "scene": scene,
-                "scene_hash": f"hash-{scene}",
-                "start": start,
-                "start_x": float(start),
-                "start_y": 1.0,
-                "start_z": 2.0,
-                "start_yaw": 0.5,
-                "max_steps": 200,
-                "decision_hz": 10.0,
-                "view_radius": 3.2,
-                "floor_cell": 0.1,
-                "c_vis_auc": value,
-                "collisions_per_minute": collisions[index][start] if collisions else 0.0,
-                "collision_free": True,
-                "c_vis_steps_to_90": None,
-            }
-            episodes.append(row | changes)
-    config = EvalConfig()
-    return EvalResult(subject, config, episodes, summarise(subject, config, episodes, {}))
-
+from navi_core.evaluate import compare, decide
+from navi_core.evaluate.result import summarise
+from tests.evaluate.conftest import made_result as result
 
 LOW = [[10.0, 20.0], [30.0, 40.0], [50.0, 60.0]]
 HIGH = [[x + 5 for x in row] for row in LOW]

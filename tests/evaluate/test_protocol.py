@@ -8,8 +8,18 @@ import numpy as np
 import pytest
 import torch
 
-from navi_core.config import DynamicsConfig, EnvConfig, EvalConfig, PolicyConfig, ShaperConfig, TrainConfig
-from navi_core.errors import CheckpointError, EvaluationError
+from navi_core.cli.evaluate import eval_config
+from navi_core.config import (
+    NOISY_SENSOR,
+    DynamicsConfig,
+    EnvConfig,
+    EvalConfig,
+    PolicyConfig,
+    SensorConfig,
+    ShaperConfig,
+    TrainConfig,
+)
+from navi_core.errors import CheckpointError, ConfigError, EvaluationError
 from navi_core.evaluate import EvalResult, build_course, evaluate
 from navi_core.models import save_checkpoint, weights_hash
 from navi_core.policy import build_policy
@@ -99,6 +109,30 @@ def test_a_result_is_the_same_alone_and_among_others(box_room, door_room, corrid
     mine = next(row for row in together.episodes if row["scene"] == "door" and row["start"] == 0)
     assert mine == alone.episodes[0]
     assert mine["path_length"] > 0.05
+
+
+@pytest.mark.parametrize("faults", [NOISY_SENSOR, SensorConfig(delayed=True)])
+def test_a_faulty_sensor_changes_the_flight_the_same_way_alone_and_among_others(box_room, door_room, faults):
+    config = SHORT.model_copy(update={"sensor": faults})
+    together = evaluate(lively(), [box_room, door_room], config)
+    alone = evaluate(lively(), [door_room], config)
+    assert [path.tobytes() for path in alone.trajectories] == [
+        path.tobytes() for path in together.trajectories_of("door")
+    ]
+    clean = evaluate(lively(), [door_room], SHORT)
+    assert clean.trajectories[0].tobytes() != alone.trajectories[0].tobytes()
+    assert clean.episodes[0]["sensor"] == "clean" != alone.episodes[0]["sensor"]
+    # The first decision of a delayed sensor is its own, so the first motion is that of the clean flight.
+    same = bool((clean.trajectories[0][1] == alone.trajectories[0][1]).all())
+    assert same is faults.delayed
+
+
+def test_protocols_have_their_lengths_and_options_go_before_them():
+    assert eval_config("quick", None, None, 0, False, False) == EvalConfig(starts=3, max_steps=200)
+    full = eval_config("full", None, 50, 7, True, True)
+    assert full == EvalConfig(starts=10, max_steps=50, seed=7, deterministic=False, sensor=NOISY_SENSOR)
+    with pytest.raises(ConfigError, match="no protocol 'long'; allowed: quick, full"):
+        eval_config("long", None, None, 0, False, False)
 
 
 def test_evaluating_twice_gives_the_same_rows_and_leaves_weights_and_threads_alone(box_room):

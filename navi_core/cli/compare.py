@@ -1,0 +1,144 @@
+"""`navi compare`: say in a sentence who is better."""
+
+from __future__ import annotations
+
+from itertools import takewhile
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated
+
+import typer
+
+from navi_core.cli.evaluate import (
+    HELD_OUT,
+    Json,
+    Maps,
+    Models,
+    Noisy,
+    Protocol,
+    Resolution,
+    Sampled,
+    Scenes,
+    Seed,
+    Starts,
+    Steps,
+    draw_maps,
+    eval_config,
+    find_subject,
+    fly_subject,
+    load_scenes,
+    print_results,
+    say,
+)
+from navi_core.cli.table import print_json
+
+if TYPE_CHECKING:
+    from navi_core.evaluate import Comparison, EvalResult, SeedComparison
+    from navi_core.scenes import Scene
+
+__all__ = ["compare", "register", "two_sides"]
+
+_BETWEEN = "vs"
+"""Word between the two sides."""
+
+
+def register(app: typer.Typer) -> None:
+    """Add `compare` to the `navi` command."""
+    app.command("compare")(compare)
+
+
+def compare(
+    subjects: Annotated[
+        list[str],
+        typer.Argument(
+            help="A B, or A… vs B… with one checkpoint per training seed. A pilot, a checkpoint, a version, an alias, "
+            "or a file that `navi evaluate --out` wrote.",
+            metavar="A… [vs] B…",
+        ),
+    ],
+    metric: Annotated[list[str] | None, typer.Option(help="Metric; may be repeated.")] = None,
+    scene: Scenes = None,
+    protocol: Protocol = "quick",
+    starts: Starts = None,
+    steps: Steps = None,
+    seed: Seed = 0,
+    sampled: Sampled = False,
+    noisy: Noisy = False,
+    resolution: Resolution = 512,
+    models: Models = None,
+    maps: Maps = None,
+    as_json: Json = False,
+) -> None:
+    """Say whether A is better than B on the same starts.
+
+    Of two subjects by the paired interval over scenes and starts. Of several checkpoints a side, one per training
+    seed, by the two-way interval over seeds and scenes; "better" is said from five seeds on.
+    """
+    from navi_core.evaluate import EvalResult, compare_seeds
+    from navi_core.evaluate import compare as compare_results
+
+    sides = two_sides(subjects)
+    config = eval_config(protocol, starts, steps, seed, sampled, noisy)
+    scenes: list[Scene] = []
+    results: list[list[EvalResult]] = [[], []]
+    several = len(subjects) > 2
+    for side, flown in zip(sides, results, strict=True):
+        for name in side:
+            if name.endswith(".json"):
+                flown.append(EvalResult.load(name))
+            else:
+                found = find_subject(name, models)
+                scenes = scenes or load_scenes(scene or HELD_OUT, resolution)
+                flown.append(fly_subject(found, scenes, config, name if several else None))
+    everybody = [result for side in results for result in side]
+    if maps is not None:
+        draw_maps(maps, [result for result in everybody if result.trajectories], scenes)
+    verdicts: list[Comparison] | list[SeedComparison]
+    metrics = metric or ["c_vis_auc", "collisions_per_minute"]
+    if len(everybody) == 2:
+        verdicts = [compare_results(results[0][0], results[1][0], name) for name in metrics]
+    else:
+        named = (_pattern(sides[0]), _pattern(sides[1]))
+        verdicts = [compare_seeds(results[0], results[1], name, names=named) for name in metrics]
+    if as_json:
+        print_json({"comparisons": [verdict.to_row() for verdict in verdicts]})
+    else:
+        print_results(everybody)
+        say(verdicts)
+        if len(everybody) == 2 and any(result.summary.get("weights_hash") for result in everybody):
+            typer.echo(
+                f"This is about these checkpoints; about training, compare one per seed: navi compare A… {_BETWEEN} B…"
+            )
+
+
+def two_sides(subjects: list[str]) -> tuple[list[str], list[str]]:
+    """Return the two sides of a comparison: what stands before and after `vs`, or two subjects alone.
+
+    Raises:
+        ConfigError: The sides cannot be told apart, or one is empty.
+    """
+    from navi_core.errors import ConfigError
+
+    if _BETWEEN not in subjects:
+        if len(subjects) != 2:
+            raise ConfigError(
+                f"{len(subjects)} subjects have no sides; put {_BETWEEN} between them: navi compare A A {_BETWEEN} B B"
+            )
+        return subjects[:1], subjects[1:]
+    where = subjects.index(_BETWEEN)
+    sides = subjects[:where], subjects[where + 1 :]
+    if not all(sides) or _BETWEEN in sides[1]:
+        raise ConfigError(f"{_BETWEEN} stands once, with subjects before and after it")
+    return sides
+
+
+def _pattern(names: list[str]) -> str:
+    """Return one name for several: what they begin and end with, and a star between."""
+    if len(names) == 1:
+        return Path(names[0]).stem
+    start = _common(names)
+    return f"{start}*{_common([name[len(start) :][::-1] for name in names])[::-1]}"
+
+
+def _common(names: list[str]) -> str:
+    """Return the letters that all names begin with."""
+    return "".join(letters[0] for letters in takewhile(lambda each: len(set(each)) == 1, zip(*names, strict=False)))

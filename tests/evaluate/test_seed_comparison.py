@@ -1,0 +1,150 @@
+"""Intervals over training seeds and scenes: known answers, coverage in simulation, and when "better" is said."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+from typer.testing import CliRunner
+
+from navi_core.bench.interval import SPREADS, interval_world, simulate_interval
+from navi_core.cli.compare import two_sides
+from navi_core.cli.main import build_app
+from navi_core.errors import ConfigError, EvaluationError
+from navi_core.evaluate import bootstrap_interval, compare_seeds, performance_profile, seed_matrix, two_way_interval
+from tests.evaluate.conftest import made_result
+
+SCENES = ("a", "b", "c", "d")
+
+
+def side(name, seeds, gain=0.0, *, scenes=SCENES, **changes):
+    """One result per seed: 3·seed + 10·scene + gain and a wobble that belongs to seed and scene, at two starts."""
+    results = []
+    for seed in range(seeds):
+        rows = [[3.0 * seed + 10.0 * j + gain + 0.1 * ((seed + j) % 2) * bool(gain)] * 2 for j in range(len(scenes))]
+        results.append(made_result(f"{name}{seed}", rows, scenes=scenes, weights=f"{name}{seed}", **changes))
+    return results
+
+
+def test_the_two_way_interval_by_hand():
+    """[[1, 2], [4, 9]]: MS_seed 25, MS_scene 9, MS_error 4, so the mean's variance is 30 / 4."""
+    interval = two_way_interval([[1.0, 2.0], [4.0, 9.0]])
+    assert (interval.mean, interval.seeds, interval.scenes) == (4.0, 2, 2)
+    assert interval.standard_error == pytest.approx(np.sqrt(30 / 4))
+    assert interval.degrees_of_freedom == pytest.approx(30**2 / (25**2 + 9**2 + 4**2))
+    assert interval.high - 4.0 == pytest.approx(4.0 - interval.low)
+
+
+def test_with_one_factor_alone_it_is_the_t_interval_of_that_factor():
+    """Scenes that differ in nothing: five seeds of 1..5 have the t interval 3 ± 2.776·√0.5, of 4 degrees of freedom."""
+    values = np.repeat(np.arange(1.0, 6.0)[:, None], 6, axis=1)
+    for matrix in (values, values.T):
+        interval = two_way_interval(matrix)
+        assert interval.degrees_of_freedom == pytest.approx(4)
+        assert interval.high == pytest.approx(3 + 2.7764451 * np.sqrt(0.5), abs=1e-5)
+
+
+def test_a_constant_matrix_has_an_interval_of_no_width():
+    interval = two_way_interval(np.full((5, 3), 2.0))
+    assert (interval.low, interval.mean, interval.high) == (2.0, 2.0, 2.0)
+
+
+def test_the_interval_covers_the_truth_92_to_99_percent_from_five_seeds_on():
+    for row in simulate_interval([(5, 6), (5, 20), (8, 20)], SPREADS[:4], worlds=600):
+        # 600 worlds tell the share to ±1.8 points.
+        assert 0.92 <= row.covered <= 0.99, row
+
+
+def test_a_bootstrap_of_scenes_alone_covers_far_less():
+    generator, covered = np.random.default_rng(0), 0
+    for world in range(100):
+        values = interval_world(generator, 5, 20, (1.0, 1.0, 1.0))
+        interval = bootstrap_interval({str(i): list(row) for i, row in enumerate(values.T)}, seed=world, resamples=300)
+        covered += interval.low <= 0.0 <= interval.high
+    assert covered < 80
+
+
+@pytest.mark.parametrize(
+    ("matrix", "words"),
+    [
+        (np.ones((1, 5)), "two of each and has 1 and 5"),
+        (np.ones((5, 1)), "two of each and has 5 and 1"),
+        (np.ones(5), "no matrix"),
+        ([[1.0, np.nan], [1.0, 1.0]], "1 of 4 values are not finite"),
+    ],
+)
+def test_matrices_without_an_interval_are_refused(matrix, words):
+    with pytest.raises(EvaluationError, match=words):
+        two_way_interval(matrix)
+
+
+def test_the_profile_is_the_share_above_each_threshold():
+    assert performance_profile([[1.0, 2.0], [3.0, 4.0]], [0.0, 1.0, 2.5, 4.0]) == [1.0, 0.75, 0.5, 0.0]
+
+
+def test_the_matrix_has_a_row_per_seed_and_a_column_per_scene():
+    assert seed_matrix(side("a", 3), "c_vis_auc").tolist() == [[3.0 * i + 10.0 * j for j in range(4)] for i in range(3)]
+
+
+def test_seeds_are_paired_and_better_is_said_from_five_on():
+    verdict = compare_seeds(side("a", 5, 4.0), side("b", 5))
+    assert verdict.better and not verdict.worse and verdict.low > 0 and verdict.seeds == 5
+    assert verdict.mean_difference == pytest.approx(4.05)
+    assert verdict.sentence.startswith("a0 is better than b0 in c_vis_auc: 25.05 against 21.00, difference +4.05 [")
+    assert compare_seeds(side("b", 5), side("a", 5, 4.0)).worse
+    assert compare_seeds(side("a", 5), side("b", 5)).sentence.startswith("no difference between a0 and b0")
+
+
+@pytest.mark.parametrize("seeds", [2, 3, 4])
+def test_with_fewer_seeds_nothing_is_called_better(seeds):
+    verdict = compare_seeds(side("a", seeds, 4.0), side("b", seeds))
+    assert verdict.low > 0 and not verdict.better and not verdict.worse
+    assert verdict.sentence.startswith(f"no verdict on a0 and b0 in c_vis_auc, for {seeds} seeds are under 5: ")
+    assert "better" not in verdict.sentence and "worse" not in verdict.sentence
+
+
+def test_one_pilot_is_fixed_and_the_seeds_of_the_other_side_alone_are_random():
+    pilot = made_result("pilot", [[10.0 * j] * 2 for j in range(4)], scenes=SCENES)
+    verdict = compare_seeds(side("a", 5), [pilot])
+    assert verdict.mean_difference == pytest.approx(6.0) and verdict.seeds == 5
+    assert verdict.high == pytest.approx(6.0 + 2.7764451 * 3 * np.sqrt(0.5), abs=1e-4)
+    assert compare_seeds([pilot], side("a", 5)).mean_difference == pytest.approx(-6.0)
+
+
+def test_fewer_collisions_are_better_over_seeds_too():
+    few = [
+        made_result(f"a{i}", [[1.0] * 2] * 4, [[0.0, 0.1 * i]] * 4, scenes=SCENES, weights=f"a{i}") for i in range(5)
+    ]
+    many = [made_result(f"b{i}", [[1.0] * 2] * 4, [[9.0, 9.0]] * 4, scenes=SCENES, weights=f"b{i}") for i in range(5)]
+    assert compare_seeds(few, many, "collisions_per_minute").better
+
+
+def test_sides_that_are_no_pairs_are_refused():
+    with pytest.raises(EvaluationError, match="5 checkpoints cannot be paired with 3"):
+        compare_seeds(side("a", 5), side("b", 3))
+    with pytest.raises(EvaluationError, match="a0 and a0 have the same weights"):
+        compare_seeds([side("a", 1)[0]] * 2, side("b", 2))
+    with pytest.raises(EvaluationError, match="pilot has no weights"):
+        compare_seeds(side("a", 2), [made_result("pilot", [[1.0]] * 4, scenes=SCENES)] * 2)
+    with pytest.raises(EvaluationError, match="flew different starts"):
+        compare_seeds(side("a", 2), side("b", 2, start_x=9.0))
+
+
+def test_the_command_pairs_files_of_seeds_and_says_the_verdict_in_one_sentence(tmp_path):
+    names = {
+        name: [str(result.save(tmp_path / f"{result.subject}.json")) for result in side(name, 5, gain)]
+        for name, gain in (("a", 4.0), ("b", 0.0))
+    }
+    command = ["compare", *names["a"], "vs", *names["b"], "--metric", "c_vis_auc"]
+    done = CliRunner().invoke(build_app(), command)
+    assert done.exit_code == 0, done.output
+    last = done.output.strip().splitlines()[-1]
+    assert f"{tmp_path}/a*.json is better than {tmp_path}/b*.json in c_vis_auc" in last
+    assert last.endswith("over 5 seeds and 4 scenes.")
+
+
+def test_sides_are_told_apart_by_a_word():
+    assert two_sides(["x", "y"]) == (["x"], ["y"])
+    assert two_sides(["x", "y", "vs", "z"]) == (["x", "y"], ["z"])
+    for wrong in (["x"], ["x", "y", "z"], ["vs", "x"], ["x", "vs", "y", "vs", "z"]):
+        with pytest.raises(ConfigError, match="vs"):
+            two_sides(wrong)
