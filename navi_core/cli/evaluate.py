@@ -51,7 +51,9 @@ HELD_OUT = ("apartment:100-103",)
 Scenes = Annotated[
     list[str] | None,
     typer.Option(
-        "--scene", help="A .gmdag or mesh file, or family:seeds as in apartment:100-103; may be repeated.", metavar="S"
+        "--scene",
+        help="A .gmdag or mesh file, family:seeds as in apartment:100-103, or rooms-v1:validation; may be repeated.",
+        metavar="S",
     ),
 ]
 Protocol = Annotated[
@@ -183,7 +185,7 @@ def load_scenes(names: list[str] | tuple[str, ...], resolution: int) -> list[Sce
     """Return compiled scenes, reusing what is compiled already.
 
     Args:
-        names: `.gmdag` or mesh files, or generated scenes as family:seeds.
+        names: `.gmdag` or mesh files, generated scenes as family:seeds, or a split of the benchmark as rooms-v1:test.
         resolution: Compile resolution of meshes and generated scenes.
 
     Raises:
@@ -198,13 +200,15 @@ def scene_loaders(names: list[str] | tuple[str, ...], resolution: int) -> list[t
     from navi_core.cli.scenes import parse_seeds
     from navi_core.config import CompileConfig, CorpusConfig, parse_config
     from navi_core.record import navi_home
-    from navi_core.scenes import FAMILIES, discover, generated_sources
+    from navi_core.scenes import BENCHMARK, FAMILIES, benchmark_sources, discover, generated_sources
 
     config = parse_config(CompileConfig, {"resolution": resolution})
     sources = []
     for name in names:
         family, colon, seeds = name.partition(":")
-        if colon and family in FAMILIES:
+        if family == BENCHMARK:
+            sources += benchmark_sources(seeds)
+        elif colon and family in FAMILIES:
             sources += generated_sources({family: parse_seeds(seeds)})
         else:
             sources += discover(CorpusConfig(scenes=(name,)))
@@ -213,9 +217,12 @@ def scene_loaders(names: list[str] | tuple[str, ...], resolution: int) -> list[t
 
 
 def _compiled(source: SceneSource, folder: Path, config: CompileConfig) -> Scene:
-    from navi_core.scenes import compile_source
+    from navi_core.scenes import compile_source, require_frozen
 
-    return compile_source(source, folder, config).scene
+    scene = compile_source(source, folder, config).scene
+    if source.family is not None:
+        require_frozen(scene)
+    return scene
 
 
 def eval_config(

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from navi_core.scenes.benchmark import BENCHMARK, FROZEN_HASHES, SPLITS, benchmark_sources, require_frozen
 from navi_core.scenes.compiler import (
     COMPILER_VERSION,
     CompiledScene,
@@ -31,9 +32,12 @@ from navi_core.scenes.scene import Scene
 from navi_core.scenes.semantics import build_vocabulary, merge_vocabularies
 
 __all__ = [
+    "BENCHMARK",
     "COMPILER_VERSION",
     "FAMILIES",
+    "FROZEN_HASHES",
     "MESH_SUFFIXES",
+    "SPLITS",
     "CompileReport",
     "CompiledScene",
     "Manifest",
@@ -41,6 +45,7 @@ __all__ = [
     "Mesh",
     "Scene",
     "SceneSource",
+    "benchmark_sources",
     "build_vocabulary",
     "check_mesh",
     "compile_corpus",
@@ -59,6 +64,7 @@ __all__ = [
     "mesh_from_arrays",
     "read_manifest",
     "read_mesh",
+    "require_frozen",
     "split_by_scene",
     "store_verdict",
 ]
