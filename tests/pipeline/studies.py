@@ -36,7 +36,9 @@ def analytic_trainer(config, *, asset, partition, on_line, command, stop, second
         step = 0
         for step in range(30, config.total_steps + 1, 30):
             share = step / config.total_steps
-            log.scalars(step, {"reward_ema": reward(config, share), "sps": 100.0 * config.ppo.epochs})
+            earned = reward(config, share)
+            values = {"reward_ema": earned, "episode_return": 10.0 * earned, "sps": 100.0 * config.ppo.epochs}
+            log.scalars(step, values)
             log.flush()
             time.sleep(seconds)
             if stop():

@@ -34,6 +34,8 @@ STUDIES: dict[str, dict[str, Any]] = {
             "ppo.learning_rate": {"kind": "float", "low": 3e-4, "high": 3e-3, "log": True},
             "ppo.epochs": {"kind": "int", "low": 1, "high": 2},
         },
+        # Every decision of cart-pole earns 1: how long it stands is what tells.
+        "objectives": [{"metric": "episode_return"}],
         "trials": 2,
     },
     "ppo": _FLIGHT | {"learner": "ppo", "settings": {"total_steps": 131_072}, "pruning": {"min_steps": 16_384}},
