@@ -12,22 +12,34 @@ import os
 import statistics
 import subprocess
 import sys
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
 from navi_core.bench.cases import Row
 from navi_core.errors import ConfigError, NaviError
 
-__all__ = ["PEERS", "CartPoleCase", "CartPoleRow", "SolveRow", "cartpole_cases", "run_cartpole", "run_solve"]
+__all__ = [
+    "MEASURED_ELSEWHERE",
+    "PEERS",
+    "CartPoleCase",
+    "CartPoleRow",
+    "SolveRow",
+    "against_puffer",
+    "cartpole_cases",
+    "run_cartpole",
+    "run_solve",
+]
 
 PEERS = ("sb3", "gymnasium", "pufferlib")
 """Other trainers, and gymnasium's own vector environment without any."""
-_MODULES = {"sb3": "stable_baselines3", "gymnasium": "gymnasium", "pufferlib": "pufferlib"}
+_MODULES = {"sb3": "stable_baselines3", "gymnasium": "gymnasium"}
 _THREADS = ("OPENBLAS_NUM_THREADS", "OMP_NUM_THREADS", "MKL_NUM_THREADS", "NUMBA_NUM_THREADS")
 _TIMEOUT = 1200
 MEASURED_ELSEWHERE = {"pufferlib 3.0, its MLP": (320_000.0, 1), "pufferlib 3.0, its LSTM": (45_000.0, 1)}
-"""Samples per CPU-second and epochs of a peer that cannot be imported; measured on another day and machine."""
+"""Samples per CPU-second and epochs of PufferLib, which is not run here: measured on another day and machine."""
+PUFFER_CASE: dict[str, Any] = {"hidden": (128,), "shared": True, "epochs": 1}
+"""Network and epochs of its MLP; `navi` is measured with the same."""
 
 
 @dataclass(frozen=True)
@@ -136,20 +148,18 @@ def cartpole_cases(against: Sequence[str] = (), processes: int = 1, samples: int
     if unknown:
         raise ConfigError(f"no peer {', '.join(unknown)}; allowed: {', '.join(PEERS)}")
     for name in against:
-        if name != "pufferlib" and importlib.util.find_spec(_MODULES[name]) is None:
+        if name in _MODULES and importlib.util.find_spec(_MODULES[name]) is None:
             raise ConfigError(f"{name} is not installed; pip install 'navi[bench]', or leave it out of --against")
     cases = [CartPoleCase("navi", epochs=epochs, samples=samples) for epochs in (4, 1)]
     cases.append(CartPoleCase("navi", shared=True, samples=samples))
-    cases.append(CartPoleCase("navi", (128,), shared=True, epochs=1, samples=samples))
+    cases.append(CartPoleCase("navi", samples=samples, **PUFFER_CASE))
     if processes > 1:
         cases += [CartPoleCase("navi", epochs=e, samples=samples, processes=processes) for e in (4, 1)]
     if "sb3" in against:
-        peer: dict[str, Any] = {"rows": 8, "rollout": 128, "minibatch": 64, "samples": max(4096, samples // 25)}
+        peer: dict[str, Any] = {"rows": 8, "rollout": 128, "minibatch": 64, "samples": max(4096, samples // 50)}
         cases += [CartPoleCase("sb3", epochs=epochs, **peer) for epochs in (4, 1)]
     if "gymnasium" in against:
         cases += [CartPoleCase(who, (), epochs=0, samples=samples) for who in ("navi environment", "gymnasium")]
-    if "pufferlib" in against and importlib.util.find_spec("pufferlib") is not None:
-        cases.append(CartPoleCase("pufferlib", (128,), shared=True, epochs=1, samples=samples))
     return cases
 
 
@@ -187,8 +197,19 @@ def run_cartpole(
         )
 
 
+def against_puffer(rows: Sequence[CartPoleRow]) -> str:
+    """Say how many times the stated figures of PufferLib `navi` reaches at the network and epochs of its MLP."""
+    puffer = f"{PUFFER_CASE['hidden'][0]} tanh, one trunk"
+    own = next((r for r in rows if r.trainer == "navi" and r.processes == 1 and r.network.startswith(puffer)), None)
+    if own is None:
+        return ""
+    ratios = {name: own.samples_per_cpu_second / rate for name, (rate, _) in MEASURED_ELSEWHERE.items()}
+    said = "; ".join(f"{r:.1f} × {name} ({'' if r >= 3 else 'not '}3 ×)" for name, r in ratios.items())
+    return f"* not run here: stated figures of another day and machine, at 1 epoch. navi at {own.network}: {said}"
+
+
 def run_solve(
-    trainers: Sequence[str],
+    trainers: Mapping[str, int],
     seeds: Sequence[int],
     settings: dict[str, Any],
     target: float,
@@ -197,20 +218,18 @@ def run_solve(
     """Learn a task with every seed.
 
     Args:
-        trainers: `navi`, and perhaps `sb3` (cart-pole alone).
+        trainers: `navi`, and perhaps `sb3` (cart-pole alone), and with how many of the seeds each learns.
         seeds: Seeds.
         settings: Settings of `FastPPOConfig` that differ from its defaults.
         target: Mean return of 100 episodes that counts as solved.
         progress: As in `run_cartpole`.
     """
-    done = 0
-    for seed in seeds:
-        for trainer in trainers:
-            ask = {"trainer": trainer, "settings": settings | {"seed": seed}, "target": target}
-            yield SolveRow(**_in_child("solve", ask))
-            done += 1
-            if progress is not None:
-                progress(f"{trainer} seed {seed}", done, len(seeds) * len(trainers))
+    runs = [(seed, who) for i, seed in enumerate(seeds) for who, count in trainers.items() if i < count]
+    for done, (seed, trainer) in enumerate(runs, 1):
+        ask = {"trainer": trainer, "settings": settings | {"seed": seed}, "target": target}
+        yield SolveRow(**_in_child("solve", ask))
+        if progress is not None:
+            progress(f"{trainer} seed {seed}", done, len(runs))
 
 
 def _in_child(kind: str, ask: dict[str, Any]) -> dict[str, Any]:

@@ -29,7 +29,6 @@ def main(kind: str, ask: dict[str, Any]) -> dict[str, Any]:
         "sb3": _sb3,
         "navi environment": _environment,
         "gymnasium": _gymnasium,
-        "pufferlib": _pufferlib,
     }
     return measure[ask["trainer"]](ask)
 
@@ -129,16 +128,6 @@ def _sb3_model(hidden: Any, rows: int, rollout: int, minibatch: int, epochs: int
 def _sb3_name(model: Any) -> str:
     count = sum(p.numel() for p in model.policy.parameters())
     return f"{'x'.join(map(str, model.policy.net_arch['pi']))} tanh, two nets, {count:,} weights"
-
-
-def _pufferlib(ask: dict[str, Any]) -> dict[str, Any]:
-    """Measure PufferLib's trainer on its own cart-pole with its default MLP."""
-    from pufferlib import pufferl  # type: ignore[import-not-found]
-
-    config = pufferl.load_config("puffer_cartpole")
-    config["train"] |= {"device": "cpu", "total_timesteps": ask["samples"], "update_epochs": ask["epochs"]}
-    config["rnn_name"] = None
-    return _timed(lambda: pufferl.train("puffer_cartpole", config), ask["samples"], "128, its own")
 
 
 def _solve(ask: dict[str, Any]) -> dict[str, Any]:

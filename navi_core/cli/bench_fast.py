@@ -1,4 +1,4 @@
-"""`navi bench cartpole` and `navi bench gae`: the fast path of PPO beside its peers."""
+"""`navi bench cartpole`, `navi bench grpo` and `navi bench gae`: the fast path, and PPO beside its peers."""
 
 from __future__ import annotations
 
@@ -16,6 +16,7 @@ __all__ = ["register"]
 def register(group: typer.Typer) -> None:
     """Add the commands to the group `bench`."""
     group.command("cartpole")(cartpole)
+    group.command("grpo")(grpo)
     group.command("gae")(gae)
 
 
@@ -24,7 +25,9 @@ def cartpole(
         str, typer.Option(help="Peers in one run, by commas: sb3, gymnasium, pufferlib.", metavar="NAMES")
     ] = "",
     task: Annotated[str, typer.Option(help="What is learned, such as acrobot.")] = "cart_pole",
-    seeds: Annotated[int, typer.Option(min=0, help="Seeds 0 … n − 1 that learn; 0 measures speed alone.")] = 5,
+    seeds: Annotated[int, typer.Option(min=0, help="So many seeds learn; 0 measures speed alone.")] = 5,
+    first_seed: Annotated[int, typer.Option(min=0, help="The first of them.")] = 0,
+    peer_seeds: Annotated[int, typer.Option(min=0, help="With so many of them sb3 learns too; minutes each.")] = 1,
     target: Annotated[float, typer.Option(help="Mean return of 100 episodes that counts as solved.")] = 475.0,
     samples: Annotated[
         int, typer.Option(min=0, help="Decisions of a speed measurement; 0 leaves speed out.")
@@ -46,24 +49,52 @@ def cartpole(
     cases = bench.cartpole_cases(peers, processes, samples) if samples else []
     settings = {"task": task} | parse_assignments(assign or ())
     parse_config(FastPPOConfig, settings)
-    learners = ["navi", *(["sb3"] if "sb3" in peers and task == "cart_pole" else [])]
+    learners = {"navi": seeds} | ({"sb3": peer_seeds} if "sb3" in peers and task == "cart_pole" else {})
     with progress_bar("cart-pole", quiet=as_json, counted=True) as progress:
-        rows = [row.as_dict() for row in bench.run_cartpole(cases, repeats, progress)]
-        solved = [row.as_dict() for row in bench.run_solve(learners, range(seeds), settings, target, progress)]
-    if "pufferlib" in peers and not any(row["trainer"] == "pufferlib" for row in rows):
-        blank: dict[str, Any] = dict.fromkeys(rows[0]) if rows else {}
-        for name, (rate, epochs) in bench.MEASURED_ELSEWHERE.items():
-            rows.append(blank | {"trainer": f"{name} *", "epochs": epochs, "samples_per_cpu_second": rate})
+        speed = list(bench.run_cartpole(cases, repeats, progress))
+        wanted = range(first_seed, first_seed + seeds)
+        solved = [row.as_dict() for row in bench.run_solve(learners, wanted, settings, target, progress)]
+    rows, caption = [row.as_dict() for row in speed], None
+    if "pufferlib" in peers and rows:
+        caption, blank = bench.against_puffer(speed), dict.fromkeys(rows[0])
+        rows += [
+            blank | {"trainer": f"{name} *", "epochs": epochs, "samples_per_cpu_second": rate}
+            for name, (rate, epochs) in bench.MEASURED_ELSEWHERE.items()
+        ]
     if as_json:
-        print_json({"speed": rows, "learning": solved, **machine()})
+        print_json({"speed": rows, "learning": solved, "pufferlib": caption, **machine()})
         return
     if rows:
-        _speed(rows)
+        _speed(rows, caption)
     if solved:
         _learning(solved, target)
 
 
-def _speed(rows: list[dict[str, Any]]) -> None:
+def grpo(
+    task: Annotated[str, typer.Option(help="What is learned, such as acrobot.")] = "cart_pole",
+    seeds: Annotated[int, typer.Option(min=1, help="So many seeds learn.")] = 5,
+    first_seed: Annotated[int, typer.Option(min=0, help="The first of them.")] = 0,
+    target: Annotated[float, typer.Option(help="Mean return of 100 episodes that counts as solved.")] = 450.0,
+    assign: Annotated[
+        list[str] | None, typer.Option("--set", help="A setting of learning, such as group_size=8; may be repeated.")
+    ] = None,
+    as_json: Json = False,
+) -> None:
+    """Learn a task by GRPO on groups of whole episodes: steps and CPU-seconds until solved, final return."""
+    from navi_core.bench.grpo import run_grpo
+    from navi_core.presets import parse_assignments
+
+    settings = {"task": task} | parse_assignments(assign or ())
+    with progress_bar("grpo", quiet=as_json, counted=True) as progress:
+        wanted = range(first_seed, first_seed + seeds)
+        rows = [row.as_dict() for row in run_grpo(wanted, settings, target, progress)]
+    if as_json:
+        print_json({"learning": rows, **machine()})
+        return
+    _learning(rows, target)
+
+
+def _speed(rows: list[dict[str, Any]], caption: str | None) -> None:
     columns: dict[str, Column] = {
         "trainer": figure("trainer"),
         "network": figure("network"),
@@ -76,9 +107,7 @@ def _speed(rows: list[dict[str, Any]]) -> None:
         "× SB3": figure("times_sb3", ".1f"),
         "peak MB": figure("peak_mb", ".0f"),
     }
-    caption = "* not installed here: measured on another day and machine, per CPU-second at 1 epoch"
-    elsewhere = any(row["trainer"].endswith("*") for row in rows)
-    report("cart-pole, speed", rows, columns, False, threads=1, words=2, caption=caption if elsewhere else None)
+    report("cart-pole, speed", rows, columns, False, threads=1, words=2, caption=caption)
 
 
 def _learning(rows: list[dict[str, Any]], target: float) -> None:

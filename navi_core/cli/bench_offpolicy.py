@@ -29,7 +29,9 @@ def register(group: typer.Typer) -> None:
 
 def dqn(
     task: Annotated[str, typer.Option(help="cart_pole, acrobot or snake.")] = "cart_pole",
-    seeds: Annotated[int, typer.Option(min=1, help="Seeds 0 … n − 1.")] = 5,
+    seeds: Annotated[int, typer.Option(min=1, help="So many seeds learn.")] = 5,
+    first_seed: Annotated[int, typer.Option(min=0, help="The first of them.")] = 0,
+    until_solved: Annotated[bool, typer.Option("--until-solved", help="End a run where it is solved.")] = False,
     against: Annotated[str, typer.Option(help="Peers in the same run: sb3.", metavar="NAMES")] = "",
     assign: Annotated[
         list[str] | None, typer.Option("--set", help="A setting, such as dqn.n_step=1; may be repeated.")
@@ -37,15 +39,16 @@ def dqn(
     as_json: Json = False,
 ) -> None:
     """Learn a task by Double DQN with prioritised replay: return of the last 100 episodes, steps and CPU-seconds."""
-    from navi_core.bench.dqn import run_dqn
+    from navi_core.bench.dqn import DQN_TARGETS, run_dqn
     from navi_core.presets import parse_assignments
 
     peers = tuple(filter(None, (name.strip() for name in against.split(","))))
     lines = lambda line: typer.echo(line, err=True)  # noqa: E731
-    rows = [
-        row.as_dict()
-        for row in run_dqn(task, range(seeds), against=peers, changes=parse_assignments(assign or ()), progress=lines)
-    ]
+    runs = run_dqn(
+        task, range(first_seed, first_seed + seeds), against=peers, changes=parse_assignments(assign or ()),
+        until_solved=until_solved, progress=lines,
+    )  # fmt: skip
+    rows = [row.as_dict() for row in runs]
     columns: dict[str, Column] = {
         "trainer": figure("trainer"),
         "network": figure("network"),
@@ -53,13 +56,21 @@ def dqn(
         "steps": figure("steps"),
         "solved at": figure("solved_at"),
         "last 100": figure("recent", ".1f"),
+        "best 100": figure("best", ".1f"),
+        "evaluated at": figure("evaluated_at"),
         "evaluation": figure("final", ".1f"),
         "batch": figure("batch"),
         "gradients": figure("gradient_steps"),
         "steps/CPU-s": figure("steps_per_cpu_second", ",.0f"),
         "CPU [s]": figure("cpu_seconds", ".1f"),
     }
-    report(f"Double DQN, {task}", rows, columns, as_json, threads=1, words=2)
+    caption = None
+    if task in DQN_TARGETS:
+        own = [row for row in rows if row["trainer"] == "navi"]
+        solved, seen = (sum(row[name] is not None for row in own) for name in ("solved_at", "evaluated_at"))
+        caption = f"{DQN_TARGETS[task]:g} reached by the last 100 training episodes in {solved} of {len(own)} seeds"
+        caption += f", by an evaluation in {seen}"
+    report(f"Double DQN, {task}", rows, columns, as_json, threads=1, words=2, caption=caption)
 
 
 def replay(

@@ -109,6 +109,20 @@ def test_equal_settings_give_equal_curves_and_a_curve_says_what_smoothing_did():
     assert still.returns == plain.returns, "a step of 0 changes nothing"
 
 
+def test_how_often_a_run_is_evaluated_does_not_change_what_it_learns():
+    often, seldom = FastDQN(make(early_stopping={"eval_interval": 512})), FastDQN(make())
+    assert len(often.train().steps) == 8 and len(seldom.train().steps) == 4
+    assert (often.params == seldom.params).all()
+
+
+def test_a_run_is_solved_where_the_last_hundred_training_episodes_reach_the_target():
+    still = {"dqn": {"learning_starts": 2000, "epsilon_base": 1.0}, "replay": {"capacity": 1000}}
+    curve = FastDQN(make(**still)).train(target=8.0, until_solved=True)
+    assert 100 * 8 <= curve.solved_step < 4096 and curve.best_recent >= 8.0 and curve.gradient_steps == 0
+    never = FastDQN(make(**still)).train(target=600.0)
+    assert never.solved_step is None and 8.0 <= never.best_recent < 600.0
+
+
 def test_noise_is_learned_from_and_not_reported():
     noisy = FastDQN(make(reward_noise=5.0))
     ended = noisy.collect() + noisy.collect()

@@ -94,3 +94,9 @@ def test_an_asset_of_training_always_ends():
 def test_what_is_missing_is_named_with_the_asset_that_makes_it():
     with pytest.raises(RecordError, match="materialize ppo_policy, partition standard"):
         read_policy("standard")
+
+
+def test_a_run_that_its_controller_ended_is_whole_and_one_that_was_told_to_stop_is_not():
+    whole = ("total_steps", "epochs", "early_stopping: plateau")
+    assert all(map(policies.ended_of_itself, whole))
+    assert not any(map(policies.ended_of_itself, ("stopped", "SIGTERM", None)))

@@ -22,7 +22,7 @@ from navi_core.learn.exploration import epsilons
 from navi_core.learn.fast.loops import adam
 from navi_core.learn.fast.network import Perceptron
 from navi_core.learn.fast.q_loops import choose_greedily, q_gradient, smooth_targets
-from navi_core.learn.fast.rows import Rows, open_rows
+from navi_core.learn.fast.rows import Rows, first_returns, open_rows
 from navi_core.learn.replay import PrioritizedReplay
 from navi_core.learn.targets import n_step_returns
 from navi_core.world.counter_random import Purpose, stream_key
@@ -41,6 +41,10 @@ class DQNCurve:
         returns: Mean return of its greedy episodes.
         td_variance: Variance of the temporal differences since the one before.
         recent: Mean return of the last 100 episodes of training, exploration included; NaN before there are 100.
+        solved_step: Decisions at which the last 100 training episodes first reached the target; None if they never did.
+        total_steps: Decisions of the run.
+        last_recent: Mean return of the last 100 episodes at its end; NaN before there are 100.
+        best_recent: Its highest value; NaN before there are 100 episodes.
         stop_step: Decisions at which the early-stopping controller said stop; None if it never did.
         smoothed_share: Share of gradient steps whose targets were smoothed.
         mean_step: Mean |Δh| of a smoothed target.
@@ -53,6 +57,10 @@ class DQNCurve:
     returns: list[float] = field(default_factory=list)
     td_variance: list[float] = field(default_factory=list)
     recent: list[float] = field(default_factory=list)
+    solved_step: int | None = None
+    total_steps: int = 0
+    last_recent: float = math.nan
+    best_recent: float = math.nan
     stop_step: int | None = None
     smoothed_share: float = 0.0
     mean_step: float = 0.0
@@ -220,44 +228,55 @@ class FastDQN:
     def evaluate(self, number: int) -> float:
         """Return the mean return of greedy episodes from starts that training does not see."""
         c = self.config
-        rows = c.evaluation_episodes
-        env = open_rows(c.task, rows, c.seed + 1_000_003 * (number + 1), c.task_options)
-        returns, actions, never = np.full(rows, np.nan), np.empty(rows, np.int64), np.zeros(rows)
-        while np.isnan(returns).any():
-            choose_greedily(self.network.forward(env.obs * self._scale), never, 0, 0, actions)
-            env.step(actions)
-            first = np.isnan(returns) & ~np.isnan(env.ended)
-            returns[first] = env.ended[first]
-        return float(returns.mean())
+        env = open_rows(c.task, c.evaluation_episodes, c.seed + 1_000_003 * (number + 1), c.task_options)
+        never = np.zeros(env.num_envs)
 
-    def train(self, progress: Callable[[int, float], None] | None = None) -> DQNCurve:
+        def decide(obs: Array, actions: Array) -> None:
+            choose_greedily(self.network.forward(obs * self._scale), never, 0, 0, actions)
+
+        return float(first_returns(env, decide).mean())
+
+    def train(
+        self,
+        progress: Callable[[int, float], None] | None = None,
+        *,
+        target: float = math.inf,
+        until_solved: bool = False,
+    ) -> DQNCurve:
         """Learn until `total_steps`, evaluating on the way; the controller is asked but does not end the run.
 
         Args:
             progress: Called after every evaluation with the steps and the mean return.
+            target: Mean return of the last 100 training episodes that counts as solved.
+            until_solved: Stop where it is reached.
         """
         c, curve, recent = self.config, DQNCurve(), deque[float](maxlen=100)
         controller, start = EarlyStopController(c.early_stopping), time.process_time()
         interval = c.early_stopping.eval_interval
-        while self.steps < c.total_steps:
+        done = False
+        while self.steps < c.total_steps and not done:
             before = self.steps
             recent.extend(self.collect())
             self.learn()
+            curve.last_recent = sum(recent) / 100 if len(recent) == 100 else math.nan
+            curve.best_recent = float(np.fmax(curve.best_recent, curve.last_recent))
+            if curve.solved_step is None and curve.last_recent >= target:
+                curve.solved_step, done = self.steps, until_solved
             if before // interval == self.steps // interval:
                 continue
             mean, variance = self._signs()
             curve.steps.append(self.steps)
             curve.returns.append(self.evaluate(len(curve.steps)))
             curve.td_variance.append(variance)
-            curve.recent.append(sum(recent) / 100 if len(recent) == 100 else math.nan)
+            curve.recent.append(curve.last_recent)
             if self._since:
-                decision = controller.update(mean, variance, self._local_structure(), curve.returns[-1])
+                decision = controller.update(mean, variance, self._local_structure(len(curve.steps)), curve.returns[-1])
                 if decision.should_stop and curve.stop_step is None:
                     curve.stop_step = self.steps
             self._sums[:], self._since = 0.0, 0
             if progress is not None:
                 progress(self.steps, curve.returns[-1])
-        curve.gradient_steps = self.gradient_steps
+        curve.total_steps, curve.gradient_steps = self.steps, self.gradient_steps
         curve.smoothed_share = self._smoothed / max(self.gradient_steps, 1)
         curve.mean_step, curve.clipped_share = (self._figures[:2] / max(self._smoothed, 1)).tolist()
         curve.cpu_seconds = time.process_time() - start
@@ -270,10 +289,10 @@ class FastDQN:
         mean = self._sums[1] / self._since
         return float(mean), float(max(self._sums[2] / self._since - mean * mean, 0.0))
 
-    def _local_structure(self) -> float:
-        """Return the share of latent neighbours with like targets in one minibatch; nothing is learned from it."""
+    def _local_structure(self, number: int) -> float:
+        """Return the share of latent neighbours with like targets in one minibatch, which training does not see."""
         n, smoothing = self.config.replay.batch_size, self.config.kernel_smoothing
-        batch = {name: x.numpy() for name, x in self.replay.sample(n)[0].items()}
+        batch = {name: x.numpy() for name, x in self.replay.peek(n, number).items()}
         targets = self._targets(batch)
         self.network.forward(batch["obs"])
         out, figures = np.empty_like(targets), np.zeros(3)

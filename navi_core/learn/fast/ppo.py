@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 import math
 import time
 from collections import deque
@@ -16,7 +17,7 @@ from navi_core.errors import NonFiniteError
 from navi_core.learn.advantages import gae
 from navi_core.learn.fast.loops import STATISTICS, adam, choose, gather, ppo_gradient
 from navi_core.learn.fast.network import ActorCritic
-from navi_core.learn.fast.rows import Rows, open_rows
+from navi_core.learn.fast.rows import Rows, first_returns, open_rows
 from navi_core.world.counter_random import Purpose, stream_key
 
 __all__ = ["FastPPO", "FastResult", "Team"]
@@ -224,13 +225,9 @@ class FastPPO:
         env = open_rows(c.task, episodes, seed, c.task_options)
         network = ActorCritic(env.obs.shape[1], env.actions, c.hidden, shared=c.shared, rows=episodes, seed=0)
         network.params[:] = self.network.params
-        returns, decision = np.full(episodes, np.nan, dtype=np.float64), 0
-        actions, log_probs = np.empty(episodes, np.int64), np.empty(episodes, np.float32)
-        key = stream_key(seed, Purpose.ACTION)
-        while np.isnan(returns).any():
-            choose(network.policy(env.obs * self._scale), key, 0, decision, actions, log_probs, greedy)
-            env.step(actions)
-            first = np.isnan(returns) & ~np.isnan(env.ended)
-            returns[first] = env.ended[first]
-            decision += 1
-        return returns
+        log_probs, key, decisions = np.empty(episodes, np.float32), stream_key(seed, Purpose.ACTION), itertools.count()
+
+        def decide(obs: Array, actions: Array) -> None:
+            choose(network.policy(obs * self._scale), key, 0, next(decisions), actions, log_probs, greedy)
+
+        return first_returns(env, decide)

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from typing import Any, Protocol
 
 import numpy as np
@@ -13,7 +13,7 @@ from navi_core.kernels.control import ACROBOT, CART_POLE, begin_rows, step_rows
 from navi_core.world.counter_random import Purpose, stream_key
 from navi_core.world.reference import Acrobot, CartPole, GymnasiumEnv, ReferenceTask, reference_task
 
-__all__ = ["NativeRows", "Rows", "TaskRows", "open_rows"]
+__all__ = ["NativeRows", "Rows", "TaskRows", "first_returns", "open_rows"]
 
 Array = np.ndarray
 
@@ -131,3 +131,19 @@ def open_rows(task: str, num_envs: int, seed: int, options: Mapping[str, Any], *
     if task in NativeRows._KINDS and wanted in ({}, {"masked": False}):
         return NativeRows(task, num_envs, seed, first_row=first_row)
     return TaskRows(reference_task(task, num_envs, seed, first_row=first_row, **wanted))
+
+
+def first_returns(env: Rows, decide: Callable[[Array, Array], None]) -> Array:
+    """Fly one episode in every row and return what each earned, (B,) float64.
+
+    Args:
+        env: Rows at their start.
+        decide: Given observations (B, n), not scaled, writes actions (B,) int64.
+    """
+    returns, actions = np.full(env.num_envs, np.nan), np.empty(env.num_envs, np.int64)
+    while np.isnan(returns).any():
+        decide(env.obs, actions)
+        env.step(actions)
+        first = np.isnan(returns) & ~np.isnan(env.ended)
+        returns[first] = env.ended[first]
+    return returns

@@ -1,0 +1,61 @@
+"""GRPO on whole episodes of a reference task by the fast path, seed by seed."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from typing import Any
+
+from navi_core.bench.cartpole import SolveRow
+from navi_core.bench.timing import torch_threads
+from navi_core.config import parse_config
+from navi_core.config.fast_grpo import FastGRPOConfig
+
+__all__ = ["run_grpo"]
+
+
+def run_grpo(
+    seeds: Sequence[int],
+    settings: Mapping[str, Any],
+    target: float,
+    progress: Callable[[str, int, int], None] | None = None,
+) -> Iterator[SolveRow]:
+    """Learn a task with every seed.
+
+    Args:
+        seeds: Seeds.
+        settings: Settings of `FastGRPOConfig` that differ from its defaults.
+        target: Mean return of 100 training episodes that counts as solved.
+        progress: Called after every update with the seed's name, decisions and decisions in all.
+
+    Raises:
+        ConfigError: A setting is unknown or impossible.
+    """
+    from navi_core.learn.fast.grpo import FastGRPO
+
+    for done, seed in enumerate(seeds):
+        config = parse_config(FastGRPOConfig, dict(settings) | {"seed": seed})
+        total = config.total_steps
+
+        def tell(steps: int, _: float, seed: int = seed, done: int = done, total: int = total) -> None:
+            if progress is not None:
+                progress(f"grpo seed {seed}", done * total + min(steps, total), len(seeds) * total)
+
+        with torch_threads(1):
+            trainer = FastGRPO(config)
+            result = trainer.train(target=target, progress=tell)
+            final = float(trainer.evaluate().mean())
+        yield SolveRow(
+            trainer="grpo",
+            task=config.task,
+            network=f"{'x'.join(map(str, config.hidden))} tanh, {len(trainer.params):,} weights",
+            epochs=config.epochs,
+            batch=config.rows * config.horizon,
+            minibatch=config.minibatch,
+            seed=seed,
+            solved_at=result.solved_at,
+            cpu_seconds_to_solve=result.solved_cpu_seconds,
+            steps=result.steps,
+            cpu_seconds=result.cpu_seconds,
+            training_return=result.mean_return,
+            final_return=final,
+        )
