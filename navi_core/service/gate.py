@@ -19,12 +19,12 @@ from torch import Tensor
 
 from navi_core.config import REWARD_TERMS, EnvConfig, GateConfig
 from navi_core.errors import ConfigError
+from navi_core.kernels.sight import add_leg, front_after_turn, read_sight
 from navi_core.world import Field, FloorMap
-from navi_core.world.dynamics import Dynamics, limiter_bins, linear_speed
-from navi_core.world.field import RayHits
+from navi_core.world.dynamics import Dynamics, limiter_bins
 from navi_core.world.floor import FloorView
 from navi_core.world.panorama import Panorama, PanoramaReader
-from navi_core.world.rewards import RewardTerms
+from navi_core.world.rewards import BAND_START, NEAR_DISTANCE, RewardTerms
 from navi_core.world.sensor import SphericalSensor, denormalise_depth
 
 __all__ = ["COMPONENTS", "GateVerdict", "RolloutGate"]
@@ -75,6 +75,21 @@ class _Horizon:
     path: Tensor
 
 
+@dataclass(frozen=True)
+class _Sight:
+    """What B observations say.
+
+    Attributes:
+        fractions: (B, 4) as of a `Panorama` of the gate's bins.
+        reach: (B, 32) as of a `Panorama` of the gate's bins [m].
+        ahead: (B, Az) nearest normalised depth ahead, for a heading turned to each azimuth; `NOTHING` without.
+    """
+
+    fractions: Tensor
+    reach: Tensor
+    ahead: Tensor
+
+
 class RolloutGate:
     """Simulates proposed motions of many drones at once.
 
@@ -105,6 +120,8 @@ class RolloutGate:
         self._past_reader = PanoramaReader(coarse, field.device, kernels=True)
         maps = [FloorMap(field, i, e.reward.view_cell, e.floor_clearance) for i in range(field.num_scenes)]
         self._view = FloorView(maps, capacity, self._reader.fan, e.reward.view_radius, field.device, kernels=True)
+        self._eyes = self._reader.for_kernels(self._sensor.directions)
+        self._log_range = math.log1p(e.max_distance)
         self._rewards = RewardTerms(field, capacity, e.reward, e.dynamics.max_speed[0])
         self._scene = torch.full((capacity,), -1)
         self._scale = torch.tensor(
@@ -163,14 +180,13 @@ class RolloutGate:
             raise ConfigError(f"rows {int(rows.min())} to {int(rows.max())}; this gate knows {len(self._scene)}")
         lost = self._scene[rows] < 0
         scene = self._scene[rows].clamp(min=0)
-        now = self._reader.read(self._hits_of(obs), self._rewards.band(scene))
+        now = self._sight(obs, scene)
         visits, seen = self._rewards.visits[rows], self._view.seen[rows]
         self._view.mark(position, yaw, now.reach, scene, seen)
         self._count(position, yaw, scene, visits)
         if remember:
             self._view.seen[rows], self._rewards.visits[rows] = seen, visits
-        ahead = self._ahead(obs)
-        verdict = self._simulate(position, yaw, velocity, action, scene, now, ahead, visits, seen, reader=self._reader)
+        verdict = self._simulate(position, yaw, velocity, action, scene, now, visits, seen, reader=self._reader)
         return replace(verdict, send=verdict.send & ~lost)
 
     def validate(self, position: Tensor, yaw: Tensor, velocity: Tensor, action: Tensor, scene: Tensor) -> GateVerdict:
@@ -183,15 +199,12 @@ class RolloutGate:
             action: (B, 4).
             scene: (B,) scene of each.
         """
-        now = self._coarse(position, yaw, scene, self._past_reader)
+        now = self._sight(self._coarse(position, yaw, scene, self._past_reader).obs, scene)
         visits = self._rewards.visits.new_zeros(len(position), self._rewards.visits.shape[1])
         seen = self._view.seen.new_zeros(len(position), self._view.seen.shape[1])
         self._view.mark(position, yaw, now.reach, scene, seen)
         self._count(position, yaw, scene, visits)
-        ahead = self._ahead(now.obs)
-        return self._simulate(
-            position, yaw, velocity, action, scene, now, ahead, visits, seen, reader=self._past_reader
-        )
+        return self._simulate(position, yaw, velocity, action, scene, now, visits, seen, reader=self._past_reader)
 
     def scenes(self, rows: Tensor) -> Tensor:
         """Return the (B,) scenes that `begin` found, −1 for none."""
@@ -204,14 +217,13 @@ class RolloutGate:
         velocity: Tensor,
         action: Tensor,
         scene: Tensor,
-        now: Panorama,
-        ahead: Tensor,
+        now: _Sight,
         visits: Tensor,
         seen: Tensor,
         *,
         reader: PanoramaReader,
     ) -> GateVerdict:
-        motion = self._fly(position, yaw, velocity, action, scene, ahead)
+        motion = self._fly(position, yaw, velocity, action, scene, now.ahead)
         p, y = motion.position, motion.yaw
         then = self._coarse(p, y, scene, reader)
         clearance = self.field.distance(torch.cat([p, position]), torch.cat([scene, scene]))
@@ -241,22 +253,16 @@ class RolloutGate:
         self, position: Tensor, yaw: Tensor, velocity: Tensor, action: Tensor, scene: Tensor, ahead: Tensor
     ) -> _Horizon:
         """Fly held actions to the end of the horizon."""
-        present = ahead[:, 0]
-        p, y, v = position, yaw, velocity
-        collided, attempted = torch.zeros(len(p), dtype=torch.bool), torch.zeros(len(p))
-        path, first = torch.zeros(len(p)), velocity
-        azimuths = ahead.shape[1]
+        p, y, v, first = position, yaw, velocity, velocity
+        collided, attempted, path = torch.zeros(len(p), dtype=torch.bool), torch.zeros(len(p)), torch.zeros(len(p))
+        front = torch.empty(len(p))
+        seen = ahead.numpy()
         for number, dynamics in enumerate(self._decisions):
-            front = present
-            if number:
-                # Azimuths run clockwise, yaw counter-clockwise.
-                bins = ((yaw - y) * (azimuths / (2.0 * math.pi))).round().to(torch.int64) % azimuths
-                front = torch.maximum(present, ahead.gather(1, bins[:, None]).squeeze(1))
+            front_after_turn(seen, yaw.numpy(), y.numpy(), self._log_range, front.numpy())
             motion = dynamics.step(p, y, v, action, front, scene)
-            path += linear_speed(motion.position - p)
+            legs = (p, motion.position, motion.collided, motion.attempted_speed, path, collided, attempted)
+            add_leg(*(part.numpy() for part in legs))
             p, y, v = motion.position, motion.yaw, motion.velocity
-            collided |= motion.collided
-            attempted = torch.maximum(attempted, motion.attempted_speed)
             first = first if number else v
         return _Horizon(p, y, first, collided, attempted, path)
 
@@ -270,30 +276,33 @@ class RolloutGate:
         hits = self._sensor.cast(position.contiguous(), yaw.contiguous(), scene.to(torch.int32))
         return reader.read(hits, self._rewards.band(scene))
 
-    def _hits_of(self, obs: Tensor) -> RayHits:
-        """Return an observation as the hits of the gate's own panorama."""
-        coarse = _sampled(obs)
-        depth = denormalise_depth(coarse[:, 0], self.env.max_distance)
-        parts = (depth, coarse[:, 1].to(torch.int32), coarse[:, 2] > 0)
-        return RayHits(*(part.flatten(1).contiguous() for part in parts))
-
-    def _ahead(self, obs: Tensor) -> Tensor:
-        """Return (B, Az) the nearest hit ahead [m] for a heading turned to each azimuth, from the present place."""
-        azimuth, elevation = obs.shape[2:]
+    def _sight(self, obs: Tensor, scene: Tensor) -> _Sight:
+        """Read observations (B, 3, Az, El) of drones in (B,) scenes."""
+        rows, (azimuth, elevation), eyes = len(obs), obs.shape[2:], self._eyes
         _, low, high = limiter_bins(azimuth, elevation, self.env.dynamics.limiter_elevation_degrees)
-        nearest = torch.where(obs[:, 2, :, low:high] > 0, obs[:, 0, :, low:high], 2.0).amin(dim=2)
-        # The least of a window of azimuths, its width doubled until it is that of the sector ahead.
-        width, window = 1, 2 * max(1, azimuth // 8)
-        while width < window:
-            step = min(width, window - width)
-            nearest = torch.minimum(nearest, nearest.roll(-step, dims=1))
-            width += step
-        nearest = nearest.roll(window // 2, dims=1)
-        return torch.where(nearest > 1.0, torch.inf, denormalise_depth(nearest.clamp(max=1.0), self.env.max_distance))
+        near, start = (math.log1p(distance) / self._log_range for distance in (NEAR_DISTANCE, BAND_START))
+        band = (self._rewards.band(scene).log1p() / self._log_range).numpy()
+        counts, longest = torch.empty(rows, 4, dtype=torch.int32), torch.empty(rows, _COARSE[0])
+        ahead = torch.empty(rows, azimuth)
+        read_sight(
+            obs.contiguous().numpy(), *(bins.numpy() for bins in _samples(azimuth, elevation)), near, start, band,
+            eyes.ahead, (eyes.horizon_first, eyes.horizon_last), (low, high), 2 * max(1, azimuth // 8),
+            counts.numpy(), longest.numpy(), ahead.numpy(),
+        )  # fmt: skip
+        fractions = counts / torch.tensor([*[_COARSE[0] * _COARSE[1]] * 3, 2 * eyes.ahead * _COARSE[1]])
+        fractions[:, 0] = 1.0 - fractions[:, 0]
+        reach = denormalise_depth(longest, self.env.max_distance) * eyes.horizon_cos
+        return _Sight(fractions, reach.clamp(max=eyes.view_radius), ahead)
+
+
+def _samples(azimuth_bins: int, elevation_bins: int) -> tuple[Tensor, Tensor]:
+    """Return the (32,) azimuth and (6,) elevation bins that are nearest in angle to those of the gate."""
+    azimuth = torch.arange(_COARSE[0]) * azimuth_bins // _COARSE[0]
+    elevation = (torch.linspace(0, 1, _COARSE[1]) * (elevation_bins - 1)).round().to(torch.int64)
+    return azimuth, elevation
 
 
 def _sampled(obs: Tensor) -> Tensor:
     """Return (B, 3, 32, 6): the observation at the gate's bins, nearest in angle."""
-    azimuth = torch.arange(_COARSE[0]) * obs.shape[2] // _COARSE[0]
-    elevation = (torch.linspace(0, 1, _COARSE[1]) * (obs.shape[3] - 1)).round().to(torch.int64)
+    azimuth, elevation = _samples(*obs.shape[2:])
     return obs[:, :, azimuth[:, None], elevation]

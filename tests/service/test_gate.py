@@ -9,6 +9,7 @@ from navi_core.config import EnvConfig, GateConfig
 from navi_core.service.gate import RolloutGate
 from navi_core.world import Field, NavigationEnv
 from navi_core.world.dynamics import Dynamics
+from navi_core.world.sensor import denormalise_depth
 
 ROWS = 24
 CONFIG = EnvConfig(azimuth_bins=64, elevation_bins=16, stagger=False)
@@ -74,7 +75,7 @@ def test_the_horizon_is_that_of_the_dynamics_stepped_one_decision_at_a_time(fiel
     velocity, action = torch.zeros(ROWS, 4), torch.rand(ROWS, 4, generator=torch.Generator().manual_seed(3)) * 2 - 1
     far = torch.full((ROWS,), torch.inf)
     expected = whole.step(pose["position"], pose["yaw"], velocity, action, far, pose["scene_index"])
-    ahead = gate._ahead(obs)
+    ahead = gate._sight(obs, pose["scene_index"]).ahead
     motion = gate._fly(pose["position"], pose["yaw"], velocity, action, pose["scene_index"], ahead)
     assert torch.equal(motion.collided, expected.collided) and expected.collided.any()
     free = ~expected.collided
@@ -86,7 +87,8 @@ def test_the_horizon_is_that_of_the_dynamics_stepped_one_decision_at_a_time(fiel
 def test_what_lies_ahead_after_a_turn_is_the_least_of_that_sector(field: Field) -> None:
     flight = Flight(field)
     gate, front = flight.gate, flight.env._life["front"].squeeze(1)
-    ahead = gate._ahead(flight.obs)
+    seen = gate._sight(flight.obs, flight.env.poses()["scene_index"]).ahead
+    ahead = torch.where(seen > 1.0, torch.inf, denormalise_depth(seen, CONFIG.max_distance))
     assert torch.allclose(ahead[:, 0], front, rtol=1e-4)
     pose = flight.env.poses()
     turned = torch.remainder(pose["yaw"] + 2 * torch.pi * 7 / 64, 2 * torch.pi)
