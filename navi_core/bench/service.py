@@ -64,6 +64,10 @@ class ServiceRow(Row):
         cpu_ms: CPU time of both processes for one decision [ms].
         times_one: `rate` over that of the first case.
         times_one_cpu: CPU time of the first case's decision over this one's.
+        lock_p50_ms: Median time that the experience buffer is locked by a holder, waiting included [ms]; NaN without.
+        lock_p99_ms: 99th percentile of it [ms].
+        lock_max_ms: Longest [ms].
+        lock_work_ms: Most processor time of a holder [ms].
     """
 
     sessions: int
@@ -78,6 +82,10 @@ class ServiceRow(Row):
     cpu_ms: float
     times_one: float
     times_one_cpu: float
+    lock_p50_ms: float
+    lock_p99_ms: float
+    lock_max_ms: float
+    lock_work_ms: float
 
 
 def service_cases(sessions: Sequence[int], threads: Sequence[int], learns: bool) -> list[ServiceCase]:
@@ -144,9 +152,11 @@ class _Stage:
             publish=_ANY, subscribe=(publish,), step_endpoint=answer, max_sessions=case.sessions, groups=case.groups,
             sample=case.learns, follow=None,
         )  # fmt: skip
-        learning = None
+        self._learning = learning = None
         if case.learns:
-            learning = FlightLearning(model, ContinuousTrainingConfig(), None, outbox=folder / "outbox")
+            self._learning = learning = FlightLearning(
+                model, ContinuousTrainingConfig(), None, outbox=folder / "outbox"
+            )
         self.actor = ActorServer(model, settings, learning=learning)
         self.forget()
 
@@ -192,6 +202,8 @@ class _Stage:
         """Return what was measured."""
         trips = np.array(self._trips) * 1e3
         rate, cpu = self._decisions / self._wall, 1e3 * self._cpu / self._decisions
+        lock = None if self._learning is None else self._learning.buffer.lock
+        holds = np.full(1, np.nan) if lock is None else lock.holds() * 1e3
         return ServiceRow(
             sessions=self.case.sessions,
             groups=self.case.groups,
@@ -205,6 +217,10 @@ class _Stage:
             cpu_ms=cpu,
             times_one=1.0 if first is None else rate / first.rate,
             times_one_cpu=1.0 if first is None else first.cpu_ms / cpu,
+            lock_p50_ms=float(np.quantile(holds, 0.5)),
+            lock_p99_ms=float(np.quantile(holds, 0.99)),
+            lock_max_ms=float(holds.max()),
+            lock_work_ms=float("nan") if lock is None else lock.longest_work * 1e3,
         )
 
     def _cpu_now(self) -> float:

@@ -99,6 +99,13 @@ def service(
         "× one drone": figure("times_one"),
         "× one drone, CPU": figure("times_one_cpu"),
     }
+    if learn:
+        columns |= {
+            "buffer lock p50 [ms]": figure("lock_p50_ms", ".3f"),
+            "lock p99 [ms]": figure("lock_p99_ms", ".3f"),
+            "lock max [ms]": figure("lock_max_ms", ".3f"),
+            "lock work [ms]": figure("lock_work_ms", ".3f"),
+        }
     report(
         f"{runtime}, {encoder_backend} + {temporal_core}, {size}",
         rows,

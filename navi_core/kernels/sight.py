@@ -75,7 +75,7 @@ def read_sight(
         for a in range(bins):
             least = np.float32(NOTHING)
             for e in range(limiter[0], limiter[1]):
-                if valid[a, e] > 0 and depth[a, e] < least:
+                if depth[a, e] < least and valid[a, e] > 0:
                     least = depth[a, e]
             nearest[a] = least
         # The least of a window of azimuths, its width doubled until it is that of the sector ahead.

@@ -24,7 +24,7 @@ from navi_core.kernels.distance import scene_distance, scene_within
 from navi_core.kernels.native import NativeUnavailableError, load_library
 from navi_core.kernels.octree import cast_octree
 from navi_core.kernels.packed import HIERARCHY_TYPES, PackedField
-from navi_core.kernels.step import Drone, Flights, Step, check_layout
+from navi_core.kernels.step import Drone, Flights, Rewards, Step, check_layout, described_by
 from navi_core.kernels.tile import cast_tiles, tile_layout
 
 __all__ = ["LANES", "TRACERS", "NativeTracer", "NumbaTracer", "Tracer", "build_tracer"]
@@ -230,6 +230,16 @@ class NativeTracer:
     def fly(self, drone: Drone, flights: Flights) -> None:
         """Fly one decision in every row of `flights`."""
         self._library.navi_fly(self._hierarchy, ctypes.byref(drone), ctypes.byref(flights), self._thread_count())
+
+    def explore(
+        self, rewards: Rewards, position: torch.Tensor, yaw: torch.Tensor, scene: torch.Tensor, stamp: torch.Tensor
+    ) -> torch.Tensor:
+        """Count the visits of B rows of a table, and return their (B,) exploration terms without clearance."""
+        terms = torch.empty(len(yaw))
+        reals = (described_by(part, torch.float32) for part in (position, yaw))
+        wholes = (described_by(part, torch.int64) for part in (scene, stamp))
+        self._library.navi_explore(ctypes.byref(rewards), *reals, *wholes, terms.data_ptr(), len(yaw))
+        return terms
 
     def begin_step(self) -> Step:
         """Return the description of an environment's step in this tracer's scenes, to be filled in for `step`."""

@@ -191,6 +191,11 @@ class ActorServer(Server):
         if self.config.mode == "step" and session.request.step_id != result.step_id:
             return False
         session.request = None
+        if self.config.mode == "step":
+            # The answer went to this actor alone; whoever watches learns of it here.
+            numbers = (result.reward, result.episode_return, result.done or result.truncated)
+            place = {"episode_id": result.episode_id, "step_id": result.step_id}
+            self.event(self.publisher, "actor.inference.step", numbers, env_id=result.env_id, **place)
         if self._learning is not None:
             self._learning.came(result)
         self.metrics.latency("answer_ms", time.monotonic() - session.asked_at, about="request to answer")

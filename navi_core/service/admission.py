@@ -2,14 +2,13 @@
 
 from __future__ import annotations
 
-import threading
-import time
 from collections import deque
 from dataclasses import dataclass
 
 import numpy as np
 
 from navi_core.policy import NavigationPolicy
+from navi_core.service.timed_lock import TimedLock
 
 __all__ = ["Admission", "ServingVersion"]
 
@@ -35,54 +34,55 @@ class Admission:
 
     Attributes:
         serving: What inference uses.
-        longest_hold: Longest time that the lock was held [s].
+        lock: Held while versions change.
     """
 
     def __init__(self, policy: NavigationPolicy, window: int) -> None:
         self.serving = ServingVersion(0, policy)
-        self.longest_hold = 0.0
         self._window = max(window, _BLOCKS)
         self._before: ServingVersion | None = None
         self._live: dict[int, deque[float]] = {0: deque(maxlen=self._window)}
-        self._lock = threading.Lock()
+        self.lock = TimedLock()
 
     def admit(self, version: int, policy: NavigationPolicy) -> None:
         """Let a version serve from the next decision on."""
-        with self._lock:
-            start = time.perf_counter()
+        with self.lock.held():
             self._before, self.serving = self.serving, ServingVersion(version, policy)
             kept = {v: self._live[v] for v in (self._before.version,) if v in self._live}
             self._live = kept | {version: deque(maxlen=self._window)}
-            self.longest_hold = max(self.longest_hold, time.perf_counter() - start)
 
     def observe(self, version: int, reward: float) -> None:
         """Take the live reward of a decision of a version."""
-        with self._lock:
+        with self.lock.held():
             if version in self._live:
                 self._live[version].append(reward)
 
     def live_mean(self) -> float:
         """Return the mean live reward of the version in service, NaN before the first."""
-        with self._lock:
-            rewards = self._live[self.serving.version]
-            return float(np.mean(rewards)) if rewards else float("nan")
+        with self.lock.held():
+            rewards = list(self._live[self.serving.version])
+        return float(np.mean(rewards)) if rewards else float("nan")
 
     def roll_back(self) -> ServingVersion | None:
         """Return to the version before where the live reward is below its, by a one-sided 95 % test; else None.
 
         Rewards of neighbouring decisions resemble one another, so means of ten blocks are compared, not decisions.
         """
-        with self._lock:
-            before = self._before
+        with self.lock.held():
+            serving, before = self.serving, self._before
             if before is None:
                 return None
-            new, old = self._live[self.serving.version], self._live.get(before.version, deque())
-            if len(new) < self._window or len(old) < self._window // 2:
-                return None
-            means = [np.array([part.mean() for part in np.array_split(np.array(x), _BLOCKS)]) for x in (new, old)]
-            error = float(np.sqrt(sum(m.var(ddof=1) / _BLOCKS for m in means)))
-            if means[0].mean() >= means[1].mean() - _ONE_SIDED_95 * error:
+            old = self._live.get(before.version, deque())
+            rewards = list(self._live[serving.version]), list(old)
+        if len(rewards[0]) < self._window or len(rewards[1]) < self._window // 2:
+            return None
+        means = [np.array([part.mean() for part in np.array_split(np.array(x), _BLOCKS)]) for x in rewards]
+        error = float(np.sqrt(sum(m.var(ddof=1) / _BLOCKS for m in means)))
+        if means[0].mean() >= means[1].mean() - _ONE_SIDED_95 * error:
+            return None
+        with self.lock.held():
+            if self.serving is not serving:
                 return None
             self.serving, self._before = before, None
             self._live = {before.version: old}
-            return before
+        return before

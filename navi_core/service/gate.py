@@ -38,7 +38,7 @@ COMPONENTS: dict[str, tuple[str, ...]] = {
 """Components of the expected reward, and the environment's terms that each is made of."""
 _PAID_ONCE = ("clearance", "inspection", "collision", "view_gain")
 """Terms that a horizon pays as a whole; the others are paid by every decision."""
-_COARSE = (32, 6)
+_COARSE = (24, 6)
 """Bins of the panoramas that the gate casts itself."""
 _FITS = 0.06
 """Mean error of the normalised depth up to which a scene is the one that a drone is in."""
@@ -81,7 +81,7 @@ class _Sight:
 
     Attributes:
         fractions: (B, 4) as of a `Panorama` of the gate's bins.
-        reach: (B, 32) as of a `Panorama` of the gate's bins [m].
+        reach: (B, 24) as of a `Panorama` of the gate's bins [m].
         ahead: (B, Az) nearest normalised depth ahead, for a heading turned to each azimuth; `NOTHING` without.
     """
 
@@ -122,10 +122,14 @@ class RolloutGate:
         self._view = FloorView(maps, capacity, self._reader.fan, e.reward.view_radius, field.device, kernels=True)
         self._eyes = self._reader.for_kernels(self._sensor.directions)
         self._log_range = math.log1p(e.max_distance)
-        self._rewards = RewardTerms(field, capacity, e.reward, e.dynamics.max_speed[0])
+        self._rewards = RewardTerms(field, capacity, e.reward, e.dynamics.max_speed[0], kernels=True)
         self._scene = torch.full((capacity,), -1)
         self._scale = torch.tensor(
             [c.weights.get(name, 0.0) / (decisions if name in _PAID_ONCE else 1) for name in REWARD_TERMS]
+        )
+
+        self._parts = torch.tensor(
+            [[float(name in parts) for parts in COMPONENTS.values()] for name in REWARD_TERMS], dtype=torch.float32
         )
 
     def begin(self, rows: Tensor, position: Tensor, yaw: Tensor, obs: Tensor) -> Tensor:
@@ -243,9 +247,9 @@ class RolloutGate:
             attempted_speed=motion.attempted_speed,
             view_gain=self._view.mark(p, y, then.reach, scene, seen),
         )
-        scaled = dict(zip(REWARD_TERMS, (terms * self._scale).unbind(dim=1)))
-        components = {name: torch.stack([scaled[term] for term in parts]).sum(0) for name, parts in COMPONENTS.items()}
-        expected = torch.stack(list(scaled.values())).sum(0)
+        scaled = terms * self._scale
+        components = dict(zip(COMPONENTS, (scaled @ self._parts).unbind(dim=1)))
+        expected = scaled.sum(dim=1)
         send = ~motion.collided & (expected > self.config.threshold)
         return GateVerdict(send, motion.collided, expected, components, motion.velocity)
 
@@ -283,9 +287,9 @@ class RolloutGate:
         near, start = (math.log1p(distance) / self._log_range for distance in (NEAR_DISTANCE, BAND_START))
         band = (self._rewards.band(scene).log1p() / self._log_range).numpy()
         counts, longest = torch.empty(rows, 4, dtype=torch.int32), torch.empty(rows, _COARSE[0])
-        ahead = torch.empty(rows, azimuth)
+        ahead, (azimuths, elevations) = torch.empty(rows, azimuth), _samples(azimuth, elevation)
         read_sight(
-            obs.contiguous().numpy(), *(bins.numpy() for bins in _samples(azimuth, elevation)), near, start, band,
+            obs.contiguous().numpy(), azimuths.numpy(), elevations.numpy(), near, start, band,
             eyes.ahead, (eyes.horizon_first, eyes.horizon_last), (low, high), 2 * max(1, azimuth // 8),
             counts.numpy(), longest.numpy(), ahead.numpy(),
         )  # fmt: skip
@@ -296,13 +300,13 @@ class RolloutGate:
 
 
 def _samples(azimuth_bins: int, elevation_bins: int) -> tuple[Tensor, Tensor]:
-    """Return the (32,) azimuth and (6,) elevation bins that are nearest in angle to those of the gate."""
+    """Return the (24,) azimuth and (6,) elevation bins that are nearest in angle to those of the gate."""
     azimuth = torch.arange(_COARSE[0]) * azimuth_bins // _COARSE[0]
     elevation = (torch.linspace(0, 1, _COARSE[1]) * (elevation_bins - 1)).round().to(torch.int64)
     return azimuth, elevation
 
 
 def _sampled(obs: Tensor) -> Tensor:
-    """Return (B, 3, 32, 6): the observation at the gate's bins, nearest in angle."""
+    """Return (B, 3, 24, 6): the observation at the gate's bins, nearest in angle."""
     azimuth, elevation = _samples(*obs.shape[2:])
     return obs[:, :, azimuth[:, None], elevation]

@@ -3,8 +3,6 @@
 from __future__ import annotations
 
 import logging
-import threading
-import time
 from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
@@ -17,6 +15,7 @@ from torch import Tensor
 from navi_core.config import ContinuousTrainingConfig
 from navi_core.service.experience import ACTUAL_SHARE, EXPECTED_SHARE, Experience
 from navi_core.service.gate import COMPONENTS
+from navi_core.service.timed_lock import TimedLock
 from navi_core.service.trail import Trail
 
 __all__ = ["ExperienceReplayBuffer", "Sample"]
@@ -65,24 +64,24 @@ class ExperienceReplayBuffer:
     Args:
         config: Capacity, what is stored, lock timeout.
         seed: Of the samples.
+
+    Attributes:
+        lock: Held while columns change; what can be prepared is prepared before.
     """
 
     def __init__(self, config: ContinuousTrainingConfig | None = None, seed: int = 0) -> None:
         self.config = c = config or ContinuousTrainingConfig()
-        self._lock = threading.Lock()
+        self.lock = TimedLock()
         self._rng = np.random.default_rng(seed)
-        self._rows = np.zeros(0, _ROW)
-        self._trail_of: list[Trail | None] = []
-        self._observations: list[list[np.ndarray] | None] = []
-        self._first, self._count = 0, 0
         self._capacity = c.buffer_capacity
+        self._rows, self._trail_of, self._observations = self._columns()
+        self._first, self._count = 0, 0
         self._pending: dict[int, _Pending] = {}
         self._open: dict[int, Trail] = {}
         self._width: int | None = None
         self._added = self._sampled = self._refused = self._evicted = 0
         self._trails: dict[int, list[Any]] = {}
         self._trail_bytes = self._observation_bytes = 0
-        self.longest_hold = 0.0
 
     def __len__(self) -> int:
         return self._count + len(self._pending)
@@ -90,7 +89,7 @@ class ExperienceReplayBuffer:
     @property
     def nbytes(self) -> int:
         """Memory of rows, trails and observations [bytes]."""
-        return self._rows.nbytes + 8 * len(self._trail_of) + self._trail_bytes + self._observation_bytes
+        return self._count * (_ROW.itemsize + 16) + self._trail_bytes + self._observation_bytes
 
     def add(self, experience: Experience, *, learn: bool = True) -> bool:
         """Add an experience; returns whether it was taken.
@@ -109,11 +108,15 @@ class ExperienceReplayBuffer:
             return False
         packed = None if experience.observation is None else _packed(experience.observation)
         row = _row(experience)
+        spare = self._new_trail(experience) if self._begins_trail(experience) else None
         with self._locked() as held:
             if not held:
                 return False
             self._width = len(experience.latent)
-            trail = self._trail(experience)
+            if self._begins_trail(experience):
+                # Another thread may have cleared the buffer meanwhile.
+                self._open[experience.session_id] = spare or self._new_trail(experience)
+            trail = self._open[experience.session_id]
             row["place"] = trail.append(experience.latent, experience.aux, experience.value)
             self._added += 1
             if experience.actual_reward is None:
@@ -161,7 +164,7 @@ class ExperienceReplayBuffer:
             if not held or self._count == 0:
                 return None
             chosen = self._rng.choice(self._count, min(count, self._count), replace=False)
-            index = (self._first + chosen) % len(self._rows)
+            index = (self._first + chosen) % self._capacity
             self._sampled += len(index)
             rows, trails = self._rows[index], [self._trail_of[i] for i in index]
             packed = [self._observations[i] for i in index]
@@ -188,36 +191,37 @@ class ExperienceReplayBuffer:
 
     def clear(self) -> None:
         """Forget everything but the totals."""
+        columns, before = self._columns(), (self._rows, self._trail_of, self._observations, self._trails)
         with self._locked() as held:
             if held:
-                self._rows, self._trail_of, self._observations = np.zeros(0, _ROW), [], []
+                self._rows, self._trail_of, self._observations = columns
                 self._first = self._count = self._trail_bytes = self._observation_bytes = 0
                 self._pending.clear()
                 self._open.clear()
-                self._trails.clear()
+                self._trails = {}
+        # What was forgotten is freed here, where nobody waits for it.
+        del before
 
     @contextmanager
     def _locked(self) -> Iterator[bool]:
         """Hold the lock; false where it is not to be had in time, which is warned of."""
-        held = self._lock.acquire(timeout=self.config.lock_timeout)
-        start = time.perf_counter()
-        if not held:
-            _LOG.warning("the experience buffer was locked for %.1f s; nothing was done", self.config.lock_timeout)
-        try:
+        with self.lock.held(self.config.lock_timeout) as held:
+            if not held:
+                _LOG.warning("the experience buffer was locked for %.1f s; nothing was done", self.config.lock_timeout)
             yield held
-        finally:
-            if held:
-                self.longest_hold = max(self.longest_hold, time.perf_counter() - start)
-                self._lock.release()
 
-    def _trail(self, experience: Experience) -> Trail:
-        """Return the trail that an experience goes on."""
+    def _columns(self) -> tuple[np.ndarray, list[Trail | None], list[list[np.ndarray] | None]]:
+        """Return empty columns for the whole capacity: pages of rows that were never written take no memory."""
+        return np.zeros(self._capacity, _ROW), [None] * self._capacity, [None] * self._capacity
+
+    def _begins_trail(self, experience: Experience) -> bool:
+        """Tell whether an experience goes on none of the open trails."""
         trail = self._open.get(experience.session_id)
-        if trail is None or trail.full or trail.ended or experience.begins:
-            state = None if experience.begins else experience.recurrent_state
-            trail = Trail(self.config.state_interval, len(experience.latent), state)
-            self._open[experience.session_id] = trail
-        return trail
+        return trail is None or trail.full or trail.ended or experience.begins
+
+    def _new_trail(self, experience: Experience) -> Trail:
+        state = None if experience.begins else experience.recurrent_state
+        return Trail(self.config.state_interval, len(experience.latent), state)
 
     def _complete(self, pending: _Pending, reward: float, ends: bool) -> None:
         row, trail, packed, learn = pending
@@ -228,9 +232,7 @@ class ExperienceReplayBuffer:
             return
         while self._count >= self._capacity or (self._count and self.nbytes > self.config.buffer_bytes):
             self._evict()
-        if self._count == len(self._rows):
-            self._grow()
-        place = (self._first + self._count) % len(self._rows)
+        place = (self._first + self._count) % self._capacity
         self._rows[place], self._trail_of[place], self._observations[place] = row, trail, packed
         self._count += 1
         self._observation_bytes += 0 if packed is None else sum(part.nbytes for part in packed)
@@ -249,20 +251,9 @@ class ExperienceReplayBuffer:
         if known[1] == 0:
             self._trail_bytes -= known[2]
             del self._trails[id(trail)]
-        self._first = (self._first + 1) % len(self._rows)
+        self._first = (self._first + 1) % self._capacity
         self._count -= 1
         self._evicted += 1
-
-    def _grow(self) -> None:
-        """Double the columns, up to the capacity; the ring begins at its oldest again."""
-        size = min(self._capacity, max(256, 2 * len(self._rows)))
-        order = [(self._first + i) % len(self._rows) for i in range(self._count)] if self._count else []
-        rows = np.zeros(size, _ROW)
-        rows[: self._count] = self._rows[order] if order else []
-        spare = size - self._count
-        self._trail_of = [self._trail_of[i] for i in order] + [None] * spare
-        self._observations = [self._observations[i] for i in order] + [None] * spare
-        self._rows, self._first = rows, 0
 
 
 def _row(experience: Experience) -> np.ndarray:

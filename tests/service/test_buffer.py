@@ -116,7 +116,7 @@ def test_a_reward_that_is_no_number_drops_its_experience() -> None:
 def test_a_lock_that_is_held_is_warned_of_and_never_waited_for_longer(caplog) -> None:
     kept = buffer()
     kept.add(experience(actual_reward=1.0))
-    with kept._lock:
+    with kept.lock.held():
         start = time.monotonic()
         assert kept.sample(1) is None and not kept.add(experience(1)) and not kept.update_pending_reward(0, 1.0)
         assert time.monotonic() - start < 1.0

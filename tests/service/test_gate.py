@@ -97,6 +97,17 @@ def test_what_lies_ahead_after_a_turn_is_the_least_of_that_sector(field: Field) 
     assert torch.allclose(ahead[:, (0 - 7) % 64], there, rtol=1e-3)
 
 
+def test_an_observation_at_the_gates_bins_says_what_the_panorama_of_those_bins_says(field: Field) -> None:
+    flight = Flight(field)
+    pose, gate = flight.env.poses(), flight.gate
+    panorama = gate._coarse(pose["position"], pose["yaw"], pose["scene_index"], gate._reader)
+    sight = gate._sight(panorama.obs, pose["scene_index"])
+    assert torch.allclose(sight.fractions, panorama.fractions, atol=1e-6)
+    assert torch.allclose(sight.reach, panorama.reach, rtol=1e-4)
+    front = torch.where(sight.ahead[:, 0] > 1.0, torch.inf, denormalise_depth(sight.ahead[:, 0], CONFIG.max_distance))
+    assert torch.allclose(front, panorama.front, rtol=1e-4)
+
+
 def test_a_random_policy_behind_the_gate_hardly_collides(field: Field) -> None:
     def collisions(gated: bool) -> int:
         flight, count = Flight(field, seed=5), 0

@@ -8,9 +8,12 @@ import urllib.error
 import urllib.request
 
 import numpy as np
+import pytest
 import torch
 
 from navi_core.config import EnvironmentConfig
+from navi_core.service.viewing import Digest, Feed
+from navi_core.service.viewing.layouts import SERVICE_LAYOUTS
 from navi_core.service.wire import (
     Action,
     BatchStepRequest,
@@ -182,3 +185,32 @@ def test_stopping_answers_what_was_asked_and_then_nothing(stage) -> None:
 def test_defaults_bind_loopback_alone() -> None:
     config = EnvironmentConfig()
     assert all("127.0.0.1" in endpoint for endpoint in (config.publish, config.answer, *config.actions))
+
+
+def test_who_watches_a_flight_in_steps_learns_its_rewards_and_returns(stage) -> None:
+    actor = stage.actor(stage.environment(sessions=2))
+    heard, digest = [], Digest()
+
+    def take(batch) -> None:
+        for message in batch:
+            heard.append(message)
+            digest.take(message, SERVICE_LAYOUTS)
+
+    feed = Feed([actor.publisher.endpoint], take)
+    try:
+        until(lambda: len(heard) > 200 and len(digest.heard_sessions()) == 2)
+    finally:
+        feed.close()
+    returns: dict[tuple[int, int], tuple[int, float]] = {}
+    compared = 0
+    for event in heard:
+        if getattr(event, "event_type", "") != "actor.inference.step":
+            continue
+        reward, total, _ = event.payload.tolist()
+        step, before = returns.get((event.env_id, event.episode_id), (0, 0.0))
+        if step and step == event.step_id - 1:
+            assert total == pytest.approx(before + reward, abs=1e-4)
+            compared += 1
+        returns[event.env_id, event.episode_id] = (event.step_id, total)
+    assert compared > 10
+    assert all(np.isfinite([told["reward"], told["episode_return"]]).all() for told in digest.heard_sessions())

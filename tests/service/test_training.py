@@ -222,7 +222,8 @@ def test_the_thread_trains_at_its_interval_and_stops(caplog) -> None:
     time.sleep(0.15)
     assert live.model_version == version
     rate = live.status()["training"]["steps_per_second"]
-    assert 2 < rate < 21
+    # The first update comes at once, so five of them may lie within four intervals.
+    assert 2 < rate <= 25
 
 
 def test_training_that_is_not_enabled_does_not_start() -> None:
@@ -284,11 +285,13 @@ def test_agreements_are_counted_not_rounded_and_the_window_is_a_hundred() -> Non
     assert told["lifetime_gate_agreement"] == pytest.approx(1029 / 1100) and told["model_version"] == 7
 
 
-def test_locks_are_held_for_less_than_a_millisecond_of_work() -> None:
-    live = trainer()
+def test_the_locks_of_model_and_buffer_are_held_for_less_than_a_millisecond_of_work() -> None:
+    live = trainer(config(buffer_capacity=60))
     for _ in range(20):
         live.train_once()
-    assert live.admission.longest_hold < 0.05
+    live.buffer.clear()
+    for lock in (live.admission.lock, live.buffer.lock):
+        assert len(lock.holds()) >= 20 and 0 < lock.longest_work < 1e-3
 
 
 def test_new_weights_are_taken_over_and_the_old_experiences_forgotten() -> None:

@@ -135,3 +135,16 @@ def test_band_and_cell_of_a_hall() -> None:
     rewards = RewardTerms(Field([hall]), 1, RewardConfig(), 5.0)
     assert float(rewards.band(torch.zeros(1, dtype=torch.int64))) == pytest.approx(0.6 * 20)  # V = 20³
     assert float(rewards._edge[0]) == pytest.approx(2.0)
+
+
+def test_the_kernels_count_visits_as_the_tensors_do(box_scene) -> None:
+    field = Field([box_scene])
+    plain, fast = (RewardTerms(field, 16, RewardConfig(), 5.0, kernels=kernels) for kernels in (False, True))
+    generator = torch.Generator().manual_seed(0)
+    scene = torch.zeros(16, dtype=torch.int64)
+    for step in range(40):
+        position = (torch.rand(16, 3, generator=generator) - 0.5) * 8
+        yaw = torch.rand(16, generator=generator) * 6.28
+        stamp = torch.randint(1, 2 + step // 20, (16,), generator=generator)
+        assert torch.equal(plain.explore(position, yaw, scene, stamp), fast.explore(position, yaw, scene, stamp))
+        assert torch.equal(plain.visits, fast.visits)

@@ -78,6 +78,7 @@ SERVICE_LAYOUTS: dict[str, tuple[str, ...]] = {
     "actor.inference.gate": (
         "send", "collides", "expected_reward", "clearance", "progress", "novelty", "starvation",
     ),
+    "actor.inference.step": ("reward", "episode_return", "ended"),
     "actor.heartbeat": ("drones", "decisions", "seconds_up"),
     "environment.heartbeat": ("drones", "decisions", "seconds_up"),
 }  # fmt: skip

@@ -1,0 +1,51 @@
+"""A lock that knows for how long it is held."""
+
+from __future__ import annotations
+
+import threading
+import time
+from collections import deque
+from collections.abc import Iterator
+from contextlib import contextmanager
+
+import numpy as np
+
+__all__ = ["TimedLock"]
+
+_KEPT = 10_000
+
+
+class TimedLock:
+    """A lock, and how long its holders took.
+
+    Attributes:
+        longest_work: Most processor time that a holder spent [s]. Unlike `holds` it does not count how long the
+            machine, or another thread of the interpreter, kept the holder waiting.
+    """
+
+    def __init__(self) -> None:
+        self._lock = threading.Lock()
+        self._holds: deque[float] = deque(maxlen=_KEPT)
+        self.longest_work = 0.0
+
+    @contextmanager
+    def held(self, timeout: float = -1.0) -> Iterator[bool]:
+        """Hold the lock; yields false where it is not to be had in time.
+
+        Args:
+            timeout: Longest wait [s]; negative waits for ever.
+        """
+        taken = self._lock.acquire(timeout=timeout)
+        start, work = time.perf_counter(), time.thread_time()
+        try:
+            yield taken
+        finally:
+            if taken:
+                self._holds.append(time.perf_counter() - start)
+                self.longest_work = max(self.longest_work, time.thread_time() - work)
+                self._lock.release()
+
+    def holds(self) -> np.ndarray:
+        """Return how long the latest 10,000 holders held it, waiting included [s]."""
+        with self._lock:
+            return np.array(self._holds)
