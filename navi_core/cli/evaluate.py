@@ -57,7 +57,10 @@ Scenes = Annotated[
     ),
 ]
 Protocol = Annotated[
-    str, typer.Option(help="quick: 3 starts × 200 decisions; full: 10 × 1000. --starts and --steps go before it.")
+    str,
+    typer.Option(
+        help="quick: 3 starts × 200 decisions; full: 10 × 1000 and C_surf. --starts and --steps go before it."
+    ),
 ]
 Starts = Annotated[int | None, typer.Option(help="Frozen starts per scene; by default the protocol's.")]
 Steps = Annotated[int | None, typer.Option(help="Decisions per episode; by default the protocol's.")]

@@ -13,7 +13,7 @@ __all__ = ["LOWER_IS_BETTER", "Comparison", "compare", "require_pairs"]
 
 LOWER_IS_BETTER = frozenset(
     {"collisions", "collisions_per_minute", "collisions_per_100m"}
-    | {f"{name}_steps_to_{share}" for name in ("c_vis", "c_visit") for share in (50, 75, 90)}
+    | {f"{name}_steps_to_{share}" for name in ("c_vis", "c_visit", "c_surf") for share in (50, 75, 90)}
 )
 """Metrics of which less is better; of every other more is."""
 

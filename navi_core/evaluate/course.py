@@ -14,6 +14,7 @@ import torch
 from navi_core.config import EvalConfig
 from navi_core.errors import EvaluationError
 from navi_core.evaluate.coverage import FloorTruth
+from navi_core.evaluate.surface import SurfaceTruth
 from navi_core.world.counter_random import Purpose, uniform
 from navi_core.world.field import Field
 from navi_core.world.floor import FloorMap
@@ -60,6 +61,8 @@ class Course:
     """Content hash of each scene."""
     truths: tuple[FloorTruth, ...]
     """What of each scene can be covered."""
+    surfaces: tuple[SurfaceTruth, ...]
+    """What surface of each scene can be seen; empty where the protocol does not measure it."""
     starts: tuple[Start, ...]
     """Frozen starts, ordered by scene and number."""
     config: EvalConfig
@@ -92,13 +95,14 @@ def build_course(
     clearance = config.dynamics.radius + config.clearance_margin
     floors = tuple(FloorMap(field, index, config.floor_cell, clearance) for index in range(len(names)))
     truths = tuple(FloorTruth.of(floor, config.visit_cell) for floor in floors)
+    surfaces = tuple(SurfaceTruth.of(field, i, floor) for i, floor in enumerate(floors)) if config.surface else ()
     starts = [
         start
         for index, floor in enumerate(floors)
         for start in frozen_starts(floor, field.scenes[index], index, count=config.starts, seed=config.seed)
     ]
     hashes = tuple(scene.content_hash() for scene in scenes)
-    return Course(field, floors, hashes, truths, tuple(starts), config)
+    return Course(field, floors, hashes, truths, surfaces, tuple(starts), config)
 
 
 def frozen_starts(floor: FloorMap, scene: Scene, scene_index: int, *, count: int, seed: int) -> list[Start]:

@@ -21,10 +21,11 @@ import torch
 from navi_core.config import EvalConfig, SensorConfig, config_hash
 from navi_core.errors import EvaluationError
 from navi_core.evaluate.course import Course, Start, build_course
-from navi_core.evaluate.coverage import Coverage, mean_curve, measure_coverage
+from navi_core.evaluate.coverage import Coverage, curve_metrics, mean_curve, measure_coverage
 from navi_core.evaluate.flight import Flight, fly
 from navi_core.evaluate.result import EvalResult, summarise
 from navi_core.evaluate.subjects import resolve_subject
+from navi_core.evaluate.surface import measure_surface
 
 if TYPE_CHECKING:
     from navi_core.models import ModelVersion
@@ -87,7 +88,7 @@ def evaluate(
     if resolved.fingerprint() != before:
         raise EvaluationError(f"the weights of {resolved.flyer.name} changed during its evaluation")
     episodes = [
-        {"subject": resolved.flyer.name, **episode_row(course, start, flight, coverage)}
+        {"subject": resolved.flyer.name, **episode_row(course, start, flight, coverage, resolved.flyer.max_distance)}
         for start, flight, coverage in zip(course.starts, flights, covered, strict=True)
     ]
     identity = {
@@ -109,7 +110,9 @@ def evaluate(
     )
 
 
-def episode_row(course: Course, start: Start, flight: Flight, coverage: Coverage) -> dict[str, Any]:
+def episode_row(
+    course: Course, start: Start, flight: Flight, coverage: Coverage, max_distance: float
+) -> dict[str, Any]:
     """Return the row of one episode: where from, and every metric by name.
 
     One collision event is a decision with at least one reverted substep.
@@ -121,6 +124,8 @@ def episode_row(course: Course, start: Start, flight: Flight, coverage: Coverage
     minutes = steps * config.dynamics.decision_seconds / 60.0
     covered = coverage.metrics()
     covered["c_visit"] = covered.pop("c_visit_final")
+    if course.surfaces:
+        covered |= _surface_metrics(course, start, flight, max_distance)
     return {
         "scene": start.scene,
         "scene_hash": course.scene_hashes[start.scene_index],
@@ -147,6 +152,12 @@ def episode_row(course: Course, start: Start, flight: Flight, coverage: Coverage
         "path_length": path,
         "seen_per_metre": covered["c_vis_m2"] / max(path, _SHORTEST_PATH),
     }
+
+
+def _surface_metrics(course: Course, start: Start, flight: Flight, max_distance: float) -> dict[str, Any]:
+    truth = course.surfaces[start.scene_index]
+    seen = measure_surface(course.field, truth, start.scene_index, flight.positions, max_distance=max_distance)
+    return curve_metrics("c_surf", 100.0 * seen / truth.voxels.sum(), seen * truth.cell**2)
 
 
 def _cover(course: Course, start: Start, flight: Flight) -> Coverage:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import contextlib
 import hashlib
 import json
+import math
 import os
 import re
 from dataclasses import dataclass, field
@@ -31,6 +32,7 @@ AVERAGED = (
     "collisions_per_100m",
     "path_length",
     "clearance_p5",
+    "seen_per_metre",
 )
 """Metrics whose mean over scenes stands in the summary."""
 
@@ -38,8 +40,14 @@ AVERAGED = (
 _SHARES = frozenset({"c_vis_auc", "c_vis", "c_visit"})
 """Warehouse columns that hold shares of 1."""
 
-_PERCENTAGE = re.compile(r"(c_vis|c_visit)_(auc|final|at_\d+|auc_low|auc_high|auc_iqm)")
+_PERCENTAGE = re.compile(r"(c_vis|c_visit|c_surf)_(auc|final|at_\d+|auc_low|auc_high|auc_iqm)")
 """Names whose values are percentages."""
+
+_CURVE_VALUE = re.compile(r"(c_vis|c_visit)_at_\d+|c_surf_(auc|final|m2|at_\d+)")
+"""Further metrics that the summary averages where every episode has them."""
+
+_STEPS_TO = re.compile(r"(c_vis|c_visit|c_surf)_steps_to_\d+")
+"""Metrics whose median stands in the summary."""
 
 _IDENTITY = ("scene", "start", "scene_hash", "start_x", "start_y", "start_z", "start_yaw", "max_steps", "decision_hz",
              "view_radius", "floor_cell")  # fmt: skip
@@ -209,7 +217,9 @@ def summarise(
         episodes: Rows of the episodes, not empty.
         extra: Identity of the subject (kind, weights hash, …), copied into the row.
     """
-    table: dict[str, dict[str, list[float]]] = {metric: {} for metric in (*AVERAGED, "collision_free")}
+    curves = [name for name in episodes[0] if _CURVE_VALUE.fullmatch(name)]
+    averaged = [*AVERAGED, *(name for name in curves if all(row.get(name) is not None for row in episodes))]
+    table: dict[str, dict[str, list[float]]] = {metric: {} for metric in (*averaged, "collision_free")}
     for row in episodes:
         for metric, scenes in table.items():
             scenes.setdefault(str(row["scene"]), []).append(float(row[metric]))
@@ -232,13 +242,27 @@ def summarise(
         "starts": config.starts,
         "episodes": len(episodes),
         "max_steps": config.max_steps,
-        **{metric: mean_of_scenes(table[metric]) for metric in AVERAGED},
+        **{metric: mean_of_scenes(table[metric]) for metric in averaged},
         "c_vis_auc_low": interval.low,
         "c_vis_auc_high": interval.high,
         "c_vis_auc_iqm": interquartile_mean([float(row["c_vis_auc"]) for row in episodes]),
         **medians,
+        **_steps_reached(episodes),
         "collision_free_rate": mean_of_scenes(table["collision_free"]),
     }
+
+
+def _steps_reached(episodes: list[dict[str, Any]]) -> dict[str, Any]:
+    """Return the median decisions to each reported share of coverage, None where half of the episodes never reach it.
+
+    A mean would be of the quick episodes alone; an episode that never gets there counts as later than any other.
+    """
+    medians: dict[str, Any] = {}
+    for name in (name for name in episodes[0] if _STEPS_TO.fullmatch(name)):
+        steps = [math.inf if row.get(name) is None else float(row[name]) for row in episodes]
+        median = sorted(steps)[len(steps) // 2]
+        medians[f"{name}_median"] = None if math.isinf(median) else median
+    return medians
 
 
 def _short_hash(identity: Any) -> str:

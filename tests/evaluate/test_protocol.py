@@ -130,7 +130,7 @@ def test_a_faulty_sensor_changes_the_flight_the_same_way_alone_and_among_others(
 def test_protocols_have_their_lengths_and_options_go_before_them():
     assert eval_config("quick", None, None, 0, False, False) == EvalConfig(starts=3, max_steps=200)
     full = eval_config("full", None, 50, 7, True, True)
-    assert full == EvalConfig(starts=10, max_steps=50, seed=7, deterministic=False, sensor=NOISY_SENSOR)
+    assert full == EvalConfig(starts=10, max_steps=50, seed=7, deterministic=False, surface=True, sensor=NOISY_SENSOR)
     with pytest.raises(ConfigError, match="no protocol 'long'; allowed: quick, full"):
         eval_config("long", None, None, 0, False, False)
 
