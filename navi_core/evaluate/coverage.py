@@ -3,7 +3,8 @@
 C_vis counts reachable floor within the view radius and in line of sight: a fan of horizontal rays leaves every
 decision's position at the drone's height, and each ray sees the floor cells that it crosses before a surface stops
 it or the radius ends. This is the measure of the exploration literature (Chaplot et al. 2020, 3.2 m), taken from the
-true scene and not from what the sensor or a policy's map believed. C_visit counts coarse cells flown through.
+true scene and not from what the sensor or a policy's map believed. C_visit counts coarse cells flown through. Both
+count the storey that the drone is on.
 """
 
 from __future__ import annotations
@@ -11,6 +12,7 @@ from __future__ import annotations
 import math
 from collections.abc import Sequence
 from dataclasses import dataclass
+from itertools import pairwise
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -18,6 +20,7 @@ import torch
 
 from navi_core.errors import EvaluationError
 from navi_core.evaluate.marking import mark_path, mark_rays
+from navi_core.evaluate.storeys import find_storeys, storey_of
 
 if TYPE_CHECKING:
     from navi_core.world import Field, FloorMap
@@ -42,11 +45,13 @@ class FloorTruth:
     """The floor of one scene that counts: fine cells to be seen, coarse cells to be flown through."""
 
     reachable: np.ndarray
-    """Reachable floor cells, bool (nx, nz)."""
+    """Reachable floor cells of each storey, bool (S, nx, nz)."""
+    levels: np.ndarray
+    """Where each storey begins, float64 (S,) [m]; the drone is on the last that begins below it."""
     cell: float
     """Edge of a fine cell [m]."""
     visitable: np.ndarray
-    """Coarse cells that hold reachable floor, bool (mx, mz)."""
+    """Coarse cells that hold reachable floor, bool (S, mx, mz)."""
     visit_cell: float
     """Edge of a coarse cell [m]."""
     origin: tuple[float, float]
@@ -66,12 +71,14 @@ class FloorTruth:
         reachable = floor.reachable.cpu().numpy().astype(bool)
         if not reachable.any():
             raise EvaluationError("the scene has no reachable floor to cover; inspect it with `navi scenes inspect`")
-        fine = np.argwhere(reachable)
-        coarse = np.floor((fine + 0.5) * floor.cell / visit_cell).astype(np.int64)
-        visitable = np.zeros(coarse.max(axis=0) + 1, dtype=bool)
-        visitable[coarse[:, 0], coarse[:, 1]] = True
+        layers, storeys = find_storeys(floor.free, float(floor.cell))
+        lowest = floor.height[0] - (layers[0] + 0.5) * floor.cell
+        storey, *fine = np.nonzero(storeys)
+        coarse = [np.floor((index + 0.5) * floor.cell / visit_cell).astype(np.int64) for index in fine]
+        visitable = np.zeros((len(storeys), *(index.max() + 1 for index in coarse)), dtype=bool)
+        visitable[storey, coarse[0], coarse[1]] = True
         origin = (float(floor.origin[0]), float(floor.origin[1]))
-        return cls(reachable, float(floor.cell), visitable, float(visit_cell), origin)
+        return cls(storeys, lowest + layers * floor.cell, float(floor.cell), visitable, float(visit_cell), origin)
 
     @property
     def area(self) -> float:
@@ -92,7 +99,7 @@ class Coverage:
     visited_share: np.ndarray
     """C_visit, float64 (T+1,) [%]."""
     seen_cells: np.ndarray
-    """Fine cells seen in the end, bool (nx, nz)."""
+    """Fine cells seen in the end, on whichever storey, bool (nx, nz)."""
 
     def metrics(self) -> dict[str, Any]:
         """Return the reported numbers of both measures by name."""
@@ -118,34 +125,34 @@ def measure_coverage(
     rays = torch.zeros(FAN_RAYS, 3)
     rays[:, 0] = torch.from_numpy(fan[:, 0])
     rays[:, 2] = torch.from_numpy(fan[:, 1])
-    marked = np.zeros_like(truth.reachable)
-    new = np.zeros(len(positions), dtype=np.int64)
-    chunk = max(1, _RAYS_PER_CAST // FAN_RAYS)
-    for first in range(0, len(positions), chunk):
-        part = positions[first : first + chunk]
-        origins = torch.as_tensor(part, dtype=torch.float32, device=field.device)
-        index = torch.full((len(part),), scene_index, dtype=torch.int64, device=field.device)
-        depth = field.cast_rays(origins, rays.to(field.device), index, view_radius).depth
-        lengths = depth.clamp(max=view_radius).cpu().numpy().astype(np.float64)
-        new[first : first + chunk] = mark_rays(
-            np.ascontiguousarray(part[:, ::2], dtype=np.float64),
-            fan,
-            lengths,
-            *truth.origin,
-            truth.cell,
-            truth.reachable,
-            marked,
-        )
+    marked, entered = np.zeros_like(truth.reachable), np.zeros_like(truth.visitable)
+    new, visits = np.zeros((2, len(positions)), dtype=np.int64)
     flat = np.ascontiguousarray(positions[:, ::2], dtype=np.float64)
-    entered = mark_path(flat, *truth.origin, truth.visit_cell, truth.visitable, np.zeros_like(truth.visitable))
-    seen, visited = np.cumsum(new), np.cumsum(entered)
+    for storey, first, last in _stays(storey_of(positions[:, 1], truth.levels)):
+        wanted = truth.visitable[storey]
+        visits[first:last] = mark_path(flat[first:last], *truth.origin, truth.visit_cell, wanted, entered[storey])
+        for begin in range(first, last, max(1, _RAYS_PER_CAST // FAN_RAYS)):
+            end = min(last, begin + max(1, _RAYS_PER_CAST // FAN_RAYS))
+            origins = torch.as_tensor(positions[begin:end], dtype=torch.float32, device=field.device)
+            index = torch.full((end - begin,), scene_index, dtype=torch.int64, device=field.device)
+            depth = field.cast_rays(origins, rays.to(field.device), index, view_radius).depth
+            lengths = depth.clamp(max=view_radius).cpu().numpy().astype(np.float64)
+            wanted = truth.reachable[storey]
+            new[begin:end] = mark_rays(flat[begin:end], fan, lengths, *truth.origin, truth.cell, wanted, marked[storey])
+    seen, visited = np.cumsum(new), np.cumsum(visits)
     return Coverage(
         seen=seen * truth.cell**2,
         visited=visited * truth.visit_cell**2,
         seen_share=100.0 * seen / truth.reachable.sum(),
         visited_share=100.0 * visited / truth.visitable.sum(),
-        seen_cells=marked,
+        seen_cells=marked.any(axis=0),
     )
+
+
+def _stays(storeys: np.ndarray) -> list[tuple[int, int, int]]:
+    """Return (storey, first, last + 1) of each stay on one storey, in order."""
+    edges = [0, *(np.flatnonzero(np.diff(storeys)) + 1).tolist(), len(storeys)]
+    return [(int(storeys[first]), first, last) for first, last in pairwise(edges)]
 
 
 def curve_metrics(name: str, share: np.ndarray, area: np.ndarray) -> dict[str, Any]:

@@ -67,11 +67,11 @@ def test_a_wall_hides_what_is_behind_it_and_a_door_shows_a_wedge(door_room):
     seen = measure_coverage(field, truth, 0, np.array([[eye[0], 1.2, eye[1]]], np.float32), view_radius=50.0).seen_cells
     x = truth.origin[0] + (np.arange(seen.shape[0]) + 0.5) * truth.cell
     z = truth.origin[1] + (np.arange(seen.shape[1]) + 0.5) * truth.cell
-    here = truth.reachable & (x < 3.7)[:, None]
+    here = truth.reachable[0] & (x < 3.7)[:, None]
     assert seen[here].all()
     # Behind the wall the door's edges at x = 3.9 bound the view: |z − 2| ≤ 0.5·(x − 2)/1.9 and at x = 4.1 wider.
     slope = np.abs(z[None, :] - eye[1]) / (x[:, None] - eye[0] + (x[:, None] == eye[0]))
-    there = truth.reachable & (x > 4.4)[:, None]
+    there = truth.reachable[0] & (x > 4.4)[:, None]
     assert seen[there & (slope < 0.5 / 2.1 - 0.03)].all()
     assert not seen[there & (slope > 0.5 / 2.1 + 0.06)].any()
     wedge = sum(min(2 * 0.5 / 2.1 * (cell - eye[0]), 3.6) * 0.1 for cell in x if cell > 4.4)
