@@ -145,7 +145,7 @@ def measure_coverage(
         visited=visited * truth.visit_cell**2,
         seen_share=100.0 * seen / truth.reachable.sum(),
         visited_share=100.0 * visited / truth.visitable.sum(),
-        seen_cells=marked.any(axis=0),
+        seen_cells=np.logical_or.reduce(marked, axis=0),
     )
 
 
