@@ -1,8 +1,8 @@
 """Does drift smoothing help, and does stopping early save anything? Cells of (task, variant, seed), compared in pairs.
 
 A cell is a whole run; its curve is kept in a file named by the hash of its settings, so that what is done is not done
-again. The controller is asked at every evaluation and does not end a run: what a stop would have saved, and what it
-would have cost, is read from the same run, which is therefore its own counterfactual.
+again. No controller ends a run: it is asked afterwards, evaluation by evaluation, and what its stop would have saved
+and cost is read from the same run, which is therefore its own counterfactual.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ import numpy as np
 from navi_core.bench.cases import Row
 from navi_core.bench.dqn import DQN_TARGETS, dqn_config
 from navi_core.bench.timing import torch_threads
-from navi_core.config import config_hash
+from navi_core.config import EarlyStopConfig, config_hash
 from navi_core.config.fast_dqn import FastDQNConfig
 from navi_core.learn.run_watch import sign_changes
 from navi_core.record.durable import write_durably
@@ -39,9 +39,13 @@ __all__ = [
 
 NOISE = {"cart_pole": 1.0, "acrobot": 1.0}
 """Deviation of the reward noise of a task's noisy variant; its rewards are ±1 a decision."""
+_RANDOM = {"cart_pole": 22.0, "acrobot": -500.0}
+"""Mean return of random actions."""
 _SMOOTHED = {"enabled": True}
 _ALPHAS, _DIMS = (0.05, 0.15, 0.5), (16, 64, 256)
-_STOPPING = {"eval_interval": 2500, "patience": 6}
+_INTERVAL = 2500
+STOPPING = EarlyStopConfig(eval_interval=_INTERVAL, patience=6)
+"""Settings of the controller that the runs are judged by."""
 MEASURES = ("time_to_target", "auc", "final", "td_variance", "oscillation")
 """What variants are compared by."""
 _LOWER_IS_BETTER = {"time_to_target", "td_variance", "oscillation"}
@@ -89,7 +93,8 @@ class SmoothingRow(Row):
         clipped_share: Share of rows clipped by the trust region.
         stopped: Share of runs that the controller would have ended.
         saved: Mean share of steps that this would have saved, 0 for runs that it lets end.
-        kept: Least share of the final return, from the return of a random policy on, that was reached at the stop.
+        kept: Least share of the final return, above that of a random policy, that was there at the stop; both are means
+            of four evaluations.
     """
 
     task: str
@@ -136,7 +141,7 @@ def cell_config(cell: SmoothingCell, changes: dict[str, Any] | None = None) -> F
         "hidden": [64, cell.latent_dim],
         "reward_noise": NOISE[cell.task] if cell.noisy else 0.0,
         "kernel_smoothing": smoothing,
-        "early_stopping": _STOPPING,
+        "early_stopping": {"eval_interval": _INTERVAL},
     }
     return dqn_config(cell.task, cell.seed, values | (changes or {}))
 
@@ -209,8 +214,20 @@ def measures(curve: dict[str, Any], task: str, total_steps: int) -> dict[str, fl
     }
 
 
-def smoothing_table(curves: dict[SmoothingCell, dict[str, Any]], total_steps: int = 100_000) -> list[SmoothingRow]:
-    """Return a row for every task and variant, with differences to the baseline of the same seeds and width."""
+def smoothing_table(
+    curves: dict[SmoothingCell, dict[str, Any]],
+    total_steps: int = 100_000,
+    stopping: EarlyStopConfig = STOPPING,
+) -> list[SmoothingRow]:
+    """Return a row for every task and variant, with differences to the baseline of the same seeds and width.
+
+    Args:
+        curves: Of the cells that are done.
+        total_steps: Decisions of a run.
+        stopping: The controller that is asked.
+    """
+    from navi_core.learn.fast.dqn import DQNCurve
+
     groups: dict[tuple[str, str], list[SmoothingCell]] = {}
     for cell in curves:
         groups.setdefault((cell.name, cell.variant), []).append(cell)
@@ -225,7 +242,10 @@ def smoothing_table(curves: dict[SmoothingCell, dict[str, Any]], total_steps: in
             off = [mine[name] - base[name] for mine, base in pairs if base is not None]
             if off:
                 paired[name] = (float(np.mean(off)), *_interval(off))
-        stops = [_stop(curve, total_steps) for curve in kept]
+        stops = [
+            _stop(curve, cell.task, total_steps, DQNCurve(**curve).stop_step(stopping))
+            for cell, curve in zip(cells, kept)
+        ]
         share, step, clipped = (
             float(np.mean([curve[name] for curve in kept])) for name in ("smoothed_share", "mean_step", "clipped_share")
         )
@@ -263,15 +283,13 @@ def verdict(row: SmoothingRow) -> str:
     return ", ".join(said) or "no difference shown"
 
 
-def _stop(curve: dict[str, Any], total_steps: int) -> tuple[float, float]:
+def _stop(curve: dict[str, Any], task: str, total_steps: int, at: int | None) -> tuple[float, float]:
     """Return the share of steps that a stop saves, and of the final gain that was there at the stop."""
-    at = curve["stop_step"]
     if at is None:
         return 0.0, 1.0
-    returns = curve["returns"]
-    here, final, first = returns[curve["steps"].index(at)], float(np.mean(returns[-4:])), returns[0]
-    gain = final - first
-    return 1.0 - at / total_steps, 1.0 if gain <= 0 else (here - first) / gain
+    returns, seen, floor = curve["returns"], curve["steps"].index(at) + 1, _RANDOM[task]
+    here, final = (float(np.mean(part[-4:])) - floor for part in (returns[:seen], returns))
+    return 1.0 - at / total_steps, 1.0 if final <= 0 else here / final
 
 
 def _interval(values: Sequence[float]) -> tuple[float, float]:

@@ -154,5 +154,5 @@ def _compared(rows: list[SmoothingRow], done: str) -> None:
         ),
         words=2,
         dense=True,
-        caption="gain kept: least share, over seeds, of the final return's rise that was reached at the stop",
+        caption="gain kept: least share, over seeds, of the final return above random that was there at the stop",
     )

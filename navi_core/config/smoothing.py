@@ -92,6 +92,10 @@ class EarlyStopConfig(Config):
     """The run also ends when the variance stays at or below this and nothing improves for patience evaluations."""
     trend: bool = False
     """Do not stop while a Mann–Kendall test over the window sees the reward rise (one-sided, 5 %)."""
+    slump: float | None = Field(None, ge=0, le=10)
+    """Do not stop while the moving average of the reward is this share of |best| below its best; None does not ask.
+
+    A run that has just lost what it knew is flat too, and its weights are those of its worst hour."""
     aggregate: Literal["median", "trimmed_mean"] = "median"
     """How the evaluations of several workers become one."""
     trim: float = Field(0.25, ge=0, lt=0.5)

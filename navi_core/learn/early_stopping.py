@@ -159,6 +159,8 @@ class EarlyStopController:
         stop = left == 0
         if stop and config.trend and rising_trend(self._rewards):
             stop, left, reason = False, 1, "the reward still has a rising trend"
+        if stop and config.slump is not None and self._reward < self._best - config.slump * abs(self._best):
+            stop, left, reason = False, 1, "the reward is in a slump"
         if stop:
             reason = "plateau" if self._count >= config.patience else "td variance at its floor without improvement"
         metrics = {"cost": cost, **parts, "smoothed_reward": self._reward}

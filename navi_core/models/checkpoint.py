@@ -279,10 +279,17 @@ def load_policy(path: Path | str, device: torch.device | str = "cpu") -> tuple[N
         device: Device of the policy.
 
     Raises:
-        CheckpointError: See `load_checkpoint`; or configuration and weights do not fit each other.
+        CheckpointError: See `load_checkpoint`; the policy learned a reference task; or configuration and weights do not
+            fit each other.
     """
     checkpoint = load_checkpoint(path)
-    config: PolicyConfig = checkpoint.train_config().policy
+    trained = checkpoint.train_config()
+    if trained.task is not None:
+        raise CheckpointError(
+            f"{path} learned the task {trained.task} and has no sight of scenes, so it cannot fly; what it earned "
+            f"stands in the metrics of its run {checkpoint.run_id}; name a checkpoint of `navi train` without --task"
+        )
+    config: PolicyConfig = trained.policy
     policy = build_policy(config)
     try:
         policy.load_state_dict(checkpoint.policy_state)

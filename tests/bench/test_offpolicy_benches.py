@@ -9,15 +9,17 @@ from navi_core.bench import smoothing
 from navi_core.bench.dqn import DQN_TARGETS, dqn_config, run_dqn
 from navi_core.bench.replay import run_replay
 from navi_core.cli.main import build_app
+from navi_core.config import EarlyStopConfig
 from navi_core.errors import ConfigError
 
 SHORT = {"total_steps": 3072, "early_stopping": {"eval_interval": 1024}, "evaluation_episodes": 2}
 
 
-def curve(returns, variance=1.0, stop=None, interval=25_000, **figures):
+def curve(returns, variance=1.0, interval=25_000, structure=0.0):
     count = len(returns)
     return {"steps": [interval * (i + 1) for i in range(count)], "returns": returns, "td_variance": [variance] * count,
-            "stop_step": stop, "smoothed_share": 0.0, "mean_step": 0.0, "clipped_share": 0.0} | figures  # fmt: skip
+            "td_mean": [0.0] * count, "local_structure": [structure] * count,
+            "smoothed_share": 0.0, "mean_step": 0.0, "clipped_share": 0.0}  # fmt: skip
 
 
 def test_a_cell_that_is_done_is_not_run_again(tmp_path, monkeypatch):
@@ -48,8 +50,18 @@ def test_measures_and_stops_by_hand():
     assert got["time_to_target"] == 50_000 and got["auc"] == got["final"] == 345.0 and got["oscillation"] == 0.0
     never = smoothing.measures(curve([1.0, 2.0]), "cart_pole", 100_000)
     assert never["time_to_target"] == 100_000
-    assert smoothing._stop(curve([0.0, 90.0, 100.0, 100.0, 100.0, 100.0], stop=50_000), 150_000) == (
-        pytest.approx(2 / 3), pytest.approx(0.9))  # fmt: skip
+    run = curve([22.0, 102.0, 122.0, 122.0, 122.0, 122.0])
+    assert smoothing._stop(run, "cart_pole", 150_000, 100_000) == (pytest.approx(1 / 3), pytest.approx(0.7))
+    assert smoothing._stop(run, "cart_pole", 150_000, None) == (0.0, 1.0)
+
+
+def test_the_controller_is_asked_after_the_run():
+    from navi_core.learn.fast.dqn import DQNCurve
+
+    asked = EarlyStopConfig(patience=3)
+    flat = curve([100.0] * 8, structure=1.0)
+    assert DQNCurve(**flat).stop_step(asked) == flat["steps"][3], "the first evaluation has no window yet"
+    assert DQNCurve(**curve([10.0 * 2**i for i in range(8)])).stop_step(asked) is None
 
 
 def test_a_claim_needs_five_pairs_whose_interval_excludes_zero():

@@ -78,6 +78,15 @@ def test_a_variance_at_its_floor_without_improvement_ends_a_run():
     assert [d.should_stop for d in decisions] == [False, False, False, True] and "floor" in decisions[3].reason
 
 
+def test_a_slump_keeps_a_run_going_until_the_reward_is_back():
+    settings = {"patience": 3, "reward_ema_beta": 0.0}
+    asked, plain = (EarlyStopController(EarlyStopConfig(slump=s, **settings)) for s in (0.1, None))
+    rewards = [100.0, 100.0, 50.0, 50.0, 50.0, 89.0]
+    assert not any(asked.update(0.0, 0.0, 1.0, reward).should_stop for reward in rewards)
+    assert asked.update(0.0, 0.0, 1.0, 91.0).should_stop
+    assert [plain.update(0.0, 0.0, 1.0, reward).should_stop for reward in rewards[:3]] == [False, False, True]
+
+
 def test_a_trend_keeps_a_run_going():
     assert rising_trend([1, 2, 3, 4, 5, 6]) and not rising_trend([6, 5, 4, 3, 2, 1]) and not rising_trend([1, 1, 1, 1])
     # n = 5 ascending: S = 10, var = 5·4·15/18, z = 9/√16.67 = 2.20.

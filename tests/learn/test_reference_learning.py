@@ -4,6 +4,9 @@ import pytest
 import torch
 
 from navi_core.bench.memory import MEMORY_CASES, MemoryCase, case_config, run_memory
+from navi_core.config import EvalConfig
+from navi_core.errors import CheckpointError
+from navi_core.evaluate.subjects import resolve_subject
 from navi_core.learn import train
 from navi_core.record import RunDirectory
 from navi_core.world.reference import reference_task
@@ -33,7 +36,7 @@ def test_vectors_and_choices_go_through_collector_and_update(name, core):
 
 
 def test_a_task_is_trained_by_the_one_run_loop_and_resumed(tmp_path):
-    config = small_config(rows=4, total_steps=4 * 32 * 3, checkpoint_every=4 * 32)
+    config = small_config(rows=4, total_steps=4 * 32 * 3, checkpoint_every=4 * 32, task="repeat_previous")
     made = []
     for stop_after in (1, 99):
         seen = []
@@ -43,6 +46,8 @@ def test_a_task_is_trained_by_the_one_run_loop_and_resumed(tmp_path):
             stop = lambda: len(seen) >= stop_after  # noqa: E731, B023
             made.append(train(config, run, env=env, log=log, progress=seen.append, stop=stop))
     assert made[1].resumed_from == 128 and made[1].steps == 384
+    with pytest.raises(CheckpointError, match="learned the task repeat_previous and has no sight of scenes"):
+        resolve_subject(made[1].checkpoint, EvalConfig())
 
 
 def test_sequences_are_twice_as_long_as_what_must_be_remembered():

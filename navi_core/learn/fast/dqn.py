@@ -14,6 +14,7 @@ from dataclasses import dataclass, field
 import numpy as np
 import torch
 
+from navi_core.config import EarlyStopConfig
 from navi_core.config.fast_dqn import FastDQNConfig
 from navi_core.errors import NonFiniteError
 from navi_core.learn.drift_smoother import alpha_step_at
@@ -45,7 +46,8 @@ class DQNCurve:
         total_steps: Decisions of the run.
         last_recent: Mean return of the last 100 episodes at its end; NaN before there are 100.
         best_recent: Its highest value; NaN before there are 100 episodes.
-        stop_step: Decisions at which the early-stopping controller said stop; None if it never did.
+        td_mean: Their mean; NaN where nothing was learned, as is the variance.
+        local_structure: Share of latent neighbours with like targets; NaN likewise.
         smoothed_share: Share of gradient steps whose targets were smoothed.
         mean_step: Mean |Δh| of a smoothed target.
         clipped_share: Share of its rows that the trust region clipped.
@@ -61,12 +63,25 @@ class DQNCurve:
     total_steps: int = 0
     last_recent: float = math.nan
     best_recent: float = math.nan
-    stop_step: int | None = None
+    td_mean: list[float] = field(default_factory=list)
+    local_structure: list[float] = field(default_factory=list)
     smoothed_share: float = 0.0
     mean_step: float = 0.0
     clipped_share: float = 0.0
     gradient_steps: int = 0
     cpu_seconds: float = 0.0
+
+    def stop_step(self, config: EarlyStopConfig) -> int | None:
+        """Return the decisions at which the early-stopping controller would have ended the run; None if never.
+
+        Args:
+            config: Its settings; the evaluations are those of the run.
+        """
+        controller = EarlyStopController(config)
+        for steps, *seen in zip(self.steps, self.td_mean, self.td_variance, self.local_structure, self.returns):
+            if not any(map(math.isnan, seen)) and controller.update(*seen).should_stop:
+                return steps
+        return None
 
 
 class FastDQN:
@@ -243,7 +258,7 @@ class FastDQN:
         target: float = math.inf,
         until_solved: bool = False,
     ) -> DQNCurve:
-        """Learn until `total_steps`, evaluating on the way; the controller is asked but does not end the run.
+        """Learn until `total_steps`, evaluating on the way; no controller ends the run.
 
         Args:
             progress: Called after every evaluation with the steps and the mean return.
@@ -251,9 +266,7 @@ class FastDQN:
             until_solved: Stop where it is reached.
         """
         c, curve, recent = self.config, DQNCurve(), deque[float](maxlen=100)
-        controller, start = EarlyStopController(c.early_stopping), time.process_time()
-        interval = c.early_stopping.eval_interval
-        done = False
+        start, interval, done = time.process_time(), c.early_stopping.eval_interval, False
         while self.steps < c.total_steps and not done:
             before = self.steps
             recent.extend(self.collect())
@@ -269,10 +282,8 @@ class FastDQN:
             curve.returns.append(self.evaluate(len(curve.steps)))
             curve.td_variance.append(variance)
             curve.recent.append(curve.last_recent)
-            if self._since:
-                decision = controller.update(mean, variance, self._local_structure(len(curve.steps)), curve.returns[-1])
-                if decision.should_stop and curve.stop_step is None:
-                    curve.stop_step = self.steps
+            curve.td_mean.append(mean)
+            curve.local_structure.append(self._local_structure(len(curve.steps)) if self._since else math.nan)
             self._sums[:], self._since = 0.0, 0
             if progress is not None:
                 progress(self.steps, curve.returns[-1])
