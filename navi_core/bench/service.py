@@ -22,7 +22,9 @@ from navi_core.bench.timing import torch_threads
 from navi_core.config import ActorConfig, ContinuousTrainingConfig, EnvConfig, EnvironmentConfig, PolicyConfig
 from navi_core.errors import ServiceError
 from navi_core.models import export_policy, load_exported
+from navi_core.models.weights import weights_hash
 from navi_core.policy import build_policy
+from navi_core.record import navi_home
 from navi_core.scenes import Scene, load_gmdag
 from navi_core.service.actor_server import ActorServer
 from navi_core.service.environment_server import EnvironmentServer
@@ -31,7 +33,7 @@ from navi_core.service.runner import EagerRunner, ProgramRunner, Runner
 from navi_core.service.served_model import ServedModel
 from navi_core.world import Field
 
-__all__ = ["ServiceCase", "ServiceRow", "run_service", "service_cases"]
+__all__ = ["ServiceCase", "ServiceRow", "run_service", "serve_environment", "service_cases"]
 
 _ANY = "tcp://127.0.0.1:0"
 _PATIENCE = 120.0
@@ -119,7 +121,10 @@ def run_service(
     with ExitStack() as stack, torch_threads(max(case.threads for case in cases)):
         folder = Path(stack.enter_context(tempfile.TemporaryDirectory()))
         scene.save(folder / "scene.gmdag")
-        stages = [stack.enter_context(_Stage(case, config, runtime, folder)) for case in cases]
+        # The environments start together, while the programs are made.
+        stages = [_Stage(case, config, runtime, folder) for case in cases]
+        for stage in stages:
+            stack.enter_context(stage)
         for stage in stages:
             stage.fly(max(20, decisions // 4))
             stage.forget()
@@ -140,13 +145,18 @@ class _Stage:
         here, there = context.Pipe()
         size = (config.azimuth_bins, config.elevation_bins)
         arguments = (there, str(folder / "scene.gmdag"), size, case.sessions, case.threads)
-        self._process = context.Process(target=_environment, args=arguments, daemon=True)
+        self._process = context.Process(target=serve_environment, args=arguments, daemon=True)
         self._process.start()
         self._pipe = here
+        self._source = (config, runtime, folder)
+
+    def __enter__(self) -> _Stage:
+        case, (config, runtime, folder) = self.case, self._source
+        runner = _runner(case, config, runtime)
+        here = self._pipe
         if not here.poll(_PATIENCE):
             raise ServiceError(f"the environment did not start within {_PATIENCE:g} s")
         publish, answer = here.recv()
-        runner = _runner(case, config, runtime, folder)
         model = ServedModel(runner.name, runner, None, folder)
         settings = ActorConfig(
             publish=_ANY, subscribe=(publish,), step_endpoint=answer, max_sessions=case.sessions, groups=case.groups,
@@ -159,8 +169,6 @@ class _Stage:
             )
         self.actor = ActorServer(model, settings, learning=learning)
         self.forget()
-
-    def __enter__(self) -> _Stage:
         return self
 
     def __exit__(self, *_: object) -> None:
@@ -229,18 +237,19 @@ class _Stage:
         return time.process_time() + float(self._pipe.recv())
 
 
-def _runner(case: ServiceCase, config: PolicyConfig, runtime: str, folder: Path) -> Runner:
+def _runner(case: ServiceCase, config: PolicyConfig, runtime: str) -> Runner:
     policy = build_policy(config).eval()
     if runtime == "eager" or case.learns:
         return EagerRunner(policy, "eager")
     rows = -(-case.sessions // case.groups)
-    file = folder / f"policy-{rows}.onnx"
+    # Making a program and flying it beside the policy takes longer than all measurements: the next run finds it.
+    file = navi_home() / "programs" / f"{weights_hash(policy.state_dict())[:16]}-{rows}-1-latent.onnx"
     if not file.is_file():
         export_policy(policy, file, kind=runtime, rows=rows)
     return ProgramRunner({rows: load_exported(file, threads=case.threads)}, runtime)
 
 
-def _environment(pipe: Connection, scene: str, size: tuple[int, int], sessions: int, threads: int) -> None:
+def serve_environment(pipe: Connection, scene: str, size: tuple[int, int], sessions: int, threads: int) -> None:
     """Serve an environment until the other end says stop."""
     import torch
 

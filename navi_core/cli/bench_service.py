@@ -1,14 +1,15 @@
-"""`navi bench gate` and `navi bench service`: the figures of the service."""
+"""`navi bench gate`, `navi bench service` and `navi bench soak`: the figures of the service."""
 
 from __future__ import annotations
 
-from typing import Annotated
+from pathlib import Path
+from typing import Annotated, Any
 
 import typer
 
 from navi_core.cli.bench_report import Json, Scenes, Threads, figure, report, sizes
 
-__all__ = ["gate", "register", "service"]
+__all__ = ["gate", "register", "service", "soak"]
 
 Size = Annotated[str, typer.Option(help="Azimuth and elevation bins.", metavar="AZxEL")]
 
@@ -17,6 +18,7 @@ def register(group: typer.Typer) -> None:
     """Add the service's benchmarks to the group `bench`."""
     group.command("gate")(gate)
     group.command("service")(service)
+    group.command("soak")(soak)
 
 
 def gate(
@@ -69,7 +71,7 @@ def service(
     sessions: Annotated[list[int] | None, typer.Option(help="Drones; may be repeated, the first is the peer.")] = None,
     threads: Annotated[list[int] | None, typer.Option(help="Threads of each server; may be repeated.")] = None,
     learn: Annotated[bool, typer.Option("--learn", help="Also with training behind, computed eagerly.")] = False,
-    rounds: Annotated[int, typer.Option(min=1, help="Turns of each case.")] = 10,
+    rounds: Annotated[int, typer.Option(min=1, help="Turns of each case.")] = 6,
     decisions: Annotated[int, typer.Option(min=1, help="Decisions of each turn.")] = 200,
     as_json: Json = False,
 ) -> None:
@@ -93,19 +95,14 @@ def service(
         "learns": lambda row: "yes" if row["learns"] else "no",
         "p50 [ms]": figure("p50_ms"),
         "p99 [ms]": figure("p99_ms"),
-        "inference p50 [ms]": figure("inference_p50_ms"),
-        "decisions/s": figure("rate", ".0f"),
-        "CPU [ms/decision]": figure("cpu_ms"),
-        "× one drone": figure("times_one"),
-        "× one drone, CPU": figure("times_one_cpu"),
+        "inference [ms]": figure("inference_p50_ms"),
+        "per s": figure("rate", ".0f"),
+        "CPU [ms]": figure("cpu_ms"),
+        "× one": figure("times_one"),
+        "× one, CPU": figure("times_one_cpu"),
     }
     if learn:
-        columns |= {
-            "buffer lock p50 [ms]": figure("lock_p50_ms", ".3f"),
-            "lock p99 [ms]": figure("lock_p99_ms", ".3f"),
-            "lock max [ms]": figure("lock_max_ms", ".3f"),
-            "lock work [ms]": figure("lock_work_ms", ".3f"),
-        }
+        columns["buffer lock p50, p99, max, work [ms]"] = _lock
     report(
         f"{runtime}, {encoder_backend} + {temporal_core}, {size}",
         rows,
@@ -113,3 +110,66 @@ def service(
         as_json,
         threads=max(threads or [1, 2]),
     )
+
+
+def soak(
+    scene: Annotated[str, typer.Option(help="Where the drones fly.", metavar="S")] = "apartment:0",
+    model: Annotated[str | None, typer.Option(help="Checkpoint, version or alias; by default a drawn policy.")] = None,
+    size: Annotated[str, typer.Option(help="Azimuth and elevation bins of a drawn policy.", metavar="AZxEL")] = "64x16",
+    decisions: Annotated[int, typer.Option(min=100, help="Summed over drones.")] = 200_000,
+    sessions: Annotated[int, typer.Option(min=1, max=4096, help="Drones.")] = 16,
+    seed: Annotated[int, typer.Option(help="Seed of weights, draws and samples.")] = 0,
+    assign: Annotated[list[str] | None, typer.Option("--set", help="A setting, training.learning_rate=1e-4.")] = None,
+    as_json: Json = False,
+) -> None:
+    """Learn in flight for long: memory, versions and counts, and how the live reward changes, with an interval.
+
+    With --model and a --scene that it was not trained in this shows how it adapts.
+    """
+    import torch
+
+    from navi_core.bench.soak import run_soak
+    from navi_core.cli.evaluate import load_scenes
+    from navi_core.cli.progress import progress_bar
+    from navi_core.config import ActorConfig, ContinuousTrainingConfig, PolicyConfig, parse_config
+    from navi_core.policy import build_policy
+    from navi_core.presets import parse_assignments
+    from navi_core.service.runner import EagerRunner
+    from navi_core.service.served_model import ServedModel, load_model
+
+    torch.set_num_threads(1)
+    ((azimuth, elevation),) = sizes([size])
+    (place,) = load_scenes([scene], 512)
+    if model is None:
+        network = {"encoder": "ring_cnn", "core": "gru", "azimuth_bins": azimuth, "elevation_bins": elevation}
+        runner = EagerRunner(build_policy(parse_config(PolicyConfig, network), seed), "drawn")
+        served = ServedModel(runner.name, runner, None, Path())
+    else:
+        served = load_model(model, ActorConfig(sample=True, follow=None))
+    training = parse_config(ContinuousTrainingConfig, parse_assignments(assign or []).get("training", {}))
+    with progress_bar("soak", quiet=as_json, counted=True) as progress:
+        row = run_soak(
+            served, place, decisions=decisions, sessions=sessions, training=training, seed=seed, progress=progress
+        )
+    columns = {
+        "decisions": figure("decisions"),
+        "s": figure("seconds", ".0f"),
+        "versions": figure("updates"),
+        "errors": figure("errors"),
+        "consistent": lambda told: "yes" if told["consistent"] else "no",
+        "memory [MB]": figure("memory_mb", ".0f"),
+        "+ [MB]": figure("growth_mb", ".1f"),
+        "trainer": figure("trainer_share", ".1%"),
+        "lock p99 [ms]": figure("lock_p99_ms", ".3f"),
+        "max [ms]": figure("lock_max_ms", ".3f"),
+        "reward first": figure("reward_first", ".4f"),
+        "last": figure("reward_last", ".4f"),
+        "gain": lambda told: f"{told['gain']:+.4f} ± {told['gain_error']:.4f}",
+    }
+    report(f"soak, {served.name} in {scene}", [row.as_dict()], columns, as_json, threads=1)
+
+
+def _lock(row: dict[str, Any]) -> str:
+    """Return how long the experience buffer is locked, where it learns."""
+    parts = (row[f"lock_{name}_ms"] for name in ("p50", "p99", "max", "work"))
+    return ", ".join(f"{part:.3f}" for part in parts) if row["learns"] else ""

@@ -64,6 +64,6 @@ def unpack_array(data: bytes) -> npt.NDArray[np.generic]:
     # Python's integers do not overflow: a shape that wraps around 64 bits is not believed.
     if any(n < 0 for n in shape) or math.prod(shape) * dtype.itemsize != len(data) - start:
         raise WireError(f"an array of {name} {shape} does not fit its {len(data) - start} bytes")
-    if name == "bool" and len(data) > start and max(data[start:]) > 1:
+    if name == "bool" and len(data) > start and np.frombuffer(data, np.uint8, offset=start).max() > 1:
         raise WireError("an array of bool holds bytes other than 0 and 1")
     return np.frombuffer(data, dtype, offset=start).reshape(shape)

@@ -1,0 +1,205 @@
+"""Continuous training for a long time: memory, versions and counts, and what becomes of the live reward.
+
+The environment flies in a process of its own; actor and trainer are here, as `navi serve --learn` has them.
+"""
+
+from __future__ import annotations
+
+import multiprocessing
+import tempfile
+import time
+from array import array
+from collections.abc import Callable
+from dataclasses import dataclass
+from pathlib import Path
+
+import numpy as np
+
+from navi_core.bench.cases import Row
+from navi_core.bench.service import serve_environment
+from navi_core.config import ActorConfig, ContinuousTrainingConfig
+from navi_core.errors import ServiceError
+from navi_core.scenes import Scene
+from navi_core.service.actor_server import ActorServer
+from navi_core.service.flight_learning import FlightLearning
+from navi_core.service.served_model import ServedModel
+from navi_core.service.wire import StepResult
+
+__all__ = ["SoakRow", "run_soak"]
+
+_ANY = "tcp://127.0.0.1:0"
+_PATIENCE = 120.0
+_LOOKS = 200
+_BLOCKS = 10
+_T_TWO_SIDED_95 = 2.101
+"""Student's t, 18 degrees of freedom: ten block means against ten."""
+
+
+@dataclass(frozen=True)
+class SoakRow(Row):
+    """What was measured.
+
+    Attributes:
+        decisions: Flown.
+        seconds: Wall time [s].
+        updates: Versions made.
+        errors: Updates that failed.
+        consistent: Versions, updates, samples and the buffer's counts agree with one another.
+        memory_mb: Resident memory at the end [MB].
+        growth_mb: Of it since half of the decisions [MB].
+        trainer_share: Processor time of the trainer's thread over wall time.
+        lock_p99_ms: 99th percentile of how long the experience buffer is locked [ms].
+        lock_max_ms: Longest [ms].
+        reward_first: Mean live reward of the first fifth of the decisions.
+        reward_last: Of the last fifth.
+        gain: Their difference.
+        gain_error: Half of its 95 % interval, from ten block means on each side.
+    """
+
+    decisions: int
+    seconds: float
+    updates: int
+    errors: int
+    consistent: bool
+    memory_mb: float
+    growth_mb: float
+    trainer_share: float
+    lock_p99_ms: float
+    lock_max_ms: float
+    reward_first: float
+    reward_last: float
+    gain: float
+    gain_error: float
+
+
+class _Listening(FlightLearning):
+    """Also keeps every live reward."""
+
+    rewards: array[float]
+
+    def came(self, result: StepResult) -> None:
+        self.rewards.append(result.reward)
+        super().came(result)
+
+
+def run_soak(
+    model: ServedModel,
+    scene: Scene,
+    *,
+    decisions: int = 200_000,
+    sessions: int = 16,
+    training: ContinuousTrainingConfig | None = None,
+    seed: int = 0,
+    progress: Callable[[str, float, float], None] = lambda label, done, total: None,
+) -> SoakRow:
+    """Fly and learn.
+
+    Args:
+        model: What is served, computed eagerly.
+        scene: Where the drones fly.
+        decisions: How many, summed over drones.
+        sessions: Drones.
+        training: Of the trainer.
+        seed: Of draws and samples.
+        progress: Told the version, and how many of how many are done.
+
+    Raises:
+        ServiceError: The environment does not start, or the service stands still.
+        ConfigError: The model cannot be trained on.
+    """
+    config = model.runner.config
+    settings = training or ContinuousTrainingConfig()
+    with tempfile.TemporaryDirectory() as place:
+        folder = Path(place)
+        scene.save(folder / "scene.gmdag")
+        context = multiprocessing.get_context("spawn")
+        pipe, there = context.Pipe()
+        size = (config.azimuth_bins, config.elevation_bins)
+        arguments = (there, str(folder / "scene.gmdag"), size, sessions, 1)
+        process = context.Process(target=serve_environment, args=arguments, daemon=True)
+        process.start()
+        try:
+            if not pipe.poll(_PATIENCE):
+                raise ServiceError(f"the environment did not start within {_PATIENCE:g} s")
+            publish, answer = pipe.recv()
+            wired = {"publish": _ANY, "subscribe": (publish,), "step_endpoint": answer}
+            actor_config = ActorConfig(**wired, max_sessions=sessions, sample=True, follow=None, seed=seed)
+            learning = _Listening(model, settings, None, seed, folder / "outbox")
+            learning.rewards = array("f")
+            actor = ActorServer(model, actor_config, learning=learning)
+            try:
+                return _fly(actor, learning, decisions, progress)
+            finally:
+                actor.close()
+        finally:
+            if process.is_alive():
+                pipe.send("stop")
+            process.join(10)
+
+
+def _fly(
+    actor: ActorServer, learning: _Listening, decisions: int, progress: Callable[[str, float, float], None]
+) -> SoakRow:
+    start, half = time.perf_counter(), float("nan")
+    for look in range(1, _LOOKS + 1):
+        goal, until = decisions * look // _LOOKS, time.monotonic() + _PATIENCE
+        while actor.decisions < goal:
+            actor.turn(100)
+            if time.monotonic() > until:
+                raise ServiceError(f"the service stands still at {actor.decisions} decisions; see its log")
+        if look == _LOOKS // 2:
+            half = _resident_mb()
+        progress(f"version {learning.trainer.model_version}", actor.decisions, decisions)
+    seconds = time.perf_counter() - start
+    trainer, memory = learning.trainer, _resident_mb()
+    trainer.stop()
+    first, last = (_blocks(part) for part in _ends(learning.rewards))
+    gain = float(last.mean() - first.mean())
+    error = _T_TWO_SIDED_95 * float(np.sqrt((first.var(ddof=1) + last.var(ddof=1)) / _BLOCKS))
+    holds = learning.buffer.lock.holds() * 1e3
+    return SoakRow(
+        decisions=actor.decisions,
+        seconds=seconds,
+        updates=trainer.model_version,
+        errors=trainer.metrics.errors,
+        consistent=_consistent(learning),
+        memory_mb=memory,
+        growth_mb=memory - half,
+        trainer_share=trainer.cpu_seconds / seconds,
+        lock_p99_ms=float(np.quantile(holds, 0.99)),
+        lock_max_ms=float(holds.max()),
+        reward_first=float(first.mean()),
+        reward_last=float(last.mean()),
+        gain=gain,
+        gain_error=error,
+    )
+
+
+def _consistent(learning: FlightLearning) -> bool:
+    """Tell whether versions, updates and the buffer's counts agree."""
+    trainer, counts, told = learning.trainer, learning.buffer.get_stats(), learning.status()
+    kept = counts["completed_count"] + counts["pending_count"] + counts["total_evicted"] + counts["total_refused"]
+    return (
+        trainer.model_version == trainer.metrics.total_steps == told["training"]["model_version"]
+        and trainer.serving.version <= trainer.model_version
+        and trainer.metrics.total_samples <= counts["total_sampled"]
+        # A decision whose answer was lost is pending no more when the drone's next one comes.
+        and kept <= counts["total_added"]
+        and counts["completed_count"] <= counts["capacity"]
+    )
+
+
+def _ends(rewards: array[float]) -> tuple[np.ndarray, np.ndarray]:
+    fifth = max(_BLOCKS, len(rewards) // 5)
+    return np.array(rewards[:fifth]), np.array(rewards[-fifth:])
+
+
+def _blocks(rewards: np.ndarray) -> np.ndarray:
+    """Return means of blocks: neighbouring rewards resemble one another."""
+    return np.array([part.mean() for part in np.array_split(rewards, _BLOCKS)])
+
+
+def _resident_mb() -> float:
+    """Return the memory that this process holds now [MB]."""
+    pages = int(Path("/proc/self/statm").read_text().split()[1])
+    return pages * 4096 / 1e6

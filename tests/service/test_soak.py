@@ -1,0 +1,24 @@
+"""Learning in flight for a while leaves memory, versions and counts in order."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+
+from navi_core.bench.soak import run_soak
+from navi_core.config import ContinuousTrainingConfig
+from tests.service.conftest import tiny_model
+
+
+@pytest.mark.slow
+def test_versions_and_counts_agree_after_a_long_flight(apartments) -> None:
+    told: list[tuple[float, float]] = []
+    settings = ContinuousTrainingConfig(
+        training_interval=0.05, batch_size=32, min_batch_size=8, buffer_capacity=500, state_interval=32
+    )
+    row = run_soak(
+        tiny_model(), apartments[0], decisions=1500, sessions=4, training=settings,
+        progress=lambda label, done, total: told.append((done, total)),
+    )  # fmt: skip
+    assert row.consistent and row.errors == 0 and row.updates > 5 and row.decisions >= 1500
+    assert told[-1][0] >= 1500 and row.growth_mb < 100 and np.isfinite([row.gain, row.gain_error]).all()
