@@ -80,7 +80,7 @@ def test_transitions_bootstrap_from_the_observation_before_the_reset():
         after.append(batch)
         return replace(batch)
 
-    collector.env.step = watched
+    collector._fly = watched  # what `env.step` became when the way of execution was chosen
     rollout = collected(collector)
     items = TransitionItems(ObservationCodec((3, 16, 8)), 0.9, 1, True)
     got = items.of(rollout, table_index(rollout.actions, learner.policy.heads.table))
