@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import time
 from collections import deque
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 
 import numpy as np
 import torch
@@ -17,6 +17,9 @@ from navi_core.config import EnvConfig, EnvironmentConfig
 from navi_core.errors import NaviError, WireError
 from navi_core.service.observations import ObservationPublisher, distance_matrix
 from navi_core.service.server import Server
+from navi_core.service.viewing.layouts import SCENE_EVENT, payload
+from navi_core.service.viewing.scene_view import SceneView
+from navi_core.service.viewing.selection import selected_drone
 from navi_core.service.wire import (
     Action,
     BatchStepRequest,
@@ -86,6 +89,7 @@ class EnvironmentServer(Server):
         self.publisher = Publisher(c.publish, limits, purpose="observations of the environment")
         self._viewers = ObservationPublisher(self.publisher, limits)
         self._viewers.selected = c.first_env_id
+        self._view = SceneView(self.env)
         self.answer_endpoint = ""
         self._router = self._actions = None
         if c.mode == "step":
@@ -259,7 +263,10 @@ class EnvironmentServer(Server):
             pose = self.env.poses()
             results = tuple(request.results[row] for row in request.wanted)
             reply = BatchStepResult(results, tuple(self._matrix(row, pose) for row in request.wanted))
-            self._viewers.offer(lambda env_id: self._matrix(env_id - self.config.first_env_id))
+            wanted, first = selected_drone(self.publisher), self.config.first_env_id
+            if wanted is not None and first <= wanted < first + self.config.sessions:
+                self._viewers.selected = wanted
+            self._viewers.offer(self._shown)
         else:
             (row,) = request.wanted
             reply = request.results[row]
@@ -323,6 +330,18 @@ class EnvironmentServer(Server):
             yaw=float(pose["yaw"][row]),
             before=self._before[row],
         )
+
+    def _shown(self, env_id: int) -> DistanceMatrix:
+        """Return what viewers see of a drone, from time to time with the picture from above and where that lies."""
+        row = env_id - self.config.first_env_id
+        matrix = self._matrix(row)
+        look = self._view.look(row, matrix.robot_pose.y)
+        if look is None:
+            return matrix
+        values, picture = look
+        place = {"episode_id": matrix.episode_id, "env_id": env_id, "step_id": matrix.step_id}
+        self.event(self.publisher, SCENE_EVENT, payload("scene", values), **place)
+        return replace(matrix, overhead=picture)
 
     def _fault(self, envelope: list[bytes], code: str, message: str) -> None:
         self._send(envelope, Fault(code, message[:1000], time.time()))

@@ -214,3 +214,19 @@ def test_who_watches_a_flight_in_steps_learns_its_rewards_and_returns(stage) -> 
         returns[event.env_id, event.episode_id] = (event.step_id, total)
     assert compared > 10
     assert all(np.isfinite([told["reward"], told["episode_return"]]).all() for told in digest.heard_sessions())
+
+
+def test_who_watches_a_service_sees_the_scene_from_above_and_where_it_lies(stage) -> None:
+    environment = stage.environment(sessions=2)
+    stage.actor(environment)
+    digest = Digest(row=1)
+    feed = Feed([environment.publisher.endpoint], lambda batch: [digest.take(m) for m in batch], watching=True)
+    feed.select(1)
+    try:
+        until(lambda: digest.picture is not None and "metres_per_pixel" in digest.scene)
+    finally:
+        feed.close()
+    low, high = environment.env.field.bounds(0)
+    np.testing.assert_allclose([digest.scene[f"{end}_x"] for end in ("low", "high")], [low[0], high[0]], rtol=1e-6)
+    assert digest.picture is not None and digest.picture.shape == (256, 256, 3) and digest.picture.std() > 0
+    assert digest.scene["rows"] == 2 and digest.scene["corner_x"] <= low[0]

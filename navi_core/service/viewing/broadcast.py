@@ -18,10 +18,10 @@ from navi_core.config import WireConfig
 from navi_core.service.observations import ObservationPublisher, distance_matrix
 from navi_core.service.viewing.announcement import Announcement, announce, withdraw
 from navi_core.service.viewing.layouts import PHASES, SCENE_EVENT, payload
+from navi_core.service.viewing.scene_view import SceneView
 from navi_core.service.viewing.selection import selected_drone
 from navi_core.service.wire import DistanceMatrix, Publisher, TelemetryEvent
 from navi_core.world import NavigationEnv, StepBatch
-from navi_core.world.overhead import Overhead, OverheadMaps, tint_seen
 
 if TYPE_CHECKING:
     import torch
@@ -36,8 +36,6 @@ _LISTEN_SECONDS = 0.1
 """How often subscriptions and heartbeats are looked after."""
 _QUIET_SECONDS = 0.3
 """Without a decision for so long, an update runs."""
-_OVERHEAD_EVERY = 5
-"""Observations to a picture from above."""
 
 
 class TrainingBroadcast:
@@ -154,8 +152,7 @@ class WatchedEnv:
         self._still = threading.Lock()
         """Held while the environment moves, and while another thread reads it."""
         self._before: tuple[int, int, torch.Tensor] | None = None
-        self._maps = OverheadMaps(env.field, env.floors)
-        self._at: tuple[int, int, Overhead] | None = None
+        self._view = SceneView(env)
         self._weights = {f"weight/{name}": value for name, value in env.config.reward.resolved().items()}
 
     def __getattr__(self, name: str) -> Any:
@@ -204,14 +201,10 @@ class WatchedEnv:
         counters = {name: int(value[row]) for name, value in env.counters.items()}
         pose = env.poses()
         position = pose["position"][row].cpu()
-        view = self._maps.at(counters["scene"], float(position[1]))
-        place = (row, counters["episode"], view)
-        # With every picture also where it lies: a viewer may have come since the last one.
-        picture = None
-        if place != self._at or self.shown % _OVERHEAD_EVERY == 0:
-            self._at = place
-            self._tell_scene(counters["scene"], view, row, counters["episode"])
-            picture = tint_seen(view, env.view.seen[row].cpu().numpy())
+        look, picture = self._view.look(row, float(position[1])), None
+        if look is not None:
+            where, picture = look
+            broadcast.event("scene", self.decisions, where, row, counters["episode"])
         values = {name: float(value[row]) for name, value in batch.info["reward_terms"].items()} | self._weights
         values |= {
             "reward": float(batch.reward[row]),
@@ -238,19 +231,6 @@ class WatchedEnv:
             if self._broadcast.viewers.offer(lambda _: matrix):
                 self.shown += 1
                 self._shown_at = (matrix.step_id, int(matrix.env_ids[0]))
-
-    def _tell_scene(self, scene: int, view: Overhead, row: int, episode: int) -> None:
-        """Say where the drone flies and where the picture lies."""
-        env = self._env
-        low, high = env.field.bounds(scene)
-        values = {
-            "scene": scene, "scenes": env.field.num_scenes, "rows": env.num_envs,
-            "max_distance": env.config.max_distance, "decision_hz": env.config.dynamics.decision_hz,
-            "low_x": low[0], "low_y": low[1], "low_z": low[2], "high_x": high[0], "high_y": high[1], "high_z": high[2],
-            "corner_x": view.corner[0], "corner_z": view.corner[1], "metres_per_pixel": view.metres_per_pixel,
-            "height": view.height,
-        }  # fmt: skip
-        self._broadcast.event("scene", self.decisions, values, row, episode)
 
 
 def _stages(phases: Mapping[str, Mapping[str, float]]) -> dict[str, float]:
