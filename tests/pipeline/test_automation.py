@@ -173,4 +173,7 @@ def test_whatever_trains_is_in_the_pool_of_what_wants_the_whole_machine(reposito
     graph = repository.asset_graph
     pools = {key.to_user_string(): graph.get(key).pools for key in graph.get_all_asset_keys()}
     for name, pool in pools.items():
-        assert (pool == {"gpu"}) == (name.endswith(("_sweep", "_policy", "_scaling", "_benchmark", "study"))), (name, pool)
+        assert (pool == {"gpu"}) == (name.endswith(("_sweep", "_policy", "_scaling", "_benchmark", "study"))), (
+            name,
+            pool,
+        )
