@@ -44,7 +44,7 @@ _RANDOM = {"cart_pole": 22.0, "acrobot": -500.0}
 _SMOOTHED = {"enabled": True}
 _ALPHAS, _DIMS = (0.05, 0.15, 0.5), (16, 64, 256)
 _INTERVAL = 2500
-STOPPING = EarlyStopConfig(eval_interval=_INTERVAL, patience=6)
+STOPPING = EarlyStopConfig(eval_interval=_INTERVAL, patience=8, window=8, trend=True, slump=0.05, reward_ema_beta=0.3)
 """Settings of the controller that the runs are judged by."""
 MEASURES = ("time_to_target", "auc", "final", "td_variance", "oscillation")
 """What variants are compared by."""

@@ -91,7 +91,7 @@ class EarlyStopConfig(Config):
     td_var_floor: float = Field(0.0, ge=0)
     """The run also ends when the variance stays at or below this and nothing improves for patience evaluations."""
     trend: bool = False
-    """Do not stop while a Mann–Kendall test over the window sees the reward rise (one-sided, 5 %)."""
+    """Do not stop while a Mann–Kendall test over the window sees the reward, not averaged, rise (one-sided, 5 %)."""
     slump: float | None = Field(None, ge=0, le=10)
     """Do not stop while the moving average of the reward is this share of |best| below its best; None does not ask.
 

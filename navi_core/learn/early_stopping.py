@@ -89,6 +89,8 @@ class EarlyStopController:
         self.events = events if events is not None else EventBus()
         self._mean = self._variance = self._reward = math.nan
         self._rewards: list[float] = []
+        # The trend test wants independent values: a moving average creeps upward long after what it averages is flat.
+        self._unsmoothed: list[float] = []
         self._best = -math.inf
         self._count = self._idle = self._evaluations = 0
         self._stopped: EarlyStopDecision | None = None
@@ -116,6 +118,7 @@ class EarlyStopController:
         self._variance = _moved(self._variance, td_var, config.td_ema_beta)
         self._reward = _moved(self._reward, reward, config.reward_ema_beta)
         self._rewards = [*self._rewards, self._reward][-(config.window + 1) :]
+        self._unsmoothed = [*self._unsmoothed, reward][-(config.window + 1) :]
         improved = self._reward > self._best
         self._best = max(self._best, self._reward)
         parts = {
@@ -157,7 +160,7 @@ class EarlyStopController:
         left = max(0, config.patience - max(self._count, self._idle))
         reason = "learning goes on" if left == config.patience else "waiting"
         stop = left == 0
-        if stop and config.trend and rising_trend(self._rewards):
+        if stop and config.trend and rising_trend(self._unsmoothed):
             stop, left, reason = False, 1, "the reward still has a rising trend"
         if stop and config.slump is not None and self._reward < self._best - config.slump * abs(self._best):
             stop, left, reason = False, 1, "the reward is in a slump"
@@ -176,6 +179,7 @@ class EarlyStopController:
         return {
             "averages": [self._mean, self._variance, self._reward, self._best],
             "rewards": list(self._rewards),
+            "unsmoothed": list(self._unsmoothed),
             "counts": [self._count, self._idle, self._evaluations],
             "stopped": None if stopped is None else [stopped.reason, dict(stopped.metrics)],
         }
@@ -184,6 +188,7 @@ class EarlyStopController:
         """Undo `state_dict`."""
         self._mean, self._variance, self._reward, self._best = (float(x) for x in state["averages"])
         self._rewards = [float(x) for x in state["rewards"]]
+        self._unsmoothed = [float(x) for x in state["unsmoothed"]]
         self._count, self._idle, self._evaluations = (int(x) for x in state["counts"])
         stopped = state["stopped"]
         self._stopped = None if stopped is None else EarlyStopDecision(True, stopped[0], 0, stopped[1])
