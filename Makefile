@@ -22,7 +22,7 @@ demo: $(READY)  ## scenes -> training -> evaluation -> promotion through Dagster
 	$(BIN)/navi demo $(ARGS)
 
 test: $(READY)  ## the default test suite
-	$(BIN)/python -m pytest $(ARGS)
+	$(BIN)/python -m pytest -n 2 --dist loadfile $(ARGS)
 
 test-slow: $(READY)  ## the long checks too: learning on three seeds, fuzzing
 	$(BIN)/python -m pytest -m 'slow and not gpu' --timeout 3600 $(ARGS)

@@ -2,13 +2,12 @@
 
 from __future__ import annotations
 
-from typing import ClassVar, Literal, Self
+from typing import ClassVar, Literal
 
-from pydantic import Field, model_validator
+from pydantic import Field
 
-from navi_core.config.rollouts import RolloutConfig
 from navi_core.config.schedule import Schedule
-from navi_core.errors import ConfigError
+from navi_core.config.segments import SegmentsConfig
 
 __all__ = ["DPOConfig"]
 
@@ -16,7 +15,7 @@ Scheduled = Literal["learning_rate", "max_grad_norm", "beta"]
 """Settings of DPO that may move during a run."""
 
 
-class DPOConfig(RolloutConfig):
+class DPOConfig(SegmentsConfig):
     """Direct preference optimisation (Rafailov et al. 2023) on pairs of segments of flight."""
 
     may_be_zero: ClassVar[frozenset[str]] = frozenset()
@@ -33,26 +32,9 @@ class DPOConfig(RolloutConfig):
     """Share of a file's pairs that is not learned from, but asked which of them the policy prefers."""
     pair_buffer: int = Field(64, ge=1, le=2**20)
     """Most pairs of an update."""
-    horizon: int | None = Field(None, ge=1, le=2**20)
-    """Decisions of a segment of a rollout that nothing ends before; None is the rollout. As `grpo.horizon`."""
-    min_steps: int = Field(2, ge=1, le=2**20)
-    """Decisions that a segment must have to count."""
     update_epochs: int = Field(1, ge=1, le=100)
     """Passes over the pairs of an update."""
     minibatch: int = Field(16, ge=1, le=2**20)
     """Pairs per gradient step."""
     ref_sync_every_updates: int = Field(1, ge=0, le=2**30)
     """Updates after which the reference takes the policy's weights; 0 keeps those that the run began with."""
-
-    @model_validator(mode="after")
-    def _segments(self) -> Self:
-        if self.horizon is not None and not self.min_steps <= self.horizon <= self.rollout:
-            raise ConfigError(
-                f"horizon {self.horizon} of a segment; allowed: min_steps {self.min_steps} … rollout {self.rollout}"
-            )
-        return self
-
-    @property
-    def segment_steps(self) -> int:
-        """Decisions of a whole segment."""
-        return self.horizon if self.horizon is not None else self.rollout

@@ -3,13 +3,12 @@
 from __future__ import annotations
 
 import math
-from typing import ClassVar, Literal, Self
+from typing import ClassVar, Literal
 
-from pydantic import Field, model_validator
+from pydantic import Field
 
-from navi_core.config.rollouts import RolloutConfig
 from navi_core.config.schedule import Schedule
-from navi_core.errors import ConfigError
+from navi_core.config.segments import SegmentsConfig
 
 __all__ = ["GRPOConfig"]
 
@@ -17,7 +16,7 @@ Scheduled = Literal["learning_rate", "ent_coef", "max_grad_norm", "ref_kl_coef",
 """Settings of GRPO that may move during a run."""
 
 
-class GRPOConfig(RolloutConfig):
+class GRPOConfig(SegmentsConfig):
     """Group-relative policy optimisation (Shao et al. 2024) on segments of flight."""
 
     may_be_zero: ClassVar[frozenset[str]] = frozenset({"ent_coef", "ref_kl_coef", "gamma"})
@@ -30,14 +29,6 @@ class GRPOConfig(RolloutConfig):
     """Advantage of a segment: its return less its group's mean, or that in units of the population deviation."""
     group_by: Literal["order", "age"] = "order"
     """Which segments are compared: those that began together, or those that began at like ages of their episodes."""
-    horizon: int | None = Field(None, ge=1, le=2**20)
-    """Decisions of a segment that nothing ends before; None is the rollout.
-
-    A segment begins with the rollout, with an episode, and where the one before it reached its horizon. It counts
-    if its whole horizon lies in the rollout, whatever happens in it, so that no outcome is preferred; and unless
-    its episode is truncated before, which is nobody's doing."""
-    min_steps: int = Field(2, ge=1, le=2**20)
-    """Decisions that a segment must have to count."""
     gamma: float = Field(1.0, ge=0, le=1)
     """Discount per decision of a segment's return."""
     update_epochs: int = Field(4, ge=1, le=100)
@@ -56,19 +47,6 @@ class GRPOConfig(RolloutConfig):
     """Estimator of the divergence on sampled actions; the expected gradient of k1 is zero: it measures only."""
     ref_sync_every_updates: int = Field(50, ge=1, le=2**30)
     """Group updates after which the reference takes the policy's weights."""
-
-    @model_validator(mode="after")
-    def _segments(self) -> Self:
-        if self.horizon is not None and not self.min_steps <= self.horizon <= self.rollout:
-            raise ConfigError(
-                f"horizon {self.horizon} of a segment; allowed: min_steps {self.min_steps} … rollout {self.rollout}"
-            )
-        return self
-
-    @property
-    def segment_steps(self) -> int:
-        """Decisions of a whole segment."""
-        return self.horizon if self.horizon is not None else self.rollout
 
     def least_rows(self) -> int:
         """Return the rows of which a rollout can fill a group."""
