@@ -72,7 +72,7 @@ def test_an_update_on_rollouts_starts_at_ln_2_and_makes_winners_likelier(distrib
     earned = [[float(rollout.rewards[s : s + n, r].sum()) for r, s, n in pair] for pair in places]
     assert counts["pairs"] > 4 and all(winner > loser for winner, loser in earned)
     first = learner.update(rollout, index=0, steps=0).metrics
-    assert first["dpo_loss"] == pytest.approx(math.log(2), abs=1e-6) and first["preference_margin"] == 0.0
+    assert first["dpo_loss"] == pytest.approx(math.log(2), abs=1e-6) and abs(first["preference_margin"]) < 1e-6
     again = learner._rollout_batch(rollout, places, None)
     s = again.sequences
     now = learner.policy.evaluate(s.obs, s.aux, s.state, s.reset, s.actions).log_prob.detach()
