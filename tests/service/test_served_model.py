@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import logging
+from importlib.util import find_spec
 from pathlib import Path
 
 import numpy as np
@@ -22,6 +23,12 @@ from tests.service.conftest import tiny_model, until
 
 SHAPER = ShaperConfig(memory_exclusion=2, memory_capacity=20 * CONFIG.actors)
 QUIET = ShaperConfig(rnd_start=0.0, rnd_end=0.0, loop_coefficient=0.0)
+
+
+needs_onnx = pytest.mark.skipif(
+    any(find_spec(name) is None for name in ("onnxscript", "onnxruntime")),
+    reason="ONNX is not installed (pip install 'navi[export]')",
+)
 
 
 @pytest.fixture
@@ -68,6 +75,7 @@ def assert_flies_the_same(trained: Path, runtime: str) -> None:
     torch.testing.assert_close(other, action, atol=1e-4, rtol=1e-3)
 
 
+@needs_onnx
 def test_a_checkpoint_served_as_a_program_has_the_auxiliary_input_of_its_training(trained) -> None:
     assert_flies_the_same(trained, "onnx")
     # The same file alone would fly with another input than it learned with.
@@ -94,6 +102,7 @@ def test_curiosity_is_served_as_it_was_trained(trained) -> None:
     assert any(not torch.equal(a, b) for a, b in zip(drawn, taken))
 
 
+@needs_onnx
 def test_a_program_alone_is_served_where_its_training_had_no_auxiliary_input(make_checkpoint, tmp_path) -> None:  # noqa: F811
     plain = make_checkpoint("q.pt", config=CONFIG.model_copy(update={"shaper": QUIET}))
     export_checkpoint(plain, tmp_path / "q.onnx", kind="onnx")
