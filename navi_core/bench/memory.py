@@ -26,11 +26,13 @@ from navi_core.policy import RewardShaper, build_policy
 from navi_core.policy.navigation_policy import ActOutput, EvaluateOutput, NavigationPolicy
 from navi_core.world.reference import reference_task
 
-__all__ = ["MEMORY_CASES", "MemoryCase", "MemoryRow", "memory_cases", "run_memory"]
+__all__ = ["MEMORY_CASES", "MemoryCase", "MemoryRow", "final_returns", "memory_cases", "run_memory"]
 
 Handling = Literal["carried", "memoryless", "zero_state"]
 
 _WINDOW = 10
+_JUDGED = 128
+_OTHER_STARTS = 1_000_003
 
 
 @dataclass(frozen=True)
@@ -78,6 +80,7 @@ class MemoryRow(Row):
         best: Highest mean return of 10 updates.
         final: Mean return of the last 10 updates in which episodes ended.
         episodes: Episodes that ended in these.
+        kept: Mean return of 128 episodes from other starts, the final policy's most probable action taken.
         first_ratio: Largest |ratio − 1| before the first gradient step, the largest over all updates.
         cpu_seconds: Process CPU time.
     """
@@ -89,6 +92,7 @@ class MemoryRow(Row):
     best: float
     final: float
     episodes: int
+    kept: float
     first_ratio: float
     cpu_seconds: float
 
@@ -240,6 +244,7 @@ def _learn(case: MemoryCase, seed: int, progress: Callable[[str], None] | None) 
                     solved = collector.decisions * rows
             if progress is not None and index % 10 == 0:
                 progress(f"{case.name} seed {seed}: {collector.decisions * rows:,} steps, return {mean:.3f}")
+        seconds = time.process_time() - start
         return MemoryRow(
             case=case.name,
             seed=seed,
@@ -248,6 +253,26 @@ def _learn(case: MemoryCase, seed: int, progress: Callable[[str], None] | None) 
             best=best,
             final=mean,
             episodes=sum(count for _, count in recent),
+            kept=float(final_returns(policy, case, seed).mean()),
             first_ratio=ratio,
-            cpu_seconds=time.process_time() - start,
+            cpu_seconds=seconds,
         )
+
+
+@torch.no_grad()
+def final_returns(policy: Any, case: MemoryCase, seed: int) -> Tensor:
+    """Return what the most probable actions earn in 128 episodes from starts (or decks) of another seed.
+
+    One episode a row: were more flown in a fixed time, short ones would count more often than long ones.
+    """
+    env = reference_task(case.task, _JUDGED, seed + _OTHER_STARTS, **dict(case.options))
+    obs, state = env.reset(), policy.initial_state(_JUDGED)
+    aux, reset = torch.zeros(_JUDGED, 3), torch.ones(_JUDGED, dtype=torch.bool)
+    returns, over = torch.zeros(_JUDGED), torch.zeros(_JUDGED, dtype=torch.bool)
+    while not over.all():
+        decision = policy.act(obs, aux, state, reset, None)
+        step = env.step(decision.action)
+        obs, state, reset = step.obs, decision.state, step.terminated | step.truncated
+        returns = torch.where(reset & ~over, step.info["episode_return"], returns)
+        over |= reset
+    return returns

@@ -145,6 +145,7 @@ def memory(
         "best": figure("best", ".3f"),
         "final": figure("final", ".3f"),
         "episodes": figure("episodes"),
+        "kept": figure("kept", ".3f"),
         "first ratio": figure("first_ratio", ".1e"),
         "CPU [s]": figure("cpu_seconds", ".0f"),
     }

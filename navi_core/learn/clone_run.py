@@ -184,6 +184,10 @@ class _Cloner:
             if told is not None:
                 _LOG.warning("%s", told)
             _LOG.info("run %s starts from the weights of %s", self.run.run_id, initial)
+        if found is None:
+            # Demonstrations have no auxiliary input, so its weights are not learned; in flight it is not zero, and
+            # drawn weights would lead the clone astray. Reinforcement learning gives them a meaning later.
+            self.policy.forget_aux()
         self._status("running")
         return self.steps if found is not None else None
 

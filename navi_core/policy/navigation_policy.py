@@ -142,6 +142,12 @@ class NavigationPolicy(Trunk):
         log_prob, entropy = distribution.log_prob(actions), distribution.entropy()
         return EvaluateOutput(log_prob, self.heads.value(seen), entropy, embedding, mine + critics)
 
+    def forget_aux(self) -> None:
+        """Make the weights of the auxiliary input zero, those of the critic's trunk included."""
+        super().forget_aux()
+        if self.critic_trunk is not None:
+            self.critic_trunk.forget_aux()
+
     def _split(self, state: State) -> tuple[State, State]:
         """Return the core's part of a state and the critic's, which is empty without a critic trunk."""
         if self.critic_trunk is None:

@@ -63,6 +63,12 @@ class Trunk(nn.Module):
         with torch.autocast(obs.device.type, torch.bfloat16):
             return self.encoder(obs).float()
 
+    @torch.no_grad()
+    def forget_aux(self) -> None:
+        """Make the weights of the auxiliary input zero: it is not read until training has given it a meaning."""
+        if self.aux is not None:
+            self.aux.weight.zero_()
+
     def joined(self, embedding: Tensor, aux: Tensor, reset: Tensor | None) -> Tensor:
         """Add the auxiliary input to embeddings (…, D)."""
         if self.aux is None:

@@ -16,7 +16,7 @@ from navi_core.demos import load_dataset, save_demonstration, write_index
 from navi_core.errors import CheckpointError, ConfigError, DemoError, NaviError, NonFiniteError
 from navi_core.learn import CloningLearner, clone, cloning_loss, train
 from navi_core.learn.demo_feed import DemoFeed
-from navi_core.models import Registry, load_checkpoint
+from navi_core.models import Registry, load_checkpoint, load_policy
 from navi_core.policy import RewardShaper, build_policy
 from navi_core.record import RunDirectory
 from tests.demos.conftest import make_demo
@@ -252,6 +252,15 @@ def test_it_goes_on_from_a_checkpoint(tmp_path, data):
     assert second.metrics["nll"] < fresh.metrics["nll"] - 0.1
     with pytest.raises(CheckpointError, match=r"mamba2.*gru|gru.*mamba2"):
         fly(tmp_path / "d", data, make_config(data, policy={"core": "mamba2"}), initial=first.checkpoint)
+
+
+def test_a_clone_does_not_read_the_auxiliary_input_it_never_saw(tmp_path, data):
+    config = make_config(data, bc={"epochs": 1}, policy={"separate_value": True})
+    policy, _ = load_policy(fly(tmp_path / "a", data, config).checkpoint)
+    obs, state, reset = torch.rand(2, 3, 16, 8), policy.initial_state(2), torch.zeros(2, dtype=torch.bool)
+    with torch.no_grad():
+        without, given = (policy.act(obs, aux, state, reset, None) for aux in (torch.zeros(2, 3), torch.ones(2, 3)))
+    assert torch.equal(without.action, given.action) and torch.equal(without.value, given.value)
 
 
 def test_what_does_not_fit_is_refused(tmp_path, data):

@@ -1,9 +1,11 @@
 """Learning on reference tasks through the run's own parts: shapes, parity, and what forgetting costs."""
 
+from types import SimpleNamespace
+
 import pytest
 import torch
 
-from navi_core.bench.memory import MEMORY_CASES, MemoryCase, case_config, run_memory
+from navi_core.bench.memory import MEMORY_CASES, MemoryCase, case_config, final_returns, run_memory
 from navi_core.config import EvalConfig
 from navi_core.errors import CheckpointError
 from navi_core.evaluate.subjects import resolve_subject
@@ -56,6 +58,25 @@ def test_sequences_are_twice_as_long_as_what_must_be_remembered():
             assert dict(case.options).get("k", 4) - 1 == lag
             assert case_config(case, 0).ppo.bptt >= 2 * lag
     assert all(case_config(case, 0).ppo.bptt == 51 for case in MEMORY_CASES["repeat_first"])
+
+
+class FirstSuit:
+    """Remembers the first card of an episode, and is wrong where it was told of no beginning."""
+
+    def initial_state(self, rows):
+        return (torch.full((rows,), -1.0),)
+
+    def act(self, obs, aux, state, reset, noise):
+        assert noise is None
+        kept = torch.where(reset, obs.argmax(1).float(), state[0])
+        return SimpleNamespace(action=kept[:, None], state=(kept,))
+
+
+def test_a_final_policy_is_judged_on_one_episode_a_row_with_its_state_carried():
+    returns = final_returns(FirstSuit(), MemoryCase("repeat_first", "gru", 0, 1.0), 0)
+    assert returns.shape == (128,) and torch.allclose(returns, torch.ones(128), atol=1e-5)
+    pushes = final_returns(FirstSuit(), MemoryCase("cart_pole", "gru", 0, 1.0), 0)
+    assert pushes.min() >= 8 and pushes.max() <= 12, "a cart pushed one way falls, and what comes after does not count"
 
 
 @pytest.mark.slow

@@ -74,6 +74,32 @@ def test_repeating_the_card_of_k_decisions_ago_earns_one(k, decks):
     assert (counts == 13 * decks).all(), "every card of the decks is shown once"
 
 
+@pytest.mark.parametrize(("ours", "theirs", "options"), [
+    (RepeatPrevious, "repeat_previous.RepeatPrevious", {"k": 4}),
+    (RepeatPrevious, "repeat_previous.RepeatPrevious", {"k": 8}),
+    (RepeatFirst, "repeat_first.RepeatFirst", {}),
+])  # fmt: skip
+def test_cards_pay_as_popgyms_do(ours, theirs, options):
+    module, name = theirs.split(".")
+    module = pytest.importorskip(f"popgym.envs.{module}", reason="POPGym is a peer to compare with")
+    peer, task = getattr(module, name)(**options), ours(1, **options)
+    g = np.random.default_rng(0)
+    for seed in range(3):
+        shown, _ = peer.reset(seed=seed)
+        task.reset()
+        task._state["deck"] = torch.from_numpy(peer.deck.suits_idx[peer.deck.idx[::-1]].copy())[None]
+        assert shown == peer.deck.suits_idx[peer.deck.idx[-1]]
+        over, earned = False, 0.0
+        while not over:
+            action = int(g.integers(4))
+            shown, reward, over, _, _ = peer.step(action)
+            batch = task.step(torch.tensor([[float(action)]]))
+            earned += reward
+            assert float(batch.reward) == pytest.approx(reward, abs=1e-7)
+            assert int(batch.final_obs.argmax()) == shown and bool(batch.truncated) == over
+        assert float(batch.info["episode_return"]) == pytest.approx(earned, abs=1e-5)
+
+
 def test_guessing_earns_minus_one_half():
     task = RepeatPrevious(512, seed=0)
     g = torch.Generator().manual_seed(0)
