@@ -77,6 +77,9 @@ Rrd = Annotated[
 NoRecord = Annotated[bool, typer.Option("--no-record", help="Write no rows for the warehouse.")]
 Json = Annotated[bool, typer.Option("--json", help="Print the result as one JSON object.")]
 
+_DRAWN_CELL, _DRAWN_CLEARANCE = 0.2, 0.2
+"""Of the floor that maps show [m]."""
+
 _SHOWN = ("c_vis_auc", "c_vis_final", "c_visit", "collisions_per_minute", "collision_free_rate", "path_length")
 
 
@@ -173,7 +176,7 @@ def draw_maps(folder: Path, results: list[EvalResult], scenes: list[Scene]) -> N
     """
     from navi_core.errors import ConfigError
     from navi_core.evaluate import top_down_map
-    from navi_core.world import Field
+    from navi_core.world import Field, FloorMap
 
     if not results:
         raise ConfigError("--maps needs a subject that is flown now; files of --out keep no paths")
@@ -181,7 +184,8 @@ def draw_maps(folder: Path, results: list[EvalResult], scenes: list[Scene]) -> N
     field = Field(scenes)
     for index, scene in enumerate(scenes):
         paths = {str(result.summary["subject"]): result.trajectories_of(scene.name) for result in results}
-        (folder / f"{scene.name}.png").write_bytes(top_down_map(field, index, paths))
+        floor = FloorMap(field, index, _DRAWN_CELL, _DRAWN_CLEARANCE)
+        (folder / f"{scene.name}.png").write_bytes(top_down_map(field, index, paths, floor))
 
 
 def load_scenes(names: list[str] | tuple[str, ...], resolution: int) -> list[Scene]:

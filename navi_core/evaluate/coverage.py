@@ -18,9 +18,8 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 import torch
 
-from navi_core.errors import EvaluationError
 from navi_core.evaluate.marking import mark_path, mark_rays
-from navi_core.evaluate.storeys import find_storeys, storey_of
+from navi_core.world.storeys import storey_of
 
 if TYPE_CHECKING:
     from navi_core.world import Field, FloorMap
@@ -64,21 +63,14 @@ class FloorTruth:
         Args:
             floor: Reachable floor of the scene.
             visit_cell: Edge of a coarse cell [m].
-
-        Raises:
-            EvaluationError: The scene has no reachable floor.
         """
-        reachable = floor.reachable.cpu().numpy().astype(bool)
-        if not reachable.any():
-            raise EvaluationError("the scene has no reachable floor to cover; inspect it with `navi scenes inspect`")
-        layers, storeys = find_storeys(floor.free, float(floor.cell))
-        lowest = floor.height[0] - (layers[0] + 0.5) * floor.cell
+        storeys = floor.storeys
         storey, *fine = np.nonzero(storeys)
         coarse = [np.floor((index + 0.5) * floor.cell / visit_cell).astype(np.int64) for index in fine]
         visitable = np.zeros((len(storeys), *(index.max() + 1 for index in coarse)), dtype=bool)
         visitable[storey, coarse[0], coarse[1]] = True
         origin = (float(floor.origin[0]), float(floor.origin[1]))
-        return cls(storeys, lowest + layers * floor.cell, float(floor.cell), visitable, float(visit_cell), origin)
+        return cls(storeys, floor.levels, float(floor.cell), visitable, float(visit_cell), origin)
 
     @property
     def area(self) -> float:
@@ -99,7 +91,7 @@ class Coverage:
     visited_share: np.ndarray
     """C_visit, float64 (T+1,) [%]."""
     seen_cells: np.ndarray
-    """Fine cells seen in the end, on whichever storey, bool (nx, nz)."""
+    """Fine cells of each storey seen in the end, bool (S, nx, nz)."""
 
     def metrics(self) -> dict[str, Any]:
         """Return the reported numbers of both measures by name."""
@@ -145,7 +137,7 @@ def measure_coverage(
         visited=visited * truth.visit_cell**2,
         seen_share=100.0 * seen / truth.reachable.sum(),
         visited_share=100.0 * visited / truth.visitable.sum(),
-        seen_cells=np.logical_or.reduce(marked, axis=0),
+        seen_cells=marked,
     )
 
 

@@ -10,8 +10,11 @@ import numpy as np
 
 from navi_core.errors import EvaluationError
 from navi_core.world.overhead import cut_from_above
+from navi_core.world.storeys import storey_of
 
 if TYPE_CHECKING:
+    from matplotlib.axes import Axes
+
     from navi_core.world.field import Field
     from navi_core.world.floor import FloorMap
 
@@ -28,7 +31,7 @@ def top_down_map(
     floor: FloorMap | None = None,
     seen: np.ndarray | None = None,
 ) -> bytes:
-    """Draw a scene from above, cut open at the height of flight.
+    """Draw a scene from above, cut open at the height of flight; where the floor is known, each storey beside the last.
 
     Below the cut, surfaces are coloured by their semantic name and darkened with depth; what the cut itself meets
     (walls, tall furniture) is black.
@@ -36,9 +39,10 @@ def top_down_map(
     Args:
         field: Geometry.
         scene_index: Scene.
-        trajectories: Paths by name, (T, 3) each or a list of such [m]; one colour per name.
-        floor: Reachable floor; what lies outside it is faded.
-        seen: Floor cells seen, bool (nx, nz) on the grid of `floor`; tinted.
+        trajectories: Paths by name, (T, 3) each or a list of such [m]; one colour per name. A storey shows the parts
+            that were flown on it.
+        floor: Reachable floor; what lies outside that of a storey is faded.
+        seen: Floor cells seen, bool (S, nx, nz), one layer per storey of `floor`; tinted.
 
     Returns:
         A PNG file.
@@ -49,50 +53,85 @@ def top_down_map(
     from matplotlib.backends.backend_agg import FigureCanvasAgg
     from matplotlib.figure import Figure
 
-    if seen is not None and (floor is None or seen.shape != tuple(floor.reachable.shape)):
-        raise EvaluationError("`seen` needs the floor map whose cells it marks")
+    if seen is not None and (floor is None or seen.shape != floor.storeys.shape):
+        raise EvaluationError("`seen` needs the floor map whose cells it marks, a layer for each storey")
     paths = {name: _paths(name, value) for name, value in trajectories.items()}
     low, high = field.bounds(scene_index)
-    flown = [path[:, 1] for group in paths.values() for path in group]
-    height = float(np.median(np.concatenate(flown))) if flown else float(low[1] + min(1.2, (high[1] - low[1]) / 2))
-
+    levels = floor.levels if floor is not None else np.array([low[1]], np.float64)
     span = np.maximum(high - low, 1e-3)
-    step = float(max(span[0], span[2])) / _PIXELS
-    xs, zs = (np.arange(low[axis] + step / 2, high[axis], step) for axis in (0, 2))
-    image = cut_from_above(field, scene_index, height, xs, zs)
-    extent = (float(low[0]), float(high[0]), float(high[2]), float(low[2]))
     scale = 7.0 / float(max(span[0], span[2]))
-    figure = Figure(figsize=(max(3.0, span[0] * scale) + 0.4, max(2.0, span[2] * scale) + 0.8), dpi=110)
+    size = (len(levels) * max(3.0, span[0] * scale) + 0.4, max(2.0, span[2] * scale) + 0.8)
+    figure = Figure(figsize=size, dpi=110)
     FigureCanvasAgg(figure)
-    axes = figure.add_subplot()
-    axes.imshow(image, extent=extent, interpolation="nearest")
-    if floor is not None:
-        x0, z0 = (float(value) for value in floor.origin)
-        cells = floor.reachable.cpu().numpy().astype(bool)
-        grid = (x0, x0 + cells.shape[0] * floor.cell, z0 + cells.shape[1] * floor.cell, z0)
-        veil = np.zeros((*cells.T.shape, 4), np.float32)
-        veil[~cells.T] = (1.0, 1.0, 1.0, 0.45)
-        if seen is not None:
-            veil[(cells & seen).T] = (0.2, 0.75, 0.35, 0.3)
-        axes.imshow(veil, extent=grid, interpolation="nearest")
-        axes.set_xlim(extent[:2])
-        axes.set_ylim(extent[2:])
-    for index, (name, group) in enumerate(paths.items()):
-        color = f"C{index}"
-        for number, path in enumerate(group):
-            axes.plot(path[:, 0], path[:, 2], color=color, lw=1.4, alpha=0.9, label=name if number == 0 else None)
-            axes.plot(*path[0, ::2], "o", color=color, mec="black", ms=6)
-            axes.plot(*path[-1, ::2], "s", color=color, mec="black", ms=5)
-    axes.set_aspect("equal")
-    axes.set_xlabel("x [m]")
-    axes.set_ylabel("z [m]")
-    axes.set_title(f"{field.scenes[scene_index].name}: circle = start, square = end", fontsize=9)
-    if paths:
-        axes.legend(loc="upper right", fontsize=8, framealpha=0.85)
+    for storey in range(len(levels)):
+        axes = figure.add_subplot(1, len(levels), storey + 1)
+        here = {name: [_on(storey, path, levels) for path in group] for name, group in paths.items()}
+        flown = [path[:, 1] for group in here.values() for path in group]
+        heights = np.concatenate(flown) if flown else np.zeros(0)
+        heights = heights[~np.isnan(heights)]
+        above = levels[storey + 1] if storey + 1 < len(levels) else float(high[1])
+        middle = levels[storey] + min(1.2, (above - levels[storey]) / 2.0)
+        _draw_cut(axes, field, scene_index, float(np.median(heights)) if len(heights) else float(middle))
+        if floor is not None:
+            _draw_floor(axes, floor, storey, None if seen is None else seen[storey])
+            axes.set_xlim(float(low[0]), float(high[0]))
+            axes.set_ylim(float(high[2]), float(low[2]))
+        _draw_paths(axes, here, levels, storey, paths)
+        axes.set_aspect("equal")
+        axes.set_xlabel("x [m]")
+        axes.set_ylabel("z [m]")
+        which = f", storey {storey + 1} of {len(levels)}" if len(levels) > 1 else ""
+        axes.set_title(f"{field.scenes[scene_index].name}{which}: circle = start, square = end", fontsize=9)
+        if paths and storey == 0:
+            axes.legend(loc="upper right", fontsize=8, framealpha=0.85)
     figure.tight_layout()
     buffer = io.BytesIO()
     figure.savefig(buffer, format="png", metadata={"Software": "navi"})
     return buffer.getvalue()
+
+
+def _draw_cut(axes: Axes, field: Field, scene_index: int, height: float) -> None:
+    low, high = field.bounds(scene_index)
+    span = np.maximum(high - low, 1e-3)
+    step = float(max(span[0], span[2])) / _PIXELS
+    xs, zs = (np.arange(low[axis] + step / 2, high[axis], step) for axis in (0, 2))
+    extent = (float(low[0]), float(high[0]), float(high[2]), float(low[2]))
+    axes.imshow(cut_from_above(field, scene_index, height, xs, zs), extent=extent, interpolation="nearest")
+
+
+def _draw_floor(axes: Axes, floor: FloorMap, storey: int, seen: np.ndarray | None) -> None:
+    x0, z0 = (float(value) for value in floor.origin)
+    cells = floor.storeys[storey]
+    grid = (x0, x0 + cells.shape[0] * floor.cell, z0 + cells.shape[1] * floor.cell, z0)
+    veil = np.zeros((*cells.T.shape, 4), np.float32)
+    veil[~cells.T] = (1.0, 1.0, 1.0, 0.45)
+    if seen is not None:
+        veil[(cells & seen).T] = (0.2, 0.75, 0.35, 0.3)
+    axes.imshow(veil, extent=grid, interpolation="nearest")
+
+
+def _draw_paths(
+    axes: Axes,
+    here: Mapping[str, list[np.ndarray]],
+    levels: np.ndarray,
+    storey: int,
+    whole: Mapping[str, list[np.ndarray]],
+) -> None:
+    for index, (name, group) in enumerate(here.items()):
+        color = f"C{index}"
+        for number, path in enumerate(group):
+            axes.plot(path[:, 0], path[:, 2], color=color, lw=1.4, alpha=0.9, label=name if number == 0 else None)
+            for end, marker, size in ((0, "o", 6), (-1, "s", 5)):
+                point = whole[name][number][end]
+                if storey_of(point[1:2], levels)[0] == storey:
+                    axes.plot(point[0], point[2], marker, color=color, mec="black", ms=size)
+
+
+def _on(storey: int, path: np.ndarray, levels: np.ndarray) -> np.ndarray:
+    """Return the path with the points on other storeys made no numbers, so that lines break there."""
+    if len(levels) == 1:
+        return path
+    return np.where((storey_of(path[:, 1], levels) == storey)[:, None], path, np.nan)
 
 
 def _paths(name: str, value: np.ndarray | Sequence[np.ndarray]) -> list[np.ndarray]:

@@ -74,7 +74,7 @@ class EvalResult:
     trajectories: list[np.ndarray] = field(default_factory=list, repr=False)
     """Start and position after each decision, float32 (T+1, 3) each [m]."""
     seen: list[np.ndarray] = field(default_factory=list, repr=False)
-    """Floor cells seen in the end, bool (nx, nz) each."""
+    """Floor cells of each storey seen in the end, bool (S, nx, nz) each."""
     yaws: list[np.ndarray] = field(default_factory=list, repr=False)
     """Where the drone faced at each position, float32 (T+1,) each [rad]."""
 

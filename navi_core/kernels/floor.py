@@ -54,11 +54,11 @@ def label_components(free: npt.NDArray[np.bool_]) -> tuple[npt.NDArray[np.int32]
 
 
 @numba.njit(inline="always", error_model="numpy")
-def _mark(seen, reachable, b, g, i, k, nx, nz):  # type: ignore[no-untyped-def]
+def _mark(seen, reachable, b, g, below, i, k, nx, nz):  # type: ignore[no-untyped-def]
     """Mark a cell and return whether that is new."""
     if not (0 <= i < nx and 0 <= k < nz):
         return 0
-    index = i * nz + k
+    index = below + i * nz + k
     if seen[b, index] or not reachable[g, index]:
         return 0
     seen[b, index] = True
@@ -75,12 +75,13 @@ def mark_fan(
     scene: npt.NDArray[np.int64],
     origin: npt.NDArray[np.float64],
     shape: npt.NDArray[np.int64],
+    levels: npt.NDArray[np.float64],
     reachable: npt.NDArray[np.bool_],
     cell: float,
     seen: npt.NDArray[np.bool_],
     gain: npt.NDArray[np.int64],
 ) -> None:
-    """Mark the reachable cells that each row's rays cross and count the new ones.
+    """Mark the reachable cells of each drone's storey that its rays cross and count the new ones.
 
     A ray enters a cell where it crosses a grid line; where, follows from the line's number. `csrc/floor.h` and, as
     tensor operations, `world/floor.py` have the same, to the bit.
@@ -94,7 +95,8 @@ def mark_fan(
         scene: (B,) which floor grid the row is in.
         origin: (G, 2) minimum corner of each grid [m].
         shape: (G, 2) cells of each grid.
-        reachable: (G, C) reachable cells of each grid, x slowest.
+        levels: (G, S) where storeys begin [m]; infinite where a scene has fewer.
+        reachable: (G, C) reachable cells of each grid, storey slowest, then x.
         cell: Edge of a cell [m].
         seen: (B, C), updated.
         gain: (B,) newly seen cells, written.
@@ -105,7 +107,11 @@ def mark_fan(
         px = (position[b, 0] - origin[g, 0]) / cell
         pz = (position[b, 2] - origin[g, 1]) / cell
         i, k = math.floor(px), math.floor(pz)
-        new = _mark(seen, reachable, b, g, i, k, nx, nz)
+        storey = 0
+        for s in range(1, levels.shape[1]):
+            storey += 1 if levels[g, s] <= position[b, 1] else 0
+        below = storey * nx * nz
+        new = _mark(seen, reachable, b, g, below, i, k, nx, nz)
         for r in range(fan.shape[0]):
             dx = np.float64(fan[r, 0] * cos[b] + fan[r, 1] * sin[b])
             dz = np.float64(fan[r, 1] * cos[b] - fan[r, 0] * sin[b])
@@ -117,7 +123,7 @@ def mark_fan(
                 while when <= end:
                     crossed += 1
                     beside = math.floor(pz + dz * when)
-                    new += _mark(seen, reachable, b, g, i + side * crossed, beside, nx, nz)
+                    new += _mark(seen, reachable, b, g, below, i + side * crossed, beside, nx, nz)
                     when = first + crossed * step
             if dz != 0.0:
                 slope = 1.0 / dz
@@ -126,6 +132,6 @@ def mark_fan(
                 while when <= end:
                     crossed += 1
                     beside = math.floor(px + dx * when)
-                    new += _mark(seen, reachable, b, g, beside, k + side * crossed, nx, nz)
+                    new += _mark(seen, reachable, b, g, below, beside, k + side * crossed, nx, nz)
                     when = first + crossed * step
         gain[b] = new

@@ -56,8 +56,8 @@ class Floors(ctypes.Structure):
     """`navi::Floors` of csrc/floor.h."""
 
     _fields_ = [
-        *_fields(_POINTER, "fan origin shape reachable"),
-        *_fields(_WHOLE, "rays cells"),
+        *_fields(_POINTER, "fan origin shape levels reachable"),
+        *_fields(_WHOLE, "rays cells storeys"),
         *_fields(_REAL, "cell"),
     ]
 

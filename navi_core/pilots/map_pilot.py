@@ -29,7 +29,7 @@ CELL = 0.1
 _PATH = 512
 """Cells of a path that are kept."""
 _PATIENCE = 20
-"""Decisions after which a height that is not reached is given up."""
+"""Decisions after which a height that is not reached is given up, and so many more for each metre of a later climb."""
 
 Floats = npt.NDArray[np.float64]
 
@@ -105,6 +105,7 @@ class MapPilot(Pilot):
         self._velocity = np.zeros((batch, 4))
         self._plane = np.zeros(batch)
         self._settled = np.zeros(batch, bool)
+        self._deadline = np.zeros(batch, np.int64)
         self._path = np.zeros((batch, _PATH), np.int32)
         self._length = np.zeros(batch, np.int64)
         self._age = np.zeros(batch, np.int64)
@@ -155,9 +156,15 @@ class MapPilot(Pilot):
         if fresh.any():
             wanted = self._climb(scan)
             self._plane = np.where(fresh, pose[:, 1] + np.where(np.abs(wanted) < 0.15, 0.0, wanted), self._plane)
-        late = ~self._settled & (step >= _PATIENCE)
+            self._deadline = np.where(fresh, _PATIENCE, self._deadline)
+        late = ~self._settled & (step >= self._deadline)
         self._plane = np.where(late, pose[:, 1], self._plane)
         self._settled |= np.abs(pose[:, 1] - self._plane) < 0.05
+
+    def _fly_to_height(self, row: int, height: float, now: float) -> None:
+        """Let a row leave its plane for another height, both in the frame of `_locate` [m], where it is."""
+        self._plane[row], self._settled[row], self._length[row] = height, False, 0
+        self._deadline[row] = int(self._step[row]) + math.ceil(_PATIENCE * (1.0 + abs(height - now)))
 
     def _climb(self, scan: Scan) -> Floats:
         """Return how far the cruising height lies above each row (B,) [m]."""

@@ -21,10 +21,13 @@ from navi_core.pilots.scan import Scan
 from navi_core.pilots.truth import LEVEL, Slice, cell_ahead, slice_scene
 from navi_core.world.field import Field
 from navi_core.world.floor import FloorMap
+from navi_core.world.storeys import storey_of
 
 __all__ = ["PlannerPilot"]
 
 _FAN = 256
+_LEAST_CELLS = 50
+"""Unseen cells for which another storey is flown to."""
 _MOVED = 1e-3
 """A place farther than this from the free flight's end tells of a collision [m]."""
 
@@ -35,7 +38,9 @@ class PlannerPilot(MapPilot):
     """Flies to the viewpoint with most unseen reachable floor per metre of way, on the true map.
 
     Viewpoints lie on a lattice of 0.5 m. The gain of one is the unseen floor within `view_radius` and line of sight of
-    it; its price the length of the way plus `patience`. When everything is seen, it is forgotten and explored again.
+    it, on the storey that is flown; its price the length of the way plus `patience`. When a storey is seen, it flies to
+    another through the nearest column that is free between the two heights; when everything is seen, or nothing else
+    can be reached, it is forgotten and explored again.
 
     Tuning of the defaults, on training scenes alone: one setting at a time on generated apartments 0–3, 3 starts, 200
     decisions at 64×16. C_vis AUC 85, 86, 86, 85 % for `patience` 0.3, 1, 3, 8 m; 86, 86, 85 % for `replan` 3, 5, 10. No
@@ -69,6 +74,7 @@ class PlannerPilot(MapPilot):
         if field is not self._field:
             self._field = field
             self._floors: dict[int, FloorMap] = {}
+            self._shafts: dict[tuple[int, int, int], npt.NDArray[np.bool_]] = {}
             self._numbers: dict[tuple[int, int], int] = {}
             self._slices: list[Slice] = []
             self._near = np.zeros((0, 1, 1), np.uint8)
@@ -77,7 +83,7 @@ class PlannerPilot(MapPilot):
         super()._allocate(batch, device)
         self._grid = np.zeros(batch, np.int64)
         self._corner = np.zeros((batch, 2))
-        self._seen = np.zeros((batch, 1, 1), np.bool_)
+        self._seen = np.zeros((batch, 1, 1, 1), np.bool_)
         self._here = np.zeros((batch, 4))
 
     def _locate(self, scan: Scan, fresh: npt.NDArray[np.bool_]) -> Floats:
@@ -101,12 +107,12 @@ class PlannerPilot(MapPilot):
         self._corner = np.stack([self._floors[int(s)].origin for s in keys[:, 0]])
         begins = self._step.cpu().numpy() == 0
         self._seen[begins] = False
+        here = [int(storey_of(pose[b, 1:2], self._floors[int(s)].levels)[0]) for b, s in enumerate(keys[:, 0])]
         turn = self._pose.yaw.to(torch.float64)[:, None] * 0 + torch.arange(_FAN) * (2.0 * math.pi / _FAN)
         rays = torch.stack([turn.sin(), torch.zeros_like(turn), -turn.cos()], dim=2).to(torch.float32)
         reach = self._field.cast_rays(self._pose.position, rays, scene, self.view_radius).depth
-        _look(
-            self._seen, pose, self._corner, reach.clamp(max=self.view_radius).numpy().astype(np.float64), CELL
-        )  # fmt: skip
+        lengths = reach.clamp(max=self.view_radius).numpy().astype(np.float64)
+        _look(self._seen, np.array(here, np.int64), pose, self._corner, lengths, CELL)
 
     def _prepare(self, keys: npt.NDArray[np.int64]) -> None:
         """Make the slices that are new, and pad all grids to one size."""
@@ -125,9 +131,10 @@ class PlannerPilot(MapPilot):
             self._near = np.zeros((len(self._slices), nx, nz), np.uint8)
             for number, one in enumerate(self._slices):
                 self._near[number, : one.near.shape[0], : one.near.shape[1]] = one.near
-            if self._seen.shape[1:] != (nx, nz):
-                grown = np.zeros((len(self._seen), nx, nz), np.bool_)
-                grown[:, : self._seen.shape[1], : self._seen.shape[2]] = self._seen
+            storeys = max(len(floor.levels) for floor in self._floors.values())
+            if self._seen.shape[1:] != (storeys, nx, nz):
+                grown = np.zeros((len(self._seen), storeys, nx, nz), np.bool_)
+                grown[tuple(slice(length) for length in self._seen.shape)] = self._seen
                 self._seen = grown
                 # Flat indices of paths mean other cells now.
                 self._length[:] = 0
@@ -138,10 +145,52 @@ class PlannerPilot(MapPilot):
             i = int((pose[b, 0] - self._corner[b, 0]) / CELL)
             k = int((pose[b, 2] - self._corner[b, 1]) / CELL)
             nx, nz = one.passable.shape
-            self._length[b] = _plan(
-                one.passable, one.near, one.viewpoints, one.view_start, one.view_cells, self._seen[b, :nx, :nz], i, k,
-                self._hard, self.comfort / CELL, self.patience / CELL, self._path[b], self._near.shape[2],
+            cost, parent = np.empty((nx, nz), np.float32), np.empty((nx, nz), np.int32)
+            expand(
+                one.passable, one.near, np.zeros_like(one.passable), i, k, self._hard, self.comfort / CELL, False, cost,
+                parent,
             )  # fmt: skip
+            seen = self._seen[b, one.storey, :nx, :nz]
+            goal = _best_view(
+                one.viewpoints, one.view_start, one.view_cells, seen, cost, self.patience / CELL
+            )  # fmt: skip
+            if goal < 0:
+                goal = self._leave(b, one, pose[b], cost)
+            self._length[b] = _way(parent, goal, self._path[b], self._near.shape[2]) if goal >= 0 else 0
+
+    def _leave(self, b: int, one: Slice, pose: Floats, cost: npt.NDArray[np.float32]) -> int:
+        """Return the cell from which another storey with something left to see is reached, −1 where there is none.
+
+        A row that is there begins to change its height. Where nothing is left, what was seen is forgotten.
+        """
+        assert self._pose is not None
+        scene = int(self._pose.scene_index[b])
+        floor, (nx, nz) = self._floors[scene], one.passable.shape
+        best, goal, wanted = np.inf, -1, 0.0
+        for storey in range(len(floor.levels)):
+            if storey == one.storey or (floor.storeys[storey] & ~self._seen[b, storey, :nx, :nz]).sum() < _LEAST_CELLS:
+                continue
+            # A storey begins a clearance above its floor.
+            height = floor.levels[storey] - self.dynamics.radius - 0.05 + self.cruise_height
+            way = np.where(self._shaft(scene, floor, self._plane[b], height) & one.passable, cost, np.inf)
+            if way.min() < best:
+                best, goal, wanted = float(way.min()), int(way.argmin()), float(height)
+        if goal < 0:
+            self._seen[b] = False
+        elif best == 0.0:
+            self._fly_to_height(b, wanted, pose[1])
+            return -1
+        return goal
+
+    def _shaft(self, scene: int, floor: FloorMap, height: float, other: float) -> npt.NDArray[np.bool_]:
+        """Return the columns (X, Z) in which a drone gets from one height to another [m]."""
+        low = float(floor.height[0])
+        ends = sorted(int(np.clip(round((h - low) / floor.cell), 0, None)) for h in (height, other))
+        first = int(np.flatnonzero(floor.free.any(axis=(0, 2)))[0])
+        key = (scene, ends[0], ends[1])
+        if key not in self._shafts:
+            self._shafts[key] = np.asarray(floor.free[:, first + ends[0] : first + ends[1] + 1].all(axis=1))
+        return self._shafts[key]
 
     def _grids(self) -> tuple[npt.NDArray[np.uint8], npt.NDArray[np.int64], Floats]:
         return self._near, self._grid, self._corner
@@ -162,9 +211,16 @@ def _follow(
 
 
 @numba.njit(cache=True)
-def _look(seen: npt.NDArray[np.bool_], pose: Floats, corner: Floats, reach: Floats, cell: float) -> None:
-    """Mark the cells of `seen` (B, X, Z) that a level fan of rays of lengths `reach` (B, R) [m] crosses."""
-    nx, nz, rays = seen.shape[1], seen.shape[2], reach.shape[1]
+def _look(
+    seen: npt.NDArray[np.bool_],
+    storey: npt.NDArray[np.int64],
+    pose: Floats,
+    corner: Floats,
+    reach: Floats,
+    cell: float,
+) -> None:
+    """Mark the cells of each row's storey of `seen` (B, S, X, Z) that a level fan of rays (B, R) [m] crosses."""
+    nx, nz, rays = seen.shape[2], seen.shape[3], reach.shape[1]
     for b in range(seen.shape[0]):
         x, z = (pose[b, 0] - corner[b, 0]) / cell, (pose[b, 2] - corner[b, 1]) / cell
         for r in range(rays):
@@ -173,30 +229,20 @@ def _look(seen: npt.NDArray[np.bool_], pose: Floats, corner: Floats, reach: Floa
             for n in range(int(reach[b, r] / cell * 2.0) + 1):
                 at = cell_ahead(x, z, dx, dz, n, nx, nz)
                 if at >= 0:
-                    seen[b, at // nz, at % nz] = True
+                    seen[b, storey[b], at // nz, at % nz] = True
 
 
 @numba.njit(cache=True)
-def _plan(
-    passable: npt.NDArray[np.bool_],
-    near: npt.NDArray[np.uint8],
+def _best_view(
     viewpoints: npt.NDArray[np.int32],
     view_start: npt.NDArray[np.int64],
     view_cells: npt.NDArray[np.int32],
     seen: npt.NDArray[np.bool_],
-    i: int,
-    k: int,
-    hard: int,
-    soft: float,
+    cost: npt.NDArray[np.float32],
     patience: float,
-    path: npt.NDArray[np.int32],
-    stride: int,
 ) -> int:
-    """Write the way to the next best view into `path`, indices of a grid `stride` cells wide; return its length."""
-    nz = passable.shape[1]
-    cost = np.empty(passable.shape, np.float32)
-    parent = np.empty(passable.shape, np.int32)
-    expand(passable, near, np.zeros_like(passable), i, k, hard, soft, False, cost, parent)
+    """Return the flat index of the next best view, −1 where nothing worth a flight is left."""
+    nz = cost.shape[1]
     best, chosen = 0.0, -1
     for v in range(viewpoints.shape[0]):
         price = cost[viewpoints[v] // nz, viewpoints[v] % nz]
@@ -208,10 +254,14 @@ def _plan(
         # A handful of cells in a corner is not worth a flight.
         if gain >= 3 and gain / (price + patience) > best:
             best, chosen = gain / (price + patience), viewpoints[v]
-    if chosen < 0:
-        seen[:] = False
-        return 0
-    steps = trace_back(parent, chosen, path)
+    return chosen
+
+
+@numba.njit(cache=True)
+def _way(parent: npt.NDArray[np.int32], goal: int, path: npt.NDArray[np.int32], stride: int) -> int:
+    """Write the way to a cell into `path`, indices of a grid `stride` cells wide; return its length."""
+    nz = parent.shape[1]
+    steps = trace_back(parent, goal, path)
     for n in range(steps):
         path[n] = path[n] // nz * stride + path[n] % nz
     return steps

@@ -12,6 +12,7 @@ import torch
 from navi_core.pilots.grid_map import FAR
 from navi_core.world.field import Field
 from navi_core.world.floor import FloorMap
+from navi_core.world.storeys import storey_of
 
 __all__ = ["LEVEL", "Slice", "cell_ahead", "slice_scene"]
 
@@ -81,7 +82,8 @@ class Slice:
     Attributes:
         passable: (X, Z) bool.
         near: (X, Z) uint8 squared clearance [cells²].
-        reachable: (X, Z) bool, floor to be seen.
+        storey: The storey that the height lies on.
+        reachable: (X, Z) bool, floor of that storey, to be seen.
         viewpoints: (V,) flat indices of places to look from.
         view_start: (V + 1,) where each viewpoint's list begins in `view_cells`.
         view_cells: Flat indices of the floor cells that the viewpoints see.
@@ -98,8 +100,9 @@ class Slice:
         gap = field.distance(points, torch.full((len(points),), scene_index, dtype=torch.int32)).numpy()
         cells = np.clip(gap.reshape(nx, nz) / floor.cell, 0.0, math.sqrt(FAR))
         self.near = np.minimum(cells**2, FAR).astype(np.uint8)
-        self.reachable = floor.reachable.numpy()
-        self.passable = (gap.reshape(nx, nz) >= clearance) & self.reachable
+        self.storey = int(storey_of(np.array([height]), floor.levels)[0])
+        self.reachable = floor.storeys[self.storey]
+        self.passable = (gap.reshape(nx, nz) >= clearance) & floor.reachable.numpy()
         lattice = np.zeros((nx, nz), bool)
         lattice[_SPACING // 2 :: _SPACING, _SPACING // 2 :: _SPACING] = True
         self.viewpoints = np.flatnonzero((self.passable & lattice).reshape(-1)).astype(np.int32)

@@ -1,13 +1,14 @@
 """The reachable floor of a scene, and which part of it has been seen.
 
 A scene's reachable set is its largest connected part of free space within the surface's bounds: the
-voxels in which the drone keeps its clearance. Seen from above it is a grid of floor cells.
+voxels in which the drone keeps its clearance. Seen from above it is a grid of floor cells, one for each storey.
 """
 
 from __future__ import annotations
 
 import math
 from collections.abc import Callable
+from functools import cached_property
 
 import numpy as np
 import numpy.typing as npt
@@ -18,6 +19,7 @@ from navi_core.kernels.floor import label_components, mark_fan
 from navi_core.kernels.step import Floors, described_by
 from navi_core.world.field import Field
 from navi_core.world.heading import cos_sin
+from navi_core.world.storeys import find_storeys
 
 __all__ = ["FloorMap", "FloorView"]
 
@@ -38,7 +40,7 @@ class FloorMap:
 
     Attributes:
         origin: (2,) x and z of the grid's minimum corner [m].
-        reachable: (nx, nz) bool tensor.
+        reachable: (nx, nz) bool tensor, columns with a reachable voxel on whichever storey.
         free: (nx, ny, nz) bool array, the reachable voxels.
         height: (2,) lowest and highest reachable voxel centre [m].
 
@@ -71,10 +73,24 @@ class FloorMap:
         level = np.flatnonzero(self.free.any(axis=(0, 2)))
         self.height = np.array([axes[1][level[0]], axes[1][level[-1]]])
 
+    @cached_property
+    def _found(self) -> tuple[npt.NDArray[np.int64], npt.NDArray[np.bool_]]:
+        return find_storeys(self.free, self.cell)
+
+    @property
+    def storeys(self) -> npt.NDArray[np.bool_]:
+        """Reachable floor cells of each storey, bool (S, nx, nz), lowest first."""
+        return self._found[1]
+
+    @cached_property
+    def levels(self) -> npt.NDArray[np.float64]:
+        """Where each storey begins, (S,) [m]; a drone is on the last that begins below it, or on the first."""
+        return self._low[1] + self._found[0] * self.cell
+
     @property
     def area(self) -> float:
-        """Reachable floor area [m²]."""
-        return float(self.reachable.sum()) * self.cell**2
+        """Reachable floor area of all storeys [m²]."""
+        return float(self.storeys.sum()) * self.cell**2
 
     def contains(self, points: torch.Tensor) -> torch.Tensor:
         """Return (B,) bool: does each point (B, 3) [m] lie in a reachable voxel?"""
@@ -85,7 +101,7 @@ class FloorMap:
 
 
 class FloorView:
-    """Which reachable floor cells each row has seen in its episode.
+    """Which reachable floor cells each row has seen in its episode; a look marks the floor of the drone's own storey.
 
     On the CPU a kernel walks the rays (`csrc/floor.h` within a step of the environment, its numba twin here);
     elsewhere the same is a tensor program of fixed shapes. All mark the same cells to the bit.
@@ -99,7 +115,8 @@ class FloorView:
         kernels: Use the CPU's kernels.
 
     Attributes:
-        seen: (B, C) bool, cells of the row's scene, x slowest; C is a multiple of 8 with at least one cell to spare.
+        seen: (B, C) bool, cells of the row's scene, storey slowest, then x; C is a multiple of 8 with at least one cell
+            to spare.
     """
 
     def __init__(
@@ -118,10 +135,14 @@ class FloorView:
         self._crossings = math.ceil(radius / self.cell) + 1
         self._origin = torch.from_numpy(np.stack([m.origin for m in maps]).astype(np.float64)).to(device)
         self._shape = torch.tensor([tuple(m.reachable.shape) for m in maps], device=device)
-        cells = max(m.reachable.numel() for m in maps) // 8 * 8 + 8
+        cells = max(m.storeys.size for m in maps) // 8 * 8 + 8
         self._reachable = torch.zeros(len(maps), cells, dtype=torch.bool, device=device)
+        storeys = max(len(m.levels) for m in maps)
+        # A storey that a scene does not have begins above everything.
+        self._levels = torch.full((len(maps), storeys), math.inf, dtype=torch.float64, device=device)
         for i, m in enumerate(maps):
-            self._reachable[i, : m.reachable.numel()] = m.reachable.reshape(-1)
+            self._reachable[i, : m.storeys.size] = torch.from_numpy(m.storeys.reshape(-1))
+            self._levels[i, : len(m.levels)] = torch.from_numpy(m.levels)
         self.seen = torch.zeros(rows, cells, dtype=torch.bool, device=device)
         self._bits = torch.arange(8, device=device)
 
@@ -147,7 +168,7 @@ class FloorView:
         """
         seen = self.seen if seen is None else seen
         turn = cos_sin(yaw)
-        grid = (self._origin, self._shape, self._reachable)
+        grid = (self._origin, self._shape, self._levels, self._reachable)
         if self._kernels:
             gain = torch.empty(len(position), dtype=torch.int64)
             arrays = (x.contiguous().numpy() for x in (position, *turn, self._fan, reach, scene_index, *grid))
@@ -182,9 +203,11 @@ class FloorView:
             fan=described_by(self._fan, torch.float32),
             origin=described_by(self._origin, torch.float64),
             shape=described_by(self._shape, torch.int64),
+            levels=described_by(self._levels, torch.float64),
             reachable=described_by(self._reachable, torch.bool),
             rays=len(self._fan),
             cells=self.seen.shape[1],
+            storeys=self._levels.shape[1],
             cell=self.cell,
         )
 
@@ -215,23 +238,34 @@ class FloorView:
         when = first[..., None] + number * slope.abs()[..., None]
         within = when <= (reach.to(torch.float64) / self.cell)[..., None, None]
         before = seen.sum(dim=1)
-        self._set(seen, cell[:, 0, None], cell[:, 1, None], scene, torch.ones_like(cell[:, :1], dtype=torch.bool))
+        above = self._levels[scene, 1:] <= position[:, 1, None]
+        first_cell = above.sum(dim=1) * self._shape[scene].prod(dim=1)
+        here = torch.ones_like(cell[:, :1], dtype=torch.bool)
+        self._set(seen, cell[:, 0, None], cell[:, 1, None], scene, first_cell, here)
         beyond = cell[:, None, :, None] + side[..., None] * (number + 1.0)
         beside = (start[:, None, :, None] + heading[..., None] * when.flip(2)).floor()
         for entered, on in (
             ((beyond[:, :, 0], beside[:, :, 1]), within[:, :, 0]),
             ((beside[:, :, 0], beyond[:, :, 1]), within[:, :, 1]),
         ):
-            self._set(seen, entered[0].flatten(1), entered[1].flatten(1), scene, on.flatten(1))
+            self._set(seen, entered[0].flatten(1), entered[1].flatten(1), scene, first_cell, on.flatten(1))
         return seen.sum(dim=1) - before
 
-    def _set(self, seen: torch.Tensor, i: torch.Tensor, k: torch.Tensor, scene: torch.Tensor, on: torch.Tensor) -> None:
-        """Mark cells (B, N) where `on`, if they are reachable."""
+    def _set(
+        self,
+        seen: torch.Tensor,
+        i: torch.Tensor,
+        k: torch.Tensor,
+        scene: torch.Tensor,
+        first_cell: torch.Tensor,
+        on: torch.Tensor,
+    ) -> None:
+        """Mark cells (B, N) of the storeys that begin at `first_cell` (B,), where `on`, if they are reachable."""
         nx, nz = self._shape[scene, 0, None], self._shape[scene, 1, None]
         inside = on & (i >= 0) & (i < nx) & (k >= 0) & (k < nz)
         # The last cell belongs to no grid; what is not to be marked goes there.
         spare = seen.shape[1] - 1
-        index = torch.where(inside, i * nz + k, float(spare)).to(torch.int64)
+        index = torch.where(inside, i * nz + k + first_cell[:, None], float(spare)).to(torch.int64)
         reachable = self._reachable[scene].gather(1, index)
         seen.scatter_(1, torch.where(reachable, index, spare), True)
         seen[:, spare] = False

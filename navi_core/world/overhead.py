@@ -13,6 +13,7 @@ import torch
 
 from navi_core.world.field import Field
 from navi_core.world.floor import FloorMap
+from navi_core.world.storeys import storey_of
 
 __all__ = ["OVERHEAD_PIXELS", "Overhead", "OverheadMaps", "cut_from_above", "overhead", "tint_seen"]
 
@@ -36,7 +37,8 @@ class Overhead:
         corner: x and z of the upper left corner [m].
         metres_per_pixel: Edge of a pixel [m].
         height: Where the scene is cut open [m].
-        floor: (P, P) int64 flat cell of the floor map that each pixel lies in; −1 outside the reachable floor.
+        floor: (P, P) int64 flat cell of `FloorView` that each pixel lies in, on the storey of the height; −1 outside
+            the reachable floor.
     """
 
     image: npt.NDArray[np.uint8]
@@ -72,7 +74,7 @@ class OverheadMaps:
 
 
 def overhead(field: Field, scene_index: int, height: float, floor: FloorMap, pixels: int = OVERHEAD_PIXELS) -> Overhead:
-    """Draw a scene as a square picture; what lies outside the reachable floor is faded.
+    """Draw a scene as a square picture; what lies outside the reachable floor of the height's storey is faded.
 
     Args:
         field: Geometry.
@@ -89,9 +91,9 @@ def overhead(field: Field, scene_index: int, height: float, floor: FloorMap, pix
     k = np.floor((zs - floor.origin[1]) / floor.cell).astype(np.int64)
     nx, nz = floor.reachable.shape
     inside = ((k >= 0) & (k < nz))[:, None] & ((i >= 0) & (i < nx))[None, :]
-    cell = np.where(inside, i.clip(0, nx - 1)[None, :] * nz + k.clip(0, nz - 1)[:, None], -1)
-    reachable = floor.reachable.cpu().numpy().reshape(-1).astype(bool)
-    cell[(cell >= 0) & ~reachable[cell.clip(0)]] = -1
+    below = int(storey_of(np.array([height]), floor.levels)[0]) * nx * nz
+    cell = np.where(inside, i.clip(0, nx - 1)[None, :] * nz + k.clip(0, nz - 1)[:, None] + below, -1)
+    cell[(cell >= 0) & ~floor.storeys.reshape(-1)[cell.clip(0)]] = -1
     picture = cut_from_above(field, scene_index, height, xs, zs)
     outside = (cell < 0)[..., None] & (picture > 0.2)
     picture = np.where(outside, 1.0 - 0.55 * (1.0 - picture), picture)
@@ -104,7 +106,7 @@ def tint_seen(view: Overhead, seen: npt.NDArray[np.bool_]) -> npt.NDArray[np.uin
 
     Args:
         view: From `overhead`.
-        seen: (C,) flat floor cells that were seen, x slowest.
+        seen: (C,) flat floor cells that were seen, a row of `FloorView.seen`.
     """
     image = view.image.copy()
     mask = (view.floor >= 0) & seen[view.floor.clip(0)]

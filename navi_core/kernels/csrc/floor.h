@@ -11,11 +11,21 @@ struct Floors {
     const float* fan;          // (R, 2) horizontal unit directions (x, z) in the drone's frame
     const double* origin;      // (G, 2) minimum corner of each grid [m]
     const int64_t* shape;      // (G, 2) cells of each grid
-    const uint8_t* reachable;  // (G, C), x slowest
+    const double* levels;      // (G, S) where storeys begin [m]; infinite where a scene has fewer
+    const uint8_t* reachable;  // (G, C), storey slowest, then x
     int64_t rays;
     int64_t cells;             // C
+    int64_t storeys;           // S
     double cell;               // edge of a cell [m]
 };
+
+// The storey that a height lies on: the last that begins below it, or the first.
+NAVI_INLINE int64_t storey_of(const Floors& floors, int64_t grid, float height) {
+    const double* levels = floors.levels + grid * floors.storeys;
+    int64_t storey = 0;
+    for (int64_t s = 1; s < floors.storeys; ++s) storey += levels[s] <= height;
+    return storey;
+}
 
 // Mark a cell and return whether that is new.
 NAVI_INLINE int mark_cell(uint8_t* seen, const uint8_t* reachable, int64_t i, int64_t k, int64_t nx, int64_t nz) {
@@ -27,12 +37,14 @@ NAVI_INLINE int mark_cell(uint8_t* seen, const uint8_t* reachable, int64_t i, in
     return 1;
 }
 
-// Mark the reachable cells that a row's rays of length `reach` (R) cross; return how many are new. A ray enters a cell
-// where it crosses a grid line; where, follows from the line's number.
+// Mark the reachable cells of the drone's storey that its rays of length `reach` (R) cross; return how many are new. A
+// ray enters a cell where it crosses a grid line; where, follows from the line's number.
 NAVI_INLINE int64_t mark_fan(const Floors& floors, int64_t grid, const float* position, const float* turn,
                              const float* reach, uint8_t* seen) {
     const int64_t nx = floors.shape[2 * grid], nz = floors.shape[2 * grid + 1];
-    const uint8_t* reachable = floors.reachable + grid * floors.cells;
+    const int64_t below = storey_of(floors, grid, position[1]) * nx * nz;
+    const uint8_t* reachable = floors.reachable + grid * floors.cells + below;
+    seen += below;
     const double px = (position[0] - floors.origin[2 * grid]) / floors.cell;
     const double pz = (position[2] - floors.origin[2 * grid + 1]) / floors.cell;
     const int64_t i = static_cast<int64_t>(::floor(px)), k = static_cast<int64_t>(::floor(pz));

@@ -209,7 +209,7 @@ class WatchedEnv:
         values |= {
             "reward": float(batch.reward[row]),
             "collided": float(batch.info["collision"][row]),
-            "seen_share": float(env.view.seen[row].sum()) / float(env.floors[counters["scene"]].reachable.sum()),
+            "seen_share": float(env.view.seen[row].sum()) / float(env.floors[counters["scene"]].storeys.sum()),
         }
         values |= {name: float(batch.info[name][row]) for name in ("speed", "episode_return", "episode_length")}
         broadcast.event("step", self.decisions, values, row, counters["episode"])
