@@ -14,6 +14,15 @@ from navi_core.cli.table import print_json, print_records
 __all__ = ["register"]
 
 Json = Annotated[bool, typer.Option("--json", help="Print one JSON document on stdout.")]
+Scenes = Annotated[
+    list[str] | None,
+    typer.Option(
+        "--scenes",
+        "--scene",
+        metavar="S",
+        help="A .gmdag or mesh file, or family:seeds as in apartment:0-15; may be repeated.",
+    ),
+]
 
 
 def register(app: typer.Typer) -> None:
@@ -27,15 +36,7 @@ def register(app: typer.Typer) -> None:
 
 def expert(
     out: Annotated[Path, typer.Option(help="Folder of the recording; given again, it goes on.")],
-    scene: Annotated[
-        list[str] | None,
-        typer.Option(
-            "--scenes",
-            "--scene",
-            metavar="S",
-            help="A .gmdag or mesh file, or family:seeds as in apartment:0-15; may be repeated.",
-        ),
-    ] = None,
+    scene: Scenes = None,
     pilot: Annotated[
         str, typer.Option(help="The teacher: frontier, planner (privileged), or any other pilot.")
     ] = "frontier",
@@ -197,15 +198,7 @@ def _facts(index: dict[str, Any]) -> dict[str, Any]:
 
 def pairs(
     out: Annotated[Path, typer.Option(help="The JSONL file.")],
-    scene: Annotated[
-        list[str] | None,
-        typer.Option(
-            "--scenes",
-            "--scene",
-            metavar="S",
-            help="A .gmdag or mesh file, or family:seeds as in apartment:0-15; may be repeated.",
-        ),
-    ] = None,
+    scene: Scenes = None,
     winner: Annotated[str, typer.Option(help="The pilot that is thought the better one.")] = "forward-plus",
     loser: Annotated[str, typer.Option(help="The other.")] = "random",
     count: Annotated[int, typer.Option("--pairs", min=2, help="Pairs.")] = 256,

@@ -61,8 +61,8 @@ class NightlyConfig(Config):
     """Turns that each benchmark scene takes; the median counts."""
     bench_steps: int = Field(40, ge=1, le=100_000)
     """Measured steps of 64 drones per turn."""
-    viewer_endpoint: str | None = None
-    """Address of the trainer's telemetry, such as tcp://127.0.0.1:5557; a viewer attaches to it. None: not tried."""
+    viewer: bool = True
+    """Whether a viewer attaches to the trainer as the dashboard does, and has to see an observation."""
 
     @model_validator(mode="after")
     def _proof_rises(self) -> Self:

@@ -18,7 +18,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 import torch
 
-from navi_core.evaluate.marking import mark_path, mark_rays
+from navi_core.evaluate.marking import RAYS_PER_CAST, mark_path, mark_rays
 from navi_core.world.storeys import storey_of
 
 if TYPE_CHECKING:
@@ -34,9 +34,6 @@ REPORTED_STEPS = (100, 200, 1000)
 
 REPORTED_SHARES = (50, 75, 90)
 """Shares [%] whose first reaching is reported."""
-
-_RAYS_PER_CAST = 1 << 19
-"""Rays cast at once, to bound memory."""
 
 
 @dataclass(frozen=True)
@@ -123,8 +120,8 @@ def measure_coverage(
     for storey, first, last in _stays(storey_of(positions[:, 1], truth.levels)):
         wanted = truth.visitable[storey]
         visits[first:last] = mark_path(flat[first:last], *truth.origin, truth.visit_cell, wanted, entered[storey])
-        for begin in range(first, last, max(1, _RAYS_PER_CAST // FAN_RAYS)):
-            end = min(last, begin + max(1, _RAYS_PER_CAST // FAN_RAYS))
+        for begin in range(first, last, max(1, RAYS_PER_CAST // FAN_RAYS)):
+            end = min(last, begin + max(1, RAYS_PER_CAST // FAN_RAYS))
             origins = torch.as_tensor(positions[begin:end], dtype=torch.float32, device=field.device)
             index = torch.full((end - begin,), scene_index, dtype=torch.int64, device=field.device)
             depth = field.cast_rays(origins, rays.to(field.device), index, view_radius).depth

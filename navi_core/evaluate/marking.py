@@ -11,7 +11,10 @@ import math
 import numpy as np
 from numba import njit
 
-__all__ = ["mark_path", "mark_rays"]
+__all__ = ["RAYS_PER_CAST", "mark_path", "mark_rays"]
+
+RAYS_PER_CAST = 1 << 19
+"""Rays cast at once before they are marked, to bound memory."""
 
 
 @njit(cache=True, nogil=True)

@@ -18,6 +18,7 @@ import numpy as np
 import torch
 
 from navi_core.errors import EvaluationError
+from navi_core.evaluate.marking import RAYS_PER_CAST
 from navi_core.kernels.floor import label_components
 from navi_core.world.sensor import spherical_directions
 
@@ -31,9 +32,6 @@ SURFACE_RAYS = (128, 32)
 
 _DRAWN_BACK = 1e-3
 """What a hit is drawn back by [m]."""
-
-_RAYS_PER_CAST = 1 << 19
-"""Rays cast at once, to bound memory."""
 
 
 @dataclass(frozen=True)
@@ -111,7 +109,7 @@ def _mark_hits(
     cleared = np.zeros(len(origins), dtype=np.int64)
     flat, shape = left.reshape(-1), np.array(left.shape)
     ray = directions.numpy().astype(np.float64)
-    chunk = max(1, _RAYS_PER_CAST // len(ray))
+    chunk = max(1, RAYS_PER_CAST // len(ray))
     for first in range(0, len(origins), chunk):
         part = origins[first : first + chunk]
         index = torch.full((len(part),), scene_index, dtype=torch.int64, device=field.device)

@@ -30,20 +30,26 @@ class Event(Entity):
     """Base of all events."""
 
 
-@ENTITIES.register
 @dataclass(frozen=True)
-class EntityCreated(Event):
-    """An entity came into being."""
+class TimedEvent(Event):
+    """An event of which one asks when it was."""
 
-    entity: Entity
-    """It."""
-    timestamp: float = field(default_factory=time.time)
+    timestamp: float = field(default_factory=time.time, kw_only=True)
     """Seconds since 1970."""
 
 
 @ENTITIES.register
 @dataclass(frozen=True)
-class AdaptationApplied(Event):
+class EntityCreated(TimedEvent):
+    """An entity came into being."""
+
+    entity: Entity
+    """It."""
+
+
+@ENTITIES.register
+@dataclass(frozen=True)
+class AdaptationApplied(TimedEvent):
     """Settings were adapted."""
 
     before: AGMConfig
@@ -52,21 +58,17 @@ class AdaptationApplied(Event):
     """As they stand now."""
     reason: str
     """What the evaluation showed."""
-    timestamp: float = field(default_factory=time.time)
-    """Seconds since 1970."""
 
 
 @ENTITIES.register
 @dataclass(frozen=True)
-class EarlyStopTriggered(Event):
+class EarlyStopTriggered(TimedEvent):
     """The controller said stop, for the first time."""
 
     decision: EarlyStopDecision
     """What it said."""
     evaluation: int
     """After how many evaluations."""
-    timestamp: float = field(default_factory=time.time)
-    """Seconds since 1970."""
 
 
 @ENTITIES.register

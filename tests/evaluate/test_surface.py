@@ -45,7 +45,7 @@ def test_chunks_of_rays_give_the_same_curve(corridor, monkeypatch):
     field, truth = truth_of(corridor)
     path = np.array([(x, 1.2, 1.0) for x in np.linspace(1.0, 19.0, 9)])
     whole = measure_surface(field, truth, 0, path, max_distance=5.0)
-    monkeypatch.setattr("navi_core.evaluate.surface._RAYS_PER_CAST", 4096 * 2)
+    monkeypatch.setattr("navi_core.evaluate.surface.RAYS_PER_CAST", 4096 * 2)
     assert np.array_equal(whole, measure_surface(field, truth, 0, path, max_distance=5.0))
     assert (np.diff(whole) > 0).all()
 

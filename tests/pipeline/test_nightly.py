@@ -144,6 +144,8 @@ def test_a_small_night_trains_resumes_measures_and_tells(monkeypatch):
     assert result.success, [e.message for e in result.all_events if e.is_step_failure]
     stages = {row["name"]: row for row in read_night("tonight")["stages"]}
     assert list(stages) == ["preflight", "training", "resume_proof", "evaluation", "benchmarks", "promotion"]
+    (viewer,) = (gate for gate in stages["training"]["gates"] if gate["name"] == "viewer")
+    assert viewer["passed"] and "an observation of" in viewer["detail"]
     before, after = stages["training"]["data"], stages["resume_proof"]["data"]
     assert after["steps"] >= before["steps"] + 256 + 512 and after["run_id"] == before["run_id"]
     lineage = Warehouse().query("select count(*) as n from events where event = 'night'")

@@ -8,7 +8,9 @@ from navi_pipeline.lib import policies
 from navi_pipeline.lib.policies import read_policy, training_config
 from navi_pipeline.lib.verdicts import read_verdict
 from navi_pipeline.lib.warehouse import Warehouse
-from tests.pipeline.policy_runs import FLIGHT, checks, made, run_twice
+from tests.pipeline.policy_runs import FLIGHT, checks, made
+
+pytestmark = pytest.mark.usefixtures("results")
 
 ASSETS = ("ppo_policy", "policy_evaluation", "promoted_model")
 SETTINGS = {
@@ -16,20 +18,6 @@ SETTINGS = {
     "policy_evaluation": FLIGHT,
     "promoted_model": FLIGHT,
 }
-
-
-@pytest.fixture(scope="module")
-def stage(tmp_path_factory):
-    """PPO, its evaluation and its challenge made twice; home and both results."""
-    root = tmp_path_factory.mktemp("navi")
-    return root, run_twice(root, ASSETS, SETTINGS)
-
-
-@pytest.fixture(autouse=True)
-def results(stage, monkeypatch):
-    home, both = stage
-    monkeypatch.setenv("NAVI_HOME", str(home))
-    return both
 
 
 def test_training_runs_in_a_child_and_shows_its_curves(results):

@@ -6,9 +6,9 @@ from navi_pipeline.lib.demonstrations import read_demonstrations
 from navi_pipeline.lib.policies import ALGORITHMS, read_policy
 from navi_pipeline.lib.promotions import lineage_of
 from navi_pipeline.lib.warehouse import Warehouse
-from tests.pipeline.policy_runs import FLIGHT, checks, failures, made, run_twice
+from tests.pipeline.policy_runs import FLIGHT, checks, failures, made
 
-pytestmark = pytest.mark.slow
+pytestmark = [pytest.mark.slow, pytest.mark.usefixtures("results")]
 
 LEARNERS = [f"{name}_policy" for name in ALGORITHMS]
 ASSETS = ("expert_demonstrations", "demonstrations", "bc_policy", *LEARNERS, "policy_evaluation")
@@ -18,20 +18,6 @@ SETTINGS = {
     **{name: {"seed": 3, "total_steps": 512} for name in LEARNERS},
     "policy_evaluation": FLIGHT,
 }
-
-
-@pytest.fixture(scope="module")
-def stage(tmp_path_factory):
-    """The profile made twice; home and both results."""
-    root = tmp_path_factory.mktemp("navi")
-    return root, run_twice(root, ASSETS, SETTINGS)
-
-
-@pytest.fixture(autouse=True)
-def results(stage, monkeypatch):
-    home, both = stage
-    monkeypatch.setenv("NAVI_HOME", str(home))
-    return both
 
 
 def test_every_asset_of_the_profile_is_made_and_reused_with_its_version(results):

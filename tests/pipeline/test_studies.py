@@ -17,7 +17,7 @@ from navi_pipeline.lib.studies.ledger import ledger_faults
 from navi_pipeline.lib.studies.perform import perform_study, study_result
 from navi_pipeline.lib.studies.rows import trial_row
 from navi_pipeline.lib.studies.scenes import over_scenes
-from navi_pipeline.lib.studies.spaces import SPACES, check_space, trial_config
+from navi_pipeline.lib.studies.spaces import SPACES, check_space, search_space, trial_config
 from navi_pipeline.lib.studies.storage import repair_journal, study_folder
 from navi_pipeline.lib.studies.winner import pick_trial, write_preset
 from navi_pipeline.lib.warehouse import Warehouse
@@ -183,7 +183,7 @@ def test_a_space_that_names_no_setting_is_refused_before_anything_is_trained():
 
 @pytest.mark.parametrize("name", STUDIES)
 def test_the_studies_that_are_ready_vary_settings_that_exist(name):
-    check_space(find_study(name))
+    assert check_space(find_study(name)) is None
 
 
 def test_other_scenes_are_another_study():
@@ -206,7 +206,8 @@ def test_a_study_that_is_told_to_rest_says_so_and_goes_on():
 @pytest.mark.parametrize("learner", SPACES)
 def test_every_learner_has_a_space(learner):
     given = {"demonstrations": ("flights",)} if learner == "bc" else {}
-    check_space(parse_config(StudyConfig, {"name": "x", "learner": learner, "preset": "quick"} | given))
+    config = parse_config(StudyConfig, {"name": "x", "learner": learner, "preset": "quick"} | given)
+    assert check_space(config) is None and len(search_space(config)) >= 3
 
 
 def test_the_best_trial_is_a_preset_that_training_takes(tmp_path):

@@ -209,5 +209,7 @@ def test_a_run_whose_worker_is_killed_is_started_again_and_resumes(small_trainin
     )
     wait_until(lambda: asked(page, ui, children, id=run_id)["runsOrError"]["results"])
     wait_until(lambda: trainer_of(home) != trainer)
-    lines = f"the run resumes from step {int(kept.stem.removeprefix('step-'))}"
-    wait_until(lambda: lines in (tmp_path / "dev.log").read_text())
+    resumed = f"the run resumes from step {int(kept.stem.removeprefix('step-'))}"
+    wait_until(lambda: resumed in (tmp_path / "dev.log").read_text())
+    (again,) = asked(page, ui, children, id=run_id)["runsOrError"]["results"]
+    assert again["runId"] != run_id and trainer_of(home) != trainer

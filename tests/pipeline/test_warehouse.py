@@ -235,6 +235,7 @@ def check_storm(home, storm, rows):
 
 def test_kill_9_of_producers_and_ingesters_loses_and_doubles_no_acknowledged_row(home):
     storm = run_storm(home, producers=2, rows=300, kills=3, seed=5)
+    assert sum(storm.kills.values()) == 3 and len(storm.acknowledged) == 2
     check_storm(home, storm, 300)
 
 

@@ -70,8 +70,8 @@ def test_a_dashboard_follows_what_it_watches_through_a_restart(env, dashboard):
         for attempt in range(2):
             with TrainingBroadcast("run", "ppo") as broadcast:
                 watched, _ = flown(env, broadcast, decisions=3 + attempt)
-                page.until("frame", lambda m, last=watched.decisions: m["step"] == last)
-                page.until("sources", lambda m: m["chosen"].startswith("run@"))
+                frame = page.until("frame", lambda m, last=watched.decisions: m["step"] == last)
+                assert page.until("sources", lambda m: m["chosen"].startswith("run@")) and len(frame["depth"]) > 0
 
 
 def test_without_an_open_page_no_observation_is_asked_for(env, dashboard):

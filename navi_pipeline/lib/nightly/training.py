@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import re
-import threading
 import time
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -13,6 +12,7 @@ from navi_core.config import TrainConfig
 from navi_core.errors import NaviError, RunError
 from navi_core.record import hardware_profile
 from navi_pipeline.lib.nightly.night import Gate, Night
+from navi_pipeline.lib.nightly.viewer import ViewerProbe
 
 __all__ = ["Monitor", "bounded_training", "night_policy", "resume_proof"]
 
@@ -78,16 +78,14 @@ def bounded_training(night: Night) -> tuple[list[Gate], dict[str, Any]]:
     """Train until the night's share of time is over; the trainer then checkpoints and ends."""
     config = night.config
     seconds = 60.0 * config.minutes * config.training_share
-    monitor, attached = _monitor(night, seconds), list[Gate]()
-    viewer = threading.Thread(
-        target=lambda: attached.append(_viewer(str(config.viewer_endpoint), monitor)), daemon=True
-    )
-    if config.viewer_endpoint is not None:
-        viewer.start()
+    monitor = _monitor(night, seconds)
+    viewer = ViewerProbe(f"{ASSET}-{night.name}-", lambda: monitor.step is not None) if config.viewer else None
     try:
         result = _train(night, monitor)
     except NaviError as error:
         return [Gate("training ends well", True, False, str(error))], {}
+    finally:
+        watched = [viewer.gate()] if viewer else []
     speed = sorted(monitor.speeds)[len(monitor.speeds) // 2] if monitor.speeds else 0.0
     floor, hardware = config.floor_steps_per_second, str(hardware_profile()["hardware"])
     applies = config.floor_hardware is None or config.floor_hardware in hardware
@@ -103,12 +101,8 @@ def bounded_training(night: Night) -> tuple[list[Gate], dict[str, Any]]:
             speed >= floor or not applies,
             f"median {speed:,.0f} steps/s, floor {floor:g}{'' if applies else ' on other hardware'}",
         ),
+        *watched,
     ]
-    if config.viewer_endpoint is not None:
-        viewer.join(timeout=30.0)
-        gates += attached or [
-            Gate("viewer", False, False, f"{config.viewer_endpoint}: training ended before it attached")
-        ]
     return gates, _kept(result) | {"steps_per_second": speed}
 
 
@@ -192,27 +186,6 @@ def _finite(run_id: str) -> Gate:
     detail = f"{int(row['rows'])} metric rows, {int(row['broken'])} of them not finite"
     passed = int(row["rows"]) > 0 and int(row["broken"]) == 0
     return Gate("finite metrics", True, passed, detail + (f" ({row['first']})" if int(row["broken"]) else ""))
-
-
-def _viewer(endpoint: str, monitor: Monitor) -> Gate:
-    """Attach to the telemetry as a viewer does, once training makes progress."""
-    import zmq
-
-    while monitor.step is None and not monitor.stalled:
-        time.sleep(0.2)
-
-    context = zmq.Context()
-    try:
-        with context.socket(zmq.SUB) as viewer:
-            viewer.setsockopt(zmq.SUBSCRIBE, b"")
-            viewer.setsockopt(zmq.LINGER, 0)
-            viewer.connect(endpoint)
-            heard = bool(viewer.poll(10_000))
-    except zmq.ZMQError as error:
-        return Gate("viewer", False, False, f"{endpoint}: {error}")
-    finally:
-        context.term()
-    return Gate("viewer", False, heard, f"{endpoint} {'answers' if heard else 'was silent for 10 s'}")
 
 
 def _kept(result: dict[str, Any]) -> dict[str, Any]:

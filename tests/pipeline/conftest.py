@@ -1,0 +1,20 @@
+"""Fixtures of modules that make assets of a profile once, and look at what came out."""
+
+import pytest
+
+from tests.pipeline.policy_runs import run_twice
+
+
+@pytest.fixture(scope="module")
+def stage(tmp_path_factory, request):
+    """A module's ASSETS made twice with its SETTINGS; home and both results."""
+    root = tmp_path_factory.mktemp("navi")
+    return root, run_twice(root, request.module.ASSETS, request.module.SETTINGS)
+
+
+@pytest.fixture
+def results(stage, monkeypatch):
+    """Both results, in their home."""
+    home, both = stage
+    monkeypatch.setenv("NAVI_HOME", str(home))
+    return both

@@ -1,0 +1,30 @@
+"""The night's viewer attaches to a training in progress as the dashboard does, and says when it could not."""
+
+import time
+
+import torch
+
+from navi_core.config import EnvConfig
+from navi_core.service.viewing import TrainingBroadcast
+from navi_core.world import Field, NavigationEnv
+from navi_pipeline.lib.nightly.viewer import ViewerProbe
+
+
+def test_a_viewer_finds_the_nights_training_and_sees_an_observation(apartments):
+    env = NavigationEnv(Field(apartments[:1]), 2, EnvConfig(azimuth_bins=16, elevation_bins=8), seed=1)
+    with TrainingBroadcast("nightly-tonight-abc", "ppo") as broadcast:
+        watched = broadcast.watch(env)
+        probe = ViewerProbe("nightly-tonight-", lambda: True)
+        deadline = time.monotonic() + 20
+        while not watched.shown and time.monotonic() < deadline:
+            watched.step(torch.zeros(2, 4))
+            time.sleep(0.02)
+        time.sleep(0.5)
+        gate = probe.gate()
+    assert gate.passed and not gate.hard
+    assert gate.detail.startswith("nightly-tonight-abc@tcp://127.0.0.1:") and "observation of 16x8" in gate.detail
+
+
+def test_a_training_that_is_not_announced_leaves_a_warning():
+    gate = ViewerProbe("nightly-other-", lambda: True).gate()
+    assert not gate.passed and not gate.hard and "before a viewer attached" in gate.detail
