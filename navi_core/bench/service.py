@@ -9,7 +9,7 @@ from __future__ import annotations
 import multiprocessing
 import tempfile
 import time
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import ExitStack
 from dataclasses import dataclass
 from multiprocessing.connection import Connection
@@ -143,8 +143,8 @@ class _Stage:
         self.case = case
         context = multiprocessing.get_context("spawn")
         here, there = context.Pipe()
-        size = (config.azimuth_bins, config.elevation_bins)
-        arguments = (there, str(folder / "scene.gmdag"), size, case.sessions, case.threads)
+        env = EnvConfig(azimuth_bins=config.azimuth_bins, elevation_bins=config.elevation_bins)
+        arguments = (there, str(folder / "scene.gmdag"), env, case.sessions, case.threads)
         self._process = context.Process(target=serve_environment, args=arguments, daemon=True)
         self._process.start()
         self._pipe = here
@@ -249,14 +249,21 @@ def _runner(case: ServiceCase, config: PolicyConfig, runtime: str) -> Runner:
     return ProgramRunner({rows: load_exported(file, threads=case.threads)}, runtime)
 
 
-def serve_environment(pipe: Connection, scene: str, size: tuple[int, int], sessions: int, threads: int) -> None:
+def serve_environment(
+    pipe: Connection,
+    scene: str,
+    env: EnvConfig,
+    sessions: int,
+    threads: int,
+    vocabulary: Mapping[str, int] | None = None,
+) -> None:
     """Serve an environment until the other end says stop."""
     import torch
 
     torch.set_num_threads(threads)
-    env = EnvConfig(azimuth_bins=size[0], elevation_bins=size[1])
     config = EnvironmentConfig(publish=_ANY, answer=_ANY, sessions=sessions)
-    server = EnvironmentServer(Field([load_gmdag(scene)], threads=threads), env, config)
+    field = Field([load_gmdag(scene)], threads=threads, vocabulary=vocabulary)
+    server = EnvironmentServer(field, env, config)
     pipe.send((server.publisher.endpoint, server.answer_endpoint))
 
     def stopped() -> bool:

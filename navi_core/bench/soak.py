@@ -9,15 +9,17 @@ import multiprocessing
 import tempfile
 import time
 from array import array
-from collections.abc import Callable
+from collections import Counter
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 
 from navi_core.bench.cases import Row
 from navi_core.bench.service import serve_environment
-from navi_core.config import ActorConfig, ContinuousTrainingConfig
+from navi_core.config import ActorConfig, ContinuousTrainingConfig, EnvConfig
 from navi_core.errors import ServiceError
 from navi_core.scenes import Scene
 from navi_core.service.actor_server import ActorServer
@@ -30,9 +32,6 @@ __all__ = ["SoakRow", "run_soak"]
 _ANY = "tcp://127.0.0.1:0"
 _PATIENCE = 120.0
 _LOOKS = 200
-_BLOCKS = 10
-_T_TWO_SIDED_95 = 2.101
-"""Student's t, 18 degrees of freedom: ten block means against ten."""
 
 
 @dataclass(frozen=True)
@@ -50,10 +49,11 @@ class SoakRow(Row):
         trainer_share: Processor time of the trainer's thread over wall time.
         lock_p99_ms: 99th percentile of how long the experience buffer is locked [ms].
         lock_max_ms: Longest [ms].
-        reward_first: Mean live reward of the first fifth of the decisions.
-        reward_last: Of the last fifth.
+        episodes: That ended.
+        reward_first: Mean live reward of a decision in the first fifth of the episodes; NaN with fewer than ten.
+        reward_last: In the last fifth.
         gain: Their difference.
-        gain_error: Half of its 95 % interval, from ten block means on each side.
+        gain_error: Half of its 95 % interval (Welch 1947); the sample is of episodes.
     """
 
     decisions: int
@@ -66,6 +66,7 @@ class SoakRow(Row):
     trainer_share: float
     lock_p99_ms: float
     lock_max_ms: float
+    episodes: int
     reward_first: float
     reward_last: float
     gain: float
@@ -73,12 +74,17 @@ class SoakRow(Row):
 
 
 class _Listening(FlightLearning):
-    """Also keeps every live reward."""
+    """Also keeps the mean live reward of every episode: early decisions of one earn more than late ones."""
 
-    rewards: array[float]
+    def __init__(self, *args: Any) -> None:
+        super().__init__(*args)
+        self.rewards = array("d")
+        self._lengths: Counter[int] = Counter()
 
     def came(self, result: StepResult) -> None:
-        self.rewards.append(result.reward)
+        self._lengths[result.env_id] += 1
+        if result.done or result.truncated:
+            self.rewards.append(result.episode_return / self._lengths.pop(result.env_id))
         super().came(result)
 
 
@@ -88,6 +94,8 @@ def run_soak(
     *,
     decisions: int = 200_000,
     sessions: int = 16,
+    env: EnvConfig | None = None,
+    vocabulary: Mapping[str, int] | None = None,
     training: ContinuousTrainingConfig | None = None,
     seed: int = 0,
     progress: Callable[[str, float, float], None] = lambda label, done, total: None,
@@ -99,6 +107,8 @@ def run_soak(
         scene: Where the drones fly.
         decisions: How many, summed over drones.
         sessions: Drones.
+        env: Dynamics, rewards and episodes; its bins are those of the model.
+        vocabulary: Semantic ids by name, those that the model knows.
         training: Of the trainer.
         seed: Of draws and samples.
         progress: Told the version, and how many of how many are done.
@@ -114,8 +124,9 @@ def run_soak(
         scene.save(folder / "scene.gmdag")
         context = multiprocessing.get_context("spawn")
         pipe, there = context.Pipe()
-        size = (config.azimuth_bins, config.elevation_bins)
-        arguments = (there, str(folder / "scene.gmdag"), size, sessions, 1)
+        size = {"azimuth_bins": config.azimuth_bins, "elevation_bins": config.elevation_bins}
+        flown = (env or EnvConfig()).model_copy(update=size)
+        arguments = (there, str(folder / "scene.gmdag"), flown, sessions, 1, vocabulary)
         process = context.Process(target=serve_environment, args=arguments, daemon=True)
         process.start()
         try:
@@ -125,7 +136,6 @@ def run_soak(
             wired = {"publish": _ANY, "subscribe": (publish,), "step_endpoint": answer}
             actor_config = ActorConfig(**wired, max_sessions=sessions, sample=True, follow=None, seed=seed)
             learning = _Listening(model, settings, None, seed, folder / "outbox")
-            learning.rewards = array("f")
             actor = ActorServer(model, actor_config, learning=learning)
             try:
                 return _fly(actor, learning, decisions, progress)
@@ -153,9 +163,7 @@ def _fly(
     seconds = time.perf_counter() - start
     trainer, memory = learning.trainer, _resident_mb()
     trainer.stop()
-    first, last = (_blocks(part) for part in _ends(learning.rewards))
-    gain = float(last.mean() - first.mean())
-    error = _T_TWO_SIDED_95 * float(np.sqrt((first.var(ddof=1) + last.var(ddof=1)) / _BLOCKS))
+    first, last, error = _ends(np.array(learning.rewards))
     holds = learning.buffer.lock.holds() * 1e3
     return SoakRow(
         decisions=actor.decisions,
@@ -168,9 +176,10 @@ def _fly(
         trainer_share=trainer.cpu_seconds / seconds,
         lock_p99_ms=float(np.quantile(holds, 0.99)),
         lock_max_ms=float(holds.max()),
-        reward_first=float(first.mean()),
-        reward_last=float(last.mean()),
-        gain=gain,
+        episodes=len(learning.rewards),
+        reward_first=first,
+        reward_last=last,
+        gain=last - first,
         gain_error=error,
     )
 
@@ -189,14 +198,16 @@ def _consistent(learning: FlightLearning) -> bool:
     )
 
 
-def _ends(rewards: array[float]) -> tuple[np.ndarray, np.ndarray]:
-    fifth = max(_BLOCKS, len(rewards) // 5)
-    return np.array(rewards[:fifth]), np.array(rewards[-fifth:])
+def _ends(rewards: np.ndarray) -> tuple[float, float, float]:
+    """Return the means of the first and the last fifth, and half of the 95 % interval of their difference."""
+    from scipy.stats import ttest_ind
 
-
-def _blocks(rewards: np.ndarray) -> np.ndarray:
-    """Return means of blocks: neighbouring rewards resemble one another."""
-    return np.array([part.mean() for part in np.array_split(rewards, _BLOCKS)])
+    fifth = len(rewards) // 5
+    if fifth < 2:
+        return float("nan"), float("nan"), float("nan")
+    first, last = rewards[:fifth], rewards[-fifth:]
+    interval = ttest_ind(last, first, equal_var=False).confidence_interval(0.95)
+    return float(first.mean()), float(last.mean()), float(interval.high - interval.low) / 2
 
 
 def _resident_mb() -> float:

@@ -131,11 +131,11 @@ def soak(
     from navi_core.bench.soak import run_soak
     from navi_core.cli.evaluate import load_scenes
     from navi_core.cli.progress import progress_bar
-    from navi_core.config import ActorConfig, ContinuousTrainingConfig, PolicyConfig, parse_config
+    from navi_core.config import ActorConfig, ContinuousTrainingConfig, EnvConfig, PolicyConfig, parse_config
     from navi_core.policy import build_policy
     from navi_core.presets import parse_assignments
     from navi_core.service.runner import EagerRunner
-    from navi_core.service.served_model import ServedModel, load_model
+    from navi_core.service.served_model import ServedModel, load_model, training_of
 
     torch.set_num_threads(1)
     ((azimuth, elevation),) = sizes([size])
@@ -143,14 +143,16 @@ def soak(
     if model is None:
         network = {"encoder": "ring_cnn", "core": "gru", "azimuth_bins": azimuth, "elevation_bins": elevation}
         runner = EagerRunner(build_policy(parse_config(PolicyConfig, network), seed), "drawn")
-        served = ServedModel(runner.name, runner, None, Path())
+        served, env, vocabulary = ServedModel(runner.name, runner, None, Path()), EnvConfig(), None
     else:
         served = load_model(model, ActorConfig(sample=True, follow=None))
+        env, vocabulary = training_of(str(served.path))
     training = parse_config(ContinuousTrainingConfig, parse_assignments(assign or []).get("training", {}))
     with progress_bar("soak", quiet=as_json, counted=True) as progress:
         row = run_soak(
-            served, place, decisions=decisions, sessions=sessions, training=training, seed=seed, progress=progress
-        )
+            served, place, decisions=decisions, sessions=sessions, env=env, vocabulary=vocabulary, training=training,
+            seed=seed, progress=progress,
+        )  # fmt: skip
     columns = {
         "decisions": figure("decisions"),
         "s": figure("seconds", ".0f"),
@@ -162,6 +164,7 @@ def soak(
         "trainer": figure("trainer_share", ".1%"),
         "lock p99 [ms]": figure("lock_p99_ms", ".3f"),
         "max [ms]": figure("lock_max_ms", ".3f"),
+        "episodes": figure("episodes"),
         "reward first": figure("reward_first", ".4f"),
         "last": figure("reward_last", ".4f"),
         "gain": lambda told: f"{told['gain']:+.4f} ± {told['gain_error']:.4f}",

@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 
 from navi_core.bench.soak import run_soak
-from navi_core.config import ContinuousTrainingConfig
+from navi_core.config import ContinuousTrainingConfig, EnvConfig
 from tests.service.conftest import tiny_model
 
 
@@ -17,8 +17,8 @@ def test_versions_and_counts_agree_after_a_long_flight(apartments) -> None:
         training_interval=0.05, batch_size=32, min_batch_size=8, buffer_capacity=500, state_interval=32
     )
     row = run_soak(
-        tiny_model(), apartments[0], decisions=1500, sessions=4, training=settings,
+        tiny_model(), apartments[0], decisions=1500, sessions=4, env=EnvConfig(max_steps=40), training=settings,
         progress=lambda label, done, total: told.append((done, total)),
     )  # fmt: skip
     assert row.consistent and row.errors == 0 and row.updates > 5 and row.decisions >= 1500
-    assert told[-1][0] >= 1500 and row.growth_mb < 100 and np.isfinite([row.gain, row.gain_error]).all()
+    assert row.episodes >= 36 and told[-1][0] >= 1500 and row.growth_mb < 100 and np.isfinite([row.gain, row.gain_error]).all()
