@@ -151,6 +151,7 @@ def _declare(library: ctypes.CDLL) -> ctypes.CDLL:
         "navi_distance": [pointer, pointer, pointer, size, pointer, integer],
         "navi_within": [pointer, pointer, pointer, size, real, pointer, integer],
         "navi_fly": [pointer, pointer, pointer, integer],
+        "navi_foresee": [*[pointer] * 4, integer],
         "navi_explore": [*[pointer] * 6, ctypes.c_int64],
         **{f"navi_jobs_{job}": [pointer] * 3 for job in ("cast_surface", "cast_octree", "distance", "within")},
     }

@@ -12,7 +12,7 @@ import torch
 
 from navi_core.errors import ConfigError
 
-__all__ = ["Drone", "Flights", "Floors", "Rewards", "Sensor", "Step", "check_layout", "described_by"]
+__all__ = ["Drone", "Flights", "Floors", "Horizon", "Rewards", "Sensor", "Step", "check_layout", "described_by"]
 
 _POINTER, _WHOLE, _REAL = ctypes.c_void_p, ctypes.c_int64, ctypes.c_double
 
@@ -37,6 +37,19 @@ class Flights(ctypes.Structure):
     _fields_ = [
         *_fields(_POINTER, "action front scene position yaw velocity collided attempted"),
         *_fields(_WHOLE, "rows"),
+    ]
+
+
+class Horizon(ctypes.Structure):
+    """`navi::Horizon` of csrc/horizon.h."""
+
+    _fields_ = [
+        *_fields(_POINTER, "obs"),
+        *_fields(_WHOLE, "azimuths elevations side low high"),
+        *_fields(_REAL, "log_range"),
+        *_fields(_POINTER, "legs"),
+        *_fields(_WHOLE, "count"),
+        *_fields(_POINTER, "path soon clearance"),
     ]
 
 

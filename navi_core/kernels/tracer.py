@@ -24,7 +24,7 @@ from navi_core.kernels.distance import scene_distance, scene_within
 from navi_core.kernels.native import NativeUnavailableError, load_library
 from navi_core.kernels.octree import cast_octree
 from navi_core.kernels.packed import HIERARCHY_TYPES, PackedField
-from navi_core.kernels.step import Drone, Flights, Rewards, Step, check_layout, described_by
+from navi_core.kernels.step import Drone, Flights, Horizon, Rewards, Step, check_layout, described_by
 from navi_core.kernels.tile import cast_tiles, tile_layout
 
 __all__ = ["LANES", "TRACERS", "NativeTracer", "NumbaTracer", "Tracer", "build_tracer"]
@@ -230,6 +230,11 @@ class NativeTracer:
     def fly(self, drone: Drone, flights: Flights) -> None:
         """Fly one decision in every row of `flights`."""
         self._library.navi_fly(self._hierarchy, ctypes.byref(drone), ctypes.byref(flights), self._thread_count())
+
+    def foresee(self, drone: Drone, flights: Flights, horizon: Horizon) -> None:
+        """Fly every row of `flights` to the end of its horizon."""
+        parts = (ctypes.byref(part) for part in (drone, flights, horizon))
+        self._library.navi_foresee(self._hierarchy, *parts, self._thread_count())
 
     def explore(
         self, rewards: Rewards, position: torch.Tensor, yaw: torch.Tensor, scene: torch.Tensor, stamp: torch.Tensor

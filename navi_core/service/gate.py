@@ -4,8 +4,7 @@ From each drone's pose and velocity the drone's own dynamics fly the action for 
 batch. SEND where no collision is predicted and the expected reward is above θ, else WAIT: the drone hovers.
 
 What the reward reads of a panorama is taken from the observation now, and from a coarse panorama that is cast at the
-end of the horizon. The speed limiter sees the sector ahead as the present observation shows it after the turn, and
-never less far than it sees now: the simulated drone is at least as fast as the real one.
+end of the horizon. The simulated drone is at least as fast as the real one (`world/horizon.py`).
 """
 
 from __future__ import annotations
@@ -19,10 +18,10 @@ from torch import Tensor
 
 from navi_core.config import REWARD_TERMS, EnvConfig, GateConfig
 from navi_core.errors import ConfigError
-from navi_core.kernels.sight import add_leg, front_after_turn, read_sight
+from navi_core.kernels.sight import read_sight
 from navi_core.world import Field, FloorMap
-from navi_core.world.dynamics import Dynamics, limiter_bins
 from navi_core.world.floor import FloorView
+from navi_core.world.horizon import HorizonFlight
 from navi_core.world.panorama import Panorama, PanoramaReader
 from navi_core.world.rewards import BAND_START, NEAR_DISTANCE, RewardTerms
 from navi_core.world.sensor import SphericalSensor, denormalise_depth
@@ -64,30 +63,16 @@ class GateVerdict:
 
 
 @dataclass(frozen=True)
-class _Horizon:
-    """Where B held actions lead: pose, velocity after one decision, collisions on the way, length of the path [m]."""
-
-    position: Tensor
-    yaw: Tensor
-    velocity: Tensor
-    collided: Tensor
-    attempted_speed: Tensor
-    path: Tensor
-
-
-@dataclass(frozen=True)
 class _Sight:
     """What B observations say.
 
     Attributes:
         fractions: (B, 4) as of a `Panorama` of the gate's bins.
         reach: (B, 24) as of a `Panorama` of the gate's bins [m].
-        ahead: (B, Az) nearest normalised depth ahead, for a heading turned to each azimuth; `NOTHING` without.
     """
 
     fractions: Tensor
     reach: Tensor
-    ahead: Tensor
 
 
 class RolloutGate:
@@ -109,9 +94,7 @@ class RolloutGate:
         self.field, self.env, self.config = field, env or EnvConfig(), config or GateConfig()
         e, c = self.env, self.config
         drone = e.dynamics.model_copy(update={"radius": e.dynamics.radius + c.margin})
-        whole, rest = divmod(c.substeps, drone.steps_per_decision)
-        counts = [drone.steps_per_decision] * whole + [rest] * (rest > 0)
-        self._decisions = [Dynamics(field, drone.model_copy(update={"steps_per_decision": count})) for count in counts]
+        self._horizon = HorizonFlight(field, drone, c.substeps, e.max_distance)
         decisions = c.substeps / e.dynamics.steps_per_decision
         coarse = e.model_copy(update=dict(zip(("azimuth_bins", "elevation_bins"), _COARSE)))
         self._sensor = SphericalSensor(field, *_COARSE, e.max_distance)
@@ -190,7 +173,8 @@ class RolloutGate:
         self._count(position, yaw, scene, visits)
         if remember:
             self._view.seen[rows], self._rewards.visits[rows] = seen, visits
-        verdict = self._simulate(position, yaw, velocity, action, scene, now, visits, seen, reader=self._reader)
+        motions = (position, yaw, velocity, action, scene, obs)
+        verdict = self._simulate(motions, now, visits, seen, reader=self._reader)
         return replace(verdict, send=verdict.send & ~lost)
 
     def validate(self, position: Tensor, yaw: Tensor, velocity: Tensor, action: Tensor, scene: Tensor) -> GateVerdict:
@@ -203,34 +187,26 @@ class RolloutGate:
             action: (B, 4).
             scene: (B,) scene of each.
         """
-        now = self._sight(self._coarse(position, yaw, scene, self._past_reader).obs, scene)
+        obs = self._coarse(position, yaw, scene, self._past_reader).obs
+        now = self._sight(obs, scene)
         visits = self._rewards.visits.new_zeros(len(position), self._rewards.visits.shape[1])
         seen = self._view.seen.new_zeros(len(position), self._view.seen.shape[1])
         self._view.mark(position, yaw, now.reach, scene, seen)
         self._count(position, yaw, scene, visits)
-        return self._simulate(position, yaw, velocity, action, scene, now, visits, seen, reader=self._past_reader)
+        motions = (position, yaw, velocity, action, scene, obs)
+        return self._simulate(motions, now, visits, seen, reader=self._past_reader)
 
     def scenes(self, rows: Tensor) -> Tensor:
         """Return the (B,) scenes that `begin` found, −1 for none."""
         return self._scene[rows]
 
     def _simulate(
-        self,
-        position: Tensor,
-        yaw: Tensor,
-        velocity: Tensor,
-        action: Tensor,
-        scene: Tensor,
-        now: _Sight,
-        visits: Tensor,
-        seen: Tensor,
-        *,
-        reader: PanoramaReader,
+        self, motions: tuple[Tensor, ...], now: _Sight, visits: Tensor, seen: Tensor, *, reader: PanoramaReader
     ) -> GateVerdict:
-        motion = self._fly(position, yaw, velocity, action, scene, now.ahead)
+        scene = motions[4]
+        motion = self._horizon.fly(*motions)
         p, y = motion.position, motion.yaw
         then = self._coarse(p, y, scene, reader)
-        clearance = self.field.distance(torch.cat([p, position]), torch.cat([scene, scene]))
         rewards = copy.copy(self._rewards)
         rewards.visits = visits
         terms = rewards.compute(
@@ -239,8 +215,8 @@ class RolloutGate:
             yaw=y,
             scene_index=scene,
             stamp=torch.ones_like(scene),
-            clearance=clearance[: len(p)],
-            clearance_before=clearance[len(p) :],
+            clearance=self.field.distance(p, scene),
+            clearance_before=motion.clearance,
             now=then.fractions,
             before=now.fractions,
             collided=motion.collided,
@@ -252,23 +228,6 @@ class RolloutGate:
         expected = scaled.sum(dim=1)
         send = ~motion.collided & (expected > self.config.threshold)
         return GateVerdict(send, motion.collided, expected, components, motion.velocity)
-
-    def _fly(
-        self, position: Tensor, yaw: Tensor, velocity: Tensor, action: Tensor, scene: Tensor, ahead: Tensor
-    ) -> _Horizon:
-        """Fly held actions to the end of the horizon."""
-        p, y, v, first = position, yaw, velocity, velocity
-        collided, attempted, path = torch.zeros(len(p), dtype=torch.bool), torch.zeros(len(p)), torch.zeros(len(p))
-        front = torch.empty(len(p))
-        seen = ahead.numpy()
-        for number, dynamics in enumerate(self._decisions):
-            front_after_turn(seen, yaw.numpy(), y.numpy(), self._log_range, front.numpy())
-            motion = dynamics.step(p, y, v, action, front, scene)
-            legs = (p, motion.position, motion.collided, motion.attempted_speed, path, collided, attempted)
-            add_leg(*(part.numpy() for part in legs))
-            p, y, v = motion.position, motion.yaw, motion.velocity
-            first = first if number else v
-        return _Horizon(p, y, first, collided, attempted, path)
 
     def _count(self, position: Tensor, yaw: Tensor, scene: Tensor, visits: Tensor) -> None:
         """Count the present poses in (B, cells) visits."""
@@ -283,20 +242,18 @@ class RolloutGate:
     def _sight(self, obs: Tensor, scene: Tensor) -> _Sight:
         """Read observations (B, 3, Az, El) of drones in (B,) scenes."""
         rows, (azimuth, elevation), eyes = len(obs), obs.shape[2:], self._eyes
-        _, low, high = limiter_bins(azimuth, elevation, self.env.dynamics.limiter_elevation_degrees)
         near, start = (math.log1p(distance) / self._log_range for distance in (NEAR_DISTANCE, BAND_START))
         band = (self._rewards.band(scene).log1p() / self._log_range).numpy()
         counts, longest = torch.empty(rows, 4, dtype=torch.int32), torch.empty(rows, _COARSE[0])
-        ahead, (azimuths, elevations) = torch.empty(rows, azimuth), _samples(azimuth, elevation)
+        azimuths, elevations = _samples(azimuth, elevation)
         read_sight(
             obs.contiguous().numpy(), azimuths.numpy(), elevations.numpy(), near, start, band,
-            eyes.ahead, (eyes.horizon_first, eyes.horizon_last), (low, high), 2 * max(1, azimuth // 8),
-            counts.numpy(), longest.numpy(), ahead.numpy(),
+            eyes.ahead, (eyes.horizon_first, eyes.horizon_last), counts.numpy(), longest.numpy(),
         )  # fmt: skip
         fractions = counts / torch.tensor([*[_COARSE[0] * _COARSE[1]] * 3, 2 * eyes.ahead * _COARSE[1]])
         fractions[:, 0] = 1.0 - fractions[:, 0]
         reach = denormalise_depth(longest, self.env.max_distance) * eyes.horizon_cos
-        return _Sight(fractions, reach.clamp(max=eyes.view_radius), ahead)
+        return _Sight(fractions, reach.clamp(max=eyes.view_radius))
 
 
 def _samples(azimuth_bins: int, elevation_bins: int) -> tuple[Tensor, Tensor]:

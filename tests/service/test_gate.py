@@ -9,6 +9,7 @@ from navi_core.config import EnvConfig, GateConfig
 from navi_core.service.gate import RolloutGate
 from navi_core.world import Field, NavigationEnv
 from navi_core.world.dynamics import Dynamics
+from navi_core.world.horizon import HorizonFlight, depth_ahead
 from navi_core.world.sensor import denormalise_depth
 
 ROWS = 24
@@ -68,15 +69,14 @@ def test_one_decision_ends_where_the_environment_ends(field: Field) -> None:
 def test_the_horizon_is_that_of_the_dynamics_stepped_one_decision_at_a_time(field: Field) -> None:
     """Away from the limiter both are one function; within it the gate is never slower."""
     config = CONFIG.model_copy(update={"dynamics": CONFIG.dynamics.model_copy(update={"limiter_distance": 1e-6})})
-    gate = RolloutGate(field, config, GateConfig(substeps=12), capacity=ROWS)
     env = NavigationEnv(field, ROWS, config, seed=1)
     whole = Dynamics(field, config.dynamics.model_copy(update={"steps_per_decision": 12}))
     obs, pose = env.reset(), env.poses()
     velocity, action = torch.zeros(ROWS, 4), torch.rand(ROWS, 4, generator=torch.Generator().manual_seed(3)) * 2 - 1
     far = torch.full((ROWS,), torch.inf)
     expected = whole.step(pose["position"], pose["yaw"], velocity, action, far, pose["scene_index"])
-    ahead = gate._sight(obs, pose["scene_index"]).ahead
-    motion = gate._fly(pose["position"], pose["yaw"], velocity, action, pose["scene_index"], ahead)
+    horizon = HorizonFlight(field, config.dynamics, 12, config.max_distance)
+    motion = horizon.fly(pose["position"], pose["yaw"], velocity, action, pose["scene_index"], obs)
     assert torch.equal(motion.collided, expected.collided) and expected.collided.any()
     free = ~expected.collided
     assert torch.allclose(motion.position[free], expected.position[free], atol=1e-5)
@@ -84,10 +84,28 @@ def test_the_horizon_is_that_of_the_dynamics_stepped_one_decision_at_a_time(fiel
     assert torch.allclose(turned, torch.ones_like(turned), atol=1e-4)
 
 
+@pytest.mark.parametrize("substeps", [25, 7])
+def test_one_call_foresees_what_decision_by_decision_does(field: Field, substeps: int) -> None:
+    parts = (CONFIG.dynamics, substeps, CONFIG.max_distance)
+    fast, slow = (HorizonFlight(field, *parts, kernels=kernels) for kernels in (True, False))
+    flight, hits = Flight(field, seed=7), 0
+    for _ in range(12):
+        action, life = flight.action(), flight.env._life
+        where = (life["position"], life["yaw"].squeeze(1), life["velocity"])
+        scene = flight.env.poses()["scene_index"]
+        ours, twin = (horizon.fly(*where, action, scene, flight.obs) for horizon in (fast, slow))
+        assert torch.equal(ours.collided, twin.collided)
+        for name in ("position", "yaw", "velocity", "attempted_speed", "path", "clearance"):
+            assert torch.allclose(getattr(ours, name), getattr(twin, name), atol=1e-5), name
+        hits += int(ours.collided.sum())
+        flight.step(action)
+    assert hits > 10
+
+
 def test_what_lies_ahead_after_a_turn_is_the_least_of_that_sector(field: Field) -> None:
     flight = Flight(field)
-    gate, front = flight.gate, flight.env._life["front"].squeeze(1)
-    seen = gate._sight(flight.obs, flight.env.poses()["scene_index"]).ahead
+    front = flight.env._life["front"].squeeze(1)
+    seen = depth_ahead(flight.obs, CONFIG.dynamics.limiter_elevation_degrees)
     ahead = torch.where(seen > 1.0, torch.inf, denormalise_depth(seen, CONFIG.max_distance))
     assert torch.allclose(ahead[:, 0], front, rtol=1e-4)
     pose = flight.env.poses()
@@ -104,7 +122,8 @@ def test_an_observation_at_the_gates_bins_says_what_the_panorama_of_those_bins_s
     sight = gate._sight(panorama.obs, pose["scene_index"])
     assert torch.allclose(sight.fractions, panorama.fractions, atol=1e-6)
     assert torch.allclose(sight.reach, panorama.reach, rtol=1e-4)
-    front = torch.where(sight.ahead[:, 0] > 1.0, torch.inf, denormalise_depth(sight.ahead[:, 0], CONFIG.max_distance))
+    ahead = depth_ahead(panorama.obs, CONFIG.dynamics.limiter_elevation_degrees)[:, 0]
+    front = torch.where(ahead > 1.0, torch.inf, denormalise_depth(ahead, CONFIG.max_distance))
     assert torch.allclose(front, panorama.front, rtol=1e-4)
 
 

@@ -9,7 +9,8 @@
 
 namespace navi {
 
-constexpr float kTurn = 6.283185307179586f;
+constexpr double kFullTurn = 6.283185307179586;
+constexpr float kTurn = static_cast<float>(kFullTurn);
 
 struct Drone {
     const float* limits;      // (4) speeds of a full action [m/s, rad/s]
@@ -44,9 +45,10 @@ NAVI_INLINE void cos_sin(float yaw, float out[2]) {
     out[1] = static_cast<float>(::sin(static_cast<double>(yaw)));
 }
 
-// Fly one decision. A substep that comes too near to a surface is taken back and stops the drone.
+// Fly one decision. A substep that comes too near to a surface is taken back and stops the drone. `clear`: on a way of
+// this length nothing can be too near, whichever way it leads [m].
 NAVI_INLINE void fly(const Drone& drone, const BoxTree& tree, const float* action, float front, float* position,
-                     float& yaw, float* velocity, uint8_t& collided, float& attempted) {
+                     float& yaw, float* velocity, uint8_t& collided, float& attempted, double clear = 0.0) {
     const float dt = static_cast<float>(drone.substep), kept = static_cast<float>(drone.keep);
     const float share = static_cast<float>(drone.smoothing), floor = static_cast<float>(drone.limiter_floor);
     const float limit = least(greatest(front / static_cast<float>(drone.limiter_distance), floor), 1.0f);
@@ -70,7 +72,8 @@ NAVI_INLINE void fly(const Drone& drone, const BoxTree& tree, const float* actio
                                  position[1] + vertical * dt,
                                  position[2] + (-forward * turn[0] - lateral * turn[1]) * dt};
         const double at[3] = {target[0], target[1], target[2]};
-        if (nearest_squared(tree, at, reach, true) < reach) {
+        clear -= static_cast<double>(speed_of(velocity)) * drone.substep;
+        if (!(clear > 0.0) && nearest_squared(tree, at, reach, true) < reach) {
             attempted = greatest(attempted, speed_of(velocity));
             collided = 1;
             for (int axis = 0; axis < 4; ++axis) velocity[axis] = 0.0f;

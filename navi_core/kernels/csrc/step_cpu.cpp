@@ -3,6 +3,7 @@
 #include <cstdint>
 #include <vector>
 
+#include "horizon.h"
 #include "schedule.h"
 #include "steps.h"
 
@@ -75,6 +76,18 @@ void navi_fly(const navi::Hierarchies* all, const navi::Drone* drone, const navi
     navi::share_out(f.rows, threads, 4, [&](int64_t row) {
         navi::fly(*drone, navi::box_tree(*all, f.scene[row]), f.action + 4 * row, f.front[row], f.position + 3 * row,
                   f.yaw[row], f.velocity + 4 * row, f.collided[row], f.attempted[row]);
+    });
+}
+
+// Fly every row to the end of its horizon.
+void navi_foresee(const navi::Hierarchies* all, const navi::Drone* drone, const navi::Flights* flights,
+                  const navi::Horizon* horizon, int threads) {
+    const navi::Flights& f = *flights;
+    const size_t room = static_cast<size_t>(horizon->azimuths);
+    navi::share_out(f.rows, threads, 4, [&](int64_t row) {
+        static thread_local std::vector<float> nearest;
+        if (nearest.size() < room) nearest.resize(room);
+        navi::foresee(*horizon, *drone, navi::box_tree(*all, f.scene[row]), f, row, nearest.data());
     });
 }
 
