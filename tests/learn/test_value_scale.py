@@ -1,0 +1,40 @@
+"""Returns in units of their spread: the critic's units move; what it says in raw units and the advantages do not."""
+
+import pytest
+import torch
+from torch import nn
+
+from navi_core.learn import gae_reference
+from navi_core.learn.value_scale import ValueScale
+from tests.learn.builders import filled, small_config, small_parts
+
+
+def test_the_first_moments_are_taken_over_and_later_ones_followed_by_hand():
+    layer = nn.Linear(3, 1)
+    scale, seen = ValueScale(layer), torch.randn(50, 3)
+    said = scale.to_raw(layer(seen))
+    for returns, mean, square in ((torch.tensor([1.0, 3.0]), 2.0, 5.0), (torch.tensor([7.0, 7.0]), 3.0, 13.8)):
+        scale.follow(returns)
+        assert float(scale.mean) == pytest.approx(mean) and float(scale.square) == pytest.approx(square)
+        assert float(scale.deviation) == pytest.approx((square - mean**2) ** 0.5)
+        torch.testing.assert_close(scale.to_raw(layer(seen)), said, rtol=0, atol=1e-5)
+    torch.testing.assert_close(scale.to_scaled(scale.to_raw(said)), said, rtol=0, atol=1e-5)
+    other = ValueScale(layer)
+    other.load_state_dict(scale.state_dict())
+    assert other.mean == scale.mean and other.square == scale.square
+
+
+def test_the_scale_is_undone_before_advantages_are_estimated():
+    collector, learner = small_parts(small_config())
+    learner.scale.mean.fill_(5.0)
+    learner.scale.square.fill_(34.0)  # deviation 3
+    learner.scale.updates = 1
+    rollout = filled(collector)
+    ppo = learner.config.ppo
+    values, bootstrap = rollout.values * 3 + 5, rollout.bootstrap_values * 3 + 5
+    ends = rollout.terminated, rollout.truncated
+    wanted, returns = gae_reference(rollout.rewards, values, *ends, bootstrap, gamma=ppo.gamma, lam=ppo.gae_lambda)
+    learner._prepare(rollout)
+    normalised = (wanted - wanted.mean()) / wanted.std(correction=0)
+    torch.testing.assert_close(rollout.advantages, normalised.float(), rtol=0, atol=1e-4)
+    torch.testing.assert_close(learner.scale.to_raw(rollout.returns), returns.float(), rtol=1e-4, atol=1e-4)
