@@ -3,13 +3,16 @@
 from __future__ import annotations
 
 from pathlib import Path
-from typing import Annotated, Any
+from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
 from navi_core.cli.explore import record_by_hand
 from navi_core.cli.progress import progress_bar
 from navi_core.cli.table import print_json, print_records
+
+if TYPE_CHECKING:
+    from navi_core.demos import Pupil
 
 __all__ = ["register"]
 
@@ -47,16 +50,25 @@ def expert(
         float, typer.Option(help="Disturbance that is flown but not recorded (DART), as a share of full command.")
     ] = 0.0,
     noise_hold: Annotated[int, typer.Option(help="Decisions for which a disturbance is kept.")] = 3,
+    pupil: Annotated[
+        str | None,
+        typer.Option(help="A checkpoint, version or alias that flies while the teacher answers (DAgger)."),
+    ] = None,
     azimuth_bins: Annotated[int, typer.Option(help="Azimuth bins.")] = 64,
     elevation_bins: Annotated[int, typer.Option(help="Elevation bins.")] = 16,
     resolution: Annotated[int, typer.Option(help="Compile resolution of meshes and generated scenes.")] = 512,
     as_json: Json = False,
 ) -> None:
-    """Record flights of a scripted pilot, one file per episode; a killed recording goes on where it stopped."""
+    """Record flights of a scripted pilot, one file per episode; a killed recording goes on where it stopped.
+
+    With --pupil a policy flies, and what is recorded is what the pilot would have done: its clone learns from these
+    the way out of where it errs to.
+    """
     from navi_core.cli.evaluate import load_scenes
     from navi_core.config import ExpertConfig, parse_config
     from navi_core.demos import read_index, record_expert
 
+    flying = None if pupil is None else _pupil(pupil)
     config = parse_config(
         ExpertConfig,
         {
@@ -66,13 +78,14 @@ def expert(
             "seed": seed,
             "noise": noise,
             "noise_hold": noise_hold,
+            "pupil": None if flying is None else flying.weights,
             "azimuth_bins": azimuth_bins,
             "elevation_bins": elevation_bins,
         },
     )
     scenes = load_scenes(scene or DEFAULT_SCENES, resolution)
     with progress_bar(pilot, counted=True) as progress:
-        rows = record_expert(out, scenes, config, progress=progress)
+        rows = record_expert(out, scenes, config, pupil=flying, progress=progress)
     index = read_index(out)
     table = [
         {
@@ -88,6 +101,20 @@ def expert(
         print_json({"out": str(out), **facts, "scenes_recorded": table})
         return
     print_records(f"{pilot}: {facts['decisions']:,} decisions in {facts['files']} files in {out}", table)
+
+
+def _pupil(name: str) -> Pupil:
+    from navi_core.cli.evaluate import find_subject
+    from navi_core.config import EvalConfig
+    from navi_core.demos import Pupil
+    from navi_core.errors import ConfigError
+    from navi_core.evaluate.subjects import resolve_subject
+
+    subject = resolve_subject(find_subject(name, None), EvalConfig())
+    weights = subject.fingerprint()
+    if weights is None:
+        raise ConfigError(f"--pupil {name} is a pilot and learns nothing; give a checkpoint, a version or an alias")
+    return Pupil(subject.flyer, weights, subject.vocabulary)
 
 
 DEFAULT_SCENES = ("apartment:0-11",)

@@ -26,6 +26,9 @@ class ExpertConfig(Config):
     answers to what it leads to, so the pupil learns to come back."""
     noise_hold: int = Field(3, ge=1, le=1000)
     """Decisions for which one disturbance is kept."""
+    pupil: str | None = None
+    """Hash of the weights that fly in the teacher's stead while it answers (DAgger, Ross et al. 2011); filled in by
+    `navi demos expert --pupil`. None flies the teacher's own answers."""
     azimuth_bins: int = Field(64, ge=8, le=4096)
     """Azimuth bins of the observations."""
     elevation_bins: int = Field(16, ge=4, le=2048)

@@ -8,6 +8,7 @@ from navi_core.demos.expert import RecordedScene, record_expert
 from navi_core.demos.ingest import IngestedFile, ingest
 from navi_core.demos.minari import export_minari, import_minari
 from navi_core.demos.pairs import Pairs, make_pairs, read_pairs, write_pairs
+from navi_core.demos.pupil import Pupil
 
 __all__ = [
     "Dataset",
@@ -15,6 +16,7 @@ __all__ = [
     "Episode",
     "IngestedFile",
     "Pairs",
+    "Pupil",
     "RecordedScene",
     "export_minari",
     "import_minari",

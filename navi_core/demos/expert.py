@@ -1,4 +1,4 @@
-"""Recording a teacher: a scripted pilot flies, and every observation is kept with what it answered.
+"""Recording a teacher: a scripted pilot flies, or answers a pupil that does; every observation is kept with its answer.
 
 Each episode is a file that exists whole or not at all, and depends on the settings, the scene and its own number alone;
 so a recording that was killed goes on where it stopped and ends in the same bits.
@@ -19,9 +19,10 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from navi_core.config import ExpertConfig, config_hash
+from navi_core.config import ExpertConfig, config_hash, parse_config
 from navi_core.demos.dataset import write_index
 from navi_core.demos.demonstration import Demonstration, load_demonstration, save_demonstration
+from navi_core.demos.pupil import Cockpit, Pupil
 from navi_core.errors import ConfigError, DemoError
 from navi_core.pilots import Pose, build_pilot
 from navi_core.pilots.draws import draw_normal
@@ -63,6 +64,7 @@ def record_expert(
     scenes: Sequence[Scene],
     config: ExpertConfig,
     *,
+    pupil: Pupil | None = None,
     progress: Callable[[str, int, int], None] | None = None,
     stop: Callable[[], bool] | None = None,
 ) -> list[RecordedScene]:
@@ -73,7 +75,8 @@ def record_expert(
     Args:
         folder: Where to.
         scenes: Where to fly; names must differ.
-        config: Who flies, how often, how long.
+        config: Who teaches, how often, how long.
+        pupil: Who flies while the teacher answers; by default the teacher. `config.pupil` is its hash.
         progress: Called as progress(scene, decisions done, decisions in all).
         stop: Asked before every decision; the episodes in flight are then dropped.
 
@@ -81,7 +84,7 @@ def record_expert(
         One row per scene that was begun.
 
     Raises:
-        ConfigError: The folder holds a recording with other settings, or an unknown pilot.
+        ConfigError: The folder holds a recording with other settings, an unknown pilot, or a pupil that sees otherwise.
         DemoError: Something cannot be written, or a file in the folder is broken.
         SceneError: A scene has no free space.
     """
@@ -89,8 +92,12 @@ def record_expert(
     if not names or len(set(names)) != len(names):
         raise ConfigError("record_expert needs at least one scene, and scenes of different names")
     build_pilot(config.pilot, seed=config.seed)
+    if pupil is not None:
+        pupil.require_fit(config)
+    elif config.pupil is not None:
+        raise ConfigError(f"the settings name the pupil {config.pupil[:12]}, and none is there to fly")
     _claim(folder, config)
-    field = Field(scenes)
+    field = Field(scenes, vocabulary=None if pupil is None else pupil.vocabulary)
     total = len(scenes) * config.episodes * config.steps
     done = 0
     rows: list[RecordedScene] = []
@@ -103,7 +110,7 @@ def record_expert(
             tick(done)
         for first in range(0, len(missing), _BLOCK):
             block = missing[first : first + _BLOCK]
-            flown = _fly(field, index, block, config, stop, tick, done)
+            flown = _fly(field, index, block, config, pupil, stop, tick, done)
             if flown is None:
                 return rows
             for number, demo, collisions in flown:
@@ -133,15 +140,15 @@ def _claim(folder: Path, config: ExpertConfig) -> None:
             record = {"config_hash": config_hash(same), "config": config.model_dump(mode="json")}
             write_durably(file, (json.dumps(record, indent=1) + "\n").encode())
             return
-        found = json.loads(file.read_text())
-        digest, before = found["config_hash"], dict(found["config"])
-    except (OSError, ValueError, KeyError, TypeError) as error:
+        # Read as settings, not as a hash: one that was added since has its default.
+        before = parse_config(ExpertConfig, json.loads(file.read_text())["config"])
+    except (OSError, ValueError, KeyError, TypeError, ConfigError) as error:
         raise DemoError(f"cannot be used ({error}); choose another --out", path=file) from None
-    if digest != config_hash(same):
-        now = config.model_dump(mode="json")
-        changed = sorted(key for key in now if key != "episodes" and now[key] != before.get(key))
+    now, then = (c.model_dump(mode="json") for c in (same, before.model_copy(update={"episodes": 1})))
+    if now != then:
+        changed = sorted(key for key in now if now[key] != then[key])
         raise ConfigError(
-            f"{folder} holds a recording with another {', '.join(changed) or 'configuration'}; give the same settings "
+            f"{folder} holds a recording with another {', '.join(changed)}; give the same settings "
             "to go on with it, or choose another --out"
         )
 
@@ -173,6 +180,7 @@ def _fly(
     index: int,
     block: list[int],
     config: ExpertConfig,
+    pupil: Pupil | None,
     stop: Callable[[], bool] | None,
     tick: Callable[[int], None] | None,
     before: int,
@@ -188,6 +196,7 @@ def _fly(
     pilot = build_pilot(config.pilot, seed=config.seed, max_distance=config.max_distance, dynamics=config.dynamics)
     pilot.attach(field)
     pilot.reset(torch.ones(rows, dtype=torch.bool), keys)
+    cockpit = None if pupil is None else Cockpit(pupil, keys, field, _BLOCK)
     observations = np.empty((rows, config.steps, 3, config.azimuth_bins, config.elevation_bins), np.float32)
     actions = np.empty((rows, config.steps, 4), np.float32)
     collisions = torch.zeros(rows, dtype=torch.int64)
@@ -197,11 +206,15 @@ def _fly(
             return None
         hits = sensor.cast(position, yaw, scene_index)
         obs = sensor.observation(hits)
-        answer = pilot.act(obs, pose=Pose(position, yaw, scene_index) if pilot.privileged else None).clamp(-1.0, 1.0)
+        pose = Pose(position, yaw, scene_index)
+        answer = pilot.act(obs, pose=pose if pilot.privileged else None).clamp(-1.0, 1.0)
         observations[:, t], actions[:, t] = obs.numpy(), answer.numpy()
+        if cockpit is not None:
+            answer = cockpit.act(obs, pose)
         if config.noise > 0:
             held = torch.full_like(episode, t // config.noise_hold)
             answer = (answer + config.noise * draw_normal(config.seed, keys, episode, held, axes=4)).clamp(-1.0, 1.0)
+        if config.noise > 0 or cockpit is not None:
             pilot.executed(answer)
         front = dynamics.front_distance(hits.depth, hits.valid, config.azimuth_bins)
         motion = dynamics.step(position, yaw, velocity, answer, front, scene_index)

@@ -11,11 +11,12 @@ import time
 
 import numpy as np
 import pytest
+import torch
 from typer.testing import CliRunner
 
 from navi_core.cli.main import build_app
 from navi_core.config import ExpertConfig
-from navi_core.demos import load_dataset, load_demonstration, record_expert
+from navi_core.demos import Pupil, load_dataset, load_demonstration, record_expert
 from navi_core.errors import ConfigError
 
 SMALL = {"pilot": "forward-plus", "episodes": 3, "steps": 12, "azimuth_bins": 16, "elevation_bins": 8}
@@ -88,6 +89,52 @@ def test_teachers_with_a_map_can_be_recorded(tmp_path, apartments, pilot):
     record_expert(tmp_path, apartments[:1], config)
     data = load_dataset([tmp_path])
     assert np.abs(data.actions[:, 0]).max() > 0.3 and np.abs(data.actions[:, 3]).max() > 0.3
+
+
+class Turner:
+    """Turns on the spot and remembers what it was given."""
+
+    azimuth_bins, elevation_bins, max_distance = 16, 8, 100.0
+
+    def begin(self, keys, field):
+        self.keys, self.field, self.rows = keys, field, []
+
+    def act(self, obs, pose):
+        self.rows.append((len(obs), len(pose.yaw), pose.yaw[0].item()))
+        return torch.tensor([0.0, 0.0, 0.0, 2.0]).expand(len(obs), 4)
+
+
+def test_a_pupil_flies_and_its_teacher_answers(tmp_path, apartments):
+    pupil = Pupil(Turner(), "f" * 64, {"surface": 1})
+    config = ExpertConfig(**SMALL, pupil=pupil.weights)
+    record_expert(tmp_path / "a", apartments[:1], config, pupil=pupil)
+    assert {row[:2] for row in pupil.flyer.rows} == {(16, 16)}, "blocks of one size"
+    turned = np.diff(np.unwrap([yaw for _, _, yaw in pupil.flyer.rows]))
+    assert turned[1:] == pytest.approx(0.3, abs=1e-3), "3 rad/s for 0.1 s, clamped"
+    demos = recorded(tmp_path / "a")
+    record_expert(tmp_path / "b", apartments[:1], ExpertConfig(**SMALL))
+    for name, alone in recorded(tmp_path / "b").items():
+        np.testing.assert_array_equal(alone.observations[0, 0], demos[name].observations[0, 0])
+        assert demos[name].vocabulary == {"surface": 1}
+    ahead = np.concatenate([demo.actions[:, 0] for demo in demos.values()])
+    assert (ahead > 0).any(), "the answers are the teacher's, who flies ahead"
+    with pytest.raises(ConfigError, match=r"another pupil.*--out"):
+        record_expert(tmp_path / "a", apartments[:1], ExpertConfig(**SMALL))
+
+
+def test_a_pupil_that_sees_otherwise_is_refused(tmp_path, apartments):
+    pupil = Pupil(Turner(), "f" * 64)
+    for change, words in (
+        ({"azimuth_bins": 32}, "azimuth_bins of the recording is 32, that of the pupil 16"),
+        ({"max_distance": 50.0}, "max_distance"),
+        ({"pupil": "0" * 64}, "pupil of the recording"),
+    ):
+        config = ExpertConfig(**SMALL | {"pupil": pupil.weights} | change)
+        with pytest.raises(ConfigError, match=words):
+            record_expert(tmp_path / "x", apartments[:1], config, pupil=pupil)
+    with pytest.raises(ConfigError, match="none is there to fly"):
+        record_expert(tmp_path / "x", apartments[:1], ExpertConfig(**SMALL, pupil=pupil.weights))
+    assert not (tmp_path / "x").exists()
 
 
 def test_a_folder_is_bound_to_its_settings(tmp_path, apartments):
