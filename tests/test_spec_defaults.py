@@ -86,6 +86,7 @@ DEFAULTS = [
             "depth_scale": 0.1,
             "log_std_init": -0.5,
             "stop_value_gradient": False,
+            "privileged_critic": False,
         },
     ),
     (

@@ -57,6 +57,9 @@ class PolicyConfig(Config):
     """The critic has an encoder and a core of its own; about twice the work."""
     stop_value_gradient: bool = False
     """Keep the critic's gradient out of the trunk."""
+    privileged_critic: bool = False
+    """In training the critic is told how much floor is left to see and how long the episode is (asymmetric
+    actor-critic, Pinto et al. 2018); the actor is not. Reference tasks have no floor and ignore it."""
 
     @property
     def patch_edge(self) -> int:
@@ -90,8 +93,10 @@ class PolicyConfig(Config):
             raise ConfigError(
                 "separate_value and stop_value_gradient contradict each other: nothing would train the critic's trunk"
             )
-        if self.distribution == "q" and (self.separate_value or self.stop_value_gradient):
-            raise ConfigError("distribution q has no critic; leave out separate_value and stop_value_gradient")
+        if self.distribution == "q" and (self.separate_value or self.stop_value_gradient or self.privileged_critic):
+            raise ConfigError(
+                "distribution q has no critic; leave out separate_value, stop_value_gradient and privileged_critic"
+            )
         if self.encoder == "rayvit":
             edge = self.patch_edge
             for name in ("azimuth_bins", "elevation_bins"):

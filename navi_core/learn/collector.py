@@ -25,7 +25,8 @@ from navi_core.learn.execution import acting, flying
 from navi_core.learn.noise import action_noise
 from navi_core.learn.parallel import ALONE, Workers
 from navi_core.learn.rollout import Rollout
-from navi_core.policy.heads import ACTION_AXES
+from navi_core.policy.heads import ACTION_AXES, PRIVILEGED
+from navi_core.policy.trunk import AUX_INPUTS
 from navi_core.record import StageTimer
 
 __all__ = ["Collector", "Environment", "RolloutStats"]
@@ -106,7 +107,11 @@ class Collector:
         self.decisions = 0
         """Decisions every row has made since training began."""
         self.obs = env.reset().to(device)
-        self.aux = torch.zeros((self.rows, 3), device=device)
+        self._tells = bool(getattr(getattr(policy, "heads", None), "privileged", False))
+        self.aux = torch.zeros((self.rows, AUX_INPUTS + PRIVILEGED * self._tells), device=device)
+        """Auxiliary input of the next decision; behind it what a privileged critic is told."""
+        if self._tells:
+            self.aux[:, AUX_INPUTS:] = env.progress().to(device)  # type: ignore[attr-defined]
         self.state: tuple[Tensor, ...] = tuple(x.to(device) for x in policy.initial_state(self.rows))
         self.reset = torch.ones(self.rows, dtype=torch.bool, device=device)
 
@@ -199,18 +204,33 @@ class Collector:
             rollout.episode_return[t] = info["episode_return"]
             rollout.episode_length[t] = info["episode_length"]
             aux = torch.stack((shaped.total, shaped.loop_similarity, shaped.intrinsic), dim=-1)
+            told = self._told(info) if self._tells else None
+            ended = aux if told is None else torch.cat((aux, told), dim=-1)
             # The end of the rollout is a cut like any other: every row is valued at what it saw last.
             last = t == rollout.steps - 1
             cut = torch.ones_like(done) if last else truncated & ~terminated
             rollout.terminal.add(
-                t, cut, lambda: batch.final_obs.to(self.device), aux, out.state, lambda: self._value(rollout)
+                t, cut, lambda: batch.final_obs.to(self.device), ended, out.state, lambda: self._value(rollout)
             )
             _accumulate(sums, self._terms(info, shaped))
         self.obs = batch.obs.to(self.device)
-        self.aux = aux.masked_fill_(done[:, None], 0.0)
+        self.aux = aux.masked_fill_(done[:, None], 0.0) if told is None else self._next_aux(aux, told, done)
         self.state = out.state
         self.reset = done.clone()
         self.decisions += 1
+
+    def _told(self, info: dict[str, Any]) -> Tensor:
+        """Return what is known (B, 3) after a step, before any reset: what was known before, less what was seen."""
+        area, share, decisions = self.aux[:, AUX_INPUTS:].unbind(1)
+        left = (area - info["reward_terms"]["view_gain"].to(self.device)).clamp_min(0.0)
+        return torch.stack((left, share * left / area.clamp_min(1e-6), decisions + 1.0), dim=1)
+
+    def _next_aux(self, aux: Tensor, told: Tensor, done: Tensor) -> Tensor:
+        """Return the next decision's auxiliary input, with what is known of the episodes that begin."""
+        # On the CPU a look costs nothing, and counting what was seen takes as long as a tenth of a step.
+        if self.device.type != "cpu" or bool(done.any()):
+            told = torch.where(done[:, None], self.env.progress().to(self.device), told)  # type: ignore[attr-defined]
+        return torch.cat((aux.masked_fill_(done[:, None], 0.0), told), dim=-1)
 
     def _value(self, rollout: Rollout) -> None:
         rollout.terminal.value_into(self.policy.value, rollout.bootstrap_values)
@@ -315,7 +335,7 @@ class Collector:
         self.env.load_state_dict(state["env"])
         if getattr(self.env, "restarts", False):
             self.obs = self.env.observe().to(self.device)  # type: ignore[attr-defined]
-            self.aux.zero_()
+            self.aux[:, :AUX_INPUTS] = 0.0
             self.reset.fill_(True)
         self.shaper.load_state_dict(state["shaper"])
 

@@ -12,12 +12,16 @@ from navi_core.config.spaces import Spaces
 from navi_core.errors import ConfigError
 from navi_core.policy.distributions import ActionDistribution, Categorical, DiagonalGaussian, ScaledBeta
 
-__all__ = ["ACTION_AXES", "ActorCritic"]
+__all__ = ["ACTION_AXES", "PRIVILEGED", "ActorCritic"]
 
 ACTION_AXES = 4
 """Forward, vertical, lateral, yaw."""
 
 _HIDDEN = 64
+PRIVILEGED = 3
+"""What a privileged critic is told: floor left to see [m²], its share of all floor, decisions since the episode
+began."""
+_SCALED = 4
 
 
 def _orthogonal(inputs: int, outputs: int, gain: float) -> nn.Linear:
@@ -39,6 +43,7 @@ class ActorCritic(nn.Module):
         distribution: `gaussian`, `beta` or `discrete`.
         log_std_init: Initial log standard deviation of every axis (gaussian).
         stop_value_gradient: Detach the critic's input, so the trunk learns from the actor alone.
+        privileged: The critic also reads what only training knows, see `PRIVILEGED`; not for reference tasks.
         spaces: A reference task's actions; with choices the distribution is discrete. None for flight.
 
     Raises:
@@ -55,6 +60,7 @@ class ActorCritic(nn.Module):
         distribution: str = "gaussian",
         log_std_init: float = -0.5,
         stop_value_gradient: bool = False,
+        privileged: bool = False,
         spaces: Spaces | None = None,
     ) -> None:
         super().__init__()
@@ -73,7 +79,9 @@ class ActorCritic(nn.Module):
             _orthogonal(_HIDDEN, outputs[distribution], 0.01),
         ]
         self.actor = nn.Sequential(*layers, *([nn.Tanh()] if distribution == "gaussian" else []))
-        self.critic = nn.Sequential(_orthogonal(width, _HIDDEN, math.sqrt(2)), nn.Tanh(), _orthogonal(_HIDDEN, 1, 1.0))
+        self.privileged = privileged and spaces is None
+        read = width + _SCALED * self.privileged
+        self.critic = nn.Sequential(_orthogonal(read, _HIDDEN, math.sqrt(2)), nn.Tanh(), _orthogonal(_HIDDEN, 1, 1.0))
         # A parameter for the Gaussian alone: nothing else has one to learn or to freeze.
         log_std = torch.full((axes,), float(log_std_init))
         self.log_std = nn.Parameter(log_std) if distribution == "gaussian" else None
@@ -91,8 +99,24 @@ class ActorCritic(nn.Module):
             return DiagonalGaussian(outputs, self.log_std)
         return ScaledBeta(outputs) if self.kind == "beta" else Categorical(outputs, self.table)
 
-    def value(self, features: Tensor) -> Tensor:
-        """Return values (…,) of features (…, D)."""
+    def value(self, features: Tensor, told: Tensor | None = None) -> Tensor:
+        """Return values (…,) of features (…, D).
+
+        Args:
+            features: Features.
+            told: What a privileged critic is told (…, 3), see `PRIVILEGED`. Without it, outside training, its
+                values are those of a flight that has just begun with nothing left to see.
+        """
         if self.stop_value_gradient:
             features = features.detach()
+        if self.privileged:
+            features = torch.cat((features, _scaled(told, features)), dim=-1)
         return self.critic(features).squeeze(-1)
+
+
+def _scaled(told: Tensor | None, features: Tensor) -> Tensor:
+    """Return what a privileged critic reads (…, 4), of the order of 1."""
+    if told is None:
+        return features.new_zeros((*features.shape[:-1], _SCALED))
+    area, share, decisions = told.unbind(-1)
+    return torch.stack((area / 100.0, torch.log1p(area) / 4.0, share, torch.log1p(decisions) / 4.0), dim=-1)

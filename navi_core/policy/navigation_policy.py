@@ -15,9 +15,9 @@ from torch import Tensor
 from navi_core.config import PolicyConfig
 from navi_core.config.spaces import Spaces
 from navi_core.policy.cores.base import State
-from navi_core.policy.heads import ActorCritic
+from navi_core.policy.heads import PRIVILEGED, ActorCritic
 from navi_core.policy.q_head import QHead
-from navi_core.policy.trunk import Trunk
+from navi_core.policy.trunk import AUX_INPUTS, Trunk
 
 __all__ = ["ActOutput", "EvaluateOutput", "NavigationPolicy", "build_policy", "parameter_counts"]
 
@@ -78,6 +78,7 @@ class NavigationPolicy(Trunk):
                 distribution=config.distribution,
                 log_std_init=config.log_std_init,
                 stop_value_gradient=config.stop_value_gradient,
+                privileged=config.privileged_critic,
                 spaces=spaces,
             )
         self.critic_trunk = Trunk(config, spaces) if config.separate_value else None
@@ -92,7 +93,8 @@ class NavigationPolicy(Trunk):
 
         Args:
             obs: Raw observations (B, 3, Az, El).
-            aux: Auxiliary inputs (B, 3) of the previous step; taken as zero where `reset`.
+            aux: Auxiliary inputs (B, 3) of the previous step; taken as zero where `reset`. In training those of a
+                privileged critic follow, (B, 6).
             state: State before this step; not modified.
             reset: (B,) bool; True where a new episode starts with this observation.
             noise: Standard normal draws (B, 4); None flies the distribution's typical action.
@@ -101,6 +103,7 @@ class NavigationPolicy(Trunk):
             The decision; `log_prob` is that of the unclamped action.
         """
         mine, critics = self._split(state)
+        aux, told = self._parted(aux)
         embedding, features, mine = self.step(obs, aux, mine, reset)
         distribution = self.heads.distribution(features)
         seen = features
@@ -108,7 +111,7 @@ class NavigationPolicy(Trunk):
             _, seen, critics = self.critic_trunk.step(obs, aux, critics, reset)
         action = distribution.typical() if noise is None else distribution.sample(noise)
         log_prob = distribution.log_prob(action)
-        return ActOutput(action, log_prob, self.heads.value(seen), mine + critics, embedding)
+        return ActOutput(action, log_prob, self.heads.value(seen, told), mine + critics, embedding)
 
     def value(self, obs: Tensor, aux: Tensor, state: State) -> Tensor:
         """Return the values (B,) of observations (B, 3, Az, El) seen from `state`, without a reset.
@@ -117,15 +120,16 @@ class NavigationPolicy(Trunk):
         episode before it is reset.
         """
         mine, critics = self._split(state)
+        aux, told = self._parted(aux)
         trunk, own = (self, mine) if self.critic_trunk is None else (self.critic_trunk, critics)
-        return self.heads.value(trunk.step(obs, aux, own, None)[1])
+        return self.heads.value(trunk.step(obs, aux, own, None)[1], told)
 
     def evaluate(self, obs: Tensor, aux: Tensor, state0: State, reset: Tensor, actions: Tensor) -> EvaluateOutput:
         """Score given actions along sequences.
 
         Args:
             obs: Raw observations (B, T, 3, Az, El).
-            aux: Auxiliary inputs (B, T, 3); taken as zero where `reset`.
+            aux: Auxiliary inputs (B, T, 3), or (B, T, 6) as in `act`; taken as zero where `reset`.
             state0: State before each sequence.
             reset: (B, T) bool; True where a new episode starts.
             actions: Unclamped actions (B, T, 4).
@@ -134,13 +138,20 @@ class NavigationPolicy(Trunk):
             Log-probabilities, values, entropies, embeddings and the last states under the current weights.
         """
         mine, critics = self._split(state0)
+        aux, told = self._parted(aux)
         embedding, features, mine = self.sequence(obs, aux, mine, reset)
         seen = features
         if self.critic_trunk is not None:
             _, seen, critics = self.critic_trunk.sequence(obs, aux, critics, reset)
         distribution = self.heads.distribution(features)
         log_prob, entropy = distribution.log_prob(actions), distribution.entropy()
-        return EvaluateOutput(log_prob, self.heads.value(seen), entropy, embedding, mine + critics)
+        return EvaluateOutput(log_prob, self.heads.value(seen, told), entropy, embedding, mine + critics)
+
+    def _parted(self, aux: Tensor) -> tuple[Tensor, Tensor | None]:
+        """Return the auxiliary input and what a privileged critic is told with it, if it is."""
+        if self.heads.privileged and aux.shape[-1] == AUX_INPUTS + PRIVILEGED:
+            return aux[..., :AUX_INPUTS], aux[..., AUX_INPUTS:]
+        return aux, None
 
     def forget_aux(self) -> None:
         """Make the weights of the auxiliary input zero, those of the critic's trunk included."""

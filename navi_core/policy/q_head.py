@@ -82,6 +82,7 @@ class QHead(nn.Module):
 
     table: Tensor
     epsilon: Tensor
+    privileged = False
 
     def __init__(
         self, width: int = 128, hidden: int = 64, *, dueling: bool = False, spaces: Spaces | None = None
@@ -119,6 +120,6 @@ class QHead(nn.Module):
         """Return the distribution of actions at features (…, D), with the ε that the learner has set."""
         return EpsilonGreedy(self(features), self.table, self.epsilon)
 
-    def value(self, features: Tensor) -> Tensor:
-        """Return the value (…,) of the best choice at features (…, D)."""
+    def value(self, features: Tensor, told: Tensor | None = None) -> Tensor:
+        """Return the value (…,) of the best choice at features (…, D); `told` is a critic's and there is none."""
         return self(features).amax(-1)

@@ -130,6 +130,7 @@ class NavigationEnv:
         self.view = FloorView(
             self.floors, num_envs, self.reader.fan, c.reward.view_radius, device, kernels=self._kernels
         )
+        self._areas = torch.tensor([floor.area for floor in self.floors], dtype=torch.float32, device=device)
         self._pools = build_pools(self.sensor, self.reader, self.rewards, self.view, c)
         self.verdicts = self._pools.verdicts
         self._rows = torch.arange(first_row, first_row + num_envs, device=device)
@@ -325,6 +326,12 @@ class NavigationEnv:
         position, yaw = self._life["position"], self._life["yaw"].squeeze(1)
         scene = self.counters["scene"]
         return self.reader.read(self.sensor.cast(position, yaw, scene), self.rewards.band(scene)).obs
+
+    def progress(self) -> torch.Tensor:
+        """Return (B, 3) what is left of the present episodes: unseen floor [m²], its share, decisions flown."""
+        share = 1.0 - self.view.fraction(self.counters["scene"])
+        area = self._areas[self.counters["scene"]]
+        return torch.stack((area * share, share, self.counters["length"].to(torch.float32)), dim=1)
 
     def poses(self) -> dict[str, torch.Tensor]:
         """Return where the drones are now: "position" (B, 3) [m], "yaw" (B,) [rad], "scene_index" (B,)."""

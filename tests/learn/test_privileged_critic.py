@@ -1,0 +1,76 @@
+"""A critic that is told what is left to see: it hears the truth, the actor hears nothing, acting equals updating."""
+
+import pytest
+import torch
+
+from navi_core.config import PolicyConfig, parse_config
+from navi_core.config.spaces import Spaces
+from navi_core.errors import ConfigError
+from navi_core.policy import build_policy
+from navi_core.world import Field, NavigationEnv
+from tests.learn.builders import filled, small_config, small_parts
+
+ROWS, AUX = 3, 3
+TOLD = dict(encoder="ring_cnn", core="gru", azimuth_bins=16, elevation_bins=8, privileged_critic=True)
+
+
+@pytest.fixture(scope="module")
+def flown(apartments):
+    """A collector, its learner and a rollout of short episodes in two scenes."""
+    config = small_config(rows=ROWS, env={"max_steps": 12, "episodes_per_scene": 1}, policy=TOLD)
+    env = NavigationEnv(Field(apartments), ROWS, config.env, 0)
+    collector, learner = small_parts(config, env)
+    heard = [collector.aux[:, AUX:].clone()]
+    counted, gains, step = [env.progress()], [], env.step
+
+    def listening(actions):
+        batch = step(actions)
+        gains.append(batch.info["reward_terms"]["view_gain"].clone())
+        counted.append(env.progress())
+        return batch
+
+    collector._fly = listening
+    rollout = filled(collector)
+    heard += [*rollout.aux[1:, :, AUX:], collector.aux[:, AUX:]]
+    return collector, learner, rollout, heard, counted, gains
+
+
+def test_the_critic_is_told_what_the_environment_counts_at_every_decision_through_resets(flown):
+    _, _, rollout, heard, counted, _ = flown
+    assert rollout.truncated.sum() >= ROWS and rollout.aux.shape[-1] == 6
+    for told, truth in zip(heard, counted, strict=True):
+        torch.testing.assert_close(told, truth, rtol=0, atol=1e-4)
+
+
+def test_what_is_left_shrinks_by_what_was_seen(flown):
+    _, _, rollout, _, counted, gains = flown
+    for before, gain, after, done in zip(counted, gains, counted[1:], rollout.truncated, strict=False):
+        torch.testing.assert_close((before[:, 0] - gain)[~done], after[~done, 0], rtol=0, atol=1e-4)
+        assert (after[done, 2] == 0).all() and (after[~done, 2] == before[~done, 2] + 1).all()
+
+
+def test_acting_and_updating_hear_the_same(flown):
+    _, learner, rollout, *_ = flown
+    metrics = learner.update(rollout, index=0, steps=0).metrics
+    assert metrics["parity_ratio"] < 1e-4 and metrics["parity_value"] < 1e-4
+
+
+def test_the_actor_hears_nothing_and_without_being_told_the_critic_reads_zeros():
+    policy = build_policy(parse_config(PolicyConfig, TOLD))
+    obs, reset = torch.rand(2, 3, 16, 8), torch.zeros(2, dtype=torch.bool)
+    state = policy.initial_state(2)
+
+    def act(*told):
+        columns = [torch.zeros(2, AUX)] + [torch.tensor(told).expand(2, -1)] * bool(told)
+        return policy.act(obs, torch.cat(columns, dim=1), state, reset, None)
+
+    alone, nothing_left, much_left = act(), act(0.0, 0.0, 0.0), act(80.0, 0.9, 5.0)
+    assert torch.equal(alone.action, much_left.action) and torch.equal(alone.embedding, much_left.embedding)
+    assert torch.equal(alone.value, nothing_left.value) and (alone.value != much_left.value).all()
+
+
+def test_a_reference_task_has_no_floor_and_a_q_head_no_critic():
+    task = build_policy(parse_config(PolicyConfig, TOLD), spaces=Spaces(observation=2))
+    assert task.heads.critic[0].in_features == task.config.width
+    with pytest.raises(ConfigError, match="privileged_critic"):
+        parse_config(PolicyConfig, {"distribution": "q", "privileged_critic": True})
