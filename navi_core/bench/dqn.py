@@ -10,6 +10,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from navi_core.bench.cases import Row
+from navi_core.bench.tasks import task_name
 from navi_core.bench.timing import torch_threads
 from navi_core.config import parse_config
 from navi_core.config.fast_dqn import FastDQNConfig
@@ -18,7 +19,7 @@ from navi_core.presets import merge
 
 __all__ = ["DQN_TARGETS", "DQNRow", "dqn_config", "run_dqn"]
 
-DQN_TARGETS = {"cart_pole": 475.0, "acrobot": -90.0, "snake": 5.0}
+DQN_TARGETS = {"cart_pole": 475.0, "acrobot": -90.0, "snake": 5.0, "lunar_lander": 200.0}
 """Mean return of the last 100 training episodes that counts as solved; of snake, mean food."""
 
 _COMMON: dict[str, Any] = {
@@ -51,6 +52,20 @@ _TASKS: dict[str, dict[str, Any]] = {
         "rows": 64,
         "dqn": {"replay_ratio": 2.0, "epsilon_decay_steps": 100_000, "huber": 1.0},
         "replay": {"batch_size": 256},
+    },
+    # Twice the learning of the others from every decision: the environment is the dear part here.
+    "lunar_lander": {
+        "total_steps": 120_000,
+        "hidden": (128, 64),
+        "dqn": {
+            "learning_rate": 1e-3,
+            "schedules": {"learning_rate": {"end": 1e-4}},
+            "replay_ratio": 32.0,
+            "epsilon_decay_steps": 20_000,
+            "polyak": 0.005,
+        },
+        "early_stopping": {"eval_interval": 4000},
+        "evaluation_episodes": 10,
     },
 }
 
@@ -96,7 +111,7 @@ def dqn_config(task: str, seed: int = 0, changes: Mapping[str, Any] | None = Non
     """Return the benchmark's settings of a task.
 
     Args:
-        task: `cart_pole`, `acrobot` or `snake`; another reference task gets those of cart-pole.
+        task: `cart_pole`, `acrobot`, `snake` or `lunar_lander`; another reference task gets those of cart-pole.
         seed: Seed.
         changes: Nested values that win.
 
@@ -104,7 +119,7 @@ def dqn_config(task: str, seed: int = 0, changes: Mapping[str, Any] | None = Non
         ConfigError: A setting is unknown or impossible.
     """
     values = merge(_COMMON, _TASKS.get(task, {}))
-    return parse_config(FastDQNConfig, merge(values, dict(changes or {})) | {"task": task, "seed": seed})
+    return parse_config(FastDQNConfig, merge(values, dict(changes or {})) | {"task": task_name(task), "seed": seed})
 
 
 def run_dqn(

@@ -24,11 +24,13 @@ def cartpole(
     against: Annotated[
         str, typer.Option(help="Peers in one run, by commas: sb3, gymnasium, pufferlib.", metavar="NAMES")
     ] = "",
-    task: Annotated[str, typer.Option(help="What is learned, such as acrobot.")] = "cart_pole",
+    task: Annotated[str, typer.Option(help="What is learned: cart_pole, acrobot, lunar_lander.")] = "cart_pole",
     seeds: Annotated[int, typer.Option(min=0, help="So many seeds learn; 0 measures speed alone.")] = 5,
     first_seed: Annotated[int, typer.Option(min=0, help="The first of them.")] = 0,
     peer_seeds: Annotated[int, typer.Option(min=0, help="With so many of them sb3 learns too; minutes each.")] = 1,
-    target: Annotated[float, typer.Option(help="Mean return of 100 episodes that counts as solved.")] = 475.0,
+    target: Annotated[
+        float | None, typer.Option(help="Mean return of 100 episodes that counts as solved; by default the task's.")
+    ] = None,
     samples: Annotated[
         int, typer.Option(min=0, help="Decisions of a speed measurement; 0 leaves speed out.")
     ] = 400_000,
@@ -41,14 +43,14 @@ def cartpole(
 ) -> None:
     """Learn cart-pole by the fast path: samples per CPU-second, CPU-seconds and steps until solved, memory."""
     from navi_core.bench import cartpole as bench
-    from navi_core.config import parse_config
-    from navi_core.config.fast import FastPPOConfig
+    from navi_core.bench.tasks import PPO_TARGETS, ppo_settings
     from navi_core.presets import parse_assignments
 
     peers = tuple(filter(None, (name.strip() for name in against.split(","))))
     cases = bench.cartpole_cases(peers, processes, samples) if samples else []
-    settings = {"task": task} | parse_assignments(assign or ())
-    parse_config(FastPPOConfig, settings)
+    settings = ppo_settings(task, parse_assignments(assign or ()))
+    if target is None:
+        target = PPO_TARGETS.get(task, PPO_TARGETS["cart_pole"])
     learners = {"navi": seeds} | ({"sb3": peer_seeds} if "sb3" in peers and task == "cart_pole" else {})
     with progress_bar("cart-pole", quiet=as_json, counted=True) as progress:
         speed = list(bench.run_cartpole(cases, repeats, progress))

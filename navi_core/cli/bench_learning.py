@@ -1,4 +1,4 @@
-"""`navi bench train`, `memory` and `dashboard`: how fast a run learns, whether its memory works, what viewers cost."""
+"""`navi bench train`, `memory`, `dpo` and `dashboard`: how fast a run learns, and whether it learns what it should."""
 
 from __future__ import annotations
 
@@ -22,6 +22,7 @@ def register(group: typer.Typer) -> None:
     """Add the commands to the group `bench`."""
     group.command("train")(train)
     group.command("memory")(memory)
+    group.command("dpo")(dpo)
     group.command("dashboard")(dashboard)
 
 
@@ -150,6 +151,53 @@ def memory(
         "CPU [s]": figure("cpu_seconds", ".0f"),
     }
     report("memory: mean return of 10 updates", rows, columns, as_json, threads=1, words=1)
+
+
+def dpo(
+    scene: Scenes = None,
+    unseen: Annotated[
+        list[str] | None, typer.Option("--unseen", help="Scenes to fly before and after; as --scene.", metavar="S")
+    ] = None,
+    winner: Annotated[str, typer.Option(help="The pilot that is thought the better one.")] = "forward-plus",
+    loser: Annotated[str, typer.Option(help="The other.")] = "random",
+    count: Annotated[int, typer.Option("--pairs", min=2, help="Pairs.")] = 256,
+    updates: Annotated[int, typer.Option(min=1, help="Updates of a run.")] = 60,
+    seeds: Annotated[int, typer.Option(min=1, help="So many seeds learn.")] = 1,
+    first_seed: Annotated[int, typer.Option(min=0, help="The first of them.")] = 0,
+    assign: Annotated[list[str] | None, typer.Option("--set", help="A setting, a.b=c; may be repeated.")] = None,
+    as_json: Json = False,
+) -> None:
+    """Prefer one pilot's flights to another's: held-out pairs, and coverage of unseen scenes before and after."""
+    from navi_core.bench.dpo import dpo_config, run_dpo
+    from navi_core.cli.evaluate import load_scenes
+    from navi_core.presets import parse_assignments
+
+    changes = parse_assignments(assign or ())
+    resolution = dpo_config(first_seed, updates, None, changes).compile.resolution
+    flown, other = (load_scenes(s, resolution) for s in (scene or ["apartment:0-15"], unseen or ["apartment:100-115"]))
+    wanted = range(first_seed, first_seed + seeds)
+    done = run_dpo(
+        flown, other, wanted,
+        winner=winner, loser=loser, count=count, updates=updates, changes=changes, progress=_tell,
+    )  # fmt: skip
+    columns: dict[str, Column] = {
+        "seed": figure("seed"),
+        "pairs": figure("pairs"),
+        "updates": figure("updates"),
+        "held out": figure("held_out", ".1%"),
+        "AUC before": figure("before", ".1f"),
+        "after": figure("after", ".1f"),
+        "gain": figure("gain", "+.1f"),
+        "low": figure("low", "+.1f"),
+        "high": figure("high", "+.1f"),
+        f"over {loser}": figure("over_loser", "+.1f"),
+        "its low": figure("over_loser_low", "+.1f"),
+        "its high": figure("over_loser_high", "+.1f"),
+        "CPU [s]": figure("cpu_seconds", ".0f"),
+    }
+    rows = [row.as_dict() for row in done]
+    title = f"DPO, {winner} preferred to {loser}; C_vis AUC of {len(other)} unseen scenes"
+    report(title, rows, columns, as_json, threads=1, words=1, caption="intervals of 95 % over scenes and starts")
 
 
 def _tell(line: str) -> None:

@@ -13,7 +13,7 @@ from navi_core.cli.progress import progress_bar
 from navi_core.cli.table import print_json, print_table
 
 if TYPE_CHECKING:
-    from navi_core.bench.smoothing import SmoothingRow
+    from navi_core.bench.smoothing_table import SmoothingRow
 
 __all__ = ["register"]
 
@@ -28,7 +28,7 @@ def register(group: typer.Typer) -> None:
 
 
 def dqn(
-    task: Annotated[str, typer.Option(help="cart_pole, acrobot or snake.")] = "cart_pole",
+    task: Annotated[str, typer.Option(help="cart_pole, acrobot, snake or lunar_lander.")] = "cart_pole",
     seeds: Annotated[int, typer.Option(min=1, help="So many seeds learn.")] = 5,
     first_seed: Annotated[int, typer.Option(min=0, help="The first of them.")] = 0,
     until_solved: Annotated[bool, typer.Option("--until-solved", help="End a run where it is solved.")] = False,
@@ -97,8 +97,9 @@ def replay(
 
 
 def smoothing(
-    task: Annotated[list[str] | None, typer.Option(help="cart_pole or acrobot; may be repeated.")] = None,
-    seeds: Annotated[int, typer.Option(min=1, help="Seeds 0 … n − 1.")] = 5,
+    task: Annotated[list[str] | None, typer.Option(help="cart_pole, acrobot or lunar_lander.")] = None,
+    seeds: Annotated[int, typer.Option(min=1, help="So many seeds learn.")] = 5,
+    first_seed: Annotated[int, typer.Option(min=0, help="The first of them; stopping was chosen on 0 … 4.")] = 10,
     ablation: Annotated[bool, typer.Option("--ablation", help="alpha_step × d on noisy cart-pole instead.")] = False,
     minutes: Annotated[float, typer.Option(min=0, help="Begin no cell after so many; 0 only reports.")] = 1e9,
     out: Annotated[Path | None, typer.Option(help="Folder of cells; by default bench/smoothing of the home.")] = None,
@@ -106,6 +107,7 @@ def smoothing(
 ) -> None:
     """Compare no smoothing, drift smoothing, and stopping early; cells that are done are not run again."""
     from navi_core.bench import smoothing as bench
+    from navi_core.bench import smoothing_table as table
     from navi_core.errors import ConfigError
     from navi_core.record import navi_home
 
@@ -113,30 +115,31 @@ def smoothing(
     unknown = sorted(set(tasks) - set(bench.NOISE))
     if unknown:
         raise ConfigError(f"no task {', '.join(unknown)}; allowed: {', '.join(bench.NOISE)}")
-    wanted = range(seeds)
+    wanted = range(first_seed, first_seed + seeds)
     cells = bench.ablation_cells("cart_pole", wanted) if ablation else bench.smoothing_cells(tasks, wanted)
     folder = out if out is not None else navi_home() / "bench" / "smoothing"
     with progress_bar("smoothing", quiet=as_json, counted=True) as progress:
         curves = bench.run_cells(cells, folder, minutes=minutes, progress=progress)
-    rows = bench.smoothing_table(curves)
+    rows = table.smoothing_table(curves)
     done = f"{len(curves)} of {len(cells)} cells"
     if as_json:
         print_json(
-            {"rows": [row.as_dict() | {"verdict": bench.verdict(row)} for row in rows], "done": done, **machine()}
+            {"rows": [row.as_dict() | {"verdict": table.verdict(row)} for row in rows], "done": done, **machine()}
         )
         return
     _compared(rows, done)
 
 
 def _compared(rows: list[SmoothingRow], done: str) -> None:
-    from navi_core.bench.smoothing import MEASURES, verdict
+    from navi_core.bench.smoothing_table import MEASURES, verdict
 
     def interval(row: SmoothingRow, name: str) -> str:
         low, high = row.intervals[name]
         return f"{row.means[name]:,.4g} [{low:,.4g}, {high:,.4g}]"
 
     def shares(row: SmoothingRow) -> list[Any]:
-        return [f"{row.smoothed_share:.0%}", f"{row.mean_step:.2g}", f"{row.clipped_share:.1%}"]
+        relative = f"{row.mean_step:.2g} ({row.relative_step:.1%})"
+        return [f"{row.smoothed_share:.0%}", relative, f"{row.clipped_share:.1%}"]
 
     print_table(
         f"Double DQN with and without drift smoothing ({done}); mean and 95 % interval over seeds",
@@ -154,5 +157,6 @@ def _compared(rows: list[SmoothingRow], done: str) -> None:
         ),
         words=2,
         dense=True,
-        caption="gain kept: least share, over seeds, of the final return above random that was there at the stop",
+        caption="in brackets ‖Δh‖ in deviations of the temporal differences; gain kept: least share, over seeds, of "
+        "the final return above random that was there at the stop",
     )

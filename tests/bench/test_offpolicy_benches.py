@@ -5,7 +5,7 @@ import json
 import pytest
 from typer.testing import CliRunner
 
-from navi_core.bench import smoothing
+from navi_core.bench import smoothing, smoothing_table
 from navi_core.bench.dqn import DQN_TARGETS, dqn_config, run_dqn
 from navi_core.bench.replay import run_replay
 from navi_core.cli.main import build_app
@@ -19,7 +19,7 @@ def curve(returns, variance=1.0, interval=25_000, structure=0.0):
     count = len(returns)
     return {"steps": [interval * (i + 1) for i in range(count)], "returns": returns, "td_variance": [variance] * count,
             "td_mean": [0.0] * count, "local_structure": [structure] * count,
-            "smoothed_share": 0.0, "mean_step": 0.0, "clipped_share": 0.0}  # fmt: skip
+            "total_steps": interval * count, "smoothed_share": 0.0, "mean_step": 0.0, "clipped_share": 0.0}  # fmt: skip
 
 
 def test_a_cell_that_is_done_is_not_run_again(tmp_path, monkeypatch):
@@ -41,18 +41,28 @@ def test_cells_differ_in_what_they_compare_alone():
     changed = {k for k, v in base.model_dump().items() if smoothed.model_dump()[k] != v}
     assert changed == {"kernel_smoothing"} and smoothed.kernel_smoothing.enabled
     ablation = smoothing.ablation_cells("cart_pole", [0])
-    assert len({c.variant for c in ablation}) == len(ablation) == 12
+    assert len({c.variant for c in ablation}) == len(ablation) == 13
     assert all(smoothing.cell_config(c).hidden[-1] == c.latent_dim for c in ablation)
+    unbound = smoothing.cell_config(ablation[-1]).kernel_smoothing
+    assert unbound.alpha_step_init * unbound.latent_dim**-unbound.dim_exponent == 0.5
 
 
 def test_measures_and_stops_by_hand():
-    got = smoothing.measures(curve([0.0, 480.0, 400.0, 500.0]), "cart_pole", 100_000)
+    got = smoothing_table.measures(curve([0.0, 480.0, 400.0, 500.0]), "cart_pole")
     assert got["time_to_target"] == 50_000 and got["auc"] == got["final"] == 345.0 and got["oscillation"] == 0.0
-    never = smoothing.measures(curve([1.0, 2.0]), "cart_pole", 100_000)
-    assert never["time_to_target"] == 100_000
+    never = smoothing_table.measures(curve([1.0, 2.0]), "cart_pole")
+    assert never["time_to_target"] == 50_000
     run = curve([22.0, 102.0, 122.0, 122.0, 122.0, 122.0])
-    assert smoothing._stop(run, "cart_pole", 150_000, 100_000) == (pytest.approx(1 / 3), pytest.approx(0.7))
-    assert smoothing._stop(run, "cart_pole", 150_000, None) == (0.0, 1.0)
+    assert smoothing_table._stop(run, "cart_pole", 100_000) == (pytest.approx(1 / 3), pytest.approx(0.7))
+    assert smoothing_table._stop(run, "cart_pole", None) == (0.0, 1.0)
+
+
+def test_a_stopped_run_goes_on_with_what_it_had():
+    run = curve([100.0, 100.0, 300.0, 300.0, 500.0, 500.0])
+    cut = smoothing_table.measures(run, "cart_pole", stop=100_000)
+    assert cut["final"] == 200.0 and cut["auc"] == (800.0 + 2 * 200.0) / 6
+    assert cut["time_to_target"] == 150_000, "the target came after the stop"
+    assert smoothing_table.measures(run, "cart_pole", stop=150_000) == smoothing_table.measures(run, "cart_pole")
 
 
 def test_the_controller_is_asked_after_the_run():
@@ -71,21 +81,21 @@ def test_a_claim_needs_five_pairs_whose_interval_excludes_zero():
             for variant, alpha, shift in (("baseline", 0.0, 0.0), ("smoothing", 0.15, off)):
                 cell = smoothing.SmoothingCell("cart_pole", False, variant, seed, alpha)
                 curves[cell] = curve([100.0 + 7 * seed, 100.0 + shift + 7 * seed])
-        return {row.variant: row for row in smoothing.smoothing_table(curves)}
+        return {row.variant: row for row in smoothing_table.smoothing_table(curves)}
 
     clear = table([10.0, 11.0, 9.0, 10.5, 9.5])["smoothing"]
     mean, low, high = clear.paired["auc"]
     assert mean == pytest.approx(5.0) and 0 < low < 5 < high
-    assert "auc better" in smoothing.verdict(clear) and "final better" in smoothing.verdict(clear)
-    assert smoothing.verdict(table([10.0, -11.0, 9.0, -10.5, 2.0])["smoothing"]) == "no difference shown"
-    assert "no claim" in smoothing.verdict(table([10.0, 10.0])["smoothing"])
-    assert smoothing.verdict(table([1.0])["baseline"]) == ""
+    assert "auc better" in smoothing_table.verdict(clear) and "final better" in smoothing_table.verdict(clear)
+    assert smoothing_table.verdict(table([10.0, -11.0, 9.0, -10.5, 2.0])["smoothing"]) == "no difference shown"
+    assert "no claim" in smoothing_table.verdict(table([10.0, 10.0])["smoothing"])
+    assert smoothing_table.verdict(table([1.0])["baseline"]) == ""
 
 
 def test_dqn_is_measured_seed_by_seed():
     rows = list(run_dqn("cart_pole", [0, 1], changes=SHORT))
     assert [r.seed for r in rows] == [0, 1] and all(r.steps == 3072 and r.gradient_steps > 0 for r in rows)
-    assert set(DQN_TARGETS) == {"cart_pole", "acrobot", "snake"} and dqn_config("snake").rows == 64
+    assert set(DQN_TARGETS) == {"cart_pole", "acrobot", "snake", "lunar_lander"} and dqn_config("snake").rows == 64
     with pytest.raises(ConfigError, match="allowed: sb3"):
         next(run_dqn("cart_pole", [0], against=["rllib"]))
 
@@ -99,8 +109,8 @@ def test_replay_is_measured_and_exact():
 def test_the_commands_print_what_is_done(tmp_path):
     app = build_app(groups=("bench",), plugins=False)
     run = CliRunner().invoke(app, ["bench", "smoothing", "--minutes", "0", "--out", str(tmp_path), "--json"])
-    assert run.exit_code == 0 and json.loads(run.stdout)["done"] == "0 of 40 cells"
+    assert run.exit_code == 0 and json.loads(run.stdout)["done"] == "0 of 60 cells"
     table = CliRunner().invoke(app, ["bench", "smoothing", "--minutes", "0", "--out", str(tmp_path), "--ablation"])
-    assert table.exit_code == 0 and "0 of 60 cells" in table.stdout
+    assert table.exit_code == 0 and "0 of 65 cells" in table.stdout
     with pytest.raises(ConfigError, match="acrobot"):
         CliRunner().invoke(app, ["bench", "smoothing", "--task", "pong"], catch_exceptions=False)

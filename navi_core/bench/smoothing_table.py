@@ -1,0 +1,198 @@
+"""Does drift smoothing help, and does stopping early save anything? Variants compared on the same seeds.
+
+No controller ends a run: it is asked afterwards, evaluation by evaluation, and what its stop would have saved and cost
+is read from the same run, which is therefore its own counterfactual.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+
+from navi_core.bench.cases import Row
+from navi_core.bench.dqn import DQN_TARGETS
+from navi_core.bench.smoothing import SmoothingCell
+from navi_core.config import EarlyStopConfig
+from navi_core.learn.run_watch import sign_changes
+
+__all__ = ["MEASURES", "STOPPED", "STOPPING", "SmoothingRow", "measures", "smoothing_table", "verdict"]
+
+_RANDOM = {"cart_pole": 22.0, "acrobot": -500.0, "lunar_lander": -190.0}
+"""Mean return of random actions."""
+STOPPING = EarlyStopConfig(patience=8, window=8, trend=True, slump=0.05, reward_ema_beta=0.3)
+"""Settings of the controller that the runs are judged by."""
+STOPPED = "smoothing + stopping"
+"""The runs of `smoothing`, each to where the controller would have ended it."""
+MEASURES = ("time_to_target", "auc", "final", "td_variance", "oscillation")
+"""What variants are compared by."""
+_LOWER_IS_BETTER = {"time_to_target", "td_variance", "oscillation"}
+
+
+@dataclass(frozen=True)
+class SmoothingRow(Row):
+    """A variant of a task over its seeds; pairs of numbers are the ends of 95 % intervals.
+
+    Attributes:
+        task: Task.
+        variant: Variant.
+        seeds: Runs.
+        means: Mean of every measure.
+        intervals: Its interval over seeds.
+        paired: Mean difference to the baseline of the same seeds, and its interval; empty for the baseline.
+        smoothed_share: Share of updates that were smoothed.
+        mean_step: Mean ‖Δh‖.
+        clipped_share: Share of rows clipped by the trust region.
+        relative_step: Mean ‖Δh‖ in deviations of the temporal differences: near 0 nothing was done.
+        stopped: Share of runs that the controller would have ended.
+        saved: Mean share of steps that this would have saved, 0 for runs that it lets end.
+        kept: Least share of the final return, above that of a random policy, that was there at the stop; both are means
+            of four evaluations.
+    """
+
+    task: str
+    variant: str
+    seeds: int
+    means: dict[str, float]
+    intervals: dict[str, tuple[float, float]]
+    paired: dict[str, tuple[float, float, float]]
+    smoothed_share: float
+    mean_step: float
+    clipped_share: float
+    relative_step: float
+    stopped: float
+    saved: float
+    kept: float
+
+
+def measures(curve: Mapping[str, Any], task: str, stop: int | None = None) -> dict[str, float]:
+    """Return what a curve is compared by.
+
+    `time_to_target` is the first evaluation at the target, and the run's length where there was none; `final` the mean
+    return of the last four; `auc` the mean of all, where a run that was stopped goes on with its `final`; `td_variance`
+    the mean variance since learning began; `oscillation` the share of evaluations at which the slope of the smoothed
+    return changes its sign, changes below 1 % of its range left out.
+
+    Args:
+        curve: A run's.
+        task: Its task.
+        stop: Decisions at which it was stopped; None reads it to its end.
+    """
+    steps, seen = curve["steps"], len(curve["steps"]) if stop is None else curve["steps"].index(stop) + 1
+    returns = curve["returns"][:seen]
+    solved = next((s for s, r in zip(steps, returns) if r >= DQN_TARGETS[task]), curve["total_steps"])
+    final = float(np.mean(returns[-4:]))
+    smoothed, average = [], returns[0]
+    for value in returns:
+        average = 0.6 * average + 0.4 * value
+        smoothed.append(average)
+    variances = [v for v in curve["td_variance"][:seen] if v == v]
+    return {
+        "time_to_target": float(solved),
+        "auc": (sum(returns) + final * (len(steps) - seen)) / len(steps),
+        "final": final,
+        "td_variance": float(np.mean(variances)) if variances else math.nan,
+        "oscillation": sign_changes(smoothed),
+    }
+
+
+def smoothing_table(
+    curves: Mapping[SmoothingCell, dict[str, Any]], stopping: EarlyStopConfig = STOPPING
+) -> list[SmoothingRow]:
+    """Return a row for every task and variant, with differences to the baseline of the same seeds and width.
+
+    Args:
+        curves: Of the cells that are done.
+        stopping: The controller that is asked.
+    """
+    from navi_core.learn.fast.dqn import DQNCurve
+
+    groups: dict[tuple[str, str], list[SmoothingCell]] = {}
+    for cell in curves:
+        groups.setdefault((cell.name, cell.variant), []).append(cell)
+    stops = {cell: DQNCurve(**curve).stop_step(stopping) for cell, curve in curves.items()}
+    whole = {cell: measures(curve, cell.task) for cell, curve in curves.items()}
+    bases = {(c.name, c.latent_dim, c.seed): whole[c] for c in curves if c.alpha_step == 0.0}
+    rows = []
+    for (task, variant), cells in groups.items():
+        rows.append(_row(task, variant, cells, curves, stops, whole, bases))
+        if variant == "smoothing":
+            cut = {cell: measures(curves[cell], cell.task, stops[cell]) for cell in cells}
+            rows.append(_row(task, STOPPED, cells, curves, stops, cut, bases))
+    return rows
+
+
+def _row(
+    task: str,
+    variant: str,
+    cells: Sequence[SmoothingCell],
+    curves: Mapping[SmoothingCell, dict[str, Any]],
+    stops: Mapping[SmoothingCell, int | None],
+    scored: Mapping[SmoothingCell, dict[str, float]],
+    bases: Mapping[tuple[str, int, int], dict[str, float]],
+) -> SmoothingRow:
+    """Return the means and intervals of some runs, and of their differences to the baseline."""
+    kept = [curves[cell] for cell in cells]
+    paired: dict[str, tuple[float, float, float]] = {}
+    pairs = [(scored[c], bases.get((c.name, c.latent_dim, c.seed))) for c in cells if c.alpha_step]
+    for name in MEASURES:
+        off = [mine[name] - base[name] for mine, base in pairs if base is not None]
+        if off:
+            paired[name] = (float(np.mean(off)), *_interval(off))
+    ends = [_stop(curves[cell], cell.task, stops[cell]) for cell in cells]
+    share, step, clipped = (
+        float(np.mean([curve[name] for curve in kept])) for name in ("smoothed_share", "mean_step", "clipped_share")
+    )
+    deviation = float(np.mean([math.sqrt(scored[cell]["td_variance"]) for cell in cells]))
+    return SmoothingRow(
+        task=task,
+        variant=variant,
+        seeds=len(cells),
+        means={name: float(np.mean([scored[c][name] for c in cells])) for name in MEASURES},
+        intervals={name: _interval([scored[c][name] for c in cells]) for name in MEASURES},
+        paired=paired,
+        smoothed_share=share,
+        mean_step=step,
+        clipped_share=clipped,
+        relative_step=step / deviation if deviation > 0 else math.nan,
+        stopped=float(np.mean([part > 0 for part, _ in ends])),
+        saved=float(np.mean([part for part, _ in ends])),
+        kept=min(gain for _, gain in ends),
+    )
+
+
+def verdict(row: SmoothingRow) -> str:
+    """Say in words what a variant changed: a measure is better or worse where the paired interval excludes 0."""
+    if not row.paired:
+        return ""
+    if row.seeds < 5:
+        return f"{row.seeds} seeds: no claim"
+    said = []
+    for name, (_, low, high) in row.paired.items():
+        if low > 0 or high < 0:
+            good = (high < 0) == (name in _LOWER_IS_BETTER)
+            said.append(f"{name} {'better' if good else 'worse'}")
+    return ", ".join(said) or "no difference shown"
+
+
+def _stop(curve: Mapping[str, Any], task: str, at: int | None) -> tuple[float, float]:
+    """Return the share of steps that a stop saves, and of the final gain that was there at the stop."""
+    if at is None:
+        return 0.0, 1.0
+    floor = _RANDOM[task]
+    here, final = (measures(curve, task, stop)["final"] - floor for stop in (at, None))
+    return 1.0 - at / curve["total_steps"], 1.0 if final <= 0 else here / final
+
+
+def _interval(values: Sequence[float]) -> tuple[float, float]:
+    """Return Student's 95 % interval of a mean; the mean twice where there is one value."""
+    from scipy import stats
+
+    mean = float(np.mean(values))
+    if len(values) < 2:
+        return mean, mean
+    half = float(stats.t.ppf(0.975, len(values) - 1)) * float(np.std(values, ddof=1)) / math.sqrt(len(values))
+    return mean - half, mean + half
