@@ -16,7 +16,7 @@ from navi_core.bench.cases import Row
 from navi_core.config import EvalConfig, TrainConfig
 from navi_core.demos import make_pairs, write_pairs
 from navi_core.evaluate import build_course, compare, evaluate
-from navi_core.learn import train
+from navi_core.learn import Progress, train
 from navi_core.policy import build_policy
 from navi_core.presets import merge, resolve_config
 from navi_core.record import RunDirectory
@@ -134,16 +134,14 @@ def run_dpo(
         base = evaluate(loser, course)
         for seed in seeds:
             config = dpo_config(seed, updates, file, changes)
+
+            def learned(now: Progress, seed: int = seed) -> None:
+                tell(f"seed {seed}, update {now.updates}: {now.line()}")
+
             before = evaluate(build_policy(config.policy, seed=seed), course, name="before")
             start = time.process_time()
             with RunDirectory.open(Path(folder) / "runs", asset="dpo", partition=str(seed), config=config) as run:
-                done = train(
-                    config,
-                    run,
-                    field=field,
-                    log=run.metric_log(Path(folder) / "outbox"),
-                    progress=lambda now, seed=seed: tell(f"seed {seed}, update {now.updates}: {now.line()}"),
-                )
+                done = train(config, run, field=field, log=run.metric_log(Path(folder) / "outbox"), progress=learned)
                 seconds = time.process_time() - start
                 after = evaluate(done.checkpoint, course, name="after")
             moved, over = compare(after, before), compare(after, base)

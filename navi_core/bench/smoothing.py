@@ -34,8 +34,8 @@ NOISE = {"cart_pole": 1.0, "acrobot": 1.0, "lunar_lander": 5.0}
 _ALPHAS, _DIMS = (0.05, 0.15, 0.5), (16, 64, 256)
 _UNBOUND = (4.0, 64, 100.0)
 """alpha_step, d and τ of half the way to the neighbours' mean: α_step · d^−½ = ½, and no bound that is ever met."""
-_INTERVAL = {"cart_pole": 2500, "acrobot": 2500, "lunar_lander": 4000}
-"""Decisions between evaluations."""
+_HORIZON = {"cart_pole": (100_000, 2500), "acrobot": (60_000, 2500), "lunar_lander": (40_000, 2000)}
+"""Decisions of a run, and between its evaluations: cart-pole and acrobot are solved by then, LunarLander is begun."""
 
 
 @dataclass(frozen=True)
@@ -99,12 +99,13 @@ def cell_config(cell: SmoothingCell, changes: dict[str, Any] | None = None) -> F
     smoothing: dict[str, Any] = {"latent_dim": cell.latent_dim}
     if cell.alpha_step:
         smoothing |= {"enabled": True, "alpha_step_init": cell.alpha_step, "trust_region_tau": cell.tau}
-    first = dqn_config(cell.task).hidden[0]
+    first, (steps, interval) = dqn_config(cell.task).hidden[0], _HORIZON[cell.task]
     values: dict[str, Any] = {
+        "total_steps": steps,
         "hidden": [first, cell.latent_dim],
         "reward_noise": NOISE[cell.task] if cell.noisy else 0.0,
         "kernel_smoothing": smoothing,
-        "early_stopping": {"eval_interval": _INTERVAL[cell.task]},
+        "early_stopping": {"eval_interval": interval},
     }
     return dqn_config(cell.task, cell.seed, values | (changes or {}))
 
