@@ -96,4 +96,10 @@ class DistributedConfig(Config):
     param_sync_interval: Count = 1000
     """Gradient steps between two publications of the weights to the actors."""
     replay_shards: int = Field(4, ge=1, le=4096)
-    """Shards that hold the replay."""
+    """Shards that hold the replay; every learner has as many of them as the others."""
+    ahead: Count = 4096
+    """Decisions for each shard that actors may have made and learners not yet learned from; then actors wait."""
+    prefetch: int = Field(2, ge=0, le=64)
+    """Minibatches that are drawn before they are needed, where shards are other processes; 0 draws at need."""
+    max_replacements: int = Field(100, ge=0, le=2**31)
+    """Deaths of actors and shards that a run makes up for; the next one ends it."""

@@ -11,7 +11,7 @@ import copy
 import math
 import time
 from pathlib import Path
-from typing import Any
+from typing import Any, Protocol
 
 import torch
 from torch import Tensor
@@ -26,7 +26,7 @@ from navi_core.learn.gradients import clip_gradients
 from navi_core.learn.knn_kernel import compute_knn_kernel, local_structure
 from navi_core.learn.observation_codec import ObservationCodec
 from navi_core.learn.parallel import ALONE, Workers
-from navi_core.learn.q_batches import QBatch, SequenceBatches, TransitionBatches
+from navi_core.learn.q_batches import QBatch, SequenceBatches, TransitionBatches, make_batches
 from navi_core.learn.q_smoothing import QSmoothing
 from navi_core.learn.replay import PrioritizedReplay
 from navi_core.learn.replay_file import load_replay, prune_replays, save_replay
@@ -37,10 +37,36 @@ from navi_core.policy.distributions import table_index
 from navi_core.policy.q_head import QHead
 from navi_core.record import StageTimer
 
-__all__ = ["DQNLearner"]
+__all__ = ["DQNLearner", "Replay", "batch_structure", "decisions_of_an_item"]
 
 _NEIGHBOURHOOD = 256
 _FIGURES = ("q_loss", "td_mean", "td_var", "q_mean", "target_mean", "grad_norm")
+
+
+class Replay(Protocol):
+    """What gradient steps ask of a replay; `PrioritizedReplay` is one, the shards of a distributed run are another.
+
+    Attributes:
+        alpha: Exponent of the priorities; 0 keeps none.
+        beta: Exponent of the importance weights now.
+        added: Items ever added.
+    """
+
+    alpha: float
+    beta: float
+    added: int
+
+    def __len__(self) -> int:
+        """Return the number of items."""
+
+    def sample(self, n: int) -> tuple[dict[str, Tensor], Any, Tensor]:
+        """Draw n items: their tensors by name, their places, their importance weights."""
+
+    def update(self, indices: Any, priorities: Any) -> None:
+        """Give items at places, as `sample` returned them, new priorities."""
+
+    def anneal(self, share: float) -> None:
+        """Set β on its way to 1."""
 
 
 class DQNLearner:
@@ -51,7 +77,9 @@ class DQNLearner:
         shaper: `RewardShaper`; its RND predictor, if it has one, is trained on the embeddings that are learned from.
         config: The run's configuration.
         device: Training device.
-        workers: Must be one process.
+        workers: Learners that share every minibatch: each has the items that its part of `replay` drew, and all
+            take the step of their sum.
+        replay: Where minibatches come from; by default one of this learner's own, to which `update` adds.
 
     Attributes:
         replay: What is remembered.
@@ -60,34 +88,47 @@ class DQNLearner:
         events: Told of every addition to the replay (`ReplayUpdate`).
 
     Raises:
-        ConfigError: The policy has no Q head, or there are several processes.
+        ConfigError: The policy has no Q head, or there are several processes and no replay that they share.
     """
 
     def __init__(
-        self, policy: Any, shaper: Any, config: TrainConfig, device: torch.device, workers: Workers = ALONE
+        self,
+        policy: Any,
+        shaper: Any,
+        config: TrainConfig,
+        device: torch.device,
+        workers: Workers = ALONE,
+        replay: Replay | None = None,
     ) -> None:
         if not isinstance(policy.heads, QHead):
             raise ConfigError("algorithm dqn needs policy.distribution q")
-        if workers.size > 1:
-            raise ConfigError(f"algorithm dqn runs in one process, not {workers.size}; start it without torchrun")
+        if workers.size > 1 and replay is None:
+            raise ConfigError(
+                f"navi train dqn runs in one process, not {workers.size}; start it without torchrun, or use navi learner"
+            )
+        if workers.size > 1 and config.kernel_smoothing.enabled:
+            raise ConfigError("kernel_smoothing looks for neighbours in whole minibatches; it needs a single learner")
+        self.workers = workers
         self.policy, self.shaper, self.config, self.device = policy, shaper, config, device
-        dqn, replay = config.dqn, config.replay
+        dqn, settings = config.dqn, config.replay
         self.target = copy.deepcopy(policy).requires_grad_(False)
         named = [(name, p) for name, p in policy.named_parameters() if p.requires_grad]
         self.names, self.parameters = [name for name, _ in named], [p for _, p in named]
         self._followers = [p for p in self.target.parameters()]
         self.optimizer = torch.optim.Adam(self.parameters, lr=dqn.learning_rate, eps=1e-5, fused=True)
-        self.recurrent = bool(policy.initial_state(1))
-        per_item = dqn.bptt if self.recurrent else 1
-        self.replay = PrioritizedReplay(
-            max(1, replay.capacity // per_item),
-            replay.alpha if replay.prioritized_replay else 0.0,
-            replay.beta0,
-            config.seed,
-            device=device,
-        )
+        per_item = decisions_of_an_item(config, policy)
+        self._own: PrioritizedReplay | None = None
+        if replay is None:
+            self._own = replay = PrioritizedReplay(
+                max(1, settings.capacity // per_item),
+                settings.alpha if settings.prioritized_replay else 0.0,
+                settings.beta0,
+                config.seed,
+                device=device,
+            )
+        self.replay: Replay = replay
         self._per_item = per_item
-        self._items_of_a_batch = max(1, round(replay.batch_size / per_item))
+        self._items_of_a_batch = max(1, round(settings.batch_size / per_item))
         self._batches: TransitionBatches | SequenceBatches | None = None
         self._restored: dict[str, Any] = {}
         self.gradient_steps = 0
@@ -112,19 +153,40 @@ class DQNLearner:
         Raises:
             NonFiniteError: A loss, a gradient or a weight became NaN or infinite; it is named.
         """
-        dqn, start = self.config.dqn, time.perf_counter()
+        assert self._own is not None
         timer = stage_timer(self.device, self.config.profile)
+        with timer("replay_add"):
+            actions = table_index(rollout.actions, self.policy.heads.table)
+            items = self.read_as(rollout.observations.codec).items(rollout, actions)
+            if items:
+                self._tell(self._own.add(items))
+        return self.learn(rollout.steps * rollout.rows, index=index, steps=steps, timer=timer)
+
+    def read_as(self, codec: ObservationCodec) -> TransitionBatches | SequenceBatches:
+        """Return what reads the replay's items, whose observations rollouts keep by `codec`."""
+        if self._batches is None:
+            self._batches = make_batches(self.config, codec, self.policy)
+            self._batches.load_state_dict(self._restored)
+        return self._batches
+
+    def learn(self, decisions: int, *, index: int, steps: int, timer: StageTimer | None = None) -> UpdateStats:
+        """Take the gradient steps that decisions owe, which are in the replay already.
+
+        Args:
+            decisions: How many there were.
+            index: Number of this update.
+            steps: Decisions before them.
+            timer: Goes on with these timings.
+
+        Raises:
+            NonFiniteError: A loss, a gradient or a weight became NaN or infinite; it is named.
+        """
+        dqn, start = self.config.dqn, time.perf_counter()
+        timer = timer if timer is not None else stage_timer(self.device, self.config.profile)
         if not self.gradient_steps:
             # A run may begin with another run's weights; the target network must be theirs.
             self._copy_target()
-        if self._batches is None:
-            self._batches = self._make_batches(rollout)
-        with timer("replay_add"):
-            actions = table_index(rollout.actions, self.policy.heads.table)
-            items = self._batches.items(rollout, actions)
-            if items:
-                self._tell(self.replay.add(items))
-        after = steps + rollout.steps * rollout.rows
+        after = steps + decisions
         self._anneal(after)
         rate = self._rate_factor * scheduled(self.config, "learning_rate", steps)
         for group in self.optimizer.param_groups:
@@ -132,7 +194,6 @@ class DQNLearner:
         rows: list[Tensor] = []
         if len(self.replay) * self._per_item >= dqn.learning_starts:
             # Counted from the first rollout that is learned from: what came before it is owed nothing.
-            decisions = rollout.steps * rollout.rows
             self._owed += decisions * dqn.replay_ratio / (self._items_of_a_batch * self._per_item)
             while self._owed >= 1.0:
                 self._owed -= 1.0
@@ -142,7 +203,7 @@ class DQNLearner:
             metrics = self._metrics(rows, index)
             self._td_var = metrics.get("td_var", self._td_var)
             if self._last is not None:
-                metrics["local_structure"] = self._local_structure(self._last)
+                metrics["local_structure"] = batch_structure(self._last)
             if self.smoothing is not None:
                 metrics |= self.smoothing.figures()
         metrics |= {
@@ -170,16 +231,25 @@ class DQNLearner:
         with timer("loss"):
             error = batch.target - batch.q
             loss = torch.nn.functional.huber_loss(batch.q, batch.target, reduction="none", delta=dqn.huber)
-            loss = (loss * weights.view(-1, *[1] * (loss.ndim - 1)) * batch.valid).sum() / batch.count
+            count, share = (batch.count, 1.0) if self.workers.size == 1 else self._among_all(batch)
+            loss = (loss * weights.view(-1, *[1] * (loss.ndim - 1)) * batch.valid).sum() / count
             if penalty is not None:
                 loss = loss + penalty
         with timer("backward"):
             self.optimizer.zero_grad(set_to_none=True)
             loss.backward()
         with timer("rnd_step"):
-            self.shaper.learn(batch.embedding.detach())
-            self.shaper.step()
+            self.shaper.learn(batch.embedding.detach(), share)
+            self.shaper.step(None if self.workers.size == 1 else self.workers.sum)
+        with timer("statistics"), torch.no_grad():
+            error = error.detach()
+            parts = torch.stack((error, error.square(), batch.q.detach(), batch.target)) * batch.valid
+            figures = torch.cat((loss.detach()[None], parts.flatten(1).sum(1) / count))
         with timer("gradient_clip"):
+            if self.workers.size > 1:
+                for p in self.parameters:
+                    p.grad = torch.zeros_like(p) if p.grad is None else p.grad
+                self.workers.sum(figures, *(p.grad for p in self.parameters))
             norm, _ = clip_gradients(self.parameters, dqn.max_grad_norm)
         with timer("optimizer_step"):
             self.optimizer.step()
@@ -187,43 +257,25 @@ class DQNLearner:
             self._follow()
         with timer("replay_update"), torch.no_grad():
             if self.replay.alpha:
-                errors = batches.errors(error.detach(), batch.valid)
+                errors = batches.errors(error, batch.valid)
                 self.replay.update(places, errors + self.config.replay.priority_floor)
-        with timer("statistics"), torch.no_grad():
-            error = error.detach() * batch.valid
-            mean = error.sum() / batch.count
-            spread = (error.square().sum() / batch.count - mean.square()).clamp_min(0.0)
-            values = torch.stack((batch.q.detach(), batch.target)) * batch.valid
-            q, target = values.flatten(1).sum(1) / batch.count
-            return torch.stack((loss.detach(), mean, spread, q, target, norm))
+        spread = (figures[2] - figures[1].square()).clamp_min(0.0)
+        return torch.stack((*figures[:2], spread, *figures[3:], norm))
+
+    def _among_all(self, batch: QBatch) -> tuple[Tensor, float]:
+        """Return what all parts of a minibatch are divided by, and the share of this process in its decisions."""
+        mine = float(batch.valid.numel())
+        sums = torch.stack((batch.valid.sum(), batch.valid.new_tensor(mine)))
+        self.workers.sum(sums)
+        return sums[0].clamp_min(1.0), mine / float(sums[1])
 
     def _tell(self, places: Tensor) -> None:
         """Publish what was added, where anybody listens."""
         if self.events.wanted:
-            weights = self.replay.priorities()[places.cpu()]
+            assert self._own is not None
+            weights = self._own.priorities()[places.cpu()]
             stats = {"min": float(weights.min()), "mean": float(weights.mean()), "max": float(weights.max())}
             self.events.publish(ReplayUpdate(0, len(places), stats))
-
-    def _make_batches(self, rollout: Rollout) -> TransitionBatches | SequenceBatches:
-        store, kind = rollout.observations, self.config.replay.storage
-        if kind == "auto":
-            kind = "compact" if len(store.codec.shape) == 3 else "full"
-        codec = store.codec if kind == store.codec.kind else ObservationCodec(store.codec.shape, kind=kind)
-        made = SequenceBatches if self.recurrent else TransitionBatches
-        batches = made(self.config, codec, aux=self.policy.aux is not None)
-        batches.load_state_dict(self._restored)
-        return batches
-
-    @staticmethod
-    def _local_structure(batch: QBatch) -> float:
-        """Return the share of latent neighbours in a minibatch with like targets; 1 where there are no neighbours."""
-        valid = batch.valid.flatten() > 0
-        latents = batch.latents.detach().flatten(0, -2)[valid][:_NEIGHBOURHOOD]
-        if len(latents) < 2:
-            return 1.0
-        return local_structure(
-            compute_knn_kernel(latents, SmoothingConfig()), batch.target.flatten()[valid][:_NEIGHBOURHOOD]
-        )
 
     def settings_now(self) -> AGMConfig:
         """Return what adaptation may move, as it stands."""
@@ -298,9 +350,26 @@ class DQNLearner:
 
     def save_beside(self, checkpoint: Path) -> None:
         """Write the replay beside the checkpoint that is about to be written."""
-        save_replay(self.replay, checkpoint)
+        assert self._own is not None
+        save_replay(self._own, checkpoint)
         prune_replays(checkpoint.parent)
 
     def load_beside(self, checkpoint: Path) -> None:
         """Take up the replay of a checkpoint, or begin with an empty one and say so."""
-        load_replay(self.replay, checkpoint, self._remembered)
+        assert self._own is not None
+        load_replay(self._own, checkpoint, self._remembered)
+
+
+def decisions_of_an_item(config: TrainConfig, policy: Any) -> int:
+    """Return how many decisions an item of the replay is learned from: 1, or a sequence where the policy has a core."""
+    return config.dqn.bptt if policy.initial_state(1) else 1
+
+
+def batch_structure(batch: QBatch) -> float:
+    """Return the share of latent neighbours in a minibatch with like targets; 1 where there are no neighbours."""
+    valid = batch.valid.flatten() > 0
+    latents = batch.latents.detach().flatten(0, -2)[valid][:_NEIGHBOURHOOD]
+    if len(latents) < 2:
+        return 1.0
+    kernel = compute_knn_kernel(latents, SmoothingConfig())
+    return local_structure(kernel, batch.target.flatten()[valid][:_NEIGHBOURHOOD])

@@ -14,7 +14,7 @@ from navi_core.learn.rollout import Rollout
 from navi_core.learn.targets import double_dqn_targets, n_step_returns
 from navi_core.learn.transitions import Items, SequenceItems, Tail, TransitionItems
 
-__all__ = ["QBatch", "SequenceBatches", "TransitionBatches"]
+__all__ = ["QBatch", "SequenceBatches", "TransitionBatches", "make_batches"]
 
 
 @dataclass(frozen=True)
@@ -40,6 +40,26 @@ class QBatch:
     latents: Tensor
     action: Tensor
     embedding: Tensor
+
+
+def make_batches(config: TrainConfig, codec: ObservationCodec, policy: Any) -> TransitionBatches | SequenceBatches:
+    """Return what turns rollouts into items and items into minibatches: transitions, or sequences with a core.
+
+    Args:
+        config: The run's configuration; `replay.storage` says how observations are kept.
+        codec: How rollouts keep them.
+        policy: The network.
+
+    Raises:
+        ConfigError: `replay.storage` is compact and the observations are no panoramas.
+    """
+    kind = config.replay.storage
+    if kind == "auto":
+        kind = "compact" if len(codec.shape) == 3 else "full"
+    if kind != codec.kind:
+        codec = ObservationCodec(codec.shape, kind=kind)
+    made = SequenceBatches if policy.initial_state(1) else TransitionBatches
+    return made(config, codec, aux=policy.aux is not None)
 
 
 class TransitionBatches:

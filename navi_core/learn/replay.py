@@ -85,6 +85,11 @@ class PrioritizedReplay:
         """Return the items' p^α (N,) float64, in order of their places; for statistics."""
         return torch.from_numpy(self._tree.weights(np.arange(len(self))).copy())
 
+    def probabilities(self, places: Tensor) -> Tensor:
+        """Return the probability P(i) (n,) float64 with which each of places (n,) is drawn."""
+        weights = self._tree.weights(places.cpu().numpy())
+        return torch.from_numpy(weights / self._tree.total)
+
     def anneal(self, share: float) -> None:
         """Set β on its straight line from β₀ to 1.
 

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import math
 import time
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping, Sequence
 from itertools import pairwise
 from typing import Any, Protocol, runtime_checkable
 
@@ -79,13 +79,21 @@ class RunWatch:
         shared = workers.mean(torch.tensor(list(mine.values()), dtype=torch.float64, device=rollout.rewards.device))
         return dict(zip(mine, shared.tolist()))
 
-    def after(self, steps: int, metrics: dict[str, float], learner: Any) -> EarlyStopDecision | None:
+    def after(
+        self,
+        steps: int,
+        metrics: dict[str, float],
+        learner: Any,
+        population: Callable[[], Sequence[tuple[float, float, float, float]]] | None = None,
+    ) -> EarlyStopDecision | None:
         """Take in an update; return the controller's decision where an evaluation was due.
 
         Args:
             steps: Decisions so far.
             metrics: Of the update; what the controller saw is added.
             learner: Adapted if it is `Adaptable`.
+            population: Asked at an evaluation for what several actors saw, each as `EarlyStopController.update` takes
+                it; the controller then judges their median or trimmed mean instead of the update's own signs.
         """
         if not self.on:
             return None
@@ -98,11 +106,17 @@ class RunWatch:
             return None
         if any(name not in self._sums for name in (*_SIGNS, "reward")):
             return None  # nothing has been learned, or no episode has ended: there is nothing to judge yet
+        reports = None if population is None else population()
+        if reports is not None and not reports:
+            return None
         self._evaluated = steps
         seen = {name: sum(values) / len(values) for name, values in self._sums.items()}
         self._sums = {}
         self._adapt(seen, metrics, learner)
-        decision = self.controller.update(seen["td_mean"], seen["td_var"], seen["local_structure"], seen["reward"])
+        if reports is None:
+            decision = self.controller.update(seen["td_mean"], seen["td_var"], seen["local_structure"], seen["reward"])
+        else:
+            decision = self.controller.update_population(reports)
         metrics |= {"stop_cost": decision.metrics["cost"], "patience_left": float(decision.patience_left)}
         return decision if stopping.enabled else None
 

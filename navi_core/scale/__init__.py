@@ -1,0 +1,22 @@
+"""Scale out: Ape-X with actors, replay shards and learners, in one process or on Ray.
+
+Everything here imports without Ray; `ray_cluster` asks for it when it is used.
+"""
+
+from navi_core.scale.actor import ApexActor
+from navi_core.scale.apex import check_apex, train_apex
+from navi_core.scale.cluster import LocalCluster
+from navi_core.scale.parameters import ParameterHub, Parameters
+from navi_core.scale.shard import ReplayShard
+from navi_core.scale.sharded_replay import ShardedReplay
+
+__all__ = [
+    "ApexActor",
+    "LocalCluster",
+    "ParameterHub",
+    "Parameters",
+    "ReplayShard",
+    "ShardedReplay",
+    "check_apex",
+    "train_apex",
+]

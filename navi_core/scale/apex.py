@@ -1,0 +1,350 @@
+"""Ape-X: actors fly, shards remember, learners learn, all at their own pace (Horgan et al. 2018).
+
+The learner's loop is the same wherever actors and shards live: read what the shards accepted, take the gradient steps
+which that owes, publish the weights now and then. Rank 0 counts, decides, records and saves; what it decides is shared,
+so that all learners take the same steps.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import torch
+
+from navi_core.config import TrainConfig
+from navi_core.config.spaces import Spaces
+from navi_core.errors import ConfigError, NonFiniteError
+from navi_core.learn.dqn import DQNLearner
+from navi_core.learn.events import ParameterSync
+from navi_core.learn.observation_codec import ObservationCodec
+from navi_core.learn.parallel import ALONE, Workers
+from navi_core.learn.progress import Progress
+from navi_core.learn.result import Counters, TrainResult
+from navi_core.learn.run_record import RunRecord, now, run_device
+from navi_core.learn.run_watch import RunWatch
+from navi_core.learn.signals import StopFlag
+from navi_core.learn.steps import UpdateStats
+from navi_core.policy import RewardShaper, build_policy
+from navi_core.record import MetricLog, RunDirectory
+from navi_core.scale.actor import actor_count, learned_weights
+from navi_core.scale.cluster import Cluster
+from navi_core.scale.keeper import Keeper, Standing
+from navi_core.scale.ledger import Ledger
+from navi_core.scale.parameters import Parameters
+from navi_core.scale.sharded_replay import ShardedReplay, ShardPort
+from navi_core.scale.shipment import News
+
+__all__ = ["check_apex", "train_apex"]
+
+_SECONDS_BETWEEN_ROWS = 1.0
+
+
+def check_apex(config: TrainConfig, workers: Workers = ALONE) -> None:
+    """Refuse what a distributed run cannot be.
+
+    Raises:
+        ConfigError: The setting is named.
+    """
+    if config.algorithm != "dqn":
+        raise ConfigError(f"navi learner runs algorithm dqn, not {config.algorithm}; torchrun shares out the others")
+    wanted = config.distributed
+    if workers.size != wanted.learners:
+        raise ConfigError(
+            f"distributed.learners is {wanted.learners} and {workers.size} processes run; start as many with torchrun"
+        )
+    if wanted.replay_shards % wanted.learners:
+        raise ConfigError(
+            f"{wanted.replay_shards} shards cannot be shared by {wanted.learners} learners; set "
+            f"distributed.replay_shards to a multiple of {wanted.learners}"
+        )
+    if wanted.learners > 1 and config.adaptation.enabled:
+        raise ConfigError("adaptation moves the settings of one learner; set distributed.learners to 1")
+    actor_count(config)
+
+
+def train_apex(
+    config: TrainConfig,
+    run: RunDirectory | None,
+    cluster: Callable[[TrainConfig, Workers], Cluster],
+    *,
+    spaces: Spaces | None,
+    shape: tuple[int, ...],
+    workers: Workers = ALONE,
+    stop: Callable[[], bool] | None = None,
+    progress: Callable[[Progress], None] | None = None,
+    fresh: bool = False,
+    initial: Path | None = None,
+    log: MetricLog | None = None,
+    corpus: dict[str, Any] | None = None,
+) -> TrainResult:
+    """Train until `total_steps` decisions are learned from, or until stopped; resumes from the last good checkpoint.
+
+    Args:
+        config: The run's configuration, of algorithm dqn.
+        run: Its open directory; None in all learners but the first.
+        cluster: Where actors and shards live.
+        spaces: The task's; None for flight.
+        shape: Of an observation.
+        workers: The learners.
+        stop: Asked between updates; also SIGTERM and SIGINT stop a run in the main thread.
+        progress: Called about every second.
+        fresh: Ignore the checkpoints of the run directory.
+        initial: A checkpoint whose weights a new run starts from.
+        log: Where rows go; by default the run's metric log.
+        corpus: `scene_hashes` and `corpus_summary` of the checkpoints, in flight.
+
+    Raises:
+        ConfigError: The configuration is none of a distributed run.
+        CheckpointError: A checkpoint does not fit.
+        NonFiniteError: NaN or Inf appeared.
+        RunError: Actors or shards died too often, or none flies.
+    """
+    check_apex(config, workers)
+    owned = log is None and run is not None
+    if log is None and run is not None:
+        log = run.metric_log()
+    torch.set_num_threads(config.threads or 1)
+    reason = "the learner failed"
+    place = cluster(config, workers)
+    try:
+        apex = _Apex(config, run, place, spaces, shape, log, workers, corpus or {})
+        with StopFlag(stop) as flag:
+            resumed_from = apex.begin(fresh=fresh, initial=initial)
+            reason = apex.run_until(flag, progress)
+            return apex.finish(reason, resumed_from)
+    finally:
+        place.close(reason)
+        if owned and log is not None:
+            log.close()
+
+
+@dataclass(frozen=True)
+class _Plan:
+    """What all learners do next, as the first one decided.
+
+    Attributes:
+        decisions: To be learned from now.
+        items: In all shards.
+        debt: Decisions for each shard that are counted and not yet learned from.
+        stop: Why the run ends; empty while it goes on.
+    """
+
+    decisions: int
+    items: int
+    debt: int
+    stop: str
+
+
+class _Apex:
+    """One learner of a run."""
+
+    def __init__(
+        self,
+        config: TrainConfig,
+        run: RunDirectory | None,
+        cluster: Cluster,
+        spaces: Spaces | None,
+        shape: tuple[int, ...],
+        log: MetricLog | None,
+        workers: Workers,
+        corpus: dict[str, Any],
+    ) -> None:
+        self.config, self.run, self.workers = config, run, workers
+        self.device = run_device(config)
+        self.policy = build_policy(config.policy, seed=config.seed, spaces=spaces).to(self.device)
+        shaping = config.shaper.model_copy(update={"loop_coefficient": 0.0})
+        # The learner trains what predicts for curiosity; the episodic memories are the actors'.
+        self.shaper = RewardShaper(shaping, config.actors, config.policy.width, config.seed, self.device)
+        self.cluster = cluster
+        self.replay = ShardedReplay(config, cluster.ports, workers, cluster.prefetch, self._lost, self.device)
+        self.learner = DQNLearner(self.policy, self.shaper, config, self.device, workers, self.replay)
+        self.learner.read_as(ObservationCodec(shape, kind=config.storage))
+        self.ledger, self.watch = Ledger(), RunWatch(config, self.learner.events)
+        self.at = Standing(Counters(started_at=now()))
+        self.record = RunRecord(config, run, log, self.device, "rl") if run is not None and log is not None else None
+        self.keeper = Keeper(
+            config, run, self.record, workers, self.learner, self.ledger, self.watch, self.replay, corpus, self.at
+        )
+        self._cursors: dict[int, tuple[str, int]] = {}
+        self._debt = 0
+        self._told, self._told_steps = time.monotonic(), 0
+        self._chunk = config.dqn.rollout * config.actors
+        self._last: UpdateStats | None = None
+
+    def begin(self, *, fresh: bool, initial: Path | None) -> int | None:
+        """Take up the run's last checkpoint, or start; start the actors; return the steps it was resumed from."""
+        resumed = self.keeper.restore(fresh=fresh)
+        if not resumed and initial is not None:
+            self.keeper.take_weights(initial)
+        self._publish()
+        self.cluster.start(self.at.start)
+        self._record_run("running")
+        return self.at.steps if resumed else None
+
+    def run_until(self, stop: StopFlag, progress: Callable[[Progress], None] | None) -> str:
+        """Learn until the run ends; return why it ended."""
+        if self.watch.stopped is not None:
+            return f"early_stopping: {self.watch.stopped.reason}"
+        reason = ""
+        while not reason:
+            self.cluster.drive()
+            plan = self._agree(stop)
+            if plan.stop:
+                return plan.stop
+            self._debt, self.replay.length = plan.debt, plan.items
+            if not plan.decisions:
+                self.cluster.wait()
+                continue
+            reason = self._learn(plan.decisions, progress)
+        return reason
+
+    def _agree(self, stop: StopFlag) -> _Plan:
+        """Read what the shards accepted, and let the first learner decide for all."""
+        told = [(port.number, news) for port in self.replay.ports if (news := self._news(port)) is not None]
+        every = self.workers.gather(told)
+        plan: _Plan | None = None
+        if self.workers.first:
+            for part in every:
+                self.ledger.read(part)
+            plan = self._plan(stop)
+        # Plain numbers and words, so that what is shared needs no class of ours.
+        return _Plan(*self.workers.share(None if plan is None else tuple(vars(plan).values())))
+
+    def _plan(self, stop: StopFlag) -> _Plan:
+        total = self.config.total_steps
+        if stop():
+            return _Plan(0, 0, 0, stop.signal_name or "stopped")
+        if total is not None and self.at.steps >= total:
+            return _Plan(0, 0, 0, "total_steps")
+        pending = self.ledger.decisions - self.at.steps
+        # A learner whose shards are all empty, because they are new, has no part of a minibatch to give.
+        ready = self.ledger.least_filled(self.workers.size) > 0
+        decisions = min(pending, self._chunk) if ready else 0
+        return _Plan(decisions, self.ledger.items, pending // self.config.distributed.replay_shards, "")
+
+    def _news(self, port: ShardPort) -> News | None:
+        token, cursor = self._cursors.get(port.number, ("", 0))
+        news = self.replay.news(port, token, cursor, self._debt)
+        if news is not None:
+            self._cursors[port.number] = news.token, news.cursor
+        return news
+
+    def _learn(self, decisions: int, progress: Callable[[Progress], None] | None) -> str:
+        """Take the steps that decisions owe; return why the run ends, if it does."""
+        began, before = self.at.steps, self.learner.gradient_steps
+        try:
+            update = self.learner.learn(decisions, index=self.at.counters.updates, steps=began)
+        except NonFiniteError as error:
+            kept = f"the last good checkpoint is {self.at.parent}" if self.at.parent else "there is no checkpoint yet"
+            raise NonFiniteError(error.tensor, f"{error}; {kept}") from None
+        self.at.steps += decisions
+        self.at.counters.updates += 1
+        interval = self.config.distributed.param_sync_interval
+        if before // interval != self.learner.gradient_steps // interval:
+            self._publish()
+        self.ledger.throughput.learner_updates = self.learner.gradient_steps
+        reason = self._watch(update) if self.workers.first else ""
+        if began // self.config.checkpoint_every != self.at.steps // self.config.checkpoint_every:
+            self.keeper.save()
+        if self.workers.first and time.monotonic() - self._told >= _SECONDS_BETWEEN_ROWS:
+            self._tell(update, progress)
+        self._last = update
+        return str(self.workers.share(reason))
+
+    def _watch(self, update: UpdateStats) -> str:
+        for reward, decisions in self.ledger.rewards():
+            self._count_reward(reward, decisions)
+        seen = update.metrics | {"episode_return": self.ledger.recent_mean}
+        decision = self.watch.after(self.at.steps, seen, self.learner, self.ledger.population)
+        update.metrics |= {name: seen[name] for name in ("stop_cost", "patience_left") if name in seen}
+        return f"early_stopping: {decision.reason}" if decision is not None and decision.should_stop else ""
+
+    def _count_reward(self, reward: float, decisions: int) -> None:
+        """Move the average as the one process would by so many decisions of all rows, all of the same reward."""
+        counters, alpha = self.at.counters, self.config.rule.reward_ema_alpha
+        kept = (1.0 - alpha) ** (decisions / self.config.actors)
+        first = counters.decisions_seen == 0
+        counters.reward_ema = reward if first else kept * counters.reward_ema + (1.0 - kept) * reward
+        counters.decisions_seen += decisions
+
+    def _publish(self) -> None:
+        self.at.version += 1
+        weights = learned_weights(self.policy, self.shaper)
+        published = Parameters.of(
+            weights, version=self.at.version, step=self.learner.gradient_steps, decisions=self.at.steps
+        )
+        self.ledger.published(self.at.version)
+        self.cluster.publish(published)
+        self.learner.events.publish(
+            ParameterSync(self.workers.rank, published.step, published.checksum, published.version)
+        )
+
+    def _lost(self, port: ShardPort) -> None:
+        self._cursors.pop(port.number, None)
+        self.cluster.replaced.count("shard", port.number, "it was lost")
+
+    def _tell(self, update: UpdateStats, progress: Callable[[Progress], None] | None) -> None:
+        moment = time.monotonic()
+        self.at.counters.seconds += moment - self._told
+        rate = (self.at.steps - self._told_steps) / max(moment - self._told, 1e-9)
+        self._told_steps, self._told = self.at.steps, moment
+        replaced = self.cluster.replaced
+        metrics = update.metrics | self.ledger.figures()
+        metrics |= {
+            "reward_ema": self.at.counters.reward_ema,
+            "sps": rate,
+            "model_version": float(self.at.version),
+            "actors_replaced": float(replaced.actors),
+            "shards_replaced": float(replaced.shards),
+        }
+        self.at.counters.last = metrics
+        if self.record is not None:
+            self.record.log.scalars(self.at.steps, metrics)
+            self.record.stages(self.at.steps, {"update": update.timer})
+            for said in replaced.untold():
+                self.record.log.row("events", {"event": "replaced", "detail": said})
+            self.record.log.flush()
+        if progress is not None:
+            stages = {"update": {stage: 1e3 * seconds for stage, seconds in update.timer.totals().items()}}
+            progress(Progress(self.at.steps, self.config.total_steps, self.at.counters.updates, metrics, stages))
+
+    def finish(self, reason: str, resumed_from: int | None) -> TrainResult:
+        """Keep the final state and say how the run ended."""
+        if self.at.counters.saved_at != self.at.steps:
+            self.keeper.save()
+        if self.workers.first and self._last is not None:
+            self._tell(self._last, None)
+        self._record_run("finished" if reason.startswith(("total_steps", "early_stopping")) else "stopped", reason)
+        if self.record is not None:
+            self.record.log.flush()
+        counters = self.at.counters
+        path, run_id = self.workers.share((self.at.parent, self.run.run_id if self.run is not None else ""))
+        return TrainResult(
+            checkpoint=Path(path),
+            run_id=run_id,
+            steps=self.at.steps,
+            updates=counters.updates,
+            episodes=self.ledger.episodes,
+            reward_ema=counters.reward_ema,
+            wall_time_hours=counters.seconds / 3600.0,
+            reason=reason,
+            resumed_from=resumed_from,
+            initial=self.at.initial,
+            metrics=counters.last,
+        )
+
+    def _record_run(self, status: str, reason: str | None = None) -> None:
+        if self.record is not None:
+            at = self.at
+            self.record.status(
+                status,
+                step=at.steps,
+                reward_ema=at.counters.reward_ema,
+                seconds=at.counters.seconds,
+                started_at=at.counters.started_at,
+                reason=reason,
+            )

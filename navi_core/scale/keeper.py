@@ -1,0 +1,218 @@
+"""What a distributed run keeps on disk, and takes up again: the learner's checkpoint, and each shard's items beside it.
+
+Every learner has its own shards written; the first one writes the checkpoint. A resumed run goes on from the decisions
+that were learned from: what actors had under way is flown again, by lives that were not lived before.
+"""
+
+from __future__ import annotations
+
+import logging
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from navi_core.config import TrainConfig
+from navi_core.errors import CheckpointError
+from navi_core.learn.dqn import DQNLearner
+from navi_core.learn.parallel import Workers
+from navi_core.learn.result import Counters
+from navi_core.learn.resume import (
+    checkpoint_path,
+    checkpoints_in,
+    last_good_checkpoint,
+    prune_checkpoints,
+    sweep_unfinished,
+)
+from navi_core.learn.run_record import RunRecord
+from navi_core.learn.run_watch import RunWatch
+from navi_core.models import load_checkpoint, save_checkpoint
+from navi_core.record import RunDirectory
+from navi_core.scale.ledger import Ledger
+from navi_core.scale.sharded_replay import ShardedReplay
+
+__all__ = ["Keeper", "Standing"]
+
+_LOG = logging.getLogger("navi.scale")
+
+
+@dataclass
+class Standing:
+    """Where a run stands.
+
+    Attributes:
+        counters: What it has counted.
+        steps: Decisions learned from.
+        version: Publications of the weights.
+        start: Times that it was taken up.
+        parent: Its last checkpoint.
+        initial: Checkpoint whose weights it began with.
+    """
+
+    counters: Counters
+    steps: int = 0
+    version: int = 0
+    start: int = 0
+    parent: str | None = None
+    initial: str | None = None
+
+
+class Keeper:
+    """Saves and restores one learner's part of a run.
+
+    Args:
+        config: The run's configuration.
+        run: Its directory; None in all learners but the first.
+        record: Where its rows go; likewise.
+        workers: The learners.
+        learner: This one.
+        ledger: What was counted; of the first learner.
+        watch: Early stopping.
+        replay: This learner's shards.
+        corpus: `scene_hashes` and `corpus_summary` of the checkpoints.
+        at: Where the run stands; changed by `restore`.
+    """
+
+    def __init__(
+        self,
+        config: TrainConfig,
+        run: RunDirectory | None,
+        record: RunRecord | None,
+        workers: Workers,
+        learner: DQNLearner,
+        ledger: Ledger,
+        watch: RunWatch,
+        replay: ShardedReplay,
+        corpus: dict[str, Any],
+        at: Standing,
+    ) -> None:
+        self.config, self.run, self.record, self.workers = config, run, record, workers
+        self.learner, self.ledger, self.watch, self.replay = learner, ledger, watch, replay
+        self.corpus, self.at = corpus, at
+        self._names: dict[str, str] = {"expect_encoder": config.policy.encoder, "expect_core": config.policy.core}
+
+    def save(self) -> None:
+        """Keep the run as it stands."""
+        at, mine = self.at, None
+        if self.run is not None:
+            mine = str(checkpoint_path(self.run.checkpoints, at.steps))
+        path = Path(self.workers.share(mine))
+        kept = self.workers.gather({port.number: self.replay.save(port, path) for port in self.replay.ports})
+        at.counters.saved_at = at.steps
+        if self.run is None or self.record is None:
+            return
+        counters, ledger = at.counters, self.ledger
+        save_checkpoint(
+            path,
+            policy=self.learner.policy,
+            optimizer=self.learner.optimizer,
+            config=self.config,
+            step_id=at.steps,
+            episode_count=ledger.episodes,
+            reward_ema=counters.reward_ema,
+            run_id=self.run.run_id,
+            parent_checkpoint=at.parent,
+            training_source="rl",
+            wall_time_hours=counters.seconds / 3600.0,
+            rnd=self.learner.shaper.state_dict(),
+            normalisers=self.learner.state_dict(),
+            scene_hashes=self.corpus.get("scene_hashes", {}),
+            corpus_summary=self.corpus.get("corpus_summary", {}),
+            extra={
+                "apex": {
+                    "version": at.version,
+                    "start": at.start,
+                    "shards": {number: added for part in kept for number, added in part.items()},
+                },
+                "ledger": ledger.state_dict(),
+                "initial": at.initial,
+                "watch": self.watch.state_dict(),
+                "counters": {
+                    "updates": counters.updates,
+                    "decisions_seen": counters.decisions_seen,
+                    "seconds": counters.seconds,
+                    "started_at": counters.started_at,
+                },
+            },
+        )
+        parent, at.parent = at.parent, str(path)
+        prune_checkpoints(self.run.checkpoints, self.config.keep_checkpoints)
+        self.record.checkpoint(
+            path,
+            step=at.steps,
+            reward_ema=counters.reward_ema,
+            episodes=ledger.episodes,
+            parent=parent,
+            seconds=counters.seconds,
+        )
+
+    def restore(self, *, fresh: bool) -> bool:
+        """Take up the last good checkpoint; return whether there is one.
+
+        Args:
+            fresh: Delete all checkpoints instead.
+
+        Raises:
+            CheckpointError: It does not fit this run.
+        """
+        found = self.workers.share(self._last(fresh))
+        if found is None:
+            return False
+        path, at = Path(found), self.at
+        checkpoint = load_checkpoint(path, **self._names)
+        if checkpoint.scene_hashes != self.corpus.get("scene_hashes", {}):
+            raise CheckpointError(
+                f"the scenes have changed since step {checkpoint.step_id}; start again with --fresh, or go on from its "
+                "weights in a new run (another --partition)"
+            )
+        try:
+            extra = checkpoint.extra
+            apex, counts = extra["apex"], extra["counters"]
+            self.learner.policy.load_state_dict(checkpoint.policy_state)
+            self.learner.optimizer.load_state_dict(checkpoint.optimizer_state)
+            self.learner.load_state_dict(checkpoint.normalisers)
+            self.learner.shaper.load_state_dict(checkpoint.rnd_state or {})
+            self.watch.load_state_dict(extra["watch"])
+            self.ledger.load_state_dict(extra["ledger"], checkpoint.step_id)
+            at.version, at.start = int(apex["version"]), int(apex["start"]) + 1
+            at.initial, at.parent, at.steps = extra["initial"], found, checkpoint.step_id
+            added = {int(number): int(count) for number, count in apex["shards"].items()}
+            at.counters = Counters(
+                updates=int(counts["updates"]),
+                episodes=checkpoint.episode_count,
+                reward_ema=checkpoint.reward_ema,
+                decisions_seen=int(counts["decisions_seen"]),
+                seconds=float(counts["seconds"]),
+                started_at=str(counts["started_at"]),
+                saved_at=checkpoint.step_id,
+            )
+        except (KeyError, RuntimeError, ValueError, TypeError) as error:
+            raise CheckpointError(
+                f"the checkpoint at step {checkpoint.step_id} does not fit this run ({error}); start with --fresh"
+            ) from error
+        for port in self.replay.ports:
+            port.load(str(path.parent), path.name, added.get(port.number, 0))
+        _LOG.info("the run resumes from step %d", at.steps)
+        return True
+
+    def take_weights(self, initial: Path) -> None:
+        """Begin with the weights of a checkpoint.
+
+        Raises:
+            CheckpointError: It is of another network.
+        """
+        try:
+            self.learner.policy.load_state_dict(load_checkpoint(initial, **self._names).policy_state)
+        except (CheckpointError, RuntimeError) as error:
+            raise CheckpointError(f"the run cannot start from {initial}: {error}; begin with --init none") from None
+        self.at.parent = self.at.initial = str(initial)
+
+    def _last(self, fresh: bool) -> str | None:
+        if self.run is None:
+            return None
+        folder = self.run.checkpoints
+        sweep_unfinished(folder)
+        if fresh:
+            for path in checkpoints_in(folder):
+                path.unlink()
+        found = last_good_checkpoint(folder, **self._names)
+        return str(found) if found is not None else None

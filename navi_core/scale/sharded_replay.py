@@ -1,0 +1,221 @@
+"""The replay as a learner sees it: shards that answer for themselves, and minibatches made of all their parts.
+
+A minibatch of n takes n/S items from each of S shards, each drawn by priority within its shard. The importance weights
+are those of the probability with which an item was in fact drawn, P = (share of its shard in the minibatch) · (p^α / Σ
+p^α of the shard), so that shards of unequal weight bias nothing (Schaul et al. 2016, section 3.4). Several learners
+each ask their own shards; the largest weight, by which all are divided, is that of the whole minibatch.
+"""
+
+from __future__ import annotations
+
+import time
+from collections import deque
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, Protocol
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from navi_core.config import TrainConfig
+from navi_core.errors import ConfigError, RunError
+from navi_core.learn.parallel import ALONE, Workers
+from navi_core.scale.shipment import Drawn, News, ShardLost, Shipment
+
+__all__ = ["ShardPort", "ShardedReplay"]
+
+_PATIENCE = 120.0
+_PAUSE = 0.01
+
+
+class ShardPort(Protocol):
+    """How a shard is reached; every method raises `ShardLost` where it does not answer.
+
+    Attributes:
+        number: Which shard.
+    """
+
+    number: int
+
+    def add(self, shipment: Shipment) -> bool:
+        """Ship to it."""
+
+    def ask(self, n: int) -> Callable[[], Drawn | None]:
+        """Ask for n items; what is returned waits for them."""
+
+    def update(self, token: str, places: np.ndarray, serials: np.ndarray, priorities: np.ndarray) -> None:
+        """Give items new priorities."""
+
+    def news(self, token: str, cursor: int, debt: int) -> News:
+        """Ask for reports."""
+
+    def save(self, folder: str, name: str) -> int:
+        """Have it written."""
+
+    def load(self, folder: str, name: str, remembered: int) -> bool:
+        """Have it read."""
+
+    def revive(self) -> None:
+        """Put an empty shard in the place of one that is lost."""
+
+
+@dataclass(frozen=True)
+class _Part:
+    """What one shard gave to a minibatch, at `rows` of it."""
+
+    port: ShardPort
+    drawn: Drawn
+    rows: slice
+
+
+class ShardedReplay:
+    """This learner's shards; what `DQNLearner` asks of a replay.
+
+    Args:
+        config: The run's configuration.
+        ports: This learner's shards.
+        workers: The learners.
+        prefetch: Minibatches asked for ahead.
+        lost: Told of every shard that was lost, after its replacement.
+        device: Where minibatches are needed.
+
+    Attributes:
+        length: Items in all shards of the run; set by who counts them.
+
+    Raises:
+        ConfigError: The shards cannot be shared out evenly.
+    """
+
+    def __init__(
+        self,
+        config: TrainConfig,
+        ports: Sequence[ShardPort],
+        workers: Workers = ALONE,
+        prefetch: int = 0,
+        lost: Callable[[ShardPort], None] | None = None,
+        device: torch.device | str = "cpu",
+    ) -> None:
+        replay, count = config.replay, config.distributed.replay_shards
+        if len(ports) * workers.size != count:
+            raise ConfigError(
+                f"{count} shards cannot be shared by {workers.size} learners; set distributed.replay_shards to a "
+                f"multiple of {workers.size}"
+            )
+        self.ports, self.workers, self._shards, self._prefetch = list(ports), workers, count, prefetch
+        self._lost, self._device = lost, torch.device(device)
+        self.alpha = replay.alpha if replay.prioritized_replay else 0.0
+        self.beta = self.beta0 = replay.beta0
+        self.length = self.added = 0
+        self._ahead: deque[list[tuple[ShardPort, int, Callable[[], Drawn | None] | None]]] = deque()
+
+    def __len__(self) -> int:
+        return self.length
+
+    def anneal(self, share: float) -> None:
+        """Set β on its straight line from β₀ to 1; `share` is clamped to [0, 1]."""
+        self.beta = self.beta0 + (1.0 - self.beta0) * min(max(share, 0.0), 1.0)
+
+    def sample(self, n: int) -> tuple[dict[str, Tensor], list[_Part], Tensor]:
+        """Draw this learner's part of a minibatch of n items of all.
+
+        Returns:
+            The items' tensors by name; their places, for `update`; their importance weights, float32.
+
+        Raises:
+            ConfigError: The minibatch is smaller than the number of shards.
+            RunError: No shard of this learner got an item within two minutes.
+        """
+        if n < self._shards:
+            raise ConfigError(f"a minibatch of {n} items from {self._shards} shards; raise replay.batch_size")
+        while len(self._ahead) <= self._prefetch:
+            self._ahead.append([(port, share, self._ask(port, share)) for port, share in self._shares(n)])
+        drawn: list[tuple[ShardPort, Drawn]] = []
+        missing = 0
+        for port, share, ticket in self._ahead.popleft():
+            got = self._redeem(port, ticket)
+            if got is None:
+                missing += share
+            else:
+                drawn.append((port, got))
+        if missing:
+            # The others of this learner stand in for a shard that is new or lost.
+            drawn.append(self._from_any(missing))
+        parts, start = [], 0
+        for port, got in drawn:
+            parts.append(_Part(port, got, slice(start, start + len(got.places))))
+            start += len(got.places)
+        names = drawn[0][1].items
+        items = {
+            name: torch.from_numpy(np.concatenate([got.items[name] for _, got in drawn])).to(self._device)
+            for name in names
+        }
+        return items, parts, self._weights(drawn, n)
+
+    def update(self, indices: list[_Part], priorities: Any) -> None:
+        """Send new priorities (n,) to where the items came from; those that are gone meanwhile are left out there."""
+        values = torch.as_tensor(priorities).detach().to("cpu", torch.float64).numpy()
+        for part in indices:
+            drawn = part.drawn
+            try:
+                part.port.update(drawn.token, drawn.places, drawn.serials, values[part.rows])
+            except ShardLost:
+                self._replace(part.port)
+
+    def news(self, port: ShardPort, token: str, cursor: int, debt: int) -> News | None:
+        """Ask a shard for its reports; None from one that had to be replaced."""
+        try:
+            return port.news(token, cursor, debt)
+        except ShardLost:
+            self._replace(port)
+            return None
+
+    def save(self, port: ShardPort, checkpoint: Path) -> int:
+        """Have a shard's items written beside a checkpoint; return how many were ever added, 0 from a lost shard."""
+        try:
+            return port.save(str(checkpoint.parent), checkpoint.name)
+        except ShardLost:
+            self._replace(port)
+            return 0
+
+    def _shares(self, n: int) -> list[tuple[ShardPort, int]]:
+        return [(port, n // self._shards + (port.number < n % self._shards)) for port in self.ports]
+
+    def _ask(self, port: ShardPort, share: int) -> Callable[[], Drawn | None] | None:
+        try:
+            return port.ask(share)
+        except ShardLost:
+            self._replace(port)
+            return None
+
+    def _redeem(self, port: ShardPort, ticket: Callable[[], Drawn | None] | None) -> Drawn | None:
+        try:
+            return ticket() if ticket is not None else None
+        except ShardLost:
+            self._replace(port)
+            return None
+
+    def _from_any(self, n: int) -> tuple[ShardPort, Drawn]:
+        until = time.monotonic() + _PATIENCE
+        while time.monotonic() < until:
+            for port in self.ports:
+                got = self._redeem(port, self._ask(port, n))
+                if got is not None:
+                    return port, got
+            time.sleep(_PAUSE)
+        raise RunError(f"no shard got an item in {_PATIENCE:.0f} s; do the actors fly? `navi actor --shard 0` starts one")
+
+    def _weights(self, drawn: list[tuple[ShardPort, Drawn]], n: int) -> Tensor:
+        # (N·P)^−β up to the factor N, which the division by the largest takes away.
+        chances = np.concatenate([got.probabilities * (len(got.places) / n) for _, got in drawn])
+        inverse = torch.from_numpy(chances**-self.beta).to(self._device)
+        most = inverse.max()
+        if self.workers.size > 1:
+            self.workers.max(most)
+        return (inverse / most).float()
+
+    def _replace(self, port: ShardPort) -> None:
+        port.revive()
+        if self._lost is not None:
+            self._lost(port)
