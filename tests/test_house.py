@@ -75,7 +75,7 @@ def test_the_engine_imports_with_torch_numpy_numba_and_pydantic_alone() -> None:
     code = """
 import sys, importlib.abc
 banned = {"scipy", "yaml", "typer", "rich", "trimesh", "safetensors", "tensorboard", "matplotlib", "dagster",
-          "duckdb", "pandas", "gymnasium", "optuna", "PIL", "zmq", "msgpack", "onnxruntime"}
+          "duckdb", "pandas", "gymnasium", "optuna", "PIL", "zmq", "msgpack", "onnxruntime", "ray"}
 class Refuse(importlib.abc.MetaPathFinder):
     def find_spec(self, name, path=None, target=None):
         if name.split(".")[0] in banned:
@@ -83,6 +83,7 @@ class Refuse(importlib.abc.MetaPathFinder):
 sys.meta_path.insert(0, Refuse())
 import navi_core.kernels, navi_core.scenes, navi_core.world, navi_core.policy, navi_core.record
 import navi_core.models, navi_core.pilots, navi_core.learn, navi_core.evaluate
+import navi_core.scale, navi_core.scale.ray_cluster
 import navi_core.service, navi_core.service.wire
 print("ok")
 """

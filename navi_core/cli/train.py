@@ -6,12 +6,32 @@ import os
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any
+from typing import TYPE_CHECKING, Any
 
 import typer
 
 from navi_core.cli.progress import progress_bar
 from navi_core.cli.table import print_facts, print_json
+from navi_core.cli.training_flags import (
+    AsJson,
+    Asset,
+    Assign,
+    ConfigFile,
+    EncoderBackend,
+    Fresh,
+    Init,
+    Partition,
+    Preset,
+    Register,
+    Rows,
+    RunRoot,
+    SceneFiles,
+    Seed,
+    Steps,
+    Task,
+    TemporalCore,
+    flagged_config,
+)
 from navi_core.cli.watchable import AUTO, OFF, Publish, watchable
 
 if TYPE_CHECKING:
@@ -19,9 +39,22 @@ if TYPE_CHECKING:
     from navi_core.learn import TrainResult
     from navi_core.learn.parallel import Workers
     from navi_core.models import Registry
-    from navi_core.scenes import CompileReport, Scene
+    from navi_core.scenes import CompiledScene, CompileReport, Scene
 
-__all__ = ["initial_weights", "learner_command", "log_on_stderr", "parent_versions", "register", "run_training"]
+__all__ = [
+    "compiled_scenes",
+    "enter_version",
+    "initial_weights",
+    "learner_command",
+    "log_on_stderr",
+    "parent_versions",
+    "register",
+    "run_training",
+    "show_training",
+    "training_record",
+    "training_scenes",
+    "with_pairs_hash",
+]
 
 
 def register(app: typer.Typer) -> None:
@@ -49,60 +82,32 @@ def learner_command(algorithm: str, title: str) -> Callable[..., None]:
     """
 
     def command(
-        preset: Annotated[str | None, typer.Option(help="Preset: demo, quick, standard, or a .yaml file.")] = None,
-        config: Annotated[Path | None, typer.Option(help="YAML or JSON file of settings.")] = None,
-        assign: Annotated[list[str] | None, typer.Option("--set", help="A setting, a.b=c; may be repeated.")] = None,
-        seed: Annotated[int | None, typer.Option(help="Seed of every random draw.")] = None,
-        steps: Annotated[
-            int | None, typer.Option(help="Decisions summed over rows; without it, until stopped.")
-        ] = None,
-        actors: Annotated[int | None, typer.Option(help="Environment rows.")] = None,
-        encoder_backend: Annotated[str | None, typer.Option(help="rayvit, spherical_cnn or ring_cnn.")] = None,
-        temporal_core: Annotated[str | None, typer.Option(help="mamba2, gru, mambapy or none.")] = None,
-        scene: Annotated[
-            list[str] | None, typer.Option(help="A .gmdag or mesh file to train in; may be repeated.")
-        ] = None,
-        task: Annotated[str | None, typer.Option(help="A reference task instead of scenes, such as cart_pole.")] = None,
-        run_root: Annotated[
-            Path | None, typer.Option(help="Folder of runs; by default runs/ of the Navi home.")
-        ] = None,
-        asset: Annotated[str | None, typer.Option(help="What the run is for; part of its key.")] = None,
-        partition: Annotated[str | None, typer.Option(help="Which one of it; by default the preset's name.")] = None,
-        fresh: Annotated[
-            bool, typer.Option("--fresh", help="Neither resume the run nor start from a version.")
-        ] = False,
-        init: Annotated[
-            str | None,
-            typer.Option(
-                "--init",
-                "--from",
-                help="Weights of a new run: an alias, a version, a checkpoint, or none. By default latest, "
-                "and none for dqn and for a run with --asset or --task.",
-            ),
-        ] = None,
+        preset: Preset = None,
+        config: ConfigFile = None,
+        assign: Assign = None,
+        seed: Seed = None,
+        steps: Steps = None,
+        actors: Rows = None,
+        encoder_backend: EncoderBackend = None,
+        temporal_core: TemporalCore = None,
+        scene: SceneFiles = None,
+        task: Task = None,
+        run_root: RunRoot = None,
+        asset: Asset = None,
+        partition: Partition = None,
+        fresh: Fresh = False,
+        init: Init = None,
         publish: Publish = AUTO,
-        register: Annotated[bool, typer.Option(help="Enter the result into the registry of versions.")] = True,
-        as_json: Annotated[bool, typer.Option("--json", help="Print the result as one JSON object.")] = False,
+        register: Register = True,
+        as_json: AsJson = False,
     ) -> None:
-        from navi_core.presets import resolve_config
-
-        flags: dict[str, Any] = {"algorithm": algorithm}
-        policy: dict[str, Any] = {}
-        for section, name, value in (
-            (flags, "seed", seed),
-            (flags, "total_steps", steps),
-            (flags, "actors", actors),
-            (flags, "task", task),
-            (policy, "encoder", encoder_backend),
-            (policy, "core", temporal_core),
-        ):
-            if value is not None:
-                section[name] = value
-        if policy:
-            flags["policy"] = policy
-        if scene:
-            flags["corpus"] = {"scenes": scene}
-        resolved = with_pairs_hash(resolve_config(preset=preset, file=config, flags=flags, assignments=assign or ()))
+        resolved = with_pairs_hash(
+            flagged_config(
+                algorithm, preset, config, assign, scene,
+                {"seed": seed, "total_steps": steps, "actors": actors, "task": task},
+                {"encoder": encoder_backend, "core": temporal_core},
+            )
+        )  # fmt: skip
         # Values of actions cannot be begun with another learner's network, which latest mostly is.
         begin = "latest" if asset is None and resolved.task is None and algorithm != "dqn" else "none"
         with log_on_stderr():
@@ -117,7 +122,7 @@ def learner_command(algorithm: str, title: str) -> Callable[..., None]:
                 register=register,
             )
         if os.environ.get("RANK", "0") == "0":
-            _show(record, as_json)
+            show_training(record, as_json)
 
     command.__doc__ = f"""{title}, resuming where the same command stopped.
 
@@ -192,10 +197,8 @@ def _train(
     register: bool,
 ) -> dict[str, Any]:
     import logging
-    import resource
     from contextlib import ExitStack
 
-    from navi_core.config import config_hash
     from navi_core.learn import console_progress, train
     from navi_core.models import Registry
     from navi_core.record import RunDirectory, navi_home
@@ -235,8 +238,19 @@ def _train(
         result = train(config, run, progress=progress, initial=initial, workers=workers, watch=watch, **world)
         version, latest = None, False
         if workers.first and register and config.task is None:
-            version, latest = _register(registry, result, config.algorithm)
+            version, latest = enter_version(registry, result, config.algorithm)
         version, latest = workers.share((version, latest))
+    return training_record(config, result, [scene.name for scene in scenes], version, latest)
+
+
+def training_record(
+    config: TrainConfig, result: TrainResult, scenes: list[str], version: str | None, latest: bool
+) -> dict[str, Any]:
+    """Return how a run ended, as plain data; what each entry is stands at `run_training`."""
+    import resource
+
+    from navi_core.config import config_hash
+
     return {
         "run_id": result.run_id,
         "checkpoint": str(result.checkpoint),
@@ -251,7 +265,7 @@ def _train(
         "memory_gib": resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / 2**20,
         "reason": result.reason,
         "resumed_from": result.resumed_from,
-        "scenes": [scene.name for scene in scenes],
+        "scenes": scenes,
         "task": config.task,
         "config_hash": config_hash(config),
         "metrics": result.metrics,
@@ -259,6 +273,11 @@ def _train(
 
 
 def training_scenes(config: TrainConfig, jobs: int | None = None) -> list[Scene]:
+    """Return the scenes of `compiled_scenes`."""
+    return [compiled.scene for compiled in compiled_scenes(config, jobs)]
+
+
+def compiled_scenes(config: TrainConfig, jobs: int | None = None) -> list[CompiledScene]:
     """Discover the corpus, compile or reuse every scene, and leave out what cannot be flown in.
 
     Args:
@@ -297,7 +316,7 @@ def training_scenes(config: TrainConfig, jobs: int | None = None) -> list[Scene]
             log.warning("scene %s has no viable spawn (verdict FAIL) and is left out", source.name)
             rejected.append(source.name)
         else:
-            scenes.append(compiled.scene)
+            scenes.append(compiled)
     if not scenes:
         raise SceneError(
             f"no scene can be flown in; verdict FAIL: {', '.join(rejected)}; see `navi scenes qualify` for the reasons"
@@ -332,7 +351,7 @@ def initial_weights(registry: Registry, init: str | None) -> Path | None:
     return path if path.suffix == ".pt" and path.exists() else registry.resolve(init).path
 
 
-def _register(registry: Registry, result: TrainResult, algorithm: str = "ppo") -> tuple[str, bool]:
+def enter_version(registry: Registry, result: TrainResult, algorithm: str = "ppo") -> tuple[str, bool]:
     """Register the last checkpoint; return its version and whether `latest` points to it."""
     numbers = {k: v for k, v in result.metrics.items() if k in ("episode_return", "episode_length", "sps")}
     version = registry.register(
@@ -367,7 +386,8 @@ def _reward(result: TrainResult) -> float | None:
     return None if math.isnan(result.reward_ema) else result.reward_ema
 
 
-def _show(record: dict[str, Any], as_json: bool) -> None:
+def show_training(record: dict[str, Any], as_json: bool) -> None:
+    """Print how a run ended, as facts for people or as one JSON object."""
     if as_json:
         print_json(record)
         return

@@ -104,7 +104,7 @@ class DQNLearner:
             raise ConfigError("algorithm dqn needs policy.distribution q")
         if workers.size > 1 and replay is None:
             raise ConfigError(
-                f"navi train dqn runs in one process, not {workers.size}; start it without torchrun, or use navi learner"
+                f"navi train dqn runs in one process, not {workers.size}; start it without torchrun, or navi learner"
             )
         if workers.size > 1 and config.kernel_smoothing.enabled:
             raise ConfigError("kernel_smoothing looks for neighbours in whole minibatches; it needs a single learner")
@@ -116,7 +116,7 @@ class DQNLearner:
         self.names, self.parameters = [name for name, _ in named], [p for _, p in named]
         self._followers = [p for p in self.target.parameters()]
         self.optimizer = torch.optim.Adam(self.parameters, lr=dqn.learning_rate, eps=1e-5, fused=True)
-        per_item = decisions_of_an_item(config, policy)
+        per_item = decisions_of_an_item(config)
         self._own: PrioritizedReplay | None = None
         if replay is None:
             self._own = replay = PrioritizedReplay(
@@ -360,9 +360,9 @@ class DQNLearner:
         load_replay(self._own, checkpoint, self._remembered)
 
 
-def decisions_of_an_item(config: TrainConfig, policy: Any) -> int:
+def decisions_of_an_item(config: TrainConfig) -> int:
     """Return how many decisions an item of the replay is learned from: 1, or a sequence where the policy has a core."""
-    return config.dqn.bptt if policy.initial_state(1) else 1
+    return 1 if config.policy.core == "none" else config.dqn.bptt
 
 
 def batch_structure(batch: QBatch) -> float:

@@ -213,4 +213,3 @@ class ApexActor:
         mean = error.double().sum() / batch.count
         spread = (error.double().square().sum() / batch.count - mean.square()).clamp_min(0.0)
         return priorities.numpy(), (float(mean), float(spread), batch_structure(batch))
-

@@ -129,7 +129,7 @@ class _Plan:
     Attributes:
         decisions: To be learned from now.
         items: In all shards.
-        debt: Decisions for each shard that are counted and not yet learned from.
+        debt: Decisions for each shard that are counted and not learned from even then.
         stop: Why the run ends; empty while it goes on.
     """
 
@@ -162,7 +162,7 @@ class _Apex:
         self.cluster = cluster
         self.replay = ShardedReplay(config, cluster.ports, workers, cluster.prefetch, self._lost, self.device)
         self.learner = DQNLearner(self.policy, self.shaper, config, self.device, workers, self.replay)
-        self.learner.read_as(ObservationCodec(shape, kind=config.storage))
+        self._codec = ObservationCodec(shape, kind=config.storage)
         self.ledger, self.watch = Ledger(), RunWatch(config, self.learner.events)
         self.at = Standing(Counters(started_at=now()))
         self.record = RunRecord(config, run, log, self.device, "rl") if run is not None and log is not None else None
@@ -170,7 +170,7 @@ class _Apex:
             config, run, self.record, workers, self.learner, self.ledger, self.watch, self.replay, corpus, self.at
         )
         self._cursors: dict[int, tuple[str, int]] = {}
-        self._debt = 0
+        self._debt, self._behind = 0, False
         self._told, self._told_steps = time.monotonic(), 0
         self._chunk = config.dqn.rollout * config.actors
         self._last: UpdateStats | None = None
@@ -180,6 +180,7 @@ class _Apex:
         resumed = self.keeper.restore(fresh=fresh)
         if not resumed and initial is not None:
             self.keeper.take_weights(initial)
+        self.learner.read_as(self._codec)
         self._publish()
         self.cluster.start(self.at.start)
         self._record_run("running")
@@ -189,13 +190,16 @@ class _Apex:
         """Learn until the run ends; return why it ended."""
         if self.watch.stopped is not None:
             return f"early_stopping: {self.watch.stopped.reason}"
-        reason = ""
+        reason, total = "", self.config.total_steps
         while not reason:
-            self.cluster.drive()
+            if total is not None and self.at.steps >= total:
+                return "total_steps"
+            self.cluster.drive(self._behind)
             plan = self._agree(stop)
             if plan.stop:
                 return plan.stop
             self._debt, self.replay.length = plan.debt, plan.items
+            self._behind = plan.debt > 0 and plan.decisions > 0
             if not plan.decisions:
                 self.cluster.wait()
                 continue
@@ -215,16 +219,14 @@ class _Apex:
         return _Plan(*self.workers.share(None if plan is None else tuple(vars(plan).values())))
 
     def _plan(self, stop: StopFlag) -> _Plan:
-        total = self.config.total_steps
         if stop():
             return _Plan(0, 0, 0, stop.signal_name or "stopped")
-        if total is not None and self.at.steps >= total:
-            return _Plan(0, 0, 0, "total_steps")
         pending = self.ledger.decisions - self.at.steps
         # A learner whose shards are all empty, because they are new, has no part of a minibatch to give.
         ready = self.ledger.least_filled(self.workers.size) > 0
         decisions = min(pending, self._chunk) if ready else 0
-        return _Plan(decisions, self.ledger.items, pending // self.config.distributed.replay_shards, "")
+        debt = -(-(pending - decisions) // self.config.distributed.replay_shards)
+        return _Plan(decisions, self.ledger.items, debt, "")
 
     def _news(self, port: ShardPort) -> News | None:
         token, cursor = self._cursors.get(port.number, ("", 0))

@@ -15,7 +15,7 @@ from navi_core.scale.actor import ApexActor, actor_count
 from navi_core.scale.parameters import ParameterHub, Parameters
 from navi_core.scale.shard import ReplayShard
 from navi_core.scale.sharded_replay import ShardPort
-from navi_core.scale.shipment import Drawn, News, ShardLost, Shipment
+from navi_core.scale.shipment import Drawn, News, ShardLostError, Shipment
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -44,8 +44,12 @@ class Cluster(Protocol):
     def start(self, start: int) -> None:
         """Start this learner's actors; `start` counts the run's starts, so that no life is lived twice."""
 
-    def drive(self) -> None:
-        """Give actors their turn, where they have no process of their own, and replace those that died."""
+    def drive(self, behind: bool) -> None:
+        """Give actors their turn, where they have no process of their own, and replace those that died.
+
+        Args:
+            behind: The learners have not yet learned from all that was flown.
+        """
 
     def publish(self, parameters: Parameters) -> None:
         """Let actors have weights."""
@@ -80,7 +84,9 @@ class Replacements:
         _LOG.warning("%s", said)
         self._untold.append(said)
         if self.actors + self.shards > self.most:
-            raise RunError(f"{said}, the {self.most + 1}th death: something kills them; see distributed.max_replacements")
+            raise RunError(
+                f"{said}, the {self.most + 1}th death: something kills them; see distributed.max_replacements"
+            )
 
     def untold(self) -> list[str]:
         """Return what was said since the last call."""
@@ -144,7 +150,7 @@ class LocalShard:
 
     def _here(self) -> ReplayShard:
         if self.shard is None:
-            raise ShardLost(f"shard {self.number} is lost")
+            raise ShardLostError(f"shard {self.number} is lost")
         return self.shard
 
 
@@ -185,15 +191,17 @@ class LocalCluster:
         """Lose an actor."""
         self.actors[actor] = None
 
-    def drive(self) -> None:
-        """Let every actor take a turn; a dead one is replaced."""
+    def drive(self, behind: bool) -> None:
+        """Let every actor take a turn, unless the learners are behind; a dead one is replaced."""
+        if behind:
+            return
         for number, actor in self.actors.items():
             try:
                 if actor is None:
                     self.replaced.count("actor", number, "it was killed")
                     actor = self.actors[number] = self._launch(number)
                 actor.turn()
-            except ShardLost:
+            except ShardLostError:
                 port = self._port(number)
                 port.revive()
                 self.replaced.count("shard", port.number, "it was lost")

@@ -1,7 +1,7 @@
 """What a distributed run keeps on disk, and takes up again: the learner's checkpoint, and each shard's items beside it.
 
-Every learner has its own shards written; the first one writes the checkpoint. A resumed run goes on from the decisions
-that were learned from: what actors had under way is flown again, by lives that were not lived before.
+Every learner has its own shards written; the first one writes the checkpoint. A resumed run owes the steps for what was
+counted and not yet learned from; what actors had under way is flown again, by lives that were not lived before.
 """
 
 from __future__ import annotations
@@ -168,11 +168,11 @@ class Keeper:
             extra = checkpoint.extra
             apex, counts = extra["apex"], extra["counters"]
             self.learner.policy.load_state_dict(checkpoint.policy_state)
-            self.learner.optimizer.load_state_dict(checkpoint.optimizer_state)
+            self.learner.optimizer.load_state_dict(checkpoint.optimizer_state or {})
             self.learner.load_state_dict(checkpoint.normalisers)
             self.learner.shaper.load_state_dict(checkpoint.rnd_state or {})
             self.watch.load_state_dict(extra["watch"])
-            self.ledger.load_state_dict(extra["ledger"], checkpoint.step_id)
+            self.ledger.load_state_dict(extra["ledger"])
             at.version, at.start = int(apex["version"]), int(apex["start"]) + 1
             at.initial, at.parent, at.steps = extra["initial"], found, checkpoint.step_id
             added = {int(number): int(count) for number, count in apex["shards"].items()}

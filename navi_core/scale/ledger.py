@@ -63,7 +63,7 @@ class Ledger:
         """Highest mean return of a hundred episodes."""
         self.throughput = Throughput()
         self._marks: dict[tuple[int, int], int] = {}
-        self._signs: dict[int, dict[str, list[float]]] = {}
+        self._signs: dict[tuple[int, int], dict[str, list[float]]] = {}
         self._returns: list[float] = []
         self._lengths: list[int] = []
         self._rewards: list[tuple[float, int]] = []
@@ -98,7 +98,7 @@ class Ledger:
         self._returns += report.returns
         self._lengths += report.lengths
         self._rewards.append((report.reward, report.decisions))
-        signs = self._signs.setdefault(report.actor, {})
+        signs = self._signs.setdefault(sender, {})
         for name in _SIGNS:
             signs.setdefault(name, []).append(getattr(report, name))
         signs.setdefault("val_reward", []).extend(report.returns)
@@ -170,9 +170,10 @@ class Ledger:
 
     def state_dict(self) -> dict[str, Any]:
         """Return what a resumed run goes on counting from, as plain data."""
-        return {"episodes": self.episodes, "recent": list(self.recent), "best": self.best}
+        counts = {"decisions": self.decisions, "episodes": self.episodes}
+        return counts | {"recent": list(self.recent), "best": self.best}
 
-    def load_state_dict(self, state: dict[str, Any], decisions: int) -> None:
-        """Undo `state_dict` at a number of decisions."""
-        self.decisions, self.episodes, self.best = decisions, int(state["episodes"]), float(state["best"])
+    def load_state_dict(self, state: dict[str, Any]) -> None:
+        """Undo `state_dict`."""
+        self.decisions, self.episodes, self.best = int(state["decisions"]), int(state["episodes"]), float(state["best"])
         self.recent.extend(float(x) for x in state["recent"])

@@ -74,23 +74,16 @@ class ParameterHub:
 
     Args:
         description: What an actor from outside needs to know of the run, as plain data.
-        first_life: Lives that are given out begin here.
     """
 
-    def __init__(self, description: dict[str, Any] | None = None, first_life: int = 0) -> None:
+    def __init__(self, description: dict[str, Any] | None = None) -> None:
         self.description = description or {}
-        self._life = first_life
         self._parameters: Parameters | None = None
         self._stop = ""
 
     def describe(self) -> dict[str, Any]:
         """Return the description of the run."""
         return self.description
-
-    def enlist(self) -> int:
-        """Return a life that nobody had before."""
-        self._life += 1
-        return self._life
 
     def publish(self, parameters: Parameters) -> None:
         """Make weights the newest; an older publication that comes late changes nothing."""

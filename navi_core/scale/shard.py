@@ -10,7 +10,6 @@ import secrets
 from pathlib import Path
 
 import numpy as np
-import torch
 
 from navi_core.config import TrainConfig
 from navi_core.learn.replay import PrioritizedReplay

@@ -22,7 +22,7 @@ from torch import Tensor
 from navi_core.config import TrainConfig
 from navi_core.errors import ConfigError, RunError
 from navi_core.learn.parallel import ALONE, Workers
-from navi_core.scale.shipment import Drawn, News, ShardLost, Shipment
+from navi_core.scale.shipment import Drawn, News, ShardLostError, Shipment
 
 __all__ = ["ShardPort", "ShardedReplay"]
 
@@ -31,7 +31,7 @@ _PAUSE = 0.01
 
 
 class ShardPort(Protocol):
-    """How a shard is reached; every method raises `ShardLost` where it does not answer.
+    """How a shard is reached; every method raises `ShardLostError` where it does not answer.
 
     Attributes:
         number: Which shard.
@@ -160,14 +160,14 @@ class ShardedReplay:
             drawn = part.drawn
             try:
                 part.port.update(drawn.token, drawn.places, drawn.serials, values[part.rows])
-            except ShardLost:
+            except ShardLostError:
                 self._replace(part.port)
 
     def news(self, port: ShardPort, token: str, cursor: int, debt: int) -> News | None:
         """Ask a shard for its reports; None from one that had to be replaced."""
         try:
             return port.news(token, cursor, debt)
-        except ShardLost:
+        except ShardLostError:
             self._replace(port)
             return None
 
@@ -175,7 +175,7 @@ class ShardedReplay:
         """Have a shard's items written beside a checkpoint; return how many were ever added, 0 from a lost shard."""
         try:
             return port.save(str(checkpoint.parent), checkpoint.name)
-        except ShardLost:
+        except ShardLostError:
             self._replace(port)
             return 0
 
@@ -185,14 +185,14 @@ class ShardedReplay:
     def _ask(self, port: ShardPort, share: int) -> Callable[[], Drawn | None] | None:
         try:
             return port.ask(share)
-        except ShardLost:
+        except ShardLostError:
             self._replace(port)
             return None
 
     def _redeem(self, port: ShardPort, ticket: Callable[[], Drawn | None] | None) -> Drawn | None:
         try:
             return ticket() if ticket is not None else None
-        except ShardLost:
+        except ShardLostError:
             self._replace(port)
             return None
 
@@ -204,7 +204,9 @@ class ShardedReplay:
                 if got is not None:
                     return port, got
             time.sleep(_PAUSE)
-        raise RunError(f"no shard got an item in {_PATIENCE:.0f} s; do the actors fly? `navi actor --shard 0` starts one")
+        raise RunError(
+            f"no shard got an item in {_PATIENCE:.0f} s; do the actors fly? `navi actor --shard 0` starts one"
+        )
 
     def _weights(self, drawn: list[tuple[ShardPort, Drawn]], n: int) -> Tensor:
         # (N·P)^−β up to the factor N, which the division by the largest takes away.

@@ -8,10 +8,10 @@ import numpy as np
 
 from navi_core.errors import RunError
 
-__all__ = ["Drawn", "News", "Report", "ShardLost", "Shipment"]
+__all__ = ["Drawn", "News", "Report", "ShardLostError", "Shipment"]
 
 
-class ShardLost(RunError):
+class ShardLostError(RunError):
     """A shard of the replay does not answer any more; its items are gone, and it can be replaced."""
 
 

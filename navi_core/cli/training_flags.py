@@ -1,0 +1,92 @@
+"""The flags of commands that train, and the configuration that they mean."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Any
+
+import typer
+
+if TYPE_CHECKING:
+    from navi_core.config import TrainConfig
+
+__all__ = [
+    "AsJson",
+    "Asset",
+    "Assign",
+    "ConfigFile",
+    "EncoderBackend",
+    "Fresh",
+    "Init",
+    "Partition",
+    "Preset",
+    "Register",
+    "Rows",
+    "RunRoot",
+    "SceneFiles",
+    "Seed",
+    "Steps",
+    "Task",
+    "TemporalCore",
+    "flagged_config",
+]
+
+Preset = Annotated[str | None, typer.Option(help="Preset: demo, quick, standard, or a .yaml file.")]
+ConfigFile = Annotated[Path | None, typer.Option(help="YAML or JSON file of settings.")]
+Assign = Annotated[list[str] | None, typer.Option("--set", help="A setting, a.b=c; may be repeated.")]
+Seed = Annotated[int | None, typer.Option(help="Seed of every random draw.")]
+Steps = Annotated[int | None, typer.Option(help="Decisions summed over rows; without it, until stopped.")]
+Rows = Annotated[int | None, typer.Option(help="Environment rows.")]
+EncoderBackend = Annotated[str | None, typer.Option(help="rayvit, spherical_cnn or ring_cnn.")]
+TemporalCore = Annotated[str | None, typer.Option(help="mamba2, gru, mambapy or none.")]
+SceneFiles = Annotated[list[str] | None, typer.Option(help="A .gmdag or mesh file to train in; may be repeated.")]
+Task = Annotated[str | None, typer.Option(help="A reference task instead of scenes, such as cart_pole.")]
+RunRoot = Annotated[Path | None, typer.Option(help="Folder of runs; by default runs/ of the Navi home.")]
+Asset = Annotated[str | None, typer.Option(help="What the run is for; part of its key.")]
+Partition = Annotated[str | None, typer.Option(help="Which one of it; by default the preset's name.")]
+Fresh = Annotated[bool, typer.Option("--fresh", help="Neither resume the run nor start from a version.")]
+Init = Annotated[
+    str | None,
+    typer.Option(
+        "--init",
+        "--from",
+        help="Weights of a new run: an alias, a version, a checkpoint, or none. By default latest, "
+        "and none for dqn and for a run with --asset or --task.",
+    ),
+]
+Register = Annotated[bool, typer.Option(help="Enter the result into the registry of versions.")]
+AsJson = Annotated[bool, typer.Option("--json", help="Print the result as one JSON object.")]
+
+
+def flagged_config(
+    algorithm: str,
+    preset: str | None,
+    file: Path | None,
+    assign: list[str] | None,
+    scenes: list[str] | None,
+    top: dict[str, Any],
+    policy: dict[str, Any],
+) -> TrainConfig:
+    """Return the configuration that a command's flags mean.
+
+    Args:
+        algorithm: Of the run.
+        preset: Name or file.
+        file: Of settings.
+        assign: Of --set.
+        scenes: Files to train in.
+        top: Flags by the setting they give; None gives nothing.
+        policy: Likewise, of the section policy.
+
+    Raises:
+        ConfigError: A setting is unknown or impossible.
+    """
+    from navi_core.presets import resolve_config
+
+    flags: dict[str, Any] = {"algorithm": algorithm} | {k: v for k, v in top.items() if v is not None}
+    network = {k: v for k, v in policy.items() if v is not None}
+    if network:
+        flags["policy"] = network
+    if scenes:
+        flags["corpus"] = {"scenes": scenes}
+    return resolve_config(preset=preset, file=file, flags=flags, assignments=assign or ())

@@ -1,0 +1,252 @@
+"""Actors and shards as Ray actors: the same classes, each in a process of its own, on this machine or on many.
+
+Everything is a named actor of the run's namespace. What died is found out when it does not answer or its process ends,
+and is replaced under the same name; who meets a name without an answer looks for the newcomer. Without an address Ray
+starts here, on the loopback interface alone, and ends with the run. Ray moves objects by its own serialisation, which
+must not be reached from outside: an address on other machines belongs to a network that is trusted.
+"""
+
+from __future__ import annotations
+
+import logging
+import os
+import secrets
+import time
+from collections.abc import Sequence
+from typing import Any
+
+from navi_core.config import TrainConfig, parse_config
+from navi_core.errors import ConfigError, NaviError, RunError
+from navi_core.learn.parallel import ALONE, Workers
+from navi_core.learn.signals import StopFlag
+from navi_core.scale.actor import ApexActor, actor_count
+from navi_core.scale.cluster import Replacements, lives_from, of_learner
+from navi_core.scale.parameters import ParameterHub, Parameters
+from navi_core.scale.ray_ports import HUB, Named, RayHub, RayShard, import_ray, join_ray, shard_name
+from navi_core.scale.shard import ReplayShard
+from navi_core.scale.shipment import ShardLostError
+
+__all__ = ["RayCluster", "fly_for_run"]
+
+_LOG = logging.getLogger("navi.scale")
+_SPACE = "navi-"
+_PATIENCE = 60.0
+_PAUSE = 0.05
+_MOMENT = 0.002
+_HUB_CHECKED = 1.0
+
+
+class _RemoteActor:
+    """What runs in an actor's process."""
+
+    def __init__(self, config: TrainConfig, number: int, life: int, shard: int, scenes: Sequence[str]) -> None:
+        ray = import_ray()
+        port = RayShard(Named(ray, shard_name(shard)), shard)
+        self._actor = ApexActor(config, number, life, port, RayHub(Named(ray, HUB)), scenes)
+
+    def pid(self) -> int:
+        """Return the process."""
+        return os.getpid()
+
+    def run(self) -> str:
+        """Fly until the run is over."""
+        return self._actor.run()
+
+
+def join_run(address: str, run_id: str | None) -> tuple[Any, dict[str, Any]]:
+    """Connect to a run of another process; return Ray and the run's description.
+
+    Args:
+        address: host:port of its Ray, or auto.
+        run_id: Which run; None where there is but one.
+
+    Raises:
+        ConfigError: There is no such run, or several and none was named.
+    """
+    ray = join_ray(address, None)
+    spaces = [entry["namespace"] for entry in ray.util.list_named_actors(all_namespaces=True) if entry["name"] == HUB]
+    wanted = [x for x in spaces if run_id is None or x == f"{_SPACE}{run_id}"]
+    if len(wanted) != 1:
+        known = ", ".join(sorted(x.removeprefix(_SPACE) for x in spaces)) or "none; start one with `navi learner`"
+        raise ConfigError(f"which run? --run names it; runs at {address}: {known}")
+    ray.shutdown()
+    ray = join_ray(address, wanted[0])
+    return ray, RayHub(Named(ray, HUB)).describe()
+
+
+def fly_for_run(address: str, run_id: str | None, shard: int, number: int | None) -> tuple[str, int]:
+    """Be an actor of a run of another process until it is over; return why it is, and the rollouts that it shipped.
+
+    Args:
+        address: host:port of its Ray, or auto.
+        run_id: Which run; None where there is but one.
+        shard: Where rollouts go.
+        number: Which actor, for its place on the ladder of ε; by default that of the shard.
+
+    Raises:
+        ConfigError: There is no such run or shard.
+    """
+    ray, told = join_run(address, run_id)
+    if not 0 <= shard < told["shards"]:
+        raise ConfigError(f"shard {shard} of a run with {told['shards']}; allowed: 0 … {told['shards'] - 1}")
+    config = parse_config(TrainConfig, told["config"])
+    port, hub = RayShard(Named(ray, shard_name(shard)), shard), RayHub(Named(ray, HUB))
+    # Nobody counts the lives of actors on many machines: they are drawn, and far from those that a learner counts.
+    life = -1 - secrets.randbits(40)
+    with StopFlag() as flag:
+        actor = ApexActor(config, shard if number is None else number, life, port, hub, told["scenes"])
+        said = actor.run(flag)
+    ray.shutdown()
+    return flag.signal_name or said, actor.shipped
+
+
+class RayCluster:
+    """This learner's actors and shards on Ray.
+
+    Args:
+        config: The run's configuration.
+        per_item: Decisions of an item of the replay.
+        run_id: Name of the run; its namespace.
+        scenes: Files of compiled scenes, readable wherever an actor may run; none for a task.
+        workers: The learners.
+        address: Of a running Ray; None starts one here.
+        actors: Actors to start; None starts as many as the configuration says, 0 leaves them to `navi actor`.
+
+    Attributes:
+        address: Where other processes reach it.
+    """
+
+    def __init__(
+        self,
+        config: TrainConfig,
+        per_item: int,
+        run_id: str,
+        scenes: Sequence[str] = (),
+        workers: Workers = ALONE,
+        *,
+        address: str | None = None,
+        actors: int | None = None,
+    ) -> None:
+        self.config, self._per_item, self._scenes, self._workers = config, per_item, list(scenes), workers
+        self.prefetch = config.distributed.prefetch
+        self.replaced = Replacements(config.distributed.max_replacements)
+        self._count = actor_count(config) if actors is None else actors
+        namespace = f"{_SPACE}{workers.share(run_id)}"
+        if workers.first:
+            self.ray = join_ray(address, namespace, actors=self._count + config.distributed.replay_shards)
+            address = str(self.ray.get_runtime_context().gcs_address)
+        self.address = str(workers.share(address))
+        if not workers.first:
+            self.ray = join_ray(self.address, namespace)
+        self._kept: dict[str, Any] = {}
+        self._hub = Named(self.ray, HUB)
+        self._published: Parameters | None = None
+        if workers.first:
+            self._make_hub()
+        self.ports = [self._new_port(i) for i in of_learner(config.distributed.replay_shards, workers)]
+        self._lives: dict[int, int] = {}
+        self._running: dict[Any, int] = {}
+        self._handles: dict[int, Any] = {}
+        self._checked = 0.0
+
+    def start(self, start: int) -> None:
+        """Start this learner's actors."""
+        for number in of_learner(self._count, self._workers):
+            self._lives[number] = lives_from(start)
+            self._launch(number)
+
+    def pids(self) -> dict[int, int]:
+        """Return the processes of this learner's actors by their numbers."""
+        return {number: int(self.ray.get(handle.pid.remote())) for number, handle in self._handles.items()}
+
+    def drive(self, behind: bool) -> None:
+        """Replace actors whose process has ended, and a hub that does not answer; the others fly by themselves."""
+        if self._workers.first and time.monotonic() - self._checked > _HUB_CHECKED:
+            self._checked = time.monotonic()
+            try:
+                self._hub.call("describe")
+            except ShardLostError:
+                _LOG.warning("the hub died and is replaced")
+                self._make_hub()
+        if not self._running:
+            return
+        ended, _ = self.ray.wait(list(self._running), num_returns=len(self._running), timeout=0)
+        for reference in ended:
+            number = self._running.pop(reference)
+            try:
+                said = self.ray.get(reference)
+            except self.ray.exceptions.RayTaskError as error:
+                raise RunError(f"actor {number} failed: {error.cause or error}") from None
+            except self.ray.exceptions.RayError as error:
+                self.replaced.count("actor", number, type(error).__name__)
+                self._launch(number)
+            else:
+                raise RunError(f"actor {number} left the run: {said}")
+
+    def publish(self, parameters: Parameters) -> None:
+        """Let actors have weights; the first learner does it for all, whose weights are the same."""
+        if not self._workers.first:
+            return
+        self._published = parameters
+        try:
+            self._hub.later("publish", parameters)
+        except ShardLostError:
+            self._make_hub()
+
+    def wait(self) -> None:
+        """Wait a moment for actors."""
+        time.sleep(_MOMENT)
+
+    def close(self, reason: str) -> None:
+        """Tell the actors that the run is over, and leave Ray; one that was started here ends."""
+        if not self.ray.is_initialized():
+            return
+        try:
+            if self._workers.first:
+                self._hub.call("stop", reason)
+            if self._running:
+                self.ray.wait(list(self._running), num_returns=len(self._running), timeout=10)
+        except NaviError as error:
+            _LOG.warning("the actors could not be told that the run is over: %s", error)
+        self.ray.shutdown()
+
+    def _launch(self, number: int) -> None:
+        self._lives[number] += 1
+        shard = number % self.config.distributed.replay_shards
+        made = self.ray.remote(_RemoteActor).options(num_cpus=1, max_concurrency=2)
+        handle = made.remote(self.config, number, self._lives[number], shard, self._scenes)
+        self._handles[number] = handle
+        self._running[handle.run.remote()] = number
+
+    def _new_port(self, number: int) -> RayShard:
+        named = Named(self.ray, shard_name(number))
+
+        def make() -> None:
+            self._make(shard_name(number), ReplayShard, self.config, number, self._per_item)
+
+        make()
+        return RayShard(named, number, make)
+
+    def _make_hub(self) -> None:
+        description = {
+            "config": self.config.model_dump(mode="json"),
+            "scenes": self._scenes,
+            "shards": self.config.distributed.replay_shards,
+        }
+        self._hub.forget()
+        self._make(HUB, ParameterHub, description)
+        if self._published is not None:
+            self._hub.call("publish", self._published)
+
+    def _make(self, name: str, kind: type, *args: Any) -> None:
+        """Start a named actor; a dead one's name may be taken for a moment longer."""
+        until = time.monotonic() + _PATIENCE
+        while True:
+            try:
+                # Ray ends a named actor when nobody holds what made it.
+                self._kept[name] = self.ray.remote(kind).options(name=name, num_cpus=0).remote(*args)
+                return
+            except (ValueError, self.ray.exceptions.RayError) as error:
+                if time.monotonic() > until:
+                    raise RunError(f"{name} cannot be started: {error}") from None
+                time.sleep(_PAUSE)

@@ -1,0 +1,262 @@
+"""Ape-X in one process: what is counted, what a death changes, and that two learners are one."""
+
+import json
+import sys
+import threading
+
+import numpy as np
+import pytest
+import torch
+from typer.testing import CliRunner
+
+from navi_core.cli.main import build_app
+from navi_core.errors import CheckpointError, ConfigError, RunError
+from navi_core.learn.parallel import Workers
+from navi_core.models import load_checkpoint
+from navi_core.scale import LocalCluster, ParameterHub, Parameters, check_apex
+from navi_core.scale.actor import actor_count, actor_seed
+from navi_core.scale.ledger import Ledger
+from navi_core.scale.ray_ports import import_ray
+from tests.scale.builders import apex_config, fly_apex, report
+
+
+class Watched(LocalCluster):
+    """A local cluster in which something happens before the n-th turn of the actors."""
+
+    turns = 0
+    plan: dict = {}
+
+    def drive(self, behind):
+        self.turns += not behind
+        if self.turns in self.plan:
+            self.plan[self.turns](self)
+        super().drive(behind)
+
+
+def watched(plan):
+    made = []
+
+    def cluster(config, workers):
+        here = Watched(config, 1, workers=workers)
+        here.plan = plan
+        made.append(here)
+        return here
+
+    return cluster, made
+
+
+def test_every_decision_that_a_shard_took_is_learned_from_once(tmp_path):
+    cluster, made = watched({})
+    result = fly_apex(tmp_path, apex_config(), cluster=cluster)
+    flown = sum(actor.shipped for actor in made[0].actors.values()) * 32
+    held = sum(port.shard.replay.added for port in made[0].ports)
+    assert (result.steps, result.reason, flown, held) == (640, "total_steps", 640, 640)
+    assert result.metrics["gradient_steps"] == 640 * 4.0 / 32
+    assert made[0].actors[0].version > 1, "actors fly with newer weights"
+    again, _ = watched({})
+    other = fly_apex(tmp_path / "again", apex_config(), cluster=again)
+    first, second = (load_checkpoint(x.checkpoint).policy_state for x in (result, other))
+    assert all(torch.equal(first[name], second[name]) for name in first), "same seed, same bits"
+
+
+def test_a_killed_actor_and_a_killed_shard_are_replaced_and_nothing_counts_twice(tmp_path):
+    lost = []
+
+    def kill_shard(here):
+        lost.append(here.ports[1].shard.news("", 0, 0))
+        here.ports[1].kill()
+
+    def repeat(here):
+        actor = here.actors[0]
+        said = actor.shard.add
+
+        def twice(shipment):
+            return said(shipment) and said(shipment)
+
+        actor.shard = type("Port", (), {"add": staticmethod(twice)})()
+
+    cluster, made = watched({3: lambda here: here.kill(1), 5: kill_shard, 7: repeat})
+    result = fly_apex(tmp_path, apex_config(), cluster=cluster)
+    here = made[0]
+    assert (here.replaced.actors, here.replaced.shards) == (1, 1)
+    assert result.steps == 672, "one rollout came a turn later, to the newcomer; so the last turn begins at 608"
+    assert here.actors[1].life == 2, "a new life, which flies no episode of the old one"
+    held = sum(port.shard.replay.added for port in here.ports)
+    assert held == 672 - lost[0].added, "what the lost shard held was counted; nothing else was, or came twice"
+    assert sum(port.shard._repeated for port in here.ports) > 0
+    events = [json.loads(line) for path in (tmp_path / "outbox").glob("*events*") for line in open(path)][1:]
+    assert {"actor 1 died (it was killed) and is replaced"} <= {row.get("detail") for row in events}
+    cluster, _ = watched({2: lambda here: here.kill(0), 3: lambda here: here.kill(0)})
+    with pytest.raises(RunError, match="max_replacements"):
+        fly_apex(tmp_path / "end", apex_config(distributed={"max_replacements": 1}), cluster=cluster)
+
+
+def test_a_report_that_comes_by_two_shards_counts_once():
+    ledger = Ledger()
+    assert ledger.enter(report(0)) and ledger.enter(report(1)) and not ledger.enter(report(1))
+    assert ledger.enter(report(0, life=2)) and ledger.enter(report(0, actor=1))
+    assert (ledger.decisions, ledger.episodes, ledger.repeated) == (128, 4, 1)
+    assert ledger.population() == [(0.5, 2.0, 0.75, 5.0)] * 3 and ledger.population() == []
+    ledger.enter(report(2, returns=()))
+    assert ledger.population() == [], "an actor in which no episode ended has nothing to say"
+
+
+def test_a_stopped_run_goes_on_where_it_was_learned_from(tmp_path):
+    config, asked = apex_config(), []
+
+    def stop():
+        asked.append(1)
+        return len(asked) > 7
+
+    first = fly_apex(tmp_path, config, stop=stop)
+    assert first.reason == "stopped" and 0 < first.steps < 640
+    cluster, made = watched({})
+    result = fly_apex(tmp_path, config, cluster=cluster)
+    assert result.steps == 640 and result.resumed_from == first.steps
+    assert sum(port.shard.replay.added for port in made[0].ports) == 640, "the shards remember too"
+    assert made[0].actors[0].life > 1_000_000, "no life is lived twice"
+    assert load_checkpoint(result.checkpoint).episode_count >= first.episodes > 0
+
+
+def test_early_stopping_hears_the_median_of_the_actors(tmp_path):
+    config = apex_config(
+        total_steps=100_000,
+        checkpoint_every=100_000,
+        dqn={"replay_ratio": 0.5, "learning_rate": 1e-6},
+        early_stopping={"enabled": True, "eval_interval": 600, "patience": 2, "plateau_threshold": 0.9},
+    )
+    result = fly_apex(tmp_path, config)
+    assert result.reason == "early_stopping: plateau" and result.steps < 10_000
+
+
+def test_a_recurrent_policy_ships_sequences(tmp_path):
+    config = apex_config(
+        policy={"core": "gru", "width": 16},
+        task_options={"masked": True},
+        dqn={"burn_in": 8},
+        shaper={"rnd_start": 0.5, "rnd_end": 0.1},
+        total_steps=256,
+    )
+    from navi_core.world.reference import reference_task
+
+    spaces = reference_task("cart_pole", 1, masked=True).spaces
+    result = fly_apex(tmp_path, config, spaces=spaces, shape=(spaces.observation,))
+    assert result.steps == 256 and np.isfinite(result.metrics["q_loss"])
+
+
+class Meeting:
+    """Two learners in two threads."""
+
+    def __init__(self):
+        self.barrier, self.told = threading.Barrier(2, timeout=60), [None, None]
+
+    def exchange(self, rank, value):
+        self.told[rank] = value
+        self.barrier.wait()
+        every = list(self.told)
+        self.barrier.wait()
+        return every
+
+
+class ThreadWorkers(Workers):
+    """Processes of a run that are threads: what one says the others hear, summed in the order of their ranks."""
+
+    def __init__(self, rank, meeting):
+        object.__setattr__(self, "rank", rank)
+        object.__setattr__(self, "size", 2)
+        object.__setattr__(self, "meeting", meeting)
+
+    def _reduce(self, tensors, operation):
+        every = self.meeting.exchange(self.rank, [x.clone() for x in tensors])
+        for x, a, b in zip(tensors, *every):
+            x.copy_(a + b if operation == "SUM" else torch.maximum(a, b))
+
+    def gather(self, value):
+        every = self.meeting.exchange(self.rank, value)
+        return every if self.first else []
+
+    def share(self, value):
+        return self.meeting.exchange(self.rank, value)[0]
+
+
+def test_two_learners_take_the_steps_of_one(tmp_path):
+    changes = {"total_steps": 320, "shaper": {"rnd_start": 1.0, "rnd_end": 1.0}}
+    alone = fly_apex(tmp_path / "one", apex_config(distributed={"actors_per_gpu": 2}, **changes))
+    both = apex_config(distributed={"actors_per_gpu": 1, "learners": 2}, **changes)
+    assert actor_count(both) == 2
+    meeting, found, failed = Meeting(), {}, []
+
+    def learn(rank):
+        try:
+            found[rank] = fly_apex(tmp_path / "two", both, workers=ThreadWorkers(rank, meeting))
+        except BaseException as error:
+            failed.append(error)
+            meeting.barrier.abort()
+
+    threads = [threading.Thread(target=learn, args=(rank,)) for rank in range(2)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join(120)
+    assert not failed, failed
+    one, two = (load_checkpoint(x.checkpoint) for x in (alone, found[0]))
+    assert found[0].steps == found[1].steps == alone.steps == 320
+    assert two.normalisers["gradient_steps"] == one.normalisers["gradient_steps"] == 40
+    for name, weight in one.policy_state.items():
+        torch.testing.assert_close(two.policy_state[name], weight, rtol=0, atol=2e-5, msg=name)
+    for name, weight in one.rnd_state["rnd"].items():
+        torch.testing.assert_close(two.rnd_state["rnd"][name], weight, rtol=1e-4, atol=2e-5, msg=name)
+    assert two.episode_count == one.episode_count
+
+
+def test_weights_are_checked_before_they_are_loaded():
+    sent = Parameters.of({"a": torch.arange(3.0)}, version=4, step=9, decisions=99)
+    assert torch.equal(sent.weights()["a"], torch.arange(3.0))
+    sent.arrays["a"][1] = 7.0
+    with pytest.raises(CheckpointError, match="version 4 have the checksum"):
+        sent.weights()
+    hub = ParameterHub()
+    assert hub.orders(0).parameters is None
+    newer = Parameters.of({"a": torch.zeros(1)}, version=5, step=9, decisions=99)
+    hub.publish(newer)
+    hub.publish(sent)
+    assert hub.orders(4).parameters is newer and hub.orders(5).parameters is None, "late is not new"
+    hub.stop("total_steps")
+    assert hub.orders(5).stop == "total_steps"
+
+
+def test_no_two_lives_draw_alike():
+    seeds = {actor_seed(0, actor, life) for actor in range(8) for life in range(50)}
+    assert len(seeds) == 400
+
+
+@pytest.mark.parametrize(
+    ("changes", "words"),
+    [
+        ({"algorithm": "ppo"}, "runs algorithm dqn, not ppo"),
+        ({"distributed": {"learners": 2}}, "learners is 2 and 1 processes run"),
+        ({"distributed": {"actors_per_gpu": 3}}, "cannot be shared by 3 actor processes"),
+    ],
+)
+def test_what_is_no_distributed_run_is_refused(changes, words):
+    with pytest.raises(ConfigError, match=words):
+        check_apex(apex_config(**changes))
+
+
+def test_without_ray_the_command_names_the_extra(monkeypatch):
+    monkeypatch.setitem(sys.modules, "ray", None)
+    with pytest.raises(ConfigError, match=r"pip install 'navi\[ray\]'; or add --in-process"):
+        import_ray()
+
+
+def test_the_command_trains_in_one_process(tmp_path, monkeypatch):
+    monkeypatch.setenv("NAVI_HOME", str(tmp_path))
+    config = tmp_path / "small.json"
+    config.write_text(apex_config(total_steps=256).model_dump_json())
+    done = CliRunner().invoke(build_app(), ["learner", "--config", str(config), "--in-process", "--json"])
+    assert done.exit_code == 0, done.output
+    told = json.loads(done.stdout)
+    assert told["steps"] == 256 and told["run_id"].startswith("apex-default") and told["version"] is None
+    assert told["metrics"]["learner_updates_per_s"] >= 0
+    with pytest.raises(ConfigError, match="neither --address nor --processes"):
+        CliRunner().invoke(build_app(), ["learner", "--in-process", "--processes", "2"], catch_exceptions=False)

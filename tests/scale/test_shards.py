@@ -1,0 +1,144 @@
+"""Shards accept a rollout once, hold actors back, forget what is gone; minibatches of several shards are unbiased."""
+
+import numpy as np
+import pytest
+import torch
+
+from navi_core.errors import ConfigError, RunError
+from navi_core.learn.replay import PrioritizedReplay
+from navi_core.scale import ReplayShard, ShardedReplay
+from navi_core.scale.cluster import LocalShard
+from tests.scale.builders import apex_config, shipment
+
+CONFIG = apex_config(replay={"capacity": 32, "batch_size": 8}, distributed={"ahead": 64})
+
+
+def shards(count=2, config=CONFIG):
+    ports = [LocalShard(i, lambda i=i: ReplayShard(config, i, 1)) for i in range(count)]
+    return ports, ShardedReplay(config, ports)
+
+
+def test_a_shipment_counts_once_however_often_it_comes():
+    shard = ReplayShard(CONFIG, 0, 1)
+    assert shard.add(shipment(0)) and shard.add(shipment(0)) and shard.add(shipment(1, first=8.0))
+    news = shard.news("", 0, 0)
+    assert [told.number for told in news.reports] == [0, 1]
+    assert (news.items, news.added, news.repeated) == (16, 16, 1)
+    assert shard.add(shipment(0, life=2)), "another life is another sender"
+
+
+def test_reports_stay_until_they_are_confirmed():
+    shard = ReplayShard(CONFIG, 0, 1)
+    shard.add(shipment(0))
+    first = shard.news("", 0, 0)
+    assert shard.news("", 0, 0).reports == first.reports, "an answer that was lost is asked for again"
+    shard.add(shipment(1))
+    then = shard.news(first.token, first.cursor, 0)
+    assert [told.number for told in then.reports] == [1]
+    assert shard.news("another life", then.cursor, 0).reports == then.reports, "its cursor confirms nothing here"
+    assert shard.news(then.token, then.cursor, 0).reports == ()
+
+
+def test_actors_wait_while_the_learner_is_far_behind():
+    shard = ReplayShard(CONFIG, 0, 1)
+    assert all(shard.add(shipment(i)) for i in range(3)), "96 decisions: 64 may be unread before the last"
+    assert not shard.add(shipment(3))
+    news = shard.news("", 0, 0)
+    shard.news(news.token, news.cursor, 65)
+    assert not shard.add(shipment(3)), "read, but not learned from"
+    shard.news(news.token, news.cursor, 64)
+    assert shard.add(shipment(3))
+
+
+def test_priorities_reach_only_the_items_that_they_were_drawn_for():
+    shard = ReplayShard(CONFIG, 0, 1)
+    shard.add(shipment(0, count=16))
+    drawn = shard.draw(16)
+    assert np.array_equal(drawn.serials, drawn.places)
+    shard.add(shipment(1, count=4, first=100.0))  # capacity 16: four of the first are written over
+    before = shard.replay.priorities().numpy().copy()
+    shard.update(drawn.token, drawn.places, drawn.serials, np.full(16, 9.0))
+    after = shard.replay.priorities().numpy()
+    assert np.array_equal(after[:4], before[:4]), "the new items keep their own"
+    drawn_old = np.unique(drawn.places[drawn.places >= 4])
+    assert np.allclose(after[drawn_old], 9.0**CONFIG.replay.alpha)
+    gone = int((drawn.places < 4).sum())
+    shard.update("another life", drawn.places, drawn.serials, np.full(16, 5.0))
+    assert np.array_equal(shard.replay.priorities().numpy(), after)
+    assert shard.news("", 0, 0).stale == gone + 16
+
+
+def test_minibatches_of_unequal_shards_are_unbiased():
+    """Σ w·f / Σ w over many draws is the mean of f over all items, with β 1, whatever the shards weigh."""
+    config = apex_config(replay={"capacity": 64, "batch_size": 64, "alpha": 1.0})
+    ports, replay = shards(2, config)
+    rng = np.random.default_rng(0)
+    sizes = (24, 8)
+    for port, size, scale in zip(ports, sizes, (1.0, 50.0)):
+        port.add(shipment(0, count=size, first=100.0 * port.number, priorities=scale * rng.uniform(0.5, 2.0, size)))
+    replay.anneal(1.0)
+    total = weight = 0.0
+    for _ in range(400):
+        items, _, weights = replay.sample(64)
+        # Divided by the largest of its minibatch, each draw has another unit; that of shard 0's share is brought back.
+        unit = float(weights.double().sum())
+        total += float((weights.double() * items["x"]).sum()) / unit
+        weight += 1.0
+    mean = (np.arange(24).sum() + (100.0 + np.arange(8)).sum()) / 32
+    assert total / weight == pytest.approx(mean, rel=0.03)
+
+
+def test_weights_are_those_of_the_chance_to_be_drawn():
+    config = apex_config(replay={"capacity": 8, "batch_size": 2, "alpha": 1.0})
+    ports, replay = shards(2, config)
+    ports[0].add(shipment(0, count=1, priorities=[3.0]))
+    ports[1].add(shipment(0, count=2, first=10.0, priorities=[1.0, 4.0]))
+    replay.beta = 1.0
+    for _ in range(20):
+        items, _, weights = replay.sample(2)
+        chances = {0.0: 0.5, 10.0: 0.5 * 0.2, 11.0: 0.5 * 0.8}
+        wanted = torch.tensor([1.0 / chances[float(x)] for x in items["x"]])
+        torch.testing.assert_close(weights, wanted / wanted.max())
+
+
+def test_a_lost_shard_is_replaced_and_the_others_stand_in():
+    ports, replay = shards()
+    told = []
+    replay._lost = lambda port: told.append(port.number)
+    for port in ports:
+        port.add(shipment(0, count=8, first=100.0 * port.number))
+    _, parts, _ = replay.sample(8)
+    ports[1].kill()
+    replay.update(parts, torch.ones(8))
+    assert told == [1] and ports[1].shard is not None
+    items, parts, weights = replay.sample(8)
+    assert len(weights) == 8 and bool((items["x"] < 100).all()), "the newcomer is empty"
+    assert replay.news(ports[1], "", 0, 0).items == 0
+    ports[1].kill()
+    assert replay.news(ports[1], "", 0, 0) is None and told == [1, 1]
+
+
+def test_what_cannot_be_shared_is_refused(monkeypatch):
+    with pytest.raises(ConfigError, match="2 shards cannot be shared by 1 learners"):
+        ShardedReplay(CONFIG, [LocalShard(0, lambda: ReplayShard(CONFIG, 0, 1))])
+    ports, replay = shards()
+    with pytest.raises(ConfigError, match="raise replay.batch_size"):
+        replay.sample(1)
+    monkeypatch.setattr("navi_core.scale.sharded_replay._PATIENCE", 0.02)
+    with pytest.raises(RunError, match="do the actors fly"):
+        replay.sample(8)
+
+
+def test_a_shard_is_written_and_read_back(tmp_path):
+    shard, again = (ReplayShard(CONFIG, 1, 1) for _ in range(2))
+    shard.add(shipment(0, count=5, priorities=[1, 2, 3, 4, 5]))
+    assert shard.save(str(tmp_path), "step-000000000032.pt") == 5
+    assert again.load(str(tmp_path), "step-000000000032.pt", 5)
+    assert torch.equal(again.replay.priorities(), shard.replay.priorities())
+    assert not ReplayShard(CONFIG, 0, 1).load(str(tmp_path), "step-000000000032.pt", 5), "another shard's folder"
+
+
+def test_probabilities_are_shares_of_the_sum():
+    replay = PrioritizedReplay(4, alpha=1.0)
+    replay.add({"x": torch.zeros(3)}, [1.0, 2.0, 5.0])
+    assert replay.probabilities(torch.tensor([2, 0])).tolist() == [0.625, 0.125]
