@@ -149,7 +149,7 @@ def actor(
     if as_json:
         print_json({"shard": shard, "ended": ended, "rollouts": shipped})
     else:
-        print_facts("actor", {"shard": shard, "ended by": ended, "rollouts shipped": f"{shipped:,}"})
+        print_facts("actor", {"shard": str(shard), "ended by": ended, "rollouts shipped": f"{shipped:,}"})
 
 
 def run_apex(

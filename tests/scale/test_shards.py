@@ -121,8 +121,8 @@ def test_a_lost_shard_is_replaced_and_the_others_stand_in():
 def test_what_cannot_be_shared_is_refused(monkeypatch):
     with pytest.raises(ConfigError, match="2 shards cannot be shared by 1 learners"):
         ShardedReplay(CONFIG, [LocalShard(0, lambda: ReplayShard(CONFIG, 0, 1))])
-    ports, replay = shards()
-    with pytest.raises(ConfigError, match="raise replay.batch_size"):
+    _, replay = shards()
+    with pytest.raises(ConfigError, match=r"raise replay\.batch_size"):
         replay.sample(1)
     monkeypatch.setattr("navi_core.scale.sharded_replay._PATIENCE", 0.02)
     with pytest.raises(RunError, match="do the actors fly"):
