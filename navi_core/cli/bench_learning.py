@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from dataclasses import asdict
+from dataclasses import asdict, replace
 from pathlib import Path
 from typing import Annotated
 
@@ -127,6 +127,7 @@ def memory(
     core: Annotated[list[str] | None, typer.Option("--core", help="mamba2 or gru; may be repeated.")] = None,
     seeds: Annotated[int, typer.Option(min=1, help="Seeds of every run.")] = 1,
     first_seed: Annotated[int, typer.Option(min=0, help="The first of them; the others follow it.")] = 0,
+    steps: Annotated[int | None, typer.Option(min=1, help="Decisions at most; by default those of the group.")] = None,
     as_json: Json = False,
 ) -> None:
     """Learn tasks that need a memory, with the state carried, forgotten, or begun from zeros in updates."""
@@ -137,6 +138,8 @@ def memory(
     if unknown:
         raise ConfigError(f"no group {', '.join(unknown)}; allowed: {', '.join(MEMORY_CASES)}")
     cases = memory_cases(group or (), core or ())
+    if steps is not None:
+        cases = [replace(case, steps=min(steps, case.steps)) for case in cases]
     rows = [row.as_dict() for row in run_memory(cases, range(first_seed, first_seed + seeds), _tell)]
     columns: dict[str, Column] = {
         "run": figure("case"),
