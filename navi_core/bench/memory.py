@@ -75,7 +75,7 @@ class MemoryRow(Row):
     Attributes:
         case: Its name.
         seed: Its seed.
-        steps: Decisions made; a run ends when the target is reached.
+        steps: Decisions made; a run may end when the target is reached.
         solved_at: Decisions after which the mean return of 10 updates first reached the target; None if never.
         best: Highest mean return of 10 updates.
         final: Mean return of the last 10 updates in which episodes ended.
@@ -156,7 +156,11 @@ def memory_cases(names: Sequence[str] = (), cores: Sequence[str] = ()) -> list[M
 
 
 def run_memory(
-    cases: Sequence[MemoryCase], seeds: Sequence[int], progress: Callable[[str], None] | None = None
+    cases: Sequence[MemoryCase],
+    seeds: Sequence[int],
+    progress: Callable[[str], None] | None = None,
+    *,
+    until_solved: bool = True,
 ) -> Iterator[MemoryRow]:
     """Learn every case with every seed; yield a row after each.
 
@@ -164,10 +168,11 @@ def run_memory(
         cases: What to learn.
         seeds: Seeds.
         progress: Called with a line about every tenth update.
+        until_solved: End a run where it first reaches the target, not with its last decision.
     """
     for case in cases:
         for seed in seeds:
-            yield _learn(case, seed, progress)
+            yield _learn(case, seed, progress, until_solved)
 
 
 def case_config(case: MemoryCase, seed: int) -> TrainConfig:
@@ -208,7 +213,7 @@ class _Memoryless(NavigationPolicy):
         return super().evaluate(obs, aux, state0, torch.ones_like(reset), actions)
 
 
-def _learn(case: MemoryCase, seed: int, progress: Callable[[str], None] | None) -> MemoryRow:
+def _learn(case: MemoryCase, seed: int, progress: Callable[[str], None] | None, until_solved: bool) -> MemoryRow:
     config, cpu, rows = case_config(case, seed), torch.device("cpu"), case.rows
     with torch_threads(1):
         env = reference_task(case.task, rows, seed, **dict(case.options))
@@ -225,7 +230,7 @@ def _learn(case: MemoryCase, seed: int, progress: Callable[[str], None] | None) 
         start, recent = time.process_time(), deque[tuple[float, int]](maxlen=_WINDOW)
         best, mean, ratio, index = -math.inf, -math.inf, 0.0, 0
         solved: int | None = None
-        while collector.decisions * rows < case.steps and solved is None:
+        while collector.decisions * rows < case.steps and not (until_solved and solved is not None):
             began = collector.decisions * rows
             stats = collector.collect(rollout)
             assert stats is not None

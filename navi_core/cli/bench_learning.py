@@ -128,6 +128,7 @@ def memory(
     seeds: Annotated[int, typer.Option(min=1, help="Seeds of every run.")] = 1,
     first_seed: Annotated[int, typer.Option(min=0, help="The first of them; the others follow it.")] = 0,
     steps: Annotated[int | None, typer.Option(min=1, help="Decisions at most; by default those of the group.")] = None,
+    go_on: Annotated[bool, typer.Option("--go-on", help="Learn on where the target was reached.")] = False,
     as_json: Json = False,
 ) -> None:
     """Learn tasks that need a memory, with the state carried, forgotten, or begun from zeros in updates."""
@@ -140,7 +141,8 @@ def memory(
     cases = memory_cases(group or (), core or ())
     if steps is not None:
         cases = [replace(case, steps=min(steps, case.steps)) for case in cases]
-    rows = [row.as_dict() for row in run_memory(cases, range(first_seed, first_seed + seeds), _tell)]
+    made = run_memory(cases, range(first_seed, first_seed + seeds), _tell, until_solved=not go_on)
+    rows = [row.as_dict() for row in made]
     columns: dict[str, Column] = {
         "run": figure("case"),
         "seed": figure("seed"),

@@ -79,6 +79,14 @@ def test_a_final_policy_is_judged_on_one_episode_a_row_with_its_state_carried():
     assert pushes.min() >= 8 and pushes.max() <= 12, "a cart pushed one way falls, and what comes after does not count"
 
 
+def test_a_run_ends_at_its_target_or_goes_on_as_asked():
+    # Ten updates decide; whatever is earned in them reaches this target.
+    easy = MemoryCase("cart_pole", "gru", 16 * 16 * 14, 5.0, ppo=(("rollout", 16), ("epochs", 1)), rows=16)
+    ended, gone_on = (next(run_memory([easy], [0], until_solved=until)) for until in (True, False))
+    assert ended.solved_at == gone_on.solved_at == ended.steps < gone_on.steps == easy.steps
+    assert ended.kept != gone_on.kept
+
+
 @pytest.mark.slow
 def test_memory_learns_and_forgetting_does_not():
     cases = {c.handling: c for c in MEMORY_CASES["repeat_previous"] if c.core == "mamba2"}
