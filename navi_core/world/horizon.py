@@ -55,7 +55,8 @@ def depth_ahead(obs: Tensor, band_degrees: float) -> Tensor:
         obs: (B, 3, Az, El) normalised depth, semantic id, valid.
         band_degrees: Half-width of the limiter's elevation band [degrees].
     """
-    side, low, high = limiter_bins(*obs.shape[2:], band_degrees)
+    azimuths, elevations = obs.shape[2:]
+    side, low, high = limiter_bins(azimuths, elevations, band_degrees)
     nearest = torch.where(obs[:, 2] > 0, obs[:, 0], _NOTHING)[:, :, low:high].amin(dim=2)
     around = torch.cat([nearest[:, -side:], nearest, nearest[:, : side - 1]], dim=1)
     return around.unfold(1, 2 * side, 1).amin(dim=2)
