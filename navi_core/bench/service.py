@@ -41,7 +41,10 @@ _PATIENCE = 120.0
 
 @dataclass(frozen=True)
 class ServiceCase:
-    """Drones of one environment, parts that take turns, threads of each server, and whether training runs behind."""
+    """Drones of one environment, parts that take turns, threads of each server, and whether training runs behind.
+
+    In one part the servers take turns: one is at work at any time. In two parts both are.
+    """
 
     sessions: int
     groups: int = 1
@@ -91,8 +94,11 @@ class ServiceRow(Row):
 
 
 def service_cases(sessions: Sequence[int], threads: Sequence[int], learns: bool) -> list[ServiceCase]:
-    """Return the list: each number of drones on each number of threads, in two parts where there are two threads."""
-    cases = [ServiceCase(n, groups=min(n, t), threads=t) for t in threads for n in sessions]
+    """Return the list: each number of drones on each number of threads of both servers together.
+
+    From two threads on each server has half of them, and many drones fly in two parts, so that all are at work.
+    """
+    cases = [ServiceCase(n, groups=min(n, t, 2), threads=max(1, t // 2)) for t in threads for n in sessions]
     return cases + ([ServiceCase(sessions[0], learns=True)] if learns else [])
 
 

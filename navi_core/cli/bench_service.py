@@ -69,7 +69,7 @@ def service(
     temporal_core: Annotated[str, typer.Option(help="mamba2, gru or mambapy.")] = "mamba2",
     runtime: Annotated[str, typer.Option(help="onnx or eager.")] = "onnx",
     sessions: Annotated[list[int] | None, typer.Option(help="Drones; may be repeated, the first is the peer.")] = None,
-    threads: Annotated[list[int] | None, typer.Option(help="Threads of each server; may be repeated.")] = None,
+    threads: Annotated[list[int] | None, typer.Option(help="Threads of both servers; may be repeated.")] = None,
     learn: Annotated[bool, typer.Option("--learn", help="Also with training behind, computed eagerly.")] = False,
     rounds: Annotated[int, typer.Option(min=1, help="Turns of each case.")] = 6,
     decisions: Annotated[int, typer.Option(min=1, help="Decisions of each turn.")] = 200,
@@ -91,7 +91,7 @@ def service(
     columns = {
         "drones": figure("sessions"),
         "parts": figure("groups"),
-        "threads": figure("threads"),
+        "threads each": figure("threads"),
         "learns": lambda row: "yes" if row["learns"] else "no",
         "p50 [ms]": figure("p50_ms"),
         "p99 [ms]": figure("p99_ms"),

@@ -9,16 +9,20 @@ import numpy as np
 import pytest
 import torch
 
-from navi_core.config import EnvConfig
+from navi_core.config import ContinuousTrainingConfig, EnvConfig, GateConfig
 from navi_core.demos import load_demonstration
 from navi_core.learn.progress import Progress
 from navi_core.service.explorer import ExplorerSession, SceneChoice
+from navi_core.service.flight_learning import FlightLearning
+from navi_core.service.gate import RolloutGate
 from navi_core.service.viewing import TrainingBroadcast
 from navi_core.service.web import served_page
 from navi_core.service.web.explore import ExploreShow
 from navi_core.service.web.live import LiveShow
 from navi_core.world import Field, NavigationEnv
 from tests.browser import headless_browser
+from tests.service.conftest import SMALL as TINY_ENV
+from tests.service.conftest import tiny_model
 from tests.service.test_explorer import SMALL
 from tests.service.test_watching import until
 
@@ -79,6 +83,81 @@ def test_a_flight_by_key_presses_makes_a_demonstration(apartments, tmp_path):
     assert shown.startswith(f"{len(demo.actions)} decisions")
     assert demo.actions[:, 0].max() == np.float32(0.35) and demo.actions[:, 3].max() == np.float32(0.35)
     assert not demo.actions[:, 1:3].any()
+
+
+PAD = """
+window.pad = { connected: true, axes: [0, 0, 0, 0], buttons: [0, 1, 2, 3].map(() => ({ pressed: false })) };
+navigator.getGamepads = () => [window.pad];
+"""
+
+
+@pytest.mark.slow
+def test_a_gamepad_flies_records_and_takes_back(apartments, tmp_path):
+    """Button A records and saves, the right stick flies ahead, button B takes back."""
+    from playwright.sync_api import expect
+
+    choices = [SceneChoice(scene.name, lambda scene=scene: scene) for scene in apartments]
+    session = ExplorerSession(choices, SMALL, tmp_path / "flights")
+    with served_page(ExploreShow(session)) as address, headless_browser() as browser:
+        page = browser.new_page()
+        page.add_init_script(PAD)
+        page.goto(address)
+        expect(page.locator("#phase")).to_have_text("flying")
+
+        def press(button):
+            page.evaluate(f"pad.buttons[{button}].pressed = true")
+            page.wait_for_timeout(250)
+            page.evaluate(f"pad.buttons[{button}].pressed = false")
+            page.wait_for_timeout(250)
+
+        press(0)
+        expect(page.locator("#do-record")).to_have_text("Recording")
+        page.evaluate("pad.axes[3] = -1")
+        expect(page.locator("#input-kind")).to_have_text("gamepad")
+        page.wait_for_timeout(4000)
+        page.evaluate("pad.axes[3] = 0")
+        press(1)
+        page.wait_for_timeout(300)
+        press(0)
+        expect(page.locator("#notice")).to_contain_text("saved")
+    demo = load_demonstration(session.saved[0])
+    assert demo.actions[:, 0].max() == np.float32(0.35) and not demo.actions[:, 1:].any()
+    # Three seconds were taken back, thirty decisions.
+    assert 5 < len(demo.actions) < 40
+
+
+@pytest.mark.slow
+def test_the_dashboard_shows_a_gated_and_learning_service_as_its_status_page_tells_it(stage, tmp_path):
+    from playwright.sync_api import expect
+
+    gate = RolloutGate(stage.field, TINY_ENV, GateConfig(), capacity=64)
+    settings = ContinuousTrainingConfig(training_interval=0.05, batch_size=16, min_batch_size=4)
+    learning = FlightLearning(tiny_model(), settings, gate, outbox=tmp_path)
+    environment = stage.environment(sessions=4, seed=1)
+    actor = stage.actor(environment, gate=gate, learning=learning, sample=True, http="0")
+    show = LiveShow([actor.publisher.endpoint, environment.publisher.endpoint], [actor.url], discover=False)
+    with served_page(show) as address, headless_browser() as browser:
+        page = browser.new_page(viewport=PHONE)
+        page.goto(address)
+        expect(page.locator("#service table tbody tr")).to_have_count(4, timeout=20_000)
+        expect(page.locator("#service .gate").first).to_have_text(re.compile("SEND|WAIT"), timeout=20_000)
+        until(lambda: learning.trainer.model_version >= 3, 20.0)
+        # Nothing is decided any more, and the numbers stand still.
+        environment.stop()
+        environment.thread.join(10)
+        learning.trainer.stop()
+        until(lambda: all(session.request is not None for session in actor.sessions), 20.0)
+        time.sleep(0.5)
+        told = actor.status()
+        names = ("model_version", "total_samples_trained", "errors", "average_gate_agreement")
+        shown = {f"training.{name}": told["training"][name] for name in names}
+        shown |= {f"buffer.{name}": told["buffer"][name] for name in ("completed_count", "capacity", "utilization")}
+        shown |= {f"metrics.{name}": told["metrics"][name] for name in ("decisions_total", "gate_send_total")}
+        for name, value in shown.items():
+            text = f"{value:,}" if float(value).is_integer() else f"{value:.4f}"
+            expect(page.locator(f"[data-fact='{name}']")).to_have_text(text.removesuffix(".0"), timeout=20_000)
+        expect(page.locator("[data-fact='training.is_running']")).to_have_text("false")
+        assert page.evaluate("document.documentElement.scrollWidth") <= PHONE["width"]
 
 
 @pytest.mark.slow
