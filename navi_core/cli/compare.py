@@ -21,6 +21,7 @@ from navi_core.cli.evaluate import (
     Seed,
     Starts,
     Steps,
+    Task,
     draw_maps,
     eval_config,
     find_subject,
@@ -63,6 +64,7 @@ def compare(
     seed: Seed = 0,
     sampled: Sampled = False,
     noisy: Noisy = False,
+    task: Task = "explore",
     resolution: Resolution = 512,
     models: Models = None,
     maps: Maps = None,
@@ -77,7 +79,7 @@ def compare(
     from navi_core.evaluate import compare as compare_results
 
     sides = two_sides(subjects)
-    config = eval_config(protocol, starts, steps, seed, sampled, noisy)
+    config = eval_config(protocol, starts, steps, seed, sampled, noisy, task)
     scenes: list[Scene] = []
     results: list[list[EvalResult]] = [[], []]
     several = len(subjects) > 2
@@ -93,7 +95,8 @@ def compare(
     if maps is not None:
         draw_maps(maps, [result for result in everybody if result.trajectories], scenes)
     verdicts: list[Comparison] | list[SeedComparison]
-    metrics = metric or ["c_vis_auc", "collisions_per_minute"]
+    goals = everybody[0].summary.get("task") == "point_goal"
+    metrics = metric or [*(("success", "spl") if goals else ("c_vis_auc",)), "collisions_per_minute"]
     if len(everybody) == 2:
         verdicts = [compare_results(results[0][0], results[1][0], name) for name in metrics]
     else:

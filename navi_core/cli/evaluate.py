@@ -32,6 +32,7 @@ __all__ = [
     "Seed",
     "Starts",
     "Steps",
+    "Task",
     "draw_maps",
     "eval_config",
     "evaluate",
@@ -62,6 +63,7 @@ Protocol = Annotated[
         help="quick: 3 starts × 200 decisions; full: 10 × 1000 and C_surf. --starts and --steps go before it."
     ),
 ]
+Task = Annotated[str, typer.Option(help="explore, or point_goal: fly to a frozen goal and stop there (success, SPL).")]
 Starts = Annotated[int | None, typer.Option(help="Frozen starts per scene; by default the protocol's.")]
 Steps = Annotated[int | None, typer.Option(help="Decisions per episode; by default the protocol's.")]
 Seed = Annotated[int, typer.Option(help="Seed of the starts and of sampled actions.")]
@@ -98,6 +100,7 @@ def evaluate(
     seed: Seed = 0,
     sampled: Sampled = False,
     noisy: Noisy = False,
+    task: Task = "explore",
     resolution: Resolution = 512,
     out: Annotated[Path | None, typer.Option(help="Also write rows and summary to this JSON file.")] = None,
     models: Models = None,
@@ -109,7 +112,7 @@ def evaluate(
     """Fly a subject without learning over frozen starts, and measure coverage and collisions."""
     from navi_core.evaluate import record_evaluation, write_traces
 
-    config = eval_config(protocol, starts, steps, seed, sampled, noisy)
+    config = eval_config(protocol, starts, steps, seed, sampled, noisy, task)
     flown = find_subject(subject, models)
     scenes = load_scenes(scene or HELD_OUT, resolution)
     result = fly_subject(flown, scenes, config)
@@ -233,7 +236,7 @@ def _compiled(source: SceneSource, folder: Path, config: CompileConfig) -> Scene
 
 
 def eval_config(
-    protocol: str, starts: int | None, steps: int | None, seed: int, sampled: bool, noisy: bool
+    protocol: str, starts: int | None, steps: int | None, seed: int, sampled: bool, noisy: bool, task: str = "explore"
 ) -> EvalConfig:
     """Return the protocol that a command's options name.
 
@@ -245,7 +248,7 @@ def eval_config(
 
     if protocol not in PROTOCOLS:
         raise ConfigError(f"no protocol {protocol!r}; allowed: {', '.join(PROTOCOLS)}")
-    settings: dict[str, Any] = PROTOCOLS[protocol] | {"seed": seed, "deterministic": not sampled}
+    settings: dict[str, Any] = PROTOCOLS[protocol] | {"seed": seed, "deterministic": not sampled, "task": task}
     settings |= {name: value for name, value in (("starts", starts), ("max_steps", steps)) if value is not None}
     return parse_config(EvalConfig, settings | ({"sensor": NOISY_SENSOR.model_dump()} if noisy else {}))
 
@@ -292,6 +295,16 @@ def fly_subject(
 def print_results(results: list[EvalResult]) -> None:
     """Print one row per evaluation, all of one protocol."""
     summary = results[0].summary
+    title = f"{summary['scenes']} scenes × {summary['starts']} starts × {summary['max_steps']} decisions"
+    if summary.get("task") == "point_goal":
+        print_table(
+            title,
+            ("subject", "success", "SPL", "SoftSPL", "left", "collisions", "path"),
+            ((result.subject, *_goal_figures(result.summary)) for result in results),
+            words=1,
+            caption="success in %, SPL of 1; way left to the goal in m, collisions per minute, path in m",
+        )
+        return
 
     def figures(row: Mapping[str, Any]) -> tuple[str, ...]:
         auc, final, visit, collisions, free, path = (float(row[name]) for name in _SHOWN)
@@ -306,12 +319,18 @@ def print_results(results: list[EvalResult]) -> None:
         )
 
     print_table(
-        f"{summary['scenes']} scenes × {summary['starts']} starts × {summary['max_steps']} decisions",
+        title,
         ("subject", "AUC", "interval", "C_vis", "C_visit", "collisions", "clean", "path"),
         ((result.subject, *figures(result.summary)) for result in results),
         words=1,
         caption="coverage in %, AUC with its 95 % interval; collisions per minute, episodes without; path in m",
     )
+
+
+def _goal_figures(row: Mapping[str, Any]) -> tuple[str, ...]:
+    left, collisions, path = (float(row[name]) for name in ("goal_distance", "collisions_per_minute", "path_length"))
+    spl = (f"{row['spl']:.3f}", f"{row['soft_spl']:.3f}")
+    return f"{100 * row['success']:.1f}", *spl, f"{left:.2f}", f"{collisions:.2f}", f"{path:.1f}"
 
 
 def say(comparisons: Sequence[Comparison | SeedComparison]) -> None:

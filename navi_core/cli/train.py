@@ -109,7 +109,8 @@ def learner_command(algorithm: str, title: str) -> Callable[..., None]:
             )
         )  # fmt: skip
         # Values of actions cannot be begun with another learner's network, which latest mostly is.
-        begin = "latest" if asset is None and resolved.task is None and algorithm != "dqn" else "none"
+        flies = resolved.task is None and resolved.env.task == "explore"
+        begin = "latest" if asset is None and flies and algorithm != "dqn" else "none"
         with log_on_stderr():
             record = run_training(
                 resolved,

@@ -31,6 +31,9 @@ __all__ = [
     "flagged_config",
 ]
 
+_FLIGHTS = ("explore", "point_goal")
+"""Tasks that are flown in scenes; every other one is a reference task."""
+
 Preset = Annotated[str | None, typer.Option(help="Preset: demo, quick, standard, or a .yaml file.")]
 ConfigFile = Annotated[Path | None, typer.Option(help="YAML or JSON file of settings.")]
 Assign = Annotated[list[str] | None, typer.Option("--set", help="A setting, a.b=c; may be repeated.")]
@@ -40,7 +43,7 @@ Rows = Annotated[int | None, typer.Option(help="Environment rows.")]
 EncoderBackend = Annotated[str | None, typer.Option(help="rayvit, spherical_cnn or ring_cnn.")]
 TemporalCore = Annotated[str | None, typer.Option(help="mamba2, gru, mambapy or none.")]
 SceneFiles = Annotated[list[str] | None, typer.Option(help="A .gmdag or mesh file to train in; may be repeated.")]
-Task = Annotated[str | None, typer.Option(help="A reference task instead of scenes, such as cart_pole.")]
+Task = Annotated[str | None, typer.Option(help="point_goal: fly to goals; or a reference task without scenes: cart_pole, …")]
 RunRoot = Annotated[Path | None, typer.Option(help="Folder of runs; by default runs/ of the Navi home.")]
 Asset = Annotated[str | None, typer.Option(help="What the run is for; part of its key.")]
 Partition = Annotated[str | None, typer.Option(help="Which one of it; by default the preset's name.")]
@@ -84,6 +87,9 @@ def flagged_config(
     from navi_core.presets import resolve_config
 
     flags: dict[str, Any] = {"algorithm": algorithm} | {k: v for k, v in top.items() if v is not None}
+    if (flight := flags.get("task")) in _FLIGHTS:
+        del flags["task"]
+        flags["env"] = {"task": flight, "reward": {"preset": flight}}
     network = {k: v for k, v in policy.items() if v is not None}
     if network:
         flags["policy"] = network

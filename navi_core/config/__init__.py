@@ -13,6 +13,7 @@ from navi_core.config.dpo import DPOConfig
 from navi_core.config.evaluate import NOISY_SENSOR, PROTOCOLS, EvalConfig
 from navi_core.config.explore import ExplorerConfig
 from navi_core.config.fast import FastPPOConfig
+from navi_core.config.goal import GoalConfig
 from navi_core.config.grpo import GRPOConfig
 from navi_core.config.learn import BCConfig, TrainConfig
 from navi_core.config.nightly import NightlyConfig
@@ -52,6 +53,7 @@ __all__ = [
     "FastPPOConfig",
     "GRPOConfig",
     "GateConfig",
+    "GoalConfig",
     "NightlyConfig",
     "PPOConfig",
     "PolicyConfig",

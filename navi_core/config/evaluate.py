@@ -2,9 +2,12 @@
 
 from __future__ import annotations
 
+from typing import Literal
+
 from pydantic import Field
 
 from navi_core.config.base import Config
+from navi_core.config.goal import GoalConfig
 from navi_core.config.world import DynamicsConfig, SensorConfig
 
 __all__ = ["NOISY_SENSOR", "PROTOCOLS", "EvalConfig"]
@@ -24,6 +27,10 @@ class EvalConfig(Config):
 
     starts: int = Field(10, ge=1, le=10_000)
     """Frozen starts per scene."""
+    task: Literal["explore", "point_goal"] = "explore"
+    """Explore, or fly to a goal and stop there, which ends the episode."""
+    goal: GoalConfig = GoalConfig()
+    """Goals of point_goal: least distance, and what counts as reached."""
     max_steps: int = Field(1000, ge=1, le=2**30)
     """Decisions per episode."""
     seed: int = Field(0, ge=0, lt=2**31)

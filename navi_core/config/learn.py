@@ -127,6 +127,20 @@ class TrainConfig(Config):
         return self
 
     @model_validator(mode="after")
+    def _goal_of_the_task(self) -> Self:
+        """Give point-goal flight a policy that is told the goal, and refuse one to every other task."""
+        wanted = self.task is None and self.env.task == "point_goal"
+        if wanted and self.algorithm != "ppo":
+            raise ConfigError(f"env.task point_goal is learned by ppo, not by {self.algorithm}")
+        if self.policy.goal != wanted:
+            if "goal" in self.policy.model_fields_set:
+                raise ConfigError(f"policy.goal {self.policy.goal} does not fit env.task {self.env.task}; leave it out")
+            object.__setattr__(self, "policy", self.policy.model_copy(update={"goal": wanted}))
+            if self.policy.aux == "off":
+                raise ConfigError("env.task point_goal needs the auxiliary input, which policy.aux off leaves out")
+        return self
+
+    @model_validator(mode="after")
     def _compile_for_the_sensor(self) -> Self:
         if "resolution" not in self.compile.model_fields_set:
             resolution = compile_resolution(self.env.azimuth_bins, self.env.elevation_bins)

@@ -40,6 +40,8 @@ class PolicyConfig(Config):
     """1: the bare block; more: pre-norm residual layers."""
     aux: Literal["no_reward", "full", "off"] = "no_reward"
     """Auxiliary input from the previous step (shaped reward, loop similarity, intrinsic reward)."""
+    goal: bool = False
+    """The auxiliary input also holds the relative goal (point-goal flight)."""
     depth_shift: float = 0.2
     """Subtracted from the depth channel before the encoder."""
     depth_scale: float = Field(0.1, gt=0)
@@ -87,8 +89,15 @@ class PolicyConfig(Config):
             )
         return value
 
+    @property
+    def aux_inputs(self) -> int:
+        """Numbers of the auxiliary input: three of the step before, and four of the goal where there is one."""
+        return 7 if self.goal else 3
+
     @model_validator(mode="after")
     def _fits_together(self) -> Self:
+        if self.goal and self.aux == "off":
+            raise ConfigError("policy.goal needs the auxiliary input, which policy.aux off leaves out")
         if self.separate_value and self.stop_value_gradient:
             raise ConfigError(
                 "separate_value and stop_value_gradient contradict each other: nothing would train the critic's trunk"

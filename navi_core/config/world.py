@@ -8,6 +8,7 @@ from typing import Annotated, Literal, Self
 from pydantic import Field, model_validator
 
 from navi_core.config.base import Config
+from navi_core.config.goal import GoalConfig
 from navi_core.errors import ConfigError
 
 __all__ = ["REWARD_TERMS", "DynamicsConfig", "EnvConfig", "RewardConfig", "SensorConfig", "SpawnConfig"]
@@ -70,14 +71,16 @@ class DynamicsConfig(Config):
 
 
 _NAVI9 = {name: 1.0 for name in REWARD_TERMS[:9]} | {"view_gain": 0.0}
-_EXPLORE = {name: 0.0 for name in REWARD_TERMS} | {"collision": 1.0, "view_gain": 1.0}
+_COLLIDE = {name: 0.0 for name in REWARD_TERMS} | {"collision": 1.0}
+_PRESETS = {"explore": _COLLIDE | {"view_gain": 1.0}, "navi9": _NAVI9, "point_goal": _COLLIDE}
 
 
 class RewardConfig(Config):
     """Weights of the reward terms; all terms are always computed and recorded."""
 
-    preset: Literal["explore", "navi9"] = "explore"
-    """`explore`: view_gain and collision; `navi9`: the nine terms of the source system at weight 1."""
+    preset: Literal["explore", "navi9", "point_goal"] = "explore"
+    """`explore`: view_gain and collision; `navi9`: the nine terms of the source system at weight 1; `point_goal`:
+    collision, beside what the goal pays."""
     weights: dict[str, float] = Field(default_factory=dict)
     """Weights by term name, overriding the preset's."""
     view_radius: float = Field(3.2, gt=0)
@@ -96,7 +99,7 @@ class RewardConfig(Config):
 
     def resolved(self) -> dict[str, float]:
         """Return the weight of every term."""
-        return (_NAVI9 if self.preset == "navi9" else _EXPLORE) | self.weights
+        return _PRESETS[self.preset] | self.weights
 
 
 class SpawnConfig(Config):
@@ -154,6 +157,10 @@ class EnvConfig(Config):
     """Reward weights."""
     spawn: SpawnConfig = SpawnConfig()
     """Spawn pools."""
+    task: Literal["explore", "point_goal"] = "explore"
+    """Explore, or fly to a goal and stop there, which ends the episode."""
+    goal: GoalConfig = GoalConfig()
+    """Goals of point_goal."""
 
     @property
     def floor_clearance(self) -> float:

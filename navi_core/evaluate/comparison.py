@@ -12,12 +12,13 @@ from navi_core.evaluate.statistics import RESAMPLES, bootstrap_interval
 __all__ = ["LOWER_IS_BETTER", "Comparison", "compare", "require_pairs"]
 
 LOWER_IS_BETTER = frozenset(
-    {"collisions", "collisions_per_minute", "collisions_per_100m"}
+    {"collisions", "collisions_per_minute", "collisions_per_100m", "goal_distance"}
     | {f"{name}_steps_to_{share}" for name in ("c_vis", "c_visit", "c_surf") for share in (50, 75, 90)}
 )
 """Metrics of which less is better; of every other more is."""
 
 _POSE = ("start_x", "start_y", "start_z", "start_yaw")
+_GOAL = ("goal_x", "goal_y", "goal_z")
 
 
 @dataclass(frozen=True)
@@ -119,9 +120,10 @@ def require_pairs(a: EvalResult, b: EvalResult) -> None:
         )
     for key, row in starts[0].items():
         other = starts[1][key]
-        for name in ("scene_hash", *_POSE, "max_steps", "decision_hz", "view_radius", "floor_cell"):
-            if row[name] != other[name]:
+        for name in ("scene_hash", *_POSE, *_GOAL, "max_steps", "decision_hz", "view_radius", "floor_cell"):
+            # Files of before there were goals have none.
+            if row.get(name) != other.get(name):
                 raise EvaluationError(
                     f"{a.subject} and {b.subject} flew different starts: {name} of scene {key[0]}, start {key[1]} "
-                    f"is {row[name]} and {other[name]}; evaluate both with the same configuration"
+                    f"is {row.get(name)} and {other.get(name)}; evaluate both with the same configuration"
                 )

@@ -5,7 +5,7 @@ from __future__ import annotations
 import hashlib
 import math
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING
 
 import numpy as np
@@ -47,6 +47,8 @@ class Start:
     """Where it faces [rad], in [0, 2π)."""
     key: int
     """What the episode's random draws hang on: a hash of scene and number."""
+    goal: tuple[float, float, float] | None = None
+    """Where a point-goal episode is to end [m]; None where the task is to explore."""
 
 
 @dataclass(frozen=True)
@@ -101,6 +103,8 @@ def build_course(
         for index, floor in enumerate(floors)
         for start in frozen_starts(floor, field.scenes[index], index, count=config.starts, seed=config.seed)
     ]
+    if config.task == "point_goal":
+        starts = [with_goal(start, floors[start.scene_index], config) for start in starts]
     hashes = tuple(scene.content_hash() for scene in scenes)
     return Course(field, floors, hashes, truths, surfaces, tuple(starts), config)
 
@@ -142,6 +146,27 @@ def frozen_starts(floor: FloorMap, scene: Scene, scene_index: int, *, count: int
             )
         )
     return starts
+
+
+def with_goal(start: Start, floor: FloorMap, config: EvalConfig) -> Start:
+    """Return a start with a frozen goal: reachable, at the starts' height, and not nearer than the least distance.
+
+    It is the first of 16 drawn places that lies far enough, or the farthest where none does.
+
+    Args:
+        start: Where from.
+        floor: Reachable floor of its scene.
+        config: Seed and least distance.
+    """
+    layer = _start_layer(floor)
+    cells = np.argwhere(floor.free[:, layer, :])
+    draws = uniform(config.seed, Purpose.GOAL, torch.tensor([start.key]).expand(_CANDIDATES), 0,
+                    torch.arange(_CANDIDATES)).numpy()  # fmt: skip
+    place = floor.origin + (cells[(draws * len(cells)).astype(np.int64)] + 0.5) * floor.cell
+    away = np.hypot(*(place - np.array([start.position[0], start.position[2]])).T)
+    far = np.flatnonzero(away >= config.goal.min_distance)
+    chosen = place[int(far[0]) if len(far) else int(away.argmax())]
+    return replace(start, goal=(float(chosen[0]), start.position[1], float(chosen[1])))
 
 
 def _lowest_layer(floor: FloorMap) -> int:

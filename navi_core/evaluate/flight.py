@@ -20,8 +20,9 @@ from navi_core.config import EvalConfig
 from navi_core.errors import EvaluationError
 from navi_core.evaluate.course import Start
 from navi_core.pilots import Pose
-from navi_core.world.dynamics import Dynamics
+from navi_core.world.dynamics import Dynamics, linear_speed
 from navi_core.world.field import Field
+from navi_core.world.goals import reached
 from navi_core.world.sensor import SphericalSensor
 from navi_core.world.sensor_noise import SensorFaults
 
@@ -49,7 +50,10 @@ class Flyer(Protocol):
         """
 
     def act(self, obs: Tensor, pose: Pose) -> Tensor:
-        """Answer observations (B, 3, Az, El) with actions (B, 4); `pose` is for privileged subjects."""
+        """Answer observations (B, 3, Az, El) with actions (B, 4).
+
+        Of `pose` a privileged subject may use all, and a policy that is told goals where its goal lies from it.
+        """
 
 
 @dataclass(frozen=True)
@@ -64,6 +68,8 @@ class Flight:
     """Decisions with at least one reverted substep, bool (T,)."""
     clearance: np.ndarray
     """Distance to the nearest surface after each decision, float32 (T,) [m]."""
+    success: bool = False
+    """Whether it stopped at its goal, which ended it."""
 
 
 @torch.no_grad()
@@ -74,7 +80,7 @@ def fly(
     config: EvalConfig,
     progress: Callable[[int, int], None] | None = None,
 ) -> list[Flight]:
-    """Fly one episode from each start.
+    """Fly one episode from each start; one with a goal ends where the drone stops there.
 
     Args:
         field: Geometry.
@@ -120,13 +126,17 @@ def _fly_block(
     yaws[0] = yaw
     collided = torch.empty(config.max_steps, len(rows), dtype=torch.bool)
     clearance = torch.empty(config.max_steps, len(rows))
+    # A course has goals at all of its starts or at none.
+    goals = [start.goal for start in rows if start.goal is not None]
+    goal = torch.tensor(goals, dtype=torch.float32) if goals else None
+    ended, success = torch.full((len(rows),), config.max_steps), torch.zeros(len(rows), dtype=torch.bool)
     late = None
     for t in range(config.max_steps):
         hits = sensor.cast(position, yaw, scene)
         front = dynamics.front_distance(hits.depth, hits.valid, flyer.azimuth_bins)
         fresh = faults.apply(sensor.observation(hits), torch.zeros_like(keys), torch.full_like(keys, t))
         obs, late = (fresh if late is None else late, fresh) if config.sensor.delayed else (fresh, None)
-        action = flyer.act(obs, Pose(position, yaw, scene))
+        action = flyer.act(obs, Pose(position, yaw, scene, goal))
         if not torch.isfinite(action).all():
             row = int((~torch.isfinite(action)).any(dim=1).nonzero()[0, 0])
             raise EvaluationError(
@@ -140,6 +150,16 @@ def _fly_block(
         clearance[t] = field.distance(position, scene)
         if tick is not None:
             tick(t + 1)
-    return [
-        Flight(*(x[:, row].numpy().copy() for x in (positions, yaws, collided, clearance))) for row in range(len(block))
-    ]
+        if goal is not None:
+            there = reached(position, linear_speed(velocity), goal, config.goal) & (ended == config.max_steps)
+            ended = torch.where(there, t + 1, ended)
+            success |= there
+            if success.all():
+                break
+    flights = []
+    for row in range(len(block)):
+        steps = int(ended[row])
+        path, faced = (x[: steps + 1, row].numpy().copy() for x in (positions, yaws))
+        hit, gap = (x[:steps, row].numpy().copy() for x in (collided, clearance))
+        flights.append(Flight(path, faced, hit, gap, bool(success[row])))
+    return flights

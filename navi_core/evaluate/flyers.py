@@ -11,6 +11,7 @@ from navi_core.pilots import Pilot, Pose
 from navi_core.pilots.draws import draw_normal
 from navi_core.policy import NavigationPolicy, RewardShaper
 from navi_core.world.field import Field
+from navi_core.world.goals import relative_goal
 
 __all__ = ["QUIET_SHAPER", "PilotFlyer", "PolicyFlyer"]
 
@@ -55,7 +56,8 @@ class PolicyFlyer:
         max_distance: Range of the sensor that the policy was trained with [m].
 
     Raises:
-        EvaluationError: The policy reads the privileged reward (`aux: full`), which no evaluation has.
+        EvaluationError: The policy reads the privileged reward (`aux: full`), which no evaluation has, or a goal
+            where the task has none.
     """
 
     def __init__(
@@ -74,6 +76,8 @@ class PolicyFlyer:
                 f"{name} reads the training reward (aux: full), which flights outside training do not have; "
                 "train with aux no_reward or off to evaluate"
             )
+        if policy.config.goal and config.task != "point_goal":
+            raise EvaluationError(f"{name} flies to goals, which the task {config.task} has not; use --task point_goal")
         self.name = name
         self.azimuth_bins = policy.config.azimuth_bins
         self.elevation_bins = policy.config.elevation_bins
@@ -103,7 +107,11 @@ class PolicyFlyer:
         if not self._config.deterministic:
             zero = torch.zeros_like(self._step)
             noise = draw_normal(self._config.seed, self._keys, zero, self._step, axes=4).to(self._device)
-        out = self._policy.act(obs.to(self._device), self._aux, self._state, self._reset, noise)
+        aux = self._aux
+        if self._policy.config.goal and pose.goal is not None:
+            told = relative_goal(pose.position, pose.yaw, pose.goal)
+            aux = torch.cat([aux, told.to(self._device)], dim=1)
+        out = self._policy.act(obs.to(self._device), aux, self._state, self._reset, noise)
         self._state = out.state
         self._reset = torch.zeros_like(self._reset)
         self._step = self._step + 1

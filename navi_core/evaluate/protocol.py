@@ -23,6 +23,7 @@ from navi_core.errors import EvaluationError
 from navi_core.evaluate.course import Course, Start, build_course
 from navi_core.evaluate.coverage import Coverage, curve_metrics, mean_curve, measure_coverage
 from navi_core.evaluate.flight import Flight, fly
+from navi_core.evaluate.point_goal import goal_metrics
 from navi_core.evaluate.result import EvalResult, summarise
 from navi_core.evaluate.subjects import resolve_subject
 from navi_core.evaluate.surface import measure_surface
@@ -97,7 +98,8 @@ def evaluate(
         "scenes_trained_on": sum(content in resolved.trained_on for content in course.scene_hashes),
     }
     summary = summarise(resolved.flyer.name, config, episodes, identity)
-    summary["coverage_curve"] = mean_curve(covered, [start.scene for start in course.starts])
+    if config.task == "explore":
+        summary["coverage_curve"] = mean_curve(covered, [start.scene for start in course.starts])
     summary["wall_seconds"] = time.perf_counter() - began
     return EvalResult(
         subject=resolved.flyer.name,
@@ -124,6 +126,8 @@ def episode_row(
     minutes = steps * config.dynamics.decision_seconds / 60.0
     covered = coverage.metrics()
     covered["c_visit"] = covered.pop("c_visit_final")
+    if start.goal is not None:
+        covered |= goal_metrics(course.floors[start.scene_index], start, flight, path)
     if course.surfaces:
         covered |= _surface_metrics(course, start, flight, max_distance)
     return {
@@ -138,6 +142,7 @@ def episode_row(
         "deterministic": config.deterministic,
         "sensor": "clean" if config.sensor == SensorConfig() else config_hash(config.sensor),
         "max_steps": config.max_steps,
+        "task": config.task,
         "decision_hz": config.dynamics.decision_hz,
         "view_radius": config.view_radius,
         "floor_cell": config.floor_cell,

@@ -43,7 +43,7 @@ _SHARES = frozenset({"c_vis_auc", "c_vis", "c_visit"})
 _PERCENTAGE = re.compile(r"(c_vis|c_visit|c_surf)_(auc|final|at_\d+|auc_low|auc_high|auc_iqm)")
 """Names whose values are percentages."""
 
-_CURVE_VALUE = re.compile(r"(c_vis|c_visit)_at_\d+|c_surf_(auc|final|m2|at_\d+)")
+_CURVE_VALUE = re.compile(r"(c_vis|c_visit)_at_\d+|c_surf_(auc|final|m2|at_\d+)|success|spl|soft_spl|goal_distance")
 """Further metrics that the summary averages where every episode has them."""
 
 _STEPS_TO = re.compile(r"(c_vis|c_visit|c_surf)_steps_to_\d+")
@@ -236,6 +236,7 @@ def summarise(
         **extra,
         "seed": config.seed,
         "deterministic": config.deterministic,
+        "task": config.task,
         "config_hash": config_hash(config),
         "scenes_hash": scenes_hash,
         "scenes": len(scene_hashes),

@@ -25,7 +25,7 @@ from navi_core.learn.execution import acting, flying
 from navi_core.learn.noise import action_noise
 from navi_core.learn.parallel import ALONE, Workers
 from navi_core.learn.rollout import Rollout
-from navi_core.policy.heads import ACTION_AXES, PRIVILEGED
+from navi_core.policy.heads import ACTION_AXES
 from navi_core.policy.trunk import AUX_INPUTS
 from navi_core.record import StageTimer
 
@@ -108,10 +108,13 @@ class Collector:
         """Decisions every row has made since training began."""
         self.obs = env.reset().to(device)
         self._tells = bool(getattr(getattr(policy, "heads", None), "privileged", False))
-        self.aux = torch.zeros((self.rows, AUX_INPUTS + PRIVILEGED * self._tells), device=device)
-        """Auxiliary input of the next decision; behind it what a privileged critic is told."""
+        parts = [torch.zeros((self.rows, AUX_INPUTS), device=device), *self._goals()]
+        self._public = sum(part.shape[1] for part in parts)
         if self._tells:
-            self.aux[:, AUX_INPUTS:] = env.progress().to(device)  # type: ignore[attr-defined]
+            parts.append(env.progress().to(device))  # type: ignore[attr-defined]
+        self.aux = torch.cat(parts, dim=-1)
+        """Auxiliary input of the next decision: of the step before, of the goal; behind it what a privileged critic is
+        told."""
         self.state: tuple[Tensor, ...] = tuple(x.to(device) for x in policy.initial_state(self.rows))
         self.reset = torch.ones(self.rows, dtype=torch.bool, device=device)
 
@@ -205,7 +208,9 @@ class Collector:
             rollout.episode_length[t] = info["episode_length"]
             aux = torch.stack((shaped.total, shaped.loop_similarity, shaped.intrinsic), dim=-1)
             told = self._told(info) if self._tells else None
-            ended = aux if told is None else torch.cat((aux, told), dim=-1)
+            known = [info["goal"].to(self.device)] if "goal" in info else []
+            known += [] if told is None else [told]
+            ended = torch.cat((aux, *known), dim=-1) if known else aux
             # The end of the rollout is a cut like any other: every row is valued at what it saw last.
             last = t == rollout.steps - 1
             cut = torch.ones_like(done) if last else truncated & ~terminated
@@ -214,23 +219,32 @@ class Collector:
             )
             _accumulate(sums, self._terms(info, shaped))
         self.obs = batch.obs.to(self.device)
-        self.aux = aux.masked_fill_(done[:, None], 0.0) if told is None else self._next_aux(aux, told, done)
+        self.aux = self._next_aux(aux, told, done)
         self.state = out.state
         self.reset = done.clone()
         self.decisions += 1
 
+    def _goals(self) -> list[Tensor]:
+        """Return the goals (B, 4) of an environment that has them."""
+        goals = getattr(self.env, "relative_goals", lambda: None)()
+        return [] if goals is None else [goals.to(self.device)]
+
     def _told(self, info: dict[str, Any]) -> Tensor:
         """Return what is known (B, 3) after a step, before any reset: what was known before, less what was seen."""
-        area, share, decisions = self.aux[:, AUX_INPUTS:].unbind(1)
+        area, share, decisions = self.aux[:, self._public :].unbind(1)
         left = (area - info["reward_terms"]["view_gain"].to(self.device)).clamp_min(0.0)
         return torch.stack((left, share * left / area.clamp_min(1e-6), decisions + 1.0), dim=1)
 
-    def _next_aux(self, aux: Tensor, told: Tensor, done: Tensor) -> Tensor:
+    def _next_aux(self, aux: Tensor, told: Tensor | None, done: Tensor) -> Tensor:
         """Return the next decision's auxiliary input, with what is known of the episodes that begin."""
-        # On the CPU a look costs nothing, and counting what was seen takes as long as a tenth of a step.
-        if self.device.type != "cpu" or bool(done.any()):
-            told = torch.where(done[:, None], self.env.progress().to(self.device), told)  # type: ignore[attr-defined]
-        return torch.cat((aux.masked_fill_(done[:, None], 0.0), told), dim=-1)
+        parts = [aux.masked_fill_(done[:, None], 0.0), *self._goals()]
+        if told is not None:
+            # On the CPU a look costs nothing, and counting what was seen takes as long as a tenth of a step.
+            if self.device.type != "cpu" or bool(done.any()):
+                begun = self.env.progress().to(self.device)  # type: ignore[attr-defined]
+                told = torch.where(done[:, None], begun, told)
+            parts.append(told)
+        return torch.cat(parts, dim=-1) if len(parts) > 1 else parts[0]
 
     def _value(self, rollout: Rollout) -> None:
         rollout.terminal.value_into(self.policy.value, rollout.bootstrap_values)
@@ -240,7 +254,7 @@ class Collector:
         terms = dict(info["reward_terms"])
         terms["intrinsic_reward"] = shaped.intrinsic
         terms["loop_penalty"] = shaped.loop_penalty
-        for flag, name in (("collision", "collision_rate"), ("void", "void_rate")):
+        for flag, name in (("collision", "collision_rate"), ("void", "void_rate"), ("success", "success_rate")):
             if flag in info:
                 terms[name] = info[flag].to(shaped.total.dtype)
         return terms

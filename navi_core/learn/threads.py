@@ -91,7 +91,7 @@ def measure_threads(policy: Any, obs: Tensor, bptt: int, most: int) -> Threads:
         most: The other number of threads.
     """
     rows = obs.shape[0]
-    aux, reset = obs.new_zeros(rows, 3), torch.zeros(rows, dtype=torch.bool)
+    aux, reset = obs.new_zeros(rows, policy.config.aux_inputs), torch.zeros(rows, dtype=torch.bool)
     state = policy.initial_state(rows)
     actions = policy.act(obs, aux, state, reset, None).action.detach()
     count = max(1, _OBSERVATIONS // bptt)

@@ -16,7 +16,6 @@ from torch import Tensor, nn
 
 from navi_core.policy import NavigationPolicy
 from navi_core.policy.cores.base import State
-from navi_core.policy.trunk import AUX_INPUTS
 
 __all__ = ["Act", "Acted", "ActingModule", "Parity", "example_inputs", "recurrent_parity"]
 
@@ -92,7 +91,7 @@ def example_inputs(policy: NavigationPolicy, rows: int, seed: int = 0) -> tuple[
     obs = torch.rand(rows, 3, config.azimuth_bins, config.elevation_bins, generator=generator)
     obs[:, 1] = torch.randint(0, 300, obs[:, 1].shape, generator=generator).float()
     obs[:, 2] = (obs[:, 2] > 0.2).float()
-    aux = torch.randn(rows, AUX_INPUTS, generator=generator)
+    aux = torch.randn(rows, config.aux_inputs, generator=generator)
     reset = torch.rand(rows, generator=generator) < _RESET_SHARE
     return (obs, aux, reset, *policy.initial_state(rows))
 

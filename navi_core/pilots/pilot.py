@@ -39,6 +39,8 @@ class Pose:
     """(B,) [rad]."""
     scene_index: Tensor
     """(B,) scene within the field that `attach` was given."""
+    goal: Tensor | None = None
+    """(B, 3) where to fly [m]; None where the task is to explore."""
 
 
 class Pilot(ABC):

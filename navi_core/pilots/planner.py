@@ -40,7 +40,7 @@ class PlannerPilot(MapPilot):
     Viewpoints lie on a lattice of 0.5 m. The gain of one is the unseen floor within `view_radius` and line of sight of
     it, on the storey that is flown; its price the length of the way plus `patience`. When a storey is seen, it flies to
     another through the nearest column that is free between the two heights; when everything is seen, or nothing else
-    can be reached, it is forgotten and explored again.
+    can be reached, it is forgotten and explored again. A pose that names a goal is flown to by the shortest way.
 
     Tuning of the defaults, on training scenes alone: one setting at a time on generated apartments 0–3, 3 starts, 200
     decisions at 64×16. C_vis AUC 85, 86, 86, 85 % for `patience` 0.3, 1, 3, 8 m; 86, 86, 85 % for `replan` 3, 5, 10. No
@@ -151,12 +151,27 @@ class PlannerPilot(MapPilot):
                 parent,
             )  # fmt: skip
             seen = self._seen[b, one.storey, :nx, :nz]
-            goal = _best_view(
-                one.viewpoints, one.view_start, one.view_cells, seen, cost, self.patience / CELL
-            )  # fmt: skip
-            if goal < 0:
-                goal = self._leave(b, one, pose[b], cost)
+            if self._pose is not None and self._pose.goal is not None:
+                goal = self._goal_cell(b, one, cost)
+            else:
+                goal = _best_view(one.viewpoints, one.view_start, one.view_cells, seen, cost, self.patience / CELL)
+                goal = self._leave(b, one, pose[b], cost) if goal < 0 else goal
             self._length[b] = _way(parent, goal, self._path[b], self._near.shape[2]) if goal >= 0 else 0
+
+    def _goal_cell(self, b: int, one: Slice, cost: npt.NDArray[np.float32]) -> int:
+        """Return the cell nearest to the row's goal among those that can be flown to, −1 where the row is there."""
+        assert self._pose is not None and self._pose.goal is not None
+        wanted = (self._pose.goal[b].numpy()[[0, 2]].astype(np.float64) - self._corner[b]) / CELL - 0.5
+        i, k = np.meshgrid(*(np.arange(n) for n in cost.shape), indexing="ij")
+        away = np.where(np.isfinite(cost), (i - wanted[0]) ** 2 + (k - wanted[1]) ** 2, np.inf)
+        goal = int(away.argmin())
+        return -1 if cost.reshape(-1)[goal] == 0.0 else goal
+
+    def _climb(self, scan: Scan) -> Floats:
+        goal = None if self._pose is None else self._pose.goal
+        if goal is None or self._pose is None:
+            return super()._climb(scan)
+        return (goal[:, 1] - self._pose.position[:, 1]).numpy().astype(np.float64)
 
     def _leave(self, b: int, one: Slice, pose: Floats, cost: npt.NDArray[np.float32]) -> int:
         """Return the cell from which another storey with something left to see is reached, −1 where there is none.

@@ -17,7 +17,7 @@ from navi_core.config.spaces import Spaces
 from navi_core.policy.cores.base import State
 from navi_core.policy.heads import PRIVILEGED, ActorCritic
 from navi_core.policy.q_head import QHead
-from navi_core.policy.trunk import AUX_INPUTS, Trunk
+from navi_core.policy.trunk import Trunk
 
 __all__ = ["ActOutput", "EvaluateOutput", "NavigationPolicy", "build_policy", "parameter_counts"]
 
@@ -149,8 +149,9 @@ class NavigationPolicy(Trunk):
 
     def _parted(self, aux: Tensor) -> tuple[Tensor, Tensor | None]:
         """Return the auxiliary input and what a privileged critic is told with it, if it is."""
-        if self.heads.privileged and aux.shape[-1] == AUX_INPUTS + PRIVILEGED:
-            return aux[..., :AUX_INPUTS], aux[..., AUX_INPUTS:]
+        public = self.config.aux_inputs
+        if self.heads.privileged and aux.shape[-1] == public + PRIVILEGED:
+            return aux[..., :public], aux[..., public:]
         return aux, None
 
     def forget_aux(self) -> None:

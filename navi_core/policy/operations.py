@@ -12,7 +12,6 @@ from torch.nn.attention import SDPBackend, sdpa_kernel
 from torch.utils.flop_counter import FlopCounterMode
 
 from navi_core.policy.navigation_policy import NavigationPolicy
-from navi_core.policy.trunk import AUX_INPUTS
 
 __all__ = ["count_macs", "policy_macs"]
 
@@ -39,7 +38,7 @@ def policy_macs(policy: NavigationPolicy) -> dict[str, int]:
     policy = copy.deepcopy(policy).cpu()
     config = policy.config
     obs = torch.zeros(1, 3, config.azimuth_bins, config.elevation_bins)
-    aux, reset = torch.zeros(1, AUX_INPUTS), torch.zeros(1, dtype=torch.bool)
+    aux, reset = torch.zeros(1, policy.config.aux_inputs), torch.zeros(1, dtype=torch.bool)
     features, state = torch.zeros(1, config.width), policy.core.initial_state(1)
     counts = {
         "encoder": count_macs(lambda: policy.encoder(obs)),

@@ -18,7 +18,7 @@ from navi_core.policy.encoders.vector import VectorEncoder
 __all__ = ["AUX_INPUTS", "Trunk"]
 
 AUX_INPUTS = 3
-"""Auxiliary inputs of the previous step: shaped reward, loop similarity, intrinsic reward."""
+"""Auxiliary inputs of the previous step: shaped reward, loop similarity, intrinsic reward. A goal's come after them."""
 
 
 class Trunk(nn.Module):
@@ -40,7 +40,7 @@ class Trunk(nn.Module):
         self.encoder = (
             _encoder(config) if spaces is None else VectorEncoder(spaces.observation, config.width, spaces.scale)
         )
-        self.aux = None if config.aux == "off" else nn.Linear(AUX_INPUTS, config.width)
+        self.aux = None if config.aux == "off" else nn.Linear(config.aux_inputs, config.width)
         self.core: TemporalCore = build_core(config.core, config.width, config.core_layers)
 
     def step(self, obs: Tensor, aux: Tensor, state: State, reset: Tensor | None) -> tuple[Tensor, Tensor, State]:
@@ -73,14 +73,17 @@ class Trunk(nn.Module):
         """Add the auxiliary input to embeddings (…, D)."""
         if self.aux is None:
             return embedding
-        if aux.shape != (*embedding.shape[:-1], AUX_INPUTS):
-            raise ConfigError(f"aux shape {tuple(aux.shape)} must be {(*embedding.shape[:-1], AUX_INPUTS)}")
+        wanted = (*embedding.shape[:-1], self.config.aux_inputs)
+        if aux.shape != wanted:
+            raise ConfigError(f"aux shape {tuple(aux.shape)} must be {wanted}")
+        step, goal = aux[..., :AUX_INPUTS], aux[..., AUX_INPUTS:]
         if reset is not None:
-            aux = aux * (~reset)[..., None]
+            # A new episode has no step before it; its goal is known.
+            step = step * (~reset)[..., None]
         if self.config.aux == "no_reward":
             # The shaped reward is privileged: its entry is zero in training and evaluation alike.
-            aux = torch.cat((torch.zeros_like(aux[..., :1]), aux[..., 1:]), dim=-1)
-        return embedding + self.aux(aux)
+            step = torch.cat((torch.zeros_like(step[..., :1]), step[..., 1:]), dim=-1)
+        return embedding + self.aux(torch.cat((step, goal), dim=-1) if self.config.goal else step)
 
 
 def _encoder(config: PolicyConfig) -> nn.Module:

@@ -14,7 +14,7 @@ import numpy as np
 import torch
 
 from navi_core.config import EnvConfig, EnvironmentConfig
-from navi_core.errors import NaviError, WireError
+from navi_core.errors import ConfigError, NaviError, WireError
 from navi_core.service.observations import ObservationPublisher, distance_matrix
 from navi_core.service.server import Server
 from navi_core.service.viewing.layouts import SCENE_EVENT, payload
@@ -80,6 +80,8 @@ class EnvironmentServer(Server):
     def __init__(self, field: Field, env: EnvConfig | None = None, config: EnvironmentConfig | None = None) -> None:
         import zmq
 
+        if env is not None and env.task != "explore":
+            raise ConfigError(f"a service hands out no goals; env.task {env.task} cannot be served, explore can")
         self.config = c = config or EnvironmentConfig()
         limits = c.wire
         self.env = NavigationEnv(

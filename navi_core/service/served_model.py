@@ -59,8 +59,8 @@ def load_model(source: str, config: ActorConfig, models: Path | None = None) -> 
     Raises:
         CheckpointError: The file cannot be loaded.
         RegistryError: No such version or alias.
-        ConfigError: The policy reads the training reward, or a program cannot do what is asked: sample, or make an
-            auxiliary input of curiosity and loop memory.
+        ConfigError: The policy reads the training reward or a goal, or a program cannot do what is asked: sample, or
+            make an auxiliary input of curiosity and loop memory.
     """
     if config.sample and (Path(source).suffix in _SUFFIX.values() or config.runtime != "eager"):
         raise ConfigError(f"{source}: a program flies the typical action; sample from a checkpoint, --runtime eager")
@@ -79,6 +79,8 @@ def load_model(source: str, config: ActorConfig, models: Path | None = None) -> 
     policy, checkpoint = load_policy(path)
     if policy.config.aux == "full":
         raise ConfigError(f"{name} reads the training reward (aux: full), which no service has; train with no_reward")
+    if policy.config.goal:
+        raise ConfigError(f"{name} flies to goals, which no service hands out; serve a policy that explores")
     if config.runtime == "eager":
         return ServedModel(name, EagerRunner(policy, name), checkpoint, path)
     return ServedModel(name, _programs(path, name, checkpoint, config), checkpoint, path)

@@ -7,7 +7,8 @@ from dataclasses import fields
 import torch
 
 from navi_core.errors import ConfigError
-from navi_core.world.environment import NavigationEnv, StepBatch
+from navi_core.world.environment import NavigationEnv
+from navi_core.world.step_batch import StepBatch
 
 __all__ = ["CapturedStep"]
 

@@ -12,9 +12,6 @@ that never look at a value from the host, so that a device may run ahead of it o
 from __future__ import annotations
 
 import copy
-from dataclasses import dataclass
-from functools import cached_property
-from typing import Any
 
 import torch
 
@@ -25,14 +22,16 @@ from navi_core.world.counter_random import Purpose, uniform
 from navi_core.world.dynamics import Dynamics, linear_speed
 from navi_core.world.field import Field, RayHits
 from navi_core.world.floor import FloorMap, FloorView
+from navi_core.world.goals import Goals, relative_goal
 from navi_core.world.native_step import NativeStep, bad_action
 from navi_core.world.panorama import PanoramaReader
 from navi_core.world.pools import BODY, build_pools
 from navi_core.world.rewards import RewardTerms
 from navi_core.world.sensor import SphericalSensor
 from navi_core.world.sensor_noise import SensorFaults
+from navi_core.world.step_batch import StepBatch
 
-__all__ = ["MOST_ROWS", "NavigationEnv", "StepBatch"]
+__all__ = ["MOST_ROWS", "NavigationEnv"]
 
 MOST_ROWS = 2**20
 """Rows of one environment at most; far beyond use, so that a slip of the keyboard allocates nothing."""
@@ -43,41 +42,8 @@ SEEDS = (-(2**63), 2**63 - 1)
 """Least and greatest seed: 64 bits."""
 
 
-@dataclass(frozen=True)
-class StepBatch:
-    """The outcome of one step. The tensors are the caller's: later steps do not touch them.
-
-    Attributes:
-        obs: (B, 3, Az, El) float32; of the new episode where one ended.
-        reward: (B,) float32 weighted environment reward.
-        terminated: (B,) bool; never true in free flight.
-        truncated: (B,) bool; time limit or void.
-        ended_obs: (B, 3, Az, El) observation after the step in the rows whose episode ended; the other rows
-            hold anything. `final_obs` is complete.
-        info: "reward_terms" {name: (B,)}, "collision", "void", "action_fault" (B,) bool, "position" (B, 3),
-            "yaw", "speed" (B,), "scene_index", "episode_return", "episode_length" (B,), all before any reset.
-    """
-
-    obs: torch.Tensor
-    reward: torch.Tensor
-    terminated: torch.Tensor
-    truncated: torch.Tensor
-    ended_obs: torch.Tensor
-    info: dict[str, Any]
-
-    @cached_property
-    def final_obs(self) -> torch.Tensor:
-        """(B, 3, Az, El) observation after the step, before any reset; put together when first asked for.
-
-        It is `obs` itself where no episode ended.
-        """
-        if self.ended_obs is self.obs:
-            return self.obs
-        return torch.where(self.truncated[:, None, None, None], self.ended_obs, self.obs)
-
-
 class NavigationEnv:
-    """Batched free flight with exploration rewards.
+    """Batched free flight with exploration rewards, or flight to goals (`task: point_goal`).
 
     Args:
         field: Scenes; row r starts in scene r mod S and moves on after `episodes_per_scene` episodes. The
@@ -142,6 +108,10 @@ class NavigationEnv:
             name: torch.zeros(num_envs, dtype=torch.int64, device=device)
             for name in ("episode", "age", "length", "scene")
         }
+        self.goals: Goals | None = None
+        if c.task == "point_goal":
+            spawns = self._pools.body[:, :, : BODY["position"]]
+            self.goals = Goals(self.floors, spawns, self._pools.count, c.goal, self._rows, seed, device)
         self._make_room()
         late = self._pools.obs.shape[2:] if c.sensor.delayed else (0,)
         self._late = torch.zeros(num_envs, *late, device=device)
@@ -169,6 +139,8 @@ class NavigationEnv:
         self.counters["scene"].copy_(scene)
         self._body.copy_(self._pools.body[scene, slot])
         self.view.begin(everyone, scene, slot, self._pools.floor)
+        if self.goals is not None:
+            self.goals.begin(everyone, scene, slot, number, self._life["position"], self.seed)
         obs = self._faults.apply(self._pools.obs[scene, slot], number, self.counters["length"])
         if self.config.sensor.delayed:
             self._late.copy_(obs)
@@ -233,19 +205,26 @@ class NavigationEnv:
             attempted_speed=motion.attempted_speed,
             view_gain=self.view.mark(motion.position, motion.yaw, seen.reach, scene),
         )
-        reward = self.rewards.total(terms)
+        reward, speed = self.rewards.total(terms), linear_speed(motion.velocity)
+        terminated, told = torch.zeros_like(motion.collided), {"reward_terms": {}}
+        if self.goals is not None:
+            terminated, told = self.goals.follow(motion.position, motion.yaw, speed, scene)
+        for term in told["reward_terms"].values():
+            reward = reward + term
         returns = body["return"] + reward
         age, length = counters["age"] + 1, counters["length"] + 1
         void = (seen.fractions[:, 0] >= c.void_starvation) & (length > c.void_grace)
-        truncated = void | (age >= c.max_steps)
+        truncated = (void | (age >= c.max_steps)) & ~terminated
+        ends = truncated | terminated
         info = {
-            "reward_terms": dict(zip(REWARD_TERMS, terms.unbind(dim=1))),
+            **told,
+            "reward_terms": dict(zip(REWARD_TERMS, terms.unbind(dim=1))) | told["reward_terms"],
             "collision": motion.collided,
             "void": void,
             "action_fault": fault,
             "position": motion.position,
             "yaw": motion.yaw,
-            "speed": linear_speed(motion.velocity),
+            "speed": speed,
             "scene_index": scene,
             "episode_return": returns,
             "episode_length": length,
@@ -260,17 +239,27 @@ class NavigationEnv:
             "return": returns,
         }
         flown = torch.cat([lives[name].view(-1, width) for name, width in BODY.items()], dim=1)
-        next_episode = episode + truncated
+        next_episode = episode + ends
         next_scene, slot = self._draw_spawn(next_episode)
-        self.view.begin(truncated, next_scene, slot, self._pools.floor)
-        obs, ended = self._views(truncated, next_scene, slot, seen.obs, next_episode, length)
-        self._body.copy_(torch.where(truncated[:, None], self._pools.body[next_scene, slot], flown))
-        going = ~truncated
+        self.view.begin(ends, next_scene, slot, self._pools.floor)
+        obs, ended = self._views(ends, next_scene, slot, seen.obs, next_episode, length)
+        self._body.copy_(torch.where(ends[:, None], self._pools.body[next_scene, slot], flown))
+        if self.goals is not None:
+            self.goals.begin(ends, next_scene, slot, next_episode, self._life["position"], self.seed)
+        going = ~ends
         counters["episode"].copy_(next_episode)
         torch.mul(age, going, out=counters["age"])
         torch.mul(length, going, out=counters["length"])
-        counters["scene"].copy_(torch.where(truncated, next_scene, scene))
-        return StepBatch(obs, reward, torch.zeros_like(truncated), truncated, ended, info)
+        counters["scene"].copy_(torch.where(ends, next_scene, scene))
+        return StepBatch(obs, reward, terminated, truncated, ended, info)
+
+    def relative_goals(self) -> torch.Tensor | None:
+        """Return (B, 4) the goals as the drones are told them now, see `relative_goal`; None without goals."""
+        if self.goals is None:
+            return None
+        return relative_goal(
+            self._life["position"], self._life["yaw"].squeeze(1), self.goals.of(self.counters["scene"])
+        )
 
     def step_rows(self, rows: torch.Tensor, actions: torch.Tensor) -> StepBatch:
         """Fly one decision in some rows; the others stand still, and nothing is cast for them.
@@ -316,6 +305,8 @@ class NavigationEnv:
         # What the kernels would follow out of their arrays, or for ever.
         known = bool((state["scene"] < self.field.num_scenes).all())
         counted = all(bool((state[name] >= 0).all()) for name in self.counters)
+        if self.goals is not None:
+            known &= bool(((state["goal"] >= 0) & (state["goal"] < self.config.goal.per_scene)).all())
         if not (known and counted and all(bool((state[name].abs() <= FAR).all()) for name in _MOTION)):
             raise ConfigError("environment state holds numbers that no flight could have led to; start --fresh")
         for name, value in current.items():
@@ -349,7 +340,7 @@ class NavigationEnv:
             "visits": self.rewards.visits,
             "floor": self.view.seen,
             "late": self._late,
-        }
+        } | ({} if self.goals is None else {"goal": self.goals.index, "way": self.goals.way})
 
     def _part(self, rows: torch.Tensor) -> NavigationEnv:
         """Return an environment of some rows: the same scenes and pools, copies of their lives."""
@@ -362,13 +353,15 @@ class NavigationEnv:
         part._late = self._late[rows]
         part.rewards, part.view = copy.copy(self.rewards), copy.copy(self.view)
         part.rewards.visits, part.view.seen = self.rewards.visits[rows], self.view.seen[rows]
+        part.goals = None if self.goals is None else self.goals.part(rows)
         part._make_room()
         return part
 
     def _make_room(self) -> None:
         """Describe the state to the C++ kernels where they take the steps, else make room for the hits of a cast."""
         self._native: NativeStep | None = None
-        if self._kernels and self.field.native is not None:
+        # The C++ step knows no goals.
+        if self._kernels and self.field.native is not None and self.goals is None:
             self._native = NativeStep(
                 self.field.native, self.config, self.sensor.directions, self.dynamics, self.reader, self.rewards,
                 self.view, self._pools, self._rows, self._body, self.counters,

@@ -40,6 +40,7 @@ class FloorMap:
 
     Attributes:
         origin: (2,) x and z of the grid's minimum corner [m].
+        corner: (3,) minimum corner of the voxels [m].
         reachable: (nx, nz) bool tensor, columns with a reachable voxel on whichever storey.
         free: (nx, ny, nz) bool array, the reachable voxels.
         height: (2,) lowest and highest reachable voxel centre [m].
@@ -59,7 +60,7 @@ class FloorMap:
             )
         self.cell = cell
         self.origin = np.array([low[0], low[2]])
-        self._low = np.asarray(low, np.float64)
+        self.corner = np.asarray(low, np.float64)
         axes = [low[a] + (np.arange(size[a]) + 0.5) * cell for a in range(3)]
         grid = np.stack(np.meshgrid(*axes, indexing="ij"), axis=-1).reshape(-1, 3).astype(np.float32)
         scene = torch.full((len(grid),), scene_index, dtype=torch.int32, device=field.device)
@@ -85,7 +86,7 @@ class FloorMap:
     @cached_property
     def levels(self) -> npt.NDArray[np.float64]:
         """Where each storey begins, (S,) [m]; a drone is on the last that begins below it, or on the first."""
-        return self._low[1] + self._found[0] * self.cell
+        return self.corner[1] + self._found[0] * self.cell
 
     @property
     def area(self) -> float:
@@ -94,7 +95,7 @@ class FloorMap:
 
     def contains(self, points: torch.Tensor) -> torch.Tensor:
         """Return (B,) bool: does each point (B, 3) [m] lie in a reachable voxel?"""
-        index = np.floor((points.numpy().astype(np.float64) - self._low) / self.cell).astype(np.int64)
+        index = np.floor((points.numpy().astype(np.float64) - self.corner) / self.cell).astype(np.int64)
         inside = ((index >= 0) & (index < self.free.shape)).all(axis=1)
         i, j, k = np.clip(index, 0, np.array(self.free.shape) - 1).T
         return torch.from_numpy(inside & self.free[i, j, k])

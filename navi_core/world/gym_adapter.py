@@ -28,9 +28,10 @@ from gymnasium.vector.utils import batch_space
 from navi_core.config import CompileConfig, CorpusConfig, EnvConfig, parse_config
 from navi_core.errors import ConfigError
 from navi_core.scenes import Scene, SceneSource, compile_mesh, discover, generate_scene, generated_sources, load_gmdag
-from navi_core.world.environment import NavigationEnv, StepBatch
+from navi_core.world.environment import NavigationEnv
 from navi_core.world.field import Field
 from navi_core.world.rendering import panorama_image
+from navi_core.world.step_batch import StepBatch
 
 __all__ = ["ENV_ID", "ExploreEnv", "ExploreVectorEnv"]
 
@@ -206,7 +207,12 @@ def _compiled(source: SceneSource, config: CompileConfig) -> Scene:
 def _env_config(config: EnvConfig | Mapping[str, Any] | None) -> EnvConfig:
     if not isinstance(config, EnvConfig | Mapping | None):
         raise ConfigError(f"config is {config!r}; allowed: an EnvConfig, or its keys as a dictionary")
-    return config if isinstance(config, EnvConfig) else parse_config(EnvConfig, dict(config or {}))
+    parsed = config if isinstance(config, EnvConfig) else parse_config(EnvConfig, dict(config or {}))
+    if parsed.task != "explore":
+        raise ConfigError(
+            f"Navi/Explore-v0 has no goals in its observation; task {parsed.task} is flown by NavigationEnv"
+        )
+    return parsed
 
 
 def _spaces(env: NavigationEnv) -> tuple[gymnasium.spaces.Box, gymnasium.spaces.Box]:

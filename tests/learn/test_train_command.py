@@ -50,6 +50,20 @@ def navi(home: Path, *arguments: str, learner: str = "ppo"):
     return json.loads(result.stdout)
 
 
+def test_a_policy_learns_to_fly_to_goals_and_is_evaluated_there(home):
+    """Two updates, then an evaluation; what is trained for goals begins with weights of its own."""
+    goal = ("--task", "point_goal", "--set", "env.goal.per_scene=2", "--steps", str(2 * ROWS * ROLLOUT))
+    done = navi(home, *goal)
+    assert done["initial"] is None and done["metrics"]["goal_progress"] != 0.0
+    checkpoint = load_checkpoint(done["checkpoint"]).train_config()
+    assert checkpoint.policy.goal and checkpoint.env.reward.preset == "point_goal"
+    command = ["evaluate", done["checkpoint"], "--task", "point_goal", "--scene", "apartment:3", "--starts", "1"]
+    flown = CliRunner().invoke(build_app(), [*command, "--steps", "5", "--resolution", "64", "--json"])
+    assert flown.exit_code == 0, flown.output
+    row = json.loads(flown.stdout)["episodes"][0]
+    assert row["success"] is False and row["spl"] == 0.0 and row["geodesic"] > 2.0 and 0.0 <= row["soft_spl"] < 1.0
+
+
 def metric_rows(home: Path) -> list[tuple[int, str, float]]:
     """All rows in the order they were acknowledged, repeated ones included."""
     rows = []

@@ -1,0 +1,250 @@
+"""Point-goal flight: where the goals are, how far the way to them is, and when one is reached.
+
+The way is the geodesic distance through the scene's reachable voxels, kept for every goal and voxel, so that a step
+looks it up. A goal is reached where the drone is within the success radius and has stopped (Anderson et al. 2018, On
+evaluation of embodied navigation agents, arXiv:1807.06757).
+"""
+
+from __future__ import annotations
+
+import copy
+import math
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+import torch
+
+from navi_core.config import GoalConfig
+from navi_core.errors import ConfigError, SceneError
+from navi_core.kernels.geodesic import geodesic_distance
+from navi_core.world.counter_random import Purpose, uniform
+from navi_core.world.floor import FloorMap
+from navi_core.world.heading import cos_sin
+
+__all__ = ["GOAL_INPUTS", "Goals", "reached", "relative_goal", "way_lengths", "way_to"]
+
+GOAL_INPUTS = 4
+"""Numbers of a relative goal."""
+
+_MOST_BYTES = 4 << 30
+"""Memory that the ways to all goals may take."""
+
+
+def relative_goal(position: torch.Tensor, yaw: torch.Tensor, goal: torch.Tensor) -> torch.Tensor:
+    """Return goals as a drone is told them.
+
+    Args:
+        position: (B, 3) [m].
+        yaw: (B,) [rad].
+        goal: (B, 3) [m].
+
+    Returns:
+        (B, 4): log1p of the horizontal distance [m], cosine and sine of the bearing (0 ahead, positive to the left),
+        and the height above the drone [m].
+    """
+    gap = goal - position
+    cos, sin = cos_sin(yaw)
+    ahead, left = -gap[:, 0] * sin - gap[:, 2] * cos, -gap[:, 0] * cos + gap[:, 2] * sin
+    away = torch.sqrt(ahead * ahead + left * left)
+    # At the goal's own place it lies ahead.
+    near = away < 1e-6
+    safe = torch.where(near, 1.0, away)
+    return torch.stack([torch.log1p(away), torch.where(near, 1.0, ahead / safe), left / safe, gap[:, 1]], dim=1)
+
+
+def reached(position: torch.Tensor, speed: torch.Tensor, goal: torch.Tensor, config: GoalConfig) -> torch.Tensor:
+    """Return (B,) bool: who is within the success radius of the goal (B, 3) and has stopped; speed (B,) [m/s]."""
+    gap = goal - position
+    away = gap[:, 0] * gap[:, 0] + gap[:, 1] * gap[:, 1] + gap[:, 2] * gap[:, 2]
+    return (away <= config.success_radius**2) & (speed <= config.stop_speed)
+
+
+def way_to(floor: FloorMap, goal: npt.NDArray[np.floating]) -> npt.NDArray[np.float32]:
+    """Return the length of the way from every reachable voxel's centre to a point (3,), (nx, ny, nz) [m].
+
+    Raises:
+        SceneError: The point does not lie in a reachable voxel.
+    """
+    place = (np.asarray(goal, np.float64) - floor.corner) / floor.cell
+    index = np.floor(place).astype(np.int64)
+    inside = ((index >= 0) & (index < floor.free.shape)).all()
+    if not inside or not floor.free[tuple(index)]:
+        raise SceneError(f"a goal at {np.round(goal, 2).tolist()} is not reachable; take a place in free space")
+    ways = np.empty(floor.free.shape, np.float32)
+    geodesic_distance(floor.free, place, ways)
+    return ways * np.float32(floor.cell)
+
+
+def way_lengths(
+    floor: FloorMap, ways: npt.NDArray[np.float32], points: npt.NDArray[np.floating]
+) -> npt.NDArray[np.float64]:
+    """Return the length of the way from each of the points (N, 3) [m].
+
+    It is interpolated between those of the 8 voxels around a point that can be reached; infinite where there is none.
+
+    Args:
+        floor: Whose voxels.
+        ways: From `way_to`.
+        points: Where from [m].
+    """
+    place = (np.asarray(points, np.float64) - floor.corner) / floor.cell - 0.5
+    first = np.floor(place).astype(np.int64)
+    total, weights = np.zeros(len(first)), np.zeros(len(first))
+    for corner in np.ndindex(2, 2, 2):
+        index = first + corner
+        inside = ((index >= 0) & (index < ways.shape)).all(axis=1)
+        at = np.clip(index, 0, np.array(ways.shape) - 1)
+        way = ways[at[:, 0], at[:, 1], at[:, 2]].astype(np.float64)
+        weight = np.where(inside & np.isfinite(way), (1.0 - np.abs(index - place)).prod(axis=1), 0.0)
+        total += np.where(weight > 0, way, 0.0) * weight
+        weights += weight
+    return np.where(weights > 0, total / np.where(weights > 0, weights, 1.0), np.inf)
+
+
+class Goals:
+    """The goals of an environment's rows.
+
+    Each scene has `per_scene` goals, drawn from its reachable voxels by the seed. An episode's goal is drawn among
+    those whose way from its spawn is at least `min_distance` long (any that can be reached, where there is none).
+
+    Args:
+        floors: Reachable floor of each scene.
+        spawns: (S, P, 3) spawn positions [m].
+        count: (S,) entries of each scene's pool.
+        config: Of the goals.
+        rows: (B,) int64 numbers of the rows among those of the run.
+        seed: Of the goals' places; who gets which is drawn by `begin`'s.
+        device: Where they live.
+
+    Attributes:
+        index: (B,) int64 goal of each row, among those of its scene.
+        way: (B,) float32 length of the way that is left [m].
+
+    Raises:
+        ConfigError: The ways would take too much memory.
+    """
+
+    def __init__(
+        self,
+        floors: list[FloorMap],
+        spawns: torch.Tensor,
+        count: torch.Tensor,
+        config: GoalConfig,
+        rows: torch.Tensor,
+        seed: int,
+        device: torch.device,
+    ) -> None:
+        self.config, self._rows = config, rows
+        cells, goals = max(floor.free.size for floor in floors), config.per_scene
+        if 4 * len(floors) * goals * cells > _MOST_BYTES:
+            raise ConfigError(
+                f"the ways to {goals} goals in each of {len(floors)} scenes take "
+                f"{4 * len(floors) * goals * cells / 2**30:.1f} GiB; lower env.goal.per_scene or raise "
+                "env.reward.view_cell"
+            )
+        ways = torch.full((len(floors), goals, cells), math.inf)
+        place = torch.zeros(len(floors), goals, 3)
+        order = torch.zeros(len(floors), spawns.shape[1], goals, dtype=torch.int64)
+        allowed = torch.ones(len(floors), spawns.shape[1], dtype=torch.int64)
+        for s, floor in enumerate(floors):
+            free = np.argwhere(floor.free)
+            draws = uniform(seed, Purpose.GOAL, torch.full((goals,), s), 0, torch.arange(goals)).numpy()
+            picks = floor.corner + (free[(draws * len(free)).astype(np.int64)] + 0.5) * floor.cell
+            place[s] = torch.from_numpy(picks)
+            here = spawns[s, : int(count[s])].cpu().numpy()
+            lengths = np.full((len(here), goals), np.inf)
+            for g in range(goals):
+                field = way_to(floor, picks[g])
+                ways[s, g, : field.size] = torch.from_numpy(field.reshape(-1))
+                lengths[:, g] = way_lengths(floor, field, here)
+            for p, row in enumerate(lengths):
+                fit = np.flatnonzero(np.isfinite(row) & (row >= config.min_distance))
+                fit = fit if len(fit) else np.flatnonzero(np.isfinite(row))
+                fit = fit if len(fit) else np.arange(goals)
+                order[s, p, : len(fit)], allowed[s, p] = torch.from_numpy(fit), len(fit)
+        self._ways, self._place = ways.to(device), place.to(device)
+        self._order, self._allowed = order.to(device), allowed.to(device)
+        self._low = torch.from_numpy(np.stack([floor.corner for floor in floors])).to(device)
+        self._shape = torch.tensor([floor.free.shape for floor in floors], device=device)
+        self._cell = floors[0].cell
+        self._corners = torch.tensor(list(np.ndindex(2, 2, 2)), device=device)
+        self.index = torch.zeros(len(rows), dtype=torch.int64, device=device)
+        self.way = torch.zeros(len(rows), device=device)
+
+    def of(self, scene: torch.Tensor) -> torch.Tensor:
+        """Return (B, 3) where the rows' goals are [m]."""
+        return self._place[scene, self.index]
+
+    def begin(
+        self,
+        begins: torch.Tensor,
+        scene: torch.Tensor,
+        slot: torch.Tensor,
+        episode: torch.Tensor,
+        position: torch.Tensor,
+        seed: int,
+    ) -> None:
+        """Draw the goals of the rows that begin an episode.
+
+        Args:
+            begins: (B,) bool.
+            scene: (B,) int64 of the new episode.
+            slot: (B,) int64 entry of its spawn pool.
+            episode: (B,) int64 its number.
+            position: (B, 3) where it begins [m].
+            seed: Of the draws.
+        """
+        draw = uniform(seed, Purpose.GOAL, self._rows, episode, 1)
+        pick = (draw * self._allowed[scene, slot]).to(torch.int64)
+        index = self._order[scene, slot].gather(1, pick[:, None])[:, 0]
+        self.index.copy_(torch.where(begins, index, self.index))
+        self.way.copy_(torch.where(begins, self._length(position, scene, self.way), self.way))
+
+    def follow(
+        self, position: torch.Tensor, yaw: torch.Tensor, speed: torch.Tensor, scene: torch.Tensor
+    ) -> tuple[torch.Tensor, dict[str, Any]]:
+        """Take note of a decision.
+
+        Args:
+            position: (B, 3) after it [m].
+            yaw: (B,) [rad].
+            speed: (B,) linear speed [m/s].
+            scene: (B,) int64.
+
+        Returns:
+            Who has reached the goal (B,) bool, and what a step tells of goals: "reward_terms", weighted, "success",
+            "goal" (B, 4) as `relative_goal`, "way" (B,) that is left [m].
+        """
+        now, goal = self._length(position, scene, self.way), self.of(scene)
+        success = reached(position, speed, goal, self.config)
+        terms = {
+            "goal_progress": self.config.progress_weight * (self.way - now),
+            "goal_success": self.config.success_reward * success,
+        }
+        self.way.copy_(now)
+        told = {"reward_terms": terms, "success": success, "goal": relative_goal(position, yaw, goal), "way": now}
+        return success, told
+
+    def part(self, rows: torch.Tensor) -> Goals:
+        """Return the goals of some rows (N,): the same ways, copies of what changes."""
+        part = copy.copy(self)
+        part._rows, part.index, part.way = self._rows[rows], self.index[rows], self.way[rows]
+        return part
+
+    def _length(self, position: torch.Tensor, scene: torch.Tensor, otherwise: torch.Tensor) -> torch.Tensor:
+        """Return (B,) the way's length as `way_lengths`; `otherwise` where no voxel around is reachable."""
+        place = (position.to(torch.float64) - self._low[scene]) / self._cell - 0.5
+        shape = self._shape[scene]
+        index = place.floor().to(torch.int64)[:, None] + self._corners
+        inside = ((index >= 0) & (index < shape[:, None])).all(dim=2)
+        at = torch.minimum(index.clamp(min=0), shape[:, None] - 1)
+        flat = (at[..., 0] * shape[:, None, 1] + at[..., 1]) * shape[:, None, 2] + at[..., 2]
+        near = 1.0 - (index.to(torch.float64) - place[:, None]).abs()
+        ways = self._ways[scene[:, None], self.index[:, None], flat]
+        weight = torch.where(inside & torch.isfinite(ways), near[..., 0] * near[..., 1] * near[..., 2], 0.0)
+        parts = (torch.where(weight > 0, ways, 0.0) * weight).unbind(dim=1)
+        # Sums of a fixed order: a row is the same in every batch.
+        total, weights = sum(parts[1:], parts[0]), sum(weight.unbind(dim=1)[1:], weight[:, 0])
+        length = (total / torch.where(weights > 0, weights, 1.0)).to(torch.float32)
+        return torch.where(weights > 0, length, otherwise)

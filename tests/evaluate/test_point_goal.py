@@ -1,0 +1,100 @@
+"""Point-goal evaluation: SPL by hand, frozen goals, and the planner as the oracle."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+
+from navi_core.config import EvalConfig, PolicyConfig
+from navi_core.errors import EvaluationError
+from navi_core.evaluate import build_course, compare, evaluate
+from navi_core.evaluate.course import Start
+from navi_core.evaluate.flight import Flight
+from navi_core.evaluate.point_goal import goal_metrics, path_weight
+from navi_core.policy import build_policy
+from navi_core.world import Field, FloorMap
+
+CONFIG = EvalConfig(starts=3, max_steps=80, task="point_goal")
+
+
+@pytest.fixture(scope="module")
+def course(door_room):
+    return build_course([door_room], CONFIG)
+
+
+def flown(success, *points):
+    """A flight along a polyline, and its length [m]."""
+    path = np.array([(x, 1.25, z) for x, z in points], np.float32)
+    steps = len(path) - 1
+    flight = Flight(path, np.zeros(steps + 1), np.zeros(steps, bool), np.ones(steps), success)
+    return flight, float(np.linalg.norm(np.diff(path, axis=0), axis=1).sum())
+
+
+def test_spl_is_that_of_the_hand(box_room):
+    floor = FloorMap(Field([box_room]), 0, 0.1, 0.2)
+    start = Start(0, "box", 0, (1.05, 1.25, 2.05), 0.0, 1, (4.05, 1.25, 2.05))
+
+    def told(success, *points):
+        return goal_metrics(floor, start, *flown(success, *points))
+
+    straight = told(True, (1.05, 2.05), (4.05, 2.05))
+    assert straight["success"] is True
+    assert straight["geodesic"] == pytest.approx(3.0, abs=0.001) and straight["spl"] == pytest.approx(1.0)
+    # 1 m aside, 3 m along and 1 m back: 3 / 5. It failed to stop: nothing, but all of the way was covered.
+    detour = ((1.05, 2.05), (1.05, 3.05), (4.05, 3.05), (4.05, 2.05))
+    assert told(True, *detour)["spl"] == pytest.approx(0.6, abs=0.005)
+    failed = told(False, *detour)
+    assert failed["spl"] == 0.0 and failed["soft_spl"] == pytest.approx(0.6, abs=0.005)
+    # A third of the way, straight: 1 − 2/3.
+    third = told(False, (1.05, 2.05), (2.05, 2.05))
+    assert third["soft_spl"] == pytest.approx(1 / 3, abs=0.001)
+    assert third["goal_distance"] == pytest.approx(2.0, abs=0.001)
+    # Away from the goal it is 0, not less.
+    assert told(False, (1.05, 2.05), (0.55, 2.05))["soft_spl"] == 0.0
+    assert [path_weight(3.0, p) for p in (2.0, 3.0, 6.0)] == [1.0, 1.0, 0.5]
+
+
+def test_goals_are_frozen_reachable_and_far_enough(course, door_room):
+    again = build_course([door_room], CONFIG)
+    assert [s.goal for s in course.starts] == [s.goal for s in again.starts]
+    assert len({s.goal for s in course.starts}) == 3
+    for start in course.starts:
+        away = np.hypot(start.goal[0] - start.position[0], start.goal[2] - start.position[2])
+        assert away >= CONFIG.goal.min_distance and start.goal[1] == start.position[1]
+    # Starts are those of exploring.
+    plain = build_course([door_room], CONFIG.model_copy(update={"task": "explore"}))
+    assert [(s.position, s.yaw, s.key) for s in plain.starts] == [(s.position, s.yaw, s.key) for s in course.starts]
+    assert all(s.goal is None for s in plain.starts)
+
+
+def test_the_planner_is_the_oracle_and_others_fail(course):
+    planner, random = evaluate("planner", course), evaluate("random", course)
+    assert planner.summary["success"] == 1.0 and planner.summary["spl"] > 0.93
+    assert planner.summary["goal_distance"] <= CONFIG.goal.success_radius
+    # A flight ends where it stops at the goal.
+    for row, path in zip(planner.episodes, planner.trajectories, strict=True):
+        assert row["steps"] == len(path) - 1 < CONFIG.max_steps and row["success"] is True
+    assert random.summary["spl"] < 0.4 and random.episodes[0]["geodesic"] == planner.episodes[0]["geodesic"]
+    verdict = compare(planner, random, "goal_distance")
+    assert verdict.mean_difference < 0
+
+
+def test_an_episode_does_not_depend_on_its_block(door_room):
+    one = evaluate("planner", [door_room], CONFIG.model_copy(update={"starts": 2, "block": 16}))
+    two = evaluate("planner", [door_room], CONFIG.model_copy(update={"starts": 3, "block": 16}))
+    drop = ("subject",)
+    for a, b in zip(one.episodes, two.episodes):
+        assert {k: v for k, v in a.items() if k not in drop} == {k: v for k, v in b.items() if k not in drop}
+
+
+def test_a_policy_is_told_its_goal_and_needs_one(course, door_room):
+    config = PolicyConfig(azimuth_bins=16, elevation_bins=8, encoder="ring_cnn", core="none", width=16, goal=True)
+    policy = build_policy(config, seed=1)
+    first, other = (evaluate(policy, course, name=name) for name in "ab")
+    assert np.array_equal(first.trajectories[0], other.trajectories[0])
+    blind = policy.aux.weight.data[:, 3:].clone()
+    policy.aux.weight.data[:, 3:] = 0.0
+    assert not np.array_equal(first.trajectories[0], evaluate(policy, course, name="c").trajectories[0])
+    policy.aux.weight.data[:, 3:] = blind
+    with pytest.raises(EvaluationError, match="--task point_goal"):
+        evaluate(policy, [door_room], EvalConfig(starts=1, max_steps=2))
