@@ -12,6 +12,7 @@ from typing import Any
 from navi_core.errors import RecordError
 from navi_core.record import navi_home
 from navi_core.record.durable import write_durably
+from navi_pipeline.lib.comparison_report import comparison_parts
 from navi_pipeline.lib.documents import read_document
 from navi_pipeline.lib.html_report import Part, html_report, reports_folder, table_part, text_part
 from navi_pipeline.lib.line_chart import interval_chart, line_chart
@@ -59,6 +60,9 @@ def build_report(ask: Any, home: Path) -> str:
     sections = {
         "Leaderboard": _leaderboard(ask),
         "Coverage over a flight": _coverage(ask),
+        "Who is better": comparison_parts(ask),
+        "Goals": _tables(ask, ("", _saved("goals"))),
+        "Surface, sensor, medians": _tables(ask, ("", _saved("surface_and_sensor"))),
         "Training": _training(ask),
         "Flights seen from above": _maps(home),
         "Champion": _champion(ask),

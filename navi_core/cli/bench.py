@@ -9,6 +9,7 @@ import typer
 from navi_core.cli import bench_fast, bench_learning, bench_offpolicy, bench_policy, bench_service
 from navi_core.cli.bench_compile import compile_scenes
 from navi_core.cli.bench_env import env
+from navi_core.cli.bench_evaluation import baselines, evaluation
 from navi_core.cli.bench_interval import interval
 from navi_core.cli.bench_report import (
     Column,
@@ -37,6 +38,8 @@ def register(app: typer.Typer) -> None:
     group.command("device")(device)
     group.command("compile")(compile_scenes)
     group.command("interval")(interval)
+    group.command("baselines")(baselines)
+    group.command("evaluation")(evaluation)
     bench_policy.register(group)
     bench_service.register(group)
     bench_learning.register(group)
@@ -46,7 +49,7 @@ def register(app: typer.Typer) -> None:
 
 
 def _group() -> None:
-    """Measure this machine: rays, flight, compilation, the policy's parts, a GPU; and how right an interval is."""
+    """Measure this machine: rays, flight, compilation, the policy's parts, a GPU, evaluations; baselines; how right an interval is."""
 
 
 def raycast(

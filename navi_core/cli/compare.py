@@ -14,6 +14,7 @@ from navi_core.cli.evaluate import (
     Maps,
     Models,
     Noisy,
+    NoRecord,
     Protocol,
     Resolution,
     Sampled,
@@ -68,6 +69,7 @@ def compare(
     resolution: Resolution = 512,
     models: Models = None,
     maps: Maps = None,
+    no_record: NoRecord = False,
     as_json: Json = False,
 ) -> None:
     """Say whether A is better than B on the same starts.
@@ -75,7 +77,7 @@ def compare(
     Of two subjects by the paired interval over scenes and starts. Of several checkpoints a side, one per training
     seed, by the two-way interval over seeds and scenes; "better" is said from five seeds on.
     """
-    from navi_core.evaluate import EvalResult, compare_seeds
+    from navi_core.evaluate import EvalResult, compare_seeds, record_comparison, record_evaluation
     from navi_core.evaluate import compare as compare_results
 
     sides = two_sides(subjects)
@@ -102,6 +104,11 @@ def compare(
     else:
         named = (_pattern(sides[0]), _pattern(sides[1]))
         verdicts = [compare_seeds(results[0], results[1], name, names=named) for name in metrics]
+    if not no_record:
+        for result in everybody:
+            record_evaluation(result)
+        for verdict in verdicts:
+            record_comparison(verdict, *results)
     if as_json:
         print_json({"comparisons": [verdict.to_row() for verdict in verdicts]})
     else:

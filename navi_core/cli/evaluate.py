@@ -24,6 +24,7 @@ __all__ = [
     "Json",
     "Maps",
     "Models",
+    "NoRecord",
     "Noisy",
     "Protocol",
     "Resolution",

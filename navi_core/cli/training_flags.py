@@ -43,7 +43,9 @@ Rows = Annotated[int | None, typer.Option(help="Environment rows.")]
 EncoderBackend = Annotated[str | None, typer.Option(help="rayvit, spherical_cnn or ring_cnn.")]
 TemporalCore = Annotated[str | None, typer.Option(help="mamba2, gru, mambapy or none.")]
 SceneFiles = Annotated[list[str] | None, typer.Option(help="A .gmdag or mesh file to train in; may be repeated.")]
-Task = Annotated[str | None, typer.Option(help="point_goal: fly to goals; or a reference task without scenes: cart_pole, …")]
+Task = Annotated[
+    str | None, typer.Option(help="point_goal: fly to goals; or a reference task without scenes: cart_pole, …")
+]
 RunRoot = Annotated[Path | None, typer.Option(help="Folder of runs; by default runs/ of the Navi home.")]
 Asset = Annotated[str | None, typer.Option(help="What the run is for; part of its key.")]
 Partition = Annotated[str | None, typer.Option(help="Which one of it; by default the preset's name.")]

@@ -10,7 +10,7 @@ from navi_core.config.base import Config, config_hash, parse_config
 from navi_core.config.continuous import ContinuousTrainingConfig
 from navi_core.config.demos import ExpertConfig
 from navi_core.config.dpo import DPOConfig
-from navi_core.config.evaluate import NOISY_SENSOR, PROTOCOLS, EvalConfig
+from navi_core.config.evaluate import BASELINES, NOISY_SENSOR, PROTOCOLS, EvalConfig
 from navi_core.config.explore import ExplorerConfig
 from navi_core.config.fast import FastPPOConfig
 from navi_core.config.goal import GoalConfig
@@ -30,6 +30,7 @@ from navi_core.config.wire import WireConfig
 from navi_core.config.world import REWARD_TERMS, DynamicsConfig, EnvConfig, RewardConfig, SensorConfig, SpawnConfig
 
 __all__ = [
+    "BASELINES",
     "NOISY_SENSOR",
     "PROTOCOLS",
     "REWARD_TERMS",

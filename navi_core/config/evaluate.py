@@ -10,7 +10,10 @@ from navi_core.config.base import Config
 from navi_core.config.goal import GoalConfig
 from navi_core.config.world import DynamicsConfig, SensorConfig
 
-__all__ = ["NOISY_SENSOR", "PROTOCOLS", "EvalConfig"]
+__all__ = ["BASELINES", "NOISY_SENSOR", "PROTOCOLS", "EvalConfig"]
+
+BASELINES = ("random", "forward-plus", "wall-following", "farthest-ray", "frontier", "planner")
+"""The scripted pilots that the protocol compares with."""
 
 PROTOCOLS: dict[str, dict[str, int]] = {
     "quick": {"starts": 3, "max_steps": 200},

@@ -4,10 +4,11 @@ from navi_core.evaluate.comparison import LOWER_IS_BETTER, Comparison, compare
 from navi_core.evaluate.course import Course, Start, build_course
 from navi_core.evaluate.coverage import Coverage, FloorTruth, measure_coverage
 from navi_core.evaluate.maps import top_down_map
+from navi_core.evaluate.piecewise import evaluate_in_pieces, join_results
 from navi_core.evaluate.promotion import Decision, decide, promote
 from navi_core.evaluate.protocol import evaluate
 from navi_core.evaluate.random_effects import TwoWayInterval, performance_profile, two_way_interval
-from navi_core.evaluate.recording import record_decision, record_evaluation
+from navi_core.evaluate.recording import record_comparison, record_decision, record_evaluation
 from navi_core.evaluate.result import EvalResult
 from navi_core.evaluate.seed_comparison import SeedComparison, compare_seeds, seed_matrix
 from navi_core.evaluate.statistics import Interval, bootstrap_interval, interquartile_mean
@@ -31,10 +32,13 @@ __all__ = [
     "compare_seeds",
     "decide",
     "evaluate",
+    "evaluate_in_pieces",
     "interquartile_mean",
+    "join_results",
     "measure_coverage",
     "performance_profile",
     "promote",
+    "record_comparison",
     "record_decision",
     "record_evaluation",
     "seed_matrix",

@@ -2,15 +2,18 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
 from navi_core.config import config_hash
+from navi_core.evaluate.comparison import Comparison
 from navi_core.evaluate.promotion import Decision
-from navi_core.evaluate.result import EvalResult
+from navi_core.evaluate.result import EvalResult, short_hash
+from navi_core.evaluate.seed_comparison import SeedComparison, seed_matrix
 from navi_core.record import MetricLog, hardware_profile, outbox_path
 
-__all__ = ["record_decision", "record_evaluation"]
+__all__ = ["record_comparison", "record_decision", "record_evaluation"]
 
 
 def record_evaluation(result: EvalResult, *, outbox: Path | None = None) -> int:
@@ -34,6 +37,51 @@ def record_evaluation(result: EvalResult, *, outbox: Path | None = None) -> int:
             written += 1
     log.flush()
     return written
+
+
+def record_comparison(
+    verdict: Comparison | SeedComparison,
+    a: Sequence[EvalResult],
+    b: Sequence[EvalResult],
+    *,
+    outbox: Path | None = None,
+) -> str:
+    """Write one row of `comparisons`; it is durable when this returns.
+
+    Args:
+        verdict: What was found; of seeds also the profiles and the matrices of seeds × scenes are kept.
+        a: The results it rests on, of the first side: one per training seed.
+        b: Of the second.
+        outbox: Segment folder; by default the outbox of `$NAVI_HOME`.
+
+    Returns:
+        The comparison's id, a hash of the evaluations: comparing them again is the same comparison.
+
+    Raises:
+        RecordError: The row could not be written.
+    """
+    sides = {"a": [result.evaluation_id for result in a], "b": [result.evaluation_id for result in b]}
+    seeds = isinstance(verdict, SeedComparison)
+    row = verdict.to_row()
+    profiles = {name: row.pop(name, None) for name in ("thresholds", "profile_a", "profile_b")}
+    comparison_id = short_hash([sides, seeds])
+    if seeds:
+        scenes = a[0].scenes
+        matrices = {}
+        for side, results in (("a", a), ("b", b)):
+            columns = [results[0].scenes.index(scene) for scene in scenes]
+            matrices[side] = seed_matrix(results, verdict.metric)[:, columns].tolist()
+        row |= {"profiles": profiles, "matrices": {"scenes": scenes, **matrices}}
+    row |= {
+        "comparison_id": comparison_id,
+        "over": "seeds and scenes" if seeds else "scenes and starts",
+        "evaluations": sides,
+        "task": a[0].config.task,
+    }
+    log = MetricLog(outbox or outbox_path(), f"compare-{comparison_id}", _context(a[0]))
+    log.row("comparisons", row)
+    log.flush()
+    return comparison_id
 
 
 def record_decision(decision: Decision, challenger: EvalResult, *, outbox: Path | None = None) -> None:

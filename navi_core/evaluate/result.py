@@ -18,7 +18,7 @@ from navi_core.config import EvalConfig, config_hash, parse_config
 from navi_core.errors import EvaluationError
 from navi_core.evaluate.statistics import bootstrap_interval, interquartile_mean, mean_of_scenes
 
-__all__ = ["EvalResult", "summarise"]
+__all__ = ["EvalResult", "short_hash", "summarise"]
 
 _FORMAT = 1
 
@@ -229,14 +229,15 @@ def summarise(
         for metric in ("collisions_per_minute", "collisions_per_100m")  # one stuck episode can dominate a mean
     }
     scene_hashes = {str(row["scene"]): str(row["scene_hash"]) for row in episodes}
-    scenes_hash = _short_hash(sorted(scene_hashes.items()))
+    scenes_hash = short_hash(sorted(scene_hashes.items()))
     return {
-        "evaluation_id": _short_hash([subject, extra.get("weights_hash"), config_hash(config), scenes_hash]),
+        "evaluation_id": short_hash([subject, extra.get("weights_hash"), config_hash(config), scenes_hash]),
         "subject": subject,
         **extra,
         "seed": config.seed,
         "deterministic": config.deterministic,
         "task": config.task,
+        "sensor": episodes[0].get("sensor"),
         "config_hash": config_hash(config),
         "scenes_hash": scenes_hash,
         "scenes": len(scene_hashes),
@@ -266,6 +267,7 @@ def _steps_reached(episodes: list[dict[str, Any]]) -> dict[str, Any]:
     return medians
 
 
-def _short_hash(identity: Any) -> str:
+def short_hash(identity: Any) -> str:
+    """Return 16 hex digits that name plain data."""
     text = json.dumps(identity, sort_keys=True, separators=(",", ":"))
     return hashlib.sha256(text.encode()).hexdigest()[:16]

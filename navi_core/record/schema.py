@@ -21,6 +21,7 @@ NATURAL_KEYS: dict[str, tuple[str, ...]] = {
     "promotions": ("alias", "version", "decided_at"),
     "evaluations": ("evaluation_id",),
     "episodes": ("evaluation_id", "scene", "start"),
+    "comparisons": ("comparison_id", "metric"),
     "stage_timings": ("run_id", "step", "stage"),
     "benchmarks": ("run_id", "benchmark", "cell", "repeat", "name"),
     "studies": ("study",),

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from navi_core.config import EvalConfig, config_hash
+from navi_core.config import BASELINES, EvalConfig, config_hash
 from navi_core.errors import EvaluationError
 from navi_pipeline.lib.documents import content_key, pipeline_folder, read_document, write_document
 from navi_pipeline.lib.scoring import SplitScenes, draw_flights, flown
@@ -16,10 +16,7 @@ from navi_pipeline.lib.warehouse import Warehouse
 if TYPE_CHECKING:
     from navi_core.evaluate import EvalResult
 
-__all__ = ["BASELINES", "Baselines", "fly_baselines", "ranking", "read_baselines"]
-
-BASELINES = ("random", "forward-plus", "wall-following", "farthest-ray", "frontier", "planner")
-"""Pilots of the scale."""
+__all__ = ["Baselines", "fly_baselines", "ranking", "read_baselines"]
 
 _SHOWN = ("rank", "subject", "kind", "model", "c_vis_auc_percent", "low", "high", "c_vis_percent", "c_visit_percent",
           "collisions_per_minute", "path_length_m", "scenes", "episodes", "split")  # fmt: skip

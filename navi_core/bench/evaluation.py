@@ -1,0 +1,91 @@
+"""The scripted baselines in their order, and how fast an evaluation flies."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from itertools import pairwise
+
+from navi_core.bench.cases import Row
+from navi_core.config import EvalConfig, PolicyConfig
+from navi_core.evaluate import Comparison, EvalResult, build_course, compare, evaluate
+from navi_core.policy import build_policy
+from navi_core.scenes import Scene
+
+__all__ = ["ORDER", "EvaluationRow", "neighbours", "time_evaluation"]
+
+ORDER = ("planner", "frontier", "forward-plus", "random")
+"""Those whose order is claimed, the best first."""
+
+
+def neighbours(results: Sequence[EvalResult], metric: str = "c_vis_auc") -> list[Comparison]:
+    """Compare each of `ORDER` that flew with the next one, by the paired interval over scenes and starts."""
+    by_name = {result.subject: result for result in results}
+    flown = [by_name[name] for name in ORDER if name in by_name]
+    return [compare(better, worse, metric) for better, worse in pairwise(flown)]
+
+
+@dataclass(frozen=True)
+class EvaluationRow(Row):
+    """How fast one subject was evaluated."""
+
+    subject: str
+    """A pilot, or the network."""
+    size: str
+    """Azimuth and elevation bins of its observations."""
+    drones: int
+    """Drones that flew together."""
+    simulated_seconds: float
+    """Seconds flown, summed over drones [s]."""
+    per_cpu_second: float
+    """Simulated seconds in each of the process's own; one thread flies."""
+    per_wall_second: float
+    """Simulated seconds in each of the clock's, which other programs share."""
+
+
+def time_evaluation(
+    scenes: Sequence[Scene],
+    subjects: Sequence[str],
+    *,
+    azimuth: int,
+    elevation: int,
+    steps: int,
+    repeats: int,
+    progress: Callable[[int, int], None] | None = None,
+) -> list[EvaluationRow]:
+    """Time evaluations as they are made: flight and measures, without making the course ready; the median counts.
+
+    Args:
+        scenes: Where to fly, 16 starts in all.
+        subjects: Pilots, or encoder+core of a policy with its initial weights, such as rayvit+mamba2.
+        azimuth: Azimuth bins.
+        elevation: Elevation bins.
+        steps: Decisions of an episode.
+        repeats: Turns that each subject takes, after one that is not timed.
+        progress: Called as progress(turns done, turns in all).
+    """
+    bins = {"azimuth_bins": azimuth, "elevation_bins": elevation}
+    config = EvalConfig(starts=max(1, 16 // len(scenes)), max_steps=steps, **bins)
+    course = build_course(scenes, config)
+    flown = {}
+    for name in subjects:
+        encoder, plus, core = name.partition("+")
+        flown[name] = build_policy(PolicyConfig(encoder=encoder, core=core, **bins), seed=0) if plus else name
+    spent: dict[str, list[tuple[float, float]]] = {name: [] for name in subjects}
+    for turn in range(repeats + 1):
+        for number, (name, subject) in enumerate(flown.items()):
+            cpu, wall = time.process_time(), time.perf_counter()
+            evaluate(subject, course, name=name)
+            if turn:
+                spent[name].append((time.process_time() - cpu, time.perf_counter() - wall))
+            if progress is not None:
+                progress(turn * len(flown) + number + 1, (repeats + 1) * len(flown))
+    seconds = len(course.starts) * steps * config.dynamics.decision_seconds
+    rows = []
+    for name, times in spent.items():
+        cpu, wall = (sorted(column)[len(times) // 2] for column in zip(*times))
+        rows.append(
+            EvaluationRow(name, f"{azimuth}x{elevation}", len(course.starts), seconds, seconds / cpu, seconds / wall)
+        )
+    return rows

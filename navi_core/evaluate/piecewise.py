@@ -1,0 +1,121 @@
+"""Evaluations in pieces: scene by scene, each kept in a file, so that a long one may be stopped and goes on.
+
+An episode depends on its start, the protocol and the weights alone, so the pieces together are the whole to the bit.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+
+from navi_core.config import EvalConfig
+from navi_core.errors import EvaluationError
+from navi_core.evaluate.course import Course, build_course
+from navi_core.evaluate.protocol import evaluate
+from navi_core.evaluate.result import EvalResult, summarise
+from navi_core.evaluate.subjects import resolve_subject
+
+if TYPE_CHECKING:
+    from navi_core.models import ModelVersion
+    from navi_core.scenes import Scene
+
+__all__ = ["evaluate_in_pieces", "join_results"]
+
+_OF_EPISODES = frozenset({"evaluation_id", "wall_seconds", "coverage_curve"})
+
+
+def evaluate_in_pieces(
+    subjects: Sequence[str | Path | ModelVersion],
+    loaders: Sequence[tuple[str, Callable[[], Scene]]],
+    config: EvalConfig,
+    folder: Path,
+    *,
+    progress: Callable[[str, int, int], None] | None = None,
+) -> list[EvalResult]:
+    """Fly every subject in every scene; pieces that were flown before are read.
+
+    A scene is made ready once for all subjects that have not flown in it.
+
+    Args:
+        subjects: As `evaluate` takes them.
+        loaders: Name of each scene, and what loads it.
+        config: The protocol.
+        folder: Where the pieces are kept: `<subject>/<scene>.json`.
+        progress: Called as progress(what, pieces done, pieces in all).
+
+    Returns:
+        One result per subject, without paths.
+
+    Raises:
+        EvaluationError: As `evaluate`, or a piece cannot be written.
+    """
+    pieces: list[list[EvalResult]] = [[] for _ in subjects]
+    resolved = [resolve_subject(subject, config) for subject in subjects]
+    names = [one.flyer.name for one in resolved]
+    if len(set(names)) < len(names):
+        raise EvaluationError(f"two subjects share a name: {', '.join(names)}; name each once")
+    done, total = 0, len(subjects) * len(loaders)
+    for scene_name, load in loaders:
+        scene, courses = load(), dict[Any, Course]()
+        for subject, one, kept in zip(subjects, resolved, pieces, strict=True):
+            file = folder / one.flyer.name / f"{scene_name}.json"
+            piece = _known(file, config, scene, one.fingerprint())
+            if piece is None:
+                # A policy reads semantic ids as its training numbered them.
+                words = None if one.vocabulary is None else tuple(sorted(one.vocabulary.items()))
+                if words not in courses:
+                    courses[words] = build_course([scene], config, vocabulary=one.vocabulary)
+                piece = evaluate(subject, courses[words])
+                piece.save(file)
+            kept.append(piece)
+            done += 1
+            if progress is not None:
+                progress(f"{one.flyer.name} {scene_name}", done, total)
+    return [join_results(kept) for kept in pieces]
+
+
+def join_results(parts: Sequence[EvalResult]) -> EvalResult:
+    """Return the evaluation that several are parts of: one subject, one protocol, different scenes.
+
+    Raises:
+        EvaluationError: No part, or parts of different subjects or protocols, or of the same scene.
+    """
+    if not parts:
+        raise EvaluationError("there is nothing to join")
+    first = parts[0]
+    scenes = [scene for part in parts for scene in part.scenes]
+    weights = {part.summary.get("weights_hash") for part in parts}
+    if any(part.subject != first.subject or part.config != first.config for part in parts) or len(weights) > 1:
+        raise EvaluationError("the parts are of different subjects or protocols; evaluate all scenes alike")
+    if len(set(scenes)) < len(scenes):
+        raise EvaluationError("a scene stands in two of the parts; join each once")
+    episodes = [row for part in parts for row in part.episodes]
+    made = summarise(first.subject, first.config, episodes, {})
+    identity = {name: value for name, value in first.summary.items() if name not in made and name not in _OF_EPISODES}
+    if "scenes_trained_on" in identity:
+        identity["scenes_trained_on"] = sum(int(part.summary["scenes_trained_on"]) for part in parts)
+    summary = summarise(first.subject, first.config, episodes, identity)
+    curves = [part.summary["coverage_curve"] for part in parts if "coverage_curve" in part.summary]
+    if len(curves) == len(parts):
+        shares = np.array([curve["c_vis_percent"] for curve in curves])
+        counts = np.array([len(part.scenes) for part in parts])
+        mean = (shares * counts[:, None]).sum(axis=0) / counts.sum()
+        summary["coverage_curve"] = {
+            "step": curves[0]["step"],
+            "c_vis_percent": [round(float(share), 3) for share in mean],
+        }
+    summary["wall_seconds"] = sum(float(part.summary.get("wall_seconds", 0.0)) for part in parts)
+    parallel = {name: [x for part in parts for x in getattr(part, name)] for name in ("trajectories", "seen", "yaws")}
+    return EvalResult(first.subject, first.config, episodes, summary, **parallel)
+
+
+def _known(file: Path, config: EvalConfig, scene: Scene, weights: str | None) -> EvalResult | None:
+    """Return what was flown before by the same protocol, weights and scene; None otherwise."""
+    if not file.is_file():
+        return None
+    piece = EvalResult.load(file)
+    same = piece.config == config and piece.summary.get("weights_hash") == weights
+    return piece if same and {row["scene_hash"] for row in piece.episodes} == {scene.content_hash()} else None
