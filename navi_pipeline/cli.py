@@ -7,7 +7,7 @@ from typing import Annotated
 
 import typer
 
-from navi_pipeline import cli_nightly, cli_study, cli_warehouse
+from navi_pipeline import cli_ablate, cli_nightly, cli_study, cli_warehouse
 
 __all__ = ["register"]
 
@@ -21,6 +21,7 @@ def register(app: typer.Typer) -> None:
     cli_warehouse.register(app)
     cli_nightly.register(app)
     cli_study.register(app)
+    cli_ablate.register(app)
 
 
 def demo(

@@ -49,7 +49,7 @@ def register(app: typer.Typer) -> None:
 
 
 def _group() -> None:
-    """Measure this machine: rays, flight, compilation, the policy's parts, a GPU, evaluations; baselines; how right an interval is."""
+    """Measure this machine: rays, flight, the policy's parts, a GPU, evaluations, how right an interval is."""
 
 
 def raycast(

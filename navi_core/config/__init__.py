@@ -6,6 +6,7 @@ the command line, the pipeline and tools may read configurations cheaply.
 
 from __future__ import annotations
 
+from navi_core.config.ablations import AblationConfig
 from navi_core.config.base import Config, config_hash, parse_config
 from navi_core.config.continuous import ContinuousTrainingConfig
 from navi_core.config.demos import ExpertConfig
@@ -34,6 +35,7 @@ __all__ = [
     "NOISY_SENSOR",
     "PROTOCOLS",
     "REWARD_TERMS",
+    "AblationConfig",
     "ActorConfig",
     "AdaptationConfig",
     "BCConfig",

@@ -38,8 +38,8 @@ def comparison_parts(ask: Any) -> list[Part]:
         ]
         if chart := interval_chart(bars, label=f"difference in {metric}"):
             parts += [f"<h3>{escape(metric)}</h3>", chart]
-    told = ("metric", "a", "b", "mean_a", "mean_b", "iqm_a", "iqm_b", "mean_difference", "low", "high", "seeds", "scenes",
-            "sentence")  # fmt: skip
+    told = ("metric", "a", "b", "mean_a", "mean_b", "iqm_a", "iqm_b", "mean_difference", "low", "high", "seeds",
+            "scenes", "sentence")  # fmt: skip
     parts.append(table_part([{name: row[name] for name in told} for row in rows]))
     full = [row for row in rows if row["metric"] in _FIRST and row["profiles"] is not None][:_IN_FULL]
     for row in full:

@@ -1,0 +1,69 @@
+"""`navi ablate`: change one thing at a time, train with several seeds, fly unseen scenes, compare."""
+
+from __future__ import annotations
+
+from typing import Annotated
+
+import typer
+
+__all__ = ["register"]
+
+
+def register(app: typer.Typer) -> None:
+    """Add `ablate` to the `navi` command."""
+    app.command("ablate")(ablate)
+
+
+def ablate(
+    variants: Annotated[
+        list[str] | None, typer.Argument(help="What to change; without one, everything. See --list.")
+    ] = None,
+    name: Annotated[str, typer.Option(help="Name of the ablation, in its rows and its page.")] = "ablation",
+    preset: Annotated[str, typer.Option(help="Settings that do not vary: a preset or a .yaml file.")] = "demo",
+    assign: Annotated[list[str] | None, typer.Option("--set", help="A setting of all variants, a.b=c.")] = None,
+    steps: Annotated[int | None, typer.Option(min=1, help="Decisions that a cell trains.")] = None,
+    seeds: Annotated[int | None, typer.Option(min=1, help="Training seeds of each variant.")] = None,
+    train: Annotated[
+        list[str] | None, typer.Option(help="Scenes to train in, family:seeds; may be repeated.", metavar="S")
+    ] = None,
+    scene: Annotated[
+        list[str] | None, typer.Option("--scene", help="Unseen scenes to fly in; may be repeated.", metavar="S")
+    ] = None,
+    protocol: Annotated[str | None, typer.Option(help="Length of those flights: quick or full.")] = None,
+    cells: Annotated[int | None, typer.Option(min=0, help="Cells to measure now; 0 shows what is known.")] = None,
+    listed: Annotated[bool, typer.Option("--list", help="Show the variants and what they ask.")] = False,
+    as_json: Annotated[bool, typer.Option("--json", help="Print one JSON object.")] = False,
+) -> None:
+    """Ablations: each variant is trained with several seeds and flown on unseen scenes, against the base.
+
+    Cells that are done are not measured again, so it may be stopped, or made in pieces with --cells. The table holds
+    the paired difference to the base with its two-way interval over seeds and scenes.
+    """
+    from navi_core.cli.table import print_json, print_records
+    from navi_pipeline.lib.ablations.catalogue import VARIANTS
+
+    if listed:
+        print_records("variants", [{"variant": v.name, "question": v.question} for v in VARIANTS.values()])
+        return
+    from navi_core.config import AblationConfig, parse_config
+    from navi_core.presets import parse_assignments
+    from navi_pipeline.lib.ablations.perform import perform_ablation
+
+    given = {"preset": preset, "base": parse_assignments(assign or ()), "steps": steps, "seeds": seeds,
+             "train": train, "scenes": scene, "protocol": protocol}  # fmt: skip
+    config = parse_config(AblationConfig, {key: value for key, value in given.items() if value is not None})
+    done = perform_ablation(
+        variants or (), config, name=name, cells=cells, on_line=lambda line: typer.echo(line, err=True)
+    )
+    if as_json:
+        print_json({"rows": done.rows, "sentences": done.sentences, "waiting": done.waiting, "skipped": done.skipped,
+                    "report": str(done.report)})  # fmt: skip
+        return
+    print_records(f"ablation {name}", done.rows)
+    for sentence in done.sentences:
+        typer.echo(sentence)
+    for variant, why in done.skipped.items():
+        typer.echo(f"{variant} {why}: left out")
+    if done.waiting:
+        typer.echo(f"{done.waiting} cells wait; the same command goes on with them")
+    typer.echo(f"report: {done.report}")

@@ -1,0 +1,97 @@
+"""What an ablation may change, by name."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+from navi_core.errors import ConfigError
+
+__all__ = ["BASE", "VARIANTS", "Variant", "find_variants"]
+
+BASE = "base"
+"""The variant that the others are compared with."""
+
+
+@dataclass(frozen=True)
+class Variant:
+    """One changed thing.
+
+    Attributes:
+        name: Of the variant.
+        question: What it answers.
+        settings: Laid on the base's.
+        algorithm: Learner.
+        cloned: Whether a clone of demonstrations comes first.
+    """
+
+    name: str
+    question: str
+    settings: dict[str, Any] = field(default_factory=dict)
+    algorithm: str = "ppo"
+    cloned: bool = False
+
+
+def _sensor(azimuth: int, elevation: int) -> dict[str, Any]:
+    bins = {"azimuth_bins": azimuth, "elevation_bins": elevation}
+    return {"env": dict(bins), "policy": dict(bins)}
+
+
+VARIANTS: dict[str, Variant] = {
+    variant.name: variant
+    for variant in (
+        Variant(BASE, "The preset as it is"),
+        Variant("rnd", "Does curiosity help?", {"shaper": {"rnd_start": 1.0, "rnd_end": 0.01}}),
+        Variant("episodic_memory", "Does a penalty for loops help?", {"shaper": {"loop_coefficient": 2.0}}),
+        Variant(
+            "rnd+episodic_memory",
+            "Do both together?",
+            {"shaper": {"rnd_start": 1.0, "rnd_end": 0.01, "loop_coefficient": 2.0}},
+        ),
+        Variant("no_aux", "Is the auxiliary input of use?", {"policy": {"aux": "off"}}),
+        Variant(
+            "navi9", "Do the source's nine reward terms teach to explore?", {"env": {"reward": {"preset": "navi9"}}}
+        ),
+        Variant(
+            "navi9+view_gain",
+            "Is view_gain all that the nine lack?",
+            {"env": {"reward": {"preset": "navi9", "weights": {"view_gain": 1.0}}}},
+        ),
+        Variant(
+            "no_collision",
+            "Does it need to be told of collisions?",
+            {"env": {"reward": {"weights": {"collision": 0.0}}}},
+        ),
+        Variant("no_tax", "Does the tax on time matter?", {"shaper": {"existential_tax": 0.0}}),
+        Variant("core_none", "Does it need a memory?", {"policy": {"core": "none"}}),
+        Variant("core_gru", "Which memory: GRU?", {"policy": {"core": "gru"}}),
+        Variant("core_mamba2", "Which memory: Mamba-2?", {"policy": {"core": "mamba2"}}),
+        Variant("core_mambapy", "Which memory: Mamba?", {"policy": {"core": "mambapy"}}),
+        Variant("encoder_ring_cnn", "Which eye: convolutions on rings?", {"policy": {"encoder": "ring_cnn"}}),
+        Variant(
+            "encoder_spherical_cnn", "Which eye: convolutions on the sphere?", {"policy": {"encoder": "spherical_cnn"}}
+        ),
+        Variant("encoder_rayvit", "Which eye: a vision transformer?", {"policy": {"encoder": "rayvit"}}),
+        Variant("resolution_32x8", "How coarse may the panorama be?", _sensor(32, 8)),
+        Variant("resolution_128x24", "What does a finer panorama bring?", _sensor(128, 24)),
+        Variant("resolution_256x48", "What does the finest panorama bring?", _sensor(256, 48)),
+        Variant("grpo", "Does it learn without a critic?", algorithm="grpo"),
+        Variant("dqn", "Does it learn off policy?", algorithm="dqn"),
+        Variant("bc+ppo", "Is a clone the better beginning?", cloned=True),
+    )
+}
+"""Every variant by name."""
+
+
+def find_variants(names: Sequence[str]) -> list[Variant]:
+    """Return the named variants, the base first; all of them where none is named.
+
+    Raises:
+        ConfigError: There is none of that name.
+    """
+    for name in names:
+        if name not in VARIANTS:
+            raise ConfigError(f"no variant {name!r}; allowed: {', '.join(VARIANTS)}")
+    wanted = [name for name in VARIANTS if name in names] if names else list(VARIANTS)
+    return [VARIANTS[name] for name in dict.fromkeys((BASE, *wanted))]

@@ -1,0 +1,206 @@
+"""A cell of an ablation: a training and an evaluation by `navi` commands, each of which goes on where it was stopped.
+
+What a cell did is a document that is written last: while it is missing the cell counts as not done. A command that
+fails ends its cell and nothing else: the failure is an outcome.
+"""
+
+from __future__ import annotations
+
+import json
+import resource
+import sys
+import time
+from collections.abc import Callable
+from dataclasses import asdict, dataclass
+from pathlib import Path
+from typing import Any
+
+from navi_core.config import AblationConfig, TrainConfig
+from navi_core.presets import merge, resolve_config
+from navi_pipeline.lib.ablations.catalogue import Variant
+from navi_pipeline.lib.benchmark_log import BenchmarkLog
+from navi_pipeline.lib.documents import content_key, pipeline_folder, read_document, write_document
+from navi_pipeline.lib.supervised import run_supervised
+
+__all__ = ["CellOutcome", "known_outcome", "resolved", "run_cell"]
+
+_VERSION = 1
+
+
+@dataclass(frozen=True)
+class CellOutcome:
+    """What became of one variant with one seed.
+
+    Attributes:
+        variant: Its name.
+        seed: Of the training.
+        status: ok, or how it ended instead: crash, timeout.
+        detail: What it said last, where it is not ok.
+        result: File of the evaluation; empty where there is none.
+        checkpoint: What was evaluated.
+        cpu_minutes: Processor time by command.
+        metrics: Figures by name.
+        commands: That were run, to be repeated by hand.
+    """
+
+    variant: str
+    seed: int
+    status: str
+    detail: str
+    result: str
+    checkpoint: str
+    cpu_minutes: dict[str, float]
+    metrics: dict[str, float]
+    commands: list[str]
+
+
+def settings_of(variant: Variant, config: AblationConfig, seed: int) -> dict[str, Any]:
+    """Return what is laid on the preset for a cell."""
+    from navi_core.cli.scenes import parse_seeds
+
+    families = {name: parse_seeds(seeds) for name, _, seeds in (entry.partition(":") for entry in config.train)}
+    shared = {"seed": seed, "total_steps": config.steps, "corpus": {"families": families}, "threads": 1}
+    return merge(merge(shared, config.base), variant.settings)
+
+
+def resolved(variant: Variant, config: AblationConfig, seed: int = 0) -> TrainConfig:
+    """Return the training configuration of a cell.
+
+    Raises:
+        ConfigError: The variant does not go with the preset.
+    """
+    flags = {"algorithm": variant.algorithm} | settings_of(variant, config, seed)
+    return resolve_config(preset=config.preset, flags=flags)
+
+
+def known_outcome(variant: Variant, config: AblationConfig, seed: int) -> CellOutcome | None:
+    """Return what was measured before; None where it was not."""
+    file = _document(variant, config, seed)
+    return CellOutcome(**read_document(file, made_by="navi ablate")) if file.exists() else None
+
+
+def run_cell(
+    name: str, variant: Variant, config: AblationConfig, seed: int, *, on_line: Callable[[str], None]
+) -> CellOutcome:
+    """Train and evaluate one cell, and record its rows.
+
+    Args:
+        name: Of the ablation; part of its rows' names.
+        variant: What is changed.
+        config: What the cells share.
+        seed: Of the training.
+        on_line: Called with what the commands tell.
+    """
+    key = _key(variant, config, seed)
+    folder = pipeline_folder() / "ablations" / key
+    settings = folder / "settings.json"
+    write_document(settings, settings_of(variant, config, seed))
+    steps = _Commands(config.timeout, on_line)
+    result, checkpoint, status, detail = folder / "evaluation.json", "", "ok", ""
+    metrics: dict[str, float] = {}
+    shared = ("--preset", config.preset, "--config", str(settings), "--asset", "ablation", "--partition", key)
+    try:
+        initial = "none"
+        if variant.cloned:
+            train = resolved(variant, config, seed)
+            demos = _demonstrations(steps, config, train)
+            cloned = steps.run("clone", "bc", "--demos", str(demos), *shared, "--json")
+            initial = str(cloned["checkpoint"])
+        trained = steps.run("train", "train", variant.algorithm, *shared, "--from", initial, "--no-register",
+                            "--publish", "off", "--json")  # fmt: skip
+        checkpoint = str(trained["checkpoint"])
+        metrics = {"steps": float(trained["steps"]), "reward_ema": float(trained["reward_ema"] or 0.0)}
+        scenes = [word for scene in config.scenes for word in ("--scene", scene)]
+        flown = steps.run("evaluate", "evaluate", checkpoint, *scenes, "--protocol", config.protocol,
+                          "--out", str(result), "--json")["summary"]  # fmt: skip
+        for figure in ("c_vis_auc", "c_vis_final", "collisions_per_minute", "collision_free_rate"):
+            metrics[figure] = float(flown[figure])
+    except _CommandError as failure:
+        status, detail, result = failure.status, str(failure), Path()
+    minutes = steps.cpu_minutes
+    outcome = CellOutcome(
+        variant.name, seed, status, detail, str(result) if status == "ok" else "", checkpoint, minutes, metrics,
+        steps.commands,
+    )  # fmt: skip
+    _record(name, outcome, config)
+    write_document(_document(variant, config, seed), asdict(outcome))
+    return outcome
+
+
+def _demonstrations(steps: _Commands, config: AblationConfig, train: TrainConfig) -> Path:
+    """Record the flights that are cloned, once for all cells of one sensor."""
+    bins = (train.env.azimuth_bins, train.env.elevation_bins, train.compile.resolution)
+    key = content_key("demonstrations", config.train, config.demo_pilot, config.demo_episodes, bins)
+    folder = pipeline_folder() / "ablations" / f"demos-{key}"
+    scenes = [word for scene in config.train for word in ("--scene", scene)]
+    steps.run(
+        "demonstrations", "demos", "expert", "--out", str(folder), *scenes, "--pilot", config.demo_pilot,
+        "--episodes", str(config.demo_episodes), "--noise", "0.5", "--azimuth-bins", str(bins[0]),
+        "--elevation-bins", str(bins[1]), "--resolution", str(bins[2]), "--json",
+    )  # fmt: skip
+    return folder
+
+
+class _CommandError(Exception):
+    def __init__(self, status: str, detail: str) -> None:
+        super().__init__(detail)
+        self.status = status
+
+
+class _Commands:
+    """Runs `navi` commands one after the other, and keeps their processor time."""
+
+    def __init__(self, timeout: float, on_line: Callable[[str], None]) -> None:
+        self.cpu_minutes: dict[str, float] = {}
+        self.commands: list[str] = []
+        self._timeout, self._on_line = timeout, on_line
+
+    def run(self, stage: str, *arguments: str) -> dict[str, Any]:
+        """Return the JSON document that a command printed."""
+        self.commands.append(" ".join(("navi", *arguments)))
+        command = [sys.executable, "-m", "navi_core.cli.main", *arguments]
+        before = _children_seconds()
+        try:
+            code, output, last = run_supervised(command, on_line=self._on_line, timeout=self._timeout)
+        except TimeoutError as error:
+            raise _CommandError("timeout", f"{stage}: {error}") from None
+        finally:
+            self.cpu_minutes[stage] = (_children_seconds() - before) / 60.0
+        if code != 0:
+            raise _CommandError("crash", f"{stage}, exit code {code}: {last[-1] if last else 'it said nothing'}")
+        try:
+            document = json.loads(output)
+        except ValueError as error:
+            raise _CommandError("crash", f"{stage}: its answer cannot be read: {error}") from None
+        return dict(document)
+
+
+def _children_seconds() -> float:
+    used = resource.getrusage(resource.RUSAGE_CHILDREN)
+    return used.ru_utime + used.ru_stime
+
+
+def _record(name: str, outcome: CellOutcome, config: AblationConfig) -> None:
+    units = {"cpu_minutes": "min", "steps": "1", "reward_ema": "1", "collisions_per_minute": "1/min"}
+    values = outcome.metrics | {"cpu_minutes": sum(outcome.cpu_minutes.values())}
+    with BenchmarkLog(f"ablation-{name}", run_id=f"ablation-{name}-{time.time_ns()}") as log:
+        log.cell(
+            outcome.variant,
+            {key: (value, units.get(key, "%" if key.startswith("c_vis") else "1")) for key, value in values.items()},
+            repeat=outcome.seed,
+            seed=outcome.seed,
+            step=int(outcome.metrics.get("steps", 0)),
+            parameters={"preset": config.preset, "steps": config.steps, "scenes": list(config.scenes)},
+            outcome="ok" if outcome.status == "ok" else ("timeout" if outcome.status == "timeout" else "crash"),
+            detail=outcome.detail or None,
+        )
+
+
+def _key(variant: Variant, config: AblationConfig, seed: int) -> str:
+    told = resolved(variant, config, seed).model_dump(mode="json")
+    demos = [config.demo_pilot, config.demo_episodes] if variant.cloned else None
+    return content_key("ablation", variant.algorithm, told, demos, config.scenes, config.protocol, _VERSION)
+
+
+def _document(variant: Variant, config: AblationConfig, seed: int) -> Path:
+    return pipeline_folder() / "ablations" / f"{_key(variant, config, seed)}.json"

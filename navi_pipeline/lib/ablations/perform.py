@@ -1,0 +1,162 @@
+"""An ablation from its variants to its table: cells that are not done yet, paired comparisons, rows, a page."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from navi_core.config import AblationConfig
+from navi_pipeline.lib.ablations.catalogue import BASE, Variant, find_variants
+from navi_pipeline.lib.ablations.cell import CellOutcome, known_outcome, resolved, run_cell
+from navi_pipeline.lib.html_report import table_part, text_part, write_report
+from navi_pipeline.lib.line_chart import interval_chart
+from navi_pipeline.lib.warehouse import Warehouse
+
+if TYPE_CHECKING:
+    from navi_core.evaluate import SeedComparison
+
+__all__ = ["AblationResult", "perform_ablation"]
+
+_METRIC = "c_vis_auc"
+
+
+@dataclass(frozen=True)
+class AblationResult:
+    """What an ablation showed.
+
+    Attributes:
+        outcomes: Of the cells that are done.
+        waiting: Cells that are not.
+        rows: One line per variant.
+        sentences: What is said of each against the base.
+        skipped: Variants that change nothing of this preset, and why.
+        report: HTML file with all of this.
+    """
+
+    outcomes: list[CellOutcome]
+    waiting: int
+    rows: list[dict[str, Any]]
+    sentences: list[str]
+    skipped: dict[str, str]
+    report: Path
+
+
+def perform_ablation(
+    names: Sequence[str],
+    config: AblationConfig,
+    *,
+    name: str = "ablation",
+    cells: int | None = None,
+    on_line: Callable[[str], None],
+) -> AblationResult:
+    """Measure cells that are not done, seed by seed, and say what is known so far.
+
+    Args:
+        names: Variants; none means all.
+        config: What the cells share.
+        name: Of the ablation, in its rows and its page.
+        cells: Cells to measure now; None means all that wait. 0 shows what is known.
+        on_line: Called with a line for every cell.
+
+    Raises:
+        ConfigError: An unknown variant, or settings that cannot be.
+        RecordError: Rows could not be written.
+    """
+    variants, skipped = _different(find_variants(names), config)
+    plan = [(variant, seed) for seed in range(config.seeds) for variant in variants]
+    outcomes: list[CellOutcome] = []
+    left, waiting = len(plan) if cells is None else cells, 0
+    for number, (variant, seed) in enumerate(plan, start=1):
+        outcome = known_outcome(variant, config, seed)
+        if outcome is None and left <= 0:
+            waiting += 1
+            continue
+        if outcome is None:
+            left -= 1
+            outcome = run_cell(name, variant, config, seed, on_line=lambda _: None)
+            on_line(f"{name} {number}/{len(plan)} {variant.name}/seed{seed}: {_told(outcome)}")
+        outcomes.append(outcome)
+    rows, sentences, bars = _summary(variants, outcomes)
+    Warehouse().ingest()
+    parts = [text_part(f"Settings: {config.model_dump_json(exclude_defaults=True)}"), table_part(rows)]
+    if bars:
+        parts.append(interval_chart(bars, label=f"difference to {BASE} in {_METRIC} [%]"))
+    parts += [text_part(sentence) for sentence in sentences]
+    if waiting:
+        parts.append(text_part(f"{waiting} of {len(plan)} cells are not measured yet."))
+    report = write_report(f"ablation-{name}", f"Ablation {name}", parts)
+    return AblationResult(outcomes, waiting, rows, sentences, skipped, report)
+
+
+def _different(variants: Sequence[Variant], config: AblationConfig) -> tuple[list[Variant], dict[str, str]]:
+    """Return the variants that are not the base under another name, and what is wrong with the others."""
+    base = resolved(variants[0], config)
+    kept, skipped = [variants[0]], {}
+    for variant in variants[1:]:
+        if not variant.cloned and resolved(variant, config) == base:
+            skipped[variant.name] = f"is the {BASE} of {config.preset}"
+        else:
+            kept.append(variant)
+    return kept, skipped
+
+
+def _summary(
+    variants: Sequence[Variant], outcomes: Sequence[CellOutcome]
+) -> tuple[list[dict[str, Any]], list[str], list[tuple[str, float, float, float]]]:
+    """Return a row per variant, the verdicts, and the intervals to draw; comparisons become rows of the warehouse."""
+    from navi_core.evaluate import EvalResult, interquartile_mean, seed_matrix
+
+    flown: dict[str, dict[int, EvalResult]] = {}
+    for outcome in outcomes:
+        if outcome.status == "ok":
+            flown.setdefault(outcome.variant, {})[outcome.seed] = EvalResult.load(outcome.result)
+    rows, sentences, bars = [], [], []
+    for variant in variants:
+        mine = [outcome for outcome in outcomes if outcome.variant == variant.name]
+        good = [outcome for outcome in mine if outcome.status == "ok"]
+        results = [flown[variant.name][outcome.seed] for outcome in good]
+        row: dict[str, Any] = {
+            "variant": variant.name,
+            "seeds": len(good),
+            "failed": len(mine) - len(good),
+            "c_vis_auc": _mean(good, "c_vis_auc"),
+            "iqm": interquartile_mean(seed_matrix(results, _METRIC)) if results else None,
+            "collisions_per_minute": _mean(good, "collisions_per_minute"),
+            "cpu_minutes": sum(sum(o.cpu_minutes.values()) for o in good) / len(good) if good else None,
+        }
+        verdict = _against_base(variant.name, flown) if variant.name != BASE else None
+        if verdict is not None:
+            row |= {"difference": verdict.mean_difference, "low": verdict.low, "high": verdict.high}
+            bars.append((variant.name, verdict.mean_difference, verdict.low, verdict.high))
+            sentences.append(verdict.sentence)
+        else:
+            row |= {"difference": None, "low": None, "high": None}
+        rows.append(row)
+    return rows, sentences, bars
+
+
+def _against_base(name: str, flown: dict[str, dict[int, Any]]) -> SeedComparison | None:
+    """Compare a variant with the base over the seeds that both have; None with fewer than two."""
+    from navi_core.evaluate import compare_seeds, record_comparison
+
+    seeds = sorted(flown.get(name, {}).keys() & flown.get(BASE, {}).keys())
+    if len(seeds) < 2:
+        return None
+    a, b = ([flown[side][seed] for seed in seeds] for side in (name, BASE))
+    verdict = compare_seeds(a, b, _METRIC, names=(name, BASE))
+    record_comparison(verdict, a, b)
+    return verdict
+
+
+def _mean(outcomes: Sequence[CellOutcome], figure: str) -> float | None:
+    return sum(outcome.metrics[figure] for outcome in outcomes) / len(outcomes) if outcomes else None
+
+
+def _told(outcome: CellOutcome) -> str:
+    minutes = sum(outcome.cpu_minutes.values())
+    if outcome.status != "ok":
+        return f"{outcome.status} after {minutes:.1f} CPU minutes ({outcome.detail})"
+    auc, hits = outcome.metrics["c_vis_auc"], outcome.metrics["collisions_per_minute"]
+    return f"C_vis AUC {auc:.1f} %, {hits:.2f} collisions a minute, {minutes:.1f} CPU minutes"

@@ -1,0 +1,63 @@
+"""Ablations: what a variant changes, what is the base under another name, and a small one from end to end."""
+
+from __future__ import annotations
+
+import pytest
+
+from navi_core.config import AblationConfig
+from navi_core.errors import ConfigError
+from navi_pipeline.lib.ablations.catalogue import BASE, VARIANTS, find_variants
+from navi_pipeline.lib.ablations.cell import known_outcome, resolved
+from navi_pipeline.lib.ablations.perform import perform_ablation
+from navi_pipeline.lib.warehouse import Warehouse
+from navi_pipeline.report import run_report
+
+TINY = AblationConfig(
+    steps=256,
+    seeds=2,
+    train=("apartment:3",),
+    scenes=("apartment:9003", "apartment:9004"),
+    base={"actors": 8, "ppo": {"rollout": 16, "bptt": 8, "minibatch": 4}, "compile": {"resolution": 64}},
+)
+
+
+@pytest.mark.parametrize("preset", ["demo", "quick", "standard"])
+def test_every_variant_goes_with_every_preset_and_changes_one_thing(preset):
+    config = AblationConfig(preset=preset)
+    base = resolved(VARIANTS[BASE], config).model_dump()
+    for variant in VARIANTS.values():
+        changed = resolved(variant, config).model_dump()
+        sections = {name for name, value in changed.items() if value != base[name]}
+        allowed = {*variant.settings} | ({"algorithm", "policy"} if variant.algorithm != "ppo" else set())
+        assert sections <= allowed | {"compile"}, variant.name
+
+
+def test_the_base_comes_first_and_unknown_variants_are_refused():
+    assert [variant.name for variant in find_variants(["rnd", "no_aux"])] == [BASE, "rnd", "no_aux"]
+    assert [variant.name for variant in find_variants([])] == list(VARIANTS)
+    with pytest.raises(ConfigError, match="core_mamba2"):
+        find_variants(["core_lstm"])
+
+
+def test_what_is_known_is_shown_without_measuring():
+    """The demo preset already has a GRU and a ring encoder: these variants are the base."""
+    done = perform_ablation(["core_gru", "no_tax"], AblationConfig(seeds=3), cells=0, on_line=print)
+    assert done.waiting == 6 and done.outcomes == [] and done.rows[0]["variant"] == BASE
+    assert list(done.skipped) == ["core_gru"] and "not measured yet" in done.report.read_text()
+
+
+@pytest.mark.slow
+def test_a_small_ablation_goes_on_in_pieces_and_says_what_it_found():
+    told: list[str] = []
+    first = perform_ablation(["core_none"], TINY, cells=1, on_line=told.append)
+    assert first.waiting == 3 and len(told) == 1 and first.outcomes[0].status == "ok", told
+    done = perform_ablation(["core_none"], TINY, on_line=told.append)
+    assert done.waiting == 0 and len(told) == 4 and done.outcomes[0] == first.outcomes[0]
+    assert known_outcome(VARIANTS["core_none"], TINY, 1) == done.outcomes[3]
+    assert done.rows[1]["seeds"] == 2 and "no verdict" in done.sentences[0]
+    rows = Warehouse().query("select a, b, seeds, scenes, matrices from comparisons")
+    assert rows[["a", "b", "seeds", "scenes"]].values.tolist() == [["core_none", BASE, 2, 2]]
+    cells = Warehouse().query("select cell, repeat, value from benchmarks where name = 'c_vis_auc' order by 1, 2")
+    assert cells[["cell", "repeat"]].values.tolist() == [[BASE, 0], [BASE, 1], ["core_none", 0], ["core_none", 1]]
+    page = run_report().read_text()
+    assert ">Who is better</h2>" in page and "core_none against base" in page
