@@ -51,12 +51,13 @@ def export_checkpoint(
     """
     policy, source = load_policy(checkpoint)
     shaper = source.row_shaper()
+    parts = [*([] if shaper is None else shaper.made_of), *(["a goal"] if policy.config.goal else [])]
     metadata = {
         "run_id": source.run_id,
         "step_id": source.step_id,
         "decision_hz": source.decision_hz,
         "weights_hash": source.weights_hash,
-        "aux_made_of": [] if shaper is None else shaper.made_of,
+        "aux_made_of": parts,
     }
     return export_policy(policy, path, kind=kind, rows=rows, threads=threads, metadata=metadata)
 
