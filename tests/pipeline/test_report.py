@@ -24,6 +24,12 @@ def filled():
                                     "subject_kind": "policy", "coverage_curve": curve})  # fmt: skip
             log.row("episodes", {"evaluation_id": subject, "subject": subject, "scene": "s", "scene_hash": "h",
                                  "start": 0, "c_vis_auc": auc, "collisions": 3})  # fmt: skip
+        seeds = {"profiles": {"thresholds": [10.0, 20.0], "profile_a": [1.0, 0.5], "profile_b": [1.0, 0.0]},
+                 "matrices": {"scenes": ["s1", "s2"], "a": [[20.0, 21.0]], "b": [[11.0, 12.0]]}}  # fmt: skip
+        for metric, more in (("c_vis_auc", seeds), ("collisions_per_minute", {})):
+            log.row("comparisons", {"comparison_id": "c", "metric": metric, "a": "<new>", "b": "old", "low": 4.0,
+                                    "mean_difference": 9.0, "high": 14.0, "mean_a": 20.5, "seeds": 5,
+                                    "sentence": "<new> is better than old", **more})  # fmt: skip
     maps = navi_home() / "evaluations" / "x.maps.json"
     maps.parent.mkdir(parents=True)
     picture = base64.b64encode(b"a picture").decode()
@@ -40,6 +46,16 @@ def test_the_page_holds_everything_itself_and_fits_a_phone(filled):
     assert not re.search(r"https?://|<script|@import|url\(", html)
     assert "&lt;script&gt;" in html and "scene &lt;1&gt;" in html
     assert html.count("<svg") >= 4 and len(html) < 200_000
+
+
+def test_who_is_better_is_drawn_with_profiles_and_the_matrix(filled):
+    html = run_report().read_text()
+    part = html[html.index(">Who is better</h2>") : html.index(">Training</h2>")]
+    assert "&lt;new&gt; − old" in part and "&lt;new&gt; is better than old" in part and "<new>" not in part
+    assert "&lt;new&gt; against old, c_vis_auc" in part and "share of seeds × scenes above" in part
+    # One line a seed: its mean, then its scenes.
+    assert "<td>&lt;new&gt; 0</td><td>20.5</td><td>20</td><td>21</td>" in part.replace(".0<", "<")
+    assert part.count("<svg") == 2
 
 
 def test_an_empty_warehouse_says_what_makes_something_to_report():
