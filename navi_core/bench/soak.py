@@ -47,8 +47,10 @@ class SoakRow(Row):
         memory_mb: Resident memory at the end [MB].
         growth_mb: Of it since half of the decisions [MB].
         trainer_share: Processor time of the trainer's thread over wall time.
-        lock_p99_ms: 99th percentile of how long the experience buffer is locked [ms].
+        lock_p99_ms: 99th percentile of how long the experience buffer is locked, waiting included [ms].
         lock_max_ms: Longest [ms].
+        lock_work_ms: Most processor time of a holder [ms].
+        buffer_mb: Memory of the buffer at the end [MB].
         episodes: That ended.
         reward_first: Mean live reward of a decision in the first fifth of the episodes; NaN with fewer than ten.
         reward_last: In the last fifth.
@@ -66,6 +68,8 @@ class SoakRow(Row):
     trainer_share: float
     lock_p99_ms: float
     lock_max_ms: float
+    lock_work_ms: float
+    buffer_mb: float
     episodes: int
     reward_first: float
     reward_last: float
@@ -176,6 +180,8 @@ def _fly(
         trainer_share=trainer.cpu_seconds / seconds,
         lock_p99_ms=float(np.quantile(holds, 0.99)),
         lock_max_ms=float(holds.max()),
+        lock_work_ms=learning.buffer.lock.longest_work * 1e3,
+        buffer_mb=learning.buffer.nbytes / 1e6,
         episodes=len(learning.rewards),
         reward_first=first,
         reward_last=last,

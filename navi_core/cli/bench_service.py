@@ -164,6 +164,8 @@ def soak(
         "trainer": figure("trainer_share", ".1%"),
         "lock p99 [ms]": figure("lock_p99_ms", ".3f"),
         "max [ms]": figure("lock_max_ms", ".3f"),
+        "work [ms]": figure("lock_work_ms", ".3f"),
+        "buffer [MB]": figure("buffer_mb", ".1f"),
         "episodes": figure("episodes"),
         "reward first": figure("reward_first", ".4f"),
         "last": figure("reward_last", ".4f"),

@@ -1,15 +1,21 @@
-"""Experiences and versions on their way to the warehouse: rows of the outbox, written by the trainer's thread."""
+"""Experiences and versions on their way to the warehouse: rows of the outbox, written by the trainer's thread.
+
+Between two writes a journal holds what completed, so that a kill loses none of it.
+"""
 
 from __future__ import annotations
 
+import logging
 import time
 import uuid
+from collections import deque
 from pathlib import Path
 from typing import Any
 
 from navi_core.errors import RecordError
 from navi_core.record import MetricLog, hardware_profile, outbox_path
 from navi_core.service.experience import Experience
+from navi_core.service.experience_journal import ExperienceJournal, recover_journals
 
 __all__ = ["ServiceRecord"]
 
@@ -25,6 +31,9 @@ class ServiceRecord:
         config_hash: Of its settings.
         outbox: Folder of segments; None: that of the Navi home.
 
+    Raises:
+        RecordError: The outbox or the journal cannot be made.
+
     Attributes:
         run_id: Name of this life of the service.
     """
@@ -35,11 +44,15 @@ class ServiceRecord:
         context = {"seed": seed, "config_hash": config_hash}
         context |= {name: profile[name] for name in ("hardware", "versions", "revision")}
         self._log = MetricLog(outbox if outbox is not None else outbox_path(), self.run_id, context)
+        journals = self._log.outbox / "journals"
+        recover_journals(journals, self._log.outbox)
+        self._journal = ExperienceJournal(journals, self.run_id, context)
+        self._completed: deque[dict[str, Any]] = deque()
         self._number = 0
         self._next = 0.0
 
     def experience(self, experience: Experience) -> None:
-        """Keep one completed experience: everything but latents, states and observations."""
+        """Keep one completed experience: everything but latents, states and observations. Waits for no disk."""
         self._number += 1
         x, y, z = experience.position.tolist()
         values: dict[str, Any] = {"number": self._number, "session_id": experience.session_id}
@@ -48,7 +61,9 @@ class ServiceRecord:
         values |= {"gate_send": experience.gate_send, "expected_reward": experience.expected_reward}
         values |= {"components": dict(experience.components), "actual_reward": experience.actual_reward}
         values |= {"effective_reward": experience.effective_reward, "step": self._number}
-        self._log.row("service_experiences", values)
+        # In this order: what a new journal does not hold is among the completed ones already.
+        self._completed.append(values)
+        self._journal.append(values)
 
     def version(self, number: int, fate: str, **numbers: float) -> None:
         """Keep what became of a version: trained, admitted, held or rolled_back."""
@@ -62,13 +77,21 @@ class ServiceRecord:
         """
         if now or time.monotonic() >= self._next:
             self._next = time.monotonic() + _FLUSH_SECONDS
-            self._log.flush()
+            self._write()
 
     def close(self) -> None:
-        """Make the last rows durable; a full disk loses them, said in the log, not the service."""
-        import logging
-
+        """Make the last rows durable; on a full disk the journal keeps them for the next service."""
         try:
-            self._log.flush()
+            self._write()
         except RecordError as error:
-            logging.getLogger("navi.service").warning("the last experiences are not recorded: %s", error)
+            logging.getLogger("navi.service").warning("the last experiences stay in the journal: %s", error)
+            self._journal.close(keep=True)
+        else:
+            self._journal.close()
+
+    def _write(self) -> None:
+        self._journal.turn()
+        while self._completed:
+            self._log.row("service_experiences", self._completed.popleft())
+        self._log.flush()
+        self._journal.forget()

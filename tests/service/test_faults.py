@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import os
+import signal
 import time
 
 import numpy as np
@@ -11,9 +13,12 @@ from navi_core.config import ActorConfig, ContinuousTrainingConfig, EnvironmentC
 from navi_core.errors import ServiceError
 from navi_core.service.actor_server import ActorServer
 from navi_core.service.environment_server import EnvironmentServer
+from navi_core.service.experience_record import ServiceRecord
 from navi_core.service.flight_learning import FlightLearning
 from navi_core.service.wire import Fault, StepRequest, StepResult, Subscriber, decode, encode
 from tests.service.conftest import ANY, BRISK, SMALL, requester, tiny_model, until
+from tests.service.test_buffer import experience
+from tests.service.test_learning_actor import rows
 from tests.service.test_servers import ask, command
 from tests.service.wire_samples import all_messages
 
@@ -52,6 +57,41 @@ def test_an_actor_that_is_killed_and_started_again_flies_on(stage) -> None:
     second = stage.actor(server)
     until(lambda: second.decisions > 20)
     assert server.steps >= before + 20
+
+
+def test_a_kill_loses_no_completed_experience(tmp_path) -> None:
+    """Some rows are in the outbox and some wait for it when the process is killed; a last line is cut off."""
+    child = os.fork()
+    if child == 0:
+        record = ServiceRecord("v001", 0, "hash", tmp_path)
+        for number in range(12):
+            record.experience(experience(number=number, actual_reward=0.25))
+            if number == 6:
+                record.flush(now=True)
+        os.write(record._journal._now[1], b'{"number": 13, "sess')
+        os.kill(os.getpid(), signal.SIGKILL)
+    os.waitpid(child, 0)
+    living = ServiceRecord("v002", 0, "hash", tmp_path)
+    found = rows(tmp_path, "service_experiences")
+    assert sorted(row["number"] for row in found) == list(range(1, 13))
+    # What a living service keeps is left alone, and what was brought home is not brought twice.
+    living.experience(experience(actual_reward=0.5))
+    other = ServiceRecord("v003", 0, "hash", tmp_path)
+    assert len(rows(tmp_path, "service_experiences")) == 12
+    living.close()
+    other.close()
+    assert len(rows(tmp_path, "service_experiences")) == 13 and not list((tmp_path / "journals").iterdir())
+
+
+def test_what_is_no_journal_is_told_and_left(tmp_path, caplog) -> None:
+    folder = tmp_path / "journals"
+    folder.mkdir()
+    for name, text in {"a": "no json\n", "b": "[1]\n{}\n", "c": "{}\n{}\n"}.items():
+        (folder / f"{name}.jsonl").write_text(text)
+    (folder / "empty.jsonl").touch()
+    ServiceRecord("v001", 0, "hash", tmp_path).close()
+    assert sorted(file.stem for file in folder.iterdir()) == ["a", "b", "c"]
+    assert caplog.text.count("look at it, and remove it") == 3
 
 
 def test_a_lost_answer_is_asked_for_again_and_flown_once(stage) -> None:
