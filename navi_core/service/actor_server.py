@@ -37,7 +37,7 @@ from navi_core.service.wire import (
     decode,
     encode,
 )
-from navi_core.service.wire.sockets import connect, open_socket
+from navi_core.service.wire.sockets import connect, open_socket, readable
 
 __all__ = ["ActorServer"]
 
@@ -155,10 +155,9 @@ class ActorServer(Server):
         if self._dealer is None:
             return
         for _ in range(self._limits.queue_length):
-            try:
-                frames = self._dealer.recv_multipart(zmq.NOBLOCK)
-            except zmq.Again:
+            if not readable(self._dealer):
                 return
+            frames = self._dealer.recv_multipart(zmq.NOBLOCK)
             try:
                 message = decode(frames[1:] if frames[:1] == [b""] else frames, self._limits)
             except WireError as error:

@@ -34,7 +34,7 @@ from navi_core.service.wire import (
     decode,
     encode,
 )
-from navi_core.service.wire.sockets import bind, open_socket
+from navi_core.service.wire.sockets import bind, open_socket, readable
 from navi_core.world import Field, NavigationEnv
 
 __all__ = ["EnvironmentServer"]
@@ -156,10 +156,9 @@ class EnvironmentServer(Server):
 
         assert self._router is not None
         for _ in range(self.config.backlog):
-            try:
-                frames = self._router.recv_multipart(zmq.NOBLOCK)
-            except zmq.Again:
+            if not readable(self._router):
                 return
+            frames = self._router.recv_multipart(zmq.NOBLOCK)
             # REQ sockets put an empty frame before the message; DEALER sockets may.
             split = 2 if frames[1:2] == [b""] else 1
             envelope = frames[:split]
@@ -231,9 +230,11 @@ class EnvironmentServer(Server):
     def _step(self, rows: list[int], actions: list[Action]) -> None:
         """Fly one decision of some drones."""
         start = time.perf_counter()
-        command = torch.tensor([[*a.linear_velocity[0], a.angular_velocity[0, 2]] for a in actions])
+        command = np.empty((len(actions), 4), np.float32)
+        for wanted, action in zip(command, actions):
+            wanted[:3], wanted[3] = action.linear_velocity[0], action.angular_velocity[0, 2]
         episodes = [self._episode(row) for row in rows]
-        batch = self.env.step_rows(torch.tensor(rows), command)
+        batch = self.env.step_rows(torch.tensor(rows), torch.from_numpy(command))
         now = time.time()
         ended = (batch.truncated | batch.terminated).tolist()
         reward, returns = batch.reward.tolist(), batch.info["episode_return"].tolist()

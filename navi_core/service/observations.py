@@ -43,7 +43,7 @@ def distance_matrix(
     """
     now = time.time()
     depth = obs[0].numpy()[None]
-    x, y, z = (float(v) for v in position)
+    x, y, z = position.tolist()
     return DistanceMatrix(
         episode_id=episode_id,
         env_ids=np.array([env_id], np.int32),

@@ -25,6 +25,12 @@ DTYPES = (
 MOST_AXES = 8
 _DTYPE_OF = {name: np.dtype(name).newbyteorder("<") for name in DTYPES}
 _LENGTH = struct.Struct("<H")
+_HEAD_OF = {
+    kind: (_LENGTH.pack(len(name)) + name.encode(), little)
+    for name, little in _DTYPE_OF.items()
+    for kind in {little, little.newbyteorder(">")}
+}
+"""By dtype of either byte order: the name with its length, and how the elements travel."""
 
 
 def pack_array(array: npt.NDArray[np.generic]) -> bytes:
@@ -33,13 +39,14 @@ def pack_array(array: npt.NDArray[np.generic]) -> bytes:
     Raises:
         WireError: The dtype may not travel, or there are more than `MOST_AXES` axes.
     """
-    name = array.dtype.name
-    if name not in _DTYPE_OF:
-        raise WireError(f"an array of {name} cannot travel; allowed: {', '.join(DTYPES)}")
+    known = _HEAD_OF.get(array.dtype)
+    if known is None:
+        raise WireError(f"an array of {array.dtype.name} cannot travel; allowed: {', '.join(DTYPES)}")
     if array.ndim > MOST_AXES:
         raise WireError(f"an array of {array.ndim} axes cannot travel; at most {MOST_AXES}")
-    head = struct.pack(f"<H{len(name)}sH{array.ndim}q", len(name), name.encode(), array.ndim, *array.shape)
-    return head + array.astype(_DTYPE_OF[name], copy=False).tobytes()
+    head, dtype = known
+    shape = struct.pack(f"<H{array.ndim}q", array.ndim, *array.shape)
+    return b"".join((head, shape, np.ascontiguousarray(array, dtype)))
 
 
 def unpack_array(data: bytes) -> npt.NDArray[np.generic]:

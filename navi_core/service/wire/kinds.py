@@ -16,6 +16,7 @@ __all__ = ["Array", "Flag", "Kind", "Number", "Size", "Sizes", "Text", "Whole"]
 Sizes = dict[str, int]
 """Lengths of the named axes of one message; the same name means the same length."""
 _MOST_TEXT = 1024
+_MOST_WHOLE = 2**63
 MOST = {"B": 4096, "Az": 4096, "El": 2048, "N": 65536}
 """Longest named axes."""
 
@@ -42,9 +43,11 @@ class Whole(Kind):
 
     def check(self, value: Any, name: str, sizes: Sizes) -> int:
         """Return an int."""
+        if type(value) is int and -_MOST_WHOLE <= value < _MOST_WHOLE:
+            return value
         if isinstance(value, bool | np.bool_) or not isinstance(value, int | np.integer):
             raise WireError(f"{name} is {_told(value)}, expected a whole number")
-        if not -(2**63) <= value < 2**63:
+        if not -_MOST_WHOLE <= value < _MOST_WHOLE:
             raise WireError(f"{name} is {value}, beyond 64 bits")
         return int(value)
 
@@ -54,6 +57,8 @@ class Number(Kind):
 
     def check(self, value: Any, name: str, sizes: Sizes) -> float:
         """Return a float."""
+        if type(value) is float and -1e308 <= value <= 1e308:
+            return value
         number = isinstance(value, int | float | np.integer | np.floating) and not isinstance(value, bool)
         if not number or not -1e308 <= value <= 1e308:
             raise WireError(f"{name} is {_told(value)}, expected a finite number")
@@ -65,7 +70,9 @@ class Flag(Kind):
 
     def check(self, value: Any, name: str, sizes: Sizes) -> bool:
         """Return a bool."""
-        if not isinstance(value, bool | np.bool_):
+        if type(value) is bool:
+            return value
+        if not isinstance(value, np.bool_):
             raise WireError(f"{name} is {_told(value)}, expected true or false")
         return bool(value)
 

@@ -31,6 +31,7 @@ __all__ = [
 
 OVERHEAD_SHAPE = (256, 256, 3)
 _MOST_PARTS = 4096
+_AS_THEY_ARE = frozenset((int, float, bool, str, np.ndarray))
 
 
 Integer = Annotated[int, Whole()]
@@ -46,8 +47,10 @@ class Message:
 
     def __post_init__(self) -> None:
         sizes: Sizes = {}
+        # A frozen dataclass is written through its dictionary; the loop runs for every message on the wire.
+        values = self.__dict__
         for name, kind in self.kinds().items():
-            object.__setattr__(self, name, kind.check(getattr(self, name), name, sizes))
+            values[name] = kind.check(values[name], name, sizes)
 
     @classmethod
     def kinds(cls) -> dict[str, Kind]:
@@ -62,7 +65,8 @@ class Message:
 
     def to_map(self) -> dict[str, Any]:
         """Return the fields as plain values and arrays, nested messages as maps."""
-        return {name: _plain(getattr(self, name)) for name in self.kinds()}
+        values = self.__dict__
+        return {name: _plain(values[name]) for name in self.kinds()}
 
     @classmethod
     def from_map(cls, data: Any) -> Self:
@@ -247,6 +251,8 @@ MESSAGES: dict[str, type[Message]] = {
 
 
 def _plain(value: Any) -> Any:
+    if type(value) in _AS_THEY_ARE:
+        return value
     if isinstance(value, Message):
         return value.to_map()
     if isinstance(value, tuple):
