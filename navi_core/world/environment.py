@@ -12,6 +12,7 @@ that never look at a value from the host, so that a device may run ahead of it o
 from __future__ import annotations
 
 import copy
+from typing import Any
 
 import torch
 
@@ -206,7 +207,8 @@ class NavigationEnv:
             view_gain=self.view.mark(motion.position, motion.yaw, seen.reach, scene),
         )
         reward, speed = self.rewards.total(terms), linear_speed(motion.velocity)
-        terminated, told = torch.zeros_like(motion.collided), {"reward_terms": {}}
+        told: dict[str, Any] = {"reward_terms": {}}
+        terminated = torch.zeros_like(motion.collided)
         if self.goals is not None:
             terminated, told = self.goals.follow(motion.position, motion.yaw, speed, scene)
         for term in told["reward_terms"].values():
