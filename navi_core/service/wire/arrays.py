@@ -46,7 +46,7 @@ def pack_array(array: npt.NDArray[np.generic]) -> bytes:
         raise WireError(f"an array of {array.ndim} axes cannot travel; at most {MOST_AXES}")
     head, dtype = known
     shape = struct.pack(f"<H{array.ndim}q", array.ndim, *array.shape)
-    return b"".join((head, shape, np.ascontiguousarray(array, dtype)))
+    return b"".join((head, shape, np.ascontiguousarray(array, dtype).data))
 
 
 def unpack_array(data: bytes) -> npt.NDArray[np.generic]:
