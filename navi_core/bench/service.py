@@ -31,6 +31,7 @@ from navi_core.service.environment_server import EnvironmentServer
 from navi_core.service.flight_learning import FlightLearning
 from navi_core.service.runner import EagerRunner, ProgramRunner, Runner
 from navi_core.service.served_model import ServedModel
+from navi_core.service.server import settle
 from navi_core.world import Field
 
 __all__ = ["ServiceCase", "ServiceRow", "run_service", "serve_environment", "service_cases"]
@@ -131,6 +132,7 @@ def run_service(
         stages = [_Stage(case, config, runtime, folder) for case in cases]
         for stage in stages:
             stack.enter_context(stage)
+        settle()
         for stage in stages:
             stage.fly(max(20, decisions // 4))
             stage.forget()
@@ -279,4 +281,5 @@ def serve_environment(
             pipe.send(time.process_time())
         return False
 
+    settle()
     server.run(stopped)

@@ -25,6 +25,7 @@ from navi_core.scenes import Scene
 from navi_core.service.actor_server import ActorServer
 from navi_core.service.flight_learning import FlightLearning
 from navi_core.service.served_model import ServedModel
+from navi_core.service.server import settle
 from navi_core.service.wire import StepResult
 
 __all__ = ["SoakRow", "run_soak"]
@@ -141,6 +142,7 @@ def run_soak(
             actor_config = ActorConfig(**wired, max_sessions=sessions, sample=True, follow=None, seed=seed)
             learning = _Listening(model, settings, None, seed, folder / "outbox")
             actor = ActorServer(model, actor_config, learning=learning)
+            settle()
             try:
                 return _fly(actor, learning, decisions, progress)
             finally:

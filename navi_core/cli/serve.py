@@ -186,11 +186,13 @@ def serve(
 def _run(server: Server, facts: Mapping[str, str], as_json: bool) -> None:
     """Say where the server listens, serve until a signal, say what was done."""
     from navi_core.learn.signals import StopFlag
+    from navi_core.service.server import settle
 
     if as_json:
         print_json(dict(facts))
     else:
         print_facts(server.name, facts)
+    settle()
     with StopFlag() as stopped:
         server.run(stopped)
     typer.echo(f"{server.name} stopped by {stopped.signal_name or 'request'}", err=True)

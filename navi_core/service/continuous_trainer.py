@@ -54,7 +54,8 @@ class ContinuousTrainer:
         record: Keeps versions.
 
     Raises:
-        ConfigError: The critic has a trunk of its own, or a shadow evaluation has nowhere to fly.
+        ConfigError: The critic has a trunk of its own, a shadow evaluation has nowhere to fly, or the gate is to tell
+            the reward and there is none.
 
     Attributes:
         admission: The version in service.
@@ -80,6 +81,8 @@ class ContinuousTrainer:
             )
         if c.shadow_evaluation != "off" and shadow is None:
             raise ConfigError("shadow_evaluation needs scenes to fly in; give --scene, or set it to off")
+        if gate is None and c.reward_mode == "gate_signal":
+            raise ConfigError("reward_mode gate_signal learns from the gate alone; give --gate, or another reward_mode")
         self.buffer, self.gate, self._shadow, self._record = buffer, gate, shadow, record
         self._scale = scale
         self.metrics = TrainingMetrics()

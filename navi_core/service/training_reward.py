@@ -61,14 +61,16 @@ def judged_rewards(sample: Sample, gate: RolloutGate | None, config: ContinuousT
 
     Args:
         sample: Completed experiences.
-        gate: None without one: nothing is asked.
+        gate: None without one: nothing was expected, and the reward that came is all there is.
         config: Whether it is asked; mode, weights, flags.
     """
     rows, count = sample.rows, len(sample)
+    if gate is None:
+        return JudgedRewards(rows["actual"].astype(np.float64), np.ones(count, dtype=bool), 0, 0)
     validation = rows["expected"].astype(np.float64)
     known = rows["scene"] >= 0
     agrees: list[bool | None] = [None] * count
-    if gate is not None and config.gate_validation_enabled and known.any():
+    if config.gate_validation_enabled and known.any():
         index = np.flatnonzero(known)
         position, yaw, velocity, action = (
             torch.from_numpy(np.ascontiguousarray(rows[name][index]))

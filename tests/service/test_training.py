@@ -205,6 +205,14 @@ def test_a_version_whose_live_reward_falls_gives_way_to_the_one_before() -> None
     assert all(torch.equal(a, b) for a, b in weights)
 
 
+def test_without_a_gate_the_reward_that_came_counts_whole() -> None:
+    sample = flown(build_policy(TINY), config()).sample(16)
+    judged = judged_rewards(sample, None, config())
+    assert judged.reward.tolist() == sample.rows["actual"].astype(float).tolist() and judged.used.all()
+    with pytest.raises(ConfigError, match="give --gate"):
+        trainer(config(reward_mode="gate_signal"))
+
+
 def test_a_shadow_evaluation_without_scenes_is_refused() -> None:
     with pytest.raises(ConfigError, match="--scene"):
         trainer(config(shadow_evaluation=5))
