@@ -251,7 +251,7 @@ def test_initial_weights_of_another_core_are_refused(straight, tmp_path):
 
 def test_a_run_stopped_before_its_first_update_has_no_reward_and_beats_nobody(straight, tmp_path):
     """Zero would exceed every trained version whose smoothed reward is negative, and take the alias latest."""
-    from navi_core.cli.train import _register
+    from navi_core.cli.train import enter_version
 
     registry = Registry(tmp_path / "models")
     trained = load_checkpoint(straight[0].checkpoint)
@@ -261,7 +261,7 @@ def test_a_run_stopped_before_its_first_update_has_no_reward_and_beats_nobody(st
     result, _ = fly(tmp_path, make_config(seed=9), stop=lambda: True)
     assert result.steps == 0 and math.isnan(result.reward_ema)
     assert math.isnan(load_checkpoint(result.checkpoint).reward_ema)
-    assert _register(registry, result) == ("v002", False)
+    assert enter_version(registry, result) == ("v002", False)
     assert registry.resolve("latest").version == "v001" and registry.resolve("v002").metrics["reward_ema"] is None
     # Going on from there, the first decision sets the average.
     on, rows = fly(tmp_path, make_config(seed=9), **stopper(1))
