@@ -1,4 +1,4 @@
-"""Evaluations in pieces: scene by scene, each kept in a file, so that a long one may be stopped and goes on.
+"""Evaluations in pieces: a few scenes at a time, kept in a file each, so that a long one may be stopped and goes on.
 
 An episode depends on its start, the protocol and the weights alone, so the pieces together are the whole to the bit.
 """
@@ -24,6 +24,7 @@ if TYPE_CHECKING:
 
 __all__ = ["evaluate_in_pieces", "join_results"]
 
+_MOST_PADDING = 0.1
 _OF_EPISODES = frozenset({"evaluation_id", "wall_seconds", "coverage_curve"})
 
 
@@ -37,13 +38,14 @@ def evaluate_in_pieces(
 ) -> list[EvalResult]:
     """Fly every subject in every scene; pieces that were flown before are read.
 
-    A scene is made ready once for all subjects that have not flown in it.
+    Scenes are made ready once for all subjects that have not flown in them. A piece has as many scenes as leave few rows
+    of its blocks to padding.
 
     Args:
         subjects: As `evaluate` takes them.
         loaders: Name of each scene, and what loads it.
         config: The protocol.
-        folder: Where the pieces are kept: `<subject>/<scene>.json`.
+        folder: Where the pieces are kept, a folder for each subject, named by their first scene.
         progress: Called as progress(what, pieces done, pieces in all).
 
     Returns:
@@ -57,23 +59,26 @@ def evaluate_in_pieces(
     names = [one.flyer.name for one in resolved]
     if len(set(names)) < len(names):
         raise EvaluationError(f"two subjects share a name: {', '.join(names)}; name each once")
-    done, total = 0, len(subjects) * len(loaders)
-    for scene_name, load in loaders:
-        scene, courses = load(), dict[Any, Course]()
+    size = _piece_size(config, len(loaders))
+    groups = [loaders[first : first + size] for first in range(0, len(loaders), size)]
+    done, total = 0, len(subjects) * len(groups)
+    for group in groups:
+        scenes, courses = [load() for _, load in group], dict[Any, Course]()
+        label = group[0][0] if len(group) == 1 else f"{group[0][0]}+{len(group) - 1}"
         for subject, one, kept in zip(subjects, resolved, pieces, strict=True):
-            file = folder / one.flyer.name / f"{scene_name}.json"
-            piece = _known(file, config, scene, one.fingerprint())
+            file = folder / one.flyer.name / f"{label}.json"
+            piece = _known(file, config, scenes, one.fingerprint())
             if piece is None:
                 # A policy reads semantic ids as its training numbered them.
                 words = None if one.vocabulary is None else tuple(sorted(one.vocabulary.items()))
                 if words not in courses:
-                    courses[words] = build_course([scene], config, vocabulary=one.vocabulary)
+                    courses[words] = build_course(scenes, config, vocabulary=one.vocabulary)
                 piece = evaluate(subject, courses[words])
                 piece.save(file)
             kept.append(piece)
             done += 1
             if progress is not None:
-                progress(f"{one.flyer.name} {scene_name}", done, total)
+                progress(f"{one.flyer.name} {label}", done, total)
     return [join_results(kept) for kept in pieces]
 
 
@@ -112,10 +117,22 @@ def join_results(parts: Sequence[EvalResult]) -> EvalResult:
     return EvalResult(first.subject, first.config, episodes, summary, **parallel)
 
 
-def _known(file: Path, config: EvalConfig, scene: Scene, weights: str | None) -> EvalResult | None:
-    """Return what was flown before by the same protocol, weights and scene; None otherwise."""
+def _piece_size(config: EvalConfig, scenes: int) -> int:
+    """Return the least number of scenes of which at most a tenth of the rows are padding, or else the best."""
+
+    def padding(size: int) -> float:
+        rows = size * config.starts
+        return -rows % config.block / (rows + -rows % config.block)
+
+    sizes = range(1, min(config.block, scenes) + 1)
+    return next((size for size in sizes if padding(size) <= _MOST_PADDING), min(sizes, key=padding))
+
+
+def _known(file: Path, config: EvalConfig, scenes: Sequence[Scene], weights: str | None) -> EvalResult | None:
+    """Return what was flown before by the same protocol, weights and scenes; None otherwise."""
     if not file.is_file():
         return None
     piece = EvalResult.load(file)
     same = piece.config == config and piece.summary.get("weights_hash") == weights
-    return piece if same and {row["scene_hash"] for row in piece.episodes} == {scene.content_hash()} else None
+    flown = {(row["scene"], row["scene_hash"]) for row in piece.episodes}
+    return piece if same and flown == {(scene.name, scene.content_hash()) for scene in scenes} else None

@@ -12,10 +12,11 @@ from navi_core.cli.main import build_app
 from navi_core.config import EvalConfig
 from navi_core.errors import EvaluationError
 from navi_core.evaluate import build_course, compare_seeds, evaluate, evaluate_in_pieces, join_results
+from navi_core.evaluate.piecewise import _piece_size
 from navi_core.evaluate.recording import record_comparison
 from tests.evaluate.conftest import made_result
 
-SHORT = EvalConfig(starts=2, max_steps=20, azimuth_bins=32, elevation_bins=8)
+SHORT = EvalConfig(starts=2, max_steps=20, azimuth_bins=32, elevation_bins=8, block=2)
 
 
 def test_the_pieces_are_the_whole_and_are_flown_once(box_room, corridor, tmp_path, monkeypatch):
@@ -40,6 +41,11 @@ def test_the_pieces_are_the_whole_and_are_flown_once(box_room, corridor, tmp_pat
     assert flown == ["planner"] and again[1].episodes == results[1].episodes
     evaluate_in_pieces(["planner"], loaders[:1], SHORT.model_copy(update={"seed": 1}), tmp_path)
     assert flown == ["planner", "planner"]
+
+
+@pytest.mark.parametrize(("starts", "scenes", "size"), [(3, 20, 5), (10, 20, 3), (16, 20, 1), (1, 4, 4), (5, 2, 2)])
+def test_a_piece_has_as_many_scenes_as_fill_its_blocks(starts, scenes, size):
+    assert _piece_size(EvalConfig(starts=starts), scenes) == size
 
 
 def test_parts_that_are_no_parts_of_one_are_refused():
