@@ -38,8 +38,8 @@ def evaluate_in_pieces(
 ) -> list[EvalResult]:
     """Fly every subject in every scene; pieces that were flown before are read.
 
-    Scenes are made ready once for all subjects that have not flown in them. A piece has as many scenes as leave few rows
-    of its blocks to padding.
+    Scenes are made ready once for all subjects that have not flown in them. A piece has as many scenes as leave few
+    rows of its blocks to padding.
 
     Args:
         subjects: As `evaluate` takes them.
