@@ -41,7 +41,6 @@ from navi_core.cli.training_flags import (
 
 if TYPE_CHECKING:
     from navi_core.config import TrainConfig
-    from navi_core.config.spaces import Spaces
     from navi_core.learn.parallel import Workers
 
 __all__ = ["register", "run_apex"]
@@ -164,7 +163,6 @@ def run_apex(
     address: str | None = None,
     processes: int | None = None,
     in_process: bool = False,
-    progress: Any = None,
 ) -> dict[str, Any]:
     """Train one run by Ape-X, to a registered version.
 
@@ -179,7 +177,6 @@ def run_apex(
         address: Of a running Ray; None starts one.
         processes: Actors to start on Ray; None as many as the configuration says.
         in_process: Without Ray.
-        progress: Called about every second; by default progress is shown on standard error.
 
     Returns:
         Plain data, as `navi_core.cli.train.run_training`.
@@ -188,8 +185,9 @@ def run_apex(
 
     with joined_workers() as workers:
         return _run(
-            config, workers, run_root, asset, partition, fresh, init, register, address, processes, in_process, progress
-        )
+            config, workers, run_root, asset, partition, fresh, init, register,
+            address=address, processes=processes, in_process=in_process,
+        )  # fmt: skip
 
 
 def _run(
@@ -201,76 +199,35 @@ def _run(
     fresh: bool,
     init: str | None,
     register: bool,
-    address: str | None,
-    processes: int | None,
-    in_process: bool,
-    progress: Any,
+    **place: Any,
 ) -> dict[str, Any]:
     from contextlib import ExitStack
 
     from navi_core.learn import console_progress
-    from navi_core.learn.dqn import decisions_of_an_item
     from navi_core.models import Registry
     from navi_core.record import RunDirectory, navi_home
-    from navi_core.scale import LocalCluster, check_apex, train_apex
-    from navi_core.scale.ray_cluster import RayCluster
-    from navi_core.world import Field
-    from navi_core.world.reference import reference_task
+    from navi_core.scale import check_apex
+    from navi_core.scale.launch import launch_apex
 
+    # What can be refused is refused before the run's folder is made.
     check_apex(config, workers)
     registry = Registry(navi_home() / "models")
     initial = initial_weights(registry, init)
-    spaces: Spaces | None = None
-    shape: tuple[int, ...] = (3, config.env.azimuth_bins, config.env.elevation_bins)
-    corpus: dict[str, Any] = {}
-    compiled = compiled_scenes(config, jobs=None if workers.size == 1 else 1) if config.task is None else []
-    if config.task is not None:
-        options: dict[str, Any] = dict(config.task_options)
-        spaces = reference_task(config.task, 1, config.seed, **options).spaces
-        shape = (spaces.observation,)
-    else:
-        hashes = {item.scene.name: item.scene.content_hash() for item in compiled}
-        vocabulary = dict(Field([item.scene for item in compiled], device="cpu").vocabulary)
-        summary: dict[str, Any] = {"scenes": len(hashes), "names": sorted(hashes), "semantic_vocabulary": vocabulary}
-        corpus = {"scene_hashes": hashes, "corpus_summary": summary}
-    files = [str(item.path.absolute()) for item in compiled]
-    per_item = decisions_of_an_item(config)
+    scenes = compiled_scenes(config, jobs=None if workers.size == 1 else 1) if config.task is None else []
     with ExitStack() as stack:
-        run = None
+        run = progress = None
         if workers.first:
             root = run_root if run_root is not None else navi_home() / "runs"
             run = stack.enter_context(
                 RunDirectory.open(root, asset=asset, partition=partition, config=config, fresh=fresh)
             )
-            progress = progress or stack.enter_context(console_progress(f"{asset}/{partition}"))
-        run_id = run.run_id if run is not None else ""
-
-        def cluster(config: TrainConfig, workers: Workers) -> Any:
-            if in_process:
-                return LocalCluster(config, per_item, [item.scene for item in compiled], workers)
-            made = RayCluster(config, per_item, run_id, files, workers, address=address, actors=processes)
-            if workers.first:
-                _tell_where(made.address, run_id, config)
-            return made
-
-        result = train_apex(
-            config, run, cluster, spaces=spaces, shape=shape, workers=workers, progress=progress, initial=initial,
-            corpus=corpus,
-        )  # fmt: skip
+            progress = stack.enter_context(console_progress(f"{asset}/{partition}"))
+        result = launch_apex(config, run, scenes=scenes, workers=workers, initial=initial, progress=progress, **place)
         version, latest = None, False
         if workers.first and register and config.task is None:
             version, latest = enter_version(registry, result, config.algorithm)
         version, latest = workers.share((version, latest))
-    return training_record(config, result, [item.scene.name for item in compiled], version, latest)
-
-
-def _tell_where(address: str, run_id: str, config: TrainConfig) -> None:
-    import logging
-
-    last = config.distributed.replay_shards - 1
-    logging.getLogger("navi.scale").info(
-        "Ray at %s; further actors: navi actor --shard 0 … %d --address %s --run %s", address, last, address, run_id
-    )
+    return training_record(config, result, [item.scene.name for item in scenes], version, latest)
 
 
 def _as_many_as(learners: int) -> None:

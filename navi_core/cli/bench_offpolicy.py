@@ -1,4 +1,4 @@
-"""`navi bench dqn`, `navi bench replay` and `navi bench smoothing`: learning off policy."""
+"""`navi bench dqn`, `apex`, `replay` and `smoothing`: learning off policy."""
 
 from __future__ import annotations
 
@@ -23,6 +23,7 @@ def register(group: typer.Typer) -> None:
     # Products of small networks are too small to be shared; read when numpy loads.
     os.environ.setdefault("OPENBLAS_NUM_THREADS", "1")
     group.command("dqn")(dqn)
+    group.command("apex")(apex)
     group.command("replay")(replay)
     group.command("smoothing")(smoothing)
 
@@ -71,6 +72,50 @@ def dqn(
         caption = f"{DQN_TARGETS[task]:g} reached by the last 100 training episodes in {solved} of {len(own)} seeds"
         caption += f", by an evaluation in {seen}"
     report(f"Double DQN, {task}", rows, columns, as_json, threads=1, words=2, caption=caption)
+
+
+def apex(
+    seeds: Annotated[int, typer.Option(min=1, help="So many seeds learn.")] = 1,
+    first_seed: Annotated[int, typer.Option(min=0, help="The first of them.")] = 0,
+    actors: Annotated[int, typer.Option(min=1, help="Actor processes.")] = 2,
+    in_process: Annotated[bool, typer.Option("--in-process", help="Without Ray, all in one process.")] = False,
+    kill: Annotated[bool, typer.Option("--kill", help="Kill an actor and a shard on the way.")] = False,
+    assign: Annotated[
+        list[str] | None, typer.Option("--set", help="A setting, such as total_steps=50000; may be repeated.")
+    ] = None,
+    as_json: Json = False,
+) -> None:
+    """Learn cart-pole by Ape-X: return of the last 100 episodes, and what every stage does in a second."""
+    from navi_core.bench.apex import run_apex_bench
+    from navi_core.presets import parse_assignments
+
+    lines = lambda line: typer.echo(line, err=True)  # noqa: E731
+    runs = run_apex_bench(
+        range(first_seed, first_seed + seeds), actors=actors, in_process=in_process, kill=kill,
+        changes=parse_assignments(assign or ()), progress=lines,
+    )  # fmt: skip
+    rows = [row.as_dict() for row in runs]
+    columns: dict[str, Column] = {
+        "place": figure("place"),
+        "seed": figure("seed"),
+        "steps": figure("steps"),
+        "solved at": figure("solved_at"),
+        "last 100": figure("recent", ".1f"),
+        "best 100": figure("best", ".1f"),
+        "actors [steps/s]": figure("actor_steps_per_s", ",.0f"),
+        "added/s": figure("shard_adds_per_s", ",.0f"),
+        "drawn/s": figure("shard_samples_per_s", ",.0f"),
+        "gradients/s": figure("learner_updates_per_s", ",.1f"),
+        "sync age [s]": figure("sync_age_s", ".2f"),
+        "actors died": figure("actors_replaced"),
+        "shards died": figure("shards_replaced"),
+        "wall [s]": figure("seconds", ".0f"),
+        "learner CPU [s]": figure("learner_cpu_seconds", ".0f"),
+    }
+    caption = (
+        f"{actors} actors, {rows[0]['shards']} shards; rates of the run's second half, with whatever else ran here"
+    )
+    report("Ape-X, cart_pole", rows, columns, as_json, threads=1, words=1, caption=caption)
 
 
 def replay(

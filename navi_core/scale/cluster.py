@@ -32,14 +32,16 @@ class Cluster(Protocol):
     """What a learner asks of the place where its actors and shards are.
 
     Attributes:
-        ports: This learner's shards.
         prefetch: Minibatches to draw ahead.
         replaced: How many actors and shards were replaced.
     """
 
-    ports: Sequence[ShardPort]
     prefetch: int
     replaced: Replacements
+
+    @property
+    def ports(self) -> Sequence[ShardPort]:
+        """This learner's shards."""
 
     def start(self, start: int) -> None:
         """Start this learner's actors; `start` counts the run's starts, so that no life is lived twice."""

@@ -159,6 +159,10 @@ class RayCluster:
         """Return the processes of this learner's actors by their numbers."""
         return {number: int(self.ray.get(handle.pid.remote())) for number, handle in self._handles.items()}
 
+    def kill_shard(self, number: int) -> None:
+        """Kill a shard's process, as a machine's end would; it is replaced when it is missed."""
+        self.ray.kill(self._kept[shard_name(number)])
+
     def drive(self, behind: bool) -> None:
         """Replace actors whose process has ended, and a hub that does not answer; the others fly by themselves."""
         if self._workers.first and time.monotonic() - self._checked > _HUB_CHECKED:

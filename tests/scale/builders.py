@@ -5,11 +5,11 @@ from __future__ import annotations
 import numpy as np
 
 from navi_core.config import TrainConfig, parse_config
-from navi_core.learn.dqn import decisions_of_an_item
 from navi_core.learn.parallel import ALONE
 from navi_core.presets import merge
 from navi_core.record import RunDirectory
-from navi_core.scale import LocalCluster, train_apex
+from navi_core.scale import train_apex
+from navi_core.scale.launch import launch_apex
 from navi_core.scale.shipment import Report, Shipment
 from navi_core.world.reference import reference_task
 
@@ -36,17 +36,17 @@ def apex_config(**changes) -> TrainConfig:
 
 
 def fly_apex(root, config, *, cluster=None, workers=ALONE, **kw):
-    """Train in `root`; `cluster` may make the place of actors and shards."""
-
-    def local(config, workers):
-        return LocalCluster(config, decisions_of_an_item(config), workers=workers)
-
-    spaces = reference_task("cart_pole", 1, masked=False).spaces
-    arguments = {"spaces": spaces, "shape": (spaces.observation,), "workers": workers} | kw
+    """Train in `root`, in this process unless `cluster` makes another place of actors and shards."""
+    if cluster is None:
+        kw["in_process"] = True
+    else:
+        spaces = reference_task(config.task, 1, **config.task_options).spaces
+        kw |= {"cluster": cluster, "spaces": spaces, "shape": (spaces.observation,)}
+    fly = launch_apex if cluster is None else train_apex
     if not workers.first:
-        return train_apex(config, None, cluster or local, **arguments)
+        return fly(config, None, workers=workers, **kw)
     with RunDirectory.open(root / "runs", asset="apex", partition="p", config=config) as run:
-        return train_apex(config, run, cluster or local, log=run.metric_log(root / "outbox"), **arguments)
+        return fly(config, run, workers=workers, log=run.metric_log(root / "outbox"), **kw)
 
 
 def report(number=0, actor=0, life=1, decisions=32, version=1, returns=(5.0,)) -> Report:

@@ -108,7 +108,7 @@ def test_a_stopped_run_goes_on_where_it_was_learned_from(tmp_path):
         asked.append(1)
         return len(asked) > 7
 
-    first = fly_apex(tmp_path, config, stop=stop)
+    first = fly_apex(tmp_path, config, cluster=watched({})[0], stop=stop)
     assert first.reason == "stopped" and 0 < first.steps < 640
     cluster, made = watched({})
     result = fly_apex(tmp_path, config, cluster=cluster)
@@ -137,10 +137,7 @@ def test_a_recurrent_policy_ships_sequences(tmp_path):
         shaper={"rnd_start": 0.5, "rnd_end": 0.1},
         total_steps=256,
     )
-    from navi_core.world.reference import reference_task
-
-    spaces = reference_task("cart_pole", 1, masked=True).spaces
-    result = fly_apex(tmp_path, config, spaces=spaces, shape=(spaces.observation,))
+    result = fly_apex(tmp_path, config)
     assert result.steps == 256 and np.isfinite(result.metrics["q_loss"])
 
 

@@ -1,0 +1,102 @@
+"""From a configuration to a running Ape-X: what is flown, where actors and shards live, and the learner's loop."""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Callable, Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from navi_core.config import TrainConfig
+from navi_core.config.spaces import Spaces
+from navi_core.learn.dqn import decisions_of_an_item
+from navi_core.learn.parallel import ALONE, Workers
+from navi_core.learn.progress import Progress
+from navi_core.learn.result import TrainResult
+from navi_core.record import MetricLog, RunDirectory
+from navi_core.scale.apex import train_apex
+from navi_core.scale.cluster import Cluster, LocalCluster
+from navi_core.scale.ray_cluster import RayCluster
+from navi_core.world import Field
+from navi_core.world.reference import reference_task
+
+if TYPE_CHECKING:
+    from navi_core.scenes import CompiledScene
+
+__all__ = ["launch_apex"]
+
+_LOG = logging.getLogger("navi.scale")
+
+
+def launch_apex(
+    config: TrainConfig,
+    run: RunDirectory | None,
+    *,
+    scenes: Sequence[CompiledScene] = (),
+    workers: Workers = ALONE,
+    address: str | None = None,
+    processes: int | None = None,
+    in_process: bool = False,
+    initial: Path | None = None,
+    progress: Callable[[Progress], None] | None = None,
+    log: MetricLog | None = None,
+    made: Callable[[Cluster], None] | None = None,
+) -> TrainResult:
+    """Run Ape-X.
+
+    Args:
+        config: The run's configuration, of algorithm dqn.
+        run: Its open directory; None in all learners but the first.
+        scenes: Compiled scenes to fly in; none for a task. Actors on Ray read their files.
+        workers: The learners.
+        address: Of a running Ray; None starts one on the loopback interface.
+        processes: Actors to start on Ray; None as many as the configuration says, 0 leaves them to `navi actor`.
+        in_process: Without Ray: actors and shards take turns here.
+        initial: A checkpoint whose weights a new run starts from.
+        progress: Called about every second.
+        log: Where rows go; by default the run's metric log.
+        made: Told of the place where actors and shards live.
+
+    Raises:
+        NaviError: As `train_apex` does, and where Ray is not installed or does not answer.
+    """
+    spaces: Spaces | None = None
+    shape: tuple[int, ...] = (3, config.env.azimuth_bins, config.env.elevation_bins)
+    corpus: dict[str, Any] = {}
+    if config.task is not None:
+        options: dict[str, Any] = dict(config.task_options)
+        spaces = reference_task(config.task, 1, config.seed, **options).spaces
+        shape = (spaces.observation,)
+    else:
+        corpus = _corpus(scenes)
+    run_id, per_item = run.run_id if run is not None else "", decisions_of_an_item(config)
+
+    def place(config: TrainConfig, workers: Workers) -> Cluster:
+        here: LocalCluster | RayCluster
+        if in_process:
+            here = LocalCluster(config, per_item, [item.scene for item in scenes], workers)
+        else:
+            files = [str(item.path.absolute()) for item in scenes]
+            here = RayCluster(config, per_item, run_id, files, workers, address=address, actors=processes)
+            if workers.first:
+                last = config.distributed.replay_shards - 1
+                _LOG.info(
+                    "Ray at %s; further actors: navi actor --shard 0 … %d --address %s --run %s",
+                    here.address, last, here.address, run_id,
+                )  # fmt: skip
+        if made is not None:
+            made(here)
+        return here
+
+    return train_apex(
+        config, run, place, spaces=spaces, shape=shape, workers=workers, progress=progress, initial=initial, log=log,
+        corpus=corpus,
+    )  # fmt: skip
+
+
+def _corpus(scenes: Sequence[CompiledScene]) -> dict[str, Any]:
+    """Return what a checkpoint says of its scenes."""
+    hashes = {item.scene.name: item.scene.content_hash() for item in scenes}
+    vocabulary = dict(Field([item.scene for item in scenes], device="cpu").vocabulary)
+    summary: dict[str, Any] = {"scenes": len(hashes), "names": sorted(hashes), "semantic_vocabulary": vocabulary}
+    return {"scene_hashes": hashes, "corpus_summary": summary}
