@@ -99,7 +99,7 @@ class DistributedConfig(Config):
     """Shards that hold the replay; every learner has as many of them as the others."""
     ahead: Count = 4096
     """Decisions for each shard that actors may have made and learners not yet learned from; then actors wait."""
-    prefetch: int = Field(2, ge=0, le=64)
-    """Minibatches that are drawn before they are needed, where shards are other processes; 0 draws at need."""
+    prefetch: int = Field(8, ge=0, le=1024)
+    """Minibatches that are asked for at once, ahead of need, where shards are other processes; 0 asks for each."""
     max_replacements: int = Field(100, ge=0, le=2**31)
     """Deaths of actors and shards that a run makes up for; the next one ends it."""

@@ -36,6 +36,10 @@ class PolicyConfig(Config):
     """rayvit weighs patches by their solid angle: those near the poles count less."""
     separable_refinement: bool = False
     """spherical_cnn's last stage is depthwise and pointwise: a quarter of the operations."""
+    picture_channels: tuple[
+        Annotated[int, Field(ge=1, le=4096)], Annotated[int, Field(ge=1, le=4096)], Annotated[int, Field(ge=1, le=4096)]
+    ] = (32, 64, 64)
+    """Channels of the three convolutions that see a task's pictures (Mnih et al. 2015)."""
     core_layers: int = Field(1, ge=1, le=4)
     """1: the bare block; more: pre-norm residual layers."""
     aux: Literal["no_reward", "full", "off"] = "no_reward"

@@ -55,7 +55,9 @@ def make_batches(config: TrainConfig, codec: ObservationCodec, policy: Any) -> T
     """
     kind = config.replay.storage
     if kind == "auto":
-        kind = "compact" if len(codec.shape) == 3 else "full"
+        # A task's pictures are bytes already.
+        panorama = len(codec.shape) == 3 and (codec.kind == "compact" or codec.parts[0][1] == torch.float32)
+        kind = "compact" if panorama else "full"
     if kind != codec.kind:
         codec = ObservationCodec(codec.shape, kind=kind)
     made = SequenceBatches if policy.initial_state(1) else TransitionBatches

@@ -13,6 +13,7 @@ from navi_core.errors import ConfigError
 from navi_core.policy.cores import TemporalCore, build_core
 from navi_core.policy.cores.base import State
 from navi_core.policy.encoders import build_encoder
+from navi_core.policy.encoders.picture import PictureEncoder
 from navi_core.policy.encoders.vector import VectorEncoder
 
 __all__ = ["AUX_INPUTS", "Trunk"]
@@ -26,7 +27,7 @@ class Trunk(nn.Module):
 
     Args:
         config: Network configuration; kept as `config`.
-        spaces: A reference task's, whose observations are vectors; None for flight.
+        spaces: A reference task's, whose observations are vectors or pictures; None for flight.
 
     Raises:
         ConfigError: The observation size does not fit the encoder, or the width the core.
@@ -37,9 +38,7 @@ class Trunk(nn.Module):
         self.config = config
         self.half_encoder = False
         """Whether the encoder's products are taken in bfloat16 (autocast); what follows stays float32."""
-        self.encoder = (
-            _encoder(config) if spaces is None else VectorEncoder(spaces.observation, config.width, spaces.scale)
-        )
+        self.encoder = _encoder(config) if spaces is None else _task_encoder(config, spaces)
         self.aux = None if config.aux == "off" else nn.Linear(config.aux_inputs, config.width)
         self.core: TemporalCore = build_core(config.core, config.width, config.core_layers)
 
@@ -84,6 +83,12 @@ class Trunk(nn.Module):
             # The shaped reward is privileged: its entry is zero in training and evaluation alike.
             step = torch.cat((torch.zeros_like(step[..., :1]), step[..., 1:]), dim=-1)
         return embedding + self.aux(torch.cat((step, goal), dim=-1) if self.config.goal else step)
+
+
+def _task_encoder(config: PolicyConfig, spaces: Spaces) -> nn.Module:
+    if spaces.shape:
+        return PictureEncoder(spaces.shape, config.width, config.picture_channels)
+    return VectorEncoder(spaces.observation, config.width, spaces.scale)
 
 
 def _encoder(config: PolicyConfig) -> nn.Module:

@@ -162,7 +162,8 @@ class _Apex:
         self.cluster = cluster
         self.replay = ShardedReplay(config, cluster.ports, workers, cluster.prefetch, self._lost, self.device)
         self.learner = DQNLearner(self.policy, self.shaper, config, self.device, workers, self.replay)
-        self._codec = ObservationCodec(shape, kind=config.storage)
+        pictures = spaces is not None and bool(spaces.shape)
+        self._codec = ObservationCodec(shape, torch.uint8 if pictures else torch.float32, config.storage)
         self.ledger, self.watch = Ledger(), RunWatch(config, self.learner.events)
         self.at = Standing(Counters(started_at=now()))
         self.record = RunRecord(config, run, log, self.device, "rl") if run is not None and log is not None else None

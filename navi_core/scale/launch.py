@@ -66,7 +66,7 @@ def launch_apex(
     if config.task is not None:
         options: dict[str, Any] = dict(config.task_options)
         spaces = reference_task(config.task, 1, config.seed, **options).spaces
-        shape = (spaces.observation,)
+        shape = spaces.observed
     else:
         corpus = _corpus(scenes)
     run_id, per_item = run.run_id if run is not None else "", decisions_of_an_item(config)

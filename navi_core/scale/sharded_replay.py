@@ -77,7 +77,8 @@ class ShardedReplay:
         config: The run's configuration.
         ports: This learner's shards.
         workers: The learners.
-        prefetch: Minibatches asked for ahead.
+        prefetch: Minibatches that are asked for at once, while those before them are learned from; 0 asks for each
+            when it is needed.
         lost: Told of every shard that was lost, after its replacement.
         device: Where minibatches are needed.
 
@@ -108,7 +109,10 @@ class ShardedReplay:
         self.alpha = replay.alpha if replay.prioritized_replay else 0.0
         self.beta = self.beta0 = replay.beta0
         self.length = self.added = 0
-        self._ahead: deque[list[tuple[ShardPort, int, Callable[[], Drawn | None] | None]]] = deque()
+        self._block = max(1, prefetch)
+        self._asked: deque[list[tuple[ShardPort, int, Callable[[], Drawn | None] | None]]] = deque()
+        self._ready: deque[list[tuple[ShardPort, Drawn]]] = deque()
+        self._untold: list[tuple[ShardPort, Drawn, np.ndarray]] = []
 
     def __len__(self) -> int:
         return self.length
@@ -129,19 +133,9 @@ class ShardedReplay:
         """
         if n < self._shards:
             raise ConfigError(f"a minibatch of {n} items from {self._shards} shards; raise replay.batch_size")
-        while len(self._ahead) <= self._prefetch:
-            self._ahead.append([(port, share, self._ask(port, share)) for port, share in self._shares(n)])
-        drawn: list[tuple[ShardPort, Drawn]] = []
-        missing = 0
-        for port, share, ticket in self._ahead.popleft():
-            got = self._redeem(port, ticket)
-            if got is None:
-                missing += share
-            else:
-                drawn.append((port, got))
-        if missing:
-            # The others of this learner stand in for a shard that is new or lost.
-            drawn.append(self._from_any(missing))
+        if not self._ready:
+            self._ready.extend(self._next_block(n))
+        drawn = self._ready.popleft()
         parts, start = [], 0
         for port, got in drawn:
             parts.append(_Part(port, got, slice(start, start + len(got.places))))
@@ -156,12 +150,18 @@ class ShardedReplay:
     def update(self, indices: list[_Part], priorities: Any) -> None:
         """Send new priorities (n,) to where the items came from; those that are gone meanwhile are left out there."""
         values = torch.as_tensor(priorities).detach().to("cpu", torch.float64).numpy()
-        for part in indices:
-            drawn = part.drawn
+        self._untold += [(part.port, part.drawn, values[part.rows]) for part in indices]
+        if self._ready:
+            return
+        untold, self._untold = self._untold, []
+        senders = {(port.number, drawn.token): port for port, drawn, _ in untold}
+        for (number, token), port in senders.items():
+            mine = [(drawn, x) for at, drawn, x in untold if at.number == number and drawn.token == token]
+            places, serials = (np.concatenate([getattr(d, name) for d, _ in mine]) for name in ("places", "serials"))
             try:
-                part.port.update(drawn.token, drawn.places, drawn.serials, values[part.rows])
+                port.update(token, places, serials, np.concatenate([x for _, x in mine]))
             except ShardLostError:
-                self._replace(part.port)
+                self._replace(port)
 
     def news(self, port: ShardPort, token: str, cursor: int, debt: int) -> News | None:
         """Ask a shard for its reports; None from one that had to be replaced."""
@@ -181,6 +181,27 @@ class ShardedReplay:
 
     def _shares(self, n: int) -> list[tuple[ShardPort, int]]:
         return [(port, n // self._shards + (port.number < n % self._shards)) for port in self.ports]
+
+    def _next_block(self, n: int) -> list[list[tuple[ShardPort, Drawn]]]:
+        """Return as many minibatches as are asked for at once, and ask for those after them."""
+        count = self._block
+        while len(self._asked) <= (self._prefetch > 0):
+            self._asked.append([(port, x, self._ask(port, x * count)) for port, x in self._shares(n)])
+        made: list[list[tuple[ShardPort, Drawn]]] = [[] for _ in range(count)]
+        missing = 0
+        for port, share, ticket in self._asked.popleft():
+            got = self._redeem(port, ticket)
+            if got is None:
+                missing += share
+                continue
+            for minibatch, part in zip(made, got.parts(count)):
+                minibatch.append((port, part))
+        if missing:
+            # The others of this learner stand in for a shard that is new or lost.
+            port, got = self._from_any(missing * count)
+            for minibatch, part in zip(made, got.parts(count)):
+                minibatch.append((port, part))
+        return made
 
     def _ask(self, port: ShardPort, share: int) -> Callable[[], Drawn | None] | None:
         try:

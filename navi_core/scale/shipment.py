@@ -81,6 +81,19 @@ class Drawn:
     serials: np.ndarray
     probabilities: np.ndarray
 
+    def parts(self, count: int) -> list[Drawn]:
+        """Return these items as so many minibatches of equal size, each spread over all strata of the draw."""
+        return [
+            Drawn(
+                self.token,
+                {name: x[i::count] for name, x in self.items.items()},
+                self.places[i::count],
+                self.serials[i::count],
+                self.probabilities[i::count],
+            )
+            for i in range(count)
+        ]
+
 
 @dataclass(frozen=True)
 class News:

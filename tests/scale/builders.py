@@ -41,7 +41,7 @@ def fly_apex(root, config, *, cluster=None, workers=ALONE, **kw):
         kw["in_process"] = True
     else:
         spaces = reference_task(config.task, 1, **config.task_options).spaces
-        kw |= {"cluster": cluster, "spaces": spaces, "shape": (spaces.observation,)}
+        kw |= {"cluster": cluster, "spaces": spaces, "shape": spaces.observed}
     fly = launch_apex if cluster is None else train_apex
     if not workers.first:
         return fly(config, None, workers=workers, **kw)

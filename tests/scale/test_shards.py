@@ -101,6 +101,25 @@ def test_weights_are_those_of_the_chance_to_be_drawn():
         torch.testing.assert_close(weights, wanted / wanted.max())
 
 
+def test_minibatches_asked_for_at_once_are_drawn_as_one_by_one():
+    config = apex_config(replay={"capacity": 256, "batch_size": 16, "alpha": 1.0})
+    ports = [LocalShard(i, lambda i=i: ReplayShard(config, i, 1)) for i in range(2)]
+    replay = ShardedReplay(config, ports, prefetch=4)
+    for port in ports:
+        port.add(shipment(0, count=64, first=100.0 * port.number, priorities=np.arange(1, 65)))
+    drawn = []
+    for number in range(8):
+        items, parts, weights = replay.sample(16)
+        assert len(weights) == 16 and sum(part.drawn.places.size for part in parts) == 16
+        low = items["x"][items["x"] < 100]
+        assert float(low.max() - low.min()) > 20, "each minibatch is spread over all priorities"
+        drawn += items["x"].tolist()
+        replay.update(parts, torch.full((16,), 2.0))
+        changed = bool((ports[0].shard.replay.priorities() != torch.arange(1, 65)).any())
+        assert changed == (number >= 3), "priorities travel together as well"
+    assert len(drawn) == 128 and np.mean(np.array(drawn) % 100) > 35, "by priority"
+
+
 def test_a_lost_shard_is_replaced_and_the_others_stand_in():
     ports, replay = shards()
     told = []

@@ -11,7 +11,15 @@ import torch
 from navi_core.errors import ConfigError
 from navi_core.kernels.control import ACROBOT, CART_POLE, begin_rows, step_rows
 from navi_core.world.counter_random import Purpose, stream_key
-from navi_core.world.reference import Acrobot, CartPole, GymnasiumEnv, ReferenceTask, reference_task
+from navi_core.world.reference import (
+    Acrobot,
+    AtariTask,
+    CartPole,
+    GymnasiumEnv,
+    NormalisedTask,
+    ReferenceTask,
+    reference_task,
+)
 
 __all__ = ["NativeRows", "Rows", "TaskRows", "first_returns", "open_rows"]
 
@@ -92,11 +100,13 @@ class TaskRows(_Arrays):
         task: The task, at its start.
 
     Raises:
-        ConfigError: Its actions are continuous.
+        ConfigError: Its actions are continuous, or it shows pictures.
     """
 
-    def __init__(self, task: ReferenceTask | GymnasiumEnv) -> None:
+    def __init__(self, task: ReferenceTask | GymnasiumEnv | AtariTask | NormalisedTask) -> None:
         spaces = task.spaces
+        if spaces.shape:
+            raise ConfigError("the fast path sees vectors, and this task shows pictures; use navi train ppo or dqn")
         if not spaces.choices:
             raise ConfigError("the fast path chooses among actions, and this task's are continuous; use navi train ppo")
         super().__init__(task.num_envs, spaces.observation, len(spaces.choices), spaces.scale)

@@ -6,9 +6,11 @@ from typing import Any
 
 from navi_core.errors import ConfigError
 from navi_core.world.reference.acrobot import Acrobot
+from navi_core.world.reference.atari import ATARI, AtariTask
 from navi_core.world.reference.cards import RepeatFirst, RepeatPrevious
 from navi_core.world.reference.cart_pole import CartPole
 from navi_core.world.reference.gymnasium_env import PREFIX, GymnasiumEnv
+from navi_core.world.reference.normalised import NormalisedTask
 from navi_core.world.reference.pendulum import Pendulum
 from navi_core.world.reference.snake import Snake
 from navi_core.world.reference.task import ReferenceTask, TaskBatch
@@ -16,8 +18,10 @@ from navi_core.world.reference.task import ReferenceTask, TaskBatch
 __all__ = [
     "REFERENCE_TASKS",
     "Acrobot",
+    "AtariTask",
     "CartPole",
     "GymnasiumEnv",
+    "NormalisedTask",
     "Pendulum",
     "ReferenceTask",
     "RepeatFirst",
@@ -31,19 +35,28 @@ REFERENCE_TASKS: tuple[str, ...] = ("repeat_previous", "repeat_first", "cart_pol
 """Names of the tasks."""
 
 
-def reference_task(name: str, num_envs: int, seed: int = 0, **options: Any) -> ReferenceTask | GymnasiumEnv:
+def reference_task(
+    name: str, num_envs: int, seed: int = 0, *, normalise_observations: bool = False, **options: Any
+) -> ReferenceTask | GymnasiumEnv | AtariTask | NormalisedTask:
     """Build a task by name.
 
     Args:
-        name: One of `REFERENCE_TASKS`, or gymnasium: and the id of one of its environments.
+        name: One of `REFERENCE_TASKS`, or gymnasium: and the id of one of its environments; ids that begin with ALE/
+            are Atari's, with its preprocessing.
         num_envs: Rows B.
         seed: Seed of every draw.
+        normalise_observations: Bring vectors to mean 0 and deviation 1 by what was seen so far.
         options: Of the task: `k` and `decks` (repeat_previous), `decks` (repeat_first), `masked` (cart_pole,
-            pendulum), `size` (snake), or those of the Gymnasium environment.
+            pendulum), `size` (snake), those of `AtariTask`, or those of the Gymnasium environment.
 
     Raises:
         ConfigError: There is no such task, or it has no such option.
     """
+    task = _task(name, num_envs, seed, options)
+    return NormalisedTask(task) if normalise_observations else task
+
+
+def _task(name: str, num_envs: int, seed: int, options: dict[str, Any]) -> ReferenceTask | GymnasiumEnv | AtariTask:
     made: dict[str, type[ReferenceTask]] = {
         "repeat_previous": RepeatPrevious,
         "repeat_first": RepeatFirst,
@@ -52,11 +65,14 @@ def reference_task(name: str, num_envs: int, seed: int = 0, **options: Any) -> R
         "pendulum": Pendulum,
         "snake": Snake,
     }
-    if name.startswith(PREFIX):
-        return GymnasiumEnv(name.removeprefix(PREFIX), num_envs, seed, **options)
-    if name not in made:
+    within = name.removeprefix(PREFIX)
+    if name.startswith(PREFIX) and not within.startswith(ATARI):
+        return GymnasiumEnv(within, num_envs, seed, **options)
+    if name not in made and not name.startswith(PREFIX):
         raise ConfigError(f"no reference task {name!r}; allowed: {', '.join(REFERENCE_TASKS)}, {PREFIX}ID")
     try:
-        return made[name](num_envs, seed, **options)
+        if name in made:
+            return made[name](num_envs, seed, **options)
+        return AtariTask(within, num_envs, seed, **options)
     except TypeError as error:
-        raise ConfigError(f"reference task {name}: {error}") from None
+        raise ConfigError(f"task {name}: {error}") from None

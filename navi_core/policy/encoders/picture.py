@@ -1,0 +1,47 @@
+"""Encoder of stacked pictures: three convolutions and a layer (Mnih et al. 2015), for tasks such as Atari's."""
+
+from __future__ import annotations
+
+import math
+
+import torch
+from torch import Tensor, nn
+
+from navi_core.errors import ConfigError
+
+__all__ = ["PictureEncoder"]
+
+
+class PictureEncoder(nn.Module):
+    """8x8 stride 4, 4x4 stride 2, 3x3 stride 1, then a layer of D units; ReLU, orthogonal with gain √2.
+
+    Args:
+        shape: (C, H, W) of a stack, values 0 … 255.
+        width: Embedding width D.
+        channels: Of the three convolutions.
+
+    Raises:
+        ConfigError: The pictures are smaller than the kernels reach.
+    """
+
+    def __init__(self, shape: tuple[int, ...], width: int, channels: tuple[int, int, int] = (32, 64, 64)) -> None:
+        super().__init__()
+        if len(shape) != 3 or min(shape[1:]) < 36:
+            raise ConfigError(f"pictures of shape {shape}; allowed: (C, H, W) with H and W of 36 or more")
+        first, second, third = channels
+        self.layers = nn.Sequential(
+            nn.Conv2d(shape[0], first, 8, 4), nn.ReLU(), nn.Conv2d(first, second, 4, 2), nn.ReLU(),
+            nn.Conv2d(second, third, 3, 1), nn.ReLU(), nn.Flatten(),
+        )  # fmt: skip
+        with torch.no_grad():
+            features = self.layers(torch.zeros(1, *shape)).shape[1]
+        self.out = nn.Linear(features, width)
+        for layer in (*self.layers, self.out):
+            if isinstance(layer, (nn.Conv2d, nn.Linear)):
+                nn.init.orthogonal_(layer.weight, math.sqrt(2))
+                assert layer.bias is not None
+                nn.init.zeros_(layer.bias)
+
+    def forward(self, obs: Tensor) -> Tensor:
+        """Return embeddings (B, D) of pictures (B, C, H, W), bytes or numbers 0 … 255."""
+        return torch.relu(self.out(self.layers(obs.float() / 255.0)))
