@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import sys
+from contextlib import redirect_stdout
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
@@ -83,7 +84,7 @@ def learner(
     init: Init = None,
     register: Register = True,
     address: Annotated[
-        str | None, typer.Option(help="A running Ray, host:port or auto; without, one starts here on the loopback.")
+        str | None, typer.Option(help="A running Ray, host:port or auto; without, one starts here.")
     ] = None,
     processes: Annotated[
         int | None,
@@ -108,7 +109,8 @@ def learner(
     if in_process and (address is not None or processes is not None):
         raise ConfigError("--in-process takes neither --address nor --processes; leave them out")
     _as_many_as(resolved.distributed.learners)
-    with log_on_stderr():
+    # Ray says on standard output when a process died; that belongs to the result.
+    with log_on_stderr(), redirect_stdout(sys.stderr):
         record = run_apex(
             resolved,
             run_root=run_root,

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import os
+import sys
+from contextlib import redirect_stdout
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
@@ -94,7 +96,9 @@ def apex(
         range(first_seed, first_seed + seeds), actors=actors, in_process=in_process, kill=kill,
         changes=parse_assignments(assign or ()), progress=lines,
     )  # fmt: skip
-    rows = [row.as_dict() for row in runs]
+    # Ray says on standard output when a process died; that belongs to the result.
+    with redirect_stdout(sys.stderr):
+        rows = [row.as_dict() for row in runs]
     columns: dict[str, Column] = {
         "place": figure("place"),
         "seed": figure("seed"),

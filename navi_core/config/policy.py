@@ -83,6 +83,12 @@ class PolicyConfig(Config):
             )
         return fits[0]
 
+    @field_validator("aux", mode="before")
+    @classmethod
+    def _off_is_a_word(cls, value: Any) -> Any:
+        # YAML reads a bare off as false.
+        return "off" if value is False else value
+
     @field_validator("core", mode="before")
     @classmethod
     def _fused_is_for_benchmarks(cls, value: Any) -> Any:

@@ -122,9 +122,12 @@ class LocalShard:
         """Lose it and all that it holds."""
         self.shard = None
 
-    def revive(self) -> None:
-        """Put an empty one in its place."""
-        self.shard = self._make()
+    def revive(self) -> bool:
+        """Put an empty one in its place; False where one is there."""
+        lost = self.shard is None
+        if lost:
+            self.shard = self._make()
+        return lost
 
     def add(self, shipment: Shipment) -> bool:
         """Ship to it."""
@@ -205,8 +208,8 @@ class LocalCluster:
                 actor.turn()
             except ShardLostError:
                 port = self._port(number)
-                port.revive()
-                self.replaced.count("shard", port.number, "it was lost")
+                if port.revive():
+                    self.replaced.count("shard", port.number, "it was lost")
 
     def publish(self, parameters: Parameters) -> None:
         """Let actors have weights."""

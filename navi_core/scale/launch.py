@@ -49,7 +49,7 @@ def launch_apex(
         run: Its open directory; None in all learners but the first.
         scenes: Compiled scenes to fly in; none for a task. Actors on Ray read their files.
         workers: The learners.
-        address: Of a running Ray; None starts one on the loopback interface.
+        address: Of a running Ray; None starts one here.
         processes: Actors to start on Ray; None as many as the configuration says, 0 leaves them to `navi actor`.
         in_process: Without Ray: actors and shards take turns here.
         initial: A checkpoint whose weights a new run starts from.

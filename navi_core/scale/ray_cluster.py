@@ -2,8 +2,8 @@
 
 Everything is a named actor of the run's namespace. What died is found out when it does not answer or its process ends,
 and is replaced under the same name; who meets a name without an answer looks for the newcomer. Without an address Ray
-starts here, on the loopback interface alone, and ends with the run. Ray moves objects by its own serialisation, which
-must not be reached from outside: an address on other machines belongs to a network that is trusted.
+starts here and ends with the run. Ray moves objects by its own serialisation, so whoever may connect may do anything: a
+Ray that is started here demands its token, one that is given must do the same or be within a trusted network.
 """
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ __all__ = ["RayCluster", "fly_for_run"]
 
 _LOG = logging.getLogger("navi.scale")
 _SPACE = "navi-"
-_PATIENCE = 60.0
+_PATIENCE = 120.0
 _PAUSE = 0.05
 _MOMENT = 0.002
 _HUB_CHECKED = 1.0
@@ -170,7 +170,6 @@ class RayCluster:
             try:
                 self._hub.call("describe")
             except ShardLostError:
-                _LOG.warning("the hub died and is replaced")
                 self._make_hub()
         if not self._running:
             return
@@ -225,8 +224,8 @@ class RayCluster:
     def _new_port(self, number: int) -> RayShard:
         named = Named(self.ray, shard_name(number))
 
-        def make() -> None:
-            self._make(shard_name(number), ReplayShard, self.config, number, self._per_item)
+        def make() -> bool:
+            return self._make(shard_name(number), ReplayShard, self.config, number, self._per_item)
 
         make()
         return RayShard(named, number, make)
@@ -238,19 +237,32 @@ class RayCluster:
             "shards": self.config.distributed.replay_shards,
         }
         self._hub.forget()
-        self._make(HUB, ParameterHub, description)
-        if self._published is not None:
+        if self._make(HUB, ParameterHub, description) and self._published is not None:
+            _LOG.warning("the hub died and is replaced")
             self._hub.call("publish", self._published)
 
-    def _make(self, name: str, kind: type, *args: Any) -> None:
-        """Start a named actor; a dead one's name may be taken for a moment longer."""
+    def _make(self, name: str, kind: type, *args: Any) -> bool:
+        """Start a named actor, unless one of that name answers; a dead one's name may be taken for a moment longer.
+
+        Returns:
+            Whether it was started.
+        """
         until = time.monotonic() + _PATIENCE
-        while True:
+        while not self._answers(name):
             try:
                 # Ray ends a named actor when nobody holds what made it.
                 self._kept[name] = self.ray.remote(kind).options(name=name, num_cpus=0).remote(*args)
-                return
+                return True
             except (ValueError, self.ray.exceptions.RayError) as error:
                 if time.monotonic() > until:
                     raise RunError(f"{name} cannot be started: {error}") from None
                 time.sleep(_PAUSE)
+        return False
+
+    def _answers(self, name: str) -> bool:
+        # One who was asked several questions learns of a death once for each; the second finds the newcomer here.
+        try:
+            self.ray.get(self.ray.get_actor(name).__ray_ready__.remote(), timeout=_PATIENCE)
+            return True
+        except (ValueError, self.ray.exceptions.RayError):
+            return False

@@ -18,7 +18,7 @@ __all__ = ["HUB", "Named", "RayHub", "RayShard", "import_ray", "join_ray", "shar
 
 HUB = "navi-hub"
 """Name of the actor that has the weights."""
-_PATIENCE = 60.0
+_PATIENCE = 120.0
 _PAUSE = 0.05
 
 
@@ -42,7 +42,10 @@ def import_ray() -> Any:
 
 
 def join_ray(address: str | None, namespace: str | None, *, actors: int = 1) -> Any:
-    """Connect to the Ray of an address, or start one here on the loopback interface; return the module.
+    """Connect to the Ray of an address, or start one here; return the module.
+
+    Ray's processes listen on all interfaces. One that is started here demands a token of everybody who connects (in
+    `~/.ray/auth_token`, made when there is none), unless RAY_AUTH_MODE says otherwise.
 
     Args:
         address: host:port of a running Ray, or auto; None starts one.
@@ -57,7 +60,7 @@ def join_ray(address: str | None, namespace: str | None, *, actors: int = 1) -> 
     try:
         if address is None:
             cores = max(os.cpu_count() or 1, actors)
-            ray.init("local", num_cpus=cores, include_dashboard=False, _node_ip_address="127.0.0.1", **options)
+            ray.init("local", num_cpus=cores, include_dashboard=False, **options)
         else:
             ray.init(address, **options)
     except (ConnectionError, ValueError, RuntimeError) as error:
@@ -124,10 +127,10 @@ class RayShard:
     Args:
         named: It.
         number: Which shard.
-        make: Puts an empty one in its place; without, this side waits until another does.
+        make: Puts an empty one in its place, unless one is there; without, this side waits until another does.
     """
 
-    def __init__(self, named: Named, number: int, make: Callable[[], None] | None = None) -> None:
+    def __init__(self, named: Named, number: int, make: Callable[[], bool] | None = None) -> None:
         self.number, self._named, self._make = number, named, make
 
     def add(self, shipment: Shipment) -> bool:
@@ -160,11 +163,10 @@ class RayShard:
         """Have it read."""
         return bool(self._named.call("load", folder, name, remembered))
 
-    def revive(self) -> None:
-        """Put an empty one in its place."""
+    def revive(self) -> bool:
+        """Put an empty one in its place; False where one is there already."""
         self._named.forget()
-        if self._make is not None:
-            self._make()
+        return self._make is not None and self._make()
 
 
 class RayHub:
@@ -179,7 +181,7 @@ class RayHub:
         self._silent: float | None = None
 
     def orders(self, version: int) -> Orders:
-        """Ask for weights, and whether to go on; a hub that is silent for a minute has ended the run."""
+        """Ask for weights, and whether to go on; a hub that is silent for two minutes has ended the run."""
         try:
             told: Orders = self._named.call("orders", version)
         except ShardLostError:

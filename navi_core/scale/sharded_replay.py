@@ -57,8 +57,8 @@ class ShardPort(Protocol):
     def load(self, folder: str, name: str, remembered: int) -> bool:
         """Have it read."""
 
-    def revive(self) -> None:
-        """Put an empty shard in the place of one that is lost."""
+    def revive(self) -> bool:
+        """Put an empty shard in the place of one that is lost; False where that was done already."""
 
 
 @dataclass(frozen=True)
@@ -239,6 +239,5 @@ class ShardedReplay:
         return (inverse / most).float()
 
     def _replace(self, port: ShardPort) -> None:
-        port.revive()
-        if self._lost is not None:
+        if port.revive() and self._lost is not None:
             self._lost(port)

@@ -16,7 +16,7 @@ from navi_core.record import navi_home
 from navi_core.scale.ray_cluster import RayCluster
 from tests.scale.builders import apex_config, fly_apex
 
-pytestmark = pytest.mark.slow
+pytestmark = [pytest.mark.slow, pytest.mark.timeout(900)]
 
 
 @pytest.fixture
@@ -81,17 +81,20 @@ def test_an_actor_from_outside_joins_by_its_shard(ray, tmp_path):
         while not made:
             time.sleep(0.1)
         command = [sys.executable, "-m", "navi_core.cli.main", "actor", "--shard"]
-        for shard in ("5", "0", "1"):
+        stranger = os.environ | {"RAY_AUTH_MODE": "disabled"}
+        for shard, env in (("0", stranger), ("5", None), ("0", None), ("1", None)):
             arguments = [*command, shard, "--address", made[0].address, "--run", "test", "--json"]
-            joined.append(subprocess.Popen(arguments, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True))
+            pipes = {"stdout": subprocess.PIPE, "stderr": subprocess.PIPE}
+            joined.append(subprocess.Popen(arguments, env=env, text=True, **pipes))
 
     thread = threading.Thread(target=join)
     thread.start()
     result = fly_apex(tmp_path, config, cluster=on_ray(made, actors=0))
     thread.join()
     answers = [process.communicate(timeout=120) for process in joined]
-    assert joined[0].returncode != 0 and "shard 5 of a run with 2; allowed: 0 … 1" in answers[0][1]
-    told = [json.loads(out) for out, _ in answers[1:]]
+    assert joined[0].returncode != 0 and "no Ray at" in answers[0][1], "who has no token is not let in"
+    assert joined[1].returncode != 0 and "shard 5 of a run with 2; allowed: 0 … 1" in answers[1][1]
+    told = [json.loads(out) for out, _ in answers[2:]]
     assert result.steps >= 1500 and {x["ended"] for x in told} == {"total_steps"}
     assert sum(x["rollouts"] for x in told) * 32 >= 1500
 
