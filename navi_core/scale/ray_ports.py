@@ -63,7 +63,7 @@ def join_ray(address: str | None, namespace: str | None, *, actors: int = 1) -> 
             ray.init("local", num_cpus=cores, include_dashboard=False, **options)
         else:
             ray.init(address, **options)
-    except (ConnectionError, ValueError, RuntimeError) as error:
+    except Exception as error:  # a Ray that cannot start raises anything, bare exceptions among it
         reason = str(error).splitlines()[0] if str(error) else type(error).__name__
         raise ConfigError(
             f"no Ray at {address or 'this machine'} ({reason}); `ray start --head` starts one, or leave out --address"
