@@ -49,11 +49,16 @@ def expert(
     noise: Annotated[
         float, typer.Option(help="Disturbance that is flown but not recorded (DART), as a share of full command.")
     ] = 0.0,
-    noise_hold: Annotated[int, typer.Option(help="Decisions for which a disturbance is kept.")] = 3,
+    noise_hold: Annotated[
+        int, typer.Option(help="Decisions for which a disturbance is kept, and one of teacher and pupil flies.")
+    ] = 3,
     pupil: Annotated[
         str | None,
         typer.Option(help="A checkpoint, version or alias that flies while the teacher answers (DAgger)."),
     ] = None,
+    teacher_share: Annotated[
+        float, typer.Option(help="Share of the decisions that the teacher flies beside a pupil.")
+    ] = 0.5,
     azimuth_bins: Annotated[int, typer.Option(help="Azimuth bins.")] = 64,
     elevation_bins: Annotated[int, typer.Option(help="Elevation bins.")] = 16,
     resolution: Annotated[int, typer.Option(help="Compile resolution of meshes and generated scenes.")] = 512,
@@ -79,6 +84,7 @@ def expert(
             "noise": noise,
             "noise_hold": noise_hold,
             "pupil": None if flying is None else flying.weights,
+            "teacher_share": teacher_share,
             "azimuth_bins": azimuth_bins,
             "elevation_bins": elevation_bins,
         },

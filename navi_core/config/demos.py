@@ -25,10 +25,13 @@ class ExpertConfig(Config):
     """Standard deviation of the disturbance that is flown but not recorded (DART, Laskey et al. 2017); the teacher
     answers to what it leads to, so the pupil learns to come back."""
     noise_hold: int = Field(3, ge=1, le=1000)
-    """Decisions for which one disturbance is kept."""
+    """Decisions for which one disturbance is kept, and one of teacher and pupil flies."""
     pupil: str | None = None
     """Hash of the weights that fly in the teacher's stead while it answers (DAgger, Ross et al. 2011); filled in by
     `navi demos expert --pupil`. None flies the teacher's own answers."""
+    teacher_share: float = Field(0.5, ge=0, le=1)
+    """Share of the decisions that the teacher flies beside a pupil, drawn for `noise_hold` of them at a time (β of
+    DAgger). With 0, a pupil that is stuck stays so, and most of what is recorded is one observation."""
     azimuth_bins: int = Field(64, ge=8, le=4096)
     """Azimuth bins of the observations."""
     elevation_bins: int = Field(16, ge=4, le=2048)

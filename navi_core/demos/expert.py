@@ -25,7 +25,7 @@ from navi_core.demos.demonstration import Demonstration, load_demonstration, sav
 from navi_core.demos.pupil import Cockpit, Pupil
 from navi_core.errors import ConfigError, DemoError
 from navi_core.pilots import Pose, build_pilot
-from navi_core.pilots.draws import draw_normal
+from navi_core.pilots.draws import draw_normal, draw_uniform
 from navi_core.record import write_durably
 from navi_core.world.counter_random import Purpose, uniform
 from navi_core.world.dynamics import Dynamics
@@ -209,10 +209,11 @@ def _fly(
         pose = Pose(position, yaw, scene_index)
         answer = pilot.act(obs, pose=pose if pilot.privileged else None).clamp(-1.0, 1.0)
         observations[:, t], actions[:, t] = obs.numpy(), answer.numpy()
+        held = torch.full_like(episode, t // config.noise_hold)
         if cockpit is not None:
-            answer = cockpit.act(obs, pose)
+            dice = draw_uniform(config.seed, keys, episode, held, lanes=range(1), purpose=Purpose.ACTION)
+            answer = torch.where(dice < config.teacher_share, answer, cockpit.act(obs, pose))
         if config.noise > 0:
-            held = torch.full_like(episode, t // config.noise_hold)
             answer = (answer + config.noise * draw_normal(config.seed, keys, episode, held, axes=4)).clamp(-1.0, 1.0)
         if config.noise > 0 or cockpit is not None:
             pilot.executed(answer)

@@ -106,7 +106,7 @@ class Turner:
 
 def test_a_pupil_flies_and_its_teacher_answers(tmp_path, apartments):
     pupil = Pupil(Turner(), "f" * 64, {"surface": 1})
-    config = ExpertConfig(**SMALL, pupil=pupil.weights)
+    config = ExpertConfig(**SMALL, pupil=pupil.weights, teacher_share=0.0)
     record_expert(tmp_path / "a", apartments[:1], config, pupil=pupil)
     assert {row[:2] for row in pupil.flyer.rows} == {(16, 16)}, "blocks of one size"
     turned = np.diff(np.unwrap([yaw for _, _, yaw in pupil.flyer.rows]))
@@ -120,6 +120,19 @@ def test_a_pupil_flies_and_its_teacher_answers(tmp_path, apartments):
     assert (ahead > 0).any(), "the answers are the teacher's, who flies ahead"
     with pytest.raises(ConfigError, match=r"another pupil.*--out"):
         record_expert(tmp_path / "a", apartments[:1], ExpertConfig(**SMALL))
+
+
+def test_the_teacher_flies_its_share_beside_a_pupil(tmp_path, apartments):
+    pupil = Pupil(Turner(), "f" * 64, {"surface": 1})
+    seen = {}
+    for share in (0.0, 0.5, 1.0):
+        config = ExpertConfig(**SMALL, pupil=pupil.weights, teacher_share=share)
+        record_expert(tmp_path / str(share), apartments[:1], config, pupil=pupil)
+        seen[share] = np.concatenate([demo.observations for demo in recorded(tmp_path / str(share)).values()])
+    record_expert(tmp_path / "alone", apartments[:1], ExpertConfig(**SMALL))
+    alone = np.concatenate([demo.observations for demo in recorded(tmp_path / "alone").values()])
+    assert np.array_equal(seen[1.0][:, 0], alone[:, 0])
+    assert not np.array_equal(seen[0.0], seen[0.5]) and not np.array_equal(seen[1.0], seen[0.5])
 
 
 def test_a_pupil_that_sees_otherwise_is_refused(tmp_path, apartments):
