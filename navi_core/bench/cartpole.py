@@ -35,7 +35,7 @@ PEERS = ("sb3", "gymnasium", "pufferlib")
 """Other trainers, and gymnasium's own vector environment without any."""
 _MODULES = {"sb3": "stable_baselines3", "gymnasium": "gymnasium"}
 _THREADS = ("OPENBLAS_NUM_THREADS", "OMP_NUM_THREADS", "MKL_NUM_THREADS", "NUMBA_NUM_THREADS")
-_TIMEOUT = 1200
+_TIMEOUT = 3600
 MEASURED_ELSEWHERE = {"pufferlib 3.0, its MLP": (320_000.0, 1), "pufferlib 3.0, its LSTM": (45_000.0, 1)}
 """Samples per CPU-second and epochs of PufferLib, which is not run here: measured on another day and machine."""
 PUFFER_CASE: dict[str, Any] = {"hidden": (128,), "shared": True, "epochs": 1}

@@ -14,8 +14,7 @@ from typing import Any
 import numpy as np
 
 from navi_core.bench.cases import Row
-from navi_core.bench.dqn import DQN_TARGETS
-from navi_core.bench.smoothing import SmoothingCell
+from navi_core.bench.smoothing import TARGETS, SmoothingCell
 from navi_core.config import EarlyStopConfig
 from navi_core.learn.run_watch import sign_changes
 
@@ -83,7 +82,7 @@ def measures(curve: Mapping[str, Any], task: str, stop: int | None = None) -> di
     """
     steps, seen = curve["steps"], len(curve["steps"]) if stop is None else curve["steps"].index(stop) + 1
     returns = curve["returns"][:seen]
-    solved = next((s for s, r in zip(steps, returns) if r >= DQN_TARGETS[task]), curve["total_steps"])
+    solved = next((s for s, r in zip(steps, returns) if r >= TARGETS[task]), curve["total_steps"])
     final = float(np.mean(returns[-4:]))
     smoothed, average = [], returns[0]
     for value in returns:
