@@ -37,6 +37,8 @@ _UNBOUND = (4.0, 64, 100.0)
 """alpha_step, d and τ of half the way to the neighbours' mean: α_step · d^−½ = ½, and no bound that is ever met."""
 _HORIZON = {"cart_pole": (100_000, 2500), "acrobot": (60_000, 2500), "lunar_lander": (32_000, 2000)}
 """Decisions of a run, and between its evaluations: cart-pole and acrobot are solved by then, LunarLander is begun."""
+_ABLATION = 25_000
+"""Decisions of a run of the ablation: cart-pole's first quarter, in which α_step has hardly fallen."""
 TARGETS = DQN_TARGETS | {"lunar_lander": -50.0}
 """Mean return of an evaluation that counts as reached: on LunarLander, to stay in the air near the pad."""
 
@@ -53,6 +55,7 @@ class SmoothingCell:
         alpha_step: Step size at the start; 0 is the baseline.
         latent_dim: d, the width of the last hidden layer.
         tau: Bound of a target's step.
+        steps: Decisions; None is the task's horizon.
     """
 
     task: str
@@ -62,6 +65,7 @@ class SmoothingCell:
     alpha_step: float = 0.0
     latent_dim: int = 64
     tau: float = 0.1
+    steps: int | None = None
 
     @property
     def name(self) -> str:
@@ -88,11 +92,11 @@ def ablation_cells(task: str, seeds: Sequence[int], *, noisy: bool = True) -> li
         for seed in seeds
         for cell in (
             *(
-                SmoothingCell(task, noisy, f"alpha_step {alpha:g}, d {dim}", seed, alpha, dim)
+                SmoothingCell(task, noisy, f"alpha_step {alpha:g}, d {dim}", seed, alpha, dim, steps=_ABLATION)
                 for dim in _DIMS
                 for alpha in (0.0, *_ALPHAS)
             ),
-            SmoothingCell(task, noisy, f"alpha_step {alpha:g}, d {dim}, τ {tau:g}", seed, alpha, dim, tau),
+            SmoothingCell(task, noisy, f"alpha_step {alpha:g}, d {dim}, τ {tau:g}", seed, alpha, dim, tau, _ABLATION),
         )
     ]
 
@@ -104,7 +108,7 @@ def cell_config(cell: SmoothingCell, changes: dict[str, Any] | None = None) -> F
         smoothing |= {"enabled": True, "alpha_step_init": cell.alpha_step, "trust_region_tau": cell.tau}
     first, (steps, interval) = dqn_config(cell.task).hidden[0], _HORIZON[cell.task]
     values: dict[str, Any] = {
-        "total_steps": steps,
+        "total_steps": steps if cell.steps is None else cell.steps,
         "hidden": [first, cell.latent_dim],
         "reward_noise": NOISE[cell.task] if cell.noisy else 0.0,
         "kernel_smoothing": smoothing,

@@ -22,7 +22,7 @@ __all__ = ["MEASURES", "STOPPED", "STOPPING", "SmoothingRow", "measures", "smoot
 
 _RANDOM = {"cart_pole": 22.0, "acrobot": -500.0, "lunar_lander": -190.0}
 """Mean return of random actions."""
-STOPPING = EarlyStopConfig(patience=8, window=8, trend=True, slump=0.05, reward_ema_beta=0.3)
+STOPPING = EarlyStopConfig(patience=8, window=8, trend=True, slump=0.05, rise=0.05, reward_ema_beta=0.3)
 """Settings of the controller that the runs are judged by."""
 STOPPED = "smoothing + stopping"
 """The runs of `smoothing`, each to where the controller would have ended it."""

@@ -96,6 +96,10 @@ class EarlyStopConfig(Config):
     """Do not stop while the moving average of the reward is this share of |best| below its best; None does not ask.
 
     A run that has just lost what it knew is flat too, and its weights are those of its worst hour."""
+    rise: float | None = Field(None, ge=0, le=10)
+    """Do not stop before the moving average of the reward was this share of |first| above its first; None does not ask.
+
+    A run that has not begun to learn is flat too: acrobot earns its least for tens of thousands of decisions."""
     aggregate: Literal["median", "trimmed_mean"] = "median"
     """How the evaluations of several workers become one."""
     trim: float = Field(0.25, ge=0, lt=0.5)

@@ -91,7 +91,7 @@ class EarlyStopController:
         self._rewards: list[float] = []
         # The trend test wants independent values: a moving average creeps upward long after what it averages is flat.
         self._unsmoothed: list[float] = []
-        self._best = -math.inf
+        self._best, self._first = -math.inf, math.nan
         self._count = self._idle = self._evaluations = 0
         self._stopped: EarlyStopDecision | None = None
 
@@ -117,6 +117,7 @@ class EarlyStopController:
         self._mean = _moved(self._mean, td_mean, config.td_ema_beta)
         self._variance = _moved(self._variance, td_var, config.td_ema_beta)
         self._reward = _moved(self._reward, reward, config.reward_ema_beta)
+        self._first = self._reward if math.isnan(self._first) else self._first
         self._rewards = [*self._rewards, self._reward][-(config.window + 1) :]
         self._unsmoothed = [*self._unsmoothed, reward][-(config.window + 1) :]
         improved = self._reward > self._best
@@ -162,6 +163,8 @@ class EarlyStopController:
         stop = left == 0
         if stop and config.trend and rising_trend(self._unsmoothed):
             stop, left, reason = False, 1, "the reward still has a rising trend"
+        if stop and config.rise is not None and self._best <= self._first + config.rise * abs(self._first):
+            stop, left, reason = False, 1, "the reward has not risen yet"
         if stop and config.slump is not None and self._reward < self._best - config.slump * abs(self._best):
             stop, left, reason = False, 1, "the reward is in a slump"
         if stop:
@@ -180,6 +183,7 @@ class EarlyStopController:
             "averages": [self._mean, self._variance, self._reward, self._best],
             "rewards": list(self._rewards),
             "unsmoothed": list(self._unsmoothed),
+            "first": self._first,
             "counts": [self._count, self._idle, self._evaluations],
             "stopped": None if stopped is None else [stopped.reason, dict(stopped.metrics)],
         }
@@ -189,6 +193,8 @@ class EarlyStopController:
         self._mean, self._variance, self._reward, self._best = (float(x) for x in state["averages"])
         self._rewards = [float(x) for x in state["rewards"]]
         self._unsmoothed = [float(x) for x in state["unsmoothed"]]
+        # States of before there was a first one begin here.
+        self._first = float(state.get("first", self._reward))
         self._count, self._idle, self._evaluations = (int(x) for x in state["counts"])
         stopped = state["stopped"]
         self._stopped = None if stopped is None else EarlyStopDecision(True, stopped[0], 0, stopped[1])

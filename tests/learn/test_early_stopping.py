@@ -87,6 +87,22 @@ def test_a_slump_keeps_a_run_going_until_the_reward_is_back():
     assert [plain.update(0.0, 0.0, 1.0, reward).should_stop for reward in rewards[:3]] == [False, False, True]
 
 
+def test_a_run_that_has_not_begun_to_learn_goes_on():
+    settings = {"patience": 3, "reward_ema_beta": 0.0}
+    asked, plain = (EarlyStopController(EarlyStopConfig(rise=r, **settings)) for r in (0.1, None))
+    floor = [-500.0] * 9 + [-450.0]
+    decisions = [asked.update(0.0, 0.0, 1.0, reward) for reward in floor]
+    assert not any(d.should_stop for d in decisions) and "not risen" in decisions[-1].reason
+    assert plain.update(0.0, 0.0, 1.0, -500.0).patience_left == 2
+    assert [plain.update(0.0, 0.0, 1.0, -500.0).should_stop for _ in range(3)] == [False, True, True]
+    again = EarlyStopController(asked.config)
+    again.load_state_dict(asked.state_dict())
+    for controller in (asked, again):
+        controller.update(0.0, 0.0, 1.0, -400.0)
+        seen = [controller.update(0.0, 0.0, 1.0, -400.0).should_stop for _ in range(4)]
+        assert seen[-1], "it has risen by more than a tenth of 500, and is flat again"
+
+
 def test_a_trend_keeps_a_run_going():
     assert rising_trend([1, 2, 3, 4, 5, 6]) and not rising_trend([6, 5, 4, 3, 2, 1]) and not rising_trend([1, 1, 1, 1])
     # n = 5 ascending: S = 10, var = 5·4·15/18, z = 9/√16.67 = 2.20.
