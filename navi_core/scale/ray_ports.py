@@ -20,6 +20,8 @@ HUB = "navi-hub"
 """Name of the actor that has the weights."""
 _PATIENCE = 120.0
 _PAUSE = 0.05
+_STARTS = 3
+_LOG = logging.getLogger("navi.scale")
 
 
 def import_ray() -> Any:
@@ -58,11 +60,19 @@ def join_ray(address: str | None, namespace: str | None, *, actors: int = 1) -> 
     ray = import_ray()
     options: dict[str, Any] = {"namespace": namespace, "log_to_driver": False, "logging_level": logging.ERROR}
     try:
-        if address is None:
-            cores = max(os.cpu_count() or 1, actors)
-            ray.init("local", num_cpus=cores, include_dashboard=False, **options)
-        else:
+        if address is not None:
             ray.init(address, **options)
+            return ray
+        cores = max(os.cpu_count() or 1, actors)
+        for left in reversed(range(_STARTS)):
+            try:
+                ray.init("local", num_cpus=cores, include_dashboard=False, **options)
+                break
+            except Exception as error:  # a bare one, when a busy machine needs longer than Ray's half minute
+                if not left or "timed out" not in str(error):
+                    raise
+                _LOG.warning("Ray did not start within its time and is started again: %s", str(error).splitlines()[0])
+                ray.shutdown()
     except Exception as error:  # a Ray that cannot start raises anything, bare exceptions among it
         reason = str(error).splitlines()[0] if str(error) else type(error).__name__
         raise ConfigError(
