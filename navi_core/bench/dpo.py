@@ -97,7 +97,7 @@ def run_dpo(
     loser: str = "random",
     count: int = 256,
     steps: int = 32,
-    updates: int = 60,
+    updates: int = 20,
     changes: dict[str, Any] | None = None,
     protocol: EvalConfig = _PROTOCOL,
     progress: Callable[[str], None] | None = None,

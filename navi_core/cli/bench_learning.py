@@ -166,7 +166,7 @@ def dpo(
     winner: Annotated[str, typer.Option(help="The pilot that is thought the better one.")] = "forward-plus",
     loser: Annotated[str, typer.Option(help="The other.")] = "random",
     count: Annotated[int, typer.Option("--pairs", min=2, help="Pairs.")] = 256,
-    updates: Annotated[int, typer.Option(min=1, help="Updates of a run.")] = 60,
+    updates: Annotated[int, typer.Option(min=1, help="Updates of a run.")] = 20,
     seeds: Annotated[int, typer.Option(min=1, help="So many seeds learn.")] = 1,
     first_seed: Annotated[int, typer.Option(min=0, help="The first of them.")] = 0,
     assign: Annotated[list[str] | None, typer.Option("--set", help="A setting, a.b=c; may be repeated.")] = None,
