@@ -80,6 +80,19 @@ class ParameterHub:
         self.description = description or {}
         self._parameters: Parameters | None = None
         self._stop = ""
+        self._guests = 0
+
+    def join(self) -> None:
+        """Count an actor from outside, whom the run's end is to wait for."""
+        self._guests += 1
+
+    def leave(self) -> None:
+        """Count it out again."""
+        self._guests -= 1
+
+    def guests(self) -> int:
+        """Return how many actors from outside there are."""
+        return self._guests
 
     def describe(self) -> dict[str, Any]:
         """Return the description of the run."""

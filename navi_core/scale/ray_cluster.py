@@ -13,6 +13,7 @@ import os
 import secrets
 import time
 from collections.abc import Sequence
+from contextlib import suppress
 from typing import Any
 
 from navi_core.config import TrainConfig, parse_config
@@ -34,6 +35,7 @@ _PATIENCE = 120.0
 _PAUSE = 0.05
 _MOMENT = 0.002
 _HUB_CHECKED = 1.0
+_FAREWELL = 10.0
 
 
 class _RemoteActor:
@@ -95,7 +97,10 @@ def fly_for_run(address: str, run_id: str | None, shard: int, number: int | None
     life = -1 - secrets.randbits(40)
     with StopFlag() as flag:
         actor = ApexActor(config, shard if number is None else number, life, port, hub, told["scenes"])
+        hub.join()
         said = actor.run(flag)
+        with suppress(ShardLostError):
+            hub.leave()
     ray.shutdown()
     return flag.signal_name or said, actor.shipped
 
@@ -207,6 +212,10 @@ class RayCluster:
         try:
             if self._workers.first:
                 self._hub.call("stop", reason)
+                # Actors from outside hear of the end only while the hub is there.
+                until = time.monotonic() + _FAREWELL
+                while self._hub.call("guests") > 0 and time.monotonic() < until:
+                    time.sleep(_PAUSE)
             if self._running:
                 self.ray.wait(list(self._running), num_returns=len(self._running), timeout=10)
         except NaviError as error:

@@ -201,6 +201,14 @@ class RayHub:
         self._silent = None
         return told
 
+    def join(self) -> None:
+        """Say that an actor from outside flies."""
+        self._named.call("join")
+
+    def leave(self) -> None:
+        """Say that it does not any more."""
+        self._named.call("leave")
+
     def describe(self) -> dict[str, Any]:
         """Ask what run this is."""
         return dict(self._named.call("describe"))

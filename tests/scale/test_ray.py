@@ -91,7 +91,7 @@ def test_an_actor_from_outside_joins_by_its_shard(ray, tmp_path):
     thread.start()
     result = fly_apex(tmp_path, config, cluster=on_ray(made, actors=0))
     thread.join()
-    answers = [process.communicate(timeout=120) for process in joined]
+    answers = [process.communicate(timeout=240) for process in joined]
     assert joined[0].returncode != 0 and "no Ray at" in answers[0][1], "who has no token is not let in"
     assert joined[1].returncode != 0 and "shard 5 of a run with 2; allowed: 0 … 1" in answers[1][1]
     told = [json.loads(out) for out, _ in answers[2:]]
