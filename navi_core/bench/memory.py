@@ -56,7 +56,7 @@ class MemoryCase:
     steps: int
     target: float
     handling: Handling = "carried"
-    options: tuple[tuple[str, int], ...] = ()
+    options: tuple[tuple[str, Any], ...] = ()
     ppo: tuple[tuple[str, Any], ...] = ()
     policy: tuple[tuple[str, Any], ...] = ()
     rows: int = 64

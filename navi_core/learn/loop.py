@@ -364,12 +364,7 @@ class _Trainer:
                 "other_processes": others,
                 "initial": self.initial,
                 "watch": self.watch.state_dict(),
-                "counters": {
-                    "updates": counters.updates,
-                    "decisions_seen": counters.decisions_seen,
-                    "seconds": counters.seconds,
-                    "started_at": counters.started_at,
-                },
+                "counters": counters.kept(),
             },
         )
         parent, self.parent = self.parent, str(path)
@@ -411,20 +406,11 @@ class _Trainer:
             self.collector.load_state_dict(mine["collector"] | {"shaper": mine["shaper"]})
             self.initial = extra["initial"]
             self.watch.load_state_dict(extra["watch"])
-            counts = extra["counters"]
+            self.counters = Counters.of(checkpoint)
         except (KeyError, RuntimeError, ValueError, TypeError) as error:
             raise CheckpointError(
                 f"the checkpoint at step {checkpoint.step_id} does not fit this run ({error}); start with --fresh"
             ) from error
-        self.counters = Counters(
-            updates=int(counts["updates"]),
-            episodes=checkpoint.episode_count,
-            reward_ema=checkpoint.reward_ema,
-            decisions_seen=int(counts["decisions_seen"]),
-            seconds=float(counts["seconds"]),
-            started_at=str(counts["started_at"]),
-            saved_at=self.steps,
-        )
 
 
 def _milliseconds(timer: StageTimer) -> dict[str, float]:

@@ -5,6 +5,10 @@ from __future__ import annotations
 import math
 from dataclasses import dataclass, field
 from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from navi_core.models.checkpoint import Checkpoint
 
 __all__ = ["Counters", "TrainResult"]
 
@@ -52,3 +56,25 @@ class Counters:
     started_at: str = ""
     saved_at: int = -1
     last: dict[str, float] = field(default_factory=dict)
+
+    def kept(self) -> dict[str, Any]:
+        """Return what a checkpoint keeps of it in `extra`; the rest has fields of its own there."""
+        return {name: getattr(self, name) for name in ("updates", "decisions_seen", "seconds", "started_at")}
+
+    @classmethod
+    def of(cls, checkpoint: Checkpoint) -> Counters:
+        """Return what a checkpoint's run had counted.
+
+        Raises:
+            KeyError, ValueError, TypeError: The checkpoint keeps none.
+        """
+        kept = checkpoint.extra["counters"]
+        return cls(
+            updates=int(kept["updates"]),
+            episodes=checkpoint.episode_count,
+            reward_ema=checkpoint.reward_ema,
+            decisions_seen=int(kept["decisions_seen"]),
+            seconds=float(kept["seconds"]),
+            started_at=str(kept["started_at"]),
+            saved_at=checkpoint.step_id,
+        )

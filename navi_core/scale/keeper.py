@@ -126,12 +126,7 @@ class Keeper:
                 "ledger": ledger.state_dict(),
                 "initial": at.initial,
                 "watch": self.watch.state_dict(),
-                "counters": {
-                    "updates": counters.updates,
-                    "decisions_seen": counters.decisions_seen,
-                    "seconds": counters.seconds,
-                    "started_at": counters.started_at,
-                },
+                "counters": counters.kept(),
             },
         )
         parent, at.parent = at.parent, str(path)
@@ -166,7 +161,7 @@ class Keeper:
             )
         try:
             extra = checkpoint.extra
-            apex, counts = extra["apex"], extra["counters"]
+            apex = extra["apex"]
             self.learner.policy.load_state_dict(checkpoint.policy_state)
             self.learner.optimizer.load_state_dict(checkpoint.optimizer_state or {})
             self.learner.load_state_dict(checkpoint.normalisers)
@@ -176,15 +171,7 @@ class Keeper:
             at.version, at.start = int(apex["version"]), int(apex["start"]) + 1
             at.initial, at.parent, at.steps = extra["initial"], found, checkpoint.step_id
             added = {int(number): int(count) for number, count in apex["shards"].items()}
-            at.counters = Counters(
-                updates=int(counts["updates"]),
-                episodes=checkpoint.episode_count,
-                reward_ema=checkpoint.reward_ema,
-                decisions_seen=int(counts["decisions_seen"]),
-                seconds=float(counts["seconds"]),
-                started_at=str(counts["started_at"]),
-                saved_at=checkpoint.step_id,
-            )
+            at.counters = Counters.of(checkpoint)
         except (KeyError, RuntimeError, ValueError, TypeError) as error:
             raise CheckpointError(
                 f"the checkpoint at step {checkpoint.step_id} does not fit this run ({error}); start with --fresh"
