@@ -152,3 +152,19 @@ def test_a_recorded_flight_trains_a_clone(session, tmp_path, monkeypatch):
     record = json.loads(done.stdout)
     assert record["decisions"] == 48 and record["version"] == "v001"
     assert np.isfinite(record["metrics"]["nll"])
+
+
+def test_the_command_flies_a_compiled_file_and_records(apartments, tmp_path, monkeypatch):
+    shown = []
+    monkeypatch.setattr("navi_core.cli.explore.open_page", lambda show, *address: shown.append(show))
+    path = apartments[0].save(tmp_path / "flat.gmdag")
+    command = ["explore", "--gmdag-file", str(path), "--record", str(tmp_path / "flights"), "--azimuth-bins", "16",
+               "--elevation-bins", "8"]  # fmt: skip
+    done = CliRunner().invoke(build_app(groups=("explore",), plugins=False), command)
+    assert done.exit_code == 0, (done.output, done.exception)
+    session = shown[0].session
+    session.record()
+    session.fly(AHEAD)
+    session.fly(TURN)
+    flight = load_demonstration(session.finish())
+    assert len(flight.actions) == 2 and flight.scene == apartments[0].name
