@@ -4,20 +4,15 @@ from __future__ import annotations
 
 from pydantic import Field
 
-from navi_core.config.base import Config, Count
+from navi_core.config.base import Count
+from navi_core.config.fast_task import FastTaskConfig
 
 __all__ = ["FastPPOConfig"]
 
 
-class FastPPOConfig(Config):
+class FastPPOConfig(FastTaskConfig):
     """PPO for a small network on a CPU; the defaults solve cart-pole."""
 
-    task: str = "cart_pole"
-    """A reference task with a choice of actions."""
-    task_options: dict[str, bool | int | float | str] = {}
-    """Options of the task."""
-    seed: int = Field(0, ge=0, lt=2**31)
-    """Seed of every random draw."""
     rows: int = Field(64, ge=1, le=65536)
     """Environment rows B."""
     rollout: int = Field(32, ge=1, le=2**20)

@@ -6,7 +6,8 @@ from typing import Self
 
 from pydantic import Field, model_validator
 
-from navi_core.config.base import Config, Count
+from navi_core.config.base import Count
+from navi_core.config.fast_task import FastTaskConfig
 from navi_core.config.offpolicy import DQNConfig, ReplayConfig
 from navi_core.config.smoothing import EarlyStopConfig, SmoothingConfig
 from navi_core.errors import ConfigError
@@ -14,15 +15,9 @@ from navi_core.errors import ConfigError
 __all__ = ["FastDQNConfig"]
 
 
-class FastDQNConfig(Config):
+class FastDQNConfig(FastTaskConfig):
     """Double DQN for a small network on a CPU; the sections are those of a training run."""
 
-    task: str = "cart_pole"
-    """A reference task with a choice of actions."""
-    task_options: dict[str, bool | int | float | str] = {}
-    """Options of the task."""
-    seed: int = Field(0, ge=0, lt=2**31)
-    """Seed of every random draw."""
     rows: int = Field(16, ge=1, le=65536)
     """Environment rows B."""
     total_steps: Count = 100_000

@@ -6,21 +6,16 @@ from typing import Literal, Self
 
 from pydantic import Field, model_validator
 
-from navi_core.config.base import Config, Count
+from navi_core.config.base import Count
+from navi_core.config.fast_task import FastTaskConfig
 from navi_core.errors import ConfigError
 
 __all__ = ["FastGRPOConfig"]
 
 
-class FastGRPOConfig(Config):
+class FastGRPOConfig(FastTaskConfig):
     """GRPO on whole episodes for a small network on a CPU; the defaults solve cart-pole."""
 
-    task: str = "cart_pole"
-    """A reference task with a choice of actions."""
-    task_options: dict[str, bool | int | float | str] = {}
-    """Options of the task."""
-    seed: int = Field(0, ge=0, lt=2**31)
-    """Seed of every random draw."""
     rows: int = Field(64, ge=2, le=65536)
     """Environment rows B; each flies one whole episode an update."""
     total_steps: Count = 400_000

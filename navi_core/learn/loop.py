@@ -28,17 +28,17 @@ from navi_core.learn.resume import (
     checkpoint_path,
     checkpoints_in,
     last_good_checkpoint,
-    prune_checkpoints,
     sweep_unfinished,
 )
 from navi_core.learn.rollout import Rollout
+from navi_core.learn.run_checkpoint import keep_checkpoint
 from navi_core.learn.run_record import RunRecord, now, run_device
 from navi_core.learn.run_watch import RunWatch
 from navi_core.learn.signals import StopFlag
 from navi_core.learn.steps import UpdateStats
 from navi_core.learn.threads import choose_threads
 from navi_core.learn.vocabulary import tell_changed_ids
-from navi_core.models import load_checkpoint, save_checkpoint
+from navi_core.models import load_checkpoint
 from navi_core.policy import RewardShaper, build_policy
 from navi_core.policy.trunk import Trunk
 from navi_core.record import MetricLog, RunDirectory, StageTimer
@@ -343,18 +343,16 @@ class _Trainer:
         path = checkpoint_path(self.run.checkpoints, self.steps)
         if isinstance(self.learner, KeepsData):
             self.learner.save_beside(path)
-        save_checkpoint(
+        self.parent = keep_checkpoint(
             path,
+            run=self.run,
+            record=self.record,
+            config=self.config,
             policy=self.policy,
             optimizer=self.learner.optimizer,
-            config=self.config,
-            step_id=self.steps,
-            episode_count=counters.episodes,
-            reward_ema=counters.reward_ema,
-            run_id=self.run.run_id,
-            parent_checkpoint=self.parent,
-            training_source="rl",
-            wall_time_hours=counters.seconds / 3600.0,
+            counters=counters,
+            steps=self.steps,
+            parent=self.parent,
             rnd=shaper,
             normalisers=scales,
             scene_hashes=self.scene_hashes,
@@ -364,18 +362,7 @@ class _Trainer:
                 "other_processes": others,
                 "initial": self.initial,
                 "watch": self.watch.state_dict(),
-                "counters": counters.kept(),
             },
-        )
-        parent, self.parent = self.parent, str(path)
-        prune_checkpoints(self.run.checkpoints, self.config.keep_checkpoints)
-        self.record.checkpoint(
-            path,
-            step=self.steps,
-            reward_ema=counters.reward_ema,
-            episodes=counters.episodes,
-            parent=parent,
-            seconds=counters.seconds,
         )
 
     def _restore(self, checkpoint: Any) -> None:

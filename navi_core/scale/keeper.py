@@ -20,12 +20,12 @@ from navi_core.learn.resume import (
     checkpoint_path,
     checkpoints_in,
     last_good_checkpoint,
-    prune_checkpoints,
     sweep_unfinished,
 )
+from navi_core.learn.run_checkpoint import keep_checkpoint
 from navi_core.learn.run_record import RunRecord
 from navi_core.learn.run_watch import RunWatch
-from navi_core.models import load_checkpoint, save_checkpoint
+from navi_core.models import load_checkpoint
 from navi_core.record import RunDirectory
 from navi_core.scale.ledger import Ledger
 from navi_core.scale.sharded_replay import ShardedReplay
@@ -100,19 +100,17 @@ class Keeper:
         at.counters.saved_at = at.steps
         if self.run is None or self.record is None:
             return
-        counters, ledger = at.counters, self.ledger
-        save_checkpoint(
+        at.counters.episodes = self.ledger.episodes
+        at.parent = keep_checkpoint(
             path,
+            run=self.run,
+            record=self.record,
+            config=self.config,
             policy=self.learner.policy,
             optimizer=self.learner.optimizer,
-            config=self.config,
-            step_id=at.steps,
-            episode_count=ledger.episodes,
-            reward_ema=counters.reward_ema,
-            run_id=self.run.run_id,
-            parent_checkpoint=at.parent,
-            training_source="rl",
-            wall_time_hours=counters.seconds / 3600.0,
+            counters=at.counters,
+            steps=at.steps,
+            parent=at.parent,
             rnd=self.learner.shaper.state_dict(),
             normalisers=self.learner.state_dict(),
             scene_hashes=self.corpus.get("scene_hashes", {}),
@@ -123,21 +121,10 @@ class Keeper:
                     "start": at.start,
                     "shards": {number: added for part in kept for number, added in part.items()},
                 },
-                "ledger": ledger.state_dict(),
+                "ledger": self.ledger.state_dict(),
                 "initial": at.initial,
                 "watch": self.watch.state_dict(),
-                "counters": counters.kept(),
             },
-        )
-        parent, at.parent = at.parent, str(path)
-        prune_checkpoints(self.run.checkpoints, self.config.keep_checkpoints)
-        self.record.checkpoint(
-            path,
-            step=at.steps,
-            reward_ema=counters.reward_ema,
-            episodes=ledger.episodes,
-            parent=parent,
-            seconds=counters.seconds,
         )
 
     def restore(self, *, fresh: bool) -> bool:

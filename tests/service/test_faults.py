@@ -187,6 +187,7 @@ def test_a_reader_that_does_not_read_slows_nobody(stage) -> None:
     actor = stage.actor(server)
     until(lambda: actor.decisions > 300, 20)
     slow.close()
+    assert actor.decisions > 300
 
 
 def test_taken_ports_are_named_before_anything_is_served(stage) -> None:

@@ -1,0 +1,20 @@
+"""What every learner of the fast path is told of its task."""
+
+from __future__ import annotations
+
+from pydantic import Field
+
+from navi_core.config.base import Config
+
+__all__ = ["FastTaskConfig"]
+
+
+class FastTaskConfig(Config):
+    """Base of the fast learners' settings."""
+
+    task: str = "cart_pole"
+    """A reference task with a choice of actions."""
+    task_options: dict[str, bool | int | float | str] = {}
+    """Options of the task."""
+    seed: int = Field(0, ge=0, lt=2**31)
+    """Seed of every random draw."""
