@@ -32,7 +32,7 @@ def alive(pid):
     return Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0] != "Z"
 
 
-def gone(pid, seconds=10.0):
+def gone(pid, seconds=60.0):
     deadline = time.monotonic() + seconds
     while alive(pid) and time.monotonic() < deadline:
         time.sleep(0.02)
