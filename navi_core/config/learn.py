@@ -141,6 +141,14 @@ class TrainConfig(Config):
         return self
 
     @model_validator(mode="after")
+    def _places_are_flown_through(self) -> Self:
+        if self.policy.place_memory and self.task is not None:
+            raise ConfigError(f"policy.place_memory maps flights; the task {self.task} has none. Leave it out")
+        if self.policy.place_memory and self.algorithm == "dpo":
+            raise ConfigError("dpo compares recorded flights without their maps; leave out policy.place_memory")
+        return self
+
+    @model_validator(mode="after")
     def _compile_for_the_sensor(self) -> Self:
         if "resolution" not in self.compile.model_fields_set:
             resolution = compile_resolution(self.env.azimuth_bins, self.env.elevation_bins)

@@ -8,6 +8,7 @@ from typing import Annotated, Any, Literal, Self
 from pydantic import Field, field_validator, model_validator
 
 from navi_core.config.base import Config, Count
+from navi_core.config.place_memory import PLACE_INPUTS
 from navi_core.errors import ConfigError
 
 __all__ = ["PolicyConfig", "ShaperConfig"]
@@ -44,6 +45,9 @@ class PolicyConfig(Config):
     """1: the bare block; more: pre-norm residual layers."""
     aux: Literal["no_reward", "full", "off"] = "no_reward"
     """Auxiliary input from the previous step (shaped reward, loop similarity, intrinsic reward)."""
+    place_memory: bool = False
+    """Tell the policy in which directions there is floor that it has not seen, from a map of its own flight; behind the
+    auxiliary input of the previous step."""
     goal: bool = False
     """The auxiliary input also holds the relative goal (point-goal flight)."""
     depth_shift: float = 0.2
@@ -101,13 +105,16 @@ class PolicyConfig(Config):
 
     @property
     def aux_inputs(self) -> int:
-        """Numbers of the auxiliary input: three of the step before, and four of the goal where there is one."""
-        return 7 if self.goal else 3
+        """Numbers of the auxiliary input: three of the step before, those of the place memory and four of the goal where
+        there are any."""
+        return 3 + PLACE_INPUTS * self.place_memory + 4 * self.goal
 
     @model_validator(mode="after")
     def _fits_together(self) -> Self:
         if self.goal and self.aux == "off":
             raise ConfigError("policy.goal needs the auxiliary input, which policy.aux off leaves out")
+        if self.place_memory and self.aux == "off":
+            raise ConfigError("policy.place_memory needs the auxiliary input, which policy.aux off leaves out")
         if self.separate_value and self.stop_value_gradient:
             raise ConfigError(
                 "separate_value and stop_value_gradient contradict each other: nothing would train the critic's trunk"

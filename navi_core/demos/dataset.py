@@ -65,6 +65,8 @@ class Dataset:
     """(N, Az, El)."""
     actions: npt.NDArray[np.float32]
     """(N, 4) in [−1, 1]."""
+    flown: npt.NDArray[np.float32]
+    """(N, 4) what the drone did; the actions, where nothing disturbed them."""
     episodes: tuple[Episode, ...]
     """In the order of folders, files and time."""
     vocabulary: dict[str, int]
@@ -182,10 +184,10 @@ def load_dataset(folders: Sequence[Path], progress: Callable[[str], None] | None
         raise DemoError("no dataset named", path=Path("."))
     first = load_demonstration(files[0][0])
     cells, total = first.azimuth_bins * first.elevation_bins, sum(row["decisions"] for _, row in files)
-    _require_memory(total * (7 * cells + 16), files[0][0].parent)
+    _require_memory(total * (7 * cells + 32), files[0][0].parent)
     depth = np.empty((total, first.azimuth_bins, first.elevation_bins), np.float32)
     semantic, valid = np.empty(depth.shape, np.uint16), np.empty(depth.shape, np.bool_)
-    actions = np.empty((total, 4), np.float32)
+    actions, flown = np.empty((total, 4), np.float32), np.empty((total, 4), np.float32)
     episodes: list[Episode] = []
     names: list[dict[str, int]] = []
     spans: list[tuple[int, int]] = []
@@ -203,6 +205,7 @@ def load_dataset(folders: Sequence[Path], progress: Callable[[str], None] | None
             raise DemoError(f"scene {demo.scene!r} is another scene in an earlier file", path=path, field="scene_hash")
         stop = at + len(demo.actions)
         depth[at:stop], actions[at:stop] = demo.observations[:, 0], demo.actions
+        flown[at:stop] = demo.actions if demo.flown is None else demo.flown
         semantic[at:stop], valid[at:stop] = demo.observations[:, 1], demo.observations[:, 2]
         episodes += [Episode(at + a, at + b, str(path), demo.scene) for a, b in demo.episodes()]
         names.append(demo.vocabulary)
@@ -218,6 +221,7 @@ def load_dataset(folders: Sequence[Path], progress: Callable[[str], None] | None
         semantic=semantic,
         valid=valid,
         actions=actions,
+        flown=flown,
         episodes=tuple(episodes),
         vocabulary=vocabulary,
         scene_hashes={scene: value for scene, value in hashes.items() if value},

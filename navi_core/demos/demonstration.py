@@ -14,6 +14,7 @@ The file is a compressed `.npz`:
 | decision_hz | float | decisions per second [Hz] |
 | limits | (4,) float | speed of action 1 on each axis: forward, vertical, lateral [m/s], yaw [rad/s] |
 | max_distance | float, optional | range of the sensor, M [m]; 100 where absent |
+| flown | (N, 4) float32, optional | what the drone did, where the answers were disturbed; else it did the answers |
 | pilot, scene_hash | text, optional | who flew; content hash of the scene |
 | vocabulary | text, optional | semantic names by id, as JSON {name: id} |
 """
@@ -45,7 +46,7 @@ _REQUIRED = (
     "observations", "actions", "episode_starts", "format_version", "scene", "azimuth_bins", "elevation_bins",
     "recording_date", "decision_hz", "limits",
 )  # fmt: skip
-_OPTIONAL = ("max_distance", "pilot", "scene_hash", "vocabulary")
+_OPTIONAL = ("flown", "max_distance", "pilot", "scene_hash", "vocabulary")
 
 
 @dataclass(frozen=True)
@@ -78,12 +79,16 @@ class Demonstration:
     """Content hash of the scene."""
     vocabulary: dict[str, int] = field(default_factory=dict)
     """Semantic id by name."""
+    flown: npt.NDArray[np.float32] | None = None
+    """(N, 4) what the drone did, where that was not the teacher's answer: disturbed or flown by a pupil."""
     source: Path = Path("recording")
     """Where it comes from; names it in errors."""
 
     def __post_init__(self) -> None:
         self._check_observations()
-        self._check_actions()
+        self._check_actions("actions", self.actions)
+        if self.flown is not None:
+            self._check_actions("flown", self.flown)
         starts = self.episode_starts
         if starts.shape != (len(self.observations),) or starts.dtype != np.bool_:
             self._refuse("episode_starts", f"{starts.dtype} {starts.shape}, expected bool ({len(self.observations)},)")
@@ -121,7 +126,9 @@ class Demonstration:
         digest = hashlib.sha256()
         facts = [self.scene, self.decision_hz, list(self.limits), self.max_distance, self.pilot, self.scene_hash]
         digest.update(json.dumps([*facts, sorted(self.vocabulary.items()), self.observations.shape]).encode())
-        for array in (self.observations, self.actions, self.episode_starts):
+        # A recording without disturbance keeps the hash that it had before `flown` was known.
+        flown = () if self.flown is None else (self.flown,)
+        for array in (self.observations, self.actions, self.episode_starts, *flown):
             digest.update(np.ascontiguousarray(array).tobytes())
         return digest.hexdigest()
 
@@ -140,17 +147,16 @@ class Demonstration:
         if ((valid != 0) & (valid != 1)).any():
             self._refuse("observations", "the valid mask must be 0 or 1")
 
-    def _check_actions(self) -> None:
-        actions = self.actions
+    def _check_actions(self, name: str, actions: npt.NDArray[np.float32]) -> None:
         if actions.shape != (len(self.observations), 4) or actions.dtype != np.float32:
             expected = f"float32 ({len(self.observations)}, 4)"
-            self._refuse("actions", f"{actions.dtype} {actions.shape}; expected {expected}")
+            self._refuse(name, f"{actions.dtype} {actions.shape}; expected {expected}")
         if not np.isfinite(actions).all():
             row = int((~np.isfinite(actions)).any(axis=1).argmax())
-            self._refuse("actions", f"decision {row} holds NaN or Inf")
+            self._refuse(name, f"decision {row} holds NaN or Inf")
         if np.abs(actions).max() > 1.0:
             row = int((np.abs(actions) > 1.0).any(axis=1).argmax())
-            self._refuse("actions", f"decision {row} is {actions[row].tolist()}; expected [−1, 1]")
+            self._refuse(name, f"decision {row} is {actions[row].tolist()}; expected [−1, 1]")
 
     def _refuse(self, name: str, reason: str) -> None:
         raise DemoError(reason, path=self.source, field=name)
@@ -175,6 +181,7 @@ def save_demonstration(path: Path, demo: Demonstration) -> None:
         pilot=np.array(demo.pilot),
         scene_hash=np.array(demo.scene_hash),
         vocabulary=np.array(json.dumps(demo.vocabulary, sort_keys=True)),
+        **({} if demo.flown is None else {"flown": demo.flown}),
     )
     try:
         path.parent.mkdir(parents=True, exist_ok=True)
@@ -200,7 +207,7 @@ def load_demonstration(path: Path) -> Demonstration:
     _check_headers(path, headers)
     limits = {name: _TEXT_BYTES for name in (*_REQUIRED, *_OPTIONAL)}
     rows = headers["observations"].shape[0]
-    limits |= {"observations": MAX_BYTES, "actions": 64 * rows, "episode_starts": 8 * rows}
+    limits |= {"observations": MAX_BYTES, "actions": 64 * rows, "flown": 64 * rows, "episode_starts": 8 * rows}
     data = read_arrays(path, limits)
     version = _number(path, data, "format_version")
     if version != FORMAT_VERSION:
@@ -217,6 +224,7 @@ def load_demonstration(path: Path) -> Demonstration:
         pilot=_text(path, data, "pilot") if "pilot" in data else "",
         scene_hash=_text(path, data, "scene_hash") if "scene_hash" in data else "",
         vocabulary=_vocabulary(path, data),
+        flown=data["flown"].astype(np.float32, copy=False) if "flown" in data else None,
         source=path,
     )
     for name, found in (("azimuth_bins", demo.azimuth_bins), ("elevation_bins", demo.elevation_bins)):
@@ -236,7 +244,10 @@ def _check_headers(path: Path, headers: dict[str, ArrayHeader]) -> None:
         ("actions", (rows, 4), "f"),
         ("episode_starts", (rows,), "biu"),
         ("limits", (4,), "fiu"),
+        ("flown", (rows, 4), "f"),
     ):
+        if name not in headers:
+            continue
         header = headers[name]
         if header.shape != shape or header.dtype.kind not in kinds:
             raise DemoError(f"{header.dtype} {header.shape}; expected shape {shape}", path=path, field=name)

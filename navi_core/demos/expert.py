@@ -199,8 +199,10 @@ def _fly(
     cockpit = None if pupil is None else Cockpit(pupil, keys, field, _BLOCK)
     observations = np.empty((rows, config.steps, 3, config.azimuth_bins, config.elevation_bins), np.float32)
     actions = np.empty((rows, config.steps, 4), np.float32)
+    flown = np.empty_like(actions)
     collisions = torch.zeros(rows, dtype=torch.int64)
     episode = torch.zeros(rows, dtype=torch.int64)
+    disturbed = config.noise > 0 or cockpit is not None
     for t in range(config.steps):
         if stop is not None and stop():
             return None
@@ -215,8 +217,9 @@ def _fly(
             answer = torch.where(dice < config.teacher_share, answer, cockpit.act(obs, pose))
         if config.noise > 0:
             answer = (answer + config.noise * draw_normal(config.seed, keys, episode, held, axes=4)).clamp(-1.0, 1.0)
-        if config.noise > 0 or cockpit is not None:
+        if disturbed:
             pilot.executed(answer)
+        flown[:, t] = answer.clamp(-1.0, 1.0).numpy()
         front = dynamics.front_distance(hits.depth, hits.valid, config.azimuth_bins)
         motion = dynamics.step(position, yaw, velocity, answer, front, scene_index)
         position, yaw, velocity = motion.position, motion.yaw, motion.velocity
@@ -238,6 +241,10 @@ def _fly(
         "vocabulary": dict(field.vocabulary),
     }
     return [
-        (number, Demonstration(observations[row], actions[row], **facts), int(collisions[row]))
+        (
+            number,
+            Demonstration(observations[row], actions[row], flown=flown[row] if disturbed else None, **facts),
+            int(collisions[row]),
+        )
         for row, number in enumerate(block)
     ]

@@ -84,6 +84,7 @@ def export_minari(folder: Path, demos: Sequence[Demonstration], *, dataset_id: s
                         rewards=[0.0] * length,
                         terminations=[False] * length,
                         truncations=[False] * (length - 1) + [True],
+                        infos=_infos(demo, begin, stop),
                     )
                 ]
             )
@@ -137,7 +138,9 @@ def _episode(file: Path, name: str, data: Any) -> Demonstration:
     import h5py
 
     arrays: dict[str, Any] = {}
-    for key in ("observations", "actions"):
+    group = data[name] if name in data else {}
+    told = ("infos/flown",) if "infos" in group and "flown" in group["infos"] else ()
+    for key in ("observations", "actions", *told):
         place = f"{name}/{key}"
         for part in (name, place):
             if not isinstance(data.get(part, getlink=True), h5py.HardLink):
@@ -155,6 +158,9 @@ def _episode(file: Path, name: str, data: Any) -> Demonstration:
             path=file,
             field=name,
         )
+    flown = arrays.get("infos/flown")
+    if flown is not None and flown.shape != (actions.shape[0] + 1, 4):
+        raise DemoError(f"{flown.shape}; expected {(actions.shape[0] + 1, 4)}", path=file, field=f"{name}/infos/flown")
     attributes = data[name].attrs
     missing = [key for key in _NEEDED if key not in attributes]
     if missing:
@@ -181,8 +187,16 @@ def _episode(file: Path, name: str, data: Any) -> Demonstration:
         pilot=str(attributes.get("navi_pilot", "")),
         scene_hash=str(attributes.get("navi_scene_hash", "")),
         vocabulary=vocabulary,
+        flown=None if flown is None else flown[1:].astype(np.float32),
         source=file,
     )
+
+
+def _infos(demo: Demonstration, begin: int, stop: int) -> dict[str, Any] | None:
+    """What came of each decision, one entry more than decisions as Minari counts: what was flown instead of it."""
+    if demo.flown is None:
+        return None
+    return {"flown": np.concatenate([np.zeros((1, 4), np.float32), demo.flown[begin:stop]])}
 
 
 def _attributes(demo: Demonstration) -> dict[str, Any]:

@@ -12,6 +12,7 @@ from navi_core.pilots.draws import draw_normal
 from navi_core.policy import NavigationPolicy, RewardShaper
 from navi_core.world.field import Field
 from navi_core.world.goals import relative_goal
+from navi_core.world.place_memory import PlaceMemory
 
 __all__ = ["QUIET_SHAPER", "PilotFlyer", "PolicyFlyer"]
 
@@ -97,6 +98,10 @@ class PolicyFlyer:
         self._state = self._policy.initial_state(rows, self._device)
         self._aux = torch.zeros(rows, 3, device=self._device)
         self._reset = torch.ones(rows, dtype=torch.bool, device=self._device)
+        self._places = None
+        if self._policy.config.place_memory:
+            dynamics, reach = self._config.dynamics, self.max_distance
+            self._places = PlaceMemory(rows, self.azimuth_bins, self.elevation_bins, dynamics, reach)
         self._shaper = RewardShaper(self._shaper_config, rows, self._policy.config.width, device=self._device)
         self._shaper.load_state_dict(self._shaper_state)
         self._shaper.eval()
@@ -108,6 +113,11 @@ class PolicyFlyer:
             zero = torch.zeros_like(self._step)
             noise = draw_normal(self._config.seed, self._keys, zero, self._step, axes=4).to(self._device)
         aux = self._aux
+        if self._places is not None:
+            here, rows = torch.cat((pose.position, pose.yaw.view(-1, 1)), dim=1), torch.arange(len(obs))
+            first = not bool(self._step.any())
+            told = self._places.begin(obs, rows, here) if first else self._places.follow(obs, here, rows)
+            aux = torch.cat([aux, told.to(self._device)], dim=1)
         if self._policy.config.goal and pose.goal is not None:
             told = relative_goal(pose.position, pose.yaw, pose.goal)
             aux = torch.cat([aux, told.to(self._device)], dim=1)

@@ -21,6 +21,7 @@ from navi_core.demos import Dataset
 from navi_core.errors import CheckpointError, ConfigError
 from navi_core.learn.cloning import CloningLearner, EpochInterrupted
 from navi_core.learn.demo_feed import DemoFeed
+from navi_core.learn.demo_places import demo_places
 from navi_core.learn.progress import Progress
 from navi_core.learn.registry import build_learner
 from navi_core.learn.result import TrainResult
@@ -140,7 +141,10 @@ class _Cloner:
         bc = config.bc
         obs = torch.zeros(bc.sequences, 3, data.azimuth_bins, data.elevation_bins, device=self.device)
         torch.set_num_threads(choose_threads(config, self.policy, obs, run.path).update)
-        self.feed = DemoFeed(data, seed=config.seed, validation=bc.validation, lanes=bc.sequences, bptt=bc.bptt)
+        places = demo_places(data, config.env.dynamics) if config.policy.place_memory else None
+        self.feed = DemoFeed(
+            data, seed=config.seed, validation=bc.validation, lanes=bc.sequences, bptt=bc.bptt, places=places
+        )
         self.counters = _Counters(started_at=now())
         self.initial: str | None = None
         scenes = sorted({episode.scene for episode in data.episodes})

@@ -20,6 +20,7 @@ from navi_core.errors import ConfigError, NonFiniteError
 from navi_core.learn.demo_feed import DemoFeed, SequenceBatch
 from navi_core.learn.parallel import ALONE, Workers
 from navi_core.learn.steps import UpdateStats
+from navi_core.policy.trunk import AUX_INPUTS
 from navi_core.record import StageTimer
 
 __all__ = ["CloningLearner", "EpochInterrupted", "cloning_loss"]
@@ -128,7 +129,8 @@ class CloningLearner:
 
     def _evaluate(self, batch: SequenceBatch, state: tuple[Tensor, ...]) -> tuple[Tensor, Tensor, tuple[Tensor, ...]]:
         """Score the teacher's actions; also return the states with this batch's lanes moved on."""
-        aux = torch.zeros(*batch.mask.shape, 3, device=self.device)
+        # Of the auxiliary input a recording knows only what a map of the flight tells.
+        aux = torch.cat((torch.zeros(*batch.mask.shape, AUX_INPUTS, device=self.device), batch.places), dim=-1)
         before = tuple(x.index_select(0, batch.lanes) for x in state)
         out = self.policy.evaluate(batch.obs, aux, before, batch.reset, batch.actions)
         # Truncated backpropagation: what comes before a sequence is known to it, but not changed by it.

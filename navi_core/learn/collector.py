@@ -18,6 +18,7 @@ import torch
 from torch import Tensor
 
 from navi_core.config import TrainConfig
+from navi_core.config.place_memory import PLACE_INPUTS
 from navi_core.config.spaces import Spaces
 from navi_core.errors import CheckpointError, NonFiniteError
 from navi_core.learn.attribution import stage_timer
@@ -28,6 +29,7 @@ from navi_core.learn.rollout import Rollout
 from navi_core.policy.heads import ACTION_AXES
 from navi_core.policy.trunk import AUX_INPUTS
 from navi_core.record import StageTimer
+from navi_core.world.place_memory import PlaceMemory
 
 __all__ = ["Collector", "Environment", "RolloutStats"]
 
@@ -108,13 +110,18 @@ class Collector:
         """Decisions every row has made since training began."""
         self.obs = env.reset().to(device)
         self._tells = bool(getattr(getattr(policy, "heads", None), "privileged", False))
-        parts = [torch.zeros((self.rows, AUX_INPUTS), device=device), *self._goals()]
+        self.places = _places(config, self.rows)
+        """Maps of the rows' flights, for a policy that is told of them."""
+        parts = [torch.zeros((self.rows, AUX_INPUTS), device=device)]
+        if self.places is not None:
+            parts.append(self._begin(torch.arange(self.rows)))
+        parts += self._goals()
         self._public = sum(part.shape[1] for part in parts)
         if self._tells:
             parts.append(env.progress().to(device))  # type: ignore[attr-defined]
         self.aux = torch.cat(parts, dim=-1)
-        """Auxiliary input of the next decision: of the step before, of the goal; behind it what a privileged critic is
-        told."""
+        """Auxiliary input of the next decision: of the step before, of places, of the goal; behind it what a privileged
+        critic is told."""
         self.state: tuple[Tensor, ...] = tuple(x.to(device) for x in policy.initial_state(self.rows))
         self.reset = torch.ones(self.rows, dtype=torch.bool, device=device)
 
@@ -197,6 +204,7 @@ class Collector:
             timer=timer,
             reduce=self._reduce,
         )
+        places = None if self.places is None else self._look(batch, done, timer)
         with timer("storage"):
             rollout.actions[t] = out.action
             rollout.log_probs[t] = out.log_prob
@@ -208,7 +216,8 @@ class Collector:
             rollout.episode_length[t] = info["episode_length"]
             aux = torch.stack((shaped.total, shaped.loop_similarity, shaped.intrinsic), dim=-1)
             told = self._told(info) if self._tells else None
-            known = [info["goal"].to(self.device)] if "goal" in info else []
+            known = [] if places is None else [places]
+            known += [info["goal"].to(self.device)] if "goal" in info else []
             known += [] if told is None else [told]
             ended = torch.cat((aux, *known), dim=-1) if known else aux
             # The end of the rollout is a cut like any other: every row is valued at what it saw last.
@@ -219,10 +228,26 @@ class Collector:
             )
             _accumulate(sums, self._terms(info, shaped))
         self.obs = batch.obs.to(self.device)
-        self.aux = self._next_aux(aux, told, done)
+        self.aux = self._next_aux(aux, places, told, done)
         self.state = out.state
         self.reset = done.clone()
         self.decisions += 1
+
+    def _look(self, batch: Any, done: Tensor, timer: StageTimer) -> Tensor:
+        """Return what the maps tell (B, PLACE_INPUTS) after a step, before any reset."""
+        assert self.places is not None
+        # Rows that go on see in `final_obs` what they see in `obs`.
+        seen = batch.final_obs if bool(done.any()) else batch.obs
+        with timer("memory_query"):
+            pose = torch.cat((batch.info["position"], batch.info["yaw"].view(-1, 1)), dim=1)
+            return self.places.follow(seen, pose, torch.arange(self.rows)).to(self.device)
+
+    def _begin(self, rows: Tensor) -> Tensor:
+        """Begin the maps of some rows (n,) and return what they tell."""
+        assert self.places is not None
+        poses = self.env.poses()  # type: ignore[attr-defined]
+        pose = torch.cat((poses["position"], poses["yaw"].view(-1, 1)), dim=1)
+        return self.places.begin(self.obs[rows.to(self.obs.device)], rows, pose[rows.to(pose.device)]).to(self.device)
 
     def _goals(self) -> list[Tensor]:
         """Return the goals (B, 4) of an environment that has them."""
@@ -235,9 +260,15 @@ class Collector:
         left = (area - info["reward_terms"]["view_gain"].to(self.device)).clamp_min(0.0)
         return torch.stack((left, share * left / area.clamp_min(1e-6), decisions + 1.0), dim=1)
 
-    def _next_aux(self, aux: Tensor, told: Tensor | None, done: Tensor) -> Tensor:
+    def _next_aux(self, aux: Tensor, places: Tensor | None, told: Tensor | None, done: Tensor) -> Tensor:
         """Return the next decision's auxiliary input, with what is known of the episodes that begin."""
-        parts = [aux.masked_fill_(done[:, None], 0.0), *self._goals()]
+        parts = [aux.masked_fill_(done[:, None], 0.0)]
+        if self.places is not None and places is not None:
+            rows = done.nonzero().squeeze(1)
+            if len(rows):
+                places[rows] = self._begin(rows.cpu())
+            parts.append(places)
+        parts += self._goals()
         if told is not None:
             # On the CPU a look costs nothing, and counting what was seen takes as long as a tenth of a step.
             if self.device.type != "cpu" or bool(done.any()):
@@ -329,7 +360,7 @@ class Collector:
             "core": list(self.state),
             "env": self.env.state_dict(),
             "shaper": self.shaper.state_dict(),
-        }
+        } | ({} if self.places is None else {"places": self.places.state_dict()})
 
     def load_state_dict(self, state: dict[str, Any]) -> None:
         """Continue where `state_dict` was taken.
@@ -347,11 +378,22 @@ class Collector:
         self.obs, self.aux, self.reset = (state[k].to(self.device).clone() for k in ("obs", "aux", "reset"))
         self.state = tuple(x.clone() for x in core)
         self.env.load_state_dict(state["env"])
+        if self.places is not None:
+            self.places.load_state_dict(state["places"])
         if getattr(self.env, "restarts", False):
             self.obs = self.env.observe().to(self.device)  # type: ignore[attr-defined]
             self.aux[:, :AUX_INPUTS] = 0.0
+            if self.places is not None:
+                self.aux[:, AUX_INPUTS : AUX_INPUTS + PLACE_INPUTS] = self._begin(torch.arange(self.rows))
             self.reset.fill_(True)
         self.shaper.load_state_dict(state["shaper"])
+
+
+def _places(config: TrainConfig, rows: int) -> PlaceMemory | None:
+    if not config.policy.place_memory:
+        return None
+    env = config.env
+    return PlaceMemory(rows, env.azimuth_bins, env.elevation_bins, env.dynamics, env.max_distance)
 
 
 def _accumulate(sums: dict[str, Tensor], terms: dict[str, Tensor]) -> None:

@@ -11,6 +11,7 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 
 import numpy as np
+import numpy.typing as npt
 import torch
 from torch import Tensor
 
@@ -33,6 +34,7 @@ class SequenceBatch:
         obs: (S, L, 3, Az, El).
         actions: (S, L, 4).
         reset: (S, L) bool; true at the first decision of an episode.
+        places: (S, L, PLACE_INPUTS) what a place memory told, or nothing (S, L, 0).
         mask: (S, L) bool; false behind the end of an episode, where the last decision is repeated.
     """
 
@@ -40,6 +42,7 @@ class SequenceBatch:
     obs: Tensor
     actions: Tensor
     reset: Tensor
+    places: Tensor
     mask: Tensor
 
 
@@ -52,12 +55,23 @@ class DemoFeed:
         validation: Share of the scenes that is held out, of the episodes where there are fewer than four scenes.
         lanes: Episodes walked side by side.
         bptt: Decisions per sequence.
+        places: (N, PLACE_INPUTS) what a place memory told at each decision, for a policy that has one.
 
     Raises:
         DemoError: There is one episode only, so that nothing could be held out.
     """
 
-    def __init__(self, data: Dataset, *, seed: int, validation: float, lanes: int, bptt: int) -> None:
+    def __init__(
+        self,
+        data: Dataset,
+        *,
+        seed: int,
+        validation: float,
+        lanes: int,
+        bptt: int,
+        places: npt.NDArray[np.float32] | None = None,
+    ) -> None:
+        self._places = np.empty((len(data), 0), np.float32) if places is None else places
         self.data, self.seed, self.lanes, self.bptt = data, seed, lanes, bptt
         scenes = sorted({episode.scene for episode in data.episodes})
         if len(scenes) >= _FEW_SCENES:
@@ -107,6 +121,7 @@ class DemoFeed:
                 obs=torch.from_numpy(obs).to(device),
                 actions=torch.from_numpy(self.data.actions[index]).to(device),
                 reset=torch.from_numpy(offsets == 0).to(device),
+                places=torch.from_numpy(self._places[index]).to(device),
                 mask=torch.from_numpy(offsets < length).to(device),
             )
             for n in active:

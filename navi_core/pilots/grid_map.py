@@ -13,6 +13,8 @@ import numba
 import numpy as np
 import numpy.typing as npt
 
+from navi_core.kernels.grid_walk import walk
+
 __all__ = ["FAR", "FREE", "HIT", "NEAR_RADIUS", "SEEN", "WALL", "chart"]
 
 FREE, SEEN, HIT, WALL = 1, 2, 4, 8
@@ -30,34 +32,6 @@ _GUESSED_WALL = 0.6
 
 Floats = npt.NDArray[np.float64]
 Bytes = npt.NDArray[np.uint8]
-
-
-@numba.njit(cache=True)
-def _walk(marks: Bytes, px: float, pz: float, dx: float, dz: float, end: float, seen_end: float) -> None:
-    """Mark the cells that a ray crosses (Amanatides & Woo 1987); lengths in cells."""
-    size = marks.shape[0]
-    i, k = math.floor(px), math.floor(pz)
-    si, sk = (1 if dx >= 0.0 else -1), (1 if dz >= 0.0 else -1)
-    ti = ((i + (1 if si > 0 else 0)) - px) / dx if dx != 0.0 else 1e30
-    tk = ((k + (1 if sk > 0 else 0)) - pz) / dz if dz != 0.0 else 1e30
-    step_i = abs(1.0 / dx) if dx != 0.0 else 1e30
-    step_k = abs(1.0 / dz) if dz != 0.0 else 1e30
-    entered = 0.0
-    while entered <= end:
-        if not (0 <= i < size and 0 <= k < size):
-            return
-        mark = (marks[i, k] | FREE) & ~WALL
-        if entered <= seen_end:
-            mark |= SEEN
-        marks[i, k] = mark
-        if ti < tk:
-            entered = ti
-            i += si
-            ti += step_i
-        else:
-            entered = tk
-            k += sk
-            tk += step_k
 
 
 @numba.njit(cache=True)
@@ -122,7 +96,7 @@ def chart(
                 angle = 2.0 * math.pi * (a + part / _FAN) / bins - yaw
                 end = min(range_here, _LONGEST) / cell
                 dx, dz = math.sin(angle), -math.cos(angle)
-                _walk(marks[b], px, pz, dx, dz, end, min(end, view_radius / cell))
+                walk(marks[b], px, pz, dx, dz, end, min(end, view_radius / cell), FREE, SEEN, WALL)
                 box[b, 0] = min(box[b, 0], max(int(px + dx * end) - 2, 0))
                 box[b, 1] = max(box[b, 1], min(int(px + dx * end) + 2, marks.shape[1] - 1))
                 box[b, 2] = min(box[b, 2], max(int(pz + dz * end) - 2, 0))

@@ -8,6 +8,7 @@ import torch
 from torch import Tensor, nn
 
 from navi_core.config import PolicyConfig
+from navi_core.config.place_memory import PLACE_INPUTS
 from navi_core.config.spaces import Spaces
 from navi_core.errors import ConfigError
 from navi_core.policy.cores import TemporalCore, build_core
@@ -19,7 +20,10 @@ from navi_core.policy.encoders.vector import VectorEncoder
 __all__ = ["AUX_INPUTS", "Trunk"]
 
 AUX_INPUTS = 3
-"""Auxiliary inputs of the previous step: shaped reward, loop similarity, intrinsic reward. A goal's come after them."""
+"""Auxiliary inputs of the previous step: shaped reward, loop similarity, intrinsic reward. Those of a place memory and
+of a goal come after them."""
+
+_PLACE_HIDDEN = 96
 
 
 class Trunk(nn.Module):
@@ -39,7 +43,13 @@ class Trunk(nn.Module):
         self.half_encoder = False
         """Whether the encoder's products are taken in bfloat16 (autocast); what follows stays float32."""
         self.encoder = _encoder(config) if spaces is None else _task_encoder(config, spaces)
-        self.aux = None if config.aux == "off" else nn.Linear(config.aux_inputs, config.width)
+        own = config.aux_inputs - PLACE_INPUTS * config.place_memory
+        self.aux = None if config.aux == "off" else nn.Linear(own, config.width)
+        self.places = None
+        if config.place_memory:
+            self.places = nn.Sequential(
+                nn.Linear(PLACE_INPUTS, _PLACE_HIDDEN), nn.ReLU(), nn.Linear(_PLACE_HIDDEN, config.width)
+            )
         self.core: TemporalCore = build_core(config.core, config.width, config.core_layers)
 
     def step(self, obs: Tensor, aux: Tensor, state: State, reset: Tensor | None) -> tuple[Tensor, Tensor, State]:
@@ -76,8 +86,11 @@ class Trunk(nn.Module):
         if aux.shape != wanted:
             raise ConfigError(f"aux shape {tuple(aux.shape)} must be {wanted}")
         step, goal = aux[..., :AUX_INPUTS], aux[..., AUX_INPUTS:]
+        if self.places is not None:
+            places, goal = goal[..., :PLACE_INPUTS], goal[..., PLACE_INPUTS:]
+            embedding = embedding + self.places(places)
         if reset is not None:
-            # A new episode has no step before it; its goal is known.
+            # A new episode has no step before it; its goal and what is seen of its floor are known.
             step = step * (~reset)[..., None]
         if self.config.aux == "no_reward":
             # The shaped reward is privileged: its entry is zero in training and evaluation alike.

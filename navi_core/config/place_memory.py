@@ -1,0 +1,14 @@
+"""What a place memory tells a policy; the numbers that the policy's shape depends on."""
+
+from __future__ import annotations
+
+__all__ = ["AHEAD", "PLACE_INPUTS", "RINGS", "SECTORS"]
+
+SECTORS = 16
+"""Directions that are told apart; the first is ahead, the next to its right."""
+RINGS = (1.6, 3.2, 6.4, 12.8)
+"""Outer radii of the rings in which unseen floor is counted [m]."""
+AHEAD = (3, 7)
+"""Cells along the way to the frontier whose bearings are told."""
+PLACE_INPUTS = SECTORS * (2 + len(RINGS)) + 2 * len(AHEAD) + 2
+"""Numbers that a place memory tells: see `kernels.place_map.read`."""

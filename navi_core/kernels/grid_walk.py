@@ -1,0 +1,65 @@
+"""The cells of a grid that a ray crosses."""
+
+from __future__ import annotations
+
+import math
+
+import numba
+import numpy as np
+import numpy.typing as npt
+
+__all__ = ["walk"]
+
+Bytes = npt.NDArray[np.uint8]
+
+
+@numba.njit(cache=True, nogil=True)
+def walk(
+    marks: Bytes,
+    px: float,
+    pz: float,
+    dx: float,
+    dz: float,
+    end: float,
+    seen_end: float,
+    free: int,
+    seen: int,
+    cleared: int,
+) -> None:
+    """Mark the cells that a ray crosses (Amanatides & Woo 1987); lengths in cells.
+
+    Args:
+        marks: (G, G) marks, x first; updated.
+        px: Where the ray begins, along x.
+        pz: Where it begins, along z.
+        dx: Its direction, a unit vector.
+        dz: Its direction, a unit vector.
+        end: Length of the ray.
+        seen_end: Length within which a crossed cell is also `seen`.
+        free: Mark of a crossed cell.
+        seen: Mark of a crossed cell that is near.
+        cleared: Marks that a crossed cell loses; 0 for none.
+    """
+    size = marks.shape[0]
+    i, k = math.floor(px), math.floor(pz)
+    si, sk = (1 if dx >= 0.0 else -1), (1 if dz >= 0.0 else -1)
+    ti = ((i + (1 if si > 0 else 0)) - px) / dx if dx != 0.0 else 1e30
+    tk = ((k + (1 if sk > 0 else 0)) - pz) / dz if dz != 0.0 else 1e30
+    step_i = abs(1.0 / dx) if dx != 0.0 else 1e30
+    step_k = abs(1.0 / dz) if dz != 0.0 else 1e30
+    entered = 0.0
+    while entered <= end:
+        if not (0 <= i < size and 0 <= k < size):
+            return
+        mark = (marks[i, k] | free) & ~cleared
+        if entered <= seen_end:
+            mark |= seen
+        marks[i, k] = mark
+        if ti < tk:
+            entered = ti
+            i += si
+            ti += step_i
+        else:
+            entered = tk
+            k += sk
+            tk += step_k

@@ -1,0 +1,318 @@
+"""A drone's own map of one flight, drawn from level rays and read as a compass to floor that it has not seen.
+
+A map is a square of bytes around the place where the flight began. A level ray makes the cells it crosses FREE, and
+those within the view radius SEEN. What is free and not seen is worth flying to: the frontier (Yamauchi 1997). The way
+to it is measured along free cells, so that a frontier behind a wall is as far as the way around.
+"""
+
+from __future__ import annotations
+
+import math
+
+import numba
+import numpy as np
+import numpy.typing as npt
+
+from navi_core.config.place_memory import AHEAD, RINGS, SECTORS
+from navi_core.kernels.grid_walk import walk
+
+__all__ = ["FIFTHS", "FREE", "SEEN", "UNREACHED", "draw", "read", "read_levels", "ways"]
+
+FREE, SEEN = 1, 2
+FIFTHS = 5
+"""Cost of a straight step between cells; a diagonal one costs 7, √2 to one per cent (Borgefors 1986)."""
+UNREACHED = 2**30
+"""Way of a cell from which no frontier is reached."""
+
+_DIAGONAL = 7
+_BUCKETS = 16
+_WORTH = ((15, 2), (4, 1))
+"""What makes an unseen cell a frontier: so many unseen cells in a window of this half-width, the second where the first
+finds none; less are slivers in corners that a flight sees in passing."""
+_FAN = 2
+"""Rays drawn per azimuth bin; between two bins the shorter of both ranges is believed."""
+_LOOK = 2.0
+"""A direction is judged by the place this far along it [m], or by the last free one before."""
+_NEAR, _HOME = 4.0, 6.0
+"""Ways to the frontier at which its nearness falls to 1/e: from the end of a direction, and from here [m]."""
+_COUNT_SCALE = 3.0
+"""Divides logarithms of counts."""
+
+Floats = npt.NDArray[np.float64]
+Float32 = npt.NDArray[np.float32]
+Bytes = npt.NDArray[np.uint8]
+Ints = npt.NDArray[np.int32]
+Rows = npt.NDArray[np.int64]
+
+
+@numba.njit(cache=True, nogil=True)
+def read_levels(
+    obs: Float32,
+    scale: float,
+    levels: tuple[int, int],
+    ahead: tuple[int, int, int],
+    flat: float,
+    reach: Floats,
+    met: npt.NDArray[np.bool_],
+    front: Floats,
+    clearance: Floats,
+) -> None:
+    """Read level ranges and nearest surfaces out of observations.
+
+    Args:
+        obs: (B, 3, Az, El) normalised depth, semantic id, valid.
+        scale: log(1 + range of the sensor).
+        levels: First and last elevation bin next to the horizon, both included.
+        ahead: What the speed limiter looks at, see `world.dynamics.limiter_bins`.
+        flat: Cosine of the level bins' elevation.
+        reach: (B, Az) horizontal range of the longer level ray [m]; written.
+        met: (B, Az) whether it met a surface; written.
+        front: (B,) nearest surface ahead [m], infinite without one; written.
+        clearance: (B,) nearest surface at all [m], infinite without one; written.
+    """
+    sector, low, high = ahead
+    azimuths, elevations = obs.shape[2], obs.shape[3]
+    for b in range(obs.shape[0]):
+        nearest, nearest_ahead = 2.0, 2.0
+        for a in range(azimuths):
+            forward = a < sector or a >= azimuths - sector
+            for e in range(elevations):
+                if obs[b, 2, a, e] > 0.0:
+                    depth = obs[b, 0, a, e]
+                    nearest = min(nearest, depth)
+                    if forward and low <= e < high:
+                        nearest_ahead = min(nearest_ahead, depth)
+            longest, hit = -1.0, False
+            for e in range(levels[0], levels[1] + 1):
+                valid = obs[b, 2, a, e] > 0.0
+                # A ray that meets nothing is free as far as the sensor reaches.
+                depth = obs[b, 0, a, e] if valid else 1.0
+                if depth > longest:
+                    longest, hit = depth, valid
+            reach[b, a] = math.expm1(longest * scale) * flat
+            met[b, a] = hit
+        front[b] = math.expm1(nearest_ahead * scale) if nearest_ahead < 2.0 else math.inf
+        clearance[b] = math.expm1(nearest * scale) if nearest < 2.0 else math.inf
+
+
+@numba.njit(cache=True, nogil=True)
+def draw(
+    marks: Bytes,
+    rows: Rows,
+    pose: Floats,
+    reach: Floats,
+    box: Rows,
+    cell: float,
+    longest: float,
+    view_radius: float,
+) -> None:
+    """Draw a level scan into the maps of some rows.
+
+    Args:
+        marks: (R, G, G) marks, x first; updated.
+        rows: (B,) the rows.
+        pose: (R, 4) x, y, z [m] from the middle of the map, and yaw [rad].
+        reach: (R, Az) horizontal ranges [m].
+        box: (R, 4) first and last index of what is drawn, along x and along z; widened.
+        cell: Edge of a cell [m].
+        longest: Ranges are believed up to here [m].
+        view_radius: Range within which floor counts as seen [m].
+    """
+    bins, size = reach.shape[1], marks.shape[1]
+    half = size / 2.0
+    for b in rows:
+        px, pz, yaw = pose[b, 0] / cell + half, pose[b, 2] / cell + half, pose[b, 3]
+        for a in range(bins):
+            left, right = reach[b, a], reach[b, (a + 1) % bins]
+            for part in range(_FAN):
+                angle = 2.0 * math.pi * (a + part / _FAN) / bins - yaw
+                end = min(left if part == 0 else min(left, right), longest) / cell
+                dx, dz = math.sin(angle), -math.cos(angle)
+                i, k = math.floor(px + dx * end), math.floor(pz + dz * end)
+                box[b, 0], box[b, 1] = max(min(box[b, 0], i - 1), 0), min(max(box[b, 1], i + 1), size - 1)
+                box[b, 2], box[b, 3] = max(min(box[b, 2], k - 1), 0), min(max(box[b, 3], k + 1), size - 1)
+                walk(marks[b], px, pz, dx, dz, end, min(end, view_radius / cell), FREE, SEEN, 0)
+
+
+@numba.njit(cache=True, nogil=True)
+def _cost(marks: Bytes, i: int, k: int, diagonal: bool) -> int:
+    """Return what a step out of a cell costs: double beside what is not known to be free, to keep clear of walls."""
+    last = marks.shape[0] - 1
+    cost = _DIAGONAL if diagonal else FIFTHS
+    if i == 0 or k == 0 or i == last or k == last:
+        return 2 * cost
+    open_around = marks[i - 1, k] & marks[i + 1, k] & marks[i, k - 1] & marks[i, k + 1] & FREE
+    return cost if open_around else 2 * cost
+
+
+@numba.njit(cache=True, nogil=True)
+def ways(marks: Bytes, box: Rows, way: Ints, queue: Ints, fill: Rows) -> None:
+    """Measure the way from every free cell of a map to the nearest frontier, around corners not through them.
+
+    Shortest paths with small whole costs, in buckets (Dial 1969).
+
+    Args:
+        marks: (G, G) marks of one row.
+        box: (4,) first and last index that may be marked, along x and along z.
+        way: (G, G) fifths of a cell, `UNREACHED` where there is no way; written within the box.
+        queue: (16, G²) scratch.
+        fill: (16,) scratch.
+    """
+    size = marks.shape[0]
+    fill[:] = 0
+    for i in range(box[0], box[1] + 1):
+        for k in range(box[2], box[3] + 1):
+            way[i, k] = UNREACHED
+    for worth, window in _WORTH:
+        for i in range(box[0], box[1] + 1):
+            for k in range(box[2], box[3] + 1):
+                if marks[i, k] & (FREE | SEEN) != FREE:
+                    continue
+                around = 0
+                for ni in range(max(i - window, 0), min(i + window + 1, size)):
+                    for nk in range(max(k - window, 0), min(k + window + 1, size)):
+                        around += marks[ni, nk] & (FREE | SEEN) == FREE
+                if around >= worth:
+                    way[i, k] = 0
+                    queue[0, fill[0]] = i * size + k
+                    fill[0] += 1
+        if fill[0]:
+            break
+    waiting = fill[0]
+    now = 0
+    while waiting > 0:
+        bucket = now % _BUCKETS
+        # Steps cost 5 or 7, so nothing is added to the bucket that is being emptied; a cell enters a bucket at most
+        # once before that is emptied, for all its entries mean the same way.
+        for n in range(fill[bucket]):
+            i, k = queue[bucket, n] // size, queue[bucket, n] % size
+            if way[i, k] != now:
+                continue
+            for ni in range(max(i - 1, box[0]), min(i + 2, box[1] + 1)):
+                for nk in range(max(k - 1, box[2]), min(k + 2, box[3] + 1)):
+                    if marks[ni, nk] & FREE == 0:
+                        continue
+                    diagonal = ni != i and nk != k
+                    if diagonal and (marks[ni, k] & FREE == 0 or marks[i, nk] & FREE == 0):
+                        continue
+                    there = now + _cost(marks, ni, nk, diagonal)
+                    if there < way[ni, nk]:
+                        way[ni, nk] = there
+                        into = there % _BUCKETS
+                        queue[into, fill[into]] = ni * size + nk
+                        fill[into] += 1
+                        waiting += 1
+        waiting -= fill[bucket]
+        fill[bucket] = 0
+        now += 1
+
+
+@numba.njit(cache=True, nogil=True)
+def _along(marks: Bytes, way: Ints, i: int, k: int, cells: int) -> tuple[int, int]:
+    """Return the cell so many steps along the shortest way, or the frontier if that is nearer."""
+    size = marks.shape[0]
+    for _ in range(cells):
+        best, bi, bk = way[i, k], i, k
+        for ni in range(max(i - 1, 0), min(i + 2, size)):
+            for nk in range(max(k - 1, 0), min(k + 2, size)):
+                if marks[ni, nk] & FREE == 0 or (ni == i and nk == k):
+                    continue
+                diagonal = ni != i and nk != k
+                if diagonal and (marks[ni, k] & FREE == 0 or marks[i, nk] & FREE == 0):
+                    continue
+                there = way[ni, nk] + _cost(marks, i, k, diagonal)
+                if there == way[i, k] and way[ni, nk] < best:
+                    best, bi, bk = way[ni, nk], ni, nk
+        if bi == i and bk == k:
+            break
+        i, k = bi, bk
+    return i, k
+
+
+@numba.njit(cache=True, nogil=True)
+def read(
+    marks: Bytes,
+    rows: Rows,
+    pose: Floats,
+    box: Rows,
+    cell: float,
+    sight: float,
+    scratch: tuple[Ints, Ints, Rows],
+    out: Float32,
+) -> None:
+    """Read the compass of some rows.
+
+    For each sector, seen from the drone's heading: the *promise* of flying 2 m straight that way through known free
+    cells, the metres by which the way to the frontier becomes shorter, per metre flown, in [−1, 1]; how *near* the
+    frontier is from the best cell within sight on that line, exp(−way / 4 m); and for each ring log(1 + frontier
+    cells) / 3. Then the bearings, cosine and sine, of the places a few cells along the way to the nearest frontier,
+    exp(−way from here / 6 m), and whether there is a way at all.
+
+    Args:
+        marks: (R, G, G) marks.
+        rows: (B,) the rows.
+        pose: (R, 4) x, y, z [m] from the middle of the map, and yaw [rad].
+        box: (R, 4) first and last index that may be marked, along x and along z.
+        cell: Edge of a cell [m].
+        sight: How far a straight flight is followed [m].
+        scratch: (G, G) ways, (16, G²) queue, (16,) fill of `ways`.
+        out: (R, PLACE_INPUTS): promise of each sector, nearness of each sector, counts (sector, ring), bearings
+            (place, 2), the way from here, whether there is one; written.
+    """
+    way, queue, fill = scratch
+    size, bands = marks.shape[1], len(RINGS)
+    half = size / 2.0
+    metres = cell / FIFTHS
+    count = np.zeros((SECTORS, bands), np.float64)
+    for b in rows:
+        x0, x1, z0, z1 = box[b, 0], box[b, 1], box[b, 2], box[b, 3]
+        ways(marks[b], box[b], way, queue, fill)
+        px, pz, yaw = pose[b, 0] / cell + half, pose[b, 2] / cell + half, pose[b, 3]
+        i, k = math.floor(px), math.floor(pz)
+        inside = x0 <= i <= x1 and z0 <= k <= z1
+        reached = inside and way[i, k] < UNREACHED
+        own = way[i, k] * metres if reached else 0.0
+        for s in range(SECTORS):
+            angle = 2.0 * math.pi * s / SECTORS - yaw
+            dx, dz = math.sin(angle), -math.cos(angle)
+            least, promise = math.inf, -1.0
+            for n in range(1, int(sight / cell) + 1):
+                ni, nk = math.floor(px + dx * n), math.floor(pz + dz * n)
+                if not (x0 <= ni <= x1 and z0 <= nk <= z1) or marks[b, ni, nk] & FREE == 0:
+                    break
+                if way[ni, nk] < UNREACHED:
+                    left = way[ni, nk] * metres
+                    least = min(least, left)
+                    if n * cell <= _LOOK:
+                        promise = (own - left) / (n * cell)
+            out[b, s] = min(max(promise, -1.0), 1.0) if reached else 0.0
+            out[b, SECTORS + s] = math.exp(-least / _NEAR)
+        count[:] = 0.0
+        around = int(RINGS[bands - 1] / cell)
+        for ni in range(max(i - around, x0), min(i + around, x1) + 1):
+            for nk in range(max(k - around, z0), min(k + around, z1) + 1):
+                if way[ni, nk] != 0:
+                    continue
+                x, z = ni + 0.5 - px, nk + 0.5 - pz
+                away = math.hypot(x, z) * cell
+                for r in range(bands):
+                    if away <= RINGS[r]:
+                        turn = (math.atan2(x, -z) + yaw) / (2.0 * math.pi) * SECTORS + 0.5
+                        count[int(math.floor(turn)) % SECTORS, r] += 1.0
+                        break
+        for s in range(SECTORS):
+            for r in range(bands):
+                out[b, 2 * SECTORS + s * bands + r] = math.log1p(count[s, r]) / _COUNT_SCALE
+        at = 2 * SECTORS + SECTORS * bands
+        for n in range(len(AHEAD)):
+            ni, nk = _along(marks[b], way, i, k, AHEAD[n]) if reached else (i, k)
+            x, z = ni + 0.5 - px, nk + 0.5 - pz
+            away = math.hypot(x, z)
+            ahead, right = 0.0, 0.0
+            if reached and away > 0.0:
+                turn = math.atan2(x, -z) + yaw
+                ahead, right = math.cos(turn), math.sin(turn)
+            out[b, at + 2 * n], out[b, at + 2 * n + 1] = ahead, right
+        at += 2 * len(AHEAD)
+        out[b, at] = math.exp(-own / _HOME) if reached else 0.0
+        out[b, at + 1] = 1.0 if reached else 0.0
