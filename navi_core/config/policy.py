@@ -105,8 +105,7 @@ class PolicyConfig(Config):
 
     @property
     def aux_inputs(self) -> int:
-        """Numbers of the auxiliary input: three of the step before, those of the place memory and four of the goal where
-        there are any."""
+        """Numbers of the auxiliary input: of the step before, of the place memory and of the goal where it has them."""
         return 3 + PLACE_INPUTS * self.place_memory + 4 * self.goal
 
     @model_validator(mode="after")

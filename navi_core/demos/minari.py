@@ -138,7 +138,7 @@ def _episode(file: Path, name: str, data: Any) -> Demonstration:
     import h5py
 
     arrays: dict[str, Any] = {}
-    group = data[name] if name in data else {}
+    group = data.get(name, {})
     told = ("infos/flown",) if "infos" in group and "flown" in group["infos"] else ()
     for key in ("observations", "actions", *told):
         place = f"{name}/{key}"

@@ -114,9 +114,7 @@ class PolicyFlyer:
             noise = draw_normal(self._config.seed, self._keys, zero, self._step, axes=4).to(self._device)
         aux = self._aux
         if self._places is not None:
-            here, rows = torch.cat((pose.position, pose.yaw.view(-1, 1)), dim=1), torch.arange(len(obs))
-            first = not bool(self._step.any())
-            told = self._places.begin(obs, rows, here) if first else self._places.follow(obs, here, rows)
+            told = self._places.look(obs, torch.cat((pose.position, pose.yaw.view(-1, 1)), dim=1), self._reset)
             aux = torch.cat([aux, told.to(self._device)], dim=1)
         if self._policy.config.goal and pose.goal is not None:
             told = relative_goal(pose.position, pose.yaw, pose.goal)

@@ -298,7 +298,7 @@ def read(
                 for r in range(bands):
                     if away <= RINGS[r]:
                         turn = (math.atan2(x, -z) + yaw) / (2.0 * math.pi) * SECTORS + 0.5
-                        count[int(math.floor(turn)) % SECTORS, r] += 1.0
+                        count[math.floor(turn) % SECTORS, r] += 1.0
                         break
         for s in range(SECTORS):
             for r in range(bands):

@@ -58,6 +58,7 @@ def export_checkpoint(
         "decision_hz": source.decision_hz,
         "weights_hash": source.weights_hash,
         "aux_made_of": parts,
+        "max_distance": source.train_config().env.max_distance,
     }
     return export_policy(policy, path, kind=kind, rows=rows, threads=threads, metadata=metadata)
 

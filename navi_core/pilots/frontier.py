@@ -17,8 +17,8 @@ from torch import Tensor
 from navi_core.pilots.grid_map import FAR, FREE, HIT, SEEN, WALL, chart
 from navi_core.pilots.grid_search import expand, trace_back
 from navi_core.pilots.map_pilot import CELL, MapPilot, MapSettings
-from navi_core.world.odometry import reckon
 from navi_core.pilots.scan import Scan
+from navi_core.world.odometry import reckon
 
 __all__ = ["FrontierPilot"]
 

@@ -92,7 +92,9 @@ class ActorServer(Server):
             self._dealer = open_socket(zmq.DEALER, c.wire)
             connect(self._dealer, c.step_endpoint, "environment to step")
             self._poller.register(self._dealer, zmq.POLLIN)
-        self.sessions = SessionTable(model.runner, c.max_sessions, model.shaper, model.curiosity)
+        self.sessions = SessionTable(
+            model.runner, c.max_sessions, model.shaper, model.curiosity, max_distance=model.max_distance
+        )
         self._ready: dict[int, Session] = {}
         self.decisions = 0
         self._told = 0.0
@@ -246,7 +248,7 @@ class ActorServer(Server):
         """Answer the observations of some drones by one forward pass."""
         start = time.perf_counter()
         obs = torch.cat([observation_of(session.matrix) for session in group])
-        state, aux, reset = self.sessions.gather(group)
+        state, aux, reset = self.sessions.gather(group, obs)
         runner = self.model.runner if self._learning is None else self._learning.runner()
         decision = runner.decide(obs, aux, state, reset, self._noise(group))
         self.sessions.scatter(group, decision.state, decision.latent)
@@ -338,7 +340,7 @@ class ActorServer(Server):
             return
         if self._learning is not None:
             self._learning.adopt(model)
-        kept = self.sessions.renew(model.runner, model.shaper, model.curiosity)
+        kept = self.sessions.renew(model.runner, model.shaper, model.curiosity, max_distance=model.max_distance)
         _LOG.info("%s takes over from %s; memory %s", model.name, self.model.name, "kept" if kept else "begins anew")
         self.model = model
         self.metrics.count("swaps_total", about="models that took over")

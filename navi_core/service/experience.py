@@ -38,7 +38,7 @@ class Experience:
         timestamp: Seconds since 1970.
         model_version: Of the weights that acted.
         observation: (3, Az, El), where the buffer stores observations.
-        aux: (3,) auxiliary input.
+        aux: (A,) auxiliary input.
         scene: Number of the scene in the gate's field, −1 where there is none.
         ends: Whether the episode ended with it.
     """
@@ -82,7 +82,7 @@ class Experience:
         Args:
             width: D that the latent must have, None for any.
         """
-        for name, shape in (("position", (3,)), ("velocity", (4,)), ("action", (4,)), ("aux", (3,))):
+        for name, shape in (("position", (3,)), ("velocity", (4,)), ("action", (4,)), ("aux", (len(self.aux),))):
             value = getattr(self, name)
             if tuple(value.shape) != shape or not bool(torch.isfinite(value).all()):
                 return f"{name} is not {shape[0]} finite numbers"

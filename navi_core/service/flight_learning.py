@@ -134,7 +134,7 @@ class FlightLearning:
         Args:
             group: N drones.
             obs: (N, 3, Az, El).
-            aux: (N, 3).
+            aux: (N, A).
             state: Before the decisions.
             reset: (N,) an episode begins.
             decision: Actions, values, log-probabilities and latents.

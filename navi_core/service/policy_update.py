@@ -116,7 +116,7 @@ def _features(
     What is padded behind a decision does not reach it.
     """
     width = inputs[0][0].shape[1]
-    latent, aux = torch.zeros(len(inputs), length, width), torch.zeros(len(inputs), length, 3)
+    latent, aux = torch.zeros(len(inputs), length, width), torch.zeros(len(inputs), length, policy.config.aux_inputs)
     for row, (part, extra) in enumerate(inputs):
         latent[row, : len(part)], aux[row, : len(part)] = part, extra
     if newest is not None and newest[1] is not None:

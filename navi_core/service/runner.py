@@ -5,6 +5,7 @@ from __future__ import annotations
 import abc
 from collections.abc import Mapping
 from dataclasses import dataclass
+from typing import Any
 
 import torch
 from torch import Tensor
@@ -98,6 +99,11 @@ class ProgramRunner(Runner):
         self._most = max(self._programs)
         super().__init__(self._programs[self._most].config, name)
         self._zero = {rows: program.initial_state() for rows, program in self._programs.items()}
+
+    @property
+    def metadata(self) -> Mapping[str, Any]:
+        """What its programs say of themselves."""
+        return self._programs[self._most].metadata
 
     def initial_state(self, rows: int) -> State:
         """Return the zero state of `rows` drones."""

@@ -43,6 +43,14 @@ class ServedModel:
         return None if self.checkpoint is None else self.checkpoint.row_shaper()
 
     @property
+    def max_distance(self) -> float:
+        """Range of the sensor that it learned with, M [m]."""
+        if self.checkpoint is not None:
+            return self.checkpoint.train_config().env.max_distance
+        told = getattr(self.runner, "metadata", {}).get("max_distance", 100.0)
+        return float(told)
+
+    @property
     def curiosity(self) -> dict[str, Any]:
         """The shaper's state that holds the trained curiosity, empty without."""
         return {} if self.checkpoint is None else self.checkpoint.curiosity()

@@ -7,11 +7,12 @@ from dataclasses import dataclass, field
 import torch
 from torch import Tensor
 
-from navi_core.config import ShaperConfig
+from navi_core.config import DynamicsConfig, ShaperConfig
 from navi_core.policy import RewardShaper
 from navi_core.policy.cores.base import State
 from navi_core.service.runner import Runner
 from navi_core.service.wire import Action, DistanceMatrix
+from navi_core.world.place_memory import PlaceMemory
 
 __all__ = ["Session", "SessionTable"]
 
@@ -60,10 +61,17 @@ class SessionTable:
         capacity: Most sessions.
         shaper: What the auxiliary input is made of; None: it is zero.
         shaper_state: Trained curiosity.
+        max_distance: Range of the sensor that the policy learned with, M [m].
     """
 
     def __init__(
-        self, runner: Runner, capacity: int, shaper: ShaperConfig | None, shaper_state: dict[str, object] | None = None
+        self,
+        runner: Runner,
+        capacity: int,
+        shaper: ShaperConfig | None,
+        shaper_state: dict[str, object] | None = None,
+        *,
+        max_distance: float = 100.0,
     ) -> None:
         self.capacity = capacity
         self._free = list(range(capacity - 1, -1, -1))
@@ -72,6 +80,8 @@ class SessionTable:
         self._state: list[Tensor] = [torch.zeros(0, *shape) for shape in self._zero]
         self.aux = torch.zeros(capacity, 3)
         self._shaping = (shaper, shaper_state or {}, runner.config.width)
+        self._places = self._maps(runner, max_distance)
+        self._mapped = torch.zeros(capacity, dtype=torch.bool)
 
     def __len__(self) -> int:
         return len(self._by_env)
@@ -90,6 +100,7 @@ class SessionTable:
         slot = self._free.pop()
         session = Session(int(matrix.env_ids[0]), slot, matrix, seen_at=now, shaper=self._shaper())
         self.aux[slot] = 0.0
+        self._mapped[slot] = False
         self._by_env[session.env_id] = session
         if slot >= len(self._state[0]):
             rows = min(self.capacity, max(8, 2 * slot))
@@ -105,11 +116,17 @@ class SessionTable:
             self._free.append(session.slot)
         return gone
 
-    def gather(self, sessions: list[Session]) -> tuple[State, Tensor, Tensor]:
-        """Return the states, auxiliary inputs and resets of some sessions."""
+    def gather(self, sessions: list[Session], obs: Tensor) -> tuple[State, Tensor, Tensor]:
+        """Return the states, auxiliary inputs and resets of some sessions, which see `obs` (N, 3, Az, El)."""
         slots = torch.tensor([session.slot for session in sessions])
         reset = torch.tensor([session.begins for session in sessions])
-        return tuple(part[slots] for part in self._state), self.aux[slots], reset
+        aux = self.aux[slots]
+        if self._places is not None:
+            poses = [session.matrix.robot_pose for session in sessions]
+            here = torch.tensor([[pose.x, pose.y, pose.z, pose.yaw] for pose in poses])
+            aux = torch.cat((aux, self._places.look(obs, here, reset | ~self._mapped[slots], slots)), dim=1)
+            self._mapped[slots] = True
+        return tuple(part[slots] for part in self._state), aux, reset
 
     def scatter(self, sessions: list[Session], state: State, latent: Tensor) -> None:
         """Keep the states after a decision, and make the auxiliary inputs of the next."""
@@ -126,13 +143,23 @@ class SessionTable:
             session.begins = False
 
     def renew(
-        self, runner: Runner, shaper: ShaperConfig | None = None, shaper_state: dict[str, object] | None = None
+        self,
+        runner: Runner,
+        shaper: ShaperConfig | None = None,
+        shaper_state: dict[str, object] | None = None,
+        *,
+        max_distance: float = 100.0,
     ) -> bool:
         """Make the table fit another policy; returns whether the states could stay.
 
         Latents of one policy say nothing about those of another: loop memories begin anew, as does the auxiliary input.
         """
         self._shaping = (shaper, shaper_state or {}, runner.config.width)
+        # The maps are the drones', not a policy's, but who keeps none must begin with a new one.
+        wanted = self._maps(runner, max_distance)
+        if wanted is None or self._places is None or not wanted.alike(self._places):
+            self._places = wanted
+            self._mapped.zero_()
         self.aux.zero_()
         for session in self:
             session.shaper = self._shaper()
@@ -144,6 +171,14 @@ class SessionTable:
         for session in self:
             session.begins = True
         return False
+
+    def _maps(self, runner: Runner, max_distance: float) -> PlaceMemory | None:
+        """Return the maps of all slots, for a policy that is told of places."""
+        config = runner.config
+        if not config.place_memory:
+            return None
+        # Poses come over the wire, so nothing is reckoned and the dynamics do not matter.
+        return PlaceMemory(self.capacity, config.azimuth_bins, config.elevation_bins, DynamicsConfig(), max_distance)
 
     def _shaper(self) -> RewardShaper | None:
         """Return what makes the auxiliary input of one drone."""

@@ -29,12 +29,13 @@ class Trail:
         ended: The episode ended with the last.
     """
 
-    __slots__ = ("_aux", "_latent", "count", "ended", "reward", "state", "value")
+    __slots__ = ("_aux", "_aux_width", "_latent", "count", "ended", "reward", "state", "value")
 
     def __init__(self, length: int, width: int, state: State | None) -> None:
         self.state = None if state is None else tuple(part.to(torch.float16) for part in state)
         self._latent = np.empty((min(length, 16), width), np.float32)
         self._aux: np.ndarray | None = None
+        self._aux_width = 3
         self.reward = np.full(length, np.nan, np.float32)
         self.value = np.zeros(length, np.float32)
         self.count = 0
@@ -60,19 +61,20 @@ class Trail:
             grown[:place] = self._latent
             self._latent = grown
         self._latent[place] = latent.numpy()
+        self._aux_width = len(aux)
         if self._aux is not None or bool(aux.any()):
             if self._aux is None:
-                self._aux = np.zeros((len(self.reward), 3), np.float32)
+                self._aux = np.zeros((len(self.reward), len(aux)), np.float32)
             self._aux[place] = aux.numpy()
         self.value[place] = value
         self.count += 1
         return place
 
     def inputs(self, start: int, stop: int) -> tuple[Tensor, Tensor]:
-        """Return copies of the latents (T, D) and auxiliary inputs (T, 3) of decisions start to stop − 1."""
+        """Return copies of the latents (T, D) and auxiliary inputs (T, A) of decisions start to stop − 1."""
         latent = torch.from_numpy(self._latent[start:stop].copy())
         if self._aux is None:
-            return latent, torch.zeros(len(latent), 3)
+            return latent, torch.zeros(len(latent), self._aux_width)
         return latent, torch.from_numpy(self._aux[start:stop].copy())
 
     def start_state(self, zero: State) -> State:

@@ -77,7 +77,11 @@ class PlaceMemory:
         self._front = np.full(rows, np.inf)
         self._clearance = np.full(rows, np.inf)
         self._box = np.full((rows, 4), SIZE // 2, np.int64)
-        self._scratch = (np.zeros((SIZE, SIZE), np.int32), np.zeros((16, SIZE * SIZE), np.int32), np.zeros(16, np.int64))
+        self._scratch = (
+            np.zeros((SIZE, SIZE), np.int32),
+            np.zeros((16, SIZE * SIZE), np.int32),
+            np.zeros(16, np.int64),
+        )
         self._told = np.zeros((rows, PLACE_INPUTS), np.float32)
 
     def begin(self, obs: Tensor, rows: Tensor | None = None, pose: Tensor | None = None) -> Tensor:
@@ -141,6 +145,33 @@ class PlaceMemory:
         self.pose[chosen, 3] = here[:, 3]
         self._look(obs, chosen)
         return self._tell(chosen, obs.device)
+
+    def alike(self, other: PlaceMemory) -> bool:
+        """Return whether the maps of another memory are those that this one would have drawn."""
+        return (self.rows, self._shape, self._scale) == (other.rows, other._shape, other._scale)
+
+    def look(self, obs: Tensor, pose: Tensor, begins: Tensor, rows: Tensor | None = None) -> Tensor:
+        """`begin` where a flight begins, `follow` where it goes on.
+
+        Args:
+            obs: (n, 3, Az, El) what some rows see now.
+            pose: (n, 4) x, y, z [m] and yaw [rad].
+            begins: (n,) bool.
+            rows: (n,) which rows they are; all of them where it is None.
+
+        Returns:
+            (n, PLACE_INPUTS).
+        """
+        which = torch.arange(self.rows) if rows is None else rows.cpu()
+        new = begins.cpu()
+        if not bool(new.any()):
+            return self.follow(obs, pose, which)
+        told = torch.empty(len(which), PLACE_INPUTS, device=obs.device)
+        told[new.to(obs.device)] = self.begin(obs[new.to(obs.device)], which[new], pose[new.to(pose.device)])
+        if not bool(new.all()):
+            old = ~new
+            told[old.to(obs.device)] = self.follow(obs[old.to(obs.device)], pose[old.to(pose.device)], which[old])
+        return told
 
     def state_dict(self) -> dict[str, Tensor]:
         """Return all that is remembered; shares its memory with the maps."""

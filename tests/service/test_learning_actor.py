@@ -87,7 +87,7 @@ def test_rewards_of_another_episode_complete_nothing(stage, learning_of) -> None
     actor.thread.join(10)
     session = next(iter(actor.sessions))
     before = learning.buffer.get_stats()["completed_count"]
-    state, aux, reset = actor.sessions.gather([session])
+    state, aux, reset = actor.sessions.gather([session], torch.zeros(1, 3, 1, 1))
     obs = torch.zeros(1, 3, 32, 8)
     learning.decided([session], obs, aux, state, reset, learning.runner().decide(obs, aux, state, reset, None), None)
     learning.came(StepResult(1, session.env_id, session.matrix.episode_id + 7, False, False, 1.0, 1.0, 0.0))

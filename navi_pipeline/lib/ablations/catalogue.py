@@ -59,11 +59,17 @@ VARIANTS: dict[str, Variant] = {
             {"env": {"reward": {"preset": "navi9", "weights": {"view_gain": 1.0}}}},
         ),
         Variant(
+            "navi9+3view_gain",
+            "Does view_gain drown the nine at three times its weight?",
+            {"env": {"reward": {"preset": "navi9", "weights": {"view_gain": 3.0}}}},
+        ),
+        Variant(
             "no_collision",
             "Does it need to be told of collisions?",
             {"env": {"reward": {"weights": {"collision": 0.0}}}},
         ),
         Variant("no_tax", "Does the tax on time matter?", {"shaper": {"existential_tax": 0.0}}),
+        Variant("place_memory", "Is a map of its own flight of use?", {"policy": {"place_memory": True}}),
         Variant("core_none", "Does it need a memory?", {"policy": {"core": "none"}}),
         Variant("core_gru", "Which memory: GRU?", {"policy": {"core": "gru"}}),
         Variant("core_mamba2", "Which memory: Mamba-2?", {"policy": {"core": "mamba2"}}),

@@ -1,0 +1,266 @@
+"""The drone's own map: what a scan draws, how far the unseen is along free cells, and what the compass tells of it."""
+
+from __future__ import annotations
+
+import heapq
+import math
+
+import numpy as np
+import pytest
+
+from navi_core.config.place_memory import AHEAD, PLACE_INPUTS, RINGS, SECTORS
+from navi_core.kernels.place_map import FREE, SEEN, UNREACHED, draw, read, read_levels, ways
+
+BOTH = FREE | SEEN
+CELL, SIGHT = 0.4, 6.4
+COUNTS, PLACES = 2 * SECTORS, 2 * SECTORS + SECTORS * len(RINGS)
+UNWRITTEN = -7
+NEIGHBOURS = [(di, dk) for di in (-1, 0, 1) for dk in (-1, 0, 1) if di or dk]
+
+
+def scratch_of(size):
+    way = np.full((size, size), UNWRITTEN, np.int32)
+    return way, np.zeros((16, size * size), np.int32), np.zeros(16, np.int64)
+
+
+def measured(marks, box=None):
+    way, queue, fill = scratch_of(len(marks))
+    box = np.array([0, len(marks) - 1, 0, len(marks) - 1] if box is None else box, np.int64)
+    ways(marks, box, way, queue, fill)
+    return way
+
+
+def frontier_of(marks):
+    """Return the frontier, and which of the two rules found it; (none, 2) where neither does."""
+    unseen = (marks & BOTH) == FREE
+    for rule, (worth, window) in enumerate(((15, 2), (4, 1))):
+        padded = np.pad(unseen, window).astype(int)
+        span = range(2 * window + 1)
+        around = sum(padded[a : a + len(marks), b : b + len(marks)] for a in span for b in span)
+        found = unseen & (around >= worth)
+        if found.any():
+            return found, rule
+    return np.zeros_like(unseen), 2
+
+
+def slow_ways(marks):
+    """Dijkstra from the frontier over known free cells: what leaving a cell costs belongs to that cell."""
+    free, size = (marks & FREE) > 0, len(marks)
+
+    def is_free(i, k):
+        return 0 <= i < size and 0 <= k < size and bool(free[i, k])
+
+    found, rule = frontier_of(marks)
+    way = np.full(marks.shape, UNREACHED)
+    way[found] = 0
+    heap = [(0, int(i), int(k)) for i, k in np.argwhere(found)]
+    while heap:
+        now, i, k = heapq.heappop(heap)
+        if now > way[i, k]:
+            continue
+        for di, dk in NEIGHBOURS:
+            ni, nk = i + di, k + dk
+            if not (is_free(ni, nk) and is_free(ni, k) and is_free(i, nk)):
+                continue
+            clear = all(is_free(ni + a, nk + b) for a, b in ((1, 0), (-1, 0), (0, 1), (0, -1)))
+            there = now + (7 if di and dk else 5) * (1 if clear else 2)
+            if there < way[ni, nk]:
+                way[ni, nk] = there
+                heapq.heappush(heap, (there, ni, nk))
+    return way, rule
+
+
+def test_ways_are_those_of_a_slow_search():
+    rules, reached = set(), set()
+    for seed in range(5):
+        rng = np.random.default_rng(seed)
+        for unseen, wall in ((0.01, 0.2), (0.15, 0.1), (0.15, 0.35), (0.6, 0.2)):
+            marks = np.full((24, 24), BOTH, np.uint8)
+            draws = rng.random(marks.shape)
+            marks[draws < wall + unseen] = FREE
+            marks[draws < wall] = 0
+            marks[rng.random(marks.shape) < 0.02] = SEEN
+            expected, rule = slow_ways(marks)
+            np.testing.assert_array_equal(measured(marks), expected)
+            rules.add(rule)
+            reached |= set(np.unique(expected))
+    assert rules == {0, 1, 2} and UNREACHED in reached and len(reached) > 20
+
+
+def test_ways_are_measured_within_the_box_of_what_is_marked():
+    rng = np.random.default_rng(7)
+    marks = np.zeros((24, 24), np.uint8)
+    marks[3:20, 5:24] = rng.choice(np.array([0, FREE, BOTH, BOTH, BOTH], np.uint8), (17, 19))
+    way = measured(marks, [3, 19, 5, 23])
+    np.testing.assert_array_equal(way[3:20, 5:], slow_ways(marks)[0][3:20, 5:])
+    way[3:20, 5:] = UNWRITTEN
+    assert (way == UNWRITTEN).all()
+
+
+def chart(*lines):
+    """Read a map from lines of x: `#` not known, `.` seen, `u` free and not seen."""
+    table = {"#": 0, ".": BOTH, "u": FREE}
+    size = max(len(lines), len(lines[0]))
+    marks = np.zeros((size, size), np.uint8)
+    for k, line in enumerate(lines):
+        marks[: len(line), k] = [table[c] for c in line]
+    return marks
+
+
+def test_a_way_leads_around_a_wall_and_not_through_its_corner():
+    marks = chart(
+        "########",
+        "#..#uu##",
+        "#..#uu##",
+        "#..#..##",
+        "#.....##",
+        "########",
+    )
+    way = measured(marks)
+    assert (way[4:6, 1:3] == 0).all()
+    # Everything lies beside a wall, so all costs are double: a diagonal and two steps down, two across, two up.
+    assert way[1, 1] == 14 + 2 * 10 + 2 * 10 + 2 * 10
+    assert way[3, 4] == way[4, 4] + 10 == 30
+    assert (way[marks == 0] == UNREACHED).all()
+    marks[3, 4] = 0
+    assert (measured(marks)[1:3, 1:5] == UNREACHED).all()
+
+
+def test_slivers_are_no_frontier_and_without_one_nothing_is_reached():
+    marks = np.full((24, 24), BOTH, np.uint8)
+    assert (measured(marks) == UNREACHED).all()
+    marks[5:8, 9] = FREE
+    assert (measured(marks) == UNREACHED).all()
+    assert (measured(np.zeros_like(marks)) == UNREACHED).all()
+    marks[6, 10] = FREE
+    # Four cells in a T, and three of them beside the first: only where the bars meet are there four around.
+    assert sorted(map(tuple, np.argwhere(measured(marks) == 0))) == [(6, 9), (6, 10)]
+
+
+def compass(marks, *poses):
+    """Return what is told at some poses (x, z, yaw) of one map."""
+    pose = np.array([(x, 0.0, z, yaw) for x, z, yaw in poses])
+    rows = np.arange(len(pose))
+    box = np.tile(np.array([0, len(marks) - 1] * 2, np.int64), (len(pose), 1))
+    out = np.full((len(pose), PLACE_INPUTS), np.nan, np.float32)
+    read(np.tile(marks, (len(pose), 1, 1)), rows, pose, box, CELL, SIGHT, scratch_of(len(marks)), out)
+    return out
+
+
+@pytest.fixture(scope="module")
+def north():
+    """A hall of 12 × 12 m; its first five rows of cells along z have not been seen."""
+    marks = np.zeros((40, 40), np.uint8)
+    marks[5:35, 5:35] = BOTH
+    marks[5:35, 5:10] = FREE
+    return marks
+
+
+def test_the_compass_points_to_the_frontier_ahead(north):
+    told = compass(north, (0.2, 0.2, 0.0))[0]
+    # Eleven cells of 0.4 m to it; sideways it comes no nearer, backwards the way grows as one flies.
+    assert told[[0, 4, 8, 12]] == pytest.approx([1.0, 0.0, -1.0, 0.0], abs=1e-6)
+    assert (np.abs(told[:SECTORS]) <= 1.0).all() and (told[[15, 1]] > 0.8).all() and (told[[7, 9]] < -0.8).all()
+    assert told[SECTORS] == 1.0 and told[SECTORS + 8] == pytest.approx(math.exp(-4.8 / 4.0))
+    assert told[PLACES:] == pytest.approx([1.0, 0.0] * len(AHEAD) + [math.exp(-4.4 / 6.0), 1.0], abs=1e-6)
+
+
+def test_the_compass_turns_with_the_drone(north):
+    quarter = math.pi / 2
+    told = compass(north, *((0.2, 0.2, yaw) for yaw in (0.0, quarter, -quarter, 2 * quarter)))
+    for row, sector, bearing in ((1, 4, (0.0, 1.0)), (2, 12, (0.0, -1.0)), (3, 8, (-1.0, 0.0))):
+        # Turned to the left, what was ahead is on the right.
+        assert told[row, :SECTORS].argmax() == SECTORS + told[row, SECTORS:COUNTS].argmax() - SECTORS == sector
+        assert told[row, PLACES : PLACES + 2] == pytest.approx(bearing, abs=1e-6)
+        for begin, width in ((0, 1), (SECTORS, 1), (COUNTS, len(RINGS))):
+            block = told[:, begin : begin + SECTORS * width].reshape(-1, SECTORS, width)
+            np.testing.assert_allclose(np.roll(block[0], sector, axis=0), block[row], atol=1e-6)
+        assert told[row, -2:] == pytest.approx(told[0, -2:])
+
+
+def test_a_wall_ahead_is_flown_around():
+    marks = np.zeros((40, 40), np.uint8)
+    marks[5:35, 5:35] = BOTH
+    marks[5:35, 5:10] = FREE
+    marks[5:25, 15] = 0
+    told = compass(marks, (0.2, 0.2, 0.0))[0]
+    # Two metres ahead is the end of a dead end; the way leads around the wall's right end.
+    assert told[0] < 0.0 < told[3] and told[:SECTORS].argmax() in (1, 2, 3)
+    assert (told[PLACES + 1 : PLACES + 2 * len(AHEAD) : 2] > 0.3).all()
+    marks[25:35, 15] = 0
+    assert compass(marks, (0.2, 0.2, 0.0))[0, :COUNTS].tolist() == [0.0] * COUNTS
+
+
+def test_unseen_cells_are_counted_by_sector_and_ring():
+    marks = np.full((80, 80), BOTH, np.uint8)
+    # Four cells 2.4 m ahead; six 4.8 m to the right; four 10 m behind; four beyond all rings.
+    marks[39:41, 33:35] = marks[51:54, 39:41] = marks[39:41, 64:66] = marks[1:3, 39:41] = FREE
+    count = compass(marks, (0.0, 0.0, 0.0))[0, COUNTS:PLACES].reshape(SECTORS, len(RINGS))
+    expected = np.zeros_like(count)
+    expected[0, 1], expected[4, 2], expected[8, 3] = (math.log1p(n) / 3.0 for n in (4, 6, 4))
+    np.testing.assert_allclose(count, expected, atol=1e-6)
+
+
+def test_where_all_is_seen_nothing_is_told():
+    marks = np.zeros((40, 40), np.uint8)
+    marks[5:35, 5:35] = BOTH
+    assert not compass(marks, (0.2, 0.2, 0.4)).any()
+    # Nor where no way leads to what is unseen, but for the count.
+    marks[30:34, 30:34] = FREE
+    marks[28, 28:35] = marks[28:35, 28] = 0
+    told = compass(marks, (0.2, 0.2, 0.4))[0]
+    assert told[COUNTS:PLACES].any() and not told[:COUNTS].any() and not told[PLACES:].any()
+
+
+@pytest.mark.parametrize(("elevations", "levels"), [(8, (3, 4)), (7, (3, 3))])
+def test_levels_and_nearest_surfaces_are_those_of_a_slow_twin(elevations, levels):
+    rng = np.random.default_rng(elevations)
+    rows, azimuths, scale, flat, (sector, low, high) = 6, 16, math.log1p(50.0), 0.97, (2, 2, 6)
+    obs = rng.random((rows, 3, azimuths, elevations)).astype(np.float32)
+    obs[:, 2] = rng.random(obs[:, 2].shape) < np.array([0.0, 0.02, 0.3, 0.5, 0.9, 1.0])[:, None, None]
+    reach, met = np.empty((rows, azimuths)), np.empty((rows, azimuths), np.bool_)
+    front, clearance = np.empty(rows), np.empty(rows)
+    read_levels(obs, scale, levels, (sector, low, high), flat, reach, met, front, clearance)
+
+    depth, valid = obs[:, 0].astype(np.float64), obs[:, 2] > 0
+    metres = np.where(valid, np.expm1(depth * scale), np.inf)
+    level = slice(levels[0], levels[1] + 1)
+    ranges = np.minimum(metres, 50.0)[:, :, level]
+    np.testing.assert_allclose(reach, ranges.max(axis=2) * flat, rtol=1e-9)
+    np.testing.assert_array_equal(met, valid[:, :, level].all(axis=2))
+    np.testing.assert_allclose(clearance, metres.min(axis=(1, 2)), rtol=1e-9)
+    ahead = np.roll(metres, sector, axis=1)[:, : 2 * sector, low:high]
+    np.testing.assert_allclose(front, ahead.min(axis=(1, 2)), rtol=1e-9)
+    assert np.isinf(front[0]) and np.isinf(clearance[0]) and not met[0].any() and met[-1].all()
+
+
+def cells(size):
+    """Return how far the middle and the nearest point of each cell are from the middle of the map, along both axes."""
+    middle = (np.arange(size) + 0.5 - size / 2) * CELL
+    nearest = np.maximum(np.abs(middle) - CELL / 2, 0.0)
+    return np.stack(np.meshgrid(middle, middle)), np.stack(np.meshgrid(nearest, nearest))
+
+
+def test_a_scan_of_a_square_room_is_free_inside_and_seen_nearby():
+    size, wall, bins, yaw = 60, 5.1, 256, 0.3
+    angle = 2 * np.pi * np.arange(bins) / bins - yaw
+    reach = np.tile(wall / np.maximum(np.abs(np.sin(angle)), np.abs(np.cos(angle))), (2, 1))
+    marks, box = np.zeros((2, size, size), np.uint8), np.full((2, 4), size // 2, np.int64)
+    pose = np.array([[0.0, 0.0, 0.0, yaw]] * 2)
+    draw(marks, np.array([1]), pose, reach, box, CELL, 12.0, 3.2)
+    assert not marks[0].any() and (box[0] == size // 2).all()
+    middle, nearest = cells(size)
+    inside, far = np.abs(middle).max(axis=0) < wall - CELL, np.hypot(*nearest)
+    assert (marks[1][inside] & FREE).all()
+    assert (marks[1][np.hypot(*middle) < 3.2] == BOTH).all()
+    assert (marks[1][inside & (far > 3.2)] == FREE).all() and (inside & (far > 3.2)).any()
+    assert not marks[1][nearest.max(axis=0) > wall].any()
+    marked = np.argwhere(marks[1])
+    low, high = marked.min(axis=0), marked.max(axis=0)
+    assert (box[1, [0, 2]] <= low).all() and (box[1, [1, 3]] >= high).all() and np.ptp(box[1]) < size - 1
+    # What has been seen stays seen, and no range is believed beyond the longest.
+    before, pose[1, 0] = marks[1].copy(), 0.3
+    draw(marks, np.array([1]), pose, reach * 0.1, box, CELL, 12.0, 3.2)
+    assert ((marks[1] & before) == before).all()
+    draw(marks, np.array([0]), pose, reach, box, CELL, 4.0, 3.2)
+    assert not marks[0][far > 4.0].any() and marks[0][np.hypot(*middle) < 4.0].all()

@@ -1,0 +1,263 @@
+"""Memory of places: reckoned and told poses, rows by themselves, what is kept and forgotten, and recorded flights."""
+
+from __future__ import annotations
+
+import dataclasses
+import math
+
+import numpy as np
+import pytest
+import torch
+
+from navi_core.config import DynamicsConfig, EnvConfig
+from navi_core.config.place_memory import PLACE_INPUTS
+from navi_core.demos import load_dataset, save_demonstration, write_index
+from navi_core.errors import ConfigError
+from navi_core.kernels.place_map import FREE, SEEN, draw
+from navi_core.learn.demo_places import demo_places
+from navi_core.world import Field, NavigationEnv, SphericalSensor
+from navi_core.world.place_memory import CELL, LONGEST, SIZE, VIEW_RADIUS, PlaceMemory
+from navi_core.world.sensor import normalise_depth, spherical_directions
+from tests.demos.conftest import make_demo
+from tests.evaluate.conftest import boxes_scene
+
+AZ, EL, REACH, ROWS = 64, 16, 100.0, 4
+
+
+def remember(rows=ROWS):
+    return PlaceMemory(rows, AZ, EL, DynamicsConfig(), REACH)
+
+
+@pytest.fixture(scope="module")
+def hall():
+    """12 × 2.4 × 10 m with a block and a pillar in it."""
+    blocks = (((0, 0, 0), (12, 2.4, 10)), ((4, 0, 6.5), (6, 2.4, 10)), ((7.5, 0, 2), (8, 2.4, 2.5)))
+    return Field([boxes_scene("hall", *blocks)])
+
+
+def poses(env):
+    now = env.poses()
+    return torch.cat((now["position"], now["yaw"][:, None]), dim=1)
+
+
+def flown(hall, seed, scale, decisions):
+    """Fly at random; return what was seen at each pose, the poses, and the actions and collisions between them."""
+    config = EnvConfig(azimuth_bins=AZ, elevation_bins=EL, stagger=False)
+    env, generator = NavigationEnv(hall, ROWS, config, seed=seed), torch.Generator().manual_seed(seed)
+    seen, where, actions, hits = [env.observe()], [poses(env)], [], 0
+    bias = torch.rand(ROWS, 4, generator=generator) * 2 - 1
+    for _ in range(decisions):
+        action = (bias * 0.5 + torch.rand(ROWS, 4, generator=generator) * 2 - 1) * torch.tensor(scale)
+        out = env.step(action)
+        seen.append(out.obs.clone())
+        where.append(poses(env))
+        actions.append(action)
+        hits += int(out.info["collision"].sum())
+    return seen, where, actions, hits
+
+
+@pytest.fixture(scope="module")
+def free(hall):
+    """A flight of twenty decisions without collision."""
+    seen, where, actions, hits = flown(hall, 3, (0.3, 0.1, 0.3, 0.8), 20)
+    assert hits == 0
+    return seen, where, actions
+
+
+def turned_by(angle, other):
+    return torch.remainder(angle - other + math.pi, 2 * math.pi) - math.pi
+
+
+def test_reckoned_poses_are_the_true_ones_in_free_flight(free):
+    seen, where, actions = free
+    memory, start = remember(), where[0].double()
+    memory.begin(seen[0])
+    sin, cos = start[:, 3].sin(), start[:, 3].cos()
+    for obs, true, action in zip(seen[1:], where[1:], actions, strict=True):
+        memory.fly(obs, action)
+        here, moved = torch.from_numpy(memory.pose), true.double() - start
+        # The map's frame begins where the flight did, turned by its heading.
+        moved = torch.stack((moved[:, 0] * cos - moved[:, 2] * sin, moved[:, 1], moved[:, 0] * sin + moved[:, 2] * cos))
+        assert torch.allclose(here[:, :3], moved.T, atol=1e-4, rtol=0)
+        assert turned_by(here[:, 3], true[:, 3] - start[:, 3]).abs().max() < 1e-4
+    assert moved.norm(dim=0).min() > 0.5
+
+
+def test_reckoned_poses_survive_collisions(hall):
+    seen, where, actions, hits = flown(hall, 1, (1.0, 0.3, 1.0, 0.6), 50)
+    assert hits >= 10
+    memory = remember()
+    memory.begin(seen[0], pose=where[0])
+    for obs, action in zip(seen[1:], actions, strict=True):
+        memory.fly(obs, action)
+    error = (torch.from_numpy(memory.pose[:, :3]) + where[0][:, :3] - where[-1][:, :3]).norm(dim=1)
+    assert error.max() < 0.05, error
+    assert turned_by(torch.from_numpy(memory.pose[:, 3]), where[-1][:, 3]).abs().max() < 0.05
+
+
+def test_told_poses_give_the_answers_of_reckoned_ones(free):
+    seen, where, actions = free
+    reckoning, told, everyone = remember(), remember(), torch.arange(ROWS)
+    assert torch.equal(reckoning.begin(seen[0], pose=where[0]), told.begin(seen[0], everyone, where[0]))
+    for obs, true, action in zip(seen[1:], where[1:], actions, strict=True):
+        answer = reckoning.fly(obs, action)
+        assert answer.shape == (ROWS, PLACE_INPUTS) and answer.dtype == torch.float32 and answer.isfinite().all()
+        assert torch.allclose(answer, told.follow(obs, true, everyone), atol=1e-3)
+    # Without a pose a flight begins with heading 0, wherever it is.
+    heading = where[0] * torch.tensor([1.0, 1.0, 1.0, 0.0])
+    assert torch.equal(reckoning.begin(seen[0]), told.begin(seen[0], pose=heading))
+
+
+def test_a_row_is_told_the_same_whatever_the_others_do(free):
+    seen, where, actions = free
+    whole, part, some = remember(), remember(2), torch.tensor([3, 1])
+    assert torch.equal(whole.begin(seen[0])[some], part.begin(seen[0][some]))
+    for obs, action in zip(seen[1:], actions, strict=True):
+        assert torch.equal(whole.fly(obs, action)[some], part.fly(obs[some], action[some]))
+    told = [whole.begin(seen[0], pose=where[0])[some], part.begin(seen[0][some], pose=where[0][some])]
+    for obs, true in zip(seen[1:6], where[1:6], strict=True):
+        assert torch.equal(*told)
+        rest = whole.marks[[0, 2]].copy()
+        told = [whole.follow(obs[some], true[some], some), part.follow(obs[some], true[some], torch.arange(2))]
+        assert np.array_equal(whole.marks[[0, 2]], rest)
+
+
+def test_a_row_that_begins_forgets_and_the_others_do_not(free):
+    seen, _, actions = free
+    used, fresh, other, one = remember(), remember(), remember(), torch.tensor([1])
+    for memory in (used, other):
+        memory.begin(seen[0])
+        for obs, action in zip(seen[1:11], actions[:10], strict=True):
+            memory.fly(obs, action)
+    first = fresh.begin(seen[10])
+    assert torch.equal(used.begin(seen[10][one], one), first[one]) and used.pose[1].tolist() == [0.0] * 4
+    for obs, action in zip(seen[11:], actions[10:], strict=True):
+        a, b, c = (memory.fly(obs, action) for memory in (used, fresh, other))
+        assert torch.equal(a[1], b[1]) and torch.equal(a[[0, 2, 3]], c[[0, 2, 3]])
+    assert not torch.equal(a[1], c[1])
+
+
+def test_a_memory_goes_on_where_it_was_saved(free):
+    seen, _, actions = free
+    memory, again = remember(), remember()
+    memory.begin(seen[0])
+    for obs, action in zip(seen[1:11], actions[:10], strict=True):
+        memory.fly(obs, action)
+    state = {name: value.clone() for name, value in memory.state_dict().items()}
+    again.begin(seen[3])
+    again.load_state_dict(state)
+    for obs, action in zip(seen[11:], actions[10:], strict=True):
+        assert torch.equal(memory.fly(obs, action), again.fly(obs, action))
+    assert all(torch.equal(value, again.state_dict()[name]) for name, value in memory.state_dict().items())
+    with pytest.raises(ConfigError, match="place memory: .* shape"):
+        remember(ROWS - 1).load_state_dict(state)
+    with pytest.raises(ConfigError, match="reach"):
+        PlaceMemory(ROWS, AZ // 2, EL, DynamicsConfig(), REACH).load_state_dict(state)
+
+
+def test_observations_of_another_sensor_or_of_other_rows_are_refused():
+    memory, one = remember(2), torch.zeros(1, 4)
+    for wrong in (torch.zeros(2, 3, AZ, EL - 1), torch.zeros(1, 3, AZ, EL), torch.zeros(2, 3, EL, AZ)):
+        with pytest.raises(ConfigError, match="observations"):
+            memory.begin(wrong)
+        with pytest.raises(ConfigError, match="observations"):
+            memory.fly(wrong, torch.zeros(2, 4))
+    with pytest.raises(ConfigError, match="observations"):
+        memory.follow(torch.zeros(2, 3, AZ, EL), one, torch.tensor([1]))
+
+
+def panorama(pose, low, high):
+    """Return what is seen (1, 3, Az, El) from a pose (1, 4) inside an empty box."""
+    x, y, z = spherical_directions(AZ, EL).double().T
+    sin, cos = pose[0, 3].sin(), pose[0, 3].cos()
+    ray = torch.stack((x * cos + z * sin, y, z * cos - x * sin), dim=1)
+    wall = torch.where(ray > 0, torch.tensor(high).double(), torch.tensor(low).double())
+    depth = ((wall - pose[0, :3]) / ray).nan_to_num(math.inf, math.inf).amin(dim=1)
+    obs = torch.stack((normalise_depth(depth, REACH), torch.ones_like(depth), torch.ones_like(depth)))
+    return obs.float().view(1, 3, AZ, EL)
+
+
+def test_the_panorama_of_a_box_is_what_the_sensor_sees(box_scene):
+    pose = torch.tensor([[0.3, 1.1, -0.4, 0.8]])
+    sensor = SphericalSensor(Field([box_scene]), AZ, EL, REACH)
+    seen = sensor.observation(sensor.cast(pose[:, :3], pose[:, 3], torch.zeros(1, dtype=torch.int64)))
+    assert torch.allclose(panorama(pose, (-2.0, 0.0, -2.0), (2.0, 2.5, 2.0))[:, 0], seen[:, 0], atol=0.02)
+
+
+def test_a_long_flight_scrolls_and_keeps_the_marks_of_the_window():
+    memory, first = remember(1), torch.tensor([0])
+    low, high = (-3.0, 0.0, -1.1), (80.0, 2.4, 0.9)
+    large = np.zeros((1, 3 * SIZE, 3 * SIZE), np.uint8)
+    middle, box = np.zeros((1, 4)), np.full((1, 4), SIZE, np.int64)
+    for step in range(90):
+        true = torch.tensor([[0.45 * step, 1.2, 0.05 * math.sin(step), 0.1 * step]], dtype=torch.float64)
+        obs = panorama(true, low, high)
+        if step == 0:
+            begin = true.numpy().copy()
+            told = memory.begin(obs, first, true)
+        else:
+            told = memory.follow(obs, true, first)
+        # The same scans in a map that need not scroll.
+        middle[0, :3], middle[0, 3] = true.numpy()[0, :3] - begin[0, :3], true.numpy()[0, 3]
+        draw(large, np.array([0]), middle, memory._reach, box, CELL, LONGEST, VIEW_RADIUS)
+        assert np.abs(memory.pose[0, [0, 2]]).max() <= 16.0
+    assert told[0, -1] == 1.0
+    by = np.rint((middle[0, [0, 2]] - memory.pose[0, [0, 2]]) / CELL).astype(int)
+    assert by[0] * CELL > 30.0 and by[1] == 0
+    window = large[0, SIZE + by[0] : 2 * SIZE + by[0], SIZE : 2 * SIZE]
+    np.testing.assert_array_equal(memory.marks[0], window)
+    # Between the first place that the map still holds and the drone, the floor along the flight has been seen.
+    here = int(memory.pose[0, 0] / CELL) + SIZE // 2
+    assert here > SIZE // 2 and (memory.marks[0, : here + 1, SIZE // 2] == FREE | SEEN).all()
+
+
+def test_a_drone_that_leaves_its_map_at_once_begins_with_an_empty_one():
+    memory, room = remember(1), ((-200.0, 0.0, -2.0), (200.0, 2.4, 2.0))
+    there, fresh = torch.tensor([[-100.0, 1.2, 0.0, 0.0]]), remember(1)
+    memory.begin(panorama(torch.tensor([[0.0, 1.2, 0.0, 0.0]]), *room), pose=torch.tensor([[0.0, 1.2, 0.0, 0.0]]))
+    told = memory.follow(panorama(there, *room), there, torch.tensor([0]))
+    assert torch.equal(told, fresh.begin(panorama(there, *room), pose=there))
+    assert np.array_equal(memory.marks, fresh.marks)
+
+
+def test_another_storey_is_another_map():
+    memory, fresh, first = remember(1), remember(1), torch.tensor([0])
+    wide, narrow = ((-5.0, 0.0, -4.0), (6.0, 9.0, 4.5)), ((-2.0, 0.0, -2.5), (2.5, 9.0, 2.0))
+
+    def climb(height, room):
+        pose = torch.tensor([[0.0, 1.0 + height, 0.0, 0.3]])
+        return panorama(pose, *room), pose
+
+    memory.begin(*climb(0.0, wide)[:1], pose=climb(0.0, wide)[1])
+    before = memory.marks.copy()
+    memory.follow(*climb(1.45, narrow), first)
+    assert ((memory.marks & before) == before).all()
+    obs, pose = climb(1.6, narrow)
+    told = memory.follow(obs, pose, first)
+    assert torch.equal(told, fresh.begin(obs, pose=pose)) and np.array_equal(memory.marks, fresh.marks)
+    # The new storey is as thick: from here it is left upwards and downwards alike.
+    memory.follow(*climb(3.05, wide), first)
+    after = memory.marks.copy()
+    assert (after & before == before).all()
+    memory.follow(*climb(0.0, narrow), first)
+    assert not np.array_equal(memory.marks, after) and memory.marks.astype(bool).sum() < before.astype(bool).sum()
+
+
+def test_recorded_flights_are_flown_again_by_what_was_flown(tmp_path):
+    rng = np.random.default_rng(5)
+    did = rng.uniform(-1, 1, (30, 4)).astype(np.float32)
+    demo = make_demo(30, starts=(0, 12, 17), flown=did)
+    save_demonstration(tmp_path / "a.npz", demo)
+    write_index(tmp_path, [("a.npz", demo)])
+    data, dynamics, ticks = load_dataset([tmp_path]), DynamicsConfig(), []
+    told = demo_places(data, dynamics, ticks.append)
+    assert told.shape == (30, PLACE_INPUTS) and ticks[-1] == 30 and ticks == sorted(ticks)
+    for episode in data.episodes:
+        memory = PlaceMemory(1, data.azimuth_bins, data.elevation_bins, dynamics, data.max_distance)
+        for n in range(episode.start, episode.stop):
+            obs = torch.from_numpy(data.observations(np.array([n])))
+            answer = memory.begin(obs) if n == episode.start else memory.fly(obs, torch.from_numpy(did[n - 1 : n]))
+            np.testing.assert_array_equal(told[n], answer[0].numpy())
+    answered = dataclasses.replace(data, actions=-data.actions)
+    np.testing.assert_array_equal(demo_places(answered, dynamics), told)
+    assert not np.array_equal(demo_places(dataclasses.replace(data, flown=data.actions), dynamics), told)
