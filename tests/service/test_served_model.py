@@ -57,7 +57,7 @@ def flown(model: ServedModel, decisions: int = 12) -> tuple[torch.Tensor, torch.
     actions, inputs = [], []
     for _ in range(decisions):
         obs = torch.rand(1, 3, 16, 4, generator=generator)
-        state, aux, reset = table.gather(group)
+        state, aux, reset = table.gather(group, obs)
         decision = model.runner.decide(obs, aux, state, reset, None)
         table.scatter(group, decision.state, decision.latent)
         actions.append(decision.action)

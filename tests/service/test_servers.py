@@ -141,12 +141,14 @@ def test_a_successor_takes_over_without_losing_a_session(stage) -> None:
     ready: list = []
     actor = stage.actor(server, successor=lambda: ready.pop() if ready else None)
     until(lambda: actor.decisions > 40)
-    before = actor.sessions.gather(list(actor.sessions))[0]
+    unread = torch.zeros(4, 3, 1, 1)
+    before = actor.sessions.gather(list(actor.sessions), unread)[0]
     ready.extend(waiting)
     until(lambda: actor.model.name == "v002")
     after = actor.decisions
     until(lambda: actor.decisions > after + 40)
-    assert len(actor.sessions) == 4 and before[0].shape == actor.sessions.gather(list(actor.sessions))[0][0].shape
+    now = actor.sessions.gather(list(actor.sessions), unread)[0]
+    assert len(actor.sessions) == 4 and before[0].shape == now[0].shape
     other = TINY.model_copy(update={"core": "mamba2"})
     ready.append(tiny_model(name="v003", config=other))
     until(lambda: actor.model.name == "v003")
