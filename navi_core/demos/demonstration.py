@@ -165,6 +165,7 @@ class Demonstration:
 def save_demonstration(path: Path, demo: Demonstration) -> None:
     """Write a demonstration as a compressed `.npz`, whole or not at all."""
     buffer = io.BytesIO()
+    extra: dict[str, Any] = {} if demo.flown is None else {"flown": demo.flown}
     np.savez_compressed(
         buffer,
         observations=demo.observations,
@@ -181,7 +182,7 @@ def save_demonstration(path: Path, demo: Demonstration) -> None:
         pilot=np.array(demo.pilot),
         scene_hash=np.array(demo.scene_hash),
         vocabulary=np.array(json.dumps(demo.vocabulary, sort_keys=True)),
-        **({} if demo.flown is None else {"flown": demo.flown}),
+        **extra,
     )
     try:
         path.parent.mkdir(parents=True, exist_ok=True)

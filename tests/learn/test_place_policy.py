@@ -137,7 +137,8 @@ def test_a_disturbed_recording_keeps_what_was_flown_and_a_clone_reads_it(tmp_pat
         TrainConfig,
         {
             "algorithm": "bc", "device": "cpu", "threads": 1, "policy": NET,
-            "env": {"azimuth_bins": 16, "elevation_bins": 8}, "bc": {"data": data.content_hash, "epochs": 2, "bptt": 6, "sequences": 4},
+            "env": {"azimuth_bins": 16, "elevation_bins": 8},
+            "bc": {"data": data.content_hash, "epochs": 2, "bptt": 6, "sequences": 4},
         },
     )  # fmt: skip
     with RunDirectory.open(tmp_path / "runs", asset="bc", partition="toy", config=config) as run:

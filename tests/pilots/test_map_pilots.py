@@ -15,9 +15,9 @@ from navi_core.pilots import Pose, build_pilot
 from navi_core.pilots.draws import draw_normal
 from navi_core.pilots.grid_map import FAR, FREE, HIT, NEAR_RADIUS, SEEN, chart
 from navi_core.pilots.grid_search import expand, trace_back
-from navi_core.world.odometry import integrate
 from navi_core.pilots.scan import read_scan
 from navi_core.world import Dynamics, Field, FloorMap, SphericalSensor
+from navi_core.world.odometry import integrate
 
 AZ, EL = 64, 16
 
