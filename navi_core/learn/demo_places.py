@@ -34,7 +34,7 @@ def demo_places(
     """
     told = np.zeros((len(data), PLACE_INPUTS), np.float32)
     done = 0
-    # Episodes of like length walk together: a row whose flight is over stands still for nothing.
+    # Episodes of like length walk together: what a row whose flight is over is told is thrown away.
     episodes = sorted(data.episodes, key=lambda episode: episode.steps)
     for first in range(0, len(episodes), _ROWS):
         block = episodes[first : first + _ROWS]

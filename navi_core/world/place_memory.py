@@ -183,11 +183,13 @@ class PlaceMemory:
         Raises:
             ConfigError: It is of other rows or another sensor.
         """
-        for name, array in self._kept().items():
-            there = state[name].cpu().numpy()
-            if there.shape != array.shape:
-                raise ConfigError(f"place memory: {name} has shape {there.shape}, here it is {array.shape}")
-            array[...] = there
+        kept = self._kept()
+        for name, array in kept.items():
+            there = tuple(state[name].shape) if name in state else None
+            if there != array.shape:
+                raise ConfigError(f"place memory: {name} has shape {there}, here it is {array.shape}")
+        for name, array in kept.items():
+            array[...] = state[name].cpu().numpy()
 
     def _kept(self) -> dict[str, npt.NDArray[np.generic]]:
         return {
