@@ -12,7 +12,7 @@ from navi_core.pilots.draws import draw_normal
 from navi_core.policy import NavigationPolicy, RewardShaper
 from navi_core.world.field import Field
 from navi_core.world.goals import relative_goal
-from navi_core.world.place_memory import PlaceMemory
+from navi_core.world.place_memory import PlaceMemory, pose_rows
 
 __all__ = ["QUIET_SHAPER", "PilotFlyer", "PolicyFlyer"]
 
@@ -114,7 +114,7 @@ class PolicyFlyer:
             noise = draw_normal(self._config.seed, self._keys, zero, self._step, axes=4).to(self._device)
         aux = self._aux
         if self._places is not None:
-            told = self._places.look(obs, torch.cat((pose.position, pose.yaw.view(-1, 1)), dim=1), self._reset)
+            told = self._places.look(obs, pose_rows(pose.position, pose.yaw), self._reset)
             aux = torch.cat([aux, told.to(self._device)], dim=1)
         if self._policy.config.goal and pose.goal is not None:
             told = relative_goal(pose.position, pose.yaw, pose.goal)

@@ -29,7 +29,7 @@ from navi_core.learn.rollout import Rollout
 from navi_core.policy.heads import ACTION_AXES
 from navi_core.policy.trunk import AUX_INPUTS
 from navi_core.record import StageTimer
-from navi_core.world.place_memory import PlaceMemory
+from navi_core.world.place_memory import PlaceMemory, pose_rows
 
 __all__ = ["Collector", "Environment", "RolloutStats"]
 
@@ -110,7 +110,7 @@ class Collector:
         """Decisions every row has made since training began."""
         self.obs = env.reset().to(device)
         self._tells = bool(getattr(getattr(policy, "heads", None), "privileged", False))
-        self.places = _places(config, self.rows)
+        self.places = PlaceMemory.of_env(config.env, self.rows) if config.policy.place_memory else None
         """Maps of the rows' flights, for a policy that is told of them."""
         parts = [torch.zeros((self.rows, AUX_INPUTS), device=device)]
         if self.places is not None:
@@ -239,14 +239,14 @@ class Collector:
         # Rows that go on see in `final_obs` what they see in `obs`.
         seen = batch.final_obs if bool(done.any()) else batch.obs
         with timer("memory_query"):
-            pose = torch.cat((batch.info["position"], batch.info["yaw"].view(-1, 1)), dim=1)
+            pose = pose_rows(batch.info["position"], batch.info["yaw"])
             return self.places.follow(seen, pose, torch.arange(self.rows)).to(self.device)
 
     def _begin(self, rows: Tensor) -> Tensor:
         """Begin the maps of some rows (n,) and return what they tell."""
         assert self.places is not None
-        poses = self.env.poses()  # type: ignore[attr-defined]
-        pose = torch.cat((poses["position"], poses["yaw"].view(-1, 1)), dim=1)
+        now = self.env.poses()  # type: ignore[attr-defined]
+        pose = pose_rows(now["position"], now["yaw"])
         return self.places.begin(self.obs[rows.to(self.obs.device)], rows, pose[rows.to(pose.device)]).to(self.device)
 
     def _goals(self) -> list[Tensor]:
@@ -387,13 +387,6 @@ class Collector:
                 self.aux[:, AUX_INPUTS : AUX_INPUTS + PLACE_INPUTS] = self._begin(torch.arange(self.rows))
             self.reset.fill_(True)
         self.shaper.load_state_dict(state["shaper"])
-
-
-def _places(config: TrainConfig, rows: int) -> PlaceMemory | None:
-    if not config.policy.place_memory:
-        return None
-    env = config.env
-    return PlaceMemory(rows, env.azimuth_bins, env.elevation_bins, env.dynamics, env.max_distance)
 
 
 def _accumulate(sums: dict[str, Tensor], terms: dict[str, Tensor]) -> None:

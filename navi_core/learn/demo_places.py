@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
-
 import numpy as np
 import numpy.typing as npt
 import torch
@@ -19,21 +17,17 @@ _ROWS = 32
 """Episodes walked side by side."""
 
 
-def demo_places(
-    data: Dataset, dynamics: DynamicsConfig, tick: Callable[[int], None] | None = None
-) -> npt.NDArray[np.float32]:
+def demo_places(data: Dataset, dynamics: DynamicsConfig) -> npt.NDArray[np.float32]:
     """Fly recorded episodes again in the mind: reckon the poses, draw the maps, read them.
 
     Args:
         data: The demonstrations; what was flown counts, not what was answered.
         dynamics: Of the drone that flew them.
-        tick: Called with the number of decisions done.
 
     Returns:
         (N, PLACE_INPUTS) what the policy is told at each decision.
     """
     told = np.zeros((len(data), PLACE_INPUTS), np.float32)
-    done = 0
     # Episodes of like length walk together: what a row whose flight is over is told is thrown away.
     episodes = sorted(data.episodes, key=lambda episode: episode.steps)
     for first in range(0, len(episodes), _ROWS):
@@ -49,7 +43,4 @@ def demo_places(
                 answer = memory.fly(obs, torch.from_numpy(data.flown[start + np.minimum(t - 1, length - 1)]))
             on = t < length
             told[at[on]] = answer.numpy()[on]
-            done += int(on.sum())
-            if tick is not None:
-                tick(done)
     return told

@@ -82,10 +82,12 @@ class Experience:
         Args:
             width: D that the latent must have, None for any.
         """
-        for name, shape in (("position", (3,)), ("velocity", (4,)), ("action", (4,)), ("aux", (len(self.aux),))):
+        for name, shape in (("position", (3,)), ("velocity", (4,)), ("action", (4,))):
             value = getattr(self, name)
             if tuple(value.shape) != shape or not bool(torch.isfinite(value).all()):
                 return f"{name} is not {shape[0]} finite numbers"
+        if self.aux.ndim != 1 or not bool(torch.isfinite(self.aux).all()):
+            return f"aux {tuple(self.aux.shape)} is no row of finite numbers"
         if self.latent.ndim != 1 or (width is not None and len(self.latent) != width):
             return f"the latent has shape {tuple(self.latent.shape)}, expected ({width},)"
         if not bool(torch.isfinite(self.latent).all()):

@@ -49,6 +49,11 @@ class Runner(abc.ABC):
     def __init__(self, config: PolicyConfig, name: str) -> None:
         self.config, self.name = config, name
 
+    @property
+    def metadata(self) -> Mapping[str, Any]:
+        """What an exported program says of itself; nothing where there is none."""
+        return {}
+
     @abc.abstractmethod
     def initial_state(self, rows: int) -> State:
         """Return the zero state of `rows` drones."""

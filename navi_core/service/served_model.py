@@ -47,8 +47,7 @@ class ServedModel:
         """Range of the sensor that it learned with, M [m]."""
         if self.checkpoint is not None:
             return self.checkpoint.train_config().env.max_distance
-        told = getattr(self.runner, "metadata", {}).get("max_distance", 100.0)
-        return float(told)
+        return float(self.runner.metadata.get("max_distance", 100.0))
 
     @property
     def curiosity(self) -> dict[str, Any]:

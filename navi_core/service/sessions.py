@@ -80,8 +80,10 @@ class SessionTable:
         self._state: list[Tensor] = [torch.zeros(0, *shape) for shape in self._zero]
         self.aux = torch.zeros(capacity, 3)
         self._shaping = (shaper, shaper_state or {}, runner.config.width)
-        self._places = self._maps(runner, max_distance)
         self._mapped = torch.zeros(capacity, dtype=torch.bool)
+        self._places: PlaceMemory | None = None
+        self._eye: tuple[int, int, float] | None = None
+        self._map(runner, max_distance)
 
     def __len__(self) -> int:
         return len(self._by_env)
@@ -155,11 +157,7 @@ class SessionTable:
         Latents of one policy say nothing about those of another: loop memories begin anew, as does the auxiliary input.
         """
         self._shaping = (shaper, shaper_state or {}, runner.config.width)
-        # The maps are the drones', not a policy's, but who keeps none must begin with a new one.
-        wanted = self._maps(runner, max_distance)
-        if wanted is None or self._places is None or not wanted.alike(self._places):
-            self._places = wanted
-            self._mapped.zero_()
+        self._map(runner, max_distance)
         self.aux.zero_()
         for session in self:
             session.shaper = self._shaper()
@@ -172,13 +170,17 @@ class SessionTable:
             session.begins = True
         return False
 
-    def _maps(self, runner: Runner, max_distance: float) -> PlaceMemory | None:
-        """Return the maps of all slots, for a policy that is told of places."""
+    def _map(self, runner: Runner, max_distance: float) -> None:
+        """Keep maps of all slots for a policy that is told of places; those of one that sees alike go on."""
         config = runner.config
-        if not config.place_memory:
-            return None
-        # Poses come over the wire, so nothing is reckoned and the dynamics do not matter.
-        return PlaceMemory(self.capacity, config.azimuth_bins, config.elevation_bins, DynamicsConfig(), max_distance)
+        eye = (config.azimuth_bins, config.elevation_bins, max_distance) if config.place_memory else None
+        if eye == self._eye:
+            return
+        self._eye, self._places = eye, None
+        self._mapped.zero_()
+        if eye is not None:
+            # Poses come over the wire, so nothing is reckoned and the dynamics do not matter.
+            self._places = PlaceMemory(self.capacity, eye[0], eye[1], DynamicsConfig(), max_distance)
 
     def _shaper(self) -> RewardShaper | None:
         """Return what makes the auxiliary input of one drone."""

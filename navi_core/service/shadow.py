@@ -9,7 +9,7 @@ import torch
 from navi_core.config import EnvConfig
 from navi_core.policy import NavigationPolicy
 from navi_core.world import Field, NavigationEnv
-from navi_core.world.place_memory import PlaceMemory
+from navi_core.world.place_memory import PlaceMemory, pose_rows
 
 __all__ = ["ShadowFlight", "ShadowResult"]
 
@@ -64,7 +64,7 @@ class ShadowFlight:
         """Return (B,) mean rewards per decision and the number of collisions of a deterministic flight."""
         rows = self._env.num_envs
         obs, state, step = self._env.reset(seed), policy.initial_state(rows), torch.zeros(rows, 3)
-        places = self._places() if policy.config.place_memory else None
+        places = PlaceMemory.of_env(self._env.config, rows) if policy.config.place_memory else None
         reset, total, hits = torch.ones(rows, dtype=torch.bool), torch.zeros(rows), 0
         for _ in range(self._decisions):
             aux = step if places is None else torch.cat((step, places.look(obs, self._poses(), reset)), dim=1)
@@ -75,10 +75,6 @@ class ShadowFlight:
             hits += int(batch.info["collision"].sum())
         return total / self._decisions, hits
 
-    def _places(self) -> PlaceMemory:
-        env = self._env.config
-        return PlaceMemory(self._env.num_envs, env.azimuth_bins, env.elevation_bins, env.dynamics, env.max_distance)
-
     def _poses(self) -> torch.Tensor:
-        poses = self._env.poses()
-        return torch.cat((poses["position"], poses["yaw"][:, None]), dim=1)
+        now = self._env.poses()
+        return pose_rows(now["position"], now["yaw"])

@@ -15,14 +15,14 @@ import numpy.typing as npt
 import torch
 from torch import Tensor
 
-from navi_core.config import DynamicsConfig
+from navi_core.config import DynamicsConfig, EnvConfig
 from navi_core.config.place_memory import PLACE_INPUTS
 from navi_core.errors import ConfigError
 from navi_core.kernels.place_map import draw, read, read_levels
 from navi_core.world.dynamics import limiter_bins
 from navi_core.world.odometry import reckon
 
-__all__ = ["CELL", "LONGEST", "SIGHT", "SIZE", "VIEW_RADIUS", "PlaceMemory"]
+__all__ = ["CELL", "LONGEST", "SIGHT", "SIZE", "VIEW_RADIUS", "PlaceMemory", "pose_rows"]
 
 CELL = 0.4
 """Edge of a cell [m]."""
@@ -41,6 +41,11 @@ _STOREY = 1.5
 """A drone this far above or below its map begins another [m]."""
 
 Floats = npt.NDArray[np.float64]
+
+
+def pose_rows(position: Tensor, yaw: Tensor) -> Tensor:
+    """Return poses as a place memory takes them, (n, 4), of positions (n, 3) [m] and yaws (n,) or (n, 1) [rad]."""
+    return torch.cat((position, yaw.view(-1, 1)), dim=1)
 
 
 class PlaceMemory:
@@ -83,6 +88,11 @@ class PlaceMemory:
             np.zeros(16, np.int64),
         )
         self._told = np.zeros((rows, PLACE_INPUTS), np.float32)
+
+    @classmethod
+    def of_env(cls, env: EnvConfig, rows: int) -> PlaceMemory:
+        """Return maps for the rows of an environment."""
+        return cls(rows, env.azimuth_bins, env.elevation_bins, env.dynamics, env.max_distance)
 
     def begin(self, obs: Tensor, rows: Tensor | None = None, pose: Tensor | None = None) -> Tensor:
         """Begin new flights.
@@ -145,10 +155,6 @@ class PlaceMemory:
         self.pose[chosen, 3] = here[:, 3]
         self._look(obs, chosen)
         return self._tell(chosen, obs.device)
-
-    def alike(self, other: PlaceMemory) -> bool:
-        """Return whether the maps of another memory are those that this one would have drawn."""
-        return (self.rows, self._shape, self._scale) == (other.rows, other._shape, other._scale)
 
     def look(self, obs: Tensor, pose: Tensor, begins: Tensor, rows: Tensor | None = None) -> Tensor:
         """`begin` where a flight begins, `follow` where it goes on.

@@ -17,6 +17,8 @@ from navi_core.policy import build_policy
 from navi_core.record import RunDirectory
 from navi_core.service.runner import EagerRunner
 from navi_core.service.sessions import SessionTable
+from navi_core.service.shadow import ShadowFlight
+from navi_core.service.trail import Trail
 from navi_core.service.wire import DistanceMatrix, RobotPose
 from navi_core.world import Field, NavigationEnv
 from tests.demos.conftest import make_demo
@@ -104,6 +106,32 @@ def test_the_service_tells_what_training_told(flown):
     # Who begins to map in the middle of a flight begins there.
     table.renew(runner, None, max_distance=50.0)
     assert table.gather(group, obs[length - 1])[1].isfinite().all()
+
+
+def test_a_shadow_flight_tells_both_policies_of_places(flown, apartments):
+    collector, *_ = flown
+    policy, told = build_policy(collector.config.policy), []
+    act = policy.act
+
+    def listening(obs, aux, *rest):
+        told.append(aux)
+        return act(obs, aux, *rest)
+
+    policy.act = listening
+    result = ShadowFlight(Field(apartments), collector.config.env, rows=2, decisions=5)(policy, policy)
+    assert result.passed and result.difference == 0.0 and len(told) == 10
+    assert all(aux[:, PLACES].any(dim=1).all() for aux in told)
+
+
+def test_a_trail_keeps_what_a_policy_was_told_of_places():
+    trail = Trail(4, 8, None)
+    told = torch.rand(2, AUX + PLACE_INPUTS)
+    for aux in told:
+        trail.append(torch.rand(8), aux, 0.0)
+    torch.testing.assert_close(trail.inputs(0, 2)[1], told)
+    silent = Trail(4, 8, None)
+    silent.append(torch.rand(8), torch.zeros_like(told[0]), 0.0)
+    assert silent.inputs(0, 1)[1].shape == (1, AUX + PLACE_INPUTS)
 
 
 def test_a_run_goes_on_with_its_maps(apartments):

@@ -37,7 +37,7 @@ def actions(step: int, rows: int) -> torch.Tensor:
     return torch.rand(64, 4, generator=torch.Generator().manual_seed(step))[:rows] * 2.4 - 1.2
 
 
-def same(a: StepBatch, b: StepBatch, tolerance: float = 0.0) -> None:
+def assert_same(a: StepBatch, b: StepBatch, tolerance: float = 0.0) -> None:
     """Everything to the bit; the observations to a tolerance."""
     assert torch.equal(a.reward, b.reward) and torch.equal(a.truncated, b.truncated)
     for name in INFO:
@@ -48,7 +48,7 @@ def same(a: StepBatch, b: StepBatch, tolerance: float = 0.0) -> None:
         assert torch.allclose(seen, twin, rtol=0.0, atol=tolerance)
 
 
-def same_state(a: NavigationEnv, b: NavigationEnv) -> None:
+def assert_same_state(a: NavigationEnv, b: NavigationEnv) -> None:
     for name, value in a.state_dict().items():
         assert torch.equal(value, b.state_dict()[name]), name
 
@@ -59,9 +59,9 @@ def test_lives_are_those_of_the_tensor_program(field: Field) -> None:
     collided = ended = 0
     for step in range(60):
         a, b = fast.step(actions(step, 9)), slow.step(actions(step, 9))
-        same(a, b, 1e-7)
+        assert_same(a, b, 1e-7)
         collided, ended = collided + int(a.info["collision"].sum()), ended + int(a.truncated.sum())
-    same_state(fast, slow)
+    assert_same_state(fast, slow)
     assert collided > 10 and ended > 40
 
 
@@ -74,8 +74,8 @@ def test_four_lanes_fly_the_numba_twins_lives_to_the_bit(apartments, box_scene, 
     a, b = NavigationEnv(narrow, 6, SMALL, seed=1), NavigationEnv(twin, 6, SMALL, seed=1)
     assert torch.equal(a.reset(), b.reset())
     for step in range(30):
-        same(a.step(actions(step, 6)), b.step(actions(step, 6)))
-    same_state(a, b)
+        assert_same(a.step(actions(step, 6)), b.step(actions(step, 6)))
+    assert_same_state(a, b)
 
 
 @pytest.mark.parametrize("sensor", [{"depth_relative": 0.02, "dropout": 0.1}, {"delayed": True}])
@@ -83,11 +83,11 @@ def test_faults_and_delay_are_those_of_the_tensor_program(field: Field, sensor: 
     config = SMALL.model_copy(update={"sensor": EnvConfig(sensor=sensor).sensor, "max_steps": 4})
     fast, slow = (NavigationEnv(field, 5, config, seed=2, tensor_only=t) for t in (False, True))
     for step in range(12):
-        same(fast.step(actions(step, 5)), slow.step(actions(step, 5)), 1e-6)
-    same_state_but_late(fast, slow)
+        assert_same(fast.step(actions(step, 5)), slow.step(actions(step, 5)), 1e-6)
+    assert_same_state_but_late(fast, slow)
 
 
-def same_state_but_late(a: NavigationEnv, b: NavigationEnv) -> None:
+def assert_same_state_but_late(a: NavigationEnv, b: NavigationEnv) -> None:
     states = [{name: x for name, x in env.state_dict().items() if name != "late"} for env in (a, b)]
     assert all(torch.equal(value, states[1][name]) for name, value in states[0].items())
 
@@ -117,7 +117,7 @@ def test_spawns_are_drawn_as_the_tensor_program_draws_them(field: Field, seed: i
     for _ in range(6):
         a, b = fast.step(torch.zeros(60, 4)), slow.step(torch.zeros(60, 4))
         assert bool(a.truncated.all())
-        same(a, b, 1e-7)
+        assert_same(a, b, 1e-7)
 
 
 def test_visits_stay_at_the_largest_count(field: Field) -> None:
@@ -125,8 +125,8 @@ def test_visits_stay_at_the_largest_count(field: Field) -> None:
     for env in envs:
         env.step(torch.zeros(3, 4))
         env.rewards.visits |= (MOST_VISITS << HEADING_SECTORS) * (env.rewards.visits > 0)
-    same(*(env.step(torch.zeros(3, 4)) for env in envs), 1e-7)
-    same_state(*envs)
+    assert_same(*(env.step(torch.zeros(3, 4)) for env in envs), 1e-7)
+    assert_same_state(*envs)
 
 
 def test_the_floor_is_marked_on_grid_lines_and_along_axes(field: Field) -> None:
@@ -142,8 +142,8 @@ def test_the_floor_is_marked_on_grid_lines_and_along_axes(field: Field) -> None:
             state["position"].copy_(position)
             state["yaw"].copy_(yaw[:, None])
             env.load_state_dict(state)
-        same(*(env.step(torch.zeros(16, 4)) for env in envs), 1e-7)
-    same_state(*envs)
+        assert_same(*(env.step(torch.zeros(16, 4)) for env in envs), 1e-7)
+    assert_same_state(*envs)
 
 
 def test_what_the_kernels_could_not_read_is_refused() -> None:
