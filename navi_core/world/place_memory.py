@@ -16,7 +16,7 @@ import torch
 from torch import Tensor
 
 from navi_core.config import DynamicsConfig, EnvConfig
-from navi_core.config.place_memory import PLACE_INPUTS
+from navi_core.config.place_memory import MOVED, PLACE_INPUTS
 from navi_core.errors import ConfigError
 from navi_core.kernels.place_map import draw, read, read_levels
 from navi_core.world.dynamics import limiter_bins
@@ -110,6 +110,7 @@ class PlaceMemory:
         self.pose[chosen] = 0.0
         self._origin[chosen] = 0.0
         self._velocity[chosen] = 0.0
+        self._told[chosen, -MOVED:] = 0.0
         self._box[chosen] = SIZE // 2
         if pose is not None:
             here = pose.cpu().numpy().astype(np.float64)
@@ -133,10 +134,12 @@ class PlaceMemory:
         command[:, :3] *= np.clip(self._front / d.limiter_distance, d.limiter_floor, 1.0)[:, None]
         before, clearance = np.where(self._met, self._reach, -1.0), self._clearance.copy()
         self._look(obs, self._all)
+        start = self.pose.copy()
         reckon(
             self.pose, self._velocity, command, before, np.where(self._met, self._reach, -1.0), clearance,
             np.ones(self.rows, np.bool_), d.radius, d.steps_per_decision, d.substep, d.smoothing,
         )  # fmt: skip
+        self._move(self._all, start)
         return self._tell(self._all, obs.device)
 
     def follow(self, obs: Tensor, pose: Tensor, rows: Tensor) -> Tensor:
@@ -151,8 +154,10 @@ class PlaceMemory:
             (n, PLACE_INPUTS).
         """
         chosen, here = rows.cpu().numpy(), pose.cpu().numpy().astype(np.float64)
+        start = self.pose[chosen]
         self.pose[chosen, :3] = here[:, :3] - self._origin[chosen]
         self.pose[chosen, 3] = here[:, 3]
+        self._move(chosen, start)
         self._look(obs, chosen)
         return self._tell(chosen, obs.device)
 
@@ -220,6 +225,16 @@ class PlaceMemory:
         read_levels(seen, self._scale, self._levels, self._ahead, self._flat, reach, met, front, clearance)
         self._reach[chosen], self._met[chosen] = reach, met
         self._front[chosen], self._clearance[chosen] = front, clearance
+
+    def _move(self, chosen: npt.NDArray[np.int64], start: Floats) -> None:
+        """Tell how rows moved: metres ahead and to the right, radians to the left, as shares of a decision's most."""
+        d, now = self._dynamics, self.pose[chosen]
+        x, z = now[:, 0] - start[:, 0], now[:, 2] - start[:, 2]
+        sin, cos = np.sin(start[:, 3]), np.cos(start[:, 3])
+        turn = (now[:, 3] - start[:, 3] + math.pi) % (2.0 * math.pi) - math.pi
+        moved = np.stack([-x * sin - z * cos, x * cos - z * sin, turn], axis=1)
+        most = np.array([d.max_speed[0], d.max_speed[2], d.max_yaw_rate]) * d.decision_seconds
+        self._told[chosen, -MOVED:] = moved / most
 
     def _tell(self, chosen: npt.NDArray[np.int64], device: torch.device) -> Tensor:
         pose = self.pose[chosen]
