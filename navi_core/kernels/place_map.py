@@ -256,8 +256,8 @@ def read(
         cell: Edge of a cell [m].
         sight: How far a straight flight is followed [m].
         scratch: (G, G) ways, (16, G²) queue, (16,) fill of `ways`.
-        out: (R, PLACE_INPUTS), the last three untouched: promise of each sector, nearness of each sector, counts (sector, ring), bearings
-            (place, 2), the way from here, whether there is one; written.
+        out: (R, PLACE_INPUTS): promise of each sector, nearness of each sector, counts (sector, ring), bearings
+            (place, 2), the way from here, whether there is one; written, but for the last `MOVED`.
     """
     way, queue, fill = scratch
     size, bands = marks.shape[1], len(RINGS)

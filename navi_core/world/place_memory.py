@@ -39,6 +39,8 @@ _SCROLL = 16.0
 """A drone this far from the middle moves the map on [m]."""
 _STOREY = 1.5
 """A drone this far above or below its map begins another [m]."""
+_JUMP = 2.0
+"""No drone moves more than twice a decision's most along one axis; where a body's pose jumps, no more is told."""
 
 Floats = npt.NDArray[np.float64]
 
@@ -234,7 +236,7 @@ class PlaceMemory:
         turn = (now[:, 3] - start[:, 3] + math.pi) % (2.0 * math.pi) - math.pi
         moved = np.stack([-x * sin - z * cos, x * cos - z * sin, turn], axis=1)
         most = np.array([d.max_speed[0], d.max_speed[2], d.max_yaw_rate]) * d.decision_seconds
-        self._told[chosen, -MOVED:] = moved / most
+        self._told[chosen, -MOVED:] = np.clip(moved / most, -_JUMP, _JUMP)
 
     def _tell(self, chosen: npt.NDArray[np.int64], device: torch.device) -> Tensor:
         pose = self.pose[chosen]

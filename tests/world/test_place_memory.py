@@ -10,7 +10,7 @@ import pytest
 import torch
 
 from navi_core.config import DynamicsConfig, EnvConfig
-from navi_core.config.place_memory import PLACE_INPUTS
+from navi_core.config.place_memory import MOVED, PLACE_INPUTS
 from navi_core.demos import load_dataset, save_demonstration, write_index
 from navi_core.errors import ConfigError
 from navi_core.kernels.place_map import FREE, SEEN, draw
@@ -201,7 +201,7 @@ def test_a_long_flight_scrolls_and_keeps_the_marks_of_the_window():
         middle[0, :3], middle[0, 3] = true.numpy()[0, :3] - begin[0, :3], true.numpy()[0, 3]
         draw(large, np.array([0]), middle, memory._reach, box, CELL, LONGEST, VIEW_RADIUS)
         assert np.abs(memory.pose[0, [0, 2]]).max() <= 16.0
-    assert told[0, -1] == 1.0
+    assert told[0, -1 - MOVED] == 1.0
     by = np.rint((middle[0, [0, 2]] - memory.pose[0, [0, 2]]) / CELL).astype(int)
     assert by[0] * CELL > 30.0 and by[1] == 0
     window = large[0, SIZE + by[0] : 2 * SIZE + by[0], SIZE : 2 * SIZE]
@@ -211,12 +211,40 @@ def test_a_long_flight_scrolls_and_keeps_the_marks_of_the_window():
     assert here > SIZE // 2 and (memory.marks[0, : here + 1, SIZE // 2] == FREE | SEEN).all()
 
 
+def test_it_tells_how_the_drone_moved_in_shares_of_what_a_decision_can():
+    memory, room, row = remember(1), ((-20.0, 0.0, -20.0), (20.0, 2.4, 20.0)), torch.tensor([0])
+    # 5 m/s ahead, 3 m/s to the right and 3 rad/s, for a tenth of a second each; heading π/2 flies towards −x.
+    flight = [(0.0, 0.0, 1.5), (0.0, -0.25, 1.5), (0.15, -0.25, 1.5), (0.15, -0.25, 1.35), (0.15, -0.25, 1.35)]
+    flight.append((0.15, -0.25, 1.35 + 2 * math.pi))
+    wanted = [(0, 0, 0), (0.5, 0, 0), (0, 0.5, 0), (0, 0, -0.5), (0, 0, 0), (0, 0, 0)]
+    turn = math.pi / 2 - 1.5
+    for step, ((right, back, yaw), expected) in enumerate(zip(flight, wanted, strict=True)):
+        x, z = back * math.sin(1.5 + turn), -right * math.sin(1.5 + turn)
+        true = torch.tensor([[x, 1.2, z, yaw + turn]], dtype=torch.float64)
+        obs = panorama(true, *room)
+        told = memory.begin(obs, row, true) if step == 0 else memory.follow(obs, true, row)
+        np.testing.assert_allclose(told[0, -MOVED:], expected, atol=1e-6)
+    assert memory.begin(obs, row, true)[0, -MOVED:].tolist() == [0.0] * MOVED
+
+
+def test_a_blocked_drone_is_told_that_it_does_not_move():
+    """Reckoned: it pushes ahead against a wall that it touches, with all its might."""
+    memory, pose = remember(1), torch.tensor([[0.0, 1.2, 0.0, 0.0]])
+    room = ((-3.03, 0.0, -0.16), (3.07, 2.4, 5.03))
+    memory.begin(panorama(pose, *room), pose=pose)
+    for _ in range(3):
+        told = memory.fly(panorama(pose, *room), torch.tensor([[1.0, 0.0, 0.0, 1.0]]))
+    np.testing.assert_allclose(told[0, -MOVED:], 0.0, atol=0.02)
+
+
 def test_a_drone_that_leaves_its_map_at_once_begins_with_an_empty_one():
     memory, room = remember(1), ((-200.0, 0.0, -2.0), (200.0, 2.4, 2.0))
     there, fresh = torch.tensor([[-100.0, 1.2, 0.0, 0.0]]), remember(1)
     memory.begin(panorama(torch.tensor([[0.0, 1.2, 0.0, 0.0]]), *room), pose=torch.tensor([[0.0, 1.2, 0.0, 0.0]]))
     told = memory.follow(panorama(there, *room), there, torch.tensor([0]))
-    assert torch.equal(told, fresh.begin(panorama(there, *room), pose=there))
+    assert torch.equal(told[:, :-MOVED], fresh.begin(panorama(there, *room), pose=there)[:, :-MOVED])
+    # 100 m to the left in one decision is more than a drone can: the network is told a bounded number.
+    assert told[0, -MOVED:].tolist() == [0.0, -2.0, 0.0]
     assert np.array_equal(memory.marks, fresh.marks)
 
 
