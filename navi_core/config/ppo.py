@@ -2,16 +2,17 @@
 
 from __future__ import annotations
 
-from typing import ClassVar, Literal
+from typing import ClassVar, Literal, Self
 
-from pydantic import Field
+from pydantic import Field, model_validator
 
 from navi_core.config.rollouts import RolloutConfig
 from navi_core.config.schedule import Schedule
+from navi_core.errors import ConfigError
 
 __all__ = ["PPOConfig"]
 
-Scheduled = Literal["learning_rate", "entropy_coefficient", "clip"]
+Scheduled = Literal["learning_rate", "entropy_coefficient", "clip", "std_limit"]
 """Settings of PPO that may move during a run."""
 
 
@@ -21,7 +22,7 @@ class PPOConfig(RolloutConfig):
     may_be_zero: ClassVar[frozenset[str]] = frozenset({"entropy_coefficient"})
 
     schedules: dict[Scheduled, Schedule] = {}
-    """How learning_rate, entropy_coefficient and clip move; one that is not named stays."""
+    """How learning_rate, entropy_coefficient, clip and std_limit move; one that is not named stays."""
     gamma: float = Field(0.99, ge=0, le=1)
     """Discount per decision."""
     gae_lambda: float = Field(0.95, ge=0, le=1)
@@ -30,6 +31,11 @@ class PPOConfig(RolloutConfig):
     """Ratio clip ε."""
     entropy_coefficient: float = Field(0.01, ge=0)
     """Weight of the entropy bonus."""
+    std_limit: float | None = Field(None, gt=0, le=10)
+    """Most that a Gaussian policy's standard deviations may be after an update; None: as learned.
+
+    With a schedule that falls, the policy that is learned comes close to its own mean, which is what evaluation and
+    service fly: what only noise gets a drone out of is met, and unlearned, in training."""
     value_coefficient: float = Field(0.5, ge=0)
     """Weight of the value loss."""
     value_clip: float | None = Field(None, gt=0)
@@ -56,3 +62,9 @@ class PPOConfig(RolloutConfig):
     """Exponent β of the weight (count · probability)^−β that makes up for being drawn often; order: advantage."""
     target_kl: float | None = Field(0.03, gt=0)
     """Approximate KL above which the update's remaining epochs are skipped; None never stops."""
+
+    @model_validator(mode="after")
+    def _limit_to_move(self) -> Self:
+        if "std_limit" in self.schedules and self.std_limit is None:
+            raise ConfigError("schedules.std_limit moves a limit from its own value: set std_limit, too")
+        return self

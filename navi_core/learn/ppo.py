@@ -8,6 +8,7 @@ vanish, or the update would learn from another policy's data. docs/PPO.md goes t
 from __future__ import annotations
 
 import logging
+import math
 import time
 from collections.abc import Iterator
 from contextlib import nullcontext
@@ -18,6 +19,7 @@ import torch
 from torch import Tensor
 
 from navi_core.config import TrainConfig
+from navi_core.errors import ConfigError
 from navi_core.learn.attribution import stage_timer, timed_parts
 from navi_core.learn.execution import evaluation
 from navi_core.learn.losses import approximate_kl, policy_loss, value_loss
@@ -50,6 +52,7 @@ class _Settings:
     learning_rate: float
     clip: float
     entropy: float
+    std_limit: float | None
 
 
 def sequences_at_once(microbatch: int | None, rollout: Rollout, device: torch.device) -> int | None:
@@ -81,7 +84,8 @@ class PPOLearner:
         workers: Processes of the run; each brings the rollout of its rows.
 
     Raises:
-        ConfigError: A schedule ends at `total_steps`, which is not set.
+        ConfigError: A schedule ends at `total_steps`, which is not set, or a bound of standard deviations is set for
+            a policy without.
     """
 
     def __init__(
@@ -90,6 +94,10 @@ class PPOLearner:
         self.policy, self.shaper, self.config, self.device, self.workers = policy, shaper, config, device, workers
         ppo = config.ppo
         self.settings(0)
+        if ppo.std_limit is not None and getattr(policy.heads, "log_std", None) is None:
+            raise ConfigError(
+                "ppo.std_limit bounds the deviations of a Gaussian policy; this one has none: leave it out"
+            )
         self.scale = ValueScale(policy.heads.critic[-1], device, workers) if ppo.normalise_returns else None
         rows = workers.rows(config.actors)[1]
         self.rewards = RewardScale(rows, ppo.gamma, ppo.reward_clip, device, workers) if ppo.normalise_rewards else None
@@ -108,6 +116,7 @@ class PPOLearner:
             scheduled(self.config, "learning_rate", steps),
             scheduled(self.config, "clip", steps),
             scheduled(self.config, "entropy_coefficient", steps),
+            None if self.config.ppo.std_limit is None else scheduled(self.config, "std_limit", steps),
         )
 
     def update(self, rollout: Rollout, *, index: int, steps: int) -> UpdateStats:
@@ -144,6 +153,10 @@ class PPOLearner:
                     self.workers.sum(kl)
                     if float(kl) > ppo.target_kl:
                         break
+        if settings.std_limit is not None:
+            # Between this update and the next rollout: acting and learning stay one function.
+            with torch.no_grad():
+                self.policy.heads.log_std.clamp_(max=math.log(settings.std_limit))
         with timer("statistics"):
             metrics = self.steps.read(index, {"explained_variance": explained})
             if self.config.precision == "fp32":
