@@ -110,6 +110,31 @@ def test_scheduled_settings_reach_the_update():
         PPOLearner(collector.policy, collector.shaper, config.model_copy(update={"total_steps": None}), CPU)
 
 
+def test_deviations_are_bounded_between_updates_and_parity_holds():
+    limit = {"std_limit": 0.5, "schedules": {"std_limit": {"end": 0.1}}, "target_kl": None}
+    config = small_config(ppo=limit, total_steps=1000)
+    collector, learner = small_parts(config)
+    for index, (steps, most) in enumerate(((0, 0.5), (500, 0.3), (1000, 0.1), (2000, 0.1))):
+        metrics = learner.update(filled(collector), index=index, steps=steps).metrics
+        deviations = learner.policy.heads.log_std.exp()
+        assert (deviations <= most * (1 + 1e-6)).all() and deviations.max() > 0.9 * most
+        assert metrics["parity_ratio"] < 1e-4
+    # One that is below the bound stays where it was learned.
+    with torch.no_grad():
+        learner.policy.heads.log_std[0] = -5.0
+    learner.update(filled(collector), index=9, steps=500)
+    assert learner.policy.heads.log_std[0] < -4.9
+
+
+def test_a_bound_of_deviations_needs_deviations_and_a_value():
+    with pytest.raises(ConfigError, match="set std_limit"):
+        parse_config(PPOConfig, {"schedules": {"std_limit": {"end": 0.1}}})
+    config = small_config(ppo={"std_limit": 0.5})
+    config = config.model_copy(update={"policy": config.policy.model_copy(update={"distribution": "beta"})})
+    with pytest.raises(ConfigError, match="Gaussian"):
+        small_parts(config)
+
+
 def test_sequential_minibatches_are_views_in_storage_order():
     config = small_config(ppo={"order": "sequential", "minibatch": 7})
     collector, _ = small_parts(config)
