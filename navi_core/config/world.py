@@ -113,6 +113,11 @@ class SpawnConfig(Config):
     """Azimuth and elevation bins of the probe."""
     max_starvation: float = Field(0.70, gt=0, le=1)
     """Candidates whose share of missing rays reaches this are rejected."""
+    scattered: int = Field(0, ge=0, le=4096)
+    """Poses besides the best-scored ones, at most as many: anywhere in the reachable space, heading anywhere.
+
+    The best-scored ones face structure and keep off walls; a policy that begins nowhere else does not know what to
+    do at rest beside a wall. Each keeps its observation in memory."""
 
 
 class SensorConfig(Config):

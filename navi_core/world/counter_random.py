@@ -26,6 +26,7 @@ class Purpose(enum.IntEnum):
     SENSOR = 8
     TASK = 9
     GOAL = 10
+    SCATTER = 11
 
 
 _GOLDEN = -7046029254386353131  # 0x9E3779B97F4A7C15 as int64

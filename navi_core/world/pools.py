@@ -17,12 +17,12 @@ from navi_core.world.floor import FloorView
 from navi_core.world.panorama import PanoramaReader
 from navi_core.world.rewards import RewardTerms
 from navi_core.world.sensor import SphericalSensor
-from navi_core.world.spawning import SpawnPool, Verdict, spawn_pool
+from navi_core.world.spawning import Verdict, scattered_spawns, spawn_pool
 
 __all__ = ["BODY", "SpawnPools", "build_pools"]
 
 POOL_SIZE = 32
-"""Spawn poses kept per scene, the best-scored ones; each keeps its observation in memory."""
+"""Best-scored spawn poses kept per scene; each keeps its observation in memory, as the scattered ones do."""
 
 BODY = {"position": 3, "yaw": 1, "velocity": 4, "front": 1, "clearance": 1, "seen": 4, "return": 1}
 """The numbers of a drone's life and their widths, in the order of `SpawnPools.body` and of the environment's
@@ -59,13 +59,12 @@ def build_pools(
     """
     field = sensor.field
     found = [_probe(field, i, config) for i in range(field.num_scenes)]
-    size = min(POOL_SIZE, max(len(pool.position) for pool in found))
+    size = max(len(position) for position, _, _ in found)
     scenes, device = field.num_scenes, field.device
     body = torch.zeros(scenes, size, sum(BODY.values()), device=device)
     obs = torch.zeros(scenes, size, 3, config.azimuth_bins, config.elevation_bins, device=device)
     floor = torch.zeros(scenes, size, view.seen.shape[1] // 8, dtype=torch.uint8, device=device)
-    for i, pool in enumerate(found):
-        position, yaw = pool.position[:size].to(device), pool.yaw[:size].to(device)
+    for i, (position, yaw, _) in enumerate(found):
         n = len(position)
         scene = torch.full((n,), i, device=device)
         seen = reader.read(sensor.cast(position, yaw, scene), rewards.band(scene))
@@ -81,11 +80,12 @@ def build_pools(
         body[i, :n] = torch.cat([lives[name].view(n, width) for name, width in BODY.items()], dim=1)
         obs[i, :n] = seen.obs
         floor[i, :n] = view.footprint(position, yaw, seen.reach, scene)
-    count = torch.tensor([min(len(pool.position), size) for pool in found], device=device)
-    return SpawnPools(count, body, obs, floor, [pool.verdict for pool in found])
+    count = torch.tensor([len(position) for position, _, _ in found], device=device)
+    return SpawnPools(count, body, obs, floor, [verdict for _, _, verdict in found])
 
 
-def _probe(field: Field, index: int, config: EnvConfig) -> SpawnPool:
+def _probe(field: Field, index: int, config: EnvConfig) -> tuple[torch.Tensor, torch.Tensor, Verdict]:
+    """Return position (n, 3) [m] and yaw (n,) [rad] of a scene's spawns, and its verdict."""
     pool = spawn_pool(field, index, config.spawn, config.floor_clearance)
     if pool.verdict.verdict == "FAIL":
         raise SceneError(
@@ -93,4 +93,8 @@ def _probe(field: Field, index: int, config: EnvConfig) -> SpawnPool:
             f"candidates, best starvation {pool.verdict.best_starvation:.2f}); leave it out or see "
             "`navi scenes qualify`"
         )
-    return pool
+    position, yaw = pool.position[:POOL_SIZE].to(field.device), pool.yaw[:POOL_SIZE].to(field.device)
+    if config.spawn.scattered:
+        more = scattered_spawns(field, index, config.spawn, config.floor_clearance)
+        position, yaw = torch.cat([position, more[0]]), torch.cat([yaw, more[1]])
+    return position, yaw, pool.verdict

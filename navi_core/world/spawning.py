@@ -6,15 +6,17 @@ import math
 from dataclasses import dataclass
 from typing import Literal
 
+import numpy as np
 import torch
 
 from navi_core.config import SpawnConfig
+from navi_core.world.counter_random import Purpose, uniform
 from navi_core.world.field import Field
 from navi_core.world.floor import FloorMap
 from navi_core.world.rewards import ahead_sector, structure_fractions
 from navi_core.world.sensor import SphericalSensor
 
-__all__ = ["SpawnPool", "Verdict", "scene_verdict", "spawn_pool"]
+__all__ = ["SpawnPool", "Verdict", "scattered_spawns", "scene_verdict", "spawn_pool"]
 
 SPAWN_CELL = 0.2
 """Voxel edge of the connectivity check [m]."""
@@ -108,6 +110,38 @@ def spawn_pool(field: Field, scene_index: int, config: SpawnConfig, clearance: f
         score[viable][order],
         Verdict(word, count, least, len(position)),
     )
+
+
+def scattered_spawns(
+    field: Field, scene_index: int, config: SpawnConfig, clearance: float = 0.2
+) -> tuple[torch.Tensor, torch.Tensor]:
+    """Draw poses anywhere in the reachable space of a scene, heading anywhere; the same ones every time.
+
+    Poses whose share of missing rays reaches `max_starvation` are left out; of twice as many draws the first
+    `config.scattered` others are taken.
+
+    Args:
+        field: Geometry.
+        scene_index: Scene.
+        config: How many, probe, rejection limit.
+        clearance: Distance to the surface that a spawn keeps [m].
+
+    Returns:
+        position (n, 3) [m] and yaw (n,) [rad], n ≤ `config.scattered`.
+    """
+    floor = FloorMap(field, scene_index, SPAWN_CELL, clearance)
+    voxels, draws = np.argwhere(floor.free), torch.arange(2 * config.scattered)
+    share = uniform(0, Purpose.SCATTER, draws, 0).numpy()
+    picks = voxels[(share * len(voxels)).astype(np.int64)]
+    position = torch.from_numpy(floor.corner + (picks + 0.5) * floor.cell).to(torch.float32).to(field.device)
+    yaw = 2.0 * math.pi * uniform(0, Purpose.SCATTER, draws, 1).to(torch.float32)
+    scene = torch.full((len(position),), scene_index, dtype=torch.int64, device=field.device)
+    sensor = SphericalSensor(field, *config.probe, max_distance=100.0)
+    hits = sensor.cast(position, torch.zeros_like(position[:, 0]), scene)
+    starvation = 1.0 - hits.valid.sum(dim=1) / hits.valid.shape[1]
+    kept = torch.nonzero((starvation < config.max_starvation) & ~field.within(position, scene, clearance)).flatten()
+    kept = kept[: config.scattered]
+    return position[kept], yaw.to(field.device)[kept]
 
 
 def scene_verdict(field: Field, scene_index: int, config: SpawnConfig | None = None) -> Verdict:
