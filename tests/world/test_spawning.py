@@ -12,6 +12,7 @@ from navi_core.config import CompileConfig, EnvConfig, SpawnConfig
 from navi_core.errors import SceneError
 from navi_core.scenes import compile_mesh
 from navi_core.world import Field, NavigationEnv, scene_verdict, spawn_pool, spherical_directions
+from navi_core.world.spawning import scattered_spawns
 from tests.conftest import box_triangles, mesh_of
 
 
@@ -83,3 +84,42 @@ def test_spawns_are_free_and_stay_clear_of_walls() -> None:
     assert 0 < len(pool.position) < 175
     assert (field.distance(pool.position, scene) >= 0.2).all()
     assert not ((pool.position[:, 0].abs() < 0.5) & (pool.position[:, 2].abs() < 0.5)).any()
+
+
+def test_scattered_spawns_lie_anywhere_reachable_and_head_anywhere(box_scene) -> None:
+    field, config = Field([box_scene]), SpawnConfig(scattered=400)
+    position, yaw = scattered_spawns(field, 0, config)
+    again = scattered_spawns(field, 0, config)
+    assert torch.equal(position, again[0]) and torch.equal(yaw, again[1])
+    assert len(position) == len(yaw) == 400
+    low, high = field.bounds(0)
+    # The best-scored grid leaves a fifth out on each side; these come as near to the walls as a drone may.
+    reach = torch.from_numpy(high - low) * 0.2
+    outside = (position < torch.from_numpy(low) + reach) | (position > torch.from_numpy(high) - reach)
+    assert 0.5 < outside.any(dim=1).float().mean() < 0.95  # 1 − 0.6³ = 0.78 of the volume
+    clearance = field.distance(position, torch.zeros(400, dtype=torch.int64))
+    assert clearance.min() >= 0.2 and clearance.min() < 0.35
+    assert ((yaw >= 0) & (yaw < 2 * math.pi)).all()
+    assert torch.histc(yaw, 4, 0, 2 * math.pi).min() > 70  # 100 each, 3.5 deviations
+    few = scattered_spawns(field, 0, SpawnConfig(scattered=5))
+    assert torch.equal(few[0], position[:5])
+
+
+def test_scattered_spawns_that_see_nothing_are_left_out() -> None:
+    field = open_air(3.0)
+    position, _ = scattered_spawns(field, 0, SpawnConfig(scattered=64))
+    assert 0 < len(position) < 64
+    limit = SpawnConfig(scattered=64, max_starvation=1.0)
+    assert len(scattered_spawns(field, 0, limit)[0]) == 64
+
+
+def test_episodes_begin_at_scattered_spawns_too(box_scene) -> None:
+    def begun(scattered: int) -> torch.Tensor:
+        config = EnvConfig(azimuth_bins=32, elevation_bins=8, spawn=SpawnConfig(scattered=scattered))
+        return NavigationEnv(Field([box_scene]), 256, config).poses()["position"]
+
+    best, mixed = begun(0), begun(64)
+    assert len(best.unique(dim=0)) <= 32 < len(mixed.unique(dim=0)) <= 96
+    position = scattered_spawns(Field([box_scene]), 0, SpawnConfig(scattered=64), EnvConfig().floor_clearance)[0]
+    among = (mixed[:, None] == position[None]).all(dim=2).any(dim=1).float().mean()
+    assert 0.5 < among < 0.8  # 64 of 96
