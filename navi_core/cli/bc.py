@@ -26,7 +26,7 @@ def register(app: typer.Typer) -> None:
 
 def bc(
     demos: Annotated[list[Path], typer.Option("--demos", help="Dataset folder; may be repeated.", metavar="DIR")],
-    preset: Annotated[str | None, typer.Option(help="Preset: demo, quick, rooms, standard.")] = None,
+    preset: Annotated[str | None, typer.Option(help="Preset: demo, quick, rooms, rooms_standard, standard.")] = None,
     config: Annotated[Path | None, typer.Option(help="YAML or JSON file of settings.")] = None,
     assign: Annotated[list[str] | None, typer.Option("--set", help="A setting, a.b=c; may be repeated.")] = None,
     seed: Annotated[int | None, typer.Option(help="Seed of weights, order and split.")] = None,

@@ -34,7 +34,9 @@ __all__ = [
 _FLIGHTS = ("explore", "point_goal")
 """Tasks that are flown in scenes; every other one is a reference task."""
 
-Preset = Annotated[str | None, typer.Option(help="Preset: demo, quick, rooms, standard, or a .yaml file.")]
+Preset = Annotated[
+    str | None, typer.Option(help="Preset: demo, quick, rooms, rooms_standard, standard, or a .yaml file.")
+]
 ConfigFile = Annotated[Path | None, typer.Option(help="YAML or JSON file of settings.")]
 Assign = Annotated[list[str] | None, typer.Option("--set", help="A setting, a.b=c; may be repeated.")]
 Seed = Annotated[int | None, typer.Option(help="Seed of every random draw.")]
