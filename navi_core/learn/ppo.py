@@ -153,14 +153,14 @@ class PPOLearner:
                     self.workers.sum(kl)
                     if float(kl) > ppo.target_kl:
                         break
-        if settings.std_limit is not None:
-            # Between this update and the next rollout: acting and learning stay one function.
-            with torch.no_grad():
-                self.policy.heads.log_std.clamp_(max=math.log(settings.std_limit))
         with timer("statistics"):
             metrics = self.steps.read(index, {"explained_variance": explained})
             if self.config.precision == "fp32":
                 tell_parity(metrics, index)
+        if settings.std_limit is not None:
+            # Between two rollouts, so that acting and learning stay one function; after the look for infinite weights.
+            with torch.no_grad():
+                self.policy.heads.log_std.clamp_(max=math.log(settings.std_limit))
         metrics |= {
             "learning_rate": settings.learning_rate,
             "clip": settings.clip,
