@@ -11,6 +11,7 @@ import typer
 
 from navi_core.cli.progress import progress_bar
 from navi_core.cli.table import print_facts, print_json
+from navi_core.cli.training_flags import Assign, ConfigFile, Partition, Preset, RunRoot
 
 if TYPE_CHECKING:
     from navi_core.config import TrainConfig
@@ -26,9 +27,9 @@ def register(app: typer.Typer) -> None:
 
 def bc(
     demos: Annotated[list[Path], typer.Option("--demos", help="Dataset folder; may be repeated.", metavar="DIR")],
-    preset: Annotated[str | None, typer.Option(help="Preset: demo, quick, rooms, rooms_standard, standard.")] = None,
-    config: Annotated[Path | None, typer.Option(help="YAML or JSON file of settings.")] = None,
-    assign: Annotated[list[str] | None, typer.Option("--set", help="A setting, a.b=c; may be repeated.")] = None,
+    preset: Preset = None,
+    config: ConfigFile = None,
+    assign: Assign = None,
     seed: Annotated[int | None, typer.Option(help="Seed of weights, order and split.")] = None,
     epochs: Annotated[int | None, typer.Option(help="Passes over the demonstrations.")] = None,
     encoder_backend: Annotated[str | None, typer.Option(help="Encoder; see policy.encoder.")] = None,
@@ -39,9 +40,9 @@ def bc(
             "--from", "--init", help="Go on from an alias, a version or a checkpoint; by default new weights."
         ),
     ] = None,
-    run_root: Annotated[Path | None, typer.Option(help="Folder of runs; by default runs/ of the Navi home.")] = None,
+    run_root: RunRoot = None,
     asset: Annotated[str, typer.Option(help="What the run is for; part of its key.")] = "bc",
-    partition: Annotated[str | None, typer.Option(help="Which one of it; by default the preset's name.")] = None,
+    partition: Partition = None,
     fresh: Annotated[bool, typer.Option("--fresh", help="Do not resume an earlier run of the same command.")] = False,
     as_json: Annotated[bool, typer.Option("--json", help="Print the result as one JSON object.")] = False,
 ) -> None:

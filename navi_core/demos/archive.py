@@ -24,6 +24,8 @@ __all__ = ["ArrayHeader", "read_arrays", "read_headers"]
 
 _MAX_MEMBERS = 64
 _MAX_HEADER = 65_536
+# zipfile's RuntimeError is an encrypted member, and by its subclass a version or a compression it does not know.
+_UNREADABLE = (OSError, ValueError, EOFError, zipfile.BadZipFile, zlib.error, RuntimeError)
 _END = struct.Struct("<4s4H2LH")
 """End record of a zip archive without a comment."""
 
@@ -77,7 +79,7 @@ def read_arrays(path: Path, limits: Mapping[str, int]) -> dict[str, npt.NDArray[
                     arrays[name] = np.lib.format.read_array(stream, allow_pickle=False)
                     # The checksum is compared at the end of the stream alone, which the array does not reach.
                     stream.read(1)
-            except (OSError, ValueError, EOFError, zipfile.BadZipFile, zlib.error, RuntimeError) as error:
+            except _UNREADABLE as error:
                 raise DemoError(f"damaged ({error})", path=path, field=name) from None
     return arrays
 
@@ -87,7 +89,7 @@ def _opened(path: Path) -> zipfile.ZipFile:
         return zipfile.ZipFile(path)
     except FileNotFoundError:
         raise DemoError("no such file", path=path) from None
-    except (OSError, zipfile.BadZipFile, ValueError, NotImplementedError) as error:
+    except _UNREADABLE as error:
         raise DemoError(f"not an .npz archive, or cut short ({error})", path=path) from None
 
 
@@ -106,15 +108,7 @@ def _members(path: Path, archive: zipfile.ZipFile) -> dict[str, tuple[ArrayHeade
         try:
             with archive.open(info) as stream:
                 header, length = _header(stream)
-        except (
-            OSError,
-            ValueError,
-            EOFError,
-            zipfile.BadZipFile,
-            zlib.error,
-            RuntimeError,
-            NotImplementedError,
-        ) as error:
+        except _UNREADABLE as error:
             raise DemoError(f"its header cannot be read ({error})", path=path, field=name) from None
         if header.dtype.hasobject:
             raise DemoError("holds Python objects, which are never unpickled", path=path, field=name)

@@ -13,11 +13,11 @@ import torch
 from navi_core.config import EnvConfig
 from navi_core.errors import SceneError
 from navi_core.world.field import Field
-from navi_core.world.floor import FloorView
+from navi_core.world.floor import FloorMap, FloorView
 from navi_core.world.panorama import PanoramaReader
 from navi_core.world.rewards import RewardTerms
 from navi_core.world.sensor import SphericalSensor
-from navi_core.world.spawning import Verdict, scattered_spawns, spawn_pool
+from navi_core.world.spawning import SPAWN_CELL, Verdict, scattered_spawns, spawn_pool
 
 __all__ = ["BODY", "SpawnPools", "build_pools"]
 
@@ -86,7 +86,9 @@ def build_pools(
 
 def _probe(field: Field, index: int, config: EnvConfig) -> tuple[torch.Tensor, torch.Tensor, Verdict]:
     """Return position (n, 3) [m] and yaw (n,) [rad] of a scene's spawns, and its verdict."""
-    pool = spawn_pool(field, index, config.spawn, config.floor_clearance)
+    clearance = config.floor_clearance
+    floor = FloorMap(field, index, SPAWN_CELL, clearance)
+    pool = spawn_pool(field, index, config.spawn, clearance, floor=floor)
     if pool.verdict.verdict == "FAIL":
         raise SceneError(
             f"scene {field.scenes[index].name!r} has no viable spawn (verdict FAIL, {pool.verdict.candidates} free "
@@ -95,6 +97,6 @@ def _probe(field: Field, index: int, config: EnvConfig) -> tuple[torch.Tensor, t
         )
     position, yaw = pool.position[:POOL_SIZE].to(field.device), pool.yaw[:POOL_SIZE].to(field.device)
     if config.spawn.scattered:
-        more = scattered_spawns(field, index, config.spawn, config.floor_clearance)
+        more = scattered_spawns(field, index, config.spawn, clearance, floor=floor)
         position, yaw = torch.cat([position, more[0]]), torch.cat([yaw, more[1]])
     return position, yaw, pool.verdict

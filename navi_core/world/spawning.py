@@ -57,7 +57,9 @@ class SpawnPool:
     verdict: Verdict
 
 
-def spawn_pool(field: Field, scene_index: int, config: SpawnConfig, clearance: float = 0.2) -> SpawnPool:
+def spawn_pool(
+    field: Field, scene_index: int, config: SpawnConfig, clearance: float = 0.2, *, floor: FloorMap | None = None
+) -> SpawnPool:
     """Probe the candidate grid of a scene.
 
     A candidate must lie in the scene's largest connected free space with `clearance` [m]; it is
@@ -69,12 +71,15 @@ def spawn_pool(field: Field, scene_index: int, config: SpawnConfig, clearance: f
         scene_index: Scene.
         config: Grid, inset, probe, rejection limit.
         clearance: Distance to the surface that a spawn keeps [m].
+        floor: Reachable space at this clearance, where it is known.
     """
+    if floor is None:
+        floor = FloorMap(field, scene_index, SPAWN_CELL, clearance)
     low, high = (torch.from_numpy(b).to(torch.float64) for b in field.bounds(scene_index))
     margin = (high - low) * config.inset
     axes = [torch.linspace(float(a), float(b), n) for a, b, n in zip(low + margin, high - margin, config.grid)]
     grid = torch.stack(torch.meshgrid(*axes, indexing="ij"), dim=-1).reshape(-1, 3).to(torch.float32)
-    connected = FloorMap(field, scene_index, SPAWN_CELL, clearance).contains(grid)
+    connected = floor.contains(grid)
     grid = grid[connected].to(field.device)
     scene = torch.full((len(grid),), scene_index, dtype=torch.int64, device=field.device)
     free = ~field.within(grid, scene, clearance)
@@ -113,7 +118,7 @@ def spawn_pool(field: Field, scene_index: int, config: SpawnConfig, clearance: f
 
 
 def scattered_spawns(
-    field: Field, scene_index: int, config: SpawnConfig, clearance: float = 0.2
+    field: Field, scene_index: int, config: SpawnConfig, clearance: float = 0.2, *, floor: FloorMap | None = None
 ) -> tuple[torch.Tensor, torch.Tensor]:
     """Draw poses anywhere in the reachable space of a scene, heading anywhere; the same ones every time.
 
@@ -125,11 +130,13 @@ def scattered_spawns(
         scene_index: Scene.
         config: How many, probe, rejection limit.
         clearance: Distance to the surface that a spawn keeps [m].
+        floor: Reachable space at this clearance, where it is known.
 
     Returns:
         position (n, 3) [m] and yaw (n,) [rad], n ≤ `config.scattered`.
     """
-    floor = FloorMap(field, scene_index, SPAWN_CELL, clearance)
+    if floor is None:
+        floor = FloorMap(field, scene_index, SPAWN_CELL, clearance)
     voxels, draws = np.argwhere(floor.free), torch.arange(2 * config.scattered)
     share = uniform(0, Purpose.SCATTER, draws, 0).numpy()
     picks = voxels[(share * len(voxels)).astype(np.int64)]
