@@ -31,6 +31,7 @@ def ablate(
     ] = None,
     protocol: Annotated[str | None, typer.Option(help="Length of those flights: quick or full.")] = None,
     cells: Annotated[int | None, typer.Option(min=0, help="Cells to measure now; 0 shows what is known.")] = None,
+    jobs: Annotated[int, typer.Option(min=1, max=256, help="Cells at the same time, each on one core.")] = 1,
     listed: Annotated[bool, typer.Option("--list", help="Show the variants and what they ask.")] = False,
     as_json: Annotated[bool, typer.Option("--json", help="Print one JSON object.")] = False,
 ) -> None:
@@ -53,7 +54,7 @@ def ablate(
              "train": train, "scenes": scene, "protocol": protocol}  # fmt: skip
     config = parse_config(AblationConfig, {key: value for key, value in given.items() if value is not None})
     done = perform_ablation(
-        variants or (), config, name=name, cells=cells, on_line=lambda line: typer.echo(line, err=True)
+        variants or (), config, name=name, cells=cells, jobs=jobs, on_line=lambda line: typer.echo(line, err=True)
     )
     if as_json:
         print_json({"rows": done.rows, "sentences": done.sentences, "waiting": done.waiting, "skipped": done.skipped,

@@ -51,7 +51,7 @@ def test_a_small_ablation_goes_on_in_pieces_and_says_what_it_found():
     told: list[str] = []
     first = perform_ablation(["core_none"], TINY, cells=1, on_line=told.append)
     assert first.waiting == 3 and len(told) == 1 and first.outcomes[0].status == "ok", told
-    done = perform_ablation(["core_none"], TINY, on_line=told.append)
+    done = perform_ablation(["core_none"], TINY, jobs=2, on_line=told.append)
     assert done.waiting == 0 and len(told) == 4 and done.outcomes[0] == first.outcomes[0]
     assert known_outcome(VARIANTS["core_none"], TINY, 1) == done.outcomes[3]
     assert done.rows[1]["seeds"] == 2 and "no verdict" in done.sentences[0]

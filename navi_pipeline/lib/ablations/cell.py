@@ -1,7 +1,8 @@
 """A cell of an ablation: a training and an evaluation by `navi` commands, each of which goes on where it was stopped.
 
 What a cell did is a document that is written last: while it is missing the cell counts as not done. A command that
-fails ends its cell and nothing else: the failure is an outcome.
+fails ends its cell and nothing else: the failure is an outcome. A cell is held by one process at a time, so ablations
+that share cells may run beside each other.
 """
 
 from __future__ import annotations
@@ -20,6 +21,7 @@ from navi_core.presets import merge, resolve_config
 from navi_pipeline.lib.ablations.catalogue import Variant
 from navi_pipeline.lib.benchmark_log import BenchmarkLog
 from navi_pipeline.lib.documents import content_key, pipeline_folder, read_document, write_document
+from navi_pipeline.lib.file_lock import exclusively
 from navi_pipeline.lib.supervised import run_supervised
 
 __all__ = ["CellOutcome", "known_outcome", "resolved", "run_cell"]
@@ -82,7 +84,9 @@ def known_outcome(variant: Variant, config: AblationConfig, seed: int) -> CellOu
 def run_cell(
     name: str, variant: Variant, config: AblationConfig, seed: int, *, on_line: Callable[[str], None]
 ) -> CellOutcome:
-    """Train and evaluate one cell, and record its rows.
+    """Train and evaluate one cell, and record its rows; one that another process has just measured is returned.
+
+    Its processor time is that of this process's children, so a process measures one cell at a time.
 
     Args:
         name: Of the ablation; part of its rows' names.
@@ -91,6 +95,18 @@ def run_cell(
         seed: Of the training.
         on_line: Called with what the commands tell.
     """
+    document = _document(variant, config, seed)
+    with exclusively(document.with_suffix(".lock")):
+        known = known_outcome(variant, config, seed)
+        if known is not None:
+            return known
+        outcome = _measured(variant, config, seed, on_line)
+        _record(name, outcome, config)
+        write_document(document, asdict(outcome))
+        return outcome
+
+
+def _measured(variant: Variant, config: AblationConfig, seed: int, on_line: Callable[[str], None]) -> CellOutcome:
     key = _key(variant, config, seed)
     folder = pipeline_folder() / "ablations" / key
     settings = folder / "settings.json"
@@ -117,14 +133,10 @@ def run_cell(
             metrics[figure] = float(flown[figure])
     except _CommandError as failure:
         status, detail, result = failure.status, str(failure), Path()
-    minutes = steps.cpu_minutes
-    outcome = CellOutcome(
-        variant.name, seed, status, detail, str(result) if status == "ok" else "", checkpoint, minutes, metrics,
-        steps.commands,
+    return CellOutcome(
+        variant.name, seed, status, detail, str(result) if status == "ok" else "", checkpoint, steps.cpu_minutes,
+        metrics, steps.commands,
     )  # fmt: skip
-    _record(name, outcome, config)
-    write_document(_document(variant, config, seed), asdict(outcome))
-    return outcome
 
 
 def _demonstrations(steps: _Commands, config: AblationConfig, train: TrainConfig) -> Path:
@@ -133,11 +145,12 @@ def _demonstrations(steps: _Commands, config: AblationConfig, train: TrainConfig
     key = content_key("demonstrations", config.train, config.demo_pilot, config.demo_episodes, bins)
     folder = pipeline_folder() / "ablations" / f"demos-{key}"
     scenes = [word for scene in config.train for word in ("--scene", scene)]
-    steps.run(
-        "demonstrations", "demos", "expert", "--out", str(folder), *scenes, "--pilot", config.demo_pilot,
-        "--episodes", str(config.demo_episodes), "--noise", "0.5", "--azimuth-bins", str(bins[0]),
-        "--elevation-bins", str(bins[1]), "--resolution", str(bins[2]), "--json",
-    )  # fmt: skip
+    with exclusively(folder.with_suffix(".lock")):
+        steps.run(
+            "demonstrations", "demos", "expert", "--out", str(folder), *scenes, "--pilot", config.demo_pilot,
+            "--episodes", str(config.demo_episodes), "--noise", "0.5", "--azimuth-bins", str(bins[0]),
+            "--elevation-bins", str(bins[1]), "--resolution", str(bins[2]), "--json",
+        )  # fmt: skip
     return folder
 
 

@@ -2,14 +2,17 @@
 
 from __future__ import annotations
 
+import threading
 from collections.abc import Callable, Sequence
+from concurrent.futures import ThreadPoolExecutor, as_completed
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from navi_core.config import AblationConfig
 from navi_pipeline.lib.ablations.catalogue import BASE, Variant, find_variants
-from navi_pipeline.lib.ablations.cell import CellOutcome, known_outcome, resolved, run_cell
+from navi_pipeline.lib.ablations.cell import CellOutcome, known_outcome, resolved
+from navi_pipeline.lib.ablations.worker import run_cell_in_child
 from navi_pipeline.lib.html_report import table_part, text_part, write_report
 from navi_pipeline.lib.line_chart import interval_chart
 from navi_pipeline.lib.warehouse import Warehouse
@@ -49,6 +52,7 @@ def perform_ablation(
     *,
     name: str = "ablation",
     cells: int | None = None,
+    jobs: int = 1,
     on_line: Callable[[str], None],
 ) -> AblationResult:
     """Measure cells that are not done, seed by seed, and say what is known so far.
@@ -58,26 +62,21 @@ def perform_ablation(
         config: What the cells share.
         name: Of the ablation, in its rows and its page.
         cells: Cells to measure now; None means all that wait. 0 shows what is known.
+        jobs: Cells at the same time, each on one core.
         on_line: Called with a line for every cell.
 
     Raises:
         ConfigError: An unknown variant, or settings that cannot be.
         RecordError: Rows could not be written.
+        RunError: A cell ended before it had an outcome.
     """
     variants, skipped = _different(find_variants(names), config)
     plan = [(variant, seed) for seed in range(config.seeds) for variant in variants]
-    outcomes: list[CellOutcome] = []
-    left, waiting = len(plan) if cells is None else cells, 0
-    for number, (variant, seed) in enumerate(plan, start=1):
-        outcome = known_outcome(variant, config, seed)
-        if outcome is None and left <= 0:
-            waiting += 1
-            continue
-        if outcome is None:
-            left -= 1
-            outcome = run_cell(name, variant, config, seed, on_line=lambda _: None)
-            on_line(f"{name} {number}/{len(plan)} {variant.name}/seed{seed}: {_told(outcome)}")
-        outcomes.append(outcome)
+    unknown = [cell for cell in plan if known_outcome(cell[0], config, cell[1]) is None]
+    _measure(name, unknown if cells is None else unknown[:cells], config, jobs, on_line)
+    known = [known_outcome(variant, config, seed) for variant, seed in plan]
+    outcomes = [outcome for outcome in known if outcome is not None]
+    waiting = len(plan) - len(outcomes)
     rows, sentences, bars = _summary(variants, outcomes)
     Warehouse().ingest()
     parts = [text_part(f"Settings: {config.model_dump_json(exclude_defaults=True)}"), table_part(rows)]
@@ -88,6 +87,30 @@ def perform_ablation(
         parts.append(text_part(f"{waiting} of {len(plan)} cells are not measured yet."))
     report = write_report(f"ablation-{name}", f"Ablation {name}", parts)
     return AblationResult(outcomes, waiting, rows, sentences, skipped, report)
+
+
+def _measure(
+    name: str,
+    cells: Sequence[tuple[Variant, int]],
+    config: AblationConfig,
+    jobs: int,
+    on_line: Callable[[str], None],
+) -> None:
+    """Measure cells, `jobs` at a time, and tell of each when it is done."""
+    ending = threading.Event()
+    with ThreadPoolExecutor(jobs) as pool:
+        cells_of = {
+            pool.submit(run_cell_in_child, name, variant, config, seed, stop=ending.is_set): (variant, seed)
+            for variant, seed in cells
+        }
+        try:
+            for number, done in enumerate(as_completed(cells_of), start=1):
+                variant, seed = cells_of[done]
+                on_line(f"{name} {number}/{len(cells)} {variant.name}/seed{seed}: {_told(done.result())}")
+        finally:
+            # Interrupted, or a cell failed without an outcome: the others end, too, and go on another time.
+            ending.set()
+            pool.shutdown(wait=False, cancel_futures=True)
 
 
 def _different(variants: Sequence[Variant], config: AblationConfig) -> tuple[list[Variant], dict[str, str]]:

@@ -4,8 +4,6 @@ from __future__ import annotations
 
 import fcntl
 import os
-from collections.abc import Iterator
-from contextlib import contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -16,7 +14,7 @@ from navi_core.record import navi_home
 if TYPE_CHECKING:
     from optuna.storages import BaseStorage
 
-__all__ = ["exclusively", "is_held", "open_storage", "repair_journal", "studies_folder", "study_folder"]
+__all__ = ["open_storage", "repair_journal", "studies_folder", "study_folder"]
 
 _CHUNK = 1 << 16
 
@@ -111,30 +109,3 @@ def repair_journal(journal: Path) -> int:
         return 0
     except OSError as error:
         raise RecordError(f"cannot mend the journal {journal}: {error.strerror or error}") from error
-
-
-@contextmanager
-def exclusively(lock: Path) -> Iterator[None]:
-    """Hold a file's lock; the kernel releases it however the holder ends."""
-    lock.parent.mkdir(parents=True, exist_ok=True)
-    descriptor = os.open(lock, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o644)
-    try:
-        fcntl.flock(descriptor, fcntl.LOCK_EX)
-        yield
-    finally:
-        os.close(descriptor)
-
-
-def is_held(lock: Path) -> bool:
-    """Return whether a process holds a file's lock; a file that is not there is held by nobody."""
-    try:
-        descriptor = os.open(lock, os.O_RDWR | os.O_CLOEXEC)
-    except FileNotFoundError:
-        return False
-    try:
-        fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
-    except BlockingIOError:
-        return True
-    finally:
-        os.close(descriptor)
-    return False

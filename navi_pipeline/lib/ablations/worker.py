@@ -1,0 +1,57 @@
+"""A cell in a process of its own, whose children are this cell's alone (`python -m … NAME VARIANT SEED SETTINGS`)."""
+
+from __future__ import annotations
+
+import json
+import sys
+from collections.abc import Callable
+
+from navi_core.config import AblationConfig, parse_config
+from navi_core.errors import NaviError, RunError
+from navi_pipeline.lib.ablations.catalogue import VARIANTS, Variant
+from navi_pipeline.lib.ablations.cell import CellOutcome, known_outcome, run_cell
+from navi_pipeline.lib.supervised import run_supervised
+
+__all__ = ["run_cell_in_child"]
+
+
+def run_cell_in_child(
+    name: str, variant: Variant, config: AblationConfig, seed: int, *, stop: Callable[[], bool]
+) -> CellOutcome:
+    """Measure a cell in a child, which ends with this process or when told to.
+
+    Args:
+        name: Of the ablation.
+        variant: What is changed.
+        config: What the cells share.
+        seed: Of the training.
+        stop: Asked twice a second; once it answers True the child ends, and its trainer writes a checkpoint.
+
+    Raises:
+        RunError: The child ended before the cell had an outcome.
+    """
+    cell = [name, variant.name, str(seed), config.model_dump_json()]
+    command = [sys.executable, "-m", "navi_pipeline.lib.ablations.worker", *cell]
+    code, _, last = run_supervised(command, on_line=lambda _: None, stop=stop)
+    outcome = known_outcome(variant, config, seed)
+    if outcome is None:
+        raise RunError(
+            f"cell {variant.name}/seed{seed} of ablation {name} ended with exit code {code} before it had an outcome; "
+            "the same command goes on with it; its last lines:\n" + "\n".join(last)
+        )
+    return outcome
+
+
+def main(name: str, variant: str, seed: str, settings: str) -> int:
+    """Measure one cell of this home."""
+    try:
+        config = parse_config(AblationConfig, json.loads(settings))
+        run_cell(name, VARIANTS[variant], config, int(seed), on_line=lambda _: None)
+    except NaviError as error:
+        print(f"{type(error).__name__}: {error}", file=sys.stderr, flush=True)  # noqa: T201
+        return 1
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main(*sys.argv[1:]))
