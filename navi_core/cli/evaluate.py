@@ -69,6 +69,10 @@ Starts = Annotated[int | None, typer.Option(help="Frozen starts per scene; by de
 Steps = Annotated[int | None, typer.Option(help="Decisions per episode; by default the protocol's.")]
 Seed = Annotated[int, typer.Option(help="Seed of the starts and of sampled actions.")]
 Sampled = Annotated[bool, typer.Option("--sampled", help="Sample actions instead of flying the mean.")]
+Recovers = Annotated[
+    bool | None,
+    typer.Option("--recovery/--no-recovery", help="Free policies that are stuck; by default those trained to be."),
+]
 Noisy = Annotated[bool, typer.Option("--noisy", help="Fly with the noisy sensor; what counts is still the truth.")]
 Resolution = Annotated[int, typer.Option(help="Compile resolution of meshes and generated scenes.")]
 Models = Annotated[Path | None, typer.Option("--models", help="The registry; by default models/ of the Navi home.")]
@@ -100,6 +104,7 @@ def evaluate(
     steps: Steps = None,
     seed: Seed = 0,
     sampled: Sampled = False,
+    recovery: Recovers = None,
     noisy: Noisy = False,
     task: Task = "explore",
     resolution: Resolution = 512,
@@ -113,7 +118,7 @@ def evaluate(
     """Fly a subject without learning over frozen starts, and measure coverage and collisions."""
     from navi_core.evaluate import record_evaluation, write_traces
 
-    config = eval_config(protocol, starts, steps, seed, sampled, noisy, task)
+    config = eval_config(protocol, starts, steps, seed, sampled, noisy, task, recovery)
     flown = find_subject(subject, models)
     scenes = load_scenes(scene or HELD_OUT, resolution)
     result = fly_subject(flown, scenes, config)
@@ -237,7 +242,14 @@ def _compiled(source: SceneSource, folder: Path, config: CompileConfig) -> Scene
 
 
 def eval_config(
-    protocol: str, starts: int | None, steps: int | None, seed: int, sampled: bool, noisy: bool, task: str = "explore"
+    protocol: str,
+    starts: int | None,
+    steps: int | None,
+    seed: int,
+    sampled: bool,
+    noisy: bool,
+    task: str = "explore",
+    recovery: bool | None = None,
 ) -> EvalConfig:
     """Return the protocol that a command's options name.
 
@@ -250,7 +262,8 @@ def eval_config(
     if protocol not in PROTOCOLS:
         raise ConfigError(f"no protocol {protocol!r}; allowed: {', '.join(PROTOCOLS)}")
     settings: dict[str, Any] = PROTOCOLS[protocol] | {"seed": seed, "deterministic": not sampled, "task": task}
-    settings |= {name: value for name, value in (("starts", starts), ("max_steps", steps)) if value is not None}
+    given = {"starts": starts, "max_steps": steps, "recovery": recovery}
+    settings |= {name: value for name, value in given.items() if value is not None}
     return parse_config(EvalConfig, settings | ({"sensor": NOISY_SENSOR.model_dump()} if noisy else {}))
 
 

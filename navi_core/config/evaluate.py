@@ -40,6 +40,8 @@ class EvalConfig(Config):
     """Seed of starts and of sampled actions."""
     deterministic: bool = True
     """Fly the mean action instead of a sample."""
+    recovery: bool | None = None
+    """Free policies that are stuck on a spot (`policy.recovery`); None: those that were trained to have it."""
     azimuth_bins: int = Field(64, ge=8, le=4096)
     """Azimuth bins for scripted pilots; a policy's own are used for a policy."""
     elevation_bins: int = Field(16, ge=4, le=2048)

@@ -48,6 +48,9 @@ class PolicyConfig(Config):
     place_memory: bool = False
     """Tell the policy in which directions there is floor that it has not seen, from a map of its own flight; behind the
     auxiliary input of the previous step."""
+    recovery: bool = False
+    """Flights by the typical action that do not come from the spot are disturbed until they are free, in evaluation and
+    in service; training and sampled flights come free by themselves and are left alone."""
     goal: bool = False
     """The auxiliary input also holds the relative goal (point-goal flight)."""
     depth_shift: float = 0.2

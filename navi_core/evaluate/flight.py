@@ -40,6 +40,8 @@ class Flyer(Protocol):
     """El of its observations."""
     max_distance: float
     """Range of its sensor [m]."""
+    recovering: Tensor | None
+    """(B,) whose action of the last `act` came from recovery; None where it has none."""
 
     def begin(self, keys: Tensor, field: Field) -> None:
         """Start new episodes in all rows.
@@ -70,6 +72,8 @@ class Flight:
     """Distance to the nearest surface after each decision, float32 (T,) [m]."""
     success: bool = False
     """Whether it stopped at its goal, which ended it."""
+    recovery_steps: int = 0
+    """Decisions that were disturbed because it was stuck."""
 
 
 @torch.no_grad()
@@ -125,6 +129,7 @@ def _fly_block(
     yaws = torch.empty(config.max_steps + 1, len(rows))
     yaws[0] = yaw
     collided = torch.empty(config.max_steps, len(rows), dtype=torch.bool)
+    recovering = torch.zeros(config.max_steps, len(rows), dtype=torch.bool)
     clearance = torch.empty(config.max_steps, len(rows))
     # A course has goals at all of its starts or at none.
     goals = [start.goal for start in rows if start.goal is not None]
@@ -143,6 +148,8 @@ def _fly_block(
                 f"{flyer.name} answered with NaN or Inf at decision {t} of scene {rows[row].scene}, "
                 f"start {rows[row].index}"
             )
+        if flyer.recovering is not None:
+            recovering[t] = flyer.recovering
         motion = dynamics.step(position, yaw, velocity, action, front, scene)
         position, yaw, velocity = motion.position, motion.yaw, motion.velocity
         positions[t + 1], yaws[t + 1] = position, yaw
@@ -161,5 +168,6 @@ def _fly_block(
         steps = int(ended[row])
         path, faced = (x[: steps + 1, row].numpy().copy() for x in (positions, yaws))
         hit, gap = (x[:steps, row].numpy().copy() for x in (collided, clearance))
-        flights.append(Flight(path, faced, hit, gap, bool(success[row])))
+        recovered = int(recovering[:steps, row].sum())
+        flights.append(Flight(path, faced, hit, gap, bool(success[row]), recovered))
     return flights

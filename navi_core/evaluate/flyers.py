@@ -9,6 +9,7 @@ from navi_core.config import EvalConfig, ShaperConfig
 from navi_core.errors import EvaluationError
 from navi_core.pilots import Pilot, Pose
 from navi_core.pilots.draws import draw_normal
+from navi_core.pilots.recovery import Recovery
 from navi_core.policy import NavigationPolicy, RewardShaper
 from navi_core.world.field import Field
 from navi_core.world.goals import relative_goal
@@ -22,6 +23,8 @@ QUIET_SHAPER = ShaperConfig(rnd_start=0.0, rnd_end=0.0, loop_coefficient=0.0)
 
 class PilotFlyer:
     """Flies a scripted pilot on observations of the protocol's resolution."""
+
+    recovering: Tensor | None = None
 
     def __init__(self, pilot: Pilot, config: EvalConfig) -> None:
         self.name = pilot.name
@@ -49,7 +52,7 @@ class PolicyFlyer:
 
     Args:
         policy: The network.
-        config: The protocol: block size, seed, mean or sampled actions.
+        config: The protocol: block size, seed, mean or sampled actions, recovery.
         name: Name of the subject.
         shaper: What the auxiliary input was made of in training.
         shaper_rows: Rows of the training run, which fix how many steps a row remembers.
@@ -102,6 +105,11 @@ class PolicyFlyer:
         if self._policy.config.place_memory:
             dynamics, reach = self._config.dynamics, self.max_distance
             self._places = PlaceMemory(rows, self.azimuth_bins, self.elevation_bins, dynamics, reach)
+        self._recovery, self.recovering = None, None
+        recovers = self._policy.config.recovery if self._config.recovery is None else self._config.recovery
+        if recovers and self._config.deterministic:
+            self._recovery = Recovery(rows, self._config.dynamics.decision_hz, self._config.seed)
+            self.recovering = self._recovery.stuck
         self._shaper = RewardShaper(self._shaper_config, rows, self._policy.config.width, device=self._device)
         self._shaper.load_state_dict(self._shaper_state)
         self._shaper.eval()
@@ -120,6 +128,10 @@ class PolicyFlyer:
             told = relative_goal(pose.position, pose.yaw, pose.goal)
             aux = torch.cat([aux, told.to(self._device)], dim=1)
         out = self._policy.act(obs.to(self._device), aux, self._state, self._reset, noise)
+        action = out.action.to(torch.float32).cpu()
+        if self._recovery is not None:
+            here = pose_rows(pose.position, pose.yaw)
+            action = self._recovery.act(action, here, self._reset.cpu(), self._keys, self._step)
         self._state = out.state
         self._reset = torch.zeros_like(self._reset)
         self._step = self._step + 1
@@ -127,4 +139,4 @@ class PolicyFlyer:
             zeros = torch.zeros(len(obs), device=self._device)
             shaped = self._shaper.shape(out.embedding, zeros, zeros, torch.zeros_like(self._reset), 0)
             self._aux = torch.stack([zeros, shaped.loop_similarity, shaped.intrinsic], dim=1)
-        return out.action.to(torch.float32).cpu()
+        return action

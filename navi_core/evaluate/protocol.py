@@ -153,6 +153,7 @@ def episode_row(
         "collisions_per_minute": events / minutes,
         "collisions_per_100m": 100.0 * events / max(path, _SHORTEST_PATH),
         "collision_free": events == 0,
+        "recovery_steps": flight.recovery_steps,
         "clearance_p5": float(np.percentile(flight.clearance, 5)),
         "path_length": path,
         "seen_per_metre": covered["c_vis_m2"] / max(path, _SHORTEST_PATH),

@@ -251,6 +251,7 @@ def summarise(
         **medians,
         **_steps_reached(episodes),
         "collision_free_rate": mean_of_scenes(table["collision_free"]),
+        "recovery_steps": sum(row.get("recovery_steps", 0) for row in episodes),
     }
 
 

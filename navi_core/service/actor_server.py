@@ -18,6 +18,7 @@ import torch
 from navi_core.config import ActorConfig
 from navi_core.errors import WireError
 from navi_core.pilots.draws import draw_normal
+from navi_core.pilots.recovery import Recovery
 from navi_core.service.flight_learning import FlightLearning, ask_gate
 from navi_core.service.gate import GateVerdict, RolloutGate
 from navi_core.service.observations import observation_of
@@ -95,6 +96,7 @@ class ActorServer(Server):
         self.sessions = SessionTable(
             model.runner, c.max_sessions, model.shaper, model.curiosity, max_distance=model.max_distance
         )
+        self._recovery = self._recovery_of(model)
         self._ready: dict[int, Session] = {}
         self.decisions = 0
         self._told = 0.0
@@ -253,11 +255,11 @@ class ActorServer(Server):
         decision = runner.decide(obs, aux, state, reset, self._noise(group))
         self.sessions.scatter(group, decision.state, decision.latent)
         self.metrics.latency("inference_ms", time.perf_counter() - start, about="one batch of decisions")
-        command, verdict = decision.action, None
+        command, verdict = self._free(group, reset, decision.action), None
         for session in group:
             session.velocity_before = session.velocity
         if self._gate is not None:
-            verdict, command = self._judged(group, obs, reset, decision.action)
+            verdict, command = self._judged(group, obs, reset, command)
         if self._learning is not None:
             self._learning.decided(group, obs, aux, state, reset, decision, verdict)
         self._send(group, command.numpy().astype(np.float32, copy=False))
@@ -281,6 +283,26 @@ class ActorServer(Server):
                 place = {"episode_id": session.matrix.episode_id, "step_id": session.matrix.step_id + 1}
                 self.event(self.publisher, "actor.inference.gate", numbers, env_id=session.env_id, **place)
         return verdict, command
+
+    def _free(self, group: list[Session], reset: torch.Tensor, action: torch.Tensor) -> torch.Tensor:
+        """Disturb the actions of drones that are stuck, where the policy was trained to have that."""
+        if self._recovery is None:
+            return action
+        told = [(session.slot, session.env_id, session.decisions) for session in group]
+        slots, keys, step = torch.tensor(told).T
+        poses = [session.matrix.robot_pose for session in group]
+        here = torch.tensor([[pose.x, pose.y, pose.z, pose.yaw] for pose in poses])
+        free = self._recovery.act(action, here, reset, keys, step, slots)
+        stuck = int(self._recovery.stuck[slots].sum())
+        if stuck:
+            self.metrics.count("recovered_total", stuck, about="actions that were disturbed to free a drone")
+        return free
+
+    def _recovery_of(self, model: ServedModel) -> Recovery | None:
+        """Return what frees stuck drones; sampled flights come free by themselves."""
+        if self.config.sample or not model.runner.config.recovery:
+            return None
+        return Recovery(self.config.max_sessions, model.decision_hz, self.config.seed)
 
     def _noise(self, group: list[Session]) -> torch.Tensor | None:
         """Return (N, 4) draws: functions of seed, drone and decision."""
@@ -342,7 +364,7 @@ class ActorServer(Server):
             self._learning.adopt(model)
         kept = self.sessions.renew(model.runner, model.shaper, model.curiosity, max_distance=model.max_distance)
         _LOG.info("%s takes over from %s; memory %s", model.name, self.model.name, "kept" if kept else "begins anew")
-        self.model = model
+        self.model, self._recovery = model, self._recovery_of(model)
         self.metrics.count("swaps_total", about="models that took over")
 
     def _perf(self) -> None:

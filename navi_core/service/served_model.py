@@ -50,6 +50,13 @@ class ServedModel:
         return float(self.runner.metadata.get("max_distance", 100.0))
 
     @property
+    def decision_hz(self) -> float:
+        """Decisions a second that it learned with."""
+        if self.checkpoint is not None:
+            return self.checkpoint.decision_hz
+        return float(self.runner.metadata.get("decision_hz", 10.0))
+
+    @property
     def curiosity(self) -> dict[str, Any]:
         """The shaper's state that holds the trained curiosity, empty without."""
         return {} if self.checkpoint is None else self.checkpoint.curiosity()

@@ -7,6 +7,7 @@ from dataclasses import dataclass
 import torch
 
 from navi_core.config import EnvConfig
+from navi_core.pilots.recovery import Recovery
 from navi_core.policy import NavigationPolicy
 from navi_core.world import Field, NavigationEnv
 from navi_core.world.place_memory import PlaceMemory, pose_rows
@@ -65,11 +66,18 @@ class ShadowFlight:
         rows = self._env.num_envs
         obs, state, step = self._env.reset(seed), policy.initial_state(rows), torch.zeros(rows, 3)
         places = PlaceMemory.of_env(self._env.config, rows) if policy.config.place_memory else None
+        recovery = None
+        if policy.config.recovery:
+            recovery = Recovery(rows, self._env.config.dynamics.decision_hz, seed)
+        keys = torch.arange(rows)
         reset, total, hits = torch.ones(rows, dtype=torch.bool), torch.zeros(rows), 0
-        for _ in range(self._decisions):
+        for step_number in range(self._decisions):
             aux = step if places is None else torch.cat((step, places.look(obs, self._poses(), reset)), dim=1)
             out = policy.act(obs, aux, state, reset, None)
-            batch = self._env.step(out.action)
+            action = out.action
+            if recovery is not None:
+                action = recovery.act(action, self._poses(), reset, keys, torch.full_like(keys, step_number))
+            batch = self._env.step(action)
             obs, state, reset = batch.obs, out.state, batch.truncated
             total += batch.reward
             hits += int(batch.info["collision"].sum())

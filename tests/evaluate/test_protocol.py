@@ -249,3 +249,32 @@ def test_files_that_hold_no_evaluation_are_refused(tmp_path, text):
     path.write_text(text)
     with pytest.raises(EvaluationError, match=r"odd\.json"):
         EvalResult.load(path)
+
+
+def stubborn(recovery: bool):
+    """A policy that flies ahead at full speed whatever it sees."""
+    policy = lively(NETWORK.model_copy(update={"recovery": recovery}))
+    with torch.no_grad():
+        for name, weight in policy.named_parameters():
+            if name.startswith("heads.actor"):
+                weight.zero_()
+                if weight.shape == (4,):
+                    weight[0] = 3.0
+    return policy
+
+
+def test_a_policy_that_is_stuck_is_freed_where_it_was_trained_to_be(box_room):
+    config = EvalConfig(starts=1, max_steps=120, azimuth_bins=32, elevation_bins=8, block=2)
+    alone, freed = (evaluate(stubborn(has), [box_room], config) for has in (False, True))
+    assert alone.summary["recovery_steps"] == 0 and alone.episodes[0]["collisions"] > 60
+    assert freed.summary["recovery_steps"] == freed.episodes[0]["recovery_steps"] > 0
+    assert freed.episodes[0]["path_length"] > 1.5 * alone.episodes[0]["path_length"]
+    assert freed.episodes[0]["c_vis_m2"] >= alone.episodes[0]["c_vis_m2"]
+    for has, setting, like in ((False, True, freed), (True, False, alone)):
+        forced = evaluate(stubborn(has), [box_room], config.model_copy(update={"recovery": setting}))
+        assert np.array_equal(forced.trajectories[0], like.trajectories[0])
+    sampled = config.model_copy(update={"deterministic": False})
+    flown = [evaluate(stubborn(has), [box_room], sampled) for has in (False, True)]
+    assert np.array_equal(flown[0].trajectories[0], flown[1].trajectories[0])
+    assert eval_config("quick", None, None, 0, False, False).recovery is None
+    assert eval_config("quick", None, None, 0, False, False, recovery=False).recovery is False

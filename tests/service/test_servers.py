@@ -232,3 +232,18 @@ def test_who_watches_a_service_sees_the_scene_from_above_and_where_it_lies(stage
     np.testing.assert_allclose([digest.scene[f"{end}_x"] for end in ("low", "high")], [low[0], high[0]], rtol=1e-6)
     assert digest.picture is not None and digest.picture.shape == (256, 256, 3) and digest.picture.std() > 0
     assert digest.scene["rows"] == 2 and digest.scene["corner_x"] <= low[0]
+
+
+@pytest.mark.parametrize("recovery", [True, False])
+def test_a_drone_that_is_stuck_is_freed_where_its_policy_was_trained_to_be(stage, recovery) -> None:
+    """A policy that always flies ahead comes to a wall; only with recovery does it leave it."""
+    model = tiny_model(config=TINY.model_copy(update={"recovery": recovery}))
+    with torch.no_grad():
+        for name, weight in model.runner.policy.named_parameters():
+            if name.startswith("heads.actor"):
+                weight.zero_()
+                if weight.shape == (4,):
+                    weight[0] = 3.0
+    actor = stage.actor(stage.environment(SMALL.model_copy(update={"max_steps": 400}), sessions=2, seed=4), model)
+    until(lambda: actor.decisions >= 300, 30.0)
+    assert (actor.metrics.as_dict().get("recovered_total", 0) > 0) == recovery
