@@ -16,7 +16,7 @@ import numpy as np
 import torch
 
 from navi_core.config import ActorConfig
-from navi_core.errors import WireError
+from navi_core.errors import ConfigError, WireError
 from navi_core.pilots.draws import draw_normal
 from navi_core.pilots.recovery import Recovery
 from navi_core.service.flight_learning import FlightLearning, ask_gate
@@ -361,7 +361,12 @@ class ActorServer(Server):
         if model is None:
             return
         if self._learning is not None:
-            self._learning.adopt(model)
+            try:
+                self._learning.adopt(model)
+            except ConfigError as error:
+                # A champion that cannot be learned on ends neither the service nor its learning.
+                _LOG.warning("%s does not take over from %s: %s", model.name, self.model.name, error)
+                return
         kept = self.sessions.renew(model.runner, model.shaper, model.curiosity, max_distance=model.max_distance)
         _LOG.info("%s takes over from %s; memory %s", model.name, self.model.name, "kept" if kept else "begins anew")
         self.model, self._recovery = model, self._recovery_of(model)

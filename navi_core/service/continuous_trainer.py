@@ -20,10 +20,11 @@ from navi_core.service.gate import RolloutGate
 from navi_core.service.policy_update import PolicyUpdate
 from navi_core.service.replay_buffer import ExperienceReplayBuffer, Sample
 from navi_core.service.shadow import ShadowResult
+from navi_core.service.timed_lock import TimedLock
 from navi_core.service.training_metrics import TrainingMetrics
 from navi_core.service.training_reward import judged_rewards
 
-__all__ = ["ContinuousTrainer", "VersionRecord"]
+__all__ = ["ContinuousTrainer", "VersionRecord", "check_learnable"]
 
 _LOG = logging.getLogger("navi.service")
 
@@ -42,7 +43,7 @@ class ContinuousTrainer:
     """Learns from the buffer every `training_interval` seconds, beside inference.
 
     The trainer changes a copy of the policy; inference uses the latest admitted version. Locks are taken in the order
-    buffer, model.
+    buffer, trainer, model; none of them is held while an update or a shadow flight goes on.
 
     Args:
         policy: Version 0.
@@ -59,6 +60,7 @@ class ContinuousTrainer:
 
     Attributes:
         admission: The version in service.
+        lock: Held while versions are numbered and handed over.
         metrics: Counts and rolling means.
         model_version: Updates so far; every one makes a version.
     """
@@ -75,10 +77,7 @@ class ContinuousTrainer:
         record: VersionRecord | None = None,
     ) -> None:
         self.config = c = config or ContinuousTrainingConfig()
-        if policy.config.separate_value:
-            raise ConfigError(
-                "continuous training needs one trunk for actor and critic; this policy has separate_value"
-            )
+        check_learnable(policy)
         if c.shadow_evaluation != "off" and shadow is None:
             raise ConfigError("shadow_evaluation needs scenes to fly in; give --scene, or set it to off")
         if gate is None and c.reward_mode == "gate_signal":
@@ -89,6 +88,8 @@ class ContinuousTrainer:
         self.model_version = 0
         self.admission = Admission(_frozen(policy), c.rollback_window)
         self._update = PolicyUpdate(copy.deepcopy(policy), c, scale)
+        self.lock = TimedLock()
+        self._generation = 0
         self._adopted: tuple[NavigationPolicy, tuple[float, float]] | None = None
         self._stop = threading.Event()
         self._thread: threading.Thread | None = None
@@ -133,11 +134,22 @@ class ContinuousTrainer:
         return True
 
     def adopt(self, policy: NavigationPolicy, scale: tuple[float, float] = (0.0, 1.0)) -> None:
-        """Go on from other weights, those of a new champion; what was flown with the old ones is forgotten."""
-        self._adopted = (policy, scale)
+        """Go on from other weights, those of a new champion; what was flown with the old ones is forgotten.
+
+        An update or a shadow flight that is under way is not waited for; nothing comes of it.
+
+        Raises:
+            ConfigError: These weights cannot be learned on; nothing was changed.
+        """
+        check_learnable(policy)
+        frozen = _frozen(policy)
+        # First of all, so that the new network never meets latents of the old one.
         self.buffer.clear()
-        self.model_version += 1
-        self.admission.admit(self.model_version, _frozen(policy))
+        with self.lock.held():
+            self._generation += 1
+            self._adopted = (policy, scale)
+            self.model_version += 1
+            self.admission.admit(self.model_version, frozen)
 
     def observe_reward(self, version: int, reward: float) -> None:
         """Take the live reward of a decision made by a version."""
@@ -145,13 +157,15 @@ class ContinuousTrainer:
 
     def train_once(self) -> bool:
         """Make one update if there is enough to learn from; returns whether one was made."""
-        if self._adopted is not None:
-            (policy, scale), self._adopted = self._adopted, None
-            self._update = PolicyUpdate(copy.deepcopy(policy), self.config, scale)
+        with self.lock.held():
+            generation = self._generation
+            adopted, self._adopted = self._adopted, None
+        if adopted is not None:
+            self._update = PolicyUpdate(copy.deepcopy(adopted[0]), self.config, adopted[1])
         self._watch_live_reward()
         start = time.perf_counter()
         sample = self.buffer.sample(self.config.batch_size)
-        if sample is None or len(sample) < self.config.min_batch_size:
+        if sample is None or len(sample) < self.config.min_batch_size or generation != self._generation:
             return False
         judged = judged_rewards(sample, self.gate, self.config)
         if not judged.used.any():
@@ -163,10 +177,31 @@ class ContinuousTrainer:
             None if sample.observation is None else sample.observation[torch.from_numpy(kept)],
         )
         loss = self._update.step(used, judged.reward[kept])
-        self.model_version += 1
         seconds = time.perf_counter() - start
+        every = self.config.shadow_evaluation
+        # Beside this thread only a successor changes the number, and then nothing comes of this update.
+        due = every == "off" or (self.model_version + 1) % every == 0
+        candidate = _frozen(self._update.policy) if due else None
+        with self.lock.held():
+            if generation != self._generation:
+                _LOG.info("an update of weights that were replaced meanwhile is dropped")
+                return False
+            self.model_version += 1
+            version, serving = self.model_version, self.serving
+            if every == "off" and candidate is not None:
+                self.admission.admit(version, candidate)
         self.metrics.record(loss=loss, samples=len(used), seconds=seconds, agreed=judged.agreed, judged=judged.judged)
-        self._admit_or_hold(loss, len(used))
+        numbers = {"loss": loss, "samples": float(len(used))}
+        if every == "off":
+            self._keep(version, "admitted", **numbers)
+        elif candidate is None or self._shadow is None:
+            self._keep(version, "trained", **numbers)
+        else:
+            result = self._shadow(candidate, serving.policy)
+            admitted = result.passed and self._admit(version, candidate, generation)
+            if not admitted:
+                _LOG.info("version %d is held back: %+.4f reward a decision", version, result.difference)
+            self._keep(version, "admitted" if admitted else "held", **numbers, shadow_difference=result.difference)
         return True
 
     def status(self) -> dict[str, Any]:
@@ -174,24 +209,13 @@ class ContinuousTrainer:
         training = self.metrics.snapshot(is_running=self.is_running, model_version=self.model_version)
         return TrainingMetrics.status(training, self.buffer.get_stats())
 
-    def _admit_or_hold(self, loss: float, samples: int) -> None:
-        """Let the new version serve at once, or after it has passed a shadow evaluation."""
-        every = self.config.shadow_evaluation
-        numbers = {"loss": loss, "samples": float(samples)}
-        if every == "off":
-            self.admission.admit(self.model_version, _frozen(self._update.policy))
-            self._keep("admitted", **numbers)
-            return
-        if self.model_version % every or self._shadow is None:
-            self._keep("trained", **numbers)
-            return
-        candidate = _frozen(self._update.policy)
-        result = self._shadow(candidate, self.serving.policy)
-        if result.passed:
-            self.admission.admit(self.model_version, candidate)
-        else:
-            _LOG.info("version %d is held back: %+.4f reward a decision", self.model_version, result.difference)
-        self._keep("admitted" if result.passed else "held", **numbers, shadow_difference=result.difference)
+    def _admit(self, version: int, candidate: NavigationPolicy, generation: int) -> bool:
+        """Let a version serve; false where a successor took over while it flew beside weights that serve no more."""
+        with self.lock.held():
+            if generation != self._generation:
+                return False
+            self.admission.admit(version, candidate)
+            return True
 
     def _watch_live_reward(self) -> None:
         """Return to the version before where the one in service earns less; only admitted versions are watched."""
@@ -202,11 +226,11 @@ class ContinuousTrainer:
             return
         _LOG.warning("the live reward fell; version %d serves again", before.version)
         self._update = PolicyUpdate(copy.deepcopy(before.policy).requires_grad_(True), self.config, self._scale)
-        self._keep("rolled_back", returned_to=float(before.version))
+        self._keep(self.model_version, "rolled_back", returned_to=float(before.version))
 
-    def _keep(self, fate: str, **numbers: float) -> None:
+    def _keep(self, version: int, fate: str, **numbers: float) -> None:
         if self._record is not None:
-            self._record.version(self.model_version, fate, live_reward=self.admission.live_mean(), **numbers)
+            self._record.version(version, fate, live_reward=self.admission.live_mean(), **numbers)
 
     def _loop(self) -> None:
         while not self._stop.is_set():
@@ -226,6 +250,16 @@ class ContinuousTrainer:
                     "an update took %.2f s, longer than the interval of %.2f s", took, self.config.training_interval
                 )
             self._stop.wait(max(0.0, self.config.training_interval - took))
+
+
+def check_learnable(policy: NavigationPolicy) -> None:
+    """Refuse a policy that a service cannot learn on.
+
+    Raises:
+        ConfigError: The critic has a trunk of its own.
+    """
+    if policy.config.separate_value:
+        raise ConfigError("continuous training needs one trunk for actor and critic; this policy has separate_value")
 
 
 def _frozen(policy: NavigationPolicy) -> NavigationPolicy:

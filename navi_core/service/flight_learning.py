@@ -112,12 +112,17 @@ class FlightLearning:
         return self._runner
 
     def adopt(self, model: ServedModel) -> None:
-        """Go on from another model."""
-        policy, self._scale = _trainable(model)
+        """Go on from another model.
+
+        Raises:
+            ConfigError: It cannot be trained on; nothing was changed.
+        """
+        policy, scale = _trainable(model)
+        self.trainer.adopt(policy, scale)
+        self._scale = scale
         self._pending.clear()
-        self.trainer.adopt(policy, self._scale)
-        self._runner = EagerRunner(self.trainer.serving.policy, model.name)
-        self._version = self.trainer.serving.version
+        serving = self.trainer.serving
+        self._runner, self._version = EagerRunner(serving.policy, model.name), serving.version
 
     def decided(
         self,

@@ -14,7 +14,7 @@ from navi_core.service.gate import RolloutGate
 from navi_core.service.runner import ProgramRunner
 from navi_core.service.served_model import ServedModel
 from navi_core.service.wire import Subscriber, TelemetryEvent
-from tests.service.conftest import SMALL, tiny_model, until
+from tests.service.conftest import SMALL, TINY, tiny_model, until
 
 FAST = {"training_interval": 0.02, "batch_size": 16, "min_batch_size": 4}
 
@@ -99,3 +99,18 @@ def test_a_program_cannot_be_trained(learning_of) -> None:
     runner = ProgramRunner.__new__(ProgramRunner)
     with pytest.raises(ConfigError, match="--runtime eager"):
         learning_of(model=ServedModel("p", runner, None, None))
+
+
+def test_a_champion_that_cannot_be_learned_on_does_not_take_over(stage, learning_of, caplog) -> None:
+    ready = [tiny_model(name="v002", config=TINY.model_copy(update={"separate_value": True}))]
+    learning = learning_of()
+    learn = stage.actor(
+        stage.environment(sessions=2),
+        learning=learning,
+        sample=True,
+        successor=lambda: ready.pop() if ready and learn.decisions > 10 else None,
+    )
+    until(lambda: not ready)
+    after = learn.decisions
+    until(lambda: learn.decisions > after + 40)
+    assert learn.model.name == "v001" and "v002 does not take over from v001" in caplog.text

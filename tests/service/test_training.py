@@ -5,6 +5,7 @@ from __future__ import annotations
 import copy
 import json
 import logging
+import threading
 import time
 
 import numpy as np
@@ -311,3 +312,80 @@ def test_new_weights_are_taken_over_and_the_old_experiences_forgotten() -> None:
     assert all(torch.equal(a, b) for a, b in zip(other.parameters(), live.serving.policy.parameters()))
     assert not live.train_once()
     assert all(torch.equal(a, b) for a, b in zip(other.parameters(), live._update.policy.parameters()))
+
+
+def same_weights(one, other) -> bool:
+    return all(torch.equal(a, b) for a, b in zip(one.parameters(), other.parameters(), strict=True))
+
+
+def in_a_thread(call) -> None:
+    """Call something in a thread of its own, as an actor does, and wait for it: whoever waits for this hangs."""
+    thread = threading.Thread(target=call)
+    thread.start()
+    thread.join(5)
+    assert not thread.is_alive(), "it waits for the trainer"
+
+
+def test_a_champion_that_comes_during_an_update_waits_for_nothing_and_keeps_its_place() -> None:
+    live, champion = trainer(), build_policy(TINY.model_copy(update={"core": "mamba2"}), seed=9)
+    adopted: list[int] = []
+
+    def comes(*_) -> None:
+        if not adopted:
+            adopted.append(1)
+            in_a_thread(lambda: live.adopt(champion))
+
+    live._update.policy.heads.actor.register_forward_hook(comes)
+    assert not live.train_once() and adopted
+    assert live.serving.version == live.model_version == 1 and same_weights(champion, live.serving.policy)
+    assert live.metrics.total_steps == 0
+    live.train_once()
+    assert same_weights(champion, live._update.policy) and live.model_version == 1
+
+
+@pytest.mark.parametrize("passes", [True, False])
+def test_a_champion_that_comes_during_a_shadow_flight_keeps_its_place(passes: bool) -> None:
+    champion, kept = build_policy(TINY, seed=9), []
+
+    def flight(candidate, serving) -> ShadowResult:
+        in_a_thread(lambda: live.adopt(champion))
+        return ShadowResult(passes, 0.5, 0.0, (0, 0))
+
+    class Record:
+        def version(self, number: int, fate: str, **numbers: float) -> None:
+            kept.append((number, fate))
+
+        def flush(self) -> None: ...
+
+    live = trainer(config(shadow_evaluation=1), shadow=flight, record=Record())
+    assert live.train_once()
+    assert live.serving.version == live.model_version == 2 and same_weights(champion, live.serving.policy)
+    assert kept == [(1, "held")]
+
+
+def test_a_new_network_never_meets_latents_of_the_old_one() -> None:
+    made: list[bool] = []
+
+    class Watched(ExperienceReplayBuffer):
+        """Lets the trainer have a turn just before everything is forgotten."""
+
+        def clear(self) -> None:
+            in_a_thread(lambda: made.append(live.train_once()))
+            super().clear()
+
+    settings, policy = config(), build_policy(TINY)
+    kept = flown(policy, settings)
+    kept.__class__ = Watched
+    live = ContinuousTrainer(policy, kept, settings)
+    live.adopt(build_policy(TINY, seed=9))
+    # That turn was one of the old weights with their own latents.
+    assert made == [True] and live.serving.version == live.model_version == 2
+    assert not live.train_once() and same_weights(live.serving.policy, live._update.policy)
+
+
+def test_a_champion_that_cannot_be_learned_on_is_refused_and_nothing_changes() -> None:
+    live = trainer()
+    apart = build_policy(TINY.model_copy(update={"separate_value": True}))
+    with pytest.raises(ConfigError, match="separate_value"):
+        live.adopt(apart)
+    assert live.serving.version == live.model_version == 0 and len(live.buffer) > 0 and live.train_once()
