@@ -199,6 +199,8 @@ class ExperienceReplayBuffer:
                 self._pending.clear()
                 self._open.clear()
                 self._trails = {}
+                # Another network may come, whose latents are of another width.
+                self._width = None
         # What was forgotten is freed here, where nobody waits for it.
         del before
 

@@ -140,6 +140,13 @@ def test_clearing_keeps_the_totals() -> None:
     assert kept.add(experience(number=6, actual_reward=1.0)) and len(kept.sample(3)) == 1
 
 
+def test_a_cleared_buffer_takes_latents_of_another_width() -> None:
+    kept = buffer()
+    kept.add(experience(actual_reward=1.0))
+    kept.clear()
+    assert kept.add(experience(width=9, actual_reward=1.0)) and not kept.add(experience(width=8, actual_reward=1.0))
+
+
 def test_states_are_kept_for_the_first_of_a_trail_alone() -> None:
     kept = buffer()
     for number in range(8):
