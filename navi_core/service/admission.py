@@ -51,6 +51,12 @@ class Admission:
             kept = {v: self._live[v] for v in (self._before.version,) if v in self._live}
             self._live = kept | {version: deque(maxlen=self._window)}
 
+    def begin_anew(self, version: int, policy: NavigationPolicy) -> None:
+        """Let weights that were promoted elsewhere serve; no fall of their live reward leads back to those before."""
+        with self.lock.held():
+            self.serving, self._before = ServingVersion(version, policy), None
+            self._live = {version: deque(maxlen=self._window)}
+
     def observe(self, version: int, reward: float) -> None:
         """Take the live reward of a decision of a version."""
         with self.lock.held():

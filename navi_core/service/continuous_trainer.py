@@ -149,7 +149,7 @@ class ContinuousTrainer:
             self._generation += 1
             self._adopted = (policy, scale)
             self.model_version += 1
-            self.admission.admit(self.model_version, frozen)
+            self.admission.begin_anew(self.model_version, frozen)
 
     def observe_reward(self, version: int, reward: float) -> None:
         """Take the live reward of a decision made by a version."""

@@ -206,6 +206,20 @@ def test_a_version_whose_live_reward_falls_gives_way_to_the_one_before() -> None
     assert all(torch.equal(a, b) for a, b in weights)
 
 
+def test_a_promotion_is_not_undone_by_a_rollback() -> None:
+    live = trainer(
+        config(shadow_evaluation=1, rollback_window=40), shadow=lambda a, b: ShadowResult(True, 0, 0, (0, 0))
+    )
+    for i in range(40):
+        live.observe_reward(0, 1.0 + 0.1 * (i % 3))
+    live.adopt(build_policy(TINY.model_copy(update={"core": "mamba2"})))
+    for i in range(40):
+        live.observe_reward(1, 0.2 + 0.1 * (i % 3))
+    live.train_once()
+    assert live.serving.version == 1 and live.serving.policy.config.core == "mamba2"
+    assert live.admission.live_mean() == pytest.approx(0.3, abs=0.05)
+
+
 def test_without_a_gate_the_reward_that_came_counts_whole() -> None:
     sample = flown(build_policy(TINY), config()).sample(16)
     judged = judged_rewards(sample, None, config())
