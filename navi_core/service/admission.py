@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import deque
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import numpy as np
 
@@ -19,10 +19,17 @@ _ONE_SIDED_95 = 1.833
 
 @dataclass(frozen=True)
 class ServingVersion:
-    """A version in service: its number and its weights, which nobody changes any more."""
+    """A version in service.
+
+    Attributes:
+        version: Its number.
+        policy: Its weights, which nobody changes any more.
+        scale: Mean and deviation of the returns that its critic's units are.
+    """
 
     version: int
     policy: NavigationPolicy
+    scale: tuple[float, float] = (0.0, 1.0)
 
 
 class Admission:
@@ -31,30 +38,31 @@ class Admission:
     Args:
         policy: Version 0.
         window: Live rewards of a version that are compared.
+        scale: Of version 0.
 
     Attributes:
         serving: What inference uses.
         lock: Held while versions change.
     """
 
-    def __init__(self, policy: NavigationPolicy, window: int) -> None:
-        self.serving = ServingVersion(0, policy)
+    def __init__(self, policy: NavigationPolicy, window: int, scale: tuple[float, float] = (0.0, 1.0)) -> None:
+        self.serving = ServingVersion(0, policy, scale)
         self._window = max(window, _BLOCKS)
         self._before: ServingVersion | None = None
         self._live: dict[int, deque[float]] = {0: deque(maxlen=self._window)}
         self.lock = TimedLock()
 
     def admit(self, version: int, policy: NavigationPolicy) -> None:
-        """Let a version serve from the next decision on."""
+        """Let an update of the version in service serve from the next decision on; its critic's units stay."""
         with self.lock.held():
-            self._before, self.serving = self.serving, ServingVersion(version, policy)
+            self._before, self.serving = self.serving, replace(self.serving, version=version, policy=policy)
             kept = {v: self._live[v] for v in (self._before.version,) if v in self._live}
             self._live = kept | {version: deque(maxlen=self._window)}
 
-    def begin_anew(self, version: int, policy: NavigationPolicy) -> None:
+    def begin_anew(self, version: int, policy: NavigationPolicy, scale: tuple[float, float]) -> None:
         """Let weights that were promoted elsewhere serve; no fall of their live reward leads back to those before."""
         with self.lock.held():
-            self.serving, self._before = ServingVersion(version, policy), None
+            self.serving, self._before = ServingVersion(version, policy, scale), None
             self._live = {version: deque(maxlen=self._window)}
 
     def observe(self, version: int, reward: float) -> None:

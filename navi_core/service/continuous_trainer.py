@@ -83,10 +83,9 @@ class ContinuousTrainer:
         if gate is None and c.reward_mode == "gate_signal":
             raise ConfigError("reward_mode gate_signal learns from the gate alone; give --gate, or another reward_mode")
         self.buffer, self.gate, self._shadow, self._record = buffer, gate, shadow, record
-        self._scale = scale
         self.metrics = TrainingMetrics()
         self.model_version = 0
-        self.admission = Admission(_frozen(policy), c.rollback_window)
+        self.admission = Admission(_frozen(policy), c.rollback_window, scale)
         self._update = PolicyUpdate(copy.deepcopy(policy), c, scale)
         self.lock = TimedLock()
         self._generation = 0
@@ -149,7 +148,7 @@ class ContinuousTrainer:
             self._generation += 1
             self._adopted = (policy, scale)
             self.model_version += 1
-            self.admission.begin_anew(self.model_version, frozen)
+            self.admission.begin_anew(self.model_version, frozen, scale)
 
     def observe_reward(self, version: int, reward: float) -> None:
         """Take the live reward of a decision made by a version."""
@@ -225,7 +224,7 @@ class ContinuousTrainer:
         if before is None:
             return
         _LOG.warning("the live reward fell; version %d serves again", before.version)
-        self._update = PolicyUpdate(copy.deepcopy(before.policy).requires_grad_(True), self.config, self._scale)
+        self._update = PolicyUpdate(copy.deepcopy(before.policy).requires_grad_(True), self.config, before.scale)
         self._keep(self.model_version, "rolled_back", returned_to=float(before.version))
 
     def _keep(self, version: int, fate: str, **numbers: float) -> None:

@@ -220,6 +220,21 @@ def test_a_promotion_is_not_undone_by_a_rollback() -> None:
     assert live.admission.live_mean() == pytest.approx(0.3, abs=0.05)
 
 
+def test_who_returns_to_a_champions_weights_learns_in_its_critics_units(caplog) -> None:
+    live = trainer(
+        config(shadow_evaluation=1, rollback_window=40), shadow=lambda a, b: ShadowResult(True, 0, 0, (0, 0))
+    )
+    champion = build_policy(TINY, seed=9)
+    live.adopt(champion, (3.0, 2.0))
+    live.buffer = flown(champion, live.config)
+    for version, reward in ((1, 1.0), (2, 0.2)):
+        for i in range(40):
+            live.observe_reward(version, reward + 0.1 * (i % 3))
+        live.train_once()
+    assert "version 1 serves again" in caplog.text and live.serving.version == 3
+    assert live._update._scale == (3.0, 2.0)
+
+
 def test_without_a_gate_the_reward_that_came_counts_whole() -> None:
     sample = flown(build_policy(TINY), config()).sample(16)
     judged = judged_rewards(sample, None, config())
