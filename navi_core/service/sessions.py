@@ -77,6 +77,8 @@ class SessionTable:
         self._free = list(range(capacity - 1, -1, -1))
         self._by_env: dict[int, Session] = {}
         self._zero = tuple(part.shape[1:] for part in runner.initial_state(1))
+        # A count of its own: the state of a policy without memory has no parts to ask.
+        self._rows = 0
         self._state: list[Tensor] = [torch.zeros(0, *shape) for shape in self._zero]
         self.aux = torch.zeros(capacity, 3)
         self._shaping = (shaper, shaper_state or {}, runner.config.width)
@@ -104,8 +106,8 @@ class SessionTable:
         self.aux[slot] = 0.0
         self._mapped[slot] = False
         self._by_env[session.env_id] = session
-        if slot >= len(self._state[0]):
-            rows = min(self.capacity, max(8, 2 * slot))
+        if slot >= self._rows:
+            self._rows = rows = min(self.capacity, max(8, 2 * slot))
             # State grows with the sessions: one drone does not pay for the memory of hundreds.
             self._state = [torch.cat([part, part.new_zeros(rows - len(part), *part.shape[1:])]) for part in self._state]
         return session
@@ -164,8 +166,7 @@ class SessionTable:
         shapes = tuple(part.shape[1:] for part in runner.initial_state(1))
         if shapes == self._zero:
             return True
-        rows = len(self._state[0])
-        self._zero, self._state = shapes, [torch.zeros(rows, *shape) for shape in shapes]
+        self._zero, self._state = shapes, [torch.zeros(self._rows, *shape) for shape in shapes]
         for session in self:
             session.begins = True
         return False

@@ -157,6 +157,22 @@ def test_a_successor_takes_over_without_losing_a_session(stage) -> None:
     assert len(actor.sessions) == 4
 
 
+def test_a_policy_without_memory_is_served_and_gives_way_to_one_with_memory_and_back(stage) -> None:
+    bare, ready = TINY.model_copy(update={"core": "none"}), []
+    server = stage.environment(sessions=10)
+    actor = stage.actor(server, tiny_model(config=bare), successor=lambda: ready.pop() if ready else None)
+    until(lambda: len(actor.sessions) == 10 and actor.decisions > 40)
+
+    def taken_over(name: str, config) -> None:
+        after = actor.decisions
+        ready.append(tiny_model(name=name, config=config))
+        until(lambda: actor.model.name == name and actor.decisions > after + 40)
+
+    taken_over("v002", TINY)
+    taken_over("v003", bare)
+    assert len(actor.sessions) == 10
+
+
 def test_pages_tell_health_and_metrics(stage) -> None:
     server = stage.environment(http="127.0.0.1:0")
     actor = stage.actor(server, http="0")

@@ -50,7 +50,7 @@ def flown(policy, settings: ContinuousTrainingConfig, decisions: int = 40, sessi
     return kept
 
 
-@pytest.mark.parametrize("core", ["gru", "mamba2"])
+@pytest.mark.parametrize("core", ["gru", "mamba2", "none"])
 def test_features_of_stored_experiences_are_those_of_the_flight(core: str) -> None:
     """Sampling, burn-in from the stored state and resets reproduce acting, so the first ratio is one."""
     policy = build_policy(TINY.model_copy(update={"core": core})).eval()
