@@ -13,6 +13,7 @@ from torch import Tensor
 from navi_core.config import ContinuousTrainingConfig
 from navi_core.errors import ConfigError
 from navi_core.policy.cores.base import State
+from navi_core.policy.trunk import AUX_INPUTS
 from navi_core.service.continuous_trainer import ContinuousTrainer
 from navi_core.service.experience import Experience
 from navi_core.service.experience_record import ServiceRecord
@@ -139,7 +140,7 @@ class FlightLearning:
         Args:
             group: N drones.
             obs: (N, 3, Az, El).
-            aux: (N, A).
+            aux: (N, A) as given to the policy.
             state: Before the decisions.
             reset: (N,) an episode begins.
             decision: Actions, values, log-probabilities and latents.
@@ -149,6 +150,9 @@ class FlightLearning:
         mean, deviation = self._scale
         scenes = None if self.gate is None else self.gate.scenes(torch.tensor([session.slot for session in group]))
         now = time.time()
+        # What the policy saw: where an episode begins it is told nothing of the step before.
+        told = aux.clone()
+        told[reset, :AUX_INPUTS] = 0.0
         for i, session in enumerate(group):
             experience = Experience(
                 session_id=session.env_id,
@@ -164,7 +168,7 @@ class FlightLearning:
                 timestamp=now,
                 model_version=self._version,
                 observation=obs[i] if self.config.store == "observation" else None,
-                aux=aux[i],
+                aux=told[i],
                 scene=-1 if scenes is None else int(scenes[i]),
             )
             if verdict is not None:
