@@ -8,7 +8,7 @@ import numpy as np
 import torch
 
 from navi_core.config import ContinuousTrainingConfig
-from navi_core.service.gate import RolloutGate
+from navi_core.service.gate import COMPONENTS, RolloutGate
 from navi_core.service.replay_buffer import Sample
 
 __all__ = ["JudgedRewards", "judged_rewards", "training_reward"]
@@ -59,6 +59,9 @@ def training_reward(
 def judged_rewards(sample: Sample, gate: RolloutGate | None, config: ContinuousTrainingConfig) -> JudgedRewards:
     """Ask the gate again about the motions of a sample, and weigh their rewards.
 
+    It agrees with a motion that was sent where it finds no collision, and with one that waited where it would hold it
+    back again: for a collision, or for an expected reward not above its threshold.
+
     Args:
         sample: Completed experiences.
         gate: None without one: nothing was expected, and the reward that came is all there is.
@@ -79,11 +82,14 @@ def judged_rewards(sample: Sample, gate: RolloutGate | None, config: ContinuousT
         verdict = gate.validate(
             position, yaw, velocity, action, torch.from_numpy(rows["scene"][index].astype(np.int64))
         )
-        now, expected = (~verdict.collides).tolist(), verdict.expected_reward.tolist()
-        for place, send, reward in zip(index.tolist(), now, expected):
-            # What the novelty of the place has become since is no disagreement; a wall in the way is.
-            agrees[place] = send == bool(rows["send"][place])
-            validation[place] = reward
+        novelty = torch.from_numpy(rows["components"][index, list(COMPONENTS).index("novelty")])
+        # What the novelty of the place has become since is no disagreement, so that of then counts. A motion that was
+        # sent is doubted for a wall in the way alone; one that waited, where nothing holds it back any more.
+        worth_then = verdict.expected_reward - verdict.components["novelty"] + novelty
+        sent, free = torch.from_numpy(rows["send"][index]), ~verdict.collides
+        same = torch.where(sent, free, ~(free & (worth_then > gate.config.threshold)))
+        for place, agree, reward in zip(index.tolist(), same.tolist(), verdict.expected_reward.tolist()):
+            agrees[place], validation[place] = agree, reward
     worth = [
         training_reward(actual, expected, agree, config)
         for actual, expected, agree in zip(rows["actual"].tolist(), validation.tolist(), agrees)

@@ -12,14 +12,16 @@ import numpy as np
 import pytest
 import torch
 
-from navi_core.config import ContinuousTrainingConfig, parse_config
+from navi_core.config import ContinuousTrainingConfig, GateConfig, parse_config
 from navi_core.errors import ConfigError
 from navi_core.policy import build_policy
 from navi_core.service import ContinuousTrainer, Experience, ExperienceReplayBuffer, TrainingMetrics
+from navi_core.service.gate import RolloutGate
 from navi_core.service.policy_update import PolicyUpdate, features_of
 from navi_core.service.shadow import ShadowResult
 from navi_core.service.training_reward import judged_rewards, training_reward
-from tests.service.conftest import TINY, until
+from navi_core.world import NavigationEnv
+from tests.service.conftest import SMALL, TINY, until
 
 QUICK = {"training_interval": 0.01, "batch_size": 16, "min_batch_size": 4, "buffer_capacity": 500, "state_interval": 32}
 
@@ -116,12 +118,14 @@ def test_every_reward_flag_acts(flag, agrees, expected) -> None:
 class Judge:
     """A gate that finds collisions for every second motion."""
 
+    config = GateConfig()
+
     def validate(self, position, yaw, velocity, action, scene):
         from navi_core.service.gate import GateVerdict
 
         collides = torch.arange(len(position)) % 2 == 1
         reward = torch.full((len(position),), 0.25)
-        return GateVerdict(~collides, collides, reward, {}, velocity)
+        return GateVerdict(~collides, collides, reward, {"novelty": torch.zeros(len(position))}, velocity)
 
 
 def test_gate_validation_counts_agreements_and_can_be_switched_off() -> None:
@@ -136,6 +140,55 @@ def test_gate_validation_counts_agreements_and_can_be_switched_off() -> None:
     assert off.judged == 0 and off.reward[1] == pytest.approx(0.7 * actual[1] + 0.3 * 0.5)
     skipped = judged_rewards(sample, Judge(), config(skip_disagreed_experiences=True))
     assert skipped.used.sum() == 8
+
+
+def gated(field, settings: ContinuousTrainingConfig) -> tuple[RolloutGate, ExperienceReplayBuffer]:
+    """Return a gate that asks for much reward, and what eight drones flew and were told to wait behind it."""
+    env = NavigationEnv(field, 8, SMALL.model_copy(update={"stagger": False}), seed=0)
+    gate, kept = RolloutGate(field, SMALL, GateConfig(threshold=0.5), capacity=8), ExperienceReplayBuffer(settings)
+    rows, generator = torch.arange(8), torch.Generator().manual_seed(0)
+    obs, pose = env.reset(), env.poses()
+    gate.begin(rows, pose["position"], pose["yaw"], obs)
+    for _ in range(10):
+        position, yaw, velocity = (env._life[name].clone() for name in ("position", "yaw", "velocity"))
+        action = torch.rand(8, 4, generator=generator) - torch.tensor([0.3, 0.5, 0.5, 0.5])
+        verdict = gate.judge(rows, position, yaw.squeeze(1), velocity, action, obs)
+        obs = env.step(torch.where(verdict.send[:, None], action, 0.0)).obs
+        for i in range(8):
+            expected = float(verdict.expected_reward[i])
+            experience = Experience(
+                i, torch.zeros(4), (), action[i], 0.0, 0.0, begins=True, scene=0, position=position[i],
+                yaw=float(yaw[i]), velocity=velocity[i], gate_send=bool(verdict.send[i]), expected_reward=expected,
+                components={name: float(part[i]) for name, part in verdict.components.items()},
+                actual_reward=expected * (1.0 if verdict.send[i] else settings.wait_reward_multiplier),
+            )  # fmt: skip
+            assert kept.add(experience)
+    return gate, kept
+
+
+def test_motions_that_waited_for_a_low_reward_are_learned_from(flown_field) -> None:
+    """The gate agrees with them: it would hold them back again, though it has forgotten what was seen by then."""
+    settings = config(train_on_wait=True, wait_reward_multiplier=0.25, skip_disagreed_experiences=True)
+    gate, kept = gated(flown_field, settings)
+    sample = kept.sample(80)
+    waited = ~sample.rows["send"]
+    assert 20 < waited.sum() < 75
+    judged = judged_rewards(sample, gate, settings)
+    used = judged.used & waited
+    assert judged.judged == 80 and used.sum() > 0.9 * waited.sum()
+    before = judged.reward[used]
+    sample.rows["actual"][waited] *= 2
+    gained = judged_rewards(sample, gate, settings).reward[used] - before
+    assert np.allclose(gained, 0.35 * sample.rows["actual"][used], atol=1e-6)
+
+
+def test_a_motion_that_waited_and_that_nothing_holds_back_now_is_a_disagreement(flown_field) -> None:
+    gate, kept = gated(flown_field, config())
+    sample = kept.sample(80)
+    sent = sample.rows["send"].copy()
+    sample.rows["send"] = False
+    judged = judged_rewards(sample, gate, config(skip_disagreed_experiences=True))
+    assert sent.sum() > 5 and (judged.used & sent).sum() <= 0.1 * sent.sum()
 
 
 def test_all_settings_that_are_wrong_are_named_at_once() -> None:
