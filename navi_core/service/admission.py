@@ -10,7 +10,7 @@ import numpy as np
 from navi_core.policy import NavigationPolicy
 from navi_core.service.timed_lock import TimedLock
 
-__all__ = ["Admission", "ServingVersion"]
+__all__ = ["Admission", "Rollback", "ServingVersion"]
 
 _BLOCKS = 10
 _ONE_SIDED_95 = 1.833
@@ -30,6 +30,21 @@ class ServingVersion:
     version: int
     policy: NavigationPolicy
     scale: tuple[float, float] = (0.0, 1.0)
+
+
+@dataclass(frozen=True)
+class Rollback:
+    """A return to the version before.
+
+    Attributes:
+        fell: The version that gave way.
+        live_reward: Its mean.
+        returned_to: The version that serves again.
+    """
+
+    fell: int
+    live_reward: float
+    returned_to: ServingVersion
 
 
 class Admission:
@@ -77,7 +92,7 @@ class Admission:
             rewards = list(self._live[self.serving.version])
         return float(np.mean(rewards)) if rewards else float("nan")
 
-    def roll_back(self) -> ServingVersion | None:
+    def roll_back(self) -> Rollback | None:
         """Return to the version before where the live reward is below its, by a one-sided 95 % test; else None.
 
         Rewards of neighbouring decisions resemble one another, so means of ten blocks are compared, not decisions.
@@ -99,4 +114,4 @@ class Admission:
                 return None
             self.serving, self._before = before, None
             self._live = {before.version: old}
-        return before
+        return Rollback(serving.version, float(np.mean(rewards[0])), before)

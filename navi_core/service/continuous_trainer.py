@@ -220,16 +220,17 @@ class ContinuousTrainer:
         """Return to the version before where the one in service earns less; only admitted versions are watched."""
         if self.config.shadow_evaluation == "off":
             return
-        before = self.admission.roll_back()
-        if before is None:
+        back = self.admission.roll_back()
+        if back is None:
             return
-        _LOG.warning("the live reward fell; version %d serves again", before.version)
+        before = back.returned_to
+        _LOG.warning("the live reward of version %d fell; version %d serves again", back.fell, before.version)
         self._update = PolicyUpdate(copy.deepcopy(before.policy).requires_grad_(True), self.config, before.scale)
-        self._keep(self.model_version, "rolled_back", returned_to=float(before.version))
+        self._keep(back.fell, "rolled_back", live_reward=back.live_reward, returned_to=float(before.version))
 
     def _keep(self, version: int, fate: str, **numbers: float) -> None:
         if self._record is not None:
-            self._record.version(version, fate, live_reward=self.admission.live_mean(), **numbers)
+            self._record.version(version, fate, **({"live_reward": self.admission.live_mean()} | numbers))
 
     def _loop(self) -> None:
         while not self._stop.is_set():

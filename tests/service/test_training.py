@@ -214,6 +214,15 @@ def trainer(settings=None, policy=None, **changes) -> ContinuousTrainer:
     return ContinuousTrainer(policy, kept, settings, **changes)
 
 
+class Kept(list):
+    """Number, fate and figures of versions."""
+
+    def version(self, number: int, fate: str, **numbers: float) -> None:
+        self.append((number, fate, numbers))
+
+    def flush(self) -> None: ...
+
+
 def test_fewer_than_the_least_batch_wait_and_a_batch_has_its_size() -> None:
     policy, settings = build_policy(TINY), config(min_batch_size=10, batch_size=12)
     kept = flown(policy, settings, decisions=4)  # eight experiences
@@ -257,6 +266,25 @@ def test_a_version_whose_live_reward_falls_gives_way_to_the_one_before() -> None
     assert live.serving is first and live.admission.live_mean() == pytest.approx(1.1, abs=0.05)
     weights = zip(first.policy.parameters(), live._update.policy.parameters())
     assert all(torch.equal(a, b) for a, b in weights)
+
+
+def test_a_rollback_tells_which_version_fell_with_its_live_reward_and_which_serves_again() -> None:
+    kept = Kept()
+    live = trainer(
+        config(shadow_evaluation=2, rollback_window=40),
+        shadow=lambda a, b: ShadowResult(True, 0, 0, (0, 0)),
+        record=kept,
+    )
+    for _ in range(3):
+        live.train_once()
+    for version, reward in ((0, 1.0), (2, 0.2)):
+        for i in range(40):
+            live.observe_reward(version, reward + 0.1 * (i % 3))
+    live.train_once()
+    fates = [(number, fate) for number, fate, _ in kept]
+    assert fates[:4] == [(1, "trained"), (2, "admitted"), (3, "trained"), (2, "rolled_back")]
+    told = kept[3][2]
+    assert told == {"live_reward": pytest.approx(0.2975), "returned_to": 0.0}
 
 
 def test_a_promotion_is_not_undone_by_a_rollback() -> None:
@@ -427,22 +455,16 @@ def test_a_champion_that_comes_during_an_update_waits_for_nothing_and_keeps_its_
 
 @pytest.mark.parametrize("passes", [True, False])
 def test_a_champion_that_comes_during_a_shadow_flight_keeps_its_place(passes: bool) -> None:
-    champion, kept = build_policy(TINY, seed=9), []
+    champion, kept = build_policy(TINY, seed=9), Kept()
 
     def flight(candidate, serving) -> ShadowResult:
         in_a_thread(lambda: live.adopt(champion))
         return ShadowResult(passes, 0.5, 0.0, (0, 0))
 
-    class Record:
-        def version(self, number: int, fate: str, **numbers: float) -> None:
-            kept.append((number, fate))
-
-        def flush(self) -> None: ...
-
-    live = trainer(config(shadow_evaluation=1), shadow=flight, record=Record())
+    live = trainer(config(shadow_evaluation=1), shadow=flight, record=kept)
     assert live.train_once()
     assert live.serving.version == live.model_version == 2 and same_weights(champion, live.serving.policy)
-    assert kept == [(1, "held")]
+    assert [(number, fate) for number, fate, _ in kept] == [(1, "held")]
 
 
 def test_a_new_network_never_meets_latents_of_the_old_one() -> None:
