@@ -55,8 +55,8 @@ class ContinuousTrainer:
         record: Keeps versions.
 
     Raises:
-        ConfigError: The critic has a trunk of its own, a shadow evaluation has nowhere to fly, or the gate is to tell
-            the reward and there is none.
+        ConfigError: The policy chooses by action values, its critic has a trunk of its own, a shadow evaluation has
+            nowhere to fly, or the gate is to tell the reward and there is none.
 
     Attributes:
         admission: The version in service.
@@ -252,14 +252,27 @@ class ContinuousTrainer:
             self._stop.wait(max(0.0, self.config.training_interval - took))
 
 
-def check_learnable(policy: NavigationPolicy) -> None:
+def check_learnable(policy: NavigationPolicy, name: str = "this policy") -> None:
     """Refuse a policy that a service cannot learn on.
 
+    Args:
+        policy: Its configuration is looked at.
+        name: What the error calls it.
+
     Raises:
-        ConfigError: The critic has a trunk of its own.
+        ConfigError: It chooses by action values, or its critic has a trunk of its own.
     """
+    if policy.config.distribution == "q":
+        # The choice of the best value has no gradient, and without exploration there is nothing to compare it with.
+        raise ConfigError(
+            f"{name} chooses by action values (distribution q, as dqn and Ape-X learn them), which have no policy "
+            "gradient; continuous training takes checkpoints of ppo, grpo, dpo and bc. Serve this one without --learn"
+        )
     if policy.config.separate_value:
-        raise ConfigError("continuous training needs one trunk for actor and critic; this policy has separate_value")
+        raise ConfigError(
+            f"{name} has separate_value; continuous training needs one trunk for actor and critic. Serve it without "
+            "--learn, or train it without separate_value"
+        )
 
 
 def _frozen(policy: NavigationPolicy) -> NavigationPolicy:

@@ -14,7 +14,7 @@ from navi_core.config import ContinuousTrainingConfig
 from navi_core.errors import ConfigError
 from navi_core.policy.cores.base import State
 from navi_core.policy.trunk import AUX_INPUTS
-from navi_core.service.continuous_trainer import ContinuousTrainer
+from navi_core.service.continuous_trainer import ContinuousTrainer, check_learnable
 from navi_core.service.experience import Experience
 from navi_core.service.experience_record import ServiceRecord
 from navi_core.service.gate import GateVerdict, RolloutGate
@@ -65,7 +65,7 @@ class FlightLearning:
         outbox: Where experiences and versions are recorded; None: that of the Navi home.
 
     Raises:
-        ConfigError: The model is a program, or a shadow evaluation has no scenes.
+        ConfigError: The model is a program or cannot be learned on, or a shadow evaluation has no scenes.
 
     Attributes:
         trainer: The trainer; its thread runs from `start` to `close`.
@@ -81,13 +81,14 @@ class FlightLearning:
     ) -> None:
         from navi_core.config import config_hash
 
+        # Before a journal is begun that nobody would write.
+        policy, self._scale = _trainable(model)
         self.config, self.gate = config, gate
         self.buffer = ExperienceReplayBuffer(config, seed)
         self.record = ServiceRecord(model.name, seed, config_hash(config), outbox)
         shadow = None
         if gate is not None and config.shadow_evaluation != "off":
             shadow = ShadowFlight(gate.field, gate.env, config.shadow_rows, config.shadow_decisions, seed)
-        policy, self._scale = _trainable(model)
         self.trainer = ContinuousTrainer(
             policy, self.buffer, config, gate, scale=self._scale, shadow=shadow, record=self.record
         )
@@ -208,6 +209,7 @@ def _trainable(model: ServedModel) -> tuple[Any, tuple[float, float]]:
     """Return a model's policy, and mean and deviation of the returns that its critic's units are."""
     if not isinstance(model.runner, EagerRunner):
         raise ConfigError(f"{model.name} is a program; continuous training needs a checkpoint and --runtime eager")
+    check_learnable(model.runner.policy, model.name)
     moments = {} if model.checkpoint is None else model.checkpoint.normalisers.get("value_scale") or {}
     if not moments:
         return model.runner.policy, (0.0, 1.0)

@@ -151,3 +151,17 @@ def test_the_first_decision_of_a_later_episode_is_learned_from_as_it_was_made(le
         log_prob = policy.heads.distribution(features_of(policy, sample)).log_prob(sample.column("action"))
     # Log-probabilities of −6 are float32 numbers 5e-7 apart; what the policy never saw moved the ratio by 1e-3.
     assert ((log_prob - sample.column("log_prob")).exp() - 1).abs().max() < 5e-6
+
+
+def test_action_values_cannot_be_learned_on_and_no_journal_is_begun(learning_of, tmp_path) -> None:
+    model = tiny_model(name="hunter", config=TINY.model_copy(update={"distribution": "q"}))
+    with pytest.raises(
+        ConfigError, match=r"hunter chooses by action values .* ppo, grpo, dpo and bc.* without --learn"
+    ):
+        learning_of(model=model)
+    assert not list(tmp_path.iterdir())
+    live = learning_of()
+    with pytest.raises(ConfigError, match="hunter"):
+        live.adopt(model)
+    assert live.trainer.serving.version == 0
+    live.close()
