@@ -109,21 +109,25 @@ class ExperienceReplayBuffer:
         packed = None if experience.observation is None else _packed(experience.observation)
         row = _row(experience)
         spare = self._new_trail(experience) if self._begins_trail(experience) else None
+        gone: list[Any] = []
         with self._locked() as held:
             if not held:
                 return False
             self._width = len(experience.latent)
             if self._begins_trail(experience):
                 # Another thread may have cleared the buffer meanwhile.
+                gone.append(self._open.get(experience.session_id))
                 self._open[experience.session_id] = spare or self._new_trail(experience)
             trail = self._open[experience.session_id]
             row["place"] = trail.append(experience.latent, experience.aux, experience.value)
             self._added += 1
+            gone.append(self._pending.pop(experience.session_id, None))
             if experience.actual_reward is None:
                 self._pending[experience.session_id] = (row, trail, packed, learn)
             else:
-                self._pending.pop(experience.session_id, None)
-                self._complete((row, trail, packed, learn), experience.actual_reward, experience.ends)
+                gone += self._complete((row, trail, packed, learn), experience.actual_reward, experience.ends)
+        # What goes is freed here, where nobody waits for it.
+        del gone
         return True
 
     def update_pending_reward(self, session_id: int, reward: float, *, ends: bool = False) -> bool:
@@ -141,7 +145,9 @@ class ExperienceReplayBuffer:
             if not np.isfinite(reward):
                 self._refused += 1
                 return False
-            self._complete(pending, reward, ends)
+            gone = self._complete(pending, reward, ends)
+        # What goes is freed here, where nobody waits for it.
+        del gone
         return True
 
     def drop_pending(self, session_id: int) -> bool:
@@ -149,7 +155,8 @@ class ExperienceReplayBuffer:
         with self._locked() as held:
             if not held:
                 return False
-            return self._pending.pop(session_id, None) is not None
+            pending = self._pending.pop(session_id, None)
+        return pending is not None
 
     def sample(self, count: int) -> Sample | None:
         """Draw completed experiences without replacement.
@@ -191,14 +198,13 @@ class ExperienceReplayBuffer:
 
     def clear(self) -> None:
         """Forget everything but the totals."""
-        columns, before = self._columns(), (self._rows, self._trail_of, self._observations, self._trails)
+        columns, before = self._columns(), None
         with self._locked() as held:
             if held:
+                before = self._rows, self._trail_of, self._observations, self._trails, self._pending, self._open
                 self._rows, self._trail_of, self._observations = columns
                 self._first = self._count = self._trail_bytes = self._observation_bytes = 0
-                self._pending.clear()
-                self._open.clear()
-                self._trails = {}
+                self._pending, self._open, self._trails = {}, {}, {}
                 # Another network may come, whose latents are of another width.
                 self._width = None
         # What was forgotten is freed here, where nobody waits for it.
@@ -225,15 +231,17 @@ class ExperienceReplayBuffer:
         state = None if experience.begins else experience.recurrent_state
         return Trail(self.config.state_interval, len(experience.latent), state)
 
-    def _complete(self, pending: _Pending, reward: float, ends: bool) -> None:
+    def _complete(self, pending: _Pending, reward: float, ends: bool) -> list[Any]:
+        """Take the reward of a decision; returns what was evicted for it, to be freed without the lock."""
+        gone: list[Any] = []
         row, trail, packed, learn = pending
         row["actual"], row["done"] = reward, ends
         trail.reward[int(row["place"])] = EXPECTED_SHARE * float(row["expected"]) + ACTUAL_SHARE * reward
         trail.ended |= ends
         if not learn:
-            return
+            return gone
         while self._count >= self._capacity or (self._count and self.nbytes > self.config.buffer_bytes):
-            self._evict()
+            gone.append(self._evict())
         place = (self._first + self._count) % self._capacity
         self._rows[place], self._trail_of[place], self._observations[place] = row, trail, packed
         self._count += 1
@@ -243,8 +251,10 @@ class ExperienceReplayBuffer:
         known[1] += 1
         self._trail_bytes += trail.nbytes - known[2]
         known[2] = trail.nbytes
+        return gone
 
-    def _evict(self) -> None:
+    def _evict(self) -> tuple[Trail | None, list[np.ndarray] | None]:
+        """Let the oldest go, and return it."""
         trail, packed = self._trail_of[self._first], self._observations[self._first]
         self._trail_of[self._first] = self._observations[self._first] = None
         self._observation_bytes -= 0 if packed is None else sum(part.nbytes for part in packed)
@@ -256,6 +266,7 @@ class ExperienceReplayBuffer:
         self._first = (self._first + 1) % self._capacity
         self._count -= 1
         self._evicted += 1
+        return trail, packed
 
 
 def _row(experience: Experience) -> np.ndarray:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import threading
 import time
+import weakref
 
 import numpy as np
 import pytest
@@ -138,6 +139,53 @@ def test_clearing_keeps_the_totals() -> None:
     kept.clear()
     assert len(kept) == 0 and kept.sample(1) is None and kept.get_stats()["total_added"] == 5
     assert kept.add(experience(number=6, actual_reward=1.0)) and len(kept.sample(3)) == 1
+
+
+def watched(kept: ExperienceReplayBuffer) -> list[bool]:
+    """Return a list that grows with every trail and observation of now that is freed: was the lock free?"""
+    freed: list[bool] = []
+
+    def went() -> None:
+        with kept.lock.held(0.0) as free:
+            freed.append(free)
+
+    alive = [part for parts in kept._observations if parts for part in parts]
+    for trail in {id(trail): trail for trail in [*kept._open.values(), *filter(None, kept._trail_of)]}.values():
+        alive.append(trail.reward)
+    for _, _, parts, _ in kept._pending.values():
+        alive += parts or []
+    for array in alive:
+        weakref.finalize(array, went)
+    return freed
+
+
+@pytest.mark.parametrize("way", ["evicted by one", "evicted by a reward", "replaced", "dropped", "begun", "cleared"])
+def test_what_goes_is_freed_when_nobody_waits_for_the_lock(way: str) -> None:
+    kept = buffer(buffer_capacity=2, batch_size=2, store="observation")
+
+    def add(session: int, *, learn: bool = True, **changes) -> None:
+        seen = experience(session, begins=True, observation=torch.rand(3, 16, 8), **changes)
+        assert kept.add(seen, learn=learn)
+
+    if way.startswith("evicted"):
+        for number in range(4):
+            add(0, actual_reward=float(number))
+        if way == "evicted by a reward":
+            add(1)
+    else:
+        add(0, learn=way != "begun")
+    if way == "begun":
+        kept.update_pending_reward(0, 1.0)  # its trail is open still, and nothing else keeps it
+    freed = watched(kept)
+    if way == "evicted by a reward":
+        assert kept.update_pending_reward(1, 1.0)
+    elif way == "dropped":
+        assert kept.drop_pending(0)
+    elif way == "cleared":
+        kept.clear()
+    else:
+        add(0, actual_reward=1.0 if way == "evicted by one" else None)
+    assert freed and all(freed)
 
 
 def test_a_cleared_buffer_takes_latents_of_another_width() -> None:
