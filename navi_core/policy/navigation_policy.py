@@ -186,11 +186,14 @@ def build_policy(config: PolicyConfig, seed: int = 0, spaces: Spaces | None = No
 
 
 def parameter_counts(policy: NavigationPolicy) -> dict[str, int]:
-    """Return the number of parameters of encoder, aux, core, heads and, if there is one, the critic's trunk; and all.
+    """Return the number of parameters of encoder, aux, core, heads and what else there is; and all.
 
-    The keys are encoder, aux, core, heads, critic_trunk (with `separate_value`) and total.
+    The keys are encoder, aux, core, heads, places (with `place_memory`), critic_trunk (with `separate_value`) and
+    total.
     """
     parts = {"encoder": policy.encoder, "aux": policy.aux, "core": policy.core, "heads": policy.heads}
+    if policy.places is not None:
+        parts["places"] = policy.places
     if policy.critic_trunk is not None:
         parts["critic_trunk"] = policy.critic_trunk
     counts = {name: 0 if part is None else sum(p.numel() for p in part.parameters()) for name, part in parts.items()}

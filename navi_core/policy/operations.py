@@ -11,6 +11,7 @@ import torch
 from torch.nn.attention import SDPBackend, sdpa_kernel
 from torch.utils.flop_counter import FlopCounterMode
 
+from navi_core.config.place_memory import PLACE_INPUTS
 from navi_core.policy.navigation_policy import NavigationPolicy
 
 __all__ = ["count_macs", "policy_macs"]
@@ -42,10 +43,13 @@ def policy_macs(policy: NavigationPolicy) -> dict[str, int]:
     features, state = torch.zeros(1, config.width), policy.core.initial_state(1)
     counts = {
         "encoder": count_macs(lambda: policy.encoder(obs)),
-        "aux": 0 if policy.aux is None else count_macs(partial(policy.aux, aux)),
+        # Without what a place memory tells, which goes through `places`.
+        "aux": 0 if policy.aux is None else count_macs(partial(policy.aux, torch.zeros(1, policy.aux.in_features))),
         "core": count_macs(lambda: policy.core.step(features, state, reset)),
         "heads": count_macs(lambda: policy.heads(features)),
     }
+    if policy.places is not None:
+        counts["places"] = count_macs(partial(policy.places, torch.zeros(1, PLACE_INPUTS)))
     if policy.critic_trunk is not None:
         counts["critic_trunk"] = count_macs(partial(policy.critic_trunk.step, obs, aux, state, reset))
     return counts | {"total": sum(counts.values())}

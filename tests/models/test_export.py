@@ -6,7 +6,7 @@ import pytest
 import torch
 from typer.testing import CliRunner
 
-from navi_core.config import PolicyConfig
+from navi_core.config import EnvConfig, PolicyConfig, TrainConfig
 from navi_core.errors import CheckpointError, ConfigError
 from navi_core.models import export_checkpoint, export_policy, load_checkpoint, load_exported, programs
 from navi_core.models.acting import Acted, ActingModule, example_inputs, recurrent_parity
@@ -141,3 +141,19 @@ def test_the_command_tells_parity_and_operations_and_the_file_its_origin(make_ch
         build_app(plugins=False), [*arguments, "--format", "safetensors", "--out", str(out) + "s"]
     )
     assert plain.exit_code == 0 and "M multiply-accumulates" in plain.output
+
+
+def test_the_command_exports_a_policy_with_a_place_memory(make_checkpoint, tmp_path):
+    from navi_core.cli.main import build_app
+
+    policy = small_policy(encoder="ring_cnn", core="gru", place_memory=True)
+    config = TrainConfig(policy=policy.config, env=EnvConfig(azimuth_bins=16, elevation_bins=8))
+    optimizer = torch.optim.Adam(policy.parameters())
+    checkpoint = make_checkpoint(steps=0, policy=policy, optimizer=optimizer, config=config)
+    out = tmp_path / "p.onnx"
+    told = CliRunner().invoke(build_app(plugins=False), ["export", str(checkpoint), "--out", str(out), "--json"])
+    assert told.exit_code == 0, told.output
+    result = json.loads(told.stdout)
+    assert result["parity"]["action"] <= 1e-5 and load_exported(out).config.place_memory
+    assert result["parameters"]["places"] > 0 and result["macs"]["places"] > 0
+    assert result["parameters"]["total"] == sum(p.numel() for p in policy.parameters())

@@ -7,6 +7,7 @@ import torch
 
 import navi_core.policy
 from navi_core.config import PolicyConfig, parse_config
+from navi_core.config.place_memory import PLACE_INPUTS
 from navi_core.errors import ConfigError
 from navi_core.policy import build_core, build_encoder, build_policy, parameter_counts, policy_macs
 
@@ -71,6 +72,21 @@ def test_measured_operations_are_those_of_the_layers_by_hand():
     assert quick["total"] == sum(value for name, value in quick.items() if name != "total")
     full = policy_macs(build_policy(PolicyConfig(encoder="spherical_cnn", aux="off")))
     assert full["encoder"] == 68_952_064 and full["aux"] == 0
+
+
+def test_a_place_memory_is_counted_as_a_part_of_its_own():
+    config = PolicyConfig(**SMALL, place_memory=True)
+    policy = build_policy(config)
+    sizes, macs = parameter_counts(policy), policy_macs(policy)
+    told, width = PLACE_INPUTS, config.width
+    assert sizes["places"] == (told + 1) * 96 + (96 + 1) * width and macs["places"] == told * 96 + 96 * width
+    assert sizes["aux"] == 4 * width and macs["aux"] == 3 * width
+    assert sizes["total"] == count(policy)
+    for counts in (sizes, macs):
+        assert counts["total"] == sum(value for name, value in counts.items() if name != "total")
+    both = build_policy(PolicyConfig(**SMALL, place_memory=True, separate_value=True))
+    assert parameter_counts(both)["total"] == count(both)
+    assert policy_macs(both)["critic_trunk"] == sum(macs[part] for part in ("encoder", "aux", "places", "core"))
 
 
 def test_automatic_patches_grow_with_the_resolution():
