@@ -21,6 +21,7 @@ from navi_core.errors import CheckpointError, ConfigError, NonFiniteError
 from navi_core.learn.collector import Collector, Environment, RolloutStats
 from navi_core.learn.execution import check_execution
 from navi_core.learn.parallel import ALONE, Workers
+from navi_core.learn.ppo import PPOLearner
 from navi_core.learn.progress import Progress
 from navi_core.learn.registry import KeepsData, build_learner
 from navi_core.learn.result import Counters, TrainResult
@@ -201,10 +202,10 @@ class _Trainer:
         try:
             checkpoint = load_checkpoint(initial, **names)
             self.policy.load_state_dict(checkpoint.policy_state)
-            if checkpoint.config.get("algorithm") == self.config.algorithm == "ppo":
+            if checkpoint.config.get("algorithm") == "ppo" and isinstance(self.learner, PPOLearner):
                 # The critic's predictions mean something only in the units they were learned in; without one there
                 # are none.
-                self.learner.load_state_dict(checkpoint.normalisers)
+                self.learner.begin_from(checkpoint.normalisers)
             before = checkpoint.corpus_summary.get("semantic_vocabulary") or {}
             told = tell_changed_ids(before, self.corpus_summary["semantic_vocabulary"], str(initial))
             if told is not None:

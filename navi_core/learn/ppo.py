@@ -274,6 +274,24 @@ class PPOLearner:
         if self.rewards is not None and "reward_scale" in state:
             self.rewards.load_state_dict(state["reward_scale"])
 
+    def begin_from(self, state: dict[str, Any]) -> None:
+        """Take over the scales of another run, whose weights the policy has been given.
+
+        That run may have had other rows and another `normalise_returns`; in raw units the critic says what it said.
+
+        Args:
+            state: `state_dict` of its learner.
+        """
+        before = state.get("value_scale")
+        if before is not None:
+            scale = self.scale if self.scale is not None else ValueScale(self.policy.heads.critic[-1], self.device)
+            scale.load_state_dict(before)
+            if self.scale is None:
+                scale.dissolve()
+        # Without one the critic was learned in raw units; those are the units of a scale that has seen nothing.
+        if self.rewards is not None and "reward_scale" in state:
+            self.rewards.take_moments(state["reward_scale"])
+
 
 def _numbers(rollout: Rollout, index: Tensor | slice) -> Tensor:
 

@@ -51,6 +51,10 @@ class RewardScale:
         """Return the running sums and moments."""
         return {"discounted": self.discounted.clone(), "moments": dict(self.moments.state_dict())}
 
+    def take_moments(self, state: dict[str, Any]) -> None:
+        """Take over the deviation of another run's state; its rows and their running sums are not this run's."""
+        self.moments.load_state_dict(state["moments"])
+
     def load_state_dict(self, state: dict[str, Any]) -> None:
         """Undo `state_dict`."""
         self.discounted.copy_(state["discounted"])

@@ -244,6 +244,20 @@ def test_initial_weights_are_taken_and_the_parent_is_named(straight, tmp_path):
     assert load_checkpoint(result.checkpoint).parent_checkpoint == str(straight[0].checkpoint)
 
 
+@pytest.mark.parametrize("returns", [True, False])
+def test_a_run_from_other_weights_may_have_other_rows_and_units(returns, tmp_path):
+    """The deviation of rewards is the run's that learned; its rows' running sums are not."""
+    first, _ = fly(tmp_path / "a", make_config(ppo={"normalise_rewards": True, "normalise_returns": returns}))
+    kept = load_checkpoint(first.checkpoint).normalisers["reward_scale"]
+    assert kept["discounted"].any() and kept["moments"]["count"] == 320
+    config = make_config(actors=6, total_steps=None, ppo={"normalise_rewards": True, "normalise_returns": not returns})
+    begun = {"initial": first.checkpoint, "stop": lambda: True}
+    second, _ = fly(tmp_path / "b", config, env=MixedEndingsEnv(6), **begun)
+    taken = load_checkpoint(second.checkpoint).normalisers["reward_scale"]
+    assert all(torch.equal(taken["moments"][name], x) for name, x in kept["moments"].items())
+    assert taken["discounted"].tolist() == [0.0] * 6
+
+
 def test_initial_weights_of_another_core_are_refused(straight, tmp_path):
     with pytest.raises(CheckpointError, match=r"mamba2.*--init none"):
         fly(tmp_path, make_config(policy={"core": "mamba2"}), initial=straight[0].checkpoint)

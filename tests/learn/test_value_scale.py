@@ -24,6 +24,27 @@ def test_the_first_moments_are_taken_over_and_later_ones_followed_by_hand():
     assert other.mean == scale.mean and other.square == scale.square
 
 
+@pytest.mark.parametrize("after", [True, False])
+@pytest.mark.parametrize("before", [True, False])
+def test_a_run_from_other_weights_keeps_what_the_critic_says_in_raw_units(before, after):
+    """Scaled predictions that entered GAE as raw values would be wrong by the deviation of the returns."""
+    collector, one = small_parts(small_config(ppo={"normalise_returns": before}))
+    rollout = filled(collector)
+    rollout.rewards.mul_(30.0)
+    one.update(rollout, index=0, steps=0)
+    _, two = small_parts(small_config(ppo={"normalise_returns": after}), seed=1)
+    two.policy.load_state_dict(one.policy.state_dict())
+    two.begin_from(one.state_dict())
+    obs, aux = collector.obs, torch.zeros(len(collector.obs), 3)
+    said = []
+    for learner in (one, two):
+        values = learner.policy.value(obs, aux, learner.policy.initial_state(len(obs))).detach()
+        said.append(values if learner.scale is None else learner.scale.to_raw(values))
+    torch.testing.assert_close(said[1], said[0], rtol=1e-4, atol=1e-4)
+    if before:
+        assert one.scale.deviation > 3 and one.scale.updates == 1, "else units would not show"
+
+
 def test_the_scale_is_undone_before_advantages_are_estimated():
     collector, learner = small_parts(small_config())
     learner.scale.mean.fill_(5.0)
