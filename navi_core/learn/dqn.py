@@ -257,8 +257,12 @@ class DQNLearner:
             self._follow()
         with timer("replay_update"), torch.no_grad():
             if self.replay.alpha:
-                errors = batches.errors(error, batch.valid)
-                self.replay.update(places, errors + self.config.replay.priority_floor)
+                errors = batches.errors(error, batch.valid) + self.config.replay.priority_floor
+                # Priorities live on the host. The loss crosses with them: all learners share it, so that all stop.
+                crossed = torch.cat((errors, figures[:1])).cpu()
+                if not bool(crossed.isfinite().all()):
+                    raise _diverged("q_loss", float(crossed[-1]), f"gradient step {self.gradient_steps}")
+                self.replay.update(places, crossed[:-1])
         spread = (figures[2] - figures[1].square()).clamp_min(0.0)
         return torch.stack((*figures[:2], spread, *figures[3:], norm))
 
@@ -321,7 +325,7 @@ class DQNLearner:
         packed = torch.cat((table.mean(0), weights)).tolist()  # the update's one crossing to the host
         for name, value in zip((*_FIGURES, *(f"weight {name}" for name in self.names)), packed):
             if not math.isfinite(value):
-                raise NonFiniteError(name, f"{name} is {value} in update {index}. A lower dqn.learning_rate may help")
+                raise _diverged(name, value, f"update {index}")
         return dict(zip(_FIGURES, packed))
 
     def state_dict(self) -> dict[str, Any]:
@@ -363,6 +367,10 @@ class DQNLearner:
 def decisions_of_an_item(config: TrainConfig) -> int:
     """Return how many decisions an item of the replay is learned from: 1, or a sequence where the policy has a core."""
     return 1 if config.policy.core == "none" else config.dqn.bptt
+
+
+def _diverged(name: str, value: float, where: str) -> NonFiniteError:
+    return NonFiniteError(name, f"{name} is {value} in {where}. A lower dqn.learning_rate may help")
 
 
 def batch_structure(batch: QBatch) -> float:

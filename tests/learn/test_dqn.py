@@ -19,7 +19,7 @@ from navi_core.policy import RewardShaper, build_policy
 from navi_core.policy.distributions import table_index
 from navi_core.record import RunDirectory
 from navi_core.world.reference import reference_task
-from tests.learn.toy_environments import MixedEndingsEnv, PoisonEnv
+from tests.learn.toy_environments import FortuneEnv, MixedEndingsEnv, PoisonEnv
 
 ROWS = 4
 CPU = torch.device("cpu")
@@ -256,6 +256,16 @@ def test_exploring_draws_are_uniform_and_as_frequent_as_epsilon():
 def test_a_nan_stops_the_run(tmp_path):
     with pytest.raises(NonFiniteError, match="reward term pay"):
         fly(tmp_path, make_config(), env=PoisonEnv(ROWS))
+
+
+def test_a_run_whose_priorities_diverge_names_the_loss_and_the_last_good_checkpoint(tmp_path):
+    """Priorities cross to the host before the update's figures do; the replay refuses them with other words."""
+    config = make_config(dqn={"replay_ratio": 8.0}, checkpoint_every=ROWS * 16)
+    with pytest.raises(
+        NonFiniteError, match=r"q_loss is inf in gradient step.*learning_rate.*step-0+192\.pt"
+    ) as caught:
+        fly(tmp_path, config, env=FortuneEnv(ROWS))
+    assert caught.value.tensor == "q_loss"
 
 
 def test_what_contradicts_itself_is_refused():

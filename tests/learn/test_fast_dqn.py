@@ -8,7 +8,7 @@ import torch
 
 from navi_core.config import SmoothingConfig, parse_config
 from navi_core.config.fast_dqn import FastDQNConfig
-from navi_core.errors import ConfigError
+from navi_core.errors import ConfigError, NonFiniteError
 from navi_core.learn import DriftSmoother, double_dqn_targets
 from navi_core.learn.fast.dqn import FastDQN
 from navi_core.learn.fast.q_loops import choose_greedily, smooth_targets
@@ -128,6 +128,16 @@ def test_noise_is_learned_from_and_not_reported():
     ended = noisy.collect() + noisy.collect()
     assert ended and all(x == round(x) for x in ended)
     assert float(noisy.replay.sample(64)[0]["return"].std()) > 2.0
+
+
+def test_an_error_that_is_not_finite_is_told_by_name():
+    agent = FastDQN(make())
+    for _ in range(3):
+        agent.collect()
+    # An infinite return, as of rewards near the end of what a float holds: its Huber gradient is finite.
+    agent.replay._fields["return"][:] = float("inf")
+    with pytest.raises(NonFiniteError, match=r"temporal difference.*lower learning_rate"):
+        agent.gradient_step(1e-3)
 
 
 def test_what_the_fast_path_does_not_do_is_refused():

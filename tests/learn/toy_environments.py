@@ -109,6 +109,16 @@ class MixedEndingsEnv(ToyEnv):
         return over & (kind != 1), over & (kind != 0)
 
 
+class FortuneEnv(MixedEndingsEnv):
+    """Pays sums that fit a float, in the first row's tenth episode; the return of some decisions there does not."""
+
+    def pay(self, actions: Tensor) -> Tensor:
+        reward = super().pay(actions)
+        if self.episode[0] == 9 and self.age[0] < 4:
+            reward[0] = (-3e38, 1.3e38, 1.3e38, 1.3e38)[int(self.age[0])]
+        return reward
+
+
 class PoisonEnv(MixedEndingsEnv):
     """Pays NaN from the n-th decision on."""
 

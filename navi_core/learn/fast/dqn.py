@@ -206,6 +206,10 @@ class FastDQN:
         elif self.gradient_steps % dqn.target_period == 0:
             self.target_params[:] = self.params
         if self.replay.alpha:
+            # The gradient of an infinite error is finite (Huber).
+            if not np.isfinite(self._errors).all():
+                raise NonFiniteError("q_loss", f"a temporal difference is not finite after {self.steps} steps; "
+                                     "lower learning_rate")  # fmt: skip
             self.replay.update(places, np.abs(self._errors) + c.replay.priority_floor)
 
     def _targets(self, batch: dict[str, Array]) -> Array:
