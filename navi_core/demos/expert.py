@@ -213,7 +213,8 @@ def _fly(
         observations[:, t], actions[:, t] = obs.numpy(), answer.numpy()
         held = torch.full_like(episode, t // config.noise_hold)
         if cockpit is not None:
-            dice = draw_uniform(config.seed, keys, episode, held, lanes=range(1), purpose=Purpose.ACTION)
+            # A lane of its own: the first four are the disturbance, which must not know who flies.
+            dice = draw_uniform(config.seed, keys, episode, held, lanes=range(4, 5), purpose=Purpose.ACTION)
             answer = torch.where(dice < config.teacher_share, answer, cockpit.act(obs, pose))
         if config.noise > 0:
             answer = (answer + config.noise * draw_normal(config.seed, keys, episode, held, axes=4)).clamp(-1.0, 1.0)

@@ -135,6 +135,28 @@ def test_the_teacher_flies_its_share_beside_a_pupil(tmp_path, apartments):
     assert not np.array_equal(seen[0.0], seen[0.5]) and not np.array_equal(seen[1.0], seen[0.5])
 
 
+class Climber(Turner):
+    """Climbs at half speed: axis 1 of what was flown tells who flew, for its teacher never climbs."""
+
+    def act(self, obs, pose):
+        return torch.tensor([0.0, 0.5, 0.0, 0.0]).expand(len(obs), 4)
+
+
+def test_the_disturbance_does_not_know_who_flies(tmp_path, apartments):
+    pupil, noise = Pupil(Climber(), "f" * 64, {"surface": 1}), 0.05
+    config = ExpertConfig(**SMALL | {"steps": 60, "noise": noise, "noise_hold": 1, "pupil": pupil.weights})
+    record_expert(tmp_path, apartments[:1], config, pupil=pupil)
+    demos = recorded(tmp_path).values()
+    flown, answers = (np.concatenate([getattr(demo, name) for demo in demos]) for name in ("flown", "actions"))
+    taught = flown[:, 1] < 0.25
+    ahead = np.abs(flown[:, 0] - np.where(taught, answers[:, 0], 0.0)) / noise
+    free = np.abs(answers[:, 0]) < 0.7  # what was not clamped
+    for mine in (taught, ~taught):
+        seen = ahead[free & mine]
+        assert len(seen) > 40
+        assert 0.1 < (seen > 1.2).mean() < 0.4, "a normal number is beyond 1.2 in 23 of 100 draws"
+
+
 def test_a_pupil_that_sees_otherwise_is_refused(tmp_path, apartments):
     pupil = Pupil(Turner(), "f" * 64)
     for change, words in (
