@@ -4,7 +4,8 @@
     <folder>/*.npz           recordings (`demonstration.py`)
 
 In memory the semantic ids are 16-bit and the valid mask is one byte; depth stays as it was recorded, so that nothing is
-lost. Ids of files with different vocabularies are brought to one that names them all.
+lost. Ids of files with different vocabularies are brought to one that names them all; those of a file without names are
+then surfaces that nothing names. Where no file has names, ids stay as they are.
 """
 
 from __future__ import annotations
@@ -241,9 +242,9 @@ def _unite(names: list[dict[str, int]]) -> dict[str, int]:
 
 
 def _rename(semantic: npt.NDArray[np.uint16], own: dict[str, int], common: dict[str, int]) -> None:
-    if own == common or not own:
+    if own == common:
         return
-    # 0 means no surface; an id without a name is a surface that nothing names.
+    # 0 means no surface; an id without a name is a surface that nothing names, as all are of a file without names.
     table = np.ones(65_536, np.uint16)
     table[0] = 0
     for name, number in own.items():

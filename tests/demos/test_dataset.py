@@ -44,6 +44,17 @@ def test_files_of_different_vocabularies_mean_the_same(tmp_path):
             assert (found == data.vocabulary[own[number]]).all()
 
 
+def test_ids_that_nothing_names_do_not_take_the_names_of_another_file(tmp_path):
+    named, nameless = make_demo(), make_demo(seed=1, vocabulary={})
+    data = load_dataset([make_dataset(tmp_path / "a", [named, nameless])])
+    assert data.vocabulary == {"surface": 1, "door": 2, "wall": 3}
+    np.testing.assert_array_equal(data.semantic[:20], named.observations[:, 1])
+    assert (data.semantic[20:] == 1).all() and nameless.observations[:, 1].max() == 3
+    # Among themselves they keep their ids.
+    alone = load_dataset([make_dataset(tmp_path / "b", [nameless])])
+    np.testing.assert_array_equal(alone.semantic, nameless.observations[:, 1])
+
+
 def test_the_hash_of_a_dataset_is_that_of_its_content(tmp_path):
     one = load_dataset([make_dataset(tmp_path / "a", [make_demo(), make_demo(seed=1)])])
     same = load_dataset([make_dataset(tmp_path / "b", [make_demo(recording_date="2027"), make_demo(seed=1)])])
