@@ -40,6 +40,11 @@ class FastDQNConfig(FastTaskConfig):
     """Greedy episodes of an evaluation, which comes every early_stopping.eval_interval decisions."""
 
     @model_validator(mode="after")
+    def _learning_can_start(self) -> Self:
+        self.replay.require_start(self.dqn.learning_starts)
+        return self
+
+    @model_validator(mode="after")
     def _fast_parts(self) -> Self:
         smoothing = self.kernel_smoothing
         if smoothing.enabled and smoothing.apply_to != "td_targets":

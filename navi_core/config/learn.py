@@ -108,6 +108,11 @@ class TrainConfig(Config):
         """The section of the learner that `algorithm` names."""
         return getattr(self, self.algorithm)
 
+    @property
+    def decisions_of_an_item(self) -> int:
+        """Decisions that an item of the replay is learned from: 1, or a sequence where the policy has a core."""
+        return 1 if self.policy.core == "none" else self.dqn.bptt
+
     @model_validator(mode="after")
     def _head_of_the_learner(self) -> Self:
         """Give dqn the head it learns, and refuse it to the others."""
@@ -124,6 +129,12 @@ class TrainConfig(Config):
                 f"kernel_smoothing.latent_dim {smoothing.latent_dim} differs from policy.q_hidden "
                 f"{self.policy.q_hidden}, whose activations are the latents; set both"
             )
+        return self
+
+    @model_validator(mode="after")
+    def _learning_can_start(self) -> Self:
+        if self.algorithm == "dqn":
+            self.replay.require_start(self.dqn.learning_starts, self.decisions_of_an_item)
         return self
 
     @model_validator(mode="after")

@@ -77,13 +77,34 @@ class ReplayConfig(Config):
     beta_steps: Count | None = None
     """Decisions over which beta rises; None is the run's total_steps, and 100 × capacity for a run without end."""
     capacity: int = Field(100_000, ge=1, le=2**31)
-    """Decisions kept; the oldest go first."""
+    """Decisions kept, at least dqn.learning_starts; the oldest go first. With a core it is rounded down to whole
+    sequences."""
     priority_floor: float = Field(1e-6, gt=0)
     """Added to every |temporal difference|, so that nothing is never drawn again."""
     sequence_max_share: float = Field(0.9, ge=0, le=1)
     """Priority of a sequence: this share of its largest |temporal difference|, the rest of their mean."""
     storage: Literal["auto", "full", "compact"] = "auto"
     """Observations: float32, or depth fp16, semantic u8 and valid bits; auto is compact for panoramas."""
+
+    def require_start(self, learning_starts: int, per_item: int = 1, shards: int = 1) -> None:
+        """Refuse a replay that never holds what learning waits for: the run would fly to its end and learn nothing.
+
+        Args:
+            learning_starts: Decisions in the replay before the first gradient step.
+            per_item: Decisions of an item.
+            shards: Parts of equal capacity.
+
+        Raises:
+            ConfigError: It holds fewer; both numbers are named.
+        """
+        holds = max(1, self.capacity // per_item // shards) * shards * per_item
+        if holds < learning_starts:
+            whole = f" in whole sequences of {per_item}" if per_item > 1 else ""
+            parts = f" in {shards} shards" if shards > 1 else ""
+            raise ConfigError(
+                f"replay.capacity {self.capacity} holds {holds} decisions{whole}{parts}, and dqn.learning_starts waits "
+                f"for {learning_starts}: nothing would be learned; raise the one or lower the other"
+            )
 
 
 class DistributedConfig(Config):

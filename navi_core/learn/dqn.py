@@ -37,7 +37,7 @@ from navi_core.policy.distributions import table_index
 from navi_core.policy.q_head import QHead
 from navi_core.record import StageTimer
 
-__all__ = ["DQNLearner", "Replay", "batch_structure", "decisions_of_an_item"]
+__all__ = ["DQNLearner", "Replay", "batch_structure"]
 
 _NEIGHBOURHOOD = 256
 _FIGURES = ("q_loss", "td_mean", "td_var", "q_mean", "target_mean", "grad_norm")
@@ -116,7 +116,7 @@ class DQNLearner:
         self.names, self.parameters = [name for name, _ in named], [p for _, p in named]
         self._followers = [p for p in self.target.parameters()]
         self.optimizer = torch.optim.Adam(self.parameters, lr=dqn.learning_rate, eps=1e-5, fused=True)
-        per_item = decisions_of_an_item(config)
+        per_item = config.decisions_of_an_item
         self._own: PrioritizedReplay | None = None
         if replay is None:
             self._own = replay = PrioritizedReplay(
@@ -362,11 +362,6 @@ class DQNLearner:
         """Take up the replay of a checkpoint, or begin with an empty one and say so."""
         assert self._own is not None
         load_replay(self._own, checkpoint, self._remembered)
-
-
-def decisions_of_an_item(config: TrainConfig) -> int:
-    """Return how many decisions an item of the replay is learned from: 1, or a sequence where the policy has a core."""
-    return 1 if config.policy.core == "none" else config.dqn.bptt
 
 
 def _diverged(name: str, value: float, where: str) -> NonFiniteError:

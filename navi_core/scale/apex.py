@@ -63,6 +63,7 @@ def check_apex(config: TrainConfig, workers: Workers = ALONE) -> None:
         )
     if wanted.learners > 1 and config.adaptation.enabled:
         raise ConfigError("adaptation moves the settings of one learner; set distributed.learners to 1")
+    config.replay.require_start(config.dqn.learning_starts, config.decisions_of_an_item, wanted.replay_shards)
     actor_count(config)
 
 

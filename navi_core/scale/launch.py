@@ -9,7 +9,6 @@ from typing import TYPE_CHECKING, Any
 
 from navi_core.config import TrainConfig
 from navi_core.config.spaces import Spaces
-from navi_core.learn.dqn import decisions_of_an_item
 from navi_core.learn.parallel import ALONE, Workers
 from navi_core.learn.progress import Progress
 from navi_core.learn.result import TrainResult
@@ -69,7 +68,7 @@ def launch_apex(
         shape = spaces.observed
     else:
         corpus = _corpus(scenes)
-    run_id, per_item = run.run_id if run is not None else "", decisions_of_an_item(config)
+    run_id, per_item = run.run_id if run is not None else "", config.decisions_of_an_item
 
     def place(config: TrainConfig, workers: Workers) -> Cluster:
         here: LocalCluster | RayCluster

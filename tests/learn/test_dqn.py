@@ -282,6 +282,16 @@ def test_what_contradicts_itself_is_refused():
         parts(make_config(), env)
 
 
+def test_a_replay_that_never_holds_what_learning_waits_for_is_refused():
+    with pytest.raises(ConfigError, match=r"capacity 63 holds 63 decisions, and dqn.learning_starts waits for 64"):
+        make_config(replay={"capacity": 63})
+    with pytest.raises(ConfigError, match=r"capacity 70 holds 64 decisions in whole sequences of 8, .* 65"):
+        make_config("gru", replay={"capacity": 70}, dqn={"learning_starts": 65})
+    make_config("gru", replay={"capacity": 64})
+    # Presets set sections of all learners; those of others do nothing.
+    parse_config(TrainConfig, {"replay": {"capacity": 10}})
+
+
 @pytest.mark.slow
 def test_dqn_learns_to_balance_a_pole(tmp_path):
     config = make_config(

@@ -116,7 +116,7 @@ def test_how_often_a_run_is_evaluated_does_not_change_what_it_learns():
 
 
 def test_a_run_is_solved_where_the_last_hundred_training_episodes_reach_the_target():
-    still = {"dqn": {"learning_starts": 2000, "epsilon_base": 1.0}, "replay": {"capacity": 1000}}
+    still = {"dqn": {"learning_starts": 5000, "epsilon_base": 1.0}, "replay": {"capacity": 5000}}
     curve = FastDQN(make(**still)).train(target=8.0, until_solved=True)
     assert 100 * 8 <= curve.solved_step < 4096 and curve.best_recent >= 8.0 and curve.gradient_steps == 0
     never = FastDQN(make(**still)).train(target=600.0)
@@ -146,6 +146,8 @@ def test_what_the_fast_path_does_not_do_is_refused():
             make(kernel_smoothing={"enabled": True} | change)
     with pytest.raises(ConfigError, match="continuous"):
         FastDQN(make(task="pendulum"))
+    with pytest.raises(ConfigError, match=r"capacity 255 holds 255 decisions, .* waits for 256"):
+        make(replay={"capacity": 255})
 
 
 SOLVED = (40_000, 95_000)

@@ -10,7 +10,7 @@ from navi_core.scale import ReplayShard, ShardedReplay
 from navi_core.scale.cluster import LocalShard
 from tests.scale.builders import apex_config, shipment
 
-CONFIG = apex_config(replay={"capacity": 32, "batch_size": 8}, distributed={"ahead": 64})
+CONFIG = apex_config(replay={"capacity": 32, "batch_size": 8}, dqn={"learning_starts": 8}, distributed={"ahead": 64})
 
 
 def shards(count=2, config=CONFIG):
@@ -89,7 +89,7 @@ def test_minibatches_of_unequal_shards_are_unbiased():
 
 
 def test_weights_are_those_of_the_chance_to_be_drawn():
-    config = apex_config(replay={"capacity": 8, "batch_size": 2, "alpha": 1.0})
+    config = apex_config(replay={"capacity": 8, "batch_size": 2, "alpha": 1.0}, dqn={"learning_starts": 8})
     ports, replay = shards(2, config)
     ports[0].add(shipment(0, count=1, priorities=[3.0]))
     ports[1].add(shipment(0, count=2, first=10.0, priorities=[1.0, 4.0]))
