@@ -97,7 +97,7 @@ class TrainConfig(Config):
     kernel_smoothing: SmoothingConfig = SmoothingConfig()
     """Drift smoothing of dqn."""
     early_stopping: EarlyStopConfig = EarlyStopConfig()
-    """Early stopping of every learner."""
+    """Early stopping of ppo, grpo, dpo and dqn. bc makes all its epochs and keeps the best one."""
     adaptation: AdaptationConfig = AdaptationConfig()
     """Adaptation of the smoother and the learning rate."""
     distributed: DistributedConfig = DistributedConfig()

@@ -22,6 +22,7 @@ from navi_core.errors import CheckpointError, ConfigError
 from navi_core.learn.cloning import CloningLearner, EpochInterrupted
 from navi_core.learn.demo_feed import DemoFeed
 from navi_core.learn.demo_places import demo_places
+from navi_core.learn.execution import use_precision
 from navi_core.learn.progress import Progress
 from navi_core.learn.registry import build_learner
 from navi_core.learn.result import TrainResult
@@ -94,6 +95,9 @@ def clone(
         RecordError: Rows could not be made durable.
     """
     _require_fit(config, data)
+    if config.early_stopping.enabled:
+        # Not refused: settings are often those of the clone and of what learns on from it.
+        _LOG.warning("early_stopping does not end cloning: all bc.epochs are made, and the best one is the result")
     # Initial weights round differently with another number of threads.
     torch.set_num_threads(1)
     owned = log is None
@@ -132,6 +136,7 @@ class _Cloner:
         self.config, self.run, self.log, self.device = config, run, log, run_device(config)
         self.record = RunRecord(config, run, log, self.device, "bc")
         self.policy = build_policy(config.policy, seed=config.seed).to(self.device)
+        use_precision(self.policy, config)
         # Fresh curiosity for the reinforcement learner that takes over; its memory is empty and stays out.
         shaper = RewardShaper(config.shaper, 1, config.policy.width, config.seed, self.device)
         self.curiosity = {key: value for key, value in shaper.state_dict().items() if key != "memory"}

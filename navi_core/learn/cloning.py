@@ -18,6 +18,7 @@ from torch import Tensor
 from navi_core.config import TrainConfig
 from navi_core.errors import ConfigError, NonFiniteError
 from navi_core.learn.demo_feed import DemoFeed, SequenceBatch
+from navi_core.learn.execution import evaluation
 from navi_core.learn.parallel import ALONE, Workers
 from navi_core.learn.steps import UpdateStats
 from navi_core.policy.trunk import AUX_INPUTS
@@ -56,7 +57,8 @@ class CloningLearner:
         workers: One process; demonstrations are not shared out.
 
     Raises:
-        ConfigError: The policy chooses among motion primitives, or there are several processes.
+        ConfigError: The policy chooses among motion primitives, there are several processes, or the device cannot
+            capture graphs.
     """
 
     def __init__(
@@ -70,6 +72,7 @@ class CloningLearner:
                 "policy.distribution discrete cannot be cloned: demonstrations answer with any action, not with motion "
                 "primitives; use gaussian or beta"
             )
+        self._score = evaluation(policy, config, device)
         kept = ("heads.log_std", "heads.critic.", "critic_trunk.")
         self.parameters = [p for name, p in policy.named_parameters() if not name.startswith(kept)]
         self.optimizer = torch.optim.Adam(self.parameters, lr=config.bc.learning_rate, eps=1e-5, fused=True)
@@ -132,7 +135,7 @@ class CloningLearner:
         # Of the auxiliary input a recording knows only what a map of the flight tells.
         aux = torch.cat((torch.zeros(*batch.mask.shape, AUX_INPUTS, device=self.device), batch.places), dim=-1)
         before = tuple(x.index_select(0, batch.lanes) for x in state)
-        out = self.policy.evaluate(batch.obs, aux, before, batch.reset, batch.actions)
+        out = self._score(batch.obs, aux, before, batch.reset, batch.actions)
         # Truncated backpropagation: what comes before a sequence is known to it, but not changed by it.
         after = tuple(x.index_copy(0, batch.lanes, new.detach()) for x, new in zip(state, out.state, strict=True))
         return out.log_prob, out.entropy, after

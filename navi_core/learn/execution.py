@@ -7,12 +7,13 @@ from dataclasses import fields, is_dataclass, replace
 from typing import Any
 
 import torch
-from torch import Tensor
+from torch import Tensor, nn
 
 from navi_core.config import TrainConfig
 from navi_core.errors import ConfigError
+from navi_core.policy.trunk import Trunk
 
-__all__ = ["acting", "check_execution", "evaluation", "flying"]
+__all__ = ["acting", "check_execution", "evaluation", "flying", "use_precision"]
 
 
 def check_execution(config: TrainConfig, device: torch.device) -> None:
@@ -26,6 +27,13 @@ def check_execution(config: TrainConfig, device: torch.device) -> None:
             f"execution graph captures CUDA graphs and the device is {device}; set execution to eager or compile, "
             "or device to cuda"
         )
+
+
+def use_precision(policy: nn.Module, config: TrainConfig) -> None:
+    """Have a policy's encoders, that of the critic's trunk included, take their products as `config.precision` says."""
+    for trunk in policy.modules():
+        if isinstance(trunk, Trunk):
+            trunk.half_encoder = config.precision == "bf16"
 
 
 def acting(policy: Any, config: TrainConfig, device: torch.device) -> Callable[..., Any]:

@@ -19,7 +19,7 @@ import torch
 from navi_core.config import TrainConfig
 from navi_core.errors import CheckpointError, ConfigError, NonFiniteError
 from navi_core.learn.collector import Collector, Environment, RolloutStats
-from navi_core.learn.execution import check_execution
+from navi_core.learn.execution import check_execution, use_precision
 from navi_core.learn.parallel import ALONE, Workers
 from navi_core.learn.ppo import PPOLearner
 from navi_core.learn.progress import Progress
@@ -41,7 +41,6 @@ from navi_core.learn.threads import choose_threads
 from navi_core.learn.vocabulary import tell_changed_ids
 from navi_core.models import load_checkpoint
 from navi_core.policy import RewardShaper, build_policy
-from navi_core.policy.trunk import Trunk
 from navi_core.record import MetricLog, RunDirectory, StageTimer
 
 if TYPE_CHECKING:
@@ -138,9 +137,7 @@ class _Trainer:
     ) -> None:
         self.config, self.run, self.device, self.workers = config, run, device, workers
         self.policy = build_policy(config.policy, seed=config.seed, spaces=getattr(env, "spaces", None)).to(device)
-        for trunk in self.policy.modules():
-            if isinstance(trunk, Trunk):
-                trunk.half_encoder = config.precision == "bf16"
+        use_precision(self.policy, config)
         share = config.shaper.memory_capacity // workers.size
         shaping = config.shaper.model_copy(update={"memory_capacity": share})
         self.shaper = RewardShaper(shaping, env.num_envs, config.policy.width, config.seed, device)

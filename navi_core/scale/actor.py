@@ -14,6 +14,7 @@ from navi_core.config import TrainConfig
 from navi_core.errors import ConfigError
 from navi_core.learn.collector import Collector, Environment
 from navi_core.learn.dqn import batch_structure
+from navi_core.learn.execution import use_precision
 from navi_core.learn.exploration import epsilons
 from navi_core.learn.q_batches import make_batches
 from navi_core.policy import RewardShaper, build_policy
@@ -119,6 +120,8 @@ class ApexActor:
         # After the environment: the ray kernels' first call gives torch every core.
         torch.set_num_threads(1)
         self.policy = build_policy(config.policy, seed=config.seed, spaces=getattr(env, "spaces", None))
+        # As the learner reads them: the first priorities and the states at the start of sequences are this policy's.
+        use_precision(self.policy, config)
         memory = max(1, config.shaper.memory_capacity // count)
         shaping = config.shaper.model_copy(update={"memory_capacity": memory})
         self.shaper = RewardShaper(shaping, rows, config.policy.width, config.seed)

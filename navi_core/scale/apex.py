@@ -20,6 +20,7 @@ from navi_core.config.spaces import Spaces
 from navi_core.errors import ConfigError, NonFiniteError
 from navi_core.learn.dqn import DQNLearner
 from navi_core.learn.events import ParameterSync
+from navi_core.learn.execution import use_precision
 from navi_core.learn.observation_codec import ObservationCodec
 from navi_core.learn.parallel import ALONE, Workers
 from navi_core.learn.progress import Progress
@@ -157,6 +158,7 @@ class _Apex:
         self.config, self.run, self.workers = config, run, workers
         self.device = run_device(config)
         self.policy = build_policy(config.policy, seed=config.seed, spaces=spaces).to(self.device)
+        use_precision(self.policy, config)
         shaping = config.shaper.model_copy(update={"loop_coefficient": 0.0})
         # The learner trains what predicts for curiosity; the episodic memories are the actors'.
         self.shaper = RewardShaper(shaping, config.actors, config.policy.width, config.seed, self.device)

@@ -282,6 +282,39 @@ def test_what_does_not_fit_is_refused(tmp_path, data):
         train(config, run, env=object(), log=run.metric_log(tmp_path / "outbox"))
 
 
+def test_a_clone_is_learned_in_the_precision_that_was_asked_for(tmp_path, data):
+    made = {}
+    for precision in ("fp32", "bf16"):
+        config = make_config(data, precision=precision, bc={"epochs": 2})
+        made[precision] = fly(tmp_path / precision, data, config)
+    one, two = (load_checkpoint(x.checkpoint).policy_state for x in made.values())
+    assert not torch.equal(one["heads.actor.0.weight"], two["heads.actor.0.weight"])
+    assert all(x.dtype == torch.float32 for x in two.values())
+    assert made["bf16"].metrics["nll"] == pytest.approx(made["fp32"].metrics["nll"], abs=0.05)
+
+
+def test_a_clone_is_learned_by_the_execution_that_was_asked_for(data):
+    with pytest.raises(ConfigError, match=r"execution graph .* cpu"):
+        make_learner(make_config(data, execution="graph"))
+
+
+@pytest.mark.slow
+def test_a_compiled_clone_is_the_same(data):
+    feed, made = DemoFeed(data, seed=0, validation=0.2, lanes=4, bptt=8), []
+    for execution in ("eager", "compile"):
+        _, learner = make_learner(make_config(data, execution=execution))
+        # Adam turns roundings of tiny gradients into whole steps, so what is compared after them is the loss.
+        made.append((learner.validate(feed), learner.update(feed, index=0, steps=0).metrics["nll"]))
+    assert made[1][0] == pytest.approx(made[0][0], abs=1e-5) and made[1][1] == pytest.approx(made[0][1], abs=1e-3)
+
+
+def test_cloning_tells_that_it_is_not_stopped_early(tmp_path, data, caplog):
+    config = make_config(data, early_stopping={"enabled": True, "eval_interval": 1, "patience": 1}, bc={"epochs": 2})
+    with caplog.at_level("WARNING", logger="navi.learn"):
+        result = fly(tmp_path, data, config)
+    assert result.reason == "epochs" and "early_stopping does not end cloning" in caplog.text
+
+
 def test_an_infinite_loss_stops_the_run_by_name(data):
     policy, learner = make_learner(make_config(data))
     with torch.no_grad():

@@ -11,12 +11,14 @@ from typer.testing import CliRunner
 
 from navi_core.cli.main import build_app
 from navi_core.errors import CheckpointError, ConfigError, RunError
-from navi_core.learn.parallel import Workers
+from navi_core.learn.parallel import ALONE, Workers
 from navi_core.models import load_checkpoint
 from navi_core.scale import LocalCluster, ParameterHub, Parameters, check_apex
 from navi_core.scale.actor import actor_count, actor_seed
+from navi_core.scale.apex import _Apex
 from navi_core.scale.ledger import Ledger
 from navi_core.scale.ray_ports import import_ray
+from navi_core.world.reference import reference_task
 from tests.scale.builders import apex_config, fly_apex, report
 
 
@@ -57,6 +59,17 @@ def test_every_decision_that_a_shard_took_is_learned_from_once(tmp_path):
     other = fly_apex(tmp_path / "again", apex_config(), cluster=again)
     first, second = (load_checkpoint(x.checkpoint).policy_state for x in (result, other))
     assert all(torch.equal(first[name], second[name]) for name in first), "same seed, same bits"
+
+
+@pytest.mark.parametrize("precision", ["fp32", "bf16"])
+def test_learners_and_actors_take_products_in_the_precision_that_was_asked_for(precision):
+    config, spaces = apex_config(precision=precision), reference_task("cart_pole", 1, masked=False).spaces
+    apex = _Apex(config, None, LocalCluster(config, 1), spaces, spaces.observed, None, ALONE, {})
+    apex.cluster.start(0)
+    flying = [actor.policy for actor in apex.cluster.actors.values()]
+    assert len(flying) == 2
+    for policy in (apex.policy, apex.learner.target, *flying):
+        assert policy.half_encoder == (precision == "bf16")
 
 
 def test_a_killed_actor_and_a_killed_shard_are_replaced_and_nothing_counts_twice(tmp_path):
