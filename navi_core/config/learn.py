@@ -99,7 +99,7 @@ class TrainConfig(Config):
     early_stopping: EarlyStopConfig = EarlyStopConfig()
     """Early stopping of ppo, grpo, dpo and dqn. bc makes all its epochs and keeps the best one."""
     adaptation: AdaptationConfig = AdaptationConfig()
-    """Adaptation of the smoother and the learning rate."""
+    """Adaptation of the smoother and the learning rate of dqn."""
     distributed: DistributedConfig = DistributedConfig()
     """Actors, learners and shards."""
 
@@ -129,6 +129,12 @@ class TrainConfig(Config):
                 f"kernel_smoothing.latent_dim {smoothing.latent_dim} differs from policy.q_hidden "
                 f"{self.policy.q_hidden}, whose activations are the latents; set both"
             )
+        return self
+
+    @model_validator(mode="after")
+    def _who_adapts(self) -> Self:
+        if self.adaptation.enabled and self.algorithm != "dqn":
+            raise ConfigError(f"adaptation.enabled moves settings of dqn; {self.algorithm} has none: leave it out")
         return self
 
     @model_validator(mode="after")

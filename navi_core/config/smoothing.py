@@ -110,7 +110,7 @@ class AdaptationConfig(Config):
     """Slow changes of the smoother and of the learning rate by what evaluations show."""
 
     enabled: bool = False
-    """Whether anything is adapted."""
+    """Whether anything is adapted; algorithm dqn alone."""
     rate: float = Field(0.05, gt=0, lt=1)
     """Relative change of one adaptation."""
     min_dwell: int = Field(5, ge=1, le=10_000)

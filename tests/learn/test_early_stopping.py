@@ -8,7 +8,7 @@ import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from navi_core.config import AdaptationConfig, EarlyStopConfig
+from navi_core.config import AdaptationConfig, EarlyStopConfig, TrainConfig, parse_config
 from navi_core.errors import ConfigError
 from navi_core.learn import EarlyStopController
 from navi_core.learn.adaptation import Adapter
@@ -272,6 +272,12 @@ def test_smoothing_acts_in_every_place_and_says_how_much(where, core, tmp_path):
     off = make_config(core, kernel_smoothing={"enabled": True, "apply_to": where, "alpha_step_init": 0.0}, **short)
     still = fly(tmp_path / "c", off)
     assert still.metrics["smoothed_share"] == 0.0 and still.metrics["q_loss"] == plain.metrics["q_loss"]
+
+
+@pytest.mark.parametrize("algorithm", ["ppo", "grpo", "dpo", "bc"])
+def test_learners_that_are_not_adapted_refuse_it(algorithm):
+    with pytest.raises(ConfigError, match=f"adaptation.enabled moves settings of dqn; {algorithm} has none"):
+        parse_config(TrainConfig, {"algorithm": algorithm, "adaptation": {"enabled": True}})
 
 
 def test_adapted_settings_survive_a_resume(tmp_path):
