@@ -219,15 +219,21 @@ def scene_loaders(names: list[str] | tuple[str, ...], resolution: int) -> list[t
     from navi_core.scenes import BENCHMARK, FAMILIES, benchmark_sources, discover, generated_sources
 
     config = parse_config(CompileConfig, {"resolution": resolution})
-    sources = []
+    groups: dict[str, list[SceneSource]] = {}
+    files = []
     for name in names:
         family, colon, seeds = name.partition(":")
         if family == BENCHMARK:
-            sources += benchmark_sources(seeds)
+            groups[name] = benchmark_sources(seeds)
         elif colon and family in FAMILIES:
-            sources += generated_sources({family: parse_seeds(seeds)})
+            groups[name] = generated_sources({family: parse_seeds(seeds)})
         else:
-            sources += discover(CorpusConfig(scenes=(name,)))
+            files.append(name)
+    # Together, since only then are two files of one name told apart.
+    found = discover(CorpusConfig(scenes=tuple(files))) if files else []
+    for name in files:
+        groups[name] = [source for source in found if source.path == Path(os.path.expanduser(name))]
+    sources = [source for name in dict.fromkeys(names) for source in groups[name]]
     folder = navi_home() / "scenes"
     return [(source.name, partial(_compiled, source, folder, config)) for source in sources]
 

@@ -92,7 +92,10 @@ def build_course(
     names = [scene.name for scene in scenes]
     twice = sorted({name for name in names if names.count(name) > 1})
     if twice:
-        raise EvaluationError(f"two scenes are named {twice[0]!r}; results are told apart by the scenes' names")
+        raise EvaluationError(
+            f"two scenes are named {twice[0]!r}; results are told apart by the scenes' names: leave one out, or rename "
+            "its mesh and compile it again with: navi scenes compile MESH"
+        )
     field = Field(scenes, threads=threads, vocabulary=vocabulary)
     clearance = config.dynamics.radius + config.clearance_margin
     floors = tuple(FloorMap(field, index, config.floor_cell, clearance) for index in range(len(names)))

@@ -47,7 +47,8 @@ def compile_source(source: SceneSource, config: CompileConfig) -> dict[str, Any]
     from navi_core.scenes import compile_to_file
     from navi_core.world import Field, FloorMap, scene_verdict
 
-    compiled = compile_to_file(load_source(source), navi_home() / "scenes", config)
+    # The planned name: two meshes of one file name are told apart by it.
+    compiled = compile_to_file(load_source(source), navi_home() / "scenes", config, name=source.name)
     scene, card = compiled.scene, _card(source.name)
     key = content_key(scene.content_hash(), scene.compile_hash, source.split)
     if compiled.skipped and card.exists():
@@ -94,13 +95,15 @@ def compile_source(source: SceneSource, config: CompileConfig) -> dict[str, Any]
 
 def unchanged(source: SceneSource, config: CompileConfig) -> bool:
     """Tell without loading anything whether a planned scene is compiled, judged and up to date."""
-    from navi_core.scenes.compiler import is_current
+    from navi_core.scenes.compiler import is_current, output_path
 
     if not _card(source.name).exists():
         return False
     row = scene_card(source.name)
     same = (row["source_hash"], row["split"]) == (source.source_hash, source.split)
-    return same and is_current(Path(row["gmdag"]), source.source_hash, config)
+    gmdag = Path(row["gmdag"])
+    named = gmdag.name == output_path(source.name, source.source_hash, gmdag.parent, config).name
+    return same and named and is_current(gmdag, source.source_hash, config)
 
 
 def corpus_rows() -> list[dict[str, Any]]:

@@ -5,10 +5,14 @@ import json
 import dagster as dg
 import pytest
 
+from navi_core.config import CompileConfig, EvalConfig
 from navi_core.errors import SceneError
+from navi_core.evaluate import build_course
+from navi_core.scenes import compile_to_file, load_gmdag
 from navi_pipeline.definitions import defs
 from navi_pipeline.defs.corpus.checks import corpus_is_split_by_scene
-from navi_pipeline.lib.compiled import corpus_path, read_corpus, scene_paths
+from navi_pipeline.lib.compiled import compile_source, corpus_path, read_corpus, scene_paths, unchanged
+from navi_pipeline.lib.documents import pipeline_folder, read_document, write_document
 from navi_pipeline.lib.scene_plan import plan_scenes
 from navi_pipeline.lib.warehouse import Warehouse
 
@@ -150,3 +154,32 @@ def test_a_missing_scene_folder_is_refused(tmp_path, monkeypatch):
     monkeypatch.setenv("NAVI_SCENES", str(tmp_path / "none"))
     with pytest.raises(SceneError, match="NAVI_SCENES"):
         plan_scenes("apartment", {"train": 1})
+
+
+def test_two_meshes_of_one_file_name_are_two_scenes(tmp_path, monkeypatch):
+    for room, size in (("a", 6), ("b", 7)):
+        (tmp_path / "scans" / room).mkdir(parents=True)
+        (tmp_path / "scans" / room / "scan.obj").write_text(BOX.replace("6", str(size)))
+    monkeypatch.setenv("NAVI_SCENES", str(tmp_path / "scans"))
+    monkeypatch.setenv("NAVI_HOME", str(tmp_path / "home"))
+    config = CompileConfig(resolution=64)
+    planned = plan_scenes("apartment", {})
+    rows = [compile_source(source, config) for source in planned]
+    scenes = [load_gmdag(row["gmdag"]) for row in rows]
+    assert [scene.name for scene in scenes] == [row["name"] for row in rows] == ["a_scan.obj", "b_scan.obj"]
+    assert len(build_course(scenes, EvalConfig(starts=1)).scene_hashes) == 2
+    assert all(unchanged(source, config) for source in planned)
+
+
+def test_a_scene_that_was_compiled_under_another_name_is_compiled_again(tmp_path, monkeypatch):
+    (tmp_path / "scan.obj").write_text(BOX)
+    monkeypatch.setenv("NAVI_SCENES", str(tmp_path))
+    monkeypatch.setenv("NAVI_HOME", str(tmp_path / "home"))
+    config = CompileConfig(resolution=64)
+    (planned,) = plan_scenes("apartment", {})
+    row = compile_source(planned, config)
+    other = compile_to_file(tmp_path / "scan.obj", tmp_path / "home" / "scenes", config, name="elsewhere")
+    card = pipeline_folder() / "compiled" / "scan.json"
+    write_document(card, read_document(card, made_by="x") | {"gmdag": str(other.path)})
+    assert not unchanged(planned, config)
+    assert compile_source(planned, config)["gmdag"] == row["gmdag"] and unchanged(planned, config)

@@ -10,6 +10,7 @@ import typer
 from typer.testing import CliRunner
 
 from navi_core.cli import doctor, scenes
+from navi_core.cli.evaluate import scene_loaders
 from navi_core.errors import ConfigError, GmdagError, MeshError
 from navi_core.scenes import load_gmdag
 from tests.scenes.test_corpus import write_obj
@@ -136,3 +137,12 @@ def test_a_file_without_a_surface_is_told_by_inspect_and_doctor(navi, tmp_path):
     rows = {row["file"]: row for row in json.loads(navi("doctor", tmp_path, "--json").stdout)["files"]}
     assert (rows["empty.gmdag"]["state"], rows["full.gmdag"]["state"]) == ("warning", "ok")
     assert "no surface" in rows["empty.gmdag"]["detail"]
+
+
+def test_meshes_of_one_file_name_are_scenes_of_their_own_in_the_order_given(tmp_path):
+    first, second = write_obj(tmp_path / "b" / "scan.obj"), write_obj(tmp_path / "a" / "scan.obj", "chair")
+    loaders = scene_loaders([str(first), "maze:0", str(second)], 32)
+    assert [load().name for _, load in loaders] == [name for name, _ in loaders]
+    assert len({name for name, _ in loaders}) == 3 and loaders[1][0] == "maze_0000"
+    assert loaders[0][1]().semantic_names != loaders[2][1]().semantic_names
+    assert "chair" in loaders[2][1]().semantic_names.values()
