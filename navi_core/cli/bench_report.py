@@ -28,7 +28,9 @@ Column = Callable[[Mapping[str, Any]], str]
 
 Scenes = Annotated[
     list[str] | None,
-    typer.Option("--scene", help="A .gmdag or mesh file, or family:seeds; may be repeated.", metavar="S"),
+    typer.Option(
+        "--scene", help="A .gmdag or mesh file, a folder of meshes, or family:seeds; may be repeated.", metavar="S"
+    ),
 ]
 Resolutions = Annotated[list[int] | None, typer.Option("--resolution", help="Compile resolution; may be repeated.")]
 Sizes = Annotated[

@@ -23,7 +23,7 @@ Scenes = Annotated[
         "--scenes",
         "--scene",
         metavar="S",
-        help="A .gmdag or mesh file, or family:seeds as in apartment:0-15; may be repeated.",
+        help="A .gmdag or mesh file, a folder of meshes, or family:seeds as in apartment:0-15; may be repeated.",
     ),
 ]
 

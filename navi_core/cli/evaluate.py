@@ -3,7 +3,10 @@
 from __future__ import annotations
 
 import os
+import re
+from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
+from dataclasses import replace
 from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
@@ -54,7 +57,8 @@ Scenes = Annotated[
     list[str] | None,
     typer.Option(
         "--scene",
-        help="A .gmdag or mesh file, family:seeds as in apartment:100-103, or rooms-v1:validation; may be repeated.",
+        help="A .gmdag or mesh file, a folder of meshes, family:seeds as in apartment:100-103, or rooms-v1:validation; "
+        "may be repeated.",
         metavar="S",
     ),
 ]
@@ -201,11 +205,12 @@ def load_scenes(names: list[str] | tuple[str, ...], resolution: int) -> list[Sce
     """Return compiled scenes, reusing what is compiled already.
 
     Args:
-        names: `.gmdag` or mesh files, generated scenes as family:seeds, or a split of the benchmark as rooms-v1:test.
+        names: `.gmdag` or mesh files, folders of meshes, generated scenes as family:seeds, or a split of the
+            benchmark as rooms-v1:test.
         resolution: Compile resolution of meshes and generated scenes.
 
     Raises:
-        SceneError: A file is missing or broken.
+        SceneError: A file is missing or broken, or a folder holds no mesh.
         ConfigError: An unknown family, or seeds that cannot be read.
     """
     return [load() for _, load in scene_loaders(names, resolution)]
@@ -216,7 +221,7 @@ def scene_loaders(names: list[str] | tuple[str, ...], resolution: int) -> list[t
     from navi_core.cli.scenes import parse_seeds
     from navi_core.config import CompileConfig, CorpusConfig, parse_config
     from navi_core.record import navi_home
-    from navi_core.scenes import BENCHMARK, FAMILIES, benchmark_sources, discover, generated_sources
+    from navi_core.scenes import BENCHMARK, FAMILIES, benchmark_sources, discover, discover_root, generated_sources
 
     config = parse_config(CompileConfig, {"resolution": resolution})
     groups: dict[str, list[SceneSource]] = {}
@@ -227,15 +232,41 @@ def scene_loaders(names: list[str] | tuple[str, ...], resolution: int) -> list[t
             groups[name] = benchmark_sources(seeds)
         elif colon and family in FAMILIES:
             groups[name] = generated_sources({family: parse_seeds(seeds)})
+        elif os.path.isdir(os.path.expanduser(name)):
+            groups[name] = discover_root(Path(os.path.expanduser(name)))
         else:
             files.append(name)
     # Together, since only then are two files of one name told apart.
     found = discover(CorpusConfig(scenes=tuple(files))) if files else []
     for name in files:
         groups[name] = [source for source in found if source.path == Path(os.path.expanduser(name))]
-    sources = [source for name in dict.fromkeys(names) for source in groups[name]]
+    sources = _told_apart([source for name in dict.fromkeys(names) for source in groups[name]])
     folder = navi_home() / "scenes"
     return [(source.name, partial(_compiled, source, folder, config)) for source in sources]
+
+
+def _told_apart(sources: Sequence[SceneSource]) -> list[SceneSource]:
+    """Rename files that another argument's file shares its name with, by their folders; a file named twice stays once.
+
+    Names of one folder are unique, those of two are not.
+    """
+    named: dict[str, SceneSource] = {}
+    for source in sources:
+        if source.path is not None:
+            named.setdefault(os.path.abspath(source.path), source)
+    shared = Counter(source.name for source in named.values())
+    kept, taken = [], Counter[str]()
+    for source in sources:
+        if source.path is not None:
+            if named.pop(os.path.abspath(source.path), None) is not source:
+                continue
+            if shared[source.name] > 1:
+                folder = Path(os.path.abspath(source.path)).parent.name
+                name = f"{re.sub(r'[^A-Za-z0-9._-]+', '_', folder)}_{source.name}"
+                taken[name] += 1
+                source = replace(source, name=name if taken[name] == 1 else f"{name}_{taken[name]}")
+        kept.append(source)
+    return kept
 
 
 def _compiled(source: SceneSource, folder: Path, config: CompileConfig) -> Scene:

@@ -17,7 +17,9 @@ __all__ = ["environment", "register", "serve"]
 
 Scenes = Annotated[
     list[str] | None,
-    typer.Option("--scene", help="A .gmdag or mesh file, or family:seeds; may be repeated.", metavar="S"),
+    typer.Option(
+        "--scene", help="A .gmdag or mesh file, a folder of meshes, or family:seeds; may be repeated.", metavar="S"
+    ),
 ]
 Resolution = Annotated[int, typer.Option(help="Compile resolution of meshes and generated scenes.")]
 Models = Annotated[Path | None, typer.Option("--models", help="The registry; by default models/ of the Navi home.")]

@@ -11,7 +11,7 @@ from typer.testing import CliRunner
 
 from navi_core.cli import doctor, scenes
 from navi_core.cli.evaluate import scene_loaders
-from navi_core.errors import ConfigError, GmdagError, MeshError
+from navi_core.errors import ConfigError, GmdagError, MeshError, SceneError
 from navi_core.scenes import load_gmdag
 from tests.scenes.test_corpus import write_obj
 
@@ -146,3 +146,16 @@ def test_meshes_of_one_file_name_are_scenes_of_their_own_in_the_order_given(tmp_
     assert len({name for name, _ in loaders}) == 3 and loaders[1][0] == "maze_0000"
     assert loaders[0][1]().semantic_names != loaders[2][1]().semantic_names
     assert "chair" in loaders[2][1]().semantic_names.values()
+
+
+def test_a_folder_names_its_meshes_as_scenes(tmp_path):
+    write_obj(tmp_path / "scans" / "hall.obj")
+    write_obj(tmp_path / "scans" / "up" / "loft.obj")
+    other = write_obj(tmp_path / "elsewhere" / "hall.obj")
+    assert [name for name, _ in scene_loaders([str(tmp_path / "scans")], 32)] == ["hall", "loft"]
+    loaders = scene_loaders([str(tmp_path / "scans"), str(other), str(tmp_path / "elsewhere")], 32)
+    assert [name for name, _ in loaders] == ["scans_hall", "loft", "elsewhere_hall"]
+    assert [load().name for _, load in loaders] == [name for name, _ in loaders]
+    (tmp_path / "empty").mkdir()
+    with pytest.raises(SceneError, match="no mesh found"):
+        scene_loaders([str(tmp_path / "empty")], 32)

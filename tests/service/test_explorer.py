@@ -14,6 +14,7 @@ from navi_core.config import ExplorerConfig
 from navi_core.demos import load_dataset, load_demonstration
 from navi_core.errors import ConfigError, DemoError
 from navi_core.service.explorer import ExplorerSession, SceneChoice
+from tests.conftest import box_triangles
 
 SMALL = ExplorerConfig(azimuth_bins=16, elevation_bins=8, sharp_bins=(32, 8))
 AHEAD, TURN, HOVER = (0.4, 0.0, 0.0, 0.0), (0.1, 0.0, 0.0, 0.5), (0.0, 0.0, 0.0, 0.0)
@@ -168,3 +169,17 @@ def test_the_command_flies_a_compiled_file_and_records(apartments, tmp_path, mon
     session.fly(TURN)
     flight = load_demonstration(session.finish())
     assert len(flight.actions) == 2 and flight.scene == apartments[0].name
+
+
+def test_the_command_walks_through_a_folder_of_meshes(tmp_path, monkeypatch):
+    shown = []
+    monkeypatch.setattr("navi_core.cli.explore.open_page", lambda show, *address: shown.append(show))
+    corners = box_triangles((0, 0, 0), (6, 3, 5)).reshape(-1, 3)
+    lines = [f"v {x} {y} {z}" for x, y, z in corners] + [f"f {i} {i + 1} {i + 2}" for i in range(1, len(corners), 3)]
+    (tmp_path / "scans").mkdir()
+    for name in ("hall", "loft"):
+        (tmp_path / "scans" / f"{name}.obj").write_text("\n".join(lines))
+    command = ["explore", str(tmp_path / "scans"), "--resolution", "64"]
+    done = CliRunner().invoke(build_app(groups=("explore",), plugins=False), command)
+    assert done.exit_code == 0, (done.output, done.exception)
+    assert [choice.name for choice in shown[0].session.choices] == ["hall", "loft"]
