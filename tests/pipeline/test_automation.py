@@ -1,6 +1,7 @@
 """Schedules and sensors, tick by tick on an ephemeral instance."""
 
 import json
+import os
 from datetime import UTC, datetime
 
 import dagster as dg
@@ -9,7 +10,7 @@ import pytest
 from navi_core.record import RunDirectory
 from navi_pipeline.definitions import defs
 from navi_pipeline.defs.automation.sensors import new_demonstrations, new_scenes, run_failures, stale_runs
-from navi_pipeline.lib.documents import write_document
+from navi_pipeline.lib.documents import pipeline_folder, write_document
 from navi_pipeline.lib.failures import record_failure
 from navi_pipeline.lib.pipeline_log import pipeline_log
 from navi_pipeline.lib.scene_plan import plan_path
@@ -73,6 +74,47 @@ def test_new_meshes_are_planned_compiled_and_gathered_step_by_step(instance, rep
     (tmp_path / "house.obj").write_text("v 0 0 0\nv 1 1 1\n")
     again = tick(new_scenes, instance, repository, third.cursor)
     assert asked(again) == [("scene_sources", None)] and again.run_requests[0].run_key != first.run_requests[0].run_key
+
+
+def test_scenes_that_come_back_are_planned_and_compiled_again(instance, repository, tmp_path, monkeypatch):
+    def tick(sensor, cursor=None):
+        with dg.build_sensor_context(instance=instance, repository_def=repository, cursor=cursor) as context:
+            return sensor(context)
+
+    monkeypatch.setenv("NAVI_SCENES", str(tmp_path))
+    instance.add_dynamic_partitions("scene", ["house", "shed"])
+    for name in ("house", "shed"):
+        instance.report_runless_asset_event(dg.AssetMaterialization("compiled_scene", partition=name))
+    shed = {"name": "shed", "source_hash": "5" * 64, "split": "external"}
+    write_document(pipeline_folder() / "compiled" / "shed.json", shed)
+    keys, cursor = [], None
+    for text in ("a", "b", "a"):
+        house = {"name": "house", "source_hash": text * 64, "split": "external"}
+        (tmp_path / "house.obj").write_text(text)
+        os.utime(tmp_path / "house.obj", (0, ord(text)))
+        write_document(plan_path(), {"sources": [house, shed]})
+        for _ in range(3):
+            answer = tick(new_scenes, cursor)
+            cursor = answer.cursor
+            keys += [request.run_key for request in answer.run_requests]
+        write_document(pipeline_folder() / "compiled" / "house.json", house)
+        assert isinstance(tick(new_scenes, cursor), dg.SkipReason)
+    assert len(keys) == len(set(keys)) == 9 and not any("shed" in key for key in keys)
+
+
+def test_recordings_that_come_back_are_taken_in_again(instance, repository, tmp_path, monkeypatch):
+    monkeypatch.setenv("NAVI_DEMOS", str(tmp_path))
+    keys, cursor = [], None
+    for size in (1, 2, 1):
+        (tmp_path / "flight.npz").write_bytes(b"x" * size)
+        os.utime(tmp_path / "flight.npz", (0, size))
+        answer = tick(new_demonstrations, instance, repository, cursor)
+        keys += [request.run_key for request in answer.run_requests]
+        cursor = answer.cursor
+    assert len(set(keys)) == 3
+    # What an earlier version noted is read: nothing has changed since.
+    signature = json.loads(cursor)["signature"]
+    assert not tick(new_demonstrations, instance, repository, signature).run_requests
 
 
 def test_the_scene_sensor_waits_for_what_it_asked_for(instance, repository, tmp_path, monkeypatch):

@@ -50,23 +50,25 @@ def new_scenes(context: dg.SensorEvaluationContext) -> dg.SensorResult | dg.Skip
     named = os.environ.get("NAVI_SCENES")
     if not named:
         return dg.SkipReason("NAVI_SCENES names no folder of meshes")
-    known = json.loads(context.cursor or "{}")
+    known = _known(context)
     signature = folder_signature(Path(named).expanduser(), _MESHES)
+    count = known.get("count", 0)
     if _at_work(context.instance):
         return dg.SkipReason("scenes are being worked on")
     if signature != known.get("signature"):
-        request = _request(("scene_sources",), f"sources-{signature}")
-        return dg.SensorResult([request], cursor=json.dumps({"signature": signature, "stage": "compile"}))
+        request = _request(("scene_sources",), f"sources-{count + 1}-{signature}")
+        cursor = json.dumps({"signature": signature, "stage": "compile", "count": count + 1})
+        return dg.SensorResult([request], cursor=cursor)
     if known.get("stage") == "compile":
         due = _uncompiled(context.instance)
-        requests = [_request(("compiled_scene",), f"compile-{name}-{key}", partition=name) for name, key in due]
-        cursor = json.dumps({"signature": signature, "stage": "gather"})
+        requests = [_request(("compiled_scene",), f"compile-{count}-{name}-{key}", partition=name) for name, key in due]
+        cursor = json.dumps({"signature": signature, "stage": "gather", "count": count})
         return dg.SensorResult(requests, cursor=cursor, skip_reason=None if due else "every planned scene is compiled")
     if known.get("stage") == "gather":
         there = {key.to_user_string() for key in _asset_keys(context)}
         last = tuple(name for name in ("scene_quality", "corpus") if name in there)
-        cursor = json.dumps({"signature": signature, "stage": "done"})
-        return dg.SensorResult([_request(last, f"corpus-{signature}")], cursor=cursor)
+        cursor = json.dumps({"signature": signature, "stage": "done", "count": count})
+        return dg.SensorResult([_request(last, f"corpus-{count}-{signature}")], cursor=cursor)
     return dg.SkipReason("the scenes have not changed")
 
 
@@ -84,10 +86,12 @@ def new_demonstrations(context: dg.SensorEvaluationContext) -> dg.SensorResult |
     signature = folder_signature(folder, _RECORDINGS)
     if not signature:
         return dg.SkipReason(f"no recording in {folder}")
-    if signature == context.cursor:
+    known = _known(context)
+    if signature == known.get("signature"):
         return dg.SkipReason("the recordings have not changed")
-    request = _request(("recorded_demonstrations",), f"recordings-{signature}")
-    return dg.SensorResult([request], cursor=signature)
+    count = known.get("count", 0) + 1
+    request = _request(("recorded_demonstrations",), f"recordings-{count}-{signature}")
+    return dg.SensorResult([request], cursor=json.dumps({"signature": signature, "count": count}))
 
 
 @dg.run_failure_sensor(
@@ -127,6 +131,20 @@ def stale_runs(context: dg.SensorEvaluationContext) -> dg.SkipReason:
 SENSORS: tuple[Any, ...] = (new_scenes, new_demonstrations, run_failures, stale_runs)
 
 
+def _known(context: dg.SensorEvaluationContext) -> dict[str, Any]:
+    """Return what a sensor noted: signature, stage, and how many changes it has seen.
+
+    The count is part of every run's key. Dagster starts a key once and never again, so a listing that comes back
+    would otherwise be lost, and what failed could not be asked for again.
+    """
+    try:
+        known = json.loads(context.cursor or "{}")
+    except ValueError:
+        known = context.cursor
+    # Earlier versions noted the signature alone.
+    return known if isinstance(known, dict) else {"signature": context.cursor}
+
+
 def _request(assets: tuple[str, ...], key: str, *, partition: str | None = None) -> dg.RunRequest:
     return dg.RunRequest(
         run_key=key, asset_selection=[dg.AssetKey(name) for name in assets], partition_key=partition,
@@ -141,7 +159,7 @@ def _at_work(instance: dg.DagsterInstance) -> bool:
 
 
 def _uncompiled(instance: dg.DagsterInstance) -> list[tuple[str, str]]:
-    """Return planned scenes that were never compiled, or from another source: name and source hash."""
+    """Return planned scenes that were never compiled, and meshes compiled from other content: name and source hash."""
     from navi_pipeline.lib.documents import read_document
     from navi_pipeline.lib.scene_plan import plan_path
 
@@ -150,8 +168,20 @@ def _uncompiled(instance: dg.DagsterInstance) -> list[tuple[str, str]]:
     return [
         (row["name"], row["source_hash"][:16])
         for row in planned
-        if row["name"] not in known or row["split"] == "external"
+        if row["name"] not in known
+        or (row["split"] == "external" and _compiled_from(row["name"]) != row["source_hash"])
     ]
+
+
+def _compiled_from(name: str) -> str | None:
+    """Return the source hash that a scene was compiled from last; None where it never was."""
+    from navi_core.errors import RecordError
+    from navi_pipeline.lib.compiled import scene_card
+
+    try:
+        return str(scene_card(name)["source_hash"])
+    except RecordError:
+        return None
 
 
 def _asset_keys(context: dg.SensorEvaluationContext) -> set[dg.AssetKey]:
