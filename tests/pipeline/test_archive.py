@@ -118,3 +118,17 @@ def test_a_damaged_archive_is_refused_and_the_database_left_as_it_is(warehouse):
     with pytest.raises(RecordError, match="broken"):
         warehouse.rebuild()
     assert rows(warehouse) == before
+
+
+def test_an_archive_that_is_older_than_a_table_is_restored(warehouse):
+    warehouse.compact()
+    before = rows(warehouse)
+    manifest = warehouse.archive.folder / "manifest.json"
+    document = json.loads(manifest.read_text())
+    del document["tables"]["comparisons"]
+    manifest.write_text(json.dumps(document))
+    os.remove(next(warehouse.archive.folder.glob("*/comparisons.parquet")))
+    warehouse.rebuild()
+    assert rows(warehouse) == before and rows(warehouse, "select * from comparisons") == []
+    warehouse.compact()
+    assert rows(warehouse) == before and json.loads(manifest.read_text())["tables"]["comparisons"]["rows"] == 0
