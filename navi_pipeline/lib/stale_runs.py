@@ -8,6 +8,7 @@ import json
 import os
 import signal
 import time
+from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -17,7 +18,10 @@ from navi_pipeline.lib.pipeline_log import pipeline_log
 from navi_pipeline.lib.supervised import SUPERVISOR
 from navi_pipeline.lib.warehouse import Warehouse
 
-__all__ = ["SweepReport", "orphaned_trainers", "runs_in_use", "sweep"]
+__all__ = ["SweepReport", "orphaned_trainers", "runs_in_use", "sweep", "wait_for_run"]
+
+LOCK_PATIENCE = 60.0
+"""Time that a run is waited for which another process holds [s]: a trainer that was told to end writes a checkpoint."""
 
 
 @dataclass(frozen=True)
@@ -54,6 +58,24 @@ def runs_in_use(root: Path | None = None) -> list[str]:
         finally:
             os.close(descriptor)
     return found
+
+
+def wait_for_run(run_id: str, *, ending: Callable[[], bool] = lambda: False) -> bool:
+    """Let the trainer of a process that died write its last checkpoint.
+
+    Args:
+        run_id: The run, or what the names of several begin with.
+        ending: Asked five times a second; once it answers True nobody waits any more.
+
+    Returns:
+        Whether nobody holds the run now.
+    """
+    deadline = time.monotonic() + LOCK_PATIENCE
+    while held := any(run.startswith(run_id) for run in runs_in_use()):
+        if time.monotonic() > deadline or ending():
+            break
+        time.sleep(0.2)
+    return not held
 
 
 def orphaned_trainers(root: Path | None = None) -> dict[int, str]:

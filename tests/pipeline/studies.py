@@ -33,7 +33,7 @@ def analytic_trainer(config, *, asset, partition, on_line, command, stop, second
     """Take the place of `train_in_child`: a run directory, metric rows, a result, and it heeds `stop`."""
     with RunDirectory.open(navi_home() / "runs", asset=asset, partition=partition, config=config) as run:
         log = run.metric_log()
-        step = 0
+        step, reason = 0, "total_steps"
         for step in range(30, config.total_steps + 1, 30):
             share = step / config.total_steps
             earned = reward(config, share)
@@ -42,12 +42,14 @@ def analytic_trainer(config, *, asset, partition, on_line, command, stop, second
             log.flush()
             time.sleep(seconds)
             if stop():
+                reason = "total_steps" if step >= config.total_steps else "SIGTERM"
                 break
         log.close()
         return {
             "run_id": run.run_id,
             "checkpoint": f"{run.run_id}.pt",
             "steps": step,
+            "reason": reason,
             "memory_gib": 0.1 * config.ppo.epochs,
             "metrics": {},
         }

@@ -2,12 +2,17 @@
 
 from __future__ import annotations
 
+import contextlib
+import os
+import signal
+
 import pytest
 
 from navi_core.config import AblationConfig
-from navi_core.errors import ConfigError
+from navi_core.errors import ConfigError, RunError
+from navi_core.record import RunDirectory, navi_home
 from navi_pipeline.lib.ablations.catalogue import BASE, VARIANTS, find_variants
-from navi_pipeline.lib.ablations.cell import known_outcome, resolved
+from navi_pipeline.lib.ablations.cell import _key, known_outcome, resolved, run_cell
 from navi_pipeline.lib.ablations.perform import perform_ablation
 from navi_pipeline.lib.warehouse import Warehouse
 from navi_pipeline.report import run_report
@@ -61,3 +66,30 @@ def test_a_small_ablation_goes_on_in_pieces_and_says_what_it_found():
     assert cells[["cell", "repeat"]].values.tolist() == [[BASE, 0], [BASE, 1], ["core_none", 0], ["core_none", 1]]
     page = run_report().read_text()
     assert ">Who is better</h2>" in page and "core_none against base" in page
+
+
+def test_a_cell_whose_run_another_process_holds_has_no_outcome(monkeypatch):
+    monkeypatch.setattr("navi_pipeline.lib.stale_runs.LOCK_PATIENCE", 0.3)
+    base, config = VARIANTS[BASE], resolved(VARIANTS[BASE], TINY)
+    key = _key(base, TINY, 0)
+    with (
+        RunDirectory.open(navi_home() / "runs", asset="ablation", partition=key, config=config),
+        pytest.raises(RunError, match=f"another process trains ablation-{key}"),
+    ):
+        run_cell("held", base, TINY, 0, on_line=print)
+    assert known_outcome(base, TINY, 0) is None
+
+
+@pytest.mark.slow
+def test_a_cell_whose_trainer_was_told_to_end_has_no_outcome():
+    endless, told = TINY.model_copy(update={"steps": 50_000_000}), []
+
+    def end_the_trainer(line):
+        told.append(line)
+        for lock in (navi_home() / "runs" / ".locks").glob("ablation-*.lock"):
+            with contextlib.suppress(ProcessLookupError):
+                os.kill(int(lock.read_text()), signal.SIGTERM)
+
+    with pytest.raises(RunError, match=r"train was (stopped at step [\d,]+ \(SIGTERM\)|told to end by SIGTERM)"):
+        run_cell("ended", VARIANTS[BASE], endless, 0, on_line=end_the_trainer)
+    assert known_outcome(VARIANTS[BASE], endless, 0) is None and told

@@ -15,11 +15,12 @@ from navi_pipeline.lib.studies.book import StudyBook, read_study
 from navi_pipeline.lib.studies.catalogue import STUDIES, find_study
 from navi_pipeline.lib.studies.ledger import ledger_faults
 from navi_pipeline.lib.studies.perform import perform_study, study_result
-from navi_pipeline.lib.studies.rows import trial_row
+from navi_pipeline.lib.studies.rows import record_trials, trial_row
 from navi_pipeline.lib.studies.scenes import over_scenes
 from navi_pipeline.lib.studies.spaces import SPACES, check_space, search_space, trial_config
 from navi_pipeline.lib.studies.storage import repair_journal, study_folder
 from navi_pipeline.lib.studies.winner import pick_trial, write_preset
+from navi_pipeline.lib.studies.worker import work
 from navi_pipeline.lib.warehouse import Warehouse
 from tests.pipeline.studies import SPACE, analytic_trainer, complete_by, forked_worker, small_study
 
@@ -62,6 +63,7 @@ def test_workers_that_are_killed_lose_nothing_and_double_nothing():
     with StudyBook(config) as book:
         complete_by(book)
         assert book.release_lost() == 0
+        record_trials(book, book.trials())  # as perform_study does: a kill may fall between an outcome and its row
         study_result(book, "finished", reused=False)
         rows = [trial_row(book, trial) for trial in book.trials()]
         assert book.claim() is None
@@ -139,8 +141,6 @@ def test_what_a_trainer_does_wrong_is_an_outcome_of_its_trial():
     def wrong(config, **_):
         raise RunError("the trainer ended with exit code 1; its last lines:\nRuntimeError: out of memory")
 
-    from navi_pipeline.lib.studies.worker import work
-
     with StudyBook(small_study(trials=2)) as book:
         work(book, on_line=lambda _: None, train=wrong)
         rows = [trial_row(book, trial) for trial in book.trials()]
@@ -151,8 +151,6 @@ def test_what_a_trainer_does_wrong_is_an_outcome_of_its_trial():
 
 
 def test_a_trial_without_time_left_and_one_that_is_interrupted_are_told_apart():
-    from navi_pipeline.lib.studies.worker import work
-
     with StudyBook(small_study("late", trials=1, timeout=1e-6)) as book:
         complete_by(book)
         assert trial_row(book, book.trials()[0])["outcome"] == "timeout"
@@ -162,6 +160,19 @@ def test_a_trial_without_time_left_and_one_that_is_interrupted_are_told_apart():
         assert [trial.state.name for trial in book.trials()] == ["FAIL", "WAITING"]
         complete_by(book)
         assert [trial.state.name for trial in book.trials()] == ["FAIL", "COMPLETE"]
+
+
+def test_a_trial_whose_trainer_somebody_else_ended_is_taken_up_again():
+    told = iter([True] + [False] * 100)
+    with StudyBook(small_study("ended", trials=1)) as book:
+        work(
+            book,
+            on_line=lambda _: None,
+            train=lambda *a, **k: analytic_trainer(*a, **(k | {"stop": lambda: next(told)})),
+        )
+        rows = [trial_row(book, trial) for trial in book.trials()]
+    assert [row["state"] for row in rows] == ["failed", "complete"] and rows[0]["reason"] == "interrupted"
+    assert [row["step"] for row in rows] == [30, 90] and rows[0]["run_id"] == rows[1]["run_id"]
 
 
 def test_a_study_goes_on_under_its_settings_alone():

@@ -1,7 +1,8 @@
 """A cell of an ablation: a training and an evaluation by `navi` commands, each of which goes on where it was stopped.
 
 What a cell did is a document that is written last: while it is missing the cell counts as not done. A command that
-fails ends its cell and nothing else: the failure is an outcome. A cell is held by one process at a time, so ablations
+fails ends its cell and nothing else: the failure is an outcome. One that was hindered or told to end is none: the cell
+goes on another time. A cell is held by one process at a time, so ablations
 that share cells may run beside each other.
 """
 
@@ -9,6 +10,7 @@ from __future__ import annotations
 
 import json
 import resource
+import signal
 import sys
 import time
 from collections.abc import Callable
@@ -17,16 +19,22 @@ from pathlib import Path
 from typing import Any
 
 from navi_core.config import AblationConfig, TrainConfig
+from navi_core.errors import RunError
 from navi_core.presets import merge, resolve_config
 from navi_pipeline.lib.ablations.catalogue import Variant
 from navi_pipeline.lib.benchmark_log import BenchmarkLog
 from navi_pipeline.lib.documents import content_key, pipeline_folder, read_document, write_document
 from navi_pipeline.lib.file_lock import exclusively
+from navi_pipeline.lib.policies import ended_of_itself
+from navi_pipeline.lib.stale_runs import runs_in_use, wait_for_run
 from navi_pipeline.lib.supervised import run_supervised
 
 __all__ = ["CellOutcome", "known_outcome", "resolved", "run_cell"]
 
 _VERSION = 1
+_ASSET = "ablation"
+"""Asset of the runs' keys."""
+_TOLD_TO_END = (-signal.SIGTERM, -signal.SIGINT, -signal.SIGHUP)
 
 
 @dataclass(frozen=True)
@@ -94,6 +102,9 @@ def run_cell(
         config: What the cells share.
         seed: Of the training.
         on_line: Called with what the commands tell.
+
+    Raises:
+        RunError: Another process holds the cell's run, or a command was told to end; the cell has no outcome yet.
     """
     document = _document(variant, config, seed)
     with exclusively(document.with_suffix(".lock")):
@@ -114,16 +125,18 @@ def _measured(variant: Variant, config: AblationConfig, seed: int, on_line: Call
     steps = _Commands(config.timeout, on_line)
     result, checkpoint, status, detail = folder / "evaluation.json", "", "ok", ""
     metrics: dict[str, float] = {}
-    shared = ("--preset", config.preset, "--config", str(settings), "--asset", "ablation", "--partition", key)
+    shared = ("--preset", config.preset, "--config", str(settings), "--asset", _ASSET, "--partition", key)
     try:
         initial = "none"
         if variant.cloned:
             train = resolved(variant, config, seed)
             demos = _demonstrations(steps, config, train)
-            cloned = steps.run("clone", "bc", "--demos", str(demos), *shared, "--json")
+            _require_free(key)
+            cloned = steps.train("clone", "bc", "--demos", str(demos), *shared, "--json")
             initial = str(cloned["checkpoint"])
-        trained = steps.run("train", "train", variant.algorithm, *shared, "--from", initial, "--no-register",
-                            "--publish", "off", "--json")  # fmt: skip
+        _require_free(key)
+        trained = steps.train("train", "train", variant.algorithm, *shared, "--from", initial, "--no-register",
+                              "--publish", "off", "--json")  # fmt: skip
         checkpoint = str(trained["checkpoint"])
         metrics = {"steps": float(trained["steps"]), "reward_ema": float(trained["reward_ema"] or 0.0)}
         scenes = [word for scene in config.scenes for word in ("--scene", scene)]
@@ -132,11 +145,32 @@ def _measured(variant: Variant, config: AblationConfig, seed: int, on_line: Call
         for figure in ("c_vis_auc", "c_vis_final", "collisions_per_minute", "collision_free_rate"):
             metrics[figure] = float(flown[figure])
     except _CommandError as failure:
+        if failure.status == "crash" and not _is_free(key):
+            raise _held(key) from failure
         status, detail, result = failure.status, str(failure), Path()
     return CellOutcome(
         variant.name, seed, status, detail, str(result) if status == "ok" else "", checkpoint, steps.cpu_minutes,
         metrics, steps.commands,
     )  # fmt: skip
+
+
+def _is_free(key: str) -> bool:
+    return not any(run.startswith(_runs_of(key)) for run in runs_in_use())
+
+
+def _require_free(key: str) -> None:
+    """Wait for a trainer that an earlier process left behind."""
+    if not wait_for_run(_runs_of(key)):
+        raise _held(key)
+
+
+def _held(key: str) -> RunError:
+    return RunError(f"another process trains {_runs_of(key)}*; wait for it or end it, then give the same command again")
+
+
+def _runs_of(key: str) -> str:
+    """Return what the names of a cell's runs begin with."""
+    return f"{_ASSET}-{key}-"
 
 
 def _demonstrations(steps: _Commands, config: AblationConfig, train: TrainConfig) -> Path:
@@ -179,6 +213,8 @@ class _Commands:
             raise _CommandError("timeout", f"{stage}: {error}") from None
         finally:
             self.cpu_minutes[stage] = (_children_seconds() - before) / 60.0
+        if code in _TOLD_TO_END:
+            raise RunError(f"{stage} was told to end by {signal.Signals(-code).name}; the same command goes on with it")
         if code != 0:
             raise _CommandError("crash", f"{stage}, exit code {code}: {last[-1] if last else 'it said nothing'}")
         try:
@@ -186,6 +222,16 @@ class _Commands:
         except ValueError as error:
             raise _CommandError("crash", f"{stage}: its answer cannot be read: {error}") from None
         return dict(document)
+
+    def train(self, stage: str, *arguments: str) -> dict[str, Any]:
+        """Return the result of a training that went to its end; a short one is no outcome."""
+        result = self.run(stage, *arguments)
+        if not ended_of_itself(result.get("reason")):
+            raise RunError(
+                f"{stage} was stopped at step {result.get('steps', 0):,} ({result.get('reason')}); "
+                "the same command goes on with it"
+            )
+        return result
 
 
 def _children_seconds() -> float:

@@ -10,7 +10,8 @@ from typing import TYPE_CHECKING, Any
 from navi_core.config import config_hash
 from navi_core.config.studies import ObjectiveConfig
 from navi_core.errors import ConfigError, RunError
-from navi_pipeline.lib.stale_runs import runs_in_use
+from navi_pipeline.lib.policies import ended_of_itself
+from navi_pipeline.lib.stale_runs import wait_for_run
 from navi_pipeline.lib.studies.book import INTERRUPTED, StudyBook
 from navi_pipeline.lib.studies.curve import RunCurve
 from navi_pipeline.lib.studies.spaces import draw, search_space, trial_config
@@ -24,7 +25,6 @@ __all__ = ["ASSET", "partition_of", "run_trial"]
 ASSET = "trial"
 """Asset of the runs' keys, and of their partitions in Dagster."""
 _OUT_OF_MEMORY = ("out of memory", "MemoryError", "Cannot allocate memory", "can't allocate memory")
-_LOCK_PATIENCE = 60.0
 
 Train = Callable[..., dict[str, Any]]
 """What trains, called as `trainer_client.train_in_child`."""
@@ -80,7 +80,7 @@ def run_trial(
 
     result: dict[str, Any] | None = None
     try:
-        _wait_for(run_id, ending)
+        wait_for_run(run_id, ending=ending)
         result = train(settings, asset=ASSET, partition=partition, on_line=on_line, command=_command(book), stop=stop)
     except RunError as error:
         if judge.verdict is None:
@@ -90,6 +90,8 @@ def run_trial(
     judge.curve.read()
     if judge.verdict == "pruned" and result is not None and result["steps"] >= (settings.total_steps or math.inf):
         judge.verdict = None  # it was done before it could be stopped
+    if judge.verdict is None and not ended_of_itself((result or {}).get("reason")):
+        judge.verdict = INTERRUPTED  # somebody else told the trainer to end
     trial.set_user_attr("metrics", judge.curve.last() | _numbers(result))
     trial.set_user_attr("steps", int((result or {}).get("steps") or judge.curve.last_step))
     trial.set_user_attr("checkpoint", (result or {}).get("checkpoint"))
@@ -155,13 +157,6 @@ def _command(book: StudyBook) -> list[str]:
         return ["bc", *(part for folder in config.demonstrations for part in ("--demos", folder))]
     # Hundreds of trials are no versions: the best one's settings become a preset, and what is trained with it, one.
     return ["train", config.learner, "--publish", "off", "--no-register"]
-
-
-def _wait_for(run_id: str, ending: Callable[[], bool]) -> None:
-    """Let the trainer of a worker that died write its last checkpoint."""
-    deadline = time.monotonic() + _LOCK_PATIENCE
-    while run_id in runs_in_use() and time.monotonic() < deadline and not ending():
-        time.sleep(0.2)
 
 
 def _fail(book: StudyBook, trial: Trial, outcome: str, reason: str, began: float) -> str:
