@@ -35,7 +35,7 @@ def baselines(
 ) -> None:
     """Fly the scripted baselines on the validation scenes, and say whether each is better than the one below it.
 
-    Flown a few scenes at a time; given again, it goes on where it was stopped. `navi compare last.pt OUT/frontier.json`
+    Flown a few scenes at a time; given again, it goes on where it was stopped. `navi compare RUN OUT/frontier.json`
     compares a policy with what was kept.
     """
     from navi_core.bench.evaluation import neighbours

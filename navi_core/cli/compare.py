@@ -29,6 +29,7 @@ from navi_core.cli.evaluate import (
     fly_subject,
     load_scenes,
     print_results,
+    run_name,
     say,
 )
 from navi_core.cli.table import print_json
@@ -52,8 +53,8 @@ def compare(
     subjects: Annotated[
         list[str],
         typer.Argument(
-            help="A B, or A… vs B… with one checkpoint per training seed. A pilot, a checkpoint, a version, an alias, "
-            "or a file that `navi evaluate --out` wrote.",
+            help="A B, or A… vs B… with one checkpoint per training seed. A pilot, a checkpoint, the folder of a "
+            "run, a version, an alias, or a file that `navi evaluate --out` wrote.",
             metavar="A… [vs] B…",
         ),
     ],
@@ -92,7 +93,7 @@ def compare(
             else:
                 found = find_subject(name, models)
                 scenes = scenes or load_scenes(scene or HELD_OUT, resolution)
-                flown.append(fly_subject(found, scenes, config, name if several else None))
+                flown.append(fly_subject(found, scenes, config, name if several else run_name(name)))
     everybody = [result for side in results for result in side]
     if maps is not None:
         draw_maps(maps, [result for result in everybody if result.trajectories], scenes)

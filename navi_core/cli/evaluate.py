@@ -46,6 +46,7 @@ __all__ = [
     "print_results",
     "promote",
     "register",
+    "run_name",
     "say",
     "scene_loaders",
 ]
@@ -101,7 +102,7 @@ def register(app: typer.Typer) -> None:
 
 
 def evaluate(
-    subject: Annotated[str, typer.Argument(help="A pilot, a checkpoint file, a version or an alias.")],
+    subject: Annotated[str, typer.Argument(help="A pilot, a checkpoint file, a run's folder, a version or an alias.")],
     scene: Scenes = None,
     protocol: Protocol = "quick",
     starts: Starts = None,
@@ -125,7 +126,7 @@ def evaluate(
     config = eval_config(protocol, starts, steps, seed, sampled, noisy, task, recovery)
     flown = find_subject(subject, models)
     scenes = load_scenes(scene or HELD_OUT, resolution)
-    result = fly_subject(flown, scenes, config)
+    result = fly_subject(flown, scenes, config, run_name(subject))
     if not no_record:
         record_evaluation(result)
     if out is not None:
@@ -312,10 +313,10 @@ def _registry(folder: Path | None) -> Registry:
 
 
 def find_subject(subject: str, models: Path | None) -> str | Path | ModelVersion:
-    """Return a pilot's name, a checkpoint's path or a registered version.
+    """Return a pilot's name, a checkpoint's path or a registered version; of a run's folder, its newest checkpoint.
 
     Raises:
-        EvaluationError: None of them has that name.
+        EvaluationError: None of them has that name, or the folder holds no checkpoint.
     """
     from navi_core.errors import EvaluationError, RegistryError
     from navi_core.pilots import PILOTS
@@ -324,12 +325,35 @@ def find_subject(subject: str, models: Path | None) -> str | Path | ModelVersion
         return subject
     if os.path.isfile(subject):
         return Path(subject)
+    if os.path.isdir(subject):
+        return _newest_checkpoint(Path(subject))
     try:
         return _registry(models).resolve(subject)
     except RegistryError as error:
         raise EvaluationError(
-            f"{subject!r} is no pilot ({', '.join(PILOTS)}), no checkpoint file and no registered model ({error})"
+            f"{subject!r} is no pilot ({', '.join(PILOTS)}), no checkpoint file, no run's folder and no registered "
+            f"model ({error})"
         ) from None
+
+
+def run_name(subject: str) -> str | None:
+    """Return the name of a run whose folder is named; None for other subjects, which have names of their own."""
+    return Path(os.path.abspath(subject)).name if os.path.isdir(subject) else None
+
+
+def _newest_checkpoint(run: Path) -> Path:
+    from navi_core.errors import EvaluationError
+    from navi_core.learn.resume import checkpoints_in
+
+    folder = run / "checkpoints" if (run / "checkpoints").is_dir() else run
+    # A clone's outcome is its best epoch, as `navi bc` says.
+    found = [folder / "best.pt"] if (folder / "best.pt").is_file() else checkpoints_in(folder)
+    if not found:
+        raise EvaluationError(
+            f"{run} holds no checkpoint (checkpoints/step-….pt); name the folder of a run, as .navi/runs/RUN, "
+            "or train it first: the command that began it goes on with it"
+        )
+    return found[-1]
 
 
 def fly_subject(

@@ -7,8 +7,10 @@ import json
 import numpy as np
 import pytest
 import torch
+from typer.testing import CliRunner
 
-from navi_core.cli.evaluate import eval_config
+from navi_core.cli.evaluate import eval_config, find_subject
+from navi_core.cli.main import build_app
 from navi_core.config import (
     NOISY_SENSOR,
     DynamicsConfig,
@@ -278,3 +280,26 @@ def test_a_policy_that_is_stuck_is_freed_where_it_was_trained_to_be(box_room):
     assert np.array_equal(flown[0].trajectories[0], flown[1].trajectories[0])
     assert eval_config("quick", None, None, 0, False, False).recovery is None
     assert eval_config("quick", None, None, 0, False, False, recovery=False).recovery is False
+
+
+def test_the_folder_of_a_run_flies_its_newest_checkpoint(box_room, tmp_path):
+    runs = tmp_path / "runs"
+    for run in ("a-0-x", "b-0-y"):
+        (runs / run / "checkpoints").mkdir(parents=True)
+        for number in (64, 640):
+            checkpoint(
+                runs / run / "checkpoints" / f"step-{number:012d}.pt", policy=lively(seed=len(run) + ord(run[0]))
+            )
+    newest = runs / "a-0-x" / "checkpoints" / "step-000000000640.pt"
+    assert find_subject(str(runs / "a-0-x"), None) == newest
+    (runs / "a-0-x" / "checkpoints" / "best.pt").write_bytes(newest.read_bytes())
+    assert find_subject(str(runs / "a-0-x"), None).name == "best.pt"
+    scene = box_room.save(tmp_path / "box.gmdag")
+    command = ["compare", str(runs / "a-0-x"), str(runs / "b-0-y"), "--scene", str(scene), "--starts", "2"]
+    done = CliRunner().invoke(build_app(plugins=False), [*command, "--steps", "8", "--json", "--no-record"])
+    assert done.exit_code == 0, (done.output, done.exception)
+    (row, _) = json.loads(done.stdout)["comparisons"]
+    assert (row["a"], row["b"]) == ("a-0-x", "b-0-y")
+    (tmp_path / "nothing").mkdir()
+    with pytest.raises(EvaluationError, match="nothing holds no checkpoint"):
+        find_subject(str(tmp_path / "nothing"), None)
