@@ -118,8 +118,8 @@ def serve(
 ) -> None:
     """Serve a policy: many drones at once, each with its own memory, answered over the wire.
 
-    Where MODEL is an alias and it moves, the new version takes over without losing a session. With --gate or a
-    shadow evaluation --scene names the scenes that the drones are in.
+    Where MODEL is an alias and it moves, the new version takes over without losing a session. --gate needs
+    --scene, the scenes that the drones are in; a shadow evaluation flies there, too.
     """
     import torch
 
@@ -147,6 +147,15 @@ def serve(
     given = parse_assignments(assign or [])
     if given.keys() - {"gate", "training"}:
         raise ConfigError(f"--set {', '.join(given)}; write gate.threshold=0 or training.batch_size=64")
+    if gate and not scene:
+        # A gate that knows other scenes than the drones' makes every drone wait for ever.
+        raise ConfigError(
+            "--gate simulates in the scenes that the drones are in; add --scene FILE, as navi environment has"
+        )
+    if "gate" in given and not gate:
+        raise ConfigError("--set gate.… without a gate; add --gate --scene FILE")
+    if "training" in given and not learn:
+        raise ConfigError("--set training.… without learning; add --learn")
     settings |= {"gate": given.get("gate", {})} if gate else {}
     config = parse_config(ActorConfig, settings)
     training = parse_config(ContinuousTrainingConfig, given.get("training", {}))
@@ -159,7 +168,7 @@ def serve(
     judge = None
     if config.gate is not None:
         env, vocabulary = (EnvConfig(), None) if served.checkpoint is None else training_of(str(served.path), models)
-        field = Field(load_scenes(scene or ["apartment:0"], resolution), threads=threads, vocabulary=vocabulary)
+        field = Field(load_scenes(scene or (), resolution), threads=threads, vocabulary=vocabulary)
         judge = RolloutGate(field, env, config.gate, capacity=config.max_sessions)
     learning = FlightLearning(served, training, judge, seed) if learn and training.enabled else None
     server = ActorServer(

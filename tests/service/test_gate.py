@@ -4,8 +4,11 @@ from __future__ import annotations
 
 import pytest
 import torch
+from typer.testing import CliRunner
 
+from navi_core.cli.main import build_app
 from navi_core.config import EnvConfig, GateConfig
+from navi_core.errors import ConfigError
 from navi_core.service.gate import RolloutGate
 from navi_core.world import Field, NavigationEnv
 from navi_core.world.dynamics import Dynamics
@@ -193,3 +196,16 @@ def test_validation_of_the_past_sees_the_same_collisions(field: Field) -> None:
         life["position"], life["yaw"].squeeze(1), life["velocity"], action, flight.gate.scenes(flight.rows)
     )
     assert (now.collides == past.collides).float().mean() > 0.9
+
+
+@pytest.mark.parametrize(
+    ("given", "told"),
+    [
+        (["--gate"], "add --scene FILE"),
+        (["--set", "gate.threshold=0"], "add --gate --scene FILE"),
+        (["--set", "training.batch_size=64"], "add --learn"),
+    ],
+)
+def test_a_service_that_would_not_do_what_is_set_is_refused(given, told):
+    done = CliRunner().invoke(build_app(groups=("serve",), plugins=False), ["serve", *given])
+    assert isinstance(done.exception, ConfigError) and told in str(done.exception)
