@@ -88,8 +88,11 @@ def rollback(
     as_json: Json = False,
 ) -> None:
     """Give an alias back to the version that held it before."""
+    from navi_core.models import record_alias_moves
+
     registry = _registry(models)
     entry = registry.rollback(alias)
+    record_alias_moves(registry)
     if as_json:
         print_json({"alias": alias, "version": entry.version, "history": registry.history(alias)})
     else:

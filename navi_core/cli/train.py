@@ -354,6 +354,8 @@ def initial_weights(registry: Registry, init: str | None) -> Path | None:
 
 def enter_version(registry: Registry, result: TrainResult, algorithm: str = "ppo") -> tuple[str, bool]:
     """Register the last checkpoint; return its version and whether `latest` points to it."""
+    from navi_core.models import record_alias_moves
+
     numbers = {k: v for k, v in result.metrics.items() if k in ("episode_return", "episode_length", "sps")}
     version = registry.register(
         result.checkpoint,
@@ -362,6 +364,7 @@ def enter_version(registry: Registry, result: TrainResult, algorithm: str = "ppo
         notes=f"{result.run_id}, ended by {result.reason}",
         tags=(algorithm,),
     )
+    record_alias_moves(registry)
     return version, registry.aliases().get("latest") == version
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from navi_core.models.alias_moves import record_alias_moves
 from navi_core.models.checkpoint import (
     CHECKPOINT_VERSION,
     Checkpoint,
@@ -28,6 +29,7 @@ __all__ = [
     "load_checkpoint",
     "load_exported",
     "load_policy",
+    "record_alias_moves",
     "save_checkpoint",
     "weights_hash",
 ]

@@ -19,6 +19,7 @@ NATURAL_KEYS: dict[str, tuple[str, ...]] = {
     "checkpoints": ("run_id", "step"),
     "models": ("version",),
     "promotions": ("alias", "version", "decided_at"),
+    "alias_moves": ("alias", "version", "moved_at"),
     "evaluations": ("evaluation_id",),
     "episodes": ("evaluation_id", "scene", "start"),
     "comparisons": ("comparison_id", "metric"),

@@ -114,11 +114,14 @@ def lineage_of(version: str) -> list[str]:
 
 
 def record_models(registry: Registry) -> list[dict[str, Any]]:
-    """Record every version of the registry; a version recorded before is replaced by the same row."""
+    """Record every version of the registry and every move of an alias; what was recorded before stays the same row."""
+    from navi_core.models import record_alias_moves
+
     rows = [model_row(entry) for entry in registry.list()]
     with pipeline_log("registry") as log:
         for row in rows:
             log.row("models", row)
+    record_alias_moves(registry)
     return rows
 
 

@@ -1,6 +1,20 @@
 -- Which model version every alias points to now, and since when.
 create or replace view aliases as
-select alias, version, decided_at as since, reason, mean_difference, low, high
-from promotions
-where promoted
-qualify row_number() over (partition by alias order by decided_at desc) = 1;
+with moves as (
+    select alias, version, moved_at, action from alias_moves
+    union all
+    -- A decision whose move the registry has not told yet.
+    select alias, version, decided_at, 'promote' from promotions where promoted
+),
+held as (
+    select * from moves qualify row_number() over (partition by alias order by moved_at desc) = 1
+),
+decided as (
+    select * from promotions where promoted
+    qualify row_number() over (partition by alias, version order by decided_at desc) = 1
+)
+select
+    held.alias, held.version, held.moved_at as since,
+    coalesce(decided.reason, held.action) as reason, decided.mean_difference, decided.low, decided.high
+from held
+left join decided on held.action = 'promote' and decided.alias = held.alias and decided.version = held.version;

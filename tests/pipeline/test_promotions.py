@@ -3,8 +3,10 @@
 from dataclasses import replace
 
 import pytest
+from typer.testing import CliRunner
 
 import navi_core.evaluate
+from navi_core.cli.main import build_app
 from navi_core.config import EvalConfig
 from navi_core.errors import EvaluationError
 from navi_core.evaluate.promotion import decide
@@ -134,3 +136,20 @@ def test_without_validation_scenes_nothing_is_decided(home):
             challenge(policy(home, 1) | {"version": "v009"}, CONFIG)
     finally:
         corpus_path().write_text(text)
+
+
+def test_the_warehouse_knows_the_aliases_as_the_registry_does(home):
+    registry = open_registry()
+    record_models(registry)
+    registry.promote("v002", "champion")
+    registry.promote("v001", "champion")
+    Warehouse().ingest()
+
+    def told():
+        warehouse = Warehouse()
+        assert warehouse.ingest().quarantined == {}
+        return dict(warehouse.query("select alias, version from aliases").values.tolist())
+
+    done = CliRunner().invoke(build_app(groups=("models",), plugins=False), ["models", "rollback", "champion"])
+    assert done.exit_code == 0, done.output
+    assert told() == registry.aliases() and told()["champion"] == "v002" and "latest" in told()

@@ -72,6 +72,20 @@ def test_an_alias_points_to_the_last_promoted_version(filled):
     assert filled.query("select version from aliases where alias = 'champion'")["version"].tolist() == ["v002"]
 
 
+def test_an_alias_that_moved_since_its_promotion_points_to_where_it_moved(filled):
+    with MetricLog(filled.outbox, "registry", {}) as log:
+        for alias, version, day, action in (
+            ("latest", "v003", 1, "register"),
+            ("champion", "v002", 1, "promote"),
+            ("champion", "v001", 2, "rollback"),
+        ):
+            log.row("alias_moves", {"alias": alias, "version": version, "action": action,
+                                    "moved_at": f"2099-01-{day:02d}T00:00:00.5+00:00"})  # fmt: skip
+    assert filled.ingest().quarantined == {}
+    rows = filled.query("select alias, version, reason, mean_difference is null from aliases order by alias")
+    assert rows.values.tolist() == [["champion", "v001", "rollback", True], ["latest", "v003", "register", True]]
+
+
 def test_a_view_may_read_another_whatever_their_names(folder):
     (folder / "views" / "aaa.sql").write_text("create or replace view aaa as select * from leaderboard;")
     with duckdb.connect() as connection:
