@@ -126,14 +126,19 @@ def sweep(*, grace_seconds: float = 30.0) -> SweepReport:
 
 def _mark_stale() -> list[str]:
     warehouse = Warehouse()
-    warehouse.ingest()
+    # Before and after: a trainer that lets go in between has sent its last row only just.
     held = set(runs_in_use())
-    # A run that was just begun elsewhere has written its row before this look; one without a lock has ended.
-    rows = warehouse.query("select * exclude (segment, extra) from runs where status = 'running'")
+    rows = _running(warehouse)
+    held |= set(runs_in_use())
+    suspects = {run for run in rows if run not in held and (navi_home() / "runs" / run).is_dir()}
+    if not suspects:
+        return []
+    # Looked at once more, for one of them may have been taken up and carried to its end meanwhile.
+    rows = _running(warehouse)
+    held = set(runs_in_use())
     stale = []
-    for row in rows.to_dict("records"):
-        run = str(row["run_id"])
-        if run in held or not (navi_home() / "runs" / run).is_dir():
+    for run, row in rows.items():
+        if run not in suspects or run in held:
             continue
         stale.append(run)
         with pipeline_log(run) as log:
@@ -145,6 +150,13 @@ def _mark_stale() -> list[str]:
     if stale:
         warehouse.ingest()
     return stale
+
+
+def _running(warehouse: Warehouse) -> dict[str, dict[str, Any]]:
+    """Return the rows of runs that say they are running, with what has been sent until now."""
+    warehouse.ingest()
+    rows = warehouse.query("select * exclude (segment, extra) from runs where status = 'running'")
+    return {str(row["run_id"]): {str(name): value for name, value in row.items()} for row in rows.to_dict("records")}
 
 
 def _sent(column: str, value: Any) -> Any:

@@ -7,13 +7,15 @@ from datetime import UTC, datetime
 import dagster as dg
 import pytest
 
-from navi_core.record import RunDirectory
+from navi_core.config import TrainConfig
+from navi_core.record import RunDirectory, navi_home
 from navi_pipeline.definitions import defs
 from navi_pipeline.defs.automation.sensors import new_demonstrations, new_scenes, run_failures, stale_runs
 from navi_pipeline.lib.documents import pipeline_folder, write_document
 from navi_pipeline.lib.failures import record_failure
 from navi_pipeline.lib.pipeline_log import pipeline_log
 from navi_pipeline.lib.scene_plan import plan_path
+from navi_pipeline.lib.stale_runs import sweep
 from navi_pipeline.lib.warehouse import Warehouse
 
 
@@ -168,9 +170,6 @@ def test_the_failure_of_an_unknown_night_is_recorded_all_the_same():
 
 
 def test_a_run_that_nobody_holds_is_marked_as_stopped_and_one_at_work_is_left(instance, repository, tmp_path):
-    from navi_core.config import TrainConfig
-    from navi_core.record import navi_home
-
     root = navi_home() / "runs"
     held = RunDirectory.open(root, asset="ppo_policy", partition="held", config=TrainConfig())
     with RunDirectory.open(root, asset="ppo_policy", partition="dead", config=TrainConfig()) as dead:
@@ -193,6 +192,36 @@ def test_a_run_that_nobody_holds_is_marked_as_stopped_and_one_at_work_is_left(in
         assert warehouse.query(whole).values.tolist() == [["4", 2026, "another machine", True]] * 2
         assert events("stale_run")["run_id"].tolist() == [dead.run_id]
         assert "0 stale runs" in tick(stale_runs, instance, repository).skip_message
+
+
+@pytest.mark.parametrize("begun", ["before the sweep", "during the sweep"])
+def test_a_run_that_ends_while_the_sweep_looks_stays_finished(monkeypatch, begun):
+    root, real = navi_home() / "runs", Warehouse.ingest
+    run = RunDirectory.open(root, asset="ppo_policy", partition="quick", config=TrainConfig())
+
+    def send(status):
+        with pipeline_log(run.run_id) as log:
+            log.row("runs", {"status": status, "step": 64, "path": str(run.path)})
+
+    def ends_after_the_first_look(self):
+        report = real(self)
+        monkeypatch.setattr(Warehouse, "ingest", real)
+        if begun == "during the sweep":
+            again = RunDirectory.open(root, asset="ppo_policy", partition="quick", config=TrainConfig())
+        else:
+            again = run
+        send("finished")
+        again.close()
+        return report
+
+    send("running")
+    if begun == "during the sweep":
+        run.close()
+    monkeypatch.setattr(Warehouse, "ingest", ends_after_the_first_look)
+    assert sweep().stale == []
+    warehouse = Warehouse()
+    warehouse.ingest()
+    assert warehouse.query("select status from runs")["status"].tolist() == ["finished"]
 
 
 def test_what_nights_renew_has_a_freshness_policy(repository):
