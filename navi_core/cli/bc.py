@@ -11,7 +11,7 @@ import typer
 
 from navi_core.cli.progress import progress_bar
 from navi_core.cli.table import print_facts, print_json
-from navi_core.cli.training_flags import Assign, ConfigFile, Partition, Preset, RunRoot
+from navi_core.cli.training_flags import Assign, ConfigFile, Partition, Preset, Register, RunRoot
 
 if TYPE_CHECKING:
     from navi_core.config import TrainConfig
@@ -44,6 +44,7 @@ def bc(
     asset: Annotated[str, typer.Option(help="What the run is for; part of its key.")] = "bc",
     partition: Partition = None,
     fresh: Annotated[bool, typer.Option("--fresh", help="Do not resume an earlier run of the same command.")] = False,
+    register: Register = True,
     as_json: Annotated[bool, typer.Option("--json", help="Print the result as one JSON object.")] = False,
 ) -> None:
     """Clone demonstrations (behaviour cloning), resuming where the same command stopped.
@@ -70,6 +71,7 @@ def bc(
             partition=partition or preset or "default",
             fresh=fresh,
             init=init,
+            register=register,
         )
     _show(record, as_json)
 
@@ -83,6 +85,7 @@ def run_cloning(
     partition: str = "default",
     fresh: bool = False,
     init: str | None = None,
+    register: bool = True,
 ) -> dict[str, Any]:
     """Clone one dataset, from demonstrations to a registered version.
 
@@ -94,6 +97,7 @@ def run_cloning(
         partition: Which one of it.
         fresh: Move an earlier run of the same key aside and start anew.
         init: Weights of a new run: an alias, a version, a checkpoint file; None or `none` for new weights.
+        register: Enter the result into the registry; otherwise its version is None.
 
     Returns:
         Plain data: run_id, checkpoint, version, latest, initial, steps, epochs, reason, resumed_from, metrics, …
@@ -115,19 +119,21 @@ def run_cloning(
         numbers: dict[str, float | None] = {
             k: result.metrics[k] for k in ("nll", "best_validation_nll", "best_epoch") if k in result.metrics
         }
-        version = registry.register(
-            result.checkpoint,
-            parents=parent_versions(registry, result.initial),
-            metrics={"steps": float(result.steps), **numbers},
-            notes=f"{result.run_id}, ended by {result.reason}",
-            tags=("bc",),
-        )
-        record_alias_moves(registry)
+        version = None
+        if register:
+            version = registry.register(
+                result.checkpoint,
+                parents=parent_versions(registry, result.initial),
+                metrics={"steps": float(result.steps), **numbers},
+                notes=f"{result.run_id}, ended by {result.reason}",
+                tags=("bc",),
+            )
+            record_alias_moves(registry)
     return {
         "run_id": result.run_id,
         "checkpoint": str(result.checkpoint),
         "version": version,
-        "latest": registry.aliases().get("latest") == version,
+        "latest": version is not None and registry.aliases().get("latest") == version,
         "initial": result.initial,
         "steps": result.steps,
         "epochs": result.updates,
@@ -181,8 +187,9 @@ def _show(record: dict[str, Any], as_json: bool) -> None:
     metrics = record["metrics"]
     resumed = f" (resumed from {record['resumed_from']:,})" if record["resumed_from"] is not None else ""
     best = f"{metrics['best_validation_nll']:.4f} (epoch {metrics['best_epoch']:.0f})" if metrics else "none yet"
+    version = f"{record['version']}{', now latest' if record['latest'] else ''}"
     facts = {
-        "version": f"{record['version']}{', now latest' if record['latest'] else ''}",
+        "version": version if record["version"] else "none: it was not to be registered",
         "demonstrations": f"{record['decisions']:,} decisions, {record['episodes']} episodes, "
         f"{record['scenes']} scenes",
         "epochs": f"{record['epochs']}{resumed}",

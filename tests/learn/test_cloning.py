@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import math
+from pathlib import Path
 
 import numpy as np
 import pytest
@@ -369,3 +370,14 @@ def test_from_demonstrations_to_a_clone_to_a_reinforcement_learner(tmp_path, fol
         "bc", "--demos", str(folder), "--config", str(file), "--epochs", "1", "--from", "v001", "--seed", "5"
     )
     assert registry.resolve(further["version"]).parents == ("v001",)
+
+
+def test_a_clone_that_is_no_version_is_a_checkpoint_to_train_on_from(tmp_path, folder, monkeypatch):
+    monkeypatch.setenv("NAVI_HOME", str(tmp_path / "home"))
+    command = ["bc", "--demos", str(folder), "--preset", "quick", "--epochs", "1", "--set", "device=cpu"]
+    cloned = navi(*command, "--no-register")
+    assert cloned["version"] is None and cloned["latest"] is False and Path(cloned["checkpoint"]).is_file()
+    assert Registry(tmp_path / "home" / "models").list() == []
+    shown = CliRunner().invoke(build_app(groups=("bc",), plugins=False), [*command, "--no-register"])
+    assert "not to be registered" in shown.output
+    assert navi(*command)["version"] == "v001"

@@ -215,6 +215,20 @@ def test_a_study_that_is_told_to_rest_says_so_and_goes_on():
 
 
 @pytest.mark.parametrize("learner", SPACES)
+def test_no_trial_becomes_a_version(learner):
+    commands = []
+
+    def trainer(config, *, command, **_):
+        commands.append(command)
+        raise RunError("enough")
+
+    given = {"demonstrations": ("flights",), "settings": {}} if learner == "bc" else {}
+    with StudyBook(small_study(learner=learner, space={}, preset="quick", trials=1, **given)) as book:
+        work(book, on_line=lambda _: None, train=trainer)
+    assert commands and all("--no-register" in command for command in commands)
+
+
+@pytest.mark.parametrize("learner", SPACES)
 def test_every_learner_has_a_space(learner):
     given = {"demonstrations": ("flights",)} if learner == "bc" else {}
     config = parse_config(StudyConfig, {"name": "x", "learner": learner, "preset": "quick"} | given)

@@ -132,7 +132,7 @@ def _measured(variant: Variant, config: AblationConfig, seed: int, on_line: Call
             train = resolved(variant, config, seed)
             demos = _demonstrations(steps, config, train)
             _require_free(key)
-            cloned = steps.train("clone", "bc", "--demos", str(demos), *shared, "--json")
+            cloned = steps.train("clone", "bc", "--demos", str(demos), *shared, "--no-register", "--json")
             initial = str(cloned["checkpoint"])
         _require_free(key)
         trained = steps.train("train", "train", variant.algorithm, *shared, "--from", initial, "--no-register",

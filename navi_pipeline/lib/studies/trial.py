@@ -153,9 +153,9 @@ class _Judge:
 
 def _command(book: StudyBook) -> list[str]:
     config = book.config
-    if config.learner == "bc":
-        return ["bc", *(part for folder in config.demonstrations for part in ("--demos", folder))]
     # Hundreds of trials are no versions: the best one's settings become a preset, and what is trained with it, one.
+    if config.learner == "bc":
+        return ["bc", "--no-register", *(part for folder in config.demonstrations for part in ("--demos", folder))]
     return ["train", config.learner, "--publish", "off", "--no-register"]
 
 
