@@ -39,7 +39,9 @@ def demo(
 
 
 def materialize(
-    profile: Annotated[str, typer.Option(help="Training profile: demo, quick or standard.")] = "quick",
+    profile: Annotated[
+        str, typer.Option(help="Training profile, a shipped preset: demo, quick, rooms, rooms_standard or standard.")
+    ] = "quick",
     size: Annotated[str, typer.Option(help="Size of the sweeps: quick or full.")] = "quick",
     seed: Annotated[int, typer.Option(min=0, max=2**31 - 1, help="Seed of the training runs.")] = 0,
     as_json: Annotated[bool, typer.Option("--json", help="Print one JSON object instead of the table.")] = False,

@@ -7,7 +7,7 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from typing import TYPE_CHECKING, Any
 
-from navi_core.errors import RunError
+from navi_core.errors import ConfigError, RunError
 from navi_pipeline.lib.clock import Work, work_by_name
 
 if TYPE_CHECKING:
@@ -30,6 +30,9 @@ class Flow:
         say: Told what happens, a line at a time.
         echo: Let the trainer's lines through to standard error.
 
+    Raises:
+        ConfigError: There is no such profile or size.
+
     Attributes:
         stages: Duration of each asset's step, or of the runs of a partitioned one [s].
         metadata: Asset name → metadata of its latest materialization.
@@ -46,7 +49,14 @@ class Flow:
         echo: bool = False,
     ) -> None:
         from navi_pipeline.definitions import defs
+        from navi_pipeline.defs.benchmarks.partitions import size_partitions
+        from navi_pipeline.defs.training.partitions import profile_partitions
 
+        # Before anything is made: Dagster would say it at the first asset that has the partition, minutes later.
+        for what, given, partitions in (("profile", profile, profile_partitions), ("size", size, size_partitions)):
+            allowed = partitions.get_partition_keys()
+            if given not in allowed:
+                raise ConfigError(f"no {what} {given!r}; allowed: {', '.join(allowed)}")
         self.stages: dict[str, float] = {}
         self.metadata: dict[str, dict[str, Any]] = {}
         self._instance = instance

@@ -42,7 +42,7 @@ _STEPS = {("ppo", "quick"): 294_912, ("grpo", "quick"): 65_536, ("dqn", "quick")
 _DEFAULT_STEPS = 2_000_000
 _EPOCHS = {"quick": 8}
 """Epochs of cloning, where the profile has not the default."""
-_CLONED = ("quick", "standard", "rooms")
+_CLONED = ("quick", "standard", "rooms", "rooms_standard")
 """Profiles whose PPO goes on from the clone; the demo begins with new weights."""
 
 Start = Literal["profile", "clone", "new"]

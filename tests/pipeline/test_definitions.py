@@ -8,10 +8,13 @@ import dagster as dg
 import pytest
 import yaml
 
+from navi_core.errors import ConfigError, RecordError
 from navi_core.presets import preset_names
 from navi_pipeline.definitions import defs
 from navi_pipeline.jobs import PROFILE_ASSETS
-from navi_pipeline.lib.policies import ALGORITHMS
+from navi_pipeline.lib.compiled import write_corpus
+from navi_pipeline.lib.flow import Flow
+from navi_pipeline.lib.policies import ALGORITHMS, train_policy
 from navi_pipeline.lib.studies.catalogue import STUDIES
 from navi_pipeline.lib.sweeps.catalogue import SWEEPS
 
@@ -137,3 +140,22 @@ def test_the_workspace_names_the_code_location():
     workspace = yaml.safe_load((ROOT / "workspace.yaml").read_text())
     module = workspace["load_from"][0]["python_module"]
     assert module == {"module_name": "navi_pipeline.definitions", "location_name": "navi"}
+
+
+@pytest.mark.parametrize(
+    ("given", "told"),
+    [
+        ({"profile": "quik"}, r"no profile 'quik'; allowed: demo, quick, rooms, rooms_standard, standard"),
+        ({"profile": "quick", "size": "huge"}, r"no size 'huge'; allowed: quick, full"),
+    ],
+)
+def test_a_profile_or_size_that_does_not_exist_is_refused_before_anything_is_made(given, told):
+    with dg.DagsterInstance.ephemeral() as instance, pytest.raises(ConfigError, match=told):
+        Flow(instance, seed=0, say=print, **given)
+
+
+@pytest.mark.parametrize("profile", ["quick", "rooms", "rooms_standard", "standard"])
+def test_profiles_that_are_meant_for_a_clone_ask_for_it(profile):
+    write_corpus([{"name": "a", "split": "train", "gmdag": "a.gmdag"}])
+    with pytest.raises(RecordError, match=f"bc_policy, partition {profile}"):
+        train_policy(profile, seed=0, on_line=print)
