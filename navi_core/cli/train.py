@@ -397,8 +397,9 @@ def show_training(record: dict[str, Any], as_json: bool) -> None:
         return
     resumed = f" (resumed from {record['resumed_from']:,})" if record["resumed_from"] is not None else ""
     version = f"{record['version']}{', now latest' if record['latest'] else ''}"
+    none = "none: it learned a task and cannot fly" if record["task"] else "none: it was not to be registered"
     facts = {
-        "version": version if record["version"] else "none: it learned a task and cannot fly",
+        "version": version if record["version"] else none,
         "steps": f"{record['steps']:,}{resumed}",
         "ended by": record["reason"],
         "reward_ema": "none yet" if record["reward_ema"] is None else f"{record['reward_ema']:+.4f}",

@@ -39,6 +39,7 @@ __all__ = [
     "environment_root",
     "estimate_source",
     "generated_sources",
+    "named_sources",
     "split_by_scene",
 ]
 
@@ -148,7 +149,7 @@ def discover_root(root: Path) -> list[SceneSource]:
         compiled = sum(file.suffix.lower() == ".gmdag" for file in files)
         hint = f"; it holds {compiled} .gmdag files: name them as scenes" if compiled else ""
         raise SceneError(f"{root}: no mesh found; searched for {', '.join(MESH_SUFFIXES)}{hint}")
-    return _named([(file, file.relative_to(root)) for file in scenes], root.resolve().name)
+    return named_sources([(file, file.relative_to(root)) for file in scenes], root.resolve().name)
 
 
 def generated_sources(families: dict[str, tuple[int, ...]]) -> list[SceneSource]:
@@ -362,7 +363,7 @@ def _explicit(files: Iterable[Path]) -> list[SceneSource]:
             raise SceneError(f"{file}: no such file; see what is there with: navi scenes discover {file.parent}")
     compiled = {file.stem for file in listed if file.suffix.lower() == ".gmdag"}
     kept = [file for file in listed if file.suffix.lower() == ".gmdag" or file.stem not in compiled]
-    return _named([(file, Path(file.name)) for file in kept], "explicit")
+    return named_sources([(file, Path(file.name)) for file in kept], "explicit")
 
 
 def _from_manifest(path: Path) -> list[SceneSource]:
@@ -379,8 +380,13 @@ def _from_manifest(path: Path) -> list[SceneSource]:
     return sorted(sources, key=lambda s: s.name)
 
 
-def _named(files: Sequence[tuple[Path, Path]], dataset: str) -> list[SceneSource]:
-    """Name files as scenes where that is unique, by relative path where it is not."""
+def named_sources(files: Sequence[tuple[Path, Path]], dataset: str) -> list[SceneSource]:
+    """Name files as scenes where that is unique, by relative path where it is not.
+
+    Args:
+        files: Each file and its path within its folder.
+        dataset: Of files that lie in no folder of that.
+    """
 
     def clean(text: str) -> str:
         return re.sub(r"[^A-Za-z0-9._-]+", "_", text).strip("._") or "scene"

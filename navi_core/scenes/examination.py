@@ -19,9 +19,10 @@ from navi_core.config import CompileConfig
 from navi_core.errors import NaviError
 from navi_core.scenes.annotation import find_annotation, find_legend, missing_annotation
 from navi_core.scenes.compiler import is_current, output_path
+from navi_core.scenes.corpus import named_sources
 from navi_core.scenes.gmdag import load_gmdag
 from navi_core.scenes.headers import MeshFacts, estimate_compile, read_facts
-from navi_core.scenes.layouts import Layout, list_files, recognise, scene_name, split_scenes
+from navi_core.scenes.layouts import Layout, list_files, recognise, split_scenes
 from navi_core.scenes.manifest import read_manifest
 from navi_core.scenes.notes import collected_warnings
 from navi_core.scenes.reader import hash_source, read_mesh
@@ -75,6 +76,8 @@ def examine(
     files, cut = list_files(root, lambda count: report(f"{count} files", 0.0))
     meshes, parts = split_scenes(files)
     layout = recognise(root, files)
+    # As they are named when the folder is compiled: without spaces, and no name twice.
+    named = {source.path: source.name for source in named_sources([(f, f.relative_to(root)) for f in meshes], "")}
     rows: list[Report] = []
     scenes: list[Report] = []
     budget = _WHOLE_FOLDER
@@ -84,7 +87,7 @@ def examine(
         size = file.stat().st_size if file.is_file() else 0
         whole = deep or (size <= min(_WHOLE_FILE, budget) and not file.name.endswith(INSTANCE_SUFFIX))
         budget -= size if whole else 0
-        scene, state, detail = _look_at_mesh(file, layout, config, compiled, whole)
+        scene, state, detail = _look_at_mesh(file, named[file], layout, config, compiled, whole)
         scenes.append({"file": str(file.relative_to(root))} | scene)
         rows.append(_row(root, file, "mesh", state, detail))
     rows += [_row(root, file, "part", "ok", why) for file, why in sorted(parts.items())]
@@ -124,11 +127,11 @@ def _kind(file: Path) -> str:
 
 
 def _look_at_mesh(
-    file: Path, layout: Layout, config: CompileConfig, compiled: Path | None, whole: bool
+    file: Path, name: str, layout: Layout, config: CompileConfig, compiled: Path | None, whole: bool
 ) -> tuple[Report, str, str]:
     annotation, missing = _annotation(file)
     scene: Report = {
-        "name": scene_name(file),
+        "name": name,
         "format": INSTANCE_SUFFIX[1:] if file.name.endswith(INSTANCE_SUFFIX) else file.suffix.lower()[1:],
         "megabytes": 0.0,
         "triangles": 0,
@@ -153,7 +156,7 @@ def _look_at_mesh(
             size = mesh.bounds[1] - mesh.bounds[0]
             facts = MeshFacts(len(mesh.faces), True, mesh.bounds, facts.colors, facts.properties)
             names = f", {len(set(mesh.face_semantic.tolist()))} semantic names"
-        scene["compiled"] = _compiled(file, config, compiled, whole)
+        scene["compiled"] = _compiled(file, name, config, compiled, whole)
     except (NaviError, OSError) as error:
         return scene, "broken", str(error).removeprefix(f"{file}: ")
     estimate = estimate_compile(facts.triangles, config)
@@ -204,17 +207,24 @@ def _doubt(size: np.ndarray | None, up_axis: str) -> list[str]:
     return []
 
 
-def _compiled(file: Path, config: CompileConfig, folder: Path | None, whole: bool) -> str:
+def _compiled(file: Path, name: str, config: CompileConfig, folder: Path | None, whole: bool) -> str:
     """Return `current`, `current (by date)`, `outdated` or `no`."""
     if folder is None or not folder.is_dir():
         return "no"
-    name = scene_name(file)
-    there = sorted(folder.glob(f"{_escaped(name)}-*.gmdag"))
+    # A file that was compiled alone has its own name, which may be several files'; only its content tells then.
+    (alone,) = named_sources([(file, Path(file.name))], "")
+    names = [name, alone.name] if whole else [name]
+    if whole:
+        digest = hash_source(file)
+        if any(is_current(output_path(one, digest, folder, config), digest, config) for one in names):
+            return "current"
+    # Of the same name, from any content: a dash and eight hexadecimal digits stand behind it.
+    stem = output_path(name, "", folder, config).stem[: -len("-00000000")]
+    there = sorted(folder.glob(f"{_escaped(stem)}-{'[0-9a-f]' * 8}.gmdag"))
     if not there:
         return "no"
     if whole:
-        digest = hash_source(file)
-        return "current" if is_current(output_path(name, digest, folder, config), digest, config) else "outdated"
+        return "outdated"
     changed = max(f.stat().st_mtime for f in (file, *_annotation_files(file)))
     return "current (by date)" if max(f.stat().st_mtime for f in there) > changed else "outdated"
 

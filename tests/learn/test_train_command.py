@@ -121,6 +121,14 @@ def test_a_task_is_learned_by_the_same_command_and_never_becomes_a_pilot(home):
         navi(home, "--steps", "64", "--task", "cart_pole", "--set", "task_options.poles=2")
 
 
+def test_a_run_that_is_not_registered_says_why_it_has_no_version(home):
+    settings = str(home.parent / "settings.json")
+    command = ["train", "ppo", "--config", settings, "--steps", "64", "--no-register"]
+    done = CliRunner().invoke(build_app(groups=("train",), plugins=False), command)
+    assert done.exit_code == 0, (done.output, done.exception)
+    assert "not to be registered" in done.output and "cannot fly" not in done.output
+
+
 def test_a_pipeline_run_begins_with_new_weights(home):
     navi(home, "--steps", "64")
     made = navi(home, "--steps", "64", "--seed", "1", "--asset", "ppo_policy", "--partition", "ppo.quick")

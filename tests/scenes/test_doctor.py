@@ -12,9 +12,9 @@ import pytest
 
 from navi_core.cli.doctor import check_machine
 from navi_core.cli.main import main
-from navi_core.config import CompileConfig
+from navi_core.config import CompileConfig, CorpusConfig
 from navi_core.errors import SceneError
-from navi_core.scenes import compile_corpus, discover_root, read_mesh
+from navi_core.scenes import compile_corpus, discover, discover_root, read_mesh
 from navi_core.scenes.examination import examine
 from navi_core.scenes.headers import read_facts
 from tests.scenes.mesh_files import FLOOR, LEGEND, TABLE, Glb, annotated_room, room, room_ply
@@ -207,6 +207,22 @@ def test_compiled_scenes_are_current_until_their_source_changes(tmp_path):
     room(path, ("floor", "desk", "wall"))
     states.append(examine(path.parent, config, out)["scenes"][0]["compiled"])
     assert states == ["no", "current", "outdated"]
+
+
+def test_compiled_scenes_are_found_by_the_name_that_they_are_compiled_under(tmp_path):
+    meshes, out, config = tmp_path / "meshes", tmp_path / "out", CompileConfig(resolution=32)
+    for file in ("my house.glb", "a/scan.glb", "b/scan.glb"):
+        room(meshes / file)
+    room(meshes / "b" / "scan.glb", ("floor", "desk", "wall"))
+
+    def states():
+        return {scene["name"]: scene["compiled"] for scene in examine(meshes, config, out)["scenes"]}
+
+    assert states() == {"my_house": "no", "a_scan.glb": "no", "b_scan.glb": "no"}
+    compile_corpus(discover(CorpusConfig(scenes=(str(meshes / "a" / "scan.glb"),))), out, config)
+    assert states() == {"my_house": "no", "a_scan.glb": "current", "b_scan.glb": "no"}
+    compile_corpus(discover_root(meshes), out, config)
+    assert set(states().values()) == {"current"}
 
 
 def test_what_cannot_be_used_is_told_with_the_reason(tmp_path):
