@@ -68,7 +68,7 @@ def bc(
             data,
             run_root=run_root,
             asset=asset,
-            partition=partition or preset or "default",
+            partition=partition or (Path(preset).stem if preset else "default"),
             fresh=fresh,
             init=init,
             register=register,

@@ -132,11 +132,15 @@ def soak(
     from navi_core.cli.evaluate import load_scenes
     from navi_core.cli.progress import progress_bar
     from navi_core.config import ActorConfig, ContinuousTrainingConfig, EnvConfig, PolicyConfig, parse_config
+    from navi_core.errors import ConfigError
     from navi_core.policy import build_policy
     from navi_core.presets import parse_assignments
     from navi_core.service.runner import EagerRunner
     from navi_core.service.served_model import ServedModel, load_model, training_of
 
+    given = parse_assignments(assign or [])
+    if given.keys() - {"training"}:
+        raise ConfigError(f"--set {', '.join(sorted(given))}; only training.… is set here: training.learning_rate=1e-4")
     torch.set_num_threads(1)
     ((azimuth, elevation),) = sizes([size])
     (place,) = load_scenes([scene], 512)
@@ -147,7 +151,7 @@ def soak(
     else:
         served = load_model(model, ActorConfig(sample=True, follow=None))
         env, vocabulary = training_of(str(served.path))
-    training = parse_config(ContinuousTrainingConfig, parse_assignments(assign or []).get("training", {}))
+    training = parse_config(ContinuousTrainingConfig, given.get("training", {}))
     with progress_bar("soak", quiet=as_json, counted=True) as progress:
         row = run_soak(
             served, place, decisions=decisions, sessions=sessions, env=env, vocabulary=vocabulary, training=training,

@@ -381,3 +381,10 @@ def test_a_clone_that_is_no_version_is_a_checkpoint_to_train_on_from(tmp_path, f
     shown = CliRunner().invoke(build_app(groups=("bc",), plugins=False), [*command, "--no-register"])
     assert "not to be registered" in shown.output
     assert navi(*command)["version"] == "v001"
+
+
+def test_a_preset_file_names_the_partition_by_its_stem(tmp_path, folder, monkeypatch):
+    monkeypatch.setenv("NAVI_HOME", str(tmp_path / "home"))
+    (tmp_path / "best.yaml").write_text("bc: {epochs: 1}\npolicy: {encoder: ring_cnn, core: gru}\n")
+    command = ["bc", "--demos", str(folder), "--preset", str(tmp_path / "best.yaml"), "--set", "device=cpu"]
+    assert navi(*command, "--no-register")["run_id"].startswith("bc-best-")

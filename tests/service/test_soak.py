@@ -4,9 +4,12 @@ from __future__ import annotations
 
 import numpy as np
 import pytest
+from typer.testing import CliRunner
 
 from navi_core.bench.soak import run_soak
+from navi_core.cli.main import build_app
 from navi_core.config import ContinuousTrainingConfig, EnvConfig
+from navi_core.errors import ConfigError
 from tests.service.conftest import tiny_model
 
 
@@ -23,3 +26,9 @@ def test_versions_and_counts_agree_after_a_long_flight(apartments) -> None:
     assert row.consistent and row.errors == 0 and row.updates > 5 and row.decisions >= 1500
     assert row.episodes >= 36 and told[-1][0] >= 1500
     assert row.growth_mb < 100 and np.isfinite([row.gain, row.gain_error]).all()
+
+
+def test_a_setting_that_the_soak_does_not_know_is_refused():
+    command = ["bench", "soak", "--set", "gate.threshold=0"]
+    done = CliRunner().invoke(build_app(groups=("bench",), plugins=False), command)
+    assert isinstance(done.exception, ConfigError) and "only training" in str(done.exception)
