@@ -14,8 +14,8 @@ import hashlib
 import json
 import math
 import zlib
-from collections.abc import Callable
-from dataclasses import dataclass, field
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -34,7 +34,7 @@ if TYPE_CHECKING:
 __all__ = ["Pairs", "make_pairs", "read_pairs", "write_pairs"]
 
 _MOST_NUMBERS = 2**31
-_MOST_STEPS, _MOST_PAIRS = 65_536, 1_000_000
+_MOST_STEPS, _MOST_PAIRS, _MOST_IDS = 65_536, 1_000_000, 65_535
 _SIDES = ("winner", "loser")
 
 
@@ -47,7 +47,8 @@ class Pairs:
         actions: (N, 2, L, A) float32.
         lengths: (N, 2) int64 decisions that count, at most L.
         scores: (N, 2) float64 what the sides were preferred by.
-        facts: What else the header says: winner, loser, seed, vocabulary, decision_hz, …
+        facts: What else the header says: winner, loser, seed, vocabulary, decision_hz, limits (speeds of action 1),
+            max_distance, … A file need not say them.
     """
 
     observations: Tensor
@@ -58,6 +59,30 @@ class Pairs:
 
     def __len__(self) -> int:
         return len(self.observations)
+
+    def renamed(self, vocabulary: Mapping[str, int]) -> Pairs:
+        """Return the pairs with the semantic ids of another vocabulary; a name that it lacks is an unnamed surface.
+
+        A file that does not say its names, or has the same ones, is left as it is.
+
+        Args:
+            vocabulary: Semantic id by name; observations are (3, Az, El).
+        """
+        own = self.facts.get("vocabulary")
+        if not own or own == dict(vocabulary):
+            return self
+        if not isinstance(own, dict) or not all(_count(number, _MOST_IDS) for number in own.values()):
+            raise ConfigError(f"the pairs' vocabulary is no mapping of names to ids from 1 to {_MOST_IDS}")
+        # 0 means no surface; an id without a name is a surface that nothing names.
+        table = torch.ones(_MOST_IDS + 1, dtype=self.observations.dtype)
+        table[0] = 0
+        for name, number in own.items():
+            table[number] = vocabulary.get(name, 1)
+        observations = self.observations.clone()
+        for pair in observations:
+            seen = pair[:, :, 1]
+            seen.copy_(table[seen.long().clamp(0, _MOST_IDS)])
+        return replace(self, observations=observations, facts=self.facts | {"vocabulary": dict(vocabulary)})
 
 
 def make_pairs(
@@ -118,6 +143,8 @@ def make_pairs(
         "seed": seed,
         "won": share / flown_starts,
         "decision_hz": config.dynamics.decision_hz,
+        "limits": [*config.dynamics.max_speed, config.dynamics.max_yaw_rate],
+        "max_distance": config.max_distance,
         "vocabulary": dict(scenes.vocabulary),
     }
     return Pairs(observations, actions, torch.full((count, 2), steps), scores, facts)

@@ -12,6 +12,7 @@ from __future__ import annotations
 
 import logging
 import time
+from collections.abc import Mapping
 from contextlib import nullcontext
 from dataclasses import dataclass
 from typing import Any
@@ -79,7 +80,8 @@ class DPOLearner:
         workers: One process: pairs are not shared out.
 
     Raises:
-        ConfigError: There are several processes, or a schedule ends at `total_steps`, which is not set.
+        ConfigError: There are several processes, a schedule ends at `total_steps`, which is not set, or the file of
+            pairs was flown otherwise than the run flies.
         DemoError: The file of pairs breaks its format.
     """
 
@@ -98,9 +100,19 @@ class DPOLearner:
         self._start: Tensor | None = None
         if config.dpo.pairs is not None:
             self.pairs, _ = read_pairs(config.dpo.pairs)
+            _require_fit(config, self.pairs)
             count = max(1, round(config.dpo.held_out * len(self.pairs)))
             order = shuffled(config.seed, len(self.pairs)).numpy()
             self._held_out, self._training = order[:count], order[count:]
+
+    def use_vocabulary(self, vocabulary: Mapping[str, int]) -> None:
+        """Have the file's surfaces told by the semantic ids of what is flown, whose ids the policy knows.
+
+        Args:
+            vocabulary: Semantic id by name; empty where there is none.
+        """
+        if self.pairs is not None and vocabulary:
+            self.pairs = self.pairs.renamed(vocabulary)
 
     @property
     def optimizer(self) -> torch.optim.Optimizer:
@@ -260,3 +272,26 @@ class DPOLearner:
         if state["reference"] is not None:
             self.reference = ReferencePolicy(self.policy)
             self.reference.load_state_dict(state["reference"])
+
+
+def _require_fit(config: TrainConfig, pairs: Pairs) -> None:
+    """Refuse pairs that were flown otherwise than the run flies; what the file does not say is not asked."""
+    if config.task is not None:
+        return
+    if config.policy.distribution == "discrete":
+        raise ConfigError(
+            "policy.distribution discrete cannot learn from dpo.pairs: their flights answer with any action, not with "
+            "motion primitives; use gaussian or beta"
+        )
+    env, d = config.env, config.env.dynamics
+    told = {"observation": list(pairs.observations.shape[3:]), "action_axes": pairs.actions.shape[-1]} | pairs.facts
+    for name, key, here in (
+        ("env: observation", "observation", [3, env.azimuth_bins, env.elevation_bins]),
+        ("actions", "action_axes", 4),
+        ("env.max_distance", "max_distance", env.max_distance),
+        ("env.dynamics: decisions per second", "decision_hz", round(d.decision_hz, 6)),
+        ("env.dynamics: speed limits", "limits", [*d.max_speed, d.max_yaw_rate]),
+    ):
+        there = told.get(key, here)
+        if here != (round(there, 6) if isinstance(there, float) else there):
+            raise ConfigError(f"{name} is {here}, that of the pairs {there}; set it alike, or make other pairs")

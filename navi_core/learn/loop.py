@@ -19,6 +19,7 @@ import torch
 from navi_core.config import TrainConfig
 from navi_core.errors import CheckpointError, ConfigError, NonFiniteError
 from navi_core.learn.collector import Collector, Environment, RolloutStats
+from navi_core.learn.dpo import DPOLearner
 from navi_core.learn.execution import check_execution, use_precision
 from navi_core.learn.parallel import ALONE, Workers
 from navi_core.learn.ppo import PPOLearner
@@ -160,6 +161,8 @@ class _Trainer:
             # Evaluation must show the policy the ids it was trained on.
             "semantic_vocabulary": dict(getattr(getattr(env, "field", None), "vocabulary", {})),
         }
+        if isinstance(self.learner, DPOLearner):
+            self.learner.use_vocabulary(self.corpus_summary["semantic_vocabulary"])
 
     @property
     def steps(self) -> int:

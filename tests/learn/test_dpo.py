@@ -4,6 +4,7 @@ import base64
 import json
 import math
 import zlib
+from dataclasses import replace
 
 import pytest
 import torch
@@ -165,6 +166,62 @@ def test_what_cannot_be_is_refused(tmp_path):
         DPOLearner(learner.policy, collector.shaper, learner.config, CPU, Workers(0, 2))
 
 
+@pytest.mark.parametrize(
+    ("facts", "change", "words"),
+    [
+        ({"decision_hz": 20.0}, {}, "decisions per second is 10.0, that of the pairs 20.0"),
+        ({"max_distance": 50.0}, {}, "max_distance is 100.0, that of the pairs 50.0"),
+        ({"limits": [5.0, 2.0, 3.0, 1.0]}, {}, "speed limits"),
+        ({}, {"distribution": "discrete"}, "motion primitives"),
+        ({}, {"azimuth_bins": 32}, r"\[3, 32, 8\], that of the pairs \[3, 16, 8\]"),
+    ],
+)
+def test_pairs_that_were_flown_otherwise_are_refused(file, facts, change, words):
+    pairs = some_pairs()
+    write_pairs(file, replace(pairs, facts=pairs.facts | facts))
+    bins = {name: value for name, value in change.items() if name.endswith("bins")}
+    with pytest.raises(ConfigError, match=words):
+        parts({"pairs": str(file)}, change, env=bins)
+
+
+def test_pairs_that_say_nothing_or_the_same_are_learned_from(file):
+    same = {"decision_hz": 10.0, "max_distance": 100.0, "limits": [5.0, 2.0, 3.0, 3.0]}
+    for facts in ({}, same):
+        write_pairs(file, replace(some_pairs(), facts=facts))
+        _, learner = parts({"pairs": str(file)})
+        learner.use_vocabulary({"surface": 1, "wall": 2})
+        assert torch.equal(learner.pairs.observations[1], some_pairs().observations[1]), "no names, nothing to rename"
+
+
+def test_surfaces_of_pairs_are_told_by_the_ids_of_what_is_flown(file):
+    """A policy learns the ids of its scenes, and is evaluated with them."""
+    pairs = some_pairs()
+    pairs.observations[..., 1, :, :] = torch.randint(0, 5, pairs.observations[..., 1, :, :].shape).half()
+    write_pairs(file, replace(pairs, facts={"vocabulary": {"surface": 1, "wall": 2, "door": 3}}))
+    _, learner = parts({"pairs": str(file)})
+    learner.use_vocabulary({"surface": 1, "bench": 2, "wall": 7})
+    read, ids = read_pairs(file)[0].observations, torch.tensor([0, 1, 7, 1, 1]).half()
+    found = learner.pairs.observations
+    assert torch.equal(found[..., 1, :, :], ids[read[..., 1, :, :].long()])
+    assert torch.equal(found[..., ::2, :, :], read[..., ::2, :, :])
+
+
+def test_a_run_tells_pairs_by_the_ids_of_its_scenes(file, tmp_path, apartments):
+    from navi_core.learn import train
+    from navi_core.record import RunDirectory
+    from navi_core.world import Field
+
+    write_pairs(file, replace(some_pairs(), facts={"vocabulary": {"wall": "two"}}))
+    collector, learner = parts({"pairs": str(file)})
+    env, config = collector.env, learner.config
+    env.field = Field(apartments)
+    with (
+        RunDirectory.open(tmp_path, asset="toy", partition="p", config=config) as run,
+        pytest.raises(ConfigError, match="pairs' vocabulary is no mapping"),
+    ):
+        train(config, run, env=env, log=run.metric_log(tmp_path / "outbox"))
+
+
 def test_pilots_make_pairs_from_equal_starts(apartments):
     from navi_core.config import EnvConfig
     from navi_core.demos import make_pairs
@@ -176,3 +233,4 @@ def test_pilots_make_pairs_from_equal_starts(apartments):
     assert (made.scores[:, 0] > made.scores[:, 1]).all()
     assert torch.equal(made.observations[:, 0, 0], made.observations[:, 1, 0]), "both begin at the same place"
     assert torch.isfinite(made.observations).all() and 0 <= made.facts["won"] <= 1
+    assert {"decision_hz": 10.0, "max_distance": 100.0, "limits": [5.0, 2.0, 3.0, 3.0]}.items() <= made.facts.items()
