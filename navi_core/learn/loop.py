@@ -28,7 +28,7 @@ from navi_core.learn.registry import KeepsData, build_learner
 from navi_core.learn.result import Counters, TrainResult
 from navi_core.learn.resume import (
     checkpoint_path,
-    checkpoints_in,
+    forget_checkpoints,
     last_good_checkpoint,
     sweep_unfinished,
 )
@@ -193,8 +193,7 @@ class _Trainer:
         folder = self.run.checkpoints
         sweep_unfinished(folder)
         if fresh:
-            for path in checkpoints_in(folder):
-                path.unlink()
+            forget_checkpoints(folder)
         found = last_good_checkpoint(folder, **names)
         return str(found) if found is not None else None
 

@@ -10,7 +10,14 @@ from pathlib import Path
 from navi_core.errors import CheckpointError
 from navi_core.models import load_checkpoint
 
-__all__ = ["checkpoint_path", "checkpoints_in", "last_good_checkpoint", "prune_checkpoints", "sweep_unfinished"]
+__all__ = [
+    "checkpoint_path",
+    "checkpoints_in",
+    "forget_checkpoints",
+    "last_good_checkpoint",
+    "prune_checkpoints",
+    "sweep_unfinished",
+]
 
 _LOG = logging.getLogger("navi.learn")
 _NAME = re.compile(r"step-(\d{12})\.pt")
@@ -55,6 +62,16 @@ def last_good_checkpoint(folder: Path, *, expect_encoder: str, expect_core: str)
     if broken:
         raise CheckpointError(f"no checkpoint in {folder} can be used ({'; '.join(broken)}); start again with --fresh")
     return None
+
+
+def forget_checkpoints(folder: Path) -> None:
+    """Delete the checkpoints of a run that starts anew, and the replays beside them, those of shards included.
+
+    A replay that stayed would count as newer than those of the new run, which keeps the last two.
+    """
+    replays = [file for pattern in ("step-*.replay", "shard-*/step-*.replay") for file in folder.glob(pattern)]
+    for path in (*checkpoints_in(folder), *replays):
+        path.unlink(missing_ok=True)
 
 
 def sweep_unfinished(folder: Path) -> None:

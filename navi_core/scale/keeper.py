@@ -18,7 +18,7 @@ from navi_core.learn.parallel import Workers
 from navi_core.learn.result import Counters
 from navi_core.learn.resume import (
     checkpoint_path,
-    checkpoints_in,
+    forget_checkpoints,
     last_good_checkpoint,
     sweep_unfinished,
 )
@@ -186,7 +186,6 @@ class Keeper:
         folder = self.run.checkpoints
         sweep_unfinished(folder)
         if fresh:
-            for path in checkpoints_in(folder):
-                path.unlink()
+            forget_checkpoints(folder)
         found = last_good_checkpoint(folder, **self._names)
         return str(found) if found is not None else None

@@ -206,6 +206,18 @@ def test_resumed_equals_straight_through_with_the_replay(core, burn_in, tmp_path
     assert len(list(second.checkpoint.parent.glob("*.replay"))) == 2
 
 
+def test_a_run_that_starts_anew_keeps_its_own_replays(tmp_path):
+    """Those of the run before have higher numbers, and the last two are kept."""
+    config, short = make_config(), make_config(total_steps=ROWS * 16 * 2)
+    folder = fly(tmp_path, config).checkpoint.parent
+    assert len(list(folder.glob("*.replay"))) == 2
+    with RunDirectory.open(tmp_path / "runs", asset="toy", partition="p", config=config) as run:
+        log = run.metric_log(tmp_path / "outbox")
+        again = train(short, run, env=MixedEndingsEnv(ROWS), log=log, fresh=True)
+    assert again.steps == 128 and again.checkpoint.parent == folder
+    assert [path.name for path in folder.glob("*.replay")] == [again.checkpoint.with_suffix(".replay").name]
+
+
 def test_a_lost_replay_is_said_and_fills_again(tmp_path, caplog):
     config, seen = make_config(dqn={"learning_starts": 128}), []
     first = fly(tmp_path, config, stop=lambda: len(seen) >= 3, progress=seen.append)

@@ -260,6 +260,22 @@ def test_without_ray_the_command_names_the_extra(monkeypatch):
         import_ray()
 
 
+def test_a_run_that_starts_anew_keeps_its_own_shards(tmp_path):
+    config, asked = apex_config(), []
+    whole = fly_apex(tmp_path, config, cluster=watched({})[0])
+    folder = whole.checkpoint.parent
+
+    def stop():
+        asked.append(1)
+        return len(asked) > 4
+
+    again = fly_apex(tmp_path, config, cluster=watched({})[0], stop=stop, fresh=True)
+    assert again.resumed_from is None and again.steps < 320
+    for shard in range(2):
+        names = [path.name for path in (folder / f"shard-{shard}").glob("*.replay")]
+        assert names == [again.checkpoint.with_suffix(".replay").name]
+
+
 def test_the_command_trains_in_one_process(tmp_path, monkeypatch):
     monkeypatch.setenv("NAVI_HOME", str(tmp_path))
     config = tmp_path / "small.json"
