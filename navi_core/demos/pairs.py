@@ -106,7 +106,7 @@ def make_pairs(
             the way of flying would be noise.
         winner: The pilot that is thought the better one.
         loser: The other.
-        steps: Decisions of a segment L.
+        steps: Decisions of a segment L; fewer where its episode ends before.
         rows: Flights at a time.
         seed: Seed of the starts and of the pilots' draws.
         progress: Moves a bar.
@@ -118,16 +118,15 @@ def make_pairs(
 
     config = config.model_copy(update={"stagger": False, "max_steps": max(config.max_steps, steps + 1)})
     env = NavigationEnv(scenes, rows, config, seed)
-    parts: list[list[Tensor]] = [[], [], []]
+    parts: list[list[Tensor]] = [[], [], [], []]
     found, flown_starts, share = 0, 0, 0
     for episode in range(8 * math.ceil(count / rows) + 8):
-        seen, flown, earned = zip(
-            *(_flight(env, scenes, name, steps, seed, episode, config) for name in (winner, loser))
-        )
-        scores = torch.stack(earned, dim=1)
+        flights = (_flight(env, scenes, name, steps, seed, episode, config) for name in (winner, loser))
+        both = [torch.stack(sides, dim=1) for sides in zip(*flights)]
+        scores = both[-1]
         better = torch.nonzero(scores[:, 0] > scores[:, 1]).flatten()
         flown_starts, share = flown_starts + rows, share + len(better)
-        for part, sides in zip(parts, (torch.stack(seen, dim=1), torch.stack(flown, dim=1), scores)):
+        for part, sides in zip(parts, both):
             part.append(sides[better[: count - found]])
         found = min(count, found + len(better))
         if progress is not None:
@@ -136,7 +135,7 @@ def make_pairs(
             break
     if found < count:
         raise ConfigError(f"{winner} earned more than {loser} at {found} starts of {flown_starts}; use more --steps")
-    observations, actions, scores = (torch.cat(part) for part in parts)
+    observations, actions, lengths, scores = (torch.cat(part) for part in parts)
     facts = {
         "winner": winner,
         "loser": loser,
@@ -147,13 +146,16 @@ def make_pairs(
         "max_distance": config.max_distance,
         "vocabulary": dict(scenes.vocabulary),
     }
-    return Pairs(observations, actions, torch.full((count, 2), steps), scores, facts)
+    return Pairs(observations, actions, lengths, scores, facts)
 
 
 def _flight(
     env: Any, scenes: Field, name: str, steps: int, seed: int, episode: int, config: EnvConfig
-) -> tuple[Tensor, Tensor, Tensor]:
-    """Fly the first decisions of an episode; return (B, L, …) float16, (B, L, 4) and the returns (B,)."""
+) -> tuple[Tensor, Tensor, Tensor, Tensor]:
+    """Fly the first decisions of an episode; return (B, L, …) float16, (B, L, 4), lengths (B,) and the returns (B,).
+
+    A segment ends with its episode, which the void may cut off; what lies behind its length is 0.
+    """
     from navi_core.pilots import Pose
 
     pilot = build_pilot(name, seed=seed, max_distance=config.max_distance, dynamics=config.dynamics)
@@ -163,14 +165,18 @@ def _flight(
     pilot.reset(torch.ones(rows, dtype=torch.bool), torch.arange(rows) + episode * rows)
     obs = env.reset(episode=episode)
     seen, flown, total = [], [], torch.zeros(rows, dtype=torch.float64)
+    lengths, going = torch.zeros(rows, dtype=torch.int64), torch.ones(rows, dtype=torch.bool)
     for _ in range(steps):
         action = pilot.act(obs, pose=Pose(**env.poses()) if pilot.privileged else None).clamp(-1, 1)
-        seen.append(obs.half())
-        flown.append(action.float())
+        seen.append(obs.half() * going[:, None, None, None])
+        flown.append(action.float() * going[:, None])
         batch = env.step(action)
-        total += batch.reward.double()
+        total += batch.reward.double() * going
+        lengths += going
+        # The next observation of a row that has ended is another episode's.
+        going = going & ~(batch.terminated | batch.truncated)
         obs = batch.obs
-    return torch.stack(seen, dim=1), torch.stack(flown, dim=1), total
+    return torch.stack(seen, dim=1), torch.stack(flown, dim=1), lengths, total
 
 
 def write_pairs(path: Path | str, pairs: Pairs) -> None:

@@ -233,4 +233,34 @@ def test_pilots_make_pairs_from_equal_starts(apartments):
     assert (made.scores[:, 0] > made.scores[:, 1]).all()
     assert torch.equal(made.observations[:, 0, 0], made.observations[:, 1, 0]), "both begin at the same place"
     assert torch.isfinite(made.observations).all() and 0 <= made.facts["won"] <= 1
+    assert (made.lengths == 8).all()
     assert {"decision_hz": 10.0, "max_distance": 100.0, "limits": [5.0, 2.0, 3.0, 3.0]}.items() <= made.facts.items()
+
+
+def test_a_segment_ends_where_the_void_cuts_its_episode(apartments):
+    from navi_core.config import EnvConfig
+    from navi_core.demos import make_pairs
+    from navi_core.pilots import build_pilot
+    from navi_core.world import Field, NavigationEnv
+
+    field = Field(apartments)
+    config = EnvConfig(azimuth_bins=16, elevation_bins=8, max_distance=1.5, void_starvation=0.6, void_grace=2)
+    steps, made = 16, make_pairs(field, config, 6, steps=16, rows=8)
+    assert made.lengths.min() == 3 and made.lengths.max() == steps, "else nothing would show"
+    env = NavigationEnv(field, 8, config.model_copy(update={"stagger": False}), 0)
+    pilot = build_pilot("forward-plus", seed=0, max_distance=1.5, dynamics=config.dynamics)
+    pilot.reset(torch.ones(8, dtype=torch.bool), torch.arange(8))
+    obs = first = env.reset(episode=0)
+    lengths, total = torch.full((8,), steps), torch.zeros(8, dtype=torch.float64)
+    for t in range(steps):
+        batch = env.step(pilot.act(obs).clamp(-1, 1))
+        total += batch.reward.double() * (lengths > t)
+        lengths[(lengths == steps) & batch.info["void"]] = t + 1
+        obs = batch.obs
+    compared = 0
+    for i, seen in enumerate(made.observations[:, 0, 0]):
+        for row in torch.nonzero((first.half() == seen).flatten(1).all(1)).flatten():
+            assert (int(made.lengths[i, 0]), float(made.scores[i, 0])) == (int(lengths[row]), float(total[row]))
+            assert not made.observations[i, 0, lengths[row] :].any() and not made.actions[i, 0, lengths[row] :].any()
+            compared += 1
+    assert compared > 2
