@@ -27,6 +27,7 @@ def test_public_names_are_locked():
         "load_checkpoint",
         "load_exported",
         "load_policy",
+        "record_alias_moves",
         "save_checkpoint",
         "weights_hash",
     ]

@@ -147,5 +147,5 @@ def test_observers_see_the_scalars(tmp_path):
 
 def test_every_promised_table_has_a_key():
     promised = "metrics runs scenes checkpoints models promotions evaluations episodes stage_timings benchmarks events"
-    promised += " studies trials service_experiences service_versions comparisons"
+    promised += " studies trials service_experiences service_versions comparisons alias_moves"
     assert set(NATURAL_KEYS) == set(promised.split())
