@@ -1,6 +1,13 @@
 """The fast path of PPO: gradients against autograd and loops over numbers, rows against the tasks, processes."""
 
 import math
+import multiprocessing
+import os
+import queue
+import signal
+import threading
+import time
+from multiprocessing.shared_memory import SharedMemory
 
 import numpy as np
 import pytest
@@ -8,8 +15,8 @@ import torch
 
 from navi_core.config import parse_config
 from navi_core.config.fast import FastPPOConfig
-from navi_core.errors import ConfigError, NonFiniteError
-from navi_core.learn.fast import ActorCritic, FastPPO, NativeRows, TaskRows, open_rows
+from navi_core.errors import ConfigError, NaviError, NonFiniteError
+from navi_core.learn.fast import ActorCritic, FastPPO, NativeRows, TaskRows, open_rows, processes
 from navi_core.learn.fast.loops import STATISTICS, adam, choose, ppo_gradient
 from navi_core.learn.fast.processes import train_together
 from navi_core.world.counter_random import Purpose, stream_key, uniform
@@ -178,12 +185,63 @@ def test_cart_pole_is_learned_in_seconds():
 
 
 @pytest.mark.slow
-def test_processes_take_the_same_step():
+def test_processes_take_the_same_step(monkeypatch):
+    monkeypatch.setattr(processes, "_LOOK", 0.05)
     results = train_together(small(rows=8, total_steps=512), 2)
     assert np.array_equal(results[0].params, results[1].params)
     assert results[0].steps == 512 and all(r.cpu_seconds > 0 for r in results)
     with pytest.raises(ConfigError, match="rows 8 cannot be shared by 3"):
         train_together(small(), 3)
+
+
+def test_processes_are_waited_for_as_long_as_they_live(monkeypatch):
+    """A run of more than ten minutes ended with an empty queue; here it is a beginning of many looks."""
+    monkeypatch.setattr(processes, "_LOOK", 0.02)
+    spawn = multiprocessing.get_context("spawn")
+    said = spawn.Queue()
+    members = [spawn.Process(target=said.put, args=((rank, rank * 10.0),), daemon=True) for rank in range(2)]
+    for member in members:
+        member.start()
+    assert sorted(processes._gather(members, said)) == [(0, 0.0), (1, 10.0)]
+
+
+def test_a_killed_process_is_told_and_the_others_end(monkeypatch):
+    def kill():
+        while len(members := multiprocessing.active_children()) < 2:
+            time.sleep(0.01)
+        os.kill(max(member.pid for member in members), signal.SIGKILL)
+
+    monkeypatch.setattr(processes, "_LOOK", 0.05)
+    killer = threading.Thread(target=kill)
+    killer.start()
+    with pytest.raises(NaviError, match=r"process 1: it ended with exit code -9"):
+        train_together(small(rows=8, total_steps=10**9), 2)
+    killer.join()
+    assert not multiprocessing.active_children()
+
+
+def test_the_cause_of_a_failure_is_told_and_not_its_consequence():
+    """Two members in threads; the second cannot begin, and the first waits for it."""
+    barrier, said, shape = threading.Barrier(2), queue.Queue(), (2, FastPPO(small()).network.params.size)
+    memory = SharedMemory(create=True, size=4 * math.prod(shape))
+    try:
+        configs = small(), small().model_copy(update={"task": "cart_poles"})
+        members = [
+            threading.Thread(target=processes._member, args=(config, rank, shape, memory.name, barrier, said))
+            for rank, config in enumerate(configs)
+        ]
+        for member in members:
+            member.start()
+        for member in members:
+            member.join()
+    finally:
+        memory.close()
+        memory.unlink()
+    found = [said.get(), said.get()]
+    for order in (found, found[::-1]):
+        assert processes._failure(order).startswith("process 1: ConfigError")
+    assert processes._failure([(0, processes._LEFT)]) == "process 0: left alone"
+    assert processes._failure([(0, object()), (1, object())]) is None
 
 
 def test_what_the_fast_path_cannot_do_is_refused():
