@@ -6,7 +6,6 @@ import os
 import queue
 import signal
 import threading
-import time
 from multiprocessing.shared_memory import SharedMemory
 
 import numpy as np
@@ -206,18 +205,18 @@ def test_processes_are_waited_for_as_long_as_they_live(monkeypatch):
 
 
 def test_a_killed_process_is_told_and_the_others_end(monkeypatch):
-    def kill():
-        while len(members := multiprocessing.active_children()) < 2:
-            time.sleep(0.01)
-        os.kill(max(member.pid for member in members), signal.SIGKILL)
+    gather, ended = processes._gather, []
+
+    def kill_one(members, queue):
+        ended.extend(members)
+        os.kill(members[1].pid, signal.SIGKILL)
+        return gather(members, queue)
 
     monkeypatch.setattr(processes, "_LOOK", 0.05)
-    killer = threading.Thread(target=kill)
-    killer.start()
+    monkeypatch.setattr(processes, "_gather", kill_one)
     with pytest.raises(NaviError, match=r"process 1: it ended with exit code -9"):
         train_together(small(rows=8, total_steps=10**9), 2)
-    killer.join()
-    assert not multiprocessing.active_children()
+    assert len(ended) == 2 and not any(member.is_alive() for member in ended)
 
 
 def test_the_cause_of_a_failure_is_told_and_not_its_consequence():
