@@ -1,8 +1,10 @@
 """A drone's own map of one flight, drawn from level rays and read as a compass to floor that it has not seen.
 
 A map is a square of bytes around the place where the flight began. A level ray makes the cells it crosses FREE, and
-those within the view radius SEEN. What is free and not seen is worth flying to: the frontier (Yamauchi 1997). The way
-to it is measured along free cells, so that a frontier behind a wall is as far as the way around.
+those within the view radius SEEN; the one in which it meets a surface is a WALL. What is free and not seen is worth
+flying to, and where there is none, the edge of what is known: the frontier (Yamauchi 1997). The way to it is measured
+along free cells without walls, so that a frontier behind a wall is as far as the way around. Most walls are thinner
+than a cell, and then rays cross it from both sides: without the mark the way would lead through them.
 """
 
 from __future__ import annotations
@@ -16,9 +18,9 @@ import numpy.typing as npt
 from navi_core.config.place_memory import AHEAD, RINGS, SECTORS
 from navi_core.kernels.grid_walk import walk
 
-__all__ = ["FIFTHS", "FREE", "SEEN", "UNREACHED", "draw", "read", "read_levels", "ways"]
+__all__ = ["FIFTHS", "FREE", "SEEN", "UNREACHED", "WALL", "draw", "read", "read_levels", "ways"]
 
-FREE, SEEN = 1, 2
+FREE, SEEN, WALL = 1, 2, 4
 FIFTHS = 5
 """Cost of a straight step between cells; a diagonal one costs 7, √2 to one per cent (Borgefors 1986)."""
 UNREACHED = 2**30
@@ -26,9 +28,19 @@ UNREACHED = 2**30
 
 _DIAGONAL = 7
 _BUCKETS = 16
-_WORTH = ((15, 2), (4, 1))
-"""What makes an unseen cell a frontier: so many unseen cells in a window of this half-width, the second where the first
-finds none; less are slivers in corners that a flight sees in passing."""
+UNSEEN, EDGE, SLIVER = 0, 1, 2
+"""What counts as frontier: free cells that have not been seen, with many such around; where no way leads to one, open
+cells beside much that is not known, as a room is whose door was passed; where there is none either, unseen cells with
+some around. Less are slivers in corners that a flight sees in passing."""
+
+_MANY, _MUCH, _SOME = 15, 8, 4
+"""Cells in a window of 5 × 5, 5 × 5 and 3 × 3 around a frontier cell, itself included."""
+_INTO = 0.05
+"""How far behind its surface a wall is marked [m]; both faces of a thin wall then lie in the same cell more often."""
+_SURE = 8.0
+"""Surfaces farther than this are no walls of the map [m]: level rays are not quite level, and meet floor or ceiling."""
+_GAP = 0.6
+"""Distance between neighbouring hits that is taken for wall [m]; a door is wider."""
 _FAN = 2
 """Rays drawn per azimuth bin; between two bins the shorter of both ranges is believed."""
 _LOOK = 2.0
@@ -101,6 +113,7 @@ def draw(
     rows: Rows,
     pose: Floats,
     reach: Floats,
+    met: npt.NDArray[np.bool_],
     box: Rows,
     cell: float,
     longest: float,
@@ -113,6 +126,7 @@ def draw(
         rows: (B,) the rows.
         pose: (R, 4) x, y, z [m] from the middle of the map, and yaw [rad].
         reach: (R, Az) horizontal ranges [m].
+        met: (R, Az) whether they end at a surface.
         box: (R, 4) first and last index of what is drawn, along x and along z; widened.
         cell: Edge of a cell [m].
         longest: Ranges are believed up to here [m].
@@ -132,6 +146,26 @@ def draw(
                 box[b, 0], box[b, 1] = max(min(box[b, 0], i - 1), 0), min(max(box[b, 1], i + 1), size - 1)
                 box[b, 2], box[b, 3] = max(min(box[b, 2], k - 1), 0), min(max(box[b, 3], k + 1), size - 1)
                 walk(marks[b], px, pz, dx, dz, end, min(end, view_radius / cell), FREE, SEEN, 0)
+        x1, z1, wall = 0.0, 0.0, False
+        for a in range(-1, bins):
+            x0, z0, before = x1, z1, wall
+            angle, away = 2.0 * math.pi * a / bins - yaw, (reach[b, a] + _INTO) / cell
+            x1, z1 = px + math.sin(angle) * away, pz - math.cos(angle) * away
+            wall = met[b, a] and reach[b, a] <= _SURE
+            if a < 0 or not wall:
+                continue
+            gap = math.hypot(x1 - x0, z1 - z0)
+            steps = int(2.0 * gap) + 1 if before and gap * cell <= _GAP else 1
+            for n in range(1, steps + 1):
+                i, k = math.floor(x0 + (x1 - x0) * n / steps), math.floor(z0 + (z1 - z0) * n / steps)
+                if 0 <= i < size and 0 <= k < size:
+                    marks[b, i, k] |= WALL
+
+
+@numba.njit(cache=True, nogil=True)
+def _open(mark: int) -> bool:
+    """Whether a cell can be flown through."""
+    return mark & (FREE | WALL) == FREE
 
 
 @numba.njit(cache=True, nogil=True)
@@ -141,12 +175,43 @@ def _cost(marks: Bytes, i: int, k: int, diagonal: bool) -> int:
     cost = _DIAGONAL if diagonal else FIFTHS
     if i == 0 or k == 0 or i == last or k == last:
         return 2 * cost
-    open_around = marks[i - 1, k] & marks[i + 1, k] & marks[i, k - 1] & marks[i, k + 1] & FREE
-    return cost if open_around else 2 * cost
+    beside = _open(marks[i - 1, k]) and _open(marks[i + 1, k])
+    return cost if beside and _open(marks[i, k - 1]) and _open(marks[i, k + 1]) else 2 * cost
 
 
 @numba.njit(cache=True, nogil=True)
-def ways(marks: Bytes, box: Rows, way: Ints, queue: Ints, fill: Rows) -> None:
+def _around(marks: Bytes, i: int, k: int, window: int, mask: int, mark: int) -> int:
+    """Return how many cells in a window around one have a mark, as far as the mask lets through."""
+    size, count = marks.shape[0], 0
+    for ni in range(max(i - window, 0), min(i + window + 1, size)):
+        for nk in range(max(k - window, 0), min(k + window + 1, size)):
+            count += marks[ni, nk] & mask == mark
+    return count
+
+
+@numba.njit(cache=True, nogil=True)
+def _is_frontier(marks: Bytes, i: int, k: int, rule: int) -> bool:
+    """Whether a cell is worth flying to by a rule: `UNSEEN`, `EDGE` or `SLIVER`."""
+    if not _open(marks[i, k]):
+        return False
+    if rule == EDGE:
+        last = marks.shape[0] - 1
+        if i == 0 or k == 0 or i == last or k == last:
+            return False
+        known = FREE | WALL
+        beside = marks[i - 1, k] & known and marks[i + 1, k] & known
+        if beside and marks[i, k - 1] & known and marks[i, k + 1] & known:
+            return False
+        return _around(marks, i, k, 2, known, 0) >= _MUCH
+    if marks[i, k] & SEEN:
+        return False
+    if rule == UNSEEN:
+        return _around(marks, i, k, 2, FREE | SEEN | WALL, FREE) >= _MANY
+    return _around(marks, i, k, 1, FREE | SEEN | WALL, FREE) >= _SOME
+
+
+@numba.njit(cache=True, nogil=True)
+def ways(marks: Bytes, box: Rows, rule: int, way: Ints, queue: Ints, fill: Rows) -> None:
     """Measure the way from every free cell of a map to the nearest frontier, around corners not through them.
 
     Shortest paths with small whole costs, in buckets (Dial 1969).
@@ -154,6 +219,7 @@ def ways(marks: Bytes, box: Rows, way: Ints, queue: Ints, fill: Rows) -> None:
     Args:
         marks: (G, G) marks of one row.
         box: (4,) first and last index that may be marked, along x and along z.
+        rule: What counts as frontier.
         way: (G, G) fifths of a cell, `UNREACHED` where there is no way; written within the box.
         queue: (16, G²) scratch.
         fill: (16,) scratch.
@@ -163,21 +229,12 @@ def ways(marks: Bytes, box: Rows, way: Ints, queue: Ints, fill: Rows) -> None:
     for i in range(box[0], box[1] + 1):
         for k in range(box[2], box[3] + 1):
             way[i, k] = UNREACHED
-    for worth, window in _WORTH:
-        for i in range(box[0], box[1] + 1):
-            for k in range(box[2], box[3] + 1):
-                if marks[i, k] & (FREE | SEEN) != FREE:
-                    continue
-                around = 0
-                for ni in range(max(i - window, 0), min(i + window + 1, size)):
-                    for nk in range(max(k - window, 0), min(k + window + 1, size)):
-                        around += marks[ni, nk] & (FREE | SEEN) == FREE
-                if around >= worth:
-                    way[i, k] = 0
-                    queue[0, fill[0]] = i * size + k
-                    fill[0] += 1
-        if fill[0]:
-            break
+    for i in range(box[0], box[1] + 1):
+        for k in range(box[2], box[3] + 1):
+            if _is_frontier(marks, i, k, rule):
+                way[i, k] = 0
+                queue[0, fill[0]] = i * size + k
+                fill[0] += 1
     waiting = fill[0]
     now = 0
     while waiting > 0:
@@ -190,10 +247,10 @@ def ways(marks: Bytes, box: Rows, way: Ints, queue: Ints, fill: Rows) -> None:
                 continue
             for ni in range(max(i - 1, box[0]), min(i + 2, box[1] + 1)):
                 for nk in range(max(k - 1, box[2]), min(k + 2, box[3] + 1)):
-                    if marks[ni, nk] & FREE == 0:
+                    if not _open(marks[ni, nk]):
                         continue
                     diagonal = ni != i and nk != k
-                    if diagonal and (marks[ni, k] & FREE == 0 or marks[i, nk] & FREE == 0):
+                    if diagonal and not (_open(marks[ni, k]) and _open(marks[i, nk])):
                         continue
                     there = now + _cost(marks, ni, nk, diagonal)
                     if there < way[ni, nk]:
@@ -215,10 +272,10 @@ def _along(marks: Bytes, way: Ints, i: int, k: int, cells: int) -> tuple[int, in
         best, bi, bk = way[i, k], i, k
         for ni in range(max(i - 1, 0), min(i + 2, size)):
             for nk in range(max(k - 1, 0), min(k + 2, size)):
-                if marks[ni, nk] & FREE == 0 or (ni == i and nk == k):
+                if not _open(marks[ni, nk]) or (ni == i and nk == k):
                     continue
                 diagonal = ni != i and nk != k
-                if diagonal and (marks[ni, k] & FREE == 0 or marks[i, nk] & FREE == 0):
+                if diagonal and not (_open(marks[ni, k]) and _open(marks[i, nk])):
                     continue
                 there = way[ni, nk] + _cost(marks, i, k, diagonal)
                 if there == way[i, k] and way[ni, nk] < best:
@@ -230,10 +287,36 @@ def _along(marks: Bytes, way: Ints, i: int, k: int, cells: int) -> tuple[int, in
 
 
 @numba.njit(cache=True, nogil=True)
+def _beside(marks: Bytes, way: Ints, px: float, pz: float, yaw: float, reach: Floats) -> tuple[int, int]:
+    """Return the cell beside one with a wall from which the way goes on: the best of those that are in view.
+
+    Args:
+        marks: (G, G) marks.
+        way: (G, G) ways.
+        px: Where the drone is, in cells.
+        pz: Where the drone is, in cells.
+        yaw: Where it faces [rad].
+        reach: (Az,) horizontal ranges, in cells.
+    """
+    i, k = math.floor(px), math.floor(pz)
+    bins, best, bi, bk = len(reach), UNREACHED, i, k
+    for ni in range(i - 1, i + 2):
+        for nk in range(k - 1, k + 2):
+            if not (0 <= ni < marks.shape[0] and 0 <= nk < marks.shape[0]) or not _open(marks[ni, nk]):
+                continue
+            x, z = ni + 0.5 - px, nk + 0.5 - pz
+            turn = math.floor((math.atan2(x, -z) + yaw) / (2.0 * math.pi) * bins + 0.5) % bins
+            if reach[turn] >= math.hypot(x, z) and way[ni, nk] < best:
+                best, bi, bk = way[ni, nk], ni, nk
+    return bi, bk
+
+
+@numba.njit(cache=True, nogil=True)
 def read(
     marks: Bytes,
     rows: Rows,
     pose: Floats,
+    reach: Floats,
     box: Rows,
     cell: float,
     sight: float,
@@ -252,6 +335,7 @@ def read(
         marks: (R, G, G) marks.
         rows: (B,) the rows.
         pose: (R, 4) x, y, z [m] from the middle of the map, and yaw [rad].
+        reach: (R, Az) horizontal ranges [m].
         box: (R, 4) first and last index that may be marked, along x and along z.
         cell: Edge of a cell [m].
         sight: How far a straight flight is followed [m].
@@ -266,11 +350,16 @@ def read(
     count = np.zeros((SECTORS, bands), np.float64)
     for b in rows:
         x0, x1, z0, z1 = box[b, 0], box[b, 1], box[b, 2], box[b, 3]
-        ways(marks[b], box[b], way, queue, fill)
         px, pz, yaw = pose[b, 0] / cell + half, pose[b, 2] / cell + half, pose[b, 3]
         i, k = math.floor(px), math.floor(pz)
-        inside = x0 <= i <= x1 and z0 <= k <= z1
-        reached = inside and way[i, k] < UNREACHED
+        inside, reached = x0 <= i <= x1 and z0 <= k <= z1, False
+        for rule in (UNSEEN, EDGE, SLIVER):
+            ways(marks[b], box[b], rule, way, queue, fill)
+            if inside and marks[b, i, k] & WALL:
+                i, k = _beside(marks[b], way, px, pz, yaw, reach[b] / cell)
+            reached = inside and way[i, k] < UNREACHED
+            if reached:
+                break
         own = way[i, k] * metres if reached else 0.0
         for s in range(SECTORS):
             angle = 2.0 * math.pi * s / SECTORS - yaw
@@ -278,7 +367,7 @@ def read(
             least, promise = math.inf, -1.0
             for n in range(1, int(sight / cell) + 1):
                 ni, nk = math.floor(px + dx * n), math.floor(pz + dz * n)
-                if not (x0 <= ni <= x1 and z0 <= nk <= z1) or marks[b, ni, nk] & FREE == 0:
+                if not (x0 <= ni <= x1 and z0 <= nk <= z1) or not _open(marks[b, ni, nk]):
                     break
                 if way[ni, nk] < UNREACHED:
                     left = way[ni, nk] * metres

@@ -74,7 +74,7 @@ class PlaceMemory:
         self._limits = np.array([*dynamics.max_speed, dynamics.max_yaw_rate])
         self._all = np.arange(rows)
         self.marks = np.zeros((rows, SIZE, SIZE), np.uint8)
-        """(B, G, G) what is free and what has been seen, see `kernels.place_map`."""
+        """(B, G, G) what is free, what has been seen and where walls are, see `kernels.place_map`."""
         self.pose = np.zeros((rows, 4))
         """(B, 4) x, y, z [m] from the middle of the map, and yaw [rad], as far as the row knows."""
         self._velocity = np.zeros((rows, 4))
@@ -246,8 +246,8 @@ class PlaceMemory:
             self.pose[row, 1] = 0.0
         for row in chosen[np.abs(pose[:, [0, 2]]).max(axis=1) > _SCROLL]:
             self._scroll(row)
-        draw(self.marks, chosen, self.pose, self._reach, self._box, CELL, LONGEST, VIEW_RADIUS)
-        read(self.marks, chosen, self.pose, self._box, CELL, SIGHT, self._scratch, self._told)
+        draw(self.marks, chosen, self.pose, self._reach, self._met, self._box, CELL, LONGEST, VIEW_RADIUS)
+        read(self.marks, chosen, self.pose, self._reach, self._box, CELL, SIGHT, self._scratch, self._told)
         return torch.from_numpy(self._told[chosen].copy()).to(device)
 
     def _scroll(self, row: int) -> None:

@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 
 from navi_core.config.place_memory import AHEAD, MOVED, PLACE_INPUTS, RINGS, SECTORS
-from navi_core.kernels.place_map import FREE, SEEN, UNREACHED, draw, read, read_levels, ways
+from navi_core.kernels.place_map import EDGE, FREE, SEEN, SLIVER, UNREACHED, UNSEEN, WALL, draw, read, read_levels, ways
 
 BOTH = FREE | SEEN
 CELL, SIGHT = 0.4, 6.4
@@ -23,34 +23,38 @@ def scratch_of(size):
     return way, np.zeros((16, size * size), np.int32), np.zeros(16, np.int64)
 
 
-def measured(marks, box=None):
+def measured(marks, box=None, rule=UNSEEN):
     way, queue, fill = scratch_of(len(marks))
     box = np.array([0, len(marks) - 1, 0, len(marks) - 1] if box is None else box, np.int64)
-    ways(marks, box, way, queue, fill)
+    ways(marks, box, rule, way, queue, fill)
     return way
 
 
-def frontier_of(marks):
-    """Return the frontier, and which of the two rules found it; (none, 2) where neither does."""
-    unseen = (marks & BOTH) == FREE
-    for rule, (worth, window) in enumerate(((15, 2), (4, 1))):
-        padded = np.pad(unseen, window).astype(int)
-        span = range(2 * window + 1)
-        around = sum(padded[a : a + len(marks), b : b + len(marks)] for a in span for b in span)
-        found = unseen & (around >= worth)
-        if found.any():
-            return found, rule
-    return np.zeros_like(unseen), 2
+def around(cells, window):
+    """Count marked cells in a window around each."""
+    padded, span = np.pad(cells, window).astype(int), range(2 * window + 1)
+    return sum(padded[a : a + len(cells), b : b + len(cells)] for a in span for b in span)
 
 
-def slow_ways(marks):
-    """Dijkstra from the frontier over known free cells: what leaving a cell costs belongs to that cell."""
-    free, size = (marks & FREE) > 0, len(marks)
+def frontier_of(marks, rule):
+    is_open = (marks & (FREE | WALL)) == FREE
+    unseen = is_open & ((marks & SEEN) == 0)
+    if rule == EDGE:
+        unknown = (marks & (FREE | WALL)) == 0
+        beside = np.zeros_like(unknown)
+        beside[1:-1, 1:-1] = unknown[:-2, 1:-1] | unknown[2:, 1:-1] | unknown[1:-1, :-2] | unknown[1:-1, 2:]
+        return is_open & beside & (around(unknown, 2) >= 8)
+    return unseen & (around(unseen, 2) >= 15 if rule == UNSEEN else around(unseen, 1) >= 4)
+
+
+def slow_ways(marks, rule=UNSEEN):
+    """Dijkstra from the frontier over open cells: what leaving a cell costs belongs to that cell."""
+    free, size = (marks & (FREE | WALL)) == FREE, len(marks)
 
     def is_free(i, k):
         return 0 <= i < size and 0 <= k < size and bool(free[i, k])
 
-    found, rule = frontier_of(marks)
+    found = frontier_of(marks, rule)
     way = np.full(marks.shape, UNREACHED)
     way[found] = 0
     heap = [(0, int(i), int(k)) for i, k in np.argwhere(found)]
@@ -67,24 +71,26 @@ def slow_ways(marks):
             if there < way[ni, nk]:
                 way[ni, nk] = there
                 heapq.heappush(heap, (there, ni, nk))
-    return way, rule
+    return way
 
 
-def test_ways_are_those_of_a_slow_search():
-    rules, reached = set(), set()
+@pytest.mark.parametrize("rule", [UNSEEN, EDGE, SLIVER])
+def test_ways_are_those_of_a_slow_search(rule):
+    found, reached = set(), set()
     for seed in range(5):
         rng = np.random.default_rng(seed)
-        for unseen, wall in ((0.01, 0.2), (0.15, 0.1), (0.15, 0.35), (0.6, 0.2)):
+        for unseen, unknown in ((0.01, 0.2), (0.15, 0.1), (0.15, 0.35), (0.6, 0.2)):
             marks = np.full((24, 24), BOTH, np.uint8)
             draws = rng.random(marks.shape)
-            marks[draws < wall + unseen] = FREE
-            marks[draws < wall] = 0
+            marks[draws < unknown + unseen] = FREE
+            marks[draws < unknown] = 0
             marks[rng.random(marks.shape) < 0.02] = SEEN
-            expected, rule = slow_ways(marks)
-            np.testing.assert_array_equal(measured(marks), expected)
-            rules.add(rule)
+            marks[rng.random(marks.shape) < 0.1] |= WALL
+            expected = slow_ways(marks, rule)
+            np.testing.assert_array_equal(measured(marks, rule=rule), expected)
+            found.add(bool((expected == 0).any()))
             reached |= set(np.unique(expected))
-    assert rules == {0, 1, 2} and UNREACHED in reached and len(reached) > 20
+    assert found == {False, True} and UNREACHED in reached and len(reached) > 20
 
 
 def test_ways_are_measured_within_the_box_of_what_is_marked():
@@ -92,19 +98,24 @@ def test_ways_are_measured_within_the_box_of_what_is_marked():
     marks = np.zeros((24, 24), np.uint8)
     marks[3:20, 5:24] = rng.choice(np.array([0, FREE, BOTH, BOTH, BOTH], np.uint8), (17, 19))
     way = measured(marks, [3, 19, 5, 23])
-    np.testing.assert_array_equal(way[3:20, 5:], slow_ways(marks)[0][3:20, 5:])
+    np.testing.assert_array_equal(way[3:20, 5:], slow_ways(marks)[3:20, 5:])
     way[3:20, 5:] = UNWRITTEN
     assert (way == UNWRITTEN).all()
 
 
 def chart(*lines):
-    """Read a map from lines of x: `#` not known, `.` seen, `u` free and not seen."""
-    table = {"#": 0, ".": BOTH, "u": FREE}
+    """Read a map from lines of x: `#` not known, `.` seen, `u` free and not seen, `w` seen and a wall."""
+    table = {"#": 0, ".": BOTH, "u": FREE, "w": BOTH | WALL}
     size = max(len(lines), len(lines[0]))
     marks = np.zeros((size, size), np.uint8)
     for k, line in enumerate(lines):
         marks[: len(line), k] = [table[c] for c in line]
     return marks
+
+
+def at(i, k, size=12):
+    """Return the middle of a cell (x, z) [m]."""
+    return (i + 0.5 - size / 2) * CELL, (k + 0.5 - size / 2) * CELL
 
 
 def test_a_way_leads_around_a_wall_and_not_through_its_corner():
@@ -116,34 +127,59 @@ def test_a_way_leads_around_a_wall_and_not_through_its_corner():
         "#.....##",
         "########",
     )
-    way = measured(marks)
+    way = measured(marks, rule=SLIVER)
     assert (way[4:6, 1:3] == 0).all()
     # Everything lies beside a wall, so all costs are double: a diagonal and two steps down, two across, two up.
     assert way[1, 1] == 14 + 2 * 10 + 2 * 10 + 2 * 10
     assert way[3, 4] == way[4, 4] + 10 == 30
     assert (way[marks == 0] == UNREACHED).all()
     marks[3, 4] = 0
-    assert (measured(marks)[1:3, 1:5] == UNREACHED).all()
+    assert (measured(marks, rule=SLIVER)[1:3, 1:5] == UNREACHED).all()
 
 
-def test_slivers_are_no_frontier_and_without_one_nothing_is_reached():
+def test_slivers_are_a_frontier_of_their_own_and_less_is_none():
     marks = np.full((24, 24), BOTH, np.uint8)
-    assert (measured(marks) == UNREACHED).all()
     marks[5:8, 9] = FREE
-    assert (measured(marks) == UNREACHED).all()
-    assert (measured(np.zeros_like(marks)) == UNREACHED).all()
+    for rule in (UNSEEN, EDGE, SLIVER):
+        assert (measured(marks, rule=rule) == UNREACHED).all()
+        assert (measured(np.zeros_like(marks), rule=rule) == UNREACHED).all()
     marks[6, 10] = FREE
     # Four cells in a T: only where the bars meet are there four around.
-    assert sorted(map(tuple, np.argwhere(measured(marks) == 0))) == [(6, 9), (6, 10)]
+    assert sorted(map(tuple, np.argwhere(measured(marks, rule=SLIVER) == 0))) == [(6, 9), (6, 10)]
+    assert (measured(marks) == UNREACHED).all()
 
 
-def compass(marks, *poses):
-    """Return what is told at some poses (x, z, yaw) of one map."""
+def test_what_is_not_known_is_a_frontier_where_much_of_it_lies_beside_an_open_cell():
+    marks = chart(
+        "wwwwwwwwwwww",
+        "w..........w",
+        "w..........w",
+        "w..........w",
+        "wwwwww..wwww",
+        "######..####",
+        "############",
+        "############",
+        "############",
+        "############",
+        "wwwwwwwwwwww",
+    )
+    # A door was looked through: the room behind it is not known.
+    assert sorted(map(tuple, np.argwhere(measured(marks, rule=EDGE) == 0))) == [(6, 5), (7, 5)]
+    # A gap in what was seen of the upper wall is none.
+    marks[3, 0] = 0
+    assert len(np.argwhere(measured(marks, rule=EDGE) == 0)) == 2
+    told = compass(marks, (*at(6, 2), 0.0))[0]
+    assert told[-1] == 1.0 and told[8] == 1.0 and told[0] == -1.0
+
+
+def compass(marks, *poses, reach=None):
+    """Return what is told at some poses (x, z, yaw) of one map, where rays reach so far."""
     pose = np.array([(x, 0.0, z, yaw) for x, z, yaw in poses])
     rows = np.arange(len(pose))
     box = np.tile(np.array([0, len(marks) - 1] * 2, np.int64), (len(pose), 1))
     out = np.full((len(pose), PLACE_INPUTS), np.nan, np.float32)
-    read(np.tile(marks, (len(pose), 1, 1)), rows, pose, box, CELL, SIGHT, scratch_of(len(marks)), out)
+    reach = np.full((len(pose), 16), 20.0) if reach is None else np.tile(reach, (len(pose), 1))
+    read(np.tile(marks, (len(pose), 1, 1)), rows, pose, reach, box, CELL, SIGHT, scratch_of(len(marks)), out)
     assert np.isnan(out[:, -MOVED:]).all(), "how the drone moved is not read from a map"
     return out[:, :-MOVED]
 
@@ -189,6 +225,7 @@ def test_a_wall_ahead_is_flown_around():
     assert told[0] < 0.0 < told[3] and told[:SECTORS].argmax() in (1, 2, 3)
     assert (told[PLACES + 1 : PLACES + 2 * len(AHEAD) : 2] > 0.3).all()
     marks[25:35, 15] = 0
+    marks[marks == 0] = WALL
     assert compass(marks, (0.2, 0.2, 0.0))[0, :COUNTS].tolist() == [0.0] * COUNTS
 
 
@@ -205,12 +242,58 @@ def test_unseen_cells_are_counted_by_sector_and_ring():
 def test_where_all_is_seen_nothing_is_told():
     marks = np.zeros((40, 40), np.uint8)
     marks[5:35, 5:35] = BOTH
+    marks[marks == 0] = WALL
     assert not compass(marks, (0.2, 0.2, 0.4)).any()
     # Nor where no way leads to what is unseen, but for the count.
     marks[30:34, 30:34] = FREE
-    marks[28, 28:35] = marks[28:35, 28] = 0
+    marks[28, 28:35] = marks[28:35, 28] = WALL
     told = compass(marks, (0.2, 0.2, 0.4))[0]
     assert told[COUNTS:PLACES].any() and not told[:COUNTS].any() and not told[PLACES:].any()
+
+
+TWO_ROOMS = chart(
+    "wwwwwwwwwwww",
+    "w....w.....w",
+    "w....w.....w",
+    "w....w.....w",
+    "wuuu.w.....w",
+    "wuuu.w.....w",
+    "wuuu.w.....w",
+    "wuuu.w.....w",
+    "wuuu.......w",
+    "w..........w",
+    "wwwwwwwwwwww",
+    "wwwwwwwwwwww",
+)
+
+
+def test_the_way_to_what_lies_behind_a_thin_wall_leads_through_the_door():
+    way = measured(TWO_ROOMS)
+    # Only three cells have all fifteen unseen ones around, the last at (3, 6): a diagonal beside the wall, a step.
+    assert way[4, 4] == 14 + 5 and way[6, 4] > 5 * 8 and way[5, 4] == UNREACHED
+    assert way[6, 4] == slow_ways(TWO_ROOMS)[6, 4] == 58 > 3 * measured(TWO_ROOMS & BOTH)[6, 4]
+    told = compass(TWO_ROOMS, (*at(7, 4), 0.0))[0]
+    # Straight through the wall, on the left, nothing is promised; the way leads back to the door.
+    assert told[12] == -1.0 and told[8] > 0.3 and told[PLACES] < -0.7
+
+
+def test_beside_a_wall_the_way_goes_on_from_the_side_where_the_drone_is():
+    bins, (x, z) = 64, at(5, 4)
+    angle = 2 * np.pi * np.arange(bins) / bins
+    told = []
+    for side in (-1, 1):
+        reach = np.where(np.sin(angle) * side > -0.1, 20.0, 0.1)
+        told.append(compass(TWO_ROOMS, (x + side * 0.15, z, 0.0), reach=reach)[0])
+    near, far = (-6.0 * math.log(one[PLACES + 2 * len(AHEAD)]) for one in told)
+    assert near == pytest.approx(14 / 5 * CELL) and far >= 4.0
+    assert told[0][PLACES + 1] < 0.0 < told[1][PLACES + 1]
+
+
+def test_what_no_way_leads_to_is_not_told():
+    marks = TWO_ROOMS.copy()
+    marks[5, 8:10] |= WALL
+    told = compass(marks, (*at(7, 4), 0.0))[0]
+    assert not told[:SECTORS].any() and not told[PLACES:].any()
 
 
 @pytest.mark.parametrize(("elevations", "levels"), [(8, (3, 4)), (7, (3, 3))])
@@ -247,10 +330,14 @@ def test_a_scan_of_a_square_room_is_free_inside_and_seen_nearby():
     angle = 2 * np.pi * np.arange(bins) / bins - yaw
     reach = np.tile(wall / np.maximum(np.abs(np.sin(angle)), np.abs(np.cos(angle))), (2, 1))
     marks, box = np.zeros((2, size, size), np.uint8), np.full((2, 4), size // 2, np.int64)
-    pose = np.array([[0.0, 0.0, 0.0, yaw]] * 2)
-    draw(marks, np.array([1]), pose, reach, box, CELL, 12.0, 3.2)
+    pose, met = np.array([[0.0, 0.0, 0.0, yaw]] * 2), np.ones((2, bins), np.bool_)
+    draw(marks, np.array([1]), pose, reach, met, box, CELL, 12.0, 3.2)
     assert not marks[0].any() and (box[0] == size // 2).all()
     middle, nearest = cells(size)
+    # The room's wall, all around, lies in the cells from 4.8 to 5.2 m.
+    ring = np.abs(np.abs(middle).max(axis=0) - 5.0) < 1e-6
+    assert (((marks[1] & WALL) > 0) == ring).all()
+    marks[1] &= BOTH
     inside, far = np.abs(middle).max(axis=0) < wall - CELL, np.hypot(*nearest)
     assert (marks[1][inside] & FREE).all()
     assert (marks[1][np.hypot(*middle) < 3.2] == BOTH).all()
@@ -261,7 +348,34 @@ def test_a_scan_of_a_square_room_is_free_inside_and_seen_nearby():
     assert (box[1, [0, 2]] <= low).all() and (box[1, [1, 3]] >= high).all() and np.ptp(box[1]) < size - 1
     # What has been seen stays seen, and no range is believed beyond the longest.
     before, pose[1, 0] = marks[1].copy(), 0.3
-    draw(marks, np.array([1]), pose, reach * 0.1, box, CELL, 12.0, 3.2)
+    draw(marks, np.array([1]), pose, reach * 0.1, ~met, box, CELL, 12.0, 3.2)
     assert ((marks[1] & before) == before).all()
-    draw(marks, np.array([0]), pose, reach, box, CELL, 4.0, 3.2)
+    draw(marks, np.array([0]), pose, reach, ~met, box, CELL, 4.0, 3.2)
+    assert not (marks & WALL).any()
     assert not marks[0][far > 4.0].any() and marks[0][np.hypot(*middle) < 4.0].all()
+
+
+def test_walls_are_drawn_where_rays_end_nearby_and_between_hits_that_no_door_parts():
+    size, bins, middle = 60, 16, 30
+    for wall, marked in ((2.9, 5), (5.0, 3), (8.1, 0)):
+        reach, met = np.full((1, bins), 20.0), np.zeros((1, bins), np.bool_)
+        for bin_ in (15, 0, 1):
+            reach[0, bin_] = wall / math.cos(2 * math.pi * bin_ / bins)
+            met[0, bin_] = True
+        marks, box = np.zeros((1, size, size), np.uint8), np.full((1, 4), middle, np.int64)
+        draw(marks, np.array([0]), np.zeros((1, 4)), reach, met, box, CELL, 12.0, 3.2)
+        found = np.argwhere(marks[0] & WALL)
+        # Ahead is towards lower z. Hits 1.2 m apart are joined by nothing that is wider than a door.
+        assert (found[:, 1] == math.floor(middle - (wall + 0.05) / CELL)).all()
+        assert len(found) == (0 if marked == 0 else 3)
+    near = np.full((1, bins), 1.0)
+    marks, box = np.zeros((1, size, size), np.uint8), np.full((1, 4), middle, np.int64)
+    draw(marks, np.array([0]), np.zeros((1, 4)), near, near > 0, box, CELL, 12.0, 3.2)
+    # A circle of 1.05 m, closed: no free cell inside it has a free neighbour outside.
+    walls = (marks[0] & WALL) > 0
+    away = np.hypot(*cells(size)[0])
+    assert walls.sum() >= 16 and (np.abs(away[walls] - 1.05) < CELL).all()
+    marks[0][~walls] |= FREE
+    marks[0][2:8, 2:8] = FREE
+    marks[0][8:] |= SEEN
+    assert measured(marks[0])[middle, middle] == UNREACHED
