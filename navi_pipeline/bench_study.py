@@ -19,6 +19,8 @@ from navi_pipeline.lib.dagster_instance import dagster_home, open_instance
 __all__ = ["kill_and_resume"]
 
 _NAME = "quick"
+_PATIENCE = 180.0
+"""Time that the study's process has to let its workers end [s]: each has 90 s for its trainer."""
 
 
 def kill_and_resume(
@@ -80,7 +82,11 @@ def kill_and_resume(
     finally:
         if process.poll() is None:
             process.terminate()
-            process.wait()
+            try:
+                process.wait(_PATIENCE)
+            except subprocess.TimeoutExpired:
+                process.kill()
+                process.wait()
     with open_instance() as instance:
         from navi_pipeline.defs.studies.assets import trial
 

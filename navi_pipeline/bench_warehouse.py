@@ -10,7 +10,7 @@ from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
 
-from navi_core.record import MetricLog, hardware_profile
+from navi_core.record import MetricLog, row_context
 from navi_pipeline.lib.warehouse import Warehouse
 
 __all__ = ["QUESTIONS", "WarehouseRow", "measure_ingest", "measure_questions"]
@@ -77,8 +77,7 @@ def measure_ingest(rows: int, rows_per_segment: Sequence[int], repeats: int) -> 
         repeats: Ingests of each, into one growing warehouse; the median counts.
     """
     measured = []
-    profile = hardware_profile()
-    context = {name: profile[name] for name in ("hardware", "versions", "revision")} | {"seed": 0, "config_hash": "c"}
+    context = row_context() | {"seed": 0, "config_hash": "c"}
     for size in rows_per_segment:
         with tempfile.TemporaryDirectory() as home:
             warehouse = Warehouse(home)

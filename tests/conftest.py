@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import signal
 from pathlib import Path
 
 os.environ.setdefault("OMP_WAIT_POLICY", "passive")
@@ -12,6 +13,10 @@ import pytest
 import torch
 
 torch.set_num_threads(1)
+# A shell's background job ignores SIGINT. Dagster, run in this process, gives SIGTERM the handler of SIGINT, and every
+# child of a later test would inherit that it cannot be told to end.
+if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:
+    signal.signal(signal.SIGINT, signal.default_int_handler)
 
 SHARED = Path(__file__).resolve().parent.parent.parent / "shared"
 
@@ -49,6 +54,17 @@ def mesh_of(triangles: np.ndarray, name: str = "test"):
     from navi_core.scenes import mesh_from_arrays
 
     return mesh_from_arrays(name, triangles.reshape(-1, 3), np.arange(len(triangles) * 3).reshape(-1, 3))
+
+
+def fly_ahead(policy):
+    """Let a policy fly ahead at full speed whatever it sees, and return it."""
+    with torch.no_grad():
+        for name, weight in policy.named_parameters():
+            if name.startswith("heads.actor"):
+                weight.zero_()
+                if weight.shape == (4,):
+                    weight[0] = 3.0
+    return policy
 
 
 @pytest.fixture(scope="session")

@@ -38,6 +38,7 @@ from navi_core.cli.training_flags import (
     Task,
     TemporalCore,
     flagged_config,
+    partition_or_preset,
 )
 
 if TYPE_CHECKING:
@@ -115,7 +116,7 @@ def learner(
             resolved,
             run_root=run_root,
             asset=asset or "apex",
-            partition=partition or (Path(preset).stem if preset else "default"),
+            partition=partition_or_preset(partition, preset),
             fresh=fresh,
             init=None if fresh else (init or "none"),
             register=register,

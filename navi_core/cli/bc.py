@@ -11,7 +11,15 @@ import typer
 
 from navi_core.cli.progress import progress_bar
 from navi_core.cli.table import print_facts, print_json
-from navi_core.cli.training_flags import Assign, ConfigFile, Partition, Preset, Register, RunRoot
+from navi_core.cli.training_flags import (
+    Assign,
+    ConfigFile,
+    Partition,
+    Preset,
+    Register,
+    RunRoot,
+    partition_or_preset,
+)
 
 if TYPE_CHECKING:
     from navi_core.config import TrainConfig
@@ -68,7 +76,7 @@ def bc(
             data,
             run_root=run_root,
             asset=asset,
-            partition=partition or (Path(preset).stem if preset else "default"),
+            partition=partition_or_preset(partition, preset),
             fresh=fresh,
             init=init,
             register=register,

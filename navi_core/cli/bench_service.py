@@ -8,6 +8,7 @@ from typing import Annotated, Any
 import typer
 
 from navi_core.cli.bench_report import Json, Scenes, Threads, figure, report, sizes
+from navi_core.cli.sections import parse_sections
 
 __all__ = ["gate", "register", "service", "soak"]
 
@@ -132,15 +133,11 @@ def soak(
     from navi_core.cli.evaluate import load_scenes
     from navi_core.cli.progress import progress_bar
     from navi_core.config import ActorConfig, ContinuousTrainingConfig, EnvConfig, PolicyConfig, parse_config
-    from navi_core.errors import ConfigError
     from navi_core.policy import build_policy
-    from navi_core.presets import parse_assignments
     from navi_core.service.runner import EagerRunner
     from navi_core.service.served_model import ServedModel, load_model, training_of
 
-    given = parse_assignments(assign or [])
-    if given.keys() - {"training"}:
-        raise ConfigError(f"--set {', '.join(sorted(given))}; only training.… is set here: training.learning_rate=1e-4")
+    given = parse_sections(assign, ("training",), "training.learning_rate=1e-4")
     torch.set_num_threads(1)
     ((azimuth, elevation),) = sizes([size])
     (place,) = load_scenes([scene], 512)

@@ -93,7 +93,7 @@ def compare(
             else:
                 found = find_subject(name, models)
                 scenes = scenes or load_scenes(scene or HELD_OUT, resolution)
-                flown.append(fly_subject(found, scenes, config, name if several else run_name(name)))
+                flown.append(fly_subject(found, scenes, config, name if several else run_name(name, found)))
     everybody = [result for side in results for result in side]
     if maps is not None:
         draw_maps(maps, [result for result in everybody if result.trajectories], scenes)

@@ -76,7 +76,9 @@ Seed = Annotated[int, typer.Option(help="Seed of the starts and of sampled actio
 Sampled = Annotated[bool, typer.Option("--sampled", help="Sample actions instead of flying the mean.")]
 Recovers = Annotated[
     bool | None,
-    typer.Option("--recovery/--no-recovery", help="Free policies that are stuck; by default those trained to be."),
+    typer.Option(
+        "--recovery/--no-recovery", help="Free policies that are stuck; by default those whose settings say so."
+    ),
 ]
 Noisy = Annotated[bool, typer.Option("--noisy", help="Fly with the noisy sensor; what counts is still the truth.")]
 Resolution = Annotated[int, typer.Option(help="Compile resolution of meshes and generated scenes.")]
@@ -126,7 +128,7 @@ def evaluate(
     config = eval_config(protocol, starts, steps, seed, sampled, noisy, task, recovery)
     flown = find_subject(subject, models)
     scenes = load_scenes(scene or HELD_OUT, resolution)
-    result = fly_subject(flown, scenes, config, run_name(subject))
+    result = fly_subject(flown, scenes, config, run_name(subject, flown))
     if not no_record:
         record_evaluation(result)
     if out is not None:
@@ -160,6 +162,7 @@ def promote(
     """Make a version the champion if it is shown to be better and no more dangerous; exit code 1 if it is refused."""
     from navi_core.evaluate import promote as promote_version
     from navi_core.evaluate import record_decision, record_evaluation
+    from navi_core.models import record_alias_moves
 
     registry = _registry(models)
     registry.resolve(version)
@@ -168,6 +171,8 @@ def promote(
     decision, challenger, opponent = promote_version(
         version, registry, scenes, eval_config(protocol, starts, steps, seed, sampled, noisy), alias=alias
     )
+    if decision.promoted:
+        record_alias_moves(registry)
     if not no_record:
         record_evaluation(challenger)
         record_evaluation(opponent)
@@ -225,23 +230,17 @@ def scene_loaders(names: list[str] | tuple[str, ...], resolution: int) -> list[t
     from navi_core.scenes import BENCHMARK, FAMILIES, benchmark_sources, discover, discover_root, generated_sources
 
     config = parse_config(CompileConfig, {"resolution": resolution})
-    groups: dict[str, list[SceneSource]] = {}
-    files = []
-    for name in names:
+    sources: list[SceneSource] = []
+    for name in dict.fromkeys(names):
         family, colon, seeds = name.partition(":")
+        path = Path(os.path.expanduser(name))
         if family == BENCHMARK:
-            groups[name] = benchmark_sources(seeds)
+            sources += benchmark_sources(seeds)
         elif colon and family in FAMILIES:
-            groups[name] = generated_sources({family: parse_seeds(seeds)})
-        elif os.path.isdir(os.path.expanduser(name)):
-            groups[name] = discover_root(Path(os.path.expanduser(name)))
+            sources += generated_sources({family: parse_seeds(seeds)})
         else:
-            files.append(name)
-    # Together, since only then are two files of one name told apart.
-    found = discover(CorpusConfig(scenes=tuple(files))) if files else []
-    for name in files:
-        groups[name] = [source for source in found if source.path == Path(os.path.expanduser(name))]
-    sources = _told_apart([source for name in dict.fromkeys(names) for source in groups[name]])
+            sources += discover_root(path) if path.is_dir() else discover(CorpusConfig(scenes=(str(path),)))
+    sources = _told_apart(sources)
     folder = navi_home() / "scenes"
     return [(source.name, partial(_compiled, source, folder, config)) for source in sources]
 
@@ -325,20 +324,20 @@ def find_subject(subject: str, models: Path | None) -> str | Path | ModelVersion
         return subject
     if os.path.isfile(subject):
         return Path(subject)
-    if os.path.isdir(subject):
-        return _newest_checkpoint(Path(subject))
     try:
         return _registry(models).resolve(subject)
     except RegistryError as error:
+        if os.path.isdir(subject):
+            return _newest_checkpoint(Path(subject))
         raise EvaluationError(
             f"{subject!r} is no pilot ({', '.join(PILOTS)}), no checkpoint file, no run's folder and no registered "
             f"model ({error})"
         ) from None
 
 
-def run_name(subject: str) -> str | None:
-    """Return the name of a run whose folder is named; None for other subjects, which have names of their own."""
-    return Path(os.path.abspath(subject)).name if os.path.isdir(subject) else None
+def run_name(subject: str, found: str | Path | ModelVersion) -> str | None:
+    """Return the name of a run whose folder a subject is; None for others, which have names of their own."""
+    return Path(os.path.abspath(subject)).name if isinstance(found, Path) and os.path.isdir(subject) else None
 
 
 def _newest_checkpoint(run: Path) -> Path:

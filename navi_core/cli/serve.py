@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
+from navi_core.cli.sections import parse_sections
 from navi_core.cli.table import print_facts, print_json
 
 if TYPE_CHECKING:
@@ -127,7 +128,6 @@ def serve(
     from navi_core.config import ActorConfig, ContinuousTrainingConfig, EnvConfig, parse_config
     from navi_core.errors import ConfigError
     from navi_core.models import Registry
-    from navi_core.presets import parse_assignments
     from navi_core.record import navi_home
     from navi_core.service.actor_server import ActorServer
     from navi_core.service.flight_learning import FlightLearning
@@ -144,14 +144,14 @@ def serve(
     settings |= {"sample": sample or learn, "seed": seed, "threads": threads} | (
         {"subscribe": tuple(sub)} if sub else {}
     )
-    given = parse_assignments(assign or [])
-    if given.keys() - {"gate", "training"}:
-        raise ConfigError(f"--set {', '.join(given)}; write gate.threshold=0 or training.batch_size=64")
+    given = parse_sections(assign, ("gate", "training"), "gate.threshold=0 or training.batch_size=64")
     if gate and not scene:
         # A gate that knows other scenes than the drones' makes every drone wait for ever.
         raise ConfigError(
             "--gate simulates in the scenes that the drones are in; add --scene FILE, as navi environment has"
         )
+    if scene and not gate:
+        raise ConfigError("--scene names the gate's scenes; add --gate")
     if "gate" in given and not gate:
         raise ConfigError("--set gate.… without a gate; add --gate --scene FILE")
     if "training" in given and not learn:

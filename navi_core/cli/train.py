@@ -31,6 +31,7 @@ from navi_core.cli.training_flags import (
     Task,
     TemporalCore,
     flagged_config,
+    partition_or_preset,
 )
 from navi_core.cli.watchable import AUTO, OFF, Publish, watchable
 
@@ -116,7 +117,7 @@ def learner_command(algorithm: str, title: str) -> Callable[..., None]:
                 resolved,
                 run_root=run_root,
                 asset=asset or "interactive",
-                partition=partition or (Path(preset).stem if preset else "default"),
+                partition=partition_or_preset(partition, preset),
                 fresh=fresh,
                 init=None if fresh else (init or begin),
                 publish=publish,

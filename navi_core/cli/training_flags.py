@@ -29,6 +29,7 @@ __all__ = [
     "Task",
     "TemporalCore",
     "flagged_config",
+    "partition_or_preset",
 ]
 
 _FLIGHTS = ("explore", "point_goal")
@@ -100,3 +101,8 @@ def flagged_config(
     if scenes:
         flags["corpus"] = {"scenes": scenes}
     return resolve_config(preset=preset, file=file, flags=flags, assignments=assign or ())
+
+
+def partition_or_preset(partition: str | None, preset: str | None) -> str:
+    """Return the partition of a run: the given one, or the name of its preset."""
+    return partition or (Path(preset).stem if preset else "default")

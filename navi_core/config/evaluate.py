@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
-from typing import Literal
+from typing import Literal, Self
 
-from pydantic import Field
+from pydantic import Field, model_validator
 
 from navi_core.config.base import Config
 from navi_core.config.goal import GoalConfig
 from navi_core.config.world import DynamicsConfig, SensorConfig
+from navi_core.errors import ConfigError
 
 __all__ = ["BASELINES", "NOISY_SENSOR", "PROTOCOLS", "EvalConfig"]
 
@@ -41,7 +42,7 @@ class EvalConfig(Config):
     deterministic: bool = True
     """Fly the mean action instead of a sample."""
     recovery: bool | None = None
-    """Free policies that are stuck on a spot (`policy.recovery`); None: those that were trained to have it."""
+    """Free policies that are stuck on a spot; None: those whose settings have `policy.recovery`."""
     azimuth_bins: int = Field(64, ge=8, le=4096)
     """Azimuth bins for scripted pilots; a policy's own are used for a policy."""
     elevation_bins: int = Field(16, ge=4, le=2048)
@@ -62,3 +63,9 @@ class EvalConfig(Config):
     """Faults of the sensor in flight; coverage and collisions are always measured on the truth."""
     dynamics: DynamicsConfig = DynamicsConfig()
     """Drone dynamics; a policy trained at another decision rate is refused."""
+
+    @model_validator(mode="after")
+    def _recovery_of_the_mean(self) -> Self:
+        if self.recovery and not self.deterministic:
+            raise ConfigError("recovery frees flights by the mean; sampled ones come free by themselves: leave it out")
+        return self

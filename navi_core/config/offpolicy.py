@@ -86,6 +86,15 @@ class ReplayConfig(Config):
     storage: Literal["auto", "full", "compact"] = "auto"
     """Observations: float32, or depth fp16, semantic u8 and valid bits; auto is compact for panoramas."""
 
+    def items(self, per_item: int = 1, shards: int = 1) -> int:
+        """Return how many items each part holds.
+
+        Args:
+            per_item: Decisions of an item.
+            shards: Parts of equal capacity.
+        """
+        return max(1, self.capacity // per_item // shards)
+
     def require_start(self, learning_starts: int, per_item: int = 1, shards: int = 1) -> None:
         """Refuse a replay that never holds what learning waits for: the run would fly to its end and learn nothing.
 
@@ -97,7 +106,7 @@ class ReplayConfig(Config):
         Raises:
             ConfigError: It holds fewer; both numbers are named.
         """
-        holds = max(1, self.capacity // per_item // shards) * shards * per_item
+        holds = self.items(per_item, shards) * shards * per_item
         if holds < learning_starts:
             whole = f" in whole sequences of {per_item}" if per_item > 1 else ""
             parts = f" in {shards} shards" if shards > 1 else ""

@@ -148,7 +148,7 @@ class StudyConfig(Config):
     timeout: float | None = Field(None, gt=0, le=1e7)
     """Wall time after which a trial ends and has failed [s]."""
     attempts: int = Field(5, ge=1, le=100)
-    """Times that a trial whose worker died is taken up before it has failed."""
+    """Times that a trial whose worker died, or whose trainer others ended, is taken up before it has failed."""
     storage: str | None = None
     """Where the study lies: an SQL address such as postgresql+psycopg://host/navi; None: a journal in its folder.
 

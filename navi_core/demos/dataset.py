@@ -22,6 +22,7 @@ import numpy as np
 import numpy.typing as npt
 
 from navi_core.demos.demonstration import Demonstration, load_demonstration
+from navi_core.demos.semantic_ids import id_table
 from navi_core.errors import DemoError
 from navi_core.record import write_durably
 
@@ -216,7 +217,8 @@ def load_dataset(folders: Sequence[Path], progress: Callable[[str], None] | None
             progress(path.name)
     vocabulary = _unite(names)
     for (begin, stop), own in zip(spans, names, strict=True):
-        _rename(semantic[begin:stop], own, vocabulary)
+        if own != vocabulary:
+            semantic[begin:stop] = id_table(own, vocabulary)[semantic[begin:stop]]
     return Dataset(
         depth=depth,
         semantic=semantic,
@@ -239,17 +241,6 @@ def _unite(names: list[dict[str, int]]) -> dict[str, int]:
         return dict(names[0])
     every = sorted({name for own in names for name in own} - {UNKNOWN})
     return {UNKNOWN: 1} | {name: number for number, name in enumerate(every, start=2)}
-
-
-def _rename(semantic: npt.NDArray[np.uint16], own: dict[str, int], common: dict[str, int]) -> None:
-    if own == common:
-        return
-    # 0 means no surface; an id without a name is a surface that nothing names, as all are of a file without names.
-    table = np.ones(65_536, np.uint16)
-    table[0] = 0
-    for name, number in own.items():
-        table[number] = common[name]
-    semantic[:] = table[semantic]
 
 
 def _facts(demo: Demonstration) -> dict[str, Any]:

@@ -24,6 +24,7 @@ import torch
 from torch import Tensor
 
 from navi_core.config import EnvConfig
+from navi_core.demos.semantic_ids import id_table
 from navi_core.errors import ConfigError, DemoError
 from navi_core.pilots import build_pilot
 from navi_core.record import write_durably
@@ -73,11 +74,7 @@ class Pairs:
             return self
         if not isinstance(own, dict) or not all(_count(number, _MOST_IDS) for number in own.values()):
             raise ConfigError(f"the pairs' vocabulary is no mapping of names to ids from 1 to {_MOST_IDS}")
-        # 0 means no surface; an id without a name is a surface that nothing names.
-        table = torch.ones(_MOST_IDS + 1, dtype=self.observations.dtype)
-        table[0] = 0
-        for name, number in own.items():
-            table[number] = vocabulary.get(name, 1)
+        table = torch.from_numpy(id_table(own, vocabulary).astype(np.float32)).to(self.observations.dtype)
         observations = self.observations.clone()
         for pair in observations:
             seen = pair[:, :, 1]

@@ -11,7 +11,7 @@ from navi_core.evaluate.comparison import Comparison
 from navi_core.evaluate.promotion import Decision
 from navi_core.evaluate.result import EvalResult, short_hash
 from navi_core.evaluate.seed_comparison import SeedComparison, seed_matrix
-from navi_core.record import MetricLog, hardware_profile, outbox_path
+from navi_core.record import MetricLog, outbox_path, row_context
 
 __all__ = ["record_comparison", "record_decision", "record_evaluation"]
 
@@ -101,8 +101,4 @@ def record_decision(decision: Decision, challenger: EvalResult, *, outbox: Path 
 
 
 def _context(result: EvalResult) -> dict[str, Any]:
-    profile = hardware_profile()
-    return {name: profile[name] for name in ("hardware", "versions", "revision")} | {
-        "seed": result.config.seed,
-        "config_hash": config_hash(result.config),
-    }
+    return row_context() | {"seed": result.config.seed, "config_hash": config_hash(result.config)}

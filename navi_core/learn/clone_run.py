@@ -23,16 +23,11 @@ from navi_core.learn.cloning import CloningLearner, EpochInterrupted
 from navi_core.learn.demo_feed import DemoFeed
 from navi_core.learn.demo_places import demo_places
 from navi_core.learn.execution import use_precision
+from navi_core.learn.fit import require_alike
 from navi_core.learn.progress import Progress
 from navi_core.learn.registry import build_learner
 from navi_core.learn.result import TrainResult
-from navi_core.learn.resume import (
-    checkpoint_path,
-    checkpoints_in,
-    last_good_checkpoint,
-    prune_checkpoints,
-    sweep_unfinished,
-)
+from navi_core.learn.resume import checkpoint_path, prune_checkpoints, take_up
 from navi_core.learn.run_record import RunRecord, now, run_device
 from navi_core.learn.signals import StopFlag
 from navi_core.learn.steps import UpdateStats
@@ -117,16 +112,15 @@ def _require_fit(config: TrainConfig, data: Dataset) -> None:
     if config.algorithm != "bc":
         raise ConfigError(f"clone needs algorithm bc, not {config.algorithm!r}")
     d = config.env.dynamics
-    for name, here, there in (
+    rows = (
         ("bc.data", config.bc.data, data.content_hash),
         ("env.azimuth_bins", config.env.azimuth_bins, data.azimuth_bins),
         ("env.elevation_bins", config.env.elevation_bins, data.elevation_bins),
         ("env.max_distance", config.env.max_distance, data.max_distance),
-        ("env.dynamics: decisions per second", round(d.decision_hz, 6), round(data.decision_hz, 6)),
+        ("env.dynamics: decisions per second", d.decision_hz, data.decision_hz),
         ("env.dynamics: speed limits", (*d.max_speed, d.max_yaw_rate), data.limits),
-    ):
-        if here != there:
-            raise ConfigError(f"{name} is {here}, that of the demonstrations {there}; set it alike")
+    )
+    require_alike(rows, "demonstrations", "set it alike")
 
 
 class _Cloner:
@@ -174,8 +168,7 @@ class _Cloner:
     def begin(self, initial: Path | None) -> int | None:
         """Take up the run's last checkpoint, or start; return the steps it was resumed from."""
         names: dict[str, str] = {"expect_encoder": self.config.policy.encoder, "expect_core": self.config.policy.core}
-        sweep_unfinished(self.run.checkpoints)
-        found = last_good_checkpoint(self.run.checkpoints, **names) if checkpoints_in(self.run.checkpoints) else None
+        found = take_up(self.run.checkpoints, fresh=False, **names)
         if found is not None:
             self._restore(load_checkpoint(found, **names))
             _LOG.info("run %s resumes after epoch %d", self.run.run_id, self.counters.epochs)

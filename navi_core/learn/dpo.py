@@ -27,6 +27,7 @@ from navi_core.demos.pairs import Pairs, read_pairs
 from navi_core.errors import ConfigError
 from navi_core.learn.attribution import stage_timer, timed_parts
 from navi_core.learn.execution import evaluation
+from navi_core.learn.fit import require_alike
 from navi_core.learn.noise import shuffled
 from navi_core.learn.parallel import ALONE, Workers
 from navi_core.learn.reference import ReferencePolicy
@@ -285,13 +286,12 @@ def _require_fit(config: TrainConfig, pairs: Pairs) -> None:
         )
     env, d = config.env, config.env.dynamics
     told = {"observation": list(pairs.observations.shape[3:]), "action_axes": pairs.actions.shape[-1]} | pairs.facts
-    for name, key, here in (
+    facts = (
         ("env: observation", "observation", [3, env.azimuth_bins, env.elevation_bins]),
         ("actions", "action_axes", 4),
         ("env.max_distance", "max_distance", env.max_distance),
-        ("env.dynamics: decisions per second", "decision_hz", round(d.decision_hz, 6)),
+        ("env.dynamics: decisions per second", "decision_hz", d.decision_hz),
         ("env.dynamics: speed limits", "limits", [*d.max_speed, d.max_yaw_rate]),
-    ):
-        there = told.get(key, here)
-        if here != (round(there, 6) if isinstance(there, float) else there):
-            raise ConfigError(f"{name} is {here}, that of the pairs {there}; set it alike, or make other pairs")
+    )
+    rows = [(name, here, told.get(key, here)) for name, key, here in facts]
+    require_alike(rows, "pairs", "set it alike, or make other pairs")

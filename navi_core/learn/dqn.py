@@ -120,7 +120,7 @@ class DQNLearner:
         self._own: PrioritizedReplay | None = None
         if replay is None:
             self._own = replay = PrioritizedReplay(
-                max(1, settings.capacity // per_item),
+                settings.items(per_item),
                 settings.alpha if settings.prioritized_replay else 0.0,
                 settings.beta0,
                 config.seed,

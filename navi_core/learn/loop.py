@@ -19,19 +19,12 @@ import torch
 from navi_core.config import TrainConfig
 from navi_core.errors import CheckpointError, ConfigError, NonFiniteError
 from navi_core.learn.collector import Collector, Environment, RolloutStats
-from navi_core.learn.dpo import DPOLearner
 from navi_core.learn.execution import check_execution, use_precision
 from navi_core.learn.parallel import ALONE, Workers
-from navi_core.learn.ppo import PPOLearner
 from navi_core.learn.progress import Progress
-from navi_core.learn.registry import KeepsData, build_learner
+from navi_core.learn.registry import KeepsData, TakesUnits, TakesVocabulary, build_learner
 from navi_core.learn.result import Counters, TrainResult
-from navi_core.learn.resume import (
-    checkpoint_path,
-    forget_checkpoints,
-    last_good_checkpoint,
-    sweep_unfinished,
-)
+from navi_core.learn.resume import checkpoint_path, take_up
 from navi_core.learn.rollout import Rollout
 from navi_core.learn.run_checkpoint import keep_checkpoint
 from navi_core.learn.run_record import RunRecord, now, run_device
@@ -161,7 +154,7 @@ class _Trainer:
             # Evaluation must show the policy the ids it was trained on.
             "semantic_vocabulary": dict(getattr(getattr(env, "field", None), "vocabulary", {})),
         }
-        if isinstance(self.learner, DPOLearner):
+        if isinstance(self.learner, TakesVocabulary):
             self.learner.use_vocabulary(self.corpus_summary["semantic_vocabulary"])
 
     @property
@@ -172,12 +165,14 @@ class _Trainer:
     def begin(self, *, fresh: bool, initial: Path | None) -> int | None:
         """Take up the run's last checkpoint, or start; return the steps it was resumed from."""
         names: dict[str, str] = {"expect_encoder": self.config.policy.encoder, "expect_core": self.config.policy.core}
-        found = self.workers.share(self._last_checkpoint(fresh, names))
+        # The first process decides for all.
+        mine = None if self.run is None else take_up(self.run.checkpoints, fresh=fresh, **names)
+        found: Path | None = self.workers.share(mine)
         if found is not None:
-            self._restore(load_checkpoint(Path(found), **names))
+            self._restore(load_checkpoint(found, **names))
             if isinstance(self.learner, KeepsData):
-                self.learner.load_beside(Path(found))
-            self.parent = found
+                self.learner.load_beside(found)
+            self.parent = str(found)
             _LOG.info("the run resumes from step %d", self.steps)
         elif initial is not None:
             self._take_weights(initial, names)
@@ -186,22 +181,11 @@ class _Trainer:
         self._record_run("running")
         return self.steps if found is not None else None
 
-    def _last_checkpoint(self, fresh: bool, names: dict[str, str]) -> str | None:
-        """Tidy the run's checkpoints and return the last good one; the first process decides for all."""
-        if self.run is None:
-            return None
-        folder = self.run.checkpoints
-        sweep_unfinished(folder)
-        if fresh:
-            forget_checkpoints(folder)
-        found = last_good_checkpoint(folder, **names)
-        return str(found) if found is not None else None
-
     def _take_weights(self, initial: Path, names: dict[str, str]) -> None:
         try:
             checkpoint = load_checkpoint(initial, **names)
             self.policy.load_state_dict(checkpoint.policy_state)
-            if checkpoint.config.get("algorithm") == "ppo" and isinstance(self.learner, PPOLearner):
+            if checkpoint.config.get("algorithm") == "ppo" and isinstance(self.learner, TakesUnits):
                 # The critic's predictions mean something only in the units they were learned in; without one there
                 # are none.
                 self.learner.begin_from(checkpoint.normalisers)

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any, Protocol, runtime_checkable
 
@@ -18,7 +18,7 @@ from navi_core.learn.parallel import ALONE, Workers
 from navi_core.learn.ppo import PPOLearner
 from navi_core.learn.steps import UpdateStats
 
-__all__ = ["KeepsData", "Learner", "build_learner"]
+__all__ = ["KeepsData", "Learner", "TakesUnits", "TakesVocabulary", "build_learner"]
 
 
 class Learner(Protocol):
@@ -47,6 +47,22 @@ class KeepsData(Protocol):
 
     def load_beside(self, checkpoint: Path) -> None:
         """Take it up again after `load_state_dict`."""
+
+
+@runtime_checkable
+class TakesVocabulary(Protocol):
+    """A learner with data of its own, whose surfaces have names."""
+
+    def use_vocabulary(self, vocabulary: Mapping[str, int]) -> None:
+        """Have them told by the semantic ids of what is flown."""
+
+
+@runtime_checkable
+class TakesUnits(Protocol):
+    """A learner whose critic predicts in units of its own."""
+
+    def begin_from(self, state: dict[str, Any]) -> None:
+        """Take over the units of the run whose weights the policy has been given."""
 
 
 Factory = Callable[[Any, Any, TrainConfig, torch.device, Workers], Learner]

@@ -18,10 +18,11 @@ from navi_core.errors import CheckpointError
 from navi_core.learn.replay import PrioritizedReplay
 from navi_core.record.durable import write_durably
 
-__all__ = ["load_replay", "prune_replays", "replay_path", "save_replay"]
+__all__ = ["forget_replays", "load_replay", "prune_replays", "replay_path", "save_replay"]
 
 _LOG = logging.getLogger("navi.learn")
 _KEPT = 2
+_FILES = "step-*.replay"
 
 
 def replay_path(checkpoint: Path) -> Path:
@@ -84,5 +85,15 @@ def load_replay(replay: PrioritizedReplay, checkpoint: Path, remembered: int) ->
 
 def prune_replays(folder: Path) -> None:
     """Delete all replays but those of the last two checkpoints."""
-    for path in sorted(folder.glob("step-*.replay"))[:-_KEPT]:
+    for path in sorted(folder.glob(_FILES))[:-_KEPT]:
         path.unlink(missing_ok=True)
+
+
+def forget_replays(folder: Path) -> None:
+    """Delete all replays of a run that starts anew, those in folders of shards too.
+
+    One that stayed would count as newer than those of the new run.
+    """
+    for pattern in (_FILES, f"*/{_FILES}"):
+        for path in folder.glob(pattern):
+            path.unlink(missing_ok=True)

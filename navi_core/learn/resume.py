@@ -1,4 +1,4 @@
-"""Checkpoints of a run directory: naming, writing, pruning, and finding the last good one."""
+"""Checkpoints of a run directory: naming, pruning, and taking up the last good one."""
 
 from __future__ import annotations
 
@@ -8,6 +8,7 @@ import re
 from pathlib import Path
 
 from navi_core.errors import CheckpointError
+from navi_core.learn.replay_file import forget_replays
 from navi_core.models import load_checkpoint
 
 __all__ = [
@@ -17,6 +18,7 @@ __all__ = [
     "last_good_checkpoint",
     "prune_checkpoints",
     "sweep_unfinished",
+    "take_up",
 ]
 
 _LOG = logging.getLogger("navi.learn")
@@ -31,6 +33,27 @@ def checkpoint_path(folder: Path, steps: int) -> Path:
 def checkpoints_in(folder: Path) -> list[Path]:
     """Return the checkpoints of a run, oldest first."""
     return sorted(file for file in folder.glob("step-*.pt") if _NAME.fullmatch(file.name))
+
+
+def take_up(folder: Path, *, fresh: bool, expect_encoder: str, expect_core: str) -> Path | None:
+    """Tidy what a run kept and find the checkpoint that it goes on from; the run's lock keeps others out.
+
+    Args:
+        folder: The run's checkpoint folder.
+        fresh: Forget what was kept: the run starts anew.
+        expect_encoder: The run's encoder backend.
+        expect_core: The run's temporal core.
+
+    Returns:
+        The last good checkpoint, or None where the run starts.
+
+    Raises:
+        CheckpointError: There are checkpoints and not one of them can be used.
+    """
+    sweep_unfinished(folder)
+    if fresh:
+        forget_checkpoints(folder)
+    return last_good_checkpoint(folder, expect_encoder=expect_encoder, expect_core=expect_core)
 
 
 def last_good_checkpoint(folder: Path, *, expect_encoder: str, expect_core: str) -> Path | None:
@@ -65,13 +88,10 @@ def last_good_checkpoint(folder: Path, *, expect_encoder: str, expect_core: str)
 
 
 def forget_checkpoints(folder: Path) -> None:
-    """Delete the checkpoints of a run that starts anew, and the replays beside them, those of shards included.
-
-    A replay that stayed would count as newer than those of the new run, which keeps the last two.
-    """
-    replays = [file for pattern in ("step-*.replay", "shard-*/step-*.replay") for file in folder.glob(pattern)]
-    for path in (*checkpoints_in(folder), *replays):
+    """Delete the checkpoints of a run that starts anew, and the replays beside them."""
+    for path in checkpoints_in(folder):
         path.unlink(missing_ok=True)
+    forget_replays(folder)
 
 
 def sweep_unfinished(folder: Path) -> None:

@@ -58,4 +58,4 @@ class RewardScale:
     def load_state_dict(self, state: dict[str, Any]) -> None:
         """Undo `state_dict`."""
         self.discounted.copy_(state["discounted"])
-        self.moments.load_state_dict(state["moments"])
+        self.take_moments(state)

@@ -70,13 +70,10 @@ class ValueScale:
 
     @torch.no_grad()
     def dissolve(self) -> None:
-        """Give the critic's last layer raw units, so that it can do without a scale; this one is then the identity."""
+        """Give the critic's last layer raw units, so that it can do without this scale."""
         dtype = self.layer.weight.dtype
         self.layer.weight.copy_((self.layer.weight.double() * self.deviation).to(dtype))
         self.layer.bias.copy_((self.layer.bias.double() * self.deviation + self.mean).to(dtype))
-        self.mean.zero_()
-        self.square.fill_(1.0)
-        self.updates = 0
 
     def state_dict(self) -> dict[str, Any]:
         """Return the moments; the layer is part of the policy."""

@@ -4,7 +4,7 @@ Producers write immutable segment files here; only the pipeline's warehouse open
 """
 
 from navi_core.record.durable import write_durably
-from navi_core.record.hardware import hardware_profile
+from navi_core.record.hardware import hardware_profile, row_context
 from navi_core.record.home import navi_home, outbox_path
 from navi_core.record.metric_log import MetricLog
 from navi_core.record.run_directory import RunDirectory
@@ -21,5 +21,6 @@ __all__ = [
     "hardware_profile",
     "navi_home",
     "outbox_path",
+    "row_context",
     "write_durably",
 ]

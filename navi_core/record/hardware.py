@@ -10,7 +10,7 @@ from importlib import metadata
 from pathlib import Path
 from typing import Any
 
-__all__ = ["hardware_profile"]
+__all__ = ["hardware_profile", "row_context"]
 
 _PACKAGES = ("navi", "torch", "numpy", "numba", "pydantic")
 
@@ -24,6 +24,12 @@ def hardware_profile() -> dict[str, Any]:
         or None outside a checkout).
     """
     return dict(_profile())
+
+
+def row_context() -> dict[str, Any]:
+    """Return what every recorded row says of where it was made: `hardware`, `versions` and `revision`."""
+    profile = _profile()
+    return {name: profile[name] for name in ("hardware", "versions", "revision")}
 
 
 @functools.lru_cache(maxsize=1)

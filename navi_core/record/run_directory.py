@@ -27,7 +27,7 @@ from typing import Any
 from navi_core.config import Config, config_hash
 from navi_core.errors import RecordError, RunError
 from navi_core.record.durable import write_durably
-from navi_core.record.hardware import hardware_profile
+from navi_core.record.hardware import row_context
 from navi_core.record.metric_log import MetricLog
 from navi_core.record.tensorboard import TensorBoardWriter
 
@@ -35,6 +35,8 @@ __all__ = ["RunDirectory"]
 
 _LOG = logging.getLogger("navi.record")
 _KEY = re.compile(r"[A-Za-z0-9_.]+(-[A-Za-z0-9_.]+)*")
+_PATIENCE = 0.5
+"""Time for which a run's lock is asked for again [s]: who looks whether a run is in use holds it for a moment."""
 
 
 class RunDirectory:
@@ -132,14 +134,8 @@ class RunDirectory:
         """
         from navi_core.record.home import outbox_path
 
-        profile = hardware_profile()
-        context: dict[str, Any] = {
-            "seed": getattr(self.config, "seed", None),
-            "hardware": profile["hardware"],
-            "versions": profile["versions"],
-            "revision": profile["revision"],
-            "config_hash": config_hash(self.config),
-        }
+        seed, digest = getattr(self.config, "seed", None), config_hash(self.config)
+        context: dict[str, Any] = {"seed": seed, **row_context(), "config_hash": digest}
         log = MetricLog(outbox or outbox_path(), self.run_id, context)
         try:
             TensorBoardWriter(self.path / "tensorboard").attach(log)
@@ -192,17 +188,28 @@ class RunDirectory:
 
 def _take_lock(path: Path, run_id: str) -> int:
     descriptor = os.open(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o644)
-    try:
-        fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
-    except BlockingIOError:
+    if not _lock_in_time(descriptor):
         # The pid is advice for people; the lock itself is what fences, so a stale number does no harm.
         holder = os.pread(descriptor, 32, 0).decode(errors="replace").strip() or "unknown"
         os.close(descriptor)
-        raise RunError(f"run {run_id} is in use by process {holder}; wait for it, or stop it first") from None
+        raise RunError(f"run {run_id} is in use by process {holder}; wait for it, or stop it first")
     with contextlib.suppress(OSError):
         os.ftruncate(descriptor, 0)
         os.pwrite(descriptor, f"{os.getpid()}\n".encode(), 0)
     return descriptor
+
+
+def _lock_in_time(descriptor: int) -> bool:
+    """Take a lock; return whether it was free in time."""
+    deadline = time.monotonic() + _PATIENCE
+    while True:
+        try:
+            fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
+            return True
+        except BlockingIOError:
+            if time.monotonic() > deadline:
+                return False
+            time.sleep(0.01)
 
 
 def _aside(path: Path) -> Path:

@@ -164,7 +164,6 @@ class LocalCluster:
 
     Args:
         config: The run's configuration.
-        per_item: Decisions of an item of the replay.
         scenes: What is flown in; none for a task.
         workers: The learners.
     """
@@ -174,7 +173,6 @@ class LocalCluster:
     def __init__(
         self,
         config: TrainConfig,
-        per_item: int,
         scenes: Sequence[Scene | str | Path] = (),
         workers: Workers = ALONE,
     ) -> None:
@@ -182,7 +180,7 @@ class LocalCluster:
         self.hub = ParameterHub()
         self.replaced = Replacements(config.distributed.max_replacements)
         mine = of_learner(config.distributed.replay_shards, workers)
-        self.ports = [LocalShard(i, lambda i=i: ReplayShard(config, i, per_item)) for i in mine]  # type: ignore[misc]
+        self.ports = [LocalShard(i, lambda i=i: ReplayShard(config, i)) for i in mine]  # type: ignore[misc]
         self.actors: dict[int, ApexActor | None] = {}
         self._lives: dict[int, int] = {}
 

@@ -16,12 +16,7 @@ from navi_core.errors import CheckpointError
 from navi_core.learn.dqn import DQNLearner
 from navi_core.learn.parallel import Workers
 from navi_core.learn.result import Counters
-from navi_core.learn.resume import (
-    checkpoint_path,
-    forget_checkpoints,
-    last_good_checkpoint,
-    sweep_unfinished,
-)
+from navi_core.learn.resume import checkpoint_path, take_up
 from navi_core.learn.run_checkpoint import keep_checkpoint
 from navi_core.learn.run_record import RunRecord
 from navi_core.learn.run_watch import RunWatch
@@ -136,10 +131,11 @@ class Keeper:
         Raises:
             CheckpointError: It does not fit this run.
         """
-        found = self.workers.share(self._last(fresh))
-        if found is None:
+        mine = None if self.run is None else take_up(self.run.checkpoints, fresh=fresh, **self._names)
+        path: Path | None = self.workers.share(mine)
+        if path is None:
             return False
-        path, at = Path(found), self.at
+        at = self.at
         checkpoint = load_checkpoint(path, **self._names)
         if checkpoint.scene_hashes != self.corpus.get("scene_hashes", {}):
             raise CheckpointError(
@@ -156,7 +152,7 @@ class Keeper:
             self.watch.load_state_dict(extra["watch"])
             self.ledger.load_state_dict(extra["ledger"])
             at.version, at.start = int(apex["version"]), int(apex["start"]) + 1
-            at.initial, at.parent, at.steps = extra["initial"], found, checkpoint.step_id
+            at.initial, at.parent, at.steps = extra["initial"], str(path), checkpoint.step_id
             added = {int(number): int(count) for number, count in apex["shards"].items()}
             at.counters = Counters.of(checkpoint)
         except (KeyError, RuntimeError, ValueError, TypeError) as error:
@@ -179,13 +175,3 @@ class Keeper:
         except (CheckpointError, RuntimeError) as error:
             raise CheckpointError(f"the run cannot start from {initial}: {error}; begin with --init none") from None
         self.at.parent = self.at.initial = str(initial)
-
-    def _last(self, fresh: bool) -> str | None:
-        if self.run is None:
-            return None
-        folder = self.run.checkpoints
-        sweep_unfinished(folder)
-        if fresh:
-            forget_checkpoints(folder)
-        found = last_good_checkpoint(folder, **self._names)
-        return str(found) if found is not None else None

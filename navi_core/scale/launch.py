@@ -68,15 +68,15 @@ def launch_apex(
         shape = spaces.observed
     else:
         corpus = _corpus(scenes)
-    run_id, per_item = run.run_id if run is not None else "", config.decisions_of_an_item
+    run_id = run.run_id if run is not None else ""
 
     def place(config: TrainConfig, workers: Workers) -> Cluster:
         here: LocalCluster | RayCluster
         if in_process:
-            here = LocalCluster(config, per_item, [item.scene for item in scenes], workers)
+            here = LocalCluster(config, [item.scene for item in scenes], workers)
         else:
             files = [str(item.path.absolute()) for item in scenes]
-            here = RayCluster(config, per_item, run_id, files, workers, address=address, actors=processes)
+            here = RayCluster(config, run_id, files, workers, address=address, actors=processes)
             if workers.first:
                 last = config.distributed.replay_shards - 1
                 _LOG.info(

@@ -110,7 +110,6 @@ class RayCluster:
 
     Args:
         config: The run's configuration.
-        per_item: Decisions of an item of the replay.
         run_id: Name of the run; its namespace.
         scenes: Files of compiled scenes, readable wherever an actor may run; none for a task.
         workers: The learners.
@@ -124,7 +123,6 @@ class RayCluster:
     def __init__(
         self,
         config: TrainConfig,
-        per_item: int,
         run_id: str,
         scenes: Sequence[str] = (),
         workers: Workers = ALONE,
@@ -132,7 +130,7 @@ class RayCluster:
         address: str | None = None,
         actors: int | None = None,
     ) -> None:
-        self.config, self._per_item, self._scenes, self._workers = config, per_item, list(scenes), workers
+        self.config, self._scenes, self._workers = config, list(scenes), workers
         self.prefetch = config.distributed.prefetch
         self.replaced = Replacements(config.distributed.max_replacements)
         self._count = actor_count(config) if actors is None else actors
@@ -234,7 +232,7 @@ class RayCluster:
         named = Named(self.ray, shard_name(number))
 
         def make() -> bool:
-            return self._make(shard_name(number), ReplayShard, self.config, number, self._per_item)
+            return self._make(shard_name(number), ReplayShard, self.config, number)
 
         make()
         return RayShard(named, number, make)

@@ -27,16 +27,15 @@ class ReplayShard:
     Args:
         config: The run's configuration; its replay's capacity is shared out over `distributed.replay_shards`.
         number: Which shard.
-        per_item: Decisions of an item.
 
     Attributes:
         token: Name of this shard's life; what was drawn from another life is not updated here.
     """
 
-    def __init__(self, config: TrainConfig, number: int, per_item: int) -> None:
+    def __init__(self, config: TrainConfig, number: int) -> None:
         replay, self.number, self.ahead = config.replay, number, config.distributed.ahead
         self.replay = PrioritizedReplay(
-            max(1, replay.capacity // per_item // config.distributed.replay_shards),
+            replay.items(config.decisions_of_an_item, config.distributed.replay_shards),
             replay.alpha if replay.prioritized_replay else 0.0,
             replay.beta0,
             config.seed + _SEEDS_APART * number,

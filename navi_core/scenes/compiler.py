@@ -28,6 +28,7 @@ __all__ = [
     "compile_hash",
     "compile_mesh",
     "compile_to_file",
+    "compiled_files",
     "is_current",
     "output_path",
     "store_verdict",
@@ -156,10 +157,18 @@ def _voxel_size(mesh_bounds: npt.NDArray[np.float64], config: CompileConfig) -> 
 
 def output_path(name: str, source_hash: str, out_dir: Path | str, config: CompileConfig) -> Path:
     """Return where a source's scene lies: `<name>-<8 hex digits of source and configuration>.gmdag`."""
-    # Shortened, since a file's name, its temporary one too, has 255 bytes; no dash first, which reads as an option.
-    stem = re.sub(r"[^A-Za-z0-9._-]+", "_", name).strip("._-")[:_STEM] or "scene"
     key = hashlib.sha256(f"{source_hash}:{config_hash(config)}".encode()).hexdigest()[:8]
-    return Path(out_dir) / f"{stem}-{key}.gmdag"
+    return Path(out_dir) / f"{_stem(name)}-{key}.gmdag"
+
+
+def compiled_files(name: str, out_dir: Path | str) -> list[Path]:
+    """Return the scenes of a name that lie in a folder, of any source and configuration, sorted by their names."""
+    return sorted(Path(out_dir).glob(f"{_stem(name)}-{'[0-9a-f]' * 8}.gmdag"))
+
+
+def _stem(name: str) -> str:
+    # Shortened, since a file's name, its temporary one too, has 255 bytes; no dash first, which reads as an option.
+    return re.sub(r"[^A-Za-z0-9._-]+", "_", name).strip("._-")[:_STEM] or "scene"
 
 
 def compile_to_file(

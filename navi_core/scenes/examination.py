@@ -18,7 +18,7 @@ import numpy as np
 from navi_core.config import CompileConfig
 from navi_core.errors import NaviError
 from navi_core.scenes.annotation import find_annotation, find_legend, missing_annotation
-from navi_core.scenes.compiler import is_current, output_path
+from navi_core.scenes.compiler import compiled_files, is_current, output_path
 from navi_core.scenes.corpus import named_sources
 from navi_core.scenes.gmdag import load_gmdag
 from navi_core.scenes.headers import MeshFacts, estimate_compile, read_facts
@@ -218,9 +218,7 @@ def _compiled(file: Path, name: str, config: CompileConfig, folder: Path | None,
         digest = hash_source(file)
         if any(is_current(output_path(one, digest, folder, config), digest, config) for one in names):
             return "current"
-    # Of the same name, from any content: a dash and eight hexadecimal digits stand behind it.
-    stem = output_path(name, "", folder, config).stem[: -len("-00000000")]
-    there = sorted(folder.glob(f"{_escaped(stem)}-{'[0-9a-f]' * 8}.gmdag"))
+    there = compiled_files(name, folder)
     if not there:
         return "no"
     if whole:
@@ -232,10 +230,6 @@ def _compiled(file: Path, name: str, config: CompileConfig, folder: Path | None,
 def _annotation_files(file: Path) -> tuple[Path, ...]:
     annotation, legend = find_annotation(file), find_legend(file)
     return (*(annotation.files if annotation else ()), *((legend,) if legend else ()))
-
-
-def _escaped(name: str) -> str:
-    return "".join(f"[{c}]" if c in "*?[" else c for c in name)
 
 
 def _look_at_other(file: Path) -> tuple[str, str]:

@@ -285,13 +285,12 @@ class ActorServer(Server):
         return verdict, command
 
     def _free(self, group: list[Session], reset: torch.Tensor, action: torch.Tensor) -> torch.Tensor:
-        """Disturb the actions of drones that are stuck, where the policy was trained to have that."""
+        """Disturb the actions of drones that are stuck, where the policy's settings have recovery."""
         if self._recovery is None:
             return action
-        told = [(session.slot, session.env_id, session.decisions) for session in group]
-        slots, keys, step = torch.tensor(told).T
-        poses = [session.matrix.robot_pose for session in group]
-        here = torch.tensor([[pose.x, pose.y, pose.z, pose.yaw] for pose in poses])
+        slots = torch.tensor([session.slot for session in group])
+        here = torch.tensor([session.pose for session in group])
+        keys, step = _draw_keys(group)
         free = self._recovery.act(action, here, reset, keys, step, slots)
         stuck = int(self._recovery.stuck[slots].sum())
         if stuck:
@@ -308,8 +307,7 @@ class ActorServer(Server):
         """Return (N, 4) draws: functions of seed, drone and decision."""
         if not self.config.sample:
             return None
-        keys = torch.tensor([session.env_id for session in group])
-        step = torch.tensor([session.decisions for session in group])
+        keys, step = _draw_keys(group)
         return draw_normal(self.config.seed, keys, torch.zeros_like(keys), step, axes=4)
 
     def _send(self, group: list[Session], commands: np.ndarray) -> None:
@@ -385,3 +383,8 @@ class ActorServer(Server):
             ),
             step_id=self.decisions,
         )
+
+
+def _draw_keys(group: list[Session]) -> tuple[torch.Tensor, torch.Tensor]:
+    """Return what draws of some drones are functions of: (n,) numbers of drones and (n,) of their decisions."""
+    return torch.tensor([session.env_id for session in group]), torch.tensor([session.decisions for session in group])

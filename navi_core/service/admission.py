@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import deque
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 
 import numpy as np
 
@@ -24,12 +24,10 @@ class ServingVersion:
     Attributes:
         version: Its number.
         policy: Its weights, which nobody changes any more.
-        scale: Mean and deviation of the returns that its critic's units are.
     """
 
     version: int
     policy: NavigationPolicy
-    scale: tuple[float, float] = (0.0, 1.0)
 
 
 @dataclass(frozen=True)
@@ -53,31 +51,30 @@ class Admission:
     Args:
         policy: Version 0.
         window: Live rewards of a version that are compared.
-        scale: Of version 0.
 
     Attributes:
         serving: What inference uses.
         lock: Held while versions change.
     """
 
-    def __init__(self, policy: NavigationPolicy, window: int, scale: tuple[float, float] = (0.0, 1.0)) -> None:
-        self.serving = ServingVersion(0, policy, scale)
+    def __init__(self, policy: NavigationPolicy, window: int) -> None:
+        self.serving = ServingVersion(0, policy)
         self._window = max(window, _BLOCKS)
         self._before: ServingVersion | None = None
         self._live: dict[int, deque[float]] = {0: deque(maxlen=self._window)}
         self.lock = TimedLock()
 
     def admit(self, version: int, policy: NavigationPolicy) -> None:
-        """Let an update of the version in service serve from the next decision on; its critic's units stay."""
+        """Let an update of the version in service serve from the next decision on."""
         with self.lock.held():
-            self._before, self.serving = self.serving, replace(self.serving, version=version, policy=policy)
+            self._before, self.serving = self.serving, ServingVersion(version, policy)
             kept = {v: self._live[v] for v in (self._before.version,) if v in self._live}
             self._live = kept | {version: deque(maxlen=self._window)}
 
-    def begin_anew(self, version: int, policy: NavigationPolicy, scale: tuple[float, float]) -> None:
+    def begin_anew(self, version: int, policy: NavigationPolicy) -> None:
         """Let weights that were promoted elsewhere serve; no fall of their live reward leads back to those before."""
         with self.lock.held():
-            self.serving, self._before = ServingVersion(version, policy, scale), None
+            self.serving, self._before = ServingVersion(version, policy), None
             self._live = {version: deque(maxlen=self._window)}
 
     def observe(self, version: int, reward: float) -> None:

@@ -24,7 +24,7 @@ from navi_core.service.timed_lock import TimedLock
 from navi_core.service.training_metrics import TrainingMetrics
 from navi_core.service.training_reward import judged_rewards
 
-__all__ = ["ContinuousTrainer", "VersionRecord", "check_learnable"]
+__all__ = ["ContinuousTrainer", "VersionRecord", "check_learnable", "require_gate"]
 
 _LOG = logging.getLogger("navi.service")
 
@@ -62,7 +62,7 @@ class ContinuousTrainer:
         admission: The version in service.
         lock: Held while versions are numbered and handed over.
         metrics: Counts and rolling means.
-        model_version: Updates so far; every one makes a version.
+        model_version: Number of the newest version; every update and every adopted policy is one.
     """
 
     def __init__(
@@ -78,14 +78,12 @@ class ContinuousTrainer:
     ) -> None:
         self.config = c = config or ContinuousTrainingConfig()
         check_learnable(policy)
-        if c.shadow_evaluation != "off" and shadow is None:
-            raise ConfigError("shadow_evaluation needs scenes to fly in; give --scene, or set it to off")
-        if gate is None and c.reward_mode == "gate_signal":
-            raise ConfigError("reward_mode gate_signal learns from the gate alone; give --gate, or another reward_mode")
-        self.buffer, self.gate, self._shadow, self._record = buffer, gate, shadow, record
+        require_gate(c, gate, shadow)
+        self.buffer, self.gate, self._record = buffer, gate, record
+        self._shadow, self._every = (None, 1) if c.shadow_evaluation == "off" else (shadow, c.shadow_evaluation)
         self.metrics = TrainingMetrics()
         self.model_version = 0
-        self.admission = Admission(_frozen(policy), c.rollback_window, scale)
+        self.admission = Admission(_frozen(policy), c.rollback_window)
         self._update = PolicyUpdate(copy.deepcopy(policy), c, scale)
         self.lock = TimedLock()
         self._generation = 0
@@ -148,7 +146,7 @@ class ContinuousTrainer:
             self._generation += 1
             self._adopted = (policy, scale)
             self.model_version += 1
-            self.admission.begin_anew(self.model_version, frozen, scale)
+            self.admission.begin_anew(self.model_version, frozen)
 
     def observe_reward(self, version: int, reward: float) -> None:
         """Take the live reward of a decision made by a version."""
@@ -177,9 +175,8 @@ class ContinuousTrainer:
         )
         loss = self._update.step(used, judged.reward[kept])
         seconds = time.perf_counter() - start
-        every = self.config.shadow_evaluation
         # Beside this thread only a successor changes the number, and then nothing comes of this update.
-        due = every == "off" or (self.model_version + 1) % every == 0
+        due = (self.model_version + 1) % self._every == 0
         candidate = _frozen(self._update.policy) if due else None
         with self.lock.held():
             if generation != self._generation:
@@ -187,20 +184,18 @@ class ContinuousTrainer:
                 return False
             self.model_version += 1
             version, serving = self.model_version, self.serving
-            if every == "off" and candidate is not None:
+            if candidate is not None and self._shadow is None:
                 self.admission.admit(version, candidate)
         self.metrics.record(loss=loss, samples=len(used), seconds=seconds, agreed=judged.agreed, judged=judged.judged)
         numbers = {"loss": loss, "samples": float(len(used))}
-        if every == "off":
-            self._keep(version, "admitted", **numbers)
-        elif candidate is None or self._shadow is None:
-            self._keep(version, "trained", **numbers)
-        else:
+        fate = "trained" if candidate is None else "admitted"
+        if candidate is not None and self._shadow is not None:
             result = self._shadow(candidate, serving.policy)
-            admitted = result.passed and self._admit(version, candidate, generation)
-            if not admitted:
+            numbers["shadow_difference"] = result.difference
+            if not (result.passed and self._admit(version, candidate, generation)):
+                fate = "held"
                 _LOG.info("version %d is held back: %+.4f reward a decision", version, result.difference)
-            self._keep(version, "admitted" if admitted else "held", **numbers, shadow_difference=result.difference)
+        self._keep(version, fate, **numbers)
         return True
 
     def status(self) -> dict[str, Any]:
@@ -218,14 +213,16 @@ class ContinuousTrainer:
 
     def _watch_live_reward(self) -> None:
         """Return to the version before where the one in service earns less; only admitted versions are watched."""
-        if self.config.shadow_evaluation == "off":
+        if self._shadow is None:
             return
         back = self.admission.roll_back()
         if back is None:
             return
         before = back.returned_to
         _LOG.warning("the live reward of version %d fell; version %d serves again", back.fell, before.version)
-        self._update = PolicyUpdate(copy.deepcopy(before.policy).requires_grad_(True), self.config, before.scale)
+        # No rollback crosses an adoption, so the critic's units are still those of the updates until now.
+        policy = copy.deepcopy(before.policy).requires_grad_(True)
+        self._update = PolicyUpdate(policy, self.config, self._update.scale)
         self._keep(back.fell, "rolled_back", live_reward=back.live_reward, returned_to=float(before.version))
 
     def _keep(self, version: int, fate: str, **numbers: float) -> None:
@@ -273,6 +270,23 @@ def check_learnable(policy: NavigationPolicy, name: str = "this policy") -> None
             f"{name} has separate_value; continuous training needs one trunk for actor and critic. Serve it without "
             "--learn, or train it without separate_value"
         )
+
+
+def require_gate(config: ContinuousTrainingConfig, gate: RolloutGate | None, shadow: object | None) -> None:
+    """Refuse settings that ask for more of a gate than there is.
+
+    Args:
+        config: Of the training.
+        gate: None without one.
+        shadow: What flies shadow evaluations, in the gate's scenes.
+
+    Raises:
+        ConfigError: A shadow evaluation has nowhere to fly, or the gate is to tell the reward and there is none.
+    """
+    if config.shadow_evaluation != "off" and shadow is None:
+        raise ConfigError("shadow_evaluation needs a gate's scenes; add --gate --scene FILE, or set it to off")
+    if config.reward_mode == "gate_signal" and gate is None:
+        raise ConfigError("reward_mode gate_signal learns from the gate alone; give --gate, or another reward_mode")
 
 
 def _frozen(policy: NavigationPolicy) -> NavigationPolicy:

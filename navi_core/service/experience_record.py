@@ -13,7 +13,7 @@ from pathlib import Path
 from typing import Any
 
 from navi_core.errors import RecordError
-from navi_core.record import MetricLog, hardware_profile, outbox_path
+from navi_core.record import MetricLog, outbox_path, row_context
 from navi_core.service.experience import Experience
 from navi_core.service.experience_journal import ExperienceJournal, recover_journals
 
@@ -39,10 +39,8 @@ class ServiceRecord:
     """
 
     def __init__(self, model: str, seed: int, config_hash: str, outbox: Path | None = None) -> None:
-        profile = hardware_profile()
         self.run_id = f"service-{model}-{uuid.uuid4().hex[:12]}"
-        context = {"seed": seed, "config_hash": config_hash}
-        context |= {name: profile[name] for name in ("hardware", "versions", "revision")}
+        context = {"seed": seed, "config_hash": config_hash} | row_context()
         self._log = MetricLog(outbox if outbox is not None else outbox_path(), self.run_id, context)
         journals = self._log.outbox / "journals"
         recover_journals(journals, self._log.outbox)

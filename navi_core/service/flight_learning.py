@@ -14,7 +14,7 @@ from navi_core.config import ContinuousTrainingConfig
 from navi_core.errors import ConfigError
 from navi_core.policy.cores.base import State
 from navi_core.policy.trunk import AUX_INPUTS
-from navi_core.service.continuous_trainer import ContinuousTrainer, check_learnable
+from navi_core.service.continuous_trainer import ContinuousTrainer, check_learnable, require_gate
 from navi_core.service.experience import Experience
 from navi_core.service.experience_record import ServiceRecord
 from navi_core.service.gate import GateVerdict, RolloutGate
@@ -65,7 +65,7 @@ class FlightLearning:
         outbox: Where experiences and versions are recorded; None: that of the Navi home.
 
     Raises:
-        ConfigError: The model is a program or cannot be learned on, or a shadow evaluation has no scenes.
+        ConfigError: The model is a program or cannot be learned on, or a setting needs a gate and there is none.
 
     Attributes:
         trainer: The trainer; its thread runs from `start` to `close`.
@@ -81,14 +81,15 @@ class FlightLearning:
     ) -> None:
         from navi_core.config import config_hash
 
-        # Before a journal is begun that nobody would write.
+        # All that may be refused comes before a journal is begun that nobody would write.
         policy, self._scale = _trainable(model)
-        self.config, self.gate = config, gate
-        self.buffer = ExperienceReplayBuffer(config, seed)
-        self.record = ServiceRecord(model.name, seed, config_hash(config), outbox)
         shadow = None
         if gate is not None and config.shadow_evaluation != "off":
             shadow = ShadowFlight(gate.field, gate.env, config.shadow_rows, config.shadow_decisions, seed)
+        require_gate(config, gate, shadow)
+        self.config, self.gate = config, gate
+        self.buffer = ExperienceReplayBuffer(config, seed)
+        self.record = ServiceRecord(model.name, seed, config_hash(config), outbox)
         self.trainer = ContinuousTrainer(
             policy, self.buffer, config, gate, scale=self._scale, shadow=shadow, record=self.record
         )

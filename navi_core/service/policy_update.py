@@ -54,13 +54,13 @@ class PolicyUpdate:
     Args:
         policy: Is changed; of the encoder only where experiences keep observations.
         config: Rates and coefficients.
-        scale: Mean and deviation of the returns that the critic's unit are.
+        scale: Mean and deviation of the returns that the critic's units are.
     """
 
     def __init__(
         self, policy: NavigationPolicy, config: ContinuousTrainingConfig, scale: tuple[float, float] = (0.0, 1.0)
     ) -> None:
-        self.policy, self._config, self._scale = policy, config, scale
+        self.policy, self._config, self.scale = policy, config, scale
         frozen = {id(p) for p in policy.encoder.parameters()} if config.store == "latent" else set()
         self._learned = [p for p in policy.parameters() if id(p) not in frozen]
         self._optimizer = torch.optim.Adam(self._learned, lr=config.learning_rate)
@@ -76,7 +76,7 @@ class PolicyUpdate:
             NonFiniteError: The loss or the gradient is not finite; nothing was changed.
         """
         c = self._config
-        mean, deviation = self._scale
+        mean, deviation = self.scale
         aims = [
             trail.advantage(int(place), reward, c.discount, c.trace)
             for trail, place, reward in zip(sample.trails, sample.rows["place"], rewards.tolist())

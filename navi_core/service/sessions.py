@@ -49,8 +49,13 @@ class Session:
     @property
     def position(self) -> tuple[float, float, float]:
         """Where it is [m]."""
+        return self.pose[:3]
+
+    @property
+    def pose(self) -> tuple[float, float, float, float]:
+        """x, y, z [m] and yaw [rad], as a place memory takes them."""
         pose = self.matrix.robot_pose
-        return pose.x, pose.y, pose.z
+        return pose.x, pose.y, pose.z, pose.yaw
 
 
 class SessionTable:
@@ -126,8 +131,7 @@ class SessionTable:
         reset = torch.tensor([session.begins for session in sessions])
         aux = self.aux[slots]
         if self._places is not None:
-            poses = [session.matrix.robot_pose for session in sessions]
-            here = torch.tensor([[pose.x, pose.y, pose.z, pose.yaw] for pose in poses])
+            here = torch.tensor([session.pose for session in sessions])
             aux = torch.cat((aux, self._places.look(obs, here, reset | ~self._mapped[slots], slots)), dim=1)
             self._mapped[slots] = True
         return tuple(part[slots] for part in self._state), aux, reset

@@ -72,11 +72,12 @@ class ShadowFlight:
         keys = torch.arange(rows)
         reset, total, hits = torch.ones(rows, dtype=torch.bool), torch.zeros(rows), 0
         for step_number in range(self._decisions):
-            aux = step if places is None else torch.cat((step, places.look(obs, self._poses(), reset)), dim=1)
+            here = self._poses()
+            aux = step if places is None else torch.cat((step, places.look(obs, here, reset)), dim=1)
             out = policy.act(obs, aux, state, reset, None)
             action = out.action
             if recovery is not None:
-                action = recovery.act(action, self._poses(), reset, keys, torch.full_like(keys, step_number))
+                action = recovery.act(action, here, reset, keys, torch.full_like(keys, step_number))
             batch = self._env.step(action)
             obs, state, reset = batch.obs, out.state, batch.truncated
             total += batch.reward

@@ -95,7 +95,7 @@ class Archive:
             Rows by table; empty if there is no archive.
 
         Raises:
-            RecordError: A file is missing, or was changed since it was written.
+            RecordError: A file is missing, unknown to the manifest, or was changed since it was written.
         """
         known = self._read()
         if number is None:
@@ -106,10 +106,12 @@ class Archive:
         counts = {}
         written = known.tables if known is not None and number == known.number else None
         for table in _TABLES:
+            file = self._path(number) / f"{table}.parquet"
             if written is not None and table not in written:
+                if file.exists():
+                    raise RecordError(f"{self._manifest} does not know {file}; restore it from a copy")
                 counts[table] = 0  # a later migration made it
                 continue
-            file = self._path(number) / f"{table}.parquet"
             columns = [name for name, *_ in connection.execute(f"describe {table}").fetchall()]
             held = {
                 name

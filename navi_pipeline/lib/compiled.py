@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+from collections.abc import Collection
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -21,6 +22,7 @@ __all__ = [
     "compile_source",
     "corpus_path",
     "corpus_rows",
+    "due_scenes",
     "load_split",
     "read_corpus",
     "scene_card",
@@ -97,13 +99,29 @@ def unchanged(source: SceneSource, config: CompileConfig) -> bool:
     """Tell without loading anything whether a planned scene is compiled, judged and up to date."""
     from navi_core.scenes.compiler import is_current, output_path
 
-    if not _card(source.name).exists():
+    try:
+        row = scene_card(source.name)
+    except RecordError:
         return False
-    row = scene_card(source.name)
     same = (row["source_hash"], row["split"]) == (source.source_hash, source.split)
     gmdag = Path(row["gmdag"])
     named = gmdag.name == output_path(source.name, source.source_hash, gmdag.parent, config).name
     return same and named and is_current(gmdag, source.source_hash, config)
+
+
+def due_scenes(known: Collection[str], config: CompileConfig) -> list[SceneSource]:
+    """Return the planned scenes that are to be compiled: those not known yet, and those not up to date.
+
+    The hashes of meshes stand in the plan: a look reads two small documents a scene, and no mesh.
+
+    Args:
+        known: Names that were materialized as compiled_scene.
+        config: How scenes are compiled.
+
+    Raises:
+        RecordError: There is no plan yet.
+    """
+    return [source for name, source in read_plan().items() if name not in known or not unchanged(source, config)]
 
 
 def corpus_rows() -> list[dict[str, Any]]:

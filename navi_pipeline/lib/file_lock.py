@@ -24,13 +24,14 @@ def exclusively(lock: Path) -> Iterator[None]:
 
 
 def is_held(lock: Path) -> bool:
-    """Return whether a process holds a file's lock; a file that is not there is held by nobody."""
+    """Return whether a process holds a file's lock; a file that cannot be opened is held by nobody."""
     try:
-        descriptor = os.open(lock, os.O_RDWR | os.O_CLOEXEC)
-    except FileNotFoundError:
+        descriptor = os.open(lock, os.O_RDONLY | os.O_CLOEXEC)
+    except OSError:
         return False
     try:
-        fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        # Shared, so that two that look do not take each other for a holder.
+        fcntl.flock(descriptor, fcntl.LOCK_SH | fcntl.LOCK_NB)
     except BlockingIOError:
         return True
     finally:

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import signal
+import threading
 import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
@@ -87,22 +89,18 @@ class Flow:
         """Plan, compile and gather the scenes."""
         import dagster as dg
 
-        from navi_core.config import CompileConfig
         from navi_pipeline.defs.corpus.assets import CompileSettings
-        from navi_pipeline.lib.compiled import unchanged
+        from navi_pipeline.lib.compiled import due_scenes
         from navi_pipeline.lib.scene_plan import read_plan
 
         with self._stage("scene_sources"):
             self._require(self._run("sources_job"))
-        settings = CompileSettings()
-        config = CompileConfig(resolution=settings.resolution, padding=settings.padding)
         known = self._instance.get_materialized_partitions(dg.AssetKey("compiled_scene"))
-        plan = read_plan()
-        due = [name for name, source in plan.items() if name not in known or not unchanged(source, config)]
-        self._say(f"  {len(plan)} scenes, {len(plan) - len(due)} unchanged")
+        due, planned = due_scenes(known, CompileSettings().compile_config()), len(read_plan())
+        self._say(f"  {planned} scenes, {planned - len(due)} unchanged")
         with self._stage("compiled_scene"):
-            for number, name in enumerate(due, start=1):
-                self._require(self._run("compile_job", partition=name))
+            for number, source in enumerate(due, start=1):
+                self._require(self._run("compile_job", partition=source.name))
                 if number % 7 == 0 or number == len(due):
                     self._say(f"  compiled_scene {number}/{len(due)}")
         with self._stage("corpus"):
@@ -143,13 +141,14 @@ class Flow:
     def _run(self, job: str, *, partition: str | None = None, ops: dict[str, Any] | None = None) -> Any:
         # Dagster's own log lines stay in its storage; the terminal shows ours.
         config: dict[str, Any] = {"loggers": {"console": {"config": {"log_level": "CRITICAL"}}}, "ops": ops or {}}
-        result = self._definitions.resolve_job_def(job).execute_in_process(
-            run_config=config,
-            instance=self._instance,
-            partition_key=partition,
-            raise_on_error=False,
-            tags={"navi/flow": self._profile},
-        )
+        with _sigterm_kept():
+            result = self._definitions.resolve_job_def(job).execute_in_process(
+                run_config=config,
+                instance=self._instance,
+                partition_key=partition,
+                raise_on_error=False,
+                tags={"navi/flow": self._profile},
+            )
         for event in result.get_asset_materialization_events():
             made = event.materialization
             self.metadata[made.asset_key.to_user_string()] = {name: v.value for name, v in made.metadata.items()}
@@ -181,3 +180,15 @@ class Flow:
         yield
         self.stages[name] = round(time.monotonic() - start, 2)
         self._say(f"{name}: {self.stages[name]:.1f} s")
+
+
+@contextmanager
+def _sigterm_kept() -> Iterator[None]:
+    """Keep SIGTERM's handler: Dagster leaves it that of SIGINT, which a shell's background job ignores."""
+    before = signal.getsignal(signal.SIGTERM)
+    try:
+        yield
+    finally:
+        # Elsewhere neither Dagster nor anybody else can change it.
+        if threading.current_thread() is threading.main_thread():
+            signal.signal(signal.SIGTERM, before)

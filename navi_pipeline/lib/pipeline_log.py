@@ -2,9 +2,7 @@
 
 from __future__ import annotations
 
-from typing import Any
-
-from navi_core.record import MetricLog, hardware_profile, outbox_path
+from navi_core.record import MetricLog, outbox_path, row_context
 
 __all__ = ["pipeline_log"]
 
@@ -17,6 +15,4 @@ def pipeline_log(run_id: str, *, seed: int | None = None, config_hash: str | Non
         seed: Seed of what is recorded.
         config_hash: Hash of its configuration.
     """
-    profile = hardware_profile()
-    context: dict[str, Any] = {name: profile[name] for name in ("hardware", "versions", "revision")}
-    return MetricLog(outbox_path(), run_id, context | {"seed": seed, "config_hash": config_hash})
+    return MetricLog(outbox_path(), run_id, row_context() | {"seed": seed, "config_hash": config_hash})

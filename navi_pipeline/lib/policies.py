@@ -12,7 +12,7 @@ from navi_core.presets import resolve_config
 from navi_pipeline.lib.compiled import scene_paths
 from navi_pipeline.lib.demonstrations import read_demonstrations
 from navi_pipeline.lib.documents import pipeline_folder, read_document, write_document
-from navi_pipeline.lib.trainer_client import train_in_child
+from navi_pipeline.lib.trainer_client import require_whole, train_in_child
 from navi_pipeline.lib.warehouse import Warehouse
 
 if TYPE_CHECKING:
@@ -23,7 +23,6 @@ __all__ = [
     "asset_name",
     "cloning_curve_of",
     "curve_of",
-    "ended_of_itself",
     "known_policies",
     "parse_start",
     "policy_name",
@@ -99,15 +98,6 @@ def training_config(
     return config.model_copy(update={"total_steps": steps})
 
 
-def ended_of_itself(reason: str | None) -> bool:
-    """Tell whether a run is whole: by its steps or epochs, or because its early-stopping controller ended it.
-
-    Args:
-        reason: What the trainer's result gives, such as `total_steps` or `early_stopping: plateau`.
-    """
-    return reason is not None and reason.partition(":")[0] in ("total_steps", "epochs", "early_stopping")
-
-
 def train_policy(
     profile: str,
     *,
@@ -149,8 +139,7 @@ def train_policy(
             return document | {"reused": True}
     result = train_in_child(config, asset=asset, partition=partition, command=command, on_line=on_line)
     Warehouse().ingest()
-    if not ended_of_itself(result.get("reason")):
-        raise RunError(f"training stopped at step {result['steps']:,} ({result.get('reason')}); it resumes next time")
+    require_whole(result, "training")
     document = {
         **{name: result.get(name) for name in _RESULT},
         "algorithm": algorithm,

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import contextlib
-import fcntl
 import json
 import os
 import signal
@@ -14,6 +13,7 @@ from pathlib import Path
 from typing import Any
 
 from navi_core.record import navi_home
+from navi_pipeline.lib.file_lock import is_held
 from navi_pipeline.lib.pipeline_log import pipeline_log
 from navi_pipeline.lib.supervised import SUPERVISOR
 from navi_pipeline.lib.warehouse import Warehouse
@@ -39,25 +39,15 @@ class SweepReport:
     leftovers: int
 
 
-def runs_in_use(root: Path | None = None) -> list[str]:
+def runs_in_use(root: Path | None = None, *, prefix: str = "") -> list[str]:
     """Return the runs whose lock a process holds.
 
     Args:
         root: Folder of runs; by default `runs/` of the Navi home.
+        prefix: What the names of those runs begin with; the locks of others are not looked at.
     """
-    found = []
-    for file in sorted(((root or navi_home() / "runs") / ".locks").glob("*.lock")):
-        try:
-            descriptor = os.open(file, os.O_RDWR | os.O_CLOEXEC)
-        except OSError:
-            continue
-        try:
-            fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
-        except BlockingIOError:
-            found.append(file.stem)
-        finally:
-            os.close(descriptor)
-    return found
+    files = sorted(((root or navi_home() / "runs") / ".locks").glob("*.lock"))
+    return [file.stem for file in files if file.name.startswith(prefix) and is_held(file)]
 
 
 def wait_for_run(run_id: str, *, ending: Callable[[], bool] = lambda: False) -> bool:
@@ -71,7 +61,7 @@ def wait_for_run(run_id: str, *, ending: Callable[[], bool] = lambda: False) -> 
         Whether nobody holds the run now.
     """
     deadline = time.monotonic() + LOCK_PATIENCE
-    while held := any(run.startswith(run_id) for run in runs_in_use()):
+    while held := bool(runs_in_use(prefix=run_id)):
         if time.monotonic() > deadline or ending():
             break
         time.sleep(0.2)
@@ -126,14 +116,11 @@ def sweep(*, grace_seconds: float = 30.0) -> SweepReport:
 
 def _mark_stale() -> list[str]:
     warehouse = Warehouse()
-    # Before and after: a trainer that lets go in between has sent its last row only just.
-    held = set(runs_in_use())
-    rows = _running(warehouse)
-    held |= set(runs_in_use())
-    suspects = {run for run in rows if run not in held and (navi_home() / "runs" / run).is_dir()}
+    there = {run for run in _running(warehouse) if (navi_home() / "runs" / run).is_dir()}
+    suspects = there - set(runs_in_use())
     if not suspects:
         return []
-    # Looked at once more, for one of them may have been taken up and carried to its end meanwhile.
+    # Looked at once more: who let go has sent its last row before, and who has taken a run up since then holds it.
     rows = _running(warehouse)
     held = set(runs_in_use())
     stale = []

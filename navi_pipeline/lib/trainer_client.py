@@ -18,7 +18,7 @@ from navi_core.errors import ConfigError, RunError
 from navi_pipeline.lib.documents import pipeline_folder, write_document
 from navi_pipeline.lib.supervised import run_supervised
 
-__all__ = ["run_navi", "train_in_child"]
+__all__ = ["ended_of_itself", "require_whole", "run_navi", "train_in_child"]
 
 
 def train_in_child(
@@ -95,6 +95,32 @@ def run_navi(
             raise RunError(f"the {what} {how}; its last lines:\n" + "\n".join(last))
         on_line(f"the {what} was killed by signal {-code}; it is started again and goes on where it stood")
     raise AssertionError("unreachable")
+
+
+def ended_of_itself(reason: str | None) -> bool:
+    """Tell whether a run is whole: by its steps or epochs, or because its early-stopping controller ended it.
+
+    Args:
+        reason: What the trainer's result gives, such as `total_steps` or `early_stopping: plateau`.
+    """
+    return reason is not None and reason.partition(":")[0] in ("total_steps", "epochs", "early_stopping")
+
+
+def require_whole(result: dict[str, Any], what: str) -> None:
+    """Refuse the result of a training that was stopped before its end.
+
+    Args:
+        result: The trainer's.
+        what: What the training is called in the message.
+
+    Raises:
+        RunError: It was stopped.
+    """
+    if not ended_of_itself(result.get("reason")):
+        raise RunError(
+            f"{what} was stopped at step {result.get('steps', 0):,} ({result.get('reason')}); "
+            "begun again, it goes on from there"
+        )
 
 
 def _launcher() -> Callable[..., tuple[int, str, list[str]]]:

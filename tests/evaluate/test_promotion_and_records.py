@@ -15,6 +15,7 @@ from navi_core.errors import EvaluationError, RegistryError
 from navi_core.evaluate import build_course, evaluate, promote, record_evaluation, top_down_map
 from navi_core.models import Registry, save_checkpoint
 from navi_core.policy import build_policy
+from navi_core.record import navi_home, outbox_path
 
 SHORT = EvalConfig(starts=2, max_steps=40, azimuth_bins=32, elevation_bins=8, block=4)
 
@@ -74,6 +75,19 @@ def test_champions_change_only_by_beating_their_predecessor(corridor, registry, 
         promote("champion", registry, course)
     with pytest.raises(RegistryError, match="v009"):
         promote("v009", registry, course)
+
+
+def test_the_command_that_promotes_records_the_move_of_the_alias(corridor, tmp_path):
+    registry = Registry(navi_home() / "models")
+    hovers, circles = (registry.register(flying(c, tmp_path / f"{n}.pt")) for n, c in enumerate((HOVER, CIRCLE)))
+    registry.promote(hovers, "champion")
+    scene = corridor.save(tmp_path / "corridor.gmdag")
+    command = ["promote", circles, "--scene", str(scene), "--starts", "2", "--steps", "40", "--no-record"]
+    done = CliRunner().invoke(build_app(plugins=False), command)
+    assert done.exit_code == 0, (done.output, done.exception)
+    batches = sorted(outbox_path().glob("*alias_moves*.ndjson"))
+    rows = [json.loads(line) for batch in batches for line in batch.read_text().splitlines()]
+    assert {row["version"] for row in rows if row.get("alias") == "champion"} == {hovers, circles}
 
 
 def test_promotion_refuses_scenes_of_the_training(corridor, registry, tmp_path):

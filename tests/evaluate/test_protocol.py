@@ -9,7 +9,7 @@ import pytest
 import torch
 from typer.testing import CliRunner
 
-from navi_core.cli.evaluate import eval_config, find_subject
+from navi_core.cli.evaluate import eval_config, find_subject, run_name, scene_loaders
 from navi_core.cli.main import build_app
 from navi_core.config import (
     NOISY_SENSOR,
@@ -23,8 +23,9 @@ from navi_core.config import (
 )
 from navi_core.errors import CheckpointError, ConfigError, EvaluationError
 from navi_core.evaluate import EvalResult, build_course, evaluate
-from navi_core.models import save_checkpoint, weights_hash
+from navi_core.models import Registry, save_checkpoint, weights_hash
 from navi_core.policy import build_policy
+from tests.conftest import fly_ahead
 
 SHORT = EvalConfig(starts=2, max_steps=12, azimuth_bins=32, elevation_bins=8, block=4)
 NETWORK = PolicyConfig(encoder="ring_cnn", core="gru", azimuth_bins=32, elevation_bins=8)
@@ -255,14 +256,7 @@ def test_files_that_hold_no_evaluation_are_refused(tmp_path, text):
 
 def stubborn(recovery: bool):
     """A policy that flies ahead at full speed whatever it sees."""
-    policy = lively(NETWORK.model_copy(update={"recovery": recovery}))
-    with torch.no_grad():
-        for name, weight in policy.named_parameters():
-            if name.startswith("heads.actor"):
-                weight.zero_()
-                if weight.shape == (4,):
-                    weight[0] = 3.0
-    return policy
+    return fly_ahead(build_policy(NETWORK.model_copy(update={"recovery": recovery})))
 
 
 def test_a_policy_that_is_stuck_is_freed_where_it_was_trained_to_be(box_room):
@@ -303,3 +297,29 @@ def test_the_folder_of_a_run_flies_its_newest_checkpoint(box_room, tmp_path):
     (tmp_path / "nothing").mkdir()
     with pytest.raises(EvaluationError, match="nothing holds no checkpoint"):
         find_subject(str(tmp_path / "nothing"), None)
+
+
+def test_a_version_is_not_hidden_by_a_folder_of_its_name(tmp_path, monkeypatch):
+    registry = Registry(tmp_path / "models")
+    version = registry.register(checkpoint(tmp_path / "a.pt"))
+    (tmp_path / version).mkdir()
+    monkeypatch.chdir(tmp_path)
+    found = find_subject(version, tmp_path / "models")
+    assert found.version == version and run_name(version, found) is None
+
+
+def test_scenes_of_one_name_in_two_folders_are_all_flown(box_room, tmp_path):
+    names = []
+    for folder in ("a", "b"):
+        (tmp_path / folder).mkdir()
+        names.append(str(box_room.save(tmp_path / folder / "house.gmdag")))
+    obj = tmp_path / "c" / "house.obj"
+    obj.parent.mkdir()
+    obj.write_text("v 0 0 0\nv 1 0 0\nv 0 1 0\nf 1 2 3\n")
+    found = scene_loaders([*names, str(obj), str(obj)], 64)
+    assert [name for name, _ in found] == ["a_house", "b_house", "c_house"]
+
+
+def test_recovery_of_sampled_flights_is_refused():
+    with pytest.raises(ConfigError, match="sampled ones come free by themselves"):
+        eval_config("quick", None, None, 0, True, False, recovery=True)

@@ -193,6 +193,17 @@ def test_pairs_that_say_nothing_or_the_same_are_learned_from(file):
         assert torch.equal(learner.pairs.observations[1], some_pairs().observations[1]), "no names, nothing to rename"
 
 
+@pytest.mark.parametrize("told", [12.34567891, 12.345679])
+def test_pairs_of_a_range_that_no_file_rounds_alike_are_learned_from(file, told):
+    speed = {"max_speed": (1 / 3, 2.0, 3.0), "max_yaw_rate": 2.0 / 3.0, "steps_per_decision": 3}
+    facts = {"max_distance": told, "limits": [0.3333333, 2, 3, 0.66666667], "decision_hz": 16.66666667}
+    write_pairs(file, replace(some_pairs(), facts=facts))
+    parts({"pairs": str(file)}, env={"max_distance": 12.34567891, "dynamics": speed})
+    write_pairs(file, replace(some_pairs(), facts=facts | {"limits": [0.3333333, 2, 3, 10**400]}))
+    with pytest.raises(ConfigError, match="speed limits"):
+        parts({"pairs": str(file)}, env={"max_distance": 12.34567891, "dynamics": speed})
+
+
 def test_surfaces_of_pairs_are_told_by_the_ids_of_what_is_flown(file):
     """A policy learns the ids of its scenes, and is evaluated with them."""
     pairs = some_pairs()

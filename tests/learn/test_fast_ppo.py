@@ -194,7 +194,7 @@ def test_processes_take_the_same_step(monkeypatch):
 
 
 def test_processes_are_waited_for_as_long_as_they_live(monkeypatch):
-    """A run of more than ten minutes ended with an empty queue; here it is a beginning of many looks."""
+    """Silence is no end: a beginning takes many looks."""
     monkeypatch.setattr(processes, "_LOOK", 0.02)
     spawn = multiprocessing.get_context("spawn")
     said = spawn.Queue()

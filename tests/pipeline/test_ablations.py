@@ -5,18 +5,27 @@ from __future__ import annotations
 import contextlib
 import os
 import signal
+import subprocess
+import sys
+import time
+from dataclasses import asdict
+from pathlib import Path
 
 import pytest
 
 from navi_core.config import AblationConfig
 from navi_core.errors import ConfigError, RunError
 from navi_core.record import RunDirectory, navi_home
+from navi_pipeline.lib.ablations import perform
 from navi_pipeline.lib.ablations.catalogue import BASE, VARIANTS, find_variants
-from navi_pipeline.lib.ablations.cell import _key, known_outcome, resolved, run_cell
+from navi_pipeline.lib.ablations.cell import CellOutcome, _document, _key, known_outcome, resolved, run_cell
 from navi_pipeline.lib.ablations.perform import perform_ablation
+from navi_pipeline.lib.documents import write_document
+from navi_pipeline.lib.stale_runs import runs_in_use
 from navi_pipeline.lib.warehouse import Warehouse
 from navi_pipeline.report import run_report
 
+ROOT = Path(__file__).resolve().parents[2]
 TINY = AblationConfig(
     steps=256,
     seeds=2,
@@ -44,6 +53,13 @@ def test_the_base_comes_first_and_unknown_variants_are_refused():
         find_variants(["core_lstm"])
 
 
+def test_settings_of_the_environment_are_no_part_of_a_cell(monkeypatch):
+    """The processes that measure it do not get them."""
+    key = _key(VARIANTS[BASE], TINY, 0)
+    monkeypatch.setenv("NAVI_ACTORS", "3")
+    assert _key(VARIANTS[BASE], TINY, 0) == key and resolved(VARIANTS[BASE], TINY).actors == 8
+
+
 def test_what_is_known_is_shown_without_measuring():
     """The demo preset already has a GRU and a ring encoder: these variants are the base."""
     done = perform_ablation(["core_gru", "no_tax"], AblationConfig(seeds=3), cells=0, on_line=print)
@@ -68,6 +84,54 @@ def test_a_small_ablation_goes_on_in_pieces_and_says_what_it_found():
     assert ">Who is better</h2>" in page and "core_none against base" in page
 
 
+def test_a_cell_that_ends_without_an_outcome_hides_no_other(monkeypatch):
+    begun, told = [], []
+
+    def measure(name, variant, config, seed, *, stop):
+        begun.append((variant.name, seed))
+        if variant.name == "no_tax":
+            raise RunError("the first was hindered")
+        while seed and not stop():
+            time.sleep(0.01)
+        if seed:
+            raise RunError("another was told to end")
+        outcome = CellOutcome(variant.name, seed, "crash", "out of memory", "", "", {}, {}, [])
+        write_document(_document(variant, config, seed), asdict(outcome))
+        return outcome
+
+    monkeypatch.setattr(perform, "run_cell_in_child", measure)
+    with pytest.raises(RunError, match="the first was hindered"):
+        perform_ablation(["rnd", "no_tax"], TINY, on_line=told.append)
+    assert [line.split()[2] for line in told] == ["base/seed0:", "rnd/seed0:"]
+    assert begun[:3] == [(BASE, 0), ("rnd", 0), ("no_tax", 0)] and len(begun) <= 4
+    assert "4 of 6 cells are not measured yet" in (navi_home() / "reports" / "ablation-ablation.html").read_text()
+
+
+def test_a_cells_process_that_is_told_to_end_ends_its_command_first(tmp_path):
+    """The command stands for a trainer that takes its time for a checkpoint."""
+    command = (
+        "import pathlib, signal, sys, time\n"
+        "def end(*_):\n    time.sleep(0.5)\n    pathlib.Path(sys.argv[1]).touch()\n    sys.exit(0)\n"
+        "signal.signal(signal.SIGTERM, end)\nprint('begun', file=sys.stderr, flush=True)\ntime.sleep(600)\n"
+    )
+    checkpoint = tmp_path / "checkpoint"
+    process = (
+        "import sys\nfrom navi_pipeline.lib.ablations import worker\n"
+        "from navi_pipeline.lib.supervised import run_supervised\n"
+        f"command = [sys.executable, '-c', {command!r}, {str(checkpoint)!r}]\n"
+        "worker.run_cell = lambda *_, on_line: run_supervised(command, on_line=on_line)\n"
+        "sys.exit(worker.main('told', 'base', '0', '{}'))\n"
+    )
+    cell = subprocess.Popen([sys.executable, "-c", process], stderr=subprocess.PIPE, text=True, cwd=ROOT)
+    try:
+        assert cell.stderr.readline() == "begun\n"
+        cell.terminate()
+        assert cell.wait(20.0) == 143 and checkpoint.exists()
+    finally:
+        cell.kill()
+        cell.wait()
+
+
 def test_a_cell_whose_run_another_process_holds_has_no_outcome(monkeypatch):
     monkeypatch.setattr("navi_pipeline.lib.stale_runs.LOCK_PATIENCE", 0.3)
     base, config = VARIANTS[BASE], resolved(VARIANTS[BASE], TINY)
@@ -86,9 +150,10 @@ def test_a_cell_whose_trainer_was_told_to_end_has_no_outcome():
 
     def end_the_trainer(line):
         told.append(line)
-        for lock in (navi_home() / "runs" / ".locks").glob("ablation-*.lock"):
-            with contextlib.suppress(ProcessLookupError):
-                os.kill(int(lock.read_text()), signal.SIGTERM)
+        for run in runs_in_use(prefix="ablation-"):
+            # A trainer holds the lock a moment before its process id stands in it.
+            with contextlib.suppress(ProcessLookupError, ValueError):
+                os.kill(int((navi_home() / "runs" / ".locks" / f"{run}.lock").read_text()), signal.SIGTERM)
 
     with pytest.raises(RunError, match=r"train was (stopped at step [\d,]+ \(SIGTERM\)|told to end by SIGTERM)"):
         run_cell("ended", VARIANTS[BASE], endless, 0, on_line=end_the_trainer)

@@ -127,6 +127,9 @@ def test_an_archive_that_is_older_than_a_table_is_restored(warehouse):
     document = json.loads(manifest.read_text())
     del document["tables"]["comparisons"]
     manifest.write_text(json.dumps(document))
+    with pytest.raises(RecordError, match=r"does not know .*comparisons\.parquet"):
+        warehouse.rebuild()
+    assert rows(warehouse) == before
     os.remove(next(warehouse.archive.folder.glob("*/comparisons.parquet")))
     warehouse.rebuild()
     assert rows(warehouse) == before and rows(warehouse, "select * from comparisons") == []

@@ -9,14 +9,20 @@ import pytest
 
 from navi_core.config import TrainConfig
 from navi_core.record import RunDirectory, navi_home
+from navi_core.scenes import compiler
+from navi_core.scenes.compiler import output_path
 from navi_pipeline.definitions import defs
 from navi_pipeline.defs.automation.sensors import new_demonstrations, new_scenes, run_failures, stale_runs
+from navi_pipeline.defs.corpus.assets import CompileSettings
+from navi_pipeline.lib.compiled import due_scenes
 from navi_pipeline.lib.documents import pipeline_folder, write_document
 from navi_pipeline.lib.failures import record_failure
 from navi_pipeline.lib.pipeline_log import pipeline_log
-from navi_pipeline.lib.scene_plan import plan_path
+from navi_pipeline.lib.scene_plan import SceneSource, as_rows, plan_path
 from navi_pipeline.lib.stale_runs import sweep
 from navi_pipeline.lib.warehouse import Warehouse
+
+CONFIG = CompileSettings().compile_config()
 
 
 @pytest.fixture
@@ -51,57 +57,86 @@ def test_a_schedule_asks_for_one_night_a_day_named_after_its_date(instance, repo
     assert schedule.default_status == dg.DefaultScheduleStatus.STOPPED
 
 
-def test_new_meshes_are_planned_compiled_and_gathered_step_by_step(instance, repository, tmp_path, monkeypatch):
-    def tick(sensor, instance, repository, cursor=None):
-        # The test's context has no reference to its instance, which Dagster's own tick needs for dynamic partitions.
-        with dg.build_sensor_context(instance=instance, repository_def=repository, cursor=cursor) as context:
-            return sensor(context)
+def scene_tick(instance, repository, cursor=None):
+    # The test's context has no reference to its instance, which Dagster's own tick needs for dynamic partitions.
+    with dg.build_sensor_context(instance=instance, repository_def=repository, cursor=cursor) as context:
+        return new_scenes(context)
 
-    assert "names no folder" in tick(new_scenes, instance, repository).skip_message
+
+def planned(name, digit="f", split="external"):
+    return SceneSource(name, split, None, None, f"/meshes/{name}.obj", digit * 64)
+
+
+def plan(*sources):
+    write_document(plan_path(), {"sources": as_rows(list(sources))})
+
+
+def compiled(source, instance, config=CONFIG, name=None):
+    """Leave what compiling leaves of a scene: file, sidecar, card and materialization; return the file."""
+    gmdag = output_path(name or source.name, source.source_hash, navi_home() / "scenes", config)
+    gmdag.parent.mkdir(parents=True, exist_ok=True)
+    gmdag.touch()
+    gmdag.with_suffix(".json").write_text(json.dumps(compiler._stamp(gmdag, source.source_hash, config)))
+    card = {"source_hash": source.source_hash, "split": source.split, "gmdag": str(gmdag)}
+    write_document(pipeline_folder() / "compiled" / f"{source.name}.json", card)
+    instance.report_runless_asset_event(dg.AssetMaterialization("compiled_scene", partition=source.name))
+    return gmdag
+
+
+def test_new_meshes_are_planned_compiled_and_gathered_step_by_step(instance, repository, tmp_path, monkeypatch):
+    assert "names no folder" in scene_tick(instance, repository).skip_message
     monkeypatch.setenv("NAVI_SCENES", str(tmp_path))
     (tmp_path / "house.obj").write_text("v 0 0 0\n")
-    first = tick(new_scenes, instance, repository)
+    first = scene_tick(instance, repository)
     assert asked(first) == [("scene_sources", None)]
-    row = {"name": "house", "source_hash": "f" * 64, "split": "external"}
-    old = {"name": "old", "source_hash": "a" * 64, "split": "train"}
-    write_document(plan_path(), {"sources": [row, old]})
+    old = planned("old", "a", split="train")
+    plan(planned("house"), old)
     instance.add_dynamic_partitions("scene", ["house", "old"])
-    instance.report_runless_asset_event(dg.AssetMaterialization("compiled_scene", partition="old"))
-    second = tick(new_scenes, instance, repository, first.cursor)
+    compiled(old, instance)
+    second = scene_tick(instance, repository, first.cursor)
     assert asked(second) == [("compiled_scene", "house")]
-    third = tick(new_scenes, instance, repository, second.cursor)
+    third = scene_tick(instance, repository, second.cursor)
     assert "corpus" in [key.to_user_string() for key in third.run_requests[0].asset_selection]
-    quiet = tick(new_scenes, instance, repository, third.cursor)
+    quiet = scene_tick(instance, repository, third.cursor)
     assert isinstance(quiet, dg.SkipReason) and "not changed" in quiet.skip_message
     (tmp_path / "house.obj").write_text("v 0 0 0\nv 1 1 1\n")
-    again = tick(new_scenes, instance, repository, third.cursor)
+    again = scene_tick(instance, repository, third.cursor)
     assert asked(again) == [("scene_sources", None)] and again.run_requests[0].run_key != first.run_requests[0].run_key
 
 
 def test_scenes_that_come_back_are_planned_and_compiled_again(instance, repository, tmp_path, monkeypatch):
-    def tick(sensor, cursor=None):
-        with dg.build_sensor_context(instance=instance, repository_def=repository, cursor=cursor) as context:
-            return sensor(context)
-
     monkeypatch.setenv("NAVI_SCENES", str(tmp_path))
     instance.add_dynamic_partitions("scene", ["house", "shed"])
-    for name in ("house", "shed"):
-        instance.report_runless_asset_event(dg.AssetMaterialization("compiled_scene", partition=name))
-    shed = {"name": "shed", "source_hash": "5" * 64, "split": "external"}
-    write_document(pipeline_folder() / "compiled" / "shed.json", shed)
+    shed = planned("shed", "5")
+    compiled(shed, instance)
     keys, cursor = [], None
-    for text in ("a", "b", "a"):
-        house = {"name": "house", "source_hash": text * 64, "split": "external"}
+    for text in ("a", "b", "a", "reset"):
+        if text == "reset":
+            cursor, text = None, "a"
+        house = planned("house", text)
         (tmp_path / "house.obj").write_text(text)
         os.utime(tmp_path / "house.obj", (0, ord(text)))
-        write_document(plan_path(), {"sources": [house, shed]})
+        plan(house, shed)
         for _ in range(3):
-            answer = tick(new_scenes, cursor)
+            answer = scene_tick(instance, repository, cursor)
             cursor = answer.cursor
             keys += [request.run_key for request in answer.run_requests]
-        write_document(pipeline_folder() / "compiled" / "house.json", house)
-        assert isinstance(tick(new_scenes, cursor), dg.SkipReason)
-    assert len(keys) == len(set(keys)) == 9 and not any("shed" in key for key in keys)
+        compiled(house, instance)
+        assert isinstance(scene_tick(instance, repository, cursor), dg.SkipReason)
+    assert len(keys) == len(set(keys)) == 11 and not any("shed" in key for key in keys)
+
+
+def test_a_scene_is_due_until_it_is_compiled_as_it_is_planned(instance):
+    scenes = {why: planned(why) for why in ("done", "new", "gone", "changed", "renamed", "coarse")}
+    plan(*scenes.values())
+    files = {why: compiled(source, instance) for why, source in scenes.items() if why != "new"}
+    files["gone"].unlink()
+    compiled(planned("changed", "0"), instance)
+    compiled(scenes["renamed"], instance, name="elsewhere")
+    compiled(scenes["coarse"], instance, CONFIG.model_copy(update={"resolution": 64}))
+    known = set(scenes) - {"new"}
+    assert [source.name for source in due_scenes(known, CONFIG)] == ["new", "gone", "changed", "renamed", "coarse"]
+    assert [source.name for source in due_scenes((), CONFIG)] == list(scenes)
 
 
 def test_recordings_that_come_back_are_taken_in_again(instance, repository, tmp_path, monkeypatch):

@@ -2,6 +2,7 @@
 
 import json
 import shutil
+import signal
 from pathlib import Path
 
 import pytest
@@ -24,6 +25,19 @@ def test_a_failing_asset_ends_the_demo_with_its_own_words(dagster, tmp_path, mon
     with pytest.raises(RunError, match=r"scene_sources failed: .*NAVI_SCENES names .*none"):
         run_demo(as_json=True)
     assert capsys.readouterr().out == ""
+
+
+def test_a_demo_in_the_background_can_be_told_to_end_between_its_assets(dagster, tmp_path, monkeypatch):
+    """A shell's background job ignores SIGINT."""
+    monkeypatch.setenv("NAVI_SCENES", str(tmp_path / "none"))
+    interrupt, end = signal.signal(signal.SIGINT, signal.SIG_IGN), signal.signal(signal.SIGTERM, signal.SIG_DFL)
+    try:
+        with pytest.raises(RunError, match="scene_sources failed"):
+            run_demo()
+        assert signal.getsignal(signal.SIGTERM) is signal.SIG_DFL
+    finally:
+        signal.signal(signal.SIGINT, interrupt)
+        signal.signal(signal.SIGTERM, end)
 
 
 def test_a_missing_dagster_home_is_named(tmp_path, monkeypatch):

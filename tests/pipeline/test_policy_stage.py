@@ -6,6 +6,7 @@ from navi_core.config import config_hash
 from navi_core.errors import ConfigError, RecordError
 from navi_pipeline.lib import policies
 from navi_pipeline.lib.policies import read_policy, training_config
+from navi_pipeline.lib.trainer_client import ended_of_itself
 from navi_pipeline.lib.verdicts import read_verdict
 from navi_pipeline.lib.warehouse import Warehouse
 from tests.pipeline.policy_runs import FLIGHT, checks, made
@@ -86,5 +87,5 @@ def test_what_is_missing_is_named_with_the_asset_that_makes_it():
 
 def test_a_run_that_its_controller_ended_is_whole_and_one_that_was_told_to_stop_is_not():
     whole = ("total_steps", "epochs", "early_stopping: plateau")
-    assert all(map(policies.ended_of_itself, whole))
-    assert not any(map(policies.ended_of_itself, ("stopped", "SIGTERM", None)))
+    assert all(map(ended_of_itself, whole))
+    assert not any(map(ended_of_itself, ("stopped", "SIGTERM", None)))

@@ -11,14 +11,16 @@ import pytest
 from navi_core.config import StudyConfig, config_hash, parse_config
 from navi_core.errors import ConfigError, RecordError, RunError
 from navi_core.presets import resolve_config
-from navi_pipeline.lib.studies.book import StudyBook, read_study
+from navi_core.record import RunDirectory, navi_home
+from navi_pipeline.lib.studies.book import HINDERED, INTERRUPTED, StudyBook, read_study
 from navi_pipeline.lib.studies.catalogue import STUDIES, find_study
 from navi_pipeline.lib.studies.ledger import ledger_faults
 from navi_pipeline.lib.studies.perform import perform_study, study_result
 from navi_pipeline.lib.studies.rows import record_trials, trial_row
 from navi_pipeline.lib.studies.scenes import over_scenes
-from navi_pipeline.lib.studies.spaces import SPACES, check_space, search_space, trial_config
+from navi_pipeline.lib.studies.spaces import SPACES, check_space, draw, search_space, trial_config
 from navi_pipeline.lib.studies.storage import repair_journal, study_folder
+from navi_pipeline.lib.studies.trial import ASSET, partition_of, run_trial
 from navi_pipeline.lib.studies.winner import pick_trial, write_preset
 from navi_pipeline.lib.studies.worker import work
 from navi_pipeline.lib.warehouse import Warehouse
@@ -171,8 +173,39 @@ def test_a_trial_whose_trainer_somebody_else_ended_is_taken_up_again():
             train=lambda *a, **k: analytic_trainer(*a, **(k | {"stop": lambda: next(told)})),
         )
         rows = [trial_row(book, trial) for trial in book.trials()]
-    assert [row["state"] for row in rows] == ["failed", "complete"] and rows[0]["reason"] == "interrupted"
+    assert [row["state"] for row in rows] == ["failed", "complete"] and rows[0]["reason"] == HINDERED
     assert [row["step"] for row in rows] == [30, 90] and rows[0]["run_id"] == rows[1]["run_id"]
+
+
+def test_a_trial_whose_trainer_somebody_always_ends_has_failed_in_the_end():
+    with StudyBook(small_study(trials=1, attempts=3)) as book:
+        work(
+            book,
+            on_line=lambda _: None,
+            train=lambda *a, **k: analytic_trainer(*a, **(k | {"stop": lambda: True})),
+        )
+        assert [trial.user_attrs["outcome"] for trial in book.trials()] == ["lost", "lost", "crash"]
+        assert book.release_lost() == 0 and book.trials()[-1].user_attrs["reason"] == HINDERED
+
+
+@pytest.mark.parametrize("reason", [HINDERED, INTERRUPTED])
+def test_a_trial_whose_run_stays_held_is_left_without_training(monkeypatch, reason):
+    monkeypatch.setattr("navi_pipeline.lib.stale_runs.LOCK_PATIENCE", 0.3)
+    config = small_study(trials=1)
+    with StudyBook(config) as book:
+        trial = book.claim()
+        settings = trial_config(config, draw(trial, search_space(config)))
+        with RunDirectory.open(navi_home() / "runs", asset=ASSET, partition=partition_of("small", 0), config=settings):
+            ended = run_trial(
+                book,
+                trial,
+                on_line=print,
+                ending=lambda: reason == INTERRUPTED,
+                train=lambda *_, **__: pytest.fail("it was trained"),
+            )
+        left, again = book.trials()
+    assert ended == "interrupted" and (left.user_attrs["outcome"], left.user_attrs["reason"]) == ("lost", reason)
+    assert again.state.name == "WAITING" and again.user_attrs["attempt"] == 1 + (reason == HINDERED)
 
 
 def test_a_study_goes_on_under_its_settings_alone():

@@ -51,12 +51,13 @@ if __name__ == "__main__":
 
 
 @pytest.fixture
-def config(box_scene, tmp_path, monkeypatch):
-    """A training run of some seconds in a small box, of a Navi home of its own."""
+def config(box_scene, tmp_path, monkeypatch, request):
+    """A training run of some seconds, or of `param` steps, in a small box, of a Navi home of its own."""
     monkeypatch.setenv("NAVI_HOME", str(tmp_path / "home"))
     monkeypatch.setenv("DAGSTER_HOME", str(tmp_path))
     scene = box_scene.save(tmp_path / "box.gmdag")
-    preset = load_preset("quick", {"actors": 4, "threads": 1, "checkpoint_every": 512, "total_steps": STEPS,
+    preset = load_preset("quick", {"actors": 4, "threads": 1, "checkpoint_every": 512,
+                                   "total_steps": getattr(request, "param", STEPS),
                                    "corpus": {"scenes": [str(scene)]}, "ppo": {"rollout": 32}})  # fmt: skip
     return preset
 
@@ -174,6 +175,7 @@ def test_kill_9_of_the_runs_worker_leaves_no_trainer_and_the_retry_resumes(confi
     assert finish(config)["resumed_from"] == reached
 
 
+@pytest.mark.parametrize("config", [10**6], indirect=True)
 def test_a_second_trainer_on_the_same_run_is_fenced_out_by_name(config, worker):
     _, lines = worker()
     wait_for(lambda: steps_in(lines))

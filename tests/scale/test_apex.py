@@ -39,7 +39,7 @@ def watched(plan):
     made = []
 
     def cluster(config, workers):
-        here = Watched(config, 1, workers=workers)
+        here = Watched(config, workers=workers)
         here.plan = plan
         made.append(here)
         return here
@@ -64,7 +64,7 @@ def test_every_decision_that_a_shard_took_is_learned_from_once(tmp_path):
 @pytest.mark.parametrize("precision", ["fp32", "bf16"])
 def test_learners_and_actors_take_products_in_the_precision_that_was_asked_for(precision):
     config, spaces = apex_config(precision=precision), reference_task("cart_pole", 1, masked=False).spaces
-    apex = _Apex(config, None, LocalCluster(config, 1), spaces, spaces.observed, None, ALONE, {})
+    apex = _Apex(config, None, LocalCluster(config), spaces, spaces.observed, None, ALONE, {})
     apex.cluster.start(0)
     flying = [actor.policy for actor in apex.cluster.actors.values()]
     assert len(flying) == 2

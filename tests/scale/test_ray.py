@@ -26,7 +26,7 @@ def ray():
 
 def on_ray(made, **kw):
     def cluster(config, workers):
-        made.append(RayCluster(config, 1, "test", workers=workers, **kw))
+        made.append(RayCluster(config, "test", workers=workers, **kw))
         return made[-1]
 
     return cluster

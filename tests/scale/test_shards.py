@@ -14,12 +14,12 @@ CONFIG = apex_config(replay={"capacity": 32, "batch_size": 8}, dqn={"learning_st
 
 
 def shards(count=2, config=CONFIG):
-    ports = [LocalShard(i, lambda i=i: ReplayShard(config, i, 1)) for i in range(count)]
+    ports = [LocalShard(i, lambda i=i: ReplayShard(config, i)) for i in range(count)]
     return ports, ShardedReplay(config, ports)
 
 
 def test_a_shipment_counts_once_however_often_it_comes():
-    shard = ReplayShard(CONFIG, 0, 1)
+    shard = ReplayShard(CONFIG, 0)
     assert shard.add(shipment(0)) and shard.add(shipment(0)) and shard.add(shipment(1, first=8.0))
     news = shard.news("", 0, 0)
     assert [told.number for told in news.reports] == [0, 1]
@@ -28,7 +28,7 @@ def test_a_shipment_counts_once_however_often_it_comes():
 
 
 def test_reports_stay_until_they_are_confirmed():
-    shard = ReplayShard(CONFIG, 0, 1)
+    shard = ReplayShard(CONFIG, 0)
     shard.add(shipment(0))
     first = shard.news("", 0, 0)
     assert shard.news("", 0, 0).reports == first.reports, "an answer that was lost is asked for again"
@@ -40,7 +40,7 @@ def test_reports_stay_until_they_are_confirmed():
 
 
 def test_actors_wait_while_the_learner_is_far_behind():
-    shard = ReplayShard(CONFIG, 0, 1)
+    shard = ReplayShard(CONFIG, 0)
     assert all(shard.add(shipment(i)) for i in range(3)), "96 decisions: 64 may be unread before the last"
     assert not shard.add(shipment(3))
     news = shard.news("", 0, 0)
@@ -51,7 +51,7 @@ def test_actors_wait_while_the_learner_is_far_behind():
 
 
 def test_priorities_reach_only_the_items_that_they_were_drawn_for():
-    shard = ReplayShard(CONFIG, 0, 1)
+    shard = ReplayShard(CONFIG, 0)
     shard.add(shipment(0, count=16))
     drawn = shard.draw(16)
     assert np.array_equal(drawn.serials, drawn.places)
@@ -103,7 +103,7 @@ def test_weights_are_those_of_the_chance_to_be_drawn():
 
 def test_minibatches_asked_for_at_once_are_drawn_as_one_by_one():
     config = apex_config(replay={"capacity": 256, "batch_size": 16, "alpha": 1.0})
-    ports = [LocalShard(i, lambda i=i: ReplayShard(config, i, 1)) for i in range(2)]
+    ports = [LocalShard(i, lambda i=i: ReplayShard(config, i)) for i in range(2)]
     replay = ShardedReplay(config, ports, prefetch=4)
     for port in ports:
         port.add(shipment(0, count=64, first=100.0 * port.number, priorities=np.arange(1, 65)))
@@ -139,7 +139,7 @@ def test_a_lost_shard_is_replaced_and_the_others_stand_in():
 
 def test_what_cannot_be_shared_is_refused(monkeypatch):
     with pytest.raises(ConfigError, match="2 shards cannot be shared by 1 learners"):
-        ShardedReplay(CONFIG, [LocalShard(0, lambda: ReplayShard(CONFIG, 0, 1))])
+        ShardedReplay(CONFIG, [LocalShard(0, lambda: ReplayShard(CONFIG, 0))])
     _, replay = shards()
     with pytest.raises(ConfigError, match=r"raise replay\.batch_size"):
         replay.sample(1)
@@ -149,12 +149,12 @@ def test_what_cannot_be_shared_is_refused(monkeypatch):
 
 
 def test_a_shard_is_written_and_read_back(tmp_path):
-    shard, again = (ReplayShard(CONFIG, 1, 1) for _ in range(2))
+    shard, again = (ReplayShard(CONFIG, 1) for _ in range(2))
     shard.add(shipment(0, count=5, priorities=[1, 2, 3, 4, 5]))
     assert shard.save(str(tmp_path), "step-000000000032.pt") == 5
     assert again.load(str(tmp_path), "step-000000000032.pt", 5)
     assert torch.equal(again.replay.priorities(), shard.replay.priorities())
-    assert not ReplayShard(CONFIG, 0, 1).load(str(tmp_path), "step-000000000032.pt", 5), "another shard's folder"
+    assert not ReplayShard(CONFIG, 0).load(str(tmp_path), "step-000000000032.pt", 5), "another shard's folder"
 
 
 def test_probabilities_are_shares_of_the_sum():

@@ -204,6 +204,11 @@ def test_validation_of_the_past_sees_the_same_collisions(field: Field) -> None:
         (["--gate"], "add --scene FILE"),
         (["--set", "gate.threshold=0"], "add --gate --scene FILE"),
         (["--set", "training.batch_size=64"], "add --learn"),
+        (["--scene", "apartment:3", "--learn", "--set", "training.shadow_evaluation=5"], "add --gate"),
+        (
+            ["--set", "training.batch_size=64", "--set", "gat.threshold=0"],
+            "--set gat; only gate.… and training.… can be set here",
+        ),
     ],
 )
 def test_a_service_that_would_not_do_what_is_set_is_refused(given, told):

@@ -165,3 +165,10 @@ def test_action_values_cannot_be_learned_on_and_no_journal_is_begun(learning_of,
         live.adopt(model)
     assert live.trainer.serving.version == 0
     live.close()
+
+
+@pytest.mark.parametrize("setting", [{"shadow_evaluation": 5}, {"reward_mode": "gate_signal"}])
+def test_settings_that_need_a_gate_begin_no_journal_without_one(setting, learning_of, tmp_path) -> None:
+    with pytest.raises(ConfigError, match="--gate"):
+        learning_of(**setting)
+    assert not list(tmp_path.iterdir())

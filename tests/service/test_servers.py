@@ -26,6 +26,7 @@ from navi_core.service.wire import (
     encode,
 )
 from navi_core.world import NavigationEnv
+from tests.conftest import fly_ahead
 from tests.service.conftest import SMALL, TINY, requester, tiny_model, until
 
 
@@ -254,12 +255,7 @@ def test_who_watches_a_service_sees_the_scene_from_above_and_where_it_lies(stage
 def test_a_drone_that_is_stuck_is_freed_where_its_policy_was_trained_to_be(stage, recovery) -> None:
     """A policy that always flies ahead comes to a wall; only with recovery does it leave it."""
     model = tiny_model(config=TINY.model_copy(update={"recovery": recovery}))
-    with torch.no_grad():
-        for name, weight in model.runner.policy.named_parameters():
-            if name.startswith("heads.actor"):
-                weight.zero_()
-                if weight.shape == (4,):
-                    weight[0] = 3.0
+    fly_ahead(model.runner.policy)
     actor = stage.actor(stage.environment(SMALL.model_copy(update={"max_steps": 400}), sessions=2, seed=4), model)
     until(lambda: actor.decisions >= 300, 30.0)
     assert (actor.metrics.as_dict().get("recovered_total", 0) > 0) == recovery

@@ -313,7 +313,7 @@ def test_who_returns_to_a_champions_weights_learns_in_its_critics_units(caplog) 
             live.observe_reward(version, reward + 0.1 * (i % 3))
         live.train_once()
     assert "version 1 serves again" in caplog.text and live.serving.version == 3
-    assert live._update._scale == (3.0, 2.0)
+    assert live._update.scale == (3.0, 2.0)
 
 
 def test_without_a_gate_the_reward_that_came_counts_whole() -> None:
@@ -325,7 +325,7 @@ def test_without_a_gate_the_reward_that_came_counts_whole() -> None:
 
 
 def test_a_shadow_evaluation_without_scenes_is_refused() -> None:
-    with pytest.raises(ConfigError, match="--scene"):
+    with pytest.raises(ConfigError, match="add --gate --scene FILE"):
         trainer(config(shadow_evaluation=5))
 
 

@@ -110,8 +110,9 @@ def train_together(config: FastPPOConfig, processes: int) -> list[ProcessResult]
     finally:
         for member in members:
             member.join(5.0)
-            if member.is_alive():
-                member.terminate()
+            # Nothing of it is worth an orderly end, and it may have inherited that SIGTERM is ignored.
+            member.kill()
+            member.join()
         memory.close()
         memory.unlink()
 
@@ -130,7 +131,7 @@ def _gather(members: Sequence[Any], queue: Any) -> list[tuple[int, Any]]:
             lost = sorted(gone & silent)
             if lost:
                 for member in members:
-                    member.terminate()
+                    member.kill()
                 return found + [(n, f"it ended with exit code {members[n].exitcode} and said nothing") for n in lost]
             silent = gone
     return found

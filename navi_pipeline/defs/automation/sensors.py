@@ -3,10 +3,14 @@
 import hashlib
 import json
 import os
+import time
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import dagster as dg
+
+if TYPE_CHECKING:
+    from navi_pipeline.lib.scene_plan import SceneSource
 
 __all__ = ["SENSORS", "folder_signature", "new_demonstrations", "new_scenes", "run_failures", "stale_runs"]
 
@@ -42,8 +46,8 @@ def folder_signature(folder: Path, suffixes: tuple[str, ...]) -> str:
 @dg.sensor(
     target=dg.AssetSelection.groups("corpus"),
     minimum_interval_seconds=60,
-    description="Meshes that come to $NAVI_SCENES, change or go: plans the scenes anew, compiles each that is planned "
-    "and not compiled, and gathers the corpus when all of them are.",
+    description="Meshes that come to $NAVI_SCENES, change or go: plans the scenes anew, compiles each that is not up "
+    "to date, and gathers the corpus when all of them are.",
 )
 def new_scenes(context: dg.SensorEvaluationContext) -> dg.SensorResult | dg.SkipReason:
     """Bring the corpus up to date, a step at a time."""
@@ -52,23 +56,23 @@ def new_scenes(context: dg.SensorEvaluationContext) -> dg.SensorResult | dg.Skip
         return dg.SkipReason("NAVI_SCENES names no folder of meshes")
     known = _known(context)
     signature = folder_signature(Path(named).expanduser(), _MESHES)
-    count = known.get("count", 0)
     if _at_work(context.instance):
         return dg.SkipReason("scenes are being worked on")
     if signature != known.get("signature"):
-        request = _request(("scene_sources",), f"sources-{count + 1}-{signature}")
-        cursor = json.dumps({"signature": signature, "stage": "compile", "count": count + 1})
-        return dg.SensorResult([request], cursor=cursor)
+        change = time.time_ns()
+        cursor = json.dumps({"signature": signature, "stage": "compile", "change": change})
+        return dg.SensorResult([_request(("scene_sources",), f"sources-{change}")], cursor=cursor)
+    change = known.get("change", 0)
     if known.get("stage") == "compile":
-        due = _uncompiled(context.instance)
-        requests = [_request(("compiled_scene",), f"compile-{count}-{name}-{key}", partition=name) for name, key in due]
-        cursor = json.dumps({"signature": signature, "stage": "gather", "count": count})
-        return dg.SensorResult(requests, cursor=cursor, skip_reason=None if due else "every planned scene is compiled")
+        due = [source.name for source in _due(context.instance)]
+        requests = [_request(("compiled_scene",), f"compile-{change}-{name}", partition=name) for name in due]
+        cursor = json.dumps({"signature": signature, "stage": "gather", "change": change})
+        return dg.SensorResult(requests, cursor=cursor, skip_reason=None if due else "every scene is up to date")
     if known.get("stage") == "gather":
         there = {key.to_user_string() for key in _asset_keys(context)}
         last = tuple(name for name in ("scene_quality", "corpus") if name in there)
-        cursor = json.dumps({"signature": signature, "stage": "done", "count": count})
-        return dg.SensorResult([_request(last, f"corpus-{count}-{signature}")], cursor=cursor)
+        cursor = json.dumps({"signature": signature, "stage": "done", "change": change})
+        return dg.SensorResult([_request(last, f"corpus-{change}")], cursor=cursor)
     return dg.SkipReason("the scenes have not changed")
 
 
@@ -86,12 +90,10 @@ def new_demonstrations(context: dg.SensorEvaluationContext) -> dg.SensorResult |
     signature = folder_signature(folder, _RECORDINGS)
     if not signature:
         return dg.SkipReason(f"no recording in {folder}")
-    known = _known(context)
-    if signature == known.get("signature"):
+    if signature == _known(context).get("signature"):
         return dg.SkipReason("the recordings have not changed")
-    count = known.get("count", 0) + 1
-    request = _request(("recorded_demonstrations",), f"recordings-{count}-{signature}")
-    return dg.SensorResult([request], cursor=json.dumps({"signature": signature, "count": count}))
+    request = _request(("recorded_demonstrations",), f"recordings-{time.time_ns()}")
+    return dg.SensorResult([request], cursor=json.dumps({"signature": signature}))
 
 
 @dg.run_failure_sensor(
@@ -132,10 +134,10 @@ SENSORS: tuple[Any, ...] = (new_scenes, new_demonstrations, run_failures, stale_
 
 
 def _known(context: dg.SensorEvaluationContext) -> dict[str, Any]:
-    """Return what a sensor noted: signature, stage, and how many changes it has seen.
+    """Return what a sensor noted: signature, stage, and when it saw the change.
 
-    The count is part of every run's key. Dagster starts a key once and never again, so a listing that comes back
-    would otherwise be lost, and what failed could not be asked for again.
+    That time is part of every run's key. Dagster starts a key once and never again, so a listing that comes back
+    would otherwise be lost, and neither what failed nor anything after a reset of the cursor could be asked for again.
     """
     try:
         known = json.loads(context.cursor or "{}")
@@ -158,30 +160,12 @@ def _at_work(instance: dg.DagsterInstance) -> bool:
     return any("navi/sensed" in run.tags for run in runs)
 
 
-def _uncompiled(instance: dg.DagsterInstance) -> list[tuple[str, str]]:
-    """Return planned scenes that were never compiled, and meshes compiled from other content: name and source hash."""
-    from navi_pipeline.lib.documents import read_document
-    from navi_pipeline.lib.scene_plan import plan_path
+def _due(instance: dg.DagsterInstance) -> list["SceneSource"]:
+    from navi_pipeline.defs.corpus.assets import CompileSettings
+    from navi_pipeline.lib.compiled import due_scenes
 
-    planned = read_document(plan_path(), made_by="scene_sources")["sources"]
     known = instance.get_materialized_partitions(dg.AssetKey("compiled_scene"))
-    return [
-        (row["name"], row["source_hash"][:16])
-        for row in planned
-        if row["name"] not in known
-        or (row["split"] == "external" and _compiled_from(row["name"]) != row["source_hash"])
-    ]
-
-
-def _compiled_from(name: str) -> str | None:
-    """Return the source hash that a scene was compiled from last; None where it never was."""
-    from navi_core.errors import RecordError
-    from navi_pipeline.lib.compiled import scene_card
-
-    try:
-        return str(scene_card(name)["source_hash"])
-    except RecordError:
-        return None
+    return due_scenes(known, CompileSettings().compile_config())
 
 
 def _asset_keys(context: dg.SensorEvaluationContext) -> set[dg.AssetKey]:

@@ -1,12 +1,15 @@
 """From sources to a corpus: which scenes there are, each one compiled, and the split that training uses."""
 
 import time
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import dagster as dg
 
 from navi_pipeline.defs.corpus.partitions import scene_partitions
 from navi_pipeline.lib.clock import worked
+
+if TYPE_CHECKING:
+    from navi_core.config import CompileConfig
 
 __all__ = ["CompileSettings", "SceneSettings", "compiled_scene", "corpus", "scene_quality", "scene_sources"]
 
@@ -27,6 +30,12 @@ class CompileSettings(dg.Config):
 
     resolution: int = 256
     padding: float = 1.0
+
+    def compile_config(self) -> "CompileConfig":
+        """Return what the compiler is given."""
+        from navi_core.config import CompileConfig
+
+        return CompileConfig(resolution=self.resolution, padding=self.padding)
 
 
 @dg.asset(
@@ -79,7 +88,6 @@ def scene_sources(context: dg.AssetExecutionContext, config: SceneSettings) -> d
 @worked
 def compiled_scene(context: dg.AssetExecutionContext, config: CompileSettings) -> dg.MaterializeResult:
     """Compile one scene and judge it."""
-    from navi_core.config import CompileConfig
     from navi_pipeline.lib.compiled import compile_source
     from navi_pipeline.lib.scene_plan import read_plan
 
@@ -90,7 +98,7 @@ def compiled_scene(context: dg.AssetExecutionContext, config: CompileSettings) -
             f"scene {context.partition_key!r} is not among the {len(plan)} planned; materialize scene_sources again"
         )
     start = time.perf_counter()
-    made = compile_source(source, CompileConfig(resolution=config.resolution, padding=config.padding))
+    made = compile_source(source, config.compile_config())
     context.log.info("%s: %s, %s", source.name, made["verdict"], "reused" if made["skipped"] else "compiled")
     numbers = {name: made[name] for name in ("triangles", "resolution", "voxel_size", "floor_area_m2", "file_bytes")}
     metadata: dict[str, Any] = {

@@ -2,8 +2,7 @@
 
 What a cell did is a document that is written last: while it is missing the cell counts as not done. A command that
 fails ends its cell and nothing else: the failure is an outcome. One that was hindered or told to end is none: the cell
-goes on another time. A cell is held by one process at a time, so ablations
-that share cells may run beside each other.
+goes on another time. A cell is held by one process at a time, so ablations that share cells may run beside each other.
 """
 
 from __future__ import annotations
@@ -25,9 +24,9 @@ from navi_pipeline.lib.ablations.catalogue import Variant
 from navi_pipeline.lib.benchmark_log import BenchmarkLog
 from navi_pipeline.lib.documents import content_key, pipeline_folder, read_document, write_document
 from navi_pipeline.lib.file_lock import exclusively
-from navi_pipeline.lib.policies import ended_of_itself
 from navi_pipeline.lib.stale_runs import runs_in_use, wait_for_run
 from navi_pipeline.lib.supervised import run_supervised
+from navi_pipeline.lib.trainer_client import require_whole
 
 __all__ = ["CellOutcome", "known_outcome", "resolved", "run_cell"]
 
@@ -74,13 +73,13 @@ def settings_of(variant: Variant, config: AblationConfig, seed: int) -> dict[str
 
 
 def resolved(variant: Variant, config: AblationConfig, seed: int = 0) -> TrainConfig:
-    """Return the training configuration of a cell.
+    """Return the training configuration of a cell; settings of the environment do not reach its trainer.
 
     Raises:
         ConfigError: The variant does not go with the preset.
     """
     flags = {"algorithm": variant.algorithm} | settings_of(variant, config, seed)
-    return resolve_config(preset=config.preset, flags=flags)
+    return resolve_config(preset=config.preset, environ={}, flags=flags)
 
 
 def known_outcome(variant: Variant, config: AblationConfig, seed: int) -> CellOutcome | None:
@@ -145,17 +144,13 @@ def _measured(variant: Variant, config: AblationConfig, seed: int, on_line: Call
         for figure in ("c_vis_auc", "c_vis_final", "collisions_per_minute", "collision_free_rate"):
             metrics[figure] = float(flown[figure])
     except _CommandError as failure:
-        if failure.status == "crash" and not _is_free(key):
+        if failure.status == "crash" and runs_in_use(prefix=_runs_of(key)):
             raise _held(key) from failure
         status, detail, result = failure.status, str(failure), Path()
     return CellOutcome(
         variant.name, seed, status, detail, str(result) if status == "ok" else "", checkpoint, steps.cpu_minutes,
         metrics, steps.commands,
     )  # fmt: skip
-
-
-def _is_free(key: str) -> bool:
-    return not any(run.startswith(_runs_of(key)) for run in runs_in_use())
 
 
 def _require_free(key: str) -> None:
@@ -226,11 +221,7 @@ class _Commands:
     def train(self, stage: str, *arguments: str) -> dict[str, Any]:
         """Return the result of a training that went to its end; a short one is no outcome."""
         result = self.run(stage, *arguments)
-        if not ended_of_itself(result.get("reason")):
-            raise RunError(
-                f"{stage} was stopped at step {result.get('steps', 0):,} ({result.get('reason')}); "
-                "the same command goes on with it"
-            )
+        require_whole(result, stage)
         return result
 
 

@@ -4,12 +4,13 @@ from __future__ import annotations
 
 import threading
 from collections.abc import Callable, Sequence
-from concurrent.futures import ThreadPoolExecutor, as_completed
+from concurrent.futures import CancelledError, ThreadPoolExecutor, as_completed
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from navi_core.config import AblationConfig
+from navi_core.errors import RunError
 from navi_pipeline.lib.ablations.catalogue import BASE, Variant, find_variants
 from navi_pipeline.lib.ablations.cell import CellOutcome, known_outcome, resolved
 from navi_pipeline.lib.ablations.worker import run_cell_in_child
@@ -68,12 +69,12 @@ def perform_ablation(
     Raises:
         ConfigError: An unknown variant, or settings that cannot be.
         RecordError: Rows could not be written.
-        RunError: A cell ended before it had an outcome.
+        RunError: A cell ended before it had an outcome; what is known is in the warehouse and on the page all the same.
     """
     variants, skipped = _different(find_variants(names), config)
     plan = [(variant, seed) for seed in range(config.seeds) for variant in variants]
     unknown = [cell for cell in plan if known_outcome(cell[0], config, cell[1]) is None]
-    _measure(name, unknown if cells is None else unknown[:cells], config, jobs, on_line)
+    failure = _measure(name, unknown if cells is None else unknown[:cells], config, jobs, on_line)
     known = [known_outcome(variant, config, seed) for variant, seed in plan]
     outcomes = [outcome for outcome in known if outcome is not None]
     waiting = len(plan) - len(outcomes)
@@ -86,6 +87,8 @@ def perform_ablation(
     if waiting:
         parts.append(text_part(f"{waiting} of {len(plan)} cells are not measured yet."))
     report = write_report(f"ablation-{name}", f"Ablation {name}", parts)
+    if failure is not None:
+        raise failure
     return AblationResult(outcomes, waiting, rows, sentences, skipped, report)
 
 
@@ -95,22 +98,36 @@ def _measure(
     config: AblationConfig,
     jobs: int,
     on_line: Callable[[str], None],
-) -> None:
-    """Measure cells, `jobs` at a time, and tell of each when it is done."""
+) -> RunError | None:
+    """Measure cells, `jobs` at a time, and tell of each when it is done.
+
+    Returns:
+        Why the first cell ended that has no outcome; the others were told to end then, and go on another time.
+    """
     ending = threading.Event()
+    failure: RunError | None = None
     with ThreadPoolExecutor(jobs) as pool:
-        cells_of = {
-            pool.submit(run_cell_in_child, name, variant, config, seed, stop=ending.is_set): (variant, seed)
-            for variant, seed in cells
-        }
         try:
+            cells_of = {
+                pool.submit(run_cell_in_child, name, variant, config, seed, stop=ending.is_set): (variant, seed)
+                for variant, seed in cells
+            }
             for number, done in enumerate(as_completed(cells_of), start=1):
                 variant, seed = cells_of[done]
-                on_line(f"{name} {number}/{len(cells)} {variant.name}/seed{seed}: {_told(done.result())}")
+                try:
+                    on_line(f"{name} {number}/{len(cells)} {variant.name}/seed{seed}: {_told(done.result())}")
+                except CancelledError:
+                    pass
+                except RunError as error:
+                    failure = failure or error
+                    ending.set()
+                    for waiting in cells_of:
+                        waiting.cancel()
         finally:
-            # Interrupted, or a cell failed without an outcome: the others end, too, and go on another time.
+            # Interrupted: what is under way is told to end, too.
             ending.set()
             pool.shutdown(wait=False, cancel_futures=True)
+    return failure
 
 
 def _different(variants: Sequence[Variant], config: AblationConfig) -> tuple[list[Variant], dict[str, str]]:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import signal
 import sys
 from collections.abc import Callable
 
@@ -13,6 +14,9 @@ from navi_pipeline.lib.ablations.cell import CellOutcome, known_outcome, run_cel
 from navi_pipeline.lib.supervised import run_supervised
 
 __all__ = ["run_cell_in_child"]
+
+_GRACE = 60.0
+"""Time that a cell's process has to end [s]: its trainer is given 30 s for a checkpoint."""
 
 
 def run_cell_in_child(
@@ -32,7 +36,7 @@ def run_cell_in_child(
     """
     cell = [name, variant.name, str(seed), config.model_dump_json()]
     command = [sys.executable, "-m", "navi_pipeline.lib.ablations.worker", *cell]
-    code, _, last = run_supervised(command, on_line=lambda _: None, stop=stop)
+    code, _, last = run_supervised(command, on_line=lambda _: None, grace_seconds=_GRACE, stop=stop)
     outcome = known_outcome(variant, config, seed)
     if outcome is None:
         raise RunError(
@@ -43,14 +47,19 @@ def run_cell_in_child(
 
 
 def main(name: str, variant: str, seed: str, settings: str) -> int:
-    """Measure one cell of this home."""
+    """Measure one cell of this home; told to end, it ends its command first."""
+    signal.signal(signal.SIGTERM, lambda *_: sys.exit(143))
     try:
         config = parse_config(AblationConfig, json.loads(settings))
-        run_cell(name, VARIANTS[variant], config, int(seed), on_line=lambda _: None)
+        run_cell(name, VARIANTS[variant], config, int(seed), on_line=_tell)
     except NaviError as error:
-        print(f"{type(error).__name__}: {error}", file=sys.stderr, flush=True)  # noqa: T201
+        _tell(f"{type(error).__name__}: {error}")
         return 1
     return 0
+
+
+def _tell(line: str) -> None:
+    print(line, file=sys.stderr, flush=True)  # noqa: T201
 
 
 if __name__ == "__main__":

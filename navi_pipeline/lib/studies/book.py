@@ -27,12 +27,14 @@ if TYPE_CHECKING:
     from optuna.samplers import BaseSampler
     from optuna.trial import FrozenTrial, Trial
 
-__all__ = ["INTERRUPTED", "LOST", "StudyBook", "known_studies", "read_study"]
+__all__ = ["HINDERED", "INTERRUPTED", "LOST", "StudyBook", "known_studies", "read_study"]
 
 LOST = "its worker was lost"
 """Reason of a trial whose worker died."""
 INTERRUPTED = "interrupted"
 """Reason of a trial whose worker was told to end."""
+HINDERED = "somebody else held its run, or told its trainer to end"
+"""Reason of a trial that something outside the study kept from training."""
 _FREE = ("trials", "workers", "storage", "timeout", "attempts")
 """Settings of a study that may change when it goes on."""
 
@@ -173,13 +175,15 @@ class StudyBook:
 
         attributes = trial.user_attrs
         attempt = int(attributes.get("attempt", 1))
-        again = reason == INTERRUPTED or attempt < self.config.attempts
+        # A worker that is told to end says nothing of its trial; what always comes between may never cease.
+        counts = reason != INTERRUPTED
+        again = not counts or attempt < self.config.attempts
         taken_up = any(other.user_attrs.get("retry_of") == trial.number for other in self.trials())
         storage, key = self.study._storage, trial._trial_id
         if "slot" in attributes and again and not taken_up:
             # Queued before the old one is marked: a crash in between leaves both, and only one is taken up.
             kept: dict[str, Any] = {name: attributes[name] for name in ("slot", "began_ns") if name in attributes}
-            kept |= {"retry_of": trial.number, "attempt": attempt + (reason == LOST)}
+            kept |= {"retry_of": trial.number, "attempt": attempt + counts}
             self.study.enqueue_trial(dict(trial.params), user_attrs=kept)
         storage.set_trial_user_attr(key, "reason", reason)
         storage.set_trial_user_attr(key, "outcome", "lost" if again else "crash")

@@ -2,14 +2,15 @@
 
 from __future__ import annotations
 
-import fcntl
 import os
+from contextlib import ExitStack
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from navi_core.config import StudyConfig
 from navi_core.errors import ConfigError, RecordError
 from navi_core.record import navi_home
+from navi_pipeline.lib.file_lock import exclusively
 
 if TYPE_CHECKING:
     from optuna.storages import BaseStorage
@@ -69,19 +70,17 @@ class _JournalLock:
     def __init__(self, journal: Path) -> None:
         self._journal = journal
         self._file = journal.with_suffix(".lock")
-        self._descriptor: int | None = None
+        self._held = ExitStack()
 
     def acquire(self) -> bool:
-        descriptor = os.open(self._file, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o644)
-        fcntl.flock(descriptor, fcntl.LOCK_EX)
-        self._descriptor = descriptor
-        repair_journal(self._journal)
+        with ExitStack() as held:
+            held.enter_context(exclusively(self._file))
+            repair_journal(self._journal)
+            self._held = held.pop_all()
         return True
 
     def release(self) -> None:
-        if self._descriptor is not None:
-            os.close(self._descriptor)
-            self._descriptor = None
+        self._held.close()
 
 
 def repair_journal(journal: Path) -> int:

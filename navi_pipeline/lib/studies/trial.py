@@ -10,12 +10,11 @@ from typing import TYPE_CHECKING, Any
 from navi_core.config import config_hash
 from navi_core.config.studies import ObjectiveConfig
 from navi_core.errors import ConfigError, RunError
-from navi_pipeline.lib.policies import ended_of_itself
 from navi_pipeline.lib.stale_runs import wait_for_run
-from navi_pipeline.lib.studies.book import INTERRUPTED, StudyBook
+from navi_pipeline.lib.studies.book import HINDERED, INTERRUPTED, StudyBook
 from navi_pipeline.lib.studies.curve import RunCurve
 from navi_pipeline.lib.studies.spaces import draw, search_space, trial_config
-from navi_pipeline.lib.trainer_client import train_in_child
+from navi_pipeline.lib.trainer_client import ended_of_itself, train_in_child
 
 if TYPE_CHECKING:
     from optuna.trial import Trial
@@ -78,9 +77,11 @@ def run_trial(
             judge.look()
         return judge.verdict is not None
 
+    if not wait_for_run(run_id, ending=ending):
+        book.give_back(trial, INTERRUPTED if ending() else HINDERED)
+        return "interrupted"
     result: dict[str, Any] | None = None
     try:
-        wait_for_run(run_id, ending=ending)
         result = train(settings, asset=ASSET, partition=partition, on_line=on_line, command=_command(book), stop=stop)
     except RunError as error:
         if judge.verdict is None:
@@ -91,13 +92,13 @@ def run_trial(
     if judge.verdict == "pruned" and result is not None and result["steps"] >= (settings.total_steps or math.inf):
         judge.verdict = None  # it was done before it could be stopped
     if judge.verdict is None and not ended_of_itself((result or {}).get("reason")):
-        judge.verdict = INTERRUPTED  # somebody else told the trainer to end
+        judge.verdict = INTERRUPTED if ending() else HINDERED
     trial.set_user_attr("metrics", judge.curve.last() | _numbers(result))
     trial.set_user_attr("steps", int((result or {}).get("steps") or judge.curve.last_step))
     trial.set_user_attr("checkpoint", (result or {}).get("checkpoint"))
-    if judge.verdict == INTERRUPTED:
-        book.give_back(trial, INTERRUPTED)
-        return INTERRUPTED
+    if judge.verdict in (INTERRUPTED, HINDERED):
+        book.give_back(trial, judge.verdict)
+        return "interrupted"
     if judge.verdict == "timeout":
         return _fail(book, trial, "timeout", f"not done after {config.timeout:g} s", began)
     violations: dict[str, float] = {}

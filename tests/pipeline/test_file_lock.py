@@ -1,0 +1,72 @@
+"""Locks between processes: who looks is no holder, keeps nobody out, and leaves nothing behind."""
+
+import fcntl
+import os
+import threading
+from contextlib import ExitStack, contextmanager
+
+import pytest
+
+from navi_core.config import TrainConfig
+from navi_core.errors import RecordError
+from navi_core.record import RunDirectory, navi_home
+from navi_pipeline.lib.file_lock import exclusively, is_held
+from navi_pipeline.lib.stale_runs import runs_in_use
+from navi_pipeline.lib.studies import storage
+from navi_pipeline.lib.studies.storage import open_storage, study_folder
+from tests.pipeline.studies import small_study
+
+
+@contextmanager
+def looked_at(lock):
+    """Look whether a lock is held, as `is_held` does, and stay at it."""
+    descriptor = os.open(lock, os.O_RDONLY)
+    try:
+        fcntl.flock(descriptor, fcntl.LOCK_SH | fcntl.LOCK_NB)
+        yield
+    finally:
+        os.close(descriptor)
+
+
+def opened(partition):
+    return RunDirectory.open(navi_home() / "runs", asset="trial", partition=partition, config=TrainConfig())
+
+
+def test_a_lock_is_held_by_its_holder_alone(tmp_path):
+    lock = tmp_path / "a.lock"
+    assert not is_held(lock)
+    with exclusively(lock):
+        assert is_held(lock)
+    with looked_at(lock):
+        assert not is_held(lock)
+    assert not is_held(lock / "below a file")
+
+
+def test_only_runs_of_a_name_are_looked_at():
+    with opened("a-1") as one, opened("a-2") as two, opened("b") as other:
+        assert runs_in_use() == sorted(run.run_id for run in (one, two, other))
+        assert runs_in_use(prefix="trial-a-") == sorted(run.run_id for run in (one, two))
+    assert runs_in_use() == []
+
+
+def test_a_run_that_is_looked_at_can_be_opened():
+    opened("a").close()
+    (lock,) = (navi_home() / "runs" / ".locks").iterdir()
+    with ExitStack() as looking:
+        looking.enter_context(looked_at(lock))
+        leaving = threading.Timer(0.2, looking.close)
+        leaving.start()
+        with opened("a") as run:
+            assert runs_in_use() == [run.run_id]
+        leaving.join()
+
+
+def test_a_journal_that_cannot_be_mended_is_not_left_locked(monkeypatch):
+    def broken(journal):
+        raise RecordError("cannot mend the journal")
+
+    monkeypatch.setattr(storage, "repair_journal", broken)
+    with pytest.raises(RecordError, match="cannot mend"):
+        open_storage(small_study())
+    lock = study_folder("small") / "journal.lock"
+    assert lock.exists() and not is_held(lock)
