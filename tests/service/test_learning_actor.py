@@ -105,16 +105,17 @@ def test_a_program_cannot_be_trained(learning_of) -> None:
 def test_a_champion_that_cannot_be_learned_on_does_not_take_over(stage, learning_of, caplog) -> None:
     ready = [tiny_model(name="v002", config=TINY.model_copy(update={"separate_value": True}))]
     learning = learning_of()
-    learn = stage.actor(
+    actor = stage.actor(
         stage.environment(sessions=2),
         learning=learning,
         sample=True,
-        successor=lambda: ready.pop() if ready and learn.decisions > 10 else None,
+        # Asked in the server's thread, which may run before `actor` has a value here.
+        successor=lambda: ready.pop() if ready and learning.buffer.get_stats()["completed_count"] else None,
     )
     until(lambda: not ready)
-    after = learn.decisions
-    until(lambda: learn.decisions > after + 40)
-    assert learn.model.name == "v001" and "v002 does not take over from v001" in caplog.text
+    after = actor.decisions
+    until(lambda: actor.decisions > after + 40)
+    assert actor.model.name == "v001" and "v002 does not take over from v001" in caplog.text
 
 
 def matrix(episode: int) -> DistanceMatrix:
