@@ -3,10 +3,7 @@
 from __future__ import annotations
 
 import os
-import re
-from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import replace
 from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
@@ -159,7 +156,10 @@ def promote(
     no_record: NoRecord = False,
     as_json: Json = False,
 ) -> None:
-    """Make a version the champion if it is shown to be better and no more dangerous; exit code 1 if it is refused."""
+    """Make a version the champion if it is shown to be better and no more dangerous; exit code 1 if it is refused.
+
+    That the alias moved is always recorded, with --no-record too.
+    """
     from navi_core.evaluate import promote as promote_version
     from navi_core.evaluate import record_decision, record_evaluation
     from navi_core.models import record_alias_moves
@@ -227,7 +227,15 @@ def scene_loaders(names: list[str] | tuple[str, ...], resolution: int) -> list[t
     from navi_core.cli.scenes import parse_seeds
     from navi_core.config import CompileConfig, CorpusConfig, parse_config
     from navi_core.record import navi_home
-    from navi_core.scenes import BENCHMARK, FAMILIES, benchmark_sources, discover, discover_root, generated_sources
+    from navi_core.scenes import (
+        BENCHMARK,
+        FAMILIES,
+        benchmark_sources,
+        discover,
+        discover_root,
+        generated_sources,
+        tell_apart,
+    )
 
     config = parse_config(CompileConfig, {"resolution": resolution})
     sources: list[SceneSource] = []
@@ -240,33 +248,9 @@ def scene_loaders(names: list[str] | tuple[str, ...], resolution: int) -> list[t
             sources += generated_sources({family: parse_seeds(seeds)})
         else:
             sources += discover_root(path) if path.is_dir() else discover(CorpusConfig(scenes=(str(path),)))
-    sources = _told_apart(sources)
+    sources = tell_apart(sources)
     folder = navi_home() / "scenes"
     return [(source.name, partial(_compiled, source, folder, config)) for source in sources]
-
-
-def _told_apart(sources: Sequence[SceneSource]) -> list[SceneSource]:
-    """Rename files that another argument's file shares its name with, by their folders; a file named twice stays once.
-
-    Names of one folder are unique, those of two are not.
-    """
-    named: dict[str, SceneSource] = {}
-    for source in sources:
-        if source.path is not None:
-            named.setdefault(os.path.abspath(source.path), source)
-    shared = Counter(source.name for source in named.values())
-    kept, taken = [], Counter[str]()
-    for source in sources:
-        if source.path is not None:
-            if named.pop(os.path.abspath(source.path), None) is not source:
-                continue
-            if shared[source.name] > 1:
-                folder = Path(os.path.abspath(source.path)).parent.name
-                name = f"{re.sub(r'[^A-Za-z0-9._-]+', '_', folder)}_{source.name}"
-                taken[name] += 1
-                source = replace(source, name=name if taken[name] == 1 else f"{name}_{taken[name]}")
-        kept.append(source)
-    return kept
 
 
 def _compiled(source: SceneSource, folder: Path, config: CompileConfig) -> Scene:

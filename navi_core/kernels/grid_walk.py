@@ -1,4 +1,4 @@
-"""The cells of a grid that a ray crosses."""
+"""The cells of a grid that a ray crosses, and those of a line between two hits."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ import numba
 import numpy as np
 import numpy.typing as npt
 
-__all__ = ["walk"]
+__all__ = ["join", "walk"]
 
 Bytes = npt.NDArray[np.uint8]
 
@@ -63,3 +63,39 @@ def walk(
             entered = tk
             k += sk
             tk += step_k
+
+
+@numba.njit(cache=True, nogil=True)
+def join(
+    marks: Bytes,
+    x0: float,
+    z0: float,
+    x1: float,
+    z1: float,
+    cell: float,
+    px: float,
+    pz: float,
+    mark: int,
+    unless: int,
+) -> None:
+    """Mark the cells of a straight line by points at most half a cell apart, both ends among them.
+
+    Args:
+        marks: (G, G) marks, x first; updated.
+        x0: Where the line begins, along x.
+        z0: Where it begins, along z.
+        x1: Where it ends, along x.
+        z1: Where it ends, along z.
+        cell: Edge of a cell, in units of the line.
+        px: Place of the line's origin, in cells.
+        pz: Place of the line's origin, in cells.
+        mark: Mark of a cell on the line.
+        unless: Marks that keep a cell from being marked; 0 for none.
+    """
+    size = marks.shape[0]
+    steps = int(math.hypot(x1 - x0, z1 - z0) / cell * 2.0) + 1
+    for n in range(steps + 1):
+        i = math.floor((x0 + (x1 - x0) * n / steps) / cell + px)
+        k = math.floor((z0 + (z1 - z0) * n / steps) / cell + pz)
+        if 0 <= i < size and 0 <= k < size and not marks[i, k] & unless:
+            marks[i, k] |= mark

@@ -16,7 +16,7 @@ import numpy as np
 import numpy.typing as npt
 
 from navi_core.config.place_memory import AHEAD, RINGS, SECTORS
-from navi_core.kernels.grid_walk import walk
+from navi_core.kernels.grid_walk import join, walk
 
 __all__ = ["FIFTHS", "FREE", "SEEN", "UNREACHED", "WALL", "draw", "read", "read_levels", "ways"]
 
@@ -154,12 +154,9 @@ def draw(
             wall = met[b, a] and reach[b, a] <= _SURE
             if a < 0 or not wall:
                 continue
-            gap = math.hypot(x1 - x0, z1 - z0)
-            steps = int(2.0 * gap) + 1 if before and gap * cell <= _GAP else 1
-            for n in range(1, steps + 1):
-                i, k = math.floor(x0 + (x1 - x0) * n / steps), math.floor(z0 + (z1 - z0) * n / steps)
-                if 0 <= i < size and 0 <= k < size:
-                    marks[b, i, k] |= WALL
+            if not before or math.hypot(x1 - x0, z1 - z0) * cell > _GAP:
+                x0, z0 = x1, z1
+            join(marks[b], x0, z0, x1, z1, 1.0, 0.0, 0.0, WALL, 0)
 
 
 @numba.njit(cache=True, nogil=True)

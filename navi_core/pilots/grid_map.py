@@ -13,7 +13,7 @@ import numba
 import numpy as np
 import numpy.typing as npt
 
-from navi_core.kernels.grid_walk import walk
+from navi_core.kernels.grid_walk import join, walk
 
 __all__ = ["FAR", "FREE", "HIT", "NEAR_RADIUS", "SEEN", "WALL", "chart"]
 
@@ -117,12 +117,5 @@ def chart(
             one, two = 2.0 * math.pi * a / bins - yaw, 2.0 * math.pi * after / bins - yaw
             x0, z0 = reach[b, a] * math.sin(one), -reach[b, a] * math.cos(one)
             x1, z1 = reach[b, after] * math.sin(two), -reach[b, after] * math.cos(two)
-            gap = math.hypot(x1 - x0, z1 - z0)
-            if gap > _GUESSED_WALL:
-                continue
-            steps = int(gap / cell * 2.0) + 1
-            for n in range(steps + 1):
-                i = math.floor((x0 + (x1 - x0) * n / steps) / cell + px)
-                k = math.floor((z0 + (z1 - z0) * n / steps) / cell + pz)
-                if 0 <= i < marks.shape[1] and 0 <= k < marks.shape[2] and not marks[b, i, k] & FREE:
-                    marks[b, i, k] |= WALL
+            if math.hypot(x1 - x0, z1 - z0) <= _GUESSED_WALL:
+                join(marks[b], x0, z0, x1, z1, cell, px, pz, WALL, FREE)

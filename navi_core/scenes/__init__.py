@@ -22,6 +22,7 @@ from navi_core.scenes.corpus import (
     estimate_source,
     generated_sources,
     split_by_scene,
+    tell_apart,
 )
 from navi_core.scenes.gmdag import load_gmdag
 from navi_core.scenes.manifest import Manifest, ManifestRow, read_manifest
@@ -67,4 +68,5 @@ __all__ = [
     "require_frozen",
     "split_by_scene",
     "store_verdict",
+    "tell_apart",
 ]

@@ -41,6 +41,7 @@ __all__ = [
     "generated_sources",
     "named_sources",
     "split_by_scene",
+    "tell_apart",
 ]
 
 SCENES_VARIABLE = "NAVI_SCENES"
@@ -387,20 +388,48 @@ def named_sources(files: Sequence[tuple[Path, Path]], dataset: str) -> list[Scen
         files: Each file and its path within its folder.
         dataset: Of files that lie in no folder of that.
     """
-
-    def clean(text: str) -> str:
-        return re.sub(r"[^A-Za-z0-9._-]+", "_", text).strip("._") or "scene"
-
-    own = {file: clean(scene_name(file)) for file, _ in files}
+    own = {file: _clean(scene_name(file)) for file, _ in files}
     stems = Counter(own.values())
     sources, taken = [], Counter[str]()
     for file, relative in files:
         name = own[file]
         if stems[name] > 1:
-            name = clean(str(relative).replace(os.sep, "_"))
-        taken[name] += 1
-        if taken[name] > 1:
-            name = f"{name}_{taken[name]}"
+            name = _clean(str(relative).replace(os.sep, "_"))
         group = relative.parts[0] if len(relative.parts) > 1 else dataset
-        sources.append(SceneSource(name, group, file))
+        sources.append(SceneSource(_numbered(name, taken), group, file))
     return sorted(sources, key=lambda s: s.name)
+
+
+def tell_apart(sources: Sequence[SceneSource]) -> list[SceneSource]:
+    """Rename files that share their names, by their folders; a file that is there twice stays once.
+
+    Names of one folder are unique, those of two are not.
+
+    Args:
+        sources: Of any number of folders; generated scenes keep their names.
+    """
+    named: dict[str, SceneSource] = {}
+    for source in sources:
+        if source.path is not None:
+            named.setdefault(os.path.abspath(source.path), source)
+    shared = Counter(source.name for source in named.values())
+    kept, taken = [], Counter[str]()
+    for source in sources:
+        if source.path is not None:
+            if named.pop(os.path.abspath(source.path), None) is not source:
+                continue
+            if shared[source.name] > 1:
+                folder = Path(os.path.abspath(source.path)).parent.name
+                source = replace(source, name=_numbered(f"{_clean(folder)}_{source.name}", taken))
+        kept.append(source)
+    return kept
+
+
+def _clean(text: str) -> str:
+    return re.sub(r"[^A-Za-z0-9._-]+", "_", text).strip("._") or "scene"
+
+
+def _numbered(name: str, taken: Counter[str]) -> str:
+    """Return a name, with a number from its second use on."""
+    taken[name] += 1
+    return name if taken[name] == 1 else f"{name}_{taken[name]}"
