@@ -24,7 +24,7 @@ BRISK = WireConfig(heartbeat_seconds=0.2, peer_timeout_seconds=0.5)
 TINY = PolicyConfig(encoder="ring_cnn", core="gru", azimuth_bins=32, elevation_bins=8, width=32)
 
 
-def until(condition: Callable[[], bool], seconds: float = 10.0) -> None:
+def until(condition: Callable[[], bool], seconds: float = 30.0) -> None:
     """Wait for a condition; fail where it does not come."""
     end = time.monotonic() + seconds
     while not condition():
