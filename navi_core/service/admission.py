@@ -64,18 +64,38 @@ class Admission:
         self._live: dict[int, deque[float]] = {0: deque(maxlen=self._window)}
         self.lock = TimedLock()
 
-    def admit(self, version: int, policy: NavigationPolicy) -> None:
-        """Let an update of the version in service serve from the next decision on."""
+    def admit(self, version: int, policy: NavigationPolicy) -> object:
+        """Let an update of the version in service serve from the next decision on.
+
+        Args:
+            version: Its number.
+            policy: Its weights.
+
+        Returns:
+            What went, to be let go where no lock is held: freeing a network takes a millisecond.
+        """
         with self.lock.held():
+            gone = self._before, self._live
             self._before, self.serving = self.serving, ServingVersion(version, policy)
             kept = {v: self._live[v] for v in (self._before.version,) if v in self._live}
             self._live = kept | {version: deque(maxlen=self._window)}
+        return gone
 
-    def begin_anew(self, version: int, policy: NavigationPolicy) -> None:
-        """Let weights that were promoted elsewhere serve; no fall of their live reward leads back to those before."""
+    def begin_anew(self, version: int, policy: NavigationPolicy) -> object:
+        """Let weights that were promoted elsewhere serve; no fall of their live reward leads back to those before.
+
+        Args:
+            version: Its number.
+            policy: Its weights.
+
+        Returns:
+            What went, as `admit` does.
+        """
         with self.lock.held():
+            gone = self.serving, self._before, self._live
             self.serving, self._before = ServingVersion(version, policy), None
             self._live = {version: deque(maxlen=self._window)}
+        return gone
 
     def observe(self, version: int, reward: float) -> None:
         """Take the live reward of a decision of a version."""

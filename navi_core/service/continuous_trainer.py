@@ -146,7 +146,8 @@ class ContinuousTrainer:
             self._generation += 1
             self._adopted = (policy, scale)
             self.model_version += 1
-            self.admission.begin_anew(self.model_version, frozen)
+            gone = self.admission.begin_anew(self.model_version, frozen)
+        del gone  # freed here, where nobody waits for it
 
     def observe_reward(self, version: int, reward: float) -> None:
         """Take the live reward of a decision made by a version."""
@@ -178,6 +179,7 @@ class ContinuousTrainer:
         # Beside this thread only a successor changes the number, and then nothing comes of this update.
         due = (self.model_version + 1) % self._every == 0
         candidate = _frozen(self._update.policy) if due else None
+        gone = None
         with self.lock.held():
             if generation != self._generation:
                 _LOG.info("an update of weights that were replaced meanwhile is dropped")
@@ -185,7 +187,8 @@ class ContinuousTrainer:
             self.model_version += 1
             version, serving = self.model_version, self.serving
             if candidate is not None and self._shadow is None:
-                self.admission.admit(version, candidate)
+                gone = self.admission.admit(version, candidate)
+        del gone  # freed here, where nobody waits for it
         self.metrics.record(loss=loss, samples=len(used), seconds=seconds, agreed=judged.agreed, judged=judged.judged)
         numbers = {"loss": loss, "samples": float(len(used))}
         fate = "trained" if candidate is None else "admitted"
@@ -208,8 +211,9 @@ class ContinuousTrainer:
         with self.lock.held():
             if generation != self._generation:
                 return False
-            self.admission.admit(version, candidate)
-            return True
+            gone = self.admission.admit(version, candidate)
+        del gone  # freed here, where nobody waits for it
+        return True
 
     def _watch_live_reward(self) -> None:
         """Return to the version before where the one in service earns less; only admitted versions are watched."""

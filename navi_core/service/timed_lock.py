@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import gc
 import threading
 import time
 from collections import deque
@@ -17,6 +18,9 @@ _KEPT = 10_000
 
 class TimedLock:
     """A lock, and how long its holders took.
+
+    No round of the garbage collector begins in a process while it is held: one takes milliseconds, and whoever waits
+    for the lock would wait for it.
 
     Attributes:
         longest_work: Most processor time that a holder spent [s]. Unlike `holds` it does not count how long the
@@ -36,6 +40,9 @@ class TimedLock:
             timeout: Longest wait [s]; negative waits for ever.
         """
         taken = self._lock.acquire(timeout=timeout)
+        collects = taken and gc.isenabled()
+        if collects:
+            gc.disable()
         start, work = time.perf_counter(), time.thread_time()
         try:
             yield taken
@@ -44,6 +51,8 @@ class TimedLock:
                 self._holds.append(time.perf_counter() - start)
                 self.longest_work = max(self.longest_work, time.thread_time() - work)
                 self._lock.release()
+            if collects:
+                gc.enable()
 
     def holds(self) -> np.ndarray:
         """Return how long the latest 10,000 holders held it, waiting included [s]."""

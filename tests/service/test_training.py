@@ -7,6 +7,7 @@ import json
 import logging
 import threading
 import time
+import weakref
 
 import numpy as np
 import pytest
@@ -411,6 +412,20 @@ def test_the_locks_of_model_and_buffer_are_held_for_less_than_a_millisecond_of_w
     live.buffer.clear()
     for lock in (live.admission.lock, live.buffer.lock):
         assert len(lock.holds()) >= 20 and 0 < lock.longest_work < 1e-3
+
+
+def test_a_version_that_serves_no_more_is_freed_where_no_lock_is_held() -> None:
+    live, locked = trainer(), []
+
+    def note() -> None:
+        locked.append(any(lock._lock.locked() for lock in (live.lock, live.admission.lock)))
+
+    for _ in range(4):
+        weakref.finalize(live.serving.policy, note)
+        assert live.train_once()
+    assert locked == [False] * 3, "the last one but one is kept to return to"
+    live.adopt(build_policy(TINY, seed=9))
+    assert locked == [False] * 4
 
 
 def test_new_weights_are_taken_over_and_the_old_experiences_forgotten() -> None:

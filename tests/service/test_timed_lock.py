@@ -1,0 +1,58 @@
+"""The lock that knows for how long it is held."""
+
+import gc
+from contextlib import contextmanager
+
+import pytest
+
+from navi_core.service.timed_lock import TimedLock
+
+
+@contextmanager
+def collecting(threshold: int):
+    """Collect garbage that often; gives the rounds that have begun."""
+    rounds, before = [], gc.get_threshold()
+    gc.callbacks.append(notice := lambda phase, info: rounds.append(phase))
+    gc.set_threshold(threshold)
+    try:
+        yield rounds
+    finally:
+        gc.set_threshold(*before)
+        gc.callbacks.remove(notice)
+
+
+def litter() -> list[list[int]]:
+    return [[n] for n in range(1_000)]
+
+
+def test_garbage_is_collected_when_nobody_holds_the_lock() -> None:
+    lock = TimedLock()
+    with collecting(10) as rounds:
+        with lock.held():
+            rounds.clear()
+            litter()
+            assert not rounds
+        litter()
+        assert rounds and gc.isenabled()
+        with pytest.raises(ValueError, match="inside"), lock.held():
+            raise ValueError("inside")
+        rounds.clear()
+        litter()
+        assert rounds
+
+
+def test_a_collector_that_was_off_stays_off_and_who_gets_no_lock_changes_nothing() -> None:
+    lock, other = TimedLock(), TimedLock()
+    with lock.held(), lock.held(timeout=0.01) as held:
+        assert not held
+    assert gc.isenabled()
+    with lock.held(), other.held():
+        pass
+    assert gc.isenabled()
+    gc.disable()
+    try:
+        with lock.held():
+            pass
+        assert not gc.isenabled()
+    finally:
+        gc.enable()
