@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import logging
 import os
+import socket
 import time
 from collections.abc import Callable
 from typing import Any
@@ -21,6 +22,10 @@ HUB = "navi-hub"
 _PATIENCE = 120.0
 _PAUSE = 0.05
 _STARTS = 3
+_ANSWERS_IN = 5.0
+"""A port where Ray listens takes a connection within this time [s]."""
+_ATTEMPTS = "3"
+"""Of joining a running Ray, each of which takes up to 40 s; Ray's own number is 20, a quarter of an hour."""
 _LOG = logging.getLogger("navi.scale")
 
 
@@ -57,6 +62,9 @@ def join_ray(address: str | None, namespace: str | None, *, actors: int = 1) -> 
     Raises:
         ConfigError: Ray is not installed, or does not answer there.
     """
+    if address is not None:
+        _require_listener(address)
+        os.environ.setdefault("RAY_NUM_REDIS_GET_RETRIES", _ATTEMPTS)
     ray = import_ray()
     options: dict[str, Any] = {"namespace": namespace, "log_to_driver": False, "logging_level": logging.ERROR}
     try:
@@ -75,10 +83,29 @@ def join_ray(address: str | None, namespace: str | None, *, actors: int = 1) -> 
                 ray.shutdown()
     except Exception as error:  # a Ray that cannot start raises anything, bare exceptions among it
         reason = str(error).splitlines()[0] if str(error) else type(error).__name__
-        raise ConfigError(
-            f"no Ray at {address or 'this machine'} ({reason}); `ray start --head` starts one, or leave out --address"
-        ) from None
+        raise _no_ray(address or "this machine", reason) from None
     return ray
+
+
+def _require_listener(address: str) -> None:
+    """Refuse an address where nothing listens, which Ray would ask for many minutes.
+
+    Raises:
+        ConfigError: It is neither host:port nor auto, or nothing answers there.
+    """
+    if address == "auto":
+        return
+    host, colon, port = address.rpartition(":")
+    if not (colon and host and port.isdecimal() and int(port) < 65_536):
+        raise ConfigError(f"--address {address!r} is neither host:port nor auto")
+    try:
+        socket.create_connection((host.strip("[]"), int(port)), _ANSWERS_IN).close()
+    except OSError as error:
+        raise _no_ray(address, error.strerror or str(error)) from None
+
+
+def _no_ray(where: str, reason: str) -> ConfigError:
+    return ConfigError(f"no Ray at {where} ({reason}); `ray start --head` starts one, or leave out --address")
 
 
 class Named:
