@@ -51,6 +51,8 @@ class SoakRow(Row):
         lock_p99_ms: 99th percentile of how long the experience buffer is locked, waiting included [ms].
         lock_max_ms: Longest [ms].
         lock_work_ms: Most processor time of a holder [ms].
+        lock_noise_ms: Most that the same clock tells of an empty loop [ms], of as many as there were holders and of the
+            same mean work: what this machine charges for others that share its cores.
         buffer_mb: Memory of the buffer at the end [MB].
         episodes: That ended.
         reward_first: Mean live reward of a decision in the first fifth of the episodes; NaN with fewer than ten.
@@ -70,6 +72,7 @@ class SoakRow(Row):
     lock_p99_ms: float
     lock_max_ms: float
     lock_work_ms: float
+    lock_noise_ms: float
     buffer_mb: float
     episodes: int
     reward_first: float
@@ -170,7 +173,8 @@ def _fly(
     trainer, memory = learning.trainer, _resident_mb()
     trainer.stop()
     first, last, error = _ends(np.array(learning.rewards))
-    holds = learning.buffer.lock.holds() * 1e3
+    lock = learning.buffer.lock
+    holds = lock.holds() * 1e3
     return SoakRow(
         decisions=actor.decisions,
         seconds=seconds,
@@ -182,7 +186,8 @@ def _fly(
         trainer_share=trainer.cpu_seconds / seconds,
         lock_p99_ms=float(np.quantile(holds, 0.99)),
         lock_max_ms=float(holds.max()),
-        lock_work_ms=learning.buffer.lock.longest_work * 1e3,
+        lock_work_ms=lock.longest_work * 1e3,
+        lock_noise_ms=_noise(lock.work, lock.holders) * 1e3,
         buffer_mb=learning.buffer.nbytes / 1e6,
         episodes=len(learning.rewards),
         reward_first=first,
@@ -190,6 +195,20 @@ def _fly(
         gain=last - first,
         gain_error=error,
     )
+
+
+def _noise(seconds: float, pieces: int) -> float:
+    """Return the most processor time that the clock tells of one of many empty loops, which take so long together."""
+    per_turn = min(_turned(10_000) for _ in range(20)) / 10_000
+    turns = max(1, round(seconds / max(pieces, 1) / per_turn))
+    return max((_turned(turns) for _ in range(pieces)), default=0.0)
+
+
+def _turned(turns: int) -> float:
+    start = time.thread_time()
+    for _ in range(turns):
+        pass
+    return time.thread_time() - start
 
 
 def _consistent(learning: FlightLearning) -> bool:

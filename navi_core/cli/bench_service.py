@@ -166,6 +166,7 @@ def soak(
         "lock p99 [ms]": figure("lock_p99_ms", ".3f"),
         "max [ms]": figure("lock_max_ms", ".3f"),
         "work [ms]": figure("lock_work_ms", ".3f"),
+        "empty loop [ms]": figure("lock_noise_ms", ".3f"),
         "buffer [MB]": figure("buffer_mb", ".1f"),
         "episodes": figure("episodes"),
         "reward first": figure("reward_first", ".4f"),

@@ -23,14 +23,17 @@ class TimedLock:
     for the lock would wait for it.
 
     Attributes:
-        longest_work: Most processor time that a holder spent [s]. Unlike `holds` it does not count how long the
-            machine, or another thread of the interpreter, kept the holder waiting.
+        holders: How many have held it.
+        work: Processor time that they spent, together [s]. Unlike `holds` it does not count how long the machine, or
+            another thread of the interpreter, kept a holder waiting.
+        longest_work: Most of it that one spent [s]. A machine that shares its cores may charge others' time to it.
     """
 
     def __init__(self) -> None:
         self._lock = threading.Lock()
         self._holds: deque[float] = deque(maxlen=_KEPT)
-        self.longest_work = 0.0
+        self.holders = 0
+        self.work = self.longest_work = 0.0
 
     @contextmanager
     def held(self, timeout: float = -1.0) -> Iterator[bool]:
@@ -49,7 +52,10 @@ class TimedLock:
         finally:
             if taken:
                 self._holds.append(time.perf_counter() - start)
-                self.longest_work = max(self.longest_work, time.thread_time() - work)
+                worked = time.thread_time() - work
+                self.holders += 1
+                self.work += worked
+                self.longest_work = max(self.longest_work, worked)
                 self._lock.release()
             if collects:
                 gc.enable()

@@ -25,6 +25,7 @@ def test_versions_and_counts_agree_after_a_long_flight(apartments) -> None:
     )  # fmt: skip
     assert row.consistent and row.errors == 0 and row.updates > 5 and row.decisions >= 1500
     assert row.episodes >= 36 and told[-1][0] >= 1500
+    assert 0 < row.lock_noise_ms < 1000
     assert row.growth_mb < 100 and np.isfinite([row.gain, row.gain_error]).all()
 
 

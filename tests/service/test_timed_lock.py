@@ -1,6 +1,7 @@
 """The lock that knows for how long it is held."""
 
 import gc
+import time
 from contextlib import contextmanager
 
 import pytest
@@ -19,6 +20,18 @@ def collecting(threshold: int):
     finally:
         gc.set_threshold(*before)
         gc.callbacks.remove(notice)
+
+
+def test_work_of_holders_is_counted_and_sleep_is_not() -> None:
+    lock = TimedLock()
+    for _ in range(3):
+        with lock.held():
+            end = time.thread_time() + 0.02
+            while time.thread_time() < end:
+                pass
+            time.sleep(0.05)
+    assert lock.holders == 3 and 0.06 <= lock.work < 0.15 and 0.02 <= lock.longest_work < 0.07
+    assert (lock.holds() >= 0.07).all() and len(lock.holds()) == 3
 
 
 def litter() -> list[list[int]]:
