@@ -26,6 +26,7 @@ from navi_core.service.actor_server import ActorServer
 from navi_core.service.flight_learning import FlightLearning
 from navi_core.service.served_model import ServedModel
 from navi_core.service.server import settle
+from navi_core.service.timed_lock import LONG, TimedLock
 from navi_core.service.wire import StepResult
 
 __all__ = ["SoakRow", "run_soak"]
@@ -51,8 +52,10 @@ class SoakRow(Row):
         lock_p99_ms: 99th percentile of how long the experience buffer is locked, waiting included [ms].
         lock_max_ms: Longest [ms].
         lock_work_ms: Most processor time of a holder [ms].
-        lock_noise_ms: Most that the same clock tells of an empty loop [ms], of as many as there were holders and of the
-            same mean work: what this machine charges for others that share its cores.
+        lock_long: Holders, of which there are two a decision, who spent more than 1 ms.
+        idle_work_ms: Most processor time of an empty loop [ms]: one follows every holder, in the actor's thread, of
+            their mean work, and tells what the machine charges for interrupts and others on its cores.
+        idle_long: Empty loops of more than 1 ms.
         buffer_mb: Memory of the buffer at the end [MB].
         episodes: That ended.
         reward_first: Mean live reward of a decision in the first fifth of the episodes; NaN with fewer than ten.
@@ -72,7 +75,9 @@ class SoakRow(Row):
     lock_p99_ms: float
     lock_max_ms: float
     lock_work_ms: float
-    lock_noise_ms: float
+    lock_long: int
+    idle_work_ms: float
+    idle_long: int
     buffer_mb: float
     episodes: int
     reward_first: float
@@ -156,14 +161,45 @@ def run_soak(
             process.join(10)
 
 
+class _Idle:
+    """Empty loops in the place of a lock's holders: what the clock tells of them is not the holders' doing.
+
+    Attributes:
+        longest: Most processor time of one [s].
+        long: Those that took more than `LONG`.
+    """
+
+    def __init__(self) -> None:
+        self.longest, self.long, self._followed = 0.0, 0, 0
+        self._turn = min(_turned(10_000) for _ in range(20)) / 10_000
+
+    def follow(self, lock: TimedLock) -> None:
+        """Idle once for every new holder, for the mean of their work."""
+        holders = lock.holders
+        for _ in range(holders - self._followed):
+            took = _turned(round(lock.work / holders / self._turn))
+            self.longest = max(self.longest, took)
+            self.long += took > LONG
+        self._followed = holders
+
+
+def _turned(turns: int) -> float:
+    start = time.thread_time()
+    for _ in range(turns):
+        pass
+    return time.thread_time() - start
+
+
 def _fly(
     actor: ActorServer, learning: _Listening, decisions: int, progress: Callable[[str, float, float], None]
 ) -> SoakRow:
     start, half = time.perf_counter(), float("nan")
+    lock, idle = learning.buffer.lock, _Idle()
     for look in range(1, _LOOKS + 1):
         goal, until = decisions * look // _LOOKS, time.monotonic() + _PATIENCE
         while actor.decisions < goal:
             actor.turn(100)
+            idle.follow(lock)
             if time.monotonic() > until:
                 raise ServiceError(f"the service stands still at {actor.decisions} decisions; see its log")
         if look == _LOOKS // 2:
@@ -173,7 +209,6 @@ def _fly(
     trainer, memory = learning.trainer, _resident_mb()
     trainer.stop()
     first, last, error = _ends(np.array(learning.rewards))
-    lock = learning.buffer.lock
     holds = lock.holds() * 1e3
     return SoakRow(
         decisions=actor.decisions,
@@ -187,7 +222,9 @@ def _fly(
         lock_p99_ms=float(np.quantile(holds, 0.99)),
         lock_max_ms=float(holds.max()),
         lock_work_ms=lock.longest_work * 1e3,
-        lock_noise_ms=_noise(lock.work, lock.holders) * 1e3,
+        lock_long=lock.long,
+        idle_work_ms=idle.longest * 1e3,
+        idle_long=idle.long,
         buffer_mb=learning.buffer.nbytes / 1e6,
         episodes=len(learning.rewards),
         reward_first=first,
@@ -195,20 +232,6 @@ def _fly(
         gain=last - first,
         gain_error=error,
     )
-
-
-def _noise(seconds: float, pieces: int) -> float:
-    """Return the most processor time that the clock tells of one of many empty loops, which take so long together."""
-    per_turn = min(_turned(10_000) for _ in range(20)) / 10_000
-    turns = max(1, round(seconds / max(pieces, 1) / per_turn))
-    return max((_turned(turns) for _ in range(pieces)), default=0.0)
-
-
-def _turned(turns: int) -> float:
-    start = time.thread_time()
-    for _ in range(turns):
-        pass
-    return time.thread_time() - start
 
 
 def _consistent(learning: FlightLearning) -> bool:

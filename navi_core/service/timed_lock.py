@@ -11,9 +11,11 @@ from contextlib import contextmanager
 
 import numpy as np
 
-__all__ = ["TimedLock"]
+__all__ = ["LONG", "TimedLock"]
 
 _KEPT = 10_000
+LONG = 1e-3
+"""No holder should work longer [s]."""
 
 
 class TimedLock:
@@ -26,13 +28,15 @@ class TimedLock:
         holders: How many have held it.
         work: Processor time that they spent, together [s]. Unlike `holds` it does not count how long the machine, or
             another thread of the interpreter, kept a holder waiting.
-        longest_work: Most of it that one spent [s]. A machine that shares its cores may charge others' time to it.
+        longest_work: Most of it that one spent [s]. The kernel charges interrupts to whoever is on the core, a machine
+            that shares its cores also others' time.
+        long: Holders who spent more than `LONG`.
     """
 
     def __init__(self) -> None:
         self._lock = threading.Lock()
         self._holds: deque[float] = deque(maxlen=_KEPT)
-        self.holders = 0
+        self.holders = self.long = 0
         self.work = self.longest_work = 0.0
 
     @contextmanager
@@ -56,6 +60,7 @@ class TimedLock:
                 self.holders += 1
                 self.work += worked
                 self.longest_work = max(self.longest_work, worked)
+                self.long += worked > LONG
                 self._lock.release()
             if collects:
                 gc.enable()
