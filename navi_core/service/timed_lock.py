@@ -18,11 +18,37 @@ LONG = 1e-3
 """No holder should work longer [s]."""
 
 
+class _Collector:
+    """The process's garbage collector, off while anybody needs it to be."""
+
+    def __init__(self) -> None:
+        self._lock = threading.Lock()
+        self._users, self._was_on = 0, False
+
+    def pause(self) -> None:
+        """Begin no round until `go_on`."""
+        with self._lock:
+            if self._users == 0:
+                self._was_on = gc.isenabled()
+                gc.disable()
+            self._users += 1
+
+    def go_on(self) -> None:
+        """End one's pause; the collector is on again after that of the last, if it was on before the first."""
+        with self._lock:
+            self._users -= 1
+            if self._users == 0 and self._was_on:
+                gc.enable()
+
+
+_COLLECTOR = _Collector()
+
+
 class TimedLock:
     """A lock, and how long its holders took.
 
-    No round of the garbage collector begins in a process while it is held: one takes milliseconds, and whoever waits
-    for the lock would wait for it.
+    No round of the garbage collector begins while one is held anywhere in the process: a round takes milliseconds, for
+    which whoever wants the lock would wait.
 
     Attributes:
         holders: How many have held it.
@@ -47,9 +73,8 @@ class TimedLock:
             timeout: Longest wait [s]; negative waits for ever.
         """
         taken = self._lock.acquire(timeout=timeout)
-        collects = taken and gc.isenabled()
-        if collects:
-            gc.disable()
+        if taken:
+            _COLLECTOR.pause()
         start, work = time.perf_counter(), time.thread_time()
         try:
             yield taken
@@ -62,8 +87,7 @@ class TimedLock:
                 self.longest_work = max(self.longest_work, worked)
                 self.long += worked > LONG
                 self._lock.release()
-            if collects:
-                gc.enable()
+                _COLLECTOR.go_on()
 
     def holds(self) -> np.ndarray:
         """Return how long the latest 10,000 holders held it, waiting included [s]."""

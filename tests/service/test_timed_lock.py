@@ -1,6 +1,7 @@
 """The lock that knows for how long it is held."""
 
 import gc
+import threading
 import time
 from contextlib import contextmanager
 
@@ -52,6 +53,31 @@ def test_garbage_is_collected_when_nobody_holds_the_lock() -> None:
         rounds.clear()
         litter()
         assert rounds
+
+
+def test_garbage_waits_for_the_last_of_two_holders() -> None:
+    one, two = TimedLock(), TimedLock()
+    first, second, over = threading.Event(), threading.Event(), threading.Event()
+
+    def hold() -> None:
+        with one.held():
+            first.set()
+            assert second.wait(30)
+        over.set()
+
+    thread = threading.Thread(target=hold)
+    thread.start()
+    with collecting(10) as rounds:
+        assert first.wait(30)
+        with two.held():
+            second.set()
+            assert over.wait(30)
+            rounds.clear()
+            litter()
+            assert not rounds
+        litter()
+        assert rounds
+    thread.join()
 
 
 def test_a_collector_that_was_off_stays_off_and_who_gets_no_lock_changes_nothing() -> None:
