@@ -24,10 +24,14 @@ def exclusively(lock: Path) -> Iterator[None]:
 
 
 def is_held(lock: Path) -> bool:
-    """Return whether a process holds a file's lock; a file that cannot be opened is held by nobody."""
+    """Return whether a process holds a file's lock; a file that is not there is held by nobody.
+
+    Raises:
+        OSError: It cannot be opened, for want of a descriptor for instance, so that nobody can tell.
+    """
     try:
         descriptor = os.open(lock, os.O_RDONLY | os.O_CLOEXEC)
-    except OSError:
+    except (FileNotFoundError, NotADirectoryError):
         return False
     try:
         # Shared, so that two that look do not take each other for a holder.

@@ -28,11 +28,12 @@ SUPERVISOR = "SUPERVISED_BY"
 """Environment variable of a child that names its supervisor, so that an orphan can be told from a run of its own."""
 
 # Runs in the child before the real program: PR_SET_PDEATHSIG = 1. The parent may have died before the call, and may
-# ignore SIGTERM, which a child inherits: Dagster gives it the handler of SIGINT, which a background job ignores.
+# block or ignore SIGTERM, which a child inherits: Dagster gives it the handler of SIGINT, which background jobs ignore.
 _GUARD = """
 import ctypes, os, signal, sys
 parent = int(sys.argv[1])
 signal.signal(signal.SIGTERM, signal.SIG_DFL)
+signal.pthread_sigmask(signal.SIG_UNBLOCK, [signal.SIGTERM])
 ctypes.CDLL(None, use_errno=True).prctl(1, signal.SIGTERM)
 if os.getppid() != parent:
     sys.exit(143)

@@ -2,6 +2,7 @@
 
 import fcntl
 import os
+import resource
 import threading
 from contextlib import ExitStack, contextmanager
 
@@ -49,7 +50,21 @@ def test_only_runs_of_a_name_are_looked_at():
     assert runs_in_use() == []
 
 
-def test_a_run_that_is_looked_at_can_be_opened():
+def test_who_cannot_look_does_not_say_that_nobody_holds_it(tmp_path):
+    lock = tmp_path / "a.lock"
+    with exclusively(lock):
+        before = resource.getrlimit(resource.RLIMIT_NOFILE)
+        resource.setrlimit(resource.RLIMIT_NOFILE, (3, before[1]))
+        try:
+            with pytest.raises(OSError, match="Too many open files"):
+                is_held(lock)
+        finally:
+            resource.setrlimit(resource.RLIMIT_NOFILE, before)
+        assert is_held(lock)
+
+
+def test_a_run_that_is_looked_at_can_be_opened(monkeypatch):
+    monkeypatch.setattr("navi_core.record.run_directory._PATIENCE", 30.0)
     opened("a").close()
     (lock,) = (navi_home() / "runs" / ".locks").iterdir()
     with ExitStack() as looking:

@@ -208,6 +208,31 @@ def test_a_trial_whose_run_stays_held_is_left_without_training(monkeypatch, reas
     assert again.state.name == "WAITING" and again.user_attrs["attempt"] == 1 + (reason == HINDERED)
 
 
+def test_a_trial_whose_run_is_taken_before_its_trainer_has_it_is_taken_up_again():
+    def late(settings, *, asset, partition, **_):
+        with RunDirectory.open(navi_home() / "runs", asset=asset, partition=partition, config=settings):
+            raise RunError("run trial-small-0 is in use by process 42; wait for it, or stop it first")
+
+    def held(settings, *, asset, partition, **rest):
+        if not taken:
+            taken.append(RunDirectory.open(navi_home() / "runs", asset=asset, partition=partition, config=settings))
+            raise RunError(f"run {taken[0].run_id} is in use by process 42; wait for it, or stop it first")
+        taken[0].close()
+        return analytic_trainer(settings, asset=asset, partition=partition, **rest)
+
+    taken = []
+    config = small_study(trials=1)
+    with StudyBook(config) as book:
+        assert run_trial(book, book.claim(), on_line=print, ending=lambda: False, train=held) == "interrupted"
+        left, again = book.trials()
+        assert (left.user_attrs["outcome"], left.user_attrs["reason"]) == ("lost", HINDERED)
+        assert again.state.name == "WAITING" and again.user_attrs["attempt"] == 2
+        taken[0].close()
+    with StudyBook(small_study("free", trials=1)) as book:
+        # Who says so while nobody has it is wrong otherwise.
+        assert run_trial(book, book.claim(), on_line=print, ending=lambda: False, train=late) == "failed"
+
+
 def test_a_study_goes_on_under_its_settings_alone():
     StudyBook(small_study()).close()
     with pytest.raises(ConfigError, match="begun with another seed"):

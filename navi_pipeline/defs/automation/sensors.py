@@ -47,7 +47,7 @@ def folder_signature(folder: Path, suffixes: tuple[str, ...]) -> str:
     target=dg.AssetSelection.groups("corpus"),
     minimum_interval_seconds=60,
     description="Meshes that come to $NAVI_SCENES, change or go: plans the scenes anew, compiles each that is not up "
-    "to date, and gathers the corpus when all of them are.",
+    "to date by the default settings of compiled_scene, and gathers the corpus when all of them are.",
 )
 def new_scenes(context: dg.SensorEvaluationContext) -> dg.SensorResult | dg.SkipReason:
     """Bring the corpus up to date, a step at a time."""

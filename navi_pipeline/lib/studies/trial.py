@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any
 from navi_core.config import config_hash
 from navi_core.config.studies import ObjectiveConfig
 from navi_core.errors import ConfigError, RunError
-from navi_pipeline.lib.stale_runs import wait_for_run
+from navi_pipeline.lib.stale_runs import runs_in_use, wait_for_run
 from navi_pipeline.lib.studies.book import HINDERED, INTERRUPTED, StudyBook
 from navi_pipeline.lib.studies.curve import RunCurve
 from navi_pipeline.lib.studies.spaces import draw, search_space, trial_config
@@ -84,6 +84,8 @@ def run_trial(
     try:
         result = train(settings, asset=ASSET, partition=partition, on_line=on_line, command=_command(book), stop=stop)
     except RunError as error:
+        if judge.verdict is None and runs_in_use(prefix=run_id):
+            judge.verdict = HINDERED  # taken between the look and the trainer's start
         if judge.verdict is None:
             told = str(error)
             outcome = "out_of_memory" if any(word in told for word in _OUT_OF_MEMORY) else "crash"
