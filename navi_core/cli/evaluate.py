@@ -158,7 +158,7 @@ def promote(
 ) -> None:
     """Make a version the champion if it is shown to be better and no more dangerous; exit code 1 if it is refused.
 
-    That the alias moved is always recorded, with --no-record too.
+    That an alias of the Navi home's registry moved is recorded with --no-record too.
     """
     from navi_core.evaluate import promote as promote_version
     from navi_core.evaluate import record_decision, record_evaluation

@@ -24,7 +24,7 @@ import torch
 from torch import Tensor
 
 from navi_core.config import EnvConfig
-from navi_core.demos.semantic_ids import id_table
+from navi_core.demos.semantic_ids import MOST_IDS, id_table
 from navi_core.errors import ConfigError, DemoError
 from navi_core.pilots import build_pilot
 from navi_core.record import write_durably
@@ -35,7 +35,7 @@ if TYPE_CHECKING:
 __all__ = ["Pairs", "make_pairs", "read_pairs", "write_pairs"]
 
 _MOST_NUMBERS = 2**31
-_MOST_STEPS, _MOST_PAIRS, _MOST_IDS = 65_536, 1_000_000, 65_535
+_MOST_STEPS, _MOST_PAIRS = 65_536, 1_000_000
 _SIDES = ("winner", "loser")
 
 
@@ -72,13 +72,13 @@ class Pairs:
         own = self.facts.get("vocabulary")
         if not own or own == dict(vocabulary):
             return self
-        if not isinstance(own, dict) or not all(_count(number, _MOST_IDS) for number in own.values()):
-            raise ConfigError(f"the pairs' vocabulary is no mapping of names to ids from 1 to {_MOST_IDS}")
+        if not isinstance(own, dict) or not all(_count(number, MOST_IDS) for number in own.values()):
+            raise ConfigError(f"the pairs' vocabulary is no mapping of names to ids from 1 to {MOST_IDS}")
         table = torch.from_numpy(id_table(own, vocabulary).astype(np.float32)).to(self.observations.dtype)
         observations = self.observations.clone()
         for pair in observations:
             seen = pair[:, :, 1]
-            seen.copy_(table[seen.long().clamp(0, _MOST_IDS)])
+            seen.copy_(table[seen.long().clamp(0, MOST_IDS)])
         return replace(self, observations=observations, facts=self.facts | {"vocabulary": dict(vocabulary)})
 
 

@@ -7,9 +7,10 @@ from collections.abc import Mapping
 import numpy as np
 import numpy.typing as npt
 
-__all__ = ["id_table"]
+__all__ = ["MOST_IDS", "id_table"]
 
-_IDS = 65_536
+MOST_IDS = 65_535
+"""Largest semantic id: files keep 16 bits for it."""
 
 
 def id_table(own: Mapping[str, int], common: Mapping[str, int]) -> npt.NDArray[np.uint16]:
@@ -22,7 +23,7 @@ def id_table(own: Mapping[str, int], common: Mapping[str, int]) -> npt.NDArray[n
         own: Semantic id by name.
         common: Semantic id by name, of the vocabulary that is wanted.
     """
-    table = np.ones(_IDS, np.uint16)
+    table = np.ones(MOST_IDS + 1, np.uint16)
     table[0] = 0
     for name, number in own.items():
         table[number] = common.get(name, 1)

@@ -8,7 +8,10 @@ import numba
 import numpy as np
 import numpy.typing as npt
 
-__all__ = ["join", "walk"]
+__all__ = ["GAP", "join", "walk"]
+
+GAP = 0.6
+"""Distance between neighbouring hits that is taken for wall [m]; a door is wider."""
 
 Bytes = npt.NDArray[np.uint8]
 

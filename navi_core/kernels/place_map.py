@@ -16,9 +16,22 @@ import numpy as np
 import numpy.typing as npt
 
 from navi_core.config.place_memory import AHEAD, RINGS, SECTORS
-from navi_core.kernels.grid_walk import join, walk
+from navi_core.kernels.grid_walk import GAP, join, walk
 
-__all__ = ["FIFTHS", "FREE", "SEEN", "UNREACHED", "WALL", "draw", "read", "read_levels", "ways"]
+__all__ = [
+    "EDGE",
+    "FIFTHS",
+    "FREE",
+    "SEEN",
+    "SLIVER",
+    "UNREACHED",
+    "UNSEEN",
+    "WALL",
+    "draw",
+    "read",
+    "read_levels",
+    "ways",
+]
 
 FREE, SEEN, WALL = 1, 2, 4
 FIFTHS = 5
@@ -34,13 +47,11 @@ cells beside much that is not known, as a room is whose door was passed; where t
 some around. Less are slivers in corners that a flight sees in passing."""
 
 _MANY, _MUCH, _SOME = 15, 8, 4
-"""Cells in a window of 5 × 5, 5 × 5 and 3 × 3 around a frontier cell, itself included."""
+"""Cells in a window of 5 × 5, 5 × 5 and 3 × 3 with a frontier cell in its middle: unseen, unknown, unseen ones."""
 _INTO = 0.05
 """How far behind its surface a wall is marked [m]; both faces of a thin wall then lie in the same cell more often."""
 _SURE = 8.0
 """Surfaces farther than this are no walls of the map [m]: level rays are not quite level, and meet floor or ceiling."""
-_GAP = 0.6
-"""Distance between neighbouring hits that is taken for wall [m]; a door is wider."""
 _FAN = 2
 """Rays drawn per azimuth bin; between two bins the shorter of both ranges is believed."""
 _LOOK = 2.0
@@ -154,7 +165,7 @@ def draw(
             wall = met[b, a] and reach[b, a] <= _SURE
             if a < 0 or not wall:
                 continue
-            if not before or math.hypot(x1 - x0, z1 - z0) * cell > _GAP:
+            if not before or math.hypot(x1 - x0, z1 - z0) * cell > GAP:
                 x0, z0 = x1, z1
             join(marks[b], x0, z0, x1, z1, 1.0, 0.0, 0.0, WALL, 0)
 

@@ -13,7 +13,7 @@ import numba
 import numpy as np
 import numpy.typing as npt
 
-from navi_core.kernels.grid_walk import join, walk
+from navi_core.kernels.grid_walk import GAP, join, walk
 
 __all__ = ["FAR", "FREE", "HIT", "NEAR_RADIUS", "SEEN", "WALL", "chart"]
 
@@ -27,8 +27,6 @@ _FAN = 4
 """Rays marked per azimuth bin: between two bins the shorter of both ranges is believed."""
 _LONGEST = 12.0
 """Ranges are believed up to here [m]; farther ones are drawn too coarsely by neighbouring bins."""
-_GUESSED_WALL = 0.6
-"""Gap between neighbouring hits that is taken for wall [m]; a door is wider."""
 
 Floats = npt.NDArray[np.float64]
 Bytes = npt.NDArray[np.uint8]
@@ -117,5 +115,5 @@ def chart(
             one, two = 2.0 * math.pi * a / bins - yaw, 2.0 * math.pi * after / bins - yaw
             x0, z0 = reach[b, a] * math.sin(one), -reach[b, a] * math.cos(one)
             x1, z1 = reach[b, after] * math.sin(two), -reach[b, after] * math.cos(two)
-            if math.hypot(x1 - x0, z1 - z0) <= _GUESSED_WALL:
+            if math.hypot(x1 - x0, z1 - z0) <= GAP:
                 join(marks[b], x0, z0, x1, z1, cell, px, pz, WALL, FREE)

@@ -362,9 +362,8 @@ def _explicit(files: Iterable[Path]) -> list[SceneSource]:
             raise SceneError(f"{file}: scenes must be one of: .gmdag, {', '.join(MESH_SUFFIXES)}")
         if not os.path.isfile(file):
             raise SceneError(f"{file}: no such file; see what is there with: navi scenes discover {file.parent}")
-    compiled = {file.stem for file in listed if file.suffix.lower() == ".gmdag"}
-    kept = [file for file in listed if file.suffix.lower() == ".gmdag" or file.stem not in compiled]
-    return named_sources([(file, Path(file.name)) for file in kept], "explicit")
+    found = tell_apart([SceneSource(_clean(scene_name(file)), "explicit", file) for file in listed])
+    return sorted(found, key=lambda s: s.name)
 
 
 def _from_manifest(path: Path) -> list[SceneSource]:
@@ -390,7 +389,8 @@ def named_sources(files: Sequence[tuple[Path, Path]], dataset: str) -> list[Scen
     """
     own = {file: _clean(scene_name(file)) for file, _ in files}
     stems = Counter(own.values())
-    sources, taken = [], Counter[str]()
+    sources: list[SceneSource] = []
+    taken: set[str] = set()
     for file, relative in files:
         name = own[file]
         if stems[name] > 1:
@@ -401,26 +401,30 @@ def named_sources(files: Sequence[tuple[Path, Path]], dataset: str) -> list[Scen
 
 
 def tell_apart(sources: Sequence[SceneSource]) -> list[SceneSource]:
-    """Rename files that share their names, by their folders; a file that is there twice stays once.
+    """Rename files that share their names, by their folders; what is there twice stays once.
 
-    Names of one folder are unique, those of two are not.
+    Names of one folder are unique, those of two are not. Of a mesh and a `.gmdag` of the same name beside it the
+    `.gmdag` stays.
 
     Args:
         sources: Of any number of folders; generated scenes keep their names.
     """
-    named: dict[str, SceneSource] = {}
+    found: dict[Path | str, SceneSource] = {}
     for source in sources:
-        if source.path is not None:
-            named.setdefault(os.path.abspath(source.path), source)
-    shared = Counter(source.name for source in named.values())
-    kept, taken = [], Counter[str]()
-    for source in sources:
-        if source.path is not None:
-            if named.pop(os.path.abspath(source.path), None) is not source:
-                continue
-            if shared[source.name] > 1:
-                folder = Path(os.path.abspath(source.path)).parent.name
-                source = replace(source, name=_numbered(f"{_clean(folder)}_{source.name}", taken))
+        found.setdefault(source.name if source.path is None else Path(os.path.abspath(source.path)), source)
+    compiled = {file.with_suffix("") for file, source in found.items() if isinstance(file, Path) and source.compiled}
+    once = [
+        source
+        for file, source in found.items()
+        if isinstance(file, str) or source.compiled or file.with_suffix("") not in compiled
+    ]
+    uses = Counter(source.name for source in once)
+    taken = {source.name for source in once if source.path is None or uses[source.name] == 1}
+    kept = []
+    for source in once:
+        if source.path is not None and uses[source.name] > 1:
+            folder = Path(os.path.abspath(source.path)).parent.name
+            source = replace(source, name=_numbered(f"{_clean(folder)}_{source.name}", taken))
         kept.append(source)
     return kept
 
@@ -429,7 +433,11 @@ def _clean(text: str) -> str:
     return re.sub(r"[^A-Za-z0-9._-]+", "_", text).strip("._") or "scene"
 
 
-def _numbered(name: str, taken: Counter[str]) -> str:
-    """Return a name, with a number from its second use on."""
-    taken[name] += 1
-    return name if taken[name] == 1 else f"{name}_{taken[name]}"
+def _numbered(name: str, taken: set[str]) -> str:
+    """Return a name, with a number where it is taken, and take it."""
+    told, number = name, 1
+    while told in taken:
+        number += 1
+        told = f"{name}_{number}"
+    taken.add(told)
+    return told

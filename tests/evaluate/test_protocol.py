@@ -13,6 +13,7 @@ from navi_core.cli.evaluate import eval_config, find_subject, run_name, scene_lo
 from navi_core.cli.main import build_app
 from navi_core.config import (
     NOISY_SENSOR,
+    CorpusConfig,
     DynamicsConfig,
     EnvConfig,
     EvalConfig,
@@ -25,6 +26,7 @@ from navi_core.errors import CheckpointError, ConfigError, EvaluationError
 from navi_core.evaluate import EvalResult, build_course, evaluate
 from navi_core.models import Registry, save_checkpoint, weights_hash
 from navi_core.policy import build_policy
+from navi_core.scenes import discover
 from tests.conftest import fly_ahead
 
 SHORT = EvalConfig(starts=2, max_steps=12, azimuth_bins=32, elevation_bins=8, block=4)
@@ -318,6 +320,30 @@ def test_scenes_of_one_name_in_two_folders_are_all_flown(box_room, tmp_path):
     obj.write_text("v 0 0 0\nv 1 0 0\nv 0 1 0\nf 1 2 3\n")
     found = scene_loaders([*names, str(obj), str(obj)], 64)
     assert [name for name, _ in found] == ["a_house", "b_house", "c_house"]
+
+
+def test_names_of_scenes_are_unique_whatever_they_are_called(tmp_path):
+    def mesh(*parts):
+        path = tmp_path.joinpath(*parts)
+        path.parent.mkdir(exist_ok=True)
+        path.write_text("v 0 0 0\nv 1 0 0\nv 0 1 0\nf 1 2 3\n")
+        return str(path)
+
+    files = [mesh("a", "house.obj"), mesh("b", "house.obj"), mesh("c", "a_house.obj"), mesh("e", "maze_0003.obj")]
+    found = [name for name, _ in scene_loaders([*files, "maze:3"], 64)]
+    assert found == ["a_house_2", "b_house", "a_house", "e_maze_0003", "maze_0003"]
+
+
+def test_of_a_mesh_and_what_was_compiled_beside_it_the_compiled_one_is_flown(box_room, tmp_path):
+    for folder in ("c", "d"):
+        (tmp_path / folder).mkdir()
+        (tmp_path / folder / "house.obj").write_text("v 0 0 0\nv 1 0 0\nv 0 1 0\nf 1 2 3\n")
+    compiled = box_room.save(tmp_path / "d" / "house.gmdag")
+    meshes = [str(tmp_path / folder / "house.obj") for folder in ("d", "c")]
+    found = scene_loaders([*meshes, str(compiled)], 64)
+    assert [name for name, _ in found] == ["c_house", "d_house"]
+    found = discover(CorpusConfig(scenes=(*meshes, str(compiled))))
+    assert [source.path for source in found] == [tmp_path / "c" / "house.obj", compiled]
 
 
 def test_recovery_of_sampled_flights_is_refused():
