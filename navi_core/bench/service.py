@@ -29,9 +29,9 @@ from navi_core.scenes import Scene, load_gmdag
 from navi_core.service.actor_server import ActorServer
 from navi_core.service.environment_server import EnvironmentServer
 from navi_core.service.flight_learning import FlightLearning
+from navi_core.service.garbage import settle
 from navi_core.service.runner import EagerRunner, ProgramRunner, Runner
 from navi_core.service.served_model import ServedModel
-from navi_core.service.server import settle
 from navi_core.world import Field
 
 __all__ = ["ServiceCase", "ServiceRow", "run_service", "serve_environment", "service_cases"]

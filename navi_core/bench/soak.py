@@ -24,8 +24,8 @@ from navi_core.errors import ServiceError
 from navi_core.scenes import Scene
 from navi_core.service.actor_server import ActorServer
 from navi_core.service.flight_learning import FlightLearning
+from navi_core.service.garbage import settle
 from navi_core.service.served_model import ServedModel
-from navi_core.service.server import settle
 from navi_core.service.timed_lock import LONG, TimedLock
 from navi_core.service.wire import StepResult
 

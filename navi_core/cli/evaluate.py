@@ -239,7 +239,7 @@ def scene_loaders(names: list[str] | tuple[str, ...], resolution: int) -> list[t
 
     config = parse_config(CompileConfig, {"resolution": resolution})
     sources: list[SceneSource] = []
-    for name in dict.fromkeys(names):
+    for name in names:
         family, colon, seeds = name.partition(":")
         path = Path(os.path.expanduser(name))
         if family == BENCHMARK:

@@ -197,7 +197,7 @@ def serve(
 def _run(server: Server, facts: Mapping[str, str], as_json: bool) -> None:
     """Say where the server listens, serve until a signal, say what was done."""
     from navi_core.learn.signals import StopFlag
-    from navi_core.service.server import settle
+    from navi_core.service.garbage import settle
 
     if as_json:
         print_json(dict(facts))

@@ -75,13 +75,10 @@ def join(
     z0: float,
     x1: float,
     z1: float,
-    cell: float,
-    px: float,
-    pz: float,
     mark: int,
     unless: int,
 ) -> None:
-    """Mark the cells of a straight line by points at most half a cell apart, both ends among them.
+    """Mark the cells of a straight line by points at most half a cell apart, both ends among them; lengths in cells.
 
     Args:
         marks: (G, G) marks, x first; updated.
@@ -89,16 +86,12 @@ def join(
         z0: Where it begins, along z.
         x1: Where it ends, along x.
         z1: Where it ends, along z.
-        cell: Edge of a cell, in units of the line.
-        px: Place of the line's origin, in cells.
-        pz: Place of the line's origin, in cells.
         mark: Mark of a cell on the line.
         unless: Marks that keep a cell from being marked; 0 for none.
     """
     size = marks.shape[0]
-    steps = int(math.hypot(x1 - x0, z1 - z0) / cell * 2.0) + 1
+    steps = int(2.0 * math.hypot(x1 - x0, z1 - z0)) + 1
     for n in range(steps + 1):
-        i = math.floor((x0 + (x1 - x0) * n / steps) / cell + px)
-        k = math.floor((z0 + (z1 - z0) * n / steps) / cell + pz)
+        i, k = math.floor(x0 + (x1 - x0) * n / steps), math.floor(z0 + (z1 - z0) * n / steps)
         if 0 <= i < size and 0 <= k < size and not marks[i, k] & unless:
             marks[i, k] |= mark

@@ -167,7 +167,7 @@ def draw(
                 continue
             if not before or math.hypot(x1 - x0, z1 - z0) * cell > GAP:
                 x0, z0 = x1, z1
-            join(marks[b], x0, z0, x1, z1, 1.0, 0.0, 0.0, WALL, 0)
+            join(marks[b], x0, z0, x1, z1, WALL, 0)
 
 
 @numba.njit(cache=True, nogil=True)

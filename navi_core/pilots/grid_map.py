@@ -113,7 +113,8 @@ def chart(
             if not (met[b, a] and met[b, after]) or max(reach[b, a], reach[b, after]) > _LONGEST:
                 continue
             one, two = 2.0 * math.pi * a / bins - yaw, 2.0 * math.pi * after / bins - yaw
-            x0, z0 = reach[b, a] * math.sin(one), -reach[b, a] * math.cos(one)
-            x1, z1 = reach[b, after] * math.sin(two), -reach[b, after] * math.cos(two)
-            if math.hypot(x1 - x0, z1 - z0) <= GAP:
-                join(marks[b], x0, z0, x1, z1, cell, px, pz, WALL, FREE)
+            away, away_after = reach[b, a] / cell, reach[b, after] / cell
+            x0, z0 = px + away * math.sin(one), pz - away * math.cos(one)
+            x1, z1 = px + away_after * math.sin(two), pz - away_after * math.cos(two)
+            if math.hypot(x1 - x0, z1 - z0) * cell <= GAP:
+                join(marks[b], x0, z0, x1, z1, WALL, FREE)

@@ -356,7 +356,7 @@ def split_by_scene(
 
 
 def _explicit(files: Iterable[Path]) -> list[SceneSource]:
-    listed = list(dict.fromkeys(files))
+    listed = list(files)
     for file in listed:
         if not is_mesh_file(file) and file.suffix.lower() != ".gmdag":
             raise SceneError(f"{file}: scenes must be one of: .gmdag, {', '.join(MESH_SUFFIXES)}")

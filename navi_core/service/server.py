@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import abc
-import gc
 import logging
 import threading
 import time
@@ -18,19 +17,10 @@ from navi_core.service.metrics import ServiceMetrics
 from navi_core.service.wire import Publisher, TelemetryEvent
 from navi_core.service.wire.sockets import is_loopback
 
-__all__ = ["Server", "settle"]
+__all__ = ["Server"]
 
 _LOG = logging.getLogger("navi.service")
 _POLL_MS = 100
-
-
-def settle() -> None:
-    """Take what is loaded by now out of the garbage collector's rounds: they would stop a decision for milliseconds.
-
-    For a process that serves from here on.
-    """
-    gc.collect()
-    gc.freeze()
 
 
 class Server(abc.ABC):

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import gc
 import threading
 import time
 from collections import deque
@@ -11,37 +10,13 @@ from contextlib import contextmanager
 
 import numpy as np
 
+from navi_core.service.garbage import COLLECTOR
+
 __all__ = ["LONG", "TimedLock"]
 
 _KEPT = 10_000
 LONG = 1e-3
 """No holder should work longer [s]."""
-
-
-class _Collector:
-    """The process's garbage collector, off while anybody needs it to be."""
-
-    def __init__(self) -> None:
-        self._lock = threading.Lock()
-        self._users, self._was_on = 0, False
-
-    def pause(self) -> None:
-        """Begin no round until `go_on`."""
-        with self._lock:
-            if self._users == 0:
-                self._was_on = gc.isenabled()
-                gc.disable()
-            self._users += 1
-
-    def go_on(self) -> None:
-        """End one's pause; the collector is on again after that of the last, if it was on before the first."""
-        with self._lock:
-            self._users -= 1
-            if self._users == 0 and self._was_on:
-                gc.enable()
-
-
-_COLLECTOR = _Collector()
 
 
 class TimedLock:
@@ -73,9 +48,9 @@ class TimedLock:
             timeout: Longest wait [s]; negative waits for ever.
         """
         taken = self._lock.acquire(timeout=timeout)
-        if taken:
-            _COLLECTOR.pause()
         start, work = time.perf_counter(), time.thread_time()
+        if taken:
+            COLLECTOR.pause()
         try:
             yield taken
         finally:
@@ -87,7 +62,7 @@ class TimedLock:
                 self.longest_work = max(self.longest_work, worked)
                 self.long += worked > LONG
                 self._lock.release()
-                _COLLECTOR.go_on()
+                COLLECTOR.go_on()
 
     def holds(self) -> np.ndarray:
         """Return how long the latest 10,000 holders held it, waiting included [s]."""

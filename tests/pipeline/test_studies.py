@@ -213,12 +213,9 @@ def test_a_trial_whose_run_is_taken_before_its_trainer_has_it_is_taken_up_again(
         with RunDirectory.open(navi_home() / "runs", asset=asset, partition=partition, config=settings):
             raise RunError("run trial-small-0 is in use by process 42; wait for it, or stop it first")
 
-    def held(settings, *, asset, partition, **rest):
-        if not taken:
-            taken.append(RunDirectory.open(navi_home() / "runs", asset=asset, partition=partition, config=settings))
-            raise RunError(f"run {taken[0].run_id} is in use by process 42; wait for it, or stop it first")
-        taken[0].close()
-        return analytic_trainer(settings, asset=asset, partition=partition, **rest)
+    def held(settings, *, asset, partition, **_):
+        taken.append(RunDirectory.open(navi_home() / "runs", asset=asset, partition=partition, config=settings))
+        raise RunError(f"run {taken[0].run_id} is in use by process 42; wait for it, or stop it first")
 
     taken = []
     config = small_study(trials=1)
