@@ -24,6 +24,7 @@ from navi_core.config import TrainConfig, parse_config
 from navi_core.learn import Collector, PPOLearner
 from navi_core.policy import RewardShaper, build_policy
 from navi_core.policy.navigation_policy import ActOutput, EvaluateOutput, NavigationPolicy
+from navi_core.policy.seeding import seeded
 from navi_core.world.reference import reference_task
 
 __all__ = ["MEMORY_CASES", "MemoryCase", "MemoryRow", "final_returns", "memory_cases", "run_memory"]
@@ -218,8 +219,7 @@ def _learn(case: MemoryCase, seed: int, progress: Callable[[str], None] | None, 
     with torch_threads(1):
         env = reference_task(case.task, rows, seed, **dict(case.options))
         if case.handling == "memoryless":
-            with torch.random.fork_rng(devices=[]):
-                torch.default_generator.manual_seed(seed)
+            with seeded(seed):
                 policy: NavigationPolicy = _Memoryless(config.policy, env.spaces)
         else:
             policy = build_policy(config.policy, seed, env.spaces)

@@ -17,6 +17,7 @@ from navi_core.config.spaces import Spaces
 from navi_core.policy.cores.base import State
 from navi_core.policy.heads import PRIVILEGED, ActorCritic
 from navi_core.policy.q_head import QHead
+from navi_core.policy.seeding import seeded
 from navi_core.policy.trunk import Trunk
 
 __all__ = ["ActOutput", "EvaluateOutput", "NavigationPolicy", "build_policy", "parameter_counts"]
@@ -180,8 +181,7 @@ def build_policy(config: PolicyConfig, seed: int = 0, spaces: Spaces | None = No
     Raises:
         ConfigError: The observation size does not fit the encoder, or the width the core.
     """
-    with torch.random.fork_rng(devices=[]):
-        torch.default_generator.manual_seed(seed)
+    with seeded(seed):
         return NavigationPolicy(config, spaces)
 
 

@@ -18,6 +18,7 @@ from torch import Tensor
 from navi_core.config import ShaperConfig
 from navi_core.policy.episodic_memory import EpisodicMemory
 from navi_core.policy.rnd import RND
+from navi_core.policy.seeding import seeded
 
 __all__ = ["RewardShaper", "ShapedReward", "loop_penalty"]
 
@@ -75,8 +76,7 @@ class RewardShaper:
         self.memory: EpisodicMemory | None = None
         self._optimizer: torch.optim.Adam | None = None
         if config.rnd_start > 0 or config.rnd_end > 0:
-            with torch.random.fork_rng(devices=[]):
-                torch.default_generator.manual_seed(seed)
+            with seeded(seed):
                 self.rnd = RND(width, clamp=config.rnd_clamp).to(device)
             self._optimizer = torch.optim.Adam(self.rnd.predictor.parameters(), lr=config.rnd_lr, fused=True)
         if config.loop_coefficient > 0:

@@ -1,6 +1,7 @@
 """Parameter counts, Gaussian heads, auxiliary input, seeding and bad input of the policy."""
 
 import math
+import threading
 
 import pytest
 import torch
@@ -166,6 +167,24 @@ def test_weights_depend_on_the_seed_alone_and_leave_the_global_random_state():
     other = build_policy(PolicyConfig(**SMALL), seed=6).state_dict()
     assert all(torch.equal(first[k], second[k]) for k in first)
     assert any(not torch.equal(first[k], other[k]) for k in first)
+
+
+def test_threads_that_build_at_once_get_the_weights_of_their_seeds():
+    config = PolicyConfig(**SMALL)
+    alone = [build_policy(config, seed=seed).state_dict() for seed in range(4)]
+    start, built = threading.Barrier(4), {}
+
+    def build(seed):
+        start.wait()
+        built[seed] = [build_policy(config, seed=seed).state_dict() for _ in range(20)]
+
+    threads = [threading.Thread(target=build, args=(seed,)) for seed in range(4)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    for seed, expected in enumerate(alone):
+        assert all(torch.equal(state[name], expected[name]) for state in built[seed] for name in expected)
 
 
 def test_heads_start_orthogonal():
