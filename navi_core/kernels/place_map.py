@@ -69,6 +69,25 @@ Rows = npt.NDArray[np.int64]
 
 
 @numba.njit(cache=True, nogil=True)
+def _is_open(valid: Float32, a: int, e: int) -> bool:
+    """Whether there is nothing where a ray met nothing: at least half of its neighbours met nothing either.
+
+    Args:
+        valid: (Az, El) above 0 for rays that met something.
+        a: The ray's azimuth bin.
+        e: Its elevation bin.
+    """
+    azimuths, elevations = valid.shape
+    missing, neighbours = 0, 0
+    for i in range(a - 1, a + 2):
+        for k in range(max(e - 1, 0), min(e + 2, elevations)):
+            if i != a or k != e:
+                neighbours += 1
+                missing += valid[i % azimuths, k] <= 0.0
+    return 2 * missing >= neighbours
+
+
+@numba.njit(cache=True, nogil=True)
 def read_levels(
     obs: Float32,
     scale: float,
@@ -88,8 +107,9 @@ def read_levels(
         levels: First and last elevation bin next to the horizon, both included.
         ahead: What the speed limiter looks at, see `world.dynamics.limiter_bins`.
         flat: Cosine of the level bins' elevation.
-        reach: (B, Az) horizontal range of the longer level ray [m]; written.
-        met: (B, Az) whether it met a surface; written.
+        reach: (B, Az) horizontal range of the longer level ray [m], of those that did not drop out; where all did, the
+            shorter of the ranges beside; written.
+        met: (B, Az) whether all level rays met a surface; written.
         front: (B,) nearest surface ahead [m], infinite without one; written.
         clearance: (B,) nearest surface at all [m], infinite without one; written.
     """
@@ -105,15 +125,18 @@ def read_levels(
                     nearest = min(nearest, depth)
                     if forward and low <= e < high:
                         nearest_ahead = min(nearest_ahead, depth)
-            longest, hit = -1.0, False
+            longest, hit = -1.0, True
             for e in range(levels[0], levels[1] + 1):
                 valid = obs[b, 2, a, e] > 0.0
-                # A ray that meets nothing is free as far as the sensor reaches.
-                depth = obs[b, 0, a, e] if valid else 1.0
-                if depth > longest:
-                    longest, hit = depth, valid
-            reach[b, a] = math.expm1(longest * scale) * flat
+                hit = hit and valid
+                # A ray that meets nothing is free as far as the sensor reaches; one that dropped out tells nothing.
+                if valid or _is_open(obs[b, 2], a, e):
+                    longest = max(longest, obs[b, 0, a, e] if valid else 1.0)
+            reach[b, a] = math.expm1(longest * scale) * flat if longest >= 0.0 else -1.0
             met[b, a] = hit
+        for a in range(azimuths):
+            if reach[b, a] < 0.0:
+                reach[b, a] = max(min(reach[b, a - 1], reach[b, (a + 1) % azimuths]), 0.0)
         front[b] = math.expm1(nearest_ahead * scale) if nearest_ahead < 2.0 else math.inf
         clearance[b] = math.expm1(nearest * scale) if nearest < 2.0 else math.inf
 

@@ -101,7 +101,7 @@ class NavigationEnv:
         self._pools = build_pools(self.sensor, self.reader, self.rewards, self.view, c)
         self.verdicts = self._pools.verdicts
         self._rows = torch.arange(first_row, first_row + num_envs, device=device)
-        self._faults = SensorFaults(c.sensor, seed, self._rows, c.max_distance)
+        self._faults = self._new_faults()
         # Updated in place, never rebound: a captured program finds them where they were.
         self._body = torch.zeros(num_envs, sum(BODY.values()), device=device)
         self._life = dict(zip(BODY, self._body.split(list(BODY.values()), dim=1)))
@@ -128,7 +128,7 @@ class NavigationEnv:
         whole_number("episode", episode, 0, 2**31)
         if seed is not None:
             self.seed = whole_number("seed", seed, *SEEDS)
-            self._faults = SensorFaults(self.config.sensor, seed, self._rows, self.config.max_distance)
+            self._faults = self._new_faults()
         everyone = torch.ones(self.num_envs, dtype=torch.bool, device=self.device)
         self.rewards.visits.zero_()
         for counter in self.counters.values():
@@ -346,9 +346,9 @@ class NavigationEnv:
 
     def _part(self, rows: torch.Tensor) -> NavigationEnv:
         """Return an environment of some rows: the same scenes and pools, copies of their lives."""
-        part, c = copy.copy(self), self.config
+        part = copy.copy(self)
         part.num_envs, part._rows = len(rows), self._rows[rows]
-        part._faults = SensorFaults(c.sensor, self.seed, part._rows, c.max_distance)
+        part._faults = part._new_faults()
         part._body = self._body[rows]
         part._life = dict(zip(BODY, part._body.split(list(BODY.values()), dim=1)))
         part.counters = {name: counter[rows] for name, counter in self.counters.items()}
@@ -389,6 +389,9 @@ class NavigationEnv:
             raise bad_action(action, int(finite.numpy().argmin()))
         return torch.where(finite[:, None], action, 0.0), ~finite
 
+    def _new_faults(self) -> SensorFaults:
+        return SensorFaults(self.config.sensor, self.seed, self._rows, self.config.max_distance)
+
     @property
     def _spoils(self) -> bool:
         """Whether the sensor has faults or a delay."""
@@ -417,15 +420,17 @@ class NavigationEnv:
             `StepBatch.obs` and `ended_obs`, as the sensor's faults and delay make them.
         """
         pool = self._pools
-        if self._kernels and not self._spoils:
+        shown = self._faults.apply(obs, episode - begins.to(torch.int64), length)
+        if self._kernels and not self.config.sensor.delayed:
             begin = begins.nonzero().squeeze(1)
             if not len(begin):
-                return obs, obs
-            ended = torch.empty_like(obs)
-            ended[begin] = obs[begin]
-            obs[begin] = pool.obs[scene[begin], slot[begin]]
-            return obs, ended
-        ended = self._faults.apply(obs, episode - begins.to(torch.int64), length)
+                return shown, shown
+            ended = torch.empty_like(shown)
+            ended[begin] = shown[begin]
+            spawn = pool.obs[scene[begin], slot[begin]]
+            shown[begin] = self._faults.apply(spawn, episode[begin], torch.zeros_like(begin), begin)
+            return shown, ended
+        ended = shown
         spawn = self._faults.apply(pool.obs[scene, slot], episode, torch.zeros_like(length))
         mask = begins[:, None, None, None]
         fresh = torch.where(mask, spawn, ended)

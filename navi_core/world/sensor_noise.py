@@ -36,13 +36,16 @@ class SensorFaults:
         """Whether `apply` changes anything."""
         self._ray: torch.Tensor | None = None
 
-    def apply(self, obs: torch.Tensor, episode: torch.Tensor, step: torch.Tensor) -> torch.Tensor:
-        """Return a spoilt copy of true observations.
+    def apply(
+        self, obs: torch.Tensor, episode: torch.Tensor, step: torch.Tensor, which: torch.Tensor | None = None
+    ) -> torch.Tensor:
+        """Return a spoilt copy of true observations; without faults, themselves.
 
         Args:
             obs: (B, 3, Az, El) as `sensor.observation`.
             episode: (B,) int64.
             step: (B,) int64 decisions since the episode began.
+            which: (B,) the rows that they are of; None for all rows.
 
         Returns:
             (B, 3, Az, El); rays that missed still miss, those that drop out have depth 1, semantic 0, valid 0.
@@ -54,7 +57,8 @@ class SensorFaults:
         depth, semantic, valid = obs.flatten(2).unbind(1)
         if self._ray is None:
             self._ray = torch.arange(depth.shape[1], device=obs.device)
-        word = spread(words(self._seed, Purpose.SENSOR, self._rows, episode, step)[:, None], self._ray)
+        rows = self._rows if which is None else self._rows[which]
+        word = spread(words(self._seed, Purpose.SENSOR, rows, episode, step)[:, None], self._ray)
         kept = valid > 0.5
         if self._noisy:
             metres = denormalise_depth(depth, self._max_distance)

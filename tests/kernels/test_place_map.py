@@ -301,7 +301,7 @@ def test_levels_and_nearest_surfaces_are_those_of_a_slow_twin(elevations, levels
     rng = np.random.default_rng(elevations)
     rows, azimuths, scale, flat, (sector, low, high) = 6, 16, math.log1p(50.0), 0.97, (2, 2, 6)
     obs = rng.random((rows, 3, azimuths, elevations)).astype(np.float32)
-    obs[:, 2] = rng.random(obs[:, 2].shape) < np.array([0.0, 0.02, 0.3, 0.5, 0.9, 1.0])[:, None, None]
+    obs[:, 2] = rng.random(obs[:, 2].shape) < np.array([0.0, 0.02, 0.3, 0.7, 0.8, 1.0])[:, None, None]
     reach, met = np.empty((rows, azimuths)), np.empty((rows, azimuths), np.bool_)
     front, clearance = np.empty(rows), np.empty(rows)
     read_levels(obs, scale, levels, (sector, low, high), flat, reach, met, front, clearance)
@@ -309,8 +309,17 @@ def test_levels_and_nearest_surfaces_are_those_of_a_slow_twin(elevations, levels
     depth, valid = obs[:, 0].astype(np.float64), obs[:, 2] > 0
     metres = np.where(valid, np.expm1(depth * scale), np.inf)
     level = slice(levels[0], levels[1] + 1)
-    ranges = np.minimum(metres, 50.0)[:, :, level]
-    np.testing.assert_allclose(reach, ranges.max(axis=2) * flat, rtol=1e-9)
+    turned = np.concatenate([~valid[:, -1:], ~valid, ~valid[:, :1]], axis=1)
+    missing = sum(turned[:, a : a + azimuths, e : elevations - 2 + e] for a in range(3) for e in range(3)).astype(int)
+    # Of a ray that met nothing, and itself counted among the nine, four neighbours or more met nothing either.
+    told = valid[:, :, level] | (missing[:, :, levels[0] - 1 : levels[1]] >= 5)
+    ranges = np.where(told, np.minimum(metres, 50.0)[:, :, level], -1.0).max(axis=2)
+    beside = np.minimum(np.roll(ranges, 1, axis=1), np.roll(ranges, -1, axis=1))
+    dropped = ranges < 0
+    alone = dropped & ~np.roll(dropped, 1, axis=1) & ~np.roll(dropped, -1, axis=1)
+    np.testing.assert_allclose(reach[~dropped], ranges[~dropped] * flat, rtol=1e-9)
+    np.testing.assert_allclose(reach[alone], beside[alone] * flat, rtol=1e-9)
+    assert (reach[dropped] >= 0).all() and alone.any()
     np.testing.assert_array_equal(met, valid[:, :, level].all(axis=2))
     np.testing.assert_allclose(clearance, metres.min(axis=(1, 2)), rtol=1e-9)
     ahead = np.roll(metres, sector, axis=1)[:, : 2 * sector, low:high]
