@@ -27,6 +27,7 @@ from navi_core.cli.training_flags import (
     EncoderBackend,
     Fresh,
     Init,
+    Noisy,
     Partition,
     Preset,
     Register,
@@ -78,6 +79,7 @@ def learner(
     temporal_core: TemporalCore = None,
     scene: SceneFiles = None,
     task: Task = None,
+    noisy: Noisy = False,
     run_root: RunRoot = None,
     asset: Asset = None,
     partition: Partition = None,
@@ -105,7 +107,7 @@ def learner(
     resolved = flagged_config(
         "dqn", preset, config, assign, scene,
         {"seed": seed, "total_steps": steps, "actors": actors, "task": task},
-        {"encoder": encoder_backend, "core": temporal_core},
+        {"encoder": encoder_backend, "core": temporal_core}, noisy,
     )  # fmt: skip
     if in_process and (address is not None or processes is not None):
         raise ConfigError("--in-process takes neither --address nor --processes; leave them out")

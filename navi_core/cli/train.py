@@ -20,6 +20,7 @@ from navi_core.cli.training_flags import (
     EncoderBackend,
     Fresh,
     Init,
+    Noisy,
     Partition,
     Preset,
     Register,
@@ -93,6 +94,7 @@ def learner_command(algorithm: str, title: str) -> Callable[..., None]:
         temporal_core: TemporalCore = None,
         scene: SceneFiles = None,
         task: Task = None,
+        noisy: Noisy = False,
         run_root: RunRoot = None,
         asset: Asset = None,
         partition: Partition = None,
@@ -106,7 +108,7 @@ def learner_command(algorithm: str, title: str) -> Callable[..., None]:
             flagged_config(
                 algorithm, preset, config, assign, scene,
                 {"seed": seed, "total_steps": steps, "actors": actors, "task": task},
-                {"encoder": encoder_backend, "core": temporal_core},
+                {"encoder": encoder_backend, "core": temporal_core}, noisy,
             )
         )  # fmt: skip
         # Values of actions cannot be begun with another learner's network, which latest mostly is.

@@ -7,6 +7,8 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
+from navi_core.errors import ConfigError
+
 if TYPE_CHECKING:
     from navi_core.config import TrainConfig
 
@@ -18,6 +20,7 @@ __all__ = [
     "EncoderBackend",
     "Fresh",
     "Init",
+    "Noisy",
     "Partition",
     "Preset",
     "Register",
@@ -49,6 +52,7 @@ SceneFiles = Annotated[list[str] | None, typer.Option(help="A .gmdag or mesh fil
 Task = Annotated[
     str | None, typer.Option(help="point_goal: fly to goals; or a reference task without scenes: cart_pole, …")
 ]
+Noisy = Annotated[bool, typer.Option("--noisy", help="Train with the noisy sensor of the evaluation protocol.")]
 RunRoot = Annotated[Path | None, typer.Option(help="Folder of runs; by default runs/ of the Navi home.")]
 Asset = Annotated[str | None, typer.Option(help="What the run is for; part of its key.")]
 Partition = Annotated[str | None, typer.Option(help="Which one of it; by default the preset's name.")]
@@ -74,6 +78,7 @@ def flagged_config(
     scenes: list[str] | None,
     top: dict[str, Any],
     policy: dict[str, Any],
+    noisy: bool = False,
 ) -> TrainConfig:
     """Return the configuration that a command's flags mean.
 
@@ -85,22 +90,29 @@ def flagged_config(
         scenes: Files to train in.
         top: Flags by the setting they give; None gives nothing.
         policy: Likewise, of the section policy.
+        noisy: Whether the drones' sensor is the noisy one of the protocol.
 
     Raises:
         ConfigError: A setting is unknown or impossible.
     """
-    from navi_core.presets import resolve_config
+    from navi_core.config import NOISY_SENSOR
+    from navi_core.presets import merge, resolve_config
 
     flags: dict[str, Any] = {"algorithm": algorithm} | {k: v for k, v in top.items() if v is not None}
     if (flight := flags.get("task")) in _FLIGHTS:
         del flags["task"]
         flags["env"] = {"task": flight, "reward": {"preset": flight}}
+    if noisy:
+        flags = merge(flags, {"env": {"sensor": NOISY_SENSOR.model_dump()}})
     network = {k: v for k, v in policy.items() if v is not None}
     if network:
         flags["policy"] = network
     if scenes:
         flags["corpus"] = {"scenes": scenes}
-    return resolve_config(preset=preset, file=file, flags=flags, assignments=assign or ())
+    config = resolve_config(preset=preset, file=file, flags=flags, assignments=assign or ())
+    if noisy and config.task is not None:
+        raise ConfigError(f"--noisy is for flights; the task {config.task} has no such sensor. Leave it out")
+    return config
 
 
 def partition_or_preset(partition: str | None, preset: str | None) -> str:

@@ -13,6 +13,7 @@ import torch
 from typer.testing import CliRunner
 
 from navi_core.cli.main import build_app
+from navi_core.config import NOISY_SENSOR
 from navi_core.errors import CheckpointError, ConfigError, NaviError, RunError, SceneError
 from navi_core.models import Registry, load_checkpoint
 
@@ -153,11 +154,12 @@ def test_the_corpus_is_shared_out_when_it_is_much_and_reused_when_it_is_there(ho
 
 def test_flags_and_selectors_reach_the_run(home, monkeypatch):
     monkeypatch.setenv("NAVI_ACTOR_TEMPORAL_CORE", "mamba2")
-    made = navi(home, "--steps", "32", "--actors", "2", "--set", "ppo.gamma=0.9")
+    made = navi(home, "--steps", "32", "--actors", "2", "--noisy", "--set", "ppo.gamma=0.9")
     checkpoint = load_checkpoint(made["checkpoint"])
     assert checkpoint.temporal_core == "mamba2"
     config = checkpoint.train_config()
     assert (config.actors, config.total_steps, config.ppo.gamma) == (2, 32, 0.9)
+    assert config.env.sensor == NOISY_SENSOR
     with pytest.raises(CheckpointError, match=r"mamba2.*gru.*--init none"):
         navi(home, "--steps", "32", "--temporal-core", "gru")
 
@@ -171,6 +173,7 @@ def test_flags_and_selectors_reach_the_run(home, monkeypatch):
         (["--encoder-backend", "rayvit", "--set", "policy.patch=7"], ConfigError, "patch 7"),
         (["--encoder-backend", "resnet"], ConfigError, "ring_cnn"),
         (["--preset", "quik"], ConfigError, "quick"),
+        (["--noisy", "--task", "cart_pole"], ConfigError, "--noisy.*cart_pole"),
         (["--scene", "missing.glb"], SceneError, "missing.glb"),
         (["--init", "v007"], NaviError, "v007"),
     ],
