@@ -1,10 +1,11 @@
 """A drone's own map of one flight, drawn from level rays and read as a compass to floor that it has not seen.
 
 A map is a square of bytes around the place where the flight began. A level ray makes the cells it crosses FREE, and
-those within the view radius SEEN; the one in which it meets a surface is a WALL. What is free and not seen is worth
-flying to, and where there is none, the edge of what is known: the frontier (Yamauchi 1997). The way to it is measured
-along free cells without walls, so that a frontier behind a wall is as far as the way around. Most walls are thinner
-than a cell, and then rays cross it from both sides: without the mark the way would lead through them.
+those within the view radius SEEN; the one in which it meets a surface is a WALL. A ray that dropped out tells nothing.
+What is free and not seen is worth flying to, and where there is none, the edge of what is known: the frontier
+(Yamauchi 1997). The way to it is measured along free cells without walls, so that a frontier behind a wall is as far
+as the way around. Most walls are thinner than a cell, and then rays cross it from both sides: without the mark the way
+would lead through them.
 """
 
 from __future__ import annotations
