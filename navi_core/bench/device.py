@@ -21,6 +21,8 @@ from typing import Any
 import numpy as np
 import torch
 
+from navi_core.bench.device_row import DeviceRow
+from navi_core.bench.device_training import decision_rows, training_config, training_rows
 from navi_core.bench.raycast import free_poses
 from navi_core.bench.timing import WALL, median, take_turns
 from navi_core.config import CompileConfig, EnvConfig
@@ -36,23 +38,6 @@ RAY_TARGET, STEP_TARGET = 2.0, 100_000.0  # G rays/s and drone-steps/s, at 256x4
 _TARGET_DRONES = 1024
 _STEPS = 30  # of the flights that are compared
 _VARIANTS = (("-DNAVI_BLOCKS=1",), ("-DNAVI_BLOCKS=6",), (), ("-DNAVI_BLOCKS=10",), ("--fmad=true",))
-
-
-@dataclass(frozen=True)
-class DeviceRow:
-    """One line of the table.
-
-    Attributes:
-        what: What was measured.
-        value: The figure.
-        unit: Its unit.
-        passed: Whether it meets its bound; None where there is none.
-    """
-
-    what: str
-    value: float | str
-    unit: str = ""
-    passed: bool | None = None
 
 
 @dataclass(frozen=True)
@@ -74,6 +59,7 @@ def run_device(
     elevation_bins: int = 48,
     repeats: int = 20,
     tune: bool = False,
+    training: bool = True,
     seed: int = 0,
 ) -> Iterator[DeviceRow]:
     """Check and measure a device; rows come as they are done, and a part that fails does not stop the others.
@@ -86,6 +72,7 @@ def run_device(
         elevation_bins: El.
         repeats: Repeats of each timing; the median counts.
         tune: Also measure other builds and orders of rays.
+        training: Also train by PPO, and decide.
         seed: Of poses and flights.
 
     Raises:
@@ -96,6 +83,7 @@ def run_device(
     where = cuda_device(where) if where.type == "cuda" else where
     setting = _Setting(scenes, where, drones, config, repeats, seed)
     parts = [_machine, _correctness, _repeatability, _rays, _environment_right, _environment_fast]
+    parts += [_training, _decisions] if training else []
     for part in [*parts, _tuning] if tune else parts:
         try:
             yield from part(setting)
@@ -256,6 +244,18 @@ def _environment_fast(setting: _Setting) -> Iterator[DeviceRow]:
             yield DeviceRow(f"memory at most, {count} drones", torch.cuda.max_memory_allocated() / 2**30, "GiB")
 
 
+def _training(setting: _Setting) -> Iterator[DeviceRow]:
+    field = partial(_field, setting)
+    if setting.device.type == "cuda":
+        yield from training_rows(field, setting.config, min(setting.drones), setting.device, plain=True)
+    for count in setting.drones:
+        yield from training_rows(field, setting.config, count, setting.device)
+
+
+def _decisions(setting: _Setting) -> Iterator[DeviceRow]:
+    yield from decision_rows(training_config(setting.config, 1, setting.device).policy, setting.device, setting.repeats)
+
+
 def _captures(setting: _Setting) -> bool:
     return setting.device.type == "cuda"
 
@@ -314,6 +314,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     parser.add_argument("--size", default="256x48", metavar="AZxEL")
     parser.add_argument("--repeats", type=int, default=20)
     parser.add_argument("--tune", action="store_true", help="also measure other builds and orders of rays")
+    parser.add_argument("--no-training", action="store_true", help="leave out PPO and decisions")
     parser.add_argument("--json", action="store_true", help="print one JSON object a line")
     chosen = parser.parse_args(arguments)
     azimuth, _, elevation = chosen.size.partition("x")
@@ -323,7 +324,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     failed = 0
     for row in run_device(
         compiled, chosen.device, drones=chosen.drones, azimuth_bins=int(azimuth), elevation_bins=int(elevation),
-        repeats=chosen.repeats, tune=chosen.tune,
+        repeats=chosen.repeats, tune=chosen.tune, training=not chosen.no_training,
     ):  # fmt: skip
         failed += row.passed is False
         value = row.value if isinstance(row.value, str) else f"{row.value:,.6g}"

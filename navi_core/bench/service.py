@@ -16,11 +16,12 @@ from multiprocessing.connection import Connection
 from pathlib import Path
 
 import numpy as np
+import torch
 
 from navi_core.bench.cases import Row
 from navi_core.bench.timing import torch_threads
 from navi_core.config import ActorConfig, ContinuousTrainingConfig, EnvConfig, EnvironmentConfig, PolicyConfig
-from navi_core.errors import ServiceError
+from navi_core.errors import ConfigError, ServiceError
 from navi_core.models import export_policy, load_exported
 from navi_core.models.weights import weights_hash
 from navi_core.policy import build_policy
@@ -109,6 +110,7 @@ def run_service(
     config: PolicyConfig,
     *,
     runtime: str = "onnx",
+    device: str = "cpu",
     rounds: int = 10,
     decisions: int = 200,
 ) -> Iterator[ServiceRow]:
@@ -119,17 +121,23 @@ def run_service(
         scene: Where the drones fly.
         config: The policy's network; its weights are drawn.
         runtime: eager or onnx; a case that learns is computed eagerly.
+        device: Where an eager policy is computed: cpu or cuda.
         rounds: Turns of each case.
         decisions: Of each turn, at least.
 
     Raises:
         ServiceError: An environment does not start.
+        ConfigError: A program on a GPU, or no GPU.
     """
+    if device != "cpu" and runtime != "eager":
+        raise ConfigError(f"{runtime} runs on the CPU; measure device {device} with the runtime eager")
+    if device != "cpu" and not torch.cuda.is_available():
+        raise ConfigError(f"device is {device}, and torch sees no CUDA device; set it to cpu")
     with ExitStack() as stack, torch_threads(max(case.threads for case in cases)):
         folder = Path(stack.enter_context(tempfile.TemporaryDirectory()))
         scene.save(folder / "scene.gmdag")
         # The environments start together, while the programs are made.
-        stages = [_Stage(case, config, runtime, folder) for case in cases]
+        stages = [_Stage(case, config, runtime, device, folder) for case in cases]
         for stage in stages:
             stack.enter_context(stage)
         settle()
@@ -147,7 +155,7 @@ def run_service(
 class _Stage:
     """An environment in another process and an actor in this one."""
 
-    def __init__(self, case: ServiceCase, config: PolicyConfig, runtime: str, folder: Path) -> None:
+    def __init__(self, case: ServiceCase, config: PolicyConfig, runtime: str, device: str, folder: Path) -> None:
         self.case = case
         context = multiprocessing.get_context("spawn")
         here, there = context.Pipe()
@@ -156,11 +164,11 @@ class _Stage:
         self._process = context.Process(target=serve_environment, args=arguments, daemon=True)
         self._process.start()
         self._pipe = here
-        self._source = (config, runtime, folder)
+        self._source = (config, runtime, device, folder)
 
     def __enter__(self) -> _Stage:
-        case, (config, runtime, folder) = self.case, self._source
-        runner = _runner(case, config, runtime)
+        case, (config, runtime, device, folder) = self.case, self._source
+        runner = _runner(case, config, runtime, device)
         here = self._pipe
         if not here.poll(_PATIENCE):
             raise ServiceError(f"the environment did not start within {_PATIENCE:g} s")
@@ -245,10 +253,10 @@ class _Stage:
         return time.process_time() + float(self._pipe.recv())
 
 
-def _runner(case: ServiceCase, config: PolicyConfig, runtime: str) -> Runner:
+def _runner(case: ServiceCase, config: PolicyConfig, runtime: str, device: str) -> Runner:
     policy = build_policy(config).eval()
     if runtime == "eager" or case.learns:
-        return EagerRunner(policy, "eager")
+        return EagerRunner(policy, "eager", "cpu" if case.learns else device)
     rows = -(-case.sessions // case.groups)
     # Making a program and flying it beside the policy takes longer than all measurements: the next run finds it.
     file = navi_home() / "programs" / f"{weights_hash(policy.state_dict())[:16]}-{rows}-1-latent.onnx"

@@ -44,6 +44,7 @@ def train(
     from navi_core.bench.limits import limit_memory, memory_faults
     from navi_core.bench.train import run_train
     from navi_core.cli.evaluate import load_scenes
+    from navi_core.learn.run_record import run_device
     from navi_core.presets import resolve_config
     from navi_core.world import Field
 
@@ -52,7 +53,7 @@ def train(
     )
     with limit_memory(memory_limit), memory_faults():
         scenes = load_scenes(scene or ["apartment:0,1"], config.compile.resolution)
-        field = Field(scenes, device="cpu", threads=config.threads)
+        field = Field(scenes, device=run_device(config), threads=config.threads)
         try:
             result = run_train(config, field, updates=updates, seconds=seconds, progress=_tell)
         except TimeoutError as error:

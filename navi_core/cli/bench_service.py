@@ -69,6 +69,7 @@ def service(
     encoder_backend: Annotated[str, typer.Option(help="rayvit, spherical_cnn or ring_cnn.")] = "rayvit",
     temporal_core: Annotated[str, typer.Option(help="mamba2, gru or mambapy.")] = "mamba2",
     runtime: Annotated[str, typer.Option(help="onnx or eager.")] = "onnx",
+    device: Annotated[str, typer.Option(help="cpu, or cuda with the runtime eager.")] = "cpu",
     sessions: Annotated[list[int] | None, typer.Option(help="Drones; may be repeated, the first is the peer.")] = None,
     threads: Annotated[list[int] | None, typer.Option(help="Threads of both servers; may be repeated.")] = None,
     learn: Annotated[bool, typer.Option("--learn", help="Also with training behind, computed eagerly.")] = False,
@@ -87,7 +88,8 @@ def service(
     (place,) = load_scenes([scene], 512)
     cases = service_cases(sessions or [1, 16], threads or [1, 2], learn)
     rows = [
-        row.as_dict() for row in run_service(cases, place, config, runtime=runtime, rounds=rounds, decisions=decisions)
+        row.as_dict()
+        for row in run_service(cases, place, config, runtime=runtime, device=device, rounds=rounds, decisions=decisions)
     ]
     columns = {
         "drones": figure("sessions"),
@@ -105,7 +107,7 @@ def service(
     if learn:
         columns["buffer lock p50, p99, max, work [ms]"] = _lock
     report(
-        f"{runtime}, {encoder_backend} + {temporal_core}, {size}",
+        f"{runtime} on {device}, {encoder_backend} + {temporal_core}, {size}",
         rows,
         columns,
         as_json,

@@ -98,6 +98,7 @@ def serve(
     mode: Mode = "step",
     step_endpoint: Annotated[str, typer.Option(help="Environment that is asked to fly.")] = "tcp://127.0.0.1:5560",
     runtime: Annotated[str, typer.Option(help="eager, onnx or aoti: how a checkpoint is computed.")] = "eager",
+    device: Annotated[str, typer.Option(help="cpu or cuda: where a policy is computed by torch.")] = "cpu",
     max_sessions: Annotated[int, typer.Option(min=1, max=4096, help="Most drones at once.")] = 256,
     groups: Annotated[int, typer.Option(min=1, max=16, help="Parts of the drones that take turns.")] = 1,
     follow: Annotated[
@@ -140,7 +141,7 @@ def serve(
     if follow is None and model in registry.aliases():
         follow = model
     settings: dict[str, Any] = {"mode": mode, "publish": pub, "step_endpoint": step_endpoint, "runtime": runtime}
-    settings |= {"max_sessions": max_sessions, "groups": groups, "follow": follow, "http": http}
+    settings |= {"device": device, "max_sessions": max_sessions, "groups": groups, "follow": follow, "http": http}
     settings |= {"sample": sample or learn, "seed": seed, "threads": threads} | (
         {"subscribe": tuple(sub)} if sub else {}
     )

@@ -73,6 +73,8 @@ class ActorConfig(Config):
     """Environment that is asked to fly (mode step)."""
     runtime: Literal["eager", "onnx", "aoti"] = "eager"
     """How a checkpoint is computed: by torch as written, or as programs exported when the server starts."""
+    device: Literal["cpu", "cuda"] = "cpu"
+    """Where a policy is computed by torch; exported programs run on the CPU."""
     max_sessions: int = Field(256, ge=1, le=4096)
     """Drones served at once; later ones wait until one is gone."""
     idle_seconds: float = Field(60.0, gt=0)

@@ -210,6 +210,8 @@ def _trainable(model: ServedModel) -> tuple[Any, tuple[float, float]]:
     """Return a model's policy, and mean and deviation of the returns that its critic's units are."""
     if not isinstance(model.runner, EagerRunner):
         raise ConfigError(f"{model.name} is a program; continuous training needs a checkpoint and --runtime eager")
+    if model.runner.device.type != "cpu":
+        raise ConfigError(f"{model.name} is computed on {model.runner.device}; continuous training needs --device cpu")
     check_learnable(model.runner.policy, model.name)
     moments = {} if model.checkpoint is None else model.checkpoint.normalisers.get("value_scale") or {}
     if not moments:

@@ -72,21 +72,36 @@ class Runner(abc.ABC):
 
 
 class EagerRunner(Runner):
-    """The policy as torch computes it."""
+    """The policy as torch computes it.
 
-    def __init__(self, policy: NavigationPolicy, name: str) -> None:
+    Args:
+        policy: Moved to the device.
+        name: What the policy is called on the wire.
+        device: Where it is computed; what goes in and comes out, the state too, is the host's.
+    """
+
+    def __init__(self, policy: NavigationPolicy, name: str, device: torch.device | str = "cpu") -> None:
         super().__init__(policy.config, name)
-        self.policy = policy.eval()
+        self.device = torch.device(device)
+        self.policy = policy.eval().to(self.device)
 
     def initial_state(self, rows: int) -> State:
         """Return the zero state of `rows` drones."""
-        return self.policy.initial_state(rows)
+        return self.policy.initial_state(rows, "cpu")
 
     def decide(self, obs: Tensor, aux: Tensor, state: State, reset: Tensor, noise: Tensor | None) -> Decision:
         """Decide for N drones."""
+        there = self.device
         with torch.no_grad():
-            out = self.policy.act(obs, aux, state, reset, noise)
-        return Decision(out.action, out.value, out.state, out.embedding, out.log_prob)
+            out = self.policy.act(
+                obs.to(there),
+                aux.to(there),
+                tuple(part.to(there) for part in state),
+                reset.to(there),
+                None if noise is None else noise.to(there),
+            )
+        after = tuple(part.cpu() for part in out.state)
+        return Decision(out.action.cpu(), out.value.cpu(), after, out.embedding.cpu(), out.log_prob.cpu())
 
 
 class ProgramRunner(Runner):

@@ -9,6 +9,8 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+import torch
+
 from navi_core.config import ActorConfig, EnvConfig, ShaperConfig
 from navi_core.errors import ConfigError, NaviError
 from navi_core.models import Checkpoint, Registry, export_checkpoint, load_checkpoint, load_exported, load_policy
@@ -67,15 +69,20 @@ def load_model(source: str, config: ActorConfig, models: Path | None = None) -> 
 
     Args:
         source: A .pt checkpoint, a .onnx or .pt2 program, or a version or alias of the registry.
-        config: `runtime`, `threads`, `max_sessions`.
+        config: `runtime`, `device`, `threads`, `max_sessions`.
         models: The registry; None: models/ of the Navi home.
 
     Raises:
         CheckpointError: The file cannot be loaded.
         RegistryError: No such version or alias.
-        ConfigError: The policy reads the training reward or a goal, or a program cannot do what is asked: sample, or
-            make an auxiliary input of curiosity and loop memory.
+        ConfigError: The policy reads the training reward or a goal, or a program cannot do what is asked: sample, run
+            on a GPU, or make an auxiliary input of curiosity and loop memory; or there is no GPU.
     """
+    if config.device == "cuda":
+        if Path(source).suffix in _SUFFIX.values() or config.runtime != "eager":
+            raise ConfigError(f"{source}: exported programs run on the CPU; serve a checkpoint, --runtime eager")
+        if not torch.cuda.is_available():
+            raise ConfigError("device is cuda, and torch sees no CUDA device; set device to cpu")
     if config.sample and (Path(source).suffix in _SUFFIX.values() or config.runtime != "eager"):
         raise ConfigError(f"{source}: a program flies the typical action; sample from a checkpoint, --runtime eager")
     if Path(source).suffix in _SUFFIX.values():
@@ -96,7 +103,7 @@ def load_model(source: str, config: ActorConfig, models: Path | None = None) -> 
     if policy.config.goal:
         raise ConfigError(f"{name} flies to goals, which no service hands out; serve a policy that explores")
     if config.runtime == "eager":
-        return ServedModel(name, EagerRunner(policy, name), checkpoint, path)
+        return ServedModel(name, EagerRunner(policy, name, config.device), checkpoint, path)
     return ServedModel(name, _programs(path, name, checkpoint, config), checkpoint, path)
 
 

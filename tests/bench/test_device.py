@@ -8,8 +8,11 @@ import pytest
 import torch
 
 from navi_core.bench import device as bench
+from navi_core.bench import device_training
 from navi_core.bench.device import DeviceRow, main, run_device
+from navi_core.config import EnvConfig, PolicyConfig
 from navi_core.errors import ConfigError
+from navi_core.world import Field
 from tests.world.emulated_cuda import emulated_cuda
 
 SMALL = {"drones": (3,), "azimuth_bins": 16, "elevation_bins": 4, "repeats": 1, "tune": True}
@@ -22,7 +25,8 @@ def failures(rows: list[DeviceRow]) -> list[DeviceRow]:
 def test_the_whole_table_on_an_emulated_device(apartments, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(bench, "_STEPS", 4)
     with emulated_cuda():
-        rows = list(run_device(apartments[:1], "cuda", **SMALL))
+        # What is emulated are the kernels, streams and graphs of the world, not those of torch's own operations.
+        rows = list(run_device(apartments[:1], "cuda", training=False, **SMALL))
     assert failures(rows) == []
     said = "\n".join(row.what for row in rows)
     for part in (
@@ -42,6 +46,31 @@ def test_the_command_prints_the_table_of_the_twin(capsys: pytest.CaptureFixture[
     rows = [json.loads(line) for line in capsys.readouterr().out.splitlines()]
     assert [row for row in rows if row["passed"] is False] == []
     assert sum(row["passed"] is True for row in rows) >= 8
+    found = {row["what"]: row["value"] for row in rows}
+    assert found["PPO, 2 drones, eager, fp32"] > 0 and "decisions of 16 drones at once" in found
+    assert any(what.startswith("PPO, 2 drones, eager, fp32: update/") for what in found)
+    assert all(value > 0 for what, value in found.items() if "share of a" in what)
+
+
+@pytest.mark.slow
+def test_a_run_of_ppo_keeps_to_its_device(apartments, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Eagerly: graphs of torch's own operations and bfloat16 are not emulated."""
+    monkeypatch.setattr(device_training, "_limits", lambda device, kind: (1e12, 1e10))
+    where, env = torch.device("cuda", 0), EnvConfig(azimuth_bins=16, elevation_bins=8)
+    with emulated_cuda():
+        rows = list(
+            device_training.training_rows(lambda: Field(apartments[:1], device=where), env, 2, where, plain=True)
+        )
+    told = {row.what: row.value for row in rows}
+    assert told["PPO, 2 drones, eager, fp32"] > 0 and "PPO, 2 drones, eager, fp32: update/backward" in told
+    assert sum("share of a" in what for what in told) == 2
+
+
+def test_decisions_keep_to_their_device() -> None:
+    config = PolicyConfig(encoder="ring_cnn", core="gru", azimuth_bins=16, elevation_bins=4)
+    with emulated_cuda():
+        rows = list(device_training.decision_rows(config, torch.device("cuda", 0), 1))
+    assert [row.what.split()[2] for row in rows] == ["1", "16", "256"] and all(row.value > 0 for row in rows)
 
 
 def test_a_part_that_fails_is_told_and_the_others_run(apartments, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -49,7 +78,7 @@ def test_a_part_that_fails_is_told_and_the_others_run(apartments, monkeypatch: p
         raise RuntimeError("an illegal memory access was encountered")
 
     monkeypatch.setattr(bench, "_correctness", broken)
-    rows = list(run_device(apartments[:1], "cpu", **{**SMALL, "tune": False}))
+    rows = list(run_device(apartments[:1], "cpu", **{**SMALL, "tune": False}, training=False))
     (failed,) = failures(rows)
     assert "illegal memory access" in str(failed.value)
     assert any(row.what.startswith("environment, 3 drones") for row in rows)

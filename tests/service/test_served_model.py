@@ -10,16 +10,18 @@ import numpy as np
 import pytest
 import torch
 
-from navi_core.config import ActorConfig, ShaperConfig
+from navi_core.config import ActorConfig, ContinuousTrainingConfig, ShaperConfig
 from navi_core.errors import CheckpointError, ConfigError
 from navi_core.models import Registry, export_checkpoint
 from navi_core.policy import RewardShaper
 from navi_core.record import navi_home
+from navi_core.service.flight_learning import FlightLearning
 from navi_core.service.served_model import AliasFollower, ServedModel, load_model
 from navi_core.service.sessions import SessionTable
 from navi_core.service.wire import DistanceMatrix, RobotPose
 from tests.models.conftest import CONFIG, make_checkpoint  # noqa: F401 - a fixture
 from tests.service.conftest import tiny_model, until
+from tests.world.emulated_cuda import emulated_cuda
 
 SHAPER = ShaperConfig(memory_exclusion=2, memory_capacity=20 * CONFIG.actors)
 QUIET = ShaperConfig(rnd_start=0.0, rnd_end=0.0, loop_coefficient=0.0)
@@ -110,6 +112,36 @@ def test_a_program_alone_is_served_where_its_training_had_no_auxiliary_input(mak
     assert model.name == "q" and model.shaper is None and flown(model)[0].isfinite().all()
     with pytest.raises(ConfigError, match="--runtime eager"):
         load_model(str(tmp_path / "q.onnx"), ActorConfig(follow=None, sample=True))
+
+
+def test_a_model_is_computed_on_the_device_that_was_asked_for(make_checkpoint) -> None:  # noqa: F811
+    plain = make_checkpoint("d.pt", config=CONFIG.model_copy(update={"shaper": QUIET}))
+    there = ActorConfig(follow=None, device="cuda")
+    here = load_model(str(plain), ActorConfig(follow=None)).runner
+    policy = here.config
+    rng = torch.Generator().manual_seed(0)
+    obs = torch.rand(3, 3, policy.azimuth_bins, policy.elevation_bins, generator=rng)
+    asked = (obs, torch.zeros(3, policy.aux_inputs), here.initial_state(3), torch.zeros(3).bool())
+    noise = torch.randn(3, 4, generator=rng)
+    wanted = here.decide(*asked, noise)
+    with emulated_cuda():
+        away = load_model(str(plain), there)
+        assert next(away.runner.policy.parameters()).is_cuda
+        told = away.runner.decide(*asked, noise)
+        with pytest.raises(ConfigError, match="--device cpu"):
+            FlightLearning(away, ContinuousTrainingConfig(), None)
+        with pytest.raises(ConfigError, match="--runtime eager"):
+            load_model(str(plain), there.model_copy(update={"runtime": "onnx"}))
+    parts = [(d.action, d.value, d.latent, d.log_prob, *d.state) for d in (told, wanted)]
+    for a, b in zip(*parts):
+        assert not a.is_cuda
+        torch.testing.assert_close(a, b, rtol=1e-5, atol=1e-5)
+
+
+@pytest.mark.skipif(torch.cuda.is_available(), reason="a GPU is at hand")
+def test_without_a_gpu_a_server_says_so(make_checkpoint) -> None:  # noqa: F811
+    with pytest.raises(ConfigError, match="set device to cpu"):
+        load_model(str(make_checkpoint("g.pt")), ActorConfig(follow=None, device="cuda"))
 
 
 def test_an_alias_that_moves_brings_its_new_version_once(make_checkpoint, tmp_path) -> None:  # noqa: F811

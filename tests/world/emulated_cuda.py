@@ -205,6 +205,18 @@ class _Event:
     def elapsed_time(self, end: _Event) -> float:
         return (end.time - self.time) * 1e3
 
+    def synchronize(self) -> None: ...
+
+
+_HOSTS_GENERATOR = torch.Generator
+
+
+class _Generator:
+    """Makes generators of the device, which draw as the host's."""
+
+    def __new__(cls, device: torch.device | str = "cpu") -> Any:
+        return _HOSTS_GENERATOR("cpu")
+
 
 @contextmanager
 def emulated_cuda(kernels: type = _Loops) -> Iterator[None]:
@@ -222,9 +234,16 @@ def emulated_cuda(kernels: type = _Loops) -> Iterator[None]:
         "Event": _Event,
         "synchronize": lambda device=None: None,
         "max_memory_allocated": lambda device=None: 0,
+        "reset_peak_memory_stats": lambda device=None: None,
         "get_device_properties": lambda device: SimpleNamespace(
             name="emulated", total_memory=0, multi_processor_count=0, major=0, minor=0
         ),
     }
-    with patch.multiple(torch.cuda, **patches), patch.object(cuda, "CudaKernels", kernels), _Factories(), _Device():
+    with (
+        patch.multiple(torch.cuda, **patches),
+        patch.object(cuda, "CudaKernels", kernels),
+        patch.object(torch, "Generator", _Generator),
+        _Factories(),
+        _Device(),
+    ):
         yield

@@ -1,0 +1,149 @@
+"""PPO from end to end on a GPU, its distance to what the device can do, and decisions of one drone and of many."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Iterator
+from typing import Any
+
+import torch
+
+from navi_core.bench.device_row import DeviceRow
+from navi_core.bench.timing import WALL, median, take_turns
+from navi_core.bench.train import TrainBenchmark, run_train
+from navi_core.config import EnvConfig, PolicyConfig, TrainConfig, parse_config
+from navi_core.policy import build_policy, policy_macs
+from navi_core.world import Field
+
+__all__ = ["decision_rows", "training_config", "training_rows"]
+
+STEP_TARGET = 20_000.0
+"""Decisions a second that PPO is to reach at 256x48 with rayvit and mamba2."""
+_SESSIONS = (1, 16, 256)
+_EPOCHS = 2
+_STAGES = 12
+"""Stages that are told, the longest first."""
+
+
+def training_config(env: EnvConfig, drones: int, device: torch.device, *, plain: bool = False) -> TrainConfig:
+    """Return a run of PPO with the standard network.
+
+    Args:
+        env: Whose observations are seen.
+        drones: Rows.
+        device: Where it runs; on CUDA as graphs, in bfloat16 and timed by events.
+        plain: As written and in single precision there, too.
+    """
+    on_gpu = device.type == "cuda"
+    fast = on_gpu and not plain
+    rollout = 64 if on_gpu else 8
+    bptt = min(32, rollout)
+    sequences = drones * rollout // bptt
+    size = {"azimuth_bins": env.azimuth_bins, "elevation_bins": env.elevation_bins}
+    patches = env.azimuth_bins % 8 == 0 and env.elevation_bins % 8 == 0
+    settings: dict[str, Any] = {
+        "actors": drones,
+        "device": device.type,
+        "execution": "graph" if fast else "eager",
+        "precision": "bf16" if fast else "fp32",
+        "storage": "compact",
+        "profile": on_gpu,
+        "env": env.model_dump() | size,
+        "policy": {"encoder": "rayvit" if patches else "ring_cnn", **size},
+        # Sixteen gradient steps an epoch, or more of them where drones are few.
+        "ppo": {
+            "rollout": rollout,
+            "bptt": bptt,
+            "epochs": _EPOCHS,
+            "minibatch": min(sequences, max(64, sequences // 16)),
+        },
+    }
+    return parse_config(TrainConfig, settings)
+
+
+def training_rows(
+    field: Callable[[], Field], env: EnvConfig, drones: int, device: torch.device, *, plain: bool = False
+) -> Iterator[DeviceRow]:
+    """Train two updates and measure the second: decisions a second, memory, stages, and the gap to the device's limits.
+
+    Args:
+        field: Returns the scenes on the device.
+        env: Whose observations are seen.
+        drones: Rows.
+        device: Where it runs.
+        plain: As written and in single precision.
+    """
+    config = training_config(env, drones, device, plain=plain)
+    if device.type == "cuda":
+        torch.cuda.reset_peak_memory_stats(device)
+    done = run_train(config, field(), updates=1, warmup=1)
+    name = f"PPO, {drones} drones, {config.execution}, {config.precision}"
+    speed = done.steps_per_second
+    needed = device.type == "cuda" and config.execution == "graph" and drones >= 1024
+    yield DeviceRow(name, speed, "steps/s", speed >= STEP_TARGET if needed else None)
+    if device.type == "cuda":
+        yield DeviceRow(f"{name}: memory at most", torch.cuda.max_memory_allocated(device) / 2**30, "GiB")
+    for stage in done.stages[:_STAGES]:
+        yield DeviceRow(f"{name}: {stage.name}", f"{stage.milliseconds:.4g} ms a call, {stage.share:.1%}")
+    yield from _gaps(name, config, done, device)
+
+
+def _gaps(name: str, config: TrainConfig, done: TrainBenchmark, device: torch.device) -> Iterator[DeviceRow]:
+    """Compare with what a product of matrices and a copy reach here."""
+    products, copied = _limits(device, torch.bfloat16 if config.precision == "bf16" else torch.float32)
+    macs = policy_macs(build_policy(config.policy))["total"]
+    # A decision is computed once, and in each epoch forward and, at twice the work, backward.
+    operations = 2.0 * macs * (1 + 3 * _EPOCHS) * done.steps_per_second
+    rays = config.policy.azimuth_bins * config.policy.elevation_bins
+    # Of an observation 12 bytes a ray are written and read when it is cast, 3.125 stored, and read in each epoch.
+    moved = rays * (2 * 12 + 3.125 * (1 + _EPOCHS)) * done.steps_per_second
+    yield DeviceRow(f"{name}: share of a product's {products / 1e12:.4g} TFLOP/s", operations / products, "")
+    yield DeviceRow(f"{name}: share of a copy's {copied / 1e9:.4g} GB/s, observations alone", moved / copied, "")
+
+
+def _limits(device: torch.device, kind: torch.dtype) -> tuple[float, float]:
+    """Return the operations a second of a large product, and the bytes a second of a copy, read and written."""
+    edge = 8192 if device.type == "cuda" else 256
+    a, b = (torch.randn(edge, edge, device=device, dtype=kind) for _ in range(2))
+    source = torch.zeros(edge * edge, device=device)
+    target = torch.empty_like(source)
+    product, copy = _seconds(lambda: a @ b, device), _seconds(lambda: target.copy_(source), device)
+    return 2.0 * edge**3 / product, 2.0 * source.nbytes / copy
+
+
+def _seconds(call: Callable[[], Any], device: torch.device, repeats: int = 20) -> float:
+    """Return the mean time of a call among many [s]."""
+    for _ in range(3):
+        call()
+    if device.type == "cuda":
+        torch.cuda.synchronize(device)
+    start = time.perf_counter()
+    for _ in range(repeats):
+        call()
+    if device.type == "cuda":
+        torch.cuda.synchronize(device)
+    return (time.perf_counter() - start) / repeats
+
+
+@torch.no_grad()
+def decision_rows(config: PolicyConfig, device: torch.device, repeats: int) -> Iterator[DeviceRow]:
+    """Time decisions of one drone and of many, observations from the host and actions back to it.
+
+    Args:
+        config: The network; its weights are drawn.
+        device: Where it is computed.
+        repeats: Of each number of drones, in turns.
+    """
+    policy = build_policy(config).eval().to(device)
+
+    def deciding(drones: int) -> Callable[[], Any]:
+        obs = torch.rand(drones, 3, config.azimuth_bins, config.elevation_bins)
+        aux, begins = torch.zeros(drones, config.aux_inputs), torch.zeros(drones, dtype=torch.bool)
+        state = policy.initial_state(drones, device)
+        return lambda: policy.act(obs.to(device), aux.to(device), state, begins.to(device), None).action.cpu()
+
+    samples = take_turns({str(n): deciding(n) for n in _SESSIONS}, repeats, warmup=3)
+    one = 1.0 / median(samples["1"], WALL)
+    for drones in _SESSIONS:
+        rate = drones / median(samples[str(drones)], WALL)
+        yield DeviceRow(f"decisions of {drones} drones at once", rate, f"1/s, {rate / one:.1f} × one")
