@@ -18,6 +18,7 @@ import numpy.typing as npt
 
 from navi_core.config.place_memory import AHEAD, RINGS, SECTORS
 from navi_core.kernels.grid_walk import GAP, join, walk
+from navi_core.kernels.lost_rays import fill_dropped, nothing_there
 
 __all__ = [
     "EDGE",
@@ -70,25 +71,6 @@ Rows = npt.NDArray[np.int64]
 
 
 @numba.njit(cache=True, nogil=True)
-def _is_open(valid: Float32, a: int, e: int) -> bool:
-    """Whether there is nothing where a ray met nothing: at least half of its neighbours met nothing either.
-
-    Args:
-        valid: (Az, El) above 0 for rays that met something.
-        a: The ray's azimuth bin.
-        e: Its elevation bin.
-    """
-    azimuths, elevations = valid.shape
-    missing, neighbours = 0, 0
-    for i in range(a - 1, a + 2):
-        for k in range(max(e - 1, 0), min(e + 2, elevations)):
-            if i != a or k != e:
-                neighbours += 1
-                missing += valid[i % azimuths, k] <= 0.0
-    return 2 * missing >= neighbours
-
-
-@numba.njit(cache=True, nogil=True)
 def read_levels(
     obs: Float32,
     scale: float,
@@ -131,13 +113,11 @@ def read_levels(
                 valid = obs[b, 2, a, e] > 0.0
                 hit = hit and valid
                 # A ray that meets nothing is free as far as the sensor reaches; one that dropped out tells nothing.
-                if valid or _is_open(obs[b, 2], a, e):
+                if valid or nothing_there(obs[b, 2], a, e):
                     longest = max(longest, obs[b, 0, a, e] if valid else 1.0)
             reach[b, a] = math.expm1(longest * scale) * flat if longest >= 0.0 else -1.0
             met[b, a] = hit
-        for a in range(azimuths):
-            if reach[b, a] < 0.0:
-                reach[b, a] = max(min(reach[b, a - 1], reach[b, (a + 1) % azimuths]), 0.0)
+        fill_dropped(reach[b])
         front[b] = math.expm1(nearest_ahead * scale) if nearest_ahead < 2.0 else math.inf
         clearance[b] = math.expm1(nearest * scale) if nearest < 2.0 else math.inf
 

@@ -10,6 +10,7 @@ import numpy.typing as npt
 import torch
 from torch import Tensor
 
+from navi_core.kernels.lost_rays import fill_dropped, told_rays
 from navi_core.world.sensor import denormalise_depth, spherical_directions
 
 __all__ = ["Scan", "azimuths", "level_profile", "read_scan"]
@@ -50,9 +51,9 @@ class Scan:
     depth: npt.NDArray[np.float32]
     """(B, R) distances [m]."""
     reach: npt.NDArray[np.float64]
-    """(B, Az) horizontal range of the level rays, the longer one of an even split [m]."""
+    """(B, Az) horizontal range of the level rays, the longer one of an even split that did not drop out [m]."""
     met: npt.NDArray[np.bool_]
-    """(B, Az) whether that ray met a surface."""
+    """(B, Az) whether all level rays met a surface."""
     clearance: npt.NDArray[np.float64]
     """(B,) nearest surface seen [m]."""
 
@@ -72,9 +73,12 @@ def read_scan(obs: Tensor, max_distance: float) -> Scan:
     elevation = np.abs(np.linspace(math.pi / 2, -math.pi / 2, levels))
     level = np.flatnonzero(elevation <= elevation.min() + 1e-9)
     # Of two rays at one azimuth the longer counts, as it does for what has been seen.
-    cut = depth.reshape(rows, bins, levels)[:, :, level]
-    longest = cut.argmax(axis=2)[:, :, None]
-    reach = np.take_along_axis(cut, longest, axis=2)[:, :, 0].astype(np.float64) * math.cos(float(elevation.min()))
-    met = np.take_along_axis(valid.reshape(rows, bins, levels)[:, :, level], longest, axis=2)[:, :, 0]
+    first, last = int(level[0]), int(level[-1])
+    seen = valid.reshape(rows, bins, levels)
+    cut = np.where(told_rays(seen, first, last), depth.reshape(rows, bins, levels)[:, :, level], np.float32(-1.0))
+    reach = cut.max(axis=2).astype(np.float64) * math.cos(float(elevation.min()))
+    for row in reach:
+        fill_dropped(row)
+    met = np.all(seen[:, :, level], axis=2)
     clearance = np.where(valid, depth, np.inf).min(axis=1).astype(np.float64)
     return Scan(depth[:, :, None] * directions, valid, depth, reach, met, clearance)

@@ -11,6 +11,7 @@ import torch
 from navi_core.config import DynamicsConfig, EvalConfig
 from navi_core.errors import ConfigError
 from navi_core.evaluate import build_course, evaluate
+from navi_core.kernels.place_map import read_levels
 from navi_core.pilots import Pose, build_pilot
 from navi_core.pilots.draws import draw_normal
 from navi_core.pilots.grid_map import FAR, FREE, HIT, NEAR_RADIUS, SEEN, chart
@@ -204,6 +205,26 @@ def test_the_map_of_a_box_room(box_scene):
     brute = ((np.argwhere(np.ones((100, 100), bool))[:, None] - hits[None]) ** 2).sum(axis=2).min(axis=1)
     brute = np.where(brute <= NEAR_RADIUS**2, brute, FAR).reshape(100, 100)
     np.testing.assert_array_equal(near[0], brute)
+
+
+@pytest.mark.parametrize("elevations", [7, 8])
+def test_a_ray_that_dropped_out_is_not_free_and_both_readings_of_an_observation_agree(elevations):
+    rng = np.random.default_rng(elevations)
+    obs = rng.random((5, 3, 16, elevations)).astype(np.float32)
+    obs[:, 2] = rng.random(obs[:, 2].shape) < np.array([0.0, 0.05, 0.5, 0.95, 1.0])[:, None, None]
+    # An opening two bins wide in what else is closed, and far from it one ray that dropped out.
+    obs[4, 2, 3:5], obs[4, 2, 10, (elevations - 1) // 2] = 0.0, 0.0
+    scan = read_scan(torch.from_numpy(obs), 50.0)
+    levels = ((elevations - 1) // 2, elevations // 2)
+    flat = math.cos(math.pi / 2 - levels[0] * math.pi / (elevations - 1))
+    reach, met = np.empty((5, 16)), np.empty((5, 16), np.bool_)
+    front, clearance = np.empty(5), np.empty(5)
+    read_levels(obs, math.log1p(50.0), levels, (2, 2, 6), flat, reach, met, front, clearance)
+    np.testing.assert_allclose(scan.reach, reach, rtol=1e-5)
+    np.testing.assert_array_equal(scan.met, met)
+    np.testing.assert_allclose(scan.clearance, clearance, rtol=1e-5)
+    far = np.isclose(scan.reach[4], 50.0 * flat)
+    assert far.nonzero()[0].tolist() == [3, 4] and not met[4, 10]
 
 
 @pytest.mark.parametrize(
