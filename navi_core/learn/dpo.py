@@ -93,7 +93,9 @@ class DPOLearner:
             raise ConfigError(f"dpo learns in one process, not in {workers.size}; start it without torchrun")
         self.policy, self.shaper, self.config, self.device = policy, shaper, config, device
         self.settings(0)
-        self.steps = GradientSteps(policy, shaper, config.dpo.learning_rate, device, _MEANS, (), "dpo")
+        self.steps = GradientSteps(
+            policy, shaper, config.dpo.learning_rate, device, _MEANS, (), "dpo", replayed=config.execution == "graph"
+        )
         self._evaluate = evaluation(policy, config, device)
         self.reference: ReferencePolicy | None = None
         self.updates = 0

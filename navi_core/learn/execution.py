@@ -71,8 +71,9 @@ def _call(function: Callable[..., Any], config: TrainConfig, device: torch.devic
     if config.execution == "eager":
         return function
     if config.execution == "compile":
-        return torch.compile(function)
-    captured = torch.compile(function, mode="reduce-overhead")
+        return torch.compile(function, fullgraph=True)
+    # As one graph or not at all: in pieces it would be slow and nobody would be told.
+    captured = torch.compile(function, mode="reduce-overhead", fullgraph=True)
 
     def call(*args: Any) -> Any:
         torch.compiler.cudagraph_mark_step_begin()

@@ -163,7 +163,9 @@ class GRPOLearner:
             )
         self.policy, self.shaper, self.config, self.device = policy, shaper, config, device
         self.settings(0)
-        self.steps = GradientSteps(policy, shaper, grpo.learning_rate, device, _MEANS, _PEAKS, "grpo")
+        self.steps = GradientSteps(
+            policy, shaper, grpo.learning_rate, device, _MEANS, _PEAKS, "grpo", replayed=config.execution == "graph"
+        )
         self._evaluate = evaluation(policy, config, device)
         wanted = grpo.ref_kl_coef > 0 or "ref_kl_coef" in grpo.schedules
         self._wants_reference = wanted

@@ -101,7 +101,17 @@ class PPOLearner:
         self.scale = ValueScale(policy.heads.critic[-1], device, workers) if ppo.normalise_returns else None
         rows = workers.rows(config.actors)[1]
         self.rewards = RewardScale(rows, ppo.gamma, ppo.reward_clip, device, workers) if ppo.normalise_rewards else None
-        self.steps = GradientSteps(policy, shaper, ppo.learning_rate, device, _MEANS, _PEAKS, "ppo", workers)
+        self.steps = GradientSteps(
+            policy,
+            shaper,
+            ppo.learning_rate,
+            device,
+            _MEANS,
+            _PEAKS,
+            "ppo",
+            workers,
+            replayed=config.execution == "graph",
+        )
         self._evaluate = evaluation(policy, config, device)
         self._ratios: Tensor | None = None
 

@@ -49,6 +49,7 @@ class GradientSteps:
         peaks: Names of those whose largest counts.
         setting: The learner's section of the configuration, named where an error says what may help.
         workers: Processes of the run, whose gradients are summed.
+        replayed: Whether backward passes are replays of a graph, which write over the gradients they gave before.
     """
 
     def __init__(
@@ -61,8 +62,11 @@ class GradientSteps:
         peaks: Sequence[str],
         setting: str,
         workers: Workers = ALONE,
+        *,
+        replayed: bool = False,
     ) -> None:
         self.shaper, self.device, self.workers, self.setting = shaper, device, workers, setting
+        self._replayed = replayed
         named = [(name, p) for name, p in policy.named_parameters() if p.requires_grad]
         self.names, self.parameters = [name for name, _ in named], [p for _, p in named]
         self.optimizer = torch.optim.Adam(self.parameters, lr=learning_rate, eps=1e-5, fused=True)
@@ -77,7 +81,11 @@ class GradientSteps:
 
     def begin(self) -> None:
         """Forget the gradients of the step before."""
-        self.optimizer.zero_grad(set_to_none=True)
+        self.optimizer.zero_grad(set_to_none=not self._replayed)
+        if self._replayed:
+            # Parts add up in memory that is not the graph's.
+            for p in self.parameters:
+                p.grad = torch.zeros_like(p) if p.grad is None else p.grad
         self._means = torch.zeros(len(self.means), device=self.device)
         self._peaks = torch.zeros(len(self.peaks), device=self.device)
 

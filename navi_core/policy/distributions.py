@@ -56,7 +56,7 @@ class DiagonalGaussian(ActionDistribution):
 
     def sample(self, noise: Tensor) -> Tensor:
         """Return mean + std · noise."""
-        return self.mean + torch.exp(self.log_std) * noise
+        return self.mean.detach() + torch.exp(self.log_std.detach()) * noise
 
     def log_prob(self, actions: Tensor) -> Tensor:
         """Return the log density (…,) of unclamped actions."""
@@ -93,7 +93,6 @@ class ScaledBeta(ActionDistribution):
         """Return the mean."""
         return 2 * self.alpha / (self.alpha + self.beta) - 1
 
-    @torch.no_grad()
     def sample(self, noise: Tensor) -> Tensor:
         """Return draws by two gammas an axis (Marsaglia and Tsang 2000).
 
@@ -104,7 +103,9 @@ class ScaledBeta(ActionDistribution):
         bits = noise.contiguous().view(torch.int32).to(torch.int64)
         # Axes with equal noise must still differ.
         bits = bits + torch.arange(noise.shape[-1], device=noise.device) * 0x9E3779B1
-        first, second = _gamma(self.alpha, bits, 0, self._ATTEMPTS), _gamma(self.beta, bits, 1, self._ATTEMPTS)
+        # Detached, not under a decorator: a compiler does not follow those of methods.
+        alpha, beta = self.alpha.detach(), self.beta.detach()
+        first, second = _gamma(alpha, bits, 0, self._ATTEMPTS), _gamma(beta, bits, 1, self._ATTEMPTS)
         share = (first / (first + second)).clamp(self._EDGE, 1 - self._EDGE)
         return 2 * share - 1
 
@@ -146,11 +147,10 @@ class Categorical(ActionDistribution):
         """Return the most probable action."""
         return self.table[self.log_probs.argmax(-1)]
 
-    @torch.no_grad()
     def sample(self, noise: Tensor) -> Tensor:
         """Return the action at the quantile of the first axis's noise."""
         quantile = torch.special.ndtr(noise[..., :1].double())
-        below = self.log_probs.double().exp().cumsum(-1) <= quantile
+        below = self.log_probs.detach().double().exp().cumsum(-1) <= quantile
         return self.table[below.sum(-1).clamp_max(len(self.table) - 1)]
 
     def index(self, actions: Tensor) -> Tensor:

@@ -13,6 +13,8 @@ from torch import Tensor
 from torch.autograd.function import once_differentiable
 from torch.nn import functional as F
 
+from navi_core.policy.cores import plain
+
 __all__ = ["causal_convolution"]
 
 
@@ -34,13 +36,15 @@ def causal_convolution(
     past = weight.shape[-1] - 1
     # On the CPU a look at the mask is free and spares masked passes; elsewhere it would be a
     # synchronisation. Multiplying by an all-one mask changes no bit, so both ways agree.
-    masked = reset is not None and (reset.device.type != "cpu" or bool(reset.any()))
+    looks = not torch.compiler.is_compiling() and raw.device.type == "cpu"
+    masked = reset is not None and not (looks and not bool(reset.any()))
     segment = F.pad(torch.cumsum(reset, dim=1), (past, 0)) if reset is not None and masked else None
     padded = torch.cat((window.transpose(1, 2), raw), dim=1)  # (B, past + T, channels)
     last = padded[:, raw.shape[1] :]
     if segment is not None:
         last = last * (segment[:, raw.shape[1] :] == segment[:, -1:])[..., None]
-    return _Convolution.apply(padded, weight[:, 0].t(), bias, segment), last.transpose(1, 2)
+    convolve = plain.convolution if torch.compiler.is_compiling() else _Convolution.apply
+    return convolve(padded, weight[:, 0].t(), bias, segment), last.transpose(1, 2)
 
 
 class _Convolution(torch.autograd.Function):

@@ -17,6 +17,7 @@ from torch import Tensor, nn
 from torch.autograd.function import once_differentiable
 from torch.nn import functional as F
 
+from navi_core.policy.cores import plain
 from navi_core.policy.cores.base import State, TemporalCore
 
 __all__ = ["GRUBlock", "gru_scan"]
@@ -96,7 +97,8 @@ def gru_scan(inputs: Tensor, h0: Tensor, weight: Tensor, bias: Tensor, reset: Te
         States after every step (T, B, D) and the last of them (B, D). First derivatives only.
     """
     keep = None if reset is None else (~reset)[..., None].to(inputs.dtype)
-    return _GRUScan.apply(inputs, h0, keep, weight, bias)
+    scan = plain.gru_recurrence if torch.compiler.is_compiling() else _GRUScan.apply
+    return scan(inputs, h0, keep, weight, bias)
 
 
 class GRUBlock(TemporalCore):

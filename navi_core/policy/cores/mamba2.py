@@ -16,6 +16,7 @@ from torch.autograd.function import once_differentiable
 from torch.nn import functional as F
 
 from navi_core.errors import ConfigError
+from navi_core.policy.cores import plain
 from navi_core.policy.cores.base import State, TemporalCore
 from navi_core.policy.cores.convolution import causal_convolution
 from navi_core.policy.cores.ssd import ssd_scan, ssd_step
@@ -58,7 +59,8 @@ class GatedRMSNorm(nn.Module):
 
     def forward(self, y: Tensor, z: Tensor) -> Tensor:
         """Return norm(y · silu(z)) · weight over the last axis."""
-        return _GatedRMSNorm.apply(y, z, self.weight, self.eps)
+        norm = plain.gated_norm if torch.compiler.is_compiling() else _GatedRMSNorm.apply
+        return norm(y, z, self.weight, self.eps)
 
 
 class Mamba2Block(TemporalCore):

@@ -13,6 +13,8 @@ import torch
 from torch import Tensor
 from torch.autograd.function import once_differentiable
 
+from navi_core.policy.cores import plain
+
 __all__ = ["selective_scan"]
 
 
@@ -78,7 +80,7 @@ def selective_scan(
         y (B, T, E) and the final state (B, E, N), which is never zeroed. First derivatives only.
     """
     keep = None if reset is None else (~reset).t().to(x.dtype)
-    parts = (part.transpose(0, 1).contiguous() for part in (dt * x, dt))
-    maps = (part.transpose(0, 1).contiguous() for part in (B, C))
-    y, last = _SelectiveScan.apply(*parts, A, *maps, h0, keep)
+    drive, step, maps_in, maps_out = (part.transpose(0, 1).contiguous() for part in (dt * x, dt, B, C))
+    scan = plain.selective_recurrence if torch.compiler.is_compiling() else _SelectiveScan.apply
+    y, last = scan(drive, step, A, maps_in, maps_out, h0, keep)
     return y.transpose(0, 1) + D * x, last

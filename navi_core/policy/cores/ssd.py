@@ -26,6 +26,7 @@ from torch import Tensor
 from torch.autograd.function import once_differentiable
 
 from navi_core.errors import ConfigError
+from navi_core.policy.cores import plain
 
 __all__ = ["CHUNK", "ssd_scan", "ssd_step"]
 
@@ -65,7 +66,21 @@ def ssd_scan(
     rows, _, heads, width = x.shape
     h = x.new_zeros(rows, heads, width, B.shape[-1]) if h0 is None else h0
     skip = x.new_zeros(heads) if D is None else D
+    if torch.compiler.is_compiling():
+        return _compiled(x, dt, A, B, C, skip, h, reset)
     return _Scan.apply(x, dt, A, B, C, skip, h, reset)
+
+
+def _compiled(
+    x: Tensor, dt: Tensor, A: Tensor, B: Tensor, C: Tensor, D: Tensor, h: Tensor, reset: Tensor | None
+) -> tuple[Tensor, Tensor]:
+    outputs = []
+    for start in range(0, x.shape[1], CHUNK):
+        part = slice(start, start + CHUNK)
+        resets = None if reset is None else reset[:, part]
+        y, h = plain.ssd_chunk(x[:, part], dt[:, part], A, B[:, part], C[:, part], D, h, resets)
+        outputs.append(y)
+    return torch.cat(outputs, dim=1), h
 
 
 class _Scan(torch.autograd.Function):
