@@ -9,22 +9,20 @@ from __future__ import annotations
 import argparse
 import json
 import math
-import statistics
 import sys
 import time
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import asdict, dataclass
 from functools import partial
-from itertools import pairwise
 from typing import Any
 
 import numpy as np
 import torch
 
 from navi_core.bench.device_row import DeviceRow
+from navi_core.bench.device_timing import device_seconds
 from navi_core.bench.device_training import decision_rows, training_config, training_rows
 from navi_core.bench.raycast import free_poses
-from navi_core.bench.timing import WALL, median, take_turns
 from navi_core.config import CompileConfig, EnvConfig
 from navi_core.errors import ConfigError, NaviError
 from navi_core.kernels.brute import cast_brute
@@ -48,6 +46,9 @@ class _Setting:
     config: EnvConfig
     repeats: int
     seed: int
+
+    def seconds(self, call: Callable[[], Any]) -> float:
+        return device_seconds(call, self.device, self.repeats)
 
 
 def run_device(
@@ -87,7 +88,7 @@ def run_device(
     for part in [*parts, _tuning] if tune else parts:
         try:
             yield from part(setting)
-        except (NaviError, RuntimeError, AssertionError) as error:
+        except Exception as error:  # whatever it is: time on a device is short, and the other parts are wanted
             yield DeviceRow(part.__name__.strip("_"), f"{type(error).__name__}: {error}", passed=False)
 
 
@@ -149,7 +150,7 @@ def _correctness(setting: _Setting) -> Iterator[DeviceRow]:
         )
         found, hit = hits.depth.numpy()[which, beam], np.minimum(truth, 100.0) < 100.0
         met = hit & hits.valid.numpy()[which, beam]
-        error = float(np.quantile(np.abs(found - truth)[met] / scene.voxel_size, 0.99))
+        error = _p99(torch.from_numpy(np.abs(found - truth)[met] / scene.voxel_size))
         yield DeviceRow(f"{scene.name}: p99 depth error against every triangle", error, "voxel", error <= 0.01)
         points = torch.from_numpy(rng.uniform(scene.mesh_bounds[0], scene.mesh_bounds[1], (4000, 3))).float()
         rows = torch.zeros(len(points), dtype=torch.int32)
@@ -200,12 +201,12 @@ def _rays(setting: _Setting) -> Iterator[DeviceRow]:
         out = RayHits.empty(count, len(sensor.directions), field.device)
         number = count * len(sensor.directions)
         cast = partial(field.cast_rays, position, sensor.directions, scene, 100.0, out, sensor.elevation_bins)
-        speed = number / _seconds(setting, cast) / 1e9
+        speed = number / setting.seconds(cast) / 1e9
         needed = setting.device.type == "cuda" and count >= _TARGET_DRONES
         yield DeviceRow(f"rays, {count} drones", speed, "G/s", speed >= RAY_TARGET if needed else None)
-        speed = number / _seconds(setting, partial(sensor.cast, position, yaw, scene, out)) / 1e9
+        speed = number / setting.seconds(partial(sensor.cast, position, yaw, scene, out)) / 1e9
         yield DeviceRow(f"rays with turned directions, {count} drones", speed, "G/s")
-        points = _seconds(setting, partial(field.distance, position, scene))
+        points = setting.seconds(partial(field.distance, position, scene))
         yield DeviceRow(f"clearance, {count} drones", points * 1e6, "µs")
 
 
@@ -234,10 +235,10 @@ def _environment_fast(setting: _Setting) -> Iterator[DeviceRow]:
     for count in setting.drones:
         env = NavigationEnv(field, count, setting.config, setting.seed)
         actions = (torch.rand(count, 4, generator=torch.Generator().manual_seed(1)) * 2 - 1).to(setting.device)
-        speed = count / _seconds(setting, partial(env.step, actions))
+        speed = count / setting.seconds(partial(env.step, actions))
         yield DeviceRow(f"environment, {count} drones", speed, "steps/s")
         if _captures(setting):
-            speed = count / _seconds(setting, partial(CapturedStep(env), actions))
+            speed = count / setting.seconds(partial(CapturedStep(env), actions))
             passed = speed >= STEP_TARGET if count >= _TARGET_DRONES else None
             yield DeviceRow(f"environment as one graph, {count} drones", speed, "steps/s", passed)
         if setting.device.type == "cuda":
@@ -274,25 +275,9 @@ def _tuning(setting: _Setting) -> Iterator[DeviceRow]:
         for tiles in orders:
             tracer.tiles = tiles
             cast = partial(tracer.cast, position, rays, scene, 100.0, setting.config.elevation_bins, *written)
-            speed = out.depth.numel() / _seconds(setting, cast) / 1e9
+            speed = out.depth.numel() / setting.seconds(cast) / 1e9
             shape = "as they come" if not tiles else "×".join(map(str, tiles[0]))
             yield DeviceRow(f"build {' '.join(flags) or 'as it is'}, tiles {shape}", speed, "G/s")
-
-
-def _seconds(setting: _Setting, call: Callable[[], Any]) -> float:
-    """Return the median time of a call [s], on the device's own clock where it has one."""
-    for _ in range(3):
-        call()
-    if setting.device.type != "cuda":
-        return median(take_turns({"": call}, setting.repeats, warmup=0)[""], WALL)
-    marks = [torch.cuda.Event(enable_timing=True) for _ in range(setting.repeats + 1)]
-    torch.cuda.synchronize()
-    marks[0].record()
-    for mark in marks[1:]:
-        call()
-        mark.record()
-    torch.cuda.synchronize()
-    return statistics.median(a.elapsed_time(b) / 1e3 for a, b in pairwise(marks))
 
 
 def _scene(name: str, resolution: int) -> Scene:

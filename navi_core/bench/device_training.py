@@ -2,17 +2,19 @@
 
 from __future__ import annotations
 
-import time
 from collections.abc import Callable, Iterator
+from functools import partial
 from typing import Any
 
 import torch
 
 from navi_core.bench.device_row import DeviceRow
+from navi_core.bench.device_timing import device_seconds
 from navi_core.bench.timing import WALL, median, take_turns
 from navi_core.bench.train import TrainBenchmark, run_train
 from navi_core.config import EnvConfig, PolicyConfig, TrainConfig, parse_config
 from navi_core.policy import build_policy, policy_macs
+from navi_core.service.runner import EagerRunner
 from navi_core.world import Field
 
 __all__ = ["decision_rows", "training_config", "training_rows"]
@@ -39,8 +41,6 @@ def training_config(env: EnvConfig, drones: int, device: torch.device, *, plain:
     rollout = 64 if on_gpu else 8
     bptt = min(32, rollout)
     sequences = drones * rollout // bptt
-    size = {"azimuth_bins": env.azimuth_bins, "elevation_bins": env.elevation_bins}
-    patches = env.azimuth_bins % 8 == 0 and env.elevation_bins % 8 == 0
     settings: dict[str, Any] = {
         "actors": drones,
         "device": device.type,
@@ -48,8 +48,8 @@ def training_config(env: EnvConfig, drones: int, device: torch.device, *, plain:
         "precision": "bf16" if fast else "fp32",
         "storage": "compact",
         "profile": on_gpu,
-        "env": env.model_dump() | size,
-        "policy": {"encoder": "rayvit" if patches else "ring_cnn", **size},
+        "env": env.model_dump(),
+        "policy": {"encoder": "rayvit", "azimuth_bins": env.azimuth_bins, "elevation_bins": env.elevation_bins},
         # Sixteen gradient steps an epoch, or more of them where drones are few.
         "ppo": {
             "rollout": rollout,
@@ -86,6 +86,8 @@ def training_rows(
     for stage in done.stages[:_STAGES]:
         yield DeviceRow(f"{name}: {stage.name}", f"{stage.milliseconds:.4g} ms a call, {stage.share:.1%}")
     yield from _gaps(name, config, done, device)
+    # Or another number of drones would be compiled as one of any size, and these graphs keep their memory.
+    torch.compiler.reset()
 
 
 def _gaps(name: str, config: TrainConfig, done: TrainBenchmark, device: torch.device) -> Iterator[DeviceRow]:
@@ -97,8 +99,8 @@ def _gaps(name: str, config: TrainConfig, done: TrainBenchmark, device: torch.de
     rays = config.policy.azimuth_bins * config.policy.elevation_bins
     # Of an observation 12 bytes a ray are written and read when it is cast, 3.125 stored, and read in each epoch.
     moved = rays * (2 * 12 + 3.125 * (1 + _EPOCHS)) * done.steps_per_second
-    yield DeviceRow(f"{name}: share of a product's {products / 1e12:.4g} TFLOP/s", operations / products, "")
-    yield DeviceRow(f"{name}: share of a copy's {copied / 1e9:.4g} GB/s, observations alone", moved / copied, "")
+    yield DeviceRow(f"{name}: share of a product's {products / 1e12:.4g} TFLOP/s", operations / products)
+    yield DeviceRow(f"{name}: share of a copy's {copied / 1e9:.4g} GB/s, observations alone", moved / copied)
 
 
 def _limits(device: torch.device, kind: torch.dtype) -> tuple[float, float]:
@@ -107,43 +109,29 @@ def _limits(device: torch.device, kind: torch.dtype) -> tuple[float, float]:
     a, b = (torch.randn(edge, edge, device=device, dtype=kind) for _ in range(2))
     source = torch.zeros(edge * edge, device=device)
     target = torch.empty_like(source)
-    product, copy = _seconds(lambda: a @ b, device), _seconds(lambda: target.copy_(source), device)
+    product, copy = (device_seconds(call, device, 20) for call in (lambda: a @ b, lambda: target.copy_(source)))
     return 2.0 * edge**3 / product, 2.0 * source.nbytes / copy
 
 
-def _seconds(call: Callable[[], Any], device: torch.device, repeats: int = 20) -> float:
-    """Return the mean time of a call among many [s]."""
-    for _ in range(3):
-        call()
-    if device.type == "cuda":
-        torch.cuda.synchronize(device)
-    start = time.perf_counter()
-    for _ in range(repeats):
-        call()
-    if device.type == "cuda":
-        torch.cuda.synchronize(device)
-    return (time.perf_counter() - start) / repeats
-
-
-@torch.no_grad()
 def decision_rows(config: PolicyConfig, device: torch.device, repeats: int) -> Iterator[DeviceRow]:
-    """Time decisions of one drone and of many, observations from the host and actions back to it.
+    """Time decisions of one drone and of many as a service makes them, from the host's memory and back to it.
 
     Args:
         config: The network; its weights are drawn.
         device: Where it is computed.
         repeats: Of each number of drones, in turns.
     """
-    policy = build_policy(config).eval().to(device)
+    runner = EagerRunner(build_policy(config), "drawn", device)
 
     def deciding(drones: int) -> Callable[[], Any]:
         obs = torch.rand(drones, 3, config.azimuth_bins, config.elevation_bins)
         aux, begins = torch.zeros(drones, config.aux_inputs), torch.zeros(drones, dtype=torch.bool)
-        state = policy.initial_state(drones, device)
-        return lambda: policy.act(obs.to(device), aux.to(device), state, begins.to(device), None).action.cpu()
+        return partial(runner.decide, obs, aux, runner.initial_state(drones), begins, None)
 
     samples = take_turns({str(n): deciding(n) for n in _SESSIONS}, repeats, warmup=3)
     one = 1.0 / median(samples["1"], WALL)
     for drones in _SESSIONS:
         rate = drones / median(samples[str(drones)], WALL)
-        yield DeviceRow(f"decisions of {drones} drones at once", rate, f"1/s, {rate / one:.1f} × one")
+        yield DeviceRow(f"decisions of {drones} drones at once", rate, "1/s")
+        if drones > 1:
+            yield DeviceRow(f"decisions of {drones} drones at once, against one", rate / one, "×")

@@ -22,6 +22,7 @@ from navi_core.bench.cases import Row
 from navi_core.bench.timing import torch_threads
 from navi_core.config import ActorConfig, ContinuousTrainingConfig, EnvConfig, EnvironmentConfig, PolicyConfig
 from navi_core.errors import ConfigError, ServiceError
+from navi_core.kernels.cuda import cuda_device
 from navi_core.models import export_policy, load_exported
 from navi_core.models.weights import weights_hash
 from navi_core.policy import build_policy
@@ -131,8 +132,8 @@ def run_service(
     """
     if device != "cpu" and runtime != "eager":
         raise ConfigError(f"{runtime} runs on the CPU; measure device {device} with the runtime eager")
-    if device != "cpu" and not torch.cuda.is_available():
-        raise ConfigError(f"device is {device}, and torch sees no CUDA device; set it to cpu")
+    if device != "cpu":
+        cuda_device(torch.device(device))
     with ExitStack() as stack, torch_threads(max(case.threads for case in cases)):
         folder = Path(stack.enter_context(tempfile.TemporaryDirectory()))
         scene.save(folder / "scene.gmdag")

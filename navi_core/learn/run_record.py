@@ -11,7 +11,7 @@ from typing import Literal
 import torch
 
 from navi_core.config import TrainConfig
-from navi_core.errors import ConfigError
+from navi_core.kernels.cuda import cuda_device
 from navi_core.record import MetricLog, RunDirectory, StageTimer
 
 __all__ = ["RunRecord", "now", "run_device"]
@@ -122,8 +122,8 @@ def run_device(config: TrainConfig) -> torch.device:
     Raises:
         ConfigError: It asks for CUDA, and there is none.
     """
-    if config.device == "cuda" and not torch.cuda.is_available():
-        raise ConfigError("device is cuda, and torch sees no CUDA device; set device to cpu or auto")
+    if config.device == "cuda":
+        cuda_device(torch.device("cuda"))
     if config.device == "auto":
         return torch.device("cuda" if torch.cuda.is_available() else "cpu")
     return torch.device(config.device)

@@ -13,6 +13,7 @@ import torch
 
 from navi_core.config import ActorConfig, EnvConfig, ShaperConfig
 from navi_core.errors import ConfigError, NaviError
+from navi_core.kernels.cuda import cuda_device
 from navi_core.models import Checkpoint, Registry, export_checkpoint, load_checkpoint, load_exported, load_policy
 from navi_core.record import navi_home
 from navi_core.service.runner import EagerRunner, ProgramRunner, Runner
@@ -78,12 +79,12 @@ def load_model(source: str, config: ActorConfig, models: Path | None = None) -> 
         ConfigError: The policy reads the training reward or a goal, or a program cannot do what is asked: sample, run
             on a GPU, or make an auxiliary input of curiosity and loop memory; or there is no GPU.
     """
+    exported = Path(source).suffix in _SUFFIX.values() or config.runtime != "eager"
     if config.device == "cuda":
-        if Path(source).suffix in _SUFFIX.values() or config.runtime != "eager":
+        if exported:
             raise ConfigError(f"{source}: exported programs run on the CPU; serve a checkpoint, --runtime eager")
-        if not torch.cuda.is_available():
-            raise ConfigError("device is cuda, and torch sees no CUDA device; set device to cpu")
-    if config.sample and (Path(source).suffix in _SUFFIX.values() or config.runtime != "eager"):
+        cuda_device(torch.device("cuda"))
+    if config.sample and exported:
         raise ConfigError(f"{source}: a program flies the typical action; sample from a checkpoint, --runtime eager")
     if Path(source).suffix in _SUFFIX.values():
         program = load_exported(source, threads=config.threads)
