@@ -26,7 +26,7 @@ class Decision:
     Attributes:
         action: (N, 4) unclamped.
         value: (N,).
-        state: After this step.
+        state: After this step, where the runner computes.
         log_prob: (N,) of the actions; None where the runtime does not tell.
         latent: (N, D) encoder output.
     """
@@ -56,7 +56,7 @@ class Runner(abc.ABC):
 
     @abc.abstractmethod
     def initial_state(self, rows: int) -> State:
-        """Return the zero state of `rows` drones."""
+        """Return the zero state of `rows` drones, where the runner computes."""
 
     @abc.abstractmethod
     def decide(self, obs: Tensor, aux: Tensor, state: State, reset: Tensor, noise: Tensor | None) -> Decision:
@@ -77,7 +77,7 @@ class EagerRunner(Runner):
     Args:
         policy: Moved to the device.
         name: What the policy is called on the wire.
-        device: Where it is computed; what goes in and comes out, the state too, is the host's.
+        device: Where it is computed and where states stay; what else goes in and comes out is the host's.
     """
 
     def __init__(self, policy: NavigationPolicy, name: str, device: torch.device | str = "cpu") -> None:
@@ -87,7 +87,7 @@ class EagerRunner(Runner):
 
     def initial_state(self, rows: int) -> State:
         """Return the zero state of `rows` drones."""
-        return self.policy.initial_state(rows, "cpu")
+        return self.policy.initial_state(rows, self.device)
 
     def decide(self, obs: Tensor, aux: Tensor, state: State, reset: Tensor, noise: Tensor | None) -> Decision:
         """Decide for N drones."""
@@ -100,8 +100,11 @@ class EagerRunner(Runner):
                 reset.to(there),
                 None if noise is None else noise.to(there),
             )
-        after = tuple(part.cpu() for part in out.state)
-        return Decision(out.action.cpu(), out.value.cpu(), after, out.embedding.cpu(), out.log_prob.cpu())
+        # One crossing to the host, and one wait for the device.
+        parts = (out.action, out.value[:, None], out.log_prob[:, None], out.embedding)
+        here = torch.cat(parts, dim=1).cpu().split([part.shape[1] for part in parts], dim=1)
+        action, value, log_prob, latent = (part.contiguous() for part in here)
+        return Decision(action, value.squeeze(1), out.state, latent, log_prob.squeeze(1))
 
 
 class ProgramRunner(Runner):

@@ -81,10 +81,12 @@ class SessionTable:
         self.capacity = capacity
         self._free = list(range(capacity - 1, -1, -1))
         self._by_env: dict[int, Session] = {}
-        self._zero = tuple(part.shape[1:] for part in runner.initial_state(1))
+        zero = runner.initial_state(1)
+        self._zero = tuple(part.shape[1:] for part in zero)
         # A count of its own: the state of a policy without memory has no parts to ask.
         self._rows = 0
-        self._state: list[Tensor] = [torch.zeros(0, *shape) for shape in self._zero]
+        # States stay where the policy is computed.
+        self._state: list[Tensor] = [part[:0] for part in zero]
         self.aux = torch.zeros(capacity, 3)
         self._shaping = (shaper, shaper_state or {}, runner.config.width)
         self._mapped = torch.zeros(capacity, dtype=torch.bool)
@@ -134,13 +136,13 @@ class SessionTable:
             here = torch.tensor([session.pose for session in sessions])
             aux = torch.cat((aux, self._places.look(obs, here, reset | ~self._mapped[slots], slots)), dim=1)
             self._mapped[slots] = True
-        return tuple(part[slots] for part in self._state), aux, reset
+        return tuple(part[slots.to(part.device)] for part in self._state), aux, reset
 
     def scatter(self, sessions: list[Session], state: State, latent: Tensor) -> None:
         """Keep the states after a decision, and make the auxiliary inputs of the next."""
         slots = torch.tensor([session.slot for session in sessions])
         for part, new in zip(self._state, state):
-            part[slots] = new
+            part[slots.to(part.device)] = new
         for i, session in enumerate(sessions):
             if session.shaper is not None:
                 if session.begins and session.shaper.memory is not None:
@@ -167,10 +169,11 @@ class SessionTable:
         self.aux.zero_()
         for session in self:
             session.shaper = self._shaper()
-        shapes = tuple(part.shape[1:] for part in runner.initial_state(1))
+        zero = runner.initial_state(1)
+        shapes = tuple(part.shape[1:] for part in zero)
         if shapes == self._zero:
             return True
-        self._zero, self._state = shapes, [torch.zeros(self._rows, *shape) for shape in shapes]
+        self._zero, self._state = shapes, [part.new_zeros(self._rows, *part.shape[1:]) for part in zero]
         for session in self:
             session.begins = True
         return False

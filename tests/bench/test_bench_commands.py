@@ -48,7 +48,7 @@ def test_cart_pole_is_measured_in_processes_of_its_own() -> None:
 
 
 def test_the_device_table_takes_the_same_flags(capfd: pytest.CaptureFixture[str]) -> None:
-    small = "--device cpu --drones 1 --scene rooms:1 --resolution 64 --size 16x4 --repeats 1 --json"
+    small = "--device cpu --drones 1 --scene rooms:1 --resolution 64 --size 16x8 --repeats 1 --json"
     done = CliRunner().invoke(build_app(plugins=False), ["bench", "device", *small.split()])
     assert done.exit_code == 0, done.output
     rows = [json.loads(line) for line in (done.stdout or capfd.readouterr().out).splitlines()]

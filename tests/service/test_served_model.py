@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import logging
+from dataclasses import replace
 from importlib.util import find_spec
 from pathlib import Path
 
@@ -16,6 +17,7 @@ from navi_core.models import Registry, export_checkpoint
 from navi_core.policy import RewardShaper
 from navi_core.record import navi_home
 from navi_core.service.flight_learning import FlightLearning
+from navi_core.service.observations import distance_matrix
 from navi_core.service.served_model import AliasFollower, ServedModel, load_model
 from navi_core.service.sessions import SessionTable
 from navi_core.service.wire import DistanceMatrix, RobotPose
@@ -128,6 +130,17 @@ def test_a_model_is_computed_on_the_device_that_was_asked_for(make_checkpoint) -
         away = load_model(str(plain), there)
         assert next(away.runner.policy.parameters()).is_cuda
         told = away.runner.decide(*asked, noise)
+        assert not any(part.is_cuda for part in (told.action, told.value, told.latent, told.log_prob))
+        table, seen = SessionTable(away.runner, 4, None), []
+        for i in range(3):
+            matrix = distance_matrix(obs[i], env_id=i, episode_id=1, step_id=0, position=torch.zeros(3), yaw=0.0)
+            seen.append(table.open(matrix, 0.0))
+        state, _, _ = table.gather(seen, obs)
+        assert all(part.is_cuda and not part.any() for part in state)
+        table.scatter(seen[::2], tuple(part[::2] for part in told.state), told.latent[::2])
+        kept, _, _ = table.gather(seen, obs)
+        assert all(torch.equal(part[::2], new[::2]) and not part[1].any() for part, new in zip(kept, told.state))
+        told = replace(told, state=tuple(part.cpu() for part in told.state))
         with pytest.raises(ConfigError, match="--device cpu"):
             FlightLearning(away, ContinuousTrainingConfig(), None)
         with pytest.raises(ConfigError, match="--runtime eager"):
