@@ -121,12 +121,14 @@ class PolicyFlyer:
             zero = torch.zeros_like(self._step)
             noise = draw_normal(self._config.seed, self._keys, zero, self._step, axes=4).to(self._device)
         aux = self._aux
-        if self._places is not None:
-            told = self._places.look(obs, pose_rows(pose.position, pose.yaw), self._reset)
-            aux = torch.cat([aux, told.to(self._device)], dim=1)
+        goal = None
         if self._policy.config.goal and pose.goal is not None:
-            told = relative_goal(pose.position, pose.yaw, pose.goal)
+            goal = relative_goal(pose.position, pose.yaw, pose.goal)
+        if self._places is not None:
+            told = self._places.look(obs, pose_rows(pose.position, pose.yaw), self._reset, goal=goal)
             aux = torch.cat([aux, told.to(self._device)], dim=1)
+        if goal is not None:
+            aux = torch.cat([aux, goal.to(self._device)], dim=1)
         out = self._policy.act(obs.to(self._device), aux, self._state, self._reset, noise)
         action = out.action.to(torch.float32).cpu()
         if self._recovery is not None:

@@ -24,6 +24,7 @@ __all__ = [
     "EDGE",
     "FIFTHS",
     "FREE",
+    "NOWHERE",
     "SEEN",
     "SLIVER",
     "UNREACHED",
@@ -47,6 +48,8 @@ UNSEEN, EDGE, SLIVER = 0, 1, 2
 """What counts as frontier: free cells that have not been seen, with many such around; where no way leads to one, open
 cells beside much that is not known, as a room is whose door was passed; where there is none either, unseen cells with
 some around. Less are slivers in corners that a flight sees in passing."""
+NOWHERE = -1
+"""No goal, in place of its cell: the way is to the frontier."""
 
 _MANY, _MUCH, _SOME = 15, 8, 4
 """Cells in a window of 5 × 5, 5 × 5 and 3 × 3 with a frontier cell in its middle: unseen, unknown, unseen ones."""
@@ -58,6 +61,8 @@ _FAN = 2
 """Rays drawn per azimuth bin; between two bins the shorter of both ranges is believed."""
 _LOOK = 2.0
 """A direction is judged by the place this far along it [m], or by the last free one before."""
+_MARGIN = 12
+"""Cells around what is drawn and a goal through which the way to the goal may lead."""
 _NEAR, _HOME = 4.0, 6.0
 """Ways to the frontier at which its nearness falls to 1/e: from the end of a direction, and from here [m]."""
 _COUNT_SCALE = 3.0
@@ -175,9 +180,9 @@ def draw(
 
 
 @numba.njit(cache=True, nogil=True)
-def _open(mark: int) -> bool:
-    """Whether a cell can be flown through."""
-    return mark & (FREE | WALL) == FREE
+def _open(mark: int, hoped: bool = False) -> bool:
+    """Whether a cell can be flown through; on the way to a goal what is not known is hoped to be free."""
+    return mark & WALL == 0 if hoped else mark & (FREE | WALL) == FREE
 
 
 @numba.njit(cache=True, nogil=True)
@@ -223,10 +228,11 @@ def _is_frontier(marks: Bytes, i: int, k: int, rule: int) -> bool:
 
 
 @numba.njit(cache=True, nogil=True)
-def ways(marks: Bytes, box: Rows, rule: int, way: Ints, queue: Ints, fill: Rows) -> None:
+def ways(marks: Bytes, box: Rows, rule: int, way: Ints, queue: Ints, fill: Rows, goal: int = NOWHERE) -> None:
     """Measure the way from every free cell of a map to the nearest frontier, around corners not through them.
 
-    Shortest paths with small whole costs, in buckets (Dial 1969).
+    Shortest paths with small whole costs, in buckets (Dial 1969). To a goal the way may lead through what is not known,
+    which costs double, as does what lies beside it (the free-space assumption, Koenig and Likhachev 2002).
 
     Args:
         marks: (G, G) marks of one row.
@@ -235,15 +241,16 @@ def ways(marks: Bytes, box: Rows, rule: int, way: Ints, queue: Ints, fill: Rows)
         way: (G, G) fifths of a cell, `UNREACHED` where there is no way; written within the box.
         queue: (16, G²) scratch.
         fill: (16,) scratch.
+        goal: Flat index of the cell that the way leads to; `NOWHERE`: to the frontier by the rule.
     """
-    size = marks.shape[0]
+    size, hoped = marks.shape[0], goal != NOWHERE
     fill[:] = 0
     for i in range(box[0], box[1] + 1):
         for k in range(box[2], box[3] + 1):
             way[i, k] = UNREACHED
     for i in range(box[0], box[1] + 1):
         for k in range(box[2], box[3] + 1):
-            if _is_frontier(marks, i, k, rule):
+            if i * size + k == goal if hoped else _is_frontier(marks, i, k, rule):
                 way[i, k] = 0
                 queue[0, fill[0]] = i * size + k
                 fill[0] += 1
@@ -259,10 +266,10 @@ def ways(marks: Bytes, box: Rows, rule: int, way: Ints, queue: Ints, fill: Rows)
                 continue
             for ni in range(max(i - 1, box[0]), min(i + 2, box[1] + 1)):
                 for nk in range(max(k - 1, box[2]), min(k + 2, box[3] + 1)):
-                    if not _open(marks[ni, nk]):
+                    if not _open(marks[ni, nk], hoped):
                         continue
                     diagonal = ni != i and nk != k
-                    if diagonal and not (_open(marks[ni, k]) and _open(marks[i, nk])):
+                    if diagonal and not (_open(marks[ni, k], hoped) and _open(marks[i, nk], hoped)):
                         continue
                     there = now + _cost(marks, ni, nk, diagonal)
                     if there < way[ni, nk]:
@@ -277,17 +284,17 @@ def ways(marks: Bytes, box: Rows, rule: int, way: Ints, queue: Ints, fill: Rows)
 
 
 @numba.njit(cache=True, nogil=True)
-def _along(marks: Bytes, way: Ints, i: int, k: int, cells: int) -> tuple[int, int]:
-    """Return the cell so many steps along the shortest way, or the frontier if that is nearer."""
-    size = marks.shape[0]
+def _along(marks: Bytes, way: Ints, box: Rows, i: int, k: int, cells: int, hoped: bool) -> tuple[int, int]:
+    """Return the cell so many steps along the shortest way, or its end if that is nearer."""
     for _ in range(cells):
         best, bi, bk = way[i, k], i, k
-        for ni in range(max(i - 1, 0), min(i + 2, size)):
-            for nk in range(max(k - 1, 0), min(k + 2, size)):
-                if not _open(marks[ni, nk]) or (ni == i and nk == k):
+        for ni in range(max(i - 1, box[0]), min(i + 2, box[1] + 1)):
+            for nk in range(max(k - 1, box[2]), min(k + 2, box[3] + 1)):
+                # The way may end in a wall's cell: a goal beside it.
+                if (not _open(marks[ni, nk], hoped) and way[ni, nk] != 0) or (ni == i and nk == k):
                     continue
                 diagonal = ni != i and nk != k
-                if diagonal and not (_open(marks[ni, k]) and _open(marks[i, nk])):
+                if diagonal and not (_open(marks[ni, k], hoped) and _open(marks[i, nk], hoped)):
                     continue
                 there = way[ni, nk] + _cost(marks, i, k, diagonal)
                 if there == way[i, k] and way[ni, nk] < best:
@@ -299,22 +306,26 @@ def _along(marks: Bytes, way: Ints, i: int, k: int, cells: int) -> tuple[int, in
 
 
 @numba.njit(cache=True, nogil=True)
-def _beside(marks: Bytes, way: Ints, px: float, pz: float, yaw: float, reach: Floats) -> tuple[int, int]:
+def _beside(
+    marks: Bytes, way: Ints, box: Rows, px: float, pz: float, yaw: float, reach: Floats, hoped: bool
+) -> tuple[int, int]:
     """Return the cell beside one with a wall from which the way goes on: the best of those that are in view.
 
     Args:
         marks: (G, G) marks.
         way: (G, G) ways.
+        box: (4,) where they are written.
         px: Where the drone is, in cells.
         pz: Where the drone is, in cells.
         yaw: Where it faces [rad].
         reach: (Az,) horizontal ranges, in cells.
+        hoped: Whether what is not known counts as free.
     """
     i, k = math.floor(px), math.floor(pz)
     bins, best, bi, bk = len(reach), UNREACHED, i, k
-    for ni in range(i - 1, i + 2):
-        for nk in range(k - 1, k + 2):
-            if not (0 <= ni < marks.shape[0] and 0 <= nk < marks.shape[0]) or not _open(marks[ni, nk]):
+    for ni in range(max(i - 1, box[0]), min(i + 2, box[1] + 1)):
+        for nk in range(max(k - 1, box[2]), min(k + 2, box[3] + 1)):
+            if not _open(marks[ni, nk], hoped):
                 continue
             x, z = ni + 0.5 - px, nk + 0.5 - pz
             turn = math.floor((math.atan2(x, -z) + yaw) / (2.0 * math.pi) * bins + 0.5) % bins
@@ -333,15 +344,17 @@ def read(
     cell: float,
     sight: float,
     scratch: tuple[Ints, Ints, Rows],
+    goal: Floats,
     out: Float32,
 ) -> None:
     """Read the compass of some rows.
 
-    For each sector, seen from the drone's heading: the *promise* of flying 2 m straight that way through known free
-    cells, the metres by which the way to the frontier becomes shorter, per metre flown, in [−1, 1]; how *near* the
-    frontier is from the best cell within sight on that line, exp(−way / 4 m); and for each ring log(1 + frontier
-    cells) / 3. Then the bearings, cosine and sine, of the places a few cells along the way to the nearest frontier,
-    exp(−way from here / 6 m), and whether there is a way at all.
+    Where a row has a goal, that takes the frontier's place in all that follows, and its way may lead through what is
+    not known. For each sector, seen from the drone's heading: the *promise* of flying 2 m straight that way through
+    known free cells, the metres by which the way to the frontier becomes shorter, per metre flown, in [−1, 1]; how
+    *near* the frontier is from the best cell within sight on that line, exp(−way / 4 m); and for each ring log(1 +
+    frontier cells) / 3. Then the bearings, cosine and sine, of the places a few cells along the way to the nearest
+    frontier, exp(−way from here / 6 m), and whether there is a way at all.
 
     Args:
         marks: (R, G, G) marks.
@@ -352,6 +365,7 @@ def read(
         cell: Edge of a cell [m].
         sight: How far a straight flight is followed [m].
         scratch: (G, G) ways, (16, G²) queue, (16,) fill of `ways`.
+        goal: (R, 2) x and z of goals [m] from the middle of the map; no numbers for rows without.
         out: (R, PLACE_INPUTS): promise of each sector, nearness of each sector, counts (sector, ring), bearings
             (place, 2), the way from here, whether there is one; written, but for the last `MOVED`.
     """
@@ -360,17 +374,27 @@ def read(
     half = size / 2.0
     metres = cell / FIFTHS
     count = np.zeros((SECTORS, bands), np.float64)
+    area = np.empty(4, np.int64)
     for b in rows:
-        x0, x1, z0, z1 = box[b, 0], box[b, 1], box[b, 2], box[b, 3]
+        area[:] = box[b]
         px, pz, yaw = pose[b, 0] / cell + half, pose[b, 2] / cell + half, pose[b, 3]
         i, k = math.floor(px), math.floor(pz)
+        hoped, to = not math.isnan(goal[b, 0]), NOWHERE
+        if hoped:
+            # One that lies beyond the map is flown to by the map's edge.
+            gi = min(max(math.floor(goal[b, 0] / cell + half), 1), size - 2)
+            gk = min(max(math.floor(goal[b, 1] / cell + half), 1), size - 2)
+            to = gi * size + gk
+            area[0], area[1] = max(min(area[0], gi) - _MARGIN, 0), min(max(area[1], gi) + _MARGIN, size - 1)
+            area[2], area[3] = max(min(area[2], gk) - _MARGIN, 0), min(max(area[3], gk) + _MARGIN, size - 1)
+        x0, x1, z0, z1 = area[0], area[1], area[2], area[3]
         inside, reached = x0 <= i <= x1 and z0 <= k <= z1, False
         for rule in (UNSEEN, EDGE, SLIVER):
-            ways(marks[b], box[b], rule, way, queue, fill)
-            if inside and marks[b, i, k] & WALL:
-                i, k = _beside(marks[b], way, px, pz, yaw, reach[b] / cell)
+            ways(marks[b], area, rule, way, queue, fill, to)
+            if inside and marks[b, i, k] & WALL and way[i, k] != 0:
+                i, k = _beside(marks[b], way, area, px, pz, yaw, reach[b] / cell, hoped)
             reached = inside and way[i, k] < UNREACHED
-            if reached:
+            if reached or hoped:
                 break
         own = way[i, k] * metres if reached else 0.0
         for s in range(SECTORS):
@@ -406,7 +430,7 @@ def read(
                 out[b, 2 * SECTORS + s * bands + r] = math.log1p(count[s, r]) / _COUNT_SCALE
         at = 2 * SECTORS + SECTORS * bands
         for n in range(len(AHEAD)):
-            ni, nk = _along(marks[b], way, i, k, AHEAD[n]) if reached else (i, k)
+            ni, nk = _along(marks[b], way, area, i, k, AHEAD[n], hoped) if reached else (i, k)
             x, z = ni + 0.5 - px, nk + 0.5 - pz
             away = math.hypot(x, z)
             ahead, right = 0.0, 0.0

@@ -240,14 +240,17 @@ class Collector:
         seen = batch.final_obs if bool(done.any()) else batch.obs
         with timer("memory_query"):
             pose = pose_rows(batch.info["position"], batch.info["yaw"])
-            return self.places.follow(seen, pose, torch.arange(self.rows)).to(self.device)
+            return self.places.follow(seen, pose, torch.arange(self.rows), batch.info.get("goal")).to(self.device)
 
     def _begin(self, rows: Tensor) -> Tensor:
         """Begin the maps of some rows (n,) and return what they tell."""
         assert self.places is not None
         now = self.env.poses()  # type: ignore[attr-defined]
         pose = pose_rows(now["position"], now["yaw"])
-        return self.places.begin(self.obs[rows.to(self.obs.device)], rows, pose[rows.to(pose.device)]).to(self.device)
+        goals = self._goals()
+        goal = goals[0][rows.to(self.device)] if goals else None
+        told = self.places.begin(self.obs[rows.to(self.obs.device)], rows, pose[rows.to(pose.device)], goal)
+        return told.to(self.device)
 
     def _goals(self) -> list[Tensor]:
         """Return the goals (B, 4) of an environment that has them."""

@@ -1,7 +1,8 @@
 """Where has this drone been, and what has it not seen? A memory of places for policies.
 
 Every row keeps a map of its flight, drawn from its own observations (`kernels.place_map`), and is told in which
-directions, and how far off, there is free floor that it has not seen. Nothing privileged is read: the pose is reckoned
+directions, and how far off, there is free floor that it has not seen; one that flies to a goal is told the way there
+instead, through what is not known where it must be. Nothing privileged is read: the pose is reckoned
 from the drone's own actions and from what it sees, collisions included (`world.odometry`), or told by a body that
 knows it. A recurrent state of 128 numbers cannot hold a floor plan; this can.
 """
@@ -90,19 +91,23 @@ class PlaceMemory:
             np.zeros(16, np.int64),
         )
         self._told = np.zeros((rows, PLACE_INPUTS), np.float32)
+        self._goal = np.full((rows, 2), np.nan)
 
     @classmethod
     def of_env(cls, env: EnvConfig, rows: int) -> PlaceMemory:
         """Return maps for the rows of an environment."""
         return cls(rows, env.azimuth_bins, env.elevation_bins, env.dynamics, env.max_distance)
 
-    def begin(self, obs: Tensor, rows: Tensor | None = None, pose: Tensor | None = None) -> Tensor:
+    def begin(
+        self, obs: Tensor, rows: Tensor | None = None, pose: Tensor | None = None, goal: Tensor | None = None
+    ) -> Tensor:
         """Begin new flights.
 
         Args:
             obs: (n, 3, Az, El) the first observation of each.
             rows: (n,) the rows that begin; all of them where it is None.
             pose: (n, 4) x, y, z [m] and yaw [rad] as a body tells them; None for rows that reckon their own.
+            goal: (n, 4) where their goals lie from them, see `world.goals.relative_goal`; None without.
 
         Returns:
             (n, PLACE_INPUTS) what they are told, see `kernels.place_map.read`.
@@ -119,6 +124,7 @@ class PlaceMemory:
             self._origin[chosen] = here[:, :3]
             self.pose[chosen, 3] = here[:, 3]
         self._look(obs, chosen)
+        self._aim(chosen, goal)
         return self._tell(chosen, obs.device)
 
     def fly(self, obs: Tensor, action: Tensor) -> Tensor:
@@ -144,13 +150,14 @@ class PlaceMemory:
         self._move(self._all, start)
         return self._tell(self._all, obs.device)
 
-    def follow(self, obs: Tensor, pose: Tensor, rows: Tensor) -> Tensor:
+    def follow(self, obs: Tensor, pose: Tensor, rows: Tensor, goal: Tensor | None = None) -> Tensor:
         """Look from poses that a body tells.
 
         Args:
             obs: (n, 3, Az, El) what some rows see now.
             pose: (n, 4) x, y, z [m] and yaw [rad], in the frame of the pose they began with.
             rows: (n,) which rows they are.
+            goal: (n, 4) where their goals lie from them; None without.
 
         Returns:
             (n, PLACE_INPUTS).
@@ -161,9 +168,12 @@ class PlaceMemory:
         self.pose[chosen, 3] = here[:, 3]
         self._move(chosen, start)
         self._look(obs, chosen)
+        self._aim(chosen, goal)
         return self._tell(chosen, obs.device)
 
-    def look(self, obs: Tensor, pose: Tensor, begins: Tensor, rows: Tensor | None = None) -> Tensor:
+    def look(
+        self, obs: Tensor, pose: Tensor, begins: Tensor, rows: Tensor | None = None, goal: Tensor | None = None
+    ) -> Tensor:
         """`begin` where a flight begins, `follow` where it goes on.
 
         Args:
@@ -171,6 +181,7 @@ class PlaceMemory:
             pose: (n, 4) x, y, z [m] and yaw [rad].
             begins: (n,) bool.
             rows: (n,) which rows they are; all of them where it is None.
+            goal: (n, 4) where their goals lie from them; None without.
 
         Returns:
             (n, PLACE_INPUTS).
@@ -178,12 +189,13 @@ class PlaceMemory:
         which = torch.arange(self.rows) if rows is None else rows.cpu()
         new = begins.cpu()
         if not bool(new.any()):
-            return self.follow(obs, pose, which)
+            return self.follow(obs, pose, which, goal)
         told = torch.empty(len(which), PLACE_INPUTS, device=obs.device)
-        told[new.to(obs.device)] = self.begin(obs[new.to(obs.device)], which[new], pose[new.to(pose.device)])
-        if not bool(new.all()):
-            old = ~new
-            told[old.to(obs.device)] = self.follow(obs[old.to(obs.device)], pose[old.to(pose.device)], which[old])
+        for some, tell in ((new, self.begin), (~new, self.follow)):
+            if bool(some.any()):
+                there = some.to(obs.device)
+                aims = None if goal is None else goal[some.to(goal.device)]
+                told[there] = tell(obs[there], rows=which[some], pose=pose[some.to(pose.device)], goal=aims)
         return told
 
     def state_dict(self) -> dict[str, Tensor]:
@@ -238,6 +250,18 @@ class PlaceMemory:
         most = np.array([d.max_speed[0], d.max_speed[2], d.max_yaw_rate]) * d.decision_seconds
         self._told[chosen, -MOVED:] = np.clip(moved / most, -_JUMP, _JUMP)
 
+    def _aim(self, chosen: npt.NDArray[np.int64], goal: Tensor | None) -> None:
+        """Note where the goals of rows lie, as the sum of the first place of their map and of what they flew."""
+        if goal is None:
+            self._goal[chosen] = np.nan
+            return
+        told = goal.detach().cpu().numpy().astype(np.float64)
+        away, yaw = np.expm1(told[:, 0]), self.pose[chosen, 3]
+        ahead, left = away * told[:, 1], away * told[:, 2]
+        sin, cos = np.sin(yaw), np.cos(yaw)
+        gap = np.stack([-ahead * sin - left * cos, -ahead * cos + left * sin], axis=1)
+        self._goal[chosen] = self.pose[chosen][:, [0, 2]] + gap
+
     def _tell(self, chosen: npt.NDArray[np.int64], device: torch.device) -> Tensor:
         pose = self.pose[chosen]
         for row in chosen[np.abs(pose[:, 1]) > _STOREY]:
@@ -247,7 +271,9 @@ class PlaceMemory:
         for row in chosen[np.abs(pose[:, [0, 2]]).max(axis=1) > _SCROLL]:
             self._scroll(row)
         draw(self.marks, chosen, self.pose, self._reach, self._met, self._box, CELL, LONGEST, VIEW_RADIUS)
-        read(self.marks, chosen, self.pose, self._reach, self._box, CELL, SIGHT, self._scratch, self._told)
+        read(
+            self.marks, chosen, self.pose, self._reach, self._box, CELL, SIGHT, self._scratch, self._goal, self._told
+        )  # fmt: skip
         return torch.from_numpy(self._told[chosen].copy()).to(device)
 
     def _scroll(self, row: int) -> None:
@@ -261,4 +287,5 @@ class PlaceMemory:
         self.marks[row] = there
         self.pose[row, [0, 2]] -= by * CELL
         self._origin[row, [0, 2]] += by * CELL
+        self._goal[row] -= by * CELL
         self._box[row] = np.clip(self._box[row] - np.repeat(by, 2), 0, SIZE - 1)

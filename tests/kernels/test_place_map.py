@@ -9,7 +9,20 @@ import numpy as np
 import pytest
 
 from navi_core.config.place_memory import AHEAD, MOVED, PLACE_INPUTS, RINGS, SECTORS
-from navi_core.kernels.place_map import EDGE, FREE, SEEN, SLIVER, UNREACHED, UNSEEN, WALL, draw, read, read_levels, ways
+from navi_core.kernels.place_map import (
+    EDGE,
+    FREE,
+    NOWHERE,
+    SEEN,
+    SLIVER,
+    UNREACHED,
+    UNSEEN,
+    WALL,
+    draw,
+    read,
+    read_levels,
+    ways,
+)  # fmt: skip
 
 BOTH = FREE | SEEN
 CELL, SIGHT = 0.4, 6.4
@@ -23,10 +36,10 @@ def scratch_of(size):
     return way, np.zeros((16, size * size), np.int32), np.zeros(16, np.int64)
 
 
-def measured(marks, box=None, rule=UNSEEN):
+def measured(marks, box=None, rule=UNSEEN, goal=NOWHERE):
     way, queue, fill = scratch_of(len(marks))
     box = np.array([0, len(marks) - 1, 0, len(marks) - 1] if box is None else box, np.int64)
-    ways(marks, box, rule, way, queue, fill)
+    ways(marks, box, rule, way, queue, fill, goal)
     return way
 
 
@@ -47,14 +60,21 @@ def frontier_of(marks, rule):
     return unseen & (around(unseen, 2) >= 15 if rule == UNSEEN else around(unseen, 1) >= 4)
 
 
-def slow_ways(marks, rule=UNSEEN):
-    """Dijkstra from the frontier over open cells: what leaving a cell costs belongs to that cell."""
-    free, size = (marks & (FREE | WALL)) == FREE, len(marks)
+def slow_ways(marks, rule=UNSEEN, goal=None):
+    """Dijkstra from the frontier over open cells, or from a goal over all but walls; a cell costs when it is left."""
+    known, size = (marks & (FREE | WALL)) == FREE, len(marks)
+    free = known if goal is None else (marks & WALL) == 0
 
     def is_free(i, k):
         return 0 <= i < size and 0 <= k < size and bool(free[i, k])
 
+    def is_known(i, k):
+        return 0 <= i < size and 0 <= k < size and bool(known[i, k])
+
     found = frontier_of(marks, rule)
+    if goal is not None:
+        found = np.zeros_like(known)
+        found[goal] = True
     way = np.full(marks.shape, UNREACHED)
     way[found] = 0
     heap = [(0, int(i), int(k)) for i, k in np.argwhere(found)]
@@ -64,9 +84,9 @@ def slow_ways(marks, rule=UNSEEN):
             continue
         for di, dk in NEIGHBOURS:
             ni, nk = i + di, k + dk
-            if not (is_free(ni, nk) and is_free(ni, k) and is_free(i, nk)):
+            if not is_free(ni, nk) or (di and dk and not (is_free(ni, k) and is_free(i, nk))):
                 continue
-            clear = all(is_free(ni + a, nk + b) for a, b in ((1, 0), (-1, 0), (0, 1), (0, -1)))
+            clear = all(is_known(ni + a, nk + b) for a, b in ((1, 0), (-1, 0), (0, 1), (0, -1)))
             there = now + (7 if di and dk else 5) * (1 if clear else 2)
             if there < way[ni, nk]:
                 way[ni, nk] = there
@@ -91,6 +111,45 @@ def test_ways_are_those_of_a_slow_search(rule):
             found.add(bool((expected == 0).any()))
             reached |= set(np.unique(expected))
     assert found == {False, True} and UNREACHED in reached and len(reached) > 20
+
+
+def test_ways_to_a_goal_are_those_of_a_slow_search():
+    reached = set()
+    for seed in range(10):
+        rng = np.random.default_rng(seed)
+        marks = rng.choice(np.array([0, FREE, BOTH], np.uint8), (24, 24))
+        marks[rng.random(marks.shape) < 0.3] |= WALL
+        i, k = (int(n) for n in rng.integers(0, 24, 2))
+        expected = slow_ways(marks, goal=(i, k))
+        np.testing.assert_array_equal(measured(marks, goal=24 * i + k), expected)
+        reached |= set(np.unique(expected))
+    assert UNREACHED in reached and len(reached) > 20
+
+
+def test_the_compass_points_to_a_goal_through_what_is_not_known_and_around_walls():
+    open_floor = chart(*["............"] * 12)
+    here, there = at(5, 9), at(5, 2)
+    told = compass(open_floor, (*here, 0.0), goal=there)[0]
+    assert told[0] == pytest.approx(1.0) and told[SECTORS // 2] == pytest.approx(-1.0)
+    np.testing.assert_allclose(told[PLACES : PLACES + 2], [1.0, 0.0], atol=1e-6)
+    assert -6.0 * math.log(told[PLACES + 2 * len(AHEAD)]) == pytest.approx(7 * CELL) and told[-1] == 1.0
+    turned = compass(open_floor, (*here, math.pi / 2), goal=there)[0]
+    np.testing.assert_allclose(turned[PLACES : PLACES + 2], [0.0, 1.0], atol=1e-6)
+    # Nothing is known but the cell it is in: every step costs double, and the goal still lies ahead.
+    blind = np.zeros_like(open_floor)
+    blind[5, 9] = BOTH
+    told = compass(blind, (*here, 0.0), goal=there)[0]
+    np.testing.assert_allclose(told[PLACES : PLACES + 2], [1.0, 0.0], atol=1e-6)
+    assert -6.0 * math.log(told[PLACES + 2 * len(AHEAD)]) == pytest.approx(14 * CELL, rel=0.1)
+    # A wall from the left edge past the drone: the way leads to the right, and to a goal in the wall's own cell, too.
+    walled = open_floor.copy()
+    walled[:8, 5] |= WALL
+    for goal in (there, at(7, 5)):
+        told = compass(walled, (*here, 0.0), goal=goal)[0]
+        assert told[-1] == 1.0 and told[PLACES + 1] > 0.3
+    # Beyond the map's edge it is flown to by the edge.
+    told = compass(open_floor, (*here, 0.0), goal=(here[0], -500.0))[0]
+    np.testing.assert_allclose(told[PLACES : PLACES + 2], [1.0, 0.0], atol=1e-6)
 
 
 def test_ways_are_measured_within_the_box_of_what_is_marked():
@@ -172,14 +231,15 @@ def test_what_is_not_known_is_a_frontier_where_much_of_it_lies_beside_an_open_ce
     assert told[-1] == 1.0 and told[8] == 1.0 and told[0] == -1.0
 
 
-def compass(marks, *poses, reach=None):
-    """Return what is told at some poses (x, z, yaw) of one map, where rays reach so far."""
+def compass(marks, *poses, reach=None, goal=(np.nan, np.nan)):
+    """Return what is told at some poses (x, z, yaw) of one map, where rays reach so far, of a goal (x, z) if any."""
     pose = np.array([(x, 0.0, z, yaw) for x, z, yaw in poses])
     rows = np.arange(len(pose))
     box = np.tile(np.array([0, len(marks) - 1] * 2, np.int64), (len(pose), 1))
     out = np.full((len(pose), PLACE_INPUTS), np.nan, np.float32)
     reach = np.full((len(pose), 16), 20.0) if reach is None else np.tile(reach, (len(pose), 1))
-    read(np.tile(marks, (len(pose), 1, 1)), rows, pose, reach, box, CELL, SIGHT, scratch_of(len(marks)), out)
+    aims = np.tile(np.array(goal), (len(pose), 1))
+    read(np.tile(marks, (len(pose), 1, 1)), rows, pose, reach, box, CELL, SIGHT, scratch_of(len(marks)), aims, out)
     assert np.isnan(out[:, -MOVED:]).all(), "how the drone moved is not read from a map"
     return out[:, :-MOVED]
 

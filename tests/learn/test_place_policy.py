@@ -21,6 +21,7 @@ from navi_core.service.shadow import ShadowFlight
 from navi_core.service.trail import Trail
 from navi_core.service.wire import DistanceMatrix, RobotPose
 from navi_core.world import Field, NavigationEnv
+from navi_core.world.goals import GOAL_INPUTS
 from tests.demos.conftest import make_demo
 from tests.learn.builders import filled, small_config, small_parts
 
@@ -77,6 +78,43 @@ def test_evaluation_tells_what_training_told(flown):
     for t in range(length):
         flyer.act(obs[t], Pose(poses[t][:, :3], poses[t][:, 3], torch.zeros(ROWS, dtype=torch.int64)))
     torch.testing.assert_close(torch.stack(told)[..., PLACES], rollout.aux[:length, :, PLACES], rtol=0, atol=0)
+
+
+def test_evaluation_tells_of_the_way_to_a_goal_what_training_told(apartments):
+    config = small_config(rows=ROWS, env={"max_steps": 12, "task": "point_goal"}, policy=NET)
+    env = NavigationEnv(Field(apartments), ROWS, config.env, 0)
+    collector, learner = small_parts(config, env)
+    poses, goals, fly = [column(env.poses())], [env.goals.of(env.counters["scene"]).clone()], collector._fly
+
+    def listening(actions):
+        batch = fly(actions)
+        poses.append(column(env.poses()))
+        goals.append(env.goals.of(env.counters["scene"]).clone())
+        return batch
+
+    collector._fly = listening
+    rollout = filled(collector)
+    assert learner.update(rollout, index=0, steps=0).metrics["parity_ratio"] < 1e-4
+    policy, told = build_policy(config.policy), []
+    act = policy.act
+    policy.act = lambda obs, aux, *rest: (told.append(aux), act(obs, aux, *rest))[1]
+    asked = EvalConfig(block=ROWS, task="point_goal")
+    obs, begins = rollout.observations.by_step(), rollout.reset
+    for row in range(ROWS):
+        # Every episode of the rollout that begins in it, as one flight of its own.
+        starts = begins[:, row].nonzero().flatten().tolist()
+        assert len(starts) > 1
+        for first, last in zip(starts, [*starts[1:], len(begins)]):
+            flyer = PolicyFlyer(policy, asked, name="p", max_distance=config.env.max_distance)
+            flyer.begin(torch.arange(1), None)
+            told.clear()
+            for t in range(first, last):
+                here = slice(row, row + 1)
+                pose = Pose(poses[t][here, :3], poses[t][here, 3], torch.zeros(1, dtype=torch.int64), goals[t][here])
+                flyer.act(obs[t, here], pose)
+            ours, theirs = torch.cat(told)[:, AUX:], rollout.aux[first:last, row, AUX:]
+            torch.testing.assert_close(ours, theirs, rtol=0, atol=1e-5)
+            assert theirs.shape[1] == PLACE_INPUTS + GOAL_INPUTS and theirs[:, :PLACE_INPUTS].any(dim=1).all()
 
 
 def test_the_service_tells_what_training_told(flown):

@@ -10,12 +10,13 @@ import pytest
 import torch
 
 from navi_core.config import DynamicsConfig, EnvConfig, SensorConfig
-from navi_core.config.place_memory import MOVED, PLACE_INPUTS
+from navi_core.config.place_memory import AHEAD, MOVED, PLACE_INPUTS
 from navi_core.demos import load_dataset, save_demonstration, write_index
 from navi_core.errors import ConfigError
 from navi_core.kernels.place_map import FREE, SEEN, draw
 from navi_core.learn.demo_places import demo_places
 from navi_core.world import Field, NavigationEnv, SphericalSensor
+from navi_core.world.goals import relative_goal
 from navi_core.world.place_memory import CELL, LONGEST, SIZE, VIEW_RADIUS, PlaceMemory
 from navi_core.world.sensor import normalise_depth, spherical_directions
 from navi_core.world.sensor_noise import SensorFaults
@@ -304,3 +305,24 @@ def test_recorded_flights_are_flown_again_by_what_was_flown(tmp_path):
     answered = dataclasses.replace(data, actions=-data.actions)
     np.testing.assert_array_equal(demo_places(answered, dynamics), told)
     assert not np.array_equal(demo_places(dataclasses.replace(data, flown=data.actions), dynamics), told)
+
+
+def test_a_goal_keeps_its_place_while_the_map_moves_and_is_told_as_a_bearing():
+    memory, rows = remember(2), torch.arange(2)
+    goal = torch.tensor([[25.0, 1.2, -30.0], [-3.0, 1.0, 4.0]])
+    obs = torch.zeros(2, 3, AZ, EL)  # nothing is met anywhere: all is free
+    for n in range(12):
+        position = torch.tensor([[2.0 * n, 1.2, -2.5 * n], [0.4 * n, 1.0, -1.5 * n]])
+        yaw = torch.tensor([0.3 * n, -0.2 * n])
+        aim, pose = relative_goal(position, yaw, goal), torch.cat((position, yaw[:, None]), dim=1)
+        told = memory.begin(obs, rows, pose, aim) if n == 0 else memory.follow(obs, pose, rows, aim)
+        where = memory._origin[:, [0, 2]] + memory._goal
+        np.testing.assert_allclose(where, goal[:, [0, 2]].numpy(), atol=1e-4)
+        # Cosine to the left of the goal's own bearing, and to the right of the map's: within a step of 45°.
+        bearing = told[:, -MOVED - 2 - 2 * len(AHEAD) : -MOVED - 2].view(2, len(AHEAD), 2)[:, -1]
+        away = (goal - position)[:, [0, 2]].norm(dim=1)
+        agree = bearing[:, 0] * aim[:, 1] - bearing[:, 1] * aim[:, 2]
+        assert ((agree > math.cos(math.radians(30))) | (away < 2 * AHEAD[-1] * CELL)).all()
+        assert (told[:, -MOVED - 1] == 1.0).all()
+    explorer = memory.follow(obs, pose, rows)
+    assert np.isnan(memory._goal).all() and not torch.equal(explorer, told)
