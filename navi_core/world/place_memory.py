@@ -2,9 +2,9 @@
 
 Every row keeps a map of its flight, drawn from its own observations (`kernels.place_map`), and is told in which
 directions, and how far off, there is free floor that it has not seen; one that flies to a goal is told the way there
-instead, through what is not known where it must be. Nothing privileged is read: the pose is reckoned
-from the drone's own actions and from what it sees, collisions included (`world.odometry`), or told by a body that
-knows it. A recurrent state of 128 numbers cannot hold a floor plan; this can.
+instead, through what is not known where it must be. Nothing privileged is read: the pose is reckoned from the drone's
+own actions and from what it sees, collisions included (`world.odometry`), or told by a body that knows it. A recurrent
+state of 128 numbers cannot hold a floor plan; this can.
 """
 
 from __future__ import annotations
@@ -251,7 +251,7 @@ class PlaceMemory:
         self._told[chosen, -MOVED:] = np.clip(moved / most, -_JUMP, _JUMP)
 
     def _aim(self, chosen: npt.NDArray[np.int64], goal: Tensor | None) -> None:
-        """Note where the goals of rows lie, as the sum of the first place of their map and of what they flew."""
+        """Note where the goals of rows lie on their maps."""
         if goal is None:
             self._goal[chosen] = np.nan
             return
