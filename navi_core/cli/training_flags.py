@@ -50,7 +50,11 @@ EncoderBackend = Annotated[str | None, typer.Option(help="rayvit, spherical_cnn 
 TemporalCore = Annotated[str | None, typer.Option(help="mamba2, gru, mambapy or none.")]
 SceneFiles = Annotated[list[str] | None, typer.Option(help="A .gmdag or mesh file to train in; may be repeated.")]
 Task = Annotated[
-    str | None, typer.Option(help="point_goal: fly to goals; or a reference task without scenes: cart_pole, …")
+    str | None,
+    typer.Option(
+        help="point_goal: fly to goals, with a place memory (--set policy.place_memory=false without); or a reference "
+        "task without scenes: cart_pole, …"
+    ),
 ]
 Noisy = Annotated[bool, typer.Option("--noisy", help="Train with the noisy sensor of the evaluation protocol.")]
 RunRoot = Annotated[Path | None, typer.Option(help="Folder of runs; by default runs/ of the Navi home.")]
@@ -102,11 +106,14 @@ def flagged_config(
     if (flight := flags.get("task")) in _FLIGHTS:
         del flags["task"]
         flags["env"] = {"task": flight, "reward": {"preset": flight}}
+        if flight == "point_goal":
+            # Told the bearing of a goal alone, few flights come through a door (docs/RESULTS.md, "Point goals").
+            flags["policy"] = {"place_memory": True}
     if noisy:
         flags = merge(flags, {"env": {"sensor": NOISY_SENSOR.model_dump()}})
     network = {k: v for k, v in policy.items() if v is not None}
     if network:
-        flags["policy"] = network
+        flags = merge(flags, {"policy": network})
     if scenes:
         flags["corpus"] = {"scenes": scenes}
     config = resolve_config(preset=preset, file=file, flags=flags, assignments=assign or ())
