@@ -32,7 +32,6 @@ class EpsilonGreedy(ActionDistribution):
         """Return the best action."""
         return self.table[self.values.argmax(-1)]
 
-    @torch.no_grad()
     def sample(self, noise: Tensor) -> Tensor:
         """Return the best action, or any: one normal of the noise decides whether, and which.
 

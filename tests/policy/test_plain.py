@@ -66,7 +66,7 @@ def test_an_evaluation_is_one_graph_and_learns_the_same(core, encoder):
         assert_near(ours, theirs, 1e-3)
 
 
-@pytest.mark.parametrize("distribution", ["gaussian", "beta", "discrete"])
+@pytest.mark.parametrize("distribution", ["gaussian", "beta", "discrete", "q"])
 def test_a_decision_is_one_graph_and_the_same(distribution):
     policy = build_policy(
         PolicyConfig(encoder="ring_cnn", core="gru", azimuth_bins=16, elevation_bins=8, distribution=distribution)
