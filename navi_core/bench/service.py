@@ -130,9 +130,11 @@ def run_service(
         ServiceError: An environment does not start.
         ConfigError: A program on a GPU, or no GPU.
     """
-    if device != "cpu" and runtime != "eager":
-        raise ConfigError(f"{runtime} runs on the CPU; measure device {device} with the runtime eager")
-    if device != "cpu":
+    if device not in ("cpu", "cuda"):
+        raise ConfigError(f"device {device!r} is not known; allowed: cpu, cuda")
+    if device == "cuda":
+        if runtime != "eager":
+            raise ConfigError(f"{runtime} runs on the CPU; measure device {device} with the runtime eager")
         cuda_device(torch.device(device))
     with ExitStack() as stack, torch_threads(max(case.threads for case in cases)):
         folder = Path(stack.enter_context(tempfile.TemporaryDirectory()))

@@ -70,9 +70,9 @@ def _call(function: Callable[..., Any], config: TrainConfig, device: torch.devic
     check_execution(config, device)
     if config.execution == "eager":
         return function
+    # As one graph or not at all: in pieces it would be slow and nobody would be told.
     if config.execution == "compile":
         return torch.compile(function, fullgraph=True)
-    # As one graph or not at all: in pieces it would be slow and nobody would be told.
     captured = torch.compile(function, mode="reduce-overhead", fullgraph=True)
 
     def call(*args: Any) -> Any:

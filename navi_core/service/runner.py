@@ -93,13 +93,8 @@ class EagerRunner(Runner):
         """Decide for N drones."""
         there = self.device
         with torch.no_grad():
-            out = self.policy.act(
-                obs.to(there),
-                aux.to(there),
-                tuple(part.to(there) for part in state),
-                reset.to(there),
-                None if noise is None else noise.to(there),
-            )
+            draws = None if noise is None else noise.to(there)
+            out = self.policy.act(obs.to(there), aux.to(there), state, reset.to(there), draws)
         # One crossing to the host, and one wait for the device.
         parts = (out.action, out.value[:, None], out.log_prob[:, None], out.embedding)
         here = torch.cat(parts, dim=1).cpu().split([part.shape[1] for part in parts], dim=1)

@@ -5,7 +5,15 @@ import torch
 
 from navi_core.config import PolicyConfig
 from navi_core.policy import build_core, build_policy
-from navi_core.policy.cores import Mamba2Block
+from navi_core.policy.cores import Mamba2Block, plain
+
+MAMBA2 = {"convolution", "ssd_chunk", "gated_norm"}
+FORMS = {
+    "mamba2": MAMBA2,
+    "two groups": MAMBA2,
+    "gru": {"gru_recurrence"},
+    "mambapy": {"convolution", "selective_recurrence"},
+}
 
 
 def gradients(module, call):
@@ -34,6 +42,10 @@ def test_plain_recurrences_have_the_values_and_gradients_of_the_hand_written(nam
         y, last = core(x, state, reset if resets else None)
         return y, *last
 
+    called = set()
+    for form in plain.__all__:
+        twin = getattr(plain, form)
+        monkeypatch.setattr(plain, form, lambda *given, form=form, twin=twin: (called.add(form), twin(*given))[1])
     made = []
     for compiling in (False, True):
         monkeypatch.setattr(torch.compiler, "is_compiling", lambda said=compiling: said)
@@ -41,6 +53,7 @@ def test_plain_recurrences_have_the_values_and_gradients_of_the_hand_written(nam
             part.grad = None
         out, grads = gradients(core, run)
         made.append((out, grads, [part.grad for part in state]))
+        assert called == (FORMS[name] if compiling else set())
     for ours, theirs in zip(made[1], made[0]):
         assert_near(ours, theirs, 1e-3)
 

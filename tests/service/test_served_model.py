@@ -123,13 +123,13 @@ def test_a_model_is_computed_on_the_device_that_was_asked_for(make_checkpoint) -
     policy = here.config
     rng = torch.Generator().manual_seed(0)
     obs = torch.rand(3, 3, policy.azimuth_bins, policy.elevation_bins, generator=rng)
-    asked = (obs, torch.zeros(3, policy.aux_inputs), here.initial_state(3), torch.zeros(3).bool())
+    aux, begins = torch.zeros(3, policy.aux_inputs), torch.zeros(3).bool()
     noise = torch.randn(3, 4, generator=rng)
-    wanted = here.decide(*asked, noise)
+    wanted = here.decide(obs, aux, here.initial_state(3), begins, noise)
     with emulated_cuda():
         away = load_model(str(plain), there)
         assert next(away.runner.policy.parameters()).is_cuda
-        told = away.runner.decide(*asked, noise)
+        told = away.runner.decide(obs, aux, away.runner.initial_state(3), begins, noise)
         assert not any(part.is_cuda for part in (told.action, told.value, told.latent, told.log_prob))
         table, seen = SessionTable(away.runner, 4, None), []
         for i in range(3):
