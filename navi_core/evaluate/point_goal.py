@@ -54,8 +54,11 @@ def goal_metrics(floor: FloorMap, start: Start, flight: Flight, path: float) -> 
             f"start {start.index} of {start.scene} has no goal; build the course with --task point_goal"
         )
     ways = way_to(floor, np.array(start.goal))
-    first, last = (float(way) for way in way_lengths(floor, ways, flight.positions[[0, -1]].astype(np.float64)))
-    left = last if np.isfinite(last) else first
+    places = flight.positions.astype(np.float64)
+    along = way_lengths(floor, ways, places)
+    first, at = float(along[0]), int(np.flatnonzero(np.isfinite(along))[-1])
+    # Close to a wall there is none: the way from the last place that has one, and the straight line from there.
+    left = float(along[at] + np.linalg.norm(places[-1] - places[at]))
     weight = path_weight(first, path)
     return {
         **dict(zip(("goal_x", "goal_y", "goal_z"), start.goal)),
