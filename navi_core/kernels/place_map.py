@@ -63,6 +63,9 @@ _LOOK = 2.0
 """A direction is judged by the place this far along it [m], or by the last free one before."""
 _MARGIN = 12
 """Cells around what is drawn and a goal through which the way to the goal may lead."""
+_PAST = 28
+"""With a goal no way is told apart that is this much longer than the one from here [fifths]: flying 2 m a wrong way
+costs up to 25, and a neighbour's way is no more than 28 longer, unless a corner parts them."""
 _NEAR, _HOME = 4.0, 6.0
 """Ways to the frontier at which its nearness falls to 1/e: from the end of a direction, and from here [m]."""
 _COUNT_SCALE = 3.0
@@ -228,7 +231,17 @@ def _is_frontier(marks: Bytes, i: int, k: int, rule: int) -> bool:
 
 
 @numba.njit(cache=True, nogil=True)
-def ways(marks: Bytes, box: Rows, rule: int, way: Ints, queue: Ints, fill: Rows, goal: int = NOWHERE) -> None:
+def ways(
+    marks: Bytes,
+    box: Rows,
+    rule: int,
+    way: Ints,
+    queue: Ints,
+    fill: Rows,
+    factor: Bytes,
+    goal: int = NOWHERE,
+    here: int = NOWHERE,
+) -> None:
     """Measure the way from every free cell of a map to the nearest frontier, around corners not through them.
 
     Shortest paths with small whole costs, in buckets (Dial 1969). To a goal the way may lead through what is not known,
@@ -241,13 +254,18 @@ def ways(marks: Bytes, box: Rows, rule: int, way: Ints, queue: Ints, fill: Rows,
         way: (G, G) fifths of a cell, `UNREACHED` where there is no way; written within the box.
         queue: (16, G²) scratch.
         fill: (16,) scratch.
+        factor: (G, G) scratch.
         goal: Flat index of the cell that the way leads to; `NOWHERE`: to the frontier by the rule.
+        here: Flat index of a cell: ways that are more than `_PAST` longer than its own are not all measured; they
+            are `UNREACHED` or too long. `NOWHERE`: all are.
     """
     size, hoped = marks.shape[0], goal != NOWHERE
     fill[:] = 0
     for i in range(box[0], box[1] + 1):
         for k in range(box[2], box[3] + 1):
             way[i, k] = UNREACHED
+            # What a step into a cell costs is asked for from up to eight sides.
+            factor[i, k] = _cost(marks, i, k, False) // FIFTHS if _open(marks[i, k], hoped) else 0
     for i in range(box[0], box[1] + 1):
         for k in range(box[2], box[3] + 1):
             if i * size + k == goal if hoped else _is_frontier(marks, i, k, rule):
@@ -255,8 +273,11 @@ def ways(marks: Bytes, box: Rows, rule: int, way: Ints, queue: Ints, fill: Rows,
                 queue[0, fill[0]] = i * size + k
                 fill[0] += 1
     waiting = fill[0]
-    now = 0
+    now, inside = 0, here != NOWHERE
+    x, z = here // size, here % size
     while waiting > 0:
+        if inside and way[x, z] < now - _PAST:
+            break
         bucket = now % _BUCKETS
         # Steps cost 5 or 7, so nothing is added to the bucket that is being emptied; a cell enters a bucket at most
         # once before that is emptied, for all its entries mean the same way.
@@ -266,12 +287,12 @@ def ways(marks: Bytes, box: Rows, rule: int, way: Ints, queue: Ints, fill: Rows,
                 continue
             for ni in range(max(i - 1, box[0]), min(i + 2, box[1] + 1)):
                 for nk in range(max(k - 1, box[2]), min(k + 2, box[3] + 1)):
-                    if not _open(marks[ni, nk], hoped):
+                    if factor[ni, nk] == 0:
                         continue
                     diagonal = ni != i and nk != k
-                    if diagonal and not (_open(marks[ni, k], hoped) and _open(marks[i, nk], hoped)):
+                    if diagonal and (factor[ni, k] == 0 or factor[i, nk] == 0):
                         continue
-                    there = now + _cost(marks, ni, nk, diagonal)
+                    there = now + (_DIAGONAL if diagonal else FIFTHS) * factor[ni, nk]
                     if there < way[ni, nk]:
                         way[ni, nk] = there
                         into = there % _BUCKETS
@@ -343,9 +364,10 @@ def read(
     box: Rows,
     cell: float,
     sight: float,
-    scratch: tuple[Ints, Ints, Rows],
+    scratch: tuple[Ints, Ints, Rows, Bytes],
     goal: Floats,
     out: Float32,
+    everywhere: bool = False,
 ) -> None:
     """Read the compass of some rows.
 
@@ -364,12 +386,13 @@ def read(
         box: (R, 4) first and last index that may be marked, along x and along z.
         cell: Edge of a cell [m].
         sight: How far a straight flight is followed [m].
-        scratch: (G, G) ways, (16, G²) queue, (16,) fill of `ways`.
+        scratch: (G, G) ways, (16, G²) queue, (16,) fill, (G, G) factors of `ways`.
         goal: (R, 2) x and z of goals [m] from the middle of the map; no numbers for rows without.
         out: (R, PLACE_INPUTS): promise of each sector, nearness of each sector, counts (sector, ring), bearings
             (place, 2), the way from here, whether there is one; written, but for the last `MOVED`.
+        everywhere: Measure all ways to a goal; slower, and what is told is the same.
     """
-    way, queue, fill = scratch
+    way, queue, fill, factor = scratch
     size, bands = marks.shape[1], len(RINGS)
     half = size / 2.0
     metres = cell / FIFTHS
@@ -390,7 +413,8 @@ def read(
         x0, x1, z0, z1 = area[0], area[1], area[2], area[3]
         inside, reached = x0 <= i <= x1 and z0 <= k <= z1, False
         for rule in (UNSEEN, EDGE, SLIVER):
-            ways(marks[b], area, rule, way, queue, fill, to)
+            here = i * size + k if hoped and inside and not everywhere else NOWHERE
+            ways(marks[b], area, rule, way, queue, fill, factor, to, here)
             if inside and marks[b, i, k] & WALL and way[i, k] != 0:
                 i, k = _beside(marks[b], way, area, px, pz, yaw, reach[b] / cell, hoped)
             reached = inside and way[i, k] < UNREACHED
@@ -405,8 +429,9 @@ def read(
                 ni, nk = math.floor(px + dx * n), math.floor(pz + dz * n)
                 if not (x0 <= ni <= x1 and z0 <= nk <= z1) or not _open(marks[b, ni, nk]):
                     break
-                if way[ni, nk] < UNREACHED:
-                    left = way[ni, nk] * metres
+                there = min(way[ni, nk], way[i, k] + _PAST) if hoped and reached else way[ni, nk]
+                if there < UNREACHED:
+                    left = there * metres
                     least = min(least, left)
                     if n * cell <= _LOOK:
                         promise = (own - left) / (n * cell)

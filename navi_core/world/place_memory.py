@@ -89,6 +89,7 @@ class PlaceMemory:
             np.zeros((SIZE, SIZE), np.int32),
             np.zeros((16, SIZE * SIZE), np.int32),
             np.zeros(16, np.int64),
+            np.zeros((SIZE, SIZE), np.uint8),
         )
         self._told = np.zeros((rows, PLACE_INPUTS), np.float32)
         self._goal = np.full((rows, 2), np.nan)

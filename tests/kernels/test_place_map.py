@@ -33,13 +33,13 @@ NEIGHBOURS = [(di, dk) for di in (-1, 0, 1) for dk in (-1, 0, 1) if di or dk]
 
 def scratch_of(size):
     way = np.full((size, size), UNWRITTEN, np.int32)
-    return way, np.zeros((16, size * size), np.int32), np.zeros(16, np.int64)
+    return way, np.zeros((16, size * size), np.int32), np.zeros(16, np.int64), np.zeros((size, size), np.uint8)
 
 
-def measured(marks, box=None, rule=UNSEEN, goal=NOWHERE):
-    way, queue, fill = scratch_of(len(marks))
+def measured(marks, box=None, rule=UNSEEN, goal=NOWHERE, here=NOWHERE):
+    way, queue, fill, factor = scratch_of(len(marks))
     box = np.array([0, len(marks) - 1, 0, len(marks) - 1] if box is None else box, np.int64)
-    ways(marks, box, rule, way, queue, fill, goal)
+    ways(marks, box, rule, way, queue, fill, factor, goal, here)
     return way
 
 
@@ -152,6 +152,41 @@ def test_the_compass_points_to_a_goal_through_what_is_not_known_and_around_walls
     np.testing.assert_allclose(told[PLACES : PLACES + 2], [1.0, 0.0], atol=1e-6)
 
 
+def random_rooms(rng, size):
+    """A map of some rooms with doors, partly seen, with a few cells that nothing is known of and some rubble."""
+    marks = np.full((size, size), BOTH, np.uint8)
+    corner = rng.integers(0, size, 2)
+    marks[corner[0] :, corner[1] :] = FREE
+    for line in rng.integers(3, size - 3, 3):
+        wall = marks[line] if rng.random() < 0.5 else marks[:, line]
+        wall |= WALL
+        wall[rng.integers(0, size - 2) :][:2] &= BOTH
+    marks[rng.random(marks.shape) < 0.05] = 0
+    marks[rng.random(marks.shape) < 0.03] |= WALL
+    return marks
+
+
+def test_ways_far_beyond_ones_own_are_not_measured_and_what_is_told_is_the_same():
+    spared, told = 0, 0
+    for seed in range(40):
+        rng = np.random.default_rng(seed)
+        marks = random_rooms(rng, 40)
+        free = np.argwhere(marks & (FREE | WALL) == FREE)
+        for i, k in free[rng.integers(0, len(free), 4)]:
+            aim = free[rng.integers(0, len(free))]
+            flat, goal = 40 * aim[0] + aim[1], at(*aim, size=40)
+            whole, part = measured(marks, goal=flat), measured(marks, goal=flat, here=40 * i + k)
+            near = whole <= whole[i, k] + 28
+            np.testing.assert_array_equal(part[near], whole[near])
+            assert (part[~near] > whole[i, k] + 28).all()
+            spared += int((part != whole).sum())
+            poses = [(*at(i, k, size=40), yaw) for yaw in rng.uniform(-4, 4, 3)]
+            answers = [compass(marks, *poses, goal=goal, everywhere=every) for every in (False, True)]
+            np.testing.assert_array_equal(*answers)
+            told += int(answers[0][0, -1])
+    assert spared > 10_000 and told > 100
+
+
 def test_ways_are_measured_within_the_box_of_what_is_marked():
     rng = np.random.default_rng(7)
     marks = np.zeros((24, 24), np.uint8)
@@ -231,7 +266,7 @@ def test_what_is_not_known_is_a_frontier_where_much_of_it_lies_beside_an_open_ce
     assert told[-1] == 1.0 and told[8] == 1.0 and told[0] == -1.0
 
 
-def compass(marks, *poses, reach=None, goal=(np.nan, np.nan)):
+def compass(marks, *poses, reach=None, goal=(np.nan, np.nan), everywhere=False):
     """Return what is told at some poses (x, z, yaw) of one map, where rays reach so far, of a goal (x, z) if any."""
     pose = np.array([(x, 0.0, z, yaw) for x, z, yaw in poses])
     rows = np.arange(len(pose))
@@ -239,7 +274,8 @@ def compass(marks, *poses, reach=None, goal=(np.nan, np.nan)):
     out = np.full((len(pose), PLACE_INPUTS), np.nan, np.float32)
     reach = np.full((len(pose), 16), 20.0) if reach is None else np.tile(reach, (len(pose), 1))
     aims = np.tile(np.array(goal), (len(pose), 1))
-    read(np.tile(marks, (len(pose), 1, 1)), rows, pose, reach, box, CELL, SIGHT, scratch_of(len(marks)), aims, out)
+    maps, scratch = np.tile(marks, (len(pose), 1, 1)), scratch_of(len(marks))
+    read(maps, rows, pose, reach, box, CELL, SIGHT, scratch, aims, out, everywhere)
     assert np.isnan(out[:, -MOVED:]).all(), "how the drone moved is not read from a map"
     return out[:, :-MOVED]
 
