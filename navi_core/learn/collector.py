@@ -260,6 +260,8 @@ class Collector:
     def _told(self, info: dict[str, Any]) -> Tensor:
         """Return what is known (B, 3) after a step, before any reset: what was known before, less what was seen."""
         area, share, decisions = self.aux[:, self._public :].unbind(1)
+        if "progress" in info:
+            return torch.cat((info["progress"].to(self.device), decisions[:, None] + 1.0), dim=1)
         left = (area - info["reward_terms"]["view_gain"].to(self.device)).clamp_min(0.0)
         return torch.stack((left, share * left / area.clamp_min(1e-6), decisions + 1.0), dim=1)
 

@@ -20,7 +20,7 @@ ACTION_AXES = 4
 _HIDDEN = 64
 PRIVILEGED = 3
 """What a privileged critic is told: floor left to see [m²], its share of all floor, decisions since the episode
-began."""
+began; in flight to goals the way left [m], whether the goal is near enough to stop at (0 or 1), and decisions."""
 _SCALED = 4
 
 

@@ -321,10 +321,18 @@ class NavigationEnv:
         return self.reader.read(self.sensor.cast(position, yaw, scene), self.rewards.band(scene)).obs
 
     def progress(self) -> torch.Tensor:
-        """Return (B, 3) what is left of the present episodes: unseen floor [m²], its share, decisions flown."""
+        """Return (B, 3) what is left of the present episodes.
+
+        Unseen floor [m²], its share and the decisions flown; with goals the way [m] and whether the goal is near
+        enough to stop at (0 or 1) instead of the floor.
+        """
+        flown = self.counters["length"].to(torch.float32)
+        if self.goals is not None:
+            left = self.goals.progress(self._life["position"], self.counters["scene"])
+            return torch.cat((left, flown[:, None]), dim=1)
         share = 1.0 - self.view.fraction(self.counters["scene"])
         area = self._areas[self.counters["scene"]]
-        return torch.stack((area * share, share, self.counters["length"].to(torch.float32)), dim=1)
+        return torch.stack((area * share, share, flown), dim=1)
 
     def poses(self) -> dict[str, torch.Tensor]:
         """Return where the drones are now: "position" (B, 3) [m], "yaw" (B,) [rad], "scene_index" (B,)."""

@@ -40,24 +40,27 @@ def relative_goal(position: torch.Tensor, yaw: torch.Tensor, goal: torch.Tensor)
         goal: (B, 3) [m].
 
     Returns:
-        (B, 4): log1p of the horizontal distance [m], cosine and sine of the bearing (0 ahead, positive to the left),
-        and the height above the drone [m].
+        (B, 4): log1p of the horizontal distance d [m]; how far ahead and how far to the left it lies, of 1 + d [m], a
+        bearing that fades near the goal, so that a drone can stop there: nothing jumps when it flies past; and the
+        height above the drone [m].
     """
     gap = goal - position
     cos, sin = cos_sin(yaw)
     ahead, left = -gap[:, 0] * sin - gap[:, 2] * cos, -gap[:, 0] * cos + gap[:, 2] * sin
     away = torch.sqrt(ahead * ahead + left * left)
-    # At the goal's own place it lies ahead.
-    near = away < 1e-6
-    safe = torch.where(near, 1.0, away)
-    return torch.stack([torch.log1p(away), torch.where(near, 1.0, ahead / safe), left / safe, gap[:, 1]], dim=1)
+    return torch.stack([torch.log1p(away), ahead / (1 + away), left / (1 + away), gap[:, 1]], dim=1)
 
 
 def reached(position: torch.Tensor, speed: torch.Tensor, goal: torch.Tensor, config: GoalConfig) -> torch.Tensor:
     """Return (B,) bool: who is within the success radius of the goal (B, 3) and has stopped; speed (B,) [m/s]."""
+    return _near(position, goal, config) & (speed <= config.stop_speed)
+
+
+def _near(position: torch.Tensor, goal: torch.Tensor, config: GoalConfig) -> torch.Tensor:
+    """Return (B,) bool: who is within the success radius of the goal (B, 3)."""
     gap = goal - position
     away = gap[:, 0] * gap[:, 0] + gap[:, 1] * gap[:, 1] + gap[:, 2] * gap[:, 2]
-    return (away <= config.success_radius**2) & (speed <= config.stop_speed)
+    return away <= config.success_radius**2
 
 
 def way_to(floor: FloorMap, goal: npt.NDArray[np.floating]) -> npt.NDArray[np.float32]:
@@ -214,7 +217,7 @@ class Goals:
 
         Returns:
             Who has reached the goal (B,) bool, and what a step tells of goals: "reward_terms", weighted, "success",
-            "goal" (B, 4) as `relative_goal`, "way" (B,) that is left [m].
+            "goal" (B, 4) as `relative_goal`, "way" (B,) that is left [m], "progress" (B, 2) as `progress`.
         """
         now, goal = self._length(position, scene, self.way), self.of(scene)
         success = reached(position, speed, goal, self.config)
@@ -224,7 +227,13 @@ class Goals:
         }
         self.way.copy_(now)
         told = {"reward_terms": terms, "success": success, "goal": relative_goal(position, yaw, goal), "way": now}
+        told["progress"] = self.progress(position, scene)
         return success, told
+
+    def progress(self, position: torch.Tensor, scene: torch.Tensor) -> torch.Tensor:
+        """Return (B, 2) what is left at (B, 3): the way [m], and whether it is near enough to stop (0 or 1)."""
+        near = _near(position, self.of(scene), self.config)
+        return torch.stack((self.way, near.to(self.way.dtype)), dim=1)
 
     def part(self, rows: torch.Tensor) -> Goals:
         """Return the goals of some rows (N,): the same ways, copies of what changes."""

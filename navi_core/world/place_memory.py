@@ -257,8 +257,8 @@ class PlaceMemory:
             self._goal[chosen] = np.nan
             return
         told = goal.detach().cpu().numpy().astype(np.float64)
-        away, yaw = np.expm1(told[:, 0]), self.pose[chosen, 3]
-        ahead, left = away * told[:, 1], away * told[:, 2]
+        scale, yaw = np.exp(told[:, 0]), self.pose[chosen, 3]
+        ahead, left = scale * told[:, 1], scale * told[:, 2]
         sin, cos = np.sin(yaw), np.cos(yaw)
         gap = np.stack([-ahead * sin - left * cos, -ahead * cos + left * sin], axis=1)
         self._goal[chosen] = self.pose[chosen][:, [0, 2]] + gap

@@ -49,6 +49,34 @@ def test_what_is_left_shrinks_by_what_was_seen(flown):
         assert (after[done, 2] == 0).all() and (after[~done, 2] == before[~done, 2] + 1).all()
 
 
+def test_in_flight_to_goals_it_is_told_the_way_left(apartments):
+    env_config = {"max_steps": 12, "episodes_per_scene": 1, "task": "point_goal", "reward": {"preset": "point_goal"}}
+    config = small_config(rows=ROWS, env=env_config, policy=TOLD)
+    env = NavigationEnv(Field(apartments), ROWS, config.env, 0)
+    collector, learner = small_parts(config, env)
+    public = config.policy.aux_inputs
+    heard, counted, step = [collector.aux[:, public:].clone()], [env.progress()], env.step
+
+    def listening(actions):
+        batch = step(actions)
+        counted.append(env.progress())
+        return batch
+
+    collector._fly = listening
+    rollout = filled(collector)
+    heard += [*rollout.aux[1:, :, public:], collector.aux[:, public:]]
+    for told, truth in zip(heard, counted, strict=True):
+        torch.testing.assert_close(told, truth, rtol=0, atol=1e-4)
+    begun = rollout.reset
+    assert begun.any() and (rollout.aux[begun][:, public] >= config.env.goal.min_distance).all()
+    state = env.state_dict()
+    state["position"] = env.goals.of(env.counters["scene"])
+    env.load_state_dict(state)
+    assert env.progress()[:, 1].tolist() == [1.0] * ROWS
+    metrics = learner.update(rollout, index=0, steps=0).metrics
+    assert metrics["parity_ratio"] < 1e-4 and metrics["parity_value"] < 1e-4
+
+
 def test_acting_and_updating_hear_the_same(flown):
     _, learner, rollout, *_ = flown
     metrics = learner.update(rollout, index=0, steps=0).metrics

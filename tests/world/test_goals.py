@@ -46,9 +46,12 @@ def test_a_goal_is_told_in_the_drones_frame():
     goal = torch.tensor([[0.0, 0.5, -2.0], [-3.0, 0.0, 0.0], [1.0, 0.0, 0.0]])
     told = relative_goal(position, yaw, goal)
     # Ahead, ahead after a quarter turn to the left, and to the right.
-    wanted = [[math.log(3.0), 1.0, 0.0, 0.5], [math.log(4.0), 1.0, 0.0, 0.0], [math.log(2.0), 0.0, -1.0, 0.0]]
+    wanted = [[math.log(3.0), 2 / 3, 0.0, 0.5], [math.log(4.0), 3 / 4, 0.0, 0.0], [math.log(2.0), 0.0, -1 / 2, 0.0]]
     assert torch.allclose(told, torch.tensor(wanted), atol=1e-6)
-    assert relative_goal(position[:1], yaw[:1], position[:1]).tolist() == [[0.0, 1.0, 0.0, 0.0]]
+    # At its own place it lies nowhere, and nothing jumps there.
+    assert relative_goal(position[:1], yaw[:1], position[:1]).tolist() == [[0.0, 0.0, 0.0, 0.0]]
+    beside = relative_goal(position[:1], yaw[:1], torch.tensor([[0.01, 0.0, 0.0]])).tolist()
+    assert beside == [pytest.approx([0.01, 0.0, -0.01, 0.0], abs=1e-3)]
 
 
 def test_a_goal_is_reached_by_who_is_near_and_has_stopped():

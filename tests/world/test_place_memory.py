@@ -321,7 +321,7 @@ def test_a_goal_keeps_its_place_while_the_map_moves_and_is_told_as_a_bearing():
         # Cosine to the left of the goal's own bearing, and to the right of the map's: within a step of 45°.
         bearing = told[:, -MOVED - 2 - 2 * len(AHEAD) : -MOVED - 2].view(2, len(AHEAD), 2)[:, -1]
         away = (goal - position)[:, [0, 2]].norm(dim=1)
-        agree = bearing[:, 0] * aim[:, 1] - bearing[:, 1] * aim[:, 2]
+        agree = (bearing[:, 0] * aim[:, 1] - bearing[:, 1] * aim[:, 2]) / aim[:, 1:3].norm(dim=1)
         assert ((agree > math.cos(math.radians(30))) | (away < 2 * AHEAD[-1] * CELL)).all()
         assert (told[:, -MOVED - 1] == 1.0).all()
     explorer = memory.follow(obs, pose, rows)
