@@ -37,10 +37,16 @@ def test_each_source_wins_over_the_one_before(tmp_path):
     environ = {"NAVI_SEED": "8", "NAVI_PPO__GAMMA": "0.8", "NAVI_PPO__CLIP": "0.18", "NAVI_HOME": "/x"}
     flags = {"ppo": {"clip": 0.19, "gae_lambda": 0.9}}
     c = resolve_config(
-        preset="quick", file=file, environ=environ, flags=flags, assignments=["ppo.gae_lambda=0.91", "threads=1"]
+        preset="quick",
+        defaults={"actors": 6, "policy": {"place_memory": True}},
+        file=file,
+        environ=environ,
+        flags=flags,
+        assignments=["ppo.gae_lambda=0.91", "threads=1"],
     )
     assert c.policy.encoder == "ring_cnn"  # preset over default
-    assert c.actors == 7 and c.ppo.learning_rate == 7e-4  # file over preset
+    assert c.policy.place_memory  # what a task wants over preset
+    assert c.actors == 7 and c.ppo.learning_rate == 7e-4  # file over both
     assert c.seed == 8 and c.ppo.gamma == 0.8  # environment over file
     assert c.ppo.clip == 0.19  # flag over environment
     assert c.ppo.gae_lambda == 0.91 and c.threads == 1  # --set over flag

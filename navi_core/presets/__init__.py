@@ -57,6 +57,7 @@ def load_preset(name: str, overrides: Mapping[str, Any] | None = None) -> TrainC
 def resolve_config(
     *,
     preset: str | None = None,
+    defaults: Mapping[str, Any] | None = None,
     file: Path | str | None = None,
     environ: Mapping[str, str] | None = None,
     flags: Mapping[str, Any] | None = None,
@@ -66,6 +67,7 @@ def resolve_config(
 
     Args:
         preset: Preset name; None starts from the defaults.
+        defaults: Nested values that a task wants instead of the preset's, where nothing else names them.
         file: YAML or JSON file.
         environ: Environment; by default the process's.
         flags: Nested values of command-line flags.
@@ -75,6 +77,7 @@ def resolve_config(
         ConfigError: A key is unknown (the nearest is named), a value impossible, or a file unreadable.
     """
     values: dict[str, Any] = preset_values(preset) if preset is not None else {}
+    values = merge(values, defaults or {})
     if file is not None:
         values = merge(values, read_config_file(file))
     values = merge(values, environment_overrides(os.environ if environ is None else environ))

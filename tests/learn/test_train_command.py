@@ -58,6 +58,7 @@ def test_a_policy_learns_to_fly_to_goals_and_is_evaluated_there(home):
     assert done["initial"] is None and done["metrics"]["goal_progress"] != 0.0
     checkpoint = load_checkpoint(done["checkpoint"]).train_config()
     assert checkpoint.policy.goal and checkpoint.policy.place_memory and checkpoint.env.reward.preset == "point_goal"
+    assert checkpoint.policy.log_std_init == -1.2 and checkpoint.policy.recovery
     blind = load_checkpoint(navi(home, *goal, "--set", "policy.place_memory=false")["checkpoint"]).train_config()
     assert blind.policy.goal and not blind.policy.place_memory
     command = ["evaluate", done["checkpoint"], "--task", "point_goal", "--scene", "apartment:3", "--starts", "1"]
