@@ -53,6 +53,14 @@ def test_each_source_wins_over_the_one_before(tmp_path):
     assert c.ppo.epochs == 2  # untouched settings stay
 
 
+def test_what_a_task_wants_lies_on_a_shipped_preset_and_under_one_of_ones_own(tmp_path):
+    own, wanted = tmp_path / "own.yaml", {"actors": 6, "policy": {"log_std_init": -1.2}}
+    own.write_text("policy: {log_std_init: -0.3}\n")
+    shipped, mine = (resolve_config(preset=p, defaults=wanted, environ={}) for p in ("quick", str(own)))
+    assert shipped.policy.log_std_init == -1.2 and mine.policy.log_std_init == -0.3
+    assert shipped.actors == mine.actors == 6
+
+
 def test_selectors_of_encoder_and_core():
     environ = {"NAVI_ACTOR_ENCODER_BACKEND": "rayvit", "NAVI_ACTOR_TEMPORAL_CORE": "mamba2"}
     c = resolve_config(preset="quick", environ=environ)

@@ -131,7 +131,7 @@ def learner_command(algorithm: str, title: str) -> Callable[..., None]:
     command.__doc__ = f"""{title}, resuming where the same command stopped.
 
     Without arguments: every scene under corpus.root (or the generated families) is compiled or reused,
-    and training goes on until it is interrupted. Settings win in this order: defaults, preset, --config,
+    and training goes on until it is interrupted. Settings win in this order: defaults, preset, the task's, --config,
     NAVI_* variables, flags, --set. Started by torchrun, several processes share the rows.
     """
     return command

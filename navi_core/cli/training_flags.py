@@ -39,9 +39,9 @@ _FLIGHTS = ("explore", "point_goal")
 """Tasks that are flown in scenes; every other one is a reference task."""
 
 _POINT_GOAL = {"policy": {"place_memory": True, "log_std_init": -1.2, "recovery": True}}
-"""The noise that finds new floor, 0.6 of full speed, keeps drones from stopping at a goal and from learning to; on
-large floors many do not find the way to a goal without a map; and a flight now and then pushes against a wall to its
-end (docs/RESULTS.md, "Point goals")."""
+"""With the noise that finds new floor, 0.6 of full speed, flights in training rarely stop at a goal, and it is learned
+slowly; on large floors many do not find the way to a goal without a map; and a flight now and then pushes against a
+wall to its end (docs/RESULTS.md, "Point goals")."""
 
 Preset = Annotated[
     str | None, typer.Option(help="Preset: demo, quick, rooms, rooms_standard, standard, or a .yaml file.")

@@ -71,8 +71,8 @@ class PolicyConfig(Config):
     stop_value_gradient: bool = False
     """Keep the critic's gradient out of the trunk."""
     privileged_critic: bool = False
-    """In training the critic is told how much floor is left to see and how long the episode is (asymmetric
-    actor-critic, Pinto et al. 2018); the actor is not. Reference tasks have no floor and ignore it."""
+    """In training the critic is told how much floor is left to see, or of the way to the goal, and how long the episode
+    is (asymmetric actor-critic, Pinto et al. 2018); the actor is not. Reference tasks have neither and ignore it."""
 
     @property
     def patch_edge(self) -> int:

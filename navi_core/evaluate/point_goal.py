@@ -56,7 +56,10 @@ def goal_metrics(floor: FloorMap, start: Start, flight: Flight, path: float) -> 
     ways = way_to(floor, np.array(start.goal))
     places = flight.positions.astype(np.float64)
     along = way_lengths(floor, ways, places)
-    first, at = float(along[0]), int(np.flatnonzero(np.isfinite(along))[-1])
+    known = np.flatnonzero(np.isfinite(along))
+    if not len(known):
+        raise EvaluationError(f"no way leads from start {start.index} of {start.scene} to its goal; take another seed")
+    first, at = float(along[0]), int(known[-1])
     # Close to a wall there is none: the way from the last place that has one, and the straight line from there.
     left = float(along[at] + np.linalg.norm(places[-1] - places[at]))
     weight = path_weight(first, path)

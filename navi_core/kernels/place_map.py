@@ -64,8 +64,8 @@ _LOOK = 2.0
 _MARGIN = 12
 """Cells around what is drawn and a goal through which the way to the goal may lead."""
 _PAST = 28
-"""With a goal no way is told apart that is this much longer than the one from here [fifths]: flying 2 m a wrong way
-costs up to 25, and a neighbour's way is no more than 28 longer, unless a corner parts them."""
+"""With a goal no way is told apart that is this much longer than the one from here [fifths]: a promise is −1 from 25 on
+over 2 m, and a neighbour's way is at most two diagonal steps at double cost longer, unless a corner parts them."""
 _NEAR, _HOME = 4.0, 6.0
 """Ways to the frontier at which its nearness falls to 1/e: from the end of a direction, and from here [m]."""
 _COUNT_SCALE = 3.0
@@ -371,12 +371,13 @@ def read(
 ) -> None:
     """Read the compass of some rows.
 
-    Where a row has a goal, that takes the frontier's place in all that follows, and its way may lead through what is
-    not known. For each sector, seen from the drone's heading: the *promise* of flying 2 m straight that way through
-    known free cells, the metres by which the way to the frontier becomes shorter, per metre flown, in [−1, 1]; how
-    *near* the frontier is from the best cell within sight on that line, exp(−way / 4 m); and for each ring log(1 +
-    frontier cells) / 3. Then the bearings, cosine and sine, of the places a few cells along the way to the nearest
-    frontier, exp(−way from here / 6 m), and whether there is a way at all.
+    Where a row has a goal, that takes the frontier's place in all that follows, its way may lead through what is not
+    known, and longer ways than the one from here and `_PAST` count as so long. For each sector, seen from the drone's
+    heading: the *promise* of flying 2 m straight that way through known free cells, the metres by which the way to
+    the frontier becomes shorter, per metre flown, in [−1, 1]; how *near* the frontier is from the best cell within
+    sight on that line, exp(−way / 4 m); and for each ring log(1 + frontier cells) / 3. Then the bearings, cosine and
+    sine, of the places a few cells along the way to the nearest frontier, exp(−way from here / 6 m), and whether
+    there is a way at all.
 
     Args:
         marks: (R, G, G) marks.

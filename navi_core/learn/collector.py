@@ -258,7 +258,10 @@ class Collector:
         return [] if goals is None else [goals.to(self.device)]
 
     def _told(self, info: dict[str, Any]) -> Tensor:
-        """Return what is known (B, 3) after a step, before any reset: what was known before, less what was seen."""
+        """Return what is known (B, 3) after a step, before any reset.
+
+        What was known before, less what was seen; with goals what the environment tells.
+        """
         area, share, decisions = self.aux[:, self._public :].unbind(1)
         if "progress" in info:
             return torch.cat((info["progress"].to(self.device), decisions[:, None] + 1.0), dim=1)

@@ -1,6 +1,7 @@
 """Presets, and the order in which settings win.
 
-Defaults < preset < configuration file < `NAVI_*` environment < flags and `--set a.b=c`.
+Defaults < shipped preset < what the task wants < preset file < configuration file < `NAVI_*` environment < flags and
+`--set a.b=c`.
 
 Environment names: `NAVI_ACTOR_ENCODER_BACKEND` and `NAVI_ACTOR_TEMPORAL_CORE` select the network;
 any other setting is `NAVI_` and its path in capitals with two underscores for each dot
@@ -67,7 +68,7 @@ def resolve_config(
 
     Args:
         preset: Preset name; None starts from the defaults.
-        defaults: Nested values that a task wants instead of the preset's, where nothing else names them.
+        defaults: Nested values that a task wants instead of a shipped preset's, where nothing else names them.
         file: YAML or JSON file.
         environ: Environment; by default the process's.
         flags: Nested values of command-line flags.
@@ -77,7 +78,9 @@ def resolve_config(
         ConfigError: A key is unknown (the nearest is named), a value impossible, or a file unreadable.
     """
     values: dict[str, Any] = preset_values(preset) if preset is not None else {}
-    values = merge(values, defaults or {})
+    wanted = defaults or {}
+    # A preset of one's own, a study's best settings, was meant as it stands.
+    values = merge(values, wanted) if preset is None or preset in preset_names() else merge(wanted, values)
     if file is not None:
         values = merge(values, read_config_file(file))
     values = merge(values, environment_overrides(os.environ if environ is None else environ))

@@ -49,7 +49,7 @@ def test_spl_is_that_of_the_hand(box_room):
     third = told(False, (1.05, 2.05), (2.05, 2.05))
     assert third["soft_spl"] == pytest.approx(1 / 3, abs=0.001)
     assert third["goal_distance"] == pytest.approx(2.0, abs=0.001)
-    # Its last place is too near the wall for a way: 0.9 m straight to it from one that has 1.9.
+    # Its last place is too near the wall for a way: 0.9 m straight to it from one that has a way of 1.0.
     aside = told(True, (1.05, 2.05), (4.05, 3.05), (4.05, 3.95))
     assert aside["goal_distance"] == pytest.approx(1.0 + 0.9, abs=0.01)
     # Away from the goal it is 0, not less.

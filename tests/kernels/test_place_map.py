@@ -187,6 +187,20 @@ def test_ways_far_beyond_ones_own_are_not_measured_and_what_is_told_is_the_same(
     assert spared > 10_000 and told > 100
 
 
+def test_with_a_goal_much_longer_ways_count_as_if_they_were_a_little_longer():
+    # Two walls part the floor and meet at a corner; a cell behind it is in sight, and no way leads into it.
+    marks = np.full((12, 12), BOTH, np.uint8)
+    marks[:6, 4] |= WALL
+    marks[6, 5:] |= WALL
+    here, goal = (5, 5), (3, 8)
+    way = measured(marks, goal=12 * goal[0] + goal[1])
+    assert way[6, 4] == UNREACHED > way[here]
+    for every in (False, True):
+        told = compass(marks, (*at(*here), 0.0), goal=at(*goal), everywhere=every)[0]
+        assert told[2] == -1.0
+        assert told[SECTORS + 2] == pytest.approx(math.exp(-(way[here] + 28) * CELL / 5 / 4.0))
+
+
 def test_ways_are_measured_within_the_box_of_what_is_marked():
     rng = np.random.default_rng(7)
     marks = np.zeros((24, 24), np.uint8)
