@@ -35,11 +35,13 @@ __all__ = [
     "partition_or_preset",
 ]
 
-_FLIGHTS = ("explore", "point_goal")
-"""Tasks that are flown in scenes; every other one is a reference task."""
+_FLIGHTS: dict[str, dict[str, Any]] = {
+    "explore": {},
+    "point_goal": {"policy": {"place_memory": True, "log_std_init": -1.2, "recovery": True}},
+}
+"""Tasks that are flown in scenes, and what they want of any preset; every other task is a reference task.
 
-_POINT_GOAL = {"policy": {"place_memory": True, "log_std_init": -1.2, "recovery": True}}
-"""With the noise that finds new floor, 0.6 of full speed, flights in training rarely stop at a goal, and it is learned
+With the noise that finds new floor, 0.6 of full speed, flights in training rarely stop at a goal, and it is learned
 slowly; on large floors many do not find the way to a goal without a map; and a flight now and then pushes against a
 wall to its end (docs/RESULTS.md, "Point goals")."""
 
@@ -108,10 +110,10 @@ def flagged_config(
     from navi_core.presets import merge, resolve_config
 
     flags: dict[str, Any] = {"algorithm": algorithm} | {k: v for k, v in top.items() if v is not None}
-    defaults = _POINT_GOAL if flags.get("task") == "point_goal" else {}
+    defaults: dict[str, Any] = {}
     if (flight := flags.get("task")) in _FLIGHTS:
         del flags["task"]
-        flags["env"] = {"task": flight, "reward": {"preset": flight}}
+        flags["env"], defaults = {"task": flight, "reward": {"preset": flight}}, _FLIGHTS[flight]
     if noisy:
         flags = merge(flags, {"env": {"sensor": NOISY_SENSOR.model_dump()}})
     network = {k: v for k, v in policy.items() if v is not None}

@@ -13,4 +13,4 @@ AHEAD = (3, 7)
 MOVED = 3
 """Numbers that tell how the drone moved since it looked last."""
 PLACE_INPUTS = SECTORS * (2 + len(RINGS)) + 2 * len(AHEAD) + 2 + MOVED
-"""Numbers that a place memory tells: see `kernels.place_map.read`."""
+"""Numbers that a place memory tells: see `kernels.place_compass.read`."""

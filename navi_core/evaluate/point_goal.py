@@ -47,7 +47,7 @@ def goal_metrics(floor: FloorMap, start: Start, flight: Flight, path: float) -> 
         and `goal_distance`, the way that was left [m].
 
     Raises:
-        EvaluationError: The start has no goal.
+        EvaluationError: The start has no goal, or no way leads there.
     """
     if start.goal is None:
         raise EvaluationError(

@@ -263,8 +263,9 @@ class Collector:
         What was known before, less what was seen; with goals what the environment tells.
         """
         area, share, decisions = self.aux[:, self._public :].unbind(1)
-        if "progress" in info:
-            return torch.cat((info["progress"].to(self.device), decisions[:, None] + 1.0), dim=1)
+        if "way" in info:
+            way, near = info["way"].to(self.device), info["near"].to(self.device, area.dtype)
+            return torch.stack((way, near, decisions + 1.0), dim=1)
         left = (area - info["reward_terms"]["view_gain"].to(self.device)).clamp_min(0.0)
         return torch.stack((left, share * left / area.clamp_min(1e-6), decisions + 1.0), dim=1)
 

@@ -328,8 +328,8 @@ class NavigationEnv:
         """
         flown = self.counters["length"].to(torch.float32)
         if self.goals is not None:
-            left = self.goals.progress(self._life["position"], self.counters["scene"])
-            return torch.cat((left, flown[:, None]), dim=1)
+            near = self.goals.near(self._life["position"], self.counters["scene"])
+            return torch.stack((self.goals.way, near.to(flown.dtype), flown), dim=1)
         share = 1.0 - self.view.fraction(self.counters["scene"])
         area = self._areas[self.counters["scene"]]
         return torch.stack((area * share, share, flown), dim=1)

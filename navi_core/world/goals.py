@@ -40,9 +40,8 @@ def relative_goal(position: torch.Tensor, yaw: torch.Tensor, goal: torch.Tensor)
         goal: (B, 3) [m].
 
     Returns:
-        (B, 4): log1p of the horizontal distance d [m]; how far ahead and how far to the left it lies, of 1 + d [m], a
-        bearing that fades near the goal, so that a drone can stop there: nothing jumps when it flies past; and the
-        height above the drone [m].
+        (B, 4): log1p of the horizontal distance d [m]; the metres ahead and to the left, each over 1 + d, a bearing
+        that fades near the goal, where that of a drone that flies past would jump; and the height above the drone [m].
     """
     gap = goal - position
     cos, sin = cos_sin(yaw)
@@ -217,7 +216,7 @@ class Goals:
 
         Returns:
             Who has reached the goal (B,) bool, and what a step tells of goals: "reward_terms", weighted, "success",
-            "goal" (B, 4) as `relative_goal`, "way" (B,) that is left [m], "progress" (B, 2) as `progress`.
+            "goal" (B, 4) as `relative_goal`, "way" (B,) that is left [m], "near" (B,) as `near`.
         """
         now, goal = self._length(position, scene, self.way), self.of(scene)
         success = reached(position, speed, goal, self.config)
@@ -227,13 +226,12 @@ class Goals:
         }
         self.way.copy_(now)
         told = {"reward_terms": terms, "success": success, "goal": relative_goal(position, yaw, goal), "way": now}
-        told["progress"] = self.progress(position, scene)
+        told["near"] = self.near(position, scene)
         return success, told
 
-    def progress(self, position: torch.Tensor, scene: torch.Tensor) -> torch.Tensor:
-        """Return (B, 2) what is left at (B, 3): the way [m], and whether it is near enough to stop (0 or 1)."""
-        near = _near(position, self.of(scene), self.config)
-        return torch.stack((self.way, near.to(self.way.dtype)), dim=1)
+    def near(self, position: torch.Tensor, scene: torch.Tensor) -> torch.Tensor:
+        """Return (B,) bool: who is near enough to the goal, at (B, 3), to stop there."""
+        return _near(position, self.of(scene), self.config)
 
     def part(self, rows: torch.Tensor) -> Goals:
         """Return the goals of some rows (N,): the same ways, copies of what changes."""

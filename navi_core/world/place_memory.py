@@ -19,7 +19,8 @@ from torch import Tensor
 from navi_core.config import DynamicsConfig, EnvConfig
 from navi_core.config.place_memory import MOVED, PLACE_INPUTS
 from navi_core.errors import ConfigError
-from navi_core.kernels.place_map import draw, read, read_levels
+from navi_core.kernels.place_compass import read
+from navi_core.kernels.place_map import draw, read_levels
 from navi_core.world.dynamics import limiter_bins
 from navi_core.world.odometry import reckon
 
@@ -111,7 +112,7 @@ class PlaceMemory:
             goal: (n, 4) where their goals lie from them, see `world.goals.relative_goal`; None without.
 
         Returns:
-            (n, PLACE_INPUTS) what they are told, see `kernels.place_map.read`.
+            (n, PLACE_INPUTS) what they are told, see `kernels.place_compass.read`.
         """
         chosen = self._all if rows is None else rows.cpu().numpy()
         self.marks[chosen] = 0

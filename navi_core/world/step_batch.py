@@ -25,7 +25,7 @@ class StepBatch:
         info: "reward_terms" {name: (B,)}, "collision", "void", "action_fault" (B,) bool, "position" (B, 3),
             "yaw", "speed" (B,), "scene_index", "episode_return", "episode_length" (B,), all before any reset; of
             point-goal flight also "success" (B,) bool, "goal" (B, 4) as `relative_goal`, "way" (B,) left [m] and
-            "progress" (B, 2) as `Goals.progress`.
+            "near" (B,) bool: near enough to stop.
     """
 
     obs: torch.Tensor
