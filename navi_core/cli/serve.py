@@ -40,6 +40,9 @@ def environment(
     like: Annotated[
         str | None, typer.Option(help="A checkpoint, version or alias whose observation and dynamics are used.")
     ] = None,
+    task: Annotated[
+        str | None, typer.Option(help="explore or point_goal; by default what --like was trained for, else explore.")
+    ] = None,
     size: Annotated[str | None, typer.Option(help="Azimuth and elevation bins.", metavar="AZxEL")] = None,
     sessions: Annotated[int, typer.Option(min=1, max=4096, help="Drones.")] = 1,
     first_env_id: Annotated[int, typer.Option(min=0, help="Number of the first drone.")] = 0,
@@ -68,6 +71,9 @@ def environment(
     env, vocabulary = EnvConfig(), None
     if like is not None:
         env, vocabulary = training_of(like, models)
+    if task is not None and task != env.task:
+        reward = env.reward.model_dump() | {"preset": task, "weights": {}}
+        env = parse_config(EnvConfig, env.model_dump() | {"task": task, "reward": reward})
     if size is not None:
         ((azimuth, elevation),) = sizes([size])
         changed = env.model_dump() | {"azimuth_bins": azimuth, "elevation_bins": elevation}
@@ -103,6 +109,12 @@ def serve(
     groups: Annotated[int, typer.Option(min=1, max=16, help="Parts of the drones that take turns.")] = 1,
     follow: Annotated[
         str | None, typer.Option(help="Alias whose moves are followed; by default MODEL where it is an alias.")
+    ] = None,
+    goal: Annotated[
+        str | None,
+        typer.Option(
+            help="Where all drones fly [m], of a policy for goals; by default as the environment says.", metavar="X,Y,Z"
+        ),
     ] = None,
     sample: Annotated[bool, typer.Option("--sample", help="Draw actions instead of the typical ones.")] = False,
     gate: Annotated[bool, typer.Option("--gate", help="Simulate each motion first; what would collide waits.")] = False,
@@ -142,6 +154,7 @@ def serve(
         follow = model
     settings: dict[str, Any] = {"mode": mode, "publish": pub, "step_endpoint": step_endpoint, "runtime": runtime}
     settings |= {"device": device, "max_sessions": max_sessions, "groups": groups, "follow": follow, "http": http}
+    settings |= {"goal": None if goal is None else _place(goal)}
     settings |= {"sample": sample or learn, "seed": seed, "threads": threads} | (
         {"subscribe": tuple(sub)} if sub else {}
     )
@@ -193,6 +206,17 @@ def serve(
     finally:
         if follower is not None:
             follower.close()
+
+
+def _place(text: str) -> tuple[float, ...]:
+    """Return the three numbers of X,Y,Z."""
+    from navi_core.errors import ConfigError
+
+    try:
+        x, y, z = (float(part) for part in text.split(","))
+    except ValueError:
+        raise ConfigError(f"--goal {text!r} is no place; write X,Y,Z in metres, for instance 3.5,1.2,-4") from None
+    return x, y, z
 
 
 def _run(server: Server, facts: Mapping[str, str], as_json: bool) -> None:

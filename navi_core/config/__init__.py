@@ -14,7 +14,7 @@ from navi_core.config.dpo import DPOConfig
 from navi_core.config.evaluate import BASELINES, NOISY_SENSOR, PROTOCOLS, EvalConfig
 from navi_core.config.explore import ExplorerConfig
 from navi_core.config.fast import FastPPOConfig
-from navi_core.config.goal import GoalConfig
+from navi_core.config.goal import GOAL_TERMS, GoalConfig
 from navi_core.config.grpo import GRPOConfig
 from navi_core.config.learn import BCConfig, TrainConfig
 from navi_core.config.nightly import NightlyConfig
@@ -32,6 +32,7 @@ from navi_core.config.world import REWARD_TERMS, DynamicsConfig, EnvConfig, Rewa
 
 __all__ = [
     "BASELINES",
+    "GOAL_TERMS",
     "NOISY_SENSOR",
     "PROTOCOLS",
     "REWARD_TERMS",

@@ -6,7 +6,10 @@ from pydantic import Field
 
 from navi_core.config.base import Config
 
-__all__ = ["GoalConfig"]
+__all__ = ["GOAL_TERMS", "GoalConfig"]
+
+GOAL_TERMS = ("goal_progress", "goal_success")
+"""What a goal pays, told beside the reward terms and with its weight in it."""
 
 
 class GoalConfig(Config):

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import Literal
+from typing import Annotated, Literal
 
 from pydantic import Field
 
@@ -12,6 +12,7 @@ from navi_core.config.wire import ACTION_ENDPOINT, OBSERVATION_ENDPOINT, STEP_EN
 __all__ = ["ActorConfig", "EnvironmentConfig", "GateConfig"]
 
 Mode = Literal["step", "stream"]
+_Metres = Annotated[float, Field(ge=-1e5, le=1e5)]
 
 
 class EnvironmentConfig(Config):
@@ -93,6 +94,8 @@ class ActorConfig(Config):
     """Seed of sampled actions."""
     threads: int = Field(1, ge=1, le=64)
     """Threads of one decision."""
+    goal: tuple[_Metres, _Metres, _Metres] | None = None
+    """x, y, z [m] where all drones of a policy for goals fly; None: each flies where its environment says."""
     gate: GateConfig | None = None
     """The gate; None sends every motion."""
     wire: WireConfig = WireConfig()

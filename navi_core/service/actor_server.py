@@ -21,6 +21,7 @@ from navi_core.pilots.draws import draw_normal
 from navi_core.pilots.recovery import Recovery
 from navi_core.service.flight_learning import FlightLearning, ask_gate
 from navi_core.service.gate import GateVerdict, RolloutGate
+from navi_core.service.goals import GoalsHeard
 from navi_core.service.observations import observation_of
 from navi_core.service.served_model import ServedModel
 from navi_core.service.server import Server
@@ -35,6 +36,7 @@ from navi_core.service.wire import (
     Publisher,
     StepResult,
     Subscriber,
+    TelemetryEvent,
     decode,
     encode,
 )
@@ -43,7 +45,8 @@ from navi_core.service.wire.sockets import connect, open_socket, readable
 __all__ = ["ActorServer"]
 
 _LOG = logging.getLogger("navi.service")
-_TOPICS = ("distance_matrix_v2", "step_result_v2")
+_TOPICS = ("telemetry_event_v2", "step_result_v2", "distance_matrix_v2")
+"""Observations last: who subscribes to them is shown all drones at once, and their goals before that."""
 _BACK_OFF = 0.5
 """Pause after a request was refused [s]."""
 
@@ -97,6 +100,7 @@ class ActorServer(Server):
             model.runner, c.max_sessions, model.shaper, model.curiosity, max_distance=model.max_distance
         )
         self._recovery = self._recovery_of(model)
+        self._goals = GoalsHeard(c.goal)
         self._ready: dict[int, Session] = {}
         self.decisions = 0
         self._told = 0.0
@@ -153,6 +157,9 @@ class ActorServer(Server):
         for message in self._subscriber.waiting():
             if isinstance(message, DistanceMatrix):
                 self._saw(message)
+            elif isinstance(message, TelemetryEvent):
+                if self._goals.hear(message):
+                    self._aim(message.env_id)
             elif isinstance(message, BatchStepResult) and self.config.mode == "stream":
                 for result in message.results:
                     self._came(result)
@@ -232,8 +239,20 @@ class ActorServer(Server):
         elif session.matrix.episode_id != matrix.episode_id:
             session.begins = True
             session.velocity = torch.zeros(4)
+        again = session.matrix.step_id == matrix.step_id and session.waits
         session.matrix, session.seen_at = matrix, now
-        self._ready[env_id] = session
+        session.goal = self._goals.of(matrix)
+        session.waits = self.model.runner.config.goal and session.goal is None
+        if not session.waits:
+            self._ready[env_id] = session
+        elif again:
+            self._goals.warn(env_id)
+
+    def _aim(self, env_id: int) -> None:
+        """Let a drone that waits for its goal be answered, if that is the one it waits for."""
+        session = self.sessions.get(env_id)
+        if session is not None and session.waits:
+            self._observe(session.matrix)
 
     def _next_group(self) -> list[Session]:
         """Return the drones to be answered now: those of one group, the longest waiting first."""
@@ -368,6 +387,10 @@ class ActorServer(Server):
         kept = self.sessions.renew(model.runner, model.shaper, model.curiosity, max_distance=model.max_distance)
         _LOG.info("%s takes over from %s; memory %s", model.name, self.model.name, "kept" if kept else "begins anew")
         self.model, self._recovery = model, self._recovery_of(model)
+        for session in self.sessions:
+            # One policy flies to goals and waits for them, another does not.
+            if session.waits or self._ready.pop(session.env_id, None) is not None:
+                self._observe(session.matrix)
         self.metrics.count("swaps_total", about="models that took over")
 
     def _perf(self) -> None:

@@ -14,7 +14,8 @@ import numpy as np
 import torch
 
 from navi_core.config import EnvConfig, EnvironmentConfig
-from navi_core.errors import ConfigError, NaviError, WireError
+from navi_core.errors import NaviError, WireError
+from navi_core.service.goals import goal_event
 from navi_core.service.observations import ObservationPublisher, distance_matrix
 from navi_core.service.server import Server
 from navi_core.service.viewing.layouts import SCENE_EVENT, payload
@@ -80,8 +81,6 @@ class EnvironmentServer(Server):
     def __init__(self, field: Field, env: EnvConfig | None = None, config: EnvironmentConfig | None = None) -> None:
         import zmq
 
-        if env is not None and env.task != "explore":
-            raise ConfigError(f"a service hands out no goals; env.task {env.task} cannot be served, explore can")
         self.config = c = config or EnvironmentConfig()
         limits = c.wire
         self.env = NavigationEnv(
@@ -117,6 +116,7 @@ class EnvironmentServer(Server):
         self._answers: list[StepResult | None] = [None] * c.sessions
         self._waiting: deque[_Request] = deque()
         self._flown_at = [time.monotonic()] * c.sessions
+        self._told_at = [0.0] * c.sessions
         self._due = time.monotonic()
         self.steps = 0
 
@@ -131,6 +131,7 @@ class EnvironmentServer(Server):
             self._fly()
         if self.publisher.newcomers(_OBSERVATIONS):
             for row in range(self.config.sessions):
+                self._tell_goal(row)
                 self.publisher.publish(self._matrix(row))
         self._repeat()
         self.heartbeat(self.publisher, self.config.sessions, self.steps)
@@ -253,6 +254,8 @@ class EnvironmentServer(Server):
                 episode_return=returns[i],
                 timestamp=now,
             )
+            if ended[i]:
+                self._tell_goal(row)
         self.steps += len(rows)
         self.metrics.count("steps_total", len(rows), about="decisions flown")
         self.metrics.count("episodes_total", sum(ended), about="episodes that ended")
@@ -303,11 +306,13 @@ class EnvironmentServer(Server):
                             timestamp=message.timestamp,
                         )
         self.metrics.count("hovered_total", count - len(fresh), about="decisions without an action")
-        rows = list(range(count))
+        rows, now = list(range(count)), time.monotonic()
         self._step(rows, [fresh.get(row) or _hover(row + first, self._step_ids[row] + 1) for row in rows])
         self.publisher.publish(BatchStepResult(tuple(a for a in self._answers if a is not None), ()))
         if self.publisher.watched(_OBSERVATIONS):
             for row in rows:
+                if now - self._told_at[row] >= self._limits.heartbeat_seconds:
+                    self._tell_goal(row)
                 self.publisher.publish(self._matrix(row))
 
     def _repeat(self) -> None:
@@ -317,7 +322,17 @@ class EnvironmentServer(Server):
             for row, flown in enumerate(self._flown_at):
                 if now - flown >= self._limits.heartbeat_seconds:
                     self._flown_at[row] = now
+                    self._tell_goal(row)
                     self.publisher.publish(self._matrix(row))
+
+    def _tell_goal(self, row: int) -> None:
+        """Publish where a drone is to fly, in an environment with goals."""
+        self._told_at[row] = time.monotonic()
+        if self.publisher.watched("telemetry_event_v2"):
+            env_id, step_id = row + self.config.first_env_id, self._step_ids[row]
+            goal = goal_event(self.env, row, env_id=env_id, episode_id=self._episode(row), step_id=step_id)
+            if goal is not None:
+                self.publisher.publish(goal)
 
     def _episode(self, row: int) -> int:
         return self._first_episode + int(self.env.counters["episode"][row])

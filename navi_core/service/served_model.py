@@ -11,7 +11,7 @@ from typing import Any
 
 import torch
 
-from navi_core.config import ActorConfig, EnvConfig, ShaperConfig
+from navi_core.config import ActorConfig, EnvConfig, PolicyConfig, ShaperConfig
 from navi_core.errors import ConfigError, NaviError
 from navi_core.kernels.cuda import cuda_device
 from navi_core.models import Checkpoint, Registry, export_checkpoint, load_checkpoint, load_exported, load_policy
@@ -76,8 +76,8 @@ def load_model(source: str, config: ActorConfig, models: Path | None = None) -> 
     Raises:
         CheckpointError: The file cannot be loaded.
         RegistryError: No such version or alias.
-        ConfigError: The policy reads the training reward or a goal, or a program cannot do what is asked: sample, run
-            on a GPU, or make an auxiliary input of curiosity and loop memory; or there is no GPU.
+        ConfigError: The policy reads the training reward, or has no use for `config.goal`; or a program cannot do what
+            is asked: sample, run on a GPU, or make an auxiliary input of curiosity and loop memory; or there is no GPU.
     """
     exported = Path(source).suffix in _SUFFIX.values() or config.runtime != "eager"
     if config.device == "cuda":
@@ -89,23 +89,31 @@ def load_model(source: str, config: ActorConfig, models: Path | None = None) -> 
     if Path(source).suffix in _SUFFIX.values():
         program = load_exported(source, threads=config.threads)
         name = Path(source).stem
-        parts = " and ".join(map(str, program.metadata.get("aux_made_of", [])))
+        # A goal comes over the wire; what training alone made does not.
+        parts = " and ".join(str(part) for part in program.metadata.get("aux_made_of", []) if part != "a goal")
         if parts:
             runtime = next(kind for kind, suffix in _SUFFIX.items() if suffix == Path(source).suffix)
             raise ConfigError(
                 f"{source}: its auxiliary input was made of {parts} in training, which a program does not hold; "
                 f"serve its checkpoint, which does: navi serve CHECKPOINT.pt --runtime {runtime} (or eager)"
             )
+        _check_goal(program.config, name, config)
         return ServedModel(name, ProgramRunner({program.rows: program}, name), None, Path(source))
     path, name = _checkpoint_file(source, models)
     policy, checkpoint = load_policy(path)
     if policy.config.aux == "full":
         raise ConfigError(f"{name} reads the training reward (aux: full), which no service has; train with no_reward")
-    if policy.config.goal:
-        raise ConfigError(f"{name} flies to goals, which no service hands out; serve a policy that explores")
+    _check_goal(policy.config, name, config)
     if config.runtime == "eager":
         return ServedModel(name, EagerRunner(policy, name, config.device), checkpoint, path)
     return ServedModel(name, _programs(path, name, checkpoint, config), checkpoint, path)
+
+
+def _check_goal(policy: PolicyConfig, name: str, config: ActorConfig) -> None:
+    if config.goal is not None and not policy.goal:
+        raise ConfigError(
+            f"{name} explores and reads no goal; serve it without --goal, or train with --task point_goal"
+        )
 
 
 def training_of(source: str, models: Path | None = None) -> tuple[EnvConfig, dict[str, int] | None]:

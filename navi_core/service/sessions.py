@@ -12,6 +12,7 @@ from navi_core.policy import RewardShaper
 from navi_core.policy.cores.base import State
 from navi_core.service.runner import Runner
 from navi_core.service.wire import Action, DistanceMatrix
+from navi_core.world.goals import relative_goal
 from navi_core.world.place_memory import PlaceMemory
 
 __all__ = ["Session", "SessionTable"]
@@ -32,6 +33,8 @@ class Session:
         velocity: (4,) body velocity as far as the actor knows it [m/s, rad/s]; the gate tells it.
         velocity_before: The same before the last decision.
         decisions: Made so far.
+        goal: (3,) where it is to fly in this episode [m]; None where nobody told.
+        waits: Whether `matrix` cannot be answered before a goal is told.
     """
 
     env_id: int
@@ -44,6 +47,8 @@ class Session:
     velocity: Tensor = field(default_factory=lambda: torch.zeros(4))
     velocity_before: Tensor = field(default_factory=lambda: torch.zeros(4))
     decisions: int = 0
+    goal: Tensor | None = None
+    waits: bool = False
     shaper: RewardShaper | None = None
 
     @property
@@ -128,15 +133,23 @@ class SessionTable:
         return gone
 
     def gather(self, sessions: list[Session], obs: Tensor) -> tuple[State, Tensor, Tensor]:
-        """Return the states, auxiliary inputs and resets of some sessions, which see `obs` (N, 3, Az, El)."""
+        """Return the states, auxiliary inputs and resets of some sessions, which see `obs` (N, 3, Az, El).
+
+        For a policy that flies to goals each of them has one.
+        """
         slots = torch.tensor([session.slot for session in sessions])
         reset = torch.tensor([session.begins for session in sessions])
-        aux = self.aux[slots]
+        told, goal = [self.aux[slots]], None
+        here = torch.tensor([session.pose for session in sessions])
+        if self._goals:
+            goals = [session.goal for session in sessions if session.goal is not None]
+            goal = relative_goal(here[:, :3], here[:, 3], torch.stack(goals))
         if self._places is not None:
-            here = torch.tensor([session.pose for session in sessions])
-            aux = torch.cat((aux, self._places.look(obs, here, reset | ~self._mapped[slots], slots)), dim=1)
+            told.append(self._places.look(obs, here, reset | ~self._mapped[slots], slots, goal))
             self._mapped[slots] = True
-        return tuple(part[slots.to(part.device)] for part in self._state), aux, reset
+        if goal is not None:
+            told.append(goal)
+        return tuple(part[slots.to(part.device)] for part in self._state), torch.cat(told, dim=1), reset
 
     def scatter(self, sessions: list[Session], state: State, latent: Tensor) -> None:
         """Keep the states after a decision, and make the auxiliary inputs of the next."""
@@ -181,6 +194,7 @@ class SessionTable:
     def _map(self, runner: Runner, max_distance: float) -> None:
         """Keep maps of all slots for a policy that is told of places; those of one that sees alike go on."""
         config = runner.config
+        self._goals = config.goal
         eye = (config.azimuth_bins, config.elevation_bins, max_distance) if config.place_memory else None
         if eye == self._eye:
             return

@@ -73,13 +73,15 @@ class ShadowFlight:
         reset, total, hits = torch.ones(rows, dtype=torch.bool), torch.zeros(rows), 0
         for step_number in range(self._decisions):
             here = self._poses()
-            aux = step if places is None else torch.cat((step, places.look(obs, here, reset)), dim=1)
+            goal = self._env.relative_goals() if policy.config.goal else None
+            told = [step] if places is None else [step, places.look(obs, here, reset, goal=goal)]
+            aux = torch.cat(told if goal is None else [*told, goal], dim=1)
             out = policy.act(obs, aux, state, reset, None)
             action = out.action
             if recovery is not None:
                 action = recovery.act(action, here, reset, keys, torch.full_like(keys, step_number))
             batch = self._env.step(action)
-            obs, state, reset = batch.obs, out.state, batch.truncated
+            obs, state, reset = batch.obs, out.state, batch.truncated | batch.terminated
             total += batch.reward
             hits += int(batch.info["collision"].sum())
         return total / self._decisions, hits

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import re
 import time
 
@@ -158,6 +159,32 @@ def test_the_dashboard_shows_a_gated_and_learning_service_as_its_status_page_tel
             expect(page.locator(f"[data-fact='{name}']")).to_have_text(text.removesuffix(".0"), timeout=20_000)
         expect(page.locator("[data-fact='training.is_running']")).to_have_text("false")
         assert page.evaluate("document.documentElement.scrollWidth") <= PHONE["width"]
+
+
+@pytest.mark.slow
+def test_the_dashboard_shows_where_a_drone_of_a_training_is_to_fly(apartments, tmp_path):
+    from playwright.sync_api import expect
+
+    settings = EnvConfig(azimuth_bins=32, elevation_bins=12, stagger=False, task="point_goal",
+                         reward={"preset": "point_goal"}, goal={"per_scene": 4})  # fmt: skip
+    env = NavigationEnv(Field(apartments), 2, settings, seed=1)
+    with served_page(LiveShow()) as address, headless_browser() as browser:
+        page = browser.new_page(viewport={"width": 1366, "height": 820})
+        page.goto(address)
+        with TrainingBroadcast("goals", "ppo") as broadcast:
+            watched = broadcast.watch(env)
+            until(lambda: broadcast.watched, 20.0)
+            for _ in range(3):
+                batch = watched.step(torch.rand(2, 4))
+                time.sleep(0.12)
+            expect(page.locator("#step")).to_have_text(str(watched.decisions), timeout=20_000)
+            goal, here = (place[0].tolist() for place in (env.goals.of(env.counters["scene"]), env.poses()["position"]))
+            expect(page.locator("#goal")).to_contain_text(", ".join(f"{part:.2f}" for part in goal))
+            expect(page.locator("#goal")).to_contain_text(f"{math.dist(goal, here):.2f} m away")
+            for name in ("goal_progress", "goal_success"):
+                shown = float(page.locator(f"[data-term={name}]").inner_text())
+                assert shown == pytest.approx(float(batch.info["reward_terms"][name][0]), abs=6e-4)
+            page.locator("#map").screenshot(path=tmp_path / "map.png")
 
 
 @pytest.mark.slow

@@ -15,6 +15,7 @@ from types import TracebackType
 from typing import TYPE_CHECKING, Any
 
 from navi_core.config import WireConfig
+from navi_core.service.goals import goal_event
 from navi_core.service.observations import ObservationPublisher, distance_matrix
 from navi_core.service.viewing.announcement import Announcement, announce, withdraw
 from navi_core.service.viewing.layouts import PHASES, SCENE_EVENT, payload
@@ -94,9 +95,12 @@ class TrainingBroadcast:
     def event(self, layout: str, step: int, values: Mapping[str, float], drone: int = 0, episode: int = 0) -> None:
         """Publish an event of `LAYOUTS` if anybody has subscribed to telemetry."""
         kind = SCENE_EVENT if layout == "scene" else f"{self._prefix}.{layout}"
-        message = TelemetryEvent(kind, episode, drone, step, payload(layout, values), time.time())
+        self.tell(TelemetryEvent(kind, episode, drone, step, payload(layout, values), time.time()))
+
+    def tell(self, event: TelemetryEvent) -> None:
+        """Publish an event."""
         with self.lock:
-            self.publisher.publish(message)
+            self.publisher.publish(event)
 
     def close(self) -> None:
         """Stop publishing and take the note away."""
@@ -205,6 +209,9 @@ class WatchedEnv:
         if look is not None:
             where, picture = look
             broadcast.event("scene", self.decisions, where, row, counters["episode"])
+        goal = goal_event(env, row, env_id=row, episode_id=counters["episode"], step_id=self.decisions)
+        if goal is not None:
+            broadcast.tell(goal)
         values = {name: float(value[row]) for name, value in batch.info["reward_terms"].items()} | self._weights
         values |= {
             "reward": float(batch.reward[row]),

@@ -11,7 +11,8 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-from navi_core.config import REWARD_TERMS
+from navi_core.config import GOAL_TERMS, REWARD_TERMS
+from navi_core.service.goals import GOAL_EVENT
 from navi_core.service.viewing.layouts import PHASES, named, training_event
 from navi_core.service.wire import Action, BatchStepResult, DistanceMatrix, Message, StepResult, TelemetryEvent
 
@@ -62,6 +63,8 @@ class Digest:
     """(256, 256, 3) from above."""
     scene: dict[str, float] = field(default_factory=dict)
     """Where the drone flies, from the scene event."""
+    goals: dict[int, tuple[int, list[float]]] = field(default_factory=dict)
+    """Drone → number of the episode, and x, y, z [m] of its goal."""
     step: dict[str, float] = field(default_factory=dict)
     """Of the shown drone's last decision."""
     perf: dict[str, float] = field(default_factory=dict)
@@ -94,6 +97,8 @@ class Digest:
             kind = training_event(message.event_type)
             if kind is not None:
                 self._training(kind, message)
+            elif message.event_type == GOAL_EVENT:
+                self._goal(message)
             else:
                 self._service(message, (layouts or {}).get(message.event_type, ()))
         elif isinstance(message, StepResult):
@@ -116,22 +121,26 @@ class Digest:
         matrix = self.matrix
         if matrix is None:
             return None
-        pose, step = matrix.robot_pose, self.step
+        pose, step, drone = matrix.robot_pose, self.step, int(matrix.env_ids[0]) if len(matrix.env_ids) else 0
         terms = {name: step[name] for name in REWARD_TERMS if name in step}
+        terms |= {name: step[name] for name in GOAL_TERMS if math.isfinite(step.get(name, math.nan))}
         facts = {
             "pose": [pose.x, pose.y, pose.z, pose.yaw],
             "max_distance": self.max_distance,
             "step": matrix.step_id,
-            "drone": int(matrix.env_ids[0]) if len(matrix.env_ids) else 0,
+            "drone": drone,
             "speed": step.get("speed", math.nan),
             "reward": step.get("reward", 0.0),
             "terms": terms,
-            "weights": {name: step.get(f"weight/{name}", 0.0) for name in terms} or None,
+            # What a goal pays comes with its weight in it.
+            "weights": {name: step.get(f"weight/{name}", float(name in GOAL_TERMS)) for name in terms} or None,
             "collided": step.get("collided", 0.0) > 0.5,
             "episode_return": step.get("episode_return", math.nan),
         }
         if "seen_share" in step:
             facts["seen_share"] = step["seen_share"]
+        episode, goal = self.goals.get(drone, (0, None))
+        facts["goal"] = goal if episode == matrix.episode_id else None
         return facts, matrix
 
     def stages(self) -> dict[str, list[tuple[str, float]]]:
@@ -199,6 +208,14 @@ class Digest:
         elif kind == "update":
             self._point(values)
             self.changed.add("training")
+
+    def _goal(self, event: TelemetryEvent) -> None:
+        place = event.payload.tolist()
+        if len(place) == 3 and all(map(math.isfinite, place)):
+            self.goals.pop(event.env_id, None)
+            self.goals[event.env_id] = (event.episode_id, place)
+            if len(self.goals) > MOST_SESSIONS:
+                del self.goals[next(iter(self.goals))]
 
     def _point(self, values: dict[str, float]) -> None:
         step = values.pop("step", math.nan)

@@ -13,7 +13,7 @@ from collections.abc import Mapping
 import numpy as np
 import numpy.typing as npt
 
-from navi_core.config import REWARD_TERMS
+from navi_core.config import GOAL_TERMS, REWARD_TERMS
 
 __all__ = ["LAYOUTS", "PHASES", "SCENE_EVENT", "SERVICE_LAYOUTS", "named", "payload", "training_event"]
 
@@ -33,7 +33,7 @@ PHASES = {
 LAYOUTS: dict[str, tuple[str, ...]] = {
     "step": (
         "reward", "speed", "collided", "episode_return", "episode_length", "seen_share", *REWARD_TERMS,
-        *(f"weight/{name}" for name in REWARD_TERMS),
+        *(f"weight/{name}" for name in REWARD_TERMS), *GOAL_TERMS,
     ),
     "update": (
         "step", "updates", "reward_ema", "reward_mean", "episode_return", "episode_length", "policy_loss", "value_loss",

@@ -39,6 +39,11 @@ const show = {
     $("step").dataset.value = message.step;
     if (message.episode_return !== undefined) $("episode-return").textContent = numberText(message.episode_return);
     if (message.seen_share !== undefined) $("seen-share").textContent = `${(100 * message.seen_share).toFixed(1)} %`;
+    $("goal-fact").hidden = !message.goal;
+    if (message.goal) {
+      const [gx, gy, gz] = message.goal, away = Math.hypot(gx - x, gy - y, gz - z);
+      $("goal").textContent = `${gx.toFixed(2)}, ${gy.toFixed(2)}, ${gz.toFixed(2)} m, ${away.toFixed(2)} m away`;
+    }
     phase(message.phase);
   },
   map(message) { map.setMap(message); },

@@ -52,13 +52,14 @@ export class FlightMap {
     this.points.clear();
   }
 
-  forget() { this.trail = []; this.points.clear(); this.place = null; this.draw(); }
+  forget() { this.trail = []; this.points.clear(); this.place = this.goal = null; this.draw(); }
 
   add(frame) {
     const [x, y, z, yaw] = frame.pose, last = this.trail.at(-1);
     if (!last || last[0] !== x || last[1] !== y || last[2] !== z) this.trail.push([x, y, z]);
     if (this.trail.length > MOST_TRAIL) this.trail.splice(0, MOST_TRAIL / 2);
     this.pose = { x, y, z, yaw };
+    this.goal = frame.goal ?? null;
     this.collect(frame);
     this.draw();
   }
@@ -97,6 +98,7 @@ export class FlightMap {
       low[1] = Math.min(low[1], z); high[1] = Math.max(high[1], z);
     };
     for (const [x, , z] of this.trail) take(x, z);
+    if (this.goal) take(this.goal[0], this.goal[2]);
     for (const [x, y, z] of this.points.values()) if (Math.abs(y - this.pose.y) < LEVEL) take(x, z);
     const size = 1.06 * Math.max(high[0] - low[0], high[1] - low[1]);
     return { corner: [(low[0] + high[0] - size) / 2, (low[1] + high[1] - size) / 2], size };
@@ -137,6 +139,7 @@ export class FlightMap {
       context.arc(sx, sz, 4, 0, 7);
       context.fill();
     }
+    if (this.goal) this.target(context, ...to(this.goal[0], this.goal[2]));
     if (this.pose) this.drone(context, ...to(this.pose.x, this.pose.z), this.pose.yaw);
     this.bar(context, width, height, scale);
   }
@@ -157,6 +160,16 @@ export class FlightMap {
     context.fill();
     context.stroke();
     context.restore();
+  }
+
+  /** Where the drone is to fly. */
+  target(context, x, y) {
+    for (const [radius, colour] of [[9, "#fff"], [8, "#1a8f4c"], [5, "#fff"], [3, "#1a8f4c"]]) {
+      context.fillStyle = colour;
+      context.beginPath();
+      context.arc(x, y, radius, 0, 7);
+      context.fill();
+    }
   }
 
   bar(context, width, height, scale) {
@@ -200,6 +213,7 @@ export class FlightMap {
     context.beginPath();
     this.trail.forEach(([px, py, pz], n) => context[n ? "lineTo" : "moveTo"](...project(px, py, pz)));
     context.stroke();
+    if (this.goal) this.target(context, ...project(...this.goal));
     const [hx, hy] = project(x, y, z), [fx, fy] = project(x - Math.sin(yaw), y, z - Math.cos(yaw));
     this.drone(context, hx, hy, Math.atan2(-(fx - hx), -(fy - hy)));
   }

@@ -1,0 +1,188 @@
+"""Flight to goals as a service: the environment tells them, the actor flies there as it was trained to."""
+
+from __future__ import annotations
+
+import logging
+import math
+from importlib.util import find_spec
+
+import numpy as np
+import pytest
+import torch
+
+from navi_core.cli.serve import _place
+from navi_core.config import ActorConfig, EnvConfig
+from navi_core.errors import ConfigError
+from navi_core.models import export_checkpoint
+from navi_core.policy import build_policy
+from navi_core.service.goals import GOAL_EVENT, GoalsHeard
+from navi_core.service.observations import distance_matrix
+from navi_core.service.served_model import load_model
+from navi_core.service.shadow import ShadowFlight
+from navi_core.service.viewing import Digest, Feed
+from navi_core.service.wire import TelemetryEvent
+from navi_core.world import NavigationEnv
+from navi_core.world.goals import relative_goal
+from navi_core.world.place_memory import PlaceMemory, pose_rows
+from tests.models.conftest import CONFIG, POLICY, make_checkpoint  # noqa: F401 - a fixture
+from tests.service.conftest import SMALL, TINY, tiny_model, until
+
+SEEKING = TINY.model_copy(update={"goal": True, "place_memory": True})
+GOALS = EnvConfig(
+    **SMALL.model_dump(exclude={"task", "reward", "goal"}),
+    task="point_goal",
+    reward={"preset": "point_goal"},
+    goal={"per_scene": 4, "success_radius": 2.0, "stop_speed": 9.0, "min_distance": 0.0},
+)
+
+
+def told(env_id: int, episode: int, *place: float, kind: str = GOAL_EVENT) -> TelemetryEvent:
+    return TelemetryEvent(kind, episode, env_id, 0, np.array(place, np.float32), 0.0)
+
+
+def seen(env_id: int, episode: int):
+    blank, here = torch.zeros(3, 4, 2), torch.zeros(3)
+    return distance_matrix(blank, env_id=env_id, episode_id=episode, step_id=0, position=here, yaw=0.0)
+
+
+def test_an_actor_flies_to_goals_as_the_policy_flies_beside_the_environment(stage) -> None:
+    """Goals, maps of places and the ends of episodes come over the wire; nothing else is decided than without it."""
+    server = stage.environment(GOALS, sessions=3, seed=2)
+    rewards, done, step = {0: [], 1: [], 2: []}, {0: [], 1: [], 2: []}, server._step
+
+    def recorded(rows, actions):
+        step(rows, actions)
+        for row in rows:
+            rewards[row].append(server._answers[row].reward)
+            done[row].append(server._answers[row].done)
+
+    server._step = recorded
+    actor = stage.actor(server, tiny_model(config=SEEKING))
+    until(lambda: min(map(len, rewards.values())) >= 40)
+    actor.stop()
+    actor.thread.join(5)
+
+    env = NavigationEnv(stage.field, 3, GOALS.model_copy(update={"stagger": False}), seed=2)
+    policy, places = tiny_model(config=SEEKING).runner.policy, PlaceMemory.of_env(env.config, 3)
+    obs, state, reset = env.reset(), policy.initial_state(3), torch.ones(3, dtype=torch.bool)
+    for number in range(40):
+        now, goal = env.poses(), env.relative_goals()
+        mapped = places.look(obs, pose_rows(now["position"], now["yaw"]), reset, goal=goal)
+        with torch.no_grad():
+            out = policy.act(obs, torch.cat((torch.zeros(3, 3), mapped, goal), dim=1), state, reset, None)
+        batch = env.step(out.action)
+        obs, state, reset = batch.obs, out.state, batch.truncated | batch.terminated
+        for row in range(3):
+            assert abs(rewards[row][number] - float(batch.reward[row])) < 1e-4, (number, row)
+            assert done[row][number] == bool(batch.terminated[row])
+    assert any(map(any, done.values()))
+
+
+def test_drones_that_stream_fly_to_the_goals_of_each_episode(stage) -> None:
+    fast = GOALS.model_copy(update={"dynamics": SMALL.dynamics.model_copy(update={"substep": 0.004})})  # 50 Hz
+    actor = stage.actor(model=tiny_model(config=SEEKING), mode="stream", subscribe=("tcp://127.0.0.1:1",))
+    server = stage.environment(fast, mode="stream", sessions=2, actions=(actor.publisher.endpoint,))
+    actor._subscriber.socket.connect(server.publisher.endpoint)
+    until(lambda: actor.decisions >= 60)
+    assert server.metrics.counter("episodes_total") >= 2
+
+
+def test_a_drone_without_a_goal_waits_and_that_is_said_once(stage, caplog) -> None:
+    server = stage.environment(sessions=2)
+    with caplog.at_level(logging.WARNING, logger="navi.service"):
+        actor = stage.actor(server, tiny_model(config=SEEKING))
+        until(lambda: any("waits for a goal" in record.message for record in caplog.records))
+        heard = server.metrics.counter("steps_total")
+    warnings = [record.message for record in caplog.records if "waits for a goal" in record.message]
+    assert len(warnings) == 1 and "--task point_goal" in warnings[0] and "--goal X,Y,Z" in warnings[0]
+    assert actor.decisions == heard == 0
+
+
+def test_all_drones_fly_to_the_place_that_the_actor_was_given(stage) -> None:
+    place, inputs, actors = (1.5, 1.0, -2.0), [], []
+    model = tiny_model(config=SEEKING)
+    decide = model.runner.decide
+
+    def listening(obs, aux, *rest):
+        for session in actors[0].sessions if actors else ():
+            inputs.append((aux, torch.tensor([session.pose])))
+        return decide(obs, aux, *rest)
+
+    model.runner.decide = listening
+    actors.append(stage.actor(stage.environment(), model, goal=place))
+    until(lambda: len(inputs) > 5)
+    for aux, here in inputs[:5]:
+        torch.testing.assert_close(aux[:, -4:], relative_goal(here[:, :3], here[:, 3], torch.tensor([place])))
+
+
+def test_a_policy_for_goals_takes_over_from_one_that_explores_and_gives_way_again(stage) -> None:
+    ready = []
+    actor = stage.actor(stage.environment(GOALS, sessions=4), successor=lambda: ready.pop() if ready else None)
+    until(lambda: actor.decisions > 20)
+    for name, config in (("v002", SEEKING), ("v003", TINY)):
+        after = actor.decisions
+        ready.append(tiny_model(name=name, config=config))
+        until(lambda: actor.model.name == name and actor.decisions > after + 40)  # noqa: B023
+    assert len(actor.sessions) == 4
+
+
+def test_goals_are_those_of_their_episode_and_nonsense_is_not_heard() -> None:
+    goals = GoalsHeard()
+    assert goals.of(seen(3, 7)) is None
+    assert goals.hear(told(3, 7, 1.0, 2.0, -3.0))
+    assert goals.of(seen(3, 7)).tolist() == [1.0, 2.0, -3.0]
+    assert goals.of(seen(3, 8)) is None and goals.of(seen(4, 7)) is None
+    assert not goals.hear(told(3, 8, 1.0, 2.0)) and not goals.hear(told(3, 8, 1.0, math.nan, 0.0))
+    assert not goals.hear(told(3, 8, 1.0, 2.0, 3.0, kind="environment.heartbeat"))
+    for drone in range(10_000):
+        goals.hear(told(drone, 1, 0.0, 0.0, 0.0))
+    assert len(goals._goals) == 4096 and goals.of(seen(9_999, 1)) is not None
+    assert GoalsHeard((1.0, 0.5, 2.0)).of(seen(3, 7)).tolist() == [1.0, 0.5, 2.0]
+
+
+def test_a_goal_for_all_is_refused_where_the_policy_reads_none(make_checkpoint) -> None:  # noqa: F811
+    with pytest.raises(ConfigError, match="reads no goal"):
+        load_model(str(make_checkpoint("e.pt")), ActorConfig(follow=None, goal=(1.0, 1.0, 1.0)))
+    assert _place("3.5,1.2,-4") == (3.5, 1.2, -4.0)
+    for text in ("3.5,1.2", "1,2,x", ""):
+        with pytest.raises(ConfigError, match="write X,Y,Z in metres"):
+            _place(text)
+
+
+@pytest.mark.skipif(
+    any(find_spec(name) is None for name in ("onnxscript", "onnxruntime")),
+    reason="ONNX is not installed (pip install 'navi[export]')",
+)
+def test_a_program_alone_flies_to_goals(make_checkpoint, tmp_path) -> None:  # noqa: F811
+    seeking = POLICY.model_copy(update={"goal": True})
+    config = CONFIG.model_copy(update={
+        "policy": seeking, "env": CONFIG.env.model_copy(update={"task": "point_goal"}),
+        "shaper": CONFIG.shaper.model_copy(update={"rnd_start": 0.0, "rnd_end": 0.0, "loop_coefficient": 0.0}),
+    })  # fmt: skip
+    checkpoint = make_checkpoint("g.pt", steps=0, policy=build_policy(seeking, 0), config=config)
+    export_checkpoint(checkpoint, tmp_path / "g.onnx", kind="onnx")
+    model = load_model(str(tmp_path / "g.onnx"), ActorConfig(follow=None))
+    assert model.runner.config.goal and model.runner.metadata["aux_made_of"] == ["a goal"]
+
+
+def test_a_shadow_flight_tells_both_policies_of_their_goals(flown_field) -> None:
+    policy, inputs = build_policy(SEEKING, 0), []
+    act = policy.act
+    policy.act = lambda obs, aux, *rest: (inputs.append(aux), act(obs, aux, *rest))[1]
+    result = ShadowFlight(flown_field, GOALS, rows=2, decisions=5)(policy, policy)
+    assert result.passed and result.difference == 0.0 and len(inputs) == 10
+    assert all(aux.shape[1] == SEEKING.aux_inputs and aux[:, -4].gt(0).all() for aux in inputs)
+
+
+def test_viewers_are_shown_the_goal_of_the_drone_they_watch(stage) -> None:
+    server = stage.environment(GOALS, sessions=2, seed=1)
+    digest = Digest(row=1)
+    feed = Feed([server.publisher.endpoint], lambda batch: [digest.take(m) for m in batch], watching=True)
+    try:
+        until(lambda: digest.matrix is not None and digest.frame()[0]["goal"] is not None)
+    finally:
+        feed.close()
+    goal = server.env.goals.of(server.env.counters["scene"])[1]
+    assert digest.frame()[0]["goal"] == goal.tolist() and "environment.goal" not in digest.others
+    digest.take(told(1, digest.matrix.episode_id, math.nan, 0.0, 0.0))
+    assert digest.frame()[0]["goal"] == goal.tolist()
