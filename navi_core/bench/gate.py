@@ -12,6 +12,7 @@ from navi_core.bench.timing import CPU, WALL, median, take_turns, torch_threads
 from navi_core.config import EnvConfig, GateConfig
 from navi_core.scenes import Scene
 from navi_core.service.gate import RolloutGate
+from navi_core.service.proposals import propose
 from navi_core.world import Field, NavigationEnv
 
 __all__ = ["GateRow", "run_gate"]
@@ -27,6 +28,7 @@ class GateRow(Row):
         cpu_ms: Median CPU time of a batch [ms].
         wall_ms: Median wall time of a batch [ms].
         fastest_ms: Least wall time of a batch [ms]: what a busy machine leaves of a quiet one.
+        slower_ms: Median wall time of a batch whose motions that would collide are proposed again, slower [ms].
         motions: Random motions whose truth was flown, each held for the horizon.
         colliding: Share of them that collide.
         prevented: Share of the colliding ones that the gate holds back.
@@ -40,6 +42,7 @@ class GateRow(Row):
     cpu_ms: float
     wall_ms: float
     fastest_ms: float
+    slower_ms: float
     motions: int
     colliding: float
     prevented: float
@@ -77,7 +80,8 @@ def run_gate(
         field = Field(scenes, threads=threads)
         flight = _Flight(field, env_config, config, sessions, seed)
         action, life = flight.draw(), flight.env.state_dict()
-        times = take_turns({"gate": lambda: flight.judge(action, life)}, repeats, warmup=5)["gate"]
+        calls = {"gate": lambda: flight.judge(action, life), "slower": lambda: flight.propose(action, life)}
+        times = take_turns(calls, repeats, warmup=5)
         truth = _truth(_Flight(field, env_config, config, sessions, seed + 1), decisions)
         without, behind = (
             _collisions(_Flight(field, env_config, config, sessions, seed + 2), decisions, gated)
@@ -87,9 +91,10 @@ def run_gate(
     return GateRow(
         sessions=sessions,
         substeps=config.substeps,
-        cpu_ms=1e3 * median(times, CPU),
-        wall_ms=1e3 * median(times, WALL),
-        fastest_ms=1e3 * float(times[:, WALL].min()),
+        cpu_ms=1e3 * median(times["gate"], CPU),
+        wall_ms=1e3 * median(times["gate"], WALL),
+        fastest_ms=1e3 * float(times["gate"][:, WALL].min()),
+        slower_ms=1e3 * median(times["slower"], WALL),
         motions=len(collides),
         colliding=float(collides.float().mean()),
         prevented=float(waits[collides].float().mean()),
@@ -119,6 +124,11 @@ class _Flight:
         life = life or self.env.state_dict()
         where = (life["position"], life["yaw"].squeeze(1), life["velocity"])
         return self.gate.judge(self.rows, *where, action, self.obs).send
+
+    def propose(self, action: torch.Tensor, life: dict[str, torch.Tensor]) -> torch.Tensor:
+        """Return the (B, 4) actions to be flown where what would collide is proposed again."""
+        where = (life["position"], life["yaw"].squeeze(1), life["velocity"])
+        return propose(self.gate, self.rows, *where, action, self.obs, self.gate.config.slower)[1]
 
     def fly(self, action: torch.Tensor) -> torch.Tensor:
         """Fly one decision; returns (B,) collisions. Where an episode ends the gate begins anew."""

@@ -30,12 +30,25 @@ def gate(
     decisions: Annotated[int, typer.Option(min=1, help="Decisions of the flights that are judged.")] = 50,
     threads: Threads = 1,
     seed: Annotated[int, typer.Option(help="Seed of starts and motions.")] = 0,
+    model: Annotated[
+        str | None,
+        typer.Option(help="A checkpoint, version or alias: fly it without the gate and behind it instead."),
+    ] = None,
+    starts: Annotated[int, typer.Option(min=1, help="Starts of a model in each scene.")] = 3,
+    steps: Annotated[int, typer.Option(min=1, help="Decisions of each of its flights.")] = 200,
     as_json: Json = False,
 ) -> None:
-    """Time the gate, and count which of a random policy's collisions it prevents and what it holds back in vain."""
+    """Time the gate, and count which of a random policy's collisions it prevents and what it holds back in vain.
+
+    With --model: how a policy flies without it, behind it, and behind it where motions that would collide are not
+    proposed again slower.
+    """
     from navi_core.bench.gate import run_gate
     from navi_core.cli.evaluate import load_scenes
 
+    if model is not None:
+        _gated_flight(model, scene or ["apartment:9000-9007"], starts, steps, as_json)
+        return
     ((azimuth, elevation),) = sizes([size])
     row = run_gate(
         load_scenes(scene or ["apartment:0", "maze:0"], 512),
@@ -53,6 +66,7 @@ def gate(
         "CPU p50 [ms]": figure("cpu_ms"),
         "p50 [ms]": figure("wall_ms"),
         "fastest [ms]": figure("fastest_ms"),
+        "with slower ones [ms]": figure("slower_ms"),
         "motions": figure("motions"),
         "colliding": figure("colliding", ".3f"),
         "prevented": figure("prevented", ".3f"),
@@ -61,6 +75,33 @@ def gate(
         "behind the gate": figure("collisions_behind"),
     }
     report("gate", [row.as_dict()], columns, as_json, threads=threads)
+
+
+def _gated_flight(model: str, scene: list[str], starts: int, steps: int, as_json: bool) -> None:
+    from navi_core.bench.gated_flight import run_gated_flight
+    from navi_core.cli.evaluate import load_scenes
+    from navi_core.cli.progress import progress_bar
+    from navi_core.service.served_model import checkpoint_file, training_of
+
+    env, vocabulary = training_of(model)
+    file, _ = checkpoint_file(model)
+    with progress_bar("flights") as progress:
+        rows = run_gated_flight(
+            file, env, vocabulary, load_scenes(scene, 512), starts=starts, steps=steps, progress=progress
+        )
+    columns = {
+        "flown": figure("flown"),
+        "metric": figure("metric"),
+        "score": figure("score"),
+        "difference": figure("difference"),
+        "low": figure("low"),
+        "high": figure("high"),
+        "collisions/min": figure("collisions_per_minute"),
+        "WAIT": figure("wait", ".3f"),
+        "slower": figure("slower", ".3f"),
+        "longest wait [s]": figure("longest", ".1f"),
+    }
+    report(f"{model} and the gate", [row.as_dict() for row in rows], columns, as_json, threads=1, words=2)
 
 
 def service(

@@ -25,7 +25,7 @@ from navi_core.evaluate.coverage import Coverage, curve_metrics, mean_curve, mea
 from navi_core.evaluate.flight import Flight, fly
 from navi_core.evaluate.point_goal import goal_metrics
 from navi_core.evaluate.result import EvalResult, summarise
-from navi_core.evaluate.subjects import resolve_subject
+from navi_core.evaluate.subjects import Subject, resolve_subject
 from navi_core.evaluate.surface import measure_surface
 
 if TYPE_CHECKING:
@@ -41,7 +41,7 @@ _SHORTEST_PATH = 1.0
 
 
 def evaluate(
-    subject: str | Path | Pilot | NavigationPolicy | ModelVersion,
+    subject: str | Path | Pilot | NavigationPolicy | ModelVersion | Subject,
     scenes: Sequence[Scene] | Course,
     config: EvalConfig | None = None,
     *,
@@ -56,7 +56,8 @@ def evaluate(
     thread; the callers' settings are restored.
 
     Args:
-        subject: Name of a pilot, path of a checkpoint, a policy, or a version of the model registry.
+        subject: Name of a pilot, path of a checkpoint, a policy, a version of the model registry, or a subject that is
+            ready, made by `resolve_subject` for the same protocol.
         scenes: Scenes, or a course that `build_course` made of them (cheaper for several subjects).
         config: The protocol; with a course it is the course's own and may be left out.
         name: Name of the subject in the results; by default its own.

@@ -36,12 +36,16 @@ class Subject:
 
 
 def resolve_subject(
-    subject: str | Path | Pilot | NavigationPolicy | ModelVersion, config: EvalConfig, *, name: str | None = None
+    subject: str | Path | Pilot | NavigationPolicy | ModelVersion | Subject,
+    config: EvalConfig,
+    *,
+    name: str | None = None,
 ) -> Subject:
     """Make a subject ready to be flown.
 
     Args:
-        subject: Name of a pilot, path of a checkpoint, a pilot, a policy, or a version of the registry.
+        subject: Name of a pilot, path of a checkpoint, a pilot, a policy, a version of the registry, or a subject that
+            is ready.
         config: The protocol.
         name: Name in the results; by default the subject's own.
 
@@ -49,6 +53,8 @@ def resolve_subject(
         EvaluationError: Nothing of that name, or a policy of another decision rate.
         CheckpointError: The checkpoint cannot be loaded.
     """
+    if isinstance(subject, Subject):
+        return subject
     if isinstance(subject, str) and subject in PILOTS:
         return _of_pilot(build_pilot(subject, seed=config.seed, dynamics=config.dynamics), config, name)
     if isinstance(subject, Pilot):

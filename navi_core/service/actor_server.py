@@ -19,10 +19,11 @@ from navi_core.config import ActorConfig
 from navi_core.errors import ConfigError, WireError
 from navi_core.pilots.draws import draw_normal
 from navi_core.pilots.recovery import Recovery
-from navi_core.service.flight_learning import FlightLearning, ask_gate
+from navi_core.service.flight_learning import FlightLearning
 from navi_core.service.gate import GateVerdict, RolloutGate
 from navi_core.service.goals import GoalsHeard
 from navi_core.service.observations import observation_of
+from navi_core.service.proposals import ask_gate
 from navi_core.service.served_model import ServedModel
 from navi_core.service.server import Server
 from navi_core.service.sessions import Session, SessionTable
@@ -291,11 +292,14 @@ class ActorServer(Server):
         """Ask the gate, count what it says, and show it to whoever watches."""
         assert self._gate is not None
         start = time.perf_counter()
-        verdict, command = ask_gate(self._gate, group, obs, reset, action)
+        # What is learned from is what was drawn.
+        slower = self._gate.config.slower if self._learning is None else ()
+        verdict, command = ask_gate(self._gate, group, obs, reset, action, slower)
         self.metrics.latency("gate_ms", time.perf_counter() - start, about="one batch of simulated motions")
-        waits = int((~verdict.send).sum())
+        waits, slowed = int((~verdict.send).sum()), int((verdict.send & (command != action).any(dim=1)).sum())
         self.metrics.count("gate_send_total", len(group) - waits, about="motions that the gate let through")
         self.metrics.count("gate_wait_total", waits, about="motions that the gate held back")
+        self.metrics.count("gate_slowed_total", slowed, about="motions that were sent slower than proposed")
         if self.publisher.watched("telemetry_event_v2"):
             parts = torch.stack([verdict.send, verdict.collides, verdict.expected_reward, *verdict.components.values()])
             for session, numbers in zip(group, parts.T.numpy()):

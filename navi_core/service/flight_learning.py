@@ -25,33 +25,7 @@ from navi_core.service.sessions import Session
 from navi_core.service.shadow import ShadowFlight
 from navi_core.service.wire import StepResult
 
-__all__ = ["FlightLearning", "ask_gate"]
-
-
-def ask_gate(
-    gate: RolloutGate, group: Sequence[Session], obs: Tensor, reset: Tensor, action: Tensor
-) -> tuple[GateVerdict, Tensor]:
-    """Judge the actions of some drones; returns the verdict and the actions to be sent, hovering where they wait.
-
-    Args:
-        gate: Its rows are the sessions' slots.
-        group: N drones.
-        obs: (N, 3, Az, El).
-        reset: (N,) bool, an episode begins.
-        action: (N, 4) proposed.
-    """
-    slots = torch.tensor([session.slot for session in group])
-    position = torch.tensor([session.position for session in group])
-    yaw = torch.tensor([session.matrix.robot_pose.yaw for session in group])
-    velocity = torch.stack([session.velocity for session in group])
-    if bool(reset.any()):
-        gate.begin(slots[reset], position[reset], yaw[reset], obs[reset])
-    verdict = gate.judge(slots, position, yaw, velocity, action, obs)
-    # A drone that hovers has all but stopped after one decision.
-    after = torch.where(verdict.send[:, None], verdict.velocity, 0.0)
-    for session, now in zip(group, after):
-        session.velocity = now
-    return verdict, torch.where(verdict.send[:, None], action, 0.0)
+__all__ = ["FlightLearning"]
 
 
 class FlightLearning:

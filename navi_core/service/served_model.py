@@ -18,7 +18,7 @@ from navi_core.models import Checkpoint, Registry, export_checkpoint, load_check
 from navi_core.record import navi_home
 from navi_core.service.runner import EagerRunner, ProgramRunner, Runner
 
-__all__ = ["AliasFollower", "ServedModel", "load_model", "training_of"]
+__all__ = ["AliasFollower", "ServedModel", "checkpoint_file", "load_model", "training_of"]
 
 _LOG = logging.getLogger("navi.service")
 _SUFFIX = {"onnx": ".onnx", "aoti": ".pt2"}
@@ -99,7 +99,7 @@ def load_model(source: str, config: ActorConfig, models: Path | None = None) -> 
             )
         _check_goal(program.config, name, config)
         return ServedModel(name, ProgramRunner({program.rows: program}, name), None, Path(source))
-    path, name = _checkpoint_file(source, models)
+    path, name = checkpoint_file(source, models)
     policy, checkpoint = load_policy(path)
     if policy.config.aux == "full":
         raise ConfigError(f"{name} reads the training reward (aux: full), which no service has; train with no_reward")
@@ -127,13 +127,13 @@ def training_of(source: str, models: Path | None = None) -> tuple[EnvConfig, dic
         CheckpointError: The file cannot be loaded.
         RegistryError: No such version or alias.
     """
-    path, _ = _checkpoint_file(source, models)
+    path, _ = checkpoint_file(source, models)
     checkpoint = load_checkpoint(path)
     vocabulary = checkpoint.corpus_summary.get("semantic_vocabulary")
     return checkpoint.train_config().env, dict(vocabulary) if vocabulary else None
 
 
-def _checkpoint_file(source: str, models: Path | None) -> tuple[Path, str]:
+def checkpoint_file(source: str, models: Path | None = None) -> tuple[Path, str]:
     """Return the file and the name of a checkpoint, version or alias."""
     path = Path(source)
     if path.suffix == ".pt" or path.is_file():
