@@ -252,7 +252,7 @@ class ActorServer(Server):
     def _aim(self, env_id: int) -> None:
         """Let a drone that waits for its goal be answered, if that is the one it waits for."""
         session = self.sessions.get(env_id)
-        if session is not None and session.waits:
+        if session is not None and session.waits and self._goals.of(session.matrix) is not None:
             self._observe(session.matrix)
 
     def _next_group(self) -> list[Session]:

@@ -41,6 +41,7 @@ class Experience:
         aux: (A,) auxiliary input.
         scene: Number of the scene in the gate's field, −1 where there is none.
         ends: Whether the episode ended with it.
+        terminated: Whether it ended because the task was done: nothing follows that a value could stand for.
     """
 
     session_id: int
@@ -63,6 +64,7 @@ class Experience:
     aux: Tensor = field(default_factory=lambda: torch.zeros(3))
     scene: int = -1
     ends: bool = False
+    terminated: bool = False
 
     @property
     def is_completed(self) -> bool:

@@ -162,16 +162,17 @@ class FlightLearning:
     def came(self, result: StepResult) -> None:
         """Complete the experience that a reward belongs to; another episode's reward completes nothing."""
         experience, episode_id = self._pending.pop(result.env_id, (None, 0))
-        ends = result.done or result.truncated
+        end = {"ends": result.done or result.truncated, "terminated": result.done}
         if experience is None:
             # A motion that was held back: its reward is the past of later ones.
-            self.buffer.update_pending_reward(result.env_id, result.reward, ends=ends)
+            self.buffer.update_pending_reward(result.env_id, result.reward, **end)
             return
         if episode_id != result.episode_id:
             self.buffer.drop_pending(result.env_id)
             return
-        if self.buffer.update_pending_reward(result.env_id, result.reward, ends=ends):
-            experience.actual_reward, experience.ends = result.reward, ends
+        if self.buffer.update_pending_reward(result.env_id, result.reward, **end):
+            experience.actual_reward, experience.ends = result.reward, end["ends"]
+            experience.terminated = end["terminated"]
             self.record.experience(experience)
             self.trainer.observe_reward(experience.model_version, result.reward)
 

@@ -125,18 +125,22 @@ class ExperienceReplayBuffer:
             if experience.actual_reward is None:
                 self._pending[experience.session_id] = (row, trail, packed, learn)
             else:
-                gone += self._complete((row, trail, packed, learn), experience.actual_reward, experience.ends)
+                pending = (row, trail, packed, learn)
+                gone += self._complete(pending, experience.actual_reward, experience.ends, experience.terminated)
         # What goes is freed here, where nobody waits for it.
         del gone
         return True
 
-    def update_pending_reward(self, session_id: int, reward: float, *, ends: bool = False) -> bool:
+    def update_pending_reward(
+        self, session_id: int, reward: float, *, ends: bool = False, terminated: bool = False
+    ) -> bool:
         """Complete the pending experience of a session; returns whether there was one.
 
         Args:
             session_id: The drone.
             reward: That came; one that is not finite drops the experience.
             ends: Whether the episode ended with it.
+            terminated: Whether it ended because the task was done.
         """
         with self._locked() as held:
             if not held or session_id not in self._pending:
@@ -145,7 +149,7 @@ class ExperienceReplayBuffer:
             if not np.isfinite(reward):
                 self._refused += 1
                 return False
-            gone = self._complete(pending, reward, ends)
+            gone = self._complete(pending, reward, ends, terminated)
         # What goes is freed here, where nobody waits for it.
         del gone
         return True
@@ -231,13 +235,14 @@ class ExperienceReplayBuffer:
         state = None if experience.begins else experience.recurrent_state
         return Trail(self.config.state_interval, len(experience.latent), state)
 
-    def _complete(self, pending: _Pending, reward: float, ends: bool) -> list[Any]:
+    def _complete(self, pending: _Pending, reward: float, ends: bool, terminated: bool) -> list[Any]:
         """Take the reward of a decision; returns what was evicted for it, to be freed without the lock."""
         gone: list[Any] = []
         row, trail, packed, learn = pending
         row["actual"], row["done"] = reward, ends
         trail.reward[int(row["place"])] = EXPECTED_SHARE * float(row["expected"]) + ACTUAL_SHARE * reward
         trail.ended |= ends
+        trail.terminated |= terminated
         if not learn:
             return gone
         while self._count >= self._capacity or (self._count and self.nbytes > self.config.buffer_bytes):

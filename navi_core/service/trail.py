@@ -27,9 +27,10 @@ class Trail:
     Attributes:
         count: Decisions so far.
         ended: The episode ended with the last.
+        terminated: It ended because the task was done.
     """
 
-    __slots__ = ("_aux", "_aux_width", "_latent", "count", "ended", "reward", "state", "value")
+    __slots__ = ("_aux", "_aux_width", "_latent", "count", "ended", "reward", "state", "terminated", "value")
 
     def __init__(self, length: int, width: int, state: State | None) -> None:
         self.state = None if state is None else tuple(part.to(torch.float16) for part in state)
@@ -39,7 +40,7 @@ class Trail:
         self.reward = np.full(length, np.nan, np.float32)
         self.value = np.zeros(length, np.float32)
         self.count = 0
-        self.ended = False
+        self.ended = self.terminated = False
 
     @property
     def nbytes(self) -> int:
@@ -98,8 +99,8 @@ class Trail:
                 break  # pending: the sum ends before it
             value = float(self.value[now])
             if now == last:
-                # Nothing is known of what follows; an episode that ended is bootstrapped as it stands.
-                total += weight * (given + discount * value - value)
+                # Of what follows nothing is known: bootstrapped as it stands, but where the task was done.
+                total += weight * (given + (0.0 if self.terminated else discount * value) - value)
                 break
             total += weight * (given + discount * float(self.value[now + 1]) - value)
             weight *= discount * trace

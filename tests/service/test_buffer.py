@@ -234,6 +234,19 @@ def test_advantages_are_those_of_the_rewards_that_followed() -> None:
     assert trail.advantage(2, 5.0, 0.9, 1.0)[0] == pytest.approx(5.0 + 0.9 * 2.0 - 2.0)
 
 
+@pytest.mark.parametrize("pending", [False, True])
+def test_nothing_follows_where_the_task_was_done(pending: bool) -> None:
+    kept, end = buffer(), {"ends": True, "terminated": True}
+    for number in range(3):
+        reward = None if pending else 1.0
+        end_of = end if number == 2 and not pending else {}
+        kept.add(experience(number=number, value=2.0, expected_reward=1.0, actual_reward=reward, **end_of))
+        if pending:
+            kept.update_pending_reward(0, 1.0, **(end if number == 2 else {}))
+    trail = kept.sample(3).trails[0]
+    assert [trail.advantage(i, 1.0, 1.0, 1.0)[0] for i in range(3)] == [1.0, 0.0, -1.0]
+
+
 @settings(max_examples=40, deadline=None)
 @given(st.lists(st.tuples(st.integers(0, 3), st.sampled_from(["add", "reward", "drop", "hold"])), max_size=120))
 def test_counts_add_up_whatever_happens(moves) -> None:

@@ -11,10 +11,11 @@ import pytest
 import torch
 
 from navi_core.cli.serve import _place
-from navi_core.config import ActorConfig, EnvConfig
+from navi_core.config import ActorConfig, ContinuousTrainingConfig, EnvConfig
 from navi_core.errors import ConfigError
 from navi_core.models import export_checkpoint
 from navi_core.policy import build_policy
+from navi_core.service.flight_learning import FlightLearning
 from navi_core.service.goals import GOAL_EVENT, GoalsHeard
 from navi_core.service.observations import distance_matrix
 from navi_core.service.served_model import load_model
@@ -85,6 +86,16 @@ def test_drones_that_stream_fly_to_the_goals_of_each_episode(stage) -> None:
     actor._subscriber.socket.connect(server.publisher.endpoint)
     until(lambda: actor.decisions >= 60)
     assert server.metrics.counter("episodes_total") >= 2
+
+
+def test_a_service_learns_on_flights_to_goals(stage, tmp_path) -> None:
+    settings = ContinuousTrainingConfig(training_interval=0.02, batch_size=16, min_batch_size=4)
+    model = tiny_model(config=SEEKING)
+    learning = FlightLearning(model, settings, None, outbox=tmp_path)
+    stage.actor(stage.environment(GOALS, sessions=3, seed=2), model, learning=learning, sample=True)
+    until(lambda: learning.trainer.serving.version >= 3)
+    until(lambda: any(trail.terminated for trail in learning.buffer.sample(1000).trails))
+    assert learning.status()["training"]["errors"] == 0
 
 
 def test_a_drone_without_a_goal_waits_and_that_is_said_once(stage, caplog) -> None:
