@@ -22,10 +22,12 @@ from navi_core.world import Field
 
 __all__ = ["GatedFlightRow", "GatedFlyer", "run_gated_flight"]
 
+_SENT, _SLOWER, _STANDS, _WAITS = range(4)
+
 
 @dataclass(frozen=True)
 class GatedFlightRow(Row):
-    """One way to fly a policy, over all episodes."""
+    """One way to fly a policy, over all episodes; shares are of their decisions."""
 
     flown: str
     """Without the gate; behind it, hovering where it says WAIT; behind it, slower where that passes."""
@@ -34,19 +36,21 @@ class GatedFlightRow(Row):
     """What `score` is: `c_vis_auc`, or `spl` of a policy that flies to goals."""
     score: float
     """Mean over scenes [%, or a share]."""
-    collisions_per_minute: float
-    wait: float
-    """Share of decisions that hovered because the gate said WAIT."""
-    slower: float
-    """Share of decisions that were flown slower than the policy wanted."""
-    longest: float
-    """Longest wait of any drone [s]."""
     difference: float
     """Of the score less that without the gate, paired."""
     low: float
     """Lower bound of its 95 % interval over scenes and starts."""
     high: float
     """Upper bound."""
+    collisions_per_minute: float
+    wait: float
+    """Share that hovered because the gate said WAIT."""
+    slower: float
+    """Share that was flown slower than the policy wanted."""
+    stands: float
+    """Share that did not move from its place, turning or not, because of the gate: WAIT, or slower to the end."""
+    longest: float
+    """Longest time for which a drone did not [s]."""
 
 
 class GatedFlyer:
@@ -59,10 +63,8 @@ class GatedFlyer:
 
     Attributes:
         recovering: As the subject has it.
-        decisions: Judged so far.
-        waits: Of these, motions that were held back.
-        slowed: Of these, motions that were flown slower.
-        longest: Most decisions in a row for which a drone waited.
+        blocks: Of each block of rows since the flyer was made, decision by decision, (B,) `_SENT`, `_SLOWER`,
+            `_STANDS` or `_WAITS`.
     """
 
     def __init__(self, flyer: Flyer, env: EnvConfig, config: GateConfig) -> None:
@@ -70,7 +72,7 @@ class GatedFlyer:
         self.azimuth_bins, self.elevation_bins = flyer.azimuth_bins, flyer.elevation_bins
         self._flyer, self._env, self._config = flyer, env, config
         self.recovering: Tensor | None = None
-        self.decisions = self.waits = self.slowed = self.longest = 0
+        self.blocks: list[list[Tensor]] = []
 
     def begin(self, keys: Tensor, field: Field) -> None:
         """Start new episodes in all rows."""
@@ -78,7 +80,7 @@ class GatedFlyer:
         self._gate = RolloutGate(field, self._env, self._config, capacity=len(keys))
         self._rows = torch.arange(len(keys))
         self._velocity: Tensor | None = None
-        self._waited = torch.zeros(len(keys), dtype=torch.int64)
+        self.blocks.append([])
 
     def act(self, obs: Tensor, pose: Pose) -> Tensor:
         """Answer observations (B, 3, Az, El) with actions (B, 4) that the gate let through."""
@@ -90,12 +92,16 @@ class GatedFlyer:
         moving = (self._rows, pose.position, pose.yaw, self._velocity)
         verdict, command = propose(self._gate, *moving, action, obs, self._config.slower)
         self._velocity = velocity_after(verdict)
-        self._waited = torch.where(verdict.send, 0, self._waited + 1)
-        self.decisions += len(action)
-        self.waits += int((~verdict.send).sum())
-        self.slowed += int((verdict.send & (command != action).any(dim=1)).sum())
-        self.longest = max(self.longest, int(self._waited.max()))
+        slower = (command != action).any(dim=1)
+        stands = slower & ~command[:, :3].any(dim=1)
+        how = torch.where(stands, _STANDS, torch.where(slower, _SLOWER, _SENT))
+        self.blocks[-1].append(torch.where(verdict.send, how, _WAITS))
         return command
+
+    def told(self, result: EvalResult) -> list[Tensor]:
+        """Return what became of the decisions (T,) of each episode of a result: rows that fill a block are none."""
+        columns = [column for block in self.blocks for column in torch.stack(block).unbind(dim=1)]
+        return [column[: row["steps"]] for column, row in zip(columns, result.episodes)]
 
 
 def run_gated_flight(
@@ -108,11 +114,11 @@ def run_gated_flight(
     steps: int = 200,
     progress: Callable[[str, int, int], None] | None = None,
 ) -> list[GatedFlightRow]:
-    """Fly a policy from the protocol's starts without the gate, behind it, and behind it without slower motions.
+    """Fly a policy from the protocol's starts without the gate, behind it hovering for WAIT, and behind it as served.
 
     Args:
         checkpoint: The policy.
-        env: What it was trained in; the gate's observation, dynamics and reward.
+        env: What it was trained in; the gate's observation and reward.
         vocabulary: Semantic ids by name that it was trained with.
         scenes: Where.
         starts: In each scene.
@@ -121,6 +127,8 @@ def run_gated_flight(
     """
     config = EvalConfig(starts=starts, max_steps=steps, task=env.task)
     metric = "spl" if env.task == "point_goal" else "c_vis_auc"
+    # The gate foresees the drone that is flown.
+    seen = env.model_copy(update={"dynamics": config.dynamics})
     course = build_course(scenes, config, vocabulary=vocabulary)
     free: EvalResult | None = None
     rows = []
@@ -128,27 +136,38 @@ def run_gated_flight(
     for how, gate in gates.items():
         subject, gated = resolve_subject(checkpoint, config), None
         if gate is not None:
-            gated = GatedFlyer(subject.flyer, env, gate)
+            gated = GatedFlyer(subject.flyer, seen, gate)
             subject = replace(subject, flyer=gated)
         result = evaluate(
             subject, course, progress=None if progress is None else lambda *done, how=how: progress(how, *done)
         )
         free = free or result
         gap = compare(result, free, metric)
-        count = 1 if gated is None else gated.decisions
+        told = [torch.full((1,), _SENT)] if gated is None else gated.told(result)
+        every = torch.cat(told)
         rows.append(
             GatedFlightRow(
                 flown=how,
                 episodes=len(result.episodes),
                 metric=metric,
                 score=result.summary[metric],
-                collisions_per_minute=result.summary["collisions_per_minute"],
-                wait=0.0 if gated is None else gated.waits / count,
-                slower=0.0 if gated is None else gated.slowed / count,
-                longest=0.0 if gated is None else gated.longest * config.dynamics.decision_seconds,
                 difference=gap.mean_difference,
                 low=gap.low,
                 high=gap.high,
+                collisions_per_minute=result.summary["collisions_per_minute"],
+                wait=float((every == _WAITS).float().mean()),
+                slower=float((every == _SLOWER).float().mean()),
+                stands=float((every >= _STANDS).float().mean()),
+                longest=max(_longest(column >= _STANDS) for column in told) * config.dynamics.decision_seconds,
             )
         )
     return rows
+
+
+def _longest(flags: Tensor) -> int:
+    """Return the most in a row of (T,) bool."""
+    most = run = 0
+    for flag in flags.tolist():
+        run = run + 1 if flag else 0
+        most = max(most, run)
+    return most

@@ -1,4 +1,4 @@
-"""`navi bench gate`, `navi bench service` and `navi bench soak`: the figures of the service."""
+"""`navi bench gate`, `gated-flight`, `service` and `soak`: the figures of the service."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ import typer
 from navi_core.cli.bench_report import Json, Scenes, Threads, figure, report, sizes
 from navi_core.cli.sections import parse_sections
 
-__all__ = ["gate", "register", "service", "soak"]
+__all__ = ["gate", "gated_flight", "register", "service", "soak"]
 
 Size = Annotated[str, typer.Option(help="Azimuth and elevation bins.", metavar="AZxEL")]
 
@@ -18,6 +18,7 @@ Size = Annotated[str, typer.Option(help="Azimuth and elevation bins.", metavar="
 def register(group: typer.Typer) -> None:
     """Add the service's benchmarks to the group `bench`."""
     group.command("gate")(gate)
+    group.command("gated-flight")(gated_flight)
     group.command("service")(service)
     group.command("soak")(soak)
 
@@ -30,25 +31,12 @@ def gate(
     decisions: Annotated[int, typer.Option(min=1, help="Decisions of the flights that are judged.")] = 50,
     threads: Threads = 1,
     seed: Annotated[int, typer.Option(help="Seed of starts and motions.")] = 0,
-    model: Annotated[
-        str | None,
-        typer.Option(help="A checkpoint, version or alias: fly it without the gate and behind it instead."),
-    ] = None,
-    starts: Annotated[int, typer.Option(min=1, help="Starts of a model in each scene.")] = 3,
-    steps: Annotated[int, typer.Option(min=1, help="Decisions of each of its flights.")] = 200,
     as_json: Json = False,
 ) -> None:
-    """Time the gate, and count which of a random policy's collisions it prevents and what it holds back in vain.
-
-    With --model: how a policy flies without it, behind it, and behind it where motions that would collide are not
-    proposed again slower.
-    """
+    """Time the gate, and count which of a random policy's collisions it prevents and what it holds back in vain."""
     from navi_core.bench.gate import run_gate
     from navi_core.cli.evaluate import load_scenes
 
-    if model is not None:
-        _gated_flight(model, scene or ["apartment:9000-9007"], starts, steps, as_json)
-        return
     ((azimuth, elevation),) = sizes([size])
     row = run_gate(
         load_scenes(scene or ["apartment:0", "maze:0"], 512),
@@ -77,7 +65,14 @@ def gate(
     report("gate", [row.as_dict()], columns, as_json, threads=threads)
 
 
-def _gated_flight(model: str, scene: list[str], starts: int, steps: int, as_json: bool) -> None:
+def gated_flight(
+    model: Annotated[str, typer.Argument(help="A checkpoint, version or alias of the registry.")] = "champion",
+    scene: Scenes = None,
+    starts: Annotated[int, typer.Option(min=1, help="Starts in each scene.")] = 3,
+    steps: Annotated[int, typer.Option(min=1, help="Decisions of each flight.")] = 200,
+    as_json: Json = False,
+) -> None:
+    """Fly a policy without the gate, behind it hovering for every WAIT, and behind it as it is served."""
     from navi_core.bench.gated_flight import run_gated_flight
     from navi_core.cli.evaluate import load_scenes
     from navi_core.cli.progress import progress_bar
@@ -87,7 +82,13 @@ def _gated_flight(model: str, scene: list[str], starts: int, steps: int, as_json
     file, _ = checkpoint_file(model)
     with progress_bar("flights") as progress:
         rows = run_gated_flight(
-            file, env, vocabulary, load_scenes(scene, 512), starts=starts, steps=steps, progress=progress
+            file,
+            env,
+            vocabulary,
+            load_scenes(scene or ["apartment:9000-9007"], 512),
+            starts=starts,
+            steps=steps,
+            progress=progress,
         )
     columns = {
         "flown": figure("flown"),
@@ -99,7 +100,8 @@ def _gated_flight(model: str, scene: list[str], starts: int, steps: int, as_json
         "collisions/min": figure("collisions_per_minute"),
         "WAIT": figure("wait", ".3f"),
         "slower": figure("slower", ".3f"),
-        "longest wait [s]": figure("longest", ".1f"),
+        "stands": figure("stands", ".3f"),
+        "longest [s]": figure("longest", ".1f"),
     }
     report(f"{model} and the gate", [row.as_dict() for row in rows], columns, as_json, threads=1, words=2)
 

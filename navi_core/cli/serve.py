@@ -72,8 +72,9 @@ def environment(
     if like is not None:
         env, vocabulary = training_of(like, models)
     if task is not None and task != env.task:
+        env = parse_config(EnvConfig, env.model_dump() | {"task": task})
         reward = env.reward.model_dump() | {"preset": task, "weights": {}}
-        env = parse_config(EnvConfig, env.model_dump() | {"task": task, "reward": reward})
+        env = parse_config(EnvConfig, env.model_dump() | {"reward": reward})
     if size is not None:
         ((azimuth, elevation),) = sizes([size])
         changed = env.model_dump() | {"azimuth_bins": azimuth, "elevation_bins": elevation}
@@ -117,7 +118,9 @@ def serve(
         ),
     ] = None,
     sample: Annotated[bool, typer.Option("--sample", help="Draw actions instead of the typical ones.")] = False,
-    gate: Annotated[bool, typer.Option("--gate", help="Simulate each motion first; what would collide waits.")] = False,
+    gate: Annotated[
+        bool, typer.Option("--gate", help="Simulate each motion first; none that would collide is flown.")
+    ] = False,
     learn: Annotated[bool, typer.Option("--learn", help="Go on training on what is flown; draws actions.")] = False,
     assign: Annotated[
         list[str] | None, typer.Option("--set", help="A setting, gate.threshold=0 or training.batch_size=64.")

@@ -2,17 +2,21 @@
 
 from __future__ import annotations
 
+from itertools import pairwise
 from typing import Annotated, Literal
 
-from pydantic import Field
+from pydantic import Field, field_validator
 
 from navi_core.config.base import Config
 from navi_core.config.wire import ACTION_ENDPOINT, OBSERVATION_ENDPOINT, STEP_ENDPOINT, WireConfig
+from navi_core.errors import ConfigError
 
-__all__ = ["ActorConfig", "EnvironmentConfig", "GateConfig"]
+__all__ = ["FARTHEST", "ActorConfig", "EnvironmentConfig", "GateConfig"]
 
 Mode = Literal["step", "stream"]
-_Metres = Annotated[float, Field(ge=-1e5, le=1e5)]
+FARTHEST = 1e5
+"""No place is farther from the origin along an axis [m]."""
+_Metres = Annotated[float, Field(ge=-FARTHEST, le=FARTHEST)]
 
 
 class EnvironmentConfig(Config):
@@ -62,6 +66,13 @@ class GateConfig(Config):
     where the service learns."""
     margin: float = Field(0.0, ge=0, le=5)
     """Added to the drone's radius: clearance that the simulation keeps [m]."""
+
+    @field_validator("slower")
+    @classmethod
+    def _falls(cls, shares: tuple[float, ...]) -> tuple[float, ...]:
+        if any(before <= after for before, after in pairwise(shares)):
+            raise ConfigError(f"gate.slower {list(shares)} does not fall; write the fastest first, as [0.75, 0.25]")
+        return shares
 
 
 class ActorConfig(Config):

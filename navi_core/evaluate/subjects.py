@@ -54,6 +54,7 @@ def resolve_subject(
         CheckpointError: The checkpoint cannot be loaded.
     """
     if isinstance(subject, Subject):
+        subject.flyer.name = name or subject.flyer.name
         return subject
     if isinstance(subject, str) and subject in PILOTS:
         return _of_pilot(build_pilot(subject, seed=config.seed, dynamics=config.dynamics), config, name)

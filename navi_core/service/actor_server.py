@@ -16,12 +16,13 @@ import numpy as np
 import torch
 
 from navi_core.config import ActorConfig
+from navi_core.config.service import FARTHEST
 from navi_core.errors import ConfigError, WireError
 from navi_core.pilots.draws import draw_normal
 from navi_core.pilots.recovery import Recovery
 from navi_core.service.flight_learning import FlightLearning
 from navi_core.service.gate import GateVerdict, RolloutGate
-from navi_core.service.goals import GoalsHeard
+from navi_core.service.goals import GOAL_EVENT, GoalsHeard
 from navi_core.service.observations import observation_of
 from navi_core.service.proposals import ask_gate
 from navi_core.service.served_model import ServedModel
@@ -46,8 +47,7 @@ from navi_core.service.wire.sockets import connect, open_socket, readable
 __all__ = ["ActorServer"]
 
 _LOG = logging.getLogger("navi.service")
-_TOPICS = ("telemetry_event_v2", "step_result_v2", "distance_matrix_v2")
-"""Observations last: who subscribes to them is shown all drones at once, and their goals before that."""
+_TOPICS = ("distance_matrix_v2", "step_result_v2", "telemetry_event_v2")
 _BACK_OFF = 0.5
 """Pause after a request was refused [s]."""
 
@@ -126,6 +126,13 @@ class ActorServer(Server):
         if now - self._told >= self._limits.heartbeat_seconds:
             self._told = now
             self._perf()
+            since = {
+                session.env_id: session.waits_since for session in self.sessions if session.waits_since is not None
+            }
+            self.metrics.gauge("without_goal", len(since), about="drones whose goal was not told yet")
+            for env_id, moment in since.items():
+                if now - moment > 2 * self._limits.heartbeat_seconds:
+                    self._goals.warn(env_id)
 
     def drain(self) -> None:
         """Wait for the answers to what was asked; nothing new is decided."""
@@ -158,9 +165,11 @@ class ActorServer(Server):
         for message in self._subscriber.waiting():
             if isinstance(message, DistanceMatrix):
                 self._saw(message)
-            elif isinstance(message, TelemetryEvent):
+            elif isinstance(message, TelemetryEvent) and message.event_type == GOAL_EVENT:
                 if self._goals.hear(message):
                     self._aim(message.env_id)
+                else:
+                    self.metrics.count("malformed_total")
             elif isinstance(message, BatchStepResult) and self.config.mode == "stream":
                 for result in message.results:
                     self._came(result)
@@ -222,6 +231,9 @@ class ActorServer(Server):
             session.seen_at = time.monotonic()
             if session.request is not None or session.env_id in self._ready:
                 return
+            if session.waits_since is not None and matrix.timestamp < session.matrix.timestamp:
+                # Overtaken by the answer that brought what it waits with.
+                return
         self._observe(matrix)
 
     def _observe(self, matrix: DistanceMatrix) -> None:
@@ -229,6 +241,10 @@ class ActorServer(Server):
         now, config = time.monotonic(), self.model.runner.config
         if matrix.matrix_shape != (config.azimuth_bins, config.elevation_bins):
             self.metrics.count("misfits_total", about="observations of another size than the policy's")
+            return
+        pose = matrix.robot_pose
+        if not all(abs(part) <= FARTHEST for part in (pose.x, pose.y, pose.z, pose.yaw)):
+            self.metrics.count("malformed_total")
             return
         env_id = int(matrix.env_ids[0])
         session = self.sessions.get(env_id)
@@ -240,19 +256,17 @@ class ActorServer(Server):
         elif session.matrix.episode_id != matrix.episode_id:
             session.begins = True
             session.velocity = torch.zeros(4)
-        again = session.matrix.step_id == matrix.step_id and session.waits
-        session.matrix, session.seen_at = matrix, now
-        session.goal = self._goals.of(matrix)
-        session.waits = self.model.runner.config.goal and session.goal is None
-        if not session.waits:
+        session.matrix, session.seen_at, session.goal = matrix, now, self._goals.of(matrix)
+        if config.goal and session.goal is None:
+            session.waits_since = session.waits_since or now
+        else:
+            session.waits_since = None
             self._ready[env_id] = session
-        elif again:
-            self._goals.warn(env_id)
 
     def _aim(self, env_id: int) -> None:
         """Let a drone that waits for its goal be answered, if that is the one it waits for."""
         session = self.sessions.get(env_id)
-        if session is not None and session.waits and self._goals.of(session.matrix) is not None:
+        if session is not None and session.waits_since is not None and self._goals.of(session.matrix) is not None:
             self._observe(session.matrix)
 
     def _next_group(self) -> list[Session]:
@@ -275,7 +289,7 @@ class ActorServer(Server):
         decision = runner.decide(obs, aux, state, reset, self._noise(group))
         self.sessions.scatter(group, decision.state, decision.latent)
         self.metrics.latency("inference_ms", time.perf_counter() - start, about="one batch of decisions")
-        command, verdict = self._free(group, reset, decision.action), None
+        command, verdict = self._free(group, reset, self._sound(group, decision.action)), None
         for session in group:
             session.velocity_before = session.velocity
         if self._gate is not None:
@@ -285,6 +299,20 @@ class ActorServer(Server):
         self._send(group, command.numpy().astype(np.float32, copy=False))
         self.decisions += len(group)
         self.metrics.count("decisions_total", len(group), about="decisions made")
+
+    def _sound(self, group: list[Session], action: torch.Tensor) -> torch.Tensor:
+        """Let drones hover whose action is no number, after an observation that was none, and begin anew."""
+        sound = action.isfinite().all(dim=1)
+        if bool(sound.all()):
+            return action
+        self.metrics.count(
+            "unsound_total", int((~sound).sum()), about="actions that were no numbers; the drone hovered"
+        )
+        for session, well in zip(group, sound.tolist()):
+            if not well:
+                session.begins = True
+                _LOG.warning("drone %d: %s answers with NaN or Inf; it hovers", session.env_id, self.model.name)
+        return torch.where(sound[:, None], action, 0.0)
 
     def _judged(
         self, group: list[Session], obs: torch.Tensor, reset: torch.Tensor, action: torch.Tensor
@@ -393,7 +421,7 @@ class ActorServer(Server):
         self.model, self._recovery = model, self._recovery_of(model)
         for session in self.sessions:
             # One policy flies to goals and waits for them, another does not.
-            if session.waits or self._ready.pop(session.env_id, None) is not None:
+            if self._ready.pop(session.env_id, None) is not None or session.waits_since is not None:
                 self._observe(session.matrix)
         self.metrics.count("swaps_total", about="models that took over")
 

@@ -40,7 +40,7 @@ from navi_core.world import Field, NavigationEnv
 
 __all__ = ["EnvironmentServer"]
 
-_OBSERVATIONS = "distance_matrix_v2"
+_OBSERVATIONS, _TELEMETRY = "distance_matrix_v2", "telemetry_event_v2"
 
 
 @dataclass
@@ -129,10 +129,12 @@ class EnvironmentServer(Server):
                 self._poller.poll(wait_ms)
             self._take()
             self._fly()
-        if self.publisher.newcomers(_OBSERVATIONS):
+        listens, looks = self.publisher.newcomers(_TELEMETRY), self.publisher.newcomers(_OBSERVATIONS)
+        if listens or looks:
             for row in range(self.config.sessions):
                 self._tell_goal(row)
-                self.publisher.publish(self._matrix(row))
+                if looks:
+                    self.publisher.publish(self._matrix(row))
         self._repeat()
         self.heartbeat(self.publisher, self.config.sessions, self.steps)
 
@@ -328,7 +330,7 @@ class EnvironmentServer(Server):
     def _tell_goal(self, row: int) -> None:
         """Publish where a drone is to fly, in an environment with goals."""
         self._told_at[row] = time.monotonic()
-        if self.publisher.watched("telemetry_event_v2"):
+        if self.publisher.watched(_TELEMETRY):
             env_id, step_id = row + self.config.first_env_id, self._step_ids[row]
             goal = goal_event(self.env, row, env_id=env_id, episode_id=self._episode(row), step_id=step_id)
             if goal is not None:

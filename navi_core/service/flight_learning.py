@@ -1,4 +1,4 @@
-"""What an actor does besides acting: ask the gate before it sends, and remember what was flown to learn from it."""
+"""What an actor does besides acting: remember what was flown, to learn from it."""
 
 from __future__ import annotations
 
@@ -57,10 +57,13 @@ class FlightLearning:
 
         # All that may be refused comes before a journal is begun that nobody would write.
         policy, self._scale = _trainable(model)
-        shadow = None
+        shadow = self._shadow = None
         if gate is not None and config.shadow_evaluation != "off":
-            shadow = ShadowFlight(gate.field, gate.env, config.shadow_rows, config.shadow_decisions, seed)
+            shadow = self._shadow = ShadowFlight(
+                gate.field, gate.env, config.shadow_rows, config.shadow_decisions, seed
+            )
         require_gate(config, gate, shadow)
+        self._require_goals(model)
         self.config, self.gate = config, gate
         self.buffer = ExperienceReplayBuffer(config, seed)
         self.record = ServiceRecord(model.name, seed, config_hash(config), outbox)
@@ -95,6 +98,7 @@ class FlightLearning:
             ConfigError: It cannot be trained on; nothing was changed.
         """
         policy, scale = _trainable(model)
+        self._require_goals(model)
         self.trainer.adopt(policy, scale)
         self._scale = scale
         self._pending.clear()
@@ -175,6 +179,14 @@ class FlightLearning:
             experience.terminated = end["terminated"]
             self.record.experience(experience)
             self.trainer.observe_reward(experience.model_version, result.reward)
+
+    def _require_goals(self, model: ServedModel) -> None:
+        """Refuse a policy for goals where shadow evaluations are flown without any."""
+        if self._shadow is not None and model.runner.config.goal and not self._shadow.has_goals:
+            raise ConfigError(
+                f"{model.name} flies to goals, and shadow evaluations here have none; start the service with it, or "
+                "with --set training.shadow_evaluation=off"
+            )
 
     def status(self) -> dict[str, Any]:
         """Return the status: `training` and `buffer`."""

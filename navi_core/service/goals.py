@@ -8,6 +8,7 @@ import time
 import torch
 from torch import Tensor
 
+from navi_core.config.service import FARTHEST
 from navi_core.service.wire import DistanceMatrix, TelemetryEvent
 from navi_core.world import NavigationEnv
 
@@ -33,7 +34,7 @@ def goal_event(env: NavigationEnv, row: int, *, env_id: int, episode_id: int, st
     """
     if env.goals is None:
         return None
-    goal = env.goals.of(env.counters["scene"])[row].cpu().numpy()
+    goal = env.goals.at(row, env.counters["scene"]).cpu().numpy()
     return TelemetryEvent(GOAL_EVENT, episode_id, env_id, step_id, goal, time.time())
 
 
@@ -50,11 +51,11 @@ class GoalsHeard:
         self._warned = False
 
     def hear(self, event: TelemetryEvent) -> bool:
-        """Take an event; False where it tells no goal."""
+        """Take an event; False where it is no goal, or one that is no place."""
         if event.event_type != GOAL_EVENT or event.payload.shape != (3,):
             return False
         goal = torch.tensor(event.payload.tolist())
-        if not bool(goal.isfinite().all()):
+        if not bool((goal.abs() <= FARTHEST).all()):
             return False
         self._goals.pop(event.env_id, None)
         self._goals[event.env_id] = (event.episode_id, goal)

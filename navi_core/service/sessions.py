@@ -34,7 +34,7 @@ class Session:
         velocity_before: The same before the last decision.
         decisions: Made so far.
         goal: (3,) where it is to fly in this episode [m]; None where nobody told.
-        waits: Whether `matrix` cannot be answered before a goal is told.
+        waits_since: Since when `matrix` cannot be answered before a goal is told [s, monotonic]; None where it can.
     """
 
     env_id: int
@@ -48,7 +48,7 @@ class Session:
     velocity_before: Tensor = field(default_factory=lambda: torch.zeros(4))
     decisions: int = 0
     goal: Tensor | None = None
-    waits: bool = False
+    waits_since: float | None = None
     shaper: RewardShaper | None = None
 
     @property
@@ -143,6 +143,7 @@ class SessionTable:
         here = torch.tensor([session.pose for session in sessions])
         if self._goals:
             goals = [session.goal for session in sessions if session.goal is not None]
+            assert len(goals) == len(sessions)
             goal = relative_goal(here[:, :3], here[:, 3], torch.stack(goals))
         if self._places is not None:
             told.append(self._places.look(obs, here, reset | ~self._mapped[slots], slots, goal))

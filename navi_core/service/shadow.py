@@ -48,6 +48,11 @@ class ShadowFlight:
         self._env = NavigationEnv(field, rows, env.model_copy(update={"stagger": False}), seed=seed)
         self._decisions, self._seed, self._calls = decisions, seed, 0
 
+    @property
+    def has_goals(self) -> bool:
+        """Whether its flights have goals."""
+        return self._env.goals is not None
+
     def __call__(self, candidate: NavigationPolicy, serving: NavigationPolicy) -> ShadowResult:
         """Fly both and compare."""
         self._calls += 1

@@ -178,6 +178,10 @@ class Goals:
         """Return (B, 3) where the rows' goals are [m]."""
         return self._place[scene, self.index]
 
+    def at(self, row: int, scene: torch.Tensor) -> torch.Tensor:
+        """Return (3,) where one row's goal is [m]; `scene` (B,) is that of all rows."""
+        return self._place[scene[row], self.index[row]]
+
     def begin(
         self,
         begins: torch.Tensor,

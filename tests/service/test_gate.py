@@ -7,7 +7,7 @@ import torch
 from typer.testing import CliRunner
 
 from navi_core.cli.main import build_app
-from navi_core.config import EnvConfig, GateConfig
+from navi_core.config import EnvConfig, GateConfig, parse_config
 from navi_core.errors import ConfigError
 from navi_core.service.gate import RolloutGate
 from navi_core.world import Field, NavigationEnv
@@ -177,6 +177,13 @@ def test_the_threshold_decides(field: Field) -> None:
     action = Flight(field).action()
     low, high = Flight(field, threshold=-10.0).judge(action), Flight(field, threshold=10.0).judge(action)
     assert torch.equal(low.send, ~low.collides) and not high.send.any()
+
+
+def test_shares_that_do_not_fall_are_refused() -> None:
+    assert GateConfig(slower=()).slower == ()
+    for wrong in ((0.25, 0.75), (0.5, 0.5)):
+        with pytest.raises(ConfigError, match="write the fastest first"):
+            parse_config(GateConfig, {"slower": wrong})
 
 
 def test_a_drone_in_no_known_scene_waits(field: Field, box_scene) -> None:

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import logging
 import math
+import time
+from dataclasses import replace
 from importlib.util import find_spec
 
 import numpy as np
@@ -11,22 +13,25 @@ import pytest
 import torch
 
 from navi_core.cli.serve import _place
-from navi_core.config import ActorConfig, ContinuousTrainingConfig, EnvConfig
+from navi_core.config import ActorConfig, ContinuousTrainingConfig, EnvConfig, GateConfig
 from navi_core.errors import ConfigError
 from navi_core.models import export_checkpoint
 from navi_core.policy import build_policy
+from navi_core.service.actor_server import ActorServer
 from navi_core.service.flight_learning import FlightLearning
+from navi_core.service.gate import RolloutGate
 from navi_core.service.goals import GOAL_EVENT, GoalsHeard
 from navi_core.service.observations import distance_matrix
 from navi_core.service.served_model import load_model
 from navi_core.service.shadow import ShadowFlight
 from navi_core.service.viewing import Digest, Feed
-from navi_core.service.wire import TelemetryEvent
+from navi_core.service.wire import DistanceMatrix, RobotPose, StepRequest, Subscriber, TelemetryEvent, encode
 from navi_core.world import NavigationEnv
 from navi_core.world.goals import relative_goal
 from navi_core.world.place_memory import PlaceMemory, pose_rows
 from tests.models.conftest import CONFIG, POLICY, make_checkpoint  # noqa: F401 - a fixture
-from tests.service.conftest import SMALL, TINY, tiny_model, until
+from tests.service.conftest import ANY, BRISK, SMALL, TINY, requester, tiny_model, until
+from tests.service.test_servers import command
 
 SEEKING = TINY.model_copy(update={"goal": True, "place_memory": True})
 GOALS = EnvConfig(
@@ -41,9 +46,9 @@ def told(env_id: int, episode: int, *place: float, kind: str = GOAL_EVENT) -> Te
     return TelemetryEvent(kind, episode, env_id, 0, np.array(place, np.float32), 0.0)
 
 
-def seen(env_id: int, episode: int):
-    blank, here = torch.zeros(3, 4, 2), torch.zeros(3)
-    return distance_matrix(blank, env_id=env_id, episode_id=episode, step_id=0, position=here, yaw=0.0)
+def looking(env_id: int, episode: int, *, step_id: int = 0):
+    blank, here = torch.full((3, 32, 8), 0.5), torch.zeros(3)
+    return distance_matrix(blank, env_id=env_id, episode_id=episode, step_id=step_id, position=here, yaw=0.0)
 
 
 def test_an_actor_flies_to_goals_as_the_policy_flies_beside_the_environment(stage) -> None:
@@ -98,15 +103,119 @@ def test_a_service_learns_on_flights_to_goals(stage, tmp_path) -> None:
     assert learning.status()["training"]["errors"] == 0
 
 
-def test_a_drone_without_a_goal_waits_and_that_is_said_once(stage, caplog) -> None:
-    server = stage.environment(sessions=2)
+@pytest.mark.parametrize("mode", ["step", "stream"])
+def test_a_drone_without_a_goal_waits_and_that_is_said_once(stage, caplog, mode: str) -> None:
     with caplog.at_level(logging.WARNING, logger="navi.service"):
-        actor = stage.actor(server, tiny_model(config=SEEKING))
+        server = stage.environment(sessions=2, mode=mode, actions=("tcp://127.0.0.1:1",))
+        actor = stage.actor(server, tiny_model(config=SEEKING), mode=mode)
         until(lambda: any("waits for a goal" in record.message for record in caplog.records))
-        heard = server.metrics.counter("steps_total")
+        time.sleep(5 * BRISK.heartbeat_seconds)
     warnings = [record.message for record in caplog.records if "waits for a goal" in record.message]
     assert len(warnings) == 1 and "--task point_goal" in warnings[0] and "--goal X,Y,Z" in warnings[0]
-    assert actor.decisions == heard == 0
+    assert actor.decisions == 0 and actor.metrics.as_dict()["without_goal"] == 2
+
+
+def test_the_goal_of_an_episode_is_told_before_its_first_observation(stage) -> None:
+    """With a heartbeat of a minute nothing that was missed is told again."""
+    rare = BRISK.model_copy(update={"heartbeat_seconds": 60.0})
+    server = stage.environment(GOALS.model_copy(update={"max_steps": 4}), sessions=2, wire=rare)
+    reader = Subscriber([server.publisher.endpoint], ["telemetry_event_v2", "distance_matrix_v2"], rare)
+    known, seen = set(), set()
+
+    def listen() -> None:
+        message = reader.receive(1.0)
+        if isinstance(message, TelemetryEvent) and message.event_type == GOAL_EVENT:
+            known.add((message.env_id, message.episode_id))
+        elif isinstance(message, DistanceMatrix):
+            place = (int(message.env_ids[0]), message.episode_id)
+            # A newcomer may be shown the present episodes before it has asked for telemetry.
+            assert place in known or len(seen) < 2
+            seen.add(place)
+
+    until(lambda: (listen(), len(seen) >= 2)[1])
+    with requester(server.answer_endpoint) as socket:
+        for step in range(1, 14):
+            socket.send_multipart(encode(StepRequest(command(1, step), step, time.time())))
+            socket.recv_multipart()
+    until(lambda: (listen(), len(seen) >= 5)[1])
+    reader.close()
+    assert seen <= known
+
+
+def test_who_comes_late_to_telemetry_is_told_all_goals(stage) -> None:
+    rare = BRISK.model_copy(update={"heartbeat_seconds": 60.0})
+    server = stage.environment(GOALS, sessions=3, wire=rare)
+    for _ in range(2):
+        reader, told_of = Subscriber([server.publisher.endpoint], ["telemetry_event_v2"], rare), set()
+
+        def all_told(reader=reader, told_of=told_of) -> bool:
+            message = reader.receive(0.5)
+            if message is not None and message.event_type == GOAL_EVENT:
+                told_of.add(message.env_id)
+            return len(told_of) == 3
+
+        until(all_told)
+        reader.close()
+
+
+@pytest.fixture
+def alone():
+    """An actor for goals that nobody answers, in the hands of the test."""
+    actor = ActorServer(
+        tiny_model(config=SEEKING),
+        ActorConfig(subscribe=("tcp://127.0.0.1:1",), step_endpoint="tcp://127.0.0.1:1", publish=ANY, wire=BRISK),
+    )
+    yield actor
+    actor.close()
+
+
+def test_an_observation_that_was_overtaken_does_not_take_a_waiting_drone_back(alone) -> None:
+    old, new = looking(3, 7, step_id=4), looking(3, 8, step_id=5)
+    alone._goals.hear(told(3, 7, 1.0, 1.0, 1.0))
+    alone._saw(new)
+    alone._saw(old)
+    session = alone.sessions.get(3)
+    assert session.matrix is new and session.waits_since is not None and not alone._ready
+    # The goal of another episode is not the one it waits for.
+    alone._goals.hear(told(3, 9, 1.0, 1.0, 1.0))
+    alone._aim(3)
+    assert not alone._ready
+    alone._goals.hear(told(3, 8, 1.0, 1.0, 1.0))
+    alone._aim(3)
+    assert list(alone._ready) == [3] and session.waits_since is None
+
+
+def test_a_swap_looks_again_at_who_waits_and_at_who_is_ready(alone) -> None:
+    alone._saw(looking(3, 7))
+    ready = [tiny_model(config=TINY), tiny_model(config=SEEKING)]
+    alone._successor = lambda: ready.pop(0)
+    alone._take_over()
+    assert list(alone._ready) == [3]
+    alone._take_over()
+    assert not alone._ready and alone.sessions.get(3).waits_since is not None
+
+
+def test_what_is_no_place_and_no_number_ends_no_service(alone, caplog) -> None:
+    alone._saw(replace(looking(1, 7), robot_pose=RobotPose(3e38, 0.0, 0.0, 0.0, 0.0, 0.0, 0.0)))
+    assert alone.sessions.get(1) is None and not alone._goals.hear(told(3, 7, 3e38, 0.0, 0.0))
+    alone._goals.hear(told(3, 7, 1.0, 1.0, 1.0))
+    spoiled = looking(3, 7)
+    spoiled.depth[:] = np.nan
+    alone._saw(spoiled)
+    with caplog.at_level(logging.WARNING, logger="navi.service"):
+        alone.turn(0)
+    session = alone.sessions.get(3)
+    assert session.begins and not session.request.linear_velocity.any()
+    assert any("answers with NaN or Inf" in record.message for record in caplog.records)
+
+
+def test_shadow_evaluations_without_goals_refuse_a_policy_for_goals(stage, tmp_path) -> None:
+    settings = ContinuousTrainingConfig(shadow_evaluation=5, shadow_rows=2, shadow_decisions=2)
+    gate = RolloutGate(stage.field, SMALL, GateConfig(), capacity=64)
+    learning = FlightLearning(tiny_model(), settings, gate, outbox=tmp_path)
+    with pytest.raises(ConfigError, match="shadow evaluations here have none"):
+        learning.adopt(tiny_model(config=SEEKING))
+    learning.close()
 
 
 def test_all_drones_fly_to_the_place_that_the_actor_was_given(stage) -> None:
@@ -139,16 +248,16 @@ def test_a_policy_for_goals_takes_over_from_one_that_explores_and_gives_way_agai
 
 def test_goals_are_those_of_their_episode_and_nonsense_is_not_heard() -> None:
     goals = GoalsHeard()
-    assert goals.of(seen(3, 7)) is None
+    assert goals.of(looking(3, 7)) is None
     assert goals.hear(told(3, 7, 1.0, 2.0, -3.0))
-    assert goals.of(seen(3, 7)).tolist() == [1.0, 2.0, -3.0]
-    assert goals.of(seen(3, 8)) is None and goals.of(seen(4, 7)) is None
+    assert goals.of(looking(3, 7)).tolist() == [1.0, 2.0, -3.0]
+    assert goals.of(looking(3, 8)) is None and goals.of(looking(4, 7)) is None
     assert not goals.hear(told(3, 8, 1.0, 2.0)) and not goals.hear(told(3, 8, 1.0, math.nan, 0.0))
     assert not goals.hear(told(3, 8, 1.0, 2.0, 3.0, kind="environment.heartbeat"))
     for drone in range(10_000):
         goals.hear(told(drone, 1, 0.0, 0.0, 0.0))
-    assert len(goals._goals) == 4096 and goals.of(seen(9_999, 1)) is not None
-    assert GoalsHeard((1.0, 0.5, 2.0)).of(seen(3, 7)).tolist() == [1.0, 0.5, 2.0]
+    assert len(goals._goals) == 4096 and goals.of(looking(9_999, 1)) is not None
+    assert GoalsHeard((1.0, 0.5, 2.0)).of(looking(3, 7)).tolist() == [1.0, 0.5, 2.0]
 
 
 def test_a_goal_for_all_is_refused_where_the_policy_reads_none(make_checkpoint) -> None:  # noqa: F811

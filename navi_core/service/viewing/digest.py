@@ -22,6 +22,8 @@ MOST_POINTS = 800
 """Points of a curve; beyond, every second one goes."""
 MOST_TRAIL = 20_000
 MOST_SESSIONS = 256
+MOST_GOALS = 4096
+"""Drones whose goal is kept, as many as a service has: each is told once an episode."""
 MOST_KINDS = 64
 MOST_NUMBERS = 64
 _FORGET_SECONDS = 30.0
@@ -214,7 +216,7 @@ class Digest:
         if len(place) == 3 and all(map(math.isfinite, place)):
             self.goals.pop(event.env_id, None)
             self.goals[event.env_id] = (event.episode_id, place)
-            if len(self.goals) > MOST_SESSIONS:
+            if len(self.goals) > MOST_GOALS:
                 del self.goals[next(iter(self.goals))]
 
     def _point(self, values: dict[str, float]) -> None:

@@ -82,4 +82,4 @@ SERVICE_LAYOUTS: dict[str, tuple[str, ...]] = {
     "actor.heartbeat": ("drones", "decisions", "seconds_up"),
     "environment.heartbeat": ("drones", "decisions", "seconds_up"),
 }  # fmt: skip
-"""Names of the numbers of a service's events, as docs/WIRE.md lists them."""
+"""Names of the numbers of a service's events that viewers list, as docs/WIRE.md has them."""
