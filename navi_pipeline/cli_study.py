@@ -114,7 +114,7 @@ def best(
     shown = ("state", "value", "objective_values", "feasible", "run_id", "checkpoint")
     facts |= {name: str(row[name]) for name in shown if row[name] is not None}
     if preset is not None:
-        facts["train it"] = f"navi train {book.config.learner} --preset {preset}"
+        facts["train it"] = f"navi train {book.config.learner} --preset {preset} --init none"
     print_facts(f"{name}, trial {row['trial']}", facts)
 
 

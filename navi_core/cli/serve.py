@@ -117,6 +117,12 @@ def serve(
             help="Where all drones fly [m], of a policy for goals; by default as the environment says.", metavar="X,Y,Z"
         ),
     ] = None,
+    recovery: Annotated[
+        bool | None,
+        typer.Option(
+            "--recovery/--no-recovery", help="Free drones that are stuck; by default as the policy's settings."
+        ),
+    ] = None,
     sample: Annotated[bool, typer.Option("--sample", help="Draw actions instead of the typical ones.")] = False,
     gate: Annotated[
         bool, typer.Option("--gate", help="Simulate each motion first; none that would collide is flown.")
@@ -157,7 +163,7 @@ def serve(
         follow = model
     settings: dict[str, Any] = {"mode": mode, "publish": pub, "step_endpoint": step_endpoint, "runtime": runtime}
     settings |= {"device": device, "max_sessions": max_sessions, "groups": groups, "follow": follow, "http": http}
-    settings |= {"goal": None if goal is None else _place(goal)}
+    settings |= {"goal": None if goal is None else _place(goal), "recovery": recovery}
     settings |= {"sample": sample or learn, "seed": seed, "threads": threads} | (
         {"subscribe": tuple(sub)} if sub else {}
     )

@@ -115,6 +115,8 @@ def learner_command(algorithm: str, title: str) -> Callable[..., None]:
         flies = resolved.task is None and resolved.env.task == "explore"
         begin = "latest" if asset is None and flies and algorithm != "dqn" else "none"
         with log_on_stderr():
+            if init is None and begin == "latest" and not fresh and not fits_latest(resolved):
+                begin = "none"
             record = run_training(
                 resolved,
                 run_root=run_root,
@@ -241,7 +243,8 @@ def _train(
             world = {"env": env}
         result = train(config, run, progress=progress, initial=initial, workers=workers, watch=watch, **world)
         version, latest = None, False
-        if workers.first and register and config.task is None:
+        # What was never updated is what it began with.
+        if workers.first and register and config.task is None and result.steps > 0:
             version, latest = enter_version(registry, result, config.algorithm)
         version, latest = workers.share((version, latest))
     return training_record(config, result, [scene.name for scene in scenes], version, latest)
@@ -345,6 +348,30 @@ def log_on_stderr() -> Iterator[None]:
         log.setLevel(level)
 
 
+def fits_latest(config: TrainConfig) -> bool:
+    """Whether the network of a run can begin with the weights of `latest`, or there is none; says so where not.
+
+    Who names no start gets the latest where it fits; one that is named and does not fit is an error.
+    """
+    import logging
+
+    from navi_core.models import Registry, load_checkpoint
+    from navi_core.policy import build_policy
+    from navi_core.record import navi_home
+
+    registry = Registry(navi_home() / "models")
+    if "latest" not in registry.aliases():
+        return True
+    version = registry.resolve("latest")
+    theirs = {name: value.shape for name, value in load_checkpoint(version.path).policy_state.items()}
+    ours = {name: value.shape for name, value in build_policy(config.policy, 0).state_dict().items()}
+    if theirs != ours:
+        logging.getLogger("navi.train").warning(
+            "latest is %s, another network than this run's: it begins with new weights", version.version
+        )
+    return theirs == ours
+
+
 def initial_weights(registry: Registry, init: str | None) -> Path | None:
     """Return the checkpoint that `--init` means: an alias, a version or a file; None for new weights."""
     if init is None or init == "none":
@@ -357,6 +384,8 @@ def initial_weights(registry: Registry, init: str | None) -> Path | None:
 
 def enter_version(registry: Registry, result: TrainResult, algorithm: str = "ppo") -> tuple[str, bool]:
     """Register the last checkpoint; return its version and whether `latest` points to it."""
+    import logging
+
     from navi_core.models import record_alias_moves
 
     numbers = {k: v for k, v in result.metrics.items() if k in ("episode_return", "episode_length", "sps")}
@@ -368,7 +397,12 @@ def enter_version(registry: Registry, result: TrainResult, algorithm: str = "ppo
         tags=(algorithm,),
     )
     record_alias_moves(registry)
-    return version, registry.aliases().get("latest") == version
+    latest = registry.resolve("latest")
+    if latest.version != version:
+        logging.getLogger("navi.train").info(
+            "latest stays %s: its reward_ema is %s; name this one %s", latest.version, latest.reward_ema, version
+        )
+    return version, latest.version == version
 
 
 def parent_versions(registry: Registry, initial: str | None) -> list[str]:
@@ -401,6 +435,7 @@ def show_training(record: dict[str, Any], as_json: bool) -> None:
     resumed = f" (resumed from {record['resumed_from']:,})" if record["resumed_from"] is not None else ""
     version = f"{record['version']}{', now latest' if record['latest'] else ''}"
     none = "none: it learned a task and cannot fly" if record["task"] else "none: it was not to be registered"
+    none = none if record["steps"] else "none: it ended before its first update"
     facts = {
         "version": version if record["version"] else none,
         "steps": f"{record['steps']:,}{resumed}",

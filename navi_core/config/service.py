@@ -61,7 +61,7 @@ class GateConfig(Config):
     }
     """Weights of the environment's reward terms in the expected reward; others are 0. Not those of training:
     where all floor is known `explore` pays nothing for any motion, and every drone would wait for ever."""
-    slower: tuple[Annotated[float, Field(ge=0, lt=1)], ...] = (0.75, 0.5, 0.25, 0.0)
+    slower: tuple[Annotated[float, Field(ge=0, lt=1)], ...] = (0.75, 0.5, 0.25, 0.1, 0.0)
     """Shares of its translation with which a motion that would collide is proposed again, the fastest first; none
     where the service learns."""
     margin: float = Field(0.0, ge=0, le=5)
@@ -96,6 +96,8 @@ class ActorConfig(Config):
     """A drone that is silent for so long is forgotten [s]."""
     groups: int = Field(1, ge=1, le=16)
     """Parts that the drones are asked for in turn, so that acting and flying overlap on several cores."""
+    recovery: bool | None = None
+    """Disturb drones that are stuck, where actions are not drawn; None: as the policy's settings say."""
     sample: bool = False
     """Draw actions instead of flying the most typical ones; continuous training needs it."""
     follow: str | None = "champion"

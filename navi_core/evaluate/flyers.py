@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import logging
+
 import torch
 from torch import Tensor
 
@@ -17,6 +19,7 @@ from navi_core.world.place_memory import PlaceMemory, pose_rows
 
 __all__ = ["QUIET_SHAPER", "PilotFlyer", "PolicyFlyer"]
 
+_LOG = logging.getLogger("navi.evaluate")
 QUIET_SHAPER = ShaperConfig(rnd_start=0.0, rnd_end=0.0, loop_coefficient=0.0)
 """Neither curiosity nor loop memory: the auxiliary inputs are zero."""
 
@@ -82,6 +85,8 @@ class PolicyFlyer:
             )
         if policy.config.goal and config.task != "point_goal":
             raise EvaluationError(f"{name} flies to goals, which the task {config.task} has not; use --task point_goal")
+        if config.task == "point_goal" and not policy.config.goal:
+            _LOG.warning("%s reads no goal: it explores, and stops at none", name)
         self.name = name
         self.azimuth_bins = policy.config.azimuth_bins
         self.elevation_bins = policy.config.elevation_bins

@@ -359,7 +359,10 @@ def _explicit(files: Iterable[Path]) -> list[SceneSource]:
     listed = list(files)
     for file in listed:
         if not is_mesh_file(file) and file.suffix.lower() != ".gmdag":
-            raise SceneError(f"{file}: scenes must be one of: .gmdag, {', '.join(MESH_SUFFIXES)}")
+            raise SceneError(
+                f"{file}: scenes must be one of: .gmdag, {', '.join(MESH_SUFFIXES)}; generated ones are named by "
+                "--set 'corpus.families={apartment: [0, 1]}'"
+            )
         if not os.path.isfile(file):
             raise SceneError(f"{file}: no such file; see what is there with: navi scenes discover {file.parent}")
     found = tell_apart([SceneSource(_clean(scene_name(file)), "explicit", file) for file in listed])

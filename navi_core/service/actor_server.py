@@ -102,6 +102,7 @@ class ActorServer(Server):
         )
         self._recovery = self._recovery_of(model)
         self._goals = GoalsHeard(c.goal)
+        self._misfit: ServedModel | None = None
         self._ready: dict[int, Session] = {}
         self.decisions = 0
         self._told = 0.0
@@ -241,6 +242,13 @@ class ActorServer(Server):
         now, config = time.monotonic(), self.model.runner.config
         if matrix.matrix_shape != (config.azimuth_bins, config.elevation_bins):
             self.metrics.count("misfits_total", about="observations of another size than the policy's")
+            if self._misfit is not self.model:
+                self._misfit = self.model
+                _LOG.warning(
+                    "drone %d sees %dx%d, %s wants %dx%d: it is not flown; start its environment with --like %s",
+                    int(matrix.env_ids[0]), *matrix.matrix_shape, self.model.name,
+                    config.azimuth_bins, config.elevation_bins, self.model.name,
+                )  # fmt: skip
             return
         pose = matrix.robot_pose
         if not all(abs(part) <= FARTHEST for part in (pose.x, pose.y, pose.z, pose.yaw)):
@@ -350,7 +358,8 @@ class ActorServer(Server):
 
     def _recovery_of(self, model: ServedModel) -> Recovery | None:
         """Return what frees stuck drones; sampled flights come free by themselves."""
-        if self.config.sample or not model.runner.config.recovery:
+        wanted = model.runner.config.recovery if self.config.recovery is None else self.config.recovery
+        if self.config.sample or not wanted:
             return None
         return Recovery(self.config.max_sessions, model.decision_hz, self.config.seed)
 

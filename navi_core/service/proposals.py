@@ -8,6 +8,7 @@ same place, and would hover there for ever.
 from __future__ import annotations
 
 from collections.abc import Sequence
+from dataclasses import replace
 
 import torch
 from torch import Tensor
@@ -52,6 +53,8 @@ def propose(
         action[left[free]] = tried[free]
         left = left[~free]
     verdict = gate.judge(*moving, action, obs)
+    if slower:
+        verdict = _compared(gate, verdict, moving, obs)
     return verdict, torch.where(verdict.send[:, None], action, 0.0)
 
 
@@ -83,6 +86,17 @@ def ask_gate(
     for session, now in zip(group, velocity_after(verdict)):
         session.velocity = now
     return verdict, command
+
+
+def _compared(gate: RolloutGate, verdict: GateVerdict, moving: tuple[Tensor, ...], obs: Tensor) -> GateVerdict:
+    """Let motions go that promise little, where hovering promises no more."""
+    low = (~verdict.send & ~verdict.collides & (gate.scenes(moving[0]) >= 0)).nonzero().squeeze(1)
+    if not len(low):
+        return verdict
+    rows, position, yaw, velocity = (part[low] for part in moving)
+    hover = gate.judge(rows, position, yaw, velocity, torch.zeros(len(low), 4), obs[low], remember=False)
+    goes = ~(hover.expected_reward > verdict.expected_reward[low])
+    return replace(verdict, send=verdict.send.index_copy(0, low, goes))
 
 
 def velocity_after(verdict: GateVerdict) -> Tensor:

@@ -1,6 +1,7 @@
 """`navi train ppo` as people use it: one command, killed, given again, refused."""
 
 import json
+import logging
 import os
 import signal
 import subprocess
@@ -15,6 +16,7 @@ from typer.testing import CliRunner
 from navi_core.cli.main import build_app
 from navi_core.config import NOISY_SENSOR
 from navi_core.errors import CheckpointError, ConfigError, NaviError, RunError, SceneError
+from navi_core.learn.signals import StopFlag
 from navi_core.models import Registry, load_checkpoint
 
 ROWS, ROLLOUT = 4, 16
@@ -66,6 +68,23 @@ def test_a_policy_learns_to_fly_to_goals_and_is_evaluated_there(home):
     assert flown.exit_code == 0, flown.output
     row = json.loads(flown.stdout)["episodes"][0]
     assert row["success"] is False and row["spl"] == 0.0 and row["geodesic"] > 2.0 and 0.0 <= row["soft_spl"] < 1.0
+
+
+def test_a_latest_that_does_not_fit_is_begun_without_and_one_that_is_named_is_an_error(home, caplog):
+    one = ("--steps", str(ROWS * ROLLOUT))
+    assert navi(home, *one)["version"] == "v001"
+    other = (*one, "--set", "policy.width=32", "--seed", "1")
+    with caplog.at_level(logging.INFO, logger="navi.train"):
+        assert navi(home, *other)["initial"] is None
+    assert any("latest is v001, another network than this run's" in record.message for record in caplog.records)
+    with pytest.raises(NaviError, match="--init none"):
+        navi(home, *one, "--set", "policy.width=48", "--init", "latest")
+
+
+def test_a_run_that_was_never_updated_is_no_version(home, monkeypatch):
+    monkeypatch.setattr(StopFlag, "__call__", lambda self: True)
+    made = navi(home, "--steps", str(ROWS * ROLLOUT))
+    assert (made["steps"], made["version"], made["latest"]) == (0, None, False)
 
 
 def metric_rows(home: Path) -> list[tuple[int, str, float]]:
@@ -164,7 +183,7 @@ def test_flags_and_selectors_reach_the_run(home, monkeypatch):
     assert (config.actors, config.total_steps, config.ppo.gamma) == (2, 32, 0.9)
     assert config.env.sensor == NOISY_SENSOR
     with pytest.raises(CheckpointError, match=r"mamba2.*gru.*--init none"):
-        navi(home, "--steps", "32", "--temporal-core", "gru")
+        navi(home, "--steps", "32", "--temporal-core", "gru", "--init", "latest")
 
 
 @pytest.mark.parametrize(

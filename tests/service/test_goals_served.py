@@ -209,6 +209,19 @@ def test_what_is_no_place_and_no_number_ends_no_service(alone, caplog) -> None:
     assert any("answers with NaN or Inf" in record.message for record in caplog.records)
 
 
+def test_a_drone_that_sees_another_size_is_told_of_once(alone, caplog) -> None:
+    here = torch.zeros(3)
+    matrices = [
+        distance_matrix(torch.zeros(3, 16, 4), env_id=drone, episode_id=1, step_id=0, position=here, yaw=0.0)
+        for drone in (5, 6)
+    ]
+    with caplog.at_level(logging.WARNING, logger="navi.service"):
+        for matrix in matrices:
+            alone._saw(matrix)
+    assert len(alone.sessions) == 0 and len(caplog.records) == 1
+    assert "drone 5 sees 16x4, v001 wants 32x8" in caplog.text and "--like v001" in caplog.text
+
+
 def test_shadow_evaluations_without_goals_refuse_a_policy_for_goals(stage, tmp_path) -> None:
     settings = ContinuousTrainingConfig(shadow_evaluation=5, shadow_rows=2, shadow_decisions=2)
     gate = RolloutGate(stage.field, SMALL, GateConfig(), capacity=64)

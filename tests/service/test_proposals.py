@@ -22,7 +22,7 @@ from tests.models.conftest import make_checkpoint  # noqa: F401 - a fixture
 from tests.service.conftest import SMALL, tiny_model, until
 from tests.service.test_gate import CONFIG, ROWS, Flight
 
-SHARES = (0.75, 0.5, 0.25, 0.0)
+SHARES = (0.75, 0.5, 0.25, 0.1, 0.0)
 
 
 @pytest.fixture(scope="module")
@@ -64,6 +64,18 @@ def test_the_fastest_share_that_does_not_collide_is_flown(field: Field) -> None:
 
 def scaled(action: torch.Tensor, share: float) -> torch.Tensor:
     return action.clamp(-1.0, 1.0) * torch.tensor([share, share, share, 1.0])
+
+
+def test_a_motion_that_promises_little_goes_where_hovering_promises_no_more(field: Field) -> None:
+    """In a house without a ceiling every pose costs starvation, and a threshold of zero would hold all motions."""
+    flight = Flight(field, seed=4, threshold=100.0)
+    action = flight.action()
+    verdict, _ = asked(flight, action)
+    hover = flight.judge(torch.zeros(ROWS, 4), remember=False)
+    wanted = ~verdict.collides & (verdict.expected_reward >= hover.expected_reward)
+    assert torch.equal(verdict.send, wanted) and wanted.any()
+    assert bool((hover.expected_reward > verdict.expected_reward).any()) is not bool(wanted.all())
+    assert not asked(flight, action, ())[0].send.any()
 
 
 def test_without_shares_what_would_collide_hovers(field: Field) -> None:

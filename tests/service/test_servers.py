@@ -251,11 +251,15 @@ def test_who_watches_a_service_sees_the_scene_from_above_and_where_it_lies(stage
     assert digest.scene["rows"] == 2 and digest.scene["corner_x"] <= low[0]
 
 
-@pytest.mark.parametrize("recovery", [True, False])
-def test_a_drone_that_is_stuck_is_freed_where_its_policy_was_trained_to_be(stage, recovery) -> None:
+@pytest.mark.parametrize(("trained", "asked"), [(True, None), (False, None), (True, False), (False, True)])
+def test_a_drone_that_is_stuck_is_freed_where_its_policy_was_trained_to_be_or_who_serves_wants(
+    stage, trained, asked
+) -> None:
     """A policy that always flies ahead comes to a wall; only with recovery does it leave it."""
-    model = tiny_model(config=TINY.model_copy(update={"recovery": recovery}))
+    recovery = trained if asked is None else asked
+    model = tiny_model(config=TINY.model_copy(update={"recovery": trained}))
     fly_ahead(model.runner.policy)
-    actor = stage.actor(stage.environment(SMALL.model_copy(update={"max_steps": 400}), sessions=2, seed=4), model)
+    server = stage.environment(SMALL.model_copy(update={"max_steps": 400}), sessions=2, seed=4)
+    actor = stage.actor(server, model, recovery=asked)
     until(lambda: actor.decisions >= 300, 30.0)
     assert (actor.metrics.as_dict().get("recovered_total", 0) > 0) == recovery
