@@ -91,6 +91,8 @@ Json = Annotated[bool, typer.Option("--json", help="Print the result as one JSON
 _DRAWN_CELL, _DRAWN_CLEARANCE = 0.2, 0.2
 """Of the floor that maps show [m]."""
 
+_STUCK = 60.0
+"""Collisions a minute from which a policy is likely stuck at walls."""
 _SHOWN = ("c_vis_auc", "c_vis_final", "c_visit", "collisions_per_minute", "collision_free_rate", "path_length")
 
 
@@ -139,6 +141,9 @@ def evaluate(
         print_json({"summary": result.summary, "episodes": result.episodes})
     else:
         print_results([result])
+    hits, freed = (result.summary[name] for name in ("collisions_per_minute", "recovery_steps"))
+    if not isinstance(flown, str) and recovery is None and hits >= _STUCK and not freed:
+        typer.echo("it pushes against walls; --recovery frees drones that are stuck, here and in navi serve", err=True)
 
 
 def promote(

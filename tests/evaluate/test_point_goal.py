@@ -90,7 +90,7 @@ def test_an_episode_does_not_depend_on_its_block(door_room):
         assert {k: v for k, v in a.items() if k not in drop} == {k: v for k, v in b.items() if k not in drop}
 
 
-def test_a_policy_is_told_its_goal_and_needs_one(course, door_room):
+def test_a_policy_is_told_its_goal_and_needs_one(course, door_room, caplog):
     config = PolicyConfig(azimuth_bins=16, elevation_bins=8, encoder="ring_cnn", core="none", width=16, goal=True)
     policy = build_policy(config, seed=1)
     first, other = (evaluate(policy, course, name=name) for name in "ab")
@@ -101,3 +101,6 @@ def test_a_policy_is_told_its_goal_and_needs_one(course, door_room):
     policy.aux.weight.data[:, 3:] = blind
     with pytest.raises(EvaluationError, match="--task point_goal"):
         evaluate(policy, [door_room], EvalConfig(starts=1, max_steps=2))
+    explorer = build_policy(config.model_copy(update={"goal": False}), seed=1)
+    evaluate(explorer, course, name="e")
+    assert "e reads no goal" in caplog.text
