@@ -19,15 +19,14 @@ from navi_core.config import ActorConfig
 from navi_core.config.service import FARTHEST
 from navi_core.errors import ConfigError, WireError
 from navi_core.pilots.draws import draw_normal
-from navi_core.pilots.recovery import Recovery
+from navi_core.service.commands import Commands
 from navi_core.service.flight_learning import FlightLearning
 from navi_core.service.gate import GateVerdict, RolloutGate
 from navi_core.service.goals import GOAL_EVENT, GoalsHeard
 from navi_core.service.observations import observation_of
-from navi_core.service.proposals import ask_gate
 from navi_core.service.served_model import ServedModel
 from navi_core.service.server import Server
-from navi_core.service.sessions import Session, SessionTable
+from navi_core.service.sessions import Session, SessionTable, draw_keys
 from navi_core.service.wire import (
     Action,
     BatchStepRequest,
@@ -85,7 +84,7 @@ class ActorServer(Server):
 
         self.config = c = config or ActorConfig()
         self.model, self._successor = model, successor
-        self._gate, self._learning = gate, learning
+        self._learning = learning
         self.publisher = Publisher(c.publish, c.wire, purpose="actions and telemetry of the actor")
         super().__init__("actor", c.http, c.wire)
         self.warn_if_open(self.publisher.endpoint)
@@ -100,7 +99,7 @@ class ActorServer(Server):
         self.sessions = SessionTable(
             model.runner, c.max_sessions, model.shaper, model.curiosity, max_distance=model.max_distance
         )
-        self._recovery = self._recovery_of(model)
+        self._commands = Commands(model, c, gate, learning is not None, self.metrics)
         self._goals = GoalsHeard(c.goal)
         self._misfit: ServedModel | None = None
         self._ready: dict[int, Session] = {}
@@ -297,77 +296,28 @@ class ActorServer(Server):
         decision = runner.decide(obs, aux, state, reset, self._noise(group))
         self.sessions.scatter(group, decision.state, decision.latent)
         self.metrics.latency("inference_ms", time.perf_counter() - start, about="one batch of decisions")
-        command, verdict = self._free(group, reset, self._sound(group, decision.action)), None
-        for session in group:
-            session.velocity_before = session.velocity
-        if self._gate is not None:
-            verdict, command = self._judged(group, obs, reset, command)
+        command, verdict = self._commands.of(group, obs, reset, decision.action)
+        if verdict is not None:
+            self._show(group, verdict)
         if self._learning is not None:
             self._learning.decided(group, obs, aux, state, reset, decision, verdict)
         self._send(group, command.numpy().astype(np.float32, copy=False))
         self.decisions += len(group)
         self.metrics.count("decisions_total", len(group), about="decisions made")
 
-    def _sound(self, group: list[Session], action: torch.Tensor) -> torch.Tensor:
-        """Let drones hover whose action is no number, after an observation that was none, and begin anew."""
-        sound = action.isfinite().all(dim=1)
-        if bool(sound.all()):
-            return action
-        self.metrics.count(
-            "unsound_total", int((~sound).sum()), about="actions that were no numbers; the drone hovered"
-        )
-        for session, well in zip(group, sound.tolist()):
-            if not well:
-                session.begins = True
-                _LOG.warning("drone %d: %s answers with NaN or Inf; it hovers", session.env_id, self.model.name)
-        return torch.where(sound[:, None], action, 0.0)
-
-    def _judged(
-        self, group: list[Session], obs: torch.Tensor, reset: torch.Tensor, action: torch.Tensor
-    ) -> tuple[GateVerdict, torch.Tensor]:
-        """Ask the gate, count what it says, and show it to whoever watches."""
-        assert self._gate is not None
-        start = time.perf_counter()
-        # What is learned from is what was drawn.
-        slower = self._gate.config.slower if self._learning is None else ()
-        verdict, command = ask_gate(self._gate, group, obs, reset, action, slower)
-        self.metrics.latency("gate_ms", time.perf_counter() - start, about="one batch of simulated motions")
-        waits, slowed = int((~verdict.send).sum()), int((verdict.send & (command != action).any(dim=1)).sum())
-        self.metrics.count("gate_send_total", len(group) - waits, about="motions that the gate let through")
-        self.metrics.count("gate_wait_total", waits, about="motions that the gate held back")
-        self.metrics.count("gate_slowed_total", slowed, about="motions that were sent slower than proposed")
+    def _show(self, group: list[Session], verdict: GateVerdict) -> None:
+        """Tell whoever watches what the gate said."""
         if self.publisher.watched("telemetry_event_v2"):
             parts = torch.stack([verdict.send, verdict.collides, verdict.expected_reward, *verdict.components.values()])
             for session, numbers in zip(group, parts.T.numpy()):
                 place = {"episode_id": session.matrix.episode_id, "step_id": session.matrix.step_id + 1}
                 self.event(self.publisher, "actor.inference.gate", numbers, env_id=session.env_id, **place)
-        return verdict, command
-
-    def _free(self, group: list[Session], reset: torch.Tensor, action: torch.Tensor) -> torch.Tensor:
-        """Disturb the actions of drones that are stuck, where the policy's settings have recovery."""
-        if self._recovery is None:
-            return action
-        slots = torch.tensor([session.slot for session in group])
-        here = torch.tensor([session.pose for session in group])
-        keys, step = _draw_keys(group)
-        free = self._recovery.act(action, here, reset, keys, step, slots)
-        stuck = int(self._recovery.stuck[slots].sum())
-        if stuck:
-            self.metrics.count("recovered_total", stuck, about="actions that were disturbed to free a drone")
-        return free
-
-    def _recovery_of(self, model: ServedModel) -> Recovery | None:
-        """Return what frees stuck drones; sampled flights come free by themselves."""
-        wanted = model.runner.config.recovery if self.config.recovery is None else self.config.recovery
-        if self.config.sample or not wanted:
-            return None
-        return Recovery(self.config.max_sessions, model.decision_hz, self.config.seed)
 
     def _noise(self, group: list[Session]) -> torch.Tensor | None:
         """Return (N, 4) draws: functions of seed, drone and decision."""
         if not self.config.sample:
             return None
-        keys, step = _draw_keys(group)
+        keys, step = draw_keys(group)
         return draw_normal(self.config.seed, keys, torch.zeros_like(keys), step, axes=4)
 
     def _send(self, group: list[Session], commands: np.ndarray) -> None:
@@ -427,7 +377,8 @@ class ActorServer(Server):
                 return
         kept = self.sessions.renew(model.runner, model.shaper, model.curiosity, max_distance=model.max_distance)
         _LOG.info("%s takes over from %s; memory %s", model.name, self.model.name, "kept" if kept else "begins anew")
-        self.model, self._recovery = model, self._recovery_of(model)
+        self.model = model
+        self._commands.serve(model)
         for session in self.sessions:
             # One policy flies to goals and waits for them, another does not.
             if self._ready.pop(session.env_id, None) is not None or session.waits_since is not None:
@@ -447,8 +398,3 @@ class ActorServer(Server):
             ),
             step_id=self.decisions,
         )
-
-
-def _draw_keys(group: list[Session]) -> tuple[torch.Tensor, torch.Tensor]:
-    """Return what draws of some drones are functions of: (n,) numbers of drones and (n,) of their decisions."""
-    return torch.tensor([session.env_id for session in group]), torch.tensor([session.decisions for session in group])

@@ -39,7 +39,7 @@ def goal_event(env: NavigationEnv, row: int, *, env_id: int, episode_id: int, st
 
 
 class GoalsHeard:
-    """The goals of an actor's drones, each of one episode.
+    """The goals of an actor's drones, or of those that a viewer hears of, each of one episode.
 
     Args:
         everyone: x, y, z [m] of a goal of all drones and episodes; None: environments tell them.
@@ -68,7 +68,8 @@ class GoalsHeard:
         """Return where the drone of an observation is to fly (3,) [m]; None where that was not told yet."""
         if self._everyone is not None:
             return self._everyone
-        episode, goal = self._goals.get(int(matrix.env_ids[0]), (0, None))
+        drone = int(matrix.env_ids[0]) if len(matrix.env_ids) else -1
+        episode, goal = self._goals.get(drone, (0, None))
         return goal if episode == matrix.episode_id else None
 
     def warn(self, env_id: int) -> None:

@@ -14,9 +14,8 @@ import torch
 from torch import Tensor
 
 from navi_core.service.gate import GateVerdict, RolloutGate
-from navi_core.service.sessions import Session
 
-__all__ = ["ask_gate", "propose", "velocity_after"]
+__all__ = ["propose", "velocity_after"]
 
 
 def propose(
@@ -33,14 +32,10 @@ def propose(
 
     Args:
         gate: Knows the rows since `begin`.
-        rows: (N,) numbers of the drones, each at most once.
-        position: (N, 3) [m].
-        yaw: (N,) [rad].
-        velocity: (N, 4) [m/s, rad/s].
-        action: (N, 4) proposed.
-        obs: (N, 3, Az, El).
+        rows, position, yaw, velocity, action, obs: Of N drones, as `RolloutGate.judge` takes them.
         slower: Shares of their translation with which motions that would collide are proposed again; the first that
-            would not is judged.
+            would not is judged, and one that promises little waits only where hovering promises more. Empty: what is
+            proposed passes as it is, or hovers.
     """
     moving = (rows, position, yaw, velocity)
     left = gate.collides(*moving, action, obs).nonzero().squeeze(1) if slower else rows[:0]
@@ -56,36 +51,6 @@ def propose(
     if slower:
         verdict = _compared(gate, verdict, moving, obs)
     return verdict, torch.where(verdict.send[:, None], action, 0.0)
-
-
-def ask_gate(
-    gate: RolloutGate,
-    group: Sequence[Session],
-    obs: Tensor,
-    reset: Tensor,
-    action: Tensor,
-    slower: Sequence[float] = (),
-) -> tuple[GateVerdict, Tensor]:
-    """`propose` for sessions, which are told how fast they will be.
-
-    Args:
-        gate: Its rows are the sessions' slots.
-        group: N drones.
-        obs: (N, 3, Az, El).
-        reset: (N,) bool, an episode begins.
-        action: (N, 4) proposed.
-        slower: As `propose` takes them.
-    """
-    slots = torch.tensor([session.slot for session in group])
-    position = torch.tensor([session.position for session in group])
-    yaw = torch.tensor([session.matrix.robot_pose.yaw for session in group])
-    velocity = torch.stack([session.velocity for session in group])
-    if bool(reset.any()):
-        gate.begin(slots[reset], position[reset], yaw[reset], obs[reset])
-    verdict, command = propose(gate, slots, position, yaw, velocity, action, obs, slower)
-    for session, now in zip(group, velocity_after(verdict)):
-        session.velocity = now
-    return verdict, command
 
 
 def _compared(gate: RolloutGate, verdict: GateVerdict, moving: tuple[Tensor, ...], obs: Tensor) -> GateVerdict:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass, field
 
 import torch
@@ -15,7 +16,7 @@ from navi_core.service.wire import Action, DistanceMatrix
 from navi_core.world.goals import relative_goal
 from navi_core.world.place_memory import PlaceMemory
 
-__all__ = ["Session", "SessionTable"]
+__all__ = ["Session", "SessionTable", "draw_keys"]
 
 
 @dataclass
@@ -61,6 +62,11 @@ class Session:
         """x, y, z [m] and yaw [rad], as a place memory takes them."""
         pose = self.matrix.robot_pose
         return pose.x, pose.y, pose.z, pose.yaw
+
+
+def draw_keys(group: Sequence[Session]) -> tuple[Tensor, Tensor]:
+    """Return what draws of some drones are functions of: (n,) numbers of drones and (n,) of their decisions."""
+    return torch.tensor([session.env_id for session in group]), torch.tensor([session.decisions for session in group])
 
 
 class SessionTable:

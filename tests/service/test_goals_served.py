@@ -13,7 +13,7 @@ import pytest
 import torch
 
 from navi_core.cli.serve import _place
-from navi_core.config import ActorConfig, ContinuousTrainingConfig, EnvConfig, GateConfig
+from navi_core.config import ActorConfig, ContinuousTrainingConfig, EnvConfig, GateConfig, GoalConfig
 from navi_core.errors import ConfigError
 from navi_core.models import export_checkpoint
 from navi_core.policy import build_policy
@@ -142,6 +142,24 @@ def test_the_goal_of_an_episode_is_told_before_its_first_observation(stage) -> N
     assert seen <= known
 
 
+def test_where_drones_stream_goals_are_told_again_from_time_to_time(stage) -> None:
+    far = GOALS.model_copy(update={"max_steps": 400, "goal": GoalConfig(success_radius=0.01, stop_speed=0.001)})
+    server = stage.environment(far, mode="stream", sessions=2, actions=("tcp://127.0.0.1:1",))
+    topics = ["telemetry_event_v2", "distance_matrix_v2"]
+    reader, count = Subscriber([server.publisher.endpoint], topics, BRISK), {}
+
+    def again() -> bool:
+        message = reader.receive(0.5)
+        if isinstance(message, TelemetryEvent) and message.event_type == GOAL_EVENT:
+            place = (message.env_id, message.episode_id)
+            count[place] = count.get(place, 0) + 1
+        return sum(times >= 6 for times in count.values()) == 2
+
+    until(again)
+    reader.close()
+    assert sorted(drone for drone, _ in count) == [0, 1]
+
+
 def test_who_comes_late_to_telemetry_is_told_all_goals(stage) -> None:
     rare = BRISK.model_copy(update={"heartbeat_seconds": 60.0})
     server = stage.environment(GOALS, sessions=3, wire=rare)
@@ -156,6 +174,7 @@ def test_who_comes_late_to_telemetry_is_told_all_goals(stage) -> None:
 
         until(all_told)
         reader.close()
+        assert told_of == {0, 1, 2}
 
 
 @pytest.fixture

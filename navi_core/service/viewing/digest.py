@@ -12,7 +12,7 @@ import numpy as np
 import numpy.typing as npt
 
 from navi_core.config import GOAL_TERMS, REWARD_TERMS
-from navi_core.service.goals import GOAL_EVENT
+from navi_core.service.goals import GOAL_EVENT, GoalsHeard
 from navi_core.service.viewing.layouts import PHASES, named, training_event
 from navi_core.service.wire import Action, BatchStepResult, DistanceMatrix, Message, StepResult, TelemetryEvent
 
@@ -22,8 +22,6 @@ MOST_POINTS = 800
 """Points of a curve; beyond, every second one goes."""
 MOST_TRAIL = 20_000
 MOST_SESSIONS = 256
-MOST_GOALS = 4096
-"""Drones whose goal is kept, as many as a service has: each is told once an episode."""
 MOST_KINDS = 64
 MOST_NUMBERS = 64
 _FORGET_SECONDS = 30.0
@@ -65,8 +63,7 @@ class Digest:
     """(256, 256, 3) from above."""
     scene: dict[str, float] = field(default_factory=dict)
     """Where the drone flies, from the scene event."""
-    goals: dict[int, tuple[int, list[float]]] = field(default_factory=dict)
-    """Drone → number of the episode, and x, y, z [m] of its goal."""
+    goals: GoalsHeard = field(default_factory=GoalsHeard)
     step: dict[str, float] = field(default_factory=dict)
     """Of the shown drone's last decision."""
     perf: dict[str, float] = field(default_factory=dict)
@@ -100,7 +97,7 @@ class Digest:
             if kind is not None:
                 self._training(kind, message)
             elif message.event_type == GOAL_EVENT:
-                self._goal(message)
+                self.goals.hear(message)
             else:
                 self._service(message, (layouts or {}).get(message.event_type, ()))
         elif isinstance(message, StepResult):
@@ -123,14 +120,14 @@ class Digest:
         matrix = self.matrix
         if matrix is None:
             return None
-        pose, step, drone = matrix.robot_pose, self.step, int(matrix.env_ids[0]) if len(matrix.env_ids) else 0
+        pose, step = matrix.robot_pose, self.step
         terms = {name: step[name] for name in REWARD_TERMS if name in step}
         terms |= {name: step[name] for name in GOAL_TERMS if math.isfinite(step.get(name, math.nan))}
         facts = {
             "pose": [pose.x, pose.y, pose.z, pose.yaw],
             "max_distance": self.max_distance,
             "step": matrix.step_id,
-            "drone": drone,
+            "drone": int(matrix.env_ids[0]) if len(matrix.env_ids) else 0,
             "speed": step.get("speed", math.nan),
             "reward": step.get("reward", 0.0),
             "terms": terms,
@@ -141,8 +138,8 @@ class Digest:
         }
         if "seen_share" in step:
             facts["seen_share"] = step["seen_share"]
-        episode, goal = self.goals.get(drone, (0, None))
-        facts["goal"] = goal if episode == matrix.episode_id else None
+        goal = self.goals.of(matrix)
+        facts["goal"] = None if goal is None else goal.tolist()
         return facts, matrix
 
     def stages(self) -> dict[str, list[tuple[str, float]]]:
@@ -210,14 +207,6 @@ class Digest:
         elif kind == "update":
             self._point(values)
             self.changed.add("training")
-
-    def _goal(self, event: TelemetryEvent) -> None:
-        place = event.payload.tolist()
-        if len(place) == 3 and all(map(math.isfinite, place)):
-            self.goals.pop(event.env_id, None)
-            self.goals[event.env_id] = (event.episode_id, place)
-            if len(self.goals) > MOST_GOALS:
-                del self.goals[next(iter(self.goals))]
 
     def _point(self, values: dict[str, float]) -> None:
         step = values.pop("step", math.nan)
