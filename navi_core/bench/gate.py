@@ -13,6 +13,7 @@ from navi_core.config import EnvConfig, GateConfig
 from navi_core.scenes import Scene
 from navi_core.service.gate import RolloutGate
 from navi_core.service.proposals import propose
+from navi_core.service.situation import Situation
 from navi_core.world import Field, NavigationEnv
 
 __all__ = ["GateRow", "run_gate"]
@@ -113,22 +114,23 @@ class _Flight:
         self.rows = torch.arange(rows)
         self._generator = torch.Generator().manual_seed(seed)
         self.obs = self.env.reset()
-        pose = self.env.poses()
-        self.gate.begin(self.rows, pose["position"], pose["yaw"], self.obs)
+        self.gate.begin(self.situation())
 
     def draw(self) -> torch.Tensor:
         return torch.rand(len(self.rows), 4, generator=self._generator) * 2 - 1
 
-    def judge(self, action: torch.Tensor, life: dict[str, torch.Tensor] | None = None) -> torch.Tensor:
-        """Return (B,) whether the motions are sent; `life`: a state of the environment, to save copying it."""
+    def situation(self, life: dict[str, torch.Tensor] | None = None) -> Situation:
+        """Return where the drones are; `life`: a state of the environment, to save copying it."""
         life = life or self.env.state_dict()
-        where = (life["position"], life["yaw"].squeeze(1), life["velocity"])
-        return self.gate.judge(self.rows, *where, action, self.obs).send
+        return Situation(self.rows, life["position"], life["yaw"].squeeze(1), life["velocity"], self.obs)
+
+    def judge(self, action: torch.Tensor, life: dict[str, torch.Tensor] | None = None) -> torch.Tensor:
+        """Return (B,) whether the motions are sent."""
+        return propose(self.gate, self.situation(life), action).flown.send
 
     def propose(self, action: torch.Tensor, life: dict[str, torch.Tensor]) -> torch.Tensor:
         """Return the (B, 4) actions to be flown where what would collide is proposed again."""
-        where = (life["position"], life["yaw"].squeeze(1), life["velocity"])
-        return propose(self.gate, self.rows, *where, action, self.obs, self.gate.config.slower)[1]
+        return propose(self.gate, self.situation(life), action, self.gate.config.slower).command
 
     def fly(self, action: torch.Tensor) -> torch.Tensor:
         """Fly one decision; returns (B,) collisions. Where an episode ends the gate begins anew."""
@@ -136,8 +138,7 @@ class _Flight:
         self.obs = batch.obs
         ended = batch.truncated
         if bool(ended.any()):
-            pose = self.env.poses()
-            self.gate.begin(self.rows[ended], pose["position"][ended], pose["yaw"][ended], self.obs[ended])
+            self.gate.begin(self.situation()[ended])
         return batch.info["collision"]
 
 

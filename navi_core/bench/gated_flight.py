@@ -17,7 +17,8 @@ from navi_core.evaluate.subjects import resolve_subject
 from navi_core.pilots import Pose
 from navi_core.scenes import Scene
 from navi_core.service.gate import RolloutGate
-from navi_core.service.proposals import propose, velocity_after
+from navi_core.service.proposals import propose
+from navi_core.service.situation import Situation
 from navi_core.world import Field
 
 __all__ = ["GatedFlightRow", "GatedFlyer", "run_gated_flight"]
@@ -86,17 +87,18 @@ class GatedFlyer:
         """Answer observations (B, 3, Az, El) with actions (B, 4) that the gate let through."""
         action = self._flyer.act(obs, pose)
         self.recovering = self._flyer.recovering
-        if self._velocity is None:
-            self._velocity = torch.zeros(len(action), 4)
-            self._gate.begin(self._rows, pose.position, pose.yaw, obs)
-        moving = (self._rows, pose.position, pose.yaw, self._velocity)
-        verdict, command = propose(self._gate, *moving, action, obs, self._config.slower)
-        self._velocity = velocity_after(verdict)
-        slower = (command != action).any(dim=1)
-        stands = slower & ~command[:, :3].any(dim=1)
+        begins = self._velocity is None
+        velocity = torch.zeros(len(action), 4) if self._velocity is None else self._velocity
+        situation = Situation(self._rows, pose.position, pose.yaw, velocity, obs)
+        if begins:
+            self._gate.begin(situation)
+        proposal = propose(self._gate, situation, action, self._config.slower)
+        self._velocity = proposal.velocity
+        slower = ~proposal.drawn.send
+        stands = slower & ~proposal.command[:, :3].any(dim=1)
         how = torch.where(stands, _STANDS, torch.where(slower, _SLOWER, _SENT))
-        self.blocks[-1].append(torch.where(verdict.send, how, _WAITS))
-        return command
+        self.blocks[-1].append(torch.where(proposal.flown.send, how, _WAITS))
+        return proposal.command
 
     def told(self, result: EvalResult) -> list[Tensor]:
         """Return what became of the decisions (T,) of each episode of a result: rows that fill a block are none."""

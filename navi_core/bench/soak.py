@@ -19,15 +19,17 @@ import numpy as np
 
 from navi_core.bench.cases import Row
 from navi_core.bench.service import serve_environment
-from navi_core.config import ActorConfig, ContinuousTrainingConfig, EnvConfig
+from navi_core.config import ActorConfig, ContinuousTrainingConfig, EnvConfig, GateConfig
 from navi_core.errors import ServiceError
 from navi_core.scenes import Scene
 from navi_core.service.actor_server import ActorServer
 from navi_core.service.flight_learning import FlightLearning
 from navi_core.service.garbage import settle
+from navi_core.service.gate import RolloutGate
 from navi_core.service.served_model import ServedModel
 from navi_core.service.timed_lock import LONG, TimedLock
 from navi_core.service.wire import StepResult
+from navi_core.world import Field
 
 __all__ = ["SoakRow", "run_soak"]
 
@@ -42,6 +44,9 @@ class SoakRow(Row):
 
     Attributes:
         decisions: Flown.
+        gated: Whether they passed the gate.
+        wait: Share that hovered because the gate said WAIT.
+        slower: Share that was flown slower than it was drawn.
         seconds: Wall time [s].
         updates: Versions made.
         errors: Updates that failed.
@@ -65,6 +70,9 @@ class SoakRow(Row):
     """
 
     decisions: int
+    gated: bool
+    wait: float
+    slower: float
     seconds: float
     updates: int
     errors: int
@@ -110,6 +118,7 @@ def run_soak(
     env: EnvConfig | None = None,
     vocabulary: Mapping[str, int] | None = None,
     training: ContinuousTrainingConfig | None = None,
+    gate: GateConfig | None = None,
     seed: int = 0,
     progress: Callable[[str, float, float], None] = lambda label, done, total: None,
 ) -> SoakRow:
@@ -123,6 +132,7 @@ def run_soak(
         env: Dynamics, rewards and episodes; its bins are those of the model.
         vocabulary: Semantic ids by name, those that the model knows.
         training: Of the trainer.
+        gate: What is flown passes it; None sends every motion.
         seed: Of draws and samples.
         progress: Told the version, and how many of how many are done.
 
@@ -148,8 +158,11 @@ def run_soak(
             publish, answer = pipe.recv()
             wired = {"publish": _ANY, "subscribe": (publish,), "step_endpoint": answer}
             actor_config = ActorConfig(**wired, max_sessions=sessions, sample=True, follow=None, seed=seed)
-            learning = _Listening(model, settings, None, seed, folder / "outbox")
-            actor = ActorServer(model, actor_config, learning=learning)
+            judge = None
+            if gate is not None:
+                judge = RolloutGate(Field([scene], threads=1, vocabulary=vocabulary), flown, gate, sessions)
+            learning = _Listening(model, settings, judge, seed, folder / "outbox")
+            actor = ActorServer(model, actor_config, gate=judge, learning=learning)
             settle()
             try:
                 return _fly(actor, learning, decisions, progress)
@@ -210,8 +223,12 @@ def _fly(
     trainer.stop()
     first, last, error = _ends(np.array(learning.rewards))
     holds = lock.holds() * 1e3
+    shares = {name: actor.metrics.counter(f"gate_{name}_total") / actor.decisions for name in ("wait", "slowed")}
     return SoakRow(
         decisions=actor.decisions,
+        gated=learning.gate is not None,
+        wait=shares["wait"],
+        slower=shares["slowed"],
         seconds=seconds,
         updates=trainer.model_version,
         errors=trainer.metrics.errors,

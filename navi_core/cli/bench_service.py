@@ -164,6 +164,7 @@ def soak(
     size: Annotated[str, typer.Option(help="Azimuth and elevation bins of a drawn policy.", metavar="AZxEL")] = "64x16",
     decisions: Annotated[int, typer.Option(min=100, help="Summed over drones.")] = 200_000,
     sessions: Annotated[int, typer.Option(min=1, max=4096, help="Drones.")] = 16,
+    gate: Annotated[bool, typer.Option("--gate", help="What is flown passes the gate.")] = False,
     seed: Annotated[int, typer.Option(help="Seed of weights, draws and samples.")] = 0,
     assign: Annotated[list[str] | None, typer.Option("--set", help="A setting, training.learning_rate=1e-4.")] = None,
     as_json: Json = False,
@@ -177,12 +178,23 @@ def soak(
     from navi_core.bench.soak import run_soak
     from navi_core.cli.evaluate import load_scenes
     from navi_core.cli.progress import progress_bar
-    from navi_core.config import ActorConfig, ContinuousTrainingConfig, EnvConfig, PolicyConfig, parse_config
+    from navi_core.config import (
+        ActorConfig,
+        ContinuousTrainingConfig,
+        EnvConfig,
+        GateConfig,
+        PolicyConfig,
+        parse_config,
+    )
+    from navi_core.errors import ConfigError
     from navi_core.policy import build_policy
     from navi_core.service.runner import EagerRunner
     from navi_core.service.served_model import ServedModel, load_model, training_of
 
-    given = parse_sections(assign, ("training",), "training.learning_rate=1e-4")
+    given = parse_sections(assign, ("training", "gate"), "training.learning_rate=1e-4")
+    if "gate" in given and not gate:
+        raise ConfigError("gate.* sets the gate, and none is asked for; add --gate")
+    judge = parse_config(GateConfig, given.get("gate", {})) if gate else None
     torch.set_num_threads(1)
     ((azimuth, elevation),) = sizes([size])
     (place,) = load_scenes([scene], 512)
@@ -197,10 +209,11 @@ def soak(
     with progress_bar("soak", quiet=as_json, counted=True) as progress:
         row = run_soak(
             served, place, decisions=decisions, sessions=sessions, env=env, vocabulary=vocabulary, training=training,
-            seed=seed, progress=progress,
+            gate=judge, seed=seed, progress=progress,
         )  # fmt: skip
     columns = {
         "decisions": figure("decisions"),
+        "WAIT, slower": lambda told: f"{told['wait']:.1%}, {told['slower']:.1%}" if told["gated"] else "no gate",
         "s": figure("seconds", ".0f"),
         "versions": figure("updates"),
         "errors": figure("errors"),

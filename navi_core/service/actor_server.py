@@ -99,7 +99,7 @@ class ActorServer(Server):
         self.sessions = SessionTable(
             model.runner, c.max_sessions, model.shaper, model.curiosity, max_distance=model.max_distance
         )
-        self._commands = Commands(model, c, gate, learning is not None, self.metrics)
+        self._commands = Commands(model, c, gate, self.metrics)
         self._goals = GoalsHeard(c.goal)
         self._misfit: ServedModel | None = None
         self._ready: dict[int, Session] = {}
@@ -296,17 +296,19 @@ class ActorServer(Server):
         decision = runner.decide(obs, aux, state, reset, self._noise(group))
         self.sessions.scatter(group, decision.state, decision.latent)
         self.metrics.latency("inference_ms", time.perf_counter() - start, about="one batch of decisions")
-        command, verdict = self._commands.of(group, obs, reset, decision.action)
-        if verdict is not None:
-            self._show(group, verdict)
+        command, proposal = self._commands.of(group, obs, reset, decision.action)
+        if proposal is not None:
+            self._show(group, proposal.flown)
         if self._learning is not None:
-            self._learning.decided(group, obs, aux, state, reset, decision, verdict)
+            # What is learned from is what was drawn.
+            drawn = None if proposal is None else proposal.drawn
+            self._learning.decided(group, obs, aux, state, reset, decision, drawn)
         self._send(group, command.numpy().astype(np.float32, copy=False))
         self.decisions += len(group)
         self.metrics.count("decisions_total", len(group), about="decisions made")
 
     def _show(self, group: list[Session], verdict: GateVerdict) -> None:
-        """Tell whoever watches what the gate said."""
+        """Tell whoever watches what the gate said of what is flown."""
         if self.publisher.watched("telemetry_event_v2"):
             parts = torch.stack([verdict.send, verdict.collides, verdict.expected_reward, *verdict.components.values()])
             for session, numbers in zip(group, parts.T.numpy()):

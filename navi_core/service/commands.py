@@ -11,11 +11,12 @@ from torch import Tensor
 
 from navi_core.config import ActorConfig
 from navi_core.pilots.recovery import Recovery
-from navi_core.service.gate import GateVerdict, RolloutGate
+from navi_core.service.gate import RolloutGate
 from navi_core.service.metrics import ServiceMetrics
-from navi_core.service.proposals import propose, velocity_after
+from navi_core.service.proposals import Proposal, propose
 from navi_core.service.served_model import ServedModel
 from navi_core.service.sessions import Session, draw_keys
+from navi_core.service.situation import Situation
 
 __all__ = ["Commands"]
 
@@ -29,15 +30,13 @@ class Commands:
         model: What is served.
         config: Recovery, sampling, sessions, seed.
         gate: Judges each motion, its rows are the sessions' slots; None sends every one.
-        learns: Whether the service learns on what is flown: then only what was drawn is proposed to the gate.
         metrics: What is counted and timed.
     """
 
     def __init__(
-        self, model: ServedModel, config: ActorConfig, gate: RolloutGate | None, learns: bool, metrics: ServiceMetrics
+        self, model: ServedModel, config: ActorConfig, gate: RolloutGate | None, metrics: ServiceMetrics
     ) -> None:
         self._config, self._gate, self._metrics = config, gate, metrics
-        self._slower = () if gate is None or learns else gate.config.slower
         self.serve(model)
 
     def serve(self, model: ServedModel) -> None:
@@ -50,8 +49,8 @@ class Commands:
 
     def of(
         self, group: Sequence[Session], obs: Tensor, reset: Tensor, action: Tensor
-    ) -> tuple[Tensor, GateVerdict | None]:
-        """Return the (N, 4) commands of some drones, and what the gate said of them, None without one.
+    ) -> tuple[Tensor, Proposal | None]:
+        """Return the (N, 4) commands of some drones, and what the gate said, None without one.
 
         Args:
             group: N drones; those that the gate judged are told how fast they will be.
@@ -62,7 +61,10 @@ class Commands:
         command = self._free(group, reset, self._sound(group, action))
         for session in group:
             session.velocity_before = session.velocity
-        return (command, None) if self._gate is None else self._judged(self._gate, group, obs, reset, command)
+        if self._gate is None:
+            return command, None
+        proposal = self._judged(self._gate, group, obs, reset, command)
+        return proposal.command, proposal
 
     def _sound(self, group: Sequence[Session], action: Tensor) -> Tensor:
         """Let drones hover whose action is no number, after an observation that was none, and begin anew."""
@@ -92,21 +94,25 @@ class Commands:
 
     def _judged(
         self, gate: RolloutGate, group: Sequence[Session], obs: Tensor, reset: Tensor, action: Tensor
-    ) -> tuple[Tensor, GateVerdict]:
+    ) -> Proposal:
         """Ask the gate, and count what it says."""
         start = time.perf_counter()
-        slots = torch.tensor([session.slot for session in group])
-        position = torch.tensor([session.position for session in group])
-        yaw = torch.tensor([session.matrix.robot_pose.yaw for session in group])
-        velocity = torch.stack([session.velocity for session in group])
+        situation = Situation(
+            rows=torch.tensor([session.slot for session in group]),
+            position=torch.tensor([session.position for session in group]),
+            yaw=torch.tensor([session.matrix.robot_pose.yaw for session in group]),
+            velocity=torch.stack([session.velocity for session in group]),
+            obs=obs,
+        )
         if bool(reset.any()):
-            gate.begin(slots[reset], position[reset], yaw[reset], obs[reset])
-        verdict, command = propose(gate, slots, position, yaw, velocity, action, obs, self._slower)
-        for session, now in zip(group, velocity_after(verdict)):
-            session.velocity = now
+            gate.begin(situation[reset])
+        proposal = propose(gate, situation, action, gate.config.slower)
+        for session, velocity in zip(group, proposal.velocity):
+            session.velocity = velocity
         self._metrics.latency("gate_ms", time.perf_counter() - start, about="one batch of simulated motions")
-        waits, slowed = int((~verdict.send).sum()), int((verdict.send & (command != action).any(dim=1)).sum())
+        waits = int((~proposal.flown.send).sum())
+        slowed = len(group) - waits - int(proposal.drawn.send.sum())
         self._metrics.count("gate_send_total", len(group) - waits, about="motions that the gate let through")
         self._metrics.count("gate_wait_total", waits, about="motions that the gate held back")
         self._metrics.count("gate_slowed_total", slowed, about="motions that were sent slower than proposed")
-        return command, verdict
+        return proposal

@@ -124,7 +124,7 @@ class FlightLearning:
             state: Before the decisions.
             reset: (N,) an episode begins.
             decision: Actions, values, log-probabilities and latents.
-            verdict: Of the gate.
+            verdict: Of the gate on the motions as they were drawn: what was flown slower was not sent.
         """
         assert decision.latent is not None and decision.log_prob is not None
         mean, deviation = self._scale
@@ -168,7 +168,7 @@ class FlightLearning:
         experience, episode_id = self._pending.pop(result.env_id, (None, 0))
         end = {"ends": result.done or result.truncated, "terminated": result.done}
         if experience is None:
-            # A motion that was held back: its reward is the past of later ones.
+            # A motion that was held back or slowed: its reward is the past of later ones.
             self.buffer.update_pending_reward(result.env_id, result.reward, **end)
             return
         if episode_id != result.episode_id:

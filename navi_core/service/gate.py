@@ -11,6 +11,7 @@ from __future__ import annotations
 
 import copy
 import math
+from collections.abc import Callable
 from dataclasses import dataclass, replace
 
 import torch
@@ -19,6 +20,7 @@ from torch import Tensor
 from navi_core.config import REWARD_TERMS, EnvConfig, GateConfig
 from navi_core.errors import ConfigError
 from navi_core.kernels.sight import read_sight
+from navi_core.service.situation import Situation
 from navi_core.world import Field, FloorMap
 from navi_core.world.floor import FloorView
 from navi_core.world.horizon import HorizonFlight
@@ -60,6 +62,23 @@ class GateVerdict:
     expected_reward: Tensor
     components: dict[str, Tensor]
     velocity: Tensor
+
+    def __getitem__(self, index: Tensor) -> GateVerdict:
+        """Return that of some of the motions: (N,) places, or (B,) bool."""
+        return self._each(lambda part: part[index])
+
+    def where(self, index: Tensor, other: GateVerdict) -> GateVerdict:
+        """Return the verdict with that of N other motions in the places (N,)."""
+        return self._each(lambda ours, theirs: ours.index_copy(0, index, theirs), other)
+
+    def _each(self, change: Callable[..., Tensor], *others: GateVerdict) -> GateVerdict:
+        names = ("send", "collides", "expected_reward", "velocity")
+        verdicts = (self, *others)
+        parts = {name: change(*(getattr(verdict, name) for verdict in verdicts)) for name in names}
+        return GateVerdict(
+            components={name: change(*(verdict.components[name] for verdict in verdicts)) for name in self.components},
+            **parts,
+        )
 
 
 @dataclass(frozen=True)
@@ -115,83 +134,64 @@ class RolloutGate:
             [[float(name in parts) for parts in COMPONENTS.values()] for name in REWARD_TERMS], dtype=torch.float32
         )
 
-    def begin(self, rows: Tensor, position: Tensor, yaw: Tensor, obs: Tensor) -> Tensor:
-        """Begin episodes: forget what the rows have seen, and find the scene that they are in.
-
-        Args:
-            rows: (B,) numbers of the drones, below the capacity.
-            position: (B, 3) [m].
-            yaw: (B,) [rad].
-            obs: (B, 3, Az, El) what they see there.
+    def begin(self, situation: Situation) -> Tensor:
+        """Begin episodes: forget what the drones have seen, and find the scenes that they are in.
 
         Returns:
             (B,) scene of each; −1 where none looks like the observation. Such a drone is told to wait.
-        """
-        self._rewards.visits[rows] = 0
-        self._view.seen[rows] = False
-        best, found = torch.full((len(rows),), _FITS), torch.full((len(rows),), -1)
-        for scene in range(self.field.num_scenes):
-            index = torch.full((len(rows),), scene)
-            seen = self._coarse(position, yaw, index, self._reader)
-            error = (seen.obs[:, 0] - _sampled(obs)[:, 0]).abs().mean(dim=(1, 2))
-            best, found = torch.minimum(best, error), torch.where(error < best, index, found)
-        self._scene[rows] = found
-        return found
-
-    def judge(
-        self,
-        rows: Tensor,
-        position: Tensor,
-        yaw: Tensor,
-        velocity: Tensor,
-        action: Tensor,
-        obs: Tensor,
-        *,
-        remember: bool = True,
-    ) -> GateVerdict:
-        """Simulate one motion of each drone.
-
-        Args:
-            rows: (B,) numbers of the drones, each at most once where they remember.
-            position: (B, 3) [m].
-            yaw: (B,) [rad].
-            velocity: (B, 4) body velocity [m/s, rad/s].
-            action: (B, 4) proposed, clamped to [−1, 1] here.
-            obs: (B, 3, Az, El) of the present pose.
-            remember: Count the present pose as visited and what it sees as seen; false asks without a trace.
 
         Raises:
-            ConfigError: A row beyond the capacity.
+            ConfigError: A drone beyond the capacity.
         """
-        if len(rows) and not (int(rows.min()) >= 0 and int(rows.max()) < len(self._scene)):
-            raise ConfigError(f"rows {int(rows.min())} to {int(rows.max())}; this gate knows {len(self._scene)}")
-        lost = self._scene[rows] < 0
-        scene = self._scene[rows].clamp(min=0)
-        now = self._sight(obs, scene)
-        visits, seen = self._rewards.visits[rows], self._view.seen[rows]
-        self._view.mark(position, yaw, now.reach, scene, seen)
-        self._count(position, yaw, scene, visits)
-        if remember:
-            self._view.seen[rows], self._rewards.visits[rows] = seen, visits
-        motions = (position, yaw, velocity, action, scene, obs)
-        verdict = self._simulate(motions, now, visits, seen, reader=self._reader)
-        return replace(verdict, send=verdict.send & ~lost)
+        self._check(situation.rows)
+        self._rewards.visits[situation.rows] = 0
+        self._view.seen[situation.rows] = False
+        best, found = torch.full((len(situation),), _FITS), torch.full((len(situation),), -1)
+        told = _sampled(situation.obs)[:, 0]
+        for scene in range(self.field.num_scenes):
+            index = torch.full((len(situation),), scene)
+            seen = self._coarse(situation.position, situation.yaw, index, self._reader)
+            error = (seen.obs[:, 0] - told).abs().mean(dim=(1, 2))
+            best, found = torch.minimum(best, error), torch.where(error < best, index, found)
+        self._scene[situation.rows] = found
+        return found
 
-    def collides(
-        self, rows: Tensor, position: Tensor, yaw: Tensor, velocity: Tensor, action: Tensor, obs: Tensor
-    ) -> Tensor:
-        """Return (B,) bool: which motions would collide within the horizon. Cheaper than `judge`, which tells more.
+    def remember(self, situation: Situation) -> None:
+        """Count where drones are as visited, and what they see as seen: once a decision, before motions are judged.
+
+        Raises:
+            ConfigError: A drone beyond the capacity.
+        """
+        self._check(situation.rows)
+        scene = self._scene_of(situation.rows)
+        visits, seen = self._rewards.visits[situation.rows], self._view.seen[situation.rows]
+        reach = self._sight(situation.obs, scene).reach
+        self._view.mark(situation.position, situation.yaw, reach, scene, seen)
+        self._count(situation.position, situation.yaw, scene, visits)
+        self._view.seen[situation.rows], self._rewards.visits[situation.rows] = seen, visits
+
+    def judge(self, situation: Situation, action: Tensor) -> GateVerdict:
+        """Simulate one motion of each drone, which leaves no trace.
 
         Args:
-            rows: (B,) numbers of the drones, as often as one likes.
-            position: (B, 3) [m].
-            yaw: (B,) [rad].
-            velocity: (B, 4) [m/s, rad/s].
-            action: (B, 4) proposed.
-            obs: (B, 3, Az, El).
+            situation: Of B drones, remembered already.
+            action: (B, 4) proposed, clamped to [−1, 1] here.
+
+        Raises:
+            ConfigError: A drone beyond the capacity.
         """
-        scene = self._scene[rows].clamp(min=0)
-        return self._horizon.fly(position, yaw, velocity, action, scene, obs).collided
+        s, rows = situation, situation.rows
+        self._check(rows)
+        scene = self._scene_of(rows)
+        visits, seen = self._rewards.visits[rows], self._view.seen[rows]
+        motions = (s.position, s.yaw, s.velocity, action, scene, s.obs)
+        verdict = self._simulate(motions, self._sight(s.obs, scene), visits, seen, reader=self._reader)
+        return replace(verdict, send=verdict.send & self.knows(rows))
+
+    def collides(self, situation: Situation, action: Tensor) -> Tensor:
+        """Return (B,) bool: which motions would collide within the horizon. Cheaper than `judge`, which tells more."""
+        s, scene = situation, self._scene_of(situation.rows)
+        return self._horizon.fly(s.position, s.yaw, s.velocity, action, scene, s.obs).collided
 
     def validate(self, position: Tensor, yaw: Tensor, velocity: Tensor, action: Tensor, scene: Tensor) -> GateVerdict:
         """Simulate motions of the past from their poses alone, as drones that have seen nothing before.
@@ -215,6 +215,18 @@ class RolloutGate:
     def scenes(self, rows: Tensor) -> Tensor:
         """Return the (B,) scenes that `begin` found, −1 for none."""
         return self._scene[rows]
+
+    def knows(self, rows: Tensor) -> Tensor:
+        """Return (B,) bool: which drones are in a scene that `begin` found."""
+        return self._scene[rows] >= 0
+
+    def _scene_of(self, rows: Tensor) -> Tensor:
+        """Return the (B,) scenes to simulate in, the first for drones that are in none."""
+        return self._scene[rows].clamp(min=0)
+
+    def _check(self, rows: Tensor) -> None:
+        if len(rows) and not (int(rows.min()) >= 0 and int(rows.max()) < len(self._scene)):
+            raise ConfigError(f"rows {int(rows.min())} to {int(rows.max())}; this gate knows {len(self._scene)}")
 
     def _simulate(
         self, motions: tuple[Tensor, ...], now: _Sight, visits: Tensor, seen: Tensor, *, reader: PanoramaReader

@@ -8,62 +8,82 @@ same place, and would hover there for ever.
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import replace
+from dataclasses import dataclass, replace
 
 import torch
 from torch import Tensor
 
 from navi_core.service.gate import GateVerdict, RolloutGate
+from navi_core.service.situation import Situation
 
-__all__ = ["propose", "velocity_after"]
+__all__ = ["Proposal", "propose"]
 
 
-def propose(
-    gate: RolloutGate,
-    rows: Tensor,
-    position: Tensor,
-    yaw: Tensor,
-    velocity: Tensor,
-    action: Tensor,
-    obs: Tensor,
-    slower: Sequence[float] = (),
-) -> tuple[GateVerdict, Tensor]:
-    """Judge the actions of some drones; returns the verdict and the actions to be flown, hovering where they wait.
+@dataclass(frozen=True)
+class Proposal:
+    """What became of the motions proposed to the gate for B drones.
+
+    Attributes:
+        drawn: Of the motions as they were proposed; sent only where one is flown as it is.
+        flown: Of the motions as they are flown, perhaps slower; one that is not sent hovers.
+        command: (B, 4) actions to be flown.
+        velocity: (B, 4) how fast the drones will be [m/s, rad/s].
+    """
+
+    drawn: GateVerdict
+    flown: GateVerdict
+    command: Tensor
+    velocity: Tensor
+
+
+def propose(gate: RolloutGate, situation: Situation, action: Tensor, slower: Sequence[float] = ()) -> Proposal:
+    """Judge the actions of some drones, and find what they fly instead where those would collide.
 
     Args:
-        gate: Knows the rows since `begin`.
-        rows, position, yaw, velocity, action, obs: Of N drones, as `RolloutGate.judge` takes them.
+        gate: Knows the drones since `begin`; it remembers the situation.
+        situation: Of B drones.
+        action: (B, 4) proposed.
         slower: Shares of their translation with which motions that would collide are proposed again; the first that
             would not is judged, and one that promises little waits only where hovering promises more. Empty: what is
             proposed passes as it is, or hovers.
     """
-    moving = (rows, position, yaw, velocity)
-    left = gate.collides(*moving, action, obs).nonzero().squeeze(1) if slower else rows[:0]
-    wanted, action = action, action.clone()
-    for share in slower:
-        if not len(left):
-            break
-        tried = wanted[left].clamp(-1.0, 1.0) * torch.tensor([share, share, share, 1.0])
-        free = ~gate.collides(rows[left], position[left], yaw[left], velocity[left], tried, obs[left])
-        action[left[free]] = tried[free]
-        left = left[~free]
-    verdict = gate.judge(*moving, action, obs)
+    gate.remember(situation)
+    drawn = flown = gate.judge(situation, action)
+    command = action
     if slower:
-        verdict = _compared(gate, verdict, moving, obs)
-    return verdict, torch.where(verdict.send[:, None], action, 0.0)
+        left = (drawn.collides & gate.knows(situation.rows)).nonzero().squeeze(1)
+        some = situation[left]
+        found, tried = _slowed(gate, some, action[left], slower)
+        changed = left[found]
+        if len(changed):
+            command = action.index_copy(0, changed, tried[found])
+            flown = drawn.where(changed, gate.judge(some, tried)[found])
+        flown = _compared(gate, flown, situation)
+        drawn = replace(drawn, send=flown.send.index_fill(0, changed, False))
+    goes = flown.send[:, None]
+    # Who hovers has all but stopped after one decision.
+    return Proposal(drawn, flown, torch.where(goes, command, 0.0), torch.where(goes, flown.velocity, 0.0))
 
 
-def _compared(gate: RolloutGate, verdict: GateVerdict, moving: tuple[Tensor, ...], obs: Tensor) -> GateVerdict:
+def _slowed(gate: RolloutGate, situation: Situation, action: Tensor, slower: Sequence[float]) -> tuple[Tensor, Tensor]:
+    """Return (N,) which motions do not collide slower, and (N, 4) the fastest of each that does not, else hovering."""
+    action, chosen = action.clamp(-1.0, 1.0), torch.zeros_like(action)
+    found = torch.zeros(len(action), dtype=torch.bool)
+    for share in slower:
+        if bool(found.all()):
+            break
+        # All are tried every time: that is quicker than to take fewer of their observations each time.
+        tried = action * torch.tensor([share, share, share, 1.0])
+        free = ~gate.collides(situation, tried) & ~found
+        chosen[free], found = tried[free], found | free
+    return found, chosen
+
+
+def _compared(gate: RolloutGate, verdict: GateVerdict, situation: Situation) -> GateVerdict:
     """Let motions go that promise little, where hovering promises no more."""
-    low = (~verdict.send & ~verdict.collides & (gate.scenes(moving[0]) >= 0)).nonzero().squeeze(1)
+    low = (~verdict.send & ~verdict.collides & gate.knows(situation.rows)).nonzero().squeeze(1)
     if not len(low):
         return verdict
-    rows, position, yaw, velocity = (part[low] for part in moving)
-    hover = gate.judge(rows, position, yaw, velocity, torch.zeros(len(low), 4), obs[low], remember=False)
+    hover = gate.judge(situation[low], torch.zeros(len(low), 4))
     goes = ~(hover.expected_reward > verdict.expected_reward[low])
     return replace(verdict, send=verdict.send.index_copy(0, low, goes))
-
-
-def velocity_after(verdict: GateVerdict) -> Tensor:
-    """Return (N, 4) how fast drones will be [m/s, rad/s]; one that hovers has all but stopped after one decision."""
-    return torch.where(verdict.send[:, None], verdict.velocity, 0.0)

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 import pytest
 import torch
 from typer.testing import CliRunner
@@ -10,6 +12,7 @@ from navi_core.cli.main import build_app
 from navi_core.config import EnvConfig, GateConfig, parse_config
 from navi_core.errors import ConfigError
 from navi_core.service.gate import RolloutGate
+from navi_core.service.situation import Situation
 from navi_core.world import Field, NavigationEnv
 from navi_core.world.dynamics import Dynamics
 from navi_core.world.horizon import HorizonFlight, depth_ahead
@@ -33,17 +36,18 @@ class Flight:
         self.rows = torch.arange(ROWS)
         self.generator = torch.Generator().manual_seed(seed)
         self.obs = self.env.reset()
-        pose = self.env.poses()
-        self.found = self.gate.begin(self.rows, pose["position"], pose["yaw"], self.obs)
+        self.found = self.gate.begin(self.situation())
 
     def action(self) -> torch.Tensor:
         return torch.rand(ROWS, 4, generator=self.generator) * 2 - 1
 
-    def judge(self, action: torch.Tensor, **options):
+    def situation(self) -> Situation:
         life = {name: self.env._life[name].clone() for name in ("position", "yaw", "velocity")}
-        return self.gate.judge(
-            self.rows, life["position"], life["yaw"].squeeze(1), life["velocity"], action, self.obs, **options
-        )
+        return Situation(self.rows, life["position"], life["yaw"].squeeze(1), life["velocity"], self.obs)
+
+    def judge(self, action: torch.Tensor):
+        self.gate.remember(self.situation())
+        return self.gate.judge(self.situation(), action)
 
     def step(self, action: torch.Tensor):
         batch = self.env.step(action)
@@ -151,10 +155,11 @@ def test_motion_into_a_wall_waits_and_hovering_in_the_open_may_go(box_scene) -> 
     position, yaw = torch.tensor([[0.0, 1.2, -1.5], [0.0, 1.2, 1.0]]), torch.zeros(2)
     scene = torch.zeros(2, dtype=torch.int64)
     obs = env.sensor.observation(env.sensor.cast(position, yaw, scene))
-    rows = torch.arange(2)
-    gate.begin(rows, position, yaw, obs)
+    situation = Situation(torch.arange(2), position, yaw, torch.zeros(2, 4), obs)
+    gate.begin(situation)
+    gate.remember(situation)
     forward = torch.tensor([[1.0, 0, 0, 0]]).expand(2, 4)
-    verdict = gate.judge(rows, position, yaw, torch.zeros(2, 4), forward, obs)
+    verdict = gate.judge(situation, forward)
     assert verdict.collides.tolist() == [True, False] and verdict.send.tolist() == [False, True]
     assert verdict.components["progress"][1] > 0 and verdict.expected_reward[1] > verdict.expected_reward[0]
     # A collision costs −2·(1 + speed share) once in five decisions.
@@ -162,15 +167,22 @@ def test_motion_into_a_wall_waits_and_hovering_in_the_open_may_go(box_scene) -> 
     assert -0.81 < float(verdict.expected_reward[0] - total[0]) < -0.4
 
 
-def test_asking_without_a_trace_leaves_none(field: Field) -> None:
+def test_a_judgement_leaves_no_trace_and_what_is_remembered_is_new_no_more(field: Field) -> None:
     flight = Flight(field)
-    action = flight.action()
-    first = flight.judge(action, remember=False)
-    again = flight.judge(action, remember=False)
+    action, situation = flight.action(), flight.situation()
+    first, again = (flight.gate.judge(situation, action) for _ in range(2))
     assert torch.equal(first.expected_reward, again.expected_reward)
-    flight.judge(action)
-    later = flight.judge(action)
+    flight.gate.remember(situation)
+    later = flight.gate.judge(situation, action)
     assert (later.components["novelty"] < first.components["novelty"]).any()
+
+
+def test_drones_beyond_the_capacity_are_refused(field: Field) -> None:
+    flight = Flight(field)
+    beyond = replace(flight.situation(), rows=flight.rows + 1)
+    for ask in (flight.gate.begin, flight.gate.remember, lambda there: flight.gate.judge(there, flight.action())):
+        with pytest.raises(ConfigError, match=f"rows 1 to {ROWS}; this gate knows {ROWS}"):
+            ask(beyond)
 
 
 def test_the_threshold_decides(field: Field) -> None:
@@ -188,10 +200,9 @@ def test_shares_that_do_not_fall_are_refused() -> None:
 
 def test_a_drone_in_no_known_scene_waits(field: Field, box_scene) -> None:
     flight = Flight(field)
-    pose = flight.env.poses()
     elsewhere = torch.zeros_like(flight.obs)
     elsewhere[:, 0] = 0.9
-    assert (flight.gate.begin(flight.rows, pose["position"], pose["yaw"], elsewhere) == -1).all()
+    assert (flight.gate.begin(replace(flight.situation(), obs=elsewhere)) == -1).all()
     assert not flight.judge(torch.zeros(ROWS, 4)).send.any()
 
 

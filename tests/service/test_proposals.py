@@ -14,7 +14,8 @@ from navi_core.config import EnvConfig, EvalConfig, GateConfig
 from navi_core.evaluate import build_course, evaluate
 from navi_core.evaluate.subjects import resolve_subject
 from navi_core.service.gate import RolloutGate
-from navi_core.service.proposals import propose, velocity_after
+from navi_core.service.proposals import propose
+from navi_core.service.situation import Situation
 from navi_core.service.wire import Subscriber
 from navi_core.world import Field, NavigationEnv
 from tests.conftest import fly_ahead
@@ -31,9 +32,12 @@ def field(apartments) -> Field:
 
 
 def asked(flight: Flight, action: torch.Tensor, slower=SHARES):
-    life = {name: flight.env._life[name].clone() for name in ("position", "yaw", "velocity")}
-    moving = (life["position"], life["yaw"].squeeze(1), life["velocity"])
-    return propose(flight.gate, flight.rows, *moving, action, flight.obs, slower)
+    return propose(flight.gate, flight.situation(), action, slower)
+
+
+def judged(flight: Flight, action: torch.Tensor):
+    """Judge motions of a situation that is remembered already."""
+    return flight.gate.judge(flight.situation(), action)
 
 
 def test_the_fastest_share_that_does_not_collide_is_flown(field: Field) -> None:
@@ -43,9 +47,9 @@ def test_the_fastest_share_that_does_not_collide_is_flown(field: Field) -> None:
         for _ in range(5):
             flight.step(flight.action())
         action = 1.5 * flight.action()  # beyond the limits, as a policy's may be
-        first = flight.judge(action, remember=False)
-        tried = {share: flight.judge(scaled(action, share), remember=False) for share in SHARES}
-        verdict, command = asked(flight, action)
+        told = asked(flight, action)
+        verdict, command, first = told.flown, told.command, judged(flight, action)
+        tried = {share: judged(flight, scaled(action, share)) for share in SHARES}
         for row in range(ROWS):
             wanted, share = first, None
             if first.collides[row]:
@@ -58,7 +62,11 @@ def test_the_fastest_share_that_does_not_collide_is_flown(field: Field) -> None:
             for name in ("expected_reward", "velocity", "collides"):
                 torch.testing.assert_close(getattr(verdict, name)[row], getattr(wanted, name)[row], rtol=0, atol=1e-5)
             torch.testing.assert_close(verdict.components["novelty"][row], wanted.components["novelty"][row])
-        assert torch.equal(velocity_after(verdict)[~verdict.send], torch.zeros(int((~verdict.send).sum()), 4))
+            # What the policy drew was sent only where it is flown as it is; the rest is what the gate said of it.
+            assert told.drawn.send[row] == (share is None and verdict.send[row])
+        assert torch.equal(told.drawn.collides, first.collides)
+        assert torch.equal(told.drawn.expected_reward, first.expected_reward)
+        assert torch.equal(told.velocity, torch.where(verdict.send[:, None], verdict.velocity, 0.0))
     assert min(seen.values()) > 0 and seen[None] > 50
 
 
@@ -70,28 +78,28 @@ def test_a_motion_that_promises_little_goes_where_hovering_promises_no_more(fiel
     """In a house without a ceiling every pose costs starvation, and a threshold of zero would hold all motions."""
     flight = Flight(field, seed=4, threshold=100.0)
     action = flight.action()
-    verdict, _ = asked(flight, action)
-    hover = flight.judge(torch.zeros(ROWS, 4), remember=False)
+    verdict = asked(flight, action).flown
+    hover = judged(flight, torch.zeros(ROWS, 4))
     wanted = ~verdict.collides & (verdict.expected_reward >= hover.expected_reward)
     assert torch.equal(verdict.send, wanted) and wanted.any()
     assert bool((hover.expected_reward > verdict.expected_reward).any()) is not bool(wanted.all())
-    assert not asked(flight, action, ())[0].send.any()
+    assert not asked(flight, action, ()).flown.send.any()
 
 
 def test_without_shares_what_would_collide_hovers(field: Field) -> None:
     flight = Flight(field, seed=3)
     action = flight.action()
-    judged = flight.judge(action, remember=False)
-    verdict, command = asked(flight, action, ())
-    assert judged.collides.any() and torch.equal(verdict.send, judged.send)
-    assert not command[~judged.send].any() and torch.equal(command[judged.send], action[judged.send])
+    told = asked(flight, action, ())
+    first = judged(flight, action)
+    assert first.collides.any() and torch.equal(told.flown.send, first.send) and told.drawn is told.flown
+    assert not told.command[~first.send].any() and torch.equal(told.command[first.send], action[first.send])
 
 
 def test_a_drone_in_no_known_scene_waits_whatever_is_proposed(field: Field) -> None:
     flight = Flight(field, seed=3)
     flight.gate._scene[:] = -1
-    verdict, command = asked(flight, flight.action())
-    assert not verdict.send.any() and not command.any()
+    told = asked(flight, flight.action())
+    assert not told.flown.send.any() and not told.drawn.send.any() and not told.command.any()
 
 
 def travelled(result) -> float:
@@ -149,12 +157,12 @@ def test_a_flight_behind_the_gate_never_collides_however_it_was_proposed(field: 
     gate = RolloutGate(field, CONFIG, GateConfig(threshold=-10.0), capacity=ROWS)
     rows, draws = torch.arange(ROWS), torch.Generator().manual_seed(9)
     obs, velocity, start = env.reset(), torch.zeros(ROWS, 4), env.poses()
-    gate.begin(rows, start["position"], start["yaw"], obs)
+    gate.begin(Situation(rows, start["position"], start["yaw"], velocity, obs))
     hits = 0
     for _ in range(60):
         pose, action = env.poses(), torch.rand(ROWS, 4, generator=draws) * 2 - 1
-        verdict, command = propose(gate, rows, pose["position"], pose["yaw"], velocity, action, obs, SHARES)
-        batch = env.step(command)
-        velocity, obs = velocity_after(verdict), batch.obs
+        told = propose(gate, Situation(rows, pose["position"], pose["yaw"], velocity, obs), action, SHARES)
+        batch = env.step(told.command)
+        velocity, obs = told.velocity, batch.obs
         hits += int(batch.info["collision"].sum())
     assert hits == 0

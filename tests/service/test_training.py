@@ -19,7 +19,9 @@ from navi_core.policy import build_policy
 from navi_core.service import ContinuousTrainer, Experience, ExperienceReplayBuffer, TrainingMetrics
 from navi_core.service.gate import RolloutGate
 from navi_core.service.policy_update import PolicyUpdate, features_of
+from navi_core.service.proposals import propose
 from navi_core.service.shadow import ShadowResult
+from navi_core.service.situation import Situation
 from navi_core.service.training_reward import judged_rewards, training_reward
 from navi_core.world import NavigationEnv
 from tests.service.conftest import SMALL, TINY, until
@@ -149,11 +151,11 @@ def gated(field, settings: ContinuousTrainingConfig) -> tuple[RolloutGate, Exper
     gate, kept = RolloutGate(field, SMALL, GateConfig(threshold=0.5), capacity=8), ExperienceReplayBuffer(settings)
     rows, generator = torch.arange(8), torch.Generator().manual_seed(0)
     obs, pose = env.reset(), env.poses()
-    gate.begin(rows, pose["position"], pose["yaw"], obs)
+    gate.begin(Situation(rows, pose["position"], pose["yaw"], torch.zeros(8, 4), obs))
     for _ in range(10):
         position, yaw, velocity = (env._life[name].clone() for name in ("position", "yaw", "velocity"))
         action = torch.rand(8, 4, generator=generator) - torch.tensor([0.3, 0.5, 0.5, 0.5])
-        verdict = gate.judge(rows, position, yaw.squeeze(1), velocity, action, obs)
+        verdict = propose(gate, Situation(rows, position, yaw.squeeze(1), velocity, obs), action).drawn
         obs = env.step(torch.where(verdict.send[:, None], action, 0.0)).obs
         for i in range(8):
             expected = float(verdict.expected_reward[i])
