@@ -22,7 +22,7 @@ def nested(depth: int) -> str:
         (f"actors: {nested(10)}\n", "alias"),
         ("env: &a {dynamics: *a}\n", "alias"),
         ("actors: " + "[" * 20_000, "YAML"),
-        ("seed: 2020-99-99\n", "YAML.*month"),
+        ("seed: !!timestamp 2020-99-99\n", "YAML.*month"),
         ("seed: " + "9" * 5000, "YAML.*digits"),
         ("actors: !!python/object/apply:os.getpid []\n", "YAML.*python"),
         ("actors: !unknown 3\n", "YAML.*unknown"),

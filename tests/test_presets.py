@@ -2,7 +2,8 @@ import json
 
 import pytest
 
-from navi_core.config import TrainConfig
+from navi_core.cli.sections import parse_sections
+from navi_core.config import ContinuousTrainingConfig, TrainConfig, parse_config
 from navi_core.errors import ConfigError
 from navi_core.presets import (
     environment_overrides,
@@ -13,6 +14,7 @@ from navi_core.presets import (
     read_config_file,
     resolve_config,
 )
+from navi_core.presets.plain_yaml import read_yaml
 
 
 def test_every_preset_is_a_valid_configuration():
@@ -72,6 +74,30 @@ def test_values_of_assignments():
     data = parse_assignments(["ppo.target_kl=null", "corpus.scenes=[a.glb, b.glb]", "ppo.learning_rate=1e-3"])
     c = load_preset("quick", data)
     assert c.ppo.target_kl is None and c.corpus.scenes == ("a.glb", "b.glb") and c.ppo.learning_rate == 1e-3
+
+
+@pytest.mark.parametrize(
+    ("text", "value"),
+    [
+        ("off", "off"), ("yes", "yes"), ("No", "No"), ("true", True), ("FALSE", False), ("~", None), ("", None),
+        ("010", 10), ("-7", -7), ("0x1f", 31), ("0o17", 15), ("1:30", "1:30"), ("1_000", "1_000"), ("0b1", "0b1"),
+        ("1e-4", 1e-4), (".5", 0.5), ("5.", 5.0), ("1.5E+3", 1500.0), ("-.inf", float("-inf")), ("1.2.3", "1.2.3"),
+        ("2026-11-22", "2026-11-22"), ("'off'", "off"), ("[1, off]", [1, "off"]), ("{<<: 1}", {"<<": 1}),
+    ],
+)  # fmt: skip
+def test_words_and_numbers_mean_what_yaml_1_2_says(text, value):
+    """By the rules of 1.1 `off` is false, `010` is eight, `1:30` is ninety, and a date is no text."""
+    read = read_yaml(text)
+    assert read == value and type(read) is type(value)
+
+
+def test_off_is_a_word_in_files_and_assignments(tmp_path):
+    file = tmp_path / "mine.yaml"
+    file.write_text("policy:\n  aux: off\n")
+    for given in ({"file": file}, {"assignments": ["policy.aux=off"]}):
+        assert resolve_config(environ={}, **given).policy.aux == "off"
+    (section,) = parse_sections(["training.shadow_evaluation=off"], ("training",), "").values()
+    assert parse_config(ContinuousTrainingConfig, section).shadow_evaluation == "off"
 
 
 @pytest.mark.parametrize(

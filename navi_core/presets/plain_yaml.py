@@ -1,7 +1,12 @@
-"""YAML for settings: plain values, every key once, and no aliases, which a small file can multiply without end."""
+"""YAML for settings: plain values, every key once, and no aliases, which a small file can multiply without end.
+
+Words and numbers mean what YAML 1.2 says (core schema, section 10.3.2). The library's own rules are those of 1.1, by
+which `off` is a truth, `010` is eight, `1:30` is ninety and a date is a day.
+"""
 
 from __future__ import annotations
 
+import re
 from functools import cache
 from typing import TYPE_CHECKING, Any
 
@@ -12,13 +17,24 @@ if TYPE_CHECKING:
 
 __all__ = ["read_yaml"]
 
+_PLAIN = {
+    "null": (r"~|null|Null|NULL|", ["~", "n", "N", ""]),
+    "bool": (r"true|True|TRUE|false|False|FALSE", list("tTfF")),
+    "int": (r"[-+]?[0-9]+|0o[0-7]+|0x[0-9a-fA-F]+", list("-+0123456789")),
+    "float": (
+        r"[-+]?(\.[0-9]+|[0-9]+(\.[0-9]*)?)([eE][-+]?[0-9]+)?|[-+]?\.(inf|Inf|INF)|\.(nan|NaN|NAN)",
+        list("-+.0123456789"),
+    ),
+}
+"""What a plain scalar is, by tag: the first whose pattern it is as a whole; and the characters it may begin with."""
+
 
 def read_yaml(text: str) -> Any:
     """Return the plain value that `text` spells.
 
     Raises:
-        ConfigError: It is not YAML, has a key twice, an alias, a tag, an impossible date or number, or is nested
-            too deep; the line is named where there is one.
+        ConfigError: It is not YAML, has a key twice, an alias, a tag, an impossible number, or is nested too deep; the
+            line is named where there is one.
     """
     import yaml
 
@@ -35,6 +51,8 @@ def _loader() -> type[yaml.SafeLoader]:
     import yaml
 
     class Loader(yaml.SafeLoader):
+        yaml_implicit_resolvers: dict[str, list[tuple[str, re.Pattern[str]]]] = {}
+
         def compose_node(self, parent: Any, index: Any) -> Any:
             if self.check_event(yaml.AliasEvent):
                 event = self.peek_event()
@@ -51,4 +69,11 @@ def _loader() -> type[yaml.SafeLoader]:
                 seen.add(key.value if isinstance(key.value, str) else None)
             return super().construct_mapping(node, deep)
 
+        def construct_yaml_int(self, node: Any) -> int:
+            text = self.construct_scalar(node)
+            return int(text, {"0o": 8, "0x": 16}.get(text[:2], 10))
+
+    Loader.add_constructor("tag:yaml.org,2002:int", Loader.construct_yaml_int)
+    for name, (pattern, first) in _PLAIN.items():
+        Loader.add_implicit_resolver(f"tag:yaml.org,2002:{name}", re.compile(f"({pattern})\\Z"), first)
     return Loader
