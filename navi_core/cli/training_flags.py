@@ -122,6 +122,13 @@ def flagged_config(
     if scenes:
         flags["corpus"] = {"scenes": scenes}
     config = resolve_config(preset=preset, defaults=defaults, file=file, flags=flags, assignments=assign or ())
+    wanted = config.env.task
+    if flight != wanted != "explore" and config.task is None and config.env.reward.preset != wanted:
+        typer.echo(
+            f"warning: env.task={wanted} alone keeps the reward preset {config.env.reward.preset} and sets nothing of "
+            f"what the task wants of a policy; --task {wanted} does both",
+            err=True,
+        )
     if noisy and config.task is not None:
         raise ConfigError(f"--noisy is for flights; the task {config.task} has no such sensor. Leave it out")
     return config

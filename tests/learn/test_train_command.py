@@ -14,6 +14,7 @@ import torch
 from typer.testing import CliRunner
 
 from navi_core.cli.main import build_app
+from navi_core.cli.training_flags import flagged_config
 from navi_core.config import NOISY_SENSOR
 from navi_core.errors import CheckpointError, ConfigError, NaviError, RunError, SceneError
 from navi_core.learn.signals import StopFlag
@@ -68,6 +69,21 @@ def test_a_policy_learns_to_fly_to_goals_and_is_evaluated_there(home):
     assert flown.exit_code == 0, flown.output
     row = json.loads(flown.stdout)["episodes"][0]
     assert row["success"] is False and row["spl"] == 0.0 and row["geodesic"] > 2.0 and 0.0 <= row["soft_spl"] < 1.0
+
+
+@pytest.mark.parametrize(
+    ("settings", "told"),
+    [
+        (["env.task=point_goal"], "keeps the reward preset explore"),
+        (["env.task=point_goal", "env.reward.preset=point_goal"], None),
+        (["env.reward.preset=point_goal"], None),
+    ],
+)
+def test_a_task_that_is_only_set_is_told_what_the_flag_sets_beside_it(settings, told, capsys):
+    flagged_config("ppo", "quick", None, settings, None, {}, {})
+    flagged_config("ppo", "quick", None, None, None, {"task": "point_goal"}, {})
+    warned = capsys.readouterr().err
+    assert (told in warned and "--task point_goal does both" in warned) if told else warned == ""
 
 
 def test_a_latest_that_does_not_fit_is_begun_without_and_one_that_is_named_is_an_error(home, caplog):
