@@ -14,7 +14,7 @@ from navi_core.presets import (
     read_config_file,
     resolve_config,
 )
-from navi_core.presets.plain_yaml import read_yaml
+from navi_core.presets.plain_yaml import read_yaml, write_yaml
 
 
 def test_every_preset_is_a_valid_configuration():
@@ -89,6 +89,12 @@ def test_words_and_numbers_mean_what_yaml_1_2_says(text, value):
     """By the rules of 1.1 `off` is false, `010` is eight, `1:30` is ninety, and a date is no text."""
     read = read_yaml(text)
     assert read == value and type(read) is type(value)
+
+
+def test_what_is_written_is_read_as_it_was():
+    words = ["08", "1e5", "0o17", "+.5", "off", "1:30", "2026-11-22", "true", "~", "", "null", "x: y", "# a"]
+    value = {"words": words, "numbers": [1, -2.5, 1e-05, 1e20, True, None], "08": {"a": ["b"]}}
+    assert read_yaml(write_yaml(value)) == value
 
 
 def test_off_is_a_word_in_files_and_assignments(tmp_path):

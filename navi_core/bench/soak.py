@@ -255,6 +255,7 @@ def _consistent(learning: FlightLearning) -> bool:
     """Tell whether versions, updates and the buffer's counts agree."""
     trainer, counts, told = learning.trainer, learning.buffer.get_stats(), learning.status()
     kept = counts["completed_count"] + counts["pending_count"] + counts["total_evicted"] + counts["total_refused"]
+    kept += counts["total_unlearned"]
     return (
         trainer.model_version == trainer.metrics.total_steps == told["training"]["model_version"]
         and trainer.serving.version <= trainer.model_version

@@ -62,8 +62,8 @@ class GateConfig(Config):
     """Weights of the environment's reward terms in the expected reward; others are 0. Not those of training:
     where all floor is known `explore` pays nothing for any motion, and every drone would wait for ever."""
     slower: tuple[Annotated[float, Field(ge=0, lt=1)], ...] = (0.75, 0.5, 0.25, 0.1, 0.0)
-    """Shares of its translation with which a motion that would collide is proposed again, the fastest first; what
-    is flown slower is not learned from. Empty: every WAIT hovers, for a collision or for its expected reward."""
+    """Shares of its translation with which a motion that would collide is proposed again, the fastest first.
+    Empty: every WAIT hovers, for a collision or for its expected reward."""
     margin: float = Field(0.0, ge=0, le=5)
     """Added to the drone's radius: clearance that the simulation keeps [m]."""
 

@@ -15,7 +15,7 @@ from navi_core.errors import ConfigError
 if TYPE_CHECKING:
     import yaml
 
-__all__ = ["read_yaml"]
+__all__ = ["read_yaml", "write_yaml"]
 
 _PLAIN = {
     "null": (r"~|null|Null|NULL|", ["~", "n", "N", ""]),
@@ -33,7 +33,7 @@ def read_yaml(text: str) -> Any:
     """Return the plain value that `text` spells.
 
     Raises:
-        ConfigError: It is not YAML, has a key twice, an alias, a tag, an impossible number, or is nested too deep; the
+        ConfigError: It is not YAML, has a key twice, an alias, a tag, too long a number, or is nested too deep; the
             line is named where there is one.
     """
     import yaml
@@ -46,27 +46,39 @@ def read_yaml(text: str) -> Any:
         raise ConfigError("is not YAML: it is nested too deep") from None
 
 
+def write_yaml(value: Any) -> str:
+    """Return text that `read_yaml` reads as `value`: words that look like numbers are quoted."""
+    import yaml
+
+    return yaml.dump(value, Dumper=_dumper(), sort_keys=False)
+
+
 @cache
 def _loader() -> type[yaml.SafeLoader]:
     import yaml
 
     class Loader(yaml.SafeLoader):
-        yaml_implicit_resolvers: dict[str, list[tuple[str, re.Pattern[str]]]] = {}
+        yaml_implicit_resolvers: dict[str, Any] = {}
 
         def compose_node(self, parent: Any, index: Any) -> Any:
             if self.check_event(yaml.AliasEvent):
                 event = self.peek_event()
                 raise yaml.composer.ComposerError(None, None, f"alias *{event.anchor}: write it out", event.start_mark)
+            event = self.peek_event()
+            if getattr(event, "tag", None) is not None:
+                raise yaml.composer.ComposerError(None, None, f"the tag {event.tag}: leave it out", event.start_mark)
             return super().compose_node(parent, index)
 
         def construct_mapping(self, node: Any, deep: bool = False) -> dict[Any, Any]:
             seen = set()
             for key, _ in node.value:
-                if key.tag == "tag:yaml.org,2002:str" and key.value in seen:
+                # Another way to write the same number is the same key.
+                name = self.construct_object(key) if isinstance(key, yaml.ScalarNode) else None
+                if name in seen:
                     raise yaml.constructor.ConstructorError(
-                        None, None, f"the key {key.value!r} occurs twice", key.start_mark
+                        None, None, f"the key {name!r} occurs twice", key.start_mark
                     )
-                seen.add(key.value if isinstance(key.value, str) else None)
+                seen |= set() if name is None else {name}
             return super().construct_mapping(node, deep)
 
         def construct_yaml_int(self, node: Any) -> int:
@@ -74,6 +86,21 @@ def _loader() -> type[yaml.SafeLoader]:
             return int(text, {"0o": 8, "0x": 16}.get(text[:2], 10))
 
     Loader.add_constructor("tag:yaml.org,2002:int", Loader.construct_yaml_int)
-    for name, (pattern, first) in _PLAIN.items():
-        Loader.add_implicit_resolver(f"tag:yaml.org,2002:{name}", re.compile(f"({pattern})\\Z"), first)
+    _resolve(Loader)
     return Loader
+
+
+@cache
+def _dumper() -> type[yaml.SafeDumper]:
+    import yaml
+
+    class Dumper(yaml.SafeDumper):
+        yaml_implicit_resolvers: dict[str, Any] = {}
+
+    _resolve(Dumper)
+    return Dumper
+
+
+def _resolve(kind: type[yaml.SafeLoader] | type[yaml.SafeDumper]) -> None:
+    for name, (pattern, first) in _PLAIN.items():
+        kind.add_implicit_resolver(f"tag:yaml.org,2002:{name}", re.compile(f"({pattern})\\Z"), first)

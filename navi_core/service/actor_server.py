@@ -300,9 +300,7 @@ class ActorServer(Server):
         if proposal is not None:
             self._show(group, proposal.flown)
         if self._learning is not None:
-            # What is learned from is what was drawn.
-            drawn = None if proposal is None else proposal.drawn
-            self._learning.decided(group, obs, aux, state, reset, decision, drawn)
+            self._learning.decided(group, obs, aux, state, reset, decision, proposal)
         self._send(group, command.numpy().astype(np.float32, copy=False))
         self.decisions += len(group)
         self.metrics.count("decisions_total", len(group), about="decisions made")

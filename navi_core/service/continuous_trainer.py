@@ -17,12 +17,12 @@ from navi_core.errors import ConfigError
 from navi_core.policy import NavigationPolicy
 from navi_core.service.admission import Admission, ServingVersion
 from navi_core.service.gate import RolloutGate
+from navi_core.service.judged_rewards import judged_rewards
 from navi_core.service.policy_update import PolicyUpdate
 from navi_core.service.replay_buffer import ExperienceReplayBuffer, Sample
 from navi_core.service.shadow import ShadowResult
 from navi_core.service.timed_lock import TimedLock
 from navi_core.service.training_metrics import TrainingMetrics
-from navi_core.service.training_reward import judged_rewards
 
 __all__ = ["ContinuousTrainer", "VersionRecord", "check_learnable", "require_gate"]
 

@@ -10,9 +10,9 @@ from torch import Tensor
 
 from navi_core.policy.cores.base import State
 
-__all__ = ["ACTUAL_SHARE", "EXPECTED_SHARE", "Experience"]
+__all__ = ["Experience"]
 
-EXPECTED_SHARE, ACTUAL_SHARE = 0.3, 0.7
+_EXPECTED_SHARE, _ACTUAL_SHARE = 0.3, 0.7
 """Shares of the expected and of the actual reward in the effective one."""
 
 
@@ -31,8 +31,9 @@ class Experience:
         action: (4,) unclamped.
         log_prob: Of the action under the policy that acted [nat].
         value: That policy predicted, in units of reward.
-        gate_send: Verdict of the gate; true without one.
-        expected_reward: Of the gate, per decision; 0 without one.
+        gate_send: Verdict of the gate on the motion as it was drawn; true without one. Where it is false the drone
+            flew slower, or hovered.
+        expected_reward: Of the gate for that motion, per decision; 0 without one.
         components: Of the expected reward, by name.
         actual_reward: That came; None while pending.
         timestamp: Seconds since 1970.
@@ -76,7 +77,7 @@ class Experience:
         """0.3 · expected + 0.7 · actual; the expected reward alone while pending."""
         if self.actual_reward is None:
             return self.expected_reward
-        return EXPECTED_SHARE * self.expected_reward + ACTUAL_SHARE * self.actual_reward
+        return _EXPECTED_SHARE * self.expected_reward + _ACTUAL_SHARE * self.actual_reward
 
     def fault(self, width: int | None) -> str | None:
         """Say why this is no experience, None where it is one.

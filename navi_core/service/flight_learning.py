@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import time
 from collections.abc import Sequence
 from pathlib import Path
@@ -17,7 +18,8 @@ from navi_core.policy.trunk import AUX_INPUTS
 from navi_core.service.continuous_trainer import ContinuousTrainer, check_learnable, require_gate
 from navi_core.service.experience import Experience
 from navi_core.service.experience_record import ServiceRecord
-from navi_core.service.gate import GateVerdict, RolloutGate
+from navi_core.service.gate import RolloutGate
+from navi_core.service.proposals import Proposal
 from navi_core.service.replay_buffer import ExperienceReplayBuffer
 from navi_core.service.runner import Decision, EagerRunner, Runner
 from navi_core.service.served_model import ServedModel
@@ -65,14 +67,15 @@ class FlightLearning:
         require_gate(config, gate, shadow)
         self._require_goals(model)
         self.config, self.gate = config, gate
-        self.buffer = ExperienceReplayBuffer(config, seed)
+        self.buffer = ExperienceReplayBuffer(config, seed, gated=gate is not None)
         self.record = ServiceRecord(model.name, seed, config_hash(config), outbox)
         self.trainer = ContinuousTrainer(
             policy, self.buffer, config, gate, scale=self._scale, shadow=shadow, record=self.record
         )
         self._runner = EagerRunner(self.trainer.serving.policy, model.name)
         self._version = self.trainer.serving.version
-        self._pending: dict[int, tuple[Experience, int]] = {}
+        # Of each drone the decision whose reward is awaited, whether it is learned from then, and its episode.
+        self._awaited: dict[int, tuple[Experience, bool, int]] = {}
 
     def start(self) -> None:
         """Start the trainer."""
@@ -101,7 +104,7 @@ class FlightLearning:
         self._require_goals(model)
         self.trainer.adopt(policy, scale)
         self._scale = scale
-        self._pending.clear()
+        self._awaited.clear()
         serving = self.trainer.serving
         self._runner, self._version = EagerRunner(serving.policy, model.name), serving.version
 
@@ -113,7 +116,7 @@ class FlightLearning:
         state: State,
         reset: Tensor,
         decision: Decision,
-        verdict: GateVerdict | None,
+        proposal: Proposal | None,
     ) -> None:
         """Remember decisions; their rewards will come.
 
@@ -124,7 +127,8 @@ class FlightLearning:
             state: Before the decisions.
             reset: (N,) an episode begins.
             decision: Actions, values, log-probabilities and latents.
-            verdict: Of the gate on the motions as they were drawn: what was flown slower was not sent.
+            proposal: What the gate said. A motion flown slower is learned from as it was drawn, with the reward that
+                came and what the gate expects of it: who learns from what passes alone comes to draw what does not.
         """
         assert decision.latent is not None and decision.log_prob is not None
         mean, deviation = self._scale
@@ -151,33 +155,37 @@ class FlightLearning:
                 aux=told[i],
                 scene=-1 if scenes is None else int(scenes[i]),
             )
-            if verdict is not None:
-                experience.gate_send = bool(verdict.send[i])
-                experience.expected_reward = float(verdict.expected_reward[i])
-                experience.components = {name: float(part[i]) for name, part in verdict.components.items()}
-            waits = not experience.gate_send
-            if waits and self.config.train_on_wait:
+            waits = False
+            if proposal is not None:
+                drawn, waits = proposal.drawn, not bool(proposal.flown.send[i])
+                experience.gate_send = bool(drawn.send[i])
+                experience.expected_reward = float(drawn.expected_reward[i])
+                experience.components = {name: float(part[i]) for name, part in drawn.components.items()}
+            learned = not waits
+            if waits and self.config.train_on_wait and experience.scene >= 0:
                 experience.actual_reward = experience.expected_reward * self.config.wait_reward_multiplier
-                if self.buffer.add(experience):
-                    self.record.experience(experience)
-            elif self.buffer.add(experience, learn=not waits) and not waits:
-                self._pending[session.env_id] = (experience, session.matrix.episode_id)
+            taken = self.buffer.add(experience, learn=learned or experience.is_completed)
+            if taken and experience.is_completed:
+                self.record.experience(experience)
+            self._awaited[session.env_id] = (experience, taken and learned, session.matrix.episode_id)
 
     def came(self, result: StepResult) -> None:
         """Complete the experience that a reward belongs to; another episode's reward completes nothing."""
-        experience, episode_id = self._pending.pop(result.env_id, (None, 0))
-        end = {"ends": result.done or result.truncated, "terminated": result.done}
-        if experience is None:
-            # A motion that was held back or slowed: its reward is the past of later ones.
-            self.buffer.update_pending_reward(result.env_id, result.reward, **end)
-            return
-        if episode_id != result.episode_id:
+        awaited = self._awaited.pop(result.env_id, None)
+        if awaited is None or awaited[2] != result.episode_id:
             self.buffer.drop_pending(result.env_id)
             return
-        if self.buffer.update_pending_reward(result.env_id, result.reward, **end):
-            experience.actual_reward, experience.ends = result.reward, end["ends"]
-            experience.terminated = end["terminated"]
+        experience, learned, _ = awaited
+        ends = result.done or result.truncated
+        # That of a motion that was held back is the past of later ones.
+        completed = self.buffer.update_pending_reward(result.env_id, result.reward, ends=ends, terminated=result.done)
+        if ends and not completed:
+            self.buffer.end_trail(result.env_id, terminated=result.done)
+        if completed and learned:
+            experience.actual_reward, experience.ends, experience.terminated = result.reward, ends, result.done
             self.record.experience(experience)
+        if math.isfinite(result.reward):
+            # What a version earns, it earns with the motions too that the gate held back.
             self.trainer.observe_reward(experience.model_version, result.reward)
 
     def _require_goals(self, model: ServedModel) -> None:

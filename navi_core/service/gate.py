@@ -186,7 +186,14 @@ class RolloutGate:
         visits, seen = self._rewards.visits[rows], self._view.seen[rows]
         motions = (s.position, s.yaw, s.velocity, action, scene, s.obs)
         verdict = self._simulate(motions, self._sight(s.obs, scene), visits, seen, reader=self._reader)
-        return replace(verdict, send=verdict.send & self.knows(rows))
+        known = self.knows(rows)
+        # Of a drone in no known scene nothing is expected; what is no number moves nobody.
+        return replace(
+            verdict,
+            send=verdict.send & known & action.isfinite().all(dim=1),
+            expected_reward=torch.where(known, verdict.expected_reward, 0.0),
+            components={name: torch.where(known, part, 0.0) for name, part in verdict.components.items()},
+        )
 
     def collides(self, situation: Situation, action: Tensor) -> Tensor:
         """Return (B,) bool: which motions would collide within the horizon. Cheaper than `judge`, which tells more."""

@@ -51,14 +51,15 @@ def propose(gate: RolloutGate, situation: Situation, action: Tensor, slower: Seq
     drawn = flown = gate.judge(situation, action)
     command = action
     if slower:
-        left = (drawn.collides & gate.knows(situation.rows)).nonzero().squeeze(1)
+        known = gate.knows(situation.rows) & action.isfinite().all(dim=1)
+        left = (drawn.collides & known).nonzero().squeeze(1)
         some = situation[left]
         found, tried = _slowed(gate, some, action[left], slower)
         changed = left[found]
         if len(changed):
             command = action.index_copy(0, changed, tried[found])
             flown = drawn.where(changed, gate.judge(some, tried)[found])
-        flown = _compared(gate, flown, situation)
+        flown = _compared(gate, flown, situation, known)
         drawn = replace(drawn, send=flown.send.index_fill(0, changed, False))
     goes = flown.send[:, None]
     # Who hovers has all but stopped after one decision.
@@ -79,9 +80,9 @@ def _slowed(gate: RolloutGate, situation: Situation, action: Tensor, slower: Seq
     return found, chosen
 
 
-def _compared(gate: RolloutGate, verdict: GateVerdict, situation: Situation) -> GateVerdict:
-    """Let motions go that promise little, where hovering promises no more."""
-    low = (~verdict.send & ~verdict.collides & gate.knows(situation.rows)).nonzero().squeeze(1)
+def _compared(gate: RolloutGate, verdict: GateVerdict, situation: Situation, known: Tensor) -> GateVerdict:
+    """Let motions go that promise little, where hovering promises no more; not those that are not `known` (B,)."""
+    low = (~verdict.send & ~verdict.collides & known).nonzero().squeeze(1)
     if not len(low):
         return verdict
     hover = gate.judge(situation[low], torch.zeros(len(low), 4))

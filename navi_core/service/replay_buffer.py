@@ -13,10 +13,11 @@ import torch
 from torch import Tensor
 
 from navi_core.config import ContinuousTrainingConfig
-from navi_core.service.experience import ACTUAL_SHARE, EXPECTED_SHARE, Experience
+from navi_core.service.experience import Experience
 from navi_core.service.gate import COMPONENTS
 from navi_core.service.timed_lock import TimedLock
 from navi_core.service.trail import Trail
+from navi_core.service.training_reward import training_reward
 
 __all__ = ["ExperienceReplayBuffer", "Sample"]
 
@@ -64,13 +65,15 @@ class ExperienceReplayBuffer:
     Args:
         config: Capacity, what is stored, lock timeout.
         seed: Of the samples.
+        gated: Whether a gate tells what is expected; without one the reward that comes counts whole.
 
     Attributes:
         lock: Held while columns change; what can be prepared is prepared before.
     """
 
-    def __init__(self, config: ContinuousTrainingConfig | None = None, seed: int = 0) -> None:
+    def __init__(self, config: ContinuousTrainingConfig | None = None, seed: int = 0, *, gated: bool = True) -> None:
         self.config = c = config or ContinuousTrainingConfig()
+        self._gated = gated
         self.lock = TimedLock()
         self._rng = np.random.default_rng(seed)
         self._capacity = c.buffer_capacity
@@ -79,7 +82,7 @@ class ExperienceReplayBuffer:
         self._pending: dict[int, _Pending] = {}
         self._open: dict[int, Trail] = {}
         self._width: int | None = None
-        self._added = self._sampled = self._refused = self._evicted = 0
+        self._added = self._sampled = self._refused = self._evicted = self._unlearned = 0
         self._trails: dict[int, list[Any]] = {}
         self._trail_bytes = self._observation_bytes = 0
 
@@ -154,6 +157,18 @@ class ExperienceReplayBuffer:
         del gone
         return True
 
+    def end_trail(self, session_id: int, *, terminated: bool) -> None:
+        """End the trail of a session whose last decision was complete before its episode ended.
+
+        Args:
+            session_id: The drone.
+            terminated: Whether it ended because the task was done.
+        """
+        with self._locked() as held:
+            if held and session_id in self._open:
+                self._open[session_id].ended = True
+                self._open[session_id].terminated |= terminated
+
     def drop_pending(self, session_id: int) -> bool:
         """Forget the pending experience of a session: its reward will never be known."""
         with self._locked() as held:
@@ -195,6 +210,7 @@ class ExperienceReplayBuffer:
             "total_sampled": self._sampled,
             "total_refused": self._refused,
             "total_evicted": self._evicted,
+            "total_unlearned": self._unlearned,
             "capacity": self._capacity,
             "utilization": (completed + pending) / self._capacity,
             "bytes": self.nbytes,
@@ -240,10 +256,12 @@ class ExperienceReplayBuffer:
         gone: list[Any] = []
         row, trail, packed, learn = pending
         row["actual"], row["done"] = reward, ends
-        trail.reward[int(row["place"])] = EXPECTED_SHARE * float(row["expected"]) + ACTUAL_SHARE * reward
+        worth = training_reward(reward, float(row["expected"]), None, self.config) if self._gated else reward
+        trail.reward[int(row["place"])] = worth
         trail.ended |= ends
         trail.terminated |= terminated
         if not learn:
+            self._unlearned += 1
             return gone
         while self._count >= self._capacity or (self._count and self.nbytes > self.config.buffer_bytes):
             gone.append(self._evict())

@@ -81,7 +81,7 @@ def test_a_policy_learns_to_fly_to_goals_and_is_evaluated_there(home):
 )
 def test_a_task_that_is_only_set_is_told_what_the_flag_sets_beside_it(settings, told, capsys):
     flagged_config("ppo", "quick", None, settings, None, {}, {})
-    flagged_config("ppo", "quick", None, None, None, {"task": "point_goal"}, {})
+    flagged_config("ppo", "quick", None, ["env.reward.preset=explore"], None, {"task": "point_goal"}, {})
     warned = capsys.readouterr().err
     assert (told in warned and "--task point_goal does both" in warned) if told else warned == ""
 

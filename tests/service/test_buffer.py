@@ -234,6 +234,34 @@ def test_advantages_are_those_of_the_rewards_that_followed() -> None:
     assert trail.advantage(2, 5.0, 0.9, 1.0)[0] == pytest.approx(5.0 + 0.9 * 2.0 - 2.0)
 
 
+@pytest.mark.parametrize(
+    ("mode", "gated", "worth"),
+    [
+        ("validated", True, 0.7 * 4.0 + 0.3 * 1.0),
+        ("validated", False, 4.0),
+        ("actual_only", True, 4.0),
+        ("gate_signal", True, 1.0),
+    ],
+)
+def test_what_followed_counts_as_the_reward_mode_has_it(mode: str, gated: bool, worth: float) -> None:
+    kept = ExperienceReplayBuffer(ContinuousTrainingConfig(reward_mode=mode), gated=gated)
+    for number in range(2):
+        kept.add(experience(number=number, expected_reward=1.0, actual_reward=4.0))
+    trail = kept.sample(2).trails[0]
+    assert trail.advantage(0, 10.0, 1.0, 1.0)[0] == pytest.approx(10.0 + worth)
+
+
+def test_a_trail_ends_with_an_episode_though_its_last_decision_was_complete_before() -> None:
+    kept = buffer()
+    for number in range(2):
+        kept.add(experience(number=number, value=2.0, expected_reward=1.0, actual_reward=1.0))
+    kept.end_trail(0, terminated=True)
+    kept.end_trail(7, terminated=True)
+    assert kept.sample(2).trails[0].advantage(1, 1.0, 1.0, 1.0)[0] == -1.0
+    kept.add(experience(number=5, actual_reward=1.0))
+    assert kept.sample(3).rows["place"].max() == 1
+
+
 @pytest.mark.parametrize("pending", [False, True])
 def test_nothing_follows_where_the_task_was_done(pending: bool) -> None:
     kept, end = buffer(), {"ends": True, "terminated": True}

@@ -12,6 +12,7 @@ from navi_core.cli.main import build_app
 from navi_core.config import EnvConfig, GateConfig, parse_config
 from navi_core.errors import ConfigError
 from navi_core.service.gate import RolloutGate
+from navi_core.service.proposals import propose
 from navi_core.service.situation import Situation
 from navi_core.world import Field, NavigationEnv
 from navi_core.world.dynamics import Dynamics
@@ -203,7 +204,19 @@ def test_a_drone_in_no_known_scene_waits(field: Field, box_scene) -> None:
     elsewhere = torch.zeros_like(flight.obs)
     elsewhere[:, 0] = 0.9
     assert (flight.gate.begin(replace(flight.situation(), obs=elsewhere)) == -1).all()
-    assert not flight.judge(torch.zeros(ROWS, 4)).send.any()
+    verdict = flight.judge(flight.action())
+    assert not verdict.send.any() and not verdict.expected_reward.any()
+    assert not any(part.any() for part in verdict.components.values())
+
+
+def test_what_is_no_number_moves_nobody(field: Field) -> None:
+    flight = Flight(field, threshold=-10.0)
+    action = torch.zeros(ROWS, 4)
+    action[3, 1], action[5, 3] = torch.nan, torch.inf
+    for slower in ((), (0.5, 0.0)):
+        told = propose(flight.gate, flight.situation(), action, slower)
+        assert (~told.flown.send).nonzero().flatten().tolist() == [3, 5]
+        assert not told.command.any() and not told.velocity[[3, 5]].any()
 
 
 def test_validation_of_the_past_sees_the_same_collisions(field: Field) -> None:

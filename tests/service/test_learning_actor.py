@@ -56,15 +56,12 @@ def test_a_gated_learning_actor_completes_experiences_and_serves_new_versions(st
     assert told["training"]["lifetime_gate_agreement"] > 0.8
     assert not learning.trainer.is_running
     completed = rows(tmp_path, "service_experiences")
-    # Every completed experience is recorded; one decision of each drone may have been under way. What was flown slower
-    # than it was drawn is not learned from.
-    slowed = actor.metrics.counter("gate_slowed_total")
-    sent = actor.metrics.counter("gate_send_total") - slowed
-    assert (
-        slowed > 0
-        and sent - 4 <= len(completed) <= sent
-        and learning.buffer.get_stats()["completed_count"] == len(completed)
-    )
+    # Every completed experience is recorded; one decision of each drone may have been under way.
+    sent = actor.metrics.counter("gate_send_total")
+    assert sent - 4 <= len(completed) <= sent and learning.buffer.get_stats()["completed_count"] == len(completed)
+    # What was flown slower is learned from as it was drawn: it was not sent, and a collision was expected.
+    slowed = [row for row in completed if not row["gate_send"]]
+    assert slowed and 0 <= actor.metrics.counter("gate_slowed_total") - len(slowed) <= 4
     flown = {row["model_version"] for row in completed}
     assert 0 in flown and len(flown) > 1
     versions = rows(tmp_path, "service_versions")

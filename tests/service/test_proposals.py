@@ -86,6 +86,15 @@ def test_a_motion_that_promises_little_goes_where_hovering_promises_no_more(fiel
     assert not asked(flight, action, ()).flown.send.any()
 
 
+def test_a_situation_is_remembered_once_however_much_is_asked(field: Field) -> None:
+    asking, twin = (Flight(field, seed=4, threshold=100.0) for _ in range(2))
+    told = asked(asking, asking.action())
+    assert (told.flown.send & ~told.drawn.send).any() and told.drawn.send.any()
+    twin.gate.remember(twin.situation())
+    assert torch.equal(asking.gate._rewards.visits, twin.gate._rewards.visits)
+    assert torch.equal(asking.gate._view.seen, twin.gate._view.seen)
+
+
 def test_without_shares_what_would_collide_hovers(field: Field) -> None:
     flight = Flight(field, seed=3)
     action = flight.action()
@@ -133,7 +142,7 @@ def test_a_policy_is_flown_without_the_gate_and_behind_it_both_ways(make_checkpo
     assert served.score - without.score == pytest.approx(served.difference) and served.low <= served.difference
 
 
-def test_an_actor_that_does_not_learn_sends_what_would_collide_slower(stage) -> None:
+def test_an_actor_sends_what_would_collide_slower(stage) -> None:
     model = tiny_model()
     fly_ahead(model.runner.policy)
     gate = RolloutGate(stage.field, SMALL, GateConfig(threshold=-10.0), capacity=64)

@@ -18,11 +18,12 @@ from navi_core.errors import ConfigError
 from navi_core.policy import build_policy
 from navi_core.service import ContinuousTrainer, Experience, ExperienceReplayBuffer, TrainingMetrics
 from navi_core.service.gate import RolloutGate
+from navi_core.service.judged_rewards import judged_rewards
 from navi_core.service.policy_update import PolicyUpdate, features_of
 from navi_core.service.proposals import propose
 from navi_core.service.shadow import ShadowResult
 from navi_core.service.situation import Situation
-from navi_core.service.training_reward import judged_rewards, training_reward
+from navi_core.service.training_reward import training_reward
 from navi_core.world import NavigationEnv
 from tests.service.conftest import SMALL, TINY, until
 

@@ -6,6 +6,7 @@ from pathlib import Path
 from typing import Any
 
 from navi_core.errors import RecordError, RunError
+from navi_core.presets.plain_yaml import write_yaml
 from navi_core.record.durable import write_durably
 from navi_pipeline.lib.studies.book import StudyBook
 from navi_pipeline.lib.studies.spaces import trial_config, trial_settings
@@ -37,14 +38,12 @@ def write_preset(book: StudyBook, trial: Any, file: Path) -> None:
     Raises:
         RecordError: The file cannot be written.
     """
-    import yaml
-
     trial_config(book.config, trial.params)  # what training would refuse is not written
     values = ", ".join(f"{value:.6g}" for value in trial.values or ())
     settings = trial_settings(book.config, trial.params)
     metrics = ", ".join(objective.metric for objective in book.config.objectives)
     text = f"# Trial {trial.number} of study {book.config.name}: {metrics} {values or 'unknown'}.\n"
-    text += yaml.safe_dump(settings, sort_keys=False)
+    text += write_yaml(settings)
     try:
         file.parent.mkdir(parents=True, exist_ok=True)
         write_durably(file, text.encode())
