@@ -229,33 +229,13 @@ def load_scenes(names: list[str] | tuple[str, ...], resolution: int) -> list[Sce
 
 def scene_loaders(names: list[str] | tuple[str, ...], resolution: int) -> list[tuple[str, Callable[[], Scene]]]:
     """Return the name of each scene and what compiles or reads it; arguments and errors as `load_scenes`."""
-    from navi_core.cli.scenes import parse_seeds
-    from navi_core.config import CompileConfig, CorpusConfig, parse_config
+    from navi_core.config import CompileConfig, parse_config
     from navi_core.record import navi_home
-    from navi_core.scenes import (
-        BENCHMARK,
-        FAMILIES,
-        benchmark_sources,
-        discover,
-        discover_root,
-        generated_sources,
-        tell_apart,
-    )
+    from navi_core.scenes import scenes_named
 
     config = parse_config(CompileConfig, {"resolution": resolution})
-    sources: list[SceneSource] = []
-    for name in names:
-        family, colon, seeds = name.partition(":")
-        path = Path(os.path.expanduser(name))
-        if family == BENCHMARK:
-            sources += benchmark_sources(seeds)
-        elif colon and family in FAMILIES:
-            sources += generated_sources({family: parse_seeds(seeds)})
-        else:
-            sources += discover_root(path) if path.is_dir() else discover(CorpusConfig(scenes=(str(path),)))
-    sources = tell_apart(sources)
     folder = navi_home() / "scenes"
-    return [(source.name, partial(_compiled, source, folder, config)) for source in sources]
+    return [(source.name, partial(_compiled, source, folder, config)) for source in scenes_named(names)]
 
 
 def _compiled(source: SceneSource, folder: Path, config: CompileConfig) -> Scene:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import re
 import shlex
 from dataclasses import asdict
 from pathlib import Path
@@ -46,7 +45,7 @@ def generate(
     as_json: Json = False,
 ) -> None:
     """Generate scenes of a family and compile them."""
-    from navi_core.scenes import generated_sources
+    from navi_core.scenes import generated_sources, parse_seeds
 
     sources = generated_sources({family: parse_seeds(seeds)})
     _compile_all(sources, out, _compile_config(resolution), jobs, "", as_json)
@@ -139,30 +138,6 @@ def qualify(
                 }
             )
     _show(rows, as_json, "spawn verdicts", hidden=("gmdag",))
-
-
-def parse_seeds(text: str) -> tuple[int, ...]:
-    """Return the seeds of "3", "0-11" or "1,4,7".
-
-    Raises:
-        ConfigError: The text is none of these.
-    """
-    from navi_core.errors import ConfigError
-
-    seeds: list[int] = []
-    for part in text.split(","):
-        first, dash, last = part.strip().partition("-")
-        # Ten digits hold every seed below 2³¹.
-        numbers = [first, last] if dash else [first]
-        if not all(re.fullmatch("[0-9]{1,10}", n) and int(n) < 2**31 for n in numbers) or int(numbers[-1]) < int(first):
-            raise ConfigError(
-                f"seeds {text!r} cannot be read at {part!r}; write 3, 0-11 or 1,4,7, each below 2147483648"
-            )
-        end = int(last) if dash else int(first)
-        if end - int(first) > 100_000:
-            raise ConfigError(f"seeds {text!r}: at most 100,000 scenes at once")
-        seeds += range(int(first), end + 1)
-    return tuple(dict.fromkeys(seeds))
 
 
 def _compile_config(resolution: int, **options: Any) -> CompileConfig:

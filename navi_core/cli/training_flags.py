@@ -55,7 +55,12 @@ Steps = Annotated[int | None, typer.Option(help="Decisions summed over rows; wit
 Rows = Annotated[int | None, typer.Option(help="Environment rows.")]
 EncoderBackend = Annotated[str | None, typer.Option(help="rayvit, spherical_cnn or ring_cnn.")]
 TemporalCore = Annotated[str | None, typer.Option(help="mamba2, gru, mambapy or none.")]
-SceneFiles = Annotated[list[str] | None, typer.Option(help="A .gmdag or mesh file to train in; may be repeated.")]
+SceneFiles = Annotated[
+    list[str] | None,
+    typer.Option(
+        help="A .gmdag or mesh file to train in, a folder, or generated scenes (apartment:0-11); may be repeated."
+    ),
+]
 Task = Annotated[
     str | None,
     typer.Option(
@@ -98,7 +103,7 @@ def flagged_config(
         preset: Name or file.
         file: Of settings.
         assign: Of --set.
-        scenes: Files to train in.
+        scenes: Files, folders or generated scenes to train in.
         top: Flags by the setting they give; None gives nothing.
         policy: Likewise, of the section policy.
         noisy: Whether the drones' sensor is the noisy one of the protocol.

@@ -48,7 +48,8 @@ class CorpusConfig(Config):
     """Which scenes are used: an explicit scene list, a root folder, or generated scenes."""
 
     scenes: tuple[str, ...] = ()
-    """Explicit `.gmdag` or mesh files; takes precedence over everything else."""
+    """Explicit `.gmdag` or mesh files, folders of meshes, generated scenes (apartment:0-11), or a split of the
+    benchmark (rooms-v1:train); takes precedence over everything else."""
     manifest: str | None = None
     """Corpus manifest (JSON); takes precedence over root."""
     root: str | None = None

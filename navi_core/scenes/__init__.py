@@ -16,14 +16,12 @@ from navi_core.scenes.corpus import (
     SceneSource,
     compile_corpus,
     compile_source,
-    discover,
-    discover_root,
-    environment_root,
     estimate_source,
     generated_sources,
     split_by_scene,
     tell_apart,
 )
+from navi_core.scenes.discovery import discover, discover_root, environment_root, parse_seeds, scenes_named
 from navi_core.scenes.gmdag import load_gmdag
 from navi_core.scenes.manifest import Manifest, ManifestRow, read_manifest
 from navi_core.scenes.mesh import Mesh, check_mesh, mesh_from_arrays
@@ -63,9 +61,11 @@ __all__ = [
     "load_gmdag",
     "merge_vocabularies",
     "mesh_from_arrays",
+    "parse_seeds",
     "read_manifest",
     "read_mesh",
     "require_frozen",
+    "scenes_named",
     "split_by_scene",
     "store_verdict",
     "tell_apart",

@@ -9,43 +9,35 @@ import math
 import os
 import re
 from collections import Counter
-from collections.abc import Callable, Generator, Iterable, Sequence
+from collections.abc import Callable, Generator, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 
-from navi_core.config import CompileConfig, CorpusConfig
+from navi_core.config import CompileConfig
 from navi_core.errors import ConfigError, NaviError, SceneError
 from navi_core.scenes.compiler import CompiledScene, compile_to_file
 from navi_core.scenes.decimation import Decimation
 from navi_core.scenes.gmdag import load_gmdag
 from navi_core.scenes.headers import CompileEstimate, estimate_compile, read_facts
-from navi_core.scenes.layouts import list_files, scene_name, split_scenes
+from navi_core.scenes.layouts import scene_name
 from navi_core.scenes.manifest import Manifest, ManifestRow, file_hash, read_manifest
 from navi_core.scenes.notes import collected_warnings
 from navi_core.scenes.pool import Job, default_jobs, run_jobs
 from navi_core.scenes.procedural import FAMILIES, generate_scene
-from navi_core.scenes.reader import MESH_SUFFIXES, is_mesh_file
 from navi_core.scenes.scene import Scene
 from navi_core.scenes.semantics import merge_vocabularies
 
 __all__ = [
-    "SCENES_VARIABLE",
     "CompileReport",
     "SceneSource",
     "compile_corpus",
     "compile_source",
-    "discover",
-    "discover_root",
-    "environment_root",
     "estimate_source",
     "generated_sources",
     "named_sources",
     "split_by_scene",
     "tell_apart",
 ]
-
-SCENES_VARIABLE = "NAVI_SCENES"
-"""Environment variable that names the root folder of the user's own meshes."""
 
 _GENERATED_TRIANGLES = 3_000
 """About what a large generated scene has."""
@@ -101,56 +93,6 @@ class CompileReport:
     """Nodes of the octree for one that is stored: what deduplication gained; None for version 1 files."""
     decimation: Decimation | None
     """What merging triangles changed; None where none were merged."""
-
-
-def environment_root() -> Path | None:
-    """Return the folder `$NAVI_SCENES` names, None where it is unset or empty."""
-    value = os.environ.get(SCENES_VARIABLE, "")
-    return Path(os.path.expanduser(value)) if value else None
-
-
-def discover(corpus: CorpusConfig | None = None) -> list[SceneSource]:
-    """Return the sources of a corpus, sorted by name.
-
-    Precedence: explicit scenes (a `.gmdag` before a mesh of the same name) > manifest > every mesh under
-    root > every mesh under `$NAVI_SCENES` > generated families. Scenes whose manifest verdict is FAIL
-    are left out.
-
-    Args:
-        corpus: What to use; defaults where left out.
-
-    Raises:
-        SceneError: A named file or folder is missing, or nothing is found.
-        ConfigError: A family is unknown.
-    """
-    corpus = corpus or CorpusConfig()
-    if corpus.scenes:
-        return _explicit(Path(os.path.expanduser(name)) for name in corpus.scenes)
-    if corpus.manifest is not None:
-        return _from_manifest(Path(os.path.expanduser(corpus.manifest)))
-    root = Path(os.path.expanduser(corpus.root)) if corpus.root is not None else environment_root()
-    if root is not None:
-        return discover_root(root)
-    return generated_sources(corpus.families)
-
-
-def discover_root(root: Path) -> list[SceneSource]:
-    """Return every scene under a folder; hidden folders and what belongs to another file are left out.
-
-    Raises:
-        SceneError: The folder does not exist or holds no mesh.
-    """
-    if not root.is_dir():
-        raise SceneError(f"{root}: no such folder; set {SCENES_VARIABLE} or root to a folder of meshes")
-    files, cut = list_files(root)
-    if cut:
-        _log.warning("%s: only its first %d files were looked at; name a smaller folder", root, len(files))
-    scenes, _ = split_scenes(files)
-    if not scenes:
-        compiled = sum(file.suffix.lower() == ".gmdag" for file in files)
-        hint = f"; it holds {compiled} .gmdag files: name them as scenes" if compiled else ""
-        raise SceneError(f"{root}: no mesh found; searched for {', '.join(MESH_SUFFIXES)}{hint}")
-    return named_sources([(file, file.relative_to(root)) for file in scenes], root.resolve().name)
 
 
 def generated_sources(families: dict[str, tuple[int, ...]]) -> list[SceneSource]:
@@ -353,34 +295,6 @@ def split_by_scene(
     count = min(len(ranked) - 1, max(1, math.floor(len(ranked) * test_share + 0.5)))
     key = lambda s: s.name  # noqa: E731
     return sorted(ranked[count:], key=key), sorted(ranked[:count], key=key)
-
-
-def _explicit(files: Iterable[Path]) -> list[SceneSource]:
-    listed = list(files)
-    for file in listed:
-        if not is_mesh_file(file) and file.suffix.lower() != ".gmdag":
-            raise SceneError(
-                f"{file}: scenes must be one of: .gmdag, {', '.join(MESH_SUFFIXES)}; generated ones are named by "
-                "--set 'corpus.families={apartment: [0, 1]}'"
-            )
-        if not os.path.isfile(file):
-            raise SceneError(f"{file}: no such file; see what is there with: navi scenes discover {file.parent}")
-    found = tell_apart([SceneSource(_clean(scene_name(file)), "explicit", file) for file in listed])
-    return sorted(found, key=lambda s: s.name)
-
-
-def _from_manifest(path: Path) -> list[SceneSource]:
-    sources = []
-    for row in read_manifest(path).rows:
-        if row.verdict == "FAIL":
-            _log.warning("%s: %s has the verdict FAIL and is left out", path, row.name)
-            continue
-        if not row.gmdag.is_file():
-            raise SceneError(f"{path}: {row.name}: {row.gmdag} does not exist; compile the corpus again")
-        sources.append(SceneSource(row.name, row.dataset, row.gmdag))
-    if not sources:
-        raise SceneError(f"{path}: no usable scene in the manifest")
-    return sorted(sources, key=lambda s: s.name)
 
 
 def named_sources(files: Sequence[tuple[Path, Path]], dataset: str) -> list[SceneSource]:

@@ -12,7 +12,7 @@ from typer.testing import CliRunner
 from navi_core.cli import doctor, scenes
 from navi_core.cli.evaluate import scene_loaders
 from navi_core.errors import ConfigError, GmdagError, MeshError, SceneError
-from navi_core.scenes import load_gmdag
+from navi_core.scenes import load_gmdag, parse_seeds
 from tests.scenes.test_corpus import write_obj
 
 
@@ -90,13 +90,13 @@ def test_faults_reach_the_caller_as_navi_errors(navi, tmp_path):
     ("text", "seeds"), [("3", (3,)), ("0-3", (0, 1, 2, 3)), ("1,4,7", (1, 4, 7)), ("0-2,2,9", (0, 1, 2, 9))]
 )
 def test_seeds_are_read_as_numbers_lists_and_ranges(text, seeds):
-    assert scenes.parse_seeds(text) == seeds
+    assert parse_seeds(text) == seeds
 
 
 @pytest.mark.parametrize("text", ["", "x", "1-", "-1", "4-2", "1,,2", "0-999999999"])
 def test_unreadable_seeds_are_refused(text):
     with pytest.raises(ConfigError, match="seeds"):
-        scenes.parse_seeds(text)
+        parse_seeds(text)
 
 
 def test_doctor_tells_good_doubtful_and_broken_files_apart(navi, tmp_path):

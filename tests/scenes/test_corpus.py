@@ -10,6 +10,7 @@ import pytest
 from navi_core.config import CompileConfig, CorpusConfig
 from navi_core.errors import ConfigError, MeshError, SceneError
 from navi_core.scenes import (
+    SPLITS,
     SceneSource,
     compile_corpus,
     compile_source,
@@ -18,6 +19,7 @@ from navi_core.scenes import (
     generated_sources,
     load_gmdag,
     read_manifest,
+    scenes_named,
     split_by_scene,
 )
 from navi_core.scenes.manifest import file_hash
@@ -72,6 +74,18 @@ def test_explicit_scenes_win_over_manifest_root_environment_and_families(corpus,
     monkeypatch.delenv("NAVI_SCENES")
     assert names(discover(CorpusConfig(**families))) == ["atrium_0003"]
     assert names(discover()) == [f"apartment_{i:04d}" for i in range(12)]
+
+
+def test_scenes_are_named_as_files_folders_families_and_splits(tmp_path, corpus):
+    mesh = write_obj(tmp_path / "mine.obj")
+    given = (str(mesh), "maze:1,3-4", str(corpus), "maze:3", str(mesh))
+    found = [source.name for source in scenes_named(given)]
+    assert found == ["mine", "maze_0001", "maze_0003", "maze_0004", *names(discover_root(corpus))]
+    assert names(discover(CorpusConfig(scenes=given))) == sorted(found)
+    assert [s.seed for s in scenes_named(["rooms-v1:validation"])] == list(SPLITS["validation"])
+    for wrong, told in (("rooms-v1:tset", "test"), ("maze:x", "seeds 'x'"), ("apartmnt:3", "apartment, atrium, maze")):
+        with pytest.raises((ConfigError, SceneError), match=told):
+            scenes_named([wrong])
 
 
 def test_a_compiled_file_wins_over_the_mesh_of_the_same_name(tmp_path):

@@ -65,7 +65,7 @@ class CellOutcome:
 
 def settings_of(variant: Variant, config: AblationConfig, seed: int) -> dict[str, Any]:
     """Return what is laid on the preset for a cell."""
-    from navi_core.cli.scenes import parse_seeds
+    from navi_core.scenes import parse_seeds
 
     families = {name: parse_seeds(seeds) for name, _, seeds in (entry.partition(":") for entry in config.train)}
     shared = {"seed": seed, "total_steps": config.steps, "corpus": {"families": families}, "threads": 1}
