@@ -47,7 +47,7 @@ class ExploreVectorEnv(VectorEnv):
 
     Args:
         num_envs: Drones B.
-        scenes: `Scene` objects, `.gmdag` or mesh files.
+        scenes: `Scene` objects, `.gmdag` or mesh files, folders of meshes, or generated scenes (apartment:0-11).
         corpus: A `CorpusConfig`, or its keys: root, manifest, scenes, families.
         family: Family of generated scenes; of these three give one, by default family "apartment".
         seeds: Seeds of the generated scenes.
