@@ -154,6 +154,7 @@ def serve(
     from navi_core.service.actor_server import ActorServer
     from navi_core.service.flight_learning import FlightLearning
     from navi_core.service.gate import RolloutGate
+    from navi_core.service.learned_version import keeps_learned
     from navi_core.service.served_model import AliasFollower, load_model, training_of
     from navi_core.world import Field
 
@@ -193,7 +194,9 @@ def serve(
         env, vocabulary = (EnvConfig(), None) if served.checkpoint is None else training_of(str(served.path), models)
         field = Field(load_scenes(scene or (), resolution), threads=threads, vocabulary=vocabulary)
         judge = RolloutGate(field, env, config.gate, capacity=config.max_sessions)
-    learning = FlightLearning(served, training, judge, seed) if learn and training.enabled else None
+    learning = None
+    if learn and training.enabled:
+        learning = FlightLearning(served, training, judge, seed, keep=keeps_learned(registry))
     server = ActorServer(
         served, config, successor=follower.take if follower else lambda: None, gate=judge, learning=learning
     )

@@ -59,7 +59,7 @@ class ContinuousTrainingConfig(Config):
     shadow_rows: int = 8
     """Drones of a shadow evaluation."""
     rollback_window: int = 100
-    """Live rewards of a version before and after an admission that decide on rolling back."""
+    """Most episodes before an admission, and after it, that decide on rolling back: after 10, 20, 40, … of them."""
     learning_rate: float = 3e-4
     """Of Adam."""
     clip: float = 0.2

@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from collections import deque
-from dataclasses import dataclass
+from collections import Counter, deque
+from dataclasses import dataclass, field
 
 import numpy as np
 
@@ -12,9 +12,10 @@ from navi_core.service.timed_lock import TimedLock
 
 __all__ = ["Admission", "Rollback", "ServingVersion"]
 
-_BLOCKS = 10
-_ONE_SIDED_95 = 1.833
-"""Student's t, 9 degrees of freedom: what ten block means are judged by."""
+_FEWEST = 10
+"""Episodes that a version is judged by at first; it is judged again at twice as many, and so on."""
+_ONE_SIDED_99 = 2.821
+"""Student's t, 9 degrees of freedom: strict, for there are several looks."""
 
 
 @dataclass(frozen=True)
@@ -36,7 +37,7 @@ class Rollback:
 
     Attributes:
         fell: The version that gave way.
-        live_reward: Its mean.
+        live_reward: Mean of its episodes, per decision.
         returned_to: The version that serves again.
     """
 
@@ -45,12 +46,20 @@ class Rollback:
     returned_to: ServingVersion
 
 
+@dataclass
+class _Episode:
+    """An episode under way: what a drone earned, and who decided how often."""
+
+    earned: float = 0.0
+    decided: Counter[int] = field(default_factory=Counter)
+
+
 class Admission:
     """Holds the version that inference uses; reading it is one look at an attribute, never a wait.
 
     Args:
         policy: Version 0.
-        window: Live rewards of a version that are compared.
+        window: Episodes of a version, and before it, that are compared.
 
     Attributes:
         serving: What inference uses.
@@ -59,9 +68,12 @@ class Admission:
 
     def __init__(self, policy: NavigationPolicy, window: int) -> None:
         self.serving = ServingVersion(0, policy)
-        self._window = max(window, _BLOCKS)
+        self._window = max(window, _FEWEST)
         self._before: ServingVersion | None = None
-        self._live: dict[int, deque[float]] = {0: deque(maxlen=self._window)}
+        self._look = _FEWEST
+        self._flown: deque[float] = deque(maxlen=self._window)
+        self._earlier: deque[float] = deque(maxlen=self._window)
+        self._under_way: dict[int, _Episode] = {}
         self.lock = TimedLock()
 
     def admit(self, version: int, policy: NavigationPolicy) -> object:
@@ -75,10 +87,11 @@ class Admission:
             What went, to be let go where no lock is held: freeing a network takes a millisecond.
         """
         with self.lock.held():
-            gone = self._before, self._live
+            gone = self._before
             self._before, self.serving = self.serving, ServingVersion(version, policy)
-            kept = {v: self._live[v] for v in (self._before.version,) if v in self._live}
-            self._live = kept | {version: deque(maxlen=self._window)}
+            self._earlier.extend(self._flown)
+            self._flown.clear()
+            self._look = _FEWEST
         return gone
 
     def begin_anew(self, version: int, policy: NavigationPolicy) -> object:
@@ -92,43 +105,62 @@ class Admission:
             What went, as `admit` does.
         """
         with self.lock.held():
-            gone = self.serving, self._before, self._live
+            gone = self.serving, self._before
             self.serving, self._before = ServingVersion(version, policy), None
-            self._live = {version: deque(maxlen=self._window)}
+            self._flown.clear()
+            self._earlier.clear()
+            self._under_way.clear()
+            self._look = _FEWEST
         return gone
 
-    def observe(self, version: int, reward: float) -> None:
-        """Take the live reward of a decision of a version."""
+    def observe(self, version: int, reward: float, drone: int, ends: bool) -> None:
+        """Take the live reward of a decision.
+
+        Early decisions of an episode earn more than late ones, and drones that began together are in step: what is
+        compared are whole episodes, each of the version that decided most of it.
+
+        Args:
+            version: Whose decision it was.
+            reward: That came.
+            drone: Who flew it.
+            ends: Whether the episode ended with it.
+        """
         with self.lock.held():
-            if version in self._live:
-                self._live[version].append(reward)
+            episode = self._under_way.setdefault(drone, _Episode())
+            episode.earned += reward
+            episode.decided[version] += 1
+            if not ends:
+                return
+            del self._under_way[drone]
+            ((most, _),) = episode.decided.most_common(1)
+            kept = self._flown if most == self.serving.version else self._earlier
+            kept.append(episode.earned / episode.decided.total())
 
     def live_mean(self) -> float:
-        """Return the mean live reward of the version in service, NaN before the first."""
+        """Return the mean live reward of a decision in episodes of the version in service, NaN before the first."""
         with self.lock.held():
-            rewards = list(self._live[self.serving.version])
+            rewards = list(self._flown)
         return float(np.mean(rewards)) if rewards else float("nan")
 
     def roll_back(self) -> Rollback | None:
-        """Return to the version before where the live reward is below its, by a one-sided 95 % test; else None.
+        """Return to the version before where episodes earn less than those before it came; else None.
 
-        Rewards of neighbouring decisions resemble one another, so means of ten blocks are compared, not decisions.
+        A version is looked at after 10, 20, 40, … episodes, by a one-sided 99 % test (Welch 1947): so many looks at
+        one that is as good as the other send it back in a few of a hundred cases.
         """
         with self.lock.held():
-            serving, before = self.serving, self._before
-            if before is None:
+            serving, before, look = self.serving, self._before, self._look
+            flown, earlier = np.array(self._flown), np.array(self._earlier)
+            if before is None or look > self._window or len(flown) < look or len(earlier) < _FEWEST:
                 return None
-            old = self._live.get(before.version, deque())
-            rewards = list(self._live[serving.version]), list(old)
-        if len(rewards[0]) < self._window or len(rewards[1]) < self._window // 2:
-            return None
-        means = [np.array([part.mean() for part in np.array_split(np.array(x), _BLOCKS)]) for x in rewards]
-        error = float(np.sqrt(sum(m.var(ddof=1) / _BLOCKS for m in means)))
-        if means[0].mean() >= means[1].mean() - _ONE_SIDED_95 * error:
+            while self._look <= len(flown):
+                self._look *= 2
+        error = float(np.sqrt(flown.var(ddof=1) / len(flown) + earlier.var(ddof=1) / len(earlier)))
+        if flown.mean() >= earlier.mean() - _ONE_SIDED_99 * error:
             return None
         with self.lock.held():
             if self.serving is not serving:
                 return None
             self.serving, self._before = before, None
-            self._live = {before.version: old}
-        return Rollback(serving.version, float(np.mean(rewards[0])), before)
+            self._flown.clear()
+        return Rollback(serving.version, float(flown.mean()), before)

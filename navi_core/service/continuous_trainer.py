@@ -149,9 +149,9 @@ class ContinuousTrainer:
             gone = self.admission.begin_anew(self.model_version, frozen)
         del gone  # freed here, where nobody waits for it
 
-    def observe_reward(self, version: int, reward: float) -> None:
-        """Take the live reward of a decision made by a version."""
-        self.admission.observe(version, reward)
+    def observe_reward(self, version: int, reward: float, drone: int, ends: bool) -> None:
+        """Take the live reward of a drone's decision made by a version, and whether the episode ended with it."""
+        self.admission.observe(version, reward, drone, ends)
 
     def train_once(self) -> bool:
         """Make one update if there is enough to learn from; returns whether one was made."""

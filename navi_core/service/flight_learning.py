@@ -19,6 +19,7 @@ from navi_core.service.continuous_trainer import ContinuousTrainer, check_learna
 from navi_core.service.experience import Experience
 from navi_core.service.experience_record import ServiceRecord
 from navi_core.service.gate import RolloutGate
+from navi_core.service.learned_version import KeepLearned
 from navi_core.service.proposals import Proposal
 from navi_core.service.replay_buffer import ExperienceReplayBuffer
 from navi_core.service.runner import Decision, EagerRunner, Runner
@@ -39,6 +40,7 @@ class FlightLearning:
         gate: None: every motion is sent, and nothing is validated.
         seed: Of samples and shadow evaluations.
         outbox: Where experiences and versions are recorded; None: that of the Navi home.
+        keep: Told the weights that serve at the end, and where another model takes over; None lets them go.
 
     Raises:
         ConfigError: The model is a program or cannot be learned on, or a setting needs a gate and there is none.
@@ -54,6 +56,7 @@ class FlightLearning:
         gate: RolloutGate | None,
         seed: int = 0,
         outbox: Path | None = None,
+        keep: KeepLearned | None = None,
     ) -> None:
         from navi_core.config import config_hash
 
@@ -73,7 +76,8 @@ class FlightLearning:
             policy, self.buffer, config, gate, scale=self._scale, shadow=shadow, record=self.record
         )
         self._runner = EagerRunner(self.trainer.serving.policy, model.name)
-        self._version = self.trainer.serving.version
+        self._version = self._loaded = self.trainer.serving.version
+        self._model, self._keep, self._decisions = model, keep, 0
         # Of each drone the decision whose reward is awaited, whether it is learned from then, and its episode.
         self._awaited: dict[int, tuple[Experience, bool, int]] = {}
 
@@ -82,8 +86,9 @@ class FlightLearning:
         self.trainer.start()
 
     def close(self) -> None:
-        """Stop the trainer and make what was recorded durable."""
+        """Stop the trainer, keep what was learned, and make what was recorded durable."""
         self.trainer.stop()
+        self._keep_learned()
         self.record.close()
 
     def runner(self) -> Runner:
@@ -102,11 +107,13 @@ class FlightLearning:
         """
         policy, scale = _trainable(model)
         self._require_goals(model)
+        self._keep_learned()
         self.trainer.adopt(policy, scale)
-        self._scale = scale
+        self._scale, self._model, self._decisions = scale, model, 0
         self._awaited.clear()
         serving = self.trainer.serving
         self._runner, self._version = EagerRunner(serving.policy, model.name), serving.version
+        self._loaded = serving.version
 
     def decided(
         self,
@@ -134,6 +141,7 @@ class FlightLearning:
         mean, deviation = self._scale
         scenes = None if self.gate is None else self.gate.scenes(torch.tensor([session.slot for session in group]))
         now = time.time()
+        self._decisions += len(group)
         # What the policy saw: where an episode begins it is told nothing of the step before.
         told = aux.clone()
         told[reset, :AUX_INPUTS] = 0.0
@@ -186,7 +194,13 @@ class FlightLearning:
             self.record.experience(experience)
         if math.isfinite(result.reward):
             # What a version earns, it earns with the motions too that the gate held back.
-            self.trainer.observe_reward(experience.model_version, result.reward)
+            self.trainer.observe_reward(experience.model_version, result.reward, result.env_id, ends)
+
+    def _keep_learned(self) -> None:
+        serving = self.trainer.serving
+        if self._keep is not None and serving.version != self._loaded:
+            self._keep(self._model, serving.policy, self.record.run_id, self._decisions)
+            self._loaded = serving.version
 
     def _require_goals(self, model: ServedModel) -> None:
         """Refuse a policy for goals where shadow evaluations are flown without any."""

@@ -67,7 +67,7 @@ def test_what_is_learned_from_is_what_was_drawn_after_all_that_was_flown(learnin
 def test_an_answer_that_was_lost_gives_no_other_decision_its_reward(learning_of) -> None:  # noqa: F811
     learning = learning_of()
     drone, seen = Drone(learning), []
-    learning.trainer.observe_reward = lambda version, reward: seen.append(reward)
+    learning.trainer.observe_reward = lambda version, reward, drone, ends: seen.append(reward)
     drone.decide(told(*SENT))  # its answer is lost
     drone.decide(told(*HOVERS))
     drone.came(7.0)

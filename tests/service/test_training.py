@@ -17,6 +17,7 @@ from navi_core.config import ContinuousTrainingConfig, GateConfig, parse_config
 from navi_core.errors import ConfigError
 from navi_core.policy import build_policy
 from navi_core.service import ContinuousTrainer, Experience, ExperienceReplayBuffer, TrainingMetrics
+from navi_core.service.admission import Admission
 from navi_core.service.gate import RolloutGate
 from navi_core.service.judged_rewards import judged_rewards
 from navi_core.service.policy_update import PolicyUpdate, features_of
@@ -261,15 +262,32 @@ def test_a_version_whose_live_reward_falls_gives_way_to_the_one_before() -> None
     )
     first = live.serving
     for i in range(40):
-        live.observe_reward(0, 1.0 + 0.1 * (i % 3))
+        live.observe_reward(0, 1.0 + 0.1 * (i % 3), 0, True)
     live.train_once()
     assert live.serving.version == 1
     for i in range(40):
-        live.observe_reward(1, 0.2 + 0.1 * (i % 3))
+        live.observe_reward(1, 0.2 + 0.1 * (i % 3), 0, True)
     live._watch_live_reward()
-    assert live.serving is first and live.admission.live_mean() == pytest.approx(1.1, abs=0.05)
+    assert live.serving is first and np.isnan(live.admission.live_mean())
     weights = zip(first.policy.parameters(), live._update.policy.parameters())
     assert all(torch.equal(a, b) for a, b in weights)
+
+
+@pytest.mark.parametrize("worse", [0.0, 0.1])
+def test_the_phase_of_episodes_is_no_fall_and_a_fall_is_seen_whatever_the_phase(worse: float) -> None:
+    """Four drones that began together earn 0.5 at the beginning of each episode and nothing later."""
+    fell, draws, policy = 0, np.random.default_rng(0), build_policy(TINY)
+    for _ in range(40):
+        admission = Admission(policy, 100)
+        for step in range(6 * 50):
+            if step == 6 * 25 + 3:
+                admission.admit(1, policy)
+            version = admission.serving.version
+            for drone in range(4):
+                reward = 0.5 * (step % 6 < 2) - worse * version + 0.1 * draws.standard_normal()
+                admission.observe(version, reward, drone, step % 6 == 5)
+            fell += admission.roll_back() is not None
+    assert fell <= 4 if worse == 0.0 else fell >= 38
 
 
 def test_a_rollback_tells_which_version_fell_with_its_live_reward_and_which_serves_again() -> None:
@@ -283,7 +301,7 @@ def test_a_rollback_tells_which_version_fell_with_its_live_reward_and_which_serv
         live.train_once()
     for version, reward in ((0, 1.0), (2, 0.2)):
         for i in range(40):
-            live.observe_reward(version, reward + 0.1 * (i % 3))
+            live.observe_reward(version, reward + 0.1 * (i % 3), 0, True)
     live.train_once()
     fates = [(number, fate) for number, fate, _ in kept]
     assert fates[:4] == [(1, "trained"), (2, "admitted"), (3, "trained"), (2, "rolled_back")]
@@ -296,10 +314,10 @@ def test_a_promotion_is_not_undone_by_a_rollback() -> None:
         config(shadow_evaluation=1, rollback_window=40), shadow=lambda a, b: ShadowResult(True, 0, 0, (0, 0))
     )
     for i in range(40):
-        live.observe_reward(0, 1.0 + 0.1 * (i % 3))
+        live.observe_reward(0, 1.0 + 0.1 * (i % 3), 0, True)
     live.adopt(build_policy(TINY.model_copy(update={"core": "mamba2"})))
     for i in range(40):
-        live.observe_reward(1, 0.2 + 0.1 * (i % 3))
+        live.observe_reward(1, 0.2 + 0.1 * (i % 3), 0, True)
     live.train_once()
     assert live.serving.version == 1 and live.serving.policy.config.core == "mamba2"
     assert live.admission.live_mean() == pytest.approx(0.3, abs=0.05)
@@ -314,7 +332,7 @@ def test_who_returns_to_a_champions_weights_learns_in_its_critics_units(caplog) 
     live.buffer = flown(champion, live.config)
     for version, reward in ((1, 1.0), (2, 0.2)):
         for i in range(40):
-            live.observe_reward(version, reward + 0.1 * (i % 3))
+            live.observe_reward(version, reward + 0.1 * (i % 3), 0, True)
         live.train_once()
     assert "version 1 serves again" in caplog.text and live.serving.version == 3
     assert live._update.scale == (3.0, 2.0)
