@@ -65,7 +65,7 @@ def scenes_named(names: Iterable[str]) -> list[SceneSource]:
     found: list[SceneSource] = []
     for name in names:
         family, colon, seeds = name.partition(":")
-        if colon and family == BENCHMARK:
+        if family == BENCHMARK:
             found += benchmark_sources(seeds)
         elif colon and family in FAMILIES:
             found += generated_sources({family: parse_seeds(seeds)})
@@ -126,7 +126,7 @@ def _file(file: Path) -> SceneSource:
     if not is_mesh_file(file) and file.suffix.lower() != ".gmdag":
         raise SceneError(
             f"{file}: scenes must be one of: .gmdag, {', '.join(MESH_SUFFIXES)}, a folder of these, or generated as "
-            f"family:seeds, of {', '.join(sorted(FAMILIES))}"
+            f"family:seeds, of {', '.join(sorted(FAMILIES))}, or a split as {BENCHMARK}:train"
         )
     if not os.path.isfile(file):
         raise SceneError(f"{file}: no such file; see what is there with: navi scenes discover {file.parent}")
