@@ -154,7 +154,6 @@ def serve(
     from navi_core.service.actor_server import ActorServer
     from navi_core.service.flight_learning import FlightLearning
     from navi_core.service.gate import RolloutGate
-    from navi_core.service.learned_version import keeps_learned
     from navi_core.service.served_model import AliasFollower, load_model, training_of
     from navi_core.world import Field
 
@@ -194,9 +193,7 @@ def serve(
         env, vocabulary = (EnvConfig(), None) if served.checkpoint is None else training_of(str(served.path), models)
         field = Field(load_scenes(scene or (), resolution), threads=threads, vocabulary=vocabulary)
         judge = RolloutGate(field, env, config.gate, capacity=config.max_sessions)
-    learning = None
-    if learn and training.enabled:
-        learning = FlightLearning(served, training, judge, seed, keep=keeps_learned(registry))
+    learning = FlightLearning(served, training, judge, seed, registry=registry) if learn and training.enabled else None
     server = ActorServer(
         served, config, successor=follower.take if follower else lambda: None, gate=judge, learning=learning
     )

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 import math
 import time
 from collections.abc import Sequence
@@ -13,13 +14,14 @@ from torch import Tensor
 
 from navi_core.config import ContinuousTrainingConfig
 from navi_core.errors import ConfigError
+from navi_core.models import Registry
 from navi_core.policy.cores.base import State
 from navi_core.policy.trunk import AUX_INPUTS
 from navi_core.service.continuous_trainer import ContinuousTrainer, check_learnable, require_gate
 from navi_core.service.experience import Experience
 from navi_core.service.experience_record import ServiceRecord
 from navi_core.service.gate import RolloutGate
-from navi_core.service.learned_version import KeepLearned
+from navi_core.service.learned_version import keep_learned
 from navi_core.service.proposals import Proposal
 from navi_core.service.replay_buffer import ExperienceReplayBuffer
 from navi_core.service.runner import Decision, EagerRunner, Runner
@@ -29,6 +31,8 @@ from navi_core.service.shadow import ShadowFlight
 from navi_core.service.wire import StepResult
 
 __all__ = ["FlightLearning"]
+
+_LOG = logging.getLogger("navi.service")
 
 
 class FlightLearning:
@@ -40,7 +44,8 @@ class FlightLearning:
         gate: None: every motion is sent, and nothing is validated.
         seed: Of samples and shadow evaluations.
         outbox: Where experiences and versions are recorded; None: that of the Navi home.
-        keep: Told the weights that serve at the end, and where another model takes over; None lets them go.
+        registry: The weights that serve at the end, or where another model takes over, become a version there; None
+            lets them go.
 
     Raises:
         ConfigError: The model is a program or cannot be learned on, or a setting needs a gate and there is none.
@@ -56,7 +61,7 @@ class FlightLearning:
         gate: RolloutGate | None,
         seed: int = 0,
         outbox: Path | None = None,
-        keep: KeepLearned | None = None,
+        registry: Registry | None = None,
     ) -> None:
         from navi_core.config import config_hash
 
@@ -77,7 +82,7 @@ class FlightLearning:
         )
         self._runner = EagerRunner(self.trainer.serving.policy, model.name)
         self._version = self._loaded = self.trainer.serving.version
-        self._model, self._keep, self._decisions = model, keep, 0
+        self._model, self._registry, self._decisions = model, registry, 0
         # Of each drone the decision whose reward is awaited, whether it is learned from then, and its episode.
         self._awaited: dict[int, tuple[Experience, bool, int]] = {}
 
@@ -197,10 +202,18 @@ class FlightLearning:
             self.trainer.observe_reward(experience.model_version, result.reward, result.env_id, ends)
 
     def _keep_learned(self) -> None:
-        serving = self.trainer.serving
-        if self._keep is not None and serving.version != self._loaded:
-            self._keep(self._model, serving.policy, self.record.run_id, self._decisions)
-            self._loaded = serving.version
+        """Register what was learned; what cannot be kept is an error in the log, not the service's end."""
+        serving, model = self.trainer.serving, self._model
+        if self._registry is None or serving.version == self._loaded:
+            return
+        try:
+            version = keep_learned(self._registry, model, serving.policy, self.record.run_id, self._decisions)
+        except Exception:
+            _LOG.exception("what was learned from %s could not be kept", model.name)
+            return
+        self._loaded = serving.version
+        if version is not None:
+            _LOG.warning("what was learned from %s in %d decisions is %s", model.name, self._decisions, version)
 
     def _require_goals(self, model: ServedModel) -> None:
         """Refuse a policy for goals where shadow evaluations are flown without any."""

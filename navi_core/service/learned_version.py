@@ -2,23 +2,15 @@
 
 from __future__ import annotations
 
-import logging
 import math
 import tempfile
-from collections.abc import Callable
-from functools import partial
 from pathlib import Path
 
 from navi_core.models import Registry, record_alias_moves, save_checkpoint
 from navi_core.policy import NavigationPolicy
 from navi_core.service.served_model import ServedModel
 
-__all__ = ["KeepLearned", "keep_learned", "keeps_learned"]
-
-_LOG = logging.getLogger("navi.service")
-
-KeepLearned = Callable[[ServedModel, NavigationPolicy, str, int], None]
-"""Told what was served, the weights that serve now, the name of the service's life, and decisions flown meanwhile."""
+__all__ = ["keep_learned"]
 
 
 def keep_learned(
@@ -65,18 +57,3 @@ def keep_learned(
         version = registry.register(file, parents=parents, notes=notes, tags=("inference",))
     record_alias_moves(registry)
     return version
-
-
-def keeps_learned(registry: Registry) -> KeepLearned:
-    """Return what registers weights and says so; what cannot be kept is an error in the log, not the service's end."""
-    return partial(_kept, registry)
-
-
-def _kept(registry: Registry, served: ServedModel, policy: NavigationPolicy, run_id: str, decisions: int) -> None:
-    try:
-        version = keep_learned(registry, served, policy, run_id, decisions)
-    except Exception:
-        _LOG.exception("what was learned from %s could not be kept", served.name)
-        return
-    if version is not None:
-        _LOG.warning("what was learned from %s in %d decisions is %s", served.name, decisions, version)

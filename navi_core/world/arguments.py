@@ -7,10 +7,19 @@ from collections.abc import Mapping, Sequence
 import numpy as np
 import torch
 
-from navi_core.errors import ConfigError, SceneError
+from navi_core.errors import ConfigError, NonFiniteError, SceneError
 from navi_core.scenes import Scene
 
-__all__ = ["described", "known_ids", "metres", "scene_list", "whole_number"]
+__all__ = [
+    "bad_action",
+    "described",
+    "finite_actions",
+    "known_ids",
+    "metres",
+    "scene_list",
+    "shaped_actions",
+    "whole_number",
+]
 
 
 def scene_list(scenes: Sequence[Scene]) -> tuple[Scene, ...]:
@@ -44,6 +53,35 @@ def metres(value: float, name: str) -> float:
     if not length >= 0.0:
         raise SceneError(f"{name} is {length}, expected a number of metres, 0 or more")
     return length
+
+
+def shaped_actions(actions: torch.Tensor, rows: int, device: torch.device) -> torch.Tensor:
+    """Return (B, 4) float32 actions of B rows on a device; raises `ConfigError` where they are none."""
+    if not isinstance(actions, torch.Tensor) or actions.is_complex():
+        raise ConfigError(f"actions is {described(actions)}, expected a float tensor ({rows}, 4)")
+    if tuple(actions.shape) != (rows, 4):
+        raise ConfigError(f"actions of shape {tuple(actions.shape)}, expected ({rows}, 4)")
+    return actions.detach().to(device, torch.float32)
+
+
+def finite_actions(action: torch.Tensor, *, refuse: bool) -> tuple[torch.Tensor, torch.Tensor]:
+    """Return (B, 4) actions to be flown, hovering where they were no numbers, and (B,) where that was.
+
+    A pose that is no number would never leave the kernels' grid walks.
+
+    Args:
+        action: (B, 4).
+        refuse: Raise `NonFiniteError` instead, which names the row; on the CPU, where looking costs no wait.
+    """
+    finite = torch.isfinite(action).all(dim=1)
+    if refuse and not finite.numpy().all():
+        raise bad_action(action, int(finite.numpy().argmin()))
+    return torch.where(finite[:, None], action, 0.0), ~finite
+
+
+def bad_action(action: torch.Tensor, row: int) -> NonFiniteError:
+    """Return the error that refuses a row's action, which is no number."""
+    return NonFiniteError("action", f"the action of row {row} is {action[row].tolist()}, not finite")
 
 
 def described(value: object) -> str:

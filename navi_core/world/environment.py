@@ -18,13 +18,13 @@ import torch
 
 from navi_core.config import REWARD_TERMS, EnvConfig
 from navi_core.errors import ConfigError
-from navi_core.world.arguments import described, whole_number
+from navi_core.world.arguments import finite_actions, shaped_actions, whole_number
 from navi_core.world.counter_random import Purpose, uniform
 from navi_core.world.dynamics import Dynamics, linear_speed
 from navi_core.world.field import Field, RayHits
 from navi_core.world.floor import FloorMap, FloorView
 from navi_core.world.goals import Goals, relative_goal
-from navi_core.world.native_step import NativeStep, bad_action
+from navi_core.world.native_step import NativeStep
 from navi_core.world.panorama import PanoramaReader
 from navi_core.world.pools import BODY, build_pools
 from navi_core.world.rewards import RewardTerms
@@ -157,7 +157,7 @@ class NavigationEnv:
             ConfigError: The actions have another shape.
             NonFiniteError: On the CPU, an action is NaN or infinite; nothing has moved.
         """
-        action = self._shaped(actions)
+        action = shaped_actions(actions, self.num_envs, self.device)
         return self._step_native(action) if self._native is not None else self._step_tensors(action)
 
     def _step_native(self, action: torch.Tensor) -> StepBatch:
@@ -184,7 +184,7 @@ class NavigationEnv:
 
     def _step_tensors(self, actions: torch.Tensor) -> StepBatch:
         c, counters = self.config, self.counters
-        action, fault = self._finite(actions)
+        action, fault = finite_actions(actions, refuse=self._kernels)
         body = {name: value.squeeze(1) for name, value in self._life.items()}
         scene, episode = counters["scene"].clone(), counters["episode"]
         place = scene.to(torch.int32)  # what the field's kernels take
@@ -378,24 +378,6 @@ class NavigationEnv:
             )  # fmt: skip
         rays = 0 if self._native else len(self.sensor.directions)
         self._hits = RayHits.empty(self.num_envs, rays, self.device)
-
-    def _shaped(self, actions: torch.Tensor) -> torch.Tensor:
-        """Return (B, 4) float32 actions on the environment's device, or refuse them."""
-        if not isinstance(actions, torch.Tensor) or actions.is_complex():
-            raise ConfigError(f"actions is {described(actions)}, expected a float tensor ({self.num_envs}, 4)")
-        if tuple(actions.shape) != (self.num_envs, 4):
-            raise ConfigError(f"actions of shape {tuple(actions.shape)}, expected ({self.num_envs}, 4)")
-        return actions.detach().to(self.device, torch.float32)
-
-    def _finite(self, action: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
-        """Return actions to be flown, and (B,) where they were no numbers.
-
-        A pose that is no number would never leave the kernels' grid walks.
-        """
-        finite = torch.isfinite(action).all(dim=1)
-        if self._kernels and not finite.numpy().all():
-            raise bad_action(action, int(finite.numpy().argmin()))
-        return torch.where(finite[:, None], action, 0.0), ~finite
 
     def _new_faults(self) -> SensorFaults:
         return SensorFaults(self.config.sensor, self.seed, self._rows, self.config.max_distance)

@@ -11,9 +11,9 @@ from dataclasses import dataclass
 import torch
 
 from navi_core.config import REWARD_TERMS, EnvConfig
-from navi_core.errors import NonFiniteError
 from navi_core.kernels.step import described_by
 from navi_core.kernels.tracer import NativeTracer
+from navi_core.world.arguments import bad_action
 from navi_core.world.counter_random import Purpose, stream_key
 from navi_core.world.dynamics import Dynamics
 from navi_core.world.floor import FloorView
@@ -21,7 +21,7 @@ from navi_core.world.panorama import PanoramaReader
 from navi_core.world.pools import SpawnPools
 from navi_core.world.rewards import RewardTerms
 
-__all__ = ["Flown", "NativeStep", "bad_action"]
+__all__ = ["Flown", "NativeStep"]
 
 _WRITTEN = {
     **dict.fromkeys(("position", "yaw", "speed", "reward", "terms", "episode_return"), torch.float32),
@@ -145,8 +145,3 @@ class NativeStep:
         if ended < 0:
             raise bad_action(action, -1 - ended)
         return Flown(**written, ended=ended)
-
-
-def bad_action(action: torch.Tensor, row: int) -> NonFiniteError:
-    """Return the error that refuses a row's action, which is no number."""
-    return NonFiniteError("action", f"the action of row {row} is {action[row].tolist()}, not finite")

@@ -8,7 +8,6 @@ import torch
 from navi_core.config import ActorConfig, ContinuousTrainingConfig
 from navi_core.models import Registry, load_checkpoint
 from navi_core.service.flight_learning import FlightLearning
-from navi_core.service.learned_version import keeps_learned
 from navi_core.service.served_model import load_model
 from tests.models.conftest import make_checkpoint  # noqa: F401 - a fixture
 from tests.service.conftest import SMALL, until
@@ -28,7 +27,7 @@ def served(make_checkpoint, tmp_path, monkeypatch):  # noqa: F811
 def test_what_was_learned_is_registered_where_the_service_ends_and_where_a_champion_takes_over(stage, served) -> None:
     registry, model = served
     ready = []
-    learning = FlightLearning(model, FAST, None, keep=keeps_learned(registry))
+    learning = FlightLearning(model, FAST, None, registry=registry)
     size = {"azimuth_bins": model.runner.config.azimuth_bins, "elevation_bins": model.runner.config.elevation_bins}
     server = stage.environment(SMALL.model_copy(update=size), sessions=2)
     actor = stage.actor(server, model, learning=learning, sample=True, successor=lambda: ready.pop() if ready else None)
@@ -53,10 +52,10 @@ def test_what_was_learned_is_registered_where_the_service_ends_and_where_a_champ
 
 def test_nothing_learned_is_nothing_kept_and_what_cannot_be_kept_ends_nothing(served, caplog) -> None:
     registry, model = served
-    learning = FlightLearning(model, FAST, None, keep=keeps_learned(registry))
+    learning = FlightLearning(model, FAST, None, registry=registry)
     learning.close()
     assert len(registry.list()) == 1
-    learning = FlightLearning(model, FAST, None, keep=keeps_learned(registry))
+    learning = FlightLearning(model, FAST, None, registry=registry)
     learning.trainer.admission.admit(1, learning.trainer.serving.policy)
     (registry.path / "registry.json").write_text("[]")
     learning.close()
