@@ -6,7 +6,15 @@ import sys
 
 import pytest
 
-from navi_core.cli.main import main
+from navi_core import __version__
+from navi_core.cli.main import brain, main, navi_actor
+
+
+@pytest.mark.parametrize("program", [main, navi_actor, brain])
+def test_the_version_is_told_without_a_command(program, capsys):
+    with pytest.raises(SystemExit) as caught:
+        program(["--version"])
+    assert not caught.value.code and capsys.readouterr().out.strip() == __version__
 
 
 @pytest.mark.parametrize(

@@ -72,12 +72,19 @@ def brain(arguments: Sequence[str] | None = None) -> None:
     _run(build_app("brain", ("evaluate", "compare", "models", "bc"), plugins=False), arguments)
 
 
-def _root(
-    version: bool = typer.Option(False, "--version", help="Print the version and leave.", is_eager=True),
-) -> None:
-    if version:
+def _print_version(wanted: bool) -> None:
+    if wanted:
         typer.echo(__version__)
         raise typer.Exit
+
+
+def _root(
+    # Its own callback: that of the group is not called where no command follows.
+    version: bool = typer.Option(
+        False, "--version", help="Print the version and leave.", is_eager=True, callback=_print_version
+    ),
+) -> None:
+    del version
 
 
 def _warn(message: Warning | str, *_: object, **__: object) -> None:

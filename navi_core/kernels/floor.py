@@ -10,6 +10,9 @@ import numpy.typing as npt
 
 __all__ = ["label_components", "mark_fan"]
 
+_FAR_AWAY = 1e9
+"""[cell] So far from its grid a drone sees none of it, and numbers lose their cells."""
+
 
 @numba.njit(cache=True, error_model="numpy")
 def label_components(free: npt.NDArray[np.bool_]) -> tuple[npt.NDArray[np.int32], npt.NDArray[np.int64]]:
@@ -106,6 +109,9 @@ def mark_fan(
         nx, nz = shape[g, 0], shape[g, 1]
         px = (position[b, 0] - origin[g, 0]) / cell
         pz = (position[b, 2] - origin[g, 1]) / cell
+        gain[b] = 0
+        if not (abs(px) < _FAR_AWAY and abs(pz) < _FAR_AWAY):
+            continue
         i, k = math.floor(px), math.floor(pz)
         storey = 0
         for s in range(1, levels.shape[1]):

@@ -152,6 +152,8 @@ def _declare(library: ctypes.CDLL) -> ctypes.CDLL:
         "navi_within": [pointer, pointer, pointer, size, real, pointer, integer],
         "navi_fly": [pointer, pointer, pointer, integer],
         "navi_foresee": [*[pointer] * 4, integer],
+        "navi_remember": [*[pointer] * 3, integer],
+        "navi_outlook": [*[pointer] * 6, integer, integer],
         "navi_explore": [*[pointer] * 6, ctypes.c_int64],
         **{f"navi_jobs_{job}": [pointer] * 3 for job in ("cast_surface", "cast_octree", "distance", "within")},
     }
@@ -159,6 +161,8 @@ def _declare(library: ctypes.CDLL) -> ctypes.CDLL:
         function = getattr(library, name)
         function.argtypes, function.restype = arguments, None
     library.navi_lanes.argtypes, library.navi_lanes.restype = [], integer
-    library.navi_step_bytes.argtypes, library.navi_step_bytes.restype = [], size
+    for struct in ("step", "outlook"):
+        bytes_of = getattr(library, f"navi_{struct}_bytes")
+        bytes_of.argtypes, bytes_of.restype = [], size
     library.navi_step.argtypes, library.navi_step.restype = [pointer, integer, integer], size
     return library

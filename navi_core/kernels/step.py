@@ -12,7 +12,10 @@ import torch
 
 from navi_core.errors import ConfigError
 
-__all__ = ["Drone", "Flights", "Floors", "Horizon", "Rewards", "Sensor", "Step", "check_layout", "described_by"]
+__all__ = [
+    "Drone", "Drones", "Flights", "Floors", "Horizon", "Observed", "Outlook", "Rewards", "Scenes", "Sensor", "Step",
+    "check_layout", "described_by",
+]  # fmt: skip
 
 _POINTER, _WHOLE, _REAL = ctypes.c_void_p, ctypes.c_int64, ctypes.c_double
 
@@ -44,7 +47,7 @@ class Horizon(ctypes.Structure):
     """`navi::Horizon` of csrc/horizon.h."""
 
     _fields_ = [
-        *_fields(_POINTER, "obs"),
+        *_fields(_POINTER, "obs place"),
         *_fields(_WHOLE, "azimuths elevations side low high"),
         *_fields(_REAL, "log_range"),
         *_fields(_POINTER, "legs"),
@@ -85,12 +88,45 @@ class Rewards(ctypes.Structure):
     ]
 
 
+class Scenes(ctypes.Structure):
+    """`navi::Scenes` of csrc/steps.h."""
+
+    _fields_ = [*_fields(_POINTER, "hierarchies octrees surface_row octree_row"), *_fields(_WHOLE, "count")]
+
+
+class Outlook(ctypes.Structure):
+    """`navi::Outlook` of csrc/outlook.h."""
+
+    _fields_ = [
+        ("scenes", Scenes),
+        ("sensor", Sensor),
+        ("floors", Floors),
+        ("rewards", Rewards),
+        *_fields(_POINTER, "seen shares azimuths elevations"),
+        *_fields(_REAL, "near start"),
+        *_fields(_POINTER, "band"),
+        *_fields(_REAL, "log_range decision"),
+    ]
+
+
+class Drones(ctypes.Structure):
+    """`navi::Drones` of csrc/outlook.h."""
+
+    _fields_ = [*_fields(_POINTER, "rows scene position yaw"), *_fields(_WHOLE, "count")]
+
+
+class Observed(ctypes.Structure):
+    """`navi::Observed` of csrc/outlook.h."""
+
+    _fields_ = [*_fields(_POINTER, "obs"), *_fields(_WHOLE, "azimuths elevations")]
+
+
 class Step(ctypes.Structure):
     """`navi::Step` of csrc/steps.h."""
 
     _fields_ = [
-        *_fields(_POINTER, "hierarchies octrees surface_row octree_row"),
-        *_fields(_WHOLE, "scenes rows"),
+        ("scenes", Scenes),
+        *_fields(_WHOLE, "rows"),
         ("drone", Drone),
         ("sensor", Sensor),
         ("floors", Floors),
@@ -127,6 +163,7 @@ def check_layout(library: ctypes.CDLL) -> None:
     Raises:
         ConfigError: It was not.
     """
-    expected, found = ctypes.sizeof(Step), int(library.navi_step_bytes())
-    if found != expected:
-        raise ConfigError(f"the kernels take a step of {found} bytes, this program has {expected}; clear the cache")
+    for struct, bytes_of in ((Step, library.navi_step_bytes), (Outlook, library.navi_outlook_bytes)):
+        expected, found, name = ctypes.sizeof(struct), int(bytes_of()), struct.__name__
+        if found != expected:
+            raise ConfigError(f"the kernels' {name} has {found} bytes, this program's {expected}; clear the cache")

@@ -24,7 +24,19 @@ from navi_core.kernels.distance import scene_distance, scene_within
 from navi_core.kernels.native import NativeUnavailableError, load_library
 from navi_core.kernels.octree import cast_octree
 from navi_core.kernels.packed import HIERARCHY_TYPES, PackedField
-from navi_core.kernels.step import Drone, Flights, Horizon, Rewards, Step, check_layout, described_by
+from navi_core.kernels.step import (
+    Drone,
+    Drones,
+    Flights,
+    Horizon,
+    Observed,
+    Outlook,
+    Rewards,
+    Scenes,
+    Step,
+    check_layout,
+    described_by,
+)
 from navi_core.kernels.tile import cast_tiles, tile_layout
 
 __all__ = ["LANES", "TRACERS", "NativeTracer", "NumbaTracer", "Tracer", "build_tracer"]
@@ -246,16 +258,28 @@ class NativeTracer:
         self._library.navi_explore(ctypes.byref(rewards), *reals, *wholes, terms.data_ptr(), len(yaw))
         return terms
 
-    def begin_step(self) -> Step:
-        """Return the description of an environment's step in this tracer's scenes, to be filled in for `step`."""
+    def scenes(self) -> Scenes:
+        """Return this tracer's scenes as the C++ kernels know them; valid as long as the tracer."""
         surface, octree = self._packed.surface_row, self._packed.octree_row
-        return Step(
+        return Scenes(
             hierarchies=ctypes.addressof(self._hierarchy),
             octrees=None if self._octree is None else ctypes.addressof(self._octree),
             surface_row=surface.ctypes.data,
             octree_row=octree.ctypes.data,
-            scenes=len(surface),
+            count=len(surface),
         )
+
+    def remember(self, outlook: Outlook, drones: Drones, observed: Observed) -> None:
+        """Count where drones are as visited, and what they see as seen."""
+        parts = (ctypes.byref(part) for part in (outlook, drones, observed))
+        self._library.navi_remember(*parts, self._thread_count())
+
+    def outlook(
+        self, outlook: Outlook, drone: Drone, flights: Flights, horizon: Horizon, drones: Drones, terms: torch.Tensor
+    ) -> None:
+        """Fly every row of `flights` to the end of its horizon, and write the (B, 10) terms that this would bring."""
+        parts = (ctypes.byref(part) for part in (outlook, drone, flights, horizon, drones))
+        self._library.navi_outlook(*parts, described_by(terms, torch.float32), self._thread_count(), self._lanes)
 
     def step(self, step: Step) -> int:
         """Fly one decision of an environment.

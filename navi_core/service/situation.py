@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, fields
+from dataclasses import dataclass
 
+import torch
 from torch import Tensor
 
 __all__ = ["Situation"]
@@ -18,7 +19,8 @@ class Situation:
         position: (B, 3) [m].
         yaw: (B,) [rad].
         velocity: (B, 4) body velocity [m/s, rad/s].
-        obs: (B, 3, Az, El).
+        obs: (N, 3, Az, El) observations.
+        place: (B,) which of them each sees; None where there is one for each, in their order.
     """
 
     rows: Tensor
@@ -26,10 +28,13 @@ class Situation:
     yaw: Tensor
     velocity: Tensor
     obs: Tensor
+    place: Tensor | None = None
 
     def __len__(self) -> int:
         return len(self.rows)
 
     def __getitem__(self, index: Tensor) -> Situation:
-        """Return some of the drones: (N,) places, or (B,) bool."""
-        return Situation(*(getattr(self, part.name)[index] for part in fields(self)))
+        """Return some of the drones: (M,) places, or (B,) bool. Their observations are not copied."""
+        place = torch.arange(len(self)) if self.place is None else self.place
+        rows, position, yaw, velocity = (x[index] for x in (self.rows, self.position, self.yaw, self.velocity))
+        return Situation(rows, position, yaw, velocity, self.obs, place[index])

@@ -14,15 +14,44 @@ import torch
 from torch import Tensor
 
 from navi_core.config import DynamicsConfig
-from navi_core.kernels.step import Flights, Horizon, described_by
+from navi_core.kernels.step import Drone, Flights, Horizon, described_by
 from navi_core.world.dynamics import Dynamics, limiter_bins, linear_speed
 from navi_core.world.field import Field
 from navi_core.world.sensor import denormalise_depth
 
-__all__ = ["Foreseen", "HorizonFlight", "depth_ahead"]
+__all__ = ["Foreseen", "HorizonFlight", "KernelFlight", "Start", "depth_ahead"]
 
 _NOTHING = 2.0
 """Normalised depth where nothing is hit."""
+
+
+@dataclass(frozen=True)
+class Start:
+    """Where B flights begin.
+
+    Attributes:
+        position: (B, 3) [m].
+        yaw: (B,) [rad].
+        velocity: (B, 4) of the substep before [m/s, rad/s].
+        scene: (B,) int64.
+        obs: (N, 3, Az, El) observations.
+        place: (B,) int64 which of them each sees; None where there is one for each, in their order.
+    """
+
+    position: Tensor
+    yaw: Tensor
+    velocity: Tensor
+    scene: Tensor
+    obs: Tensor
+    place: Tensor | None = None
+
+    def __len__(self) -> int:
+        return len(self.yaw)
+
+    @property
+    def seen(self) -> Tensor:
+        """(B, 3, Az, El), what each sees."""
+        return self.obs if self.place is None else self.obs[self.place]
 
 
 @dataclass(frozen=True)
@@ -46,6 +75,27 @@ class Foreseen:
     attempted_speed: Tensor
     path: Tensor
     clearance: Tensor
+
+
+@dataclass(frozen=True)
+class KernelFlight:
+    """A flight as the C++ kernels take it.
+
+    Attributes:
+        drone: Of the flight.
+        flights: Where they begin; the kernels write where they lead.
+        horizon: What limits them, and how long they last.
+        scene: (B,) int64.
+        foreseen: What the kernels write.
+        kept: What the structs point to beside that; they are valid as long as this.
+    """
+
+    drone: Drone
+    flights: Flights
+    horizon: Horizon
+    scene: Tensor
+    foreseen: Foreseen
+    kept: tuple[Tensor, ...]
 
 
 def depth_ahead(obs: Tensor, band_degrees: float) -> Tensor:
@@ -90,29 +140,27 @@ class HorizonFlight:
             ]
         self._bins: dict[tuple[int, int], tuple[int, int, int]] = {}
 
-    def fly(
-        self, position: Tensor, yaw: Tensor, velocity: Tensor, action: Tensor, scene: Tensor, obs: Tensor
-    ) -> Foreseen:
+    def fly(self, start: Start, action: Tensor) -> Foreseen:
         """Fly to the end.
 
         Args:
-            position: (B, 3) [m].
-            yaw: (B,) [rad].
-            velocity: (B, 4) of the substep before [m/s, rad/s].
-            action: (B, 4), clamped to [−1, 1] here.
-            scene: (B,).
-            obs: (B, 3, Az, El) seen from there.
+            start: Of B flights.
+            action: (B, 4) to be held, clamped to [−1, 1] here.
         """
-        fly = self._fly_tensors if self._tracer is None else self._fly_native
-        return fly(position, yaw, velocity, action, scene, obs)
+        if self._tracer is None:
+            return self._fly_tensors(start, action)
+        flight = self.for_kernels(start, action)
+        self._tracer.foresee(flight.drone, flight.flights, flight.horizon)
+        return flight.foreseen
 
-    def _fly_native(
-        self, position: Tensor, yaw: Tensor, velocity: Tensor, action: Tensor, scene: Tensor, obs: Tensor
-    ) -> Foreseen:
-        p, y, v = (part.detach().to(torch.float32, copy=True).contiguous() for part in (position, yaw, velocity))
-        action, obs = (part.detach().to(torch.float32).contiguous() for part in (action, obs))
+    def for_kernels(self, start: Start, action: Tensor) -> KernelFlight:
+        """Return what the C++ kernels are to know of a flight; arguments as `fly`."""
+        s, rows = start, len(start)
+        p, y, v = (part.detach().to(torch.float32, copy=True).contiguous() for part in (s.position, s.yaw, s.velocity))
+        action, obs = (part.detach().to(torch.float32).contiguous() for part in (action, s.obs))
+        place = torch.arange(rows) if s.place is None else s.place.contiguous()
         attempted, path, soon, clearance = (torch.empty_like(part) for part in (y, y, v, y))
-        collided, rows = torch.empty(len(y), dtype=torch.bool), self.field.rows(scene, len(y))
+        collided, surface = torch.empty(rows, dtype=torch.bool), self.field.rows(s.scene, rows)
         azimuths, elevations = obs.shape[2:]
         if (azimuths, elevations) not in self._bins:
             bins = limiter_bins(azimuths, elevations, self.config.limiter_elevation_degrees)
@@ -121,24 +169,25 @@ class HorizonFlight:
         real = {"action": action, "position": p, "yaw": y, "velocity": v, "attempted": attempted}
         flights = Flights(
             **{name: described_by(part, torch.float32) for name, part in real.items()},
-            scene=described_by(rows, torch.int32), collided=described_by(collided, torch.bool), rows=len(y),
+            scene=described_by(surface, torch.int32), collided=described_by(collided, torch.bool), rows=rows,
         )  # fmt: skip
         horizon = Horizon(
-            obs=described_by(obs, torch.float32), azimuths=azimuths, elevations=elevations,
+            obs=described_by(obs, torch.float32), place=described_by(place, torch.int64),
+            azimuths=azimuths, elevations=elevations,
             side=side, low=low, high=high, log_range=math.log1p(self._max_distance),
             legs=described_by(self._legs, torch.int64), count=len(self._legs),
             path=described_by(path, torch.float32), soon=described_by(soon, torch.float32),
             clearance=described_by(clearance, torch.float32),
         )  # fmt: skip
-        assert self._tracer is not None
-        self._tracer.foresee(self._dynamics.for_kernels(), flights, horizon)
-        return Foreseen(p, y, soon, collided, attempted, path, clearance)
+        foreseen = Foreseen(p, y, soon, collided, attempted, path, clearance)
+        kept = (v, action, obs, place, surface, self._legs)
+        scene = s.scene.to(torch.int64).contiguous()
+        return KernelFlight(self._dynamics.for_kernels(), flights, horizon, scene, foreseen, kept)
 
-    def _fly_tensors(
-        self, position: Tensor, yaw: Tensor, velocity: Tensor, action: Tensor, scene: Tensor, obs: Tensor
-    ) -> Foreseen:
-        ahead = depth_ahead(obs, self.config.limiter_elevation_degrees)
-        bins, p, y, v, soon = ahead.shape[1], position, yaw, velocity, velocity
+    def _fly_tensors(self, start: Start, action: Tensor) -> Foreseen:
+        ahead = depth_ahead(start.seen, self.config.limiter_elevation_degrees)
+        scene, yaw = start.scene, start.yaw
+        bins, p, y, v, soon = ahead.shape[1], start.position, yaw, start.velocity, start.velocity
         collided, attempted, path = torch.zeros(len(p), dtype=torch.bool), torch.zeros(len(p)), torch.zeros(len(p))
         for number, dynamics in enumerate(self._decisions):
             # Azimuths run clockwise, yaw counter-clockwise.
@@ -151,4 +200,4 @@ class HorizonFlight:
             attempted = torch.maximum(attempted, motion.attempted_speed)
             p, y, v = motion.position, motion.yaw, motion.velocity
             soon = soon if number else v
-        return Foreseen(p, y, soon, collided, attempted, path, self.field.distance(position, scene))
+        return Foreseen(p, y, soon, collided, attempted, path, self.field.distance(start.position, scene))

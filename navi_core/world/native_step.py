@@ -11,7 +11,7 @@ from dataclasses import dataclass
 import torch
 
 from navi_core.config import REWARD_TERMS, EnvConfig
-from navi_core.kernels.step import described_by
+from navi_core.kernels.step import Step, described_by
 from navi_core.kernels.tracer import NativeTracer
 from navi_core.world.arguments import bad_action
 from navi_core.world.counter_random import Purpose, stream_key
@@ -106,8 +106,7 @@ class NativeStep:
         self._outputs = [(name, shapes.get(name, (len(rows),)), dtype) for name, dtype in _WRITTEN.items()]
         # The struct holds addresses alone.
         self._kept = (directions, dynamics, rewards, view, pools, rows, body, counters)
-        step = self._step = tracer.begin_step()
-        step.rows = len(rows)
+        step = self._step = Step(scenes=tracer.scenes(), rows=len(rows))
         step.drone, step.sensor = dynamics.for_kernels(), reader.for_kernels(directions)
         step.floors, step.rewards = view.for_kernels(), rewards.for_kernels()
         step.row_keys = described_by(rows, torch.int64)

@@ -41,7 +41,7 @@ def test_commands_are_told_of_the_drones_that_begin_and_of_how_they_fly(stage) -
         for row, session in enumerate(group):
             assert torch.equal(session.velocity_before, before[row])
             assert torch.equal(session.velocity, proposal.velocity[row])
-    visits = gate._rewards.visits[[session.slot for session in group]]
+    visits = gate._past.visits[[session.slot for session in group]]
     counts = (visits >> HEADING_SECTORS & MOST_VISITS).amax(dim=1)
     assert counts.tolist() == [3, 2]
     assert metrics.counter("gate_send_total") + metrics.counter("gate_wait_total") == 6

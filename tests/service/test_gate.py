@@ -16,7 +16,7 @@ from navi_core.service.proposals import propose
 from navi_core.service.situation import Situation
 from navi_core.world import Field, NavigationEnv
 from navi_core.world.dynamics import Dynamics
-from navi_core.world.horizon import HorizonFlight, depth_ahead
+from navi_core.world.horizon import HorizonFlight, Start, depth_ahead
 from navi_core.world.sensor import denormalise_depth
 
 ROWS = 24
@@ -45,6 +45,10 @@ class Flight:
     def situation(self) -> Situation:
         life = {name: self.env._life[name].clone() for name in ("position", "yaw", "velocity")}
         return Situation(self.rows, life["position"], life["yaw"].squeeze(1), life["velocity"], self.obs)
+
+    def start(self) -> Start:
+        s = self.situation()
+        return Start(s.position, s.yaw, s.velocity, self.env.poses()["scene_index"], s.obs)
 
     def judge(self, action: torch.Tensor):
         self.gate.remember(self.situation())
@@ -84,7 +88,7 @@ def test_the_horizon_is_that_of_the_dynamics_stepped_one_decision_at_a_time(fiel
     far = torch.full((ROWS,), torch.inf)
     expected = whole.step(pose["position"], pose["yaw"], velocity, action, far, pose["scene_index"])
     horizon = HorizonFlight(field, config.dynamics, 12, config.max_distance)
-    motion = horizon.fly(pose["position"], pose["yaw"], velocity, action, pose["scene_index"], obs)
+    motion = horizon.fly(Start(pose["position"], pose["yaw"], velocity, pose["scene_index"], obs), action)
     assert torch.equal(motion.collided, expected.collided) and expected.collided.any()
     free = ~expected.collided
     assert torch.allclose(motion.position[free], expected.position[free], atol=1e-5)
@@ -98,10 +102,8 @@ def test_one_call_foresees_what_decision_by_decision_does(field: Field, substeps
     fast, slow = (HorizonFlight(field, *parts, kernels=kernels) for kernels in (True, False))
     flight, hits = Flight(field, seed=7), 0
     for _ in range(12):
-        action, life = flight.action(), flight.env._life
-        where = (life["position"], life["yaw"].squeeze(1), life["velocity"])
-        scene = flight.env.poses()["scene_index"]
-        ours, twin = (horizon.fly(*where, action, scene, flight.obs) for horizon in (fast, slow))
+        action = flight.action()
+        ours, twin = (horizon.fly(flight.start(), action) for horizon in (fast, slow))
         assert torch.equal(ours.collided, twin.collided)
         for name in ("position", "yaw", "velocity", "attempted_speed", "path", "clearance"):
             assert torch.allclose(getattr(ours, name), getattr(twin, name), atol=1e-5), name
@@ -121,18 +123,6 @@ def test_what_lies_ahead_after_a_turn_is_the_least_of_that_sector(field: Field) 
     hits = flight.env.sensor.cast(pose["position"], turned, pose["scene_index"])
     there = flight.env.dynamics.front_distance(hits.depth, hits.valid, 64)
     assert torch.allclose(ahead[:, (0 - 7) % 64], there, rtol=1e-3)
-
-
-def test_an_observation_at_the_gates_bins_says_what_the_panorama_of_those_bins_says(field: Field) -> None:
-    flight = Flight(field)
-    pose, gate = flight.env.poses(), flight.gate
-    panorama = gate._coarse(pose["position"], pose["yaw"], pose["scene_index"], gate._reader)
-    sight = gate._sight(panorama.obs, pose["scene_index"])
-    assert torch.allclose(sight.fractions, panorama.fractions, atol=1e-6)
-    assert torch.allclose(sight.reach, panorama.reach, rtol=1e-4)
-    ahead = depth_ahead(panorama.obs, CONFIG.dynamics.limiter_elevation_degrees)[:, 0]
-    front = torch.where(ahead > 1.0, torch.inf, denormalise_depth(ahead, CONFIG.max_distance))
-    assert torch.allclose(front, panorama.front, rtol=1e-4)
 
 
 def test_a_random_policy_behind_the_gate_hardly_collides(field: Field) -> None:
@@ -170,12 +160,13 @@ def test_motion_into_a_wall_waits_and_hovering_in_the_open_may_go(box_scene) -> 
 
 def test_a_judgement_leaves_no_trace_and_what_is_remembered_is_new_no_more(field: Field) -> None:
     flight = Flight(field)
-    action, situation = flight.action(), flight.situation()
+    action, situation = torch.zeros(ROWS, 4), flight.situation()
+    flight.gate.remember(situation)
     first, again = (flight.gate.judge(situation, action) for _ in range(2))
     assert torch.equal(first.expected_reward, again.expected_reward)
     flight.gate.remember(situation)
     later = flight.gate.judge(situation, action)
-    assert (later.components["novelty"] < first.components["novelty"]).any()
+    assert (later.components["novelty"] < first.components["novelty"]).all()
 
 
 def test_drones_beyond_the_capacity_are_refused(field: Field) -> None:
@@ -184,6 +175,28 @@ def test_drones_beyond_the_capacity_are_refused(field: Field) -> None:
     for ask in (flight.gate.begin, flight.gate.remember, lambda there: flight.gate.judge(there, flight.action())):
         with pytest.raises(ConfigError, match=f"rows 1 to {ROWS}; this gate knows {ROWS}"):
             ask(beyond)
+
+
+@pytest.mark.parametrize("yaw", [0.7 - 2 * torch.pi, 0.7 + 6 * torch.pi])
+def test_a_yaw_may_have_any_number_of_turns(field: Field, yaw: float) -> None:
+    here, turned = Flight(field), Flight(field)
+    for flight, told in ((here, 0.7), (turned, yaw)):
+        at = replace(flight.situation(), yaw=torch.full((ROWS,), told))
+        flight.gate.remember(at)
+        flight.verdict = flight.gate.judge(at, torch.ones(ROWS, 4))
+    assert torch.equal(here.gate._past.visits, turned.gate._past.visits)
+    assert torch.equal(here.verdict.collides, turned.verdict.collides)
+    assert torch.allclose(here.verdict.expected_reward, turned.verdict.expected_reward, atol=0.02)
+
+
+@pytest.mark.parametrize("far", [1e9, -1e9])
+def test_a_drone_told_to_be_far_away_is_in_no_scene_and_keeps_nobody_waiting(field: Field, far: float) -> None:
+    flight = Flight(field)
+    for place, yaw in ((torch.full((ROWS, 3), far), 0.3), (flight.situation().position, far)):
+        away = replace(flight.situation(), position=place, yaw=torch.full((ROWS,), yaw))
+        flight.gate.remember(away)
+        assert flight.gate.judge(away, torch.ones(ROWS, 4)).expected_reward.isfinite().all()
+    assert (flight.gate.begin(replace(flight.situation(), position=torch.full((ROWS, 3), far))) == -1).all()
 
 
 def test_the_threshold_decides(field: Field) -> None:

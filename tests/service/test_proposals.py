@@ -91,8 +91,8 @@ def test_a_situation_is_remembered_once_however_much_is_asked(field: Field) -> N
     told = asked(asking, asking.action())
     assert (told.flown.send & ~told.drawn.send).any() and told.drawn.send.any()
     twin.gate.remember(twin.situation())
-    assert torch.equal(asking.gate._rewards.visits, twin.gate._rewards.visits)
-    assert torch.equal(asking.gate._view.seen, twin.gate._view.seen)
+    assert torch.equal(asking.gate._past.visits, twin.gate._past.visits)
+    assert torch.equal(asking.gate._past.seen, twin.gate._past.seen)
 
 
 def test_without_shares_what_would_collide_hovers(field: Field) -> None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import struct
+from dataclasses import replace
 from typing import Any
 
 import msgpack
@@ -143,6 +144,15 @@ def test_axes_of_one_message_must_agree() -> None:
 def test_actions_that_are_no_numbers_are_refused() -> None:
     with pytest.raises(WireError, match="not finite"):
         Action(**action().__dict__ | {"linear_velocity": np.full((1, 3), np.nan, np.float32)})
+
+
+@pytest.mark.parametrize("name", ["x", "y", "z", "roll", "pitch", "yaw"])
+def test_a_pose_is_somewhere(name: str) -> None:
+    """Numbers that no drone's place has would be infinite where they are rounded, or take for ever to walk to."""
+    assert getattr(replace(pose(), **{name: -1e9}), name) == -1e9
+    for wrong in (1.1e9, -1e39):
+        with pytest.raises(WireError, match=rf"{name} is -?1.*expected a number from -1e\+09 to 1e\+09"):
+            replace(pose(), **{name: wrong})
 
 
 def test_a_pose_does_not_travel_alone() -> None:

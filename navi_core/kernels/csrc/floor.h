@@ -7,6 +7,8 @@
 
 namespace navi {
 
+constexpr double kFarAway = 1e9;  // [cell] so far from its grid a drone sees none of it, and numbers lose their cells
+
 struct Floors {
     const float* fan;          // (R, 2) horizontal unit directions (x, z) in the drone's frame
     const double* origin;      // (G, 2) minimum corner of each grid [m]
@@ -47,6 +49,7 @@ NAVI_INLINE int64_t mark_fan(const Floors& floors, int64_t grid, const float* po
     seen += below;
     const double px = (position[0] - floors.origin[2 * grid]) / floors.cell;
     const double pz = (position[2] - floors.origin[2 * grid + 1]) / floors.cell;
+    if (!(::fabs(px) < kFarAway && ::fabs(pz) < kFarAway)) return 0;  // true for NaN
     const int64_t i = static_cast<int64_t>(::floor(px)), k = static_cast<int64_t>(::floor(pz));
     int64_t fresh = mark_cell(seen, reachable, i, k, nx, nz);
     for (int64_t r = 0; r < floors.rays; ++r) {

@@ -10,7 +10,8 @@ constexpr float kNothing = 2.0f;  // normalised depth where nothing is hit
 
 // Beside the `Flights` it belongs to, whose `front` is not read.
 struct Horizon {
-    const float* obs;      // (B, 3, Az, El) normalised depth, semantic id, valid, seen where the flight begins
+    const float* obs;      // (N, 3, Az, El) normalised depth, semantic id, valid
+    const int64_t* place;  // (B) which of them each row sees where its flight begins
     int64_t azimuths;
     int64_t elevations;
     int64_t side;          // azimuths on each side that the speed limiter looks at,
@@ -59,7 +60,7 @@ NAVI_INLINE float ahead_of(const Horizon& h, const float* depth, const float* va
 NAVI_INLINE void foresee(const Horizon& h, const Drone& drone, const BoxTree& tree, const Flights& f, int64_t row,
                          float* nearest) {
     const int64_t rays = h.azimuths * h.elevations;
-    const float *depth = h.obs + 3 * rays * row, *valid = depth + 2 * rays;
+    const float *depth = h.obs + 3 * rays * h.place[row], *valid = depth + 2 * rays;
     for (int64_t a = 0; a < h.azimuths; ++a) nearest[a] = -1.0f;
     float *position = f.position + 3 * row, *velocity = f.velocity + 4 * row, *soon = h.soon + 4 * row;
     const float begun = f.yaw[row], before_turn = ahead_of(h, depth, valid, nearest, 0);

@@ -36,7 +36,7 @@ NAVI_INLINE float clamped(float x, float low, float high) {
     return least(greatest(x, low), high);
 }
 NAVI_INLINE int64_t cell_along(float position, float low, float edge, int64_t cells) {
-    return least(greatest(static_cast<int64_t>(::floorf((position - low) / edge)), int64_t{0}), cells - 1);
+    return static_cast<int64_t>(clamped(::floorf((position - low) / edge), 0.0f, static_cast<float>(cells - 1)));
 }
 
 // Count the visit of a row's cell and return the exploration term without its clearance.

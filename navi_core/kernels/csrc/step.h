@@ -24,16 +24,9 @@ uint64_t spread(uint64_t word, uint64_t part) {
     return x ^ (x >> 31);
 }
 
-// Where the row's panorama goes.
-Channels channels(const Step& s, int64_t row, float* metres) {
-    const int64_t rays = rays_of(s.sensor);
-    float* obs = s.obs + 3 * row * rays;
-    return Channels{obs, obs + rays, obs + 2 * rays, metres};
-}
-
 void step_begin(const Step& s, int64_t row) {
     float* body = s.body + kBody * row;
-    const BoxTree tree = box_tree(*s.hierarchies, static_cast<int>(s.scene[row]));
+    const BoxTree tree = box_tree(*s.scenes.hierarchies, static_cast<int>(s.scene[row]));
     float* position = s.position + 3 * row;
     for (int a = 0; a < 3; ++a) position[a] = body[kPosition + a];
     s.yaw[row] = body[kYaw];
@@ -41,33 +34,32 @@ void step_begin(const Step& s, int64_t row) {
         s.attempted[row]);
 }
 
-// Tiles [first, end) of the row's panorama.
+// Tiles [first, end) of a panorama.
 template <class L, class B>
-void step_look(const Step& s, const Layout& plain, int64_t row, int64_t first, int64_t end, float* metres) {
-    const Channels to = channels(s, row, metres);
-    const int64_t rays = rays_of(s.sensor), scene = s.scene[row];
-    const float range = static_cast<float>(s.sensor.range), scale = static_cast<float>(s.sensor.scale);
+void look(const Scenes& scenes, const Sensor& sensor, const Layout& plain, const Stand& from, const Channels& to,
+          int64_t first, int64_t end) {
+    const int64_t rays = rays_of(sensor);
+    const float range = static_cast<float>(sensor.range), scale = static_cast<float>(sensor.scale);
     float turn[2];
-    cos_sin(s.yaw[row], turn);
-    const float* origin = s.position + 3 * row;
-    const int tree = s.surface_row[scene];
+    cos_sin(from.yaw, turn);
+    const int tree = scenes.surface_row[from.scene];
     if (tree >= 0) {
         Layout layout = plain;
         layout.turn = turn;
-        const BoxTree boxes = box_tree(*s.hierarchies, tree);
-        each_tile<L, B>(boxes, origin, s.sensor.directions, rays, range, layout, first, end,
+        const BoxTree boxes = box_tree(*scenes.hierarchies, tree);
+        each_tile<L, B>(boxes, from.position, sensor.directions, rays, range, layout, first, end,
                         ChannelSink<L, B>{to, boxes.semantic, range, scale, run_of(layout, rays), layout.wide * layout.elevations});
         return;
     }
-    const int32_t octree = s.octree_row[scene];
+    const int32_t octree = scenes.octree_row[from.scene];
     const int64_t begin = first * L::width, last = least(end * L::width, rays);
     for (int64_t r = begin; r < last; ++r) {
-        const float* aim = s.sensor.directions + 3 * r;
+        const float* aim = sensor.directions + 3 * r;
         const float turned[3] = {aim[0] * turn[0] + aim[2] * turn[1], aim[1], aim[2] * turn[0] - aim[0] * turn[1]};
         int32_t label;
         uint8_t valid;
-        const Rays one{origin, turned, &octree, 1, 1, 1, s.sensor.range, to.metres + r, &label, &valid};
-        cast_octree_one(*s.octrees, one, octree, 0, 0);
+        const Rays one{from.position, turned, &octree, 1, 1, 1, sensor.range, to.metres + r, &label, &valid};
+        cast_octree_one(*scenes.octrees, one, octree, 0, 0);
         to.semantic[r] = static_cast<float>(label);
         to.valid[r] = static_cast<float>(valid);
     }
@@ -78,7 +70,7 @@ void step_look(const Step& s, const Layout& plain, int64_t row, int64_t first, i
 void draw_spawn(const Step& s, int64_t row, int64_t episode) {
     const int64_t number = s.row_keys[row];
     const uint64_t word = spread(spread(spread(s.spawn_key, static_cast<uint64_t>(number)), static_cast<uint64_t>(episode)), 0);
-    const int64_t scene = (number + episode / s.episodes_per_scene) % s.scenes;
+    const int64_t scene = (number + episode / s.episodes_per_scene) % s.scenes.count;
     s.next_scene[row] = scene;
     s.slot[row] = static_cast<int64_t>(static_cast<double>(word >> 11) * 0x1p-53 * static_cast<double>(s.pool_count[scene]));
 }
@@ -98,7 +90,7 @@ void step_finish(const Step& s, int64_t row, float* metres) {
     const int64_t marked = mark_fan(s.floors, scene, position, turn, reach, floor);
     const double at[3] = {position[0], position[1], position[2]};
     const float clearance = static_cast<float>(square_root(
-        nearest_squared(box_tree(*s.hierarchies, static_cast<int>(scene)), at, __builtin_huge_val(), false)));
+        nearest_squared(box_tree(*s.scenes.hierarchies, static_cast<int>(scene)), at, __builtin_huge_val(), false)));
     const float way[3] = {position[0] - body[kPosition], position[1] - body[kPosition + 1], position[2] - body[kPosition + 2]};
     const float area = static_cast<float>(s.floors.cell * s.floors.cell);
     const Outcome outcome{position, shares, body + kSeen, speed_of(way), s.yaw[row], clearance, body[kClearance],

@@ -3,7 +3,7 @@
 #include <cstdint>
 #include <vector>
 
-#include "horizon.h"
+#include "outlook.h"
 #include "schedule.h"
 #include "steps.h"
 
@@ -33,6 +33,10 @@ int64_t navi_step_bytes() {
     return sizeof(navi::Step);
 }
 
+int64_t navi_outlook_bytes() {
+    return sizeof(navi::Outlook);
+}
+
 // Fly one decision in every row. Returns how many episodes ended, or -1 - the first row whose action is no number;
 // then nothing has moved. `lanes` as in navi_cast_surface.
 int64_t navi_step(const navi::Step* step, int threads, int lanes) {
@@ -44,13 +48,17 @@ int64_t navi_step(const navi::Step* step, int threads, int lanes) {
     const int64_t rays = navi::rays_of(s.sensor);
     const navi::Layout layout = navi::layout_of(rays, s.sensor.elevations, width);
     const size_t room = static_cast<size_t>(rays + s.sensor.azimuths);
+    const auto look = [&](int64_t row, int64_t first, int64_t end, float* metres) {
+        const navi::Stand from{s.scene[row], s.position + 3 * row, s.yaw[row]};
+        path.look(s.scenes, s.sensor, layout, from, navi::channels(s, row, metres), first, end);
+    };
     if (navi::rows_suffice(s.rows, threads)) {
         // What a row has seen is still at hand when it is read.
         navi::share_out(s.rows, threads, 1, [&](int64_t row) {
             static thread_local std::vector<float> metres;
             if (metres.size() < room) metres.resize(room);
             path.begin(s, row);
-            path.look(s, layout, row, 0, layout.count, metres.data());
+            look(row, 0, layout.count, metres.data());
             path.finish(s, row, metres.data());
         });
     } else {
@@ -61,7 +69,7 @@ int64_t navi_step(const navi::Step* step, int threads, int lanes) {
         navi::share_out(s.rows * blocks, threads, 1, [&](int64_t job) {
             const int64_t first = job % blocks * navi::kBlock;
             const int64_t end = navi::least(first + navi::kBlock, layout.count);
-            path.look(s, layout, job / blocks, first, end, of(job / blocks));
+            look(job / blocks, first, end, of(job / blocks));
         });
         navi::share_out(s.rows, threads, 1, [&](int64_t row) { path.finish(s, row, of(row)); });
     }
@@ -88,6 +96,30 @@ void navi_foresee(const navi::Hierarchies* all, const navi::Drone* drone, const 
         static thread_local std::vector<float> nearest;
         if (nearest.size() < room) nearest.resize(room);
         navi::foresee(*horizon, *drone, navi::box_tree(*all, f.scene[row]), f, row, nearest.data());
+    });
+}
+
+// Count where drones are as visited, and what they see as seen.
+void navi_remember(const navi::Outlook* outlook, const navi::Drones* drones, const navi::Observed* observed,
+                   int threads) {
+    const size_t room = static_cast<size_t>(outlook->sensor.azimuths);
+    navi::share_out(drones->count, threads, 4, [&](int64_t row) {
+        static thread_local std::vector<float> reach;
+        if (reach.size() < room) reach.resize(room);
+        navi::remember(*outlook, *drones, *observed, row, reach.data());
+    });
+}
+
+// Fly every row to the end of its horizon, and write what that would bring. `terms`: (B, 10); `lanes` as above.
+void navi_outlook(const navi::Outlook* outlook, const navi::Drone* body, const navi::Flights* flights,
+                  const navi::Horizon* horizon, const navi::Drones* drones, float* terms, int threads, int lanes) {
+    const int width = navi::width_of(lanes);
+    const navi::Sensor& sensor = outlook->sensor;
+    const navi::Layout layout = navi::layout_of(navi::rays_of(sensor), sensor.elevations, width);
+    navi::share_out(drones->count, threads, 4, [&](int64_t row) {
+        static thread_local navi::Scratch room;
+        navi::outlook(*outlook, navi::path_of(width), layout, *body, *flights, *horizon, *drones, row, room,
+                      terms + navi::kTerms * row);
     });
 }
 

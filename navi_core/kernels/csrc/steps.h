@@ -11,13 +11,18 @@ namespace navi {
 
 constexpr int kBody = 15;  // numbers of a drone's life, see world/pools.py
 
-// Every field has eight bytes. What is not marked as updated or written is read.
-struct Step {
+// The scenes of a field.
+struct Scenes {
     const Hierarchies* hierarchies;
     const Octrees* octrees;      // null where no scene has one
     const int32_t* surface_row;  // (S) row among the surface trees, -1: none
     const int32_t* octree_row;   // (S) row among the octrees, -1: none
-    int64_t scenes;              // S
+    int64_t count;               // S
+};
+
+// Every field has eight bytes. What is not marked as updated or written is read.
+struct Step {
+    Scenes scenes;
     int64_t rows;                // B
     Drone drone;
     Sensor sensor;
@@ -61,10 +66,24 @@ struct Step {
     uint8_t* collided;           // (B)
 };
 
+// Where a row's panorama goes.
+NAVI_INLINE Channels channels(const Step& s, int64_t row, float* metres) {
+    const int64_t rays = rays_of(s.sensor);
+    float* obs = s.obs + 3 * row * rays;
+    return Channels{obs, obs + rays, obs + 2 * rays, metres};
+}
+
+// From where a panorama is taken.
+struct Stand {
+    int64_t scene;
+    const float* position;  // [m]
+    float yaw;              // [rad]
+};
+
 // The stages of a row, for one kind of CPU. `metres`: room for the depths of the row's rays and its floor rays' reach.
 struct StepPath {
     void (*begin)(const Step&, int64_t row);
-    void (*look)(const Step&, const Layout&, int64_t row, int64_t first, int64_t end, float* metres);
+    void (*look)(const Scenes&, const Sensor&, const Layout&, const Stand&, const Channels&, int64_t first, int64_t end);
     void (*finish)(const Step&, int64_t row, float* metres);
 };
 

@@ -53,15 +53,24 @@ class Whole(Kind):
 
 
 class Number(Kind):
-    """A finite number."""
+    """A finite number.
+
+    Args:
+        most: Largest magnitude that is taken; by default any that is finite.
+    """
+
+    def __init__(self, most: float = 1e308) -> None:
+        self.most = most
 
     def check(self, value: Any, name: str, sizes: Sizes) -> float:
         """Return a float."""
-        if type(value) is float and -1e308 <= value <= 1e308:
+        if type(value) is float and -self.most <= value <= self.most:
             return value
         number = isinstance(value, int | float | np.integer | np.floating) and not isinstance(value, bool)
         if not number or not -1e308 <= value <= 1e308:
             raise WireError(f"{name} is {_told(value)}, expected a finite number")
+        if not -self.most <= value <= self.most:
+            raise WireError(f"{name} is {_told(value)}, expected a number from {-self.most:g} to {self.most:g}")
         return float(value)
 
 

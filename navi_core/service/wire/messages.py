@@ -36,6 +36,8 @@ _AS_THEY_ARE = frozenset((int, float, bool, str, np.ndarray))
 
 Integer = Annotated[int, Whole()]
 Real = Annotated[float, Number()]
+Coordinate = Annotated[float, Number(most=1e9)]
+"""Of a pose; what is further away than any scene is no place."""
 Boolean = Annotated[bool, Flag()]
 String = Annotated[str, Text()]
 
@@ -109,17 +111,17 @@ class _Several(_Nested):
 class RobotPose(Message):
     """Where a drone is."""
 
-    x: Real
+    x: Coordinate
     """World x [m]."""
-    y: Real
+    y: Coordinate
     """World y, up [m]."""
-    z: Real
+    z: Coordinate
     """World z [m]."""
-    roll: Real
+    roll: Coordinate
     """[rad]; 0."""
-    pitch: Real
+    pitch: Coordinate
     """[rad]; 0."""
-    yaw: Real
+    yaw: Coordinate
     """[rad], 0 faces −z, counter-clockwise seen from above."""
     timestamp: Real
 
