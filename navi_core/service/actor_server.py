@@ -126,6 +126,8 @@ class ActorServer(Server):
         if now - self._told >= self._limits.heartbeat_seconds:
             self._told = now
             self._perf()
+            if self._learning is not None:
+                self._learning.tell(self.metrics)
             since = {
                 session.env_id: session.waits_since for session in self.sessions if session.waits_since is not None
             }

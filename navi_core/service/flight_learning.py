@@ -22,6 +22,7 @@ from navi_core.service.experience import Experience
 from navi_core.service.experience_record import ServiceRecord
 from navi_core.service.gate import RolloutGate
 from navi_core.service.learned_version import keep_learned
+from navi_core.service.metrics import ServiceMetrics
 from navi_core.service.proposals import Proposal
 from navi_core.service.replay_buffer import ExperienceReplayBuffer
 from navi_core.service.runner import Decision, EagerRunner, Runner
@@ -224,8 +225,26 @@ class FlightLearning:
             )
 
     def status(self) -> dict[str, Any]:
-        """Return the status: `training` and `buffer`."""
-        return self.trainer.status()
+        """Return the status: `training` and `buffer`, and the number of the version that serves."""
+        return self.trainer.status() | {"serving_version": self.trainer.serving.version}
+
+    def tell(self, metrics: ServiceMetrics) -> None:
+        """Set the gauges that say how the learning goes."""
+        told = self.status()
+        training, buffer = told["training"], told["buffer"]
+        for name, value, about in (
+            ("training_running", training["is_running"], "does the trainer run?"),
+            ("training_updates", training["total_steps"], "updates made"),
+            ("training_samples", training["total_samples_trained"], "experiences learned from"),
+            ("training_errors", training["errors"], "errors that the trainer survived"),
+            ("training_loss", training["average_loss"], "mean loss of the last hundred updates"),
+            ("training_gate_agreement", training["average_gate_agreement"], "share of motions judged as before"),
+            ("training_newest_version", training["model_version"], "number of the newest weights"),
+            ("training_serving_version", told["serving_version"], "number of the weights that serve"),
+            ("buffer_completed", buffer["completed_count"], "experiences whose reward came"),
+            ("buffer_pending", buffer["pending_count"], "experiences that wait for their reward"),
+        ):
+            metrics.gauge(name, float(value), about=about)
 
 
 def _trainable(model: ServedModel) -> tuple[Any, tuple[float, float]]:

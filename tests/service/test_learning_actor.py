@@ -49,9 +49,12 @@ def test_a_gated_learning_actor_completes_experiences_and_serves_new_versions(st
     kinds = {m.event_type: m for m in reader.waiting() if isinstance(m, TelemetryEvent)}
     assert len(kinds["actor.inference.gate"].payload) == 7
     reader.close()
+    until(lambda: actor.metrics.as_dict().get("training_serving_version", 0) >= 3)
+    assert "\n# TYPE navi_actor_training_updates gauge\nnavi_actor_training_updates " in actor.metrics.text()
     actor.stop()
     actor.thread.join(10)
     told = learning.status()
+    assert told["serving_version"] == told["training"]["model_version"] == learning.trainer.serving.version
     assert told["training"]["errors"] == 0 and told["training"]["model_version"] >= 3
     assert told["training"]["lifetime_gate_agreement"] > 0.8
     assert not learning.trainer.is_running
