@@ -55,12 +55,22 @@ def discover(
     root: Annotated[Path | None, typer.Argument(help="Folder of meshes; by default what training would use.")] = None,
     as_json: Json = False,
 ) -> None:
-    """List the scenes that would be used, with where they come from."""
+    """List the scenes that would be used, with where they come from, and whether the Navi home has them compiled."""
     from navi_core.scenes import discover as discover_sources
     from navi_core.scenes import discover_root
+    from navi_core.scenes.compiler import compiled_files
 
     sources = discover_root(root) if root is not None else discover_sources()
-    rows = [{"name": s.name, "dataset": s.dataset, "source": s.origin, "compiled": s.compiled} for s in sources]
+    folder = _folder(None)
+    rows = [
+        {
+            "name": s.name,
+            "dataset": s.dataset,
+            "source": s.origin,
+            "compiled": s.compiled or bool(compiled_files(s.name, folder)),
+        }
+        for s in sources
+    ]
     _show(rows, as_json, f"{len(rows)} scenes")
 
 

@@ -35,13 +35,14 @@ from navi_core.cli.training_flags import (
     partition_or_preset,
 )
 from navi_core.cli.watchable import AUTO, OFF, Publish, watchable
+from navi_core.errors import NaviError
 
 if TYPE_CHECKING:
     from navi_core.config import TrainConfig
     from navi_core.learn import TrainResult
     from navi_core.learn.parallel import Workers
     from navi_core.models import Registry
-    from navi_core.scenes import CompiledScene, CompileReport, Scene
+    from navi_core.scenes import CompiledScene, CompileReport, Scene, SceneSource
 
 __all__ = [
     "compiled_scenes",
@@ -285,14 +286,14 @@ def training_scenes(config: TrainConfig, jobs: int | None = None) -> list[Scene]
 
 
 def compiled_scenes(config: TrainConfig, jobs: int | None = None) -> list[CompiledScene]:
-    """Discover the corpus, compile or reuse every scene, and leave out what cannot be flown in.
+    """Discover the corpus, compile or reuse every scene, and leave out what cannot be read or flown in.
 
     Args:
         config: Names the corpus and how to compile it.
         jobs: Scenes compiled at once; None takes as many as cores and memory allow, and one where it is little work.
 
     Raises:
-        SceneError: Nothing is found, a source cannot be used, or every scene has the verdict FAIL.
+        SceneError: Nothing is found, none of the sources can be used, or every scene has the verdict FAIL.
     """
     import logging
 
@@ -309,12 +310,26 @@ def compiled_scenes(config: TrainConfig, jobs: int | None = None) -> list[Compil
     def note(report: CompileReport) -> None:
         told[report.row.name] = "unchanged" if report.skipped else f"{report.seconds:.1f} s"
 
+    unread: list[str] = []
+
+    def fault(source: SceneSource, error: NaviError) -> None:
+        if len(sources) == 1:
+            raise error
+        log.warning("scene %s is left out: %s", source.name, error)
+        unread.append(source.name)
+
     if meshes:
         with progress_bar("compiling") as progress:
-            compile_corpus(meshes, folder, config.compile, progress, done=note, jobs=jobs)
+            compile_corpus(meshes, folder, config.compile, progress, done=note, jobs=jobs, failed=fault)
     scenes, rejected = [], []
     for source in sources:
-        compiled = compile_source(source, folder, config.compile)
+        if source.name in unread:
+            continue
+        try:
+            compiled = compile_source(source, folder, config.compile)
+        except NaviError as error:
+            fault(source, error)
+            continue
         verdict = compiled.scene.verdict
         if verdict is None:
             verdict = scene_verdict(Field([compiled.scene], device="cpu"), 0, config.env.spawn).verdict
@@ -325,9 +340,9 @@ def compiled_scenes(config: TrainConfig, jobs: int | None = None) -> list[Compil
         else:
             scenes.append(compiled)
     if not scenes:
-        raise SceneError(
-            f"no scene can be flown in; verdict FAIL: {', '.join(rejected)}; see `navi scenes qualify` for the reasons"
-        )
+        reasons = {"cannot be read": unread, "verdict FAIL": rejected}
+        why = "; ".join(f"{reason}: {', '.join(names)}" for reason, names in reasons.items() if names)
+        raise SceneError(f"no scene can be flown in; {why}; see `navi scenes qualify` for the reasons")
     return scenes
 
 
@@ -399,8 +414,9 @@ def enter_version(registry: Registry, result: TrainResult, algorithm: str = "ppo
     record_alias_moves(registry)
     latest = registry.resolve("latest")
     if latest.version != version:
+        best = "unknown" if latest.reward_ema is None else f"{latest.reward_ema:+.4f}"
         logging.getLogger("navi.train").info(
-            "latest stays %s: its reward_ema is %s; name this one %s", latest.version, latest.reward_ema, version
+            "latest stays %s: its reward_ema is %s; name this one %s", latest.version, best, version
         )
     return version, latest.version == version
 

@@ -99,7 +99,7 @@ def clone(
     log = log if log is not None else run.metric_log()
     try:
         cloner = _Cloner(config, run, data, log)
-        with StopFlag(stop) as flag:
+        with StopFlag(stop, "a checkpoint is written") as flag:
             resumed_from = cloner.begin(initial)
             reason = cloner.run_until(flag, progress)
             return cloner.finish(reason, resumed_from)

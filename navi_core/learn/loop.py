@@ -108,7 +108,7 @@ def train(
         log = run.metric_log()
     try:
         trainer = _Trainer(config, run, env, log, device, workers)
-        with StopFlag(stop) as flag:
+        with StopFlag(stop, "an update under way is finished, then a checkpoint is written") as flag:
             resumed_from = trainer.begin(fresh=fresh, initial=initial)
             reason = trainer.run_until(flag, progress)
             return trainer.finish(reason, resumed_from)

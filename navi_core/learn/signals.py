@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import contextlib
+import os
 import signal
 import threading
 from collections.abc import Callable
@@ -20,10 +22,12 @@ class StopFlag:
 
     Args:
         also: A further reason to stop.
+        promise: What is done before the process ends; told on standard error when a signal arrives, for people who
+            would wonder why it goes on.
     """
 
-    def __init__(self, also: Callable[[], bool] | None = None) -> None:
-        self._also = also
+    def __init__(self, also: Callable[[], bool] | None = None, promise: str = "") -> None:
+        self._also, self._promise = also, promise
         self._earlier: dict[int, Any] = {}
         self.signal_name: str | None = None
         """Name of the signal that arrived."""
@@ -50,6 +54,10 @@ class StopFlag:
         self.signal_name = signal.Signals(number).name
         self._set = True
         self._restore()
+        if self._promise:
+            # Not through Python's streams: the handler may have interrupted a write of theirs.
+            with contextlib.suppress(OSError):
+                os.write(2, f"\n{self.signal_name}: {self._promise}; once more ends it at once\n".encode())
 
     def _restore(self) -> None:
         while self._earlier:

@@ -12,7 +12,7 @@ from navi_core.config import CorpusConfig
 from navi_core.errors import ConfigError, SceneError
 from navi_core.scenes.benchmark import BENCHMARK, benchmark_sources
 from navi_core.scenes.corpus import SceneSource, generated_sources, named_sources, tell_apart
-from navi_core.scenes.layouts import list_files, split_scenes
+from navi_core.scenes.layouts import list_files, scene_name, split_scenes
 from navi_core.scenes.manifest import read_manifest
 from navi_core.scenes.procedural import FAMILIES
 from navi_core.scenes.reader import MESH_SUFFIXES, is_mesh_file
@@ -22,6 +22,8 @@ __all__ = ["SCENES_VARIABLE", "discover", "discover_root", "environment_root", "
 SCENES_VARIABLE = "NAVI_SCENES"
 """Environment variable that names the root folder of the user's own meshes."""
 _MOST_SEEDS = 100_000
+_KEY = re.compile("-[0-9a-f]{8}$")
+"""What compiling adds to a mesh's name."""
 
 _log = logging.getLogger(__name__)
 
@@ -30,8 +32,8 @@ def discover(corpus: CorpusConfig | None = None) -> list[SceneSource]:
     """Return the sources of a corpus, sorted by name.
 
     Precedence: explicit scenes (a `.gmdag` before a mesh of the same name) > manifest > every mesh under
-    root > every mesh under `$NAVI_SCENES` > generated families. Scenes whose manifest verdict is FAIL
-    are left out.
+    root > every mesh under `$NAVI_SCENES` > generated families. A folder without meshes is one of compiled
+    scenes. Scenes whose manifest verdict is FAIL are left out.
 
     Args:
         corpus: What to use; defaults where left out.
@@ -104,10 +106,13 @@ def environment_root() -> Path | None:
 
 
 def discover_root(root: Path) -> list[SceneSource]:
-    """Return every scene under a folder; hidden folders and what belongs to another file are left out.
+    """Return every mesh under a folder, or every compiled scene where it holds no mesh.
+
+    Hidden folders and what belongs to another file are left out, and compiled scenes beside meshes: they would be
+    there twice. A warning names those that no mesh of the folder was compiled to.
 
     Raises:
-        SceneError: The folder does not exist or holds no mesh.
+        SceneError: The folder does not exist or holds no scene.
     """
     if not root.is_dir():
         raise SceneError(f"{root}: no such folder; set {SCENES_VARIABLE} or root to a folder of meshes")
@@ -115,10 +120,16 @@ def discover_root(root: Path) -> list[SceneSource]:
     if cut:
         _log.warning("%s: only its first %d files were looked at; name a smaller folder", root, len(files))
     scenes, _ = split_scenes(files)
-    if not scenes:
-        compiled = sum(file.suffix.lower() == ".gmdag" for file in files)
-        hint = f"; it holds {compiled} .gmdag files: name them as scenes" if compiled else ""
-        raise SceneError(f"{root}: no mesh found; searched for {', '.join(MESH_SUFFIXES)}{hint}")
+    compiled = [file for file in files if file.suffix.lower() == ".gmdag"]
+    if scenes:
+        meshes = {name for file in scenes for name in (file.stem, scene_name(file))}
+        lone = [file for file in compiled if not {file.stem, _KEY.sub("", file.stem)} & meshes]
+        if lone:
+            few = ", ".join(file.name for file in lone[:3]) + (", …" if len(lone) > 3 else "")
+            _log.warning("%s: %d compiled scenes beside its meshes are left out (%s); name them", root, len(lone), few)
+    elif not compiled:
+        raise SceneError(f"{root}: no scene found; searched for {', '.join(MESH_SUFFIXES)}, and for .gmdag")
+    scenes = scenes or compiled
     return named_sources([(file, file.relative_to(root)) for file in scenes], root.resolve().name)
 
 

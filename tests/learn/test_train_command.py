@@ -190,6 +190,25 @@ def test_the_corpus_is_shared_out_when_it_is_much_and_reused_when_it_is_there(ho
     assert asked == [2, 2] and len(files) == 2 and (home / "scenes" / "manifest.json").is_file()
 
 
+def test_scenes_that_cannot_be_read_are_left_out_and_told_and_alone_they_are_an_error(home, caplog):
+    """One of a folder, a mesh or a compiled scene, does not end the training on the others."""
+    first = navi(home, "--steps", str(ROWS * ROLLOUT))
+    folder = home.parent / "flats"
+    folder.mkdir()
+    for source in (home / "scenes").glob("*.gmdag"):
+        (folder / source.name).write_bytes(source.read_bytes())
+    (folder / "broken.gmdag").write_bytes(b"GDAG")
+    done = navi(home, "--scene", str(folder), "--steps", str(ROWS * ROLLOUT))
+    assert done["steps"] == ROWS * ROLLOUT and done["run_id"] != first["run_id"]
+    assert "scene broken is left out: " in caplog.text and "broken.gmdag" in caplog.text
+    (folder / "broken.glb").write_bytes(b"glTF")
+    with pytest.raises(SceneError, match=r"broken\.glb"):
+        navi(home, "--scene", str(folder))
+    (folder / "torn.glb").write_bytes(b"glTF")
+    with pytest.raises(SceneError, match="none of 2 scenes could be compiled"):
+        navi(home, "--scene", str(folder))
+
+
 def test_flags_and_selectors_reach_the_run(home, monkeypatch):
     monkeypatch.setenv("NAVI_ACTOR_TEMPORAL_CORE", "mamba2")
     made = navi(home, "--steps", "32", "--actors", "2", "--noisy", "--set", "ppo.gamma=0.9")

@@ -151,12 +151,13 @@ def test_a_stop_inside_a_rollout_keeps_the_state_before_it(straight, tmp_path):
     assert same_weights(last.checkpoint, straight[0].checkpoint)
 
 
-def test_a_signal_stops_cleanly_and_restores_the_handlers(tmp_path):
+def test_a_signal_stops_cleanly_and_restores_the_handlers(tmp_path, capfd):
     before = signal.getsignal(signal.SIGTERM)
     result, _ = fly(tmp_path, make_config(), progress=lambda p: p.updates == 2 and os.kill(os.getpid(), signal.SIGTERM))
     assert (result.reason, result.steps) == ("SIGTERM", 128)
     assert result.checkpoint.exists()
     assert signal.getsignal(signal.SIGTERM) is before
+    assert "SIGTERM: an update under way is finished, then a checkpoint is written; once more" in capfd.readouterr().err
 
 
 def test_a_finished_run_is_not_trained_again(straight, tmp_path):

@@ -157,5 +157,5 @@ def test_a_folder_names_its_meshes_as_scenes(tmp_path):
     assert [name for name, _ in loaders] == ["scans_hall", "loft", "elsewhere_hall"]
     assert [load().name for _, load in loaders] == [name for name, _ in loaders]
     (tmp_path / "empty").mkdir()
-    with pytest.raises(SceneError, match="no mesh found"):
+    with pytest.raises(SceneError, match="no scene found"):
         scene_loaders([str(tmp_path / "empty")], 32)

@@ -88,6 +88,20 @@ def test_scenes_are_named_as_files_folders_families_and_splits(tmp_path, corpus)
             scenes_named([wrong])
 
 
+def test_compiled_scenes_beside_meshes_are_left_out_and_named_where_no_mesh_is_theirs(corpus, caplog):
+    (corpus / "halls" / "one-0a1b2c3d.gmdag").write_bytes(b"GDAG")
+    discover_root(corpus)
+    assert "1 compiled scenes beside its meshes are left out (other.gmdag)" in caplog.text
+
+
+def test_a_folder_of_compiled_scenes_is_a_corpus(tmp_path):
+    for name in ("one", "two"):
+        compile_source(SceneSource(name, "x", write_obj(tmp_path / "in" / f"{name}.obj")), tmp_path / "out", CONFIG)
+    found = discover(CorpusConfig(scenes=(str(tmp_path / "out"),)))
+    assert [s.compiled for s in found] == [True, True] and found == discover_root(tmp_path / "out")
+    assert [compile_source(s, tmp_path / "unused", CONFIG).scene.name for s in found] == ["one", "two"]
+
+
 def test_a_compiled_file_wins_over_the_mesh_of_the_same_name(tmp_path):
     mesh = write_obj(tmp_path / "flat.obj")
     made = compile_source(SceneSource("flat", "x", mesh), tmp_path / "out", CONFIG)
@@ -108,10 +122,7 @@ def test_missing_and_empty_places_are_named(tmp_path):
         discover(CorpusConfig(scenes=("film.mp4",)))
     with pytest.raises(SceneError, match="no such folder"):
         discover(CorpusConfig(root=str(tmp_path / "none")))
-    with pytest.raises(SceneError, match="no mesh found; searched for"):
-        discover_root(tmp_path)
-    (tmp_path / "a.gmdag").write_bytes(b"")
-    with pytest.raises(SceneError, match=r"1 \.gmdag files"):
+    with pytest.raises(SceneError, match=r"no scene found; searched for \.glb.* and for \.gmdag"):
         discover_root(tmp_path)
     with pytest.raises(ConfigError, match="no scene family 'villa'"):
         generated_sources({"villa": (0,)})
