@@ -53,6 +53,7 @@ class ContinuousTrainer:
         scale: Mean and deviation of the returns that the critic's units are.
         shadow: Flies a candidate beside the version in service; needed for `shadow_evaluation`.
         record: Keeps versions.
+        save: Told what serves after every round of the thread.
 
     Raises:
         ConfigError: The policy chooses by action values, its critic has a trunk of its own, a shadow evaluation has
@@ -75,11 +76,12 @@ class ContinuousTrainer:
         scale: tuple[float, float] = (0.0, 1.0),
         shadow: Callable[[NavigationPolicy, NavigationPolicy], ShadowResult] | None = None,
         record: VersionRecord | None = None,
+        save: Callable[[ServingVersion], None] | None = None,
     ) -> None:
         self.config = c = config or ContinuousTrainingConfig()
         check_learnable(policy)
         require_gate(c, gate, shadow)
-        self.buffer, self.gate, self._record = buffer, gate, record
+        self.buffer, self.gate, self._record, self._save = buffer, gate, record, save
         self._shadow, self._every = (None, 1) if c.shadow_evaluation == "off" else (shadow, c.shadow_evaluation)
         self.metrics = TrainingMetrics()
         self.model_version = 0
@@ -240,6 +242,8 @@ class ContinuousTrainer:
                 self.train_once()
                 if self._record is not None:
                     self._record.flush()
+                if self._save is not None:
+                    self._save(self.serving)
             except Exception as error:
                 # Whatever went wrong with one batch, the drones fly on and the next batch may be sound.
                 self.metrics.error(str(error))

@@ -13,15 +13,16 @@ import torch
 from torch import Tensor
 
 from navi_core.config import ContinuousTrainingConfig
-from navi_core.errors import ConfigError
+from navi_core.errors import ConfigError, NaviError
 from navi_core.models import Registry
 from navi_core.policy.cores.base import State
 from navi_core.policy.trunk import AUX_INPUTS
+from navi_core.service.admission import ServingVersion
 from navi_core.service.continuous_trainer import ContinuousTrainer, check_learnable, require_gate
 from navi_core.service.experience import Experience
 from navi_core.service.experience_record import ServiceRecord
 from navi_core.service.gate import RolloutGate
-from navi_core.service.learned_version import keep_learned
+from navi_core.service.learned_version import LearnedWeights, recover_learned
 from navi_core.service.metrics import ServiceMetrics
 from navi_core.service.proposals import Proposal
 from navi_core.service.replay_buffer import ExperienceReplayBuffer
@@ -45,8 +46,8 @@ class FlightLearning:
         gate: None: every motion is sent, and nothing is validated.
         seed: Of samples and shadow evaluations.
         outbox: Where experiences and versions are recorded; None: that of the Navi home.
-        registry: The weights that serve at the end, or where another model takes over, become a version there; None
-            lets them go.
+        registry: The weights that serve at the end, or where another model takes over, become a version there, and
+            those that a killed service left; None lets them go.
 
     Raises:
         ConfigError: The model is a program or cannot be learned on, or a setting needs a gate and there is none.
@@ -79,11 +80,14 @@ class FlightLearning:
         self.buffer = ExperienceReplayBuffer(config, seed, gated=gate is not None)
         self.record = ServiceRecord(model.name, seed, config_hash(config), outbox)
         self.trainer = ContinuousTrainer(
-            policy, self.buffer, config, gate, scale=self._scale, shadow=shadow, record=self.record
+            policy, self.buffer, config, gate, scale=self._scale, shadow=shadow, record=self.record, save=self._save
         )
         self._runner = EagerRunner(self.trainer.serving.policy, model.name)
-        self._version = self._loaded = self.trainer.serving.version
+        self._version = self.trainer.serving.version
         self._model, self._registry, self._decisions = model, registry, 0
+        if registry is not None:
+            recover_learned(registry)
+        self._learned = self._begin_learned()
         # Of each drone the decision whose reward is awaited, whether it is learned from then, and its episode.
         self._awaited: dict[int, tuple[Experience, bool, int]] = {}
 
@@ -119,7 +123,7 @@ class FlightLearning:
         self._awaited.clear()
         serving = self.trainer.serving
         self._runner, self._version = EagerRunner(serving.policy, model.name), serving.version
-        self._loaded = serving.version
+        self._learned = self._begin_learned()
 
     def decided(
         self,
@@ -202,17 +206,31 @@ class FlightLearning:
             # What a version earns, it earns with the motions too that the gate held back.
             self.trainer.observe_reward(experience.model_version, result.reward, result.env_id, ends)
 
+    def _begin_learned(self) -> LearnedWeights | None:
+        if self._registry is None:
+            return None
+        try:
+            return LearnedWeights(self._registry, self._model, self.record.run_id, self._version)
+        except (OSError, NaviError) as error:
+            _LOG.warning("%s cannot be written (%s): what is learned will be lost", self._registry.path, error)
+            return None
+
+    def _save(self, serving: ServingVersion) -> None:
+        """Keep weights where a kill leaves them; the trainer's thread asks, while a successor may take over."""
+        learned = self._learned
+        if learned is not None:
+            learned.save(serving.version, serving.policy, self._decisions)
+
     def _keep_learned(self) -> None:
         """Register what was learned; what cannot be kept is an error in the log, not the service's end."""
         serving, model = self.trainer.serving, self._model
-        if self._registry is None or serving.version == self._loaded:
+        if self._learned is None:
             return
         try:
-            version = keep_learned(self._registry, model, serving.policy, self.record.run_id, self._decisions)
+            version = self._learned.register(serving.version, serving.policy, self._decisions)
         except Exception:
             _LOG.exception("what was learned from %s could not be kept", model.name)
             return
-        self._loaded = serving.version
         if version is not None:
             _LOG.warning("what was learned from %s in %d decisions is %s", model.name, self._decisions, version)
 

@@ -2,12 +2,17 @@
 
 from __future__ import annotations
 
+import os
+from types import SimpleNamespace
+
 import pytest
 import torch
 
 from navi_core.config import ActorConfig, ContinuousTrainingConfig
 from navi_core.models import Registry, load_checkpoint
+from navi_core.service import learned_version
 from navi_core.service.flight_learning import FlightLearning
+from navi_core.service.learned_version import LearnedWeights, recover_learned
 from navi_core.service.served_model import load_model
 from tests.models.conftest import make_checkpoint  # noqa: F401 - a fixture
 from tests.service.conftest import SMALL, until
@@ -60,3 +65,65 @@ def test_nothing_learned_is_nothing_kept_and_what_cannot_be_kept_ends_nothing(se
     (registry.path / "registry.json").write_text("[]")
     learning.close()
     assert "could not be kept" in caplog.text
+
+
+def killed(weights: LearnedWeights) -> None:
+    """Leave the weights as a kill does: the lock goes, the files stay."""
+    os.close(weights._descriptor)
+
+
+def test_what_a_killed_service_had_learned_is_registered_by_the_next(stage, served, monkeypatch, caplog) -> None:
+    registry, model = served
+    monkeypatch.setattr(learned_version, "_SAVE_SECONDS", 0.0)
+    learning = FlightLearning(model, FAST, None, registry=registry)
+    size = {"azimuth_bins": model.runner.config.azimuth_bins, "elevation_bins": model.runner.config.elevation_bins}
+    server = stage.environment(SMALL.model_copy(update=size), sessions=2)
+    actor = stage.actor(server, model, learning=learning, sample=True)
+    until(lambda: learning._learned._saved >= 2)
+    # While it lives, its weights are its own.
+    assert recover_learned(registry) == [] and len(registry.list()) == 1
+    with monkeypatch.context() as kill:
+        kill.setattr(FlightLearning, "_keep_learned", lambda self: killed(self._learned))
+        actor.stop()
+        actor.thread.join(10)
+    assert len(registry.list()) == 1
+    again = FlightLearning(load_model("v001", ActorConfig(sample=True, follow=None)), FAST, None, registry=registry)
+    first, second = registry.list()
+    assert "what services had learned that were killed is v002" in caplog.text
+    assert second.parents == ("v001",) and second.tags == ("inference",) and second.training_source == "inference"
+    assert "by a service that was killed" in second.notes and second.weights_hash != first.weights_hash
+    again.close()
+    assert len(registry.list()) == 2 and list((registry.path / "learned").iterdir()) == []
+
+
+def test_the_file_follows_what_serves_and_a_return_to_the_first_leaves_nothing(served, monkeypatch) -> None:
+    registry, model = served
+    policy = model.runner.policy
+    weights = LearnedWeights(registry, model, "service-x", 3)
+    weights.save(4, policy, 10)
+    assert not weights._file.exists()  # not yet a minute
+    monkeypatch.setattr(learned_version, "_SAVE_SECONDS", 0.0)
+    weights._next = 0.0
+    for number, there in ((2, False), (4, True), (3, False), (5, True), (2, True)):
+        weights.save(number, policy, 10)
+        assert weights._file.exists() == there
+    assert weights.register(3, policy, 10) is None and list((registry.path / "learned").iterdir()) == []
+    weights.save(6, policy, 10)
+    assert not weights._file.exists() and weights.register(6, policy, 10) is None and len(registry.list()) == 1
+
+
+def test_a_registry_that_cannot_be_written_is_told_and_a_claim_of_others_stays(served, caplog) -> None:
+    registry, model = served
+    folder = registry.path / "learned"
+    folder.mkdir()
+    for name, text in (("a", "[]"), ("b", "{"), ("c", '{"parents": ["v009"]}')):
+        (folder / f"{name}.json").write_text(text)
+        (folder / f"{name}.pt").write_bytes(b"none")
+    assert recover_learned(registry) == [] and caplog.text.count("cannot be registered now") == 3
+    assert len(list(folder.iterdir())) == 6
+    (folder / "d.json").write_text("")  # killed before it learned anything
+    assert recover_learned(registry) == [] and not (folder / "d.json").exists()
+    elsewhere = SimpleNamespace(path=registry.path / "registry.json", list=registry.list)
+    learning = FlightLearning(model, FAST, None, registry=elsewhere)
+    assert "what is learned will be lost" in caplog.text
+    learning.close()
