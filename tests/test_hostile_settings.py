@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from navi_core.config import TrainConfig, parse_config
+from navi_core.config import ContinuousTrainingConfig, GateConfig, TrainConfig, parse_config
 from navi_core.errors import ConfigError
 from navi_core.presets import read_config_file, resolve_config
 
@@ -80,3 +80,33 @@ def test_an_unknown_key_is_told_without_the_rest_of_the_configuration():
     with pytest.raises(ConfigError) as caught:
         parse_config(TrainConfig, {"actors": 2, "ppo": {"learning_rat": 1}})
     assert str(caught.value).startswith("ppo: PPOConfig has no key 'learning_rat'; did you mean 'learning_rate'?")
+
+
+@pytest.mark.parametrize(
+    ("config", "settings", "told"),
+    [
+        (TrainConfig, {"total_steps": "x"}, "total_steps = 'x': expected a whole number"),
+        (TrainConfig, {"ppo": {"learning_rate": "x"}}, "ppo.learning_rate = 'x': expected a number"),
+        (TrainConfig, {"policy": {"core": "x"}}, "policy.core = 'x': expected 'mamba2', 'gru', 'mambapy' or 'none'"),
+        (TrainConfig, {"policy": {"azimuth_bins": 3}}, "policy.azimuth_bins = 3: expected at least 8"),
+        (TrainConfig, {"corpus": 3}, "corpus = 3: expected a section of settings, {name: value}"),
+        (TrainConfig, {"corpus": {"families": {"maze": ["x"]}}}, "families.maze.0 = 'x': expected a whole number"),
+        (
+            TrainConfig,
+            {"env": {"dynamics": {"max_speed": [1, 2]}}},
+            "max_speed.2 = [1, 2]: expected a value here, there is none",
+        ),
+        (ContinuousTrainingConfig, {"shadow_evaluation": "x"}, "= 'x': expected a whole number or 'off'"),
+        (ContinuousTrainingConfig, {"shadow_evaluation": 0}, "= 0: expected at least 1 or 'off'"),
+        (GateConfig, {"slower": "x"}, "slower = 'x': expected a list, [a, b]"),
+    ],
+)
+def test_what_is_expected_is_told_in_words(config, settings, told):
+    with pytest.raises(ConfigError) as caught:
+        parse_config(config, settings)
+    assert str(caught.value).endswith(told) and "literal" not in str(caught.value)
+
+
+def test_every_fault_is_told():
+    with pytest.raises(ConfigError, match=r"^seed = 'x': expected a whole number; actors = 0: expected at least 1$"):
+        parse_config(TrainConfig, {"actors": 0, "seed": "x"})

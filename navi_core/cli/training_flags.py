@@ -134,6 +134,8 @@ def flagged_config(
             f"what the task wants of a policy; --task {wanted} does both",
             err=True,
         )
+    if scenes and config.task is not None:
+        raise ConfigError(f"--scene is for flights; the task {config.task} has no scenes. Leave it out")
     if noisy and config.task is not None:
         raise ConfigError(f"--noisy is for flights; the task {config.task} has no such sensor. Leave it out")
     return config

@@ -9,6 +9,7 @@ from typing import Annotated, Any, TypeVar
 
 from pydantic import BaseModel, ConfigDict, Field, ValidationError, model_validator
 
+from navi_core.config.faults import told
 from navi_core.errors import ConfigError
 
 __all__ = ["Config", "Count", "config_hash", "parse_config"]
@@ -54,25 +55,10 @@ def parse_config(cls: type[C], data: dict[str, Any]) -> C:
     try:
         return cls.model_validate(data)
     except ValidationError as error:
-        parts = [
-            _told(".".join(str(p) for p in e["loc"]), e.get("input"), e["msg"], e.get("ctx", {}).get("error"))
-            for e in error.errors()
-        ]
-        raise ConfigError("; ".join(parts)) from None
+        raise ConfigError(told(error)) from None
 
 
 def config_hash(config: Config) -> str:
     """Return the first 16 hex digits of the SHA-256 of the configuration's canonical JSON."""
     text = json.dumps(config.model_dump(mode="json"), sort_keys=True, separators=(",", ":"))
     return hashlib.sha256(text.encode()).hexdigest()[:16]
-
-
-def _told(place: str, value: Any, message: str, error: Any) -> str:
-    if isinstance(error, ConfigError):
-        return f"{place}: {error}" if place else str(error)
-    return f"{place or 'the configuration'} = {_short(value)}: {message}"
-
-
-def _short(value: Any) -> str:
-    text = repr(value)
-    return text if len(text) <= 60 else text[:57] + "..."

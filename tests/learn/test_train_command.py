@@ -231,6 +231,7 @@ def test_flags_and_selectors_reach_the_run(home, monkeypatch):
         (["--encoder-backend", "resnet"], ConfigError, "ring_cnn"),
         (["--preset", "quik"], ConfigError, "quick"),
         (["--noisy", "--task", "cart_pole"], ConfigError, "--noisy.*cart_pole"),
+        (["--scene", "maze:3", "--task", "cart_pole"], ConfigError, "--scene.*cart_pole"),
         (["--scene", "missing.glb"], SceneError, "missing.glb"),
         (["--init", "v007"], NaviError, "v007"),
     ],
