@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Annotated, Any
 
 import typer
 
-from navi_core.cli.table import print_json, print_table
+from navi_core.cli.table import console, print_facts, print_json, print_table
 from navi_core.errors import ConfigError, printable
 
 __all__ = [
@@ -76,7 +76,7 @@ def report(
     words: int = 0,
     caption: str | None = None,
 ) -> None:
-    """Print what was measured: all of it as JSON, or some columns as a table.
+    """Print what was measured: all of it as JSON, or some columns as a table; a lone row that is too wide, as a list.
 
     Args:
         title: Of the table; the machine and its threads are added.
@@ -92,10 +92,17 @@ def report(
         print_json({"rows": rows, **about})
         return
     number = f"{threads} thread{'s' if threads > 1 else ''}"
-    cells = ([read(row) for read in columns.values()] for row in rows)
-    print_table(
-        f"{title} on {about['hardware']}, {number}", list(columns), cells, words=words, caption=caption, dense=True
-    )
+    title = f"{title} on {about['hardware']}, {number}"
+    cells = [[read(row) for read in columns.values()] for row in rows]
+    if len(cells) == 1 and caption is None and _width(columns, cells[0]) > console().width:
+        print_facts(title, dict(zip(columns, cells[0])))
+    else:
+        print_table(title, list(columns), cells, words=words, caption=caption, dense=True)
+
+
+def _width(headings: Iterable[str], cells: Sequence[str]) -> int:
+    """Return how wide a table of one row is."""
+    return sum(1 + max(len(heading), len(text)) for heading, text in zip(headings, cells))
 
 
 def figure(key: str, form: str = "", scale: float = 1.0) -> Column:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Annotated, Any
 
@@ -214,26 +215,32 @@ def soak(
     columns = {
         "decisions": figure("decisions"),
         "WAIT, slower": lambda told: f"{told['wait']:.1%}, {told['slower']:.1%}" if told["gated"] else "no gate",
-        "s": figure("seconds", ".0f"),
+        "seconds": figure("seconds", ".0f"),
         "versions": figure("updates"),
         "errors": figure("errors"),
-        "consistent": lambda told: "yes" if told["consistent"] else "no",
+        "counts consistent": lambda told: "yes" if told["consistent"] else "no",
         "memory [MB]": figure("memory_mb", ".0f"),
-        "+ [MB]": figure("growth_mb", ".1f"),
-        "trainer": figure("trainer_share", ".1%"),
-        "lock p99 [ms]": figure("lock_p99_ms", ".3f"),
-        "max [ms]": figure("lock_max_ms", ".3f"),
-        "work [ms]": figure("lock_work_ms", ".3f"),
-        "over 1 ms": figure("lock_long"),
-        "empty loops, work [ms]": figure("idle_work_ms", ".3f"),
-        "of them over 1 ms": figure("idle_long"),
+        "grown in the second half [MB]": figure("growth_mb", ".1f"),
+        "trainer's share of a core": figure("trainer_share", ".1%"),
+        "lock held, p99 [ms]": figure("lock_p99_ms", ".3f"),
+        "lock held, longest [ms]": figure("lock_max_ms", ".3f"),
+        "a holder's work, longest [ms]": figure("lock_work_ms", ".3f"),
+        "holders beyond 1 ms": figure("lock_long"),
+        "an empty loop's work, longest [ms]": figure("idle_work_ms", ".3f"),
+        "empty loops beyond 1 ms": figure("idle_long"),
         "buffer [MB]": figure("buffer_mb", ".1f"),
         "episodes": figure("episodes"),
-        "reward first": figure("reward_first", ".4f"),
-        "last": figure("reward_last", ".4f"),
-        "gain": lambda told: f"{told['gain']:+.4f} ± {told['gain_error']:.4f}",
+        "live reward, first fifth": figure("reward_first", ".4f"),
+        "live reward, last fifth": figure("reward_last", ".4f"),
+        "gain, 95 %": _gain,
     }
     report(f"soak, {served.name} in {scene}", [row.as_dict()], columns, as_json, threads=1)
+
+
+def _gain(told: Mapping[str, Any]) -> str:
+    """Return what learning gained; a dash where too few episodes ended to say."""
+    gain, error = told["gain"], told["gain_error"]
+    return f"{gain:+.4f} ± {error:.4f}" if gain == gain and error == error else "–"
 
 
 def _lock(row: dict[str, Any]) -> str:
