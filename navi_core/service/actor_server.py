@@ -16,7 +16,6 @@ import numpy as np
 import torch
 
 from navi_core.config import ActorConfig
-from navi_core.config.service import FARTHEST
 from navi_core.errors import ConfigError, WireError
 from navi_core.pilots.draws import draw_normal
 from navi_core.service.commands import Commands
@@ -28,6 +27,7 @@ from navi_core.service.served_model import ServedModel
 from navi_core.service.server import Server
 from navi_core.service.sessions import Session, SessionTable, draw_keys
 from navi_core.service.wire import (
+    MOST_STEP_ID,
     Action,
     BatchStepRequest,
     BatchStepResult,
@@ -49,6 +49,8 @@ _LOG = logging.getLogger("navi.service")
 _TOPICS = ("distance_matrix_v2", "step_result_v2", "telemetry_event_v2")
 _BACK_OFF = 0.5
 """Pause after a request was refused [s]."""
+_QUIET_SECONDS = 1.0
+"""Refusals are told of this often at most [s]; all are counted."""
 
 
 class ActorServer(Server):
@@ -104,7 +106,7 @@ class ActorServer(Server):
         self._misfit: ServedModel | None = None
         self._ready: dict[int, Session] = {}
         self.decisions = 0
-        self._told = 0.0
+        self._told = self._apart_until = self._warned = 0.0
         if learning is not None:
             learning.start()
 
@@ -121,6 +123,8 @@ class ActorServer(Server):
         now = time.monotonic()
         for session in self.sessions.forget(self.config.idle_seconds, now):
             self._ready.pop(session.env_id, None)
+            if self._learning is not None:
+                self._learning.forget(session.env_id)
         self.metrics.gauge("sessions", len(self.sessions), about="drones served")
         self.heartbeat(self.publisher, len(self.sessions), self.decisions)
         if now - self._told >= self._limits.heartbeat_seconds:
@@ -193,10 +197,14 @@ class ActorServer(Server):
         """Take the answer to a request."""
         if isinstance(message, Fault):
             self.metrics.count("faults_total", about="requests that the environment refused")
-            _LOG.warning("the environment refused a request (%s): %s", message.code, message.message)
+            if time.monotonic() > self._warned + _QUIET_SECONDS:
+                self._warned = time.monotonic()
+                _LOG.warning("the environment refused a request (%s): %s", message.code, message.message)
             pause = time.monotonic() - self._limits.peer_timeout_seconds + _BACK_OFF
             for session in self.sessions:
                 session.asked_at = min(session.asked_at, pause)
+            # It says nothing of which drone: one that cannot be flown must not keep the others of its batch.
+            self._apart_until = time.monotonic() + 10 * self._limits.peer_timeout_seconds
             return
         if not isinstance(message, BatchStepResult):
             return
@@ -233,8 +241,9 @@ class ActorServer(Server):
             session.seen_at = time.monotonic()
             if session.request is not None or session.env_id in self._ready:
                 return
-            if session.waits_since is not None and matrix.timestamp < session.matrix.timestamp:
-                # Overtaken by the answer that brought what it waits with.
+            waits, earlier = session.waits_since, matrix.step_id < session.matrix.step_id
+            if waits is not None and earlier and session.seen_at - waits < self._limits.peer_timeout_seconds:
+                # Overtaken by the answer that brought what it waits with; later, its environment was started again.
                 return
         self._observe(matrix)
 
@@ -251,8 +260,7 @@ class ActorServer(Server):
                     config.azimuth_bins, config.elevation_bins, self.model.name,
                 )  # fmt: skip
             return
-        pose = matrix.robot_pose
-        if not all(abs(part) <= FARTHEST for part in (pose.x, pose.y, pose.z, pose.yaw)):
+        if matrix.step_id + 1 >= MOST_STEP_ID:  # the decision would have none
             self.metrics.count("malformed_total")
             return
         env_id = int(matrix.env_ids[0])
@@ -363,7 +371,9 @@ class ActorServer(Server):
             self.metrics.count("repeated_total", len(late), about="requests sent again")
             for session in late:
                 session.asked_at = now
-            self._ask([session.request for session in late if session.request is not None])
+            requests = [session.request for session in late if session.request is not None]
+            for some in [[request] for request in requests] if now < self._apart_until else [requests]:
+                self._ask(some)
 
     def _take_over(self) -> None:
         """Let a successor serve from the next decision on; sessions stay."""

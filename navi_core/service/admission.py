@@ -136,6 +136,11 @@ class Admission:
             kept = self._flown if most == self.serving.version else self._earlier
             kept.append(episode.earned / episode.decided.total())
 
+    def forget(self, drone: int) -> None:
+        """Count nothing of the episode that a drone was in: it is gone."""
+        with self.lock.held():
+            self._under_way.pop(drone, None)
+
     def live_mean(self) -> float:
         """Return the mean live reward of a decision in episodes of the version in service, NaN before the first."""
         with self.lock.held():
@@ -156,7 +161,8 @@ class Admission:
             while self._look <= len(flown):
                 self._look *= 2
         error = float(np.sqrt(flown.var(ddof=1) / len(flown) + earlier.var(ddof=1) / len(earlier)))
-        if flown.mean() >= earlier.mean() - _ONE_SIDED_99 * error:
+        # False where one of them is no number: such a fall is none.
+        if not flown.mean() < earlier.mean() - _ONE_SIDED_99 * error:
             return None
         with self.lock.held():
             if self.serving is not serving:

@@ -37,6 +37,7 @@ class Commands:
         self, model: ServedModel, config: ActorConfig, gate: RolloutGate | None, metrics: ServiceMetrics
     ) -> None:
         self._config, self._gate, self._metrics = config, gate, metrics
+        self._unsound: set[int] = set()
         self.serve(model)
 
     def serve(self, model: ServedModel) -> None:
@@ -70,12 +71,18 @@ class Commands:
         """Let drones hover whose action is no number, after an observation that was none, and begin anew."""
         sound = action.isfinite().all(dim=1)
         if bool(sound.all()):
+            if self._unsound:
+                self._unsound -= {session.env_id for session in group}
             return action
         unsound = int((~sound).sum())
         self._metrics.count("unsound_total", unsound, about="actions that were no numbers; the drone hovered")
         for session, well in zip(group, sound.tolist()):
-            if not well:
-                session.begins = True
+            if well:
+                self._unsound.discard(session.env_id)
+                continue
+            session.begins = True
+            if session.env_id not in self._unsound:
+                self._unsound.add(session.env_id)
                 _LOG.warning("drone %d: %s answers with NaN or Inf; it hovers", session.env_id, self._name)
         return torch.where(sound[:, None], action, 0.0)
 

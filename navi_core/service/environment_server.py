@@ -294,19 +294,14 @@ class EnvironmentServer(Server):
         # After a pause the rate goes on; decisions that were missed are not caught up.
         self._due = max(self._due + period, time.monotonic())
         first, count = self.config.first_env_id, self.config.sessions
-        fresh: dict[int, Action] = {}
+        # Only the last action of a drone is made: one message may name it thousands of times.
+        latest: dict[int, tuple[Action, int]] = {}
         for message in self._actions.waiting():
             if isinstance(message, Action):
-                for i, row in enumerate((message.env_ids - first).tolist()):
+                for i, row in enumerate((message.env_ids.astype(np.int64) - first).tolist()):
                     if 0 <= row < count:
-                        fresh[row] = Action(
-                            env_ids=message.env_ids[i : i + 1],
-                            linear_velocity=message.linear_velocity[i : i + 1],
-                            angular_velocity=message.angular_velocity[i : i + 1],
-                            policy_id=message.policy_id,
-                            step_id=self._step_ids[row] + 1,
-                            timestamp=message.timestamp,
-                        )
+                        latest[row] = message, i
+        fresh = {row: _one_of(message, i, self._step_ids[row] + 1) for row, (message, i) in latest.items()}
         self.metrics.count("hovered_total", count - len(fresh), about="decisions without an action")
         rows, now = list(range(count)), time.monotonic()
         self._step(rows, [fresh.get(row) or _hover(row + first, self._step_ids[row] + 1) for row in rows])
@@ -375,6 +370,18 @@ class EnvironmentServer(Server):
         except zmq.ZMQError:
             # The peer is gone or does not read; its request is over.
             self.metrics.count("unanswered_total", about="answers that could not be sent")
+
+
+def _one_of(action: Action, i: int, step_id: int) -> Action:
+    """Return the action of one of its drones."""
+    one = slice(i, i + 1)
+    return replace(
+        action,
+        env_ids=action.env_ids[one],
+        linear_velocity=action.linear_velocity[one],
+        angular_velocity=action.angular_velocity[one],
+        step_id=step_id,
+    )
 
 
 def _hover(env_id: int, step_id: int) -> Action:

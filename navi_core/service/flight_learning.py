@@ -206,6 +206,12 @@ class FlightLearning:
             # What a version earns, it earns with the motions too that the gate held back.
             self.trainer.observe_reward(experience.model_version, result.reward, result.env_id, ends)
 
+    def forget(self, env_id: int) -> None:
+        """Let go what waits for more of a drone that is gone."""
+        self._awaited.pop(env_id, None)
+        self.buffer.forget(env_id)
+        self.trainer.admission.forget(env_id)
+
     def _begin_learned(self) -> LearnedWeights | None:
         if self._registry is None:
             return None

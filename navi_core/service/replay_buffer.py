@@ -177,6 +177,13 @@ class ExperienceReplayBuffer:
             pending = self._pending.pop(session_id, None)
         return pending is not None
 
+    def forget(self, session_id: int) -> None:
+        """Let go what waits for more of a session: its drone is gone. What is complete stays."""
+        with self._locked() as held:
+            gone = (self._pending.pop(session_id, None), self._open.pop(session_id, None)) if held else None
+        # What goes is freed here, where nobody waits for it.
+        del gone
+
     def sample(self, count: int) -> Sample | None:
         """Draw completed experiences without replacement.
 

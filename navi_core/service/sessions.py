@@ -145,7 +145,11 @@ class SessionTable:
         """
         slots = torch.tensor([session.slot for session in sessions])
         reset = torch.tensor([session.begins for session in sessions])
-        told, goal = [self.aux[slots]], None
+        # Written over: a policy resets by a product with zero, and of what is no number that leaves none.
+        if bool(reset.any()):
+            for part in self._state:
+                part[slots[reset].to(part.device)] = 0.0
+        told, goal = [self.aux[slots].nan_to_num(0.0, 0.0, 0.0)], None
         here = torch.tensor([session.pose for session in sessions])
         if self._goals:
             goals = [session.goal for session in sessions if session.goal is not None]

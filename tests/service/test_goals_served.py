@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import copy
 import logging
 import math
 import time
@@ -25,7 +26,7 @@ from navi_core.service.observations import distance_matrix
 from navi_core.service.served_model import load_model
 from navi_core.service.shadow import ShadowFlight
 from navi_core.service.viewing import Digest, Feed
-from navi_core.service.wire import DistanceMatrix, RobotPose, StepRequest, Subscriber, TelemetryEvent, encode
+from navi_core.service.wire import DistanceMatrix, StepRequest, Subscriber, TelemetryEvent, encode
 from navi_core.world import NavigationEnv
 from navi_core.world.goals import relative_goal
 from navi_core.world.place_memory import PlaceMemory, pose_rows
@@ -215,17 +216,50 @@ def test_a_swap_looks_again_at_who_waits_and_at_who_is_ready(alone) -> None:
 
 
 def test_what_is_no_place_and_no_number_ends_no_service(alone, caplog) -> None:
-    alone._saw(replace(looking(1, 7), robot_pose=RobotPose(3e38, 0.0, 0.0, 0.0, 0.0, 0.0, 0.0)))
-    assert alone.sessions.get(1) is None and not alone._goals.hear(told(3, 7, 3e38, 0.0, 0.0))
+    assert not alone._goals.hear(told(3, 7, 3e38, 0.0, 0.0))
     alone._goals.hear(told(3, 7, 1.0, 1.0, 1.0))
-    spoiled = looking(3, 7)
-    spoiled.depth[:] = np.nan
-    alone._saw(spoiled)
-    with caplog.at_level(logging.WARNING, logger="navi.service"):
-        alone.turn(0)
-    session = alone.sessions.get(3)
-    assert session.begins and not session.request.linear_velocity.any()
-    assert any("answers with NaN or Inf" in record.message for record in caplog.records)
+    spoiled, sound = looking(3, 7), looking(3, 7, step_id=1)
+    spoiled.depth[:] = np.nan  # past the wire, which refuses it
+    for number in range(3):
+        alone._saw(replace_step(spoiled, number))
+        with caplog.at_level(logging.WARNING, logger="navi.service"):
+            alone.turn(0)
+        session = alone.sessions.get(3)
+        assert session.begins and not session.request.linear_velocity.any()
+        session.request = None
+    # Told once, and what was no number is gone with the next sound observation, also for who has the slot next.
+    assert sum("answers with NaN or Inf" in record.message for record in caplog.records) == 1
+    alone._observe(sound)
+    alone.turn(0)
+    assert alone.sessions.get(3).request.linear_velocity.any()
+    alone._observe(replace_step(spoiled, 9))
+    alone.sessions.get(3).request = None
+    alone.turn(0)
+    alone.sessions.forget(-1.0, 1e18)
+    assert alone.sessions.get(3) is None
+    alone._goals.hear(told(4, 7, 1.0, 1.0, 1.0))
+    alone._saw(looking(4, 7))
+    alone.turn(0)
+    assert alone.sessions.get(4).slot == session.slot and alone.sessions.get(4).request.linear_velocity.any()
+
+
+def replace_step(matrix: DistanceMatrix, step_id: int) -> DistanceMatrix:
+    """Return a message with another step id that is not looked at again."""
+    changed = copy.copy(matrix)
+    object.__setattr__(changed, "step_id", step_id)
+    return changed
+
+
+def test_a_clock_that_was_set_back_holds_no_waiting_drone(alone) -> None:
+    alone._saw(replace(looking(3, 7, step_id=5), timestamp=1e9))
+    later = replace(looking(3, 7, step_id=6), timestamp=1.0)
+    alone._saw(later)
+    assert alone.sessions.get(3).matrix is later
+    # An environment that was started again counts from the start; what was overtaken comes at once.
+    alone.sessions.get(3).waits_since -= 60.0
+    again = looking(3, 8, step_id=0)
+    alone._saw(again)
+    assert alone.sessions.get(3).matrix is again
 
 
 def test_a_drone_that_sees_another_size_is_told_of_once(alone, caplog) -> None:

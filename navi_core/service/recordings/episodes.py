@@ -19,6 +19,8 @@ from navi_core.world.sensor import denormalise_depth
 __all__ = ["RecordedEpisode", "list_episodes", "trace_episode"]
 
 MOST_FRAMES = 100_000
+MOST_RAYS = 2**26
+"""Of an episode that is shown; a trace keeps some twenty bytes of each."""
 
 
 @dataclass
@@ -45,7 +47,7 @@ def list_episodes(recording: Recording) -> list[RecordedEpisode]:
     shown: dict[tuple[int, int], int] = {}
     for place, entry in enumerate(recording.entries):
         message = recording.read(entry)
-        if not isinstance(message, DistanceMatrix) or not len(message.env_ids):
+        if not isinstance(message, DistanceMatrix) or len(message.env_ids) != 1:
             continue
         key = (int(message.env_ids[0]), message.episode_id)
         # A heartbeat repeats what was seen.
@@ -64,17 +66,23 @@ def trace_episode(recording: Recording, episode: RecordedEpisode) -> EpisodeTrac
     """Return what a drone saw and earned in an episode.
 
     Raises:
-        RecordError: The episode is longer than `MOST_FRAMES`, or the sensor changed within it.
+        RecordError: The episode has more than `MOST_FRAMES` observations or `MOST_RAYS` rays, or the sensor changed.
     """
     if len(episode.entries) > MOST_FRAMES:
         raise RecordError(f"an episode of {len(episode.entries):,} observations; at most {MOST_FRAMES:,} are shown")
     wanted, digest = set(episode.entries), Digest(row=episode.drone)
     frames: list[DistanceMatrix] = []
     scalars: list[dict[str, float]] = []
+    seen = 0
     for place in range(episode.entries[-1] + 1):
         message = recording.read(recording.entries[place])
         digest.take(message)
         if place in wanted and isinstance(message, DistanceMatrix):
+            seen += message.depth.size
+            if seen > MOST_RAYS:
+                raise RecordError(
+                    f"an episode of more rays than are shown, {MOST_RAYS:,}; fly a shorter one, or a smaller sensor"
+                )
             frames.append(message)
             scalars.append(dict(digest.step))
     bins = frames[0].matrix_shape

@@ -13,7 +13,7 @@ import numpy.typing as npt
 
 from navi_core.config import GOAL_TERMS, REWARD_TERMS
 from navi_core.service.goals import GOAL_EVENT, GoalsHeard
-from navi_core.service.viewing.layouts import PHASES, named, training_event
+from navi_core.service.viewing.layouts import LAYOUTS, PHASES, named, training_event
 from navi_core.service.wire import Action, BatchStepResult, DistanceMatrix, Message, StepResult, TelemetryEvent
 
 __all__ = ["Digest", "Session"]
@@ -170,7 +170,9 @@ class Digest:
         ]
 
     def _observation(self, matrix: DistanceMatrix) -> None:
-        drone = int(matrix.env_ids[0]) if len(matrix.env_ids) else 0
+        if len(matrix.env_ids) != 1:
+            return
+        drone = int(matrix.env_ids[0])
         if self.row is None:
             # A service publishes all of its drones; the first that is heard of is shown until another is chosen.
             self.row = drone
@@ -198,7 +200,7 @@ class Digest:
         if kind == "step":
             if self.row is None or event.env_id == self.row:
                 self.step = values
-        elif kind == "scene":
+        elif kind == "scene" and _is_scene(values):
             self.scene = values
             self.changed |= {"map", "sources"}
         elif kind == "perf":
@@ -253,9 +255,18 @@ class Digest:
             session.episode_return = result.episode_return
 
     def _session(self, number: int) -> Session | None:
+        if number not in self.sessions and len(self.sessions) >= MOST_SESSIONS:
+            now = time.monotonic()
+            self.sessions = {n: s for n, s in self.sessions.items() if now - s.heard < _FORGET_SECONDS}
         if number < 0 or (number not in self.sessions and len(self.sessions) >= MOST_SESSIONS):
             return None
         session = self.sessions.setdefault(number, Session())
         session.heard = time.monotonic()
         self.changed.add("service")
         return session
+
+
+def _is_scene(values: Mapping[str, float]) -> bool:
+    """Tell whether a scene event says where a drone flies: all of it, in numbers that can be drawn."""
+    whole = len(values) == len(LAYOUTS["scene"]) and all(math.isfinite(value) for value in values.values())
+    return whole and 0 < values["max_distance"] <= 1e6 and values["metres_per_pixel"] > 0

@@ -91,7 +91,10 @@ def _websocket(show: Show) -> Any:
         sending = asyncio.create_task(_send(socket, viewer))
         try:
             while True:
-                await _obey(show, socket, await socket.receive_text())
+                said = await socket.receive()
+                if said["type"] == "websocket.disconnect":
+                    break
+                await _obey(show, socket, said.get("text") or "")
         except (WebSocketDisconnect, RuntimeError):
             pass
         finally:

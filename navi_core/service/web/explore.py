@@ -13,8 +13,6 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
-import numpy as np
-
 from navi_core.demos import export_minari, load_demonstration, read_index
 from navi_core.errors import ConfigError, DemoError, NaviError
 from navi_core.service.explorer import ExplorerSession
@@ -226,9 +224,9 @@ class ExploreShow:
 def _axes(order: dict[str, Any]) -> tuple[float, ...]:
     axes = order.get("axes")
     good = isinstance(axes, list) and len(axes) == 4
-    if not good or not all(isinstance(a, int | float) and np.isfinite(a) for a in axes):  # type: ignore[union-attr]
+    if not good or not all(isinstance(a, int | float) and abs(a) <= 1e308 for a in axes):  # type: ignore[union-attr]
         raise ConfigError(f"a command has `axes`, four finite numbers in [−1, 1]; got {str(axes)[:60]}")
-    return tuple(float(a) for a in axes)  # type: ignore[union-attr]
+    return tuple(float(min(max(a, -1), 1)) for a in axes)  # type: ignore[union-attr]
 
 
 def _whole(order: dict[str, Any], name: str) -> int:

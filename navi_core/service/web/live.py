@@ -3,7 +3,10 @@
 from __future__ import annotations
 
 import asyncio
+import http.client
 import json
+import logging
+import threading
 import time
 import urllib.request
 from collections.abc import Sequence
@@ -21,6 +24,7 @@ from navi_core.service.wire import Message
 
 __all__ = ["LiveShow"]
 
+_LOG = logging.getLogger("navi.web")
 SERVICE = "service"
 """Key of the source that stands for the service's own ports."""
 _TICK = 0.05
@@ -58,7 +62,8 @@ class LiveShow:
         self.digest = Digest()
         self._endpoints, self._limits, self._discover = tuple(endpoints), limits, discover
         self._status = [_status_page(address) for address in status]
-        self._groups: dict[str, dict[str, Any]] = {}
+        self._groups: dict[str, dict[str, Any]] = {address: {"status": "not read yet"} for address in self._status}
+        self._reading: dict[str, threading.Thread] = {}
         self._found: dict[str, Announcement] = {}
         self._chosen: str | None = None
         self._wanted: str | None = None
@@ -96,7 +101,7 @@ class LiveShow:
         """
         if order["do"] == "source":
             key = order.get("key")
-            if key not in self._sources():
+            if not isinstance(key, str) or key not in self._sources():
                 raise ConfigError(f"no source {str(key)[:60]!r}; choose one of {', '.join(self._sources())}")
             self._wanted = key
             self._follow()
@@ -121,7 +126,13 @@ class LiveShow:
         if self._discover:
             self._found = {note.key: note for note in announced()}
         for address in self._status:
-            self._groups[address] = _read_status(address)
+            # A page that answers slowly, or never ends, holds its own numbers back and nothing else.
+            if address not in self._reading or not self._reading[address].is_alive():
+                self._reading[address] = threading.Thread(target=self._read_status, args=(address,), daemon=True)
+                self._reading[address].start()
+
+    def _read_status(self, address: str) -> None:
+        self._groups[address] = _status_of(address)
 
     def _follow(self) -> None:
         """Turn to what is wanted, or to what took the place of what is gone."""
@@ -142,6 +153,8 @@ class LiveShow:
         self._tell_sources()
 
     def _turn_to(self, key: str) -> None:
+        import zmq
+
         same_run = self._chosen is not None and self._chosen.rpartition("@")[0] == key.rpartition("@")[0] != ""
         self._hang_up()
         self._chosen = key
@@ -158,7 +171,12 @@ class LiveShow:
         names = {number: name for name, number in note.vocabulary.items()} if note is not None else {}
         title = note.name if note is not None else self._sources()[key]
         self.hub.send("hello", {"mode": "dashboard", "title": title, "names": {str(n): v for n, v in names.items()}})
-        self._feed = Feed(endpoints, self._hand_over, self._limits, watching=self.hub.viewers > 0)
+        try:
+            self._feed = Feed(endpoints, self._hand_over, self._limits, watching=self.hub.viewers > 0)
+        except (ConfigError, zmq.ZMQError) as error:
+            # A note that another process left; the page goes on, and another source may be chosen.
+            _LOG.warning("%s cannot be watched: %s", key, error)
+            return
         if self._row or same_run:
             self._feed.select(self._row)
 
@@ -213,12 +231,12 @@ def _status_page(address: str) -> str:
     return address.rstrip("/")
 
 
-def _read_status(address: str) -> dict[str, Any]:
+def _status_of(address: str) -> dict[str, Any]:
     """Return the plain numbers and words of a server's /status, those of its parts under joined names."""
     try:
         with urllib.request.urlopen(f"{address}/status", timeout=1.0) as answer:
             data = json.loads(answer.read(_MOST_STATUS_BYTES))
-    except (OSError, ValueError, RecursionError) as error:
+    except (OSError, ValueError, RecursionError, http.client.HTTPException) as error:
         return {"status": f"no answer ({type(error).__name__})"}
     return dict(list(_flat(data))[:64]) if isinstance(data, dict) else {"status": "no JSON object"}
 

@@ -18,6 +18,8 @@ from navi_core.service.wire import DistanceMatrix
 __all__ = ["ReplayShow"]
 
 _TICK = 0.05
+_TURN = 0.1
+"""Time that a turn may take to read messages [s]; the page is answered in between."""
 _LONGEST_GAP = 2.0
 """A longer silence in the recording is played as this long [s]."""
 
@@ -51,8 +53,8 @@ class ReplayShow:
             now = time.monotonic()
             if self.playing and self.hub.viewers:
                 self._at = min(self._at + now - before, self._length)
-                self._play()
                 self.playing = self._at < self._length
+            self._play()
             before = now
             phase = "playing" if self.playing else "paused"
             if phase != self._told:
@@ -102,8 +104,9 @@ class ReplayShow:
         self._play()
 
     def _play(self) -> None:
-        """Take in everything up to the present time."""
-        while self._next < len(self._times) and self._times[self._next] <= self._at:
+        """Take in what comes up to the present time; after a jump that may take several turns."""
+        until = time.monotonic() + _TURN
+        while self._next < len(self._times) and self._times[self._next] <= self._at and time.monotonic() < until:
             message = self.recording.read(self.recording.entries[self._next])
             if isinstance(message, DistanceMatrix) and self.digest.row is None and len(message.env_ids):
                 self.digest.row = int(message.env_ids[0])

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from navi_core.service.wire.codec import TOPICS, WIRE_VERSION, decode, encode, topic_of
 from navi_core.service.wire.messages import (
+    MOST_STEP_ID,
     OVERHEAD_SHAPE,
     Action,
     BatchStepRequest,
@@ -19,6 +20,7 @@ from navi_core.service.wire.messages import (
 from navi_core.service.wire.sockets import Publisher, Subscriber
 
 __all__ = [
+    "MOST_STEP_ID",
     "OVERHEAD_SHAPE",
     "TOPICS",
     "WIRE_VERSION",

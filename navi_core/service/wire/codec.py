@@ -40,6 +40,8 @@ _TOPIC_OF = {cls: topic for topic, classes in TOPICS.items() for cls in classes}
 _MOST_KEYS = 64
 _MOST_TEXT = 4096
 _MOST_PARTS = 4096
+_MOST_ELEMENTS = 2**18
+"""Of all lists and maps of a message; the largest batch has half as many."""
 _VERSIONED = re.compile(r"(.+)_v(\d{1,4})")
 
 
@@ -103,11 +105,23 @@ def _classes(topic: bytes) -> tuple[type[Message], ...]:
 def _unpacked(payload: bytes) -> dict[str, Any]:
     import msgpack
 
+    elements = 0
+
+    def counted(part: Any) -> Any:
+        # Lists of lists of nothing take a hundred times the memory of their bytes.
+        nonlocal elements
+        elements += 1 + len(part)
+        if elements > _MOST_ELEMENTS:
+            raise WireError(f"the payload has more than {_MOST_ELEMENTS:,} elements")
+        return part
+
     try:
         # Lengths are bounded before msgpack allocates for them.
         data = msgpack.unpackb(
             payload,
             ext_hook=_array,
+            list_hook=counted,
+            object_hook=counted,
             strict_map_key=True,
             max_str_len=_MOST_TEXT,
             max_bin_len=0,

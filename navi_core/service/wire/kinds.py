@@ -39,16 +39,25 @@ class Kind(abc.ABC):
 
 
 class Whole(Kind):
-    """A whole number of 64 bits."""
+    """A whole number of 64 bits.
+
+    Args:
+        most: Largest magnitude that is taken.
+    """
+
+    def __init__(self, most: int = _MOST_WHOLE) -> None:
+        self.most = most
 
     def check(self, value: Any, name: str, sizes: Sizes) -> int:
         """Return an int."""
-        if type(value) is int and -_MOST_WHOLE <= value < _MOST_WHOLE:
+        if type(value) is int and -self.most <= value < self.most:
             return value
         if isinstance(value, bool | np.bool_) or not isinstance(value, int | np.integer):
             raise WireError(f"{name} is {_told(value)}, expected a whole number")
         if not -_MOST_WHOLE <= value < _MOST_WHOLE:
             raise WireError(f"{name} is {value}, beyond 64 bits")
+        if not -self.most <= value < self.most:
+            raise WireError(f"{name} is {value}, expected less than {self.most}")
         return int(value)
 
 
@@ -116,11 +125,11 @@ class Array(Kind):
         dtype: Name of it.
         shape: Axes: a length, or the name of one ("B", "Az", "El", "N").
         absent: Also take an empty array (0, 0, …) for "not drawn".
-        finite: Refuse NaN and infinity.
+        most: Largest magnitude that is taken; None takes any number, and what is none.
     """
 
-    def __init__(self, dtype: str, *shape: int | str, absent: bool = False, finite: bool = False) -> None:
-        self.dtype, self.shape, self.absent, self.finite = np.dtype(dtype), shape, absent, finite
+    def __init__(self, dtype: str, *shape: int | str, absent: bool = False, most: float | None = None) -> None:
+        self.dtype, self.shape, self.absent, self.most = np.dtype(dtype), shape, absent, most
 
     def check(self, value: Any, name: str, sizes: Sizes) -> np.ndarray:
         """Return the array."""
@@ -136,8 +145,11 @@ class Array(Kind):
                 _same(axis, length, name, sizes)
             elif axis != length:
                 raise WireError(f"{name} has shape {value.shape}, expected {' × '.join(map(str, self.shape))}")
-        if self.finite and not np.isfinite(value).all():
-            raise WireError(f"{name} holds numbers that are not finite")
+        # Of numbers among which is none, neither least nor largest is a number, and no comparison holds.
+        if self.most is not None and value.size and not (value.min() >= -self.most and value.max() <= self.most):
+            if not np.isfinite(value).all():
+                raise WireError(f"{name} holds numbers that are not finite")
+            raise WireError(f"{name} holds numbers beyond {self.most:g}")
         return value
 
 

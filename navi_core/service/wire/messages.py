@@ -11,11 +11,13 @@ from typing import Annotated, Any, ClassVar, Self, get_type_hints
 
 import numpy as np
 
+from navi_core.config.service import FARTHEST
 from navi_core.errors import WireError
 from navi_core.service.wire.kinds import Array, Flag, Kind, Number, Size, Sizes, Text, Whole
 
 __all__ = [
     "MESSAGES",
+    "MOST_STEP_ID",
     "OVERHEAD_SHAPE",
     "Action",
     "BatchStepRequest",
@@ -31,12 +33,16 @@ __all__ = [
 
 OVERHEAD_SHAPE = (256, 256, 3)
 _MOST_PARTS = 4096
+_MOST_SPEED = 3.4e38
 _AS_THEY_ARE = frozenset((int, float, bool, str, np.ndarray))
 
 
 Integer = Annotated[int, Whole()]
+MOST_STEP_ID = 2**62
+"""Step ids are less: the next one is a whole number, too."""
+StepId = Annotated[int, Whole(most=MOST_STEP_ID)]
 Real = Annotated[float, Number()]
-Coordinate = Annotated[float, Number(most=1e9)]
+Coordinate = Annotated[float, Number(most=FARTHEST)]
 """Of a pose; what is further away than any scene is no place."""
 Boolean = Annotated[bool, Flag()]
 String = Annotated[str, Text()]
@@ -136,7 +142,7 @@ class DistanceMatrix(Message):
     """(B,) numbers of the drones."""
     matrix_shape: Annotated[tuple[int, int], Size()]
     """Az, El."""
-    depth: Annotated[np.ndarray, Array("float32", "B", "Az", "El")]
+    depth: Annotated[np.ndarray, Array("float32", "B", "Az", "El", most=10.0)]
     """Normalised: log1p(metres) / log1p(range); 1 where nothing was hit."""
     delta_depth: Annotated[np.ndarray, Array("float32", "B", "Az", "El")]
     """`depth` minus that of the decision before; zeros at the first of an episode."""
@@ -147,7 +153,7 @@ class DistanceMatrix(Message):
     overhead: Annotated[np.ndarray, Array("uint8", *OVERHEAD_SHAPE, absent=True)]
     """(256, 256, 3) RGB picture from above, or (0, 0, 3): not drawn."""
     robot_pose: Annotated[RobotPose, _Nested(RobotPose)]
-    step_id: Integer
+    step_id: StepId
     """Of the decision that led here."""
     timestamp: Real
 
@@ -158,13 +164,13 @@ class Action(Message):
 
     env_ids: Annotated[np.ndarray, Array("int32", "B")]
     """(B,) numbers of the drones."""
-    linear_velocity: Annotated[np.ndarray, Array("float32", "B", 3, finite=True)]
+    linear_velocity: Annotated[np.ndarray, Array("float32", "B", 3, most=_MOST_SPEED)]
     """(B, 3) forward, vertical, lateral."""
-    angular_velocity: Annotated[np.ndarray, Array("float32", "B", 3, finite=True)]
+    angular_velocity: Annotated[np.ndarray, Array("float32", "B", 3, most=_MOST_SPEED)]
     """(B, 3); yaw is the last, the others are not used."""
     policy_id: String
     """Who decided."""
-    step_id: Integer
+    step_id: StepId
     """Of the decision."""
     timestamp: Real
 
@@ -175,7 +181,7 @@ class StepRequest(Message):
 
     action: Annotated[Action, _Nested(Action)]
     """Of one drone (B = 1)."""
-    step_id: Integer
+    step_id: StepId
     """Of the decision; one that repeats the drone's last is answered again and flies nothing."""
     timestamp: Real
 
@@ -184,7 +190,7 @@ class StepRequest(Message):
 class StepResult(Message):
     """What came of it."""
 
-    step_id: Integer
+    step_id: StepId
     env_id: Integer
     episode_id: Integer
     """Of the episode that the decision belongs to."""
@@ -192,7 +198,7 @@ class StepResult(Message):
     """The episode ended for good."""
     truncated: Boolean
     """The episode was cut: time limit or void."""
-    reward: Real
+    reward: Annotated[float, Number(most=1e6)]
     episode_return: Real
     """Sum of the rewards of the episode so far."""
     timestamp: Real
@@ -204,7 +210,7 @@ class BatchStepRequest(Message):
 
     actions: Annotated[tuple[Action, ...], _Several(Action)]
     """Each drone at most once."""
-    step_id: Integer
+    step_id: StepId
     """Of the batch; each action has its own."""
     timestamp: Real
 
@@ -226,7 +232,7 @@ class TelemetryEvent(Message):
     """For instance `actor.inference.perf`; docs/WIRE.md lists them with the meaning of their numbers."""
     episode_id: Integer
     env_id: Integer
-    step_id: Integer
+    step_id: StepId
     payload: Annotated[np.ndarray, Array("float32", "N")]
     timestamp: Real
 

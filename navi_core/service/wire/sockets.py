@@ -15,7 +15,7 @@ from urllib.parse import urlsplit
 
 from navi_core.config import WireConfig
 from navi_core.errors import ConfigError, ServiceError, WireError
-from navi_core.service.wire.codec import decode, encode, topic_of
+from navi_core.service.wire.codec import TOPICS, decode, encode, topic_of
 from navi_core.service.wire.messages import DistanceMatrix, Message
 
 if TYPE_CHECKING:
@@ -26,6 +26,8 @@ __all__ = ["Publisher", "Subscriber", "bind", "connect", "is_loopback", "open_so
 _LINGER_MS = 500
 _LAST_PORT = 65535
 _MOST_WORDS = 16
+_MOST_FRAMES = 1024
+"""Subscriptions that are read at once; a flood of them does not keep the server from its work."""
 _LISTEN_SECONDS = 0.001
 """How often subscriptions are looked for, at most: every message asks whether it is wanted."""
 _ENDPOINT = re.compile(r"tcp://[^\s/:]+:(?P<port>\d{1,5})|(ipc|inproc)://\S+")
@@ -141,8 +143,9 @@ class Publisher:
         self.endpoint = bind(self._socket, endpoint, purpose)
         self.socket = self._socket
         self.sent = 0
-        self._watching: dict[bytes, bool] = {}
+        self._watching: set[bytes] = set()
         self._newcomers: set[bytes] = set()
+        self._topics = [topic.encode() for topic in TOPICS]
         self._words: deque[bytes] = deque(maxlen=_MOST_WORDS)
         self._listened = -_LISTEN_SECONDS
 
@@ -150,7 +153,7 @@ class Publisher:
         """Tell whether anyone subscribed to a topic, or to all."""
         self._listen()
         wanted = topic.encode()
-        return any(wanted.startswith(prefix) for prefix, on in self._watching.items() if on)
+        return any(wanted.startswith(prefix) for prefix in self._watching)
 
     def newcomers(self, topic: str) -> bool:
         """Tell whether anyone subscribed to a topic since the last call."""
@@ -192,7 +195,9 @@ class Publisher:
         if now < self._listened + _LISTEN_SECONDS:
             return
         self._listened = now
-        while readable(self._socket):
+        for _ in range(_MOST_FRAMES):
+            if not readable(self._socket):
+                return
             try:
                 frame = self._socket.recv(zmq.NOBLOCK)
             except zmq.Again:
@@ -202,10 +207,16 @@ class Publisher:
             if frame[0] > 1:
                 self._words.append(bytes(frame))
                 continue
+            prefix = bytes(frame[1:])
+            # What begins no topic is sent nothing; kept, it would be asked for every message.
+            if not any(topic.startswith(prefix) for topic in self._topics):
+                continue
             # The socket tells of a topic's last reader leaving only once, and of each that comes.
-            self._watching[frame[1:]] = frame[0] == 1
             if frame[0] == 1:
-                self._newcomers.add(frame[1:])
+                self._watching.add(prefix)
+                self._newcomers.add(prefix)
+            else:
+                self._watching.discard(prefix)
 
 
 class Subscriber:

@@ -1,0 +1,269 @@
+"""Messages that the wire takes, and that nobody sends who means well: nothing hangs, stops or grows by them."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import socket
+import threading
+import time
+
+import msgpack
+import numpy as np
+import pytest
+import torch
+
+from navi_core.config import ContinuousTrainingConfig, EnvConfig
+from navi_core.errors import ConfigError, RecordError, WireError
+from navi_core.service.admission import Admission
+from navi_core.service.flight_learning import FlightLearning
+from navi_core.service.observations import distance_matrix
+from navi_core.service.recordings import episodes
+from navi_core.service.viewing import Digest
+from navi_core.service.viewing.layouts import LAYOUTS, payload
+from navi_core.service.web import explore
+from navi_core.service.web.live import LiveShow
+from navi_core.service.wire import (
+    MOST_STEP_ID,
+    Action,
+    DistanceMatrix,
+    Publisher,
+    StepResult,
+    Subscriber,
+    TelemetryEvent,
+    decode,
+)
+from tests.service.conftest import ANY, BRISK, SMALL, tiny_model, until
+
+
+def seen(env_id: int, *, episode: int = 1, step_id: int = 0, size: tuple[int, int] = (32, 8)) -> DistanceMatrix:
+    blank = torch.full((3, *size), 0.4)
+    return distance_matrix(blank, env_id=env_id, episode_id=episode, step_id=step_id, position=torch.zeros(3), yaw=0.0)
+
+
+def nobody() -> DistanceMatrix:
+    """Return an observation of no drone."""
+    one = seen(0)
+    fields = {name: getattr(one, name) for name in DistanceMatrix.kinds()}
+    none = {name: fields[name][:0] for name in ("env_ids", "depth", "delta_depth", "semantic", "valid_mask")}
+    return DistanceMatrix(**fields | none)
+
+
+def told(kind: str, numbers: np.ndarray) -> TelemetryEvent:
+    return TelemetryEvent(kind, 1, 0, 0, numbers, 0.0)
+
+
+def test_a_drone_that_cannot_be_flown_keeps_no_other_from_flying(stage) -> None:
+    """It stands in the batch of the others, which is refused as a whole; afterwards each is asked for alone."""
+    server = stage.environment(EnvConfig(**SMALL.model_dump() | {"max_steps": 500}), sessions=4)
+    strangers = Publisher(ANY, BRISK)
+    endpoints = (server.publisher.endpoint, strangers.endpoint)
+    actor = stage.actor(server, subscribe=endpoints)
+    until(lambda: strangers.watched("distance_matrix_v2") and actor.decisions > 50)
+    for number in range(20):
+        strangers.publish(seen(90 + number % 5, step_id=number))
+        time.sleep(0.02)
+    until(lambda: actor.metrics.counter("faults_total") > 0)
+    before = [server._step_ids[row] for row in range(4)]
+    until(lambda: all(now > then + 50 for now, then in zip(server._step_ids, before)))
+    strangers.close()
+
+
+def test_a_step_id_without_a_next_one_is_counted_and_ends_nothing(stage) -> None:
+    server = stage.environment(sessions=1)
+    strangers = Publisher(ANY, BRISK)
+    actor = stage.actor(server, subscribe=(server.publisher.endpoint, strangers.endpoint))
+    until(lambda: strangers.watched("distance_matrix_v2") and actor.decisions > 3)
+    strangers.publish(seen(7, step_id=MOST_STEP_ID - 1))
+    until(lambda: actor.metrics.counter("malformed_total") >= 1)
+    decided = actor.decisions
+    until(lambda: actor.decisions > decided + 3)
+    with pytest.raises(WireError, match="step_id is 4611686018427387904"):
+        seen(7, step_id=MOST_STEP_ID)
+    strangers.close()
+
+
+@pytest.mark.parametrize("depth", [np.nan, np.inf, 1e38, 70_000.0])
+def test_a_depth_that_is_none_does_not_travel(depth: float) -> None:
+    fields = {name: getattr(seen(0), name) for name in DistanceMatrix.kinds()}
+    with pytest.raises(WireError, match=r"depth holds numbers (beyond 10|that are not finite)"):
+        DistanceMatrix(**fields | {"depth": np.full((1, 32, 8), depth, np.float32)})
+
+
+@pytest.mark.parametrize("reward", [1e308, 1e39, -1.1e6])
+def test_a_reward_that_is_none_does_not_travel(reward: float) -> None:
+    with pytest.raises(WireError, match="reward is"):
+        StepResult(0, 0, 0, False, False, reward, 0.0, 0.0)
+
+
+def test_a_version_is_not_judged_by_rewards_that_are_no_numbers() -> None:
+    policy = tiny_model().runner.policy
+    for last in (np.inf, -np.inf, np.nan, 1e308):
+        admission = Admission(policy, 40)
+        for _ in range(20):
+            admission.observe(0, 1.0, 0, True)
+        admission.admit(1, policy)
+        with np.errstate(all="ignore"):
+            for number in range(20):
+                admission.observe(1, last if number > 17 else 1.0, 0, True)
+            assert admission.roll_back() is None and admission.serving.version == 1
+
+
+def test_what_waits_for_a_drone_that_is_gone_is_let_go(stage, tmp_path) -> None:
+    learning = FlightLearning(tiny_model(), ContinuousTrainingConfig(), None, outbox=tmp_path)
+    actor = stage.actor(None, learning=learning, sample=True, idle_seconds=0.3, max_sessions=4, mode="stream")
+    strangers = Publisher(ANY, BRISK)
+    actor._subscriber.socket.connect(strangers.endpoint)
+    until(lambda: strangers.watched("distance_matrix_v2"))
+    for number in range(12):
+        strangers.publish(seen(100 + number))
+        time.sleep(0.12)
+    until(lambda: actor.decisions >= 8)
+    until(lambda: len(actor.sessions) == 0)
+    assert not learning._awaited and not learning.buffer._open and not learning.buffer._pending
+    assert not learning.trainer.admission._under_way
+    strangers.close()
+
+
+def test_subscriptions_to_nothing_are_not_kept() -> None:
+    publisher = Publisher(ANY, BRISK)
+    subscriber = Subscriber([publisher.endpoint], ["distance_matrix_v2", *(f"x{n}" for n in range(30))], BRISK)
+    until(lambda: publisher.watched("distance_matrix_v2"))
+    assert publisher._watching == {b"distance_matrix_v2"}
+    subscriber.socket.unsubscribe(b"distance_matrix_v2")
+    until(lambda: not publisher.watched("distance_matrix_v2"))
+    assert not publisher._watching
+    subscriber.close()
+    publisher.close()
+
+
+def test_a_message_of_lists_of_nothing_is_refused_before_it_is_large() -> None:
+    body = msgpack.packb({"_type": "StepResult", "step_id": [[{}] * 4096] * 512})
+    with pytest.raises(WireError, match="more than 262,144 elements"):
+        decode([b"step_result_v2", body])
+
+
+def test_one_action_that_names_a_drone_thousands_of_times_flies_its_last_one(stage) -> None:
+    sender, many, flown = Publisher(ANY, BRISK), 4096, []
+    server = stage.environment(mode="stream", sessions=2, actions=(sender.endpoint,))
+    step = server._step
+    server._step = lambda rows, actions: (flown.append(actions), step(rows, actions))
+    linear, angular = np.zeros((many, 3), np.float32), np.zeros((many, 3), np.float32)
+    linear[-1, 0] = 0.5
+    action = Action(np.zeros(many, np.int32), linear, angular, "x", 3, 0.0)
+    until(lambda: sender.watched("action_v2"))
+    sender.publish(action)
+    until(lambda: any(actions[0].linear_velocity[0, 0] == 0.5 for actions in flown))
+    one = next(actions[0] for actions in flown if actions[0].policy_id == "x")
+    assert len(one.env_ids) == 1 and all(actions[1].policy_id == "hover" for actions in flown)
+    sender.close()
+
+
+SCENE = dict.fromkeys(LAYOUTS["scene"], 1.0)
+ODD = {
+    "no drone": [nobody()],
+    "a range below zero": [told("actor.scene", payload("scene", SCENE | {"max_distance": -5.0})), seen(0)],
+    "rows that are none": [told("actor.scene", payload("scene", SCENE | {"rows": np.nan}))],
+    "rows without end": [told("actor.scene", payload("scene", SCENE | {"rows": np.inf}))],
+    "half a scene": [told("actor.scene", np.ones(14, np.float32)), seen(0)],
+    "no numbers": [told(kind, np.zeros(0, np.float32)) for kind in ("actor.scene", "actor.training.ppo.update")],
+}
+
+
+@pytest.mark.parametrize("name", ODD)
+def test_the_page_goes_on_whatever_is_published(name: str) -> None:
+    async def watched() -> None:
+        show = LiveShow(["tcp://127.0.0.1:1"], discover=False)
+        show.hub.join()
+        task = asyncio.create_task(show.run())
+        await asyncio.sleep(0.1)
+        show._inbox.append(ODD[name])
+        show.digest.changed |= {"map", "frame", "sources"}
+        await asyncio.sleep(0.2)
+        show._follow()
+        assert not task.done()
+        show._inbox.append([seen(0, step_id=9)])
+        await asyncio.sleep(0.2)
+        assert show.digest.matrix.step_id == 9 and not task.done()
+        task.cancel()
+
+    asyncio.run(watched())
+
+
+def test_sessions_that_were_left_make_room_on_the_page(monkeypatch) -> None:
+    digest, now = Digest(), [0.0]
+    monkeypatch.setattr("navi_core.service.viewing.digest.time.monotonic", lambda: now[0])
+    for number in range(300):
+        digest.take(StepResult(1, number, 1, False, False, 0.0, 0.0, 0.0))
+    assert len(digest.sessions) == 256
+    now[0] = 60.0
+    digest.take(StepResult(1, 1000, 1, False, False, 0.0, 0.0, 0.0))
+    assert [row["session"] for row in digest.heard_sessions()] == [1000]
+
+
+@pytest.mark.parametrize(
+    ("axes", "flown"), [([10**30, -(10**30), 0, 0.5], (1.0, -1.0, 0.0, 0.5)), ([1e300, 0, 0, 0], (1.0, 0.0, 0.0, 0.0))]
+)
+def test_a_command_beyond_the_stick_is_the_stick_at_its_end(axes: list, flown: tuple) -> None:
+    assert explore._axes({"axes": axes}) == flown
+
+
+def test_an_axis_that_is_no_number_is_refused() -> None:
+    for wrong in (json.loads("NaN"), json.loads("Infinity")):
+        with pytest.raises(ConfigError, match="four finite numbers"):
+            explore._axes({"axes": [wrong, 0, 0, 0]})
+
+
+def test_a_status_page_that_never_ends_holds_nothing_but_its_own_numbers() -> None:
+    listener = socket.create_server(("127.0.0.1", 0))
+    done = threading.Event()
+
+    def drip() -> None:
+        peer, _ = listener.accept()
+        while not done.wait(0.2):
+            peer.send(b"x")
+        peer.close()
+
+    thread = threading.Thread(target=drip, daemon=True)
+    thread.start()
+
+    async def watched() -> None:
+        show = LiveShow(["tcp://127.0.0.1:1"], status=[f"http://127.0.0.1:{listener.getsockname()[1]}"], discover=False)
+        show.hub.join()
+        task = asyncio.create_task(show.run())
+        await asyncio.sleep(0.3)
+        show._inbox.append([seen(0, step_id=3)])
+        await asyncio.sleep(0.3)
+        assert show.digest.matrix is not None and not task.done()
+        task.cancel()
+
+    asyncio.run(watched())
+    done.set()
+    thread.join(5)
+    listener.close()
+
+
+def test_a_note_of_an_endpoint_that_is_none_leaves_the_page_running(caplog) -> None:
+    async def watched() -> None:
+        show = LiveShow(["tcp://-:1"], discover=False)
+        task = asyncio.create_task(show.run())
+        await asyncio.sleep(0.3)
+        assert not task.done() and "cannot be watched" in caplog.text
+        with pytest.raises(ConfigError, match="no source"):
+            await show.order({"do": "source", "key": []})
+        task.cancel()
+
+    asyncio.run(watched())
+
+
+def test_an_episode_of_more_rays_than_memory_is_refused(monkeypatch, tmp_path) -> None:
+    from types import SimpleNamespace
+
+    monkeypatch.setattr(episodes, "MOST_RAYS", 1000)
+    messages = [nobody(), *(seen(0, step_id=n) for n in range(5))]
+    entries = [SimpleNamespace(time=float(n), message=m) for n, m in enumerate(messages)]
+    recording = SimpleNamespace(path=tmp_path, entries=entries, read=lambda entry: entry.message)
+    (episode,) = episodes.list_episodes(recording)
+    assert episode.frames == 5
+    with pytest.raises(RecordError, match="more rays than are shown, 1,000"):
+        episodes.trace_episode(recording, episode)
