@@ -193,6 +193,10 @@ def serve(
         env, vocabulary = (EnvConfig(), None) if served.checkpoint is None else training_of(str(served.path), models)
         field = Field(load_scenes(scene or (), resolution), threads=threads, vocabulary=vocabulary)
         judge = RolloutGate(field, env, config.gate, capacity=config.max_sessions)
+        if config.goal is not None and not judge.reaches(config.goal):
+            typer.echo(
+                f"warning: no drone can be at --goal {goal} in these scenes; it is in a wall or outside", err=True
+            )
     learning = FlightLearning(served, training, judge, seed, registry=registry) if learn and training.enabled else None
     server = ActorServer(
         served, config, successor=follower.take if follower else lambda: None, gate=judge, learning=learning

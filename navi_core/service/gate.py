@@ -176,6 +176,11 @@ class RolloutGate:
         self._outlook.remember(past, rows, start)
         return self._judged(past, rows, start, action)
 
+    def reaches(self, place: tuple[float, float, float]) -> bool:
+        """Tell whether a drone can be at a place [m], in any of the scenes."""
+        here = torch.tensor([place], dtype=torch.float32)
+        return any(bool(where.contains(here)) for where in self._outlook.maps)
+
     def scenes(self, rows: Tensor) -> Tensor:
         """Return the (B,) scenes that `begin` found, −1 for none."""
         return self._scene[rows]

@@ -65,6 +65,9 @@ class FlightOutlook:
         substeps: Of the horizon.
         kernels: Ask the C++ where the field has it, else tensor operations; they agree to rounding.
 
+    Attributes:
+        maps: Where a drone can be, one a scene.
+
     Raises:
         SceneError: A scene without free space.
     """
@@ -82,8 +85,8 @@ class FlightOutlook:
         self._reader = PanoramaReader(coarse, field.device, kernels=False)
         self._eyes = self._reader.for_kernels(self._sensor.directions)
         reward = env.reward
-        maps = [FloorMap(field, i, reward.view_cell, env.floor_clearance) for i in range(field.num_scenes)]
-        self._view = FloorView(maps, 0, self._reader.fan, reward.view_radius, field.device, kernels=True)
+        self.maps = [FloorMap(field, i, reward.view_cell, env.floor_clearance) for i in range(field.num_scenes)]
+        self._view = FloorView(self.maps, 0, self._reader.fan, reward.view_radius, field.device, kernels=True)
         self._rewards = RewardTerms(field, 0, reward, drone.max_speed[0], kernels=True)
         self._log_range = math.log1p(env.max_distance)
         band = self._rewards.band(torch.arange(field.num_scenes))

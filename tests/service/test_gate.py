@@ -158,6 +158,11 @@ def test_motion_into_a_wall_waits_and_hovering_in_the_open_may_go(box_scene) -> 
     assert -0.81 < float(verdict.expected_reward[0] - total[0]) < -0.4
 
 
+def test_a_place_within_walls_is_reached_and_one_outside_is_not(box_scene) -> None:
+    gate = RolloutGate(Field([box_scene]), CONFIG, capacity=1)
+    assert gate.reaches((0.0, 1.2, 0.0)) and not gate.reaches((0.0, 1.2, 50.0)) and not gate.reaches((1e5, 0.0, 0.0))
+
+
 def test_a_judgement_leaves_no_trace_and_what_is_remembered_is_new_no_more(field: Field) -> None:
     flight = Flight(field)
     action, situation = torch.zeros(ROWS, 4), flight.situation()
