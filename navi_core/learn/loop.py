@@ -204,6 +204,10 @@ class _Trainer:
         rollout = self.collector.new_rollout(rule.rollout, rule.bptt)
         if self.watch.stopped is not None:
             return f"early_stopping: {self.watch.stopped.reason}"
+        size = rollout.steps * self.collector.total_rows
+        if total is not None and (over := -max(total - self.steps, 0) % size):
+            flown = f"{total + over:,} decisions are flown, not {total:,}"
+            _LOG.info("rollouts are whole, %s decisions each: %s", f"{size:,}", flown)
         while total is None or self.steps < total:
             if self.workers.any(stop(), self.device):
                 return stop.signal_name or "stopped"

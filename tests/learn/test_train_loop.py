@@ -160,6 +160,17 @@ def test_a_signal_stops_cleanly_and_restores_the_handlers(tmp_path, capfd):
     assert "SIGTERM: an update under way is finished, then a checkpoint is written; once more" in capfd.readouterr().err
 
 
+def test_decisions_beyond_those_asked_for_are_told_of(tmp_path, caplog):
+    """A rollout is flown whole."""
+    with caplog.at_level("INFO", logger="navi.learn"):
+        result, _ = fly(tmp_path, make_config(total_steps=65))
+    assert result.steps == 128 and "64 decisions each: 128 decisions are flown, not 65" in caplog.text
+    caplog.clear()
+    with caplog.at_level("INFO", logger="navi.learn"):
+        fly(tmp_path / "even", make_config(total_steps=64))
+    assert "decisions each" not in caplog.text
+
+
 def test_a_finished_run_is_not_trained_again(straight, tmp_path):
     fly(tmp_path, make_config())
     again, rows = fly(tmp_path, make_config())
