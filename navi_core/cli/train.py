@@ -286,18 +286,20 @@ def training_scenes(config: TrainConfig, jobs: int | None = None) -> list[Scene]
 
 
 def compiled_scenes(config: TrainConfig, jobs: int | None = None) -> list[CompiledScene]:
-    """Discover the corpus, compile or reuse every scene, and leave out what cannot be read or flown in.
+    """Discover the corpus, compile or reuse every scene, and leave out what cannot be flown in.
+
+    Of a folder or a manifest, files that cannot be read are left out too, with a warning.
 
     Args:
         config: Names the corpus and how to compile it.
         jobs: Scenes compiled at once; None takes as many as cores and memory allow, and one where it is little work.
 
     Raises:
-        SceneError: Nothing is found, none of the sources can be used, or every scene has the verdict FAIL.
+        SceneError: Nothing is found, a file that was named cannot be read, a scene cannot be written, or none is left.
     """
     import logging
 
-    from navi_core.errors import SceneError
+    from navi_core.errors import GmdagError, MeshError, SceneError
     from navi_core.record import navi_home
     from navi_core.scenes import compile_corpus, compile_source, discover
     from navi_core.world import Field, scene_verdict
@@ -312,15 +314,22 @@ def compiled_scenes(config: TrainConfig, jobs: int | None = None) -> list[Compil
 
     unread: list[str] = []
 
+    named = {os.path.expanduser(name) for name in config.corpus.scenes or ()}
+
     def fault(source: SceneSource, error: NaviError) -> None:
-        if len(sources) == 1:
+        if len(sources) == 1 or source.origin in named or not isinstance(error, MeshError | GmdagError):
             raise error
         log.warning("scene %s is left out: %s", source.name, error)
         unread.append(source.name)
 
     if meshes:
-        with progress_bar("compiling") as progress:
-            compile_corpus(meshes, folder, config.compile, progress, done=note, jobs=jobs, failed=fault)
+        try:
+            with progress_bar("compiling") as progress:
+                compile_corpus(meshes, folder, config.compile, progress, done=note, jobs=jobs, failed=fault)
+        except SceneError:
+            # Where no mesh could be compiled there may be compiled scenes; else it is told below.
+            if len(unread) < len(meshes):
+                raise
     scenes, rejected = [], []
     for source in sources:
         if source.name in unread:

@@ -81,7 +81,7 @@ class RewardConfig(Config):
     preset: Literal["explore", "navi9", "point_goal"] = "explore"
     """`explore`: view_gain and collision; `navi9`: the nine terms of the source system at weight 1; `point_goal`:
     collision, beside what the goal pays."""
-    weights: dict[str, float] = Field(default_factory=dict)
+    weights: dict[str, Annotated[float, Field(ge=-1e6, le=1e6)]] = Field(default_factory=dict)
     """Weights by term name, overriding the preset's."""
     view_radius: float = Field(3.2, gt=0)
     """Radius within which floor counts as seen [m]."""

@@ -161,8 +161,6 @@ def _declare(library: ctypes.CDLL) -> ctypes.CDLL:
         function = getattr(library, name)
         function.argtypes, function.restype = arguments, None
     library.navi_lanes.argtypes, library.navi_lanes.restype = [], integer
-    for struct in ("step", "outlook"):
-        bytes_of = getattr(library, f"navi_{struct}_bytes")
-        bytes_of.argtypes, bytes_of.restype = [], size
+    library.navi_struct_bytes.argtypes, library.navi_struct_bytes.restype = [integer], size
     library.navi_step.argtypes, library.navi_step.restype = [pointer, integer, integer], size
     return library

@@ -163,7 +163,7 @@ def check_layout(library: ctypes.CDLL) -> None:
     Raises:
         ConfigError: It was not.
     """
-    for struct, bytes_of in ((Step, library.navi_step_bytes), (Outlook, library.navi_outlook_bytes)):
-        expected, found, name = ctypes.sizeof(struct), int(bytes_of()), struct.__name__
+    for number, struct in enumerate((Step, Outlook, Drone, Flights, Horizon, Drones, Observed, Rewards)):
+        expected, found, name = ctypes.sizeof(struct), int(library.navi_struct_bytes(number)), struct.__name__
         if found != expected:
             raise ConfigError(f"the kernels' {name} has {found} bytes, this program's {expected}; clear the cache")

@@ -114,7 +114,7 @@ def train_apex(
     place = cluster(config, workers)
     try:
         apex = _Apex(config, run, place, spaces, shape, log, workers, corpus or {})
-        with StopFlag(stop) as flag:
+        with StopFlag(stop, "a checkpoint is written") as flag:
             resumed_from = apex.begin(fresh=fresh, initial=initial)
             reason = apex.run_until(flag, progress)
             return apex.finish(reason, resumed_from)

@@ -123,6 +123,7 @@ class ActorServer(Server):
         now = time.monotonic()
         for session in self.sessions.forget(self.config.idle_seconds, now):
             self._ready.pop(session.env_id, None)
+            self._commands.forget(session.env_id)
             if self._learning is not None:
                 self._learning.forget(session.env_id)
         self.metrics.gauge("sessions", len(self.sessions), about="drones served")
@@ -260,9 +261,6 @@ class ActorServer(Server):
                     config.azimuth_bins, config.elevation_bins, self.model.name,
                 )  # fmt: skip
             return
-        if matrix.step_id + 1 >= MOST_STEP_ID:  # the decision would have none
-            self.metrics.count("malformed_total")
-            return
         env_id = int(matrix.env_ids[0])
         session = self.sessions.get(env_id)
         if session is None:
@@ -320,7 +318,7 @@ class ActorServer(Server):
         if self.publisher.watched("telemetry_event_v2"):
             parts = torch.stack([verdict.send, verdict.collides, verdict.expected_reward, *verdict.components.values()])
             for session, numbers in zip(group, parts.T.numpy()):
-                place = {"episode_id": session.matrix.episode_id, "step_id": session.matrix.step_id + 1}
+                place = {"episode_id": session.matrix.episode_id, "step_id": _after(session.matrix.step_id)}
                 self.event(self.publisher, "actor.inference.gate", numbers, env_id=session.env_id, **place)
 
     def _noise(self, group: list[Session]) -> torch.Tensor | None:
@@ -337,7 +335,7 @@ class ActorServer(Server):
         for session, command in zip(group, commands):
             linear, angular = np.ascontiguousarray(command[None, :3]), np.zeros((1, 3), np.float32)
             angular[0, 2] = command[3]
-            env_ids, step_id = np.array([session.env_id], np.int32), session.matrix.step_id + 1
+            env_ids, step_id = np.array([session.env_id], np.int32), _after(session.matrix.step_id)
             action = Action(env_ids, linear, angular, self.model.name, step_id, now)
             session.request, session.asked_at = action, time.monotonic()
             session.decisions += 1
@@ -410,3 +408,8 @@ class ActorServer(Server):
             ),
             step_id=self.decisions,
         )
+
+
+def _after(step_id: int) -> int:
+    """Return the step id of the next decision, another one: after the last comes the first."""
+    return step_id + 1 if step_id + 1 < MOST_STEP_ID else 0

@@ -48,6 +48,10 @@ class Commands:
         if wanted and not self._config.sample:
             self._recovery = Recovery(self._config.max_sessions, model.decision_hz, self._config.seed)
 
+    def forget(self, env_id: int) -> None:
+        """Let go what is known of a drone that is gone."""
+        self._unsound.discard(env_id)
+
     def of(
         self, group: Sequence[Session], obs: Tensor, reset: Tensor, action: Tensor
     ) -> tuple[Tensor, Proposal | None]:

@@ -83,7 +83,7 @@ class FlightLearning:
             policy, self.buffer, config, gate, scale=self._scale, shadow=shadow, record=self.record, save=self._save
         )
         self._runner = EagerRunner(self.trainer.serving.policy, model.name)
-        self._version = self.trainer.serving.version
+        self._version = self._loaded = self.trainer.serving.version
         self._model, self._registry, self._decisions = model, registry, 0
         if registry is not None:
             recover_learned(registry)
@@ -123,6 +123,7 @@ class FlightLearning:
         self._awaited.clear()
         serving = self.trainer.serving
         self._runner, self._version = EagerRunner(serving.policy, model.name), serving.version
+        self._loaded = serving.version
         self._learned = self._begin_learned()
 
     def decided(
@@ -216,9 +217,9 @@ class FlightLearning:
         if self._registry is None:
             return None
         try:
-            return LearnedWeights(self._registry, self._model, self.record.run_id, self._version)
+            return LearnedWeights(self._registry, self._model, self.record.run_id, self._loaded)
         except (OSError, NaviError) as error:
-            _LOG.warning("%s cannot be written (%s): what is learned will be lost", self._registry.path, error)
+            _LOG.warning("%s cannot be written now (%s): a kill loses what is learned", self._registry.path, error)
             return None
 
     def _save(self, serving: ServingVersion) -> None:
@@ -230,10 +231,11 @@ class FlightLearning:
     def _keep_learned(self) -> None:
         """Register what was learned; what cannot be kept is an error in the log, not the service's end."""
         serving, model = self.trainer.serving, self._model
-        if self._learned is None:
+        learned = self._learned or self._begin_learned()
+        if learned is None:
             return
         try:
-            version = self._learned.register(serving.version, serving.policy, self._decisions)
+            version = learned.register(serving.version, serving.policy, self._decisions)
         except Exception:
             _LOG.exception("what was learned from %s could not be kept", model.name)
             return

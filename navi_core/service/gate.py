@@ -171,6 +171,7 @@ class RolloutGate:
             action: (B, 4).
             scene: (B,) scene of each.
         """
+        yaw = _turned(yaw)
         start = Start(position, yaw, velocity, scene, self._outlook.look(position, yaw, scene).obs)
         rows, past = torch.arange(len(start)), self._outlook.past(len(start))
         self._outlook.remember(past, rows, start)
@@ -192,12 +193,11 @@ class RolloutGate:
     def _start(self, situation: Situation) -> Start:
         """Return where flights begin, in the first scene for drones that are in none."""
         s = situation
-        # From outside a yaw may come with any number of turns, and either sign.
-        yaw = torch.remainder(s.yaw, 2.0 * math.pi)
-        return Start(s.position, yaw, s.velocity, self._scene[s.rows].clamp(min=0), s.obs, s.place)
+        return Start(s.position, _turned(s.yaw), s.velocity, self._scene[s.rows].clamp(min=0), s.obs, s.place)
 
     def _judged(self, past: Past, rows: Tensor, start: Start, action: Tensor) -> GateVerdict:
-        foreseen, terms = self._outlook.fly(past, rows, start, action)
+        # What is no number is sent by nobody; here it hovers.
+        foreseen, terms = self._outlook.fly(past, rows, start, action.nan_to_num(0.0))
         scaled = terms * self._scale
         components = dict(zip(COMPONENTS, (scaled @ self._parts).unbind(dim=1)))
         expected = scaled.sum(dim=1)
@@ -207,3 +207,8 @@ class RolloutGate:
     def _check(self, rows: Tensor) -> None:
         if len(rows) and not (int(rows.min()) >= 0 and int(rows.max()) < len(self._scene)):
             raise ConfigError(f"rows {int(rows.min())} to {int(rows.max())}; this gate knows {len(self._scene)}")
+
+
+def _turned(yaw: Tensor) -> Tensor:
+    """Return yaws within one turn: from outside they come with any number of turns, and either sign."""
+    return torch.remainder(yaw, 2.0 * math.pi)

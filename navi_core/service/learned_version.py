@@ -52,9 +52,12 @@ class LearnedWeights:
         before = served.checkpoint
         same = [] if before is None else [e.version for e in registry.list() if e.weights_hash == before.weights_hash]
         self._parents = same[:1]
-        self._descriptor = os.open(self._claim, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, 0o644)
+        # It gets its name when it is locked: nobody finds it without.
+        unnamed = folder / f".{self._claim.name}.{os.getpid()}"
+        self._descriptor = os.open(unnamed, os.O_WRONLY | os.O_CREAT | os.O_TRUNC | os.O_CLOEXEC, 0o644)
         fcntl.flock(self._descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
         os.write(self._descriptor, json.dumps({"served": served.name, "parents": self._parents}).encode())
+        os.rename(unnamed, self._claim)
 
     def save(self, number: int, policy: NavigationPolicy, decisions: int) -> None:
         """Write weights to the file, once a minute at most; those that it has already are not written again.
@@ -134,13 +137,12 @@ def recover_learned(registry: Registry) -> list[str]:
     for claim in sorted((registry.path / "learned").glob("*.json")):
         try:
             version = _recover(registry, claim)
-        except (OSError, ValueError, NaviError) as error:
+            if version is not None:
+                versions.append(version)
+                record_alias_moves(registry)
+        except (OSError, ValueError, TypeError, NaviError) as error:
             _LOG.warning("what %s claims cannot be registered now: %s", claim, error)
-            continue
-        if version is not None:
-            versions.append(version)
     if versions:
-        record_alias_moves(registry)
         _LOG.warning("what services had learned that were killed is %s", ", ".join(versions))
     return versions
 
@@ -155,11 +157,12 @@ def _recover(registry: Registry, claim: Path) -> str | None:
         version = None
         if weights.is_file():
             told = json.loads(file.read(_MOST_BYTES))
-            if not isinstance(told, dict):
+            if not isinstance(told, dict) or not isinstance(told.get("parents"), list):
                 raise ValueError("it is not a claim of ours; look at it, and remove it")
-            parents = [name for name in told.get("parents", ()) if isinstance(name, str)]
+            parents = [name for name in told["parents"] if isinstance(name, str)]
             notes = f"learned in flight with {told.get('served')} by a service that was killed"
             version = registry.register(weights, parents=parents, notes=notes, tags=_TAGS)
-        weights.unlink(missing_ok=True)
-        claim.unlink(missing_ok=True)
+        # Beside them, what was killed while it was written.
+        for left in (weights, *claim.parent.glob(f".{weights.name}.*"), claim):
+            left.unlink(missing_ok=True)
     return version

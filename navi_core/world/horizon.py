@@ -14,6 +14,7 @@ import torch
 from torch import Tensor
 
 from navi_core.config import DynamicsConfig
+from navi_core.errors import ConfigError
 from navi_core.kernels.step import Drone, Flights, Horizon, described_by
 from navi_core.world.dynamics import Dynamics, limiter_bins, linear_speed
 from navi_core.world.field import Field
@@ -146,6 +147,10 @@ class HorizonFlight:
         Args:
             start: Of B flights.
             action: (B, 4) to be held, clamped to [−1, 1] here.
+
+        Raises:
+            ConfigError: An observation that is not there.
+            SceneError: A scene that is not there.
         """
         if self._tracer is None:
             return self._fly_tensors(start, action)
@@ -159,6 +164,8 @@ class HorizonFlight:
         p, y, v = (part.detach().to(torch.float32, copy=True).contiguous() for part in (s.position, s.yaw, s.velocity))
         action, obs = (part.detach().to(torch.float32).contiguous() for part in (action, s.obs))
         place = torch.arange(rows) if s.place is None else s.place.contiguous()
+        if rows and not (int(place.min()) >= 0 and int(place.max()) < len(obs)):
+            raise ConfigError(f"places {int(place.min())} to {int(place.max())} of {len(obs)} observations")
         attempted, path, soon, clearance = (torch.empty_like(part) for part in (y, y, v, y))
         collided, surface = torch.empty(rows, dtype=torch.bool), self.field.rows(s.scene, rows)
         azimuths, elevations = obs.shape[2:]

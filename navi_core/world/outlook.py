@@ -16,7 +16,6 @@ import torch
 from torch import Tensor
 
 from navi_core.config import DynamicsConfig, EnvConfig
-from navi_core.kernels.sight import read_sight
 from navi_core.kernels.step import Drones, Observed, Outlook, described_by
 from navi_core.world.field import Field
 from navi_core.world.floor import FloorMap, FloorView
@@ -205,16 +204,16 @@ class FlightOutlook:
 
     def _sight(self, obs: Tensor, scene: Tensor) -> tuple[Tensor, Tensor]:
         """Return the (B, 4) shares, and the (B, 24) reach [m], of observations (B, 3, Az, El)."""
-        rows, eyes = len(obs), self._eyes
-        counts, longest = torch.empty(rows, 4, dtype=torch.int32), torch.empty(rows, COARSE[0])
-        azimuths, elevations = self._samples(*obs.shape[2:])
-        read_sight(
-            obs.contiguous().numpy(), azimuths.numpy(), elevations.numpy(),
-            self._near, self._start, self._band[scene].numpy(),
-            eyes.ahead, (eyes.horizon_first, eyes.horizon_last), counts.numpy(), longest.numpy(),
-        )  # fmt: skip
+        eyes, coarse = self._eyes, sampled(obs)
+        depth, hit = coarse[:, 0], coarse[:, 2] > 0
+        band = hit & (depth >= self._start) & (depth <= self._band[scene][:, None, None])
+        ahead = torch.cat([band[:, : eyes.ahead], band[:, COARSE[0] - eyes.ahead :]], dim=1)
+        counts = torch.stack(
+            [part.flatten(1).sum(dim=1) for part in (hit, hit & (depth <= self._near), band, ahead)], 1
+        )
         shares = counts / torch.tensor([*[COARSE[0] * COARSE[1]] * 3, 2 * eyes.ahead * COARSE[1]])
         shares[:, 0] = 1.0 - shares[:, 0]
+        longest = depth[:, :, eyes.horizon_first : eyes.horizon_last].amax(dim=2).clamp(min=0.0)
         # In double and rounded once, as the kernels take it: their mathematical library is another one.
         metres = torch.expm1(longest.to(torch.float64) * self._log_range).to(torch.float32)
         return shares, (metres * eyes.horizon_cos).clamp(max=eyes.view_radius)

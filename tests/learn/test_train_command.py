@@ -205,8 +205,14 @@ def test_scenes_that_cannot_be_read_are_left_out_and_told_and_alone_they_are_an_
     with pytest.raises(SceneError, match=r"broken\.glb"):
         navi(home, "--scene", str(folder))
     (folder / "torn.glb").write_bytes(b"glTF")
-    with pytest.raises(SceneError, match="none of 2 scenes could be compiled"):
+    with pytest.raises(SceneError, match="no scene can be flown in; cannot be read: broken, torn"):
         navi(home, "--scene", str(folder))
+    (good,) = (home / "scenes").glob("*.gmdag")
+    for named in ("broken.glb", "broken.gmdag"):
+        with pytest.raises(SceneError, match=named):
+            navi(home, "--scene", str(good), "--scene", str(folder / named))
+    done = navi(home, "--scene", str(good), "--scene", str(folder), "--steps", str(ROWS * ROLLOUT))
+    assert done["steps"] == ROWS * ROLLOUT
 
 
 def test_flags_and_selectors_reach_the_run(home, monkeypatch):

@@ -194,13 +194,33 @@ def test_a_yaw_may_have_any_number_of_turns(field: Field, yaw: float) -> None:
     assert torch.allclose(here.verdict.expected_reward, turned.verdict.expected_reward, atol=0.02)
 
 
-@pytest.mark.parametrize("far", [1e9, -1e9])
+def test_what_is_validated_is_what_was_judged_on_the_first_sight(field: Field) -> None:
+    """Of drones that have seen nothing before, and that saw what the gate casts; a yaw may come with other turns."""
+    flight, action = Flight(field), torch.rand(ROWS, 4, generator=torch.Generator().manual_seed(9)) * 2 - 1
+    s, scene = flight.situation(), flight.found
+    coarse = flight.gate._outlook.look(s.position, s.yaw, scene).obs
+    flight.gate.begin(s)
+    flight.gate.remember(replace(s, obs=coarse))
+    judged = flight.gate.judge(replace(s, obs=coarse), action)
+    for turns in (0.0, 2 * torch.pi):
+        validated = flight.gate.validate(s.position, s.yaw - turns, s.velocity, action, scene)
+        assert torch.equal(validated.collides, judged.collides)
+        tolerance = 1e-6 if turns == 0.0 else 0.02
+        assert torch.allclose(validated.expected_reward, judged.expected_reward, atol=tolerance)
+    assert (judged.components["novelty"] != 0).any()
+
+
+@pytest.mark.parametrize("far", [1e9, -1e9, 1e30])
 def test_a_drone_told_to_be_far_away_is_in_no_scene_and_keeps_nobody_waiting(field: Field, far: float) -> None:
     flight = Flight(field)
     for place, yaw in ((torch.full((ROWS, 3), far), 0.3), (flight.situation().position, far)):
         away = replace(flight.situation(), position=place, yaw=torch.full((ROWS,), yaw))
         flight.gate.remember(away)
         assert flight.gate.judge(away, torch.ones(ROWS, 4)).expected_reward.isfinite().all()
+    outlook, past = flight.gate._outlook, flight.gate._outlook.past(ROWS)
+    outlook.remember(past, flight.rows, replace(flight.start(), position=torch.full((ROWS, 3), far)))
+    # Nothing of the floor is seen from there, and the visit counts in the grid's corner.
+    assert not past.seen.any() and torch.equal(past.visits.count_nonzero(dim=1), torch.ones(ROWS, dtype=torch.int64))
     assert (flight.gate.begin(replace(flight.situation(), position=torch.full((ROWS, 3), far))) == -1).all()
 
 

@@ -107,23 +107,29 @@ def test_the_file_follows_what_serves_and_a_return_to_the_first_leaves_nothing(s
     for number, there in ((2, False), (4, True), (3, False), (5, True), (2, True)):
         weights.save(number, policy, 10)
         assert weights._file.exists() == there
+    monkeypatch.setattr(learned_version, "_SAVE_SECONDS", 60.0)
+    weights._next, written = 0.0, []
+    monkeypatch.setattr(LearnedWeights, "_write", lambda self, policy, decisions: written.append(decisions))
+    for number in range(6, 12):
+        weights.save(number, policy, number)
+    assert written == [6]  # the others within the minute
     assert weights.register(3, policy, 10) is None and list((registry.path / "learned").iterdir()) == []
-    weights.save(6, policy, 10)
-    assert not weights._file.exists() and weights.register(6, policy, 10) is None and len(registry.list()) == 1
+    weights.save(16, policy, 10)
+    assert not weights._file.exists() and weights.register(16, policy, 10) is None and len(registry.list()) == 1
 
 
 def test_a_registry_that_cannot_be_written_is_told_and_a_claim_of_others_stays(served, caplog) -> None:
     registry, model = served
     folder = registry.path / "learned"
     folder.mkdir()
-    for name, text in (("a", "[]"), ("b", "{"), ("c", '{"parents": ["v009"]}')):
+    for name, text in (("a", "[]"), ("b", "{"), ("c", '{"parents": ["v009"]}'), ("e", '{"parents": null}')):
         (folder / f"{name}.json").write_text(text)
         (folder / f"{name}.pt").write_bytes(b"none")
-    assert recover_learned(registry) == [] and caplog.text.count("cannot be registered now") == 3
-    assert len(list(folder.iterdir())) == 6
+    assert recover_learned(registry) == [] and caplog.text.count("cannot be registered now") == 4
+    assert len(list(folder.iterdir())) == 8
     (folder / "d.json").write_text("")  # killed before it learned anything
     assert recover_learned(registry) == [] and not (folder / "d.json").exists()
     elsewhere = SimpleNamespace(path=registry.path / "registry.json", list=registry.list)
     learning = FlightLearning(model, FAST, None, registry=elsewhere)
-    assert "what is learned will be lost" in caplog.text
+    assert "a kill loses what is learned" in caplog.text
     learning.close()

@@ -47,7 +47,7 @@ struct Observed {
 NAVI_INLINE void sight_of(const Outlook& o, const Observed& full, int64_t row, int64_t scene, float* shares, float* reach) {
     const int64_t rays = full.azimuths * full.elevations, side = o.sensor.ahead;
     const float *depth = full.obs + 3 * rays * row, *valid = depth + 2 * rays;
-    const double band = o.band[scene];
+    const float near = static_cast<float>(o.near), start = static_cast<float>(o.start), band = o.band[scene];
     int32_t counts[4] = {};
     for (int64_t a = 0; a < o.sensor.azimuths; ++a) {
         const int64_t column = o.azimuths[a] * full.elevations;
@@ -57,9 +57,9 @@ NAVI_INLINE void sight_of(const Outlook& o, const Observed& full, int64_t row, i
             const float far = depth[column + o.elevations[e]];
             if (e >= o.sensor.horizon_first && e < o.sensor.horizon_last) longest = greatest(longest, far);
             const int32_t hit = valid[column + o.elevations[e]] > 0.0f;
-            const int32_t inside = hit & static_cast<int32_t>(o.start <= far && far <= band);
+            const int32_t inside = hit & static_cast<int32_t>(start <= far && far <= band);
             counts[0] += hit;
-            counts[1] += hit & static_cast<int32_t>(far <= o.near);
+            counts[1] += hit & static_cast<int32_t>(far <= near);
             counts[2] += inside;
             counts[3] += inside & static_cast<int32_t>(ahead);
         }

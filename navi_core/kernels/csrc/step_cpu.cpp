@@ -29,12 +29,12 @@ static int64_t first_fault(const float* action, int64_t rows) {
 
 extern "C" {
 
-int64_t navi_step_bytes() {
-    return sizeof(navi::Step);
-}
-
-int64_t navi_outlook_bytes() {
-    return sizeof(navi::Outlook);
+// Sizes of the structs that this library takes, in the order of kernels/step.py.
+int64_t navi_struct_bytes(int number) {
+    const int64_t bytes[] = {sizeof(navi::Step),  sizeof(navi::Outlook), sizeof(navi::Drone),
+                             sizeof(navi::Flights), sizeof(navi::Horizon), sizeof(navi::Drones),
+                             sizeof(navi::Observed), sizeof(navi::Rewards)};
+    return bytes[number];
 }
 
 // Fly one decision in every row. Returns how many episodes ended, or -1 - the first row whose action is no number;

@@ -46,7 +46,7 @@ def list_episodes(recording: Recording) -> list[RecordedEpisode]:
     found: dict[tuple[int, int], RecordedEpisode] = {}
     shown: dict[tuple[int, int], int] = {}
     for place, entry in enumerate(recording.entries):
-        message = recording.read(entry)
+        message = recording.read_known(entry)
         if not isinstance(message, DistanceMatrix) or len(message.env_ids) != 1:
             continue
         key = (int(message.env_ids[0]), message.episode_id)
@@ -75,7 +75,9 @@ def trace_episode(recording: Recording, episode: RecordedEpisode) -> EpisodeTrac
     scalars: list[dict[str, float]] = []
     seen = 0
     for place in range(episode.entries[-1] + 1):
-        message = recording.read(recording.entries[place])
+        message = recording.read_known(recording.entries[place])
+        if message is None:
+            continue
         digest.take(message)
         if place in wanted and isinstance(message, DistanceMatrix):
             seen += message.depth.size

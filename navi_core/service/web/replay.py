@@ -107,11 +107,13 @@ class ReplayShow:
         """Take in what comes up to the present time; after a jump that may take several turns."""
         until = time.monotonic() + _TURN
         while self._next < len(self._times) and self._times[self._next] <= self._at and time.monotonic() < until:
-            message = self.recording.read(self.recording.entries[self._next])
+            message = self.recording.read_known(self.recording.entries[self._next])
+            self._next += 1
+            if message is None:
+                continue
             if isinstance(message, DistanceMatrix) and self.digest.row is None and len(message.env_ids):
                 self.digest.row = int(message.env_ids[0])
             self.digest.take(message, SERVICE_LAYOUTS)
-            self._next += 1
 
     def _viewers_changed(self, viewers: int) -> None:
         self.digest.changed.add("trail")

@@ -198,7 +198,7 @@ class StepResult(Message):
     """The episode ended for good."""
     truncated: Boolean
     """The episode was cut: time limit or void."""
-    reward: Annotated[float, Number(most=1e6)]
+    reward: Annotated[float, Number(most=1e12)]
     episode_return: Real
     """Sum of the rewards of the episode so far."""
     timestamp: Real
