@@ -144,9 +144,13 @@ def test_subscriptions_to_nothing_are_not_kept() -> None:
 
 
 def test_a_message_of_lists_of_nothing_is_refused_before_it_is_large() -> None:
-    body = msgpack.packb({"_type": "StepResult", "step_id": [[{}] * 4096] * 512})
-    with pytest.raises(WireError, match="more than 262,144 elements"):
-        decode([b"step_result_v2", body])
+    maps: dict = {}
+    for _ in range(3):
+        maps = {str(n): maps for n in range(64)}
+    for nothing in ([[{}] * 4096] * 512, maps):
+        body = msgpack.packb({"_type": "StepResult", "step_id": nothing})
+        with pytest.raises(WireError, match="more than 262,144 elements"):
+            decode([b"step_result_v2", body])
 
 
 def test_one_action_that_names_a_drone_thousands_of_times_flies_its_last_one(stage) -> None:
@@ -220,7 +224,8 @@ def test_an_axis_that_is_no_number_is_refused() -> None:
             explore._axes({"axes": [wrong, 0, 0, 0]})
 
 
-def test_a_status_page_that_never_ends_holds_nothing_but_its_own_numbers() -> None:
+def test_a_status_page_that_never_ends_holds_nothing_but_its_own_numbers(monkeypatch) -> None:
+    monkeypatch.setattr("navi_core.service.web.live._LOOK_SECONDS", 0.05)
     listener = socket.create_server(("127.0.0.1", 0))
     done = threading.Event()
 
@@ -238,9 +243,12 @@ def test_a_status_page_that_never_ends_holds_nothing_but_its_own_numbers() -> No
         show.hub.join()
         task = asyncio.create_task(show.run())
         await asyncio.sleep(0.3)
+        (reading,) = show._reading.values()
         show._inbox.append([seen(0, step_id=3)])
         await asyncio.sleep(0.3)
         assert show.digest.matrix is not None and not task.done()
+        # It is asked once, however often it is looked at.
+        assert [*show._reading.values()] == [reading] and reading.is_alive()
         task.cancel()
 
     asyncio.run(watched())

@@ -234,7 +234,9 @@ def test_what_is_no_place_and_no_number_ends_no_service(alone, caplog) -> None:
     assert alone.sessions.get(3).request.linear_velocity.any()
     alone._observe(replace_step(spoiled, 9))
     alone.sessions.get(3).request = None
-    alone.turn(0)
+    with caplog.at_level(logging.WARNING, logger="navi.service"):
+        alone.turn(0)
+    assert sum("answers with NaN or Inf" in record.message for record in caplog.records) == 2
     alone.sessions.forget(-1.0, 1e18)
     assert alone.sessions.get(3) is None
     alone._goals.hear(told(4, 7, 1.0, 1.0, 1.0))
