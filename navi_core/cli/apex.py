@@ -11,14 +11,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from navi_core.cli.table import print_facts, print_json
-from navi_core.cli.train import (
-    compiled_scenes,
-    enter_version,
-    initial_weights,
-    log_on_stderr,
-    show_training,
-    training_record,
-)
+from navi_core.cli.train import log_on_stderr, show_training, training_record
 from navi_core.cli.training_flags import (
     AsJson,
     Asset,
@@ -41,6 +34,8 @@ from navi_core.cli.training_flags import (
     flagged_config,
     partition_or_preset,
 )
+from navi_core.cli.training_scenes import compiled_scenes
+from navi_core.cli.versions import enter_version, initial_weights
 
 if TYPE_CHECKING:
     from navi_core.config import TrainConfig
@@ -177,7 +172,7 @@ def run_apex(
         asset: What the run is for.
         partition: Which one of it.
         fresh: Move an earlier run of the same key aside and start anew.
-        init: Weights of a new run, as `navi_core.cli.train.initial_weights` takes them.
+        init: Weights of a new run, as `navi_core.cli.versions.initial_weights` takes them.
         register: Enter the result into the registry; what learned a task is not entered.
         address: Of a running Ray; None starts one.
         processes: Actors to start on Ray; None as many as the configuration says.

@@ -113,7 +113,7 @@ def run_cloning(
     Raises:
         NaviError: As `navi_core.learn.clone`, the run directory and the registry do.
     """
-    from navi_core.cli.train import initial_weights, parent_versions
+    from navi_core.cli.versions import initial_weights, parent_versions
     from navi_core.learn import clone, console_progress
     from navi_core.models import Registry, record_alias_moves
     from navi_core.record import RunDirectory, navi_home

@@ -58,17 +58,12 @@ def discover(
     """List the scenes that would be used, with where they come from, and whether the Navi home has them compiled."""
     from navi_core.scenes import discover as discover_sources
     from navi_core.scenes import discover_root
-    from navi_core.scenes.compiler import compiled_files
+    from navi_core.scenes.compiler import compiled_names
 
     sources = discover_root(root) if root is not None else discover_sources()
-    folder = _folder(None)
+    there = compiled_names((s.name for s in sources), _folder(None))
     rows = [
-        {
-            "name": s.name,
-            "dataset": s.dataset,
-            "source": s.origin,
-            "compiled": s.compiled or bool(compiled_files(s.name, folder)),
-        }
+        {"name": s.name, "dataset": s.dataset, "source": s.origin, "compiled": s.compiled or s.name in there}
         for s in sources
     ]
     _show(rows, as_json, f"{len(rows)} scenes")

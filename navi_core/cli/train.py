@@ -1,4 +1,4 @@
-"""`navi train …`: find the scenes, compile or reuse them, train, register the version."""
+"""`navi train …`: find the scenes, train, register the version."""
 
 from __future__ import annotations
 
@@ -10,7 +10,6 @@ from typing import TYPE_CHECKING, Any
 
 import typer
 
-from navi_core.cli.progress import progress_bar
 from navi_core.cli.table import print_facts, print_json
 from navi_core.cli.training_flags import (
     AsJson,
@@ -34,28 +33,23 @@ from navi_core.cli.training_flags import (
     flagged_config,
     partition_or_preset,
 )
+from navi_core.cli.training_scenes import training_scenes
+from navi_core.cli.versions import enter_version, fits_latest, initial_weights, reward_of
 from navi_core.cli.watchable import AUTO, OFF, Publish, watchable
-from navi_core.errors import NaviError
 
 if TYPE_CHECKING:
     from navi_core.config import TrainConfig
     from navi_core.learn import TrainResult
     from navi_core.learn.parallel import Workers
-    from navi_core.models import Registry
-    from navi_core.scenes import CompiledScene, CompileReport, Scene, SceneSource
+    from navi_core.scenes import Scene
 
 __all__ = [
-    "compiled_scenes",
-    "enter_version",
-    "initial_weights",
     "learner_command",
     "log_on_stderr",
-    "parent_versions",
     "register",
     "run_training",
     "show_training",
     "training_record",
-    "training_scenes",
     "with_pairs_hash",
 ]
 
@@ -268,7 +262,7 @@ def training_record(
         "steps": result.steps,
         "updates": result.updates,
         "episodes": result.episodes,
-        "reward_ema": _reward(result),
+        "reward_ema": reward_of(result),
         "wall_time_hours": result.wall_time_hours,
         "memory_gib": resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / 2**20,
         "reason": result.reason,
@@ -278,81 +272,6 @@ def training_record(
         "config_hash": config_hash(config),
         "metrics": result.metrics,
     }
-
-
-def training_scenes(config: TrainConfig, jobs: int | None = None) -> list[Scene]:
-    """Return the scenes of `compiled_scenes`."""
-    return [compiled.scene for compiled in compiled_scenes(config, jobs)]
-
-
-def compiled_scenes(config: TrainConfig, jobs: int | None = None) -> list[CompiledScene]:
-    """Discover the corpus, compile or reuse every scene, and leave out what cannot be flown in.
-
-    Of a folder or a manifest, files that cannot be read are left out too, with a warning.
-
-    Args:
-        config: Names the corpus and how to compile it.
-        jobs: Scenes compiled at once; None takes as many as cores and memory allow, and one where it is little work.
-
-    Raises:
-        SceneError: Nothing is found, a file that was named cannot be read, a scene cannot be written, or none is left.
-    """
-    import logging
-
-    from navi_core.errors import GmdagError, MeshError, SceneError
-    from navi_core.record import navi_home
-    from navi_core.scenes import compile_corpus, compile_source, discover
-    from navi_core.world import Field, scene_verdict
-
-    log = logging.getLogger("navi.train")
-    sources, folder = discover(config.corpus), navi_home() / "scenes"
-    meshes = [source for source in sources if not source.compiled]
-    told: dict[str, str] = {}
-
-    def note(report: CompileReport) -> None:
-        told[report.row.name] = "unchanged" if report.skipped else f"{report.seconds:.1f} s"
-
-    unread: list[str] = []
-
-    named = {os.path.expanduser(name) for name in config.corpus.scenes or ()}
-
-    def fault(source: SceneSource, error: NaviError) -> None:
-        if len(sources) == 1 or source.origin in named or not isinstance(error, MeshError | GmdagError):
-            raise error
-        log.warning("scene %s is left out: %s", source.name, error)
-        unread.append(source.name)
-
-    if meshes:
-        try:
-            with progress_bar("compiling") as progress:
-                compile_corpus(meshes, folder, config.compile, progress, done=note, jobs=jobs, failed=fault)
-        except SceneError:
-            # Where no mesh could be compiled there may be compiled scenes; else it is told below.
-            if len(unread) < len(meshes):
-                raise
-    scenes, rejected = [], []
-    for source in sources:
-        if source.name in unread:
-            continue
-        try:
-            compiled = compile_source(source, folder, config.compile)
-        except NaviError as error:
-            fault(source, error)
-            continue
-        verdict = compiled.scene.verdict
-        if verdict is None:
-            verdict = scene_verdict(Field([compiled.scene], device="cpu"), 0, config.env.spawn).verdict
-        log.info("scene %s: %s, %s", source.name, told.get(source.name, "as it is"), verdict)
-        if verdict == "FAIL":
-            log.warning("scene %s has no viable spawn (verdict FAIL) and is left out", source.name)
-            rejected.append(source.name)
-        else:
-            scenes.append(compiled)
-    if not scenes:
-        reasons = {"cannot be read": unread, "verdict FAIL": rejected}
-        why = "; ".join(f"{reason}: {', '.join(names)}" for reason, names in reasons.items() if names)
-        raise SceneError(f"no scene can be flown in; {why}; see `navi scenes qualify` for the reasons")
-    return scenes
 
 
 @contextmanager
@@ -370,86 +289,6 @@ def log_on_stderr() -> Iterator[None]:
     finally:
         log.removeHandler(handler)
         log.setLevel(level)
-
-
-def fits_latest(config: TrainConfig) -> bool:
-    """Whether the network of a run can begin with the weights of `latest`, or there is none; says so where not.
-
-    Who names no start gets the latest where it fits; one that is named and does not fit is an error.
-    """
-    import logging
-
-    from navi_core.models import Registry, load_checkpoint
-    from navi_core.policy import build_policy
-    from navi_core.record import navi_home
-
-    registry = Registry(navi_home() / "models")
-    if "latest" not in registry.aliases():
-        return True
-    version = registry.resolve("latest")
-    theirs = {name: value.shape for name, value in load_checkpoint(version.path).policy_state.items()}
-    ours = {name: value.shape for name, value in build_policy(config.policy, 0).state_dict().items()}
-    if theirs != ours:
-        logging.getLogger("navi.train").warning(
-            "latest is %s, another network than this run's: it begins with new weights", version.version
-        )
-    return theirs == ours
-
-
-def initial_weights(registry: Registry, init: str | None) -> Path | None:
-    """Return the checkpoint that `--init` means: an alias, a version or a file; None for new weights."""
-    if init is None or init == "none":
-        return None
-    if init == "latest" and "latest" not in registry.aliases():
-        return None
-    path = Path(init)
-    return path if path.suffix == ".pt" and path.exists() else registry.resolve(init).path
-
-
-def enter_version(registry: Registry, result: TrainResult, algorithm: str = "ppo") -> tuple[str, bool]:
-    """Register the last checkpoint; return its version and whether `latest` points to it."""
-    import logging
-
-    from navi_core.models import record_alias_moves
-
-    numbers = {k: v for k, v in result.metrics.items() if k in ("episode_return", "episode_length", "sps")}
-    version = registry.register(
-        result.checkpoint,
-        parents=parent_versions(registry, result.initial),
-        metrics={"reward_ema": _reward(result), "steps": float(result.steps), **numbers},
-        notes=f"{result.run_id}, ended by {result.reason}",
-        tags=(algorithm,),
-    )
-    record_alias_moves(registry)
-    latest = registry.resolve("latest")
-    if latest.version != version:
-        best = "unknown" if latest.reward_ema is None else f"{latest.reward_ema:+.4f}"
-        logging.getLogger("navi.train").info(
-            "latest stays %s: its reward_ema is %s; name this one %s", latest.version, best, version
-        )
-    return version, latest.version == version
-
-
-def parent_versions(registry: Registry, initial: str | None) -> list[str]:
-    """Return the registered versions that hold the weights a run began with."""
-    from navi_core.models import load_checkpoint
-
-    if initial is None:
-        return []
-    versions = registry.list()
-    known = [version.version for version in versions if str(version.path) == initial]
-    if known or not Path(initial).is_file():
-        return known
-    # A checkpoint that was named by its place in a run directory is the version that was made of it.
-    weights = load_checkpoint(initial).weights_hash
-    return [version.version for version in versions if version.weights_hash == weights][:1]
-
-
-def _reward(result: TrainResult) -> float | None:
-    """Return the smoothed reward, None where the run ended before its first update."""
-    import math
-
-    return None if math.isnan(result.reward_ema) else result.reward_ema
 
 
 def show_training(record: dict[str, Any], as_json: bool) -> None:

@@ -6,7 +6,7 @@ import hashlib
 import json
 import re
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from dataclasses import dataclass, replace
 from pathlib import Path
 
@@ -29,9 +29,11 @@ __all__ = [
     "compile_mesh",
     "compile_to_file",
     "compiled_files",
+    "compiled_names",
     "is_current",
     "output_path",
     "store_verdict",
+    "without_key",
 ]
 
 COMPILER_VERSION = 2
@@ -39,6 +41,9 @@ COMPILER_VERSION = 2
 
 _STEM = 160
 """Characters of a scene's name in its file's name."""
+
+_KEY = re.compile("-[0-9a-f]{8}$")
+"""What compiling adds to it there."""
 
 Progress = Callable[[str, float], None]
 """Called with a stage name and the share of the work done, 0 to 1."""
@@ -159,6 +164,17 @@ def output_path(name: str, source_hash: str, out_dir: Path | str, config: Compil
     """Return where a source's scene lies: `<name>-<8 hex digits of source and configuration>.gmdag`."""
     key = hashlib.sha256(f"{source_hash}:{config_hash(config)}".encode()).hexdigest()[:8]
     return Path(out_dir) / f"{_stem(name)}-{key}.gmdag"
+
+
+def without_key(file: Path) -> str:
+    """Return the stem of a compiled file without what compiling added to its source's name."""
+    return _KEY.sub("", file.stem)
+
+
+def compiled_names(names: Iterable[str], out_dir: Path | str) -> set[str]:
+    """Return those of some names of which a folder holds scenes, of any source and configuration; it is read once."""
+    there = {without_key(file) for file in Path(out_dir).glob("*.gmdag") if _KEY.search(file.stem)}
+    return {name for name in names if _stem(name) in there}
 
 
 def compiled_files(name: str, out_dir: Path | str) -> list[Path]:

@@ -11,6 +11,7 @@ from pathlib import Path
 from navi_core.config import CorpusConfig
 from navi_core.errors import ConfigError, SceneError
 from navi_core.scenes.benchmark import BENCHMARK, benchmark_sources
+from navi_core.scenes.compiler import without_key
 from navi_core.scenes.corpus import SceneSource, generated_sources, named_sources, tell_apart
 from navi_core.scenes.layouts import list_files, scene_name, split_scenes
 from navi_core.scenes.manifest import read_manifest
@@ -22,8 +23,6 @@ __all__ = ["SCENES_VARIABLE", "discover", "discover_root", "environment_root", "
 SCENES_VARIABLE = "NAVI_SCENES"
 """Environment variable that names the root folder of the user's own meshes."""
 _MOST_SEEDS = 100_000
-_KEY = re.compile("-[0-9a-f]{8}$")
-"""What compiling adds to a mesh's name."""
 
 _log = logging.getLogger(__name__)
 
@@ -123,7 +122,7 @@ def discover_root(root: Path) -> list[SceneSource]:
     compiled = [file for file in files if file.suffix.lower() == ".gmdag"]
     if scenes:
         meshes = {name for file in scenes for name in (file.stem, scene_name(file))}
-        lone = [file for file in compiled if not {file.stem, _KEY.sub("", file.stem)} & meshes]
+        lone = [file for file in compiled if not {file.stem, without_key(file)} & meshes]
         if lone:
             few = ", ".join(file.name for file in lone[:3]) + (", …" if len(lone) > 3 else "")
             _log.warning("%s: %d compiled scenes beside its meshes are left out (%s); name them", root, len(lone), few)

@@ -11,11 +11,12 @@ from __future__ import annotations
 import copy
 import math
 from dataclasses import dataclass
+from functools import lru_cache
 
 import torch
 from torch import Tensor
 
-from navi_core.config import DynamicsConfig, EnvConfig
+from navi_core.config import REWARD_TERMS, DynamicsConfig, EnvConfig
 from navi_core.kernels.step import Drones, Observed, Outlook, described_by
 from navi_core.world.field import Field
 from navi_core.world.floor import FloorMap, FloorView
@@ -91,7 +92,6 @@ class FlightOutlook:
         band = self._rewards.band(torch.arange(field.num_scenes))
         self._near, self._start = (math.log1p(metres) / self._log_range for metres in (NEAR_DISTANCE, BAND_START))
         self._band = band.log1p() / self._log_range
-        self._bins: dict[tuple[int, int], tuple[Tensor, Tensor]] = {}
 
     def past(self, drones: int) -> Past:
         """Return that of N drones that have seen nothing yet."""
@@ -119,7 +119,7 @@ class FlightOutlook:
         scene = self._field.rows(start.scene, len(start)).to(torch.int64)
         obs = start.seen.detach().to(torch.float32).contiguous()
         position, yaw = (part.detach().to(torch.float32).contiguous() for part in (start.position, start.yaw))
-        rows, bins = rows.contiguous(), self._samples(*obs.shape[2:])
+        rows, bins = rows.contiguous(), _samples(*obs.shape[2:])
         observed = Observed(obs=described_by(obs, torch.float32), azimuths=obs.shape[2], elevations=obs.shape[3])
         drones = _drones(rows, scene, position, yaw)
         return self._tracer.remember(self._for_kernels(past, bins), drones, observed)
@@ -140,9 +140,9 @@ class FlightOutlook:
         if self._tracer is None:
             return self._fly_tensors(past, rows, start, action)
         flight = self._horizon.for_kernels(start, action)
-        foreseen, rows, terms = flight.foreseen, rows.contiguous(), torch.empty(len(rows), 10)
+        foreseen, rows, terms = flight.foreseen, rows.contiguous(), torch.empty(len(rows), len(REWARD_TERMS))
         drones = _drones(rows, flight.scene, foreseen.position, foreseen.yaw)
-        outlook = self._for_kernels(past, self._samples(*start.obs.shape[2:]))
+        outlook = self._for_kernels(past, _samples(*start.obs.shape[2:]))
         self._tracer.outlook(outlook, flight.drone, flight.flights, flight.horizon, drones, terms)
         return foreseen, terms
 
@@ -161,12 +161,6 @@ class FlightOutlook:
             azimuths=azimuths, elevations=elevations, near=self._near, start=self._start,
             band=described_by(self._band, torch.float32), log_range=self._log_range, decision=self._decision,
         )  # fmt: skip
-
-    def _samples(self, azimuth_bins: int, elevation_bins: int) -> tuple[Tensor, Tensor]:
-        bins = self._bins.get((azimuth_bins, elevation_bins))
-        if bins is None:
-            bins = self._bins[azimuth_bins, elevation_bins] = _samples(azimuth_bins, elevation_bins)
-        return bins
 
     def _remember_tensors(self, past: Past, rows: Tensor, start: Start) -> None:
         s, visits, seen = start, past.visits[rows], past.seen[rows]
@@ -221,15 +215,13 @@ class FlightOutlook:
 
 def _drones(rows: Tensor, scene: Tensor, position: Tensor, yaw: Tensor) -> Drones:
     """Return what the C++ kernels know of B drones; valid as long as the tensors."""
-    wholes = {"rows": rows, "scene": scene}
-    reals = {"position": position, "yaw": yaw}
     return Drones(
-        **{name: described_by(part, torch.int64) for name, part in wholes.items()},
-        **{name: described_by(part, torch.float32) for name, part in reals.items()},
-        count=len(rows),
-    )
+        rows=described_by(rows, torch.int64), scene=described_by(scene, torch.int64),
+        position=described_by(position, torch.float32), yaw=described_by(yaw, torch.float32), count=len(rows),
+    )  # fmt: skip
 
 
+@lru_cache
 def _samples(azimuth_bins: int, elevation_bins: int) -> tuple[Tensor, Tensor]:
     """Return the (24,) azimuth and (6,) elevation bins that are nearest in angle to the coarse ones."""
     azimuth = torch.arange(COARSE[0]) * azimuth_bins // COARSE[0]

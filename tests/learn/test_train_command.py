@@ -175,7 +175,7 @@ def test_a_pipeline_run_begins_with_new_weights(home):
 
 
 def test_the_corpus_is_shared_out_when_it_is_much_and_reused_when_it_is_there(home, monkeypatch):
-    from navi_core.cli.train import training_scenes
+    from navi_core.cli.training_scenes import training_scenes
     from navi_core.config import TrainConfig
     from navi_core.scenes import corpus
 

@@ -64,6 +64,16 @@ def test_discover_compile_inspect_and_qualify_follow_one_another(navi, tmp_path)
     assert "tent" in navi("scenes", "inspect", made[0]["gmdag"]).stdout
 
 
+def test_discover_knows_what_the_navi_home_has_compiled(navi, monkeypatch, tmp_path):
+    monkeypatch.setenv("NAVI_HOME", str(tmp_path / "home"))
+    for name in ("a tent", "tent"):
+        write_obj(tmp_path / "meshes" / f"{name}.obj")
+    first = tmp_path / "meshes" / "a tent.obj"
+    navi("scenes", "compile", first, "--resolution", 32)
+    found = json.loads(navi("scenes", "discover", tmp_path / "meshes", "--json").stdout)
+    assert [row["compiled"] for row in found] == [row["source"] == str(first) for row in found]
+
+
 def test_qualify_judges_and_stores_the_verdict(navi, tmp_path):
     made = json.loads(
         navi("scenes", "generate", "maze", "--resolution", 64, "--out", tmp_path, "--json").stdout

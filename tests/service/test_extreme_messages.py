@@ -18,11 +18,12 @@ from navi_core.errors import ConfigError, RecordError, WireError
 from navi_core.service.admission import Admission
 from navi_core.service.flight_learning import FlightLearning
 from navi_core.service.observations import distance_matrix
-from navi_core.service.recordings import episodes
+from navi_core.service.recordings import Recording, RecordingWriter, episodes
 from navi_core.service.viewing import Digest
 from navi_core.service.viewing.layouts import LAYOUTS, payload
 from navi_core.service.web import explore
 from navi_core.service.web.live import LiveShow
+from navi_core.service.web.replay import ReplayShow
 from navi_core.service.wire import (
     MOST_STEP_ID,
     Action,
@@ -270,31 +271,31 @@ def test_a_note_of_an_endpoint_that_is_none_leaves_the_page_running(caplog) -> N
     asyncio.run(watched())
 
 
-def test_an_episode_of_more_rays_than_memory_is_refused(monkeypatch, tmp_path) -> None:
-    from types import SimpleNamespace
+@pytest.fixture
+def recorded(tmp_path) -> Recording:
+    """Five observations, one of no drone, and one that the wire refuses since it has bounds."""
+    spoiled = seen(0, step_id=9)
+    spoiled.depth[:] = np.nan  # past the check, as before there was one
+    with RecordingWriter(tmp_path / "old.navi") as writer:
+        for number, message in enumerate([nobody(), spoiled, *(seen(0, step_id=n) for n in range(5))]):
+            writer.append(*encode(message), when=100.0 + 0.001 * number)
+    with Recording(tmp_path / "old.navi") as recording:
+        yield recording
 
+
+def test_an_episode_of_more_rays_than_memory_is_refused(recorded, monkeypatch) -> None:
+    (episode,) = episodes.list_episodes(recorded)
+    assert episode.frames == 5 and len(episodes.trace_episode(recorded, episode).depth) == 5
     monkeypatch.setattr(episodes, "MOST_RAYS", 1000)
-    messages = [nobody(), *(seen(0, step_id=n) for n in range(5))]
-    # One of them is refused today, as a recording of before may hold.
-    entries = [SimpleNamespace(time=float(n), message=m) for n, m in enumerate([*messages, None])]
-    recording = SimpleNamespace(path=tmp_path, entries=entries, read_known=lambda entry: entry.message)
-    (episode,) = episodes.list_episodes(recording)
-    assert episode.frames == 5
     with pytest.raises(RecordError, match="more rays than are shown, 1,000"):
-        episodes.trace_episode(recording, episode)
+        episodes.trace_episode(recorded, episode)
 
 
-def test_a_recorded_message_that_is_refused_today_is_left_out() -> None:
-    from navi_core.service.recordings import Recording
-
-    class Old(Recording):
-        def __init__(self) -> None:
-            pass
-
-        def __del__(self) -> None:
-            pass
-
-        def read(self, entry):
-            raise WireError("depth holds numbers that are not finite")
-
-    assert Old().read_known(None) is None
+def test_a_recorded_message_that_is_refused_today_is_left_out(recorded) -> None:
+    known = [recorded.read_known(entry) for entry in recorded.entries]
+    assert [message is None for message in known] == [False, True, *[False] * 5]
+    with pytest.raises(WireError, match="not finite"):
+        recorded.read(recorded.entries[1])
+    show = ReplayShow(recorded, "old")
+    show._seek(show._length)
+    assert show._next == 7 and show.digest.matrix.step_id == 4

@@ -34,6 +34,7 @@ __all__ = [
 OVERHEAD_SHAPE = (256, 256, 3)
 _MOST_PARTS = 4096
 _MOST_SPEED = 3.4e38
+"""Any that is finite: who flies clamps."""
 _AS_THEY_ARE = frozenset((int, float, bool, str, np.ndarray))
 
 

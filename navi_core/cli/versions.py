@@ -1,0 +1,93 @@
+"""Which version a training begins with, and which it becomes."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from navi_core.config import TrainConfig
+    from navi_core.learn import TrainResult
+    from navi_core.models import Registry
+
+__all__ = ["enter_version", "fits_latest", "initial_weights", "parent_versions", "reward_of"]
+
+
+def fits_latest(config: TrainConfig) -> bool:
+    """Whether the network of a run can begin with the weights of `latest`, or there is none; says so where not.
+
+    Who names no start gets the latest where it fits; one that is named and does not fit is an error.
+    """
+    import logging
+
+    from navi_core.models import Registry, load_checkpoint
+    from navi_core.policy import build_policy
+    from navi_core.record import navi_home
+
+    registry = Registry(navi_home() / "models")
+    if "latest" not in registry.aliases():
+        return True
+    version = registry.resolve("latest")
+    theirs = {name: value.shape for name, value in load_checkpoint(version.path).policy_state.items()}
+    ours = {name: value.shape for name, value in build_policy(config.policy, 0).state_dict().items()}
+    if theirs != ours:
+        logging.getLogger("navi.train").warning(
+            "latest is %s, another network than this run's: it begins with new weights", version.version
+        )
+    return theirs == ours
+
+
+def initial_weights(registry: Registry, init: str | None) -> Path | None:
+    """Return the checkpoint that `--init` means: an alias, a version or a file; None for new weights."""
+    if init is None or init == "none":
+        return None
+    if init == "latest" and "latest" not in registry.aliases():
+        return None
+    path = Path(init)
+    return path if path.suffix == ".pt" and path.exists() else registry.resolve(init).path
+
+
+def enter_version(registry: Registry, result: TrainResult, algorithm: str = "ppo") -> tuple[str, bool]:
+    """Register the last checkpoint; return its version and whether `latest` points to it."""
+    import logging
+
+    from navi_core.models import record_alias_moves
+
+    numbers = {k: v for k, v in result.metrics.items() if k in ("episode_return", "episode_length", "sps")}
+    version = registry.register(
+        result.checkpoint,
+        parents=parent_versions(registry, result.initial),
+        metrics={"reward_ema": reward_of(result), "steps": float(result.steps), **numbers},
+        notes=f"{result.run_id}, ended by {result.reason}",
+        tags=(algorithm,),
+    )
+    record_alias_moves(registry)
+    latest = registry.resolve("latest")
+    if latest.version != version:
+        best = "unknown" if latest.reward_ema is None else f"{latest.reward_ema:+.4f}"
+        logging.getLogger("navi.train").info(
+            "latest stays %s: its reward_ema is %s; name this one %s", latest.version, best, version
+        )
+    return version, latest.version == version
+
+
+def parent_versions(registry: Registry, initial: str | None) -> list[str]:
+    """Return the registered versions that hold the weights a run began with."""
+    from navi_core.models import load_checkpoint
+
+    if initial is None:
+        return []
+    versions = registry.list()
+    known = [version.version for version in versions if str(version.path) == initial]
+    if known or not Path(initial).is_file():
+        return known
+    # A checkpoint that was named by its place in a run directory is the version that was made of it.
+    weights = load_checkpoint(initial).weights_hash
+    return [version.version for version in versions if version.weights_hash == weights][:1]
+
+
+def reward_of(result: TrainResult) -> float | None:
+    """Return the smoothed reward, None where the run ended before its first update."""
+    import math
+
+    return None if math.isnan(result.reward_ema) else result.reward_ema
