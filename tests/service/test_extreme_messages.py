@@ -27,6 +27,7 @@ from navi_core.service.web.replay import ReplayShow
 from navi_core.service.wire import (
     MOST_STEP_ID,
     Action,
+    BatchStepResult,
     DistanceMatrix,
     Publisher,
     StepRequest,
@@ -152,6 +153,12 @@ def test_a_message_of_lists_of_nothing_is_refused_before_it_is_large() -> None:
         body = msgpack.packb({"_type": "StepResult", "step_id": nothing})
         with pytest.raises(WireError, match="more than 262,144 elements"):
             decode([b"step_result_v2", body])
+
+
+def test_the_largest_batch_travels() -> None:
+    one, result = seen(0, size=(8, 4)), StepResult(1, 0, 1, False, False, 0.0, 0.0, 0.0)
+    batch = decode(encode(BatchStepResult((result,) * 4096, (one,) * 4096)))
+    assert len(batch.results) == len(batch.observations) == 4096
 
 
 def test_one_action_that_names_a_drone_thousands_of_times_flies_its_last_one(stage) -> None:

@@ -41,7 +41,7 @@ _MOST_KEYS = 64
 _MOST_TEXT = 4096
 _MOST_PARTS = 4096
 _MOST_ELEMENTS = 2**18
-"""Of all lists and maps of a message; the largest batch has half as many."""
+"""Of all lists and maps of a message; the largest batch has 139,270."""
 _VERSIONED = re.compile(r"(.+)_v(\d{1,4})")
 
 
