@@ -12,8 +12,9 @@ from typing import Any
 
 from navi_core.errors import EvaluationError
 from navi_core.record import navi_home
+from navi_pipeline.definitions import defs
+from navi_pipeline.flow import Flow
 from navi_pipeline.lib.dagster_instance import dagster_home, open_instance
-from navi_pipeline.lib.flow import Flow
 
 __all__ = ["run_demo"]
 
@@ -35,7 +36,7 @@ def run_demo(*, seed: int = 0, as_json: bool = False) -> None:
     began = time.monotonic()
     os.environ["DAGSTER_HOME"] = str(dagster_home())
     with open_instance() as instance:
-        flow = Flow(instance, profile=PROFILE, seed=seed, say=_say, echo=True)
+        flow = Flow(instance, defs().resolve_job_def, profile=PROFILE, seed=seed, say=_say, echo=True)
         _say(f"Navi home {navi_home()}, Dagster home {os.environ['DAGSTER_HOME']}, seed {seed}")
         flow.materialize_scenes()
         failed = flow.materialize_policy()

@@ -39,9 +39,10 @@ class FlowSettings(dg.Config):
 @dg.op(pool=GPU, description="Run the graph's jobs in order; each is a run of its own, seen on the assets' pages.")
 def materialize_everything(context: dg.OpExecutionContext, config: FlowSettings) -> None:
     """Scenes, demonstrations, training, evaluation, promotion, benchmarks, warehouse."""
-    from navi_pipeline.lib.flow import Flow
+    from navi_pipeline.flow import Flow
 
-    flow = Flow(context.instance, profile=config.profile, size=config.size, seed=config.seed, say=context.log.info)
+    job = context.repository_def.get_job
+    flow = Flow(context.instance, job, profile=config.profile, size=config.size, seed=config.seed, say=context.log.info)
     failed = flow.materialize_everything()
     if failed:
         raise dg.Failure(f"the policy did not pass: {'; '.join(failed)}")

@@ -9,10 +9,10 @@ from typing import Any
 
 from navi_core.errors import EvaluationError
 from navi_core.record import navi_home
+from navi_pipeline.flow import Flow
 from navi_pipeline.lib.benchmark_log import BenchmarkLog
 from navi_pipeline.lib.clock import Work, now, reset_work, work_by_name
 from navi_pipeline.lib.dagster_instance import dagster_home, open_instance
-from navi_pipeline.lib.flow import Flow
 from navi_pipeline.lib.warehouse import Warehouse
 
 __all__ = ["run_graph"]
@@ -35,10 +35,13 @@ def run_graph(*, profile: str = "quick", size: str = "quick", seed: int = 0, as_
         EvaluationError: The policy did not pass the gates before the promotion.
     """
     began = now()
+    # Loading the graph belongs to what orchestration costs.
+    from navi_pipeline.definitions import defs
+
     os.environ["DAGSTER_HOME"] = str(dagster_home())
     reset_work()
     with open_instance() as instance:
-        flow = Flow(instance, profile=profile, size=size, seed=seed, say=_say, echo=True)
+        flow = Flow(instance, defs().resolve_job_def, profile=profile, size=size, seed=seed, say=_say, echo=True)
         _say(f"Navi home {navi_home()}, Dagster home {os.environ['DAGSTER_HOME']}, profile {profile}, seed {seed}")
         failed = flow.materialize_everything()
     total, work = now() - began, work_by_name()

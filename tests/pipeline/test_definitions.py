@@ -11,9 +11,9 @@ import yaml
 from navi_core.errors import ConfigError, RecordError
 from navi_core.presets import preset_names
 from navi_pipeline.definitions import defs
+from navi_pipeline.flow import Flow
 from navi_pipeline.jobs import PROFILE_ASSETS
 from navi_pipeline.lib.compiled import write_corpus
-from navi_pipeline.lib.flow import Flow
 from navi_pipeline.lib.policies import ALGORITHMS, train_policy
 from navi_pipeline.lib.studies.catalogue import STUDIES
 from navi_pipeline.lib.sweeps.catalogue import SWEEPS
@@ -151,7 +151,7 @@ def test_the_workspace_names_the_code_location():
 )
 def test_a_profile_or_size_that_does_not_exist_is_refused_before_anything_is_made(given, told):
     with dg.DagsterInstance.ephemeral() as instance, pytest.raises(ConfigError, match=told):
-        Flow(instance, seed=0, say=print, **given)
+        Flow(instance, defs().resolve_job_def, seed=0, say=print, **given)
 
 
 @pytest.mark.parametrize("profile", ["quick", "rooms", "rooms_standard", "standard"])

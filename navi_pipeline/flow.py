@@ -26,6 +26,7 @@ class Flow:
 
     Args:
         instance: Dagster instance that keeps the runs.
+        job: Returns the job of a name, of the code location that the flow belongs to.
         profile: Training profile.
         size: Size of the sweeps.
         seed: Seed of the training runs.
@@ -43,6 +44,7 @@ class Flow:
     def __init__(
         self,
         instance: dg.DagsterInstance,
+        job: Callable[[str], dg.JobDefinition],
         *,
         profile: str,
         size: str = "quick",
@@ -50,7 +52,6 @@ class Flow:
         say: Callable[[str], None],
         echo: bool = False,
     ) -> None:
-        from navi_pipeline.definitions import defs
         from navi_pipeline.defs.benchmarks.partitions import size_partitions
         from navi_pipeline.defs.training.partitions import profile_partitions
 
@@ -62,7 +63,7 @@ class Flow:
         self.stages: dict[str, float] = {}
         self.metadata: dict[str, dict[str, Any]] = {}
         self._instance = instance
-        self._definitions = defs()
+        self._job = job
         self._profile = profile
         self._size = size
         self._seed = seed
@@ -132,7 +133,7 @@ class Flow:
 
     def _settings(self, job: str) -> dict[str, Any]:
         """Return the seed for every learner of a job; PPO's lines alone are let through."""
-        steps = self._definitions.resolve_job_def(job).graph.node_names()
+        steps = self._job(job).graph.node_names()
         learners = [name for name in steps if name.endswith("_policy")]
         seeds: dict[str, Any] = {name: {"config": {"seed": self._seed}} for name in learners}
         seeds["ppo_policy"]["config"]["echo"] = self._echo
@@ -142,7 +143,7 @@ class Flow:
         # Dagster's own log lines stay in its storage; the terminal shows ours.
         config: dict[str, Any] = {"loggers": {"console": {"config": {"log_level": "CRITICAL"}}}, "ops": ops or {}}
         with _sigterm_kept():
-            result = self._definitions.resolve_job_def(job).execute_in_process(
+            result = self._job(job).execute_in_process(
                 run_config=config,
                 instance=self._instance,
                 partition_key=partition,
