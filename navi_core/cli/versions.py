@@ -51,7 +51,7 @@ def enter_version(registry: Registry, result: TrainResult, algorithm: str = "ppo
     """Register the last checkpoint; return its version and whether `latest` points to it."""
     import logging
 
-    from navi_core.models import record_alias_moves
+    from navi_core.models import load_checkpoint, record_alias_moves, why_latest_stays
 
     numbers = {k: v for k, v in result.metrics.items() if k in ("episode_return", "episode_length", "sps")}
     version = registry.register(
@@ -64,9 +64,9 @@ def enter_version(registry: Registry, result: TrainResult, algorithm: str = "ppo
     record_alias_moves(registry)
     latest = registry.resolve("latest")
     if latest.version != version:
-        best = "unknown" if latest.reward_ema is None else f"{latest.reward_ema:+.4f}"
+        why = why_latest_stays(load_checkpoint(result.checkpoint), load_checkpoint(latest.path))
         logging.getLogger("navi.train").info(
-            "latest stays %s: its reward_ema is %s; name this one %s", latest.version, best, version
+            "latest stays %s: %s; name this one %s", latest.version, why or "it was registered before", version
         )
     return version, latest.version == version
 

@@ -15,6 +15,7 @@ from navi_core.models.exported import ExportedPolicy, load_exported
 from navi_core.models.model_version import ModelVersion
 from navi_core.models.programs import export_checkpoint, export_policy
 from navi_core.models.registry import Registry
+from navi_core.models.succession import why_latest_stays
 from navi_core.models.weights import weights_hash
 
 __all__ = [
@@ -32,4 +33,5 @@ __all__ = [
     "record_alias_moves",
     "save_checkpoint",
     "weights_hash",
+    "why_latest_stays",
 ]

@@ -5,9 +5,9 @@
     ├── v001.pt          copies of the registered checkpoints
     └── .registry.lock   held by the one process that changes something
 
-`latest` moves by itself when a registered version's reward_ema exceeds that of the current latest;
-`champion`, like every other alias, moves only by `promote`. `rollback` gives an alias back to the
-version that held it before; the history keeps what happened.
+`latest` moves by itself when a registered version's reward_ema exceeds that of the current latest and the two compare
+(`models/succession.py`); `champion`, like every other alias, moves only by `promote`. `rollback` gives an alias back to
+the version that held it before; the history keeps what happened.
 """
 
 from __future__ import annotations
@@ -24,10 +24,11 @@ from pathlib import Path
 from typing import Any
 
 from navi_core.config import config_hash
-from navi_core.errors import RegistryError
+from navi_core.errors import CheckpointError, RegistryError
 from navi_core.models.book import book_fault
-from navi_core.models.checkpoint import load_checkpoint
+from navi_core.models.checkpoint import Checkpoint, load_checkpoint
 from navi_core.models.model_version import ModelVersion
+from navi_core.models.succession import why_latest_stays
 from navi_core.record import write_durably
 
 __all__ = ["LATEST", "Registry"]
@@ -110,7 +111,7 @@ class Registry:
             # replaces, never a version without its weights.
             self._write(self.path / entry["file"], data)
             book["versions"][version] = entry
-            if self._exceeds_latest(book, entry["reward_ema"]):
+            if self._follows_latest(book, loaded):
                 self._move(book, LATEST, version, "register")
         return version
 
@@ -223,12 +224,15 @@ class Registry:
             **data,
         )
 
-    @staticmethod
-    def _exceeds_latest(book: dict[str, Any], reward_ema: float | None) -> bool:
+    def _follows_latest(self, book: dict[str, Any], new: Checkpoint) -> bool:
         if LATEST not in book["aliases"]:
             return True
-        current = book["versions"][book["aliases"][LATEST]["versions"][-1]]["reward_ema"]
-        return reward_ema is not None and (current is None or reward_ema > current)
+        held = book["versions"][book["aliases"][LATEST]["versions"][-1]]
+        try:
+            return why_latest_stays(new, load_checkpoint(self.path / held["file"])) is None
+        except CheckpointError:
+            # What cannot be read can be neither flown nor trained on.
+            return True
 
     @staticmethod
     def _move(book: dict[str, Any], alias: str, version: str, action: str) -> None:

@@ -30,6 +30,7 @@ def test_public_names_are_locked():
         "record_alias_moves",
         "save_checkpoint",
         "weights_hash",
+        "why_latest_stays",
     ]
 
 

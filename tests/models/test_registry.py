@@ -2,6 +2,7 @@
 
 import json
 import os
+import re
 from concurrent.futures import ThreadPoolExecutor
 
 import pytest
@@ -9,8 +10,9 @@ import typer
 from typer.testing import CliRunner
 
 from navi_core.cli import models as models_cli
+from navi_core.config import RewardConfig
 from navi_core.errors import CheckpointError, RegistryError
-from navi_core.models import Registry, load_policy
+from navi_core.models import Registry, load_checkpoint, load_policy, why_latest_stays
 
 
 @pytest.fixture
@@ -173,3 +175,39 @@ def test_the_command_reads_and_rolls_back(registry, make_checkpoint):
     assert registry.resolve("champion").version == "v001"
     with pytest.raises(RegistryError, match=r"no model 'v007'"):
         CliRunner().invoke(app, ["models", "show", "v007", *folder], catch_exceptions=False)
+
+
+def test_latest_follows_what_compares(registry, make_checkpoint, config):
+    """Each row: settings, run, reward, episodes and steps of what is registered next, and what latest is then."""
+    explore, cart = config, config.model_copy(update={"task": "cart_pole"})
+    reward = RewardConfig(weights={"collision": 0.0})
+    blind = config.model_copy(update={"env": config.env.model_copy(update={"reward": reward})})
+    few, many = 0, config.actors
+    rows = [
+        (explore, "a", 0.3, few, 100, "v001"),
+        (explore, "a", 0.1, few, 200, "v002"),  # what the run became
+        (explore, "a", 0.2, few, 150, "v002"),  # and what it was
+        (explore, "b", -0.4, many, 900, "v004"),  # the first that knows whole episodes
+        (explore, "c", 0.9, few, 10, "v004"),  # knows beginnings alone
+        (explore, "b", -0.5, many, 1800, "v004"),  # went on, and became worse
+        (explore, "d", -0.3, many, 500, "v007"),
+        (blind, "e", -0.9, many, 500, "v008"),  # is paid for something else
+        (blind, "f", 0.9, few, 10, "v008"),
+        (cart, "g", 500.0, many, 500, "v008"),  # flies nowhere
+        (explore, "h", -0.9, many, 500, "v011"),
+    ]
+    for seed, (settings, run, reward, episodes, steps, latest) in enumerate(rows):
+        told = {"config": settings, "run_id": run, "reward_ema": reward, "episode_count": episodes, "step_id": steps}
+        registry.register(make_checkpoint(f"{seed}.pt", seed=seed, **told))
+        assert registry.resolve("latest").version == latest, seed
+    held = load_checkpoint(registry.resolve("latest").path)
+    for number, told in [(4, "has ended 0 episodes"), (5, r"reward_ema is -0\.9000"), (9, "solves cart_pole")]:
+        why = why_latest_stays(load_checkpoint(registry.resolve(f"v{number + 1:03d}").path), held)
+        assert (why is None) == (number == 5) and (why is None or re.search(told, why)), why
+
+
+def test_latest_moves_on_from_weights_that_cannot_be_read(registry, make_checkpoint):
+    registry.register(make_checkpoint("a.pt", reward_ema=0.9))
+    (registry.path / "v001.pt").write_bytes(b"broken")
+    registry.register(make_checkpoint("b.pt", seed=1, reward_ema=0.1))
+    assert registry.resolve("latest").version == "v002"
