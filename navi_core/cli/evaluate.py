@@ -336,8 +336,16 @@ def fly_subject(
 
 
 def print_results(results: list[EvalResult]) -> None:
-    """Print one row per evaluation, all of one protocol."""
+    """Print one row per evaluation, all of one protocol, and on standard error what such a row does not tell."""
     summary = results[0].summary
+    for result in results:
+        seen = int(result.summary.get("scenes_trained_on") or 0)
+        if seen:
+            typer.echo(
+                f"{result.subject} was trained on {seen} of these {summary['scenes']} scenes: there it shows what it "
+                "remembers, elsewhere what it learned",
+                err=True,
+            )
     title = f"{summary['scenes']} scenes × {summary['starts']} starts × {summary['max_steps']} decisions"
     if summary.get("task") == "point_goal":
         print_table(

@@ -83,6 +83,8 @@ class Dataset:
     """Range of the sensor, M [m]."""
     content_hash: str
     """Hash of all content, in its order; dates do not count."""
+    sources: frozenset[str] = frozenset()
+    """Hashes of what the scenes were compiled from, where files tell it."""
 
     def __len__(self) -> int:
         """Return the number of decisions."""
@@ -194,6 +196,7 @@ def load_dataset(folders: Sequence[Path], progress: Callable[[str], None] | None
     names: list[dict[str, int]] = []
     spans: list[tuple[int, int]] = []
     hashes: dict[str, str] = {}
+    sources: set[str] = set()
     at = 0
     for path, row in files:
         demo = load_demonstration(path)
@@ -202,6 +205,7 @@ def load_dataset(folders: Sequence[Path], progress: Callable[[str], None] | None
             raise DemoError(f"{fault}, other than {files[0][0].name}", path=path, field=fault.split()[0])
         if demo.content_hash() != row["content_hash"]:
             raise DemoError("not the content that the index knows; run `navi demos ingest` again", path=path)
+        sources.add(demo.source_hash)
         known = hashes.setdefault(demo.scene, demo.scene_hash)
         if known != demo.scene_hash:
             raise DemoError(f"scene {demo.scene!r} is another scene in an earlier file", path=path, field="scene_hash")
@@ -232,6 +236,7 @@ def load_dataset(folders: Sequence[Path], progress: Callable[[str], None] | None
         limits=first.limits,
         max_distance=first.max_distance,
         content_hash=_hash([row for _, row in files]),
+        sources=frozenset(sources - {""}),
     )
 
 

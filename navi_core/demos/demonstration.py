@@ -15,7 +15,7 @@ The file is a compressed `.npz`:
 | limits | (4,) float | speed of action 1 on each axis: forward, vertical, lateral [m/s], yaw [rad/s] |
 | max_distance | float, optional | range of the sensor, M [m]; 100 where absent |
 | flown | (N, 4) float32, optional | what the drone did, where the answers were disturbed; else it did the answers |
-| pilot, scene_hash | text, optional | who flew; content hash of the scene |
+| pilot, scene_hash, source_hash | text, optional | who flew; hashes of the scene's content and of its source |
 | vocabulary | text, optional | semantic names by id, as JSON {name: id} |
 """
 
@@ -46,7 +46,7 @@ _REQUIRED = (
     "observations", "actions", "episode_starts", "format_version", "scene", "azimuth_bins", "elevation_bins",
     "recording_date", "decision_hz", "limits",
 )  # fmt: skip
-_OPTIONAL = ("flown", "max_distance", "pilot", "scene_hash", "vocabulary")
+_OPTIONAL = ("flown", "max_distance", "pilot", "scene_hash", "source_hash", "vocabulary")
 
 
 @dataclass(frozen=True)
@@ -77,6 +77,8 @@ class Demonstration:
     """Who flew."""
     scene_hash: str = ""
     """Content hash of the scene."""
+    source_hash: str = ""
+    """Hash of what the scene was compiled from; no part of the content."""
     vocabulary: dict[str, int] = field(default_factory=dict)
     """Semantic id by name."""
     flown: npt.NDArray[np.float32] | None = None
@@ -181,6 +183,7 @@ def save_demonstration(path: Path, demo: Demonstration) -> None:
         max_distance=np.float64(demo.max_distance),
         pilot=np.array(demo.pilot),
         scene_hash=np.array(demo.scene_hash),
+        source_hash=np.array(demo.source_hash),
         vocabulary=np.array(json.dumps(demo.vocabulary, sort_keys=True)),
         **extra,
     )
@@ -224,6 +227,7 @@ def load_demonstration(path: Path) -> Demonstration:
         max_distance=_number(path, data, "max_distance") if "max_distance" in data else 100.0,
         pilot=_text(path, data, "pilot") if "pilot" in data else "",
         scene_hash=_text(path, data, "scene_hash") if "scene_hash" in data else "",
+        source_hash=_text(path, data, "source_hash") if "source_hash" in data else "",
         vocabulary=_vocabulary(path, data),
         flown=data["flown"].astype(np.float32, copy=False) if "flown" in data else None,
         source=path,

@@ -239,6 +239,7 @@ def _fly(
         "max_distance": config.max_distance,
         "pilot": config.pilot,
         "scene_hash": scene.content_hash(),
+        "source_hash": scene.source_hash,
         "vocabulary": dict(field.vocabulary),
     }
     return [

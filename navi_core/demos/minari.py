@@ -186,6 +186,7 @@ def _episode(file: Path, name: str, data: Any) -> Demonstration:
         max_distance=float(attributes.get("navi_max_distance", 100.0)),
         pilot=str(attributes.get("navi_pilot", "")),
         scene_hash=str(attributes.get("navi_scene_hash", "")),
+        source_hash=str(attributes.get("navi_source_hash", "")),
         vocabulary=vocabulary,
         flown=None if flown is None else flown[1:].astype(np.float32),
         source=file,
@@ -208,6 +209,7 @@ def _attributes(demo: Demonstration) -> dict[str, Any]:
         "navi_max_distance": demo.max_distance,
         "navi_pilot": demo.pilot,
         "navi_scene_hash": demo.scene_hash,
+        "navi_source_hash": demo.source_hash,
         "navi_vocabulary": json.dumps(demo.vocabulary, sort_keys=True),
     }
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import hashlib
 import math
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING
 
@@ -69,6 +69,11 @@ class Course:
     """Frozen starts, ordered by scene and number."""
     config: EvalConfig
     """The protocol that the starts were made for."""
+
+    def seen(self, trained_on: Collection[str]) -> list[str]:
+        """Return the names of the scenes that are among the content or source hashes of a training."""
+        pairs = zip(self.field.scenes, self.scene_hashes, strict=True)
+        return [scene.name for scene, content in pairs if content in trained_on or scene.source_hash in trained_on]
 
 
 def build_course(

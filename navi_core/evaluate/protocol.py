@@ -96,7 +96,7 @@ def evaluate(
     identity = {
         **resolved.identity,
         "weights_hash": before,
-        "scenes_trained_on": sum(content in resolved.trained_on for content in course.scene_hashes),
+        "scenes_trained_on": len(course.seen(resolved.trained_on)),
     }
     summary = summarise(resolved.flyer.name, config, episodes, identity)
     if config.task == "explore":

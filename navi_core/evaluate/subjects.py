@@ -12,7 +12,7 @@ from navi_core.config import EvalConfig
 from navi_core.errors import EvaluationError
 from navi_core.evaluate.flight import Flyer
 from navi_core.evaluate.flyers import QUIET_SHAPER, PilotFlyer, PolicyFlyer
-from navi_core.models import ModelVersion, load_policy, weights_hash
+from navi_core.models import ModelVersion, load_policy, trained_on, weights_hash
 from navi_core.pilots import PILOTS, Pilot, build_pilot
 from navi_core.policy import NavigationPolicy
 
@@ -32,7 +32,7 @@ class Subject:
     vocabulary: dict[str, int] | None = None
     """Semantic ids by name that it was trained with, where its checkpoint keeps them."""
     trained_on: frozenset[str] = frozenset()
-    """Content hashes of the scenes it was trained on, where its checkpoint keeps them."""
+    """Content and source hashes of the scenes it was trained on, where its checkpoint keeps them."""
 
 
 def resolve_subject(
@@ -115,5 +115,5 @@ def _of_checkpoint(path: Path, config: EvalConfig, name: str, kind: str) -> Subj
         identity,
         lambda: weights_hash(policy.state_dict()),
         vocabulary=dict(vocabulary) if vocabulary else None,
-        trained_on=frozenset(checkpoint.scene_hashes.values()),
+        trained_on=trained_on(checkpoint),
     )

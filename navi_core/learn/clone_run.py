@@ -33,7 +33,7 @@ from navi_core.learn.signals import StopFlag
 from navi_core.learn.steps import UpdateStats
 from navi_core.learn.threads import choose_threads
 from navi_core.learn.vocabulary import tell_changed_ids
-from navi_core.models import load_checkpoint, save_checkpoint
+from navi_core.models import add_scenes, add_scenes_of, load_checkpoint, save_checkpoint
 from navi_core.policy import RewardShaper, build_policy
 from navi_core.record import MetricLog, RunDirectory, write_durably
 
@@ -155,6 +155,7 @@ class _Cloner:
             "semantic_vocabulary": self.vocabulary,
             "demonstrations": data.content_hash,
         }
+        add_scenes(self.corpus_summary, data.sources)
 
     @property
     def steps(self) -> int:
@@ -181,6 +182,7 @@ class _Cloner:
                     f"the run cannot start from {initial}: {error}; begin with new weights, or from another version"
                 ) from None
             self.initial = str(initial)
+            add_scenes_of(self.corpus_summary, checkpoint)
             before = checkpoint.corpus_summary.get("semantic_vocabulary") or {}
             told = tell_changed_ids(before, self.vocabulary, str(initial))
             if told is not None:
@@ -319,6 +321,7 @@ class _Cloner:
             self.policy.load_state_dict(checkpoint.policy_state)
             self.learner.optimizer.load_state_dict(checkpoint.optimizer_state)
             self.initial = checkpoint.extra["initial"]
+            add_scenes_of(self.corpus_summary, checkpoint)
             counts = checkpoint.extra["counters"]
             self.counters = _Counters(
                 epochs=int(counts["epochs"]),

@@ -33,7 +33,7 @@ from navi_core.learn.signals import StopFlag
 from navi_core.learn.steps import UpdateStats
 from navi_core.learn.threads import choose_threads
 from navi_core.learn.vocabulary import tell_changed_ids
-from navi_core.models import load_checkpoint
+from navi_core.models import add_scenes, add_scenes_of, load_checkpoint
 from navi_core.policy import RewardShaper, build_policy
 from navi_core.record import MetricLog, RunDirectory, StageTimer
 
@@ -154,6 +154,7 @@ class _Trainer:
             # Evaluation must show the policy the ids it was trained on.
             "semantic_vocabulary": dict(getattr(getattr(env, "field", None), "vocabulary", {})),
         }
+        add_scenes(self.corpus_summary, (scene.source_hash for scene in _scenes(env)))
         if isinstance(self.learner, TakesVocabulary):
             self.learner.use_vocabulary(self.corpus_summary["semantic_vocabulary"])
 
@@ -185,6 +186,7 @@ class _Trainer:
         try:
             checkpoint = load_checkpoint(initial, **names)
             self.policy.load_state_dict(checkpoint.policy_state)
+            add_scenes_of(self.corpus_summary, checkpoint)
             if checkpoint.config.get("algorithm") == "ppo" and isinstance(self.learner, TakesUnits):
                 # The critic's predictions mean something only in the units they were learned in; without one there
                 # are none.
@@ -380,6 +382,7 @@ class _Trainer:
             self.learner.load_state_dict(mine["normalisers"])
             self.collector.load_state_dict(mine["collector"] | {"shaper": mine["shaper"]})
             self.initial = extra["initial"]
+            add_scenes_of(self.corpus_summary, checkpoint)
             self.watch.load_state_dict(extra["watch"])
             self.counters = Counters.of(checkpoint)
         except (KeyError, RuntimeError, ValueError, TypeError) as error:

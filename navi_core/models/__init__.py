@@ -16,6 +16,7 @@ from navi_core.models.model_version import ModelVersion
 from navi_core.models.programs import export_checkpoint, export_policy
 from navi_core.models.registry import Registry
 from navi_core.models.succession import why_latest_stays
+from navi_core.models.trained_on import add_scenes, add_scenes_of, trained_on
 from navi_core.models.weights import weights_hash
 
 __all__ = [
@@ -24,6 +25,8 @@ __all__ = [
     "ExportedPolicy",
     "ModelVersion",
     "Registry",
+    "add_scenes",
+    "add_scenes_of",
     "export_checkpoint",
     "export_policy",
     "export_safetensors",
@@ -32,6 +35,7 @@ __all__ = [
     "load_policy",
     "record_alias_moves",
     "save_checkpoint",
+    "trained_on",
     "weights_hash",
     "why_latest_stays",
 ]

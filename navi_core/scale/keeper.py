@@ -20,7 +20,7 @@ from navi_core.learn.resume import checkpoint_path, take_up
 from navi_core.learn.run_checkpoint import keep_checkpoint
 from navi_core.learn.run_record import RunRecord
 from navi_core.learn.run_watch import RunWatch
-from navi_core.models import load_checkpoint
+from navi_core.models import add_scenes_of, load_checkpoint
 from navi_core.record import RunDirectory
 from navi_core.scale.ledger import Ledger
 from navi_core.scale.sharded_replay import ShardedReplay
@@ -82,7 +82,7 @@ class Keeper:
     ) -> None:
         self.config, self.run, self.record, self.workers = config, run, record, workers
         self.learner, self.ledger, self.watch, self.replay = learner, ledger, watch, replay
-        self.corpus, self.at = corpus, at
+        self.corpus, self.at = {"scene_hashes": {}, "corpus_summary": {}} | corpus, at
         self._names: dict[str, str] = {"expect_encoder": config.policy.encoder, "expect_core": config.policy.core}
 
     def save(self) -> None:
@@ -108,8 +108,8 @@ class Keeper:
             parent=at.parent,
             rnd=self.learner.shaper.state_dict(),
             normalisers=self.learner.state_dict(),
-            scene_hashes=self.corpus.get("scene_hashes", {}),
-            corpus_summary=self.corpus.get("corpus_summary", {}),
+            scene_hashes=self.corpus["scene_hashes"],
+            corpus_summary=self.corpus["corpus_summary"],
             extra={
                 "apex": {
                     "version": at.version,
@@ -137,7 +137,7 @@ class Keeper:
             return False
         at = self.at
         checkpoint = load_checkpoint(path, **self._names)
-        if checkpoint.scene_hashes != self.corpus.get("scene_hashes", {}):
+        if checkpoint.scene_hashes != self.corpus["scene_hashes"]:
             raise CheckpointError(
                 f"the scenes have changed since step {checkpoint.step_id}; start again with --fresh, or go on from its "
                 "weights in a new run (another --partition)"
@@ -155,6 +155,7 @@ class Keeper:
             at.initial, at.parent, at.steps = extra["initial"], str(path), checkpoint.step_id
             added = {int(number): int(count) for number, count in apex["shards"].items()}
             at.counters = Counters.of(checkpoint)
+            add_scenes_of(self.corpus["corpus_summary"], checkpoint)
         except (KeyError, RuntimeError, ValueError, TypeError) as error:
             raise CheckpointError(
                 f"the checkpoint at step {checkpoint.step_id} does not fit this run ({error}); start with --fresh"
@@ -171,7 +172,9 @@ class Keeper:
             CheckpointError: It is of another network.
         """
         try:
-            self.learner.policy.load_state_dict(load_checkpoint(initial, **self._names).policy_state)
+            checkpoint = load_checkpoint(initial, **self._names)
+            self.learner.policy.load_state_dict(checkpoint.policy_state)
         except (CheckpointError, RuntimeError) as error:
             raise CheckpointError(f"the run cannot start from {initial}: {error}; begin with --init none") from None
+        add_scenes_of(self.corpus["corpus_summary"], checkpoint)
         self.at.parent = self.at.initial = str(initial)

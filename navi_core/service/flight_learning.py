@@ -217,7 +217,8 @@ class FlightLearning:
         if self._registry is None:
             return None
         try:
-            return LearnedWeights(self._registry, self._model, self.record.run_id, self._loaded)
+            scenes = [] if self.gate is None else self.gate.field.scenes
+            return LearnedWeights(self._registry, self._model, self.record.run_id, self._loaded, scenes)
         except (OSError, NaviError) as error:
             _LOG.warning("%s cannot be written now (%s): a kill loses what is learned", self._registry.path, error)
             return None

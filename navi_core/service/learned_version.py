@@ -13,11 +13,13 @@ import math
 import os
 import threading
 import time
+from collections.abc import Sequence
 from pathlib import Path
 
 from navi_core.errors import NaviError
-from navi_core.models import Registry, record_alias_moves, save_checkpoint
+from navi_core.models import Registry, add_scenes, record_alias_moves, save_checkpoint
 from navi_core.policy import NavigationPolicy
+from navi_core.scenes import Scene
 from navi_core.service.served_model import ServedModel
 
 __all__ = ["LearnedWeights", "recover_learned"]
@@ -36,13 +38,17 @@ class LearnedWeights:
         served: What the learning began with.
         run_id: Name of this life of the service; each of its models has a number behind it.
         first: Number of the weights that it began with; those are not learned.
+        scenes: Where it learns, as far as that is known.
 
     Raises:
         OSError: The folder cannot be written.
     """
 
-    def __init__(self, registry: Registry, served: ServedModel, run_id: str, first: int) -> None:
+    def __init__(
+        self, registry: Registry, served: ServedModel, run_id: str, first: int, scenes: Sequence[Scene] = ()
+    ) -> None:
         self._registry, self._served, self._run_id, self._first = registry, served, run_id, first
+        self._seen = [name for scene in scenes for name in (scene.content_hash(), scene.source_hash)]
         self._guard, self._open = threading.Lock(), True
         self._saved, self._next = first, time.monotonic() + _SAVE_SECONDS
         folder = registry.path / "learned"
@@ -112,6 +118,8 @@ class LearnedWeights:
         before = self._served.checkpoint
         if before is None:
             return
+        summary = dict(before.corpus_summary)
+        add_scenes(summary, self._seen)
         save_checkpoint(
             self._file,
             policy=policy,
@@ -126,7 +134,7 @@ class LearnedWeights:
             training_source="inference",
             rnd=before.curiosity() or None,
             normalisers=before.normalisers,
-            corpus_summary=before.corpus_summary,
+            corpus_summary=summary,
             scene_hashes=before.scene_hashes,
         )
 

@@ -32,6 +32,7 @@ def test_a_recording_is_a_dataset_of_the_teachers_answers(tmp_path, apartments):
     data = load_dataset([tmp_path])
     assert len(data) == 2 * 3 * 12 and len(data.episodes) == 6
     assert data.scene_hashes == {scene.name: scene.content_hash() for scene in apartments}
+    assert data.sources == {scene.source_hash for scene in apartments}
     assert {"surface"} <= set(data.vocabulary) and data.decision_hz == 10.0
     demo = load_demonstration(tmp_path / f"{apartments[0].name}-00000.npz")
     assert demo.pilot == "forward-plus" and demo.limits == (5.0, 2.0, 3.0, 3.0)

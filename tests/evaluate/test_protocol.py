@@ -13,6 +13,7 @@ from navi_core.cli.evaluate import eval_config, find_subject, run_name, scene_lo
 from navi_core.cli.main import build_app
 from navi_core.config import (
     NOISY_SENSOR,
+    CompileConfig,
     CorpusConfig,
     DynamicsConfig,
     EnvConfig,
@@ -26,8 +27,8 @@ from navi_core.errors import CheckpointError, ConfigError, EvaluationError
 from navi_core.evaluate import EvalResult, build_course, evaluate
 from navi_core.models import Registry, save_checkpoint, weights_hash
 from navi_core.policy import build_policy
-from navi_core.scenes import discover
-from tests.conftest import fly_ahead
+from navi_core.scenes import compile_mesh, discover
+from tests.conftest import box_triangles, fly_ahead, mesh_of
 
 SHORT = EvalConfig(starts=2, max_steps=12, azimuth_bins=32, elevation_bins=8, block=4)
 NETWORK = PolicyConfig(encoder="ring_cnn", core="gru", azimuth_bins=32, elevation_bins=8)
@@ -210,6 +211,19 @@ def test_semantic_ids_are_those_of_training(box_room, tmp_path):
 def test_scenes_of_the_training_are_counted(box_room, door_room, tmp_path):
     path = checkpoint(tmp_path / "seen.pt", scene_hashes={"box": box_room.content_hash()})
     assert evaluate(path, [box_room, door_room], SHORT).summary["scenes_trained_on"] == 1
+
+
+def test_a_mesh_that_is_compiled_anew_is_the_same_scene(door_room, tmp_path):
+    """Compiled at another resolution, it has another content."""
+    mesh = mesh_of(box_triangles((0, 0, 0), (5, 2.4, 4)), "box")
+    finer, coarse = (compile_mesh(mesh, CompileConfig(resolution=resolution)) for resolution in (256, 64))
+    assert finer.content_hash() != coarse.content_hash()
+    summary = {"trained_on": [coarse.source_hash]}
+    path = checkpoint(tmp_path / "seen.pt", scene_hashes={"box": coarse.content_hash()}, corpus_summary=summary)
+    assert evaluate(path, [finer, door_room], SHORT).summary["scenes_trained_on"] == 1
+    broken = checkpoint(tmp_path / "broken.pt", corpus_summary={"trained_on": 5})
+    with pytest.raises(CheckpointError, match="no list of hashes"):
+        evaluate(broken, [finer], SHORT)
 
 
 def test_nan_actions_are_refused_by_place(box_room, constant):

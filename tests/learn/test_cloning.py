@@ -17,7 +17,7 @@ from navi_core.demos import load_dataset, save_demonstration, write_index
 from navi_core.errors import CheckpointError, ConfigError, DemoError, NaviError, NonFiniteError
 from navi_core.learn import CloningLearner, clone, cloning_loss, train
 from navi_core.learn.demo_feed import DemoFeed
-from navi_core.models import Registry, load_checkpoint, load_policy
+from navi_core.models import Registry, load_checkpoint, load_policy, trained_on
 from navi_core.policy import RewardShaper, build_policy
 from navi_core.record import RunDirectory
 from tests.demos.conftest import make_demo
@@ -202,6 +202,7 @@ def test_a_run_validates_records_and_keeps_its_best_epoch(tmp_path, data):
     best = load_checkpoint(result.checkpoint)
     assert best.extra["counters"]["best_epoch"] == 1 + held_out.index(min(held_out))
     assert best.corpus_summary["semantic_vocabulary"] == data.vocabulary and len(best.corpus_summary["held_out"]) == 1
+    assert trained_on(best) == {*data.scene_hashes.values(), *data.sources} and data.sources
     assert best.rnd_state and math.isnan(best.reward_ema) and best.decision_hz == 10.0
     rows = [json.loads(line) for f in sorted((tmp_path / "outbox").glob("*-metrics.ndjson")) for line in f.open()]
     names = {row["name"] for row in rows if "name" in row}

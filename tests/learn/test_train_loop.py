@@ -17,7 +17,7 @@ from navi_core.config import CompileConfig, TrainConfig, parse_config
 from navi_core.errors import CheckpointError, ConfigError, NonFiniteError, RecordError, RunError
 from navi_core.learn import train
 from navi_core.learn.resume import checkpoints_in
-from navi_core.models import Registry, load_checkpoint
+from navi_core.models import Registry, load_checkpoint, trained_on
 from navi_core.record import MetricLog, RunDirectory
 from navi_core.scenes import compile_mesh
 from navi_core.world import Field
@@ -310,6 +310,23 @@ def test_a_run_does_not_resume_in_other_scenes(tmp_path):
             train(config, run, field=room(4.5), log=log)
         last = train(config, run, field=room(4.0), log=log)
     assert (last.resumed_from, last.steps) == (64, 128)
+
+
+def test_a_checkpoint_knows_the_scenes_of_all_its_weights_were_trained_on(tmp_path):
+    """Of the run and of what it began with, by content and by source, also after it was taken up again."""
+    fields = [
+        Field([compile_mesh(mesh_of(box_triangles((0, 0, 0), (width, 2.5, 4)), "room"), CompileConfig(resolution=64))])
+        for width in (4.0, 4.5)
+    ]
+    config, seen, begin = make_config(total_steps=ROWS * 16 * 2), set(), None
+    for number, field in enumerate(fields):
+        seen |= {field.scenes[0].content_hash(), field.scenes[0].source_hash}
+        with RunDirectory.open(tmp_path / str(number), asset="toy", partition="p", config=config) as run:
+            log = run.metric_log(tmp_path / "outbox")
+            train(config, run, field=field, log=log, initial=begin, **stopper(1))
+            begin = train(config, run, field=field, log=log).checkpoint
+        assert trained_on(load_checkpoint(begin)) == seen
+    assert len(seen) == 4
 
 
 def test_the_ray_kernels_do_not_change_the_threads_of_training(tmp_path):

@@ -21,6 +21,8 @@ def test_public_names_are_locked():
         "ExportedPolicy",
         "ModelVersion",
         "Registry",
+        "add_scenes",
+        "add_scenes_of",
         "export_checkpoint",
         "export_policy",
         "export_safetensors",
@@ -29,6 +31,7 @@ def test_public_names_are_locked():
         "load_policy",
         "record_alias_moves",
         "save_checkpoint",
+        "trained_on",
         "weights_hash",
         "why_latest_stays",
     ]

@@ -292,6 +292,7 @@ class ExplorerSession:
             max_distance=c.max_distance,
             pilot=PILOT,
             scene_hash=self.scene.content_hash(),
+            source_hash=self.scene.source_hash,
             vocabulary=dict(self.env.field.vocabulary),
         )
 

@@ -1,0 +1,41 @@
+"""Which scenes weights were trained on: by content and by source, those of the weights that they began with included.
+
+A mesh that is compiled anew, at another resolution or decimated, has another content and the same source.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+from navi_core.errors import CheckpointError
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable
+
+    from navi_core.models.checkpoint import Checkpoint
+
+__all__ = ["add_scenes", "add_scenes_of", "trained_on"]
+
+_KEY = "trained_on"
+
+
+def trained_on(checkpoint: Checkpoint) -> frozenset[str]:
+    """Return the content and source hashes of every scene that a checkpoint's weights learned from.
+
+    Raises:
+        CheckpointError: What the checkpoint tells is no list of hashes.
+    """
+    told = checkpoint.corpus_summary.get(_KEY, [])
+    if not isinstance(told, list) or not all(isinstance(name, str) for name in told):
+        raise CheckpointError(f"the checkpoint's corpus_summary[{_KEY!r}] is no list of hashes")
+    return frozenset(checkpoint.scene_hashes.values()) | frozenset(told)
+
+
+def add_scenes(summary: dict[str, Any], hashes: Iterable[str]) -> None:
+    """Add content or source hashes to a corpus summary; an empty one, of a scene without a known source, is none."""
+    summary[_KEY] = sorted({*summary.get(_KEY, ()), *hashes} - {""})
+
+
+def add_scenes_of(summary: dict[str, Any], before: Checkpoint) -> None:
+    """Add the scenes of a checkpoint that the run begins with or goes on from."""
+    add_scenes(summary, trained_on(before))
