@@ -72,9 +72,14 @@ def compact(
     from dataclasses import asdict
 
     from navi_core.cli.table import print_facts, print_json
+    from navi_core.models import Registry, record_registry
+    from navi_core.record import navi_home
     from navi_pipeline.lib.warehouse import Warehouse
 
     warehouse = Warehouse(home)
+    if keep_days is not None:
+        # Runs that a model came from are not thinned, whoever registered it.
+        record_registry(Registry((home or navi_home()) / "models"), home)
     report = warehouse.compact(keep_days=keep_days, points=points)
     if as_json:
         print_json(asdict(report))

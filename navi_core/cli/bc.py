@@ -115,7 +115,7 @@ def run_cloning(
     """
     from navi_core.cli.versions import initial_weights, parent_versions
     from navi_core.learn import clone, console_progress
-    from navi_core.models import Registry, record_alias_moves
+    from navi_core.models import Registry, record_registry
     from navi_core.record import RunDirectory, navi_home
 
     registry = Registry(navi_home() / "models")
@@ -136,7 +136,7 @@ def run_cloning(
                 notes=f"{result.run_id}, ended by {result.reason}",
                 tags=("bc",),
             )
-            record_alias_moves(registry)
+            record_registry(registry)
     return {
         "run_id": result.run_id,
         "checkpoint": str(result.checkpoint),

@@ -167,7 +167,7 @@ def promote(
     """
     from navi_core.evaluate import promote as promote_version
     from navi_core.evaluate import record_decision, record_evaluation
-    from navi_core.models import record_alias_moves
+    from navi_core.models import record_registry
 
     registry = _registry(models)
     registry.resolve(version)
@@ -177,7 +177,7 @@ def promote(
         version, registry, scenes, eval_config(protocol, starts, steps, seed, sampled, noisy), alias=alias
     )
     if decision.promoted:
-        record_alias_moves(registry)
+        record_registry(registry)
     if not no_record:
         record_evaluation(challenger)
         record_evaluation(opponent)

@@ -88,11 +88,11 @@ def rollback(
     as_json: Json = False,
 ) -> None:
     """Give an alias back to the version that held it before."""
-    from navi_core.models import record_alias_moves
+    from navi_core.models import record_registry
 
     registry = _registry(models)
     entry = registry.rollback(alias)
-    record_alias_moves(registry)
+    record_registry(registry)
     if as_json:
         print_json({"alias": alias, "version": entry.version, "history": registry.history(alias)})
     else:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from navi_core.models.alias_moves import record_alias_moves
 from navi_core.models.checkpoint import (
     CHECKPOINT_VERSION,
     Checkpoint,
@@ -15,6 +14,7 @@ from navi_core.models.exported import ExportedPolicy, load_exported
 from navi_core.models.model_version import ModelVersion
 from navi_core.models.programs import export_checkpoint, export_policy
 from navi_core.models.registry import Registry
+from navi_core.models.registry_record import record_registry
 from navi_core.models.succession import why_latest_stays
 from navi_core.models.trained_on import add_scenes, add_scenes_of, trained_on
 from navi_core.models.weights import weights_hash
@@ -33,7 +33,7 @@ __all__ = [
     "load_checkpoint",
     "load_exported",
     "load_policy",
-    "record_alias_moves",
+    "record_registry",
     "save_checkpoint",
     "trained_on",
     "weights_hash",

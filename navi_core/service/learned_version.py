@@ -17,7 +17,7 @@ from collections.abc import Sequence
 from pathlib import Path
 
 from navi_core.errors import NaviError
-from navi_core.models import Registry, add_scenes, record_alias_moves, save_checkpoint
+from navi_core.models import Registry, add_scenes, record_registry, save_checkpoint
 from navi_core.policy import NavigationPolicy
 from navi_core.scenes import Scene
 from navi_core.service.served_model import ServedModel
@@ -107,7 +107,7 @@ class LearnedWeights:
                     self._write(policy, decisions)
                     notes = f"learned in {decisions:,} decisions of flight with {self._served.name}"
                     version = self._registry.register(self._file, parents=self._parents, notes=notes, tags=_TAGS)
-                    record_alias_moves(self._registry)
+                    record_registry(self._registry)
                 self._file.unlink(missing_ok=True)
                 self._claim.unlink(missing_ok=True)
             finally:
@@ -147,7 +147,7 @@ def recover_learned(registry: Registry) -> list[str]:
             version = _recover(registry, claim)
             if version is not None:
                 versions.append(version)
-                record_alias_moves(registry)
+                record_registry(registry)
         except (OSError, ValueError, TypeError, NaviError) as error:
             _LOG.warning("what %s claims cannot be registered now: %s", claim, error)
     if versions:

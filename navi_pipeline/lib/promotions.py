@@ -16,15 +16,10 @@ if TYPE_CHECKING:
     from navi_core.evaluate import EvalResult
     from navi_core.models import ModelVersion, Registry
 
-__all__ = ["ALIAS", "challenge", "lineage_of", "open_registry", "record_models"]
+__all__ = ["ALIAS", "challenge", "lineage_of", "open_registry"]
 
 ALIAS = "champion"
 """The alias that policies challenge."""
-
-_COPIED = (
-    "version", "run_id", "weights_hash", "file_hash", "parents", "training_source", "encoder_backend", "temporal_core",
-    "decision_hz", "episode_count", "reward_ema", "metrics", "notes", "tags", "created_at", "config_hash",
-)  # fmt: skip
 
 
 def open_registry() -> Registry:
@@ -111,26 +106,6 @@ def _was_promoted(registry: Registry, version: str) -> bool:
 def lineage_of(version: str) -> list[str]:
     """Return what a version descends from, the first ancestor first: version and training source of each."""
     return [f"{entry.version} ({entry.training_source})" for entry in reversed(open_registry().lineage(version))]
-
-
-def record_models(registry: Registry) -> list[dict[str, Any]]:
-    """Record every version of the registry and every move of an alias; what was recorded before stays the same row."""
-    from navi_core.models import record_alias_moves
-
-    rows = [model_row(entry) for entry in registry.list()]
-    with pipeline_log("registry") as log:
-        for row in rows:
-            log.row("models", row)
-    record_alias_moves(registry)
-    return rows
-
-
-def model_row(entry: ModelVersion) -> dict[str, Any]:
-    """Return a registry entry as a row of `models`."""
-    data = entry.as_dict()
-    row = {name: data[name] for name in _COPIED}
-    row |= {"step": entry.step_id, "checkpoint": str(entry.path), "revision": entry.code_revision}
-    return row
 
 
 def _holder(registry: Registry) -> ModelVersion | None:

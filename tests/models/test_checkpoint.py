@@ -29,7 +29,7 @@ def test_public_names_are_locked():
         "load_checkpoint",
         "load_exported",
         "load_policy",
-        "record_alias_moves",
+        "record_registry",
         "save_checkpoint",
         "trained_on",
         "weights_hash",

@@ -5,11 +5,15 @@ import os
 
 import duckdb
 import pytest
+from typer.testing import CliRunner
 
+from navi_core.cli.main import build_app
 from navi_core.errors import RecordError
+from navi_core.models import Registry
 from navi_core.record import MetricLog
 from navi_pipeline.lib.archive import Archive
 from navi_pipeline.lib.warehouse import Warehouse
+from tests.models.conftest import make_checkpoint  # noqa: F401 - a fixture
 from tests.pipeline.kill_storm import die_after
 
 ROWS = "select run_id, step, name, value, segment from metrics order by all"
@@ -135,3 +139,15 @@ def test_an_archive_that_is_older_than_a_table_is_restored(warehouse):
     assert rows(warehouse) == before and rows(warehouse, "select * from comparisons") == []
     warehouse.compact()
     assert rows(warehouse) == before and json.loads(manifest.read_text())["tables"]["comparisons"]["rows"] == 0
+
+
+def test_the_command_thins_no_run_that_a_registered_model_came_from(warehouse, make_checkpoint):  # noqa: F811
+    """The registry may know versions that no row was written of yet."""
+    home = warehouse.folder.parent
+    Registry(home / "models").register(make_checkpoint("a.pt", run_id="old"))
+    arguments = ["warehouse", "compact", "--keep-days", "0", "--points", "5", "--home", str(home), "--json"]
+    result = CliRunner().invoke(build_app(), arguments)
+    assert result.exit_code == 0 and json.loads(result.stdout)["thinned"] == 15
+    # The registry's v001 takes the place of the row's, whose run is nobody's now.
+    assert rows(warehouse, "select version, run_id from models") == [["v001", "old"]]
+    assert rows(warehouse, "select count(*) from metrics where run_id = 'old'") == [[20]]

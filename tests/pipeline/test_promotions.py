@@ -10,12 +10,12 @@ from navi_core.cli.main import build_app
 from navi_core.config import EvalConfig
 from navi_core.errors import EvaluationError
 from navi_core.evaluate.promotion import decide
-from navi_core.models import Registry, load_checkpoint, save_checkpoint
+from navi_core.models import Registry, load_checkpoint, record_registry, save_checkpoint
 from navi_core.policy import build_policy
 from navi_core.presets import load_preset
 from navi_pipeline.lib.compiled import compile_source, corpus_path, corpus_rows, write_corpus
 from navi_pipeline.lib.documents import write_document
-from navi_pipeline.lib.promotions import challenge, open_registry, record_models
+from navi_pipeline.lib.promotions import challenge, open_registry
 from navi_pipeline.lib.scene_plan import as_rows, plan_path, plan_scenes
 from navi_pipeline.lib.warehouse import Warehouse
 
@@ -118,8 +118,8 @@ def test_an_interrupted_promotion_is_completed_and_a_rollback_is_respected(home,
 
 
 def test_the_registry_becomes_rows_and_a_lineage(home):
-    record_models(open_registry())
-    record_models(open_registry())
+    record_registry(open_registry())
+    record_registry(open_registry())
     warehouse = Warehouse()
     assert warehouse.ingest().quarantined == {}
     lines = warehouse.query("select ancestor, depth from model_lineage where version = 'v002' order by depth")
@@ -140,7 +140,7 @@ def test_without_validation_scenes_nothing_is_decided(home):
 
 def test_the_warehouse_knows_the_aliases_as_the_registry_does(home):
     registry = open_registry()
-    record_models(registry)
+    record_registry(registry)
     registry.promote("v002", "champion")
     registry.promote("v001", "champion")
     Warehouse().ingest()

@@ -28,15 +28,16 @@ __all__ = ["promoted_model"]
 def promoted_model(context: dg.AssetExecutionContext, config: EvaluationSettings) -> dg.MaterializeResult:
     """Challenge the champion."""
     from navi_core.config import EvalConfig
+    from navi_core.models import record_registry
     from navi_pipeline.lib.documents import content_key
     from navi_pipeline.lib.pictures import markdown_table
     from navi_pipeline.lib.policies import read_policy
-    from navi_pipeline.lib.promotions import challenge, lineage_of, open_registry, record_models
+    from navi_pipeline.lib.promotions import challenge, lineage_of, open_registry
     from navi_pipeline.lib.warehouse import Warehouse
 
     policy = read_policy(context.partition_key)
     decision = challenge(policy, EvalConfig(starts=config.starts, max_steps=config.max_steps, seed=config.seed))
-    models = record_models(open_registry())
+    models = record_registry(open_registry())
     Warehouse().ingest()
     context.log.info(decision["reason"])
     shown = ("version", "training_source", "parents", "reward_ema", "notes")

@@ -94,7 +94,8 @@ def benchmarks(night: Night) -> tuple[list[Gate], dict[str, Any]]:
 
 def promotion(night: Night) -> tuple[list[Gate], dict[str, Any]]:
     """Let the night's policy challenge the champion on the validation scenes."""
-    from navi_pipeline.lib.promotions import challenge, open_registry, record_models
+    from navi_core.models import record_registry
+    from navi_pipeline.lib.promotions import challenge, open_registry
     from navi_pipeline.lib.warehouse import Warehouse
 
     comparison = night.data("evaluation")["comparisons"]["random"]
@@ -102,7 +103,7 @@ def promotion(night: Night) -> tuple[list[Gate], dict[str, Any]]:
         reason = f"not asked: {comparison['sentence']}"
         return [], {"promoted": False, "reason": reason, "champion": None}
     decision = challenge(_policy(night), _protocol(night))
-    record_models(open_registry())
+    record_registry(open_registry())
     Warehouse().ingest()
     kept = ("version", "promoted", "reason", "champion", "mean_difference", "low", "high")
     return [], {name: decision.get(name) for name in kept}
