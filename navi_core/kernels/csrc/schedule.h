@@ -12,6 +12,7 @@
 namespace navi {
 
 constexpr int64_t kBlock = 64;  // tiles of a job, where rows alone would not keep the threads busy
+constexpr int64_t kWorth = 8192;  // rays that are worth a thread more: fewer are cast before it is awake
 constexpr int kPortable = 4, kAvx2 = 8, kAvx512 = 16;
 
 static int widest() {
@@ -47,6 +48,11 @@ static Layout layout_of(int64_t rays, int64_t elevations, int lanes) {
 static int width_of(int lanes) {
     const int best = widest();
     return lanes <= 0 || lanes > best ? best : lanes;
+}
+
+// Threads for so many rays, at most as many as are asked for.
+static int threads_for(int64_t rays, int threads) {
+    return static_cast<int>(least<int64_t>(threads, greatest<int64_t>(1, rays / kWorth)));
 }
 
 // A few rows are cut into blocks, many are not: what a job reads of its row is read once.

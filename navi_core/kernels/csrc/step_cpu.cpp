@@ -38,14 +38,15 @@ int64_t navi_struct_bytes(int number) {
 }
 
 // Fly one decision in every row. Returns how many episodes ended, or -1 - the first row whose action is no number;
-// then nothing has moved. `lanes` as in navi_cast_surface.
-int64_t navi_step(const navi::Step* step, int threads, int lanes) {
+// then nothing has moved. `most`: threads at most; `lanes` as in navi_cast_surface.
+int64_t navi_step(const navi::Step* step, int most, int lanes) {
     const navi::Step& s = *step;
     const int64_t fault = navi::first_fault(s.action, s.rows);
     if (fault < s.rows) return -1 - fault;
     const int width = navi::width_of(lanes);
     const navi::StepPath& path = navi::path_of(width);
     const int64_t rays = navi::rays_of(s.sensor);
+    const int threads = navi::threads_for(s.rows * rays, most);
     const navi::Layout layout = navi::layout_of(rays, s.sensor.elevations, width);
     const size_t room = static_cast<size_t>(rays + s.sensor.azimuths);
     const auto look = [&](int64_t row, int64_t first, int64_t end, float* metres) {

@@ -38,10 +38,11 @@ int navi_lanes() {
 
 // `turns`: (B, 2) cosine and sine of the yaw by which each row's directions are turned; null: as they are.
 // `lanes`: 0 for the widest path, or 4, 8, 16; a path that the CPU lacks gives way to the widest it has.
-void navi_cast_surface(const navi::Hierarchies* all, const navi::Rays* rays, const float* turns, int threads,
+void navi_cast_surface(const navi::Hierarchies* all, const navi::Rays* rays, const float* turns, int most_threads,
                        int lanes) {
     const int width = navi::width_of(lanes);
     if (rays->rows == 0 || rays->rays == 0) return;
+    const int threads = navi::threads_for(rays->rows * rays->rays, most_threads);
     const auto layout_at = [&](const float* directions) {
         return navi::layout_of(rays->rays, navi::elevations(directions, rays->rays), width);
     };
