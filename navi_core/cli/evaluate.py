@@ -342,7 +342,7 @@ def print_results(results: list[EvalResult]) -> None:
         seen = int(result.summary.get("scenes_trained_on") or 0)
         if seen:
             typer.echo(
-                f"{result.subject} was trained on {seen} of these {summary['scenes']} scenes: there it shows what it "
+                f"{result.subject} was trained on {seen} of {summary['scenes']} scenes: there it shows what it "
                 "remembers, elsewhere what it learned",
                 err=True,
             )

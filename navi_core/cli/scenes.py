@@ -139,10 +139,14 @@ def qualify(
                     "viable": verdict.viable,
                     "candidates": verdict.candidates,
                     "best_starvation": round(verdict.best_starvation, 4),
+                    "reason": verdict.reason,
                     "gmdag": str(compiled.path),
                 }
             )
-    _show(rows, as_json, "spawn verdicts", hidden=("gmdag",))
+    _show(rows, as_json, "spawn verdicts", hidden=("reason", "gmdag"))
+    for row in rows:
+        if row["reason"]:
+            typer.echo(f"{row['name']}: {row['reason']}", err=True)
 
 
 def _compile_config(resolution: int, **options: Any) -> CompileConfig:

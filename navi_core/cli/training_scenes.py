@@ -74,12 +74,13 @@ def compiled_scenes(config: TrainConfig, jobs: int | None = None) -> list[Compil
         except NaviError as error:
             fault(source, error)
             continue
-        verdict = compiled.scene.verdict
+        verdict, reason = compiled.scene.verdict, "so the file says"
         if verdict is None:
-            verdict = scene_verdict(Field([compiled.scene], device="cpu"), 0, config.env.spawn).verdict
+            judged = scene_verdict(Field([compiled.scene], device="cpu"), 0, config.env.spawn)
+            verdict, reason = judged.verdict, judged.reason
         log.info("scene %s: %s, %s", source.name, told.get(source.name, "as it is"), verdict)
         if verdict == "FAIL":
-            log.warning("scene %s has no viable spawn (verdict FAIL) and is left out", source.name)
+            log.warning("scene %s is left out, verdict FAIL: %s", source.name, reason)
             rejected.append(source.name)
         else:
             scenes.append(compiled)

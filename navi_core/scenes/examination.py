@@ -33,6 +33,8 @@ __all__ = ["examine"]
 _WHOLE_FILE, _WHOLE_FOLDER = 8 << 20, 96 << 20
 """Bytes of a file, and of all files together, that are read whole without `deep`."""
 _MAX_SCENES = 2000
+_HIGH = 60.0
+"""Height that is a doubt in a scene that is as wide [m]; a house in centimetres is 250 high."""
 _FOREIGN = {
     **dict.fromkeys((".fbx", ".dae", ".blend", ".3ds", ".usd", ".usda", ".usdc", ".usdz", ".off", ".x3d", ".wrl"),
                     "a mesh type that is not read: export it as GLB (Blender: File → Export → glTF 2.0)"),
@@ -200,6 +202,8 @@ def _doubt(size: np.ndarray | None, up_axis: str) -> list[str]:
     other = "y" if up_axis == "z" else "z"
     if max(size) > 1000:
         return ["over 1 km: is its unit the millimetre or centimetre? (--unit-scale 0.001 or 0.01)"]
+    if size[1] > _HIGH and max(size[0], size[2]) > _HIGH:
+        return [f"{size[1]:.0f} m high: is its unit the centimetre? (--unit-scale 0.01)"]
     if max(size[0], size[2]) < 2.0:
         return ["under 2 m wide: is this an object, or is its unit not the metre? (--unit-scale)"]
     if size[1] > max(size[0], size[2]):

@@ -189,13 +189,14 @@ def _check_extent(mesh: Mesh, where: str) -> None:
     if largest > MAX_EXTENT:
         raise MeshError(
             f"{where}: the mesh measures {size} m, more than {MAX_EXTENT:g} m; its unit is probably not the metre: "
-            "set unit_scale (0.001 for millimetres, 0.01 for centimetres)"
+            "--unit-scale 0.001 for millimetres, 0.01 for centimetres (compile.unit_scale=0.01)"
         )
     if 0 < largest < MIN_EXTENT:
         raise MeshError(
             f"{where}: the mesh measures {size} m, less than {MIN_EXTENT:g} m; its unit is probably not the metre: "
-            "set unit_scale (1000 for kilometres, 1/largest extent for normalised models)"
+            "--unit-scale 1000 for kilometres, 1/largest extent for normalised models (compile.unit_scale=1000)"
         )
     # Buildings are wider than high; a model standing on end is worth a word, but towers exist.
     if extent[1] > 3.0 * max(extent[0], extent[2]) or (extent[2] < 4.0 < extent[1] and extent[0] > extent[2]):
-        _log.warning("%s: the mesh measures %s m (x, y, z); if it lies on its side set up_axis='z'", where, size)
+        hint = "if it lies on its side: --up-axis z (compile.up_axis=z)"
+        _log.warning("%s: the mesh measures %s m (x, y, z); %s", where, size, hint)

@@ -54,9 +54,10 @@ class FloorMap:
         size = [max(1, math.ceil(float(extent) / cell)) for extent in high - low]
         name = field.scenes[scene_index].name
         if math.prod(size) > _MAX_VOXELS:
+            metres = " × ".join(f"{float(extent):.0f}" for extent in high - low)
             raise SceneError(
-                f"scene {name!r} has {size[0]}×{size[1]}×{size[2]} cells of {cell} m, more than {_MAX_VOXELS}; "
-                "use a larger cell"
+                f"scene {name!r} measures {metres} m (x, y, z), more than {_MAX_VOXELS:,} cells of {cell} m: cut it "
+                "into parts; if its unit is the centimetre, compile it with --unit-scale 0.01 (compile.unit_scale=0.01)"
             )
         self.cell = cell
         self.origin = np.array([low[0], low[2]])

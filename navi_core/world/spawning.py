@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 import math
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Literal
 
 import numpy as np
 import torch
 
 from navi_core.config import SpawnConfig
+from navi_core.errors import SceneError
 from navi_core.world.counter_random import Purpose, uniform
 from navi_core.world.field import Field
 from navi_core.world.floor import FloorMap
@@ -32,12 +33,14 @@ class Verdict:
         viable: Number of viable candidates.
         best_starvation: Least share of missing rays over the free candidates.
         candidates: Candidates that lie in free, connected space.
+        reason: Why it is FAIL, in words; empty otherwise.
     """
 
     verdict: Literal["PASS", "MARGINAL", "FAIL"]
     viable: int
     best_starvation: float
     candidates: int
+    reason: str = ""
 
 
 @dataclass(frozen=True)
@@ -152,5 +155,12 @@ def scattered_spawns(
 
 
 def scene_verdict(field: Field, scene_index: int, config: SpawnConfig | None = None) -> Verdict:
-    """Return the spawn-quality verdict of a scene."""
-    return spawn_pool(field, scene_index, config or SpawnConfig()).verdict
+    """Return the spawn-quality verdict of a scene; one that no drone fits into, or that is too large, is FAIL."""
+    try:
+        verdict = spawn_pool(field, scene_index, config or SpawnConfig()).verdict
+    except SceneError as error:
+        return Verdict("FAIL", 0, 1.0, 0, str(error))
+    if verdict.verdict != "FAIL":
+        return verdict
+    seen = f"where most is seen {verdict.best_starvation:.0%} of the rays meet nothing"
+    return replace(verdict, reason=f"no viable spawn among {verdict.candidates} free places; {seen}")
