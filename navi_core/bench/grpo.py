@@ -2,13 +2,17 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from navi_core.bench.cartpole import SolveRow
 from navi_core.bench.timing import torch_threads
 from navi_core.config import parse_config
 from navi_core.config.fast_grpo import FastGRPOConfig
+
+if TYPE_CHECKING:
+    from navi_core.learn.fast.grpo import FastGRPO
 
 __all__ = ["run_grpo"]
 
@@ -32,6 +36,7 @@ def run_grpo(
     """
     from navi_core.learn.fast.grpo import FastGRPO
 
+    _warm(FastGRPO, settings)
     for done, seed in enumerate(seeds):
         config = parse_config(FastGRPOConfig, dict(settings) | {"seed": seed})
         total = config.total_steps
@@ -59,3 +64,9 @@ def run_grpo(
             training_return=result.mean_return,
             final_return=final,
         )
+
+
+def _warm(trainer: type[FastGRPO], settings: Mapping[str, Any]) -> None:
+    """Compile the loops, or read them from the cache: that is no learning."""
+    few = {"rows": 2, "group_size": 2, "epochs": 1, "total_steps": 1, "horizon": 8}
+    trainer(parse_config(FastGRPOConfig, dict(settings) | few)).train(target=math.inf)

@@ -17,6 +17,8 @@ LOWER_IS_BETTER = frozenset(
 )
 """Metrics of which less is better; of every other more is."""
 
+FEWEST_STARTS = 6
+"""Of fewer pairs nothing is said: all of five fall on one side by chance in 6 % of the cases."""
 _POSE = ("start_x", "start_y", "start_z", "start_yaw")
 _GOAL = ("goal_x", "goal_y", "goal_z")
 
@@ -42,9 +44,9 @@ class Comparison:
     high: float
     """Upper bound of its interval."""
     better: bool
-    """Whether a is better: the interval lies wholly on the good side of 0."""
+    """Whether a is better: there are `FEWEST_STARTS`, and the interval lies wholly on the good side of 0."""
     worse: bool
-    """Whether a is worse: the interval lies wholly on the bad side of 0."""
+    """Whether a is worse: likewise, wholly on the bad side."""
     scenes: int
     """Scenes compared."""
     episodes: int
@@ -79,8 +81,13 @@ def compare(
     mean_a = bootstrap_interval(values_a, resamples=1).mean
     mean_b = bootstrap_interval(values_b, resamples=1).mean
     above, below = interval.low > 0, interval.high < 0
-    better, worse = (below, above) if metric in LOWER_IS_BETTER else (above, below)
-    if better or worse:
+    enough = interval.episodes >= FEWEST_STARTS
+    better, worse = ((below, above) if metric in LOWER_IS_BETTER else (above, below)) if enough else (False, False)
+    if not enough:
+        verdict = (
+            f"no verdict on {a.subject} and {b.subject} in {metric}, {FEWEST_STARTS} starts are the fewest for one"
+        )
+    elif better or worse:
         verdict = f"{a.subject} is {'better' if better else 'worse'} than {b.subject} in {metric}"
     else:
         verdict = f"no difference between {a.subject} and {b.subject} in {metric} is shown"

@@ -117,3 +117,15 @@ def test_the_summary_tells_mean_and_median_of_collisions():
     summary = summarise("stuck", stuck.config, stuck.episodes, {})
     assert (summary["collisions_per_minute"], summary["collisions_per_minute_median"]) == (6.0, 0.0)
     assert (summary["collisions_per_100m"], summary["collisions_per_100m_median"]) == (10.0, 0.0)
+
+
+def test_a_few_starts_are_no_verdict():
+    """One flight has an interval of no width, and all of five fall on one side by chance in 6 % of the cases."""
+    for few in ([[40.0]], [[40.0, 41.0], [39.0], [40.0, 42.0]]):
+        scenes = tuple("abc"[: len(few)])
+        better, worse = (
+            result(name, [[v - d for v in row] for row in few], scenes=scenes) for name, d in (("a", 0), ("b", 9))
+        )
+        verdict = compare(better, worse)
+        assert verdict.low == 9.0 and not verdict.better and not verdict.worse
+        assert verdict.sentence.startswith("no verdict on a and b in c_vis_auc, 6 starts are the fewest")

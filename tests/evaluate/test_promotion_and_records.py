@@ -42,7 +42,7 @@ def flying(command, path, *, scene_hashes=None):
     )
 
 
-HOVER, CIRCLE, CRASH = [0.0, 0.0, 0.0, 0.0], [0.04, 0.0, 0.0, 0.12], [0.25, 0.0, 0.0, 0.12]
+HOVER, CIRCLE, CRASH = [0.0, 0.0, 0.0, 0.0], [0.01, 0.0, 0.0, 0.12], [0.25, 0.0, 0.0, 0.12]
 """Stays where it is; circles slowly and sees a little more; flies wide circles into the walls."""
 
 
@@ -52,7 +52,7 @@ def registry(tmp_path):
 
 
 def test_champions_change_only_by_beating_their_predecessor(corridor, registry, tmp_path):
-    course = build_course([corridor], SHORT)
+    course = build_course([corridor], SHORT.model_copy(update={"starts": 6}))
     hovers = registry.register(flying(HOVER, tmp_path / "hover.pt"))
     circles = registry.register(flying(CIRCLE, tmp_path / "circle.pt"))
     crashes = registry.register(flying(CRASH, tmp_path / "crash.pt"))
@@ -82,7 +82,7 @@ def test_the_command_that_promotes_records_the_move_of_the_alias(corridor, tmp_p
     hovers, circles = (registry.register(flying(c, tmp_path / f"{n}.pt")) for n, c in enumerate((HOVER, CIRCLE)))
     registry.promote(hovers, "champion")
     scene = corridor.save(tmp_path / "corridor.gmdag")
-    command = ["promote", circles, "--scene", str(scene), "--starts", "2", "--steps", "40", "--no-record"]
+    command = ["promote", circles, "--scene", str(scene), "--starts", "6", "--steps", "40", "--no-record"]
     done = CliRunner().invoke(build_app(plugins=False), command)
     assert done.exit_code == 0, (done.output, done.exception)
     batches = sorted(outbox_path().glob("*alias_moves*.ndjson"))
