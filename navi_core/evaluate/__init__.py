@@ -1,5 +1,6 @@
 """Evaluation without learning: frozen starts, true coverage, paired statistics, gated promotion."""
 
+from navi_core.evaluate.autopilot import Autopilot, take_off
 from navi_core.evaluate.comparison import LOWER_IS_BETTER, Comparison, compare
 from navi_core.evaluate.course import Course, Start, build_course
 from navi_core.evaluate.coverage import Coverage, FloorTruth, measure_coverage
@@ -16,6 +17,7 @@ from navi_core.evaluate.traces import write_traces
 
 __all__ = [
     "LOWER_IS_BETTER",
+    "Autopilot",
     "Comparison",
     "Course",
     "Coverage",
@@ -42,6 +44,7 @@ __all__ = [
     "record_decision",
     "record_evaluation",
     "seed_matrix",
+    "take_off",
     "top_down_map",
     "two_way_interval",
     "write_traces",

@@ -40,7 +40,11 @@ class PilotFlyer:
         """Start new episodes in all rows."""
         if self._pilot.privileged:
             self._pilot.attach(field)
-        self._pilot.reset(torch.ones(len(keys), dtype=torch.bool), keys)
+        self.restart(torch.ones(len(keys), dtype=torch.bool), keys)
+
+    def restart(self, rows: Tensor, keys: Tensor) -> None:
+        """Start new episodes in some rows: (B,) bool, (B,) int64 keys of all."""
+        self._pilot.reset(rows, keys)
 
     def act(self, obs: Tensor, pose: Pose) -> Tensor:
         """Answer observations (B, 3, Az, El) with actions (B, 4); a privileged pilot is told its pose."""
@@ -118,6 +122,16 @@ class PolicyFlyer:
         self._shaper = RewardShaper(self._shaper_config, rows, self._policy.config.width, device=self._device)
         self._shaper.load_state_dict(self._shaper_state)
         self._shaper.eval()
+
+    def restart(self, rows: Tensor, keys: Tensor) -> None:
+        """Start new episodes in some rows, (B,) bool: zero state, empty memory, in them alone; (B,) keys of all."""
+        there = rows.to(self._device)
+        self._keys = torch.where(rows, keys, self._keys)
+        self._step = torch.where(rows, 0, self._step)
+        self._reset = self._reset | there
+        self._aux = torch.where(there[:, None], 0.0, self._aux)
+        if self._shaper.memory is not None:
+            self._shaper.memory.clear(there)
 
     def act(self, obs: Tensor, pose: Pose) -> Tensor:
         """Answer observations (B, 3, Az, El) with actions (B, 4)."""

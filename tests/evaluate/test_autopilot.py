@@ -1,0 +1,95 @@
+"""Pilots and policies in a loop of one's own: what they remember ends with an episode, row by row."""
+
+from __future__ import annotations
+
+import pytest
+import torch
+
+from navi_core.config import EnvConfig, PolicyConfig, ShaperConfig, TrainConfig
+from navi_core.errors import EvaluationError
+from navi_core.evaluate import Autopilot, take_off
+from navi_core.models import Registry, save_checkpoint
+from navi_core.pilots import Pose
+from navi_core.policy import build_policy
+from navi_core.record import navi_home
+from navi_core.world import Field, NavigationEnv
+
+ENV = EnvConfig(azimuth_bins=32, elevation_bins=8, max_steps=20)
+NETWORK = PolicyConfig(
+    encoder="ring_cnn", core="gru", azimuth_bins=32, elevation_bins=8, place_memory=True, recovery=True
+)
+
+
+def registered(tmp_path, network=NETWORK, env=ENV, vocabulary=None):
+    """A version with curiosity and loop memory whose actions are large; returns its policy."""
+    policy = build_policy(network, 0)
+    with torch.no_grad():
+        for name, weight in policy.named_parameters():
+            if name.startswith("heads.actor") and weight.shape[0] == 4:
+                weight.mul_(80)
+    path = save_checkpoint(
+        tmp_path / "a.pt",
+        policy=policy,
+        optimizer=None,
+        config=TrainConfig(actors=2, env=env, policy=network, shaper=ShaperConfig(memory_capacity=400)),
+        step_id=640,
+        episode_count=3,
+        reward_ema=0.5,
+        run_id="test-run",
+        wall_time_hours=0.0,
+        corpus_summary={"semantic_vocabulary": vocabulary or {}},
+    )
+    Registry(navi_home() / "models").register(path)
+    return policy
+
+
+def test_a_row_that_begins_anew_flies_as_one_that_begins(box_room, tmp_path):
+    """The twin: a flyer of one row that is told the second episode alone, from its first decision on."""
+    registered(tmp_path)
+    env, pilot = take_off("latest", [box_room], num_envs=3, seed=1)
+    assert pilot.name == "v001" and not env.config.stagger
+    obs, told = env.reset(), []
+    ends = torch.tensor([20, 13, 7])
+    for number in range(30):
+        poses = env.poses()
+        action = pilot.act(obs)
+        told.append((obs, poses, action))
+        step = env.step(action)
+        # As if episodes ended at their own times.
+        cut = ends == number + 1
+        pilot.took(step if not cut.any() else type(step)(**vars(step) | {"truncated": cut}))
+        obs = step.obs
+    for row, begin in ((1, 13), (2, 7)):
+        twin = take_off("v001", [box_room], seed=1)[1]._flyer
+        twin.begin(torch.tensor([row]), env.field)
+        one = slice(row, row + 1)
+        for seen, poses, action in told[begin : begin + 10]:
+            pose = Pose(poses["position"][one], poses["yaw"][one], poses["scene_index"][one])
+            with torch.no_grad():
+                assert torch.allclose(twin.act(seen[one], pose), action[one], atol=1e-5)
+
+
+@pytest.mark.parametrize("name", ["frontier", "forward-plus", "planner"])
+def test_pilots_fly_as_well_and_equal_seeds_fly_alike(name, box_room, door_room):
+    def flight():
+        env, pilot = take_off(name, [box_room, door_room], num_envs=4, seed=3)
+        obs = env.reset()
+        for _ in range(30):
+            step = env.step(pilot.act(obs))
+            pilot.took(step)
+            obs = step.obs
+        return env.poses()["position"]
+
+    assert torch.equal(flight(), flight())
+
+
+def test_what_does_not_fit_is_refused_with_its_name(box_room, tmp_path):
+    registered(tmp_path, vocabulary={"surface": 7})
+    env = NavigationEnv(Field([box_room]), 1, ENV)
+    with pytest.raises(EvaluationError, match="semantic id of 'surface' is 1 in the environment, 7"):
+        Autopilot("v001", env)
+    wide = NavigationEnv(Field([box_room]), 1, ENV.model_copy(update={"azimuth_bins": 64}))
+    with pytest.raises(EvaluationError, match="v001 reads azimuth_bins 32, the environment has 64"):
+        Autopilot("v001", wide)
+    with pytest.raises(EvaluationError, match=r"'v009' is no pilot .*latest, v001"):
+        take_off("v009", [box_room])
