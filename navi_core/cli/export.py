@@ -37,8 +37,9 @@ def export(
 ) -> None:
     """Write a policy as an ONNX program, a compiled AOTInductor package, or plain weights.
 
-    Programs take (obs, aux, reset, state) and give (action, value, new state). Each flies 200 decisions
-    beside the policy, resets included; one that strays by more than 1e-5 is deleted and the command fails.
+    Programs take obs, aux, reset, state_0… and give action, value, latent, new_state_0… (docs/guides/EXPORT.md). Each
+    flies 200 decisions beside the policy, resets included; one that strays by more than 1e-5 is deleted and the command
+    fails.
     """
     from navi_core.errors import ConfigError
     from navi_core.models import Registry, export_checkpoint, export_safetensors, load_policy

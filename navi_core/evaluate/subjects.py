@@ -73,7 +73,10 @@ def resolve_subject(
                 "checkpoints lie in the run directories, versions are listed by `navi models`"
             )
         return _of_checkpoint(path, config, name or path.stem, "checkpoint")
-    raise EvaluationError(f"cannot evaluate a {type(subject).__name__}; give a pilot's name, a checkpoint or a policy")
+    raise EvaluationError(
+        f"cannot evaluate a {type(subject).__name__}; give a pilot's name, a checkpoint, a policy, or "
+        "what is a navi_core.pilots.Pilot: a subclass of it may ask any network of yours"
+    )
 
 
 def _of_pilot(pilot: Pilot, config: EvalConfig, name: str | None) -> Subject:

@@ -34,6 +34,11 @@ class ExportedPolicy(abc.ABC):
         path: Its file.
         description: Its metadata as JSON, None where the file has none.
 
+    Attributes:
+        metadata: What the file tells of itself; docs/guides/EXPORT.md lists it.
+        config: The policy's network.
+        rows: B of a call.
+
     Raises:
         CheckpointError: The file is no export of ours.
     """
@@ -59,7 +64,7 @@ class ExportedPolicy(abc.ABC):
 
         Args:
             obs: Raw observations (B, 3, Az, El), B as exported.
-            aux: Auxiliary inputs (B, 3) of the previous step.
+            aux: Auxiliary inputs (B, `config.aux_inputs`) of the previous step, see docs/guides/EXPORT.md.
             reset: (B,) bool; True where an episode begins.
             state: State before this step; not modified.
 

@@ -50,7 +50,7 @@ def export_checkpoint(
         ConfigError: The suffix does not fit, or a package is missing.
     """
     policy, source = load_policy(checkpoint)
-    shaper = source.row_shaper()
+    shaper, env = source.row_shaper(), source.train_config().env
     parts = [*([] if shaper is None else shaper.made_of), *(["a goal"] if policy.config.goal else [])]
     metadata = {
         "run_id": source.run_id,
@@ -58,7 +58,9 @@ def export_checkpoint(
         "decision_hz": source.decision_hz,
         "weights_hash": source.weights_hash,
         "aux_made_of": parts,
-        "max_distance": source.train_config().env.max_distance,
+        "max_distance": env.max_distance,
+        "limits": [*env.dynamics.max_speed, env.dynamics.max_yaw_rate],
+        "semantic_vocabulary": source.corpus_summary.get("semantic_vocabulary") or {},
     }
     return export_policy(policy, path, kind=kind, rows=rows, threads=threads, metadata=metadata)
 

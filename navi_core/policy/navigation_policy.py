@@ -94,8 +94,9 @@ class NavigationPolicy(Trunk):
 
         Args:
             obs: Raw observations (B, 3, Az, El).
-            aux: Auxiliary inputs (B, 3) of the previous step; taken as zero where `reset`. In training those of a
-                privileged critic follow, (B, 6).
+            aux: Auxiliary inputs (B, `config.aux_inputs`): the previous step's shaped reward, loop similarity and
+                curiosity, taken as zero where `reset`; with a map of places 105 numbers that `PlaceMemory` tells;
+                with goals the 4 of `relative_goal`. In training those of a privileged critic follow, 3 more.
             state: State before this step; not modified.
             reset: (B,) bool; True where a new episode starts with this observation.
             noise: Standard normal draws (B, 4); None flies the distribution's typical action.

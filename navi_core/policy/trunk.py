@@ -84,7 +84,11 @@ class Trunk(nn.Module):
             return embedding
         wanted = (*embedding.shape[:-1], self.config.aux_inputs)
         if aux.shape != wanted:
-            raise ConfigError(f"aux shape {tuple(aux.shape)} must be {wanted}")
+            parts = [f"{AUX_INPUTS} of the step before", *([f"{PLACE_INPUTS} of the map"] if self.places else [])]
+            raise ConfigError(
+                f"aux shape {tuple(aux.shape)} must be {wanted}: {', '.join(parts)}{', the goal' * self.config.goal}; "
+                "navi_core.evaluate.Autopilot makes it"
+            )
         step, goal = aux[..., :AUX_INPUTS], aux[..., AUX_INPUTS:]
         if self.places is not None:
             places, goal = goal[..., :PLACE_INPUTS], goal[..., PLACE_INPUTS:]

@@ -9,7 +9,9 @@ Import this module to register it, or let gymnasium import it by its name:
 Observation: Box (3, Az, El) float32 of normalised depth in [0, 1], semantic id, valid mask 0 or 1. Action: Box
 (4,) in [−1, 1]: forward, vertical, lateral, yaw. Nothing terminates; an episode is truncated at its time limit or
 in the void. The batch resets in the same step (`AutoresetMode.SAME_STEP`): `obs` is then the next episode's first,
-`info["final_obs"]` and `info["final_info"]` tell how the last one ended.
+`info["final_obs"]` and `info["final_info"]` tell how the last one ended. Its first episodes are of different lengths,
+so that later ones do not end together (`config={"stagger": False}` begins all alike). Wrappers that know another reset
+alone take `vectorization_mode="sync"`.
 """
 
 from __future__ import annotations
@@ -182,6 +184,8 @@ def _scenes(
         if not isinstance(value, kinds):
             raise ConfigError(f"{name} is {value!r}; see the arguments in help(ExploreVectorEnv)")
     listed = [scenes] if isinstance(scenes, str | Path | Scene) else list(scenes)
+    if isinstance(scenes, list) and not listed:
+        raise ConfigError("scenes is an empty list; name at least one, or leave it out for a generated apartment")
     if (bool(listed) + (corpus is not None) + (family is not None)) > 1:
         raise ConfigError("scenes, corpus and family exclude each other; give one of them")
     compiling = parse_config(CompileConfig, {"resolution": resolution})

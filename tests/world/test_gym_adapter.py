@@ -162,3 +162,8 @@ print(env.reset(seed=0)[0].shape, env.spec.id)
 """
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=False)
     assert done.stdout.strip() == "(3, 16, 6) Navi/Explore-v0", done.stderr
+
+
+def test_an_empty_list_of_scenes_is_no_apartment():
+    with pytest.raises(ConfigError, match="scenes is an empty list"):
+        adapter.ExploreVectorEnv(scenes=[])

@@ -1,0 +1,56 @@
+"""The guide's program flies an exported policy without Navi, and its Python snippet flies one with it."""
+
+import re
+import subprocess
+import sys
+from pathlib import Path
+
+import numpy as np
+import pytest
+import torch
+
+from navi_core.config import CompileConfig
+from navi_core.models import Registry, export_checkpoint, load_exported, load_policy
+from navi_core.record import navi_home
+from navi_core.scenes import compile_mesh
+from tests.conftest import box_triangles, mesh_of
+
+GUIDE = (Path(__file__).parents[2] / "docs" / "guides" / "EXPORT.md").read_text()
+PROGRAM, SNIPPET = re.findall(r"```python\n(.*?)```", GUIDE, re.DOTALL)
+
+
+def test_the_program_of_the_guide_answers_what_the_policy_answers(make_checkpoint, tmp_path):
+    pytest.importorskip("onnxruntime")
+    checkpoint = make_checkpoint(corpus_summary={"semantic_vocabulary": {"surface": 1, "wall": 2}})
+    path, _ = export_checkpoint(checkpoint, tmp_path / "policy.onnx", kind="onnx")
+    told = load_exported(path).metadata
+    assert told["semantic_vocabulary"] == {"surface": 1, "wall": 2} and told["limits"] == [5.0, 2.0, 3.0, 3.0]
+    for name in set(re.findall(r"`(\w+)`", GUIDE.split("metadata, JSON")[1].split("```")[0])):
+        assert name == "navi" or name in told, name
+    script = tmp_path / "fly.py"
+    script.write_text(PROGRAM)
+    assert "navi_core" not in PROGRAM
+    done = subprocess.run([sys.executable, str(script), str(path)], capture_output=True, text=True, check=True)
+    flown = np.array([line.split()[1:] for line in done.stdout.splitlines()], float)
+    policy, _ = load_policy(checkpoint)
+    config = policy.config
+    obs = torch.ones(1, 3, config.azimuth_bins, config.elevation_bins)
+    obs[:, 0] = np.log1p(2.5) / np.log1p(100.0)
+    state, wanted = policy.initial_state(1), []
+    with torch.no_grad():
+        for decision in range(50):
+            out = policy.act(obs, torch.zeros(1, 3), state, torch.tensor([decision == 0]), None)
+            state = out.state
+            wanted.append(out.action[0].clamp(-1, 1).numpy() * told["limits"])
+    assert np.allclose(flown, wanted, atol=1e-5)
+
+
+def test_the_snippet_of_the_guide_flies_a_champion(make_checkpoint, tmp_path, monkeypatch):
+    registry = Registry(navi_home() / "models")
+    registry.promote(registry.register(make_checkpoint()), "champion")
+    mesh = mesh_of(box_triangles((0, 0, 0), (5, 2.4, 4)), "house")
+    compile_mesh(mesh, CompileConfig(resolution=64)).save(tmp_path / "house.gmdag")
+    monkeypatch.chdir(tmp_path)
+    names: dict[str, object] = {}
+    exec(SNIPPET, names)
+    assert names["obs"].shape == (8, 3, 16, 4) and names["pilot"].name == "v001"
