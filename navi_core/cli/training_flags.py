@@ -51,7 +51,13 @@ Preset = Annotated[
 ConfigFile = Annotated[Path | None, typer.Option(help="YAML or JSON file of settings.")]
 Assign = Annotated[list[str] | None, typer.Option("--set", help="A setting, a.b=c; may be repeated.")]
 Seed = Annotated[int | None, typer.Option(help="Seed of every random draw.")]
-Steps = Annotated[int | None, typer.Option(help="Decisions summed over rows; without it, until stopped.")]
+Steps = Annotated[
+    int | None,
+    typer.Option(
+        help="Decisions summed over rows; without it, until stopped. Another number is another run, with as many "
+        "decisions of its own: it begins with the weights of latest."
+    ),
+]
 Rows = Annotated[int | None, typer.Option(help="Environment rows.")]
 EncoderBackend = Annotated[str | None, typer.Option(help="rayvit, spherical_cnn or ring_cnn.")]
 TemporalCore = Annotated[str | None, typer.Option(help="mamba2, gru, mambapy or none.")]

@@ -70,7 +70,8 @@ class RunDirectory:
             root: Folder of all runs; made if missing.
             asset: What is made; letters, digits, `_`, `.` and `-`.
             partition: Which one of it; same characters.
-            config: Full configuration; its hash is part of the key.
+            config: Full configuration; its hash is part of the key: with any other setting, the run's length too,
+                it is another run, which may begin with this one's weights (`train(initial=…)`).
             fresh: Start anew; an earlier folder is moved aside to `<run id>.old-<time>`, never deleted.
 
         Returns:
