@@ -215,7 +215,8 @@ def load_checkpoint(
     """
     path = Path(path)
     if not path.is_file():
-        raise CheckpointError(f"{path}: no such checkpoint")
+        named = "" if path.suffix else "; the file of a version or an alias is Registry(folder).resolve(name).path"
+        raise CheckpointError(f"{path}: no such checkpoint{named}")
     try:
         # torch.load does not compare the archive's checksums; a flipped bit of the optimizer would pass.
         with zipfile.ZipFile(path) as archive:
