@@ -38,7 +38,10 @@ class FlowSettings(dg.Config):
 
 @dg.op(pool=GPU, description="Run the graph's jobs in order; each is a run of its own, seen on the assets' pages.")
 def materialize_everything(context: dg.OpExecutionContext, config: FlowSettings) -> None:
-    """Scenes, demonstrations, training, evaluation, promotion, benchmarks, warehouse."""
+    """Scenes, demonstrations, training, evaluation, promotion, benchmarks, warehouse.
+
+    The jobs are those of the code location that the run was launched from; `navi materialize` does it in one process.
+    """
     from navi_pipeline.flow import Flow
 
     job = context.repository_def.get_job

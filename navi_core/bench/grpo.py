@@ -36,7 +36,8 @@ def run_grpo(
     """
     from navi_core.learn.fast.grpo import FastGRPO
 
-    _warm(FastGRPO, settings)
+    with torch_threads(1):
+        _warm(FastGRPO, settings)
     for done, seed in enumerate(seeds):
         config = parse_config(FastGRPOConfig, dict(settings) | {"seed": seed})
         total = config.total_steps

@@ -51,7 +51,7 @@ def enter_version(registry: Registry, result: TrainResult, algorithm: str = "ppo
     """Register the last checkpoint; return its version and whether `latest` points to it."""
     import logging
 
-    from navi_core.models import load_checkpoint, record_registry, why_latest_stays
+    from navi_core.models import record_registry
 
     numbers = {k: v for k, v in result.metrics.items() if k in ("episode_return", "episode_length", "sps")}
     version = registry.register(
@@ -64,7 +64,7 @@ def enter_version(registry: Registry, result: TrainResult, algorithm: str = "ppo
     record_registry(registry)
     latest = registry.resolve("latest")
     if latest.version != version:
-        why = why_latest_stays(load_checkpoint(result.checkpoint), load_checkpoint(latest.path))
+        why = registry.why_latest_stays(result.checkpoint)
         logging.getLogger("navi.train").info(
             "latest stays %s: %s; name this one %s", latest.version, why or "it was registered before", version
         )

@@ -1,12 +1,4 @@
-"""A pilot or a trained policy that flies the drones of an environment, for loops of one's own.
-
-env, pilot = take_off("champion", [scene], num_envs=8)
-obs = env.reset()
-for _ in range(200):
-step = env.step(pilot.act(obs))
-pilot.took(step)
-obs = step.obs
-"""
+"""A pilot or a trained policy that flies an environment's drones, for loops of one's own (docs/guides/EXPORT.md)."""
 
 from __future__ import annotations
 
@@ -22,7 +14,7 @@ from navi_core.errors import EvaluationError
 from navi_core.evaluate.flyers import PilotFlyer, PolicyFlyer
 from navi_core.evaluate.subjects import Subject, resolve_subject
 from navi_core.models import ModelVersion, Registry, load_checkpoint
-from navi_core.pilots import PILOTS, Pilot, Pose
+from navi_core.pilots import PILOTS, Pilot, Pose, build_pilot
 from navi_core.policy import NavigationPolicy
 from navi_core.record import navi_home
 from navi_core.scenes import Scene
@@ -50,6 +42,7 @@ class Autopilot:
 
     Raises:
         EvaluationError: Nothing of that name, or it does not fit the environment; says in what.
+        ConfigError: A scripted pilot and a seed below 0.
         CheckpointError: The checkpoint cannot be loaded.
         RegistryError: Its file is missing.
     """
@@ -65,14 +58,22 @@ class Autopilot:
     ) -> None:
         c = env.config
         protocol = EvalConfig(
-            azimuth_bins=c.azimuth_bins, elevation_bins=c.elevation_bins, block=env.num_envs, seed=seed, task=c.task,
-            deterministic=deterministic, recovery=recovery, dynamics=c.dynamics, goal=c.goal,
+            azimuth_bins=c.azimuth_bins, elevation_bins=c.elevation_bins, task=c.task, deterministic=deterministic,
+            recovery=recovery, dynamics=c.dynamics, goal=c.goal,
         )  # fmt: skip
-        found = resolve_subject(_named(subject), protocol)
+        # An environment has more rows and seeds than a protocol.
+        protocol = protocol.model_copy(update={"block": env.num_envs, "seed": seed})
+        subject = _named(subject)
+        if isinstance(subject, str) and subject in PILOTS:
+            subject = build_pilot(subject, seed=seed, dynamics=c.dynamics, max_distance=c.max_distance)
+        if isinstance(subject, NavigationPolicy):
+            flyer = PolicyFlyer(subject, protocol, name="policy", max_distance=c.max_distance)
+            found = Subject(flyer, {}, lambda: None)
+        else:
+            found = resolve_subject(subject, protocol)
         _require_fit(found, env)
-        flyer = found.flyer
-        assert isinstance(flyer, PilotFlyer | PolicyFlyer)
-        self.name, self._flyer, self._env = flyer.name, flyer, env
+        assert isinstance(found.flyer, PilotFlyer | PolicyFlyer)
+        self.name, self._flyer, self._env = found.flyer.name, found.flyer, env
         self.begin()
 
     def begin(self) -> None:
@@ -89,7 +90,7 @@ class Autopilot:
 
     def took(self, step: StepBatch) -> None:
         """Take note of a step: rows whose episode ended begin anew. Call it after every step."""
-        ended = step.truncated | step.terminated
+        ended = (step.truncated | step.terminated).cpu()
         if bool(ended.any()):
             self._flyer.restart(ended, self._keys())
 
@@ -154,10 +155,12 @@ def _require_fit(found: Subject, env: NavigationEnv) -> None:
         wanted, here = getattr(flyer, name), getattr(c, name)
         if wanted != here:
             raise EvaluationError(f"{flyer.name} reads {name} {wanted:g}, the environment has {here:g}; see take_off")
-    for surface, number in (found.vocabulary or {}).items():
-        here = env.field.vocabulary.get(surface, number)
-        if here != number:
+    if not found.vocabulary:
+        return
+    for surface, here in sorted(env.field.vocabulary.items()):
+        there = found.vocabulary.get(surface, 1)
+        if here != there:
             raise EvaluationError(
-                f"semantic id of {surface!r} is {here} in the environment, {number} in the training of {flyer.name}; "
+                f"semantic id of {surface!r} is {here} in the environment, {there} in the training of {flyer.name}; "
                 "give Field the policy's vocabulary, as take_off does"
             )

@@ -88,7 +88,7 @@ def decide(
     alias: str = "champion",
     tolerance: float = COLLISION_TOLERANCE,
 ) -> Decision:
-    """Decide a promotion from two evaluations on the same starts.
+    """Decide a promotion from two evaluations on the same starts, of scenes that the challenger was not trained on.
 
     Better: the paired interval of `c_vis_auc` over scenes and starts lies above 0. Not worse in collisions: the
     paired interval of the collisions per minute does not lie above 0, and their mean rises by no more than
@@ -110,7 +110,10 @@ def decide(
     coverage = compare(challenger, opponent, METRIC)
     collisions = compare(challenger, opponent, SAFETY)
     rises = collisions.worse or collisions.mean_difference > tolerance
-    if not coverage.better:
+    seen = int(challenger.summary.get("scenes_trained_on") or 0)
+    if seen:
+        reason = f"Refused, {version} was trained on {seen} of these scenes"
+    elif not coverage.better:
         reason = f"Refused, not shown to be better: {coverage.sentence}"
     elif rises:
         reason = f"Refused, it collides more: {collisions.sentence}"
@@ -119,7 +122,7 @@ def decide(
     return Decision(
         version=version,
         alias=alias,
-        promoted=coverage.better and not rises,
+        promoted=coverage.better and not rises and not seen,
         reason=reason,
         previous_version=previous_version,
         opponent=opponent.subject,

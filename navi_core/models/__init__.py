@@ -15,7 +15,6 @@ from navi_core.models.model_version import ModelVersion
 from navi_core.models.programs import export_checkpoint, export_policy
 from navi_core.models.registry import Registry
 from navi_core.models.registry_record import record_registry
-from navi_core.models.succession import why_latest_stays
 from navi_core.models.trained_on import add_scenes, add_scenes_of, trained_on
 from navi_core.models.weights import weights_hash
 
@@ -37,5 +36,4 @@ __all__ = [
     "save_checkpoint",
     "trained_on",
     "weights_hash",
-    "why_latest_stays",
 ]

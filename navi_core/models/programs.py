@@ -51,7 +51,8 @@ def export_checkpoint(
     """
     policy, source = load_policy(checkpoint)
     shaper, env = source.row_shaper(), source.train_config().env
-    parts = [*([] if shaper is None else shaper.made_of), *(["a goal"] if policy.config.goal else [])]
+    parts = [] if shaper is None else [*shaper.made_of]
+    parts += ["a map"] * policy.config.place_memory + ["a goal"] * policy.config.goal
     metadata = {
         "run_id": source.run_id,
         "step_id": source.step_id,

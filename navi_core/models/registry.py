@@ -28,7 +28,7 @@ from navi_core.errors import CheckpointError, RegistryError
 from navi_core.models.book import book_fault
 from navi_core.models.checkpoint import Checkpoint, load_checkpoint
 from navi_core.models.model_version import ModelVersion
-from navi_core.models.succession import why_latest_stays
+from navi_core.models.succession import paid_alike, why_latest_stays
 from navi_core.record import write_durably
 
 __all__ = ["LATEST", "Registry"]
@@ -111,7 +111,7 @@ class Registry:
             # replaces, never a version without its weights.
             self._write(self.path / entry["file"], data)
             book["versions"][version] = entry
-            if self._follows_latest(book, loaded):
+            if self._why_latest_stays(book, loaded) is None:
                 self._move(book, LATEST, version, "register")
         return version
 
@@ -158,6 +158,14 @@ class Registry:
             held.pop()
             book["aliases"][alias]["history"].append({"action": "rollback", "version": held[-1], "at": _now()})
             return self._entry(book, held[-1])
+
+    def why_latest_stays(self, checkpoint: Path | str) -> str | None:
+        """Return why `latest` does not move to a checkpoint, None where it would.
+
+        Raises:
+            CheckpointError: The checkpoint cannot be read.
+        """
+        return self._why_latest_stays(self._read(), load_checkpoint(checkpoint))
 
     def resolve(self, name: str) -> ModelVersion:
         """Return the version of a version number or alias.
@@ -224,15 +232,19 @@ class Registry:
             **data,
         )
 
-    def _follows_latest(self, book: dict[str, Any], new: Checkpoint) -> bool:
-        if LATEST not in book["aliases"]:
-            return True
-        held = book["versions"][book["aliases"][LATEST]["versions"][-1]]
-        try:
-            return why_latest_stays(new, load_checkpoint(self.path / held["file"])) is None
-        except CheckpointError:
-            # What cannot be read can be neither flown nor trained on.
-            return True
+    def _why_latest_stays(self, book: dict[str, Any], new: Checkpoint) -> str | None:
+        """Compare with the last holder that was paid alike, or with the current one where there is none."""
+        held = []
+        for version in reversed(book["aliases"].get(LATEST, {"versions": []})["versions"]):
+            try:
+                holder = load_checkpoint(self.path / book["versions"][version]["file"])
+                if paid_alike(new, holder):
+                    return why_latest_stays(new, holder)
+            except CheckpointError:
+                # What cannot be read, by this Navi at least, can be neither flown nor trained on.
+                continue
+            held.append(holder)
+        return why_latest_stays(new, held[0]) if held else None
 
     @staticmethod
     def _move(book: dict[str, Any], alias: str, version: str, action: str) -> None:

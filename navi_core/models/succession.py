@@ -9,7 +9,7 @@ if TYPE_CHECKING:
     from navi_core.config import TrainConfig
     from navi_core.models.checkpoint import Checkpoint
 
-__all__ = ["why_latest_stays"]
+__all__ = ["paid_alike", "why_latest_stays"]
 
 
 def why_latest_stays(new: Checkpoint, current: Checkpoint) -> str | None:
@@ -17,9 +17,9 @@ def why_latest_stays(new: Checkpoint, current: Checkpoint) -> str | None:
 
     What was paid differently does not compare: then the newer one follows, unless too little is known of it.
     """
-    if math.isnan(new.reward_ema):
+    if not math.isfinite(new.reward_ema):
         return "nothing was paid to the new one"
-    if math.isnan(current.reward_ema):
+    if not math.isfinite(current.reward_ema):
         return None
     ours, theirs = new.train_config(), current.train_config()
     if (ours.task is None) != (theirs.task is None):
@@ -27,13 +27,18 @@ def why_latest_stays(new: Checkpoint, current: Checkpoint) -> str | None:
     settled = _is_settled(new)
     if settled != _is_settled(current):
         return None if settled else f"the new one has ended {new.episode_count} episodes with {ours.actors} drones"
-    if _pay(ours) != _pay(theirs):
+    if not paid_alike(new, current):
         return None
     if new.run_id == current.run_id and not settled and new.step_id != current.step_id:
         return None if new.step_id > current.step_id else "it is what the new one's run became"
     if new.reward_ema > current.reward_ema:
         return None
-    return f"its reward_ema is {current.reward_ema:+.4f}, the new one's {new.reward_ema:+.4f}"
+    return f"{current.reward_ema:+.4f} is the reward_ema to exceed, the new one's is {new.reward_ema:+.4f}"
+
+
+def paid_alike(one: Checkpoint, other: Checkpoint) -> bool:
+    """Tell whether the rewards of two runs compare: the same is paid for, decision by decision, and as much."""
+    return _pay(one.train_config()) == _pay(other.train_config())
 
 
 def _is_settled(checkpoint: Checkpoint) -> bool:
@@ -45,9 +50,20 @@ def _is_settled(checkpoint: Checkpoint) -> bool:
 
 
 def _pay(config: TrainConfig) -> dict[str, Any]:
-    """Return what an environment pays for, and how much."""
-    env = config.env
+    """Return what is paid for, and how much: by the environment, and by the shaper on top of it."""
+    env, shaper = config.env, config.shaper
+    shaped = {name: value for name, value in shaper.model_dump().items() if name not in _UNPAID}
     if config.task is not None:
-        return {"task": config.task}
-    goal = env.goal.model_dump() if env.task == "point_goal" else {}
-    return {"task": env.task, "weights": env.reward.resolved(), "goal": goal}
+        return {"task": config.task, "shaper": shaped}
+    return {
+        "task": env.task,
+        "weights": env.reward.resolved(),
+        "floor": (env.reward.view_radius, env.reward.view_cell),
+        "goal": env.goal.model_dump() if env.task == "point_goal" else {},
+        "decision_hz": env.dynamics.decision_hz,
+        "shaper": shaped,
+    }
+
+
+_UNPAID = ("memory_capacity", "rnd_lr")
+"""Settings of the shaper that change what is paid only by the way."""

@@ -89,8 +89,9 @@ def load_model(source: str, config: ActorConfig, models: Path | None = None) -> 
     if Path(source).suffix in _SUFFIX.values():
         program = load_exported(source, threads=config.threads)
         name = Path(source).stem
-        # A goal comes over the wire; what training alone made does not.
-        parts = " and ".join(str(part) for part in program.metadata.get("aux_made_of", []) if part != "a goal")
+        # A goal comes over the wire, and the map is drawn here; what training alone made does not.
+        made_of = program.metadata.get("aux_made_of", [])
+        parts = " and ".join(str(part) for part in made_of if part not in ("a goal", "a map"))
         if parts:
             runtime = next(kind for kind, suffix in _SUFFIX.items() if suffix == Path(source).suffix)
             raise ConfigError(

@@ -62,8 +62,8 @@ class Field:
     Args:
         scenes: At least one scene.
         device: "cpu", or "cuda" and "cuda:N" where torch sees a GPU.
-        threads: Threads of the kernels at most; 0 takes every core. Few rays are cast by one thread: the
-            C++ kernels wake another one for each 8,192 of a call.
+        threads: Threads of the kernels at most; 0 keeps numba's setting, by default every core. Few rays are cast
+            by one thread: the C++ kernels wake another one for each 8,192 of a call.
         vocabulary: Corpus-wide semantic ids by name. By default they are made of the scenes' own
             names: 1 is the unknown surface, the rest follow sorted by name.
         tracer: On the CPU "native" (C++), "numba", "auto": C++ where a compiler is at hand, or

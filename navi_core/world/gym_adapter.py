@@ -56,7 +56,7 @@ class ExploreVectorEnv(VectorEnv):
         resolution: Compile resolution of meshes and generated scenes, which are compiled anew in memory.
         config: An `EnvConfig`, or its keys.
         seed: Seed until `reset` names another.
-        threads: Threads of the ray kernels at most; 0 takes every core, where there are rays enough for them.
+        threads: Threads of the ray kernels at most, see `Field`; 0 keeps numba's setting, by default every core.
         render_mode: None or "rgb_array".
 
     Raises:

@@ -35,7 +35,7 @@ PILOTS = ("random", "forward-plus")
 """Pilots that every policy is compared with."""
 
 _MAPS = 3
-_VERSION = 1
+_VERSION = 2
 
 
 @dataclass(frozen=True)

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 import pytest
 import torch
 
@@ -14,7 +16,8 @@ from navi_core.policy import build_policy
 from navi_core.record import navi_home
 from navi_core.world import Field, NavigationEnv
 
-ENV = EnvConfig(azimuth_bins=32, elevation_bins=8, max_steps=20)
+ENV = EnvConfig(azimuth_bins=32, elevation_bins=8, max_steps=100)
+SHAPER = ShaperConfig(memory_capacity=400, memory_exclusion=2)
 NETWORK = PolicyConfig(
     encoder="ring_cnn", core="gru", azimuth_bins=32, elevation_bins=8, place_memory=True, recovery=True
 )
@@ -31,7 +34,9 @@ def registered(tmp_path, network=NETWORK, env=ENV, vocabulary=None):
         tmp_path / "a.pt",
         policy=policy,
         optimizer=None,
-        config=TrainConfig(actors=2, env=env, policy=network, shaper=ShaperConfig(memory_capacity=400)),
+        config=TrainConfig(
+            actors=2, env=env, policy=network, shaper=ShaperConfig(memory_capacity=400, memory_exclusion=2)
+        ),
         step_id=640,
         episode_count=3,
         reward_ema=0.5,
@@ -57,11 +62,12 @@ def test_a_row_that_begins_anew_flies_as_one_that_begins(box_room, tmp_path):
         step = env.step(action)
         # As if episodes ended at their own times.
         cut = ends == number + 1
-        pilot.took(step if not cut.any() else type(step)(**vars(step) | {"truncated": cut}))
+        env.counters["episode"] += cut
+        pilot.took(replace(step, truncated=cut, terminated=torch.zeros_like(cut)))
         obs = step.obs
     for row, begin in ((1, 13), (2, 7)):
         twin = take_off("v001", [box_room], seed=1)[1]._flyer
-        twin.begin(torch.tensor([row]), env.field)
+        twin.begin(torch.tensor([row + 3]), env.field)
         one = slice(row, row + 1)
         for seen, poses, action in told[begin : begin + 10]:
             pose = Pose(poses["position"][one], poses["yaw"][one], poses["scene_index"][one])
@@ -88,8 +94,22 @@ def test_what_does_not_fit_is_refused_with_its_name(box_room, tmp_path):
     env = NavigationEnv(Field([box_room]), 1, ENV)
     with pytest.raises(EvaluationError, match="semantic id of 'surface' is 1 in the environment, 7"):
         Autopilot("v001", env)
+    many = NavigationEnv(Field([box_room]), 1, ENV)
+    many.field.vocabulary.update(table=7, surface=7)
+    with pytest.raises(EvaluationError, match="semantic id of 'table' is 7 in the environment, 1"):
+        Autopilot("v001", many)
     wide = NavigationEnv(Field([box_room]), 1, ENV.model_copy(update={"azimuth_bins": 64}))
     with pytest.raises(EvaluationError, match="v001 reads azimuth_bins 32, the environment has 64"):
         Autopilot("v001", wide)
     with pytest.raises(EvaluationError, match=r"'v009' is no pilot .*latest, v001"):
         take_off("v009", [box_room])
+
+
+def test_a_policy_of_ones_own_and_pilots_take_the_environments_range_rows_and_seeds(box_room):
+    """A protocol has at most 1,024 rows a block and seeds of its own."""
+    short = ENV.model_copy(update={"max_distance": 20.0, "azimuth_bins": 16, "elevation_bins": 4})
+    env = NavigationEnv(Field([box_room]), 1100, short)
+    network = PolicyConfig(encoder="ring_cnn", core="gru", azimuth_bins=16, elevation_bins=4)
+    for subject, seed in ((build_policy(network, 0), -(2**40)), ("forward-plus", 2**20)):
+        pilot = Autopilot(subject, env, seed=seed, deterministic=subject == "forward-plus")
+        assert pilot.act(env.reset()).shape == (1100, 4)

@@ -12,7 +12,7 @@ from typer.testing import CliRunner
 from navi_core.cli.main import build_app
 from navi_core.config import EnvConfig, EvalConfig, PolicyConfig, TrainConfig
 from navi_core.errors import EvaluationError, RegistryError
-from navi_core.evaluate import build_course, evaluate, promote, record_evaluation, top_down_map
+from navi_core.evaluate import build_course, decide, evaluate, promote, record_evaluation, top_down_map
 from navi_core.models import Registry, save_checkpoint
 from navi_core.policy import build_policy
 from navi_core.record import navi_home, outbox_path
@@ -94,6 +94,16 @@ def test_promotion_refuses_scenes_of_the_training(corridor, registry, tmp_path):
     seen = flying(HOVER, tmp_path / "seen.pt", scene_hashes={"corridor": corridor.content_hash()})
     with pytest.raises(EvaluationError, match="trained on 1 of these scenes"):
         promote(registry.register(seen), registry, [corridor], SHORT)
+
+
+def test_no_decision_promotes_where_the_challenger_was_trained(corridor, tmp_path):
+    """The pipeline decides without `promote`."""
+    course = build_course([corridor], SHORT.model_copy(update={"starts": 6}))
+    circles, hovers = (evaluate(flying(c, tmp_path / f"{n}.pt"), course) for n, c in enumerate((CIRCLE, HOVER)))
+    assert decide("v002", circles, hovers, previous_version="v001").promoted
+    circles.summary["scenes_trained_on"] = 1
+    refused = decide("v002", circles, hovers, previous_version="v001")
+    assert not refused.promoted and refused.reason == "Refused, v002 was trained on 1 of these scenes"
 
 
 def test_rows_reach_the_outbox_whole(corridor, tmp_path):

@@ -33,7 +33,6 @@ def test_public_names_are_locked():
         "save_checkpoint",
         "trained_on",
         "weights_hash",
-        "why_latest_stays",
     ]
 
 

@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 import torch
 
-from navi_core.config import CompileConfig
+from navi_core.config import CompileConfig, ShaperConfig
 from navi_core.models import Registry, export_checkpoint, load_exported, load_policy
 from navi_core.record import navi_home
 from navi_core.scenes import compile_mesh
@@ -19,9 +19,11 @@ GUIDE = (Path(__file__).parents[2] / "docs" / "guides" / "EXPORT.md").read_text(
 PROGRAM, SNIPPET = re.findall(r"```python\n(.*?)```", GUIDE, re.DOTALL)
 
 
-def test_the_program_of_the_guide_answers_what_the_policy_answers(make_checkpoint, tmp_path):
+def test_the_program_of_the_guide_answers_what_the_policy_answers(make_checkpoint, config, tmp_path):
     pytest.importorskip("onnxruntime")
-    checkpoint = make_checkpoint(corpus_summary={"semantic_vocabulary": {"surface": 1, "wall": 2}})
+    quiet = config.model_copy(update={"shaper": ShaperConfig(rnd_start=0.0, rnd_end=0.0, loop_coefficient=0.0)})
+    summary = {"semantic_vocabulary": {"surface": 1, "wall": 2}}
+    checkpoint = make_checkpoint(config=quiet, corpus_summary=summary)
     path, _ = export_checkpoint(checkpoint, tmp_path / "policy.onnx", kind="onnx")
     told = load_exported(path).metadata
     assert told["semantic_vocabulary"] == {"surface": 1, "wall": 2} and told["limits"] == [5.0, 2.0, 3.0, 3.0]
@@ -43,6 +45,15 @@ def test_the_program_of_the_guide_answers_what_the_policy_answers(make_checkpoin
             state = out.state
             wanted.append(out.action[0].clamp(-1, 1).numpy() * told["limits"])
     assert np.allclose(flown, wanted, atol=1e-5)
+
+
+def test_the_program_refuses_a_policy_that_reads_more(make_checkpoint, tmp_path):
+    """Flown with zeros in place of curiosity, a map or a goal it would fly otherwise than it learned."""
+    pytest.importorskip("onnxruntime")
+    path, _ = export_checkpoint(make_checkpoint(), tmp_path / "policy.onnx", kind="onnx")
+    (tmp_path / "fly.py").write_text(PROGRAM)
+    done = subprocess.run([sys.executable, str(tmp_path / "fly.py"), str(path)], capture_output=True, text=True)
+    assert done.returncode == 1 and "it also reads ['curiosity', 'loop memory']" in done.stderr, done.stderr
 
 
 def test_the_snippet_of_the_guide_flies_a_champion(make_checkpoint, tmp_path, monkeypatch):

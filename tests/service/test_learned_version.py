@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import os
 from types import SimpleNamespace
 
@@ -9,7 +10,8 @@ import pytest
 import torch
 
 from navi_core.config import ActorConfig, ContinuousTrainingConfig
-from navi_core.models import Registry, load_checkpoint
+from navi_core.models import Registry, load_checkpoint, trained_on
+from navi_core.record import navi_home
 from navi_core.service import learned_version
 from navi_core.service.flight_learning import FlightLearning
 from navi_core.service.learned_version import LearnedWeights, recover_learned
@@ -48,6 +50,8 @@ def test_what_was_learned_is_registered_where_the_service_ends_and_where_a_champ
     assert second.parents == third.parents == ("v001",) and second.weights_hash != third.weights_hash
     assert third.tags == ("inference",) and third.training_source == "inference" and third.step_id > first.step_id
     assert registry.aliases() == {"latest": "v001"}
+    told = [json.loads(line) for file in (navi_home() / "outbox").glob("*-models.ndjson") for line in file.open()]
+    assert {row["version"] for row in told if "version" in row} == {"v001", "v002", "v003"}
     weights = learning.trainer.serving.policy.state_dict()
     kept = load_checkpoint(third.path)
     assert all(torch.equal(value, weights[name]) for name, value in kept.policy_state.items())
@@ -133,3 +137,11 @@ def test_a_registry_that_cannot_be_written_is_told_and_a_claim_of_others_stays(s
     learning = FlightLearning(model, FAST, None, registry=elsewhere)
     assert "a kill loses what is learned" in caplog.text
     learning.close()
+
+
+def test_what_is_learned_behind_a_gate_is_learned_in_its_scenes(served, box_scene) -> None:
+    registry, model = served
+    learned = LearnedWeights(registry, model, "service-a", 0, [box_scene])
+    version = learned.register(1, model.runner.policy, 100)
+    seen = trained_on(load_checkpoint(registry.resolve(version).path))
+    assert seen == trained_on(model.checkpoint) | {box_scene.content_hash(), box_scene.source_hash}

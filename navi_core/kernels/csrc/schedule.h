@@ -12,7 +12,8 @@
 namespace navi {
 
 constexpr int64_t kBlock = 64;  // tiles of a job, where rows alone would not keep the threads busy
-constexpr int64_t kWorth = 8192;  // rays that are worth a thread more: fewer are cast before it is awake
+// Rays that are worth a thread more: on a busy machine fewer are cast before it is awake.
+constexpr int64_t kWorth = 8192;
 constexpr int kPortable = 4, kAvx2 = 8, kAvx512 = 16;
 
 static int widest() {

@@ -39,7 +39,7 @@ def _result(row: dict[str, Any], passed: bool, severity: dg.AssetCheckSeverity) 
 def beats_random(context: dg.AssetCheckExecutionContext) -> dg.AssetCheckResult:
     """Read the paired comparison."""
     row = _comparison(context, "random", "c_vis_auc")
-    return _result(row, row["low"] > 0, dg.AssetCheckSeverity.ERROR)
+    return _result(row, row["better"], dg.AssetCheckSeverity.ERROR)
 
 
 @dg.asset_check(
@@ -51,7 +51,7 @@ def beats_random(context: dg.AssetCheckExecutionContext) -> dg.AssetCheckResult:
 def beats_forward_plus(context: dg.AssetCheckExecutionContext) -> dg.AssetCheckResult:
     """Read the paired comparison."""
     row = _comparison(context, "forward-plus", "c_vis_auc")
-    return _result(row, row["low"] > 0, dg.AssetCheckSeverity.WARN)
+    return _result(row, row["better"], dg.AssetCheckSeverity.WARN)
 
 
 @dg.asset_check(

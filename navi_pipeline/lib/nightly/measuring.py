@@ -27,7 +27,7 @@ def evaluation(night: Night) -> tuple[list[Gate], dict[str, Any]]:
         raise EvaluationError("the corpus has no test scene; materialize scene_sources with test above 0")
     Warehouse().ingest()
     rows = {pilot: comparison_row(metrics["c_vis_auc"]) for pilot, metrics in score.comparisons.items()}
-    gate = Gate("beats random flight", False, rows["random"]["low"] > 0, rows["random"]["sentence"])
+    gate = Gate("beats random flight", False, rows["random"]["better"], rows["random"]["sentence"])
     return [gate], {"table": summary_rows(score), "comparisons": rows, "maps": score.maps}
 
 
@@ -99,7 +99,7 @@ def promotion(night: Night) -> tuple[list[Gate], dict[str, Any]]:
     from navi_pipeline.lib.warehouse import Warehouse
 
     comparison = night.data("evaluation")["comparisons"]["random"]
-    if comparison["low"] <= 0:
+    if not comparison["better"]:
         reason = f"not asked: {comparison['sentence']}"
         return [], {"promoted": False, "reason": reason, "champion": None}
     decision = challenge(_policy(night), _protocol(night))

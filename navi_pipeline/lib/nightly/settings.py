@@ -20,7 +20,7 @@ _SMALL: dict[str, Any] = {
     "train_scenes": 4,
     "validation_scenes": 2,
     "test_scenes": 2,
-    "eval_starts": 2,
+    "eval_starts": 3,
     "eval_steps": 100,
     "bench_steps": 10,
     "monitor_seconds": 10.0,
