@@ -6,7 +6,7 @@ from navi_core.evaluate.course import Course, Start, build_course
 from navi_core.evaluate.coverage import Coverage, FloorTruth, measure_coverage
 from navi_core.evaluate.maps import top_down_map
 from navi_core.evaluate.piecewise import evaluate_in_pieces, join_results
-from navi_core.evaluate.promotion import Decision, decide, promote
+from navi_core.evaluate.promotion import Decision, decide, promote, scenes_seen
 from navi_core.evaluate.protocol import evaluate
 from navi_core.evaluate.random_effects import TwoWayInterval, performance_profile, two_way_interval
 from navi_core.evaluate.recording import record_comparison, record_decision, record_evaluation
@@ -43,6 +43,7 @@ __all__ = [
     "record_comparison",
     "record_decision",
     "record_evaluation",
+    "scenes_seen",
     "seed_matrix",
     "take_off",
     "top_down_map",

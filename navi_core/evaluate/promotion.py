@@ -11,18 +11,19 @@ from dataclasses import dataclass
 from datetime import UTC, datetime
 from typing import TYPE_CHECKING, Any
 
-from navi_core.errors import EvaluationError
+from navi_core.errors import CheckpointError, EvaluationError
 from navi_core.evaluate.comparison import Comparison, compare
 from navi_core.evaluate.course import Course
 from navi_core.evaluate.protocol import evaluate
 from navi_core.evaluate.result import EvalResult
+from navi_core.models import load_checkpoint, trained_on
 
 if TYPE_CHECKING:
     from navi_core.config import EvalConfig
     from navi_core.models import Registry
     from navi_core.scenes import Scene
 
-__all__ = ["COLLISION_TOLERANCE", "Decision", "decide", "promote"]
+__all__ = ["COLLISION_TOLERANCE", "Decision", "decide", "promote", "scenes_seen"]
 
 COLLISION_TOLERANCE = 1.0
 """Mean rise of collisions per minute that is taken for chance while its interval includes 0."""
@@ -133,6 +134,21 @@ def decide(
     )
 
 
+def scenes_seen(registry: Registry, version: str, flown: EvalResult) -> int:
+    """Return how many scenes of an evaluation a version was trained on, or one that it descends from.
+
+    A checkpoint knows those of the weights that it began with since 2026-11-22; older ones know their own alone.
+    """
+    known: set[str] = set()
+    for entry in registry.lineage(version)[1:]:
+        try:
+            known |= trained_on(load_checkpoint(entry.path))
+        except CheckpointError:
+            continue  # an ancestor whose file is gone, or that this Navi cannot read
+    before = {str(row["scene"]) for row in flown.episodes if row["scene_hash"] in known}
+    return max(int(flown.summary.get("scenes_trained_on") or 0), len(before))
+
+
 def promote(
     version: str,
     registry: Registry,
@@ -168,9 +184,10 @@ def promote(
     if holder is not None and holder.version == contender.version:
         raise EvaluationError(f"{contender.version} is the {alias} already")
     challenger = challenger or evaluate(contender, scenes, config)
-    if challenger.summary.get("scenes_trained_on"):
+    seen = scenes_seen(registry, contender.version, challenger)
+    if seen:
         raise EvaluationError(
-            f"{contender.version} was trained on {challenger.summary['scenes_trained_on']} of these scenes; "
+            f"{contender.version}, or a version that it descends from, was trained on {seen} of these scenes; "
             "promote on scenes that it never saw"
         )
     opponent = opponent or evaluate(holder if holder is not None else "random", scenes, config)

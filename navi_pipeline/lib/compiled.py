@@ -83,6 +83,7 @@ def compile_source(source: SceneSource, config: CompileConfig) -> dict[str, Any]
         "file_bytes": compiled.path.stat().st_size,
         "compile_seconds": compiled.seconds,
         "verdict": verdict.verdict,
+        "verdict_reason": verdict.reason,
         "viable_spawns": verdict.viable,
         "best_starvation": verdict.best_starvation,
         "floor_area_m2": area,

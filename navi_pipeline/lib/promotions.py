@@ -45,7 +45,7 @@ def challenge(policy: dict[str, Any], config: EvalConfig) -> dict[str, Any]:
     Raises:
         EvaluationError: The corpus has no validation scene.
     """
-    from navi_core.evaluate import decide
+    from navi_core.evaluate import decide, scenes_seen
 
     registry = open_registry()
     version, holder = policy["version"], _holder(registry)
@@ -58,6 +58,7 @@ def challenge(policy: dict[str, Any], config: EvalConfig) -> dict[str, Any]:
     if not scenes.names:
         raise EvaluationError("the corpus has no validation scene; materialize scene_sources with validation above 0")
     challenger, _ = flown_policy(policy, scenes, config)
+    challenger.summary["scenes_trained_on"] = scenes_seen(registry, version, challenger)
     previous = None if holder is None else holder.version
     file = held / f"pair-{content_key(version, previous, challenger.evaluation_id)}.json"
     reused = file.exists()

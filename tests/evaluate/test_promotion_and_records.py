@@ -106,6 +106,16 @@ def test_no_decision_promotes_where_the_challenger_was_trained(corridor, tmp_pat
     assert not refused.promoted and refused.reason == "Refused, v002 was trained on 1 of these scenes"
 
 
+def test_what_an_ancestor_was_trained_on_is_not_promoted_on(corridor, registry, tmp_path):
+    """A child of before checkpoints knew the scenes of what they began with."""
+    old = registry.register(flying(HOVER, tmp_path / "old.pt", scene_hashes={"corridor": corridor.content_hash()}))
+    child = registry.register(flying(CIRCLE, tmp_path / "child.pt"), parents=[old])
+    with pytest.raises(EvaluationError, match="v002, or a version that it descends from, was trained on 1 of these"):
+        promote(child, registry, [corridor], SHORT)
+    (registry.path / "v001.pt").unlink()
+    assert not promote(child, registry, [corridor], SHORT)[0].promoted
+
+
 def test_rows_reach_the_outbox_whole(corridor, tmp_path):
     result = evaluate("random", [corridor], SHORT)
     assert record_evaluation(result, outbox=tmp_path / "outbox") == 3

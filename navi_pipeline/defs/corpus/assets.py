@@ -171,7 +171,8 @@ def corpus(context: dg.AssetExecutionContext) -> dg.MaterializeResult:
     used = [row for row in rows if row["verdict"] != "FAIL"]
     for row in rows:
         if row["verdict"] == "FAIL":
-            context.log.warning("scene %s is left out: verdict FAIL", row["name"])
+            why = row.get("verdict_reason") or "it was judged before reasons were kept"
+            context.log.warning("scene %s is left out, verdict FAIL: %s", row["name"], why)
     path = write_corpus(used)
     shown = ("name", "split", "verdict", "triangles", "floor_area_m2")
     return dg.MaterializeResult(
