@@ -234,8 +234,8 @@ class Registry:
 
     def _why_latest_stays(self, book: dict[str, Any], new: Checkpoint) -> str | None:
         """Compare with the last holder that was paid alike, or with the current one where there is none."""
-        held = []
-        for version in reversed(book["aliases"].get(LATEST, {"versions": []})["versions"]):
+        held, versions = [], book["aliases"].get(LATEST, {"versions": []})["versions"]
+        for version in reversed(versions):
             try:
                 holder = load_checkpoint(self.path / book["versions"][version]["file"])
                 if paid_alike(new, holder):
@@ -244,7 +244,9 @@ class Registry:
                 # What cannot be read, by this Navi at least, can be neither flown nor trained on.
                 continue
             held.append(holder)
-        return why_latest_stays(new, held[0]) if held else None
+        if held:
+            return why_latest_stays(new, held[0])
+        return None if not versions or math.isfinite(new.reward_ema) else "nothing was paid to the new one"
 
     @staticmethod
     def _move(book: dict[str, Any], alias: str, version: str, action: str) -> None:

@@ -212,5 +212,7 @@ def test_latest_follows_what_compares(registry, make_checkpoint, config):
 def test_latest_moves_on_from_weights_that_cannot_be_read(registry, make_checkpoint):
     registry.register(make_checkpoint("a.pt", reward_ema=0.9))
     (registry.path / "v001.pt").write_bytes(b"broken")
-    registry.register(make_checkpoint("b.pt", seed=1, reward_ema=0.1))
-    assert registry.resolve("latest").version == "v002"
+    registry.register(make_checkpoint("clone.pt", seed=1, reward_ema=float("nan")))
+    assert registry.resolve("latest").version == "v001"
+    registry.register(make_checkpoint("b.pt", seed=2, reward_ema=0.1))
+    assert registry.resolve("latest").version == "v003"
