@@ -49,7 +49,7 @@ class Pairs:
         lengths: (N, 2) int64 decisions that count, at most L.
         scores: (N, 2) float64 what the sides were preferred by.
         facts: What else the header says: winner, loser, seed, vocabulary, decision_hz, limits (speeds of action 1),
-            max_distance, … A file need not say them.
+            max_distance, scenes (hashes of their content and sources), … A file need not say them.
     """
 
     observations: Tensor
@@ -60,6 +60,18 @@ class Pairs:
 
     def __len__(self) -> int:
         return len(self.observations)
+
+    @property
+    def scenes(self) -> list[str]:
+        """Content and source hashes of the scenes they were flown in, as far as the file tells them.
+
+        Raises:
+            ConfigError: What it tells is no list of hashes.
+        """
+        told = self.facts.get("scenes", [])
+        if not isinstance(told, list) or not all(isinstance(name, str) for name in told):
+            raise ConfigError("the pairs' scenes are no list of hashes")
+        return told
 
     def renamed(self, vocabulary: Mapping[str, int]) -> Pairs:
         """Return the pairs with the semantic ids of another vocabulary; a name that it lacks is an unnamed surface.
@@ -142,6 +154,7 @@ def make_pairs(
         "limits": [*config.dynamics.max_speed, config.dynamics.max_yaw_rate],
         "max_distance": config.max_distance,
         "vocabulary": dict(scenes.vocabulary),
+        "scenes": sorted({x for scene in scenes.scenes for x in (scene.content_hash(), scene.source_hash)} - {""}),
     }
     return Pairs(observations, actions, lengths, scores, facts)
 

@@ -157,6 +157,7 @@ class _Trainer:
         add_scenes(self.corpus_summary, (scene.source_hash for scene in _scenes(env)))
         if isinstance(self.learner, TakesVocabulary):
             self.learner.use_vocabulary(self.corpus_summary["semantic_vocabulary"])
+            add_scenes(self.corpus_summary, self.learner.scenes_of_data())
 
     @property
     def steps(self) -> int:

@@ -56,6 +56,9 @@ class TakesVocabulary(Protocol):
     def use_vocabulary(self, vocabulary: Mapping[str, int]) -> None:
         """Have them told by the semantic ids of what is flown."""
 
+    def scenes_of_data(self) -> list[str]:
+        """Return the content and source hashes of the scenes it comes from, as far as it tells them."""
+
 
 @runtime_checkable
 class TakesUnits(Protocol):

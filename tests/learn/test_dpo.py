@@ -233,6 +233,25 @@ def test_a_run_tells_pairs_by_the_ids_of_its_scenes(file, tmp_path, apartments):
         train(config, run, env=env, log=run.metric_log(tmp_path / "outbox"))
 
 
+def test_a_run_has_learned_in_the_scenes_of_its_pairs_too(file, tmp_path, apartments):
+    from navi_core.learn import train
+    from navi_core.models import load_checkpoint, trained_on
+    from navi_core.record import RunDirectory
+    from navi_core.world import Field
+
+    write_pairs(file, replace(some_pairs(), facts={"scenes": ["there"]}))
+    collector, learner = parts({"pairs": str(file)})
+    env, config = collector.env, learner.config
+    env.field = Field(apartments)
+    with RunDirectory.open(tmp_path, asset="toy", partition="p", config=config) as run:
+        made = train(config, run, env=env, log=run.metric_log(tmp_path / "outbox"), stop=lambda: True)
+    seen = {x for scene in apartments for x in (scene.content_hash(), scene.source_hash)}
+    assert trained_on(load_checkpoint(made.checkpoint)) == seen | {"there"}
+    write_pairs(file, replace(some_pairs(), facts={"scenes": [7]}))
+    with pytest.raises(ConfigError, match="scenes are no list of hashes"):
+        parts({"pairs": str(file)})[1].scenes_of_data()
+
+
 def test_pilots_make_pairs_from_equal_starts(apartments):
     from navi_core.config import EnvConfig
     from navi_core.demos import make_pairs
@@ -245,6 +264,8 @@ def test_pilots_make_pairs_from_equal_starts(apartments):
     assert torch.equal(made.observations[:, 0, 0], made.observations[:, 1, 0]), "both begin at the same place"
     assert torch.isfinite(made.observations).all() and 0 <= made.facts["won"] <= 1
     assert (made.lengths == 8).all()
+    flown = {x for scene in apartments for x in (scene.content_hash(), scene.source_hash)}
+    assert made.scenes == sorted(flown) and len(flown) == 2 * len(apartments)
     assert {"decision_hz": 10.0, "max_distance": 100.0, "limits": [5.0, 2.0, 3.0, 3.0]}.items() <= made.facts.items()
 
 
