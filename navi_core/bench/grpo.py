@@ -4,15 +4,12 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from navi_core.bench.cartpole import SolveRow
 from navi_core.bench.timing import torch_threads
 from navi_core.config import parse_config
 from navi_core.config.fast_grpo import FastGRPOConfig
-
-if TYPE_CHECKING:
-    from navi_core.learn.fast.grpo import FastGRPO
 
 __all__ = ["run_grpo"]
 
@@ -37,7 +34,7 @@ def run_grpo(
     from navi_core.learn.fast.grpo import FastGRPO
 
     with torch_threads(1):
-        _warm(FastGRPO, settings)
+        _warm(settings)
     for done, seed in enumerate(seeds):
         config = parse_config(FastGRPOConfig, dict(settings) | {"seed": seed})
         total = config.total_steps
@@ -67,7 +64,9 @@ def run_grpo(
         )
 
 
-def _warm(trainer: type[FastGRPO], settings: Mapping[str, Any]) -> None:
+def _warm(settings: Mapping[str, Any]) -> None:
     """Compile the loops, or read them from the cache: that is no learning."""
+    from navi_core.learn.fast.grpo import FastGRPO
+
     few = {"rows": 2, "group_size": 2, "epochs": 1, "total_steps": 1, "horizon": 8}
-    trainer(parse_config(FastGRPOConfig, dict(settings) | few)).train(target=math.inf)
+    FastGRPO(parse_config(FastGRPOConfig, dict(settings) | few)).train(target=math.inf)

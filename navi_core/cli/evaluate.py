@@ -287,14 +287,11 @@ def find_subject(subject: str, models: Path | None) -> str | Path | ModelVersion
         EvaluationError: None of them has that name, or the folder holds no checkpoint.
     """
     from navi_core.errors import EvaluationError, RegistryError
+    from navi_core.evaluate import named_subject
     from navi_core.pilots import PILOTS
 
-    if subject in PILOTS:
-        return subject
-    if os.path.isfile(subject):
-        return Path(subject)
     try:
-        return _registry(models).resolve(subject)
+        return named_subject(subject, _registry(models))
     except RegistryError as error:
         if os.path.isdir(subject):
             return _newest_checkpoint(Path(subject))

@@ -154,7 +154,7 @@ def make_pairs(
         "limits": [*config.dynamics.max_speed, config.dynamics.max_yaw_rate],
         "max_distance": config.max_distance,
         "vocabulary": dict(scenes.vocabulary),
-        "scenes": sorted({x for scene in scenes.scenes for x in (scene.content_hash(), scene.source_hash)} - {""}),
+        "scenes": sorted(frozenset().union(*(scene.hashes() for scene in scenes.scenes))),
     }
     return Pairs(observations, actions, lengths, scores, facts)
 

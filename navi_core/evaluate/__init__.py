@@ -13,6 +13,7 @@ from navi_core.evaluate.recording import record_comparison, record_decision, rec
 from navi_core.evaluate.result import EvalResult
 from navi_core.evaluate.seed_comparison import SeedComparison, compare_seeds, seed_matrix
 from navi_core.evaluate.statistics import Interval, bootstrap_interval, interquartile_mean
+from navi_core.evaluate.subjects import named_subject
 from navi_core.evaluate.traces import write_traces
 
 __all__ = [
@@ -38,6 +39,7 @@ __all__ = [
     "interquartile_mean",
     "join_results",
     "measure_coverage",
+    "named_subject",
     "performance_profile",
     "promote",
     "record_comparison",

@@ -10,9 +10,9 @@ import torch
 from torch import Tensor
 
 from navi_core.config import EnvConfig, EvalConfig
-from navi_core.errors import EvaluationError
+from navi_core.errors import EvaluationError, RegistryError
 from navi_core.evaluate.flyers import PilotFlyer, PolicyFlyer
-from navi_core.evaluate.subjects import Subject, resolve_subject
+from navi_core.evaluate.subjects import Subject, named_subject, resolve_subject
 from navi_core.models import ModelVersion, Registry, load_checkpoint
 from navi_core.pilots import PILOTS, Pilot, Pose, build_pilot
 from navi_core.policy import NavigationPolicy
@@ -136,16 +136,19 @@ def take_off(
 
 def _named(subject: Any) -> Any:
     """Return the version that a name means; whatever is no name, or a pilot's or a file's, as it is."""
-    if not isinstance(subject, str) or subject in PILOTS or Path(subject).is_file():
+    if not isinstance(subject, str):
         return subject
     registry = Registry(navi_home() / "models")
-    known = {*registry.aliases(), *(entry.version for entry in registry.list())}
-    if subject not in known:
+    try:
+        return named_subject(subject, registry)
+    except RegistryError:
+        known = {*registry.aliases(), *(entry.version for entry in registry.list())}
+        if subject in known:
+            raise
         raise EvaluationError(
             f"{subject!r} is no pilot ({', '.join(PILOTS)}), no checkpoint file and no version or alias in "
             f"{registry.path} ({', '.join(sorted(known)) or 'it is empty'})"
-        )
-    return registry.resolve(subject)
+        ) from None
 
 
 def _require_fit(found: Subject, env: NavigationEnv) -> None:

@@ -88,6 +88,7 @@ def decide(
     previous_version: str | None,
     alias: str = "champion",
     tolerance: float = COLLISION_TOLERANCE,
+    seen: int = 0,
 ) -> Decision:
     """Decide a promotion from two evaluations on the same starts, of scenes that the challenger was not trained on.
 
@@ -102,6 +103,7 @@ def decide(
         previous_version: The champion's version; None where there is none.
         alias: The alias asked for.
         tolerance: Rise of collisions per minute taken for chance.
+        seen: Scenes that it is known to have been trained on besides what its evaluation says, see `scenes_seen`.
 
     Raises:
         EvaluationError: The two did not fly the same starts, or no champion is given and the opponent is not random.
@@ -111,7 +113,7 @@ def decide(
     coverage = compare(challenger, opponent, METRIC)
     collisions = compare(challenger, opponent, SAFETY)
     rises = collisions.worse or collisions.mean_difference > tolerance
-    seen = int(challenger.summary.get("scenes_trained_on") or 0)
+    seen = max(seen, int(challenger.summary.get("scenes_trained_on") or 0))
     if seen:
         reason = f"Refused, {version} was trained on {seen} of these scenes"
     elif not coverage.better:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import hashlib
+import os
 from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
@@ -12,7 +13,7 @@ from navi_core.config import EvalConfig
 from navi_core.errors import EvaluationError
 from navi_core.evaluate.flight import Flyer
 from navi_core.evaluate.flyers import QUIET_SHAPER, PilotFlyer, PolicyFlyer
-from navi_core.models import ModelVersion, load_policy, trained_on, weights_hash
+from navi_core.models import ModelVersion, Registry, load_policy, trained_on, weights_hash
 from navi_core.pilots import PILOTS, Pilot, build_pilot
 from navi_core.policy import NavigationPolicy
 
@@ -33,6 +34,17 @@ class Subject:
     """Semantic ids by name that it was trained with, where its checkpoint keeps them."""
     trained_on: frozenset[str] = frozenset()
     """Content and source hashes of the scenes it was trained on, where its checkpoint keeps them."""
+
+
+def named_subject(name: str, registry: Registry) -> str | Path | ModelVersion:
+    """Return what a name means: a pilot's name, a checkpoint's path, or a registered version.
+
+    Raises:
+        RegistryError: None of them has that name.
+    """
+    if name in PILOTS:
+        return name
+    return Path(name) if os.path.isfile(name) else registry.resolve(name)
 
 
 def resolve_subject(

@@ -33,7 +33,7 @@ from navi_core.learn.signals import StopFlag
 from navi_core.learn.steps import UpdateStats
 from navi_core.learn.threads import choose_threads
 from navi_core.learn.vocabulary import tell_changed_ids
-from navi_core.models import add_scenes, add_scenes_of, load_checkpoint
+from navi_core.models import add_scenes, add_scenes_of, corpus_of, load_checkpoint
 from navi_core.policy import RewardShaper, build_policy
 from navi_core.record import MetricLog, RunDirectory, StageTimer
 
@@ -147,14 +147,8 @@ class _Trainer:
         self.telemetry, self.callback = StageTimer(), StageTimer()
         self.parent: str | None = None
         self.initial: str | None = None
-        self.scene_hashes = {scene.name: scene.content_hash() for scene in _scenes(env)}
-        self.corpus_summary: dict[str, Any] = {
-            "scenes": len(self.scene_hashes),
-            "names": sorted(self.scene_hashes),
-            # Evaluation must show the policy the ids it was trained on.
-            "semantic_vocabulary": dict(getattr(getattr(env, "field", None), "vocabulary", {})),
-        }
-        add_scenes(self.corpus_summary, (scene.source_hash for scene in _scenes(env)))
+        field = getattr(env, "field", None)
+        self.scene_hashes, self.corpus_summary = corpus_of(_scenes(env), getattr(field, "vocabulary", {}))
         if isinstance(self.learner, TakesVocabulary):
             self.learner.use_vocabulary(self.corpus_summary["semantic_vocabulary"])
             add_scenes(self.corpus_summary, self.learner.scenes_of_data())

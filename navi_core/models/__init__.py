@@ -15,7 +15,7 @@ from navi_core.models.model_version import ModelVersion
 from navi_core.models.programs import export_checkpoint, export_policy
 from navi_core.models.registry import Registry
 from navi_core.models.registry_record import record_registry
-from navi_core.models.trained_on import add_scenes, add_scenes_of, trained_on
+from navi_core.models.trained_on import add_scenes, add_scenes_of, corpus_of, trained_on
 from navi_core.models.weights import weights_hash
 
 __all__ = [
@@ -26,6 +26,7 @@ __all__ = [
     "Registry",
     "add_scenes",
     "add_scenes_of",
+    "corpus_of",
     "export_checkpoint",
     "export_policy",
     "export_safetensors",

@@ -10,13 +10,29 @@ from typing import TYPE_CHECKING, Any
 from navi_core.errors import CheckpointError
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable
+    from collections.abc import Iterable, Mapping, Sequence
 
     from navi_core.models.checkpoint import Checkpoint
+    from navi_core.scenes import Scene
 
-__all__ = ["add_scenes", "add_scenes_of", "trained_on"]
+__all__ = ["add_scenes", "add_scenes_of", "corpus_of", "trained_on"]
 
 _KEY = "trained_on"
+
+
+def corpus_of(scenes: Sequence[Scene], vocabulary: Mapping[str, int]) -> tuple[dict[str, str], dict[str, Any]]:
+    """Return what a checkpoint says of the scenes that are flown in: `scene_hashes` and `corpus_summary`.
+
+    Args:
+        scenes: None for a task.
+        vocabulary: Semantic id by name; evaluation must show the policy the ids that it was trained on.
+    """
+    hashes = {scene.name: scene.content_hash() for scene in scenes}
+    summary: dict[str, Any] = {
+        "scenes": len(hashes), "names": sorted(hashes), "semantic_vocabulary": dict(vocabulary),
+    }  # fmt: skip
+    add_scenes(summary, (scene.source_hash for scene in scenes))
+    return hashes, summary
 
 
 def trained_on(checkpoint: Checkpoint) -> frozenset[str]:

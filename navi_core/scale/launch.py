@@ -12,7 +12,7 @@ from navi_core.config.spaces import Spaces
 from navi_core.learn.parallel import ALONE, Workers
 from navi_core.learn.progress import Progress
 from navi_core.learn.result import TrainResult
-from navi_core.models import add_scenes
+from navi_core.models import corpus_of
 from navi_core.record import MetricLog, RunDirectory
 from navi_core.scale.apex import train_apex
 from navi_core.scale.cluster import Cluster, LocalCluster
@@ -96,8 +96,6 @@ def launch_apex(
 
 def _corpus(scenes: Sequence[CompiledScene]) -> dict[str, Any]:
     """Return what a checkpoint says of its scenes."""
-    hashes = {item.scene.name: item.scene.content_hash() for item in scenes}
-    vocabulary = dict(Field([item.scene for item in scenes], device="cpu").vocabulary)
-    summary: dict[str, Any] = {"scenes": len(hashes), "names": sorted(hashes), "semantic_vocabulary": vocabulary}
-    add_scenes(summary, (item.scene.source_hash for item in scenes))
+    compiled = [item.scene for item in scenes]
+    hashes, summary = corpus_of(compiled, Field(compiled, device="cpu").vocabulary)
     return {"scene_hashes": hashes, "corpus_summary": summary}

@@ -106,6 +106,10 @@ class Scene:
         writer(self, target)
         return target
 
+    def hashes(self) -> frozenset[str]:
+        """Return what the scene is known by: hash of its content, and of its source where that is known."""
+        return frozenset({self.content_hash(), self.source_hash} - {""})
+
     def content_hash(self) -> str:
         """Return the SHA-256 (hex) of what the scene is made of: geometry, semantics, cube.
 

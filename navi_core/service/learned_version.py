@@ -48,7 +48,7 @@ class LearnedWeights:
         self, registry: Registry, served: ServedModel, run_id: str, first: int, scenes: Sequence[Scene] = ()
     ) -> None:
         self._registry, self._served, self._run_id, self._first = registry, served, run_id, first
-        self._seen = [name for scene in scenes for name in (scene.content_hash(), scene.source_hash)]
+        self._seen = frozenset().union(*(scene.hashes() for scene in scenes))
         self._guard, self._open = threading.Lock(), True
         self._saved, self._next = first, time.monotonic() + _SAVE_SECONDS
         folder = registry.path / "learned"

@@ -58,7 +58,6 @@ def challenge(policy: dict[str, Any], config: EvalConfig) -> dict[str, Any]:
     if not scenes.names:
         raise EvaluationError("the corpus has no validation scene; materialize scene_sources with validation above 0")
     challenger, _ = flown_policy(policy, scenes, config)
-    challenger.summary["scenes_trained_on"] = scenes_seen(registry, version, challenger)
     previous = None if holder is None else holder.version
     file = held / f"pair-{content_key(version, previous, challenger.evaluation_id)}.json"
     reused = file.exists()
@@ -66,7 +65,8 @@ def challenge(policy: dict[str, Any], config: EvalConfig) -> dict[str, Any]:
         row = read_document(file, made_by="promoted_model")
     else:
         opponent = _fly_opponent(holder, scenes, config)
-        decision = decide(version, challenger, opponent, previous_version=previous, alias=ALIAS)
+        seen = scenes_seen(registry, version, challenger)
+        decision = decide(version, challenger, opponent, previous_version=previous, alias=ALIAS, seen=seen)
         row = decision.to_row() | {
             "coverage": asdict(decision.coverage),
             "collisions": asdict(decision.collisions),

@@ -23,6 +23,7 @@ def test_public_names_are_locked():
         "Registry",
         "add_scenes",
         "add_scenes_of",
+        "corpus_of",
         "export_checkpoint",
         "export_policy",
         "export_safetensors",
