@@ -139,7 +139,7 @@ def test_minari_there_and_back(tmp_path):
     minari = pytest.importorskip("minari", reason="the extra minari is not installed")
     from navi_core.demos import export_minari, import_minari
 
-    demos = [make_demo(starts=(0, 12)), make_demo(seed=1, scene="hall", pilot="frontier")]
+    demos = [make_demo(starts=(0, 12)), make_demo(seed=1, scene="hall", pilot="frontier", source_hash="5eed")]
     folder = export_minari(tmp_path / "set", demos, dataset_id="navi/test-v0")
     theirs = minari.MinariDataset(folder / "data")
     assert theirs.total_episodes == 3
@@ -148,9 +148,11 @@ def test_minari_there_and_back(tmp_path):
     np.testing.assert_array_equal(np.concatenate([d.observations for d in back[:2]]), demos[0].observations)
     np.testing.assert_array_equal(back[2].actions, demos[1].actions)
     assert (back[2].scene, back[2].pilot, back[2].vocabulary) == ("hall", "frontier", demos[1].vocabulary)
+    assert [demo.source_hash for demo in back] == ["", "", "5eed"]
     rows = ingest(folder, tmp_path / "out")
     assert rows[0].accepted and rows[0].episodes == 3
-    assert len(load_dataset([tmp_path / "out"])) == 40
+    data = load_dataset([tmp_path / "out"])
+    assert len(data) == 40 and data.sources == {"5eed"}
     with pytest.raises(DemoError, match="exists"):
         export_minari(folder, demos, dataset_id="navi/test-v0")
 

@@ -169,6 +169,12 @@ def test_evaluate_and_compare_on_the_command_line(run, tmp_path):
     assert "forward-plus" in run("compare", "forward-plus", "random").stdout
 
 
+def test_the_command_says_that_a_scene_was_trained_on(run, corridor, tmp_path):
+    known = flying(HOVER, tmp_path / "known.pt", scene_hashes={"corridor": corridor.content_hash()})
+    assert "known was trained on 1 of 1 scenes" in run("evaluate", str(known)).stderr
+    assert "trained on" not in run("evaluate", "random").stderr
+
+
 def test_promote_on_the_command_line_tells_a_refusal_by_its_exit_code(run, tmp_path):
     registry = Registry(tmp_path / "home" / "models")
     version = registry.register(flying(HOVER, tmp_path / "hover.pt"))

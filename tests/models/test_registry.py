@@ -4,6 +4,7 @@ import json
 import os
 import re
 from concurrent.futures import ThreadPoolExecutor
+from types import SimpleNamespace
 
 import pytest
 import typer
@@ -11,8 +12,10 @@ from typer.testing import CliRunner
 
 from navi_core.cli import models as models_cli
 from navi_core.config import RewardConfig, ShaperConfig
+from navi_core.config.goal import GoalConfig
 from navi_core.errors import CheckpointError, RegistryError
 from navi_core.models import Registry, load_policy
+from navi_core.models.succession import paid_alike
 
 
 @pytest.fixture
@@ -216,3 +219,15 @@ def test_latest_moves_on_from_weights_that_cannot_be_read(registry, make_checkpo
     assert registry.resolve("latest").version == "v001"
     registry.register(make_checkpoint("b.pt", seed=2, reward_ema=0.1))
     assert registry.resolve("latest").version == "v003"
+
+
+def test_what_goals_pay_is_compared_where_goals_are_flown_to(config):
+    """Neither their progress nor their weight is an exploring drone's."""
+
+    def run(task, weight):
+        env = config.env.model_copy(update={"task": task, "goal": GoalConfig(progress_weight=weight)})
+        return SimpleNamespace(train_config=lambda: config.model_copy(update={"env": env}))
+
+    assert paid_alike(run("explore", 1.0), run("explore", 2.0))
+    assert not paid_alike(run("explore", 1.0), run("point_goal", 1.0))
+    assert not paid_alike(run("point_goal", 1.0), run("point_goal", 2.0))

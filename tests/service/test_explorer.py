@@ -42,6 +42,7 @@ def test_a_recorded_flight_holds_what_was_seen_before_each_command(session):
     np.testing.assert_array_equal(demo.observations, np.stack(seen))
     np.testing.assert_array_equal(demo.actions, np.array(flown, np.float32))
     assert demo.pilot == "person" and demo.scene_hash == session.scene.content_hash()
+    assert demo.source_hash == session.scene.source_hash != ""
     assert demo.episode_starts.tolist() == [True, False, False, False]
 
 
