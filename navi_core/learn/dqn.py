@@ -305,8 +305,13 @@ class DQNLearner:
         replay, total = self.config.replay, self.config.total_steps
         self.replay.anneal(steps / (replay.beta_steps or total or 100 * replay.capacity))
 
+    @torch.no_grad()
     def _follow(self) -> None:
-        """Let the target network follow the learned one."""
+        """Let the target network follow the learned one.
+
+        Without a graph: a target that is written to by weights with gradients would get gradients itself, a chain
+        of nodes for every step that was ever taken, and other products than one that is loaded from a checkpoint.
+        """
         dqn = self.config.dqn
         if dqn.target_update == "polyak":
             torch._foreach_lerp_(self._followers, self.parameters, dqn.polyak)

@@ -191,6 +191,15 @@ def test_a_periodic_target_stands_still_and_then_copies():
         assert same() == (step % 3 == 0)
 
 
+@pytest.mark.parametrize("update", ["polyak", "periodic"])
+def test_the_target_network_follows_without_a_graph(update):
+    """Else it would keep a node of every step ever taken, and be read by other products than a loaded one."""
+    collector, learner = parts(make_config(dqn={"target_update": update, "target_period": 2}))
+    learner.update(collected(collector), index=0, steps=0)
+    assert learner.gradient_steps > 2
+    assert all(p.is_leaf and not p.requires_grad for p in learner.target.parameters())
+
+
 @pytest.mark.parametrize(("core", "burn_in"), [("none", 0), ("gru", 8), ("mamba2", 0)])
 def test_resumed_equals_straight_through_with_the_replay(core, burn_in, tmp_path):
     config = make_config(core, dqn={"burn_in": burn_in, "replay_ratio": 1.0})
