@@ -3,7 +3,7 @@ import json
 import pytest
 
 from navi_core.cli.sections import parse_sections
-from navi_core.config import ContinuousTrainingConfig, TrainConfig, parse_config
+from navi_core.config import ContinuousTrainingConfig, EnvConfig, TrainConfig, parse_config
 from navi_core.errors import ConfigError
 from navi_core.presets import (
     environment_overrides,
@@ -115,7 +115,7 @@ def test_off_is_a_word_in_files_and_assignments(tmp_path):
         ("ppo.learning_rate=-1", ["ppo.learning_rate", "-1"]),
         ("policy.core=lstm", ["policy.core", "lstm", "gru"]),
         ("ppo.rollout=100", ["100", "bptt 32"]),
-        ("env.azimuth_bins=128", ["azimuth_bins", "128", "64"]),
+        ("policy.azimuth_bins=128", ["policy.azimuth_bins 128", "set env.azimuth_bins"]),
         ("actors", ["a.b=c"]),
         ("=3", ["a.b=c"]),
     ],
@@ -125,6 +125,23 @@ def test_bad_assignments_name_the_offender(assignment, words):
         resolve_config(preset="quick", environ={}, assignments=[assignment])
     for word in words:
         assert word in str(caught.value)
+
+
+@pytest.mark.parametrize("of", [dict, lambda values: parse_config(EnvConfig, values)])
+def test_the_policy_sees_as_many_bins_as_the_sensor_has(of):
+    bins = {"azimuth_bins": 128, "elevation_bins": 32}
+    c = parse_config(TrainConfig, {"env": of(bins), "policy": {"patch": 16}})
+    assert (c.policy.azimuth_bins, c.policy.elevation_bins, c.policy.patch) == (128, 32, 16)
+    c = parse_config(TrainConfig, {"policy": {"azimuth_bins": 128}})
+    assert (c.env.azimuth_bins, c.env.elevation_bins) == (128, 48)
+    c = resolve_config(preset="quick", assignments=["env.azimuth_bins=32"], environ={})
+    assert (c.policy.azimuth_bins, c.policy.elevation_bins) == (32, 16)
+    with pytest.raises(
+        ConfigError, match=r"policy.azimuth_bins 64 differs from env.azimuth_bins 32; set env.azimuth_bins alone"
+    ):
+        parse_config(TrainConfig, {"env": {"azimuth_bins": 32}, "policy": {"azimuth_bins": 64}})
+    with pytest.raises(ConfigError, match="azimuth_bins 100 is not a multiple of the patch 8"):
+        parse_config(TrainConfig, {"env": {"azimuth_bins": 100}, "policy": {"encoder": "rayvit"}})
 
 
 def test_patch_multiples_are_checked():

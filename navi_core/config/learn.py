@@ -19,6 +19,8 @@ from navi_core.errors import ConfigError
 
 __all__ = ["BCConfig", "PPOConfig", "TrainConfig"]
 
+_BINS = ("azimuth_bins", "elevation_bins")
+
 
 class BCConfig(Config):
     """Behaviour cloning of demonstrations on sequences."""
@@ -113,6 +115,19 @@ class TrainConfig(Config):
         """Decisions that an item of the replay is learned from: 1, or a sequence where the policy has a core."""
         return 1 if self.policy.core == "none" else self.dqn.bptt
 
+    @model_validator(mode="before")
+    @classmethod
+    def _one_sensor(cls, data: Any) -> Any:
+        """Give the policy the environment's bins where only these are set, and the other way round."""
+        if not isinstance(data, dict):
+            return data
+        given = {name: _given(data.get(name)) for name in ("env", "policy")}
+        for here, there in (("env", "policy"), ("policy", "env")):
+            missing = {k: v for k, v in given[here].items() if k in _BINS and k not in given[there]}
+            if missing:
+                data = data | {there: given[there] | missing}
+        return data
+
     @model_validator(mode="after")
     def _head_of_the_learner(self) -> Self:
         """Give dqn the head it learns, and refuse it to the others."""
@@ -175,8 +190,15 @@ class TrainConfig(Config):
 
     @model_validator(mode="after")
     def _one_resolution(self) -> Self:
-        for name in ("azimuth_bins", "elevation_bins"):
+        for name in _BINS:
             here, there = getattr(self.policy, name), getattr(self.env, name)
             if here != there:
-                raise ConfigError(f"policy.{name} {here} differs from env.{name} {there}; set both")
+                raise ConfigError(f"policy.{name} {here} differs from env.{name} {there}; set env.{name} alone")
         return self
+
+
+def _given(section: Any) -> dict[str, Any]:
+    """Return what a section sets itself, as plain data."""
+    if isinstance(section, Config):
+        return section.model_dump(exclude_unset=True)
+    return section if isinstance(section, dict) else {}

@@ -26,9 +26,9 @@ class PolicyConfig(Config):
     core: Literal["mamba2", "gru", "mambapy", "none"] = "mamba2"
     """Temporal core; none has no memory."""
     azimuth_bins: int = Field(256, ge=8, le=4096)
-    """Azimuth bins of the observation; must equal the environment's."""
+    """Azimuth bins of the observation; in a training those of the environment, if they are set there alone."""
     elevation_bins: int = Field(48, ge=4, le=2048)
-    """Elevation bins of the observation; must equal the environment's."""
+    """Elevation bins of the observation; in a training those of the environment, if they are set there alone."""
     width: int = Field(128, ge=8, le=1024, multiple_of=4)
     """Embedding width D."""
     patch: Annotated[int, Field(ge=2, le=64)] | Literal["auto"] = 8
