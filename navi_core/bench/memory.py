@@ -8,6 +8,7 @@ policy that learns is then not the one that acted, which the ratio before the fi
 
 from __future__ import annotations
 
+import copy
 import math
 import time
 from collections import deque
@@ -21,13 +22,13 @@ from torch import Tensor
 from navi_core.bench.cases import Row
 from navi_core.bench.timing import torch_threads
 from navi_core.config import TrainConfig, parse_config
-from navi_core.learn import Collector, PPOLearner
+from navi_core.learn import Collector, PPOLearner, Rollout
 from navi_core.policy import RewardShaper, build_policy
 from navi_core.policy.navigation_policy import ActOutput, EvaluateOutput, NavigationPolicy
 from navi_core.policy.seeding import seeded
 from navi_core.world.reference import reference_task
 
-__all__ = ["MEMORY_CASES", "MemoryCase", "MemoryRow", "final_returns", "memory_cases", "run_memory"]
+__all__ = ["MEMORY_CASES", "MemoryCase", "MemoryRow", "exact_ratio", "final_returns", "memory_cases", "run_memory"]
 
 Handling = Literal["carried", "memoryless", "zero_state"]
 
@@ -83,6 +84,8 @@ class MemoryRow(Row):
         episodes: Episodes that ended in these.
         kept: Mean return of 128 episodes from other starts, the final policy's most probable action taken.
         first_ratio: Largest |ratio − 1| before the first gradient step, the largest over all updates.
+        exact_ratio: |ratio − 1| of the final policy in double precision, step by step against in sequences, the largest
+            of the last rollout: what there is besides rounding. None where the state is not carried.
         cpu_seconds: Process CPU time.
     """
 
@@ -95,6 +98,7 @@ class MemoryRow(Row):
     episodes: int
     kept: float
     first_ratio: float
+    exact_ratio: float | None
     cpu_seconds: float
 
 
@@ -260,8 +264,33 @@ def _learn(case: MemoryCase, seed: int, progress: Callable[[str], None] | None, 
             episodes=sum(count for _, count in recent),
             kept=float(final_returns(policy, case, seed).mean()),
             first_ratio=ratio,
+            exact_ratio=exact_ratio(policy, rollout) if case.handling == "carried" else None,
             cpu_seconds=seconds,
         )
+
+
+@torch.no_grad()
+def exact_ratio(policy: NavigationPolicy, rollout: Rollout) -> float:
+    """Return how far acting and learning disagree about a rollout's actions in double precision, |ratio − 1|.
+
+    In single precision they round differently, the more it shows the surer a policy is. Whatever is left here is no
+    rounding: a state that was not carried, or a reset that one of them missed.
+
+    Args:
+        policy: Not changed; both ways go with a copy of it.
+        rollout: Whose observations are read again, from the states its sequences began with.
+    """
+    twin = copy.deepcopy(policy).double()
+    batch = rollout.minibatch(slice(0, rollout.sequences))
+    obs, aux, actions = batch.obs.double(), batch.aux.double(), batch.actions.double()
+    state = before = tuple(part.double() for part in batch.state)
+    whole = twin.evaluate(obs, aux, before, batch.reset, actions).log_prob
+    furthest = 0.0
+    for t in range(obs.shape[1]):
+        _, features, state = twin.step(obs[:, t], aux[:, t], state, batch.reset[:, t])
+        log_prob = twin.heads.distribution(features).log_prob(actions[:, t])
+        furthest = max(furthest, float(torch.expm1(whole[:, t] - log_prob).abs().max()))
+    return furthest
 
 
 @torch.no_grad()

@@ -154,6 +154,7 @@ def memory(
         "episodes": figure("episodes"),
         "kept": figure("kept", ".3f"),
         "first ratio": figure("first_ratio", ".1e"),
+        "in double": figure("exact_ratio", ".1e"),
         "CPU [s]": figure("cpu_seconds", ".0f"),
     }
     report("memory: mean return of 10 updates", rows, columns, as_json, threads=1, words=1)

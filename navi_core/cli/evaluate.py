@@ -91,6 +91,8 @@ Json = Annotated[bool, typer.Option("--json", help="Print the result as one JSON
 _DRAWN_CELL, _DRAWN_CLEARANCE = 0.2, 0.2
 """Of the floor that maps show [m]."""
 
+_NAMED = 4
+"""Scenes that a table names."""
 _STUCK = 60.0
 """Collisions a minute from which a policy is likely stuck at walls."""
 _SHOWN = ("c_vis_auc", "c_vis_final", "c_visit", "collisions_per_minute", "collision_free_rate", "path_length")
@@ -344,13 +346,15 @@ def print_results(results: list[EvalResult]) -> None:
                 err=True,
             )
     title = f"{summary['scenes']} scenes × {summary['starts']} starts × {summary['max_steps']} decisions"
+    names = results[0].scenes
+    where = f"in {', '.join(names[:_NAMED])}" + (f" and {len(names) - _NAMED} more" if len(names) > _NAMED else "")
     if summary.get("task") == "point_goal":
         print_table(
             title,
             ("subject", "success", "SPL", "SoftSPL", "left", "collisions", "path"),
             ((result.subject, *_goal_figures(result.summary)) for result in results),
             words=1,
-            caption="success in %, SPL of 1; way left to the goal in m, collisions per minute, path in m",
+            caption=f"{where}: success in %, SPL of 1; way left to the goal in m, collisions per minute, path in m",
         )
         return
 
@@ -371,7 +375,8 @@ def print_results(results: list[EvalResult]) -> None:
         ("subject", "AUC", "interval", "C_vis", "C_visit", "collisions", "clean", "path"),
         ((result.subject, *figures(result.summary)) for result in results),
         words=1,
-        caption="coverage in %, AUC with its 95 % interval; collisions per minute, episodes without; path in m",
+        caption=f"{where}: coverage in %, AUC with its 95 % interval; "
+        "collisions per minute, episodes without; path in m",
     )
 
 

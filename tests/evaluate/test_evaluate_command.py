@@ -15,3 +15,11 @@ def test_who_evaluates_a_policy_that_pushes_against_walls_is_told_of_recovery(ma
     command = ["evaluate", str(checkpoint), "--scene", str(tmp_path / "scene.gmdag"), "--steps", "60", "--no-record"]
     assert "--recovery frees" in CliRunner().invoke(build_app(), command).stderr
     assert "--recovery frees" not in CliRunner().invoke(build_app(), [*command, "--no-recovery"]).stderr
+
+
+def test_the_table_names_the_scenes_that_were_flown(tmp_path):
+    command = ["evaluate", "random", "--starts", "1", "--steps", "2", "--resolution", "64", "--no-record", "--scene"]
+    few = CliRunner().invoke(build_app(), [*command, "maze:3-4"], env={"NAVI_HOME": str(tmp_path)}).stdout
+    many = CliRunner().invoke(build_app(), [*command, "maze:3-8"], env={"NAVI_HOME": str(tmp_path)}).stdout
+    assert "in maze_0003, maze_0004: coverage" in " ".join(few.split())
+    assert "in maze_0003, maze_0004, maze_0005, maze_0006 and 2 more: coverage" in " ".join(many.split())

@@ -5,11 +5,12 @@ from types import SimpleNamespace
 import pytest
 import torch
 
-from navi_core.bench.memory import MEMORY_CASES, MemoryCase, case_config, final_returns, run_memory
+from navi_core.bench.memory import MEMORY_CASES, MemoryCase, case_config, exact_ratio, final_returns, run_memory
 from navi_core.config import EvalConfig
 from navi_core.errors import CheckpointError
 from navi_core.evaluate.subjects import resolve_subject
-from navi_core.learn import train
+from navi_core.learn import Collector, PPOLearner, train
+from navi_core.policy import NavigationPolicy, RewardShaper, build_policy
 from navi_core.record import RunDirectory
 from navi_core.world.reference import reference_task
 from tests.learn.builders import filled, small_config, weights
@@ -21,9 +22,6 @@ def test_vectors_and_choices_go_through_collector_and_update(name, core):
     case = MemoryCase(name, core, 10_000, 1.0)
     config = case_config(case, 0)
     env = reference_task(name, config.actors, 0)
-    from navi_core.learn import Collector, PPOLearner
-    from navi_core.policy import RewardShaper, build_policy
-
     policy = build_policy(config.policy, 0, env.spaces)
     shaper = RewardShaper(config.shaper, config.actors, config.policy.width, 0)
     collector = Collector(env, policy, shaper, config, device=torch.device("cpu"))
@@ -35,6 +33,27 @@ def test_vectors_and_choices_go_through_collector_and_update(name, core):
     metrics = learner.update(rollout, index=0, steps=0).metrics
     assert metrics["parity_ratio"] < 1e-4 and metrics["parity_value"] < 1e-4
     assert any(not torch.equal(a, b) for a, b in zip(before, weights(learner)))
+
+
+def test_what_a_sure_policy_rounds_is_told_from_a_state_that_is_lost(monkeypatch):
+    """Sharp logits show single precision; in double precision only a fault of the state is left."""
+    case = MemoryCase("repeat_previous", "mamba2", 10_000, 1.0, policy=(("core_layers", 2),))
+    config = case_config(case, 0)
+    env = reference_task("repeat_previous", config.actors, 0)
+    policy = build_policy(config.policy, 0, env.spaces)
+    with torch.no_grad():
+        policy.heads.actor[-1].weight.mul_(3e4)
+    shaper = RewardShaper(config.shaper, config.actors, config.policy.width, 0)
+    collector = Collector(env, policy, shaper, config, device=torch.device("cpu"))
+    rollout = filled(collector)
+    assert rollout.reset[1:].any() and exact_ratio(policy, rollout) < 1e-9
+    forgets = lambda self, obs, aux, state, reset: sequence(self, obs, aux, state, torch.zeros_like(reset))  # noqa: E731
+    with monkeypatch.context() as patch:
+        sequence = NavigationPolicy.sequence
+        patch.setattr(NavigationPolicy, "sequence", forgets)
+        assert exact_ratio(policy, rollout) > 1e-3
+    learner = PPOLearner(policy, shaper, config, torch.device("cpu"))
+    assert learner.update(rollout, index=0, steps=0).metrics["parity_ratio"] > 1e-5
 
 
 def test_a_task_is_trained_by_the_one_run_loop_and_resumed(tmp_path):
