@@ -13,10 +13,12 @@ from __future__ import annotations
 import difflib
 import os
 from collections.abc import Iterable, Mapping
+from functools import reduce
 from pathlib import Path
 from typing import Any
 
 from navi_core.config import TrainConfig, parse_config
+from navi_core.config.settings import setting_paths
 from navi_core.errors import ConfigError
 
 __all__ = [
@@ -28,6 +30,7 @@ __all__ = [
     "preset_values",
     "read_config_file",
     "resolve_config",
+    "setting_sources",
 ]
 
 _FOLDER = Path(__file__).parent
@@ -77,15 +80,34 @@ def resolve_config(
     Raises:
         ConfigError: A key is unknown (the nearest is named), a value impossible, or a file unreadable.
     """
-    values: dict[str, Any] = preset_values(preset) if preset is not None else {}
-    wanted = defaults or {}
+    sources = setting_sources(
+        preset=preset, defaults=defaults, file=file, environ=environ, flags=flags, assignments=assignments
+    )
+    return parse_config(TrainConfig, reduce(merge, (values for _, values in sources)))
+
+
+def setting_sources(
+    *,
+    preset: str | None = None,
+    defaults: Mapping[str, Any] | None = None,
+    file: Path | str | None = None,
+    environ: Mapping[str, str] | None = None,
+    flags: Mapping[str, Any] | None = None,
+    assignments: Iterable[str] = (),
+) -> list[tuple[str, dict[str, Any]]]:
+    """Return what `resolve_config` merges: the name of every source and its nested values, the strongest last.
+
+    Raises:
+        ConfigError: As `resolve_config`, but for values, which nobody has looked at yet.
+    """
+    chosen = [] if preset is None else [(f"preset {preset}", preset_values(preset))]
+    task = [("task", dict(defaults or {}))]
     # A preset of one's own, a study's best settings, was meant as it stands.
-    values = merge(values, wanted) if preset is None or preset in preset_names() else merge(wanted, values)
+    sources = chosen + task if preset is None or preset in preset_names() else task + chosen
     if file is not None:
-        values = merge(values, read_config_file(file))
-    values = merge(values, environment_overrides(os.environ if environ is None else environ))
-    values = merge(values, flags or {})
-    return parse_config(TrainConfig, merge(values, parse_assignments(assignments)))
+        sources.append((str(file), read_config_file(file)))
+    sources.append(("NAVI_*", environment_overrides(os.environ if environ is None else environ)))
+    return [*sources, ("flags", dict(flags or {})), ("--set", parse_assignments(assignments))]
 
 
 def merge(base: Mapping[str, Any], over: Mapping[str, Any]) -> dict[str, Any]:
@@ -136,7 +158,7 @@ def environment_overrides(environ: Mapping[str, str]) -> dict[str, Any]:
         ConfigError: A variable with `__` in its name is no setting; the nearest is named.
     """
     result: dict[str, Any] = {}
-    known = {"NAVI_" + "__".join(path).upper(): path for path in _setting_paths()} | _SELECTORS
+    known = {"NAVI_" + "__".join(path).upper(): path for path in setting_paths(TrainConfig)} | _SELECTORS
     for name in sorted(environ):
         if not name.startswith("NAVI_") or environ[name] == "":
             continue
@@ -184,22 +206,6 @@ def preset_values(name: str) -> dict[str, Any]:
         hint = f"did you mean {near[0]!r}? " if near else ""
         raise ConfigError(f"no preset {name!r}; {hint}allowed: {', '.join(preset_names())}, or a .yaml file")
     return read_config_file(_FOLDER / f"{name}.yaml")
-
-
-def _setting_paths() -> list[tuple[str, ...]]:
-    from pydantic import BaseModel
-
-    def walk(model: type[BaseModel], prefix: tuple[str, ...]) -> list[tuple[str, ...]]:
-        found: list[tuple[str, ...]] = []
-        for name, info in model.model_fields.items():
-            kind = info.annotation
-            if isinstance(kind, type) and issubclass(kind, BaseModel):
-                found += walk(kind, (*prefix, name))
-            else:
-                found.append((*prefix, name))
-        return found
-
-    return walk(TrainConfig, ())
 
 
 def _nested(path: tuple[str, ...], value: Any) -> dict[str, Any]:

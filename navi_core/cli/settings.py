@@ -1,0 +1,146 @@
+"""`navi settings`: what can be set, as it stands, where it comes from, what is allowed and what it means."""
+
+from __future__ import annotations
+
+import difflib
+from collections.abc import Mapping, Sequence
+from functools import reduce
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Any
+
+import typer
+
+from navi_core.cli.table import print_json, print_table
+from navi_core.errors import ConfigError
+
+if TYPE_CHECKING:
+    from navi_core.config import Config
+    from navi_core.config.settings import Setting
+
+__all__ = ["register"]
+
+Sources = Sequence[tuple[str, Mapping[str, Any]]]
+_ABSENT = object()
+
+
+def register(app: typer.Typer) -> None:
+    """Add `settings` to the `navi` command."""
+    app.command("settings")(settings)
+
+
+def settings(
+    what: Annotated[
+        str | None,
+        typer.Argument(help="A section (ppo, env.reward), a setting, or a word that its name or meaning holds."),
+    ] = None,
+    of: Annotated[
+        str, typer.Option("--of", help="Whose: train, serve (what `navi serve --set` takes), or nightly.")
+    ] = "train",
+    preset: Annotated[str | None, typer.Option(help="As they are with this preset.")] = None,
+    file: Annotated[
+        Path | None, typer.Option("--config", help="And with this file of settings, or a run's config.json.")
+    ] = None,
+    assign: Annotated[list[str] | None, typer.Option("--set", help="And with this, a.b=c; may be repeated.")] = None,
+    changed: Annotated[bool, typer.Option("--changed", help="Those alone that differ from the defaults.")] = False,
+    as_json: Annotated[bool, typer.Option("--json", help="Print one JSON document on stdout.")] = False,
+) -> None:
+    """List settings as they stand: value, where it comes from, what is allowed, what it means.
+
+    Without arguments: the sections. A setting is given by --set a.b=c, by a line of a --config file, or by the
+    environment, NAVI_A__B=c.
+    """
+    from navi_core.config.settings import settings_of
+
+    config, sources = _resolve(of, preset, file, assign or ())
+    every = settings_of(config)
+    found = every if what is None else _matching(every, what)
+    shown = [each for each in found if each.changed] if changed else found
+    title = f"settings of {of}" + (f", preset {preset}" if preset else "") + (f", {file}" if file else "")
+    if as_json:
+        print_json({"settings": [_row(each, sources) for each in shown]})
+    elif what is None and not changed:
+        _print_sections(every, config, title)
+    elif not shown:
+        typer.echo("none differs from the defaults")
+    else:
+        _print_settings(shown, sources, title)
+
+
+def _resolve(of: str, preset: str | None, file: Path | None, assign: Sequence[str]) -> tuple[Config, Sources]:
+    """Return the settings of one thing, and what they come from."""
+    from navi_core.config import NightlyConfig, parse_config
+    from navi_core.config.serve import ServeConfig
+    from navi_core.presets import merge, parse_assignments, read_config_file, resolve_config, setting_sources
+
+    if of == "train":
+        config = resolve_config(preset=preset, file=file, assignments=assign)
+        return config, setting_sources(preset=preset, file=file, assignments=assign)
+    classes: dict[str, type[Config]] = {"serve": ServeConfig, "nightly": NightlyConfig}
+    if of not in classes:
+        raise ConfigError(f"--of {of}: no such settings; allowed: train, {', '.join(classes)}")
+    if preset is not None:
+        raise ConfigError(f"--preset is for the settings of train; those of {of} have none. Leave it out")
+    sources = [] if file is None else [(str(file), read_config_file(file))]
+    sources.append(("--set", parse_assignments(assign)))
+    return parse_config(classes[of], reduce(merge, (values for _, values in sources))), sources
+
+
+def _matching(every: Sequence[Setting], what: str) -> list[Setting]:
+    """Return the settings of a section, the one of that name, or those that a word leads to."""
+    exact = [each for each in every if each.name == what or each.name.startswith(f"{what}.")]
+    if exact:
+        return exact
+    word = what.lower()
+    found = [each for each in every if word in each.name.lower() or word in each.meaning.lower()]
+    if not found:
+        names = {part for each in every for part in (each.name, each.name.rpartition(".")[2], each.name.split(".")[0])}
+        near = difflib.get_close_matches(word, sorted(names), n=3)
+        hint = f"did you mean {', '.join(near)}? " if near else ""
+        raise ConfigError(f"no setting has {what!r} in its name or meaning; {hint}`navi settings` lists the sections")
+    return found
+
+
+def _source(setting: Setting, sources: Sources) -> str:
+    """Say what gave a setting its value; nothing where it is the default."""
+    for name, values in reversed(sources):
+        below: Any = values
+        for part in setting.name.split("."):
+            below = below.get(part, _ABSENT) if isinstance(below, Mapping) else _ABSENT
+        if below is not _ABSENT:
+            return name
+    return "follows from others" if setting.changed else ""
+
+
+def _row(setting: Setting, sources: Sources) -> dict[str, Any]:
+    return {
+        "name": setting.name,
+        "value": setting.value,
+        "default": setting.default,
+        "from": _source(setting, sources) or "default",
+        "allowed": setting.allowed,
+        "meaning": setting.meaning,
+    }
+
+
+def _print_settings(shown: Sequence[Setting], sources: Sources, title: str) -> None:
+    rows = []
+    for each in shown:
+        said = f"\n({_source(each, sources)}; default {each.default_text})" if each.changed else ""
+        rows.append((each.name, each.text + said, each.allowed, each.meaning))
+    print_table(title, ("name", "value", "allowed", "meaning"), rows)
+
+
+def _print_sections(every: Sequence[Setting], config: Config, title: str) -> None:
+    """Print the settings that are in no section, and one line for each section."""
+    alone = {each.name: each for each in every if "." not in each.name}
+    rows = []
+    for name, field in type(config).model_fields.items():
+        if name in alone:
+            rows.append((name, alone[name].text, alone[name].meaning))
+            continue
+        inside = [each for each in every if each.name.startswith(f"{name}.")]
+        moved = sum(each.changed for each in inside)
+        count = f"{len(inside)} settings" + (f", {moved} changed" if moved else "")
+        rows.append((f"{name}.…", count, " ".join((field.description or "").split())))
+    told = "`navi settings NAME` lists a section; another word is searched for in names and meanings"
+    print_table(title, ("name", "value", "meaning"), rows, caption=told)
