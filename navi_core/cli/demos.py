@@ -106,7 +106,8 @@ def expert(
     if as_json:
         print_json({"out": str(out), **facts, "scenes_recorded": table})
         return
-    print_records(f"{pilot}: {facts['decisions']:,} decisions in {facts['files']} files in {out}", table)
+    title = f"{pilot}: {facts['decisions']:,} decisions in {facts['files']} files in {out}"
+    print_records(title, [{"already there" if key == "kept" else key: row[key] for key in row} for row in table])
 
 
 def _pupil(name: str) -> Pupil:
