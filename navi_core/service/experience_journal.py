@@ -80,8 +80,13 @@ class ExperienceJournal:
         self._number += 1
         path = self._folder / f"{self._run_id}-{self._number:06d}.jsonl"
         descriptor = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_APPEND | os.O_CLOEXEC, 0o644)
-        fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
-        os.write(descriptor, self._head)
+        try:
+            fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
+            os.write(descriptor, self._head)
+        except OSError:
+            # A full disk may still take names: without this every try would leave one, and a descriptor.
+            _remove(path, descriptor)
+            raise
         return path, descriptor
 
 

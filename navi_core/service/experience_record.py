@@ -19,7 +19,11 @@ from navi_core.service.experience_journal import ExperienceJournal, recover_jour
 
 __all__ = ["ServiceRecord"]
 
-_FLUSH_SECONDS = 5.0
+_LOG = logging.getLogger("navi.service")
+
+_FLUSH_SECONDS, _LONGEST_SECONDS = 5.0, 300.0
+_MOST_WAITING = 200_000
+"""Rows that wait for a disk that is full; some 600 MB."""
 
 
 class ServiceRecord:
@@ -30,28 +34,34 @@ class ServiceRecord:
         seed: Of the service.
         config_hash: Of its settings.
         outbox: Folder of segments; None: that of the Navi home.
+        share: Of the experiences, evenly spread, that are kept; the others are counted in the numbers alone.
 
     Raises:
         RecordError: The outbox or the journal cannot be made.
 
     Attributes:
         run_id: Name of this life of the service.
+        lost: Experiences that the disk was full for, for longer than memory was set aside.
     """
 
-    def __init__(self, model: str, seed: int, config_hash: str, outbox: Path | None = None) -> None:
+    def __init__(self, model: str, seed: int, config_hash: str, outbox: Path | None = None, share: float = 1.0) -> None:
         self.run_id = f"service-{model}-{uuid.uuid4().hex[:12]}"
         context = {"seed": seed, "config_hash": config_hash} | row_context()
         self._log = MetricLog(outbox if outbox is not None else outbox_path(), self.run_id, context)
         journals = self._log.outbox / "journals"
         recover_journals(journals, self._log.outbox)
         self._journal = ExperienceJournal(journals, self.run_id, context)
-        self._completed: deque[dict[str, Any]] = deque()
-        self._number = 0
+        self._completed: deque[dict[str, Any]] = deque(maxlen=_MOST_WAITING)
+        self._share = share
+        self._number = self.lost = self._told = 0
+        self._wait = _FLUSH_SECONDS
         self._next = 0.0
 
     def experience(self, experience: Experience) -> None:
         """Keep one completed experience: everything but latents, states and observations. Waits for no disk."""
         self._number += 1
+        if int(self._number * self._share) == int((self._number - 1) * self._share):
+            return
         x, y, z = experience.position.tolist()
         values: dict[str, Any] = {"number": self._number, "session_id": experience.session_id}
         values |= {"model_version": experience.model_version, "x": x, "y": y, "z": z, "yaw": experience.yaw}
@@ -60,6 +70,7 @@ class ServiceRecord:
         values |= {"components": dict(experience.components), "actual_reward": experience.actual_reward}
         values |= {"effective_reward": experience.effective_reward, "step": self._number}
         # In this order: what a new journal does not hold is among the completed ones already.
+        self.lost += len(self._completed) == _MOST_WAITING
         self._completed.append(values)
         self._journal.append(values)
 
@@ -68,27 +79,39 @@ class ServiceRecord:
         self._log.row("service_versions", {"model_version": number, "fate": fate, "step": number, **numbers})
 
     def flush(self, *, now: bool = False) -> None:
-        """Make rows durable, every five seconds at most unless `now`.
+        """Make rows durable, every five seconds at most unless `now`; after failures ever more rarely.
 
         Raises:
-            RecordError: The outbox cannot be written; the rows wait for the next time.
+            RecordError: The outbox cannot be written; the rows wait for the next time, the last 200,000 of them.
         """
         if now or time.monotonic() >= self._next:
-            self._next = time.monotonic() + _FLUSH_SECONDS
-            self._write()
+            try:
+                self._write()
+            except RecordError:
+                self._wait = min(2 * self._wait, _LONGEST_SECONDS)
+                raise
+            else:
+                self._wait = _FLUSH_SECONDS
+            finally:
+                self._next = time.monotonic() + self._wait
 
     def close(self) -> None:
         """Make the last rows durable; on a full disk the journal keeps them for the next service."""
         try:
             self._write()
         except RecordError as error:
-            logging.getLogger("navi.service").warning("the last experiences stay in the journal: %s", error)
+            _LOG.warning("the last experiences stay in the journal: %s", error)
             self._journal.close(keep=True)
         else:
             self._journal.close()
 
     def _write(self) -> None:
         self._journal.turn()
+        # What failed before goes first and alone: whatever is in the log is written out anew at every try.
+        self._log.flush()
+        if self.lost > self._told:
+            self._told = self.lost
+            _LOG.warning("the disk was full for too long: %d experiences are not recorded", self.lost)
         while self._completed:
             self._log.row("service_experiences", self._completed.popleft())
         self._log.flush()

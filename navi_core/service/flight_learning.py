@@ -78,7 +78,7 @@ class FlightLearning:
         self._require_goals(model)
         self.config, self.gate = config, gate
         self.buffer = ExperienceReplayBuffer(config, seed, gated=gate is not None)
-        self.record = ServiceRecord(model.name, seed, config_hash(config), outbox)
+        self.record = ServiceRecord(model.name, seed, config_hash(config), outbox, config.record_share)
         self.trainer = ContinuousTrainer(
             policy, self.buffer, config, gate, scale=self._scale, shadow=shadow, record=self.record, save=self._save
         )

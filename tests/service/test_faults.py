@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 import os
 import signal
 import time
@@ -10,7 +11,7 @@ import numpy as np
 import pytest
 
 from navi_core.config import ActorConfig, ContinuousTrainingConfig, EnvironmentConfig
-from navi_core.errors import ServiceError
+from navi_core.errors import RecordError, ServiceError
 from navi_core.service.actor_server import ActorServer
 from navi_core.service.environment_server import EnvironmentServer
 from navi_core.service.experience_record import ServiceRecord
@@ -81,6 +82,44 @@ def test_a_kill_loses_no_completed_experience(tmp_path) -> None:
     living.close()
     other.close()
     assert len(rows(tmp_path, "service_experiences")) == 13 and not list((tmp_path / "journals").iterdir())
+
+
+def test_a_disk_that_is_full_for_long_costs_neither_the_service_nor_its_descriptors(
+    tmp_path, caplog, monkeypatch
+) -> None:
+    """What waits is bounded, tries become rarer, and what was not dropped is recorded in the end."""
+    monkeypatch.setattr("navi_core.service.experience_record._MOST_WAITING", 50)
+    record = ServiceRecord("v001", 0, "hash", tmp_path)
+    full = OSError(errno.ENOSPC, "No space left on device")
+    written, opened = os.write, len(os.listdir("/proc/self/fd"))
+    with monkeypatch.context() as patch:
+        patch.setattr("navi_core.record.metric_log.write_durably", lambda *_: (_ for _ in ()).throw(full))
+        patch.setattr(os, "write", lambda *_: (_ for _ in ()).throw(full))
+        waits = []
+        for _ in range(8):
+            for _ in range(20):
+                record.experience(experience(actual_reward=0.25))
+            with pytest.raises(RecordError, match="No space left"):
+                record.flush(now=True)
+            waits.append(record._wait)
+    assert os.write is written and len(os.listdir("/proc/self/fd")) == opened
+    assert waits == sorted(waits) and waits[0] == 10.0 and waits[-1] == 300.0
+    record.flush(now=True)
+    assert record._wait == 5.0
+    record.close()
+    # The first twenty were in the log when it failed; behind them there was room for fifty.
+    found = sorted(row["number"] for row in rows(tmp_path, "service_experiences"))
+    assert found == [*range(1, 21), *range(111, 161)] and record.lost == 90
+    assert "90 experiences are not recorded" in caplog.text and not list((tmp_path / "journals").iterdir())
+
+
+def test_a_share_of_the_experiences_is_spread_evenly(tmp_path) -> None:
+    for share, kept in ((0.25, [4, 8, 12]), (0.0, []), (1.0, list(range(1, 13)))):
+        record = ServiceRecord("v001", 0, "hash", tmp_path / str(share), share)
+        for _ in range(12):
+            record.experience(experience(actual_reward=0.25))
+        record.close()
+        assert [row["number"] for row in rows(tmp_path / str(share), "service_experiences")] == kept
 
 
 def test_what_is_no_journal_is_told_and_left(tmp_path, caplog) -> None:
