@@ -234,18 +234,24 @@ class Registry:
 
     def _why_latest_stays(self, book: dict[str, Any], new: Checkpoint) -> str | None:
         """Compare with the last holder that was paid alike, or with the current one where there is none."""
-        held, versions = [], book["aliases"].get(LATEST, {"versions": []})["versions"]
+        current: Checkpoint | None = None
+        unlike: set[str] = set()
+        versions = book["aliases"].get(LATEST, {"versions": []})["versions"]
         for version in reversed(versions):
+            entry = book["versions"][version]
+            if entry["config_hash"] in unlike:
+                continue  # of the same settings as one that was looked at: hundreds of holders are a few files
             try:
-                holder = load_checkpoint(self.path / book["versions"][version]["file"])
+                holder = load_checkpoint(self.path / entry["file"])
                 if paid_alike(new, holder):
                     return why_latest_stays(new, holder)
             except CheckpointError:
                 # What cannot be read, by this Navi at least, can be neither flown nor trained on.
                 continue
-            held.append(holder)
-        if held:
-            return why_latest_stays(new, held[0])
+            unlike.add(entry["config_hash"])
+            current = current or holder
+        if current is not None:
+            return why_latest_stays(new, current)
         return None if not versions or math.isfinite(new.reward_ema) else "nothing was paid to the new one"
 
     @staticmethod

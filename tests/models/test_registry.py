@@ -14,7 +14,8 @@ from navi_core.cli import models as models_cli
 from navi_core.config import RewardConfig, ShaperConfig
 from navi_core.config.goal import GoalConfig
 from navi_core.errors import CheckpointError, RegistryError
-from navi_core.models import Registry, load_policy
+from navi_core.models import Registry, load_checkpoint, load_policy
+from navi_core.models import registry as registry_module
 from navi_core.models.succession import paid_alike
 
 
@@ -210,6 +211,20 @@ def test_latest_follows_what_compares(registry, make_checkpoint, config):
     reasons = {5: "has ended 0 episodes", 6: r"-0\.2000 is the reward_ema to exceed", 10: "solves cart_pole"}
     for number, told in reasons.items():
         assert re.search(told, registry.why_latest_stays(registry.resolve(f"v{number:03d}").path)), number
+
+
+def test_a_long_line_of_latest_is_not_read_whole(registry, make_checkpoint, config, monkeypatch):
+    """Hundreds of nights have the same settings: what is paid otherwise asks one of them."""
+    read = []
+    monkeypatch.setattr(registry_module, "load_checkpoint", lambda path: read.append(path) or load_checkpoint(path))
+    for number in range(6):
+        told = {"reward_ema": 0.1 * number, "episode_count": config.actors, "config": config}
+        registry.register(make_checkpoint(f"{number}.pt", seed=number, run_id=f"r{number}", **told))
+    assert registry.resolve("latest").version == "v006"
+    blind = config.model_copy(update={"env": config.env.model_copy(update={"reward": RewardConfig(preset="navi9")})})
+    file = make_checkpoint("b.pt", seed=9, run_id="b", config=blind, episode_count=config.actors)
+    read.clear()
+    assert registry.why_latest_stays(file) is None and len(read) == 2
 
 
 def test_latest_moves_on_from_weights_that_cannot_be_read(registry, make_checkpoint):
