@@ -62,9 +62,16 @@ def report_page(
 
 def compact(
     keep_days: Annotated[
-        float | None, typer.Option(min=0, help="Thin metrics of runs older than this that no model came from [days].")
+        float | None,
+        typer.Option(
+            min=0,
+            help="Thin metrics of runs older than this that no model came from, drop experiences of services [days].",
+        ),
     ] = None,
     points: Annotated[int, typer.Option(min=2, help="Steps that stay of a thinned run.")] = 500,
+    keep_model_days: Annotated[
+        float | None, typer.Option(min=0, help="Thin also runs older than this that models came from [days].")
+    ] = None,
     home: Home = None,
     as_json: Json = False,
 ) -> None:
@@ -77,10 +84,10 @@ def compact(
     from navi_pipeline.lib.warehouse import Warehouse
 
     warehouse = Warehouse(home)
-    if keep_days is not None:
-        # Runs that a model came from are not thinned, whoever registered it.
+    if keep_days is not None or keep_model_days is not None:
+        # Runs that a model came from have a term of their own, whoever registered it.
         record_registry(Registry((home or navi_home()) / "models"), home)
-    report = warehouse.compact(keep_days=keep_days, points=points)
+    report = warehouse.compact(keep_days=keep_days, points=points, keep_model_days=keep_model_days)
     if as_json:
         print_json(asdict(report))
         return

@@ -33,7 +33,7 @@ NATURAL_KEYS: dict[str, tuple[str, ...]] = {
 }
 """Table name → natural key."""
 
-UNINDEXED_TABLES: tuple[str, ...] = ("metrics", "stage_timings")
+UNINDEXED_TABLES: tuple[str, ...] = ("metrics", "stage_timings", "service_experiences")
 """Tables of millions of rows, kept unique by the writer alone: an index would be most of the database."""
 
 RUN_TABLES: tuple[str, ...] = ("metrics", "runs", "checkpoints", "stage_timings")

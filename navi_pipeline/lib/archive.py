@@ -24,7 +24,7 @@ from navi_core.record.schema import NATURAL_KEYS
 if TYPE_CHECKING:
     import duckdb
 
-__all__ = ["Archive", "thin_runs"]
+__all__ = ["Archive", "drop_experiences", "thin_runs"]
 
 _TABLES = (*NATURAL_KEYS, "segments")
 _VERSION = 1
@@ -151,13 +151,14 @@ class Archive:
             raise RecordError(f"{self._manifest} is broken ({error}); restore it from a copy") from error
 
 
-def thin_runs(connection: duckdb.DuckDBPyConnection, *, keep_days: float, points: int) -> int:
-    """Thin metrics and stage timings of old runs that no model came from to `points` steps each.
+def thin_runs(connection: duckdb.DuckDBPyConnection, *, keep_days: float, points: int, models: bool = False) -> int:
+    """Thin metrics and stage timings of old runs to `points` steps each.
 
     Args:
         connection: The writer's connection.
         keep_days: Age of a run's last row from which on it is thinned [days].
         points: Steps that stay, spread evenly; the last one always does.
+        models: Of the runs that models came from; by default of the others.
 
     Returns:
         Rows removed.
@@ -169,7 +170,7 @@ def thin_runs(connection: duckdb.DuckDBPyConnection, *, keep_days: float, points
             delete from {table} using (
                 with old as (
                     select run_id, count(distinct step) as steps from {table}
-                    where run_id not in (select run_id from models where run_id is not null)
+                    where (run_id in (select run_id from models where run_id is not null)) = ?
                     group by run_id
                     having max(recorded_at) < now()::timestamp - to_seconds(? * 86400.0) and count(distinct step) > ?
                 ),
@@ -183,10 +184,18 @@ def thin_runs(connection: duckdb.DuckDBPyConnection, *, keep_days: float, points
             ) gone
             where {table}.run_id = gone.run_id and {table}.step = gone.step
             """,
-            [keep_days, points, points, points],
+            [models, keep_days, points, points, points],
         ).fetchone()
         removed += int(row[0]) if row else 0
     return removed
+
+
+def drop_experiences(connection: duckdb.DuckDBPyConnection, *, keep_days: float) -> int:
+    """Drop experiences of services that are older than `keep_days` [days]; return how many. Versions stay."""
+    row = connection.execute(
+        "delete from service_experiences where recorded_at < now()::timestamp - to_seconds(? * 86400.0)", [keep_days]
+    ).fetchone()
+    return int(row[0]) if row else 0
 
 
 def _checksum(file: Path) -> str:

@@ -28,7 +28,7 @@ from navi_core.errors import RecordError
 from navi_core.record.durable import fsync_directory
 from navi_core.record.home import navi_home
 from navi_core.record.schema import NATURAL_KEYS
-from navi_pipeline.lib.archive import Archive, thin_runs
+from navi_pipeline.lib.archive import Archive, drop_experiences, thin_runs
 from navi_pipeline.lib.folding import fold_segments, table_columns
 from navi_pipeline.lib.segments import Segment, read_segment
 from navi_pipeline.lib.sql_files import apply_sql, sql_folder, sql_hash
@@ -41,7 +41,8 @@ __all__ = ["CompactReport", "IngestReport", "Warehouse"]
 
 _CLOSED: dict[str, Any] = {"enable_external_access": False}
 """A query reads the snapshot alone: no other files, no extensions from the network, no COPY … TO."""
-_BATCH_SEGMENTS = 2000
+_BATCH_SEGMENTS, _BATCH_BYTES = 2000, 2**25
+"""Of a transaction. A row takes five times its bytes in memory, and a service writes segments of megabytes."""
 _STALE_SECONDS = 3600.0
 
 
@@ -125,15 +126,18 @@ class Warehouse:
             os.replace(fresh, self.database)
             return self._ingest()
 
-    def compact(self, *, keep_days: float | None = None, points: int = 500) -> CompactReport:
+    def compact(
+        self, *, keep_days: float | None = None, points: int = 500, keep_model_days: float | None = None
+    ) -> CompactReport:
         """Put all rows into the Parquet archive, in place of the segments of `done/`, and shrink the database.
 
         The new archive is read back into a new database, and nothing is removed before both agree.
 
         Args:
-            keep_days: Thin metrics and stage timings of runs that no model came from and that are older than this
-                [days]; None keeps every row.
+            keep_days: Thin metrics and stage timings of runs that no model came from and that are older than this, and
+                drop experiences of services that are [days]; None keeps every row.
             points: Steps that stay of a thinned run.
+            keep_model_days: Likewise thin the runs that models came from [days]; None keeps them whole.
 
         Raises:
             RecordError: Counts disagree, or as `ingest`.
@@ -144,7 +148,12 @@ class Warehouse:
             self._ingest()
             fresh = self.folder / "navi.duckdb.new"
             with duckdb.connect(str(self.database)) as connection:
-                thinned = 0 if keep_days is None else thin_runs(connection, keep_days=keep_days, points=points)
+                thinned = 0
+                if keep_days is not None:
+                    thinned += thin_runs(connection, keep_days=keep_days, points=points)
+                    thinned += drop_experiences(connection, keep_days=keep_days)
+                if keep_model_days is not None:
+                    thinned += thin_runs(connection, keep_days=keep_model_days, points=points, models=True)
                 number = self.archive.write(connection)
                 before = _counts(connection)
             after = self._restored(fresh, number)
@@ -286,8 +295,8 @@ class Warehouse:
             with duckdb.connect(str(self.database)) as connection:
                 if not current:
                     report.migrations = apply_sql(connection, folder)
-                for first in range(0, len(files), _BATCH_SEGMENTS):
-                    self._fold(connection, files[first : first + _BATCH_SEGMENTS], report)
+                for batch in _batches(files):
+                    self._fold(connection, batch, report)
                 connection.execute("checkpoint")
         except duckdb.Error as error:
             raise RecordError(
@@ -383,6 +392,21 @@ class Warehouse:
         except OSError as error:
             temporary.unlink(missing_ok=True)
             raise RecordError(f"cannot write the readers' snapshot {self.snapshot}: {error}") from error
+
+
+def _batches(files: list[Path]) -> Iterator[list[Path]]:
+    """Yield segments that go in together, in order."""
+    batch: list[Path] = []
+    size = 0
+    for file in files:
+        held = file.lstat().st_size
+        if batch and (len(batch) == _BATCH_SEGMENTS or size + held > _BATCH_BYTES):
+            yield batch
+            batch, size = [], 0
+        batch.append(file)
+        size += held
+    if batch:
+        yield batch
 
 
 def _counts(connection: duckdb.DuckDBPyConnection) -> dict[str, int]:

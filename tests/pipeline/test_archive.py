@@ -2,6 +2,7 @@
 
 import json
 import os
+from datetime import UTC, datetime, timedelta
 
 import duckdb
 import pytest
@@ -99,6 +100,28 @@ def test_old_runs_are_thinned_and_those_that_models_came_from_are_kept_whole(war
     warehouse.rebuild()
     assert len(rows(warehouse)) == 25
     assert warehouse.compact(keep_days=7, points=5).thinned == 0
+
+
+def test_runs_that_models_came_from_have_a_term_of_their_own(warehouse):
+    assert warehouse.compact(keep_model_days=36500, points=5).thinned == 0
+    assert warehouse.compact(keep_model_days=7, points=5).thinned == 15
+    assert [
+        run for run, *_ in rows(warehouse, "select run_id, count(*) from metrics group by 1 having count(*) = 5")
+    ] == ["kept"]
+
+
+def test_old_experiences_of_services_are_dropped_and_young_ones_stay(warehouse):
+    now = datetime.now(UTC)
+    with MetricLog(warehouse.outbox, "service-a", {"seed": 1}) as log:
+        for number in range(10):
+            moment = (now - timedelta(days=number)).strftime("%Y-%m-%dT%H:%M:%S.000000Z")
+            log.row("service_experiences", {"number": number, "actual_reward": 0.5, "recorded_at": moment})
+        log.row("service_versions", {"model_version": 1, "fate": "trained", "recorded_at": "2026-01-01T00:00:00Z"})
+    assert warehouse.compact().thinned == 0
+    assert warehouse.compact(keep_days=6.5, points=1000).thinned == 3
+    warehouse.rebuild()
+    assert [n for (n,) in rows(warehouse, "select number from service_experiences order by 1")] == list(range(7))
+    assert len(rows(warehouse, "select * from service_versions")) == 1
 
 
 def test_young_runs_are_not_thinned(warehouse):

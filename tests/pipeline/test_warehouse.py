@@ -193,6 +193,24 @@ def test_a_broken_snapshot_is_told_with_the_way_out(home):
     assert warehouse.query("select 1 as one")["one"][0] == 1
 
 
+def test_large_segments_go_in_by_few(home, monkeypatch):
+    """A learning service writes megabytes every five seconds; what is folded in at once is bounded by bytes, too."""
+    for step in range(12):
+        with MetricLog(home / "outbox", "r", {}) as log:
+            log.scalars(step, {f"m{i}": float(i) for i in range(20)})
+    size = max(file.stat().st_size for file in (home / "outbox").glob("*.ndjson"))
+    monkeypatch.setattr("navi_pipeline.lib.warehouse._BATCH_BYTES", 3 * size + 10)
+    warehouse, taken = Warehouse(home), []
+    fold = warehouse._fold
+    monkeypatch.setattr(warehouse, "_fold", lambda c, files, report: (taken.append(len(files)), fold(c, files, report)))
+    report = warehouse.ingest()
+    assert sum(taken) == 12 and max(taken) == 3 and (report.segments, report.rows) == (12, 240)
+    monkeypatch.setattr("navi_pipeline.lib.warehouse._BATCH_BYTES", 1)
+    with MetricLog(home / "outbox", "r", {}) as log:
+        log.scalars(99, {"m": 1.0})
+    assert warehouse.ingest().segments == 1  # one that is larger than the bound goes in alone
+
+
 def test_an_ingest_waits_for_the_lock_and_names_it(home):
     warehouse = Warehouse(home)
     with warehouse._locked(), pytest.raises(RecordError, match=r"ingest\.lock"):
