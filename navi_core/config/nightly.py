@@ -45,6 +45,8 @@ class NightlyConfig(Config):
     """Part of the hardware's description for which the floor holds; None: on any."""
     free_disk_gib: float = Field(2.0, ge=0)
     """Space that must be free before the night begins [GiB]."""
+    compact_segments: int | None = Field(20_000, ge=0)
+    """Files in `outbox/done/` beyond which the morning compacts the warehouse; None: never."""
     train_scenes: int = Field(16, ge=1, le=10_000)
     """Generated training scenes, where there is no corpus yet."""
     validation_scenes: int = Field(4, ge=1, le=10_000)

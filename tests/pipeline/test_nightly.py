@@ -8,7 +8,7 @@ import pytest
 from typer.testing import CliRunner
 
 from navi_core.config import NightlyConfig
-from navi_core.errors import ConfigError, NonFiniteError, RunError
+from navi_core.errors import ConfigError, NonFiniteError, RecordError, RunError
 from navi_pipeline.definitions import defs
 from navi_pipeline.lib.benchmark_log import BenchmarkLog
 from navi_pipeline.lib.nightly.night import Gate, Night, latest_night, read_night
@@ -78,6 +78,20 @@ def test_stages_and_verdict_become_events_and_a_page_that_stands_alone():
     assert "disk &lt;b&gt;" in html and "http" not in html.replace("http-equiv", "")
     rows = Warehouse().query("select event, detail from events order by event")
     assert rows["event"].tolist() == ["night", "night_preflight"] and rows["detail"][0].startswith("warned")
+
+
+def test_the_morning_compacts_many_segments_and_a_fault_waits_for_tomorrow(monkeypatch, caplog):
+    tonight = night("a", compact_segments=1)
+    tonight.run("preflight", holds())
+    write_summary(tonight)
+    assert not list(Warehouse().done.iterdir()) and len(Warehouse().query("select * from events")) == 2
+    never = night("b", compact_segments=None)
+    never.run("preflight", holds())
+    write_summary(never)
+    assert list(Warehouse().done.iterdir())
+    monkeypatch.setattr(Warehouse, "compact", lambda self: (_ for _ in ()).throw(RecordError("no room")))
+    write_summary(night("c", compact_segments=0))
+    assert "was not compacted: no room" in caplog.text
 
 
 def test_settings_of_a_small_night_win_over_defaults_and_assignments_over_them(tmp_path, monkeypatch):

@@ -2,13 +2,16 @@
 
 from __future__ import annotations
 
+import logging
 from pathlib import Path
 from typing import Any
 
+from navi_core.errors import RecordError
 from navi_core.record.durable import write_durably
 from navi_pipeline.lib.html_report import Part, picture_part, reports_folder, table_part, text_part, write_report
 from navi_pipeline.lib.nightly.night import Night
 from navi_pipeline.lib.pictures import markdown_table, reward_curves
+from navi_pipeline.lib.warehouse import Warehouse
 
 __all__ = ["summary_paths", "write_summary"]
 
@@ -41,10 +44,20 @@ def write_summary(night: Night) -> tuple[Path, Path]:
     write_durably(markdown, ("\n".join(lines).rstrip() + "\n").encode())
     page = write_report(f"night-{night.name}", title, parts)
     night.record("night", f"{night.verdict}: {_headline(night)}", {"summary": str(markdown)})
-    from navi_pipeline.lib.warehouse import Warehouse
-
-    Warehouse().ingest()
+    warehouse = Warehouse()
+    warehouse.ingest()
+    _compact(warehouse, night.config.compact_segments)
     return markdown, page
+
+
+def _compact(warehouse: Warehouse, most: int | None) -> None:
+    """Put the rows of many small files into a few large ones; every row stays, and a failure waits for tomorrow."""
+    if most is None or sum(1 for _ in warehouse.done.glob("*.ndjson")) <= most:
+        return
+    try:
+        warehouse.compact()
+    except RecordError as error:
+        logging.getLogger("navi.nightly").warning("the warehouse was not compacted: %s", error)
 
 
 def _headline(night: Night) -> str:
