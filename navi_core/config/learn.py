@@ -6,7 +6,7 @@ from typing import Any, Literal, Self
 
 from pydantic import Field, model_validator
 
-from navi_core.config.base import Config, Count
+from navi_core.config.base import Config, Count, parse_config
 from navi_core.config.dpo import DPOConfig
 from navi_core.config.grpo import GRPOConfig
 from navi_core.config.offpolicy import DistributedConfig, DQNConfig, ReplayConfig
@@ -135,7 +135,9 @@ class TrainConfig(Config):
         if self.algorithm == "dqn" and kind != "q":
             if "distribution" in self.policy.model_fields_set:
                 raise ConfigError(f"algorithm dqn learns policy.distribution q, not {kind}; leave it out")
-            object.__setattr__(self, "policy", self.policy.model_copy(update={"distribution": "q"}))
+            # Checked as if it had been written: the head refuses what only a critic has.
+            learned = self.policy.model_dump(exclude_unset=True) | {"distribution": "q"}
+            object.__setattr__(self, "policy", parse_config(PolicyConfig, learned))
         elif self.algorithm != "dqn" and kind == "q":
             raise ConfigError(f"policy.distribution q is learned by algorithm dqn, not by {self.algorithm}")
         smoothing = self.kernel_smoothing

@@ -121,10 +121,9 @@ class PolicyConfig(Config):
             raise ConfigError(
                 "separate_value and stop_value_gradient contradict each other: nothing would train the critic's trunk"
             )
-        if self.distribution == "q" and (self.separate_value or self.stop_value_gradient or self.privileged_critic):
-            raise ConfigError(
-                "distribution q has no critic; leave out separate_value, stop_value_gradient and privileged_critic"
-            )
+        critic = [n for n in ("separate_value", "stop_value_gradient", "privileged_critic") if getattr(self, n)]
+        if self.distribution == "q" and critic:
+            raise ConfigError(f"distribution q, which dqn learns, has no critic; leave out policy.{', '.join(critic)}")
         if self.encoder == "rayvit":
             edge = self.patch_edge
             for name in ("azimuth_bins", "elevation_bins"):

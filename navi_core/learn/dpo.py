@@ -191,7 +191,10 @@ class DPOLearner:
         # Those that began together, so that neither had more time than the other.
         order = np.arange(2 * count).reshape(count, 2)
         apart = returns[order[:, 0]] != returns[order[:, 1]]
-        kept = order[apart][: dpo.pair_buffer]
+        order = order[apart]
+        # Segments come in the order of their beginnings; a buffer that is full must not hold those of the start alone.
+        drawn = shuffled(self.config.seed, len(order), index, 1 << 20).numpy()
+        kept = order[np.sort(drawn[: dpo.pair_buffer])]
         swap = returns[kept[:, 0]] < returns[kept[:, 1]]
         kept[swap] = kept[swap][:, ::-1]
         places = np.stack((found.row, found.start, found.length), axis=1)[kept]

@@ -203,7 +203,9 @@ class DQNLearner:
             metrics = self._metrics(rows, index)
             self._td_var = metrics.get("td_var", self._td_var)
             if self._last is not None:
+                # Once: an update without a gradient step has no minibatch to tell of, resumed or not.
                 metrics["local_structure"] = batch_structure(self._last)
+                self._last = None
             if self.smoothing is not None:
                 metrics |= self.smoothing.figures()
         metrics |= {
@@ -226,7 +228,9 @@ class DQNLearner:
         penalty: Tensor | None = None
         if self.smoothing is not None:
             with timer("smoothing"):
-                batch, penalty = self.smoothing(batch, self.policy.heads, weights, steps, self._td_var)
+                batch, penalty = self.smoothing(
+                    batch, self.policy.heads, weights, steps, self._td_var, self.gradient_steps
+                )
         self._last = batch
         with timer("loss"):
             error = batch.target - batch.q

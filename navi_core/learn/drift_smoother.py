@@ -94,6 +94,7 @@ class DriftSmoother:
         td_var: float | None = None,
         disagreement: float | None = None,
         importance: Tensor | None = None,
+        draw: int = 0,
     ) -> tuple[Tensor, SmoothingDecision]:
         """Smooth once.
 
@@ -104,6 +105,7 @@ class DriftSmoother:
             td_var: Variance of the temporal differences, for the gate; None takes the variance of `h`.
             disagreement: For the gate; None takes the mean distance of a row from its neighbours' mean.
             importance: (N,) importance weights, used with `importance_weighted`.
+            draw: Number of the application; each has noise of its own.
 
         Returns:
             h′ of the same shape, and what was done.
@@ -133,7 +135,7 @@ class DriftSmoother:
         for i in range(config.iterations):
             noise = None
             if config.noise_std > 0:
-                noise = config.noise_std * normals(self.seed, out.shape, step, i, device=h.device).to(out.dtype)
+                noise = config.noise_std * normals(self.seed, out.shape, step, i, draw, device=h.device).to(out.dtype)
             out, norm = apply_consensus_update(out, kernel, rate, config.trust_region_tau, noise)
             clipped = torch.maximum(clipped, (norm > config.trust_region_tau).to(clipped.dtype))
         if config.scale_preservation:

@@ -28,7 +28,7 @@ class QSmoothing:
         self._decisions: list[SmoothingDecision] = []
 
     def __call__(
-        self, batch: QBatch, heads: Any, weights: Tensor, step: int, td_var: float | None
+        self, batch: QBatch, heads: Any, weights: Tensor, step: int, td_var: float | None, draw: int
     ) -> tuple[QBatch, Tensor | None]:
         """Smooth one minibatch.
 
@@ -38,6 +38,7 @@ class QSmoothing:
             weights: (N,) importance weights of the items.
             step: Decisions so far.
             td_var: Variance of the temporal differences of the minibatch before, for the gate; None for the first.
+            draw: Number of the minibatch, which the noise is drawn for.
 
         Returns:
             The minibatch with what is smoothed, and a penalty to add to the loss, or None.
@@ -52,7 +53,7 @@ class QSmoothing:
             h = batch.target.flatten()[valid]
         else:
             h = z if config.apply_to == "latents" else values
-        smoothed, decision = self.smoother(h, z, step, td_var=td_var, importance=importance)
+        smoothed, decision = self.smoother(h, z, step, td_var=td_var, importance=importance, draw=draw)
         self._decisions.append(decision)
         if not decision.applied:
             return batch, None

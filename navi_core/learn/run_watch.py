@@ -121,7 +121,10 @@ class RunWatch:
         return decision if stopping.enabled else None
 
     def _adapt(self, seen: dict[str, float], metrics: dict[str, float], learner: Any) -> None:
-        self._rewards = [*self._rewards, seen["reward"]][-(self.config.early_stopping.window + 2) :]
+        # The smoothed return's slope: that of single evaluations changes its sign two times in three for noise alone.
+        beta, reward = self.config.early_stopping.reward_ema_beta, seen["reward"]
+        average = beta * self._rewards[-1] + (1.0 - beta) * reward if self._rewards else reward
+        self._rewards = [*self._rewards, average][-(self.config.early_stopping.window + 2) :]
         before, self._before = self._before, seen
         if not self.config.adaptation.enabled or not before or not isinstance(learner, Adaptable):
             return

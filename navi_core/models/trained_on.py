@@ -31,7 +31,8 @@ def corpus_of(scenes: Sequence[Scene], vocabulary: Mapping[str, int]) -> tuple[d
     summary: dict[str, Any] = {
         "scenes": len(hashes), "names": sorted(hashes), "semantic_vocabulary": dict(vocabulary),
     }  # fmt: skip
-    add_scenes(summary, (scene.source_hash for scene in scenes))
+    # The contents, too: a resumed run adds those of its checkpoint, and must tell what a straight one tells.
+    add_scenes(summary, (*hashes.values(), *(scene.source_hash for scene in scenes)))
     return hashes, summary
 
 

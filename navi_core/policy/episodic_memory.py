@@ -90,9 +90,10 @@ class EpisodicMemory:
         self._count.masked_fill_(done, 0)
 
     def state_dict(self) -> dict[str, Tensor]:
-        """Return the memory's content; only slots in use are copied."""
+        """Return the memory's content; only slots in use are copied, those that a row does not use are zero."""
         used = self._used()
-        return {"units": self._units[:, :used].clone(), "count": self._count.clone()}
+        empty = self._slot[:used] >= self._count[:, None]
+        return {"units": self._units[:, :used].masked_fill(empty[..., None], 0.0), "count": self._count.clone()}
 
     def load_state_dict(self, state: dict[str, Tensor]) -> None:
         """Restore what `state_dict` returned.

@@ -1,7 +1,7 @@
 """Presets, and the order in which settings win.
 
-Defaults < shipped preset < what the task wants < preset file < configuration file < `NAVI_*` environment < flags and
-`--set a.b=c`.
+Defaults < shipped preset < what learner and task want < preset file < configuration file < `NAVI_*` environment <
+flags and `--set a.b=c`.
 
 Environment names: `NAVI_ACTOR_ENCODER_BACKEND` and `NAVI_ACTOR_TEMPORAL_CORE` select the network;
 any other setting is `NAVI_` and its path in capitals with two underscores for each dot
@@ -34,6 +34,8 @@ __all__ = [
 ]
 
 _FOLDER = Path(__file__).parent
+_WITHOUT_CRITIC = {"policy": {"privileged_critic": False}}
+"""What Double DQN wants instead of a shipped preset's, which are made for an actor and a critic."""
 _SELECTORS = {
     "NAVI_ACTOR_ENCODER_BACKEND": ("policy", "encoder"),
     "NAVI_ACTOR_TEMPORAL_CORE": ("policy", "core"),
@@ -107,7 +109,11 @@ def setting_sources(
     if file is not None:
         sources.append((str(file), read_config_file(file)))
     sources.append(("NAVI_*", environment_overrides(os.environ if environ is None else environ)))
-    return [*sources, ("flags", dict(flags or {})), ("--set", parse_assignments(assignments))]
+    sources += [("flags", dict(flags or {})), ("--set", parse_assignments(assignments))]
+    if preset in preset_names():
+        learner = reduce(merge, (values for _, values in sources)).get("algorithm")
+        sources.insert(1, ("learner", _WITHOUT_CRITIC if learner == "dqn" else {}))
+    return sources
 
 
 def merge(base: Mapping[str, Any], over: Mapping[str, Any]) -> dict[str, Any]:

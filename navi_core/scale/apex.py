@@ -64,6 +64,11 @@ def check_apex(config: TrainConfig, workers: Workers = ALONE) -> None:
         )
     if wanted.learners > 1 and config.adaptation.enabled:
         raise ConfigError("adaptation moves the settings of one learner; set distributed.learners to 1")
+    if config.task_options.get("normalise_observations"):
+        raise ConfigError(
+            "task_options.normalise_observations measures the rows of one process; every actor of navi learner would "
+            "show the network another scale. Leave it out, or use navi train dqn"
+        )
     config.replay.require_start(config.dqn.learning_starts, config.decisions_of_an_item, wanted.replay_shards)
     actor_count(config)
 

@@ -26,6 +26,7 @@ from navi_core.config import (
 from navi_core.errors import CheckpointError, ConfigError, EvaluationError
 from navi_core.evaluate import EvalResult, build_course, evaluate
 from navi_core.models import Registry, save_checkpoint, weights_hash
+from navi_core.models.trained_on import corpus_of
 from navi_core.policy import build_policy
 from navi_core.scenes import compile_mesh, discover
 from tests.conftest import box_triangles, fly_ahead, mesh_of
@@ -218,6 +219,8 @@ def test_a_mesh_that_is_compiled_anew_is_the_same_scene(door_room, tmp_path):
     mesh = mesh_of(box_triangles((0, 0, 0), (5, 2.4, 4)), "box")
     finer, coarse = (compile_mesh(mesh, CompileConfig(resolution=resolution)) for resolution in (256, 64))
     assert finer.content_hash() != coarse.content_hash()
+    hashes, told = corpus_of([coarse], {})
+    assert told["trained_on"] == sorted({coarse.source_hash, *hashes.values()}), "as a resumed run tells it"
     summary = {"trained_on": [coarse.source_hash]}
     path = checkpoint(tmp_path / "seen.pt", scene_hashes={"box": coarse.content_hash()}, corpus_summary=summary)
     assert evaluate(path, [finer, door_room], SHORT).summary["scenes_trained_on"] == 1

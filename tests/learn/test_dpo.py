@@ -6,6 +6,7 @@ import math
 import zlib
 from dataclasses import replace
 
+import numpy as np
 import pytest
 import torch
 
@@ -79,6 +80,17 @@ def test_an_update_on_rollouts_starts_at_ln_2_and_makes_winners_likelier(distrib
     now = learner.policy.evaluate(s.obs, s.aux, s.state, s.reset, s.actions).log_prob.detach()
     margin = learner._sums(now - s.log_probs, again)
     assert float((margin[:, 0] - margin[:, 1]).mean()) > 0
+
+
+def test_a_full_buffer_holds_pairs_of_the_whole_rollout():
+    """Segments come in the order of their beginnings: the first of them would be the first seconds alone."""
+    collector, learner = parts({"horizon": 4, "pair_buffer": 12, "rollout": 32, "bptt": 8})
+    rollout = rolled(collector)
+    places, counts = learner._choose(rollout, 0)
+    starts = places[:, :, 1].flatten()
+    assert counts["pairs"] == 12 and (starts < 16).any() and (starts >= 16).any()
+    assert not np.array_equal(places, learner._choose(rollout, 1)[0])
+    assert np.array_equal(places, learner._choose(rollout, 0)[0])
 
 
 def test_sums_are_those_of_the_segments_and_of_nothing_else():

@@ -115,6 +115,24 @@ def test_permuted_rows_are_permuted_results(seed, order):
     torch.testing.assert_close(smoother(h[order], z[order])[0], smoother(h, z)[0][order], rtol=1e-5, atol=1e-6)
 
 
+@pytest.mark.parametrize("k", [3, 8, 16])
+def test_latents_that_are_all_zero_lie_together_and_one_from_the_others(k):
+    """What a rectifier may come to: products of such latents say √2."""
+    _, z = drawn(40, 1, 4)
+    z[::5] = 0.0
+    unit = torch.nn.functional.normalize(z, dim=1)
+    apart = torch.cdist(unit.double(), unit.double()).fill_diagonal_(torch.inf).sort(dim=1).values[:, k - 1]
+    kernel = compute_knn_kernel(z, SmoothingConfig(k=k, sigma_min=1e-6, sigma_max=9.0))
+    torch.testing.assert_close(kernel.sigma.double(), apart.clamp(1e-6, 9.0), rtol=1e-4, atol=1e-4)
+
+
+def test_every_application_has_noise_of_its_own():
+    h, z = drawn()
+    smoother = DriftSmoother(SmoothingConfig(k=4, noise_std=0.1))
+    one, same, other = (smoother(h, z, 5, draw=n)[0] for n in (7, 7, 8))
+    assert torch.equal(one, same) and not torch.equal(one, other)
+
+
 def test_blocks_find_what_the_whole_matrix_finds():
     _, z = drawn(150, 1, 16)
     dense = compute_knn_kernel(z, SmoothingConfig(block=4096))

@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 
 from navi_core.config import AdaptationConfig, EarlyStopConfig, TrainConfig, parse_config
 from navi_core.errors import ConfigError
-from navi_core.learn import EarlyStopController
+from navi_core.learn import EarlyStopController, drift_smoother
 from navi_core.learn.adaptation import Adapter
 from navi_core.learn.early_stopping import aggregate, early_stop_check, rising_trend, stop_cost
 from navi_core.learn.entities import (
@@ -23,8 +23,9 @@ from navi_core.learn.entities import (
     SmoothingDecision,
 )
 from navi_core.learn.events import AdaptationApplied, EarlyStopTriggered, Event, EventBus, ParameterSync, ReplayUpdate
-from navi_core.learn.run_watch import sign_changes
-from tests.learn.test_dqn import fly, make_config
+from navi_core.learn.noise import normals
+from navi_core.learn.run_watch import RunWatch, sign_changes
+from tests.learn.test_dqn import collected, fly, make_config, parts
 
 FLAT = (1.0, 0.0, 1.0, 10.0)
 
@@ -244,6 +245,36 @@ def test_the_oscillation_rate_counts_turns_above_the_noise():
     assert sign_changes([0, 2, 1, 3]) == 1.0 and sign_changes([1, 1]) == 0.0
 
 
+def test_it_is_the_smoothed_return_whose_turns_adapt(monkeypatch):
+    """Of noise alone single evaluations turn two times in three, which would lower every learning rate."""
+    config = make_config(adaptation={"enabled": True}, early_stopping={"eval_interval": 1, "reward_ema_beta": 0.5})
+    watch, learner = RunWatch(config, EventBus()), parts(config)[1]
+    told = []
+    monkeypatch.setattr(watch.adapter, "update", lambda seen, now: told.append(seen.oscillation_strength) or now)
+    rewards = [0.0, 8.0, 2.0, 10.0, 4.0, 12.0, 6.0]
+    signs = {"td_mean": 1.0, "td_var": 1.0, "local_structure": 0.5}
+    for step, reward in enumerate(rewards, 1):
+        watch.after(step, signs | {"episode_return": reward}, learner)
+    averages = [0.0, 4.0, 3.0, 6.5, 5.25, 8.625, 7.3125]
+    assert told[-1] == sign_changes(averages[-watch.config.early_stopping.window - 2 :])
+    assert RunWatch(config, EventBus()).state_dict()["rewards"] == [] and watch.state_dict()["rewards"] == averages
+
+
+def test_a_run_that_owes_less_than_a_step_an_update_resumes_as_if_it_had_not_stopped(tmp_path):
+    """An update without a gradient step has no minibatch whose structure the controller could see, resumed or not."""
+    config = make_config(
+        dqn={"replay_ratio": 0.25},
+        early_stopping={"enabled": True, "eval_interval": 64, "patience": 10_000},
+        total_steps=64 * 10,
+        checkpoint_every=10_000,
+    )
+    whole, seen, straight = fly(tmp_path / "whole", config, progress=(told := []).append), [], []
+    fly(tmp_path / "parts", config, stop=lambda: len(seen) >= 4, progress=seen.append)
+    fly(tmp_path / "parts", config, progress=seen.append)
+    straight, resumed = ([m.metrics.get("stop_cost") for m in run] for run in (told, seen))
+    assert straight == resumed and sum(cost is not None for cost in straight) > 3, whole.reason
+
+
 STOPPING = {"enabled": True, "eval_interval": 64, "patience": 1, "plateau_threshold": 0.99, "hysteresis_pct": 0.0}
 
 
@@ -274,6 +305,14 @@ def test_smoothing_acts_in_every_place_and_says_how_much(where, core, tmp_path):
     assert still.metrics["smoothed_share"] == 0.0 and still.metrics["q_loss"] == plain.metrics["q_loss"]
 
 
+def test_every_gradient_step_of_an_update_has_noise_of_its_own(monkeypatch):
+    collector, learner = parts(make_config(kernel_smoothing={"enabled": True, "k": 4, "noise_std": 0.1}))
+    asked = []
+    monkeypatch.setattr(drift_smoother, "normals", lambda *a, **kw: asked.append(a[2:]) or normals(*a, **kw))
+    learner.update(collected(collector), index=0, steps=0)
+    assert learner.gradient_steps > 2 and len(set(asked)) == len(asked) == learner.gradient_steps
+
+
 @pytest.mark.parametrize("algorithm", ["ppo", "grpo", "dpo", "bc"])
 def test_learners_that_are_not_adapted_refuse_it(algorithm):
     with pytest.raises(ConfigError, match=f"adaptation.enabled moves settings of dqn; {algorithm} has none"):
@@ -283,7 +322,7 @@ def test_learners_that_are_not_adapted_refuse_it(algorithm):
 def test_adapted_settings_survive_a_resume(tmp_path):
     config = make_config(
         adaptation={"enabled": True, "min_dwell": 1},
-        early_stopping={"eval_interval": 64},
+        early_stopping={"eval_interval": 64, "reward_ema_beta": 0.0},
         kernel_smoothing={"enabled": True, "k": 4},
         total_steps=64 * 8,
         checkpoint_every=10_000,

@@ -3,10 +3,11 @@
 import pytest
 import torch
 
-from navi_core.config import PolicyConfig, parse_config
+from navi_core.config import PolicyConfig, TrainConfig, parse_config
 from navi_core.config.spaces import Spaces
 from navi_core.errors import ConfigError
 from navi_core.policy import build_policy
+from navi_core.presets import resolve_config
 from navi_core.world import Field, NavigationEnv
 from tests.learn.builders import filled, small_config, small_parts
 
@@ -102,3 +103,22 @@ def test_a_reference_task_has_no_floor_and_a_q_head_no_critic():
     assert task.heads.critic[0].in_features == task.config.width
     with pytest.raises(ConfigError, match="privileged_critic"):
         parse_config(PolicyConfig, {"distribution": "q", "privileged_critic": True})
+
+
+@pytest.mark.parametrize("setting", ["privileged_critic", "separate_value", "stop_value_gradient"])
+def test_what_only_a_critic_has_is_refused_where_dqn_chooses_the_head(setting):
+    with pytest.raises(ConfigError, match=setting):
+        parse_config(TrainConfig, {"algorithm": "dqn", "policy": {setting: True}})
+    assert parse_config(TrainConfig, {"algorithm": "dqn", "policy": {"patch": 16}}).policy.distribution == "q"
+
+
+def test_presets_of_a_privileged_critic_are_learned_without_it_by_dqn(tmp_path):
+    for preset in ("rooms", "rooms_standard"):
+        assert resolve_config(preset=preset, environ={}).policy.privileged_critic
+        made = resolve_config(preset=preset, environ={}, flags={"algorithm": "dqn"})
+        assert not made.policy.privileged_critic and made.policy.place_memory
+    own = tmp_path / "own.yaml"
+    own.write_text("policy: {privileged_critic: true}\n")
+    for asked in ({"preset": str(own)}, {"preset": "rooms", "assignments": ["policy.privileged_critic=true"]}):
+        with pytest.raises(ConfigError, match=r"no critic; leave out policy\.privileged_critic"):
+            resolve_config(environ={}, flags={"algorithm": "dqn"}, **asked)

@@ -122,6 +122,10 @@ def test_memory_round_trips_through_its_state():
         e = torch.randn(2, 6, generator=g)
         for a, b in zip(tick_memory(first, e), tick_memory(second, e)):
             assert torch.equal(a, b)
+    first.clear(torch.tensor([True, False]))
+    tick_memory(first, torch.randn(2, 6, generator=g))
+    units = first.state_dict()["units"]
+    assert not units[0, 1:].any() and units[1].any(dim=1).all(), "what a row forgot is not told"
     with pytest.raises(ConfigError, match="does not fit"):
         EpisodicMemory(3, 60, 6, exclusion=3).load_state_dict(first.state_dict())
 

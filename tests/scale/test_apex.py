@@ -245,6 +245,7 @@ def test_no_two_lives_draw_alike():
     [
         ({"algorithm": "ppo"}, "runs algorithm dqn, not ppo"),
         ({"distributed": {"learners": 2}}, "learners is 2 and 1 processes run"),
+        ({"task_options": {"normalise_observations": True}}, "every actor .* another scale"),
         ({"distributed": {"actors_per_gpu": 3}}, "cannot be shared by 3 actor processes"),
         ({"replay": {"capacity": 65}, "dqn": {"learning_starts": 65}}, "65 holds 64 decisions in 2 shards, .* for 65"),
     ],

@@ -28,7 +28,7 @@ from navi_core.learn.replay import PrioritizedReplay
 from navi_core.learn.targets import n_step_returns
 from navi_core.world.counter_random import Purpose, stream_key
 
-__all__ = ["DQNCurve", "FastDQN"]
+__all__ = ["DQNCurve", "FastDQN", "unit_nearness"]
 
 Array = np.ndarray
 
@@ -226,8 +226,9 @@ class FastDQN:
         if alpha == 0.0:
             return targets
         figures = np.zeros(3)
+        near = unit_nearness(self.network.hidden(len(targets)))
         smooth_targets(
-            self._products(len(targets)), targets, min(config.k, len(targets) - 1), config.sigma_min, config.sigma_max,
+            near, targets, min(config.k, len(targets) - 1), config.sigma_min, config.sigma_max,
             alpha * config.latent_dim**-config.dim_exponent, config.trust_region_tau, self._smooth, figures,
         )  # fmt: skip
         _, variance = self._signs()
@@ -237,12 +238,6 @@ class FastDQN:
         self._smoothed += 1
         self._figures += figures
         return self._smooth
-
-    def _products(self, rows: int) -> Array:
-        """Return the products (n, n) of the unit latents of the last `forward`."""
-        latents = self.network.hidden(rows)
-        unit = latents / np.maximum(np.sqrt((latents * latents).sum(1, keepdims=True)), 1e-12)
-        return unit @ unit.T
 
     def evaluate(self, number: int) -> float:
         """Return the mean return of greedy episodes from starts that training does not see."""
@@ -311,7 +306,16 @@ class FastDQN:
         targets = self._targets(batch)
         self.network.forward(batch["obs"])
         out, figures = np.empty_like(targets), np.zeros(3)
+        near = unit_nearness(self.network.hidden(n))
         return smooth_targets(
-            self._products(n), targets, min(smoothing.k, n - 1), smoothing.sigma_min, smoothing.sigma_max, 0.0, 1.0,
+            near, targets, min(smoothing.k, n - 1), smoothing.sigma_min, smoothing.sigma_max, 0.0, 1.0,
             out, figures,
         )  # fmt: skip
+
+
+def unit_nearness(latents: Array) -> Array:
+    """Return 1 − ‖a − b‖²/2 (n, n) of latents (n, d) set on the unit sphere: their products, if none is zero."""
+    length = np.sqrt((latents * latents).sum(1, keepdims=True))
+    unit = latents / np.maximum(length, 1e-12)
+    dead = np.float32(0.5) * (length == 0)
+    return unit @ unit.T + (dead + dead.T)

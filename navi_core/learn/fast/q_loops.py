@@ -100,7 +100,7 @@ def smooth_targets(
     """Move numbers toward their latent neighbours' mean; the compiled twin of `DriftSmoother` on (N,) values.
 
     Args:
-        near: (N, N) products of unit latents.
+        near: (N, N) 1 − ‖a − b‖²/2 of unit latents a and b: their products, where neither is zero.
         h: (N,).
         k: Neighbours, below N.
         sigma_min: Least width.
@@ -134,7 +134,6 @@ def smooth_targets(
                 at -= 1
             best[at], place[at] = near[i, j], j
             held = min(held + 1, k)
-        # On the unit sphere ‖a − b‖² = 2 − 2 a·b.
         far = max(2.0 - 2.0 * best[k - 1], 0.0)
         sigma = min(max(math.sqrt(far), sigma_min), sigma_max)
         total, drawn = 0.0, 0.0
