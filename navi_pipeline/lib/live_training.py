@@ -8,6 +8,8 @@ from typing import Any
 
 import dagster as dg
 
+from navi_core.record.thinned_curve import ThinnedCurve
+
 __all__ = ["LiveTraining"]
 
 _STEP = re.compile(r"\bstep ([\d,]+)(?:/([\d,]+))?  ")
@@ -33,7 +35,7 @@ class LiveTraining:
 
     def __init__(self, context: dg.AssetExecutionContext, *, interval: float = 30.0, title: str) -> None:
         self._context, self._interval, self._title = context, interval, title
-        self._points: list[dict[str, float]] = []
+        self._curve = ThinnedCurve(_POINTS)
         self._told = time.monotonic()
 
     def line(self, text: str) -> None:
@@ -45,10 +47,7 @@ class LiveTraining:
         for name, pattern in _FIGURES.items():
             if figure := pattern.search(text):
                 point[name] = _number(figure[1])
-        self._points.append(point)
-        if len(self._points) > _POINTS:
-            # Every second point goes: the curve keeps its shape over a long night.
-            self._points = self._points[-1::-2][::-1]
+        self._curve.take(point["step"], {name: value for name, value in point.items() if name != "step"})
         if time.monotonic() - self._told >= self._interval:
             self._told = time.monotonic()
             self._observe(point, _number(found[2]) if found[2] else None)
@@ -57,7 +56,7 @@ class LiveTraining:
         metadata: dict[str, Any] = {name: dg.MetadataValue.float(value) for name, value in point.items()}
         if total:
             metadata["progress_percent"] = 100.0 * point["step"] / total
-        if len(self._points) > 2:
+        if len(self._curve.steps) > 2:
             metadata["curves"] = dg.MetadataValue.md(self._curves())
         self._context.log_event(
             dg.AssetObservation(
@@ -70,7 +69,8 @@ class LiveTraining:
 
         from navi_pipeline.lib.pictures import embedded_picture, reward_curves
 
-        return embedded_picture(reward_curves(pandas.DataFrame(self._points), self._title), "curves so far")
+        frame = pandas.DataFrame({"step": self._curve.steps} | self._curve.series)
+        return embedded_picture(reward_curves(frame, self._title), "curves so far")
 
 
 def _number(text: str) -> float:

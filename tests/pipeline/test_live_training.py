@@ -35,3 +35,13 @@ def test_progress_and_curves_are_observations_of_the_partition():
 def test_a_line_without_progress_and_one_within_the_interval_tell_nothing():
     lines = ["the run resumes from step 512", *(LINE.format(n, 0) for n in range(1, 1000))]
     assert observations(lines, interval=3600.0) == []
+
+
+def test_the_curves_of_a_long_run_tell_of_its_beginning_as_of_its_end(monkeypatch):
+    drawn = []
+    monkeypatch.setattr("navi_pipeline.lib.pictures.reward_curves", lambda curve, title: drawn.append(curve) or b"")
+    observations([LINE.format(n, 0) for n in range(1, 3001)], interval=0.0)
+    steps = drawn[-1]["step"].tolist()
+    assert steps[0] == 1.0 and steps[-1] == 3000.0 and 200 <= len(steps) <= 400
+    counts = [sum(low < step <= low + 500 for step in steps) for low in range(0, 3000, 500)]
+    assert min(counts) >= 0.9 * max(counts), counts

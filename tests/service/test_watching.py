@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import os
 import time
+from types import SimpleNamespace
 
 import numpy as np
 import pytest
@@ -16,6 +17,7 @@ from navi_core.record import RunDirectory, navi_home
 from navi_core.service.viewing import Digest, Feed, TrainingBroadcast, announced
 from navi_core.service.viewing.announcement import Announcement, announce
 from navi_core.service.viewing.layouts import LAYOUTS, SERVICE_LAYOUTS, named, payload
+from navi_core.service.web.stream import send_changes
 from navi_core.service.wire import DistanceMatrix, StepResult, TelemetryEvent
 from navi_core.world import Field, NavigationEnv
 from tests.learn.builders import small_config
@@ -192,8 +194,8 @@ def test_a_run_that_is_started_again_goes_on_where_its_checkpoint_was():
     for step in (10.0, 20.0, 30.0):
         digest.take(update(step, entropy=step))
     digest.take(update(20.0, entropy=21.0))
-    assert digest.steps == [10.0, 20.0] and digest.series["entropy"] == [10.0, 21.0]
-    assert digest.series["nll"] == [None, None]
+    assert digest.curve.steps == [10.0, 20.0] and digest.curve.series["entropy"] == [10.0, 21.0]
+    assert digest.curve.series["nll"] == [None, None]
 
 
 def test_curves_and_sessions_stay_bounded():
@@ -201,9 +203,21 @@ def test_curves_and_sessions_stay_bounded():
     for step in range(2000):
         digest.take(update(step + 1.0, entropy=float(step)))
         digest.take(TelemetryEvent(f"actor.inference.x{step}", 0, step, 1, np.zeros(3, np.float32), 0.0))
-    assert len(digest.steps) <= 800 and digest.steps[-1] == 2000.0
-    assert all(len(curve) == len(digest.steps) for curve in digest.series.values())
+    steps, series = digest.curve.steps, digest.curve.series
+    assert len(steps) <= 800 and steps[-1] == 2000.0
+    assert all(len(values) == len(steps) for values in series.values())
     assert len(digest.sessions) == 256 and len(digest.others) == 64
+
+
+def test_the_curves_of_a_long_run_tell_of_its_beginning_as_of_its_end():
+    digest, sent = Digest(), {}
+    for number in range(1, 12_001):
+        digest.take(update(8192.0 * number, entropy=0.5))
+    hub = SimpleNamespace(viewers=1, send=lambda kind, message, *arrays: sent.update({kind: message}))
+    send_changes(hub, digest, "live")
+    steps = np.array(sent["training"]["steps"])
+    counts, _ = np.histogram(steps / 8192.0, bins=12, range=(0, 12_000))
+    assert steps[-1] == 8192.0 * 12_000 and counts.min() >= 0.9 * counts.max(), counts
 
 
 def test_notes_of_processes_that_are_gone_and_of_strangers_are_left_out(tmp_path):

@@ -12,6 +12,7 @@ import numpy as np
 import numpy.typing as npt
 
 from navi_core.config import GOAL_TERMS, REWARD_TERMS
+from navi_core.record.thinned_curve import ThinnedCurve
 from navi_core.service.goals import GOAL_EVENT, GoalsHeard
 from navi_core.service.viewing.layouts import LAYOUTS, PHASES, named, training_event
 from navi_core.service.wire import Action, BatchStepResult, DistanceMatrix, Message, StepResult, TelemetryEvent
@@ -19,7 +20,7 @@ from navi_core.service.wire import Action, BatchStepResult, DistanceMatrix, Mess
 __all__ = ["Digest", "Session"]
 
 MOST_POINTS = 800
-"""Points of a curve; beyond, every second one goes."""
+"""Points of a curve."""
 MOST_TRAIL = 20_000
 MOST_SESSIONS = 256
 MOST_KINDS = 64
@@ -67,10 +68,8 @@ class Digest:
     step: dict[str, float] = field(default_factory=dict)
     """Of the shown drone's last decision."""
     perf: dict[str, float] = field(default_factory=dict)
-    steps: list[float] = field(default_factory=list)
-    """Of the curves' points."""
-    series: dict[str, list[float | None]] = field(default_factory=dict)
-    """Metric → values at `steps`."""
+    curve: ThinnedCurve = field(default_factory=lambda: ThinnedCurve(MOST_POINTS))
+    """Metrics of the updates, over the decisions of the run."""
     trail: list[tuple[float, float, float]] = field(default_factory=list)
     sessions: dict[int, Session] = field(default_factory=dict)
     others: dict[str, dict[str, float]] = field(default_factory=dict)
@@ -212,26 +211,8 @@ class Digest:
 
     def _point(self, values: dict[str, float]) -> None:
         step = values.pop("step", math.nan)
-        if not math.isfinite(step):
-            return
-        if self.steps and step <= self.steps[-1]:
-            # The run was started again from an earlier point: what came after that is not part of it.
-            keep = sum(known < step for known in self.steps)
-            del self.steps[keep:]
-            for curve in self.series.values():
-                del curve[keep:]
-        self.steps.append(step)
-        for name, value in values.items():
-            curve = self.series.setdefault(name, [None] * (len(self.steps) - 1))
-            curve.append(value if math.isfinite(value) else None)
-        for curve in self.series.values():
-            curve += [None] * (len(self.steps) - len(curve))
-        if len(self.steps) > MOST_POINTS:
-            last = len(self.steps) - 1
-            kept = [n for n in range(len(self.steps)) if n % 2 == last % 2]
-            self.steps[:] = [self.steps[n] for n in kept]
-            for curve in self.series.values():
-                curve[:] = [curve[n] for n in kept]
+        if math.isfinite(step):
+            self.curve.take(step, values)
 
     def _service(self, event: TelemetryEvent, names: tuple[str, ...]) -> None:
         numbers = event.payload.tolist()[:MOST_NUMBERS]

@@ -51,12 +51,13 @@ def send_changes(hub: Hub, digest: Digest, phase: str, *, groups: dict[str, dict
 
 
 def _training(digest: Digest) -> dict[str, Any]:
-    last = {name: values[-1] for name, values in digest.series.items() if values}
+    steps, series = digest.curve.steps, digest.curve.series
+    last = {name: values[-1] for name, values in series.items() if values}
     updates, sps = last.get("updates"), digest.perf.get("sps")
-    facts = f"step {digest.steps[-1]:,.0f}, {updates:,.0f} updates" if digest.steps and updates is not None else ""
+    facts = f"step {steps[-1]:,.0f}, {updates:,.0f} updates" if steps and updates is not None else ""
     return {
-        "steps": digest.steps,
-        "series": {name: values for name, values in digest.series.items() if name != "updates"},
+        "steps": steps,
+        "series": {name: values for name, values in series.items() if name != "updates"},
         "stages": digest.stages(),
         "facts": facts,
         "throughput": f"{sps:,.0f} decisions a second" if sps is not None else "",
