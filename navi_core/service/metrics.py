@@ -10,6 +10,8 @@ __all__ = ["ServiceMetrics", "quantile"]
 
 _BUCKETS_MS = (0.5, 1.0, 2.0, 3.5, 5.0, 10.0, 20.0, 50.0, 100.0, 500.0, 1000.0)
 _RECENT = 1024
+_WHOLE = 2.0**53
+"""Below it a float tells all whole numbers apart."""
 
 
 def quantile(values: list[float], share: float) -> float:
@@ -82,7 +84,7 @@ class ServiceMetrics:
         with self._lock:
             for kind, values in (("counter", self._counters), ("gauge", self._gauges)):
                 for name, value in sorted(values.items()):
-                    lines += [*self._head(name, kind), f"{self._prefix}_{name} {value:g}"]
+                    lines += [*self._head(name, kind), f"{self._prefix}_{name} {_told(value)}"]
             for name, buckets in sorted(self._buckets.items()):
                 lines += [*self._head(name, "histogram"), *self._histogram(name, buckets)]
         return "\n".join(lines) + "\n"
@@ -96,4 +98,9 @@ class ServiceMetrics:
         for edge, count in zip((*_BUCKETS_MS, "+Inf"), buckets):
             total += count
             lines.append(f'{self._prefix}_{name}_bucket{{le="{edge}"}} {total}')
-        return [*lines, f"{self._prefix}_{name}_sum {self._sums[name]:g}", f"{self._prefix}_{name}_count {total}"]
+        return [*lines, f"{self._prefix}_{name}_sum {_told(self._sums[name])}", f"{self._prefix}_{name}_count {total}"]
+
+
+def _told(value: float) -> str:
+    """Write a number with every digit it has: rates are differences of counters, which lie in the last ones."""
+    return str(int(value)) if abs(value) < _WHOLE and value == int(value) else repr(float(value))
