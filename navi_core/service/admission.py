@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections import Counter, deque
+from collections import deque
 from dataclasses import dataclass, field
 
 import numpy as np
@@ -16,6 +16,8 @@ _FEWEST = 10
 """Episodes that a version is judged by at first; it is judged again at twice as many, and so on."""
 _ONE_SIDED_99 = 2.821
 """Student's t, 9 degrees of freedom: strict, for there are several looks."""
+_VERSIONS = 8
+"""Versions of one episode that are counted apart; an episode may never end, and a version comes every second."""
 
 
 @dataclass(frozen=True)
@@ -51,7 +53,23 @@ class _Episode:
     """An episode under way: what a drone earned, and who decided how often."""
 
     earned: float = 0.0
-    decided: Counter[int] = field(default_factory=Counter)
+    decisions: int = 0
+    decided: dict[int, int] = field(default_factory=dict)
+    """Version → decisions, the one that decided last at the end."""
+
+    def count(self, version: int, reward: float) -> None:
+        """Take one decision."""
+        self.earned += reward
+        self.decisions += 1
+        self.decided[version] = self.decided.pop(version, 0) + 1
+        if len(self.decided) > _VERSIONS:
+            # Who served so long ago, and less than another, decides no more: it will not be the one that decided most.
+            most = self.most()
+            del self.decided[next(version for version in self.decided if version != most)]
+
+    def most(self) -> int:
+        """Return the version that decided most, of equal ones the earliest."""
+        return max(self.decided, key=lambda version: self.decided[version])
 
 
 class Admission:
@@ -60,14 +78,16 @@ class Admission:
     Args:
         policy: Version 0.
         window: Episodes of a version, and before it, that are compared.
+        judges: Whether anybody asks for a rollback; else live rewards are not counted.
 
     Attributes:
         serving: What inference uses.
         lock: Held while versions change.
     """
 
-    def __init__(self, policy: NavigationPolicy, window: int) -> None:
+    def __init__(self, policy: NavigationPolicy, window: int, *, judges: bool = True) -> None:
         self.serving = ServingVersion(0, policy)
+        self._judges = judges
         self._window = max(window, _FEWEST)
         self._before: ServingVersion | None = None
         self._look = _FEWEST
@@ -125,16 +145,16 @@ class Admission:
             drone: Who flew it.
             ends: Whether the episode ended with it.
         """
+        if not self._judges:
+            return
         with self.lock.held():
             episode = self._under_way.setdefault(drone, _Episode())
-            episode.earned += reward
-            episode.decided[version] += 1
+            episode.count(version, reward)
             if not ends:
                 return
             del self._under_way[drone]
-            ((most, _),) = episode.decided.most_common(1)
-            kept = self._flown if most == self.serving.version else self._earlier
-            kept.append(episode.earned / episode.decided.total())
+            kept = self._flown if episode.most() == self.serving.version else self._earlier
+            kept.append(episode.earned / episode.decisions)
 
     def forget(self, drone: int) -> None:
         """Count nothing of the episode that a drone was in: it is gone."""
@@ -142,7 +162,10 @@ class Admission:
             self._under_way.pop(drone, None)
 
     def live_mean(self) -> float:
-        """Return the mean live reward of a decision in episodes of the version in service, NaN before the first."""
+        """Return the mean live reward of a decision in episodes of the version in service.
+
+        NaN before the first, and where nothing is judged.
+        """
         with self.lock.held():
             rewards = list(self._flown)
         return float(np.mean(rewards)) if rewards else float("nan")

@@ -119,6 +119,7 @@ def test_a_version_is_not_judged_by_rewards_that_are_no_numbers() -> None:
 
 def test_what_waits_for_a_drone_that_is_gone_is_let_go(stage, tmp_path) -> None:
     learning = FlightLearning(tiny_model(), ContinuousTrainingConfig(), None, outbox=tmp_path)
+    learning.trainer.admission = Admission(learning.trainer.serving.policy, 40)
     actor = stage.actor(None, learning=learning, sample=True, idle_seconds=0.3, max_sessions=4, mode="stream")
     strangers = Publisher(ANY, BRISK)
     actor._subscriber.socket.connect(strangers.endpoint)

@@ -8,6 +8,7 @@ import logging
 import threading
 import time
 import weakref
+from collections import Counter
 
 import numpy as np
 import pytest
@@ -307,6 +308,36 @@ def test_a_rollback_tells_which_version_fell_with_its_live_reward_and_which_serv
     assert fates[:4] == [(1, "trained"), (2, "admitted"), (3, "trained"), (2, "rolled_back")]
     told = kept[3][2]
     assert told == {"live_reward": pytest.approx(0.2975), "returned_to": 0.0}
+
+
+@pytest.mark.parametrize("shadow", ["off", 1])
+def test_an_episode_that_never_ends_keeps_as_little_after_a_thousand_versions(shadow) -> None:
+    live = trainer(config(shadow_evaluation=shadow), shadow=lambda a, b: ShadowResult(True, 0, 0, (0, 0)))
+    kept = []
+    for version in range(1000):
+        live.observe_reward(version, 0.1, 0, False)
+        kept.append(sum(len(episode.decided) for episode in live.admission._under_way.values()))
+    assert max(kept) <= (0 if shadow == "off" else 8)
+    assert live.admission.lock.holders == (0 if shadow == "off" else 1000)
+
+
+def test_whoever_decided_most_of_an_episode_is_found_however_many_decided() -> None:
+    """Against every decision counted: versions come one after the other, some fall, and answers come late."""
+    draws, policy = np.random.default_rng(0), build_policy(TINY)
+    for _ in range(200):
+        admission, every = Admission(policy, 40), Counter()
+        serving = before = newest = 0
+        for _ in range(int(draws.integers(1, 300))):
+            if draws.random() < 0.2:
+                before, serving, newest = serving, newest + 1, newest + 1
+            elif draws.random() < 0.05:
+                serving = before
+            late = max(serving - int(draws.integers(0, 3)), 0)
+            every[late] += 1
+            admission.observe(late, 1.0, 0, False)
+        episode = admission._under_way[0]
+        assert every[episode.most()] == max(every.values())
+        assert episode.decisions == every.total() == episode.earned
 
 
 def test_a_promotion_is_not_undone_by_a_rollback() -> None:
