@@ -63,7 +63,8 @@ class Ledger:
         """Highest mean return of a hundred episodes."""
         self.throughput = Throughput()
         self._marks: dict[tuple[int, int], int] = {}
-        self._signs: dict[tuple[int, int], dict[str, list[float]]] = {}
+        # Of each actor and sign the sum and the count: nobody may ask for them in all of a run.
+        self._signs: dict[tuple[int, int], dict[str, tuple[float, int]]] = {}
         self._returns: list[float] = []
         self._lengths: list[int] = []
         self._rewards: list[tuple[float, int]] = []
@@ -99,9 +100,10 @@ class Ledger:
         self._lengths += report.lengths
         self._rewards.append((report.reward, report.decisions))
         signs = self._signs.setdefault(sender, {})
-        for name in _SIGNS:
-            signs.setdefault(name, []).append(getattr(report, name))
-        signs.setdefault("val_reward", []).extend(report.returns)
+        told = {name: (getattr(report, name),) for name in _SIGNS} | {"val_reward": report.returns}
+        for name, values in told.items():
+            total, count = signs.get(name, (0.0, 0))
+            signs[name] = sum(values, total), count + len(values)
         if report.version in self._published:
             self._ages.append(time.monotonic() - self._published[report.version])
             self._lags.append(self._newest - report.version)
@@ -144,9 +146,9 @@ class Ledger:
         An actor in which no episode has ended, or that has not flown, has nothing to say.
         """
         told = [
-            tuple(sum(signs[name]) / len(signs[name]) for name in (*_SIGNS, "val_reward"))
+            tuple(total / count for total, count in (signs[name] for name in (*_SIGNS, "val_reward")))
             for signs in self._signs.values()
-            if signs["val_reward"]
+            if signs["val_reward"][1]
         ]
         self._signs = {}
         return told  # type: ignore[return-value]

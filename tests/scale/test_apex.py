@@ -1,8 +1,10 @@
 """Ape-X in one process: what is counted, what a death changes, and that two learners are one."""
 
 import json
+import pickle
 import sys
 import threading
+from dataclasses import replace
 
 import numpy as np
 import pytest
@@ -112,6 +114,38 @@ def test_a_report_that_comes_by_two_shards_counts_once():
     assert ledger.population() == [(0.5, 2.0, 0.75, 5.0)] * 3 and ledger.population() == []
     ledger.enter(report(2, returns=()))
     assert ledger.population() == [], "an actor in which no episode ended has nothing to say"
+
+
+def flights(count, actors=3):
+    """Reports of actors in turn; in some rollouts no episode ends, in some several do."""
+    draws = np.random.default_rng(0)
+    for number in range(count):
+        told = report(number // actors, actor=number % actors, returns=tuple(draws.normal(size=number % 4)))
+        yield replace(told, td_mean=draws.normal(), td_var=draws.random(), local_structure=draws.random())
+
+
+def test_a_run_that_nobody_asks_for_its_population_keeps_as_little_after_ten_thousand_reports():
+    ledger, kept = Ledger(), {}
+    for number, told in enumerate(flights(12_000), start=1):
+        ledger.enter(told)
+        if number % 1000 == 0:
+            # What is asked for in every run.
+            assert ledger.rewards() and ledger.figures()
+            kept[number] = len(pickle.dumps(ledger))
+    assert kept[12_000] - kept[1000] < 1000, kept
+
+
+def test_what_a_population_saw_are_the_means_of_its_reports():
+    ledger, seen = Ledger(), {}
+    for told in flights(999):
+        ledger.enter(told)
+        values = seen.setdefault(told.actor, ([], [], [], []))
+        for kept, more in zip(
+            values, ([told.td_mean], [told.td_var], [told.local_structure], told.returns), strict=True
+        ):
+            kept.extend(more)
+    expected = [tuple(np.mean(kept) for kept in values) for values in seen.values()]
+    np.testing.assert_allclose(ledger.population(), expected, rtol=1e-12)
 
 
 def test_a_stopped_run_goes_on_where_it_was_learned_from(tmp_path):
