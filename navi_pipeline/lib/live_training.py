@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import re
 import time
+from types import TracebackType
 from typing import Any
 
 import dagster as dg
@@ -23,13 +24,15 @@ _POINTS = 400
 
 
 class LiveTraining:
-    """Reads a trainer's lines and reports how it goes, at most once in `interval` seconds.
+    """Reads a trainer's lines and reports how it goes, at most once in `interval` seconds; use it as a context manager.
 
-    The observations stand in the run's page while it runs, and as plots on the asset's page.
+    The observations stand in the run's page while it runs, and as plots on the asset's page. Dagster keeps them for
+    ever, and a picture is a hundred times as large as the words: the curves come after one interval, then after two,
+    four, … more, and with the last observation.
 
     Args:
         context: Of the asset that trains.
-        interval: Least time between two observations [s].
+        interval: Least time between two observations, and until the first curves [s].
         title: Name over the curves.
     """
 
@@ -37,6 +40,19 @@ class LiveTraining:
         self._context, self._interval, self._title = context, interval, title
         self._curve = ThinnedCurve(_POINTS)
         self._told = time.monotonic()
+        self._pause, self._due = interval, self._told + interval
+        self._newest: tuple[dict[str, float], float | None] | None = None
+        self._bare = False
+        """Whether the last observation had no curves."""
+
+    def __enter__(self) -> LiveTraining:
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        if self._bare:
+            self._observe(curves=True)
 
     def line(self, text: str) -> None:
         """Take a line; most are not about progress."""
@@ -48,16 +64,25 @@ class LiveTraining:
             if figure := pattern.search(text):
                 point[name] = _number(figure[1])
         self._curve.take(point["step"], {name: value for name, value in point.items() if name != "step"})
-        if time.monotonic() - self._told >= self._interval:
-            self._told = time.monotonic()
-            self._observe(point, _number(found[2]) if found[2] else None)
+        self._newest = point, _number(found[2]) if found[2] else None
+        now = time.monotonic()
+        if now - self._told >= self._interval:
+            self._told = now
+            self._observe(curves=now >= self._due)
 
-    def _observe(self, point: dict[str, float], total: float | None) -> None:
+    def _observe(self, *, curves: bool) -> None:
+        """Report the newest point, and the curves where they are wanted and there are any."""
+        if self._newest is None:
+            return
+        point, total = self._newest
         metadata: dict[str, Any] = {name: dg.MetadataValue.float(value) for name, value in point.items()}
         if total:
             metadata["progress_percent"] = 100.0 * point["step"] / total
-        if len(self._curve.steps) > 2:
+        self._bare = not (curves and len(self._curve.steps) > 2)
+        if not self._bare:
             metadata["curves"] = dg.MetadataValue.md(self._curves())
+            self._pause *= 2
+            self._due = self._told + self._pause
         self._context.log_event(
             dg.AssetObservation(
                 asset_key=self._context.asset_key, partition=self._context.partition_key, metadata=metadata

@@ -42,15 +42,16 @@ def materialize_policy(
         if echo:
             print(line, file=sys.stderr, flush=True)  # noqa: T201
 
-    policy = train_policy(
-        context.partition_key,
-        algorithm=algorithm,
-        seed=seed,
-        total_steps=total_steps,
-        epochs=epochs,
-        start=start,
-        on_line=say,
-    )
+    with live:
+        policy = train_policy(
+            context.partition_key,
+            algorithm=algorithm,
+            seed=seed,
+            total_steps=total_steps,
+            epochs=epochs,
+            start=start,
+            on_line=say,
+        )
     metadata: dict[str, Any] = {
         "version": policy["version"],
         "parent": policy["parent"] or "none",

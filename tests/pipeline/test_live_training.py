@@ -1,5 +1,7 @@
 """What is seen of a training run while it runs."""
 
+from types import SimpleNamespace
+
 import dagster as dg
 
 from navi_pipeline.lib.live_training import LiveTraining
@@ -8,17 +10,17 @@ PARTITIONS = dg.StaticPartitionsDefinition(["quick"])
 LINE = "17:00:01 ppo_policy/quick: step {:,}/10,000  reward_ema +0.25{}  kl 0.0101  ev 0.50  steps/s 1,250"
 
 
-def observations(lines, interval):
+def observations(lines, interval, fails=False):
     @dg.asset(partitions_def=PARTITIONS)
     def policy(context: dg.AssetExecutionContext) -> None:
-        live = LiveTraining(context, interval=interval, title="ppo quick")
-        for line in lines:
-            live.line(line)
+        with LiveTraining(context, interval=interval, title="ppo quick") as live:
+            for line in lines:
+                live.line(line)
 
     with dg.DagsterInstance.ephemeral() as instance:
         result = dg.materialize([policy], instance=instance, partition_key="quick", run_config={
-            "loggers": {"console": {"config": {"log_level": "CRITICAL"}}}})  # fmt: skip
-        assert result.success
+            "loggers": {"console": {"config": {"log_level": "CRITICAL"}}}}, raise_on_error=not fails)  # fmt: skip
+        assert result.success != fails
         records = instance.fetch_observations(policy.key, limit=10_000).records
     return [record.asset_observation for record in reversed(records)]
 
@@ -45,3 +47,36 @@ def test_the_curves_of_a_long_run_tell_of_its_beginning_as_of_its_end(monkeypatc
     assert steps[0] == 1.0 and steps[-1] == 3000.0 and 200 <= len(steps) <= 400
     counts = [sum(low < step <= low + 500 for step in steps) for low in range(0, 3000, 500)]
     assert min(counts) >= 0.9 * max(counts), counts
+
+
+def ticking(monkeypatch, minutes):
+    """Yield a line every ten seconds of a clock that is not waited for."""
+    clock = SimpleNamespace(now=0.0)
+    monkeypatch.setattr("navi_pipeline.lib.live_training.time", SimpleNamespace(monotonic=lambda: clock.now))
+
+    def lines():
+        for number in range(1, 6 * minutes + 1):
+            clock.now += 10.0
+            yield LINE.format(number, number % 10)
+
+    return lines()
+
+
+def test_every_observation_has_words_and_few_have_pictures(monkeypatch):
+    seen = observations(ticking(monkeypatch, minutes=60), interval=30.0)
+    pictured = [one.metadata["step"].value for one in seen if "curves" in one.metadata]
+    # After 30 s, then 1, 2, 4, 8, 16 minutes more; at last, after the hour, what nobody saw yet.
+    assert pictured == [6.0 * minutes for minutes in (0.5, 1.5, 3.5, 7.5, 15.5, 31.5, 60.0)]
+    assert len(seen) == 121 and all({"step", "reward_ema", "steps_per_second"} <= set(one.metadata) for one in seen)
+
+
+def test_the_curves_are_there_when_the_trainer_fails(monkeypatch):
+    lines = ticking(monkeypatch, minutes=2)
+
+    def failing():
+        yield from lines
+        raise RuntimeError("out of memory")
+
+    seen = observations(failing(), interval=30.0, fails=True)
+    assert ["curves" in one.metadata for one in seen] == [True, False, True, False, True]
+    assert seen[-1].metadata["step"].value == 12.0
