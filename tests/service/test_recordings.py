@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import struct
 import time
+import tracemalloc
 import zlib
 
 import numpy as np
@@ -90,6 +91,35 @@ def small(path, count):
         for number in range(count):
             writer.append(*encode(update(number + 1.0)), when=100.0 + number)
         return writer
+
+
+def test_a_long_recording_is_gone_on_with_and_played_in_few_bytes_a_message(tmp_path):
+    path, count = tmp_path / "long.navi", 20_000
+    small(path, count)
+
+    def peak(use):
+        tracemalloc.start()
+        try:
+            kept = use()
+            return tracemalloc.get_traced_memory()[1], kept
+        finally:
+            tracemalloc.stop()
+
+    writing, writer = peak(lambda: RecordingWriter(path))
+    writer.close()
+    reading, recording = peak(lambda: Recording(path))
+    playing, show = peak(lambda: ReplayShow(recording, "long"))
+    with recording:
+        assert writing < 200_000, f"{writing} bytes to find where it ends"
+        # Lists and arrays are given more room than they need when they grow.
+        assert reading < 48 * count + 200_000 and playing < 12 * count + 200_000, (reading, playing)
+        assert len(recording.entries) == len(list(recording.entries)) == len(show._times) == count
+        first, last = recording.entries[0], recording.entries[-1]
+        assert (first.offset, first.time, last.time) == (len(MAGIC), 100.0, 100.0 + count - 1)
+        assert recording.entries[count - 1] == last and recording.read(last).step_id == count
+        for place in (count, -count - 1):
+            with pytest.raises(IndexError):
+                recording.entries[place]
 
 
 def test_a_kill_in_the_middle_of_a_message_costs_that_message_alone(tmp_path):

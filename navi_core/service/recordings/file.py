@@ -17,42 +17,20 @@ message at the end, which readers leave out and the next writer cuts off. Nothin
 from __future__ import annotations
 
 import os
-import struct
 import time
 import zlib
 from collections.abc import Iterator
-from dataclasses import dataclass
 from pathlib import Path
 from types import TracebackType
 
 from navi_core.config import WireConfig
 from navi_core.errors import RecordError, WireError
+from navi_core.service.recordings.heads import HEAD, MAGIC, PACKED, Entries, Entry, open_recording, walk
 from navi_core.service.wire import TOPICS, Message, decode
 
 __all__ = ["MAGIC", "Entry", "Recording", "RecordingWriter"]
 
-MAGIC = b"NAVIREC1"
-_HEAD = struct.Struct("<IIIHHd")
-_PACKED = 1
-_LONGEST_TOPIC = 64
 _SYNC_SECONDS = 1.0
-
-
-@dataclass(frozen=True)
-class Entry:
-    """One message of a recording, not yet read."""
-
-    offset: int
-    """Of its head in the file."""
-    stored: int
-    """Bytes of the body as stored."""
-    raw: int
-    """Bytes of the body unpacked."""
-    crc: int
-    topic_length: int
-    packed: bool
-    time: float
-    """When it was received [s since 1970]."""
 
 
 class Recording:
@@ -73,15 +51,10 @@ class Recording:
 
     def __init__(self, path: Path, limits: WireConfig | None = None) -> None:
         self.path, self._limits = path, limits or WireConfig()
+        self._file, size = open_recording(path)
+        self.entries = Entries()
         try:
-            self._file = path.open("rb")
-            size = os.fstat(self._file.fileno()).st_size
-        except OSError as error:
-            raise RecordError(f"{path}: {error.strerror or error}; record a session with `navi record`") from None
-        try:
-            if self._file.read(len(MAGIC)) != MAGIC:
-                raise RecordError(f"{path}: no recording of a session (it does not begin with {MAGIC.decode()})")
-            self.entries, self.end = self._scan(size)
+            self.end = walk(self._file, path, size, self._limits.max_message_bytes, self.entries.append)
         except BaseException:
             self._file.close()
             raise
@@ -96,7 +69,7 @@ class Recording:
         """Return the topic of a message; None where the body is packed and would have to be unpacked."""
         if entry.packed:
             return None
-        self._file.seek(entry.offset + _HEAD.size)
+        self._file.seek(entry.offset + HEAD.size)
         return self._file.read(entry.topic_length).decode("ascii", "replace")
 
     def read(self, entry: Entry) -> Message:
@@ -106,7 +79,7 @@ class Recording:
             RecordError: Its bytes are damaged.
             WireError: They are no message of the wire.
         """
-        self._file.seek(entry.offset + _HEAD.size)
+        self._file.seek(entry.offset + HEAD.size)
         body = self._file.read(entry.stored)
         if len(body) != entry.stored or zlib.crc32(body) != entry.crc:
             raise RecordError(f"{self.path}: the message at byte {entry.offset} is damaged")
@@ -142,29 +115,6 @@ class Recording:
     ) -> None:
         self.close()
 
-    def _scan(self, size: int) -> tuple[list[Entry], int]:
-        """Walk from head to head; only the last message may be unfinished."""
-        entries: list[Entry] = []
-        offset, most = len(MAGIC), self._limits.max_message_bytes + _LONGEST_TOPIC
-        while offset + _HEAD.size <= size:
-            self._file.seek(offset)
-            stored, raw, crc, topic, flags, when = _HEAD.unpack(self._file.read(_HEAD.size))
-            # A head is written with its body in one piece: bytes that are no head are damage, not an end.
-            if (
-                not (0 < stored <= most and 0 < raw <= most and 0 < topic <= min(raw, _LONGEST_TOPIC))
-                or flags > _PACKED
-            ):
-                raise RecordError(f"{self.path}: no message begins at byte {offset}; the file is damaged from there on")
-            if not flags and stored != raw:
-                raise RecordError(f"{self.path}: the message at byte {offset} contradicts its own length")
-            if not 0 <= when < 1e11:
-                raise RecordError(f"{self.path}: the message at byte {offset} has the time {when}")
-            if offset + _HEAD.size + stored > size:
-                break
-            entries.append(Entry(offset, stored, raw, crc, topic, flags == _PACKED, when))
-            offset += _HEAD.size + stored
-        return entries, offset
-
     def _unpack(self, body: bytes, entry: Entry) -> bytes:
         unpacker = zlib.decompressobj()
         try:
@@ -195,8 +145,10 @@ class RecordingWriter:
         self.path, self.written, self.cut = path, 0, 0
         end = 0
         if path.exists() and path.stat().st_size:
-            with Recording(path) as known:
-                end, self.cut = known.end, known.unfinished
+            known, size = open_recording(path)
+            with known:
+                end = walk(known, path, size, WireConfig().max_message_bytes)
+            self.cut = size - end
         try:
             path.parent.mkdir(parents=True, exist_ok=True)
             self._file = os.open(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o644)
@@ -224,8 +176,8 @@ class RecordingWriter:
             raise RecordError(f"a message of topic {topic[:40]!r} is not recorded; allowed: {', '.join(TOPICS)}")
         raw = topic + payload
         packed = zlib.compress(raw, 1)
-        flags, body = (_PACKED, packed) if len(packed) < 0.9 * len(raw) else (0, raw)
-        head = _HEAD.pack(len(body), len(raw), zlib.crc32(body), len(topic), flags, when)
+        flags, body = (PACKED, packed) if len(packed) < 0.9 * len(raw) else (0, raw)
+        head = HEAD.pack(len(body), len(raw), zlib.crc32(body), len(topic), flags, when)
         try:
             self._put(head + body)
             if time.monotonic() - self._synced > _SYNC_SECONDS:

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import asyncio
 import time
+from array import array
+from collections.abc import Iterable
 from itertools import pairwise
 from typing import Any
 
@@ -40,7 +42,7 @@ class ReplayShow:
             raise ConfigError(f"{recording.path} holds no message; record something with `navi record`")
         self.hub = Hub(self._viewers_changed)
         self.recording, self.title = recording, title
-        self._times = _shortened([entry.time for entry in recording.entries])
+        self._times = _shortened(entry.time for entry in recording.entries)
         self._length = self._times[-1]
         self.playing, self._at, self._told = True, 0.0, ""
         self._begin()
@@ -119,9 +121,9 @@ class ReplayShow:
         self.digest.changed.add("trail")
 
 
-def _shortened(times: list[float]) -> list[float]:
+def _shortened(times: Iterable[float]) -> array[float]:
     """Return when each message is played, from 0 on: clocks that were set back and long silences are evened out."""
-    played = [0.0]
+    played = array("d", [0.0])
     for before, after in pairwise(times):
         played.append(played[-1] + min(max(after - before, 0.0), _LONGEST_GAP))
     return played
