@@ -220,6 +220,13 @@ def test_the_curves_of_a_long_run_tell_of_its_beginning_as_of_its_end():
     assert steps[-1] == 8192.0 * 12_000 and counts.min() >= 0.9 * counts.max(), counts
 
 
+def test_points_of_a_very_long_run_stand_at_the_decisions_that_were_made():
+    digest = Digest()
+    for step in (200_000_001, 200_000_003, 200_000_005):
+        digest.take(update(step, entropy=0.5))
+    assert digest.curve.steps == [200_000_001.0, 200_000_003.0, 200_000_005.0]
+
+
 def test_notes_of_processes_that_are_gone_and_of_strangers_are_left_out(tmp_path):
     note = Announcement("run", "tcp://127.0.0.1:1", os.getpid(), 4, ["a"], {"wall": 2})
     announce(note)

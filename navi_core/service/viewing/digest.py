@@ -206,13 +206,13 @@ class Digest:
             self.perf = values
             self.changed.add("training")
         elif kind == "update":
-            self._point(values)
+            self._point(values, event.step_id)
             self.changed.add("training")
 
-    def _point(self, values: dict[str, float]) -> None:
-        step = values.pop("step", math.nan)
-        if math.isfinite(step):
-            self.curve.take(step, values)
+    def _point(self, values: dict[str, float], step: int) -> None:
+        # An event's numbers are single precision and cannot count beyond 16 million decisions; its own step can.
+        if math.isfinite(values.pop("step", math.nan)):
+            self.curve.take(float(step), values)
 
     def _service(self, event: TelemetryEvent, names: tuple[str, ...]) -> None:
         numbers = event.payload.tolist()[:MOST_NUMBERS]
