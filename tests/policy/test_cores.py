@@ -83,6 +83,32 @@ def test_ssd_scan_gradients_equal_those_of_the_recurrence():
         assert relative(ours, theirs) < 1e-5
 
 
+@pytest.mark.parametrize("steps", [8, 70])
+@pytest.mark.parametrize("largest", [0.01, 0.1])
+def test_gradients_of_decays_keep_their_digits_at_full_size(steps, largest):
+    """What a step adds to its own output is many times what comes through decays, and has no part in their gradient."""
+    g = torch.Generator().manual_seed(steps)
+    rows, heads, width, size = 4, 4, 64, 64
+    given = {
+        "x": torch.randn(rows, steps, heads, width, generator=g),
+        "dt": torch.rand(rows, steps, heads, generator=g) * largest + 1e-3,
+        "A": -torch.rand(heads, generator=g) * 15 - 1,
+        "B": torch.randn(rows, steps, 1, size, generator=g) / 8,
+        "C": torch.randn(rows, steps, 1, size, generator=g) / 8,
+        "D": torch.ones(heads),
+        "h0": torch.randn(rows, heads, width, size, generator=g) / 10,
+    }
+    reset, to_y = torch.rand(rows, steps, generator=g) < 0.02, torch.randn(given["x"].shape, generator=g)
+    grads = []
+    for scan in (ssd_scan, naive_scan):
+        leaves = {name: x.clone().requires_grad_() for name, x in given.items()}
+        y, h = scan(*leaves.values(), reset)
+        ((y * to_y).sum() + 0.01 * h.sum()).backward()
+        grads.append({name: x.grad for name, x in leaves.items()})
+    off = {name: relative(grads[0][name], grads[1][name]) for name in given}
+    assert off.pop("A") < 1e-5 and max(off.values()) < 2e-6, off
+
+
 def test_ssd_scan_survives_strong_decay_beside_a_reset():
     given = scan_inputs(64)
     given["dt"] = given["dt"] * 40

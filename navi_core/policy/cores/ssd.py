@@ -15,6 +15,8 @@ the tensor is small (B·T·H).
 The backward is written by hand. With u = dt·x and ȳ, ū, h̄ the gradients, the gradient of the
 cumulative log-decay at t is ȳ_t·y_t − u_t·ū_t, and h̄·h_T more at the last step: every term of y_t
 and h_T is a product with exactly one factor exp(L_t − …), so the T×T gradient is never reduced.
+What a step adds to its own output, (C_t·B_t)·u_t, has no decay in it and would cancel there; it is
+many times the rest, so it is left out of both, or single precision would keep two digits of A's gradient.
 """
 
 from __future__ import annotations
@@ -91,33 +93,35 @@ class _Scan(torch.autograd.Function):
         ctx: Any, x: Tensor, dt: Tensor, A: Tensor, B: Tensor, C: Tensor, D: Tensor, h: Tensor, reset: Tensor | None
     ) -> tuple[Tensor, Tensor]:
         y = torch.empty_like(x, memory_format=torch.contiguous_format)
+        # Of y what came through a decay; the backward needs it, and y less the rest would have lost its digits.
+        decayed = torch.empty_like(y) if any(ctx.needs_input_grad) else y
         kept: list[Tensor] = []
         for start in range(0, x.shape[1], CHUNK):
             part = slice(start, start + CHUNK)
             decay = _decays(dt[:, part], A, None if reset is None else reset[:, part])
-            mixing, new = _advance(x[:, part], dt[:, part], B[:, part], C[:, part], D, h, decay, y[:, part])
-            kept += [*decay, mixing, h]
+            mixing, own, new = _advance(x[:, part], dt[:, part], B[:, part], C[:, part], h, decay, decayed[:, part])
+            torch.addcmul(decayed[:, part], x[:, part], (own * dt[:, part] + D)[..., None], out=y[:, part])
+            kept += [*decay, mixing, own, h]
             h = new
-        ctx.save_for_backward(x, dt, A, B, C, D, y, h, *kept)
+        ctx.save_for_backward(x, dt, A, B, C, D, decayed, h, *kept)
         ctx.set_materialize_grads(False)
         return y, h
 
     @staticmethod
     @once_differentiable
     def backward(ctx: Any, grad_y: Tensor | None, grad_h: Tensor | None) -> tuple[Tensor | None, ...]:
-        x, dt, A, B, C, D, y, h, *kept = ctx.saved_tensors
+        x, dt, A, B, C, D, decayed, h, *kept = ctx.saved_tensors
         if grad_y is None:
-            grad_y = torch.zeros_like(y)
+            grad_y = torch.zeros_like(decayed)
         through_skip = (grad_y * x).sum(-1)  # (B, T, H)
-        grad_x, grad_dt = torch.empty_like(y), torch.empty_like(dt, memory_format=torch.contiguous_format)
+        grad_x, grad_dt = torch.empty_like(decayed), torch.empty_like(dt, memory_format=torch.contiguous_format)
         grad_b, grad_c = (torch.empty_like(m, memory_format=torch.contiguous_format) for m in (B, C))
         grad_a = torch.zeros_like(A, dtype=torch.float64)
-        # ȳ·y without the skip, which has no decay in it.
-        to_log = ((grad_y * y).sum(-1) - D * through_skip).double()
-        for chunk in reversed(range(len(kept) // 5)):
+        to_log = (grad_y * decayed).sum(-1).double()
+        for chunk in reversed(range(len(kept) // 6)):
             part = slice(chunk * CHUNK, (chunk + 1) * CHUNK)
             step = dt[:, part]
-            *decay, mixing, before = kept[5 * chunk : 5 * chunk + 5]
+            *decay, mixing, own, before = kept[6 * chunk : 6 * chunk + 6]
             log = to_log[:, part]
             if grad_h is not None:
                 log[:, -1] += (grad_h * h).sum((-2, -1))
@@ -131,9 +135,10 @@ class _Scan(torch.autograd.Function):
             # The cumulative sum's own gradient is the sum over what comes after.
             exponent = log.flip(1).cumsum(1).flip(1)
             grad_a += (exponent * step).sum((0, 1))
-            torch.add(by_step, (exponent * A).to(by_step.dtype), out=grad_dt[:, part])
+            torch.addcmul(by_step, own, through_skip[:, part], out=grad_dt[:, part])
+            grad_dt[:, part] += (exponent * A).to(by_step.dtype)
             torch.mul(grad_u, step[..., None], out=grad_x[:, part])
-        grad_x.addcmul_(grad_y, D[:, None])
+            grad_x[:, part].addcmul_(grad_y[:, part], (own * step + D)[..., None])
         return grad_x, grad_dt, grad_a.to(A.dtype), grad_b, grad_c, through_skip.sum((0, 1)), grad_h, None
 
 
@@ -156,23 +161,31 @@ def _decays(dt: Tensor, A: Tensor, reset: Tensor | None) -> tuple[Tensor, Tensor
 
 
 def _advance(
-    x: Tensor, dt: Tensor, B: Tensor, C: Tensor, D: Tensor, h0: Tensor, decay: tuple[Tensor, ...], y: Tensor
-) -> tuple[Tensor, Tensor]:
-    """Compute one chunk into `y`; return the mixing weights (B, H, T, T) and the state after it."""
+    x: Tensor, dt: Tensor, B: Tensor, C: Tensor, h0: Tensor, decay: tuple[Tensor, ...], decayed: Tensor
+) -> tuple[Tensor, Tensor, Tensor]:
+    """Compute one chunk, without what a step adds to its own output, into `decayed`.
+
+    Returns:
+        The mixing weights (B, H, T, T) with zeros on the diagonal, that diagonal C_t·B_t (B, T, H), and the state
+        after the chunk.
+    """
     between, from_start, to_end = decay
     maps_in, maps_out = B.transpose(1, 2), C.transpose(1, 2)  # (B, G, T, N)
     match = maps_out @ maps_in.transpose(-1, -2)  # (B, G, T, T), shared by the heads of a group
     mixing = _by_group(between, match) * match[:, :, None]
     mixing = mixing.view_as(between)
-    y.transpose(1, 2).copy_(mixing @ _by_head(x, dt))
+    diagonal = mixing.diagonal(dim1=-2, dim2=-1)
+    own = diagonal.transpose(1, 2).clone(memory_format=torch.contiguous_format)  # no decay from a step to itself
+    diagonal.zero_()
+    decayed.transpose(1, 2).copy_(mixing @ _by_head(x, dt))
     # C_t against every row of the group's states in one product.
     states = _grouped_state(h0, B)
     seen = (maps_out @ states.transpose(-1, -2)).transpose(1, 2).reshape(x.shape)
-    y.addcmul_(seen, from_start[..., None]).addcmul_(x, D[:, None])
+    decayed.addcmul_(seen, from_start[..., None])
     weighted = _grouped(x * (dt * to_end)[..., None], B)
     h = h0 * from_start[:, -1, :, None, None]
     h.view(-1, *states.shape[2:]).baddbmm_(weighted.transpose(-1, -2).flatten(0, 1), maps_in.flatten(0, 1))
-    return mixing, h
+    return mixing, own, h
 
 
 def _retreat(
@@ -189,7 +202,10 @@ def _retreat(
     grad_c: Tensor,
     further: bool,
 ) -> tuple[Tensor, Tensor | None]:
-    """Go back through one chunk: fill the gradients of B and C, return those of dt·x and, if `further`, of `h0`."""
+    """Go back through one chunk: fill the gradients of B and C, return those of dt·x and, if `further`, of `h0`.
+
+    That of dt·x is without what a step adds to its own output.
+    """
     between, from_start, to_end = decay
     maps_in, maps_out = B.transpose(1, 2), C.transpose(1, 2)
     grad_by_head = grad_y.transpose(1, 2).contiguous()
