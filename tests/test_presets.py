@@ -115,7 +115,7 @@ def test_off_is_a_word_in_files_and_assignments(tmp_path):
         ("ppo.learning_rate=-1", ["ppo.learning_rate", "-1"]),
         ("policy.core=lstm", ["policy.core", "lstm", "gru"]),
         ("ppo.rollout=100", ["100", "bptt 32"]),
-        ("policy.azimuth_bins=128", ["policy.azimuth_bins 128", "set env.azimuth_bins"]),
+        ("policy.azimuth_bins=128", ["policy.azimuth_bins 128", "leave out policy.azimuth_bins"]),
         ("actors", ["a.b=c"]),
         ("=3", ["a.b=c"]),
     ],
@@ -137,11 +137,17 @@ def test_the_policy_sees_as_many_bins_as_the_sensor_has(of):
     c = resolve_config(preset="quick", assignments=["env.azimuth_bins=32"], environ={})
     assert (c.policy.azimuth_bins, c.policy.elevation_bins) == (32, 16)
     with pytest.raises(
-        ConfigError, match=r"policy.azimuth_bins 64 differs from env.azimuth_bins 32; set env.azimuth_bins alone"
+        ConfigError, match=r"policy.azimuth_bins 64 differs from env.azimuth_bins 32; leave out policy.azimuth_bins"
     ):
         parse_config(TrainConfig, {"env": {"azimuth_bins": 32}, "policy": {"azimuth_bins": 64}})
     with pytest.raises(ConfigError, match="azimuth_bins 100 is not a multiple of the patch 8"):
         parse_config(TrainConfig, {"env": {"azimuth_bins": 100}, "policy": {"encoder": "rayvit"}})
+
+
+@pytest.mark.parametrize("text", ["policy=gru", "policy=3", "policy=null", "policy=[1]", "env=gru", "env=null"])
+def test_what_is_no_section_is_refused_and_not_written_over(text):
+    with pytest.raises(ConfigError, match="section"):
+        resolve_config(preset="quick", assignments=[text], environ={})
 
 
 def test_patch_multiples_are_checked():

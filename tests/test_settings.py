@@ -52,6 +52,12 @@ def test_bounds_are_told_in_words():
     assert found["compile.unit_scale"].allowed == "a number > 0, ≤ 1000000"
 
 
+def test_bounds_that_are_checked_together_are_told_one_by_one():
+    found = {each.name: each.allowed for each in settings_of(ServeConfig())}
+    assert found["training.batch_size"] == "a whole number > 0" and found["training.trace"] == "a number ≥ 0, ≤ 1"
+    assert found["training.entropy_coefficient"] == "a number ≥ 0"
+
+
 def test_the_strongest_source_is_named(tmp_path, monkeypatch):
     file = tmp_path / "mine.yaml"
     file.write_text("ppo: {clip: 0.3, gamma: 0.97}\n")
@@ -89,6 +95,7 @@ def test_wrong_words_are_refused():
         (["learnin_rate"], "did you mean learning_rate"),
         (["--of", "evaluate"], "allowed: train, serve, nightly"),
         (["--of", "serve", "--preset", "quick"], "Leave it out"),
+        (["--of", "serve", "--config", "x.yaml"], "navi serve takes --set alone"),
         (["--set", "ppo.clip=7"], "ppo.clip = 7: expected at most 1"),
     ):
         with pytest.raises(ConfigError, match=told):

@@ -46,8 +46,8 @@ def settings(
 ) -> None:
     """List settings as they stand: value, where it comes from, what is allowed, what it means.
 
-    Without arguments: the sections. A setting is given by --set a.b=c, by a line of a --config file, or by the
-    environment, NAVI_A__B=c.
+    Without arguments: the sections. A setting is given by --set a.b=c; those of train also by a line of a --config
+    file, or by the environment, NAVI_A__B=c.
     """
     from navi_core.config.settings import settings_of
 
@@ -80,6 +80,10 @@ def _resolve(of: str, preset: str | None, file: Path | None, assign: Sequence[st
         raise ConfigError(f"--of {of}: no such settings; allowed: train, {', '.join(classes)}")
     if preset is not None:
         raise ConfigError(f"--preset is for the settings of train; those of {of} have none. Leave it out")
+    if file is not None and of == "serve":
+        raise ConfigError(
+            "--config is for the settings of train and nightly; navi serve takes --set alone. Leave it out"
+        )
     sources = [] if file is None else [(str(file), read_config_file(file))]
     sources.append(("--set", parse_assignments(assign)))
     return parse_config(classes[of], reduce(merge, (values for _, values in sources))), sources

@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
-from typing import Annotated, Literal, Self
+from collections.abc import Callable
+from typing import Annotated, Any, Literal, Self
 
-from pydantic import Field, model_validator
+from pydantic import ConfigDict, Field, model_validator
 
 from navi_core.config.base import Config
 from navi_core.errors import ConfigError
@@ -14,8 +15,31 @@ __all__ = ["ContinuousTrainingConfig"]
 _WEIGHT_TOLERANCE = 0.01
 
 
+_ABOVE_ZERO = (
+    "gate_disagreement_penalty", "wait_reward_multiplier", "training_interval", "batch_size", "min_batch_size",
+    "buffer_capacity", "buffer_bytes", "lock_timeout", "shadow_decisions", "shadow_rows", "rollback_window",
+    "learning_rate", "clip", "max_grad_norm",
+)  # fmt: skip
+_NOT_BELOW_ZERO = ("simulation_reward_weight", "actual_reward_weight", "value_coefficient", "entropy_coefficient")
+_SHARES = ("discount", "trace")
+_BOUNDS: tuple[tuple[tuple[str, ...], str, Callable[[float], bool], dict[str, float]], ...] = (
+    (_ABOVE_ZERO, "be above 0", lambda value: value > 0, {"exclusiveMinimum": 0}),
+    (_NOT_BELOW_ZERO, "not be below 0", lambda value: value >= 0, {"minimum": 0}),
+    (_SHARES, "be from 0 to 1", lambda value: 0 <= value <= 1, {"minimum": 0, "maximum": 1}),
+)
+"""Settings, their bound in words, whether a value keeps it, and how a JSON schema tells it."""
+
+
+def _tell_bounds(schema: dict[str, Any]) -> None:
+    for names, _, _, told in _BOUNDS:
+        for name in names:
+            schema["properties"][name] |= told
+
+
 class ContinuousTrainingConfig(Config):
     """Experience buffer, background trainer, rewards, admission of versions; every error is named at once."""
+
+    model_config = ConfigDict(json_schema_extra=_tell_bounds)
 
     enabled: bool = True
     """Train at all; without it experiences are not even collected."""
@@ -75,29 +99,16 @@ class ContinuousTrainingConfig(Config):
     trace: float = 0.95
     """λ of the advantages (Schulman et al. 2016)."""
     record_share: float = Field(1.0, ge=0, le=1)
-    """Share of the experiences, evenly spread, that the warehouse keeps, 620 bytes each: 16 drones make 9 GB a day.
+    """Share of the experiences, drawn at random, that the warehouse keeps, 620 bytes each: 16 drones make 9 GB a day.
     All are learned from."""
 
     @model_validator(mode="after")
     def _all_errors_at_once(self) -> Self:
         faults = [
-            f"{name} is {getattr(self, name)}, must be above 0"
-            for name in (
-                "gate_disagreement_penalty", "wait_reward_multiplier", "training_interval", "batch_size",
-                "min_batch_size", "buffer_capacity", "buffer_bytes", "lock_timeout", "shadow_decisions", "shadow_rows",
-                "rollback_window", "learning_rate", "clip", "max_grad_norm",
-            )
-            if getattr(self, name) <= 0
-        ]  # fmt: skip
-        faults += [
-            f"{name} is {getattr(self, name)}, must not be below 0"
-            for name in ("simulation_reward_weight", "actual_reward_weight", "value_coefficient", "entropy_coefficient")
-            if getattr(self, name) < 0
-        ]
-        faults += [
-            f"{name} is {getattr(self, name)}, must be from 0 to 1"
-            for name in ("discount", "trace")
-            if not 0 <= getattr(self, name) <= 1
+            f"{name} is {getattr(self, name)}, must {words}"
+            for names, words, within, _ in _BOUNDS
+            for name in names
+            if not within(getattr(self, name))
         ]
         if self.min_batch_size > self.batch_size:
             faults.append(f"min_batch_size {self.min_batch_size} is above batch_size {self.batch_size}")

@@ -121,7 +121,10 @@ class TrainConfig(Config):
         """Give the policy the environment's bins where only these are set, and the other way round."""
         if not isinstance(data, dict):
             return data
-        given = {name: _given(data.get(name)) for name in ("env", "policy")}
+        sections = [data.get(name, {}) for name in ("env", "policy")]
+        if not all(isinstance(section, dict | Config) for section in sections):
+            return data  # no section at all: its own check says so
+        given = dict(zip(("env", "policy"), map(_given, sections)))
         for here, there in (("env", "policy"), ("policy", "env")):
             missing = {k: v for k, v in given[here].items() if k in _BINS and k not in given[there]}
             if missing:
@@ -195,12 +198,12 @@ class TrainConfig(Config):
         for name in _BINS:
             here, there = getattr(self.policy, name), getattr(self.env, name)
             if here != there:
-                raise ConfigError(f"policy.{name} {here} differs from env.{name} {there}; set env.{name} alone")
+                raise ConfigError(
+                    f"policy.{name} {here} differs from env.{name} {there}; leave out policy.{name}, or set it, too"
+                )
         return self
 
 
-def _given(section: Any) -> dict[str, Any]:
+def _given(section: dict[str, Any] | Config) -> dict[str, Any]:
     """Return what a section sets itself, as plain data."""
-    if isinstance(section, Config):
-        return section.model_dump(exclude_unset=True)
-    return section if isinstance(section, dict) else {}
+    return section.model_dump(exclude_unset=True) if isinstance(section, Config) else section

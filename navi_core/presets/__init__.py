@@ -23,6 +23,7 @@ from navi_core.errors import ConfigError
 
 __all__ = [
     "environment_overrides",
+    "learner_values",
     "load_preset",
     "merge",
     "parse_assignments",
@@ -34,8 +35,6 @@ __all__ = [
 ]
 
 _FOLDER = Path(__file__).parent
-_WITHOUT_CRITIC = {"policy": {"privileged_critic": False}}
-"""What Double DQN wants instead of a shipped preset's, which are made for an actor and a critic."""
 _SELECTORS = {
     "NAVI_ACTOR_ENCODER_BACKEND": ("policy", "encoder"),
     "NAVI_ACTOR_TEMPORAL_CORE": ("policy", "core"),
@@ -57,7 +56,8 @@ def load_preset(name: str, overrides: Mapping[str, Any] | None = None) -> TrainC
     Raises:
         ConfigError: There is no such preset (the nearest is named), or a value is impossible.
     """
-    return parse_config(TrainConfig, merge(preset_values(name), overrides or {}))
+    values = merge(preset_values(name), learner_values(name, (overrides or {}).get("algorithm")))
+    return parse_config(TrainConfig, merge(values, overrides or {}))
 
 
 def resolve_config(
@@ -110,10 +110,15 @@ def setting_sources(
         sources.append((str(file), read_config_file(file)))
     sources.append(("NAVI_*", environment_overrides(os.environ if environ is None else environ)))
     sources += [("flags", dict(flags or {})), ("--set", parse_assignments(assignments))]
-    if preset in preset_names():
+    if preset is not None and preset in preset_names():
         learner = reduce(merge, (values for _, values in sources)).get("algorithm")
-        sources.insert(1, ("learner", _WITHOUT_CRITIC if learner == "dqn" else {}))
+        sources.insert(1, ("learner", learner_values(preset, learner)))
     return sources
+
+
+def learner_values(preset: str | None, learner: str | None) -> dict[str, Any]:
+    """Return what a learner wants instead of a shipped preset's values, which are made for an actor and a critic."""
+    return {"policy": {"privileged_critic": False}} if learner == "dqn" and preset in preset_names() else {}
 
 
 def merge(base: Mapping[str, Any], over: Mapping[str, Any]) -> dict[str, Any]:

@@ -72,8 +72,8 @@ class ThinnedCurve:
         """Forget what came at a step or later."""
         self._newest = None
         self._kept = [point for point in self._kept if point[0] < step]
-        if not self._kept:
-            self._stride = 1
+        if len(self._kept) < self._most // 4:
+            self._stride = 1  # of a long run little is left: what comes is not thinned for its sake
         # As many as there would be if the last that is left had just come.
         self._taken = (len(self._kept) - 1) * self._stride + 1 if self._kept else 0
 

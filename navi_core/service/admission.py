@@ -78,16 +78,14 @@ class Admission:
     Args:
         policy: Version 0.
         window: Episodes of a version, and before it, that are compared.
-        judges: Whether anybody asks for a rollback; else live rewards are not counted.
 
     Attributes:
         serving: What inference uses.
         lock: Held while versions change.
     """
 
-    def __init__(self, policy: NavigationPolicy, window: int, *, judges: bool = True) -> None:
+    def __init__(self, policy: NavigationPolicy, window: int) -> None:
         self.serving = ServingVersion(0, policy)
-        self._judges = judges
         self._window = max(window, _FEWEST)
         self._before: ServingVersion | None = None
         self._look = _FEWEST
@@ -145,8 +143,6 @@ class Admission:
             drone: Who flew it.
             ends: Whether the episode ended with it.
         """
-        if not self._judges:
-            return
         with self.lock.held():
             episode = self._under_way.setdefault(drone, _Episode())
             episode.count(version, reward)
@@ -162,10 +158,7 @@ class Admission:
             self._under_way.pop(drone, None)
 
     def live_mean(self) -> float:
-        """Return the mean live reward of a decision in episodes of the version in service.
-
-        NaN before the first, and where nothing is judged.
-        """
+        """Return the mean live reward of a decision in episodes of the version in service, NaN before the first."""
         with self.lock.held():
             rewards = list(self._flown)
         return float(np.mean(rewards)) if rewards else float("nan")

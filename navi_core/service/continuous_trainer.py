@@ -85,7 +85,7 @@ class ContinuousTrainer:
         self._shadow, self._every = (None, 1) if c.shadow_evaluation == "off" else (shadow, c.shadow_evaluation)
         self.metrics = TrainingMetrics()
         self.model_version = 0
-        self.admission = Admission(_frozen(policy), c.rollback_window, judges=self._shadow is not None)
+        self.admission = Admission(_frozen(policy), c.rollback_window)
         self._update = PolicyUpdate(copy.deepcopy(policy), c, scale)
         self.lock = TimedLock()
         self._generation = 0

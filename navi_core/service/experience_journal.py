@@ -56,7 +56,9 @@ class ExperienceJournal:
                 _LOG.warning("%s cannot be written (%s); a kill would lose experiences", self._now[0], error)
 
     def turn(self) -> None:
-        """Begin a new file; rows of those before may go with `forget`."""
+        """Begin a new file; rows of the one before may go with `forget`. One file at most waits for that."""
+        if self._old:
+            return
         try:
             begun = self._begin()
         except OSError:

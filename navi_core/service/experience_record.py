@@ -6,6 +6,7 @@ Between two writes a journal holds what completed, so that a kill loses none of 
 from __future__ import annotations
 
 import logging
+import random
 import time
 import uuid
 from collections import deque
@@ -22,8 +23,9 @@ __all__ = ["ServiceRecord"]
 _LOG = logging.getLogger("navi.service")
 
 _FLUSH_SECONDS, _LONGEST_SECONDS = 5.0, 300.0
+_AT_ONCE = 20_000
 _MOST_WAITING = 200_000
-"""Rows that wait for a disk that is full; some 600 MB."""
+"""The newest rows that wait for a disk that is full; some 600 MB."""
 
 
 class ServiceRecord:
@@ -34,7 +36,7 @@ class ServiceRecord:
         seed: Of the service.
         config_hash: Of its settings.
         outbox: Folder of segments; None: that of the Navi home.
-        share: Of the experiences, evenly spread, that are kept; the others are counted in the numbers alone.
+        share: Of the experiences that are kept, drawn at random; the others are counted in the numbers alone.
 
     Raises:
         RecordError: The outbox or the journal cannot be made.
@@ -52,7 +54,7 @@ class ServiceRecord:
         recover_journals(journals, self._log.outbox)
         self._journal = ExperienceJournal(journals, self.run_id, context)
         self._completed: deque[dict[str, Any]] = deque(maxlen=_MOST_WAITING)
-        self._share = share
+        self._share, self._draw = share, random.Random(seed)
         self._number = self.lost = self._told = 0
         self._wait = _FLUSH_SECONDS
         self._next = 0.0
@@ -60,7 +62,8 @@ class ServiceRecord:
     def experience(self, experience: Experience) -> None:
         """Keep one completed experience: everything but latents, states and observations. Waits for no disk."""
         self._number += 1
-        if int(self._number * self._share) == int((self._number - 1) * self._share):
+        # Drawn, for drones complete in turns: every second experience would be one of the same drones.
+        if self._share < 1.0 and self._draw.random() >= self._share:
             return
         x, y, z = experience.position.tolist()
         values: dict[str, Any] = {"number": self._number, "session_id": experience.session_id}
@@ -113,6 +116,8 @@ class ServiceRecord:
             self._told = self.lost
             _LOG.warning("the disk was full for too long: %d experiences are not recorded", self.lost)
         while self._completed:
-            self._log.row("service_experiences", self._completed.popleft())
-        self._log.flush()
+            # By parts: what the log fails to write waits there, beside what completes meanwhile.
+            for _ in range(min(len(self._completed), _AT_ONCE)):
+                self._log.row("service_experiences", self._completed.popleft())
+            self._log.flush()
         self._journal.forget()

@@ -58,16 +58,24 @@ class Archive:
         target = self._path(number)
         shutil.rmtree(target, ignore_errors=True)
         target.mkdir(parents=True)
-        for table in _TABLES:
-            order = ", ".join(NATURAL_KEYS.get(table, ("name",)))
-            file = str(target / f"{table}.parquet").replace("'", "''")
-            connection.execute(
-                f"copy (select * from {table} order by {order}) to '{file}' (format parquet, compression zstd)"
-            )
-            with (target / f"{table}.parquet").open("rb") as written:
-                os.fsync(written.fileno())
-        fsync_directory(target)
+        try:
+            for table in _TABLES:
+                order = ", ".join(NATURAL_KEYS.get(table, ("name",)))
+                file = str(target / f"{table}.parquet").replace("'", "''")
+                connection.execute(
+                    f"copy (select * from {table} order by {order}) to '{file}' (format parquet, compression zstd)"
+                )
+                with (target / f"{table}.parquet").open("rb") as written:
+                    os.fsync(written.fileno())
+            fsync_directory(target)
+        except Exception:
+            self.discard(number)
+            raise
         return number
+
+    def discard(self, number: int) -> None:
+        """Remove a generation that does not count: it lies where room is wanting."""
+        shutil.rmtree(self._path(number), ignore_errors=True)
 
     def adopt(self, number: int, counts: dict[str, int]) -> None:
         """Let a written generation count, and remove the others.

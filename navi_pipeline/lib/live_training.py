@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 import re
 import time
 from types import TracebackType
@@ -12,6 +13,8 @@ import dagster as dg
 from navi_core.record.thinned_curve import ThinnedCurve
 
 __all__ = ["LiveTraining"]
+
+_LOG = logging.getLogger("navi.pipeline")
 
 _STEP = re.compile(r"\bstep ([\d,]+)(?:/([\d,]+))?  ")
 _FIGURES = {
@@ -51,8 +54,15 @@ class LiveTraining:
     def __exit__(
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
-        if self._bare:
+        if not self._bare or not (error is None or isinstance(error, Exception)):
+            return
+        try:
             self._observe(curves=True)
+        except Exception as fault:
+            if error is None:
+                raise
+            # The trainer's own error is the one to tell.
+            _LOG.warning("the last curves of %s are not told: %s", self._title, fault)
 
     def line(self, text: str) -> None:
         """Take a line; most are not about progress."""

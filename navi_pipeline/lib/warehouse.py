@@ -140,32 +140,16 @@ class Warehouse:
             keep_model_days: Likewise thin the runs that models came from [days]; None keeps them whole.
 
         Raises:
-            RecordError: Counts disagree, or as `ingest`.
+            RecordError: Counts disagree, there is no room for a second copy, or as `ingest`; every row is where it was.
         """
         import duckdb
 
         with self._locked():
             self._ingest()
-            fresh = self.folder / "navi.duckdb.new"
-            with duckdb.connect(str(self.database)) as connection:
-                thinned = 0
-                if keep_days is not None:
-                    thinned += thin_runs(connection, keep_days=keep_days, points=points)
-                    thinned += drop_experiences(connection, keep_days=keep_days)
-                if keep_model_days is not None:
-                    thinned += thin_runs(connection, keep_days=keep_model_days, points=points, models=True)
-                number = self.archive.write(connection)
-                before = _counts(connection)
-            after = self._restored(fresh, number)
-            if before != after:
-                raise RecordError(f"the archive does not give back what was written: {before} became {after}")
-            self.archive.adopt(number, after)
-            os.replace(fresh, self.database)
-            segments = [file for file in self.done.glob("*.ndjson")]
-            for file in segments:
-                file.unlink()
-            self._publish()
-            return CompactReport(sum(after.values()) - after["segments"], len(segments), thinned)
+            try:
+                return self._compact(keep_days, points, keep_model_days)
+            except (duckdb.Error, OSError) as error:
+                raise RecordError(f"{self.folder} was not compacted: {error}; every row is where it was") from error
 
     def publish(self) -> None:
         """Give the readers the database as it is now; needed after a change that no ingest made."""
@@ -305,6 +289,37 @@ class Warehouse:
         stamp.write_text(wanted)
         self._publish()
         return report
+
+    def _compact(self, keep_days: float | None, points: int, keep_model_days: float | None) -> CompactReport:
+        import duckdb
+
+        with duckdb.connect(str(self.database)) as connection:
+            thinned = 0
+            if keep_days is not None:
+                thinned += thin_runs(connection, keep_days=keep_days, points=points)
+                thinned += drop_experiences(connection, keep_days=keep_days)
+            if keep_model_days is not None:
+                thinned += thin_runs(connection, keep_days=keep_model_days, points=points, models=True)
+            number = self.archive.write(connection)
+            before = _counts(connection)
+        fresh = self.folder / "navi.duckdb.new"
+        try:
+            after = self._restored(fresh, number)
+            if before != after:
+                raise RecordError(f"the archive does not give back what was written: {before} became {after}")
+            self.archive.adopt(number, after)
+        except Exception:
+            # What does not count is in the way where there was no room for it.
+            self.archive.discard(number)
+            for name in (fresh, Path(f"{fresh}.wal")):
+                name.unlink(missing_ok=True)
+            raise
+        os.replace(fresh, self.database)
+        segments = [file for file in self.done.glob("*.ndjson")]
+        for file in segments:
+            file.unlink()
+        self._publish()
+        return CompactReport(sum(after.values()) - after["segments"], len(segments), thinned)
 
     def _restored(self, file: Path, generation: int | None) -> dict[str, int]:
         """Make a new database from a generation of the archive; return its counts."""

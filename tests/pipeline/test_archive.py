@@ -124,6 +124,31 @@ def test_old_experiences_of_services_are_dropped_and_young_ones_stay(warehouse):
     assert len(rows(warehouse, "select * from service_versions")) == 1
 
 
+@pytest.mark.parametrize("fault", [OSError(28, "No space left on device"), duckdb.IOException("Async write failed")])
+@pytest.mark.parametrize(("owner", "name"), [(Archive, "write"), (Warehouse, "_restored"), (Archive, "adopt")])
+def test_a_compaction_without_room_says_so_and_leaves_nothing_in_the_way(warehouse, monkeypatch, owner, name, fault):
+    warehouse.compact()
+    write(warehouse, "old", [30], 5.0)
+    warehouse.ingest()
+    before, lying = rows(warehouse), set(warehouse.folder.rglob("*"))
+
+    def fails(self, *rest):
+        done(self, *rest) if name == "_restored" else None
+        raise fault
+
+    with monkeypatch.context() as patch:
+        done = getattr(owner, name)
+        if name == "write":
+            patch.setattr(os, "fsync", lambda descriptor: (_ for _ in ()).throw(fault))
+        else:
+            patch.setattr(owner, name, fails)
+        with pytest.raises(RecordError, match=r"was not compacted: .*every row is where it was"):
+            warehouse.compact()
+    assert set(warehouse.folder.rglob("*")) == lying and rows(warehouse) == before
+    warehouse.compact()
+    assert rows(warehouse) == before
+
+
 def test_young_runs_are_not_thinned(warehouse):
     assert warehouse.compact(keep_days=36500, points=5).thinned == 0
 

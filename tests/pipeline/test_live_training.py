@@ -1,8 +1,10 @@
 """What is seen of a training run while it runs."""
 
+import math
 from types import SimpleNamespace
 
 import dagster as dg
+import pytest
 
 from navi_pipeline.lib.live_training import LiveTraining
 
@@ -32,6 +34,34 @@ def test_progress_and_curves_are_observations_of_the_partition():
     assert (last["step"], last["reward_ema"], last["steps_per_second"]) == (4000.0, 0.254, 1250.0)
     assert last["progress_percent"] == 40.0 and last["explained_variance"] == 0.5
     assert last["curves"].startswith("![curves so far](data:image/png;base64,")
+
+
+def test_the_trainers_own_error_is_the_one_that_is_told():
+    """Where the last curves cannot be told, too; and a run that is cancelled draws none."""
+    said = []
+
+    def refuses(event):
+        said.append(event)
+        raise OSError("event log: disk full")
+
+    def live():
+        context = SimpleNamespace(asset_key="a", partition_key="quick", log_event=said.append)
+        made = LiveTraining(context, interval=1e-6, title="t")
+        made._due = math.inf
+        for n in range(1, 6):
+            made.line(LINE.format(1000 * n, n))
+        context.log_event = refuses
+        said.clear()
+        return made
+
+    with pytest.raises(RuntimeError, match="killed"), live():
+        raise RuntimeError("the trainer was killed")
+    assert len(said) == 1
+    with pytest.raises(KeyboardInterrupt), live():
+        raise KeyboardInterrupt
+    assert said == []
+    with pytest.raises(OSError, match="disk full"), live():
+        pass
 
 
 def test_a_line_without_progress_and_one_within_the_interval_tell_nothing():

@@ -9,6 +9,7 @@ from typer.testing import CliRunner
 
 from navi_core.config import NightlyConfig
 from navi_core.errors import ConfigError, NonFiniteError, RecordError, RunError
+from navi_core.record import navi_home
 from navi_pipeline.definitions import defs
 from navi_pipeline.lib.benchmark_log import BenchmarkLog
 from navi_pipeline.lib.nightly.night import Gate, Night, latest_night, read_night
@@ -78,6 +79,18 @@ def test_stages_and_verdict_become_events_and_a_page_that_stands_alone():
     assert "disk &lt;b&gt;" in html and "http" not in html.replace("http-equiv", "")
     rows = Warehouse().query("select event, detail from events order by event")
     assert rows["event"].tolist() == ["night", "night_preflight"] and rows["detail"][0].startswith("warned")
+
+
+def test_a_night_is_taken_up_by_a_navi_that_knows_more_settings():
+    tonight = night("upgraded", seed=3)
+    tonight.run("preflight", holds())
+    file = next((navi_home() / "pipeline" / "nights").glob("upgraded.json"))
+    document = json.loads(file.read_text())
+    del document["config"]["compact_segments"]
+    file.write_text(json.dumps(document | {"config_hash": "that of another Navi"}))
+    assert night("upgraded", seed=3, compact_segments=7).stages["preflight"].status == "passed"
+    with pytest.raises(RunError, match="other settings"):
+        night("upgraded", seed=4)
 
 
 def test_the_morning_compacts_many_segments_and_a_fault_waits_for_tomorrow(monkeypatch, caplog):

@@ -10,7 +10,7 @@ import pytest
 
 from navi_core.config import StudyConfig, config_hash, parse_config
 from navi_core.errors import ConfigError, RecordError, RunError
-from navi_core.presets import resolve_config
+from navi_core.presets import load_preset, resolve_config
 from navi_core.record import RunDirectory, navi_home
 from navi_pipeline.lib.studies.book import HINDERED, INTERRUPTED, StudyBook, read_study
 from navi_pipeline.lib.studies.catalogue import STUDIES, find_study
@@ -250,6 +250,15 @@ def test_a_space_that_names_no_setting_is_refused_before_anything_is_trained():
 @pytest.mark.parametrize("name", STUDIES)
 def test_the_studies_that_are_ready_vary_settings_that_exist(name):
     assert check_space(find_study(name)) is None
+
+
+@pytest.mark.parametrize("preset", ["rooms", "rooms_standard"])
+def test_a_study_of_dqn_leaves_out_the_critic_that_a_preset_has(preset):
+    study = parse_config(StudyConfig, {"name": "x", "learner": "dqn", "preset": preset})
+    assert not trial_config(study, {}).policy.privileged_critic
+    assert not load_preset(preset, {"algorithm": "dqn"}).policy.privileged_critic
+    with pytest.raises(ConfigError, match="has no critic"):
+        trial_config(study, {"policy.privileged_critic": True})
 
 
 def test_other_scenes_are_another_study():

@@ -34,6 +34,13 @@ def test_a_bound_that_is_odd_or_small_holds_too():
             assert len(set(np.diff(steps)[:-1])) <= 1
 
 
+def test_another_run_in_the_same_curve_is_not_thinned_for_the_one_before():
+    curve = grown(400_000)
+    for update in range(1, 501):
+        curve.take(100.0 * update, {"reward": 0.0})
+    assert len(curve.steps) == 501 and curve.steps[-1] == 50_000.0
+
+
 def test_a_run_that_is_started_again_goes_on_where_it_was():
     curve = grown(12_000)
     stride = curve.steps[1] / 8192.0

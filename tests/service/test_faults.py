@@ -6,6 +6,7 @@ import errno
 import os
 import signal
 import time
+from collections import Counter
 
 import numpy as np
 import pytest
@@ -113,13 +114,31 @@ def test_a_disk_that_is_full_for_long_costs_neither_the_service_nor_its_descript
     assert "90 experiences are not recorded" in caplog.text and not list((tmp_path / "journals").iterdir())
 
 
-def test_a_share_of_the_experiences_is_spread_evenly(tmp_path) -> None:
-    for share, kept in ((0.25, [4, 8, 12]), (0.0, []), (1.0, list(range(1, 13)))):
+def test_a_share_of_the_experiences_is_one_of_every_drones(tmp_path) -> None:
+    """Drones complete in turns: every second, or every sixteenth, would always be the same ones."""
+    for share in (0.0, 0.0625, 0.1, 0.5, 1.0):
         record = ServiceRecord("v001", 0, "hash", tmp_path / str(share), share)
-        for _ in range(12):
-            record.experience(experience(actual_reward=0.25))
+        for number in range(1600):
+            record.experience(experience(session_id=number % 16, actual_reward=0.25))
         record.close()
-        assert [row["number"] for row in rows(tmp_path / str(share), "service_experiences")] == kept
+        kept = Counter(row["session_id"] for row in rows(tmp_path / str(share), "service_experiences"))
+        assert abs(kept.total() - 1600 * share) <= 3.5 * (1600 * share * (1 - share)) ** 0.5
+        assert not share or (len(kept) == 16 and max(kept.values()) - min(kept.values()) <= 40)
+
+
+def test_an_outbox_that_is_full_keeps_no_journal_for_every_try(tmp_path, monkeypatch) -> None:
+    """Where the journal can be written, and the outbox cannot."""
+    record = ServiceRecord("v001", 0, "hash", tmp_path)
+    full = OSError(errno.EDQUOT, "Disk quota exceeded")
+    with monkeypatch.context() as patch:
+        patch.setattr("navi_core.record.metric_log.write_durably", lambda *_: (_ for _ in ()).throw(full))
+        for _ in range(20):
+            record.experience(experience(actual_reward=0.25))
+            with pytest.raises(RecordError, match="quota"):
+                record.flush(now=True)
+    assert len(list((tmp_path / "journals").iterdir())) == 2
+    record.close()
+    assert len(rows(tmp_path, "service_experiences")) == 20 and not list((tmp_path / "journals").iterdir())
 
 
 def test_what_is_no_journal_is_told_and_left(tmp_path, caplog) -> None:

@@ -46,7 +46,9 @@ def benchmarks(night: Night) -> tuple[list[Gate], dict[str, Any]]:
     }
     figures: dict[str, list[float]] = {family: [] for family in scenes}
     # What is measured names the history; the length of the night does not belong to it.
-    digest = config_hash(config.model_copy(update={"minutes": 1.0, "train": True, "profile": "quick"}))
+    digest = config_hash(
+        config.model_copy(update={"minutes": 1.0, "train": True, "profile": "quick", "compact_segments": None})
+    )
     with BenchmarkLog(BENCHMARK, run_id=f"{night.run_id}-{time.time_ns()}", config_hash=digest) as log:
         for turn in range(config.bench_repeats):
             for family, scene in scenes.items():

@@ -15,8 +15,8 @@ from dataclasses import asdict, dataclass, field
 from datetime import UTC, datetime
 from typing import Any, Literal
 
-from navi_core.config import NightlyConfig, config_hash
-from navi_core.errors import NaviError, RunError
+from navi_core.config import NightlyConfig, config_hash, parse_config
+from navi_core.errors import ConfigError, NaviError, RunError
 from navi_pipeline.lib.documents import pipeline_folder, read_document, write_document
 from navi_pipeline.lib.pipeline_log import pipeline_log
 
@@ -158,13 +158,21 @@ class Night:
         self.stages[name] = Stage(name, "passed" if gate.passed else "failed", 0.0, [gate])
 
     def _take_up(self, document: dict[str, Any], keep_failed: bool) -> None:
-        if document["config_hash"] != config_hash(self.config):
+        if document["config_hash"] != config_hash(self.config) and not self._is_ours(document.get("config")):
             raise RunError(f"night {self.name} was begun with other settings; give it another --name")
         self.began_at = document["began_at"]
         for row in document["stages"]:
             stage = Stage(**(row | {"gates": [Gate(**gate) for gate in row["gates"]]}))
             if keep_failed or stage.status in ("passed", "warned"):
                 self.stages[stage.name] = stage
+
+    def _is_ours(self, told: Any) -> bool:
+        """Compare settings whose hashes differ: one that a later Navi added, or when to compact, is no other night."""
+        try:
+            begun = parse_config(NightlyConfig, told)
+        except (ConfigError, TypeError):
+            return False
+        return begun.model_copy(update={"compact_segments": self.config.compact_segments}) == self.config
 
     def _keep(self) -> None:
         write_document(

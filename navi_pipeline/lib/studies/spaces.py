@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 from navi_core.config import StudyConfig, TrainConfig, parse_config
 from navi_core.config.studies import ChoiceParameter, FloatParameter, IntParameter, Parameter
 from navi_core.errors import ConfigError
-from navi_core.presets import merge, preset_values
+from navi_core.presets import learner_values, merge, preset_values
 
 if TYPE_CHECKING:
     from optuna.trial import Trial
@@ -68,7 +68,7 @@ def trial_settings(config: StudyConfig, params: Mapping[str, Any]) -> dict[str, 
         ConfigError: No such preset.
     """
     values: dict[str, Any] = preset_values(config.preset) if config.preset is not None else {}
-    values = merge(values, config.settings)
+    values = merge(merge(values, learner_values(config.preset, config.learner)), config.settings)
     for path, value in params.items():
         nested: Any = value
         for part in reversed(path.split(".")):
