@@ -321,6 +321,15 @@ def test_an_episode_that_never_ends_keeps_as_little_after_a_thousand_versions(sh
     assert live.admission.lock.holders == 1000
 
 
+def test_what_a_version_earned_is_known_where_nothing_judges_it_too() -> None:
+    """The record of a default service tells by version what its learning brought."""
+    live = trainer(config(shadow_evaluation="off"))
+    for drone in range(5):
+        for end in (False, True):
+            live.observe_reward(0, 0.3, drone, end)
+    assert live.admission.live_mean() == pytest.approx(0.3)
+
+
 def test_whoever_decided_most_of_an_episode_is_found_however_many_decided() -> None:
     """Against every decision counted: versions come one after the other, some fall, and answers come late."""
     draws, policy = np.random.default_rng(0), build_policy(TINY)
