@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import difflib
 from collections.abc import Mapping, Sequence
-from functools import reduce
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
@@ -68,13 +67,13 @@ def settings(
 
 def _resolve(of: str, preset: str | None, file: Path | None, assign: Sequence[str]) -> tuple[Config, Sources]:
     """Return the settings of one thing, and what they come from."""
-    from navi_core.config import NightlyConfig, parse_config
+    from navi_core.config import NightlyConfig, TrainConfig, parse_config
     from navi_core.config.serve import ServeConfig
-    from navi_core.presets import merge, parse_assignments, read_config_file, resolve_config, setting_sources
+    from navi_core.presets import merge_sources, parse_assignments, read_config_file, setting_sources
 
     if of == "train":
-        config = resolve_config(preset=preset, file=file, assignments=assign)
-        return config, setting_sources(preset=preset, file=file, assignments=assign)
+        given = setting_sources(preset=preset, file=file, assignments=assign)
+        return parse_config(TrainConfig, merge_sources(given)), given
     classes: dict[str, type[Config]] = {"serve": ServeConfig, "nightly": NightlyConfig}
     if of not in classes:
         raise ConfigError(f"--of {of}: no such settings; allowed: train, {', '.join(classes)}")
@@ -86,7 +85,7 @@ def _resolve(of: str, preset: str | None, file: Path | None, assign: Sequence[st
         )
     sources = [] if file is None else [(str(file), read_config_file(file))]
     sources.append(("--set", parse_assignments(assign)))
-    return parse_config(classes[of], reduce(merge, (values for _, values in sources))), sources
+    return parse_config(classes[of], merge_sources(sources)), sources
 
 
 def _matching(every: Sequence[Setting], what: str) -> list[Setting]:

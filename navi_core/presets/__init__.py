@@ -23,9 +23,9 @@ from navi_core.errors import ConfigError
 
 __all__ = [
     "environment_overrides",
-    "learner_values",
     "load_preset",
     "merge",
+    "merge_sources",
     "parse_assignments",
     "preset_names",
     "preset_values",
@@ -56,8 +56,7 @@ def load_preset(name: str, overrides: Mapping[str, Any] | None = None) -> TrainC
     Raises:
         ConfigError: There is no such preset (the nearest is named), or a value is impossible.
     """
-    values = merge(preset_values(name), learner_values(name, (overrides or {}).get("algorithm")))
-    return parse_config(TrainConfig, merge(values, overrides or {}))
+    return resolve_config(preset=name, environ={}, flags=overrides)
 
 
 def resolve_config(
@@ -85,7 +84,7 @@ def resolve_config(
     sources = setting_sources(
         preset=preset, defaults=defaults, file=file, environ=environ, flags=flags, assignments=assignments
     )
-    return parse_config(TrainConfig, reduce(merge, (values for _, values in sources)))
+    return parse_config(TrainConfig, merge_sources(sources))
 
 
 def setting_sources(
@@ -110,15 +109,16 @@ def setting_sources(
         sources.append((str(file), read_config_file(file)))
     sources.append(("NAVI_*", environment_overrides(os.environ if environ is None else environ)))
     sources += [("flags", dict(flags or {})), ("--set", parse_assignments(assignments))]
-    if preset is not None and preset in preset_names():
-        learner = reduce(merge, (values for _, values in sources)).get("algorithm")
-        sources.insert(1, ("learner", learner_values(preset, learner)))
+    if preset in preset_names() and merge_sources(sources).get("algorithm") == "dqn":
+        # Shipped presets are made for an actor and a critic.
+        sources.insert(1, ("learner", {"policy": {"privileged_critic": False}}))
     return sources
 
 
-def learner_values(preset: str | None, learner: str | None) -> dict[str, Any]:
-    """Return what a learner wants instead of a shipped preset's values, which are made for an actor and a critic."""
-    return {"policy": {"privileged_critic": False}} if learner == "dqn" and preset in preset_names() else {}
+def merge_sources(sources: Iterable[tuple[str, Mapping[str, Any]]]) -> dict[str, Any]:
+    """Return the nested values of named sources, each laid on those before it."""
+    nothing: dict[str, Any] = {}
+    return reduce(merge, (values for _, values in sources), nothing)
 
 
 def merge(base: Mapping[str, Any], over: Mapping[str, Any]) -> dict[str, Any]:

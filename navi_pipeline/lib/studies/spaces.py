@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 from navi_core.config import StudyConfig, TrainConfig, parse_config
 from navi_core.config.studies import ChoiceParameter, FloatParameter, IntParameter, Parameter
 from navi_core.errors import ConfigError
-from navi_core.presets import learner_values, merge, preset_values
+from navi_core.presets import merge, merge_sources, setting_sources
 
 if TYPE_CHECKING:
     from optuna.trial import Trial
@@ -67,14 +67,14 @@ def trial_settings(config: StudyConfig, params: Mapping[str, Any]) -> dict[str, 
     Raises:
         ConfigError: No such preset.
     """
-    values: dict[str, Any] = preset_values(config.preset) if config.preset is not None else {}
-    values = merge(merge(values, learner_values(config.preset, config.learner)), config.settings)
+    values: dict[str, Any] = dict(config.settings)
     for path, value in params.items():
         nested: Any = value
         for part in reversed(path.split(".")):
             nested = {part: nested}
         values = merge(values, nested)
-    return values | {"algorithm": config.learner}
+    flags = values | {"algorithm": config.learner}
+    return merge_sources(setting_sources(preset=config.preset, environ={}, flags=flags))
 
 
 def trial_config(config: StudyConfig, params: Mapping[str, Any]) -> TrainConfig:
