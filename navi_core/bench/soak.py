@@ -62,6 +62,7 @@ class SoakRow(Row):
             their mean work, and tells what the machine charges for interrupts and others on its cores.
         idle_long: Empty loops of more than 1 ms.
         buffer_mb: Memory of the buffer at the end [MB].
+        recorded_bytes: Of a recorded experience on the disk; NaN where none was.
         episodes: That ended.
         reward_first: Mean live reward of a decision in the first fifth of the episodes; NaN with fewer than ten.
         reward_last: In the last fifth.
@@ -87,6 +88,7 @@ class SoakRow(Row):
     idle_work_ms: float
     idle_long: int
     buffer_mb: float
+    recorded_bytes: float
     episodes: int
     reward_first: float
     reward_last: float
@@ -165,7 +167,7 @@ def run_soak(
             actor = ActorServer(model, actor_config, gate=judge, learning=learning)
             settle()
             try:
-                return _fly(actor, learning, decisions, progress)
+                return _fly(actor, learning, folder / "outbox", decisions, progress)
             finally:
                 actor.close()
         finally:
@@ -204,7 +206,11 @@ def _turned(turns: int) -> float:
 
 
 def _fly(
-    actor: ActorServer, learning: _Listening, decisions: int, progress: Callable[[str, float, float], None]
+    actor: ActorServer,
+    learning: _Listening,
+    outbox: Path,
+    decisions: int,
+    progress: Callable[[str, float, float], None],
 ) -> SoakRow:
     start, half = time.perf_counter(), float("nan")
     lock, idle = learning.buffer.lock, _Idle()
@@ -221,6 +227,7 @@ def _fly(
     seconds = time.perf_counter() - start
     trainer, memory = learning.trainer, _resident_mb()
     trainer.stop()
+    learning.record.flush(now=True)
     first, last, error = _ends(np.array(learning.rewards))
     holds = lock.holds() * 1e3
     shares = {name: actor.metrics.counter(f"gate_{name}_total") / actor.decisions for name in ("wait", "slowed")}
@@ -243,12 +250,20 @@ def _fly(
         idle_work_ms=idle.longest * 1e3,
         idle_long=idle.long,
         buffer_mb=learning.buffer.nbytes / 1e6,
+        recorded_bytes=_recorded_bytes(outbox),
         episodes=len(learning.rewards),
         reward_first=first,
         reward_last=last,
         gain=last - first,
         gain_error=error,
     )
+
+
+def _recorded_bytes(outbox: Path) -> float:
+    """Return the mean bytes of a row of `service_experiences`, heads of the files included."""
+    files = list(outbox.glob("*service_experiences.ndjson"))
+    rows = sum(file.read_bytes().count(b"\n") - 1 for file in files)
+    return sum(file.stat().st_size for file in files) / rows if rows else float("nan")
 
 
 def _consistent(learning: FlightLearning) -> bool:

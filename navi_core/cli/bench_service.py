@@ -229,6 +229,7 @@ def soak(
         "an empty loop's work, longest [ms]": figure("idle_work_ms", ".3f"),
         "empty loops beyond 1 ms": figure("idle_long"),
         "buffer [MB]": figure("buffer_mb", ".1f"),
+        "recorded [bytes]": figure("recorded_bytes", ".0f"),
         "episodes": figure("episodes"),
         "live reward, first fifth": figure("reward_first", ".4f"),
         "live reward, last fifth": figure("reward_last", ".4f"),

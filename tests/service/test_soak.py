@@ -29,6 +29,7 @@ def test_versions_and_counts_agree_after_a_long_flight(apartments, gate) -> None
     assert 0 < row.idle_work_ms < 1000 and 0 <= row.idle_long < 30 and row.lock_long < 30
     assert row.gated == (gate is not None) == (row.slower > 0)
     assert row.growth_mb < 100 and np.isfinite([row.gain, row.gain_error]).all()
+    assert 300 < row.recorded_bytes < 1500
 
 
 @pytest.mark.parametrize(
