@@ -31,6 +31,12 @@ def real_scenes() -> Path:
 
 
 @pytest.fixture(autouse=True)
+def _one_thread() -> None:
+    """Give every test the bits of one thread, whatever the one before it left."""
+    torch.set_num_threads(1)
+
+
+@pytest.fixture(autouse=True)
 def _own_home(tmp_path_factory: pytest.TempPathFactory, monkeypatch: pytest.MonkeyPatch) -> None:
     """Keep every test out of the user's $NAVI_HOME and $NAVI_SCENES."""
     monkeypatch.setenv("NAVI_HOME", str(tmp_path_factory.mktemp("home")))

@@ -16,8 +16,9 @@ import torch
 from torch import Tensor, nn
 
 from navi_core.bench.cases import Row, grouped
-from navi_core.bench.timing import CPU, WALL, median, take_turns, torch_threads
+from navi_core.bench.timing import CPU, WALL, median, take_turns
 from navi_core.errors import ConfigError
+from navi_core.learn.threads import torch_threads
 from navi_core.policy import build_core
 from navi_core.policy.cores import CORES, Mamba2Block
 

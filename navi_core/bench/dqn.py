@@ -11,10 +11,10 @@ from typing import Any
 
 from navi_core.bench.cases import Row
 from navi_core.bench.tasks import task_name
-from navi_core.bench.timing import torch_threads
 from navi_core.config import parse_config
 from navi_core.config.fast_dqn import FastDQNConfig
 from navi_core.errors import ConfigError
+from navi_core.learn.threads import torch_threads
 from navi_core.presets import merge
 
 __all__ = ["DQN_TARGETS", "DQNRow", "dqn_config", "run_dqn"]

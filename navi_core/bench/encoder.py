@@ -18,8 +18,9 @@ from torch import Tensor, nn
 from torch.nn import functional as F
 
 from navi_core.bench.cases import Row, grouped
-from navi_core.bench.timing import median, take_turns, torch_threads
+from navi_core.bench.timing import median, take_turns
 from navi_core.errors import ConfigError
+from navi_core.learn.threads import torch_threads
 from navi_core.policy import build_encoder, count_macs
 from navi_core.policy.encoders import RayViT
 

@@ -17,9 +17,10 @@ import numpy as np
 import torch
 
 from navi_core.bench.cases import Row
-from navi_core.bench.timing import CPU, WALL, clocks, median, torch_threads
+from navi_core.bench.timing import CPU, WALL, clocks, median
 from navi_core.config import EnvConfig
 from navi_core.errors import ConfigError
+from navi_core.learn.threads import torch_threads
 from navi_core.scenes import Scene
 from navi_core.world import Field, NavigationEnv, RayHits
 

@@ -10,8 +10,9 @@ import numpy as np
 import torch
 
 from navi_core.bench.cases import Row
-from navi_core.bench.timing import clocks, median, take_turns, torch_threads
+from navi_core.bench.timing import clocks, median, take_turns
 from navi_core.learn.advantages import gae, gae_reference, gae_tensors
+from navi_core.learn.threads import torch_threads
 
 __all__ = ["GaeRow", "run_gae"]
 

@@ -8,8 +8,9 @@ from dataclasses import dataclass
 import torch
 
 from navi_core.bench.cases import Row
-from navi_core.bench.timing import CPU, WALL, median, take_turns, torch_threads
+from navi_core.bench.timing import CPU, WALL, median, take_turns
 from navi_core.config import EnvConfig, GateConfig
+from navi_core.learn.threads import torch_threads
 from navi_core.scenes import Scene
 from navi_core.service.gate import RolloutGate
 from navi_core.service.proposals import propose

@@ -20,9 +20,9 @@ import torch
 from torch import Tensor
 
 from navi_core.bench.cases import Row
-from navi_core.bench.timing import torch_threads
 from navi_core.config import TrainConfig, parse_config
 from navi_core.learn import Collector, PPOLearner, Rollout
+from navi_core.learn.threads import torch_threads
 from navi_core.policy import RewardShaper, build_policy
 from navi_core.policy.navigation_policy import ActOutput, EvaluateOutput, NavigationPolicy
 from navi_core.policy.seeding import seeded

@@ -19,10 +19,10 @@ import numpy as np
 import torch
 
 from navi_core.bench.cases import Row
-from navi_core.bench.timing import torch_threads
 from navi_core.config import ActorConfig, ContinuousTrainingConfig, EnvConfig, EnvironmentConfig, PolicyConfig
 from navi_core.errors import ConfigError, ServiceError
 from navi_core.kernels.cuda import cuda_device
+from navi_core.learn.threads import torch_threads
 from navi_core.models import export_policy, load_exported
 from navi_core.models.weights import weights_hash
 from navi_core.policy import build_policy

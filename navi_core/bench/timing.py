@@ -7,14 +7,12 @@ the same neighbours.
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Iterator, Mapping
-from contextlib import contextmanager
+from collections.abc import Callable, Mapping
 from typing import Any
 
 import numpy as np
-import torch
 
-__all__ = ["CPU", "WALL", "clocks", "median", "take_turns", "torch_threads"]
+__all__ = ["CPU", "WALL", "clocks", "median", "take_turns"]
 
 CPU, WALL = 0, 1
 """Columns of what `take_turns` returns."""
@@ -57,14 +55,3 @@ def take_turns(
                 cpu_after, wall_after = clocks()
                 taken[name].append((cpu_after - cpu, wall_after - wall))
     return {name: np.array(values) for name, values in taken.items()}
-
-
-@contextmanager
-def torch_threads(count: int) -> Iterator[None]:
-    """Run the block with so many torch threads, and put the former number back."""
-    before = torch.get_num_threads()
-    torch.set_num_threads(count)
-    try:
-        yield
-    finally:
-        torch.set_num_threads(before)

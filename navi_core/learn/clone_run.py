@@ -31,7 +31,7 @@ from navi_core.learn.resume import checkpoint_path, prune_checkpoints, take_up
 from navi_core.learn.run_record import RunRecord, now, run_device
 from navi_core.learn.signals import StopFlag
 from navi_core.learn.steps import UpdateStats
-from navi_core.learn.threads import choose_threads
+from navi_core.learn.threads import choose_threads, torch_threads
 from navi_core.learn.vocabulary import tell_changed_ids
 from navi_core.models import add_scenes, add_scenes_of, load_checkpoint, save_checkpoint
 from navi_core.policy import RewardShaper, build_policy
@@ -93,16 +93,16 @@ def clone(
     if config.early_stopping.enabled:
         # Not refused: settings are often those of the clone and of what learns on from it.
         _LOG.warning("early_stopping does not end cloning: all bc.epochs are made, and the best one is the result")
-    # Initial weights round differently with another number of threads.
-    torch.set_num_threads(1)
     owned = log is None
     log = log if log is not None else run.metric_log()
     try:
-        cloner = _Cloner(config, run, data, log)
-        with StopFlag(stop, "a checkpoint is written") as flag:
-            resumed_from = cloner.begin(initial)
-            reason = cloner.run_until(flag, progress)
-            return cloner.finish(reason, resumed_from)
+        # Initial weights round differently with another number of threads.
+        with torch_threads(1):
+            cloner = _Cloner(config, run, data, log)
+            with StopFlag(stop, "a checkpoint is written") as flag:
+                resumed_from = cloner.begin(initial)
+                reason = cloner.run_until(flag, progress)
+                return cloner.finish(reason, resumed_from)
     finally:
         if owned:
             log.close()

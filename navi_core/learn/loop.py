@@ -31,7 +31,7 @@ from navi_core.learn.run_record import RunRecord, now, run_device
 from navi_core.learn.run_watch import RunWatch
 from navi_core.learn.signals import StopFlag
 from navi_core.learn.steps import UpdateStats
-from navi_core.learn.threads import choose_threads
+from navi_core.learn.threads import choose_threads, torch_threads
 from navi_core.learn.vocabulary import tell_changed_ids
 from navi_core.models import add_scenes, add_scenes_of, corpus_of, load_checkpoint
 from navi_core.policy import RewardShaper, build_policy
@@ -100,18 +100,18 @@ def train(
     assert env is not None
     if watch is not None:
         env = watch(env)
-    # After the environment: the ray kernels' first call starts their pool in the same OpenMP runtime and thereby
-    # gives torch every core. Initial weights, like sums over a batch, round differently with another number.
-    torch.set_num_threads(1)
     owned = log is None and run is not None
     if log is None and run is not None:
         log = run.metric_log()
     try:
-        trainer = _Trainer(config, run, env, log, device, workers)
-        with StopFlag(stop, "an update under way is finished, then a checkpoint is written") as flag:
-            resumed_from = trainer.begin(fresh=fresh, initial=initial)
-            reason = trainer.run_until(flag, progress)
-            return trainer.finish(reason, resumed_from)
+        # After the environment: the ray kernels' first call starts their pool in the same OpenMP runtime and thereby
+        # gives torch every core. Initial weights, like sums over a batch, round differently with another number.
+        with torch_threads(1):
+            trainer = _Trainer(config, run, env, log, device, workers)
+            with StopFlag(stop, "an update under way is finished, then a checkpoint is written") as flag:
+                resumed_from = trainer.begin(fresh=fresh, initial=initial)
+                reason = trainer.run_until(flag, progress)
+                return trainer.finish(reason, resumed_from)
     finally:
         if owned and log is not None:
             log.close()

@@ -12,8 +12,8 @@ import json
 import logging
 import os
 import time
-from collections.abc import Callable
-from contextlib import suppress
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager, suppress
 from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
@@ -25,7 +25,7 @@ from navi_core.config import TrainConfig
 from navi_core.record import hardware_profile, navi_home
 from navi_core.record.durable import write_durably
 
-__all__ = ["Threads", "choose_threads", "measure_threads"]
+__all__ = ["Threads", "choose_threads", "measure_threads", "torch_threads"]
 
 _LOG = logging.getLogger("navi.learn")
 _MOST = 8
@@ -33,6 +33,20 @@ _TURNS = 3
 _OBSERVATIONS = 128
 _GAIN = 1.1
 """Further threads must be this much faster: what they win on a quiet machine they lose on a busy one."""
+
+
+@contextmanager
+def torch_threads(count: int) -> Iterator[None]:
+    """Run the block with so many torch threads, and put the former number back.
+
+    The block may change the number: a program that trains goes on with the threads that it had.
+    """
+    before = torch.get_num_threads()
+    torch.set_num_threads(count)
+    try:
+        yield
+    finally:
+        torch.set_num_threads(before)
 
 
 @dataclass(frozen=True)
@@ -111,11 +125,8 @@ def measure_threads(policy: Any, obs: Tensor, bptt: int, most: int) -> Threads:
         (out.log_prob.mean() + out.value.mean()).backward()
         policy.zero_grad(set_to_none=True)
 
-    before = torch.get_num_threads()
-    try:
+    with torch_threads(1):
         threads = Threads(_faster(act, most), _faster(learn, most))
-    finally:
-        torch.set_num_threads(before)
     _LOG.info("torch threads, measured: %d in rollouts, %d in updates", threads.rollout, threads.update)
     return threads
 

@@ -29,6 +29,7 @@ from navi_core.learn.run_record import RunRecord, now, run_device
 from navi_core.learn.run_watch import RunWatch
 from navi_core.learn.signals import StopFlag
 from navi_core.learn.steps import UpdateStats
+from navi_core.learn.threads import torch_threads
 from navi_core.policy import RewardShaper, build_policy
 from navi_core.record import MetricLog, RunDirectory
 from navi_core.scale.actor import actor_count, learned_weights
@@ -114,15 +115,15 @@ def train_apex(
     owned = log is None and run is not None
     if log is None and run is not None:
         log = run.metric_log()
-    torch.set_num_threads(config.threads or 1)
     reason = "the learner failed"
     place = cluster(config, workers)
     try:
-        apex = _Apex(config, run, place, spaces, shape, log, workers, corpus or {})
-        with StopFlag(stop, "a checkpoint is written") as flag:
-            resumed_from = apex.begin(fresh=fresh, initial=initial)
-            reason = apex.run_until(flag, progress)
-            return apex.finish(reason, resumed_from)
+        with torch_threads(config.threads or 1):
+            apex = _Apex(config, run, place, spaces, shape, log, workers, corpus or {})
+            with StopFlag(stop, "a checkpoint is written") as flag:
+                resumed_from = apex.begin(fresh=fresh, initial=initial)
+                reason = apex.run_until(flag, progress)
+                return apex.finish(reason, resumed_from)
     finally:
         place.close(reason)
         if owned and log is not None:

@@ -11,9 +11,10 @@ from torch import nn
 from navi_core.bench import core as core_bench
 from navi_core.bench import core_cases, encoder_cases, run_core, run_encoder, run_serve, serve_cases
 from navi_core.bench.encoder import _build, saved_activations
-from navi_core.bench.timing import take_turns, torch_threads
+from navi_core.bench.timing import take_turns
 from navi_core.config import PolicyConfig
 from navi_core.errors import ConfigError
+from navi_core.learn.threads import torch_threads
 from navi_core.policy.cores import Mamba2Block
 
 

@@ -193,8 +193,10 @@ def test_accumulated_gradients_equal_those_of_the_whole_minibatch(order, microba
         metrics = learner.update(filled(collector), index=0, steps=0).metrics
         made.append((weights(learner), metrics, [p.detach() for p in learner.shaper.rnd.parameters()]))
     (one, said, curious), (many, told, other) = made
-    # The sum is the same, its order is not; Adam turns a rounding of a tiny gradient into some of a step of 1e-3.
-    assert max(float((a - b).abs().max()) for a, b in zip(one, many)) < 2e-5
+    # The sum is the same, its order is not. A rounding may carry one unit over the kink of its ReLU, and Adam makes
+    # some of a step of 1e-3 of that: only few weights may differ by more.
+    apart = torch.cat([(a - b).abs().flatten() for a, b in zip(one, many)])
+    assert (apart > 2e-5).float().mean() < 0.005 and apart.max() < 1e-3
     assert max(float((a - b).abs().max()) for a, b in zip(curious, other)) < 2e-5
     assert {k: told[k] for k in said} == pytest.approx(said, rel=1e-3, abs=1e-5)
 

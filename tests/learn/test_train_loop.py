@@ -116,9 +116,11 @@ def test_metrics_carry_the_agreed_names(straight):
 
 
 def test_equal_configurations_give_equal_runs(straight, tmp_path):
+    torch.set_num_threads(3)
     again, rows = fly(tmp_path, make_config())
     assert untimed(rows) == untimed(straight[1])
     assert same_weights(again.checkpoint, straight[0].checkpoint)
+    assert torch.get_num_threads() == 3  # those of the program that trains
 
 
 def test_another_seed_gives_another_run(straight, tmp_path):
