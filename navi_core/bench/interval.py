@@ -1,4 +1,4 @@
-"""How often the two-way interval covers the truth, in simulated worlds of known mean."""
+"""How often intervals cover the truth, in simulated worlds of known mean."""
 
 from __future__ import annotations
 
@@ -8,9 +8,9 @@ from dataclasses import dataclass
 import numpy as np
 
 from navi_core.bench.cases import Row
-from navi_core.evaluate import two_way_interval
+from navi_core.evaluate import bootstrap_interval, interval_over_scenes, two_way_interval
 
-__all__ = ["SPREADS", "IntervalRow", "simulate_interval"]
+__all__ = ["SHAPES", "SPREADS", "IntervalRow", "StartsRow", "simulate_interval", "simulate_starts"]
 
 SPREADS: tuple[tuple[float, float, float], ...] = (
     (1.0, 1.0, 1.0),
@@ -89,3 +89,77 @@ def interval_world(
         + spread[1] * generator.normal(size=(1, scenes))
         + spread[2] * generator.normal(size=(seeds, scenes))
     )
+
+
+SHAPES = ("normal", "skewed")
+"""Shapes of the effects: normal, or exponential with the long tail below, as of a few flights that are lost."""
+
+_RESAMPLES = 1000
+
+
+@dataclass(frozen=True)
+class StartsRow(Row):
+    """How the paired interval over scenes and starts fared in one design."""
+
+    scenes: int
+    """Scenes."""
+    starts: int
+    """Starts in each."""
+    shape: str
+    """Of the effects, see `SHAPES`."""
+    scene_spread: float
+    """Standard deviation of the scenes' effects, in those of the starts within them."""
+    covered: float
+    """Share of worlds whose interval holds the true mean."""
+    above: float
+    """Share that lies wholly above it, where "better" would be said falsely."""
+    width: float
+    """Median width of the interval."""
+    bootstrap_covered: float
+    """Share of worlds whose bootstrap interval holds the true mean."""
+    worlds: int
+    """Worlds simulated."""
+
+
+def simulate_starts(
+    designs: Sequence[tuple[int, int]],
+    spreads: Sequence[float] = (0.5, 1.0),
+    *,
+    shapes: Sequence[str] = SHAPES,
+    worlds: int = 2000,
+    seed: int = 0,
+) -> list[StartsRow]:
+    """Draw worlds of scenes and starts around 0, and count the intervals that hold 0.
+
+    Args:
+        designs: (scenes, starts) pairs.
+        spreads: Standard deviations of the scenes' effects; that of the starts is 1.
+        shapes: Of both effects.
+        worlds: Worlds of each row.
+        seed: Of the draws.
+    """
+    rows = []
+    generator = np.random.default_rng(seed)
+    for scenes, starts in designs:
+        for shape in shapes:
+            for spread in spreads:
+                held, above, resampled, widths = 0, 0, 0, np.empty(worlds)
+                for world in range(worlds):
+                    drawn = spread * _effects(generator, shape, scenes, 1) + _effects(generator, shape, scenes, starts)
+                    values = {f"{number:04d}": row.tolist() for number, row in enumerate(drawn)}
+                    ours = interval_over_scenes(values, seed=world, resamples=_RESAMPLES)
+                    other = bootstrap_interval(values, seed=world, resamples=_RESAMPLES)
+                    held += ours.low <= 0.0 <= ours.high
+                    above += ours.low > 0.0
+                    resampled += other.low <= 0.0 <= other.high
+                    widths[world] = ours.high - ours.low
+                shares = (held / worlds, above / worlds, float(np.median(widths)), resampled / worlds)
+                rows.append(StartsRow(scenes, starts, shape, spread, *shares, worlds))
+    return rows
+
+
+def _effects(generator: np.random.Generator, shape: str, scenes: int, starts: int) -> np.ndarray:
+    """Return effects (scenes, starts) of mean 0 and deviation 1."""
+    if shape == "skewed":
+        return 1.0 - generator.exponential(size=(scenes, starts))
+    return generator.normal(size=(scenes, starts))

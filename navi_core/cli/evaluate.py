@@ -48,7 +48,7 @@ __all__ = [
     "scene_loaders",
 ]
 
-HELD_OUT = ("apartment:100-103",)
+HELD_OUT = ("apartment:100-111",)
 """Scenes flown when none is named; the default training corpus ends before them."""
 
 Scenes = Annotated[
@@ -165,7 +165,8 @@ def promote(
 ) -> None:
     """Make a version the champion if it is shown to be better and no more dangerous; exit code 1 if it is refused.
 
-    That an alias of the Navi home's registry moved is recorded with --no-record too.
+    Who wins flies once more from other starts, and has to win there, too. That an alias of the Navi home's registry
+    moved is recorded with --no-record too.
     """
     from navi_core.evaluate import promote as promote_version
     from navi_core.evaluate import record_decision, record_evaluation
@@ -175,19 +176,20 @@ def promote(
     registry.resolve(version)
     registry.check_alias(alias)
     scenes = load_scenes(scene or HELD_OUT, resolution)
-    decision, challenger, opponent = promote_version(
+    decision, flights = promote_version(
         version, registry, scenes, eval_config(protocol, starts, steps, seed, sampled, noisy), alias=alias
     )
     if decision.promoted:
         record_registry(registry)
     if not no_record:
-        record_evaluation(challenger)
-        record_evaluation(opponent)
-        record_decision(decision, challenger)
+        for result in (result for pair in flights for result in pair):
+            record_evaluation(result)
+        record_decision(decision, flights[-1][0])
     if as_json:
         print_json(decision.to_row())
     else:
-        print_results([challenger, opponent])
+        for pair in flights:
+            print_results(list(pair))
         say([decision.coverage, decision.collisions])
         typer.echo(decision.reason)
     if not decision.promoted:
@@ -362,7 +364,7 @@ def print_results(results: list[EvalResult]) -> None:
         auc, final, visit, collisions, free, path = (float(row[name]) for name in _SHOWN)
         return (
             f"{auc:.1f}",
-            f"{row['c_vis_auc_low']:.1f}–{row['c_vis_auc_high']:.1f}",
+            "–" if row["c_vis_auc_low"] is None else f"{row['c_vis_auc_low']:.1f}–{row['c_vis_auc_high']:.1f}",
             f"{final:.1f}",
             f"{visit:.1f}",
             f"{collisions:.2f}",

@@ -49,7 +49,7 @@ class NightlyConfig(Config):
     """Files in `outbox/done/` beyond which the morning compacts the warehouse; None: never."""
     train_scenes: int = Field(16, ge=1, le=10_000)
     """Generated training scenes, where there is no corpus yet."""
-    validation_scenes: int = Field(4, ge=1, le=10_000)
+    validation_scenes: int = Field(12, ge=1, le=10_000)
     """Generated validation scenes, where there is no corpus yet."""
     test_scenes: int = Field(16, ge=1, le=10_000)
     """Generated test scenes, where there is no corpus yet."""

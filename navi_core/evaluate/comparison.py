@@ -2,25 +2,19 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import asdict, dataclass
 from typing import Any
 
-from navi_core.errors import EvaluationError
+from navi_core.evaluate.direction import direction
+from navi_core.evaluate.pairing import mixed_code, require_pairs, unlike
 from navi_core.evaluate.result import EvalResult
-from navi_core.evaluate.statistics import RESAMPLES, bootstrap_interval
+from navi_core.evaluate.statistics import RESAMPLES, Interval, interval_over_scenes, mean_of_scenes
 
-__all__ = ["LOWER_IS_BETTER", "Comparison", "compare", "require_pairs"]
-
-LOWER_IS_BETTER = frozenset(
-    {"collisions", "collisions_per_minute", "collisions_per_100m", "goal_distance"}
-    | {f"{name}_steps_to_{share}" for name in ("c_vis", "c_visit", "c_surf") for share in (50, 75, 90)}
-)
-"""Metrics of which less is better; of every other more is."""
+__all__ = ["Comparison", "compare", "judged", "remarks", "verdict_words"]
 
 FEWEST_STARTS = 6
 """Of fewer pairs nothing is said: all of five fall on one side by chance in 6 % of the cases."""
-_POSE = ("start_x", "start_y", "start_z", "start_yaw")
-_GOAL = ("goal_x", "goal_y", "goal_z")
 
 
 @dataclass(frozen=True)
@@ -40,15 +34,15 @@ class Comparison:
     mean_difference: float
     """Mean over scenes of the paired differences a − b."""
     low: float
-    """Lower bound of its interval."""
+    """Lower bound of its interval; NaN of one pair."""
     high: float
-    """Upper bound of its interval."""
+    """Upper bound of its interval; NaN of one pair."""
     better: bool
-    """Whether a is better: there are `FEWEST_STARTS`, and the interval lies wholly on the good side of 0."""
+    """Whether a is better: `judged`, and there are `FEWEST_STARTS`."""
     worse: bool
-    """Whether a is worse: likewise, wholly on the bad side."""
+    """Whether a is worse: likewise."""
     scenes: int
-    """Scenes compared."""
+    """Scenes compared; with one, the verdict is about that scene alone."""
     episodes: int
     """Pairs compared."""
     sentence: str
@@ -62,7 +56,7 @@ class Comparison:
 def compare(
     a: EvalResult, b: EvalResult, metric: str = "c_vis_auc", *, seed: int = 0, resamples: int = RESAMPLES
 ) -> Comparison:
-    """Compare two subjects by the paired bootstrap interval over scenes and starts.
+    """Compare two subjects by the paired interval over scenes and starts.
 
     Args:
         a: The one that may be better.
@@ -77,24 +71,14 @@ def compare(
     require_pairs(a, b)
     values_a, values_b = a.by_scene(metric), b.by_scene(metric)
     differences = {scene: [x - y for x, y in zip(values_a[scene], values_b[scene], strict=True)] for scene in values_a}
-    interval = bootstrap_interval(differences, seed=seed, resamples=resamples)
-    mean_a = bootstrap_interval(values_a, resamples=1).mean
-    mean_b = bootstrap_interval(values_b, resamples=1).mean
-    above, below = interval.low > 0, interval.high < 0
+    interval = interval_over_scenes(differences, seed=seed, resamples=resamples)
+    mean_a, mean_b = mean_of_scenes(values_a), mean_of_scenes(values_b)
     enough = interval.episodes >= FEWEST_STARTS
-    better, worse = ((below, above) if metric in LOWER_IS_BETTER else (above, below)) if enough else (False, False)
+    better, worse, why_not = judged((a,), (b,), metric, interval.low, interval.high)
     if not enough:
-        verdict = (
-            f"no verdict on {a.subject} and {b.subject} in {metric}, {FEWEST_STARTS} starts are the fewest for one"
-        )
-    elif better or worse:
-        verdict = f"{a.subject} is {'better' if better else 'worse'} than {b.subject} in {metric}"
-    else:
-        verdict = f"no difference between {a.subject} and {b.subject} in {metric} is shown"
-    sentence = (
-        f"{verdict}: {mean_a:.2f} against {mean_b:.2f}, difference {interval.mean:+.2f} "
-        f"[{interval.low:+.2f}, {interval.high:+.2f}] over {interval.scenes} scenes and {interval.episodes} starts."
-    )
+        better, worse, why_not = False, False, f"{FEWEST_STARTS} starts are the fewest for one"
+    verdict = verdict_words(a.subject, b.subject, metric, better, worse, why_not)
+    sentence = f"{verdict}: {mean_a:.2f} against {mean_b:.2f}, {_difference(interval)}{_over(interval, a)}."
     return Comparison(
         metric=metric,
         a=a.subject,
@@ -108,29 +92,73 @@ def compare(
         worse=worse,
         scenes=interval.scenes,
         episodes=interval.episodes,
-        sentence=sentence,
+        sentence=" ".join([sentence, *remarks((a,), (b,))]),
     )
 
 
-def require_pairs(a: EvalResult, b: EvalResult) -> None:
-    """Refuse results whose episodes are not pairs: same scenes, same starts, same length, same physics.
+def judged(
+    a: Sequence[EvalResult], b: Sequence[EvalResult], metric: str, low: float, high: float
+) -> tuple[bool, bool, str]:
+    """Tell whether a is better, whether it is worse, and why neither may be said, if so.
 
-    Raises:
-        EvaluationError: They flew other scenes, starts or protocols.
+    The interval of a − b has to lie on one side of 0, the metric needs a better side, and who is called better must
+    not have been trained on one of the scenes: there it shows what it remembers.
+
+    Args:
+        a: The results of the first side.
+        b: The second's.
+        metric: Episode metric.
+        low: Lower bound of the difference.
+        high: Upper bound.
     """
-    starts = [{(row["scene"], row["start"]): row for row in result.episodes} for result in (a, b)]
-    if starts[0].keys() != starts[1].keys():
-        odd = sorted(starts[0].keys() ^ starts[1].keys())[0]
-        raise EvaluationError(
-            f"{a.subject} and {b.subject} flew different starts (scene {odd[0]}, start {odd[1]} is in one of them "
-            "alone); evaluate both on the same scenes with the same configuration"
-        )
-    for key, row in starts[0].items():
-        other = starts[1][key]
-        for name in ("scene_hash", *_POSE, *_GOAL, "max_steps", "decision_hz", "view_radius", "floor_cell"):
-            # Files of before there were goals have none.
-            if row.get(name) != other.get(name):
-                raise EvaluationError(
-                    f"{a.subject} and {b.subject} flew different starts: {name} of scene {key[0]}, start {key[1]} "
-                    f"is {row.get(name)} and {other.get(name)}; evaluate both with the same configuration"
-                )
+    side = direction(metric, a[0].config.task)
+    if not side:
+        return False, False, "of which neither more nor less is better"
+    better, worse = (low > 0, high < 0) if side > 0 else (high < 0, low > 0)
+    if better or worse:
+        for result in a if better else b:
+            if known := int(result.summary.get("scenes_trained_on") or 0):
+                return False, False, f"for {result.subject} was trained on {known} of these scenes"
+    return better, worse, ""
+
+
+def verdict_words(a: str, b: str, metric: str, better: bool, worse: bool, why_not: str) -> str:
+    """Return the verdict in words, without its numbers.
+
+    Args:
+        a: The first subject.
+        b: The second.
+        metric: What they were compared in.
+        better: Whether a is better.
+        worse: Whether it is worse.
+        why_not: Why neither may be said; empty where nothing forbids it.
+    """
+    if better or worse:
+        return f"{a} is {'better' if better else 'worse'} than {b} in {metric}"
+    if why_not:
+        return f"no verdict on {a} and {b} in {metric}, {why_not}"
+    return f"no difference between {a} and {b} in {metric} is shown"
+
+
+def _difference(interval: Interval) -> str:
+    if interval.low == interval.high == 0:
+        # An interval of no width would say that there is none anywhere.
+        share = 1 - 0.05 ** (1 / interval.scenes)
+        return f"all pairs are equal (in up to {100 * share:.0f} % of such scenes they might not be)"
+    if interval.low != interval.low:
+        return f"difference {interval.mean:+.2f}"
+    return f"difference {interval.mean:+.2f} [{interval.low:+.2f}, {interval.high:+.2f}]"
+
+
+def _over(interval: Interval, flown: EvalResult) -> str:
+    if interval.scenes == 1:
+        return f" over {interval.episodes} starts of {flown.scenes[0]} alone"
+    return f" over {interval.scenes} scenes and {interval.episodes} starts"
+
+
+def remarks(a: Sequence[EvalResult], b: Sequence[EvalResult]) -> list[str]:
+    """Return the sentences that have to follow a verdict: what differs in how the two sides were flown."""
+    told = unlike(a[0], b[0])
+    alike = [f"Not flown alike: {', '.join(told)}."] if told else []
+    mixed = mixed_code([*a, *b])
+    return [*alike, mixed] if mixed else alike

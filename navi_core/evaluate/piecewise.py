@@ -14,6 +14,7 @@ import numpy as np
 from navi_core.config import EvalConfig
 from navi_core.errors import EvaluationError
 from navi_core.evaluate.course import Course, build_course
+from navi_core.evaluate.flight_code import flight_code
 from navi_core.evaluate.protocol import evaluate
 from navi_core.evaluate.result import EvalResult, summarise
 from navi_core.evaluate.subjects import resolve_subject
@@ -129,10 +130,11 @@ def _piece_size(config: EvalConfig, scenes: int) -> int:
 
 
 def _known(file: Path, config: EvalConfig, scenes: Sequence[Scene], weights: str | None) -> EvalResult | None:
-    """Return what was flown before by the same protocol, weights and scenes; None otherwise."""
+    """Return what was flown before by the same protocol, weights, code and scenes; None otherwise."""
     if not file.is_file():
         return None
     piece = EvalResult.load(file)
     same = piece.config == config and piece.summary.get("weights_hash") == weights
+    same = same and piece.summary.get("flight_code") == flight_code()
     flown = {(row["scene"], row["scene_hash"]) for row in piece.episodes}
     return piece if same and flown == {(scene.name, scene.content_hash()) for scene in scenes} else None

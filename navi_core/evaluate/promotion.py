@@ -1,13 +1,14 @@
 """Promotion: the champion changes only when the challenger is shown to be better, and no more dangerous.
 
 Challenger and champion fly the same frozen starts of validation scenes. The first champion, who has nobody to beat,
-must beat the random pilot. Whatever is decided becomes one row of the table `promotions`, refusals included.
+must beat the random pilot. Who wins there flies once more, from starts that nobody was chosen by: of many challengers
+on the same starts some win by chance. Whatever is decided becomes one row of the table `promotions`, refusals included.
 """
 
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from datetime import UTC, datetime
 from typing import TYPE_CHECKING, Any
 
@@ -23,7 +24,7 @@ if TYPE_CHECKING:
     from navi_core.models import Registry
     from navi_core.scenes import Scene
 
-__all__ = ["COLLISION_TOLERANCE", "Decision", "decide", "promote", "scenes_seen"]
+__all__ = ["COLLISION_TOLERANCE", "Decision", "confirmed", "confirming", "decide", "promote", "scenes_seen"]
 
 COLLISION_TOLERANCE = 1.0
 """Mean rise of collisions per minute that is taken for chance while its interval includes 0."""
@@ -33,6 +34,8 @@ METRIC = "c_vis_auc"
 
 SAFETY = "collisions_per_minute"
 """What it must not be worse in."""
+
+_FEWEST_SCENES = 2
 
 
 @dataclass(frozen=True)
@@ -114,18 +117,21 @@ def decide(
     collisions = compare(challenger, opponent, SAFETY)
     rises = collisions.worse or collisions.mean_difference > tolerance
     seen = max(seen, int(challenger.summary.get("scenes_trained_on") or 0))
+    alone = coverage.scenes < _FEWEST_SCENES
     if seen:
         reason = f"Refused, {version} was trained on {seen} of these scenes"
+    elif alone:
+        reason = f"Refused, {coverage.scenes} scene says nothing of others; let it fly in {_FEWEST_SCENES} or more"
     elif not coverage.better:
         reason = f"Refused, not shown to be better: {coverage.sentence}"
     elif rises:
         reason = f"Refused, it collides more: {collisions.sentence}"
     else:
-        reason = f"Promoted: {coverage.sentence} Collisions: {collisions.sentence}"
+        reason = f"Promoted: {coverage.sentence} Collisions: {collisions.sentence} {_clean_flights(challenger)}"
     return Decision(
         version=version,
         alias=alias,
-        promoted=coverage.better and not rises and not seen,
+        promoted=coverage.better and not rises and not seen and not alone,
         reason=reason,
         previous_version=previous_version,
         opponent=opponent.subject,
@@ -134,6 +140,35 @@ def decide(
         evaluation_id=challenger.evaluation_id,
         decided_at=datetime.now(UTC).isoformat(timespec="microseconds"),
     )
+
+
+def _clean_flights(flown: EvalResult) -> str:
+    """Return a sentence on the flights that hit something: a mean of rare events says little about the next one."""
+    flights, hit = len(flown.episodes), sum(not row["collision_free"] for row in flown.episodes)
+    if hit:
+        return f"{hit} of its {flights} flights hit something."
+    return f"None of its {flights} flights hit anything; up to {100 * (1 - 0.05 ** (1 / flights)):.0f} % might (95 %)."
+
+
+def confirming(config: EvalConfig, version: str) -> EvalConfig:
+    """Return the protocol of the flight that has to confirm a win: other starts of the same scenes, each version's own.
+
+    Args:
+        config: The protocol of the first flight.
+        version: The challenger, "v003".
+    """
+    return config.model_copy(update={"seed": (config.seed + int(version.removeprefix("v"))) % 2**31})
+
+
+def confirmed(first: Decision, again: Decision) -> Decision:
+    """Return what is decided of a challenger that won its first flight: what the second one says, told with both.
+
+    The lead that is told is the second's; the first one's was chosen for being large.
+    """
+    before = f"{first.coverage.mean_difference:+.2f} on the first ones"
+    if again.promoted:
+        return replace(again, reason=f"{again.reason} These are other starts than it won on before ({before}).")
+    return replace(again, reason=f"Refused, its lead ({before}) is not confirmed on other starts. {again.reason}")
 
 
 def scenes_seen(registry: Registry, version: str, flown: EvalResult) -> int:
@@ -160,8 +195,8 @@ def promote(
     alias: str = "champion",
     challenger: EvalResult | None = None,
     opponent: EvalResult | None = None,
-) -> tuple[Decision, EvalResult, EvalResult]:
-    """Let a version challenge the holder of an alias, and move the alias if it wins.
+) -> tuple[Decision, list[tuple[EvalResult, EvalResult]]]:
+    """Let a version challenge the holder of an alias, and move the alias if it wins and wins again on other starts.
 
     Args:
         version: The challenger, "v003" or an alias such as "latest".
@@ -173,10 +208,11 @@ def promote(
         opponent: The evaluation of the alias's holder, or of the random pilot, if it has been flown already.
 
     Returns:
-        The decision, and the evaluations of challenger and opponent.
+        The decision, and the evaluations of challenger and opponent: of the first flight and, if it was won, of the
+        one that had to confirm it.
 
     Raises:
-        RegistryError: No such version, or not a valid alias.
+        RegistryError: No such version, not a valid alias, or another version got the alias during the flights.
         EvaluationError: The challenger holds the alias already, was trained on one of the scenes, or the two cannot
             be compared.
     """
@@ -185,6 +221,7 @@ def promote(
     holder = next((entry for entry in registry.list() if alias in entry.aliases), None)
     if holder is not None and holder.version == contender.version:
         raise EvaluationError(f"{contender.version} is the {alias} already")
+    rival = holder if holder is not None else "random"
     challenger = challenger or evaluate(contender, scenes, config)
     seen = scenes_seen(registry, contender.version, challenger)
     if seen:
@@ -192,9 +229,15 @@ def promote(
             f"{contender.version}, or a version that it descends from, was trained on {seen} of these scenes; "
             "promote on scenes that it never saw"
         )
-    opponent = opponent or evaluate(holder if holder is not None else "random", scenes, config)
+    flights = [(challenger, opponent or evaluate(rival, scenes, config))]
     previous = holder.version if holder is not None else None
-    decision = decide(contender.version, challenger, opponent, previous_version=previous, alias=alias)
+    decision = decide(contender.version, *flights[0], previous_version=previous, alias=alias)
     if decision.promoted:
-        registry.promote(contender.version, alias)
-    return decision, challenger, opponent
+        others = confirming(challenger.config, contender.version)
+        places = scenes.field.scenes if isinstance(scenes, Course) else scenes
+        flights.append((evaluate(contender, places, others), evaluate(rival, places, others)))
+        again = decide(contender.version, *flights[1], previous_version=previous, alias=alias)
+        decision = confirmed(decision, again)
+    if decision.promoted:
+        registry.promote(contender.version, alias, instead_of=previous)
+    return decision, flights

@@ -45,6 +45,15 @@ class TwoWayInterval:
     scenes: int
     """Columns C."""
 
+    @property
+    def p_value(self) -> float:
+        """Probability of a mean as far from 0, or farther, were the true one 0."""
+        from scipy.special import stdtr
+
+        if self.standard_error == 0:
+            return float(self.mean == 0)
+        return 2.0 * float(stdtr(self.degrees_of_freedom, -abs(self.mean) / self.standard_error))
+
 
 def two_way_interval(matrix: npt.ArrayLike, *, confidence: float = 0.95) -> TwoWayInterval:
     """Return the mean of a matrix with its two-way random-effects interval.
@@ -57,7 +66,7 @@ def two_way_interval(matrix: npt.ArrayLike, *, confidence: float = 0.95) -> TwoW
     Raises:
         EvaluationError: Fewer than two seeds or scenes, a value that is not finite, an impossible confidence.
     """
-    # The compiled functions of this library take a while to import, and a pilot's evaluation needs none of them.
+    # The compiled functions of this library take a while to import.
     from scipy.special import stdtrit
 
     values = _matrix(matrix)

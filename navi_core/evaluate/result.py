@@ -16,7 +16,8 @@ import numpy as np
 
 from navi_core.config import EvalConfig, config_hash, parse_config
 from navi_core.errors import EvaluationError
-from navi_core.evaluate.statistics import bootstrap_interval, interquartile_mean, mean_of_scenes
+from navi_core.evaluate.flight_code import flight_code
+from navi_core.evaluate.statistics import interquartile_mean, interval_over_scenes, mean_of_scenes
 
 __all__ = ["EvalResult", "short_hash", "summarise"]
 
@@ -52,8 +53,10 @@ _STEPS_TO = re.compile(r"(c_vis|c_visit|c_surf)_steps_to_\d+")
 _IDENTITY = ("scene", "start", "scene_hash", "start_x", "start_y", "start_z", "start_yaw", "max_steps", "decision_hz",
              "view_radius", "floor_cell")  # fmt: skip
 """What every episode's row must hold to be paired with another's."""
-_SUMMARY = ("scenes", "starts", "max_steps", "c_vis_auc", "c_vis_auc_low", "c_vis_auc_high")
+_SUMMARY = ("scenes", "starts", "max_steps", "c_vis_auc")
 """Numbers every summary holds."""
+_BOUNDS = ("c_vis_auc_low", "c_vis_auc_high")
+"""Numbers it holds, or None where one flight has no interval."""
 
 
 @dataclass(frozen=True)
@@ -196,9 +199,10 @@ class EvalResult:
             )
             for name in _IDENTITY:
                 _ = [row[name] for row in result.episodes]
-            for name in _SUMMARY:
-                if not isinstance(result.summary[name], int | float):
-                    raise TypeError(f"{name} of the summary is {result.summary[name]!r}")
+            for name in (*_SUMMARY, *_BOUNDS):
+                value = result.summary[name]
+                if not isinstance(value, int | float) and (value is not None or name in _SUMMARY):
+                    raise TypeError(f"{name} of the summary is {value!r}")
             if not result.episodes or not all(isinstance(row["scene"], str) for row in result.episodes):
                 raise ValueError("it has no episodes, or one of them names no scene")
             return result
@@ -223,7 +227,7 @@ def summarise(
     for row in episodes:
         for metric, scenes in table.items():
             scenes.setdefault(str(row["scene"]), []).append(float(row[metric]))
-    interval = bootstrap_interval(table["c_vis_auc"], seed=config.seed)
+    interval = interval_over_scenes(table["c_vis_auc"], seed=config.seed)
     medians = {
         f"{metric}_median": float(np.median([float(row[metric]) for row in episodes]))
         for metric in ("collisions_per_minute", "collisions_per_100m")  # one stuck episode can dominate a mean
@@ -239,14 +243,15 @@ def summarise(
         "task": config.task,
         "sensor": episodes[0].get("sensor"),
         "config_hash": config_hash(config),
+        "flight_code": flight_code(),
         "scenes_hash": scenes_hash,
         "scenes": len(scene_hashes),
         "starts": config.starts,
         "episodes": len(episodes),
         "max_steps": config.max_steps,
         **{metric: mean_of_scenes(table[metric]) for metric in averaged},
-        "c_vis_auc_low": interval.low,
-        "c_vis_auc_high": interval.high,
+        "c_vis_auc_low": None if math.isnan(interval.low) else interval.low,
+        "c_vis_auc_high": None if math.isnan(interval.high) else interval.high,
         "c_vis_auc_iqm": interquartile_mean([float(row["c_vis_auc"]) for row in episodes]),
         **medians,
         **_steps_reached(episodes),

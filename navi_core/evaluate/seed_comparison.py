@@ -3,14 +3,15 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, replace
 from typing import Any
 
 import numpy as np
 import numpy.typing as npt
 
 from navi_core.errors import EvaluationError
-from navi_core.evaluate.comparison import LOWER_IS_BETTER, require_pairs
+from navi_core.evaluate.comparison import judged, remarks, verdict_words
+from navi_core.evaluate.pairing import require_pairs, unlike
 from navi_core.evaluate.random_effects import MIN_SEEDS, performance_profile, two_way_interval
 from navi_core.evaluate.result import EvalResult
 from navi_core.evaluate.statistics import interquartile_mean
@@ -47,6 +48,8 @@ class SeedComparison:
     """Upper bound of its two-way interval."""
     degrees_of_freedom: float
     """Of that interval."""
+    p_value: float
+    """Of no difference, by the same statistic."""
     better: bool
     """Whether a is better: the interval lies on the good side of 0, and there are at least five seeds."""
     worse: bool
@@ -68,6 +71,12 @@ class SeedComparison:
         """Return plain data."""
         return asdict(self)
 
+    def withheld(self, why: str) -> SeedComparison:
+        """Return the comparison without its verdict, and why; its numbers stay."""
+        said = len(verdict_words(self.a, self.b, self.metric, self.better, self.worse, ""))
+        words = verdict_words(self.a, self.b, self.metric, False, False, why)
+        return replace(self, better=False, worse=False, sentence=words + self.sentence[said:])
+
 
 def seed_matrix(results: Sequence[EvalResult], metric: str) -> npt.NDArray[np.float64]:
     """Return a metric's means over starts, float64 (S, C): one row per result, one column per scene.
@@ -79,6 +88,11 @@ def seed_matrix(results: Sequence[EvalResult], metric: str) -> npt.NDArray[np.fl
         raise EvaluationError("no results to make a matrix of seeds × scenes of")
     for other in results[1:]:
         require_pairs(results[0], other)
+        if told := unlike(results[0], other):
+            raise EvaluationError(
+                f"{results[0].subject} and {other.subject} are seeds of one side and were not flown alike: "
+                f"{', '.join(told)}; evaluate both with the same configuration"
+            )
     order = results[0].scenes
     tables = [result.by_scene(metric) for result in results]
     return np.array([[float(np.mean(table[scene])) for scene in order] for table in tables])
@@ -94,7 +108,7 @@ def compare_seeds(
     """Compare two ways of training by the paired two-way interval over training seeds and scenes.
 
     Seed i of one side is paired with seed i of the other. A side of one result, such as a pilot, is taken as fixed:
-    then the seeds of the other side alone are random.
+    then the seeds of the other side alone are random, and of a checkpoint the sentence says so.
 
     Args:
         a: The side that may be better, one result per training seed.
@@ -103,8 +117,8 @@ def compare_seeds(
         names: What the two sides are called; by default as their first subjects.
 
     Raises:
-        EvaluationError: Sides of different numbers of seeds, a checkpoint named twice, other starts, one scene alone,
-            or the metric is missing.
+        EvaluationError: Sides of different numbers of seeds, a checkpoint named twice, two of one run, other starts,
+            one scene alone, or the metric is missing.
     """
     if min(len(a), len(b)) != 1 and len(a) != len(b):
         raise EvaluationError(
@@ -118,15 +132,12 @@ def compare_seeds(
     matrix_b = matrix_b[:, [b[0].scenes.index(scene) for scene in a[0].scenes]]
     interval = two_way_interval(matrix_a - matrix_b)
     name_a, name_b = names or (a[0].subject, b[0].subject)
-    above, below = interval.low > 0, interval.high < 0
-    good, bad = (below, above) if metric in LOWER_IS_BETTER else (above, below)
-    enough = interval.seeds >= MIN_SEEDS
-    if not enough:
-        verdict = f"no verdict on {name_a} and {name_b} in {metric}, for {interval.seeds} seeds are under {MIN_SEEDS}"
-    elif good or bad:
-        verdict = f"{name_a} is {'better' if good else 'worse'} than {name_b} in {metric}"
-    else:
-        verdict = f"no difference between {name_a} and {name_b} in {metric} is shown"
+    better, worse, why_not = judged(a, b, metric, interval.low, interval.high)
+    if interval.seeds < MIN_SEEDS:
+        better, worse, why_not = False, False, f"for {interval.seeds} seeds are under {MIN_SEEDS}"
+    fixed = [side[0] for side in (a, b) if len(side) == 1 and side[0].summary.get("weights_hash") is not None]
+    told = [f"{alone.subject} is one checkpoint, not its way of training." for alone in fixed] + remarks(a, b)
+    verdict = verdict_words(name_a, name_b, metric, better, worse, why_not)
     both = np.concatenate([matrix_a.ravel(), matrix_b.ravel()])
     thresholds = np.linspace(both.min(), both.max(), _PROFILE_POINTS).tolist()
     return SeedComparison(
@@ -141,29 +152,43 @@ def compare_seeds(
         low=interval.low,
         high=interval.high,
         degrees_of_freedom=interval.degrees_of_freedom,
-        better=enough and good,
-        worse=enough and bad,
+        p_value=interval.p_value,
+        better=better,
+        worse=worse,
         seeds=interval.seeds,
         scenes=interval.scenes,
         thresholds=tuple(thresholds),
         profile_a=tuple(performance_profile(matrix_a, thresholds)),
         profile_b=tuple(performance_profile(matrix_b, thresholds)),
-        sentence=(
-            f"{verdict}: {matrix_a.mean():.2f} against {matrix_b.mean():.2f}, difference {interval.mean:+.2f} "
-            f"[{interval.low:+.2f}, {interval.high:+.2f}] over {interval.seeds} seeds and {interval.scenes} scenes."
+        sentence=" ".join(
+            [
+                f"{verdict}: {matrix_a.mean():.2f} against {matrix_b.mean():.2f}, "
+                f"difference {interval.mean:+.2f} [{interval.low:+.2f}, {interval.high:+.2f}] "
+                f"over {interval.seeds} seeds and {interval.scenes} scenes.",
+                *told,
+            ]
         ),
     )
 
 
 def _require_different(side: Sequence[EvalResult]) -> None:
-    """Refuse one checkpoint under two names: a copy is no second seed."""
-    known: dict[str, str] = {}
+    """Refuse what is no second seed: a copy of a checkpoint, or another one of the same run."""
+    weights: dict[str, str] = {}
+    runs: dict[str, str] = {}
     for result in side:
-        weights = result.summary.get("weights_hash")
-        if len(side) > 1 and weights is None:
+        mine, run = result.summary.get("weights_hash"), result.summary.get("training_run_id")
+        if len(side) > 1 and mine is None:
             raise EvaluationError(f"{result.subject} has no weights, so it has no training seeds; name it once")
-        if weights is not None and weights in known:
+        if mine in weights:
             raise EvaluationError(
-                f"{result.subject} and {known[weights]} have the same weights; give checkpoints of different seeds"
+                f"{result.subject} and {weights[mine]} have the same weights; give checkpoints of different seeds"
             )
-        known[str(weights)] = result.subject
+        if run in runs:
+            raise EvaluationError(
+                f"{result.subject} and {runs[run]} are checkpoints of one run ({run}), not two seeds; "
+                "give one of each run"
+            )
+        if mine is not None:
+            weights[mine] = result.subject
+        if run is not None:
+            runs[run] = result.subject

@@ -21,6 +21,7 @@ import re
 from collections.abc import Iterator, Mapping, Sequence
 from datetime import UTC, datetime
 from pathlib import Path
+from types import EllipsisType
 from typing import Any
 
 from navi_core.config import config_hash
@@ -115,22 +116,31 @@ class Registry:
                 self._move(book, LATEST, version, "register")
         return version
 
-    def promote(self, version: str, alias: str = "champion") -> ModelVersion:
+    def promote(
+        self, version: str, alias: str = "champion", *, instead_of: str | EllipsisType | None = ...
+    ) -> ModelVersion:
         """Point an alias at a version; promoting the version that holds it changes nothing.
 
         Args:
             version: A version or an alias.
             alias: Lower-case name, not of the form of a version.
+            instead_of: The version that has to hold the alias until now, None for nobody; left out, whoever does.
 
         Raises:
-            RegistryError: No such version, or not a valid alias.
+            RegistryError: No such version, not a valid alias, or another version holds it by now.
         """
         self.check_alias(alias)
         self._find(self._read(), version)  # before a folder is made for nothing
         with self._changing() as book:
             version = self._find(book, version)
             held = book["aliases"].get(alias, {"versions": []})["versions"]
-            if not held or held[-1] != version:
+            holder = held[-1] if held else None
+            if holder != version:
+                if instead_of is not ... and holder != instead_of:
+                    raise RegistryError(
+                        f"{version} was to follow {instead_of or 'nobody'} as {alias}, but {holder or 'nobody'} holds "
+                        f"it by now; let it fly again: navi promote {version} --alias {alias}"
+                    )
                 self._move(book, alias, version, "promote")
             return self._entry(book, version)
 

@@ -30,7 +30,7 @@ def open_registry() -> Registry:
 
 
 def challenge(policy: dict[str, Any], config: EvalConfig) -> dict[str, Any]:
-    """Let a policy's version challenge the champion, and move the alias if it wins.
+    """Let a policy's version challenge the champion, and move the alias if it wins, and wins again on other starts.
 
     Both fly the same frozen starts of the validation scenes; the first champion has to beat random
     flight. A pair that was decided before is not decided again.
@@ -45,7 +45,7 @@ def challenge(policy: dict[str, Any], config: EvalConfig) -> dict[str, Any]:
     Raises:
         EvaluationError: The corpus has no validation scene.
     """
-    from navi_core.evaluate import decide, scenes_seen
+    from navi_core.evaluate import confirmed, confirming, decide, scenes_seen
 
     registry = open_registry()
     version, holder = policy["version"], _holder(registry)
@@ -66,7 +66,14 @@ def challenge(policy: dict[str, Any], config: EvalConfig) -> dict[str, Any]:
     else:
         opponent = _fly_opponent(holder, scenes, config)
         seen = scenes_seen(registry, version, challenger)
-        decision = decide(version, challenger, opponent, previous_version=previous, alias=ALIAS, seen=seen)
+        held_by: dict[str, Any] = {"previous_version": previous, "alias": ALIAS, "seen": seen}
+        decision = decide(version, challenger, opponent, **held_by)
+        if decision.promoted:
+            others = confirming(config, version)
+            again = (flown_policy(policy, scenes, others)[0], _fly_opponent(holder, scenes, others))
+            decision = confirmed(decision, decide(version, *again, **held_by))
+        if registry.aliases().get(ALIAS) != previous:
+            return challenge(policy, config)  # somebody else got the alias during the flights
         row = decision.to_row() | {
             "coverage": asdict(decision.coverage),
             "collisions": asdict(decision.collisions),
@@ -79,7 +86,7 @@ def challenge(policy: dict[str, Any], config: EvalConfig) -> dict[str, Any]:
             log.row("promotions", {name: row[name] for name in row if name not in ("coverage", "collisions")})
         write_document(held / f"{version}.json", row)
         if row["promoted"]:
-            registry.promote(version, ALIAS)
+            registry.promote(version, ALIAS, instead_of=previous)
             previous = version
     return row | {"champion": previous, "reused": reused}
 

@@ -146,10 +146,10 @@ def flown(
     Returns:
         Result, and whether it was flown now; a saved one holds no trajectories.
     """
-    from navi_core.evaluate import EvalResult, evaluate
+    from navi_core.evaluate import EvalResult, evaluate, flight_code
 
     name = name or str(subject)
-    key = content_key(name, weights, scenes.key, config_hash(config), _VERSION)
+    key = content_key(name, weights, scenes.key, config_hash(config), flight_code(), _VERSION)
     file = navi_home() / "evaluations" / f"{key}.json"
     if file.exists():
         return EvalResult.load(file), False

@@ -33,6 +33,12 @@ def corridor() -> Scene:
 
 
 @pytest.fixture(scope="session")
+def halls() -> list[Scene]:
+    """Four empty rooms, 5 to 6.5 m × 4 m: an interval of few scenes needs some to say anything."""
+    return [boxes_scene(f"hall{n}", ((0, 0, 0), (5.0 + 0.5 * n, 2.4, 4))) for n in range(4)]
+
+
+@pytest.fixture(scope="session")
 def door_room() -> Scene:
     """8 × 2.4 × 4 m, parted at x = 4 by a wall 0.2 m thick with a door from z = 1.5 to z = 2.5."""
     return boxes_scene(

@@ -2,10 +2,15 @@
 
 from __future__ import annotations
 
+import dataclasses
+
+import numpy as np
 import pytest
 
+from navi_core.config import DynamicsConfig
+from navi_core.config.evaluate import NOISY_SENSOR
 from navi_core.errors import EvaluationError
-from navi_core.evaluate import compare, decide
+from navi_core.evaluate import compare, decide, direction, flight_code, seed_matrix
 from navi_core.evaluate.result import summarise
 from tests.evaluate.conftest import made_result as result
 
@@ -127,5 +132,95 @@ def test_a_few_starts_are_no_verdict():
             result(name, [[v - d for v in row] for row in few], scenes=scenes) for name, d in (("a", 0), ("b", 9))
         )
         verdict = compare(better, worse)
-        assert verdict.low == 9.0 and not verdict.better and not verdict.worse
+        assert verdict.mean_difference == 9.0 and not verdict.better and not verdict.worse
+        assert np.isnan(verdict.low) if len(few) == 1 else verdict.low == 9.0
         assert verdict.sentence.startswith("no verdict on a and b in c_vis_auc, 6 starts are the fewest")
+
+
+@pytest.mark.parametrize(
+    ("metric", "task", "side"),
+    [
+        ("c_vis_auc", "explore", 1),
+        ("c_surf_at_100", "explore", 1),
+        ("c_vis_auc", "point_goal", 0),
+        ("c_visit", "explore", 1),
+        ("c_vis_steps_to_90", "explore", -1),
+        ("success", "point_goal", 1),
+        ("goal_distance", "point_goal", -1),
+        ("collisions_per_minute", "point_goal", -1),
+        ("recovery_steps", "explore", -1),
+        ("path_length", "explore", 0),
+        ("steps", "point_goal", 0),
+        ("start_x", "explore", 0),
+    ],
+)
+def test_of_which_metrics_more_is_better(metric, task, side):
+    assert direction(metric, task) == side
+
+
+def test_where_neither_side_is_better_there_is_no_verdict():
+    longer, shorter = result("a", LOW, path_length=9.0), result("b", LOW, path_length=4.0)
+    verdict = compare(longer, shorter, "path_length")
+    assert not verdict.better and not verdict.worse and verdict.mean_difference == 5.0
+    assert verdict.sentence.startswith(
+        "no verdict on a and b in path_length, of which neither more nor less is better:"
+    )
+
+
+def test_equal_pairs_do_not_say_that_all_scenes_are_equal():
+    said = compare(result("a", LOW), result("b", LOW), "collisions_per_minute").sentence
+    assert "all pairs are equal (in up to 63 % of such scenes they might not be) over 3 scenes" in said  # 1 − .05^(1/3)
+
+
+def test_who_was_trained_on_the_scenes_is_not_called_better():
+    known, fresh = result("known", HIGH), result("fresh", LOW)
+    known.summary["scenes_trained_on"] = 2
+    for verdict in (compare(known, fresh), compare(fresh, known)):
+        assert not verdict.better and not verdict.worse
+        assert "in c_vis_auc, for known was trained on 2 of these scenes: " in verdict.sentence
+    fresh.summary["scenes_trained_on"], known.summary["scenes_trained_on"] = 2, 0
+    assert compare(known, fresh).better  # although the other had the advantage
+
+
+@pytest.mark.parametrize(
+    ("changes", "words"),
+    [
+        ({"visit_cell": 0.25}, "visit_cell is 0.5 and 0.25"),
+        ({"clearance_margin": 0.0}, "clearance_margin is 0.05 and 0.0"),
+        ({"dynamics": DynamicsConfig(max_yaw_rate=1.0)}, "dynamics is"),
+        ({"task": "point_goal"}, "task is explore and point_goal"),
+    ],
+)
+def test_flights_by_other_rules_are_no_pairs(changes, words):
+    with pytest.raises(EvaluationError, match="flew by different rules") as caught:
+        compare(result("a", LOW), under(changes, "b"))
+    assert words in str(caught.value)
+
+
+@pytest.mark.parametrize(
+    ("changes", "words"),
+    [
+        ({"sensor": NOISY_SENSOR}, "sensor clean against sensor noisy"),
+        ({"deterministic": False}, "mean actions against sampled actions"),
+        ({"recovery": True}, "recovery as trained against recovery"),
+    ],
+)
+def test_what_may_be_compared_is_said(changes, words):
+    assert compare(result("a", HIGH), under(changes, "b")).sentence.endswith(f" Not flown alike: {words}.")
+    with pytest.raises(EvaluationError, match="seeds of one side and were not flown alike"):
+        seed_matrix([result("a", LOW), under(changes, "b")], "c_vis_auc")
+
+
+def test_flights_of_other_code_are_told():
+    old, new = result("a", HIGH), result("b", LOW)
+    assert old.summary["flight_code"] == flight_code()
+    old.summary["flight_code"] = "0" * 12
+    assert compare(old, new).sentence.endswith(" Flown by different versions of Navi's code.")
+    del old.summary["flight_code"]  # of before it was kept
+    assert "code" not in compare(old, new).sentence
+
+
+def under(changes, subject):
+    """The lower result, flown under other settings."""
+    made = result(subject, LOW)
+    return dataclasses.replace(made, config=made.config.model_copy(update=changes))

@@ -12,12 +12,22 @@ from typer.testing import CliRunner
 from navi_core.cli.main import build_app
 from navi_core.config import EnvConfig, EvalConfig, PolicyConfig, TrainConfig
 from navi_core.errors import EvaluationError, RegistryError
-from navi_core.evaluate import build_course, decide, evaluate, promote, record_evaluation, top_down_map
+from navi_core.evaluate import (
+    build_course,
+    confirmed,
+    confirming,
+    decide,
+    evaluate,
+    promote,
+    record_evaluation,
+    top_down_map,
+)
 from navi_core.models import Registry, save_checkpoint
 from navi_core.policy import build_policy
 from navi_core.record import navi_home, outbox_path
 
 SHORT = EvalConfig(starts=2, max_steps=40, azimuth_bins=32, elevation_bins=8, block=4)
+SIX = SHORT.model_copy(update={"starts": 6})
 
 
 def flying(command, path, *, scene_hashes=None):
@@ -51,24 +61,27 @@ def registry(tmp_path):
     return Registry(tmp_path / "models")
 
 
-def test_champions_change_only_by_beating_their_predecessor(corridor, registry, tmp_path):
-    course = build_course([corridor], SHORT.model_copy(update={"starts": 6}))
+def test_champions_change_only_by_beating_their_predecessor(halls, registry, tmp_path):
+    course = build_course(halls, SIX)
     hovers = registry.register(flying(HOVER, tmp_path / "hover.pt"))
     circles = registry.register(flying(CIRCLE, tmp_path / "circle.pt"))
     crashes = registry.register(flying(CRASH, tmp_path / "crash.pt"))
 
-    first, _, opponent = promote(hovers, registry, course)
+    first, [(_, opponent)] = promote(hovers, registry, course)
     assert not first.promoted and opponent.subject == "random" and first.previous_version is None
     assert "champion" not in registry.aliases()
     registry.promote(hovers, "champion")
 
-    dangerous, challenger, opponent = promote(crashes, registry, course)
+    dangerous, [(challenger, opponent)] = promote(crashes, registry, course)
     assert (challenger.subject, opponent.subject) == (crashes, hovers)
     assert dangerous.coverage.better and dangerous.collisions.worse and not dangerous.promoted
     assert registry.resolve("champion").version == hovers
 
-    better, _, _ = promote(circles, registry, course)
+    better, flights = promote(circles, registry, course)
     assert better.promoted and better.previous_version == hovers
+    poses = [{(row["scene"], row["start_x"], row["start_z"]) for row in flown.episodes} for flown, _ in flights]
+    assert len(poses) == 2 and len(poses[0] & poses[1]) < 3
+    assert better.evaluation_id == flights[1][0].evaluation_id and "These are other starts" in better.reason
     assert registry.resolve("champion").version == circles
 
     with pytest.raises(EvaluationError, match="is the champion already"):
@@ -77,12 +90,33 @@ def test_champions_change_only_by_beating_their_predecessor(corridor, registry, 
         promote("v009", registry, course)
 
 
-def test_the_command_that_promotes_records_the_move_of_the_alias(corridor, tmp_path):
+def test_a_win_that_other_starts_do_not_confirm_is_none(halls, tmp_path):
+    course = build_course(halls, SIX)
+    circles, hovers = (evaluate(flying(c, tmp_path / f"{n}.pt"), course) for n, c in enumerate((CIRCLE, HOVER)))
+    won, lost = (decide("v002", *pair, previous_version="v001") for pair in ((circles, hovers), (hovers, hovers)))
+    refused = confirmed(won, lost)
+    assert won.promoted and not refused.promoted and refused.coverage == lost.coverage
+    assert refused.reason.startswith(
+        f"Refused, its lead ({won.coverage.mean_difference:+.2f} on the first ones) is not"
+    )
+    assert confirming(SHORT, "v007").seed == 7 and confirming(SHORT, "v007").starts == SHORT.starts
+
+
+def test_one_scene_promotes_nobody(corridor, tmp_path):
+    course = build_course([corridor], SHORT.model_copy(update={"starts": 8}))
+    circles, hovers = (evaluate(flying(c, tmp_path / f"{n}.pt"), course) for n, c in enumerate((CIRCLE, HOVER)))
+    refused = decide("v002", circles, hovers, previous_version="v001")
+    assert refused.coverage.better and refused.coverage.sentence.endswith("over 8 starts of corridor alone.")
+    assert not refused.promoted and refused.reason.startswith("Refused, 1 scene says nothing of others")
+
+
+def test_the_command_that_promotes_records_the_move_of_the_alias(halls, tmp_path):
     registry = Registry(navi_home() / "models")
     hovers, circles = (registry.register(flying(c, tmp_path / f"{n}.pt")) for n, c in enumerate((HOVER, CIRCLE)))
     registry.promote(hovers, "champion")
-    scene = corridor.save(tmp_path / "corridor.gmdag")
-    command = ["promote", circles, "--scene", str(scene), "--starts", "6", "--steps", "40", "--no-record"]
+    scenes = [str(scene.save(tmp_path / f"{scene.name}.gmdag")) for scene in halls]
+    given = [word for scene in scenes for word in ("--scene", scene)]
+    command = ["promote", circles, *given, "--starts", "6", "--steps", "40", "--no-record"]
     done = CliRunner().invoke(build_app(plugins=False), command)
     assert done.exit_code == 0, (done.output, done.exception)
     batches = sorted(outbox_path().glob("*alias_moves*.ndjson"))
@@ -96,9 +130,9 @@ def test_promotion_refuses_scenes_of_the_training(corridor, registry, tmp_path):
         promote(registry.register(seen), registry, [corridor], SHORT)
 
 
-def test_no_decision_promotes_where_the_challenger_was_trained(corridor, tmp_path):
+def test_no_decision_promotes_where_the_challenger_was_trained(halls, tmp_path):
     """The pipeline decides without `promote`."""
-    course = build_course([corridor], SHORT.model_copy(update={"starts": 6}))
+    course = build_course(halls, SIX)
     circles, hovers = (evaluate(flying(c, tmp_path / f"{n}.pt"), course) for n, c in enumerate((CIRCLE, HOVER)))
     assert decide("v002", circles, hovers, previous_version="v001").promoted
     circles.summary["scenes_trained_on"] = 1

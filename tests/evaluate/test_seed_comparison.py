@@ -10,7 +10,14 @@ from navi_core.bench.interval import SPREADS, interval_world, simulate_interval
 from navi_core.cli.compare import two_sides
 from navi_core.cli.main import build_app
 from navi_core.errors import ConfigError, EvaluationError
-from navi_core.evaluate import bootstrap_interval, compare_seeds, performance_profile, seed_matrix, two_way_interval
+from navi_core.evaluate import (
+    bootstrap_interval,
+    compare_seeds,
+    holm,
+    performance_profile,
+    seed_matrix,
+    two_way_interval,
+)
 from tests.evaluate.conftest import made_result
 
 SCENES = ("a", "b", "c", "d")
@@ -127,6 +134,54 @@ def test_sides_that_are_no_pairs_are_refused():
         compare_seeds(side("a", 2), [made_result("pilot", [[1.0]] * 4, scenes=SCENES)] * 2)
     with pytest.raises(EvaluationError, match="flew different starts"):
         compare_seeds(side("a", 2), side("b", 2, start_x=9.0))
+
+
+def test_checkpoints_of_one_run_are_no_seeds():
+    mine = side("a", 5)
+    for number, result in enumerate(mine):
+        result.summary["training_run_id"] = f"run{number % 4}"
+    with pytest.raises(EvaluationError, match=r"a4 and a0 are checkpoints of one run \(run0\), not two seeds"):
+        compare_seeds(mine, side("b", 5))
+
+
+def test_one_checkpoint_is_not_its_way_of_training():
+    verdict = compare_seeds(side("a", 1, 4.0), side("b", 5))
+    assert verdict.sentence.endswith(" over 5 seeds and 4 scenes. a0 is one checkpoint, not its way of training.")
+    pilot = made_result("pilot", [[1.0] * 2] * 4, scenes=SCENES)
+    assert "one checkpoint" not in compare_seeds([pilot], side("b", 5)).sentence
+
+
+def test_a_side_that_was_trained_on_the_scenes_is_not_called_better():
+    known = side("a", 5, 8.0)
+    known[3].summary["scenes_trained_on"] = 1
+    verdict = compare_seeds(known, side("b", 5))
+    assert verdict.low > 0 and not verdict.better and "for a3 was trained on 1 of these scenes" in verdict.sentence
+
+
+def test_the_p_value_belongs_to_the_interval():
+    """At 1 − p the interval just touches 0."""
+    matrix = np.random.default_rng(0).normal(0.4, 1.0, size=(5, 8))
+    interval = two_way_interval(matrix)
+    touching = two_way_interval(matrix, confidence=1.0 - interval.p_value)
+    assert touching.low == pytest.approx(0.0, abs=1e-9)
+    assert two_way_interval(np.ones((3, 3))).p_value == 0 and two_way_interval(np.zeros((3, 3))).p_value == 1
+
+
+def test_holm_by_hand():
+    """.01 < .05/4 and .015 < .05/3, but .03 ≥ .05/2; then .04 is not asked any more."""
+    assert holm([0.03, 0.01, 0.04, 0.015]) == [False, True, False, True]
+    assert holm([0.049]) == [True] and holm([]) == [] and holm([0.05]) == [False]
+    with pytest.raises(EvaluationError, match="within"):
+        holm([0.5, 1.5])
+
+
+def test_a_verdict_that_is_withheld_keeps_its_numbers():
+    said = compare_seeds(side("a", 5, 4.0), side("b", 5))
+    silent = said.withheld("it may be chance")
+    assert said.better and not silent.better and silent.low == said.low
+    assert silent.sentence == said.sentence.replace(
+        "a0 is better than b0 in c_vis_auc", "no verdict on a0 and b0 in c_vis_auc, it may be chance"
+    )
 
 
 def test_the_command_pairs_files_of_seeds_and_says_the_verdict_in_one_sentence(tmp_path):

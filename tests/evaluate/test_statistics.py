@@ -5,8 +5,16 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
+from navi_core.bench.interval import simulate_starts
 from navi_core.errors import EvaluationError
-from navi_core.evaluate.statistics import bootstrap_interval, interquartile_mean, mean_of_scenes
+from navi_core.evaluate.statistics import (
+    FEW_SCENES,
+    bootstrap_interval,
+    interquartile_mean,
+    interval_over_scenes,
+    mean_of_scenes,
+    student_interval,
+)
 
 
 def test_every_scene_counts_alike_whatever_its_number_of_starts():
@@ -67,6 +75,38 @@ def test_the_interval_covers_the_truth_where_resampling_episodes_alone_does_not(
         naive_covered += naive.low <= 0 <= naive.high
     assert covered >= 170
     assert naive_covered <= 150
+
+
+def test_few_scenes_have_the_t_interval_of_their_means_by_hand():
+    """Means 1, 2, 3: standard error 1/√3, and t of two degrees of freedom is 4.302653."""
+    interval = interval_over_scenes({"a": [0.0, 2.0], "b": [2.0], "c": [3.0, 3.0]})
+    assert interval == student_interval({"a": [0.0, 2.0], "b": [2.0], "c": [3.0, 3.0]})
+    assert (interval.mean, interval.scenes, interval.episodes) == (2.0, 3, 5)
+    assert interval.high - 2.0 == pytest.approx(2.0 - interval.low) == pytest.approx(4.3026527 / 3**0.5, abs=1e-6)
+
+
+def test_one_scene_has_the_t_interval_of_its_starts_and_one_start_none():
+    interval = interval_over_scenes({"a": [1.0, 2.0, 3.0]})
+    assert interval.high - 2.0 == pytest.approx(4.3026527 / 3**0.5, abs=1e-6) and interval.scenes == 1
+    alone = interval_over_scenes({"a": [7.0]})
+    assert alone.mean == 7.0 and np.isnan([alone.low, alone.high]).all()
+
+
+def test_many_scenes_have_the_bootstrap():
+    values = {str(n): [float(n), n + 1.0] for n in range(FEW_SCENES)}
+    assert interval_over_scenes(values, seed=4, resamples=50) == bootstrap_interval(values, seed=4, resamples=50)
+
+
+@pytest.mark.parametrize(("scenes", "starts"), [(2, 3), (4, 3), (8, 3), (12, 3)])
+def test_the_interval_covers_what_it_says_with_few_scenes_too(scenes, starts):
+    """1,500 worlds tell the share to ±1.1 points."""
+    for row in simulate_starts([(scenes, starts)], shapes=("normal",), worlds=1500):
+        assert 0.93 <= row.covered <= 0.98, row
+
+
+def test_a_bootstrap_of_few_scenes_covers_too_little():
+    row = simulate_starts([(4, 3)], spreads=(1.0,), shapes=("normal",), worlds=1500)[0]
+    assert row.bootstrap_covered < 0.91 < row.covered
 
 
 def test_large_tables_are_resampled_in_bounded_memory():

@@ -11,6 +11,7 @@ import time
 from dataclasses import asdict
 from pathlib import Path
 
+import numpy as np
 import pytest
 
 from navi_core.config import AblationConfig
@@ -24,6 +25,7 @@ from navi_pipeline.lib.documents import write_document
 from navi_pipeline.lib.stale_runs import runs_in_use
 from navi_pipeline.lib.warehouse import Warehouse
 from navi_pipeline.report import run_report
+from tests.evaluate.conftest import made_result
 
 ROOT = Path(__file__).resolve().parents[2]
 TINY = AblationConfig(
@@ -158,3 +160,24 @@ def test_a_cell_whose_trainer_was_told_to_end_has_no_outcome():
     with pytest.raises(RunError, match=r"train was (stopped at step [\d,]+ \(SIGTERM\)|told to end by SIGTERM)"):
         run_cell("ended", VARIANTS[BASE], endless, 0, on_line=end_the_trainer)
     assert known_outcome(VARIANTS[BASE], endless, 0) is None and told
+
+
+def test_of_many_variants_one_that_looks_better_by_chance_is_not_called_so(monkeypatch, tmp_path):
+    """Thirty variants that change nothing, and one that does: by Holm's rule that one alone is told."""
+    monkeypatch.setenv("NAVI_HOME", str(tmp_path))
+    draws, scenes = np.random.default_rng(5), tuple("abcdefgh")
+
+    def seeds(name, gain=0.0):
+        tables = gain + draws.normal(size=(5, 1)) + draws.normal(size=(5, 8))
+        return {
+            seed: made_result(f"{name}{seed}", [[v, v] for v in row], scenes=scenes, weights=f"{name}{seed}")
+            for seed, row in enumerate(tables)
+        }
+
+    names = [f"v{number}" for number in range(30)]
+    flown = {"base": seeds("base"), "good": seeds("good", 9.0)} | {name: seeds(name) for name in names}
+    alone = [perform._verdicts([name], flown)[name] for name in names]
+    together = perform._verdicts(["good", *names], flown)
+    assert sum(verdict.better or verdict.worse for verdict in alone) >= 1
+    assert [name for name, verdict in together.items() if verdict.better or verdict.worse] == ["good"]
+    assert any("among 31 variants it may be chance (Holm): " in verdict.sentence for verdict in together.values())

@@ -35,7 +35,7 @@ def home(tmp_path_factory):
         for source in sources:
             compile_source(source, config.compile)
         write_corpus(corpus_rows())
-        for seed in (0, 1):
+        for seed in (0, 1, 2):
             save_checkpoint(
                 root / f"{seed}.pt",
                 policy=build_policy(config.policy, seed=seed),
@@ -47,7 +47,8 @@ def home(tmp_path_factory):
                 run_id=f"run{seed}",
                 wall_time_hours=0.0,
             )
-            open_registry().register(root / f"{seed}.pt", parents=() if seed == 0 else ("v001",))
+            if seed < 2:
+                open_registry().register(root / f"{seed}.pt", parents=() if seed == 0 else ("v001",))
     return root
 
 
@@ -96,7 +97,7 @@ def test_a_challenger_is_judged_against_the_champion_on_the_same_starts(home):
 def test_an_interrupted_promotion_is_completed_and_a_rollback_is_respected(home, monkeypatch):
     """The decision is written, then the process dies; the next call moves the alias. Rolled back, it stays back."""
     real = Registry.promote
-    monkeypatch.setattr(Registry, "promote", lambda *_: (_ for _ in ()).throw(KeyboardInterrupt))
+    monkeypatch.setattr(Registry, "promote", lambda *_, **__: (_ for _ in ()).throw(KeyboardInterrupt))
     rows = len(promotions())
     before = open_registry().aliases()["champion"]
     challenger = "v002" if before == "v001" else "v001"
@@ -115,6 +116,23 @@ def test_an_interrupted_promotion_is_completed_and_a_rollback_is_respected(home,
     open_registry().rollback("champion")
     assert challenge(policy(home, seed), protocol)["champion"] == before
     assert open_registry().aliases()["champion"] == before
+
+
+def test_a_champion_that_came_during_the_flights_is_challenged_itself(home, monkeypatch):
+    before = open_registry().aliases()["champion"]
+    challenger = "v002" if before == "v001" else "v001"
+    other = open_registry().register(home / "2.pt", parents=("v001",))
+    met = []
+
+    def meanwhile(version, ours, theirs, **kw):
+        met.append(theirs.subject)
+        open_registry().promote(other, "champion")
+        return decide(version, ours, theirs, **kw)
+
+    monkeypatch.setattr(navi_core.evaluate, "decide", meanwhile)
+    decision = challenge(policy(home, int(challenger[-1]) - 1), EvalConfig(starts=2, max_steps=22))
+    assert met == [before, other] and decision["previous_version"] == other
+    open_registry().rollback("champion")
 
 
 def test_the_registry_becomes_rows_and_a_lineage(home):

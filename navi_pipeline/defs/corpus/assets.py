@@ -21,7 +21,7 @@ class SceneSettings(dg.Config):
 
     family: str = "apartment"
     train: int = 16
-    validation: int = 4
+    validation: int = 12
     test: int = 16
 
 

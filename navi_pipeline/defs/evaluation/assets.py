@@ -106,10 +106,11 @@ def baseline_evaluation(context: dg.AssetExecutionContext, config: EvaluationSet
     protocol = EvalConfig(starts=config.starts, max_steps=config.max_steps, seed=config.seed)
     made = fly_baselines(protocol, on_line=context.log.info)
     Warehouse().ingest()
-    bars = [
-        (name, float(numbers["c_vis_auc"]), float(numbers["c_vis_auc_low"]), float(numbers["c_vis_auc_high"]))
-        for name, numbers in ((name, result.summary) for name, result in made.results.items())
-    ]
+    bars = []
+    for name, result in made.results.items():
+        auc, *bounds = (result.summary[key] for key in ("c_vis_auc", "c_vis_auc_low", "c_vis_auc_high"))
+        low, high = (auc if bound is None else bound for bound in bounds)  # one flight has no interval
+        bars.append((name, float(auc), float(low), float(high)))
     picture = embedded_picture(interval_bars(bars, "C_vis AUC [%], 95 % interval over scenes and starts"), "pilots")
     metadata: dict[str, Any] = {
         "pilots": len(made.results),

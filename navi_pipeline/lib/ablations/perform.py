@@ -153,6 +153,7 @@ def _summary(
         if outcome.status == "ok":
             flown.setdefault(outcome.variant, {})[outcome.seed] = EvalResult.load(outcome.result)
     rows, sentences, bars = [], [], []
+    verdicts = _verdicts([variant.name for variant in variants if variant.name != BASE], flown)
     for variant in variants:
         mine = [outcome for outcome in outcomes if outcome.variant == variant.name]
         good = [outcome for outcome in mine if outcome.status == "ok"]
@@ -166,28 +167,38 @@ def _summary(
             "collisions_per_minute": _mean(good, "collisions_per_minute"),
             "cpu_minutes": sum(sum(o.cpu_minutes.values()) for o in good) / len(good) if good else None,
         }
-        verdict = _against_base(variant.name, flown) if variant.name != BASE else None
+        verdict = verdicts.get(variant.name)
         if verdict is not None:
             row |= {"difference": verdict.mean_difference, "low": verdict.low, "high": verdict.high}
             bars.append((variant.name, verdict.mean_difference, verdict.low, verdict.high))
-            sentences.append(verdict.sentence)
+            failed = f" {row['failed']} of {len(mine)} seeds failed." if row["failed"] else ""
+            sentences.append(verdict.sentence + failed)
         else:
             row |= {"difference": None, "low": None, "high": None}
         rows.append(row)
     return rows, sentences, bars
 
 
-def _against_base(name: str, flown: dict[str, dict[int, Any]]) -> SeedComparison | None:
-    """Compare a variant with the base over the seeds that both have; None with fewer than two."""
-    from navi_core.evaluate import compare_seeds, record_comparison
+def _verdicts(names: Sequence[str], flown: dict[str, dict[int, Any]]) -> dict[str, SeedComparison]:
+    """Compare variants with the base over the seeds that both have; none of fewer than two.
 
-    seeds = sorted(flown.get(name, {}).keys() & flown.get(BASE, {}).keys())
-    if len(seeds) < 2:
-        return None
-    a, b = ([flown[side][seed] for seed in seeds] for side in (name, BASE))
-    verdict = compare_seeds(a, b, _METRIC, names=(name, BASE))
-    record_comparison(verdict, a, b)
-    return verdict
+    Better and worse are said by Holm's rule: of a page of variants that change nothing one would often look like it.
+    """
+    from navi_core.evaluate import compare_seeds, holm, record_comparison
+
+    made: dict[str, SeedComparison] = {}
+    sides: dict[str, tuple[list[Any], list[Any]]] = {}
+    for name in names:
+        seeds = sorted(flown.get(name, {}).keys() & flown.get(BASE, {}).keys())
+        if len(seeds) >= 2:
+            sides[name] = [flown[name][seed] for seed in seeds], [flown[BASE][seed] for seed in seeds]
+            made[name] = compare_seeds(*sides[name], _METRIC, names=(name, BASE))
+    for (name, verdict), shown in zip(made.items(), holm([v.p_value for v in made.values()]), strict=True):
+        if (verdict.better or verdict.worse) and not shown:
+            made[name] = verdict.withheld(f"among {len(made)} variants it may be chance (Holm)")
+    for name, verdict in made.items():
+        record_comparison(verdict, *sides[name])
+    return made
 
 
 def _mean(outcomes: Sequence[CellOutcome], figure: str) -> float | None:

@@ -18,7 +18,7 @@ SMALL_MINUTES = 60.0
 _SMALL: dict[str, Any] = {
     "profile": "quick",
     "train_scenes": 4,
-    "validation_scenes": 2,
+    "validation_scenes": 4,
     "test_scenes": 2,
     "eval_starts": 3,
     "eval_steps": 100,

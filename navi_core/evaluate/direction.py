@@ -1,0 +1,28 @@
+"""Of which metrics more is better, of which less, and of which neither."""
+
+from __future__ import annotations
+
+import re
+
+__all__ = ["direction"]
+
+_LOWER_IS_BETTER = frozenset(
+    {"collisions", "collisions_per_minute", "collisions_per_100m", "goal_distance", "recovery_steps"}
+    | {f"{name}_steps_to_{share}" for name in ("c_vis", "c_visit", "c_surf") for share in (50, 75, 90)}
+)
+_COVERAGE = re.compile(r"(c_vis|c_visit|c_surf)(_(auc|final|m2|at_\d+|steps_to_\d+))?|seen_per_metre")
+_HIGHER_IS_BETTER = frozenset({"collision_free", "clearance_p5", "success", "spl", "soft_spl"})
+
+
+def direction(metric: str, task: str = "explore") -> int:
+    """Return 1 where more of an episode's metric is better, −1 where less is, and 0 where neither is.
+
+    Args:
+        metric: Name of an episode metric.
+        task: The task flown. On the way to a goal coverage is no aim: who is there sooner sees less.
+    """
+    if _COVERAGE.fullmatch(metric) and task != "explore":
+        return 0
+    if metric in _LOWER_IS_BETTER:
+        return -1
+    return 1 if metric in _HIGHER_IS_BETTER or _COVERAGE.fullmatch(metric) else 0
