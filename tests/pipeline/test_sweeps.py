@@ -166,7 +166,8 @@ def test_the_paired_interval_is_students():
         (5, 1.0, 100.0, True, "Promote gru"),
         (3, 1.0, 100.0, False, "no claim"),
         (5, 1.0, 80.0, False, "better than mamba2"),
-        (5, -1.0, 200.0, False, "worse"),
+        (5, -1.0, 200.0, False, "worse than mamba2"),
+        (2, -1.0, 200.0, False, "behind mamba2, but 2 seeds are no claim"),
         (5, 0.0, 200.0, False, "not shown to differ"),
     ],
 )
@@ -184,3 +185,4 @@ def test_a_level_shows_how_its_cells_ended_and_the_mean_of_those_measured():
     (row,) = level_rows(outcomes, ("reward_ema",))
     assert row == {"cell": "gru", "outcome": "2 ok, 1 crash", "reward_ema": 2.0}
     assert core_verdicts([*outcomes, outcome("mamba2", 2, 0.0)])[0].reward is None
+    assert ("worse" in verdict.sentence) == ("worse" in word)
