@@ -185,9 +185,9 @@ def _benchmarks(ask: Any) -> list[Part]:
     return [chart] * bool(chart) + _tables(
         ask,
         ("Drift", _saved("drift")),
-        ("Latest figures", "select benchmark, cell, name, value, unit, change_percent, repeats, outcome, recorded_at "
-         "from benchmark_history qualify row_number() over (partition by benchmark, cell, name order by recorded_at "
-         "desc) = 1 order by benchmark, name, cell limit 80"),
+        ("Latest figures", "select benchmark, profile, cell, name, value, unit, change_percent, repeats, outcome, "
+         "recorded_at from benchmark_history qualify row_number() over (partition by benchmark, profile, cell, name "
+         "order by recorded_at desc) = 1 order by benchmark, profile, name, cell limit 80"),
     )  # fmt: skip
 
 
