@@ -57,6 +57,7 @@ ROWS = [
     "insert into checkpoints (run_id, step) values ('a', 100)",
     "insert into scenes (name, source_hash, compile_hash) values ('s', 'a', 'b')",
     "insert into studies (study, learner, status, best_trial, best_value) values ('ppo-1', 'ppo', 'finished', 1, 0.7)",
+    "insert into comparisons (comparison_id, metric, evaluations) values ('c', 'c_vis_auc', '{\"a\": [\"ea\"]}')",
     "insert into trials (study, trial, state, value) values ('ppo-1', 0, 'complete', 0.5), "
     "('ppo-1', 1, 'complete', 0.7), ('ppo-1', 2, 'pruned', null), ('ppo-1', 3, 'failed', null)",
     "insert into events (run_id, step, event, recorded_at) values ('n', 0, 'night', now()::timestamp)",
