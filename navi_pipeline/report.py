@@ -22,6 +22,7 @@ from navi_pipeline.query import records
 __all__ = ["build_report", "run_report"]
 
 _RUNS, _SUBJECTS, _MAPS, _POINTS = 6, 12, 6, 300
+_BEST_TRIALS = "Best trials: of one seed each, chosen from many; expect less of them"
 _PICTURE = re.compile(r"!\[([^\]]*)\]\(data:image/png;base64,([A-Za-z0-9+/=]+)\)")
 
 Rows = list[dict[str, Any]]
@@ -68,8 +69,8 @@ def build_report(ask: Any, home: Path) -> str:
         "Champion": _champion(ask),
         "Sweeps": _sweeps(ask),
         "Studies": _tables(ask, ("Studies", "select * from study_progress"),
-                           ("Best trials", "select trial, study, value, params, state, run_id from trials "
-                            "where value is not null order by study, value desc limit 20")),
+                           (_BEST_TRIALS, "select study, place, trial, objective, direction, value, feasible, params, "
+                            "run_id from ranked_trials where place <= 5 order by study, place limit 30")),
         "Benchmarks and drift": _benchmarks(ask),
         "Worst flights": _tables(ask, ("", _saved("worst_episodes"))),
         "What happened": _tables(ask, ("", "select recorded_at, event, detail from events order by 1 desc limit 30")),

@@ -197,6 +197,22 @@ def test_a_cell_without_a_profile_is_told_apart_by_what_its_parameters_say():
         assert connection.execute("select profile_of('full', null)").fetchall() == [("full",)]
 
 
+@pytest.mark.parametrize(("direction", "order"), [("minimize", [0, 2, 1, 3]), ("maximize", [2, 0, 3, 1])])
+def test_trials_are_ranked_by_the_direction_of_their_study_and_feasible_ones_first(direction, order):
+    with duckdb.connect() as connection:
+        apply_sql(connection, sql_folder())
+        connection.execute("insert into studies (study, directions) values ('x', ?)", [f'["{direction}"]'])
+        for trial, (value, feasible) in enumerate(((1.0, True), (0.5, False), (2.0, True), (3.0, False), (9.0, None))):
+            state = "pruned" if trial == 4 else "complete"
+            connection.execute(
+                "insert into trials (study, trial, state, value, feasible) values ('x', ?, ?, ?, ?)",
+                [trial, state, value, feasible],
+            )
+        query = saved_queries(sql_folder())["best_trials"].sql
+        assert [row[0] for row in connection.execute(query).fetchall()] == order
+        assert connection.execute("select distinct direction from ranked_trials").fetchall() == [(direction,)]
+
+
 def test_history_tells_the_change_against_the_run_before(ask):
     rows = ask("select value, change_percent from benchmark_history where cell = 'maze'")
     assert rows == [(80.0, -20.0), (100.0, -9.1), (110.0, 10.0), (100.0, 11.1), (90.0, None)]
