@@ -99,6 +99,7 @@ def best(
     """Show the best feasible trial, and make a preset of it: `navi train LEARNER --preset FILE`."""
     from navi_core.cli.table import print_facts, print_json
     from navi_pipeline.lib.studies.book import StudyBook, read_study
+    from navi_pipeline.lib.studies.caution import caution, tried
     from navi_pipeline.lib.studies.rows import trial_row
     from navi_pipeline.lib.studies.winner import pick_trial, write_preset
 
@@ -106,13 +107,14 @@ def best(
         picked = pick_trial(book, trial)
         if preset is not None:
             write_preset(book, picked, preset)
-        row = trial_row(book, picked)
+        row = trial_row(book, picked) | {"chosen_from": tried(book)}
     if as_json:
         print_json(row | {"preset": None if preset is None else str(preset)})
         return
     facts = {name: str(value) for name, value in row["params"].items()}
     shown = ("state", "value", "objective_values", "feasible", "run_id", "checkpoint")
     facts |= {name: str(row[name]) for name in shown if row[name] is not None}
+    facts["worth"] = caution(row["chosen_from"])
     if preset is not None:
         facts["train it"] = f"navi train {book.config.learner} --preset {preset} --init none"
     print_facts(f"{name}, trial {row['trial']}", facts)
@@ -174,6 +176,7 @@ def _perform(config: StudyConfig, as_json: bool) -> None:
 
 def _told(config: StudyConfig, result: StudyResult, as_json: bool) -> None:
     from navi_core.cli.table import print_json, print_records
+    from navi_pipeline.lib.studies.caution import caution
 
     if as_json:
         print_json(result.row | {"rows": result.trials, "report": str(result.report), "reused": result.reused})
@@ -181,5 +184,9 @@ def _told(config: StudyConfig, result: StudyResult, as_json: bool) -> None:
     columns = ("slot", "trial", "state", "value", "reward_ema", "sps", "feasible", "step", "wall_time_seconds")
     rows = [{name: row[name] for name in columns} | row["params"] for row in result.trials]
     print_records(f"study {config.name}: {result.row['status']}", rows)
-    typer.echo(f"best: trial {result.row['best_trial']}, {result.row['best_params']}")
+    if result.row["best_trial"] is None:
+        typer.echo("best: no trial is complete and feasible")
+    else:
+        worth = caution(result.row["completed"] + result.row["pruned"])
+        typer.echo(f"best: trial {result.row['best_trial']}, {result.row['best_params']} ({worth})")
     typer.echo(f"report: {result.report}")

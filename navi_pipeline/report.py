@@ -22,6 +22,7 @@ from navi_pipeline.query import records
 __all__ = ["build_report", "run_report"]
 
 _RUNS, _SUBJECTS, _MAPS, _POINTS = 6, 12, 6, 300
+_BEST_TRIALS = "Best trials: of one seed each, chosen from many; expect less of them"
 _PICTURE = re.compile(r"!\[([^\]]*)\]\(data:image/png;base64,([A-Za-z0-9+/=]+)\)")
 
 Rows = list[dict[str, Any]]
@@ -68,8 +69,8 @@ def build_report(ask: Any, home: Path) -> str:
         "Champion": _champion(ask),
         "Sweeps": _sweeps(ask),
         "Studies": _tables(ask, ("Studies", "select * from study_progress"),
-                           ("Best trials", "select trial, study, value, params, state, run_id from trials "
-                            "where value is not null order by study, value desc limit 20")),
+                           (_BEST_TRIALS, "select study, place, trial, objective, direction, value, feasible, params, "
+                            "run_id from ranked_trials where place <= 5 order by study, place limit 30")),
         "Benchmarks and drift": _benchmarks(ask),
         "Worst flights": _tables(ask, ("", _saved("worst_episodes"))),
         "What happened": _tables(ask, ("", "select recorded_at, event, detail from events order by 1 desc limit 30")),
@@ -91,11 +92,17 @@ def _leaderboard(ask: Any) -> list[Part]:
     rows = ask(f"select * from leaderboard limit {_SUBJECTS}")
     if not rows:
         return []
-    bars = [(str(r["subject"]), r["c_vis_auc_percent"], r["low"], r["high"]) for r in rows
+    last = [row for row in rows if row["course"] == rows[0]["course"]]
+    bars = [(str(r["subject"]), r["c_vis_auc_percent"], r["low"], r["high"]) for r in last
             if None not in (r["c_vis_auc_percent"], r["low"], r["high"])]  # fmt: skip
     shown = ("rank", "subject", "model", "c_vis_auc_percent", "low", "high", "c_vis_percent", "c_visit_percent",
-             "collisions_per_minute", "path_length_m", "scenes", "episodes", "split", "course")  # fmt: skip
-    text = "C_vis AUC in percent, the mean over scenes with its 95 % interval; ranks hold among flights of one course."
+             "collisions_per_minute", "path_length_m", "scenes", "scenes_trained_on", "episodes",
+             "decisions", "sensor", "split", "course")  # fmt: skip
+    text = (
+        "C_vis AUC in percent, the mean over scenes with its 95 % interval. Ranks hold within a course, the same "
+        "starts by the same protocol; the bars are of the one flown last. Who was trained on some of the scenes has "
+        "no rank."
+    )
     chart = interval_chart(bars, label="C_vis AUC [%]")
     return [text_part(text), chart, table_part([{name: row[name] for name in shown} for row in rows])]
 
@@ -105,15 +112,13 @@ def _coverage(ask: Any) -> list[Part]:
         "select subject, coverage_curve->'$.step' as steps, coverage_curve->'$.c_vis_percent' as seen "
         "from evaluations join (select evaluation_id, rank from leaderboard where course = "
         "(select course from leaderboard limit 1)) using (evaluation_id) "
-        f"where coverage_curve is not null order by rank limit {_SUBJECTS}"
+        f"where coverage_curve is not null order by rank nulls last limit {_SUBJECTS}"
     )
     import json
 
     curves = {str(row["subject"]): (json.loads(row["steps"]), json.loads(row["seen"])) for row in rows}
     chart = line_chart(curves, x="decisions", y="C_vis [%]")
-    return [text_part("Share of the reachable floor that was seen, policies against scripted pilots."), chart] * bool(
-        chart
-    )
+    return [text_part("Share of the reachable floor that was seen, on the course flown last."), chart] * bool(chart)
 
 
 def _training(ask: Any) -> list[Part]:
@@ -157,7 +162,7 @@ def _champion(ask: Any) -> list[Part]:
         ("", _saved("lineage_of_champion")),
         ("Decisions", "select decided_at, version, promoted, mean_difference, low, high, reason from promotions "
          "order by decided_at desc limit 15"),
-        ("Quality against speed", "select * exclude (run_id, course) from pareto_quality_speed limit 15"),
+        ("Quality against speed", "select * exclude (run_id) from pareto_quality_speed limit 15"),
     )  # fmt: skip
 
 
@@ -185,9 +190,9 @@ def _benchmarks(ask: Any) -> list[Part]:
     return [chart] * bool(chart) + _tables(
         ask,
         ("Drift", _saved("drift")),
-        ("Latest figures", "select benchmark, cell, name, value, unit, change_percent, repeats, outcome, recorded_at "
-         "from benchmark_history qualify row_number() over (partition by benchmark, cell, name order by recorded_at "
-         "desc) = 1 order by benchmark, name, cell limit 80"),
+        ("Latest figures", "select benchmark, profile, cell, name, value, unit, change_percent, repeats, outcome, "
+         "recorded_at from benchmark_history qualify row_number() over (partition by benchmark, profile, cell, name "
+         "order by recorded_at desc) = 1 order by benchmark, profile, name, cell limit 80"),
     )  # fmt: skip
 
 

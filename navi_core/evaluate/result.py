@@ -138,7 +138,8 @@ class EvalResult:
                 else:
                     row[name] = value
             rows.append(row)
-        head = rows[0] | {"config": self.config.model_dump(mode="json")}
+        protocol = {"config": self.config.model_dump(mode="json"), "eval_config_hash": config_hash(self.config)}
+        head = rows[0] | protocol
         return {
             "evaluations": [head],
             "episodes": [{"evaluation_id": self.evaluation_id, **row} for row in rows[1:]],

@@ -19,7 +19,8 @@ if TYPE_CHECKING:
 __all__ = ["Baselines", "fly_baselines", "ranking", "read_baselines"]
 
 _SHOWN = ("rank", "subject", "kind", "model", "c_vis_auc_percent", "low", "high", "c_vis_percent", "c_visit_percent",
-          "collisions_per_minute", "path_length_m", "scenes", "episodes", "split")  # fmt: skip
+          "collisions_per_minute", "path_length_m", "scenes", "scenes_trained_on", "episodes", "decisions",
+          "split")  # fmt: skip
 
 
 @dataclass(frozen=True)
@@ -71,10 +72,14 @@ def read_baselines() -> dict[str, float]:
 
 
 def ranking() -> list[dict[str, Any]]:
-    """Return the leaderboard of the course that was flown last, best first."""
+    """Return the leaderboard of the course that was flown last, best first.
+
+    A course is starts and protocol. Who was trained on its scenes comes last, with None as rank.
+    """
     frame = Warehouse().query(
         "select * from leaderboard where course = (select course from leaderboard where split = 'test' "
-        "order by recorded_at desc limit 1) and split = 'test' order by c_vis_auc_percent desc"
+        "order by recorded_at desc limit 1) and split = 'test' "
+        "order by rank nulls last, c_vis_auc_percent desc"
     )
     rows = [{name: row[name] for name in _SHOWN} for row in frame.to_dict("records")]
     # A pilot has no version, which pandas tells as a number that is none.

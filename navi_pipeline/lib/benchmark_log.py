@@ -41,6 +41,7 @@ class BenchmarkLog:
         repeat: int = 0,
         seed: int | None = None,
         step: int = 0,
+        profile: str | None = None,
         parameters: Mapping[str, Any] | None = None,
         outcome: Outcome = "ok",
         detail: str | None = None,
@@ -54,6 +55,7 @@ class BenchmarkLog:
             repeat: Number of the repeat.
             seed: Its seed.
             step: Decisions after which it was measured.
+            profile: How large the cell was, for example `quick`; means are over cells of one profile.
             parameters: Settings that make the cell.
             outcome: How it ended.
             detail: Reason, where it failed.
@@ -71,6 +73,7 @@ class BenchmarkLog:
             "repeat": repeat,
             "seed": seed,
             "step": step,
+            "profile": profile,
             "parameters": dict(parameters or {}),
             "outcome": outcome,
             "detail": detail,

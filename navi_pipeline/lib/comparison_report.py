@@ -22,14 +22,18 @@ def comparison_parts(ask: Any) -> list[Part]:
     Args:
         ask: Answers SQL with plain rows.
     """
-    rows = ask(f"select * from comparisons order by recorded_at desc, metric limit {_SHOWN}")
+    rows = ask(
+        "select * from comparisons left join comparison_scenes using (comparison_id) "
+        f"order by recorded_at desc, metric limit {_SHOWN}"
+    )
     if not rows:
         return []
     parts: list[Part] = [
         text_part(
             "Paired differences a − b with their 95 % intervals. Over seeds and scenes they tell of ways of training: "
             "both are random, and better or worse is said from five seeds on. Over scenes and starts they tell of two "
-            "subjects as they are."
+            "subjects as they are. a_trained_on and b_trained_on count the scenes that a side was trained on: there it "
+            "shows what it remembers."
         )
     ]
     for metric in _FIRST:
@@ -39,7 +43,7 @@ def comparison_parts(ask: Any) -> list[Part]:
         if chart := interval_chart(bars, label=f"difference in {metric}"):
             parts += [f"<h3>{escape(metric)}</h3>", chart]
     told = ("metric", "a", "b", "mean_a", "mean_b", "iqm_a", "iqm_b", "mean_difference", "low", "high", "seeds",
-            "scenes", "sentence")  # fmt: skip
+            "scenes", "a_trained_on", "b_trained_on", "sentence")  # fmt: skip
     parts.append(table_part([{name: row[name] for name in told} for row in rows]))
     full = [row for row in rows if row["metric"] in _FIRST and row["profiles"] is not None][:_IN_FULL]
     for row in full:

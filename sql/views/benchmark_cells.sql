@@ -1,8 +1,9 @@
--- One line per run, cell and number: the median over its repeats and seeds, their spread, and how its repeats ended.
+-- One line per run, profile, cell and number: the median over its repeats and seeds, their spread, and how its repeats ended.
 -- slower_is says which way is worse: more for times and memory, less for speeds and rewards.
 create or replace view benchmark_cells as
 select
     benchmark,
+    profile_of(benchmarks.profile, parameters) as profile,
     cell,
     name,
     hardware,
@@ -21,4 +22,4 @@ select
     any_value(config_hash) as config_hash,
     max(recorded_at) as recorded_at
 from benchmarks
-group by benchmark, cell, name, hardware, run_id;
+group by benchmark, profile_of(benchmarks.profile, parameters), cell, name, hardware, run_id;

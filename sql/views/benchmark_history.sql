@@ -2,6 +2,7 @@
 create or replace view benchmark_history as
 select
     benchmark,
+    profile,
     cell,
     name,
     round(value, 4) as value,
@@ -16,5 +17,5 @@ select
     run_id,
     hardware
 from benchmark_cells
-window earlier as (partition by benchmark, cell, name, hardware order by recorded_at)
-order by benchmark, cell, name, recorded_at desc;
+window earlier as (partition by benchmark, profile, cell, name, hardware order by recorded_at)
+order by benchmark, profile, cell, name, recorded_at desc;

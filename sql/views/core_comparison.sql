@@ -1,6 +1,8 @@
--- Temporal cores head to head: means over seeds of what temporal_core_sweep measured, with the spread of the reward.
+-- Temporal cores head to head: means over seeds of what temporal_core_sweep measured, with the spread of the
+-- reward; one line per core and profile.
 create or replace view core_comparison as
 select
+    profile,
     cell as core,
     count(distinct seed) filter (name = 'reward_ema' and ended_well) as seeds,
     round(avg(value) filter (name = 'reward_ema' and ended_well), 4) as reward_ema,
@@ -14,5 +16,5 @@ select
     max(date_trunc('second', recorded_at)) as recorded_at,
     hardware
 from (select *, coalesce(outcome, 'ok') = 'ok' as ended_well from latest_cells where benchmark = 'temporal_core_sweep')
-group by core, hardware
-order by reward_ema desc nulls last;
+group by profile, core, hardware
+order by max(max(recorded_at)) over (partition by profile) desc, profile, reward_ema desc nulls last;

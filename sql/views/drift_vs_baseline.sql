@@ -1,15 +1,15 @@
--- The latest run of every benchmark against the median of its last 7 earlier runs on the same hardware.
+-- The latest run of every benchmark against the median of its last 7 earlier runs of the same profile and hardware.
 -- slowdown_percent is how much more time it takes (or memory); 3 earlier runs are the least that give a verdict.
 -- A cell drifts when it is more than 18 % slower; a benchmark, when the geometric mean over its cells is more than 11 %
 -- slower. Figures of false alarms and of what is found: docs/guides/NIGHTLY.md.
 create or replace view drift_vs_baseline as
 with ordered as (
-    select *, row_number() over (partition by benchmark, cell, name, hardware order by recorded_at desc) as age
+    select *, row_number() over (partition by benchmark, profile, cell, name, hardware order by recorded_at desc) as age
     from benchmark_cells where value > 0
 ),
 compared as (
     select
-        benchmark, cell, name, hardware,
+        benchmark, profile, cell, name, hardware,
         any_value(unit) as unit,
         max(value) filter (age = 1) as value,
         median(value) filter (age between 2 and 8) as baseline,
@@ -17,7 +17,7 @@ compared as (
         any_value(slower_is) as slower_is,
         max(recorded_at) as recorded_at,
         max(run_id) filter (age = 1) as run_id
-    from ordered group by benchmark, cell, name, hardware
+    from ordered group by benchmark, profile, cell, name, hardware
 ),
 judged as (
     select *, case slower_is when 'more' then value / baseline else baseline / value end as slowdown
@@ -25,6 +25,7 @@ judged as (
 )
 select
     benchmark,
+    profile,
     cell,
     name,
     round(value, 4) as value,
@@ -39,5 +40,5 @@ select
     run_id,
     hardware
 from judged
-window together as (partition by benchmark, name, hardware)
+window together as (partition by benchmark, profile, name, hardware)
 order by benchmark_slowdown_percent desc, slowdown_percent desc;

@@ -1,21 +1,17 @@
--- Who explores best: the latest evaluation of every subject, ranked among those flown from the same starts.
+-- Who explores best: the latest evaluation of every subject, ranked among those of one course (the same starts, the
+-- same protocol). Who was trained on some of the scenes stands below, without a rank: there it shows what it remembers.
 -- Coverage in percent, means over scenes; low and high bound the 95 % interval of c_vis_auc_percent.
 create or replace view leaderboard as
-with flown as (
-    select distinct evaluation_id, scene_hash || ':' || start as place from episodes
-),
-courses as (
-    select evaluation_id, left(md5(string_agg(place, ',' order by place)), 8) as course from flown group by all
-),
-latest as (
-    select evaluations.*, courses.course
-    from evaluations left join courses using (evaluation_id)
-    qualify row_number() over (
-        partition by subject, weights_hash, course, eval_config_hash order by recorded_at desc
-    ) = 1
+with latest as (
+    select
+        evaluations.* exclude (task, scenes_trained_on), course, courses.scenes_trained_on,
+        coalesce(courses.scenes_trained_on, 0) > 0 as remembers
+    from evaluations join courses using (evaluation_id)
+    where courses.task = 'explore'
+    qualify row_number() over (partition by subject, weights_hash, course order by recorded_at desc) = 1
 )
 select
-    row_number() over (partition by course, eval_config_hash order by c_vis_auc desc) as rank,
+    case when not remembers then row_number() over (partition by course, remembers order by c_vis_auc desc) end as rank,
     subject,
     subject_kind as kind,
     coalesce(
@@ -30,10 +26,13 @@ select
     round(collisions_per_minute, 2) as collisions_per_minute,
     round(path_length_m, 1) as path_length_m,
     scenes,
+    scenes_trained_on,
     episodes,
+    max_steps as decisions,
+    sensor,
     split,
     course,
     evaluation_id,
     date_trunc('second', recorded_at) as recorded_at
 from latest
-order by max(recorded_at) over (partition by course, eval_config_hash) desc, course, eval_config_hash, rank;
+order by max(recorded_at) over (partition by course) desc, course, rank nulls last, c_vis_auc desc;

@@ -1,8 +1,8 @@
--- What more rays cost: every number of resolution_sweep by resolution, with its factor against the smallest.
+-- What more rays cost: every number of resolution_sweep by resolution, with its factor against the smallest of its profile.
 create or replace view resolution_scaling as
 with sizes as (
     select
-        cell, name, hardware,
+        profile, cell, name, hardware,
         try_cast(split_part(cell, 'x', 1) as bigint) * try_cast(split_part(cell, 'x', 2) as bigint) as rays,
         median(value) as value,
         any_value(unit) as unit,
@@ -10,9 +10,10 @@ with sizes as (
         count(*) filter (coalesce(outcome, 'ok') <> 'ok') as failed,
         max(outcome) filter (outcome <> 'ok') as outcome
     from latest_cells where benchmark = 'resolution_sweep'
-    group by cell, name, hardware
+    group by profile, cell, name, hardware
 )
 select
+    profile,
     cell as resolution,
     rays,
     name,
@@ -25,5 +26,5 @@ select
     failed,
     hardware
 from sizes
-window smallest as (partition by name, hardware order by rays)
-order by name, hardware, rays;
+window smallest as (partition by profile, name, hardware order by rays)
+order by profile, name, hardware, rays;

@@ -1,23 +1,24 @@
--- The best cell of every sweep by each of its numbers: its mean over seeds and repeats, and its lead over the next.
+-- The best cell of every sweep and profile by each of its numbers: its mean over seeds and repeats, and its lead over the next.
 create or replace view sweep_best as
 with means as (
     select
-        benchmark, name, cell, hardware,
+        benchmark, profile, name, cell, hardware,
         avg(value) as mean,
         count(value) as repeats,
         case when more_is_worse(any_value(unit)) then -1 else 1 end as sign,
         any_value(unit) as unit
     from latest_cells where isfinite(value) and coalesce(outcome, 'ok') = 'ok'
-    group by benchmark, name, cell, hardware
+    group by benchmark, profile, name, cell, hardware
 ),
 ranked as (
     select *, lead(mean) over best as second, lead(cell) over best as second_cell, count(*) over sweep as cells,
            row_number() over best as rank
     from means
-    window sweep as (partition by benchmark, name, hardware), best as (sweep order by sign * mean desc)
+    window sweep as (partition by benchmark, profile, name, hardware), best as (sweep order by sign * mean desc)
 )
 select
     benchmark as sweep,
+    profile,
     name,
     cell as best,
     round(mean, 4) as mean,
@@ -29,4 +30,4 @@ select
     cells,
     hardware
 from ranked where rank = 1 and cells > 1
-order by sweep, name;
+order by sweep, profile, name;

@@ -126,6 +126,24 @@ def test_a_full_core_cell_takes_at_least_25000_decisions_on_three_seeds():
     assert {cell.factors["seed"] for cell in cells} == {0, 1, 2} and "--seconds" not in cells[0].arguments
 
 
+def test_rows_tell_the_profile_and_what_was_asked_for_beside_it(children):
+    def record(profile, **asked):
+        config = SweepConfig(profile=profile, timeout=3.0, **asked)
+        told = [cell.asked for cell in find_sweep("temporal_core_sweep").cells(config, [])]
+        assert all(one == told[0] for one in told)
+        cell = Cell({"core": "fine", "seed": len(asked)}, ("fine",), lambda d: (dict(d), []), asked=told[0])
+        run_cells("temporal_core_sweep", [cell], config, on_line=lambda line: None, again=True)
+
+    record("quick")
+    record("full")
+    record("full", steps=25_000, seeds=5)
+    record("full", steps=5000, preset="quick")
+    Warehouse().ingest()
+    rows = Warehouse().query("select profile, seeds from core_comparison order by profile")
+    # What is the profile's own is no other size, and more seeds are more of the same cells.
+    assert rows.values.tolist() == [["full", 2], ["full, preset quick, steps 5000", 1], ["quick", 1]]
+
+
 def test_a_key_names_scenes_by_content_and_not_by_place():
     one, moved, other = (
         Cell({"seed": 0}, ("bench",), lambda d: ({}, []), scenes=(path,), scene_hashes=(digest,))
@@ -166,7 +184,8 @@ def test_the_paired_interval_is_students():
         (5, 1.0, 100.0, True, "Promote gru"),
         (3, 1.0, 100.0, False, "no claim"),
         (5, 1.0, 80.0, False, "better than mamba2"),
-        (5, -1.0, 200.0, False, "worse"),
+        (5, -1.0, 200.0, False, "worse than mamba2"),
+        (2, -1.0, 200.0, False, "behind mamba2, but 2 seeds are no claim"),
         (5, 0.0, 200.0, False, "not shown to differ"),
     ],
 )
@@ -176,6 +195,7 @@ def test_a_core_is_promoted_only_if_every_point_of_the_checklist_holds(seeds, le
     outcomes += [outcome("gru", seed, lead + spread[seed], rate) for seed in range(seeds)]
     (verdict,) = core_verdicts(outcomes)
     assert verdict.promote is promote and word in verdict.sentence
+    assert ("worse" in verdict.sentence) == ("worse" in word)
     assert json.dumps(verdict.as_dict())
 
 

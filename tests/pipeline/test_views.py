@@ -11,14 +11,27 @@ from navi_pipeline.lib.sql_files import apply_sql, saved_queries, sql_folder
 
 AT = "timestamp '2026-01-01' + to_days({})"
 CELL = """insert into benchmarks
-          (run_id, benchmark, cell, repeat, name, value, unit, outcome, seed, hardware, recorded_at, step)
+          (run_id, benchmark, cell, repeat, name, value, unit, outcome, seed, hardware, recorded_at, step, profile)
           values ('{run}', '{benchmark}', '{cell}', {repeat}, '{name}', {value}, '{unit}', '{outcome}', {seed}, 'h',
-          {at}, 25000)"""
+          {at}, 25000, '{profile}')"""
 
 
-def cell(run, benchmark, cell, value, *, name="steps_per_second", unit="1/s", repeat=0, seed=0, day=0, outcome="ok"):
+def cell(
+    run,
+    benchmark,
+    cell,
+    value,
+    *,
+    name="steps_per_second",
+    unit="1/s",
+    repeat=0,
+    seed=0,
+    day=0,
+    outcome="ok",
+    profile="full",
+):
     return CELL.format(run=run, benchmark=benchmark, cell=cell, value=value, name=name, unit=unit, repeat=repeat,
-                       seed=seed, outcome=outcome, at=AT.format(day))  # fmt: skip
+                       seed=seed, outcome=outcome, at=AT.format(day), profile=profile)  # fmt: skip
 
 
 ROWS = [
@@ -44,6 +57,7 @@ ROWS = [
     "insert into checkpoints (run_id, step) values ('a', 100)",
     "insert into scenes (name, source_hash, compile_hash) values ('s', 'a', 'b')",
     "insert into studies (study, learner, status, best_trial, best_value) values ('ppo-1', 'ppo', 'finished', 1, 0.7)",
+    "insert into comparisons (comparison_id, metric, evaluations) values ('c', 'c_vis_auc', '{\"a\": [\"ea\"]}')",
     "insert into trials (study, trial, state, value) values ('ppo-1', 0, 'complete', 0.5), "
     "('ppo-1', 1, 'complete', 0.7), ('ppo-1', 2, 'pruned', null), ('ppo-1', 3, 'failed', null)",
     "insert into events (run_id, step, event, recorded_at) values ('n', 0, 'night', now()::timestamp)",
@@ -71,6 +85,26 @@ def file(tmp_path_factory):
         for row in ROWS:
             connection.execute(row)
     return path
+
+
+QUICK = [
+    # A quick sweep after the full one: of the same seeds, and the other core is ahead.
+    *[cell(f"q{s}", "temporal_core_sweep", core, reward, name="reward_ema", unit="1", seed=s, day=2, profile="quick")
+      for core, rewards in (("gru", (0.3, 0.3)), ("mamba2", (-0.2, -0.2))) for s, reward in enumerate(rewards)],
+    cell("q9", "resolution_sweep", "256x48", 10, day=2, profile="quick"),
+    cell("q9", "resolution_sweep", "512x96", 5, day=2, profile="quick"),
+]  # fmt: skip
+
+
+@pytest.fixture(scope="module")
+def ask_of_two(tmp_path_factory):
+    """The same database after a quick sweep."""
+    path = tmp_path_factory.mktemp("profiles") / "navi.duckdb"
+    with duckdb.connect(str(path)) as connection:
+        apply_sql(connection, sql_folder())
+        for row in ROWS + QUICK:
+            connection.execute(row)
+        yield lambda sql: connection.execute(sql).fetchall()
 
 
 @pytest.fixture(scope="module")
@@ -127,6 +161,56 @@ def test_the_best_cell_is_the_highest_reward_and_the_lowest_time(ask):
     assert rows["temporal_core_sweep", "reward_ema"] == ("mamba2", 150.0)
     assert rows["temporal_core_sweep", "forward_ms"] == ("gru", 50.0)
     assert rows["resolution_sweep", "steps_per_second"] == ("256x48", 300.0)
+
+
+def test_a_quick_sweep_and_a_full_one_are_not_averaged(ask_of_two):
+    rows = ask_of_two("select profile, core, seeds, reward_ema from core_comparison where reward_ema is not null")
+    assert rows == [
+        ("quick", "gru", 2, 0.3),
+        ("quick", "mamba2", 2, -0.2),
+        ("full", "mamba2", 3, 0.5),
+        ("full", "gru", 3, 0.2),
+    ]
+    best = ask_of_two("select profile, best, mean from sweep_best where name = 'reward_ema'")
+    assert best == [("full", "mamba2", 0.5), ("quick", "gru", 0.3)]
+    rows = ask_of_two("select profile, value, times_smallest from resolution_scaling where resolution = '512x96'")
+    assert rows == [("full", 250.0, 0.25), ("quick", 5.0, 0.5)]
+
+
+def test_the_history_of_a_cell_is_of_one_profile(ask_of_two):
+    sql = (
+        "select profile, value, change_percent from benchmark_history where benchmark = 'resolution_sweep' and cell = "
+    )
+    assert ask_of_two(sql + "'256x48'") == [("full", 1000.0, 100.0), ("full", 500.0, None), ("quick", 10.0, None)]
+
+
+def test_a_cell_without_a_profile_is_told_apart_by_what_its_parameters_say():
+    with duckdb.connect() as connection:
+        apply_sql(connection, sql_folder())
+        for given, told in (
+            ({"profile": "quick", "core": "gru"}, "quick"),
+            ({"preset": "demo", "steps": 300, "scenes": ["rooms:0-3"]}, 'demo, steps 300, scenes ["rooms:0-3"]'),
+            ({"drones": 64}, None),
+        ):
+            said = connection.execute("select profile_of(null, cast(? as json))", [json.dumps(given)]).fetchall()
+            assert said == [(told,)]
+        assert connection.execute("select profile_of('full', null)").fetchall() == [("full",)]
+
+
+@pytest.mark.parametrize(("direction", "order"), [("minimize", [0, 2, 1, 3]), ("maximize", [2, 0, 3, 1])])
+def test_trials_are_ranked_by_the_direction_of_their_study_and_feasible_ones_first(direction, order):
+    with duckdb.connect() as connection:
+        apply_sql(connection, sql_folder())
+        connection.execute("insert into studies (study, directions) values ('x', ?)", [f'["{direction}"]'])
+        for trial, (value, feasible) in enumerate(((1.0, True), (0.5, False), (2.0, True), (3.0, False), (9.0, None))):
+            state = "pruned" if trial == 4 else "complete"
+            connection.execute(
+                "insert into trials (study, trial, state, value, feasible) values ('x', ?, ?, ?, ?)",
+                [trial, state, value, feasible],
+            )
+        query = saved_queries(sql_folder())["best_trials"].sql
+        assert [row[0] for row in connection.execute(query).fetchall()] == order
+        assert connection.execute("select distinct direction from ranked_trials").fetchall() == [(direction,)]
 
 
 def test_history_tells_the_change_against_the_run_before(ask):

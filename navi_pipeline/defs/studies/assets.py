@@ -61,6 +61,7 @@ def _materialize(context: dg.AssetExecutionContext, settings: StudySettings) -> 
     from navi_pipeline.lib.documents import content_key
     from navi_pipeline.lib.pictures import embedded_picture, markdown_table
     from navi_pipeline.lib.studies.catalogue import find_study
+    from navi_pipeline.lib.studies.caution import caution
     from navi_pipeline.lib.studies.perform import perform_study
     from navi_pipeline.lib.studies.scenes import over_scenes
     from navi_pipeline.lib.studies.trial import partition_of
@@ -91,6 +92,7 @@ def _materialize(context: dg.AssetExecutionContext, settings: StudySettings) -> 
     }
     if made.row["best_value"] is not None:
         metadata["best_value"] = float(made.row["best_value"])
+        metadata["worth"] = caution(made.row["completed"] + made.row["pruned"])
     outcomes = [[row["params"], row["state"], row["objective_values"]] for row in made.trials]
     return dg.MaterializeResult(metadata=metadata, data_version=dg.DataVersion(content_key(outcomes)))
 

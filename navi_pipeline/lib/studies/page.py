@@ -13,6 +13,7 @@ from navi_pipeline.lib.html_report import Part, picture_part, table_part, text_p
 from navi_pipeline.lib.line_chart import line_chart
 from navi_pipeline.lib.pictures import scatter
 from navi_pipeline.lib.studies.book import StudyBook
+from navi_pipeline.lib.studies.caution import caution, tried
 
 __all__ = ["history_picture", "importances", "write_page"]
 
@@ -41,7 +42,8 @@ def write_page(book: StudyBook, row: dict[str, Any], rows: Rows) -> Path:
         )
     ]
     best = {trial.number for trial in book.best()}
-    parts += _section("Best", [table_part(_table([one for one in rows if one["trial"] in best]))])
+    worth = [text_part(f"Of {caution(tried(book))}.")] if best else []
+    parts += _section("Best", [table_part(_table([one for one in rows if one["trial"] in best])), *worth])
     if len(config.objectives) > 1:
         parts += _section("Front", [picture_part(_front(book, rows), "objectives against each other")])
     else:

@@ -9,6 +9,7 @@ from navi_core.errors import RecordError, RunError
 from navi_core.presets.plain_yaml import write_yaml
 from navi_core.record.durable import write_durably
 from navi_pipeline.lib.studies.book import StudyBook
+from navi_pipeline.lib.studies.caution import caution, tried
 from navi_pipeline.lib.studies.spaces import trial_config, trial_settings
 
 __all__ = ["pick_trial", "write_preset"]
@@ -43,6 +44,7 @@ def write_preset(book: StudyBook, trial: Any, file: Path) -> None:
     settings = trial_settings(book.config, trial.params)
     metrics = ", ".join(objective.metric for objective in book.config.objectives)
     text = f"# Trial {trial.number} of study {book.config.name}: {metrics} {values or 'unknown'}.\n"
+    text += f"# Of {caution(tried(book))}.\n"
     text += write_yaml(settings)
     try:
         file.parent.mkdir(parents=True, exist_ok=True)

@@ -20,6 +20,7 @@ CADENCES = (256, 512)
 ACTORS = tuple(range(4, 33, 4))
 RAY_SCENES = ("apartment", "maze", "atrium")
 _QUICK_STEPS, _QUICK_SECONDS = 2000, 20.0
+_THREADS = 1
 
 Level = tuple[dict[str, Any], dict[str, Any]]
 """What varies by name, and the settings that make it so."""
@@ -71,9 +72,16 @@ def _training(levels: Sequence[Level], quick: Size, full: Size) -> Callable[[Swe
     def cells(config: SweepConfig, scenes: Scenery) -> list[Cell]:
         size = quick if config.profile == "quick" else full
         steps = config.steps or size.steps
-        seconds = config.seconds or (_QUICK_SECONDS if config.profile == "quick" else None)
+        own_seconds = _QUICK_SECONDS if config.profile == "quick" else None
+        seconds = config.seconds or own_seconds
+        asked = _asked(
+            preset=(config.preset, size.preset),
+            seconds=(config.seconds, own_seconds),
+            steps=(config.steps, size.steps),
+            threads=(config.threads, _THREADS),
+        )
         return [
-            _cell(factors, settings, size, config, steps, seconds, seed, scenes)
+            _cell(factors, settings, size, config, steps, seconds, seed, scenes, asked)
             for seed in range(config.seeds or size.seeds)
             for factors, settings in levels
         ]
@@ -90,6 +98,7 @@ def _cell(
     seconds: float | None,
     seed: int,
     scenes: Scenery,
+    asked: dict[str, Any],
 ) -> Cell:
     from navi_core.presets import merge
 
@@ -114,7 +123,13 @@ def _cell(
         settings=merge(base, {key: value for key, value in settings.items() if key != "actors"}),
         scenes=tuple(str(path) for path, _ in scenes),
         scene_hashes=tuple(digest for _, digest in scenes),
+        asked=asked,
     )
+
+
+def _asked(**given: tuple[Any, Any]) -> dict[str, Any]:
+    """Return what was asked for that is not the profile's own, from pairs of both."""
+    return {name: wanted for name, (wanted, own) in given.items() if wanted not in (None, own)}
 
 
 def _sensor(azimuth: int, elevation: int) -> Level:
@@ -128,8 +143,9 @@ def _raycast(config: SweepConfig, scenes: Scenery) -> list[Cell]:
     arguments += ["--repeats", "3" if quick else "7", "--threads", str(config.threads or 1)]
     if quick:
         arguments += ["--tracer", "native", "--tracer", "numba"]
+    asked = _asked(threads=(config.threads or 1, _THREADS))
     return [
-        Cell({"scene": family, "seed": seed}, (*arguments, "--scene", f"{family}:{seed}"), _read_raycast)
+        Cell({"scene": family, "seed": seed}, (*arguments, "--scene", f"{family}:{seed}"), _read_raycast, asked=asked)
         for seed in range(config.seeds or (1 if quick else 3))
         for family in RAY_SCENES
     ]

@@ -57,6 +57,7 @@ class Cell:
         settings: Contents of the file given as `--config`; None: no such file.
         scenes: Scene files given as `--scene`.
         scene_hashes: Content hashes of those, which name them in the key.
+        asked: What was asked for instead of what the profile gives, by name.
     """
 
     factors: dict[str, Any]
@@ -65,6 +66,7 @@ class Cell:
     settings: dict[str, Any] | None = None
     scenes: tuple[str, ...] = ()
     scene_hashes: tuple[str, ...] = ()
+    asked: dict[str, Any] = field(default_factory=dict)
 
     @property
     def name(self) -> str:

@@ -137,10 +137,16 @@ def _record(sweep: str, cell: Cell, outcome: Outcome, config: SweepConfig) -> No
             repeat=int(cell.factors.get("seed", 0)),
             seed=cell.factors.get("seed"),
             step=int(outcome.metrics.get("steps", 0)),
+            profile=_size(cell, config),
             parameters={"profile": config.profile, **cell.factors},
             outcome=outcome.status,
             detail=outcome.detail or None,
         )
+
+
+def _size(cell: Cell, config: SweepConfig) -> str:
+    """Return the profile and what was asked for beside it, such as `full, steps 5000`: means do not mix two of them."""
+    return ", ".join([config.profile, *(f"{name} {value}" for name, value in sorted(cell.asked.items()))])
 
 
 def _told(outcome: Outcome) -> str:

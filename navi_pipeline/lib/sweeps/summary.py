@@ -14,7 +14,7 @@ __all__ = ["Difference", "Verdict", "core_verdicts", "level_rows", "paired_diffe
 INCUMBENT = "mamba2"
 """The default core, which the others challenge."""
 CLAIM_SEEDS = 5
-"""Training seeds that a claim needs; fewer are reported, never "better"."""
+"""Training seeds that a claim needs; of fewer it is told who is ahead, never "better" or "worse"."""
 LEAST_THROUGHPUT = 0.9
 """Share of the incumbent's decisions per second that a challenger must reach."""
 _NEEDS_BUILD = ("mamba-ssm",)
@@ -149,6 +149,8 @@ def _sentence(core: str, incumbent: str, reward: Difference | None, throughput: 
         said = f"ahead of {incumbent}, but {reward.seeds} seeds are no claim ({CLAIM_SEEDS} are)"
     elif reward.low > 0:
         said = f"better than {incumbent}"
+    elif reward.high < 0 and reward.seeds < CLAIM_SEEDS:
+        said = f"behind {incumbent}, but {reward.seeds} seeds are no claim ({CLAIM_SEEDS} are)"
     elif reward.high < 0:
         said = f"worse than {incumbent}"
     else:

@@ -1,0 +1,183 @@
+"""Boards rank what compares: flights of one course, which is starts and protocol, on scenes that nobody knew."""
+
+import shutil
+
+import duckdb
+import pytest
+
+from navi_core.config import NOISY_SENSOR, CompileConfig, EvalConfig, config_hash
+from navi_core.evaluate import compare, evaluate, record_comparison, record_evaluation
+from navi_core.record import MetricLog, outbox_path
+from navi_core.scenes import compile_mesh, generate_scene
+from navi_pipeline.lib.baselines import ranking
+from navi_pipeline.lib.sql_files import saved_queries, sql_folder
+from navi_pipeline.lib.warehouse import Warehouse
+from navi_pipeline.report import run_report
+
+SHORT = EvalConfig(starts=2, max_steps=20, azimuth_bins=16, elevation_bins=8)
+LONG = SHORT.model_copy(update={"max_steps": 60})
+NOISY = SHORT.model_copy(update={"sensor": NOISY_SENSOR})
+GOALS = SHORT.model_copy(update={"task": "point_goal"})
+BOARD = "select subject, rank, decisions, sensor, c_vis_auc_percent from leaderboard order by course, rank, subject"
+
+
+@pytest.fixture(scope="module")
+def flights():
+    """Real flights over one scene from the same starts, by four protocols."""
+    scenes = [compile_mesh(generate_scene("apartment", 100), CompileConfig(resolution=128))]
+    made = {(pilot, "short"): evaluate(pilot, scenes, SHORT) for pilot in ("random", "forward-plus")}
+    made["forward-plus", "long"] = evaluate("forward-plus", scenes, LONG)
+    made["random", "noisy"] = evaluate("random", scenes, NOISY)
+    made["planner", "goals"] = evaluate("planner", scenes, GOALS)
+    for number, kind in enumerate(("knows", "unseen")):
+        policy = evaluate("forward-plus", scenes, SHORT, name=kind)
+        policy.summary.update(subject_kind="checkpoint", weights_hash=kind, scenes_trained_on=1 - number)
+        policy.summary["evaluation_id"] = kind
+        made[kind, "short"] = policy
+    return made
+
+
+def recorded(flights, *names):
+    """Record some of them as the command does, and return the warehouse."""
+    for name in names:
+        record_evaluation(flights[name])
+    warehouse = Warehouse()
+    assert warehouse.ingest().quarantined == {}
+    return warehouse
+
+
+def saved(warehouse, name):
+    return warehouse.query(saved_queries(sql_folder())[name].sql)
+
+
+def test_flights_of_other_protocols_are_neither_ranked_together_nor_replace_each_other(flights):
+    warehouse = recorded(flights, ("random", "short"), ("forward-plus", "short"))
+    assert warehouse.query(BOARD)["rank"].tolist() == [1, 2]
+    recorded(flights, ("forward-plus", "long"), ("random", "noisy"), ("planner", "goals"))
+    board = warehouse.query("select * from leaderboard")
+    by_course = {
+        course: sorted(zip(rows["subject"], rows["rank"], rows["decisions"], rows["sensor"] == "clean", strict=True))
+        for course, rows in board.groupby("course")
+    }
+    short = [("forward-plus", 1, 20, True), ("random", 2, 20, True)]
+    assert sorted(by_course.values()) == sorted([short, [("forward-plus", 1, 60, True)], [("random", 1, 20, False)]])
+    hashes = warehouse.query("select eval_config_hash, config_hash from evaluations")
+    assert hashes["eval_config_hash"].equals(hashes["config_hash"])
+    assert set(hashes["config_hash"]) == {config_hash(one) for one in (SHORT, LONG, NOISY, GOALS)}
+    assert saved(warehouse, "goals")["subject"].tolist() == ["planner"]
+    assert saved(warehouse, "surface_and_sensor").groupby("course").ngroups == 3
+
+
+def test_the_ranking_and_the_report_are_of_the_course_flown_last(flights):
+    for name in (("random", "short"), ("forward-plus", "short"), ("forward-plus", "long"), ("random", "noisy")):
+        with MetricLog(outbox_path(), f"evaluate-{'-'.join(name)}", {"seed": 0}) as log:
+            moment = "2026-01-02T00:00:00Z" if name[1] == "short" else "2026-01-01T00:00:00Z"
+            for table, rows in flights[name].to_rows().items():
+                for row in rows:
+                    log.row(table, row | {"split": "test", "recorded_at": moment})
+    Warehouse().ingest()
+    rows = ranking()
+    assert [(row["subject"], row["rank"], row["decisions"]) for row in rows] == [
+        ("forward-plus", 1, 20),
+        ("random", 2, 20),
+    ]
+    assert all(isinstance(row[name], int) for row in rows for name in ("rank", "scenes_trained_on", "episodes"))
+    html = run_report().read_text()
+    part = html[html.index(">Leaderboard</h2>") : html.index(">Coverage over a flight</h2>")]
+    # Four rows in the table, of which the chart draws the two that compare.
+    assert part.count("<td>forward-plus</td>") == 2 and part.count("<td>random</td>") == 2
+    chart = part[part.index("<svg") : part.index("</svg>")]
+    assert chart.count(">forward-plus<") == 1 and chart.count(">random<") == 1
+
+
+def test_who_was_trained_on_the_scenes_has_no_rank_and_is_no_best_policy(flights):
+    warehouse = recorded(flights, ("random", "short"), ("knows", "short"), ("unseen", "short"))
+    board = warehouse.query("select subject, rank, scenes_trained_on from leaderboard")
+    assert board["subject"].tolist() == ["unseen", "random", "knows"]
+    assert board["rank"].tolist()[:2] == [1, 2] and board["rank"].isna().tolist() == [False, False, True]
+    assert board["scenes_trained_on"].tolist() == [0, 0, 1]
+    assert saved(warehouse, "best_policy")["subject"].tolist() == ["unseen"]
+    assert saved(warehouse, "hardest_scenes")["policies"].tolist() == [2]  # random flight is none
+    known = warehouse.query("select subject, scenes_trained_on, extra from evaluations where subject = 'knows'")
+    assert known["scenes_trained_on"][0] == 1 and "scenes_trained_on" not in str(known["extra"][0])
+
+
+def test_the_ranking_ends_with_who_was_trained_on_the_scenes(flights):
+    for name in ("random", "knows"):
+        with MetricLog(outbox_path(), f"evaluate-{name}", {"seed": 0}) as log:
+            for table, rows in flights[name, "short"].to_rows().items():
+                for row in rows:
+                    log.row(table, row | {"split": "test"})
+    Warehouse().ingest()
+    rows = ranking()
+    assert [(row["subject"], row["rank"], row["scenes_trained_on"]) for row in rows] == [
+        ("random", 1, 0),
+        ("knows", None, 1),
+    ]
+    assert rows[0]["model"] is None
+
+
+def test_a_policy_trained_on_the_scenes_is_not_on_the_front_of_quality_and_speed(flights):
+    for kind, speed in (("knows", 900.0), ("unseen", 100.0)):
+        with MetricLog(outbox_path(), f"run-{kind}", {"seed": 0}) as log:
+            log.scalars(100, {"sps": speed})
+            for table, rows in flights[kind, "short"].to_rows().items():
+                for row in rows:
+                    log.row(table, row)
+    warehouse = Warehouse()
+    warehouse.ingest()
+    assert saved(warehouse, "quality_for_speed")["subject"].tolist() == ["unseen"]
+
+
+def test_a_comparison_tells_on_how_many_scenes_each_side_was_trained(flights):
+    a, b = flights["knows", "short"], flights["random", "short"]
+    record_comparison(compare(a, b), [a], [b])
+    warehouse = recorded(flights, ("knows", "short"), ("random", "short"))
+    told = saved(warehouse, "verdicts")
+    assert (told["a"][0], told["a_trained_on"][0], told["b_trained_on"][0]) == ("knows", 1, 0)
+    assert "<th>a_trained_on</th>" in run_report().read_text()
+
+
+@pytest.fixture
+def older(flights, tmp_path, monkeypatch):
+    """A warehouse of the SQL before evaluations named their protocol and the scenes they knew."""
+    old = tmp_path / "sql"
+    shutil.copytree(sql_folder() / "migrations", old / "migrations", ignore=shutil.ignore_patterns("007_*"))
+    monkeypatch.setenv("NAVI_SQL", str(old))
+    for name in (("random", "short"), ("knows", "short"), ("forward-plus", "long")):
+        with MetricLog(outbox_path(), f"evaluate-{'-'.join(name)}", {"seed": 0}) as log:
+            for table, rows in flights[name].to_rows().items():
+                for row in rows:
+                    log.row(table, {key: value for key, value in row.items() if key != "eval_config_hash"})
+    with MetricLog(outbox_path(), "temporal_core_sweep-full-1", {"hardware": "h"}) as log:
+        log.row("benchmarks", {"benchmark": "temporal_core_sweep", "cell": "gru", "repeat": 0, "name": "reward_ema",
+                               "value": 1.0, "seed": 0, "parameters": {"profile": "full"}})  # fmt: skip
+    Warehouse().ingest()
+    return Warehouse()
+
+
+def falls_right(flights, warehouse):
+    """Check that old rows stand beside the new ones of their protocol, and not beside others."""
+    recorded(flights, ("unseen", "short"))
+    board = warehouse.query("select subject, rank, scenes_trained_on, course from leaderboard where decisions = 20")
+    assert board["subject"].tolist() == ["unseen", "random", "knows"] and board["course"].nunique() == 1
+    assert board["rank"].tolist()[:2] == [1, 2] and board["scenes_trained_on"].tolist() == [0, 0, 1]
+    assert warehouse.query("select rank from leaderboard where decisions = 60")["rank"].tolist() == [1]
+    assert warehouse.query("select profile, core from core_comparison").values.tolist() == [["full", "gru"]]
+
+
+def test_rows_of_an_older_warehouse_fall_right(flights, older, monkeypatch):
+    monkeypatch.delenv("NAVI_SQL")
+    assert older.ingest().migrations == ["007_trained_on_and_profiles"]
+    with duckdb.connect(str(older.snapshot), read_only=True) as connection:
+        told = "select scenes_trained_on from evaluations where subject = 'knows'"
+        assert connection.execute(told).fetchall() == [(1,)]
+        assert connection.execute("select profile from benchmarks").fetchall() == [("full",)]
+    falls_right(flights, older)
+
+
+def test_rows_of_an_archive_that_an_older_warehouse_wrote_fall_right(flights, older, monkeypatch):
+    older.compact()
+    monkeypatch.delenv("NAVI_SQL")
+    older.rebuild()
+    falls_right(flights, older)
