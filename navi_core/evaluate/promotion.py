@@ -236,6 +236,8 @@ def promote(
         others = confirming(challenger.config, contender.version)
         places = scenes.field.scenes if isinstance(scenes, Course) else scenes
         flights.append((evaluate(contender, places, others), evaluate(rival, places, others)))
+        for result in flights[1]:
+            result.summary["confirms"] = True
         again = decide(contender.version, *flights[1], previous_version=previous, alias=alias)
         decision = confirmed(decision, again)
     if decision.promoted:

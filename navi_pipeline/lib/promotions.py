@@ -70,7 +70,10 @@ def challenge(policy: dict[str, Any], config: EvalConfig) -> dict[str, Any]:
         decision = decide(version, challenger, opponent, **held_by)
         if decision.promoted:
             others = confirming(config, version)
-            again = (flown_policy(policy, scenes, others)[0], _fly_opponent(holder, scenes, others))
+            again = (
+                flown_policy(policy, scenes, others, confirms=True)[0],
+                _fly_opponent(holder, scenes, others, confirms=True),
+            )
             decision = confirmed(decision, decide(version, *again, **held_by))
         if registry.aliases().get(ALIAS) != previous:
             return challenge(policy, config)  # somebody else got the alias during the flights
@@ -91,17 +94,20 @@ def challenge(policy: dict[str, Any], config: EvalConfig) -> dict[str, Any]:
     return row | {"champion": previous, "reused": reused}
 
 
-def _fly_opponent(holder: ModelVersion | None, scenes: SplitScenes, config: EvalConfig) -> EvalResult:
+def _fly_opponent(
+    holder: ModelVersion | None, scenes: SplitScenes, config: EvalConfig, *, confirms: bool = False
+) -> EvalResult:
     """Return the champion's result, or the random pilot's where there is no champion."""
+    told = {"confirms": True} if confirms else {}
     if holder is None:
-        return flown("random", scenes, config)[0]
+        return flown("random", scenes, config, columns=told)[0]
     return flown(
         holder,
         scenes,
         config,
         name=holder.version,
         weights=holder.weights_hash,
-        columns={"run_id": holder.run_id, "step": holder.step_id, "model_version": holder.version},
+        columns={"run_id": holder.run_id, "step": holder.step_id, "model_version": holder.version, **told},
     )[0]
 
 

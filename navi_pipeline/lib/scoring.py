@@ -112,15 +112,22 @@ class SplitScenes:
         return self._scenes
 
 
-def flown_policy(policy: dict[str, Any], scenes: SplitScenes, config: EvalConfig) -> tuple[EvalResult, bool]:
-    """Return the result of a trained policy (see `flown`)."""
+def flown_policy(
+    policy: dict[str, Any], scenes: SplitScenes, config: EvalConfig, *, confirms: bool = False
+) -> tuple[EvalResult, bool]:
+    """Return the result of a trained policy (see `flown`); `confirms` is told of a flight that has to confirm a win."""
     return flown(
         Path(policy["checkpoint"]),
         scenes,
         config,
         name=policy_name(policy),
         weights=policy["weights_hash"],
-        columns={"run_id": policy["run_id"], "step": policy["steps"], "model_version": policy["version"]},
+        columns={
+            "run_id": policy["run_id"],
+            "step": policy["steps"],
+            "model_version": policy["version"],
+            **({"confirms": True} if confirms else {}),
+        },
     )
 
 

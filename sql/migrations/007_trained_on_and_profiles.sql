@@ -6,5 +6,7 @@ alter table evaluations add column scenes_trained_on bigint;   -- of the scenes 
 update evaluations set scenes_trained_on = try_cast(json_extract_string(extra, '$.scenes_trained_on') as bigint)
 where extra is not null;
 
+alter table evaluations add column confirms boolean;           -- flown from other starts to confirm a challenger's win
+
 alter table benchmarks add column profile varchar;             -- a sweep's profile, and what was asked for beside it
 update benchmarks set profile = json_extract_string(parameters, '$.profile') where parameters is not null;

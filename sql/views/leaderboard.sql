@@ -1,5 +1,6 @@
 -- Who explores best: the latest evaluation of every subject, ranked among those of one course (the same starts, the
 -- same protocol). Who was trained on some of the scenes stands below, without a rank: there it shows what it remembers.
+-- Flights that had to confirm a win are those of one pair alone and are left out; `promotions` tells of them.
 -- Coverage in percent, means over scenes; low and high bound the 95 % interval of c_vis_auc_percent.
 create or replace view leaderboard as
 with latest as (
@@ -7,7 +8,7 @@ with latest as (
         evaluations.* exclude (task, scenes_trained_on), course, courses.scenes_trained_on,
         coalesce(courses.scenes_trained_on, 0) > 0 as remembers
     from evaluations join courses using (evaluation_id)
-    where courses.task = 'explore'
+    where courses.task = 'explore' and not coalesce(confirms, false)
     qualify row_number() over (partition by subject, weights_hash, course order by recorded_at desc) = 1
 )
 select

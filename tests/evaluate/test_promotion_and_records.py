@@ -81,6 +81,7 @@ def test_champions_change_only_by_beating_their_predecessor(halls, registry, tmp
     assert better.promoted and better.previous_version == hovers
     poses = [{(row["scene"], row["start_x"], row["start_z"]) for row in flown.episodes} for flown, _ in flights]
     assert len(poses) == 2 and len(poses[0] & poses[1]) < 3
+    assert [flown.summary.get("confirms", False) for pair in flights for flown in pair] == [False, False, True, True]
     assert better.evaluation_id == flights[1][0].evaluation_id and "These are other starts" in better.reason
     assert registry.resolve("champion").version == circles
 

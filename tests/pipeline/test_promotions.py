@@ -113,6 +113,9 @@ def test_an_interrupted_promotion_is_completed_and_a_rollback_is_respected(home,
     monkeypatch.setattr(Registry, "promote", real)
     assert challenge(policy(home, seed), protocol)["champion"] == challenger
     assert open_registry().aliases()["champion"] == challenger and len(promotions()) == rows + 1
+    told = Warehouse().query("select evaluation_id, confirms, rank from evaluations left join leaderboard using "
+                             "(evaluation_id) where evaluations.max_steps = 21")  # fmt: skip
+    assert len(told) == 4 and (told["confirms"].eq(True) == told["rank"].isna()).all() and told["rank"].count() == 2
     open_registry().rollback("champion")
     assert challenge(policy(home, seed), protocol)["champion"] == before
     assert open_registry().aliases()["champion"] == before
