@@ -49,8 +49,8 @@ class Comparison:
     """The verdict in words."""
 
     def to_row(self) -> dict[str, Any]:
-        """Return plain data."""
-        return asdict(self)
+        """Return plain data; bounds that one pair does not have are None."""
+        return {name: None if value != value else value for name, value in asdict(self).items()}
 
 
 def compare(
@@ -73,12 +73,13 @@ def compare(
     differences = {scene: [x - y for x, y in zip(values_a[scene], values_b[scene], strict=True)] for scene in values_a}
     interval = interval_over_scenes(differences, seed=seed, resamples=resamples)
     mean_a, mean_b = mean_of_scenes(values_a), mean_of_scenes(values_b)
+    equal = not any(value for row in differences.values() for value in row)
     enough = interval.episodes >= FEWEST_STARTS
     better, worse, why_not = judged((a,), (b,), metric, interval.low, interval.high)
     if not enough:
         better, worse, why_not = False, False, f"{FEWEST_STARTS} starts are the fewest for one"
     verdict = verdict_words(a.subject, b.subject, metric, better, worse, why_not)
-    sentence = f"{verdict}: {mean_a:.2f} against {mean_b:.2f}, {_difference(interval)}{_over(interval, a)}."
+    sentence = f"{verdict}: {mean_a:.2f} against {mean_b:.2f}, {_difference(interval, equal)}{_over(interval, a)}."
     return Comparison(
         metric=metric,
         a=a.subject,
@@ -140,8 +141,8 @@ def verdict_words(a: str, b: str, metric: str, better: bool, worse: bool, why_no
     return f"no difference between {a} and {b} in {metric} is shown"
 
 
-def _difference(interval: Interval) -> str:
-    if interval.low == interval.high == 0:
+def _difference(interval: Interval, equal: bool) -> str:
+    if equal:
         # An interval of no width would say that there is none anywhere.
         share = 1 - 0.05 ** (1 / interval.scenes)
         return f"all pairs are equal (in up to {100 * share:.0f} % of such scenes they might not be)"

@@ -133,6 +133,7 @@ def test_a_few_starts_are_no_verdict():
         )
         verdict = compare(better, worse)
         assert verdict.mean_difference == 9.0 and not verdict.better and not verdict.worse
+        assert (verdict.to_row()["low"] is None) == (len(few) == 1)
         assert np.isnan(verdict.low) if len(few) == 1 else verdict.low == 9.0
         assert verdict.sentence.startswith("no verdict on a and b in c_vis_auc, 6 starts are the fewest")
 
