@@ -127,6 +127,20 @@ def test_a_look_is_at_the_first_of_them_however_many_there_are() -> None:
     assert back is not None and back.live_reward == pytest.approx(0.2)
 
 
+def test_ten_without_what_one_in_ten_is_paid_are_no_fall() -> None:
+    """Ten such have none of them in a third of the cases."""
+    admission = Admission(POLICY, 100)
+    for i in range(100):
+        fly(admission, 0, 10.0 if i % 10 == 0 else 1.0 + 0.1 * (i % 3))
+    admission.admit(1, POLICY)
+    for i in range(10):
+        fly(admission, 0, 1.0 + 0.1 * (i % 3), version=1)
+    assert admission._looked == 0 and admission.roll_back() is None and admission._looked == 10
+    for i in range(70):
+        fly(admission, 0, 1.0 + 0.1 * (i % 3), version=1)
+    assert admission.roll_back() is not None, "eighty have none in a case of five thousand"
+
+
 def test_what_was_under_way_when_a_version_fell_is_of_none() -> None:
     admission = Admission(POLICY, 100)
     for i in range(40):
