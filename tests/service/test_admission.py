@@ -2,13 +2,18 @@
 
 from __future__ import annotations
 
+from types import SimpleNamespace
 from typing import Any
 
 import numpy as np
 import pytest
 
+from navi_core.config import ContinuousTrainingConfig
 from navi_core.service.admission import Admission
 from navi_core.service.cohort import Cohort, Episode
+from navi_core.service.flight_learning import FlightLearning
+from navi_core.service.wire import StepResult
+from tests.service.conftest import tiny_model
 
 POLICY: Any = object()
 WHOLE = 12
@@ -239,3 +244,48 @@ def test_against_every_episode_kept() -> None:
         assert list(cohort.latest) == [episode.mean() for episode in settled[-20:]]
         assert len(cohort) == len(kept) - len(settled)
         assert cohort.close() is (open_ones[0] if open_ones else None) and not len(cohort)
+
+
+class Drone:
+    """One drone whose decisions a service takes note of."""
+
+    def __init__(self, learning: FlightLearning, env_id: int = 0) -> None:
+        self.learning, self.env_id = learning, env_id
+
+    def fly(self, episode: int, *rewards: float, ends: bool = True, step: int = 5) -> None:
+        """Note decisions of an episode and what came of them."""
+        for i, reward in enumerate(rewards):
+            place = SimpleNamespace(episode_id=episode, step_id=step + i)
+            self.learning._follow(SimpleNamespace(env_id=self.env_id, matrix=place))
+            experience = SimpleNamespace(model_version=0)
+            self.learning._awaited[self.env_id] = (experience, False, episode)
+            done = ends and i == len(rewards) - 1
+            self.learning.came(StepResult(step + i, self.env_id, episode, done, False, reward, reward, 0.0))
+
+
+@pytest.fixture
+def learning(tmp_path):
+    return FlightLearning(tiny_model(), ContinuousTrainingConfig(), None, outbox=tmp_path)
+
+
+def test_a_service_that_meets_drones_amid_their_episodes_counts_from_the_next_on(learning) -> None:
+    admission = learning.trainer.admission
+    met, new = Drone(learning), Drone(learning, 1)
+    met.fly(3, 1.0, 1.0)
+    assert np.isnan(admission.live_mean())
+    met.fly(4, 2.0, 4.0)
+    assert admission.live_mean() == 3.0
+    new.fly(9, 5.0, step=0)
+    assert admission.live_mean() == 4.0
+    learning.forget(0)
+    met.fly(5, 100.0)
+    assert admission.live_mean() == 4.0 and not admission._under_way
+
+
+def test_an_episode_that_was_broken_off_is_not_gone_on_with_in_the_next(learning) -> None:
+    """An environment that is started again tells of no end."""
+    admission, drone = learning.trainer.admission, Drone(learning)
+    drone.fly(3, 1.0, step=0, ends=False)
+    drone.fly(70, 2.0, step=0)
+    drone.fly(71, 6.0)
+    assert list(admission._flown.latest) == [2.0, 6.0]
