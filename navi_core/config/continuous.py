@@ -83,7 +83,8 @@ class ContinuousTrainingConfig(Config):
     shadow_rows: int = 8
     """Drones of a shadow evaluation."""
     rollback_window: int = 100
-    """Most episodes before an admission, and after it, that decide on rolling back: after 10, 20, 40, … of them."""
+    """Most episodes that began before an admission, and after it, that decide on rolling back: the first 10, 20, 40, …
+    after it, when they have ended."""
     learning_rate: float = 3e-4
     """Of Adam."""
     clip: float = 0.2

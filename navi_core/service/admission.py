@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 from collections import deque
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 
 import numpy as np
 
 from navi_core.policy import NavigationPolicy
+from navi_core.service.cohort import Cohort, Episode
 from navi_core.service.timed_lock import TimedLock
 
 __all__ = ["Admission", "Rollback", "ServingVersion"]
@@ -16,8 +17,6 @@ _FEWEST = 10
 """Episodes that a version is judged by at first; it is judged again at twice as many, and so on."""
 _ONE_SIDED_99 = 2.821
 """Student's t, 9 degrees of freedom: strict, for there are several looks."""
-_VERSIONS = 8
-"""Versions of one episode that are counted apart; an episode may never end, and a version comes every second."""
 
 
 @dataclass(frozen=True)
@@ -39,7 +38,7 @@ class Rollback:
 
     Attributes:
         fell: The version that gave way.
-        live_reward: Mean of its episodes, per decision.
+        live_reward: Mean of the episodes that it was judged by, per decision.
         returned_to: The version that serves again.
     """
 
@@ -48,36 +47,12 @@ class Rollback:
     returned_to: ServingVersion
 
 
-@dataclass
-class _Episode:
-    """An episode under way: what a drone earned, and who decided how often."""
-
-    earned: float = 0.0
-    decisions: int = 0
-    decided: dict[int, int] = field(default_factory=dict)
-    """Version → decisions, the one that decided last at the end."""
-
-    def count(self, version: int, reward: float) -> None:
-        """Take one decision."""
-        self.earned += reward
-        self.decisions += 1
-        self.decided[version] = self.decided.pop(version, 0) + 1
-        if len(self.decided) > _VERSIONS:
-            # Who served so long ago, and less than another, decides no more: it will not be the one that decided most.
-            most = self.most()
-            del self.decided[next(version for version in self.decided if version != most)]
-
-    def most(self) -> int:
-        """Return the version that decided most, of equal ones the earliest."""
-        return max(self.decided, key=lambda version: self.decided[version])
-
-
 class Admission:
     """Holds the version that inference uses; reading it is one look at an attribute, never a wait.
 
     Args:
         policy: Version 0.
-        window: Episodes of a version, and before it, that are compared.
+        window: Most episodes of a version, and before it, that are compared.
 
     Attributes:
         serving: What inference uses.
@@ -88,10 +63,12 @@ class Admission:
         self.serving = ServingVersion(0, policy)
         self._window = max(window, _FEWEST)
         self._before: ServingVersion | None = None
-        self._look = _FEWEST
-        self._flown: deque[float] = deque(maxlen=self._window)
+        self._looked = 0
+        self._flown = Cohort(self._window)
         self._earlier: deque[float] = deque(maxlen=self._window)
-        self._under_way: dict[int, _Episode] = {}
+        # Of each drone the episode that it is in, and who are in one that counts among those before.
+        self._under_way: dict[int, Episode] = {}
+        self._late: set[int] = set()
         self.lock = TimedLock()
 
     def admit(self, version: int, policy: NavigationPolicy) -> object:
@@ -107,9 +84,11 @@ class Admission:
         with self.lock.held():
             gone = self._before
             self._before, self.serving = self.serving, ServingVersion(version, policy)
-            self._earlier.extend(self._flown)
-            self._flown.clear()
-            self._look = _FEWEST
+            last = self._flown.close()
+            self._earlier.extend(self._flown.latest)
+            if last is not None:
+                self._late.add(last.drone)
+            self._flown, self._looked = Cohort(self._window), 0
         return gone
 
     def begin_anew(self, version: int, policy: NavigationPolicy) -> object:
@@ -125,17 +104,17 @@ class Admission:
         with self.lock.held():
             gone = self.serving, self._before
             self.serving, self._before = ServingVersion(version, policy), None
-            self._flown.clear()
+            # The drones fly on: what is left of their episodes is no episode of these weights.
+            self._flown, self._looked = Cohort(self._window), 0
             self._earlier.clear()
-            self._under_way.clear()
-            self._look = _FEWEST
+            self._late.clear()
         return gone
 
     def observe(self, version: int, reward: float, drone: int, ends: bool) -> None:
         """Take the live reward of a decision.
 
         Early decisions of an episode earn more than late ones, and drones that began together are in step: what is
-        compared are whole episodes, each of the version that decided most of it.
+        compared are whole episodes, each of the version under which it began.
 
         Args:
             version: Whose decision it was.
@@ -144,45 +123,79 @@ class Admission:
             ends: Whether the episode ended with it.
         """
         with self.lock.held():
-            episode = self._under_way.setdefault(drone, _Episode())
-            episode.count(version, reward)
+            episode = self._under_way.get(drone)
+            if episode is None:
+                episode = self._under_way[drone] = Episode(drone)
+                # An answer may come after its version went.
+                if version == self.serving.version:
+                    self._flown.begin(episode, len(self._under_way))
+            episode.earned += reward
+            episode.decisions += 1
             if not ends:
                 return
             del self._under_way[drone]
-            kept = self._flown if episode.most() == self.serving.version else self._earlier
-            kept.append(episode.earned / episode.decisions)
+            episode.ended = True
+            self._flown.settle()
+            if drone in self._late:
+                self._late.remove(drone)
+                self._earlier.append(episode.mean())
+
+    def meet(self, drone: int) -> None:
+        """Count nothing of the episode that a drone is in: it was met amid it, and the rest of one is none."""
+        with self.lock.held():
+            self._under_way.setdefault(drone, Episode(drone))
 
     def forget(self, drone: int) -> None:
-        """Count nothing of the episode that a drone was in: it is gone."""
+        """Count nothing of the episode that a drone was in: it is gone, or began another before it ended."""
         with self.lock.held():
-            self._under_way.pop(drone, None)
+            if self._under_way.pop(drone, None) is not None:
+                self._late.discard(drone)
+                self._flown.leave(drone)
 
     def live_mean(self) -> float:
         """Return the mean live reward of a decision in episodes of the version in service, NaN before the first."""
         with self.lock.held():
-            rewards = list(self._flown)
+            rewards = list(self._flown.latest)
         return float(np.mean(rewards)) if rewards else float("nan")
 
     def roll_back(self) -> Rollback | None:
         """Return to the version before where episodes earn less than those before it came; else None.
 
-        A version is looked at after 10, 20, 40, … episodes, by a one-sided 99 % test (Welch 1947): so many looks at
-        one that is as good as the other send it back in a few of a hundred cases.
+        A version is looked at when the first 10, 20, 40, … episodes that began under it have ended, by a one-sided
+        99 % test: so many looks at one that is as good as the other send it back in a few of a hundred cases.
         """
         with self.lock.held():
-            serving, before, look = self.serving, self._before, self._look
-            flown, earlier = np.array(self._flown), np.array(self._earlier)
-            if before is None or look > self._window or len(flown) < look or len(earlier) < _FEWEST:
+            serving, before, look = self.serving, self._before, self._due()
+            if before is None or look <= self._looked or len(self._earlier) < _FEWEST:
                 return None
-            while self._look <= len(flown):
-                self._look *= 2
-        error = float(np.sqrt(flown.var(ddof=1) / len(flown) + earlier.var(ddof=1) / len(earlier)))
+            self._looked = look
+            flown, earlier = np.array(self._flown.first[:look]), np.array(self._earlier)
         # False where one of them is no number: such a fall is none.
-        if not flown.mean() < earlier.mean() - _ONE_SIDED_99 * error:
+        if not flown.mean() < earlier.mean() - _ONE_SIDED_99 * _error(flown, earlier):
             return None
         with self.lock.held():
             if self.serving is not serving:
                 return None
             self.serving, self._before = before, None
-            self._flown.clear()
+            # What is under way was begun by the one that fell: it is of neither.
+            self._flown, self._looked = Cohort(self._window), 0
         return Rollback(serving.version, float(flown.mean()), before)
+
+    def _due(self) -> int:
+        """Return the most of 10, 20, 40, … episodes that there are, 0 where there are fewer."""
+        look, there = 0, len(self._flown.first)
+        while (following := max(_FEWEST, 2 * look)) <= there:
+            look = following
+        return look
+
+
+def _error(flown: np.ndarray, earlier: np.ndarray) -> float:
+    """Return the standard error of the difference of the means of two samples, (n,) and (m,).
+
+    The greater of Welch's (1947) and that of a common variance: where one episode in ten is paid far more, ten of them
+    often have none, and their own variance does not tell that there are such.
+    """
+    n, m = len(flown), len(earlier)
+    own, other = flown.var(ddof=1), earlier.var(ddof=1)
+    common = ((n - 1) * own + (m - 1) * other) / (n + m - 2)
+    return float(np.sqrt(np.maximum(own / n + other / m, common / n + common / m)))

@@ -90,6 +90,8 @@ class FlightLearning:
         self._learned = self._begin_learned()
         # Of each drone the decision whose reward is awaited, whether it is learned from then, and its episode.
         self._awaited: dict[int, tuple[Experience, bool, int]] = {}
+        # Of each drone the episode that it is in.
+        self._episodes: dict[int, int] = {}
 
     def start(self) -> None:
         """Start the trainer."""
@@ -157,6 +159,7 @@ class FlightLearning:
         told = aux.clone()
         told[reset, :AUX_INPUTS] = 0.0
         for i, session in enumerate(group):
+            self._follow(session)
             experience = Experience(
                 session_id=session.env_id,
                 latent=decision.latent[i],
@@ -210,8 +213,22 @@ class FlightLearning:
     def forget(self, env_id: int) -> None:
         """Let go what waits for more of a drone that is gone."""
         self._awaited.pop(env_id, None)
+        self._episodes.pop(env_id, None)
         self.buffer.forget(env_id)
         self.trainer.admission.forget(env_id)
+
+    def _follow(self, session: Session) -> None:
+        """Note in which episode a drone is; only those that were seen whole say what a version earns."""
+        drone, episode = session.env_id, session.matrix.episode_id
+        last = self._episodes.get(drone)
+        if last == episode:
+            return
+        self._episodes[drone] = episode
+        if last is not None:
+            # Where the one before had no end, its environment was started again; else there is nothing to forget.
+            self.trainer.admission.forget(drone)
+        elif session.matrix.step_id != 0:
+            self.trainer.admission.meet(drone)
 
     def _begin_learned(self) -> LearnedWeights | None:
         if self._registry is None:
