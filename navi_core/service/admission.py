@@ -69,6 +69,8 @@ class Admission:
         # Of each drone the episode that it is in, and who are in one that counts among those before.
         self._under_way: dict[int, Episode] = {}
         self._late: set[int] = set()
+        # Whoever flew them: where a version comes every second, no episode is of one alone.
+        self._ended: deque[float] = deque(maxlen=self._window)
         self.lock = TimedLock()
 
     def admit(self, version: int, policy: NavigationPolicy) -> object:
@@ -135,6 +137,8 @@ class Admission:
                 return
             del self._under_way[drone]
             episode.ended = True
+            if episode.whole:
+                self._ended.append(episode.mean())
             self._flown.settle()
             if drone in self._late:
                 self._late.remove(drone)
@@ -143,7 +147,7 @@ class Admission:
     def meet(self, drone: int) -> None:
         """Count nothing of the episode that a drone is in: it was met amid it, and the rest of one is none."""
         with self.lock.held():
-            self._under_way.setdefault(drone, Episode(drone))
+            self._under_way.setdefault(drone, Episode(drone, whole=False))
 
     def forget(self, drone: int) -> None:
         """Count nothing of the episode that a drone was in: it is gone, or began another before it ended."""
@@ -153,9 +157,9 @@ class Admission:
                 self._flown.leave(drone)
 
     def live_mean(self) -> float:
-        """Return the mean live reward of a decision in episodes of the version in service, NaN before the first."""
+        """Return the mean live reward of a decision in the episodes that ended last, NaN before the first."""
         with self.lock.held():
-            rewards = list(self._flown.latest)
+            rewards = list(self._ended)
         return float(np.mean(rewards)) if rewards else float("nan")
 
     def roll_back(self) -> Rollback | None:

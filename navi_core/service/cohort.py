@@ -20,9 +20,11 @@ class Episode:
         earned: Sum of its rewards.
         decisions: How many they are.
         ended: Whether no more come.
+        whole: Whether it was seen from its beginning.
     """
 
     drone: int
+    whole: bool = True
     earned: float = 0.0
     decisions: int = 0
     ended: bool = False

@@ -268,7 +268,7 @@ def test_a_version_whose_live_reward_falls_gives_way_to_the_one_before() -> None
     for i in range(40):
         live.observe_reward(1, 0.2 + 0.1 * (i % 3), 0, True)
     live._watch_live_reward()
-    assert live.serving is first and np.isnan(live.admission.live_mean())
+    assert live.serving is first and not live.admission._flown.latest
     weights = zip(first.policy.parameters(), live._update.policy.parameters())
     assert all(torch.equal(a, b) for a, b in weights)
 
@@ -322,12 +322,17 @@ def test_an_episode_that_never_ends_keeps_as_little_after_a_thousand_versions(sh
 
 
 def test_what_a_version_earned_is_known_where_nothing_judges_it_too() -> None:
-    """The record of a default service tells by version what its learning brought."""
+    """The record of a default service tells by version what its learning brought, however soon the next one comes."""
     live = trainer(config(shadow_evaluation="off"))
+    live.admission.meet(7)
+    for end in (False, True):
+        live.observe_reward(0, 90.0, 7, end)  # the rest of an episode is none
+    assert np.isnan(live.admission.live_mean())
     for drone in range(5):
-        for end in (False, True):
-            live.observe_reward(0, 0.3, drone, end)
-    assert live.admission.live_mean() == pytest.approx(0.3)
+        live.observe_reward(drone, 0.2, drone, False)
+        live.admission.admit(drone + 1, live.serving.policy)
+        live.observe_reward(drone + 1, 0.4, drone, True)
+        assert live.admission.live_mean() == pytest.approx(0.3)
 
 
 def test_a_promotion_is_not_undone_by_a_rollback() -> None:
