@@ -125,6 +125,11 @@ class Collector:
         self.state: tuple[Tensor, ...] = tuple(x.to(device) for x in policy.initial_state(self.rows))
         self.reset = torch.ones(self.rows, dtype=torch.bool, device=device)
 
+    @property
+    def restarts(self) -> bool:
+        """Whether the environment cannot be taken up where it was: `load_state_dict` begins new episodes."""
+        return bool(getattr(self.env, "restarts", False))
+
     def new_rollout(self, steps: int, bptt: int) -> Rollout:
         """Allocate storage for rollouts of `steps` decisions."""
         return Rollout(
@@ -389,13 +394,15 @@ class Collector:
         self.env.load_state_dict(state["env"])
         if self.places is not None:
             self.places.load_state_dict(state["places"])
-        if getattr(self.env, "restarts", False):
+        self.shaper.load_state_dict(state["shaper"])
+        if self.restarts:
             self.obs = self.env.observe().to(self.device)  # type: ignore[attr-defined]
             self.aux[:, :AUX_INPUTS] = 0.0
             if self.places is not None:
                 self.aux[:, AUX_INPUTS : AUX_INPUTS + PLACE_INPUTS] = self._begin(torch.arange(self.rows))
             self.reset.fill_(True)
-        self.shaper.load_state_dict(state["shaper"])
+            # The episodes that were under way are abandoned; what a new one sees is no loop of theirs.
+            self.shaper.forget(self.reset)
 
 
 def _accumulate(sums: dict[str, Tensor], terms: dict[str, Tensor]) -> None:

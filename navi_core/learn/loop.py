@@ -22,7 +22,7 @@ from navi_core.learn.collector import Collector, Environment, RolloutStats
 from navi_core.learn.execution import check_execution, use_precision
 from navi_core.learn.parallel import ALONE, Workers
 from navi_core.learn.progress import Progress
-from navi_core.learn.registry import KeepsData, TakesUnits, TakesVocabulary, build_learner
+from navi_core.learn.registry import FollowsEpisodes, KeepsData, TakesUnits, TakesVocabulary, build_learner
 from navi_core.learn.result import Counters, TrainResult
 from navi_core.learn.resume import checkpoint_path, take_up
 from navi_core.learn.rollout import Rollout
@@ -376,6 +376,8 @@ class _Trainer:
             self.learner.optimizer.load_state_dict(checkpoint.optimizer_state)
             self.learner.load_state_dict(mine["normalisers"])
             self.collector.load_state_dict(mine["collector"] | {"shaper": mine["shaper"]})
+            if self.collector.restarts and isinstance(self.learner, FollowsEpisodes):
+                self.learner.begin_episodes()
             self.initial = extra["initial"]
             add_scenes_of(self.corpus_summary, checkpoint)
             self.watch.load_state_dict(extra["watch"])
