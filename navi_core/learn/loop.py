@@ -216,7 +216,7 @@ class _Trainer:
                 assert before is not None
                 self.collector.load_state_dict(before)
                 return stop.signal_name or "stopped"
-            update.metrics |= self.watch.signs(self.policy, rollout, update.metrics, self.workers)
+            update.metrics |= self.watch.signs(self.policy, rollout, self.counters.updates, self.workers)
             metrics = self._count(stats, update)
             decision = self.watch.after(self.steps, metrics, self.learner)
             self._record(metrics, stats, update)
