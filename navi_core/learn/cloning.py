@@ -17,6 +17,7 @@ from torch import Tensor
 
 from navi_core.config import TrainConfig
 from navi_core.errors import ConfigError, NonFiniteError
+from navi_core.learn.critic_units import CriticUnits
 from navi_core.learn.demo_feed import DemoFeed, SequenceBatch
 from navi_core.learn.execution import evaluation
 from navi_core.learn.parallel import ALONE, Workers
@@ -73,6 +74,7 @@ class CloningLearner:
                 "primitives; use gaussian or beta"
             )
         self._score = evaluation(policy, config, device)
+        self.units = CriticUnits()
         kept = ("heads.log_std", "heads.critic.", "critic_trunk.")
         self.parameters = [p for name, p in policy.named_parameters() if not name.startswith(kept)]
         self.optimizer = torch.optim.Adam(self.parameters, lr=config.bc.learning_rate, eps=1e-5, fused=True)
@@ -164,8 +166,17 @@ class CloningLearner:
         }
 
     def state_dict(self) -> dict[str, Any]:
-        """Return state besides the policy's weights and the optimiser's: none."""
-        return {}
+        """Return state besides the policy's weights and the optimiser's: the critic's units."""
+        return self.units.state_dict()
 
     def load_state_dict(self, state: dict[str, Any]) -> None:
         """Undo `state_dict`."""
+        self.units.take(state)
+
+    def begin_from(self, state: dict[str, Any]) -> None:
+        """Carry on the critic's units of another run, whose weights the policy has been given.
+
+        Args:
+            state: `state_dict` of its learner.
+        """
+        self.units.take(state)

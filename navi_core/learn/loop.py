@@ -182,9 +182,9 @@ class _Trainer:
             checkpoint = load_checkpoint(initial, **names)
             self.policy.load_state_dict(checkpoint.policy_state)
             add_scenes_of(self.corpus_summary, checkpoint)
-            if checkpoint.config.get("algorithm") == "ppo" and isinstance(self.learner, TakesUnits):
-                # The critic's predictions mean something only in the units they were learned in; without one there
-                # are none.
+            if isinstance(self.learner, TakesUnits):
+                # The critic's predictions mean something only in the units they were learned in, however many runs
+                # without a critic lie between.
                 self.learner.begin_from(checkpoint.normalisers)
             before = checkpoint.corpus_summary.get("semantic_vocabulary") or {}
             told = tell_changed_ids(before, self.corpus_summary["semantic_vocabulary"], str(initial))

@@ -62,7 +62,7 @@ class TakesVocabulary(Protocol):
 
 @runtime_checkable
 class TakesUnits(Protocol):
-    """A learner whose critic predicts in units of its own."""
+    """A learner whose critic predicts in units of its own, or that carries those of a critic it does not learn."""
 
     def begin_from(self, state: dict[str, Any]) -> None:
         """Take over the units of the run whose weights the policy has been given."""

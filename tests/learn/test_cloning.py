@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import math
+from dataclasses import fields
 from pathlib import Path
 
 import numpy as np
@@ -254,6 +255,21 @@ def test_it_goes_on_from_a_checkpoint(tmp_path, data):
     assert second.metrics["nll"] < fresh.metrics["nll"] - 0.1
     with pytest.raises(CheckpointError, match=r"mamba2.*gru|gru.*mamba2"):
         fly(tmp_path / "d", data, make_config(data, policy={"core": "mamba2"}), initial=first.checkpoint)
+
+
+def test_a_clone_carries_the_units_of_the_critic_that_it_does_not_learn(tmp_path, data):
+    first = fly(tmp_path / "a", data, make_config(data, bc={"epochs": 1}))
+    parent, scale = load_checkpoint(first.checkpoint), {"mean": torch.tensor(-7.0), "square": torch.tensor(60.0)}
+    plain = {each.name: getattr(parent, each.name) for each in fields(parent)}
+    told = tmp_path / "ppo.pt"
+    torch.save(plain | {"normalisers": {"value_scale": scale | {"updates": 3}}}, told)
+    config, seen = make_config(data, bc={"epochs": 4, "learning_rate": 1e-4}), []
+    fly(tmp_path / "b", data, config, initial=told, stop=lambda: len(seen) > 1, progress=seen.append)
+    second = fly(tmp_path / "b", data, config, initial=told)
+    assert second.resumed_from and second.initial == str(told)
+    for kept in (second.checkpoint, max((tmp_path / "b").rglob("step-*.pt"))):
+        assert load_checkpoint(kept).normalisers == {"value_scale": scale | {"updates": 3}}
+    assert load_checkpoint(first.checkpoint).normalisers == {}
 
 
 def test_a_clone_does_not_read_the_auxiliary_input_it_never_saw(tmp_path, data):
