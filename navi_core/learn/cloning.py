@@ -115,7 +115,8 @@ class CloningLearner:
                 norm = torch.nn.utils.clip_grad_norm_(self.parameters, bc.max_grad_norm)
             with timer("optimizer_step"):
                 self.optimizer.step()
-            rows.append(torch.stack((nll.detach(), total.detach(), norm.detach(), entropy.mean(), batch.mask.sum())))
+            spread = (entropy * batch.mask).sum()
+            rows.append(torch.stack((nll, total, norm, spread, batch.mask.sum())).detach())
         with timer("statistics"):
             metrics = self._metrics(rows, index)
         metrics["learning_rate"] = bc.learning_rate
@@ -162,7 +163,7 @@ class CloningLearner:
             "nll": sum(a * n for a, n in zip(nll, count, strict=True)) / decisions,
             "total_loss": sum(a * n for a, n in zip(total, count, strict=True)) / decisions,
             "grad_norm": sum(norm) / len(norm),
-            "entropy": entropy[-1],
+            "entropy": sum(entropy) / decisions,
         }
 
     def state_dict(self) -> dict[str, Any]:

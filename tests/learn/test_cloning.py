@@ -92,6 +92,19 @@ def test_the_loss_is_that_of_the_formula():
     assert nll.item() == pytest.approx(2.0) and total.item() == pytest.approx(2.0 - 0.04)
 
 
+def test_the_entropy_that_is_told_is_that_of_the_decisions_of_the_epoch(data):
+    """A Beta policy's differs from decision to decision; that of the last minibatch, padding and all, says little."""
+    learner = make_learner(make_config(data, policy={"distribution": "beta"}, bc={"sequences": 3, "bptt": 6}))[1]
+    feed = DemoFeed(data, seed=0, validation=0.2, lanes=3, bptt=6)
+    seen, score = [], learner._score
+    learner._score = lambda *a: seen.append(score(*a)) or seen[-1]
+    told = learner.update(feed, index=0, steps=0).metrics["entropy"]
+    masks = [batch.mask for batch in feed.epoch(0, CPU)]
+    assert len(masks) > 3 and not masks[-1].all()
+    every = torch.cat([out.entropy.detach()[mask] for out, mask in zip(seen, masks, strict=True)])
+    assert told == pytest.approx(float(every.double().mean()), rel=1e-5) and every.std() > 1e-3
+
+
 def test_an_epoch_holds_every_decision_once_and_no_sequence_crosses_an_episode(data):
     feed = DemoFeed(data, seed=0, validation=0.2, lanes=4, bptt=8)
     assert {e.scene for e in feed.held_out}.isdisjoint({e.scene for e in feed.training})
