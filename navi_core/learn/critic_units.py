@@ -6,10 +6,16 @@ and perhaps of scaled rewards: a PPO run that goes on from their weights needs t
 
 from __future__ import annotations
 
+import logging
 from collections.abc import Mapping
 from typing import Any
 
-__all__ = ["CriticUnits"]
+from navi_core.config import PolicyConfig
+
+__all__ = ["CriticUnits", "tell_idle_critic"]
+
+_LOG = logging.getLogger("navi.learn")
+_OF_THE_CRITIC = ("separate_value", "stop_value_gradient", "privileged_critic")
 
 
 class CriticUnits:
@@ -34,3 +40,18 @@ class CriticUnits:
     def state_dict(self) -> dict[str, Any]:
         """Return them by the names that PPO gives them; empty where there are none."""
         return dict(self._scales)
+
+
+def tell_idle_critic(policy: PolicyConfig, algorithm: str) -> None:
+    """Warn of settings of a critic that the learner does not have.
+
+    They are not refused: a PPO run may go on from these weights, and a network without them has other ones.
+    """
+    idle = [f"policy.{name}" for name in _OF_THE_CRITIC if getattr(policy, name)]
+    if idle:
+        _LOG.warning(
+            "%s has no critic: %s changes nothing that is learned and serves only a ppo run that goes on from these "
+            "weights; leave it out unless there is to be one",
+            algorithm,
+            " and ".join(idle),
+        )

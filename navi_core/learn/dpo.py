@@ -26,7 +26,7 @@ from navi_core.config import TrainConfig
 from navi_core.demos.pairs import Pairs, read_pairs
 from navi_core.errors import ConfigError
 from navi_core.learn.attribution import stage_timer, timed_parts
-from navi_core.learn.critic_units import CriticUnits
+from navi_core.learn.critic_units import CriticUnits, tell_idle_critic
 from navi_core.learn.execution import evaluation
 from navi_core.learn.fit import require_alike
 from navi_core.learn.noise import shuffled
@@ -99,6 +99,7 @@ class DPOLearner:
         )
         self._evaluate = evaluation(policy, config, device)
         self.units = CriticUnits()
+        tell_idle_critic(config.policy, "dpo")
         self.reference: ReferencePolicy | None = None
         self.updates = 0
         self.pairs: Pairs | None = None

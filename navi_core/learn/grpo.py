@@ -25,7 +25,7 @@ from navi_core.config import TrainConfig
 from navi_core.errors import ConfigError
 from navi_core.learn.advantages import group_advantages
 from navi_core.learn.attribution import stage_timer, timed_parts
-from navi_core.learn.critic_units import CriticUnits
+from navi_core.learn.critic_units import CriticUnits, tell_idle_critic
 from navi_core.learn.execution import evaluation
 from navi_core.learn.losses import approximate_kl, reference_kl, surrogate
 from navi_core.learn.noise import shuffled
@@ -169,6 +169,7 @@ class GRPOLearner:
         )
         self._evaluate = evaluation(policy, config, device)
         self.units = CriticUnits()
+        tell_idle_critic(config.policy, "grpo")
         wanted = grpo.ref_kl_coef > 0 or "ref_kl_coef" in grpo.schedules
         self._wants_reference = wanted
         self.reference: ReferencePolicy | None = None
