@@ -114,7 +114,7 @@ class ScaledBeta(ActionDistribution):
         share = ((actions + 1) / 2).clamp(self._EDGE, 1 - self._EDGE).double()
         alpha, beta = self._precise()
         density = (alpha - 1) * share.log() + (beta - 1) * torch.log1p(-share) - _log_beta(alpha, beta)
-        return (density - math.log(2)).sum(-1).to(self.alpha.dtype)
+        return (density - math.log(2)).sum(-1, dtype=self.alpha.dtype)
 
     def entropy(self) -> Tensor:
         """Return the differential entropy (…,)."""
@@ -122,7 +122,7 @@ class ScaledBeta(ActionDistribution):
         total = alpha + beta
         inner = (alpha - 1) * torch.digamma(alpha) + (beta - 1) * torch.digamma(beta)
         each = _log_beta(alpha, beta) - inner + (total - 2) * torch.digamma(total) + math.log(2)
-        return each.sum(-1).to(self.alpha.dtype)
+        return each.sum(-1, dtype=self.alpha.dtype)
 
     def kl(self, other: Self) -> Tensor:
         """Return KL(self‖other)."""
@@ -130,12 +130,14 @@ class ScaledBeta(ActionDistribution):
         total = alpha + beta
         inner = (alpha - alpha2) * torch.digamma(alpha) + (beta - beta2) * torch.digamma(beta)
         drift = (alpha2 + beta2 - total) * torch.digamma(total)
-        return (_log_beta(alpha2, beta2) - _log_beta(alpha, beta) + inner + drift).sum(-1).to(self.alpha.dtype)
+        return (_log_beta(alpha2, beta2) - _log_beta(alpha, beta) + inner + drift).sum(-1, dtype=self.alpha.dtype)
 
     def _precise(self) -> tuple[Tensor, Tensor]:
         """Return α and β in double precision.
 
-        A sure policy has them in the thousands; what is summed here is then as large, and its sum is of the order of 1.
+        A sure policy has them in the thousands; what is summed of an axis is then as large, and its sum is of the order
+        of 1. Over the axes it may be summed as it came: a cast of its own would keep all of it in exported programs,
+        which tell no log density.
         """
         return self.alpha.double(), self.beta.double()
 
