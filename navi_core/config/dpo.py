@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import ClassVar, Literal
+from typing import Literal
 
 from pydantic import Field
 
@@ -17,8 +17,6 @@ Scheduled = Literal["learning_rate", "max_grad_norm", "beta"]
 
 class DPOConfig(SegmentsConfig):
     """Direct preference optimisation (Rafailov et al. 2023) on pairs of segments of flight."""
-
-    may_be_zero: ClassVar[frozenset[str]] = frozenset()
 
     schedules: dict[Scheduled, Schedule] = {}
     """How learning_rate, max_grad_norm and beta move; one that is not named stays."""

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from typing import ClassVar, Literal
+from typing import Literal
 
 from pydantic import Field
 
@@ -18,8 +18,6 @@ Scheduled = Literal["learning_rate", "ent_coef", "max_grad_norm", "ref_kl_coef",
 
 class GRPOConfig(SegmentsConfig):
     """Group-relative policy optimisation (Shao et al. 2024) on segments of flight."""
-
-    may_be_zero: ClassVar[frozenset[str]] = frozenset({"ent_coef", "ref_kl_coef", "gamma"})
 
     schedules: dict[Scheduled, Schedule] = {}
     """How learning_rate, ent_coef, max_grad_norm, ref_kl_coef and gamma move; one that is not named stays."""

@@ -36,7 +36,7 @@ class BCConfig(Config):
     bptt: int = Field(8, ge=1, le=2**20)
     """Decisions per sequence; the recurrent state is carried from one sequence of an episode to its next."""
     entropy_coefficient: float = Field(0.01, ge=0)
-    """β, weight of the entropy bonus; without gradient, because log_std is frozen."""
+    """β, weight of the entropy bonus; a gaussian policy's has no gradient, because log_std is frozen."""
     max_grad_norm: float = Field(0.5, gt=0)
     """Global gradient norm bound."""
     validation: float = Field(0.1, gt=0, le=0.5)

@@ -161,7 +161,7 @@ class ShaperConfig(Config):
     memory_capacity: int = Field(100_000, ge=1, le=2**30)
     """Embeddings kept in total over all rows."""
     memory_exclusion: int = Field(50, ge=0)
-    """The latest steps that are not compared."""
+    """Age from which a memory is compared [steps]; at 50 those of the latest 49 steps are not."""
 
     @property
     def made_of(self) -> list[str]:

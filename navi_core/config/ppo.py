@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import ClassVar, Literal, Self
+from typing import Literal, Self
 
 from pydantic import Field, model_validator
 
@@ -18,8 +18,6 @@ Scheduled = Literal["learning_rate", "entropy_coefficient", "clip", "std_limit"]
 
 class PPOConfig(RolloutConfig):
     """Proximal policy optimisation (Schulman et al. 2017) on sequences."""
-
-    may_be_zero: ClassVar[frozenset[str]] = frozenset({"entropy_coefficient"})
 
     schedules: dict[Scheduled, Schedule] = {}
     """How learning_rate, entropy_coefficient, clip and std_limit move; one that is not named stays."""

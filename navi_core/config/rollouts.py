@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from typing import ClassVar, Self
+from typing import Self
 
 from pydantic import Field, model_validator
 
@@ -16,9 +16,6 @@ __all__ = ["RolloutConfig"]
 
 class RolloutConfig(Config):
     """Rollouts of every row, and the steps of Adam that are taken on them."""
-
-    may_be_zero: ClassVar[frozenset[str]] = frozenset()
-    """Scheduled settings that may reach 0."""
 
     learning_rate: float = Field(3e-4, gt=0, le=1)
     """Adam step size."""
@@ -45,9 +42,17 @@ class RolloutConfig(Config):
     def _scheduled_values(self) -> Self:
         schedules: dict[str, Schedule] = getattr(self, "schedules", {})
         for name, schedule in schedules.items():
-            most = math.inf if name == "max_grad_norm" else 1.0
+            zero, most = self._limits(name)
             for value in schedule.values():
-                if not 0 <= value <= most or (value == 0 and name not in self.may_be_zero):
-                    zero = " (and 0)" if name in self.may_be_zero else ""
-                    raise ConfigError(f"schedules.{name} names {value}; allowed: above 0 up to {most:g}{zero}")
+                if not (0 < value <= most or (value == 0 and zero)):
+                    raise ConfigError(
+                        f"schedules.{name} names {value}; allowed: above 0 up to {most:g}{' (and 0)' if zero else ''}"
+                    )
         return self
+
+    def _limits(self, name: str) -> tuple[bool, float]:
+        """Return whether a setting may be 0, and the most that it may be."""
+        bounds = type(self).model_fields[name].metadata
+        return any(hasattr(bound, "ge") for bound in bounds), min(
+            (float(bound.le) for bound in bounds if hasattr(bound, "le")), default=math.inf
+        )

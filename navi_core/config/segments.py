@@ -30,6 +30,12 @@ class SegmentsConfig(RolloutConfig):
             raise ConfigError(
                 f"horizon {self.horizon} of a segment; allowed: min_steps {self.min_steps} … rollout {self.rollout}"
             )
+        # Without a horizon a segment is at most the rollout: none would count.
+        if self.min_steps > self.rollout:
+            raise ConfigError(
+                f"min_steps {self.min_steps} of a segment that is at most the rollout of {self.rollout}; allowed: 1 … "
+                f"rollout {self.rollout}"
+            )
         return self
 
     @property

@@ -177,7 +177,8 @@ class _Cloner:
             try:
                 checkpoint = load_checkpoint(initial, **names)
                 self.policy.load_state_dict(checkpoint.policy_state)
-            except (CheckpointError, RuntimeError) as error:
+                self.learner.begin_from(checkpoint.normalisers)
+            except (CheckpointError, RuntimeError, KeyError) as error:
                 raise CheckpointError(
                     f"the run cannot start from {initial}: {error}; begin with new weights, or from another version"
                 ) from None
@@ -320,6 +321,7 @@ class _Cloner:
         try:
             self.policy.load_state_dict(checkpoint.policy_state)
             self.learner.optimizer.load_state_dict(checkpoint.optimizer_state)
+            self.learner.load_state_dict(checkpoint.normalisers)
             self.initial = checkpoint.extra["initial"]
             add_scenes_of(self.corpus_summary, checkpoint)
             counts = checkpoint.extra["counters"]

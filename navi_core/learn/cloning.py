@@ -17,6 +17,7 @@ from torch import Tensor
 
 from navi_core.config import TrainConfig
 from navi_core.errors import ConfigError, NonFiniteError
+from navi_core.learn.critic_units import CriticUnits
 from navi_core.learn.demo_feed import DemoFeed, SequenceBatch
 from navi_core.learn.execution import evaluation
 from navi_core.learn.parallel import ALONE, Workers
@@ -73,6 +74,7 @@ class CloningLearner:
                 "primitives; use gaussian or beta"
             )
         self._score = evaluation(policy, config, device)
+        self.units = CriticUnits()
         kept = ("heads.log_std", "heads.critic.", "critic_trunk.")
         self.parameters = [p for name, p in policy.named_parameters() if not name.startswith(kept)]
         self.optimizer = torch.optim.Adam(self.parameters, lr=config.bc.learning_rate, eps=1e-5, fused=True)
@@ -113,7 +115,8 @@ class CloningLearner:
                 norm = torch.nn.utils.clip_grad_norm_(self.parameters, bc.max_grad_norm)
             with timer("optimizer_step"):
                 self.optimizer.step()
-            rows.append(torch.stack((nll.detach(), total.detach(), norm.detach(), entropy.mean(), batch.mask.sum())))
+            spread = (entropy * batch.mask).sum()
+            rows.append(torch.stack((nll, total, norm, spread, batch.mask.sum())).detach())
         with timer("statistics"):
             metrics = self._metrics(rows, index)
         metrics["learning_rate"] = bc.learning_rate
@@ -160,12 +163,21 @@ class CloningLearner:
             "nll": sum(a * n for a, n in zip(nll, count, strict=True)) / decisions,
             "total_loss": sum(a * n for a, n in zip(total, count, strict=True)) / decisions,
             "grad_norm": sum(norm) / len(norm),
-            "entropy": entropy[-1],
+            "entropy": sum(entropy) / decisions,
         }
 
     def state_dict(self) -> dict[str, Any]:
-        """Return state besides the policy's weights and the optimiser's: none."""
-        return {}
+        """Return state besides the policy's weights and the optimiser's: the critic's units."""
+        return self.units.state_dict()
 
     def load_state_dict(self, state: dict[str, Any]) -> None:
         """Undo `state_dict`."""
+        self.units.take(state)
+
+    def begin_from(self, state: dict[str, Any]) -> None:
+        """Carry on the critic's units of another run, whose weights the policy has been given.
+
+        Args:
+            state: `state_dict` of its learner.
+        """
+        self.units.take(state)

@@ -33,6 +33,9 @@ from navi_core.world.place_memory import PlaceMemory, pose_rows
 
 __all__ = ["Collector", "Environment", "RolloutStats"]
 
+_SUCCESS = "success_rate"
+"""Told of episodes: its flag is set at most once in each, in the decision that ends it."""
+
 
 class Environment(Protocol):
     """What the collector asks of an environment; `NavigationEnv` is one, reference tasks are others."""
@@ -59,7 +62,8 @@ class RolloutStats:
 
     Attributes:
         rewards: (T,) mean shaped reward over rows, per decision.
-        means: Mean per decision of every reward term and shaping part.
+        means: Mean per decision of every reward term, shaping part and flag; `success_rate` is the share of episodes
+            that ended with success, left out where none ended.
         episodes: Episodes that ended.
         episode_return: Their mean environment return; NaN if none ended.
         episode_length: Their mean length in decisions; NaN if none ended.
@@ -124,6 +128,11 @@ class Collector:
         critic is told."""
         self.state: tuple[Tensor, ...] = tuple(x.to(device) for x in policy.initial_state(self.rows))
         self.reset = torch.ones(self.rows, dtype=torch.bool, device=device)
+
+    @property
+    def restarts(self) -> bool:
+        """Whether the environment cannot be taken up where it was: `load_state_dict` begins new episodes."""
+        return bool(getattr(self.env, "restarts", False))
 
     def new_rollout(self, steps: int, bptt: int) -> Rollout:
         """Allocate storage for rollouts of `steps` decisions."""
@@ -294,13 +303,14 @@ class Collector:
         terms = dict(info["reward_terms"])
         terms["intrinsic_reward"] = shaped.intrinsic
         terms["loop_penalty"] = shaped.loop_penalty
-        for flag, name in (("collision", "collision_rate"), ("void", "void_rate"), ("success", "success_rate")):
+        for flag, name in (("collision", "collision_rate"), ("void", "void_rate"), ("success", _SUCCESS)):
             if flag in info:
                 terms[name] = info[flag].to(shaped.total.dtype)
         return terms
 
     def _stats(self, rollout: Rollout, sums: dict[str, Tensor], start: float, timer: StageTimer) -> RolloutStats:
         done = rollout.terminated | rollout.truncated
+        successes = sums.pop(_SUCCESS, None)
         counts = torch.stack(
             (
                 done.sum().double(),
@@ -309,6 +319,7 @@ class Collector:
                 rollout.log_probs.sum().double(),
                 rollout.values.sum().double(),
                 rollout.bootstrap_values.sum().double(),
+                *(() if successes is None else (successes.sum().double(),)),
             )
         )
         terms = torch.stack([x.to(self.device).mean().double() for x in sums.values()])
@@ -319,9 +330,12 @@ class Collector:
         if not all(math.isfinite(x) for x in packed):
             raise self._culprit(rollout, sums, packed)
         rewards, (episodes, returns, lengths) = packed[:steps], packed[steps : steps + 3]
+        told = {name: value / steps for name, value in zip(sums, packed[steps + len(counts) :])}
+        if successes is not None and episodes:
+            told[_SUCCESS] = packed[steps + 6] / episodes
         return RolloutStats(
             rewards=rewards,
-            means={name: value / steps for name, value in zip(sums, packed[steps + 6 :])},
+            means=told,
             episodes=int(episodes),
             episode_return=returns / episodes if episodes else math.nan,
             episode_length=lengths / episodes if episodes else math.nan,
@@ -352,7 +366,8 @@ class Collector:
                     f"{(self.decisions - rollout.steps) * self.total_rows} steps",
                 )
         names = [f"mean reward of decision {t}" for t in range(rollout.steps)]
-        names += ["episodes", "episode_return", "episode_length", "log_prob", "value", "bootstrap_value", *sums]
+        names += ["episodes", "episode_return", "episode_length", "log_prob", "value", "bootstrap_value"]
+        names += [_SUCCESS] * (len(packed) - len(names) - len(sums)) + [*sums]
         broken = {name: value for name, value in zip(names, packed) if not math.isfinite(value)}
         return NonFiniteError(
             "rollout statistics",
@@ -389,13 +404,15 @@ class Collector:
         self.env.load_state_dict(state["env"])
         if self.places is not None:
             self.places.load_state_dict(state["places"])
-        if getattr(self.env, "restarts", False):
+        self.shaper.load_state_dict(state["shaper"])
+        if self.restarts:
             self.obs = self.env.observe().to(self.device)  # type: ignore[attr-defined]
             self.aux[:, :AUX_INPUTS] = 0.0
             if self.places is not None:
                 self.aux[:, AUX_INPUTS : AUX_INPUTS + PLACE_INPUTS] = self._begin(torch.arange(self.rows))
             self.reset.fill_(True)
-        self.shaper.load_state_dict(state["shaper"])
+            # The episodes that were under way are abandoned; what a new one sees is no loop of theirs.
+            self.shaper.forget(self.reset)
 
 
 def _accumulate(sums: dict[str, Tensor], terms: dict[str, Tensor]) -> None:

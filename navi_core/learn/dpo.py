@@ -26,6 +26,7 @@ from navi_core.config import TrainConfig
 from navi_core.demos.pairs import Pairs, read_pairs
 from navi_core.errors import ConfigError
 from navi_core.learn.attribution import stage_timer, timed_parts
+from navi_core.learn.critic_units import CriticUnits, tell_idle_critic
 from navi_core.learn.execution import evaluation
 from navi_core.learn.fit import require_alike
 from navi_core.learn.noise import shuffled
@@ -97,6 +98,8 @@ class DPOLearner:
             policy, shaper, config.dpo.learning_rate, device, _MEANS, (), "dpo", replayed=config.execution == "graph"
         )
         self._evaluate = evaluation(policy, config, device)
+        self.units = CriticUnits()
+        tell_idle_critic(config.policy, "dpo")
         self.reference: ReferencePolicy | None = None
         self.updates = 0
         self.pairs: Pairs | None = None
@@ -272,16 +275,25 @@ class DPOLearner:
         return torch.cat(parts)
 
     def state_dict(self) -> dict[str, Any]:
-        """Return state besides the policy's weights and the optimiser's: the reference, and where the run began."""
+        """Return state besides the weights and the optimiser's: reference, where the run began, the critic's units."""
         reference = None if self.reference is None else self.reference.state_dict()
-        return {"updates": self.updates, "reference": reference, "start": self._start}
+        return {"updates": self.updates, "reference": reference, "start": self._start} | self.units.state_dict()
 
     def load_state_dict(self, state: dict[str, Any]) -> None:
         """Undo `state_dict`."""
         self.updates, self._start, self.reference = int(state["updates"]), state["start"], None
+        self.units.take(state)
         if state["reference"] is not None:
             self.reference = ReferencePolicy(self.policy)
             self.reference.load_state_dict(state["reference"])
+
+    def begin_from(self, state: dict[str, Any]) -> None:
+        """Carry on the critic's units of another run, whose weights the policy has been given.
+
+        Args:
+            state: `state_dict` of its learner.
+        """
+        self.units.take(state)
 
 
 def _require_fit(config: TrainConfig, pairs: Pairs) -> None:

@@ -25,6 +25,7 @@ from navi_core.config import TrainConfig
 from navi_core.errors import ConfigError
 from navi_core.learn.advantages import group_advantages
 from navi_core.learn.attribution import stage_timer, timed_parts
+from navi_core.learn.critic_units import CriticUnits, tell_idle_critic
 from navi_core.learn.execution import evaluation
 from navi_core.learn.losses import approximate_kl, reference_kl, surrogate
 from navi_core.learn.noise import shuffled
@@ -167,6 +168,8 @@ class GRPOLearner:
             policy, shaper, grpo.learning_rate, device, _MEANS, _PEAKS, "grpo", replayed=config.execution == "graph"
         )
         self._evaluate = evaluation(policy, config, device)
+        self.units = CriticUnits()
+        tell_idle_critic(config.policy, "grpo")
         wanted = grpo.ref_kl_coef > 0 or "ref_kl_coef" in grpo.schedules
         self._wants_reference = wanted
         self.reference: ReferencePolicy | None = None
@@ -323,17 +326,26 @@ class GRPOLearner:
         self.steps.take(now["max_grad_norm"], timer)
 
     def state_dict(self) -> dict[str, Any]:
-        """Return state besides the policy's weights and the optimiser's: the reference and its clock."""
+        """Return state besides the weights and the optimiser's: the reference, its clock, the critic's units."""
         reference = None if self.reference is None else self.reference.state_dict()
-        return {"group_updates": self.group_updates, "reference": reference}
+        return {"group_updates": self.group_updates, "reference": reference} | self.units.state_dict()
 
     def load_state_dict(self, state: dict[str, Any]) -> None:
         """Undo `state_dict`."""
         self.group_updates = int(state["group_updates"])
+        self.units.take(state)
         self.reference = None
         if state["reference"] is not None:
             self.reference = ReferencePolicy(self.policy)
             self.reference.load_state_dict(state["reference"])
+
+    def begin_from(self, state: dict[str, Any]) -> None:
+        """Carry on the critic's units of another run, whose weights the policy has been given.
+
+        Args:
+            state: `state_dict` of its learner.
+        """
+        self.units.take(state)
 
 
 def _pieces(count: int, size: int | None) -> Iterator[slice]:

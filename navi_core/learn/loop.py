@@ -22,7 +22,7 @@ from navi_core.learn.collector import Collector, Environment, RolloutStats
 from navi_core.learn.execution import check_execution, use_precision
 from navi_core.learn.parallel import ALONE, Workers
 from navi_core.learn.progress import Progress
-from navi_core.learn.registry import KeepsData, TakesUnits, TakesVocabulary, build_learner
+from navi_core.learn.registry import FollowsEpisodes, KeepsData, TakesUnits, TakesVocabulary, build_learner
 from navi_core.learn.result import Counters, TrainResult
 from navi_core.learn.resume import checkpoint_path, take_up
 from navi_core.learn.rollout import Rollout
@@ -182,9 +182,9 @@ class _Trainer:
             checkpoint = load_checkpoint(initial, **names)
             self.policy.load_state_dict(checkpoint.policy_state)
             add_scenes_of(self.corpus_summary, checkpoint)
-            if checkpoint.config.get("algorithm") == "ppo" and isinstance(self.learner, TakesUnits):
-                # The critic's predictions mean something only in the units they were learned in; without one there
-                # are none.
+            if isinstance(self.learner, TakesUnits):
+                # The critic's predictions mean something only in the units they were learned in, however many runs
+                # without a critic lie between.
                 self.learner.begin_from(checkpoint.normalisers)
             before = checkpoint.corpus_summary.get("semantic_vocabulary") or {}
             told = tell_changed_ids(before, self.corpus_summary["semantic_vocabulary"], str(initial))
@@ -216,7 +216,7 @@ class _Trainer:
                 assert before is not None
                 self.collector.load_state_dict(before)
                 return stop.signal_name or "stopped"
-            update.metrics |= self.watch.signs(self.policy, rollout, update.metrics, self.workers)
+            update.metrics |= self.watch.signs(self.policy, rollout, self.counters.updates, self.workers)
             metrics = self._count(stats, update)
             decision = self.watch.after(self.steps, metrics, self.learner)
             self._record(metrics, stats, update)
@@ -376,6 +376,8 @@ class _Trainer:
             self.learner.optimizer.load_state_dict(checkpoint.optimizer_state)
             self.learner.load_state_dict(mine["normalisers"])
             self.collector.load_state_dict(mine["collector"] | {"shaper": mine["shaper"]})
+            if self.collector.restarts and isinstance(self.learner, FollowsEpisodes):
+                self.learner.begin_episodes()
             self.initial = extra["initial"]
             add_scenes_of(self.corpus_summary, checkpoint)
             self.watch.load_state_dict(extra["watch"])

@@ -15,7 +15,7 @@ from torch import Tensor
 
 from navi_core.world.counter_random import Purpose, uniform
 
-__all__ = ["action_noise", "normals", "shuffled", "uniforms"]
+__all__ = ["action_noise", "normals", "shuffled", "spread", "uniforms"]
 
 
 def action_noise(
@@ -84,6 +84,23 @@ def uniforms(seed: int, count: int, *keys: int, device: torch.device | str = "cp
     """
     generator = _generator("uniform", seed, keys, device)
     return torch.rand(count, generator=generator, device=device, dtype=torch.float64)
+
+
+def spread(seed: int, count: int, total: int, *keys: int) -> Tensor:
+    """Draw `count` of `total` items, one of each of as many stretches of their order that are equally long.
+
+    Args:
+        seed: Seed of the run.
+        count: How many, at most `total`.
+        total: Number of items.
+        *keys: What they are for, for example the update.
+
+    Returns:
+        (count,) int64 on the host, ascending, each at most once; a pure function of the arguments.
+    """
+    edges = torch.arange(count + 1) * total // count
+    unit = torch.rand(count, generator=_generator("spread", seed, keys, "cpu"), dtype=torch.float64)
+    return edges[:-1] + (unit * edges.diff()).long()
 
 
 def normals(seed: int, shape: tuple[int, ...], *keys: int, device: torch.device | str = "cpu") -> Tensor:

@@ -69,6 +69,16 @@ class ObservationStore:
             ]
         )
 
+    def decisions(self, step: Tensor, row: Tensor) -> Tensor:
+        """Return the observations (N, …) of single decisions.
+
+        Args:
+            step: (N,) int64 in [0, T).
+            row: (N,) int64 in [0, B).
+        """
+        place = (step // self.bptt * self.rows + row) * self.bptt + step % self.bptt
+        return self.codec.unpack([slab.flatten(0, 2).index_select(0, place) for slab in self._slabs])
+
     def by_step(self) -> Tensor:
         """Return a copy in order of time, (T, B, …)."""
         every = self.sequences(slice(None))

@@ -284,6 +284,11 @@ class PPOLearner:
         if self.rewards is not None and "reward_scale" in state:
             self.rewards.load_state_dict(state["reward_scale"])
 
+    def begin_episodes(self) -> None:
+        """Forget what rewards have come to in the episodes so far: all rows begin new ones."""
+        if self.rewards is not None:
+            self.rewards.begin_episodes()
+
     def begin_from(self, state: dict[str, Any]) -> None:
         """Take over the scales of another run, whose weights the policy has been given.
 

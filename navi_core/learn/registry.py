@@ -18,7 +18,7 @@ from navi_core.learn.parallel import ALONE, Workers
 from navi_core.learn.ppo import PPOLearner
 from navi_core.learn.steps import UpdateStats
 
-__all__ = ["KeepsData", "Learner", "TakesUnits", "TakesVocabulary", "build_learner"]
+__all__ = ["FollowsEpisodes", "KeepsData", "Learner", "TakesUnits", "TakesVocabulary", "build_learner"]
 
 
 class Learner(Protocol):
@@ -62,10 +62,18 @@ class TakesVocabulary(Protocol):
 
 @runtime_checkable
 class TakesUnits(Protocol):
-    """A learner whose critic predicts in units of its own."""
+    """A learner whose critic predicts in units of its own, or that carries those of a critic it does not learn."""
 
     def begin_from(self, state: dict[str, Any]) -> None:
         """Take over the units of the run whose weights the policy has been given."""
+
+
+@runtime_checkable
+class FollowsEpisodes(Protocol):
+    """A learner that remembers something of the episodes that are under way."""
+
+    def begin_episodes(self) -> None:
+        """Forget it: the rows were taken up again in new episodes."""
 
 
 Factory = Callable[[Any, Any, TrainConfig, torch.device, Workers], Learner]

@@ -47,6 +47,10 @@ class RewardScale:
         scale = torch.rsqrt(self.moments.variance + 1e-8).to(rewards.dtype)
         rewards.mul_(scale).clamp_(-self.clip, self.clip)
 
+    def begin_episodes(self) -> None:
+        """Begin the discounted sums of all rows anew: the episodes that they are of are not gone on with."""
+        self.discounted.zero_()
+
     def state_dict(self) -> dict[str, Any]:
         """Return the running sums and moments."""
         return {"discounted": self.discounted.clone(), "moments": dict(self.moments.state_dict())}

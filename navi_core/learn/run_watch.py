@@ -8,27 +8,22 @@ from __future__ import annotations
 
 import math
 import time
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Sequence
 from itertools import pairwise
 from typing import Any, Protocol, runtime_checkable
 
-import torch
-from torch import Tensor
-
-from navi_core.config import SmoothingConfig, TrainConfig
+from navi_core.config import TrainConfig
 from navi_core.learn.adaptation import Adapter
 from navi_core.learn.early_stopping import EarlyStopController
 from navi_core.learn.entities import AGMConfig, AGMMetrics, EarlyStopDecision
 from navi_core.learn.events import EventBus
-from navi_core.learn.knn_kernel import compute_knn_kernel, local_structure
 from navi_core.learn.parallel import Workers
 from navi_core.learn.rollout import Rollout
-from navi_core.learn.targets import n_step_returns
+from navi_core.learn.rollout_signs import rollout_signs
 
-__all__ = ["Adaptable", "RunWatch", "rollout_signs", "sign_changes"]
+__all__ = ["Adaptable", "RunWatch", "sign_changes"]
 
 _SIGNS = ("td_mean", "td_var", "local_structure")
-_SAMPLE = 256
 _NOISE = 0.01
 
 
@@ -71,13 +66,12 @@ class RunWatch:
         """The decision that ended the run, if one did."""
         return self.controller.stopped if self.config.early_stopping.enabled else None
 
-    def signs(self, policy: Any, rollout: Rollout, metrics: Mapping[str, float], workers: Workers) -> dict[str, float]:
-        """Return the signs that an update did not report, from its rollout, the mean over all processes."""
+    def signs(self, policy: Any, rollout: Rollout, update: int, workers: Workers) -> dict[str, float]:
+        """Return the signs that update number `update` did not report, from its rollout of all processes."""
         if not self.on or self.config.algorithm == "dqn":
             return {}
-        mine = rollout_signs(policy, rollout, critic=self.config.algorithm == "ppo")
-        shared = workers.mean(torch.tensor(list(mine.values()), dtype=torch.float64, device=rollout.rewards.device))
-        return dict(zip(mine, shared.tolist()))
+        critic = self.config.algorithm == "ppo"
+        return rollout_signs(policy, rollout, critic=critic, seed=self.config.seed, update=update, workers=workers)
 
     def after(
         self,
@@ -179,32 +173,3 @@ def sign_changes(values: list[float], floor: float = _NOISE) -> float:
     least = floor * (max(values) - min(values))
     signs = [1 if b - a > 0 else -1 for a, b in pairwise(values) if abs(b - a) > least]
     return sum(a != b for a, b in pairwise(signs)) / (len(values) - 2)
-
-
-@torch.no_grad()
-def rollout_signs(policy: Any, rollout: Rollout, *, critic: bool) -> dict[str, float]:
-    """Return td_mean, td_var and local_structure of a rollout.
-
-    Args:
-        policy: The network; its encoder gives the latents.
-        rollout: After its update.
-        critic: Returns less values are the temporal differences; without one, undiscounted returns-to-go less their
-            mean.
-    """
-    if critic:
-        target, foreseen = rollout.returns, rollout.values
-    else:
-        target = n_step_returns(rollout.rewards, rollout.terminated, rollout.truncated, gamma=1.0, n=rollout.steps)[0]
-        foreseen = target.mean()
-    error = (target - foreseen).double()
-    # As many whole sequences as make the sample, spread over the rollout.
-    count = max(1, min(rollout.sequences, _SAMPLE // rollout.bptt))
-    index = torch.arange(count, device=target.device) * rollout.sequences // count
-    latents = policy.encoder(rollout.observations.sequences(index).flatten(0, 1)).float()
-    goals: Tensor = rollout.in_sequences(target)[index].flatten()
-    kernel = compute_knn_kernel(latents, SmoothingConfig())
-    return {
-        "td_mean": float(error.mean()),
-        "td_var": float(error.var(correction=0)),
-        "local_structure": local_structure(kernel, goals),
-    }

@@ -111,25 +111,35 @@ class ScaledBeta(ActionDistribution):
 
     def log_prob(self, actions: Tensor) -> Tensor:
         """Return the log density (…,) of actions in (−1, 1); those outside count as at the edge."""
-        share = ((actions + 1) / 2).clamp(self._EDGE, 1 - self._EDGE)
-        density = (self.alpha - 1) * share.log() + (self.beta - 1) * torch.log1p(-share) - self._log_beta()
-        return (density - math.log(2)).sum(-1)
+        share = ((actions + 1) / 2).clamp(self._EDGE, 1 - self._EDGE).double()
+        alpha, beta = self._precise()
+        density = (alpha - 1) * share.log() + (beta - 1) * torch.log1p(-share) - _log_beta(alpha, beta)
+        return (density - math.log(2)).sum(-1, dtype=self.alpha.dtype)
 
     def entropy(self) -> Tensor:
         """Return the differential entropy (…,)."""
-        alpha, beta, total = self.alpha, self.beta, self.alpha + self.beta
+        alpha, beta = self._precise()
+        total = alpha + beta
         inner = (alpha - 1) * torch.digamma(alpha) + (beta - 1) * torch.digamma(beta)
-        return (self._log_beta() - inner + (total - 2) * torch.digamma(total) + math.log(2)).sum(-1)
+        each = _log_beta(alpha, beta) - inner + (total - 2) * torch.digamma(total) + math.log(2)
+        return each.sum(-1, dtype=self.alpha.dtype)
 
     def kl(self, other: Self) -> Tensor:
         """Return KL(self‖other)."""
-        alpha, beta, total = self.alpha, self.beta, self.alpha + self.beta
-        inner = (alpha - other.alpha) * torch.digamma(alpha) + (beta - other.beta) * torch.digamma(beta)
-        drift = (other.alpha + other.beta - total) * torch.digamma(total)
-        return (other._log_beta() - self._log_beta() + inner + drift).sum(-1)
+        (alpha, beta), (alpha2, beta2) = self._precise(), other._precise()
+        total = alpha + beta
+        inner = (alpha - alpha2) * torch.digamma(alpha) + (beta - beta2) * torch.digamma(beta)
+        drift = (alpha2 + beta2 - total) * torch.digamma(total)
+        return (_log_beta(alpha2, beta2) - _log_beta(alpha, beta) + inner + drift).sum(-1, dtype=self.alpha.dtype)
 
-    def _log_beta(self) -> Tensor:
-        return torch.lgamma(self.alpha) + torch.lgamma(self.beta) - torch.lgamma(self.alpha + self.beta)
+    def _precise(self) -> tuple[Tensor, Tensor]:
+        """Return α and β in double precision.
+
+        A sure policy has them in the thousands; what is summed of an axis is then as large, and its sum is of the order
+        of 1. Over the axes it may be summed as it came: a cast of its own would keep all of it in exported programs,
+        which tell no log density.
+        """
+        return self.alpha.double(), self.beta.double()
 
 
 class Categorical(ActionDistribution):
@@ -173,6 +183,11 @@ class Categorical(ActionDistribution):
 def table_index(actions: Tensor, table: Tensor) -> Tensor:
     """Return which row of a table (K, A) actions (…, A) are, (…,)."""
     return (actions[..., None, :] - table).abs().sum(-1).argmin(-1)
+
+
+def _log_beta(alpha: Tensor, beta: Tensor) -> Tensor:
+    """Return log B(α, β)."""
+    return torch.lgamma(alpha) + torch.lgamma(beta) - torch.lgamma(alpha + beta)
 
 
 def _gamma(shape: Tensor, bits: Tensor, purpose: int, attempts: int) -> Tensor:

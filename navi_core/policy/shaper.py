@@ -179,6 +179,11 @@ class RewardShaper:
         self._optimizer.step()
         self._optimizer.zero_grad(set_to_none=True)
 
+    def forget(self, rows: Tensor) -> None:
+        """Forget the episodes of `rows` (B,) bool, which did not end but are not gone on with."""
+        if self.memory is not None:
+            self.memory.clear(rows)
+
     def state_dict(self) -> dict[str, Any]:
         """Return a snapshot of RND weights, moments, optimizer and episodic memory in plain containers."""
         state: dict[str, Any] = {}

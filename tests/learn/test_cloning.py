@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import math
+from dataclasses import fields
 from pathlib import Path
 
 import numpy as np
@@ -89,6 +90,19 @@ def test_the_loss_is_that_of_the_formula():
     mask = torch.tensor([[True, True], [True, False]])
     total, nll = cloning_loss(log_prob, torch.full((2, 2), 4.0), mask, 0.01)
     assert nll.item() == pytest.approx(2.0) and total.item() == pytest.approx(2.0 - 0.04)
+
+
+def test_the_entropy_that_is_told_is_that_of_the_decisions_of_the_epoch(data):
+    """A Beta policy's differs from decision to decision; that of the last minibatch, padding and all, says little."""
+    learner = make_learner(make_config(data, policy={"distribution": "beta"}, bc={"sequences": 3, "bptt": 6}))[1]
+    feed = DemoFeed(data, seed=0, validation=0.2, lanes=3, bptt=6)
+    seen, score = [], learner._score
+    learner._score = lambda *a: seen.append(score(*a)) or seen[-1]
+    told = learner.update(feed, index=0, steps=0).metrics["entropy"]
+    masks = [batch.mask for batch in feed.epoch(0, CPU)]
+    assert len(masks) > 3 and not masks[-1].all()
+    every = torch.cat([out.entropy.detach()[mask] for out, mask in zip(seen, masks, strict=True)])
+    assert told == pytest.approx(float(every.double().mean()), rel=1e-5) and every.std() > 1e-3
 
 
 def test_an_epoch_holds_every_decision_once_and_no_sequence_crosses_an_episode(data):
@@ -254,6 +268,21 @@ def test_it_goes_on_from_a_checkpoint(tmp_path, data):
     assert second.metrics["nll"] < fresh.metrics["nll"] - 0.1
     with pytest.raises(CheckpointError, match=r"mamba2.*gru|gru.*mamba2"):
         fly(tmp_path / "d", data, make_config(data, policy={"core": "mamba2"}), initial=first.checkpoint)
+
+
+def test_a_clone_carries_the_units_of_the_critic_that_it_does_not_learn(tmp_path, data):
+    first = fly(tmp_path / "a", data, make_config(data, bc={"epochs": 1}))
+    parent, scale = load_checkpoint(first.checkpoint), {"mean": torch.tensor(-7.0), "square": torch.tensor(60.0)}
+    plain = {each.name: getattr(parent, each.name) for each in fields(parent)}
+    told = tmp_path / "ppo.pt"
+    torch.save(plain | {"normalisers": {"value_scale": scale | {"updates": 3}}}, told)
+    config, seen = make_config(data, bc={"epochs": 4, "learning_rate": 1e-4}), []
+    fly(tmp_path / "b", data, config, initial=told, stop=lambda: len(seen) > 1, progress=seen.append)
+    second = fly(tmp_path / "b", data, config, initial=told)
+    assert second.resumed_from and second.initial == str(told)
+    for kept in (second.checkpoint, max((tmp_path / "b").rglob("step-*.pt"))):
+        assert load_checkpoint(kept).normalisers == {"value_scale": scale | {"updates": 3}}
+    assert load_checkpoint(first.checkpoint).normalisers == {}
 
 
 def test_a_clone_does_not_read_the_auxiliary_input_it_never_saw(tmp_path, data):

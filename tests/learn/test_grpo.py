@@ -15,6 +15,7 @@ from navi_core.learn.collector import Collector
 from navi_core.learn.grpo import grpo_loss
 from navi_core.learn.losses import reference_kl
 from navi_core.learn.parallel import Workers
+from navi_core.learn.registry import build_learner
 from navi_core.models import load_checkpoint
 from navi_core.policy import RewardShaper, build_policy
 from navi_core.record import RunDirectory
@@ -194,11 +195,13 @@ def test_scheduled_settings_reach_the_update():
     [
         ({"horizon": 500}, "rollout 256"),
         ({"horizon": 1}, "min_steps 2"),
+        ({"min_steps": 500}, "min_steps 500 .*rollout of 256; allowed: 1 … rollout 256"),
         ({"group_size": 1}, "group_size"),
         ({"normalize_group": "median"}, "mean_std"),
         ({"kl_estimator": "k2"}, "k3"),
         ({"schedules": {"clip": {"end": 0.1}}}, "clip"),
         ({"schedules": {"learning_rate": {"end": 0.0}}}, "learning_rate names 0"),
+        ({"schedules": {"gamma": {"end": 1.5}}}, r"gamma names 1.5; allowed: above 0 up to 1 \(and 0\)"),
     ],
 )
 def test_impossible_settings_are_refused(data, words):
@@ -212,6 +215,23 @@ def test_too_few_rows_and_several_processes_are_refused():
     collector, learner = parts(grpo_config())
     with pytest.raises(ConfigError, match="one process"):
         GRPOLearner(learner.policy, collector.shaper, learner.config, CPU, Workers(0, 2))
+
+
+@pytest.mark.parametrize("algorithm", ["grpo", "dpo"])
+def test_settings_of_a_critic_are_warned_of_once(algorithm, caplog):
+    """They make the network that a PPO run goes on with; until then they cost time and do nothing."""
+    idle = small_config().policy.model_dump(exclude_unset=True) | {"separate_value": True, "privileged_critic": True}
+    with caplog.at_level(logging.WARNING, "navi.learn"):
+        for policy, told in ((idle, 1), ({**idle, "separate_value": False, "privileged_critic": False}, 0)):
+            caplog.clear()
+            config = small_config(algorithm=algorithm, grpo=GRPO).model_dump(exclude_unset=True) | {"policy": policy}
+            config = parse_config(TrainConfig, config)
+            net = build_policy(config.policy, seed=0)
+            shaper = RewardShaper(config.shaper, config.actors, config.policy.width, 0)
+            learner = build_learner(net, shaper, config, CPU)
+            assert len(caplog.records) == told and learner.state_dict()
+            if told:
+                assert f"{algorithm} has no critic: policy.separate_value and policy.priv" in caplog.text
 
 
 def test_further_epochs_without_a_clip_are_warned_of(caplog):

@@ -94,6 +94,22 @@ def test_schedules_that_say_nothing_are_refused(data, words):
         parse_config(PPOConfig, {"schedules": {"gamma": {"end": 1.0}}})
 
 
+def test_a_schedule_may_go_where_its_setting_may():
+    """Deviations of 2 are allowed, and were refused to the schedule that led there."""
+    for name, end in (("std_limit", 2.0), ("entropy_coefficient", 1.5), ("entropy_coefficient", 0.0), ("clip", 1.0)):
+        made = parse_config(PPOConfig, {"std_limit": 3.0, "schedules": {name: {"end": end}}})
+        assert made.schedules[name].end == end
+    for name, end, words in (
+        ("std_limit", 11.0, "names 11.0; allowed: above 0 up to 10"),
+        ("std_limit", 0.0, "allowed: above 0 up to 10"),
+        ("clip", 1.5, "allowed: above 0 up to 1"),
+        ("entropy_coefficient", -0.1, r"allowed: above 0 up to inf \(and 0\)"),
+        ("learning_rate", 2.0, "names 2.0; allowed: above 0 up to 1"),
+    ):
+        with pytest.raises(ConfigError, match=words):
+            parse_config(PPOConfig, {"std_limit": 3.0, "schedules": {name: {"end": end}}})
+
+
 def test_scheduled_settings_reach_the_update():
     schedules = {
         "learning_rate": {"shape": "cosine", "end": 1e-4},
