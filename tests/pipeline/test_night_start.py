@@ -1,5 +1,7 @@
 """What a night begins with, where latest is an experiment of the day."""
 
+from itertools import count
+
 import pytest
 import torch
 
@@ -32,9 +34,11 @@ def begins(tmp_path):
     scene.touch()
     write_corpus([{"name": split, "split": split, "gmdag": str(scene)} for split in ("train", "validation", "test")])
 
+    numbers = count()
+
     def look(**settings):
         assignments = [f"{name}={value}" for name, value in settings.items()]
-        night = Night(nightly_config(minutes=1, assignments=assignments), None, say=lambda line: None)
+        night = Night(nightly_config(minutes=1, assignments=assignments), f"n{next(numbers)}", say=lambda line: None)
         stage = night.run("preflight", preflight)
         assert stage.status in ("passed", "warned"), stage.gates
         gate = next(gate for gate in stage.gates if gate.name == "weights")
