@@ -93,3 +93,19 @@ def test_what_falls_behind_the_training_is_no_proof(trainer):
     file.rename(file.with_name("step-000000000512.pt"))
     gate = night.run("resume_proof", resume_proof).gates[0]
     assert not gate.passed and gate.detail.endswith("before: 512, and training ended at 1,024")
+
+
+def test_a_trainer_that_still_ends_is_waited_for_before_the_proof_looks(trainer, monkeypatch):
+    night = trained(trainer)
+    (file,) = navi_home().glob("runs/*/checkpoints/*.pt")
+    waited = []
+
+    def ends(run_id):
+        waited.append(run_id)
+        file.with_name("step-000000001536.pt").touch()
+        return True
+
+    monkeypatch.setattr("navi_pipeline.lib.stale_runs.wait_for_run", ends)
+    proof = night.run("resume_proof", resume_proof)
+    assert proof.status == "passed" and waited == [file.parents[1].name]
+    assert proof.gates[0].detail.startswith("taken up at 1,536")

@@ -5,7 +5,7 @@ from __future__ import annotations
 from pathlib import Path
 from typing import Any
 
-from navi_core.config import TrainConfig, parse_config
+from navi_core.config import TrainConfig, config_hash, parse_config
 from navi_core.errors import NaviError, RunError
 from navi_core.record import hardware_profile
 from navi_pipeline.lib.monitor import Monitor
@@ -21,6 +21,7 @@ def bounded_training(night: Night) -> tuple[list[Gate], dict[str, Any]]:
     """Train until the night's share of time is over; the trainer then checkpoints and ends."""
     config, settings = night.config, _settings(night)
     seconds = 60.0 * config.minutes * config.training_share
+    _let_end(night, settings)
     monitor = _monitor(night, seconds)
     viewer = ViewerProbe(f"{ASSET}-{night.name}-", lambda: monitor.step is not None) if config.viewer else None
     try:
@@ -56,6 +57,7 @@ def resume_proof(night: Night) -> tuple[list[Gate], dict[str, Any]]:
     trained = night.data("training")
     settings = parse_config(TrainConfig, trained["settings"]) if "settings" in trained else _settings(night)
     gates, data = [], {name: value for name, value in trained.items() if name != "settings"}
+    _let_end(night, settings)
     for more in night.config.proof_steps:
         # Not where training ended: a proof that was interrupted has gone on from there.
         began = _newest_step(data)
@@ -118,6 +120,13 @@ def _train(night: Night, settings: TrainConfig, monitor: Monitor) -> dict[str, A
         grace_seconds=120.0,
         stop=monitor,
     )
+
+
+def _let_end(night: Night, settings: TrainConfig) -> None:
+    """Wait for the trainer of a night that was killed a moment ago: it writes where the run stands."""
+    from navi_pipeline.lib.stale_runs import wait_for_run
+
+    wait_for_run(f"{ASSET}-{night.name}-{config_hash(settings)}")
 
 
 def _init(night: Night) -> str:
