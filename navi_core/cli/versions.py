@@ -21,20 +21,19 @@ def fits_latest(config: TrainConfig) -> bool:
     import logging
 
     from navi_core.models import Registry, load_checkpoint
-    from navi_core.policy import build_policy
+    from navi_core.models.fitting import same_network
     from navi_core.record import navi_home
 
     registry = Registry(navi_home() / "models")
     if "latest" not in registry.aliases():
         return True
     version = registry.resolve("latest")
-    theirs = {name: value.shape for name, value in load_checkpoint(version.path).policy_state.items()}
-    ours = {name: value.shape for name, value in build_policy(config.policy, 0).state_dict().items()}
-    if theirs != ours:
+    fits = same_network(config.policy, load_checkpoint(version.path))
+    if not fits:
         logging.getLogger("navi.train").warning(
             "latest is %s, another network than this run's: it begins with new weights", version.version
         )
-    return theirs == ours
+    return fits
 
 
 def initial_weights(registry: Registry, init: str | None) -> Path | None:

@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 from typing import Literal, Self
+from zoneinfo import ZoneInfo
 
-from pydantic import Field, model_validator
+from pydantic import Field, field_validator, model_validator
 
 from navi_core.config.base import Config, Count
 from navi_core.errors import ConfigError
@@ -65,6 +66,24 @@ class NightlyConfig(Config):
     """Measured steps of 64 drones per turn."""
     viewer: bool = True
     """Whether a viewer attaches to the trainer as the dashboard does, and has to see an observation."""
+
+    training_hour: int = Field(22, ge=0, le=23)
+    """Hour at which the schedule of training nights begins one."""
+    validation_hour: int = Field(7, ge=0, le=23)
+    """Hour at which the schedule of validation nights begins one."""
+    time_zone: str = "UTC"
+    """Time zone of the schedules' hours, such as `Europe/Zurich`; nights are named after its dates."""
+
+    @field_validator("time_zone")
+    @classmethod
+    def _known_zone(cls, zone: str) -> str:
+        try:
+            ZoneInfo(zone)
+        except (KeyError, OSError, ValueError) as error:
+            raise ConfigError(
+                f"time_zone {zone!r} is not known here ({error}); for example UTC, Europe/Zurich"
+            ) from None
+        return zone
 
     @model_validator(mode="after")
     def _proof_rises(self) -> Self:

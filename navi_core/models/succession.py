@@ -9,7 +9,7 @@ if TYPE_CHECKING:
     from navi_core.config import TrainConfig
     from navi_core.models.checkpoint import Checkpoint
 
-__all__ = ["paid_alike", "why_latest_stays"]
+__all__ = ["paid_alike", "same_rewards", "why_latest_stays"]
 
 
 def why_latest_stays(new: Checkpoint, current: Checkpoint) -> str | None:
@@ -38,7 +38,12 @@ def why_latest_stays(new: Checkpoint, current: Checkpoint) -> str | None:
 
 def paid_alike(one: Checkpoint, other: Checkpoint) -> bool:
     """Tell whether the rewards of two runs compare: the same is paid for, decision by decision, and as much."""
-    return _pay(one.train_config()) == _pay(other.train_config())
+    return same_rewards(one.train_config(), other.train_config())
+
+
+def same_rewards(one: TrainConfig, other: TrainConfig) -> bool:
+    """Tell whether two configurations pay for the same, decision by decision, and as much."""
+    return _pay(one) == _pay(other)
 
 
 def _is_settled(checkpoint: Checkpoint) -> bool:

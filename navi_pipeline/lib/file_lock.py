@@ -4,11 +4,17 @@ from __future__ import annotations
 
 import fcntl
 import os
+import time
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from pathlib import Path
 
-__all__ = ["exclusively", "is_held"]
+from navi_core.errors import RunError
+
+__all__ = ["alone", "exclusively", "is_held"]
+
+_PATIENCE = 0.5
+"""Time for which a lock is asked for again [s]: who looks whether it is held holds it for a moment."""
 
 
 @contextmanager
@@ -18,6 +24,39 @@ def exclusively(lock: Path) -> Iterator[None]:
     descriptor = os.open(lock, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o644)
     try:
         fcntl.flock(descriptor, fcntl.LOCK_EX)
+        yield
+    finally:
+        os.close(descriptor)
+
+
+@contextmanager
+def alone(lock: Path, what: str) -> Iterator[None]:
+    """Hold a file's lock, or say who holds it; the kernel releases it however the holder ends.
+
+    Args:
+        lock: The file; made where it is missing, and left there.
+        what: What the lock is for, in messages.
+
+    Raises:
+        RunError: Another process holds it; its pid is named.
+    """
+    lock.parent.mkdir(parents=True, exist_ok=True)
+    descriptor = os.open(lock, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o644)
+    try:
+        deadline = time.monotonic() + _PATIENCE
+        while True:
+            try:
+                fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
+                break
+            except BlockingIOError:
+                if time.monotonic() > deadline:
+                    # The pid is advice for people; the lock is what fences.
+                    holder = os.pread(descriptor, 32, 0).decode(errors="replace").strip() or "unknown"
+                    raise RunError(f"{what} is in use by process {holder}; wait for it, or stop it first") from None
+                time.sleep(0.05)
+        with suppress(OSError):
+            os.ftruncate(descriptor, 0)
+            os.pwrite(descriptor, f"{os.getpid()}\n".encode(), 0)
         yield
     finally:
         os.close(descriptor)

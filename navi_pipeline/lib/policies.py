@@ -107,6 +107,7 @@ def train_policy(
     epochs: int | None = None,
     start: Start = "profile",
     on_line: Callable[[str], None],
+    stop: Callable[[], bool] | None = None,
 ) -> dict[str, Any]:
     """Train a profile, or reuse the finished run of the same configuration and data, and fold its rows in.
 
@@ -118,6 +119,7 @@ def train_policy(
         epochs: Passes over the demonstrations, for bc.
         start: Where the weights of PPO come from.
         on_line: Called with every line the trainer says.
+        stop: Asked twice a second; once it answers True the trainer checkpoints and ends.
 
     Returns:
         The policy's document: algorithm, checkpoint, run_id, weights_hash, steps, …, and `reused`.
@@ -137,7 +139,7 @@ def train_policy(
         if Path(document["checkpoint"]).exists():
             write_document(_path(algorithm, profile), document)
             return document | {"reused": True}
-    result = train_in_child(config, asset=asset, partition=partition, command=command, on_line=on_line)
+    result = train_in_child(config, asset=asset, partition=partition, command=command, on_line=on_line, stop=stop)
     Warehouse().ingest()
     require_whole(result, "training")
     document = {

@@ -7,13 +7,26 @@ from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from navi_core.errors import SceneError
-from navi_pipeline.lib.documents import pipeline_folder, read_document
+from navi_core.errors import RecordError, SceneError
+from navi_pipeline.lib.documents import pipeline_folder, read_document, write_document
 
 if TYPE_CHECKING:
     from navi_core.scenes import Mesh
 
-__all__ = ["SceneSource", "load_source", "plan_path", "plan_scenes", "read_plan"]
+__all__ = [
+    "RESOLUTION",
+    "SceneSource",
+    "as_rows",
+    "load_source",
+    "plan_path",
+    "plan_scenes",
+    "plan_settings",
+    "read_plan",
+    "write_plan",
+]
+
+RESOLUTION = 256
+"""Resolution that planned scenes are compiled with, where nobody names another."""
 
 _FIRST_SEED = {"train": 0, "validation": 5000, "test": 9000}
 
@@ -82,6 +95,41 @@ def read_plan() -> dict[str, SceneSource]:
     """
     document = read_document(plan_path(), made_by="scene_sources")
     return {row["name"]: SceneSource(**row) for row in document["sources"]}
+
+
+def write_plan(sources: list[SceneSource], family: str, counts: dict[str, int]) -> None:
+    """Write the plan, with what it was made with.
+
+    Args:
+        sources: The planned scenes.
+        family: Generated family.
+        counts: Split → number of generated scenes.
+
+    Raises:
+        RecordError: The file cannot be written.
+    """
+    settings = {"family": family, **{split: counts.get(split, 0) for split in _FIRST_SEED}}
+    write_document(plan_path(), {"settings": settings, "sources": as_rows(sources)})
+
+
+def plan_settings() -> dict[str, Any] | None:
+    """Return what the plan was made with (family, train, validation, test), to plan alike again.
+
+    None where there is no plan, or one of an earlier Navi that holds several families.
+    """
+    try:
+        document = read_document(plan_path(), made_by="scene_sources")
+    except RecordError:
+        return None
+    if "settings" in document:
+        return dict(document["settings"])
+    # Earlier versions kept the sources alone.
+    generated = [row for row in document["sources"] if row["family"] is not None]
+    families = {row["family"] for row in generated}
+    if len(families) != 1:
+        return None
+    counts = {split: sum(row["split"] == split for row in generated) for split in _FIRST_SEED}
+    return {"family": families.pop(), **counts}
 
 
 def as_rows(sources: list[SceneSource]) -> list[dict[str, Any]]:

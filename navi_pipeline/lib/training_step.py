@@ -2,15 +2,22 @@
 
 from __future__ import annotations
 
+import math
 import sys
 from typing import Any
 
 import dagster as dg
 
+from navi_core.config import NightlyConfig
+from navi_core.errors import RunError
 from navi_pipeline.lib.live_training import LiveTraining
+from navi_pipeline.lib.monitor import Monitor
 from navi_pipeline.lib.policies import Start, train_policy
 
 __all__ = ["materialize_policy"]
+
+STALL_MINUTES: float = NightlyConfig.model_fields["stall_minutes"].default
+"""Time without progress after which a training is ended [min]: that of nights."""
 
 
 def materialize_policy(
@@ -33,25 +40,38 @@ def materialize_policy(
         epochs: Passes over the demonstrations, for bc.
         start: Where the weights of PPO come from.
         echo: Let the trainer's lines through to standard error.
+
+    Raises:
+        RunError: The trainer failed, made no progress, or was stopped before its end.
+        RecordError: Something upstream has not been materialized.
     """
     live = LiveTraining(context, title=f"{algorithm} {context.partition_key}, seed {seed}")
+
+    monitor = Monitor(lambda _: None, math.inf, 60.0 * STALL_MINUTES, math.inf)
 
     def say(line: str) -> None:
         context.log.info(line)
         live.line(line)
+        monitor.line(line)
         if echo:
             print(line, file=sys.stderr, flush=True)  # noqa: T201
 
     with live:
-        policy = train_policy(
-            context.partition_key,
-            algorithm=algorithm,
-            seed=seed,
-            total_steps=total_steps,
-            epochs=epochs,
-            start=start,
-            on_line=say,
-        )
+        try:
+            policy = train_policy(
+                context.partition_key,
+                algorithm=algorithm,
+                seed=seed,
+                total_steps=total_steps,
+                epochs=epochs,
+                start=start,
+                on_line=say,
+                stop=monitor,
+            )
+        except RunError as error:
+            if not monitor.stalled:
+                raise
+            raise RunError(f"no progress for {STALL_MINUTES:g} min, so the trainer was ended: {error}") from error
     metadata: dict[str, Any] = {
         "version": policy["version"],
         "parent": policy["parent"] or "none",

@@ -3,22 +3,26 @@
 import json
 import os
 from datetime import UTC, datetime
+from zoneinfo import ZoneInfo
 
 import dagster as dg
 import pytest
 
 from navi_core.config import TrainConfig
+from navi_core.errors import ConfigError
 from navi_core.record import RunDirectory, navi_home
 from navi_core.scenes import compiler
 from navi_core.scenes.compiler import output_path
 from navi_pipeline.definitions import defs
+from navi_pipeline.defs.automation import nights
 from navi_pipeline.defs.automation.sensors import new_demonstrations, new_scenes, run_failures, stale_runs
-from navi_pipeline.defs.corpus.assets import CompileSettings
+from navi_pipeline.defs.corpus.assets import CompileSettings, SceneSettings
 from navi_pipeline.lib.compiled import due_scenes
 from navi_pipeline.lib.documents import pipeline_folder, write_document
 from navi_pipeline.lib.failures import record_failure
+from navi_pipeline.lib.nightly.settings import nightly_config
 from navi_pipeline.lib.pipeline_log import pipeline_log
-from navi_pipeline.lib.scene_plan import SceneSource, as_rows, plan_path
+from navi_pipeline.lib.scene_plan import SceneSource, as_rows, plan_path, write_plan
 from navi_pipeline.lib.stale_runs import sweep
 from navi_pipeline.lib.warehouse import Warehouse
 
@@ -45,16 +49,53 @@ def asked(data):
     return [(r.asset_selection[0].to_user_string(), r.partition_key) for r in data.run_requests]
 
 
-@pytest.mark.parametrize(("kind", "hour"), [("training", 22), ("validation", 7)])
-def test_a_schedule_asks_for_one_night_a_day_named_after_its_date(instance, repository, kind, hour):
+@pytest.fixture
+def clock(monkeypatch):
+    """Say what the schedules take for now, in UTC."""
+    return lambda hour, day=4: monkeypatch.setattr(nights, "_now", lambda: datetime(2026, 3, day, hour, 20, tzinfo=UTC))
+
+
+def scheduled(instance, repository, kind, due):
     schedule = repository.get_schedule_def(f"nightly_{kind}_schedule")
-    at = datetime(2026, 3, 4, hour, tzinfo=UTC)
-    context = dg.build_schedule_context(instance=instance, repository_def=repository, scheduled_execution_time=at)
-    (request,) = schedule.evaluate_tick(context).run_requests
+    context = dg.build_schedule_context(instance=instance, repository_def=repository, scheduled_execution_time=due)
+    return schedule, schedule.evaluate_tick(context)
+
+
+@pytest.mark.parametrize(("kind", "hour"), [("training", 22), ("validation", 7)])
+def test_a_schedule_asks_for_one_night_a_day_named_after_its_date(instance, repository, clock, kind, hour):
+    clock(hour)
+    schedule, tick = scheduled(instance, repository, kind, datetime(2026, 3, 4, hour, tzinfo=UTC))
+    (request,) = tick.run_requests
     name = f"2026-03-04-{kind}"
     assert request.run_key == name and request.tags["night"] == name
     assert request.run_config["ops"][f"begin_{kind}_night"]["config"] == {"name": name}
     assert schedule.default_status == dg.DefaultScheduleStatus.STOPPED
+    assert (schedule.cron_schedule, schedule.execution_timezone) == (f"0 {hour} * * *", "UTC")
+
+
+def test_a_night_that_was_missed_is_left_out_instead_of_begun_by_day(instance, repository, clock):
+    clock(9, day=5)
+    tick = scheduled(instance, repository, "training", datetime(2026, 3, 4, 22, tzinfo=UTC))[1]
+    assert not tick.run_requests and tick.skip_message.startswith("due at 2026-03-04 22:00 UTC, 11.3 h ago")
+
+
+def test_the_settings_of_nights_say_when_they_begin(instance, clock, tmp_path, monkeypatch):
+    file = tmp_path / "night.yaml"
+    file.write_text("training_hour: 1\ntime_zone: Europe/Zurich\n")
+    monkeypatch.setenv("NAVI_NIGHTLY", str(file))
+    schedule = nights._schedule(nights.nightly_training, "training")
+    assert (schedule.cron_schedule, schedule.execution_timezone) == ("0 1 * * *", "Europe/Zurich")
+    # One o'clock there is still the day before in UTC: the name is that of the zone.
+    context = dg.build_schedule_context(
+        instance=instance, scheduled_execution_time=datetime(2026, 3, 4, 1, tzinfo=ZoneInfo("Europe/Zurich"))
+    )
+    clock(0)
+    (request,) = schedule.evaluate_tick(context).run_requests
+    assert request.run_key == "2026-03-04-training"
+    file.write_text("time_zone: Mars/Olympus\n")
+    assert nights._schedule(nights.nightly_validation, "validation").cron_schedule == "0 7 * * *"
+    with pytest.raises(ConfigError, match="Mars/Olympus"):
+        nightly_config()
 
 
 def scene_tick(instance, repository, cursor=None):
@@ -102,6 +143,16 @@ def test_new_meshes_are_planned_compiled_and_gathered_step_by_step(instance, rep
     (tmp_path / "house.obj").write_text("v 0 0 0\nv 1 1 1\n")
     again = scene_tick(instance, repository, third.cursor)
     assert asked(again) == [("scene_sources", None)] and again.run_requests[0].run_key != first.run_requests[0].run_key
+
+
+def test_new_meshes_are_planned_beside_as_many_generated_scenes_as_before(instance, repository, tmp_path, monkeypatch):
+    monkeypatch.setenv("NAVI_SCENES", str(tmp_path))
+    (tmp_path / "house.obj").write_text("v 0 0 0\n")
+    assert scene_tick(instance, repository).run_requests[0].run_config == {}
+    write_plan([], "maze", {"train": 6, "validation": 1, "test": 2})
+    (request,) = scene_tick(instance, repository).run_requests
+    settings = request.run_config["ops"]["scene_sources"]["config"]
+    assert SceneSettings(**settings) == SceneSettings(family="maze", train=6, validation=1, test=2)
 
 
 def test_scenes_that_come_back_are_planned_and_compiled_again(instance, repository, tmp_path, monkeypatch):

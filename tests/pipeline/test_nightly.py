@@ -12,11 +12,11 @@ from navi_core.errors import ConfigError, NonFiniteError, RecordError, RunError
 from navi_core.record import navi_home
 from navi_pipeline.definitions import defs
 from navi_pipeline.lib.benchmark_log import BenchmarkLog
+from navi_pipeline.lib.monitor import Monitor
 from navi_pipeline.lib.nightly.night import Gate, Night, latest_night, read_night
 from navi_pipeline.lib.nightly.preflight import preflight
 from navi_pipeline.lib.nightly.settings import nightly_config
 from navi_pipeline.lib.nightly.summary import write_summary
-from navi_pipeline.lib.nightly.training import Monitor
 from navi_pipeline.lib.warehouse import Warehouse
 
 

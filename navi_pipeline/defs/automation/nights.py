@@ -1,16 +1,25 @@
 """The nights as jobs: one op per stage, so that the run page shows how far a night came, and their schedules."""
 
+import logging
+from collections.abc import Iterator
+from contextlib import ExitStack
+from datetime import UTC, datetime, timedelta
 from functools import cache
+from pathlib import Path
 from typing import Any
+from zoneinfo import ZoneInfo
 
 import dagster as dg
 
+from navi_pipeline.defs.automation.renewals import renewed_by, renewed_warehouse
 from navi_pipeline.defs.pools import GPU
 
 __all__ = ["JOBS", "SCHEDULES", "nightly_training", "nightly_validation"]
 
 _STAGES = ("preflight", "training", "resume_proof", "evaluation", "benchmarks", "promotion")
 _VALIDATION_STAGES = ("preflight", "evaluation", "benchmarks")
+_LATEST = timedelta(hours=1)
+"""How late a schedule may begin a night: the daemon catches up on what it missed while the machine was off."""
 # No op has a retry policy: Dagster would take Terminate for a failure of the step and start the trainer again in the
 # same worker. A trainer that is killed is started again by its supervisor, a lost worker by run_retries.
 
@@ -21,24 +30,74 @@ class NightSettings(dg.Config):
     minutes: float | None = None
     """Length [min]; up to 60 it is a small night."""
     name: str | None = None
-    """Name; by default the date. The same name goes on where it stood."""
+    """Name; by default date and time. The same name goes on where it stood."""
     assignments: list[str] = []
     """Settings of NightlyConfig as a=b."""
 
 
+class NightHold:
+    """The lock on the name of the night that a run works on; given back when the run is over."""
+
+    def __init__(self) -> None:
+        self._held = ExitStack()
+        self._name: str | None = None
+
+    def take(self, context: dg.OpExecutionContext, name: str) -> None:
+        """Lock a night's name and tag the run with it, once a run: one taken up again begins at any stage.
+
+        Raises:
+            RunError: Another process works on this night.
+        """
+        from navi_pipeline.lib.file_lock import alone
+        from navi_pipeline.lib.nightly.night import night_lock
+
+        if self._name == name:
+            return
+        self._held.enter_context(alone(night_lock(name), f"night {name}"))
+        self._name = name
+        # Whoever launched the run: by its tag a failure's sensor knows which night it was.
+        context.instance.add_run_tags(context.run_id, {"night": name})
+
+    def close(self) -> None:
+        """Give the lock back."""
+        self._held.close()
+
+
+@dg.resource(description="The lock on the night's name, for as long as the run takes.")
+def night_hold(_: dg.InitResourceContext) -> Iterator[NightHold]:
+    """Hold nothing until a night has a name."""
+    hold = NightHold()
+    try:
+        yield hold
+    finally:
+        hold.close()
+
+
 def _begin(train: bool) -> Any:
     @dg.op(
-        name="begin_training_night" if train else "begin_validation_night", description="Settle the night's settings."
+        name="begin_training_night" if train else "begin_validation_night",
+        description="Settle the night's name and settings.",
+        required_resource_keys={"hold"},
     )
     def begin(context: dg.OpExecutionContext, config: NightSettings) -> dict[str, Any]:
-        from navi_pipeline.lib.nightly.night import Night
+        from navi_pipeline.lib.nightly.night import Night, night_name
         from navi_pipeline.lib.nightly.settings import nightly_config
 
         settings = nightly_config(minutes=config.minutes, assignments=config.assignments, train=train)
-        night = Night(settings, config.name, say=context.log.info)
+        name = night_name(settings, config.name)
+        context.resources.hold.take(context, name)
+        night = Night(settings, name, say=context.log.info)
         return {"name": night.name, "settings": settings.model_dump(mode="json")}
 
     return begin
+
+
+def _tonight(context: dg.OpExecutionContext, night: dict[str, Any]) -> Any:
+    from navi_core.config import NightlyConfig, parse_config
+    from navi_pipeline.lib.nightly.night import Night
+
+    context.resources.hold.take(context, night["name"])
+    return Night(parse_config(NightlyConfig, night["settings"]), night["name"], say=context.log.info)
 
 
 @cache
@@ -47,50 +106,56 @@ def _stage(stage: str) -> Any:
     @dg.op(
         name=stage,
         pool=GPU if stage in ("training", "resume_proof", "benchmarks") else None,
-        description=f"Stage {stage} of the night; skipped where a hard gate has failed before.",
+        description=f"Stage {stage} of the night. Where a hard gate does not hold it writes the summary and fails; "
+        "the run re-executed from failure repeats this stage and goes on.",
+        required_resource_keys={"hold"},
     )
     def run(context: dg.OpExecutionContext, night: dict[str, Any]) -> dict[str, Any]:
-        from navi_core.config import NightlyConfig, parse_config
-        from navi_pipeline.lib.nightly.night import Night
-        from navi_pipeline.lib.nightly.stages import stages_of
+        from navi_pipeline.lib.nightly.stages import stages_of, summed_up_if_broken, written_off
 
-        config = parse_config(NightlyConfig, night["settings"])
-        tonight = Night(config, night["name"], say=context.log.info, keep_failed=True)
-        done = tonight.run(stage, stages_of(config)[stage])
+        tonight = _tonight(context, night)
+        with summed_up_if_broken(tonight):
+            done = tonight.run(stage, stages_of(tonight.config)[stage])
         told = {gate.name: f"{'holds' if gate.passed else 'DOES NOT HOLD'}: {gate.detail}" for gate in done.gates}
-        context.add_output_metadata({"status": done.status, "seconds": done.seconds, **told})
+        told |= {"status": done.status, "seconds": done.seconds}
+        if tonight.failed:
+            # Dagster abandons what follows a failed step, the summary too: it is written here.
+            told |= _summary(context, tonight, written_off(tonight))
+            reasons = "; ".join(f"{gate.name}: {gate.detail}" for gate in tonight.failed)
+            raise dg.Failure(f"night {tonight.name} failed: {reasons}", metadata=told, allow_retries=False)
+        for made in renewed_by(stage, tonight):
+            context.log_event(made)
+        context.add_output_metadata(told)
         return night
 
     return run
 
 
-@dg.op(description="Write the morning's summary, and fail the run if a hard gate does not hold.")
+def _summary(context: dg.OpExecutionContext, tonight: Any, written: tuple[Path, Path]) -> dict[str, Any]:
+    """Tell Dagster of the warehouse, which a summary folds into; return what is shown of the summary."""
+    context.log_event(renewed_warehouse(tonight, context.log.warning))
+    markdown, page = written
+    return {
+        "verdict": tonight.verdict,
+        "summary": dg.MetadataValue.md(markdown.read_text()),
+        "page": dg.MetadataValue.path(str(page)),
+    }
+
+
+@dg.op(description="Write the morning's summary of a night whose hard gates all hold.", required_resource_keys={"hold"})
 def morning_summary(context: dg.OpExecutionContext, night: dict[str, Any]) -> None:
     """Summarise the night."""
-    from navi_core.config import NightlyConfig, parse_config
-    from navi_pipeline.lib.nightly.night import Night
     from navi_pipeline.lib.nightly.summary import write_summary
 
-    config = parse_config(NightlyConfig, night["settings"])
-    tonight = Night(config, night["name"], say=context.log.info, keep_failed=True)
-    markdown, page = write_summary(tonight)
-    context.add_output_metadata(
-        {
-            "verdict": tonight.verdict,
-            "summary": dg.MetadataValue.md(markdown.read_text()),
-            "page": dg.MetadataValue.path(str(page)),
-        }
-    )
-    if tonight.failed:
-        reasons = "; ".join(f"{gate.name}: {gate.detail}" for gate in tonight.failed)
-        raise dg.Failure(f"night {tonight.name} failed: {reasons}", allow_retries=False)
+    tonight = _tonight(context, night)
+    context.add_output_metadata(_summary(context, tonight, write_summary(tonight)))
 
 
 def _night(name: str, stages: tuple[str, ...], train: bool, description: str) -> Any:
     begin, work = _begin(train), [_stage(stage) for stage in stages]
 
-    # One process, so that ops share the imports of torch; training is a child process anyway.
-    @dg.job(name=name, description=description, executor_def=dg.in_process_executor)
+    # One process, so that ops share the imports of torch and the lock; training is a child process anyway.
+    @dg.job(name=name, description=description, executor_def=dg.in_process_executor, resource_defs={"hold": night_hold})
     def night() -> None:
         passed = begin()
         for op in work:
@@ -102,7 +167,7 @@ def _night(name: str, stages: tuple[str, ...], train: bool, description: str) ->
 
 nightly_training = _night(
     "nightly_training", _STAGES, True,
-    "Preflight, bounded training from latest, resume proof, evaluation, benchmarks, gated promotion, summary.",
+    "Preflight, training from latest where it fits, resume proof, evaluation, benchmarks, gated promotion, summary.",
 )  # fmt: skip
 nightly_validation = _night(
     "nightly_validation", _VALIDATION_STAGES, False,
@@ -111,16 +176,24 @@ nightly_validation = _night(
 JOBS: tuple[Any, ...] = (nightly_training, nightly_validation)
 
 
-def _schedule(job: Any, cron: str, kind: str) -> Any:
+def _schedule(job: Any, kind: str) -> Any:
+    hour, zone = _when(kind)
+
     @dg.schedule(
         job=job,
-        cron_schedule=cron,
-        execution_timezone="UTC",
+        cron_schedule=f"0 {hour} * * *",
+        execution_timezone=zone,
         name=f"{job.name}_schedule",
-        description=f"One {kind} night a day; named after its date, so that a second start goes on with it.",
+        description=f"One {kind} night a day, named after its date, so that a second start goes on with it; one that "
+        "was missed is left out.",
     )
-    def nightly(context: dg.ScheduleEvaluationContext) -> dg.RunRequest:
-        name = f"{context.scheduled_execution_time:%Y-%m-%d}-{kind}"
+    def nightly(context: dg.ScheduleEvaluationContext) -> dg.RunRequest | dg.SkipReason:
+        due = context.scheduled_execution_time
+        late = _now() - due
+        if late > _LATEST:
+            hours = late.total_seconds() / 3600
+            return dg.SkipReason(f"due at {due:%Y-%m-%d %H:%M %Z}, {hours:.1f} h ago: a night does not begin by day")
+        name = f"{due.astimezone(ZoneInfo(zone)):%Y-%m-%d}-{kind}"
         begin = f"begin_{kind}_night"
         return dg.RunRequest(
             run_key=name, run_config={"ops": {begin: {"config": {"name": name}}}}, tags={"night": name}
@@ -129,8 +202,24 @@ def _schedule(job: Any, cron: str, kind: str) -> Any:
     return nightly
 
 
-SCHEDULES: tuple[Any, ...] = (
-    _schedule(nightly_training, "0 22 * * *", "training"),
-    _schedule(nightly_validation, "0 7 * * *", "validation"),
-)
+def _now() -> datetime:
+    return datetime.now(UTC)
+
+
+def _when(kind: str) -> tuple[int, str]:
+    """Return hour and time zone of a schedule, as the settings of nights say when the code location is loaded."""
+    from navi_core.config import NightlyConfig
+    from navi_core.errors import NaviError
+    from navi_pipeline.lib.nightly.settings import nightly_config
+
+    try:
+        settings = nightly_config()
+    except NaviError as error:
+        # A file that cannot be read fails each night by name; here it would take the whole graph with it.
+        logging.getLogger("navi.nightly").warning("nights are scheduled at their default hours: %s", error)
+        settings = NightlyConfig()
+    return settings.training_hour if kind == "training" else settings.validation_hour, settings.time_zone
+
+
+SCHEDULES: tuple[Any, ...] = (_schedule(nightly_training, "training"), _schedule(nightly_validation, "validation"))
 """Both are off until they are switched on in the UI: the training takes eight hours."""

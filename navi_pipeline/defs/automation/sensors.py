@@ -61,7 +61,7 @@ def new_scenes(context: dg.SensorEvaluationContext) -> dg.SensorResult | dg.Skip
     if signature != known.get("signature"):
         change = time.time_ns()
         cursor = json.dumps({"signature": signature, "stage": "compile", "change": change})
-        return dg.SensorResult([_request(("scene_sources",), f"sources-{change}")], cursor=cursor)
+        return dg.SensorResult([_plan_anew(f"sources-{change}")], cursor=cursor)
     change = known.get("change", 0)
     if known.get("stage") == "compile":
         due = [source.name for source in _due(context.instance)]
@@ -147,10 +147,21 @@ def _known(context: dg.SensorEvaluationContext) -> dict[str, Any]:
     return known if isinstance(known, dict) else {"signature": context.cursor}
 
 
-def _request(assets: tuple[str, ...], key: str, *, partition: str | None = None) -> dg.RunRequest:
+def _plan_anew(key: str) -> dg.RunRequest:
+    """Ask for a plan like the last one: the number of generated scenes is not what has changed."""
+    from navi_pipeline.lib.scene_plan import plan_settings
+
+    settings = plan_settings()
+    config = {} if settings is None else {"ops": {"scene_sources": {"config": settings}}}
+    return _request(("scene_sources",), key, config=config)
+
+
+def _request(
+    assets: tuple[str, ...], key: str, *, partition: str | None = None, config: dict[str, Any] | None = None
+) -> dg.RunRequest:
     return dg.RunRequest(
         run_key=key, asset_selection=[dg.AssetKey(name) for name in assets], partition_key=partition,
-        tags={"navi/sensed": key},
+        run_config=config or {}, tags={"navi/sensed": key},
     )  # fmt: skip
 
 

@@ -7,6 +7,7 @@ import dagster as dg
 
 from navi_pipeline.defs.corpus.partitions import scene_partitions
 from navi_pipeline.lib.clock import worked
+from navi_pipeline.lib.scene_plan import RESOLUTION
 
 if TYPE_CHECKING:
     from navi_core.config import CompileConfig
@@ -28,7 +29,7 @@ class SceneSettings(dg.Config):
 class CompileSettings(dg.Config):
     """How scenes are compiled; surfaces are exact triangles, so the resolution decides speed, not truth."""
 
-    resolution: int = 256
+    resolution: int = RESOLUTION
     padding: float = 1.0
 
     def compile_config(self) -> "CompileConfig":
@@ -49,14 +50,14 @@ class CompileSettings(dg.Config):
 @worked
 def scene_sources(context: dg.AssetExecutionContext, config: SceneSettings) -> dg.MaterializeResult:
     """Plan the scenes and register their partitions."""
-    from navi_pipeline.lib.documents import content_key, write_document
+    from navi_pipeline.lib.documents import content_key
     from navi_pipeline.lib.pictures import markdown_table
-    from navi_pipeline.lib.scene_plan import as_rows, plan_path, plan_scenes
+    from navi_pipeline.lib.scene_plan import as_rows, plan_scenes, write_plan
 
     counts = {"train": config.train, "validation": config.validation, "test": config.test}
     sources = plan_scenes(config.family, counts)
     rows = as_rows(sources)
-    write_document(plan_path(), {"sources": rows})
+    write_plan(sources, config.family, counts)
     names = [source.name for source in sources]
     known = set(context.instance.get_dynamic_partitions("scene"))
     context.instance.add_dynamic_partitions("scene", [name for name in names if name not in known])

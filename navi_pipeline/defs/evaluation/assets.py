@@ -10,7 +10,7 @@ from navi_pipeline.defs.training.assets import POLICIES
 from navi_pipeline.defs.training.partitions import profile_partitions
 from navi_pipeline.lib.clock import worked
 
-__all__ = ["EvaluationSettings", "baseline_evaluation", "leaderboard", "policy_evaluation"]
+__all__ = ["EvaluationSettings", "baseline_evaluation", "leaderboard", "policy_evaluation", "ranked"]
 
 
 class EvaluationSettings(dg.Config):
@@ -136,6 +136,12 @@ def baseline_evaluation(context: dg.AssetExecutionContext, config: EvaluationSet
 @worked
 def leaderboard(context: dg.AssetExecutionContext) -> dg.MaterializeResult:
     """Ask the warehouse."""
+    metadata, version = ranked()
+    return dg.MaterializeResult(metadata=metadata, data_version=dg.DataVersion(version))
+
+
+def ranked() -> tuple[dict[str, Any], str]:
+    """Return what the leaderboard shows, and its data version."""
     from navi_pipeline.lib.baselines import ranking
     from navi_pipeline.lib.documents import content_key
     from navi_pipeline.lib.pictures import embedded_picture, interval_bars, markdown_table, scatter
@@ -144,13 +150,11 @@ def leaderboard(context: dg.AssetExecutionContext) -> dg.MaterializeResult:
     bars = [(row["subject"], row["c_vis_auc_percent"], row["low"], row["high"]) for row in rows]
     points = {row["subject"]: [(row["collisions_per_minute"], row["c_vis_auc_percent"])] for row in rows}
     drawn = scatter(points, "collisions per minute", "C_vis AUC [%]")
-    return dg.MaterializeResult(
-        metadata={
-            "subjects": len(rows),
-            "first": rows[0]["subject"] if rows else "nobody",
-            "table": dg.MetadataValue.md(markdown_table(rows)),
-            "ranking": dg.MetadataValue.md(embedded_picture(interval_bars(bars, "C_vis AUC [%]"), "ranking")),
-            "safety": dg.MetadataValue.md(embedded_picture(drawn, "coverage and collisions")),
-        },
-        data_version=dg.DataVersion(content_key([[row["subject"], row["c_vis_auc_percent"]] for row in rows])),
-    )
+    metadata = {
+        "subjects": len(rows),
+        "first": rows[0]["subject"] if rows else "nobody",
+        "table": dg.MetadataValue.md(markdown_table(rows)),
+        "ranking": dg.MetadataValue.md(embedded_picture(interval_bars(bars, "C_vis AUC [%]"), "ranking")),
+        "safety": dg.MetadataValue.md(embedded_picture(drawn, "coverage and collisions")),
+    }
+    return metadata, content_key([[row["subject"], row["c_vis_auc_percent"]] for row in rows])

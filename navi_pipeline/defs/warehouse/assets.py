@@ -1,5 +1,8 @@
 """Where every number ends up."""
 
+from collections.abc import Callable
+from typing import Any
+
 import dagster as dg
 
 from navi_pipeline.defs.benchmarks.assets import BENCHMARKS
@@ -9,7 +12,7 @@ from navi_pipeline.defs.promotion.assets import promoted_model
 from navi_pipeline.defs.studies.assets import study
 from navi_pipeline.lib.clock import worked
 
-__all__ = ["warehouse"]
+__all__ = ["folded_in", "warehouse"]
 
 
 @dg.asset(
@@ -24,6 +27,16 @@ __all__ = ["warehouse"]
 @worked
 def warehouse(context: dg.AssetExecutionContext) -> dg.MaterializeResult:
     """Fold everything in and count it."""
+    metadata, version = folded_in(context.log.warning)
+    return dg.MaterializeResult(metadata=metadata, data_version=dg.DataVersion(version))
+
+
+def folded_in(warn: Callable[..., None]) -> tuple[dict[str, Any], str]:
+    """Fold everything in; return what the warehouse shows, and its data version.
+
+    Args:
+        warn: Told of every segment that is in quarantine.
+    """
     from navi_pipeline.lib.documents import content_key
     from navi_pipeline.lib.pictures import markdown_table
     from navi_pipeline.lib.warehouse import Warehouse
@@ -31,19 +44,17 @@ def warehouse(context: dg.AssetExecutionContext) -> dg.MaterializeResult:
     store = Warehouse()
     report = store.ingest()
     for name, reason in report.quarantined.items():
-        context.log.warning("%s is in quarantine: %s", name, reason)
+        warn("%s is in quarantine: %s", name, reason)
     views, tables = store.relations()
     counts = {name: int(store.query(f"select count(*) as n from {name}")["n"][0]) for name in tables}
     rows = [{"table": name, "rows": number} for name, number in counts.items()]
-    return dg.MaterializeResult(
-        metadata={
-            "rows": sum(counts.values()),
-            "folded_in_now": report.rows,
-            "quarantined": len(list(store.quarantine.glob("*.ndjson"))),
-            "megabytes": store.snapshot.stat().st_size / 1e6,
-            "views": ", ".join(views),
-            "table": dg.MetadataValue.md(markdown_table(rows)),
-            "database": dg.MetadataValue.path(str(store.snapshot)),
-        },
-        data_version=dg.DataVersion(content_key(counts)),
-    )
+    metadata = {
+        "rows": sum(counts.values()),
+        "folded_in_now": report.rows,
+        "quarantined": len(list(store.quarantine.glob("*.ndjson"))),
+        "megabytes": store.snapshot.stat().st_size / 1e6,
+        "views": ", ".join(views),
+        "table": dg.MetadataValue.md(markdown_table(rows)),
+        "database": dg.MetadataValue.path(str(store.snapshot)),
+    }
+    return metadata, content_key(counts)

@@ -45,10 +45,10 @@ def benchmarks(night: Night) -> tuple[list[Gate], dict[str, Any]]:
         family: compile_mesh(generate_scene(family, 0), CompileConfig(resolution=256)) for family in config.bench_scenes
     }
     figures: dict[str, list[float]] = {family: [] for family in scenes}
-    # What is measured names the history; the length of the night does not belong to it.
-    digest = config_hash(
-        config.model_copy(update={"minutes": 1.0, "train": True, "profile": "quick", "compact_segments": None})
-    )
+    # What is measured names the history; the length of the night and its hour do not belong to it.
+    others = {"minutes": 1.0, "train": True, "profile": "quick", "compact_segments": None,
+              "training_hour": 22, "validation_hour": 7, "time_zone": "UTC"}  # fmt: skip
+    digest = config_hash(config.model_copy(update=others))
     with BenchmarkLog(BENCHMARK, run_id=f"{night.run_id}-{time.time_ns()}", config_hash=digest) as log:
         for turn in range(config.bench_repeats):
             for family, scene in scenes.items():
@@ -97,13 +97,13 @@ def benchmarks(night: Night) -> tuple[list[Gate], dict[str, Any]]:
 def promotion(night: Night) -> tuple[list[Gate], dict[str, Any]]:
     """Let the night's policy challenge the champion on the validation scenes."""
     from navi_core.models import record_registry
-    from navi_pipeline.lib.promotions import challenge, open_registry
+    from navi_pipeline.lib.promotions import ALIAS, challenge, open_registry
     from navi_pipeline.lib.warehouse import Warehouse
 
     comparison = night.data("evaluation")["comparisons"]["random"]
     if not comparison["better"]:
         reason = f"not asked: {comparison['sentence']}"
-        return [], {"promoted": False, "reason": reason, "champion": None}
+        return [], {"promoted": False, "reason": reason, "champion": open_registry().aliases().get(ALIAS)}
     decision = challenge(_policy(night), _protocol(night))
     record_registry(open_registry())
     Warehouse().ingest()

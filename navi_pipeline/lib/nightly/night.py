@@ -13,6 +13,7 @@ import time
 from collections.abc import Callable
 from dataclasses import asdict, dataclass, field
 from datetime import UTC, datetime
+from pathlib import Path
 from typing import Any, Literal
 
 from navi_core.config import NightlyConfig, config_hash, parse_config
@@ -20,9 +21,11 @@ from navi_core.errors import ConfigError, NaviError, RunError
 from navi_pipeline.lib.documents import pipeline_folder, read_document, write_document
 from navi_pipeline.lib.pipeline_log import pipeline_log
 
-__all__ = ["Gate", "Night", "Stage", "Status", "latest_night", "read_night"]
+__all__ = ["Gate", "Night", "Stage", "Status", "latest_night", "night_lock", "night_name", "read_night"]
 
 Status = Literal["passed", "warned", "failed", "skipped"]
+_BESIDE = ("compact_segments", "training_hour", "validation_hour", "time_zone")
+"""Settings that change nothing of what a night does."""
 _NAME = re.compile(r"[A-Za-z0-9_.]+(-[A-Za-z0-9_.]+)*")
 
 
@@ -71,7 +74,7 @@ class Night:
 
     Args:
         config: Its settings.
-        name: Its name; by default the date, UTC. The same name goes on where it stood.
+        name: Its name; by default that of `night_name`. The same name goes on where it stood.
         say: Told what happens, a line at a time.
         keep_failed: Take up failed and skipped stages too, to go on within the night; by default they are done again.
 
@@ -83,10 +86,7 @@ class Night:
         self, config: NightlyConfig, name: str | None = None, *, say: Callable[[str], None], keep_failed: bool = False
     ) -> None:
         self.config = config
-        kind = "training" if config.train else "validation"
-        self.name = name or f"{datetime.now(UTC):%Y-%m-%d}-{kind}"
-        if not _NAME.fullmatch(self.name):
-            raise RunError(f"night {self.name!r} cannot name a file; use letters, digits, '_', '.' and '-'")
+        self.name = night_name(config, name)
         self.say = say
         self.stages: dict[str, Stage] = {}
         self.began_at = f"{datetime.now(UTC):%Y-%m-%dT%H:%M:%SZ}"
@@ -167,12 +167,13 @@ class Night:
                 self.stages[stage.name] = stage
 
     def _is_ours(self, told: Any) -> bool:
-        """Compare settings; one that a later Navi added, or when to compact, makes no other night."""
+        """Compare settings; one that a later Navi added, or when to begin and compact, makes no other night."""
         try:
             begun = parse_config(NightlyConfig, told)
         except (ConfigError, TypeError):
             return False
-        return begun.model_copy(update={"compact_segments": self.config.compact_segments}) == self.config
+        beside = {name: getattr(self.config, name) for name in _BESIDE}
+        return begun.model_copy(update=beside) == self.config
 
     def _keep(self) -> None:
         write_document(
@@ -185,6 +186,27 @@ class Night:
                 "stages": [_plain(stage) for stage in self.stages.values()],
             },
         )
+
+
+def night_name(config: NightlyConfig, name: str | None = None) -> str:
+    """Return the name of a night: the one given, or date and time, which no schedule forms: nights by hand are others.
+
+    Args:
+        config: Its settings; what it does ends the name.
+        name: Another one.
+
+    Raises:
+        RunError: The name cannot name a file.
+    """
+    name = name or f"{datetime.now(UTC):%Y-%m-%d-%H%M%S}-{'training' if config.train else 'validation'}"
+    if not _NAME.fullmatch(name):
+        raise RunError(f"night {name!r} cannot name a file; use letters, digits, '_', '.' and '-'")
+    return name
+
+
+def night_lock(name: str) -> Path:
+    """Return the file that is locked while somebody works on a night."""
+    return pipeline_folder() / "nights" / ".locks" / f"{name}.lock"
 
 
 def read_night(name: str) -> dict[str, Any]:

@@ -9,6 +9,8 @@ from typing import Any
 from navi_core.errors import NaviError, RecordError
 from navi_core.record import navi_home
 from navi_pipeline.lib.nightly.night import Gate, Night
+from navi_pipeline.lib.nightly.settings import preset_settings
+from navi_pipeline.lib.nightly.start import Start, choose_start
 
 __all__ = ["preflight"]
 
@@ -16,23 +18,24 @@ __all__ = ["preflight"]
 def preflight(night: Night) -> tuple[list[Gate], dict[str, Any]]:
     """Look at everything that would otherwise fail at three in the morning; missing scenes are made."""
     from navi_core.kernels.native import find_compiler
-    from navi_core.presets import load_preset
     from navi_core.record import hardware_profile
     from navi_pipeline.lib.stale_runs import runs_in_use
 
-    home, gates = navi_home(), []
+    home, gates, data = navi_home(), [], dict[str, Any]()
     home.mkdir(parents=True, exist_ok=True)
     free = shutil.disk_usage(home).free / 2**30
     need = night.config.free_disk_gib
     gates.append(Gate("free disk", True, free >= need, f"{free:.1f} GiB free, {need:g} needed"))
     gates.append(Gate("home is writable", True, os.access(home, os.W_OK), str(home)))
-    gates.append(_answer("profile", lambda: load_preset(night.config.profile).algorithm))
+    gates.append(_answer("profile", lambda: preset_settings(night.config).algorithm))
     gates.append(_answer("warehouse", _warehouse))
     if not night.config.train:
         gates.append(_answer("champion", _champion))
     # Scenes may have to be made, which takes minutes and space: not where the night cannot begin anyway.
     if all(gate.passed for gate in gates):
         gates.append(_answer("corpus", lambda: _corpus(night)))
+    if night.config.train and all(gate.passed for gate in gates):
+        gates.append(_start(night, data))
     if night.config.train:
         busy = runs_in_use()
         gates.append(Gate("nobody trains", False, not busy, ", ".join(busy) or "no run is in use"))
@@ -40,7 +43,8 @@ def preflight(night: Night) -> tuple[list[Gate], dict[str, Any]]:
     gates.append(
         Gate("native kernels", False, compiler is not None, " ".join(compiler or ("no compiler: numba serves",)))
     )
-    return gates, {"hardware": hardware_profile()["hardware"], "revision": hardware_profile()["revision"]}
+    hardware = hardware_profile()
+    return gates, data | {"hardware": hardware["hardware"], "revision": hardware["revision"]}
 
 
 def _answer(name: str, call: Any) -> Gate:
@@ -48,6 +52,22 @@ def _answer(name: str, call: Any) -> Gate:
         return Gate(name, True, True, str(call()))
     except NaviError as error:
         return Gate(name, True, False, str(error))
+
+
+def _start(night: Night, data: dict[str, Any]) -> Gate:
+    """Settle what the night begins with, and leave it in the stage's data: in the night `latest` may move."""
+    from navi_pipeline.lib.promotions import open_registry
+
+    if night.config.fresh:
+        start = Start("none", "new weights, as told")
+    else:
+        try:
+            start = choose_start(preset_settings(night.config), open_registry())
+        except NaviError as error:
+            return Gate("weights", True, False, str(error))
+    data["start"] = start.init
+    detail = "; ".join([f"begins with {start.why}", *(f"passed over: {why}" for why in start.passed_over)])
+    return Gate("weights", False, not start.passed_over, detail)
 
 
 def _warehouse() -> str:
@@ -59,14 +79,21 @@ def _warehouse() -> str:
 
 
 def _corpus(night: Night) -> str:
-    """Check the manifest's files, or make a corpus where there is none."""
+    """Check the manifest's files, or make a corpus where nobody has planned one."""
     from pathlib import Path
 
-    from navi_pipeline.lib.compiled import read_corpus
+    from navi_pipeline.lib.compiled import corpus_path, read_corpus
+    from navi_pipeline.lib.scene_plan import plan_path
 
-    try:
+    if corpus_path().exists():
         rows = read_corpus()
-    except RecordError:
+    elif plan_path().exists():
+        # Whose plan it is, and why it was not gone on with, a night cannot know; to replace it would lose it.
+        raise RecordError(
+            f"{plan_path()} plans scenes, and nobody has gathered a corpus of them; materialize compiled_scene (all "
+            "partitions) and corpus, or remove the plan: then the night generates scenes"
+        )
+    else:
         night.say("  there is no corpus yet; scenes are generated")
         rows = _made_corpus(night)
     splits = {split: sum(row["split"] == split for row in rows) for split in ("train", "validation", "test")}
@@ -79,20 +106,21 @@ def _corpus(night: Night) -> str:
 
 
 def _made_corpus(night: Night) -> list[dict[str, Any]]:
-    from navi_core.presets import load_preset
+    from navi_core.config import CompileConfig
     from navi_pipeline.lib.compiled import compile_source, corpus_rows, read_corpus, write_corpus
-    from navi_pipeline.lib.documents import write_document
-    from navi_pipeline.lib.scene_plan import as_rows, plan_path, plan_scenes
+    from navi_pipeline.lib.scene_plan import RESOLUTION, plan_scenes, write_plan
 
     config = night.config
     counts = {"train": config.train_scenes, "validation": config.validation_scenes, "test": config.test_scenes}
     sources = plan_scenes("apartment", counts)
-    write_document(plan_path(), {"sources": as_rows(sources)})
-    settings = load_preset(config.profile).compile
+    # As the assets do it: with a preset's own, the sensor would find every scene out of date.
+    settings = CompileConfig(resolution=RESOLUTION)
     for number, source in enumerate(sources, start=1):
         compile_source(source, settings)
         if number % 10 == 0:
             night.say(f"  {number} of {len(sources)} scenes compiled")
+    # The plan comes last: a night that is interrupted before leaves none, and its scenes are reused.
+    write_plan(sources, "apartment", counts)
     write_corpus([row for row in corpus_rows() if row["verdict"] != "FAIL"])
     return read_corpus()
 

@@ -3,14 +3,14 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from pathlib import Path
 from typing import Any
 
-from navi_core.config import NightlyConfig, parse_config
-from navi_core.presets import merge, parse_assignments, read_config_file
+from navi_core.config import NightlyConfig, TrainConfig, parse_config
+from navi_core.presets import merge, parse_assignments, read_config_file, resolve_config
 
-__all__ = ["SMALL_MINUTES", "nightly_config"]
+__all__ = ["SMALL_MINUTES", "nightly_config", "preset_settings"]
 
 SMALL_MINUTES = 60.0
 """Length up to which a night is a small one [min]."""
@@ -52,3 +52,19 @@ def nightly_config(
     values = merge(values, read_config_file(file) if file is not None else {})
     values = merge(values, {"train": train} | ({} if minutes is None else {"minutes": minutes}))
     return parse_config(NightlyConfig, merge(values, parse_assignments(assignments)))
+
+
+def preset_settings(config: NightlyConfig, scenes: Sequence[str] | None = None) -> TrainConfig:
+    """Return what a night's profile trains with.
+
+    Args:
+        config: The night's settings.
+        scenes: Files of the training scenes; None: those of the preset.
+
+    Raises:
+        ConfigError: There is no such profile, or a `NAVI_*` variable is not a setting.
+    """
+    flags: dict[str, Any] = {"seed": config.seed, "checkpoint_every": config.checkpoint_every}
+    if scenes is not None:
+        flags["corpus"] = {"scenes": list(scenes)}
+    return resolve_config(preset=config.profile, flags=flags)

@@ -67,9 +67,15 @@ def _headline(night: Night) -> str:
     if steps := night.data("resume_proof").get("steps") or night.data("training").get("steps"):
         parts.append(f"{int(steps):,} steps")
     if promotion := night.data("promotion"):
-        parts.append(f"{promotion['version']} became champion" if promotion["promoted"] else "the champion stays")
+        parts.append(_outcome(promotion))
     parts += [f"warning {gate.name}: {gate.detail}" for gate in night.warnings]
     return "; ".join(parts) or "nothing to report"
+
+
+def _outcome(promotion: dict[str, Any]) -> str:
+    if promotion["promoted"]:
+        return f"{promotion['version']} became champion"
+    return "the champion stays" if promotion["champion"] else "there is no champion yet"
 
 
 def _sections(night: Night) -> list[tuple[str, str, list[dict[str, Any]]]]:

@@ -2,86 +2,30 @@
 
 from __future__ import annotations
 
-import re
-import time
-from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-from navi_core.config import TrainConfig
+from navi_core.config import TrainConfig, config_hash, parse_config
 from navi_core.errors import NaviError, RunError
 from navi_core.record import hardware_profile
+from navi_pipeline.lib.monitor import Monitor
 from navi_pipeline.lib.nightly.night import Gate, Night
+from navi_pipeline.lib.nightly.settings import preset_settings
+from navi_pipeline.lib.nightly.start import ASSET
 from navi_pipeline.lib.nightly.viewer import ViewerProbe
 
-__all__ = ["Monitor", "bounded_training", "night_policy", "resume_proof"]
-
-ASSET = "nightly"
-"""Asset name in the run directory's key."""
-_STEP = re.compile(r"\bstep ([\d,]+)")
-_SPEED = re.compile(r"steps/s ([\d,.]+)")
-
-
-@dataclass
-class Monitor:
-    """Watches a trainer by its lines, tells how it goes now and then, and says when it has to end.
-
-    Attributes:
-        say: Told a line every `interval`.
-        seconds: Time from the first update on after which the trainer is told to end [s].
-        stall_seconds: Time without progress after which it is told to end [s].
-        interval: Seconds between lines [s].
-        until_step: Step at which it is told to end; None: none.
-    """
-
-    say: Any
-    seconds: float
-    stall_seconds: float
-    interval: float
-    until_step: int | None = None
-    step: int | None = None
-    stalled: bool = False
-    speeds: list[float] = field(default_factory=list)
-    _began: float = field(default_factory=time.monotonic)
-    _moved: float = field(default_factory=time.monotonic)
-    _told: float = field(default_factory=time.monotonic)
-
-    def line(self, text: str) -> None:
-        """Take a line of the trainer."""
-        found = _STEP.search(text)
-        if found is None or "resumes from" in text:
-            self.say(f"  {text}")
-            return
-        step = int(found[1].replace(",", ""))
-        if step != self.step:
-            if self.step is None:
-                self._began = time.monotonic()
-            self.step, self._moved = step, time.monotonic()
-        if speed := _SPEED.search(text):
-            self.speeds.append(float(speed[1].replace(",", "")))
-
-    def __call__(self) -> bool:
-        """Whether the trainer has to end; asked twice a second."""
-        now = time.monotonic()
-        if now - self._told >= self.interval:
-            self._told = now
-            speed = f"{self.speeds[-1]:,.0f} steps/s" if self.speeds else "no update yet"
-            self.say(f"  monitor: step {self.step or 0:,}, {speed}, {(now - self._began) / 60:.1f} min")
-        if now - self._moved > self.stall_seconds:
-            self.stalled = True
-        done = self.until_step is not None and self.step is not None and self.step >= self.until_step
-        over = self.step is not None and now - self._began > self.seconds
-        return self.stalled or done or over
+__all__ = ["bounded_training", "night_policy", "resume_proof"]
 
 
 def bounded_training(night: Night) -> tuple[list[Gate], dict[str, Any]]:
     """Train until the night's share of time is over; the trainer then checkpoints and ends."""
-    config = night.config
+    config, settings = night.config, _settings(night)
     seconds = 60.0 * config.minutes * config.training_share
+    _let_end(night, settings)
     monitor = _monitor(night, seconds)
     viewer = ViewerProbe(f"{ASSET}-{night.name}-", lambda: monitor.step is not None) if config.viewer else None
     try:
-        result = _train(night, monitor)
+        result = _train(night, settings, monitor)
     except NaviError as error:
         return [Gate("training ends well", True, False, str(error))], {}
     finally:
@@ -103,25 +47,46 @@ def bounded_training(night: Night) -> tuple[list[Gate], dict[str, Any]]:
         ),
         *watched,
     ]
-    return gates, _kept(result) | {"steps_per_second": speed}
+    # The proof takes up this very run: with settings that were resolved again, a corpus that has changed since would
+    # make another one of it.
+    return gates, _kept(result) | {"steps_per_second": speed, "settings": settings.model_dump(mode="json")}
 
 
 def resume_proof(night: Night) -> tuple[list[Gate], dict[str, Any]]:
     """Take the run up again, let it go on by a few steps, end it, and look where it began and ended."""
-    before = night.data("training")
-    gates, began = [], int(before["steps"])
+    trained = night.data("training")
+    settings = parse_config(TrainConfig, trained["settings"]) if "settings" in trained else _settings(night)
+    gates, data = [], {name: value for name, value in trained.items() if name != "settings"}
+    _let_end(night, settings)
     for more in night.config.proof_steps:
+        # Not where training ended: a proof that was interrupted has gone on from there.
+        began = _newest_step(data)
         monitor = _monitor(night, 60.0 * night.config.stall_minutes, until_step=began + more)
-        result = _train(night, monitor)
-        exact = result["resumed_from"] == began
-        went_on = int(result["steps"]) >= began + more
-        detail = f"taken up at {result['resumed_from']:,}, left at {result['steps']:,}; before: {began:,}"
-        gates.append(Gate(f"resume +{more}", True, exact and went_on and not monitor.stalled, detail))
+        result = _train(night, settings, monitor)
+        gates.append(_proof(more, began, int(trained["steps"]), result, stalled=monitor.stalled))
         if not gates[-1].passed:
-            return gates, before
-        before, began = _kept(result) | {"steps_per_second": before["steps_per_second"]}, int(result["steps"])
-    gates.append(_finite(before["run_id"]))
-    return gates, before
+            return gates, data
+        data = _kept(result) | {"steps_per_second": trained["steps_per_second"]}
+    gates.append(_finite(data["run_id"]))
+    return gates, data
+
+
+def _proof(more: int, began: int, trained: int, result: dict[str, Any], *, stalled: bool) -> Gate:
+    """Judge one taking up of a run whose newest checkpoint was at `began`, and whose training ended at `trained`."""
+    name, resumed, steps = f"resume +{more}", result["resumed_from"], int(result["steps"])
+    if resumed is None:
+        return Gate(name, True, False, f"not taken up at {began:,}: the trainer began another run, {result['run_id']}")
+    passed = resumed == began >= trained and steps >= began + more and not stalled
+    detail = f"taken up at {resumed:,}, left at {steps:,}; before: {began:,}"
+    return Gate(name, True, passed, detail if began >= trained else f"{detail}, and training ended at {trained:,}")
+
+
+def _newest_step(data: dict[str, Any]) -> int:
+    """Return the step of a run's newest checkpoint; where there is none, that at which training ended."""
+    from navi_core.learn.resume import checkpoints_in
+
+    kept = checkpoints_in(Path(data["checkpoint"]).parent)
+    return int(kept[-1].stem.removeprefix("step-")) if kept else int(data["steps"])
 
 
 def night_policy(night: Night) -> dict[str, Any]:
@@ -135,21 +100,21 @@ def night_policy(night: Night) -> dict[str, Any]:
     result = night.data("resume_proof") or night.data("training")
     if not result:
         raise RunError(f"night {night.name} trained nothing")
+    result = {name: value for name, value in result.items() if name != "settings"}
     weights = load_checkpoint(Path(result["checkpoint"])).weights_hash
     # Named by its version: evaluations of other nights' policies stay beside it on the leaderboard.
     named = {"algorithm": "ppo", "profile": f"{ASSET}-{result['version']}", "seed": night.config.seed}
     return result | named | {"weights_hash": weights}
 
 
-def _train(night: Night, monitor: Monitor) -> dict[str, Any]:
+def _train(night: Night, settings: TrainConfig, monitor: Monitor) -> dict[str, Any]:
     from navi_pipeline.lib.trainer_client import train_in_child
 
-    begin = "none" if night.config.fresh else "latest"
     return train_in_child(
-        _settings(night),
+        settings,
         asset=ASSET,
         partition=night.name,
-        command=("train", "ppo", "--init", begin),
+        command=("train", "ppo", "--init", _init(night)),
         on_line=monitor.line,
         retries=night.config.retries,
         grace_seconds=120.0,
@@ -157,15 +122,25 @@ def _train(night: Night, monitor: Monitor) -> dict[str, Any]:
     )
 
 
+def _let_end(night: Night, settings: TrainConfig) -> None:
+    """Wait for the trainer of a night that was killed a moment ago: it writes where the run stands."""
+    from navi_pipeline.lib.stale_runs import wait_for_run
+
+    wait_for_run(f"{ASSET}-{night.name}-{config_hash(settings)}")
+
+
+def _init(night: Night) -> str:
+    """Return the version that the preflight settled on; `latest` may have moved since."""
+    start = night.data("preflight").get("start")
+    return str(start) if start else ("none" if night.config.fresh else "latest")
+
+
 def _settings(night: Night) -> TrainConfig:
-    from navi_core.presets import resolve_config
     from navi_pipeline.lib.compiled import scene_paths
 
-    config = night.config
-    scenes = [str(path) for path in scene_paths("train")]
-    flags = {"seed": config.seed, "checkpoint_every": config.checkpoint_every, "corpus": {"scenes": scenes}}
     # Time ends it, not a number of steps: the resume proof goes on with the very same run.
-    return resolve_config(preset=config.profile, flags=flags).model_copy(update={"total_steps": None})
+    scenes = [str(path) for path in scene_paths("train")]
+    return preset_settings(night.config, scenes).model_copy(update={"total_steps": None})
 
 
 def _monitor(night: Night, seconds: float, until_step: int | None = None) -> Monitor:

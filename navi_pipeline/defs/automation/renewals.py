@@ -1,0 +1,57 @@
+"""Assets that a night renews, told to Dagster: what a night has done is not shown as overdue."""
+
+from typing import TYPE_CHECKING, Any
+
+import dagster as dg
+
+if TYPE_CHECKING:
+    from navi_pipeline.lib.nightly.night import Night
+
+__all__ = ["renewed_by", "renewed_warehouse"]
+
+
+def renewed_by(stage: str, night: "Night") -> list[dg.AssetMaterialization]:
+    """Return the materializations of what a stage of a night has renewed; none where it did not come to that.
+
+    Args:
+        stage: A stage that has passed.
+        night: Its night.
+    """
+    if stage == "evaluation":
+        from navi_pipeline.defs.evaluation.assets import ranked
+
+        return [_materialization("leaderboard", night, *ranked())]
+    told = night.data("promotion") if stage == "promotion" else {}
+    # Without a version nobody was challenged.
+    return [_promotion(night, told)] if "version" in told else []
+
+
+def renewed_warehouse(night: "Night", warn: Any) -> dg.AssetMaterialization:
+    """Fold in what the night has written and return the materialization."""
+    from navi_pipeline.defs.warehouse.assets import folded_in
+
+    return _materialization("warehouse", night, *folded_in(warn))
+
+
+def _promotion(night: "Night", told: dict[str, Any]) -> dg.AssetMaterialization:
+    from navi_pipeline.lib.documents import content_key
+    from navi_pipeline.lib.promotions import ALIAS, open_registry
+
+    registry = open_registry()
+    champion = registry.resolve(ALIAS).weights_hash if ALIAS in registry.aliases() else None
+    metadata: dict[str, Any] = {
+        "champion": told["champion"] or "none",
+        "challenger": told["version"],
+        "promoted": bool(told["promoted"]),
+        "reason": told["reason"],
+    }
+    # As the asset's own: a night of a profile is one more challenge of it.
+    return _materialization("promoted_model", night, metadata, content_key(champion), partition=night.config.profile)
+
+
+def _materialization(
+    asset: str, night: "Night", metadata: dict[str, Any], version: str, partition: str | None = None
+) -> dg.AssetMaterialization:
+    return dg.AssetMaterialization(
+        asset, metadata={"night": night.name, **metadata}, partition=partition, tags={"dagster/data_version": version}
+    )

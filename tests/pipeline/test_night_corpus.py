@@ -1,0 +1,57 @@
+"""Scenes of a night: taken as they are, made only where nobody has planned any."""
+
+import pytest
+
+from navi_pipeline.defs.corpus.assets import CompileSettings
+from navi_pipeline.lib.compiled import corpus_path, due_scenes, read_corpus
+from navi_pipeline.lib.documents import write_document
+from navi_pipeline.lib.nightly.night import Night
+from navi_pipeline.lib.nightly.preflight import preflight
+from navi_pipeline.lib.nightly.settings import nightly_config
+from navi_pipeline.lib.scene_plan import as_rows, plan_path, plan_scenes, plan_settings, read_plan, write_plan
+
+FEW = ["train_scenes=1", "validation_scenes=1", "test_scenes=1", "profile=standard", "fresh=true"]
+
+
+def corpus_gate(assignments=FEW):
+    night = Night(nightly_config(minutes=1, assignments=assignments), None, say=lambda line: None)
+    return next(gate for gate in preflight(night)[0] if gate.name == "corpus")
+
+
+def test_scenes_that_a_night_makes_are_what_the_assets_would_make():
+    assert corpus_gate().passed
+    assert {row["resolution"] for row in read_corpus()} == {256}
+    config = CompileSettings().compile_config()
+    assert due_scenes(list(read_plan()), config) == []
+    assert plan_settings() == {"family": "apartment", "train": 1, "validation": 1, "test": 1}
+
+
+@pytest.mark.parametrize("corpus", ["missing", "broken"])
+def test_a_plan_of_people_is_never_replaced(corpus):
+    counts = {"train": 2, "validation": 1, "test": 1}
+    write_plan(plan_scenes("maze", counts), "maze", counts)
+    before = plan_path().read_bytes()
+    if corpus == "broken":
+        corpus_path().write_text('{"scenes": [')
+    gate = corpus_gate()
+    assert gate.hard and not gate.passed and "materialize" in gate.detail and "corpus" in gate.detail
+    assert plan_path().read_bytes() == before
+
+
+def test_a_night_that_is_interrupted_while_it_makes_scenes_leaves_no_plan(monkeypatch):
+    def interrupted(source, config):
+        raise KeyboardInterrupt
+
+    with monkeypatch.context() as patch:
+        patch.setattr("navi_pipeline.lib.compiled.compile_source", interrupted)
+        with pytest.raises(KeyboardInterrupt):
+            corpus_gate()
+    assert not plan_path().exists() and corpus_gate().passed
+
+
+def test_an_earlier_plan_says_by_its_sources_how_it_was_made():
+    sources = plan_scenes("maze", {"train": 2, "test": 1})
+    write_document(plan_path(), {"sources": as_rows(sources)})
+    assert plan_settings() == {"family": "maze", "train": 2, "validation": 0, "test": 1}
+    write_document(plan_path(), {"sources": as_rows(sources + plan_scenes("atrium", {"train": 1}))})
+    assert plan_settings() is None

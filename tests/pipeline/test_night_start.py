@@ -1,0 +1,98 @@
+"""What a night begins with, where latest is an experiment of the day."""
+
+from itertools import count
+
+import pytest
+import torch
+
+from navi_core.models import Registry, save_checkpoint
+from navi_core.policy import build_policy
+from navi_core.presets import resolve_config
+from navi_core.record import navi_home
+from navi_pipeline.lib.compiled import write_corpus
+from navi_pipeline.lib.nightly.night import Night
+from navi_pipeline.lib.nightly.preflight import preflight
+from navi_pipeline.lib.nightly.settings import nightly_config
+from navi_pipeline.lib.nightly.training import _init
+
+
+def version(run_id, reward=0.1, **flags):
+    """Register a version of the profile quick with other settings."""
+    config = resolve_config(preset="quick", flags=flags)
+    file = navi_home() / "made.pt"
+    file.parent.mkdir(parents=True, exist_ok=True)
+    policy = build_policy(config.policy, len(Registry(navi_home() / "models").list()))
+    save_checkpoint(file, policy=policy, optimizer=torch.optim.SGD(policy.parameters(), 0.1), config=config, step_id=64,
+                    episode_count=64, reward_ema=reward, run_id=run_id, wall_time_hours=0.1)  # fmt: skip
+    return Registry(navi_home() / "models").register(file)
+
+
+@pytest.fixture
+def begins(tmp_path):
+    """The gate `weights` of a night's preflight, and what its trainer is told to begin with."""
+    scene = tmp_path / "a.gmdag"
+    scene.touch()
+    write_corpus([{"name": split, "split": split, "gmdag": str(scene)} for split in ("train", "validation", "test")])
+
+    numbers = count()
+
+    def look(**settings):
+        assignments = [f"{name}={value}" for name, value in settings.items()]
+        night = Night(nightly_config(minutes=1, assignments=assignments), f"n{next(numbers)}", say=lambda line: None)
+        stage = night.run("preflight", preflight)
+        assert stage.status in ("passed", "warned"), stage.gates
+        gate = next(gate for gate in stage.gates if gate.name == "weights")
+        return gate, _init(night)
+
+    return look
+
+
+def test_a_night_begins_with_latest_where_it_fits(begins):
+    assert begins()[1] == "none"
+    made = version("interactive-quick-1")
+    gate, init = begins()
+    assert gate.passed and init == made and "latest" in gate.detail
+    assert begins(fresh="true")[1] == "none"
+
+
+def test_another_network_as_latest_is_passed_over_for_what_a_night_made(begins):
+    ours = version("nightly-2026-01-01-training-1")
+    theirs = version("interactive-experiment-1", reward=9.0, policy={"core": "mamba2"})
+    assert Registry(navi_home() / "models").aliases()["latest"] == theirs
+    gate, init = begins()
+    assert init == ours and not gate.passed and not gate.hard
+    assert f"begins with {ours}, made by a night; passed over: {theirs} (latest) is another network" in gate.detail
+
+
+def test_other_rewards_as_latest_are_passed_over_for_the_champion_where_no_night_made_any(begins):
+    ours = version("ppo_policy-quick-1")
+    Registry(navi_home() / "models").promote(ours)
+    theirs = version("interactive-experiment-1", shaper={"existential_tax": -0.5})
+    assert Registry(navi_home() / "models").aliases()["latest"] == theirs
+    gate, init = begins()
+    assert init == ours and f"{theirs} (latest) was paid for something else" in gate.detail
+
+
+def test_a_night_with_new_rewards_goes_on_with_the_weights_of_the_night_before(begins):
+    ours = version("nightly-2026-01-01-training-1", shaper={"existential_tax": -0.5})
+    assert begins()[1] == ours
+
+
+def test_where_nothing_fits_there_are_new_weights_and_a_warning(begins):
+    theirs = version("nightly-2026-01-01-training-1", policy={"core": "mamba2"})
+    gate, init = begins()
+    assert init == "none" and not gate.passed and gate.detail.count(theirs) == 1
+
+
+def test_a_latest_that_moves_after_the_preflight_is_not_taken(begins):
+    made = version("interactive-quick-1")
+    _, init = begins()
+    version("interactive-experiment-1", reward=9.0, policy={"core": "mamba2"})
+    assert init == made
+
+
+def test_a_version_whose_file_is_gone_is_passed_over(begins):
+    made = version("interactive-quick-1")
+    (navi_home() / "models" / f"{made}.pt").unlink()
+    gate, init = begins()
+    assert init == "none" and f"{made} (latest) cannot be read" in gate.detail

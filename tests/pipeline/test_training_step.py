@@ -1,0 +1,47 @@
+"""An asset's training is watched: one that makes no progress is ended."""
+
+import dagster as dg
+import pytest
+
+from navi_core.errors import RunError
+from navi_pipeline.lib import training_step
+from navi_pipeline.lib.training_step import materialize_policy
+
+
+def train_with(trainer, monkeypatch):
+    monkeypatch.setattr(training_step, "train_policy", trainer)
+
+    @dg.asset(partitions_def=dg.StaticPartitionsDefinition(["quick"]))
+    def policy(context: dg.AssetExecutionContext) -> dg.MaterializeResult:
+        return materialize_policy(context, "ppo", seed=0)
+
+    with dg.DagsterInstance.ephemeral() as instance:
+        dg.materialize([policy], instance=instance, partition_key="quick", run_config={
+            "loggers": {"console": {"config": {"log_level": "CRITICAL"}}}})  # fmt: skip
+
+
+def test_a_training_without_progress_is_ended_and_says_so(monkeypatch):
+    monkeypatch.setattr(training_step, "STALL_MINUTES", 0.0)
+    asked = []
+
+    def hangs(profile, *, on_line, stop, **settings):
+        on_line("the corpus is read")
+        while not stop():
+            asked.append(1)
+        raise RunError("training was stopped at step 0 (SIGTERM)")
+
+    with pytest.raises(RunError, match="no progress for 0 min, so the trainer was ended: training was stopped"):
+        train_with(hangs, monkeypatch)
+
+
+def test_a_training_that_goes_on_is_left_alone_and_fails_in_its_own_words(monkeypatch):
+    told = []
+
+    def fails(profile, *, on_line, stop, **settings):
+        on_line("ppo_policy/quick: step 1,024  steps/s 900")
+        told.append(stop())
+        raise RunError("out of memory")
+
+    with pytest.raises(RunError, match=r"^out of memory"):
+        train_with(fails, monkeypatch)
+    assert told == [False]
