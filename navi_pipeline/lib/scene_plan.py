@@ -2,18 +2,19 @@
 
 from __future__ import annotations
 
+import hashlib
 import os
 from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from navi_core.errors import SceneError
+from navi_core.errors import MeshError, SceneError
 from navi_pipeline.lib.documents import pipeline_folder, read_document
 
 if TYPE_CHECKING:
     from navi_core.scenes import Mesh
 
-__all__ = ["SceneSource", "load_source", "plan_path", "plan_scenes", "read_plan"]
+__all__ = ["SceneSource", "as_rows", "load_source", "mesh_hash", "plan_path", "plan_scenes", "read_plan"]
 
 _FIRST_SEED = {"train": 0, "validation": 5000, "test": 9000}
 
@@ -28,7 +29,7 @@ class SceneSource:
         family: Generated family, or None for a mesh file.
         seed: Seed within the family, or None.
         path: Mesh file, or None.
-        source_hash: SHA-256 of the content.
+        source_hash: SHA-256 of the content; of a file that cannot be read, of the reason.
     """
 
     name: str
@@ -69,6 +70,24 @@ def load_source(source: SceneSource) -> Mesh | Path:
     return generate_scene(source.family, source.seed)
 
 
+def mesh_hash(path: Path) -> str:
+    """Return the hash of a mesh file's content; where it cannot be read, of the reason.
+
+    A broken file is planned like the others, so that they go on, and is due again when it, or its fault, changes.
+
+    Raises:
+        MeshError: It is no mesh file.
+    """
+    from navi_core.scenes.reader import hash_source, is_mesh_file
+
+    try:
+        return hash_source(path)
+    except MeshError as error:
+        if not is_mesh_file(path):
+            raise
+        return hashlib.sha256(str(error).encode(errors="surrogateescape")).hexdigest()
+
+
 def plan_path() -> Path:
     """Return the file that `scene_sources` writes."""
     return pipeline_folder() / "scene_sources.json"
@@ -92,7 +111,6 @@ def as_rows(sources: list[SceneSource]) -> list[dict[str, Any]]:
 def _external() -> list[SceneSource]:
     from navi_core.config import CorpusConfig
     from navi_core.scenes import discover, discover_root
-    from navi_core.scenes.reader import hash_source
 
     named = os.environ.get("NAVI_SCENES")
     if not named:
@@ -102,7 +120,7 @@ def _external() -> list[SceneSource]:
         raise SceneError(f"NAVI_SCENES names {root}, which does not exist; set it to a folder of meshes, or unset it")
     found = discover(CorpusConfig(scenes=(str(root),))) if root.is_file() else discover_root(root)
     return [
-        SceneSource(source.name, "external", None, None, str(source.path), hash_source(source.path))
+        SceneSource(source.name, "external", None, None, str(source.path), mesh_hash(source.path))
         for source in found
         if source.path is not None
     ]
