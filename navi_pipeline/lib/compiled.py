@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import re
 from collections.abc import Collection
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -240,6 +239,8 @@ def _few(names: list[str]) -> str:
 
 
 def _card(name: str) -> Path:
+    from navi_core.scenes.naming import file_stem
+
     folder = pipeline_folder() / "compiled"
     folder.mkdir(parents=True, exist_ok=True)
-    return folder / f"{re.sub(r'[^A-Za-z0-9_.-]+', '_', name)}.json"
+    return folder / f"{name if file_stem(name) == name else f'{file_stem(name)}-{content_key(name)}'}.json"

@@ -24,7 +24,7 @@ class SceneSource:
     """One scene to be compiled.
 
     Attributes:
-        name: Partition key: letters, digits, `_`, `.` and `-`.
+        name: Partition key: letters and digits of any script, `_`, `.` and `-`.
         split: `train`, `validation`, `test`, or `external` (meshes of the user, evaluated apart).
         family: Generated family, or None for a mesh file.
         seed: Seed within the family, or None.
