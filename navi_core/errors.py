@@ -4,6 +4,7 @@ NaviError
 ├── ConfigError            an unknown key, an impossible value, settings that contradict each other
 ├── SceneError             a mesh or scene that cannot be used
 │   ├── MeshError          a mesh file that cannot be read or holds no usable surface
+│   ├── SceneTooLargeError compiling takes more memory than there is
 │   └── GmdagError         a `.gmdag` file that is broken; carries the byte offset
 ├── CheckpointError        a checkpoint that is missing, too old, or of another encoder or core
 ├── RegistryError          an unknown version or alias, or a refused change of one
@@ -34,6 +35,7 @@ __all__ = [
     "RegistryError",
     "RunError",
     "SceneError",
+    "SceneTooLargeError",
     "ServiceError",
     "WireError",
     "printable",
@@ -77,6 +79,10 @@ class SceneError(NaviError):
 
 class MeshError(SceneError):
     """A mesh file is missing, unreadable, empty, or holds no finite surface."""
+
+
+class SceneTooLargeError(SceneError):
+    """Compiling a scene would take more memory than there is now; elsewhere, or later, it may fit."""
 
 
 class GmdagError(SceneError):

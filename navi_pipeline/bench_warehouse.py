@@ -11,6 +11,7 @@ from pathlib import Path
 from typing import Any
 
 from navi_core.record import MetricLog, row_context
+from navi_pipeline.lib.database import open_database
 from navi_pipeline.lib.warehouse import Warehouse
 
 __all__ = ["QUESTIONS", "WarehouseRow", "measure_ingest", "measure_questions"]
@@ -138,8 +139,6 @@ def measure_questions(
 
 
 def _fill(warehouse: Warehouse, rows: int) -> None:
-    import duckdb
-
     log = MetricLog(warehouse.outbox, "fill", {"seed": 0})
     subjects: list[tuple[str, str | None]] = [
         ("random", None),
@@ -161,7 +160,7 @@ def _fill(warehouse: Warehouse, rows: int) -> None:
             log.row("models", {"version": subject, "weights_hash": weights, "parents": parents})
     log.close()
     warehouse.ingest()
-    with duckdb.connect(str(warehouse.database)) as connection:
+    with open_database(warehouse.database) as connection:
         connection.execute(_FILL, [rows])
         connection.execute(_FILL_STAGES, [rows])
     warehouse.publish()

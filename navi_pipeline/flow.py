@@ -108,6 +108,8 @@ class Flow:
             self._require(self._run("corpus_job"))
         numbers = self.metadata["corpus"]
         self._say(f"  corpus: {numbers['scenes']} scenes, {numbers['floor_area_m2']:.0f} m² of floor")
+        for name, why in numbers["left_out_because"].items():
+            self._say(f"  left out: {name}: {why}")
 
     def materialize_policy(self, job: str = "main_job") -> list[str]:
         """Train, evaluate, promote; return the blocking checks that failed.

@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
+import difflib
 import json
 import math
+import re
 import sys
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from navi_core.errors import RecordError
 from navi_pipeline.lib.sql_files import saved_queries, sql_folder
 from navi_pipeline.lib.warehouse import Warehouse
 
@@ -27,7 +30,7 @@ def run_query(sql: str | None, *, as_json: bool = False, rebuild: bool = False, 
         home: Navi home; by default `navi_home()`.
 
     Raises:
-        RecordError: The query or the ingest failed.
+        RecordError: The query or the ingest failed, or a single word is no saved query.
     """
     warehouse = Warehouse(home)
     report = warehouse.rebuild() if rebuild else warehouse.ingest()
@@ -39,6 +42,8 @@ def run_query(sql: str | None, *, as_json: bool = False, rebuild: bool = False, 
         return
     if sql.strip() in saved:
         sql = saved[sql.strip()].sql
+    elif re.fullmatch(r"[\w-]+", sql.strip()):
+        raise RecordError(_unknown(sql.strip(), list(saved), warehouse))
     frame = warehouse.query(sql)
     if as_json:
         print(json.dumps(records(frame), default=str))  # noqa: T201
@@ -64,6 +69,16 @@ def print_frame(frame: pandas.DataFrame) -> None:
     Console(width=None if sys.stdout.isatty() else 200, markup=False).print(table)
     if frame.empty:
         print("no rows", file=sys.stderr)  # noqa: T201
+
+
+def _unknown(word: str, saved: list[str], warehouse: Warehouse) -> str:
+    """Return what to ask instead of a word that is no saved query."""
+    views, tables = warehouse.relations()
+    if word in (*views, *tables):
+        return f'{word} is no saved query, but a view or table; ask: navi query "select * from {word}"'
+    near = difflib.get_close_matches(word, saved, n=1)
+    meant = f"; did you mean {near[0]}?" if near else ";"
+    return f"no saved query {word!r}{meant} There are: {', '.join(saved)}"
 
 
 def _print_overview(warehouse: Warehouse, saved: dict[str, str], as_json: bool) -> None:

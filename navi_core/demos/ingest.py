@@ -30,7 +30,13 @@ class IngestedFile:
     """Episodes taken in."""
 
 
-def ingest(source: Path, folder: Path, progress: Callable[[str, int, int], None] | None = None) -> list[IngestedFile]:
+def ingest(
+    source: Path,
+    folder: Path,
+    progress: Callable[[str, int, int], None] | None = None,
+    *,
+    may_be_empty: bool = False,
+) -> list[IngestedFile]:
     """Check recordings and make a dataset of those that are good.
 
     What the folder holds already stays part of the dataset. The first good file decides resolution, rate, limits and
@@ -40,6 +46,7 @@ def ingest(source: Path, folder: Path, progress: Callable[[str, int, int], None]
         source: A folder of `.npz` files and Minari datasets, or one of these.
         folder: The dataset; may be `source` itself, whose files then stay where they are.
         progress: Called as progress(file, files done, files in all).
+        may_be_empty: That nothing is found or good is no fault; no dataset is made then.
 
     Returns:
         One row per file.
@@ -48,7 +55,7 @@ def ingest(source: Path, folder: Path, progress: Callable[[str, int, int], None]
         DemoError: The source does not exist or holds nothing to take in, nothing is good, or writing failed.
     """
     found = _candidates(source)
-    if not found:
+    if not found and not may_be_empty:
         raise DemoError("holds neither .npz files nor Minari datasets", path=source)
     in_place = source.resolve() == folder.resolve()
     kept: dict[str, Path] = {}
@@ -64,6 +71,8 @@ def ingest(source: Path, folder: Path, progress: Callable[[str, int, int], None]
             progress(path.name, number, len(found))
         rows.append(_take(path, folder, in_place, kept, shape))
     if not kept:
+        if may_be_empty:
+            return rows
         first = next(row for row in rows if not row.accepted)
         raise DemoError(f"not one good recording; {first.file}: {first.reason}", path=source)
     names = sorted(path.name for path in kept.values())

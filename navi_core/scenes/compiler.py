@@ -20,6 +20,7 @@ from navi_core.scenes.decimation import decimate
 from navi_core.scenes.gmdag import load_gmdag
 from navi_core.scenes.memory import check_memory
 from navi_core.scenes.mesh import Mesh, check_mesh
+from navi_core.scenes.naming import file_stem
 from navi_core.scenes.scene import Scene, write_atomically
 
 __all__ = [
@@ -38,9 +39,6 @@ __all__ = [
 
 COMPILER_VERSION = 2
 """Raised whenever the same mesh and configuration would give another scene; older files are then rebuilt."""
-
-_STEM = 160
-"""Characters of a scene's name in its file's name."""
 
 _KEY = re.compile("-[0-9a-f]{8}$")
 """What compiling adds to it there."""
@@ -163,7 +161,7 @@ def _voxel_size(mesh_bounds: npt.NDArray[np.float64], config: CompileConfig) -> 
 def output_path(name: str, source_hash: str, out_dir: Path | str, config: CompileConfig) -> Path:
     """Return where a source's scene lies: `<name>-<8 hex digits of source and configuration>.gmdag`."""
     key = hashlib.sha256(f"{source_hash}:{config_hash(config)}".encode()).hexdigest()[:8]
-    return Path(out_dir) / f"{_stem(name)}-{key}.gmdag"
+    return Path(out_dir) / f"{file_stem(name)}-{key}.gmdag"
 
 
 def without_key(file: Path) -> str:
@@ -174,17 +172,12 @@ def without_key(file: Path) -> str:
 def compiled_names(names: Iterable[str], out_dir: Path | str) -> set[str]:
     """Return those of some names of which a folder holds scenes, of any source and configuration; it is read once."""
     there = {without_key(file) for file in Path(out_dir).glob("*.gmdag") if _KEY.search(file.stem)}
-    return {name for name in names if _stem(name) in there}
+    return {name for name in names if file_stem(name) in there}
 
 
 def compiled_files(name: str, out_dir: Path | str) -> list[Path]:
     """Return the scenes of a name that lie in a folder, of any source and configuration, sorted by their names."""
-    return sorted(Path(out_dir).glob(f"{_stem(name)}-{'[0-9a-f]' * 8}.gmdag"))
-
-
-def _stem(name: str) -> str:
-    # Shortened, since a file's name, its temporary one too, has 255 bytes; no dash first, which reads as an option.
-    return re.sub(r"[^A-Za-z0-9._-]+", "_", name).strip("._-")[:_STEM] or "scene"
+    return sorted(Path(out_dir).glob(f"{file_stem(name)}-{'[0-9a-f]' * 8}.gmdag"))
 
 
 def compile_to_file(

@@ -7,7 +7,6 @@ import hashlib
 import logging
 import math
 import os
-import re
 from collections import Counter
 from collections.abc import Callable, Generator, Sequence
 from dataclasses import dataclass, replace
@@ -21,6 +20,7 @@ from navi_core.scenes.gmdag import load_gmdag
 from navi_core.scenes.headers import CompileEstimate, estimate_compile, read_facts
 from navi_core.scenes.layouts import scene_name
 from navi_core.scenes.manifest import Manifest, ManifestRow, file_hash, read_manifest
+from navi_core.scenes.naming import clean_name, distinct_names, path_digest
 from navi_core.scenes.notes import collected_warnings
 from navi_core.scenes.pool import Job, default_jobs, run_jobs
 from navi_core.scenes.procedural import FAMILIES, generate_scene
@@ -298,22 +298,17 @@ def split_by_scene(
 
 
 def named_sources(files: Sequence[tuple[Path, Path]], dataset: str) -> list[SceneSource]:
-    """Name files as scenes where that is unique, by relative path where it is not.
+    """Name files as scenes where that is unique, by relative path where it is not (`distinct_names`).
 
     Args:
         files: Each file and its path within its folder.
         dataset: Of files that lie in no folder of that.
     """
-    own = {file: _clean(scene_name(file)) for file, _ in files}
-    stems = Counter(own.values())
-    sources: list[SceneSource] = []
-    taken: set[str] = set()
-    for file, relative in files:
-        name = own[file]
-        if stems[name] > 1:
-            name = _clean(str(relative).replace(os.sep, "_"))
-        group = relative.parts[0] if len(relative.parts) > 1 else dataset
-        sources.append(SceneSource(_numbered(name, taken), group, file))
+    names = distinct_names({file: (scene_name(file), relative) for file, relative in files})
+    sources = [
+        SceneSource(names[file], relative.parts[0] if len(relative.parts) > 1 else dataset, file)
+        for file, relative in files
+    ]
     return sorted(sources, key=lambda s: s.name)
 
 
@@ -340,21 +335,9 @@ def tell_apart(sources: Sequence[SceneSource]) -> list[SceneSource]:
     kept = []
     for source in once:
         if source.path is not None and uses[source.name] > 1:
-            folder = Path(os.path.abspath(source.path)).parent.name
-            source = replace(source, name=_numbered(f"{_clean(folder)}_{source.name}", taken))
+            file = Path(os.path.abspath(source.path))
+            name = f"{clean_name(file.parent.name)}_{source.name}"
+            source = replace(source, name=name if name not in taken else f"{name}_{path_digest(file)}")
+            taken.add(source.name)
         kept.append(source)
     return kept
-
-
-def _clean(text: str) -> str:
-    return re.sub(r"[^A-Za-z0-9._-]+", "_", text).strip("._") or "scene"
-
-
-def _numbered(name: str, taken: set[str]) -> str:
-    """Return a name, with a number where it is taken, and take it."""
-    told, number = name, 1
-    while told in taken:
-        number += 1
-        told = f"{name}_{number}"
-    taken.add(told)
-    return told

@@ -8,7 +8,7 @@ from pathlib import Path
 import numpy as np
 
 from navi_core.config import CompileConfig
-from navi_core.errors import SceneError
+from navi_core.errors import SceneTooLargeError
 from navi_core.scenes.dag import levels_of
 from navi_core.scenes.mesh import Mesh
 
@@ -70,13 +70,13 @@ def check_memory(mesh: Mesh, config: CompileConfig) -> None:
     """Refuse a compilation that would not fit.
 
     Raises:
-        SceneError: Names the estimate, what is available, and what to do.
+        SceneTooLargeError: Names the estimate, what is available, and what to do.
     """
     need, have = estimate_memory(mesh, config), available_memory()
     if have is not None and need > have:
         lower = f"lower the resolution (now {config.resolution})" if config.resolution > 64 else "split the mesh"
         merge = "" if config.decimate is not None else ", merge small triangles (decimate: 0.25)"
-        raise SceneError(
+        raise SceneTooLargeError(
             f"{mesh.name}: compiling {len(mesh.faces):,} triangles needs about {need / 2**30:.1f} GiB, "
             f"{have / 2**30:.1f} GiB are available; {lower}{merge}, or close other programs"
         )

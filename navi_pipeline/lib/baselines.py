@@ -16,7 +16,7 @@ from navi_pipeline.lib.warehouse import Warehouse
 if TYPE_CHECKING:
     from navi_core.evaluate import EvalResult
 
-__all__ = ["Baselines", "fly_baselines", "ranking", "read_baselines"]
+__all__ = ["Baselines", "fly_baselines", "ranking", "read_baselines", "worth_drawing"]
 
 _SHOWN = ("rank", "subject", "kind", "model", "c_vis_auc_percent", "low", "high", "c_vis_percent", "c_visit_percent",
           "collisions_per_minute", "path_length_m", "scenes", "scenes_trained_on", "episodes", "decisions",
@@ -84,6 +84,16 @@ def ranking() -> list[dict[str, Any]]:
     rows = [{name: row[name] for name in _SHOWN} for row in frame.to_dict("records")]
     # A pilot has no version, which pandas tells as a number that is none.
     return [{k: (None if v is None or v != v else v) for k, v in row.items()} for row in rows]
+
+
+def worth_drawing(rows: list[dict[str, Any]], most: int = 40) -> list[dict[str, Any]]:
+    """Return the first rows of a ranking, and the pilots behind them: a year of nights is no picture.
+
+    Args:
+        rows: Of `ranking`.
+        most: Of all subjects, before pilots are added.
+    """
+    return [row for place, row in enumerate(rows) if place < most or row["kind"] == "pilot"]
 
 
 def _path() -> Path:

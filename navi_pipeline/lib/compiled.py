@@ -2,17 +2,16 @@
 
 from __future__ import annotations
 
-import re
 from collections.abc import Collection
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from navi_core.errors import RecordError
+from navi_core.errors import MeshError, RecordError, SceneTooLargeError
 from navi_core.record import navi_home
 from navi_pipeline.lib.documents import content_key, pipeline_folder, read_document, write_document
 from navi_pipeline.lib.pictures import embedded_picture
 from navi_pipeline.lib.pipeline_log import pipeline_log
-from navi_pipeline.lib.scene_plan import SceneSource, load_source, read_plan
+from navi_pipeline.lib.scene_plan import SceneSource, load_source, mesh_hash, read_plan
 
 if TYPE_CHECKING:
     from navi_core.config import CompileConfig
@@ -35,22 +34,30 @@ __all__ = [
 def compile_source(source: SceneSource, config: CompileConfig) -> dict[str, Any]:
     """Compile one planned scene, or reuse its file, and judge it.
 
+    A mesh file that cannot be used is a scene with the verdict FAIL and the reason: the others go on without it.
+
     Args:
         source: The planned scene.
         config: How to compile.
 
     Returns:
-        The scene's row (name, hashes, verdict, size, …) with `skipped` and `picture` (markdown, or None).
+        The scene's row (name, hashes, verdict, size, …) with `skipped` and `picture` (markdown, or None); `gmdag` and
+        `content_hash` are None where there is no scene.
 
     Raises:
-        SceneError: The source cannot be compiled.
+        SceneError: The scene cannot be written.
     """
     from navi_core.config import SpawnConfig
     from navi_core.scenes import compile_to_file
     from navi_core.world import Field, FloorMap, scene_verdict
 
-    # The planned name: two meshes of one file name are told apart by it.
-    compiled = compile_to_file(load_source(source), navi_home() / "scenes", config, name=source.name)
+    try:
+        # The planned name: two meshes of one file name are told apart by it.
+        compiled = compile_to_file(load_source(source), navi_home() / "scenes", config, name=source.name)
+    except (MeshError, SceneTooLargeError) as error:
+        if source.path is None:
+            raise
+        return _unusable(source, config, error)
     scene, card = compiled.scene, _card(source.name)
     key = content_key(scene.content_hash(), scene.compile_hash, source.split)
     if compiled.skipped and card.exists():
@@ -66,13 +73,8 @@ def compile_source(source: SceneSource, config: CompileConfig) -> dict[str, Any]
         from navi_core.evaluate import top_down_map
 
         picture = embedded_picture(top_down_map(field, 0, {}, floor), source.name)
-    row = {
+    row = _planned(source) | {
         "key": key,
-        "name": source.name,
-        "split": source.split,
-        "family": source.family,
-        "family_seed": source.seed,
-        "source": source.path or f"{source.family}:{source.seed}",
         "source_hash": scene.source_hash,
         "compile_hash": scene.compile_hash,
         "content_hash": scene.content_hash(),
@@ -89,22 +91,67 @@ def compile_source(source: SceneSource, config: CompileConfig) -> dict[str, Any]
         "floor_area_m2": area,
         "picture": picture,
     }
-    with pipeline_log("compiled_scene", seed=source.seed, config_hash=scene.compile_hash) as log:
-        log.row("scenes", {name: value for name, value in row.items() if name not in ("picture", "key")})
-    # The card comes last: while it is missing the scene counts as not done.
-    write_document(card, row)
+    _record(source, row)
     return row | {"skipped": compiled.skipped}
+
+
+def _unusable(source: SceneSource, config: CompileConfig, error: Exception) -> dict[str, Any]:
+    """Return the row of a scene that there is none of, after recording it."""
+    from navi_core.scenes import compile_hash
+
+    assert source.path is not None
+    row = _planned(source) | {
+        "key": None,
+        "source_hash": mesh_hash(Path(source.path)),
+        "compile_hash": compile_hash(config),
+        "content_hash": None,
+        "gmdag": None,
+        "resolution": config.resolution,
+        "voxel_size": 0.0,
+        "triangles": 0,
+        "file_bytes": 0,
+        "compile_seconds": 0.0,
+        "verdict": "FAIL",
+        "verdict_reason": str(error),
+        # Another time there may be more memory; a broken file is broken until it changes.
+        "passing": isinstance(error, SceneTooLargeError),
+        "viable_spawns": 0,
+        "best_starvation": 1.0,
+        "floor_area_m2": 0.0,
+        "picture": None,
+    }
+    _record(source, row)
+    return row | {"skipped": False}
+
+
+def _planned(source: SceneSource) -> dict[str, Any]:
+    return {
+        "name": source.name,
+        "split": source.split,
+        "family": source.family,
+        "family_seed": source.seed,
+        "source": source.path or f"{source.family}:{source.seed}",
+    }
+
+
+def _record(source: SceneSource, row: dict[str, Any]) -> None:
+    with pipeline_log("compiled_scene", seed=source.seed, config_hash=row["compile_hash"]) as log:
+        log.row("scenes", {name: value for name, value in row.items() if name not in ("picture", "key", "passing")})
+    # The card comes last: while it is missing the scene counts as not done.
+    write_document(_card(source.name), row)
 
 
 def unchanged(source: SceneSource, config: CompileConfig) -> bool:
     """Tell without loading anything whether a planned scene is compiled, judged and up to date."""
-    from navi_core.scenes.compiler import is_current, output_path
+    from navi_core.scenes.compiler import compile_hash, is_current, output_path
 
     try:
         row = scene_card(source.name)
     except RecordError:
         return False
     same = (row["source_hash"], row["split"]) == (source.source_hash, source.split)
+    if row["gmdag"] is None:
+        return same and row["compile_hash"] == compile_hash(config) and not row["passing"]
     gmdag = Path(row["gmdag"])
     named = gmdag.name == output_path(source.name, source.source_hash, gmdag.parent, config).name
     return same and named and is_current(gmdag, source.source_hash, config)
@@ -129,16 +176,20 @@ def corpus_rows() -> list[dict[str, Any]]:
     """Return the rows of all planned scenes, in the order of the plan.
 
     Raises:
-        RecordError: A planned scene has not been compiled.
+        RecordError: A planned scene has not been compiled, or was another one then.
     """
     plan = read_plan()
-    missing = [name for name in plan if not _card(name).exists()]
-    if missing:
+    cards = {name: scene_card(name) if _card(name).exists() else None for name in plan}
+    # Of another mesh than the planned one, a card is of a scene that is no more.
+    rows = [row for name, row in cards.items() if row is not None and row["source_hash"] == plan[name].source_hash]
+    if len(rows) < len(plan):
+        there = {row["name"] for row in rows}
+        missing = [name for name in plan if name not in there]
         raise RecordError(
-            f"{len(missing)} of {len(plan)} scenes are not compiled ({', '.join(missing[:3])}…); "
-            "materialize these partitions of compiled_scene first"
+            f"{len(missing)} of {len(plan)} scenes are not compiled as they are planned ({_few(missing)}); materialize "
+            "scene_sources, then these partitions of compiled_scene"
         )
-    return [read_document(_card(name), made_by="compiled_scene") for name in plan]
+    return rows
 
 
 def scene_card(name: str) -> dict[str, Any]:
@@ -183,7 +234,13 @@ def load_split(split: str) -> list[Scene]:
     return [load_gmdag(path) for path in scene_paths(split)]
 
 
+def _few(names: list[str]) -> str:
+    return ", ".join(names[:3]) + (", …" if len(names) > 3 else "")
+
+
 def _card(name: str) -> Path:
+    from navi_core.scenes.naming import file_stem
+
     folder = pipeline_folder() / "compiled"
     folder.mkdir(parents=True, exist_ok=True)
-    return folder / f"{re.sub(r'[^A-Za-z0-9_.-]+', '_', name)}.json"
+    return folder / f"{name if file_stem(name) == name else f'{file_stem(name)}-{content_key(name)}'}.json"

@@ -78,6 +78,9 @@ def fly_expert(profile: str, config: ExpertConfig, *, scenes: int, on_line: Call
     return document | {"reused": False}
 
 
+_NO_RECORDINGS: dict[str, Any] = {"folder": None, "files": 0, "decisions": 0, "content_hash": None, "rows": []}
+
+
 def recordings_folder() -> Path | None:
     """Return the folder of people's recordings: `$NAVI_DEMOS`, or `recordings/` of the Navi home if it is there.
 
@@ -98,13 +101,13 @@ def take_recordings() -> dict[str, Any]:
     """Check people's recordings and make a dataset of the good ones.
 
     Returns:
-        Document: folder (None without recordings), files, decisions, content_hash, rows by file.
+        Document: folder (None where not one recording is good), files, decisions, content_hash, rows by file.
 
     Raises:
-        DemoError: There are recordings, and not one is good.
+        DemoError: `$NAVI_DEMOS` names nothing that exists.
     """
     source = recordings_folder()
-    document: dict[str, Any] = {"folder": None, "files": 0, "decisions": 0, "content_hash": None, "rows": []}
+    document = dict(_NO_RECORDINGS)
     if source is not None:
         listing = _listing(source)
         known = _path("recorded", listing)
@@ -122,14 +125,17 @@ def _ingest(source: Path, folder: Path) -> dict[str, Any]:
 
     # What a killed attempt has left would be told to be there already.
     shutil.rmtree(folder, ignore_errors=True)
-    rows = ingest(source, folder)
+    taken = ingest(source, folder, may_be_empty=True)
+    rows = [{"file": row.file, "accepted": row.accepted, "reason": row.reason} for row in taken]
+    if not any(row.accepted for row in taken):
+        return _NO_RECORDINGS | {"rows": rows}
     index = read_index(folder)
     return {
         "folder": str(folder),
         "files": len(index["files"]),
         "decisions": sum(row["decisions"] for row in index["files"]),
         "content_hash": index["content_hash"],
-        "rows": [{"file": row.file, "accepted": row.accepted, "reason": row.reason} for row in rows],
+        "rows": rows,
     }
 
 

@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
+import hashlib
 import os
 from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from navi_core.errors import RecordError, SceneError
+from navi_core.errors import MeshError, RecordError, SceneError
 from navi_pipeline.lib.documents import pipeline_folder, read_document, write_document
 
 if TYPE_CHECKING:
@@ -18,6 +19,7 @@ __all__ = [
     "SceneSource",
     "as_rows",
     "load_source",
+    "mesh_hash",
     "plan_path",
     "plan_scenes",
     "plan_settings",
@@ -36,12 +38,12 @@ class SceneSource:
     """One scene to be compiled.
 
     Attributes:
-        name: Partition key: letters, digits, `_`, `.` and `-`.
+        name: Partition key: letters and digits of any script, `_`, `.` and `-`.
         split: `train`, `validation`, `test`, or `external` (meshes of the user, evaluated apart).
         family: Generated family, or None for a mesh file.
         seed: Seed within the family, or None.
         path: Mesh file, or None.
-        source_hash: SHA-256 of the content.
+        source_hash: SHA-256 of the content; of a file that cannot be read, of the reason.
     """
 
     name: str
@@ -80,6 +82,24 @@ def load_source(source: SceneSource) -> Mesh | Path:
 
     assert source.family is not None and source.seed is not None
     return generate_scene(source.family, source.seed)
+
+
+def mesh_hash(path: Path) -> str:
+    """Return the hash of a mesh file's content; where it cannot be read, of the reason.
+
+    A broken file is planned like the others, so that they go on, and is due again when it, or its fault, changes.
+
+    Raises:
+        MeshError: It is no mesh file.
+    """
+    from navi_core.scenes.reader import hash_source, is_mesh_file
+
+    try:
+        return hash_source(path)
+    except MeshError as error:
+        if not is_mesh_file(path):
+            raise
+        return hashlib.sha256(str(error).encode(errors="surrogateescape")).hexdigest()
 
 
 def plan_path() -> Path:
@@ -140,7 +160,6 @@ def as_rows(sources: list[SceneSource]) -> list[dict[str, Any]]:
 def _external() -> list[SceneSource]:
     from navi_core.config import CorpusConfig
     from navi_core.scenes import discover, discover_root
-    from navi_core.scenes.reader import hash_source
 
     named = os.environ.get("NAVI_SCENES")
     if not named:
@@ -150,7 +169,7 @@ def _external() -> list[SceneSource]:
         raise SceneError(f"NAVI_SCENES names {root}, which does not exist; set it to a folder of meshes, or unset it")
     found = discover(CorpusConfig(scenes=(str(root),))) if root.is_file() else discover_root(root)
     return [
-        SceneSource(source.name, "external", None, None, str(source.path), hash_source(source.path))
+        SceneSource(source.name, "external", None, None, str(source.path), mesh_hash(source.path))
         for source in found
         if source.path is not None
     ]

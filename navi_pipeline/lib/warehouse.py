@@ -4,7 +4,7 @@
     <home>/outbox/done/               segments whose rows are in the database
     <home>/outbox/quarantine/         segments that were refused, each with a .reason.txt
     <home>/warehouse/navi.duckdb      the database; opened by the ingest alone, under ingest.lock
-    <home>/warehouse/read.duckdb      the readers' snapshot
+    <home>/warehouse/read.duckdb      the readers' snapshot, which nobody writes to
     <home>/warehouse/archive/         Parquet in place of older segments; with done/ all that a rebuild needs
 
 DuckDB lets one process write and nobody else read meanwhile, and several processes that retry to
@@ -15,8 +15,8 @@ separate file for readers, avoid both.
 from __future__ import annotations
 
 import fcntl
+import logging
 import os
-import shutil
 import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
@@ -29,8 +29,10 @@ from navi_core.record.durable import fsync_directory
 from navi_core.record.home import navi_home
 from navi_core.record.schema import NATURAL_KEYS
 from navi_pipeline.lib.archive import Archive, drop_experiences, thin_runs
+from navi_pipeline.lib.database import open_database, remedy
 from navi_pipeline.lib.folding import fold_segments, table_columns
 from navi_pipeline.lib.segments import Segment, read_segment
+from navi_pipeline.lib.snapshot import is_current, open_snapshot, publish, write_ahead_log
 from navi_pipeline.lib.sql_files import apply_sql, sql_folder, sql_hash
 
 if TYPE_CHECKING:
@@ -39,11 +41,11 @@ if TYPE_CHECKING:
 
 __all__ = ["CompactReport", "IngestReport", "Warehouse"]
 
-_CLOSED: dict[str, Any] = {"enable_external_access": False}
-"""A query reads the snapshot alone: no other files, no extensions from the network, no COPY … TO."""
 _BATCH_SEGMENTS, _BATCH_BYTES = 2000, 2**25
 """Of a transaction. A row takes five times its bytes in memory, and a service writes segments of megabytes."""
 _STALE_SECONDS = 3600.0
+
+_log = logging.getLogger(__name__)
 
 
 @dataclass
@@ -122,7 +124,7 @@ class Warehouse:
             self._restored(fresh, None)
             for file in sorted(self.done.glob("*.ndjson")):
                 os.replace(file, self.outbox / file.name)
-            Path(f"{self.database}.wal").unlink(missing_ok=True)
+            write_ahead_log(self.database).unlink(missing_ok=True)
             os.replace(fresh, self.database)
             return self._ingest()
 
@@ -156,6 +158,14 @@ class Warehouse:
         with self._locked():
             self._publish()
 
+    def probe(self) -> None:
+        """Ask the readers' snapshot the smallest question, after mending it where that is possible.
+
+        Raises:
+            RecordError: No reader gets an answer; the message says what is in the way.
+        """
+        self.query("select 1")
+
     def query(self, sql: str, parameters: list[Any] | None = None) -> pandas.DataFrame:
         """Answer one SQL query from the readers' snapshot.
 
@@ -184,9 +194,6 @@ class Warehouse:
         """
         import duckdb
 
-        if not self.snapshot.exists():
-            self.ingest()
-
         def ask(sql: str, parameters: list[Any] | None = None) -> pandas.DataFrame:
             try:
                 answer = connection.execute(sql, parameters)
@@ -196,11 +203,7 @@ class Warehouse:
             except (duckdb.Error, UnicodeEncodeError, RuntimeError) as error:
                 raise self._explained(error) from error
 
-        try:
-            connection = duckdb.connect(str(self.snapshot), read_only=True, config=_CLOSED)
-        except duckdb.Error as error:
-            raise self._explained(error) from error
-        with connection:
+        with self._opened() as connection:
             yield ask
 
     def _explained(self, error: Exception) -> RecordError:
@@ -209,20 +212,10 @@ class Warehouse:
 
     def relations(self) -> tuple[list[str], list[str]]:
         """Return the names of the views and of the tables."""
-        import duckdb
-
-        if not self.snapshot.exists():
-            self.ingest()
-        try:
-            with duckdb.connect(str(self.snapshot), read_only=True, config=_CLOSED) as connection:
-                rows = connection.execute(
-                    "select table_name, table_type from information_schema.tables "
-                    "where table_schema = 'main' order by 1"
-                ).fetchall()
-        except duckdb.Error as error:
-            raise RecordError(
-                f"the snapshot {self.snapshot} cannot be read: {error}; remove it, the next query makes it anew"
-            ) from error
+        with self._opened() as connection:
+            rows = connection.execute(
+                "select table_name, table_type from information_schema.tables where table_schema = 'main' order by 1"
+            ).fetchall()
         return [name for name, kind in rows if kind == "VIEW"], [name for name, kind in rows if kind != "VIEW"]
 
     def status(self) -> dict[str, Any]:
@@ -239,6 +232,29 @@ class Warehouse:
             "migration": str(last),
             "quarantined": {file.name.removesuffix(".reason.txt"): file.read_text().strip() for file in reasons},
         }
+
+    def _opened(self) -> duckdb.DuckDBPyConnection:
+        """Open the snapshot; one that cannot be read is made anew from the database first."""
+        import duckdb
+
+        if not self.snapshot.exists():
+            self.ingest()
+        try:
+            return open_snapshot(self.snapshot)
+        except (duckdb.Error, RecordError):
+            pass
+        with self._locked():
+            try:
+                return open_snapshot(self.snapshot)  # another reader was here first
+            except (duckdb.Error, RecordError) as error:
+                _log.warning("the readers' snapshot is made anew: %s", error)
+            if self.database.exists():
+                self._publish()
+            try:
+                return open_snapshot(self.snapshot)
+            except (duckdb.Error, RecordError) as error:
+                way = remedy(error, "`navi query --rebuild` makes it anew from the archive and outbox/done")
+                raise RecordError(f"the snapshot {self.snapshot} cannot be read: {error}; {way}") from error
 
     @contextmanager
     def _locked(self) -> Iterator[None]:
@@ -273,27 +289,25 @@ class Warehouse:
         self._sweep()
         files = sorted(self.outbox.glob("*.ndjson"), key=lambda file: file.name)
         report = IngestReport()
-        if current and not files and self._snapshot_is_current():
+        if current and not files and is_current(self.database, self.snapshot):
             return report
         try:
-            with duckdb.connect(str(self.database)) as connection:
+            with open_database(self.database) as connection:
                 if not current:
                     report.migrations = apply_sql(connection, folder)
                 for batch in _batches(files):
                     self._fold(connection, batch, report)
                 connection.execute("checkpoint")
         except duckdb.Error as error:
-            raise RecordError(
-                f"the warehouse {self.database} failed: {error}; `navi query --rebuild` makes it anew from outbox/done"
-            ) from error
+            way = remedy(error, "`navi query --rebuild` makes it anew from the archive and outbox/done")
+            raise RecordError(f"the warehouse {self.database} failed: {error}; {way}") from error
         stamp.write_text(wanted)
         self._publish()
         return report
 
     def _compact(self, keep_days: float | None, points: int, keep_model_days: float | None) -> CompactReport:
-        import duckdb
 
-        with duckdb.connect(str(self.database)) as connection:
+        with open_database(self.database) as connection:
             thinned = 0
             if keep_days is not None:
                 thinned += thin_runs(connection, keep_days=keep_days, points=points)
@@ -311,7 +325,7 @@ class Warehouse:
         except Exception:
             # What does not count is in the way where there was no room for it.
             self.archive.discard(number)
-            for name in (fresh, Path(f"{fresh}.wal")):
+            for name in (fresh, write_ahead_log(fresh)):
                 name.unlink(missing_ok=True)
             raise
         os.replace(fresh, self.database)
@@ -325,10 +339,10 @@ class Warehouse:
         """Make a new database from a generation of the archive; return its counts."""
         import duckdb
 
-        for name in (file, Path(f"{file}.wal")):
+        for name in (file, write_ahead_log(file)):
             name.unlink(missing_ok=True)
         try:
-            with duckdb.connect(str(file)) as connection:
+            with open_database(file) as connection:
                 apply_sql(connection, sql_folder())
                 return self.archive.restore(connection, generation)
         except duckdb.Error as error:
@@ -387,26 +401,8 @@ class Warehouse:
             except FileNotFoundError:
                 continue
 
-    def _snapshot_is_current(self) -> bool:
-        # An ingest killed after its commit leaves the rows in the write-ahead log alone.
-        if Path(f"{self.database}.wal").exists():
-            return False
-        try:
-            return self.snapshot.stat().st_mtime_ns >= self.database.stat().st_mtime_ns
-        except FileNotFoundError:
-            return False
-
     def _publish(self) -> None:
-        temporary = self.folder / "read.duckdb.tmp"
-        try:
-            shutil.copyfile(self.database, temporary)
-            with temporary.open("rb") as copy:
-                os.fsync(copy.fileno())
-            os.replace(temporary, self.snapshot)
-            fsync_directory(self.folder)
-        except OSError as error:
-            temporary.unlink(missing_ok=True)
-            raise RecordError(f"cannot write the readers' snapshot {self.snapshot}: {error}") from error
+        publish(self.database, self.snapshot)
 
 
 def _batches(files: list[Path]) -> Iterator[list[Path]]:

@@ -17,7 +17,7 @@ select
     subject_kind as kind,
     coalesce(
         model_version,
-        (select max(version) from models where models.weights_hash = latest.weights_hash)
+        (select max_by(version, try_cast(version[2:] as bigint)) from models where models.weights_hash = latest.weights_hash)
     ) as model,
     round(100 * c_vis_auc, 1) as c_vis_auc_percent,
     round(c_vis_auc_low_percent, 1) as low,

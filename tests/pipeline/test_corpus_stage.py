@@ -9,9 +9,10 @@ from navi_core.config import CompileConfig, EvalConfig
 from navi_core.errors import SceneError
 from navi_core.evaluate import build_course
 from navi_core.scenes import compile_to_file, load_gmdag
+from navi_core.scenes.naming import path_digest
 from navi_pipeline.definitions import defs
 from navi_pipeline.defs.corpus.checks import corpus_is_split_by_scene
-from navi_pipeline.lib.compiled import compile_source, corpus_path, read_corpus, scene_paths, unchanged
+from navi_pipeline.lib.compiled import compile_source, corpus_path, read_corpus, scene_card, scene_paths, unchanged
 from navi_pipeline.lib.documents import pipeline_folder, read_document, write_document
 from navi_pipeline.lib.scene_plan import plan_scenes
 from navi_pipeline.lib.warehouse import Warehouse
@@ -79,13 +80,16 @@ def passes(stage, monkeypatch):
     return both
 
 
+MINE = f"my_box_{path_digest('my box.obj')}"
+
+
 def test_every_planned_scene_is_a_partition_and_the_users_mesh_is_external(passes):
-    assert set(passes[0][1]) == {"apartment_0000", "apartment_5000", "apartment_9000", "my_box"}
+    assert set(passes[0][1]) == {"apartment_0000", "apartment_5000", "apartment_9000", MINE}
     assert {row["name"]: row["split"] for row in read_corpus()} == {
         "apartment_0000": "train",
         "apartment_5000": "validation",
         "apartment_9000": "test",
-        "my_box": "external",
+        MINE: "external",
     }
     assert len(scene_paths("train")) == 1 and scene_paths("external")[0].exists()
 
@@ -104,7 +108,7 @@ def test_the_scenes_are_judged_side_by_side(passes):
         if e.materialization.asset_key.to_user_string() == "scene_quality"
     )
     assert quality.metadata["scenes"].value == 4 and "data:image/png;base64," in quality.metadata["picture"].value
-    assert "| my_box | external |" in quality.metadata["table"].value
+    assert f"| {MINE} | external |" in quality.metadata["table"].value
 
 
 def test_a_second_pass_reuses_everything_and_keeps_the_versions(passes):
@@ -183,3 +187,25 @@ def test_a_scene_that_was_compiled_under_another_name_is_compiled_again(tmp_path
     write_document(card, read_document(card, made_by="x") | {"gmdag": str(other.path)})
     assert not unchanged(planned, config)
     assert compile_source(planned, config)["gmdag"] == row["gmdag"] and unchanged(planned, config)
+
+
+def test_names_of_every_script_go_through_partitions_cards_files_and_sql(tmp_path, monkeypatch):
+    (tmp_path / "meshes").mkdir()
+    monkeypatch.setenv("NAVI_SCENES", str(tmp_path / "meshes"))
+    monkeypatch.setenv("NAVI_HOME", str(tmp_path / "home"))
+    config = {"compiled_scene": {"config": {"resolution": 64}}}
+    with dg.DagsterInstance.ephemeral() as instance:
+        for number, name in enumerate(("寝室", "台所", "Büro O'Brien 1"), start=6):
+            (tmp_path / "meshes" / f"{name}.obj").write_text(BOX.replace("6", str(number)))
+            assert run("sources_job", instance, ops={"scene_sources": {"config": COUNTS}}).success
+            names = set(instance.get_dynamic_partitions("scene")) - {f"apartment_{n}000" for n in (0, 5, 9)}
+        assert len(names) == 3 and {"寝室", "台所"} < names
+        made = {name: run("compile_job", instance, partition=name, ops=config) for name in sorted(names)}
+    assert all(materializations(result)[name].metadata["map"].value for name, result in made.items())
+    rows = {name: scene_card(name) for name in names}
+    assert len({row["content_hash"] for row in rows.values()}) == 3
+    assert all(load_gmdag(row["gmdag"]).name == name for name, row in rows.items())
+    warehouse = Warehouse()
+    warehouse.ingest()
+    found = warehouse.query("select name, gmdag from scenes where name = ? or name = '台所'", [min(names)])
+    assert set(found["name"]) == {min(names), "台所"} and found["gmdag"].str.contains("台所").any()

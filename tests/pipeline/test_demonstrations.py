@@ -65,6 +65,21 @@ def test_a_recording_that_is_broken_is_told_and_the_good_ones_are_taken(recordin
     assert take_recordings() == made
 
 
+@pytest.mark.parametrize("names", [("broken.npz",), ("a.npz", "b.npz"), ()])
+def test_a_folder_without_one_good_recording_is_none_and_each_is_named(names, tmp_path, monkeypatch, expert):
+    monkeypatch.setenv("NAVI_DEMOS", str(tmp_path / "demos"))
+    (tmp_path / "demos").mkdir()
+    for name in names:
+        (tmp_path / "demos" / name).write_bytes(b"no archive")
+    made = take_recordings()
+    assert made["folder"] is None and made["files"] == 0
+    outcome = recordings_are_good()
+    assert all(name in outcome.description for name in names) and outcome.passed == (not names)
+    assert gather_demonstrations("quick")["decisions"] == 6
+    save_demonstration(tmp_path / "demos" / "good.npz", recording(1))
+    assert take_recordings()["files"] == 1
+
+
 def test_a_new_recording_makes_another_dataset(recordings):
     first = take_recordings()
     save_demonstration(recordings / "more.npz", recording(3))

@@ -50,6 +50,13 @@ def test_a_mistake_names_what_there_is(navi):
     assert isinstance(error, RecordError) and "leaderboard" in str(error) and error.exit_code != 0
 
 
+def test_an_unknown_saved_query_names_the_nearest_and_all(navi):
+    said = str(navi("query", "drfit").exception)
+    assert "did you mean drift?" in said and "latest_curve" in said and "Parser" not in said
+    assert "There are: " in str(navi("query", "zzz").exception)
+    assert 'navi query "select * from leaderboard"' in str(navi("query", "leaderboard").exception)
+
+
 def test_no_rows_is_not_an_error(navi):
     answer = navi("query", "select * from benchmarks", "--json")
     assert answer.exit_code == 0 and json.loads(answer.stdout) == []

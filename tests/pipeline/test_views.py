@@ -247,3 +247,65 @@ def test_a_study_counts_its_trials_by_state(ask):
     sql = "select trials, complete, pruned, failed, running, best_trial from study_progress"
     assert ask(sql) == [(4, 2, 1, 1, 0, 1)]
     assert json.loads(json.dumps(ask("select best_value from study_progress"))) == [[0.7]]
+
+
+def family(parents):
+    """An empty database with a family of versions; parents by version."""
+    connection = duckdb.connect()
+    apply_sql(connection, sql_folder())
+    rows = [(version, json.dumps(held)) for version, held in parents.items()]
+    connection.executemany("insert into models (version, parents) values (?, ?)", rows)
+    connection.execute(
+        "insert into alias_moves (alias, version, moved_at, action) values ('champion', ?, '2026-01-01', 'promote')",
+        [rows[-1][0]],
+    )
+    return connection
+
+
+def test_a_long_lineage_is_walked_to_its_end_and_ordered_by_number():
+    count = 1200
+    with family({f"v{n:03d}": [f"v{n - 1:03d}"] if n > 1 else [] for n in range(1, count + 1)}) as connection:
+        sql = f"select ancestor, depth, child from model_lineage where version = 'v{count}' order by depth"
+        lines = connection.execute(sql).fetchall()
+        assert [depth for _, depth, _ in lines] == list(range(count))
+        assert lines[0] == ("v1200", 0, None) and lines[-1] == ("v001", count - 1, "v002")
+        champion = connection.execute((sql_folder() / "queries" / "lineage_of_champion.sql").read_text()).fetchall()
+        assert [row[:2] for row in champion] == [(depth, ancestor) for ancestor, depth, _ in lines]
+        newest = connection.execute("select version from model_lineage limit 1").fetchone()
+        assert newest == ("v1200",)
+
+
+def test_a_lineage_with_circles_and_ways_that_meet_again_ends():
+    circle = {"v001": ["v003"], "v002": ["v001"], "v003": ["v002"]}
+    # Every way down a ladder of pairs is one of 2^40.
+    ladder = {f"v{n:03d}": [f"v{p:03d}" for p in (n - 2 - n % 2, n - 1 - n % 2) if p >= 10] for n in range(10, 90)}
+    with family(circle | ladder) as connection:
+        assert connection.execute("select ancestor, depth from model_lineage where version = 'v003'").fetchall() == [
+            ("v003", 0), ("v002", 1), ("v001", 2),
+        ]  # fmt: skip
+        champion = connection.execute((sql_folder() / "queries" / "lineage_of_champion.sql").read_text()).fetchall()
+        assert len(champion) == 79 and champion[-1][0] == 39
+
+
+def test_the_hardest_scenes_are_those_of_policies_under_one_protocol():
+    with duckdb.connect() as connection:
+        apply_sql(connection, sql_folder())
+        flights = (
+            ("old", "v001", "policy", "short", "attic", 0.1, 1),
+            ("new", "v002", "policy", "long", "attic", 0.9, 2),
+            ("new", "v002", "policy", "long", "hall", 0.8, 2),
+            ("rule", "planner", "pilot", "long", "hall", 0.2, 3),
+        )
+        for number, (evaluation, subject, kind, protocol, scene, auc, day) in enumerate(flights):
+            connection.execute(
+                "insert or ignore into evaluations "
+                "(evaluation_id, subject, subject_kind, eval_config_hash, recorded_at) "
+                f"values ('{evaluation}', '{subject}', '{kind}', '{protocol}', '2026-01-0{day}')"
+            )
+            connection.execute(
+                "insert into episodes (evaluation_id, subject, scene, scene_hash, start, c_vis_auc, "
+                "collisions_per_minute) values (?, ?, ?, ?, ?, ?, 0)",
+                [evaluation, subject, scene, scene, number, auc],
+            )
+        rows = connection.execute((sql_folder() / "queries" / "hardest_scenes.sql").read_text()).fetchall()
+        assert [(row[0], row[1]) for row in rows] == [("hall", 80.0), ("attic", 90.0)]

@@ -183,14 +183,27 @@ def test_a_query_reads_the_snapshot_and_nothing_else(home, tmp_path):
     assert after == [name for name in before if name == "secret.csv"]
 
 
-def test_a_broken_snapshot_is_told_with_the_way_out(home):
+def test_a_broken_snapshot_is_made_anew(home):
+    warehouse = Warehouse(home)
+    with log_of(home) as log:
+        log.scalars(1, {"a": 1.0})
+    warehouse.ingest()
+    warehouse.snapshot.unlink()
+    warehouse.snapshot.write_bytes(b"broken")
+    assert count(warehouse) == 1
+
+
+def test_a_snapshot_that_cannot_be_made_anew_is_told_with_the_way_out(home):
     warehouse = Warehouse(home)
     warehouse.ingest()
-    warehouse.snapshot.write_bytes(b"broken")
-    with pytest.raises(RecordError, match="remove it"):
-        warehouse.query("select 1")
+    warehouse.database.write_bytes(b"broken")
     warehouse.snapshot.unlink()
-    assert warehouse.query("select 1 as one")["one"][0] == 1
+    warehouse.snapshot.write_bytes(b"broken")
+    for ask in (warehouse.relations, warehouse.probe):
+        with pytest.raises(RecordError, match="navi query --rebuild"):
+            ask()
+    warehouse.rebuild()
+    warehouse.probe()
 
 
 def test_large_segments_go_in_by_few(home, monkeypatch):

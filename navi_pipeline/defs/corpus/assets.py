@@ -100,7 +100,10 @@ def compiled_scene(context: dg.AssetExecutionContext, config: CompileSettings) -
         )
     start = time.perf_counter()
     made = compile_source(source, config.compile_config())
-    context.log.info("%s: %s, %s", source.name, made["verdict"], "reused" if made["skipped"] else "compiled")
+    if made["gmdag"] is None:
+        context.log.warning("%s is left out: %s", source.name, made["verdict_reason"])
+    else:
+        context.log.info("%s: %s, %s", source.name, made["verdict"], "reused" if made["skipped"] else "compiled")
     numbers = {name: made[name] for name in ("triangles", "resolution", "voxel_size", "floor_area_m2", "file_bytes")}
     metadata: dict[str, Any] = {
         **numbers,
@@ -109,11 +112,15 @@ def compiled_scene(context: dg.AssetExecutionContext, config: CompileSettings) -
         "viable_spawns": made["viable_spawns"],
         "reused": made["skipped"],
         "seconds": time.perf_counter() - start,
-        "gmdag": dg.MetadataValue.path(made["gmdag"]),
     }
+    if made["gmdag"] is not None:
+        metadata["gmdag"] = dg.MetadataValue.path(made["gmdag"])
+    if made["verdict"] == "FAIL":
+        metadata["verdict_reason"] = made["verdict_reason"]
     if made["picture"] is not None:
         metadata["map"] = dg.MetadataValue.md(made["picture"])
-    return dg.MaterializeResult(metadata=metadata, data_version=dg.DataVersion(made["content_hash"][:16]))
+    version = made["content_hash"] or made["source_hash"]
+    return dg.MaterializeResult(metadata=metadata, data_version=dg.DataVersion(version[:16]))
 
 
 @dg.asset(
@@ -170,16 +177,20 @@ def corpus(context: dg.AssetExecutionContext) -> dg.MaterializeResult:
 
     rows = corpus_rows()
     used = [row for row in rows if row["verdict"] != "FAIL"]
-    for row in rows:
-        if row["verdict"] == "FAIL":
-            why = row.get("verdict_reason") or "it was judged before reasons were kept"
-            context.log.warning("scene %s is left out, verdict FAIL: %s", row["name"], why)
+    left_out = {
+        row["name"]: row.get("verdict_reason") or "it was judged before reasons were kept"
+        for row in rows
+        if row["verdict"] == "FAIL"
+    }
+    for name, why in left_out.items():
+        context.log.warning("scene %s is left out, verdict FAIL: %s", name, why)
     path = write_corpus(used)
     shown = ("name", "split", "verdict", "triangles", "floor_area_m2")
     return dg.MaterializeResult(
         metadata={
             "scenes": len(used),
-            "left_out": len(rows) - len(used),
+            "left_out": len(left_out),
+            "left_out_because": dg.MetadataValue.json(left_out),
             "floor_area_m2": sum(row["floor_area_m2"] for row in used),
             "manifest": dg.MetadataValue.path(str(path)),
             "table": dg.MetadataValue.md(markdown_table([{name: row[name] for name in shown} for row in used])),

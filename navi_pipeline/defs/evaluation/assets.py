@@ -142,16 +142,18 @@ def leaderboard(context: dg.AssetExecutionContext) -> dg.MaterializeResult:
 
 def ranked() -> tuple[dict[str, Any], str]:
     """Return what the leaderboard shows, and its data version."""
-    from navi_pipeline.lib.baselines import ranking
+    from navi_pipeline.lib.baselines import ranking, worth_drawing
     from navi_pipeline.lib.documents import content_key
     from navi_pipeline.lib.pictures import embedded_picture, interval_bars, markdown_table, scatter
 
     rows = ranking()
-    bars = [(row["subject"], row["c_vis_auc_percent"], row["low"], row["high"]) for row in rows]
-    points = {row["subject"]: [(row["collisions_per_minute"], row["c_vis_auc_percent"])] for row in rows}
+    drawn_rows = worth_drawing(rows)
+    bars = [(row["subject"], row["c_vis_auc_percent"], row["low"], row["high"]) for row in drawn_rows]
+    points = {row["subject"]: [(row["collisions_per_minute"], row["c_vis_auc_percent"])] for row in drawn_rows}
     drawn = scatter(points, "collisions per minute", "C_vis AUC [%]")
     metadata = {
         "subjects": len(rows),
+        "drawn": len(drawn_rows),
         "first": rows[0]["subject"] if rows else "nobody",
         "table": dg.MetadataValue.md(markdown_table(rows)),
         "ranking": dg.MetadataValue.md(embedded_picture(interval_bars(bars, "C_vis AUC [%]"), "ranking")),

@@ -27,12 +27,10 @@ def nothing_in_quarantine() -> dg.AssetCheckResult:
 @worked
 def every_row_counts_once() -> dg.AssetCheckResult:
     """Count the keys of the tables that the writer alone keeps unique."""
-    from navi_core.record.schema import NATURAL_KEYS, UNINDEXED_TABLES
+    from navi_core.record.schema import UNINDEXED_TABLES
+    from navi_pipeline.lib.doubles import count_doubles
     from navi_pipeline.lib.warehouse import Warehouse
 
-    doubled = {}
-    for table in UNINDEXED_TABLES:
-        keys = ", ".join(NATURAL_KEYS[table])
-        found = Warehouse().query(f"select count(*) - count(distinct ({keys})) as n from {table}")
-        doubled[table] = int(found["n"][0])
+    with Warehouse().reader() as ask:
+        doubled = {table: count_doubles(ask, table) for table in UNINDEXED_TABLES}
     return dg.AssetCheckResult(passed=not any(doubled.values()), metadata=doubled)

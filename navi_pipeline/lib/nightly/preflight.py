@@ -74,6 +74,7 @@ def _warehouse() -> str:
     from navi_pipeline.lib.warehouse import Warehouse
 
     report = Warehouse().ingest()
+    Warehouse().probe()  # what ingests may still give no reader an answer
     refused = f", {len(report.quarantined)} segments refused" if report.quarantined else ""
     return f"{report.rows} rows folded in{refused}"
 

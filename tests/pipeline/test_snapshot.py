@@ -1,0 +1,168 @@
+"""The readers' copy: whatever a person's notebook does to it, the next question is answered."""
+
+import os
+import signal
+import stat
+import subprocess
+import sys
+
+import pytest
+
+from navi_core.errors import RecordError
+from navi_core.record import MetricLog
+from navi_pipeline.lib import warehouse as module
+from navi_pipeline.lib.database import remedy
+from navi_pipeline.lib.warehouse import Warehouse
+
+WRITER = """
+import sys, duckdb
+connection = duckdb.connect(sys.argv[1])
+connection.execute("create table mine as select 1 as a")
+print("open", flush=True)
+sys.stdin.read()
+"""
+
+
+@pytest.fixture
+def warehouse(tmp_path):
+    made = Warehouse(tmp_path / "home")
+    log_a_row(made, 0)
+    made.ingest()
+    return made
+
+
+@pytest.fixture
+def notebook(warehouse):
+    """A process that opened the readers' copy for writing, and wrote."""
+    warehouse.snapshot.chmod(0o644)
+    process = subprocess.Popen(
+        [sys.executable, "-c", WRITER, str(warehouse.snapshot)],
+        stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True,
+    )  # fmt: skip
+    assert process.stdout.readline() == "open\n"
+    yield process
+    process.kill()
+    process.communicate()
+
+
+def log_a_row(warehouse, step):
+    with MetricLog(warehouse.outbox, "run", {"seed": 0}) as log:
+        log.scalars(step, {"a": 1.0})
+
+
+def rows(warehouse):
+    return int(warehouse.query("select count(*) as n from metrics")["n"][0])
+
+
+def kill(process):
+    process.send_signal(signal.SIGKILL)
+    process.wait()
+
+
+def wal(warehouse):
+    return warehouse.snapshot.with_name("read.duckdb.wal")
+
+
+def test_a_killed_notebook_leaves_every_reader_its_answers(warehouse, notebook):
+    log_a_row(warehouse, 1)
+    warehouse.ingest()
+    kill(notebook)
+    assert rows(warehouse) == 2 and not wal(warehouse).exists()
+
+
+def test_a_log_that_is_left_over_is_removed_by_who_asks_and_named(warehouse, notebook, caplog):
+    kill(notebook)
+    assert wal(warehouse).exists()
+    assert rows(warehouse) == 1 and not wal(warehouse).exists()
+    assert "mine" not in warehouse.relations()[1] and str(wal(warehouse)) in caplog.text
+
+
+def test_nobody_waits_for_a_notebook_that_holds_the_copy(warehouse, notebook):
+    warehouse.probe()
+    log_a_row(warehouse, 1)
+    warehouse.ingest()
+    assert rows(warehouse) == 2
+
+
+def test_a_log_that_nobody_can_remove_is_named(warehouse, notebook, monkeypatch):
+    kill(notebook)
+    monkeypatch.setattr(module, "publish", lambda database, snapshot: None)
+    with pytest.raises(RecordError, match=r"read\.duckdb\.wal"):
+        warehouse.probe()
+
+
+def test_the_copy_is_for_reading_only(warehouse):
+    log_a_row(warehouse, 1)
+    warehouse.ingest()
+    assert stat.S_IMODE(warehouse.snapshot.stat().st_mode) & 0o222 == 0
+    assert stat.S_IMODE(warehouse.database.stat().st_mode) & 0o200
+
+
+def test_what_a_notebook_wrote_and_closed_is_gone_after_the_next_ingest(warehouse, notebook):
+    notebook.communicate("")
+    assert "mine" in warehouse.relations()[1]
+    warehouse.ingest()
+    assert "mine" not in warehouse.relations()[1]
+
+
+def test_an_ingest_without_news_copies_nothing(warehouse):
+    before = warehouse.snapshot.stat().st_ino
+    warehouse.ingest()
+    assert warehouse.snapshot.stat().st_ino == before
+
+
+def test_a_folder_where_a_large_question_spilled_is_in_nobodys_way(warehouse):
+    """DuckDB puts what does not fit into memory beside the file, in `read.duckdb.tmp`."""
+    (warehouse.folder / "read.duckdb.tmp").mkdir()
+    log_a_row(warehouse, 1)
+    warehouse.ingest()
+    assert rows(warehouse) == 2
+
+
+def test_times_are_utc_wherever_the_machine_stands(warehouse, monkeypatch):
+    import time
+
+    monkeypatch.setenv("TZ", "Asia/Tokyo")
+    time.tzset()
+    try:
+        fresh = Warehouse(warehouse.folder.parent)
+        fresh.rebuild()
+        frame = fresh.query(
+            "select now()::timestamp as now, (select max(applied_at) from migrations) as applied, "
+            "(select max(recorded_at) from metrics) as recorded"
+        )
+    finally:
+        monkeypatch.undo()
+        time.tzset()
+    now, applied, recorded = (frame[name][0] for name in ("now", "applied", "recorded"))
+    assert abs((now - recorded).total_seconds()) < 600 and abs((now - applied).total_seconds()) < 600
+    assert os.environ.get("TZ") != "Asia/Tokyo"
+
+
+def test_a_database_that_another_process_has_open_is_told_by_its_number(warehouse):
+    process = subprocess.Popen(
+        [sys.executable, "-c", WRITER, str(warehouse.database)],
+        stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True,
+    )  # fmt: skip
+    assert process.stdout.readline() == "open\n"
+    log_a_row(warehouse, 1)
+    try:
+        with pytest.raises(RecordError, match=f"close process {process.pid}") as raised:
+            warehouse.ingest()
+    finally:
+        process.communicate("")
+    assert "--rebuild" not in str(raised.value)
+    warehouse.ingest()
+    assert rows(warehouse) == 2
+
+
+@pytest.mark.parametrize(
+    ("said", "way"),
+    [
+        ('IO Error: Could not write file "/a/navi.duckdb": No space left on device', "free space"),
+        ('IO Error: Cannot open file "/a/navi.duckdb": Permission denied', "let this user write"),
+        ('IO Error: The file "/a/navi.duckdb" exists, but it is not a valid DuckDB database file!', "rebuild"),
+    ],
+)
+def test_the_advice_is_that_of_the_fault(said, way):
+    assert way in remedy(RuntimeError(said), "rebuild")
