@@ -2,16 +2,16 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass
 from typing import Any
 
 from navi_core.evaluate.direction import direction
 from navi_core.evaluate.pairing import mixed_code, require_pairs, unlike
 from navi_core.evaluate.result import EvalResult
-from navi_core.evaluate.statistics import RESAMPLES, Interval, interval_over_scenes, mean_of_scenes
+from navi_core.evaluate.statistics import FEW_SCENES, RESAMPLES, Interval, interval_over_scenes, mean_of_scenes
 
-__all__ = ["Comparison", "compare", "judged", "remarks", "verdict_words"]
+__all__ = ["Comparison", "compare", "judged", "paired_differences", "remarks", "verdict_words"]
 
 FEWEST_STARTS = 6
 """Of fewer pairs nothing is said: all of five fall on one side by chance in 6 % of the cases."""
@@ -70,7 +70,7 @@ def compare(
     """
     require_pairs(a, b)
     values_a, values_b = a.by_scene(metric), b.by_scene(metric)
-    differences = {scene: [x - y for x, y in zip(values_a[scene], values_b[scene], strict=True)] for scene in values_a}
+    differences = paired_differences(a, b, metric)
     interval = interval_over_scenes(differences, seed=seed, resamples=resamples)
     mean_a, mean_b = mean_of_scenes(values_a), mean_of_scenes(values_b)
     equal = not any(value for row in differences.values() for value in row)
@@ -78,6 +78,8 @@ def compare(
     better, worse, why_not = judged((a,), (b,), metric, interval.low, interval.high)
     if not enough:
         better, worse, why_not = False, False, f"{FEWEST_STARTS} starts are the fewest for one"
+    elif interval.low == interval.high and interval.scenes < FEW_SCENES and _counted(differences):
+        better, worse, why_not = False, False, "for so few scenes that all differ by the same number of flights"
     verdict = verdict_words(a.subject, b.subject, metric, better, worse, why_not)
     sentence = f"{verdict}: {mean_a:.2f} against {mean_b:.2f}, {_difference(interval, equal)}{_over(interval, a)}."
     return Comparison(
@@ -95,6 +97,12 @@ def compare(
         episodes=interval.episodes,
         sentence=" ".join([sentence, *remarks((a,), (b,))]),
     )
+
+
+def paired_differences(a: EvalResult, b: EvalResult, metric: str) -> dict[str, list[float]]:
+    """Return a − b of every start, by scene; the two have to be pairs (`require_pairs`)."""
+    values_a, values_b = a.by_scene(metric), b.by_scene(metric)
+    return {scene: [x - y for x, y in zip(values_a[scene], values_b[scene], strict=True)] for scene in values_a}
 
 
 def judged(
@@ -141,6 +149,11 @@ def verdict_words(a: str, b: str, metric: str, better: bool, worse: bool, why_no
     return f"no difference between {a} and {b} in {metric} is shown"
 
 
+def _counted(differences: Mapping[str, Sequence[float]]) -> bool:
+    """Whether these are differences of yes and no, which are often the same in every scene by chance."""
+    return all(value in (-1, 0, 1) for row in differences.values() for value in row)
+
+
 def _difference(interval: Interval, equal: bool) -> str:
     if equal:
         # An interval of no width would say that there is none anywhere.
@@ -153,7 +166,7 @@ def _difference(interval: Interval, equal: bool) -> str:
 
 def _over(interval: Interval, flown: EvalResult) -> str:
     if interval.scenes == 1:
-        return f" over {interval.episodes} starts of {flown.scenes[0]} alone"
+        return f" over {interval.episodes} start{'s' * (interval.episodes > 1)} of {flown.scenes[0]} alone"
     return f" over {interval.scenes} scenes and {interval.episodes} starts"
 
 

@@ -8,8 +8,9 @@ from pathlib import Path
 
 __all__ = ["flight_code"]
 
-_ROOMS = ("config", "kernels", "world", "scenes", "policy", "pilots", "evaluate")
-"""Rooms whose code determines an episode."""
+_ROOMS = ("kernels", "world", "scenes", "policy", "pilots")
+_OF_EVALUATE = ("course", "coverage", "flight", "flyers", "marking", "point_goal", "protocol", "subjects", "surface")
+"""Code that determines an episode; settings are told by the protocol and the checkpoint, whoever reads them."""
 _SOURCES = frozenset({".py", ".h", ".cpp", ".cu"})
 
 
@@ -17,8 +18,7 @@ _SOURCES = frozenset({".py", ".h", ".cpp", ".cu"})
 def flight_code() -> str:
     """Return 12 hex digits of the sources that determine an episode: equal digits, equal flights on one machine."""
     package, digest = Path(__file__).resolve().parent.parent, hashlib.sha256()
-    for room in _ROOMS:
-        for file in sorted((package / room).rglob("*")):
-            if file.suffix in _SOURCES:
-                digest.update(file.relative_to(package).as_posix().encode() + b"\0" + file.read_bytes() + b"\0")
+    files = [file for room in _ROOMS for file in sorted((package / room).rglob("*")) if file.suffix in _SOURCES]
+    for file in [*files, *(package / "evaluate" / f"{name}.py" for name in _OF_EVALUATE)]:
+        digest.update(file.relative_to(package).as_posix().encode() + b"\0" + file.read_bytes() + b"\0")
     return digest.hexdigest()[:12]

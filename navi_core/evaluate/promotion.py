@@ -13,10 +13,11 @@ from datetime import UTC, datetime
 from typing import TYPE_CHECKING, Any
 
 from navi_core.errors import CheckpointError, EvaluationError
-from navi_core.evaluate.comparison import Comparison, compare
+from navi_core.evaluate.comparison import Comparison, compare, paired_differences
 from navi_core.evaluate.course import Course
 from navi_core.evaluate.protocol import evaluate
 from navi_core.evaluate.result import EvalResult
+from navi_core.evaluate.statistics import bootstrap_interval
 from navi_core.models import load_checkpoint, trained_on
 
 if TYPE_CHECKING:
@@ -36,6 +37,8 @@ SAFETY = "collisions_per_minute"
 """What it must not be worse in."""
 
 _FEWEST_SCENES = 2
+_CONFIRMING = 1_000_000
+"""Where the seeds of confirming flights begin: nobody chooses a version by flights of these."""
 
 
 @dataclass(frozen=True)
@@ -75,12 +78,17 @@ class Decision:
             "evaluation_id": self.evaluation_id,
             "opponent": self.opponent,
             "mean_difference": self.coverage.mean_difference / 100.0,
-            "low": self.coverage.low / 100.0,
-            "high": self.coverage.high / 100.0,
+            "low": _known(self.coverage.low / 100.0),
+            "high": _known(self.coverage.high / 100.0),
             "collisions_difference": self.collisions.mean_difference,
-            "collisions_low": self.collisions.low,
-            "collisions_high": self.collisions.high,
+            "collisions_low": _known(self.collisions.low),
+            "collisions_high": _known(self.collisions.high),
         }
+
+
+def _known(bound: float) -> float | None:
+    """Return a bound, None where one pair has none."""
+    return None if bound != bound else bound
 
 
 def decide(
@@ -115,7 +123,10 @@ def decide(
         raise EvaluationError("a first champion is judged against the pilot 'random'; evaluate that on the same scenes")
     coverage = compare(challenger, opponent, METRIC)
     collisions = compare(challenger, opponent, SAFETY)
-    rises = collisions.worse or collisions.mean_difference > tolerance
+    # A wide interval must not let more through, nor a champion that knew the scenes: the bounds themselves are asked,
+    # of few scenes the bootstrap's, which is the narrower one.
+    likely = bootstrap_interval(paired_differences(challenger, opponent, SAFETY)).low
+    rises = max(likely, collisions.low) > 0 or collisions.mean_difference > tolerance
     seen = max(seen, int(challenger.summary.get("scenes_trained_on") or 0))
     alone = coverage.scenes < _FEWEST_SCENES
     if seen:
@@ -157,7 +168,8 @@ def confirming(config: EvalConfig, version: str) -> EvalConfig:
         config: The protocol of the first flight.
         version: The challenger, "v003".
     """
-    return config.model_copy(update={"seed": (config.seed + int(version.removeprefix("v"))) % 2**31})
+    seed = config.seed + _CONFIRMING + int(version.removeprefix("v"))
+    return config.model_copy(update={"seed": seed % 2**31})
 
 
 def confirmed(first: Decision, again: Decision) -> Decision:

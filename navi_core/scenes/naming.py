@@ -1,7 +1,7 @@
-"""What scenes are called: names that serve as file name, partition key and SQL text, and never change with the company.
+"""What scenes are called: names that serve as file name, partition key and SQL text.
 
-Letters and digits of every script stay, composed (NFC), so that one file has one name on every system. Where anything
-else had to go, a digest of the file's path tells it from others that look alike after that.
+Letters and digits of every script stay, composed (NFC), so that one file has one name on every system. Where others
+look like it after anything else had to go, a digest of its path tells it from them.
 """
 
 from __future__ import annotations
@@ -40,17 +40,21 @@ def file_stem(name: str) -> str:
 def distinct_names(files: dict[Path, tuple[str, Path]]) -> dict[Path, str]:
     """Return names of files that are unique among them.
 
-    A file whose name had to be cleaned carries the digest of its path, whatever lies beside it. Others are called as
-    they are, or by their relative paths where several are called the same.
+    A file is called as it is, cleaned. Of those that look alike after that the one whose name was clean keeps it, and
+    the others carry the digest of their paths; several of one name are called by their relative paths.
 
     Args:
         files: File → what it is called, and its path within its folder.
     """
-    names = {file: _faithful(own, relative) for file, (own, relative) in files.items()}
-    uses = Counter(names.values())
-    for file, (_, relative) in files.items():
-        if uses[names[file]] > 1:
-            names[file] = _faithful(relative.as_posix().replace("/", "_"), relative)
+    names = {file: clean_name(own) for file, (own, _) in files.items()}
+    uses, owns = Counter(names.values()), Counter(_composed(own) for own, _ in files.values())
+    for file, (own, relative) in files.items():
+        if uses[clean_name(own)] == 1:
+            continue
+        if owns[_composed(own)] > 1:
+            names[file] = clean_name(relative.as_posix().replace("/", "_"))
+        elif clean_name(own) != _composed(own):
+            names[file] += f"_{path_digest(relative)}"
     uses = Counter(names.values())
     for file, (_, relative) in files.items():
         if uses[names[file]] > 1:
@@ -59,6 +63,5 @@ def distinct_names(files: dict[Path, tuple[str, Path]]) -> dict[Path, str]:
     return names
 
 
-def _faithful(text: str, relative: Path) -> str:
-    cleaned = clean_name(text)
-    return cleaned if cleaned == unicodedata.normalize("NFC", text) else f"{cleaned}_{path_digest(relative)}"
+def _composed(text: str) -> str:
+    return unicodedata.normalize("NFC", text)

@@ -69,6 +69,8 @@ class Admission:
         # Of each drone the episode that it is in, and who are in one that counts among those before.
         self._under_way: dict[int, Episode] = {}
         self._late: set[int] = set()
+        # Who fly, also while nothing of theirs is under way: drones in step end their episodes in one tick.
+        self._drones: set[int] = set()
         # Whoever flew them: where a version comes every second, no episode is of one alone.
         self._ended: deque[float] = deque(maxlen=self._window)
         self.lock = TimedLock()
@@ -125,12 +127,13 @@ class Admission:
             ends: Whether the episode ended with it.
         """
         with self.lock.held():
+            self._drones.add(drone)
             episode = self._under_way.get(drone)
             if episode is None:
                 episode = self._under_way[drone] = Episode(drone)
                 # An answer may come after its version went.
                 if version == self.serving.version:
-                    self._flown.begin(episode, len(self._under_way))
+                    self._flown.begin(episode, len(self._drones))
             episode.earned += reward
             episode.decisions += 1
             if not ends:
@@ -152,6 +155,7 @@ class Admission:
     def forget(self, drone: int) -> None:
         """Count nothing of the episode that a drone was in: it is gone, or began another before it ended."""
         with self.lock.held():
+            self._drones.discard(drone)
             if self._under_way.pop(drone, None) is not None:
                 self._late.discard(drone)
                 self._flown.leave(drone)

@@ -21,6 +21,9 @@ __all__ = ["ALIAS", "challenge", "lineage_of", "open_registry"]
 ALIAS = "champion"
 """The alias that policies challenge."""
 
+_RULES = 2
+"""How pairs are decided; a pair of other rules is decided anew."""
+
 
 def open_registry() -> Registry:
     """Return the registry of the Navi home."""
@@ -59,7 +62,8 @@ def challenge(policy: dict[str, Any], config: EvalConfig) -> dict[str, Any]:
         raise EvaluationError("the corpus has no validation scene; materialize scene_sources with validation above 0")
     challenger, _ = flown_policy(policy, scenes, config)
     previous = None if holder is None else holder.version
-    file = held / f"pair-{content_key(version, previous, challenger.evaluation_id)}.json"
+    code = challenger.summary.get("flight_code")
+    file = held / f"pair-{content_key(version, previous, challenger.evaluation_id, code, _RULES)}.json"
     reused = file.exists()
     if reused:
         row = read_document(file, made_by="promoted_model")

@@ -178,7 +178,8 @@ def summary_rows(score: Score) -> list[dict[str, Any]]:
         against = score.comparisons.get(name)
         if against:
             auc = against["c_vis_auc"]
-            row["lead of the policy, AUC"] = f"{auc.mean_difference:+.1f} [{auc.low:+.1f}, {auc.high:+.1f}]"
+            bounds = "" if auc.low != auc.low else f" [{auc.low:+.1f}, {auc.high:+.1f}]"  # one flight has none
+            row["lead of the policy, AUC"] = f"{auc.mean_difference:+.1f}{bounds}"
         else:
             row["lead of the policy, AUC"] = ""
         rows.append(row)
@@ -205,8 +206,7 @@ def comparison_row(comparison: Comparison) -> dict[str, Any]:
         "policy": comparison.mean_a,
         "pilot": comparison.mean_b,
         "difference": comparison.mean_difference,
-        "low": comparison.low,
-        "high": comparison.high,
+        **{name: comparison.to_row()[name] for name in ("low", "high")},
         "better": comparison.better,
         "sentence": comparison.sentence,
     }

@@ -47,7 +47,9 @@ def materialize_policy(
     """
     live = LiveTraining(context, title=f"{algorithm} {context.partition_key}, seed {seed}")
 
-    monitor = Monitor(lambda _: None, math.inf, 60.0 * STALL_MINUTES, math.inf)
+    # A clone tells of epochs, which may take hours.
+    stall = math.inf if algorithm == "bc" else 60.0 * STALL_MINUTES
+    monitor = Monitor(lambda _: None, math.inf, stall, math.inf)
 
     def say(line: str) -> None:
         context.log.info(line)

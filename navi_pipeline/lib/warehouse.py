@@ -241,6 +241,9 @@ class Warehouse:
             self.ingest()
         try:
             return open_snapshot(self.snapshot)
+        except (duckdb.ConnectionException, duckdb.OutOfMemoryException) as error:
+            # Another connection of this program, or too little memory: the file is as it should be.
+            raise RecordError(f"the snapshot {self.snapshot} cannot be opened: {error}") from error
         except (duckdb.Error, RecordError):
             pass
         with self._locked():

@@ -225,3 +225,17 @@ def under(changes, subject):
     """The lower result, flown under other settings."""
     made = result(subject, LOW)
     return dataclasses.replace(made, config=made.config.model_copy(update=changes))
+
+
+def test_yes_and_no_that_differ_alike_in_a_few_scenes_are_no_verdict():
+    won, lost = ([[1.0, 0.0, 1.0], [1.0, 1.0, 0.0]], [[0.0, 0.0, 1.0], [1.0, 0.0, 0.0]])
+    verdict = compare(*(result(n, v, scenes=("a", "b")) for n, v in (("a", won), ("b", lost))))
+    assert verdict.low == verdict.high > 0 and not verdict.better
+    assert "for so few scenes that all differ by the same number of flights" in verdict.sentence
+
+
+def test_safety_is_asked_of_the_narrower_interval():
+    """Three scenes that rise by 0.2 to 1.6 a minute: Student's interval holds 0, the bootstrap's does not."""
+    rising = [[0.2, 0.2], [0.9, 0.9], [1.6, 1.6]]
+    decision = decided(result("v002", HIGH, rising), result("v001", LOW))
+    assert decision.collisions.low < 0 and decision.collisions.mean_difference < 1.0 and not decision.promoted

@@ -41,6 +41,9 @@ def test_the_pieces_are_the_whole_and_are_flown_once(box_room, corridor, tmp_pat
     assert flown == ["planner"] and again[1].episodes == results[1].episodes
     evaluate_in_pieces(["planner"], loaders[:1], SHORT.model_copy(update={"seed": 1}), tmp_path)
     assert flown == ["planner", "planner"]
+    monkeypatch.setattr("navi_core.evaluate.piecewise.flight_code", lambda: "another")
+    evaluate_in_pieces(["planner"], loaders[:1], SHORT, tmp_path)
+    assert flown == ["planner"] * 3
 
 
 @pytest.mark.parametrize(("starts", "scenes", "size"), [(3, 20, 5), (10, 20, 3), (16, 20, 1), (1, 4, 4), (5, 2, 2)])

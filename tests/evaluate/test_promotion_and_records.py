@@ -100,7 +100,7 @@ def test_a_win_that_other_starts_do_not_confirm_is_none(halls, tmp_path):
     assert refused.reason.startswith(
         f"Refused, its lead ({won.coverage.mean_difference:+.2f} on the first ones) is not"
     )
-    assert confirming(SHORT, "v007").seed == 7 and confirming(SHORT, "v007").starts == SHORT.starts
+    assert confirming(SHORT, "v007").seed == 1_000_007 and confirming(SHORT, "v007").starts == SHORT.starts
 
 
 def test_one_scene_promotes_nobody(corridor, tmp_path):
@@ -232,3 +232,12 @@ def test_a_name_that_cannot_be_an_alias_is_refused_before_anything_flies(corrido
     for alias in ("V 1", "v001", "", "a\x1b[31m"):
         with pytest.raises(RegistryError, match="cannot be an alias"):
             promote(version, registry, build_course([corridor], SHORT), alias=alias)
+
+
+def test_a_champion_that_knew_the_scenes_makes_nobody_safe(halls, tmp_path):
+    """Of two the safer one is not called worse where it was trained: the gate asks the bounds."""
+    course = build_course(halls, SIX)
+    crashes, hovers = (evaluate(flying(c, tmp_path / f"{n}.pt"), course) for n, c in enumerate((CRASH, HOVER)))
+    hovers.summary["scenes_trained_on"] = 2
+    refused = decide("v002", crashes, hovers, previous_version="v001")
+    assert not refused.collisions.worse and not refused.promoted and refused.reason.startswith("Refused, it collides")

@@ -17,6 +17,7 @@ from navi_pipeline.lib.compiled import compile_source, corpus_path, corpus_rows,
 from navi_pipeline.lib.documents import write_document
 from navi_pipeline.lib.promotions import challenge, open_registry
 from navi_pipeline.lib.scene_plan import as_rows, plan_path, plan_scenes
+from navi_pipeline.lib.scoring import SplitScenes, flown
 from navi_pipeline.lib.warehouse import Warehouse
 
 CONFIG = EvalConfig(starts=2, max_steps=20)
@@ -174,3 +175,10 @@ def test_the_warehouse_knows_the_aliases_as_the_registry_does(home):
     done = CliRunner().invoke(build_app(groups=("models",), plugins=False), ["models", "rollback", "champion"])
     assert done.exit_code == 0, done.output
     assert told() == registry.aliases() and told()["champion"] == "v002" and "latest" in told()
+
+
+def test_flights_of_other_code_are_flown_anew(home, monkeypatch):
+    protocol, scenes = EvalConfig(starts=2, max_steps=23), SplitScenes("validation")
+    assert flown("random", scenes, protocol)[1] and not flown("random", scenes, protocol)[1]
+    monkeypatch.setattr(navi_core.evaluate, "flight_code", lambda: "another")
+    assert flown("random", scenes, protocol)[1] and not flown("random", scenes, protocol)[1]

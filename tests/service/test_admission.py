@@ -295,3 +295,13 @@ def test_an_episode_that_was_broken_off_is_not_gone_on_with_in_the_next(learning
     drone.fly(70, 2.0, step=0)
     drone.fly(71, 6.0)
     assert list(admission._flown.latest) == [2.0, 6.0]
+
+
+def test_drones_in_step_wait_for_the_one_that_flies_longer() -> None:
+    """63 end in one tick, again and again; the last flies three times as long, and is counted whole."""
+    admission = Admission(POLICY, 100)
+    for tick in range(9):
+        for drone in range(64):
+            ends = tick % 3 == 2 if drone < 63 else tick == 8
+            admission.observe(0, 1.0 if drone < 63 else float(tick), drone, ends)
+    assert len(admission._flown.first) == 100 and admission._flown.first[63] == 4.0
