@@ -9,7 +9,15 @@ from navi_core.evaluate.flight_code import flight_code
 from navi_core.evaluate.holm import holm
 from navi_core.evaluate.maps import top_down_map
 from navi_core.evaluate.piecewise import evaluate_in_pieces, join_results
-from navi_core.evaluate.promotion import Decision, confirmed, confirming, decide, promote, scenes_seen
+from navi_core.evaluate.promotion import (
+    Decision,
+    confirmed,
+    confirming,
+    decide,
+    decide_and_confirm,
+    promote,
+    scenes_seen,
+)
 from navi_core.evaluate.protocol import evaluate
 from navi_core.evaluate.random_effects import TwoWayInterval, performance_profile, two_way_interval
 from navi_core.evaluate.recording import record_comparison, record_decision, record_evaluation
@@ -38,6 +46,7 @@ __all__ = [
     "confirmed",
     "confirming",
     "decide",
+    "decide_and_confirm",
     "direction",
     "evaluate",
     "evaluate_in_pieces",

@@ -7,7 +7,7 @@ on the same starts some win by chance. Whatever is decided becomes one row of th
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from datetime import UTC, datetime
 from typing import TYPE_CHECKING, Any
@@ -25,7 +25,16 @@ if TYPE_CHECKING:
     from navi_core.models import Registry
     from navi_core.scenes import Scene
 
-__all__ = ["COLLISION_TOLERANCE", "Decision", "confirmed", "confirming", "decide", "promote", "scenes_seen"]
+__all__ = [
+    "COLLISION_TOLERANCE",
+    "Decision",
+    "confirmed",
+    "confirming",
+    "decide",
+    "decide_and_confirm",
+    "promote",
+    "scenes_seen",
+]
 
 COLLISION_TOLERANCE = 1.0
 """Mean rise of collisions per minute that is taken for chance while its interval includes 0."""
@@ -183,6 +192,39 @@ def confirmed(first: Decision, again: Decision) -> Decision:
     return replace(again, reason=f"Refused, its lead ({before}) is not confirmed on other starts. {again.reason}")
 
 
+def decide_and_confirm(
+    version: str,
+    first: tuple[EvalResult, EvalResult],
+    fly_again: Callable[[EvalConfig], tuple[EvalResult, EvalResult]],
+    *,
+    previous_version: str | None,
+    alias: str = "champion",
+    seen: int = 0,
+) -> tuple[Decision, list[tuple[EvalResult, EvalResult]]]:
+    """Decide a promotion (`decide`), and of a challenger that wins once more, from other starts.
+
+    Args:
+        version: The challenger's version.
+        first: Evaluations of challenger and opponent.
+        fly_again: Returns both by another protocol; called of a challenger that wins.
+        previous_version: The champion's version; None where there is none.
+        alias: The alias asked for.
+        seen: Scenes that it is known to have been trained on, see `scenes_seen`.
+
+    Returns:
+        The decision, and the pairs of evaluations that it rests on.
+
+    Raises:
+        EvaluationError: As `decide`.
+    """
+    decision = decide(version, *first, previous_version=previous_version, alias=alias, seen=seen)
+    if not decision.promoted:
+        return decision, [first]
+    again = fly_again(confirming(first[0].config, version))
+    second = decide(version, *again, previous_version=previous_version, alias=alias, seen=seen)
+    return confirmed(decision, second), [first, again]
+
+
 def scenes_seen(registry: Registry, version: str, flown: EvalResult) -> int:
     """Return how many scenes of an evaluation a version was trained on, or one that it descends from.
 
@@ -241,17 +283,17 @@ def promote(
             f"{contender.version}, or a version that it descends from, was trained on {seen} of these scenes; "
             "promote on scenes that it never saw"
         )
-    flights = [(challenger, opponent or evaluate(rival, scenes, config))]
-    previous = holder.version if holder is not None else None
-    decision = decide(contender.version, *flights[0], previous_version=previous, alias=alias)
-    if decision.promoted:
-        others = confirming(challenger.config, contender.version)
+
+    def fly_again(others: EvalConfig) -> tuple[EvalResult, EvalResult]:
         places = scenes.field.scenes if isinstance(scenes, Course) else scenes
-        flights.append((evaluate(contender, places, others), evaluate(rival, places, others)))
-        for result in flights[1]:
+        again = evaluate(contender, places, others), evaluate(rival, places, others)
+        for result in again:
             result.summary["confirms"] = True
-        again = decide(contender.version, *flights[1], previous_version=previous, alias=alias)
-        decision = confirmed(decision, again)
+        return again
+
+    first = challenger, opponent or evaluate(rival, scenes, config)
+    previous = holder.version if holder is not None else None
+    decision, flights = decide_and_confirm(contender.version, first, fly_again, previous_version=previous, alias=alias)
     if decision.promoted:
         registry.promote(contender.version, alias, instead_of=previous)
     return decision, flights

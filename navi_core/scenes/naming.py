@@ -33,7 +33,7 @@ def path_digest(path: Path | str) -> str:
 def file_stem(name: str) -> str:
     """Return a scene's name for use in a file's name: cut to what a file system takes, without a dash in front."""
     # A dash reads as an option.
-    stem = re.sub(r"[^\w.-]+", "_", unicodedata.normalize("NFC", name)).strip("._-")
+    stem = clean_name(name).strip("._-")
     return stem.encode()[:_STEM].decode(errors="ignore") or "scene"
 
 

@@ -11,7 +11,7 @@ from pathlib import Path
 
 from navi_core.errors import RunError
 
-__all__ = ["alone", "exclusively", "is_held"]
+__all__ = ["alone", "exclusively", "is_held", "locked_within"]
 
 _PATIENCE = 0.5
 """Time for which a lock is asked for again [s]: who looks whether it is held holds it for a moment."""
@@ -29,6 +29,19 @@ def exclusively(lock: Path) -> Iterator[None]:
         os.close(descriptor)
 
 
+def locked_within(descriptor: int, seconds: float) -> bool:
+    """Take an open file's lock; false where another process holds it for so long [s]."""
+    deadline = time.monotonic() + seconds
+    while True:
+        try:
+            fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
+            return True
+        except BlockingIOError:
+            if time.monotonic() > deadline:
+                return False
+            time.sleep(0.02)
+
+
 @contextmanager
 def alone(lock: Path, what: str) -> Iterator[None]:
     """Hold a file's lock, or say who holds it; the kernel releases it however the holder ends.
@@ -43,17 +56,10 @@ def alone(lock: Path, what: str) -> Iterator[None]:
     lock.parent.mkdir(parents=True, exist_ok=True)
     descriptor = os.open(lock, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o644)
     try:
-        deadline = time.monotonic() + _PATIENCE
-        while True:
-            try:
-                fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
-                break
-            except BlockingIOError:
-                if time.monotonic() > deadline:
-                    # The pid is advice for people; the lock is what fences.
-                    holder = os.pread(descriptor, 32, 0).decode(errors="replace").strip() or "unknown"
-                    raise RunError(f"{what} is in use by process {holder}; wait for it, or stop it first") from None
-                time.sleep(0.05)
+        if not locked_within(descriptor, _PATIENCE):
+            # The pid is advice for people; the lock is what fences.
+            holder = os.pread(descriptor, 32, 0).decode(errors="replace").strip() or "unknown"
+            raise RunError(f"{what} is in use by process {holder}; wait for it, or stop it first")
         with suppress(OSError):
             os.ftruncate(descriptor, 0)
             os.pwrite(descriptor, f"{os.getpid()}\n".encode(), 0)

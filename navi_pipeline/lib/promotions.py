@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from dataclasses import asdict
 from typing import TYPE_CHECKING, Any
 
 from navi_core.config import EvalConfig, config_hash
@@ -48,7 +47,7 @@ def challenge(policy: dict[str, Any], config: EvalConfig) -> dict[str, Any]:
     Raises:
         EvaluationError: The corpus has no validation scene.
     """
-    from navi_core.evaluate import confirmed, confirming, decide, scenes_seen
+    from navi_core.evaluate import decide_and_confirm, scenes_seen
 
     registry = open_registry()
     version, holder = policy["version"], _holder(registry)
@@ -68,22 +67,24 @@ def challenge(policy: dict[str, Any], config: EvalConfig) -> dict[str, Any]:
     if reused:
         row = read_document(file, made_by="promoted_model")
     else:
-        opponent = _fly_opponent(holder, scenes, config)
-        seen = scenes_seen(registry, version, challenger)
-        held_by: dict[str, Any] = {"previous_version": previous, "alias": ALIAS, "seen": seen}
-        decision = decide(version, challenger, opponent, **held_by)
-        if decision.promoted:
-            others = confirming(config, version)
-            again = (
-                flown_policy(policy, scenes, others, confirms=True)[0],
-                _fly_opponent(holder, scenes, others, confirms=True),
-            )
-            decision = confirmed(decision, decide(version, *again, **held_by))
+
+        def fly_again(others: EvalConfig) -> tuple[EvalResult, EvalResult]:
+            ours, _ = flown_policy(policy, scenes, others, confirms=True)
+            return ours, _fly_opponent(holder, scenes, others, confirms=True)
+
+        decision, _ = decide_and_confirm(
+            version,
+            (challenger, _fly_opponent(holder, scenes, config)),
+            fly_again,
+            previous_version=previous,
+            alias=ALIAS,
+            seen=scenes_seen(registry, version, challenger),
+        )
         if registry.aliases().get(ALIAS) != previous:
             return challenge(policy, config)  # somebody else got the alias during the flights
         row = decision.to_row() | {
-            "coverage": asdict(decision.coverage),
-            "collisions": asdict(decision.collisions),
+            "coverage": decision.coverage.to_row(),
+            "collisions": decision.collisions.to_row(),
         }
         write_document(file, row)
     # An interrupted decision is completed here: the row has a natural key, and the alias moves once. A champion

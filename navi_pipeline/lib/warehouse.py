@@ -14,7 +14,6 @@ separate file for readers, avoid both.
 
 from __future__ import annotations
 
-import fcntl
 import logging
 import os
 import time
@@ -30,6 +29,7 @@ from navi_core.record.home import navi_home
 from navi_core.record.schema import NATURAL_KEYS
 from navi_pipeline.lib.archive import Archive, drop_experiences, thin_runs
 from navi_pipeline.lib.database import open_database, remedy
+from navi_pipeline.lib.file_lock import locked_within
 from navi_pipeline.lib.folding import fold_segments, table_columns
 from navi_pipeline.lib.segments import Segment, read_segment
 from navi_pipeline.lib.snapshot import is_current, open_snapshot, publish, write_ahead_log
@@ -268,17 +268,10 @@ class Warehouse:
         except OSError as error:
             raise RecordError(f"cannot prepare the warehouse {self.folder}: {error}") from error
         try:
-            deadline = time.monotonic() + self._lock_timeout
-            while True:
-                try:
-                    fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
-                    break
-                except BlockingIOError:
-                    if time.monotonic() > deadline:
-                        raise RecordError(
-                            f"another ingest has held {self.folder / 'ingest.lock'} for {self._lock_timeout:.0f} s"
-                        ) from None
-                    time.sleep(0.02)
+            if not locked_within(descriptor, self._lock_timeout):
+                raise RecordError(
+                    f"another ingest has held {self.folder / 'ingest.lock'} for {self._lock_timeout:.0f} s"
+                )
             yield
         finally:
             os.close(descriptor)

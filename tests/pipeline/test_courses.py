@@ -180,4 +180,5 @@ def test_rows_of_an_archive_that_an_older_warehouse_wrote_fall_right(flights, ol
     older.compact()
     monkeypatch.delenv("NAVI_SQL")
     older.rebuild()
+    assert older.status()["migration"] == "007_trained_on_and_profiles"
     falls_right(flights, older)

@@ -107,7 +107,7 @@ def test_an_interrupted_promotion_is_completed_and_a_rollback_is_respected(home,
     def generous(*arguments, **kw):
         return replace(decide(*arguments, **kw), promoted=True)
 
-    monkeypatch.setattr(navi_core.evaluate, "decide", generous)
+    monkeypatch.setattr("navi_core.evaluate.promotion.decide", generous)
     protocol = EvalConfig(starts=2, max_steps=21)
     with pytest.raises(KeyboardInterrupt):
         challenge(policy(home, seed), protocol)
@@ -133,7 +133,7 @@ def test_a_champion_that_came_during_the_flights_is_challenged_itself(home, monk
         open_registry().promote(other, "champion")
         return decide(version, ours, theirs, **kw)
 
-    monkeypatch.setattr(navi_core.evaluate, "decide", meanwhile)
+    monkeypatch.setattr("navi_core.evaluate.promotion.decide", meanwhile)
     decision = challenge(policy(home, int(challenger[-1]) - 1), EvalConfig(starts=2, max_steps=22))
     assert met == [before, other] and decision["previous_version"] == other
     open_registry().rollback("champion")

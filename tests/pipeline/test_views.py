@@ -76,14 +76,20 @@ ROWS = [
 ]  # fmt: skip
 
 
+def filled(path, rows):
+    """Open a new database with these rows."""
+    connection = duckdb.connect(str(path))
+    apply_sql(connection, sql_folder())
+    for row in rows:
+        connection.execute(row)
+    return connection
+
+
 @pytest.fixture(scope="module")
 def file(tmp_path_factory):
     """A database with a few rows in every table, closed."""
     path = tmp_path_factory.mktemp("views") / "navi.duckdb"
-    with duckdb.connect(str(path)) as connection:
-        apply_sql(connection, sql_folder())
-        for row in ROWS:
-            connection.execute(row)
+    filled(path, ROWS).close()
     return path
 
 
@@ -99,11 +105,7 @@ QUICK = [
 @pytest.fixture(scope="module")
 def ask_of_two(tmp_path_factory):
     """The same database after a quick sweep."""
-    path = tmp_path_factory.mktemp("profiles") / "navi.duckdb"
-    with duckdb.connect(str(path)) as connection:
-        apply_sql(connection, sql_folder())
-        for row in ROWS + QUICK:
-            connection.execute(row)
+    with filled(tmp_path_factory.mktemp("profiles") / "navi.duckdb", ROWS + QUICK) as connection:
         yield lambda sql: connection.execute(sql).fetchall()
 
 
