@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any
 
 from navi_core.config import EvalConfig, config_hash
-from navi_core.errors import EvaluationError
+from navi_core.errors import EvaluationError, RegistryError
 from navi_core.record import navi_home
 from navi_pipeline.lib.documents import content_key, pipeline_folder, read_document, write_document
 from navi_pipeline.lib.pipeline_log import pipeline_log
@@ -46,6 +46,7 @@ def challenge(policy: dict[str, Any], config: EvalConfig) -> dict[str, Any]:
 
     Raises:
         EvaluationError: The corpus has no validation scene.
+        RegistryError: Another version got the alias in the moment between decision and move; nothing moved.
     """
     from navi_core.evaluate import decide_and_confirm, scenes_seen
 
@@ -90,11 +91,19 @@ def challenge(policy: dict[str, Any], config: EvalConfig) -> dict[str, Any]:
     # An interrupted decision is completed here: the row has a natural key, and the alias moves once. A champion
     # that was rolled back since is not put back by deciding the same pair again.
     if not reused or (row["promoted"] and not _was_promoted(registry, version)):
-        with pipeline_log(f"promote-{version}", seed=config.seed, config_hash=config_hash(config)) as log:
-            log.row("promotions", {name: row[name] for name in row if name not in ("coverage", "collisions")})
+        _record(row, config)
         write_document(held / f"{version}.json", row)
         if row["promoted"]:
-            registry.promote(version, ALIAS, instead_of=previous)
+            try:
+                registry.promote(version, ALIAS, instead_of=previous)
+            except RegistryError as error:
+                # Another version got the alias after the row was written: it takes the row back, by the same key, and
+                # the pair is decided anew.
+                row |= {"promoted": False, "reason": f"Refused, {error}"}
+                _record(row, config)
+                write_document(held / f"{version}.json", row)
+                file.unlink()
+                raise
             previous = version
     return row | {"champion": previous, "reused": reused}
 
@@ -114,6 +123,11 @@ def _fly_opponent(
         weights=holder.weights_hash,
         columns={"run_id": holder.run_id, "step": holder.step_id, "model_version": holder.version, **told},
     )[0]
+
+
+def _record(row: dict[str, Any], config: EvalConfig) -> None:
+    with pipeline_log(f"promote-{row['version']}", seed=config.seed, config_hash=config_hash(config)) as log:
+        log.row("promotions", {name: row[name] for name in row if name not in ("coverage", "collisions")})
 
 
 def _was_promoted(registry: Registry, version: str) -> bool:

@@ -8,7 +8,7 @@ from typer.testing import CliRunner
 import navi_core.evaluate
 from navi_core.cli.main import build_app
 from navi_core.config import EvalConfig
-from navi_core.errors import EvaluationError
+from navi_core.errors import EvaluationError, RegistryError
 from navi_core.evaluate.promotion import decide
 from navi_core.models import Registry, load_checkpoint, record_registry, save_checkpoint
 from navi_core.policy import build_policy
@@ -182,3 +182,29 @@ def test_flights_of_other_code_are_flown_anew(home, monkeypatch):
     assert flown("random", scenes, protocol)[1] and not flown("random", scenes, protocol)[1]
     monkeypatch.setattr(navi_core.evaluate, "flight_code", lambda: "another")
     assert flown("random", scenes, protocol)[1] and not flown("random", scenes, protocol)[1]
+
+
+def test_a_promotion_that_came_too_late_is_taken_back(home, monkeypatch):
+    """The alias moves to another version between the row and the move."""
+    before = open_registry().aliases()["champion"]
+    challenger = "v002" if before == "v001" else "v001"
+    real = Registry.promote
+
+    def too_late(registry, version, alias="champion", **kw):
+        real(registry, "v003", alias)
+        return real(registry, version, alias, **kw)
+
+    def generous(*arguments, **kw):
+        return replace(decide(*arguments, **kw), promoted=True)
+
+    monkeypatch.setattr("navi_core.evaluate.promotion.decide", generous)
+    monkeypatch.setattr(Registry, "promote", too_late)
+    protocol, seed = EvalConfig(starts=2, max_steps=24), int(challenger[-1]) - 1
+    with pytest.raises(RegistryError, match=f"was to follow {before} as champion, but v003 holds it by now"):
+        challenge(policy(home, seed), protocol)
+    told = promotions().iloc[-1]
+    assert (told["version"], bool(told["promoted"])) == (challenger, False) and "v003 holds it" in told["reason"]
+    monkeypatch.setattr(Registry, "promote", real)
+    assert challenge(policy(home, seed), protocol)["previous_version"] == "v003"
+    for _ in range(2):
+        open_registry().rollback("champion")
