@@ -37,7 +37,7 @@ __all__ = [
     "without_key",
 ]
 
-COMPILER_VERSION = 2
+COMPILER_VERSION = 3
 """Raised whenever the same mesh and configuration would give another scene; older files are then rebuilt."""
 
 _KEY = re.compile("-[0-9a-f]{8}$")

@@ -6,6 +6,7 @@ Scans keep their annotation in face properties (`object_id`, `category_id`), whi
 from __future__ import annotations
 
 import itertools
+import re
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -13,7 +14,7 @@ import numpy as np
 import numpy.typing as npt
 
 from navi_core.errors import MeshError
-from navi_core.scenes.part import MAX_TRIANGLES, Part, face_majority, fan
+from navi_core.scenes.part import Part, face_majority, triangulate
 
 __all__ = ["PlyElement", "read_ply", "read_ply_header"]
 
@@ -60,7 +61,8 @@ def read_ply_header(path: Path) -> tuple[str, tuple[PlyElement, ...], int]:
         head = stream.read(_MAX_HEADER)
     if not head.startswith(b"ply"):
         raise MeshError(f"{path}: does not begin with 'ply'")
-    text, end, _ = head.partition(b"end_header")
+    last = re.search(rb"[\r\n]end_header[ \t]*(?=[\r\n]|$)", head)
+    text, end = (head[: last.start() + 1], head[last.start() + 1 : last.end()]) if last else (head, b"")
     order: str | None = None
     elements: list[tuple[str, int, list[tuple[str, str, str]]]] = []
     for line in text.decode("ascii", "replace").splitlines()[1:]:
@@ -110,8 +112,7 @@ def read_ply(path: Path) -> list[Part]:
         strips = "; triangle strips are not read" if "tristrips" in rows else ""
         raise MeshError(f"{path}: no triangles: it holds points without faces{strips}; export a surface")
     points = np.stack([np.asarray(vertex[axis], np.float64) for axis in "xyz"], axis=1)
-    faces, origin = _triangles(polygons, path)
-    Part(points, faces)  # proves the indices before they index anything else
+    faces, origin = _triangles(points, polygons, path)
     ids = {name: np.asarray(face[name], np.int64)[origin] for name in _IDS if name in face}
     for name in _IDS:
         if name in vertex and name not in ids:
@@ -175,6 +176,8 @@ def _binary_rows_slowly(data: bytes, at: int, order: str, element: PlyElement, p
                 count = 1
                 if length is not None:
                     count = int(np.frombuffer(data, length, 1, at)[0])
+                    if count < 0:
+                        raise MeshError(f"{path}: broken: a list of {count} entries in element {element.name!r}")
                     at += length.itemsize
                 entries = np.frombuffer(data, kind, count, at) if count else np.zeros(0, kind)
                 at += kind.itemsize * count
@@ -226,26 +229,20 @@ def _column(values: list, many: bool) -> npt.NDArray:
     return column
 
 
-def _triangles(polygons: npt.NDArray, path: Path) -> tuple[npt.NDArray[np.int64], npt.NDArray[np.int64]]:
+def _triangles(
+    points: npt.NDArray[np.float64], polygons: npt.NDArray, path: Path
+) -> tuple[npt.NDArray[np.int64], npt.NDArray[np.int64]]:
     """Return triangles (F, 3) and the file row each came from (F,); rows of fewer than 3 corners are left out."""
     if polygons.ndim == 2:
-        groups = [(np.arange(len(polygons)), polygons.astype(np.int64))] if polygons.shape[1] >= 3 else []
+        lengths = np.full(len(polygons), polygons.shape[1], np.int64)
+        corners = polygons.reshape(-1)
     else:
-        lengths = np.array([len(ring) for ring in polygons])
-        groups = [
-            (rows, np.stack(list(polygons[rows])).astype(np.int64))
-            for count in np.unique(lengths[lengths >= 3])
-            for rows in (np.flatnonzero(lengths == count),)
-        ]
-    total = sum(ring.shape[0] * (ring.shape[1] - 2) for _, ring in groups)
-    if total > MAX_TRIANGLES:
-        raise MeshError(f"{path}: {total} triangles, more than {MAX_TRIANGLES}; split the scene")
-    if not groups:
-        return np.zeros((0, 3), np.int64), np.zeros(0, np.int64)
-    faces = np.concatenate([fan(ring) for _, ring in groups])
-    origin = np.concatenate([np.repeat(rows, ring.shape[1] - 2) for rows, ring in groups])
-    rank = np.argsort(origin, kind="stable")
-    return faces[rank], origin[rank]
+        lengths = np.array([len(ring) for ring in polygons], np.int64)
+        corners = np.concatenate(polygons) if len(polygons) else np.zeros(0, np.int64)
+    try:
+        return triangulate(points, corners.astype(np.int64), lengths)
+    except MeshError as error:
+        raise MeshError(f"{path}: {error}") from None
 
 
 def _colors(columns: Columns, elements: tuple[PlyElement, ...]) -> npt.NDArray[np.float32] | None:
