@@ -68,7 +68,7 @@ class GltfFile:
             if number not in self.embedded:
                 self.embedded[number] = base64.b64decode(uri.partition(",")[2])
             return self.embedded[number][start : start + length]
-        file = self.path if uri is None else self.path.parent / urllib.parse.unquote(uri)
+        file = self.path if uri is None else _side_file(uri, self.path)
         with file.open("rb") as stream:
             stream.seek(start + (self.binary_start if uri is None else 0))
             return stream.read(length)
@@ -85,6 +85,7 @@ def open_gltf(path: Path) -> GltfFile:
     binary = path.stat().st_size - gltf.binary_start if path.suffix.lower() == ".glb" else 0
     try:
         _check_extensions(gltf.document, path)
+        _check_compressed(gltf.document, path)
         _check_accessors(gltf.document, path, binary)
         _check_nodes(gltf.document, path)
     except (KeyError, IndexError, TypeError, ValueError, AttributeError, OverflowError) as error:
@@ -123,12 +124,31 @@ def _check_extensions(document: dict[str, Any], path: Path) -> None:
         raise MeshError(f"{path}: 'extensionsRequired' is not a list of names")
     for name in required:
         if name in _COMPRESSIONS:
-            raise MeshError(
-                f"{path}: its geometry is compressed ({_COMPRESSIONS[name]}, {name}), which is not read; decompress it "
-                f"with: npx @gltf-transform/cli copy {path.name} plain.glb, or export it again without compression"
-            )
+            raise MeshError(_compressed(path, name))
         if name not in _KNOWN_EXTENSION and not name.startswith(_KNOWN_EXTENSIONS):
             raise MeshError(f"{path}: needs the glTF extension {name!r}, which is not read; export it without")
+
+
+def _check_compressed(document: dict[str, Any], path: Path) -> None:
+    """Refuse geometry that is there in a compressed form alone, whether or not the file says that it needs it."""
+    accessors = document.get("accessors", [])
+    for mesh in _objects(document, "meshes", path):
+        for primitive in mesh["primitives"]:
+            for name in _COMPRESSIONS.keys() & primitive.get("extensions", {}).keys():
+                position = accessors[int(primitive["attributes"]["POSITION"])]
+                if "bufferView" not in position and "sparse" not in position:
+                    raise MeshError(_compressed(path, name))
+    for view in document.get("bufferViews", []):
+        for name in _COMPRESSIONS.keys() & view.get("extensions", {}).keys():
+            if "uri" not in document["buffers"][int(view["buffer"])] and view["buffer"] != 0:
+                raise MeshError(_compressed(path, name))
+
+
+def _compressed(path: Path, name: str) -> str:
+    return (
+        f"{path}: its geometry is compressed ({_COMPRESSIONS[name]}, {name}), which is not read; decompress it "
+        f"with: npx @gltf-transform/cli copy {path.name} plain.glb, or export it again without compression"
+    )
 
 
 def _check_nodes(document: dict[str, Any], path: Path) -> None:
@@ -160,10 +180,7 @@ def gltf_side_files(path: Path) -> list[Path]:
         MeshError: The JSON is broken.
     """
     uris = (buffer.get("uri") for buffer in _objects(_parse(path.read_bytes(), path), "buffers", path))
-    files = [path.parent / urllib.parse.unquote(u) for u in uris if isinstance(u, str) and not u.startswith("data:")]
-    for file in files:
-        _check_side_file(file, path)
-    return files
+    return [_side_file(uri, path) for uri in uris if isinstance(uri, str) and not uri.startswith("data:")]
 
 
 def _parse(data: bytes, path: Path) -> dict[str, Any]:
@@ -218,16 +235,23 @@ def _check_accessors(document: dict[str, Any], path: Path, binary: int) -> None:
             )
 
 
-def _check_side_file(file: Path, path: Path) -> None:
+def _side_file(uri: str, path: Path) -> Path:
+    """Return the file that a buffer's uri names, relative to the glTF file at `path`."""
+    name = Path(urllib.parse.unquote(uri))
+    if name.is_absolute() or "://" in uri:
+        raise MeshError(f"{path}: its buffer {uri!r:.80} is no path relative to it; put the buffer beside the .gltf")
+    file = path.parent / name
     # Also a device or a pipe is refused: reading it would never end.
     if not os.path.isfile(file):
         raise MeshError(f"{path}: its buffer file {str(file)!r} does not exist; keep it beside the .gltf")
+    return file
 
 
 def _buffer_length(buffer: dict[str, Any], index: int, path: Path, binary: int) -> int:
     claimed, uri = int(buffer["byteLength"]), buffer.get("uri")
     if uri is None:
-        real = binary
+        # The binary chunk is the first buffer's (section 4.4.3.3).
+        real = binary if index == 0 else 0
     elif not isinstance(uri, str):
         raise MeshError(f"{path}: the uri of buffer {index} is {uri!r}, not text")
     elif uri.startswith("data:"):
@@ -236,9 +260,7 @@ def _buffer_length(buffer: dict[str, Any], index: int, path: Path, binary: int) 
         except binascii.Error as error:
             raise MeshError(f"{path}: buffer {index} is not base64: {error}") from None
     else:
-        file = path.parent / urllib.parse.unquote(uri)
-        _check_side_file(file, path)
-        real = file.stat().st_size
+        real = _side_file(uri, path).stat().st_size
     if real < claimed:
         raise MeshError(f"{path}: truncated: buffer {index} claims {claimed} bytes, {real} are there")
     return claimed

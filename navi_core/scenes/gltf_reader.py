@@ -6,6 +6,7 @@ disk, and nothing is decoded that `gltf_check` has not measured. Section numbers
 
 from __future__ import annotations
 
+import logging
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -24,6 +25,9 @@ _WIDTHS = {"SCALAR": 1, "VEC2": 2, "VEC3": 3, "VEC4": 4}
 _TRIANGLES, _STRIP, _FAN = 4, 5, 6
 _INSTANCING = "EXT_mesh_gpu_instancing"
 _MAX_DEPTH_WORK = 5_000_000
+_MAX_INSTANCES = 1_000_000
+"""Instances of one node."""
+_log = logging.getLogger(__name__)
 
 Matrix = npt.NDArray[np.float64]
 
@@ -43,7 +47,7 @@ def read_gltf_facts(path: Path) -> tuple[int, Matrix | None, bool]:
         for node, world in _placed(gltf.document):
             if "mesh" not in node:
                 continue
-            placements = [world] if _INSTANCING not in node.get("extensions", {}) else _instances(gltf, node, world)
+            placements = world[None] if _INSTANCING not in node.get("extensions", {}) else _instances(gltf, node, world)
             for primitive in meshes[_index(node["mesh"], len(meshes), "mesh")]["primitives"]:
                 attributes, mode = primitive.get("attributes", {}), primitive.get("mode", _TRIANGLES)
                 if mode not in (_TRIANGLES, _STRIP, _FAN) or "POSITION" not in attributes:
@@ -55,7 +59,7 @@ def read_gltf_facts(path: Path) -> tuple[int, Matrix | None, bool]:
                 colors |= "COLOR_0" in attributes
                 if "min" in position and "max" in position and not position.get("normalized"):
                     box = np.array(np.meshgrid(*zip(position["min"], position["max"], strict=True))).reshape(3, -1).T
-                    corners += [box @ placement[:3, :3].T + placement[:3, 3] for placement in placements]
+                    corners.append(_moved(box, placements))
     except (KeyError, IndexError, TypeError, ValueError, AttributeError, OverflowError) as error:
         raise MeshError(f"{path}: its JSON breaks glTF 2.0: {type(error).__name__} {error}") from None
     every = np.concatenate(corners) if corners else np.zeros((0, 3))
@@ -87,12 +91,13 @@ def _read(gltf: GltfFile, textures: bool) -> list[Part]:
     meshes, nodes = document.get("meshes", []), document.get("nodes", [])
     cache: dict[tuple[int, int], Part | None] = {}
     parts: list[Part] = []
-    total = 0
+    total = bent = 0
     for node, world in _placed(document):
         if "mesh" not in node:
             continue
         index = _index(node["mesh"], len(meshes), "mesh")
-        placements = [world] if _INSTANCING not in node.get("extensions", {}) else _instances(gltf, node, world)
+        placements = world[None] if _INSTANCING not in node.get("extensions", {}) else _instances(gltf, node, world)
+        bent += "skin" in node
         for number, primitive in enumerate(meshes[index]["primitives"]):
             key = (index, number)
             if key not in cache:
@@ -104,18 +109,35 @@ def _read(gltf: GltfFile, textures: bool) -> list[Part]:
             total += len(shape.faces) * len(placements)
             if total > MAX_TRIANGLES:
                 raise MeshError(f"its instances have more than {MAX_TRIANGLES} triangles; split the scene")
-            for placement in placements:
-                with np.errstate(invalid="ignore", over="ignore"):
-                    points = shape.points @ placement[:3, :3].T + placement[:3, 3]
-                parts.append(
-                    Part(
-                        points, shape.faces, names, shape.material, shape.colors, shape.linear,
-                        uv=shape.uv, image=shape.image,
-                    )
-                )  # fmt: skip
+            parts.append(_placed_part(shape, placements, names))
+    if bent:
+        _log.warning(
+            "%s: %d skinned meshes are placed by their nodes, without their joints: they may lie elsewhere or have "
+            "another size; export it with its pose applied", gltf.path, bent,
+        )  # fmt: skip
     if not parts and not nodes and meshes:
         raise MeshError("its meshes are in no node, so nothing is placed; export the scene, not only its meshes")
     return parts
+
+
+def _moved(points: Matrix, placements: Matrix) -> Matrix:
+    """Return points (V, 3) under each of N placements, shape (N·V, 3)."""
+    with np.errstate(invalid="ignore", over="ignore"):
+        moved = points @ placements[:, :3, :3].transpose(0, 2, 1) + placements[:, None, :3, 3]
+    return moved.reshape(-1, 3)
+
+
+def _placed_part(shape: Part, placements: Matrix, names: tuple[str, ...]) -> Part:
+    """Return a primitive under each of its placements: one part, for there may be a forest of instances."""
+    count = len(placements)
+    faces, colors, uv = shape.faces, shape.colors, shape.uv
+    if count != 1:
+        shift = np.arange(count)[:, None, None] * len(shape.points)
+        faces = (faces + shift).reshape(-1, 3)
+        colors = None if colors is None else np.tile(colors, (count, 1))
+        uv = None if uv is None else np.tile(uv, (count, 1))
+    points = _moved(shape.points, placements)
+    return Part(points, faces, names, shape.material, colors, shape.linear, uv=uv, image=shape.image)
 
 
 def _placed(document: dict[str, Any]) -> Iterator[tuple[dict[str, Any], Matrix]]:
@@ -170,7 +192,7 @@ def _compose(translation: Matrix, rotation: Matrix, scale: Matrix, who: str) -> 
     return matrix
 
 
-def _instances(gltf: GltfFile, node: dict[str, Any], world: Matrix) -> list[Matrix]:
+def _instances(gltf: GltfFile, node: dict[str, Any], world: Matrix) -> Matrix:
     attributes = node["extensions"][_INSTANCING]["attributes"]
     known = {"TRANSLATION": (0, 0, 0), "ROTATION": (0, 0, 0, 1), "SCALE": (1, 1, 1)}
     values = {name: _accessor(gltf, attributes[name]) for name in known if name in attributes}
@@ -178,8 +200,10 @@ def _instances(gltf: GltfFile, node: dict[str, Any], world: Matrix) -> list[Matr
     if len(counts) != 1:
         raise MeshError(f"{_INSTANCING}: its attributes have {sorted(counts)} entries; one number is needed")
     count = counts.pop()
+    if count > _MAX_INSTANCES:
+        raise MeshError(f"{_INSTANCING}: {count} instances, more than {_MAX_INSTANCES}; split the scene")
     rows = [values.get(name, np.tile(np.array(default, float), (count, 1))) for name, default in known.items()]
-    return list(world @ _compose(rows[0], rows[1], rows[2], f"an instance of {_INSTANCING}"))
+    return np.asarray(world @ _compose(rows[0], rows[1], rows[2], f"an instance of {_INSTANCING}"))
 
 
 def _primitive(gltf: GltfFile, primitive: dict[str, Any], textures: bool) -> Part | None:

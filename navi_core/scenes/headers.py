@@ -14,6 +14,7 @@ from navi_core.errors import MeshError
 from navi_core.scenes.gltf_reader import read_gltf_facts
 from navi_core.scenes.ply_reader import read_ply_header
 from navi_core.scenes.scene_instance import INSTANCE_SUFFIX, instance_templates
+from navi_core.scenes.stl_reader import is_text_stl
 
 __all__ = ["CompileEstimate", "MeshFacts", "estimate_compile", "read_facts"]
 
@@ -111,7 +112,7 @@ def _stl_facts(path: Path, size: int) -> MeshFacts:
     with path.open("rb") as stream:
         head = stream.read(84)
     count = int.from_bytes(head[80:84], "little")
-    if size == 84 + 50 * count or not head.lstrip().lower().startswith(b"solid"):
+    if not is_text_stl(head, size):
         if size < 84 + 50 * count:
             raise MeshError(f"{path}: truncated: {count} triangles need {84 + 50 * count} bytes, {size} are there")
         return MeshFacts(count, True, None, False)

@@ -9,7 +9,7 @@ import numpy as np
 from navi_core.errors import MeshError
 from navi_core.scenes.part import MAX_TRIANGLES, Part
 
-__all__ = ["read_stl"]
+__all__ = ["is_text_stl", "read_stl"]
 
 _HEADER, _RECORD = 84, 50
 _TRIANGLE = np.dtype([("normal", "<f4", 3), ("corners", "<f4", (3, 3)), ("attribute", "<u2")])
@@ -25,9 +25,7 @@ def read_stl(path: Path) -> list[Part]:
     with path.open("rb") as stream:
         head = stream.read(_HEADER)
         count = int.from_bytes(head[80:84], "little")
-        # Some writers begin binary files with "solid" too; the exact length tells.
-        exact = size >= _HEADER and size == _HEADER + _RECORD * count
-        if head.lstrip().lower().startswith(b"solid") and not exact:
+        if is_text_stl(head, size):
             stream.seek(0)
             return _read_text(stream.read(), path)
         if size < _HEADER:
@@ -41,6 +39,20 @@ def read_stl(path: Path) -> list[Part]:
         records = np.frombuffer(stream.read(_RECORD * count), _TRIANGLE)
     points = records["corners"].astype(np.float64).reshape(-1, 3)
     return [Part(points, np.arange(3 * count, dtype=np.int64).reshape(-1, 3))] if count else []
+
+
+def is_text_stl(head: bytes, size: int) -> bool:
+    """Tell a text file from a binary one, some of which begin with "solid" too.
+
+    Args:
+        head: The first 84 bytes.
+        size: Of the file.
+    """
+    if not head.removeprefix(b"\xef\xbb\xbf").lstrip().lower().startswith(b"solid"):
+        return False
+    # A header is padded with zeros, and so is a count of triangles; where neither shows, the exact length tells.
+    exact = size == _HEADER + _RECORD * int.from_bytes(head[80:84], "little")
+    return b"\0" not in head and not exact
 
 
 def _read_text(data: bytes, path: Path) -> list[Part]:
@@ -57,7 +69,7 @@ def _read_text(data: bytes, path: Path) -> list[Part]:
             corners.clear()
 
     number = 0
-    for number, line in enumerate(data.splitlines(), start=1):
+    for number, line in enumerate(data.removeprefix(b"\xef\xbb\xbf").splitlines(), start=1):
         fields = line.split()
         key = fields[0].lower() if fields else b""
         try:

@@ -250,3 +250,86 @@ def test_units_and_axes_that_look_wrong_are_told(tmp_path, caplog):
         read_mesh(path, unit_scale=1e4)
     with pytest.raises(MeshError, match=r"less than 0\.05 m.*unit_scale"):
         read_mesh(path, unit_scale=1e-3)
+
+
+SHEET = "v 0 0 0\nv 4 0 0\nv 4 0 4\nv 0 0 4\n"
+OBJ_HANDWRITING = {
+    "a byte order mark": "\ufeff" + SHEET + "f -4 -3 -2 -1\n",
+    "a continued face": SHEET + "f 1 2 \\\n  3 4\n",
+    "a continued face of Windows": SHEET + "f 1 2 \\\r\n3 \\\r\n4\r\n",
+    "a continued place": SHEET.replace("v 4 0 0", "v 4 \\\n0 0") + "f 1 2 3 4\n",
+    "a comment behind a face": SHEET + "f 1 2 3 4 # the floor\n",
+}
+
+
+@pytest.mark.parametrize("what", OBJ_HANDWRITING)
+def test_an_obj_may_be_written_as_people_do(tmp_path, what):
+    path = tmp_path / "sheet.obj"
+    path.write_bytes(OBJ_HANDWRITING[what].encode())
+    mesh = read_mesh(path)
+    assert len(mesh.faces) == 2
+    assert mesh.bounds.tolist() == [[0, 0, 0], [4, 0, 4]]
+
+
+def test_an_obj_names_the_line_at_which_a_broken_one_begins_and_another_encoding(tmp_path):
+    path = tmp_path / "sheet.obj"
+    path.write_text(SHEET + "o a # b\nf 1 2 \\\nx 4\n")
+    with pytest.raises(MeshError, match="line 6 'f 1 2  x 4'"):
+        read_mesh(path)
+    path.write_text(SHEET + "f 1 2 3 4\n", encoding="utf-16")
+    with pytest.raises(MeshError, match="UTF-16; save it as UTF-8"):
+        read_mesh(path)
+
+
+def test_a_negative_length_of_a_ply_list_is_refused_and_not_the_rest_of_the_file(tmp_path):
+    names = "".join(f"property float {axis}\n" for axis in "xyz")
+    head = f"ply\nformat binary_little_endian 1.0\nelement vertex 3\n{names}element face 3000\n"
+    body = np.array(SQUARE[:3], "<f4").tobytes() + b"\x03\x00\x01\x02" + b"\xff" + bytes(3000)
+    path = tmp_path / "negative.ply"
+    path.write_bytes(head.encode() + b"property list char uchar vertex_indices\nend_header\n" + body)
+    with pytest.raises(MeshError, match="a list of -1 entries"):
+        read_mesh(path)
+
+
+def test_a_ply_comment_may_speak_of_the_end_of_the_header(tmp_path):
+    path = write_ply(tmp_path / "a.ply", SQUARE, [[0, 1, 2, 3]])
+    path.write_bytes(path.read_bytes().replace(b"comment a test", b"comment all up to end_header was made by hand"))
+    assert len(read_mesh(path).faces) == 2
+
+
+def test_a_binary_stl_that_begins_with_solid_is_told_from_text_whatever_follows_it(tmp_path):
+    record = np.zeros(len(TABLE), np.dtype([("n", "<f4", 3), ("v", "<f4", (3, 3)), ("a", "<u2")]))
+    record["v"] = TABLE
+    whole = b"solid".ljust(80) + struct.pack("<I", len(TABLE)) + record.tobytes()
+    path = tmp_path / "solid.stl"
+    path.write_bytes(whole + b"\0\0")
+    assert len(read_mesh(path).faces) == len(TABLE)
+    path.write_bytes(whole[:-7])
+    with pytest.raises(MeshError, match="truncated: 12 triangles need 684 bytes, 677 are there"):
+        read_mesh(path)
+    corners = "".join(f"vertex {x} {y} {z}\n" for x, y, z in FLOOR[0].tolist())
+    path.write_text(f"\ufeffsolid a\nfacet normal 0 0 0\nouter loop\n{corners}endloop\nendfacet\nendsolid a\n")
+    assert len(read_mesh(path).faces) == 1
+
+
+def test_geometry_that_is_there_only_compressed_is_told_also_where_the_file_does_not_ask_for_it(tmp_path):
+    glb = simple()
+    primitive = glb.document["meshes"][0]["primitives"][0]
+    del glb.document["accessors"][primitive["attributes"]["POSITION"]]["bufferView"]
+    primitive["extensions"] = {"KHR_draco_mesh_compression": {"bufferView": 0, "attributes": {"POSITION": 0}}}
+    with pytest.raises(MeshError, match=r"compressed \(Draco"):
+        read_mesh(glb.write(tmp_path / "draco.glb"))
+    glb = simple()
+    glb.document["bufferViews"][0] |= {"buffer": 1, "extensions": {"EXT_meshopt_compression": {"buffer": 0}}}
+    with pytest.raises(MeshError, match=r"compressed \(meshopt"):
+        read_mesh(glb.write(tmp_path / "meshopt.glb", buffers=[{"byteLength": len(glb.binary)}] * 2))
+    del glb.document["bufferViews"][0]["extensions"]
+    with pytest.raises(MeshError, match="truncated: buffer 1 claims"):
+        read_mesh(glb.write(tmp_path / "second.glb", buffers=[{"byteLength": len(glb.binary)}] * 2))
+
+
+def test_a_skinned_mesh_is_told(tmp_path, caplog):
+    glb = simple(skin=0)
+    glb.node(name="joint")
+    read_mesh(glb.write(tmp_path / "skin.glb", skins=[{"joints": [1]}]))
+    assert "1 skinned meshes are placed by their nodes" in caplog.text

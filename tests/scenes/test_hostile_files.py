@@ -14,6 +14,7 @@ import pytest
 from navi_core.config import CompileConfig
 from navi_core.errors import GmdagError, MeshError
 from navi_core.scenes import compile_mesh, generate_scene, load_gmdag, read_mesh
+from navi_core.scenes.gltf_reader import read_gltf, read_gltf_facts
 from navi_core.scenes.gmdag_v2 import read_v2
 
 TRIANGLE = np.array([0, 0, 0, 1, 0, 0, 0, 1, 0], "<f4").tobytes() + np.array([0, 1, 2], "<u4").tobytes()
@@ -284,3 +285,24 @@ def test_sealed_damage_gives_an_error_or_a_scene_that_can_be_flown(v2):
         depth = Field([scene], threads=1).cast_rays(origin, rays, torch.zeros(1, dtype=torch.int32), 50.0).depth
         assert torch.isfinite(depth).all()
     assert valid > 10
+
+
+@pytest.mark.parametrize("uri", ["/etc/passwd", "file:///etc/passwd", "https://example.org/a.bin", "%2Fetc%2Fpasswd"])
+def test_a_buffer_lies_at_a_path_relative_to_its_file(tmp_path, uri):
+    file = tmp_path / "scene.gltf"
+    file.write_text(json.dumps(gltf(buffers=[{"byteLength": 48, "uri": uri}])))
+    with pytest.raises(MeshError, match="no path relative to it"):
+        read_mesh(file)
+
+
+def test_a_forest_of_instances_is_one_part_and_a_world_of_them_is_refused(tmp_path):
+    def forest(count):
+        planted = {"EXT_mesh_gpu_instancing": {"attributes": {"TRANSLATION": 2}}}
+        row = {"componentType": 5126, "count": count, "type": "VEC3"}
+        document = gltf(nodes=[{"mesh": 0, "extensions": planted}])
+        document["accessors"].append(row)
+        return write_glb(tmp_path / f"forest{count}.glb", document)
+
+    assert len(read_gltf(forest(20_000))) == 1
+    with pytest.raises(MeshError, match="9000000 instances, more than 1000000"):
+        read_gltf_facts(forest(9_000_000))
