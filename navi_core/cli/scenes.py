@@ -25,6 +25,8 @@ Resolution = Annotated[int, typer.Option(help="Voxels along an edge: a power of 
 Jobs = Annotated[
     int | None, typer.Option(min=1, help="Scenes compiled at once; by default what cores and memory allow.")
 ]
+UpAxis = Annotated[str, typer.Option(help="Up axis of the files: y or z.")]
+UnitScale = Annotated[float, typer.Option(help="Metres per unit of the files.")]
 Inputs = Annotated[list[Path], typer.Argument(help="Mesh or .gmdag files, or folders of meshes.", show_default=False)]
 
 
@@ -73,8 +75,8 @@ def compile(
     meshes: Inputs,
     out: Out = None,
     resolution: Resolution = 512,
-    up_axis: Annotated[str, typer.Option(help="Up axis of the files: y or z.")] = "y",
-    unit_scale: Annotated[float, typer.Option(help="Metres per unit of the files.")] = 1.0,
+    up_axis: UpAxis = "y",
+    unit_scale: UnitScale = 1.0,
     semantics: Annotated[
         str, typer.Option(help="Where names come from: auto, annotation, vertex_color, object, material or none.")
     ] = "auto",
@@ -115,20 +117,32 @@ def qualify(
     scenes: Inputs,
     out: Out = None,
     resolution: Resolution = 512,
+    up_axis: UpAxis = "y",
+    unit_scale: UnitScale = 1.0,
     write: Annotated[bool, typer.Option("--write", help="Store the verdict in the version 2 files.")] = False,
     as_json: Json = False,
 ) -> None:
-    """Judge where a drone could start: PASS, MARGINAL or FAIL (never used for training)."""
+    """Judge where a drone could start: PASS, MARGINAL or FAIL (never used for training); meshes are compiled first."""
     from navi_core.config import SpawnConfig
+    from navi_core.errors import SceneError, printable
     from navi_core.scenes import compile_source, store_verdict
     from navi_core.world import Field, scene_verdict
 
     sources = _sources(scenes)
+    config = _compile_config(resolution, up_axis=up_axis, unit_scale=unit_scale)
     rows: list[dict[str, Any]] = []
+    faults: list[str] = []
     with progress_bar("qualifying", quiet=as_json) as progress:
         for number, source in enumerate(sources):
             progress(source.name, number, len(sources))
-            compiled = compile_source(source, _folder(out), _compile_config(resolution))
+            try:
+                compiled = compile_source(source, _folder(out), config)
+            except SceneError as error:
+                # One alone fails as itself; of many, the others are judged.
+                if len(sources) == 1:
+                    raise
+                faults.append(f"{source.name}: {printable(str(error))}")
+                continue
             verdict = scene_verdict(Field([compiled.scene]), 0, SpawnConfig())
             if write and compiled.scene.version == 2:
                 store_verdict(compiled.path, compiled.scene, verdict.verdict)
@@ -147,6 +161,10 @@ def qualify(
     for row in rows:
         if row["reason"]:
             typer.echo(f"{row['name']}: {row['reason']}", err=True)
+    for fault in faults:
+        typer.echo(f"failed: {fault}", err=True)
+    if faults:
+        raise SceneError(f"{len(faults)} of {len(sources)} scenes could not be judged")
 
 
 def _compile_config(resolution: int, **options: Any) -> CompileConfig:
@@ -164,16 +182,9 @@ def _folder(out: Path | None) -> Path:
 
 
 def _sources(paths: list[Path]) -> list[SceneSource]:
-    from navi_core.config import CorpusConfig
-    from navi_core.scenes import discover as discover_sources
-    from navi_core.scenes import discover_root
+    from navi_core.scenes import scenes_named
 
-    files = tuple(str(path) for path in paths if not path.is_dir())
-    found = discover_sources(CorpusConfig(scenes=files)) if files else []
-    for path in paths:
-        if path.is_dir():
-            found += discover_root(path)
-    return found
+    return sorted(scenes_named(str(path) for path in paths), key=lambda source: source.name)
 
 
 def _compile_all(

@@ -19,7 +19,7 @@ from navi_core.scenes.decimation import Decimation
 from navi_core.scenes.gmdag import load_gmdag
 from navi_core.scenes.headers import CompileEstimate, estimate_compile, read_facts
 from navi_core.scenes.layouts import scene_name
-from navi_core.scenes.manifest import Manifest, ManifestRow, file_hash, read_manifest
+from navi_core.scenes.manifest import Manifest, ManifestRow, file_hash, read_manifest, update_manifest
 from navi_core.scenes.naming import clean_name, distinct_names, path_digest
 from navi_core.scenes.notes import collected_warnings
 from navi_core.scenes.pool import Job, default_jobs, run_jobs
@@ -169,12 +169,19 @@ def compile_corpus(
         failed: Called for each source that cannot be used; the others go on. Without it the first fault is raised.
 
     Raises:
-        SceneError: A source cannot be used and `failed` is not given, or nothing could be compiled. What was
-            compiled before it stays.
+        SceneError: Two sources have one name, the folder's manifest is broken, a source cannot be used and `failed`
+            is not given, or nothing could be compiled. What was compiled before it stays.
         ConfigError: `jobs` is less than 1.
     """
     config = config or CompileConfig()
     out = Path(out_dir)
+    twice = [name for name, uses in Counter(source.name for source in sources).items() if uses > 1]
+    if twice:
+        both = " and ".join(source.origin for source in sources if source.name == twice[0])
+        raise SceneError(f"the scene name {twice[0]!r} belongs to {both}; a manifest has each name once")
+    path = out / "manifest.json"
+    if path.is_file():
+        read_manifest(path)  # a broken one is told before the work, not after it
     if jobs is None:
         jobs = default_jobs([estimate_source(source, config) for source in sources])
     if jobs < 1:
@@ -202,10 +209,7 @@ def compile_corpus(
         raise SceneError(f"none of {len(sources)} scenes could be compiled; see what is wrong with: navi doctor DIR")
     kept = tuple(rows[index] for index in sorted(rows))
     manifest = Manifest(kept, merge_vocabularies(vocabularies[index] for index in sorted(rows)))
-    path = out / "manifest.json"
-    if path.is_file():
-        manifest = read_manifest(path).updated(manifest)
-    manifest.write(path)
+    manifest = update_manifest(path, manifest)
     report("done", 1.0)
     return manifest
 

@@ -9,6 +9,7 @@ Layouts are those of the datasets' releases: HM3D (`00800-TEEsavR23oF/TEEsavR23o
 from __future__ import annotations
 
 import json
+import logging
 import os
 import re
 from collections.abc import Callable, Collection, Iterable
@@ -22,6 +23,7 @@ from navi_core.scenes.scene_instance import INSTANCE_SUFFIX, dataset_root
 
 __all__ = ["Layout", "list_files", "recognise", "scene_name", "split_scenes"]
 
+_log = logging.getLogger(__name__)
 _MAX_FILES = 300_000
 _SKIPPED_FOLDERS = {"__pycache__", "node_modules"}
 _ANONYMOUS = {"mesh", "mesh_semantic", "mesh_z_up", "scene", "model"}
@@ -45,7 +47,8 @@ class Layout:
 def list_files(root: Path, progress: Callable[[int], None] | None = None) -> tuple[list[Path], bool]:
     """Return every file under a folder, sorted, and whether the listing was cut at 300,000 files.
 
-    Hidden folders and files are left out; links to folders are not followed.
+    Hidden folders and files are left out. Links to folders are followed, as downloaders place datasets by them; a
+    folder that is reached in several ways is listed once, under its own path where that lies below the root.
 
     Args:
         root: The folder.
@@ -57,14 +60,30 @@ def list_files(root: Path, progress: Callable[[int], None] | None = None) -> tup
     if not os.path.isdir(root):
         raise SceneError(f"{root}: no such folder")
     found: list[Path] = []
-    for folder, inner, files in os.walk(root):
-        inner[:] = sorted(name for name in inner if not name.startswith(".") and name not in _SKIPPED_FOLDERS)
-        found += [Path(folder, name) for name in sorted(files) if not name.startswith(".")]
-        if progress is not None:
-            progress(len(found))
-        if len(found) > _MAX_FILES:
-            return sorted(found[:_MAX_FILES]), True
+    seen: set[tuple[int, int]] = set()
+    begin = [root]
+    while begin:
+        links: list[Path] = []
+        for folder, inner, files in (step for top in begin for step in os.walk(top, onerror=_left_out)):
+            place = os.stat(folder)
+            known = (place.st_dev, place.st_ino) in seen
+            seen.add((place.st_dev, place.st_ino))
+            inner[:] = sorted(name for name in inner if not name.startswith(".") and name not in _SKIPPED_FOLDERS)
+            if known:
+                inner.clear()
+                continue
+            links += [Path(folder, name) for name in inner if os.path.islink(os.path.join(folder, name))]
+            found += [Path(folder, name) for name in sorted(files) if not name.startswith(".")]
+            if progress is not None:
+                progress(len(found))
+            if len(found) > _MAX_FILES:
+                return sorted(found[:_MAX_FILES]), True
+        begin = links
     return sorted(found), False
+
+
+def _left_out(error: OSError) -> None:
+    _log.warning("%s: cannot be read and is left out: %s", error.filename, error.strerror)
 
 
 def split_scenes(files: Iterable[Path]) -> tuple[list[Path], dict[Path, str]]:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import fcntl
 import hashlib
 import json
 from dataclasses import dataclass
@@ -12,7 +13,7 @@ from navi_core.errors import SceneError
 from navi_core.scenes.scene import write_atomically
 from navi_core.scenes.semantics import merge_vocabularies
 
-__all__ = ["Manifest", "ManifestRow", "file_hash", "read_manifest"]
+__all__ = ["Manifest", "ManifestRow", "file_hash", "read_manifest", "update_manifest"]
 
 _FORMAT = "navi-corpus"
 _VERSION = 1
@@ -99,12 +100,34 @@ def read_manifest(path: Path) -> Manifest:
     names = [row.name for row in rows]
     if len(set(names)) < len(names):
         double = next(name for name in names if names.count(name) > 1)
-        raise SceneError(f"{path}: the name {double!r} occurs more than once")
+        raise SceneError(
+            f"{path}: the name {double!r} occurs more than once; remove the manifest and compile again, which reuses "
+            "the scenes"
+        )
     try:
         vocabulary = {int(i): str(name) for i, name in document.get("vocabulary", {}).items()}
     except (AttributeError, ValueError) as error:
         raise SceneError(f"{path}: the vocabulary is broken: {error}") from None
     return Manifest(rows, vocabulary)
+
+
+def update_manifest(path: Path, newer: Manifest) -> Manifest:
+    """Put the rows of `newer` into the manifest at `path`, where there is one, and return the whole.
+
+    Processes that compile into one folder take turns: none loses the rows of another.
+
+    Raises:
+        SceneError: The manifest that is there is broken, or the folder cannot be written.
+    """
+    try:
+        path.parent.mkdir(parents=True, exist_ok=True)
+        with path.with_name(f".{path.name}.lock").open("w") as lock:
+            fcntl.flock(lock, fcntl.LOCK_EX)
+            whole = read_manifest(path).updated(newer) if path.is_file() else newer
+            whole.write(path)
+    except OSError as error:
+        raise SceneError(f"{path}: cannot be written: {error}") from None
+    return whole
 
 
 def file_hash(path: Path) -> str:

@@ -12,7 +12,8 @@ from typer.testing import CliRunner
 from navi_core.cli import doctor, scenes
 from navi_core.cli.evaluate import scene_loaders
 from navi_core.errors import ConfigError, GmdagError, MeshError, SceneError
-from navi_core.scenes import load_gmdag, parse_seeds
+from navi_core.scenes import load_gmdag, parse_seeds, read_manifest
+from tests.scenes.mesh_files import room
 from tests.scenes.test_corpus import write_obj
 
 
@@ -169,3 +170,28 @@ def test_a_folder_names_its_meshes_as_scenes(tmp_path):
     (tmp_path / "empty").mkdir()
     with pytest.raises(SceneError, match="no scene found"):
         scene_loaders([str(tmp_path / "empty")], 32)
+
+
+def test_scenes_of_two_folders_keep_their_names_apart_and_can_be_added_to(navi, tmp_path):
+    for folder in ("a", "b"):
+        write_obj(tmp_path / folder / "flat.obj")
+    command = ("scenes", "compile", "--out", tmp_path / "out", "--resolution", 16, "--json")
+    rows = json.loads(navi(*command, tmp_path / "a", tmp_path / "b").stdout)
+    assert [row["name"] for row in rows] == ["a_flat", "b_flat"]
+    write_obj(tmp_path / "c" / "hall.obj")
+    assert navi(*command, tmp_path / "c").exit_code == 0
+    assert len(read_manifest(tmp_path / "out" / "manifest.json").rows) == 3
+
+
+def test_qualify_judges_the_others_where_one_is_broken_and_turns_them_as_compile_does(navi, tmp_path):
+    room(tmp_path / "meshes" / "a.glb")
+    (tmp_path / "meshes" / "b.glb").write_bytes(b"glTF")
+    told = navi("scenes", "qualify", tmp_path / "meshes", "--out", tmp_path, "--resolution", 32, "--up-axis", "z")
+    assert isinstance(told.exception, SceneError)
+    assert "1 of 2 scenes could not be judged" in str(told.exception)
+    assert "failed: b: " in told.stderr
+    made = json.loads(
+        navi("scenes", "compile", tmp_path / "meshes" / "a.glb", "--out", tmp_path, "--resolution", 32,
+             "--up-axis", "z", "--json").stdout
+    )  # fmt: skip
+    assert made[0]["skipped"]

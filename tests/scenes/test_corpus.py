@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import json
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -22,7 +24,7 @@ from navi_core.scenes import (
     scenes_named,
     split_by_scene,
 )
-from navi_core.scenes.manifest import file_hash
+from navi_core.scenes.manifest import Manifest, file_hash, update_manifest
 
 CONFIG = CompileConfig(resolution=32)
 OBJ = "o {name}\nv 0 0 0\nv 2 0 0\nv 0 2 0\nv 0 0 2\nf 1 2 3\nf 1 2 4\nf 1 3 4\nf 2 3 4\n"
@@ -224,3 +226,31 @@ def test_a_split_never_shares_a_scene_and_ignores_order():
         split_by_scene(sources[:1])
     with pytest.raises(ConfigError, match="test_share"):
         split_by_scene(sources, 1.0)
+
+
+def test_two_sources_of_one_name_are_refused_before_anything_is_compiled(tmp_path):
+    one, two = (write_obj(tmp_path / folder / "flat.obj") for folder in ("a", "b"))
+    with pytest.raises(SceneError, match=r"name 'flat' belongs to .*a/flat\.obj and .*b/flat\.obj"):
+        compile_corpus([SceneSource("flat", "x", one), SceneSource("flat", "x", two)], tmp_path / "out", CONFIG)
+    assert not (tmp_path / "out").exists()
+
+
+def test_a_broken_manifest_is_told_before_the_work(corpus, tmp_path):
+    out = tmp_path / "out"
+    out.mkdir()
+    (out / "manifest.json").write_text("{")
+    with pytest.raises(SceneError, match="manifest cannot be read"):
+        compile_corpus(discover_root(corpus), out, CONFIG)
+    assert list(out.glob("*.gmdag")) == []
+
+
+def test_those_who_write_one_manifest_at_a_time_keep_each_others_rows(tmp_path):
+    made = compile_corpus(generated_sources({"maze": (0,)}), tmp_path, CompileConfig(resolution=16))
+    path = tmp_path / "manifest.json"
+
+    def write(number: int) -> None:
+        update_manifest(path, Manifest((replace(made.rows[0], name=f"maze_{number:04d}"),), made.vocabulary))
+
+    with ThreadPoolExecutor(8) as pool:
+        list(pool.map(write, range(1, 25)))
+    assert len(read_manifest(path).rows) == 25

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import errno
+import os
 import resource
 
 import pytest
@@ -52,3 +54,30 @@ def test_a_full_disk_is_told_and_leaves_nothing(tmp_path):
         finally:
             resource.setrlimit(resource.RLIMIT_FSIZE, before)
         assert list((tmp_path / "out").iterdir()) == []
+
+
+def test_a_dataset_behind_a_link_is_found_once_under_its_own_path_where_it_has_one(tmp_path):
+    data, root = tmp_path / "versioned", tmp_path / "root"
+    for folder in (data / "hm3d", root / "own"):
+        folder.mkdir(parents=True)
+        (folder / f"{folder.name}.obj").write_text(TETRAHEDRON)
+    (data / "hm3d" / "up").symlink_to(root, target_is_directory=True)
+    for name, target in (("a_link", data / "hm3d"), ("b_link", data / "hm3d"), ("c_link", root / "own")):
+        (root / name).symlink_to(target, target_is_directory=True)
+    found = {source.path.relative_to(root).as_posix() for source in discover(CorpusConfig(root=str(root)))}
+    assert found == {"a_link/hm3d.obj", "own/own.obj"}
+
+
+def test_a_folder_that_cannot_be_read_is_told(tmp_path, monkeypatch, caplog):
+    (tmp_path / "good.obj").write_text(TETRAHEDRON)
+    (tmp_path / "secret").mkdir()
+    scan = os.scandir
+
+    def scandir(path):
+        if str(path).endswith("secret"):
+            raise PermissionError(errno.EACCES, "Permission denied", str(path))
+        return scan(path)
+
+    monkeypatch.setattr(os, "scandir", scandir)
+    assert [source.name for source in discover(CorpusConfig(root=str(tmp_path)))] == ["good"]
+    assert "secret: cannot be read and is left out: Permission denied" in caplog.text
