@@ -18,7 +18,7 @@ from navi_core.errors import MeshError, SceneError
 from navi_core.scenes.dag import build_dag
 from navi_core.scenes.decimation import decimate
 from navi_core.scenes.gmdag import load_gmdag
-from navi_core.scenes.memory import check_memory
+from navi_core.scenes.memory import check_memory, check_reading, check_references
 from navi_core.scenes.mesh import Mesh, check_mesh
 from navi_core.scenes.naming import file_stem
 from navi_core.scenes.scene import Scene, write_atomically
@@ -146,7 +146,13 @@ def _compile(mesh: Path | str | Mesh, config: CompileConfig, report: Progress) -
         version=2,
         triangles=triangles,
         triangle_semantic=checked.face_semantic.astype(np.int32),
-        dag=build_dag(scaled, config.resolution, config.max_leaf_triangles, report),
+        dag=build_dag(
+            scaled,
+            config.resolution,
+            config.max_leaf_triangles,
+            report,
+            lambda references: check_references(checked.name, references, config),
+        ),
         compiler_version=COMPILER_VERSION,
         decimation=decimation,
     )
@@ -218,6 +224,8 @@ def compile_to_file(
         return CompiledScene(path, existing, True, time.perf_counter() - start)
     report = progress or (lambda stage, share: None)
     scene = replace(_compile(source, config, _spread(report)), name=name)
+    if scene.source_hash != source_hash:
+        raise MeshError(f"{source}: changed while it was read; compile it again when it is complete")
     report("write", _STAGES["write"][0])
     scene.save(path)
     write_atomically(_sidecar(path), json.dumps(_stamp(path, source_hash, config), indent=1).encode())
@@ -280,4 +288,5 @@ def _stamp(path: Path, source_hash: str, config: CompileConfig) -> dict[str, str
 def _read(path: Path, config: CompileConfig) -> Mesh:
     from navi_core.scenes.reader import read_mesh
 
+    check_reading(path, config)
     return read_mesh(path, up_axis=config.up_axis, unit_scale=config.unit_scale, semantics=config.semantics)

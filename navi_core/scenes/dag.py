@@ -130,7 +130,13 @@ def levels_of(resolution: int) -> tuple[int, int]:
     return coarse, min(coarse + LEVELS_BELOW, resolution.bit_length())
 
 
-def build_dag(triangles: Float64, resolution: int, max_leaf: int = 16, progress: Progress | None = None) -> Dag:
+def build_dag(
+    triangles: Float64,
+    resolution: int,
+    max_leaf: int = 16,
+    progress: Progress | None = None,
+    afford: Callable[[int], None] | None = None,
+) -> Dag:
     """Build the octree of a triangle set and share what is equal in it.
 
     A cell below the coarse grid is split while its list is longer than `max_leaf`, the finest level is not
@@ -143,10 +149,11 @@ def build_dag(triangles: Float64, resolution: int, max_leaf: int = 16, progress:
         resolution: Voxels along an edge, a power of two.
         max_leaf: The longest list that is not split.
         progress: Told the stages "tree" and "dag" with the share of each, 0 to 1.
+        afford: Told how many entries a level's lists will have before they are made; raises where they are too many.
     """
     report = progress or (lambda stage, share: None)
     coarse, _ = levels_of(resolution)
-    levels = _distribute(triangles, resolution, max_leaf, report)
+    levels = _distribute(triangles, resolution, max_leaf, report, afford or (lambda references: None))
     report("dag", 0.0)
     bounds, items, number = unique_lists(*_joined([(level.bounds, level.items) for level in levels]))
     report("dag", 0.3)
@@ -160,7 +167,9 @@ def build_dag(triangles: Float64, resolution: int, max_leaf: int = 16, progress:
     return dag
 
 
-def _distribute(triangles: Float64, resolution: int, max_leaf: int, report: Progress) -> list[_Level]:
+def _distribute(
+    triangles: Float64, resolution: int, max_leaf: int, report: Progress, afford: Callable[[int], None]
+) -> list[_Level]:
     """Return the cells that hold triangles, from the coarse level down, with the lists of those not split."""
     coarse, deepest = levels_of(resolution)
     report("tree", 0.0)
@@ -185,6 +194,7 @@ def _distribute(triangles: Float64, resolution: int, max_leaf: int, report: Prog
         chosen = np.flatnonzero(gains)
         length = count[chosen].reshape(-1)
         end = np.cumsum(length)
+        afford(int(end[-1]))
         children = np.zeros(end[-1], np.int32)
         gather_children(chosen, long_bounds, long_items, masks, (end - length).reshape(-1, 8), children)
         filled = length > 0

@@ -24,6 +24,7 @@ from navi_core.scenes.gmdag import load_gmdag
 from navi_core.scenes.headers import MeshFacts, estimate_compile, read_facts
 from navi_core.scenes.layouts import Layout, list_files, recognise, split_scenes
 from navi_core.scenes.manifest import read_manifest
+from navi_core.scenes.mesh import unit_doubt
 from navi_core.scenes.notes import collected_warnings
 from navi_core.scenes.reader import hash_source, read_mesh
 from navi_core.scenes.scene_instance import INSTANCE_SUFFIX, instance_templates
@@ -33,8 +34,6 @@ __all__ = ["examine"]
 _WHOLE_FILE, _WHOLE_FOLDER = 8 << 20, 96 << 20
 """Bytes of a file, and of all files together, that are read whole without `deep`."""
 _MAX_SCENES = 2000
-_HIGH = 60.0
-"""Height that is a doubt in a scene that is as wide [m]; a house in centimetres is 250 high."""
 _FOREIGN = {
     **dict.fromkeys((".fbx", ".dae", ".blend", ".3ds", ".usd", ".usda", ".usdc", ".usdz", ".off", ".x3d", ".wrl"),
                     "a mesh type that is not read: export it as GLB (Blender: File → Export → glTF 2.0)"),
@@ -175,7 +174,8 @@ def _look_at_mesh(
     doubt = _doubt(size, layout.up_axis)
     if missing:
         doubt.append(f"its annotation lacks {missing[0]}")
-    notes = [note.removeprefix(f"{file}: ") for note in notes]
+    # What the reader says of a whole file again is said once.
+    notes = [note.removeprefix(f"{file}: ") for note in notes if not any(text in note for text in doubt)]
     return scene, "warning" if doubt else "ok", "; ".join([f"{count}, {shown}{names}", *doubt, *notes])
 
 
@@ -200,10 +200,9 @@ def _doubt(size: np.ndarray | None, up_axis: str) -> list[str]:
     if size is None:
         return []
     other = "y" if up_axis == "z" else "z"
-    if max(size) > 1000:
-        return ["over 1 km: is its unit the millimetre or centimetre? (--unit-scale 0.001 or 0.01)"]
-    if size[1] > _HIGH and max(size[0], size[2]) > _HIGH:
-        return [f"{size[1]:.0f} m high: is its unit the centimetre? (--unit-scale 0.01)"]
+    unit = unit_doubt(size)
+    if unit is not None:
+        return [unit]
     if max(size[0], size[2]) < 2.0:
         return ["under 2 m wide: is this an object, or is its unit not the metre? (--unit-scale)"]
     if size[1] > max(size[0], size[2]):

@@ -8,11 +8,12 @@ from pathlib import Path
 import numpy as np
 
 from navi_core.config import CompileConfig
-from navi_core.errors import SceneTooLargeError
+from navi_core.errors import MeshError, SceneTooLargeError
 from navi_core.scenes.dag import levels_of
+from navi_core.scenes.headers import read_facts
 from navi_core.scenes.mesh import Mesh
 
-__all__ = ["available_memory", "check_memory", "estimate_memory"]
+__all__ = ["available_memory", "check_memory", "check_reading", "check_references", "estimate_memory"]
 
 _PER_TRIANGLE = 520
 """Bytes of corners in three precisions, of bounds, and of what checks and the file need of each."""
@@ -20,6 +21,10 @@ _PER_REFERENCE = 48
 """Bytes of one entry of a list, its masks and copies, and its share of the cells."""
 _PER_DECIMATED = 1200
 """Further bytes of a triangle while triangles are merged and the result is measured."""
+_PER_CHILD = 24
+"""Bytes that an entry of a list takes from when its cell is split until the file is written."""
+_PER_READ = 300
+"""Bytes of a triangle while its file is read, at least."""
 _FIXED = 64 << 20
 _SAMPLE = 200_000
 
@@ -72,11 +77,48 @@ def check_memory(mesh: Mesh, config: CompileConfig) -> None:
     Raises:
         SceneTooLargeError: Names the estimate, what is available, and what to do.
     """
-    need, have = estimate_memory(mesh, config), available_memory()
+    _check(f"{mesh.name}: compiling {len(mesh.faces):,} triangles", estimate_memory(mesh, config), _smaller(config))
+
+
+def check_references(name: str, references: int, config: CompileConfig) -> None:
+    """Refuse to split cells whose lists would not fit: how often large triangles cross shows only then.
+
+    Args:
+        name: Of the mesh.
+        references: Entries of the lists of one level.
+        config: How the mesh is compiled.
+
+    Raises:
+        SceneTooLargeError: As `check_memory`.
+    """
+    what = f"{name}: its triangles cross so much that {references:,} places of them in the tree"
+    _check(what, _PER_CHILD * references, _smaller(config))
+
+
+def check_reading(file: Path, config: CompileConfig) -> None:
+    """Refuse to read a mesh file that would not fit, by what its header says; where that is broken, its reader tells.
+
+    Raises:
+        SceneTooLargeError: As `check_memory`.
+    """
+    try:
+        facts = read_facts(file)
+    except MeshError:
+        return
+    # Where triangles are estimated, there may be half of them.
+    count = facts.triangles if facts.exact else facts.triangles // 2
+    _check(f"{file}: reading {count:,} triangles", _PER_READ * count, "split the mesh")
+
+
+def _smaller(config: CompileConfig) -> str:
+    lower = f"lower the resolution (now {config.resolution})" if config.resolution > 64 else "split the mesh"
+    return lower if config.decimate is not None else f"{lower}, merge small triangles (decimate: 0.25)"
+
+
+def _check(what: str, need: int, instead: str) -> None:
+    have = available_memory()
     if have is not None and need > have:
-        lower = f"lower the resolution (now {config.resolution})" if config.resolution > 64 else "split the mesh"
-        merge = "" if config.decimate is not None else ", merge small triangles (decimate: 0.25)"
         raise SceneTooLargeError(
-            f"{mesh.name}: compiling {len(mesh.faces):,} triangles needs about {need / 2**30:.1f} GiB, "
-            f"{have / 2**30:.1f} GiB are available; {lower}{merge}, or close other programs"
+            f"{what} needs about {need / 2**30:.1f} GiB, {have / 2**30:.1f} GiB are available; {instead}, or close "
+            "other programs"
         )

@@ -13,12 +13,18 @@ import numpy.typing as npt
 from navi_core.errors import MeshError
 from navi_core.scenes.semantics import MAX_SEMANTIC
 
-__all__ = ["MAX_EXTENT", "MIN_EXTENT", "Mesh", "check_mesh", "mesh_from_arrays"]
+__all__ = ["MAX_EXTENT", "MIN_EXTENT", "Mesh", "check_mesh", "mesh_from_arrays", "unit_doubt"]
 
 MIN_EXTENT = 0.05
 """Smallest plausible largest extent of a scene [m]."""
 MAX_EXTENT = 5000.0
 """Largest plausible extent of a scene [m]."""
+_FAR = 1000.0
+"""Extent that is a doubt [m]."""
+_HIGH = 60.0
+"""Height that is a doubt in a scene that is as wide [m]; a house in centimetres is 250 high."""
+_STRAYS = 100
+"""Triangles on each side of a large mesh that may be strays, at most a thousandth of all."""
 
 _log = logging.getLogger(__name__)
 
@@ -145,6 +151,9 @@ def check_mesh(mesh: Mesh, where: str | None = None) -> Mesh:
         raise MeshError(f"{where}: {ids.shape} semantic ids for {len(faces)} faces; one per face is needed")
     bad = ~np.isfinite(vertices).all(axis=1)
     if bad.any():
+        # Scans keep places that no face uses, with no numbers in them.
+        bad &= np.isin(np.arange(len(vertices)), faces)
+    if bad.any():
         first = int(np.argmax(bad))
         value = ", ".join(f"{v:g}" for v in vertices[first])
         raise MeshError(
@@ -181,6 +190,32 @@ def _drop_zero_area(mesh: Mesh, where: str) -> Mesh:
     return replace(mesh, faces=mesh.faces[keep], face_semantic=mesh.face_semantic[keep])
 
 
+def unit_doubt(extent: npt.NDArray[np.float64]) -> str | None:
+    """Return why the size of a mesh (x, y, z) [m] lets doubt that its unit is the metre, None where it does not."""
+    if extent.max() > _FAR:
+        return "over 1 km: is its unit the millimetre or centimetre? (--unit-scale 0.001 or 0.01)"
+    if extent[1] > _HIGH and max(extent[0], extent[2]) > _HIGH:
+        return f"{extent[1]:.0f} m high: is its unit the centimetre? (--unit-scale 0.01)"
+    return None
+
+
+def _tell_strays(mesh: Mesh, extent: npt.NDArray[np.float64], where: str) -> None:
+    """Warn where a handful of triangles far out make the scene several times as large as it is."""
+    few = min(_STRAYS, len(mesh.faces) // 1000)
+    if few == 0:
+        return
+    inner = np.empty(3)
+    for axis in range(3):
+        place = mesh.vertices[:, axis][mesh.faces]
+        inner[axis] = -np.partition(-place.max(axis=1), few)[few] - np.partition(place.min(axis=1), few)[few]
+    if inner.max() > 0 and extent.max() > 3 * inner.max():
+        _log.warning(
+            "%s: without the few triangles furthest out it would measure %s m, not %s m: strays leave drones nowhere "
+            "to start; remove them, in MeshLab for instance (Filters → Cleaning → Remove isolated pieces)",
+            where, *(" × ".join(f"{v:.3g}" for v in size) for size in (inner, extent)),
+        )  # fmt: skip
+
+
 def _check_extent(mesh: Mesh, where: str) -> None:
     lower, upper = mesh.bounds
     extent = upper - lower
@@ -191,6 +226,10 @@ def _check_extent(mesh: Mesh, where: str) -> None:
             f"{where}: the mesh measures {size} m, more than {MAX_EXTENT:g} m; its unit is probably not the metre: "
             "--unit-scale 0.001 for millimetres, 0.01 for centimetres (compile.unit_scale=0.01)"
         )
+    doubt = unit_doubt(extent)
+    if doubt is not None:
+        _log.warning("%s: the mesh measures %s m (x, y, z); %s", where, size, doubt)
+    _tell_strays(mesh, extent, where)
     if 0 < largest < MIN_EXTENT:
         raise MeshError(
             f"{where}: the mesh measures {size} m, less than {MIN_EXTENT:g} m; its unit is probably not the metre: "

@@ -60,13 +60,13 @@ def read_mesh(
         raise ConfigError(f"up_axis {up_axis!r} is not one of: y, z")
     if not (np.isfinite(unit_scale) and unit_scale > 0):
         raise ConfigError(f"unit_scale {unit_scale!r} must be a positive number of metres per unit")
-    source_hash = hash_source(file)
+    _check_suffix(file)
     # A broken file may hold any bits for a number; what is not finite in the end is refused by name.
     with np.errstate(invalid="ignore", over="ignore"):
-        return _assemble(file, source_hash, up_axis, unit_scale, semantics)
+        return _assemble(file, up_axis, unit_scale, semantics)
 
 
-def _assemble(file: Path, source_hash: str, up_axis: str, unit_scale: float, semantics: str) -> Mesh:
+def _assemble(file: Path, up_axis: str, unit_scale: float, semantics: str) -> Mesh:
     parts = read_parts(file)
     if not parts:
         raise MeshError(f"{file}: the file holds no triangles; export a surface, not points or curves")
@@ -78,6 +78,8 @@ def _assemble(file: Path, source_hash: str, up_axis: str, unit_scale: float, sem
     if up_axis == "z":
         vertices = vertices[:, [0, 2, 1]] * np.array([1.0, 1.0, -1.0])
     faces = np.concatenate([part.faces + o for part, o in zip(parts, offsets, strict=False)]).astype(np.int32)
+    # Hashed after it was read: who hashed it before can tell whether it changed meanwhile.
+    source_hash = hash_source(file)
     return check_mesh(Mesh(vertices, faces, semantic, vocabulary, annotation_key(file), source_hash), str(file))
 
 

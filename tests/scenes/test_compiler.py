@@ -9,11 +9,13 @@ import numpy as np
 import pytest
 
 import navi_core.scenes.compiler as compiler
+import navi_core.scenes.reader as reader
 from navi_core.config import CompileConfig, parse_config
 from navi_core.errors import ConfigError, MeshError, SceneError
 from navi_core.scenes import compile_mesh, compile_to_file, generate_scene, load_gmdag, store_verdict
 from navi_core.scenes.scene import write_atomically
 from tests.conftest import box_triangles, mesh_of
+from tests.scenes.mesh_files import room
 
 CONFIG = CompileConfig(resolution=64)
 
@@ -163,3 +165,17 @@ def test_a_mesh_too_far_from_the_origin_is_refused_not_distorted(distance):
     with pytest.raises(MeshError, match="nearer to the origin"):
         compile_mesh(far, CompileConfig(resolution=512))
     compile_mesh(mesh_of(box_triangles((1000, 0, 0), (1004, 2.5, 4)), "near enough"), CONFIG)
+
+
+def test_a_file_that_changes_while_it_is_read_is_no_scene(tmp_path, monkeypatch):
+    file, read = room(tmp_path / "room.glb"), reader.read_parts
+
+    def overtaken(path):
+        parts = read(path)
+        path.write_bytes(path.read_bytes() + b"more")
+        return parts
+
+    monkeypatch.setattr(reader, "read_parts", overtaken)
+    with pytest.raises(MeshError, match=r"room\.glb: changed while it was read"):
+        compile_to_file(file, tmp_path / "out", CONFIG)
+    assert not (tmp_path / "out").exists()

@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import os
 import tracemalloc
 
+import numpy as np
 import pytest
 
 import navi_core.scenes.memory as memory
@@ -12,6 +14,7 @@ from navi_core.config import CompileConfig
 from navi_core.errors import SceneError
 from navi_core.scenes import compile_mesh, generate_scene
 from navi_core.scenes.memory import available_memory, estimate_memory
+from tests.conftest import mesh_of
 
 
 @pytest.mark.parametrize(("triangles", "decimate"), [(30_000, None), (120_000, None), (15_000, 0.25)])
@@ -38,3 +41,22 @@ def test_what_does_not_fit_is_refused_with_figures_and_a_way_out(monkeypatch):
 
 def test_this_machine_tells_what_it_has():
     assert available_memory() is None or available_memory() > 1 << 20
+
+
+def test_a_file_that_would_not_fit_is_refused_before_it_is_read(tmp_path, monkeypatch):
+    count = 1_000_000
+    path = tmp_path / "large.stl"
+    path.write_bytes(bytes(80) + count.to_bytes(4, "little"))
+    os.truncate(path, 84 + 50 * count)
+    monkeypatch.setattr(memory, "available_memory", lambda: 100 << 20)
+    with pytest.raises(SceneError, match=r"reading 1,000,000 triangles needs about 0\.3 GiB, 0\.1 GiB are available"):
+        compile_mesh(path)
+
+
+def test_triangles_that_cross_everywhere_are_refused_before_their_lists_are_made(monkeypatch):
+    mesh = mesh_of(np.random.default_rng(0).uniform(0, 10, (1000, 3, 3)), "hay")
+    # What the whole would take cannot be told from the sizes of triangles: it is asked again at every level.
+    left = iter([1 << 40, 1 << 20])
+    monkeypatch.setattr(memory, "available_memory", lambda: next(left))
+    with pytest.raises(SceneError, match=r"hay: its triangles cross so much that [0-9,]+ places .* GiB are available"):
+        compile_mesh(mesh, CompileConfig(resolution=512))

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import logging
+from dataclasses import replace
 
 import numpy as np
 import pytest
@@ -103,3 +104,29 @@ def test_corpus_ids_follow_names_not_local_ids():
 def test_too_many_names_for_16_bits_are_refused():
     with pytest.raises(SceneError, match="16 bits"):
         build_vocabulary(str(i) for i in range(65_536))
+
+
+def test_a_place_without_numbers_that_no_face_uses_does_no_harm():
+    mesh = broken(vertices=[[0, 0, 0], [10, 0, 0], [5, 0, 5], [np.nan, 0, 0]])
+    assert len(check_mesh(mesh).faces) == 1
+    with pytest.raises(MeshError, match="1 of 4 vertices are NaN"):
+        check_mesh(replace(mesh, faces=np.array([[0, 1, 3]], np.int32)))
+
+
+@pytest.mark.parametrize(
+    ("scale", "doubt"), [(1, ""), (100, "is its unit the centimetre"), (400, "the millimetre or centimetre")]
+)
+def test_a_room_in_another_unit_is_worth_a_warning(caplog, scale, doubt):
+    check_mesh(mesh_of(scale * box_triangles((0, 0, 0), (4, 2.5, 3)), "room"))
+    assert doubt in caplog.text
+    assert bool(caplog.text) == bool(doubt)
+
+
+def test_strays_far_from_a_scan_are_told_and_a_large_scan_is_not(caplog):
+    rng = np.random.default_rng(0)
+    scan = rng.uniform((0, 0, 0), (6, 2.5, 5), (4000, 1, 3)) + rng.normal(size=(4000, 3, 3)) * 0.05
+    check_mesh(mesh_of(scan, "scan"))
+    assert caplog.text == ""
+    scan[7] += 300.0
+    check_mesh(mesh_of(scan, "scan"))
+    assert "without the few triangles furthest out it would measure 6" in caplog.text
