@@ -73,16 +73,20 @@ def _lines(path: Path) -> Iterator[tuple[int, bytes]]:
         if head[:2] in (b"\xff\xfe", b"\xfe\xff"):
             raise MeshError(f"{path}: is text in UTF-16; save it as UTF-8 or ASCII")
         stream.seek(len(_BYTE_ORDER_MARK) if head == _BYTE_ORDER_MARK else 0)
-        begun, before = 0, b""
+        begun: list[bytes] = []
+        first = 0
         for number, line in enumerate(stream, start=1):
             if b"#" in line and not line.startswith((b"o ", b"g ", b"usemtl ")):
                 line = line.partition(b"#")[0]
-            if line.endswith((b"\\\n", b"\\\r\n")):
-                begun, before = begun or number, before + line.rstrip(b"\\\r\n") + b" "
-                continue
-            yield begun or number, before + line
-            begun, before = 0, b""
-        yield begun, before
+            if b"\\" in line and line.rstrip().endswith(b"\\"):
+                first = first or number
+                begun.append(line.rstrip().removesuffix(b"\\"))
+            elif begun:
+                yield first, b" ".join([*begun, line])
+                begun, first = [], 0
+            else:
+                yield number, line
+        yield first, b" ".join(begun)
 
 
 def _index(field: bytes, count: int) -> int:
