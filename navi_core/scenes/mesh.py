@@ -199,37 +199,41 @@ def unit_doubt(extent: npt.NDArray[np.float64]) -> str | None:
     return None
 
 
-def _tell_strays(mesh: Mesh, extent: npt.NDArray[np.float64], where: str) -> None:
-    """Warn where a handful of triangles far out make the scene several times as large as it is."""
-    few = min(_STRAYS, len(mesh.faces) // 1000)
-    if few == 0:
-        return
+def _without_strays(mesh: Mesh, step: int = 1) -> npt.NDArray[np.float64]:
+    """Return the extent (3,) [m] of every `step`-th triangle without a handful of those furthest out."""
+    faces = mesh.faces[::step]
+    few = min(_STRAYS, len(faces) // 1000)
     inner = np.empty(3)
     for axis in range(3):
-        place = mesh.vertices[:, axis][mesh.faces]
+        place = mesh.vertices[:, axis][faces]
         inner[axis] = -np.partition(-place.max(axis=1), few)[few] - np.partition(place.min(axis=1), few)[few]
-    if inner.max() > 0 and extent.max() > 3 * inner.max():
-        _log.warning(
-            "%s: without the few triangles furthest out it would measure %s m, not %s m: strays leave drones nowhere "
-            "to start; remove them, in MeshLab for instance (Filters → Cleaning → Remove isolated pieces)",
-            where, *(" × ".join(f"{v:.3g}" for v in size) for size in (inner, extent)),
-        )  # fmt: skip
+    return inner
 
 
 def _check_extent(mesh: Mesh, where: str) -> None:
     lower, upper = mesh.bounds
     extent = upper - lower
     largest = float(extent.max())
-    size = " × ".join(f"{v:.3g}" for v in extent)
-    if largest > MAX_EXTENT:
-        raise MeshError(
-            f"{where}: the mesh measures {size} m, more than {MAX_EXTENT:g} m; its unit is probably not the metre: "
-            "--unit-scale 0.001 for millimetres, 0.01 for centimetres (compile.unit_scale=0.01)"
+    # Where a sample is a third as large, there are no strays; else all are asked.
+    inner = _without_strays(mesh, max(1, len(mesh.faces) // 20_000))
+    if inner.max() < largest / 3:
+        inner = _without_strays(mesh)
+    size, bulk = (" × ".join(f"{v:.3g}" for v in lengths) for lengths in (extent, inner))
+    strays = None
+    if 0 < inner.max() < largest / 3:
+        strays = (
+            f"without the few triangles furthest out it would measure {bulk} m: strays leave drones nowhere to start; "
+            "remove them, in MeshLab for instance (Filters → Cleaning → Remove isolated pieces)"
         )
-    doubt = unit_doubt(extent)
+    if largest > MAX_EXTENT:
+        unit = (
+            "its unit is probably not the metre: --unit-scale 0.001 for millimetres, 0.01 for centimetres "
+            "(compile.unit_scale=0.01)"
+        )
+        raise MeshError(f"{where}: the mesh measures {size} m, more than {MAX_EXTENT:g} m; {strays or unit}")
+    doubt = strays or unit_doubt(extent)
     if doubt is not None:
         _log.warning("%s: the mesh measures %s m (x, y, z); %s", where, size, doubt)
-    _tell_strays(mesh, extent, where)
     if 0 < largest < MIN_EXTENT:
         raise MeshError(
             f"{where}: the mesh measures {size} m, less than {MIN_EXTENT:g} m; its unit is probably not the metre: "

@@ -129,4 +129,9 @@ def test_strays_far_from_a_scan_are_told_and_a_large_scan_is_not(caplog):
     assert caplog.text == ""
     scan[7] += 300.0
     check_mesh(mesh_of(scan, "scan"))
-    assert "without the few triangles furthest out it would measure 6" in caplog.text
+    told = "without the few triangles furthest out it would measure 6"
+    assert told in caplog.text
+    assert "centimetre" not in caplog.text
+    scan[7] += 1e6
+    with pytest.raises(MeshError, match=told):
+        check_mesh(mesh_of(scan, "scan"))
