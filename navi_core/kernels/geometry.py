@@ -22,6 +22,8 @@ __all__ = [
 
 SLIVER_RATIO = 1e-7
 """Height over longest edge under which a triangle is treated as its edges."""
+_PLANE_SLACK = 0.01
+"""How far a plane may be from where it is computed [voxel]; at 2048 voxels rounding is far below."""
 
 FloatArray = npt.NDArray[np.float64]
 IntArray = npt.NDArray[np.int32]
@@ -135,19 +137,37 @@ def _voxel_keys(triangles: FloatArray, resolution: int, keys: npt.NDArray[np.int
     """Write the key of every (triangle, voxel) overlap into `keys`; return how many there are in all."""
     v = np.zeros((3, 3))
     n = 0
+    cell, lo, hi, normal = np.zeros(3, np.int64), np.zeros(3, np.int64), np.zeros(3, np.int64), np.zeros(3)
     for f in range(triangles.shape[0]):
         t = triangles[f]
-        lo = np.zeros(3, np.int64)
-        hi = np.zeros(3, np.int64)
+        longest = 0.0
         for a in range(3):
             lo[a] = max(math.floor(min(t[0, a], t[1, a], t[2, a])), 0)
             hi[a] = min(math.floor(max(t[0, a], t[1, a], t[2, a])), resolution - 1)
-        for x in range(lo[0], hi[0] + 1):
-            for y in range(lo[1], hi[1] + 1):
-                for z in range(lo[2], hi[2] + 1):
-                    if triangle_overlaps_box(t, x + 0.5, y + 0.5, z + 0.5, 0.5, 0.5, 0.5, v):
+            i, j = (a + 1) % 3, (a + 2) % 3
+            normal[a] = (t[1, i] - t[0, i]) * (t[2, j] - t[0, j]) - (t[1, j] - t[0, j]) * (t[2, i] - t[0, i])
+            longest = max(longest, abs(t[1, a] - t[0, a]), abs(t[2, a] - t[0, a]))
+        # Columns along the axis that the plane is steepest to: in each it passes a few voxels at most.
+        k = 0
+        for a in range(1, 3):
+            if abs(normal[a]) > abs(normal[k]):
+                k = a
+        i, j = (k + 1) % 3, (k + 2) % 3
+        flat = abs(normal[k]) > SLIVER_RATIO * longest * longest
+        reach = 0.5 * (abs(normal[i]) + abs(normal[j])) / abs(normal[k]) + _PLANE_SLACK if flat else 0.0
+        for p in range(lo[i], hi[i] + 1):
+            for q in range(lo[j], hi[j] + 1):
+                first, last = lo[k], hi[k]
+                if flat:
+                    away = normal[i] * (p + 0.5 - t[0, i]) + normal[j] * (q + 0.5 - t[0, j])
+                    middle = t[0, k] - away / normal[k]
+                    first, last = max(first, math.floor(middle - reach)), min(last, math.floor(middle + reach))
+                cell[i], cell[j] = p, q
+                for r in range(first, last + 1):
+                    cell[k] = r
+                    if triangle_overlaps_box(t, cell[0] + 0.5, cell[1] + 0.5, cell[2] + 0.5, 0.5, 0.5, 0.5, v):
                         if n < keys.shape[0]:
-                            keys[n] = (x * resolution + y) * resolution + z
+                            keys[n] = (cell[0] * resolution + cell[1]) * resolution + cell[2]
                         n += 1
     return n
 

@@ -7,7 +7,7 @@ import pytest
 import torch
 
 from navi_core.kernels import TriangleBVH, surface_voxels
-from navi_core.kernels.geometry import closest_distance_squared
+from navi_core.kernels.geometry import closest_distance_squared, triangle_overlaps_box
 from navi_core.world import Field
 
 
@@ -52,3 +52,29 @@ def test_surface_voxels_of_a_plane_are_one_layer() -> None:
     square = np.array([[[0, 0.5, 0], [4, 0.5, 0], [4, 0.5, 4]], [[0, 0.5, 0], [4, 0.5, 4], [0, 0.5, 4]]], float)
     voxels = surface_voxels(square, (0, 0, 0), 1.0, 4)
     assert len(voxels) == 16 and (voxels[:, 1] == 0).all()
+
+
+@pytest.mark.parametrize("kind", ["any", "on the grid", "along an axis", "slivers"])
+def test_surface_voxels_are_those_of_a_search_over_every_voxel(kind) -> None:
+    rng = np.random.default_rng(0)
+    triangles = rng.uniform(-1, 9, (24, 3, 3))
+    if kind == "on the grid":
+        triangles = np.round(triangles)
+    elif kind == "along an axis":
+        triangles[:8, :, 0], triangles[8:16, :, 1], triangles[16:, :, 2] = 3.0, 4.5, 7.999
+    elif kind == "slivers":
+        slight = rng.normal(size=(24, 3)) * 10.0 ** rng.uniform(-13, -3, (24, 1))
+        triangles[:, 2] = triangles[:, 0] + 0.7 * (triangles[:, 1] - triangles[:, 0]) + slight
+    scratch = np.zeros((3, 3))
+    middle = np.stack(np.meshgrid(*[np.arange(8) + 0.5] * 3, indexing="ij"), axis=-1).reshape(-1, 3)
+    # What lies on the border of two voxels is the upper one's.
+    own = [(middle >= np.floor(t.min(axis=0))) & (middle <= np.floor(t.max(axis=0)) + 1) for t in triangles]
+    met = [
+        any(
+            inside[n].all() and triangle_overlaps_box(t, *m, 0.5, 0.5, 0.5, scratch)
+            for t, inside in zip(triangles, own)
+        )
+        for n, m in enumerate(middle)
+    ]
+    found = surface_voxels(triangles, (0, 0, 0), 1.0, 8)
+    assert found.tolist() == (middle[np.array(met)] - 0.5).astype(int).tolist()
