@@ -38,4 +38,4 @@ def open_page(show: Show, host: str, port: int, browser: bool) -> None:
 
             webbrowser.open(address)
 
-    serve_page(show, listen(host, port), ready)
+    serve_page(show, listen(host, port), host, ready)

@@ -6,6 +6,7 @@ import json
 import socket
 import time
 import urllib.request
+from types import SimpleNamespace
 
 import numpy as np
 import pytest
@@ -74,6 +75,62 @@ def test_a_dashboard_follows_what_it_watches_through_a_restart(env, dashboard):
                 assert page.until("sources", lambda m: m["chosen"].startswith("run@")) and len(frame["depth"]) > 0
 
 
+def test_a_run_with_fewer_drones_takes_the_place_of_another_and_is_shown(apartments, env, dashboard, monkeypatch):
+    monkeypatch.setattr("navi_core.service.web.live._LOOK_SECONDS", 0.1)
+    with page_client(dashboard) as page:
+        with TrainingBroadcast("many", "ppo") as broadcast:
+            watched, _ = flown(env, broadcast)
+            page.order(do="drone", row=3)
+            assert "numbered from 0 to 2" in page.until("refused")["reason"]
+            page.order(do="drone", row=2)
+            page.until("frame", lambda m: m["drone"] == 2)
+        page.until("sources", lambda m: m["sources"][-1]["name"] == "many (ended)")
+        settings = EnvConfig(azimuth_bins=16, elevation_bins=8, stagger=False)
+        with TrainingBroadcast("few", "ppo") as broadcast:
+            watched = broadcast.watch(NavigationEnv(Field(apartments[:1]), 1, settings))
+            page.until("hello", lambda m: m["title"] == "few")
+            assert page.until("training")["steps"] == []
+            until(lambda: broadcast.watched)
+            watched.step(torch.rand(1, 4))
+            assert page.until("frame", lambda m: m["step"] == 1)["drone"] == 0
+            assert page.until("sources", lambda m: m["row"] == 0)["drones"] == [0, 0]
+
+
+def test_a_page_opened_when_a_run_is_over_is_not_told_that_it_lives(env, dashboard, monkeypatch):
+    monkeypatch.setattr("navi_core.service.web.live._LOST_SECONDS", 0.3)
+    with page_client(dashboard) as early:
+        with TrainingBroadcast("run", "ppo") as broadcast:
+            flown(env, broadcast)
+            early.until("status", lambda m: m["phase"] == "live")
+        early.until("status", lambda m: m["phase"] == "waiting")
+        with page_client(dashboard) as late:
+            assert "phase" not in late.until("frame")
+            assert late.until("status")["phase"] == "waiting"
+
+
+def test_beside_a_service_the_page_shows_the_drone_that_it_names_and_goes_on(stage):
+    """A newcomer is greeted with every drone; after that one alone is published."""
+    environment = stage.environment(sessions=3)
+    actor = stage.actor(environment)
+    endpoints = [environment.publisher.endpoint, actor.publisher.endpoint]
+    with served_page(LiveShow(endpoints, discover=False)) as address, page_client(address) as page:
+        first = page.until("frame")
+        assert first["drone"] == 0 and first["reward"] is None
+        page.until("frame", lambda m: m["step"] > first["step"] + 20)
+        assert page.until("sources", lambda m: m["drones"] == [0, 2])["row"] == 0
+
+
+def test_sessions_that_fell_silent_are_left_out(stage, monkeypatch):
+    monkeypatch.setattr("navi_core.service.viewing.digest._FORGET_SECONDS", 0.5)
+    environment = stage.environment(sessions=2)
+    actor = stage.actor(environment)
+    show = LiveShow([actor.publisher.endpoint], discover=False)
+    with served_page(show) as address, page_client(address) as page:
+        page.until("service", lambda m: len(m["sessions"]) == 2 and m["groups"])
+        actor.stop()
+        page.until("service", lambda m: not m["sessions"] and not m["groups"])
+
+
 def test_without_an_open_page_no_observation_is_asked_for(env, dashboard):
     with TrainingBroadcast("run", "ppo") as broadcast:
         watched = broadcast.watch(env)
@@ -107,6 +164,32 @@ def test_another_site_may_not_talk_to_the_page(dashboard):
         connect(dashboard.replace("http", "ws") + "/ws", origin="http://elsewhere.example")
 
 
+@pytest.mark.parametrize("name", ["elsewhere.example", "127.0.0.1.elsewhere.example", "[elsewhere", ""])
+def test_a_name_that_somebody_made_to_lead_here_is_no_way_in(dashboard, name):
+    """Both the page and its stream: to a browser such a site would be the same as this page."""
+    import http.client
+
+    from websockets.exceptions import InvalidStatus
+    from websockets.sync.client import connect
+
+    port = int(dashboard.rpartition(":")[2])
+    connection = http.client.HTTPConnection("127.0.0.1", port)
+    connection.request("GET", "/", headers={"Host": f"{name}:{port}"})
+    assert connection.getresponse().status == 400
+    if name and "[" not in name:
+        with pytest.raises(InvalidStatus, match="403"), socket.create_connection(("127.0.0.1", port)) as plain:
+            connect(f"ws://{name}:{port}/ws", sock=plain, origin=f"http://{name}:{port}")
+
+
+@pytest.mark.parametrize(
+    "name", ["localhost", "127.0.0.1", "[::1]", "192.168.0.7", socket.gethostname(), "run.localhost"]
+)
+def test_names_and_addresses_of_this_machine_are(dashboard, name):
+    request = urllib.request.Request(dashboard, headers={"Host": f"{name}:80"})
+    with urllib.request.urlopen(request) as answer:
+        assert answer.status == 200
+
+
 def test_the_page_comes_whole_from_this_server(dashboard):
     for name, kind in (("", "text/html"), ("main.js", "javascript"), ("style.css", "text/css")):
         with urllib.request.urlopen(f"{dashboard}/{name}") as answer:
@@ -129,6 +212,36 @@ def test_a_taken_port_is_told_with_the_way_out():
 def test_an_address_that_is_none_is_refused():
     with pytest.raises(ConfigError, match="status page"):
         LiveShow(status=("localhost:9100",))
+
+
+def test_a_page_hears_something_when_nothing_happens(monkeypatch):
+    """By its silence it knows that a connection is dead."""
+    monkeypatch.setattr("navi_core.service.web.app._BEAT_SECONDS", 0.05)
+    with served_page(LiveShow(discover=False)) as address, page_client(address) as page:
+        for _ in range(3):
+            page.until("beat", seconds=3.0)
+
+
+def test_a_page_that_takes_nothing_is_none(monkeypatch):
+    """The machine of a viewer sleeps; what it watched would be asked for observations for a quarter of an hour."""
+    import asyncio
+
+    from navi_core.service.web.app import _send
+    from navi_core.service.web.hub import Hub
+
+    monkeypatch.setattr("navi_core.service.web.app._PATIENCE_SECONDS", 0.05)
+    hub = Hub()
+
+    async def stuck(_: bytes) -> None:
+        await asyncio.sleep(60)
+
+    async def serve():
+        viewer = hub.join()
+        viewer.put("frame", b"frame")
+        await asyncio.wait_for(_send(SimpleNamespace(send_bytes=stuck), viewer, hub), 5.0)
+
+    asyncio.run(serve())
+    assert hub.viewers == 0
 
 
 def test_a_slow_viewer_gets_the_newest_of_each_kind():

@@ -197,7 +197,8 @@ def test_a_replay_shows_what_was_recorded_and_can_be_moved_through(session):
             np.testing.assert_allclose(frame["depth"], denormalise_depth(seen[last][0][0], 100.0).numpy(), rtol=1e-6)
             page.until("replay", lambda m: not m["playing"])
             page.order(do="seek", at=began + 1e-3)
-            assert page.until("frame", lambda m: m["step"] < last)["phase"] == "paused"
+            page.until("frame", lambda m: m["step"] < last)
+            page.until("status", lambda m: m["phase"] == "paused")
             page.order(do="seek", at="late")
             assert "no time" in page.until("refused")["reason"]
 

@@ -214,7 +214,7 @@ def test_the_curves_of_a_long_run_tell_of_its_beginning_as_of_its_end():
     for number in range(1, 12_001):
         digest.take(update(8192.0 * number, entropy=0.5))
     hub = SimpleNamespace(viewers=1, send=lambda kind, message, *arrays: sent.update({kind: message}))
-    send_changes(hub, digest, "live")
+    send_changes(hub, digest)
     steps = np.array(sent["training"]["steps"])
     counts, _ = np.histogram(steps / 8192.0, bins=12, range=(0, 12_000))
     assert steps[-1] == 8192.0 * 12_000 and counts.min() >= 0.9 * counts.max(), counts

@@ -26,7 +26,7 @@ MOST_SESSIONS = 256
 MOST_KINDS = 64
 MOST_NUMBERS = 64
 _FORGET_SECONDS = 30.0
-"""A session that nothing was heard of for so long is left out."""
+"""A session or an event that nothing was heard of for so long is left out."""
 
 
 @dataclass
@@ -74,6 +74,8 @@ class Digest:
     sessions: dict[int, Session] = field(default_factory=dict)
     others: dict[str, dict[str, float]] = field(default_factory=dict)
     """Numbers of events that no training sends, by type."""
+    others_heard: dict[str, float] = field(default_factory=dict)
+    """When each of them came last, monotonic [s]."""
     changed: set[str] = field(default_factory=set)
     """Kinds of page messages that are out of date."""
     fresh_at: float = -math.inf
@@ -128,7 +130,7 @@ class Digest:
             "step": matrix.step_id,
             "drone": int(matrix.env_ids[0]) if len(matrix.env_ids) else 0,
             "speed": step.get("speed", math.nan),
-            "reward": step.get("reward", 0.0),
+            "reward": step.get("reward", math.nan),
             "terms": terms,
             # What a goal pays comes with its weight in it.
             "weights": {name: step.get(f"weight/{name}", float(name in GOAL_TERMS)) for name in terms} or None,
@@ -167,6 +169,11 @@ class Digest:
             for number, s in sorted(self.sessions.items())
             if now - s.heard < _FORGET_SECONDS
         ]
+
+    def heard_others(self) -> dict[str, dict[str, float]]:
+        """Return the numbers of those events that came lately."""
+        now = time.monotonic()
+        return {name: values for name, values in self.others.items() if now - self.others_heard[name] < _FORGET_SECONDS}
 
     def _observation(self, matrix: DistanceMatrix) -> None:
         if len(matrix.env_ids) != 1:
@@ -219,6 +226,7 @@ class Digest:
         values = {(names[n] if n < len(names) else f"[{n}]"): value for n, value in enumerate(numbers)}
         if event.event_type in self.others or len(self.others) < MOST_KINDS:
             self.others[event.event_type] = values
+            self.others_heard[event.event_type] = time.monotonic()
         session = self._session(event.env_id) if event.event_type.startswith("actor.inference.") else None
         if session is not None:
             session.steps = max(session.steps, event.step_id)

@@ -6,6 +6,7 @@ costs the run nothing. ZeroMQ reconnects by itself, so what is watched may be re
 
 from __future__ import annotations
 
+import math
 import threading
 import time
 from collections.abc import Callable, Sequence
@@ -99,16 +100,23 @@ class Feed:
             self._select = None if any(said) else self._select
 
     def _newest(self, batch: list[Message]) -> list[Message]:
-        """Return the batch with the newest observation alone, of the selected drone if there is one."""
+        """Return the batch with the newest observation alone: of the selected drone, else of the lowest number."""
         newest: DistanceMatrix | None = None
         picture: DistanceMatrix | None = None
         kept: list[Message] = []
         for message in batch:
             if not isinstance(message, DistanceMatrix):
                 kept.append(message)
-            elif self._drone is None or self._drone in message.env_ids:
+            elif self._is_shown(message, newest):
                 newest = message
                 picture = message if message.overhead.size else picture
         if picture is not None and picture is not newest:
             kept.append(picture)
         return kept if newest is None else [*kept, newest]
+
+    def _is_shown(self, message: DistanceMatrix, before: DistanceMatrix | None) -> bool:
+        if self._drone is not None:
+            return self._drone in message.env_ids
+        # A newcomer is greeted with every drone of a service.
+        lowest = [min(one.env_ids.tolist(), default=math.inf) for one in (message, before) if one is not None]
+        return lowest[0] <= lowest[-1]

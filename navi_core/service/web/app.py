@@ -4,8 +4,10 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import ipaddress
 import json
 import logging
+import socket as socket_library
 from collections.abc import AsyncIterator
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Protocol
@@ -13,6 +15,7 @@ from urllib.parse import urlsplit
 
 from navi_core.errors import NaviError
 from navi_core.service.web.hub import Hub, Viewer
+from navi_core.service.web.packing import pack_message
 
 if TYPE_CHECKING:
     from fastapi import FastAPI, WebSocket
@@ -24,10 +27,15 @@ MOST_ORDER_BYTES = 4096
 """Longest message that a page may send."""
 _HEADERS = {
     # The page is what this server sends, and nothing else.
-    "Content-Security-Policy": "default-src 'self'; connect-src 'self' ws: wss:; img-src 'self' data:",
+    "Content-Security-Policy": "default-src 'self'; connect-src 'self' ws: wss:; img-src 'self' data:; "
+    "frame-ancestors 'self'",
     "X-Content-Type-Options": "nosniff",
     "Cache-Control": "no-cache",
 }
+_BEAT_SECONDS = 2.0
+"""A page is told something at least so often: it knows a dead connection by its silence."""
+_PATIENCE_SECONDS = 30.0
+"""A page that takes nothing for so long is none: its machine sleeps."""
 _LOG = logging.getLogger("navi.web")
 
 
@@ -48,8 +56,13 @@ class Show(Protocol):
         """
 
 
-def build_app(show: Show) -> FastAPI:
-    """Return the application that shows `show`."""
+def build_app(show: Show, host: str = "127.0.0.1") -> FastAPI:
+    """Return the application that shows `show`.
+
+    Args:
+        show: What is shown.
+        host: Name or address that it is served at.
+    """
     from fastapi import FastAPI, Request, Response
     from fastapi.staticfiles import StaticFiles
 
@@ -66,6 +79,10 @@ def build_app(show: Show) -> FastAPI:
 
     @app.middleware("http")
     async def headers(request: Request, call_next: Any) -> Response:
+        if not _by_own_name(request.headers.get("host", ""), host):
+            # A site whose name is made to lead here would else be read, and would fly the drone, as this page does.
+            told = "this page answers to addresses, to localhost and to the name of its machine"
+            return Response(f"{told}; another name is given with --host\n", 400, media_type="text/plain")
         response: Response = await call_next(request)
         response.headers.update(_HEADERS)
         return response
@@ -74,21 +91,21 @@ def build_app(show: Show) -> FastAPI:
     async def health() -> dict[str, Any]:
         return {"status": "ok", "viewers": show.hub.viewers}
 
-    app.add_api_websocket_route("/ws", _websocket(show))
+    app.add_api_websocket_route("/ws", _websocket(show, host))
     app.mount("/", StaticFiles(directory=STATIC, html=True))
     return app
 
 
-def _websocket(show: Show) -> Any:
+def _websocket(show: Show, host: str) -> Any:
     from fastapi import WebSocket, WebSocketDisconnect
 
     async def endpoint(socket: WebSocket) -> None:
-        if not _same_site(socket):
+        if not _same_site(socket) or not _by_own_name(socket.headers.get("host", ""), host):
             await socket.close(code=1008)
             return
         await socket.accept()
         viewer = show.hub.join()
-        sending = asyncio.create_task(_send(socket, viewer))
+        sending = asyncio.create_task(_send(socket, viewer, show.hub))
         try:
             while True:
                 said = await socket.receive()
@@ -106,12 +123,20 @@ def _websocket(show: Show) -> Any:
     return endpoint
 
 
-async def _send(socket: WebSocket, viewer: Viewer) -> None:
+async def _send(socket: WebSocket, viewer: Viewer, hub: Hub) -> None:
     from fastapi import WebSocketDisconnect
 
     with contextlib.suppress(WebSocketDisconnect, RuntimeError):
         while True:
-            await socket.send_bytes(await viewer.take())
+            try:
+                message = await asyncio.wait_for(viewer.take(), _BEAT_SECONDS)
+            except TimeoutError:
+                message = pack_message("beat", {})
+            try:
+                await asyncio.wait_for(socket.send_bytes(message), _PATIENCE_SECONDS)
+            except TimeoutError:
+                hub.leave(viewer)
+                return
 
 
 async def _obey(show: Show, socket: WebSocket, text: str) -> None:
@@ -133,6 +158,20 @@ def _same_site(socket: WebSocket) -> bool:
     """Tell whether the page came from here: other sites in the same browser must not fly the drone."""
     origin = socket.headers.get("origin")
     return origin is None or urlsplit(origin).netloc == socket.headers.get("host")
+
+
+def _by_own_name(called: str, host: str) -> bool:
+    """Tell whether a browser called this server by an address or a name of its own (a request's Host)."""
+    try:
+        name = urlsplit(f"//{called}").hostname or ""
+    except ValueError:
+        return False
+    with contextlib.suppress(ValueError):
+        ipaddress.ip_address(name)
+        return True
+    machine = socket_library.gethostname().lower()
+    own = {"localhost", host.lower(), machine, f"{machine}.local", machine.partition(".")[0]}
+    return name in own or name.endswith(".localhost")
 
 
 def _tell_failure(task: asyncio.Task[None]) -> None:

@@ -48,6 +48,7 @@ class Hub:
     def __init__(self, changed: Callable[[int], None] | None = None) -> None:
         self._viewers: set[Viewer] = set()
         self._newest: dict[str, bytes] = {}
+        self._told: tuple[str, str] | None = None
         self._changed = changed
 
     @property
@@ -66,8 +67,9 @@ class Hub:
 
     def leave(self, viewer: Viewer) -> None:
         """Remove a viewer."""
-        self._viewers.discard(viewer)
-        self._tell()
+        if viewer in self._viewers:
+            self._viewers.remove(viewer)
+            self._tell()
 
     def send(self, kind: str, facts: Mapping[str, Any], arrays: Mapping[str, npt.NDArray[Any]] | None = None) -> None:
         """Send a message of `kind` to all viewers."""
@@ -75,6 +77,18 @@ class Hub:
         self._newest[kind] = message
         for viewer in self._viewers:
             viewer.put(kind, message)
+
+    def tell_phase(self, phase: str, text: str = "") -> None:
+        """Say what goes on, for the page's badge; nothing else carries it, so an old frame cannot say it is new.
+
+        Args:
+            phase: waiting, live, updating, flying, playing or paused.
+            text: Its words, where they are others.
+        """
+        told = (phase, text or phase)
+        if told != self._told:
+            self._told = told
+            self.send("status", {"phase": phase, "text": told[1]})
 
     def forget(self, kind: str) -> None:
         """Show later viewers no message of `kind` until there is a new one."""

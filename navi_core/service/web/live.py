@@ -69,14 +69,14 @@ class LiveShow:
         self._wanted: str | None = None
         self._feed: Feed | None = None
         self._inbox: list[list[Message]] = []
-        self._row = 0
+        self._row: int | None = None
+        """Drone that is shown; None until one is chosen or heard of."""
 
     async def run(self) -> None:
         """Watch until cancelled."""
         self._loop = asyncio.get_running_loop()
         self.hub.send("hello", {"mode": "dashboard", "title": "Navi", "names": {}})
         looked = -_LOOK_SECONDS
-        told = ""
         try:
             while True:
                 if time.monotonic() - looked >= _LOOK_SECONDS:
@@ -84,11 +84,8 @@ class LiveShow:
                     await asyncio.to_thread(self._look)
                     self._follow()
                 self._take()
-                phase, text = self._phase()
-                send_changes(self.hub, self.digest, phase, groups=self._groups)
-                if text != told:
-                    told = text
-                    self.hub.send("status", {"phase": phase, "text": text})
+                send_changes(self.hub, self.digest, groups=self._groups)
+                self.hub.tell_phase(*self._phase())
                 await asyncio.sleep(_TICK)
         finally:
             self._hang_up()
@@ -109,9 +106,11 @@ class LiveShow:
             row = order.get("row")
             if not isinstance(row, int) or isinstance(row, bool) or not 0 <= row < 2**31:
                 raise ConfigError(f"no drone {str(row)[:40]!r}; they are numbered from 0")
-            self._row = self.digest.row = row
-            if self._feed is not None:
-                self._feed.select(row)
+            await asyncio.to_thread(self._look)
+            drones = self._drones()
+            if drones is not None and not drones[0] <= row <= drones[1]:
+                raise ConfigError(f"no drone {row}; they are numbered from {drones[0]} to {drones[1]}")
+            self._show_drone(row)
         else:
             raise ConfigError(f"unknown order {order['do']!r}; allowed: source, drone")
 
@@ -136,7 +135,8 @@ class LiveShow:
 
     def _follow(self) -> None:
         """Turn to what is wanted, or to what took the place of what is gone."""
-        if self._status:
+        if self._status or self.digest.sessions or self.digest.others:
+            # The pages were read anew, and who has not been heard of for a while is left out.
             self.digest.changed.add("service")
         sources = self._sources()
         if self._wanted not in sources:
@@ -163,8 +163,12 @@ class LiveShow:
             endpoints: Sequence[str] = (note.endpoint,)
         else:
             endpoints = self._endpoints or (OBSERVATION_ENDPOINT, ACTION_ENDPOINT)
+        if not same_run or (note is not None and self._row is not None and self._row >= note.rows):
+            # The number of another run's drone says nothing here.
+            self._row = None
+        self.digest.row = self._row
         if not same_run:
-            self.digest = Digest(row=None)
+            self.digest = Digest()
             for kind in ("frame", "map", "trail", "training", "service"):
                 self.hub.forget(kind)
             self.digest.changed |= {"trail", "training", "service"}
@@ -177,21 +181,34 @@ class LiveShow:
             # A note that another process left; the page goes on, and another source may be chosen.
             _LOG.warning("%s cannot be watched: %s", key, error)
             return
-        if self._row or same_run:
+        if self._row is not None:
             self._feed.select(self._row)
 
     def _tell_sources(self) -> None:
-        sources = [{"key": key, "name": name} for key, name in self._sources().items()]
-        rows = self._found[self._chosen].rows if self._chosen in self._found else int(self.digest.scene.get("rows", 0))
-        facts = {
-            "sources": sources,
-            "chosen": self._chosen,
-            "rows": max(rows, len(self.digest.sessions)),
-            "row": self._row,
-        }
+        named = self._sources()
+        if self._chosen is not None and self._chosen not in named:
+            # Its last pictures are still shown.
+            named[self._chosen] = f"{self._chosen.rpartition('@')[0]} (ended)"
+        sources = [{"key": key, "name": name} for key, name in named.items()]
+        facts = {"sources": sources, "chosen": self._chosen, "drones": self._drones(), "row": self._row}
         if facts != getattr(self, "_told_sources", None):
             self._told_sources = facts
             self.hub.send("sources", facts)
+
+    def _drones(self) -> tuple[int, int] | None:
+        """Return the first and the last number of the drones that may be shown, where they are known."""
+        if self._chosen in self._found:
+            return 0, self._found[self._chosen].rows - 1
+        if self.digest.sessions:
+            return min(self.digest.sessions), max(self.digest.sessions)
+        rows = int(self.digest.scene.get("rows", 0))
+        return (0, rows - 1) if rows else None
+
+    def _show_drone(self, row: int) -> None:
+        self._row = self.digest.row = row
+        if self._feed is not None:
+            # Publishers send what one drone sees: it has to be the one that is shown.
+            self._feed.select(row)
 
     def _hand_over(self, batch: list[Message]) -> None:
         """Take a batch from the feed's thread."""
@@ -202,6 +219,8 @@ class LiveShow:
         for batch in inbox:
             for message in batch:
                 self.digest.take(message, SERVICE_LAYOUTS)
+        if self._row is None and self.digest.row is not None:
+            self._show_drone(self.digest.row)
 
     def _phase(self) -> tuple[str, str]:
         """Return what goes on, for the page's badge: its kind and its words."""
@@ -209,7 +228,8 @@ class LiveShow:
         if now - self.digest.alive_at > _LOST_SECONDS:
             return "waiting", "waiting for data"
         if now - self.digest.fresh_at > _STALE_SECONDS:
-            return "updating", "updating"
+            trains = self.digest.step or self.digest.perf
+            return "updating", "updating" if trains else "no new observation"
         return "live", "live"
 
     def _viewers_changed(self, viewers: int) -> None:

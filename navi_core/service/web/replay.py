@@ -44,7 +44,7 @@ class ReplayShow:
         self.recording, self.title = recording, title
         self._times = _shortened(entry.time for entry in recording.entries)
         self._length = self._times[-1]
-        self.playing, self._at, self._told = True, 0.0, ""
+        self.playing, self._at = True, 0.0
         self._begin()
 
     async def run(self) -> None:
@@ -58,11 +58,8 @@ class ReplayShow:
                 self.playing = self._at < self._length
             self._play()
             before = now
-            phase = "playing" if self.playing else "paused"
-            if phase != self._told:
-                self._told = phase
-                self.digest.changed.add("frame")
-            send_changes(self.hub, self.digest, phase)
+            send_changes(self.hub, self.digest)
+            self.hub.tell_phase("playing" if self.playing else "paused")
             self.hub.send(
                 "replay",
                 {
@@ -96,7 +93,7 @@ class ReplayShow:
     def _begin(self) -> None:
         self.digest = Digest()
         self.digest.changed |= {"trail", "training", "service"}
-        self._at, self._next, self.playing, self._told = 0.0, 0, True, ""
+        self._at, self._next, self.playing = 0.0, 0, True
 
     def _seek(self, at: float) -> None:
         playing = self.playing

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import signal
 import socket
 import threading
 from collections.abc import Callable, Iterator
@@ -39,26 +40,38 @@ def listen(host: str, port: int) -> socket.socket:
     return listener
 
 
-def serve_page(show: Show, listener: socket.socket, ready: Callable[[str], None] | None = None) -> None:
+def serve_page(
+    show: Show, listener: socket.socket, host: str = "127.0.0.1", ready: Callable[[str], None] | None = None
+) -> None:
     """Serve until interrupted.
 
     Args:
         show: What to show.
         listener: From `listen`; closed at the end.
+        host: As it was given to `listen`; browsers may call the page so.
         ready: Called with the page's address once it can be opened.
     """
-    server = _server(show)
+    server = _server(show, host)
+    # A terminal that is closed ends the page as Ctrl-C does, and what is being recorded is saved; not under nohup.
+    terminal = getattr(signal, "SIGHUP", None)
+    ends = terminal is not None and signal.getsignal(terminal) is signal.SIG_DFL
+    if ends:
+        signal.signal(terminal, server.handle_exit)
     if ready is not None:
         ready(_address(listener))
-    with listener:
-        server.run(sockets=[listener])
+    try:
+        with listener:
+            server.run(sockets=[listener])
+    finally:
+        if ends:
+            signal.signal(terminal, signal.SIG_DFL)
 
 
 @contextmanager
 def served_page(show: Show, host: str = "127.0.0.1", port: int = 0) -> Iterator[str]:
     """Serve from a thread of this process while the block runs; yields the page's address."""
     listener = listen(host, port)
-    server = _server(show)
+    server = _server(show, host)
     thread = threading.Thread(target=lambda: asyncio.run(server.serve([listener])), name="navi-page", daemon=True)
     thread.start()
     try:
@@ -69,11 +82,11 @@ def served_page(show: Show, host: str = "127.0.0.1", port: int = 0) -> Iterator[
         listener.close()
 
 
-def _server(show: Show):  # type: ignore[no-untyped-def]
+def _server(show: Show, host: str):  # type: ignore[no-untyped-def]
     import uvicorn
 
     config = uvicorn.Config(
-        build_app(show),
+        build_app(show, host),
         log_level="warning",
         access_log=False,
         ws_max_size=4 * MOST_ORDER_BYTES,

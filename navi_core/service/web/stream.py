@@ -11,13 +11,12 @@ from navi_core.service.web.hub import Hub
 __all__ = ["send_changes"]
 
 
-def send_changes(hub: Hub, digest: Digest, phase: str, *, groups: dict[str, dict[str, Any]] | None = None) -> None:
+def send_changes(hub: Hub, digest: Digest, *, groups: dict[str, dict[str, Any]] | None = None) -> None:
     """Send the kinds of messages that have changed, and forget that they have.
 
     Args:
         hub: The viewers.
         digest: What is known.
-        phase: Shown with the frame: live, updating, playing, paused, …
         groups: Further numbers of a service, by title.
     """
     changed, digest.changed = digest.changed, set()
@@ -35,7 +34,7 @@ def send_changes(hub: Hub, digest: Digest, phase: str, *, groups: dict[str, dict
     if found is not None:
         facts, matrix = found
         arrays = (matrix.depth[0], matrix.semantic[0], matrix.valid_mask[0])
-        hub.send("frame", facts | {"phase": phase}, panorama_arrays(*arrays, digest.max_distance))
+        hub.send("frame", facts, panorama_arrays(*arrays, digest.max_distance))
     if "training" in changed:
         hub.send("training", _training(digest))
     if "service" in changed:
@@ -44,7 +43,7 @@ def send_changes(hub: Hub, digest: Digest, phase: str, *, groups: dict[str, dict
             "service",
             {
                 "sessions": sessions,
-                "groups": {**(groups or {}), **digest.others},
+                "groups": {**(groups or {}), **digest.heard_others()},
                 "summary": f"{len(sessions)} sessions" if sessions else "",
             },
         )

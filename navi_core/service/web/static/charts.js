@@ -15,12 +15,19 @@ export function numberText(value) {
 
 /** One small chart to a metric; `history` holds steps and, by name, as many values (null: none). */
 export class Metrics {
-  constructor() { this.charts = new Map(); }
+  constructor() {
+    this.charts = new Map();
+    // A phone that is turned, or another colour scheme: what is drawn is drawn again.
+    const again = () => { if (this.last) this.show(this.last); };
+    new ResizeObserver(again).observe($("metrics"));
+    matchMedia("(prefers-color-scheme: dark)").addEventListener("change", again);
+  }
 
   show({ steps, series }) {
     const box = $("metrics");
     const names = Object.keys(series).filter((name) => series[name].some((value) => value !== null));
     if (!names.length) return;
+    this.last = { steps, series };
     if (!this.charts.size || names.some((name) => !this.charts.has(name))) {
       this.charts.clear();
       box.replaceChildren(...names.map((name) => this.chart(name)));
@@ -30,6 +37,7 @@ export class Metrics {
 
   clear() {
     this.charts.clear();
+    this.last = null;
     const none = Object.assign(document.createElement("p"), { className: "empty", textContent: "No update has been published yet." });
     $("metrics").replaceChildren(none);
   }
@@ -94,23 +102,28 @@ export function showStages(phases) {
     });
     parts.push(head, bar, list);
   }
-  if (parts.length) $("stages").replaceChildren(...parts);
+  if (!parts.length) parts.push(Object.assign(document.createElement("p"), { className: "empty", textContent: "Stage times come with the first update." }));
+  $("stages").replaceChildren(...parts);
 }
 
 /** Reward terms of the last decision and their sums since the page saw the episode begin. */
 export class Terms {
   constructor() { this.reset(); this.body = $("terms").tBodies[0]; }
 
-  reset() { this.sums = {}; this.total = 0; this.last = null; }
+  reset() { this.sums = {}; this.last = null; }
+
+  clear() { this.reset(); this.body.replaceChildren(); $("reward-facts").textContent = ""; }
 
   show({ terms, reward, step, collided, weights }) {
     if (step !== this.last) {
       for (const [name, value] of Object.entries(terms)) this.sums[name] = (this.sums[name] ?? 0) + (value ?? 0);
       this.last = step;
     }
-    $("reward-facts").textContent = `${reward >= 0 ? "+" : ""}${reward.toFixed(3)} this decision${collided ? " · collision" : ""}`;
-    const most = Math.max(0.2, ...Object.values(terms).map((v) => Math.abs(v)));
-    const lines = Object.entries(terms).map(([name, value]) => {
+    const told = reward === null ? "not told" : `${reward >= 0 ? "+" : ""}${reward.toFixed(3)} this decision`;
+    $("reward-facts").textContent = `${told}${collided ? " · collision" : ""}`;
+    const known = Object.entries(terms).filter(([, value]) => value !== null);
+    const most = Math.max(0.2, ...known.map(([, value]) => Math.abs(value)));
+    const lines = known.map(([name, value]) => {
       const line = document.createElement("tr");
       if (weights && !weights[name]) { line.className = "quiet"; line.title = "recorded, not part of the reward"; }
       const bar = Object.assign(document.createElement("div"), { className: "bar" }), fill = document.createElement("i");

@@ -9,15 +9,30 @@ import { showService } from "./service.js";
 
 const $ = (id) => document.getElementById(id);
 const panorama = new Panorama(), map = new FlightMap(), metrics = new Metrics(), terms = new Terms();
-let flight = null, refusalTimer = 0, dragging = false;
+let flight = null, refusalTimer = 0, dragging = false, shown = null;
 
 function phase(name, text = name) {
   $("phase").dataset.phase = name;
   $("phase").textContent = text;
 }
 
+/** Numbers of another run must not stand under this one's name. */
+function clear() {
+  panorama.forget();
+  map.forget();
+  terms.clear();
+  metrics.clear();
+  showStages({});
+  showService({ sessions: [], groups: {}, summary: "" });
+  for (const id of ["pose", "speed", "step", "episode-return", "seen-share"]) $(id).textContent = "–";
+  for (const id of ["training-facts", "stages-facts"]) $(id).textContent = "";
+  $("goal-fact").hidden = true;
+}
+
 const show = {
   hello(message) {
+    if (shown !== message.title) clear();
+    shown = message.title;
     document.body.dataset.mode = message.mode;
     $("title").textContent = message.title;
     document.title = `${message.title} – Navi`;
@@ -44,7 +59,6 @@ const show = {
       const [gx, gy, gz] = message.goal, away = Math.hypot(gx - x, gy - y, gz - z);
       $("goal").textContent = `${gx.toFixed(2)}, ${gy.toFixed(2)}, ${gz.toFixed(2)} m, ${away.toFixed(2)} m away`;
     }
-    phase(message.phase);
   },
   map(message) { map.setMap(message); },
   trail(message) { map.setTrail(message); terms.reset(); },
@@ -60,9 +74,12 @@ const show = {
   sources(message) {
     $("source-pick").hidden = message.sources.length < 1;
     $("source").replaceChildren(...message.sources.map(({ key, name }) => new Option(name, key, false, key === message.chosen)));
-    $("drone-pick").hidden = !(message.rows > 1);
-    $("drone").max = Math.max(0, message.rows - 1);
-    if (document.activeElement !== $("drone")) $("drone").value = message.row;
+    const [first, last] = message.drones ?? [0, 0];
+    $("drone-pick").hidden = first === last;
+    $("drone").min = first;
+    $("drone").max = last;
+    $("drone-range").textContent = `${first} to ${last}`;
+    if (document.activeElement !== $("drone")) $("drone").value = message.row ?? "";
   },
   replay(message) {
     $("replay-facts").textContent = message.facts;
@@ -82,10 +99,10 @@ const show = {
 
 const connection = new Connection(
   (message) => show[message.kind]?.(message),
-  (open) => phase(open ? "waiting" : "lost", open ? "waiting for data" : "server gone, trying again"),
+  (open) => { if (open) phase("waiting", "waiting for data"); else phase("lost", "server gone, trying again"); },
 );
 flight = new Flight((order) => connection.send(order));
-$("source").onchange = (event) => { map.forget(); terms.reset(); metrics.clear(); connection.send({ do: "source", key: event.target.value }); };
+$("source").onchange = (event) => connection.send({ do: "source", key: event.target.value });
 $("drone").onchange = (event) => connection.send({ do: "drone", row: Number(event.target.value) });
 $("replay-play").onclick = () => connection.send({ do: "toggle" });
 $("replay-at").oninput = () => { dragging = true; };

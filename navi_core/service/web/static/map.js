@@ -52,7 +52,13 @@ export class FlightMap {
     this.points.clear();
   }
 
-  forget() { this.trail = []; this.points.clear(); this.place = this.goal = null; this.draw(); }
+  forget() {
+    this.trail = [];
+    this.points.clear();
+    this.place = this.goal = this.pose = null;
+    this.facts.textContent = "";
+    this.draw();
+  }
 
   add(frame) {
     const [x, y, z, yaw] = frame.pose, last = this.trail.at(-1);

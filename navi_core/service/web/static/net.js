@@ -1,4 +1,6 @@
-// One WebSocket: binary messages in, orders as JSON out. It comes back by itself.
+// One WebSocket: binary messages in, orders as JSON out. It comes back by itself, also where nobody said that it ended.
+
+const SILENT = 6000; // milliseconds without a word: the server says something every two seconds
 
 const TYPES = { float32: Float32Array, uint8: Uint8Array, uint16: Uint16Array };
 
@@ -20,19 +22,34 @@ export class Connection {
     this.onState = onState;
     this.wait = 250;
     this.open();
+    setInterval(() => this.watch(), 1000);
   }
 
   open() {
     const scheme = location.protocol === "https:" ? "wss:" : "ws:";
-    this.socket = new WebSocket(`${scheme}//${location.host}/ws`);
-    this.socket.binaryType = "arraybuffer";
-    this.socket.onopen = () => { this.wait = 250; this.onState(true); };
-    this.socket.onmessage = ({ data }) => this.onMessage(typeof data === "string" ? { ...JSON.parse(data), arrays: {} } : unpack(data));
-    this.socket.onclose = () => {
-      this.onState(false);
-      setTimeout(() => this.open(), this.wait);
-      this.wait = Math.min(2 * this.wait, 4000);
+    const socket = this.socket = new WebSocket(`${scheme}//${location.host}/ws`);
+    this.heard = Date.now();
+    socket.binaryType = "arraybuffer";
+    socket.onopen = () => { this.wait = 250; this.onState(true); };
+    socket.onmessage = ({ data }) => {
+      this.heard = Date.now();
+      this.onMessage(typeof data === "string" ? { ...JSON.parse(data), arrays: {} } : unpack(data));
     };
+    socket.onclose = () => this.again();
+  }
+
+  again() {
+    this.onState(false);
+    setTimeout(() => this.open(), this.wait);
+    this.wait = Math.min(2 * this.wait, 4000);
+  }
+
+  /** A laptop that slept, or a network that went: such a connection is dead and does not say so. */
+  watch() {
+    if (this.socket.readyState > WebSocket.OPEN || Date.now() - this.heard < SILENT) return;
+    this.socket.onopen = this.socket.onmessage = this.socket.onclose = null;
+    this.socket.close();
+    this.again();
   }
 
   send(order) {

@@ -57,6 +57,14 @@ export class Panorama {
     this.read();
   }
 
+  forget() {
+    this.frame = this.cursor = null;
+    this.canvas.getContext("2d").clearRect(0, 0, this.canvas.width, this.canvas.height);
+    this.facts.textContent = "";
+    this.reading.textContent = "No observation has come yet.";
+    this.overlay();
+  }
+
   /** Choose the far end of the scale: it grows at once and shrinks with patience, so that colours stay. */
   rescale() {
     const { depth, valid } = this.frame;

@@ -47,5 +47,10 @@ export function showService({ sessions, groups, summary }) {
     parts.push(Object.assign(document.createElement("div"), { textContent: title }), facts(values));
   }
   $("service-facts").textContent = summary;
-  if (parts.length) $("service").replaceChildren(...parts);
+  if (!parts.length) {
+    const none = Object.assign(document.createElement("p"), { className: "empty" });
+    none.append("No service answers. Start one with ", Object.assign(document.createElement("code"), { textContent: "navi serve" }), ".");
+    parts.push(none);
+  }
+  $("service").replaceChildren(...parts);
 }
