@@ -2,12 +2,17 @@
 
 from __future__ import annotations
 
+import os
+import signal
+import threading
+
 import numpy as np
 import pytest
 
 from navi_core.demos import import_minari, load_demonstration
+from navi_core.errors import DemoError
 from navi_core.service.explorer import ExplorerSession, SceneChoice
-from navi_core.service.web import served_page
+from navi_core.service.web import listen, serve_page, served_page
 from navi_core.service.web.explore import ExploreShow
 from tests.service.page_client import page_client
 from tests.service.test_explorer import SMALL
@@ -64,3 +69,42 @@ def test_scenes_are_walked_and_the_drone_hovers_when_the_page_falls_silent(page)
 def test_orders_that_make_no_sense_are_refused(page, order, reason):
     page.order(**order)
     assert reason in page.until("refused")["reason"]
+
+
+def test_a_full_disk_stops_time_and_keeps_the_flight(page, monkeypatch):
+    """The longest flight is saved by itself; where that fails the page is told and may try again."""
+    from navi_core.service.explorer import session as module
+
+    def full(path, demo):
+        raise DemoError("cannot be written: No space left on device", path=path)
+
+    save = module.save_demonstration
+    monkeypatch.setattr(module, "save_demonstration", full)
+    page.session.config = SMALL.model_copy(update={"max_decisions": 5})
+    page.order(do="record")
+    flight = page.until("flight", lambda m: "No space left" in m["notice"])
+    assert flight["recording"] and flight["paused"] and flight["recorded"] == 5
+    monkeypatch.setattr(module, "save_demonstration", save)
+    page.order(do="finish")
+    page.until("flight", lambda m: "saved" in m["notice"] and not m["recording"])
+    assert len(load_demonstration(page.session.saved[0]).actions) == 5
+
+
+def test_the_terms_that_a_reward_weighs_are_told_from_the_others(page):
+    frame = page.until("frame")
+    assert frame["weights"]["view_gain"] > 0 and frame["weights"]["proximity"] == 0
+
+
+def test_a_terminal_that_is_closed_loses_no_flight(apartments, tmp_path):
+    session = ExplorerSession([SceneChoice("scene", lambda: apartments[0])], SMALL, tmp_path / "flights")
+    session.record()
+    for _ in range(3):
+        session.fly((0.2, 0.0, 0.0, 0.0))
+    before = signal.getsignal(signal.SIGHUP)
+
+    def close(address):
+        threading.Timer(0.5, os.kill, (os.getpid(), signal.SIGHUP)).start()
+
+    serve_page(ExploreShow(session), listen("127.0.0.1", 0), ready=close)
+    assert len(load_demonstration(session.saved[0]).actions) == 3
+    assert signal.getsignal(signal.SIGHUP) is before

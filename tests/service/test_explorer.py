@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import math
+from dataclasses import replace
 
 import numpy as np
 import pytest
@@ -13,6 +14,7 @@ from navi_core.cli.main import build_app
 from navi_core.config import ExplorerConfig
 from navi_core.demos import load_dataset, load_demonstration
 from navi_core.errors import ConfigError, DemoError
+from navi_core.scenes import load_gmdag
 from navi_core.service.explorer import ExplorerSession, SceneChoice
 from tests.conftest import box_triangles
 
@@ -154,6 +156,22 @@ def test_a_recorded_flight_trains_a_clone(session, tmp_path, monkeypatch):
     record = json.loads(done.stdout)
     assert record["decisions"] == 48 and record["version"] == "v001"
     assert np.isfinite(record["metrics"]["nll"])
+
+
+@pytest.mark.parametrize("name", ["../../elsewhere", "/tmp/elsewhere", "upper/floor", "x" * 400, "a\0b", ".", "台所"])
+def test_a_scene_may_be_called_anything_and_its_flights_stay_in_the_folder(apartments, tmp_path, name):
+    """A scene's file may be anybody's, and says itself what it is called."""
+    scene = load_gmdag(replace(apartments[0], name=name).save(tmp_path / "scene.gmdag"))
+    folder = tmp_path / "deep" / "flights"
+    session = ExplorerSession([SceneChoice("scene", lambda: scene)], SMALL, folder)
+    for _ in range(2):
+        session.record()
+        session.fly(AHEAD)
+        session.fly(TURN)
+        session.finish()
+    files = sorted(path for path in tmp_path.rglob("*.npz"))
+    assert len(files) == 2 and all(path.parent == folder for path in files)
+    assert session.progress()[0] == {"scene": name, "flights": 2, "decisions": 4}
 
 
 def test_the_command_flies_a_compiled_file_and_records(apartments, tmp_path, monkeypatch):

@@ -86,6 +86,87 @@ def test_a_flight_by_key_presses_makes_a_demonstration(apartments, tmp_path):
     assert not demo.actions[:, 1:3].any()
 
 
+def test_keys_are_let_go_and_controls_keep_theirs(apartments, tmp_path):
+    """A key let go under Ctrl is not held for ever; whoever walks by Tab presses what has the focus."""
+    from playwright.sync_api import expect
+
+    choices = [SceneChoice(scene.name, lambda scene=scene: scene) for scene in apartments]
+    session = ExplorerSession(choices, SMALL, tmp_path / "flights")
+    with served_page(ExploreShow(session)) as address, headless_browser() as browser:
+        page = browser.new_page()
+        sent = []
+        page.on("websocket", lambda socket: socket.on("framesent", lambda text: sent.append(text)))
+        page.goto(address)
+        expect(page.locator("#phase")).to_have_text("flying")
+        page.keyboard.down("w")
+        page.wait_for_timeout(150)
+        page.keyboard.down("Control")
+        page.keyboard.up("w")
+        page.keyboard.up("Control")
+        page.wait_for_timeout(300)
+        assert '"axes":[0.35,0,0,0]' in sent[-2] and '"axes":[0,0,0,0]' in sent[-1]
+        # A page that flies nothing is silent: in another tab somebody may be flying.
+        before = len(sent)
+        page.wait_for_timeout(300)
+        assert len(sent) == before
+        for control, key, order in (("#do-undo", "Enter", "undo"), ("#do-pause", "Space", "pause")):
+            page.focus(control)
+            page.keyboard.press(key)
+            page.wait_for_timeout(100)
+            assert sent[-1] == f'{{"do":"{order}"}}'
+        expect(page.locator("#phase")).to_have_text("paused")
+        page.focus("#sharp")
+        page.keyboard.press("Space")
+        expect(page.locator("#sharp")).to_be_checked()
+        page.focus("#throttle")
+        page.keyboard.press("ArrowRight")
+        expect(page.locator("#throttle-value")).to_have_text("40 %")
+        # Whoever points goes on by keys.
+        page.click("#do-pause")
+        expect(page.locator("#phase")).to_have_text("flying")
+        page.click("#sharp")
+        page.keyboard.press("Space")
+        expect(page.locator("#phase")).to_have_text("paused")
+        assert session.recording is None
+
+
+def test_a_dead_connection_is_noticed_and_the_page_comes_back(apartments, tmp_path):
+    """As after a laptop slept: nothing comes, and nobody says that it ended."""
+    from playwright.sync_api import expect
+
+    session = ExplorerSession([SceneChoice("scene", lambda: apartments[0])], SMALL, tmp_path / "flights")
+    with served_page(ExploreShow(session)) as address, headless_browser() as browser:
+        page = browser.new_page()
+        dead = []
+
+        def pipe(socket):
+            server = socket.connect_to_server()
+            cut = not dead
+            dead.append(cut)
+            count = []
+
+            def pass_on(message):
+                count.append(1)
+                if not cut or len(count) < 20:
+                    socket.send(message)
+
+            server.on_message(pass_on)
+
+        page.route_web_socket("**/ws", pipe)
+        page.clock.install()
+        page.goto(address)
+        expect(page.locator("#phase")).to_have_text("flying")
+        flown = "least => Number(document.getElementById('step').dataset.value) > least"
+        page.wait_for_function(flown, arg=3)
+        page.clock.fast_forward(7000)
+        expect(page.locator("#phase")).to_have_text("server gone, trying again")
+        page.clock.fast_forward(300)
+        expect(page.locator("#phase")).to_have_text("flying")
+        assert dead == [True, False]
+        shown = int(page.locator("#step").get_attribute("data-value"))
+        page.wait_for_function(flown, arg=shown)
+
+
 PAD = """
 window.pad = { connected: true, axes: [0, 0, 0, 0], buttons: [0, 1, 2, 3].map(() => ({ pressed: false })) };
 navigator.getGamepads = () => [window.pad];
@@ -224,5 +305,12 @@ def test_the_dashboard_shows_what_was_published(apartments, size):
                 shown = page.locator("[data-stage='rollout/forward']")
                 expect(shown).to_have_text("75.0 %")
         expect(page.locator("#phase")).to_have_text("waiting for data", timeout=20_000)
+        expect(page.locator("#source")).to_contain_text("run (ended)")
+        with TrainingBroadcast("another", "ppo") as broadcast:
+            # Nothing of the run before stands under the name of this one.
+            expect(page.locator("#title")).to_have_text("another", timeout=20_000)
+            expect(page.locator("#step")).to_have_text("–")
+            assert page.locator("[data-term], [data-metric], [data-stage]").count() == 0
+            expect(page.locator("#stages")).to_have_text("Stage times come with the first update.")
         assert page.evaluate("document.documentElement.scrollWidth") <= size["width"]
         assert faults == []

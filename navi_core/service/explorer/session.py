@@ -21,6 +21,7 @@ from navi_core.config import EnvConfig, ExplorerConfig
 from navi_core.demos import Demonstration, load_demonstration, save_demonstration, write_index
 from navi_core.errors import ConfigError, DemoError
 from navi_core.scenes import Scene
+from navi_core.scenes.naming import file_stem
 from navi_core.service.explorer.flight_log import FlightLog
 from navi_core.world import Field, NavigationEnv, SphericalSensor
 from navi_core.world.overhead import Overhead, OverheadMaps, tint_seen
@@ -299,7 +300,9 @@ class ExplorerSession:
     def _next_file(self, folder: Path) -> Path:
         taken = {path.name for path in folder.glob("*.npz")}
         number = 0
-        while (name := f"{self.scene.name}-{PILOT}-{number:05d}.npz") in taken:
+        # The name comes from the scene's file, which may be anybody's: as it stands it could lead out of the folder.
+        stem = file_stem(self.scene.name)
+        while (name := f"{stem}-{PILOT}-{number:05d}.npz") in taken:
             number += 1
         return folder / name
 

@@ -24,6 +24,8 @@ __all__ = ["ExploreShow"]
 _MAP_EVERY = 5
 """Decisions between pictures of the map."""
 _HOVER = (0.0, 0.0, 0.0, 0.0)
+_SLOW = ("next", "previous", "scene", "export")
+"""Orders that may take a while: a scene is compiled, every flight read."""
 
 
 class ExploreShow:
@@ -94,6 +96,8 @@ class ExploreShow:
         if name not in self._orders:
             raise ConfigError(f"unknown order {name!r}; allowed: command, {', '.join(self._orders)}")
         async with self._turn:
+            if name in _SLOW:
+                self.hub.tell_phase("updating", "one moment")
             try:
                 await asyncio.to_thread(self._obey, name, order)
             except NaviError as error:
@@ -113,7 +117,12 @@ class ExploreShow:
     def _fly(self) -> None:
         silent = time.monotonic() - self._heard > self.session.config.idle_seconds
         before = self.session.recording
-        self.session.fly(_HOVER if silent else self._axes)
+        try:
+            self.session.fly(_HOVER if silent else self._axes)
+        except DemoError as error:
+            # The longest flight is saved by itself. It is kept, and time stands still until there is room for it.
+            self.session.paused = True
+            self._notice = f"the flight is not saved yet: {error}"
         if before is not None and self.session.recording is None:
             self._notice = f"saved {self.session.saved[-1].name}: a flight has at most {len(before)} decisions"
 
@@ -128,11 +137,11 @@ class ExploreShow:
             "speed": session.speed,
             "reward": session.reward,
             "terms": session.terms,
+            "weights": session.env.config.reward.resolved(),
             "collided": session.collided,
             "episode_return": session.episode_return,
             "seen_share": session.seen_share(),
             "sharp": self.sharp,
-            "phase": "paused" if session.paused else "flying",
         }
         self.hub.send("frame", facts, panorama_arrays(shown[0], shown[1], shown[2], session.config.max_distance))
         if session.trail_version != self._sent_trail:
@@ -142,6 +151,7 @@ class ExploreShow:
         if with_map:
             self.hub.send("map", map_facts(session.map()), {"image": session.seen_map()})
         self.hub.send("flight", self._flight())
+        self.hub.tell_phase("paused" if session.paused else "flying")
 
     def _tell_all(self) -> None:
         """Send what changes with an order alone."""

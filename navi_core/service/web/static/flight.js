@@ -14,6 +14,13 @@ const DEAD = 0.12; // of a stick's travel
 
 const $ = (id) => document.getElementById(id);
 
+/** Does a control that has the focus take this key itself? */
+function needs(control, code) {
+  if (control.matches?.("input[type=number], select")) return true;
+  if (control.matches?.("input[type=range]")) return code.startsWith("Arrow");
+  return Boolean(control.matches?.("button, input")) && (code === "Enter" || code === "Space");
+}
+
 export class Flight {
   constructor(send) {
     this.send = send;
@@ -22,12 +29,16 @@ export class Flight {
     this.pressed = [];
     this.state = { recording: false, paused: false };
     for (const name of ["finish", "pause", "undo", "discard", "respawn", "previous", "next", "export"]) {
-      $(`do-${name}`).onclick = (event) => { this.order(name); event.currentTarget.blur(); };
+      $(`do-${name}`).onclick = () => this.order(name);
     }
-    $("do-record").onclick = (event) => { this.order("toggle"); event.currentTarget.blur(); };
-    $("sharp").onchange = (event) => { send({ do: "view", sharp: event.target.checked }); event.target.blur(); };
+    $("do-record").onclick = () => this.order("toggle");
+    $("sharp").onchange = (event) => send({ do: "view", sharp: event.target.checked });
     $("throttle").oninput = (event) => { $("throttle-value").textContent = `${event.target.value} %`; };
-    $("throttle").onchange = (event) => event.target.blur();
+    // Whoever points goes on flying by keys; whoever walks by Tab stays where they are.
+    addEventListener("click", ({ detail }) => {
+      const control = document.activeElement;
+      if (detail && control?.matches("button, input[type=range], input[type=checkbox]")) control.blur();
+    });
     for (const id of Object.keys(this.sticks)) this.stick($(id), id);
   }
 
@@ -36,14 +47,20 @@ export class Flight {
     addEventListener("keydown", (event) => this.key(event, true));
     addEventListener("keyup", (event) => this.key(event, false));
     addEventListener("blur", () => this.held.clear());
+    this.still = false;
     this.timer = setInterval(() => this.command(), STEP);
   }
 
   key(event, down) {
-    if (event.ctrlKey || event.metaKey || event.altKey || event.target.matches?.("input[type=number], select")) return;
+    if (!down) {
+      // Always: else a key that is let go while Ctrl is down would be held for ever. macOS tells of no key under Meta.
+      if (event.key === "Meta") this.held.clear();
+      this.held.delete(event.key === "Shift" ? "Shift" : event.code);
+    }
+    if (event.ctrlKey || event.metaKey || event.altKey || needs(event.target, event.code)) return;
     if (event.code in KEYS || event.key === "Shift") {
       const code = event.key === "Shift" ? "Shift" : event.code;
-      this.held[down ? "add" : "delete"](code);
+      if (down) this.held.add(code);
       if (event.code in KEYS) event.preventDefault();
       if (!event.repeat) { $("input-kind").textContent = "keyboard"; this.command(); }
     } else if (down && event.code in PRESSES) {
@@ -98,7 +115,12 @@ export class Flight {
     for (const name of ["pointerup", "pointercancel", "lostpointercapture"]) element.addEventListener(name, end);
   }
 
-  command() { this.send({ do: "command", axes: this.axes() }); }
+  /** A page that flies nothing says so once and is silent then: it may be one of two, and the other flies. */
+  command() {
+    const axes = this.axes(), still = axes.every((a) => a === 0);
+    if (!still || !this.still) this.send({ do: "command", axes });
+    this.still = still;
+  }
 
   show(flight) {
     this.state = flight;
@@ -116,10 +138,16 @@ export class Flight {
     if (key === this.shown) return;
     this.shown = key;
     $("scenes").tBodies[0].replaceChildren(...rows.map((row, number) => {
-      const line = document.createElement("tr");
+      const line = document.createElement("tr"), go = document.createElement("button");
       line.className = number === flight.number ? "here" : "";
-      line.append(...[row.scene, row.flights, row.decisions].map((text) => Object.assign(document.createElement("td"), { textContent: text })));
-      line.onclick = () => this.send({ do: "scene", number });
+      if (line.className) go.setAttribute("aria-current", "true");
+      go.textContent = row.scene;
+      go.onclick = () => this.send({ do: "scene", number });
+      line.append(...[go, row.flights, row.decisions].map((content) => {
+        const cell = document.createElement("td");
+        cell.append(content);
+        return cell;
+      }));
       return line;
     }));
   }
