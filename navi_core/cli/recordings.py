@@ -93,8 +93,12 @@ def replay(
     with Recording(file) as recording:
         if recording.unfinished:
             typer.echo(f"warning: the last message is unfinished ({recording.unfinished} bytes) and left out", err=True)
+        if recording.damage:
+            typer.echo(f"warning: {recording.damage}; what lies before is shown", err=True)
         if listing or rrd is not None or as_json:
             _episodes(recording, rrd, episode, as_json)
+            if recording.left_out:
+                typer.echo(f"warning: {recording.left_out} damaged messages are left out", err=True)
             return
         from navi_core.service.web.replay import ReplayShow
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import math
 import struct
 import time
 import tracemalloc
@@ -14,7 +15,7 @@ import torch
 from typer.testing import CliRunner
 
 from navi_core.cli.main import build_app
-from navi_core.errors import NaviError, RecordError
+from navi_core.errors import ConfigError, NaviError, RecordError
 from navi_core.service.recordings import Recording, RecordingWriter, list_episodes, record_session, trace_episode
 from navi_core.service.recordings.file import MAGIC
 from navi_core.service.viewing import TrainingBroadcast
@@ -174,6 +175,48 @@ def test_a_flipped_bit_is_told_with_its_place(tmp_path):
         recording.read(recording.entries[0])
         with pytest.raises(RecordError, match=f"byte {recording.entries[1].offset} is damaged"):
             recording.read(recording.entries[1])
+
+
+def test_what_lies_around_damage_is_still_shown(tmp_path):
+    """A session of a day is not lost for one bit of it."""
+    path = tmp_path / "a.navi"
+    small(path, 5)
+    whole = path.read_bytes()
+    with Recording(path) as recording:
+        second, fourth = recording.entries[1].offset, recording.entries[3].offset
+    flags = fourth + 14
+    for place in (second + HEAD.size + 3, flags):
+        data = bytearray(whole)
+        data[place] ^= 255
+        path.write_bytes(data)
+        with Recording(path) as recording, served_page(ReplayShow(recording, "a")) as address:
+            with page_client(address) as page:
+                page.order(do="seek", at=1e6)
+                facts = page.until("replay", lambda m: not m["playing"])["facts"]
+            if place == flags:
+                assert len(recording.entries) == 3 and f"byte {fourth}" in recording.damage
+                assert "3 messages, damaged behind them" in facts
+            else:
+                assert "5 messages, 1 damaged ones left out" in facts and not recording.damage
+            list_episodes(recording)
+    with pytest.raises(RecordError, match=f"byte {fourth}"):
+        RecordingWriter(path)
+
+
+def test_two_do_not_record_into_one_file(tmp_path):
+    path = tmp_path / "a.navi"
+    with RecordingWriter(path):
+        with pytest.raises(RecordError, match="another process records into it; choose another --out"):
+            RecordingWriter(path)
+        small(tmp_path / "b.navi", 2)
+    assert small(path, 2).written == 2
+
+
+@pytest.mark.parametrize("seconds", [math.nan, 0.0, -1.0])
+def test_a_time_that_is_none_is_refused_before_the_file_is_touched(tmp_path, seconds):
+    with pytest.raises(ConfigError, match="no time to record for"):
+        record_session(["tcp://127.0.0.1:1"], tmp_path / "a.navi", seconds=seconds)
+    assert not list(tmp_path.iterdir())
 
 
 def test_what_is_no_recording_is_neither_read_nor_overwritten(tmp_path):

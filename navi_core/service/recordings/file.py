@@ -16,6 +16,7 @@ message at the end, which readers leave out and the next writer cuts off. Nothin
 
 from __future__ import annotations
 
+import fcntl
 import os
 import time
 import zlib
@@ -47,14 +48,25 @@ class Recording:
         entries: The messages, in order.
         end: Where the last whole message ends [bytes].
         unfinished: Bytes behind it, of a message that was being written when its process was killed.
+        damage: What is wrong from `end` on, where the file is damaged in its middle; empty of a whole file.
+        left_out: Messages that `read_known` left out because their bytes are damaged.
     """
 
     def __init__(self, path: Path, limits: WireConfig | None = None) -> None:
         self.path, self._limits = path, limits or WireConfig()
         self._file, size = open_recording(path)
         self.entries = Entries()
+        self.damage, self.left_out = "", 0
         try:
             self.end = walk(self._file, path, size, self._limits.max_message_bytes, self.entries.append)
+        except RecordError as error:
+            if not self.entries:
+                self._file.close()
+                raise
+            # What lies before is whole: a day is not lost for one bit.
+            last = self.entries[-1]
+            self.damage, self.end = str(error), last.offset + HEAD.size + last.stored
+            size = self.end
         except BaseException:
             self._file.close()
             raise
@@ -88,14 +100,16 @@ class Recording:
         return decode([body[: entry.topic_length], body[entry.topic_length :]], self._limits)
 
     def read_known(self, entry: Entry) -> Message | None:
-        """Return a message, None for one that the wire would refuse today: its bounds may be younger than the file.
+        """Return a message, None for one that cannot be shown.
 
-        Raises:
-            RecordError: Its bytes are damaged.
+        The wire would refuse it today (its bounds may be younger than the file), or its bytes are damaged.
         """
         try:
             return self.read(entry)
         except WireError:
+            return None
+        except RecordError:
+            self.left_out += 1
             return None
 
     def messages(self) -> Iterator[tuple[float, Message]]:
@@ -134,7 +148,7 @@ class RecordingWriter:
         path: The file.
 
     Raises:
-        RecordError: It cannot be written, or is something else than a recording.
+        RecordError: It cannot be written, another process writes it, or it is something else than a recording.
 
     Attributes:
         written: Messages written by this writer.
@@ -143,22 +157,19 @@ class RecordingWriter:
 
     def __init__(self, path: Path) -> None:
         self.path, self.written, self.cut = path, 0, 0
-        end = 0
-        if path.exists() and path.stat().st_size:
-            known, size = open_recording(path)
-            with known:
-                end = walk(known, path, size, WireConfig().max_message_bytes)
-            self.cut = size - end
         try:
             path.parent.mkdir(parents=True, exist_ok=True)
             self._file = os.open(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o644)
-            if end:
-                os.ftruncate(self._file, end)
-                os.lseek(self._file, end, os.SEEK_SET)
-            else:
-                self._put(MAGIC)
         except OSError as error:
             raise RecordError(f"{path}: cannot be written: {error.strerror or error}") from None
+        try:
+            self._begin()
+        except OSError as error:
+            os.close(self._file)
+            raise RecordError(f"{path}: cannot be written: {error.strerror or error}") from None
+        except BaseException:
+            os.close(self._file)
+            raise
         self._synced = time.monotonic()
 
     def append(self, topic: bytes, payload: bytes, when: float) -> None:
@@ -188,9 +199,17 @@ class RecordingWriter:
         self.written += 1
 
     def close(self) -> None:
-        """Make the file durable and close it."""
-        os.fsync(self._file)
-        os.close(self._file)
+        """Make the file durable and close it.
+
+        Raises:
+            RecordError: It could not be made durable.
+        """
+        try:
+            os.fsync(self._file)
+        except OSError as error:
+            raise RecordError(f"{self.path}: cannot be written: {error.strerror or error}") from None
+        finally:
+            os.close(self._file)
 
     def __enter__(self) -> RecordingWriter:
         return self
@@ -199,6 +218,22 @@ class RecordingWriter:
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
         self.close()
+
+    def _begin(self) -> None:
+        try:
+            # Two that append to one file would write over each other.
+            fcntl.flock(self._file, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except BlockingIOError:
+            raise RecordError(f"{self.path}: another process records into it; choose another --out") from None
+        if not os.fstat(self._file).st_size:
+            self._put(MAGIC)
+            return
+        known, size = open_recording(self.path)
+        with known:
+            end = walk(known, self.path, size, WireConfig().max_message_bytes)
+        self.cut = size - end
+        os.ftruncate(self._file, end)
+        os.lseek(self._file, end, os.SEEK_SET)
 
     def _put(self, data: bytes) -> None:
         view = memoryview(data)

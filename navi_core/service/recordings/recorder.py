@@ -9,7 +9,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 
 from navi_core.config import WireConfig
-from navi_core.errors import WireError
+from navi_core.errors import ConfigError, WireError
 from navi_core.service.recordings.file import RecordingWriter
 from navi_core.service.viewing.feed import OBSERVATIONS, TELEMETRY
 from navi_core.service.viewing.selection import DroneSelector
@@ -54,10 +54,13 @@ def record_session(
         limits: Of the sockets.
 
     Raises:
-        RecordError: The file cannot be written, or is something else.
+        ConfigError: `seconds` is not above 0.
+        RecordError: The file cannot be written, is written by another process, or is something else.
     """
     import zmq
 
+    if seconds is not None and not seconds > 0:
+        raise ConfigError(f"{seconds} s is no time to record for; give more than 0, or nothing: until it is stopped")
     limits, began = limits or WireConfig(), time.monotonic()
     selectors = [DroneSelector(endpoint, limits) for endpoint in endpoints] if drone is not None else []
     pending = list(selectors)

@@ -66,7 +66,7 @@ class ReplayShow:
                     "at": self._at,
                     "length": self._length,
                     "playing": self.playing,
-                    "facts": f"{self.recording.path.name}, {len(self._times):,} messages",
+                    "facts": f"{self.recording.path.name}, {len(self._times):,} messages{self._faults()}",
                 },
             )
             await asyncio.sleep(_TICK)
@@ -113,6 +113,10 @@ class ReplayShow:
             if isinstance(message, DistanceMatrix) and self.digest.row is None and len(message.env_ids):
                 self.digest.row = int(message.env_ids[0])
             self.digest.take(message, SERVICE_LAYOUTS)
+
+    def _faults(self) -> str:
+        left_out = f", {self.recording.left_out:,} damaged ones left out" if self.recording.left_out else ""
+        return left_out + (", damaged behind them" if self.recording.damage else "")
 
     def _viewers_changed(self, viewers: int) -> None:
         self.digest.changed.add("trail")
