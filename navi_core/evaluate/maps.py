@@ -9,11 +9,13 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 from navi_core.errors import EvaluationError
+from navi_core.evaluate.lettering import draw_name
 from navi_core.world.overhead import cut_from_above
 from navi_core.world.storeys import storey_of
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
+    from matplotlib.lines import Line2D
 
     from navi_core.world.field import Field
     from navi_core.world.floor import FloorMap
@@ -76,14 +78,18 @@ def top_down_map(
             _draw_floor(axes, floor, storey, None if seen is None else seen[storey])
             axes.set_xlim(float(low[0]), float(high[0]))
             axes.set_ylim(float(high[2]), float(low[2]))
-        _draw_paths(axes, here, levels, storey, paths)
+        legend = _draw_paths(axes, here, levels, storey, paths)
         axes.set_aspect("equal")
         axes.set_xlabel("x [m]")
         axes.set_ylabel("z [m]")
         which = f", storey {storey + 1} of {len(levels)}" if len(levels) > 1 else ""
-        axes.set_title(f"{field.scenes[scene_index].name}{which}: circle = start, square = end", fontsize=9)
-        if paths and storey == 0:
-            axes.legend(loc="upper right", fontsize=8, framealpha=0.85)
+        title = f"{field.scenes[scene_index].name}{which}: circle = start, square = end"
+        draw_name(axes.set_title(title, fontsize=9))
+        if legend and storey == 0:
+            # Told one by one: of itself a legend leaves out names that begin with an underscore.
+            lines, names = list(legend.values()), list(legend)
+            for label in axes.legend(lines, names, loc="upper right", fontsize=8, framealpha=0.85).get_texts():
+                draw_name(label)
     figure.tight_layout()
     buffer = io.BytesIO()
     figure.savefig(buffer, format="png", metadata={"Software": "navi"})
@@ -116,15 +122,19 @@ def _draw_paths(
     levels: np.ndarray,
     storey: int,
     whole: Mapping[str, list[np.ndarray]],
-) -> None:
+) -> dict[str, Line2D]:
+    """Draw each name's paths; return one line of each, for the legend."""
+    legend: dict[str, Line2D] = {}
     for index, (name, group) in enumerate(here.items()):
         color = f"C{index}"
         for number, path in enumerate(group):
-            axes.plot(path[:, 0], path[:, 2], color=color, lw=1.4, alpha=0.9, label=name if number == 0 else None)
+            (line,) = axes.plot(path[:, 0], path[:, 2], color=color, lw=1.4, alpha=0.9)
+            legend.setdefault(name, line)
             for end, marker, size in ((0, "o", 6), (-1, "s", 5)):
                 point = whole[name][number][end]
                 if storey_of(point[1:2], levels)[0] == storey:
                     axes.plot(point[0], point[2], marker, color=color, mec="black", ms=size)
+    return legend
 
 
 def _on(storey: int, path: np.ndarray, levels: np.ndarray) -> np.ndarray:

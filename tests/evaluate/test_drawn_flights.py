@@ -1,7 +1,11 @@
 """`navi compare --maps`: a picture per scene, or a refusal that says why."""
 
+from dataclasses import replace
+from types import SimpleNamespace
+
 from typer.testing import CliRunner
 
+from navi_core.cli.evaluate import draw_maps
 from navi_core.cli.main import build_app
 from navi_core.errors import ConfigError
 
@@ -13,6 +17,15 @@ def test_a_picture_of_each_scene_is_written(tmp_path):
     done = CliRunner().invoke(build_app(), command)
     assert done.exit_code == 0, done.output
     assert (tmp_path / "maps" / "apartment_9003.png").read_bytes().startswith(b"\x89PNG")
+
+
+def test_a_scene_that_says_it_is_called_elsewhere_is_drawn_in_the_folder(apartments, tmp_path):
+    names = ("../../elsewhere", "a/b", "a_b")
+    scenes = [replace(apartments[0], name=name) for name in names]
+    result = SimpleNamespace(summary={"subject": "nobody"}, trajectories_of=lambda _: [])
+    draw_maps(tmp_path / "deep" / "maps", [result], scenes)
+    files = list(tmp_path.rglob("*.png"))
+    assert len(files) == 3 and {file.parent for file in files} == {tmp_path / "deep" / "maps"}
 
 
 def test_recorded_results_have_no_paths_to_draw(tmp_path):
