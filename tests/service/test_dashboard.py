@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import math
 import socket
 import time
 import urllib.request
@@ -15,11 +16,12 @@ import torch
 from navi_core.config import EnvConfig
 from navi_core.errors import ConfigError, ServiceError
 from navi_core.learn.progress import Progress
-from navi_core.service.viewing import TrainingBroadcast
+from navi_core.service.viewing import Digest, TrainingBroadcast
 from navi_core.service.web import listen, served_page
 from navi_core.service.web.hub import Viewer
 from navi_core.service.web.live import LiveShow
 from navi_core.service.web.packing import pack_message
+from navi_core.service.wire import DistanceMatrix, RobotPose, StepResult
 from navi_core.world import Field, NavigationEnv, denormalise_depth
 from tests.service.page_client import page_client, unpacked
 from tests.service.test_watching import until
@@ -115,8 +117,9 @@ def test_beside_a_service_the_page_shows_the_drone_that_it_names_and_goes_on(sta
     endpoints = [environment.publisher.endpoint, actor.publisher.endpoint]
     with served_page(LiveShow(endpoints, discover=False)) as address, page_client(address) as page:
         first = page.until("frame")
-        assert first["drone"] == 0 and first["reward"] is None
-        page.until("frame", lambda m: m["step"] > first["step"] + 20)
+        assert first["drone"] == 0
+        frame = page.until("frame", lambda m: m["step"] > first["step"] + 20 and m["reward"] is not None)
+        assert frame["episode_return"] is not None and frame["speed"] is None
         assert page.until("sources", lambda m: m["drones"] == [0, 2])["row"] == 0
 
 
@@ -255,6 +258,18 @@ def test_a_slow_viewer_gets_the_newest_of_each_kind():
         return [await viewer.take(), await viewer.take()], viewer._waiting
 
     assert asyncio.run(take()) == ([b"frame 999", b"map 999"], {})
+
+
+def test_a_reward_that_nobody_tells_is_not_zero():
+    digest = Digest()
+    pose = RobotPose(0.0, 1.0, 0.0, 0.0, 0.0, 0.0, 1.0)
+    rays = np.ones((1, 4, 3), np.float32)
+    seen = (rays, rays, rays.astype(np.int32), rays > 0, np.zeros((0, 0, 3), np.uint8))
+    digest.take(DistanceMatrix(1, np.array([3], np.int32), (4, 3), *seen, pose, 7, 1.0))
+    assert math.isnan(digest.frame()[0]["reward"])
+    digest.take(StepResult(7, 3, 1, False, False, -0.25, 1.5, 1.0))
+    facts = digest.frame()[0]
+    assert (facts["drone"], facts["reward"], facts["episode_return"]) == (3, -0.25, 1.5)
 
 
 def test_page_messages_come_back_and_hold_no_nan():

@@ -120,7 +120,7 @@ def test_keys_are_let_go_and_controls_keep_theirs(apartments, tmp_path):
         expect(page.locator("#sharp")).to_be_checked()
         page.focus("#throttle")
         page.keyboard.press("ArrowRight")
-        expect(page.locator("#throttle-value")).to_have_text("40 %")
+        expect(page.locator("#throttle-value")).to_have_text("40\u00a0%")
         # Whoever points goes on by keys.
         page.click("#do-pause")
         expect(page.locator("#phase")).to_have_text("flying")

@@ -122,20 +122,23 @@ class Digest:
         if matrix is None:
             return None
         pose, step = matrix.robot_pose, self.step
+        drone = int(matrix.env_ids[0]) if len(matrix.env_ids) else 0
+        # Of a drone that no training flies the service's answers tell it.
+        told = self.sessions.get(drone, Session())
         terms = {name: step[name] for name in REWARD_TERMS if name in step}
         terms |= {name: step[name] for name in GOAL_TERMS if math.isfinite(step.get(name, math.nan))}
         facts = {
             "pose": [pose.x, pose.y, pose.z, pose.yaw],
             "max_distance": self.max_distance,
             "step": matrix.step_id,
-            "drone": int(matrix.env_ids[0]) if len(matrix.env_ids) else 0,
+            "drone": drone,
             "speed": step.get("speed", math.nan),
-            "reward": step.get("reward", math.nan),
+            "reward": step.get("reward", told.reward),
             "terms": terms,
             # What a goal pays comes with its weight in it.
             "weights": {name: step.get(f"weight/{name}", float(name in GOAL_TERMS)) for name in terms} or None,
             "collided": step.get("collided", 0.0) > 0.5,
-            "episode_return": step.get("episode_return", math.nan),
+            "episode_return": step.get("episode_return", told.episode_return),
         }
         if "seen_share" in step:
             facts["seen_share"] = step["seen_share"]

@@ -257,7 +257,8 @@ def _status_of(address: str) -> dict[str, Any]:
         with urllib.request.urlopen(f"{address}/status", timeout=1.0) as answer:
             data = json.loads(answer.read(_MOST_STATUS_BYTES))
     except (OSError, ValueError, RecursionError, http.client.HTTPException) as error:
-        return {"status": f"no answer ({type(error).__name__})"}
+        reason = getattr(error, "reason", None) or error
+        return {"status": f"no answer ({getattr(reason, 'strerror', None) or reason})"[:120]}
     return dict(list(_flat(data))[:64]) if isinstance(data, dict) else {"status": "no JSON object"}
 
 

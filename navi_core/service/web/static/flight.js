@@ -33,7 +33,7 @@ export class Flight {
     }
     $("do-record").onclick = () => this.order("toggle");
     $("sharp").onchange = (event) => send({ do: "view", sharp: event.target.checked });
-    $("throttle").oninput = (event) => { $("throttle-value").textContent = `${event.target.value} %`; };
+    $("throttle").oninput = (event) => { $("throttle-value").textContent = `${event.target.value}\u00a0%`; };
     // Whoever points goes on flying by keys; whoever walks by Tab stays where they are.
     addEventListener("click", ({ detail }) => {
       const control = document.activeElement;
