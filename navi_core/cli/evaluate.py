@@ -204,6 +204,7 @@ def draw_maps(folder: Path, results: list[EvalResult], scenes: list[Scene]) -> N
     """
     from navi_core.errors import ConfigError
     from navi_core.evaluate import top_down_map
+    from navi_core.scenes.naming import own_stem
     from navi_core.world import Field, FloorMap
 
     if not results:
@@ -213,15 +214,7 @@ def draw_maps(folder: Path, results: list[EvalResult], scenes: list[Scene]) -> N
     for index, scene in enumerate(scenes):
         paths = {str(result.summary["subject"]): result.trajectories_of(scene.name) for result in results}
         floor = FloorMap(field, index, _DRAWN_CELL, _DRAWN_CLEARANCE)
-        (folder / f"{_picture_of(scene.name)}.png").write_bytes(top_down_map(field, index, paths, floor))
-
-
-def _picture_of(name: str) -> str:
-    """Return what the map of a scene is called: its name comes from its file, and need not be one for a file."""
-    from navi_core.scenes.naming import file_stem, path_digest
-
-    stem = file_stem(name)
-    return stem if stem == name else f"{stem}-{path_digest(name)}"
+        (folder / f"{own_stem(scene.name)}.png").write_bytes(top_down_map(field, index, paths, floor))
 
 
 def load_scenes(names: list[str] | tuple[str, ...], resolution: int) -> list[Scene]:

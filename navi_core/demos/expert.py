@@ -27,6 +27,7 @@ from navi_core.errors import ConfigError, DemoError
 from navi_core.pilots import Pose, build_pilot
 from navi_core.pilots.draws import draw_normal, draw_uniform
 from navi_core.record import write_durably
+from navi_core.scenes.naming import own_stem
 from navi_core.world.counter_random import Purpose, uniform
 from navi_core.world.dynamics import Dynamics
 from navi_core.world.field import Field
@@ -154,7 +155,8 @@ def _claim(folder: Path, config: ExpertConfig) -> None:
 
 
 def _file(scene: str, number: int) -> str:
-    return f"{scene}-{number:05d}.npz"
+    # The name comes from the scene's file, which may be anybody's: as it stands it could lead out of the folder.
+    return f"{own_stem(scene)}-{number:05d}.npz"
 
 
 def _keys(scene: Scene, block: list[int]) -> Tensor:

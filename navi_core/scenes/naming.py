@@ -13,7 +13,7 @@ import unicodedata
 from collections import Counter
 from pathlib import Path
 
-__all__ = ["clean_name", "distinct_names", "file_stem", "path_digest"]
+__all__ = ["clean_name", "distinct_names", "file_stem", "own_stem", "path_digest"]
 
 _STEM = 160
 """Bytes of a scene's name in a file's name, which has 255 with what is added, in a temporary one too."""
@@ -35,6 +35,12 @@ def file_stem(name: str) -> str:
     # A dash reads as an option.
     stem = clean_name(name).strip("._-")
     return stem.encode()[:_STEM].decode(errors="ignore") or "scene"
+
+
+def own_stem(name: str) -> str:
+    """Return what a file of one scene is called: its name, or where that is none for a file, its stem and a digest."""
+    stem = file_stem(name)
+    return stem if stem == name else f"{stem}-{path_digest(name)}"
 
 
 def distinct_names(files: dict[Path, tuple[str, Path]]) -> dict[Path, str]:

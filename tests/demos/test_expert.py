@@ -8,6 +8,7 @@ import signal
 import subprocess
 import sys
 import time
+from dataclasses import replace
 
 import numpy as np
 import pytest
@@ -42,6 +43,17 @@ def test_a_recording_is_a_dataset_of_the_teachers_answers(tmp_path, apartments):
         demo.observations, load_demonstration(tmp_path / f"{apartments[0].name}-00001.npz").observations
     )
     assert not data.actions[:, 1:3].any() and data.actions.any()
+
+
+def test_scenes_may_be_called_anything_and_their_flights_stay_in_the_folder(tmp_path, apartments):
+    """A scene's file may be anybody's, and says itself what it is called."""
+    scenes = [replace(apartments[0], name=name) for name in ("../../elsewhere", "a/b", "a_b", "x" * 400)]
+    folder = tmp_path / "deep" / "flights"
+    config = ExpertConfig(**SMALL | {"episodes": 1})
+    assert [row.recorded for row in record_expert(folder, scenes, config)] == [1, 1, 1, 1]
+    assert {path.parent for path in tmp_path.rglob("*.npz")} == {folder}
+    assert [row.kept for row in record_expert(folder, scenes, config)] == [1, 1, 1, 1]
+    assert {demo.scene for demo in recorded(folder).values()} == {scene.name for scene in scenes}
 
 
 def test_a_stopped_recording_goes_on_to_the_same_bits(tmp_path, apartments):
