@@ -53,10 +53,9 @@ def serve_page(
     """
     server = _server(show, host)
     # A terminal that is closed ends the page as Ctrl-C does, and what is being recorded is saved; not under nohup.
-    terminal = getattr(signal, "SIGHUP", None)
-    ends = terminal is not None and signal.getsignal(terminal) is signal.SIG_DFL
+    ends = signal.getsignal(signal.SIGHUP) is signal.SIG_DFL
     if ends:
-        signal.signal(terminal, server.handle_exit)
+        signal.signal(signal.SIGHUP, server.handle_exit)
     if ready is not None:
         ready(_address(listener))
     try:
@@ -64,7 +63,7 @@ def serve_page(
             server.run(sockets=[listener])
     finally:
         if ends:
-            signal.signal(terminal, signal.SIG_DFL)
+            signal.signal(signal.SIGHUP, signal.SIG_DFL)
 
 
 @contextmanager
