@@ -18,7 +18,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from navi_core.errors import ConfigError
+from navi_core.errors import ConfigError, RunError
 
 __all__ = ["ALONE", "Workers", "joined_workers"]
 
@@ -92,7 +92,8 @@ class Workers:
         import torch.distributed as dist
 
         parts = [torch.empty_like(local) for _ in range(self.size)]
-        dist.all_gather(parts, local.contiguous())
+        with _all_there():
+            dist.all_gather(parts, local.contiguous())
         return torch.cat(parts, dim=-1)
 
     def gather(self, value: Any) -> list[Any]:
@@ -102,7 +103,8 @@ class Workers:
         import torch.distributed as dist
 
         found: list[Any] | None = [None] * self.size if self.first else None
-        dist.gather_object(value, found)
+        with _all_there():
+            dist.gather_object(value, found)
         return found or []
 
     def share(self, value: Any) -> Any:
@@ -112,7 +114,8 @@ class Workers:
         import torch.distributed as dist
 
         box = [value]
-        dist.broadcast_object_list(box)
+        with _all_there():
+            dist.broadcast_object_list(box)
         return box[0]
 
     def _reduce(self, tensors: Sequence[Tensor], operation: str) -> None:
@@ -123,7 +126,8 @@ class Workers:
         for dtype in dict.fromkeys(x.dtype for x in tensors):
             group = [x for x in tensors if x.dtype == dtype]
             flat = torch.cat([x.reshape(-1) for x in group])
-            dist.all_reduce(flat, getattr(dist.ReduceOp, operation))
+            with _all_there():
+                dist.all_reduce(flat, getattr(dist.ReduceOp, operation))
             for x, part in zip(group, flat.split([x.numel() for x in group])):
                 x.copy_(part.view_as(x))
 
@@ -133,13 +137,26 @@ ALONE = Workers()
 
 
 @contextmanager
+def _all_there() -> Iterator[None]:
+    """Communicate with processes of which one may have failed; it knows why, the others only that it is gone."""
+    try:
+        yield
+    except RuntimeError as error:  # Gloo's and NCCL's have no kind in common but this
+        reason = (str(error).strip() or type(error).__name__).splitlines()[0]
+        raise RunError(
+            f"another process of this run does not answer; the one that failed says why, and the same command goes on "
+            f"from the last checkpoint ({reason})"
+        ) from error
+
+
+@contextmanager
 def joined_workers() -> Iterator[Workers]:
     """Join the processes that `torchrun` started (RANK, WORLD_SIZE, MASTER_ADDR), by NCCL where there is CUDA.
 
     Without these variables the process is alone. On leaving, the group is dissolved.
 
     Raises:
-        ConfigError: The variables are incomplete, or this build of torch cannot communicate.
+        ConfigError: The variables are incomplete or name no group, or this build of torch cannot communicate.
     """
     size = os.environ.get("WORLD_SIZE", "1")
     if size == "1":
@@ -155,9 +172,18 @@ def joined_workers() -> Iterator[Workers]:
         )
     if not dist.is_available():
         raise ConfigError("this build of torch has no torch.distributed; unset WORLD_SIZE to train in one process")
-    if torch.cuda.is_available():
-        torch.cuda.set_device(int(os.environ.get("LOCAL_RANK", os.environ["RANK"])))
-    dist.init_process_group("nccl" if torch.cuda.is_available() else "gloo")
+    # Its functions take the group of the moment of import as their default, and keep that alive. Whatever imports it
+    # in a run, the optimiser's first step for one, would have the group's threads run on into the interpreter's end,
+    # where one that still lets go of a tensor aborts the process.
+    import torch.distributed.nn
+
+    try:
+        if torch.cuda.is_available():
+            torch.cuda.set_device(int(os.environ.get("LOCAL_RANK", os.environ["RANK"])))
+        dist.init_process_group("nccl" if torch.cuda.is_available() else "gloo")
+    except (ValueError, RuntimeError) as error:
+        reason = (str(error).strip() or type(error).__name__).splitlines()[0]
+        raise ConfigError(f"the processes cannot be joined ({reason}); start them with torchrun") from error
     try:
         yield Workers(dist.get_rank(), dist.get_world_size())
     finally:

@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 import torch
 
-from navi_core.errors import CheckpointError, ConfigError
+from navi_core.errors import CheckpointError, ConfigError, RunError
 from navi_core.learn import loop, train
 from navi_core.learn.parallel import ALONE, Workers, joined_workers
 from navi_core.learn.resume import checkpoints_in
@@ -164,3 +164,47 @@ def test_one_process_is_alone_and_half_a_group_is_refused(monkeypatch):
     monkeypatch.delenv("RANK", raising=False)
     with pytest.raises(ConfigError, match=r"RANK.*torchrun"), joined_workers():
         pass
+
+
+def test_a_group_that_was_left_keeps_no_thread(tmp_path):
+    """A thread that lets go of a tensor while the interpreter ends aborts the process."""
+    code = f"""
+import torch.distributed as dist
+from pathlib import Path
+from navi_core.learn.parallel import joined_workers
+join = dist.init_process_group
+dist.init_process_group = lambda kind: join("gloo", init_method="file://{tmp_path}/meet", rank=0, world_size=1)
+def threads():
+    return sum("gloo" in file.read_text() for file in Path("/proc/self/task").glob("*/comm"))
+with joined_workers() as workers:
+    assert threads()
+    import torch.distributed.nn  # as an optimiser's first step does
+assert not threads()
+"""
+    joined = {"WORLD_SIZE": "2", "RANK": "0", "MASTER_ADDR": "127.0.0.1", "MASTER_PORT": "1"}
+    place = Path(__file__).resolve().parents[2]
+    found = subprocess.run(
+        [sys.executable, "-c", code], env=os.environ | joined, cwd=place, capture_output=True, text=True
+    )
+    assert found.returncode == 0, found.stderr
+
+
+@pytest.mark.parametrize(("name", "value"), [("RANK", "first"), ("WORLD_SIZE", "0"), ("MASTER_PORT", "door")])
+def test_a_group_that_cannot_be_joined_is_refused(name, value, monkeypatch):
+    for key, given in {"WORLD_SIZE": "2", "RANK": "0", "MASTER_ADDR": "127.0.0.1", "MASTER_PORT": "1"}.items():
+        monkeypatch.setenv(key, given)
+    monkeypatch.setenv(name, value)
+    with pytest.raises(ConfigError, match=r"cannot be joined .*torchrun"), joined_workers():
+        pass
+
+
+def test_who_is_left_by_another_process_is_told_so(monkeypatch):
+    def gone(*_, **__):
+        raise RuntimeError("Connection closed by peer [127.0.0.1]:1\nframe #0")
+
+    for name in ("all_reduce", "all_gather", "gather_object", "broadcast_object_list"):
+        monkeypatch.setattr(torch.distributed, name, gone)
+    one, x = Workers(0, 2), torch.ones(2)
+    for call in (lambda: one.sum(x), lambda: one.columns(x), lambda: one.gather(1), lambda: one.share(1)):
+        with pytest.raises(RunError, match=r"another process .* does not answer.*closed by peer \[127.0.0.1\]:1\)$"):
+            call()
