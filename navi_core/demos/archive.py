@@ -7,6 +7,7 @@ directory of the zip declares must be what the array's own header says, and both
 from __future__ import annotations
 
 import math
+import stat
 import struct
 import zipfile
 import zlib
@@ -86,6 +87,9 @@ def read_arrays(path: Path, limits: Mapping[str, int]) -> dict[str, npt.NDArray[
 
 def _opened(path: Path) -> zipfile.ZipFile:
     try:
+        # A pipe would be waited for, and a device read until memory ends.
+        if not stat.S_ISREG(path.stat().st_mode):
+            raise DemoError("no file, but a folder, a pipe or a device", path=path)
         return zipfile.ZipFile(path)
     except FileNotFoundError:
         raise DemoError("no such file", path=path) from None

@@ -203,7 +203,7 @@ def load_dataset(folders: Sequence[Path], progress: Callable[[str], None] | None
         fault = _differing(_facts(first), _facts(demo))
         if fault is not None:
             raise DemoError(f"{fault}, other than {files[0][0].name}", path=path, field=fault.split()[0])
-        if demo.content_hash() != row["content_hash"]:
+        if demo.content_hash() != row["content_hash"] or len(demo.actions) != row["decisions"]:
             raise DemoError("not the content that the index knows; run `navi demos ingest` again", path=path)
         sources.add(demo.source_hash)
         known = hashes.setdefault(demo.scene, demo.scene_hash)

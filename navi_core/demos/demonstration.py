@@ -136,7 +136,7 @@ class Demonstration:
 
     def _check_observations(self) -> None:
         obs = self.observations
-        if obs.ndim != 4 or obs.shape[1] != 3 or not len(obs) or obs.dtype != np.float32:
+        if obs.ndim != 4 or obs.shape[1] != 3 or not obs.size or obs.dtype != np.float32:
             self._refuse("observations", f"{obs.dtype} {obs.shape}; expected float32 (N, 3, Az, El)")
         if not np.isfinite(obs).all():
             row = int((~np.isfinite(obs)).any(axis=(1, 2, 3)).argmax())
@@ -242,8 +242,8 @@ def _check_headers(path: Path, headers: dict[str, ArrayHeader]) -> None:
     obs = headers["observations"]
     if len(obs.shape) != 4 or obs.shape[1] != 3 or obs.dtype != np.float32:
         raise DemoError(f"{obs.dtype} {obs.shape}; expected float32 (N, 3, Az, El)", path=path, field="observations")
-    if not obs.shape[0]:
-        raise DemoError("no decision", path=path, field="observations")
+    if 0 in obs.shape:
+        raise DemoError(f"no decision or no bin: {obs.shape}", path=path, field="observations")
     rows = obs.shape[0]
     for name, shape, kinds in (
         ("actions", (rows, 4), "f"),

@@ -22,7 +22,7 @@ from navi_core.errors import ConfigError, DemoError
 __all__ = ["export_minari", "import_minari", "minari_file"]
 
 _FILE = Path("data") / "main_data.hdf5"
-_EPISODE = re.compile(r"episode_(\d+)")
+_EPISODE = re.compile(r"episode_(\d{1,18})")
 _NEEDED = ("navi_scene", "navi_decision_hz", "navi_limits", "navi_recording_date")
 
 

@@ -90,6 +90,17 @@ def test_an_index_that_is_not_true_is_refused(tmp_path):
         read_index(tmp_path)
 
 
+@pytest.mark.parametrize("decisions", [2, 30])
+def test_an_index_that_lies_about_a_length_is_refused(tmp_path, decisions):
+    """More decisions than the files hold would be memory that nobody has written."""
+    folder = make_dataset(tmp_path / "a", [make_demo()])
+    index = json.loads((folder / "index.json").read_text())
+    index["files"][0]["decisions"] = decisions
+    (folder / "index.json").write_text(json.dumps(index))
+    with pytest.raises(DemoError, match=r"0\.npz.*navi demos ingest"):
+        load_dataset([folder])
+
+
 def test_a_dataset_too_large_for_memory_is_refused_before_it_is_read(tmp_path):
     folder = make_dataset(tmp_path / "a", [make_demo()])
     index = json.loads((folder / "index.json").read_text())

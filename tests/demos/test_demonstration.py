@@ -59,6 +59,7 @@ def broken(name, index, value):
         (broken("observations", (5, 2, 2, 2), 0.5), ["observations", "valid"]),
         ({"observations": np.zeros((20, 2, 16, 8), np.float32)}, ["observations", "(20, 2, 16, 8)"]),
         ({"observations": np.zeros((0, 3, 16, 8), np.float32)}, ["observations", "no decision"]),
+        ({"observations": np.zeros((20, 3, 0, 8), np.float32)}, ["observations", "no bin", "(20, 3, 0, 8)"]),
         ({"observations": np.zeros((20, 3, 16, 8))}, ["observations", "float64", "float32"]),
         ({"actions": np.zeros((19, 4), np.float32)}, ["actions", "(19, 4)"]),
         ({"episode_starts": np.zeros(20, bool)}, ["episode_starts", "first decision"]),
@@ -128,6 +129,14 @@ def test_cut_and_flipped_files_are_refused(tmp_path, recording):
         except DemoError:
             refused += 1
     assert refused > 150
+
+
+def test_what_is_no_file_is_neither_waited_for_nor_read_without_end(tmp_path):
+    os.mkfifo(tmp_path / "pipe.npz")
+    (tmp_path / "zero.npz").symlink_to("/dev/zero")
+    for name in ("pipe.npz", "zero.npz"):
+        with pytest.raises(DemoError, match=rf"{name}.*a pipe or a device"):
+            load_demonstration(tmp_path / name)
 
 
 def test_what_is_missing_is_told(tmp_path):
