@@ -121,7 +121,7 @@ def recurrent_parity(policy: NavigationPolicy, act: Act, *, rows: int = 1, steps
         out = policy.act(obs, aux, ours, reset, None)
         acted = act(obs, aux, reset, theirs)
         ours, theirs = out.state, acted.state
-        state = max((_difference(a, b) for a, b in zip(ours, theirs)), key=lambda x: (x != x, x))
+        state = max((_difference(a, b) for a, b in zip(ours, theirs)), key=lambda x: (x != x, x), default=0.0)
         pairs = ((out.action, acted.action), (out.value, acted.value), (out.embedding, acted.latent))
         now = torch.tensor([*(_difference(a, b) for a, b in pairs), state])
         worst = torch.maximum(worst, now.double())

@@ -57,6 +57,35 @@ def test_a_beta_policy_exports_without_its_log_density(tmp_path):
     assert parity.worst <= 1e-5
 
 
+@pytest.mark.parametrize("distribution", ["discrete", "q"])
+def test_a_policy_without_memory_has_no_state_to_compare(distribution):
+    policy = small_policy(encoder="ring_cnn", core="none", distribution=distribution)
+
+    def again(obs, aux, reset, state):
+        out = policy.act(obs, aux, state, reset, None)
+        return Acted(out.action, out.value, out.embedding, out.state)
+
+    parity = recurrent_parity(policy, again, steps=8)
+    assert parity.worst == 0 and parity.state == 0
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize(
+    "options",
+    [
+        {"core": "none", "distribution": "q"},
+        {"core": "gru", "distribution": "q", "dueling": True},
+        {"core": "mambapy", "core_layers": 2, "distribution": "discrete"},
+        {"core": "gru", "recovery": True, "place_memory": True},
+        {"core": "gru", "separate_value": True, "goal": True},
+    ],
+    ids=lambda options: " ".join(map(str, options.values())),
+)
+def test_every_kind_of_policy_exports(tmp_path, options):
+    _, parity = export_policy(small_policy(encoder="ring_cnn", **options), tmp_path / "p.onnx", kind="onnx", rows=2)
+    assert parity.worst <= 1e-5
+
+
 @pytest.mark.slow
 def test_a_policy_without_auxiliary_input_exports_too(tmp_path):
     policy = small_policy(encoder="ring_cnn", core="gru", aux="off")
