@@ -19,7 +19,7 @@ class FastPPOConfig(FastTaskConfig):
     """Decisions per row between updates."""
     total_steps: Count = 200_000
     """Decisions summed over rows at which the run ends."""
-    hidden: tuple[int, ...] = Field((64, 64), min_length=1, max_length=8)
+    hidden: tuple[Count, ...] = Field((64, 64), min_length=1, max_length=8)
     """Widths of the hidden layers."""
     shared: bool = False
     """One trunk for policy and value; otherwise two networks."""

@@ -22,7 +22,7 @@ class FastDQNConfig(FastTaskConfig):
     """Environment rows B."""
     total_steps: Count = 100_000
     """Decisions summed over rows at which the run ends."""
-    hidden: tuple[int, ...] = Field((64, 64), min_length=1, max_length=8)
+    hidden: tuple[Count, ...] = Field((64, 64), min_length=1, max_length=8)
     """Widths of the hidden layers; the last one's activations are the latents of drift smoothing."""
     scale_observations: bool = True
     """Divide observations by the task's usual magnitudes; without, states look less alike, which explores further."""
@@ -52,9 +52,15 @@ class FastDQNConfig(FastTaskConfig):
                 f"the fast path smooths td_targets, not {smoothing.apply_to}; use navi train dqn for that"
             )
         if smoothing.enabled and (smoothing.noise_std or smoothing.iterations > 1 or smoothing.scale_preservation
-                                  or smoothing.importance_weighted or smoothing.dt_dim == "h"):  # fmt: skip
+                                  or smoothing.importance_weighted or smoothing.dt_dim == "h"
+                                  or smoothing.free_energy_weight):  # fmt: skip
             raise ConfigError(
                 "the fast path smooths once and plainly; noise_std, iterations, scale_preservation, "
-                "importance_weighted and dt_dim h need navi train dqn"
+                "importance_weighted, free_energy_weight and dt_dim h need navi train dqn"
+            )
+        if smoothing.enabled and smoothing.latent_dim != self.hidden[-1]:
+            raise ConfigError(
+                f"kernel_smoothing.latent_dim {smoothing.latent_dim} is not the width {self.hidden[-1]} of the last "
+                "hidden layer, whose activations are the latents; set them alike"
             )
         return self

@@ -22,7 +22,7 @@ class FastGRPOConfig(FastTaskConfig):
     """Decisions summed over rows at which the run ends."""
     horizon: Count = 500
     """Decisions after which an episode that has not ended is judged by what it earned so far."""
-    hidden: tuple[int, ...] = Field((64, 64), min_length=1, max_length=8)
+    hidden: tuple[Count, ...] = Field((64, 64), min_length=1, max_length=8)
     """Widths of the hidden layers."""
     group_size: int = Field(16, ge=2, le=65536)
     """Episodes K of a group; must divide rows."""

@@ -109,10 +109,42 @@ def test_equal_settings_give_equal_curves_and_a_curve_says_what_smoothing_did():
     assert still.returns == plain.returns, "a step of 0 changes nothing"
 
 
-def test_how_often_a_run_is_evaluated_does_not_change_what_it_learns():
-    often, seldom = FastDQN(make(early_stopping={"eval_interval": 512})), FastDQN(make())
-    assert len(often.train().steps) == 8 and len(seldom.train().steps) == 4
+@pytest.mark.parametrize("gated", [False, True])
+def test_how_often_a_run_is_evaluated_does_not_change_what_it_learns(gated):
+    gate = {"kernel_smoothing": {"enabled": True, "td_var_min": 1.0, "disagreement_min": 1e6}} if gated else {}
+    often, seldom = FastDQN(make(early_stopping={"eval_interval": 512}, **gate)), FastDQN(make(**gate))
+    curve = often.train()
+    assert len(curve.steps) == 8 and len(seldom.train().steps) == 4
     assert (often.params == seldom.params).all()
+    assert not gated or 0 < curve.smoothed_share < 1
+
+
+def test_the_gate_reads_the_variance_of_the_update_before():
+    agent = FastDQN(make(replay={"batch_size": 256}))
+    for _ in range(2):
+        agent.collect()
+        agent.learn()
+    assert agent.gradient_steps == 8, "four an update"
+    errors, seen = [], agent.gradient_step
+
+    def watched(rate):
+        variance = seen(rate)
+        errors.append(agent._errors.astype(np.float64))
+        return variance
+
+    agent.gradient_step = watched
+    agent.collect()
+    agent.learn()
+    assert len(errors) == 4 and agent._td_var == pytest.approx(np.mean([x.var() for x in errors]), rel=1e-4)
+
+
+def test_a_minibatch_of_one_has_no_neighbours():
+    one = {"batch_size": 1}
+    smoothed, plain = (FastDQN(make(total_steps=512, replay=one, kernel_smoothing={"enabled": on})) for on in (1, 0))
+    curve = smoothed.train()
+    plain.train()
+    assert curve.smoothed_share == 0 and (smoothed.params == plain.params).all() and len(smoothed.params)
+    assert smoothed._local_structure(0) == 1.0
 
 
 def test_a_run_is_solved_where_the_last_hundred_training_episodes_reach_the_target():
@@ -141,9 +173,11 @@ def test_an_error_that_is_not_finite_is_told_by_name():
 
 
 def test_what_the_fast_path_does_not_do_is_refused():
-    for change in ({"apply_to": "latents"}, {"iterations": 2}, {"noise_std": 0.1}):
+    for change in ({"apply_to": "latents"}, {"iterations": 2}, {"noise_std": 0.1}, {"free_energy_weight": 0.1}):
         with pytest.raises(ConfigError, match="navi train dqn"):
             make(kernel_smoothing={"enabled": True} | change)
+    with pytest.raises(ConfigError, match=r"latent_dim 64 is not the width 32"):
+        make(kernel_smoothing={"enabled": True}, hidden=(64, 32))
     with pytest.raises(ConfigError, match="continuous"):
         FastDQN(make(task="pendulum"))
     with pytest.raises(ConfigError, match=r"capacity 255 holds 255 decisions, .* waits for 256"):

@@ -248,8 +248,11 @@ def test_what_the_fast_path_cannot_do_is_refused():
         open_rows("pendulum", 2, 0, {})
     with pytest.raises(ConfigError, match="allowed"):
         open_rows("cart_poles", 2, 0, {})
-    with pytest.raises(ConfigError, match="minibatch"):
-        small(minibatch=0)
+    with pytest.raises(ConfigError, match=r"normalise_observations.*navi train"):
+        open_rows("acrobot", 2, 0, {"normalise_observations": True})
+    for changes in ({"minibatch": 0}, {"hidden": (8, 0)}):
+        with pytest.raises(ConfigError, match=next(iter(changes))):
+            small(**changes)
     trainer = FastPPO(small())
     trainer.network.params[0] = np.nan
     trainer.collect()

@@ -122,6 +122,7 @@ class FastDQN:
         self._sums, self._figures = np.zeros(5), np.zeros(3)
         self.decisions = self.gradient_steps = self._smoothed = self._since = 0
         self._owed = 0.0
+        self._td_var: float | None = None
 
     @property
     def steps(self) -> int:
@@ -174,12 +175,15 @@ class FastDQN:
         if schedule is not None:
             rate = schedule.value(rate, self.steps, c.total_steps)
         self._owed += c.dqn.rollout * c.rows * c.dqn.replay_ratio / c.replay.batch_size
+        spreads = []
         while self._owed >= 1.0:
             self._owed -= 1.0
-            self.gradient_step(rate)
+            spreads.append(self.gradient_step(rate))
+        if spreads:
+            self._td_var = sum(spreads) / len(spreads)
 
-    def gradient_step(self, rate: float) -> None:
-        """Learn from one minibatch.
+    def gradient_step(self, rate: float) -> float:
+        """Learn from one minibatch; return the variance of its temporal differences.
 
         Args:
             rate: Step size of Adam.
@@ -191,6 +195,7 @@ class FastDQN:
         values = self.network.forward(batch["obs"])
         if c.kernel_smoothing.enabled:
             targets = self._smoothed_targets(targets)
+        _, mean, square, *_ = self._sums.tolist()
         q_gradient(
             values, batch["action"], targets, weights.numpy(), dqn.huber, self._gradient, self._errors, self._sums
         )
@@ -211,6 +216,7 @@ class FastDQN:
                 raise NonFiniteError("q_loss", f"a temporal difference is not finite after {self.steps} steps; "
                                      "lower learning_rate")  # fmt: skip
             self.replay.update(places, np.abs(self._errors) + c.replay.priority_floor)
+        return float(max(self._sums[2] - square - (self._sums[1] - mean) ** 2, 0.0))
 
     def _targets(self, batch: dict[str, Array]) -> Array:
         """Return the Double DQN targets (n,) of a minibatch."""
@@ -223,7 +229,7 @@ class FastDQN:
         """Return targets after a step toward their latent neighbours, which `forward` has just seen."""
         config = self.config.kernel_smoothing
         alpha = alpha_step_at(config, self.steps)
-        if alpha == 0.0:
+        if alpha == 0.0 or len(targets) < 2:
             return targets
         figures = np.zeros(3)
         near = unit_nearness(self.network.hidden(len(targets)))
@@ -231,8 +237,9 @@ class FastDQN:
             near, targets, min(config.k, len(targets) - 1), config.sigma_min, config.sigma_max,
             alpha * config.latent_dim**-config.dim_exponent, config.trust_region_tau, self._smooth, figures,
         )  # fmt: skip
-        _, variance = self._signs()
-        uncertain = not variance <= config.td_var_min or figures[2] > config.disagreement_min
+        # The variance of the update before, as the run loop's learner has it; evaluations have no part in it.
+        variance = float(targets.var()) if self._td_var is None else self._td_var
+        uncertain = variance > config.td_var_min or figures[2] > config.disagreement_min
         if config.gate_by_td_variance and not uncertain:
             return targets
         self._smoothed += 1
@@ -300,8 +307,10 @@ class FastDQN:
         return float(mean), float(max(self._sums[2] / self._since - mean * mean, 0.0))
 
     def _local_structure(self, number: int) -> float:
-        """Return the share of latent neighbours with like targets in one minibatch, which training does not see."""
+        """Return the share of latent neighbours with like targets in a minibatch that training does not see."""
         n, smoothing = self.config.replay.batch_size, self.config.kernel_smoothing
+        if n < 2:
+            return 1.0
         batch = {name: x.numpy() for name, x in self.replay.peek(n, number).items()}
         targets = self._targets(batch)
         self.network.forward(batch["obs"])

@@ -133,9 +133,15 @@ def open_rows(task: str, num_envs: int, seed: int, options: Mapping[str, Any], *
         first_row: Number of the first row among those of the run.
 
     Raises:
-        ConfigError: There is no such task, it has no such option, or its actions are continuous.
+        ConfigError: There is no such task, it has no such option, its actions are continuous, or its observations are
+            to be normalised.
     """
     wanted = dict(options)
+    if wanted.get("normalise_observations"):
+        raise ConfigError(
+            "task_options.normalise_observations measures the rows that are flown; the fast path evaluates in others, "
+            "which would be shown on another scale. Leave it out, or use navi train"
+        )
     if task == "cart_pole":
         wanted.setdefault("masked", False)
     if task in NativeRows._KINDS and wanted in ({}, {"masked": False}):
