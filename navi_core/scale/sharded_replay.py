@@ -9,7 +9,7 @@ each ask their own shards; the largest weight, by which all are divided, is that
 from __future__ import annotations
 
 import time
-from collections import deque
+from collections import Counter, deque
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -230,8 +230,12 @@ class ShardedReplay:
         )
 
     def _weights(self, drawn: list[tuple[ShardPort, Drawn]], n: int) -> Tensor:
-        # (N·P)^−β up to the factor N, which the division by the largest takes away.
-        chances = np.concatenate([got.probabilities * (len(got.places) / n) for _, got in drawn])
+        # (N·P)^−β up to the factor N, which the division by the largest takes away. A shard that stands in for another
+        # gives two parts: its items were drawn with the chances of both.
+        shares: Counter[str] = Counter()
+        for _, got in drawn:
+            shares[got.token] += len(got.places)
+        chances = np.concatenate([got.probabilities * (shares[got.token] / n) for _, got in drawn])
         inverse = torch.from_numpy(chances**-self.beta).to(self._device)
         most = inverse.max()
         if self.workers.size > 1:

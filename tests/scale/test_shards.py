@@ -101,6 +101,21 @@ def test_weights_are_those_of_the_chance_to_be_drawn():
         torch.testing.assert_close(weights, wanted / wanted.max())
 
 
+def test_weights_of_a_shard_that_stands_in_are_those_of_all_it_gave():
+    config = apex_config(replay={"capacity": 12, "batch_size": 3, "alpha": 1.0}, dqn={"learning_starts": 8},
+                         distributed={"replay_shards": 3, "learners": 1, "actors_per_gpu": 2})  # fmt: skip
+    ports, replay = shards(3, config)
+    ports[0].add(shipment(0, count=2, priorities=[1.0, 3.0]))
+    ports[1].add(shipment(0, count=1, first=10.0))
+    replay.beta = 1.0
+    for _ in range(20):
+        items, _, weights = replay.sample(3)
+        # The third shard is empty; the first gives its share and that one's.
+        chances = {0.0: 2 / 3 * 0.25, 1.0: 2 / 3 * 0.75, 10.0: 1 / 3}
+        wanted = torch.tensor([1.0 / chances[float(x)] for x in items["x"]])
+        torch.testing.assert_close(weights, wanted / wanted.max())
+
+
 def test_minibatches_asked_for_at_once_are_drawn_as_one_by_one():
     config = apex_config(replay={"capacity": 256, "batch_size": 16, "alpha": 1.0})
     ports = [LocalShard(i, lambda i=i: ReplayShard(config, i)) for i in range(2)]
