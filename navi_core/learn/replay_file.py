@@ -89,11 +89,17 @@ def prune_replays(folder: Path) -> None:
         path.unlink(missing_ok=True)
 
 
-def forget_replays(folder: Path) -> None:
-    """Delete all replays of a run that starts anew, those in folders of shards too.
+def forget_replays(folder: Path, after: Path | None = None) -> None:
+    """Delete the replays that a run goes on without, those in folders of shards too.
 
-    One that stayed would count as newer than those of the new run.
+    One that stayed would count as newer than those that the run is about to write, in place of one with a checkpoint.
+
+    Args:
+        folder: The run's checkpoint folder.
+        after: The checkpoint that the run goes on from: those of a process that was killed before it wrote theirs.
+            None where the run starts anew: all.
     """
     for pattern in (_FILES, f"*/{_FILES}"):
         for path in folder.glob(pattern):
-            path.unlink(missing_ok=True)
+            if after is None or path.stem > after.stem:
+                path.unlink(missing_ok=True)

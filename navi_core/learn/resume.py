@@ -53,7 +53,9 @@ def take_up(folder: Path, *, fresh: bool, expect_encoder: str, expect_core: str)
     sweep_unfinished(folder)
     if fresh:
         forget_checkpoints(folder)
-    return last_good_checkpoint(folder, expect_encoder=expect_encoder, expect_core=expect_core)
+    found = last_good_checkpoint(folder, expect_encoder=expect_encoder, expect_core=expect_core)
+    forget_replays(folder, found)
+    return found
 
 
 def last_good_checkpoint(folder: Path, *, expect_encoder: str, expect_core: str) -> Path | None:
@@ -88,17 +90,16 @@ def last_good_checkpoint(folder: Path, *, expect_encoder: str, expect_core: str)
 
 
 def forget_checkpoints(folder: Path) -> None:
-    """Delete the checkpoints of a run that starts anew, and the replays beside them."""
+    """Delete the checkpoints of a run that starts anew."""
     for path in checkpoints_in(folder):
         path.unlink(missing_ok=True)
-    forget_replays(folder)
 
 
 def sweep_unfinished(folder: Path) -> None:
-    """Delete what a killed process left of checkpoints it was writing; the run's lock keeps others out."""
-    for path in folder.glob(".*.pt.*.tmp"):
-        with contextlib.suppress(FileNotFoundError):
-            path.unlink()
+    """Delete what a killed process left of checkpoints and replays it was writing; the run's lock keeps others out."""
+    for pattern in (".*.pt.*.tmp", ".*.replay.*.tmp", "shard-*/.*.replay.*.tmp"):
+        for path in folder.glob(pattern):
+            path.unlink(missing_ok=True)
 
 
 def prune_checkpoints(folder: Path, keep: int) -> None:

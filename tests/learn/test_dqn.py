@@ -227,6 +227,18 @@ def test_a_run_that_starts_anew_keeps_its_own_replays(tmp_path):
     assert [path.name for path in folder.glob("*.replay")] == [again.checkpoint.with_suffix(".replay").name]
 
 
+def test_replays_without_their_checkpoint_push_out_none_that_has_one(tmp_path):
+    """A process that is killed between the two leaves one with a higher number than what is written next."""
+    config, seen = make_config(), []
+    folder = fly(tmp_path, config, stop=lambda: len(seen) >= 3, progress=seen.append).checkpoint.parent
+    for place in (folder, folder / "shard-0"):
+        place.mkdir(exist_ok=True)
+        (place / "step-000000009999.replay").write_bytes(b"x")
+    assert fly(tmp_path, config).resumed_from == 192
+    kept = list(folder.rglob("*.replay"))
+    assert len(kept) == 2 and all(replay.with_suffix(".pt").exists() for replay in kept)
+
+
 def test_a_lost_replay_is_said_and_fills_again(tmp_path, caplog):
     config, seen = make_config(dqn={"learning_starts": 128}), []
     first = fly(tmp_path, config, stop=lambda: len(seen) >= 3, progress=seen.append)

@@ -129,8 +129,12 @@ def test_a_nan_loss_is_named(tensor, word):
 def test_what_a_killed_writer_left_is_swept_and_checkpoints_stay(tmp_path):
     for name in (".step-000000000064.pt.123.tmp", "step-000000000064.pt", "step-000000000128.pt.broken", ".other.tmp"):
         (tmp_path / name).write_bytes(b"x")
+    for folder in (tmp_path, tmp_path / "shard-0"):
+        folder.mkdir(exist_ok=True)
+        (folder / ".step-000000000064.replay.123.tmp").write_bytes(b"x")
     sweep_unfinished(tmp_path)
-    kept = {p.name for p in tmp_path.iterdir()}
+    assert not any((tmp_path / "shard-0").iterdir())
+    kept = {p.name for p in tmp_path.iterdir() if p.is_file()}
     assert kept == {"step-000000000064.pt", "step-000000000128.pt.broken", ".other.tmp"}
 
 
