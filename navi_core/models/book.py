@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+import sys
 from dataclasses import fields
 from typing import Any
 
@@ -10,7 +11,7 @@ from navi_core.models.model_version import ModelVersion
 
 __all__ = ["book_fault"]
 
-_VERSION = re.compile(r"v\d{3,}")
+_VERSION = re.compile(r"v\d{3,18}")
 _MOVE = ("action", "version", "at")
 _OWN = {"version", "path", "aliases"}
 """Fields of a version that follow from its place in the book."""
@@ -46,6 +47,9 @@ def book_fault(book: dict[str, Any]) -> str | None:
         for name in sorted(names):
             if not isinstance(entry[name], _KINDS.get(name, str)):
                 return f"version {version}: {name} is {entry[name]!r}"
+        for name, value in (*entry["metrics"].items(), *((n, entry[n]) for n in ("reward_ema", "decision_hz"))):
+            if value is not None and not (isinstance(value, int | float) and abs(value) <= sys.float_info.max):
+                return f"version {version}: {name} is {value!r}"
         if "/" in entry["file"] or entry["file"] in ("", ".", ".."):
             return f"version {version}: its file {entry['file']!r} lies outside the registry"
         for parent in entry["parents"]:

@@ -220,6 +220,9 @@ def load_checkpoint(
     try:
         # torch.load does not compare the archive's checksums; a flipped bit of the optimizer would pass.
         with zipfile.ZipFile(path) as archive:
+            # What torch writes is not compressed: a file that unpacks to more than itself is none of its.
+            if sum(entry.file_size for entry in archive.infolist()) > path.stat().st_size:
+                raise ValueError("it unpacks to more than itself")
             damaged = archive.testzip()
         if damaged is not None:
             raise ValueError(f"{damaged} does not have the checksum it was saved with")
@@ -244,6 +247,9 @@ def load_checkpoint(
     wrong = [name for name in names if not _fits(payload[name], _TYPES[name])]
     if wrong:
         raise CheckpointError(f"{path}: damaged: {wrong[0]} is a {type(payload[wrong[0]]).__name__}")
+    for name, weight in payload["policy_state"].items():
+        if not _is_whole(weight):
+            raise CheckpointError(f"{path}: damaged: the weight {name} does not lie in the file as a whole")
     checkpoint = Checkpoint(**{name: payload[name] for name in names})
     for kind, found, expected in (
         ("encoder", checkpoint.encoder_backend, expect_encoder),
@@ -254,6 +260,12 @@ def load_checkpoint(
     if weights_hash(checkpoint.policy_state) != checkpoint.weights_hash:
         raise CheckpointError(f"{path}: the weights do not have the hash they were saved with; the file is damaged")
     return checkpoint
+
+
+def _is_whole(tensor: Tensor) -> bool:
+    """Tell whether all numbers of a tensor were read; one of few bytes may be expanded to any size."""
+    plain = tensor.layout is torch.strided and tensor.device.type == "cpu" and not tensor.is_quantized
+    return plain and tensor.untyped_storage().nbytes() >= tensor.nbytes
 
 
 def _fits(value: Any, hint: Any) -> bool:

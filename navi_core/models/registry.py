@@ -323,7 +323,7 @@ def _finite(name: str, value: float | None) -> float | None:
         return None
     try:
         number = float(value)
-    except (TypeError, ValueError):
+    except (TypeError, ValueError, OverflowError):
         number = math.nan
     if not math.isfinite(number):
         raise RegistryError(f"metric {name!r} is {value!r}, must be a finite number or None")

@@ -34,6 +34,10 @@ BREAKS = {
     "an alias of nothing": lambda b: b["aliases"].update(champion={"versions": [], "history": []}),
     "an alias of a lost version": lambda b: b["aliases"].update(champion={"versions": ["v009"], "history": []}),
     "an alias that is text": lambda b: b["aliases"].update(champion="v001"),
+    "a reward that is no number": lambda b: b["versions"]["v001"].update(reward_ema=float("nan")),
+    "a metric of text": lambda b: b["versions"]["v001"].update(metrics={"coverage": "high"}),
+    "a metric beyond numbers": lambda b: b["versions"]["v001"].update(metrics={"coverage": 10**400}),
+    "a version beyond counting": lambda b: b["versions"].update({"v" + "9" * 5000: b["versions"]["v002"]}),
     "a history of text": lambda b: b["aliases"].update(champion={"versions": ["v001"], "history": ["x"]}),
 }
 
@@ -83,6 +87,23 @@ def test_a_flipped_bit_is_noticed_wherever_it_lies(make_checkpoint, tmp_path):
         file = tmp_path / "flipped.pt"
         file.write_bytes(flipped)
         with pytest.raises(CheckpointError, match=r"flipped\.pt"):
+            load_checkpoint(file)
+
+
+def test_a_small_file_does_not_become_large(make_checkpoint, tmp_path):
+    """A checkpoint is read into no more memory than it takes on disk."""
+    whole, file = make_checkpoint("a.pt"), tmp_path / "small.pt"
+    with zipfile.ZipFile(whole) as old, zipfile.ZipFile(file, "w", zipfile.ZIP_DEFLATED) as new:
+        for entry in old.infolist():
+            data = old.read(entry)
+            new.writestr(entry.filename, data + bytes(2**24) if entry.filename.endswith("data/0") else data)
+    assert file.stat().st_size < 2**24
+    with pytest.raises(CheckpointError, match=r"small\.pt.*more than itself"):
+        load_checkpoint(file)
+    payload = torch.load(whole, weights_only=True)
+    for weight in (torch.zeros(1).expand(2**40), torch.eye(2).to_sparse(), torch.empty(2, device="meta")):
+        torch.save(payload | {"policy_state": payload["policy_state"] | {"odd": weight}}, file)
+        with pytest.raises(CheckpointError, match=r"small\.pt.*the weight odd"):
             load_checkpoint(file)
 
 
