@@ -13,6 +13,7 @@ import binascii
 import hashlib
 import json
 import math
+import sys
 import zlib
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field, replace
@@ -259,7 +260,7 @@ def read_pairs(path: Path | str) -> tuple[Pairs, str]:
             if not 1 <= n <= steps:
                 raise DemoError(f"{n} decisions; allowed: 1 … {steps}", path=path, field=f"{where}.actions")
             score = segment.get("score")
-            if isinstance(score, bool) or not isinstance(score, int | float) or not math.isfinite(score):
+            if isinstance(score, bool) or not isinstance(score, int | float) or not abs(score) <= sys.float_info.max:
                 raise DemoError(f"is {score!r}, no finite number", path=path, field=f"{where}.score")
             seen = _observed(segment.get("observations"), (n, *shape), path, f"{where}.observations")
             observations[i, side, :n] = torch.from_numpy(seen)
@@ -284,10 +285,12 @@ def _json(path: Path, line: bytes, number: int) -> dict[str, Any]:
     return found
 
 
-def _numbers(value: Any, shape: tuple[int | None, ...], path: Path, where: str) -> np.ndarray:
+def _numbers(value: Any, shape: tuple[int | None, ...], path: Path, where: str, dtype: Any = np.float32) -> np.ndarray:
     try:
-        found = np.asarray(value, dtype=np.float32)
-    except (ValueError, TypeError):
+        # A number that the type cannot hold is infinite, and refused.
+        with np.errstate(over="ignore"):
+            found = np.asarray(value, dtype=dtype)
+    except (ValueError, TypeError, OverflowError):
         found = np.full(0, np.nan)
     fits = found.ndim == len(shape) and all(a is None or a == b for a, b in zip(shape, found.shape))
     if not fits or not np.isfinite(found).all():
@@ -298,7 +301,7 @@ def _numbers(value: Any, shape: tuple[int | None, ...], path: Path, where: str) 
 
 def _observed(value: Any, shape: tuple[int, ...], path: Path, where: str) -> np.ndarray:
     if not isinstance(value, dict):
-        return _numbers(value, shape, path, where).astype(np.float16)
+        return _numbers(value, shape, path, where, np.float16)
     size = 2 * math.prod(shape)
     try:
         unpack = zlib.decompressobj()

@@ -157,6 +157,19 @@ def spoilt(lines: list[dict], what: str) -> list:
 
 
 @pytest.mark.parametrize(
+    ("field", "value"),
+    [("score", 10**400), ("actions", [[10**400]]), ("actions", [[1e300]]), ("observations", [[0.5, 70_000.0]])],
+    ids=["score", "whole action", "action", "observation"],
+)
+def test_a_number_that_cannot_be_held_is_refused(file, field, value):
+    side = {"observations": [[0.5, 1.0]], "actions": [[1.0]], "score": 2}
+    header = {"format": "navi-pairs", "version": 1, "observation": [2], "action_axes": 1, "steps": 3}
+    file.write_text("\n".join(map(json.dumps, [header, *[{"winner": side | {field: value}, "loser": side}] * 2])))
+    with pytest.raises(DemoError, match=rf"line 2, winner\.{field}"):
+        read_pairs(file)
+
+
+@pytest.mark.parametrize(
     "what",
     ["format", "observation", "steps", "numbers", "pairs", "line 2, winner.actions", "line 2, winner.score",
      "line 2, winner.observations", "line 2, loser", "line 3"],
