@@ -76,6 +76,53 @@ def test_a_gradient_step_is_that_of_autograd(smoothed):
     np.testing.assert_allclose(agent.params[large], flat.detach().numpy()[large], atol=2e-5)
 
 
+@pytest.mark.parametrize(
+    ("dqn", "replay"),
+    [
+        ({"n_step": 7, "gamma": 0.9, "polyak": 0.3}, {"alpha": 0.3}),
+        ({"target_update": "periodic", "target_period": 3}, {"prioritized_replay": False}),
+        ({"huber": 0.1, "n_step": 1, "max_grad_norm": 0.05}, {"alpha": 1.0, "beta0": 1.0}),
+    ],
+    ids=["polyak", "periodic, uniform", "clipped"],
+)
+def test_gradient_steps_are_those_of_float64(dqn, replay):
+    """Weights, target network and priorities over several steps, from what the replay holds."""
+    agent = FastDQN(make(dqn=dqn, replay=replay))
+    c, widths = agent.config, (4, 64, 64, 2)
+    for _ in range(3):
+        agent.collect()
+    agent.params[:] += 0.1 * np.random.default_rng(0).standard_normal(len(agent.params)).astype(np.float32)
+    flat = torch.tensor(agent.params, dtype=torch.float64, requires_grad=True)
+    target, adam = torch.tensor(agent.target_params, dtype=torch.float64), torch.optim.Adam([flat], 3e-3, eps=1e-5)
+    for step in range(1, 8):
+        items, places, weights = agent.replay.sample(64)
+        agent.replay._draws -= 1
+        wanted = agent.replay.priorities()
+        obs, after = items["obs"].double(), items["next"].double()
+        with torch.no_grad():
+            best = forward(widths, flat, after)[0].argmax(1, keepdim=True)
+            following = forward(widths, target, after)[0].gather(1, best).squeeze(1)
+        taken = forward(widths, flat, obs)[0].gather(1, items["action"][:, None]).squeeze(1)
+        error = items["return"] + items["discount"] * following - taken
+        small = error.abs() <= c.dqn.huber
+        loss = torch.where(small, 0.5 * error.square(), c.dqn.huber * (error.abs() - 0.5 * c.dqn.huber))
+        adam.zero_grad()
+        (loss * weights).mean().backward()
+        torch.nn.utils.clip_grad_norm_([flat], c.dqn.max_grad_norm)
+        adam.step()
+        with torch.no_grad():
+            if c.dqn.target_update == "polyak":
+                target += c.dqn.polyak * (flat - target)
+            elif step % c.dqn.target_period == 0:
+                target.copy_(flat)
+        if c.replay.prioritized_replay:
+            wanted[places] = (error.detach().abs() + c.replay.priority_floor) ** c.replay.alpha
+        agent.gradient_step(3e-3)
+        np.testing.assert_allclose(agent.params, flat.detach().numpy(), rtol=0, atol=2e-6)
+        np.testing.assert_allclose(agent.target_params, target.numpy(), rtol=0, atol=2e-6)
+        torch.testing.assert_close(agent.replay.priorities(), wanted, rtol=1e-3, atol=1e-5)
+
+
 @pytest.mark.parametrize(("k", "dead"), [(1, 0), (4, 0), (16, 0), (39, 0), (39, 7)])
 def test_compiled_smoothing_is_the_smoothers(k, dead):
     g = torch.Generator().manual_seed(k)

@@ -168,6 +168,77 @@ def test_equal_seeds_give_equal_runs_and_the_values_are_those_of_what_was_seen()
         assert np.abs(chosen.numpy() - trainer._log_probs.reshape(-1)[:32]).max() < 1e-5
 
 
+def heads(trainer: FastPPO, flat: torch.Tensor, obs: np.ndarray) -> tuple[torch.Tensor, torch.Tensor]:
+    """Logits and values by weights in float64."""
+    outputs, at = [], 0
+    for part in trainer.network.parts:
+        x = torch.from_numpy(obs).double()
+        for i, weight in enumerate(part.weights):
+            a, b = weight.shape
+            x = x @ flat[at : at + a * b].view(a, b) + flat[at + a * b : at + (a + 1) * b]
+            x, at = (x.tanh() if i < len(part.weights) - 1 else x), at + (a + 1) * b
+        outputs.append(x)
+    return outputs[0][:, : trainer.env.actions], outputs[-1][:, -1]
+
+
+@pytest.mark.parametrize("shared", [False, True])
+def test_updates_are_those_of_float64_whatever_ends_an_episode(shared):
+    """From what was flown: GAE by its definition, one normalisation, uneven minibatches, Adam over several updates."""
+    settings = {"rows": 6, "rollout": 20, "minibatch": 18, "reward_scale": 0.5, "max_grad_norm": 0.1, "clip": 0.1}
+    settings |= {"entropy_coefficient": 0.02, "gamma": 0.95, "gae_lambda": 0.7, "total_steps": 2000}
+    trainer = FastPPO(small(shared=shared, **settings))
+    trainer.env._limit = 13
+    c, seen, fly = trainer.config, [], trainer.env.step
+    flat = torch.tensor(trainer.network.params, dtype=torch.float64, requires_grad=True)
+    adam, rng = torch.optim.Adam([flat], eps=1e-5), np.random.default_rng((c.seed, 1, 0))
+
+    def step(actions):
+        fly(actions)
+        seen.append((trainer.env.final_obs * trainer._scale, trainer.env.obs * trainer._scale))
+
+    trainer.env.step = step
+    endings = np.zeros(2, int)
+    for _ in range(3):
+        seen.clear()
+        trainer.collect()
+        obs, actions = trainer._obs.reshape(120, 4).copy(), torch.from_numpy(trainer._actions.reshape(120).copy())
+        with torch.no_grad():
+            logits, values = heads(trainer, flat, obs)
+            old, values = logits.log_softmax(1)[torch.arange(120), actions], values.view(20, 6)
+            final, after = (np.stack(x) for x in zip(*seen))
+            final, after = (heads(trainer, flat, x.reshape(120, 4))[1].view(20, 6) for x in (final, after))
+        advantages = torch.zeros(20, 6, dtype=torch.float64)
+        for t, row in np.ndindex(20, 6):
+            weight = 1.0
+            for later in range(t, 20):
+                over, cut = trainer._terminated[later, row], trainer._truncated[later, row]
+                following = 0.0 if over else final[later, row] if cut else after[later, row]
+                difference = 0.5 * 1.0 + c.gamma * following - values[later, row]
+                advantages[t, row] += weight * difference
+                weight *= c.gamma * c.gae_lambda
+                if over or cut:
+                    break
+        returns, advantages = (advantages + values).flatten(), advantages.flatten()
+        advantages = (advantages - advantages.mean()) / (advantages.std(correction=0) + 1e-8)
+        for group in adam.param_groups:
+            group["lr"] = 1e-3 + (1e-4 - 1e-3) * trainer.steps / 2000
+        for _ in range(c.epochs):
+            for index in np.array_split(rng.permutation(120), 7):
+                logits, value = heads(trainer, flat, obs[index])
+                log_p = logits.log_softmax(1)
+                ratio = (log_p[torch.arange(len(index)), actions[index]] - old[index]).exp()
+                gain = (ratio * advantages[index]).minimum(ratio.clamp(0.9, 1.1) * advantages[index]).mean()
+                entropy = -(log_p.exp() * log_p).sum(1).mean()
+                adam.zero_grad()
+                (0.5 * (value - returns[index]).square().mean() - gain - 0.02 * entropy).backward()
+                torch.nn.utils.clip_grad_norm_([flat], 0.1)
+                adam.step()
+        trainer.update()
+        endings += trainer._terminated.sum(), trainer._truncated.sum()
+        np.testing.assert_allclose(trainer.network.params, flat.detach().numpy(), rtol=0, atol=2e-6)
+    assert (endings > 2).all()
+
+
 def test_a_truncated_episode_is_worth_what_was_seen_last():
     trainer = FastPPO(small(task="acrobot", rollout=512, rows=2, total_steps=1024))
     trainer.collect()
