@@ -11,7 +11,8 @@ Observation: Box (3, Az, El) float32 of normalised depth in [0, 1], semantic id,
 in the void. The batch resets in the same step (`AutoresetMode.SAME_STEP`): `obs` is then the next episode's first,
 `info["final_obs"]` and `info["final_info"]` tell how the last one ended. Its first episodes are of different lengths,
 so that later ones do not end together (`config={"stagger": False}` begins all alike). Wrappers that know another reset
-alone take `vectorization_mode="sync"`.
+alone take `vectorization_mode="sync"`. A process for each drone needs `vector_kwargs={"context": "spawn"}`: the ray
+kernels' threads do not outlive a fork. docs/guides/PYTHON.md has programs.
 """
 
 from __future__ import annotations
@@ -55,7 +56,7 @@ class ExploreVectorEnv(VectorEnv):
         seeds: Seeds of the generated scenes.
         resolution: Compile resolution of meshes and generated scenes, which are compiled anew in memory.
         config: An `EnvConfig`, or its keys.
-        seed: Seed until `reset` names another.
+        seed: Seed until `reset` names another; by default one that is drawn, so that environments differ.
         threads: Threads of the ray kernels at most, see `Field`; 0 keeps numba's setting, by default every core.
         render_mode: None or "rgb_array".
 
@@ -76,13 +77,13 @@ class ExploreVectorEnv(VectorEnv):
         seeds: Iterable[int] = (0,),
         resolution: int = 512,
         config: EnvConfig | Mapping[str, Any] | None = None,
-        seed: int = 0,
+        seed: int | None = None,
         threads: int = 0,
         render_mode: str | None = None,
     ) -> None:
         self.render_mode = _known_mode(render_mode, self.metadata)
         found = _scenes(scenes, corpus, family, seeds, resolution)
-        self.env = NavigationEnv(Field(found, threads=threads), num_envs, _env_config(config), seed)
+        self.env = NavigationEnv(Field(found, threads=threads), num_envs, _env_config(config), _settled(self, seed))
         """The environment itself."""
         self.num_envs = num_envs
         self.single_observation_space, self.single_action_space = _spaces(self.env)
@@ -134,10 +135,12 @@ class ExploreEnv(gymnasium.Env):
 
     metadata = {"render_modes": ["rgb_array"], "render_fps": 10}
 
-    def __init__(self, *, render_mode: str | None = None, config: Any = None, **arguments: Any) -> None:
+    def __init__(
+        self, *, render_mode: str | None = None, config: Any = None, seed: int | None = None, **arguments: Any
+    ) -> None:
         self.render_mode = _known_mode(render_mode, self.metadata)
         whole = _env_config(config).model_copy(update={"stagger": False})
-        self.env = ExploreVectorEnv(1, config=whole, **arguments).env
+        self.env = ExploreVectorEnv(1, config=whole, seed=_settled(self, seed), **arguments).env
         """The environment itself."""
         self.observation_space, self.action_space = _spaces(self.env)
         self._obs: Array | None = None
@@ -217,6 +220,15 @@ def _env_config(config: EnvConfig | Mapping[str, Any] | None) -> EnvConfig:
             f"Navi/Explore-v0 has no goals in its observation; task {parsed.task} is flown by NavigationEnv"
         )
     return parsed
+
+
+def _settled(env: gymnasium.Env | VectorEnv, seed: int | None) -> int:
+    """Return the seed, or gymnasium's own of this environment: rows of other vectors, unseeded, must not fly alike."""
+    if seed is not None:
+        return seed
+    drawn = env.np_random_seed
+    assert drawn is not None, "gymnasium draws it when it is first asked for"
+    return drawn % 2**63
 
 
 def _spaces(env: NavigationEnv) -> tuple[gymnasium.spaces.Box, gymnasium.spaces.Box]:

@@ -167,3 +167,16 @@ print(env.reset(seed=0)[0].shape, env.spec.id)
 def test_an_empty_list_of_scenes_is_no_apartment():
     with pytest.raises(ConfigError, match="scenes is an empty list"):
         adapter.ExploreVectorEnv(scenes=[])
+
+
+def test_environments_without_a_seed_do_not_fly_alike(apartments) -> None:
+    """Rows of somebody else's vector, none of them seeded, would all see the same episodes."""
+    rows = gymnasium.make_vec(
+        adapter.ENV_ID, num_envs=2, vectorization_mode="sync", scenes=apartments[:1], config=SMALL
+    )
+    obs, info = rows.reset()
+    assert not np.array_equal(info["position"][0], info["position"][1])
+    again = adapter.ExploreEnv(scenes=apartments[:1], config=SMALL, seed=rows.envs[0].unwrapped.np_random_seed % 2**63)
+    assert np.array_equal(again.reset()[0], obs[0])
+    batches = [batch(apartments, 1).reset()[1]["position"] for _ in range(2)]
+    assert not np.array_equal(*batches)
