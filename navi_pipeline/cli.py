@@ -56,18 +56,19 @@ def materialize(
 
 
 def query(
-    sql: Annotated[str | None, typer.Argument(help="DuckDB SQL, or the name of a saved query.")] = None,
+    sql: Annotated[str | None, typer.Argument(help="DuckDB SQL, a saved query, or a view or table.")] = None,
     as_json: Annotated[bool, typer.Option("--json", help="Print a JSON array of rows.")] = False,
+    as_csv: Annotated[bool, typer.Option("--csv", help="Print the rows as CSV.")] = False,
     rebuild: Annotated[bool, typer.Option("--rebuild", help="Make the database anew from outbox/done first.")] = False,
     home: Annotated[Path | None, typer.Option(help="Navi home; by default $NAVI_HOME or ./.navi.")] = None,
 ) -> None:
     """Fold new rows in and ask the warehouse: navi query "select * from leaderboard".
 
-    Without SQL, lists the views, the tables and the saved queries.
+    Without SQL, lists the views, the tables and the saved queries; the name of a view or table explains its columns.
     """
     from navi_pipeline.query import run_query
 
-    run_query(sql, as_json=as_json, rebuild=rebuild, home=home)
+    run_query(sql, as_json=as_json, as_csv=as_csv, rebuild=rebuild, home=home)
 
 
 def sweep(

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import csv
 import difflib
 import json
 import math
@@ -19,18 +20,30 @@ if TYPE_CHECKING:
 
 __all__ = ["print_frame", "records", "run_query"]
 
+_HEAD, _FOLDED = 8, 30
+"""Columns that a name may take, whatever is below it; of a longer text, those that it keeps."""
 
-def run_query(sql: str | None, *, as_json: bool = False, rebuild: bool = False, home: Path | None = None) -> None:
+
+def run_query(
+    sql: str | None,
+    *,
+    as_json: bool = False,
+    as_csv: bool = False,
+    rebuild: bool = False,
+    home: Path | None = None,
+) -> None:
     """Fold new segments in, run `sql` (or the saved query of that name) and print the answer.
 
     Args:
-        sql: DuckDB SQL, a saved query's name, or None to list what there is.
+        sql: DuckDB SQL; a saved query's name; a table or view, whose columns are then explained; or None to list
+            what there is.
         as_json: Print JSON only.
+        as_csv: Print the answer as CSV: missing and non-finite numbers empty.
         rebuild: Make the database anew from `outbox/done` first.
         home: Navi home; by default `navi_home()`.
 
     Raises:
-        RecordError: The query or the ingest failed, or a single word is no saved query.
+        RecordError: The query or the ingest failed, or a single word is neither a saved query nor a table or view.
     """
     warehouse = Warehouse(home)
     report = warehouse.rebuild() if rebuild else warehouse.ingest()
@@ -43,10 +56,13 @@ def run_query(sql: str | None, *, as_json: bool = False, rebuild: bool = False, 
     if sql.strip() in saved:
         sql = saved[sql.strip()].sql
     elif re.fullmatch(r"[\w-]+", sql.strip()):
-        raise RecordError(_unknown(sql.strip(), list(saved), warehouse))
+        _print_relation(sql.strip(), list(saved), warehouse, as_json)
+        return
     frame = warehouse.query(sql)
     if as_json:
         print(json.dumps(records(frame), default=str))  # noqa: T201
+    elif as_csv:
+        csv.writer(sys.stdout).writerows([frame.columns, *(row.values() for row in records(frame))])
     else:
         print_frame(frame)
 
@@ -57,28 +73,71 @@ def records(frame: pandas.DataFrame) -> list[dict[str, Any]]:
 
 
 def print_frame(frame: pandas.DataFrame) -> None:
-    """Print a frame as a table for people, on standard output."""
+    """Print a frame for people, on standard output: as a table, or where that is too wide row by row."""
     from rich.console import Console
     from rich.table import Table
 
-    table = Table(show_edge=False, header_style="bold")
-    for name in frame.columns:
-        table.add_column(str(name), overflow="fold")
-    for row in records(frame):
-        table.add_row(*("" if value is None else _text(value) for value in row.values()))
-    Console(width=None if sys.stdout.isatty() else 200, markup=False).print(table)
+    names = [str(name) for name in frame.columns]
+    rows = [["" if value is None else _text(value) for value in row.values()] for row in records(frame)]
+    widths = [max([len(row[i]) for row in rows], default=0) for i in range(len(names))]
+    heads = [_broken(name, max(width, _HEAD)) for name, width in zip(names, widths)]
+    # A long text may be folded; numbers, times and names in pieces could not be read.
+    least = [max(min(width, _FOLDED), *map(len, head.splitlines())) for width, head in zip(widths, heads)]
+    wanted = sum(least) + 3 * len(least)
+    # Lines for a file or a pager may be as long as they are.
+    console = Console(width=None if sys.stdout.isatty() else max(wanted, 200), markup=False)
+    if rows and wanted > console.width:
+        for number, row in enumerate(rows, start=1):
+            table = Table(show_edge=False, show_header=False, title=f"row {number}", title_justify="left")
+            for name, value in zip(names, row):
+                table.add_row(name, value)
+            console.print(table)
+    else:
+        table = Table(show_edge=False, header_style="bold")
+        for head, width in zip(heads, least):
+            table.add_column(head, overflow="fold", min_width=width)
+        for row in rows:
+            table.add_row(*row)
+        console.print(table)
     if frame.empty:
         print("no rows", file=sys.stderr)  # noqa: T201
 
 
-def _unknown(word: str, saved: list[str], warehouse: Warehouse) -> str:
-    """Return what to ask instead of a word that is no saved query."""
+def _broken(name: str, width: int) -> str:
+    """Return a column's name in lines of at most `width`, broken behind its underscores."""
+    lines = [""]
+    for part in re.findall("[^_]*_|[^_]+", name):
+        if lines[-1] and len(lines[-1] + part) > width:
+            lines.append("")
+        lines[-1] += part
+    return "\n".join(lines)
+
+
+def _print_relation(word: str, saved: list[str], warehouse: Warehouse, as_json: bool) -> None:
+    """Print what a table or view is and what its columns mean; a word that is neither names what there is."""
     views, tables = warehouse.relations()
-    if word in (*views, *tables):
-        return f'{word} is no saved query, but a view or table; ask: navi query "select * from {word}"'
-    near = difflib.get_close_matches(word, saved, n=1)
-    meant = f"; did you mean {near[0]}?" if near else ";"
-    return f"no saved query {word!r}{meant} There are: {', '.join(saved)}"
+    if word not in (*views, *tables):
+        near = difflib.get_close_matches(word, [*saved, *views, *tables], n=1)
+        meant = f"; did you mean {near[0]}?" if near else ";"
+        raise RecordError(
+            f"no saved query, view or table {word!r}{meant} There are: {', '.join([*saved, *views, *tables])}"
+        )
+    columns = warehouse.query(
+        'select column_name as "column", lower(data_type) as type, comment as meaning from duckdb_columns() '
+        "where table_name = ? and not internal order by column_index",
+        [word],
+    )
+    if as_json:
+        print(json.dumps(records(columns)))  # noqa: T201
+        return
+    about = warehouse.query(
+        "select comment from duckdb_tables() where table_name = ? union all "
+        "select comment from duckdb_views() where view_name = ?",
+        [word, word],
+    )
+    print(about["comment"][0])  # noqa: T201
+    print_frame(columns)
+    print(f'navi query "select * from {word}"')  # noqa: T201
 
 
 def _print_overview(warehouse: Warehouse, saved: dict[str, str], as_json: bool) -> None:
@@ -86,7 +145,7 @@ def _print_overview(warehouse: Warehouse, saved: dict[str, str], as_json: bool) 
     if as_json:
         print(json.dumps({"views": views, "tables": tables, "queries": saved}))  # noqa: T201
         return
-    print('navi query "select … "   or   navi query NAME')  # noqa: T201
+    print('navi query "select … "   or   navi query QUERY   or, what its columns mean,   navi query VIEW')  # noqa: T201
     print(f"views    {', '.join(views)}")  # noqa: T201
     print(f"tables   {', '.join(tables)}")  # noqa: T201
     for name, explanation in saved.items():
@@ -112,4 +171,6 @@ def _plain(value: Any) -> Any:
 
 
 def _text(value: Any) -> str:
-    return f"{value:.6g}" if isinstance(value, float) else str(value)
+    if isinstance(value, float):
+        return f"{value:.0f}" if value.is_integer() and abs(value) < 1e15 else f"{value:.6g}"
+    return str(value)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import hashlib
+import itertools
 import os
 import re
 from dataclasses import dataclass
@@ -16,6 +17,7 @@ if TYPE_CHECKING:
 
 __all__ = ["SavedQuery", "apply_sql", "saved_queries", "sql_folder", "sql_hash"]
 
+_MEANINGS = "columns.yaml"
 _MIGRATION = re.compile(r"(\d{3})_([a-z0-9_]+)\.sql")
 
 
@@ -47,9 +49,10 @@ def sql_folder() -> Path:
 
 
 def sql_hash(folder: Path) -> str:
-    """Return a hash of all migrations and views, to see whether a database is up to date."""
+    """Return a hash of all migrations, views and meanings, to see whether a database is up to date."""
     digest = hashlib.sha256()
-    for file in sorted([*folder.glob("migrations/*.sql"), *folder.glob("views/*.sql")]):
+    files = (*folder.glob("migrations/*.sql"), *folder.glob("views/*.sql"), *folder.glob(_MEANINGS))
+    for file in sorted(files):
         digest.update(file.name.encode() + b"\0" + file.read_bytes() + b"\0")
     return digest.hexdigest()
 
@@ -64,7 +67,7 @@ def saved_queries(folder: Path) -> dict[str, SavedQuery]:
 
 
 def apply_sql(connection: duckdb.DuckDBPyConnection, folder: Path) -> list[str]:
-    """Bring a database up to date: new migrations in order, each in one transaction, then all views.
+    """Bring a database up to date: new migrations in order, each in one transaction, all views, what columns mean.
 
     Args:
         connection: The writer's connection.
@@ -104,6 +107,7 @@ def apply_sql(connection: duckdb.DuckDBPyConnection, folder: Path) -> list[str]:
             raise RecordError(f"migration {file.name} failed: {error}") from error
         applied.append(file.stem)
     _make_views(connection, folder)
+    _explain(connection, folder)
     return applied
 
 
@@ -126,6 +130,37 @@ def _make_views(connection: duckdb.DuckDBPyConnection, folder: Path) -> None:
             file, reason = next(iter(failed.items()))
             raise RecordError(f"view {file.name} failed: {reason}") from reason
         waiting = list(failed)
+
+
+def _explain(connection: duckdb.DuckDBPyConnection, folder: Path) -> None:
+    """Keep what tables, views and columns mean as comments, where any DuckDB finds them."""
+    import yaml
+
+    if not (folder / _MEANINGS).exists():
+        return
+    said = yaml.safe_load((folder / _MEANINGS).read_text())
+    tables, columns = said["tables"], said["columns"]
+    for file in folder.glob("views/*.sql"):
+        lines = itertools.takewhile(lambda line: line.startswith("--"), file.read_text().splitlines())
+        tables[file.stem] = " ".join(line.lstrip("- ") for line in lines)
+    kinds = dict(
+        connection.execute(
+            "select table_name, 'table' from duckdb_tables() where not internal "
+            "union all select view_name, 'view' from duckdb_views() where not internal"
+        ).fetchall()
+    )
+    for table, kind in kinds.items():
+        if table in tables:
+            connection.execute(f'comment on {kind} "{table}" is {_quoted(tables[table])}')
+    found = connection.execute("select table_name, column_name from duckdb_columns() where not internal").fetchall()
+    for table, column in found:
+        meaning = columns.get(f"{table}.{column}", columns.get(column))
+        if meaning is not None:
+            connection.execute(f'comment on column "{table}"."{column}" is {_quoted(meaning)}')
+
+
+def _quoted(text: str) -> str:
+    return "'" + text.replace("'", "''") + "'"
 
 
 def _ordered(folder: Path) -> list[tuple[int, Path]]:

@@ -1,3 +1,4 @@
--- Every decision about an alias, with the interval it was made by.
-select decided_at, alias, version, promoted, mean_difference, low, high, reason
-from promotions order by decided_at desc;
+-- Every decision about an alias, with the lead in points of c_vis_auc and the 95 % interval that it was made by.
+select date_trunc('second', decided_at) as decided_at, alias, version, promoted, previous_version, opponent,
+       round(100 * mean_difference, 2) as lead_points, round(100 * low, 2) as low, round(100 * high, 2) as high, reason
+from promotions order by promotions.decided_at desc;

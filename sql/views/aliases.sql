@@ -1,4 +1,5 @@
--- Which model version every alias points to now, and since when.
+-- Which model version every alias points to now, and since when. The lead of a promotion is in points of c_vis_auc, with
+-- its 95 % interval.
 create or replace view aliases as
 with moves as (
     select alias, version, moved_at, action from alias_moves
@@ -15,6 +16,9 @@ decided as (
 )
 select
     held.alias, held.version, held.moved_at as since,
-    coalesce(decided.reason, held.action) as reason, decided.mean_difference, decided.low, decided.high
+    coalesce(decided.reason, held.action) as reason,
+    round(100 * decided.mean_difference, 2) as lead_points,
+    round(100 * decided.low, 2) as low,
+    round(100 * decided.high, 2) as high
 from held
 left join decided on held.action = 'promote' and decided.alias = held.alias and decided.version = held.version;

@@ -10,7 +10,7 @@ from typer.testing import CliRunner
 from navi_core.errors import RecordError
 from navi_core.record import MetricLog, outbox_path
 from navi_pipeline.cli import register
-from navi_pipeline.query import records
+from navi_pipeline.query import print_frame, records
 
 
 @pytest.fixture
@@ -54,7 +54,35 @@ def test_an_unknown_saved_query_names_the_nearest_and_all(navi):
     said = str(navi("query", "drfit").exception)
     assert "did you mean drift?" in said and "latest_curve" in said and "Parser" not in said
     assert "There are: " in str(navi("query", "zzz").exception)
-    assert 'navi query "select * from leaderboard"' in str(navi("query", "leaderboard").exception)
+    assert "did you mean leaderboard?" in str(navi("query", "leaderbord").exception)
+
+
+def test_a_view_or_table_explains_its_columns(navi):
+    said = navi("query", "leaderboard").stdout
+    assert "Who explores best" in said and "95 % interval [%]" in said
+    assert 'navi query "select * from leaderboard"' in said
+    columns = {row["column"]: row for row in json.loads(navi("query", "metrics", "--json").stdout)}
+    assert columns["value"] == {"column": "value", "type": "double", "meaning": "The number"}
+
+
+def test_rows_become_csv(navi):
+    answer = navi("query", "select step, name, value from metrics order by name", "--csv")
+    assert answer.stdout.splitlines() == ["step,name,value", "64,reward_ema,0.5", "64,sps,"]
+
+
+def test_what_is_too_wide_is_told_row_by_row(monkeypatch, capsys):
+    """Numbers and names in pieces of a few letters could not be read."""
+    frame = pd.DataFrame({f"quite_a_long_name_{i}": ["of sixteen signs"] for i in range(12)})
+    print_frame(frame)
+    wide = capsys.readouterr().out
+    assert wide.count("of sixteen signs") == 12 and "row 1" not in wide
+    monkeypatch.setenv("COLUMNS", "100")
+    monkeypatch.setattr("sys.stdout.isatty", lambda: True)
+    print_frame(frame)
+    told = capsys.readouterr().out
+    assert "row 1" in told and all(f"quite_a_long_name_{i} " in told for i in range(12))
+    print_frame(frame.iloc[:, :4])
+    assert "row 1" not in capsys.readouterr().out
 
 
 def test_no_rows_is_not_an_error(navi):

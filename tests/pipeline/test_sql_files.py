@@ -4,10 +4,11 @@ import shutil
 
 import duckdb
 import pytest
+import yaml
 
 from navi_core.errors import RecordError
 from navi_core.record import MetricLog
-from navi_pipeline.lib.sql_files import apply_sql, sql_folder, sql_hash
+from navi_pipeline.lib.sql_files import apply_sql, saved_queries, sql_folder, sql_hash
 from navi_pipeline.lib.warehouse import Warehouse
 
 NEXT = 1 + len(list((sql_folder() / "migrations").glob("*.sql")))
@@ -82,8 +83,58 @@ def test_an_alias_that_moved_since_its_promotion_points_to_where_it_moved(filled
             log.row("alias_moves", {"alias": alias, "version": version, "action": action,
                                     "moved_at": f"2099-01-{day:02d}T00:00:00.5+00:00"})  # fmt: skip
     assert filled.ingest().quarantined == {}
-    rows = filled.query("select alias, version, reason, mean_difference is null from aliases order by alias")
+    rows = filled.query("select alias, version, reason, lead_points is null from aliases order by alias")
     assert rows.values.tolist() == [["champion", "v001", "rollback", True], ["latest", "v003", "register", True]]
+
+
+def test_every_table_view_and_column_says_what_it_is(filled):
+    """Kept as comments, where any DuckDB finds them; `sql/columns.yaml` names nothing that there is not."""
+    silent = "select table_name, column_name from duckdb_columns() where not internal and coalesce(comment, '') = ''"
+    assert filled.query(silent).values.tolist() == []
+    for kind in ("table", "view"):
+        names = f"select {kind}_name from duckdb_{kind}s() where not internal and coalesce(comment, '') = ''"
+        assert filled.query(names).values.tolist() == []
+    columns = filled.query("select table_name, column_name from duckdb_columns() where not internal")
+    there = {f"{table}.{name}" for table, name in columns.values} | set(columns["column_name"])
+    said = yaml.safe_load((sql_folder() / "columns.yaml").read_text())
+    assert set(said["columns"]) <= there and set(said["tables"]) <= set(columns["table_name"])
+
+
+def test_a_changed_meaning_reaches_the_readers_with_the_next_ingest(folder, tmp_path):
+    warehouse = Warehouse(tmp_path / "home")
+    warehouse.ingest()
+    file = folder / "columns.yaml"
+    file.write_text(file.read_text().replace("seed: Seed of the run;", "seed: The run's seed;"))
+    warehouse.ingest()
+    said = warehouse.query("select comment from duckdb_columns() where table_name = 'metrics' and column_name = 'seed'")
+    assert said["comment"][0].startswith("The run's seed")
+
+
+def test_a_curve_tells_the_time_at_work(filled):
+    """A hundred decisions at ten a second; the pause before a run was taken up again is none of it."""
+    times = filled.query("select wall_time_seconds from training_curve order by step")["wall_time_seconds"]
+    assert times.tolist() == [10.0 * step for step in range(10)]
+
+
+def test_a_lead_is_told_in_points_everywhere(tmp_path):
+    with MetricLog(tmp_path / "outbox", "promote-v001", {}) as log:
+        log.row("promotions", {"alias": "champion", "version": "v001", "promoted": True, "opponent": "random",
+                               "mean_difference": 0.25, "low": 0.2, "high": 0.3,
+                               "decided_at": "2026-01-01T00:00:00Z"})  # fmt: skip
+    warehouse = Warehouse(tmp_path)
+    warehouse.ingest()
+    saved = saved_queries(sql_folder())
+    for sql in ("from aliases", saved["promotion_history"].sql, saved["champions"].sql):
+        assert warehouse.query(sql)["lead_points"].tolist() == [25.0], sql
+    assert warehouse.query("from aliases")[["low", "high"]].values.tolist() == [[20.0, 30.0]]
+
+
+def test_champions_follow_each_other_and_a_rollback_is_one(filled):
+    rows = filled.query(saved_queries(sql_folder())["champions"].sql)
+    assert rows["version"].tolist() == ["v001", "v002", "v001"]
+    assert rows["action"].tolist() == ["rollback", "promote", "promote"]
+    assert rows["until"].isna().tolist() == [True, False, False]
+    assert rows["until"].tolist()[1:] == rows["since"].tolist()[:2]
 
 
 def test_a_view_may_read_another_whatever_their_names(folder):

@@ -1,13 +1,16 @@
 """The views' answers, computed by hand from a few rows; and every saved query in plain DuckDB."""
 
 import json
+import re
 import subprocess
 import sys
 
 import duckdb
 import pytest
 
+from navi_core.record import MetricLog
 from navi_pipeline.lib.sql_files import apply_sql, saved_queries, sql_folder
+from navi_pipeline.lib.warehouse import Warehouse
 
 AT = "timestamp '2026-01-01' + to_days({})"
 CELL = """insert into benchmarks
@@ -311,3 +314,20 @@ def test_the_hardest_scenes_are_those_of_policies_under_one_protocol():
             )
         rows = connection.execute((sql_folder() / "queries" / "hardest_scenes.sql").read_text()).fetchall()
         assert [(row[0], row[1]) for row in rows] == [("hall", 80.0), ("attic", 90.0)]
+
+
+def test_the_guide_compares_two_versions_scene_by_scene(tmp_path):
+    guide = (sql_folder().parent / "docs" / "guides" / "WAREHOUSE.md").read_text()
+    (sql,) = re.findall(r"```sql\n(.*?)```", guide, re.DOTALL)
+    with MetricLog(tmp_path / "outbox", "evaluate", {"config_hash": "protocol"}) as log:
+        for version, worse in (("v001", 0.0), ("v002", 0.1)):
+            log.row("evaluations", {"evaluation_id": version, "subject": version, "model_version": version})
+            for start in range(3):
+                for scene, auc in (("a", 0.6), ("b", 0.8)):
+                    flown = auc - worse * (scene == "b") * start
+                    log.row("episodes", {"evaluation_id": version, "scene": scene, "scene_hash": scene,
+                                         "start": start, "c_vis_auc": flown})  # fmt: skip
+    warehouse = Warehouse(tmp_path)
+    assert warehouse.ingest().quarantined == {}
+    rows = warehouse.query(sql)[["scene", "starts", "change_points", "standard_error"]]
+    assert rows.values.tolist() == [["b", 3, -10.0, 5.8], ["a", 3, 0.0, 0.0]]
