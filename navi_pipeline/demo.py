@@ -13,6 +13,7 @@ from typing import Any
 from navi_core.errors import EvaluationError
 from navi_core.record import navi_home
 from navi_pipeline.definitions import defs
+from navi_pipeline.defs.corpus.assets import DEFAULT_SCENES
 from navi_pipeline.flow import Flow
 from navi_pipeline.lib.dagster_instance import dagster_home, open_instance
 
@@ -38,7 +39,8 @@ def run_demo(*, seed: int = 0, as_json: bool = False) -> None:
     with open_instance() as instance:
         flow = Flow(instance, defs().resolve_job_def, profile=PROFILE, seed=seed, say=_say, echo=True)
         _say(f"Navi home {navi_home()}, Dagster home {os.environ['DAGSTER_HOME']}, seed {seed}")
-        flow.materialize_scenes()
+        # Always those of its table, whatever was planned here.
+        flow.materialize_scenes(DEFAULT_SCENES)
         failed = flow.materialize_policy()
     from navi_pipeline.lib.verdicts import read_verdict
 

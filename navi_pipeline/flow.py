@@ -86,8 +86,12 @@ class Flow:
                 self._require(self._run(job, partition=partition))
         return failed
 
-    def materialize_scenes(self) -> None:
-        """Plan, compile and gather the scenes."""
+    def materialize_scenes(self, plan: dict[str, Any] | None = None) -> None:
+        """Plan, compile and gather the scenes.
+
+        Args:
+            plan: Settings of `scene_sources`; by default those of the plan that there is.
+        """
         import dagster as dg
 
         from navi_pipeline.defs.corpus.assets import CompileSettings
@@ -95,7 +99,7 @@ class Flow:
         from navi_pipeline.lib.scene_plan import read_plan
 
         with self._stage("scene_sources"):
-            self._require(self._run("sources_job"))
+            self._require(self._run("sources_job", ops={"scene_sources": {"config": plan or {}}}))
         known = self._instance.get_materialized_partitions(dg.AssetKey("compiled_scene"))
         due, planned = due_scenes(known, CompileSettings().compile_config()), len(read_plan())
         self._say(f"  {planned} scenes, {planned - len(due)} unchanged")

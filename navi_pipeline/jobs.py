@@ -6,6 +6,7 @@
 from typing import Any
 
 import dagster as dg
+from pydantic import Field
 
 from navi_pipeline.defs.benchmarks.assets import BENCHMARKS
 from navi_pipeline.defs.pools import GPU
@@ -31,9 +32,11 @@ def _job(name: str, assets: tuple[str, ...], description: str) -> Any:
 class FlowSettings(dg.Config):
     """What the whole graph is materialized with."""
 
-    profile: str = "quick"
-    size: str = "quick"
-    seed: int = 0
+    profile: str = Field(
+        default="quick", description="Preset that is trained: demo, quick, rooms, rooms_standard, standard."
+    )
+    size: str = Field(default="quick", description="Size of the sweeps: quick, or full (hours).")
+    seed: int = Field(default=0, description="Seed of the trainings.")
 
 
 @dg.op(pool=GPU, description="Run the graph's jobs in order; each is a run of its own, seen on the assets' pages.")

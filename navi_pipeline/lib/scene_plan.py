@@ -18,6 +18,7 @@ __all__ = [
     "RESOLUTION",
     "SceneSource",
     "as_rows",
+    "chosen_settings",
     "load_source",
     "mesh_hash",
     "plan_path",
@@ -117,19 +118,30 @@ def read_plan() -> dict[str, SceneSource]:
     return {row["name"]: SceneSource(**row) for row in document["sources"]}
 
 
-def write_plan(sources: list[SceneSource], family: str, counts: dict[str, int]) -> None:
+def write_plan(
+    sources: list[SceneSource], family: str, counts: dict[str, int], chosen: dict[str, Any] | None = None
+) -> None:
     """Write the plan, with what it was made with.
 
     Args:
         sources: The planned scenes.
         family: Generated family.
         counts: Split → number of generated scenes.
+        chosen: Which of these settings people named; the others follow Navi's defaults.
 
     Raises:
         RecordError: The file cannot be written.
     """
     settings = {"family": family, **{split: counts.get(split, 0) for split in _FIRST_SEED}}
-    write_document(plan_path(), {"settings": settings, "sources": as_rows(sources)})
+    write_document(plan_path(), {"settings": settings, "chosen": chosen or {}, "sources": as_rows(sources)})
+
+
+def chosen_settings() -> dict[str, Any]:
+    """Return what people named of the plan: family, train, validation, test; neither defaults nor a night's numbers."""
+    try:
+        return dict(read_document(plan_path(), made_by="scene_sources").get("chosen", {}))
+    except RecordError:
+        return {}
 
 
 def plan_settings() -> dict[str, Any] | None:

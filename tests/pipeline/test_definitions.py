@@ -159,3 +159,16 @@ def test_profiles_that_are_meant_for_a_clone_ask_for_it(profile):
     write_corpus([{"name": "a", "split": "train", "gmdag": "a.gmdag"}])
     with pytest.raises(RecordError, match=f"bc_policy, partition {profile}"):
         train_policy(profile, seed=0, on_line=print)
+
+
+def test_every_setting_of_the_launchpad_says_what_it_is():
+    from navi_pipeline.definitions import defs
+
+    silent = []
+    for definition in defs().resolve_all_job_defs():
+        for node in definition.nodes:
+            schema = node.definition.config_field.config_type if node.definition.config_field else None
+            for name, field in (getattr(schema, "fields", None) or {}).items():
+                if not field.description:
+                    silent.append(f"{node.name}.{name}")
+    assert silent == []

@@ -1,8 +1,9 @@
 """Scenes of a night: taken as they are, made only where nobody has planned any."""
 
+import dagster as dg
 import pytest
 
-from navi_pipeline.defs.corpus.assets import CompileSettings
+from navi_pipeline.defs.corpus.assets import DEFAULT_SCENES, CompileSettings, scene_sources
 from navi_pipeline.lib.compiled import corpus_path, due_scenes, read_corpus
 from navi_pipeline.lib.documents import write_document
 from navi_pipeline.lib.nightly.night import Night
@@ -55,3 +56,20 @@ def test_an_earlier_plan_says_by_its_sources_how_it_was_made():
     assert plan_settings() == {"family": "maze", "train": 2, "validation": 0, "test": 1}
     write_document(plan_path(), {"sources": as_rows(sources + plan_scenes("atrium", {"train": 1}))})
     assert plan_settings() is None
+
+
+def test_scenes_that_were_chosen_stay_where_the_graph_is_made_again():
+    """`whole_graph` and `navi materialize` name no numbers: they would have planned the first ones again."""
+
+    def planned(**chosen):
+        config = {"ops": {"scene_sources": {"config": chosen}}}
+        assert dg.materialize([scene_sources], instance=instance, run_config=config).success
+        return plan_settings()
+
+    with dg.DagsterInstance.ephemeral() as instance:
+        mazes = {"family": "maze", "train": 2, "validation": 1, "test": 12}
+        assert planned(family="maze", train=2, validation=1) == mazes | {"test": DEFAULT_SCENES["test"]}
+        assert planned(test=12) == mazes and planned() == mazes
+        # What a night plans is as large as the night, and nobody's choice.
+        write_plan(plan_scenes("maze", {"train": 1}), "maze", {"train": 1})
+        assert planned(train=1) == DEFAULT_SCENES | {"train": 1}

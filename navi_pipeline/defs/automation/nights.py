@@ -10,6 +10,7 @@ from typing import Any
 from zoneinfo import ZoneInfo
 
 import dagster as dg
+from pydantic import Field
 
 from navi_pipeline.defs.automation.renewals import renewed_by, renewed_warehouse
 from navi_pipeline.defs.pools import GPU
@@ -27,12 +28,13 @@ _LATEST = timedelta(hours=1)
 class NightSettings(dg.Config):
     """What a night may be told; everything else is in the file that $NAVI_NIGHTLY names."""
 
-    minutes: float | None = None
-    """Length [min]; up to 60 it is a small night."""
-    name: str | None = None
-    """Name; by default date and time. The same name goes on where it stood."""
-    assignments: list[str] = []
-    """Settings of NightlyConfig as a=b."""
+    minutes: float | None = Field(default=None, description="Length [min]; up to 60 it is a small night.")
+    name: str | None = Field(
+        default=None, description="Name; by default date and time. The same name goes on where it stood."
+    )
+    assignments: list[str] = Field(
+        default_factory=list, description="Settings of NightlyConfig as a=b; `navi settings --of nightly` lists them."
+    )
 
 
 class NightHold:

@@ -3,6 +3,7 @@
 from typing import Any
 
 import dagster as dg
+from pydantic import Field
 
 from navi_pipeline.defs.benchmarks.partitions import size_partitions
 from navi_pipeline.defs.corpus.assets import OWNERS, corpus
@@ -27,13 +28,12 @@ _STORIES = {
 class SweepSettings(dg.Config):
     """What a sweep may be told from outside; None follows its size."""
 
-    seeds: int | None = None
-    steps: int | None = None
-    seconds: float | None = None
-    preset: str | None = None
-    memory_limit: float | None = None
-    again: bool = False
-    """Measure every cell anew; earlier rows stay in the history."""
+    seeds: int | None = Field(default=None, description="Repeats of each cell; by default the size's.")
+    steps: int | None = Field(default=None, description="Decisions of a cell; by default the size's.")
+    seconds: float | None = Field(default=None, description="Training time of a cell [s]; by default the size's.")
+    preset: str | None = Field(default=None, description="Settings that do not vary: demo, quick, standard.")
+    memory_limit: float | None = Field(default=None, description="Address space of a cell [GiB].")
+    again: bool = Field(default=False, description="Measure every cell anew; earlier rows stay in the history.")
 
 
 def _benchmark(sweep: str, story: str) -> dg.AssetsDefinition:

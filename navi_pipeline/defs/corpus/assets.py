@@ -4,6 +4,7 @@ import time
 from typing import TYPE_CHECKING, Any
 
 import dagster as dg
+from pydantic import Field
 
 from navi_pipeline.defs.corpus.partitions import scene_partitions
 from navi_pipeline.lib.clock import worked
@@ -12,25 +13,43 @@ from navi_pipeline.lib.scene_plan import RESOLUTION
 if TYPE_CHECKING:
     from navi_core.config import CompileConfig
 
-__all__ = ["CompileSettings", "SceneSettings", "compiled_scene", "corpus", "scene_quality", "scene_sources"]
+__all__ = [
+    "DEFAULT_SCENES",
+    "CompileSettings",
+    "SceneSettings",
+    "compiled_scene",
+    "corpus",
+    "scene_quality",
+    "scene_sources",
+]
 
 OWNERS = ["team:navi"]
 
+DEFAULT_SCENES: dict[str, Any] = {"family": "apartment", "train": 16, "validation": 12, "test": 16}
+"""The first plan of a home, and the demo's."""
+
 
 class SceneSettings(dg.Config):
-    """Which scenes are generated; meshes under $NAVI_SCENES are always added, to be evaluated apart."""
+    """Which scenes are generated; meshes under $NAVI_SCENES are always added, to be evaluated apart.
 
-    family: str = "apartment"
-    train: int = 16
-    validation: int = 12
-    test: int = 16
+    What was chosen once stays until another value is: whoever makes the graph again does not undo it.
+    """
+
+    family: str | None = Field(
+        default=None, description="Generated family: apartment, rooms, maze, …; at first apartment."
+    )
+    train: int | None = Field(default=None, description="Scenes to train on; at first 16.")
+    validation: int | None = Field(default=None, description="Scenes on which the champion is challenged; at first 12.")
+    test: int | None = Field(default=None, description="Scenes on which policies are measured; at first 16.")
 
 
 class CompileSettings(dg.Config):
     """How scenes are compiled; surfaces are exact triangles, so the resolution decides speed, not truth."""
 
-    resolution: int = RESOLUTION
-    padding: float = 1.0
+    resolution: int = Field(
+        default=RESOLUTION, description="Voxels along one edge of the scene's cube; a power of two."
+    )
+    padding: float = Field(default=1.0, description="Free margin on each side of the mesh's bounds [m].")
 
     def compile_config(self) -> "CompileConfig":
         """Return what the compiler is given."""
@@ -52,12 +71,14 @@ def scene_sources(context: dg.AssetExecutionContext, config: SceneSettings) -> d
     """Plan the scenes and register their partitions."""
     from navi_pipeline.lib.documents import content_key
     from navi_pipeline.lib.pictures import markdown_table
-    from navi_pipeline.lib.scene_plan import as_rows, plan_scenes, write_plan
+    from navi_pipeline.lib.scene_plan import as_rows, chosen_settings, plan_scenes, write_plan
 
-    counts = {"train": config.train, "validation": config.validation, "test": config.test}
-    sources = plan_scenes(config.family, counts)
+    chosen = chosen_settings() | {name: value for name, value in config.model_dump().items() if value is not None}
+    settings = DEFAULT_SCENES | chosen
+    family, counts = settings["family"], {split: settings[split] for split in ("train", "validation", "test")}
+    sources = plan_scenes(family, counts)
     rows = as_rows(sources)
-    write_plan(sources, config.family, counts)
+    write_plan(sources, family, counts, chosen)
     names = [source.name for source in sources]
     known = set(context.instance.get_dynamic_partitions("scene"))
     context.instance.add_dynamic_partitions("scene", [name for name in names if name not in known])
@@ -67,6 +88,7 @@ def scene_sources(context: dg.AssetExecutionContext, config: SceneSettings) -> d
     return dg.MaterializeResult(
         metadata={
             "scenes": len(rows),
+            "family": family,
             **{f"{split}_scenes": number for split, number in splits.items()},
             "sources": dg.MetadataValue.md(
                 markdown_table([row | {"source_hash": row["source_hash"][:12]} for row in rows])

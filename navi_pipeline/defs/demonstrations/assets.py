@@ -3,6 +3,7 @@
 from typing import Any
 
 import dagster as dg
+from pydantic import Field
 
 from navi_pipeline.defs.corpus.assets import OWNERS, corpus
 from navi_pipeline.defs.training.partitions import profile_partitions
@@ -14,12 +15,15 @@ __all__ = ["ExpertSettings", "demonstrations", "expert_demonstrations", "recorde
 class ExpertSettings(dg.Config):
     """How the teacher flies; sensor and drone are the profile's."""
 
-    pilot: str = "frontier"
-    scenes: int = 8
-    episodes: int = 4
-    steps: int = 200
-    noise: float = 0.35
-    seed: int = 0
+    pilot: str = Field(default="frontier", description="Teacher: frontier, planner or another scripted pilot.")
+    scenes: int = Field(default=8, description="Training scenes that it flies in.")
+    episodes: int = Field(default=4, description="Flights in each scene.")
+    steps: int = Field(default=200, description="Length of a flight [decisions].")
+    noise: float = Field(
+        default=0.35,
+        description="How much its actions are disturbed; without, a clone never learns to come free from a wall.",
+    )
+    seed: int = Field(default=0, description="Seed of starts and noise.")
 
 
 @dg.asset(

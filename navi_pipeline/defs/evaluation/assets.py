@@ -3,6 +3,7 @@
 from typing import Any
 
 import dagster as dg
+from pydantic import Field
 
 from navi_pipeline.defs.corpus.assets import OWNERS, corpus
 from navi_pipeline.defs.pretraining.assets import bc_policy
@@ -16,9 +17,9 @@ __all__ = ["EvaluationSettings", "baseline_evaluation", "leaderboard", "policy_e
 class EvaluationSettings(dg.Config):
     """The protocol's size; everything else is the engine's default."""
 
-    starts: int = 3
-    max_steps: int = 200
-    seed: int = 0
+    starts: int = Field(default=3, description="Frozen starts in each scene.")
+    max_steps: int = Field(default=200, description="Length of a flight [decisions].")
+    seed: int = Field(default=0, description="Seed of the starts.")
 
 
 @dg.asset(

@@ -1,6 +1,7 @@
 """A clone of the teachers, where reinforcement goes on."""
 
 import dagster as dg
+from pydantic import Field
 
 from navi_pipeline.defs.corpus.assets import OWNERS, corpus
 from navi_pipeline.defs.demonstrations.assets import demonstrations
@@ -14,8 +15,8 @@ __all__ = ["CloningSettings", "bc_policy"]
 class CloningSettings(dg.Config):
     """What a cloning run may be told from outside; everything else is the profile's preset."""
 
-    seed: int = 0
-    epochs: int | None = None
+    seed: int = Field(default=0, description="Seed of every random draw; another one is another run.")
+    epochs: int | None = Field(default=None, description="Passes over the demonstrations; by default the profile's.")
 
 
 @dg.asset(

@@ -3,6 +3,7 @@
 from typing import Any
 
 import dagster as dg
+from pydantic import Field
 
 from navi_pipeline.defs.corpus.assets import OWNERS, corpus
 from navi_pipeline.defs.pools import GPU
@@ -20,8 +21,8 @@ trial_partitions = dg.DynamicPartitionsDefinition(name="trials")
 class StudySettings(dg.Config):
     """What a study may be told from outside; None is what the study says itself."""
 
-    trials: int | None = None
-    workers: int | None = None
+    trials: int | None = Field(default=None, description="Trials; by default the study's own.")
+    workers: int | None = Field(default=None, description="Trials at a time; by default the study's own.")
 
 
 @dg.asset(

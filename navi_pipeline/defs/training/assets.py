@@ -1,6 +1,7 @@
 """Reinforcement learning of one profile, each learner an asset, in a supervised child process."""
 
 import dagster as dg
+from pydantic import Field
 
 from navi_pipeline.defs.corpus.assets import OWNERS, corpus
 from navi_pipeline.defs.pools import GPU
@@ -27,11 +28,15 @@ _STORIES = {
 class TrainingSettings(dg.Config):
     """What a training run may be told from outside; everything else is the profile's preset."""
 
-    seed: int = 0
-    total_steps: int | None = None
-    start: str = "profile"
-    """profile: as the profile says; clone: from bc_policy; new: from new weights. Only PPO goes on from a clone."""
-    echo: bool = False
+    seed: int = Field(default=0, description="Seed of every random draw; another one is another run.")
+    total_steps: int | None = Field(
+        default=None, description="Decisions, summed over drones; by default the profile's."
+    )
+    start: str = Field(
+        default="profile",
+        description="profile: as the profile says; clone: from bc_policy (PPO alone); new: from new weights.",
+    )
+    echo: bool = Field(default=False, description="Let the trainer's lines through to the terminal, too.")
 
 
 def _training(algorithm: str) -> dg.AssetsDefinition:
