@@ -34,7 +34,7 @@ from navi_core.cli.training_flags import (
     partition_or_preset,
 )
 from navi_core.cli.training_scenes import training_scenes
-from navi_core.cli.versions import enter_version, fits_latest, initial_weights, reward_of
+from navi_core.cli.versions import enter_version, fitting_latest, initial_weights, reward_of
 from navi_core.cli.watchable import AUTO, OFF, Publish, watchable
 
 if TYPE_CHECKING:
@@ -108,10 +108,9 @@ def learner_command(algorithm: str, title: str) -> Callable[..., None]:
         )  # fmt: skip
         # Values of actions cannot be begun with another learner's network, which latest mostly is.
         flies = resolved.task is None and resolved.env.task == "explore"
-        begin = "latest" if asset is None and flies and algorithm != "dqn" else "none"
+        takes_latest = asset is None and flies and algorithm != "dqn"
         with log_on_stderr():
-            if init is None and begin == "latest" and not fresh and not fits_latest(resolved):
-                begin = "none"
+            begin = fitting_latest(resolved) if takes_latest and init is None and not fresh else "none"
             record = run_training(
                 resolved,
                 run_root=run_root,

@@ -10,13 +10,14 @@ if TYPE_CHECKING:
     from navi_core.learn import TrainResult
     from navi_core.models import Registry
 
-__all__ = ["enter_version", "fits_latest", "initial_weights", "parent_versions", "reward_of"]
+__all__ = ["enter_version", "fitting_latest", "initial_weights", "parent_versions", "reward_of"]
 
 
-def fits_latest(config: TrainConfig) -> bool:
-    """Whether the network of a run can begin with the weights of `latest`, or there is none; says so where not.
+def fitting_latest(config: TrainConfig) -> str:
+    """Return the version that `latest` names now, if a run's network can begin with it, or none; says so where not.
 
-    Who names no start gets the latest where it fits; one that is named and does not fit is an error.
+    Who names no start gets the latest where it fits; one that is named and does not fit is an error. It is the version,
+    for the alias may move before the weights are read: another training may end meanwhile.
     """
     import logging
 
@@ -26,14 +27,14 @@ def fits_latest(config: TrainConfig) -> bool:
 
     registry = Registry(navi_home() / "models")
     if "latest" not in registry.aliases():
-        return True
+        return "none"
     version = registry.resolve("latest")
-    fits = same_network(config.policy, load_checkpoint(version.path))
-    if not fits:
-        logging.getLogger("navi.train").warning(
-            "latest is %s, another network than this run's: it begins with new weights", version.version
-        )
-    return fits
+    if same_network(config.policy, load_checkpoint(version.path)):
+        return version.version
+    logging.getLogger("navi.train").warning(
+        "latest is %s, another network than this run's: it begins with new weights", version.version
+    )
+    return "none"
 
 
 def initial_weights(registry: Registry, init: str | None) -> Path | None:

@@ -117,6 +117,21 @@ def untimed(rows) -> dict[tuple[int, str], float]:
     return {(step, name): value for step, name, value in rows if name not in TIMES}
 
 
+def test_a_latest_that_appears_while_a_training_begins_is_not_taken(home, monkeypatch):
+    """Another training ended between the look at `latest` and the reading of its weights: an error of both networks."""
+    from navi_core.cli import train
+
+    other = navi(home, "--steps", "64", "--set", "policy.width=48", "--no-register")["checkpoint"]
+    begin = train.run_training
+
+    def late(*arguments, **settings):
+        Registry(home / "models").register(other)
+        return begin(*arguments, **settings)
+
+    monkeypatch.setattr(train, "run_training", late)
+    assert navi(home, "--steps", "64")["initial"] is None
+
+
 def test_train_again_and_on_from_latest(home):
     first = navi(home, "--steps", "128")
     assert (first["version"], first["latest"], first["steps"], first["initial"]) == ("v001", True, 128, None)
