@@ -160,8 +160,7 @@ def _champion(ask: Any) -> list[Part]:
     return _tables(
         ask,
         ("", _saved("lineage_of_champion")),
-        ("Decisions", "select decided_at, version, promoted, mean_difference, low, high, reason from promotions "
-         "order by decided_at desc limit 15"),
+        ("Decisions", _saved("promotion_history")),
         ("Quality against speed", "select * exclude (run_id) from pareto_quality_speed limit 15"),
     )  # fmt: skip
 

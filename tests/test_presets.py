@@ -70,6 +70,13 @@ def test_selectors_of_encoder_and_core():
     assert environment_overrides({"NAVI_ACTOR_ENCODER_BACKEND": "", "NAVI_SCENES": "/s"}) == {}
 
 
+def test_a_colon_without_a_space_is_told_as_that():
+    """YAML reads {clearance:0.5} as one name without a value."""
+    with pytest.raises(ConfigError, match="a colon wants a space"):
+        parse_assignments(["env.reward.weights={clearance:0.5}"])
+    assert parse_assignments(["env.reward.weights={clearance: 0.5}"])["env"]["reward"]["weights"] == {"clearance": 0.5}
+
+
 def test_values_of_assignments():
     data = parse_assignments(["ppo.target_kl=null", "corpus.scenes=[a.glb, b.glb]", "ppo.learning_rate=1e-3"])
     c = load_preset("quick", data)

@@ -189,7 +189,7 @@ def parse_assignments(texts: Iterable[str]) -> dict[str, Any]:
     """Turn `a.b=c` texts into nested settings; values are YAML (`null`, `3`, `[1, 2]`, `true`).
 
     Raises:
-        ConfigError: A text has no `=` or an empty key.
+        ConfigError: A text has no `=` or an empty key, or YAML takes its `{name:value}` for one long name.
     """
     result: dict[str, Any] = {}
     for text in texts:
@@ -197,7 +197,10 @@ def parse_assignments(texts: Iterable[str]) -> dict[str, Any]:
         path = tuple(part.strip() for part in key.split("."))
         if not equals or not all(path):
             raise ConfigError(f"--set {text!r} is not of the form a.b=c, for example ppo.learning_rate=0.001")
-        result = merge(result, _nested(path, _value(value)))
+        parsed = _value(value)
+        if isinstance(parsed, dict) and any(v is None and ":" in str(name) for name, v in parsed.items()):
+            raise ConfigError(f"--set {text!r}: a colon wants a space behind it, for example {{clearance: 0.5}}")
+        result = merge(result, _nested(path, parsed))
     return result
 
 

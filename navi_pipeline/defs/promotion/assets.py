@@ -50,8 +50,8 @@ def promoted_model(context: dg.AssetExecutionContext, config: EvaluationSettings
         "lineage": " → ".join(lineage_of(decision["champion"])) if decision["champion"] else "none",
         "versions": dg.MetadataValue.md(markdown_table([{name: row[name] for name in shown} for row in models])),
     }
-    for name in ("mean_difference", "low", "high"):
-        if decision.get(name) is not None:
-            metadata[name] = float(decision[name])
+    for name, share in (("lead_points", "mean_difference"), ("lead_points_low", "low"), ("lead_points_high", "high")):
+        if decision.get(share) is not None:
+            metadata[name] = 100 * float(decision[share])
     champion = next((row["weights_hash"] for row in models if row["version"] == decision["champion"]), None)
     return dg.MaterializeResult(metadata=metadata, data_version=dg.DataVersion(content_key(champion)))
