@@ -91,7 +91,7 @@ def _print_result(verdict: dict[str, Any], promotion: dict[str, Any] | None, sec
         navi = str(Path(navi).relative_to(Path.cwd()))
     for command, what in (
         ("make ui", "the graph, its checks, maps with the paths flown, reward curves"),
-        (f'{navi} query "select * from leaderboard"', "who explores best"),
+        (f"{navi} query ranking", "who explores best"),
         (f'{navi} query "select * from model_lineage"', "what the champion descends from"),
         (f"{navi} query latest_curve", "how the training went"),
         ("NAVI_SCENES=/folder/of/meshes make demo", "the same on your own scenes"),
