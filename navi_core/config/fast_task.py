@@ -5,6 +5,7 @@ from __future__ import annotations
 from pydantic import Field
 
 from navi_core.config.base import Config
+from navi_core.config.task_options import TaskOptions
 
 __all__ = ["FastTaskConfig"]
 
@@ -14,7 +15,7 @@ class FastTaskConfig(Config):
 
     task: str = "cart_pole"
     """A reference task with a choice of actions."""
-    task_options: dict[str, bool | int | float | str] = {}
+    task_options: TaskOptions = {}
     """Options of the task."""
     seed: int = Field(0, ge=0, lt=2**31)
     """Seed of every random draw."""

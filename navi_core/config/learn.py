@@ -14,6 +14,7 @@ from navi_core.config.policy import PolicyConfig, ShaperConfig
 from navi_core.config.ppo import PPOConfig
 from navi_core.config.scenes import CompileConfig, CorpusConfig, compile_resolution
 from navi_core.config.smoothing import AdaptationConfig, EarlyStopConfig, SmoothingConfig
+from navi_core.config.task_options import TaskOptions
 from navi_core.config.world import EnvConfig
 from navi_core.errors import ConfigError
 
@@ -50,7 +51,7 @@ class TrainConfig(Config):
     """Learner."""
     task: str | None = None
     """A reference task to learn instead of flight; None flies the corpus."""
-    task_options: dict[str, bool | int | float | str] = {}
+    task_options: TaskOptions = {}
     """Options of the task, for example masked: false (cart_pole)."""
     seed: int = Field(0, ge=0, lt=2**31)
     """Seed of every random draw."""

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from navi_core.demos.dataset import Dataset, Episode, load_dataset, read_index, write_index
+from navi_core.demos.dataset import Dataset, Episode, index_row, load_dataset, read_index, write_index, write_rows
 from navi_core.demos.demonstration import Demonstration, load_demonstration, save_demonstration
 from navi_core.demos.expert import RecordedScene, record_expert
 from navi_core.demos.ingest import IngestedFile, ingest
@@ -20,6 +20,7 @@ __all__ = [
     "RecordedScene",
     "export_minari",
     "import_minari",
+    "index_row",
     "ingest",
     "load_dataset",
     "load_demonstration",
@@ -30,4 +31,5 @@ __all__ = [
     "save_demonstration",
     "write_index",
     "write_pairs",
+    "write_rows",
 ]

@@ -26,7 +26,7 @@ from navi_core.demos.semantic_ids import id_table
 from navi_core.errors import DemoError
 from navi_core.record import write_durably
 
-__all__ = ["INDEX", "Dataset", "Episode", "load_dataset", "read_index", "write_index"]
+__all__ = ["INDEX", "Dataset", "Episode", "index_row", "load_dataset", "read_index", "write_index", "write_rows"]
 
 INDEX = "index.json"
 _FORMAT = 1
@@ -105,6 +105,19 @@ class Dataset:
         return np.stack([self.depth[index], self.semantic[index], self.valid[index]], axis=1, dtype=np.float32)
 
 
+def index_row(name: str, demo: Demonstration) -> dict[str, Any]:
+    """Return what an index says of a file with this name and content."""
+    return {
+        "file": name,
+        "content_hash": demo.content_hash(),
+        "decisions": len(demo.actions),
+        "episodes": len(demo.episodes()),
+        "scene": demo.scene,
+        "pilot": demo.pilot,
+        **_facts(demo),
+    }
+
+
 def write_index(folder: Path, demos: Iterable[tuple[str, Demonstration]]) -> dict[str, Any]:
     """Write the index of a folder.
 
@@ -118,22 +131,19 @@ def write_index(folder: Path, demos: Iterable[tuple[str, Demonstration]]) -> dic
     Raises:
         DemoError: No file, or files that do not fit each other.
     """
+    return write_rows(folder, (index_row(name, demo) for name, demo in demos))
+
+
+def write_rows(folder: Path, found: Iterable[dict[str, Any]]) -> dict[str, Any]:
+    """Write an index of rows by `index_row`; returns and raises as `write_index`."""
     rows: list[dict[str, Any]] = []
-    for name, demo in demos:
-        rows.append(
-            {
-                "file": name,
-                "content_hash": demo.content_hash(),
-                "decisions": len(demo.actions),
-                "episodes": len(demo.episodes()),
-                "scene": demo.scene,
-                "pilot": demo.pilot,
-                **_facts(demo),
-            }
-        )
-        fault = _differing(rows[0], rows[-1])
+    for row in found:
+        rows.append(row)
+        fault = _differing(rows[0], row)
         if fault is not None:
-            raise DemoError(f"{fault}; datasets hold one kind of recording", path=folder / name, field=fault.split()[0])
+            raise DemoError(
+                f"{fault}; datasets hold one kind of recording", path=folder / row["file"], field=fault.split()[0]
+            )
     if not rows:
         raise DemoError("no recording to index; record some with `navi demos expert`", path=folder)
     index = {"format": _FORMAT, **{key: rows[0][key] for key in _FACTS}, "content_hash": _hash(rows), "files": rows}

@@ -25,7 +25,7 @@ import torch
 from torch import Tensor
 
 from navi_core.config import EnvConfig
-from navi_core.demos.semantic_ids import MOST_IDS, id_table
+from navi_core.demos.semantic_ids import MOST_IDS, UNNAMED, id_table
 from navi_core.errors import ConfigError, DemoError
 from navi_core.pilots import build_pilot
 from navi_core.record import write_durably
@@ -38,6 +38,8 @@ __all__ = ["Pairs", "make_pairs", "read_pairs", "write_pairs"]
 _MOST_NUMBERS = 2**31
 _MOST_STEPS, _MOST_PAIRS = 65_536, 1_000_000
 _SIDES = ("winner", "loser")
+_MOST_HALF_IDS = 2048
+"""Semantic ids up to here are whole numbers in float16."""
 
 
 @dataclass(frozen=True)
@@ -87,7 +89,8 @@ class Pairs:
             return self
         if not isinstance(own, dict) or not all(_count(number, MOST_IDS) for number in own.values()):
             raise ConfigError(f"the pairs' vocabulary is no mapping of names to ids from 1 to {MOST_IDS}")
-        table = torch.from_numpy(id_table(own, vocabulary).astype(np.float32)).to(self.observations.dtype)
+        held = {name: number for name, number in vocabulary.items() if number <= _MOST_HALF_IDS}
+        table = torch.from_numpy(id_table(own, held).astype(np.float32)).to(self.observations.dtype)
         observations = self.observations.clone()
         for pair in observations:
             seen = pair[:, :, 1]
@@ -154,7 +157,7 @@ def make_pairs(
         "decision_hz": config.dynamics.decision_hz,
         "limits": [*config.dynamics.max_speed, config.dynamics.max_yaw_rate],
         "max_distance": config.max_distance,
-        "vocabulary": dict(scenes.vocabulary),
+        "vocabulary": {name: number for name, number in scenes.vocabulary.items() if number <= _MOST_HALF_IDS},
         "scenes": sorted(frozenset().union(*(scene.hashes() for scene in scenes.scenes))),
     }
     return Pairs(observations, actions, lengths, scores, facts)
@@ -179,7 +182,7 @@ def _flight(
     lengths, going = torch.zeros(rows, dtype=torch.int64), torch.ones(rows, dtype=torch.bool)
     for _ in range(steps):
         action = pilot.act(obs, pose=Pose(**env.poses()) if pilot.privileged else None).clamp(-1, 1)
-        seen.append(obs.half() * going[:, None, None, None])
+        seen.append(_halved(obs) * going[:, None, None, None])
         flown.append(action.float() * going[:, None])
         batch = env.step(action)
         total += batch.reward.double() * going
@@ -188,6 +191,13 @@ def _flight(
         going = going & ~(batch.terminated | batch.truncated)
         obs = batch.obs
     return torch.stack(seen, dim=1), torch.stack(flown, dim=1), lengths, total
+
+
+def _halved(obs: Tensor) -> Tensor:
+    """Return observations (B, 3, Az, El) in float16; a surface whose id would become another one's has no name."""
+    halved = obs.half()
+    halved[:, 1][obs[:, 1] > _MOST_HALF_IDS] = UNNAMED
+    return halved
 
 
 def write_pairs(path: Path | str, pairs: Pairs) -> None:

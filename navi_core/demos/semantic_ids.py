@@ -7,10 +7,12 @@ from collections.abc import Mapping
 import numpy as np
 import numpy.typing as npt
 
-__all__ = ["MOST_IDS", "id_table"]
+__all__ = ["MOST_IDS", "UNNAMED", "id_table"]
 
 MOST_IDS = 65_535
 """Largest semantic id: files keep 16 bits for it."""
+UNNAMED = 1
+"""Semantic id of a surface that nothing names."""
 
 
 def id_table(own: Mapping[str, int], common: Mapping[str, int]) -> npt.NDArray[np.uint16]:
@@ -23,8 +25,8 @@ def id_table(own: Mapping[str, int], common: Mapping[str, int]) -> npt.NDArray[n
         own: Semantic id by name.
         common: Semantic id by name, of the vocabulary that is wanted.
     """
-    table = np.ones(MOST_IDS + 1, np.uint16)
+    table = np.full(MOST_IDS + 1, UNNAMED, np.uint16)
     table[0] = 0
     for name, number in own.items():
-        table[number] = common.get(name, 1)
+        table[number] = common.get(name, UNNAMED)
     return table

@@ -228,9 +228,15 @@ class PrioritizedReplay:
                 f"has {there / 2**30:.1f}; lower replay.capacity"
             )
 
-    def state_dict(self) -> dict[str, Any]:
-        """Return items, priorities and counters, copied to the CPU; as long as the items that are there."""
+    def state_dict(self, *, copy: bool = True) -> dict[str, Any]:
+        """Return items, priorities and counters on the CPU; as long as the items that are there.
+
+        Args:
+            copy: Also items that lie on the CPU already. Without, those of a replay that is half full or more are
+                views, for who writes them at once: a view is saved with all that it is a part of.
+        """
         here = len(self)
+        copy = copy or 2 * here < self.capacity
         return {
             "capacity": self.capacity,
             "added": self.added,
@@ -238,7 +244,7 @@ class PrioritizedReplay:
             "beta": self.beta,
             "largest": self._largest,
             "weights": torch.from_numpy(self._tree.weights(np.arange(here)).copy()),
-            "fields": {name: x[:here].to("cpu", copy=True) for name, x in self._fields.items()},
+            "fields": {name: x[:here].to("cpu", copy=copy) for name, x in self._fields.items()},
         }
 
     def load_state_dict(self, state: dict[str, Any]) -> None:

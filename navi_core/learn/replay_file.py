@@ -7,7 +7,6 @@ run then says how many items it lost.
 
 from __future__ import annotations
 
-import io
 import logging
 import zipfile
 from pathlib import Path
@@ -16,7 +15,7 @@ import torch
 
 from navi_core.errors import CheckpointError
 from navi_core.learn.replay import PrioritizedReplay
-from navi_core.record.durable import write_durably
+from navi_core.record.durable import durable_file
 
 __all__ = ["forget_replays", "load_replay", "prune_replays", "replay_path", "save_replay"]
 
@@ -36,13 +35,18 @@ def save_replay(replay: PrioritizedReplay, checkpoint: Path) -> None:
     Raises:
         CheckpointError: It cannot be written.
     """
-    path, buffer = replay_path(checkpoint), io.BytesIO()
-    torch.save(replay.state_dict(), buffer)
+    path = replay_path(checkpoint)
     try:
         path.parent.mkdir(parents=True, exist_ok=True)
-        write_durably(path, buffer.getvalue())
-    except OSError as error:
-        raise CheckpointError(f"{path}: the replay cannot be written: {error.strerror or error}") from error
+        # It may be most of the memory that there is: no copy of it is made on the way to the disk.
+        with durable_file(path) as stream:
+            torch.save(replay.state_dict(copy=False), stream)
+    except (OSError, RuntimeError) as error:
+        # torch's writer raises its own error after that of the stream.
+        reason = error if isinstance(error, OSError) else error.__context__
+        if not isinstance(reason, OSError):
+            raise
+        raise CheckpointError(f"{path}: the replay cannot be written: {reason.strerror or reason}") from error
 
 
 def load_replay(replay: PrioritizedReplay, checkpoint: Path, remembered: int) -> bool:
@@ -67,7 +71,8 @@ def load_replay(replay: PrioritizedReplay, checkpoint: Path, remembered: int) ->
             damaged = archive.testzip()
         if damaged is not None:
             raise CheckpointError(f"{damaged} does not have the checksum it was saved with")
-        state = torch.load(path, map_location="cpu", weights_only=True)
+        # Mapped, not read: the items go from the file to their places.
+        state = torch.load(path, map_location="cpu", weights_only=True, mmap=True)
         if not isinstance(state, dict) or state.get("added") != remembered:
             raise CheckpointError("it is of another checkpoint")
         replay.load_state_dict(state)

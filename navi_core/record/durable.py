@@ -4,9 +4,11 @@ from __future__ import annotations
 
 import contextlib
 import os
+from collections.abc import Iterator
 from pathlib import Path
+from typing import BinaryIO
 
-__all__ = ["fsync_directory", "write_durably"]
+__all__ = ["durable_file", "fsync_directory", "write_durably"]
 
 
 def fsync_directory(path: Path) -> None:
@@ -18,29 +20,37 @@ def fsync_directory(path: Path) -> None:
         os.close(descriptor)
 
 
-def write_durably(path: Path, data: bytes) -> None:
-    """Write `data` to `path` through a temporary file: fsync, rename, fsync of the directory.
+@contextlib.contextmanager
+def durable_file(path: Path) -> Iterator[BinaryIO]:
+    """Open a stream whose content becomes `path` when it is left: fsync, rename, fsync of the directory.
+
+    What is written goes to the disk, so that large content need not be in memory twice.
 
     Args:
         path: Final name; an existing file is replaced in one step.
-        data: The whole content.
 
     Raises:
-        OSError: Nothing was left behind under the final or the temporary name.
+        OSError: It cannot be written. Nothing is left behind under the final or the temporary name, whatever ends it.
     """
     temporary = path.with_name(f".{path.name}.{os.getpid()}.tmp")
     try:
-        descriptor = os.open(temporary, os.O_WRONLY | os.O_CREAT | os.O_TRUNC, 0o644)
-        try:
-            view = memoryview(data)
-            while view:
-                view = view[os.write(descriptor, view) :]
-            os.fsync(descriptor)
-        finally:
-            os.close(descriptor)
+        with temporary.open("wb") as stream:
+            yield stream
+            stream.flush()
+            os.fsync(stream.fileno())
         os.replace(temporary, path)
-    except OSError:
+    except BaseException:
         with contextlib.suppress(OSError):
             temporary.unlink()
         raise
     fsync_directory(path.parent)
+
+
+def write_durably(path: Path, data: bytes) -> None:
+    """Write `data` to `path` as the whole content of a `durable_file`.
+
+    Raises:
+        OSError: Nothing was left behind under the final or the temporary name.
+    """
+    with durable_file(path) as stream:
+        stream.write(data)

@@ -106,7 +106,8 @@ def sweep(*, grace_seconds: float = 30.0) -> SweepReport:
             os.killpg(pid, signal.SIGKILL)
     stale = _mark_stale()
     leftovers = 0
-    for file in (navi_home() / "runs").glob("*/checkpoints/.*.tmp"):
+    # Of a distributed replay, every shard has a folder of its own.
+    for file in (navi_home() / "runs").glob("*/checkpoints/**/.*.tmp"):
         with contextlib.suppress(OSError):
             if time.time() - file.stat().st_mtime > 3600.0:
                 file.unlink()

@@ -13,6 +13,7 @@ import torch
 from navi_core.config import parse_config
 from navi_core.config.dpo import DPOConfig
 from navi_core.demos import Pairs, read_pairs, write_pairs
+from navi_core.demos.pairs import _halved
 from navi_core.errors import ConfigError, DemoError
 from navi_core.learn import DPOLearner
 from navi_core.learn.collector import Collector
@@ -275,6 +276,18 @@ def test_a_run_has_learned_in_the_scenes_of_its_pairs_too(file, tmp_path, apartm
     write_pairs(file, replace(some_pairs(), facts={"scenes": [7]}))
     with pytest.raises(ConfigError, match="scenes are no list of hashes"):
         parts({"pairs": str(file)})[1].scenes_of_data()
+
+
+def test_ids_that_float16_does_not_tell_apart_lose_their_name():
+    """2049 would be read as 2048, which may be another thing."""
+    obs = torch.tensor([0.0, 1.0, 2047.0, 2048.0, 2049.0, 4097.0]).view(1, 1, 6, 1).expand(1, 3, 6, 1).clone()
+    assert _halved(obs)[0, 1, :, 0].tolist() == [0.0, 1.0, 2047.0, 2048.0, 1.0, 1.0]
+    assert torch.equal(_halved(obs)[:, 0], obs[:, 0].half())
+    pairs = replace(some_pairs(), facts={"vocabulary": {"surface": 1, "wall": 2, "door": 3}})
+    pairs.observations[:, :, :, 1] = 2.0
+    pairs.observations[:, 0, :, 1] = 3.0
+    renamed = pairs.renamed({"surface": 1, "wall": 5, "door": 3000}).observations[:, :, :, 1]
+    assert (renamed[:, 1] == 5.0).all() and (renamed[:, 0] == 1.0).all()
 
 
 def test_pilots_make_pairs_from_equal_starts(apartments):

@@ -2,17 +2,22 @@
 
 import logging
 import math
+import resource
+import signal
 from dataclasses import replace
 
 import pytest
 import torch
 
 from navi_core.config import TrainConfig, parse_config
-from navi_core.errors import ConfigError, NonFiniteError
+from navi_core.config.fast_dqn import FastDQNConfig
+from navi_core.errors import CheckpointError, ConfigError, NonFiniteError
 from navi_core.learn import Collector, DQNLearner, train
 from navi_core.learn.events import ReplayUpdate
 from navi_core.learn.exploration import epsilons
 from navi_core.learn.observation_codec import ObservationCodec
+from navi_core.learn.replay import PrioritizedReplay
+from navi_core.learn.replay_file import load_replay, save_replay
 from navi_core.learn.transitions import SequenceItems, TransitionItems
 from navi_core.models import load_checkpoint, load_policy
 from navi_core.policy import RewardShaper, build_policy
@@ -239,6 +244,38 @@ def test_replays_without_their_checkpoint_push_out_none_that_has_one(tmp_path):
     assert len(kept) == 2 and all(replay.with_suffix(".pt").exists() for replay in kept)
 
 
+@pytest.mark.parametrize("there", [200, 900])
+def test_a_replay_is_written_and_read_without_a_copy_in_memory(there, tmp_path):
+    """It may fill most of the memory. One that is half empty is copied, or the file would hold the empty half, too."""
+    replay = PrioritizedReplay(1000, seed=3)
+    replay.add({"obs": torch.arange(there * 8.0).view(there, 8)})
+    kept = replay.state_dict(copy=False)["fields"]["obs"]
+    assert len(kept) == there and kept.untyped_storage().nbytes() // 32 == (1000 if there > 500 else there)
+    assert replay.state_dict()["fields"]["obs"].untyped_storage().nbytes() // 32 == there
+    save_replay(replay, tmp_path / "step-1.pt")
+    again = PrioritizedReplay(1000, seed=3)
+    assert load_replay(again, tmp_path / "step-1.pt", there)
+    assert torch.equal(again.state_dict()["fields"]["obs"], replay.state_dict()["fields"]["obs"])
+
+
+def test_a_replay_that_the_disk_does_not_hold_leaves_the_former(tmp_path):
+    replay = PrioritizedReplay(1000)
+    replay.add({"obs": torch.ones(1000, 8)})
+    save_replay(replay, tmp_path / "step-1.pt")
+    before = (tmp_path / "step-1.replay").read_bytes()
+    limits = resource.getrlimit(resource.RLIMIT_FSIZE)
+    former = signal.signal(signal.SIGXFSZ, signal.SIG_IGN)
+    try:
+        resource.setrlimit(resource.RLIMIT_FSIZE, (10_000, limits[1]))
+        with pytest.raises(CheckpointError, match="replay cannot be written: File too large"):
+            save_replay(replay, tmp_path / "step-1.pt")
+    finally:
+        resource.setrlimit(resource.RLIMIT_FSIZE, limits)
+        signal.signal(signal.SIGXFSZ, former)
+    assert [path.name for path in tmp_path.iterdir()] == ["step-1.replay"]
+    assert (tmp_path / "step-1.replay").read_bytes() == before
+
+
 def test_a_lost_replay_is_said_and_fills_again(tmp_path, caplog):
     config, seen = make_config(dqn={"learning_starts": 128}), []
     first = fly(tmp_path, config, stop=lambda: len(seen) >= 3, progress=seen.append)
@@ -313,6 +350,14 @@ def test_what_contradicts_itself_is_refused():
     with pytest.raises(ConfigError, match="continuous"):
         env = reference_task("pendulum", ROWS)
         parts(make_config(), env)
+
+
+@pytest.mark.parametrize(
+    ("build", "name"), [(TrainConfig, "seed"), (FastDQNConfig, "first_row"), (TrainConfig, "num_envs")]
+)
+def test_what_a_run_tells_its_task_is_no_option_of_it(build, name):
+    with pytest.raises(ConfigError, match=f"task_options.{name} is no option of a task; set"):
+        parse_config(build, {"task": "cart_pole", "task_options": {name: 3}})
 
 
 def test_a_replay_that_never_holds_what_learning_waits_for_is_refused():

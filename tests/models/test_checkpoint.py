@@ -221,7 +221,7 @@ def test_a_failed_write_leaves_the_former_checkpoint(make_checkpoint, tmp_path, 
     def full(*_):
         raise OSError(28, "No space left on device")
 
-    monkeypatch.setattr(os, "write", full)
+    monkeypatch.setattr(os, "fsync", full)
     with pytest.raises(CheckpointError, match="No space left on device"):
         make_checkpoint(seed=3)
     monkeypatch.undo()

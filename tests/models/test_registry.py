@@ -134,7 +134,7 @@ def test_a_full_disk_leaves_the_registry_as_it_was(registry, make_checkpoint, mo
     def full(*_):
         raise OSError(28, "No space left on device")
 
-    monkeypatch.setattr(os, "write", full)
+    monkeypatch.setattr(os, "fsync", full)
     with pytest.raises(RegistryError, match="No space left on device"):
         registry.register(other)
     monkeypatch.undo()

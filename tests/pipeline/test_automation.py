@@ -334,3 +334,15 @@ def test_whatever_trains_is_in_the_pool_of_what_wants_the_whole_machine(reposito
             name,
             pool,
         )
+
+
+def test_half_written_files_of_killed_runs_are_swept_also_those_of_shards():
+    folder = navi_home() / "runs" / "r1" / "checkpoints"
+    files = [folder / ".step-1.pt.7.tmp", folder / "shard-0" / ".step-1.replay.7.tmp", folder / ".step-2.pt.8.tmp"]
+    for file in files:
+        file.parent.mkdir(parents=True, exist_ok=True)
+        file.write_bytes(b"half")
+    for file in files[:2]:
+        os.utime(file, (0, 0))
+    assert sweep().leftovers == 2
+    assert [file.exists() for file in files] == [False, False, True]

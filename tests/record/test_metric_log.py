@@ -68,7 +68,7 @@ def test_bad_rows_are_refused_by_name(tmp_path, call, word):
         call(MetricLog(tmp_path, "run", {}))
 
 
-@pytest.mark.parametrize("broken", ["write", "fsync"])
+@pytest.mark.parametrize("broken", ["replace", "fsync"])
 def test_full_disk_keeps_the_rows_and_leaves_nothing_half_written(tmp_path, monkeypatch, broken):
     log = MetricLog(tmp_path, "run", {})
     log.scalars(1, {"a": 1.0, "b": 2.0})

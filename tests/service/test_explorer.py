@@ -16,6 +16,7 @@ from navi_core.demos import load_dataset, load_demonstration
 from navi_core.errors import ConfigError, DemoError
 from navi_core.scenes import load_gmdag
 from navi_core.service.explorer import ExplorerSession, SceneChoice
+from navi_core.service.explorer import session as explorer_session
 from tests.conftest import box_triangles
 
 SMALL = ExplorerConfig(azimuth_bins=16, elevation_bins=8, sharp_bins=(32, 8))
@@ -129,6 +130,27 @@ def test_commands_that_are_no_commands_are_refused_and_move_nothing(session, com
 def test_recording_without_a_folder_names_the_option(choices):
     with pytest.raises(DemoError, match="--record"):
         ExplorerSession(choices, SMALL).record()
+
+
+def test_saving_reads_no_flight_that_was_read_before(session, monkeypatch):
+    """A folder of hundreds of flights is read once, not for every flight that is added."""
+    names = []
+    for _ in range(2):
+        session.record()
+        for _ in range(3):
+            session.fly(AHEAD)
+        names.append(session.finish().name)
+    read = []
+    real = load_demonstration
+    monkeypatch.setattr(explorer_session, "load_demonstration", lambda path: read.append(path.name) or real(path))
+    (session.folder / names[0]).write_bytes((session.folder / names[1]).read_bytes())
+    session.record()
+    for _ in range(3):
+        session.fly(TURN)
+    third = session.finish().name
+    assert read == [names[0], third]
+    rows = json.loads((session.folder / "index.json").read_text())["files"]
+    assert len(rows) == 3 and rows[0]["content_hash"] == rows[1]["content_hash"] != rows[2]["content_hash"]
 
 
 def test_a_folder_of_another_sensor_is_refused(session, choices):
