@@ -18,6 +18,9 @@ from torch.nn import functional as F
 __all__ = ["ActionDistribution", "Categorical", "DiagonalGaussian", "ScaledBeta", "table_index"]
 
 _HALF_LOG_TWO_PI = 0.5 * math.log(2 * math.pi)
+# 0x9E3779B1 and 0x85EBCA6B. Only 32 bits of their products count, so they may be written as negative numbers, which fit
+# the 32-bit arithmetic in which Triton multiplies numbers that count axes and draws.
+_AXIS, _DRAW = 0x9E3779B1 - 2**32, 0x85EBCA6B - 2**32
 
 
 class ActionDistribution(abc.ABC):
@@ -102,7 +105,7 @@ class ScaledBeta(ActionDistribution):
         """
         bits = noise.contiguous().view(torch.int32).to(torch.int64)
         # Axes with equal noise must still differ.
-        bits = bits + torch.arange(noise.shape[-1], device=noise.device) * 0x9E3779B1
+        bits = bits + torch.arange(noise.shape[-1], device=noise.device) * _AXIS
         # Detached, not under a decorator: a compiler does not follow those of methods.
         alpha, beta = self.alpha.detach(), self.beta.detach()
         first, second = _gamma(alpha, bits, 0, self._ATTEMPTS), _gamma(beta, bits, 1, self._ATTEMPTS)
@@ -207,7 +210,7 @@ def _gamma(shape: Tensor, bits: Tensor, purpose: int, attempts: int) -> Tensor:
 
 def _uniform(bits: Tensor, counter: Tensor) -> Tensor:
     """Hash to uniform draws in (0, 1): two rounds of a 32-bit mixer (Wellons 2018), in int64 to stay exact."""
-    x = (bits ^ (counter * 0x85EBCA6B)) & 0xFFFFFFFF
+    x = (bits ^ (counter * _DRAW)) & 0xFFFFFFFF
     for _ in range(2):
         x = ((x ^ (x >> 16)) * 0x7FEB352D) & 0xFFFFFFFF
         x = ((x ^ (x >> 15)) * 0x846CA68B) & 0xFFFFFFFF

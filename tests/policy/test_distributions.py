@@ -11,7 +11,7 @@ from navi_core.config import PolicyConfig, parse_config
 from navi_core.config.primitives import MOTION_PRIMITIVES
 from navi_core.errors import ConfigError
 from navi_core.policy import build_policy, parameter_counts, policy_macs
-from navi_core.policy.distributions import Categorical, DiagonalGaussian, ScaledBeta
+from navi_core.policy.distributions import _AXIS, _DRAW, Categorical, DiagonalGaussian, ScaledBeta, _uniform
 
 TABLE = torch.tensor(list(MOTION_PRIMITIVES.values()))
 SMALL = dict(encoder="ring_cnn", core="gru", azimuth_bins=16, elevation_bins=4)
@@ -43,6 +43,23 @@ def test_beta_equals_the_framework_s_stretched_to_the_action_range():
     wanted = kl_divergence(framework_beta(one), framework_beta(two))
     torch.testing.assert_close(one.kl(two), wanted, atol=1e-4, rtol=1e-4)
     torch.testing.assert_close(one.typical(), 2 * framework_beta(one).mean - 1)
+
+
+def test_the_bits_of_a_beta_s_draws_fit_a_gpu_s_arithmetic():
+    """A compiler multiplies what counts axes and draws in 32 bits; a constant beyond them is no program there."""
+    assert all(-(2**31) <= constant < 2**31 for constant in (_AXIS, _DRAW))
+    bits, counter = torch.tensor([-7, 0, 3, 2**31 - 1]) * 2**20 + torch.arange(4) * _AXIS, torch.arange(4) * 6 + 1
+
+    def hashed(x: int, k: int) -> float:
+        x = (x ^ (k * 0x85EBCA6B)) & 0xFFFFFFFF
+        for _ in range(2):
+            x = ((x ^ (x >> 16)) * 0x7FEB352D) & 0xFFFFFFFF
+            x = ((x ^ (x >> 15)) * 0x846CA68B) & 0xFFFFFFFF
+            x = ((x ^ (x >> 16)) + k) & 0xFFFFFFFF
+        return (x + 0.5) / 2**32
+
+    unsigned = [x * 2**20 + i * 0x9E3779B1 for i, x in enumerate((-7, 0, 3, 2**31 - 1))]
+    assert _uniform(bits, counter).tolist() == [hashed(x, i * 6 + 1) for i, x in enumerate(unsigned)]
 
 
 @pytest.mark.parametrize("raw", [0.0, 30.0, 1000.0, 10_000.0])
