@@ -87,7 +87,11 @@ class TerminalBuffer:
         """Value every entry, write the results to `target` (T, B) and forget the entries."""
         n = int(self._count) if self._most else 0
         if n:
-            values = value(self._obs[:n], self._aux[:n], tuple(x[:n] for x in self._state))
+            # On a device batches of B, whatever there is: some of its kernels are planned anew for every other number.
+            size = n if self.looks else len(self._row)
+            parts = [slice(i, i + size) for i in range(0, n, size)]
+            valued = [value(self._obs[i], self._aux[i], tuple(x[i] for x in self._state)) for i in parts]
+            values = torch.cat(valued)[:n]
             target.view(-1)[self._slot[:n]] = values.to(target.dtype)
             if self.keep:
                 self.kept.append((self._slot[:n].clone(), self._obs[:n].clone(), self._aux[:n].clone()))

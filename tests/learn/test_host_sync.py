@@ -52,6 +52,22 @@ def test_the_paths_without_looking_keep_the_same_endings(core):
         torch.testing.assert_close(getattr(made[0], name), getattr(made[1], name), rtol=0, atol=1e-6)
 
 
+def test_what_was_cut_off_is_valued_in_batches_of_one_size(monkeypatch):
+    """On a device some kernels are planned anew for every other number of observations."""
+    collector, _ = small_parts(small_config("gru", shaper=SHAPED))
+    rollout, sizes = collector.new_rollout(32, 8), []
+    as_on_a_device(collector, rollout)
+    value = collector.policy.value
+
+    def counted(obs, aux, state):
+        sizes.append(len(obs))
+        return value(obs, aux, state)
+
+    monkeypatch.setattr(collector.policy, "value", counted)
+    collector.collect(rollout)
+    assert len(sizes) > 2 and set(sizes) == {collector.rows}
+
+
 @pytest.mark.parametrize("order", ["shuffled", "advantage", "sequential"])
 def test_an_update_makes_one_packed_copy(order):
     config = small_config(ppo={"order": order, "target_kl": None, "rho_clip": 1.0}, shaper={"rnd_start": 0.5})
