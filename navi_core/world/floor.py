@@ -137,6 +137,8 @@ class FloorView:
         self._crossings = math.ceil(radius / self.cell) + 1
         self._origin = torch.from_numpy(np.stack([m.origin for m in maps]).astype(np.float64)).to(device)
         self._shape = torch.tensor([tuple(m.reachable.shape) for m in maps], device=device)
+        # Kept, because a product along an axis of whole numbers is a kernel that torch compiles when it is first asked.
+        self._storey_cells = torch.tensor([m.reachable.numel() for m in maps], device=device)
         cells = max(m.storeys.size for m in maps) // 8 * 8 + 8
         self._reachable = torch.zeros(len(maps), cells, dtype=torch.bool, device=device)
         storeys = max(len(m.levels) for m in maps)
@@ -241,7 +243,7 @@ class FloorView:
         within = when <= (reach.to(torch.float64) / self.cell)[..., None, None]
         before = seen.sum(dim=1)
         above = self._levels[scene, 1:] <= position[:, 1, None]
-        first_cell = above.sum(dim=1) * self._shape[scene].prod(dim=1)
+        first_cell = above.sum(dim=1) * self._storey_cells[scene]
         here = torch.ones_like(cell[:, :1], dtype=torch.bool)
         self._set(seen, cell[:, 0, None], cell[:, 1, None], scene, first_cell, here)
         beyond = cell[:, None, :, None] + side[..., None] * (number + 1.0)

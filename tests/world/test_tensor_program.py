@@ -6,6 +6,7 @@ import math
 
 import pytest
 import torch
+from torch.utils._python_dispatch import TorchDispatchMode
 
 from navi_core.config import EnvConfig
 from navi_core.errors import SceneError
@@ -176,3 +177,18 @@ def test_memory_comes_back_when_nothing_holds_it_any_more() -> None:
     assert memory.take().data_ptr() != place  # and so does an array
     del array
     assert memory.take().data_ptr() == place
+
+
+def test_a_step_takes_no_product_along_an_axis(field: Field) -> None:
+    """For whole numbers torch has no kernel of it on CUDA: it compiles one when it is first asked."""
+    asked = set()
+
+    class Names(TorchDispatchMode):
+        def __torch_dispatch__(self, func, types, args=(), kwargs=None):
+            asked.add(func._schema.name)
+            return func(*args, **(kwargs or {}))
+
+    env = NavigationEnv(field, 3, SMALL, seed=0, tensor_only=True)
+    with Names():
+        env.step(actions(0, 3))
+    assert "aten::scatter_" in asked and "aten::prod" not in asked
