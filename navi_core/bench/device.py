@@ -84,12 +84,17 @@ def run_device(
     where = cuda_device(where) if where.type == "cuda" else where
     setting = _Setting(scenes, where, drones, config, repeats, seed)
     parts = [_machine, _correctness, _repeatability, _rays, _environment_right, _environment_fast]
-    parts += [_training, _decisions] if training else []
+    parts += [_training, _decisions, _plain_training] if training else []
     for part in [*parts, _tuning] if tune else parts:
-        try:
-            yield from part(setting)
-        except Exception as error:  # whatever it is: time on a device is short, and the other parts are wanted
-            yield DeviceRow(part.__name__.strip("_"), f"{type(error).__name__}: {error}", passed=False)
+        yield from _guarded(part.__name__.strip("_"), partial(part, setting))
+
+
+def _guarded(name: str, part: Callable[[], Iterator[DeviceRow]]) -> Iterator[DeviceRow]:
+    """Yield the rows of a part, and one that says how it failed."""
+    try:
+        yield from part()
+    except Exception as error:  # whatever it is: time on a device is short, and the other parts are wanted
+        yield DeviceRow(name, f"{type(error).__name__}: {error}", passed=False)
 
 
 def _field(setting: _Setting, scenes: Sequence[Scene] | None = None) -> Field:
@@ -246,11 +251,24 @@ def _environment_fast(setting: _Setting) -> Iterator[DeviceRow]:
 
 
 def _training(setting: _Setting) -> Iterator[DeviceRow]:
-    field = partial(_field, setting)
-    if setting.device.type == "cuda":
-        yield from training_rows(field, setting.config, min(setting.drones), setting.device, plain=True)
+    """PPO as fast as it goes; where cuDNN's attention, which torch prefers on some GPUs, fails, without it."""
     for count in setting.drones:
-        yield from training_rows(field, setting.config, count, setting.device)
+        name = f"PPO, {count} drones"
+        run = partial(training_rows, partial(_field, setting), setting.config, count, setting.device)
+        failed = False
+        for row in _guarded(name, run):
+            failed = row.what == name
+            yield row
+        if failed and setting.device.type == "cuda" and torch.backends.cuda.cudnn_sdp_enabled():
+            torch.backends.cuda.enable_cudnn_sdp(False)
+            yield from _guarded(f"{name}, without cuDNN's attention", run)
+
+
+def _plain_training(setting: _Setting) -> Iterator[DeviceRow]:
+    """PPO as written and in single precision, which the CPU's table has told already."""
+    if setting.device.type == "cuda":
+        count = min(setting.drones)
+        yield from training_rows(partial(_field, setting), setting.config, count, setting.device, plain=True)
 
 
 def _decisions(setting: _Setting) -> Iterator[DeviceRow]:

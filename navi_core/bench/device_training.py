@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import time
 from collections.abc import Callable, Iterator
 from functools import partial
 from typing import Any
@@ -12,7 +13,7 @@ from navi_core.bench.device_row import DeviceRow
 from navi_core.bench.device_timing import device_seconds
 from navi_core.bench.timing import WALL, median, take_turns
 from navi_core.bench.train import TrainBenchmark, run_train
-from navi_core.config import EnvConfig, PolicyConfig, TrainConfig, parse_config
+from navi_core.config import EnvConfig, PolicyConfig, ShaperConfig, TrainConfig, parse_config
 from navi_core.policy import build_policy, policy_macs
 from navi_core.service.runner import EagerRunner
 from navi_core.world import Field
@@ -23,8 +24,10 @@ STEP_TARGET = 20_000.0
 """Decisions a second that PPO is to reach at 256x48 with rayvit and mamba2."""
 _SESSIONS = (1, 16, 256)
 _EPOCHS = 2
-_STAGES = 12
-"""Stages that are told, the longest first."""
+_UPDATES = 3
+"""Updates that are measured."""
+_MEMORY = 97
+"""Decisions of an episode that a row remembers: as many as the default leaves to each of 1,024."""
 
 
 def training_config(env: EnvConfig, drones: int, device: torch.device, *, plain: bool = False) -> TrainConfig:
@@ -50,12 +53,15 @@ def training_config(env: EnvConfig, drones: int, device: torch.device, *, plain:
         "profile": on_gpu,
         "env": env.model_dump(),
         "policy": {"encoder": "rayvit", "azimuth_bins": env.azimuth_bins, "elevation_bins": env.elevation_bins},
-        # Sixteen gradient steps an epoch, or more of them where drones are few.
+        "shaper": {"memory_capacity": max(ShaperConfig().memory_capacity, _MEMORY * drones)},
+        # Sixteen gradient steps an epoch, or more of them where drones are few; and no end before the last epoch, or
+        # the work of an update would depend on what is learned.
         "ppo": {
             "rollout": rollout,
             "bptt": bptt,
             "epochs": _EPOCHS,
             "minibatch": min(sequences, max(64, sequences // 16)),
+            "target_kl": None,
         },
     }
     return parse_config(TrainConfig, settings)
@@ -64,7 +70,9 @@ def training_config(env: EnvConfig, drones: int, device: torch.device, *, plain:
 def training_rows(
     field: Callable[[], Field], env: EnvConfig, drones: int, device: torch.device, *, plain: bool = False
 ) -> Iterator[DeviceRow]:
-    """Train two updates and measure the second: decisions a second, memory, stages, and the gap to the device's limits.
+    """Train and measure: decisions a second, memory, stages, and the gap to the device's limits.
+
+    In the update before the measured ones the kernels are compiled and the graphs recorded; it is told apart.
 
     Args:
         field: Returns the scenes on the device.
@@ -76,18 +84,23 @@ def training_rows(
     config = training_config(env, drones, device, plain=plain)
     if device.type == "cuda":
         torch.cuda.reset_peak_memory_stats(device)
-    done = run_train(config, field(), updates=1, warmup=1)
+    began = time.perf_counter()
+    try:
+        done = run_train(config, field(), updates=_UPDATES if device.type == "cuda" else 1, warmup=1)
+    finally:
+        # Or another number of drones would be compiled as one of any size, and these graphs keep their memory.
+        torch.compiler.reset()
+    before = time.perf_counter() - began - done.wall_seconds
     name = f"PPO, {drones} drones, {config.execution}, {config.precision}"
     speed = done.steps_per_second
     needed = device.type == "cuda" and config.execution == "graph" and drones >= 1024
     yield DeviceRow(name, speed, "steps/s", speed >= STEP_TARGET if needed else None)
+    yield DeviceRow(f"{name}: before the updates measured", before, "s")
     if device.type == "cuda":
         yield DeviceRow(f"{name}: memory at most", torch.cuda.max_memory_allocated(device) / 2**30, "GiB")
-    for stage in done.stages[:_STAGES]:
+    for stage in done.stages:
         yield DeviceRow(f"{name}: {stage.name}", f"{stage.milliseconds:.4g} ms a call, {stage.share:.1%}")
     yield from _gaps(name, config, done, device)
-    # Or another number of drones would be compiled as one of any size, and these graphs keep their memory.
-    torch.compiler.reset()
 
 
 def _gaps(name: str, config: TrainConfig, done: TrainBenchmark, device: torch.device) -> Iterator[DeviceRow]:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from collections.abc import Iterator
 
 import pytest
 import torch
@@ -12,6 +13,7 @@ from navi_core.bench import device_training
 from navi_core.bench.device import DeviceRow, main, run_device
 from navi_core.config import EnvConfig, PolicyConfig
 from navi_core.errors import ConfigError
+from navi_core.policy.episodic_memory import EpisodicMemory
 from navi_core.world import Field
 from tests.world.emulated_cuda import emulated_cuda
 
@@ -83,6 +85,35 @@ def test_a_part_that_fails_is_told_and_the_others_run(apartments, monkeypatch: p
     (failed,) = failures(rows)
     assert "illegal memory access" in str(failed.value)
     assert any(row.what.startswith("environment, 3 drones") for row in rows)
+
+
+def test_a_run_of_ppo_that_fails_is_tried_without_cudnn_s_attention_and_the_next_follows(monkeypatch) -> None:
+    tried: list[tuple[int, bool]] = []
+
+    def training(field: object, env: EnvConfig, drones: int, device: torch.device) -> Iterator[DeviceRow]:
+        tried.append((drones, torch.backends.cuda.cudnn_sdp_enabled()))
+        if drones == 2 and tried[-1][1]:
+            raise RuntimeError("No valid execution plans built.")
+        yield DeviceRow(f"PPO, {drones} drones, graph, bf16", 1.0, "steps/s", drones > 2)
+
+    monkeypatch.setattr(bench, "training_rows", training)
+    setting = bench._Setting([], torch.device("cuda", 0), (2, 3), EnvConfig(), 1, 0)
+    before = torch.backends.cuda.cudnn_sdp_enabled()
+    try:
+        rows = list(bench._training(setting))
+    finally:
+        torch.backends.cuda.enable_cudnn_sdp(before)
+    assert tried == [(2, True), (2, False), (3, False)]
+    assert [row.what for row in failures(rows)] == ["PPO, 2 drones", "PPO, 2 drones, graph, bf16"]
+    assert rows[-1].what == "PPO, 3 drones, graph, bf16"
+
+
+def test_many_drones_have_as_many_remembered_steps_each() -> None:
+    for drones in (1, 1024, 4096, 16384):
+        config = device_training.training_config(EnvConfig(), drones, torch.device("cuda"))
+        EpisodicMemory(
+            drones, config.shaper.memory_capacity, 1, exclusion=config.shaper.memory_exclusion, device="meta"
+        )
 
 
 @pytest.mark.skipif(torch.cuda.is_available(), reason="a GPU is at hand")

@@ -1,4 +1,4 @@
-"""The engine on a real GPU: exact, repeatable, capturable and fast. `pytest -m gpu` where there is one."""
+"""The engine on a real GPU: exact, repeatable, capturable and fast: `pytest -m gpu tests/kernels/test_cuda.py`."""
 
 from __future__ import annotations
 
@@ -6,6 +6,8 @@ import pytest
 import torch
 
 from navi_core.bench.device import DeviceRow, run_device
+from navi_core.bench.device_training import training_rows
+from navi_core.config import EnvConfig
 from navi_core.kernels import op
 from navi_core.scenes import Scene
 from navi_core.world import Field, RayHits, spherical_directions
@@ -20,7 +22,7 @@ pytestmark = [
 def table(twin_scenes: dict[str, Scene]) -> list[DeviceRow]:
     """The table of the device for every family at 512, 256x48."""
     scenes = [twin_scenes[name] for name in ("apartment", "maze", "atrium", "rooms")]
-    return list(run_device(scenes, "cuda", drones=(256, 1024, 4096)))
+    return list(run_device(scenes, "cuda", drones=(256, 1024, 4096), training=False))
 
 
 def test_it_is_right_repeatable_and_capturable(table: list[DeviceRow]) -> None:
@@ -31,6 +33,14 @@ def test_it_is_right_repeatable_and_capturable(table: list[DeviceRow]) -> None:
 def test_it_is_fast_enough(table: list[DeviceRow]) -> None:
     speeds = [row for row in table if row.passed is not None and row.unit in ("G/s", "steps/s")]
     assert len(speeds) == 4 and [row for row in speeds if not row.passed] == []
+
+
+@pytest.mark.timeout(600)
+def test_ppo_is_fast_enough(twin_scenes: dict[str, Scene]) -> None:
+    """Most of its time goes by until its kernels are compiled."""
+    device, env = torch.device("cuda", torch.cuda.current_device()), EnvConfig(azimuth_bins=256, elevation_bins=48)
+    rows = list(training_rows(lambda: Field([twin_scenes["apartment"]], device=device), env, 1024, device))
+    assert [row.passed for row in rows if row.passed is not None] == [True]
 
 
 def test_the_operators_are_well_behaved_on_cuda(box_scene: Scene) -> None:
