@@ -18,9 +18,7 @@ from torch.nn import functional as F
 __all__ = ["ActionDistribution", "Categorical", "DiagonalGaussian", "ScaledBeta", "table_index"]
 
 _HALF_LOG_TWO_PI = 0.5 * math.log(2 * math.pi)
-# 0x9E3779B1 and 0x85EBCA6B. Only 32 bits of their products count, so they may be written as negative numbers, which fit
-# the 32-bit arithmetic in which Triton multiplies numbers that count axes and draws.
-_AXIS, _DRAW = 0x9E3779B1 - 2**32, 0x85EBCA6B - 2**32
+_AXIS, _DRAW = 0x9E3779B1, 0x85EBCA6B
 
 
 class ActionDistribution(abc.ABC):
@@ -105,7 +103,7 @@ class ScaledBeta(ActionDistribution):
         """
         bits = noise.contiguous().view(torch.int32).to(torch.int64)
         # Axes with equal noise must still differ.
-        bits = bits + torch.arange(noise.shape[-1], device=noise.device) * _AXIS
+        bits = bits + torch.arange(noise.shape[-1], device=noise.device) * _int32(_AXIS)
         # Detached, not under a decorator: a compiler does not follow those of methods.
         alpha, beta = self.alpha.detach(), self.beta.detach()
         first, second = _gamma(alpha, bits, 0, self._ATTEMPTS), _gamma(beta, bits, 1, self._ATTEMPTS)
@@ -197,8 +195,8 @@ def _gamma(shape: Tensor, bits: Tensor, purpose: int, attempts: int) -> Tensor:
     """Return Gamma(shape, 1) draws for shapes of at least 1; `bits` (int64) are the randomness."""
     d = (shape.double() - 1 / 3)[..., None]
     c = torch.rsqrt(9 * d)
-    counter = torch.arange(attempts, device=bits.device) * 6 + 3 * purpose
-    accept, radius, angle = (_uniform(bits[..., None], counter + i) for i in range(3))
+    attempt = torch.arange(attempts, device=bits.device)
+    accept, radius, angle = (_uniform(bits[..., None], attempt, 6, 3 * purpose + i) for i in range(3))
     x = torch.sqrt(-2 * radius.log()) * torch.cos(2 * math.pi * angle)
     v = (1 + c * x) ** 3
     good = (v > 0) & (accept.log() < 0.5 * x * x + d - d * v + d * v.clamp_min(1e-300).log())
@@ -208,11 +206,23 @@ def _gamma(shape: Tensor, bits: Tensor, purpose: int, attempts: int) -> Tensor:
     return drawn.squeeze(-1).clamp_min(1e-30).to(shape.dtype)
 
 
-def _uniform(bits: Tensor, counter: Tensor) -> Tensor:
-    """Hash to uniform draws in (0, 1): two rounds of a 32-bit mixer (Wellons 2018), in int64 to stay exact."""
-    x = (bits ^ (counter * _DRAW)) & 0xFFFFFFFF
+def _uniform(bits: Tensor, place: Tensor, step: int, first: int) -> Tensor:
+    """Hash to uniform draws in (0, 1) by bits and number, which is place·step + first.
+
+    Two rounds of a 32-bit mixer (Wellons 2018), in int64 to stay exact.
+    """
+    number = place * step + first
+    x = (bits ^ (place * _int32(step * _DRAW) + _int32(first * _DRAW))) & 0xFFFFFFFF
     for _ in range(2):
         x = ((x ^ (x >> 16)) * 0x7FEB352D) & 0xFFFFFFFF
         x = ((x ^ (x >> 15)) * 0x846CA68B) & 0xFFFFFFFF
-        x = (x ^ (x >> 16)) + counter & 0xFFFFFFFF
+        x = (x ^ (x >> 16)) + number & 0xFFFFFFFF
     return (x.double() + 0.5) / 2**32
+
+
+def _int32(number: int) -> int:
+    """Return the number of 32 bits with the same lowest ones.
+
+    Only those of a product count, and Triton takes no greater constant where it multiplies what counts elements.
+    """
+    return (number + 2**31) % 2**32 - 2**31

@@ -6,12 +6,13 @@ import pytest
 import torch
 from torch.distributions import AffineTransform, Beta, Independent, Normal, TransformedDistribution, kl_divergence
 from torch.distributions import Categorical as FrameworkCategorical
+from torch.fx.experimental.proxy_tensor import make_fx
 
 from navi_core.config import PolicyConfig, parse_config
 from navi_core.config.primitives import MOTION_PRIMITIVES
 from navi_core.errors import ConfigError
 from navi_core.policy import build_policy, parameter_counts, policy_macs
-from navi_core.policy.distributions import _AXIS, _DRAW, Categorical, DiagonalGaussian, ScaledBeta, _uniform
+from navi_core.policy.distributions import Categorical, DiagonalGaussian, ScaledBeta, _int32, _uniform
 
 TABLE = torch.tensor(list(MOTION_PRIMITIVES.values()))
 SMALL = dict(encoder="ring_cnn", core="gru", azimuth_bins=16, elevation_bins=4)
@@ -47,8 +48,6 @@ def test_beta_equals_the_framework_s_stretched_to_the_action_range():
 
 def test_the_bits_of_a_beta_s_draws_fit_a_gpu_s_arithmetic():
     """A compiler multiplies what counts axes and draws in 32 bits; a constant beyond them is no program there."""
-    assert all(-(2**31) <= constant < 2**31 for constant in (_AXIS, _DRAW))
-    bits, counter = torch.tensor([-7, 0, 3, 2**31 - 1]) * 2**20 + torch.arange(4) * _AXIS, torch.arange(4) * 6 + 1
 
     def hashed(x: int, k: int) -> float:
         x = (x ^ (k * 0x85EBCA6B)) & 0xFFFFFFFF
@@ -58,8 +57,25 @@ def test_the_bits_of_a_beta_s_draws_fit_a_gpu_s_arithmetic():
             x = ((x ^ (x >> 16)) + k) & 0xFFFFFFFF
         return (x + 0.5) / 2**32
 
-    unsigned = [x * 2**20 + i * 0x9E3779B1 for i, x in enumerate((-7, 0, 3, 2**31 - 1))]
-    assert _uniform(bits, counter).tolist() == [hashed(x, i * 6 + 1) for i, x in enumerate(unsigned)]
+    bits = [-7, 0, 3 * 2**20, 2**31 - 1 + 3 * 0x9E3779B1]
+    for step, first in ((6, 0), (6, 5), (1, 0)):
+        wanted = [hashed(x, step * i + first) for i, x in enumerate(bits)]
+        assert _uniform(torch.tensor(bits), torch.arange(4), step, first).tolist() == wanted
+    for number in (0, -1, 2**31 - 1, 2**31, 6 * 0x85EBCA6B):
+        assert -(2**31) <= _int32(number) < 2**31 and (_int32(number) - number) % 2**32 == 0
+
+
+def test_no_constant_that_multiplies_what_is_counted_is_beyond_32_bits():
+    graph = make_fx(lambda outputs, noise: ScaledBeta(outputs).sample(noise))(
+        torch.zeros(2, 8), torch.zeros(2, 4)
+    ).graph
+    counts, constants = set(), []
+    for node in graph.nodes:
+        name = str(node.target)
+        if name.startswith("aten.arange") or (name.startswith(("aten.mul", "aten.add")) and node.args[0] in counts):
+            counts.add(node)
+            constants += [x for x in node.args if isinstance(x, int)]
+    assert len(constants) > 10 and all(-(2**31) <= x < 2**31 for x in constants)
 
 
 @pytest.mark.parametrize("raw", [0.0, 30.0, 1000.0, 10_000.0])
