@@ -109,7 +109,8 @@ class CloningLearner:
                 log_prob, entropy, state = self._evaluate(batch, state)
                 total, nll = cloning_loss(log_prob, entropy, batch.mask, bc.entropy_coefficient)
             with timer("backward"):
-                self.optimizer.zero_grad(set_to_none=True)
+                # The critic's, too: a compiled evaluation makes zeros of them, which would add up in a graph's memory.
+                self.policy.zero_grad(set_to_none=True)
                 total.backward()
             with timer("gradient_clip"):
                 norm = torch.nn.utils.clip_grad_norm_(self.parameters, bc.max_grad_norm)

@@ -185,6 +185,17 @@ def test_the_deviation_and_the_critic_stay_and_the_rest_learns(data):
         assert same == frozen, name
 
 
+def test_gradients_of_what_is_not_learned_do_not_add_up(data):
+    """A compiled evaluation gives the critic gradients of zeros, which lie in a graph's memory: the next replay's."""
+    config = make_config(data)
+    policy, learner = make_learner(config)
+    feed = DemoFeed(data, seed=0, validation=0.2, lanes=4, bptt=8)
+    for parameter in policy.parameters():
+        parameter.grad = torch.zeros_like(parameter)
+    learner.update(feed, index=0, steps=0)
+    assert all(p.grad is None for name, p in policy.named_parameters() if name.startswith("heads.critic."))
+
+
 def test_a_teacher_with_a_memory_is_cloned(data):
     """The turn is decided by the first observation alone; a clone without memory could not know it."""
     policy, learner = make_learner(make_config(data))
