@@ -9,6 +9,7 @@ from __future__ import annotations
 import argparse
 import json
 import math
+import os
 import sys
 import time
 from collections.abc import Callable, Iterator, Sequence
@@ -340,7 +341,10 @@ def main(arguments: Sequence[str] | None = None) -> int:
 
 if __name__ == "__main__":
     try:
-        sys.exit(main())
+        code = main()
     except NaviError as error:
         sys.stderr.write(f"{error}\n")
-        sys.exit(error.exit_code)
+        code = error.exit_code
+    sys.stdout.flush()
+    # At once: torch's own end waits up to five minutes for a compiler's process that hangs; they all end with this one.
+    os._exit(code)
