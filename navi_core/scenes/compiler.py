@@ -18,6 +18,7 @@ from navi_core.errors import MeshError, SceneError
 from navi_core.scenes.dag import build_dag
 from navi_core.scenes.decimation import decimate
 from navi_core.scenes.gmdag import load_gmdag
+from navi_core.scenes.manifest import note_verdict
 from navi_core.scenes.memory import check_memory, check_reading, check_references
 from navi_core.scenes.mesh import Mesh, check_mesh
 from navi_core.scenes.naming import file_stem
@@ -242,7 +243,7 @@ def is_current(path: Path, source_hash: str, config: CompileConfig) -> bool:
 
 
 def store_verdict(path: Path, scene: Scene, verdict: str) -> None:
-    """Write a spawn verdict into a version 2 file, keeping the file current for `compile_to_file`.
+    """Write a spawn verdict into a version 2 file and the manifest beside it; the file stays current for reuse.
 
     Args:
         path: The scene's file.
@@ -250,9 +251,10 @@ def store_verdict(path: Path, scene: Scene, verdict: str) -> None:
         verdict: PASS, MARGINAL or FAIL.
 
     Raises:
-        SceneError: The file cannot be written.
+        SceneError: The file or the manifest cannot be written.
     """
     scene.with_verdict(verdict).save(path)
+    note_verdict(path, verdict)
     try:
         stamp = json.loads(_sidecar(path).read_text())
     except (OSError, ValueError):

@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+import contextlib
 import fcntl
 import hashlib
 import json
-from dataclasses import dataclass
+from collections.abc import Iterator
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
@@ -13,7 +15,7 @@ from navi_core.errors import SceneError
 from navi_core.scenes.scene import write_atomically
 from navi_core.scenes.semantics import merge_vocabularies
 
-__all__ = ["Manifest", "ManifestRow", "file_hash", "read_manifest", "update_manifest"]
+__all__ = ["Manifest", "ManifestRow", "file_hash", "note_verdict", "read_manifest", "update_manifest"]
 
 _FORMAT = "navi-corpus"
 _VERSION = 1
@@ -119,15 +121,44 @@ def update_manifest(path: Path, newer: Manifest) -> Manifest:
     Raises:
         SceneError: The manifest that is there is broken, or the folder cannot be written.
     """
+    with _turn(path):
+        whole = read_manifest(path).updated(newer) if path.is_file() else newer
+        whole.write(path)
+    return whole
+
+
+def note_verdict(gmdag: Path, verdict: str) -> None:
+    """Put a verdict, and the hash of the file that holds it now, into the manifest beside a compiled file.
+
+    Without a manifest there, or without a row of this file in it, nothing is written.
+
+    Raises:
+        SceneError: The manifest is broken, or the folder cannot be written.
+    """
+    path = gmdag.parent / "manifest.json"
+    if not path.is_file():
+        return
+    with _turn(path):
+        manifest = read_manifest(path)
+        here = {row.name for row in manifest.rows if row.gmdag.resolve() == gmdag.resolve()}
+        known = file_hash(gmdag)
+        rows = tuple(
+            replace(row, verdict=verdict, gmdag_hash=known) if row.name in here else row for row in manifest.rows
+        )
+        if rows != manifest.rows:
+            replace(manifest, rows=rows).write(path)
+
+
+@contextlib.contextmanager
+def _turn(path: Path) -> Iterator[None]:
+    """Wait for the processes that write the manifest at `path`."""
     try:
         path.parent.mkdir(parents=True, exist_ok=True)
         with path.with_name(f".{path.name}.lock").open("w") as lock:
             fcntl.flock(lock, fcntl.LOCK_EX)
-            whole = read_manifest(path).updated(newer) if path.is_file() else newer
-            whole.write(path)
+            yield
     except OSError as error:
         raise SceneError(f"{path}: cannot be written: {error}") from None
-    return whole
 
 
 def file_hash(path: Path) -> str:

@@ -13,6 +13,7 @@ from navi_core.cli import doctor, scenes
 from navi_core.cli.evaluate import scene_loaders
 from navi_core.errors import ConfigError, GmdagError, MeshError, SceneError
 from navi_core.scenes import load_gmdag, parse_seeds, read_manifest
+from navi_core.scenes.manifest import file_hash
 from tests.scenes.mesh_files import room
 from tests.scenes.test_corpus import write_obj
 
@@ -84,6 +85,19 @@ def test_qualify_judges_and_stores_the_verdict(navi, tmp_path):
     assert row["viable"] >= 4
     assert load_gmdag(made["gmdag"]).verdict == "PASS"
     assert load_gmdag(made["gmdag"]).name == "maze_0000"
+
+
+def test_a_stored_verdict_is_in_the_manifest_beside_the_file(navi, tmp_path):
+    for name in ("tent", "other"):
+        write_obj(tmp_path / "meshes" / f"{name}.obj")
+    out = tmp_path / "out"
+    navi("scenes", "compile", tmp_path / "meshes", "--resolution", 32, "--out", out)
+    before = {row.name: row for row in read_manifest(out / "manifest.json").rows}
+    assert before["tent"].verdict is None
+    told = json.loads(navi("scenes", "qualify", before["tent"].gmdag, "--write", "--json").stdout)[0]
+    after = {row.name: row for row in read_manifest(out / "manifest.json").rows}
+    assert after["other"] == before["other"] and after["tent"].verdict == told["verdict"]
+    assert after["tent"].gmdag_hash == file_hash(after["tent"].gmdag) != before["tent"].gmdag_hash
 
 
 def test_faults_reach_the_caller_as_navi_errors(navi, tmp_path):
