@@ -27,7 +27,7 @@ from navi_core.errors import NaviError, printable
 __all__ = ["brain", "build_app", "main", "navi_actor"]
 
 _GROUPS = (
-    "scenes", "doctor", "settings", "demos", "bc", "train", "apex", "evaluate", "compare", "models", "export",
+    "scenes", "doctor", "settings", "demos", "bc", "train", "apex", "evaluate", "compare", "models", "runs", "export",
     "explore", "dashboard", "recordings", "serve", "bench",
 )  # fmt: skip
 """Modules of `navi_core.cli` that register commands."""

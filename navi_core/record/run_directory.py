@@ -13,8 +13,6 @@ given twice is the same run, which goes on from its last checkpoint.
 
 from __future__ import annotations
 
-import contextlib
-import fcntl
 import json
 import logging
 import os
@@ -27,16 +25,15 @@ from typing import Any
 from navi_core.config import Config, config_hash
 from navi_core.errors import RecordError, RunError
 from navi_core.record.durable import write_durably
+from navi_core.record.file_lock import taken_alone
 from navi_core.record.hardware import row_context
 from navi_core.record.metric_log import MetricLog
 from navi_core.record.tensorboard import TensorBoardWriter
 
-__all__ = ["RunDirectory"]
+__all__ = ["RunDirectory", "run_lock"]
 
 _LOG = logging.getLogger("navi.record")
 _KEY = re.compile(r"[A-Za-z0-9_.]+(-[A-Za-z0-9_.]+)*")
-_PATIENCE = 0.5
-"""Time for which a run's lock is asked for again [s]: who looks whether a run is in use holds it for a moment."""
 
 
 class RunDirectory:
@@ -88,10 +85,9 @@ class RunDirectory:
         digest = config_hash(config)
         run_id = f"{asset}-{partition}-{digest}"
         try:
-            (root / ".locks").mkdir(parents=True, exist_ok=True)
+            lock = taken_alone(run_lock(root, run_id), f"run {run_id}")
         except OSError as error:
             raise RunError(f"cannot make the runs folder {root}: {error.strerror}") from error
-        lock = _take_lock(root / ".locks" / f"{run_id}.lock", run_id)
         try:
             path = root / run_id
             if fresh and path.exists():
@@ -187,30 +183,9 @@ class RunDirectory:
             raise RunError(f"{self.path} was made by configuration {found}, not {digest}; start with --fresh")
 
 
-def _take_lock(path: Path, run_id: str) -> int:
-    descriptor = os.open(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o644)
-    if not _lock_in_time(descriptor):
-        # The pid is advice for people; the lock itself is what fences, so a stale number does no harm.
-        holder = os.pread(descriptor, 32, 0).decode(errors="replace").strip() or "unknown"
-        os.close(descriptor)
-        raise RunError(f"run {run_id} is in use by process {holder}; wait for it, or stop it first")
-    with contextlib.suppress(OSError):
-        os.ftruncate(descriptor, 0)
-        os.pwrite(descriptor, f"{os.getpid()}\n".encode(), 0)
-    return descriptor
-
-
-def _lock_in_time(descriptor: int) -> bool:
-    """Take a lock; return whether it was free in time."""
-    deadline = time.monotonic() + _PATIENCE
-    while True:
-        try:
-            fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
-            return True
-        except BlockingIOError:
-            if time.monotonic() > deadline:
-                return False
-            time.sleep(0.01)
+def run_lock(root: Path, run_id: str) -> Path:
+    """Return the file whose lock a process holds while it works on a run."""
+    return root / ".locks" / f"{run_id}.lock"
 
 
 def _aside(path: Path) -> Path:

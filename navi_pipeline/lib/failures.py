@@ -28,7 +28,7 @@ def record_failure(
     if night is None:
         return
     from navi_core.config import NightlyConfig, parse_config
-    from navi_pipeline.lib.file_lock import is_held
+    from navi_core.record.file_lock import is_held
     from navi_pipeline.lib.nightly.night import Gate, Night, night_lock, read_night
     from navi_pipeline.lib.nightly.stages import stages_of
     from navi_pipeline.lib.nightly.summary import summary_paths, write_summary

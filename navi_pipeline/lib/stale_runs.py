@@ -13,7 +13,7 @@ from pathlib import Path
 from typing import Any
 
 from navi_core.record import navi_home
-from navi_pipeline.lib.file_lock import is_held
+from navi_core.record.file_lock import is_held
 from navi_pipeline.lib.pipeline_log import pipeline_log
 from navi_pipeline.lib.supervised import SUPERVISOR
 from navi_pipeline.lib.warehouse import Warehouse

@@ -25,11 +25,11 @@ from typing import TYPE_CHECKING, Any
 
 from navi_core.errors import RecordError
 from navi_core.record.durable import fsync_directory
+from navi_core.record.file_lock import locked_within
 from navi_core.record.home import navi_home
 from navi_core.record.schema import NATURAL_KEYS
 from navi_pipeline.lib.archive import Archive, drop_experiences, thin_runs
 from navi_pipeline.lib.database import open_database, remedy
-from navi_pipeline.lib.file_lock import locked_within
 from navi_pipeline.lib.folding import fold_segments, table_columns
 from navi_pipeline.lib.segments import Segment, read_segment
 from navi_pipeline.lib.snapshot import is_current, open_snapshot, publish, write_ahead_log

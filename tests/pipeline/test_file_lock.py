@@ -11,7 +11,7 @@ import pytest
 from navi_core.config import TrainConfig
 from navi_core.errors import RecordError
 from navi_core.record import RunDirectory, navi_home
-from navi_pipeline.lib.file_lock import exclusively, is_held
+from navi_core.record.file_lock import exclusively, is_held
 from navi_pipeline.lib.stale_runs import runs_in_use
 from navi_pipeline.lib.studies import storage
 from navi_pipeline.lib.studies.storage import open_storage, study_folder
@@ -64,7 +64,7 @@ def test_who_cannot_look_does_not_say_that_nobody_holds_it(tmp_path):
 
 
 def test_a_run_that_is_looked_at_can_be_opened(monkeypatch):
-    monkeypatch.setattr("navi_core.record.run_directory._PATIENCE", 30.0)
+    monkeypatch.setattr("navi_core.record.file_lock._PATIENCE", 30.0)
     opened("a").close()
     (lock,) = (navi_home() / "runs" / ".locks").iterdir()
     with ExitStack() as looking:

@@ -10,9 +10,9 @@ import pytest
 from navi_core.config import NightlyConfig
 from navi_core.errors import RunError
 from navi_core.record import navi_home
+from navi_core.record.file_lock import alone
 from navi_pipeline.definitions import defs
 from navi_pipeline.lib.failures import record_failure
-from navi_pipeline.lib.file_lock import alone
 from navi_pipeline.lib.nightly import stages
 from navi_pipeline.lib.nightly.night import Gate, Night, night_lock, night_name, read_night
 from navi_pipeline.lib.nightly.stages import run_night
@@ -93,7 +93,7 @@ def test_a_night_that_somebody_works_on_refuses_another(works):
 
 def test_the_lock_of_a_night_that_was_killed_is_free(tmp_path):
     code = (
-        "import os, signal\nfrom navi_pipeline.lib.file_lock import alone\n"
+        "import os, signal\nfrom navi_core.record.file_lock import alone\n"
         "from navi_pipeline.lib.nightly.night import night_lock\n"
         "with alone(night_lock('n'), 'night n'): os.kill(os.getpid(), signal.SIGKILL)"
     )

@@ -50,7 +50,7 @@ class NightHold:
         Raises:
             RunError: Another process works on this night.
         """
-        from navi_pipeline.lib.file_lock import alone
+        from navi_core.record.file_lock import alone
         from navi_pipeline.lib.nightly.night import night_lock
 
         if self._name == name:

@@ -20,10 +20,10 @@ from typing import Any
 from navi_core.config import AblationConfig, TrainConfig
 from navi_core.errors import RunError
 from navi_core.presets import merge, resolve_config
+from navi_core.record.file_lock import exclusively
 from navi_pipeline.lib.ablations.catalogue import Variant
 from navi_pipeline.lib.benchmark_log import BenchmarkLog
 from navi_pipeline.lib.documents import content_key, pipeline_folder, read_document, write_document
-from navi_pipeline.lib.file_lock import exclusively
 from navi_pipeline.lib.stale_runs import runs_in_use, wait_for_run
 from navi_pipeline.lib.supervised import run_supervised
 from navi_pipeline.lib.trainer_client import require_whole

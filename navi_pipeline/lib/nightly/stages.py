@@ -8,7 +8,7 @@ from contextlib import contextmanager
 from pathlib import Path
 
 from navi_core.config import NightlyConfig
-from navi_pipeline.lib.file_lock import alone
+from navi_core.record.file_lock import alone
 from navi_pipeline.lib.nightly.measuring import benchmarks, evaluation, promotion
 from navi_pipeline.lib.nightly.night import Gate, Night, Work, night_lock, night_name
 from navi_pipeline.lib.nightly.preflight import preflight

@@ -17,8 +17,8 @@ from typing import TYPE_CHECKING, Any
 
 from navi_core.config import StudyConfig, config_hash, parse_config
 from navi_core.errors import ConfigError, RecordError
+from navi_core.record.file_lock import exclusively, is_held
 from navi_pipeline.lib.documents import read_document, write_document
-from navi_pipeline.lib.file_lock import exclusively, is_held
 from navi_pipeline.lib.studies.spaces import check_space
 from navi_pipeline.lib.studies.storage import open_storage, studies_folder, study_folder
 

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any
 from navi_core.config import StudyConfig
 from navi_core.errors import ConfigError, RecordError
 from navi_core.record import navi_home
-from navi_pipeline.lib.file_lock import exclusively
+from navi_core.record.file_lock import exclusively
 
 if TYPE_CHECKING:
     from optuna.storages import BaseStorage

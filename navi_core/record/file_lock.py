@@ -11,7 +11,7 @@ from pathlib import Path
 
 from navi_core.errors import RunError
 
-__all__ = ["alone", "exclusively", "is_held", "locked_within"]
+__all__ = ["alone", "exclusively", "is_held", "locked_within", "taken_alone"]
 
 _PATIENCE = 0.5
 """Time for which a lock is asked for again [s]: who looks whether it is held holds it for a moment."""
@@ -42,9 +42,8 @@ def locked_within(descriptor: int, seconds: float) -> bool:
             time.sleep(0.02)
 
 
-@contextmanager
-def alone(lock: Path, what: str) -> Iterator[None]:
-    """Hold a file's lock, or say who holds it; the kernel releases it however the holder ends.
+def taken_alone(lock: Path, what: str) -> int:
+    """Take a file's lock and return the open file that holds it, or say who holds it.
 
     Args:
         lock: The file; made where it is missing, and left there.
@@ -52,17 +51,29 @@ def alone(lock: Path, what: str) -> Iterator[None]:
 
     Raises:
         RunError: Another process holds it; its pid is named.
+        OSError: The file cannot be made.
     """
     lock.parent.mkdir(parents=True, exist_ok=True)
     descriptor = os.open(lock, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o644)
     try:
         if not locked_within(descriptor, _PATIENCE):
-            # The pid is advice for people; the lock is what fences.
+            # The pid is advice for people; the lock itself is what fences, so a stale number does no harm.
             holder = os.pread(descriptor, 32, 0).decode(errors="replace").strip() or "unknown"
             raise RunError(f"{what} is in use by process {holder}; wait for it, or stop it first")
         with suppress(OSError):
             os.ftruncate(descriptor, 0)
             os.pwrite(descriptor, f"{os.getpid()}\n".encode(), 0)
+    except BaseException:
+        os.close(descriptor)
+        raise
+    return descriptor
+
+
+@contextmanager
+def alone(lock: Path, what: str) -> Iterator[None]:
+    """Hold a file's lock as `taken_alone` does; the kernel releases it however the holder ends."""
+    descriptor = taken_alone(lock, what)
+    try:
         yield
     finally:
         os.close(descriptor)
