@@ -100,11 +100,15 @@ def test_a_terminal_that_is_closed_loses_no_flight(apartments, tmp_path):
     session.record()
     for _ in range(3):
         session.fly((0.2, 0.0, 0.0, 0.0))
-    before = signal.getsignal(signal.SIGHUP)
 
     def close(address):
         threading.Timer(0.5, os.kill, (os.getpid(), signal.SIGHUP)).start()
 
-    serve_page(ExploreShow(session), listen("127.0.0.1", 0), ready=close)
+    # The tests may themselves run under nohup, whose processes are to outlive their terminal.
+    before = signal.signal(signal.SIGHUP, signal.SIG_DFL)
+    try:
+        serve_page(ExploreShow(session), listen("127.0.0.1", 0), ready=close)
+        assert signal.getsignal(signal.SIGHUP) is signal.SIG_DFL
+    finally:
+        signal.signal(signal.SIGHUP, before)
     assert len(load_demonstration(session.saved[0]).actions) == 3
-    assert signal.getsignal(signal.SIGHUP) is before
