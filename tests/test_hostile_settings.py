@@ -87,7 +87,7 @@ def test_an_unknown_key_is_told_without_the_rest_of_the_configuration():
     [
         (TrainConfig, {"total_steps": "x"}, "total_steps = 'x': expected a whole number"),
         (TrainConfig, {"ppo": {"learning_rate": "x"}}, "ppo.learning_rate = 'x': expected a number"),
-        (TrainConfig, {"policy": {"core": "x"}}, "policy.core = 'x': expected 'mamba2', 'gru', 'mambapy' or 'none'"),
+        (TrainConfig, {"execution": "x"}, "execution = 'x': expected 'eager', 'compile' or 'graph'"),
         (TrainConfig, {"policy": {"azimuth_bins": 3}}, "policy.azimuth_bins = 3: expected at least 8"),
         (TrainConfig, {"corpus": 3}, "corpus = 3: expected a section of settings, {name: value}"),
         (TrainConfig, {"corpus": {"families": {"maze": ["x"]}}}, "families.maze.0 = 'x': expected a whole number"),
@@ -105,6 +105,16 @@ def test_what_is_expected_is_told_in_words(config, settings, told):
     with pytest.raises(ConfigError) as caught:
         parse_config(config, settings)
     assert str(caught.value).endswith(told) and "literal" not in str(caught.value)
+
+
+def test_an_unknown_network_is_told_with_those_that_are_known_and_how_to_add_one():
+    with pytest.raises(ConfigError) as caught:
+        parse_config(TrainConfig, {"policy": {"core": "x" * 1000}})
+    told = str(caught.value)
+    assert told.startswith("policy.core: no temporal core 'xxx") and len(told) < 300
+    assert "allowed: mamba2, gru, mambapy, none;" in told and "NAVI_PLUGINS" in told
+    with pytest.raises(ConfigError, match=r"^policy\.encoder = 5: expected text$"):
+        parse_config(TrainConfig, {"policy": {"encoder": 5}})
 
 
 def test_every_fault_is_told():

@@ -17,15 +17,17 @@ from torch import Tensor, nn
 
 from navi_core.bench.cases import Row, grouped
 from navi_core.bench.timing import CPU, WALL, median, take_turns
+from navi_core.config import parts
+from navi_core.config.plugins import load_plugins
 from navi_core.errors import ConfigError
 from navi_core.learn.threads import torch_threads
 from navi_core.policy import build_core
-from navi_core.policy.cores import CORES, Mamba2Block
+from navi_core.policy.cores import Mamba2Block
 
 __all__ = ["CORE_NAMES", "CoreCase", "CoreRow", "core_cases", "from_fused", "fused_available", "run_core", "to_fused"]
 
-CORE_NAMES = ("torch-gru", *CORES, "mamba-ssm")
-"""What can be measured; the first is the peer of the others."""
+CORE_NAMES = ("torch-gru", *parts.CORE_NAMES.built_in, "mamba-ssm")
+"""What is measured by default; the first is the peer of the others. Those of one's own are measured by name."""
 
 WIDTH = 128
 _RESET_SHARE = 0.02
@@ -82,8 +84,10 @@ def core_cases(
         ConfigError: An unknown core, or mamba-ssm asked for by name where it cannot run.
     """
     names = list(dict.fromkeys([CORE_NAMES[0], *(CORE_NAMES if cores is None else cores)]))
-    if unknown := sorted(set(names) - set(CORE_NAMES)):
-        raise ConfigError(f"unknown core {unknown[0]!r}; allowed: {', '.join(CORE_NAMES)}")
+    load_plugins()
+    known = dict.fromkeys((*CORE_NAMES, *parts.CORE_NAMES.all()))
+    if unknown := sorted(set(names) - set(known)):
+        raise ConfigError(f"unknown core {unknown[0]!r}; allowed: {', '.join(known)}")
     if "mamba-ssm" in names and not fused_available():
         if cores is not None:
             raise ConfigError("core mamba-ssm needs the package mamba_ssm and a CUDA device; neither is a stand-in")

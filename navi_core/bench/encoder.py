@@ -19,6 +19,8 @@ from torch.nn import functional as F
 
 from navi_core.bench.cases import Row, grouped
 from navi_core.bench.timing import median, take_turns
+from navi_core.config.parts import ENCODER_NAMES
+from navi_core.config.plugins import load_plugins
 from navi_core.errors import ConfigError
 from navi_core.learn.threads import torch_threads
 from navi_core.policy import build_encoder, count_macs
@@ -84,9 +86,11 @@ def encoder_cases(
     Raises:
         ConfigError: An unknown variant.
     """
+    load_plugins()
+    known = dict.fromkeys((*ENCODER_VARIANTS, *ENCODER_NAMES.all()))
     for name in variants:
-        if name not in ENCODER_VARIANTS:
-            raise ConfigError(f"unknown encoder {name!r}; allowed: {', '.join(ENCODER_VARIANTS)}")
+        if name not in known:
+            raise ConfigError(f"unknown encoder {name!r}; allowed: {', '.join(known)}")
     return [EncoderCase(name, *size, batch) for size in sizes for name in dict.fromkeys(variants)]
 
 
@@ -144,7 +148,7 @@ def saved_activations(module: nn.Module, call: Callable[[], Any]) -> int:
 
 
 def _build(case: EncoderCase) -> nn.Module:
-    backend, options = ENCODER_VARIANTS[case.variant]
+    backend, options = ENCODER_VARIANTS.get(case.variant, (case.variant, {}))
     encoder = build_encoder(backend, case.azimuth_bins, case.elevation_bins, **options)
     return _Materialised(encoder) if case.variant == "materialised" else encoder
 

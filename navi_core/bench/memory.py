@@ -13,7 +13,7 @@ import math
 import time
 from collections import deque
 from collections.abc import Callable, Iterator, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any, Literal
 
 import torch
@@ -21,6 +21,7 @@ from torch import Tensor
 
 from navi_core.bench.cases import Row
 from navi_core.config import TrainConfig, parse_config
+from navi_core.config.parts import CORE_NAMES
 from navi_core.learn import Collector, PPOLearner, Rollout
 from navi_core.learn.threads import torch_threads
 from navi_core.policy import RewardShaper, build_policy
@@ -155,9 +156,17 @@ MEMORY_CASES: dict[str, tuple[MemoryCase, ...]] = {
 
 
 def memory_cases(names: Sequence[str] = (), cores: Sequence[str] = ()) -> list[MemoryCase]:
-    """Return the runs of the named groups, all of them by default, with the named cores alone if any are."""
+    """Return the runs of the named groups, all of them by default, with the named cores alone if any are.
+
+    A core of one's own runs what the GRU does.
+
+    Raises:
+        ConfigError: There is no core of that name.
+    """
     chosen = [case for name in (names or MEMORY_CASES) for case in MEMORY_CASES[name]]
-    return [case for case in chosen if not cores or case.core in cores]
+    own = [core for core in cores if CORE_NAMES.checked(core) not in CORE_NAMES.built_in]
+    told = [case for case in chosen if not cores or case.core in cores]
+    return told + [replace(case, core=core) for core in own for case in chosen if case.core == "gru"]
 
 
 def run_memory(

@@ -125,7 +125,7 @@ def memory(
     group: Annotated[
         list[str] | None, typer.Option("--group", help="Group of runs; may be repeated. By default all.")
     ] = None,
-    core: Annotated[list[str] | None, typer.Option("--core", help="mamba2 or gru; may be repeated.")] = None,
+    core: Annotated[list[str] | None, typer.Option("--core", help="mamba2, gru or your own; may be repeated.")] = None,
     seeds: Annotated[int, typer.Option(min=1, help="Seeds of every run.")] = 1,
     first_seed: Annotated[int, typer.Option(min=0, help="The first of them; the others follow it.")] = 0,
     steps: Annotated[int | None, typer.Option(min=1, help="Decisions at most; by default those of the group.")] = None,

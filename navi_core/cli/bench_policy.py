@@ -23,7 +23,7 @@ def encoder(
         list[str] | None,
         typer.Option(
             "--encoder",
-            help="materialised, rayvit, rayvit+area, spherical_cnn, spherical_cnn+separable or ring_cnn; "
+            help="materialised, rayvit, rayvit+area, spherical_cnn, spherical_cnn+separable, ring_cnn or your own; "
             "may be repeated, the first is the peer.",
         ),
     ] = None,
@@ -56,7 +56,7 @@ def encoder(
 def core(
     name: Annotated[
         list[str] | None,
-        typer.Option("--core", help="gru, mamba2, mambapy or mamba-ssm (CUDA only); may be repeated."),
+        typer.Option("--core", help="gru, mamba2, mambapy, mamba-ssm (CUDA only) or one of your own; may be repeated."),
     ] = None,
     shape: Annotated[list[str] | None, typer.Option(help="Rows x steps; may be repeated.")] = None,
     layers: Annotated[int, typer.Option(min=1, max=4, help="Layers of each core.")] = 1,
@@ -88,8 +88,8 @@ def serve(
         list[str] | None, typer.Option(help="onnx or aoti (compiles for a minute); may be repeated.")
     ] = None,
     size: Sizes = None,
-    encoder_backend: Annotated[str, typer.Option(help="rayvit, spherical_cnn or ring_cnn.")] = "rayvit",
-    temporal_core: Annotated[str, typer.Option(help="mamba2, gru or mambapy.")] = "mamba2",
+    encoder_backend: Annotated[str, typer.Option(help="rayvit, spherical_cnn, ring_cnn or your own.")] = "rayvit",
+    temporal_core: Annotated[str, typer.Option(help="mamba2, gru, mambapy or one of your own.")] = "mamba2",
     rows: Annotated[int, typer.Option(min=1, max=4096, help="Observations of a call.")] = 1,
     threads: Threads = 1,
     repeats: Annotated[int, typer.Option(min=1, help="Decisions of each.")] = 300,

@@ -110,8 +110,8 @@ def gated_flight(
 def service(
     scene: Annotated[str, typer.Option(help="Where the drones fly.", metavar="S")] = "apartment:0",
     size: Size = "256x48",
-    encoder_backend: Annotated[str, typer.Option(help="rayvit, spherical_cnn or ring_cnn.")] = "rayvit",
-    temporal_core: Annotated[str, typer.Option(help="mamba2, gru or mambapy.")] = "mamba2",
+    encoder_backend: Annotated[str, typer.Option(help="rayvit, spherical_cnn, ring_cnn or your own.")] = "rayvit",
+    temporal_core: Annotated[str, typer.Option(help="mamba2, gru, mambapy or one of your own.")] = "mamba2",
     runtime: Annotated[str, typer.Option(help="onnx or eager.")] = "onnx",
     device: Annotated[str, typer.Option(help="cpu, or cuda with the runtime eager.")] = "cpu",
     sessions: Annotated[list[int] | None, typer.Option(help="Drones; may be repeated, the first is the peer.")] = None,

@@ -67,6 +67,8 @@ def check_machine() -> list[dict[str, str]]:
     """Return what Navi finds on this machine: rows of `what`, `state` (ok, warning, broken) and `detail`."""
     import shutil
 
+    from navi_core.config.plugins import load_plugins, loaded_plugins
+    from navi_core.errors import ConfigError
     from navi_core.kernels.native import NativeUnavailableError, find_compiler, load_library
     from navi_core.record import hardware_profile, navi_home
     from navi_core.scenes import environment_root
@@ -95,6 +97,12 @@ def check_machine() -> list[dict[str, str]]:
         rows.append(_fact("NAVI_SCENES", "ok", f"{root}; see it with: navi doctor {root}"))
     else:
         rows.append(_fact("NAVI_SCENES", "broken", f"{root} does not exist; set it to a folder of meshes, or unset it"))
+    try:
+        load_plugins()
+        known = ", ".join(f"{name} ({file})" for name, file in loaded_plugins().items())
+        rows.append(_fact("NAVI_PLUGINS", "ok", known or "unset: built-in encoders and temporal cores"))
+    except ConfigError as error:
+        rows.append(_fact("NAVI_PLUGINS", "broken", str(error)))
     return rows
 
 

@@ -59,8 +59,8 @@ Steps = Annotated[
     ),
 ]
 Rows = Annotated[int | None, typer.Option(help="Environment rows.")]
-EncoderBackend = Annotated[str | None, typer.Option(help="rayvit, spherical_cnn or ring_cnn.")]
-TemporalCore = Annotated[str | None, typer.Option(help="mamba2, gru, mambapy or none.")]
+EncoderBackend = Annotated[str | None, typer.Option(help="rayvit, spherical_cnn, ring_cnn or your own (NAVI_PLUGINS).")]
+TemporalCore = Annotated[str | None, typer.Option(help="mamba2, gru, mambapy, none or your own (NAVI_PLUGINS).")]
 SceneFiles = Annotated[
     list[str] | None,
     typer.Option(

@@ -10,6 +10,7 @@ from typing import Annotated, Any, TypeVar
 from pydantic import BaseModel, ConfigDict, Field, ValidationError, model_validator
 
 from navi_core.config.faults import told
+from navi_core.config.plugins import load_plugins
 from navi_core.errors import ConfigError
 
 __all__ = ["Config", "Count", "config_hash", "parse_config"]
@@ -38,12 +39,16 @@ class Config(BaseModel):
                     raise ConfigError(f"{cls.__name__} has no key {key!r}; {hint}allowed: {', '.join(known)}")
                 if isinstance(data[key], bool) and cls.model_fields[key].annotation in (int, float, str):
                     # pydantic would take true for the number 1.
-                    raise ConfigError(f"{key} = {data[key]}: true and false are not a number")
+                    kind = "a name" if cls.model_fields[key].annotation is str else "a number"
+                    raise ConfigError(f"{key} = {data[key]}: true and false are not {kind}")
         return data
 
 
 def parse_config(cls: type[C], data: dict[str, Any]) -> C:
     """Build `cls` from plain data, turning pydantic's report into one `ConfigError`.
+
+    This is the door for settings from outside, so a user's own networks are loaded here (see `plugins`): before the
+    first configuration of every process, whatever started it.
 
     Args:
         cls: A configuration class.
@@ -52,6 +57,7 @@ def parse_config(cls: type[C], data: dict[str, Any]) -> C:
     Raises:
         ConfigError: Names each offending key, its value and the bound it breaks.
     """
+    load_plugins()
     try:
         return cls.model_validate(data)
     except ValidationError as error:

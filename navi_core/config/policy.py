@@ -8,6 +8,7 @@ from typing import Annotated, Any, Literal, Self
 from pydantic import Field, field_validator, model_validator
 
 from navi_core.config.base import Config, Count
+from navi_core.config.parts import CORE_NAMES, CoreName, EncoderName
 from navi_core.config.place_memory import PLACE_INPUTS
 from navi_core.errors import ConfigError
 
@@ -21,10 +22,10 @@ _MOST_AUTO_PATCHES = 192
 class PolicyConfig(Config):
     """Encoder → temporal core → heads."""
 
-    encoder: Literal["rayvit", "spherical_cnn", "ring_cnn"] = "rayvit"
-    """Encoder backend."""
-    core: Literal["mamba2", "gru", "mambapy", "none"] = "mamba2"
-    """Temporal core; none has no memory."""
+    encoder: EncoderName = "rayvit"
+    """Encoder backend, built in or of a module that NAVI_PLUGINS names."""
+    core: CoreName = "mamba2"
+    """Temporal core, built in or of a module that NAVI_PLUGINS names; none has no memory."""
     azimuth_bins: int = Field(256, ge=8, le=4096)
     """Azimuth bins of the observation; in a training those of the environment, if they are set there alone."""
     elevation_bins: int = Field(48, ge=4, le=2048)
@@ -99,7 +100,7 @@ class PolicyConfig(Config):
     @field_validator("core", mode="before")
     @classmethod
     def _fused_is_for_benchmarks(cls, value: Any) -> Any:
-        if isinstance(value, str) and value.replace("_", "-") == "mamba-ssm":
+        if isinstance(value, str) and value.replace("_", "-") == "mamba-ssm" and value not in CORE_NAMES.all():
             raise ConfigError(
                 f"temporal core {value} is for benchmarks only (navi bench core); train and serve with mamba2, "
                 "whose weights load into it and back"

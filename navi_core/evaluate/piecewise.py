@@ -17,7 +17,7 @@ from navi_core.evaluate.course import Course, build_course
 from navi_core.evaluate.flight_code import flight_code
 from navi_core.evaluate.protocol import evaluate
 from navi_core.evaluate.result import EvalResult, summarise
-from navi_core.evaluate.subjects import resolve_subject
+from navi_core.evaluate.subjects import OWN_NETWORKS, Subject, resolve_subject
 
 if TYPE_CHECKING:
     from navi_core.models import ModelVersion
@@ -68,7 +68,7 @@ def evaluate_in_pieces(
         label = group[0][0] if len(group) == 1 else f"{group[0][0]}+{len(group) - 1}"
         for subject, one, kept in zip(subjects, resolved, pieces, strict=True):
             file = folder / one.flyer.name / f"{label}.json"
-            piece = _known(file, config, scenes, one.fingerprint())
+            piece = _known(file, config, scenes, one)
             if piece is None:
                 # A policy reads semantic ids as its training numbered them.
                 words = None if one.vocabulary is None else tuple(sorted(one.vocabulary.items()))
@@ -129,12 +129,13 @@ def _piece_size(config: EvalConfig, scenes: int) -> int:
     return next((size for size in sizes if padding(size) <= _MOST_PADDING), min(sizes, key=padding))
 
 
-def _known(file: Path, config: EvalConfig, scenes: Sequence[Scene], weights: str | None) -> EvalResult | None:
+def _known(file: Path, config: EvalConfig, scenes: Sequence[Scene], subject: Subject) -> EvalResult | None:
     """Return what was flown before by the same protocol, weights, code and scenes; None otherwise."""
     if not file.is_file():
         return None
     piece = EvalResult.load(file)
-    same = piece.config == config and piece.summary.get("weights_hash") == weights
+    same = piece.config == config and piece.summary.get("weights_hash") == subject.fingerprint()
     same = same and piece.summary.get("flight_code") == flight_code()
+    same = same and piece.summary.get(OWN_NETWORKS) == subject.identity.get(OWN_NETWORKS)
     flown = {(row["scene"], row["scene_hash"]) for row in piece.episodes}
     return piece if same and flown == {(scene.name, scene.content_hash()) for scene in scenes} else None

@@ -15,9 +15,13 @@ from navi_core.evaluate.flight import Flyer
 from navi_core.evaluate.flyers import QUIET_SHAPER, PilotFlyer, PolicyFlyer
 from navi_core.models import ModelVersion, Registry, load_policy, trained_on, weights_hash
 from navi_core.pilots import PILOTS, Pilot, build_pilot
-from navi_core.policy import NavigationPolicy
+from navi_core.policy import NavigationPolicy, own_networks
 
-__all__ = ["Subject", "resolve_subject"]
+__all__ = ["OWN_NETWORKS", "Subject", "resolve_subject"]
+
+OWN_NETWORKS = "own_networks"
+"""Column that names networks which are not Navi's, and the digits of their sources: flights by others are none of
+theirs. Absent for Navi's own, whose code `flight_code` tells."""
 
 
 @dataclass(frozen=True)
@@ -74,7 +78,8 @@ def resolve_subject(
         return _of_pilot(subject, config, name)
     if isinstance(subject, NavigationPolicy):
         flyer = PolicyFlyer(subject, config, name=name or "policy")
-        return Subject(flyer, {"subject_kind": "policy"}, lambda: weights_hash(subject.state_dict()))
+        identity = {"subject_kind": "policy"} | _own(subject.config.encoder, subject.config.core)
+        return Subject(flyer, identity, lambda: weights_hash(subject.state_dict()))
     if isinstance(subject, ModelVersion):
         return _of_checkpoint(Path(subject.path), config, name or subject.version, "version")
     if isinstance(subject, str | Path):
@@ -89,6 +94,12 @@ def resolve_subject(
         f"cannot evaluate a {type(subject).__name__}; give a pilot's name, a checkpoint, a policy, or "
         "what is a navi_core.pilots.Pilot: a subclass of it may ask any network of yours"
     )
+
+
+def _own(encoder: str, core: str) -> dict[str, Any]:
+    """Return the column that tells the code of networks that are not Navi's, where there are such."""
+    own = own_networks(encoder, core)
+    return {} if own is None else {OWN_NETWORKS: own}
 
 
 def _of_pilot(pilot: Pilot, config: EvalConfig, name: str | None) -> Subject:
@@ -123,7 +134,7 @@ def _of_checkpoint(path: Path, config: EvalConfig, name: str, kind: str) -> Subj
         "training_run_id": checkpoint.run_id,
         "training_steps": checkpoint.step_id,
         "training_source": checkpoint.training_source,
-    }
+    } | _own(checkpoint.encoder_backend, checkpoint.temporal_core)
     vocabulary = checkpoint.corpus_summary.get("semantic_vocabulary")
     return Subject(
         flyer,

@@ -18,6 +18,7 @@ import torch
 from torch import Tensor, nn
 
 from navi_core.config import PolicyConfig, ShaperConfig, TrainConfig, parse_config
+from navi_core.config.parts import CORE_NAMES, ENCODER_NAMES
 from navi_core.errors import CheckpointError, ConfigError
 from navi_core.models.weights import weights_hash
 from navi_core.policy import NavigationPolicy, build_policy
@@ -84,8 +85,14 @@ class Checkpoint:
         """Return the run's configuration.
 
         Raises:
-            CheckpointError: It does not fit this version of Navi.
+            CheckpointError: It does not fit this version of Navi, or a network of somebody's own is not registered.
         """
+        try:
+            # First of all: a network that is not here is no fault of the file.
+            ENCODER_NAMES.checked(self.encoder_backend)
+            CORE_NAMES.checked(self.temporal_core)
+        except ConfigError as error:
+            raise CheckpointError(f"the policy of run {self.run_id} cannot be built here: {error}") from None
         try:
             return parse_config(TrainConfig, self.config)
         except ConfigError as error:

@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from navi_core.policy.cores import build_core, ssd_scan
-from navi_core.policy.encoders import build_encoder
+from navi_core.policy.cores import TemporalCore, build_core, register_core, ssd_scan
+from navi_core.policy.encoders import build_encoder, register_encoder
 from navi_core.policy.episodic_memory import EpisodicMemory
 from navi_core.policy.navigation_policy import (
     ActOutput,
@@ -12,7 +12,9 @@ from navi_core.policy.navigation_policy import (
     build_policy,
     parameter_counts,
 )
+from navi_core.policy.observation import ObservationScaling
 from navi_core.policy.operations import count_macs, policy_macs
+from navi_core.policy.own import own_networks
 from navi_core.policy.rnd import RND
 from navi_core.policy.shaper import RewardShaper, ShapedReward
 
@@ -22,13 +24,18 @@ __all__ = [
     "EpisodicMemory",
     "EvaluateOutput",
     "NavigationPolicy",
+    "ObservationScaling",
     "RewardShaper",
     "ShapedReward",
+    "TemporalCore",
     "build_core",
     "build_encoder",
     "build_policy",
     "count_macs",
+    "own_networks",
     "parameter_counts",
     "policy_macs",
+    "register_core",
+    "register_encoder",
     "ssd_scan",
 ]

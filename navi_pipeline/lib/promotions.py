@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from navi_core.config import EvalConfig, config_hash
@@ -9,7 +10,7 @@ from navi_core.errors import EvaluationError, RegistryError
 from navi_core.record import navi_home
 from navi_pipeline.lib.documents import content_key, pipeline_folder, read_document, write_document
 from navi_pipeline.lib.pipeline_log import pipeline_log
-from navi_pipeline.lib.scoring import SplitScenes, flown, flown_policy
+from navi_pipeline.lib.scoring import SplitScenes, flown, flown_policy, own_networks_of
 
 if TYPE_CHECKING:
     from navi_core.evaluate import EvalResult
@@ -63,7 +64,8 @@ def challenge(policy: dict[str, Any], config: EvalConfig) -> dict[str, Any]:
     challenger, _ = flown_policy(policy, scenes, config)
     previous = None if holder is None else holder.version
     code = challenger.summary.get("flight_code")
-    file = held / f"pair-{content_key(version, previous, challenger.evaluation_id, code, _RULES)}.json"
+    own = [told for one in (Path(policy["checkpoint"]), holder) if (told := own_networks_of(one)) is not None]
+    file = held / f"pair-{content_key(version, previous, challenger.evaluation_id, code, _RULES, *own)}.json"
     reused = file.exists()
     if reused:
         row = read_document(file, made_by="promoted_model")

@@ -26,6 +26,7 @@ __all__ = [
     "draw_flights",
     "flown",
     "flown_policy",
+    "own_networks_of",
     "result_row",
     "score_policy",
     "summary_rows",
@@ -156,7 +157,9 @@ def flown(
     from navi_core.evaluate import EvalResult, evaluate, flight_code
 
     name = name or str(subject)
-    key = content_key(name, weights, scenes.key, config_hash(config), flight_code(), _VERSION)
+    own = own_networks_of(subject)
+    told = [] if own is None else [own]
+    key = content_key(name, weights, scenes.key, config_hash(config), flight_code(), _VERSION, *told)
     file = navi_home() / "evaluations" / f"{key}.json"
     if file.exists():
         return EvalResult.load(file), False
@@ -168,6 +171,17 @@ def flown(
     # Rows first: a result that can be loaded is one whose rows are durable.
     result.save(file)
     return result, True
+
+
+def own_networks_of(subject: Any) -> str | None:
+    """Return the code of networks that are not Navi's; None for a pilot and for Navi's own."""
+    from navi_core.models import ModelVersion, load_checkpoint
+    from navi_core.policy import own_networks
+
+    if not isinstance(subject, ModelVersion | Path):
+        return None
+    told = load_checkpoint(subject) if isinstance(subject, Path) else subject
+    return own_networks(told.encoder_backend, told.temporal_core)
 
 
 def summary_rows(score: Score) -> list[dict[str, Any]]:

@@ -182,6 +182,8 @@ def test_flights_of_other_code_are_flown_anew(home, monkeypatch):
     assert flown("random", scenes, protocol)[1] and not flown("random", scenes, protocol)[1]
     monkeypatch.setattr(navi_core.evaluate, "flight_code", lambda: "another")
     assert flown("random", scenes, protocol)[1] and not flown("random", scenes, protocol)[1]
+    monkeypatch.setattr("navi_pipeline.lib.scoring.own_networks_of", lambda _: "core mine 0123456789ab")
+    assert flown("random", scenes, protocol)[1] and not flown("random", scenes, protocol)[1]
 
 
 def test_a_promotion_that_came_too_late_is_taken_back(home, monkeypatch):

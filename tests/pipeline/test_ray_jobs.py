@@ -15,6 +15,7 @@ import pytest
 
 from navi_core.config import TrainConfig, parse_config
 from navi_core.errors import ConfigError, RunError
+from navi_pipeline.lib.ray_jobs import _environment
 from navi_pipeline.lib.trainer_client import run_navi, train_in_child
 
 SMALL = {
@@ -30,6 +31,13 @@ def test_an_unknown_place_to_train_is_refused(monkeypatch):
     monkeypatch.setenv("NAVI_TRAINER", "cloud")
     with pytest.raises(ConfigError, match=r"allowed: child .*, ray"):
         run_navi(["doctor"], what="doctor", on_line=print)
+
+
+def test_a_job_finds_the_modules_of_ones_own(monkeypatch, tmp_path):
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setenv("NAVI_PLUGINS", "my_networks")
+    told = _environment()
+    assert told["NAVI_PLUGINS"] == "my_networks" and told["PYTHONPATH"].split(os.pathsep)[-1] == str(tmp_path)
 
 
 @pytest.fixture

@@ -115,8 +115,12 @@ def test_settings_in_the_environment_do_not_reach_the_child_twice(monkeypatch):
     monkeypatch.setenv("NAVI_ACTORS", "3")
     monkeypatch.setenv("NAVI_PPO__GAMMA", "0.5")
     monkeypatch.setenv("NAVI_HOME", "/somewhere")
-    code = "import os\nprint(sorted(n for n in os.environ if n in ('NAVI_ACTORS', 'NAVI_PPO__GAMMA', 'NAVI_HOME')))"
-    assert run_supervised(python(code), on_line=print)[1].strip() == "['NAVI_HOME']"
+    monkeypatch.setenv("NAVI_PLUGINS", "my_networks")
+    code = (
+        "import os\nprint(sorted(n for n in os.environ if n in ('NAVI_ACTORS', 'NAVI_PPO__GAMMA', *os.sys.argv[1:])))"
+    )
+    command = [*python(code), "NAVI_HOME", "NAVI_PLUGINS"]
+    assert run_supervised(command, on_line=print)[1].strip() == "['NAVI_HOME', 'NAVI_PLUGINS']"
 
 
 @pytest.fixture

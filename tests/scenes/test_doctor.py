@@ -258,6 +258,11 @@ def test_without_a_folder_the_machine_is_checked(monkeypatch, tmp_path, capsys):
     monkeypatch.setenv("NAVI_SCENES", str(tmp_path / "lost"))
     rows = {row["what"]: row for row in check_machine()}
     assert rows["NAVI_SCENES"]["state"] == "broken" and "lost" in rows["NAVI_SCENES"]["detail"]
+    assert rows["NAVI_PLUGINS"]["state"] == "ok"
+    monkeypatch.setenv("NAVI_PLUGINS", "my_missing")
+    broken = next(row for row in check_machine() if row["what"] == "NAVI_PLUGINS")
+    assert broken["state"] == "broken" and "there is no module my_missing" in broken["detail"]
+    monkeypatch.delenv("NAVI_PLUGINS")
     assert rows["ray kernels"]["state"] in ("ok", "warning") and "cores" in rows["hardware"]["detail"]
     monkeypatch.delenv("NAVI_SCENES")
     with pytest.raises(SystemExit) as ended:

@@ -10,8 +10,13 @@ state is not zeroed.
 from __future__ import annotations
 
 from collections.abc import Callable
+from typing import TypeVar, overload
 
+import torch
+
+from navi_core.config.parts import CORE_NAMES
 from navi_core.errors import ConfigError
+from navi_core.policy.checks import check_core
 from navi_core.policy.cores.base import TemporalCore
 from navi_core.policy.cores.gru import GRUBlock
 from navi_core.policy.cores.mamba2 import Mamba2Block
@@ -19,6 +24,7 @@ from navi_core.policy.cores.mambapy import MambaPyBlock
 from navi_core.policy.cores.none import NoCore
 from navi_core.policy.cores.residual import ResidualCore
 from navi_core.policy.cores.ssd import ssd_scan
+from navi_core.policy.parts import Parts
 
 __all__ = [
     "CORES",
@@ -29,16 +35,53 @@ __all__ = [
     "ResidualCore",
     "TemporalCore",
     "build_core",
+    "register_core",
     "ssd_scan",
 ]
 
-CORES: dict[str, Callable[[int], TemporalCore]] = {
-    "mamba2": Mamba2Block,
-    "gru": GRUBlock,
-    "mambapy": MambaPyBlock,
-    "none": NoCore,
-}
+CoreFactory = Callable[[int], TemporalCore]
+F = TypeVar("F", bound=CoreFactory)
+
+CORES: Parts[CoreFactory] = Parts(CORE_NAMES)
 """Temporal cores by name; each takes the model width."""
+
+
+@overload
+def register_core(name: str) -> Callable[[F], F]: ...
+
+
+@overload
+def register_core(name: str, factory: F) -> F: ...
+
+
+def register_core(name: str, factory: F | None = None) -> F | Callable[[F], F]:
+    """Enter a temporal core under a name, which `policy.core` then takes; or as `@register_core("mine")`.
+
+    The factory, a class as a rule, is called with the width D (128 by default) and returns a `TemporalCore`: with
+    `initial_state(B)`, a tuple of float32 tensors, batch first; `step`, which acts, one input (B, D) at a time; and
+    `forward`, which learns from sequences (B, T, D). Both compute the same function of inputs, state and resets:
+    `reset[:, t]` zeroes a row's state before input t is consumed, the incoming one too, and the last state is not
+    zeroed. That is tried when a policy is built. `policy.core_layers` stacks what the factory makes.
+
+    A module that registers is loaded in every process where the environment variable NAVI_PLUGINS names it.
+
+    Args:
+        name: Small letters, digits and underscores.
+        factory: What builds the core; without it a decorator is returned.
+
+    Raises:
+        ConfigError: The name is taken, or is no name.
+    """
+    if factory is None:
+        return lambda made: register_core(name, made)
+    CORES.register(name, factory)
+    return factory
+
+
+register_core("mamba2", Mamba2Block)
+register_core("gru", GRUBlock)
+register_core("mambapy", MambaPyBlock)
+register_core("none", NoCore)
 
 
 def build_core(name: str, width: int = 128, layers: int = 1) -> TemporalCore:
@@ -50,11 +93,13 @@ def build_core(name: str, width: int = 128, layers: int = 1) -> TemporalCore:
         layers: 1 is the bare block; more make a pre-norm residual stack.
 
     Raises:
-        ConfigError: The name is unknown, `layers` is below 1, or the width does not fit the core.
+        ConfigError: The name is unknown, `layers` is below 1, the width does not fit the core, or one that is not
+            built in breaks the contract of `register_core`.
     """
-    if name not in CORES:
-        raise ConfigError(f"no temporal core {name!r}; allowed: {', '.join(sorted(CORES))}")
+    block = CORES[name]
     if layers < 1:
         raise ConfigError(f"core layers {layers} must be at least 1")
-    block = CORES[name]
+    if name not in CORE_NAMES.built_in:
+        with torch.random.fork_rng(devices=[]):
+            check_core(name, block(width), width)
     return block(width) if layers == 1 else ResidualCore(lambda: block(width), width, layers)

@@ -2,14 +2,19 @@
 
 from __future__ import annotations
 
-from typing import Any
+from collections.abc import Callable
+from inspect import signature
+from typing import Any, TypeVar, overload
 
 from torch import nn
 
+from navi_core.config.parts import ENCODER_NAMES
 from navi_core.errors import ConfigError
+from navi_core.policy.checks import check_encoder
 from navi_core.policy.encoders.rayvit import RayViT, solid_angle_bias, spherical_positions
 from navi_core.policy.encoders.ring_cnn import RingCNN
 from navi_core.policy.encoders.spherical_cnn import SphericalCNN
+from navi_core.policy.parts import Parts
 
 __all__ = [
     "ENCODERS",
@@ -17,12 +22,54 @@ __all__ = [
     "RingCNN",
     "SphericalCNN",
     "build_encoder",
+    "register_encoder",
     "solid_angle_bias",
     "spherical_positions",
 ]
 
-ENCODERS: dict[str, type[nn.Module]] = {"rayvit": RayViT, "spherical_cnn": SphericalCNN, "ring_cnn": RingCNN}
+EncoderFactory = Callable[..., nn.Module]
+F = TypeVar("F", bound=EncoderFactory)
+
+ENCODERS: Parts[EncoderFactory] = Parts(ENCODER_NAMES)
 """Encoder backends by name."""
+
+
+@overload
+def register_encoder(name: str) -> Callable[[F], F]: ...
+
+
+@overload
+def register_encoder(name: str, factory: F) -> F: ...
+
+
+def register_encoder(name: str, factory: F | None = None) -> F | Callable[[F], F]:
+    """Enter an encoder under a name, which `policy.encoder` then takes; or as `@register_encoder("mine")`.
+
+    The factory, a class as a rule, is called with `(azimuth_bins, elevation_bins, *, width, depth_shift, depth_scale)`,
+    which are settings of the policy, and returns a `torch.nn.Module` that maps raw observations (B, 3, Az, El) to
+    float32 embeddings (B, width), 128 by default. Channel 0 is normalised depth, channel 1 raw semantic ids, channel 2
+    the valid mask; `ObservationScaling` brings them to the range of a network. Azimuth is a circle. An embedding is a
+    function of its own row, alike in acting and in learning: no dropout, no batch normalisation. What the factory
+    makes is tried when a policy is built.
+
+    A module that registers is loaded in every process where the environment variable NAVI_PLUGINS names it.
+
+    Args:
+        name: Small letters, digits and underscores.
+        factory: What builds the encoder; without it a decorator is returned.
+
+    Raises:
+        ConfigError: The name is taken, or is no name.
+    """
+    if factory is None:
+        return lambda made: register_encoder(name, made)
+    ENCODERS.register(name, factory)
+    return factory
+
+
+register_encoder("rayvit", RayViT)
+register_encoder("spherical_cnn", SphericalCNN)
+register_encoder("ring_cnn", RingCNN)
 
 
 def build_encoder(name: str, azimuth_bins: int = 256, elevation_bins: int = 48, **options: Any) -> nn.Module:
@@ -32,15 +79,23 @@ def build_encoder(name: str, azimuth_bins: int = 256, elevation_bins: int = 48, 
         name: A key of `ENCODERS`.
         azimuth_bins: Az.
         elevation_bins: El.
-        options: Keywords of the encoder's class (`width`, `depth_shift`, `depth_scale`; `patch` and
+        options: Keywords of the encoder's factory (`width`, `depth_shift`, `depth_scale`; `patch` and
             `area_attention` for rayvit, `separable_refinement` for spherical_cnn).
 
     Raises:
-        ConfigError: The name or an option is unknown, or the bins do not fit the encoder.
+        ConfigError: The name or an option is unknown, the bins do not fit the encoder, or one that is not built in
+            answers another shape.
     """
-    if name not in ENCODERS:
-        raise ConfigError(f"no encoder {name!r}; allowed: {', '.join(sorted(ENCODERS))}")
+    factory = ENCODERS[name]
+    if name not in ENCODER_NAMES.built_in:
+        options = {"width": 128, "depth_shift": 0.2, "depth_scale": 0.1} | options
     try:
-        return ENCODERS[name](azimuth_bins, elevation_bins, **options)
+        signature(factory).bind(azimuth_bins, elevation_bins, **options)
     except TypeError as error:
-        raise ConfigError(f"encoder {name}: {error}") from None
+        raise ConfigError(
+            f"encoder {name}: {error}; it is called with (azimuth_bins, elevation_bins, {', '.join(options)})"
+        ) from None
+    encoder = factory(azimuth_bins, elevation_bins, **options)
+    if name not in ENCODER_NAMES.built_in:
+        check_encoder(name, encoder, azimuth_bins, elevation_bins, options["width"])
+    return encoder
