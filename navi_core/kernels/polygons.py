@@ -1,4 +1,4 @@
-"""Polygons into triangles: fans of convex ones, ears of the others."""
+"""Polygons into triangles: fans where they will do, ears of the others."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ import numpy.typing as npt
 __all__ = ["split_polygons"]
 
 _FLAT = 1e-6
-"""Share of a polygon's area that a corner may be turned inwards by and still be called straight."""
+"""Share of a polygon's area that a triangle of its fan may be turned over by and still be called flat."""
 
 Int64 = npt.NDArray[np.int64]
 Float64 = npt.NDArray[np.float64]
@@ -47,8 +47,8 @@ def _project(points: Float64, ring: Int64, p: Float64) -> float:
 
 
 @numba.njit(cache=True)
-def _is_ear(p: Float64, after: Int64, a: int, b: int, c: int) -> bool:
-    """Tell whether corner b can be cut off: it is not turned inwards, and no other corner lies in its triangle."""
+def _is_ear(p: Float64, before: Int64, after: Int64, a: int, b: int, c: int) -> bool:
+    """Tell whether corner b can be cut off: it is not turned inwards, and nothing else lies in its triangle."""
     turn = _area(p, a, b, c)
     if turn <= 0.0:
         return turn == 0.0
@@ -61,6 +61,12 @@ def _is_ear(p: Float64, after: Int64, a: int, b: int, c: int) -> bool:
             same |= p[k, 0] == p[q, 0] and p[k, 1] == p[q, 1]
         if inside and not same:
             return False
+        # Where a hole touches the outline in a corner, its sides leave the triangle through the cut. A side that is
+        # gone along twice goes first.
+        if p[k, 0] == p[b, 0] and p[k, 1] == p[b, 1]:
+            for q in (before[k], after[k]):
+                if q in (a, c) or (_area(p, a, b, q) > 0.0 and _area(p, b, c, q) > 0.0):
+                    return False
         k = after[k]
     return True
 
@@ -69,8 +75,9 @@ def _is_ear(p: Float64, after: Int64, a: int, b: int, c: int) -> bool:
 def split_polygons(points: Float64, rings: Int64, faces: Int64) -> None:
     """Write the triangles of polygons with K corners each.
 
-    A convex polygon becomes the fan around its first corner. Of another one ears are cut off (Meisters 1975) in the
-    plane that it nearly lies in: a wall with a doorway stays open. One that crosses itself still gives K − 2 triangles.
+    Where all of a polygon can be seen from its first corner, it becomes the fan around that. Of another one ears are
+    cut off (Meisters 1975) in the plane that it nearly lies in: a wall with a doorway stays open. One that crosses
+    itself still gives K − 2 triangles.
 
     Args:
         points: (V, 3) positions.
@@ -83,17 +90,17 @@ def split_polygons(points: Float64, rings: Int64, faces: Int64) -> None:
     for i in range(rings.shape[0]):
         ring = rings[i]
         slack = -_FLAT * _project(points, ring, p)
-        convex = True
+        fan = True
         for k in range(count):
             before[k], after[k] = (k - 1) % count, (k + 1) % count
-            convex &= not _area(p, before[k], k, after[k]) < slack
+            fan &= not _area(p, 0, k, after[k]) < slack
         left, at, tried, out = count, 0, 0, 0
         while left > 2:
-            if convex:
+            if fan:
                 a, b, c = 0, out + 1, out + 2
             else:
                 a, b, c = before[at], at, after[at]
-                if tried < left and not _is_ear(p, after, a, b, c):
+                if tried < left and not _is_ear(p, before, after, a, b, c):
                     at = c
                     tried += 1
                     continue

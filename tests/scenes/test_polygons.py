@@ -14,6 +14,25 @@ DOORWAY = [[0, 0, 0], [6, 0, 0], [6, 4, 0], [0, 4, 0], [0, 3, 0], [5, 3, 0], [5,
 """A wall of 6 × 4 m that begins at x = 0 and has an opening of 5 × 2 m there: an outline that turns inwards."""
 WINDOW = [[0, 0, 0], [6, 0, 0], [6, 4, 0], [0, 4, 0], [0, 0, 0], [2, 1, 0], [2, 3, 0], [4, 3, 0], [4, 1, 0], [2, 1, 0]]
 """A wall of 6 × 4 m with a window of 2 × 2 m, joined to the outline by a seam."""
+TOUCHED = [
+    [4, 3],
+    [4, 4],
+    [6, 4],
+    [6, 6],
+    [1, 6],
+    [1, 5],
+    [2, 5],
+    [3, 5],
+    [4, 5],
+    [4, 4],
+    [3, 4],
+    [3, 5],
+    [2, 5],
+    [2, 3],
+]
+"""A floor with a hole of 1 × 1 m that a corner of the outline touches: it is narrowed to nothing there."""
+DOUBLED = [[0, 0, 0], [4, 0, 0], [4, 0, 0], [1, 1, 0], [1, 1, 0], [0, 4, 0]]
+"""The arrow with corners that are there twice, the one that turns inwards too."""
 ARROW = [[0, 0, 0], [4, 0, 0], [1, 1, 0], [0, 4, 0]]
 
 
@@ -41,7 +60,7 @@ def test_an_opening_in_a_wall_stays_open(tmp_path, suffix):
     assert area(mesh.vertices, mesh.faces) == pytest.approx(6 * 4 - 5 * 2)
 
 
-@pytest.mark.parametrize(("outline", "inside"), [(DOORWAY, 14), (WINDOW, 20), (ARROW, 4)])
+@pytest.mark.parametrize(("outline", "inside"), [(DOORWAY, 14), (WINDOW, 20), (ARROW, 4), (DOUBLED, 4)])
 def test_the_area_is_the_outlines_from_every_corner_and_in_both_directions(outline, inside):
     points = np.array(outline, float) + 1000.0
     for first in range(len(points)):
@@ -61,6 +80,20 @@ def test_any_outline_in_any_plane_is_covered_once():
         points = flat @ np.linalg.qr(rng.normal(size=(3, 3)))[0].T
         faces, _ = triangulate(points, np.arange(12), np.array([12]))
         assert area(points, faces) == pytest.approx(enclosed(points))
+
+
+def test_a_hole_that_touches_the_outline_stays_open():
+    points = np.pad(np.array(TOUCHED, float), ((0, 0), (0, 1)))
+    faces, _ = triangulate(points, np.arange(len(points)), np.array([len(points)]))
+    assert area(points, faces) == pytest.approx(enclosed(points)) == 10
+
+
+def test_an_arch_of_many_corners_stays_open():
+    angle = np.linspace(0, np.pi, 300)
+    arch = np.stack([0.5 * np.cos(angle), 0.5 * np.sin(angle), 0 * angle], axis=1)
+    points = np.concatenate([arch, [[-5, 0, 0], [-5, 3, 0], [5, 3, 0], [5, 0, 0]]])
+    faces, _ = triangulate(points, np.arange(len(points)), np.array([len(points)]))
+    assert area(points, faces) == pytest.approx(enclosed(points)) == pytest.approx(30 - np.pi / 8, abs=1e-4)
 
 
 def test_convex_polygons_are_fans_and_faces_keep_their_order():
