@@ -199,15 +199,24 @@ def unit_doubt(extent: npt.NDArray[np.float64]) -> str | None:
     return None
 
 
-def _without_strays(mesh: Mesh, step: int = 1) -> npt.NDArray[np.float64]:
-    """Return the extent (3,) [m] of every `step`-th triangle without a handful of those furthest out."""
+def _without_strays(mesh: Mesh, step: int = 1) -> tuple[npt.NDArray[np.float64], npt.NDArray[np.float64]]:
+    """Return the bounds (3,) of every `step`-th triangle without a handful of those furthest out."""
     faces = mesh.faces[::step]
     few = min(_STRAYS, len(faces) // 1000)
-    inner = np.empty(3)
+    lower, upper = np.empty((2, 3))
     for axis in range(3):
         place = mesh.vertices[:, axis][faces]
-        inner[axis] = -np.partition(-place.max(axis=1), few)[few] - np.partition(place.min(axis=1), few)[few]
-    return inner
+        lower[axis] = np.partition(place.min(axis=1), few)[few]
+        upper[axis] = -np.partition(-place.max(axis=1), few)[few]
+    return lower, upper
+
+
+def _share_far_out(mesh: Mesh, lower: npt.NDArray[np.float64], upper: npt.NDArray[np.float64]) -> float:
+    """Return the share of a mesh's area in triangles that reach further from bounds than these are wide."""
+    corners, wide = mesh.triangles, float((upper - lower).max())
+    area = np.linalg.norm(np.cross(corners[:, 1] - corners[:, 0], corners[:, 2] - corners[:, 0]), axis=1)
+    far = ((corners.min(axis=1) < lower - wide) | (corners.max(axis=1) > upper + wide)).any(axis=1)
+    return float(area[far].sum() / max(area.sum(), np.finfo(np.float64).tiny))
 
 
 def _check_extent(mesh: Mesh, where: str) -> None:
@@ -215,12 +224,13 @@ def _check_extent(mesh: Mesh, where: str) -> None:
     extent = upper - lower
     largest = float(extent.max())
     # Where a sample is a third as large, there are no strays; else all are asked.
-    inner = _without_strays(mesh, max(1, len(mesh.faces) // 20_000))
-    if inner.max() < largest / 3:
-        inner = _without_strays(mesh)
-    size, bulk = (" × ".join(f"{v:.3g}" for v in lengths) for lengths in (extent, inner))
+    low, high = _without_strays(mesh, max(1, len(mesh.faces) // 20_000))
+    if (high - low).max() < largest / 3:
+        low, high = _without_strays(mesh)
+    size, bulk = (" × ".join(f"{v:.3g}" for v in lengths) for lengths in (extent, high - low))
     strays = None
-    if 0 < inner.max() < largest / 3:
+    # The walls of a room with a fine statue, or the ground around a house, are few triangles too, but large.
+    if 0 < (high - low).max() < largest / 3 and _share_far_out(mesh, low, high) < 0.5:
         strays = (
             f"without the few triangles furthest out it would measure {bulk} m: strays leave drones nowhere to start; "
             "remove them, in MeshLab for instance (Filters → Cleaning → Remove isolated pieces)"

@@ -135,3 +135,10 @@ def test_strays_far_from_a_scan_are_told_and_a_large_scan_is_not(caplog):
     scan[7] += 1e6
     with pytest.raises(MeshError, match=told):
         check_mesh(mesh_of(scan, "scan"))
+
+
+def test_few_large_triangles_far_out_are_walls_or_ground_and_no_strays(caplog):
+    rng = np.random.default_rng(0)
+    statue = rng.uniform((4, 0, 4), (5, 1.5, 5), (20_000, 1, 3)) + rng.normal(size=(20_000, 3, 3)) * 0.02
+    check_mesh(mesh_of(np.concatenate([box_triangles((0, 0, 0), (9, 3, 9)), statue]), "room"))
+    assert caplog.text == ""
