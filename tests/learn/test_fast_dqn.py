@@ -185,6 +185,15 @@ def test_the_gate_reads_the_variance_of_the_update_before():
     assert len(errors) == 4 and agent._td_var == pytest.approx(np.mean([x.var() for x in errors]), rel=1e-4)
 
 
+@pytest.mark.parametrize(("before", "smoothed"), [(0.5, False), (2.0, True)])
+def test_the_gate_opens_by_that_variance_and_not_by_that_of_the_targets(before, smoothed):
+    agent = FastDQN(make(kernel_smoothing={"enabled": True, "td_var_min": 1.0, "disagreement_min": 1e6}))
+    agent.network.forward(np.random.default_rng(0).standard_normal((64, 4)).astype(np.float32))
+    targets = np.random.default_rng(1).normal(0.0, 0.1 if smoothed else 10.0, 64).astype(np.float32)
+    agent._td_var = before
+    assert (agent._smoothed_targets(targets) is not targets) == smoothed
+
+
 def test_a_minibatch_of_one_has_no_neighbours():
     one = {"batch_size": 1}
     smoothed, plain = (FastDQN(make(total_steps=512, replay=one, kernel_smoothing={"enabled": on})) for on in (1, 0))
