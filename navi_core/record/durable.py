@@ -20,6 +20,11 @@ def fsync_directory(path: Path) -> None:
         os.close(descriptor)
 
 
+def _not_for_all_to_write(name: str, flags: int) -> int:
+    # Some containers run without a umask.
+    return os.open(name, flags, 0o644)
+
+
 @contextlib.contextmanager
 def durable_file(path: Path) -> Iterator[BinaryIO]:
     """Open a stream whose content becomes `path` when it is left: fsync, rename, fsync of the directory.
@@ -34,7 +39,7 @@ def durable_file(path: Path) -> Iterator[BinaryIO]:
     """
     temporary = path.with_name(f".{path.name}.{os.getpid()}.tmp")
     try:
-        with temporary.open("wb") as stream:
+        with open(temporary, "wb", opener=_not_for_all_to_write) as stream:
             yield stream
             stream.flush()
             os.fsync(stream.fileno())

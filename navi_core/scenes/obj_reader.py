@@ -14,6 +14,7 @@ from navi_core.scenes.part import Part, face_majority, triangulate
 __all__ = ["read_obj"]
 
 _BYTE_ORDER_MARK = b"\xef\xbb\xbf"
+_NAMES = (b"o", b"g", b"usemtl")
 
 
 def read_obj(path: Path) -> list[Part]:
@@ -28,7 +29,7 @@ def read_obj(path: Path) -> list[Part]:
     colors: list[tuple[float, float, float]] = []
     # Corners of the polygons, and how many each has: a list of lists would take ten times the memory.
     faces: dict[tuple[str, str, str], tuple[array[int], array[int]]] = {}
-    names = {b"o": "", b"g": "", b"usemtl": ""}
+    names = dict.fromkeys(_NAMES, "")
     current: tuple[array[int], array[int]] | None = None
     for number, line in _lines(path):
         fields = line.split()
@@ -76,9 +77,11 @@ def _lines(path: Path) -> Iterator[tuple[int, bytes]]:
         begun: list[bytes] = []
         first = 0
         for number, line in enumerate(stream, start=1):
-            if b"#" in line and not line.startswith((b"o ", b"g ", b"usemtl ")):
+            # A name may hold either character, the path of a file on Windows for one.
+            special = (b"#" in line or b"\\" in line) and line.split(None, 1)[0] not in _NAMES
+            if special:
                 line = line.partition(b"#")[0]
-            if b"\\" in line and line.rstrip().endswith(b"\\"):
+            if special and line.rstrip().endswith(b"\\"):
                 first = first or number
                 begun.append(line.rstrip().removesuffix(b"\\"))
             elif begun:

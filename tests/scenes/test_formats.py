@@ -258,6 +258,7 @@ OBJ_HANDWRITING = {
     "a continued face": SHEET + "f 1 2 \\\n  3 4\n",
     "a continued face of Windows": SHEET + "f 1 2 \\\r\n3 \\\r\n4\r\n",
     "a continued place": SHEET.replace("v 4 0 0", "v 4 \\\n0 0") + "f 1 2 3 4\n",
+    "a name that ends like a continued line": "o C:\\scenes\\\n" + SHEET + "f 1 2 3 4\n",
     "a comment behind a face": SHEET + "f 1 2 3 4 # the floor\n",
 }
 

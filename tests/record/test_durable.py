@@ -1,0 +1,28 @@
+"""A file that is written durably is there as a whole or not at all, and nobody else may write it."""
+
+from __future__ import annotations
+
+import os
+
+import pytest
+
+from navi_core.record.durable import durable_file, write_durably
+
+
+def test_what_ends_the_writing_leaves_the_file_as_it_was(tmp_path):
+    path = tmp_path / "book.json"
+    write_durably(path, b"old")
+    with pytest.raises(KeyboardInterrupt), durable_file(path) as stream:
+        stream.write(b"new")
+        raise KeyboardInterrupt
+    assert path.read_bytes() == b"old" and os.listdir(tmp_path) == ["book.json"]
+
+
+@pytest.mark.parametrize(("umask", "mode"), [(0o000, 0o644), (0o022, 0o644), (0o077, 0o600)])
+def test_a_file_is_for_its_owner_to_write_whatever_the_umask(tmp_path, umask, mode):
+    before = os.umask(umask)
+    try:
+        write_durably(tmp_path / "book.json", b"{}")
+    finally:
+        os.umask(before)
+    assert (tmp_path / "book.json").stat().st_mode & 0o777 == mode
