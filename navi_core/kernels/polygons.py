@@ -10,6 +10,8 @@ __all__ = ["split_polygons"]
 
 _FLAT = 1e-6
 """Share of a polygon's area that a triangle of its fan may be turned over by and still be called flat."""
+_MOST_FORCED = 8
+"""Corners cut off where there was no ear after which none is looked for: the outline crosses itself all over."""
 
 Int64 = npt.NDArray[np.int64]
 Float64 = npt.NDArray[np.float64]
@@ -94,16 +96,17 @@ def split_polygons(points: Float64, rings: Int64, faces: Int64) -> None:
         for k in range(count):
             before[k], after[k] = (k - 1) % count, (k + 1) % count
             fan &= not _area(p, 0, k, after[k]) < slack
-        left, at, tried, out = count, 0, 0, 0
+        left, at, tried, forced, out = count, 0, 0, 0, 0
         while left > 2:
             if fan:
                 a, b, c = 0, out + 1, out + 2
             else:
                 a, b, c = before[at], at, after[at]
-                if tried < left and not _is_ear(p, before, after, a, b, c):
+                if tried < left and forced < _MOST_FORCED and not _is_ear(p, before, after, a, b, c):
                     at = c
                     tried += 1
                     continue
+                forced += tried == left
                 after[a], before[c] = c, a
                 at, tried = c, 0
             faces[i, out, 0], faces[i, out, 1], faces[i, out, 2] = ring[a], ring[b], ring[c]

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import time
+
 import numpy as np
 import pytest
 
@@ -110,3 +112,10 @@ def test_what_encloses_nothing_or_too_much_work_still_ends():
     assert len(triangulate(np.full((4, 3), np.nan), np.arange(4), np.array([4]))[0]) == 2
     with pytest.raises(MeshError, match="polygon of 5000 corners, more than 4096"):
         triangulate(crossing, np.zeros(5000, np.int64), np.array([5000]))
+
+
+def test_outlines_that_cross_themselves_all_over_take_no_more_work_than_others():
+    points = np.random.default_rng(0).normal(size=(2048, 3))
+    began = time.process_time()
+    assert len(triangulate(points, np.tile(np.arange(2048), 40), np.full(40, 2048))[0]) == 40 * 2046
+    assert time.process_time() - began < 8, "half a second; where ears are looked for to the end, half a minute"
