@@ -149,14 +149,16 @@ def _explain(connection: duckdb.DuckDBPyConnection, folder: Path) -> None:
             "union all select view_name, 'view' from duckdb_views() where not internal"
         ).fetchall()
     )
-    for table, kind in kinds.items():
-        if table in tables:
-            connection.execute(f'comment on {kind} "{table}" is {_quoted(tables[table])}')
+    orders = [
+        f'comment on {kind} "{table}" is {_quoted(tables[table])}' for table, kind in kinds.items() if table in tables
+    ]
     found = connection.execute("select table_name, column_name from duckdb_columns() where not internal").fetchall()
     for table, column in found:
         meaning = columns.get(f"{table}.{column}", columns.get(column))
         if meaning is not None:
-            connection.execute(f'comment on column "{table}"."{column}" is {_quoted(meaning)}')
+            orders.append(f'comment on column "{table}"."{column}" is {_quoted(meaning)}')
+    # Some 700, each of which would else wait for the disk.
+    connection.execute("; ".join(["begin", *orders, "commit"]))
 
 
 def _quoted(text: str) -> str:
