@@ -11,7 +11,7 @@ import sys
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from navi_core.errors import RecordError
+from navi_core.errors import ConfigError, RecordError, printable
 from navi_pipeline.lib.sql_files import saved_queries, sql_folder
 from navi_pipeline.lib.warehouse import Warehouse
 
@@ -43,22 +43,28 @@ def run_query(
         home: Navi home; by default `navi_home()`.
 
     Raises:
+        ConfigError: Both JSON and CSV are asked for.
         RecordError: The query or the ingest failed, or a single word is neither a saved query nor a table or view.
     """
+    if as_json and as_csv:
+        raise ConfigError("--json and --csv are two ways to print one answer; give one of them")
     warehouse = Warehouse(home)
     report = warehouse.rebuild() if rebuild else warehouse.ingest()
     for name, reason in report.quarantined.items():
         print(f"quarantined {name}: {reason}", file=sys.stderr)  # noqa: T201
     saved = saved_queries(sql_folder())
     if sql is None:
-        _print_overview(warehouse, {name: query.explanation for name, query in saved.items()}, as_json)
+        _print_overview(warehouse, {name: query.explanation for name, query in saved.items()}, as_json, as_csv)
         return
     if sql.strip() in saved:
         sql = saved[sql.strip()].sql
     elif re.fullmatch(r"[\w-]+", sql.strip()):
-        _print_relation(sql.strip(), list(saved), warehouse, as_json)
+        _print_relation(sql.strip(), list(saved), warehouse, as_json, as_csv)
         return
-    frame = warehouse.query(sql)
+    _print_answer(warehouse.query(sql), as_json, as_csv)
+
+
+def _print_answer(frame: pandas.DataFrame, as_json: bool, as_csv: bool) -> None:
     if as_json:
         print(json.dumps(records(frame), default=str))  # noqa: T201
     elif as_csv:
@@ -74,12 +80,15 @@ def records(frame: pandas.DataFrame) -> list[dict[str, Any]]:
 
 def print_frame(frame: pandas.DataFrame) -> None:
     """Print a frame for people, on standard output: as a table, or where that is too wide row by row."""
+    from rich.cells import cell_len
     from rich.console import Console
     from rich.table import Table
 
-    names = [str(name) for name in frame.columns]
-    rows = [["" if value is None else _text(value) for value in row.values()] for row in records(frame)]
-    widths = [max([len(row[i]) for row in rows], default=0) for i in range(len(names))]
+    # Names in the rows are other people's; those of far scripts take two columns a letter.
+    names = [printable(str(name)) for name in frame.columns]
+    rows = [[printable(_text(value), "\n") for value in row.values()] for row in records(frame)]
+    columns = zip(*rows) if rows else [()] * len(names)
+    widths = [max([cell_len(line) for text in texts for line in text.split("\n")], default=0) for texts in columns]
     heads = [_broken(name, max(width, _HEAD)) for name, width in zip(names, widths)]
     # A long text may be folded; numbers, times and names in pieces could not be read.
     least = [max(min(width, _FOLDED), *map(len, head.splitlines())) for width, head in zip(widths, heads)]
@@ -89,6 +98,9 @@ def print_frame(frame: pandas.DataFrame) -> None:
     if rows and wanted > console.width:
         for number, row in enumerate(rows, start=1):
             table = Table(show_edge=False, show_header=False, title=f"row {number}", title_justify="left")
+            # Folded, not cut: nothing of what was asked for is left out.
+            table.add_column(overflow="fold")
+            table.add_column(overflow="fold")
             for name, value in zip(names, row):
                 table.add_row(name, value)
             console.print(table)
@@ -113,7 +125,7 @@ def _broken(name: str, width: int) -> str:
     return "\n".join(lines)
 
 
-def _print_relation(word: str, saved: list[str], warehouse: Warehouse, as_json: bool) -> None:
+def _print_relation(word: str, saved: list[str], warehouse: Warehouse, as_json: bool, as_csv: bool) -> None:
     """Print what a table or view is and what its columns mean; a word that is neither names what there is."""
     views, tables = warehouse.relations()
     if word not in (*views, *tables):
@@ -127,8 +139,8 @@ def _print_relation(word: str, saved: list[str], warehouse: Warehouse, as_json: 
         "where table_name = ? and not internal order by column_index",
         [word],
     )
-    if as_json:
-        print(json.dumps(records(columns)))  # noqa: T201
+    if as_json or as_csv:
+        _print_answer(columns, as_json, as_csv)
         return
     about = warehouse.query(
         "select comment from duckdb_tables() where table_name = ? union all "
@@ -140,10 +152,15 @@ def _print_relation(word: str, saved: list[str], warehouse: Warehouse, as_json: 
     print(f'navi query "select * from {word}"')  # noqa: T201
 
 
-def _print_overview(warehouse: Warehouse, saved: dict[str, str], as_json: bool) -> None:
+def _print_overview(warehouse: Warehouse, saved: dict[str, str], as_json: bool, as_csv: bool) -> None:
     views, tables = warehouse.relations()
     if as_json:
         print(json.dumps({"views": views, "tables": tables, "queries": saved}))  # noqa: T201
+        return
+    if as_csv:
+        rows = [("view", name, "") for name in views] + [("table", name, "") for name in tables]
+        rows += [("query", name, explanation) for name, explanation in saved.items()]
+        csv.writer(sys.stdout).writerows([("kind", "name", "explanation"), *rows])
         return
     print('navi query "select … "   or   navi query QUERY   or, what its columns mean,   navi query VIEW')  # noqa: T201
     print(f"views    {', '.join(views)}")  # noqa: T201
@@ -171,6 +188,8 @@ def _plain(value: Any) -> Any:
 
 
 def _text(value: Any) -> str:
+    if value is None:
+        return ""
     if isinstance(value, float):
         return f"{value:.0f}" if value.is_integer() and abs(value) < 1e15 else f"{value:.6g}"
     return str(value)

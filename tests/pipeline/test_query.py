@@ -70,6 +70,27 @@ def test_rows_become_csv(navi):
     assert answer.stdout.splitlines() == ["step,name,value", "64,reward_ema,0.5", "64,sps,"]
 
 
+def test_csv_is_csv_whatever_is_asked(navi):
+    assert navi("query", "metrics", "--csv").stdout.startswith("column,type,meaning")
+    listed = navi("query", "--csv").stdout.splitlines()
+    assert listed[0] == "kind,name,explanation" and "view,leaderboard," in listed
+    assert "give one of them" in str(navi("query", "metrics", "--csv", "--json").exception)
+
+
+@pytest.mark.parametrize("columns", ["24", "200"])
+def test_a_table_cuts_nothing_and_hands_no_terminal_an_order(monkeypatch, capsys, columns):
+    monkeypatch.setenv("COLUMNS", columns)
+    monkeypatch.setattr("sys.stdout.isatty", lambda: True)
+    path = "/data/" + "0123456789" * 9 + ".gmdag"
+    print_frame(pd.DataFrame({"path": [path], "name": ["a\x1b[2Jb"], "kitchen": ["台所" * 4], "a_number_of_it": [1]}))
+    told = capsys.readouterr().out
+    lines = [[cell.strip() for cell in line.split("│")] for line in told.splitlines() if "│" in line]
+    told_path = "".join(cells[columns == "24"] for cells in lines)
+    assert path in told_path and "\x1b[2J" not in told and "a?[2Jb" in told and "…" not in told
+    if columns == "200":
+        assert "台所" * 4 in told
+
+
 def test_what_is_too_wide_is_told_row_by_row(monkeypatch, capsys):
     """Numbers and names in pieces of a few letters could not be read."""
     frame = pd.DataFrame({f"quite_a_long_name_{i}": ["of sixteen signs"] for i in range(12)})
