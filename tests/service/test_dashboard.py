@@ -185,7 +185,7 @@ def test_a_name_that_somebody_made_to_lead_here_is_no_way_in(dashboard, name):
 
 
 @pytest.mark.parametrize(
-    "name", ["localhost", "127.0.0.1", "[::1]", "192.168.0.7", socket.gethostname(), "run.localhost"]
+    "name", ["localhost", "127.0.0.1", "[::1]", "192.168.0.7", socket.gethostname(), "run.localhost", "LOCALHOST."]
 )
 def test_names_and_addresses_of_this_machine_are(dashboard, name):
     request = urllib.request.Request(dashboard, headers={"Host": f"{name}:80"})

@@ -163,14 +163,15 @@ def _same_site(socket: WebSocket) -> bool:
 def _by_own_name(called: str, host: str) -> bool:
     """Tell whether a browser called this server by an address or a name of its own (a request's Host)."""
     try:
-        name = urlsplit(f"//{called}").hostname or ""
+        # With a dot behind it a name is complete, and the same.
+        name = (urlsplit(f"//{called}").hostname or "").removesuffix(".")
     except ValueError:
         return False
     with contextlib.suppress(ValueError):
         ipaddress.ip_address(name)
         return True
     machine = socket_library.gethostname().lower()
-    own = {"localhost", host.lower(), machine, f"{machine}.local", machine.partition(".")[0]}
+    own = {"localhost", host.lower().removesuffix("."), machine, f"{machine}.local", machine.partition(".")[0]}
     return name in own or name.endswith(".localhost")
 
 
