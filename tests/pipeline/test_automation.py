@@ -16,13 +16,13 @@ from navi_core.scenes.compiler import output_path
 from navi_pipeline.definitions import defs
 from navi_pipeline.defs.automation import nights
 from navi_pipeline.defs.automation.sensors import new_demonstrations, new_scenes, run_failures, stale_runs
-from navi_pipeline.defs.corpus.assets import CompileSettings, SceneSettings
+from navi_pipeline.defs.corpus.assets import DEFAULT_SCENES, CompileSettings, scene_sources
 from navi_pipeline.lib.compiled import due_scenes
 from navi_pipeline.lib.documents import pipeline_folder, write_document
 from navi_pipeline.lib.failures import record_failure
 from navi_pipeline.lib.nightly.settings import nightly_config
 from navi_pipeline.lib.pipeline_log import pipeline_log
-from navi_pipeline.lib.scene_plan import SceneSource, as_rows, plan_path, write_plan
+from navi_pipeline.lib.scene_plan import SceneSource, as_rows, plan_path, plan_settings, read_plan, write_plan
 from navi_pipeline.lib.stale_runs import sweep
 from navi_pipeline.lib.warehouse import Warehouse
 
@@ -148,11 +148,12 @@ def test_new_meshes_are_planned_compiled_and_gathered_step_by_step(instance, rep
 def test_new_meshes_are_planned_beside_as_many_generated_scenes_as_before(instance, repository, tmp_path, monkeypatch):
     monkeypatch.setenv("NAVI_SCENES", str(tmp_path))
     (tmp_path / "house.obj").write_text("v 0 0 0\n")
-    assert scene_tick(instance, repository).run_requests[0].run_config == {}
-    write_plan([], "maze", {"train": 6, "validation": 1, "test": 2})
     (request,) = scene_tick(instance, repository).run_requests
-    settings = request.run_config["ops"]["scene_sources"]["config"]
-    assert SceneSettings(**settings) == SceneSettings(family="maze", train=6, validation=1, test=2)
+    numbers = {"family": "maze", "train": 2, "validation": 0, "test": 0}
+    for plan in (DEFAULT_SCENES, numbers):
+        assert dg.materialize([scene_sources], instance=instance, run_config=request.run_config).success
+        assert plan_settings() == plan and "house" in read_plan()
+        write_plan([], "maze", numbers)
 
 
 def test_scenes_that_come_back_are_planned_and_compiled_again(instance, repository, tmp_path, monkeypatch):

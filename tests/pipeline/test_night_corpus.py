@@ -73,3 +73,7 @@ def test_scenes_that_were_chosen_stay_where_the_graph_is_made_again():
         # What a night plans is as large as the night, and nobody's choice.
         write_plan(plan_scenes("maze", {"train": 1}), "maze", {"train": 1})
         assert planned(train=1) == DEFAULT_SCENES | {"train": 1}
+        # Nor does it become one when a new mesh is found: the sensor plans as it was planned last.
+        write_plan(plan_scenes("maze", {"train": 1}), "maze", {"train": 1})
+        assert planned(as_last=True) == {"family": "maze", "train": 1, "validation": 0, "test": 0}
+        assert planned() == DEFAULT_SCENES

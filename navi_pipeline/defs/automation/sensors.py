@@ -149,11 +149,7 @@ def _known(context: dg.SensorEvaluationContext) -> dict[str, Any]:
 
 def _plan_anew(key: str) -> dg.RunRequest:
     """Ask for a plan like the last one: the number of generated scenes is not what has changed."""
-    from navi_pipeline.lib.scene_plan import plan_settings
-
-    settings = plan_settings()
-    config = {} if settings is None else {"ops": {"scene_sources": {"config": settings}}}
-    return _request(("scene_sources",), key, config=config)
+    return _request(("scene_sources",), key, config={"ops": {"scene_sources": {"config": {"as_last": True}}}})
 
 
 def _request(

@@ -41,6 +41,9 @@ class SceneSettings(dg.Config):
     train: int | None = Field(default=None, description="Scenes to train on; at first 16.")
     validation: int | None = Field(default=None, description="Scenes on which the champion is challenged; at first 12.")
     test: int | None = Field(default=None, description="Scenes on which policies are measured; at first 16.")
+    as_last: bool = Field(
+        default=False, description="Leave what nobody chose as it was planned last, a night's numbers for instance."
+    )
 
 
 class CompileSettings(dg.Config):
@@ -71,10 +74,14 @@ def scene_sources(context: dg.AssetExecutionContext, config: SceneSettings) -> d
     """Plan the scenes and register their partitions."""
     from navi_pipeline.lib.documents import content_key
     from navi_pipeline.lib.pictures import markdown_table
-    from navi_pipeline.lib.scene_plan import as_rows, chosen_settings, plan_scenes, write_plan
+    from navi_pipeline.lib.scene_plan import as_rows, chosen_settings, plan_scenes, plan_settings, write_plan
 
-    chosen = chosen_settings() | {name: value for name, value in config.model_dump().items() if value is not None}
-    settings = DEFAULT_SCENES | chosen
+    earlier = chosen_settings()
+    named = {name: value for name in DEFAULT_SCENES if (value := getattr(config, name)) is not None}
+    if kept := {name: value for name, value in earlier.items() if name not in named}:
+        context.log.info("as chosen earlier: %s", ", ".join(f"{name} {value}" for name, value in kept.items()))
+    chosen = earlier | named
+    settings = DEFAULT_SCENES | ((plan_settings() or {}) if config.as_last else {}) | chosen
     family, counts = settings["family"], {split: settings[split] for split in ("train", "validation", "test")}
     sources = plan_scenes(family, counts)
     rows = as_rows(sources)
