@@ -192,7 +192,8 @@ class _Trainer:
                 _LOG.warning("%s", told)
         except (CheckpointError, RuntimeError, KeyError) as error:
             raise CheckpointError(
-                f"the run cannot start from {initial}: {error}; begin with new weights (--init none) or another version"
+                f"the run cannot start from {initial}: {_line(error)}; begin with new weights (--init none) or another "
+                "version"
             ) from None
 
     def run_until(self, stop: StopFlag, progress: Callable[[Progress], None] | None) -> str:
@@ -384,8 +385,17 @@ class _Trainer:
             self.counters = Counters.of(checkpoint)
         except (KeyError, RuntimeError, ValueError, TypeError) as error:
             raise CheckpointError(
-                f"the checkpoint at step {checkpoint.step_id} does not fit this run ({error}); start with --fresh"
+                f"the checkpoint at step {checkpoint.step_id} does not fit this run ({_line(error)}); start with --fresh"
             ) from error
+
+
+def _line(error: Exception) -> str:
+    """Return an error in one line: torch tells of every array that does not fit, the first of which is enough."""
+    _, *arrays = [line.strip() for line in str(error).splitlines() if line.strip()] or [""]
+    if not arrays:
+        return str(error)
+    more = f"; {len(arrays) - 1} more like it" if len(arrays) > 1 else ""
+    return f"another network, {arrays[0].rstrip('.')}{more}"
 
 
 def _milliseconds(timer: StageTimer) -> dict[str, float]:

@@ -277,6 +277,12 @@ def test_initial_weights_of_another_core_are_refused(straight, tmp_path):
         fly(tmp_path, make_config(policy={"core": "mamba2"}), initial=straight[0].checkpoint)
 
 
+def test_initial_weights_of_another_width_are_refused_in_one_line(straight, tmp_path):
+    with pytest.raises(CheckpointError, match=r"another network, .*; \d+ more like it; begin with") as told:
+        fly(tmp_path, make_config(policy={"width": 32}), initial=straight[0].checkpoint)
+    assert "\n" not in str(told.value)
+
+
 def test_a_run_stopped_before_its_first_update_has_no_reward_and_beats_nobody(straight, tmp_path):
     """Zero would exceed every trained version whose smoothed reward is negative, and take the alias latest."""
     from navi_core.cli.versions import enter_version
