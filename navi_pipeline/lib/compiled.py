@@ -239,8 +239,8 @@ def _few(names: list[str]) -> str:
 
 
 def _card(name: str) -> Path:
-    from navi_core.scenes.naming import file_stem
+    from navi_core.scenes.naming import own_stem
 
     folder = pipeline_folder() / "compiled"
     folder.mkdir(parents=True, exist_ok=True)
-    return folder / f"{name if file_stem(name) == name else f'{file_stem(name)}-{content_key(name)}'}.json"
+    return folder / f"{own_stem(name)}.json"

@@ -7,6 +7,8 @@ import io
 from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
+from navi_core.errors import printable
+
 if TYPE_CHECKING:
     import pandas
     from matplotlib.figure import Figure
@@ -32,12 +34,20 @@ _PANELS = (
     ("explained_variance", "explained variance"),
 )
 
+_BRACKETS = str.maketrans("[]\\", "()/")
+"""What would end the title of a picture in markdown."""
 _CLONING_PANELS = (("nll", "negative log-likelihood"), ("validation_nll", "the same on held-out flights"))
 
 
 def embedded_picture(png: bytes, title: str) -> str:
-    """Return markdown that shows a PNG without any file or server."""
-    return f"![{title}](data:image/png;base64,{base64.b64encode(png).decode()})"
+    """Return markdown that shows a PNG without any file or server.
+
+    Args:
+        png: The file.
+        title: Of any signs: names of scenes and studies are other people's.
+    """
+    told = " ".join(printable(title.translate(_BRACKETS), "\n").split())
+    return f"![{told}](data:image/png;base64,{base64.b64encode(png).decode()})"
 
 
 def markdown_table(rows: Sequence[Mapping[str, Any]]) -> str:

@@ -8,6 +8,7 @@ import pytest
 
 from navi_core.record import MetricLog, navi_home, outbox_path
 from navi_pipeline.lib.line_chart import interval_chart, line_chart
+from navi_pipeline.lib.pictures import embedded_picture
 from navi_pipeline.report import run_report
 
 
@@ -33,7 +34,8 @@ def filled():
     maps = navi_home() / "evaluations" / "x.maps.json"
     maps.parent.mkdir(parents=True)
     picture = base64.b64encode(b"a picture").decode()
-    maps.write_text(json.dumps({"maps": [f"![scene <1>](data:image/png;base64,{picture})"]}))
+    maps.write_text(json.dumps({"maps": [f"![scene <1>](data:image/png;base64,{picture})",
+                                         embedded_picture(b"a picture", "hall [2]\n\\")]}))  # fmt: skip
 
 
 def test_the_page_holds_everything_itself_and_fits_a_phone(filled):
@@ -45,6 +47,7 @@ def test_the_page_holds_everything_itself_and_fits_a_phone(filled):
     assert sources and all(source.startswith(("data:image/png;base64,", "#")) for source in sources)
     assert not re.search(r"https?://|<script|@import|url\(", html)
     assert "&lt;script&gt;" in html and "scene &lt;1&gt;" in html
+    assert "hall (2) /" in html
     assert html.count("<svg") >= 4 and len(html) < 200_000
 
 
