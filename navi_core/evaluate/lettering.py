@@ -41,7 +41,11 @@ def _families(letters: frozenset[str]) -> tuple[tuple[str, ...], frozenset[str]]
     from matplotlib.font_manager import findfont, fontManager, get_font
 
     def lacks(file: str, wanted: frozenset[str]) -> frozenset[str]:
-        font = get_font(file)
+        try:
+            font = get_font(file)
+        except (OSError, RuntimeError):
+            # matplotlib keeps its list of fonts: one may have been removed since, or is broken.
+            return wanted
         return frozenset(letter for letter in wanted if not font.get_char_index(ord(letter)))
 
     families, lacking = [_DEFAULT], lacks(findfont(_DEFAULT), letters)

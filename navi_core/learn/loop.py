@@ -385,7 +385,8 @@ class _Trainer:
             self.counters = Counters.of(checkpoint)
         except (KeyError, RuntimeError, ValueError, TypeError) as error:
             raise CheckpointError(
-                f"the checkpoint at step {checkpoint.step_id} does not fit this run ({_line(error)}); start with --fresh"
+                f"the checkpoint at step {checkpoint.step_id} does not fit this run ({_line(error)}); "
+                "start with --fresh"
             ) from error
 
 

@@ -60,3 +60,20 @@ def test_a_font_that_has_the_letters_is_found(monkeypatch):
     text = drawn("台所")
     lettering._families.cache_clear()
     assert text.get_text() == "台所" and text.get_fontfamily()[1:] == ["DejaVu Serif"]
+
+
+@pytest.mark.parametrize("content", [None, b"junk"])
+def test_a_font_that_is_gone_or_broken_is_passed_over(monkeypatch, tmp_path, content):
+    """matplotlib's list of fonts is a file that outlives them."""
+    from matplotlib.font_manager import FontEntry, fontManager
+
+    file = tmp_path / "gone.ttf"
+    if content is not None:
+        file.write_bytes(content)
+    gone = FontEntry(fname=str(file), name="A Font", style="normal", weight=400)
+    plain = [one for one in fontManager.ttflist if one.name == "DejaVu Sans"]
+    monkeypatch.setattr(fontManager, "ttflist", [gone, *plain])
+    lettering._families.cache_clear()
+    text = drawn("台所")
+    lettering._families.cache_clear()
+    assert text.get_text() == r"\u53f0\u6240"
