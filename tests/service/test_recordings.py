@@ -133,6 +133,9 @@ def test_a_kill_in_the_middle_of_a_message_costs_that_message_alone(tmp_path):
         path.write_bytes(whole[:end])
         with Recording(path) as recording:
             assert len(recording.entries) == 3 and recording.unfinished == end - last
+    with RecordingWriter(path):
+        assert path.stat().st_size == last
+    path.write_bytes(whole[:-1])
     assert small(path, 1).cut == len(whole) - last - 1
     with Recording(path) as recording:
         assert len(recording.entries) == 4 and recording.unfinished == 0
@@ -147,6 +150,7 @@ def test_a_kill_in_the_middle_of_a_message_costs_that_message_alone(tmp_path):
         (HEAD.pack(10, 10, 0, 0, 0, 1.0), "no message begins"),
         (HEAD.pack(10, 10, 0, 4, 7, 1.0), "no message begins"),
         (HEAD.pack(10, 12, 0, 4, 0, 1.0), "contradicts its own length"),
+        (HEAD.pack(10, 10, 0, 4, 1, 1.0), "contradicts its own length"),
         (HEAD.pack(10, 10, 0, 4, 0, float("nan")), "has the time nan"),
     ],
 )
@@ -160,7 +164,7 @@ def test_lengths_are_compared_before_anything_is_read(tmp_path, head, reason):
 def test_a_body_that_unpacks_to_more_than_it_says_is_refused(tmp_path):
     path = tmp_path / "bomb.navi"
     bomb = zlib.compress(bytes(50_000_000))
-    path.write_bytes(MAGIC + HEAD.pack(len(bomb), 100, zlib.crc32(bomb), 18, 1, 1.0) + bomb)
+    path.write_bytes(MAGIC + HEAD.pack(len(bomb), 2 * len(bomb), zlib.crc32(bomb), 18, 1, 1.0) + bomb)
     with Recording(path) as recording, pytest.raises(RecordError, match="another length"):
         recording.read(recording.entries[0])
 
@@ -195,12 +199,33 @@ def test_what_lies_around_damage_is_still_shown(tmp_path):
                 facts = page.until("replay", lambda m: not m["playing"])["facts"]
             if place == flags:
                 assert len(recording.entries) == 3 and f"byte {fourth}" in recording.damage
-                assert "3 messages, damaged behind them" in facts
+                assert "3 messages, damaged behind them" in facts and recording.unfinished == 0
             else:
                 assert "5 messages, 1 damaged ones left out" in facts and not recording.damage
+                assert recording.read_known(recording.entries[1]) is None and recording.left_out == 1
             list_episodes(recording)
     with pytest.raises(RecordError, match=f"byte {fourth}"):
         RecordingWriter(path)
+
+
+@pytest.mark.parametrize("packed", [True, False])
+def test_a_length_that_grew_is_damage_and_nothing_behind_it_is_cut_off(tmp_path, packed, monkeypatch):
+    """Beyond the end of the file it would pass for a message whose writing was interrupted."""
+    if not packed:
+        monkeypatch.setattr("navi_core.service.recordings.file.zlib.compress", lambda raw, level: raw)
+    path = tmp_path / "a.navi"
+    small(path, 5)
+    with Recording(path) as recording:
+        second = recording.entries[1]
+        assert second.packed == packed
+    data = bytearray(path.read_bytes())
+    data[second.offset + 2] ^= 1  # of the stored length, little-endian
+    path.write_bytes(data)
+    with pytest.raises(RecordError, match=f"byte {second.offset}"):
+        RecordingWriter(path)
+    assert path.read_bytes() == data
+    with Recording(path) as recording:
+        assert len(recording.entries) == 1 and f"byte {second.offset}" in recording.damage
 
 
 def test_two_do_not_record_into_one_file(tmp_path):

@@ -49,14 +49,14 @@ class Recording:
         end: Where the last whole message ends [bytes].
         unfinished: Bytes behind it, of a message that was being written when its process was killed.
         damage: What is wrong from `end` on, where the file is damaged in its middle; empty of a whole file.
-        left_out: Messages that `read_known` left out because their bytes are damaged.
     """
 
     def __init__(self, path: Path, limits: WireConfig | None = None) -> None:
         self.path, self._limits = path, limits or WireConfig()
         self._file, size = open_recording(path)
         self.entries = Entries()
-        self.damage, self.left_out = "", 0
+        self.damage = ""
+        self._damaged: set[int] = set()
         try:
             self.end = walk(self._file, path, size, self._limits.max_message_bytes, self.entries.append)
         except RecordError as error:
@@ -76,6 +76,11 @@ class Recording:
     def seconds(self) -> float:
         """Time from the first message to the last [s]."""
         return self.entries[-1].time - self.entries[0].time if self.entries else 0.0
+
+    @property
+    def left_out(self) -> int:
+        """Messages that `read_known` left out because their bytes are damaged."""
+        return len(self._damaged)
 
     def topic(self, entry: Entry) -> str | None:
         """Return the topic of a message; None where the body is packed and would have to be unpacked."""
@@ -109,7 +114,7 @@ class Recording:
         except WireError:
             return None
         except RecordError:
-            self.left_out += 1
+            self._damaged.add(entry.offset)
             return None
 
     def messages(self) -> Iterator[tuple[float, Message]]:

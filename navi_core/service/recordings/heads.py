@@ -114,7 +114,8 @@ def walk(
         # A head is written with its body in one piece: bytes that are no head are damage, not an end.
         if not (0 < stored <= most and 0 < raw <= most and 0 < topic <= min(raw, _LONGEST_TOPIC)) or flags > PACKED:
             raise RecordError(f"{path}: no message begins at byte {offset}; the file is damaged from there on")
-        if not flags and stored != raw:
+        # Only what becomes smaller is packed. A length that grew could reach beyond the end, as of an unfinished one.
+        if (stored >= raw) if flags else (stored != raw):
             raise RecordError(f"{path}: the message at byte {offset} contradicts its own length")
         if not 0 <= when < 1e11:
             raise RecordError(f"{path}: the message at byte {offset} has the time {when}")
