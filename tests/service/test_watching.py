@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import os
 import time
+from dataclasses import replace
 from types import SimpleNamespace
 
 import numpy as np
@@ -21,6 +22,7 @@ from navi_core.service.web.stream import send_changes
 from navi_core.service.wire import DistanceMatrix, StepResult, TelemetryEvent
 from navi_core.world import Field, NavigationEnv
 from tests.learn.builders import small_config
+from tests.service.wire_samples import matrix as observation
 
 BINS = {"azimuth_bins": 16, "elevation_bins": 8}
 
@@ -111,6 +113,17 @@ def test_a_viewer_sees_what_the_selected_drone_saw(watched, viewer):
     events = [m for m in received if isinstance(m, TelemetryEvent) and m.event_type == "actor.training.ppo.step"]
     for event in events:
         assert named("step", event.payload)["reward"] == np.float32(seen[event.step_id][2])
+
+
+def test_of_all_drones_that_greet_a_newcomer_the_lowest_number_is_shown(viewer):
+    _, feed = viewer
+    drones = enumerate((2, 0, 3, 0, 1))
+    greeting = [replace(observation(), env_ids=np.array([n], np.int32), step_id=step) for step, n in drones]
+    (shown,) = feed._newest(greeting)
+    assert (shown.env_ids.tolist(), shown.step_id) == ([0], 3)
+    feed.select(3)
+    (shown,) = feed._newest(greeting)
+    assert shown.env_ids.tolist() == [3]
 
 
 def test_observations_come_ten_times_a_second_at_most(watched, viewer):
