@@ -15,6 +15,7 @@ from typer.testing import CliRunner
 
 from navi_core.cli.main import build_app
 from navi_core.cli.training_flags import flagged_config
+from navi_core.cli.versions import fitting_latest
 from navi_core.config import NOISY_SENSOR
 from navi_core.errors import CheckpointError, ConfigError, NaviError, RunError, SceneError
 from navi_core.learn.signals import StopFlag
@@ -130,6 +131,9 @@ def test_a_latest_that_appears_while_a_training_begins_is_not_taken(home, monkey
 
     monkeypatch.setattr(train, "run_training", late)
     assert navi(home, "--steps", "64")["initial"] is None
+    # Where there is one, it is settled which version that is.
+    latest = Registry(home / "models").resolve("latest")
+    assert fitting_latest(load_checkpoint(latest.path).train_config()) == latest.version
 
 
 def test_train_again_and_on_from_latest(home):
