@@ -209,8 +209,9 @@ def _train(
     first, rows = workers.rows(config.actors)
     registry = Registry(navi_home() / "models")
     root = run_root if run_root is not None else navi_home() / "runs"
-    # What can be refused is refused before the run's folder is made.
-    initial = initial_weights(registry, init)
+    # What can be refused is refused before the run's folder is made. Of several processes the first one's word counts:
+    # another version may become latest before they have all looked.
+    initial = initial_weights(registry, workers.share(init))
     scenes: list[Scene] = []
     if config.task is None:
         # Several trainers on one machine share its cores already.
