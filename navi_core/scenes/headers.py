@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+import os
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -59,6 +60,8 @@ def read_facts(path: Path) -> MeshFacts:
         MeshError: The header is broken, or the file is of another type.
     """
     suffix = path.suffix.lower()
+    if not os.path.isfile(path):
+        raise MeshError(f"{path}: no such file")
     try:
         size = path.stat().st_size
         if size == 0:
