@@ -173,7 +173,7 @@ def joined_workers() -> Iterator[Workers]:
     if not dist.is_available():
         raise ConfigError("this build of torch has no torch.distributed; unset WORLD_SIZE to train in one process")
     # Its functions take the group of the moment of import as their default, and keep that alive. Whatever imports it
-    # in a run, the optimiser's first step for one, would have the group's threads run on into the interpreter's end,
+    # in a run, making an optimiser for one, would have the group's threads run on into the interpreter's end,
     # where one that still lets go of a tensor aborts the process.
     import torch.distributed.nn
 
