@@ -9,15 +9,43 @@ import sys
 from collections.abc import Callable, Iterator, Mapping
 from functools import partial
 from pathlib import Path
-from typing import Any, TypeVar
+from typing import Any, Protocol, TypeVar, overload
 
 from navi_core.config.parts import PartNames
 from navi_core.errors import ConfigError
 
-__all__ = ["Parts"]
+__all__ = ["Parts", "Registration", "registration"]
 
 F = TypeVar("F", bound=Callable[..., Any])
 _NAME = re.compile(r"[a-z][a-z0-9_]{0,63}")
+
+
+class Registration(Protocol):
+    """Enters what builds a part under a name: called with both, or as a decorator of what builds it."""
+
+    @overload
+    def __call__(self, name: str) -> Callable[[F], F]: ...
+
+    @overload
+    def __call__(self, name: str, factory: F) -> F: ...
+
+
+def registration(parts: Parts[Any], contract: str) -> Registration:
+    """Return the function that enters what users build into a table.
+
+    Args:
+        parts: The table.
+        contract: What is to be built, which is the function's documentation.
+    """
+
+    def register(name: str, factory: Any = None) -> Any:
+        if factory is None:
+            return lambda made: register(name, made)
+        parts.register(name, factory)
+        return factory
+
+    register.__doc__ = contract
+    return register
 
 
 class Parts(Mapping[str, F]):

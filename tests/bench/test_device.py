@@ -111,9 +111,9 @@ def test_a_run_of_ppo_that_fails_is_tried_without_cudnn_s_attention_and_the_next
 def test_many_drones_have_as_many_remembered_steps_each() -> None:
     for drones in (1, 1024, 4096, 16384):
         config = device_training.training_config(EnvConfig(), drones, torch.device("cuda"))
-        EpisodicMemory(
-            drones, config.shaper.memory_capacity, 1, exclusion=config.shaper.memory_exclusion, device="meta"
-        )
+        exclusion = config.shaper.memory_exclusion
+        memory = EpisodicMemory(drones, config.shaper.memory_capacity, 1, exclusion=exclusion, device="meta")
+        assert memory._units.shape[1] > exclusion
 
 
 @pytest.mark.skipif(torch.cuda.is_available(), reason="a GPU is at hand")

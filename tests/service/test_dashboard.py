@@ -131,7 +131,8 @@ def test_sessions_that_fell_silent_are_left_out(stage, monkeypatch):
     with served_page(show) as address, page_client(address) as page:
         page.until("service", lambda m: len(m["sessions"]) == 2 and m["groups"])
         actor.stop()
-        page.until("service", lambda m: not m["sessions"] and not m["groups"])
+        silent = page.until("service", lambda m: not m["sessions"] and not m["groups"])
+        assert silent["sessions"] == []
 
 
 def test_without_an_open_page_no_observation_is_asked_for(env, dashboard):
@@ -223,6 +224,7 @@ def test_a_page_hears_something_when_nothing_happens(monkeypatch):
     with served_page(LiveShow(discover=False)) as address, page_client(address) as page:
         for _ in range(3):
             page.until("beat", seconds=3.0)
+        assert "frame" not in page.messages
 
 
 def test_a_page_that_takes_nothing_is_none(monkeypatch):

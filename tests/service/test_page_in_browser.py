@@ -5,6 +5,7 @@ from __future__ import annotations
 import math
 import re
 import time
+from contextlib import contextmanager
 
 import numpy as np
 import pytest
@@ -35,6 +36,15 @@ def metres_text(metres):
     return f"{metres:.2f} m" if metres < 10 else f"{metres:.1f} m"
 
 
+@contextmanager
+def explorer_page(scenes, folder):
+    """Yield an explorer's session, a browser's empty page, and the address that it is to open."""
+    choices = [SceneChoice(scene.name, lambda scene=scene: scene) for scene in scenes]
+    session = ExplorerSession(choices, SMALL, folder / "flights")
+    with served_page(ExploreShow(session)) as address, headless_browser() as browser:
+        yield session, browser.new_page(), address
+
+
 def check_panorama(page, depth, valid):
     """Point at rays of the panorama and compare what the page reads with the observation, (Az, El) each."""
     azimuths, elevations = depth.shape
@@ -52,10 +62,7 @@ def test_a_flight_by_key_presses_makes_a_demonstration(apartments, tmp_path):
     """Record, fly ahead, turn, take back, save; on a phone nothing is wider than the screen."""
     from playwright.sync_api import expect
 
-    choices = [SceneChoice(scene.name, lambda scene=scene: scene) for scene in apartments]
-    session = ExplorerSession(choices, SMALL, tmp_path / "flights")
-    with served_page(ExploreShow(session)) as address, headless_browser() as browser:
-        page = browser.new_page()
+    with explorer_page(apartments, tmp_path) as (session, page, address):
         foreign = []
         page.on("request", lambda request: foreign.append(request.url) if address[7:] not in request.url else None)
         page.goto(address)
@@ -90,10 +97,7 @@ def test_keys_are_let_go_and_controls_keep_theirs(apartments, tmp_path):
     """A key let go under Ctrl is not held for ever; whoever walks by Tab presses what has the focus."""
     from playwright.sync_api import expect
 
-    choices = [SceneChoice(scene.name, lambda scene=scene: scene) for scene in apartments]
-    session = ExplorerSession(choices, SMALL, tmp_path / "flights")
-    with served_page(ExploreShow(session)) as address, headless_browser() as browser:
-        page = browser.new_page()
+    with explorer_page(apartments, tmp_path) as (session, page, address):
         sent = []
         page.on("websocket", lambda socket: socket.on("framesent", lambda text: sent.append(text)))
         page.goto(address)
@@ -134,9 +138,7 @@ def test_a_dead_connection_is_noticed_and_the_page_comes_back(apartments, tmp_pa
     """As after a laptop slept: nothing comes, and nobody says that it ended."""
     from playwright.sync_api import expect
 
-    session = ExplorerSession([SceneChoice("scene", lambda: apartments[0])], SMALL, tmp_path / "flights")
-    with served_page(ExploreShow(session)) as address, headless_browser() as browser:
-        page = browser.new_page()
+    with explorer_page(apartments[:1], tmp_path) as (_, page, address):
         dead = []
 
         def pipe(socket):
@@ -178,10 +180,7 @@ def test_a_gamepad_flies_records_and_takes_back(apartments, tmp_path):
     """Button A records and saves, the right stick flies ahead, button B takes back."""
     from playwright.sync_api import expect
 
-    choices = [SceneChoice(scene.name, lambda scene=scene: scene) for scene in apartments]
-    session = ExplorerSession(choices, SMALL, tmp_path / "flights")
-    with served_page(ExploreShow(session)) as address, headless_browser() as browser:
-        page = browser.new_page()
+    with explorer_page(apartments, tmp_path) as (session, page, address):
         page.add_init_script(PAD)
         page.goto(address)
         expect(page.locator("#phase")).to_have_text("flying")

@@ -10,7 +10,6 @@ state is not zeroed.
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import TypeVar, overload
 
 import torch
 
@@ -24,7 +23,7 @@ from navi_core.policy.cores.mambapy import MambaPyBlock
 from navi_core.policy.cores.none import NoCore
 from navi_core.policy.cores.residual import ResidualCore
 from navi_core.policy.cores.ssd import ssd_scan
-from navi_core.policy.parts import Parts
+from navi_core.policy.parts import Parts, registration
 
 __all__ = [
     "CORES",
@@ -40,21 +39,13 @@ __all__ = [
 ]
 
 CoreFactory = Callable[[int], TemporalCore]
-F = TypeVar("F", bound=CoreFactory)
 
 CORES: Parts[CoreFactory] = Parts(CORE_NAMES)
 """Temporal cores by name; each takes the model width."""
 
 
-@overload
-def register_core(name: str) -> Callable[[F], F]: ...
-
-
-@overload
-def register_core(name: str, factory: F) -> F: ...
-
-
-def register_core(name: str, factory: F | None = None) -> F | Callable[[F], F]:
+register_core = registration(
+    CORES,
     """Enter a temporal core under a name, which `policy.core` then takes; or as `@register_core("mine")`.
 
     The factory, a class as a rule, is called with the width D (128 by default) and returns a `TemporalCore`: with
@@ -71,11 +62,8 @@ def register_core(name: str, factory: F | None = None) -> F | Callable[[F], F]:
 
     Raises:
         ConfigError: The name is taken, or is no name.
-    """
-    if factory is None:
-        return lambda made: register_core(name, made)
-    CORES.register(name, factory)
-    return factory
+    """,
+)
 
 
 register_core("mamba2", Mamba2Block)

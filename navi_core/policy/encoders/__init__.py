@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from inspect import signature
-from typing import Any, TypeVar, overload
+from typing import Any
 
 from torch import nn
 
@@ -14,7 +14,7 @@ from navi_core.policy.checks import check_encoder
 from navi_core.policy.encoders.rayvit import RayViT, solid_angle_bias, spherical_positions
 from navi_core.policy.encoders.ring_cnn import RingCNN
 from navi_core.policy.encoders.spherical_cnn import SphericalCNN
-from navi_core.policy.parts import Parts
+from navi_core.policy.parts import Parts, registration
 
 __all__ = [
     "ENCODERS",
@@ -28,21 +28,13 @@ __all__ = [
 ]
 
 EncoderFactory = Callable[..., nn.Module]
-F = TypeVar("F", bound=EncoderFactory)
 
 ENCODERS: Parts[EncoderFactory] = Parts(ENCODER_NAMES)
 """Encoder backends by name."""
 
 
-@overload
-def register_encoder(name: str) -> Callable[[F], F]: ...
-
-
-@overload
-def register_encoder(name: str, factory: F) -> F: ...
-
-
-def register_encoder(name: str, factory: F | None = None) -> F | Callable[[F], F]:
+register_encoder = registration(
+    ENCODERS,
     """Enter an encoder under a name, which `policy.encoder` then takes; or as `@register_encoder("mine")`.
 
     The factory, a class as a rule, is called with `(azimuth_bins, elevation_bins, *, width, depth_shift, depth_scale)`,
@@ -60,11 +52,8 @@ def register_encoder(name: str, factory: F | None = None) -> F | Callable[[F], F
 
     Raises:
         ConfigError: The name is taken, or is no name.
-    """
-    if factory is None:
-        return lambda made: register_encoder(name, made)
-    ENCODERS.register(name, factory)
-    return factory
+    """,
+)
 
 
 register_encoder("rayvit", RayViT)
