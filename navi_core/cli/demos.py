@@ -12,7 +12,9 @@ from navi_core.cli.progress import progress_bar
 from navi_core.cli.table import print_json, print_records
 
 if TYPE_CHECKING:
-    from navi_core.demos import Pupil
+    from collections.abc import Iterator
+
+    from navi_core.demos import Demonstration, Pupil
 
 __all__ = ["register"]
 
@@ -209,12 +211,14 @@ def export(
 
     files = [dataset / row["file"] for row in read_index(dataset)["files"]]
     with progress_bar("exporting", counted=True) as progress:
-        demos = []
-        for number, file in enumerate(files):
-            progress(file.name, number, len(files))
-            demos.append(load_demonstration(file))
-        export_minari(out, demos, dataset_id=dataset_id)
-    typer.echo(f"{sum(len(demo.episodes()) for demo in demos)} episodes in {out}")
+
+        def demos() -> Iterator[Demonstration]:
+            for number, file in enumerate(files):
+                progress(file.name, number, len(files))
+                yield load_demonstration(file)
+
+        episodes = export_minari(out, demos(), dataset_id=dataset_id)
+    typer.echo(f"{episodes} episodes in {out}")
 
 
 def _facts(index: dict[str, Any]) -> dict[str, Any]:

@@ -1,7 +1,9 @@
 """Reading `.npz` archives from elsewhere: every size is known and allowed before a byte is unpacked.
 
 An archive is a zip of `.npy` files. Nothing in it is unpickled, and a small file cannot unpack to a large one: what the
-directory of the zip declares must be what the array's own header says, and both must be allowed.
+directory of the zip declares must be what the array's own header says, and both must be allowed. It is packed as NumPy
+packs, by deflate or not at all: that unpacks to a thousand times the file at most, where others make gigabytes of a
+few kilobytes.
 """
 
 from __future__ import annotations
@@ -27,6 +29,7 @@ _MAX_MEMBERS = 64
 _MAX_HEADER = 65_536
 # zipfile's RuntimeError is an encrypted member, and by its subclass a version or a compression it does not know.
 _UNREADABLE = (OSError, ValueError, EOFError, zipfile.BadZipFile, zlib.error, RuntimeError)
+_PACKED = {zipfile.ZIP_STORED, zipfile.ZIP_DEFLATED}
 _END = struct.Struct("<4s4H2LH")
 """End record of a zip archive without a comment."""
 
@@ -109,6 +112,9 @@ def _members(path: Path, archive: zipfile.ZipFile) -> dict[str, tuple[ArrayHeade
         name = info.filename.removesuffix(".npy")
         if name in found:
             raise DemoError("is there twice", path=path, field=name)
+        if info.compress_type not in _PACKED:
+            way = zipfile.compressor_names.get(info.compress_type, info.compress_type)  # type: ignore[attr-defined]
+            raise DemoError(f"packed by {way}; allowed: deflate or not packed, as NumPy writes", path=path, field=name)
         try:
             with archive.open(info) as stream:
                 header, length = _header(stream)

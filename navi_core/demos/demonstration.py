@@ -33,6 +33,7 @@ import numpy as np
 import numpy.typing as npt
 
 from navi_core.demos.archive import ArrayHeader, read_arrays, read_headers
+from navi_core.demos.memory import require_memory
 from navi_core.errors import DemoError
 from navi_core.record import write_durably
 
@@ -41,7 +42,10 @@ __all__ = ["FORMAT_VERSION", "Demonstration", "load_demonstration", "save_demons
 FORMAT_VERSION = 1
 MAX_BYTES = 8 * 2**30
 """Largest observation array of one file [B]."""
-_TEXT_BYTES = 1 << 20
+TEXT_BYTES = 1 << 20
+"""Longest text of a file [B]."""
+_BLOCK = 256
+"""Decisions that are checked at a time."""
 _REQUIRED = (
     "observations", "actions", "episode_starts", "format_version", "scene", "azimuth_bins", "elevation_bins",
     "recording_date", "decision_hz", "limits",
@@ -131,22 +135,27 @@ class Demonstration:
         # A recording without disturbance keeps the hash that it had before `flown` was known.
         flown = () if self.flown is None else (self.flown,)
         for array in (self.observations, self.actions, self.episode_starts, *flown):
-            digest.update(np.ascontiguousarray(array).tobytes())
+            digest.update(np.ascontiguousarray(array).data)
         return digest.hexdigest()
 
     def _check_observations(self) -> None:
         obs = self.observations
         if obs.ndim != 4 or obs.shape[1] != 3 or not obs.size or obs.dtype != np.float32:
             self._refuse("observations", f"{obs.dtype} {obs.shape}; expected float32 (N, 3, Az, El)")
-        if not np.isfinite(obs).all():
-            row = int((~np.isfinite(obs)).any(axis=(1, 2, 3)).argmax())
-            self._refuse("observations", f"decision {row} holds NaN or Inf")
+        # A block at a time: what is compared must not take as much memory as the recording once more.
+        blocks = range(0, len(obs), _BLOCK)
+        for begin in blocks:
+            finite = np.isfinite(obs[begin : begin + _BLOCK]).all(axis=(1, 2, 3))
+            if not finite.all():
+                self._refuse("observations", f"decision {begin + int((~finite).argmax())} holds NaN or Inf")
         depth, semantic, valid = obs[:, 0], obs[:, 1], obs[:, 2]
         if depth.min() < 0.0 or depth.max() > 1.0:
             self._refuse("observations", f"normalised depth spans [{depth.min():g}, {depth.max():g}]; expected [0, 1]")
-        if semantic.min() < 0 or semantic.max() > 65_535 or (semantic != np.floor(semantic)).any():
+        parts = [slice(begin, begin + _BLOCK) for begin in blocks]
+        whole = all((semantic[part] == np.floor(semantic[part])).all() for part in parts)
+        if semantic.min() < 0 or semantic.max() > 65_535 or not whole:
             self._refuse("observations", "semantic ids must be whole numbers of 0 to 65535")
-        if ((valid != 0) & (valid != 1)).any():
+        if any(((valid[part] != 0) & (valid[part] != 1)).any() for part in parts):
             self._refuse("observations", "the valid mask must be 0 or 1")
 
     def _check_actions(self, name: str, actions: npt.NDArray[np.float32]) -> None:
@@ -209,8 +218,9 @@ def load_demonstration(path: Path) -> Demonstration:
             known = ", ".join((*_REQUIRED, *_OPTIONAL))
             raise DemoError(f"no field of format {FORMAT_VERSION}; allowed: {known}", path=path, field=name)
     _check_headers(path, headers)
-    limits = {name: _TEXT_BYTES for name in (*_REQUIRED, *_OPTIONAL)}
+    limits = {name: TEXT_BYTES for name in (*_REQUIRED, *_OPTIONAL)}
     rows = headers["observations"].shape[0]
+    require_memory(headers["observations"].nbytes, path, "record it in parts")
     limits |= {"observations": MAX_BYTES, "actions": 64 * rows, "flown": 64 * rows, "episode_starts": 8 * rows}
     data = read_arrays(path, limits)
     version = _number(path, data, "format_version")

@@ -2,27 +2,37 @@
 
 A Minari episode holds one observation more than actions. A recording sees nothing after its last decision, so the last
 observation is repeated on the way out and left away on the way in. What Minari has no place for (rate, limits, scene,
-vocabulary) lies in attributes `navi_*` of each episode. Reading needs h5py alone; sizes are checked before anything is
-read, and links that lead out of the file are refused.
+vocabulary) lies in attributes `navi_*` of each episode. Either way one episode is in memory at a time.
+
+Reading needs h5py alone. Links are refused, and sizes are checked before anything is read: what an array announces must
+have been written, and all of it be no more than deflate could have made the file of.
 """
 
 from __future__ import annotations
 
+import itertools
 import json
+import math
 import re
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator
 from pathlib import Path
-from typing import Any
+from typing import Any, NoReturn, TypeVar
 
 import numpy as np
 
-from navi_core.demos.demonstration import MAX_BYTES, Demonstration
+from navi_core.demos.demonstration import MAX_BYTES, TEXT_BYTES, Demonstration
+from navi_core.demos.memory import require_memory
 from navi_core.errors import ConfigError, DemoError
 
 __all__ = ["export_minari", "import_minari", "minari_file"]
 
+_T = TypeVar("_T")
 _FILE = Path("data") / "main_data.hdf5"
 _EPISODE = re.compile(r"episode_(\d{1,18})")
+_DEFLATE = 1032
+"""How often deflate can pack the bytes of one file."""
+_MAX_CHUNK = 64 * 2**20
+"""Largest chunk of an array that is smaller than it [B]: a chunk is unpacked whole, however little of it is read."""
 _NEEDED = ("navi_scene", "navi_decision_hz", "navi_limits", "navi_recording_date")
 
 
@@ -33,16 +43,18 @@ def minari_file(path: Path) -> Path | None:
     return path / _FILE if (path / _FILE).is_file() else None
 
 
-def export_minari(folder: Path, demos: Sequence[Demonstration], *, dataset_id: str) -> Path:
+def export_minari(folder: Path, demos: Iterable[Demonstration], *, dataset_id: str) -> int:
     """Write demonstrations as a new Minari dataset, one Minari episode per episode.
+
+    `minari.MinariDataset(folder / "data")` opens it.
 
     Args:
         folder: The dataset's folder; must not exist.
-        demos: Recordings of one resolution.
+        demos: Recordings of one resolution; taken one by one, so that not all need be in memory.
         dataset_id: Minari's name of it, as in `navi/apartments-v0`.
 
     Returns:
-        `folder`, which `minari.MinariDataset(folder / "data")` opens.
+        Episodes written.
 
     Raises:
         ConfigError: The extra `minari` is not installed.
@@ -51,15 +63,16 @@ def export_minari(folder: Path, demos: Sequence[Demonstration], *, dataset_id: s
     try:
         import gymnasium
         import minari
-        from minari.data_collector import EpisodeBuffer
         from minari.dataset.minari_storage import MinariStorage
     except ImportError as error:
         raise _missing(error) from None
-    if not demos:
-        raise DemoError("nothing to export", path=folder)
     if folder.exists():
         raise DemoError("exists already; choose another folder", path=folder)
-    shape = demos[0].observations.shape[1:]
+    demos = iter(demos)
+    first = next(demos, None)
+    if first is None:
+        raise DemoError("nothing to export", path=folder)
+    shape = first.observations.shape[1:]
     high = np.broadcast_to(np.array([1.0, 65_535.0, 1.0], np.float32)[:, None, None], shape)
     observation_space = gymnasium.spaces.Box(np.zeros(shape, np.float32), high.copy(), dtype=np.float32)
     action_space = gymnasium.spaces.Box(-1.0, 1.0, (4,), np.float32)
@@ -69,37 +82,41 @@ def export_minari(folder: Path, demos: Sequence[Demonstration], *, dataset_id: s
     storage = MinariStorage.new(
         unfinished / "data", observation_space=observation_space, action_space=action_space, data_format="hdf5"
     )
-    count = steps = 0
-    for demo in demos:
-        if demo.observations.shape[1:] != shape:
-            raise DemoError(f"{demo.observations.shape[1:]}, others {shape}", path=demo.source, field="observations")
-        for begin, stop in demo.episodes():
-            obs, length = demo.observations[begin:stop], stop - begin
-            storage.update_episodes(
-                [
-                    EpisodeBuffer(
-                        id=count,
-                        observations=[*list(obs), obs[-1]],
-                        actions=list(demo.actions[begin:stop]),
-                        rewards=[0.0] * length,
-                        terminations=[False] * length,
-                        truncations=[False] * (length - 1) + [True],
-                        infos=_infos(demo, begin, stop),
-                    )
-                ]
-            )
-            storage.update_episode_metadata([_attributes(demo)], [count])
-            count, steps = count + 1, steps + length
+    attributes: list[dict[str, Any]] = []
+    storage.update_episodes(_buffers(itertools.chain([first], demos), shape, attributes))
+    storage.update_episode_metadata(attributes, range(len(attributes)))
     storage.update_metadata(
         {"dataset_id": dataset_id, "minari_version": minari.__version__, "description": "Flights recorded by Navi"}
     )
     # A killed export leaves a hidden folder, never half a dataset.
     unfinished.rename(folder)
-    return folder
+    return len(attributes)
+
+
+def _buffers(demos: Iterable[Demonstration], shape: tuple[int, ...], attributes: list[dict[str, Any]]) -> Iterator[Any]:
+    """Yield every episode as Minari takes it; what it has no place for is added to `attributes`."""
+    from minari.data_collector import EpisodeBuffer
+
+    for demo in demos:
+        if demo.observations.shape[1:] != shape:
+            raise DemoError(f"{demo.observations.shape[1:]}, others {shape}", path=demo.source, field="observations")
+        for begin, stop in demo.episodes():
+            obs, length = demo.observations[begin:stop], stop - begin
+            number = len(attributes)
+            attributes.append(_attributes(demo))
+            yield EpisodeBuffer(
+                id=number,
+                observations=[*list(obs), obs[-1]],
+                actions=list(demo.actions[begin:stop]),
+                rewards=[0.0] * length,
+                terminations=[False] * length,
+                truncations=[False] * (length - 1) + [True],
+                infos=_infos(demo, begin, stop),
+            )
 
 
 def import_minari(path: Path) -> Iterator[Demonstration]:
-    """Read the episodes of a Minari dataset that holds Navi's observations and actions.
+    """Read the episodes of a Minari dataset that holds Navi's observations and actions, one after the other.
 
     Args:
         path: The dataset's folder, or its HDF5 file.
@@ -123,46 +140,100 @@ def import_minari(path: Path) -> Iterator[Demonstration]:
     except OSError as error:
         raise DemoError(f"not an HDF5 file, or cut short ({error})", path=file) from None
     with opened as data:
-        numbers = sorted(int(m.group(1)) for name in data if (m := _EPISODE.fullmatch(name)))
-        if not numbers:
-            raise DemoError("no episode", path=file)
-        for number in numbers:
-            name = f"episode_{number}"
-            try:
-                yield _episode(file, name, data)
-            except (OSError, KeyError, TypeError, ValueError, RuntimeError) as error:
-                raise DemoError(f"cannot be read ({error})", path=file, field=name) from None
+        names = _names(file, data)
+        announced = sum(_readable(_announced, file, name, data) for name in names)
+        if announced > _DEFLATE * file.stat().st_size:
+            raise DemoError(f"{announced:,} bytes of episodes in {file.stat().st_size:,} bytes", path=file)
+        for name in names:
+            yield _readable(_episode, file, name, data)
+
+
+def _names(file: Path, data: Any) -> list[str]:
+    """Return the groups of the episodes by their number, which may be written with leading zeros."""
+    found: dict[int, str] = {}
+    for name in data:
+        match = _EPISODE.fullmatch(name)
+        if match is not None and found.setdefault(int(match.group(1)), name) != name:
+            raise DemoError(f"the same number as {found[int(match.group(1))]}", path=file, field=name)
+    if not found:
+        raise DemoError("no episode", path=file)
+    return [found[number] for number in sorted(found)]
+
+
+def _readable(read: Callable[[Path, str, Any], _T], file: Path, name: str, data: Any) -> _T:
+    """Return what `read` finds; what h5py says of a broken file becomes a fault of the file."""
+    try:
+        return read(file, name, data)
+    except (OSError, KeyError, TypeError, ValueError, RuntimeError) as error:
+        raise DemoError(f"cannot be read ({error})", path=file, field=name) from None
+
+
+def _node(file: Path, data: Any, place: str, kind: Any) -> Any:
+    """Return a group or an array; no part of the way to it may be a link, which could lead out of the file."""
+    import h5py
+
+    node = data
+    for n, part in enumerate(place.split("/"), start=1):
+        here = "/".join(place.split("/")[:n])
+        # An array is not looked into: h5py would compare the name with all of its numbers.
+        if not isinstance(node, h5py.Group) or not isinstance(node.get(part, getlink=True), h5py.HardLink):
+            raise DemoError("is missing, or a link out of the file", path=file, field=here)
+        node = node[part]
+    if not isinstance(node, kind):
+        raise DemoError(f"is no {kind.__name__.lower()} of HDF5", path=file, field=place)
+    return node
+
+
+def _array(file: Path, data: Any, place: str) -> Any:
+    """Return an array of numbers that may be read."""
+    import h5py
+
+    array = _node(file, data, place, h5py.Dataset)
+    if array.shape is None or array.dtype.kind != "f" or array.is_virtual or array.external:
+        raise DemoError("no plain array of numbers", path=file, field=place)
+    if array.nbytes > MAX_BYTES:
+        raise DemoError(f"larger than the {MAX_BYTES:,} bytes allowed", path=file, field=place)
+    if array.chunks is None:
+        written, expected = array.id.get_storage_size(), array.nbytes
+    else:
+        if math.prod(array.chunks) * array.dtype.itemsize > max(_MAX_CHUNK, array.nbytes):
+            raise DemoError(f"chunks of {array.chunks} in an array of {array.shape}", path=file, field=place)
+        written = array.id.get_num_chunks()
+        expected = math.prod(-(-size // chunk) for size, chunk in zip(array.shape, array.chunks, strict=True))
+    if written < expected:
+        # It would read as zeros, which are observations like others: a killed writer leaves such files.
+        raise DemoError(f"was never written in full ({written:,} of {expected:,} parts)", path=file, field=place)
+    return array
+
+
+def _arrays(file: Path, name: str, data: Any) -> tuple[Any, Any, Any]:
+    """Return observations, actions and what was flown instead of them, or None."""
+    import h5py
+
+    group = _node(file, data, name, h5py.Group)
+    flown = None
+    if "infos" in group and "flown" in _node(file, data, f"{name}/infos", h5py.Group):
+        flown = _array(file, data, f"{name}/infos/flown")
+    return _array(file, data, f"{name}/observations"), _array(file, data, f"{name}/actions"), flown
+
+
+def _announced(file: Path, name: str, data: Any) -> int:
+    return sum(array.nbytes for array in _arrays(file, name, data) if array is not None)
 
 
 def _episode(file: Path, name: str, data: Any) -> Demonstration:
-    import h5py
-
-    arrays: dict[str, Any] = {}
-    group = data.get(name, {})
-    told = ("infos/flown",) if "infos" in group and "flown" in group["infos"] else ()
-    for key in ("observations", "actions", *told):
-        place = f"{name}/{key}"
-        for part in (name, place):
-            if not isinstance(data.get(part, getlink=True), h5py.HardLink):
-                raise DemoError("is missing, or a link out of the file", path=file, field=part)
-        array = data[place]
-        if not isinstance(array, h5py.Dataset) or array.dtype.kind != "f" or array.is_virtual or array.external:
-            raise DemoError("no plain array of numbers", path=file, field=place)
-        if array.size * array.dtype.itemsize > MAX_BYTES:
-            raise DemoError(f"larger than the {MAX_BYTES:,} bytes allowed", path=file, field=place)
-        arrays[key] = array
-    obs, actions = arrays["observations"], arrays["actions"]
+    obs, actions, flown = _arrays(file, name, data)
     if obs.ndim != 4 or obs.shape[1] != 3 or actions.ndim != 2 or obs.shape[0] != actions.shape[0] + 1:
         raise DemoError(
             f"observations {obs.shape} and actions {actions.shape}; expected (T+1, 3, Az, El) and (T, 4)",
             path=file,
             field=name,
         )
-    flown = arrays.get("infos/flown")
     if flown is not None and flown.shape != (actions.shape[0] + 1, 4):
         raise DemoError(f"{flown.shape}; expected {(actions.shape[0] + 1, 4)}", path=file, field=f"{name}/infos/flown")
-    attributes = data[name].attrs
-    missing = [key for key in _NEEDED if key not in attributes]
+    require_memory(obs.nbytes, file, "record shorter episodes")
+    told = _Attributes(file, name, data[name].attrs)
+    missing = [key for key in _NEEDED if key not in told]
     if missing:
         raise DemoError(
             f"lacks the attributes {', '.join(missing)}; a dataset from elsewhere needs them on each episode",
@@ -172,25 +243,64 @@ def _episode(file: Path, name: str, data: Any) -> Demonstration:
     steps = actions.shape[0]
     starts = np.zeros(steps, bool)
     starts[:1] = True
-    vocabulary = json.loads(str(attributes.get("navi_vocabulary", "{}")))
+    vocabulary = json.loads(told.text("navi_vocabulary", "{}"))
     if not isinstance(vocabulary, dict):
         raise DemoError("navi_vocabulary is no JSON object", path=file, field=name)
     return Demonstration(
-        observations=obs[:steps].astype(np.float32),
-        actions=actions[:].astype(np.float32),
+        observations=obs[:steps].astype(np.float32, copy=False),
+        actions=actions[:].astype(np.float32, copy=False),
         episode_starts=starts,
-        scene=str(attributes["navi_scene"]),
-        decision_hz=float(attributes["navi_decision_hz"]),
-        limits=tuple(float(v) for v in np.ravel(attributes["navi_limits"])),  # type: ignore[arg-type]
-        recording_date=str(attributes["navi_recording_date"]),
-        max_distance=float(attributes.get("navi_max_distance", 100.0)),
-        pilot=str(attributes.get("navi_pilot", "")),
-        scene_hash=str(attributes.get("navi_scene_hash", "")),
-        source_hash=str(attributes.get("navi_source_hash", "")),
+        scene=told.text("navi_scene"),
+        decision_hz=told.number("navi_decision_hz"),
+        limits=tuple(told.numbers("navi_limits")),  # type: ignore[arg-type]
+        recording_date=told.text("navi_recording_date"),
+        max_distance=told.number("navi_max_distance", 100.0),
+        pilot=told.text("navi_pilot", ""),
+        scene_hash=told.text("navi_scene_hash", ""),
+        source_hash=told.text("navi_source_hash", ""),
         vocabulary=vocabulary,
-        flown=None if flown is None else flown[1:].astype(np.float32),
+        flown=None if flown is None else flown[1:].astype(np.float32, copy=False),
         source=file,
     )
+
+
+class _Attributes:
+    """What an episode's attributes say; nothing is read before its shape and type are known."""
+
+    def __init__(self, file: Path, name: str, attributes: Any) -> None:
+        self._file, self._name, self._attributes = file, name, attributes
+
+    def __contains__(self, key: str) -> bool:
+        return key in self._attributes
+
+    def text(self, key: str, default: str | None = None) -> str:
+        """Return a text, as UTF-8 where it is bytes."""
+        if default is not None and key not in self:
+            return default
+        value = self._value(key, "SO", ((),))
+        text = value.decode() if isinstance(value, bytes) else value
+        if not isinstance(text, str) or len(text) > TEXT_BYTES:
+            self._refuse(key, f"{str(value)[:40]!r}", f"a text of at most {TEXT_BYTES:,} characters")
+        return str(text)
+
+    def number(self, key: str, default: float | None = None) -> float:
+        """Return a number."""
+        if default is not None and key not in self:
+            return default
+        return float(np.ravel(self._value(key, "fiu", ((), (1,))))[0])
+
+    def numbers(self, key: str) -> list[float]:
+        """Return four numbers."""
+        return [float(value) for value in self._value(key, "fiu", ((4,),))]
+
+    def _value(self, key: str, kinds: str, shapes: tuple[tuple[int, ...], ...]) -> Any:
+        held = self._attributes.get_id(key)
+        if held.shape not in shapes or held.dtype.kind not in kinds:
+            self._refuse(key, f"{held.dtype} {held.shape}", f"shape {' or '.join(map(str, shapes))}")
+        return self._attributes[key]
+
+    def _refuse(self, key: str, found: str, expected: str) -> NoReturn:
+        raise DemoError(f"{key} is {found}; expected {expected}", path=self._file, field=self._name)
 
 
 def _infos(demo: Demonstration, begin: int, stop: int) -> dict[str, Any] | None:

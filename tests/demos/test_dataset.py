@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import zlib
 
 import numpy as np
 import pytest
@@ -151,7 +152,8 @@ def test_minari_there_and_back(tmp_path):
     from navi_core.demos import export_minari, import_minari
 
     demos = [make_demo(starts=(0, 12)), make_demo(seed=1, scene="hall", pilot="frontier", source_hash="5eed")]
-    folder = export_minari(tmp_path / "set", demos, dataset_id="navi/test-v0")
+    folder = tmp_path / "set"
+    assert export_minari(folder, iter(demos), dataset_id="navi/test-v0") == 3
     theirs = minari.MinariDataset(folder / "data")
     assert theirs.total_episodes == 3
     assert theirs[0].observations.shape == (13, 3, 16, 8) and theirs[0].actions.shape == (12, 4)
@@ -198,3 +200,130 @@ def test_minari_files_that_break_the_format_are_refused(tmp_path):
     (tmp_path / "text.hdf5").write_text("no")
     with pytest.raises(DemoError, match="not an HDF5"):
         list(import_minari(tmp_path / "text.hdf5"))
+
+
+def minari_episode(file, name="episode_0", *, seed=0, empty=False):
+    """Add an episode as another program would write it; returns its group."""
+    demo = make_demo(seed=seed)
+    group = file.create_group(name)
+    if not empty:
+        group["observations"] = np.resize(demo.observations, (21, 3, 16, 8))
+        group["actions"] = demo.actions
+    facts = {"navi_scene": "room", "navi_decision_hz": 10.0, "navi_recording_date": "now"}
+    group.attrs.update(facts | {"navi_limits": np.array([5.0, 2.0, 3.0, 3.0])})
+    return group
+
+
+def test_a_small_minari_file_cannot_make_large_arrays(tmp_path):
+    """Arrays that were announced and never written, chunks larger than their array, and deflate made twice."""
+    h5py = pytest.importorskip("h5py", reason="the extra minari is not installed")
+    from navi_core.demos import import_minari
+
+    shape = (100_001, 3, 16, 8)
+
+    def hostile(name, **settings):
+        path = tmp_path / f"{name}.hdf5"
+        with h5py.File(path, "w") as file:
+            group = minari_episode(file, empty=True)
+            group["actions"] = np.zeros((20, 4), np.float32)
+            group.create_dataset("observations", dtype="f4", **settings)
+        return path
+
+    def twice():
+        path = tmp_path / "twice.hdf5"
+        plan = h5py.h5p.create(h5py.h5p.DATASET_CREATE)
+        plan.set_chunk(shape)
+        plan.set_deflate(9)
+        plan.set_deflate(9)
+        with h5py.File(path, "w") as file:
+            group = minari_episode(file, empty=True)
+            group["actions"] = np.zeros((20, 4), np.float32)
+            space = h5py.h5s.create_simple(shape)
+            array = h5py.h5d.create(group.id, b"observations", h5py.h5t.IEEE_F32LE, space, plan)
+            packed = zlib.compress(zlib.compress(bytes(4 * int(np.prod(shape))), 1), 9)
+            array.write_direct_chunk((0, 0, 0, 0), packed)
+        return path
+
+    chunks = (200_000, 3, 16, 8)
+    for path, words in (
+        (hostile("contiguous", shape=shape), "never written in full"),
+        (hostile("chunked", shape=shape, chunks=True), "never written in full"),
+        (hostile("chunk", shape=(21, 3, 16, 8), chunks=chunks, maxshape=(None, 3, 16, 8)), "chunks of"),
+        (twice(), "bytes of episodes in"),
+    ):
+        assert path.stat().st_size < 20_000
+        with pytest.raises(DemoError, match=words):
+            list(import_minari(path))
+
+
+def test_no_way_leads_out_of_a_minari_file_and_no_number_is_looked_through_for_a_name(tmp_path):
+    h5py = pytest.importorskip("h5py", reason="the extra minari is not installed")
+    from navi_core.demos import import_minari
+
+    with h5py.File(tmp_path / "other.hdf5", "w") as file:
+        file["flown"] = np.full((21, 4), 0.5, np.float32)
+    outside = h5py.ExternalLink(str(tmp_path / "other.hdf5"), "/")
+
+    def written(name, change):
+        with h5py.File(tmp_path / name, "w") as file:
+            change(file)
+        return tmp_path / name
+
+    def array(file):
+        minari_episode(file).create_dataset("infos", (10**9,), "f4")
+
+    for path, words in (
+        (written("infos.hdf5", lambda file: minari_episode(file).__setitem__("infos", outside)), "infos.*link"),
+        (written("group.hdf5", lambda file: file.__setitem__("episode_0", outside)), "episode_0.*link"),
+        (written("array.hdf5", array), "no group"),
+        (written("loop.hdf5", lambda file: file.__setitem__("episode_0", h5py.SoftLink("/episode_0"))), "link"),
+    ):
+        with pytest.raises(DemoError, match=words):
+            list(import_minari(path))
+
+
+def test_attributes_of_a_minari_file_are_read_as_what_they_are(tmp_path):
+    h5py = pytest.importorskip("h5py", reason="the extra minari is not installed")
+    from navi_core.demos import import_minari
+
+    def written(name, key, value):
+        with h5py.File(tmp_path / name, "w") as file:
+            minari_episode(file, "episode_007").attrs[key] = value
+        return tmp_path / name
+
+    (demo,) = import_minari(written("bytes.hdf5", "navi_scene", np.bytes_("room")))
+    assert demo.scene == "room"
+    (demo,) = import_minari(written("one.hdf5", "navi_decision_hz", np.array([20.0])))
+    assert demo.decision_hz == 20.0
+    for key, value in (
+        ("navi_scene", np.array(["a", "b"], dtype=h5py.string_dtype())),
+        ("navi_scene", h5py.Empty("S10")),
+        ("navi_decision_hz", "ten"),
+        ("navi_limits", np.ones(5)),
+    ):
+        with pytest.raises(DemoError, match=f"episode_007: {key} is"):
+            list(import_minari(written("bad.hdf5", key, value)))
+    with h5py.File(tmp_path / "two.hdf5", "w") as file:
+        minari_episode(file, "episode_0"), minari_episode(file, "episode_00", seed=1)
+    with pytest.raises(DemoError, match="the same number as"):
+        list(import_minari(tmp_path / "two.hdf5"))
+
+
+def test_an_export_takes_recordings_one_by_one(tmp_path):
+    pytest.importorskip("minari", reason="the extra minari is not installed")
+    import weakref
+
+    from navi_core.demos import export_minari
+
+    living = []
+
+    def demos():
+        for seed in range(4):
+            demo = make_demo(seed=seed, starts=(0, 9))
+            living.append(weakref.ref(demo))
+            yield demo
+            del demo
+            # The first one and the one before may still be held.
+            assert sum(ref() is not None for ref in living) <= 2
+
+    assert export_minari(tmp_path / "set", demos(), dataset_id="navi/test-v0") == 8

@@ -4,7 +4,9 @@ from __future__ import annotations
 
 import io
 import os
+import tracemalloc
 import zipfile
+from dataclasses import replace
 
 import numpy as np
 import pytest
@@ -105,6 +107,36 @@ def test_a_small_file_cannot_claim_a_large_array(tmp_path, recording):
             new.writestr(item, header.getvalue() if item.filename == "observations.npy" else data)
     with pytest.raises(DemoError, match=r"observations.*announces"):
         load_demonstration(path)
+
+
+@pytest.mark.parametrize("method", [zipfile.ZIP_BZIP2, zipfile.ZIP_LZMA])
+def test_an_archive_is_packed_as_numpy_packs(tmp_path, recording, method):
+    """Others make gigabytes of a few kilobytes."""
+    path = tmp_path / "packed.npz"
+    with zipfile.ZipFile(recording) as old, zipfile.ZipFile(path, "w", method) as new:
+        for item in old.infolist():
+            new.writestr(item.filename, old.read(item))
+    with pytest.raises(DemoError, match=r"packed by .*allowed: deflate"):
+        load_demonstration(path)
+
+
+def test_a_recording_larger_than_memory_is_refused_before_it_is_unpacked(recording, monkeypatch):
+    from navi_core.demos import memory
+
+    monkeypatch.setattr(memory, "_memory", lambda: 40_000)
+    with pytest.raises(DemoError, match="GiB of memory"):
+        load_demonstration(recording)
+
+
+def test_checking_and_hashing_take_little_memory_beside_the_recording():
+    demo = make_demo(6_000)
+    size = demo.observations.nbytes
+    tracemalloc.start()
+    try:
+        replace(demo).content_hash()
+        assert tracemalloc.get_traced_memory()[1] < 0.2 * size
+    finally:
+        tracemalloc.stop()
 
 
 def test_cut_and_flipped_files_are_refused(tmp_path, recording):

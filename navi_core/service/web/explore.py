@@ -218,9 +218,9 @@ class ExploreShow:
         while target.exists():
             number += 1
             target = folder.with_name(f"{folder.name}-minari-{number}")
-        demos = [load_demonstration(folder / row["file"]) for row in read_index(folder)["files"]]
-        export_minari(target, demos, dataset_id="navi/explorer-v0")
-        self._notice = f"Minari dataset of {len(demos)} flights: {target}"
+        files = [folder / row["file"] for row in read_index(folder)["files"]]
+        export_minari(target, map(load_demonstration, files), dataset_id="navi/explorer-v0")
+        self._notice = f"Minari dataset of {len(files)} flights: {target}"
 
     def _viewers_changed(self, viewers: int) -> None:
         if viewers:
