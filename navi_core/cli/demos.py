@@ -133,11 +133,15 @@ DEFAULT_SCENES = ("apartment:0-11",)
 def ingest(
     source: Annotated[Path, typer.Argument(help="A folder of .npz files and Minari datasets, or one of these.")],
     out: Annotated[
-        Path | None, typer.Option(help="The dataset; by default the folder itself, indexed in place.")
+        Path | None,
+        typer.Option(help="The dataset; by default the folder itself, indexed in place without its subfolders."),
     ] = None,
     as_json: Json = False,
 ) -> None:
-    """Check recordings file by file and make a dataset of the good ones; exit code 1 if a file is refused."""
+    """Check recordings file by file and make a dataset of the good ones; exit code 1 if a file is refused.
+
+    Given again it takes in what is new; a file that is part of the dataset already is told and is no fault.
+    """
     from navi_core.demos import ingest as ingest_files
     from navi_core.demos import read_index
 
@@ -160,7 +164,7 @@ def ingest(
     else:
         good = sum(row.accepted for row in rows)
         print_records(f"{good} of {len(rows)} accepted; {facts['decisions']:,} decisions in {folder}", table)
-    if not all(row.accepted for row in rows):
+    if not all(row.accepted or row.known for row in rows):
         raise typer.Exit(1)
 
 

@@ -12,7 +12,7 @@ from __future__ import annotations
 
 import hashlib
 import json
-import os
+import logging
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -22,17 +22,32 @@ import numpy as np
 import numpy.typing as npt
 
 from navi_core.demos.demonstration import Demonstration, load_demonstration
+from navi_core.demos.memory import require_memory
+from navi_core.demos.places_flown import Place, one_name_each, require_one_scene
 from navi_core.demos.semantic_ids import id_table
 from navi_core.errors import DemoError
 from navi_core.record import write_durably
 
-__all__ = ["INDEX", "Dataset", "Episode", "index_row", "load_dataset", "read_index", "write_index", "write_rows"]
+__all__ = [
+    "FACTS",
+    "INDEX",
+    "Dataset",
+    "Episode",
+    "facts_of",
+    "index_row",
+    "load_dataset",
+    "read_index",
+    "write_index",
+    "write_rows",
+]
+
+_LOG = logging.getLogger("navi.demos")
 
 INDEX = "index.json"
 _FORMAT = 1
 UNKNOWN = "surface"
 """Name of id 1, a surface that nothing names."""
-_FACTS = ("azimuth_bins", "elevation_bins", "decision_hz", "limits", "max_distance")
+FACTS = ("azimuth_bins", "elevation_bins", "decision_hz", "limits", "max_distance")
 """What all files of a dataset must agree on."""
 
 
@@ -47,7 +62,7 @@ class Episode:
     file: str
     """File it is in; a sequence never leaves it."""
     scene: str
-    """Scene it was flown in."""
+    """Scene it was flown in; one that files name differently has the first of its names."""
 
     @property
     def steps(self) -> int:
@@ -84,7 +99,7 @@ class Dataset:
     content_hash: str
     """Hash of all content, in its order; dates do not count."""
     sources: frozenset[str] = frozenset()
-    """Hashes of what the scenes were compiled from, where files tell it."""
+    """Hashes of what scenes were compiled from, where files tell it, and of content behind the first of a name."""
 
     def __len__(self) -> int:
         """Return the number of decisions."""
@@ -114,7 +129,9 @@ def index_row(name: str, demo: Demonstration) -> dict[str, Any]:
         "episodes": len(demo.episodes()),
         "scene": demo.scene,
         "pilot": demo.pilot,
-        **_facts(demo),
+        "scene_hash": demo.scene_hash,
+        "source_hash": demo.source_hash,
+        **facts_of(demo),
     }
 
 
@@ -146,7 +163,7 @@ def write_rows(folder: Path, found: Iterable[dict[str, Any]]) -> dict[str, Any]:
             )
     if not rows:
         raise DemoError("no recording to index; record some with `navi demos expert`", path=folder)
-    index = {"format": _FORMAT, **{key: rows[0][key] for key in _FACTS}, "content_hash": _hash(rows), "files": rows}
+    index = {"format": _FORMAT, **{key: rows[0][key] for key in FACTS}, "content_hash": _hash(rows), "files": rows}
     try:
         write_durably(folder / INDEX, (json.dumps(index, indent=1) + "\n").encode())
     except OSError as error:
@@ -190,64 +207,94 @@ def load_dataset(folders: Sequence[Path], progress: Callable[[str], None] | None
         progress: Called with the name of each file that was read.
 
     Raises:
-        DemoError: A file is broken or not what the index says, files do not fit each other, or all of them together do
-            not fit into memory.
+        DemoError: A file is broken or not what the index says, files do not fit each other or are the same, or all of
+            them together do not fit into memory.
     """
     files = [(folder / row["file"], row) for folder in folders for row in read_index(folder)["files"]]
     if not files:
         raise DemoError("no dataset named", path=Path("."))
-    first = load_demonstration(files[0][0])
-    cells, total = first.azimuth_bins * first.elevation_bins, sum(row["decisions"] for _, row in files)
-    _require_memory(total * (7 * cells + 32), files[0][0].parent)
-    depth = np.empty((total, first.azimuth_bins, first.elevation_bins), np.float32)
+    _require_once(files)
+    for folder in folders:
+        _tell_unindexed(folder, {path.name for path, _ in files if path.parent == folder})
+    facts = facts_of(load_demonstration(files[0][0]))
+    azimuth, elevation, total = (
+        facts["azimuth_bins"],
+        facts["elevation_bins"],
+        sum(row["decisions"] for _, row in files),
+    )
+    remedy = "name fewer folders, or record at a lower resolution"
+    require_memory(total * (7 * azimuth * elevation + 32), files[0][0].parent, remedy)
+    depth = np.empty((total, azimuth, elevation), np.float32)
     semantic, valid = np.empty(depth.shape, np.uint16), np.empty(depth.shape, np.bool_)
     actions, flown = np.empty((total, 4), np.float32), np.empty((total, 4), np.float32)
-    episodes: list[Episode] = []
+    flights: list[tuple[int, int, int]] = []
     names: list[dict[str, int]] = []
     spans: list[tuple[int, int]] = []
-    hashes: dict[str, str] = {}
-    sources: set[str] = set()
+    places: list[Place] = []
+    known: dict[str, Place] = {}
     at = 0
-    for path, row in files:
+    for number, (path, row) in enumerate(files):
         demo = load_demonstration(path)
-        fault = _differing(_facts(first), _facts(demo))
+        fault = _differing(facts, facts_of(demo))
         if fault is not None:
             raise DemoError(f"{fault}, other than {files[0][0].name}", path=path, field=fault.split()[0])
         if demo.content_hash() != row["content_hash"] or len(demo.actions) != row["decisions"]:
             raise DemoError("not the content that the index knows; run `navi demos ingest` again", path=path)
-        sources.add(demo.source_hash)
-        known = hashes.setdefault(demo.scene, demo.scene_hash)
-        if known != demo.scene_hash:
-            raise DemoError(f"scene {demo.scene!r} is another scene in an earlier file", path=path, field="scene_hash")
+        places.append((demo.scene, demo.scene_hash, demo.source_hash))
+        require_one_scene(known, places[-1], path)
         stop = at + len(demo.actions)
         depth[at:stop], actions[at:stop] = demo.observations[:, 0], demo.actions
         flown[at:stop] = demo.actions if demo.flown is None else demo.flown
         semantic[at:stop], valid[at:stop] = demo.observations[:, 1], demo.observations[:, 2]
-        episodes += [Episode(at + a, at + b, str(path), demo.scene) for a, b in demo.episodes()]
+        flights += [(at + a, at + b, number) for a, b in demo.episodes()]
         names.append(demo.vocabulary)
         spans.append((at, stop))
         at = stop
+        # Before the next one is read: two of them need not be in memory.
+        del demo
         if progress is not None:
             progress(path.name)
     vocabulary = _unite(names)
     for (begin, stop), own in zip(spans, names, strict=True):
         if own != vocabulary:
             semantic[begin:stop] = id_table(own, vocabulary)[semantic[begin:stop]]
+    scenes = one_name_each(places)
+    hashes = {name: content for name, content, _ in known.values() if content}
+    every = {told for _, *both in places for told in both}
     return Dataset(
         depth=depth,
         semantic=semantic,
         valid=valid,
         actions=actions,
         flown=flown,
-        episodes=tuple(episodes),
+        episodes=tuple(Episode(a, b, str(files[number][0]), scenes[number]) for a, b, number in flights),
         vocabulary=vocabulary,
-        scene_hashes={scene: value for scene, value in hashes.items() if value},
-        decision_hz=first.decision_hz,
-        limits=first.limits,
-        max_distance=first.max_distance,
+        scene_hashes=hashes,
+        decision_hz=facts["decision_hz"],
+        limits=tuple(facts["limits"]),
+        max_distance=facts["max_distance"],
         content_hash=_hash([row for _, row in files]),
-        sources=frozenset(sources - {""}),
+        sources=frozenset(every - {"", *hashes.values()}),
     )
+
+
+def _require_once(files: Sequence[tuple[Path, dict[str, Any]]]) -> None:
+    """Refuse content that is there twice: one of them could be held out and the other learned from."""
+    seen: dict[str, Path] = {}
+    for path, row in files:
+        before = seen.setdefault(row["content_hash"], path)
+        if before is not path:
+            raise DemoError(f"the same content as {before}; name each folder once, or remove one file", path=path)
+
+
+def _tell_unindexed(folder: Path, indexed: set[str]) -> None:
+    """Warn of recordings that lie in a folder and are no part of its dataset."""
+    others = sorted(path.name for path in folder.glob("*.npz") if path.name not in indexed)
+    if others:
+        _LOG.warning(
+            "%s: %d recordings are not in its index and are left out, among them %s; `navi demos ingest %s` takes them "
+            "in, or tells what is wrong with them", folder, len(others), others[0], folder,
+        )  # fmt: skip
 
 
 def _unite(names: list[dict[str, int]]) -> dict[str, int]:
@@ -258,13 +305,14 @@ def _unite(names: list[dict[str, int]]) -> dict[str, int]:
     return {UNKNOWN: 1} | {name: number for number, name in enumerate(every, start=2)}
 
 
-def _facts(demo: Demonstration) -> dict[str, Any]:
+def facts_of(demo: Demonstration) -> dict[str, Any]:
+    """Return what all files of a dataset must agree on."""
     values = (demo.azimuth_bins, demo.elevation_bins, demo.decision_hz, list(demo.limits), demo.max_distance)
-    return dict(zip(_FACTS, values, strict=True))
+    return dict(zip(FACTS, values, strict=True))
 
 
 def _differing(one: dict[str, Any], two: dict[str, Any]) -> str | None:
-    for key in _FACTS:
+    for key in FACTS:
         if one[key] != two[key]:
             return f"{key} is {two[key]}, expected {one[key]}"
     return None
@@ -272,14 +320,3 @@ def _differing(one: dict[str, Any], two: dict[str, Any]) -> str | None:
 
 def _hash(rows: list[dict[str, Any]]) -> str:
     return hashlib.sha256("\n".join(row["content_hash"] for row in rows).encode()).hexdigest()
-
-
-def _require_memory(need: int, folder: Path) -> None:
-    if "SC_PHYS_PAGES" in os.sysconf_names:
-        have = os.sysconf("SC_PHYS_PAGES") * os.sysconf("SC_PAGE_SIZE")
-        if need > 0.7 * have:
-            raise DemoError(
-                f"needs {need / 2**30:.1f} GiB of memory, this machine has {have / 2**30:.1f}; name fewer folders, "
-                "or record at a lower resolution",
-                path=folder,
-            )

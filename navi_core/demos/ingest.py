@@ -1,17 +1,28 @@
-"""Taking in demonstrations from elsewhere: every file is checked, and what is refused is told with its reason."""
+"""Taking in demonstrations from elsewhere: every file is checked, and what is refused is told with its reason.
+
+Files are read one by one and of a Minari dataset one episode at a time, so that memory does not grow with what is taken
+in. A row of the index says which file it was made from; what has not changed since is not read again.
+"""
 
 from __future__ import annotations
 
-from collections.abc import Callable
+import hashlib
+import os
+from collections import ChainMap
+from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
-from navi_core.demos.dataset import write_index
+from navi_core.demos.dataset import FACTS, facts_of, index_row, read_index, write_rows
 from navi_core.demos.demonstration import Demonstration, load_demonstration, save_demonstration
 from navi_core.demos.minari import import_minari, minari_file
+from navi_core.demos.places_flown import Place, require_one_scene
 from navi_core.errors import DemoError
 
 __all__ = ["IngestedFile", "ingest"]
+
+Progress = Callable[[str, int, int], None]
 
 
 @dataclass(frozen=True)
@@ -19,7 +30,7 @@ class IngestedFile:
     """What became of one file."""
 
     file: str
-    """Its name."""
+    """Its name, within the source."""
     accepted: bool
     """Whether it is part of the dataset."""
     reason: str
@@ -28,91 +39,248 @@ class IngestedFile:
     """Decisions taken in."""
     episodes: int = 0
     """Episodes taken in."""
+    known: bool = False
+    """Not accepted for no fault: what it holds is part of the dataset already."""
 
 
 def ingest(
     source: Path,
     folder: Path,
-    progress: Callable[[str, int, int], None] | None = None,
+    progress: Progress | None = None,
     *,
+    earlier: Path | None = None,
     may_be_empty: bool = False,
 ) -> list[IngestedFile]:
     """Check recordings and make a dataset of those that are good.
 
     What the folder holds already stays part of the dataset. The first good file decides resolution, rate, limits and
-    range; others are refused, and so is content that is there already.
+    range; others are refused, and so is content that is there already. Killed and given again, it goes on with what is
+    missing. A file is not read again while its size and time are those that the index knows; without `index.json` all
+    are.
 
     Args:
-        source: A folder of `.npz` files and Minari datasets, or one of these.
-        folder: The dataset; may be `source` itself, whose files then stay where they are.
+        source: A folder of `.npz` files and Minari datasets, in it or in its subfolders, or one of these.
+        folder: The dataset; may be `source` itself, whose files then stay where they are, and whose subfolders are not
+            looked into.
         progress: Called as progress(file, files done, files in all).
+        earlier: A dataset that was made of this source before; what has not changed since is linked from there.
         may_be_empty: That nothing is found or good is no fault; no dataset is made then.
 
     Returns:
-        One row per file.
+        One row per file of the source, and one per file of the folder that is no part of the dataset.
 
     Raises:
         DemoError: The source does not exist or holds nothing to take in, nothing is good, or writing failed.
     """
-    found = _candidates(source)
+    in_place = source.resolve() == folder.resolve()
+    folder = source if in_place else folder
+    found = list(_candidates(source, folder, deep=not in_place))
     if not found and not may_be_empty:
         raise DemoError("holds neither .npz files nor Minari datasets", path=source)
-    in_place = source.resolve() == folder.resolve()
-    kept: dict[str, Path] = {}
-    shape: list[Demonstration] = []
-    if not in_place and folder.is_dir():
-        for path in sorted(folder.glob("*.npz")):
-            demo = load_demonstration(path)
-            kept[demo.content_hash()] = path
-            shape = shape or [_outline(demo)]
+    stock = _Stock(folder, earlier)
+    held = [] if in_place or not folder.is_dir() else sorted(folder.glob("*.npz"))
     rows: list[IngestedFile] = []
-    for number, path in enumerate(found):
+    for number, path in enumerate([*held, *found]):
+        name = path.name if path.parent == folder or path == source else str(path.relative_to(source))
         if progress is not None:
-            progress(path.name, number, len(found))
-        rows.append(_take(path, folder, in_place, kept, shape))
-    if not kept:
-        if may_be_empty:
-            return rows
+            progress(name, number, len(held) + len(found))
+        row = stock.take(path, name, _told(progress, name, number, len(held) + len(found)))
+        if number >= len(held) or not row.accepted:
+            rows.append(row)
+    if stock.rows:
+        write_rows(folder, sorted(stock.rows.values(), key=lambda row: str(row["file"])))
+    elif not may_be_empty:
         first = next(row for row in rows if not row.accepted)
         raise DemoError(f"not one good recording; {first.file}: {first.reason}", path=source)
-    names = sorted(path.name for path in kept.values())
-    write_index(folder, ((name, load_demonstration(folder / name)) for name in names))
     return rows
 
 
-def _candidates(source: Path) -> list[Path]:
+def _candidates(source: Path, folder: Path, *, deep: bool) -> Iterator[Path]:
+    """Yield what may be a recording, by name; what is hidden is being written, or was left by a kill."""
     if source.suffix == ".npz" or minari_file(source) is not None:
-        return [source]
+        yield source
+        return
     if not source.is_dir():
         raise DemoError("no such folder or file", path=source)
-    return sorted(p for p in source.iterdir() if p.suffix == ".npz" or minari_file(p) is not None)
+    for path in sorted(source.iterdir()):
+        if path.suffix == ".npz" or minari_file(path) is not None:
+            yield path
+        elif deep and path.is_dir() and not path.name.startswith(".") and path.resolve() != folder.resolve():
+            yield from _candidates(path, folder, deep=True)
 
 
-def _take(path: Path, folder: Path, in_place: bool, kept: dict[str, Path], shape: list[Demonstration]) -> IngestedFile:
-    """Check one file and take over what it holds; a file is taken whole or not at all."""
-    npz = path.suffix == ".npz"
+def _told(progress: Progress | None, name: str, done: int, total: int) -> Callable[[int], None]:
+    def tell(episode: int) -> None:
+        if progress is not None and episode:
+            progress(f"{name}, episode {episode}", done, total)
+
+    return tell
+
+
+class _Episodes:
+    """The episodes of a Minari dataset; they can be walked more than once, and one is in memory at a time."""
+
+    def __init__(self, path: Path) -> None:
+        self._path = path
+
+    def __iter__(self) -> Iterator[Demonstration]:
+        return import_minari(self._path)
+
+
+class _Stock:
+    """What is part of the dataset so far.
+
+    Args:
+        folder: The dataset.
+        earlier: One that was made of the same source before, or None.
+
+    Attributes:
+        rows: Rows of the index by content hash.
+    """
+
+    def __init__(self, folder: Path, earlier: Path | None) -> None:
+        self.folder, self._resolved = folder, folder.resolve()
+        self.rows: dict[str, dict[str, Any]] = {}
+        self._facts: dict[str, Any] = {}
+        self._places: dict[str, Place] = {}
+        self._known: dict[tuple[str, str], dict[str, Any]] = {}
+        self._made: dict[str, list[tuple[Path, dict[str, Any]]]] = {}
+        for place in (folder, earlier):
+            for row in [] if place is None else _stamped_rows(place):
+                self._known[row["file"], row["stamp"]] = row
+                if "origin" in row:
+                    self._made.setdefault(row["origin"], []).append((Path(place or ""), row))
+
+    def take(self, path: Path, name: str, tell: Callable[[int], None]) -> IngestedFile:
+        """Check one file and take over what it holds; a file is taken whole or not at all.
+
+        Raises:
+            DemoError: It cannot be written.
+        """
+        stays = path.suffix == ".npz" and path.parent.resolve() == self._resolved
+        try:
+            if stays and (row := self._known.get((path.name, _stamp(path)))) is not None:
+                self._fit(path, row, self._places)
+                return self._keep(name, [row])
+            made = None if stays else self._made.get(_origin(path))
+            if made is not None and (rows := self._linked(made)) is not None:
+                return self._keep(name, rows)
+            parts, found = self._check(path, {} if stays else {"origin": _origin(path)}, tell)
+        except DemoError as error:
+            return IngestedFile(name, False, str(error).removeprefix(f"{path}: "))
+        return self._take_over(path if stays else None, name, parts, found, tell)
+
+    def _linked(self, made: list[tuple[Path, dict[str, Any]]]) -> list[dict[str, Any]] | None:
+        """Return the rows of what was made of an unchanged file; None where that is not there any more."""
+        if any(_stamp(place / row["file"]) != row["stamp"] for place, row in made):
+            return None
+        rows = []
+        for place, row in made:
+            self._fit(place / row["file"], row, self._places)
+            if row["content_hash"] not in self.rows and place != self.folder:
+                self.folder.mkdir(parents=True, exist_ok=True)
+                target = _free(self.folder / row["file"])
+                try:
+                    # Files of a dataset are replaced and never written into, so two folders can share one.
+                    os.link(place / row["file"], target)
+                except OSError:
+                    return None
+                row = row | {"file": target.name}
+            rows.append(row)
+        return rows
+
+    def _check(
+        self, path: Path, origin: dict[str, str], tell: Callable[[int], None]
+    ) -> tuple[Iterable[Demonstration], list[dict[str, Any]]]:
+        """Return the recordings of a file and a row of each, all of which fit."""
+        parts: Iterable[Demonstration] = [load_demonstration(path)] if path.suffix == ".npz" else _Episodes(path)
+        places: ChainMap[str, Place] = ChainMap({}, self._places)
+        facts = dict(self._facts)
+        found: list[dict[str, Any]] = []
+        for number, demo in enumerate(parts):
+            tell(number)
+            facts = facts or facts_of(demo)
+            found.append(index_row("", demo) | origin)
+            self._fit(path, found[-1], places, facts)
+        self._places.update(places.maps[0])
+        return parts, found
+
+    def _take_over(
+        self,
+        stays: Path | None,
+        name: str,
+        parts: Iterable[Demonstration],
+        found: list[dict[str, Any]],
+        tell: Callable[[int], None],
+    ) -> IngestedFile:
+        """Write what is new into the folder, but for a file that stays where it is."""
+        stem = "-".join(Path(name).parts).removesuffix(".npz").removesuffix(".hdf5")
+        rows: dict[str, dict[str, Any]] = {}
+        known = [self.rows[row["content_hash"]] for row in found if row["content_hash"] in self.rows]
+        if any(row.get("origin", found[0].get("origin")) != found[0].get("origin") for row in known):
+            # Part of it is another file's; were that one removed, its own rows would not be all that it holds.
+            found = [{key: value for key, value in row.items() if key != "origin"} for row in found]
+        for number, (demo, row) in enumerate(zip(parts, found, strict=True)):
+            tell(number)
+            content = row["content_hash"]
+            if content in self.rows:
+                # What a killed start has left does not tell yet what it was made of.
+                self.rows[content] = row | self.rows[content]
+            elif content not in rows:
+                target = stays
+                if target is None:
+                    target = _free(
+                        self.folder / (f"{stem}.npz" if name.endswith(".npz") else f"{stem}-{number:05d}.npz")
+                    )
+                    save_demonstration(target, demo)
+                rows[content] = row | {"file": target.name, "stamp": _stamp(target)}
+        return self._keep(name, list(rows.values()) or found)
+
+    def _fit(self, path: Path, row: dict[str, Any], places: Any, facts: dict[str, Any] | None = None) -> None:
+        """Refuse what does not fit the dataset.
+
+        Raises:
+            DemoError: Another sensor or drone, or another scene of the same name.
+        """
+        for key, there in (facts or self._facts).items():
+            if row[key] != there:
+                raise DemoError(f"{row[key]}, the dataset has {there}", path=path, field=key)
+        require_one_scene(places, (row["scene"], row["scene_hash"], row["source_hash"]), path)
+
+    def _keep(self, name: str, rows: list[dict[str, Any]]) -> IngestedFile:
+        """Make rows part of the dataset, and say what became of their file."""
+        new = [row for row in rows if row["content_hash"] not in self.rows]
+        if not new:
+            same = self.rows[rows[0]["content_hash"]]["file"]
+            return IngestedFile(name, False, f"the same content as {same}", known=True)
+        self._facts = self._facts or {key: new[0][key] for key in FACTS}
+        self.rows |= {row["content_hash"]: row for row in new}
+        return IngestedFile(name, True, "", sum(r["decisions"] for r in new), sum(r["episodes"] for r in new))
+
+
+def _stamped_rows(folder: Path) -> list[dict[str, Any]]:
+    """Return the rows of an index that tell how their file was, none without a good index."""
     try:
-        parts = [load_demonstration(path)] if npz else list(import_minari(path))
-        hashes = [demo.content_hash() for demo in parts]
-        for demo, content in zip(parts, hashes, strict=True):
-            if content in kept:
-                raise DemoError(f"the same content as {kept[content].name}", path=path)
-            reference = shape[0] if shape else parts[0]
-            for name in ("azimuth_bins", "elevation_bins", "decision_hz", "limits", "max_distance"):
-                here, there = getattr(demo, name), getattr(reference, name)
-                if here != there:
-                    raise DemoError(f"{here}, the dataset has {there}", path=path, field=name)
-    except DemoError as error:
-        return IngestedFile(path.name, False, str(error).removeprefix(f"{path}: "))
-    for number, (demo, content) in enumerate(zip(parts, hashes, strict=True)):
-        stem = path.stem if npz else f"{path.name.removesuffix('.hdf5')}-{number:05d}"
-        target = path if npz and in_place else _free(folder / f"{stem}.npz")
-        if target != path:
-            save_demonstration(target, demo)
-        kept[content] = target
-    if not shape:
-        shape.append(_outline(parts[0]))
-    return IngestedFile(path.name, True, "", sum(len(d.actions) for d in parts), sum(len(d.episodes()) for d in parts))
+        rows = read_index(folder)["files"]
+    except DemoError:
+        return []
+    texts, keys = ("stamp", "scene_hash", "source_hash"), set(FACTS)
+    return [row for row in rows if keys <= row.keys() and all(isinstance(row.get(key), str) for key in texts)]
+
+
+def _stamp(path: Path) -> str:
+    """Return size and time of a file, by which it is known to be unchanged."""
+    try:
+        stat = path.stat()
+    except OSError as error:
+        raise DemoError(f"cannot be read ({error.strerror or error})", path=path) from None
+    return f"{stat.st_size}-{stat.st_mtime_ns}"
+
+
+def _origin(path: Path) -> str:
+    """Return what an index says of the file that a row was made from; where it lies is nobody's business."""
+    file = minari_file(path) or path
+    return hashlib.sha256(f"{file.resolve()}\n{_stamp(file)}".encode()).hexdigest()
 
 
 def _free(path: Path) -> Path:
@@ -122,17 +290,3 @@ def _free(path: Path) -> Path:
         candidate = path.with_name(f"{path.stem}.{number}.npz")
         number += 1
     return candidate
-
-
-def _outline(demo: Demonstration) -> Demonstration:
-    """Return a demonstration of one decision with the same facts, so that no whole one is kept for comparing."""
-    return Demonstration(
-        observations=demo.observations[:1].copy(),
-        actions=demo.actions[:1].copy(),
-        episode_starts=demo.episode_starts[:1].copy(),
-        scene=demo.scene,
-        decision_hz=demo.decision_hz,
-        limits=demo.limits,
-        recording_date=demo.recording_date,
-        max_distance=demo.max_distance,
-    )

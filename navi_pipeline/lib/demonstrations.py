@@ -28,6 +28,8 @@ __all__ = [
     "take_recordings",
 ]
 
+_TAKEN = 2
+"""Counts up where the same files would become another dataset: 2 looks into subfolders."""
 _AXES = ("forward", "vertical", "lateral", "yaw")
 
 
@@ -114,18 +116,25 @@ def take_recordings() -> dict[str, Any]:
         if known.exists():
             document = read_document(known, made_by="recorded_demonstrations")
         else:
-            document = _ingest(source, navi_home() / "demos" / f"recorded-{listing}")
+            document = _ingest(source, navi_home() / "demos" / f"recorded-{listing}", _last_recorded())
             write_document(known, document)
     write_document(_path("recorded"), document)
     return document
 
 
-def _ingest(source: Path, folder: Path) -> dict[str, Any]:
+def _last_recorded() -> Path | None:
+    """Return the dataset of the last ingest, from which what has not changed since is linked."""
+    file = _path("recorded")
+    folder = read_recorded()["folder"] if file.exists() else None
+    return None if folder is None else Path(folder)
+
+
+def _ingest(source: Path, folder: Path, earlier: Path | None) -> dict[str, Any]:
     from navi_core.demos import ingest, read_index
 
     # What a killed attempt has left would be told to be there already.
     shutil.rmtree(folder, ignore_errors=True)
-    taken = ingest(source, folder, may_be_empty=True)
+    taken = ingest(source, folder, earlier=earlier, may_be_empty=True)
     rows = [{"file": row.file, "accepted": row.accepted, "reason": row.reason} for row in taken]
     if not any(row.accepted for row in taken):
         return _NO_RECORDINGS | {"rows": rows}
@@ -140,7 +149,7 @@ def _ingest(source: Path, folder: Path) -> dict[str, Any]:
 
 
 def gather_demonstrations(profile: str) -> dict[str, Any]:
-    """Put the teacher's flights and the recordings that fit the profile's sensor together.
+    """Put the teacher's flights and the recordings that fit the profile's sensor and drone together.
 
     Returns:
         Document: folders, content_hash, decisions, episodes, scenes, rows by source, left_out.
@@ -153,21 +162,30 @@ def gather_demonstrations(profile: str) -> dict[str, Any]:
     recorded = read_recorded()
     expert = read_expert(profile)
     env = load_preset(profile).env
+    drone = env.dynamics
+    wanted = {
+        "azimuth_bins": env.azimuth_bins,
+        "elevation_bins": env.elevation_bins,
+        "max_distance": env.max_distance,
+        "decision_hz": drone.decision_hz,
+        "limits": [*drone.max_speed, drone.max_yaw_rate],
+    }
     rows, folders, hashes, scenes = [], [], [], set()
     for source, folder in (("expert", expert["folder"]), ("recorded", recorded["folder"])):
         if folder is None:
             continue
         index = read_index(Path(folder))
-        size = (index["azimuth_bins"], index["elevation_bins"])
-        fits = size == (env.azimuth_bins, env.elevation_bins)
+        differs = [key for key, value in wanted.items() if index[key] != value]
+        fits = not differs
         rows.append(
             {
                 "source": source,
                 "files": len(index["files"]),
                 "episodes": sum(row["episodes"] for row in index["files"]),
                 "decisions": sum(row["decisions"] for row in index["files"]),
-                "resolution": f"{size[0]}x{size[1]}",
+                "resolution": f"{index['azimuth_bins']}x{index['elevation_bins']}",
                 "used": fits,
+                "differs": ", ".join(differs),
             }
         )
         if fits:
@@ -229,8 +247,14 @@ def action_statistics(folders: list[str]) -> tuple[list[dict[str, Any]], dict[st
     from navi_core.demos import load_demonstration, read_index
 
     files = [Path(folder) / row["file"] for folder in folders for row in read_index(Path(folder))["files"]]
-    demos = [load_demonstration(file) for file in files]
-    actions = np.concatenate([demo.actions for demo in demos])
+    first, answers = None, []
+    for file in files:
+        demo = load_demonstration(file)
+        first = demo.observations[0].copy() if first is None else first
+        answers.append(demo.actions)
+        # Before the next one is read: observations are kept of none.
+        del demo
+    actions = np.concatenate(answers)
     rows = [
         {
             "axis": name,
@@ -240,13 +264,14 @@ def action_statistics(folders: list[str]) -> tuple[list[dict[str, Any]], dict[st
         }
         for n, name in enumerate(_AXES)
     ]
-    return rows, {name: actions[:, n] for n, name in enumerate(_AXES)}, demos[0].observations[0]
+    return rows, {name: actions[:, n] for n, name in enumerate(_AXES)}, first
 
 
 def _listing(source: Path) -> str:
     """Return a hash of a folder's recordings by name, size and time: whether there is anything new."""
     files = [source] if source.is_file() else sorted(path for path in source.rglob("*") if path.is_file())
-    return content_key([[str(path), path.stat().st_size, path.stat().st_mtime_ns] for path in files])
+    # With how they are taken in: what an older version made of the same files is another dataset.
+    return content_key(_TAKEN, [[str(path), path.stat().st_size, path.stat().st_mtime_ns] for path in files])
 
 
 def _path(what: str, profile: str | None = None) -> Path:

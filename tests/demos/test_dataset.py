@@ -59,7 +59,7 @@ def test_ids_that_nothing_names_do_not_take_the_names_of_another_file(tmp_path):
 def test_the_hash_of_a_dataset_is_that_of_its_content(tmp_path):
     one = load_dataset([make_dataset(tmp_path / "a", [make_demo(), make_demo(seed=1)])])
     same = load_dataset([make_dataset(tmp_path / "b", [make_demo(recording_date="2027"), make_demo(seed=1)])])
-    other = load_dataset([make_dataset(tmp_path / "c", [make_demo(), make_demo(seed=2)])])
+    other = load_dataset([make_dataset(tmp_path / "c", [make_demo(seed=3), make_demo(seed=2)])])
     assert one.content_hash == same.content_hash != other.content_hash
     both = load_dataset([tmp_path / "a", tmp_path / "c"])
     assert len(both) == 80 and both.content_hash not in (one.content_hash, other.content_hash)

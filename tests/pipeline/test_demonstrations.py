@@ -1,9 +1,13 @@
 """Recordings of people, the teacher's flights, and what is gathered of both."""
 
+import shutil
+from dataclasses import replace
+from pathlib import Path
+
 import numpy as np
 import pytest
 
-from navi_core.demos import Demonstration, save_demonstration, write_index
+from navi_core.demos import Demonstration, load_dataset, save_demonstration, write_index
 from navi_core.errors import DemoError, RecordError
 from navi_core.record import navi_home
 from navi_pipeline.defs.demonstrations.checks import recordings_are_good
@@ -85,6 +89,31 @@ def test_a_new_recording_makes_another_dataset(recordings):
     save_demonstration(recordings / "more.npz", recording(3))
     second = take_recordings()
     assert second["files"] == 2 and second["content_hash"] != first["content_hash"]
+
+
+def test_of_a_growing_folder_what_is_new_is_read_and_what_is_gone_is_gone(recordings):
+    save_demonstration(recordings / "july" / "one.npz", recording(5))
+    first = take_recordings()
+    assert first["files"] == 2
+    save_demonstration(recordings / "july" / "two.npz", recording(6))
+    (recordings / "good.npz").unlink()
+    second = take_recordings()
+    # What has not changed is one file in both datasets.
+    one, two = (Path(made["folder"]) / "july-one.npz" for made in (first, second))
+    assert second["files"] == 2 and one.samefile(two)
+    shutil.rmtree(recordings / "july")
+    assert take_recordings()["folder"] is None
+    save_demonstration(recordings / "good.npz", recording(1))
+    assert take_recordings()["files"] == 1
+
+
+def test_recordings_of_another_drone_are_left_out(recordings, expert):
+    save_demonstration(recordings / "good.npz", replace(recording(1), decision_hz=20.0))
+    take_recordings()
+    made = gather_demonstrations("quick")
+    assert (made["decisions"], made["left_out"]) == (6, 1)
+    assert [row["differs"] for row in made["rows"]] == ["", "decision_hz"]
+    load_dataset([Path(folder) for folder in made["folders"]])
 
 
 def test_both_sources_are_gathered_and_another_resolution_is_left_out(recordings, expert):

@@ -68,7 +68,7 @@ def expert_demonstrations(context: dg.AssetExecutionContext, config: ExpertSetti
     group_name="demonstrations",
     kinds={"numpy"},
     owners=OWNERS,
-    code_version="1",
+    code_version="2",
     description="Flights that people recorded (navi demos record), or other programs did: every .npz and Minari file "
     "under $NAVI_DEMOS, or recordings/ of the Navi home, checked file by file. There may be none.",
 )
@@ -102,7 +102,7 @@ def recorded_demonstrations(context: dg.AssetExecutionContext) -> dg.Materialize
     deps=[expert_demonstrations, recorded_demonstrations],
     partitions_def=profile_partitions,
     description="Everything that shows how to fly with this profile's sensor: the teacher's flights, and the "
-    "recordings of the same resolution.",
+    "recordings of the same sensor and drone.",
 )
 @worked
 def demonstrations(context: dg.AssetExecutionContext) -> dg.MaterializeResult:

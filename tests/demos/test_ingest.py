@@ -1,0 +1,204 @@
+"""Taking in recordings: nothing is lost to a kill, read twice without need, or held in memory together."""
+
+from __future__ import annotations
+
+import importlib
+import logging
+import os
+import shutil
+import tracemalloc
+
+import numpy as np
+import pytest
+
+from navi_core.demos import ingest, load_dataset, read_index, save_demonstration
+from navi_core.errors import DemoError
+from tests.demos.conftest import make_demo
+
+module = importlib.import_module("navi_core.demos.ingest")
+
+
+@pytest.fixture
+def minari_set(tmp_path):
+    """Return a function that writes demonstrations as a Minari dataset."""
+    pytest.importorskip("minari", reason="the extra minari is not installed")
+    from navi_core.demos import export_minari
+
+    def write(name, *demos):
+        export_minari(tmp_path / name, iter(demos), dataset_id="navi/test-v0")
+        return tmp_path / name
+
+    return write
+
+
+@pytest.fixture
+def reads(monkeypatch):
+    """The names of the `.npz` files that are read."""
+    names = []
+    load = module.load_demonstration
+    monkeypatch.setattr(module, "load_demonstration", lambda path: names.append(path.name) or load(path))
+    return names
+
+
+def contents(folder):
+    return sorted(row["content_hash"] for row in read_index(folder)["files"])
+
+
+def test_a_killed_ingest_of_many_episodes_goes_on_with_those_that_are_missing(tmp_path, minari_set, monkeypatch):
+    source = minari_set("set", *(make_demo(seed=seed) for seed in range(4)))
+    save = module.save_demonstration
+    with monkeypatch.context() as patch:
+        patch.setattr(
+            module, "save_demonstration", lambda path, demo: save(path, demo) if "1" not in path.stem else 1 / 0
+        )
+        with pytest.raises(ZeroDivisionError):
+            ingest(source, tmp_path / "out")
+    (row,) = ingest(source, tmp_path / "out")
+    assert (row.accepted, row.episodes) == (True, 3)
+    ingest(source, tmp_path / "whole")
+    assert contents(tmp_path / "out") == contents(tmp_path / "whole") and len(contents(tmp_path / "out")) == 4
+    (row,) = ingest(source, tmp_path / "out")
+    assert row.known and not row.accepted
+
+
+def test_of_a_dataset_that_grew_what_is_new_is_taken_and_what_is_twice_once(tmp_path, minari_set):
+    first, second = make_demo(), make_demo(seed=1)
+    ingest(minari_set("v0", first), tmp_path / "out")
+    (row,) = ingest(minari_set("v1", first, second, second), tmp_path / "out")
+    assert (row.accepted, row.episodes, row.decisions) == (True, 1, 20)
+    assert len(list((tmp_path / "out").glob("*.npz"))) == len(contents(tmp_path / "out")) == 2
+
+
+def test_episodes_are_in_memory_one_at_a_time(tmp_path, minari_set):
+    demos = [make_demo(400, seed=seed) for seed in range(8)]
+    source, size = minari_set("set", *demos), demos[0].observations.nbytes
+    del demos
+    tracemalloc.start()
+    try:
+        ingest(source, tmp_path / "out")
+        assert tracemalloc.get_traced_memory()[1] < 5 * size
+    finally:
+        tracemalloc.stop()
+
+
+def test_subfolders_are_looked_into_and_what_is_hidden_is_not(tmp_path):
+    source = tmp_path / "in"
+    for seed, name in enumerate(("flight.npz", "monday/flight.npz", "monday/.part/flight.npz", "out/flight.npz")):
+        save_demonstration(source / name, make_demo(seed=seed))
+    rows = ingest(source, source / "out")
+    assert [row.file for row in rows] == ["flight.npz", "monday/flight.npz"] and all(row.accepted for row in rows)
+    # The folder's own stays, and none is written over.
+    names = ["flight.1.npz", "flight.npz", "monday-flight.npz"]
+    assert [row["file"] for row in read_index(source / "out")["files"]] == names
+    assert [row.file for row in ingest(source, source)] == ["flight.npz"]
+
+
+def test_what_has_not_changed_is_not_read_again_and_what_was_replaced_is(tmp_path, reads):
+    source, out = tmp_path / "in", tmp_path / "out"
+    for seed in range(3):
+        save_demonstration(source / f"{seed}.npz", make_demo(seed=seed))
+    ingest(source, out)
+    assert len(reads) == 3
+    save_demonstration(source / "3.npz", make_demo(seed=3))
+    reads.clear()
+    rows = ingest(source, out)
+    assert reads == ["3.npz"] and [row.known for row in rows] == [True, True, True, False]
+    # In the source: content that is new. In the dataset itself: what is there now counts.
+    save_demonstration(source / "0.npz", make_demo(seed=7, steps=30))
+    save_demonstration(out / "1.npz", make_demo(seed=8, steps=40))
+    reads.clear()
+    ingest(source, out)
+    assert sorted(reads) == ["0.npz", "1.npz", "1.npz"]
+    assert len(load_dataset([out])) == 20 + 40 + 20 + 20 + 30 + 20
+    # Without an index everything is read.
+    (out / "index.json").unlink()
+    reads.clear()
+    ingest(source, out)
+    assert len(reads) >= 6 and len(load_dataset([out])) == 150
+
+
+def test_a_new_dataset_of_the_same_source_shares_what_has_not_changed(tmp_path, reads, minari_set):
+    source = tmp_path / "in"
+    for seed in range(2):
+        save_demonstration(source / f"{seed}.npz", make_demo(seed=seed))
+    shutil.move(minari_set("set", make_demo(seed=5), make_demo(seed=1)), source / "set")
+    ingest(source, tmp_path / "one")
+    os.remove(source / "1.npz")
+    save_demonstration(source / "2.npz", make_demo(seed=2))
+    reads.clear()
+    rows = ingest(source, tmp_path / "two", earlier=tmp_path / "one")
+    assert reads == ["2.npz"] and all(row.accepted for row in rows)
+    assert (tmp_path / "one" / "0.npz").samefile(tmp_path / "two" / "0.npz")
+    # As if there were no earlier one: an episode that a removed file held, too, is still there.
+    ingest(source, tmp_path / "three")
+    assert contents(tmp_path / "two") == contents(tmp_path / "three") and len(contents(tmp_path / "two")) == 4
+
+
+def test_a_broken_file_of_the_dataset_is_told_and_keeps_nothing_out(tmp_path):
+    save_demonstration(tmp_path / "in" / "a.npz", make_demo())
+    (tmp_path / "out").mkdir()
+    (tmp_path / "out" / "broken.npz").write_bytes(b"nothing")
+    rows = ingest(tmp_path / "in", tmp_path / "out")
+    assert [(row.file, row.accepted) for row in rows] == [("broken.npz", False), ("a.npz", True)]
+    assert len(load_dataset([tmp_path / "out"])) == 20
+
+
+def test_a_dataset_that_cannot_be_written_is_no_fault_of_the_recording(tmp_path):
+    save_demonstration(tmp_path / "in" / "a.npz", make_demo())
+    (tmp_path / "out").write_text("a file")
+    with pytest.raises(DemoError, match="cannot be written"):
+        ingest(tmp_path / "in", tmp_path / "out")
+
+
+def test_a_name_of_two_scenes_is_refused_and_a_scene_compiled_twice_is_one(tmp_path):
+    coarse = {"scene_hash": "c" * 64, "source_hash": "5" * 64}
+    for name, facts in (
+        ("a", coarse),
+        ("b", coarse | {"scene_hash": "f" * 64}),
+        ("c", {}),
+        ("d", {"scene_hash": "d" * 64, "source_hash": "6" * 64}),
+        ("e", coarse | {"scene": "attic"}),
+    ):
+        save_demonstration(tmp_path / f"{name}.npz", make_demo(seed=ord(name), **facts))
+    rows = ingest(tmp_path, tmp_path)
+    assert [row.accepted for row in rows] == [True, True, True, False, True]
+    assert "scene_hash" in rows[3].reason and "another scene" in rows[3].reason
+    data = load_dataset([tmp_path])
+    # One scene, whatever it is called: held out and learned from it cannot be at once.
+    assert {episode.scene for episode in data.episodes} == {"room"}
+    assert data.scene_hashes["room"] == "c" * 64 and data.sources == {"5" * 64, "f" * 64}
+
+
+def test_content_that_is_there_twice_is_not_learned_from(tmp_path):
+    save_demonstration(tmp_path / "a" / "0.npz", make_demo())
+    ingest(tmp_path / "a", tmp_path / "a")
+    shutil.copytree(tmp_path / "a", tmp_path / "b")
+    for folders in ([tmp_path / "a", tmp_path / "a"], [tmp_path / "a", tmp_path / "b"]):
+        with pytest.raises(DemoError, match="the same content as"):
+            load_dataset(folders)
+
+
+def test_recordings_beside_the_index_are_told(tmp_path, caplog):
+    save_demonstration(tmp_path / "0.npz", make_demo())
+    ingest(tmp_path, tmp_path)
+    with caplog.at_level(logging.WARNING, "navi.demos"):
+        load_dataset([tmp_path])
+        assert not caplog.records
+        save_demonstration(tmp_path / "copied.npz", make_demo(seed=1))
+        assert len(load_dataset([tmp_path])) == 20
+    assert "copied.npz" in caplog.text and "navi demos ingest" in caplog.text
+
+
+def test_a_dataset_is_read_one_file_at_a_time(tmp_path):
+    for seed in range(3):
+        save_demonstration(tmp_path / f"{seed}.npz", make_demo(1_000, seed=seed))
+    ingest(tmp_path, tmp_path)
+    one = make_demo(1_000).observations.nbytes
+    tracemalloc.start()
+    try:
+        data = load_dataset([tmp_path])
+        held = sum(array.nbytes for array in (data.depth, data.semantic, data.valid, data.actions, data.flown))
+        assert tracemalloc.get_traced_memory()[1] < held + 2.2 * one
+    finally:
+        tracemalloc.stop()
+    assert np.isfinite(data.depth).all()
