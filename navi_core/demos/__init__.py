@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from navi_core.demos.dataset import Dataset, Episode, index_row, load_dataset, read_index, write_index, write_rows
-from navi_core.demos.demonstration import Demonstration, load_demonstration, save_demonstration
+from navi_core.demos.demonstration import Demonstration, load_demonstration, save_beside, save_demonstration
 from navi_core.demos.expert import RecordedScene, record_expert
 from navi_core.demos.ingest import IngestedFile, ingest
 from navi_core.demos.minari import export_minari, import_minari
@@ -28,6 +28,7 @@ __all__ = [
     "read_index",
     "read_pairs",
     "record_expert",
+    "save_beside",
     "save_demonstration",
     "write_index",
     "write_pairs",

@@ -21,10 +21,14 @@ The file is a compressed `.npz`:
 
 from __future__ import annotations
 
+import contextlib
 import hashlib
 import io
 import json
 import math
+import os
+import secrets
+from collections.abc import Iterable
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -36,8 +40,9 @@ from navi_core.demos.archive import ArrayHeader, read_arrays, read_headers
 from navi_core.demos.memory import require_memory
 from navi_core.errors import DemoError
 from navi_core.record import write_durably
+from navi_core.record.durable import fsync_directory
 
-__all__ = ["FORMAT_VERSION", "Demonstration", "load_demonstration", "save_demonstration"]
+__all__ = ["FORMAT_VERSION", "Demonstration", "load_demonstration", "save_beside", "save_demonstration"]
 
 FORMAT_VERSION = 1
 MAX_BYTES = 8 * 2**30
@@ -175,6 +180,13 @@ class Demonstration:
 
 def save_demonstration(path: Path, demo: Demonstration) -> None:
     """Write a demonstration as a compressed `.npz`, whole or not at all."""
+    try:
+        _write(path, demo)
+    except OSError as error:
+        raise DemoError(f"cannot be written: {error.strerror or error}", path=path) from error
+
+
+def _write(path: Path, demo: Demonstration) -> None:
     buffer = io.BytesIO()
     extra: dict[str, Any] = {} if demo.flown is None else {"flown": demo.flown}
     np.savez_compressed(
@@ -196,11 +208,48 @@ def save_demonstration(path: Path, demo: Demonstration) -> None:
         vocabulary=np.array(json.dumps(demo.vocabulary, sort_keys=True)),
         **extra,
     )
+    path.parent.mkdir(parents=True, exist_ok=True)
+    write_durably(path, buffer.getvalue())
+
+
+def save_beside(paths: Iterable[Path], demo: Demonstration) -> Path:
+    """Write a demonstration under the first of some names that is free, also where others write there at once.
+
+    Args:
+        paths: Names in one folder, the wanted one first.
+        demo: What to write.
+
+    Returns:
+        Its path.
+    """
+    names = iter(paths)
+    path = next(names)
+    part = path.with_name(f".{secrets.token_hex(8)}.part")
     try:
-        path.parent.mkdir(parents=True, exist_ok=True)
-        write_durably(path, buffer.getvalue())
+        _write(part, demo)
+        # A link is made of one who asks first, and never over a file that is there.
+        while not _linked(part, path):
+            path = next(names)
+        fsync_directory(path.parent)
     except OSError as error:
         raise DemoError(f"cannot be written: {error.strerror or error}", path=path) from error
+    finally:
+        with contextlib.suppress(OSError):
+            part.unlink()
+    return path
+
+
+def _linked(part: Path, path: Path) -> bool:
+    try:
+        os.link(part, path)
+    except FileExistsError:
+        return False
+    except OSError:
+        # A file system that knows no links.
+        if path.exists():
+            return False
+        os.replace(part, path)
+    return True
 
 
 def load_demonstration(path: Path) -> Demonstration:

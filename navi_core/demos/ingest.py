@@ -7,6 +7,7 @@ in. A row of the index says which file it was made from; what has not changed si
 from __future__ import annotations
 
 import hashlib
+import itertools
 import os
 from collections import ChainMap
 from collections.abc import Callable, Iterable, Iterator
@@ -15,7 +16,7 @@ from pathlib import Path
 from typing import Any
 
 from navi_core.demos.dataset import FACTS, facts_of, index_row, read_index, write_rows
-from navi_core.demos.demonstration import Demonstration, load_demonstration, save_demonstration
+from navi_core.demos.demonstration import Demonstration, load_demonstration, save_beside
 from navi_core.demos.minari import import_minari, minari_file
 from navi_core.demos.places_flown import Place, require_one_scene
 from navi_core.errors import DemoError
@@ -179,7 +180,7 @@ class _Stock:
             self._fit(place / row["file"], row, self._places)
             if row["content_hash"] not in self.rows and place != self.folder:
                 self.folder.mkdir(parents=True, exist_ok=True)
-                target = _free(self.folder / row["file"])
+                target = next(path for path in _names(self.folder / row["file"]) if not path.exists())
                 try:
                     # Files of a dataset are replaced and never written into, so two folders can share one.
                     os.link(place / row["file"], target)
@@ -229,10 +230,8 @@ class _Stock:
             elif content not in rows:
                 target = stays
                 if target is None:
-                    target = _free(
-                        self.folder / (f"{stem}.npz" if name.endswith(".npz") else f"{stem}-{number:05d}.npz")
-                    )
-                    save_demonstration(target, demo)
+                    wanted = f"{stem}.npz" if name.endswith(".npz") else f"{stem}-{number:05d}.npz"
+                    target = save_beside(_names(self.folder / wanted), demo)
                 rows[content] = row | {"file": target.name, "stamp": _stamp(target)}
         return self._keep(name, list(rows.values()) or found)
 
@@ -283,10 +282,8 @@ def _origin(path: Path) -> str:
     return hashlib.sha256(f"{file.resolve()}\n{_stamp(file)}".encode()).hexdigest()
 
 
-def _free(path: Path) -> Path:
-    """Return a name that is not taken: another folder's file may be called the same."""
-    number, candidate = 1, path
-    while candidate.exists():
-        candidate = path.with_name(f"{path.stem}.{number}.npz")
-        number += 1
-    return candidate
+def _names(path: Path) -> Iterator[Path]:
+    """Yield a name and others like it: another folder's file may be called the same."""
+    yield path
+    for number in itertools.count(1):
+        yield path.with_name(f"{path.stem}.{number}.npz")

@@ -3,15 +3,18 @@
 from __future__ import annotations
 
 import importlib
+import itertools
 import logging
 import os
 import shutil
+import threading
 import tracemalloc
+from concurrent.futures import ThreadPoolExecutor
 
 import numpy as np
 import pytest
 
-from navi_core.demos import ingest, load_dataset, read_index, save_demonstration
+from navi_core.demos import ingest, load_dataset, load_demonstration, read_index, save_beside, save_demonstration
 from navi_core.errors import DemoError
 from tests.demos.conftest import make_demo
 
@@ -46,11 +49,14 @@ def contents(folder):
 
 def test_a_killed_ingest_of_many_episodes_goes_on_with_those_that_are_missing(tmp_path, minari_set, monkeypatch):
     source = minari_set("set", *(make_demo(seed=seed) for seed in range(4)))
-    save = module.save_demonstration
+    save, saved = module.save_beside, []
+
+    def dying(paths, demo):
+        saved.append(save(paths, demo) if not saved else 1 / 0)
+        return saved[-1]
+
     with monkeypatch.context() as patch:
-        patch.setattr(
-            module, "save_demonstration", lambda path, demo: save(path, demo) if "1" not in path.stem else 1 / 0
-        )
+        patch.setattr(module, "save_beside", dying)
         with pytest.raises(ZeroDivisionError):
             ingest(source, tmp_path / "out")
     (row,) = ingest(source, tmp_path / "out")
@@ -176,6 +182,29 @@ def test_content_that_is_there_twice_is_not_learned_from(tmp_path):
     for folders in ([tmp_path / "a", tmp_path / "a"], [tmp_path / "a", tmp_path / "b"]):
         with pytest.raises(DemoError, match="the same content as"):
             load_dataset(folders)
+
+
+def test_who_saves_at_once_writes_over_nobody(tmp_path):
+    barrier, demos = threading.Barrier(8), [make_demo(seed=seed) for seed in range(8)]
+
+    def save(demo):
+        barrier.wait()
+        return save_beside((tmp_path / f"{n}.npz" for n in itertools.count()), demo)
+
+    with ThreadPoolExecutor(8) as pool:
+        paths = list(pool.map(save, demos))
+    assert [load_demonstration(path).content_hash() for path in paths] == [demo.content_hash() for demo in demos]
+    assert sorted(path.name for path in tmp_path.iterdir()) == [f"{n}.npz" for n in range(8)]
+
+
+def test_a_file_system_without_links_writes_over_nobody_either(tmp_path, monkeypatch):
+    def none(*_):
+        raise PermissionError("no links here")
+
+    monkeypatch.setattr(os, "link", none)
+    names = [tmp_path / "a.npz", tmp_path / "b.npz"]
+    assert [save_beside(names, make_demo(seed=seed)) for seed in range(2)] == names
+    assert sorted(path.name for path in tmp_path.iterdir()) == ["a.npz", "b.npz"]
 
 
 def test_recordings_beside_the_index_are_told(tmp_path, caplog):

@@ -75,16 +75,16 @@ def test_a_full_disk_stops_time_and_keeps_the_flight(page, monkeypatch):
     """The longest flight is saved by itself; where that fails the page is told and may try again."""
     from navi_core.service.explorer import session as module
 
-    def full(path, demo):
-        raise DemoError("cannot be written: No space left on device", path=path)
+    def full(paths, demo):
+        raise DemoError("cannot be written: No space left on device", path=next(iter(paths)))
 
-    save = module.save_demonstration
-    monkeypatch.setattr(module, "save_demonstration", full)
+    save = module.save_beside
+    monkeypatch.setattr(module, "save_beside", full)
     page.session.config = SMALL.model_copy(update={"max_decisions": 5})
     page.order(do="record")
     flight = page.until("flight", lambda m: "No space left" in m["notice"])
     assert flight["recording"] and flight["paused"] and flight["recorded"] == 5
-    monkeypatch.setattr(module, "save_demonstration", save)
+    monkeypatch.setattr(module, "save_beside", save)
     page.order(do="finish")
     page.until("flight", lambda m: "saved" in m["notice"] and not m["recording"])
     assert len(load_demonstration(page.session.saved[0]).actions) == 5

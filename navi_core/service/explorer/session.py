@@ -7,7 +7,8 @@ goes on as if what was taken back had never been.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+import itertools
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from datetime import UTC, datetime
 from pathlib import Path
@@ -18,7 +19,7 @@ import numpy.typing as npt
 import torch
 
 from navi_core.config import EnvConfig, ExplorerConfig
-from navi_core.demos import Demonstration, index_row, load_demonstration, save_demonstration, write_rows
+from navi_core.demos import Demonstration, index_row, load_demonstration, save_beside, write_rows
 from navi_core.errors import ConfigError, DemoError
 from navi_core.scenes import Scene
 from navi_core.scenes.naming import file_stem
@@ -182,8 +183,8 @@ class ExplorerSession:
         if log is None or self.folder is None or len(log) < 2:
             self.recording = None
             return None
-        path = self._next_file(self.folder)
-        save_demonstration(path, self._demonstration(log))
+        # Another explorer may record into the same folder.
+        path = save_beside(self._free_files(self.folder), self._demonstration(log))
         # Only now: a flight that could not be written may be saved again.
         self.recording = None
         self.saved.append(path)
@@ -298,14 +299,12 @@ class ExplorerSession:
             vocabulary=dict(self.env.field.vocabulary),
         )
 
-    def _next_file(self, folder: Path) -> Path:
+    def _free_files(self, folder: Path) -> Iterator[Path]:
         taken = {path.name for path in folder.glob("*.npz")}
-        number = 0
         # The name comes from the scene's file, which may be anybody's: as it stands it could lead out of the folder.
         stem = file_stem(self.scene.name)
-        while (name := f"{stem}-{PILOT}-{number:05d}.npz") in taken:
-            number += 1
-        return folder / name
+        names = (f"{stem}-{PILOT}-{number:05d}.npz" for number in itertools.count())
+        return (folder / name for name in names if name not in taken)
 
     def _row(self, path: Path) -> dict[str, Any]:
         """Return what the index says of a file; one that has not changed is not read again while time stands still."""
