@@ -4,8 +4,9 @@
     <folder>/*.npz           recordings (`demonstration.py`)
 
 In memory the semantic ids are 16-bit and the valid mask is one byte; depth stays as it was recorded, so that nothing is
-lost. Ids of files with different vocabularies are brought to one that names them all; those of a file without names are
-then surfaces that nothing names. Where no file has names, ids stay as they are.
+lost. What memory does not hold lies in a file and is read from there as learning walks through it. Ids of files with
+different vocabularies are brought to one that names them all; those of a file without names are then surfaces that
+nothing names. Where no file has names, ids stay as they are.
 """
 
 from __future__ import annotations
@@ -22,7 +23,7 @@ import numpy as np
 import numpy.typing as npt
 
 from navi_core.demos.demonstration import Demonstration, load_demonstration
-from navi_core.demos.memory import require_memory
+from navi_core.demos.memory import arrays_of, require_memory
 from navi_core.demos.places_flown import Place, one_name_each, require_one_scene
 from navi_core.demos.semantic_ids import id_table
 from navi_core.errors import DemoError
@@ -208,7 +209,7 @@ def load_dataset(folders: Sequence[Path], progress: Callable[[str], None] | None
 
     Raises:
         DemoError: A file is broken or not what the index says, files do not fit each other or are the same, or all of
-            them together do not fit into memory.
+            them together fit neither into memory nor on the disk.
     """
     files = [(folder / row["file"], row) for folder in folders for row in read_index(folder)["files"]]
     if not files:
@@ -223,9 +224,10 @@ def load_dataset(folders: Sequence[Path], progress: Callable[[str], None] | None
         sum(row["decisions"] for _, row in files),
     )
     remedy = "name fewer folders, or record at a lower resolution"
-    require_memory(total * (7 * azimuth * elevation + 32), files[0][0].parent, remedy)
-    depth = np.empty((total, azimuth, elevation), np.float32)
-    semantic, valid = np.empty(depth.shape, np.uint16), np.empty(depth.shape, np.bool_)
+    require_memory(32 * total, files[0][0].parent, remedy)
+    empty = arrays_of(7 * azimuth * elevation * total, files[0][0].parent, remedy)
+    depth = empty((total, azimuth, elevation), np.float32)
+    semantic, valid = empty(depth.shape, np.uint16), empty(depth.shape, np.bool_)
     actions, flown = np.empty((total, 4), np.float32), np.empty((total, 4), np.float32)
     flights: list[tuple[int, int, int]] = []
     names: list[dict[str, int]] = []

@@ -28,6 +28,7 @@ import json
 import math
 import os
 import secrets
+import shutil
 from collections.abc import Iterable
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -40,7 +41,7 @@ from navi_core.demos.archive import ArrayHeader, read_arrays, read_headers
 from navi_core.demos.memory import require_memory
 from navi_core.errors import DemoError
 from navi_core.record import write_durably
-from navi_core.record.durable import fsync_directory
+from navi_core.record.durable import durable_file, fsync_directory
 
 __all__ = ["FORMAT_VERSION", "Demonstration", "load_demonstration", "save_beside", "save_demonstration"]
 
@@ -212,12 +213,13 @@ def _write(path: Path, demo: Demonstration) -> None:
     write_durably(path, buffer.getvalue())
 
 
-def save_beside(paths: Iterable[Path], demo: Demonstration) -> Path:
+def save_beside(paths: Iterable[Path], demo: Demonstration, *, copied: Path | None = None) -> Path:
     """Write a demonstration under the first of some names that is free, also where others write there at once.
 
     Args:
         paths: Names in one folder, the wanted one first.
         demo: What to write.
+        copied: A file that holds it, whose bytes are taken: to pack it again is most of the work.
 
     Returns:
         Its path.
@@ -226,7 +228,12 @@ def save_beside(paths: Iterable[Path], demo: Demonstration) -> Path:
     path = next(names)
     part = path.with_name(f".{secrets.token_hex(8)}.part")
     try:
-        _write(part, demo)
+        if copied is None:
+            _write(part, demo)
+        else:
+            part.parent.mkdir(parents=True, exist_ok=True)
+            with durable_file(part) as stream, copied.open("rb") as there:
+                shutil.copyfileobj(there, stream, 1 << 20)
         # A link is made of one who asks first, and never over a file that is there.
         while not _linked(part, path):
             path = next(names)

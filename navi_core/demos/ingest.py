@@ -230,8 +230,12 @@ class _Stock:
             elif content not in rows:
                 target = stays
                 if target is None:
-                    wanted = f"{stem}.npz" if name.endswith(".npz") else f"{stem}-{number:05d}.npz"
-                    target = save_beside(_names(self.folder / wanted), demo)
+                    npz = demo.source.suffix == ".npz"
+                    wanted = f"{stem}.npz" if npz else f"{stem}-{number:05d}.npz"
+                    target = save_beside(_names(self.folder / wanted), demo, copied=demo.source if npz else None)
+                    if npz and row.get("origin", _origin(demo.source)) != _origin(demo.source):
+                        target.unlink()
+                        return IngestedFile(name, False, "changed while it was read; take it in when it is whole")
                 rows[content] = row | {"file": target.name, "stamp": _stamp(target)}
         return self._keep(name, list(rows.values()) or found)
 

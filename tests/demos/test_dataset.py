@@ -111,6 +111,24 @@ def test_a_dataset_too_large_for_memory_is_refused_before_it_is_read(tmp_path):
         load_dataset([folder])
 
 
+def test_what_memory_does_not_hold_is_read_from_disk_to_the_same_bits(tmp_path, monkeypatch, caplog):
+    from navi_core.demos import memory
+
+    demos = [make_demo(seed=seed, vocabulary={"surface": 1, "door": 3, "sofa": 2}) for seed in range(9)]
+    folder = make_dataset(tmp_path / "a", [*demos, make_demo(seed=9)])
+    held = load_dataset([folder])
+    monkeypatch.setenv("NAVI_HOME", str(tmp_path / "home"))
+    # One recording fits, ten do not.
+    monkeypatch.setattr(memory, "_memory", lambda: 100_000)
+    mapped = load_dataset([folder])
+    assert "read from there" in caplog.text and isinstance(mapped.depth.base, np.memmap)
+    index = np.arange(len(held))[::-1]
+    np.testing.assert_array_equal(mapped.observations(index), held.observations(index))
+    np.testing.assert_array_equal(mapped.flown, held.flown)
+    # A file without a name: a kill leaves nothing.
+    assert list((tmp_path / "home").iterdir()) == []
+
+
 def test_ingest_takes_the_good_and_tells_of_the_bad(tmp_path):
     source, out = tmp_path / "in", tmp_path / "out"
     save_demonstration(source / "a.npz", make_demo())

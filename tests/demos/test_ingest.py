@@ -51,8 +51,8 @@ def test_a_killed_ingest_of_many_episodes_goes_on_with_those_that_are_missing(tm
     source = minari_set("set", *(make_demo(seed=seed) for seed in range(4)))
     save, saved = module.save_beside, []
 
-    def dying(paths, demo):
-        saved.append(save(paths, demo) if not saved else 1 / 0)
+    def dying(paths, demo, **settings):
+        saved.append(save(paths, demo, **settings) if not saved else 1 / 0)
         return saved[-1]
 
     with monkeypatch.context() as patch:
@@ -182,6 +182,25 @@ def test_content_that_is_there_twice_is_not_learned_from(tmp_path):
     for folders in ([tmp_path / "a", tmp_path / "a"], [tmp_path / "a", tmp_path / "b"]):
         with pytest.raises(DemoError, match="the same content as"):
             load_dataset(folders)
+
+
+def test_a_file_that_changes_while_it_is_read_is_not_taken(tmp_path, monkeypatch):
+    path, save = tmp_path / "in" / "a.npz", module.save_beside
+    save_demonstration(path, make_demo())
+    save_demonstration(tmp_path / "in" / "b.npz", make_demo(seed=1))
+
+    def replaced(paths, demo, **settings):
+        if demo.source == path:
+            save_demonstration(path, make_demo(30, seed=2))
+        return save(paths, demo, **settings)
+
+    monkeypatch.setattr(module, "save_beside", replaced)
+    rows = ingest(tmp_path / "in", tmp_path / "out")
+    assert [(row.file, row.accepted) for row in rows] == [("a.npz", False), ("b.npz", True)]
+    assert "changed while" in rows[0].reason and len(load_dataset([tmp_path / "out"])) == 20
+    monkeypatch.undo()
+    ingest(tmp_path / "in", tmp_path / "out")
+    assert len(load_dataset([tmp_path / "out"])) == 50
 
 
 def test_who_saves_at_once_writes_over_nobody(tmp_path):
