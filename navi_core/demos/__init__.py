@@ -2,7 +2,14 @@
 
 from __future__ import annotations
 
-from navi_core.demos.dataset import Dataset, Episode, index_row, load_dataset, read_index, write_index, write_rows
+from navi_core.demos.dataset import (
+    Dataset,
+    Episode,
+    index_folder,
+    load_dataset,
+    read_index,
+    write_index,
+)
 from navi_core.demos.demonstration import Demonstration, load_demonstration, save_beside, save_demonstration
 from navi_core.demos.expert import RecordedScene, record_expert
 from navi_core.demos.ingest import IngestedFile, ingest
@@ -20,7 +27,7 @@ __all__ = [
     "RecordedScene",
     "export_minari",
     "import_minari",
-    "index_row",
+    "index_folder",
     "ingest",
     "load_dataset",
     "load_demonstration",
@@ -32,5 +39,4 @@ __all__ = [
     "save_demonstration",
     "write_index",
     "write_pairs",
-    "write_rows",
 ]

@@ -200,6 +200,52 @@ def read_index(folder: Path) -> dict[str, Any]:
     return index
 
 
+def stamp(path: Path) -> str:
+    """Return size and time of a file, by which it is known to be unchanged.
+
+    Raises:
+        DemoError: It is not there.
+    """
+    try:
+        stat = path.stat()
+    except OSError as error:
+        raise DemoError(f"cannot be read ({error.strerror or error})", path=path) from None
+    return f"{stat.st_size}-{stat.st_mtime_ns}"
+
+
+def stamped_rows(folder: Path) -> list[dict[str, Any]]:
+    """Return the rows of an index that tell how their file was then, none without a good index."""
+    try:
+        rows = read_index(folder)["files"]
+    except DemoError:
+        return []
+    texts, keys = ("stamp", "scene_hash", "source_hash"), set(FACTS)
+    return [row for row in rows if keys <= row.keys() and all(isinstance(row.get(key), str) for key in texts)]
+
+
+def index_folder(folder: Path, names: Iterable[str]) -> dict[str, Any]:
+    """Index files of a folder; those that are as the index knows them are not read again.
+
+    Args:
+        folder: Where they are.
+        names: Which, in order.
+
+    Returns:
+        The index.
+
+    Raises:
+        DemoError: No file, a broken one, or files that do not fit each other.
+    """
+    known = {(row["file"], row["stamp"]): row for row in stamped_rows(folder)}
+
+    def row(name: str) -> dict[str, Any]:
+        # Before it is read: what changes meanwhile is read again next time.
+        now = stamp(folder / name)
+        return known.get((name, now)) or index_row(name, load_demonstration(folder / name)) | {"stamp": now}
+
+    return write_rows(folder, map(row, names))
+
+
 def load_dataset(folders: Sequence[Path], progress: Callable[[str], None] | None = None) -> Dataset:
     """Read and check all recordings of some folders.
 
@@ -208,13 +254,13 @@ def load_dataset(folders: Sequence[Path], progress: Callable[[str], None] | None
         progress: Called with the name of each file that was read.
 
     Raises:
-        DemoError: A file is broken or not what the index says, files do not fit each other or are the same, or all of
+        DemoError: A file is broken or not what the index says, files do not fit each other, or all of
             them together fit neither into memory nor on the disk.
     """
     files = [(folder / row["file"], row) for folder in folders for row in read_index(folder)["files"]]
     if not files:
         raise DemoError("no dataset named", path=Path("."))
-    _require_once(files)
+    files = _once(files)
     for folder in folders:
         _tell_unindexed(folder, {path.name for path, _ in files if path.parent == folder})
     facts = facts_of(load_demonstration(files[0][0]))
@@ -280,13 +326,19 @@ def load_dataset(folders: Sequence[Path], progress: Callable[[str], None] | None
     )
 
 
-def _require_once(files: Sequence[tuple[Path, dict[str, Any]]]) -> None:
-    """Refuse content that is there twice: one of them could be held out and the other learned from."""
-    seen: dict[str, Path] = {}
+def _once(files: Sequence[tuple[Path, dict[str, Any]]]) -> list[tuple[Path, dict[str, Any]]]:
+    """Return the files of different content: of two alike one could be held out and the other learned from."""
+    kept: dict[str, tuple[Path, dict[str, Any]]] = {}
+    double: list[tuple[Path, Path]] = []
     for path, row in files:
-        before = seen.setdefault(row["content_hash"], path)
-        if before is not path:
-            raise DemoError(f"the same content as {before}; name each folder once, or remove one file", path=path)
+        before, first = kept.setdefault(row["content_hash"], (path, row))
+        if first is not row:
+            double.append((path, before))
+    if double:
+        _LOG.warning(
+            "%d recordings are there twice and are read once, among them %s, the same as %s", len(double), *double[0]
+        )
+    return list(kept.values())
 
 
 def _tell_unindexed(folder: Path, indexed: set[str]) -> None:

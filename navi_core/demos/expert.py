@@ -20,8 +20,8 @@ import torch
 from torch import Tensor
 
 from navi_core.config import ExpertConfig, config_hash, parse_config
-from navi_core.demos.dataset import write_index
-from navi_core.demos.demonstration import Demonstration, load_demonstration, save_demonstration
+from navi_core.demos.dataset import index_folder
+from navi_core.demos.demonstration import Demonstration, save_demonstration
 from navi_core.demos.pupil import Cockpit, Pupil
 from navi_core.errors import ConfigError, DemoError
 from navi_core.pilots import Pose, build_pilot
@@ -122,7 +122,7 @@ def record_expert(
         rows.append(RecordedScene(scene.name, len(missing), kept, hits / minutes if missing else math.nan))
     wanted = [_file(scene.name, n) for scene in scenes for n in range(config.episodes)]
     others = sorted(path.name for path in folder.glob("*.npz") if path.name not in set(wanted))
-    write_index(folder, ((name, load_demonstration(folder / name)) for name in [*wanted, *others]))
+    index_folder(folder, [*wanted, *others])
     return rows
 
 

@@ -15,7 +15,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from navi_core.demos.dataset import FACTS, facts_of, index_row, read_index, write_rows
+from navi_core.demos.dataset import FACTS, facts_of, index_row, stamp, stamped_rows, write_rows
 from navi_core.demos.demonstration import Demonstration, load_demonstration, save_beside
 from navi_core.demos.minari import import_minari, minari_file
 from navi_core.demos.places_flown import Place, require_one_scene
@@ -147,7 +147,7 @@ class _Stock:
         self._known: dict[tuple[str, str], dict[str, Any]] = {}
         self._made: dict[str, list[tuple[Path, dict[str, Any]]]] = {}
         for place in (folder, earlier):
-            for row in [] if place is None else _stamped_rows(place):
+            for row in [] if place is None else stamped_rows(place):
                 self._known[row["file"], row["stamp"]] = row
                 if "origin" in row:
                     self._made.setdefault(row["origin"], []).append((Path(place or ""), row))
@@ -160,7 +160,7 @@ class _Stock:
         """
         stays = path.suffix == ".npz" and path.parent.resolve() == self._resolved
         try:
-            if stays and (row := self._known.get((path.name, _stamp(path)))) is not None:
+            if stays and (row := self._known.get((path.name, stamp(path)))) is not None:
                 self._fit(path, row, self._places)
                 return self._keep(name, [row])
             made = None if stays else self._made.get(_origin(path))
@@ -173,7 +173,7 @@ class _Stock:
 
     def _linked(self, made: list[tuple[Path, dict[str, Any]]]) -> list[dict[str, Any]] | None:
         """Return the rows of what was made of an unchanged file; None where that is not there any more."""
-        if any(_stamp(place / row["file"]) != row["stamp"] for place, row in made):
+        if any(stamp(place / row["file"]) != row["stamp"] for place, row in made):
             return None
         rows = []
         for place, row in made:
@@ -236,7 +236,7 @@ class _Stock:
                     if npz and row.get("origin", _origin(demo.source)) != _origin(demo.source):
                         target.unlink()
                         return IngestedFile(name, False, "changed while it was read; take it in when it is whole")
-                rows[content] = row | {"file": target.name, "stamp": _stamp(target)}
+                rows[content] = row | {"file": target.name, "stamp": stamp(target)}
         return self._keep(name, list(rows.values()) or found)
 
     def _fit(self, path: Path, row: dict[str, Any], places: Any, facts: dict[str, Any] | None = None) -> None:
@@ -261,29 +261,10 @@ class _Stock:
         return IngestedFile(name, True, "", sum(r["decisions"] for r in new), sum(r["episodes"] for r in new))
 
 
-def _stamped_rows(folder: Path) -> list[dict[str, Any]]:
-    """Return the rows of an index that tell how their file was, none without a good index."""
-    try:
-        rows = read_index(folder)["files"]
-    except DemoError:
-        return []
-    texts, keys = ("stamp", "scene_hash", "source_hash"), set(FACTS)
-    return [row for row in rows if keys <= row.keys() and all(isinstance(row.get(key), str) for key in texts)]
-
-
-def _stamp(path: Path) -> str:
-    """Return size and time of a file, by which it is known to be unchanged."""
-    try:
-        stat = path.stat()
-    except OSError as error:
-        raise DemoError(f"cannot be read ({error.strerror or error})", path=path) from None
-    return f"{stat.st_size}-{stat.st_mtime_ns}"
-
-
 def _origin(path: Path) -> str:
     """Return what an index says of the file that a row was made from; where it lies is nobody's business."""
     file = minari_file(path) or path
-    return hashlib.sha256(f"{file.resolve()}\n{_stamp(file)}".encode()).hexdigest()
+    return hashlib.sha256(f"{file.resolve()}\n{stamp(file)}".encode()).hexdigest()
 
 
 def _names(path: Path) -> Iterator[Path]:

@@ -17,7 +17,7 @@ from typer.testing import CliRunner
 
 from navi_core.cli.main import build_app
 from navi_core.config import ExpertConfig
-from navi_core.demos import Pupil, load_dataset, load_demonstration, record_expert
+from navi_core.demos import Pupil, load_dataset, load_demonstration, read_index, record_expert
 from navi_core.errors import ConfigError
 
 SMALL = {"pilot": "forward-plus", "episodes": 3, "steps": 12, "azimuth_bins": 16, "elevation_bins": 8}
@@ -74,6 +74,20 @@ def test_a_stopped_recording_goes_on_to_the_same_bits(tmp_path, apartments):
     one, two = recorded(tmp_path / "straight"), recorded(tmp_path / "stopped")
     assert {k: d.content_hash() for k, d in one.items()} == {k: d.content_hash() for k, d in two.items()}
     assert load_dataset([tmp_path / "straight"]).content_hash == load_dataset([tmp_path / "stopped"]).content_hash
+
+
+def test_flights_that_are_there_are_not_read_again_for_the_index(tmp_path, apartments, monkeypatch):
+    from navi_core.demos import dataset
+
+    config = ExpertConfig(**SMALL)
+    record_expert(tmp_path, apartments[:1], config)
+    before, read = read_index(tmp_path), []
+    load = dataset.load_demonstration
+    monkeypatch.setattr(dataset, "load_demonstration", lambda path: read.append(path.name) or load(path))
+    record_expert(tmp_path, apartments[:1], config)
+    assert read == [] and read_index(tmp_path) == before
+    record_expert(tmp_path, apartments[:1], config.model_copy(update={"episodes": 4}))
+    assert len(read) == 1 and read_index(tmp_path)["files"][:-1] == before["files"]
 
 
 def test_the_seed_decides_and_more_episodes_keep_the_first(tmp_path, apartments):

@@ -12,11 +12,10 @@ from typer.testing import CliRunner
 
 from navi_core.cli.main import build_app
 from navi_core.config import ExplorerConfig
-from navi_core.demos import load_dataset, load_demonstration
+from navi_core.demos import dataset, load_dataset, load_demonstration
 from navi_core.errors import ConfigError, DemoError
 from navi_core.scenes import load_gmdag
 from navi_core.service.explorer import ExplorerSession, SceneChoice
-from navi_core.service.explorer import session as explorer_session
 from tests.conftest import box_triangles
 
 SMALL = ExplorerConfig(azimuth_bins=16, elevation_bins=8, sharp_bins=(32, 8))
@@ -142,7 +141,7 @@ def test_saving_reads_no_flight_that_was_read_before(session, monkeypatch):
         names.append(session.finish().name)
     read = []
     real = load_demonstration
-    monkeypatch.setattr(explorer_session, "load_demonstration", lambda path: read.append(path.name) or real(path))
+    monkeypatch.setattr(dataset, "load_demonstration", lambda path: read.append(path.name) or real(path))
     (session.folder / names[0]).write_bytes((session.folder / names[1]).read_bytes())
     session.record()
     for _ in range(3):

@@ -19,7 +19,7 @@ import numpy.typing as npt
 import torch
 
 from navi_core.config import EnvConfig, ExplorerConfig
-from navi_core.demos import Demonstration, index_row, load_demonstration, save_beside, write_rows
+from navi_core.demos import Demonstration, index_folder, save_beside
 from navi_core.errors import ConfigError, DemoError
 from navi_core.scenes import Scene
 from navi_core.scenes.naming import file_stem
@@ -92,7 +92,6 @@ class ExplorerSession:
         self.choices, self.config, self.folder = tuple(choices), config or ExplorerConfig(), folder
         self.saved: list[Path] = []
         self._progress: dict[str, SceneProgress] = {}
-        self._rows: dict[str, tuple[tuple[int, int], dict[str, Any]]] = {}
         if folder is not None:
             self._take_stock(folder)
         self.open(0)
@@ -306,16 +305,6 @@ class ExplorerSession:
         names = (f"{stem}-{PILOT}-{number:05d}.npz" for number in itertools.count())
         return (folder / name for name in names if name not in taken)
 
-    def _row(self, path: Path) -> dict[str, Any]:
-        """Return what the index says of a file; one that has not changed is not read again while time stands still."""
-        stat = path.stat()
-        stamp = (stat.st_mtime_ns, stat.st_size)
-        known, row = self._rows.get(path.name, (None, {}))
-        if known != stamp:
-            row = index_row(path.name, load_demonstration(path))
-            self._rows[path.name] = (stamp, row)
-        return row
-
     def _take_stock(self, folder: Path) -> None:
         """Index the folder anew and count what each scene has."""
         try:
@@ -325,7 +314,7 @@ class ExplorerSession:
         files = sorted(folder.glob("*.npz"))
         if not files:
             return
-        index = write_rows(folder, map(self._row, files))
+        index = index_folder(folder, (path.name for path in files))
         sensor = (self.config.azimuth_bins, self.config.elevation_bins)
         if (index["azimuth_bins"], index["elevation_bins"]) != sensor:
             raise DemoError(
