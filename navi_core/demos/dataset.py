@@ -25,7 +25,7 @@ import numpy.typing as npt
 from navi_core.demos.demonstration import Demonstration, load_demonstration
 from navi_core.demos.memory import arrays_of, require_memory
 from navi_core.demos.places_flown import Place, one_name_each, require_one_scene
-from navi_core.demos.semantic_ids import id_table
+from navi_core.demos.semantic_ids import MOST_IDS, id_table
 from navi_core.errors import DemoError
 from navi_core.record import write_durably
 
@@ -302,7 +302,7 @@ def load_dataset(folders: Sequence[Path], progress: Callable[[str], None] | None
         del demo
         if progress is not None:
             progress(path.name)
-    vocabulary = _unite(names)
+    vocabulary = _unite(names, folders[0])
     for (begin, stop), own in zip(spans, names, strict=True):
         if own != vocabulary:
             semantic[begin:stop] = id_table(own, vocabulary)[semantic[begin:stop]]
@@ -351,11 +351,13 @@ def _tell_unindexed(folder: Path, indexed: set[str]) -> None:
         )  # fmt: skip
 
 
-def _unite(names: list[dict[str, int]]) -> dict[str, int]:
+def _unite(names: list[dict[str, int]], folder: Path) -> dict[str, int]:
     """Return one vocabulary for all: the common one, or all names sorted behind the unknown surface."""
     if all(own == names[0] for own in names):
         return dict(names[0])
     every = sorted({name for own in names for name in own} - {UNKNOWN})
+    if len(every) >= MOST_IDS:
+        raise DemoError(f"{len(every):,} semantic names in all; a dataset has {MOST_IDS:,} at most", path=folder)
     return {UNKNOWN: 1} | {name: number for number, name in enumerate(every, start=2)}
 
 

@@ -33,7 +33,7 @@ from navi_core.learn.signals import StopFlag
 from navi_core.learn.steps import UpdateStats
 from navi_core.learn.threads import choose_threads, torch_threads
 from navi_core.learn.vocabulary import tell_changed_ids
-from navi_core.models import add_scenes, add_scenes_of, load_checkpoint, save_checkpoint
+from navi_core.models import Checkpoint, add_scenes, add_scenes_of, load_checkpoint, save_checkpoint
 from navi_core.policy import RewardShaper, build_policy
 from navi_core.record import MetricLog, RunDirectory, write_durably
 
@@ -123,6 +123,13 @@ def _require_fit(config: TrainConfig, data: Dataset) -> None:
     require_alike(rows, "demonstrations", "set it alike")
 
 
+def _learned(checkpoint: Checkpoint) -> frozenset[str]:
+    """Return the scenes that a clone has learned from; what another learner flew in is not known by this name."""
+    told = checkpoint.corpus_summary
+    before = told.get("learned", set(told.get("names", ())) - set(told["held_out"])) if "held_out" in told else ()
+    return frozenset(before)
+
+
 class _Cloner:
     """The parts of one run and what they count."""
 
@@ -140,10 +147,9 @@ class _Cloner:
         bc = config.bc
         obs = torch.zeros(bc.sequences, 3, data.azimuth_bins, data.elevation_bins, device=self.device)
         torch.set_num_threads(choose_threads(config, self.policy, obs, run.path).update)
-        places = demo_places(data, config.env.dynamics) if config.policy.place_memory else None
-        self.feed = DemoFeed(
-            data, seed=config.seed, validation=bc.validation, lanes=bc.sequences, bptt=bc.bptt, places=places
-        )
+        self.data = data
+        self.places = demo_places(data, config.env.dynamics) if config.policy.place_memory else None
+        self.feed = self._feed(frozenset())
         self.counters = _Counters(started_at=now())
         self.initial: str | None = None
         scenes = sorted({episode.scene for episode in data.episodes})
@@ -151,11 +157,23 @@ class _Cloner:
         self.corpus_summary = {
             "scenes": len(scenes),
             "names": scenes,
-            "held_out": sorted({episode.scene for episode in self.feed.held_out}),
             "semantic_vocabulary": self.vocabulary,
             "demonstrations": data.content_hash,
         }
         add_scenes(self.corpus_summary, data.sources)
+
+    def _feed(self, learned: frozenset[str]) -> DemoFeed:
+        bc = self.config.bc
+        return DemoFeed(
+            self.data, seed=self.config.seed, validation=bc.validation, lanes=bc.sequences, bptt=bc.bptt,
+            places=self.places, learned=learned,
+        )  # fmt: skip
+
+    def _split(self, learned: frozenset[str]) -> None:
+        """Hold scenes out that nothing was learned from before, and note which ones, and which are learned from."""
+        self.feed = self._feed(learned)
+        self.corpus_summary["held_out"] = sorted({episode.scene for episode in self.feed.held_out})
+        self.corpus_summary["learned"] = sorted(learned | {episode.scene for episode in self.feed.training})
 
     @property
     def steps(self) -> int:
@@ -170,8 +188,11 @@ class _Cloner:
         """Take up the run's last checkpoint, or start; return the steps it was resumed from."""
         names: dict[str, str] = {"expect_encoder": self.config.policy.encoder, "expect_core": self.config.policy.core}
         found = take_up(self.run.checkpoints, fresh=False, **names)
+        learned: frozenset[str] = frozenset()
         if found is not None:
-            self._restore(load_checkpoint(found, **names))
+            checkpoint = load_checkpoint(found, **names)
+            self._restore(checkpoint)
+            learned = _learned(checkpoint)
             _LOG.info("run %s resumes after epoch %d", self.run.run_id, self.counters.epochs)
         elif initial is not None:
             try:
@@ -183,12 +204,14 @@ class _Cloner:
                     f"the run cannot start from {initial}: {error}; begin with new weights, or from another version"
                 ) from None
             self.initial = str(initial)
+            learned = _learned(checkpoint)
             add_scenes_of(self.corpus_summary, checkpoint)
             before = checkpoint.corpus_summary.get("semantic_vocabulary") or {}
             told = tell_changed_ids(before, self.vocabulary, str(initial))
             if told is not None:
                 _LOG.warning("%s", told)
             _LOG.info("run %s starts from the weights of %s", self.run.run_id, initial)
+        self._split(learned)
         if found is None:
             # Demonstrations have no auxiliary input, so its weights are not learned; in flight it is not zero, and
             # drawn weights would lead the clone astray. Reinforcement learning gives them a meaning later.

@@ -7,7 +7,7 @@ that the policy has after everything before it, not with zeros.
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Collection, Iterator, Sequence
 from dataclasses import dataclass
 
 import numpy as np
@@ -56,6 +56,7 @@ class DemoFeed:
         lanes: Episodes walked side by side.
         bptt: Decisions per sequence.
         places: (N, PLACE_INPUTS) what a place memory told at each decision, for a policy that has one.
+        learned: Scenes that the weights learned from before; they are held out where there are no others only.
 
     Raises:
         DemoError: There is one episode only, so that nothing could be held out.
@@ -70,13 +71,15 @@ class DemoFeed:
         lanes: int,
         bptt: int,
         places: npt.NDArray[np.float32] | None = None,
+        learned: Collection[str] = (),
     ) -> None:
         self._places = np.empty((len(data), 0), np.float32) if places is None else places
         self.data, self.seed, self.lanes, self.bptt = data, seed, lanes, bptt
         scenes = sorted({episode.scene for episode in data.episodes})
         if len(scenes) >= _FEW_SCENES:
-            order = shuffled(seed, len(scenes), -1).tolist()
-            held = {scenes[n] for n in order[: max(1, round(validation * len(scenes)))]}
+            order = [scenes[n] for n in shuffled(seed, len(scenes), -1).tolist()]
+            order.sort(key=lambda scene: scene in learned)
+            held = set(order[: max(1, round(validation * len(scenes)))])
             aside = [episode.scene in held for episode in data.episodes]
         else:
             count = len(data.episodes)

@@ -56,6 +56,15 @@ def test_ids_that_nothing_names_do_not_take_the_names_of_another_file(tmp_path):
     np.testing.assert_array_equal(alone.semantic, nameless.observations[:, 1])
 
 
+def test_more_names_than_there_are_ids_are_refused(tmp_path):
+    def names(k):
+        return {"surface": 1} | {f"{k}-{n}": n for n in range(2, 12_000)}
+
+    folder = make_dataset(tmp_path / "a", [make_demo(2, seed=k, vocabulary=names(k)) for k in range(6)])
+    with pytest.raises(DemoError, match="semantic names"):
+        load_dataset([folder])
+
+
 def test_the_hash_of_a_dataset_is_that_of_its_content(tmp_path):
     one = load_dataset([make_dataset(tmp_path / "a", [make_demo(), make_demo(seed=1)])])
     same = load_dataset([make_dataset(tmp_path / "b", [make_demo(recording_date="2027"), make_demo(seed=1)])])

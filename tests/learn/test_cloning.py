@@ -281,6 +281,31 @@ def test_it_goes_on_from_a_checkpoint(tmp_path, data):
         fly(tmp_path / "d", data, make_config(data, policy={"core": "mamba2"}), initial=first.checkpoint)
 
 
+def test_scenes_that_were_learned_from_are_not_held_out_of_what_goes_on_from_there(tmp_path, data):
+    """With another seed, or more scenes, the split would be another one: the loss would be that of known scenes."""
+
+    def split(result):
+        told = load_checkpoint(result.checkpoint).corpus_summary
+        return set(told["held_out"]), set(told["learned"])
+
+    first = fly(tmp_path / "first", data, make_config(data, bc={"epochs": 1}))
+    held, learned = split(first)
+    assert held | learned == {f"room{n}" for n in range(5)} and not held & learned
+    for seed in range(1, 3):
+        config = make_config(data, seed=seed, bc={"epochs": 2})
+        there, made = tmp_path / f"then{seed}", []
+        then = fly(there, data, config, initial=first.checkpoint, stop=made.__len__, progress=made.append)
+        assert split(then)[0] == held
+        # Stopped and given again, it holds out the same ones.
+        again = fly(there, data, config, initial=first.checkpoint)
+        assert again.resumed_from is not None and split(again)[0] == held
+    # Where more is held out than was before, some of the known ones are.
+    more = fly(
+        tmp_path / "more", data, make_config(data, bc={"epochs": 1, "validation": 0.5}), initial=first.checkpoint
+    )
+    assert held < split(more)[0] and split(more)[1] == learned
+
+
 def test_a_clone_carries_the_units_of_the_critic_that_it_does_not_learn(tmp_path, data):
     first = fly(tmp_path / "a", data, make_config(data, bc={"epochs": 1}))
     parent, scale = load_checkpoint(first.checkpoint), {"mean": torch.tensor(-7.0), "square": torch.tensor(60.0)}
