@@ -13,7 +13,9 @@ from concurrent.futures import ThreadPoolExecutor
 
 import numpy as np
 import pytest
+from typer.testing import CliRunner
 
+from navi_core.cli.main import build_app
 from navi_core.demos import ingest, load_dataset, load_demonstration, read_index, save_beside, save_demonstration
 from navi_core.errors import DemoError
 from tests.demos.conftest import make_demo
@@ -254,3 +256,13 @@ def test_a_dataset_is_read_one_file_at_a_time(tmp_path):
     finally:
         tracemalloc.stop()
     assert np.isfinite(data.depth).all()
+
+
+def test_given_again_the_command_is_no_failure_and_a_broken_file_is(tmp_path):
+    save_demonstration(tmp_path / "in" / "a.npz", make_demo())
+    command = ["demos", "ingest", str(tmp_path / "in"), "--out", str(tmp_path / "out"), "--json"]
+    runs = [CliRunner().invoke(build_app(), command) for _ in range(2)]
+    assert [run.exit_code for run in runs] == [0, 0]
+    assert "the same content as a.npz" in runs[1].stdout
+    (tmp_path / "in" / "b.npz").write_bytes(b"nothing")
+    assert CliRunner().invoke(build_app(), command).exit_code == 1
