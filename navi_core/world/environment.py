@@ -12,6 +12,7 @@ that never look at a value from the host, so that a device may run ahead of it o
 from __future__ import annotations
 
 import copy
+import math
 from typing import Any
 
 import torch
@@ -26,7 +27,8 @@ from navi_core.world.floor import FloorMap, FloorView
 from navi_core.world.goals import Goals, relative_goal
 from navi_core.world.native_step import NativeStep
 from navi_core.world.panorama import PanoramaReader
-from navi_core.world.pools import BODY, build_pools
+from navi_core.world.places import Places
+from navi_core.world.pools import BODY, build_pools, known_at
 from navi_core.world.rewards import RewardTerms
 from navi_core.world.sensor import SphericalSensor
 from navi_core.world.sensor_noise import SensorFaults
@@ -116,7 +118,9 @@ class NavigationEnv:
         self._make_room()
         late = self._pools.obs.shape[2:] if c.sensor.delayed else (0,)
         self._late = torch.zeros(num_envs, *late, device=device)
+        self._made = (num_envs, self.config, seed, first_row, tensor_only)
         self.reset()
+        self._parts = frozenset(vars(self)) | {"_parts"}
 
     def reset(self, seed: int | None = None, *, episode: int = 0) -> torch.Tensor:
         """Begin an episode in every row and return the (B, 3, Az, El) observation.
@@ -145,6 +149,59 @@ class NavigationEnv:
         obs = self._faults.apply(self._pools.obs[scene, slot], number, self.counters["length"])
         if self.config.sensor.delayed:
             self._late.copy_(obs)
+        return obs
+
+    def begin(self, rows: torch.Tensor, episode: torch.Tensor, places: Places) -> torch.Tensor:
+        """Begin episodes in some rows where one says; those after them begin where they are drawn, as ever.
+
+        Args:
+            rows: (N,) int64, each at most once.
+            episode: (N,) int64 numbers of the episodes.
+            places: Where; a scene alone draws a spawn of it, a position alone keeps scene and yaw of the drawn spawn.
+
+        Returns:
+            (N, 3, Az, El) observations.
+
+        Raises:
+            ConfigError: A place is none, or the drone does not fit there; nothing has begun.
+            SceneError: A goal does not lie in the reachable space; nothing has begun.
+        """
+        places.check(len(rows), self.field, goals=self.goals is not None)
+        number = self.counters["episode"].clone()
+        number[rows] = episode
+        scene = self._draw_spawn(number)[0]
+        if places.scene is not None:
+            scene[rows] = places.scene
+        slot, here = self._draw_slot(number, scene), scene[rows]
+        places.check_room(here, self.field, self.floors, self.config.dynamics.radius)
+        pool = self._pools
+        body, obs, floor = (of[here, slot[rows]] for of in (pool.body, pool.obs, pool.floor))
+        position, yaw = body[:, :3], body[:, 3]
+        if places.position is not None or places.yaw is not None:
+            position = position if places.position is None else places.position.to(position)
+            yaw = yaw if places.yaw is None else torch.remainder(places.yaw, 2.0 * math.pi).to(yaw)
+            body, obs, floor = known_at(
+                self.sensor, self.reader, self.rewards, self.view, position.contiguous(), yaw.contiguous(), here
+            )
+        if self.goals is not None and places.goal is not None:
+            self.goals.choose(rows, here, places.goal, position)  # the last thing that may be refused
+        begins = torch.zeros_like(number, dtype=torch.bool)
+        begins[rows] = True
+        self.rewards.visits[rows] = 0
+        self.view.seen[rows] = self.view.cells(floor)
+        self._body[rows] = body
+        for name, value in {"episode": number, "scene": scene}.items():
+            self.counters[name].copy_(torch.where(begins, value, self.counters[name]))
+        for name in ("age", "length"):
+            self.counters[name][rows] = 0
+        if self.goals is not None and places.goal is None:
+            if places.position is None:
+                self.goals.begin(begins, scene, slot, number, self._life["position"], self.seed)
+            else:
+                self.goals.begin_at(rows, here, position, episode, self.seed)
+        obs = self._faults.apply(obs, episode, torch.zeros_like(rows), rows)
+        if self.config.sensor.delayed:
+            self._late[rows] = obs
         return obs
 
     def step(self, actions: torch.Tensor) -> StepBatch:
@@ -308,7 +365,7 @@ class NavigationEnv:
         known = bool((state["scene"] < self.field.num_scenes).all())
         counted = all(bool((state[name] >= 0).all()) for name in self.counters)
         if self.goals is not None:
-            known &= bool(((state["goal"] >= 0) & (state["goal"] < self.config.goal.per_scene)).all())
+            known = known and self.goals.known(state["goal"], state["scene"])
         if not (known and counted and all(bool((state[name].abs() <= FAR).all()) for name in _MOTION)):
             raise ConfigError("environment state holds numbers that no flight could have led to; start --fresh")
         for name, value in current.items():
@@ -342,6 +399,38 @@ class NavigationEnv:
             "scene_index": self.counters["scene"].clone(),
         }
 
+    def __deepcopy__(self, memo: dict[int, Any]) -> NavigationEnv:
+        """Return an environment whose flights go on as these would; what never changes is shared."""
+        twin = self._part(torch.arange(self.num_envs, device=self.device))
+        memo[id(self)] = twin
+        twin.__dict__ |= copy.deepcopy(self._added(), memo)
+        return twin
+
+    def __getstate__(self) -> dict[str, Any]:
+        """Return what a copy elsewhere is made of: the kernels hold addresses, which mean nothing there."""
+        return {
+            "made": (self.field, *self._made),
+            "seed": self.seed,
+            "own_goals": None if self.goals is None else self.goals.own(),
+            "flights": self.state_dict(),
+            "added": self._added(),
+        }
+
+    def __setstate__(self, state: dict[str, Any]) -> None:
+        """Make it anew from its scenes and settings, and take up the flights."""
+        field, num_envs, config, seed, first_row, tensor_only = state["made"]
+        NavigationEnv.__init__(self, field, num_envs, config, seed, first_row=first_row, tensor_only=tensor_only)
+        self.seed = state["seed"]
+        self._faults = self._new_faults()
+        if self.goals is not None:
+            self.goals.take_own(state["own_goals"])
+        self.load_state_dict(state["flights"])
+        self.__dict__ |= state["added"]
+
+    def _added(self) -> dict[str, Any]:
+        """Return the attributes that a class of a user's own, or who holds the environment, has added."""
+        return {name: value for name, value in vars(self).items() if name not in self._parts}
+
     def _state(self) -> dict[str, torch.Tensor]:
         """Return the tensors themselves that decide the future."""
         return {
@@ -354,7 +443,8 @@ class NavigationEnv:
 
     def _part(self, rows: torch.Tensor) -> NavigationEnv:
         """Return an environment of some rows: the same scenes and pools, copies of their lives."""
-        part = copy.copy(self)
+        part = object.__new__(type(self))
+        part.__dict__ |= self.__dict__
         part.num_envs, part._rows = len(rows), self._rows[rows]
         part._faults = part._new_faults()
         part._body = self._body[rows]
@@ -433,5 +523,9 @@ class NavigationEnv:
     def _draw_spawn(self, episode: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
         """Return the scene and the pool slot of each row's episode."""
         scene = (self._rows + episode // self.config.episodes_per_scene) % self.field.num_scenes
+        return scene, self._draw_slot(episode, scene)
+
+    def _draw_slot(self, episode: torch.Tensor, scene: torch.Tensor) -> torch.Tensor:
+        """Return the slot of each row's episode in the pool of a scene (B,)."""
         draw = uniform(self.seed, Purpose.SPAWN, self._rows, episode)
-        return scene, (draw * self._pools.count[scene]).to(torch.int64)
+        return (draw * self._pools.count[scene]).to(torch.int64)

@@ -5,6 +5,7 @@ from __future__ import annotations
 import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from typing import Any
 
 import numba
 import numpy as np
@@ -96,6 +97,7 @@ class Field:
             numba.set_num_threads(min(threads, numba.config.NUMBA_NUM_THREADS))  # type: ignore[attr-defined]
         self.vocabulary = known_ids(vocabulary) if vocabulary is not None else _vocabulary(self.scenes)
         self.semantic_names = {number: name for name, number in self.vocabulary.items()}
+        self._made = (str(self.device), threads, self.vocabulary, tracer)
         self.packed = pack_field(self.scenes, self.vocabulary)
         """The arrays that the kernels read."""
         self._tracer = build_tracer(self.packed, tracer, threads, self.device)
@@ -107,6 +109,14 @@ class Field:
         torch_threads = torch.get_num_threads()
         self.within(torch.zeros(1, 3, device=self.device), torch.zeros(1, dtype=torch.int32, device=self.device), 0.1)
         torch.set_num_threads(torch_threads)
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        """Build the kernels anew where a pickled field is taken up: they hold addresses."""
+        return type(self), (self.scenes, *self._made)
+
+    def __deepcopy__(self, memo: dict[int, Any]) -> Field:
+        """Return the field itself, which never changes."""
+        return self
 
     @property
     def tracer(self) -> str:

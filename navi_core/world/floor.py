@@ -198,8 +198,11 @@ class FloorView:
             slot: (B,) int64 entry of its pool.
             pool: (S, P, C/8) uint8 from `footprint`.
         """
-        bits = (pool[scene, slot][:, :, None] >> self._bits) & 1
-        self.seen.copy_(torch.where(begins[:, None], bits.flatten(1).to(torch.bool), self.seen))
+        self.seen.copy_(torch.where(begins[:, None], self.cells(pool[scene, slot]), self.seen))
+
+    def cells(self, footprint: torch.Tensor) -> torch.Tensor:
+        """Return (B, C) bool, the cells of footprints (B, C/8)."""
+        return ((footprint[:, :, None] >> self._bits) & 1).flatten(1).to(torch.bool)
 
     def for_kernels(self) -> Floors:
         """Return what the C++ kernels know of the floors; valid as long as this view."""

@@ -104,6 +104,14 @@ def way_lengths(
     return np.where(weights > 0, total / np.where(weights > 0, weights, 1.0), np.inf)
 
 
+def _fitting(lengths: npt.NDArray[np.floating], least: float) -> npt.NDArray[np.int64]:
+    """Return the numbers of the goals far enough away; of those that can be reached, or all, where there is none."""
+    for fit in (np.isfinite(lengths) & (lengths >= least), np.isfinite(lengths)):
+        if fit.any():
+            return np.flatnonzero(fit)
+    return np.arange(len(lengths))
+
+
 class Goals:
     """The goals of an environment's rows.
 
@@ -161,11 +169,12 @@ class Goals:
                 ways[s, g, : field.size] = torch.from_numpy(field.reshape(-1))
                 lengths[:, g] = way_lengths(floor, field, here)
             for p, row in enumerate(lengths):
-                fit = np.flatnonzero(np.isfinite(row) & (row >= config.min_distance))
-                fit = fit if len(fit) else np.flatnonzero(np.isfinite(row))
-                fit = fit if len(fit) else np.arange(goals)
+                fit = _fitting(row, config.min_distance)
                 order[s, p, : len(fit)], allowed[s, p] = torch.from_numpy(fit), len(fit)
-        self._ways, self._place = ways.to(device), place.to(device)
+        # Those of the scenes, one after the other, and behind them the rows' own, see `choose`.
+        self._ways, self._place = ways.flatten(0, 1).to(device), place.flatten(0, 1).to(device)
+        self._floors, self._drawn = floors, len(floors) * goals
+        self._own: dict[int, int] = {}
         self._order, self._allowed = order.to(device), allowed.to(device)
         self._low = torch.from_numpy(np.stack([floor.corner for floor in floors])).to(device)
         self._shape = torch.tensor([floor.free.shape for floor in floors], device=device)
@@ -176,11 +185,88 @@ class Goals:
 
     def of(self, scene: torch.Tensor) -> torch.Tensor:
         """Return (B, 3) where the rows' goals are [m]."""
-        return self._place[scene, self.index]
+        return self._place[self._entry(scene)]
 
     def at(self, row: int, scene: torch.Tensor) -> torch.Tensor:
         """Return (3,) where one row's goal is [m]; `scene` (B,) is that of all rows."""
-        return self._place[scene[row], self.index[row]]
+        return self._place[scene[row] * self.config.per_scene + self.index[row]]
+
+    def known(self, index: torch.Tensor, scene: torch.Tensor) -> bool:
+        """Tell whether (B,) numbers of goals are such as rows in these scenes (B,) may have."""
+        entry = scene * self.config.per_scene + index
+        own = (entry >= self._drawn) & (entry < len(self._ways))
+        return bool(((index >= 0) & ((index < self.config.per_scene) | own)).all())
+
+    def choose(self, rows: torch.Tensor, scene: torch.Tensor, place: torch.Tensor, position: torch.Tensor) -> None:
+        """Give some rows goals of their own until their episodes end.
+
+        Args:
+            rows: (N,) int64.
+            scene: (N,) int64 of their episodes.
+            place: (N, 3) the goals [m].
+            position: (N, 3) where the episodes begin [m].
+
+        Raises:
+            ConfigError: The ways would take too much memory.
+            SceneError: A goal does not lie in the reachable space.
+        """
+        own = dict(self._own)
+        for row in rows.tolist():
+            own.setdefault(row, self._drawn + len(own))
+        more = self._drawn + len(own) - len(self._ways)
+        if 4 * (len(self._ways) + more) * self._ways.shape[1] > _MOST_BYTES:
+            raise ConfigError(f"the ways to {len(own)} goals of the rows' own take too much memory; choose fewer")
+        found = [way_to(self._floors[s], goal) for s, goal in zip(scene.tolist(), place.cpu().numpy())]
+        # New tables: copies of these goals go on with theirs.
+        ways = torch.nn.functional.pad(self._ways, (0, 0, 0, more), value=math.inf)
+        places = torch.nn.functional.pad(self._place, (0, 0, 0, more))
+        for row, field, goal in zip(rows.tolist(), found, place):
+            ways[own[row]] = math.inf
+            ways[own[row], : field.size] = torch.from_numpy(field.reshape(-1)).to(ways.device)
+            places[own[row]] = goal
+        self._own, self._ways, self._place = own, ways, places
+        entries = torch.tensor([own[row] for row in rows.tolist()], device=rows.device)
+        self.index[rows] = entries - scene * self.config.per_scene
+        self._measure(rows, scene, position)
+
+    def own(self) -> tuple[dict[int, int], torch.Tensor, torch.Tensor]:
+        """Return the goals that rows have chosen, for `take_own` of others that were made alike."""
+        return self._own, self._ways[self._drawn :].clone(), self._place[self._drawn :].clone()
+
+    def take_own(self, own: tuple[dict[int, int], torch.Tensor, torch.Tensor]) -> None:
+        """Take up what `own` has told."""
+        self._own, ways, place = own
+        self._ways, self._place = torch.cat([self._ways, ways]), torch.cat([self._place, place])
+
+    def begin_at(
+        self, rows: torch.Tensor, scene: torch.Tensor, position: torch.Tensor, episode: torch.Tensor, seed: int
+    ) -> None:
+        """Draw the goals of some rows whose episodes begin elsewhere than at a spawn, far enough from there.
+
+        Args:
+            rows: (N,) int64.
+            scene: (N,) int64 of the episodes.
+            position: (N, 3) where they begin [m].
+            episode: (N,) int64 their numbers.
+            seed: Of the draws.
+        """
+        part, lengths = self.part(rows), []
+        for goal in range(self.config.per_scene):
+            part.index.fill_(goal)
+            lengths.append(part._length(position, scene, torch.full_like(part.way, math.inf)))
+        draws = uniform(seed, Purpose.GOAL, part._rows, episode, 1)
+        for i, row in enumerate(torch.stack(lengths, dim=1).cpu().numpy()):
+            fit = _fitting(row, self.config.min_distance)
+            self.index[rows[i]] = int(fit[int(float(draws[i]) * len(fit))])
+        self._measure(rows, scene, position)
+
+    def _entry(self, scene: torch.Tensor) -> torch.Tensor:
+        """Return (B,) the rows of the tables that hold the rows' goals."""
+        return scene * self.config.per_scene + self.index
+
+    def _measure(self, rows: torch.Tensor, scene: torch.Tensor, position: torch.Tensor) -> None:
+        part = self.part(rows)
+        self.way[rows] = part._length(position, scene, part.way)
 
     def begin(
         self,
@@ -252,7 +338,7 @@ class Goals:
         at = torch.minimum(index.clamp(min=0), shape[:, None] - 1)
         flat = (at[..., 0] * shape[:, None, 1] + at[..., 1]) * shape[:, None, 2] + at[..., 2]
         near = 1.0 - (index.to(torch.float64) - place[:, None]).abs()
-        ways = self._ways[scene[:, None], self.index[:, None], flat]
+        ways = self._ways[self._entry(scene)[:, None], flat]
         weight = torch.where(inside & torch.isfinite(ways), near[..., 0] * near[..., 1] * near[..., 2], 0.0)
         parts = (torch.where(weight > 0, ways, 0.0) * weight).unbind(dim=1)
         # Sums of a fixed order: a row is the same in every batch.

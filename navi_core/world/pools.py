@@ -19,7 +19,7 @@ from navi_core.world.rewards import RewardTerms
 from navi_core.world.sensor import SphericalSensor
 from navi_core.world.spawning import SPAWN_CELL, Verdict, scattered_spawns, spawn_pool
 
-__all__ = ["BODY", "SpawnPools", "build_pools"]
+__all__ = ["BODY", "SpawnPools", "build_pools", "known_at"]
 
 POOL_SIZE = 32
 """Best-scored spawn poses kept per scene; each keeps its observation in memory, as the scattered ones do."""
@@ -67,21 +67,34 @@ def build_pools(
     for i, (position, yaw, _) in enumerate(found):
         n = len(position)
         scene = torch.full((n,), i, device=device)
-        seen = reader.read(sensor.cast(position, yaw, scene), rewards.band(scene))
-        lives = {
-            "position": position,
-            "yaw": yaw,
-            "velocity": torch.zeros(n, 4, device=device),
-            "front": seen.front,
-            "clearance": field.distance(position, scene),
-            "seen": seen.fractions,
-            "return": torch.zeros(n, device=device),
-        }
-        body[i, :n] = torch.cat([lives[name].view(n, width) for name, width in BODY.items()], dim=1)
-        obs[i, :n] = seen.obs
-        floor[i, :n] = view.footprint(position, yaw, seen.reach, scene)
+        body[i, :n], obs[i, :n], floor[i, :n] = known_at(sensor, reader, rewards, view, position, yaw, scene)
     count = torch.tensor([len(position) for position, _, _ in found], device=device)
     return SpawnPools(count, body, obs, floor, [verdict for _, _, verdict in found])
+
+
+def known_at(
+    sensor: SphericalSensor,
+    reader: PanoramaReader,
+    rewards: RewardTerms,
+    view: FloorView,
+    position: torch.Tensor,
+    yaw: torch.Tensor,
+    scene: torch.Tensor,
+) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor]:
+    """Return what is known of drones at rest at (n, 3) [m], facing (n,) [rad], in scenes (n,): entries of a pool."""
+    n, device = len(position), position.device
+    seen = reader.read(sensor.cast(position, yaw, scene), rewards.band(scene))
+    lives = {
+        "position": position,
+        "yaw": yaw,
+        "velocity": torch.zeros(n, 4, device=device),
+        "front": seen.front,
+        "clearance": sensor.field.distance(position, scene),
+        "seen": seen.fractions,
+        "return": torch.zeros(n, device=device),
+    }
+    body = torch.cat([lives[name].view(n, width) for name, width in BODY.items()], dim=1)
+    return body, seen.obs, view.footprint(position, yaw, seen.reach, scene)
 
 
 def _probe(field: Field, index: int, config: EnvConfig) -> tuple[torch.Tensor, torch.Tensor, Verdict]:

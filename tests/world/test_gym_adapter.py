@@ -136,7 +136,7 @@ def test_arguments_that_fit_nothing_are_refused(arguments: dict, error: type[Exc
 
 def test_impossible_actions_and_options_are_refused(apartments) -> None:
     envs = batch(apartments)
-    with pytest.raises(ConfigError, match="reset has no options"):
+    with pytest.raises(ConfigError, match="reset has no option 'pose'; allowed: scene, position, yaw, reset_mask"):
         envs.reset(options={"pose": 1})
     envs.reset()
     with pytest.raises(ConfigError, match="expected \\(3, 4\\)"):

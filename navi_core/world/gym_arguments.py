@@ -1,0 +1,144 @@
+"""What users hand to the gymnasium environments, checked by name: scenes, actions, the options of a reset."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+import torch
+
+from navi_core.config import CompileConfig, CorpusConfig, EnvConfig, parse_config
+from navi_core.errors import ConfigError
+from navi_core.scenes import Scene, SceneSource, compile_mesh, discover, generate_scene, generated_sources, load_gmdag
+from navi_core.world.environment import NavigationEnv
+from navi_core.world.places import Places
+
+__all__ = ["action_tensor", "env_config", "found_scenes", "reset_options"]
+
+_PLACES: dict[str, tuple[int, ...]] = {"scene": (), "position": (3,), "yaw": (), "goal": (3,)}
+"""Options of a reset that name places, and their shapes for one drone."""
+
+
+def found_scenes(
+    scenes: str | Path | Scene | Sequence[str | Path | Scene],
+    corpus: CorpusConfig | Mapping[str, Any] | None,
+    family: str | None,
+    seeds: Iterable[int],
+    resolution: int,
+) -> list[Scene]:
+    """Return the compiled scenes that the arguments name."""
+    for name, value, kinds in (
+        ("scenes", scenes, str | Path | Scene | Sequence),
+        ("seeds", seeds, Iterable),
+        ("corpus", corpus, CorpusConfig | Mapping | None),
+    ):
+        if not isinstance(value, kinds):
+            raise ConfigError(f"{name} is {value!r}; see the arguments in help(ExploreVectorEnv)")
+    listed = [scenes] if isinstance(scenes, str | Path | Scene) else list(scenes)
+    if isinstance(scenes, list) and not listed:
+        raise ConfigError("scenes is an empty list; name at least one, or leave it out for a generated apartment")
+    if (bool(listed) + (corpus is not None) + (family is not None)) > 1:
+        raise ConfigError("scenes, corpus and family exclude each other; give one of them")
+    compiling = parse_config(CompileConfig, {"resolution": resolution})
+    ready = [scene for scene in listed if isinstance(scene, Scene)]
+    if corpus is not None:
+        chosen = corpus if isinstance(corpus, CorpusConfig) else parse_config(CorpusConfig, dict(corpus))
+        sources = discover(chosen)
+    elif listed:
+        files = tuple(str(scene) for scene in listed if not isinstance(scene, Scene))
+        sources = discover(CorpusConfig(scenes=files)) if files else []
+    else:
+        sources = generated_sources({family or "apartment": tuple(seeds)})
+    return ready + [_compiled(source, compiling) for source in sources]
+
+
+def _compiled(source: SceneSource, config: CompileConfig) -> Scene:
+    if source.path is None:
+        assert source.family is not None and source.seed is not None
+        return compile_mesh(generate_scene(source.family, source.seed), config)
+    return load_gmdag(source.path) if source.compiled else compile_mesh(source.path, config)
+
+
+def env_config(config: EnvConfig | Mapping[str, Any] | None, task: str) -> EnvConfig:
+    """Return the settings of an environment of a task."""
+    if not isinstance(config, EnvConfig | Mapping | None):
+        raise ConfigError(f"config is {config!r}; allowed: an EnvConfig, or its keys as a dictionary")
+    given = config.model_dump(exclude_unset=True) if isinstance(config, EnvConfig) else dict(config or {})
+    reward = given.get("reward", {})
+    if isinstance(reward, Mapping):  # each task is paid by its own terms, unless told
+        given["reward"] = {"preset": task, **reward}
+    parsed = parse_config(EnvConfig, {"task": task} | given)
+    if parsed.task != task:
+        name = {"explore": "Navi/Explore-v0", "point_goal": "Navi/PointGoal-v0"}
+        raise ConfigError(f"config.task is {parsed.task}, which {name[parsed.task]} flies, and not {name[task]}")
+    return parsed
+
+
+def reset_options(
+    options: Mapping[str, Any] | None, env: NavigationEnv, *, batch: bool = True
+) -> tuple[npt.NDArray[np.bool_] | None, Places]:
+    """Return which rows a reset is for, None for all, and where their episodes begin.
+
+    Args:
+        options: `reset_mask` (batch), and of `_PLACES`: for every row alike, or one for each.
+        env: What is reset.
+        batch: Whether it is a batch to its user, who may then leave rows out.
+
+    Raises:
+        ConfigError: Names the option and what is allowed.
+    """
+    if not isinstance(options, Mapping | None):
+        raise ConfigError(f"options is {options!r}; allowed: None, or a dictionary")
+    allowed = [name for name in _PLACES if name != "goal" or env.goals is not None] + ["reset_mask"] * batch
+    given = {name: value for name, value in (options or {}).items() if value is not None}
+    for name in given:
+        if name not in allowed:
+            raise ConfigError(f"reset has no option {name!r}; allowed: {', '.join(allowed)}")
+    mask = given.pop("reset_mask", None)
+    if mask is not None and not (
+        isinstance(mask, np.ndarray) and mask.dtype == bool and mask.shape == (env.num_envs,) and mask.any()
+    ):
+        raise ConfigError(f"reset_mask is {mask!r}; allowed: a bool array ({env.num_envs},), true somewhere")
+    rows = np.ones(env.num_envs, bool) if mask is None else mask
+    return mask, Places(**{name: _placed(name, value, env, rows) for name, value in given.items()})
+
+
+def _placed(name: str, value: Any, env: NavigationEnv, rows: npt.NDArray[np.bool_]) -> torch.Tensor:
+    """Return (N, …) an option of the rows that are reset, given for all of them or for each of the batch."""
+    if name == "scene":
+        value = np.vectorize(lambda scene: _scene_number(scene, env), otypes=[np.int64])(value)
+    shape = _PLACES[name]
+    try:
+        found = np.asarray(value)
+        if found.dtype.kind not in "fiu" or found.shape not in (shape, (env.num_envs, *shape)):
+            raise ValueError
+    except ValueError:
+        one = " or ".join(map(str, dict.fromkeys((shape or "a number", (env.num_envs, *shape)))))
+        raise ConfigError(f"{name} is {value!r}; allowed: {one} numbers, for all drones or for each") from None
+    each = np.broadcast_to(found, (env.num_envs, *shape))[rows]
+    return torch.from_numpy(each.astype(np.int64 if name == "scene" else np.float32))
+
+
+def _scene_number(scene: Any, env: NavigationEnv) -> int:
+    names = [known.name for known in env.field.scenes]
+    if isinstance(scene, str):
+        if names.count(scene) != 1:
+            raise ConfigError(f"{names.count(scene) or 'no'} scene {scene!r}; allowed: {', '.join(names[:20])}")
+        return names.index(scene)
+    if isinstance(scene, int | np.integer) and not isinstance(scene, bool):
+        return int(scene)
+    raise ConfigError(f"scene is {scene!r}; allowed: a number from 0 to {len(names) - 1}, or a name")
+
+
+def action_tensor(actions: Any) -> torch.Tensor:
+    """Return actions as a tensor of float32."""
+    try:
+        found = np.array(actions)
+        if found.dtype.kind in "fiub":
+            return torch.from_numpy(found.astype(np.float32))
+    except ValueError:  # rows of different lengths
+        pass
+    raise ConfigError(f"an action is no array of numbers: {str(actions)[:60]!r}; sample action_space for one")

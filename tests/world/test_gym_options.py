@@ -1,0 +1,254 @@
+"""Gymnasium environments begin where one says, fly to goals, reset in each mode, and are copied whole."""
+
+from __future__ import annotations
+
+import copy
+import pickle
+import warnings
+
+import numpy as np
+import pytest
+
+gymnasium = pytest.importorskip("gymnasium")
+
+from gymnasium.utils.env_checker import check_env  # noqa: E402
+from gymnasium.vector import AutoresetMode  # noqa: E402
+
+import navi_core.world.gym_adapter as adapter  # noqa: E402
+from navi_core.errors import ConfigError, NaviError, SceneError  # noqa: E402
+
+SMALL = {"azimuth_bins": 16, "elevation_bins": 6, "max_steps": 5, "stagger": False}
+GOALS = SMALL | {"goal": {"per_scene": 3}}
+
+
+@pytest.fixture(scope="module")
+def one(apartments):
+    return gymnasium.make(adapter.ENV_ID, scenes=apartments, config=SMALL | {"max_steps": 50})
+
+
+@pytest.fixture(scope="module")
+def goal_env(apartments):
+    return gymnasium.make(adapter.GOAL_ENV_ID, scenes=apartments, config=GOALS | {"max_steps": 400})
+
+
+def batch(apartments, rows: int = 3, name: str = adapter.ENV_ID, config=SMALL, **arguments):
+    return gymnasium.make_vec(name, num_envs=rows, scenes=apartments, config=config, **arguments)
+
+
+def test_an_episode_begins_where_one_says_and_the_next_where_it_is_drawn(one, apartments) -> None:
+    drawn, info = one.reset(seed=4)
+    with pytest.raises(ConfigError, match="is not in the reachable space of scene 'apartment_0000'"):
+        one.reset(options={"position": info["position"] + [0.0, 50.0, 0.0]})
+    _, second = one.reset(seed=4, options={"scene": 1})
+    assert second["scene_index"] == 1
+    place = second["position"] + np.float32([0.0, 0.05, 0.0])
+    there = {"scene": apartments[1].name, "position": place, "yaw": 1.0}
+    obs, info = one.reset(seed=4, options=there)
+    assert info["scene_index"] == 1 and np.array_equal(info["position"], there["position"])
+    assert info["yaw"] == pytest.approx(1.0)
+    again, _ = one.reset(options=there)
+    assert np.array_equal(obs, again)
+    env = one.unwrapped.env
+    assert np.array_equal(obs, env.observe().numpy()[0]) and float(env._life["velocity"].abs().sum()) == 0.0
+    assert not np.array_equal(one.reset()[1]["position"], there["position"])
+    assert np.array_equal(one.reset(seed=4)[0], drawn)
+
+
+def test_a_spawn_that_is_named_flies_as_the_spawn_itself(one) -> None:
+    """What is known of a place is the same, whether it was drawn or said."""
+    _, info = one.reset(seed=9)
+    flown = [one.step(np.float32([0.4, 0, 0, 0.2])) for _ in range(6)]
+    one.reset(seed=9, options={name: info[name] for name in ("position", "yaw")} | {"scene": info["scene_index"]})
+    for obs, reward, *_, told in flown:
+        got = one.step(np.float32([0.4, 0, 0, 0.2]))
+        assert np.array_equal(got[0], obs) and got[1] == reward and got[4]["reward_terms"] == told["reward_terms"]
+
+
+@pytest.mark.parametrize(
+    "options",
+    [
+        {"pose": 1},
+        {"scene": 2},
+        {"scene": -1},
+        {"scene": "castle"},
+        {"scene": 0.5},
+        {"scene": True},
+        {"position": (0, 1)},
+        {"position": "here"},
+        {"position": (np.nan, 0, 0)},
+        {"yaw": np.inf},
+        {"yaw": None, "goal": (0, 0, 0)},
+        {"reset_mask": np.ones(1, bool)},
+        5,
+    ],
+)
+def test_impossible_options_are_refused_and_begin_nothing(one, options) -> None:
+    _, before = one.reset(seed=2)
+    with pytest.raises(NaviError):
+        one.reset(options=options)
+    one.step(np.zeros(4, np.float32))
+    plain = one.unwrapped.env.poses()["position"][0].numpy()
+    assert np.allclose(plain, before["position"], atol=0.2)
+
+
+def test_a_refused_place_leaves_the_flight_as_it_was(goal_env) -> None:
+    goal_env.reset(seed=1)
+    goal_env.step(np.float32([1, 0, 0, 0]))
+    env = goal_env.unwrapped.env
+    before = env.state_dict()
+    for seed in (None, 7):
+        with pytest.raises(SceneError, match="not reachable"):
+            goal_env.reset(seed=seed, options={"goal": (1e3, 0, 0)})
+        assert all(np.array_equal(before[name], value) for name, value in env.state_dict().items())
+
+
+def test_a_drone_flies_to_a_goal_of_ones_own(goal_env) -> None:
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")
+        warnings.filterwarnings("ignore", message=".*(infinity|Box observation space).*")
+        check_env(goal_env.unwrapped)
+    obs, info = goal_env.reset(seed=3)
+    assert goal_env.observation_space.contains(obs) and set(obs) == {"view", "goal"}
+    start = info["position"]
+    obs, _ = goal_env.reset(seed=3, options={"position": start, "goal": start + np.float32([0, 0, 0.05])})
+    assert obs["goal"][0] == pytest.approx(np.log1p(0.05), abs=1e-3)
+    obs, reward, terminated, truncated, info = goal_env.step(np.zeros(4, np.float32))
+    assert terminated and not truncated and info["success"] and reward > 5
+    assert info["reward_terms"]["goal_success"] == 10.0 and goal_env.observation_space.contains(obs)
+    with pytest.raises(ConfigError, match="has ended; call reset"):
+        goal_env.step(np.zeros(4, np.float32))
+    _, info = goal_env.reset()
+    assert not goal_env.step(np.zeros(4, np.float32))[4]["success"]
+
+
+def test_the_goal_of_a_place_is_drawn_far_enough_from_there(goal_env) -> None:
+    env, drawn = goal_env.unwrapped.env, set()
+    place = env.goals._place[0].numpy()
+    for seed in range(12):
+        obs, _ = goal_env.reset(seed=seed, options={"scene": 0, "position": place})
+        drawn.add(int(env.goals.index[0]))
+        assert float(env.goals.way[0]) >= env.config.goal.min_distance
+        assert obs["goal"][0] > 0
+    assert 0 not in drawn and len(drawn) == 2
+
+
+def test_rows_get_places_of_their_own(apartments) -> None:
+    envs = batch(apartments, name=adapter.GOAL_ENV_ID, config=GOALS)
+    obs, info = envs.reset(seed=1, options={"scene": [1, 0, 1], "yaw": 0.5})
+    assert info["scene_index"].tolist() == [1, 0, 1] and np.allclose(info["yaw"], 0.5)
+    goals = info["position"] + np.float32([0, 0.1, 0])
+    obs, _ = envs.reset(options={"position": info["position"], "scene": [1, 0, 1], "goal": goals})
+    assert envs.observation_space.contains(obs) and np.allclose(obs["goal"], [[0, 0, 0, 0.1]] * 3, atol=1e-5)
+    obs, reward, terminated, _, info = envs.step(np.zeros((3, 4)))
+    assert terminated.all() and info["final_info"]["success"].all() and (reward > 5).all()
+    assert np.allclose(info["final_obs"][1]["goal"], [0, 0, 0, 0.1], atol=1e-5)
+    assert envs.observation_space.contains(obs) and (obs["goal"][:, 0] > 0.5).all()
+
+
+def test_the_seed_of_a_reset_says_what_is_flown_whatever_an_environment_was_made_with(apartments) -> None:
+    flights = []
+    for arguments in ({}, {}, {"seed": 9}):
+        env = gymnasium.make(adapter.GOAL_ENV_ID, scenes=apartments[:1], config=GOALS, **arguments)
+        flights.append(env.reset(seed=11)[0]["goal"])
+    assert np.array_equal(flights[0], flights[1]) and np.array_equal(flights[0], flights[2])
+
+
+def test_next_step_resets_as_gymnasiums_own_vector_does(apartments) -> None:
+    """A row that has ended shows its last observation, and the next one's first a step later, whatever its action."""
+    mine = batch(apartments, autoreset_mode=AutoresetMode.NEXT_STEP, config=SMALL | {"stagger": True})
+    same = batch(apartments, config=SMALL | {"stagger": True})
+    assert mine.metadata["autoreset_mode"] is AutoresetMode.NEXT_STEP
+    assert same.metadata["autoreset_mode"] is AutoresetMode.SAME_STEP
+    mine.reset(seed=6)
+    same.reset(seed=6)
+    rng, waits, ends = np.random.default_rng(0), np.zeros(3, bool), 0
+    first = np.zeros((3, *mine.single_observation_space.shape), np.float32)
+    queue: list[list] = [[], [], []]
+    for _ in range(25):
+        action = rng.uniform(-1, 1, (3, 4)).astype(np.float32)
+        obs, reward, _, truncated, info = mine.step(action)
+        for row in range(3):
+            if waits[row]:
+                assert reward[row] == 0 and not truncated[row] and not info["_speed"][row]
+                assert np.array_equal(obs[row], first[row])
+            else:
+                queue[row].append((action[row], obs[row], reward[row], truncated[row]))
+        # Each row alone is the row that resets in the same step, less the steps in which it waits.
+        while all(queue):
+            heads = [pending.pop(0) for pending in queue]
+            after, paid, _, over, told = same.step(np.stack([head[0] for head in heads]))
+            for row in range(3):
+                shown = told["final_obs"][row] if over[row] else after[row]
+                assert np.array_equal(shown, heads[row][1]) and paid[row] == heads[row][2]
+                assert over[row] == heads[row][3]
+        first[truncated] = mine.unwrapped._next["view"][truncated]
+        waits, ends = truncated.copy(), ends + int(truncated.sum())
+    assert ends > 6
+    gymnasium.wrappers.vector.NormalizeObservation(mine).reset()
+
+
+def test_disabled_waits_for_the_reset_of_a_row(apartments) -> None:
+    envs = batch(apartments, autoreset_mode="Disabled", config=SMALL | {"stagger": True})
+    envs.reset(seed=6)
+    twin = batch(apartments, config=SMALL | {"stagger": True})
+    twin.reset(seed=6)
+    for _ in range(12):
+        obs, _, _, truncated, _ = envs.step(np.zeros((3, 4)))
+        after, _, _, over, info = twin.step(np.zeros((3, 4)))
+        assert np.array_equal(truncated, over)
+        if not truncated.any():
+            continue
+        assert all(np.array_equal(obs[row], info["final_obs"][row]) for row in np.flatnonzero(over))
+        with pytest.raises(ConfigError, match="ended in rows"):
+            envs.step(np.zeros((3, 4)))
+        obs, info = envs.reset(options={"reset_mask": truncated})
+        assert np.array_equal(obs, after) and np.array_equal(info["_position"], truncated)
+    with pytest.raises(ConfigError, match="reset_mask"):
+        envs.reset(options={"reset_mask": np.zeros(3, bool)})
+    with pytest.raises(ConfigError, match="reset_mask"):
+        envs.reset(seed=1, options={"reset_mask": np.ones(3, bool)})
+    with pytest.raises(ConfigError, match="autoreset_mode 'never'; allowed: 'NextStep', 'SameStep', 'Disabled'"):
+        batch(apartments, autoreset_mode="never")
+
+
+@pytest.mark.parametrize("name", [adapter.ENV_ID, adapter.GOAL_ENV_ID])
+@pytest.mark.parametrize("copied", [copy.deepcopy, lambda env: pickle.loads(pickle.dumps(env))])
+def test_a_copy_flies_on_as_the_original_and_leaves_it_alone(apartments, name, copied) -> None:
+    sensor = {"dropout": 0.1, "delayed": True}
+    envs = batch(apartments[:1], name=name, config=GOALS | {"sensor": sensor}, autoreset_mode="NextStep")
+    wrapped = gymnasium.wrappers.vector.RecordEpisodeStatistics(envs)
+    info = wrapped.reset(seed=3)[1]
+    if name == adapter.GOAL_ENV_ID:
+        wrapped.reset(seed=3, options={"goal": info["position"] + np.float32([0, 0.1, 0])})
+    wrapped.step(np.full((3, 4), 0.3))
+    twin = copied(wrapped)
+    state = envs.unwrapped.env.state_dict()
+    told = [twin.step(np.full((3, 4), 0.3)) for _ in range(9)]
+    if name == adapter.GOAL_ENV_ID:
+        twin.reset(options={"goal": info["position"]})
+    assert all(np.array_equal(value, state[key]) for key, value in envs.unwrapped.env.state_dict().items())
+    for expected in told:
+        got = wrapped.step(np.full((3, 4), 0.3))
+        for a, b in zip(got[:4], expected[:4]):
+            for key in a if isinstance(a, dict) else [...]:
+                assert np.array_equal(a[key], b[key])
+
+
+def test_an_environment_of_ones_own_is_copied_with_what_it_adds(apartments) -> None:
+    from navi_core.config import EnvConfig
+    from navi_core.world import Field, NavigationEnv
+
+    env = NavigationEnv(Field(apartments[:1]), 2, EnvConfig(**SMALL), seed=1)
+    env.mine = [1, 2]
+    for twin in (copy.deepcopy(env), pickle.loads(pickle.dumps(env))):
+        assert twin.mine == [1, 2] and twin.mine is not env.mine and twin.seed == 1
+
+
+def test_the_time_limit_of_a_batch_is_gymnasiums(apartments) -> None:
+    envs = batch(apartments, max_episode_steps=2)
+    envs.reset(seed=0)
+    assert [bool(envs.step(np.zeros((3, 4)))[3].all()) for _ in range(4)] == [False, True, False, True]
+    with pytest.raises(ConfigError, match="num_envs is of a batch"):
+        adapter.ExploreEnv(scenes=apartments, num_envs=2)
+    with pytest.raises(ConfigError, match="Navi/PointGoal-v0 flies, and not Navi/Explore-v0"):
+        adapter.ExploreEnv(scenes=apartments, config={"task": "point_goal"})
