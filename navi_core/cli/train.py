@@ -9,6 +9,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import typer
+from typer.core import TyperGroup
 
 from navi_core.cli.table import print_facts, print_json
 from navi_core.cli.training_flags import (
@@ -56,7 +57,7 @@ __all__ = [
 
 def register(app: typer.Typer) -> None:
     """Add `train` with its learners to the `navi` command."""
-    group = typer.Typer(help="Train a policy; one command per learner.", no_args_is_help=True)
+    group = typer.Typer(cls=_Learners, help="Train a policy; one command per learner.", no_args_is_help=True)
     for algorithm, title in _LEARNERS.items():
         group.command(algorithm)(learner_command(algorithm, title))
     app.add_typer(group, name="train")
@@ -68,6 +69,32 @@ _LEARNERS = {
     "dpo": "Train by direct preference optimisation, on pairs of rollouts or of a file (dpo.pairs)",
     "dqn": "Train by double deep Q-learning with prioritised replay",
 }
+
+
+class _Learners(TyperGroup):
+    """The learners' commands; a user's own are looked for where no other has the name, and where all are listed."""
+
+    def get_command(self, ctx: Any, cmd_name: str) -> Any:
+        """Return the command of a learner."""
+        if cmd_name not in self.commands:
+            self._add_own()
+        return super().get_command(ctx, cmd_name)
+
+    def list_commands(self, ctx: Any) -> list[str]:
+        """Return the learners' names."""
+        self._add_own()
+        return super().list_commands(ctx)
+
+    def _add_own(self) -> None:
+        from navi_core.config.parts import LEARNER_NAMES
+        from navi_core.config.plugins import load_plugins
+
+        load_plugins()
+        for name in LEARNER_NAMES.all():
+            if name not in LEARNER_NAMES.built_in and name not in self.commands:
+                one = typer.Typer(add_completion=False)
+                one.command(name)(learner_command(name, f"Train by {name}, a learner of your own (learner_options)"))
+                self.add_command(typer.main.get_command(one), name)
 
 
 def learner_command(algorithm: str, title: str) -> Callable[..., None]:

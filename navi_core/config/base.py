@@ -44,7 +44,7 @@ class Config(BaseModel):
         return data
 
 
-def parse_config(cls: type[C], data: dict[str, Any]) -> C:
+def parse_config(cls: type[C], data: dict[str, Any], *, context: dict[str, Any] | None = None) -> C:
     """Build `cls` from plain data, turning pydantic's report into one `ConfigError`.
 
     This is the door for settings from outside, so a user's own networks are loaded here (see `plugins`): before the
@@ -53,13 +53,14 @@ def parse_config(cls: type[C], data: dict[str, Any]) -> C:
     Args:
         cls: A configuration class.
         data: Nested plain values.
+        context: For the validators, see `PartNames`.
 
     Raises:
         ConfigError: Names each offending key, its value and the bound it breaks.
     """
     load_plugins()
     try:
-        return cls.model_validate(data)
+        return cls.model_validate(data, context=context)
     except ValidationError as error:
         raise ConfigError(told(error)) from None
 

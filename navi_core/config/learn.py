@@ -10,6 +10,7 @@ from navi_core.config.base import Config, Count, parse_config
 from navi_core.config.dpo import DPOConfig
 from navi_core.config.grpo import GRPOConfig
 from navi_core.config.offpolicy import DistributedConfig, DQNConfig, ReplayConfig
+from navi_core.config.parts import LEARNER_NAMES, LearnerName
 from navi_core.config.policy import PolicyConfig, ShaperConfig
 from navi_core.config.ppo import PPOConfig
 from navi_core.config.scenes import CompileConfig, CorpusConfig, compile_resolution
@@ -47,8 +48,11 @@ class BCConfig(Config):
 class TrainConfig(Config):
     """Everything a training run is made of; saved in its run directory and checkpoints."""
 
-    algorithm: Literal["ppo", "grpo", "dpo", "bc", "dqn"] = "ppo"
+    algorithm: LearnerName = "ppo"
     """Learner."""
+    # Left out where it says nothing: the configurations without one keep their hashes, which name their runs.
+    learner_options: dict[str, bool | int | float | str] = Field(default={}, exclude_if=lambda options: not options)
+    """Options of a learner of one's own, for example decay: 0.9. Its rollouts and steps are those of section ppo."""
     task: str | None = None
     """A reference task to learn instead of flight; None flies the corpus."""
     task_options: TaskOptions = {}
@@ -108,8 +112,8 @@ class TrainConfig(Config):
 
     @property
     def rule(self) -> Any:
-        """The section of the learner that `algorithm` names."""
-        return getattr(self, self.algorithm)
+        """The section of the learner that `algorithm` names; for a user's own that of ppo, whose rollouts it learns."""
+        return getattr(self, self.algorithm if self.algorithm in LEARNER_NAMES.built_in else "ppo")
 
     @property
     def decisions_of_an_item(self) -> int:
@@ -153,6 +157,15 @@ class TrainConfig(Config):
         return self
 
     @model_validator(mode="after")
+    def _whose_options(self) -> Self:
+        if self.learner_options and self.algorithm in LEARNER_NAMES.built_in:
+            raise ConfigError(
+                f"learner_options are those of a learner of your own; {self.algorithm} is set by its section: "
+                f"{self.algorithm}.{next(iter(self.learner_options))}"
+            )
+        return self
+
+    @model_validator(mode="after")
     def _who_adapts(self) -> Self:
         if self.adaptation.enabled and self.algorithm != "dqn":
             raise ConfigError(f"adaptation.enabled moves settings of dqn; {self.algorithm} has none: leave it out")
@@ -168,7 +181,7 @@ class TrainConfig(Config):
     def _goal_of_the_task(self) -> Self:
         """Give point-goal flight a policy that is told the goal, and refuse one to every other task."""
         wanted = self.task is None and self.env.task == "point_goal"
-        if wanted and self.algorithm != "ppo":
+        if wanted and self.algorithm in LEARNER_NAMES.built_in and self.algorithm != "ppo":
             raise ConfigError(f"env.task point_goal is learned by ppo, not by {self.algorithm}")
         if self.policy.goal != wanted:
             if "goal" in self.policy.model_fields_set:

@@ -1,19 +1,28 @@
-"""Names of the policy's parts: the built-in ones, and those that a user's own modules add.
+"""Names of networks, learners and pilots: the built-in ones, and those that a user's own modules add.
 
-A configuration knows names alone; what builds a part is in `navi_core.policy`.
+A configuration knows names alone; what builds a part is in the room it belongs to (`config/registration.py`).
 """
 
 from __future__ import annotations
 
 from typing import Annotated, Any
 
-from pydantic import GetCoreSchemaHandler, GetJsonSchemaHandler
+from pydantic import GetCoreSchemaHandler, GetJsonSchemaHandler, ValidationInfo
 from pydantic_core import CoreSchema, core_schema
 
 from navi_core.config.plugins import PLUGINS_VARIABLE, load_plugins, loaded_plugins
 from navi_core.errors import ConfigError
 
-__all__ = ["CORE_NAMES", "ENCODER_NAMES", "CoreName", "EncoderName", "PartNames"]
+__all__ = [
+    "CORE_NAMES",
+    "ENCODER_NAMES",
+    "LEARNER_NAMES",
+    "PILOT_NAMES",
+    "CoreName",
+    "EncoderName",
+    "LearnerName",
+    "PartNames",
+]
 
 
 class PartNames:
@@ -56,7 +65,11 @@ class PartNames:
         )
 
     def __get_pydantic_core_schema__(self, source: Any, handler: GetCoreSchemaHandler) -> CoreSchema:
-        return core_schema.no_info_after_validator_function(self.checked, handler(source))
+        return core_schema.with_info_after_validator_function(self._in_context, handler(source))
+
+    def _in_context(self, name: str, info: ValidationInfo) -> str:
+        """Return an allowed name; any, where the context says that this kind of part is past use."""
+        return name if info.context and self.kind in info.context.get("past", ()) else self.checked(name)
 
     def __get_pydantic_json_schema__(self, schema: CoreSchema, handler: GetJsonSchemaHandler) -> dict[str, Any]:
         return handler(schema) | {"enum": list(self.all())}
@@ -64,6 +77,11 @@ class PartNames:
 
 ENCODER_NAMES = PartNames("encoder", ("rayvit", "spherical_cnn", "ring_cnn"))
 CORE_NAMES = PartNames("temporal core", ("mamba2", "gru", "mambapy", "none"))
+LEARNER_NAMES = PartNames("learner", ("ppo", "grpo", "dpo", "bc", "dqn"))
+PILOT_NAMES = PartNames(
+    "pilot", ("random", "random-held", "forward-plus", "wall-following", "farthest-ray", "frontier", "planner")
+)
 
 EncoderName = Annotated[str, ENCODER_NAMES]
 CoreName = Annotated[str, CORE_NAMES]
+LearnerName = Annotated[str, LEARNER_NAMES]

@@ -9,6 +9,8 @@ from dataclasses import dataclass
 from functools import reduce
 from typing import Any
 
+from pydantic_core import to_jsonable_python
+
 from navi_core.config.base import Config
 
 __all__ = ["Setting", "setting_paths", "settings_of"]
@@ -73,7 +75,7 @@ def setting_paths(cls: type[Config]) -> list[tuple[str, ...]]:
 
 def settings_of(config: Config) -> list[Setting]:
     """Return the settings of a configuration, in the order in which its class declares them."""
-    made, usual = config.model_dump(mode="json"), type(config)().model_dump(mode="json")
+    usual = type(config)()
     schemas: dict[type[Config], dict[str, Any]] = {}
     found = []
     for path in setting_paths(type(config)):
@@ -83,7 +85,7 @@ def settings_of(config: Config) -> list[Setting]:
             schemas[cls] = cls.model_json_schema()
         schema = schemas[cls]
         field = schema["properties"][path[-1]]
-        value, default = (reduce(lambda d, key: d[key], path, plain) for plain in (made, usual))
+        value, default = (to_jsonable_python(reduce(getattr, path, holder)) for holder in (config, usual))
         # Docstrings speak Python, files and --set YAML.
         meaning = re.sub(r"\bNone\b", "null", " ".join(field.get("description", "").split()))
         found.append(Setting(".".join(path), value, default, _allowed(field, schema.get("$defs", {})), meaning))

@@ -5,7 +5,7 @@ from __future__ import annotations
 import hashlib
 import os
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
@@ -20,8 +20,8 @@ from navi_core.policy import NavigationPolicy, own_networks
 __all__ = ["OWN_NETWORKS", "Subject", "resolve_subject"]
 
 OWN_NETWORKS = "own_networks"
-"""Column that names networks which are not Navi's, and the digits of their sources: flights by others are none of
-theirs. Absent for Navi's own, whose code `flight_code` tells."""
+"""Column that names networks, or a pilot, which are not Navi's, and the digits of their sources: flights by others are
+none of theirs. Absent for Navi's own, whose code `flight_code` tells."""
 
 
 @dataclass(frozen=True)
@@ -73,7 +73,10 @@ def resolve_subject(
         subject.flyer.name = name or subject.flyer.name
         return subject
     if isinstance(subject, str) and subject in PILOTS:
-        return _of_pilot(build_pilot(subject, seed=config.seed, dynamics=config.dynamics), config, name)
+        flown = _of_pilot(build_pilot(subject, seed=config.seed, dynamics=config.dynamics), config, name)
+        source = PILOTS.source(subject)
+        own = {} if source is None else {OWN_NETWORKS: f"pilot {subject} {source}"}
+        return replace(flown, identity=flown.identity | own)
     if isinstance(subject, Pilot):
         return _of_pilot(subject, config, name)
     if isinstance(subject, NavigationPolicy):

@@ -12,11 +12,11 @@ from navi_core.learn.grpo import GRPOLearner
 from navi_core.learn.loop import train
 from navi_core.learn.ppo import PPOLearner
 from navi_core.learn.progress import Progress, console_progress
-from navi_core.learn.registry import build_learner
+from navi_core.learn.registry import KeepsData, Learner, build_learner, register_learner
 from navi_core.learn.replay import PrioritizedReplay
 from navi_core.learn.result import TrainResult
 from navi_core.learn.rollout import Rollout
-from navi_core.learn.steps import UpdateStats
+from navi_core.learn.steps import GradientSteps, UpdateStats
 from navi_core.learn.targets import double_dqn_targets, n_step_returns
 
 __all__ = [
@@ -28,6 +28,9 @@ __all__ = [
     "EarlyStopController",
     "Environment",
     "GRPOLearner",
+    "GradientSteps",
+    "KeepsData",
+    "Learner",
     "PPOLearner",
     "PrioritizedReplay",
     "Progress",
@@ -45,5 +48,6 @@ __all__ = [
     "gae_reference",
     "group_advantages",
     "n_step_returns",
+    "register_learner",
     "train",
 ]

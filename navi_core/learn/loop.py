@@ -240,7 +240,11 @@ class _Trainer:
             if stats is None:
                 return None, None
             torch.set_num_threads(self.threads.update)
-            return stats, self.learner.update(rollout, index=self.counters.updates, steps=began)
+            update = self.learner.update(rollout, index=self.counters.updates, steps=began)
+            if not isinstance(update, UpdateStats):  # one of a user's own may answer anything
+                kind = type(update).__name__
+                raise ConfigError(f"learner {self.config.algorithm}: update returned {kind}; it returns UpdateStats")
+            return stats, update
         except NonFiniteError as error:
             kept = f"the last good checkpoint is {self.parent}" if self.parent else "there is no checkpoint yet"
             raise NonFiniteError(error.tensor, f"{error}; {kept}") from None

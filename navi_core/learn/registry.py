@@ -1,14 +1,17 @@
-"""Learners by name: the algorithm chooses only the update, the run loops are common."""
+"""Learners by name, Navi's and a user's own: the algorithm chooses only the update, the run loops are common."""
 
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
+from inspect import signature
 from pathlib import Path
 from typing import Any, Protocol, runtime_checkable
 
 import torch
 
 from navi_core.config import TrainConfig
+from navi_core.config.parts import LEARNER_NAMES
+from navi_core.config.registration import Parts, registration
 from navi_core.errors import ConfigError
 from navi_core.learn.cloning import CloningLearner
 from navi_core.learn.dpo import DPOLearner
@@ -18,7 +21,16 @@ from navi_core.learn.parallel import ALONE, Workers
 from navi_core.learn.ppo import PPOLearner
 from navi_core.learn.steps import UpdateStats
 
-__all__ = ["FollowsEpisodes", "KeepsData", "Learner", "TakesUnits", "TakesVocabulary", "build_learner"]
+__all__ = [
+    "LEARNERS",
+    "FollowsEpisodes",
+    "KeepsData",
+    "Learner",
+    "TakesUnits",
+    "TakesVocabulary",
+    "build_learner",
+    "register_learner",
+]
 
 
 class Learner(Protocol):
@@ -76,15 +88,38 @@ class FollowsEpisodes(Protocol):
         """Forget it: the rows were taken up again in new episodes."""
 
 
-Factory = Callable[[Any, Any, TrainConfig, torch.device, Workers], Learner]
+Factory = Callable[..., Learner]
 
-_LEARNERS: dict[str, Factory] = {
-    "ppo": PPOLearner,
-    "grpo": GRPOLearner,
-    "dpo": DPOLearner,
-    "dqn": DQNLearner,
-    "bc": CloningLearner,
-}
+LEARNERS: Parts[Factory] = Parts(LEARNER_NAMES)
+"""Learners by name."""
+
+register_learner = registration(
+    LEARNERS,
+    """Enter a learner under a name, which `algorithm` and `navi train` then take; or as `@register_learner("mine")`.
+
+    The factory, a class as a rule, is called with `(policy, shaper, config, device, workers)` and, as keywords, with
+    the settings `learner_options`; it returns a `Learner`: with `optimizer`, `update(rollout, *, index, steps)`, which
+    returns `UpdateStats`, `state_dict` and `load_state_dict`. The run loop flies, stores, checkpoints and resumes; the
+    learner only updates, on one `Rollout`, whose length, sequences and gradient settings are those of section `ppo`.
+    `PPOLearner` and `GradientSteps` may be built upon. What belongs into no checkpoint goes beside it: `KeepsData`.
+
+    A module that registers is loaded in every process where the environment variable NAVI_PLUGINS names it.
+
+    Args:
+        name: Small letters, digits and underscores.
+        factory: What builds the learner; without it a decorator is returned.
+
+    Raises:
+        ConfigError: The name is taken, or is no name.
+    """,
+)
+
+
+register_learner("ppo", PPOLearner)
+register_learner("grpo", GRPOLearner)
+register_learner("dpo", DPOLearner)
+register_learner("dqn", DQNLearner)
+register_learner("bc", CloningLearner)
 
 
 def build_learner(
@@ -93,9 +128,19 @@ def build_learner(
     """Build the learner that `config.algorithm` names.
 
     Raises:
-        ConfigError: There is no such learner.
+        ConfigError: There is no such learner, it has no such option, or one of a user's own lacks what a learner has.
     """
-    factory = _LEARNERS.get(config.algorithm)
-    if factory is None:
-        raise ConfigError(f"no learner {config.algorithm!r}; allowed: {', '.join(_LEARNERS)}")
-    return factory(policy, shaper, config, device, workers)
+    name, options = config.algorithm, config.learner_options
+    factory = LEARNERS[name]
+    if name in LEARNER_NAMES.built_in:
+        return factory(policy, shaper, config, device, workers)
+    try:
+        signature(factory).bind(policy, shaper, config, device, workers, **options)
+    except TypeError as error:
+        told = ", ".join(["policy, shaper, config, device, workers", *options])
+        raise ConfigError(f"learner {name}: {error}; it is called with ({told})") from None
+    learner = factory(policy, shaper, config, device, workers, **options)
+    lacking = [part for part in ("optimizer", "update", "state_dict", "load_state_dict") if not hasattr(learner, part)]
+    if lacking:
+        raise ConfigError(f"learner {name} is {type(learner).__name__}, which has no {', '.join(lacking)}")
+    return learner

@@ -6,7 +6,7 @@ from navi_core.pilots.frontier import FrontierPilot
 from navi_core.pilots.pilot import Pilot, Pose
 from navi_core.pilots.planner import PlannerPilot
 from navi_core.pilots.random import RandomPilot
-from navi_core.pilots.registry import PILOTS, build_pilot
+from navi_core.pilots.registry import PILOTS, build_pilot, register_pilot
 from navi_core.pilots.wall_following import WallFollowingPilot
 
 __all__ = [
@@ -20,4 +20,5 @@ __all__ = [
     "RandomPilot",
     "WallFollowingPilot",
     "build_pilot",
+    "register_pilot",
 ]

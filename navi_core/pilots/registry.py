@@ -1,4 +1,4 @@
-"""Pilots by name."""
+"""Pilots by name, Navi's and a user's own."""
 
 from __future__ import annotations
 
@@ -7,6 +7,9 @@ from collections.abc import Callable
 from typing import Any
 
 from navi_core.config import DynamicsConfig
+from navi_core.config.parts import PILOT_NAMES
+from navi_core.config.plugins import PLUGINS_VARIABLE
+from navi_core.config.registration import Parts, registration
 from navi_core.errors import ConfigError
 from navi_core.pilots.farthest_ray import FarthestRayPilot
 from navi_core.pilots.forward_plus import ForwardPlusPilot
@@ -16,7 +19,7 @@ from navi_core.pilots.planner import PlannerPilot
 from navi_core.pilots.random import RandomPilot
 from navi_core.pilots.wall_following import WallFollowingPilot
 
-__all__ = ["PILOTS", "build_pilot"]
+__all__ = ["PILOTS", "build_pilot", "register_pilot"]
 
 
 def _random_held(*, hold: int = 10, **settings: Any) -> Pilot:
@@ -25,16 +28,36 @@ def _random_held(*, hold: int = 10, **settings: Any) -> Pilot:
     return pilot
 
 
-PILOTS: dict[str, Callable[..., Pilot]] = {
-    "random": RandomPilot,
-    "random-held": _random_held,
-    "forward-plus": ForwardPlusPilot,
-    "wall-following": WallFollowingPilot,
-    "farthest-ray": FarthestRayPilot,
-    "frontier": FrontierPilot,
-    "planner": PlannerPilot,
-}
-"""Every scripted pilot by its name; the planner alone is privileged."""
+PILOTS: Parts[Callable[..., Pilot]] = Parts(PILOT_NAMES)
+"""Every scripted pilot by its name; of Navi's the planner alone is privileged."""
+
+register_pilot = registration(
+    PILOTS,
+    """Enter a pilot under a name, by which it is then evaluated and flies experts; or as `@register_pilot("mine")`.
+
+    The factory, a class as a rule, is called with the keywords `seed`, `max_distance` and `dynamics` and returns a
+    `Pilot`: its `_decide` answers observations (B, 3, Az, El) with actions (B, 4). What a row remembers is made in
+    `_allocate` and emptied in `_forget`, and hangs on its key alone: the same key flies the same way in any batch.
+
+    A module that registers is loaded in every process where the environment variable NAVI_PLUGINS names it.
+
+    Args:
+        name: Small letters, digits and underscores.
+        factory: What builds the pilot; without it a decorator is returned.
+
+    Raises:
+        ConfigError: The name is taken, or is no name.
+    """,
+)
+
+
+register_pilot("random", RandomPilot)
+register_pilot("random-held", _random_held)
+register_pilot("forward-plus", ForwardPlusPilot)
+register_pilot("wall-following", WallFollowingPilot)
+register_pilot("farthest-ray", FarthestRayPilot)
+register_pilot("frontier", FrontierPilot)
+register_pilot("planner", PlannerPilot)
 
 
 def build_pilot(
@@ -60,8 +83,16 @@ def build_pilot(
     if name not in PILOTS:
         near = difflib.get_close_matches(name, PILOTS, n=1, cutoff=0.4)
         hint = f"did you mean {near[0]!r}? " if near else ""
-        raise ConfigError(f"no pilot {name!r}; {hint}allowed: {', '.join(PILOTS)}")
+        raise ConfigError(
+            f"no pilot {name!r}; {hint}allowed: {', '.join(PILOTS)}; one of your own is allowed where "
+            f"{PLUGINS_VARIABLE} names the module that registers it"
+        )
     try:
-        return PILOTS[name](seed=seed, max_distance=max_distance, dynamics=dynamics, **settings)
+        pilot = PILOTS[name](seed=seed, max_distance=max_distance, dynamics=dynamics, **settings)
     except TypeError as error:
         raise ConfigError(f"pilot {name!r}: {error}") from None
+    if not isinstance(pilot, Pilot):
+        raise ConfigError(f"pilot {name!r} is built as {type(pilot).__name__}, which is no navi_core.pilots.Pilot")
+    if name not in PILOT_NAMES.built_in:
+        pilot.name = name
+    return pilot

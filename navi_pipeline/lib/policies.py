@@ -31,8 +31,7 @@ __all__ = [
     "training_config",
 ]
 
-_ENGINE = get_args(TrainConfig.model_fields["algorithm"].annotation)
-ALGORITHMS: tuple[str, ...] = tuple(name for name in ("ppo", "grpo", "dqn") if name in _ENGINE)
+ALGORITHMS: tuple[str, ...] = ("ppo", "grpo", "dqn")
 """Reinforcement learners, the one that challenges the champion first."""
 
 _RESULT = ("checkpoint", "run_id", "version", "steps", "reward_ema", "wall_time_hours")

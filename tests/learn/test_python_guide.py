@@ -9,7 +9,7 @@ from navi_core.models import Registry, load_checkpoint
 from navi_core.record import navi_home
 
 GUIDE = (Path(__file__).parents[2] / "docs" / "guides" / "PYTHON.md").read_text()
-STEPS, GYMNASIUM, REWARD, _ = re.findall(r"```python\n(.*?)```", GUIDE, re.DOTALL)
+STEPS, GYMNASIUM, REWARD, *_ = re.findall(r"```python\n(.*?)```", GUIDE, re.DOTALL)
 
 
 def test_the_environment_of_the_guide_steps():

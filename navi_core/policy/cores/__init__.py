@@ -14,6 +14,7 @@ from collections.abc import Callable
 import torch
 
 from navi_core.config.parts import CORE_NAMES
+from navi_core.config.registration import Parts, registration
 from navi_core.errors import ConfigError
 from navi_core.policy.checks import check_core
 from navi_core.policy.cores.base import TemporalCore
@@ -23,7 +24,6 @@ from navi_core.policy.cores.mambapy import MambaPyBlock
 from navi_core.policy.cores.none import NoCore
 from navi_core.policy.cores.residual import ResidualCore
 from navi_core.policy.cores.ssd import ssd_scan
-from navi_core.policy.parts import Parts, registration
 
 __all__ = [
     "CORES",

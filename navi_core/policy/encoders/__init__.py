@@ -9,12 +9,12 @@ from typing import Any
 from torch import nn
 
 from navi_core.config.parts import ENCODER_NAMES
+from navi_core.config.registration import Parts, registration
 from navi_core.errors import ConfigError
 from navi_core.policy.checks import check_encoder
 from navi_core.policy.encoders.rayvit import RayViT, solid_angle_bias, spherical_positions
 from navi_core.policy.encoders.ring_cnn import RingCNN
 from navi_core.policy.encoders.spherical_cnn import SphericalCNN
-from navi_core.policy.parts import Parts, registration
 
 __all__ = [
     "ENCODERS",

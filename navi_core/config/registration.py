@@ -1,4 +1,4 @@
-"""Tables of the parts that a policy is built of: names and what builds them, Navi's own and a user's alike."""
+"""Tables of parts that users may build themselves: names and what builds them, Navi's own and a user's alike."""
 
 from __future__ import annotations
 
@@ -12,6 +12,7 @@ from pathlib import Path
 from typing import Any, Protocol, TypeVar, overload
 
 from navi_core.config.parts import PartNames
+from navi_core.config.plugins import load_plugins
 from navi_core.errors import ConfigError
 
 __all__ = ["Parts", "Registration", "registration"]
@@ -67,7 +68,7 @@ class Parts(Mapping[str, F]):
             ConfigError: The name is no name, or taken.
         """
         kind = self.names.kind
-        if not _NAME.fullmatch(name):
+        if name not in self.names.built_in and not _NAME.fullmatch(name):
             raise ConfigError(f"{kind} {name!r}: a name is small letters, digits and _, a letter first, at most 64")
         held = self._builders.get(name)
         if held is not None and (name in self.names.built_in or not _same(held, build)):
@@ -88,6 +89,11 @@ class Parts(Mapping[str, F]):
             ConfigError: There is no part of that name.
         """
         return self._sources.get(self.names.checked(name))
+
+    def __contains__(self, name: object) -> bool:
+        if name not in self._builders:
+            load_plugins()
+        return name in self._builders
 
     def __getitem__(self, name: str) -> F:
         return self._builders[self.names.checked(name)]
