@@ -163,8 +163,7 @@ class NavigationEnv:
             (N, 3, Az, El) observations.
 
         Raises:
-            ConfigError: A place is none, or the drone does not fit there; nothing has begun.
-            SceneError: A goal does not lie in the reachable space; nothing has begun.
+            ConfigError: A place is none, or out of reach, or the drone does not fit there; nothing has begun.
         """
         places.check(len(rows), self.field, goals=self.goals is not None)
         number = self.counters["episode"].clone()

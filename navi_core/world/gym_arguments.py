@@ -101,7 +101,7 @@ def reset_options(
     if mask is not None and not (
         isinstance(mask, np.ndarray) and mask.dtype == bool and mask.shape == (env.num_envs,) and mask.any()
     ):
-        raise ConfigError(f"reset_mask is {mask!r}; allowed: a bool array ({env.num_envs},), true somewhere")
+        raise ConfigError(f"reset_mask is {str(mask)[:60]!r}; allowed: a bool array ({env.num_envs},), true somewhere")
     rows = np.ones(env.num_envs, bool) if mask is None else mask
     return mask, Places(**{name: _placed(name, value, env, rows) for name, value in given.items()})
 
@@ -117,7 +117,9 @@ def _placed(name: str, value: Any, env: NavigationEnv, rows: npt.NDArray[np.bool
             raise ValueError
     except ValueError:
         one = " or ".join(map(str, dict.fromkeys((shape or "a number", (env.num_envs, *shape)))))
-        raise ConfigError(f"{name} is {value!r}; allowed: {one} numbers, for all drones or for each") from None
+        raise ConfigError(
+            f"{name} is {str(value)[:60]!r}; allowed: {one} numbers, for all drones or for each"
+        ) from None
     each = np.broadcast_to(found, (env.num_envs, *shape))[rows]
     return torch.from_numpy(each.astype(np.int64 if name == "scene" else np.float32))
 

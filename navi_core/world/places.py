@@ -49,14 +49,14 @@ class Places:
             if tuple(value.shape) != shape:
                 raise ConfigError(f"{name} has shape {tuple(value.shape)}, expected {shape}")
             if not bool((value.abs() < 1e6).all()):
-                raise ConfigError(f"{name} is {value.tolist()}; allowed: numbers below 1e6")
+                raise ConfigError(f"{name} is {str(value.tolist())[:60]}; allowed: numbers below 1e6")
         if self.scene is not None and not bool(((self.scene >= 0) & (self.scene < field.num_scenes)).all()):
-            raise ConfigError(f"scene is {self.scene.tolist()}; allowed: 0 to {field.num_scenes - 1}")
+            raise ConfigError(f"scene is {str(self.scene.tolist())[:60]}; allowed: 0 to {field.num_scenes - 1}")
         if self.goal is not None and not goals:
             raise ConfigError("a goal is flown to with task point_goal alone; leave it out, or set that task")
 
     def check_room(self, scene: torch.Tensor, field: Field, floors: Sequence[FloorMap], radius: float) -> None:
-        """Refuse positions where the drone does not fit, or that lie outside the reachable space.
+        """Refuse positions where the drone does not fit, and those and goals outside of the reachable space.
 
         Args:
             scene: (N,) int64 of the episodes.
@@ -65,21 +65,25 @@ class Places:
             radius: Of the drone [m].
 
         Raises:
-            ConfigError: Names the position and its scene.
+            ConfigError: Names the place and its scene.
         """
-        if self.position is None:
-            return
-        room = field.distance(self.position, scene)
-        for position, index, clearance in zip(self.position, scene.tolist(), room.tolist()):
-            name, at = field.scenes[index].name, [round(x, 3) for x in position.tolist()]
-            if clearance <= radius:
+        room = None if self.position is None else field.distance(self.position, scene).tolist()
+        for row, index in enumerate(scene.tolist()):
+            for what, places in (("position", self.position), ("goal", self.goal)):
+                if places is None or bool(floors[index].contains(places[row : row + 1].cpu())):
+                    continue
+                low, high = (bound.round(2).tolist() for bound in field.bounds(index))
                 raise ConfigError(
-                    f"position {at} in scene {name!r} is {clearance:.2f} m off the surface; the drone's radius is "
-                    f"{radius:g} m"
+                    f"{what} {_rounded(places[row])} is not in the reachable space of scene {index}, "
+                    f"{field.scenes[index].name!r}, which lies within {low} and {high}; is another scene meant?"
                 )
-            if not bool(floors[index].contains(position[None].cpu())):
-                low, high = field.bounds(index)
+            if room is not None and room[row] <= radius:
+                assert self.position is not None
                 raise ConfigError(
-                    f"position {at} is not in the reachable space of scene {name!r}, which lies within "
-                    f"{low.round(2).tolist()} and {high.round(2).tolist()}"
+                    f"position {_rounded(self.position[row])} in scene {index} is {room[row]:.2f} m off the surface; "
+                    f"the drone's radius is {radius:g} m"
                 )
+
+
+def _rounded(place: torch.Tensor) -> list[float]:
+    return [round(x, 3) for x in place.tolist()]
