@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import abc
 import json
+import math
 from pathlib import Path
 from typing import Any
 
@@ -14,6 +15,7 @@ import torch
 from torch import Tensor
 
 from navi_core.config import PolicyConfig, parse_config
+from navi_core.config.parts import CORE_NAMES, ENCODER_NAMES
 from navi_core.errors import CheckpointError, ConfigError
 from navi_core.models.acting import Acted
 from navi_core.policy import build_policy
@@ -23,6 +25,8 @@ __all__ = ["ANSWERS", "METADATA_KEY", "ExportedPolicy", "load_exported"]
 
 METADATA_KEY = "navi"
 """Where the file keeps its description, as JSON."""
+_MOST_STATE = 2**28
+"""Numbers that a part of a state may have, far beyond use."""
 ANSWERS = ["action", "value", "latent"]
 """What a program answers before the parts of the new state."""
 
@@ -46,8 +50,11 @@ class ExportedPolicy(abc.ABC):
     def __init__(self, path: Path, description: str | None) -> None:
         try:
             self.metadata: dict[str, Any] = json.loads(description or "")
-            self.config = parse_config(PolicyConfig, self.metadata["policy"])
+            # The program has what its networks compute; those of a user's own need not be here.
+            past = {"past": [names.kind for names in (ENCODER_NAMES, CORE_NAMES)]} if "state" in self.metadata else {}
+            self.config = parse_config(PolicyConfig, self.metadata["policy"], context=past)
             self.rows = int(self.metadata["rows"])
+            self._state = _shapes(self.metadata["state"], self.rows) if past else None
             answers = self.metadata.get("answers")
         except (ValueError, KeyError, TypeError, ConfigError) as error:
             raise CheckpointError(f"{path}: not an exported policy of Navi ({error})") from None
@@ -56,7 +63,9 @@ class ExportedPolicy(abc.ABC):
 
     def initial_state(self) -> State:
         """Return the zero state of the program's rows."""
-        return build_policy(self.config).initial_state(self.rows)
+        if self._state is None:  # of an older Navi
+            return build_policy(self.config).initial_state(self.rows)
+        return tuple(torch.zeros(shape) for shape in self._state)
 
     @abc.abstractmethod
     def act(self, obs: Tensor, aux: Tensor, reset: Tensor, state: State) -> Acted:
@@ -71,6 +80,16 @@ class ExportedPolicy(abc.ABC):
         Returns:
             Actions (B, 4), values (B,), latents (B, D), new state.
         """
+
+
+def _shapes(told: Any, rows: int) -> list[tuple[int, ...]]:
+    """Return the shapes of a state's parts as a file tells them, checked before anything is allocated."""
+    shapes = [tuple(shape) for shape in told]
+    for shape in shapes:
+        whole = all(isinstance(size, int) and size >= 1 for size in shape)
+        if not whole or shape[:1] != (rows,) or math.prod(shape) > _MOST_STATE:
+            raise ValueError(f"a state of shape {shape} for {rows} rows")
+    return shapes
 
 
 def load_exported(path: Path | str, *, threads: int = 1) -> ExportedPolicy:

@@ -92,6 +92,7 @@ def export_policy(
     if path.suffix != suffix:
         raise ConfigError(f"{path}: a file of format {kind} ends in {suffix}")
     described = {"format": kind, "rows": rows, "answers": ANSWERS, "policy": policy.config.model_dump(mode="json")}
+    described["state"] = [list(part.shape) for part in policy.initial_state(rows)]
     told = described | dict(metadata or {})
     temporary = path.with_name(f".{path.stem}.{os.getpid()}{suffix}")
     training = policy.training

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import os
 import re
 import subprocess
@@ -23,7 +24,8 @@ from navi_core.config.settings import settings_of
 from navi_core.errors import CheckpointError, ConfigError
 from navi_core.evaluate import evaluate, evaluate_in_pieces
 from navi_core.learn import train
-from navi_core.models import load_checkpoint, load_policy
+from navi_core.models import ExportedPolicy, export_policy, load_checkpoint, load_exported, load_policy
+from navi_core.models.acting import ActingModule, example_inputs
 from navi_core.policy import build_core, build_encoder, build_policy, own_networks, register_core, register_encoder
 from navi_core.policy.cores import CORES, GRUBlock
 from navi_core.policy.encoders import ENCODERS, RingCNN
@@ -307,3 +309,27 @@ def test_to_be_tried_does_not_change_the_weights():
         for encoder, core in (("own_ring", "own_gru"), ("ring_cnn", "gru"))
     )
     assert own.keys() == same.keys() and all(torch.equal(own[name], same[name]) for name in own)
+
+
+def test_an_exported_program_needs_no_module(beside, monkeypatch, tmp_path):
+    pytest.importorskip("onnxscript")
+    pytest.importorskip("onnxruntime")
+    plugin(beside, monkeypatch)
+    config = parse_config(PolicyConfig, {"encoder": "strips", "core": "leaky", "width": 16, **SMALL})
+    policy = build_policy(config)
+    file, _ = export_policy(policy, tmp_path / "own.onnx", kind="onnx", rows=2)
+    inputs = example_inputs(policy, 2)
+    with torch.no_grad():
+        wanted = ActingModule(policy)(*inputs)
+    monkeypatch.delenv("NAVI_PLUGINS")
+    forget_what_is_loaded(monkeypatch)
+    with pytest.raises(ConfigError, match="no encoder 'strips'"):
+        build_policy(config)
+    program = load_exported(file)
+    assert [part.shape for part in program.initial_state()] == [part.shape for part in inputs[3:]]
+    got = program.act(*inputs[:3], program.initial_state())
+    assert torch.allclose(got.action, wanted[0], atol=1e-5)
+    description = json.loads(json.dumps(program.metadata))
+    for state in ([[2, 2**40]], [[3, 16]], [[2, -1]], [["2", 16]], 5):
+        with pytest.raises(CheckpointError, match="not an exported policy"):
+            ExportedPolicy.__init__(program, file, json.dumps(description | {"state": state}))
