@@ -75,9 +75,21 @@ class _Learners(TyperGroup):
     """The learners' commands; a user's own are looked for where no other has the name, and where all are listed."""
 
     def get_command(self, ctx: Any, cmd_name: str) -> Any:
-        """Return the command of a learner."""
+        """Return the command of a learner.
+
+        Raises:
+            ConfigError: There is none of that name.
+        """
         if cmd_name not in self.commands:
             self._add_own()
+        if cmd_name not in self.commands:
+            from navi_core.config.plugins import PLUGINS_VARIABLE
+            from navi_core.errors import ConfigError
+
+            raise ConfigError(
+                f"no learner {cmd_name!r} to train by; allowed: {', '.join(self.commands)}; one of your own is allowed "
+                f"where {PLUGINS_VARIABLE} names the module that registers it"
+            )
         return super().get_command(ctx, cmd_name)
 
     def list_commands(self, ctx: Any) -> list[str]:

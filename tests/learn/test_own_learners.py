@@ -104,6 +104,8 @@ def test_the_command_of_a_learner_is_there_and_resumes(plugin, tmp_path) -> None
     app = build_app(groups=("train",), plugins=False)
     listed = CliRunner().invoke(app, ["train", "--help"]).stdout
     assert "hesitant" in listed and "Train by hesitant" in listed
+    unknown = CliRunner().invoke(app, ["train", "hesitan"])
+    assert isinstance(unknown.exception, ConfigError) and "ppo, grpo, dpo, dqn, hesitant" in str(unknown.exception)
     record = {}
     for steps in ("64", "128"):
         flags = ["--steps", steps, "--set", "learner_options.share=0.3", "--task", "repeat_previous", "--json"]
