@@ -1,0 +1,63 @@
+"""Episodes that begin where one says: the other rows fly on, and the same episode is the same flight."""
+
+from __future__ import annotations
+
+import pytest
+import torch
+
+from navi_core.config import EnvConfig
+from navi_core.errors import ConfigError
+from navi_core.world import Field, NavigationEnv
+from navi_core.world.places import Places
+
+CONFIG = EnvConfig(
+    azimuth_bins=32, elevation_bins=8, max_steps=12, stagger=False, reward={"preset": "navi9"}, sensor={"dropout": 0.1}
+)
+
+
+@pytest.mark.parametrize("tensor_only", [False, True])
+def test_an_episode_that_begins_again_is_flown_again_and_the_others_fly_on(apartments, tensor_only) -> None:
+    field = Field(apartments)
+    env, whole = (NavigationEnv(field, 4, CONFIG, seed=3, tensor_only=tensor_only) for _ in range(2))
+    rows, still = torch.tensor([2, 0]), torch.tensor([1, 3])
+    action = torch.tensor([[0.6, 0.1, 0.0, 0.3]]).expand(4, 4)
+    flights = []
+    for _ in range(3):
+        obs = env.begin(rows, torch.tensor([5, 7]), Places(scene=torch.tensor([1, 1])))
+        assert env.counters["scene"][rows].tolist() == [1, 1]
+        flights.append([obs])
+        for _ in range(3):
+            step, other = env.step(action), whole.step(action)
+            flights[-1] += [step.obs[rows], step.reward[rows], step.info["position"][rows]]
+            assert torch.equal(step.obs[still], other.obs[still]) and torch.equal(
+                step.reward[still], other.reward[still]
+            )
+    for again in flights[1:]:
+        assert all(torch.equal(a, b) for a, b in zip(again, flights[0], strict=True))
+
+
+def test_episodes_that_are_only_numbered_are_those_that_are_drawn(apartments) -> None:
+    field = Field(apartments)
+    env, drawn = (NavigationEnv(field, 3, CONFIG, seed=3) for _ in range(2))
+    rows = torch.arange(3)
+    assert torch.equal(env.begin(rows, torch.full((3,), 20), Places()), drawn.reset(episode=20))
+    ours, theirs = env.state_dict(), drawn.state_dict()
+    assert all(torch.equal(ours[name], value) for name, value in theirs.items())
+
+
+@pytest.mark.parametrize(
+    ("places", "message"),
+    [
+        ({"scene": torch.tensor([2])}, "scene is .2.; allowed: 0 to 1"),
+        ({"yaw": torch.zeros(2)}, "yaw has shape"),
+        ({"position": torch.full((1, 3), torch.nan)}, "allowed: numbers below"),
+        ({"position": torch.full((1, 3), 50.0)}, "is not in the reachable space of scene"),
+        ({"goal": torch.zeros(1, 3)}, "task point_goal alone"),
+    ],
+)
+def test_a_place_that_is_none_is_refused_and_nothing_has_begun(apartments, places, message) -> None:
+    env = NavigationEnv(Field(apartments), 2, CONFIG, seed=3)
+    before = env.state_dict()
+    with pytest.raises(ConfigError, match=message):
+        env.begin(torch.tensor([1]), torch.tensor([4]), Places(**places))
+    assert all(torch.equal(value, before[name]) for name, value in env.state_dict().items())
