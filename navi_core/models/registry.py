@@ -17,6 +17,7 @@ import fcntl
 import hashlib
 import json
 import math
+import os
 import re
 from collections.abc import Iterator, Mapping, Sequence
 from datetime import UTC, datetime
@@ -31,6 +32,7 @@ from navi_core.models.checkpoint import Checkpoint, load_checkpoint
 from navi_core.models.model_version import ModelVersion
 from navi_core.models.succession import paid_alike, why_latest_stays
 from navi_core.record import write_durably
+from navi_core.record.file_lock import lock_file
 
 __all__ = ["LATEST", "Registry"]
 
@@ -290,10 +292,10 @@ class Registry:
         """Yield the book under the lock; write it back if the block changed it and did not fail."""
         try:
             self.path.mkdir(parents=True, exist_ok=True)
-            lock = (self.path / ".registry.lock").open("a")
+            lock = lock_file(self.path / ".registry.lock")
         except OSError as error:
             raise RegistryError(f"{self.path} cannot be used as a registry: {error.strerror or error}") from error
-        with lock:
+        with os.fdopen(lock):
             fcntl.flock(lock, fcntl.LOCK_EX)
             book = self._read()
             before = json.dumps(book)

@@ -11,17 +11,35 @@ from pathlib import Path
 
 from navi_core.errors import RunError
 
-__all__ = ["alone", "exclusively", "is_held", "locked_within", "taken_alone"]
+__all__ = ["alone", "exclusively", "is_held", "lock_file", "locked_within", "taken_alone"]
 
 _PATIENCE = 0.5
 """Time for which a lock is asked for again [s]: who looks whether it is held holds it for a moment."""
+
+
+def lock_file(lock: Path) -> int:
+    """Open the file of a lock, made where it is missing; return its descriptor.
+
+    A folder may belong to several people: the group may write to the file where the maker's umask lets it, and who may
+    only read it takes the lock all the same.
+
+    Raises:
+        OSError: It can neither be made nor read.
+    """
+    try:
+        # For nobody else, where there is no umask: whoever opens a lock can hold it for good.
+        return os.open(lock, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o664)
+    except PermissionError:
+        if not lock.exists():
+            raise
+        return os.open(lock, os.O_RDONLY | os.O_CLOEXEC)
 
 
 @contextmanager
 def exclusively(lock: Path) -> Iterator[None]:
     """Hold a file's lock; the kernel releases it however the holder ends."""
     lock.parent.mkdir(parents=True, exist_ok=True)
-    descriptor = os.open(lock, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o644)
+    descriptor = lock_file(lock)
     try:
         fcntl.flock(descriptor, fcntl.LOCK_EX)
         yield
@@ -54,7 +72,7 @@ def taken_alone(lock: Path, what: str) -> int:
         OSError: The file cannot be made.
     """
     lock.parent.mkdir(parents=True, exist_ok=True)
-    descriptor = os.open(lock, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o644)
+    descriptor = lock_file(lock)
     try:
         if not locked_within(descriptor, _PATIENCE):
             # The pid is advice for people; the lock itself is what fences, so a stale number does no harm.

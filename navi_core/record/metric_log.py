@@ -186,9 +186,10 @@ class MetricLog:
         try:
             write_durably(self.outbox / name, data)
         except OSError as error:
+            what = "let this user write there" if isinstance(error, PermissionError) else "free some space"
             raise RecordError(
                 f"cannot write {len(rows)} rows of {table!r} to the outbox {self.outbox}: {error.strerror or error}; "
-                "free some space and give the command again: it goes on from the last checkpoint"
+                f"{what} and give the command again: it goes on from the last checkpoint"
             ) from error
 
 

@@ -6,6 +6,7 @@ import contextlib
 import fcntl
 import hashlib
 import json
+import os
 from collections.abc import Iterator
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -154,8 +155,11 @@ def _turn(path: Path) -> Iterator[None]:
     """Wait for the processes that write the manifest at `path`."""
     try:
         path.parent.mkdir(parents=True, exist_ok=True)
-        with path.with_name(f".{path.name}.lock").open("w") as lock:
-            fcntl.flock(lock, fcntl.LOCK_EX)
+        lock = path.with_name(f".{path.name}.lock")
+        # The folder may be several people's: a lock that one may only read is taken all the same.
+        flags = os.O_RDONLY if lock.exists() and not os.access(lock, os.W_OK) else os.O_RDWR | os.O_CREAT
+        with os.fdopen(os.open(lock, flags | os.O_CLOEXEC, 0o664)) as held:
+            fcntl.flock(held, fcntl.LOCK_EX)
             yield
     except OSError as error:
         raise SceneError(f"{path}: cannot be written: {error}") from None

@@ -11,7 +11,7 @@ import pytest
 from navi_core.config import TrainConfig
 from navi_core.errors import RecordError
 from navi_core.record import RunDirectory, navi_home
-from navi_core.record.file_lock import exclusively, is_held
+from navi_core.record.file_lock import exclusively, is_held, lock_file
 from navi_pipeline.lib.stale_runs import runs_in_use
 from navi_pipeline.lib.studies import storage
 from navi_pipeline.lib.studies.storage import open_storage, study_folder
@@ -41,6 +41,36 @@ def test_a_lock_is_held_by_its_holder_alone(tmp_path):
     with looked_at(lock):
         assert not is_held(lock)
     assert not is_held(lock / "below a file")
+
+
+def test_a_lock_is_for_the_group_to_take_where_the_umask_lets_it_and_for_nobody_else(tmp_path):
+    modes = {}
+    for umask in (0o002, 0o022, 0o000):
+        before = os.umask(umask)
+        try:
+            with exclusively(tmp_path / f"{umask}.lock"):
+                modes[umask] = (tmp_path / f"{umask}.lock").stat().st_mode & 0o777
+        finally:
+            os.umask(before)
+    assert modes == {0o002: 0o664, 0o022: 0o644, 0o000: 0o664}
+
+
+def test_a_lock_of_somebody_else_is_taken_by_who_may_read_it(tmp_path, monkeypatch):
+    lock, opens = tmp_path / "theirs.lock", os.open
+
+    def refused(path, flags, *mode):
+        if flags & os.O_RDWR:
+            raise PermissionError(13, "Permission denied", str(path))
+        return opens(path, flags, *mode)
+
+    with monkeypatch.context() as patch:
+        patch.setattr(os, "open", refused)
+        with pytest.raises(PermissionError):
+            lock_file(lock)
+        lock.touch()
+        with exclusively(lock):
+            assert is_held(lock)
+    assert not is_held(lock)
 
 
 def test_only_runs_of_a_name_are_looked_at():

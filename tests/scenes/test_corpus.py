@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import os
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
 from pathlib import Path
@@ -254,3 +255,17 @@ def test_those_who_write_one_manifest_at_a_time_keep_each_others_rows(tmp_path):
     with ThreadPoolExecutor(8) as pool:
         list(pool.map(write, range(1, 25)))
     assert len(read_manifest(path).rows) == 25
+
+
+def test_a_manifest_whose_lock_is_somebody_elses_can_be_written_to(tmp_path, monkeypatch):
+    path, opens = tmp_path / "manifest.json", os.open
+    update_manifest(path, Manifest((), {2: "wall"}))
+
+    def refused(name, flags, *mode):
+        if str(name).endswith(".lock") and flags & (os.O_WRONLY | os.O_RDWR):
+            raise PermissionError(13, "Permission denied", str(name))
+        return opens(name, flags, *mode)
+
+    monkeypatch.setattr(os, "access", lambda name, mode: mode != os.W_OK)
+    monkeypatch.setattr(os, "open", refused)
+    assert set(update_manifest(path, Manifest((), {2: "door"})).vocabulary.values()) >= {"wall", "door"}
