@@ -32,7 +32,8 @@ def status(home: Home = None, as_json: Json = False) -> None:
     from navi_pipeline.lib.warehouse import Warehouse
 
     warehouse = Warehouse(home)
-    warehouse.ingest()
+    if reason := warehouse.refresh().not_folded:
+        typer.echo(f"nothing is folded in: {reason}", err=True)
     facts = warehouse.status()
     if as_json:
         print_json(facts)

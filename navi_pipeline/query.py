@@ -49,7 +49,9 @@ def run_query(
     if as_json and as_csv:
         raise ConfigError("--json and --csv are two ways to print one answer; give one of them")
     warehouse = Warehouse(home)
-    report = warehouse.rebuild() if rebuild else warehouse.ingest()
+    report = warehouse.rebuild() if rebuild else warehouse.refresh()
+    if report.not_folded:
+        print(f"nothing is folded in: {report.not_folded}", file=sys.stderr)  # noqa: T201
     for name, reason in report.quarantined.items():
         print(f"quarantined {name}: {reason}", file=sys.stderr)  # noqa: T201
     saved = saved_queries(sql_folder())

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 import re
 from collections.abc import Sequence
 from datetime import UTC, datetime
@@ -39,7 +40,8 @@ def run_report(*, out: Path | None = None, home: Path | None = None) -> Path:
         RecordError: The warehouse cannot answer, or the file cannot be written.
     """
     warehouse = Warehouse(home)
-    warehouse.ingest()
+    if reason := warehouse.refresh().not_folded:
+        logging.getLogger(__name__).warning("nothing is folded in: %s", reason)
     file = out or (reports_folder() if home is None else home / "reports") / "report.html"
     try:
         file.parent.mkdir(parents=True, exist_ok=True)

@@ -20,11 +20,12 @@ from typing import TYPE_CHECKING, Any
 from navi_core.errors import RecordError
 from navi_core.record.durable import fsync_directory, write_durably
 from navi_core.record.schema import NATURAL_KEYS
+from navi_pipeline.lib.sql_files import NewerWarehouseError
 
 if TYPE_CHECKING:
     import duckdb
 
-__all__ = ["Archive", "drop_experiences", "thin_runs"]
+__all__ = ["Archive", "drop_experiences", "last_migration", "thin_runs"]
 
 _TABLES = (*NATURAL_KEYS, "segments")
 _VERSION = 1
@@ -33,6 +34,7 @@ _VERSION = 1
 @dataclass(frozen=True)
 class _Generation:
     number: int
+    migration: int
     tables: dict[str, dict[str, Any]]
 
 
@@ -77,16 +79,17 @@ class Archive:
         """Remove a generation that does not count: it lies where room is wanting."""
         shutil.rmtree(self._path(number), ignore_errors=True)
 
-    def adopt(self, number: int, counts: dict[str, int]) -> None:
+    def adopt(self, number: int, counts: dict[str, int], migration: int) -> None:
         """Let a written generation count, and remove the others.
 
         Args:
             number: What `write` returned.
             counts: Rows of each table, as they were read back.
+            migration: The last one of the database that was written.
         """
         folder = self._path(number)
         tables = {table: {"rows": counts[table], "sha256": _checksum(folder / f"{table}.parquet")} for table in _TABLES}
-        document = {"navi_archive": _VERSION, "generation": number, "tables": tables}
+        document = {"navi_archive": _VERSION, "generation": number, "migration": migration, "tables": tables}
         write_durably(self._manifest, (json.dumps(document, indent=1) + "\n").encode())
         for other in self.folder.iterdir():
             if other.is_dir() and other != folder:
@@ -103,9 +106,16 @@ class Archive:
             Rows by table; empty if there is no archive.
 
         Raises:
+            NewerWarehouseError: A newer Navi wrote it; tables and columns that are unknown here would get lost.
             RecordError: A file is missing, unknown to the manifest, or was changed since it was written.
         """
         known = self._read()
+        last = last_migration(connection)
+        if known is not None and known.migration > last:
+            raise NewerWarehouseError(
+                f"{self.folder} is of a newer Navi, with migration {known.migration} where this one knows {last}; "
+                "update this checkout"
+            )
         if number is None:
             if known is None:
                 return {}
@@ -152,11 +162,18 @@ class Archive:
             if document["navi_archive"] != _VERSION:
                 raise ValueError(f"version {document['navi_archive']} is not {_VERSION}")
             tables = {str(table): dict(wrote) for table, wrote in document["tables"].items() if table in _TABLES}
-            return _Generation(int(document["generation"]), tables)
+            # Manifests of before tell no migration.
+            return _Generation(int(document["generation"]), int(document.get("migration", 0)), tables)
         except FileNotFoundError:
             return None
         except (OSError, ValueError, KeyError, TypeError, AttributeError) as error:
             raise RecordError(f"{self._manifest} is broken ({error}); restore it from a copy") from error
+
+
+def last_migration(connection: duckdb.DuckDBPyConnection) -> int:
+    """Return the number of the last migration that a database has seen."""
+    row = connection.execute("select max(number) from migrations").fetchone()
+    return int(row[0]) if row and row[0] is not None else 0
 
 
 def thin_runs(connection: duckdb.DuckDBPyConnection, *, keep_days: float, points: int, models: bool = False) -> int:

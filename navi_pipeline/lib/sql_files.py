@@ -15,10 +15,14 @@ from navi_core.errors import RecordError
 if TYPE_CHECKING:
     import duckdb
 
-__all__ = ["SavedQuery", "apply_sql", "saved_queries", "sql_folder", "sql_hash"]
+__all__ = ["NewerWarehouseError", "SavedQuery", "apply_sql", "saved_queries", "sql_folder", "sql_hash"]
 
 _MEANINGS = "columns.yaml"
 _MIGRATION = re.compile(r"(\d{3})_([a-z0-9_]+)\.sql")
+
+
+class NewerWarehouseError(RecordError):
+    """A newer Navi wrote the warehouse; this one may read it and must not write to it."""
 
 
 @dataclass(frozen=True)
@@ -77,7 +81,8 @@ def apply_sql(connection: duckdb.DuckDBPyConnection, folder: Path) -> list[str]:
         Names of the migrations that were applied now.
 
     Raises:
-        RecordError: A migration is misnamed, changed after it was applied, or fails.
+        RecordError: The database knows migrations that this Navi does not, or a migration is misnamed, changed after it
+            was applied, or fails.
     """
     import duckdb
 
@@ -86,8 +91,15 @@ def apply_sql(connection: duckdb.DuckDBPyConnection, folder: Path) -> list[str]:
         "(number integer primary key, name varchar, sha256 varchar, applied_at timestamp)"
     )
     known = {row[0]: row[1:] for row in connection.execute("select number, name, sha256 from migrations").fetchall()}
+    ordered = _ordered(folder)
+    if newer := sorted(known.keys() - {number for number, _ in ordered}):
+        # Its views would go, and a compaction would leave out the tables and columns that are unknown here.
+        raise NewerWarehouseError(
+            f"the warehouse is of a newer Navi: it has migration {known[newer[-1]][0]}, which {folder} lacks; "
+            "update this checkout, or ask with the newer one; what is recorded meanwhile waits in the outbox"
+        )
     applied = []
-    for number, file in _ordered(folder):
+    for number, file in ordered:
         text = file.read_text()
         digest = hashlib.sha256(text.encode()).hexdigest()
         if number in known:

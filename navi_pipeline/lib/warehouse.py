@@ -4,6 +4,7 @@
     <home>/outbox/done/               segments whose rows are in the database
     <home>/outbox/quarantine/         segments that were refused, each with a .reason.txt
     <home>/warehouse/navi.duckdb      the database; opened by the ingest alone, under ingest.lock
+    <home>/warehouse/compact.lock     held by a compaction or rebuild: one at a time, ingests go on beside the first
     <home>/warehouse/read.duckdb      the readers' snapshot, which nobody writes to
     <home>/warehouse/archive/         Parquet in place of older segments; with done/ all that a rebuild needs
 
@@ -16,36 +17,42 @@ from __future__ import annotations
 
 import logging
 import os
+import shutil
 import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, field
+from datetime import UTC, datetime
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from navi_core.errors import RecordError
 from navi_core.record.durable import fsync_directory
-from navi_core.record.file_lock import locked_within
+from navi_core.record.file_lock import lock_file, locked_within
 from navi_core.record.home import navi_home
 from navi_core.record.schema import NATURAL_KEYS
-from navi_pipeline.lib.archive import Archive, drop_experiences, thin_runs
+from navi_pipeline.lib.archive import Archive, drop_experiences, last_migration, thin_runs
 from navi_pipeline.lib.database import open_database, remedy
 from navi_pipeline.lib.folding import fold_segments, table_columns
 from navi_pipeline.lib.segments import Segment, read_segment
 from navi_pipeline.lib.snapshot import is_current, open_snapshot, publish, write_ahead_log
-from navi_pipeline.lib.sql_files import apply_sql, sql_folder, sql_hash
+from navi_pipeline.lib.sql_files import NewerWarehouseError, apply_sql, sql_folder, sql_hash
 
 if TYPE_CHECKING:
     import duckdb
     import pandas
 
-__all__ = ["CompactReport", "IngestReport", "Warehouse"]
+__all__ = ["CompactReport", "IngestReport", "ReadOnlyWarehouseError", "Warehouse"]
 
 _BATCH_SEGMENTS, _BATCH_BYTES = 2000, 2**25
 """Of a transaction. A row takes five times its bytes in memory, and a service writes segments of megabytes."""
 _STALE_SECONDS = 3600.0
 
 _log = logging.getLogger(__name__)
+
+
+class ReadOnlyWarehouseError(RecordError):
+    """The warehouse is somebody else's: this user may read it."""
 
 
 @dataclass
@@ -58,6 +65,7 @@ class IngestReport:
         repeated: Segments that an interrupted ingest had folded in already.
         quarantined: Refused segment → reason.
         migrations: Migrations applied.
+        not_folded: Why nothing was folded in, where that hinders no reader.
     """
 
     segments: int = 0
@@ -65,6 +73,7 @@ class IngestReport:
     repeated: int = 0
     quarantined: dict[str, str] = field(default_factory=dict)
     migrations: list[str] = field(default_factory=list)
+    not_folded: str = ""
 
 
 @dataclass(frozen=True)
@@ -113,13 +122,30 @@ class Warehouse:
         with self._locked():
             return self._ingest()
 
+    def refresh(self) -> IngestReport:
+        """Ingest before a question is asked, where this user and this Navi may; else say why not.
+
+        Returns:
+            As `ingest`; with `not_folded` where the readers' copy is left as it is.
+
+        Raises:
+            RecordError: As `ingest`, or there is no readers' copy.
+        """
+        try:
+            return self.ingest()
+        except (ReadOnlyWarehouseError, NewerWarehouseError) as error:
+            if not self.snapshot.exists():
+                raise
+            made = datetime.fromtimestamp(self.snapshot.stat().st_mtime, UTC)
+            return IngestReport(not_folded=f"{error}; the answer is as of {made:%Y-%m-%d %H:%M:%S} UTC")
+
     def rebuild(self) -> IngestReport:
         """Make the database anew from the archive, `done/` and the outbox; readers keep the old snapshot meanwhile.
 
         Raises:
             RecordError: The archive is damaged, or as `ingest`.
         """
-        with self._locked():
+        with self._locked("compact.lock"), self._locked():
             fresh = self.folder / "navi.duckdb.new"
             self._restored(fresh, None)
             for file in sorted(self.done.glob("*.ndjson")):
@@ -133,7 +159,8 @@ class Warehouse:
     ) -> CompactReport:
         """Put all rows into the Parquet archive, in place of the segments of `done/`, and shrink the database.
 
-        The new archive is read back into a new database, and nothing is removed before both agree.
+        The new archive is read back into a new database, and nothing is removed before both agree. All this is done
+        with a copy, beside the ingests that go on meanwhile: what they fold in is folded into the new database again.
 
         Args:
             keep_days: Thin metrics and stage timings of runs that no model came from and that are older than this, and
@@ -146,12 +173,26 @@ class Warehouse:
         """
         import duckdb
 
-        with self._locked():
-            self._ingest()
+        copy, fresh = self.folder / "navi.duckdb.old", self.folder / "navi.duckdb.new"
+        with self._locked("compact.lock"):
             try:
-                return self._compact(keep_days, points, keep_model_days)
+                with self._locked():
+                    self._ingest()
+                    shutil.copyfile(self.database, copy)
+                    replaced = list(self.done.glob("*.ndjson"))
+                with open_database(copy) as connection:
+                    thinned = _thinned(connection, keep_days, points, keep_model_days)
+                    migration = last_migration(connection)
+                    number, before = self.archive.write(connection), _counts(connection)
+                copy.unlink()  # its room is wanted for the new one
+                after = self._read_back(number, before, fresh, migration)
+                self._exchange(fresh, replaced, migration)
             except (duckdb.Error, OSError) as error:
                 raise RecordError(f"{self.folder} was not compacted: {error}; every row is where it was") from error
+            finally:
+                for file in (copy, write_ahead_log(copy), fresh, write_ahead_log(fresh)):
+                    file.unlink(missing_ok=True)
+            return CompactReport(sum(after.values()) - after["segments"], len(replaced), thinned)
 
     def publish(self) -> None:
         """Give the readers the database as it is now; needed after a change that no ingest made."""
@@ -260,18 +301,22 @@ class Warehouse:
                 raise RecordError(f"the snapshot {self.snapshot} cannot be read: {error}; {way}") from error
 
     @contextmanager
-    def _locked(self) -> Iterator[None]:
+    def _locked(self, name: str = "ingest.lock") -> Iterator[None]:
+        lock = self.folder / name
         try:
             for folder in (self.folder, self.done, self.quarantine):
                 folder.mkdir(parents=True, exist_ok=True)
-            descriptor = os.open(self.folder / "ingest.lock", os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o644)
+            descriptor = lock_file(lock)
+        except PermissionError as error:
+            raise ReadOnlyWarehouseError(f"this user may not write to the warehouse: {error}") from error
         except OSError as error:
             raise RecordError(f"cannot prepare the warehouse {self.folder}: {error}") from error
         try:
+            places = (self.folder, self.outbox, self.done, self.quarantine, self.database)
+            if refused := [place for place in places if place.exists() and not os.access(place, os.W_OK)]:
+                raise ReadOnlyWarehouseError(f"this user may not write to {refused[0]}")
             if not locked_within(descriptor, self._lock_timeout):
-                raise RecordError(
-                    f"another ingest has held {self.folder / 'ingest.lock'} for {self._lock_timeout:.0f} s"
-                )
+                raise RecordError(f"another process has held {lock} for {self._lock_timeout:.0f} s")
             yield
         finally:
             os.close(descriptor)
@@ -301,35 +346,34 @@ class Warehouse:
         self._publish()
         return report
 
-    def _compact(self, keep_days: float | None, points: int, keep_model_days: float | None) -> CompactReport:
-
-        with open_database(self.database) as connection:
-            thinned = 0
-            if keep_days is not None:
-                thinned += thin_runs(connection, keep_days=keep_days, points=points)
-                thinned += drop_experiences(connection, keep_days=keep_days)
-            if keep_model_days is not None:
-                thinned += thin_runs(connection, keep_days=keep_model_days, points=points, models=True)
-            number = self.archive.write(connection)
-            before = _counts(connection)
-        fresh = self.folder / "navi.duckdb.new"
+    def _read_back(self, number: int, before: dict[str, int], fresh: Path, migration: int) -> dict[str, int]:
+        """Make a new database from a generation of the archive that was just written, and let that count."""
         try:
             after = self._restored(fresh, number)
             if before != after:
                 raise RecordError(f"the archive does not give back what was written: {before} became {after}")
-            self.archive.adopt(number, after)
+            self.archive.adopt(number, after, migration)
         except Exception:
             # What does not count is in the way where there was no room for it.
             self.archive.discard(number)
-            for name in (fresh, write_ahead_log(fresh)):
-                name.unlink(missing_ok=True)
             raise
-        os.replace(fresh, self.database)
-        segments = [file for file in self.done.glob("*.ndjson")]
-        for file in segments:
-            file.unlink()
-        self._publish()
-        return CompactReport(sum(after.values()) - after["segments"], len(segments), thinned)
+        return after
+
+    def _exchange(self, fresh: Path, replaced: list[Path], migration: int) -> None:
+        """Put the new database in the place of the old one, and fold in what came since the copy was taken."""
+        with self._locked():
+            with open_database(self.database) as connection:
+                if (now := last_migration(connection)) != migration:
+                    raise RecordError(
+                        f"{self.database} has migration {now} since, it had {migration}; compact it again"
+                    )
+            for file in set(self.done.glob("*.ndjson")).difference(replaced):
+                os.replace(file, self.outbox / file.name)
+            write_ahead_log(self.database).unlink(missing_ok=True)
+            os.replace(fresh, self.database)
+            for file in replaced:
+                file.unlink(missing_ok=True)
+            self._ingest()
 
     def _restored(self, file: Path, generation: int | None) -> dict[str, int]:
         """Make a new database from a generation of the archive; return its counts."""
@@ -414,6 +458,19 @@ def _batches(files: list[Path]) -> Iterator[list[Path]]:
         size += held
     if batch:
         yield batch
+
+
+def _thinned(
+    connection: duckdb.DuckDBPyConnection, keep_days: float | None, points: int, keep_model_days: float | None
+) -> int:
+    """Remove what is older than asked for; return how many rows that were."""
+    thinned = 0
+    if keep_days is not None:
+        thinned += thin_runs(connection, keep_days=keep_days, points=points)
+        thinned += drop_experiences(connection, keep_days=keep_days)
+    if keep_model_days is not None:
+        thinned += thin_runs(connection, keep_days=keep_model_days, points=points, models=True)
+    return thinned
 
 
 def _counts(connection: duckdb.DuckDBPyConnection) -> dict[str, int]:

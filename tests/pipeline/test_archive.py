@@ -79,7 +79,13 @@ def test_a_segment_that_comes_again_after_its_compaction_is_known(warehouse):
 
 @pytest.mark.parametrize(
     ("owner", "name"),
-    [(Archive, "write"), (Archive, "adopt"), (Warehouse, "_restored"), (Warehouse, "_publish")],
+    [
+        (Archive, "write"),
+        (Archive, "adopt"),
+        (Warehouse, "_restored"),
+        (Warehouse, "_exchange"),
+        (Warehouse, "_publish"),
+    ],
 )
 def test_a_compaction_killed_anywhere_loses_and_doubles_nothing(warehouse, owner, name):
     before = rows(warehouse)
@@ -89,6 +95,49 @@ def test_a_compaction_killed_anywhere_loses_and_doubles_nothing(warehouse, owner
     assert rows(warehouse) == before
     warehouse.compact()
     assert rows(warehouse) == before and not list(warehouse.done.iterdir())
+
+
+@pytest.mark.parametrize(("owner", "name"), [(Archive, "write"), (Archive, "adopt")])
+def test_a_compaction_keeps_no_ingest_waiting_and_loses_nothing_of_it(warehouse, monkeypatch, owner, name):
+    done, meanwhile = getattr(owner, name), Warehouse(warehouse.folder.parent, lock_timeout=0.1)
+
+    def busy(self, *rest):
+        made = done(self, *rest)
+        write(meanwhile, "new", [1, 2], 7.0)
+        write(meanwhile, "old", [3], 7.0)
+        with MetricLog(meanwhile.outbox, "kept", {"seed": 1}) as log:
+            log.forget()
+        meanwhile.ingest()
+        return made
+
+    monkeypatch.setattr(owner, name, busy)
+    warehouse.compact()
+    after = rows(warehouse)
+    assert [(run, step) for run, step, *_ in after] == [("new", 1), ("new", 2), *(("old", step) for step in range(20))]
+    assert next(value for run, step, _, value, _ in after if (run, step) == ("old", 3)) == 10.0
+    assert len(list(warehouse.done.glob("*.ndjson"))) == 3, "what came since is not in the archive"
+    warehouse.rebuild()
+    assert rows(warehouse) == after
+
+
+def test_two_compactions_take_turns(warehouse):
+    with warehouse._locked("compact.lock"), pytest.raises(RecordError, match=r"compact\.lock"):
+        Warehouse(warehouse.folder.parent, lock_timeout=0.1).compact()
+
+
+def test_a_migration_during_a_compaction_is_not_undone(warehouse, monkeypatch):
+    before, done = rows(warehouse), Archive.adopt
+
+    def migrated(self, *rest):
+        done(self, *rest)
+        with duckdb.connect(str(warehouse.database)) as connection:
+            connection.execute("insert into migrations values (99, 'a_later_one', 'x', now()::timestamp)")
+
+    monkeypatch.setattr(Archive, "adopt", migrated)
+    with pytest.raises(RecordError, match="has migration 99 since"):
+        warehouse.compact()
+    with duckdb.connect(str(warehouse.database), read_only=True) as connection:
+        assert connection.execute(ROWS).fetchall() == [tuple(row) for row in before]
 
 
 def test_old_runs_are_thinned_and_those_that_models_came_from_are_kept_whole(warehouse):

@@ -10,6 +10,7 @@ from navi_core.errors import RecordError
 from navi_core.record import MetricLog
 from navi_pipeline.lib.sql_files import apply_sql, saved_queries, sql_folder, sql_hash
 from navi_pipeline.lib.warehouse import Warehouse
+from navi_pipeline.query import run_query
 
 NEXT = 1 + len(list((sql_folder() / "migrations").glob("*.sql")))
 """Number of the migration that comes after those that are shipped."""
@@ -219,3 +220,39 @@ def test_what_columns_mean_is_written_at_once():
         explained = "select count(*) from duckdb_columns() where not internal and comment is null"
         assert connection.execute(explained).fetchone() == (0,)
     assert sum("comment on " in sql for sql in orders) == 1
+
+
+def of_a_newer_navi(folder, home, *, compacted=False):
+    """A warehouse with a table column that the shipped migrations lack; the folder is as it was before."""
+    later = folder / "migrations" / f"{NEXT:03d}_later.sql"
+    later.write_text("alter table runs add column of_tomorrow double;")
+    with MetricLog(home / "outbox", "run-1", {}) as log:
+        log.row("runs", {"of_tomorrow": 2.5})
+    warehouse = Warehouse(home)
+    warehouse.ingest()
+    if compacted:
+        warehouse.compact()
+    later.unlink()
+    return warehouse
+
+
+def test_a_warehouse_of_a_newer_navi_is_read_and_not_written(folder, tmp_path, capsys):
+    home = tmp_path / "home"
+    warehouse = of_a_newer_navi(folder, home)
+    with MetricLog(home / "outbox", "run-2", {}) as log:
+        log.row("runs", {})
+    for write in (warehouse.ingest, warehouse.compact):
+        with pytest.raises(RecordError, match=rf"newer Navi: it has migration {NEXT:03d}_later.*update this checkout"):
+            write()
+    run_query("select run_id, of_tomorrow from runs", as_csv=True, home=home)
+    out, err = capsys.readouterr()
+    assert out.splitlines() == ["run_id,of_tomorrow", "run-1,2.5"] and "the answer is as of" in err
+    (folder / "migrations" / f"{NEXT:03d}_later.sql").write_text("alter table runs add column of_tomorrow double;")
+    assert warehouse.ingest().segments == 1, "what was recorded meanwhile waited"
+
+
+def test_an_archive_of_a_newer_navi_is_not_read_back_without_what_it_holds(folder, tmp_path):
+    warehouse = of_a_newer_navi(folder, tmp_path / "home", compacted=True)
+    with pytest.raises(RecordError, match="is of a newer Navi"):
+        warehouse.rebuild()
+    assert warehouse.query("select of_tomorrow from runs").values.tolist() == [[2.5]]

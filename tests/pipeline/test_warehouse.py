@@ -12,6 +12,7 @@ from navi_core.errors import RecordError
 from navi_core.record import NATURAL_KEYS, MetricLog
 from navi_core.record.schema import UNINDEXED_TABLES
 from navi_pipeline.lib.warehouse import Warehouse
+from navi_pipeline.query import run_query
 from tests.pipeline.kill_storm import die_after, run_storm
 
 CONTEXT = {"seed": 3, "hardware": "a machine", "versions": {"numpy": "2"}, "revision": "r", "config_hash": "abcd"}
@@ -228,6 +229,26 @@ def test_an_ingest_waits_for_the_lock_and_names_it(home):
     warehouse = Warehouse(home)
     with warehouse._locked(), pytest.raises(RecordError, match=r"ingest\.lock"):
         Warehouse(home, lock_timeout=0.1).ingest()
+
+
+def test_who_may_only_read_a_warehouse_is_answered_from_what_is_folded_in(home, monkeypatch, capsys):
+    with MetricLog(home / "outbox", "theirs", {}) as log:
+        log.row("runs", {"status": "finished"})
+    warehouse = Warehouse(home)
+    warehouse.ingest()
+    with MetricLog(home / "outbox", "waits", {}) as log:
+        log.row("runs", {"status": "finished"})
+    access = os.access
+    with monkeypatch.context() as patch:
+        patch.setattr(os, "access", lambda path, mode: mode != os.W_OK and access(path, mode))
+        run_query("select run_id from runs", as_csv=True, home=home)
+        told = capsys.readouterr()
+        assert told.out.split() == ["run_id", "theirs"]
+        assert "nothing is folded in: this user may not write to" in told.err and "the answer is as of" in told.err
+        with pytest.raises(RecordError, match="may not write"):
+            warehouse.ingest()
+    run_query("select count(*) as n from runs", as_csv=True, home=home)
+    assert capsys.readouterr().out.split() == ["n", "2"]
 
 
 def test_primary_keys_are_the_natural_keys(home):
