@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
+import contextlib
+import json
 import math
+import resource
 import time
 from collections.abc import Mapping
 from pathlib import Path
@@ -13,6 +16,7 @@ import torch
 from navi_core.config import TrainConfig
 from navi_core.kernels.cuda import cuda_device
 from navi_core.record import MetricLog, RunDirectory, StageTimer
+from navi_core.record.durable import write_durably
 
 __all__ = ["RunRecord", "now", "run_device"]
 
@@ -32,6 +36,31 @@ class RunRecord:
         self, config: TrainConfig, run: RunDirectory, log: MetricLog, device: torch.device, source: Literal["rl", "bc"]
     ) -> None:
         self.config, self.run, self.log, self.device, self.source = config, run, log, device, source
+        self._spent = run.path / "cpu_seconds.json"
+        self._before, self._began = self._spent_before(), _cpu_seconds()
+
+    def cpu_seconds(self) -> float | None:
+        """Return the processor time of all starts of the run [s], work that was lost included; None if one told none.
+
+        Of this process, and of those it has started and waited for.
+        """
+        return None if self._before is None else self._before + _cpu_seconds() - self._began
+
+    def _spent_before(self) -> float | None:
+        try:
+            return float(json.loads(self._spent.read_text())["cpu_seconds"])
+        except FileNotFoundError:
+            return 0.0 if self.run.fresh else None
+        except (OSError, ValueError, KeyError, TypeError):
+            return None
+
+    def _keep_spent(self) -> float | None:
+        """Keep the processor time for the next start; a kill loses what was spent since."""
+        spent = self.cpu_seconds()
+        if spent is not None:
+            with contextlib.suppress(OSError):  # no reason to end a training
+                write_durably(self._spent, (json.dumps({"cpu_seconds": spent}) + "\n").encode())
+        return spent
 
     def status(
         self, status: str, *, step: int, reward_ema: float, seconds: float, started_at: str, reason: str | None = None
@@ -62,6 +91,7 @@ class RunRecord:
                 "path": str(self.run.path),
                 "reward_ema": _known(reward_ema),
                 "wall_time_seconds": seconds,
+                "cpu_seconds": self._keep_spent(),
                 "started_at": started_at,
                 "ended_at": None if status == "running" else now(),
                 "config": config.model_dump(mode="json"),
@@ -91,6 +121,7 @@ class RunRecord:
                 "parent_checkpoint": parent,
                 "training_source": self.source,
                 "wall_time_hours": seconds / 3600.0,
+                "cpu_seconds": self._keep_spent(),
             },
         )
         self.log.flush()
@@ -114,6 +145,11 @@ class RunRecord:
                         "total_milliseconds": 1e3 * totals[stage],
                     },
                 )
+
+
+def _cpu_seconds() -> float:
+    own, waited_for = resource.getrusage(resource.RUSAGE_SELF), resource.getrusage(resource.RUSAGE_CHILDREN)
+    return own.ru_utime + own.ru_stime + waited_for.ru_utime + waited_for.ru_stime
 
 
 def run_device(config: TrainConfig) -> torch.device:

@@ -2,8 +2,8 @@
 -- on_front marks those that no other of their course beats in both. Who was trained on some of the scenes is left out.
 create or replace view pareto_quality_speed as
 with speeds as (
-    select run_id, avg(value) filter (name = 'sps') as steps_per_second, max(step) as steps
-    from metrics group by run_id
+    select run_id, any_value(steps_per_second) as steps_per_second, max(step) as steps
+    from metrics join run_speed using (run_id) group by run_id
 ),
 flown as (
     select leaderboard.subject, leaderboard.model, leaderboard.course, leaderboard.decisions,

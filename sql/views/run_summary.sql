@@ -5,7 +5,6 @@ with last_metrics as (
         run_id,
         max(step) as last_step,
         max_by(value, step) filter (name = 'reward_ema') as reward_ema,
-        avg(value) filter (name = 'sps') as mean_sps,
         min(recorded_at) as first_row_at,
         max(recorded_at) as last_row_at,
         any_value(seed) as seed,
@@ -19,7 +18,7 @@ select
     runs.status,
     last_step,
     last_metrics.reward_ema,
-    round(mean_sps) as mean_sps,
+    round(run_speed.steps_per_second) as mean_sps,
     (select count(*) from checkpoints where checkpoints.run_id = last_metrics.run_id) as checkpoints,
     first_row_at,
     last_row_at,
@@ -27,5 +26,7 @@ select
     last_metrics.config_hash,
     last_metrics.revision,
     last_metrics.hardware
-from last_metrics left join runs on runs.run_id = last_metrics.run_id
+from last_metrics
+left join runs on runs.run_id = last_metrics.run_id
+left join run_speed on run_speed.run_id = last_metrics.run_id
 order by last_row_at desc;

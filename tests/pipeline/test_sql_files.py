@@ -222,6 +222,46 @@ def test_what_columns_mean_is_written_at_once():
     assert sum("comment on " in sql for sql in orders) == 1
 
 
+def test_the_speed_of_a_run_is_its_decisions_by_their_time(tmp_path):
+    warehouse = Warehouse(tmp_path / "home")
+    with MetricLog(warehouse.outbox, "run-1", {}) as log:
+        log.scalars(100, {"sps": 100.0, "reward_ema": 0.1})  # 1 s
+        log.scalars(300, {"sps": 50.0, "reward_ema": 0.2})  # 4 s
+        log.row("evaluations", {"evaluation_id": "e", "subject": "p", "subject_kind": "policy", "c_vis_auc": 0.5})
+    warehouse.ingest()
+    assert warehouse.query("select mean_sps from run_summary").values.tolist() == [[60.0]]
+    assert warehouse.query("select steps_per_second, steps from pareto_quality_speed").values.tolist() == [[60.0, 300]]
+
+
+def test_the_champion_costs_what_all_its_trainings_cost(tmp_path):
+    warehouse = Warehouse(tmp_path / "home")
+    for number, (run, cpu) in enumerate((("clone", 60.0), ("first", 600.0), ("last", 1200.0), ("other", 6000.0)), 1):
+        with MetricLog(warehouse.outbox, run, {}) as log:
+            log.row("runs", {"step": 1000 * number, "wall_time_seconds": cpu / 2, "cpu_seconds": cpu})
+            parents = [f"v{number - 1:03d}"] if number > 1 else []
+            log.row("models", {"version": f"v{number:03d}", "parents": parents})
+    with MetricLog(warehouse.outbox, "promotion", {}) as log:
+        log.row("promotions", {"alias": "champion", "version": "v003", "promoted": True,
+                               "decided_at": "2026-01-01T00:00:00Z"})  # fmt: skip
+    warehouse.ingest()
+    ask = saved_queries(sql_folder())["cost_of_champion"].sql
+    cost = warehouse.query(ask)
+    assert cost["version"].tolist() == ["v003", "v002", "v001", "together"]
+    assert cost["cpu_minutes"].tolist() == [20.0, 10.0, 1.0, 31.0] and cost["decisions"].tolist()[-1] == 6000
+    with MetricLog(warehouse.outbox, "first", {}) as log:
+        log.row("runs", {"step": 2000, "wall_time_seconds": 300.0})
+    warehouse.ingest()
+    assert warehouse.query(ask)["cpu_minutes"].isna().tolist() == [False, True, False, True]
+
+
+def test_the_leaderboard_tells_the_code_that_flew(filled):
+    with MetricLog(filled.outbox, "evaluate-new", {}) as log:
+        log.row("evaluations", {"evaluation_id": "new", "subject": "new", "c_vis_auc": 0.1, "flight_code": "abc"})
+    filled.ingest()
+    ranks = filled.query("select subject, flight_code from leaderboard")
+    assert dict(ranks.values.tolist())["new"] == "abc" and ranks["flight_code"].isna().sum() == len(ranks) - 1
+
+
 def of_a_newer_navi(folder, home, *, compacted=False):
     """A warehouse with a table column that the shipped migrations lack; the folder is as it was before."""
     later = folder / "migrations" / f"{NEXT:03d}_later.sql"

@@ -1,0 +1,54 @@
+"""What a training cost in processor time: added up over its starts, and never made up."""
+
+import time
+
+import pytest
+import torch
+
+from navi_core.config import TrainConfig
+from navi_core.learn.run_record import RunRecord
+from navi_core.record import RunDirectory, navi_home
+from navi_pipeline.lib.warehouse import Warehouse
+
+
+def start(work=0.0, *, fresh=False, reason="total_steps"):
+    """One start of a run that computes for a while and writes a checkpoint before and a status after it."""
+    config = TrainConfig()
+    with RunDirectory.open(navi_home() / "runs", asset="ppo", partition="x", config=config, fresh=fresh) as run:
+        record = RunRecord(config, run, run.metric_log(), torch.device("cpu"), "rl")
+        told = {"step": 1, "reward_ema": 0.0, "seconds": 1.0}
+        record.status("running", started_at="2026-01-01T00:00:00Z", **told)
+        until = time.process_time() + work
+        while time.process_time() < until:
+            pass
+        record.checkpoint(run.checkpoints / "a.pt", episodes=0, parent=None, **told)
+        if reason == "killed":
+            return run
+        record.status("finished", reason=reason, started_at="2026-01-01T00:00:00Z", **told)
+        record.log.flush()
+        return run
+
+
+def spent():
+    warehouse = Warehouse()
+    warehouse.ingest()
+    return warehouse.query(
+        "select runs.cpu_seconds a, checkpoints.cpu_seconds b from runs join checkpoints using (run_id)"
+    )
+
+
+def test_processor_time_is_added_up_over_the_starts_of_a_run():
+    start(0.1, reason="killed")
+    start(0.1)
+    row = spent().iloc[0]
+    assert row["a"] >= row["b"] >= 0.2
+    start(0.0, fresh=True)
+    assert spent()["a"][0] < 0.2, "a fresh start is another training"
+
+
+@pytest.mark.parametrize("damage", ["gone", "broken"])
+def test_a_run_whose_earlier_starts_told_nothing_has_no_sum(damage):
+    file = start(0.0).path / "cpu_seconds.json"
+    file.unlink() if damage == "gone" else file.write_text("{")
+    start(0.0)
+    assert spent()["a"].isna().all()
