@@ -176,8 +176,45 @@ def test_of_many_variants_one_that_looks_better_by_chance_is_not_called_so(monke
 
     names = [f"v{number}" for number in range(30)]
     flown = {"base": seeds("base"), "good": seeds("good", 9.0)} | {name: seeds(name) for name in names}
-    alone = [perform._verdicts([name], flown)[name] for name in names]
-    together = perform._verdicts(["good", *names], flown)
+    alone = [perform._verdicts([name], flown, whole=True)[name] for name in names]
+    together = perform._verdicts(["good", *names], flown, whole=True)
     assert sum(verdict.better or verdict.worse for verdict in alone) >= 1
     assert [name for name, verdict in together.items() if verdict.better or verdict.worse] == ["good"]
     assert any("among 31 variants it may be chance (Holm): " in verdict.sentence for verdict in together.values())
+
+
+def test_seeds_that_are_added_until_something_shows_are_looks_that_count(monkeypatch, tmp_path):
+    """A pair with p = 0.03: shown at the first look, not at the second, and not before all cells are measured."""
+    monkeypatch.setenv("NAVI_HOME", str(tmp_path))
+    draws, scenes = np.random.default_rng(5), tuple("abcdefgh")
+    tables = {name: draws.normal(size=(7, 1)) + draws.normal(size=(7, 8)) for name in ("base", "more")}
+
+    def seeds(name, count, gain):
+        return {
+            seed: made_result(f"{name}{seed}", [[v, v] for v in row + gain], scenes=scenes, weights=f"{name}{seed}")
+            for seed, row in enumerate(tables[name][:count])
+        }
+
+    def verdict(count, gain, **how):
+        flown = {"base": seeds("base", count, 0.0), "more": seeds("more", count, gain)}
+        return perform._verdicts(["more"], flown, **({"whole": True} | how))["more"]
+
+    gains = np.linspace(-4, 4, 161)
+    slightly = next(gain for gain in gains if 0.026 < verdict(7, gain, whole=False).p_value < 0.049 and
+                    verdict(7, gain, whole=False).mean_difference > 0)  # fmt: skip
+    assert "before all cells are measured" in verdict(7, slightly, whole=False).sentence
+    Warehouse().ingest()
+    assert Warehouse().query("select * from comparisons").empty, "what is not whole is no look"
+    first = verdict(5, slightly)
+    again = verdict(5, slightly)
+    assert "before" not in first.sentence and again.sentence == first.sentence, "the same look"
+    second = verdict(7, slightly)
+    assert not second.better and second.low > 0
+    assert "looked at 2 times, it may be chance" in second.sentence and second.sentence.endswith("before with 5 seeds.")
+    Warehouse().ingest()
+    looks = Warehouse().query(
+        "select seeds, looks from comparisons join comparison_looks using (comparison_id, metric)"
+    )
+    assert sorted(looks.values.tolist()) == [[5, 1], [7, 2]]
+    monkeypatch.setenv("NAVI_HOME", str(tmp_path / "another"))
+    assert verdict(7, slightly).better

@@ -142,7 +142,7 @@ def test_a_comparison_tells_on_how_many_scenes_each_side_was_trained(flights):
 def older(flights, tmp_path, monkeypatch):
     """A warehouse of the SQL before evaluations named their protocol and the scenes they knew."""
     old = tmp_path / "sql"
-    shutil.copytree(sql_folder() / "migrations", old / "migrations", ignore=shutil.ignore_patterns("007_*"))
+    shutil.copytree(sql_folder() / "migrations", old / "migrations", ignore=shutil.ignore_patterns("00[7-9]_*"))
     monkeypatch.setenv("NAVI_SQL", str(old))
     for name in (("random", "short"), ("knows", "short"), ("forward-plus", "long")):
         with MetricLog(outbox_path(), f"evaluate-{'-'.join(name)}", {"seed": 0}) as log:
@@ -168,7 +168,7 @@ def falls_right(flights, warehouse):
 
 def test_rows_of_an_older_warehouse_fall_right(flights, older, monkeypatch):
     monkeypatch.delenv("NAVI_SQL")
-    assert older.ingest().migrations == ["007_trained_on_and_profiles"]
+    assert older.ingest().migrations[0] == "007_trained_on_and_profiles"
     with duckdb.connect(str(older.snapshot), read_only=True) as connection:
         told = "select scenes_trained_on from evaluations where subject = 'knows'"
         assert connection.execute(told).fetchall() == [(1,)]
@@ -180,5 +180,5 @@ def test_rows_of_an_archive_that_an_older_warehouse_wrote_fall_right(flights, ol
     older.compact()
     monkeypatch.delenv("NAVI_SQL")
     older.rebuild()
-    assert older.status()["migration"] == "007_trained_on_and_profiles"
+    assert older.status()["migration"] == max(file.stem for file in (sql_folder() / "migrations").glob("*.sql"))
     falls_right(flights, older)

@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
+import json
 import threading
 from collections.abc import Callable, Sequence
 from concurrent.futures import CancelledError, ThreadPoolExecutor, as_completed
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -78,7 +79,7 @@ def perform_ablation(
     known = [known_outcome(variant, config, seed) for variant, seed in plan]
     outcomes = [outcome for outcome in known if outcome is not None]
     waiting = len(plan) - len(outcomes)
-    rows, sentences, bars = _summary(variants, outcomes)
+    rows, sentences, bars = _summary(variants, outcomes, whole=not waiting)
     Warehouse().ingest()
     parts = [text_part(f"Settings: {config.model_dump_json(exclude_defaults=True)}"), table_part(rows)]
     if bars:
@@ -143,7 +144,7 @@ def _different(variants: Sequence[Variant], config: AblationConfig) -> tuple[lis
 
 
 def _summary(
-    variants: Sequence[Variant], outcomes: Sequence[CellOutcome]
+    variants: Sequence[Variant], outcomes: Sequence[CellOutcome], *, whole: bool
 ) -> tuple[list[dict[str, Any]], list[str], list[tuple[str, float, float, float]]]:
     """Return a row per variant, the verdicts, and the intervals to draw; comparisons become rows of the warehouse."""
     from navi_core.evaluate import EvalResult, interquartile_mean, seed_matrix
@@ -153,7 +154,7 @@ def _summary(
         if outcome.status == "ok":
             flown.setdefault(outcome.variant, {})[outcome.seed] = EvalResult.load(outcome.result)
     rows, sentences, bars = [], [], []
-    verdicts = _verdicts([variant.name for variant in variants if variant.name != BASE], flown)
+    verdicts = _verdicts([variant.name for variant in variants if variant.name != BASE], flown, whole=whole)
     for variant in variants:
         mine = [outcome for outcome in outcomes if outcome.variant == variant.name]
         good = [outcome for outcome in mine if outcome.status == "ok"]
@@ -179,10 +180,12 @@ def _summary(
     return rows, sentences, bars
 
 
-def _verdicts(names: Sequence[str], flown: dict[str, dict[int, Any]]) -> dict[str, SeedComparison]:
+def _verdicts(names: Sequence[str], flown: dict[str, dict[int, Any]], *, whole: bool) -> dict[str, SeedComparison]:
     """Compare variants with the base over the seeds that both have; none of fewer than two.
 
     Better and worse are said by Holm's rule: of a page of variants that change nothing one would often look like it.
+    Nor would seeds that are added until something shows mean what the first ones do: before all cells are measured
+    nothing is said, and a comparison that more seeds were added to has its p-value times the looks at it.
     """
     from navi_core.evaluate import compare_seeds, holm, record_comparison
 
@@ -193,12 +196,40 @@ def _verdicts(names: Sequence[str], flown: dict[str, dict[int, Any]]) -> dict[st
         if len(seeds) >= 2:
             sides[name] = [flown[name][seed] for seed in seeds], [flown[BASE][seed] for seed in seeds]
             made[name] = compare_seeds(*sides[name], _METRIC, names=(name, BASE))
-    for (name, verdict), shown in zip(made.items(), holm([v.p_value for v in made.values()]), strict=True):
+    if not whole:
+        return {name: verdict.withheld("before all cells are measured") for name, verdict in made.items()}
+    before = _earlier_looks(sides)
+    p_values = [min(1.0, verdict.p_value * (1 + len(before[name]))) for name, verdict in made.items()]
+    for (name, verdict), shown in zip(made.items(), holm(p_values), strict=True):
+        looked = f", looked at {1 + len(before[name])} times," if before[name] else ""
         if (verdict.better or verdict.worse) and not shown:
-            made[name] = verdict.withheld(f"among {len(made)} variants it may be chance (Holm)")
+            made[name] = verdict.withheld(f"among {len(made)} variants{looked} it may be chance (Holm)")
+        if before[name]:
+            told = ", ".join(map(str, before[name]))
+            made[name] = replace(made[name], sentence=f"{made[name].sentence} Looked at before with {told} seeds.")
     for name, verdict in made.items():
         record_comparison(verdict, *sides[name])
     return made
+
+
+def _earlier_looks(sides: dict[str, tuple[list[Any], list[Any]]]) -> dict[str, list[int]]:
+    """Return with how many seeds each pair was compared before, where that was a part of these flights."""
+    warehouse = Warehouse()
+    warehouse.ingest()
+    known = warehouse.query(
+        "select seeds, evaluations from comparisons where metric = ? and \"over\" = 'seeds and scenes' and seeds >= 5",
+        [_METRIC],
+    )
+    looks: dict[str, list[int]] = {}
+    for name, (a, b) in sides.items():
+        mine = {result.evaluation_id for result in (*a, *b)}
+        found = [
+            int(seeds)
+            for seeds, evaluations in known.itertuples(index=False)
+            if {*json.loads(evaluations)["a"], *json.loads(evaluations)["b"]} < mine
+        ]
+        looks[name] = sorted(found)
+    return looks
 
 
 def _mean(outcomes: Sequence[CellOutcome], figure: str) -> float | None:
