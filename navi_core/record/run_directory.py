@@ -1,10 +1,11 @@
 """A run's own folder, keyed by what the run is and held by one process at a time.
 
     <root>/<asset>-<partition>-<config hash>/
-        config.json      the full resolved configuration
-        checkpoints/     the learner's states; kept when the run is opened again
-        tensorboard/     its scalars for TensorBoard
-        log.txt          what the run said
+        config.json       the full resolved configuration
+        checkpoints/      the learner's states; kept when the run is opened again
+        tensorboard/      its scalars for TensorBoard
+        log.txt           what the run said
+        cpu_seconds.json  processor time of all its starts
     <root>/.locks/<run id>.lock   held by flock while a process works on the run; names its pid
 
 The key holds the configuration's hash, so a changed setting is another run, and the same command
