@@ -178,6 +178,7 @@ class Warehouse:
             try:
                 with self._locked():
                     self._ingest()
+                    write_ahead_log(copy).unlink(missing_ok=True)  # of a compaction that was killed
                     shutil.copyfile(self.database, copy)
                     replaced = list(self.done.glob("*.ndjson"))
                 with open_database(copy) as connection:

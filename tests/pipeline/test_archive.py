@@ -2,7 +2,9 @@
 
 import json
 import os
+import shutil
 from datetime import UTC, datetime, timedelta
+from pathlib import Path
 
 import duckdb
 import pytest
@@ -118,6 +120,19 @@ def test_a_compaction_keeps_no_ingest_waiting_and_loses_nothing_of_it(warehouse,
     assert len(list(warehouse.done.glob("*.ndjson"))) == 3, "what came since is not in the archive"
     warehouse.rebuild()
     assert rows(warehouse) == after
+
+
+def test_what_a_killed_compaction_left_is_not_taken_for_ours(warehouse):
+    before = rows(warehouse)
+    copy = warehouse.folder / "navi.duckdb.old"
+    shutil.copyfile(warehouse.database, copy)
+    with duckdb.connect(str(copy)) as connection:
+        connection.execute("set checkpoint_threshold = '1 GB'; set wal_autocheckpoint = '1 GB'")
+        connection.execute("delete from metrics")
+        kept = Path(f"{copy}.wal").read_bytes()
+    Path(f"{copy}.wal").write_bytes(kept)
+    warehouse.compact()
+    assert rows(warehouse) == before and not copy.exists() and not Path(f"{copy}.wal").exists()
 
 
 def test_two_compactions_take_turns(warehouse):
