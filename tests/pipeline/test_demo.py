@@ -40,6 +40,20 @@ def test_a_demo_in_the_background_can_be_told_to_end_between_its_assets(dagster,
         signal.signal(signal.SIGTERM, end)
 
 
+def test_the_demo_flies_the_scenes_of_its_table_whatever_was_planned_before(dagster, monkeypatch):
+    """Its figures are told of 16 apartments for training, 12 for the promotion and 16 for the test."""
+    planned = []
+
+    def known(flow, plan=None):
+        planned.append(plan)
+        raise RunError("enough")
+
+    monkeypatch.setattr("navi_pipeline.flow.Flow.materialize_scenes", known)
+    with pytest.raises(RunError, match="enough"):
+        run_demo()
+    assert planned == [{"family": "apartment", "train": 16, "validation": 12, "test": 16}]
+
+
 def test_a_missing_dagster_home_is_named(tmp_path, monkeypatch):
     monkeypatch.setenv("DAGSTER_HOME", str(tmp_path))
     with pytest.raises(RunError, match=r"no dagster\.yaml"):

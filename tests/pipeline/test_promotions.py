@@ -2,6 +2,7 @@
 
 from dataclasses import replace
 
+import dagster as dg
 import pytest
 from typer.testing import CliRunner
 
@@ -13,6 +14,8 @@ from navi_core.evaluate.promotion import decide
 from navi_core.models import Registry, load_checkpoint, record_registry, save_checkpoint
 from navi_core.policy import build_policy
 from navi_core.presets import load_preset
+from navi_pipeline.defs.evaluation.assets import EvaluationSettings
+from navi_pipeline.defs.promotion.assets import promoted_model
 from navi_pipeline.lib.compiled import compile_source, corpus_path, corpus_rows, write_corpus
 from navi_pipeline.lib.documents import write_document
 from navi_pipeline.lib.promotions import challenge, open_registry
@@ -210,3 +213,15 @@ def test_a_promotion_that_came_too_late_is_taken_back(home, monkeypatch):
     assert challenge(policy(home, seed), protocol)["previous_version"] == "v003"
     for _ in range(2):
         open_registry().rollback("champion")
+
+
+def test_the_asset_tells_its_lead_in_points(home, monkeypatch):
+    """Decisions hold shares of 1."""
+    decision = {"champion": None, "promoted": False, "reason": "", "reused": False}
+    shares = {"mean_difference": 0.125, "low": -0.05, "high": None}
+    monkeypatch.setattr("navi_pipeline.lib.promotions.challenge", lambda *_: decision | shares)
+    monkeypatch.setattr("navi_pipeline.lib.policies.read_policy", lambda _: policy(home, 0))
+    context = dg.build_asset_context(partition_key="quick")
+    told = promoted_model(context, EvaluationSettings()).metadata
+    assert (told["lead_points"], told["lead_points_low"]) == (12.5, -5.0) and "lead_points_high" not in told
+    assert (told["champion"], told["challenger"], told["promoted"]) == ("none", "v001", False)

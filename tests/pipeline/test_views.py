@@ -218,6 +218,34 @@ def test_trials_are_ranked_by_the_direction_of_their_study_and_feasible_ones_fir
         assert connection.execute("select distinct direction from ranked_trials").fetchall() == [(direction,)]
 
 
+def test_cores_are_compared_by_the_last_flight_of_each_policy_on_a_course():
+    """Flown twice, or registered as two versions, a policy is one; flights that confirm a win are none of it."""
+    with duckdb.connect() as connection:
+        apply_sql(connection, sql_folder())
+        for version, weights, core in (
+            ("v001", "one", "gru"), ("v002", "two", "gru"), ("v003", "one", "gru"), ("v004", "three", "mamba2"),
+        ):  # fmt: skip
+            connection.execute(
+                "insert into models (version, parents, weights_hash, temporal_core) values (?, '[]', ?, ?)",
+                [version, weights, core],
+            )
+        for flight, weights, auc, day, confirms in (
+            ("a", "one", 0.2, 1, False), ("b", "one", 0.4, 2, False), ("c", "two", 0.6, 1, None),
+            ("d", "three", 0.3, 1, False), ("e", "three", 0.9, 2, True),
+        ):  # fmt: skip
+            connection.execute(
+                "insert into evaluations (evaluation_id, weights_hash, c_vis_auc, collisions_per_minute, success, "
+                f"eval_config_hash, confirms, recorded_at) values (?, ?, ?, ?, ?, 'p', ?, {AT.format(day)})",
+                [flight, weights, auc, 10 * auc, auc, confirms],
+            )
+            connection.execute(
+                "insert into episodes (evaluation_id, scene, scene_hash, start, subject) values (?, 's', 'h', 0, 'p')",
+                [flight],
+            )
+        rows = connection.execute(saved_queries(sql_folder())["cores_in_flight"].sql).fetchall()
+    assert [row[2:7] for row in rows] == [("gru", 2, 50.0, 50.0, 5.0), ("mamba2", 1, 30.0, 30.0, 3.0)]
+
+
 def test_history_tells_the_change_against_the_run_before(ask):
     rows = ask("select value, change_percent from benchmark_history where cell = 'maze'")
     assert rows == [(80.0, -20.0), (100.0, -9.1), (110.0, 10.0), (100.0, 11.1), (90.0, None)]
