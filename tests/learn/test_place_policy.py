@@ -61,6 +61,21 @@ def test_acting_and_updating_are_told_the_same(flown):
     assert metrics["parity_ratio"] < 1e-4 and metrics["parity_value"] < 1e-4
 
 
+def test_the_map_of_an_episode_that_ends_is_drawn_from_its_last_view(apartments):
+    """What it tells goes with that view to the critic; the new episode's first view is another place."""
+    collector, _ = parts(apartments)
+    seen, batches = [], []
+    fly, follow = collector._fly, collector.places.follow
+    collector._fly = lambda actions: batches.append(fly(actions)) or batches[-1]
+    collector.places.follow = lambda obs, *rest: seen.append(obs.clone()) or follow(obs, *rest)
+    filled(collector)
+    ended = [(view, batch, batch.truncated) for view, batch in zip(seen, batches, strict=True)]
+    assert sum(int(done.sum()) for *_, done in ended) >= ROWS
+    for view, batch, done in ended:
+        assert torch.equal(view[done], batch.final_obs[done]) and torch.equal(view[~done], batch.obs[~done])
+        assert not done.any() or not torch.equal(view[done], batch.obs[done])
+
+
 def test_evaluation_tells_what_training_told(flown):
     collector, _, rollout, poses = flown
     policy = build_policy(collector.config.policy)

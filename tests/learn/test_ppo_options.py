@@ -44,12 +44,11 @@ def test_the_fast_paths_agree_with_the_definition_under_importance_weights():
     r, v, boot = torch.randn(3, 40, 7, generator=g, dtype=torch.float64)
     rho, c = torch.rand(2, 40, 7, generator=g, dtype=torch.float64) * 2
     end, cut = torch.rand(2, 40, 7, generator=g) < 0.1
-    expected, _ = gae_reference(r, v, end, cut, boot, gamma=0.97, lam=0.9, rho=rho, c=c)
-    for fast in (
-        gae(r, v, end, cut, boot, gamma=0.97, lam=0.9, rho=rho, c=c)[0],
-        gae_tensors(r, v, end, cut, boot, gamma=0.97, lam=0.9, rho=rho, c=c)[0],
-    ):
-        torch.testing.assert_close(fast, expected, rtol=0, atol=1e-12)
+    for ratios in ({"rho": rho, "c": c}, {"rho": rho}, {"c": c}):
+        expected, _ = gae_reference(r, v, end, cut, boot, gamma=0.97, lam=0.9, **ratios)
+        for fast in (gae, gae_tensors):
+            made, _ = fast(r, v, end, cut, boot, gamma=0.97, lam=0.9, **ratios)
+            torch.testing.assert_close(made, expected, rtol=0, atol=1e-12)
     one = torch.ones_like(r)
     assert torch.equal(gae(r, v, end, cut, boot, gamma=0.97, lam=0.9, rho=one, c=one)[0],
                        gae(r, v, end, cut, boot, gamma=0.97, lam=0.9)[0])  # fmt: skip
@@ -194,6 +193,7 @@ def test_sequences_of_large_advantage_are_learned_from_more_often():
     rollout = filled(collector)
     rollout.advantages.fill_(0.01)
     rollout.advantages[:, 2] = 5.0
+    rollout.advantages[::2, 2] = -5.0
     drawn = torch.cat([d.index for u in range(20) for d in epoch_minibatches(config, rollout, u, 0)])
     assert (drawn % 6 == 2).float().mean() > 0.9 and len(drawn) == 20 * rollout.sequences
     assert learner.update(rollout, index=0, steps=0).metrics["parity_ratio"] < 1e-4

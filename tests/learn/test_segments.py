@@ -77,6 +77,10 @@ def test_groups_are_exactly_full_and_what_is_left_is_counted():
 
 def test_a_group_without_spread_is_silent():
     found = find_segments(flags(4, 4), flags(4, 4), 4)
+    # One that earned the mean is no group without spread, and nor is one whose returns are small.
+    for some in ([1.0, 2.0, 3.0, 6.0], [1e-7, 2e-7, 3e-7, 6e-7]):
+        whole = form_groups(found, torch.tensor(some).double(), 4, "mean")
+        assert not whole.silent.any() and whole.advantages[3] == pytest.approx(some[0] * 3, rel=1e-6)
     groups = form_groups(found, torch.tensor([5.0, 5.0, 1.0, 2.0]).double(), 2, "mean_std")
     assert groups.silent.tolist() == [True, False]
     assert groups.advantages.tolist() == pytest.approx([0, 0, -1, 1], abs=1e-7)

@@ -184,3 +184,13 @@ def test_values_where_nothing_was_cut_are_zero_in_every_rollout() -> None:
         unused[-1] = False
         assert unused.any() and (rollout.bootstrap_values[unused] == 0).all()
         rollout.bootstrap_values.mul_(1e6).sub_(3.0)  # as an update's change of units does
+
+
+def test_curiosity_falls_by_the_decisions_of_all_rows() -> None:
+    c, steps = collector(), []
+    shape = c.shaper.shape
+    c.shaper.shape = lambda *given, **named: steps.append(given[4]) or shape(*given, **named)
+    rollout = c.new_rollout(STEPS, BPTT)
+    for _ in range(2):
+        c.collect(rollout)
+    assert steps == [ROWS * t for t in range(2 * STEPS)]

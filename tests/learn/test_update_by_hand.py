@@ -20,10 +20,21 @@ class Twin:
         self.policy, self.ppo = copy.deepcopy(policy), config.ppo
         self.adam = torch.optim.Adam(self.policy.parameters(), lr=config.ppo.learning_rate, eps=1e-5)
         self.mean, self.square, self.updates = 0.0, 1.0, 0
+        self.discounted: list[torch.Tensor] = []
 
     @property
     def deviation(self) -> float:
         return (self.square - self.mean**2) ** 0.5
+
+    def _scaled(self, rollout):
+        """Return rewards in units of the deviation of all discounted returns so far."""
+        done = rollout.terminated | rollout.truncated
+        for t in range(rollout.steps):
+            before = self.discounted[-1].masked_fill(self.done, 0.0) if self.discounted else torch.zeros(rollout.rows)
+            self.discounted.append(rollout.rewards[t] + self.ppo.gamma * before)
+            self.done = done[t]
+        deviation = torch.stack(self.discounted).std(correction=0)
+        return (rollout.rewards / deviation).clamp(-self.ppo.reward_clip, self.ppo.reward_clip)
 
     def _estimates(self, rollout, values, bootstrap, ratios):
         """Return advantages of mean 0 and deviation 1, and returns in raw units."""
@@ -49,6 +60,8 @@ class Twin:
 
     def update(self, rollout) -> dict[str, float]:
         ppo, told = self.ppo, []
+        if ppo.normalise_rewards:
+            rollout.rewards = self._scaled(rollout)
         values = rollout.values * self.deviation + self.mean
         bootstrap = rollout.bootstrap_values * self.deviation + self.mean
         ratios = torch.ones_like(values)
@@ -94,8 +107,9 @@ class Twin:
         {"clip": 0.01, "value_clip": 0.02, "max_grad_norm": 0.1},
         {"rho_clip": 1.0, "learning_rate": 1e-2},
         {"c_clip": 1.0, "learning_rate": 1e-2},
+        {"normalise_rewards": True, "reward_clip": 1.5},
     ],
-    ids=["defaults", "raw returns", "clipped", "rho", "c"],
+    ids=["defaults", "raw returns", "clipped", "rho", "c", "scaled rewards"],
 )
 def test_updates_are_those_of_the_formulas(options):
     """Two of them: the second begins with values in the critic's own units."""

@@ -79,6 +79,44 @@ def test_a_state_in_full_precision_gives_the_ratio_one_exactly_enough() -> None:
     assert (log_prob - sample.column("log_prob")).abs().max() < 1e-4
 
 
+@pytest.mark.parametrize("terminated", [False, True])
+def test_an_update_is_the_step_of_the_formulas(terminated: bool) -> None:
+    """Two of them: in the second one ratios have left 1 and values theirs."""
+    settings = config(
+        learning_rate=1e-2, clip=0.05, value_coefficient=0.25, entropy_coefficient=0.05, max_grad_norm=0.1,
+        discount=0.9, trace=0.8,
+    )  # fmt: skip
+    policy, scale = build_policy(TINY), (0.3, 1.7)
+    sample = flown(policy, settings, terminated=terminated).sample(24)
+    update, twin = PolicyUpdate(copy.deepcopy(policy), settings, scale), copy.deepcopy(policy)
+    adam = torch.optim.Adam([p for name, p in twin.named_parameters() if not name.startswith("encoder")], lr=1e-2)
+    rewards = np.random.default_rng(1).normal(size=len(sample))
+    for _ in range(2):
+        loss = update.step(sample, rewards)
+        advantage, target = np.empty((2, len(sample)))
+        for i, (trail, place) in enumerate(zip(sample.trails, sample.rows["place"].tolist(), strict=True)):
+            earned, value = (x[place : trail.count].astype(np.float64) for x in (trail.reward, trail.value))
+            earned[0] = rewards[i]
+            following = np.append(value[1:], 0.0 if terminated else value[-1])
+            advantage[i] = (0.72 ** np.arange(len(value)) * (earned + 0.9 * following - value)).sum()
+            target[i] = (advantage[i] + value[0] - 0.3) / 1.7
+        a = torch.from_numpy((advantage - advantage.mean()) / advantage.std()).float()
+        features = features_of(twin, sample)
+        seen, goal = twin.heads.value(features), torch.from_numpy(target).float()
+        distribution, old = twin.heads.distribution(features), (sample.column("value") - 0.3) / 1.7
+        ratio = (distribution.log_prob(sample.column("action")) - sample.column("log_prob")).exp()
+        gained = torch.minimum(ratio * a, ratio.clamp(0.95, 1.05) * a).mean()
+        error = torch.maximum((seen - goal) ** 2, (old + (seen - old).clamp(-0.05, 0.05) - goal) ** 2).mean()
+        total = -gained + 0.25 * error - 0.05 * distribution.entropy().mean()
+        assert loss == pytest.approx(float(total.detach()), rel=1e-4)
+        adam.zero_grad()
+        total.backward()
+        torch.nn.utils.clip_grad_norm_([p for p in twin.parameters() if p.grad is not None], 0.1)
+        adam.step()
+        for ours, theirs in zip(update.policy.parameters(), twin.parameters(), strict=True):
+            torch.testing.assert_close(ours, theirs, rtol=1e-3, atol=1e-4)
+
+
 def test_learning_raises_the_rewarded_action_and_changes_the_encoder_only_with_observations() -> None:
     for store in ("latent", "observation"):
         policy = build_policy(TINY)
