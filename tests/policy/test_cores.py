@@ -222,6 +222,18 @@ def test_gru_backward_equals_finite_differences():
     assert torch.autograd.gradcheck(lambda *a: gru_scan(*a, None), leaves)
 
 
+def test_cores_begin_as_published():
+    block = Mamba2Block(128, head_width=1)  # 256 heads
+    dt, decay = torch.nn.functional.softplus(block.dt_bias.detach()).double(), block.A_log.detach().exp().double()
+    # Step sizes are even in their logarithm from .001 to .1, decays from 1 to 16; the skip is 1.
+    assert 0.99e-3 < dt.min() < 1.3e-3 and 0.08 < dt.max() < 0.101 and 7e-3 < dt.log().mean().exp() < 14e-3
+    assert 1 <= decay.min() < 1.5 and 15.5 < decay.max() <= 16 and float(decay.mean()) == pytest.approx(8.5, abs=1.0)
+    assert (block.D == 1).all() and (block.norm.weight == 1).all()
+    for parameter in GRUBlock(64).parameters():
+        assert parameter.abs().max() <= 1 / 8
+        assert float(parameter.detach().std()) == pytest.approx(1 / 8 / 3**0.5, rel=0.1)
+
+
 def test_gru_without_resets_is_the_framework_s():
     ours, theirs = GRUBlock(16, 24), nn.GRU(16, 24, batch_first=True)
     with torch.no_grad():
