@@ -156,7 +156,7 @@ def test_sequences_give_the_targets_of_a_walk_step_by_step(burn_in):
 
 
 def test_the_gradient_is_that_of_the_weighted_huber_loss():
-    collector, learner = parts(make_config(dqn={"huber": 0.05, "max_grad_norm": 1e9, "polyak": 0.5}))
+    collector, learner = parts(make_config(dqn={"huber": 0.05, "max_grad_norm": 1e9, "polyak": 0.25}))
     learner.update(collected(collector), index=0, steps=0)
     before = [p.detach().clone() for p in learner.target.parameters()]
     items, _, weights = learner.replay.sample(32)
@@ -170,9 +170,22 @@ def test_the_gradient_is_that_of_the_weighted_huber_loss():
     figures = learner._gradient_step(stage_timer(CPU, False), 0)
     for got, right in zip(learner.parameters, wanted):
         torch.testing.assert_close(got.grad, right, rtol=1e-4, atol=1e-7)
-    assert float(figures[0]) == pytest.approx(float((weights * loss).mean().detach()), rel=1e-5)
+    norm = torch.stack([w.norm() for w in wanted]).norm()
+    told = [(weights * loss).mean(), off.mean(), off.var(correction=0), batch.q.mean(), batch.target.mean(), norm]
+    assert figures.tolist() == pytest.approx([float(x.detach()) for x in told], rel=1e-4, abs=1e-6)
     for was, now, p in zip(before, learner.target.parameters(), learner.parameters):
-        torch.testing.assert_close(now, 0.5 * was + 0.5 * p.detach())
+        torch.testing.assert_close(now, 0.75 * was + 0.25 * p.detach())
+
+
+def test_a_sequence_counts_its_decisions_and_is_drawn_by_its_largest_error_and_a_little_by_the_mean():
+    config = make_config("gru")
+    collector, learner = parts(config)
+    learner.update(collected(collector), index=0, steps=0)
+    assert learner.gradient_steps == 16 * ROWS * 2.0 / 32
+    error = torch.tensor([[1.0, -3.0, 0.5], [2.0, 7.0, 0.0]])
+    valid = torch.tensor([[1.0, 1.0, 1.0], [1.0, 0.0, 1.0]])
+    drawn = learner._batches.errors(error, valid)
+    assert drawn.tolist() == pytest.approx([0.9 * 3 + 0.1 * 1.5, 0.9 * 2 + 0.1 * 1])
 
 
 def test_additions_to_the_replay_are_told_to_who_listens():

@@ -99,8 +99,8 @@ def test_beta_rises_on_a_straight_line():
 
 
 def test_the_oldest_items_go_first_and_new_ones_get_the_largest_priority():
-    replay = PrioritizedReplay(8, alpha=1.0, seed=0)
-    replay.add(items(range(6)), torch.full((6,), 2.0))
+    replay = PrioritizedReplay(8, alpha=0.5, seed=0)
+    replay.add(items(range(6)), torch.full((6,), 4.0))
     places = replay.add(items(range(6, 12)))
     assert places.tolist() == [6, 7, 0, 1, 2, 3] and len(replay) == 8 and replay.added == 12
     assert replay.priorities().tolist() == [2.0] * 8
@@ -109,7 +109,7 @@ def test_the_oldest_items_go_first_and_new_ones_get_the_largest_priority():
     assert torch.equal(batch["obs"][:, 0].long(), batch["number"])
     replay.update(index[:1], [9.0])
     replay.add(items([12]))
-    assert float(replay.priorities().max()) == 9.0 and float(replay.priorities()[4]) == 9.0
+    assert float(replay.priorities().max()) == 3.0 and float(replay.priorities()[4]) == 3.0
 
 
 def test_updated_priorities_are_what_is_drawn_by():
