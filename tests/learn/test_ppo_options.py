@@ -214,14 +214,16 @@ def test_accumulated_gradients_equal_those_of_the_whole_minibatch(order, microba
     assert {k: told[k] for k in said} == pytest.approx(said, rel=1e-3, abs=1e-5)
 
 
-def test_gradients_are_clipped_as_torch_does_and_told_apart():
+@pytest.mark.parametrize("bound", [0.5, 100.0])
+def test_gradients_are_clipped_as_torch_does_and_told_apart(bound):
+    """Those within the bound stay what they are."""
     g = torch.Generator().manual_seed(0)
     one, two = ([torch.zeros(n, requires_grad=True) for n in (3, 50, 1)] for _ in range(2))
     for a, b in zip(one, two):
         a.grad = torch.randn(a.shape, generator=g)
         b.grad = a.grad.clone()
-    expected = torch.nn.utils.clip_grad_norm_(one, 0.5)
-    total, norms = clip_gradients(two, 0.5)
+    expected = torch.nn.utils.clip_grad_norm_(one, bound)
+    total, norms = clip_gradients(two, bound)
     assert torch.equal(total, expected) and all(torch.equal(a.grad, b.grad) for a, b in zip(one, two))
     assert float(norms.square().sum().sqrt()) == pytest.approx(float(total))
 

@@ -89,8 +89,13 @@ def test_signs_by_hand(learned):
     told = rollout_signs(policy, rollout, critic=True, seed=1, update=0)
     assert told["td_mean"] == pytest.approx(float(error.mean()))
     assert told["td_var"] == pytest.approx(float((error - error.mean()).square().mean()))
+    # Without a critic: what each decision and those behind it in its episode earned.
+    earned = rollout.rewards.double().clone()
+    for t in reversed(range(STEPS - 1)):
+        earned[t] += earned[t + 1] * ~(rollout.terminated | rollout.truncated)[t]
     without = rollout_signs(policy, rollout, critic=False, seed=1, update=0)
-    assert without["td_mean"] == pytest.approx(0.0, abs=1e-6) and without["td_var"] > 0
+    assert without["td_mean"] == pytest.approx(0.0, abs=1e-5)
+    assert without["td_var"] == pytest.approx(float(earned.var(correction=0)), rel=1e-5)
 
 
 @pytest.mark.parametrize("critic", [True, False])

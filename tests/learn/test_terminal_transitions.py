@@ -164,6 +164,13 @@ def test_episode_statistics_count_what_ended(both):
     assert stats.rewards == pytest.approx([float(m.total.mean()) for m in moments], abs=1e-6)
 
 
+@pytest.mark.parametrize("axes", [1, 4, 5])
+def test_no_number_of_the_noise_is_drawn_twice(axes):
+    noise = action_noise(8, 3, 100, 40, axes=axes)
+    assert noise.shape == (40, 3, axes) and len(noise.unique()) == noise.numel()
+    assert float(noise.mean()) == pytest.approx(0.0, abs=0.25) and float(noise.std()) == pytest.approx(1.0, abs=0.2)
+
+
 def test_a_row_draws_the_same_noise_in_any_batch_and_any_rollout():
     wide = action_noise(3, 8, 0, 20)
     assert torch.equal(action_noise(3, 2, 0, 20), wide[:, :2])
