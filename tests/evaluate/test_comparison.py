@@ -84,7 +84,8 @@ def test_a_better_and_no_more_dangerous_challenger_is_promoted():
         "v001",
         True,
     )
-    assert row["mean_difference"] == pytest.approx(0.05) and row["decided_at"].endswith("+00:00")
+    assert [row[name] for name in ("mean_difference", "low", "high")] == pytest.approx([0.05] * 3)
+    assert row["decided_at"].endswith("+00:00")
 
 
 def test_an_equal_challenger_stays_a_candidate():

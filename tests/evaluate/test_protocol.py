@@ -26,6 +26,9 @@ from navi_core.config import (
 )
 from navi_core.errors import CheckpointError, ConfigError, EvaluationError
 from navi_core.evaluate import EvalResult, build_course, evaluate
+from navi_core.evaluate.coverage import Coverage
+from navi_core.evaluate.flight import Flight
+from navi_core.evaluate.protocol import episode_row
 from navi_core.models import Registry, save_checkpoint, weights_hash
 from navi_core.models.trained_on import corpus_of
 from navi_core.policy import build_policy
@@ -89,6 +92,29 @@ def test_a_collision_is_a_decision_with_a_reverted_substep(corridor, constant):
     assert path[-1, 1] == pytest.approx(2.25, abs=0.05)
     assert row["collisions_per_100m"] == pytest.approx(100 * row["collisions"] / max(row["path_length"], 1.0))
     assert row["clearance_p5"] >= 0.149
+
+
+def test_the_row_of_an_episode_by_hand(box_room):
+    """Twenty decisions of a tenth of a metre, three of them collisions; a path under a metre counts as a metre."""
+    course = build_course([box_room], EvalConfig(starts=1, max_steps=20, surface=True))
+    coverage = Coverage(
+        seen=np.linspace(0.0, 8.0, 21), visited=np.linspace(0.25, 5.25, 21), seen_share=np.linspace(0.0, 50.0, 21),
+        visited_share=np.linspace(1.0, 21.0, 21), seen_cells=np.zeros_like(course.truths[0].reachable),
+    )  # fmt: skip
+    hit, clearance = np.arange(20) < 3, np.linspace(0.2, 2.1, 20).astype(np.float32)
+    for step, per_metre in ((0.1, 4.0), (0.02, 8.0)):
+        path = np.stack([1.0 + step * np.arange(21), np.full(21, 1.2), np.full(21, 2.0)], axis=1).astype(np.float32)
+        flight = Flight(path, np.zeros(21, np.float32), hit, clearance)
+        row = episode_row(course, course.starts[0], flight, coverage, 100.0)
+        assert (row["steps"], row["collisions"], row["collision_free"]) == (20, 3, False)
+        assert row["collisions_per_minute"] == pytest.approx(3 / (2 / 60))
+        assert row["collisions_per_100m"] == pytest.approx(300 / max(20 * step, 1.0))
+        assert row["path_length"] == pytest.approx(20 * step, rel=1e-4)
+        assert row["clearance_p5"] == pytest.approx(0.295)  # 0.95 of the way from the first to the second
+        assert (row["c_vis_m2"], row["c_vis_final"], row["c_visit"]) == (8.0, 50.0, 21.0)
+        assert row["c_vis_auc"] == pytest.approx(50 * 21 / 40) and row["seen_per_metre"] == pytest.approx(per_metre)
+        walls = 2 * (5 * 2.4 + 5 * 4 + 2.4 * 4)
+        assert row["c_surf_m2"] == pytest.approx(walls * row["c_surf_final"] / 100, rel=0.15)
 
 
 def test_starts_are_reachable_apart_and_frozen(box_room, door_room):

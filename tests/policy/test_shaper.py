@@ -164,6 +164,15 @@ def test_shaped_reward_is_the_sum_of_its_parts():
     torch.testing.assert_close(shaped.total, wanted)
 
 
+def test_what_an_episode_saw_last_is_forgotten_with_it():
+    config = ShaperConfig(**QUIET | {"loop_coefficient": 2.0}, memory_exclusion=1, memory_capacity=20)
+    shaper, place, nothing = RewardShaper(config, rows=1, width=8), torch.randn(1, 8), torch.zeros(1)
+    told = []
+    for done in (False, True, False, False):
+        told.append(shaper.shape(place, nothing, nothing, torch.tensor([done]), 0).loop_similarity.item())
+    assert told == pytest.approx([0, 1, 0, 1], abs=1e-6)
+
+
 def test_shaper_resumes_exactly_and_leaves_the_global_random_state():
     before = torch.get_rng_state()
     first, second = (RewardShaper(ShaperConfig(), rows=3, width=8, seed=seed) for seed in (1, 2))
