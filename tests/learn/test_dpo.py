@@ -112,10 +112,22 @@ def test_the_reference_follows_every_update_or_stays(file):
         assert all(torch.equal(a, b) for a, b in both) is same
 
 
+def test_of_a_file_the_decisions_of_each_segment_count_and_no_padding(file):
+    _, learner = parts({"pairs": str(file)})
+    number, lengths = learner._file_batch(np.arange(len(learner.pairs))).number, learner.pairs.lengths.flatten()
+    assert lengths.min() < number.shape[1]
+    assert torch.equal((number >= 0).sum(1), lengths)
+    assert all((row[row >= 0] == i).all() for i, row in enumerate(number))
+
+
 def test_pairs_of_a_file_are_preferred_on_those_held_out(file):
     collector, learner = parts({"pairs": str(file), "ref_sync_every_updates": 0})
     rollout = rolled(collector)
+    first = learner._margins(learner._held_out)
     seen = [learner.update(rollout, index=i, steps=0).metrics for i in range(6)]
+    moved = learner._margins(learner._held_out) - first
+    assert seen[-1]["held_out_margin"] == pytest.approx(float(moved.mean()), rel=1e-5)
+    assert seen[-1]["held_out_accuracy"] == float((moved > 0).double().mean())
     assert seen[0]["dpo_loss"] == pytest.approx(math.log(2), abs=0.1) and seen[-1]["dpo_loss"] < seen[0]["dpo_loss"]
     assert seen[-1]["held_out_accuracy"] >= 0.9 and seen[-1]["held_out_margin"] > 0
     _, twin = parts({"pairs": str(file), "ref_sync_every_updates": 0})

@@ -22,6 +22,7 @@ from navi_core.learn.transitions import SequenceItems, TransitionItems
 from navi_core.models import load_checkpoint, load_policy
 from navi_core.policy import RewardShaper, build_policy
 from navi_core.policy.distributions import table_index
+from navi_core.policy.q_head import QHead
 from navi_core.record import RunDirectory
 from navi_core.world.reference import reference_task
 from tests.learn.toy_environments import FortuneEnv, MixedEndingsEnv, PoisonEnv
@@ -307,6 +308,18 @@ def test_a_checkpoint_flies_greedily_without_the_learner(tmp_path):
     out = policy.act(obs, torch.zeros(3, 3), policy.initial_state(3), torch.ones(3, dtype=torch.bool), None)
     values = policy.heads(policy.step(obs, torch.zeros(3, 3), policy.initial_state(3), None)[1])
     assert torch.equal(out.action, policy.heads.table[values.argmax(-1)]) and torch.equal(out.value, values.amax(-1))
+
+
+def test_a_dueling_head_adds_advantages_less_their_mean_to_a_value():
+    head = QHead(4, 8, dueling=True)
+    with torch.no_grad():
+        for layer in (head.values, head.state_value):
+            torch.nn.init.normal_(layer.weight)
+            torch.nn.init.normal_(layer.bias)
+        latents = torch.rand(5, 8)
+        value, advantage = head.state_value(latents), head.values(latents)
+        wanted = torch.stack([value[:, 0] + a - advantage.mean(1) for a in advantage.unbind(1)], dim=1)
+        torch.testing.assert_close(head.values_of(latents), wanted)
 
 
 def test_rows_explore_as_the_ladder_says():

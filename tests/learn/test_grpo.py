@@ -5,6 +5,7 @@ import json
 import logging
 import math
 
+import numpy as np
 import pytest
 import torch
 
@@ -140,6 +141,24 @@ def test_one_plain_step_is_the_gradient_of_the_formula(options):
     for ours, expected in zip(learned, gradients):
         torch.testing.assert_close(ours, expected * min(1.0, bound), rtol=1e-3, atol=1e-5)
     assert all(p.grad is None for name, p in learner.policy.named_parameters() if "critic" in name)
+
+
+def test_the_share_of_clipped_decisions_is_that_beyond_the_clip():
+    """One epoch leaves the weights that the second one of two looks at."""
+    made = []
+    for epochs in (1, 2):
+        collector, learner = parts(grpo_config(grpo={"clip": 0.01, "groups_per_step": 99, "update_epochs": epochs}))
+        rollout = rolled(collector)
+        groups, _ = learner._groups(rollout, 1.0)
+        made.append((learner.update(rollout, index=0, steps=0).metrics, learner.policy))
+    batch = rollout.minibatch(torch.arange(rollout.sequences))
+    out = made[0][1].evaluate(batch.obs, batch.aux, batch.state, batch.reset, batch.actions)
+    off = (out.log_prob.detach() - batch.log_probs).exp().sub(1).abs()
+    off = off.unflatten(0, (rollout.chunks, rollout.rows)).transpose(1, 2).flatten(0, 1)
+    step, row, _ = groups.segments[np.flatnonzero(np.repeat(~groups.silent, 4))].decisions()
+    share = float((off[step, row] > 0.01).double().mean())
+    assert 0 < share < 1 and made[0][0]["clip_fraction"] == 0.0
+    assert made[1][0]["clip_fraction"] == pytest.approx(share / 2, rel=1e-3)
 
 
 def test_segments_may_be_compared_by_the_ages_at_which_they_began():

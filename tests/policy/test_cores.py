@@ -222,6 +222,18 @@ def test_gru_backward_equals_finite_differences():
     assert torch.autograd.gradcheck(lambda *a: gru_scan(*a, None), leaves)
 
 
+@pytest.mark.parametrize("name", ["gru", "mamba2"])
+def test_a_stack_adds_what_its_blocks_say_of_the_normed_input(name):
+    stack = build_core(name, layers=2)
+    x, reset = torch.randn(3, 5, 128), torch.zeros(3, 5, dtype=torch.bool)
+    for norm in (*stack.norms, stack.final_norm):
+        torch.nn.init.normal_(norm.weight, 1.0, 0.5)
+    wanted = x
+    for block, norm in zip(stack.blocks, stack.norms, strict=True):
+        wanted = wanted + block(norm(wanted), block.initial_state(3), reset)[0]
+    torch.testing.assert_close(stack(x, stack.initial_state(3), reset)[0], stack.final_norm(wanted))
+
+
 def test_cores_begin_as_published():
     block = Mamba2Block(128, head_width=1)  # 256 heads
     dt, decay = torch.nn.functional.softplus(block.dt_bias.detach()).double(), block.A_log.detach().exp().double()

@@ -99,6 +99,17 @@ def test_front_distance_looks_ahead_within_its_band(field: Field) -> None:
     assert dynamics.front_distance(depth, ~valid, 16).isinf().all()
 
 
+def test_ahead_is_the_first_and_the_last_eighth_of_the_circle(field: Field) -> None:
+    dynamics, seen = Dynamics(field, DynamicsConfig()), []
+    for azimuth in range(24):
+        depth = torch.full((1, 24, 5), 9.0)
+        depth[0, azimuth, 2] = 1.0
+        valid = torch.ones(1, 24 * 5, dtype=torch.bool)
+        if float(dynamics.front_distance(depth.flatten(1), valid, 24)) == 1.0:
+            seen.append(azimuth)
+    assert seen == [0, 1, 2, 21, 22, 23]
+
+
 def test_a_band_between_the_bins_still_looks_ahead(field: Field) -> None:
     dynamics = Dynamics(field, DynamicsConfig(limiter_elevation_degrees=3.0))
     depth = torch.full((1, 8 * 4), 9.0)
