@@ -90,6 +90,9 @@ def test_clearance_change_counts_only_near_a_surface(terms) -> None:
 def test_inspection(terms) -> None:
     assert terms(now=seen(band=0.3, forward=0.2), before=seen(band=0.1))["inspection"] == pytest.approx(0.25 * 0.3)
     assert terms(now=seen(band=0.04, forward=0.04))["inspection"] == 0.0
+    # A change of all the panorama is 1.5 and counts as 1.
+    assert terms(now=seen(band=1.0, forward=1.0))["inspection"] == pytest.approx(0.25)
+    assert terms(now=seen(band=0.05), before=seen(band=1.0, forward=1.0))["inspection"] == pytest.approx(-0.25)
 
 
 def test_collision_uses_the_attempted_speed(terms) -> None:
@@ -108,10 +111,10 @@ def test_presets_weigh_the_terms() -> None:
 def test_fractions_by_counting() -> None:
     depth = torch.full((1, 12 * 2), 50.0)
     valid = torch.ones(1, 24, dtype=torch.bool)
-    depth[0, :4] = 2.0  # the first two azimuths: near, in the band, ahead
+    depth[0, :2] = 2.0  # the first azimuth: near, in the band, ahead; two on each side are
     valid[0, 20:] = False  # the last two azimuths miss
     p = structure_fractions(RayHits(depth, torch.ones(1, 24, dtype=torch.int32), valid), 12, torch.tensor([3.0]))
-    assert [float(x) for x in (p.starvation, p.near, p.band, p.forward)] == pytest.approx([4 / 24, 4 / 24, 4 / 24, 0.5])
+    assert [float(x) for x in (p.starvation, p.near, p.band, p.forward)] == pytest.approx([4 / 24, 2 / 24, 2 / 24, 2 / 8])
 
 
 def test_totals_weigh_and_add(box_scene) -> None:
@@ -130,11 +133,15 @@ def test_lengths_follow_the_volume_of_the_surface(box_scene) -> None:
     assert float(rewards._edge[0]) == 1.0  # 40^⅓ / 10 is less than a metre
 
 
-def test_band_and_cell_of_a_hall() -> None:
-    hall = compile_mesh(mesh_of(box_triangles((0, 0, 0), (40, 10, 20)), "hall"), CompileConfig(resolution=64))
+@pytest.mark.parametrize(
+    ("size", "band", "edge"),
+    [((40, 10, 20), 0.6 * 20, 2.0), ((100, 80, 125), 50.0, 4.0)],  # V = 20³ and 100³, whose 60 and 10 m are cut
+)
+def test_band_and_cell_of_a_hall(size, band, edge) -> None:
+    hall = compile_mesh(mesh_of(box_triangles((0, 0, 0), size), "hall"), CompileConfig(resolution=64))
     rewards = RewardTerms(Field([hall]), 1, RewardConfig(), 5.0)
-    assert float(rewards.band(torch.zeros(1, dtype=torch.int64))) == pytest.approx(0.6 * 20)  # V = 20³
-    assert float(rewards._edge[0]) == pytest.approx(2.0)
+    assert float(rewards.band(torch.zeros(1, dtype=torch.int64))) == pytest.approx(band)
+    assert float(rewards._edge[0]) == pytest.approx(edge)
 
 
 def test_the_kernels_count_visits_as_the_tensors_do(box_scene) -> None:
