@@ -224,7 +224,7 @@ def _drones(rows: Tensor, scene: Tensor, position: Tensor, yaw: Tensor) -> Drone
 @lru_cache
 def _samples(azimuth_bins: int, elevation_bins: int) -> tuple[Tensor, Tensor]:
     """Return the (24,) azimuth and (6,) elevation bins that are nearest in angle to the coarse ones."""
-    azimuth = torch.arange(COARSE[0]) * azimuth_bins // COARSE[0]
+    azimuth = (torch.arange(COARSE[0]) * azimuth_bins + COARSE[0] // 2) // COARSE[0] % azimuth_bins
     elevation = (torch.linspace(0, 1, COARSE[1]) * (elevation_bins - 1)).round().to(torch.int64)
     return azimuth, elevation
 

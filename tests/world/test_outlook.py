@@ -94,6 +94,18 @@ def test_an_observation_at_the_coarse_bins_says_what_the_panorama_of_those_bins_
     assert torch.allclose(front, panorama.front, rtol=1e-4)
 
 
+@pytest.mark.parametrize("bins", [(16, 8), (64, 16), (128, 24), (256, 48), (384, 72)])
+def test_the_coarse_bins_are_those_that_are_nearest_in_angle(bins: tuple[int, int]) -> None:
+    azimuths, elevations = bins
+    obs = torch.zeros(1, 3, *bins)
+    obs[0, 0] = (torch.arange(azimuths) * 360.0 / azimuths)[:, None]
+    obs[0, 1] = torch.linspace(90.0, -90.0, elevations)
+    around, height, _ = sampled(obs)[0]
+    turned = (around - torch.arange(0.0, 360.0, 15.0)[:, None] + 180.0) % 360.0 - 180.0
+    assert turned.abs().max() <= 180.0 / azimuths + 1e-3
+    assert (height - torch.linspace(90.0, -90.0, 6)).abs().max() <= 90.0 / (elevations - 1) + 1e-3
+
+
 def test_what_a_motion_brings_in_an_empty_room_is_what_hand_and_rule_say(box_scene) -> None:
     """A drone that stands in the middle and flies ahead for one decision, unhindered and unlimited."""
     field = Field([box_scene])
