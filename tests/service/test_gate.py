@@ -9,7 +9,7 @@ import torch
 from typer.testing import CliRunner
 
 from navi_core.cli.main import build_app
-from navi_core.config import EnvConfig, GateConfig, parse_config
+from navi_core.config import REWARD_TERMS, EnvConfig, GateConfig, parse_config
 from navi_core.errors import ConfigError
 from navi_core.service.gate import RolloutGate
 from navi_core.service.proposals import propose
@@ -17,6 +17,7 @@ from navi_core.service.situation import Situation
 from navi_core.world import Field, NavigationEnv
 from navi_core.world.dynamics import Dynamics
 from navi_core.world.horizon import HorizonFlight, Start, depth_ahead
+from navi_core.world.outlook import FlightOutlook
 from navi_core.world.sensor import denormalise_depth
 
 ROWS = 24
@@ -222,6 +223,38 @@ def test_a_drone_told_to_be_far_away_is_in_no_scene_and_keeps_nobody_waiting(fie
     # Nothing of the floor is seen from there, and the visit counts in the grid's corner.
     assert not past.seen.any() and torch.equal(past.visits.count_nonzero(dim=1), torch.ones(ROWS, dtype=torch.int64))
     assert (flight.gate.begin(replace(flight.situation(), position=torch.full((ROWS, 3), far))) == -1).all()
+
+
+def test_the_expected_reward_is_of_a_decision_and_some_terms_are_paid_once_a_horizon(field: Field) -> None:
+    weights = {name: 0.5 + n for n, name in enumerate(REWARD_TERMS)}
+    flight = Flight(field, weights=weights)
+    action, start = flight.action(), flight.start()
+    verdict = flight.judge(action)
+    outlook = FlightOutlook(field, CONFIG, CONFIG.dynamics, 25)
+    past = outlook.past(ROWS)
+    outlook.remember(past, flight.rows, start)
+    terms = dict(zip(REWARD_TERMS, outlook.fly(past, flight.rows, start, action)[1].unbind(1), strict=True))
+    # Half a second is five decisions: what a horizon brings as a whole is a fifth in each.
+    once = ("clearance", "inspection", "collision", "view_gain")
+    worth = {name: weights[name] * term / (5 if name in once else 1) for name, term in terms.items()}
+    assert torch.allclose(verdict.expected_reward, sum(worth.values()), atol=1e-5)
+    wanted = {name: worth[name] for name in ("clearance", "progress", "starvation")}
+    wanted["novelty"] = worth["exploration"] + worth["view_gain"]
+    assert set(verdict.components) == set(wanted)
+    assert all(torch.allclose(part, wanted[name], atol=1e-5) for name, part in verdict.components.items())
+
+
+def test_a_motion_that_promises_no_more_than_the_threshold_waits(field: Field) -> None:
+    verdict = Flight(field, weights={}).judge(torch.zeros(ROWS, 4))
+    assert not verdict.collides.any() and (verdict.expected_reward == 0.0).all() and not verdict.send.any()
+
+
+def test_a_margin_is_added_to_the_radius_of_the_drone(field: Field) -> None:
+    flight = Flight(field, margin=0.35)
+    clearance = field.distance(flight.situation().position, flight.found)
+    close = clearance < 0.15 + 0.35
+    assert close.any() and not close.all()
+    assert torch.equal(flight.judge(torch.zeros(ROWS, 4)).collides, close)
 
 
 def test_the_threshold_decides(field: Field) -> None:

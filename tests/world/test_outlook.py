@@ -106,18 +106,19 @@ def test_the_coarse_bins_are_those_that_are_nearest_in_angle(bins: tuple[int, in
     assert (height - torch.linspace(90.0, -90.0, 6)).abs().max() <= 90.0 / (elevations - 1) + 1e-3
 
 
-def test_what_a_motion_brings_in_an_empty_room_is_what_hand_and_rule_say(box_scene) -> None:
-    """A drone that stands in the middle and flies ahead for one decision, unhindered and unlimited."""
+@pytest.mark.parametrize("decisions", [1, 4])
+def test_what_a_motion_brings_in_an_empty_room_is_what_hand_and_rule_say(box_scene, decisions: int) -> None:
+    """A drone that stands in the middle and flies ahead, unhindered and unlimited; progress is of one decision."""
     field = Field([box_scene])
     drone = CONFIG.dynamics.model_copy(update={"smoothing": 1.0, "limiter_distance": 1e-6})
-    outlook = FlightOutlook(field, CONFIG, drone, drone.steps_per_decision)
+    outlook = FlightOutlook(field, CONFIG, drone, decisions * drone.steps_per_decision)
     middle, yaw, scene = torch.tensor([[0.0, 1.2, 0.0]]), torch.zeros(1), torch.zeros(1, dtype=torch.int64)
     obs, past = outlook.look(middle, yaw, scene).obs, outlook.past(1)
     start = Start(middle, yaw, torch.zeros(1, 4), scene, obs)
     outlook.remember(past, scene, start)
     foreseen, terms = outlook.fly(past, scene, start, torch.tensor([[0.2, 0.0, 0.0, 0.0]]))
     way = 0.2 * drone.max_speed[0] * drone.substep * drone.steps_per_decision
-    assert torch.allclose(foreseen.position, torch.tensor([[0.0, 1.2, -way]]), atol=1e-5)
+    assert torch.allclose(foreseen.position, torch.tensor([[0.0, 1.2, -way * decisions]]), atol=1e-5)
     near = outlook.look(foreseen.position, yaw, scene).fractions[0, 1]
     before, after = field.distance(middle, scene), field.distance(foreseen.position, scene)
     assert terms[0, 1] == pytest.approx(0.8 * way * float(1 - near), abs=1e-5)
