@@ -58,7 +58,7 @@ def test_the_grid_is_inset_by_a_fifth_and_scored_by_the_formula(box_scene) -> No
         assert float(pool.score[i]) == pytest.approx(wanted, abs=0.05)
         # No other heading has clearly more structure ahead.
         best = max(np.roll(structure, turn, axis=0)[np.r_[0:8, 40:48]].mean() for turn in range(48))
-        assert forward >= best - 0.05
+        assert forward >= best - 1.5 / 192  # a ray at the band's edge may count or not
 
 
 def test_verdicts_follow_viability_and_the_best_candidate(box_scene) -> None:
