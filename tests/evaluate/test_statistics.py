@@ -24,6 +24,7 @@ def test_every_scene_counts_alike_whatever_its_number_of_starts():
 
 def test_interquartile_mean_by_hand():
     assert interquartile_mean([0, 1, 2, 3, 4, 5, 6, 100]) == pytest.approx((2 + 3 + 4 + 5) / 4)
+    assert interquartile_mean([n**2 for n in range(12)]) == pytest.approx((9 + 16 + 25 + 36 + 49 + 64) / 6)
     assert interquartile_mean([5.0]) == 5.0
     assert interquartile_mean([1, 2, 3]) == pytest.approx(2.0)
     assert interquartile_mean([9, 1, 2, 3, 100]) == pytest.approx((2 + 3 + 9) / 3)

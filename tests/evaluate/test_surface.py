@@ -9,6 +9,7 @@ from navi_core.config import EvalConfig
 from navi_core.evaluate import build_course, evaluate
 from navi_core.evaluate.surface import SurfaceTruth, measure_surface
 from navi_core.world import Field, FloorMap
+from tests.evaluate.conftest import boxes_scene
 
 
 def truth_of(scene):
@@ -39,6 +40,15 @@ def test_what_is_behind_a_wall_is_not_seen_and_no_voxel_is_counted_twice(door_ro
     assert seen[3] <= seen[0] + far[0] and seen[3] > 1.5 * seen[0]
     assert seen[3] <= truth.voxels.sum()
     assert measure_surface(field, truth, 0, np.array([eye]), max_distance=1.0)[0] < seen[0]
+
+
+def test_what_no_way_of_the_air_leads_to_is_no_surface_to_be_seen():
+    """The inside of a closed chest of a metre; its outside counts."""
+    scene = boxes_scene("chest", ((0, 0, 0), (5, 2.4, 4)), ((2, 0.8, 1.5), (3, 1.8, 2.5)))
+    _, truth = truth_of(scene)
+    inside = truth.voxels[20:30, 8:18, 15:25]
+    around = truth.voxels[19:31, 7:19, 14:26].sum() - inside.sum()
+    assert not inside.any() and around >= 0.9 * 6 * 100
 
 
 def test_chunks_of_rays_give_the_same_curve(corridor, monkeypatch):

@@ -49,6 +49,8 @@ def test_a_look_counts_on_the_drones_own_storey(house):
     # Two looks of the same plan from one storey each: what the second adds is as much as the first, and a third none.
     assert both.seen[1] == pytest.approx(2 * lower.seen[0], rel=0.02)
     assert both.seen[2] == both.seen[1] and both.visited.tolist() == [0.25, 0.5, 0.5]
+    # High up in the hall there is no floor of that storey to be flown over.
+    assert seen((7.0, 3.8, 2.0)).visited.tolist() == [0.0] and seen((7.0, 1.2, 2.0)).visited.tolist() == [0.25]
     assert lower.seen_share[0] < 60
     assert (both.seen_cells[0] == lower.seen_cells[0]).all() and not lower.seen_cells[1].any()
     assert both.seen_cells[1].sum() == pytest.approx(both.seen_cells[0].sum(), rel=0.02)
