@@ -7,10 +7,12 @@ import dataclasses
 import numpy as np
 import pytest
 
-from navi_core.config import DynamicsConfig
+from navi_core.config import DynamicsConfig, EvalConfig
 from navi_core.config.evaluate import NOISY_SENSOR
 from navi_core.errors import EvaluationError
 from navi_core.evaluate import compare, decide, direction, flight_code, seed_matrix
+from navi_core.evaluate.comparison import paired_differences
+from navi_core.evaluate.promotion import confirming
 from navi_core.evaluate.result import summarise
 from tests.evaluate.conftest import made_result as result
 
@@ -38,6 +40,11 @@ def test_no_difference_is_shown_while_the_interval_holds_zero():
     assert verdict.sentence.startswith("no difference between new and old in c_vis_auc is shown")
     same = compare(result("new", LOW), result("old", LOW))
     assert not same.better and same.mean_difference == 0
+
+
+def test_differences_are_those_of_each_start():
+    a, b = (result(n, v, scenes=("s", "t")) for n, v in (("a", [[1, 4], [2, 2]]), ("b", [[2, 1], [0, 5]])))
+    assert paired_differences(a, b, "c_vis_auc") == {"s": [-1.0, 3.0], "t": [2.0, -3.0]}
 
 
 def test_fewer_collisions_are_better():
@@ -106,6 +113,14 @@ def test_a_rise_of_collisions_is_chance_only_while_it_is_small():
         decision = decided(result("v002", HIGH, one), result("v001", LOW))
         assert not decision.collisions.worse
         assert decision.promoted is promoted
+
+
+def test_every_version_is_confirmed_on_starts_of_its_own():
+    config = EvalConfig(seed=7)
+    seeds = [confirming(config, version).seed for version in ("v003", "v004", "v104")]
+    assert seeds == [1_000_010, 1_000_011, 1_000_111]
+    assert confirming(config, "v003") == config.model_copy(update={"seed": seeds[0]})
+    assert 0 <= confirming(EvalConfig(seed=2**31 - 1), "v001").seed < 2**31
 
 
 def test_a_first_champion_must_beat_random():

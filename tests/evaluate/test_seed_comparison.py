@@ -101,6 +101,15 @@ def test_seeds_are_paired_and_better_is_said_from_five_on():
     assert compare_seeds(side("a", 5), side("b", 5)).sentence.startswith("no difference between a0 and b0")
 
 
+def test_scenes_are_paired_by_their_names_whatever_their_order():
+    one = [made_result(f"a{i}", [[10.0 + i], [50.0 - i]], scenes=("x", "y"), weights=f"a{i}") for i in range(2)]
+    other = [made_result(f"b{i}", [[50.0 - i], [10.0 + i]], scenes=("y", "x"), weights=f"b{i}") for i in range(2)]
+    verdict = compare_seeds(one, other)
+    assert (verdict.low, verdict.mean_difference, verdict.high) == (0.0, 0.0, 0.0)
+    assert (verdict.thresholds[0], verdict.thresholds[-1]) == (10.0, 50.0)
+    assert (verdict.profile_a[0], verdict.profile_a[-1]) == (0.75, 0.0) and verdict.profile_a == verdict.profile_b
+
+
 @pytest.mark.parametrize("seeds", [2, 3, 4])
 def test_with_fewer_seeds_nothing_is_called_better(seeds):
     verdict = compare_seeds(side("a", seeds, 4.0), side("b", seeds))
