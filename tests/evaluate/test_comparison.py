@@ -62,6 +62,10 @@ def test_fewer_collisions_are_better():
         (result("b", [[1.0], [1.0], [1.0]]), "start 1"),
         (result("b", LOW, scene_hash="other"), "scene_hash"),
         (result("b", LOW, max_steps=100), "max_steps"),
+        (result("b", LOW, decision_hz=5.0), "decision_hz"),
+        (result("b", LOW, view_radius=5.0), "view_radius"),
+        (result("b", LOW, floor_cell=0.2), "floor_cell"),
+        (result("b", LOW, goal_x=1.0), "goal_x"),
     ],
 )
 def test_other_starts_are_refused(other, words):
@@ -138,6 +142,16 @@ def test_the_summary_tells_mean_and_median_of_collisions():
     summary = summarise("stuck", stuck.config, stuck.episodes, {})
     assert (summary["collisions_per_minute"], summary["collisions_per_minute_median"]) == (6.0, 0.0)
     assert (summary["collisions_per_100m"], summary["collisions_per_100m_median"]) == (10.0, 0.0)
+
+
+@pytest.mark.parametrize(
+    ("steps", "median"), [([1, 2, 3, 4, None, None], 4.0), ([3, 2, 1, None, None, None], None), ([5] * 6, 5.0)]
+)
+def test_half_of_the_episodes_must_reach_a_share_for_a_median(steps, median):
+    made = result("a", LOW)
+    for row, reached in zip(made.episodes, steps, strict=True):
+        row["c_vis_steps_to_90"] = reached
+    assert summarise("a", made.config, made.episodes, {})["c_vis_steps_to_90_median"] == median
 
 
 def test_a_few_starts_are_no_verdict():

@@ -59,6 +59,13 @@ def test_parts_that_are_no_parts_of_one_are_refused():
         join_results([a, a])
 
 
+def test_the_curve_of_the_whole_weighs_pieces_by_their_scenes():
+    parts = made_result("p", [[1.0], [1.0]], scenes=("x", "y")), made_result("p", [[1.0]], scenes=("z",))
+    for part, curve in zip(parts, ([0.0, 10.0], [3.0, 40.0]), strict=True):
+        part.summary["coverage_curve"] = {"step": [0, 5], "c_vis_percent": curve}
+    assert join_results(parts).summary["coverage_curve"] == {"step": [0, 5], "c_vis_percent": [1.0, 20.0]}
+
+
 def test_the_ladder_is_compared_rung_by_rung():
     levels = {"random": 10.0, "planner": 40.0, "forward-plus": 20.0, "wall-following": 15.0}
     results = [made_result(name, [[v, v + 1], [v, v + 2], [v, v]]) for name, v in levels.items()]

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 import numpy as np
 import pytest
 
@@ -64,6 +66,8 @@ def test_goals_are_frozen_reachable_and_far_enough(course, door_room):
     for start in course.starts:
         away = np.hypot(start.goal[0] - start.position[0], start.goal[2] - start.position[2])
         assert away >= CONFIG.goal.min_distance and start.goal[1] == start.position[1]
+    many = build_course([door_room], CONFIG.model_copy(update={"starts": 16})).starts
+    assert all(np.hypot(s.goal[0] - s.position[0], s.goal[2] - s.position[2]) >= 2.0 for s in many)
     # Starts are those of exploring.
     plain = build_course([door_room], CONFIG.model_copy(update={"task": "explore"}))
     assert [(s.position, s.yaw, s.key) for s in plain.starts] == [(s.position, s.yaw, s.key) for s in course.starts]
@@ -80,6 +84,20 @@ def test_the_planner_is_the_oracle_and_others_fail(course):
     assert random.summary["spl"] < 0.4 and random.episodes[0]["geodesic"] == planner.episodes[0]["geodesic"]
     verdict = compare(planner, random, "goal_distance")
     assert verdict.mean_difference < 0
+
+
+def test_a_flight_ends_with_the_first_decision_after_which_it_has_stopped_there(box_room, constant):
+    """Of two drones that hover one begins at its goal; the other flies to the end of the time."""
+    course = build_course([box_room], EvalConfig(starts=1, max_steps=6, task="point_goal", block=4))
+    (start,) = course.starts
+    x, y, z = start.position
+    # Towards the middle of the room.
+    aside = 0.9 * course.config.goal.success_radius * (1 if z < 2 else -1)
+    there = replace(start, goal=(x, y, z + aside))
+    course = replace(course, starts=(there, replace(start, index=1)))
+    result = evaluate(constant(0, 0, 0, 0), course)
+    assert [(row["success"], row["steps"]) for row in result.episodes] == [(True, 1), (False, 6)]
+    assert [len(path) for path in result.trajectories] == [2, 7]
 
 
 def test_an_episode_does_not_depend_on_its_block(door_room):

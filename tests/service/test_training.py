@@ -22,10 +22,10 @@ from navi_core.service.gate import RolloutGate
 from navi_core.service.judged_rewards import judged_rewards
 from navi_core.service.policy_update import PolicyUpdate, features_of
 from navi_core.service.proposals import propose
-from navi_core.service.shadow import ShadowResult
+from navi_core.service.shadow import ShadowFlight, ShadowResult
 from navi_core.service.situation import Situation
 from navi_core.service.training_reward import training_reward
-from navi_core.world import NavigationEnv
+from navi_core.world import Field, NavigationEnv
 from tests.service.conftest import SMALL, TINY, until
 
 QUICK = {"training_interval": 0.01, "batch_size": 16, "min_batch_size": 4, "buffer_capacity": 500, "state_interval": 32}
@@ -292,6 +292,26 @@ def test_a_shadow_evaluation_admits_every_nth_version_that_passes() -> None:
         live.train_once()
         served.append(live.serving.version)
     assert served == [0, 0, 0, 0, 0, 6]
+
+
+def test_a_candidate_passes_within_an_error_of_the_other_and_hardly_more_collisions(box_scene) -> None:
+    """Both fly from the same starts, every time from others. A policy here is what its flight comes to."""
+    flight, seeds = ShadowFlight(Field([box_scene]), SMALL, rows=4, decisions=2, seed=5), []
+    flight._fly = lambda policy, seed: seeds.append(seed) or policy
+
+    def verdict(gain, hits=0, others=0) -> ShadowResult:
+        earned = torch.tensor([0.5, 0.1, 0.9, 0.3])
+        return flight((earned + torch.tensor(gain), hits), (earned, others))
+
+    assert not verdict([-0.1] * 4).passed and verdict([0.0] * 4).passed and verdict([0.1] * 4).passed
+    near = verdict([-0.3, 0.1, -0.3, 0.1])
+    # A deviation of 0.231 of single drones is an error of 0.115 of their mean.
+    assert (near.difference, near.error) == pytest.approx((-0.1, (4 * 0.04 / 3 / 4) ** 0.5), abs=1e-6) and near.passed
+    assert not verdict([-0.32, 0.08, -0.32, 0.08]).passed
+    for others, most in ((0, 2), (10, 12), (50, 60)):
+        assert verdict([0.0] * 4, most, others).passed and not verdict([0.0] * 4, most + 1, others).passed
+    assert verdict([0.0] * 4, 3, 7).collisions == (3, 7)
+    assert seeds[::2] == seeds[1::2] == list(range(6, 6 + len(seeds) // 2))
 
 
 def test_a_version_whose_live_reward_falls_gives_way_to_the_one_before() -> None:
