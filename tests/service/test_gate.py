@@ -175,6 +175,17 @@ def test_a_judgement_leaves_no_trace_and_what_is_remembered_is_new_no_more(field
     assert (later.components["novelty"] < first.components["novelty"]).all()
 
 
+def test_a_drone_whose_episode_begins_has_seen_nothing(field: Field) -> None:
+    flight = Flight(field)
+    action = flight.action()
+    first = flight.judge(action)
+    again = flight.judge(action)
+    assert (again.components["novelty"] < first.components["novelty"]).any()
+    flight.gate.begin(flight.situation())
+    anew = flight.judge(action)
+    assert torch.equal(anew.expected_reward, first.expected_reward)
+
+
 def test_drones_beyond_the_capacity_are_refused(field: Field) -> None:
     flight = Flight(field)
     beyond = replace(flight.situation(), rows=flight.rows + 1)

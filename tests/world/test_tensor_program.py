@@ -47,6 +47,23 @@ def test_a_panorama_reads_alike_in_kernel_and_tensors(azimuths: int, elevations:
     assert float(fast.obs[:, 0].max()) == 1.0 and bool((fast.obs[:, 0][~valid.view_as(fast.obs[:, 0])] == 1.0).all())
 
 
+@pytest.mark.parametrize("kernels", [True, False])
+def test_floor_is_seen_as_far_as_the_rays_nearest_to_the_horizon_reach_level(kernels: bool) -> None:
+    """Of eight elevations two lie 90/7 degrees off the horizon; the longer one counts, up to the view radius."""
+    reader = PanoramaReader(SMALL, CPU, kernels=kernels)
+    depth = torch.full((1, 32, 8), 30.0)
+    depth[0, :, 3:5] = torch.tensor([2.0, 1.0])
+    depth[0, 7, 3:5] = torch.tensor([1.5, 3.0])
+    depth[0, 9, 4] = 9.0
+    valid = torch.ones(1, 256, dtype=torch.bool)
+    hits = RayHits(depth.flatten(1), torch.ones(1, 256, dtype=torch.int32), valid)
+    reach = reader.read(hits, torch.tensor([5.0])).reach[0]
+    level = math.cos(math.radians(90 / 7))
+    wanted = [2.0 * level] * 32
+    wanted[7], wanted[9] = 3.0 * level, 3.2
+    assert reach.tolist() == pytest.approx(wanted, rel=1e-6)
+
+
 def test_normalised_depth_of_the_kernel_is_close_over_the_whole_range() -> None:
     config = EnvConfig(azimuth_bins=4096, elevation_bins=4, max_distance=1e5)
     depth = torch.cat([torch.zeros(1), torch.logspace(-6, 5, 4 * 4096 - 1)])[None]
