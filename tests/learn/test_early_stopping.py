@@ -108,6 +108,8 @@ def test_a_trend_keeps_a_run_going():
     assert rising_trend([1, 2, 3, 4, 5, 6]) and not rising_trend([6, 5, 4, 3, 2, 1]) and not rising_trend([1, 1, 1, 1])
     # n = 5 ascending: S = 10, var = 5·4·15/18, z = 9/√16.67 = 2.20.
     assert rising_trend([1, 2, 3, 4, 5]) and not rising_trend([1, 2, 3])
+    # n = 6: √var = 5.32; two pairs out of order leave S = 11, z = 1.88, three S = 9, z = 1.50.
+    assert rising_trend([3, 1, 2, 4, 5, 6]) and not rising_trend([4, 1, 2, 3, 5, 6])
     # Too slow for the plateau's measure, and by the fourth evaluation a trend.
     slow = [10.0 + 0.001 * i for i in range(30)]
     for trend, stops in ((False, True), (True, False)):

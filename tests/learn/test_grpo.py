@@ -16,6 +16,7 @@ from navi_core.learn.collector import Collector
 from navi_core.learn.grpo import grpo_loss
 from navi_core.learn.losses import reference_kl
 from navi_core.learn.parallel import Workers
+from navi_core.learn.reference import ReferencePolicy
 from navi_core.learn.registry import build_learner
 from navi_core.models import load_checkpoint
 from navi_core.policy import RewardShaper, build_policy
@@ -209,6 +210,16 @@ def test_the_reference_is_frozen_until_it_is_synchronised():
         index += 1
     assert metrics["reference_kl"] > 0
     assert all(torch.equal(a, b) for a, b in zip(weights(learner), learner.reference.policy.parameters()))
+
+
+def test_the_reference_follows_when_a_multiple_of_its_groups_is_passed():
+    """Updates have as many groups as speak; they seldom end just there."""
+    _, learner = parts(grpo_config(grpo={"ref_kl_coef": 0.1, "ref_sync_every_updates": 4}))
+    learner.reference, synced = ReferencePolicy(learner.policy), []
+    learner.reference.sync = lambda policy: synced.append(learner.group_updates)
+    for groups in (3, 3, 1, 1, 0, 9):
+        learner._sync(groups)
+    assert synced == [6, 8, 17]
 
 
 def test_a_reference_of_equal_weights_has_the_log_probabilities_of_the_acting_policy():

@@ -161,13 +161,13 @@ def test_every_reward_flag_acts(flag, agrees, expected) -> None:
 class Judge:
     """A gate that finds collisions for every second motion."""
 
-    config = GateConfig()
+    config, worth = GateConfig(), 0.25
 
     def validate(self, position, yaw, velocity, action, scene):
         from navi_core.service.gate import GateVerdict
 
         collides = torch.arange(len(position)) % 2 == 1
-        reward = torch.full((len(position),), 0.25)
+        reward = torch.full((len(position),), self.worth)
         return GateVerdict(~collides, collides, reward, {"novelty": torch.zeros(len(position))}, velocity)
 
 
@@ -183,6 +183,10 @@ def test_gate_validation_counts_agreements_and_can_be_switched_off() -> None:
     assert off.judged == 0 and off.reward[1] == pytest.approx(0.7 * actual[1] + 0.3 * 0.5)
     skipped = judged_rewards(sample, Judge(), config(skip_disagreed_experiences=True))
     assert skipped.used.sum() == 8
+    # A motion that was sent is doubted for a wall in its way, not for what it promises.
+    poor = Judge()
+    poor.worth = -3.0
+    assert judged_rewards(sample, poor, config()).agreed == 8
 
 
 def gated(field, settings: ContinuousTrainingConfig) -> tuple[RolloutGate, ExperienceReplayBuffer]:
@@ -507,6 +511,7 @@ def test_agreements_are_counted_not_rounded_and_the_window_is_a_hundred() -> Non
         metrics.record(loss=1.0, samples=10, seconds=0.001, agreed=10, judged=10)
     told = metrics.snapshot(is_running=True, model_version=7)
     assert told["average_gate_agreement"] == 1.0 and told["average_loss"] == 1.0 and told["average_batch_size"] == 10
+    assert told["average_step_time_ms"] == pytest.approx(1.0)
     assert told["lifetime_gate_agreement"] == pytest.approx(1029 / 1100) and told["model_version"] == 7
 
 
