@@ -98,11 +98,13 @@ def test_the_entropy_that_is_told_is_that_of_the_decisions_of_the_epoch(data):
     feed = DemoFeed(data, seed=0, validation=0.2, lanes=3, bptt=6)
     seen, score = [], learner._score
     learner._score = lambda *a: seen.append(score(*a)) or seen[-1]
-    told = learner.update(feed, index=0, steps=0).metrics["entropy"]
+    told = learner.update(feed, index=0, steps=0).metrics
     masks = [batch.mask for batch in feed.epoch(0, CPU)]
     assert len(masks) > 3 and not masks[-1].all()
     every = torch.cat([out.entropy.detach()[mask] for out, mask in zip(seen, masks, strict=True)])
-    assert told == pytest.approx(float(every.double().mean()), rel=1e-5) and every.std() > 1e-3
+    assert told["entropy"] == pytest.approx(float(every.double().mean()), rel=1e-5) and every.std() > 1e-3
+    scores = torch.cat([out.log_prob.detach()[mask] for out, mask in zip(seen, masks, strict=True)])
+    assert told["nll"] == pytest.approx(-float(scores.double().mean()), rel=1e-5)
 
 
 def test_an_epoch_holds_every_decision_once_and_no_sequence_crosses_an_episode(data):
@@ -140,8 +142,9 @@ def test_episodes_are_held_out_where_scenes_are_few(folder, data, tmp_path):
     demo = make_demo(60, starts=(0, 10, 20, 30, 40, 50))
     save_demonstration(tmp_path / "a.npz", demo)
     write_index(tmp_path, [("a.npz", demo)])
-    feed = DemoFeed(load_dataset([tmp_path]), seed=3, validation=0.3, lanes=2, bptt=4)
+    feed = DemoFeed(load_dataset([tmp_path]), seed=3, validation=0.3, lanes=2, bptt=5)
     assert len(feed.held_out) == 2 and len(feed.training) == 4
+    assert len(list(feed.epoch(0, CPU))) == 4, "episodes of two whole sequences end with the second"
     demo = make_demo(10)
     save_demonstration(tmp_path / "a.npz", demo)
     write_index(tmp_path, [("a.npz", demo)])

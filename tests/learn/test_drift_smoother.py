@@ -1,6 +1,7 @@
 """Drift smoothing: hand-computed numbers, its invariants, the gate, and what it does to Q-learning."""
 
 import math
+from dataclasses import replace
 
 import numpy as np
 import pytest
@@ -15,6 +16,8 @@ from navi_core.learn import DriftSmoother, free_energy
 from navi_core.learn.callables import CALLABLES, CallableRegistry
 from navi_core.learn.drift_smoother import alpha_step_at
 from navi_core.learn.knn_kernel import compute_knn_kernel, local_structure
+from navi_core.learn.q_batches import QBatch
+from navi_core.learn.q_smoothing import QSmoothing
 
 PLAIN = SmoothingConfig(enabled=True)
 ANGLES = [0.0, 0.1, 0.3, 1.0]
@@ -213,3 +216,36 @@ def test_functions_are_found_by_name():
     assert own.register("b", max) is max and own.register("b", max) is max
     with pytest.raises(ConfigError, match="another"):
         own.register("b", min)
+
+
+@pytest.mark.parametrize("weight", [0.0, 0.2])
+def test_the_penalty_on_q_by_hand_and_what_is_told_of_it(weight):
+    """λ·½‖Q − smoothed Q‖² of the decisions that count, over their number; the smoothed values are given."""
+    config = SmoothingConfig(enabled=True, apply_to="q_regulariser", k=3, latent_dim=8, trust_region_tau=100.0,
+                             alpha_step_schedule="constant", alpha_step_init=2.0, regulariser_weight=0.4,
+                             free_energy_weight=weight, temperature=0.5)  # fmt: skip
+    h, z = drawn(n=12, f=3)
+    values, valid = h.clone().requires_grad_(), torch.ones(12)
+    valid[9:] = 0.0
+    zero = torch.zeros(12)
+    batch = QBatch(zero, zero, valid, valid.sum(), values, z, zero.long(), z)
+    smoothing = QSmoothing(config, 0)
+    after, penalty = smoothing(batch, None, torch.ones(12), 0, None, 0)
+    kernel = compute_knn_kernel(z[:9], config)
+    step = 2.0 * 8**-0.5 * (kernel.mean(h[:9]) - h[:9])
+    wanted = 0.4 * 0.5 * step.square().sum() / 9
+    gradient = torch.zeros_like(h)
+    gradient[:9] = -0.4 * step / 9
+    if weight:
+        gap = h[:9] - kernel.mean(h[:9])
+        wanted = wanted + weight * (0.5 * gap.square().sum() - 0.5 * kernel.entropy().sum()) / 9
+        gradient[:9] += weight * gap / 9
+    assert after is batch and float(penalty.detach()) == pytest.approx(float(wanted), rel=1e-5)
+    penalty.backward()
+    torch.testing.assert_close(values.grad, gradient, rtol=1e-4, atol=1e-6)
+    # A minibatch of one decision cannot be smoothed: means are over those that were.
+    alone = replace(batch, valid=torch.eye(12)[0], count=torch.tensor(1.0))
+    assert smoothing(alone, None, torch.ones(12), 0, None, 1)[1] is None
+    told = smoothing.figures()
+    assert told["smoothed_share"] == 0.5 and told["alpha_step"] == 2.0 and smoothing.figures() == {}
+    assert told["smoothing_step"] == pytest.approx(float(step.norm(dim=1).mean()), rel=1e-5)

@@ -212,6 +212,27 @@ def test_the_reference_is_frozen_until_it_is_synchronised():
     assert all(torch.equal(a, b) for a, b in zip(weights(learner), learner.reference.policy.parameters()))
 
 
+def test_the_reference_walks_along_under_its_own_weights():
+    """Over rollouts that another policy flies, in chunks; the acting policy's states would say something else."""
+    collector, learner = parts(grpo_config())
+    reference, state, held = ReferencePolicy(learner.policy), None, []
+    with torch.no_grad():
+        for p in learner.policy.parameters():
+            p.mul_(1.5)
+    for _ in range(2):
+        r = rolled(collector)
+        state = tuple(x[0] for x in r.chunk_state) if state is None else state
+        told = (r.observations.by_step(), r.aux, r.reset, r.actions)
+        obs, aux, reset, actions = (x.transpose(0, 1) for x in told)
+        with torch.no_grad():
+            out = reference.policy.evaluate(obs, aux, state, reset, actions)
+            theirs = tuple(x[0] for x in r.chunk_state)
+            held.append(reference.policy.evaluate(obs, aux, theirs, reset, actions).log_prob.transpose(0, 1))
+        state = out.state
+        torch.testing.assert_close(reference.log_probs(r), out.log_prob.transpose(0, 1), rtol=1e-4, atol=1e-4)
+    assert (held[1] - out.log_prob.transpose(0, 1)).abs().max() > 2e-3
+
+
 def test_the_reference_follows_when_a_multiple_of_its_groups_is_passed():
     """Updates have as many groups as speak; they seldom end just there."""
     _, learner = parts(grpo_config(grpo={"ref_kl_coef": 0.1, "ref_sync_every_updates": 4}))
