@@ -426,6 +426,13 @@ def test_who_returns_to_a_champions_weights_learns_in_its_critics_units(caplog) 
     assert live._update.scale == (3.0, 2.0)
 
 
+def test_the_rewards_that_follow_in_a_trail_are_weighed_as_specified_too() -> None:
+    kept = flown(build_policy(TINY), config())
+    sample = kept.sample(80)
+    followed = [trail.reward[place] for trail, place in zip(sample.trails, sample.rows["place"], strict=True)]
+    assert followed == pytest.approx((0.7 * sample.rows["actual"] + 0.3 * 0.5).tolist(), abs=1e-6)
+
+
 def test_without_a_gate_the_reward_that_came_counts_whole() -> None:
     sample = flown(build_policy(TINY), config()).sample(16)
     judged = judged_rewards(sample, None, config())
