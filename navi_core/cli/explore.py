@@ -89,6 +89,8 @@ def _explore(
     )
     choices = [SceneChoice(name, load) for name, load in scene_loaders(names, resolution)]
     session = ExplorerSession(choices, config, folder)
+    for path in session.recovered:
+        typer.echo(f"{path}: a flight that an explorer was recording when it was killed")
     open_page(ExploreShow(session), host, port, browser)
     if session.saved:
         typer.echo(f"{len(session.saved)} flights saved in {folder}; clone them: navi bc --demos {folder}")

@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import errno
 import json
 import math
+import os
 from dataclasses import replace
 
 import numpy as np
@@ -76,6 +78,98 @@ def test_taking_back_stops_where_the_recording_began(session):
     assert len(session.recording) == 0
     session.discard()
     assert session.undo(100) == 10
+
+
+def kill(session):
+    """Do what a kill does to a session: its files are closed as they are, and their locks go."""
+    os.close(session._journal._file)
+
+
+def test_a_killed_explorer_leaves_its_flight_to_the_next_one(choices, tmp_path):
+    killed, whole = (ExplorerSession(choices, SMALL, tmp_path / name) for name in ("killed", "whole"))
+    for session in (killed, whole):
+        session.fly(AHEAD)
+        session.record()
+        for _ in range(6):
+            session.fly(TURN)
+        assert session.undo(2) == 2
+        session.fly(AHEAD)
+    assert ExplorerSession(choices, SMALL, tmp_path / "killed").recovered == []  # of one that lives
+    kill(killed)
+    after = ExplorerSession(choices, SMALL, tmp_path / "killed")
+    (file,) = after.recovered
+    demo, expected = load_demonstration(file), load_demonstration(whole.finish())
+    assert demo.content_hash() == expected.content_hash() and len(demo.actions) == 5
+    assert (demo.pilot, demo.limits, demo.source_hash) == (expected.pilot, expected.limits, expected.source_hash)
+    assert after.progress()[0]["flights"] == 1 and len(load_dataset([tmp_path / "killed"])) == 5
+    for name in ("killed", "whole"):
+        assert not list((tmp_path / name).glob(".*"))
+
+
+def test_a_flight_is_saved_once_however_its_explorer_ends(choices, tmp_path, monkeypatch):
+    session = ExplorerSession(choices, SMALL, tmp_path)
+    session.record()
+    for _ in range(3):
+        session.fly(AHEAD)
+    # Killed between the saving and the end of the journal.
+    monkeypatch.setattr(session, "discard", lambda: None)
+    session.finish()
+    kill(session)
+    assert ExplorerSession(choices, SMALL, tmp_path).recovered == []
+    assert [path.suffix for path in tmp_path.iterdir() if path.name != "index.json"] == [".npz"]
+
+
+def test_a_journal_holds_what_was_whole_when_its_explorer_was_killed(choices, tmp_path):
+    session = ExplorerSession(choices, SMALL, tmp_path)
+    session.record()
+    for _ in range(5):
+        session.fly(AHEAD)
+    kill(session)
+    (journal,) = tmp_path.glob(".*.flight")
+    whole = journal.read_bytes()
+    journal.write_bytes(whole[:-7])
+    (file,) = ExplorerSession(choices, SMALL, tmp_path).recovered
+    assert len(load_demonstration(file).actions) == 4
+    for number, broken in enumerate((b"", b"NAVIFLY1" + b"\xff" * 8, whole[:40], whole.replace(b"[16", b"[-6"))):
+        (tmp_path / f".{number}.flight").write_bytes(broken)
+    # What is no journal is told and kept.
+    assert ExplorerSession(choices, SMALL, tmp_path).recovered == []
+    assert len(list(tmp_path.glob(".*.flight"))) == 4
+
+
+def test_a_flight_goes_on_where_its_journal_has_no_room(choices, tmp_path, monkeypatch):
+    session = ExplorerSession(choices, SMALL, tmp_path)
+    session.record()
+    session.fly(AHEAD)
+    write, room = os.pwrite, [100]
+
+    def full(file, data, at):
+        if room[0] <= 0:
+            raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
+        done = write(file, data[: room[0]], at)
+        room[0] -= done
+        return done
+
+    monkeypatch.setattr(os, "pwrite", full)
+    session.fly(TURN)
+    session.fly(TURN)
+    room[0] = 2**20
+    session.fly(AHEAD)
+    kill(session)
+    (file,) = ExplorerSession(choices, SMALL, tmp_path).recovered
+    np.testing.assert_array_equal(load_demonstration(file).actions, np.float32([AHEAD, TURN, TURN, AHEAD]))
+
+
+def test_recording_into_a_folder_that_cannot_be_written_says_so_before_the_flight(choices, tmp_path, monkeypatch):
+    session = ExplorerSession(choices, SMALL, tmp_path)
+
+    def refuse(*args):
+        raise OSError(errno.EROFS, os.strerror(errno.EROFS))
+
+    monkeypatch.setattr(os, "pwrite", refuse)
+    with pytest.raises(DemoError, match="Read-only file system"):
+        session.record()
+    assert session.recording is None and not list(tmp_path.iterdir())
 
 
 def test_time_stands_still_while_paused(session):

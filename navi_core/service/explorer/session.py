@@ -2,13 +2,14 @@
 
 The drone lives in the environment that policies train in, so a recorded flight shows what a policy would have seen.
 Taking back goes to a kept state and repeats the decisions since: the environment is deterministic, so the same flight
-goes on as if what was taken back had never been.
+goes on as if what was taken back had never been. A flight that is being recorded lies in a journal, too: that of an
+explorer that was killed is saved by the next one.
 """
 
 from __future__ import annotations
 
 import itertools
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from datetime import UTC, datetime
 from pathlib import Path
@@ -23,6 +24,7 @@ from navi_core.demos import Demonstration, index_folder, save_beside
 from navi_core.errors import ConfigError, DemoError
 from navi_core.scenes import Scene
 from navi_core.scenes.naming import file_stem
+from navi_core.service.explorer.flight_journal import FlightJournal, left_flights
 from navi_core.service.explorer.flight_log import FlightLog
 from navi_core.world import Field, NavigationEnv, SphericalSensor
 from navi_core.world.overhead import Overhead, OverheadMaps, tint_seen
@@ -82,6 +84,7 @@ class ExplorerSession:
         paused: Time stands still.
         recording: The flight being recorded, or None.
         saved: Files written by this session.
+        recovered: Those among them of flights that explorers were recording when they were killed.
     """
 
     def __init__(
@@ -91,9 +94,11 @@ class ExplorerSession:
             raise ConfigError("no scene to explore; name a .gmdag or mesh file, or family:seeds as in apartment:0-3")
         self.choices, self.config, self.folder = tuple(choices), config or ExplorerConfig(), folder
         self.saved: list[Path] = []
+        self.recovered: list[Path] = []
+        self._journal: FlightJournal | None = None
         self._progress: dict[str, SceneProgress] = {}
         if folder is not None:
-            self._take_stock(folder)
+            self._recover(folder, self._take_stock(folder))
         self.open(0)
 
     def open(self, number: int) -> None:
@@ -153,6 +158,7 @@ class ExplorerSession:
         wanted = np.clip(wanted, -1.0, 1.0)
         if self.recording is not None:
             self.recording.add(self.observation, wanted)
+            self._keep()
         self._step(wanted)
         if self.recording is not None and len(self.recording) >= self.config.max_decisions:
             self.finish()
@@ -162,11 +168,13 @@ class ExplorerSession:
         """Begin to record a flight here and now.
 
         Raises:
-            DemoError: The session was given no folder.
+            DemoError: The session was given no folder, or one that cannot be written.
         """
         if self.folder is None:
             raise DemoError("flights are not recorded; start with `navi explore --record DIR`", path=Path("."))
         if self.recording is None:
+            bins = (self.config.azimuth_bins, self.config.elevation_bins)
+            self._journal = FlightJournal(self.folder, self._facts(), bins)
             self.recording, self._recorded_from, self.paused = FlightLog(), len(self._flown), False
 
     def finish(self) -> Path | None:
@@ -180,19 +188,20 @@ class ExplorerSession:
         """
         log: FlightLog | None = getattr(self, "recording", None)
         if log is None or self.folder is None or len(log) < 2:
-            self.recording = None
+            self.discard()
             return None
-        # Another explorer may record into the same folder.
-        path = save_beside(self._free_files(self.folder), self._demonstration(log))
+        path = self._save(self.folder, self._demonstration(log))
         # Only now: a flight that could not be written may be saved again.
-        self.recording = None
-        self.saved.append(path)
+        self.discard()
         self._take_stock(self.folder)
         return path
 
     def discard(self) -> None:
         """Drop the flight being recorded."""
         self.recording = None
+        if self._journal is not None:
+            self._journal.remove()
+            self._journal = None
 
     def undo(self, decisions: int | None = None) -> int:
         """Take back the last decisions, at most to where the recording, or else the flight, began.
@@ -218,6 +227,7 @@ class ExplorerSession:
             self._step(action)
         if self.recording is not None:
             self.recording.cut(target - self._recorded_from)
+            self._keep()
         self.trail_version += 1
         return taken
 
@@ -279,41 +289,56 @@ class ExplorerSession:
         self.speed = float(batch.info["speed"][0])
         self.episode_return = float(batch.info["episode_return"][0])
 
-    def _demonstration(self, log: FlightLog) -> Demonstration:
+    def _keep(self) -> None:
+        if self._journal is not None and self.recording is not None:
+            self._journal.keep(self.recording)
+
+    def _recover(self, folder: Path, known: set[str]) -> None:
+        """Save what killed explorers were recording; a kill behind the saving leaves a flight that is there already."""
+        for demo in left_flights(folder):
+            if demo.content_hash() not in known:
+                self.recovered.append(self._save(folder, demo))
+        if self.recovered:
+            self._take_stock(folder)
+
+    def _facts(self) -> dict[str, Any]:
         c = self.config
+        return {
+            "scene": self.scene.name,
+            "decision_hz": c.dynamics.decision_hz,
+            "limits": (*c.dynamics.max_speed, c.dynamics.max_yaw_rate),
+            "recording_date": datetime.now(UTC).isoformat(timespec="seconds"),
+            "max_distance": c.max_distance,
+            "pilot": PILOT,
+            "scene_hash": self.scene.content_hash(),
+            "source_hash": self.scene.source_hash,
+            "vocabulary": dict(self.env.field.vocabulary),
+        }
+
+    def _demonstration(self, log: FlightLog) -> Demonstration:
         starts = np.zeros(len(log), bool)
         starts[0] = True
-        return Demonstration(
-            log.observations(),
-            np.stack(log.actions),
-            starts,
-            scene=self.scene.name,
-            decision_hz=c.dynamics.decision_hz,
-            limits=(*c.dynamics.max_speed, c.dynamics.max_yaw_rate),
-            recording_date=datetime.now(UTC).isoformat(timespec="seconds"),
-            max_distance=c.max_distance,
-            pilot=PILOT,
-            scene_hash=self.scene.content_hash(),
-            source_hash=self.scene.source_hash,
-            vocabulary=dict(self.env.field.vocabulary),
-        )
+        return Demonstration(log.observations(), np.stack(log.actions), starts, **self._facts())
 
-    def _free_files(self, folder: Path) -> Iterator[Path]:
+    def _save(self, folder: Path, demo: Demonstration) -> Path:
         taken = {path.name for path in folder.glob("*.npz")}
         # The name comes from the scene's file, which may be anybody's: as it stands it could lead out of the folder.
-        stem = file_stem(self.scene.name)
+        stem = file_stem(demo.scene)
         names = (f"{stem}-{PILOT}-{number:05d}.npz" for number in itertools.count())
-        return (folder / name for name in names if name not in taken)
+        # Another explorer may record into the same folder.
+        path = save_beside((folder / name for name in names if name not in taken), demo)
+        self.saved.append(path)
+        return path
 
-    def _take_stock(self, folder: Path) -> None:
-        """Index the folder anew and count what each scene has."""
+    def _take_stock(self, folder: Path) -> set[str]:
+        """Index the folder anew, count what each scene has, and return the hashes of the flights."""
         try:
             folder.mkdir(parents=True, exist_ok=True)
         except OSError as error:
             raise DemoError(f"cannot be made: {error.strerror or error}", path=folder) from error
         files = sorted(folder.glob("*.npz"))
         if not files:
-            return
+            return set()
         index = index_folder(folder, (path.name for path in files))
         sensor = (self.config.azimuth_bins, self.config.elevation_bins)
         if (index["azimuth_bins"], index["elevation_bins"]) != sensor:
@@ -327,3 +352,4 @@ class ExplorerSession:
             done = self._progress.setdefault(row["scene"], SceneProgress())
             done.flights += row["episodes"]
             done.decisions += row["decisions"]
+        return {row["content_hash"] for row in index["files"]}

@@ -44,7 +44,8 @@ class ExploreShow:
         self._turn = asyncio.Lock()
         self._hands = threading.Lock()
         """Held by whichever thread moves the session: a cancelled task leaves its thread behind."""
-        self._notice = ""
+        names = ", ".join(path.name for path in session.recovered)
+        self._notice = f"saved {names}: an explorer was killed while it recorded" if names else ""
         self._sent_trail = -1
         self._watched = asyncio.Event()
         self._orders: dict[str, Callable[[dict[str, Any]], None]] = {
