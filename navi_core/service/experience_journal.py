@@ -6,6 +6,7 @@ its writer while that lives; one without a lock was left by a killed service, an
 
 from __future__ import annotations
 
+import errno
 import fcntl
 import json
 import logging
@@ -49,7 +50,7 @@ class ExperienceJournal:
     def append(self, values: dict[str, Any]) -> None:
         """Keep a row; a full disk is warned of once, and the row is then in memory alone."""
         try:
-            os.write(self._now[1], _line(values))
+            _write(self._now[1], _line(values))
         except OSError as error:
             if not self._warned:
                 self._warned = True
@@ -84,7 +85,7 @@ class ExperienceJournal:
         descriptor = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_APPEND | os.O_CLOEXEC, 0o644)
         try:
             fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
-            os.write(descriptor, self._head)
+            _write(descriptor, self._head)
         except OSError:
             # A full disk may still take names: without this every try would leave one, and a descriptor.
             _remove(path, descriptor)
@@ -134,6 +135,14 @@ def _recover(path: Path, outbox: Path) -> int:
 
 def _line(values: dict[str, Any]) -> bytes:
     return json.dumps(values, separators=(",", ":")).encode() + b"\n"
+
+
+def _write(descriptor: int, line: bytes) -> None:
+    """Write a whole line or nothing: a disk that fills takes its beginning, and the next line would end it."""
+    size = os.fstat(descriptor).st_size
+    if os.write(descriptor, line) < len(line):
+        os.ftruncate(descriptor, size)
+        raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
 
 
 def _remove(path: Path, descriptor: int) -> None:

@@ -15,6 +15,7 @@ from navi_core.config import ActorConfig, ContinuousTrainingConfig, EnvironmentC
 from navi_core.errors import RecordError, ServiceError
 from navi_core.service.actor_server import ActorServer
 from navi_core.service.environment_server import EnvironmentServer
+from navi_core.service.experience_journal import ExperienceJournal, recover_journals
 from navi_core.service.experience_record import ServiceRecord
 from navi_core.service.flight_learning import FlightLearning
 from navi_core.service.wire import Fault, StepRequest, StepResult, Subscriber, decode, encode
@@ -139,6 +140,19 @@ def test_an_outbox_that_is_full_keeps_no_journal_for_every_try(tmp_path, monkeyp
     assert len(list((tmp_path / "journals").iterdir())) == 2
     record.close()
     assert len(rows(tmp_path, "service_experiences")) == 20 and not list((tmp_path / "journals").iterdir())
+
+
+def test_a_row_that_a_full_disk_took_half_of_costs_no_other_row(tmp_path, monkeypatch) -> None:
+    journal = ExperienceJournal(tmp_path / "journals", "service-1", {})
+    write = os.write
+    for number in range(6):
+        with monkeypatch.context() as patch:
+            if number in (2, 3):
+                # A disk with room for a part takes that part, and says so by its count alone.
+                patch.setattr(os, "write", lambda file, data: write(file, data[:9]))
+            journal.append({"number": number, "session_id": 1})
+    os.close(journal._now[1])  # as a kill does
+    assert recover_journals(tmp_path / "journals", tmp_path / "outbox") == 4
 
 
 def test_what_is_no_journal_is_told_and_left(tmp_path, caplog) -> None:
