@@ -193,6 +193,7 @@ class _Cloner:
             checkpoint = load_checkpoint(found, **names)
             self._restore(checkpoint)
             learned = _learned(checkpoint)
+            self.record.taken_up(found, checkpoint)
             _LOG.info("run %s resumes after epoch %d", self.run.run_id, self.counters.epochs)
         elif initial is not None:
             try:

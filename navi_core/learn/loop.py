@@ -165,7 +165,10 @@ class _Trainer:
         mine = None if self.run is None else take_up(self.run.checkpoints, fresh=fresh, **names)
         found: Path | None = self.workers.share(mine)
         if found is not None:
-            self._restore(load_checkpoint(found, **names))
+            checkpoint = load_checkpoint(found, **names)
+            self._restore(checkpoint)
+            if self.record is not None:
+                self.record.taken_up(found, checkpoint)
             if isinstance(self.learner, KeepsData):
                 self.learner.load_beside(found)
             self.parent = str(found)

@@ -15,6 +15,7 @@ import torch
 
 from navi_core.config import TrainConfig
 from navi_core.kernels.cuda import cuda_device
+from navi_core.models import Checkpoint
 from navi_core.record import MetricLog, RunDirectory, StageTimer
 from navi_core.record.durable import write_durably
 
@@ -125,6 +126,17 @@ class RunRecord:
             },
         )
         self.log.flush()
+
+    def taken_up(self, path: Path, checkpoint: Checkpoint) -> None:
+        """Write the row of the checkpoint that a run goes on from: a kill right behind its writing left none."""
+        self.checkpoint(
+            path,
+            step=checkpoint.step_id,
+            reward_ema=checkpoint.reward_ema,
+            episodes=checkpoint.episode_count,
+            parent=checkpoint.parent_checkpoint,
+            seconds=3600.0 * checkpoint.wall_time_hours,
+        )
 
     def stages(self, step: int, timers: Mapping[str, StageTimer]) -> None:
         """Write the mean and the total time of every stage.

@@ -162,6 +162,8 @@ class Keeper:
             ) from error
         for port in self.replay.ports:
             port.load(str(path.parent), path.name, added.get(port.number, 0))
+        if self.record is not None:
+            self.record.taken_up(path, checkpoint)
         _LOG.info("the run resumes from step %d", at.steps)
         return True
 

@@ -237,6 +237,25 @@ def test_a_run_validates_records_and_keeps_its_best_epoch(tmp_path, data):
     assert {"nll", "validation_nll", "grad_norm", "entropy"} <= names
 
 
+def test_a_kill_between_a_checkpoint_and_its_row_costs_no_row(tmp_path, data, monkeypatch):
+    config = make_config(data)
+    fly(tmp_path / "a", data, config)
+    with monkeypatch.context() as patch:
+        patch.setattr("navi_core.learn.run_record.RunRecord.checkpoint", lambda *args, **named: 1 / 0)
+        with pytest.raises(ZeroDivisionError):
+            fly(tmp_path / "b", data, config)
+    fly(tmp_path / "b", data, config)
+    steps = [
+        {
+            json.loads(line)["step"]
+            for file in (tmp_path / run / "outbox").glob("*-checkpoints.ndjson")
+            for line in file.read_text().splitlines()[1:]
+        }
+        for run in "ab"
+    ]
+    assert steps[0] == steps[1] and len(steps[0]) > 1
+
+
 def test_stopped_anywhere_and_resumed_is_straight_through(tmp_path, data):
     config = make_config(data)
     straight = fly(tmp_path / "a", data, config)
