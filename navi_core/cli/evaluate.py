@@ -15,7 +15,7 @@ from navi_core.cli.table import print_json, print_table
 
 if TYPE_CHECKING:
     from navi_core.config import CompileConfig, EvalConfig
-    from navi_core.evaluate import Comparison, EvalResult, SeedComparison
+    from navi_core.evaluate import Comparison, Decision, EvalResult, SeedComparison
     from navi_core.models import ModelVersion, Registry
     from navi_core.scenes import Scene, SceneSource
 
@@ -176,15 +176,22 @@ def promote(
     registry.resolve(version)
     registry.check_alias(alias)
     scenes = load_scenes(scene or HELD_OUT, resolution)
+
+    def record(decided: Decision, flown: list[tuple[EvalResult, EvalResult]]) -> None:
+        for result in (result for pair in flown for result in pair):
+            record_evaluation(result)
+        record_decision(decided, flown[-1][0])
+
     decision, flights = promote_version(
-        version, registry, scenes, eval_config(protocol, starts, steps, seed, sampled, noisy), alias=alias
+        version,
+        registry,
+        scenes,
+        eval_config(protocol, starts, steps, seed, sampled, noisy),
+        alias=alias,
+        record=None if no_record else record,
     )
     if decision.promoted:
         record_registry(registry)
-    if not no_record:
-        for result in (result for pair in flights for result in pair):
-            record_evaluation(result)
-        record_decision(decision, flights[-1][0])
     if as_json:
         print_json(decision.to_row())
     else:

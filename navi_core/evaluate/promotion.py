@@ -12,7 +12,7 @@ from dataclasses import dataclass, replace
 from datetime import UTC, datetime
 from typing import TYPE_CHECKING, Any
 
-from navi_core.errors import CheckpointError, EvaluationError
+from navi_core.errors import CheckpointError, EvaluationError, RegistryError
 from navi_core.evaluate.comparison import Comparison, compare, paired_differences
 from navi_core.evaluate.course import Course
 from navi_core.evaluate.protocol import evaluate
@@ -249,6 +249,7 @@ def promote(
     alias: str = "champion",
     challenger: EvalResult | None = None,
     opponent: EvalResult | None = None,
+    record: Callable[[Decision, list[tuple[EvalResult, EvalResult]]], None] | None = None,
 ) -> tuple[Decision, list[tuple[EvalResult, EvalResult]]]:
     """Let a version challenge the holder of an alias, and move the alias if it wins and wins again on other starts.
 
@@ -260,6 +261,8 @@ def promote(
         alias: The alias at stake.
         challenger: Its evaluation on these scenes, if it has been flown already.
         opponent: The evaluation of the alias's holder, or of the random pilot, if it has been flown already.
+        record: Given what is returned before the alias moves, since a version that holds it cannot be decided again;
+            and once more, refused, where another version got the alias meanwhile.
 
     Returns:
         The decision, and the evaluations of challenger and opponent: of the first flight and, if it was won, of the
@@ -294,6 +297,13 @@ def promote(
     first = challenger, opponent or evaluate(rival, scenes, config)
     previous = holder.version if holder is not None else None
     decision, flights = decide_and_confirm(contender.version, first, fly_again, previous_version=previous, alias=alias)
+    if record is not None:
+        record(decision, flights)
     if decision.promoted:
-        registry.promote(contender.version, alias, instead_of=previous)
+        try:
+            registry.promote(contender.version, alias, instead_of=previous)
+        except RegistryError as error:
+            if record is not None:
+                record(replace(decision, promoted=False, reason=f"Refused, {error}"), flights)
+            raise
     return decision, flights

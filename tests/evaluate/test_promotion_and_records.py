@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from dataclasses import replace
 
 import numpy as np
 import pytest
@@ -123,6 +124,37 @@ def test_the_command_that_promotes_records_the_move_of_the_alias(halls, tmp_path
     batches = sorted(outbox_path().glob("*alias_moves*.ndjson"))
     rows = [json.loads(line) for batch in batches for line in batch.read_text().splitlines()]
     assert {row["version"] for row in rows if row.get("alias") == "champion"} == {hovers, circles}
+
+
+def test_a_promotion_is_recorded_before_the_alias_moves(halls, registry, tmp_path, monkeypatch):
+    """A champion cannot be decided again: killed behind the move, its row would be missing for good."""
+    course = build_course(halls, SHORT)
+    checkpoints = [flying(c, tmp_path / f"{n}.pt") for n, c in enumerate((HOVER, CIRCLE, CRASH))]
+    hovers, circles, third = (registry.register(checkpoint) for checkpoint in checkpoints)
+    registry.promote(hovers, "champion")
+    pair = evaluate(checkpoints[1], course), evaluate(checkpoints[0], course)
+    won = replace(decide(circles, *pair, previous_version=hovers), promoted=True)
+    monkeypatch.setattr("navi_core.evaluate.promotion.decide_and_confirm", lambda *a, **k: (won, [pair]))
+    told = []
+
+    def record(decision, flights):
+        told.append((decision.promoted, decision.decided_at, registry.resolve("champion").version))
+        if len(told) == 1:
+            raise KeyboardInterrupt
+        if len(told) == 3:
+            registry.promote(third, "champion")
+
+    flown = {"challenger": pair[0], "opponent": pair[1], "record": record}
+    with pytest.raises(KeyboardInterrupt):
+        promote(circles, registry, course, **flown)
+    promote(circles, registry, course, **flown)
+    assert [(row[0], row[2]) for row in told] == [(True, hovers)] * 2
+    assert registry.resolve("champion").version == circles
+    registry.rollback("champion")
+    # Another version gets the alias between the row and the move: the same row says so.
+    with pytest.raises(RegistryError, match="holds it by now"):
+        promote(circles, registry, course, **flown)
+    assert [row[:2] for row in told[2:]] == [(True, won.decided_at), (False, won.decided_at)]
 
 
 def test_promotion_refuses_scenes_of_the_training(corridor, registry, tmp_path):
