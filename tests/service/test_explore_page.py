@@ -3,18 +3,20 @@
 from __future__ import annotations
 
 import os
+import shutil
 import signal
 import threading
 
 import numpy as np
 import pytest
+from websockets.sync.client import connect
 
 from navi_core.demos import import_minari, load_demonstration
 from navi_core.errors import DemoError
 from navi_core.service.explorer import ExplorerSession, SceneChoice
-from navi_core.service.web import listen, serve_page, served_page
+from navi_core.service.web import app, listen, serve_page, served_page
 from navi_core.service.web.explore import ExploreShow
-from tests.service.page_client import page_client
+from tests.service.page_client import page_client, unpacked
 from tests.service.test_explorer import SMALL
 
 
@@ -41,6 +43,23 @@ def test_a_flight_is_recorded_saved_and_exported_as_minari(page, tmp_path):
     demo = load_demonstration(page.session.saved[0])
     np.testing.assert_array_equal(episode.observations, demo.observations)
     np.testing.assert_array_equal(episode.actions, demo.actions)
+
+
+def test_the_first_word_to_a_page_says_which_scripts_the_server_has(apartments, tmp_path, monkeypatch):
+    """A page that was left open through an upgrade fetches itself anew."""
+    session = ExplorerSession([SceneChoice("scene", lambda: apartments[0])], SMALL)
+    later = tmp_path / "static"
+    shutil.copytree(app.STATIC, later)
+    versions = []
+    for upgraded in (False, False, True):
+        if upgraded:
+            monkeypatch.setattr(app, "STATIC", later)
+            (later / "map.js").write_text("// another one")
+        with served_page(ExploreShow(session)) as address, connect(address.replace("http", "ws") + "/ws") as socket:
+            first = unpacked(socket.recv(timeout=10))
+            assert first["kind"] == "page"
+            versions.append(first["version"])
+    assert versions[0] == versions[1] != versions[2]
 
 
 def test_scenes_are_walked_and_the_drone_hovers_when_the_page_falls_silent(page):

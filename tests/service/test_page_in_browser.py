@@ -169,6 +169,19 @@ def test_a_dead_connection_is_noticed_and_the_page_comes_back(apartments, tmp_pa
         page.wait_for_function(flown, arg=shown)
 
 
+def test_a_page_left_open_through_an_upgrade_of_its_server_fetches_itself_anew(apartments, tmp_path, monkeypatch):
+    flying = "() => document.getElementById('phase').textContent === 'flying'"
+    with explorer_page(apartments[:1], tmp_path) as (session, page, _):
+        with served_page(ExploreShow(session)) as address:
+            page.goto(address)
+            page.wait_for_function(flying)
+            page.evaluate("window.before = true")
+        monkeypatch.setattr("navi_core.service.web.app._page_version", lambda: "another")
+        with served_page(ExploreShow(session), port=int(address.rsplit(":", 1)[1])):
+            page.wait_for_function("() => window.before === undefined")
+            page.wait_for_function(flying)
+
+
 PAD = """
 window.pad = { connected: true, axes: [0, 0, 0, 0], buttons: [0, 1, 2, 3].map(() => ({ pressed: false })) };
 navigator.getGamepads = () => [window.pad];

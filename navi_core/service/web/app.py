@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import hashlib
 import ipaddress
 import json
 import logging
@@ -99,12 +100,17 @@ def build_app(show: Show, host: str = "127.0.0.1") -> FastAPI:
 def _websocket(show: Show, host: str) -> Any:
     from fastapi import WebSocket, WebSocketDisconnect
 
+    page = pack_message("page", {"version": _page_version()})
+
     async def endpoint(socket: WebSocket) -> None:
         if not _same_site(socket) or not _by_own_name(socket.headers.get("host", ""), host):
             await socket.close(code=1008)
             return
         await socket.accept()
         viewer = show.hub.join()
+        # First of all: a page that an earlier server sent may not understand the rest, and fetches itself anew.
+        with contextlib.suppress(WebSocketDisconnect, RuntimeError):
+            await socket.send_bytes(page)
         sending = asyncio.create_task(_send(socket, viewer, show.hub))
         try:
             while True:
@@ -152,6 +158,14 @@ async def _obey(show: Show, socket: WebSocket, text: str) -> None:
         await show.order(order)
     except NaviError as error:
         await socket.send_json({"kind": "refused", "reason": str(error)})
+
+
+def _page_version() -> str:
+    """Return what the page and its scripts are known by."""
+    digest = hashlib.sha256()
+    for file in sorted(STATIC.iterdir()):
+        digest.update(file.name.encode() + b"\0" + hashlib.sha256(file.read_bytes()).digest())
+    return digest.hexdigest()[:16]
 
 
 def _same_site(socket: WebSocket) -> bool:

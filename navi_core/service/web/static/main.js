@@ -9,7 +9,7 @@ import { showService } from "./service.js";
 
 const $ = (id) => document.getElementById(id);
 const panorama = new Panorama(), map = new FlightMap(), metrics = new Metrics(), terms = new Terms();
-let flight = null, refusalTimer = 0, dragging = false, shown = null;
+let flight = null, refusalTimer = 0, dragging = false, shown = null, version = null;
 
 function phase(name, text = name) {
   $("phase").dataset.phase = name;
@@ -30,6 +30,11 @@ function clear() {
 }
 
 const show = {
+  /** A server that was upgraded sends what this script may not know: it is fetched anew. */
+  page(message) {
+    if (version !== null && version !== message.version) location.reload();
+    version = message.version;
+  },
   hello(message) {
     if (shown !== message.title) clear();
     shown = message.title;
