@@ -94,7 +94,7 @@ def replay(
         if recording.unfinished:
             typer.echo(f"warning: the last message is unfinished ({recording.unfinished} bytes) and left out", err=True)
         if recording.damage:
-            typer.echo(f"warning: {recording.damage}; what lies before is shown", err=True)
+            typer.echo(f"warning: {recording.damage}", err=True)
         if listing or rrd is not None or as_json:
             _episodes(recording, rrd, episode, as_json)
             if recording.left_out:

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import json
 import math
-import struct
 import time
 import tracemalloc
 import zlib
@@ -17,7 +16,7 @@ from typer.testing import CliRunner
 from navi_core.cli.main import build_app
 from navi_core.errors import ConfigError, NaviError, RecordError
 from navi_core.service.recordings import Recording, RecordingWriter, list_episodes, record_session, trace_episode
-from navi_core.service.recordings.file import MAGIC
+from navi_core.service.recordings.heads import FORMATS, NEWEST
 from navi_core.service.viewing import TrainingBroadcast
 from navi_core.service.web import served_page
 from navi_core.service.web.replay import ReplayShow
@@ -26,8 +25,6 @@ from navi_core.world import denormalise_depth, spherical_directions
 from tests.service.page_client import page_client
 from tests.service.test_dashboard import env  # noqa: F401
 from tests.service.test_watching import update
-
-HEAD = struct.Struct("<IIIHHd")
 
 
 @pytest.fixture
@@ -116,7 +113,7 @@ def test_a_long_recording_is_gone_on_with_and_played_in_few_bytes_a_message(tmp_
         assert reading < 48 * count + 200_000 and playing < 12 * count + 200_000, (reading, playing)
         assert len(recording.entries) == len(list(recording.entries)) == len(show._times) == count
         first, last = recording.entries[0], recording.entries[-1]
-        assert (first.offset, first.time, last.time) == (len(MAGIC), 100.0, 100.0 + count - 1)
+        assert (first.offset, first.time, last.time) == (len(NEWEST.magic), 100.0, 100.0 + count - 1)
         assert recording.entries[count - 1] == last and recording.read(last).step_id == count
         for place in (count, -count - 1):
             with pytest.raises(IndexError):
@@ -144,19 +141,20 @@ def test_a_kill_in_the_middle_of_a_message_costs_that_message_alone(tmp_path):
 @pytest.mark.parametrize(
     ("head", "reason"),
     [
-        (HEAD.pack(2**32 - 1, 10, 0, 4, 0, 1.0), "no message begins at byte 8"),
-        (HEAD.pack(10, 2**32 - 1, 0, 4, 1, 1.0), "no message begins"),
-        (HEAD.pack(10, 10, 0, 400, 0, 1.0), "no message begins"),
-        (HEAD.pack(10, 10, 0, 0, 0, 1.0), "no message begins"),
-        (HEAD.pack(10, 10, 0, 4, 7, 1.0), "no message begins"),
-        (HEAD.pack(10, 12, 0, 4, 0, 1.0), "contradicts its own length"),
-        (HEAD.pack(10, 10, 0, 4, 1, 1.0), "contradicts its own length"),
-        (HEAD.pack(10, 10, 0, 4, 0, float("nan")), "has the time nan"),
+        ((2**32 - 1, 10, 0, 4, 0, 1.0), "no message begins at byte 8"),
+        ((10, 2**32 - 1, 0, 4, 1, 1.0), "no message begins"),
+        ((10, 10, 0, 400, 0, 1.0), "no message begins"),
+        ((10, 10, 0, 0, 0, 1.0), "no message begins"),
+        ((10, 10, 0, 4, 7, 1.0), "no message begins"),
+        ((10, 12, 0, 4, 0, 1.0), "contradicts its own length"),
+        ((10, 10, 0, 4, 1, 1.0), "contradicts its own length"),
+        ((10, 10, 0, 4, 0, float("nan")), "has the time nan"),
     ],
 )
-def test_lengths_are_compared_before_anything_is_read(tmp_path, head, reason):
+@pytest.mark.parametrize("kind", FORMATS)
+def test_lengths_are_compared_before_anything_is_read(tmp_path, head, reason, kind):
     path = tmp_path / "bad.navi"
-    path.write_bytes(MAGIC + head + b"x" * 10)
+    path.write_bytes(kind.magic + kind.head(*head) + b"x" * 10)
     with pytest.raises(RecordError, match=reason):
         Recording(path)
 
@@ -164,7 +162,7 @@ def test_lengths_are_compared_before_anything_is_read(tmp_path, head, reason):
 def test_a_body_that_unpacks_to_more_than_it_says_is_refused(tmp_path):
     path = tmp_path / "bomb.navi"
     bomb = zlib.compress(bytes(50_000_000))
-    path.write_bytes(MAGIC + HEAD.pack(len(bomb), 2 * len(bomb), zlib.crc32(bomb), 18, 1, 1.0) + bomb)
+    path.write_bytes(NEWEST.magic + NEWEST.head(len(bomb), 2 * len(bomb), zlib.crc32(bomb), 18, 1, 1.0) + bomb)
     with Recording(path) as recording, pytest.raises(RecordError, match="another length"):
         recording.read(recording.entries[0])
 
@@ -188,8 +186,8 @@ def test_what_lies_around_damage_is_still_shown(tmp_path):
     whole = path.read_bytes()
     with Recording(path) as recording:
         second, fourth = recording.entries[1].offset, recording.entries[3].offset
-    flags = fourth + 14
-    for place in (second + HEAD.size + 3, flags):
+    flags = fourth + 4 + 14
+    for place in (second + NEWEST.size + 3, flags):
         data = bytearray(whole)
         data[place] ^= 255
         path.write_bytes(data)
@@ -198,8 +196,8 @@ def test_what_lies_around_damage_is_still_shown(tmp_path):
                 page.order(do="seek", at=1e6)
                 facts = page.until("replay", lambda m: not m["playing"])["facts"]
             if place == flags:
-                assert len(recording.entries) == 3 and f"byte {fourth}" in recording.damage
-                assert "3 messages, damaged behind them" in facts and recording.unfinished == 0
+                assert len(recording.entries) == 4 and f"byte {fourth}" in recording.damage
+                assert "4 messages, damaged between them" in facts and recording.unfinished == 0
             else:
                 assert "5 messages, 1 damaged ones left out" in facts and not recording.damage
                 assert recording.read_known(recording.entries[1]) is None and recording.left_out == 1
@@ -219,13 +217,65 @@ def test_a_length_that_grew_is_damage_and_nothing_behind_it_is_cut_off(tmp_path,
         second = recording.entries[1]
         assert second.packed == packed
     data = bytearray(path.read_bytes())
-    data[second.offset + 2] ^= 1  # of the stored length, little-endian
+    data[second.offset + 4 + 2] ^= 1  # of the stored length, little-endian
     path.write_bytes(data)
     with pytest.raises(RecordError, match=f"byte {second.offset}"):
         RecordingWriter(path)
     assert path.read_bytes() == data
     with Recording(path) as recording:
-        assert len(recording.entries) == 1 and f"byte {second.offset}" in recording.damage
+        assert len(recording.entries) == 4 and f"byte {second.offset}" in recording.damage
+
+
+def test_no_bit_of_a_head_changes_what_is_told_of_other_messages(tmp_path):
+    path = tmp_path / "a.navi"
+    small(path, 5)
+    whole = path.read_bytes()
+    with Recording(path) as recording:
+        told = list(recording.messages())
+        heads = [entry.offset for entry in recording.entries]
+    for number, offset in enumerate(heads):
+        for place in range(offset, offset + NEWEST.size):
+            for bit in range(8):
+                data = bytearray(whole)
+                data[place] ^= 1 << bit
+                path.write_bytes(data)
+                with Recording(path) as recording:
+                    found = [(entry.time, recording.read(entry).step_id) for entry in recording.entries]
+                    assert found == [(when, message.step_id) for when, message in told[:number] + told[number + 1 :]]
+                    assert f"byte {offset}" in recording.damage
+                    assert (recording.gaps, recording.broken_off) == ((0, True) if number == 4 else (1, False))
+
+
+def test_damage_of_any_length_is_left_out(tmp_path):
+    path = tmp_path / "a.navi"
+    small(path, 2000)
+    with Recording(path) as recording:
+        offsets = [entry.offset for entry in recording.entries]
+    data = bytearray(path.read_bytes())
+    # More than is searched at once, with marks that are none, from within a message on.
+    data[offsets[10] + 40 : offsets[1500] + 3] = b"\xf5MSG" * ((offsets[1500] + 3 - offsets[10] - 40) // 4)
+    path.write_bytes(data)
+    with Recording(path) as recording:
+        times = [entry.time for entry in recording.entries]
+        assert len(times) > 400 and recording.gaps == 1 and times[-1] == 100.0 + 1999
+        assert f"byte {offsets[11]}; " in recording.damage
+
+
+def test_a_file_of_the_first_format_is_read_and_gone_on_with(tmp_path, monkeypatch):
+    path = tmp_path / "old.navi"
+    with monkeypatch.context() as patch:
+        patch.setattr("navi_core.service.recordings.file.NEWEST", FORMATS[0])
+        small(path, 3)
+    assert path.read_bytes().startswith(b"NAVIREC1")
+    small(path, 2)
+    with Recording(path) as recording:
+        assert [message.step_id for _, message in recording.messages()] == [1, 2, 3, 1, 2] and not recording.damage
+    data = bytearray(path.read_bytes())
+    data[recording.entries[1].offset + 14] ^= 255
+    path.write_bytes(data)
+    with Recording(path) as recording:
+        # Without marks nothing is found behind it.
+        assert len(recording.entries) == 1 and recording.broken_off and "what lies before is shown" in recording.damage
 
 
 def test_two_do_not_record_into_one_file(tmp_path):

@@ -1,14 +1,18 @@
 """A recorded session: the wire's messages as they came, in one file that is only ever appended to.
 
-    "NAVIREC1"                                              8 bytes
+    "NAVIREC2"                                              8 bytes
     then, for each message, little-endian:
+        mark           4 bytes, f5 4d 53 47
         u32 stored     bytes of the body as stored
         u32 raw        bytes of the body unpacked
         u32 crc        CRC-32 of the stored body
         u16 topic      bytes of the topic, at the front of the body
         u16 flags      1: the body is packed by zlib
         f64 time       seconds since 1970, UTC, when it was received
+        u32 check      CRC-32 of the head from `stored` to `time`
         body           topic, then the MessagePack payload
+
+Files of the first format ("NAVIREC1": no mark, no check) are read and gone on with as they are.
 
 Every length is compared with its bound before anything is read. A process that is killed leaves at most one unfinished
 message at the end, which readers leave out and the next writer cuts off. Nothing is unpickled.
@@ -26,10 +30,10 @@ from types import TracebackType
 
 from navi_core.config import WireConfig
 from navi_core.errors import RecordError, WireError
-from navi_core.service.recordings.heads import HEAD, MAGIC, PACKED, Entries, Entry, open_recording, walk
+from navi_core.service.recordings.heads import NEWEST, PACKED, Entries, Entry, Format, open_recording, walk
 from navi_core.service.wire import TOPICS, Message, decode
 
-__all__ = ["MAGIC", "Entry", "Recording", "RecordingWriter"]
+__all__ = ["Entry", "Recording", "RecordingWriter"]
 
 _SYNC_SECONDS = 1.0
 
@@ -48,24 +52,28 @@ class Recording:
         entries: The messages, in order.
         end: Where the last whole message ends [bytes].
         unfinished: Bytes behind it, of a message that was being written when its process was killed.
-        damage: What is wrong from `end` on, where the file is damaged in its middle; empty of a whole file.
+        damage: What is wrong with the file, and what of it is shown; empty of a whole one.
+        gaps: Places in it where bytes are left out because they are damaged, and messages go on behind them.
+        broken_off: Is it damaged from `end` on?
     """
 
     def __init__(self, path: Path, limits: WireConfig | None = None) -> None:
         self.path, self._limits = path, limits or WireConfig()
-        self._file, size = open_recording(path)
+        self._file, self._format, size = open_recording(path)
         self.entries = Entries()
-        self.damage = ""
+        self.damage, self.gaps, self.broken_off = "", 0, False
         self._damaged: set[int] = set()
         try:
-            self.end = walk(self._file, path, size, self._limits.max_message_bytes, self.entries.append)
+            most = self._limits.max_message_bytes
+            self.end = walk(self._file, self._format, path, size, most, self.entries.append, self._gap)
         except RecordError as error:
             if not self.entries:
                 self._file.close()
                 raise
             # What lies before is whole: a day is not lost for one bit.
             last = self.entries[-1]
-            self.damage, self.end = str(error), last.offset + HEAD.size + last.stored
+            self.damage = self.damage or f"{error}; what lies before is shown"
+            self.broken_off, self.end = True, last.offset + self._format.size + last.stored
             size = self.end
         except BaseException:
             self._file.close()
@@ -86,7 +94,7 @@ class Recording:
         """Return the topic of a message; None where the body is packed and would have to be unpacked."""
         if entry.packed:
             return None
-        self._file.seek(entry.offset + HEAD.size)
+        self._file.seek(entry.offset + self._format.size)
         return self._file.read(entry.topic_length).decode("ascii", "replace")
 
     def read(self, entry: Entry) -> Message:
@@ -96,7 +104,7 @@ class Recording:
             RecordError: Its bytes are damaged.
             WireError: They are no message of the wire.
         """
-        self._file.seek(entry.offset + HEAD.size)
+        self._file.seek(entry.offset + self._format.size)
         body = self._file.read(entry.stored)
         if len(body) != entry.stored or zlib.crc32(body) != entry.crc:
             raise RecordError(f"{self.path}: the message at byte {entry.offset} is damaged")
@@ -134,6 +142,9 @@ class Recording:
     ) -> None:
         self.close()
 
+    def _gap(self, told: str) -> None:
+        self.damage, self.gaps = self.damage or told, self.gaps + 1
+
     def _unpack(self, body: bytes, entry: Entry) -> bytes:
         unpacker = zlib.decompressobj()
         try:
@@ -162,6 +173,7 @@ class RecordingWriter:
 
     def __init__(self, path: Path) -> None:
         self.path, self.written, self.cut = path, 0, 0
+        self._format: Format = NEWEST
         try:
             path.parent.mkdir(parents=True, exist_ok=True)
             self._file = os.open(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o644)
@@ -193,7 +205,7 @@ class RecordingWriter:
         raw = topic + payload
         packed = zlib.compress(raw, 1)
         flags, body = (PACKED, packed) if len(packed) < 0.9 * len(raw) else (0, raw)
-        head = HEAD.pack(len(body), len(raw), zlib.crc32(body), len(topic), flags, when)
+        head = self._format.head(len(body), len(raw), zlib.crc32(body), len(topic), flags, when)
         try:
             self._put(head + body)
             if time.monotonic() - self._synced > _SYNC_SECONDS:
@@ -231,11 +243,11 @@ class RecordingWriter:
         except BlockingIOError:
             raise RecordError(f"{self.path}: another process records into it; choose another --out") from None
         if not os.fstat(self._file).st_size:
-            self._put(MAGIC)
+            self._put(self._format.magic)
             return
-        known, size = open_recording(self.path)
+        known, self._format, size = open_recording(self.path)
         with known:
-            end = walk(known, self.path, size, WireConfig().max_message_bytes)
+            end = walk(known, self._format, self.path, size, WireConfig().max_message_bytes)
         self.cut = size - end
         os.ftruncate(self._file, end)
         os.lseek(self._file, end, os.SEEK_SET)

@@ -116,7 +116,8 @@ class ReplayShow:
 
     def _faults(self) -> str:
         left_out = f", {self.recording.left_out:,} damaged ones left out" if self.recording.left_out else ""
-        return left_out + (", damaged behind them" if self.recording.damage else "")
+        between = ", damaged between them" if self.recording.gaps else ""
+        return left_out + between + (", damaged behind them" if self.recording.broken_off else "")
 
     def _viewers_changed(self, viewers: int) -> None:
         self.digest.changed.add("trail")
