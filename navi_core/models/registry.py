@@ -31,7 +31,7 @@ from navi_core.models.book import book_fault
 from navi_core.models.checkpoint import Checkpoint, load_checkpoint
 from navi_core.models.model_version import ModelVersion
 from navi_core.models.succession import paid_alike, why_latest_stays
-from navi_core.record import write_durably
+from navi_core.record.durable import sweep_left, write_durably
 from navi_core.record.file_lock import lock_file
 
 __all__ = ["LATEST", "Registry"]
@@ -297,6 +297,7 @@ class Registry:
             raise RegistryError(f"{self.path} cannot be used as a registry: {error.strerror or error}") from error
         with os.fdopen(lock):
             fcntl.flock(lock, fcntl.LOCK_EX)
+            sweep_left(self.path, 0.0)
             book = self._read()
             before = json.dumps(book)
             yield book

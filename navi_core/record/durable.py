@@ -4,11 +4,12 @@ from __future__ import annotations
 
 import contextlib
 import os
+import time
 from collections.abc import Iterator
 from pathlib import Path
 from typing import BinaryIO
 
-__all__ = ["durable_file", "fsync_directory", "write_durably"]
+__all__ = ["durable_file", "fsync_directory", "sweep_left", "write_durably"]
 
 
 def fsync_directory(path: Path) -> None:
@@ -59,3 +60,17 @@ def write_durably(path: Path, data: bytes) -> None:
     """
     with durable_file(path) as stream:
         stream.write(data)
+
+
+def sweep_left(folder: Path, seconds: float = 3600.0) -> None:
+    """Remove what writers of a folder left that were killed in the middle.
+
+    Args:
+        folder: Of the files that were to be.
+        seconds: Age from which a temporary file has no living writer [s]; 0 where the caller keeps others out.
+    """
+    for left in folder.glob(".*.tmp"):
+        # Others may sweep, or end, at the same time.
+        with contextlib.suppress(OSError):
+            if time.time() - left.stat().st_mtime >= seconds:
+                left.unlink()

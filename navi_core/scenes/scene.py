@@ -2,10 +2,13 @@
 
 from __future__ import annotations
 
+import contextlib
+import glob
 import hashlib
 import os
 import struct
 import tempfile
+import time
 from collections.abc import Callable
 from dataclasses import dataclass, replace
 from functools import cached_property
@@ -29,6 +32,8 @@ _WRITERS: dict[int, Writer] = {}
 
 MAGIC = b"GDAG"
 """First four bytes of every `.gmdag` file."""
+_STALE_SECONDS = 3600.0
+"""Age from which a temporary file has no living writer [s]."""
 
 
 @dataclass(frozen=True, eq=False)
@@ -139,6 +144,7 @@ def write_atomically(path: Path, data: bytes) -> None:
     temporary: str | None = None
     try:
         path.parent.mkdir(parents=True, exist_ok=True)
+        _sweep_left(path)
         handle, temporary = tempfile.mkstemp(prefix=f".{path.name}.", suffix=".tmp", dir=path.parent)
         with os.fdopen(handle, "wb") as stream:
             stream.write(data)
@@ -156,3 +162,12 @@ def write_atomically(path: Path, data: bytes) -> None:
         if isinstance(error, OSError | ValueError):  # a name that no file can have is a ValueError
             raise SceneError(f"{path}: cannot be written: {error}") from None
         raise
+
+
+def _sweep_left(path: Path) -> None:
+    """Remove what writers of this file left that were killed in the middle."""
+    for left in path.parent.glob(f".{glob.escape(path.name)}.*.tmp"):
+        # Others may sweep, or end, at the same time.
+        with contextlib.suppress(OSError):
+            if time.time() - left.stat().st_mtime >= _STALE_SECONDS:
+                left.unlink()

@@ -27,7 +27,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from navi_core.errors import RecordError
-from navi_core.record.durable import fsync_directory
+from navi_core.record.durable import fsync_directory, sweep_left
 from navi_core.record.file_lock import lock_file, locked_within
 from navi_core.record.home import navi_home
 from navi_core.record.schema import NATURAL_KEYS
@@ -46,7 +46,6 @@ __all__ = ["CompactReport", "IngestReport", "ReadOnlyWarehouseError", "Warehouse
 
 _BATCH_SEGMENTS, _BATCH_BYTES = 2000, 2**25
 """Of a transaction. A row takes five times its bytes in memory, and a service writes segments of megabytes."""
-_STALE_SECONDS = 3600.0
 
 _log = logging.getLogger(__name__)
 
@@ -328,7 +327,7 @@ class Warehouse:
         folder = sql_folder()
         stamp, wanted = self.folder / "sql.sha256", sql_hash(folder)
         current = self.database.exists() and stamp.exists() and stamp.read_text() == wanted
-        self._sweep()
+        sweep_left(self.outbox)
         files = sorted(self.outbox.glob("*.ndjson"), key=lambda file: file.name)
         report = IngestReport()
         if current and not files and is_current(self.database, self.snapshot):
@@ -432,15 +431,6 @@ class Warehouse:
         (self.quarantine / f"{file.name}.reason.txt").write_text(reason + "\n")
         os.replace(file, self.quarantine / file.name)
         report.quarantined[file.name] = reason
-
-    def _sweep(self) -> None:
-        """Remove temporary files of producers that were killed while writing."""
-        for file in self.outbox.glob(".*.tmp"):
-            try:
-                if time.time() - file.stat().st_mtime > _STALE_SECONDS:
-                    file.unlink(missing_ok=True)
-            except FileNotFoundError:
-                continue
 
     def _publish(self) -> None:
         publish(self.database, self.snapshot)

@@ -57,6 +57,13 @@ def test_latest_moves_only_when_reward_ema_exceeds_it(registry, make_checkpoint)
     assert "champion" not in registry.aliases()
 
 
+def test_what_a_registration_left_that_was_killed_goes_with_the_next_change(registry, make_checkpoint):
+    registry.register(make_checkpoint())
+    (registry.path / ".v002.pt.77.tmp").write_bytes(b"part of a gigabyte")
+    registry.promote("v001", "champion")
+    assert not list(registry.path.glob("*.tmp")) and registry.resolve("v001").path.is_file()
+
+
 def test_champion_moves_only_by_promotion_and_can_be_taken_back(registry, make_checkpoint):
     for i in range(3):
         registry.register(make_checkpoint(f"{i}.pt", seed=i, reward_ema=float(i)))

@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 import os
+import time
 
 import pytest
 
-from navi_core.record.durable import durable_file, write_durably
+from navi_core.record.durable import durable_file, sweep_left, write_durably
 
 
 def test_what_ends_the_writing_leaves_the_file_as_it_was(tmp_path):
@@ -16,6 +17,17 @@ def test_what_ends_the_writing_leaves_the_file_as_it_was(tmp_path):
         stream.write(b"new")
         raise KeyboardInterrupt
     assert path.read_bytes() == b"old" and os.listdir(tmp_path) == ["book.json"]
+
+
+def test_what_killed_writers_left_is_swept_and_what_living_ones_write_stays(tmp_path):
+    for name, age in ((".dead.pt.1.tmp", 7200), (".alive.pt.2.tmp", 60), ("whole.pt", 7200)):
+        (tmp_path / name).write_bytes(b"part")
+        then = time.time() - age
+        os.utime(tmp_path / name, (then, then))
+    sweep_left(tmp_path)
+    assert sorted(os.listdir(tmp_path)) == [".alive.pt.2.tmp", "whole.pt"]
+    sweep_left(tmp_path, 0.0)
+    assert os.listdir(tmp_path) == ["whole.pt"]
 
 
 @pytest.mark.parametrize(("umask", "mode"), [(0o000, 0o644), (0o022, 0o644), (0o077, 0o600)])

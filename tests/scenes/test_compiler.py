@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import time
 from dataclasses import replace
 
 import numpy as np
@@ -147,6 +148,17 @@ def test_an_error_while_writing_leaves_nothing_behind(maze, tmp_path, monkeypatc
     with pytest.raises(SceneError, match="No space left"):
         scene.save(tmp_path / "x.gmdag", version=1)
     assert list(tmp_path.iterdir()) == []
+
+
+def test_what_writers_of_a_scene_left_that_were_killed_is_removed(tmp_path):
+    file = tmp_path / "a[1].gmdag"
+    for name, age in ((".a[1].gmdag.x1.tmp", 7200), (".a[1].gmdag.x2.tmp", 60), (".a1.gmdag.x3.tmp", 7200)):
+        (tmp_path / name).write_bytes(b"part")
+        then = time.time() - age
+        os.utime(tmp_path / name, (then, then))
+    write_atomically(file, b"whole")
+    # Of a writer that lives, and of another file.
+    assert sorted(path.name for path in tmp_path.iterdir()) == [".a1.gmdag.x3.tmp", ".a[1].gmdag.x2.tmp", file.name]
 
 
 def test_a_failed_rewrite_keeps_the_old_file(tmp_path, monkeypatch):
