@@ -94,6 +94,9 @@ def compare(
                 found = find_subject(name, models)
                 scenes = scenes or load_scenes(scene or HELD_OUT, resolution)
                 flown.append(fly_subject(found, scenes, config, name if several else run_name(name, found)))
+            if not no_record:
+                # As soon as it is flown: of ten checkpoints nine may be done when something ends the command.
+                record_evaluation(flown[-1])
     everybody = [result for side in results for result in side]
     if maps is not None:
         draw_maps(maps, [result for result in everybody if result.trajectories], scenes)
@@ -106,8 +109,6 @@ def compare(
         named = (_pattern(sides[0]), _pattern(sides[1]))
         verdicts = [compare_seeds(results[0], results[1], name, names=named) for name in metrics]
     if not no_record:
-        for result in everybody:
-            record_evaluation(result)
         for verdict in verdicts:
             record_comparison(verdict, *results)
     if as_json:

@@ -10,6 +10,7 @@ import pytest
 import torch
 from typer.testing import CliRunner
 
+from navi_core.cli import evaluate as evaluate_command
 from navi_core.cli.main import build_app
 from navi_core.config import EnvConfig, EvalConfig, PolicyConfig, TrainConfig
 from navi_core.errors import EvaluationError, RegistryError
@@ -234,6 +235,21 @@ def test_evaluate_and_compare_on_the_command_line(run, tmp_path):
     assert [row["metric"] for row in verdict] == ["c_vis_auc", "collisions_per_minute"]
     assert verdict[0]["a"] == "forward-plus" and verdict[0]["episodes"] == 2
     assert "forward-plus" in run("compare", "forward-plus", "random").stdout
+
+
+def test_what_a_comparison_has_flown_is_recorded_before_it_flies_on(run, tmp_path, monkeypatch):
+    fly, flown = evaluate_command.fly_subject, []
+
+    def first_alone(*what):
+        if flown:
+            raise KeyboardInterrupt
+        flown.append(fly(*what))
+        return flown[0]
+
+    monkeypatch.setattr("navi_core.cli.compare.fly_subject", first_alone)
+    run("compare", "forward-plus", "random", expect=130)
+    rows = [json.loads(file.read_text().splitlines()[1]) for file in outbox_path().glob("*-evaluations.ndjson")]
+    assert [row["subject"] for row in rows] == ["forward-plus"]
 
 
 def test_the_command_says_that_a_scene_was_trained_on(run, corridor, tmp_path):
