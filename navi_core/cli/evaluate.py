@@ -130,19 +130,22 @@ def evaluate(
     flown = find_subject(subject, models)
     scenes = load_scenes(scene or HELD_OUT, resolution)
     result = fly_subject(flown, scenes, config, run_name(subject, flown))
-    if not no_record:
-        record_evaluation(result)
-    if out is not None:
-        result.save(out)
-    if maps is not None:
-        draw_maps(maps, [result], scenes)
-    if rrd is not None:
-        for path in write_traces(rrd, result, scenes):
-            typer.echo(f"rerun {path} shows it", err=True)
-    if as_json:
-        print_json({"summary": result.summary, "episodes": result.episodes})
-    else:
-        print_results([result])
+    try:
+        if out is not None:
+            result.save(out)
+        if not no_record:
+            record_evaluation(result)
+        if maps is not None:
+            draw_maps(maps, [result], scenes)
+        if rrd is not None:
+            for path in write_traces(rrd, result, scenes):
+                typer.echo(f"rerun {path} shows it", err=True)
+    finally:
+        # Where something cannot be written, an hour's flight is shown all the same.
+        if as_json:
+            print_json({"summary": result.summary, "episodes": result.episodes})
+        else:
+            print_results([result])
     hits, freed = (result.summary[name] for name in ("collisions_per_minute", "recovery_steps"))
     if not isinstance(flown, str) and recovery is None and hits >= _STUCK and not freed:
         typer.echo("it pushes against walls; --recovery frees drones that are stuck, here and in navi serve", err=True)

@@ -189,7 +189,7 @@ class MetricLog:
             what = "let this user write there" if isinstance(error, PermissionError) else "free some space"
             raise RecordError(
                 f"cannot write {len(rows)} rows of {table!r} to the outbox {self.outbox}: {error.strerror or error}; "
-                f"{what} and give the command again: it goes on from the last checkpoint"
+                f"{what} and give the command again"
             ) from error
 
 

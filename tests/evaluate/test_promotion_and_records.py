@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 import json
 from dataclasses import replace
 
@@ -13,7 +14,7 @@ from typer.testing import CliRunner
 from navi_core.cli import evaluate as evaluate_command
 from navi_core.cli.main import build_app
 from navi_core.config import EnvConfig, EvalConfig, PolicyConfig, TrainConfig
-from navi_core.errors import EvaluationError, RegistryError
+from navi_core.errors import EvaluationError, RecordError, RegistryError
 from navi_core.evaluate import (
     build_course,
     confirmed,
@@ -235,6 +236,17 @@ def test_evaluate_and_compare_on_the_command_line(run, tmp_path):
     assert [row["metric"] for row in verdict] == ["c_vis_auc", "collisions_per_minute"]
     assert verdict[0]["a"] == "forward-plus" and verdict[0]["episodes"] == 2
     assert "forward-plus" in run("compare", "forward-plus", "random").stdout
+
+
+def test_a_flight_that_cannot_be_recorded_is_shown_and_saved_all_the_same(run, tmp_path, monkeypatch):
+    def full(*what, **named):
+        raise OSError(errno.ENOSPC, "No space left on device")
+
+    monkeypatch.setattr("navi_core.record.metric_log.write_durably", full)
+    saved = tmp_path / "flown.json"
+    outcome = run("evaluate", "random", "--json", "--out", str(saved), expect=1)
+    assert isinstance(outcome.exception, RecordError)
+    assert json.loads(outcome.stdout)["episodes"] == json.loads(saved.read_text())["episodes"]
 
 
 def test_what_a_comparison_has_flown_is_recorded_before_it_flies_on(run, tmp_path, monkeypatch):
