@@ -260,9 +260,9 @@ def load_dataset(folders: Sequence[Path], progress: Callable[[str], None] | None
     files = [(folder / row["file"], row) for folder in folders for row in read_index(folder)["files"]]
     if not files:
         raise DemoError("no dataset named", path=Path("."))
-    files = _once(files)
     for folder in folders:
         _tell_unindexed(folder, {path.name for path, _ in files if path.parent == folder})
+    files = _once(files)
     facts = facts_of(load_demonstration(files[0][0]))
     azimuth, elevation, total = (
         facts["azimuth_bins"],
@@ -287,7 +287,12 @@ def load_dataset(folders: Sequence[Path], progress: Callable[[str], None] | None
         if fault is not None:
             raise DemoError(f"{fault}, other than {files[0][0].name}", path=path, field=fault.split()[0])
         if demo.content_hash() != row["content_hash"] or len(demo.actions) != row["decisions"]:
-            raise DemoError("not the content that the index knows; run `navi demos ingest` again", path=path)
+            # The index itself may hold it for unchanged: who replaces a file can give it the former's size and time.
+            raise DemoError(
+                f"not the content that the index knows; remove {path.parent / INDEX}, then run `navi demos ingest "
+                f"{path.parent}`",
+                path=path,
+            )
         places.append((demo.scene, demo.scene_hash, demo.source_hash))
         require_one_scene(known, places[-1], path)
         stop = at + len(demo.actions)

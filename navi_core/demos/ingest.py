@@ -24,6 +24,8 @@ from navi_core.errors import DemoError
 __all__ = ["IngestedFile", "ingest"]
 
 Progress = Callable[[str, int, int], None]
+_STEM = 160
+"""Bytes of what a file of the dataset is called after: subfolders and name together may be more than a name can be."""
 
 
 @dataclass(frozen=True)
@@ -62,7 +64,7 @@ def ingest(
     Args:
         source: A folder of `.npz` files and Minari datasets, in it or in its subfolders, or one of these.
         folder: The dataset; may be `source` itself, whose files then stay where they are, and whose subfolders are not
-            looked into.
+            looked into. Links to folders are not followed.
         progress: Called as progress(file, files done, files in all).
         earlier: A dataset that was made of this source before; what has not changed since is linked from there.
         may_be_empty: That nothing is found or good is no fault; no dataset is made then.
@@ -106,7 +108,10 @@ def _candidates(source: Path, folder: Path, *, deep: bool) -> Iterator[Path]:
     for path in sorted(source.iterdir()):
         if path.suffix == ".npz" or minari_file(path) is not None:
             yield path
-        elif deep and path.is_dir() and not path.name.startswith(".") and path.resolve() != folder.resolve():
+        elif deep and path.is_dir() and not path.is_symlink() and not path.name.startswith("."):
+            # A link may lead back to a folder above; the pipeline's sensor does not follow them either.
+            if path.resolve() == folder.resolve():
+                continue
             yield from _candidates(path, folder, deep=True)
 
 
@@ -160,20 +165,29 @@ class _Stock:
         """
         stays = path.suffix == ".npz" and path.parent.resolve() == self._resolved
         try:
-            if stays and (row := self._known.get((path.name, stamp(path)))) is not None:
+            # Before it is read: what changes meanwhile is read again next time.
+            was = stamp(path) if stays else _origin(path)
+            if stays and (row := self._known.get((path.name, was))) is not None:
                 self._fit(path, row, self._places)
                 return self._keep(name, [row])
-            made = None if stays else self._made.get(_origin(path))
+            made = None if stays else self._made.get(was)
             if made is not None and (rows := self._linked(made)) is not None:
                 return self._keep(name, rows)
-            parts, found = self._check(path, {} if stays else {"origin": _origin(path)}, tell)
+            parts, found = self._check(path, tell)
         except DemoError as error:
             return IngestedFile(name, False, str(error).removeprefix(f"{path}: "))
-        return self._take_over(path if stays else None, name, parts, found, tell)
+        if stays:
+            return self._keep(name, [found[0] | {"file": path.name, "stamp": was}])
+        return self._take_over(path, was, name, parts, found, tell)
 
     def _linked(self, made: list[tuple[Path, dict[str, Any]]]) -> list[dict[str, Any]] | None:
-        """Return the rows of what was made of an unchanged file; None where that is not there any more."""
-        if any(stamp(place / row["file"]) != row["stamp"] for place, row in made):
+        """Return the rows of what was made of an unchanged file; None where some of it is not there any more."""
+        try:
+            changed = any(stamp(place / row["file"]) != row["stamp"] for place, row in made)
+        except DemoError:
+            return None
+        # A row that was left out of the index, with its file, leaves none that tells of it.
+        if changed or len({row["content_hash"] for _, row in made}) != made[0][1].get("parts"):
             return None
         rows = []
         for place, row in made:
@@ -190,9 +204,7 @@ class _Stock:
             rows.append(row)
         return rows
 
-    def _check(
-        self, path: Path, origin: dict[str, str], tell: Callable[[int], None]
-    ) -> tuple[Iterable[Demonstration], list[dict[str, Any]]]:
+    def _check(self, path: Path, tell: Callable[[int], None]) -> tuple[Iterable[Demonstration], list[dict[str, Any]]]:
         """Return the recordings of a file and a row of each, all of which fit."""
         parts: Iterable[Demonstration] = [load_demonstration(path)] if path.suffix == ".npz" else _Episodes(path)
         places: ChainMap[str, Place] = ChainMap({}, self._places)
@@ -201,42 +213,42 @@ class _Stock:
         for number, demo in enumerate(parts):
             tell(number)
             facts = facts or facts_of(demo)
-            found.append(index_row("", demo) | origin)
+            found.append(index_row("", demo))
             self._fit(path, found[-1], places, facts)
         self._places.update(places.maps[0])
         return parts, found
 
     def _take_over(
         self,
-        stays: Path | None,
+        path: Path,
+        origin: str,
         name: str,
         parts: Iterable[Demonstration],
         found: list[dict[str, Any]],
         tell: Callable[[int], None],
     ) -> IngestedFile:
-        """Write what is new into the folder, but for a file that stays where it is."""
+        """Write what is new into the folder."""
         stem = "-".join(Path(name).parts).removesuffix(".npz").removesuffix(".hdf5")
+        if len(os.fsencode(stem)) > _STEM:
+            stem = os.fsencode(stem)[-_STEM:].decode(errors="ignore").lstrip("-.")
+        made = {"origin": origin, "parts": len({row["content_hash"] for row in found})}
         rows: dict[str, dict[str, Any]] = {}
-        known = [self.rows[row["content_hash"]] for row in found if row["content_hash"] in self.rows]
-        if any(row.get("origin", found[0].get("origin")) != found[0].get("origin") for row in known):
-            # Part of it is another file's; were that one removed, its own rows would not be all that it holds.
-            found = [{key: value for key, value in row.items() if key != "origin"} for row in found]
-        for number, (demo, row) in enumerate(zip(parts, found, strict=True)):
+        # It is walked once more, and may be shorter or longer by now.
+        for number, (demo, row) in enumerate(zip(parts, found)):
             tell(number)
             content = row["content_hash"]
             if content in self.rows:
-                # What a killed start has left does not tell yet what it was made of.
-                self.rows[content] = row | self.rows[content]
+                # A killed start has left it, or this file held it before it grew.
+                self.rows[content] = self.rows[content] | made
             elif content not in rows:
-                target = stays
-                if target is None:
-                    npz = demo.source.suffix == ".npz"
-                    wanted = f"{stem}.npz" if npz else f"{stem}-{number:05d}.npz"
-                    target = save_beside(_names(self.folder / wanted), demo, copied=demo.source if npz else None)
-                    if npz and row.get("origin", _origin(demo.source)) != _origin(demo.source):
-                        target.unlink()
-                        return IngestedFile(name, False, "changed while it was read; take it in when it is whole")
-                rows[content] = row | {"file": target.name, "stamp": stamp(target)}
+                npz = demo.source.suffix == ".npz"
+                wanted = f"{stem}.npz" if npz else f"{stem}-{number:05d}.npz"
+                target = save_beside(_names(self.folder / wanted), demo, copied=demo.source if npz else None)
+                rows[content] = row | made | {"file": target.name, "stamp": stamp(target)}
+        if not _is_still(path, origin):
+            for row in rows.values():
+                (self.folder / row["file"]).unlink()
+            return IngestedFile(name, False, "changed while it was read; take it in when it is whole")
         return self._keep(name, list(rows.values()) or found)
 
     def _fit(self, path: Path, row: dict[str, Any], places: Any, facts: dict[str, Any] | None = None) -> None:
@@ -265,6 +277,13 @@ def _origin(path: Path) -> str:
     """Return what an index says of the file that a row was made from; where it lies is nobody's business."""
     file = minari_file(path) or path
     return hashlib.sha256(f"{file.resolve()}\n{stamp(file)}".encode()).hexdigest()
+
+
+def _is_still(path: Path, origin: str) -> bool:
+    try:
+        return _origin(path) == origin
+    except DemoError:  # It is gone.
+        return False
 
 
 def _names(path: Path) -> Iterator[Path]:

@@ -17,6 +17,7 @@ from typer.testing import CliRunner
 
 from navi_core.cli.main import build_app
 from navi_core.demos import ingest, load_dataset, load_demonstration, read_index, save_beside, save_demonstration
+from navi_core.demos.dataset import stamp, write_rows
 from navi_core.errors import DemoError
 from tests.demos.conftest import make_demo
 
@@ -142,6 +143,55 @@ def test_a_new_dataset_of_the_same_source_shares_what_has_not_changed(tmp_path, 
     assert contents(tmp_path / "two") == contents(tmp_path / "three") and len(contents(tmp_path / "two")) == 4
 
 
+def test_what_was_removed_from_a_dataset_is_taken_again(tmp_path, minari_set):
+    source, out = tmp_path / "in", tmp_path / "out"
+    save_demonstration(source / "a.npz", make_demo())
+    shutil.move(minari_set("set", *(make_demo(seed=seed) for seed in (1, 2, 3))), source / "set")
+    ingest(source, out)
+    whole = contents(out)
+    (out / "a.npz").unlink()
+    (out / "set-00001.npz").unlink()
+    assert [(row.accepted, row.episodes) for row in ingest(source, out)] == [(True, 1), (True, 1)]
+    assert contents(out) == whole
+    # Also where the index was made anew meanwhile and knows nothing of it.
+    (out / "set-00002.npz").unlink()
+    ingest(out, out)
+    assert [(row.known, row.episodes) for row in ingest(source, out)] == [(True, 0), (False, 1)]
+    assert contents(out) == whole
+
+
+def test_a_dataset_that_grew_where_it_lies_is_read_once_more_only(tmp_path, minari_set, monkeypatch):
+    reads, load = [], module.import_minari
+    monkeypatch.setattr(module, "import_minari", lambda path: reads.append(path.name) or load(path))
+    source = minari_set("set", make_demo())
+    ingest(source, tmp_path / "out")
+    shutil.rmtree(source)
+    minari_set("set", make_demo(), make_demo(seed=1))
+    ingest(source, tmp_path / "out")
+    reads.clear()
+    (row,) = ingest(source, tmp_path / "out")
+    assert row.known and not reads and len(contents(tmp_path / "out")) == 2
+
+
+def test_links_to_folders_are_not_followed(tmp_path):
+    """They may lead in a circle, and two of them to more places than there is time."""
+    source = tmp_path / "in"
+    save_demonstration(source / "monday" / "a.npz", make_demo())
+    for name in ("back", "again"):
+        (source / "monday" / name).symlink_to(source)
+    assert [row.file for row in ingest(source, tmp_path / "out")] == ["monday/a.npz"]
+
+
+def test_names_of_deep_folders_are_cut(tmp_path):
+    source = tmp_path / "in"
+    deep = source.joinpath(*["ä" * 60] * 4)
+    for seed, name in enumerate(("a.npz", "b.npz")):
+        save_demonstration(deep / name, make_demo(seed=seed))
+    assert all(row.accepted for row in ingest(source, tmp_path / "out"))
+    names = [row["file"] for row in read_index(tmp_path / "out")["files"]]
+    assert [name[-6:] for name in names] == ["-a.npz", "-b.npz"] and max(len(name.encode()) for name in names) < 200
+
+
 def test_a_broken_file_of_the_dataset_is_told_and_keeps_nothing_out(tmp_path):
     save_demonstration(tmp_path / "in" / "a.npz", make_demo())
     (tmp_path / "out").mkdir()
@@ -188,6 +238,23 @@ def test_content_that_is_there_twice_is_read_once(tmp_path, caplog):
         data = load_dataset(folders)
         assert len(data) == 20 and data.content_hash == alone.content_hash
         assert "the same as" in caplog.text and str(folders[1] / "0.npz") in caplog.text
+        assert "not in its index" not in caplog.text
+
+
+def test_who_replaces_a_file_and_keeps_size_and_time_is_told_the_way_out(tmp_path):
+    path = tmp_path / "0.npz"
+    save_demonstration(path, make_demo())
+    ingest(tmp_path, tmp_path)
+    (row,), time = read_index(tmp_path)["files"], path.stat().st_mtime_ns
+    save_demonstration(path, make_demo(seed=1))
+    os.utime(path, ns=(time, time))
+    write_rows(tmp_path, [row | {"stamp": stamp(path)}])  # as one packed to the same size
+    ingest(tmp_path, tmp_path)
+    with pytest.raises(DemoError, match=f"remove {tmp_path / 'index.json'}, then run `navi demos ingest {tmp_path}`"):
+        load_dataset([tmp_path])
+    (tmp_path / "index.json").unlink()
+    ingest(tmp_path, tmp_path)
+    assert len(load_dataset([tmp_path])) == 20
 
 
 def test_a_file_that_changes_while_it_is_read_is_not_taken(tmp_path, monkeypatch):
@@ -207,6 +274,44 @@ def test_a_file_that_changes_while_it_is_read_is_not_taken(tmp_path, monkeypatch
     monkeypatch.undo()
     ingest(tmp_path / "in", tmp_path / "out")
     assert len(load_dataset([tmp_path / "out"])) == 50
+
+
+@pytest.mark.parametrize("episodes", [1, 3])
+def test_a_minari_dataset_that_changes_while_it_is_read_is_not_taken(tmp_path, minari_set, monkeypatch, episodes):
+    source = minari_set("set", make_demo(), make_demo(seed=1))
+    other = minari_set("other", *(make_demo(seed=seed) for seed in range(5, 5 + episodes)))
+    walk = module._Episodes.__iter__
+    walks = itertools.count()
+
+    def replaced(self):
+        if next(walks) == 1:
+            os.replace(other / "data" / "main_data.hdf5", source / "data" / "main_data.hdf5")
+        return walk(self)
+
+    monkeypatch.setattr(module._Episodes, "__iter__", replaced)
+    save_demonstration(tmp_path / "in" / "b.npz", make_demo(seed=2))
+    shutil.move(source, tmp_path / "in" / "set")
+    source = tmp_path / "in" / "set"
+    rows = ingest(tmp_path / "in", tmp_path / "out")
+    assert [(row.file, row.accepted) for row in rows] == [("b.npz", True), ("set", False)]
+    assert "changed while" in rows[1].reason and len(load_dataset([tmp_path / "out"])) == 20
+    assert [path.name for path in (tmp_path / "out").glob("*.npz")] == ["b.npz"]
+
+
+def test_a_file_that_is_replaced_in_its_dataset_while_it_is_read_is_read_again(tmp_path, monkeypatch):
+    path, load = tmp_path / "a.npz", module.load_demonstration
+    save_demonstration(path, make_demo())
+
+    def replaced(file):
+        demo = load(file)
+        save_demonstration(path, make_demo(30, seed=2))
+        return demo
+
+    with monkeypatch.context() as patch:
+        patch.setattr(module, "load_demonstration", replaced)
+        ingest(tmp_path, tmp_path)
+    ingest(tmp_path, tmp_path)
+    assert len(load_dataset([tmp_path])) == 30
 
 
 def test_who_saves_at_once_writes_over_nobody(tmp_path):
