@@ -84,6 +84,7 @@ class NavigationEnv:
             raise ConfigError(f"config is {type(config).__name__}; write EnvConfig(…)")
         whole_number("num_envs", num_envs, 1, MOST_ROWS)
         whole_number("seed", seed, *SEEDS)
+        theirs = frozenset(vars(self))  # what a class of a user's own has set before
         self.field = field
         self.config = config or EnvConfig()
         self.num_envs = num_envs
@@ -119,8 +120,9 @@ class NavigationEnv:
         late = self._pools.obs.shape[2:] if c.sensor.delayed else (0,)
         self._late = torch.zeros(num_envs, *late, device=device)
         self._made = (num_envs, self.config, seed, first_row, tensor_only)
+        # Before the first reset, which may be a user's own, too.
+        self._parts = frozenset(vars(self)) - theirs | {"_parts"}
         self.reset()
-        self._parts = frozenset(vars(self)) | {"_parts"}
 
     def reset(self, seed: int | None = None, *, episode: int = 0) -> torch.Tensor:
         """Begin an episode in every row and return the (B, 3, Az, El) observation.
@@ -418,6 +420,7 @@ class NavigationEnv:
     def __setstate__(self, state: dict[str, Any]) -> None:
         """Make it anew from its scenes and settings, and take up the flights."""
         field, num_envs, config, seed, first_row, tensor_only = state["made"]
+        self.__dict__ |= state["added"]  # a user's own reset may read it
         NavigationEnv.__init__(self, field, num_envs, config, seed, first_row=first_row, tensor_only=tensor_only)
         self.seed = state["seed"]
         self._faults = self._new_faults()

@@ -130,9 +130,9 @@ def _scene_number(scene: Any, env: NavigationEnv) -> int:
         if names.count(scene) != 1:
             raise ConfigError(f"{names.count(scene) or 'no'} scene {scene!r}; allowed: {', '.join(names[:20])}")
         return names.index(scene)
-    if isinstance(scene, int | np.integer) and not isinstance(scene, bool):
+    if isinstance(scene, int | np.integer) and not isinstance(scene, bool) and 0 <= scene < len(names):
         return int(scene)
-    raise ConfigError(f"scene is {scene!r}; allowed: a number from 0 to {len(names) - 1}, or a name")
+    raise ConfigError(f"scene is {repr(scene)[:60]}; allowed: a number from 0 to {len(names) - 1}, or a name")
 
 
 def action_tensor(actions: Any) -> torch.Tensor:

@@ -8,6 +8,7 @@ import warnings
 
 import numpy as np
 import pytest
+import torch
 
 gymnasium = pytest.importorskip("gymnasium")
 
@@ -15,7 +16,9 @@ from gymnasium.utils.env_checker import check_env  # noqa: E402
 from gymnasium.vector import AutoresetMode  # noqa: E402
 
 import navi_core.world.gym_adapter as adapter  # noqa: E402
+from navi_core.config import EnvConfig  # noqa: E402
 from navi_core.errors import ConfigError, NaviError  # noqa: E402
+from navi_core.world import Field, NavigationEnv  # noqa: E402
 
 SMALL = {"azimuth_bins": 16, "elevation_bins": 6, "max_steps": 5, "stagger": False}
 GOALS = SMALL | {"goal": {"per_scene": 3}}
@@ -70,6 +73,7 @@ def test_a_spawn_that_is_named_flies_as_the_spawn_itself(one) -> None:
         {"pose": 1},
         {"scene": 2},
         {"scene": -1},
+        {"scene": 2**63},
         {"scene": "castle"},
         {"scene": 0.5},
         {"scene": True},
@@ -235,13 +239,35 @@ def test_a_copy_flies_on_as_the_original_and_leaves_it_alone(apartments, name, c
 
 
 def test_an_environment_of_ones_own_is_copied_with_what_it_adds(apartments) -> None:
-    from navi_core.config import EnvConfig
-    from navi_core.world import Field, NavigationEnv
-
     env = NavigationEnv(Field(apartments[:1]), 2, EnvConfig(**SMALL), seed=1)
     env.mine = [1, 2]
     for twin in (copy.deepcopy(env), pickle.loads(pickle.dumps(env))):
         assert twin.mine == [1, 2] and twin.mine is not env.mine and twin.seed == 1
+
+
+class Counted(NavigationEnv):
+    """Has set something before all else, and something where episodes begin."""
+
+    def __init__(self, *arguments) -> None:
+        self.unit = [2]
+        super().__init__(*arguments)
+
+    def reset(self, seed=None, *, episode=0):
+        self.flown = torch.full((self.num_envs,), self.unit[0])
+        return super().reset(seed, episode=episode)
+
+    def step(self, actions):
+        self.flown += self.unit[0]
+        return super().step(actions)
+
+
+def test_what_a_reset_of_ones_own_has_set_is_copied_as_it_stands(apartments) -> None:
+    env = Counted(Field(apartments[:1]), 2, EnvConfig(**SMALL), 1)
+    env.step(torch.zeros(2, 4))
+    for twin in (copy.deepcopy(env), pickle.loads(pickle.dumps(env))):
+        twin.step(torch.zeros(2, 4))
+        assert twin.flown.tolist() == [6, 6] and env.flown.tolist() == [4, 4]
+        assert twin.unit == [2] and twin.unit is not env.unit
 
 
 def test_the_time_limit_of_a_batch_is_gymnasiums(apartments) -> None:
