@@ -227,6 +227,12 @@ def test_a_name_of_two_scenes_is_refused_and_a_scene_compiled_twice_is_one(tmp_p
     assert data.scene_hashes["room"] == "c" * 64 and data.sources == {"5" * 64, "f" * 64}
 
 
+def test_a_scene_is_known_from_the_first_file_that_tells_its_hash(tmp_path):
+    for name, facts in (("a", {}), ("b", {"scene_hash": "b" * 64}), ("c", {"scene_hash": "c" * 64})):
+        save_demonstration(tmp_path / f"{name}.npz", make_demo(seed=ord(name), **facts))
+    assert [row.accepted for row in ingest(tmp_path, tmp_path)] == [True, True, False]
+
+
 def test_content_that_is_there_twice_is_read_once(tmp_path, caplog):
     """Of two alike, one could be held out and the other learned from."""
     save_demonstration(tmp_path / "a" / "0.npz", make_demo())

@@ -36,10 +36,12 @@ def test_an_episode_that_begins_again_is_flown_again_and_the_others_fly_on(apart
         assert all(torch.equal(a, b) for a, b in zip(again, flights[0], strict=True))
 
 
-def test_episodes_that_are_only_numbered_are_those_that_are_drawn(apartments) -> None:
-    field = Field(apartments)
-    env, drawn = (NavigationEnv(field, 3, CONFIG, seed=3) for _ in range(2))
+@pytest.mark.parametrize("delayed", [False, True])
+def test_episodes_that_are_only_numbered_are_those_that_are_drawn(apartments, delayed) -> None:
+    field, config = Field(apartments), CONFIG.model_dump() | {"sensor": {"dropout": 0.1, "delayed": delayed}}
+    env, drawn = (NavigationEnv(field, 3, EnvConfig(**config), seed=3) for _ in range(2))
     rows = torch.arange(3)
+    env.step(torch.full((3, 4), 0.4))
     assert torch.equal(env.begin(rows, torch.full((3,), 20), Places()), drawn.reset(episode=20))
     ours, theirs = env.state_dict(), drawn.state_dict()
     assert all(torch.equal(ours[name], value) for name, value in theirs.items())
