@@ -7,6 +7,7 @@ import json
 import math
 import os
 from dataclasses import replace
+from pathlib import Path
 
 import numpy as np
 import pytest
@@ -17,7 +18,7 @@ from navi_core.config import ExplorerConfig
 from navi_core.demos import dataset, load_dataset, load_demonstration
 from navi_core.errors import ConfigError, DemoError
 from navi_core.scenes import load_gmdag
-from navi_core.service.explorer import ExplorerSession, SceneChoice
+from navi_core.service.explorer import ExplorerSession, SceneChoice, flight_journal
 from tests.conftest import box_triangles
 
 SMALL = ExplorerConfig(azimuth_bins=16, elevation_bins=8, sharp_bins=(32, 8))
@@ -135,6 +136,70 @@ def test_a_journal_holds_what_was_whole_when_its_explorer_was_killed(choices, tm
     # What is no journal is told and kept.
     assert ExplorerSession(choices, SMALL, tmp_path).recovered == []
     assert len(list(tmp_path.glob(".*.flight"))) == 4
+
+
+def test_what_a_disk_damaged_of_a_journal_is_told_and_nothing_of_it_vanishes(choices, tmp_path, caplog):
+    session = ExplorerSession(choices, SMALL, tmp_path)
+    session.record()
+    for _ in range(6):
+        session.fly(AHEAD)
+    kill(session)
+    (journal,) = tmp_path.glob(".*.flight")
+    whole = journal.read_bytes()
+    begin = 16 + int.from_bytes(whole[8:12], "little")
+    size = (len(whole) - begin) // 6
+    for damaged, kept in ((0, 0), (1, 0), (4, 4)):
+        data = bytearray(whole)
+        data[begin + damaged * size + 5] ^= 1
+        journal.write_bytes(data)
+        caplog.clear()
+        recovered = ExplorerSession(choices, SMALL, tmp_path).recovered
+        assert sum(len(load_demonstration(file).actions) for file in recovered) == kept
+        assert journal.exists() == (not kept) and "damaged" in caplog.text
+    assert "the last 2 decisions are lost" in caplog.text
+
+
+def test_a_flight_whose_explorer_saves_it_while_another_starts_is_there_once(choices, tmp_path, monkeypatch):
+    session = ExplorerSession(choices, SMALL, tmp_path)
+    session.record()
+    for _ in range(3):
+        session.fly(AHEAD)
+    lock = flight_journal.fcntl.flock
+
+    def late(file, kind):
+        session.finish()  # between the opening of its journal and the lock
+        lock(file, kind)
+
+    monkeypatch.setattr(flight_journal.fcntl, "flock", late)
+    assert ExplorerSession(choices, SMALL, tmp_path).recovered == []
+    assert len(list(tmp_path.glob("*.npz"))) == 1
+
+
+def test_what_killed_explorers_left_half_written_is_swept(choices, tmp_path, monkeypatch):
+    def killed(*names, **named):
+        raise KeyboardInterrupt
+
+    def stays(*names, **named):
+        raise OSError(errno.EIO, os.strerror(errno.EIO))
+
+    session = ExplorerSession(choices, SMALL, tmp_path)
+    session.record()
+    for _ in range(3):
+        session.fly(AHEAD)
+    with monkeypatch.context() as patch:
+        patch.setattr(os, "link", killed)
+        patch.setattr(os, "rename", killed)
+        patch.setattr(Path, "unlink", stays)
+        with pytest.raises(KeyboardInterrupt):
+            session.finish()
+        with pytest.raises(DemoError):
+            flight_journal.FlightJournal(tmp_path, {}, (4, 2))
+    left = [file for file in tmp_path.glob(".*") if file.suffix != ".flight"]
+    assert len(left) == 2
+    for file in left:
+        os.utime(file, (1, 1))
+    saved = session.finish()
+    assert sorted(file.name for file in tmp_path.iterdir()) == sorted(["index.json", saved.name])
 
 
 def test_a_flight_goes_on_where_its_journal_has_no_room(choices, tmp_path, monkeypatch):

@@ -24,6 +24,7 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
+import numpy.typing as npt
 
 from navi_core.demos import Demonstration
 from navi_core.demos.demonstration import MAX_BYTES
@@ -57,7 +58,7 @@ class FlightJournal:
         self._path = folder / f".{time.time_ns()}-{os.getpid()}.flight"
         self._begin, self._size, self._kept, self._warned = len(head), _decision_bytes(*bins), 0, False
         # It gets its name when it is locked: nobody finds it without.
-        unnamed = self._path.with_suffix(".new")
+        unnamed = self._path.with_name(f"{self._path.name}.{os.getpid()}.tmp")
         try:
             self._file = os.open(unnamed, os.O_RDWR | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, 0o644)
             try:
@@ -114,6 +115,8 @@ def left_flights(folder: Path) -> Iterator[Demonstration]:
                     fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
                 except BlockingIOError:
                     continue
+                if not os.fstat(file.fileno()).st_nlink:
+                    continue  # its holder ended between the opening and the lock
                 found = _read(path, file.read(MAX_BYTES + _MOST_FACTS))
                 if found is not None:
                     yield found
@@ -135,10 +138,16 @@ def _read(path: Path, data: bytes) -> Demonstration | None:
     if az < 1 or el < 1:
         raise ValueError(f"a sensor of {az}x{el}")
     size, cells = _decision_bytes(az, el), az * el
-    depth, semantic, valid, actions = [], [], [], []
+    depth, semantic, valid = [], [], []
+    actions: list[npt.NDArray[np.float32]] = []
     for at in range(begin + length, len(data) - size + 1, size):
         body = data[at : at + size - _CHECK.size]
         if zlib.crc32(body) != _CHECK.unpack_from(data, at + len(body))[0]:
+            # A kill leaves an unfinished end and nothing behind it.
+            if at + size < len(data):
+                if len(actions) < 2:
+                    raise ValueError(f"decision {len(actions)} is damaged")
+                _LOG.warning("%s is damaged: the last %d decisions are lost", path, (len(data) - at) // size)
             break
         depth.append(np.frombuffer(body, "<f4", cells))
         semantic.append(np.frombuffer(body, "<u2", cells, 4 * cells))
