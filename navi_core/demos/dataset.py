@@ -27,7 +27,7 @@ from navi_core.demos.memory import arrays_of, require_memory
 from navi_core.demos.places_flown import Place, one_name_each, require_one_scene
 from navi_core.demos.semantic_ids import MOST_IDS, id_table
 from navi_core.errors import DemoError
-from navi_core.record import write_durably
+from navi_core.record.durable import sweep_left, write_durably
 
 __all__ = [
     "FACTS",
@@ -165,6 +165,7 @@ def write_rows(folder: Path, found: Iterable[dict[str, Any]]) -> dict[str, Any]:
     if not rows:
         raise DemoError("no recording to index; record some with `navi demos expert`", path=folder)
     index = {"format": _FORMAT, **{key: rows[0][key] for key in FACTS}, "content_hash": _hash(rows), "files": rows}
+    sweep_left(folder)
     try:
         write_durably(folder / INDEX, (json.dumps(index, indent=1) + "\n").encode())
     except OSError as error:

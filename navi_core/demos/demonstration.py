@@ -226,7 +226,7 @@ def save_beside(paths: Iterable[Path], demo: Demonstration, *, copied: Path | No
     """
     names = iter(paths)
     path = next(names)
-    part = path.with_name(f".{secrets.token_hex(8)}.part")
+    part = path.with_name(f".{secrets.token_hex(8)}.{os.getpid()}.tmp")  # a name that is swept after a kill
     try:
         if copied is None:
             _write(part, demo)

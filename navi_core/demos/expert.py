@@ -26,7 +26,7 @@ from navi_core.demos.pupil import Cockpit, Pupil
 from navi_core.errors import ConfigError, DemoError
 from navi_core.pilots import Pose, build_pilot
 from navi_core.pilots.draws import draw_normal, draw_uniform
-from navi_core.record.durable import sweep_left, write_durably
+from navi_core.record import write_durably
 from navi_core.scenes.naming import own_stem
 from navi_core.world.counter_random import Purpose, uniform
 from navi_core.world.dynamics import Dynamics
@@ -137,7 +137,6 @@ def _claim(folder: Path, config: ExpertConfig) -> None:
     same = config.model_copy(update={"episodes": 1})
     try:
         folder.mkdir(parents=True, exist_ok=True)
-        sweep_left(folder)
         if not file.exists():
             record = {"config_hash": config_hash(same), "config": config.model_dump(mode="json")}
             write_durably(file, (json.dumps(record, indent=1) + "\n").encode())

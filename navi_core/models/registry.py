@@ -297,7 +297,7 @@ class Registry:
             raise RegistryError(f"{self.path} cannot be used as a registry: {error.strerror or error}") from error
         with os.fdopen(lock):
             fcntl.flock(lock, fcntl.LOCK_EX)
-            sweep_left(self.path, 0.0)
+            sweep_left(self.path)
             book = self._read()
             before = json.dumps(book)
             yield book

@@ -4,12 +4,18 @@ from __future__ import annotations
 
 import contextlib
 import os
+import re
 import time
 from collections.abc import Iterator
 from pathlib import Path
 from typing import BinaryIO
 
 __all__ = ["durable_file", "fsync_directory", "sweep_left", "write_durably"]
+
+_OURS = re.compile(r"\..+\.\d+\.tmp", re.DOTALL)
+"""The names that a `durable_file` has until it is whole: the last number is its writer's."""
+_STALE_SECONDS = 3600.0
+"""Age from which a temporary file has no living writer [s]."""
 
 
 def fsync_directory(path: Path) -> None:
@@ -62,15 +68,14 @@ def write_durably(path: Path, data: bytes) -> None:
         stream.write(data)
 
 
-def sweep_left(folder: Path, seconds: float = 3600.0) -> None:
+def sweep_left(folder: Path) -> None:
     """Remove what writers of a folder left that were killed in the middle.
 
     Args:
-        folder: Of the files that were to be.
-        seconds: Age from which a temporary file has no living writer [s]; 0 where the caller keeps others out.
+        folder: Of the files that were to be. It may be anybody's: hidden files of other programs stay.
     """
     for left in folder.glob(".*.tmp"):
         # Others may sweep, or end, at the same time.
         with contextlib.suppress(OSError):
-            if time.time() - left.stat().st_mtime >= seconds:
+            if _OURS.fullmatch(left.name) and time.time() - left.stat().st_mtime >= _STALE_SECONDS:
                 left.unlink()
