@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import os
 from collections.abc import Callable, Mapping, Sequence
+from contextlib import ExitStack
+from dataclasses import replace
 from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
@@ -130,9 +132,14 @@ def evaluate(
     flown = find_subject(subject, models)
     scenes = load_scenes(scene or HELD_OUT, resolution)
     result = fly_subject(flown, scenes, config, run_name(subject, flown))
-    try:
+    with ExitStack() as last:
+        # Where rows or a file cannot be written, an hour's flight goes into the other and is shown all the same.
+        if as_json:
+            last.callback(print_json, {"summary": result.summary, "episodes": result.episodes})
+        else:
+            last.callback(print_results, [result])
         if out is not None:
-            result.save(out)
+            last.callback(result.save, out)
         if not no_record:
             record_evaluation(result)
         if maps is not None:
@@ -140,12 +147,6 @@ def evaluate(
         if rrd is not None:
             for path in write_traces(rrd, result, scenes):
                 typer.echo(f"rerun {path} shows it", err=True)
-    finally:
-        # Where something cannot be written, an hour's flight is shown all the same.
-        if as_json:
-            print_json({"summary": result.summary, "episodes": result.episodes})
-        else:
-            print_results([result])
     hits, freed = (result.summary[name] for name in ("collisions_per_minute", "recovery_steps"))
     if not isinstance(flown, str) and recovery is None and hits >= _STUCK and not freed:
         typer.echo("it pushes against walls; --recovery frees drones that are stuck, here and in navi serve", err=True)
@@ -171,6 +172,7 @@ def promote(
     Who wins flies once more from other starts, and has to win there, too. That an alias of the Navi home's registry
     moved is recorded with --no-record too.
     """
+    from navi_core.errors import RecordError
     from navi_core.evaluate import promote as promote_version
     from navi_core.evaluate import record_decision, record_evaluation
     from navi_core.models import record_registry
@@ -181,9 +183,22 @@ def promote(
     scenes = load_scenes(scene or HELD_OUT, resolution)
 
     def record(decided: Decision, flown: list[tuple[EvalResult, EvalResult]]) -> None:
-        for result in (result for pair in flown for result in pair):
-            record_evaluation(result)
-        record_decision(decided, flown[-1][0])
+        try:
+            for result in (result for pair in flown for result in pair):
+                record_evaluation(result)
+            record_decision(decided, flown[-1][0])
+        except RecordError as error:
+            tell(replace(decided, promoted=False, reason=f"Refused: {error}"), flown)
+            raise
+
+    def tell(decided: Decision, flown: list[tuple[EvalResult, EvalResult]]) -> None:
+        if as_json:
+            print_json(decided.to_row())
+        else:
+            for pair in flown:
+                print_results(list(pair))
+            say([decided.coverage, decided.collisions])
+            typer.echo(decided.reason)
 
     decision, flights = promote_version(
         version,
@@ -195,13 +210,7 @@ def promote(
     )
     if decision.promoted:
         record_registry(registry)
-    if as_json:
-        print_json(decision.to_row())
-    else:
-        for pair in flights:
-            print_results(list(pair))
-        say([decision.coverage, decision.collisions])
-        typer.echo(decision.reason)
+    tell(decision, flights)
     if not decision.promoted:
         raise typer.Exit(1)
 

@@ -247,6 +247,19 @@ def test_a_flight_that_cannot_be_recorded_is_shown_and_saved_all_the_same(run, t
     outcome = run("evaluate", "random", "--json", "--out", str(saved), expect=1)
     assert isinstance(outcome.exception, RecordError)
     assert json.loads(outcome.stdout)["episodes"] == json.loads(saved.read_text())["episodes"]
+    version = Registry(tmp_path / "home" / "models").register(flying(HOVER, tmp_path / "hover.pt"))
+    outcome = run("promote", version, "--json", expect=1)
+    assert isinstance(outcome.exception, RecordError)
+    told = json.loads(outcome.stdout)
+    assert told["version"] == version and not told["promoted"] and "No space left" in told["reason"]
+
+
+def test_a_flight_that_cannot_be_saved_is_recorded_and_shown_all_the_same(run, tmp_path):
+    (tmp_path / "file").write_text("in the way")
+    outcome = run("evaluate", "random", "--json", "--out", str(tmp_path / "file" / "flown.json"), expect=1)
+    assert isinstance(outcome.exception, EvaluationError)
+    assert json.loads(outcome.stdout)["episodes"]
+    assert list(outbox_path().glob("*-evaluations.ndjson"))
 
 
 def test_what_a_comparison_has_flown_is_recorded_before_it_flies_on(run, tmp_path, monkeypatch):
