@@ -131,11 +131,13 @@ def test_a_journal_holds_what_was_whole_when_its_explorer_was_killed(choices, tm
     journal.write_bytes(whole[:-7])
     (file,) = ExplorerSession(choices, SMALL, tmp_path).recovered
     assert len(load_demonstration(file).actions) == 4
-    for number, broken in enumerate((b"", b"NAVIFLY1" + b"\xff" * 8, whole[:40], whole.replace(b"[16", b"[-6"))):
+    for number, broken in enumerate(
+        (b"", b"NAVIFLY1" + b"\xff" * 8, whole[:40], whole.replace(b"[16", b"[-6"), whole.replace(b"10.0", b"70.0"))
+    ):
         (tmp_path / f".{number}.flight").write_bytes(broken)
     # What is no journal is told and kept.
-    assert ExplorerSession(choices, SMALL, tmp_path).recovered == []
-    assert len(list(tmp_path.glob(".*.flight"))) == 4
+    assert b"10.0" in whole and ExplorerSession(choices, SMALL, tmp_path).recovered == []
+    assert len(list(tmp_path.glob(".*.flight"))) == 5
 
 
 def test_what_a_disk_damaged_of_a_journal_is_told_and_nothing_of_it_vanishes(choices, tmp_path, caplog):

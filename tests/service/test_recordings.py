@@ -261,6 +261,22 @@ def test_damage_of_any_length_is_left_out(tmp_path):
         assert f"byte {offsets[11]}; " in recording.damage
 
 
+@pytest.mark.parametrize("at_once", [1, 3, 7, 35, 36, 37, 70])
+def test_a_head_is_found_wherever_a_search_for_it_ends_a_piece(tmp_path, monkeypatch, at_once):
+    path = tmp_path / "a.navi"
+    small(path, 4)
+    with Recording(path) as recording:
+        second, third = (recording.entries[number].offset for number in (1, 2))
+    monkeypatch.setattr("navi_core.service.recordings.heads._LOOK", at_once)
+    data = bytearray(path.read_bytes())
+    for place in range(second, third):
+        damaged = data.copy()
+        damaged[second : place + 1] = bytes(place + 1 - second)
+        path.write_bytes(damaged)
+        with Recording(path) as recording:
+            assert [entry.time for entry in recording.entries] == [100.0, 102.0, 103.0]
+
+
 def test_a_file_of_the_first_format_is_read_and_gone_on_with(tmp_path, monkeypatch):
     path = tmp_path / "old.navi"
     with monkeypatch.context() as patch:
