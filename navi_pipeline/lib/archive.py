@@ -76,8 +76,10 @@ class Archive:
         return number
 
     def discard(self, number: int) -> None:
-        """Remove a generation that does not count: it lies where room is wanting."""
-        shutil.rmtree(self._path(number), ignore_errors=True)
+        """Remove a generation that does not count: it lies where room is wanting. One that counts stays."""
+        known = self._read()
+        if known is None or known.number != number:
+            shutil.rmtree(self._path(number), ignore_errors=True)
 
     def adopt(self, number: int, counts: dict[str, int], migration: int) -> None:
         """Let a written generation count, and remove the others.

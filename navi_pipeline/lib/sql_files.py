@@ -15,7 +15,7 @@ from navi_core.errors import RecordError
 if TYPE_CHECKING:
     import duckdb
 
-__all__ = ["NewerWarehouseError", "SavedQuery", "apply_sql", "saved_queries", "sql_folder", "sql_hash"]
+__all__ = ["NewerWarehouseError", "SavedQuery", "apply_sql", "require_known", "saved_queries", "sql_folder", "sql_hash"]
 
 _MEANINGS = "columns.yaml"
 _MIGRATION = re.compile(r"(\d{3})_([a-z0-9_]+)\.sql")
@@ -90,16 +90,10 @@ def apply_sql(connection: duckdb.DuckDBPyConnection, folder: Path) -> list[str]:
         "create table if not exists migrations "
         "(number integer primary key, name varchar, sha256 varchar, applied_at timestamp)"
     )
+    require_known(connection, folder)
     known = {row[0]: row[1:] for row in connection.execute("select number, name, sha256 from migrations").fetchall()}
-    ordered = _ordered(folder)
-    if newer := sorted(known.keys() - {number for number, _ in ordered}):
-        # Its views would go, and a compaction would leave out the tables and columns that are unknown here.
-        raise NewerWarehouseError(
-            f"the warehouse is of a newer Navi: it has migration {known[newer[-1]][0]}, which {folder} lacks; "
-            "update this checkout, or ask with the newer one; what is recorded meanwhile waits in the outbox"
-        )
     applied = []
-    for number, file in ordered:
+    for number, file in _ordered(folder):
         text = file.read_text()
         digest = hashlib.sha256(text.encode()).hexdigest()
         if number in known:
@@ -121,6 +115,22 @@ def apply_sql(connection: duckdb.DuckDBPyConnection, folder: Path) -> list[str]:
     _make_views(connection, folder)
     _explain(connection, folder)
     return applied
+
+
+def require_known(connection: duckdb.DuckDBPyConnection, folder: Path) -> None:
+    """Refuse a database with migrations that the folder lacks.
+
+    Its views would go, and a compaction would leave out the tables and columns that are unknown here.
+
+    Raises:
+        NewerWarehouseError: It has some.
+    """
+    known = dict(connection.execute("select number, name from migrations").fetchall())
+    if newer := sorted(known.keys() - {number for number, _ in _ordered(folder)}):
+        raise NewerWarehouseError(
+            f"the warehouse is of a newer Navi: it has migration {known[newer[-1]]}, which {folder} lacks; "
+            "update this checkout, or ask with the newer one; what is recorded meanwhile waits in the outbox"
+        )
 
 
 def _make_views(connection: duckdb.DuckDBPyConnection, folder: Path) -> None:

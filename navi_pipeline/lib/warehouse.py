@@ -35,7 +35,7 @@ from navi_pipeline.lib.database import open_database, remedy
 from navi_pipeline.lib.folding import fold_segments, table_columns
 from navi_pipeline.lib.segments import Segment, read_segment
 from navi_pipeline.lib.snapshot import is_current, open_snapshot, publish, write_ahead_log
-from navi_pipeline.lib.sql_files import NewerWarehouseError, apply_sql, sql_folder, sql_hash
+from navi_pipeline.lib.sql_files import NewerWarehouseError, apply_sql, require_known, sql_folder, sql_hash
 
 if TYPE_CHECKING:
     import duckdb
@@ -106,6 +106,7 @@ class Warehouse:
         self.database = self.folder / "navi.duckdb"
         self.snapshot = self.folder / "read.duckdb"
         self.archive = Archive(self.folder / "archive")
+        self._stamp = self.folder / "sql.sha256"
         self._lock_timeout = lock_timeout
 
     def ingest(self) -> IngestReport:
@@ -184,14 +185,13 @@ class Warehouse:
                     migration = last_migration(connection)
                     number, before = self.archive.write(connection), _counts(connection)
                 copy.unlink()  # its room is wanted for the new one
-                after = self._read_back(number, before, fresh, migration)
-                self._exchange(fresh, replaced, migration)
+                self._read_back(number, before, fresh, replaced, migration)
             except (duckdb.Error, OSError) as error:
                 raise RecordError(f"{self.folder} was not compacted: {error}; every row is where it was") from error
             finally:
                 for file in (copy, write_ahead_log(copy), fresh, write_ahead_log(fresh)):
                     file.unlink(missing_ok=True)
-            return CompactReport(sum(after.values()) - after["segments"], len(replaced), thinned)
+            return CompactReport(sum(before.values()) - before["segments"], len(replaced), thinned)
 
     def publish(self) -> None:
         """Give the readers the database as it is now; needed after a change that no ingest made."""
@@ -324,8 +324,8 @@ class Warehouse:
         import duckdb
 
         folder = sql_folder()
-        stamp, wanted = self.folder / "sql.sha256", sql_hash(folder)
-        current = self.database.exists() and stamp.exists() and stamp.read_text() == wanted
+        wanted = sql_hash(folder)
+        current = self.database.exists() and self._stamp.exists() and self._stamp.read_text() == wanted
         sweep_left(self.outbox)
         files = sorted(self.outbox.glob("*.ndjson"), key=lambda file: file.name)
         report = IngestReport()
@@ -333,7 +333,9 @@ class Warehouse:
             return report
         try:
             with open_database(self.database) as connection:
-                if not current:
+                if current:
+                    require_known(connection, folder)  # a newer Navi may have been killed before it wrote the stamp
+                else:
                     report.migrations = apply_sql(connection, folder)
                 for batch in _batches(files):
                     self._fold(connection, batch, report)
@@ -341,38 +343,49 @@ class Warehouse:
         except duckdb.Error as error:
             way = remedy(error, "`navi query --rebuild` makes it anew from the archive and outbox/done")
             raise RecordError(f"the warehouse {self.database} failed: {error}; {way}") from error
-        stamp.write_text(wanted)
+        self._stamp.write_text(wanted)
         self._publish()
         return report
 
-    def _read_back(self, number: int, before: dict[str, int], fresh: Path, migration: int) -> dict[str, int]:
-        """Make a new database from a generation of the archive that was just written, and let that count."""
+    def _read_back(
+        self, number: int, written: dict[str, int], fresh: Path, replaced: list[Path], migration: int
+    ) -> None:
+        """Make a new database from a generation of the archive that was just written, and let both count."""
         try:
-            after = self._restored(fresh, number)
-            if before != after:
-                raise RecordError(f"the archive does not give back what was written: {before} became {after}")
-            self.archive.adopt(number, after, migration)
+            given = self._restored(fresh, number)
+            if written != given:
+                raise RecordError(f"the archive does not give back what was written: {written} became {given}")
+            with self._locked():
+                self._require_migration(migration, self.database, fresh)
+                # Under the lock that a backup holds: it would miss what is removed here.
+                self.archive.adopt(number, given, migration)
+                self._exchange(fresh, replaced)
         except Exception:
             # What does not count is in the way where there was no room for it.
             self.archive.discard(number)
             raise
-        return after
 
-    def _exchange(self, fresh: Path, replaced: list[Path], migration: int) -> None:
-        """Put the new database in the place of the old one, and fold in what came since the copy was taken."""
-        with self._locked():
-            with open_database(self.database) as connection:
-                if (now := last_migration(connection)) != migration:
+    def _require_migration(self, migration: int, *files: Path) -> None:
+        for file in files:
+            with open_database(file) as connection:
+                if (found := last_migration(connection)) != migration:
                     raise RecordError(
-                        f"{self.database} has migration {now} since, it had {migration}; compact it again"
+                        f"{file} has migration {found}, the copy had {migration}: Navi was updated meanwhile; "
+                        "compact it again"
                     )
-            for file in set(self.done.glob("*.ndjson")).difference(replaced):
-                os.replace(file, self.outbox / file.name)
-            write_ahead_log(self.database).unlink(missing_ok=True)
-            os.replace(fresh, self.database)
-            for file in replaced:
-                file.unlink(missing_ok=True)
-            self._ingest()
+
+    def _exchange(self, fresh: Path, replaced: list[Path]) -> None:
+        """Put the new database in the place of the old one, and fold in what came since the copy was taken."""
+        for file in set(self.done.glob("*.ndjson")).difference(replaced):
+            os.replace(file, self.outbox / file.name)
+        fsync_directory(self.outbox)  # the new database does not know them
+        # Its views are those of when it was made.
+        self._stamp.unlink(missing_ok=True)
+        write_ahead_log(self.database).unlink(missing_ok=True)
+        os.replace(fresh, self.database)
+        for file in replaced:
+            file.unlink(missing_ok=True)
+        self._ingest()
 
     def _restored(self, file: Path, generation: int | None) -> dict[str, int]:
         """Make a new database from a generation of the archive; return its counts."""

@@ -14,7 +14,9 @@ from navi_core.cli.main import build_app
 from navi_core.errors import RecordError
 from navi_core.models import Registry
 from navi_core.record import MetricLog
+from navi_core.record.file_lock import is_held
 from navi_pipeline.lib.archive import Archive
+from navi_pipeline.lib.sql_files import sql_folder
 from navi_pipeline.lib.warehouse import Warehouse
 from tests.models.conftest import make_checkpoint  # noqa: F401 - a fixture
 from tests.pipeline.kill_storm import die_after
@@ -99,7 +101,7 @@ def test_a_compaction_killed_anywhere_loses_and_doubles_nothing(warehouse, owner
     assert rows(warehouse) == before and not list(warehouse.done.iterdir())
 
 
-@pytest.mark.parametrize(("owner", "name"), [(Archive, "write"), (Archive, "adopt")])
+@pytest.mark.parametrize(("owner", "name"), [(Archive, "write"), (Warehouse, "_restored")])
 def test_a_compaction_keeps_no_ingest_waiting_and_loses_nothing_of_it(warehouse, monkeypatch, owner, name):
     done, meanwhile = getattr(owner, name), Warehouse(warehouse.folder.parent, lock_timeout=0.1)
 
@@ -112,8 +114,9 @@ def test_a_compaction_keeps_no_ingest_waiting_and_loses_nothing_of_it(warehouse,
         meanwhile.ingest()
         return made
 
-    monkeypatch.setattr(owner, name, busy)
-    warehouse.compact()
+    with monkeypatch.context() as patch:
+        patch.setattr(owner, name, busy)
+        warehouse.compact()
     after = rows(warehouse)
     assert [(run, step) for run, step, *_ in after] == [("new", 1), ("new", 2), *(("old", step) for step in range(20))]
     assert next(value for run, step, _, value, _ in after if (run, step) == ("old", 3)) == 10.0
@@ -140,17 +143,67 @@ def test_two_compactions_take_turns(warehouse):
         Warehouse(warehouse.folder.parent, lock_timeout=0.1).compact()
 
 
+def test_a_backup_under_the_lock_of_ingests_misses_nothing_that_a_compaction_removes(warehouse, monkeypatch):
+    held, adopt = [], Archive.adopt
+
+    def watched(self, *rest):
+        held.append(is_held(warehouse.folder / "ingest.lock"))
+        adopt(self, *rest)
+
+    monkeypatch.setattr(Archive, "adopt", watched)
+    warehouse.compact()
+    assert held == [True]
+
+
+@pytest.mark.parametrize("owner", [Archive, Warehouse])
+def test_a_compaction_that_fails_late_keeps_the_archive_that_counts(warehouse, monkeypatch, owner):
+    before = rows(warehouse)
+    warehouse.compact()
+    name = {Archive: "adopt", Warehouse: "_exchange"}[owner]
+    done = getattr(owner, name)
+
+    def fails(self, *rest):
+        done(self, *rest)
+        raise OSError(5, "Input/output error")
+
+    with monkeypatch.context() as patch:
+        patch.setattr(owner, name, fails)
+        with pytest.raises(RecordError, match="Input/output error"):
+            warehouse.compact()
+    warehouse.rebuild()
+    assert rows(warehouse) == before
+
+
+def test_views_that_changed_during_a_compaction_are_not_undone(warehouse, monkeypatch, tmp_path):
+    shutil.copytree(sql_folder(), tmp_path / "sql")
+    monkeypatch.setenv("NAVI_SQL", str(tmp_path / "sql"))
+    warehouse.ingest()
+    restored = Warehouse._restored
+
+    def updated(self, *rest):
+        made = restored(self, *rest)
+        (tmp_path / "sql" / "views" / "one.sql").write_text("create or replace view one as select 1 as n;")
+        Warehouse(warehouse.folder.parent).ingest()
+        return made
+
+    monkeypatch.setattr(Warehouse, "_restored", updated)
+    warehouse.compact()
+    assert rows(warehouse, "select n from one") == [[1]]
+
+
 def test_a_migration_during_a_compaction_is_not_undone(warehouse, monkeypatch):
-    before, done = rows(warehouse), Archive.adopt
+    before, done = rows(warehouse), Warehouse._restored
 
     def migrated(self, *rest):
-        done(self, *rest)
+        made = done(self, *rest)
         with duckdb.connect(str(warehouse.database)) as connection:
             connection.execute("insert into migrations values (99, 'a_later_one', 'x', now()::timestamp)")
+        return made
 
-    monkeypatch.setattr(Archive, "adopt", migrated)
-    with pytest.raises(RecordError, match="has migration 99 since"):
+    monkeypatch.setattr(Warehouse, "_restored", migrated)
+    with pytest.raises(RecordError, match="has migration 99, the copy had"):
         warehouse.compact()
+    assert not list(warehouse.archive.folder.iterdir()), "what does not count is gone"
     with duckdb.connect(str(warehouse.database), read_only=True) as connection:
         assert connection.execute(ROWS).fetchall() == [tuple(row) for row in before]
 

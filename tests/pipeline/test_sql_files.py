@@ -291,6 +291,20 @@ def test_a_warehouse_of_a_newer_navi_is_read_and_not_written(folder, tmp_path, c
     assert warehouse.ingest().segments == 1, "what was recorded meanwhile waited"
 
 
+def test_a_newer_navi_that_was_killed_before_its_stamp_is_known(folder, tmp_path):
+    """Between its migration and the hash of its SQL: by the stamp alone the database looked as it was before."""
+    home = tmp_path / "home"
+    of_a_newer_navi(folder, home)
+    (home / "warehouse" / "sql.sha256").write_text(sql_hash(folder))
+    with pytest.raises(RecordError, match="has migration"):
+        Warehouse(home).compact()  # nothing waits, so nobody has looked
+    with MetricLog(home / "outbox", "run-2", {}) as log:
+        log.row("runs", {})
+    with pytest.raises(RecordError, match="newer Navi"):
+        Warehouse(home).ingest()
+    assert Warehouse(home).query("select of_tomorrow from runs").values.tolist() == [[2.5]]
+
+
 def test_an_archive_of_a_newer_navi_is_not_read_back_without_what_it_holds(folder, tmp_path):
     warehouse = of_a_newer_navi(folder, tmp_path / "home", compacted=True)
     with pytest.raises(RecordError, match="is of a newer Navi"):
