@@ -1,21 +1,22 @@
 -- What the champion cost, with all that it descends from: each training once, and their sum.
-with versions as (
+with trainings as (
     select min(depth) as depth, min(ancestor) as version, run_id
     from model_lineage
-    where version = (select version from aliases where alias = 'champion') and run_id is not null
-    group by run_id
+    where version = (select version from aliases where alias = 'champion')
+    group by run_id, case when run_id is null then ancestor end
 ),
 costs as (
-    select depth, versions.version, runs.run_id, algorithm, runs.step as decisions, wall_time_seconds / 60 as minutes,
+    select depth, version, run_id, algorithm, runs.step as decisions, wall_time_seconds / 60 as minutes,
            cpu_seconds / 60 as cpu_minutes, device
-    from versions join runs using (run_id)
+    from trainings left join runs using (run_id)
 )
 select version, run_id, algorithm, decisions, round(minutes, 1) as minutes, round(cpu_minutes, 1) as cpu_minutes, device
 from (
     select * from costs
     union all
-    -- A sum that leaves out a training that told nothing would look like a cost.
-    select null, 'together', null, null, sum(decisions), sum(minutes),
+    -- A sum that leaves out a training that told nothing, or that is not known here, would look like a cost.
+    select null, 'together', null, null, case when count(decisions) = count(*) then sum(decisions) end,
+           case when count(minutes) = count(*) then sum(minutes) end,
            case when count(cpu_minutes) = count(*) then sum(cpu_minutes) end, null
     from costs having count(*) > 0
 ) order by depth nulls last, version;

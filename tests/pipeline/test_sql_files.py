@@ -252,6 +252,11 @@ def test_the_champion_costs_what_all_its_trainings_cost(tmp_path):
         log.row("runs", {"step": 2000, "wall_time_seconds": 300.0})
     warehouse.ingest()
     assert warehouse.query(ask)["cpu_minutes"].isna().tolist() == [False, True, False, True]
+    with MetricLog(warehouse.outbox, "from elsewhere", {}) as log:
+        log.row("models", {"version": "v001", "parents": []})
+    warehouse.ingest()
+    assert warehouse.query(ask)["version"].tolist() == ["v003", "v002", "v001", "together"]
+    assert warehouse.query(ask)["decisions"].isna().tolist() == [False, False, True, True]
 
 
 def test_the_leaderboard_tells_the_code_that_flew(filled):
