@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 import fcntl
 import os
 import time
@@ -11,7 +12,10 @@ from pathlib import Path
 
 from navi_core.errors import RunError
 
-__all__ = ["alone", "exclusively", "is_held", "lock_file", "locked_within", "taken_alone"]
+__all__ = ["NOT_FOR_THIS_USER", "alone", "exclusively", "is_held", "lock_file", "locked_within", "taken_alone"]
+
+NOT_FOR_THIS_USER = (errno.EACCES, errno.EPERM, errno.EROFS)
+"""What the system says where this user may not write: by rights, or since all is mounted to be read."""
 
 _PATIENCE = 0.5
 """Time for which a lock is asked for again [s]: who looks whether it is held holds it for a moment."""
@@ -29,8 +33,8 @@ def lock_file(lock: Path) -> int:
     try:
         # For nobody else, where there is no umask: whoever opens a lock can hold it for good.
         return os.open(lock, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o664)
-    except PermissionError:
-        if not lock.exists():
+    except OSError as error:
+        if error.errno not in NOT_FOR_THIS_USER or not lock.exists():
             raise
         return os.open(lock, os.O_RDONLY | os.O_CLOEXEC)
 

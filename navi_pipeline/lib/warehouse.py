@@ -27,7 +27,7 @@ from typing import TYPE_CHECKING, Any
 
 from navi_core.errors import RecordError
 from navi_core.record.durable import fsync_directory, sweep_left
-from navi_core.record.file_lock import lock_file, locked_within
+from navi_core.record.file_lock import NOT_FOR_THIS_USER, lock_file, locked_within
 from navi_core.record.home import navi_home
 from navi_core.record.schema import NATURAL_KEYS
 from navi_pipeline.lib.archive import Archive, drop_experiences, last_migration, thin_runs
@@ -177,6 +177,7 @@ class Warehouse:
             try:
                 with self._locked():
                     self._ingest()
+                    self._require_room()
                     write_ahead_log(copy).unlink(missing_ok=True)  # of a compaction that was killed
                     shutil.copyfile(self.database, copy)
                     replaced = list(self.done.glob("*.ndjson"))
@@ -306,9 +307,9 @@ class Warehouse:
             for folder in (self.folder, self.done, self.quarantine):
                 folder.mkdir(parents=True, exist_ok=True)
             descriptor = lock_file(lock)
-        except PermissionError as error:
-            raise ReadOnlyWarehouseError(f"this user may not write to the warehouse: {error}") from error
         except OSError as error:
+            if error.errno in NOT_FOR_THIS_USER:
+                raise ReadOnlyWarehouseError(f"this user may not write to the warehouse: {error}") from error
             raise RecordError(f"cannot prepare the warehouse {self.folder}: {error}") from error
         try:
             places = (self.folder, self.outbox, self.done, self.quarantine, self.database)
@@ -364,6 +365,16 @@ class Warehouse:
             # What does not count is in the way where there was no room for it.
             self.archive.discard(number)
             raise
+
+    def _require_room(self) -> None:
+        """Refuse a compaction that would fill the disk, on which others write, too, before it fails for it."""
+        archived = sum(file.stat().st_size for file in self.archive.folder.rglob("*.parquet"))
+        wanted, free = self.database.stat().st_size + archived, shutil.disk_usage(self.folder).free
+        if free < wanted:
+            raise RecordError(
+                f"{self.folder} was not compacted: a copy and a new archive take some {wanted / 2**20:,.0f} MiB, "
+                f"{free / 2**20:,.0f} are free; free some space and try again; every row is where it was"
+            )
 
     def _require_migration(self, migration: int, *files: Path) -> None:
         for file in files:

@@ -143,6 +143,17 @@ def test_two_compactions_take_turns(warehouse):
         Warehouse(warehouse.folder.parent, lock_timeout=0.1).compact()
 
 
+def test_a_compaction_asks_for_room_before_it_fills_the_disk(warehouse, monkeypatch):
+    before, usage = rows(warehouse), shutil.disk_usage(warehouse.folder)
+    warehouse.compact()
+    wanted = warehouse.database.stat().st_size + sum(f.stat().st_size for f in warehouse.archive.folder.rglob("*.p*t"))
+    monkeypatch.setattr(shutil, "disk_usage", lambda _: usage._replace(free=wanted - 1))
+    with monkeypatch.context() as patch, pytest.raises(RecordError, match="free some space"):
+        patch.setattr(shutil, "copyfile", lambda *_: pytest.fail("the copy was begun"))
+        warehouse.compact()
+    assert rows(warehouse) == before
+
+
 def test_a_backup_under_the_lock_of_ingests_misses_nothing_that_a_compaction_removes(warehouse, monkeypatch):
     held, adopt = [], Archive.adopt
 

@@ -251,6 +251,27 @@ def test_who_may_only_read_a_warehouse_is_answered_from_what_is_folded_in(home, 
     assert capsys.readouterr().out.split() == ["n", "2"]
 
 
+@pytest.mark.parametrize("made", [True, False])
+def test_a_warehouse_that_is_mounted_to_be_read_is_read(home, monkeypatch, made):
+    with MetricLog(home / "outbox", "theirs", {}) as log:
+        log.row("runs", {"status": "finished"})
+    warehouse = Warehouse(home)
+    warehouse.ingest()
+    if not made:
+        (warehouse.folder / "ingest.lock").unlink()
+    opens, access = os.open, os.access
+
+    def refused(path, flags, *rest, **how):
+        if flags & (os.O_RDWR | os.O_WRONLY):
+            raise OSError(30, "Read-only file system", str(path))
+        return opens(path, flags, *rest, **how)
+
+    monkeypatch.setattr(os, "open", refused)
+    monkeypatch.setattr(os, "access", lambda path, mode: mode != os.W_OK and access(path, mode))
+    assert "may not write" in warehouse.refresh().not_folded
+    assert warehouse.query("select run_id from runs").values.tolist() == [["theirs"]]
+
+
 def test_primary_keys_are_the_natural_keys(home):
     warehouse = Warehouse(home)
     rows = warehouse.query(
