@@ -205,6 +205,7 @@ def test_seeds_that_are_added_until_something_shows_are_looks_that_count(monkeyp
     assert "before all cells are measured" in verdict(7, slightly, whole=False).sentence
     Warehouse().ingest()
     assert Warehouse().query("select * from comparisons").empty, "what is not whole is no look"
+    verdict(4, slightly)  # too few for a verdict, and so no look
     first = verdict(5, slightly)
     again = verdict(5, slightly)
     assert "before" not in first.sentence and again.sentence == first.sentence, "the same look"
@@ -215,6 +216,6 @@ def test_seeds_that_are_added_until_something_shows_are_looks_that_count(monkeyp
     looks = Warehouse().query(
         "select seeds, looks from comparisons join comparison_looks using (comparison_id, metric)"
     )
-    assert sorted(looks.values.tolist()) == [[5, 1], [7, 2]]
+    assert sorted(looks.values.tolist()) == [[4, 1], [5, 1], [7, 2]]
     monkeypatch.setenv("NAVI_HOME", str(tmp_path / "another"))
     assert verdict(7, slightly).better
