@@ -227,9 +227,13 @@ def test_the_speed_of_a_run_is_its_decisions_by_their_time(tmp_path):
     with MetricLog(warehouse.outbox, "run-1", {}) as log:
         log.scalars(100, {"sps": 100.0, "reward_ema": 0.1})  # 1 s
         log.scalars(300, {"sps": 50.0, "reward_ema": 0.2})  # 4 s
+    with MetricLog(warehouse.outbox, "run-2", {}) as log:
+        log.scalars(200, {"sps": 100.0})
+    with MetricLog(warehouse.outbox, "run-1", {}) as log:
         log.row("evaluations", {"evaluation_id": "e", "subject": "p", "subject_kind": "policy", "c_vis_auc": 0.5})
     warehouse.ingest()
-    assert warehouse.query("select mean_sps from run_summary").values.tolist() == [[60.0]]
+    speeds = warehouse.query("select run_id, mean_sps from run_summary order by run_id").values.tolist()
+    assert speeds == [["run-1", 60.0], ["run-2", 100.0]]
     assert warehouse.query("select steps_per_second, steps from pareto_quality_speed").values.tolist() == [[60.0, 300]]
 
 
@@ -257,6 +261,19 @@ def test_the_champion_costs_what_all_its_trainings_cost(tmp_path):
     warehouse.ingest()
     assert warehouse.query(ask)["version"].tolist() == ["v003", "v002", "v001", "together"]
     assert warehouse.query(ask)["decisions"].isna().tolist() == [False, False, True, True]
+
+
+def test_a_comparison_of_other_flights_or_in_another_metric_is_no_look(tmp_path):
+    flown = {"more": "abcdef", "part": "abcde", "others": "vwxyz"}
+    with MetricLog(tmp_path / "outbox", "compare", {}) as log:
+        for name, metric in (("more", "auc"), ("part", "auc"), ("others", "auc"), ("part", "hits")):
+            sides = {"a": list(flown[name]), "b": ["p"]}
+            log.row("comparisons", {"comparison_id": name, "metric": metric, "seeds": len(flown[name]),
+                                    "over": "seeds and scenes", "evaluations": sides})  # fmt: skip
+    warehouse = Warehouse(tmp_path)
+    warehouse.ingest()
+    looks = warehouse.query("select comparison_id, looks from comparison_looks where metric = 'auc'")
+    assert dict(looks.values.tolist()) == {"more": 2, "part": 1, "others": 1}
 
 
 def test_the_leaderboard_tells_the_code_that_flew(filled):
