@@ -52,6 +52,27 @@ def filled(tmp_path_factory):
     return warehouse
 
 
+@pytest.fixture
+def more(filled, tmp_path):
+    """A copy of it that a test may write to."""
+    return Warehouse(shutil.copytree(filled.outbox.parent, tmp_path / "home"))
+
+
+@pytest.fixture
+def moved(more):
+    """A copy whose aliases have moved since their promotion."""
+    with MetricLog(more.outbox, "registry", {}) as log:
+        for alias, version, day, action in (
+            ("latest", "v003", 1, "register"),
+            ("champion", "v002", 1, "promote"),
+            ("champion", "v001", 2, "rollback"),
+        ):
+            log.row("alias_moves", {"alias": alias, "version": version, "action": action,
+                                    "moved_at": f"2099-01-{day:02d}T00:00:00.5+00:00"})  # fmt: skip
+    assert more.ingest().quarantined == {}
+    return more
+
+
 def test_training_curve_has_one_line_per_step(filled):
     curve = filled.query("select * from training_curve")
     assert curve["step"].tolist() == list(range(0, 1000, 100))
@@ -74,17 +95,8 @@ def test_an_alias_points_to_the_last_promoted_version(filled):
     assert filled.query("select version from aliases where alias = 'champion'")["version"].tolist() == ["v002"]
 
 
-def test_an_alias_that_moved_since_its_promotion_points_to_where_it_moved(filled):
-    with MetricLog(filled.outbox, "registry", {}) as log:
-        for alias, version, day, action in (
-            ("latest", "v003", 1, "register"),
-            ("champion", "v002", 1, "promote"),
-            ("champion", "v001", 2, "rollback"),
-        ):
-            log.row("alias_moves", {"alias": alias, "version": version, "action": action,
-                                    "moved_at": f"2099-01-{day:02d}T00:00:00.5+00:00"})  # fmt: skip
-    assert filled.ingest().quarantined == {}
-    rows = filled.query("select alias, version, reason, lead_points is null from aliases order by alias")
+def test_an_alias_that_moved_since_its_promotion_points_to_where_it_moved(moved):
+    rows = moved.query("select alias, version, reason, lead_points is null from aliases order by alias")
     assert rows.values.tolist() == [["champion", "v001", "rollback", True], ["latest", "v003", "register", True]]
 
 
@@ -130,8 +142,8 @@ def test_a_lead_is_told_in_points_everywhere(tmp_path):
     assert warehouse.query("from aliases")[["low", "high"]].values.tolist() == [[20.0, 30.0]]
 
 
-def test_champions_follow_each_other_and_a_rollback_is_one(filled):
-    rows = filled.query(saved_queries(sql_folder())["champions"].sql)
+def test_champions_follow_each_other_and_a_rollback_is_one(moved):
+    rows = moved.query(saved_queries(sql_folder())["champions"].sql)
     assert rows["version"].tolist() == ["v001", "v002", "v001"]
     assert rows["action"].tolist() == ["rollback", "promote", "promote"]
     assert rows["until"].isna().tolist() == [True, False, False]
@@ -276,11 +288,11 @@ def test_a_comparison_of_other_flights_or_in_another_metric_is_no_look(tmp_path)
     assert dict(looks.values.tolist()) == {"more": 2, "part": 1, "others": 1}
 
 
-def test_the_leaderboard_tells_the_code_that_flew(filled):
-    with MetricLog(filled.outbox, "evaluate-new", {}) as log:
+def test_the_leaderboard_tells_the_code_that_flew(more):
+    with MetricLog(more.outbox, "evaluate-new", {}) as log:
         log.row("evaluations", {"evaluation_id": "new", "subject": "new", "c_vis_auc": 0.1, "flight_code": "abc"})
-    filled.ingest()
-    ranks = filled.query("select subject, flight_code from leaderboard")
+    more.ingest()
+    ranks = more.query("select subject, flight_code from leaderboard")
     assert dict(ranks.values.tolist())["new"] == "abc" and ranks["flight_code"].isna().sum() == len(ranks) - 1
 
 
