@@ -19,6 +19,16 @@ __all__ = ["Parts", "Registration", "registration"]
 
 F = TypeVar("F", bound=Callable[..., Any])
 _NAME = re.compile(r"[a-z][a-z0-9_]{0,63}")
+_ENTERED = """
+    A module that registers is loaded in every process where the environment variable NAVI_PLUGINS names it.
+
+    Args:
+        name: Small letters, digits and underscores.
+        factory: What builds the {kind}; without it a decorator is returned.
+
+    Raises:
+        ConfigError: The name is taken, or is no name.
+    """
 
 
 class Registration(Protocol):
@@ -36,7 +46,7 @@ def registration(parts: Parts[Any], contract: str) -> Registration:
 
     Args:
         parts: The table.
-        contract: What is to be built, which is the function's documentation.
+        contract: What is to be built; the function's documentation begins with it.
     """
 
     def register(name: str, factory: Any = None) -> Any:
@@ -45,7 +55,7 @@ def registration(parts: Parts[Any], contract: str) -> Registration:
         parts.register(name, factory)
         return factory
 
-    register.__doc__ = contract
+    register.__doc__ = f"{contract.rstrip()}\n{_ENTERED.format(kind=parts.names.kind)}"
     return register
 
 

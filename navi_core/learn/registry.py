@@ -102,15 +102,6 @@ register_learner = registration(
     returns `UpdateStats`, `state_dict` and `load_state_dict`. The run loop flies, stores, checkpoints and resumes; the
     learner only updates, on one `Rollout`, whose length, sequences and gradient settings are those of section `ppo`.
     `PPOLearner` and `GradientSteps` may be built upon. What belongs into no checkpoint goes beside it: `KeepsData`.
-
-    A module that registers is loaded in every process where the environment variable NAVI_PLUGINS names it.
-
-    Args:
-        name: Small letters, digits and underscores.
-        factory: What builds the learner; without it a decorator is returned.
-
-    Raises:
-        ConfigError: The name is taken, or is no name.
     """,
 )
 

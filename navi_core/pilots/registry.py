@@ -38,15 +38,6 @@ register_pilot = registration(
     The factory, a class as a rule, is called with the keywords `seed`, `max_distance` and `dynamics` and returns a
     `Pilot`: its `_decide` answers observations (B, 3, Az, El) with actions (B, 4). What a row remembers is made in
     `_allocate` and emptied in `_forget`, and hangs on its key alone: the same key flies the same way in any batch.
-
-    A module that registers is loaded in every process where the environment variable NAVI_PLUGINS names it.
-
-    Args:
-        name: Small letters, digits and underscores.
-        factory: What builds the pilot; without it a decorator is returned.
-
-    Raises:
-        ConfigError: The name is taken, or is no name.
     """,
 )
 

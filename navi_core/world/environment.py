@@ -31,7 +31,7 @@ from navi_core.world.places import Places
 from navi_core.world.pools import BODY, build_pools, known_at
 from navi_core.world.rewards import RewardTerms
 from navi_core.world.sensor import SphericalSensor
-from navi_core.world.sensor_noise import SensorFaults
+from navi_core.world.shown import ShownObservations
 from navi_core.world.step_batch import StepBatch
 
 __all__ = ["MOST_ROWS", "NavigationEnv"]
@@ -104,7 +104,7 @@ class NavigationEnv:
         self._pools = build_pools(self.sensor, self.reader, self.rewards, self.view, c)
         self.verdicts = self._pools.verdicts
         self._rows = torch.arange(first_row, first_row + num_envs, device=device)
-        self._faults = self._new_faults()
+        self._shown = ShownObservations(c, self._pools, self._rows, seed, sparse=self._kernels)
         # Updated in place, never rebound: a captured program finds them where they were.
         self._body = torch.zeros(num_envs, sum(BODY.values()), device=device)
         self._life = dict(zip(BODY, self._body.split(list(BODY.values()), dim=1)))
@@ -117,8 +117,6 @@ class NavigationEnv:
             spawns = self._pools.body[:, :, : BODY["position"]]
             self.goals = Goals(self.floors, spawns, self._pools.count, c.goal, self._rows, seed, device)
         self._make_room()
-        late = self._pools.obs.shape[2:] if c.sensor.delayed else (0,)
-        self._late = torch.zeros(num_envs, *late, device=device)
         self._made = (num_envs, self.config, seed, first_row, tensor_only)
         # Before the first reset, which may be a user's own, too.
         self._parts = frozenset(vars(self)) - theirs | {"_parts"}
@@ -134,7 +132,7 @@ class NavigationEnv:
         whole_number("episode", episode, 0, 2**31)
         if seed is not None:
             self.seed = whole_number("seed", seed, *SEEDS)
-            self._faults = self._new_faults()
+            self._shown.draw_by(self.seed)
         everyone = torch.ones(self.num_envs, dtype=torch.bool, device=self.device)
         self.rewards.visits.zero_()
         for counter in self.counters.values():
@@ -148,10 +146,7 @@ class NavigationEnv:
         self.view.begin(everyone, scene, slot, self._pools.floor)
         if self.goals is not None:
             self.goals.begin(everyone, scene, slot, number, self._life["position"], self.seed)
-        obs = self._faults.apply(self._pools.obs[scene, slot], number, self.counters["length"])
-        if self.config.sensor.delayed:
-            self._late.copy_(obs)
-        return obs
+        return self._shown.begin(self._pools.obs[scene, slot], number, self.counters["length"])
 
     def begin(self, rows: torch.Tensor, episode: torch.Tensor, places: Places) -> torch.Tensor:
         """Begin episodes in some rows where one says; those after them begin where they are drawn, as ever.
@@ -200,10 +195,7 @@ class NavigationEnv:
                 self.goals.begin(begins, scene, slot, number, self._life["position"], self.seed)
             else:
                 self.goals.begin_at(rows, here, position, episode, self.seed)
-        obs = self._faults.apply(obs, episode, torch.zeros_like(rows), rows)
-        if self.config.sensor.delayed:
-            self._late[rows] = obs
-        return obs
+        return self._shown.begin(obs, episode, torch.zeros_like(rows), rows)
 
     def step(self, actions: torch.Tensor) -> StepBatch:
         """Fly one decision in every row.
@@ -223,8 +215,8 @@ class NavigationEnv:
         flown = self._native.fly(action.contiguous(), self.seed)
         episode, length = self.counters["episode"], flown.episode_length
         obs, ended = flown.obs, flown.obs
-        if flown.ended or self._spoils:
-            obs, ended = self._views(flown.truncated, flown.next_scene, flown.slot, flown.obs, episode, length)
+        if flown.ended or self._shown.spoilt:
+            obs, ended = self._shown.follow(flown.truncated, flown.next_scene, flown.slot, flown.obs, episode, length)
         info = {
             "reward_terms": dict(zip(REWARD_TERMS, flown.terms.unbind())),
             "collision": flown.collided,
@@ -302,7 +294,7 @@ class NavigationEnv:
         next_episode = episode + ends
         next_scene, slot = self._draw_spawn(next_episode)
         self.view.begin(ends, next_scene, slot, self._pools.floor)
-        obs, ended = self._views(ends, next_scene, slot, seen.obs, next_episode, length)
+        obs, ended = self._shown.follow(ends, next_scene, slot, seen.obs, next_episode, length)
         self._body.copy_(torch.where(ends[:, None], self._pools.body[next_scene, slot], flown))
         if self.goals is not None:
             self.goals.begin(ends, next_scene, slot, next_episode, self._life["position"], self.seed)
@@ -423,7 +415,7 @@ class NavigationEnv:
         self.__dict__ |= state["added"]  # a user's own reset may read it
         NavigationEnv.__init__(self, field, num_envs, config, seed, first_row=first_row, tensor_only=tensor_only)
         self.seed = state["seed"]
-        self._faults = self._new_faults()
+        self._shown.draw_by(self.seed)
         if self.goals is not None:
             self.goals.take_own(state["own_goals"])
         self.load_state_dict(state["flights"])
@@ -440,7 +432,7 @@ class NavigationEnv:
             **self._life,
             "visits": self.rewards.visits,
             "floor": self.view.seen,
-            "late": self._late,
+            "late": self._shown.late,
         } | ({} if self.goals is None else {"goal": self.goals.index, "way": self.goals.way})
 
     def _part(self, rows: torch.Tensor) -> NavigationEnv:
@@ -448,11 +440,10 @@ class NavigationEnv:
         part = object.__new__(type(self))
         part.__dict__ |= self.__dict__
         part.num_envs, part._rows = len(rows), self._rows[rows]
-        part._faults = part._new_faults()
         part._body = self._body[rows]
         part._life = dict(zip(BODY, part._body.split(list(BODY.values()), dim=1)))
         part.counters = {name: counter[rows] for name, counter in self.counters.items()}
-        part._late = self._late[rows]
+        part._shown = self._shown.part(rows)
         part.rewards, part.view = copy.copy(self.rewards), copy.copy(self.view)
         part.rewards.visits, part.view.seen = self.rewards.visits[rows], self.view.seen[rows]
         part.goals = None if self.goals is None else self.goals.part(rows)
@@ -470,57 +461,6 @@ class NavigationEnv:
             )  # fmt: skip
         rays = 0 if self._native else len(self.sensor.directions)
         self._hits = RayHits.empty(self.num_envs, rays, self.device)
-
-    def _new_faults(self) -> SensorFaults:
-        return SensorFaults(self.config.sensor, self.seed, self._rows, self.config.max_distance)
-
-    @property
-    def _spoils(self) -> bool:
-        """Whether the sensor has faults or a delay."""
-        return self._faults.active or self.config.sensor.delayed
-
-    def _views(
-        self,
-        begins: torch.Tensor,
-        scene: torch.Tensor,
-        slot: torch.Tensor,
-        obs: torch.Tensor,
-        episode: torch.Tensor,
-        length: torch.Tensor,
-    ) -> tuple[torch.Tensor, torch.Tensor]:
-        """Put together what the step shows.
-
-        Args:
-            begins: (B,) bool.
-            scene: (B,) of the new episode.
-            slot: (B,) entry of its pool.
-            obs: (B, 3, Az, El) true observation after the step; may be overwritten.
-            episode: (B,) number of the episode that follows the step.
-            length: (B,) decisions of the episode that the step belongs to.
-
-        Returns:
-            `StepBatch.obs` and `ended_obs`, as the sensor's faults and delay make them.
-        """
-        pool = self._pools
-        shown = self._faults.apply(obs, episode - begins.to(torch.int64), length)
-        if self._kernels and not self.config.sensor.delayed:
-            begin = begins.nonzero().squeeze(1)
-            if not len(begin):
-                return shown, shown
-            ended = torch.empty_like(shown)
-            ended[begin] = shown[begin]
-            spawn = pool.obs[scene[begin], slot[begin]]
-            shown[begin] = self._faults.apply(spawn, episode[begin], torch.zeros_like(begin), begin)
-            return shown, ended
-        ended = shown
-        spawn = self._faults.apply(pool.obs[scene, slot], episode, torch.zeros_like(length))
-        mask = begins[:, None, None, None]
-        fresh = torch.where(mask, spawn, ended)
-        if not self.config.sensor.delayed:
-            return fresh, ended
-        ended = self._late.clone()
-        self._late.copy_(fresh)
-        return torch.where(mask, spawn, ended), ended
 
     def _draw_spawn(self, episode: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
         """Return the scene and the pool slot of each row's episode."""

@@ -18,22 +18,20 @@ from __future__ import annotations
 import logging
 import os
 import shutil
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from datetime import UTC, datetime
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from navi_core.errors import RecordError
-from navi_core.record.durable import fsync_directory, sweep_left
 from navi_core.record.file_lock import NOT_FOR_THIS_USER, lock_file, locked_within
 from navi_core.record.home import navi_home
 from navi_core.record.schema import NATURAL_KEYS
 from navi_pipeline.lib.archive import Archive, drop_experiences, last_migration, thin_runs
 from navi_pipeline.lib.database import open_database, remedy
-from navi_pipeline.lib.folding import fold_segments, table_columns
-from navi_pipeline.lib.segments import Segment, read_segment
+from navi_pipeline.lib.outbox import IngestReport, Outbox
 from navi_pipeline.lib.snapshot import is_current, open_snapshot, publish, write_ahead_log
 from navi_pipeline.lib.sql_files import NewerWarehouseError, apply_sql, require_known, sql_folder, sql_hash
 
@@ -43,35 +41,11 @@ if TYPE_CHECKING:
 
 __all__ = ["CompactReport", "IngestReport", "ReadOnlyWarehouseError", "Warehouse"]
 
-_BATCH_SEGMENTS, _BATCH_BYTES = 2000, 2**25
-"""Of a transaction. A row takes five times its bytes in memory, and a service writes segments of megabytes."""
-
 _log = logging.getLogger(__name__)
 
 
 class ReadOnlyWarehouseError(RecordError):
     """The warehouse is somebody else's: this user may read it."""
-
-
-@dataclass
-class IngestReport:
-    """What one ingest did.
-
-    Attributes:
-        segments: Segments folded in.
-        rows: Rows of them, before rows of equal key replaced each other.
-        repeated: Segments that an interrupted ingest had folded in already.
-        quarantined: Refused segment → reason.
-        migrations: Migrations applied.
-        not_folded: Why nothing was folded in, where that hinders no reader.
-    """
-
-    segments: int = 0
-    rows: int = 0
-    repeated: int = 0
-    quarantined: dict[str, str] = field(default_factory=dict)
-    migrations: list[str] = field(default_factory=list)
-    not_folded: str = ""
 
 
 @dataclass(frozen=True)
@@ -100,8 +74,8 @@ class Warehouse:
     def __init__(self, home: Path | str | None = None, *, lock_timeout: float = 120.0) -> None:
         home = Path(home) if home is not None else navi_home()
         self.outbox = home / "outbox"
-        self.done = self.outbox / "done"
-        self.quarantine = self.outbox / "quarantine"
+        self._segments = Outbox(self.outbox)
+        self.done, self.quarantine = self._segments.done, self._segments.quarantine
         self.folder = home / "warehouse"
         self.database = self.folder / "navi.duckdb"
         self.snapshot = self.folder / "read.duckdb"
@@ -147,11 +121,7 @@ class Warehouse:
         with self._locked("compact.lock"), self._locked():
             fresh = self.folder / "navi.duckdb.new"
             self._restored(fresh, None)
-            for file in sorted(self.done.glob("*.ndjson")):
-                os.replace(file, self.outbox / file.name)
-            write_ahead_log(self.database).unlink(missing_ok=True)
-            os.replace(fresh, self.database)
-            return self._ingest()
+            return self._exchange(fresh)
 
     def compact(
         self, *, keep_days: float | None = None, points: int = 500, keep_model_days: float | None = None
@@ -180,7 +150,7 @@ class Warehouse:
                     self._require_room()
                     write_ahead_log(copy).unlink(missing_ok=True)  # of a compaction that was killed
                     shutil.copyfile(self.database, copy)
-                    replaced = list(self.done.glob("*.ndjson"))
+                    replaced = self._segments.folded()
                 with open_database(copy) as connection:
                     thinned = _thinned(connection, keep_days, points, keep_model_days)
                     migration = last_migration(connection)
@@ -269,7 +239,7 @@ class Warehouse:
         return {
             "rows": {name: int(n) for name, n in zip(counts["name"], counts["n"], strict=True)},
             "bytes": {name: sum(file.stat().st_size for file in group) for name, group in files.items()},
-            "segments": sum(1 for _ in self.done.glob("*.ndjson")),
+            "segments": len(self._segments.folded()),
             "migration": str(last),
             "quarantined": {file.name.removesuffix(".reason.txt"): file.read_text().strip() for file in reasons},
         }
@@ -327,8 +297,7 @@ class Warehouse:
         folder = sql_folder()
         wanted = sql_hash(folder)
         current = self.database.exists() and self._stamp.exists() and self._stamp.read_text() == wanted
-        sweep_left(self.outbox)
-        files = sorted(self.outbox.glob("*.ndjson"), key=lambda file: file.name)
+        files = self._segments.waiting()
         report = IngestReport()
         if current and not files and is_current(self.database, self.snapshot):
             return report
@@ -338,8 +307,7 @@ class Warehouse:
                     require_known(connection, folder)  # a newer Navi may have been killed before it wrote the stamp
                 else:
                     report.migrations = apply_sql(connection, folder)
-                for batch in _batches(files):
-                    self._fold(connection, batch, report)
+                self._segments.fold(connection, files, report)
                 connection.execute("checkpoint")
         except duckdb.Error as error:
             way = remedy(error, "`navi query --rebuild` makes it anew from the archive and outbox/done")
@@ -385,18 +353,21 @@ class Warehouse:
                         "compact it again"
                     )
 
-    def _exchange(self, fresh: Path, replaced: list[Path]) -> None:
-        """Put the new database in the place of the old one, and fold in what came since the copy was taken."""
-        for file in set(self.done.glob("*.ndjson")).difference(replaced):
-            os.replace(file, self.outbox / file.name)
-        fsync_directory(self.outbox)  # the new database does not know them
+    def _exchange(self, fresh: Path, replaced: Sequence[Path] = ()) -> IngestReport:
+        """Put a new database in the place of the old one, and fold in what is not in it.
+
+        Args:
+            fresh: The new database, made of the archive.
+            replaced: Segments whose rows the archive holds; they are removed.
+        """
+        self._segments.take_back(sorted(set(self._segments.folded()).difference(replaced)))
         # Its views are those of when it was made.
         self._stamp.unlink(missing_ok=True)
         write_ahead_log(self.database).unlink(missing_ok=True)
         os.replace(fresh, self.database)
         for file in replaced:
             file.unlink(missing_ok=True)
-        self._ingest()
+        return self._ingest()
 
     def _restored(self, file: Path, generation: int | None) -> dict[str, int]:
         """Make a new database from a generation of the archive; return its counts."""
@@ -411,67 +382,8 @@ class Warehouse:
         except duckdb.Error as error:
             raise RecordError(f"the archive {self.archive.folder} cannot be read: {error}") from error
 
-    def _fold(self, connection: duckdb.DuckDBPyConnection, files: list[Path], report: IngestReport) -> None:
-        columns = table_columns(connection)
-        known = dict(
-            connection.execute(
-                "select name, sha256 from segments where name in (select unnest(?))", [[file.name for file in files]]
-            ).fetchall()
-        )
-        fresh: list[Segment] = []
-        moves: list[Path] = []
-        for file in files:
-            try:
-                segment = read_segment(file, columns)
-                if known.get(segment.name, segment.sha256) != segment.sha256:
-                    raise RecordError("a segment of this name but other content was folded in before")
-            except (RecordError, UnicodeDecodeError) as error:
-                self._set_aside(file, str(error), report)
-                continue
-            moves.append(file)
-            if segment.name in known:
-                report.repeated += 1
-            else:
-                fresh.append(segment)
-        if fresh:
-            connection.execute("begin")
-            try:
-                fold_segments(connection, fresh, columns)
-                connection.execute("commit")
-            except BaseException:
-                connection.execute("rollback")
-                raise
-        report.segments += len(fresh)
-        report.rows += sum(segment.count for segment in fresh)
-        for file in moves:
-            os.replace(file, self.done / file.name)
-        if moves:
-            fsync_directory(self.done)
-            fsync_directory(self.outbox)
-
-    def _set_aside(self, file: Path, reason: str, report: IngestReport) -> None:
-        # The reason goes first: a segment in quarantine always has one.
-        (self.quarantine / f"{file.name}.reason.txt").write_text(reason + "\n")
-        os.replace(file, self.quarantine / file.name)
-        report.quarantined[file.name] = reason
-
     def _publish(self) -> None:
         publish(self.database, self.snapshot)
-
-
-def _batches(files: list[Path]) -> Iterator[list[Path]]:
-    """Yield segments that go in together, in order."""
-    batch: list[Path] = []
-    size = 0
-    for file in files:
-        held = file.lstat().st_size
-        if batch and (len(batch) == _BATCH_SEGMENTS or size + held > _BATCH_BYTES):
-            yield batch
-            batch, size = [], 0
-        batch.append(file)
-        size += held
-    if batch:
-        yield batch
 
 
 def _thinned(

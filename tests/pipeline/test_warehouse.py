@@ -11,6 +11,7 @@ import pytest
 from navi_core.errors import RecordError
 from navi_core.record import NATURAL_KEYS, MetricLog
 from navi_core.record.schema import UNINDEXED_TABLES
+from navi_pipeline.lib.outbox import Outbox
 from navi_pipeline.lib.warehouse import Warehouse
 from navi_pipeline.query import run_query
 from tests.pipeline.kill_storm import die_after, run_storm
@@ -94,7 +95,7 @@ def test_an_ingest_killed_before_the_snapshot_is_finished_by_the_next(home):
     warehouse.ingest()
     with log_of(home) as log:
         log.scalars(1, {"a": 1.0})
-    die_after(Warehouse, "_fold", warehouse.ingest)
+    die_after(Outbox, "fold", warehouse.ingest)
     assert count(warehouse) == 0
     assert warehouse.ingest().rows == 0 and count(warehouse) == 1
 
@@ -213,13 +214,14 @@ def test_large_segments_go_in_by_few(home, monkeypatch):
         with MetricLog(home / "outbox", "r", {}) as log:
             log.scalars(step, {f"m{i}": float(i) for i in range(20)})
     size = max(file.stat().st_size for file in (home / "outbox").glob("*.ndjson"))
-    monkeypatch.setattr("navi_pipeline.lib.warehouse._BATCH_BYTES", 3 * size + 10)
+    monkeypatch.setattr("navi_pipeline.lib.outbox._BATCH_BYTES", 3 * size + 10)
     warehouse, taken = Warehouse(home), []
-    fold = warehouse._fold
-    monkeypatch.setattr(warehouse, "_fold", lambda c, files, report: (taken.append(len(files)), fold(c, files, report)))
+    box = warehouse._segments
+    fold = box._fold
+    monkeypatch.setattr(box, "_fold", lambda c, files, report: (taken.append(len(files)), fold(c, files, report)))
     report = warehouse.ingest()
     assert sum(taken) == 12 and max(taken) == 3 and (report.segments, report.rows) == (12, 240)
-    monkeypatch.setattr("navi_pipeline.lib.warehouse._BATCH_BYTES", 1)
+    monkeypatch.setattr("navi_pipeline.lib.outbox._BATCH_BYTES", 1)
     with MetricLog(home / "outbox", "r", {}) as log:
         log.scalars(99, {"m": 1.0})
     assert warehouse.ingest().segments == 1  # one that is larger than the bound goes in alone

@@ -81,6 +81,15 @@ def test_taking_back_stops_where_the_recording_began(session):
     assert session.undo(100) == 10
 
 
+def recording(choices, folder, decisions):
+    """A session that has recorded as many decisions straight ahead, and still does."""
+    session = ExplorerSession(choices, SMALL, folder)
+    session.record()
+    for _ in range(decisions):
+        session.fly(AHEAD)
+    return session
+
+
 def kill(session):
     """Do what a kill does to a session: its files are closed as they are, and their locks go."""
     os.close(session._journal._file)
@@ -108,10 +117,7 @@ def test_a_killed_explorer_leaves_its_flight_to_the_next_one(choices, tmp_path):
 
 
 def test_a_flight_is_saved_once_however_its_explorer_ends(choices, tmp_path, monkeypatch):
-    session = ExplorerSession(choices, SMALL, tmp_path)
-    session.record()
-    for _ in range(3):
-        session.fly(AHEAD)
+    session = recording(choices, tmp_path, 3)
     # Killed between the saving and the end of the journal.
     monkeypatch.setattr(session, "discard", lambda: None)
     session.finish()
@@ -121,10 +127,7 @@ def test_a_flight_is_saved_once_however_its_explorer_ends(choices, tmp_path, mon
 
 
 def test_a_journal_holds_what_was_whole_when_its_explorer_was_killed(choices, tmp_path):
-    session = ExplorerSession(choices, SMALL, tmp_path)
-    session.record()
-    for _ in range(5):
-        session.fly(AHEAD)
+    session = recording(choices, tmp_path, 5)
     kill(session)
     (journal,) = tmp_path.glob(".*.flight")
     whole = journal.read_bytes()
@@ -141,10 +144,7 @@ def test_a_journal_holds_what_was_whole_when_its_explorer_was_killed(choices, tm
 
 
 def test_what_a_disk_damaged_of_a_journal_is_told_and_nothing_of_it_vanishes(choices, tmp_path, caplog):
-    session = ExplorerSession(choices, SMALL, tmp_path)
-    session.record()
-    for _ in range(6):
-        session.fly(AHEAD)
+    session = recording(choices, tmp_path, 6)
     kill(session)
     (journal,) = tmp_path.glob(".*.flight")
     whole = journal.read_bytes()
@@ -162,10 +162,7 @@ def test_what_a_disk_damaged_of_a_journal_is_told_and_nothing_of_it_vanishes(cho
 
 
 def test_a_flight_whose_explorer_saves_it_while_another_starts_is_there_once(choices, tmp_path, monkeypatch):
-    session = ExplorerSession(choices, SMALL, tmp_path)
-    session.record()
-    for _ in range(3):
-        session.fly(AHEAD)
+    session = recording(choices, tmp_path, 3)
     lock = flight_journal.fcntl.flock
 
     def late(file, kind):
@@ -184,10 +181,7 @@ def test_what_killed_explorers_left_half_written_is_swept(choices, tmp_path, mon
     def stays(*names, **named):
         raise OSError(errno.EIO, os.strerror(errno.EIO))
 
-    session = ExplorerSession(choices, SMALL, tmp_path)
-    session.record()
-    for _ in range(3):
-        session.fly(AHEAD)
+    session = recording(choices, tmp_path, 3)
     with monkeypatch.context() as patch:
         patch.setattr(os, "link", killed)
         patch.setattr(os, "rename", killed)

@@ -180,6 +180,7 @@ def test_a_page_left_open_through_an_upgrade_of_its_server_fetches_itself_anew(a
         with served_page(ExploreShow(session), port=int(address.rsplit(":", 1)[1])):
             page.wait_for_function("() => window.before === undefined")
             page.wait_for_function(flying)
+            assert page.evaluate("() => typeof window.before") == "undefined", "flies on in the page that was left open"
 
 
 PAD = """

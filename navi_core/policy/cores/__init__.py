@@ -53,15 +53,6 @@ register_core = registration(
     `forward`, which learns from sequences (B, T, D). Both compute the same function of inputs, state and resets:
     `reset[:, t]` zeroes a row's state before input t is consumed, the incoming one too, and the last state is not
     zeroed. That is tried when a policy is built. `policy.core_layers` stacks what the factory makes.
-
-    A module that registers is loaded in every process where the environment variable NAVI_PLUGINS names it.
-
-    Args:
-        name: Small letters, digits and underscores.
-        factory: What builds the core; without it a decorator is returned.
-
-    Raises:
-        ConfigError: The name is taken, or is no name.
     """,
 )
 

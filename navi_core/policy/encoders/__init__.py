@@ -43,15 +43,6 @@ register_encoder = registration(
     the valid mask; `ObservationScaling` brings them to the range of a network. Azimuth is a circle. An embedding is a
     function of its own row, alike in acting and in learning: no dropout, no batch normalisation. What the factory
     makes is tried when a policy is built.
-
-    A module that registers is loaded in every process where the environment variable NAVI_PLUGINS names it.
-
-    Args:
-        name: Small letters, digits and underscores.
-        factory: What builds the encoder; without it a decorator is returned.
-
-    Raises:
-        ConfigError: The name is taken, or is no name.
     """,
 )
 
