@@ -302,15 +302,17 @@ class ActorServer(Server):
         state, aux, reset = self.sessions.gather(group, obs)
         runner = self.model.runner if self._learning is None else self._learning.runner()
         decision = runner.decide(obs, aux, state, reset, self._noise(group))
-        self.sessions.scatter(group, decision.state, decision.latent)
-        self.metrics.latency("inference_ms", time.perf_counter() - start, about="one batch of decisions")
+        took = time.perf_counter() - start
         command, proposal = self._commands.of(group, obs, reset, decision.action)
+        self._send(group, command.numpy().astype(np.float32, copy=False))
+        # What nobody waits for comes behind it: the drones fly meanwhile.
+        self.sessions.scatter(group, reset, decision.state, decision.latent)
         if proposal is not None:
             self._show(group, proposal.flown)
         if self._learning is not None:
             self._learning.decided(group, obs, aux, state, reset, decision, proposal)
-        self._send(group, command.numpy().astype(np.float32, copy=False))
         self.decisions += len(group)
+        self.metrics.latency("inference_ms", took, about="one batch of decisions")
         self.metrics.count("decisions_total", len(group), about="decisions made")
 
     def _show(self, group: list[Session], verdict: GateVerdict) -> None:
@@ -329,7 +331,7 @@ class ActorServer(Server):
         return draw_normal(self.config.seed, keys, torch.zeros_like(keys), step, axes=4)
 
     def _send(self, group: list[Session], commands: np.ndarray) -> None:
-        """Publish the actions and, in step mode, ask for them to be flown."""
+        """In step mode ask for the actions to be flown; publish them."""
         now = time.time()
         actions = []
         for session, command in zip(group, commands):
@@ -340,9 +342,10 @@ class ActorServer(Server):
             session.request, session.asked_at = action, time.monotonic()
             session.decisions += 1
             actions.append(action)
-            self.publisher.publish(action)
         if self.config.mode == "step":
             self._ask(actions)
+        for action in actions:
+            self.publisher.publish(action)
 
     def _ask(self, actions: list[Action]) -> None:
         import zmq

@@ -239,8 +239,9 @@ class EnvironmentServer(Server):
         episodes = [self._episode(row) for row in rows]
         batch = self.env.step_rows(torch.tensor(rows), torch.from_numpy(command))
         now = time.time()
-        ended = (batch.truncated | batch.terminated).tolist()
+        terminated, truncated = batch.terminated.tolist(), batch.truncated.tolist()
         reward, returns = batch.reward.tolist(), batch.info["episode_return"].tolist()
+        ended = [done or cut for done, cut in zip(terminated, truncated)]
         for i, row in enumerate(rows):
             self._before[row] = None if ended[i] else self._obs[row]
             self._obs[row] = batch.obs[i]
@@ -250,8 +251,8 @@ class EnvironmentServer(Server):
                 step_id=actions[i].step_id,
                 env_id=row + self.config.first_env_id,
                 episode_id=episodes[i],
-                done=bool(batch.terminated[i]),
-                truncated=bool(batch.truncated[i]),
+                done=terminated[i],
+                truncated=truncated[i],
                 reward=reward[i],
                 episode_return=returns[i],
                 timestamp=now,
@@ -332,7 +333,7 @@ class EnvironmentServer(Server):
                 self.publisher.publish(goal)
 
     def _episode(self, row: int) -> int:
-        return self._first_episode + int(self.env.counters["episode"][row])
+        return self._first_episode + int(self.env.counters["episode"].numpy()[row])
 
     def _matrix(self, row: int, pose: dict[str, torch.Tensor] | None = None) -> DistanceMatrix:
         pose = pose or self.env.poses()

@@ -141,16 +141,25 @@ class SessionTable:
     def gather(self, sessions: list[Session], obs: Tensor) -> tuple[State, Tensor, Tensor]:
         """Return the states, auxiliary inputs and resets of some sessions, which see `obs` (N, 3, Az, El).
 
-        For a policy that flies to goals each of them has one.
+        For a policy that flies to goals each of them has one. What begins has begun with this.
         """
-        slots = torch.tensor([session.slot for session in sessions])
-        reset = torch.tensor([session.begins for session in sessions])
+        begin = [session.begins for session in sessions]
+        for session in sessions:
+            session.begins = False
+        slots, reset = torch.tensor([session.slot for session in sessions]), torch.tensor(begin)
         # Written over: a policy resets by a product with zero, and of what is no number that leaves none.
-        if bool(reset.any()):
+        if any(begin):
             for part in self._state:
                 part[slots[reset].to(part.device)] = 0.0
-        told, goal = [self.aux[slots].nan_to_num(0.0, 0.0, 0.0)], None
+        aux = self.aux[slots].nan_to_num(0.0, 0.0, 0.0)
+        if self._goals or self._places is not None:
+            aux = torch.cat([aux, *self._told(sessions, obs, slots, reset)], dim=1)
+        return tuple(part.index_select(0, slots.to(part.device)) for part in self._state), aux, reset
+
+    def _told(self, sessions: list[Session], obs: Tensor, slots: Tensor, reset: Tensor) -> list[Tensor]:
+        """Return what a policy is told of places and of the goal."""
         here = torch.tensor([session.pose for session in sessions])
+        told, goal = [], None
         if self._goals:
             goals = [session.goal for session in sessions if session.goal is not None]
             assert len(goals) == len(sessions)
@@ -158,23 +167,27 @@ class SessionTable:
         if self._places is not None:
             told.append(self._places.look(obs, here, reset | ~self._mapped[slots], slots, goal))
             self._mapped[slots] = True
-        if goal is not None:
-            told.append(goal)
-        return tuple(part[slots.to(part.device)] for part in self._state), torch.cat(told, dim=1), reset
+        return told if goal is None else [*told, goal]
 
-    def scatter(self, sessions: list[Session], state: State, latent: Tensor) -> None:
-        """Keep the states after a decision, and make the auxiliary inputs of the next."""
+    def scatter(self, sessions: list[Session], reset: Tensor, state: State, latent: Tensor) -> None:
+        """Keep the states after a decision, and make the auxiliary inputs of the next.
+
+        Args:
+            sessions: N drones.
+            reset: (N,) bool, an episode began, as `gather` told.
+            state: Of the N drones.
+            latent: (N, D).
+        """
         slots = torch.tensor([session.slot for session in sessions])
         for part, new in zip(self._state, state):
             part[slots.to(part.device)] = new
         for i, session in enumerate(sessions):
             if session.shaper is not None:
-                if session.begins and session.shaper.memory is not None:
+                if reset[i] and session.shaper.memory is not None:
                     session.shaper.memory.clear(torch.ones(1, dtype=torch.bool))
                 none = torch.zeros(1)
                 shaped = session.shaper.shape(latent[i : i + 1], none, none, none.bool(), 0)
                 self.aux[session.slot, 1], self.aux[session.slot, 2] = shaped.loop_similarity[0], shaped.intrinsic[0]
-            session.begins = False
 
     def renew(
         self,

@@ -328,7 +328,7 @@ class NavigationEnv:
         Raises:
             ConfigError: A row does not exist or is named twice, or the actions have another shape.
         """
-        if len(rows) == self.num_envs and bool((rows == torch.arange(self.num_envs, device=rows.device)).all()):
+        if len(rows) == self.num_envs and rows.tolist() == list(range(self.num_envs)):
             return self.step(actions)
         if len(rows.unique()) != len(rows) or not bool(((rows >= 0) & (rows < self.num_envs)).all()):
             raise ConfigError(f"rows {rows.tolist()[:8]}: each of 0 to {self.num_envs - 1} at most once")

@@ -39,7 +39,7 @@ class Drone:
         obs = torch.rand(1, 3, 32, 8, generator=self.generator)
         state, aux, reset = self.table.gather([self.session], obs)
         decision = self.learning.runner().decide(obs, aux, state, reset, torch.randn(1, 4, generator=self.generator))
-        self.table.scatter([self.session], decision.state, decision.latent)
+        self.table.scatter([self.session], reset, decision.state, decision.latent)
         self.session.velocity_before = self.session.velocity
         self.log_probs.append(float(decision.log_prob[0]))
         self.learning.decided([self.session], obs, aux, state, reset, decision, proposal)

@@ -146,7 +146,7 @@ def test_the_first_decision_of_a_later_episode_is_learned_from_as_it_was_made(le
         state, aux, reset = table.gather([session], obs)
         told.append(float(aux[0, 2]))
         decision = learning.runner().decide(obs, aux, state, reset, torch.randn(1, 4, generator=generator))
-        table.scatter([session], decision.state, decision.latent)
+        table.scatter([session], reset, decision.state, decision.latent)
         session.velocity_before = session.velocity
         learning.decided([session], obs, aux, state, reset, decision, None)
         episode = session.matrix.episode_id
