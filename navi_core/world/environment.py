@@ -126,7 +126,8 @@ class NavigationEnv:
         """Begin an episode in every row and return the (B, 3, Az, El) observation.
 
         Args:
-            seed: A new seed of all draws; None keeps the one there is.
+            seed: A new seed of what is drawn for episodes; None keeps the one there is. A scene's goals stay where
+                the constructor's seed put them; which is whose is drawn anew.
             episode: Number of the episode to begin.
         """
         whole_number("episode", episode, 0, 2**31)

@@ -15,7 +15,7 @@ from navi_core.config import REWARD_TERMS, RewardConfig
 from navi_core.kernels.step import Rewards, described_by
 from navi_core.world.field import Field, RayHits
 
-__all__ = ["Perception", "RewardTerms", "ahead_sector", "structure_fractions"]
+__all__ = ["Perception", "RewardTerms", "ahead_sector", "band_end", "structure_fractions", "structure_of"]
 
 NEAR_DISTANCE = 2.0
 BAND_START = 1.5
@@ -49,6 +49,16 @@ def ahead_sector(azimuth_bins: int) -> int:
     return max(azimuth_bins // 6, 1)
 
 
+def band_end(volume: float) -> float:
+    """Return how far the structure band of a scene of some volume [m³] reaches [m]."""
+    return max(2.5, min(0.6 * volume ** (1 / 3), 50.0))
+
+
+def structure_of(hits: RayHits, band: torch.Tensor) -> torch.Tensor:
+    """Return (B, Az·El) bool, whether a ray hit within the structure band, which ends at `band` (B,) [m]."""
+    return hits.valid & (hits.depth >= BAND_START) & (hits.depth <= band[:, None])
+
+
 def structure_fractions(hits: RayHits, azimuth_bins: int, band: torch.Tensor) -> Perception:
     """Reduce a panorama to the fractions that the rewards and the spawn score use.
 
@@ -60,7 +70,7 @@ def structure_fractions(hits: RayHits, azimuth_bins: int, band: torch.Tensor) ->
     rays = hits.depth.shape[1]
     elevations = rays // azimuth_bins
     valid, depth = hits.valid, hits.depth
-    structure = valid & (depth >= BAND_START) & (depth <= band[:, None])
+    structure = structure_of(hits, band)
     sector = ahead_sector(azimuth_bins) * elevations
     ahead = torch.cat([structure[:, :sector], structure[:, rays - sector :]], dim=1)
     return Perception(
@@ -108,7 +118,7 @@ class RewardTerms:
             low.append(torch.from_numpy(lower - edge))
             size.append(edge)
             shape.append([math.ceil(float(e) / edge) + 2 for e in upper - lower])
-            band.append(max(2.5, min(0.6 * field.volume(i) ** (1 / 3), 50.0)))
+            band.append(band_end(field.volume(i)))
         self._low = torch.stack(low).to(torch.float32).to(device)
         self._edge = torch.tensor(size, dtype=torch.float32, device=device)
         self._shape = torch.tensor(shape, dtype=torch.int64, device=device)

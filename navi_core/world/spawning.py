@@ -14,7 +14,7 @@ from navi_core.errors import SceneError
 from navi_core.world.counter_random import Purpose, uniform
 from navi_core.world.field import Field
 from navi_core.world.floor import FloorMap
-from navi_core.world.rewards import ahead_sector, structure_fractions
+from navi_core.world.rewards import ahead_sector, band_end, structure_fractions, structure_of
 from navi_core.world.sensor import SphericalSensor
 
 __all__ = ["SpawnPool", "Verdict", "scattered_spawns", "scene_verdict", "spawn_pool"]
@@ -92,10 +92,9 @@ def spawn_pool(
         return SpawnPool(position, torch.zeros(0), torch.zeros(0), Verdict("FAIL", 0, 1.0, 0))
     sensor = SphericalSensor(field, azimuths, elevations, max_distance=100.0)
     hits = sensor.cast(position, torch.zeros_like(position[:, 0]), scene)
-    band = max(2.5, min(0.6 * field.volume(scene_index) ** (1 / 3), 50.0))
-    seen = structure_fractions(hits, azimuths, torch.full_like(position[:, 0], band))
-    structure = (hits.valid & (hits.depth >= 1.5) & (hits.depth <= band)).to(torch.float32)
-    by_azimuth = structure.view(-1, azimuths, elevations).sum(dim=2)
+    band = torch.full_like(position[:, 0], band_end(field.volume(scene_index)))
+    seen = structure_fractions(hits, azimuths, band)
+    by_azimuth = structure_of(hits, band).to(torch.float32).view(-1, azimuths, elevations).sum(dim=2)
     sector = ahead_sector(azimuths)
     # Structure in the bins that would lie ahead after a turn to each azimuth: as many on each side of the seam.
     turns = range(-sector + 1, sector + 1)
