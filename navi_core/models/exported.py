@@ -128,6 +128,16 @@ class _OnnxPolicy(ExportedPolicy):
         # A policy with `aux: off` does not read that input, and its program has none.
         self._names = [entry.name for entry in self._session.get_inputs()]
         super().__init__(path, self._session.get_modelmeta().custom_metadata_map.get(METADATA_KEY))
+        c = self.config
+        told = {"obs": (self.rows, 3, c.azimuth_bins, c.elevation_bins), "reset": (self.rows,)}
+        told |= {f"state_{i}": tuple(part.shape) for i, part in enumerate(self.initial_state())}
+        taken = {entry.name: tuple(entry.shape) for entry in self._session.get_inputs()}
+        for name in taken.keys() & told.keys():
+            if taken[name] != told[name]:
+                raise CheckpointError(
+                    f"{path}: its description says that {name} is {told[name]}, its program takes {taken[name]}: "
+                    "the file was changed; run navi export once more"
+                )
 
     def act(self, obs: Tensor, aux: Tensor, reset: Tensor, state: State) -> Acted:
         given = {"obs": obs, "aux": aux, "reset": reset} | {f"state_{i}": part for i, part in enumerate(state)}

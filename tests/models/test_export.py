@@ -10,6 +10,7 @@ from navi_core.config import EnvConfig, PolicyConfig, TrainConfig
 from navi_core.errors import CheckpointError, ConfigError
 from navi_core.models import export_checkpoint, export_policy, load_checkpoint, load_exported, programs
 from navi_core.models.acting import Acted, ActingModule, example_inputs, recurrent_parity
+from navi_core.models.exported import METADATA_KEY
 from navi_core.policy import build_policy
 
 pytest.importorskip("onnxruntime")
@@ -125,6 +126,27 @@ def test_a_program_that_strays_is_deleted_and_a_former_file_stays(tmp_path, monk
     with pytest.raises(CheckpointError, match=r"strays from the policy by .* it was deleted"):
         export_policy(small_policy(encoder="ring_cnn", core="gru"), former, kind="onnx")
     assert former.read_bytes() == b"former" and list(tmp_path.iterdir()) == [former]
+
+
+def test_a_file_whose_description_is_not_its_programs_is_refused_at_loading(tmp_path):
+    onnx = pytest.importorskip("onnx")
+    file, _ = export_policy(small_policy(encoder="ring_cnn", core="gru"), tmp_path / "p.onnx", kind="onnx")
+    model = onnx.load(file)
+    (entry,) = (each for each in model.metadata_props if each.key == METADATA_KEY)
+    told = json.loads(entry.value)
+    changes = [
+        ({"state": [[1, 8]]}, r"state_0 is \(1, 8\), its program takes \(1, 16\)"),
+        ({"rows": 2, "state": [[2, 16]]}, r"is \(2.* its program takes \(1"),
+        (
+            {"policy": told["policy"] | {"azimuth_bins": 64}},
+            r"obs is \(1, 3, 64, 8\), its program takes .*16",
+        ),
+    ]
+    for change, message in changes:
+        entry.value = json.dumps(told | change)
+        onnx.save(model, file)
+        with pytest.raises(CheckpointError, match=message):
+            load_exported(file)
 
 
 @pytest.mark.slow
