@@ -5,11 +5,17 @@ with sides as (
     select comparison_id, metric, "over", seeds,
            json_extract_string(evaluations, '$.a[*]') as a, json_extract_string(evaluations, '$.b[*]') as b
     from comparisons
+),
+-- Whoever flew in an earlier look flew in the later one: joined by the first of them, not each with each.
+flown as (select distinct * from (select *, unnest(a) as one from sides)),
+before as (
+    select later.comparison_id, later.metric, count(*) as looks
+    from flown later
+    join sides earlier
+        on earlier.a[1] = later.one and later."over" = 'seeds and scenes' and earlier."over" = later."over"
+        and earlier.metric = later.metric and earlier.seeds between 5 and later.seeds - 1
+        and list_has_all(later.a, earlier.a) and list_has_all(later.b, earlier.b)
+    group by later.comparison_id, later.metric
 )
-select later.comparison_id, later.metric, 1 + count(earlier.comparison_id) as looks
-from sides later
-left join sides earlier
-    on later."over" = 'seeds and scenes' and earlier."over" = later."over"
-    and earlier.metric = later.metric and earlier.seeds between 5 and later.seeds - 1
-    and list_has_all(later.a, earlier.a) and list_has_all(later.b, earlier.b)
-group by later.comparison_id, later.metric;
+select comparison_id, metric, 1 + coalesce(looks, 0) as looks
+from sides left join before using (comparison_id, metric);
