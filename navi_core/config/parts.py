@@ -5,6 +5,7 @@ A configuration knows names alone; what builds a part is in the room it belongs 
 
 from __future__ import annotations
 
+import difflib
 from typing import Annotated, Any
 
 from pydantic import GetCoreSchemaHandler, GetJsonSchemaHandler, ValidationInfo
@@ -58,8 +59,10 @@ class PartNames:
             return name
         shown = repr(name if len(name) <= 60 else name[:57] + "...")
         loaded = ", ".join(f"{plugin} ({file})" for plugin, file in loaded_plugins().items())
+        near = difflib.get_close_matches(name, self.all(), n=1, cutoff=0.5)
+        hint = f"did you mean {near[0]!r}? " if near else ""
         raise ConfigError(
-            f"no {self.kind} {shown}; allowed: {', '.join(self.all())}; one of your own is allowed where "
+            f"no {self.kind} {shown}; {hint}allowed: {', '.join(self.all())}; one of your own is allowed where "
             f"{PLUGINS_VARIABLE} names the module that registers it, {PLUGINS_VARIABLE}=my_lab.networks"
             + (f"; loaded: {loaded}" if loaded else "")
         )

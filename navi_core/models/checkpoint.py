@@ -19,6 +19,7 @@ from torch import Tensor, nn
 
 from navi_core.config import PolicyConfig, ShaperConfig, TrainConfig, parse_config
 from navi_core.config.parts import CORE_NAMES, ENCODER_NAMES, LEARNER_NAMES
+from navi_core.config.world import REWARD_NAMES
 from navi_core.errors import CheckpointError, ConfigError
 from navi_core.models.weights import weights_hash
 from navi_core.policy import NavigationPolicy, build_policy
@@ -94,8 +95,8 @@ class Checkpoint:
         except ConfigError as error:
             raise CheckpointError(f"the policy of run {self.run_id} cannot be built here: {error}") from None
         try:
-            # What has been learned flies without its learner, which may be a user's own and not here.
-            return parse_config(TrainConfig, self.config, context={"past": [LEARNER_NAMES.kind]})
+            # What has been learned flies without its learner and its rewards, which may be a user's own and not here.
+            return parse_config(TrainConfig, self.config, context={"past": [LEARNER_NAMES.kind, REWARD_NAMES.kind]})
         except ConfigError as error:
             raise CheckpointError(f"the checkpoint's configuration is not valid: {error}") from None
 

@@ -7,6 +7,7 @@ from navi_core.world.dynamics import Dynamics, Motion
 from navi_core.world.environment import NavigationEnv
 from navi_core.world.field import Field, RayHits
 from navi_core.world.floor import FloorMap, FloorView
+from navi_core.world.own_rewards import register_reward
 from navi_core.world.sensor import SphericalSensor, denormalise_depth, normalise_depth, spherical_directions
 from navi_core.world.spawning import Verdict, scene_verdict, spawn_pool
 from navi_core.world.step_batch import StepBatch
@@ -25,6 +26,7 @@ __all__ = [
     "Verdict",
     "denormalise_depth",
     "normalise_depth",
+    "register_reward",
     "scene_verdict",
     "spawn_pool",
     "spherical_directions",

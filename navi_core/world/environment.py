@@ -26,6 +26,7 @@ from navi_core.world.field import Field, RayHits
 from navi_core.world.floor import FloorMap, FloorView
 from navi_core.world.goals import Goals, relative_goal
 from navi_core.world.native_step import NativeStep
+from navi_core.world.own_rewards import OwnRewards
 from navi_core.world.panorama import PanoramaReader
 from navi_core.world.places import Places
 from navi_core.world.pools import BODY, build_pools, known_at
@@ -116,6 +117,7 @@ class NavigationEnv:
         if c.task == "point_goal":
             spawns = self._pools.body[:, :, : BODY["position"]]
             self.goals = Goals(self.floors, spawns, self._pools.count, c.goal, self._rows, seed, device)
+        self._own_rewards = OwnRewards(c)
         self._make_room()
         self._made = (num_envs, self.config, seed, first_row, tensor_only)
         # Before the first reset, which may be a user's own, too.
@@ -209,7 +211,10 @@ class NavigationEnv:
             NonFiniteError: On the CPU, an action is NaN or infinite; nothing has moved.
         """
         action = shaped_actions(actions, self.num_envs, self.device)
-        return self._step_native(action) if self._native is not None else self._step_tensors(action)
+        batch = self._step_native(action) if self._native is not None else self._step_tensors(action)
+        if not self._own_rewards:
+            return batch
+        return self._own_rewards.pay(batch, action, self._life["return"].squeeze(1))
 
     def _step_native(self, action: torch.Tensor) -> StepBatch:
         assert self._native is not None

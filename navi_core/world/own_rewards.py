@@ -1,0 +1,99 @@
+"""Reward terms of a user's own: registered by name, weighed like Navi's, computed from what a step tells."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import replace
+
+import torch
+
+from navi_core.config import REWARD_TERMS, EnvConfig
+from navi_core.config.registration import Parts, registration
+from navi_core.config.world import REWARD_NAMES
+from navi_core.errors import ConfigError, NonFiniteError
+from navi_core.world.step_batch import StepBatch
+
+__all__ = ["OwnRewards", "RewardTerm", "register_reward"]
+
+RewardTerm = Callable[[StepBatch, torch.Tensor], torch.Tensor]
+"""What a step, and the (B, 4) actions in [−1, 1] that were flown in it, pay: (B,) float32."""
+
+REWARDS: Parts[Callable[[EnvConfig], RewardTerm]] = Parts(REWARD_NAMES)
+"""Every reward term by name; Navi's are computed by `RewardTerms` and the kernels."""
+
+register_reward = registration(
+    REWARDS,
+    """Enter a reward term under a name, which `env.reward.weights` then weighs; or as `@register_reward("mine")`.
+
+    The factory is called with the `EnvConfig` and returns the term: a function of a `StepBatch`, as Navi's own terms
+    leave it, and of the (B, 4) actions in [−1, 1], that returns (B,) numbers. A row's number hangs on that row of that
+    step alone, so that drones fly alike in any batch and a run goes on where it stood; what has a memory is an
+    environment of one's own. The gate's expected reward and what observers read of a step's terms know Navi's alone.
+    """,
+)
+
+
+def _computed(name: str) -> Callable[[EnvConfig], RewardTerm]:
+    return lambda config: lambda batch, action: batch.info["reward_terms"][name]  # type: ignore[no-any-return]
+
+
+for _name in REWARD_TERMS:
+    register_reward(_name, _computed(_name))
+
+
+class OwnRewards:
+    """The terms of an environment that are a user's own; those of weight 0 are recorded and pay nothing.
+
+    Args:
+        config: Of the environment.
+
+    Raises:
+        ConfigError: A term is not registered, or is built as what cannot be called.
+    """
+
+    def __init__(self, config: EnvConfig) -> None:
+        weights = config.reward.resolved()
+        self._terms: dict[str, tuple[RewardTerm, float]] = {}
+        for name in sorted(weights.keys() - set(REWARD_TERMS)):
+            term = REWARDS[name](config)
+            if not callable(term):
+                raise ConfigError(f"reward term {name!r} is built as {type(term).__name__}, which cannot be called")
+            self._terms[name] = term, weights[name]
+
+    def __bool__(self) -> bool:
+        return bool(self._terms)
+
+    def pay(self, batch: StepBatch, action: torch.Tensor, returns: torch.Tensor) -> StepBatch:
+        """Return the step with these terms.
+
+        Args:
+            batch: The step without them.
+            action: (B, 4) as asked for.
+            returns: (B,) sums of the rewards of the episodes that go on, changed in place.
+
+        Raises:
+            ConfigError: A term returns something else than (B,) numbers.
+            NonFiniteError: On the CPU, a term is NaN or infinite; the step has been flown.
+        """
+        action = action.clamp(-1.0, 1.0)
+        terms = {name: self._told(name, term(batch, action), batch) for name, (term, _) in self._terms.items()}
+        paid = torch.zeros_like(batch.reward)
+        for name, value in terms.items():
+            paid = paid + self._terms[name][1] * value
+        returns += torch.where(batch.truncated | batch.terminated, 0.0, paid)
+        told = {
+            "reward_terms": batch.info["reward_terms"] | terms,
+            "episode_return": batch.info["episode_return"] + paid,
+        }
+        return replace(batch, reward=batch.reward + paid, info=batch.info | told)
+
+    @staticmethod
+    def _told(name: str, value: torch.Tensor, batch: StepBatch) -> torch.Tensor:
+        if not isinstance(value, torch.Tensor) or value.shape != batch.reward.shape:
+            found = f"a tensor {tuple(value.shape)}" if isinstance(value, torch.Tensor) else type(value).__name__
+            raise ConfigError(f"reward term {name!r} returned {found}, expected ({len(batch.reward)},): one a drone")
+        value = value.detach().to(batch.reward)
+        if value.device.type == "cpu" and not value.isfinite().all():
+            row = int(value.isfinite().logical_not().nonzero()[0])
+            raise NonFiniteError(name, f"reward term {name!r} is {float(value[row])} in row {row}, not finite")
+        return value
