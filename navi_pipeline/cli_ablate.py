@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from typing import Annotated
+from collections.abc import Sequence
+from typing import Annotated, Any
 
 import typer
 
@@ -21,6 +22,10 @@ def ablate(
     name: Annotated[str, typer.Option(help="Name of the ablation, in its rows and its page.")] = "ablation",
     preset: Annotated[str, typer.Option(help="Settings that do not vary: a preset or a .yaml file.")] = "demo",
     assign: Annotated[list[str] | None, typer.Option("--set", help="A setting of all variants, a.b=c.")] = None,
+    vary: Annotated[
+        list[str] | None,
+        typer.Option(help="A variant of your own and a setting of it, name:a.b=c; may be repeated.", metavar="V"),
+    ] = None,
     steps: Annotated[int | None, typer.Option(min=1, help="Decisions that a cell trains.")] = None,
     seeds: Annotated[int | None, typer.Option(min=1, help="Training seeds of each variant.")] = None,
     train: Annotated[
@@ -50,8 +55,8 @@ def ablate(
     from navi_core.presets import parse_assignments
     from navi_pipeline.lib.ablations.perform import perform_ablation
 
-    given = {"preset": preset, "base": parse_assignments(assign or ()), "steps": steps, "seeds": seeds,
-             "train": train, "scenes": scene, "protocol": protocol}  # fmt: skip
+    given = {"preset": preset, "base": parse_assignments(assign or ()), "variants": _variants(vary or ()),
+             "steps": steps, "seeds": seeds, "train": train, "scenes": scene, "protocol": protocol}  # fmt: skip
     config = parse_config(AblationConfig, {key: value for key, value in given.items() if value is not None})
     done = perform_ablation(
         variants or (), config, name=name, cells=cells, jobs=jobs, on_line=lambda line: typer.echo(line, err=True)
@@ -68,3 +73,17 @@ def ablate(
     if done.waiting:
         typer.echo(f"{done.waiting} cells wait; the same command goes on with them")
     typer.echo(f"report: {done.report}")
+
+
+def _variants(entries: Sequence[str]) -> dict[str, dict[str, Any]]:
+    """Return the settings of variants of one's own by name."""
+    from navi_core.errors import ConfigError
+    from navi_core.presets import parse_assignments
+
+    assignments: dict[str, list[str]] = {}
+    for entry in entries:
+        name, separator, assignment = entry.partition(":")
+        if not name or not separator:
+            raise ConfigError(f"--vary {entry!r} is not name:a.b=c, for instance unhurried:ppo.learning_rate=1e-4")
+        assignments.setdefault(name, []).append(assignment)
+    return {name: parse_assignments(own) for name, own in assignments.items()}

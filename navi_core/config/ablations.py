@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import Annotated
+
 from pydantic import Field
 
 from navi_core.config.base import Config, Count
@@ -16,6 +18,8 @@ class AblationConfig(Config):
     """Preset, or file, of the settings that do not vary."""
     base: dict[str, object] = {}
     """Settings laid on the preset for every variant."""
+    variants: dict[Annotated[str, Field(pattern=r"^[A-Za-z0-9_+.-]{1,64}$")], dict[str, object]] = {}
+    """Variants beside the catalogue's: what each changes, settings by section; `algorithm` names another learner."""
     steps: Count = 300_000
     """Decisions that a cell trains, summed over rows."""
     seeds: int = Field(5, ge=1, le=100)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import json
 import os
 import signal
 import subprocess
@@ -13,10 +14,13 @@ from pathlib import Path
 
 import numpy as np
 import pytest
+import typer
+from typer.testing import CliRunner
 
 from navi_core.config import AblationConfig
 from navi_core.errors import ConfigError, RunError
 from navi_core.record import RunDirectory, navi_home
+from navi_pipeline.cli_ablate import register
 from navi_pipeline.lib.ablations import perform
 from navi_pipeline.lib.ablations.catalogue import BASE, VARIANTS, find_variants
 from navi_pipeline.lib.ablations.cell import CellOutcome, _document, _key, known_outcome, resolved, run_cell
@@ -53,6 +57,56 @@ def test_the_base_comes_first_and_unknown_variants_are_refused():
     assert [variant.name for variant in find_variants([])] == list(VARIANTS)
     with pytest.raises(ConfigError, match="core_mamba2"):
         find_variants(["core_lstm"])
+
+
+def test_variants_of_ones_own_stand_beside_the_catalogues():
+    own = {"slow": {"ppo": {"learning_rate": 1e-5}}, "off_policy": {"algorithm": "dqn"}}
+    assert [variant.name for variant in find_variants([], own)] == [BASE, "slow", "off_policy"]
+    assert [variant.name for variant in find_variants(["no_tax"], own)] == [BASE, "no_tax", "slow", "off_policy"]
+    config = AblationConfig(variants=own)
+    base, slow, other = find_variants([], config.variants)
+    assert resolved(slow, config).ppo.learning_rate == 1e-5 != resolved(base, config).ppo.learning_rate
+    assert resolved(other, config).algorithm == "dqn" == other.algorithm
+    assert len({_key(variant, config, 0) for variant in (base, slow, other)}) == 3
+    # Beside variants of one's own a cell of the catalogue is what it was without them.
+    assert _key(base, config, 0) == _key(VARIANTS[BASE], AblationConfig(), 0)
+    with pytest.raises(ConfigError, match=r"no variant 'fast'; allowed: base, .*slow.* --vary adds your own"):
+        find_variants(["fast"], own)
+    with pytest.raises(ConfigError, match="variant 'rnd' is one of"):
+        find_variants([], {"rnd": {}})
+
+
+def test_the_command_takes_variants_and_their_settings():
+    app = typer.Typer()
+    register(app)
+
+    def ablate(*words):
+        return CliRunner().invoke(app, ["--cells", "0", "--seeds", "1", "--json", *words])
+
+    vary = ["--vary", "slow:ppo.learning_rate=1e-5", "--vary", "slow:ppo.epochs=3", "--vary", "same:actors=16"]
+    done = ablate(*vary)
+    assert done.exit_code == 0, done.output
+    told = json.loads(done.stdout[done.stdout.index("{") :])
+    assert [row["variant"] for row in told["rows"]][:2] == [BASE, "slow"]
+    for wrong, why in (("slow", "is not name:a.b=c"), ("a b:actors=2", "variants"), ("slow:ppo.lr=1", "ppo")):
+        refused = ablate("--vary", wrong)
+        assert isinstance(refused.exception, ConfigError) and why in str(refused.exception)
+
+
+def test_a_change_of_ones_own_code_is_another_cell(monkeypatch):
+    from navi_core.config.world import REWARD_NAMES
+    from navi_core.world import register_reward
+    from navi_core.world.own_rewards import REWARDS
+
+    monkeypatch.setattr(REWARD_NAMES, "_own", [])
+    monkeypatch.setattr(REWARDS, "_builders", dict(REWARDS._builders))
+    monkeypatch.setattr(REWARDS, "_sources", {})
+    register_reward("haste", lambda config: lambda batch, action: batch.info["speed"])
+    config = AblationConfig(variants={"unhurried": {"env": {"reward": {"weights": {"haste": -0.1}}}}})
+    base, variant = find_variants([], config.variants)
+    keys = _key(base, config, 0), _key(variant, config, 0)
+    REWARDS._sources["haste"] = "another code"
+    assert _key(base, config, 0) == keys[0] and _key(variant, config, 0) != keys[1]
 
 
 def test_settings_of_the_environment_are_no_part_of_a_cell(monkeypatch):

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -90,14 +90,26 @@ VARIANTS: dict[str, Variant] = {
 """Every variant by name."""
 
 
-def find_variants(names: Sequence[str]) -> list[Variant]:
-    """Return the named variants, the base first; all of them where none is named.
+def find_variants(names: Sequence[str], own: Mapping[str, Mapping[str, Any]] | None = None) -> list[Variant]:
+    """Return the named variants and those of one's own, the base first; all of the catalogue where there is neither.
+
+    Args:
+        names: Of the catalogue's or of one's own.
+        own: Settings of those of one's own, by name; `algorithm` names another learner.
 
     Raises:
-        ConfigError: There is none of that name.
+        ConfigError: There is none of that name, or one of one's own has the name of another.
     """
+    own = own or {}
+    for name in own:
+        if name in VARIANTS:
+            raise ConfigError(f"variant {name!r} is one of `navi ablate --list`; give your own another name")
     for name in names:
-        if name not in VARIANTS:
-            raise ConfigError(f"no variant {name!r}; allowed: {', '.join(VARIANTS)}")
-    wanted = [name for name in VARIANTS if name in names] if names else list(VARIANTS)
-    return [VARIANTS[name] for name in dict.fromkeys((BASE, *wanted))]
+        if name not in VARIANTS and name not in own:
+            raise ConfigError(f"no variant {name!r}; allowed: {', '.join((*VARIANTS, *own))}; --vary adds your own")
+    wanted = [name for name in VARIANTS if name in names] if names or own else list(VARIANTS)
+    found = [VARIANTS[name] for name in dict.fromkeys((BASE, *wanted))]
+    for name, settings in own.items():
+        rest = {section: value for section, value in settings.items() if section != "algorithm"}
+        found.append(Variant(name, "One's own", rest, algorithm=str(settings.get("algorithm", "ppo"))))
+    return found

@@ -247,9 +247,13 @@ def _record(name: str, outcome: CellOutcome, config: AblationConfig) -> None:
 
 
 def _key(variant: Variant, config: AblationConfig, seed: int) -> str:
-    told = resolved(variant, config, seed).model_dump(mode="json")
+    from navi_core.learn.own_code import own_code
+
+    train = resolved(variant, config, seed)
+    told, own = train.model_dump(mode="json"), own_code(train)
     demos = [config.demo_pilot, config.demo_episodes] if variant.cloned else None
-    return content_key("ablation", variant.algorithm, told, demos, config.scenes, config.protocol, _VERSION)
+    code = [] if own is None else [own]
+    return content_key("ablation", variant.algorithm, told, demos, config.scenes, config.protocol, _VERSION, *code)
 
 
 def _document(variant: Variant, config: AblationConfig, seed: int) -> Path:

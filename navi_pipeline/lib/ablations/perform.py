@@ -60,7 +60,7 @@ def perform_ablation(
     """Measure cells that are not done, seed by seed, and say what is known so far.
 
     Args:
-        names: Variants; none means all.
+        names: Variants; none means those of one's own, and without any all.
         config: What the cells share.
         name: Of the ablation, in its rows and its page.
         cells: Cells to measure now; None means all that wait. 0 shows what is known.
@@ -72,7 +72,7 @@ def perform_ablation(
         RecordError: Rows could not be written.
         RunError: A cell ended before it had an outcome; what is known is in the warehouse and on the page all the same.
     """
-    variants, skipped = _different(find_variants(names), config)
+    variants, skipped = _different(find_variants(names, config.variants), config)
     plan = [(variant, seed) for seed in range(config.seeds) for variant in variants]
     unknown = [cell for cell in plan if known_outcome(cell[0], config, cell[1]) is None]
     failure = _measure(name, unknown if cells is None else unknown[:cells], config, jobs, on_line)

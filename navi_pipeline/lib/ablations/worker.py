@@ -9,7 +9,7 @@ from collections.abc import Callable
 
 from navi_core.config import AblationConfig, parse_config
 from navi_core.errors import NaviError, RunError
-from navi_pipeline.lib.ablations.catalogue import VARIANTS, Variant
+from navi_pipeline.lib.ablations.catalogue import Variant, find_variants
 from navi_pipeline.lib.ablations.cell import CellOutcome, known_outcome, run_cell
 from navi_pipeline.lib.supervised import run_supervised
 
@@ -51,7 +51,8 @@ def main(name: str, variant: str, seed: str, settings: str) -> int:
     signal.signal(signal.SIGTERM, lambda *_: sys.exit(143))
     try:
         config = parse_config(AblationConfig, json.loads(settings))
-        run_cell(name, VARIANTS[variant], config, int(seed), on_line=_tell)
+        found = next(one for one in find_variants([variant], config.variants) if one.name == variant)
+        run_cell(name, found, config, int(seed), on_line=_tell)
     except NaviError as error:
         _tell(f"{type(error).__name__}: {error}")
         return 1
