@@ -9,12 +9,14 @@ import torch
 from navi_core.config import CompileConfig
 from navi_core.kernels.brute import cast_brute, cast_brute_triangle
 from navi_core.kernels.native import find_compiler
+from navi_core.kernels.tracer import LANES, NativeTracer
 from navi_core.scenes import compile_mesh, mesh_from_arrays
 from navi_core.world import Field
 from tests.conftest import box_triangles
 
 TRACERS = ["numba"] + (["native", "cuda"] if find_compiler() else [])
 NAMES = {1: "surface"} | {number: f"sheet {number}" for number in (7, 8, 9, 10)}
+CHAIN = {1: "surface"} | {number: f"sheet {number}" for number in range(6, 11)}
 ROWS, RAYS = 96, 64
 
 
@@ -61,3 +63,48 @@ def test_the_lowest_of_coincident_faces_names_the_hit_in_every_batch(size: float
         for row, one in zip(range(0, ROWS, 5), range(0, RAYS, 3), strict=False):
             alone = field.cast_rays(start[row : row + 1], ray[row : row + 1, one : one + 1], rows[:1], 1000.0)
             assert alone.depth[0, 0] == hits.depth[row, one] and alone.semantic[0, 0] == hits.semantic[row, one]
+
+
+@pytest.mark.usefixtures("compiler")
+@pytest.mark.parametrize("lanes", LANES[1:])
+def test_a_chain_of_faces_each_within_a_tie_of_the_next_is_named_by_those_within_a_tie_of_the_first(lanes: int) -> None:
+    """Whatever the order in which they are met: the nearest face counts, and the lowest of those a tie behind it."""
+    rng = np.random.default_rng(5)
+    cells = 6
+    plan = cut(np.zeros(3), np.array([2.0, 0.0, 0.0]), np.array([0.0, 2.0, 0.0]), cells, rng)
+    room = box_triangles((-1, -1, -1), (3, 3, 3))
+
+    def stack(gap: float) -> tuple[np.ndarray, np.ndarray]:
+        sheets = [plan + np.array([0.0, 0.0, number * gap]) for number in range(5)]
+        triangles = np.concatenate([room, *sheets])
+        return triangles, np.concatenate([np.full(12, 1), np.repeat([6, 7, 8, 9, 10], len(plan))])
+
+    def field_of(gap: float, order: np.ndarray) -> Field:
+        triangles, ids = (part[order] for part in stack(gap))
+        loose = np.arange(3 * len(ids)).reshape(-1, 3)
+        mesh = mesh_from_arrays("chain", triangles.reshape(-1, 3), loose, ids, CHAIN)
+        scene = compile_mesh(mesh, CompileConfig(resolution=128))
+        return Field([scene], tracer="native", threads=1, vocabulary={name: number for number, name in CHAIN.items()})
+
+    order = rng.permutation(12 + 5 * len(plan))
+    tie = float(field_of(1e-3, order).packed.hierarchy[6][0, 0])
+    field = field_of(0.7 * tie, order)
+    field._tracer = NativeTracer(field.packed, 1, lanes)
+    number = np.empty(len(order), int)
+    number[order] = np.arange(len(order))
+    # Straight up through the middle of each triangle of the plan, and beside it.
+    weight = rng.dirichlet([4, 4, 4], (8, len(plan)))
+    at = np.einsum("rpc,pcx->rpx", weight, plan) - [0.0, 0.0, 0.5]
+    origins = at.reshape(-1, 3).astype(np.float32)
+    names = {}
+    for batch in (1, 7):  # rays of one origin, all alike
+        rays = np.tile(np.float32([0.0, 0.0, 1.0]), (batch, 1))
+        hits = field.cast_rays(
+            torch.from_numpy(origins), torch.from_numpy(rays), torch.zeros(len(origins), dtype=torch.int32), 9.0
+        )
+        names[batch] = hits.semantic.numpy()
+        assert np.allclose(hits.depth, 0.5, atol=1e-6)
+    piece = np.tile(np.arange(len(plan)), 8)
+    near = np.stack([number[12 + sheet * len(plan) + piece] for sheet in range(2)])
+    assert np.array_equal(names[1][:, 0], 6 + near.argmin(axis=0))
+    assert (names[7] == names[1]).all()

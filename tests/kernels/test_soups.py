@@ -7,6 +7,7 @@ import pytest
 import torch
 
 from navi_core.config import CompileConfig
+from navi_core.kernels.geometry import closest_distance_squared
 from navi_core.kernels.native import find_compiler
 from navi_core.scenes import compile_mesh
 from navi_core.world import Field
@@ -55,3 +56,54 @@ def test_no_ray_leaves_a_box_of_loose_triangles(size: float, center: float, trac
             for share, met in ((1.0, True), (1.0 - 1e-5, False)):
                 again = field.cast_rays(start[one], ray[one, :1], rows[:1], reach * share)
                 assert bool(again.valid[0, 0]) == met
+
+
+@pytest.mark.parametrize("tracer", TRACERS)
+@pytest.mark.parametrize("away", [3.0, 300.0])
+def test_no_ray_passes_between_loose_triangles_of_a_sheet_however_far_it_begins(away: float, tracer: str) -> None:
+    """Aimed at edges and corners, from distances at which they are rounded more than the sheet's coordinates."""
+    rng = np.random.default_rng(3)
+    x, y = np.meshgrid(np.arange(9.0), np.arange(9.0), indexing="ij")
+    corner = (np.stack([x, y, np.zeros((9, 9))], axis=2) + rng.uniform(-0.3, 0.3, (9, 9, 3))).astype(np.float32)
+    a, b, c, d = corner[:-1, :-1], corner[1:, :-1], corner[1:, 1:], corner[:-1, 1:]
+    sheet = np.concatenate([np.stack(t, axis=2).reshape(-1, 3, 3) for t in ((a, b, c), (a, c, d))])
+    sheet = soup(sheet, 300, rng)
+    field = Field([compile_mesh(mesh_of(sheet), CompileConfig(resolution=128))], tracer=tracer, threads=1)
+    inner = sheet[(np.abs(sheet.mean(axis=1)[:, :2] - 4) < 2.5).all(axis=1)]
+    ends = inner[rng.integers(len(inner), size=(60, 64))]
+    share = rng.uniform(size=(60, 64, 1)) * (np.arange(64)[:, None] % 4 > 0)
+    origins = np.array([4, 4, 0]) + away * rng.uniform([-1, -1, 1], [1, 1, 2], (60, 3)) * rng.choice([-1, 1], (60, 1))
+    origins = origins.astype(np.float32)
+    rays = ends[:, :, 0] * (1 - share) + ends[:, :, 1] * share - origins[:, None]
+    rays = (rays / np.linalg.norm(rays, axis=2, keepdims=True)).astype(np.float32)
+    hits = field.cast_rays(torch.from_numpy(origins), torch.from_numpy(rays), torch.zeros(60, dtype=torch.int32), 1e4)
+    assert hits.valid.all(), f"{int((~hits.valid).sum())} rays passed"
+
+
+@pytest.mark.parametrize("tracer", TRACERS)
+def test_slivers_are_no_surface_to_a_ray_but_are_near(tracer: str) -> None:
+    """A floor with triangles as thin as rounding across it: bundles of rays along them end on the floor, by its name.
+
+    Clearance is that of a search over every triangle; the slivers also rise from the floor.
+    """
+    rng = np.random.default_rng(11)
+    a, b = rng.uniform(-4, 4, (2, 40, 3))
+    a[:20, 2] = b[:20, 2] = 0.0
+    thin = np.stack([a, b, a + rng.uniform(0.3, 0.7, (40, 1)) * (b - a)], axis=1)
+    floor = box_triangles((-5, -5, -1), (5, 5, 0))
+    triangles = np.concatenate([thin[:20], floor, thin[20:]]).astype(np.float32).astype(float)
+    scene = compile_mesh(mesh_of(triangles), CompileConfig(resolution=64))
+    field = Field([scene], tracer=tracer, threads=1)
+    assert (field.packed.hierarchy[3] < 0).sum() - (field.packed.hierarchy[3] == -(2**31)).sum() > 25
+    aim = a[:20, None] + rng.uniform(0.1, 0.9, (20, 1, 1)) * (b - a)[:20, None]
+    aim = aim + rng.uniform(-1e-6, 1e-6, (20, 64, 1)) * (b - a)[:20, None]
+    origins = np.float32([0.3, -0.2, 7.0]) * np.ones((20, 1), np.float32)
+    rays = aim - origins[:, None]
+    rays = torch.from_numpy((rays / np.linalg.norm(rays, axis=2, keepdims=True)).astype(np.float32))
+    hits = field.cast_rays(torch.from_numpy(origins), rays, torch.zeros(20, dtype=torch.int32), 100.0)
+    assert hits.valid.all()
+    points = rng.uniform(-4, 4, (60, 3)).astype(np.float32)
+    points[:, 2] = np.abs(points[:, 2])
+    near = field.distance(torch.from_numpy(points), torch.zeros(60, dtype=torch.int32)).numpy()
+    every = [np.sqrt(min(closest_distance_squared(*p.astype(float), t) for t in triangles)) for p in points]
+    assert near == pytest.approx(every, abs=1e-6)

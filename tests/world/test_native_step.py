@@ -95,8 +95,8 @@ def assert_same_state_but_late(a: NavigationEnv, b: NavigationEnv) -> None:
 @pytest.mark.parametrize("rows", [1, 7, 8])
 def test_threads_blocks_and_neighbours_change_no_bit(apartments, rows: int) -> None:
     """Few rows are cut into blocks of tiles, many are not."""
-    # Two threads take at least 16,384 rays.
-    large = SMALL.model_copy(update={"azimuth_bins": 256, "elevation_bins": 64})
+    # Two threads take at least 16,384 rays; the tiles are no whole number of blocks.
+    large = SMALL.model_copy(update={"azimuth_bins": 260, "elevation_bins": 64})
     one, two = (NavigationEnv(Field(apartments, threads=n), n_rows, large, 3) for n, n_rows in ((1, 8), (2, rows)))
     for step in range(14):
         a, b = one.step(actions(step, 8)), two.step(actions(step, rows))
