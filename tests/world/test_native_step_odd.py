@@ -87,7 +87,7 @@ def test_drones_at_and_beyond_the_border_of_a_floor_that_is_free_up_to_it(field:
 
 
 @pytest.mark.parametrize("tensor_only", [False, True])
-@pytest.mark.parametrize("max_distance", [3.0, 7.3, 11.0, 23.0, 47.0, 100.0])
+@pytest.mark.parametrize("max_distance", [7.3, 100.0])
 def test_under_a_sky_half_of_the_rays_miss_and_are_shown_at_exactly_one(tensor_only: bool, max_distance: float) -> None:
     """Void is a share of misses that reaches the threshold."""
     config = EnvConfig(
