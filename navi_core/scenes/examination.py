@@ -24,7 +24,7 @@ from navi_core.scenes.gmdag import load_gmdag
 from navi_core.scenes.headers import MeshFacts, estimate_compile, read_facts
 from navi_core.scenes.layouts import Layout, list_files, recognise, split_scenes
 from navi_core.scenes.manifest import read_manifest
-from navi_core.scenes.mesh import unit_doubt
+from navi_core.scenes.mesh import likely_unit, unit_doubt
 from navi_core.scenes.notes import collected_warnings
 from navi_core.scenes.reader import hash_source, read_mesh
 from navi_core.scenes.scene_instance import INSTANCE_SUFFIX, instance_templates
@@ -280,12 +280,24 @@ def _advice(root: Path, layout: Layout, scenes: list[Report], rows: list[Report]
         steps.append(f"no scene is annotated: {_ANNOTATED[layout.name]}; without it every surface is one class")
     axis = f" --up-axis {layout.up_axis}" if layout.up_axis != "y" else ""
     usable = {row["file"] for row in rows if row["kind"] == "mesh" and row["state"] != "broken"}
+    measured = [scene for scene in scenes if scene["file"] in usable and scene["size"] is not None]
+    units = {scene["file"]: likely_unit(np.asarray(scene["size"])) for scene in measured}
+    doubted = [file for file, unit in units.items() if unit != 1.0]
+    unit = setting = ""
+    if doubted and set(units.values()) == {0.01}:
+        steps.append("all measure as if in centimetres; if they are in metres, leave the unit out of what follows")
+        unit, setting = " --unit-scale 0.01", " --set compile.unit_scale=0.01"
+    elif doubted:
+        steps.append(
+            f"{len(doubted)} of {len(scenes)} scenes may not be in metres, first {doubted[0]}; keep those of another "
+            "unit in a folder of their own, and give --unit-scale (training: --set compile.unit_scale=0.01) for it"
+        )
     waiting = [scene for scene in scenes if scene["file"] in usable and not scene["compiled"].startswith("current")]
     if waiting:
-        steps.append(f"navi scenes compile {folder}{axis}   # compiles {len(waiting)} of {len(scenes)} scenes")
+        steps.append(f"navi scenes compile {folder}{axis}{unit}   # compiles {len(waiting)} of {len(scenes)} scenes")
     if usable:
-        steps.append(f"NAVI_SCENES={folder} navi train ppo{f' --set compile.up_axis={layout.up_axis}' if axis else ''}"
-                     "   # trains in them")  # fmt: skip
+        setting = (f" --set compile.up_axis={layout.up_axis}" if axis else "") + setting
+        steps.append(f"NAVI_SCENES={folder} navi train ppo{setting}   # trains in them")
     compiled = [row for row in rows if row["kind"] == "scene" and row["state"] != "broken"]
     if compiled and not usable:
         steps.append(f"navi scenes qualify {_quoted(root / compiled[0]['file'])}   # tells if a drone can start in it")

@@ -13,7 +13,7 @@ import numpy.typing as npt
 from navi_core.errors import MeshError
 from navi_core.scenes.semantics import MAX_SEMANTIC
 
-__all__ = ["MAX_EXTENT", "MIN_EXTENT", "Mesh", "check_mesh", "mesh_from_arrays", "unit_doubt"]
+__all__ = ["MAX_EXTENT", "MIN_EXTENT", "Mesh", "check_mesh", "likely_unit", "mesh_from_arrays", "unit_doubt"]
 
 MIN_EXTENT = 0.05
 """Smallest plausible largest extent of a scene [m]."""
@@ -192,11 +192,28 @@ def _drop_zero_area(mesh: Mesh, where: str) -> Mesh:
 
 def unit_doubt(extent: npt.NDArray[np.float64]) -> str | None:
     """Return why the size of a mesh (x, y, z) [m] lets doubt that its unit is the metre, None where it does not."""
-    if extent.max() > _FAR:
+    unit = likely_unit(extent)
+    if unit is None:
         return "over 1 km: is its unit the millimetre or centimetre? (--unit-scale 0.001 or 0.01)"
-    if extent[1] > _HIGH and max(extent[0], extent[2]) > _HIGH:
-        return f"{extent[1]:.0f} m high: is its unit the centimetre? (--unit-scale 0.01)"
+    if unit != 1.0:
+        side = f"; {_ON_ITS_SIDE}" if _lies_on_its_side(extent * unit) else ""
+        return f"{extent[1]:.0f} m high: is its unit the centimetre? (--unit-scale {unit}){side}"
     return None
+
+
+def likely_unit(extent: npt.NDArray[np.float64]) -> float | None:
+    """Return the metres per unit that a size (x, y, z) speaks for; None where it may be one of several."""
+    if extent.max() > _FAR:
+        return None
+    return 0.01 if extent[1] > _HIGH and max(extent[0], extent[2]) > _HIGH else 1.0
+
+
+_ON_ITS_SIDE = "if it lies on its side: --up-axis z (compile.up_axis=z)"
+
+
+def _lies_on_its_side(extent: npt.NDArray[np.float64]) -> bool:
+    # Buildings are wider than high; a model standing on end is worth a word, but towers exist.
+    return bool(extent[1] > 3.0 * max(extent[0], extent[2]) or (extent[2] < 4.0 < extent[1] and extent[0] > extent[2]))
 
 
 def _without_strays(mesh: Mesh, step: int = 1) -> tuple[npt.NDArray[np.float64], npt.NDArray[np.float64]]:
@@ -249,7 +266,5 @@ def _check_extent(mesh: Mesh, where: str) -> None:
             f"{where}: the mesh measures {size} m, less than {MIN_EXTENT:g} m; its unit is probably not the metre: "
             "--unit-scale 1000 for kilometres, 1/largest extent for normalised models (compile.unit_scale=1000)"
         )
-    # Buildings are wider than high; a model standing on end is worth a word, but towers exist.
-    if extent[1] > 3.0 * max(extent[0], extent[2]) or (extent[2] < 4.0 < extent[1] and extent[0] > extent[2]):
-        hint = "if it lies on its side: --up-axis z (compile.up_axis=z)"
-        _log.warning("%s: the mesh measures %s m (x, y, z); %s", where, size, hint)
+    if _lies_on_its_side(extent):
+        _log.warning("%s: the mesh measures %s m (x, y, z); %s", where, size, _ON_ITS_SIDE)

@@ -226,6 +226,32 @@ def test_compiled_scenes_are_found_by_the_name_that_they_are_compiled_under(tmp_
     assert set(states().values()) == {"current"}
 
 
+def _house(path: Path, extent: tuple[float, float, float]) -> None:
+    corners = [[x, y, z] for x in (0, extent[0]) for y in (0, extent[1]) for z in (0, extent[2])]
+    lines = ["v {} {} {}".format(*corner) for corner in corners]
+    path.parent.mkdir(parents=True, exist_ok=True)
+    path.write_text("\n".join([*lines, "f 1 2 4 3", "f 5 6 8 7", "f 1 2 6 5", "f 3 4 8 7"]))
+
+
+def test_a_doubted_unit_is_in_the_commands_that_are_to_be_copied(tmp_path):
+    """A house of 9 × 6 m, 2.9 m high, in centimetres and +Z up: one look tells both."""
+    _house(tmp_path / "house.obj", (900, 600, 290))
+    report = examine(tmp_path)
+    assert "(--unit-scale 0.01); if it lies on its side: --up-axis z" in report["files"][0]["detail"]
+    said, compiles, trains = report["next"]
+    assert "as if in centimetres" in said and "--unit-scale 0.01   #" in compiles
+    assert "--set compile.unit_scale=0.01   #" in trains
+
+
+@pytest.mark.parametrize("other", [(9.0, 2.9, 6.0), (1900.0, 290.0, 1600.0)])
+def test_of_several_units_none_is_put_into_the_commands(other, tmp_path):
+    _house(tmp_path / "a.obj", (900, 290, 600))
+    _house(tmp_path / "b.obj", other)
+    said, compiles, trains = examine(tmp_path)["next"]
+    assert "of 2 scenes may not be in metres, first a.obj; keep those of another unit in a folder" in said
+    assert "--unit-scale" not in compiles and "unit_scale" not in trains
+
+
 def test_what_cannot_be_used_is_told_with_the_reason(tmp_path):
     for name in ("house.fbx", "cloud.las", "archive.zip", "robot.urdf"):
         (tmp_path / name).write_bytes(b"x")
