@@ -78,6 +78,8 @@ def show(
         known = known_studies()
         if as_json:
             print_json(known)
+        elif not known:
+            typer.echo("No studies in this home; `navi study run quick` begins one.")
         else:
             print_records("studies", [read_study(one).model_dump(include=_LISTED) for one in known])
         return

@@ -131,6 +131,8 @@ def two_sides(subjects: list[str]) -> tuple[list[str], list[str]]:
     from navi_core.errors import ConfigError
 
     if _BETWEEN not in subjects:
+        if len(subjects) == 1:
+            raise ConfigError(f"{subjects[0]} alone has nobody beside it: navi compare {subjects[0]} forward-plus")
         if len(subjects) != 2:
             raise ConfigError(
                 f"{len(subjects)} subjects have no sides; put {_BETWEEN} between them: navi compare A A {_BETWEEN} B B"

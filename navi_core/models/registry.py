@@ -223,7 +223,7 @@ class Registry:
         """
         book = self._read()
         if alias not in book["aliases"]:
-            raise RegistryError(f"no alias {alias!r}; {_existing(book)}")
+            raise RegistryError(f"no alias {alias!r}; {_existing(book, alias)}")
         return [dict(move) for move in book["aliases"][alias]["history"]]
 
     def _find(self, book: dict[str, Any], name: str) -> str:
@@ -231,7 +231,7 @@ class Registry:
             return name
         if name in book["aliases"]:
             return book["aliases"][name]["versions"][-1]
-        raise RegistryError(f"no model {name!r} in {self.path}; {_existing(book)}")
+        raise RegistryError(f"no model {name!r} in {self.path}; {_existing(book, name)}")
 
     def _entry(self, book: dict[str, Any], version: str) -> ModelVersion:
         data = dict(book["versions"][version])
@@ -315,10 +315,15 @@ class Registry:
             raise RegistryError(f"{path} cannot be written: {error.strerror or error}") from error
 
 
-def _existing(book: dict[str, Any]) -> str:
+def _existing(book: dict[str, Any], wanted: str) -> str:
     versions = ", ".join(book["versions"]) or "none"
     aliases = ", ".join(f"{a} → {state['versions'][-1]}" for a, state in sorted(book["aliases"].items())) or "none"
-    return f"versions: {versions}; aliases: {aliases}"
+    first = ""
+    if not book["versions"]:
+        first = "; `navi train ppo` makes the first"
+    elif wanted == "champion":
+        first = "; `navi promote VERSION` lets one become champion"
+    return f"versions: {versions}; aliases: {aliases}{first}"
 
 
 def _finite(name: str, value: float | None) -> float | None:

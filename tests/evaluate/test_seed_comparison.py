@@ -209,6 +209,8 @@ def test_the_command_pairs_files_of_seeds_and_says_the_verdict_in_one_sentence(t
 def test_sides_are_told_apart_by_a_word():
     assert two_sides(["x", "y"]) == (["x"], ["y"])
     assert two_sides(["x", "y", "vs", "z"]) == (["x", "y"], ["z"])
-    for wrong in (["x"], ["x", "y", "z"], ["vs", "x"], ["x", "vs", "y", "vs", "z"]):
+    with pytest.raises(ConfigError, match="navi compare x forward-plus"):
+        two_sides(["x"])
+    for wrong in (["x", "y", "z"], ["vs", "x"], ["x", "vs", "y", "vs", "z"]):
         with pytest.raises(ConfigError, match="vs"):
             two_sides(wrong)

@@ -96,7 +96,7 @@ def test_lineage_goes_back_to_the_first(registry, make_checkpoint):
 
 
 def test_errors_name_what_exists(registry, make_checkpoint):
-    with pytest.raises(RegistryError, match=r"no model 'champion' in .*versions: none; aliases: none"):
+    with pytest.raises(RegistryError, match=r"no model 'champion' in .*versions: none; aliases: none; `navi train ppo`"):
         registry.resolve("champion")
     for call in (registry.promote, registry.rollback):
         with pytest.raises(RegistryError, match="versions: none"):
@@ -104,6 +104,8 @@ def test_errors_name_what_exists(registry, make_checkpoint):
     assert not registry.path.exists()
     path = make_checkpoint()
     registry.register(path)
+    with pytest.raises(RegistryError, match="`navi promote VERSION` lets one become champion"):
+        registry.resolve("champion")
     for call in (
         lambda: registry.resolve("v009"),
         lambda: registry.promote("v009", "champion"),

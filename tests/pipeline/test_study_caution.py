@@ -35,3 +35,9 @@ def test_a_single_trial_was_not_chosen():
     with StudyBook(small_study(trials=1)) as book:
         complete_by(book)
         assert tried(book) == 1 and caution(1) == "one seed"
+
+
+def test_a_home_without_studies_says_how_one_begins():
+    app = build_app(groups=(), plugins=False)
+    register(app)
+    assert "`navi study run quick` begins one" in CliRunner().invoke(app, ["study", "show"]).output
