@@ -209,6 +209,9 @@ class _Trainer:
         if total is not None and (over := -max(total - self.steps, 0) % size):
             flown = f"{total + over:,} decisions are flown, not {total:,}"
             _LOG.info("rollouts are whole, %s decisions each: %s", f"{size:,}", flown)
+        elif total is None or self.steps < total:
+            # With a large network on a CPU the first word is minutes away.
+            _LOG.info("news come after each rollout and its update, %s decisions", f"{size:,}")
         while total is None or self.steps < total:
             if self.workers.any(stop(), self.device):
                 return stop.signal_name or "stopped"

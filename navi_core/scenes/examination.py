@@ -297,7 +297,7 @@ def _advice(root: Path, layout: Layout, scenes: list[Report], rows: list[Report]
         steps.append(f"navi scenes compile {folder}{axis}{unit}   # compiles {len(waiting)} of {len(scenes)} scenes")
     if usable:
         setting = (f" --set compile.up_axis={layout.up_axis}" if axis else "") + setting
-        steps.append(f"NAVI_SCENES={folder} navi train ppo{setting}   # trains in them")
+        steps.append(f"NAVI_SCENES={folder} navi train ppo --preset quick{setting}   # trains in them")
     compiled = [row for row in rows if row["kind"] == "scene" and row["state"] != "broken"]
     if compiled and not usable:
         steps.append(f"navi scenes qualify {_quoted(root / compiled[0]['file'])}   # tells if a drone can start in it")
