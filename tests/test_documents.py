@@ -6,6 +6,7 @@ docs/LOG.md tells of the past and may name what is gone. Messages of the code na
 from __future__ import annotations
 
 import ast
+import importlib
 import re
 import shlex
 from collections.abc import Iterator
@@ -188,6 +189,15 @@ def test_every_question_of_the_documents_is_answered() -> None:
             places = [ROOT / "sql" / folder / f"{name}.sql" for folder in ("queries", "views")]
             assert any(place.exists() for place in places), name
     assert asked > 10
+
+
+@pytest.mark.parametrize("name", sorted(DOCUMENTS))
+def test_every_import_of_a_document_is_there(name: str) -> None:
+    for program in re.findall(r"^```python\n(.*?)^```", DOCUMENTS[name], re.S | re.M):
+        for node in ast.walk(ast.parse(program)):
+            if isinstance(node, ast.ImportFrom) and (node.module or "").startswith("navi_"):
+                module = importlib.import_module(node.module or "")
+                assert all(hasattr(module, each.name) for each in node.names), ast.unparse(node)
 
 
 def _anchor(heading: str) -> str:

@@ -211,6 +211,13 @@ def test_a_run_that_is_started_again_goes_on_where_its_checkpoint_was():
     assert digest.curve.series["nll"] == [None, None]
 
 
+def test_of_flight_to_goals_viewers_hear_how_many_were_reached_and_what_goals_paid():
+    digest = Digest()
+    digest.take(update(10.0, success_rate=0.5, goal_progress=0.1, goal_success=0.25))
+    told = [digest.curve.series[name][0] for name in ("success_rate", "goal_progress", "goal_success")]
+    assert told == pytest.approx([0.5, 0.1, 0.25])
+
+
 def test_curves_and_sessions_stay_bounded():
     digest = Digest()
     for step in range(2000):

@@ -39,7 +39,7 @@ LAYOUTS: dict[str, tuple[str, ...]] = {
         "step", "updates", "reward_ema", "reward_mean", "episode_return", "episode_length", "policy_loss", "value_loss",
         "entropy", "approx_kl", "clip_fraction", "explained_variance", "total_loss", "rnd_loss", "beta", "grad_norm",
         "learning_rate", "loss", "nll", "collision_rate", "void_rate", "intrinsic_reward", "loop_penalty",
-        "epsilon", "td_mean", "td_var", "q_mean", *REWARD_TERMS,
+        "epsilon", "td_mean", "td_var", "q_mean", *REWARD_TERMS, *GOAL_TERMS, "success_rate",
     ),
     "episode": ("episodes", "episode_return", "episode_length"),
     "perf": (
