@@ -173,6 +173,12 @@ def test_every_name_in_code_type_is_a_name_of_the_code(name: str) -> None:
     assert {word for word in words if not word.startswith("test_")} - _words_of_the_code() - MADE == set()
 
 
+def test_every_environment_variable_that_is_read_is_documented() -> None:
+    sources = [path for folder in ("navi_core", "navi_pipeline") for path in (ROOT / folder).rglob("*.py")]
+    read = {name for path in sources for name in re.findall(r'"(NAVI_[A-Z_]+)"', path.read_text())}
+    assert len(read) > 10 and {name for name in read if name not in " ".join(DOCUMENTS.values())} == set()
+
+
 # Questions, links, tests, rooms.
 
 

@@ -110,7 +110,7 @@ def inspect(
                 f"warning: {row['file']}: holds no surface: every ray flies through it; compile its mesh again",
                 err=True,
             )
-    _show(rows if as_json else [_brief(row) for row in rows], as_json, "compiled scenes")
+    _show(rows if as_json else [_brief(row) for row in rows], as_json, "compiled scenes, lengths in metres")
 
 
 def qualify(

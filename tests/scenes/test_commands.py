@@ -63,7 +63,8 @@ def test_discover_compile_inspect_and_qualify_follow_one_another(navi, tmp_path)
     assert 0 < facts["nodes_stored"] < facts["nodes"]
     assert 0 < facts["items_stored"] < facts["items"]
     assert facts["decimation"] is None
-    assert "tent" in navi("scenes", "inspect", made[0]["gmdag"]).stdout
+    shown = navi("scenes", "inspect", made[0]["gmdag"]).stdout
+    assert "tent" in shown and "in metres" in " ".join(shown.split())
 
 
 def test_discover_knows_what_the_navi_home_has_compiled(navi, monkeypatch, tmp_path):
