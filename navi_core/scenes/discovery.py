@@ -108,7 +108,8 @@ def discover_root(root: Path) -> list[SceneSource]:
     """Return every mesh under a folder, or every compiled scene where it holds no mesh.
 
     Hidden folders and what belongs to another file are left out, and compiled scenes beside meshes: they would be
-    there twice. A warning names those that no mesh of the folder was compiled to.
+    there twice. A warning names those that no mesh of the folder was compiled to. Of one name compiled several times
+    into a folder of compiled scenes the one that its manifest lists counts.
 
     Raises:
         SceneError: The folder does not exist or holds no scene.
@@ -128,8 +129,26 @@ def discover_root(root: Path) -> list[SceneSource]:
             _log.warning("%s: %d compiled scenes beside its meshes are left out (%s); name them", root, len(lone), few)
     elif not compiled:
         raise SceneError(f"{root}: no scene found; searched for {', '.join(MESH_SUFFIXES)}, and for .gmdag")
-    scenes = scenes or compiled
+    scenes = scenes or _without_superseded(root, compiled)
     return named_sources([(file, file.relative_to(root)) for file in scenes], root.resolve().name)
+
+
+def _without_superseded(root: Path, compiled: list[Path]) -> list[Path]:
+    """Leave out what was compiled before with other settings, perhaps mistaken ones: the manifest lists the latest."""
+    try:
+        rows = read_manifest(root / "manifest.json").rows
+    except SceneError:
+        return compiled  # there is none, or another program's
+    there = {file.name for file in compiled if file.parent == root}
+    latest = {without_key(row.gmdag): row.gmdag.name for row in rows if row.gmdag.name in there}
+    kept = []
+    for file in compiled:
+        name = without_key(file)
+        if file.parent == root and name != file.stem and latest.get(name, file.name) != file.name:
+            _log.warning("%s is left out: %s lists %s, compiled since", file, root / "manifest.json", latest[name])
+        else:
+            kept.append(file)
+    return kept
 
 
 def _file(file: Path) -> SceneSource:

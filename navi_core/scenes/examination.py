@@ -299,10 +299,9 @@ def _advice(root: Path, layout: Layout, scenes: list[Report], rows: list[Report]
         setting = (f" --set compile.up_axis={layout.up_axis}" if axis else "") + setting
         steps.append(f"NAVI_SCENES={folder} navi train ppo --preset quick{setting}   # trains in them")
     compiled = [row for row in rows if row["kind"] == "scene" and row["state"] != "broken"]
-    if compiled and not usable:
-        steps.append(f"navi scenes qualify {_quoted(root / compiled[0]['file'])}   # tells if a drone can start in it")
-    if not any(row["kind"] == "manifest" for row in rows) and len(compiled) > 1:
-        steps.append("no manifest.json: name the .gmdag files one by one, or compile the corpus again")
+    if compiled and not scenes:
+        steps.append(f"navi scenes qualify {folder}   # tells if a drone can start in them")
+        steps.append(f"NAVI_SCENES={folder} navi train ppo --preset quick   # trains in them")
     if not scenes and not compiled:
         steps.append("no usable mesh or .gmdag here; navi scenes generate apartment --seeds 0-11   # makes scenes")
     return steps

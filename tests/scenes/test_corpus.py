@@ -105,6 +105,23 @@ def test_a_folder_of_compiled_scenes_is_a_corpus(tmp_path):
     assert [compile_source(s, tmp_path / "unused", CONFIG).scene.name for s in found] == ["one", "two"]
 
 
+def test_of_a_scene_that_was_compiled_again_otherwise_the_latest_counts(tmp_path, caplog):
+    """A first look with the wrong axis or unit stays in the folder; nobody wants to fly in it."""
+    sources = [SceneSource(name, "x", write_obj(tmp_path / "in" / f"{name}.obj")) for name in ("one", "two")]
+    compile_corpus(sources, tmp_path / "out", CONFIG)
+    again = compile_corpus(sources[:1], tmp_path / "out", CONFIG.model_copy(update={"unit_scale": 2.0}))
+    (first,) = [row.gmdag for row in again.rows if row.name == "one"]
+    (tmp_path / "out" / "mine.gmdag").write_bytes(first.read_bytes())
+    found = discover_root(tmp_path / "out")
+    assert len(list((tmp_path / "out").glob("*.gmdag"))) == 4 and len(found) == 3
+    assert first in [source.path for source in found] and "is left out" in caplog.text
+    assert first.name in caplog.text
+    first.unlink()
+    assert len(discover_root(tmp_path / "out")) == 3, "what is gone supersedes nothing"
+    (tmp_path / "out" / "manifest.json").write_text("[]")
+    assert len(discover_root(tmp_path / "out")) == 3
+
+
 def test_a_compiled_file_wins_over_the_mesh_of_the_same_name(tmp_path):
     mesh = write_obj(tmp_path / "flat.obj")
     made = compile_source(SceneSource("flat", "x", mesh), tmp_path / "out", CONFIG)

@@ -209,6 +209,16 @@ def test_compiled_scenes_are_current_until_their_source_changes(tmp_path):
     assert states == ["no", "current", "outdated"]
 
 
+def test_a_folder_of_compiled_scenes_is_judged_and_trained_in_as_a_whole(tmp_path):
+    for name in ("one", "two"):
+        write_obj(tmp_path / "in" / f"{name}.obj")
+    compile_corpus(discover_root(tmp_path / "in"), tmp_path / "out", CompileConfig(resolution=32))
+    (tmp_path / "out" / "manifest.json").unlink()
+    judges, trains = examine(tmp_path / "out")["next"]
+    assert judges.startswith(f"navi scenes qualify {tmp_path / 'out'}   #")
+    assert trains.startswith(f"NAVI_SCENES={tmp_path / 'out'} navi train ppo")
+
+
 def test_compiled_scenes_are_found_by_the_name_that_they_are_compiled_under(tmp_path):
     meshes, out, config = tmp_path / "meshes", tmp_path / "out", CompileConfig(resolution=32)
     for file in ("my house.glb", "a/scan.glb", "b/scan.glb"):
