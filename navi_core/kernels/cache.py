@@ -1,11 +1,13 @@
 """How compilers are run, and the cache of what they built: `${XDG_CACHE_HOME:-~/.cache}/navi/kernels/<key>/`.
 
 Processes that start together build once: a build runs under a file lock, in a temporary folder that is renamed
-into place.
+into place. What lies there is whole, so it is taken without the lock: a cache may be another user's, or be mounted to
+be read.
 """
 
 from __future__ import annotations
 
+import errno
 import fcntl
 import hashlib
 import os
@@ -17,16 +19,25 @@ from pathlib import Path
 
 from navi_core.errors import ConfigError
 
-__all__ = ["SOURCES", "build_key", "built", "cache_root", "run_compiler"]
+__all__ = ["NO_CACHE", "SOURCES", "build_key", "built", "cache_root", "run_compiler"]
 
 SOURCES = Path(__file__).parent / "csrc"
 """Folder of the C++ and CUDA sources."""
+NO_CACHE = "set XDG_CACHE_HOME to a folder that you may write to, on a disk that may hold programs"
+"""What to do where a build can be neither kept nor loaded."""
 _TIMEOUT = 300
 
 
 def cache_root() -> Path:
-    """Return the folder of all builds."""
-    return Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache") / "navi" / "kernels"
+    """Return the folder of all builds.
+
+    Raises:
+        FileNotFoundError: No home directory is known for this user.
+    """
+    root = os.environ.get("XDG_CACHE_HOME") or os.path.expanduser("~/.cache")
+    if root.startswith("~"):
+        raise FileNotFoundError(errno.ENOENT, "this user has no home directory", root)
+    return Path(root) / "navi" / "kernels"
 
 
 def built(key: str, name: str, build: Callable[[Path], None], *, again: bool = False) -> Path:
@@ -43,6 +54,8 @@ def built(key: str, name: str, build: Callable[[Path], None], *, again: bool = F
     """
     root = cache_root()
     folder = root / key
+    if not again and (folder / name).is_file():
+        return folder / name
     root.mkdir(parents=True, exist_ok=True)
     with (root / f"{key}.lock").open("w") as lock:
         fcntl.flock(lock, fcntl.LOCK_EX)
@@ -50,6 +63,8 @@ def built(key: str, name: str, build: Callable[[Path], None], *, again: bool = F
             work = Path(tempfile.mkdtemp(prefix=".build-", dir=root))
             try:
                 build(work / name)
+                # A temporary folder is its maker's alone; a cache may serve others, where the maker's umask lets it.
+                work.chmod(0o755)
                 if folder.exists():
                     shutil.rmtree(folder)
                 work.rename(folder)

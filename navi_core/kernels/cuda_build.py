@@ -18,7 +18,7 @@ from pathlib import Path
 import torch
 
 from navi_core.errors import ConfigError
-from navi_core.kernels.cache import SOURCES, build_key, built, cache_root, run_compiler
+from navi_core.kernels.cache import NO_CACHE, SOURCES, build_key, built, run_compiler
 
 __all__ = ["CudaUnavailableError", "build_cubin", "find_nvcc", "find_nvrtc", "nvcc_cubin", "nvrtc_cubin"]
 
@@ -71,7 +71,7 @@ def build_cubin(architecture: str, flags: Sequence[str] = ()) -> bytes:
     try:
         return built(key, f"navi_{architecture}.cubin", build).read_bytes()
     except OSError as error:
-        raise CudaUnavailableError(f"the CUDA kernels cannot be cached in {cache_root()}: {error}") from None
+        raise CudaUnavailableError(f"the CUDA kernels cannot be cached: {error}; {NO_CACHE}") from None
 
 
 def nvrtc_cubin(architecture: str, flags: Sequence[str] = ()) -> bytes:

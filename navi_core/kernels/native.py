@@ -17,7 +17,7 @@ from functools import lru_cache, partial
 from pathlib import Path
 
 from navi_core.errors import ConfigError
-from navi_core.kernels.cache import SOURCES, build_key, built, cache_root, run_compiler
+from navi_core.kernels.cache import NO_CACHE, SOURCES, build_key, built, run_compiler
 
 __all__ = ["LIBRARY", "NativeUnavailableError", "compile_library", "find_compiler", "load_library"]
 
@@ -110,7 +110,7 @@ def load_library() -> ctypes.CDLL:
             # A damaged file, or one of another system on a shared disk: build it here once more.
             return _declare(ctypes.CDLL(str(built(key, LIBRARY, build, again=True))))
     except OSError as error:
-        raise NativeUnavailableError(f"the C++ kernels cannot be cached in {cache_root()}: {error}") from None
+        raise NativeUnavailableError(f"the C++ kernels cannot be cached: {error}; {NO_CACHE}") from None
 
 
 def _build(compiler: Sequence[str], target: Path) -> None:

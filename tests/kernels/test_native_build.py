@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import logging
 import os
+import pwd
 import subprocess
 import sys
 from pathlib import Path
@@ -12,6 +13,7 @@ import pytest
 
 from navi_core.errors import ConfigError
 from navi_core.kernels import native, tracer
+from navi_core.kernels.cache import built, cache_root
 from navi_core.world import Field
 
 ROOT = Path(__file__).resolve().parents[2]
@@ -78,3 +80,33 @@ def test_processes_build_once_and_a_damaged_library_is_built_again(compiler, tmp
     libraries[0].write_bytes(b"\x7fELF damaged")
     again = start()
     assert again.communicate(timeout=200)[0].strip() == answers[0]
+
+
+def test_who_may_only_read_a_cache_takes_what_lies_there(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path))
+
+    def build(target: Path) -> None:
+        target.write_bytes(b"whole")
+
+    product = built("key", "library", build)
+    # Another user has to come to it, and takes no lock: its file is the maker's.
+    assert product.parent.stat().st_mode & 0o777 == 0o755
+    lock = cache_root() / "key.lock"
+    lock.unlink()
+    lock.mkdir()
+    assert built("key", "library", build) == product
+    with pytest.raises(IsADirectoryError):
+        built("key", "library", build, again=True)
+
+
+def test_a_user_without_a_home_is_told_what_to_set(no_compiler, box_scene, caplog, monkeypatch) -> None:
+    def unknown(_: int) -> None:
+        raise KeyError
+
+    monkeypatch.delenv("HOME", raising=False)
+    monkeypatch.delenv("XDG_CACHE_HOME", raising=False)
+    monkeypatch.setattr(pwd, "getpwuid", unknown)
+    monkeypatch.setattr(native, "_key", lambda _: "key")
+    monkeypatch.setattr(native, "find_compiler", lambda: ["c++"])
+    assert Field([box_scene]).tracer == "numba"
+    assert "no home directory: '~/.cache'; set XDG_CACHE_HOME to a folder" in caplog.text

@@ -1,0 +1,47 @@
+"""Machines where Navi belongs to somebody else, and its user may write to little."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+ROOT = Path(__file__).resolve().parent.parent
+
+
+def _import(code: str, **environment: str) -> subprocess.CompletedProcess[str]:
+    # Whoever runs the tests may write to the checkout; here they are told that nobody may.
+    nobody = "import os; real = os.access; os.access = lambda path, mode: not mode & os.W_OK and real(path, mode)\n"
+    kept = {name: value for name, value in os.environ.items() if name not in ("NUMBA_CACHE_DIR", "XDG_CACHE_HOME")}
+    return subprocess.run(
+        [sys.executable, "-c", nobody + code],
+        capture_output=True,
+        text=True,
+        cwd=ROOT,
+        env=kept | environment,
+        check=False,
+    )
+
+
+@pytest.mark.parametrize("before", ["", "import numba\n"])
+def test_numba_has_a_folder_where_neither_home_nor_installation_can_be_written(before: str) -> None:
+    code = """
+import navi_core, numba
+from navi_core.kernels.geometry import triangle_overlaps_box as one
+print(one._cache.cache_path, os.path.isdir(os.environ["NUMBA_CACHE_DIR"]), sep="\\n")
+"""
+    done = _import(before + code, HOME="/nonexistent")
+    assert done.returncode == 0, done.stderr
+    path, there = done.stdout.split()
+    assert Path(path).parent.name.startswith("navi-numba-") and there == "True"
+    assert not Path(path).parent.exists()
+    assert "/nonexistent/.cache cannot be written; set XDG_CACHE_HOME" in done.stderr
+
+
+def test_a_folder_that_was_named_for_numba_is_kept(tmp_path: Path) -> None:
+    code = "os.access = real; import navi_core; print(os.environ['NUMBA_CACHE_DIR'])"
+    done = _import(code, HOME="/nonexistent", NUMBA_CACHE_DIR=str(tmp_path))
+    assert done.stdout.strip() == str(tmp_path) and not done.stderr
