@@ -2,12 +2,16 @@
 
 from __future__ import annotations
 
+import hashlib
 import os
 import subprocess
 import sys
 from pathlib import Path
 
 import pytest
+
+from navi_pipeline.lib.sql_files import sql_folder
+from navi_pipeline.lib.warehouse import Warehouse
 
 ROOT = Path(__file__).resolve().parent.parent
 
@@ -45,3 +49,25 @@ def test_a_folder_that_was_named_for_numba_is_kept(tmp_path: Path) -> None:
     code = "os.access = real; import navi_core; print(os.environ['NUMBA_CACHE_DIR'])"
     done = _import(code, HOME="/nonexistent", NUMBA_CACHE_DIR=str(tmp_path))
     assert done.stdout.strip() == str(tmp_path) and not done.stderr
+
+
+def test_another_locale_makes_the_warehouse_that_all_make(tmp_path: Path) -> None:
+    """A migration is known by the hash of its text, which is UTF-8 wherever it is read."""
+    code = """
+import sys
+from navi_pipeline.lib.warehouse import Warehouse
+Warehouse(home=sys.argv[1]).ingest()
+"""
+    ascii_alone = {"LC_ALL": "C", "PYTHONUTF8": "0", "PYTHONCOERCECLOCALE": "0"}
+    done = subprocess.run(
+        [sys.executable, "-c", code, str(tmp_path)],
+        capture_output=True,
+        text=True,
+        cwd=ROOT,
+        env=os.environ | ascii_alone,
+        check=False,
+    )
+    assert done.returncode == 0, done.stderr
+    files = sql_folder().glob("migrations/*.sql")
+    applied = Warehouse(home=tmp_path).query("select name, sha256 from migrations")
+    assert dict(applied.itertuples(index=False)) == {f.stem: hashlib.sha256(f.read_bytes()).hexdigest() for f in files}

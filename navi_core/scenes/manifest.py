@@ -87,7 +87,7 @@ def read_manifest(path: Path) -> Manifest:
         SceneError: The file is missing, is not a manifest, or a row lacks a field; the row is named.
     """
     try:
-        document = json.loads(path.read_text())
+        document = json.loads(path.read_text("utf-8"))
     except FileNotFoundError:
         raise SceneError(f"{path}: no such manifest; make one with: navi scenes compile … --out DIR") from None
     except (OSError, ValueError) as error:

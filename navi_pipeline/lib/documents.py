@@ -51,7 +51,7 @@ def read_document(path: Path, *, made_by: str) -> dict[str, Any]:
         RecordError: The file is missing or broken.
     """
     try:
-        document = json.loads(path.read_text())
+        document = json.loads(path.read_text("utf-8"))
     except FileNotFoundError:
         raise RecordError(f"{path} does not exist; materialize {made_by} first") from None
     except (OSError, ValueError) as error:

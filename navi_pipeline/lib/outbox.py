@@ -122,7 +122,7 @@ class Outbox:
 
     def _set_aside(self, file: Path, reason: str, report: IngestReport) -> None:
         # The reason goes first: a segment in quarantine always has one.
-        (self.quarantine / f"{file.name}.reason.txt").write_text(reason + "\n")
+        (self.quarantine / f"{file.name}.reason.txt").write_text(reason + "\n", "utf-8")
         os.replace(file, self.quarantine / file.name)
         report.quarantined[file.name] = reason
 

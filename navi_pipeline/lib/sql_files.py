@@ -65,7 +65,7 @@ def saved_queries(folder: Path) -> dict[str, SavedQuery]:
     """Return the saved queries by name; the first line of each file is its explanation."""
     found = {}
     for file in sorted(folder.glob("queries/*.sql")):
-        text = file.read_text()
+        text = file.read_text("utf-8")
         found[file.stem] = SavedQuery(file.stem, text.partition("\n")[0].lstrip("- ").strip(), text)
     return found
 
@@ -94,7 +94,7 @@ def apply_sql(connection: duckdb.DuckDBPyConnection, folder: Path) -> list[str]:
     known = {row[0]: row[1:] for row in connection.execute("select number, name, sha256 from migrations").fetchall()}
     applied = []
     for number, file in _ordered(folder):
-        text = file.read_text()
+        text = file.read_text("utf-8")
         digest = hashlib.sha256(text.encode()).hexdigest()
         if number in known:
             if known[number][1] != digest:
@@ -145,7 +145,7 @@ def _make_views(connection: duckdb.DuckDBPyConnection, folder: Path) -> None:
         failed: dict[Path, duckdb.Error] = {}
         for file in waiting:
             try:
-                connection.execute(file.read_text())
+                connection.execute(file.read_text("utf-8"))
             except duckdb.Error as error:
                 failed[file] = error
         if len(failed) == len(waiting):
@@ -160,10 +160,10 @@ def _explain(connection: duckdb.DuckDBPyConnection, folder: Path) -> None:
 
     if not (folder / _MEANINGS).exists():
         return
-    said = yaml.safe_load((folder / _MEANINGS).read_text())
+    said = yaml.safe_load((folder / _MEANINGS).read_text("utf-8"))
     tables, columns = said["tables"], said["columns"]
     for file in folder.glob("views/*.sql"):
-        lines = itertools.takewhile(lambda line: line.startswith("--"), file.read_text().splitlines())
+        lines = itertools.takewhile(lambda line: line.startswith("--"), file.read_text("utf-8").splitlines())
         tables[file.stem] = " ".join(line.lstrip("- ") for line in lines)
     kinds = dict(
         connection.execute(

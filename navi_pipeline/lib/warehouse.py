@@ -241,7 +241,9 @@ class Warehouse:
             "bytes": {name: sum(file.stat().st_size for file in group) for name, group in files.items()},
             "segments": len(self._segments.folded()),
             "migration": str(last),
-            "quarantined": {file.name.removesuffix(".reason.txt"): file.read_text().strip() for file in reasons},
+            "quarantined": {
+                file.name.removesuffix(".reason.txt"): file.read_text("utf-8", "replace").strip() for file in reasons
+            },
         }
 
     def _opened(self) -> duckdb.DuckDBPyConnection:

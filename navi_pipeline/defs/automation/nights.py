@@ -139,7 +139,7 @@ def _summary(context: dg.OpExecutionContext, tonight: Any, written: tuple[Path, 
     markdown, page = written
     return {
         "verdict": tonight.verdict,
-        "summary": dg.MetadataValue.md(markdown.read_text()),
+        "summary": dg.MetadataValue.md(markdown.read_text("utf-8")),
         "page": dg.MetadataValue.path(str(page)),
     }
 
