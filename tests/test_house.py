@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import json
+import os
 import subprocess
 import sys
+import tomllib
 from pathlib import Path
 
 import pytest
@@ -138,3 +140,16 @@ def test_json_of_models_is_one_document(tmp_path: Path) -> None:
     )
     assert done.returncode == 0, done.stderr
     json.loads(done.stdout)
+
+
+def test_an_installation_without_a_checkout_holds_every_file_that_is_read() -> None:
+    """Modules come by themselves; presets, sources of kernels, the page and SQL have to be named."""
+    named = tomllib.loads((ROOT / "pyproject.toml").read_text("utf-8"))["tool"]["setuptools"]["package-data"]
+    for package, patterns in named.items():
+        held = {file for pattern in patterns for file in (ROOT / package).glob(pattern)}
+        read = {Path(folder) / name for folder, _, names in os.walk(ROOT / package, followlinks=True) for name in names}
+        # What Dagster keeps beside its settings stays with the checkout.
+        read = {f for f in read if "__pycache__" not in f.parts and "dagster_home" not in f.parts and f.suffix != ".py"}
+        assert read <= held, sorted(read - held)
+    assert ROOT / "navi_pipeline/sql/migrations/001_record.sql" in held
+    assert ROOT / "navi_pipeline/dagster_home/dagster.yaml" in held

@@ -9,6 +9,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from navi_core.errors import RunError
+from navi_core.record import navi_home, write_durably
 
 if TYPE_CHECKING:
     import dagster as dg
@@ -19,13 +20,31 @@ __all__ = ["dagster_home", "open_instance"]
 def dagster_home() -> Path:
     """Return Dagster's folder: `$DAGSTER_HOME`, or `dagster_home/` of the checkout.
 
+    Where there is no checkout, or it is another user's, it is `dagster/` of the Navi home, made with Navi's settings.
+
     Raises:
-        RunError: It holds no dagster.yaml.
+        RunError: It holds no dagster.yaml, or this user may not write to it.
     """
-    home = Path(os.environ.get("DAGSTER_HOME") or Path(__file__).resolve().parents[2] / "dagster_home").absolute()
+    named = os.environ.get("DAGSTER_HOME")
+    package = Path(__file__).resolve().parents[1]
+    ours = (package / "dagster_home").resolve()
+    # In a checkout it is a link to a folder beside the package; a copy in an installation is for reading.
+    if named or (ours.parent != package and _may_write(ours)):
+        home = Path(named or ours).absolute()
+    else:
+        home = navi_home() / "dagster"
+        home.mkdir(parents=True, exist_ok=True)
+        if not (home / "dagster.yaml").exists():
+            write_durably(home / "dagster.yaml", (ours / "dagster.yaml").read_bytes())
     if not (home / "dagster.yaml").exists():
-        raise RunError(f"{home} holds no dagster.yaml; set DAGSTER_HOME to the checkout's dagster_home folder")
+        raise RunError(f"{home} holds no dagster.yaml; unset DAGSTER_HOME, or copy {ours / 'dagster.yaml'} there")
+    if not _may_write(home):
+        raise RunError(f"{home}, where Dagster keeps its runs, cannot be written; unset DAGSTER_HOME, or name another")
     return home
+
+
+def _may_write(folder: Path) -> bool:
+    return os.access(folder, os.W_OK | os.X_OK)
 
 
 @contextmanager

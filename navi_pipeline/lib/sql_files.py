@@ -37,18 +37,15 @@ class SavedQuery:
 def sql_folder() -> Path:
     """Return the folder of migrations, views and queries.
 
-    `$NAVI_SQL` wins; otherwise it is `sql/` beside the package, where a checkout has it.
+    `$NAVI_SQL` wins; otherwise it is `sql/` of the package, in a checkout a link.
 
     Raises:
         RecordError: There is no such folder.
     """
     named = os.environ.get("NAVI_SQL")
-    folder = Path(named).absolute() if named else Path(__file__).resolve().parents[2] / "sql"
+    folder = Path(named).absolute() if named else (Path(__file__).resolve().parents[1] / "sql").resolve()
     if not (folder / "migrations").is_dir():
-        raise RecordError(
-            f"no SQL folder at {folder}; run from a checkout installed with `pip install -e .`, "
-            "or set NAVI_SQL to the checkout's sql folder"
-        )
+        raise RecordError(f"no SQL folder at {folder}; set NAVI_SQL to the sql folder of a checkout")
     return folder
 
 

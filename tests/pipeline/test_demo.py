@@ -1,6 +1,7 @@
 """`navi demo`: what goes wrong is said in words. The whole demo is a slow test of its own."""
 
 import json
+import os
 import shutil
 import signal
 from pathlib import Path
@@ -63,6 +64,18 @@ def test_a_missing_dagster_home_is_named(tmp_path, monkeypatch):
 def test_the_checkouts_own_dagster_home_is_the_default(monkeypatch):
     monkeypatch.delenv("DAGSTER_HOME", raising=False)
     assert dagster_home() == ROOT / "dagster_home"
+
+
+def test_who_may_not_write_to_the_checkout_has_a_dagster_home_of_his_own(tmp_path, monkeypatch):
+    monkeypatch.delenv("DAGSTER_HOME", raising=False)
+    monkeypatch.setenv("NAVI_HOME", str(tmp_path / "navi"))
+    access = os.access
+    monkeypatch.setattr(os, "access", lambda path, mode: ROOT not in Path(path).parents and access(path, mode))
+    assert dagster_home() == tmp_path / "navi" / "dagster"
+    assert (dagster_home() / "dagster.yaml").read_bytes() == (ROOT / "dagster_home" / "dagster.yaml").read_bytes()
+    monkeypatch.setenv("DAGSTER_HOME", str(ROOT / "dagster_home"))
+    with pytest.raises(RunError, match="cannot be written; unset DAGSTER_HOME"):
+        dagster_home()
 
 
 @pytest.mark.slow
