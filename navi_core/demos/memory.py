@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import contextlib
 import logging
 import math
 import os
@@ -17,6 +16,7 @@ import numpy.typing as npt
 
 from navi_core.errors import DemoError
 from navi_core.record import navi_home
+from navi_core.scenes.memory_limits import whole_memory
 
 __all__ = ["Allocate", "arrays_of", "require_memory"]
 
@@ -39,7 +39,7 @@ def require_memory(need: int, path: Path, remedy: str) -> None:
     Raises:
         DemoError: It is more than most of what this process may have.
     """
-    have = _memory()
+    have = whole_memory()
     if have is not None and need > _SHARE * have:
         raise DemoError(
             f"needs {need / 2**30:.1f} GiB of memory, this machine has {have / 2**30:.1f}; {remedy}", path=path
@@ -59,7 +59,7 @@ def arrays_of(need: int, folder: Path, remedy: str) -> Allocate:
     Raises:
         DemoError: It does not.
     """
-    have = _memory()
+    have = whole_memory()
     if have is None or need <= _SHARE * have:
         return np.empty
     home = navi_home()
@@ -83,14 +83,3 @@ def arrays_of(need: int, folder: Path, remedy: str) -> Allocate:
             raise DemoError(f"no room for {sizes}: {error.strerror or error}; {remedy}", path=folder) from error
 
     return mapped
-
-
-def _memory() -> int | None:
-    """Return the memory of the machine, or of the container that this is [B]; None where the system does not tell."""
-    found = []
-    if "SC_PHYS_PAGES" in os.sysconf_names:
-        found.append(os.sysconf("SC_PHYS_PAGES") * os.sysconf("SC_PAGE_SIZE"))
-    with contextlib.suppress(OSError, ValueError):
-        # Not what is left of it: files that were read count as taken there, and are given back when needed.
-        found.append(int(Path("/sys/fs/cgroup/memory.max").read_text()))
-    return min(found, default=None)

@@ -6,7 +6,6 @@ their types and shapes from the first batch, so compact observations stay compac
 
 from __future__ import annotations
 
-import os
 from collections.abc import Mapping
 from typing import Any
 
@@ -16,6 +15,7 @@ from torch import Tensor
 
 from navi_core.errors import CheckpointError, ConfigError
 from navi_core.learn.sum_tree import SumTree
+from navi_core.scenes.memory_limits import whole_memory
 
 __all__ = ["PrioritizedReplay"]
 
@@ -221,11 +221,11 @@ class PrioritizedReplay:
         }
 
     def _check_memory(self, size: int) -> None:
-        needed, there = size * self.capacity, os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES")
-        if needed > _MOST_OF_MEMORY * there:
+        needed, there = size * self.capacity, whole_memory()
+        if there is not None and needed > _MOST_OF_MEMORY * there:
             raise ConfigError(
-                f"a replay of {self.capacity:,} items of {size:,} bytes needs {needed / 2**30:.1f} GiB and the machine "
-                f"has {there / 2**30:.1f}; lower replay.capacity"
+                f"a replay of {self.capacity:,} items of {size:,} bytes needs {needed / 2**30:.1f} GiB; the machine, "
+                f"or the share of it that is given here, has {there / 2**30:.1f}; lower replay.capacity"
             )
 
     def state_dict(self, *, copy: bool = True) -> dict[str, Any]:

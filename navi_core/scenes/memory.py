@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import os
 from pathlib import Path
 
@@ -11,6 +12,7 @@ from navi_core.config import CompileConfig
 from navi_core.errors import MeshError, SceneTooLargeError
 from navi_core.scenes.dag import levels_of
 from navi_core.scenes.headers import read_facts
+from navi_core.scenes.memory_limits import group_limits
 from navi_core.scenes.mesh import Mesh
 
 __all__ = ["available_memory", "check_memory", "check_reading", "check_references", "estimate_memory"]
@@ -57,15 +59,10 @@ def estimate_memory(mesh: Mesh, config: CompileConfig) -> int:
 
 def available_memory() -> int | None:
     """Return the memory that this process can still take [bytes], None where the system does not tell."""
-    found = []
-    try:
+    found = [limit - use for limit, use in group_limits()]
+    with contextlib.suppress(OSError, ValueError, IndexError):
         lines = Path("/proc/meminfo").read_text().splitlines()
         found += [1024 * int(line.split()[1]) for line in lines if line.startswith("MemAvailable:")]
-        limit = Path("/sys/fs/cgroup/memory.max").read_text().strip()
-        if limit != "max":
-            found.append(int(limit) - int(Path("/sys/fs/cgroup/memory.current").read_text()))
-    except (OSError, ValueError, IndexError):
-        pass
     if not found and {"SC_AVPHYS_PAGES", "SC_PAGE_SIZE"} <= set(os.sysconf_names):
         found.append(os.sysconf("SC_AVPHYS_PAGES") * os.sysconf("SC_PAGE_SIZE"))
     return max(min(found), 0) if found else None

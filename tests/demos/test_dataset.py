@@ -128,7 +128,7 @@ def test_what_memory_does_not_hold_is_read_from_disk_to_the_same_bits(tmp_path, 
     held = load_dataset([folder])
     monkeypatch.setenv("NAVI_HOME", str(tmp_path / "home"))
     # One recording fits, ten do not.
-    monkeypatch.setattr(memory, "_memory", lambda: 100_000)
+    monkeypatch.setattr(memory, "whole_memory", lambda: 100_000)
     mapped = load_dataset([folder])
     assert "read from there" in caplog.text and isinstance(mapped.depth.base, np.memmap)
     index = np.arange(len(held))[::-1]

@@ -123,7 +123,7 @@ def test_an_archive_is_packed_as_numpy_packs(tmp_path, recording, method):
 def test_a_recording_larger_than_memory_is_refused_before_it_is_unpacked(recording, monkeypatch):
     from navi_core.demos import memory
 
-    monkeypatch.setattr(memory, "_memory", lambda: 40_000)
+    monkeypatch.setattr(memory, "whole_memory", lambda: 40_000)
     with pytest.raises(DemoError, match="GiB of memory"):
         load_demonstration(recording)
 
