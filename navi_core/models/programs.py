@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import json
 import logging
-import os
+import tempfile
 import warnings
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
@@ -22,6 +22,7 @@ from navi_core.models.acting import ActingModule, Parity, example_inputs, recurr
 from navi_core.models.checkpoint import load_policy
 from navi_core.models.exported import ANSWERS, METADATA_KEY, load_exported
 from navi_core.policy import NavigationPolicy
+from navi_core.record import write_durably
 
 __all__ = ["GATE_STEPS", "GATE_TOLERANCE", "export_checkpoint", "export_policy"]
 
@@ -94,27 +95,28 @@ def export_policy(
     described = {"format": kind, "rows": rows, "answers": ANSWERS, "policy": policy.config.model_dump(mode="json")}
     described["state"] = [list(part.shape) for part in policy.initial_state(rows)]
     told = described | dict(metadata or {})
-    temporary = path.with_name(f".{path.stem}.{os.getpid()}{suffix}")
     training = policy.training
     try:
         path.parent.mkdir(parents=True, exist_ok=True)
-        policy.eval()
-        with torch.no_grad(), _quiet():
-            inputs = example_inputs(policy, rows)
-            program = torch.export.export(ActingModule(policy), inputs, strict=False)
-            write(program, inputs, temporary, json.dumps(told, sort_keys=True), threads)
-        parity = recurrent_parity(policy, load_exported(temporary, threads=threads).act, rows=rows, steps=GATE_STEPS)
-        if not parity.worst <= GATE_TOLERANCE:
-            raise CheckpointError(
-                f"{path}: the {kind} program strays from the policy by {parity.worst:.1e} within {parity.steps} "
-                f"decisions (allowed: {GATE_TOLERANCE:.0e}); it was deleted"
-            )
-        os.replace(temporary, path)
+        # It takes a minute, and the folder may be anybody's: whoever is killed until then leaves nothing in it.
+        with tempfile.TemporaryDirectory(prefix="navi-export-") as workshop:
+            made = Path(workshop) / path.name
+            policy.eval()
+            with torch.no_grad(), _quiet():
+                inputs = example_inputs(policy, rows)
+                program = torch.export.export(ActingModule(policy), inputs, strict=False)
+                write(program, inputs, made, json.dumps(told, sort_keys=True), threads)
+            parity = recurrent_parity(policy, load_exported(made, threads=threads).act, rows=rows, steps=GATE_STEPS)
+            if not parity.worst <= GATE_TOLERANCE:
+                raise CheckpointError(
+                    f"{path}: the {kind} program strays from the policy by {parity.worst:.1e} within {parity.steps} "
+                    f"decisions (allowed: {GATE_TOLERANCE:.0e}); it was deleted"
+                )
+            write_durably(path, made.read_bytes())
     except OSError as error:
         raise CheckpointError(f"{path}: the export cannot be written: {error.strerror or error}") from error
     finally:
         policy.train(training)
-        temporary.unlink(missing_ok=True)
     return path, parity
 
 

@@ -149,6 +149,16 @@ def test_a_file_whose_description_is_not_its_programs_is_refused_at_loading(tmp_
             load_exported(file)
 
 
+def test_an_export_that_is_killed_leaves_nothing_in_the_folder(tmp_path, monkeypatch):
+    def killed(*_, **__):
+        assert list(tmp_path.iterdir()) == []
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr(programs, "recurrent_parity", killed)
+    with pytest.raises(KeyboardInterrupt):
+        export_policy(small_policy(encoder="ring_cnn", core="gru"), tmp_path / "p.onnx", kind="onnx")
+
+
 @pytest.mark.slow
 def test_a_compiled_package_flies_as_the_policy_does(tmp_path):
     for encoder, core, width in (("ring_cnn", "gru", 16), ("rayvit", "mamba2", 32)):
