@@ -83,7 +83,7 @@ class Verdict:
         core: The challenger.
         reward: Its final reward_ema less the incumbent's, paired by seed; None with fewer than two pairs.
         better: The interval lies above 0, over enough seeds for a claim.
-        throughput: Its decisions per processor second over the incumbent's.
+        throughput: Its decisions per processor second over the incumbent's; None without a pair.
         fast_enough: Whether that is enough.
         no_extra_build: Whether it needs no package compiled for a device.
         promote: All three.
@@ -93,7 +93,7 @@ class Verdict:
     core: str
     reward: Difference | None
     better: bool
-    throughput: float
+    throughput: float | None
     fast_enough: bool
     no_extra_build: bool
     promote: bool
@@ -108,7 +108,7 @@ class Verdict:
             "95 % interval": "–" if reward is None else f"[{reward.low:+.4f}, {reward.high:+.4f}]",
             "seeds": 0 if reward is None else reward.seeds,
             "better by interval": _tick(self.better),
-            "throughput ratio": f"{self.throughput:.2f}",
+            "throughput ratio": "–" if self.throughput is None else f"{self.throughput:.2f}",
             f"at least {LEAST_THROUGHPUT}": _tick(self.fast_enough),
             "no extra build": _tick(self.no_extra_build),
             "verdict": "promote" if self.promote else "keep the incumbent",
@@ -135,15 +135,15 @@ def core_verdicts(outcomes: Sequence[Outcome], incumbent: str = INCUMBENT) -> li
         reward = paired_difference(rewards.get(core, {}), rewards.get(incumbent, {}))
         better = reward is not None and reward.low > 0 and reward.seeds >= CLAIM_SEEDS
         throughput = _ratio(rates.get(core, {}), rates.get(incumbent, {}))
-        fast, plain = throughput >= LEAST_THROUGHPUT, core not in _NEEDS_BUILD
+        fast, plain = throughput is not None and throughput >= LEAST_THROUGHPUT, core not in _NEEDS_BUILD
         promote = better and fast and plain
         said = _sentence(core, incumbent, reward, throughput, promote)
         verdicts.append(Verdict(core, reward, better, throughput, fast, plain, promote, said))
     return verdicts
 
 
-def _sentence(core: str, incumbent: str, reward: Difference | None, throughput: float, promote: bool) -> str:
-    if reward is None:
+def _sentence(core: str, incumbent: str, reward: Difference | None, throughput: float | None, promote: bool) -> str:
+    if reward is None or throughput is None:
         return f"{core} against {incumbent}: fewer than two pairs were measured, so nothing can be said."
     if reward.low > 0 and reward.seeds < CLAIM_SEEDS:
         said = f"ahead of {incumbent}, but {reward.seeds} seeds are no claim ({CLAIM_SEEDS} are)"
@@ -171,10 +171,10 @@ def _by_level(outcomes: Sequence[Outcome], name: str) -> dict[str, dict[int, flo
     return found
 
 
-def _ratio(a: dict[int, float], b: dict[int, float]) -> float:
-    """Return the geometric mean over seeds of a / b; NaN without a pair."""
+def _ratio(a: dict[int, float], b: dict[int, float]) -> float | None:
+    """Return the geometric mean over seeds of a / b; None without a pair."""
     logs = [math.log(a[seed] / b[seed]) for seed in a.keys() & b.keys() if a[seed] > 0 and b[seed] > 0]
-    return math.exp(sum(logs) / len(logs)) if logs else math.nan
+    return math.exp(sum(logs) / len(logs)) if logs else None
 
 
 def _tick(value: bool) -> str:
