@@ -21,7 +21,7 @@ from navi_core.config import AblationConfig
 from navi_core.errors import ConfigError, RunError
 from navi_core.record import RunDirectory, navi_home
 from navi_pipeline.cli_ablate import register
-from navi_pipeline.lib.ablations import perform
+from navi_pipeline.lib.ablations import cell, perform
 from navi_pipeline.lib.ablations.catalogue import BASE, VARIANTS, find_variants
 from navi_pipeline.lib.ablations.cell import CellOutcome, _document, _key, known_outcome, resolved, run_cell
 from navi_pipeline.lib.ablations.perform import perform_ablation
@@ -198,6 +198,29 @@ def test_a_cell_whose_run_another_process_holds_has_no_outcome(monkeypatch):
     ):
         run_cell("held", base, TINY, 0, on_line=print)
     assert known_outcome(base, TINY, 0) is None
+
+
+def test_a_full_disk_is_no_outcome(monkeypatch):
+    told = ["a line", "error: x.pt: the checkpoint cannot be written: No space left on device"]
+    monkeypatch.setattr(cell, "run_supervised", lambda *_, **__: (4, "", told))
+    with pytest.raises(RunError, match=r"train has no room: .*No space left on device; the same command goes on"):
+        run_cell("full", VARIANTS[BASE], TINY, 0, on_line=print)
+    assert known_outcome(VARIANTS[BASE], TINY, 0) is None
+
+
+def test_a_cell_that_is_killed_between_its_rows_and_its_outcome_counts_once(monkeypatch):
+    def killed(file, document):
+        if "variant" in document:
+            raise KeyboardInterrupt
+        write_document(file, document)
+
+    monkeypatch.setattr(cell, "run_supervised", lambda *_, **__: (3, "", ["error: a broken scene"]))
+    with monkeypatch.context() as until, pytest.raises(KeyboardInterrupt):
+        until.setattr(cell, "write_document", killed)
+        run_cell("twice", VARIANTS[BASE], TINY, 0, on_line=print)
+    assert run_cell("twice", VARIANTS[BASE], TINY, 0, on_line=print).status == "crash"
+    Warehouse().ingest()
+    assert len(Warehouse().query("select * from benchmarks where benchmark = 'ablation-twice'")) == 1
 
 
 @pytest.mark.slow

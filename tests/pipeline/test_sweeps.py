@@ -1,6 +1,7 @@
 """Sweeps: every ending of a cell is a result, no cell is measured twice, and the checklist's verdict."""
 
 import json
+from concurrent.futures import ThreadPoolExecutor
 
 import pytest
 
@@ -23,8 +24,13 @@ ENDINGS = {
     "broken": "import os\nos.abort()",
     "odd": "print('no document')",
     "late": "import sys\nprint('error: not one update', file=sys.stderr)\nsys.exit(124)",
+    "full": "import sys\nprint('error: x: No space left on device', file=sys.stderr)\nsys.exit(1)",
+    "told": "import os, signal\nos.kill(os.getpid(), signal.SIGTERM)",
+    "slow": f"import json, time\ntime.sleep(0.4)\nprint(json.dumps({ANSWER!r}))",
     "stuck": "import time\ntime.sleep(60)",
 }
+
+HINDERED = {"full", "told"}
 
 
 def scripted(name, seed=0):
@@ -50,19 +56,20 @@ def sweep(cells, **kw):
 
 
 def test_every_ending_is_an_outcome_of_its_cell_alone(children):
-    outcomes = sweep([scripted(name) for name in ENDINGS])
+    outcomes = sweep([scripted(name) for name in ENDINGS if name not in HINDERED])
     assert {o.level: o.status for o in outcomes} == {
         "fine": "ok",
         "large": "out_of_memory",
         "broken": "crash",
         "odd": "crash",
         "late": "timeout",
+        "slow": "ok",
         "stuck": "timeout",
     }
     assert outcomes[0].metrics["reward_ema"] == 0.5 and "not enough memory" in outcomes[1].detail
     Warehouse().ingest()
     rows = Warehouse().query("select cell, outcome, name, value, seed from benchmarks order by cell")
-    assert set(rows["cell"]) == set(ENDINGS) and set(rows[rows["cell"] == "stuck"]["outcome"]) == {"timeout"}
+    assert set(rows["cell"]) == set(ENDINGS) - HINDERED and set(rows[rows["cell"] == "stuck"]["outcome"]) == {"timeout"}
     assert rows[(rows["cell"] == "fine") & (rows["name"] == "reward_ema")]["value"].tolist() == [0.5]
 
 
@@ -93,6 +100,23 @@ def test_an_interrupted_sweep_goes_on_with_the_first_cell_that_has_no_outcome(ch
         sweep(cells)
     allowed[0] = 1
     assert [o.reused for o in sweep(cells)] == [True, True, False] and len(children) == 3
+
+
+@pytest.mark.parametrize(
+    ("name", "why"), [("full", "has no room: .*No space left"), ("told", "told to end by SIGTERM")]
+)
+def test_what_keeps_a_cell_from_its_work_is_no_outcome_of_it(children, name, why):
+    for _ in range(2):
+        with pytest.raises(RunError, match=f"cell {name}/seed0 .*{why}.*; the same command goes on with it"):
+            sweep([scripted("fine"), scripted(name), scripted("large")])
+    assert children == ["fine", name, name]
+
+
+def test_two_that_make_one_sweep_measure_each_cell_once(children):
+    with ThreadPoolExecutor(2) as both:
+        made = list(both.map(lambda _: sweep([scripted("slow", seed) for seed in range(2)]), range(2)))
+    assert children == ["slow", "slow"] and made[0] == made[1]
+    assert sorted(outcome.reused for outcomes in made for outcome in outcomes) == [False, False, True, True]
 
 
 def test_a_cell_that_meets_its_memory_bound_fails_and_the_others_finish():
@@ -203,4 +227,6 @@ def test_a_level_shows_how_its_cells_ended_and_the_mean_of_those_measured():
     outcomes = [outcome("gru", 0, 1.0), outcome("gru", 1, 3.0), outcome("gru", 2, 0.0, status="crash")]
     (row,) = level_rows(outcomes, ("reward_ema",))
     assert row == {"cell": "gru", "outcome": "2 ok, 1 crash", "reward_ema": 2.0}
-    assert core_verdicts([*outcomes, outcome("mamba2", 2, 0.0)])[0].reward is None
+    (alone,) = core_verdicts([*outcomes, outcome("mamba2", 2, 0.0)])
+    assert alone.reward is None and alone.as_row()["throughput ratio"] == "–"
+    json.dumps(alone.as_dict(), allow_nan=False)

@@ -11,7 +11,6 @@ import json
 import resource
 import signal
 import sys
-import time
 from collections.abc import Callable
 from dataclasses import asdict, dataclass
 from pathlib import Path
@@ -24,6 +23,7 @@ from navi_core.record.file_lock import exclusively
 from navi_pipeline.lib.ablations.catalogue import Variant
 from navi_pipeline.lib.benchmark_log import BenchmarkLog
 from navi_pipeline.lib.documents import content_key, pipeline_folder, read_document, write_document
+from navi_pipeline.lib.hindrance import TOLD_TO_END, no_room
 from navi_pipeline.lib.stale_runs import runs_in_use, wait_for_run
 from navi_pipeline.lib.supervised import run_supervised
 from navi_pipeline.lib.trainer_client import require_whole
@@ -33,7 +33,6 @@ __all__ = ["CellOutcome", "known_outcome", "resolved", "run_cell"]
 _VERSION = 1
 _ASSET = "ablation"
 """Asset of the runs' keys."""
-_TOLD_TO_END = (-signal.SIGTERM, -signal.SIGINT, -signal.SIGHUP)
 
 
 @dataclass(frozen=True)
@@ -111,7 +110,7 @@ def run_cell(
         if known is not None:
             return known
         outcome = _measured(variant, config, seed, on_line)
-        _record(name, outcome, config)
+        _record(name, document.stem, outcome, config)
         write_document(document, asdict(outcome))
         return outcome
 
@@ -208,8 +207,10 @@ class _Commands:
             raise _CommandError("timeout", f"{stage}: {error}") from None
         finally:
             self.cpu_minutes[stage] = (_children_seconds() - before) / 60.0
-        if code in _TOLD_TO_END:
+        if code in TOLD_TO_END:
             raise RunError(f"{stage} was told to end by {signal.Signals(-code).name}; the same command goes on with it")
+        if code and no_room("\n".join(last)):
+            raise RunError(f"{stage} has no room: {last[-1]}; the same command goes on with it")
         if code != 0:
             raise _CommandError("crash", f"{stage}, exit code {code}: {last[-1] if last else 'it said nothing'}")
         try:
@@ -230,10 +231,11 @@ def _children_seconds() -> float:
     return used.ru_utime + used.ru_stime
 
 
-def _record(name: str, outcome: CellOutcome, config: AblationConfig) -> None:
+def _record(name: str, key: str, outcome: CellOutcome, config: AblationConfig) -> None:
     units = {"cpu_minutes": "min", "steps": "1", "reward_ema": "1", "collisions_per_minute": "1/min"}
     values = outcome.metrics | {"cpu_minutes": sum(outcome.cpu_minutes.values())}
-    with BenchmarkLog(f"ablation-{name}", run_id=f"ablation-{name}-{time.time_ns()}") as log:
+    # By the cell, so that one that was killed before its document counts once.
+    with BenchmarkLog(f"ablation-{name}", run_id=f"ablation-{name}-{key}") as log:
         log.cell(
             outcome.variant,
             {key: (value, units.get(key, "%" if key.startswith("c_vis") else "1")) for key, value in values.items()},

@@ -69,7 +69,7 @@ def perform_sweep(
     Raises:
         ConfigError: No such sweep.
         RecordError: The corpus has not been materialized, or rows could not be written.
-        RunError: The corpus has no training scene.
+        RunError: The corpus has no training scene, or something kept a cell from an outcome of its own.
     """
     sweep = find_sweep(name)
     outcomes = run_cells(name, sweep.cells(config, training_scenery()), config, on_line=on_line, again=again)

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import errno
 import json
+import signal
 import sys
 import time
 from collections.abc import Callable, Sequence
@@ -15,9 +16,12 @@ from dataclasses import asdict
 from pathlib import Path
 
 from navi_core.config import SweepConfig
+from navi_core.errors import RunError
 from navi_core.record import hardware_profile
+from navi_core.record.file_lock import exclusively
 from navi_pipeline.lib.benchmark_log import BenchmarkLog
 from navi_pipeline.lib.documents import content_key, pipeline_folder, read_document, write_document
+from navi_pipeline.lib.hindrance import TOLD_TO_END, no_room
 from navi_pipeline.lib.supervised import run_supervised
 from navi_pipeline.lib.sweeps.cell import UNITS, Cell, Outcome, Status
 
@@ -44,6 +48,9 @@ def run_cells(
         config: Its settings; time-out and memory bound of a cell among them.
         on_line: Called with a line for every cell.
         again: Measure all of them anew; earlier rows stay in the history.
+
+    Raises:
+        RunError: A cell was told to end, or the disk is full; it has no outcome yet.
     """
     outcomes: list[Outcome] = []
     keys = [cell_key(sweep, cell) for cell in cells]
@@ -51,14 +58,16 @@ def run_cells(
     run_id = f"{sweep}-{config.profile}-{content_key(keys)}" + (f"-{time.time_ns()}" if again else "")
     for number, (cell, key) in enumerate(zip(cells, keys, strict=True), start=1):
         file = pipeline_folder() / "sweeps" / sweep / f"{key}.json"
-        if file.exists() and not again:
-            known = read_document(file, made_by=sweep)
-            outcomes.append(Outcome(**{name: known[name] for name in known if name != "reused"}, reused=True))
-            continue
-        outcome = _measure(sweep, cell, key, run_id, config)
-        _record(sweep, cell, outcome, config)
-        # The document comes last: while it is missing the cell counts as not done.
-        write_document(file, asdict(outcome))
+        # One process measures a cell: another one of the same sweep waits for what it finds.
+        with exclusively(file.with_suffix(".lock")):
+            if file.exists() and not again:
+                known = read_document(file, made_by=sweep)
+                outcomes.append(Outcome(**{name: known[name] for name in known if name != "reused"}, reused=True))
+                continue
+            outcome = _measure(sweep, cell, key, run_id, config)
+            _record(sweep, cell, outcome, config)
+            # The document comes last: while it is missing the cell counts as not done.
+            write_document(file, asdict(outcome))
         outcomes.append(outcome)
         on_line(f"{sweep} {number}/{len(cells)} {cell.name}: {_told(outcome)}")
     return outcomes
@@ -88,6 +97,10 @@ def _measure(sweep: str, cell: Cell, key: str, run_id: str, config: SweepConfig)
     except TimeoutError as error:
         status, detail = "timeout", str(error)
     else:
+        told = last[-1] if last else "it said nothing"
+        if code in TOLD_TO_END or (code and no_room("\n".join(last))):
+            why = f"was told to end by {signal.Signals(-code).name}" if code in TOLD_TO_END else f"has no room: {told}"
+            raise RunError(f"cell {cell.name} of {sweep} {why}; the same command goes on with it")
         status, detail = _status(code, last, killed=_kernel_kills() > kills)
         if status == "ok":
             try:

@@ -1,0 +1,22 @@
+"""What keeps a child from its work without a fault of its own: that is no outcome, and is to be done another time."""
+
+from __future__ import annotations
+
+import errno
+import os
+import signal
+
+__all__ = ["TOLD_TO_END", "no_room"]
+
+TOLD_TO_END = (-signal.SIGTERM, -signal.SIGINT, -signal.SIGHUP)
+"""Exit codes of a child that somebody ended, or that the machine did when it was shut down."""
+_NO_ROOM = tuple(os.strerror(code) for code in (errno.ENOSPC, errno.EDQUOT))
+
+
+def no_room(told: str) -> bool:
+    """Tell whether a child failed because the disk is full, or this user's share of it.
+
+    Args:
+        told: What it said last.
+    """
+    return any(word in told for word in _NO_ROOM)
