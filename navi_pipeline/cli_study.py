@@ -84,7 +84,7 @@ def show(
             print_records("studies", [read_study(one).model_dump(include=_LISTED) for one in known])
         return
     with StudyBook(read_study(name)) as book:
-        left = book.config.trials - book.finished()
+        left = book.release_lost()
         running = any(trial.state.name == "RUNNING" for trial in book.trials())
         status = "finished" if left <= 0 else "running" if running else "stopped"
         _told(book.config, study_result(book, status, reused=True), as_json)

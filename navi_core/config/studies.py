@@ -7,6 +7,7 @@ from typing import Annotated, Any, Literal, Self
 from pydantic import Field, model_validator
 
 from navi_core.config.base import Config, Count
+from navi_core.config.parts import LearnerName
 from navi_core.errors import ConfigError
 
 __all__ = [
@@ -121,8 +122,8 @@ class StudyConfig(Config):
 
     name: str = Field(pattern=NAME, max_length=80)
     """Name of the study; part of the key of its runs."""
-    learner: Literal["ppo", "grpo", "dqn", "bc"] = "ppo"
-    """What is trained."""
+    learner: LearnerName = "ppo"
+    """What is trained: ppo, grpo, dqn, bc, or a learner of a module that NAVI_PLUGINS names."""
     preset: str | None = None
     """Preset of the settings that do not vary."""
     settings: dict[str, Any] = {}
@@ -130,7 +131,7 @@ class StudyConfig(Config):
     demonstrations: tuple[str, ...] = ()
     """Folders of demonstrations, for bc."""
     space: dict[str, Parameter] = {}
-    """Setting (a.b) → how it varies; empty takes the learner's own space."""
+    """Setting (a.b) → how it varies; empty takes the space that Navi has for its learners."""
     objectives: tuple[ObjectiveConfig, ...] = Field((ObjectiveConfig(),), min_length=1, max_length=4)
     """What counts; with more than one the result is a front, and nothing is pruned."""
     constraints: tuple[ConstraintConfig, ...] = Field((), max_length=16)
@@ -161,6 +162,8 @@ class StudyConfig(Config):
             raise ConfigError(f"objectives {', '.join(metrics)}: each metric counts once")
         if self.pruning is not None and len(self.objectives) > 1:
             raise ConfigError("pruning needs a single objective; take pruning: null or one objective")
+        if self.learner == "dpo":
+            raise ConfigError("there are no studies of dpo; allowed: ppo, grpo, dqn, bc, or a learner of your own")
         if (self.learner == "bc") != bool(self.demonstrations):
             raise ConfigError("demonstrations are what bc learns from: name their folders for bc, and for bc alone")
         return self

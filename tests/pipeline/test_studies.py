@@ -1,7 +1,9 @@
 """Studies: nothing lost, nothing doubled, judged while they run, and what becomes of the best."""
 
+import contextlib
 import json
 import os
+import shutil
 import signal
 import time
 
@@ -9,6 +11,7 @@ import dagster as dg
 import pytest
 
 from navi_core.config import StudyConfig, config_hash, parse_config
+from navi_core.config.parts import LEARNER_NAMES
 from navi_core.errors import ConfigError, RecordError, RunError
 from navi_core.presets import load_preset, resolve_config
 from navi_core.record import RunDirectory, navi_home
@@ -24,7 +27,7 @@ from navi_pipeline.lib.studies.trial import ASSET, partition_of, run_trial
 from navi_pipeline.lib.studies.winner import pick_trial, write_preset
 from navi_pipeline.lib.studies.worker import work
 from navi_pipeline.lib.warehouse import Warehouse
-from tests.pipeline.studies import SPACE, analytic_trainer, complete_by, forked_worker, small_study
+from tests.pipeline.studies import SPACE, STEPS, analytic_trainer, complete_by, forked_worker, reward, small_study
 
 
 @pytest.mark.parametrize("tail", [b'{"op_code": 5, "tri', b"x" * 200_000])
@@ -100,6 +103,109 @@ def test_with_one_worker_the_proposals_follow_from_the_seed_however_often_it_is_
     assert proposals("once", [5]) == proposals("twice", [5, 5])
 
 
+def test_a_study_that_is_killed_between_any_two_entries_ends_as_one_that_nobody_disturbs(monkeypatch):
+    from optuna.storages.journal import JournalFileBackend
+
+    def train(config, **_):
+        return {"reward_ema": reward(config), "steps": STEPS, "reason": "total_steps", "checkpoint": "x.pt"}
+
+    def entered(self, logs):
+        if not left:
+            raise KeyboardInterrupt
+        left.pop()
+        write(self, logs)
+
+    def ended(name, entries):
+        config = small_study(name, trials=3, sampler="tpe", seed=4)
+        for left[:] in ([0] * entries, [0] * 1000):
+            with contextlib.suppress(KeyboardInterrupt), StudyBook(config) as book:
+                work(book, on_line=lambda _: None, train=train)
+        with StudyBook(config) as book:
+            done = {slot: (trial.params, trial.values) for slot, trial in book.latest().items()}
+            assert [trial.number for trial in book.trials() if not trial.state.is_finished()] == []
+        return done, 1000 - len(left)
+
+    write, left = JournalFileBackend.append_logs, []
+    monkeypatch.setattr(JournalFileBackend, "append_logs", entered)
+    straight, _ = ended("straight", 1000)
+    assert sorted(straight) == [0, 1, 2] and None not in straight[2]
+    for entries in (*range(1, 9), 17, 25):
+        assert ended(f"killed{entries}", entries)[0] == straight, f"killed after {entries} entries"
+
+
+def test_a_trial_that_is_taken_up_again_is_pruned_as_if_it_had_not_been_lost(tmp_path, monkeypatch):
+    config = small_study(trials=6, pruning={"min_steps": 30, "reduction_factor": 3}, seed=1)
+
+    def ended(place, lost):
+        monkeypatch.setenv("NAVI_HOME", str(tmp_path / place))
+
+        def train(settings, *, partition, **given):
+            answer = analytic_trainer(settings, partition=partition, **given)
+            if partition in lost:
+                lost.remove(partition)
+                raise KeyboardInterrupt
+            return answer
+
+        while True:
+            with contextlib.suppress(KeyboardInterrupt), StudyBook(config) as book:
+                work(book, on_line=lambda _: None, train=train)
+                return {slot: (trial.params, trial.values, trial.state.name) for slot, trial in book.latest().items()}
+
+    straight = ended("straight", [])
+    assert {state for *_, state in straight.values()} == {"COMPLETE", "PRUNED"}
+    assert ended("lost", [partition_of("small", slot) for slot in (0, 1, 3)]) == straight
+    with StudyBook(config) as book:  # which has pruned nothing yet
+        brackets = [book.study.pruner._get_bracket_id(book.study, trial) for trial in book.trials()]
+    assert set(brackets) == {-1, 0, 1} and brackets.count(-1) == 3, "a lost attempt competes with nobody"
+
+
+def test_a_worker_that_died_under_another_name_of_the_machine_is_lost(monkeypatch):
+    """A container is another machine with every start; only a worker whose lock lies elsewhere is not ours to judge."""
+    config = small_study(trials=1)
+    dead = StudyBook(config)
+    dead.claim()
+    dead._lock.__exit__(None, None, None)
+    monkeypatch.setattr("socket.gethostname", lambda: "another")
+    lock = dead._lock_of(dead.worker)
+    elsewhere = lock.rename(lock.with_suffix(".elsewhere"))
+    with StudyBook(config) as book:
+        assert book.claim() is None and book.in_living_hands() == 0
+        elsewhere.rename(lock)
+        complete_by(book)
+        assert book.finished() == 1
+
+
+def test_a_command_waits_for_trials_that_another_one_trains(monkeypatch):
+    from navi_pipeline.lib.studies import perform
+
+    sittings, told = [], []
+    monkeypatch.setattr(perform, "run_supervised", lambda *_, **__: sittings.append(1) or (0, "", []))
+    monkeypatch.setattr(perform.time, "sleep", lambda _: None)
+    config = small_study(trials=1)
+    with StudyBook(config) as other:
+        trial = other.claim()
+
+        def say(line):
+            told.append(line)
+            run_trial(other, trial, on_line=print, ending=lambda: False, train=analytic_trainer)
+
+        assert perform_study(config, on_line=say).row["status"] == "finished"
+    assert len(sittings) == 1 and told == ["study small: waiting for 1 trials that another command of it trains"]
+
+
+def test_a_study_whose_workers_are_dead_is_not_shown_as_running(capsys):
+    from navi_pipeline.cli_study import show
+
+    dead = StudyBook(small_study(trials=1))
+    dead.claim()
+    show("small", as_json=True)
+    assert json.loads(capsys.readouterr().out)["status"] == "running"
+    dead._lock.__exit__(None, None, None)
+    show("small", as_json=True)
+    shown = json.loads(capsys.readouterr().out)
+    assert (shown["status"], [row["state"] for row in shown["rows"]]) == ("stopped", ["waiting"])
+
+
 def test_trials_that_lag_behind_are_pruned_while_they_train():
     config = small_study(trials=12, pruning={"min_steps": 30, "reduction_factor": 3}, seed=1)
     with StudyBook(config) as book:
@@ -150,6 +256,37 @@ def test_what_a_trainer_does_wrong_is_an_outcome_of_its_trial():
         assert rows[0]["reason"] == "RuntimeError: out of memory"
         with pytest.raises(RunError, match="no complete and feasible trial"):
             pick_trial(book)
+
+
+def test_a_full_disk_ends_the_sitting_and_no_trial():
+    def full(config, **_):
+        raise RunError("the trainer ended with exit code 4; its last lines:\nerror: x.pt: No space left on device")
+
+    with StudyBook(small_study(trials=2)) as book:
+        with pytest.raises(RunError, match=r"No space left on device; make room, then `navi study resume small`"):
+            work(book, on_line=lambda _: None, train=full)
+        assert [trial.state.name for trial in book.trials()] == ["FAIL", "WAITING"]
+        complete_by(book)
+        assert [trial.state.name for trial in book.latest().values()] == ["COMPLETE", "COMPLETE"]
+
+
+def test_a_run_that_is_older_than_its_study_counts_with_the_rows_that_it_left():
+    """The study's folder was removed: the trainer finds its run done, and tells nothing again."""
+    answers = {}
+
+    def train(config, *, partition, **given):
+        if partition not in answers:
+            answers[partition] = analytic_trainer(config, partition=partition, **given)
+        return answers[partition]
+
+    def values():
+        with StudyBook(small_study(trials=2, objectives=[{"metric": "episode_return"}])) as book:
+            work(book, on_line=lambda _: None, train=train)
+            return [trial.values for trial in book.trials()]
+
+    first = values()
+    shutil.rmtree(study_folder("small"))
+    assert values() == first and None not in first
 
 
 def test_a_trial_without_time_left_and_one_that_is_interrupted_are_told_apart():
@@ -238,6 +375,47 @@ def test_a_study_goes_on_under_its_settings_alone():
     assert read_study("small").trials == 20
     with pytest.raises(RecordError, match="no study 'other'; known: small"):
         read_study("other")
+
+
+def test_a_study_does_not_go_on_under_a_preset_that_was_changed(tmp_path, monkeypatch):
+    from navi_pipeline.lib.studies import perform
+
+    monkeypatch.setattr(perform, "_employ", lambda name, *_: complete_by(StudyBook(read_study(name))))
+    preset = tmp_path / "mine.yaml"
+    preset.write_text("ppo: {gamma: 0.9}")
+    config = small_study(trials=1, preset=str(preset))
+    perform_study(config, on_line=print)
+    preset.write_text("ppo: {gamma: 0.99}")
+    with pytest.raises(
+        ConfigError, match=r"was begun with ppo\.gamma 0\.9; its preset .*mine\.yaml says something else"
+    ):
+        perform_study(config.model_copy(update={"trials": 2}), on_line=print)
+    with StudyBook(config) as book, pytest.raises(ConfigError, match="begun with"):
+        write_preset(book, pick_trial(book), tmp_path / "best.yaml")
+    preset.write_text("ppo: {gamma: 0.9}")
+    assert perform_study(config.model_copy(update={"trials": 2}), on_line=print).row["completed"] == 2
+
+
+def test_a_learner_of_ones_own_is_studied_over_a_named_space(monkeypatch):
+    monkeypatch.setattr(LEARNER_NAMES, "_own", ["hesitant"])
+    share = {"learner_options.share": {"kind": "float", "low": 0.1, "high": 1.0}}
+    config = small_study(learner="hesitant", space=share, trials=1)
+    with StudyBook(config) as book:
+        complete_by(book)
+        assert 0.1 <= trial_row(book, book.trials()[0])["config"]["learner_options"]["share"] <= 1.0
+    with pytest.raises(ConfigError, match="what is to vary of hesitant, a learner of your own"):
+        StudyBook(small_study("other", learner="hesitant", space={}))
+    monkeypatch.setattr(LEARNER_NAMES, "_own", [])
+    assert read_study("small").learner == "hesitant"
+    with pytest.raises(ConfigError, match="no learner 'hesitant'; allowed: ppo"):
+        StudyBook(read_study("small"))
+    with pytest.raises(ConfigError, match="no studies of dpo"):
+        small_study(learner="dpo")
+
+
+def test_a_setting_that_is_given_beside_a_study_leaves_the_others():
+    settings = find_study("quick", overrides={"settings": {"total_steps": 512}}).settings
+    assert settings == STUDIES["quick"]["settings"] | {"total_steps": 512}
 
 
 def test_a_space_that_names_no_setting_is_refused_before_anything_is_trained():

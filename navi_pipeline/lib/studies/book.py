@@ -11,15 +11,17 @@ from __future__ import annotations
 import os
 import socket
 import time
-from collections.abc import Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import suppress
+from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from navi_core.config import StudyConfig, config_hash, parse_config
+from navi_core.config.parts import LEARNER_NAMES
 from navi_core.errors import ConfigError, RecordError
 from navi_core.record.file_lock import exclusively, is_held
 from navi_pipeline.lib.documents import read_document, write_document
-from navi_pipeline.lib.studies.spaces import check_space
+from navi_pipeline.lib.studies.spaces import check_space, corner_config, search_space
 from navi_pipeline.lib.studies.storage import open_storage, studies_folder, study_folder
 
 if TYPE_CHECKING:
@@ -53,7 +55,9 @@ def read_study(name: str) -> StudyConfig:
     if name not in known_studies():
         known = ", ".join(known_studies()) or "none yet"
         raise RecordError(f"no study {name!r}; known: {known}; `navi study run` begins one")
-    return parse_config(StudyConfig, read_document(study_folder(name) / "study.json", made_by="the study"))
+    document = read_document(study_folder(name) / "study.json", made_by="the study")
+    # A study is listed also where nobody has registered its learner.
+    return parse_config(StudyConfig, document, context={"past": [LEARNER_NAMES.kind]})
 
 
 class StudyBook:
@@ -89,14 +93,33 @@ class StudyBook:
                 pruner=_pruner(config),
                 load_if_exists=True,
             )
-        self._lock = exclusively(self.folder / "workers" / f"{self.worker}.lock")
+        self._lock = exclusively(self._lock_of(self.worker))
         self._lock.__enter__()
+
+    def require_same_settings(self) -> None:
+        """Refuse to go on where a preset says something else than when the study began: its trials would not compare.
+
+        Raises:
+            ConfigError: Names what differs.
+        """
+        file, now = self.folder / "settings.json", corner_config(self.config).model_dump(mode="json")
+        with exclusively(self._claim):
+            if not file.exists():
+                write_document(file, now)
+                return
+            differing = list(_differences(read_document(file, made_by="the study"), now))
+        if differing:
+            source = f"its preset {self.config.preset} says" if self.config.preset else "the defaults say"
+            raise ConfigError(
+                f"study {self.config.name} was begun with {', '.join(differing[:3])}; {source} something else now: put "
+                f"that back, or begin another study; `navi study show {self.config.name}` tells what this one found"
+            )
 
     def close(self) -> None:
         """Give up being a worker."""
         self._lock.__exit__(None, None, None)
         with suppress(OSError):
-            (self.folder / "workers" / f"{self.worker}.lock").unlink()
+            self._lock_of(self.worker).unlink()
 
     def __enter__(self) -> StudyBook:
         return self
@@ -118,21 +141,19 @@ class StudyBook:
 
     def claim(self) -> Trial | None:
         """Take the next trial; None where every slot is done or in other hands."""
-        from optuna.trial import TrialState
-
         with exclusively(self._claim):
             self._requeue_lost()
-            trials = self.trials()
-            waiting = any(trial.state == TrialState.WAITING for trial in trials)
             slots = len(self.latest())
-            if not waiting and slots >= self.config.trials:
-                return None
-            # Proposals follow from seed and trials alone, so a study that was resumed proposes what it would have.
-            self.study.sampler = _sampler(self.config, self.config.seed * 1_000_003 + len(trials))
+            if not self._waiting():
+                if slots >= self.config.trials:
+                    return None
+                # In one entry: whoever is killed here leaves a slot that waits, or none.
+                self.study.enqueue_trial({}, user_attrs={"slot": slots, "began_ns": time.time_ns()})
+            # Proposals follow from seed and slot, however many attempts came before: a study that was resumed proposes
+            # what it would have, and never the same for two slots.
+            slot = self._waiting()[0].user_attrs.get("slot", slots)
+            self.study.sampler = _sampler(self.config, self.config.seed * 1_000_003 + int(slot))
             trial = self.study.ask()
-            if "slot" not in trial.user_attrs:
-                trial.set_user_attr("slot", slots)
-                trial.set_user_attr("began_ns", time.time_ns())
             trial.set_user_attr("worker", self.worker)
             return trial
 
@@ -146,6 +167,11 @@ class StudyBook:
         with exclusively(self._claim):
             self._requeue_lost()
         return self.config.trials - self.finished()
+
+    def in_living_hands(self) -> int:
+        """Return how many trials are with workers of whom this machine can tell that they live."""
+        running = [trial for trial in self.trials() if trial.state.name == "RUNNING"]
+        return sum(is_held(self._lock_of(str(trial.user_attrs.get("worker", "")))) for trial in running)
 
     def best(self) -> list[FrozenTrial]:
         """Return the best feasible trial, or the front of them where there are several objectives."""
@@ -164,11 +190,19 @@ class StudyBook:
             if trial.state.name == "RUNNING" and self._is_lost(str(trial.user_attrs.get("worker", ""))):
                 self._requeue(trial, LOST)
 
+    def _waiting(self) -> list[FrozenTrial]:
+        return [trial for trial in self.trials() if trial.state.name == "WAITING"]
+
+    def _lock_of(self, worker: str) -> Path:
+        return self.folder / "workers" / f"{worker}.lock"
+
     def _is_lost(self, worker: str) -> bool:
-        # A lock of another machine cannot be looked at; its own workers do.
-        if worker and not worker.startswith(f"{socket.gethostname()}-"):
+        lock = self._lock_of(worker)
+        # The locks of another machine lie in its own home, and its own workers look at them. One that lies here tells,
+        # whatever this machine was called then: a container is another with every start, and a home may be moved.
+        if worker and not worker.startswith(f"{socket.gethostname()}-") and not lock.exists():
             return False
-        return not worker or not is_held(self.folder / "workers" / f"{worker}.lock")
+        return not worker or not is_held(lock)
 
     def _requeue(self, trial: FrozenTrial, reason: str) -> None:
         from optuna.trial import TrialState
@@ -184,7 +218,9 @@ class StudyBook:
             # Queued before the old one is marked: a crash in between leaves both, and only one is taken up.
             kept: dict[str, Any] = {name: attributes[name] for name in ("slot", "began_ns") if name in attributes}
             kept |= {"retry_of": trial.number, "attempt": attempt + counts}
-            self.study.enqueue_trial(dict(trial.params), user_attrs=kept)
+            # Nothing is trained before all are drawn; those of a part would make the rest others.
+            whole = trial.params.keys() >= search_space(self.config).keys()
+            self.study.enqueue_trial(dict(trial.params) if whole else {}, user_attrs=kept)
         storage.set_trial_user_attr(key, "reason", reason)
         storage.set_trial_user_attr(key, "outcome", "lost" if again else "crash")
         storage.set_trial_state_values(key, TrialState.FAIL)
@@ -214,6 +250,15 @@ def constraint_values(trial: FrozenTrial) -> dict[str, float]:
     return dict(trial.user_attrs.get("constraints", {}))
 
 
+def _differences(then: Mapping[str, Any], now: Mapping[str, Any], section: str = "") -> Iterator[str]:
+    """Yield the settings that both know and that differ, with what they were; a newer Navi may know more."""
+    for name in sorted(then.keys() & now.keys()):
+        if isinstance(then[name], dict) and isinstance(now[name], dict):
+            yield from _differences(then[name], now[name], f"{section}{name}.")
+        elif then[name] != now[name]:
+            yield f"{section}{name} {then[name]}"
+
+
 def _sampler(config: StudyConfig, seed: int) -> BaseSampler:
     import warnings
 
@@ -237,10 +282,11 @@ def _pruner(config: StudyConfig) -> Any:
 
     if config.pruning is None:
         return pruners.NopPruner()
+    from navi_pipeline.lib.studies.pruner import SlotHyperband
     from navi_pipeline.lib.studies.spaces import trial_config
 
     steps = trial_config(config, {}).total_steps
-    return pruners.HyperbandPruner(
+    return SlotHyperband(
         min_resource=config.pruning.min_steps,
         max_resource="auto" if steps is None else max(steps, config.pruning.min_steps),
         reduction_factor=config.pruning.reduction_factor,

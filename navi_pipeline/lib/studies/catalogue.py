@@ -8,7 +8,7 @@ from typing import Any
 
 from navi_core.config import StudyConfig, parse_config
 from navi_core.errors import ConfigError
-from navi_core.presets import read_config_file
+from navi_core.presets import merge, read_config_file
 
 __all__ = ["STUDIES", "find_study"]
 
@@ -64,7 +64,7 @@ def find_study(name: str, *, file: Path | str | None = None, overrides: Mapping[
     Args:
         name: One of `STUDIES`, or the name that a file's study gets.
         file: YAML or JSON file of settings.
-        overrides: Settings that win.
+        overrides: Settings that win, nested ones key by key.
 
     Raises:
         ConfigError: There is no such study, or a setting cannot be.
@@ -75,4 +75,4 @@ def find_study(name: str, *, file: Path | str | None = None, overrides: Mapping[
         values = STUDIES[name]
     else:
         raise ConfigError(f"no study {name!r}; allowed: {', '.join(STUDIES)}, or a file: --config FILE")
-    return parse_config(StudyConfig, {**values, "name": name, **(overrides or {})})
+    return parse_config(StudyConfig, merge({**values, "name": name}, overrides or {}))

@@ -11,6 +11,7 @@ from typing import Any
 
 from navi_core.config.studies import ObjectiveConfig
 from navi_core.record import outbox_path
+from navi_pipeline.lib.warehouse import Warehouse
 
 __all__ = ["RunCurve"]
 
@@ -40,6 +41,18 @@ class RunCurve:
                 name = file.name
                 if name >= self._since and name.endswith("-metrics.ndjson") and name not in self._seen:
                     self._take(file)
+
+    def recall(self) -> None:
+        """Take in what the warehouse has of the run: of a run that is older than its study, or than a compaction.
+
+        Raises:
+            RecordError: The warehouse cannot be read.
+        """
+        warehouse = Warehouse()
+        warehouse.ingest()
+        rows = warehouse.query("select name, step, value from metrics where run_id = ?", [self._run_id])
+        for name, step, value in rows.dropna().itertuples(index=False):
+            self._values.setdefault(name, {})[int(step)] = float(value)
 
     def points(self, metric: str) -> list[tuple[int, float]]:
         """Return step and value of a metric, by step; those that are not finite are left out."""

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import sys
 import threading
+import time
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor, wait
 from dataclasses import dataclass
@@ -65,11 +66,13 @@ def perform_study(
         stop: Asked once a second; once it answers True, the trainers checkpoint and the study rests.
 
     Raises:
-        ConfigError: A study of this name has other settings, or one of its settings does not exist.
+        ConfigError: A study of this name has other settings, or one of its settings does not exist, or a preset says
+            something else than when it began.
         RecordError: Its storage cannot be opened.
         RunError: Its workers fail.
     """
     with StudyBook(config) as book:
+        book.require_same_settings()
         told: set[int] = set()
         begun = book.release_lost()
         _tell(book, told, on_trial)
@@ -83,6 +86,7 @@ def perform_study(
                 if left <= 0 or stop():
                     break
                 _sitting(book, min(config.workers, left), on_line, stop, lambda: _tell(book, told, on_trial))
+                _wait_for_others(book, on_line, stop, lambda: _tell(book, told, on_trial))
             left = book.release_lost()
             if left <= 0:
                 status = "finished"
@@ -128,6 +132,19 @@ def _sitting(
         each_second()
         for employed in sitting:
             employed.result()
+
+
+def _wait_for_others(
+    book: StudyBook, on_line: Callable[[str], None], stop: Callable[[], bool], each_second: Callable[[], None]
+) -> None:
+    """Wait while all trials that are left are with the living workers of another command of this study."""
+    said = 0
+    while 0 < (left := book.release_lost()) <= book.in_living_hands() and not stop():
+        if left != said:
+            on_line(f"study {book.config.name}: waiting for {left} trials that another command of it trains")
+            said = left
+        time.sleep(1.0)
+        each_second()
 
 
 def _employ(name: str, on_line: Callable[[str], None], ending: threading.Event) -> None:

@@ -14,7 +14,7 @@ from navi_core.presets import merge, merge_sources, setting_sources
 if TYPE_CHECKING:
     from optuna.trial import Trial
 
-__all__ = ["SPACES", "check_space", "draw", "search_space", "trial_config", "trial_settings"]
+__all__ = ["SPACES", "check_space", "corner_config", "draw", "search_space", "trial_config", "trial_settings"]
 
 _RATE = FloatParameter(low=1e-4, high=3e-3, log=True)
 _ENTROPY = FloatParameter(low=1e-4, high=3e-2, log=True)
@@ -52,7 +52,16 @@ SPACES: dict[str, dict[str, Parameter]] = {
 
 
 def search_space(config: StudyConfig) -> dict[str, Parameter]:
-    """Return what a study searches."""
+    """Return what a study searches.
+
+    Raises:
+        ConfigError: It names no space, and its learner is not Navi's.
+    """
+    if not config.space and config.learner not in SPACES:
+        raise ConfigError(
+            f"study {config.name}: what is to vary of {config.learner}, a learner of your own? Name it in the study's "
+            "file, for example space: {ppo.learning_rate: {kind: float, low: 1.0e-4, high: 3.0e-3, log: true}}"
+        )
     return config.space or SPACES[config.learner]
 
 
@@ -95,7 +104,16 @@ def check_space(config: StudyConfig) -> None:
     Raises:
         ConfigError: Names the setting.
     """
-    trial_config(config, {name: _corner(parameter) for name, parameter in search_space(config).items()})
+    corner_config(config)
+
+
+def corner_config(config: StudyConfig) -> TrainConfig:
+    """Return the configuration in the first corner of the space: what does not vary is in it as in all trials.
+
+    Raises:
+        ConfigError: A setting does not exist or cannot have this value.
+    """
+    return trial_config(config, {name: _corner(parameter) for name, parameter in search_space(config).items()})
 
 
 def _suggest(trial: Trial, name: str, parameter: Parameter) -> Any:

@@ -10,6 +10,8 @@ from typing import TYPE_CHECKING, Any
 from navi_core.config import config_hash
 from navi_core.config.studies import ObjectiveConfig
 from navi_core.errors import ConfigError, RunError
+from navi_core.record import navi_home
+from navi_pipeline.lib.hindrance import no_room
 from navi_pipeline.lib.stale_runs import runs_in_use, wait_for_run
 from navi_pipeline.lib.studies.book import HINDERED, INTERRUPTED, StudyBook
 from navi_pipeline.lib.studies.curve import RunCurve
@@ -53,6 +55,9 @@ def run_trial(
 
     Returns:
         complete, pruned, failed or interrupted.
+
+    Raises:
+        RunError: The disk is full; the trial waits to be taken up.
     """
     from optuna.trial import TrialState
 
@@ -66,7 +71,10 @@ def run_trial(
     run_id = f"{ASSET}-{partition}-{config_hash(settings)}"
     trial.set_user_attr("run_id", run_id)
     trial.set_user_attr("config_hash", config_hash(settings))
-    judge = _Judge(trial, RunCurve(run_id, since=int(trial.user_attrs["began_ns"])), config.objectives, config.pruning)
+    curve = RunCurve(run_id, since=int(trial.user_attrs["began_ns"]))
+    if (navi_home() / "runs" / run_id).exists():
+        curve.recall()  # what it did before, its trainer does not tell again
+    judge = _Judge(trial, curve, config.objectives, config.pruning)
 
     def stop() -> bool:
         if ending():
@@ -88,6 +96,10 @@ def run_trial(
             judge.verdict = HINDERED  # taken between the look and the trainer's start
         if judge.verdict is None:
             told = str(error)
+            if no_room(told):
+                # Else a full disk would fail all trials there are to come, one after the other.
+                book.give_back(trial, INTERRUPTED)
+                raise RunError(f"{told.splitlines()[-1]}; make room, then `navi study resume {config.name}`") from error
             outcome = "out_of_memory" if any(word in told for word in _OUT_OF_MEMORY) else "crash"
             return _fail(book, trial, outcome, told.splitlines()[-1], began)
     judge.curve.read()

@@ -37,9 +37,11 @@ def write_preset(book: StudyBook, trial: Any, file: Path) -> None:
     """Write a trial's settings as YAML, for `navi train … --preset FILE` and `--config FILE`.
 
     Raises:
+        ConfigError: The study's own preset says something else than when the trial was trained.
         RecordError: The file cannot be written.
     """
     trial_config(book.config, trial.params)  # what training would refuse is not written
+    book.require_same_settings()
     values = ", ".join(f"{value:.6g}" for value in trial.values or ())
     settings = trial_settings(book.config, trial.params)
     metrics = ", ".join(objective.metric for objective in book.config.objectives)

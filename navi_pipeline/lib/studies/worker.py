@@ -54,7 +54,7 @@ def main(name: str) -> int:
     try:
         with StudyBook(read_study(name)) as book:
             work(book, on_line=lambda line: print(line, file=sys.stderr, flush=True), ending=told.is_set)  # noqa: T201
-    except NaviError as error:
+    except (NaviError, OSError) as error:
         print(f"{type(error).__name__}: {error}", file=sys.stderr, flush=True)  # noqa: T201
         return 1
     return 0
