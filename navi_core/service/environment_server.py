@@ -6,6 +6,7 @@ flies its second decision in the next batch. Drones that nobody asks for stand s
 
 from __future__ import annotations
 
+import secrets
 import time
 from collections import deque
 from dataclasses import dataclass, field, replace
@@ -108,8 +109,8 @@ class EnvironmentServer(Server):
         self._poller.register(self.publisher.socket, zmq.POLLIN)
         super().__init__("environment", c.http, limits)
         self.warn_if_open(self.publisher.endpoint, self.answer_endpoint or self.publisher.endpoint)
-        # Episodes of a server that was started again must not look like those before.
-        self._first_episode = int(time.time()) << 20
+        # Episodes of a server that was started again must not look like those before, whatever the clock says.
+        self._first_episode = secrets.randbits(32) << 20
         self._obs = list(self.env.reset())
         self._before: list[torch.Tensor | None] = [None] * c.sessions
         self._step_ids = [0] * c.sessions

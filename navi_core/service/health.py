@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import sys
 import threading
 from collections.abc import Callable
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
@@ -71,13 +72,22 @@ class HealthPages:
             def log_message(self, *_: object) -> None:
                 """Say nothing: a scrape every few seconds is no news."""
 
+        class Pages(ThreadingHTTPServer):
+            daemon_threads = True
+            # Connections that wait: beyond it a newcomer tries again after a second.
+            request_queue_size = 128
+
+            def handle_error(self, *about: Any) -> None:
+                """Say nothing of those who ask and are gone before the answer, as a scrape that took too long is."""
+                if not isinstance(sys.exc_info()[1], OSError):
+                    super().handle_error(*about)
+
         try:
-            self._server = ThreadingHTTPServer((host, port), Handler)
+            self._server = Pages((host, port), Handler)
         except OSError as error:
             raise ServiceError(
                 f"http {host}:{port} cannot be served ({error.strerror or error}); choose another port, or 0"
             ) from None
-        self._server.daemon_threads = True
         self.url = f"http://{host}:{self._server.server_address[1]}"
         self._thread = threading.Thread(target=self._server.serve_forever, name="navi-health", daemon=True)
         self._thread.start()

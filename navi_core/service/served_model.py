@@ -191,15 +191,20 @@ class AliasFollower:
         self._thread.join(5)
 
     def _watch(self) -> None:
+        told = ""
         while not self._stop.wait(self._seconds):
             try:
                 version = self._registry.aliases().get(self._alias, self._known)
-                if version == self._known:
-                    continue
-                model = self._load(version)
-            except NaviError as error:
-                # What is served goes on; the next look may find it mended.
-                _LOG.warning("%s cannot be followed: %s", self._alias, error)
+                model = None if version == self._known else self._load(version)
+            except Exception as error:
+                # Whatever it is (no memory, no descriptor, a full disk), what is served goes on, and the next look may
+                # find it mended. It is told once: a night has 20,000 looks.
+                fault = str(error) if isinstance(error, NaviError) else f"{type(error).__name__}: {error}"
+                if fault != told:
+                    told = fault
+                    _LOG.warning("%s cannot be followed: %s", self._alias, fault)
                 continue
-            with self._lock:
-                self._known, self._ready = version, model
+            told = ""
+            if model is not None:
+                with self._lock:
+                    self._known, self._ready = version, model

@@ -41,7 +41,7 @@ class Server(abc.ABC):
         self.metrics = ServiceMetrics(f"navi_{name}")
         self.draining = False
         self._stop = threading.Event()
-        self._started = time.time()
+        self._started = time.monotonic()
         self._alive = time.monotonic()
         self._beat = 0.0
         self._pages = None if http is None else HealthPages(http, self.metrics, self.status)
@@ -77,7 +77,7 @@ class Server(abc.ABC):
             "server": self.name,
             "healthy": not self.draining and silent < self._limits.peer_timeout_seconds,
             "draining": self.draining,
-            "uptime_seconds": time.time() - self._started,
+            "uptime_seconds": time.monotonic() - self._started,
             "metrics": self.metrics.as_dict(),
         }
 
@@ -99,7 +99,7 @@ class Server(abc.ABC):
         now = time.monotonic()
         if now - self._beat >= self._limits.heartbeat_seconds:
             self._beat = now
-            numbers = (sessions, steps, time.time() - self._started)
+            numbers = (sessions, steps, time.monotonic() - self._started)
             self.event(publisher, f"{self.name}.heartbeat", numbers)
 
     def event(

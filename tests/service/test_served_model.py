@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 import logging
 from dataclasses import replace
 from importlib.util import find_spec
@@ -178,7 +179,20 @@ def test_an_alias_that_moves_brings_its_new_version_once(make_checkpoint, tmp_pa
     assert not follower._thread.is_alive()
 
 
-def test_a_version_that_cannot_be_loaded_is_told_and_tried_again(make_checkpoint, tmp_path, caplog) -> None:  # noqa: F811
+@pytest.mark.parametrize(
+    ("fault", "told"),
+    [
+        (CheckpointError("the disk is away"), "the disk is away"),
+        (OSError(errno.EMFILE, "Too many open files"), "OSError: [Errno 24] Too many open files"),
+    ],
+)
+def test_a_version_that_cannot_be_loaded_is_told_once_and_tried_again(
+    make_checkpoint,
+    tmp_path,
+    caplog,
+    fault,
+    told,  # noqa: F811
+) -> None:
     registry = Registry(tmp_path / "models")
     registry.register(make_checkpoint("a.pt"))
     registry.promote("v001")
@@ -187,7 +201,7 @@ def test_a_version_that_cannot_be_loaded_is_told_and_tried_again(make_checkpoint
     def load(version: str) -> ServedModel:
         tries.append(version)
         if len(tries) < 3:
-            raise CheckpointError("the disk is away")
+            raise fault
         return tiny_model(name=version)
 
     with caplog.at_level(logging.WARNING, "navi.service"):
@@ -198,4 +212,4 @@ def test_a_version_that_cannot_be_loaded_is_told_and_tried_again(make_checkpoint
         finally:
             follower.close()
     assert served is not None and served.name == "v001" and len(tries) == 3
-    assert "champion cannot be followed: the disk is away" in caplog.text
+    assert caplog.text.count(f"champion cannot be followed: {told}") == 1

@@ -3,6 +3,9 @@
 from __future__ import annotations
 
 import json
+import socket
+import struct
+import threading
 import time
 import urllib.error
 import urllib.request
@@ -12,6 +15,8 @@ import pytest
 import torch
 
 from navi_core.config import EnvironmentConfig
+from navi_core.service.health import HealthPages, host_and_port
+from navi_core.service.metrics import ServiceMetrics
 from navi_core.service.viewing import Digest, Feed
 from navi_core.service.viewing.layouts import SERVICE_LAYOUTS
 from navi_core.service.wire import (
@@ -188,6 +193,34 @@ def test_pages_tell_health_and_metrics(stage) -> None:
         urllib.request.urlopen(actor.url + "/nothing")
     except urllib.error.HTTPError as error:
         assert error.code == 404
+
+
+def test_who_asks_for_a_page_and_goes_away_leaves_no_traceback(capfd) -> None:
+    """A scrape that took too long, every ten seconds for weeks."""
+    gone = threading.Event()
+
+    def status():
+        assert gone.wait(5)
+        return {"healthy": True, "much": "x" * 10_000_000}
+
+    pages = HealthPages("0", ServiceMetrics("navi_test"), status)
+    before = set(threading.enumerate())
+    with socket.create_connection(host_and_port(pages.url.removeprefix("http://"))) as asking:
+        asking.sendall(b"GET /status HTTP/1.0\r\n\r\n")
+        until(lambda: set(threading.enumerate()) - before)
+        asking.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, struct.pack("ii", 1, 0))
+    gone.set()
+    until(lambda: not set(threading.enumerate()) - before)
+    pages.close()
+    assert "Traceback" not in capfd.readouterr().err
+
+
+def test_a_clock_that_is_set_back_changes_neither_the_time_up_nor_makes_two_lives_one(stage, monkeypatch) -> None:
+    """A machine without a clock of its own starts at the same second every day."""
+    monkeypatch.setattr(time, "time", lambda: 1.7e9)
+    first, second = (stage.environment() for _ in range(2))
+    monkeypatch.setattr(time, "time", lambda: 1.6e9)
+    assert first._episode(0) != second._episode(0) and 0 <= first.status()["uptime_seconds"] < 60
 
 
 def test_stopping_answers_what_was_asked_and_then_nothing(stage) -> None:
