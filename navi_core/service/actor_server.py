@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import logging
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from typing import Any
 
 import numpy as np
@@ -48,7 +48,7 @@ __all__ = ["ActorServer"]
 _LOG = logging.getLogger("navi.service")
 _TOPICS = ("distance_matrix_v2", "step_result_v2", "telemetry_event_v2")
 _BACK_OFF = 0.5
-"""Pause after a request was refused [s]."""
+"""Pause after a request was refused or could not be sent [s]."""
 _QUIET_SECONDS = 1.0
 """Refusals are told of this often at most [s]; all are counted."""
 
@@ -96,6 +96,8 @@ class ActorServer(Server):
         self._dealer = None
         if c.mode == "step":
             self._dealer = open_socket(zmq.DEALER, c.wire)
+            # What is asked of an environment that is gone must not wait for the next one at its place.
+            self._dealer.setsockopt(zmq.IMMEDIATE, 1)
             connect(self._dealer, c.step_endpoint, "environment to step")
             self._poller.register(self._dealer, zmq.POLLIN)
         self.sessions = SessionTable(
@@ -107,6 +109,7 @@ class ActorServer(Server):
         self._ready: dict[int, Session] = {}
         self.decisions = 0
         self._told = self._apart_until = self._warned = 0.0
+        self._turned = time.monotonic()
         if learning is not None:
             learning.start()
 
@@ -121,6 +124,11 @@ class ActorServer(Server):
         if group:
             self._decide(group)
         now = time.monotonic()
+        slept, self._turned = now - self._turned, now
+        if slept > self._limits.peer_timeout_seconds:
+            # This process stood still (a frozen container, a paused machine), and nobody was silent.
+            for session in self.sessions:
+                session.seen_at += slept
         for session in self.sessions.forget(self.config.idle_seconds, now):
             self._ready.pop(session.env_id, None)
             self._commands.forget(session.env_id)
@@ -201,9 +209,10 @@ class ActorServer(Server):
             if time.monotonic() > self._warned + _QUIET_SECONDS:
                 self._warned = time.monotonic()
                 _LOG.warning("the environment refused a request (%s): %s", message.code, message.message)
-            pause = time.monotonic() - self._limits.peer_timeout_seconds + _BACK_OFF
+            self._pause(self.sessions)
             for session in self.sessions:
-                session.asked_at = min(session.asked_at, pause)
+                # It is there, and flew none of those.
+                session.shown = session.shown or session.matrix
             # It says nothing of which drone: one that cannot be flown must not keep the others of its batch.
             self._apart_until = time.monotonic() + 10 * self._limits.peer_timeout_seconds
             return
@@ -240,7 +249,12 @@ class ActorServer(Server):
         session = self.sessions.get(int(matrix.env_ids[0]))
         if session is not None and self.config.mode == "step":
             session.seen_at = time.monotonic()
-            if session.request is not None or session.env_id in self._ready:
+            if session.request is not None:
+                if session.seen_at - session.asked_at > self._limits.peer_timeout_seconds / 2:
+                    # One that came before may have been overtaken by the answer that was answered last.
+                    session.shown = matrix
+                return
+            if session.env_id in self._ready:
                 return
             waits, earlier = session.waits_since, matrix.step_id < session.matrix.step_id
             if waits is not None and earlier and session.seen_at - waits < self._limits.peer_timeout_seconds:
@@ -339,42 +353,60 @@ class ActorServer(Server):
             angular[0, 2] = command[3]
             env_ids, step_id = np.array([session.env_id], np.int32), _after(session.matrix.step_id)
             action = Action(env_ids, linear, angular, self.model.name, step_id, now)
-            session.request, session.asked_at = action, time.monotonic()
+            session.request, session.asked_at, session.shown = action, time.monotonic(), None
             session.decisions += 1
             actions.append(action)
         if self.config.mode == "step":
-            self._ask(actions)
+            self._ask(group)
         for action in actions:
             self.publisher.publish(action)
 
-    def _ask(self, actions: list[Action]) -> None:
+    def _ask(self, group: list[Session]) -> None:
+        """Ask for what some drones are to do."""
         import zmq
 
         assert self._dealer is not None
+        actions = [session.request for session in group if session.request is not None]
         request = BatchStepRequest(tuple(actions), actions[0].step_id, time.time())
         try:
             self._dealer.send_multipart([b"", *encode(request)], zmq.NOBLOCK, copy=False)
         except zmq.Again:
-            # No environment, and the queue is full: the request is sent again later.
+            # No environment, or it does not read: the request is sent again soon.
             self.metrics.count("unsent_total", about="requests that could not be sent")
+            self._pause(group)
 
     def _send_again(self) -> None:
-        """Repeat requests whose answer does not come; their step id says that they are the same."""
+        """Repeat requests whose answer does not come; their step id says that they are the same.
+
+        Only of drones that are heard of: an environment that is not there will, once it was started again, not be where
+        these were decided.
+        """
         if self.config.mode != "step":
             return
         now = time.monotonic()
-        late = [
-            session
-            for session in self.sessions
-            if session.request is not None and now - session.asked_at > self._limits.peer_timeout_seconds
-        ]
+        late = []
+        for session in self.sessions:
+            if session.request is None or session.shown is None:
+                continue
+            if now - session.asked_at <= self._limits.peer_timeout_seconds:
+                continue
+            if session.outlived:
+                session.request = None
+                self._observe(session.shown)
+            else:
+                late.append(session)
         if late:
             self.metrics.count("repeated_total", len(late), about="requests sent again")
             for session in late:
-                session.asked_at = now
-            requests = [session.request for session in late if session.request is not None]
-            for some in [[request] for request in requests] if now < self._apart_until else [requests]:
+                session.asked_at, session.shown = now, None
+            for some in [[session] for session in late] if now < self._apart_until else [late]:
                 self._ask(some)
+
+    def _pause(self, sessions: Iterable[Session]) -> None:
+        """Let the requests of some drones be sent again after a short while."""
+        soon = time.monotonic() - self._limits.peer_timeout_seconds + _BACK_OFF
+        for session in sessions:
+            session.asked_at = min(session.asked_at, soon)
 
     def _take_over(self) -> None:
         """Let a successor serve from the next decision on; sessions stay."""

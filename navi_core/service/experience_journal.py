@@ -11,8 +11,9 @@ import fcntl
 import json
 import logging
 import os
+from collections.abc import Iterator
 from pathlib import Path
-from typing import Any
+from typing import Any, BinaryIO
 
 from navi_core.errors import RecordError
 from navi_core.record import MetricLog
@@ -20,7 +21,8 @@ from navi_core.record import MetricLog
 __all__ = ["ExperienceJournal", "recover_journals"]
 
 _LOG = logging.getLogger("navi.service")
-_MOST_BYTES = 2**28
+_MOST_LINE = 2**20
+_AT_ONCE = 20_000
 
 
 class ExperienceJournal:
@@ -115,22 +117,39 @@ def _recover(path: Path, outbox: Path) -> int:
             fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
         except BlockingIOError:
             return 0
-        # What a kill cut off is the end of the last line.
-        lines = file.read(_MOST_BYTES).split(b"\n")[:-1]
-        try:
-            head, *rows = (json.loads(line) for line in lines) if lines else ({},)
-        except (ValueError, RecursionError):
-            raise RecordError("it is not a journal of ours; look at it, and remove it") from None
-        if rows:
+        # Looked through before anything is recorded of it.
+        count = sum(1 for _ in _lines(file)) - 1
+        if count > 0:
+            file.seek(0)
+            lines = _lines(file)
+            head = next(lines)
             try:
                 log = MetricLog(outbox, str(head["run_id"]), dict(head["context"]))
             except (KeyError, TypeError, ValueError):
                 raise RecordError("its head names no run; look at it, and remove it") from None
-            for values in rows:
+            for number, values in enumerate(lines, 1):
                 log.row("service_experiences", values)
+                # By parts: while the outbox could not be written a journal grew as long as that lasted.
+                if number % _AT_ONCE == 0:
+                    log.flush()
             log.flush()
         path.unlink(missing_ok=True)
-    return len(rows)
+    return max(count, 0)
+
+
+def _lines(file: BinaryIO) -> Iterator[Any]:
+    """Yield what the lines of a journal hold; what a kill cut off is the end of the last one.
+
+    Raises:
+        RecordError: A line is no JSON, or longer than ours are.
+    """
+    while (line := file.readline(_MOST_LINE)).endswith(b"\n"):
+        try:
+            yield json.loads(line)
+        except (ValueError, RecursionError):
+            raise RecordError("it is not a journal of ours; look at it, and remove it") from None
+    if len(line) == _MOST_LINE:
+        raise RecordError("it is not a journal of ours; look at it, and remove it")
 
 
 def _line(values: dict[str, Any]) -> bytes:

@@ -30,6 +30,8 @@ class Session:
         begins: Whether `matrix` is the first of its episode for this model.
         request: The action that was sent and not yet answered.
         asked_at: When it was sent [s, monotonic].
+        shown: The newest observation that was published since, or that the refused request was made of; None where
+            nothing was heard.
         seen_at: When the drone was last heard of [s, monotonic].
         velocity: (4,) body velocity as far as the actor knows it [m/s, rad/s]; the gate tells it.
         velocity_before: The same before the last decision.
@@ -44,6 +46,7 @@ class Session:
     begins: bool = True
     request: Action | None = None
     asked_at: float = 0.0
+    shown: DistanceMatrix | None = None
     seen_at: float = 0.0
     velocity: Tensor = field(default_factory=lambda: torch.zeros(4))
     velocity_before: Tensor = field(default_factory=lambda: torch.zeros(4))
@@ -51,6 +54,15 @@ class Session:
     goal: Tensor | None = None
     waits_since: float | None = None
     shaper: RewardShaper | None = None
+
+    @property
+    def outlived(self) -> bool:
+        """Whether the drone's environment was started again since it was asked, and knows nothing of what was seen."""
+        seen, asked = self.shown, self.request
+        if seen is None or asked is None:
+            return False
+        # That of the next episode has the step id of the request: it was flown, and its answer was lost.
+        return seen.episode_id != self.matrix.episode_id and seen.step_id != asked.step_id
 
     @property
     def position(self) -> tuple[float, float, float]:

@@ -63,7 +63,7 @@ def test_a_drone_that_cannot_be_flown_keeps_no_other_from_flying(stage) -> None:
     strangers = Publisher(ANY, BRISK)
     actor = stage.actor(server, subscribe=(strangers.endpoint,))
     asked, ask = [], actor._ask
-    actor._ask = lambda actions: (asked.append([int(action.env_ids[0]) for action in actions]), ask(actions))
+    actor._ask = lambda group: (asked.append([session.env_id for session in group]), ask(group))
     until(lambda: strangers.watched("distance_matrix_v2"))
     # Of five that are heard of at once one is not there.
     group = [actor.sessions.open(seen(number), time.monotonic()) for number in (0, 1, 2, 3, 90)]

@@ -5,14 +5,17 @@ from __future__ import annotations
 import errno
 import os
 import signal
+import threading
 import time
 from collections import Counter
+from types import SimpleNamespace
 
 import numpy as np
 import pytest
 
 from navi_core.config import ActorConfig, ContinuousTrainingConfig, EnvironmentConfig
 from navi_core.errors import RecordError, ServiceError
+from navi_core.record import MetricLog
 from navi_core.service.actor_server import ActorServer
 from navi_core.service.environment_server import EnvironmentServer
 from navi_core.service.experience_journal import ExperienceJournal, recover_journals
@@ -49,6 +52,55 @@ def test_an_environment_that_is_killed_and_started_again_is_flown_on(stage, tmp_
     # What was complete stays; what the killed server flew without an answer is not completed by the new one's rewards.
     assert stats["completed_count"] > completed and stats["pending_count"] <= 2
     assert learning.trainer.metrics.errors == 0
+
+
+@pytest.mark.parametrize("asked", ["before the kill", "after it"])
+def test_what_was_decided_for_a_killed_environment_is_not_flown_by_the_next(stage, asked: str) -> None:
+    """Its drones are elsewhere: a gate that let the motion pass looked at another place."""
+    server = stage.environment(sessions=2)
+    actor = stage.actor(server)
+    until(lambda: actor.decisions > 20)
+    decide, held, on = actor._decide, threading.Event(), threading.Event()
+    if asked == "before the kill":
+        server._fly = lambda: None
+        until(lambda: server._waiting)
+    else:
+        actor._decide = lambda group: (held.set(), on.wait(10), decide(group))
+        assert held.wait(10)
+    killed(server)
+    actor._decide = decide
+    on.set()
+    time.sleep(1.5 * BRISK.peer_timeout_seconds)
+    endpoints = {"publish": server.publisher.endpoint, "answer": server.answer_endpoint}
+    again, begun = (
+        EnvironmentServer(stage.field, SMALL, EnvironmentConfig(sessions=2, wire=BRISK, **endpoints)),
+        time.time(),
+    )
+    step, flown = again._step, []
+    again._step = lambda rows, actions: (flown.extend(actions), step(rows, actions))
+    stage.run(again)
+    until(lambda: len(flown) > 20)
+    assert all(action.timestamp > begun for action in flown) and {action.step_id for action in flown[:2]} == {1}
+
+
+def test_who_slept_for_longer_than_a_drone_may_be_silent_forgets_none(stage, monkeypatch) -> None:
+    """A frozen container, a paused machine: it stops amid a decision, or while it waits."""
+    slept = [0.0]
+    clock = SimpleNamespace(
+        time=time.time, perf_counter=time.perf_counter, monotonic=lambda: time.monotonic() + sum(slept)
+    )
+    monkeypatch.setattr("navi_core.service.actor_server.time", clock)
+    actor = stage.actor(stage.environment(sessions=4))
+    until(lambda: actor.decisions > 20 and len(actor.sessions) == 4)
+    met = {id(session) for session in actor.sessions}
+    for place in ("_decide", "_take"):
+        work, before = getattr(actor, place), actor.decisions
+        monkeypatch.setattr(actor, place, lambda *what, work=work: (slept.append(100.0), work(*what))[1])
+        until(lambda: len(slept) > 1)
+        monkeypatch.setattr(actor, place, work)
+        until(lambda before=before: actor.decisions > before + 20)
+        slept[:] = [sum(slept)]
+    assert {id(session) for session in actor.sessions} == met
 
 
 def test_an_actor_that_is_killed_and_started_again_flies_on(stage) -> None:
@@ -155,15 +207,30 @@ def test_a_row_that_a_full_disk_took_half_of_costs_no_other_row(tmp_path, monkey
     assert recover_journals(tmp_path / "journals", tmp_path / "outbox") == 4
 
 
+def test_a_journal_is_brought_home_whole_however_long_it_grew(tmp_path, monkeypatch) -> None:
+    """Where segments could not be made for an hour (no inode was left) it is longer than what is read at once."""
+    monkeypatch.setattr("navi_core.service.experience_journal._AT_ONCE", 100)
+    journal = ExperienceJournal(tmp_path / "journals", "service-1", {})
+    for number in range(250):
+        journal.append({"number": number, "session_id": 1, "pad": "x" * 1000})
+    os.close(journal._now[1])  # as a kill does
+    flush, flushed = MetricLog.flush, []
+    monkeypatch.setattr(MetricLog, "flush", lambda log: (flushed.append(log), flush(log)))
+    assert recover_journals(tmp_path / "journals", tmp_path / "outbox") == 250
+    read = [row["number"] for row in rows(tmp_path / "outbox", "service_experiences")]
+    assert sorted(read) == list(range(250)) and len(flushed) == 3
+
+
 def test_what_is_no_journal_is_told_and_left(tmp_path, caplog) -> None:
     folder = tmp_path / "journals"
     folder.mkdir()
+    (folder / "d.jsonl").write_text("x" * 2**20)
     for name, text in {"a": "no json\n", "b": "[1]\n{}\n", "c": "{}\n{}\n"}.items():
         (folder / f"{name}.jsonl").write_text(text)
     (folder / "empty.jsonl").touch()
     ServiceRecord("v001", 0, "hash", tmp_path).close()
-    assert sorted(file.stem for file in folder.iterdir()) == ["a", "b", "c"]
-    assert caplog.text.count("look at it, and remove it") == 3
+    assert sorted(file.stem for file in folder.iterdir()) == ["a", "b", "c", "d"]
+    assert caplog.text.count("look at it, and remove it") == 4
 
 
 def test_a_lost_answer_is_asked_for_again_and_flown_once(stage) -> None:

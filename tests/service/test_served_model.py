@@ -187,11 +187,11 @@ def test_an_alias_that_moves_brings_its_new_version_once(make_checkpoint, tmp_pa
     ],
 )
 def test_a_version_that_cannot_be_loaded_is_told_once_and_tried_again(
-    make_checkpoint,
+    make_checkpoint,  # noqa: F811
     tmp_path,
     caplog,
     fault,
-    told,  # noqa: F811
+    told,
 ) -> None:
     registry = Registry(tmp_path / "models")
     registry.register(make_checkpoint("a.pt"))
