@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import math
 import socket
+import threading
 import time
 import urllib.request
 from types import SimpleNamespace
@@ -16,7 +17,8 @@ import torch
 from navi_core.config import EnvConfig
 from navi_core.errors import ConfigError, ServiceError
 from navi_core.learn.progress import Progress
-from navi_core.service.viewing import Digest, TrainingBroadcast
+from navi_core.service.recordings import Recording, record_session
+from navi_core.service.viewing import Digest, Feed, TrainingBroadcast
 from navi_core.service.web import listen, served_page
 from navi_core.service.web.hub import Viewer
 from navi_core.service.web.live import LiveShow
@@ -121,6 +123,36 @@ def test_beside_a_service_the_page_shows_the_drone_that_it_names_and_goes_on(sta
         frame = page.until("frame", lambda m: m["step"] > first["step"] + 20 and m["reward"] is not None)
         assert frame["episode_return"] is not None and frame["speed"] is None
         assert page.until("sources", lambda m: m["drones"] == [0, 2])["row"] == 0
+
+
+def test_a_chosen_drone_is_shown_on_when_its_service_was_started_again(stage, tmp_path):
+    """A page and a recording said which one to the server before; the next one has heard nothing."""
+    server = stage.environment(sessions=3)
+    actor = stage.actor(server)
+    until(lambda: actor.decisions > 3)
+    endpoint, heard, path, stop = server.publisher.endpoint, [], tmp_path / "a.navi", threading.Event()
+    feed = Feed([endpoint], heard.extend, watching=True)
+    feed.select(2)
+    recording = threading.Thread(
+        target=record_session, args=([endpoint], path), kwargs={"drone": 2, "stop": stop.is_set}, daemon=True
+    )
+    recording.start()
+
+    def seen(messages):
+        found = (one for one in messages if isinstance(one, DistanceMatrix) and one.env_ids[0] == 2)
+        return {(one.episode_id, one.step_id) for one in found}
+
+    until(lambda: len(seen(list(heard))) > 3)
+    server.stop()
+    server.thread.join(10)
+    heard.clear()
+    stage.environment(sessions=3, publish=endpoint, answer=server.answer_endpoint)
+    until(lambda: len(seen(list(heard))) > 10)
+    stop.set()
+    recording.join(10)
+    feed.close()
+    with Recording(path) as recorded:
+        assert len(seen(list(heard)) & seen(message for _, message in recorded.messages())) > 5
 
 
 def test_sessions_that_fell_silent_are_left_out(stage, monkeypatch):

@@ -16,7 +16,7 @@ from navi_core.config import EnvConfig
 from navi_core.learn import train
 from navi_core.record import RunDirectory, navi_home
 from navi_core.service.viewing import Digest, Feed, TrainingBroadcast, announced
-from navi_core.service.viewing.announcement import Announcement, announce
+from navi_core.service.viewing.announcement import Announcement, PublisherNote
 from navi_core.service.viewing.layouts import LAYOUTS, SERVICE_LAYOUTS, named, payload
 from navi_core.service.web.stream import send_changes
 from navi_core.service.wire import DistanceMatrix, StepResult, TelemetryEvent
@@ -249,7 +249,7 @@ def test_points_of_a_very_long_run_stand_at_the_decisions_that_were_made():
 
 def test_notes_of_processes_that_are_gone_and_of_strangers_are_left_out(tmp_path):
     note = Announcement("run", "tcp://127.0.0.1:1", os.getpid(), 4, ["a"], {"wall": 2})
-    announce(note)
+    published = PublisherNote(note)
     folder = navi_home() / "live"
     (folder / "gone.json").write_text(json.dumps(note.__dict__ | {"name": "gone", "pid": 2**22 + 12345}))
     for number, text in enumerate(
@@ -258,6 +258,31 @@ def test_notes_of_processes_that_are_gone_and_of_strangers_are_left_out(tmp_path
         (folder / f"bad{number}.json").write_text(text)
     (folder / "long.json").write_bytes(b" " * (2 << 20))
     assert announced() == [note]
+    published.withdraw()
+    assert not announced()
+
+
+def test_killed_trainings_neither_hide_a_living_one_nor_pass_for_one(tmp_path):
+    """A year of nights leaves notes, and after a start of the machine their pids are those of other programs."""
+    told = Announcement("z-tonight", "tcp://127.0.0.1:1", os.getpid(), 1)
+    folder = navi_home() / "live"
+    folder.mkdir(parents=True)
+    for number in range(300):
+        pid = os.getppid() if number < 20 else 2**22 + number
+        (folder / f"night-{number}.json").write_text(
+            json.dumps(told.__dict__ | {"name": f"night-{number}", "pid": pid})
+        )
+    with TrainingBroadcast("z-tonight", "ppo", private("tonight")) as broadcast:
+        assert [note.endpoint for note in announced()] == [broadcast.endpoint]
+        # Those whose pid lives could be of a publisher that knows no locks yet; they are not shown.
+        assert len(list(folder.iterdir())) == 21
+        broadcast._note.change(replace(told, rows=7))
+        assert [note.rows for note in announced()] == [7]
+        # Another run of that name, started later, has its own note.
+        later = PublisherNote(replace(told, endpoint="tcp://127.0.0.1:2"))
+    assert [note.endpoint for note in announced()] == ["tcp://127.0.0.1:2"]
+    later.withdraw()
+    assert not announced()
 
 
 def test_no_name_stands_twice_in_a_layout():

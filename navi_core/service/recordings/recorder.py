@@ -71,6 +71,8 @@ def record_session(
             done.cut = writer.cut
             while (seconds is None or done.seconds < seconds) and not (stop is not None and stop()):
                 pending = [one for one in pending if drone is not None and not one.select(drone)]
+                for selector in selectors:
+                    selector.keep()
                 subscriber.socket.poll(100)
                 for _ in range(limits.queue_length):
                     try:

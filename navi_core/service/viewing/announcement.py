@@ -2,21 +2,24 @@
 
     $NAVI_HOME/live/<name>.json    endpoint, process, scenes, semantic names
 
-The note goes when the process ends in order; that of a process which was killed is recognised by its pid.
+A note is locked by its publisher while that lives. One without a lock was left by a killed publisher, whose pid may be
+another's by now; the next publisher removes it.
 """
 
 from __future__ import annotations
 
 import contextlib
+import fcntl
 import json
 import os
 from dataclasses import asdict, dataclass, field
+from itertools import islice
 from pathlib import Path
 from typing import Any
 
-from navi_core.record import navi_home, write_durably
+from navi_core.record import navi_home
 
-__all__ = ["Announcement", "announce", "announced", "withdraw"]
+__all__ = ["Announcement", "PublisherNote", "announced"]
 
 _MOST_BYTES = 1 << 20
 _MOST_NOTES = 256
@@ -45,21 +48,49 @@ class Announcement:
         return f"{self.name}@{self.endpoint}"
 
 
-def announce(note: Announcement) -> Path:
-    """Write a publisher's note; returns the file."""
-    folder = navi_home() / "live"
-    folder.mkdir(parents=True, exist_ok=True)
-    path = folder / f"{note.name}.json"
-    write_durably(path, json.dumps(asdict(note)).encode())
-    return path
+class PublisherNote:
+    """The note of a publisher of this process, from now until it is withdrawn.
 
+    Args:
+        announcement: What it says.
 
-def withdraw(path: Path, pid: int) -> None:
-    """Remove a note, unless a later process has written its own there."""
-    found = _read(path)
-    if found is not None and found.pid == pid:
+    Raises:
+        OSError: The folder cannot be written.
+    """
+
+    def __init__(self, announcement: Announcement) -> None:
+        folder = navi_home() / "live"
+        folder.mkdir(parents=True, exist_ok=True)
+        _sweep(folder)
+        self._path = folder / f"{announcement.name}.json"
+        self._file = self._written(announcement)
+
+    def change(self, announcement: Announcement) -> None:
+        """Say something else, under the same name."""
+        before, self._file = self._file, self._written(announcement)
+        os.close(before)
+
+    def withdraw(self) -> None:
+        """Remove the note, unless a later publisher has written its own there."""
         with contextlib.suppress(OSError):
-            path.unlink()
+            if os.path.samestat(os.fstat(self._file), self._path.stat()):
+                self._path.unlink()
+        os.close(self._file)
+
+    def _written(self, announcement: Announcement) -> int:
+        # It gets its name when it is locked: nobody finds it without.
+        unnamed = self._path.with_name(f".{self._path.name}.{os.getpid()}")
+        file = os.open(unnamed, os.O_WRONLY | os.O_CREAT | os.O_TRUNC | os.O_CLOEXEC, 0o644)
+        try:
+            with contextlib.suppress(OSError):  # where files cannot be locked, readers go by the pid
+                fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
+            os.write(file, json.dumps(asdict(announcement)).encode())
+            os.rename(unnamed, self._path)
+        except BaseException:
+            os.close(file)
+            unnamed.unlink(missing_ok=True)
+            raise
+        return file
 
 
 def announced(home: Path | None = None) -> list[Announcement]:
@@ -69,23 +100,51 @@ def announced(home: Path | None = None) -> list[Announcement]:
         home: The Navi home; by default `$NAVI_HOME`.
     """
     folder = (home or navi_home()) / "live"
-    notes = (_read(path) for path in sorted(folder.glob("*.json"))[:_MOST_NOTES])
-    return [note for note in notes if note is not None and _alive(note.pid)]
+    living = (note for path in sorted(folder.glob("*.json")) if (note := _read(path)) is not None)
+    return list(islice(living, _MOST_NOTES))
 
 
-def _read(path: Path) -> Announcement | None:
-    """Return a note; None for a file that is none. Other processes write these, so nothing is believed."""
+def _sweep(folder: Path) -> None:
+    """Remove what killed publishers left; a note whose pid lives may be of one that knows no locks, and stays."""
+    for path in folder.glob("*.json"):
+        with contextlib.suppress(OSError):
+            note = _read(path, living=False)
+            if note is not None and not _alive(note.pid) and _read(path) is None:
+                path.unlink()
+
+
+def _read(path: Path, *, living: bool = True) -> Announcement | None:
+    """Return a note; None for a file that is none. Other processes write these, so nothing is believed.
+
+    Args:
+        path: The file.
+        living: None also for that of a publisher that is gone.
+    """
     try:
-        if path.stat().st_size > _MOST_BYTES:
-            return None
-        data: Any = json.loads(path.read_text(encoding="utf-8"))
-        note = Announcement(**data)
+        with path.open("rb") as file:
+            if os.fstat(file.fileno()).st_size > _MOST_BYTES:
+                return None
+            data: Any = json.loads(file.read())
+            note = Announcement(**data)
+            if living and not _locked(file.fileno(), note.pid):
+                return None
     except (OSError, ValueError, TypeError, RecursionError):
         return None
     kinds = ((note.name, str), (note.endpoint, str), (note.pid, int), (note.rows, int), (note.scenes, list))
     good = all(isinstance(value, kind) for value, kind in kinds) and isinstance(note.vocabulary, dict)
     named = good and all(isinstance(k, str) and isinstance(v, int) for k, v in note.vocabulary.items())
     return note if named and all(isinstance(scene, str) for scene in note.scenes) else None
+
+
+def _locked(file: int, pid: int) -> bool:
+    """Tell whether a publisher holds its note; where files cannot be locked, whether the process lives."""
+    try:
+        fcntl.flock(file, fcntl.LOCK_SH | fcntl.LOCK_NB)
+    except BlockingIOError:
+        return True
+    except OSError:
+        return _alive(pid)
+    return False
 
 
 def _alive(pid: int) -> bool:

@@ -17,7 +17,7 @@ from typing import TYPE_CHECKING, Any
 from navi_core.config import WireConfig
 from navi_core.service.goals import goal_event
 from navi_core.service.observations import ObservationPublisher, distance_matrix
-from navi_core.service.viewing.announcement import Announcement, announce, withdraw
+from navi_core.service.viewing.announcement import Announcement, PublisherNote
 from navi_core.service.viewing.layouts import PHASES, SCENE_EVENT, payload
 from navi_core.service.viewing.scene_view import SceneView
 from navi_core.service.viewing.selection import selected_drone
@@ -67,7 +67,7 @@ class TrainingBroadcast:
         """Does anybody want observations? Looked up by the thread, so that a decision asks no socket."""
         self._heard = False
         self._env: WatchedEnv | None = None
-        self._note = announce(self._announcement(1, [], {}))
+        self._note = PublisherNote(self._announcement(1, [], {}))
         self._done = threading.Event()
         self._thread = threading.Thread(target=self._listen, name="navi-broadcast", daemon=True)
         self._thread.start()
@@ -77,7 +77,7 @@ class TrainingBroadcast:
         if not isinstance(env, NavigationEnv):
             return env
         names = [scene.name for scene in env.field.scenes]
-        self._note = announce(self._announcement(env.num_envs, names, dict(env.field.vocabulary)))
+        self._note.change(self._announcement(env.num_envs, names, dict(env.field.vocabulary)))
         self._env = WatchedEnv(env, self)
         return self._env
 
@@ -107,7 +107,7 @@ class TrainingBroadcast:
         self._done.set()
         self._thread.join(5.0)
         self.publisher.close()
-        withdraw(self._note, os.getpid())
+        self._note.withdraw()
 
     def __enter__(self) -> TrainingBroadcast:
         return self

@@ -94,6 +94,8 @@ class Feed:
             self._watching = self._wanted
             change = self._subscriber.socket.subscribe if self._watching else self._subscriber.socket.unsubscribe
             change(OBSERVATIONS.encode())
+        for selector in self._selectors:
+            selector.keep()
         if self._select is not None:
             # All of them are asked, also where one is not there.
             said = [selector.select(self._select) for selector in self._selectors]

@@ -11,7 +11,7 @@ import struct
 from navi_core.config import WireConfig
 from navi_core.errors import WireError
 from navi_core.service.wire import Publisher
-from navi_core.service.wire.sockets import connect, open_socket
+from navi_core.service.wire.sockets import connect, open_socket, readable
 
 __all__ = ["DroneSelector", "selected_drone"]
 
@@ -43,6 +43,8 @@ class DroneSelector:
 
         self._socket = open_socket(zmq.XSUB, limits or WireConfig())
         connect(self._socket, endpoint, "publisher to ask for a drone")
+        self._met = self._socket.get_monitor_socket(zmq.EVENT_HANDSHAKE_SUCCEEDED)
+        self._drone: int | None = None
 
     def select(self, drone: int) -> bool:
         """Ask for a drone; returns whether the word could be sent.
@@ -50,16 +52,36 @@ class DroneSelector:
         Raises:
             WireError: The number is negative.
         """
-        import zmq
-
         if not 0 <= drone < 2**31:
             raise WireError(f"no drone {drone}; they are numbered from 0")
+        self._drone = drone
+        return self._say(drone)
+
+    def keep(self) -> None:
+        """Ask again where the publisher was met anew: one that was started again has heard no word.
+
+        ZeroMQ repeats subscriptions by itself, and words not.
+        """
+        import zmq
+
+        met = False
+        while readable(self._met):
+            self._met.recv_multipart(zmq.NOBLOCK)
+            met = True
+        if met and self._drone is not None:
+            self._say(self._drone)
+
+    def close(self) -> None:
+        """Close the socket."""
+        self._socket.disable_monitor()
+        self._met.close(linger=0)
+        self._socket.close(linger=0)
+
+    def _say(self, drone: int) -> bool:
+        import zmq
+
         try:
             self._socket.send(_WORD.pack(_MARK, drone), zmq.NOBLOCK)
         except zmq.Again:
             return False
         return True
-
-    def close(self) -> None:
-        """Close the socket."""
-        self._socket.close(linger=0)
