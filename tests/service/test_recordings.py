@@ -7,6 +7,7 @@ import math
 import time
 import tracemalloc
 import zlib
+from dataclasses import replace
 
 import numpy as np
 import pytest
@@ -25,6 +26,7 @@ from navi_core.world import denormalise_depth, spherical_directions
 from tests.service.page_client import page_client
 from tests.service.test_dashboard import env  # noqa: F401
 from tests.service.test_watching import update
+from tests.service.wire_samples import matrix as observation
 
 
 @pytest.fixture
@@ -292,6 +294,21 @@ def test_a_file_of_the_first_format_is_read_and_gone_on_with(tmp_path, monkeypat
     with Recording(path) as recording:
         # Without marks nothing is found behind it.
         assert len(recording.entries) == 1 and recording.broken_off and "what lies before is shown" in recording.damage
+
+
+def test_a_clock_that_is_set_back_turns_no_episode_around(tmp_path):
+    path = tmp_path / "a.navi"
+    with RecordingWriter(path) as writer:
+        for number in range(20):
+            # Two hours back, amid the second episode.
+            topic, payload = encode(replace(observation(), episode_id=number // 8, step_id=number))
+            writer.append(topic, payload, 1.7e9 + number / 8 - (7200 if number >= 12 else 0))
+    with Recording(path) as recording:
+        assert recording.seconds == 19 / 8 - 1 / 8
+        episodes = list_episodes(recording)
+        assert [(one.began, one.ended) for one in episodes] == [(0.0, 0.875), (1.0, 1.75), (1.875, 2.25)]
+        seconds = trace_episode(recording, episodes[1]).seconds
+        assert seconds.tolist() == [1.0, 1.125, 1.25, 1.375, 1.375, 1.5, 1.625, 1.75]
 
 
 def test_two_do_not_record_into_one_file(tmp_path):

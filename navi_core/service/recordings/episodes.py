@@ -46,7 +46,7 @@ def list_episodes(recording: Recording) -> list[RecordedEpisode]:
     """Return the episodes of a recording, in the order in which they begin."""
     found: dict[tuple[int, int], RecordedEpisode] = {}
     shown: dict[tuple[int, int], int] = {}
-    began = recording.entries[0].time if recording.entries else math.nan
+    times = recording.entries.since_first()
     for place, entry in enumerate(recording.entries):
         message = recording.read_known(entry)
         if not isinstance(message, DistanceMatrix) or len(message.env_ids) != 1:
@@ -57,7 +57,7 @@ def list_episodes(recording: Recording) -> list[RecordedEpisode]:
             continue
         shown[key] = message.step_id
         episode = found.setdefault(key, RecordedEpisode(*key))
-        since = entry.time - began
+        since = float(times[place])
         episode.began = since if not episode.frames else episode.began
         episode.ended, episode.frames = since, episode.frames + 1
         episode.entries.append(place)
@@ -89,7 +89,7 @@ def trace_episode(recording: Recording, episode: RecordedEpisode) -> EpisodeTrac
                 )
             frames.append(message)
             scalars.append(dict(digest.step))
-    began, bins = recording.entries[0].time, frames[0].matrix_shape
+    bins = frames[0].matrix_shape
     if any(frame.matrix_shape != bins for frame in frames):
         raise RecordError(f"{recording.path}: the sensor of drone {episode.drone} changed within an episode")
     import torch
@@ -104,6 +104,6 @@ def trace_episode(recording: Recording, episode: RecordedEpisode) -> EpisodeTrac
         semantic=np.stack([f.semantic[0] for f in frames]).astype(np.uint16),
         valid=np.stack([f.valid_mask[0] for f in frames]),
         directions=spherical_directions(*bins).numpy(),
-        seconds=np.array([recording.entries[place].time - began for place in episode.entries]),
+        seconds=recording.entries.since_first()[episode.entries],
         scalars={name: np.array([s.get(name, math.nan) for s in scalars]) for name in names},
     )

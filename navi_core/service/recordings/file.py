@@ -82,8 +82,8 @@ class Recording:
 
     @property
     def seconds(self) -> float:
-        """Time from the first message to the last [s]."""
-        return self.entries[-1].time - self.entries[0].time if self.entries else 0.0
+        """Time from the first message to the last [s]; while a clock is set back none goes by."""
+        return float(self.entries.since_first()[-1]) if self.entries else 0.0
 
     @property
     def left_out(self) -> int:

@@ -15,6 +15,9 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import BinaryIO
 
+import numpy as np
+import numpy.typing as npt
+
 from navi_core.errors import RecordError
 
 __all__ = ["FORMATS", "NEWEST", "PACKED", "Entries", "Entry", "Format", "open_recording", "walk"]
@@ -96,6 +99,15 @@ class Entries:
         at = range(len(self))[place] * _FACTS.size
         stored, raw, crc, topic, flags, when = _FACTS.unpack_from(self._heads, at)
         return Entry(offset, stored, raw, crc, topic, flags == PACKED, when)
+
+    def since_first(self) -> npt.NDArray[np.float64]:
+        """Return (N,) times from the first message on [s]; while a clock is set back none goes by."""
+        heads = np.frombuffer(self._heads, np.uint8).reshape(len(self), _FACTS.size)
+        times = heads[:, -8:].copy().view("<f8").reshape(-1)
+        if not len(times):
+            return times
+        back = np.minimum(np.diff(times, prepend=times[0]), 0.0)
+        return times - times[0] - np.cumsum(back)
 
     def __iter__(self) -> Iterator[Entry]:
         return (self[place] for place in range(len(self)))
