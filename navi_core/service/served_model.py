@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import logging
+import os
 import threading
 from collections.abc import Callable
+from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -21,6 +23,8 @@ from navi_core.service.runner import EagerRunner, ProgramRunner, Runner
 __all__ = ["AliasFollower", "ServedModel", "checkpoint_file", "load_model", "training_of"]
 
 _LOG = logging.getLogger("navi.service")
+_MOST_PROGRAMS = 64
+"""Files of exported programs that are kept, those that were served last: every champion of a year leaves two."""
 _SUFFIX = {"onnx": ".onnx", "aoti": ".pt2"}
 
 
@@ -144,7 +148,7 @@ def checkpoint_file(source: str, models: Path | None = None) -> tuple[Path, str]
 
 
 def _programs(path: Path, name: str, checkpoint: Checkpoint, config: ActorConfig) -> ProgramRunner:
-    """Export programs for one drone and for a full batch, or reuse those of the same weights."""
+    """Export programs for one drone and for a full batch, or reuse those of the same weights; older ones go."""
     folder = navi_home() / "programs"
     programs = {}
     for rows in sorted({1, -(-config.max_sessions // config.groups)}):
@@ -153,6 +157,12 @@ def _programs(path: Path, name: str, checkpoint: Checkpoint, config: ActorConfig
         if not file.is_file():
             export_checkpoint(path, file, kind=kind, rows=rows, threads=config.threads)
         programs[rows] = load_exported(file, threads=config.threads)
+        with suppress(OSError):  # of another user, or on a disk that may only be read
+            os.utime(file)
+    with suppress(OSError):
+        used = sorted(folder.glob("*-latent.*"), key=lambda file: file.stat().st_mtime, reverse=True)
+        for file in used[_MOST_PROGRAMS:]:
+            file.unlink()
     return ProgramRunner(programs, name)
 
 

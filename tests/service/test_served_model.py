@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import errno
 import logging
+import os
 from dataclasses import replace
 from importlib.util import find_spec
 from pathlib import Path
@@ -115,6 +116,30 @@ def test_a_program_alone_is_served_where_its_training_had_no_auxiliary_input(mak
     assert model.name == "q" and model.shaper is None and flown(model)[0].isfinite().all()
     with pytest.raises(ConfigError, match="--runtime eager"):
         load_model(str(tmp_path / "q.onnx"), ActorConfig(follow=None, sample=True))
+
+
+def test_programs_of_champions_that_are_long_gone_are_removed(make_checkpoint, monkeypatch) -> None:  # noqa: F811
+    module = "navi_core.service.served_model"
+    monkeypatch.setattr(f"{module}._MOST_PROGRAMS", 4)
+    monkeypatch.setattr(f"{module}.load_exported", lambda path, threads: path)
+    monkeypatch.setattr(f"{module}.ProgramRunner", lambda programs, name: programs)
+    exported = []
+
+    def export(source, file, **_):
+        file.parent.mkdir(parents=True, exist_ok=True)
+        file.write_bytes(b"")
+        exported.append(file)
+
+    monkeypatch.setattr(f"{module}.export_checkpoint", export)
+    models = [make_checkpoint(f"{seed}.pt", seed=seed) for seed in range(3)]
+    moments = iter(range(1, 100))
+    utime = os.utime
+    monkeypatch.setattr(os, "utime", lambda file: utime(file, (next(moments),) * 2))
+    for served in (0, 1, 0, 2, 0):
+        programs = load_model(str(models[served]), ActorConfig(runtime="onnx", max_sessions=8)).runner
+        assert all(file.exists() for file in programs.values())
+    # The second one was served longest ago, and made way for the third.
+    assert len(exported) == 6 and [file.exists() for file in exported] == [True, True, False, False, True, True]
 
 
 def test_a_model_is_computed_on_the_device_that_was_asked_for(make_checkpoint) -> None:  # noqa: F811
