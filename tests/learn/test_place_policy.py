@@ -155,7 +155,7 @@ def test_the_service_tells_what_training_told(flown):
         state, aux, reset = table.gather(group, obs[t])
         torch.testing.assert_close(aux[:, PLACES], rollout.aux[t, :, PLACES], rtol=0, atol=1e-5)
         decision = runner.decide(obs[t], aux, state, reset, None)
-        table.scatter(group, decision.state, decision.latent)
+        table.scatter(group, reset, decision.state, decision.latent)
     # Who begins to map in the middle of a flight begins there.
     table.renew(runner, None, max_distance=50.0)
     assert table.gather(group, obs[length - 1])[1].isfinite().all()
