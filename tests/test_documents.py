@@ -148,6 +148,7 @@ def test_every_setting_of_a_document_exists(name: str) -> None:
         if (match := re.fullmatch(r"([a-z_]+\.[a-z_.0-9]+?)(\.\*|=.*)?", word)) and word.partition(".")[0] in heads:
             named.append(match[1])
     named = [each for each in named if not each.endswith((".py", ".json")) and not each.startswith("environment.")]
+    named = [each.removeprefix("settings.") for each in named]  # of a study: those of its trainings
     assert [each for each in named if each not in known | sections and not each.startswith(OPEN)] == []
 
 
