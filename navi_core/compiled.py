@@ -41,6 +41,7 @@ def _may_write(name: str) -> bool:
     folder = Path(name)
     if name.startswith("~"):
         return False
-    while not folder.exists() and folder != folder.parent:
+    # os.path: a folder that is closed to this user is none to it, where a Path raises.
+    while not os.path.exists(folder) and folder != folder.parent:
         folder = folder.parent
     return os.access(folder, os.W_OK | os.X_OK)

@@ -10,6 +10,9 @@ from pathlib import Path
 
 import pytest
 
+from navi_core import compiled
+from navi_pipeline.lib import dagster_instance, shipped
+from navi_pipeline.lib.dagster_instance import dagster_home
 from navi_pipeline.lib.sql_files import sql_folder
 from navi_pipeline.lib.warehouse import Warehouse
 
@@ -45,6 +48,20 @@ print(one._cache.cache_path, os.path.isdir(os.environ["NUMBA_CACHE_DIR"]), sep="
     assert "/nonexistent/.cache cannot be written; set XDG_CACHE_HOME" in done.stderr
 
 
+def test_a_home_that_is_closed_to_its_user_is_none(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """HOME=/root of a process that is no longer root's: it cannot even be asked what lies there."""
+    ask = os.stat
+
+    def closed(path, *args, **kwargs):
+        if str(path).startswith(f"{tmp_path}/"):
+            raise PermissionError(13, "Permission denied", str(path))
+        return ask(path, *args, **kwargs)
+
+    monkeypatch.setattr(os, "stat", closed)
+    monkeypatch.setattr(os, "access", lambda path, mode: False)
+    assert not compiled._may_write(str(tmp_path / ".cache"))
+
+
 def test_a_folder_that_was_named_for_numba_is_kept(tmp_path: Path) -> None:
     code = "os.access = real; import navi_core; print(os.environ['NUMBA_CACHE_DIR'])"
     done = _import(code, HOME="/nonexistent", NUMBA_CACHE_DIR=str(tmp_path))
@@ -71,3 +88,16 @@ Warehouse(home=sys.argv[1]).ingest()
     files = sql_folder().glob("migrations/*.sql")
     applied = Warehouse(home=tmp_path).query("select name, sha256 from migrations")
     assert dict(applied.itertuples(index=False)) == {f.stem: hashlib.sha256(f.read_bytes()).hexdigest() for f in files}
+
+
+def test_a_checkout_without_links_serves_as_one_with_them(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Git writes the target of a link into a file where `core.symlinks` is off."""
+    package = tmp_path / "navi_pipeline"
+    package.mkdir()
+    for name in ("sql", "dagster_home"):
+        monkeypatch.delenv({"sql": "NAVI_SQL"}.get(name, name.upper()), raising=False)
+        (tmp_path / name).symlink_to(ROOT / name)
+        (package / name).write_text(f"../{name}", "utf-8")
+    for module in (shipped, dagster_instance):
+        monkeypatch.setattr(module, "PACKAGE", package)
+    assert sql_folder() == ROOT / "sql" and dagster_home() == ROOT / "dagster_home"

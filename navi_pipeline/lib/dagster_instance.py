@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING
 
 from navi_core.errors import RunError
 from navi_core.record import navi_home, write_durably
+from navi_pipeline.lib.shipped import PACKAGE, shipped
 
 if TYPE_CHECKING:
     import dagster as dg
@@ -26,10 +27,9 @@ def dagster_home() -> Path:
         RunError: It holds no dagster.yaml, or this user may not write to it.
     """
     named = os.environ.get("DAGSTER_HOME")
-    package = Path(__file__).resolve().parents[1]
-    ours = (package / "dagster_home").resolve()
-    # In a checkout it is a link to a folder beside the package; a copy in an installation is for reading.
-    if named or (ours.parent != package and _may_write(ours)):
+    ours = shipped("dagster_home")
+    # A checkout has it beside the package; a copy in an installation is for reading.
+    if named or (ours.parent != PACKAGE and _may_write(ours)):
         home = Path(named or ours).absolute()
     else:
         home = navi_home() / "dagster"

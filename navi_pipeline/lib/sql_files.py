@@ -11,6 +11,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from navi_core.errors import RecordError
+from navi_pipeline.lib.shipped import shipped
 
 if TYPE_CHECKING:
     import duckdb
@@ -43,7 +44,7 @@ def sql_folder() -> Path:
         RecordError: There is no such folder.
     """
     named = os.environ.get("NAVI_SQL")
-    folder = Path(named).absolute() if named else (Path(__file__).resolve().parents[1] / "sql").resolve()
+    folder = Path(named).absolute() if named else shipped("sql")
     if not (folder / "migrations").is_dir():
         raise RecordError(f"no SQL folder at {folder}; set NAVI_SQL to the sql folder of a checkout")
     return folder
