@@ -2,7 +2,8 @@
 
 Processes that start together build once: a build runs under a file lock, in a temporary folder that is renamed
 into place. What lies there is whole, so it is taken without the lock: a cache may be another user's, or be mounted to
-be read.
+be read. A build is code that is run, so it is taken from this user, the system or whose folder XDG_CACHE_HOME is alone:
+in one that all may write to, as /tmp, somebody else could lay it down.
 """
 
 from __future__ import annotations
@@ -50,10 +51,11 @@ def built(key: str, name: str, build: Callable[[Path], None], *, again: bool = F
         again: Build anew, because what the cache holds is damaged.
 
     Raises:
-        OSError: The cache cannot be written.
+        OSError: The cache cannot be written, or is partly another user's than its folder.
     """
     root = cache_root()
     folder = root / key
+    _refuse_planted(folder / name, root.parent.parent)
     if not again and (folder / name).is_file():
         return folder / name
     root.mkdir(parents=True, exist_ok=True)
@@ -73,6 +75,18 @@ def built(key: str, name: str, build: Callable[[Path], None], *, again: bool = F
     return folder / name
 
 
+def _refuse_planted(product: Path, home: Path) -> None:
+    places = [place for place in (product, *product.parents) if place.is_relative_to(home) and place.exists()]
+    trusted = {0, os.geteuid(), *map(_owner, places[-1:])}
+    for place in places:
+        if _owner(place) not in trusted:
+            raise PermissionError(errno.EPERM, f"belongs to another user than {home}", str(place))
+
+
+def _owner(place: Path) -> int:
+    return place.stat().st_uid
+
+
 def build_key(sources: Iterable[Path], *parts: str) -> str:
     """Return the key of a build: a hash of its sources and of whatever else decides it (compiler, flags, machine)."""
     digest = hashlib.sha256("\0".join(parts).encode())
@@ -89,8 +103,12 @@ def run_compiler(command: Sequence[str], unavailable: type[ConfigError]) -> str:
         unavailable: Raised where it cannot be run, takes more than five minutes or fails; carries the end of what it
             said.
     """
+    # What it says of its version is part of a build's key, which is not to hang on a user's language.
+    english = os.environ | {"LC_ALL": "C"}
     try:
-        done = subprocess.run(command, capture_output=True, text=True, timeout=_TIMEOUT, check=False)
+        done = subprocess.run(
+            command, capture_output=True, text=True, errors="replace", env=english, timeout=_TIMEOUT, check=False
+        )
     except (OSError, subprocess.TimeoutExpired) as error:
         raise unavailable(f"{command[0]} could not be run: {error}") from None
     if done.returncode:

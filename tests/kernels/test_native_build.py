@@ -12,8 +12,8 @@ from pathlib import Path
 import pytest
 
 from navi_core.errors import ConfigError
-from navi_core.kernels import native, tracer
-from navi_core.kernels.cache import built, cache_root
+from navi_core.kernels import cache, native, tracer
+from navi_core.kernels.cache import built, cache_root, run_compiler
 from navi_core.world import Field
 
 ROOT = Path(__file__).resolve().parents[2]
@@ -97,6 +97,27 @@ def test_who_may_only_read_a_cache_takes_what_lies_there(tmp_path: Path, monkeyp
     assert built("key", "library", build) == product
     with pytest.raises(IsADirectoryError):
         built("key", "library", build, again=True)
+
+
+@pytest.mark.parametrize("planted", ["navi", "navi/kernels/key", "navi/kernels/key/library"])
+def test_what_another_user_laid_into_a_cache_is_not_taken(planted: str, tmp_path: Path, monkeypatch) -> None:
+    """In a folder that all may write to, as /tmp; whose folder it is may share it."""
+    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path))
+    product = built("key", "library", lambda target: target.write_bytes(b"whole"))
+    owners = {tmp_path / planted: 4001}
+    monkeypatch.setattr(cache, "_owner", lambda place: owners.get(place, os.geteuid()))
+    for again in (False, True):
+        with pytest.raises(PermissionError, match=f"belongs to another user than .*{planted}"):
+            built("key", "library", lambda _: pytest.fail("nothing is to be built there"), again=again)
+    owners[tmp_path] = 4001
+    assert built("key", "library", lambda _: pytest.fail("it is there")) == product
+
+
+@pytest.mark.parametrize("language", ["C", "de_DE.UTF-8"])
+def test_builds_are_one_for_users_of_every_language(language: str, tmp_path: Path, monkeypatch) -> None:
+    monkeypatch.setenv("LC_ALL", language)
+    script = "import os, sys; sys.stdout.buffer.write(os.environ['LC_ALL'].encode() + b' \\xa9')"
+    assert run_compiler([sys.executable, "-c", script], ConfigError) == "C \N{REPLACEMENT CHARACTER}"
 
 
 def test_a_user_without_a_home_is_told_what_to_set(no_compiler, box_scene, caplog, monkeypatch) -> None:
