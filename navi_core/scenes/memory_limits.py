@@ -31,7 +31,7 @@ def group_limits() -> list[tuple[int, int]]:
     """
     found = []
     with contextlib.suppress(OSError):
-        for line in _OWN.read_text().splitlines():
+        for line in os.fsdecode(_OWN.read_bytes()).splitlines():
             _, controllers, path = line.split(":", 2)
             if not controllers:
                 root, limit, use, cache = _GROUPS, "memory.max", "memory.current", "inactive_file"
@@ -45,8 +45,14 @@ def group_limits() -> list[tuple[int, int]]:
                 # "max" is no limit; what lies outside of a container cannot be seen from within.
                 with contextlib.suppress(OSError, ValueError):
                     most, taken = int((group / limit).read_text()), int((group / use).read_text())
-                    kept = dict(line.split() for line in (group / "memory.stat").read_text().splitlines())
-                    found.append((most, max(taken - int(kept.get(cache, 0)), 0)))
+                    found.append((most, max(taken - _kept(group / "memory.stat", cache), 0)))
                 if group == root:
                     break
     return found
+
+
+def _kept(stat: Path, cache: str) -> int:
+    """Return what a group keeps of files [B]; nothing where it does not tell, as in a sandbox."""
+    with contextlib.suppress(OSError, ValueError, KeyError):
+        return int(dict(line.split() for line in stat.read_text().splitlines())[cache])
+    return 0

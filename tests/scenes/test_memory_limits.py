@@ -58,3 +58,12 @@ def test_a_container_that_cannot_see_its_group_has_that_of_the_root(tmp_path: Pa
     monkeypatch.setattr(memory_limits, "_GROUPS", tmp_path)
     monkeypatch.setattr(memory_limits, "_OWN", tmp_path / "own")
     assert memory_limits.group_limits() == [(100 * MIB, 90 * MIB)]
+
+
+def test_a_limit_counts_where_the_kernel_tells_nothing_of_cached_files(job, tmp_path: Path) -> None:
+    """As in a sandbox; a group's name is of bytes, whatever the shell's encoding."""
+    for stat in tmp_path.rglob("memory.stat"):
+        stat.unlink()
+    assert memory_limits.whole_memory() == 100 * MIB and available_memory() == 10 * MIB
+    (tmp_path / "own").write_bytes(b"0::/\xff\n" + (tmp_path / "own").read_bytes())
+    assert memory_limits.whole_memory() == 100 * MIB
