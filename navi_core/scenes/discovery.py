@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import logging
 import os
 import re
@@ -109,7 +110,7 @@ def discover_root(root: Path) -> list[SceneSource]:
 
     Hidden folders and what belongs to another file are left out, and compiled scenes beside meshes: they would be
     there twice. A warning names those that no mesh of the folder was compiled to. Of one name compiled several times
-    into a folder of compiled scenes the one that its manifest lists counts.
+    into a folder of compiled scenes those that the manifest beside them lists count.
 
     Raises:
         SceneError: The folder does not exist or holds no scene.
@@ -129,25 +130,28 @@ def discover_root(root: Path) -> list[SceneSource]:
             _log.warning("%s: %d compiled scenes beside its meshes are left out (%s); name them", root, len(lone), few)
     elif not compiled:
         raise SceneError(f"{root}: no scene found; searched for {', '.join(MESH_SUFFIXES)}, and for .gmdag")
-    scenes = scenes or _without_superseded(root, compiled)
+    scenes = scenes or _without_superseded(compiled)
     return named_sources([(file, file.relative_to(root)) for file in scenes], root.resolve().name)
 
 
-def _without_superseded(root: Path, compiled: list[Path]) -> list[Path]:
-    """Leave out what was compiled before with other settings, perhaps mistaken ones: the manifest lists the latest."""
-    try:
-        rows = read_manifest(root / "manifest.json").rows
-    except SceneError:
-        return compiled  # there is none, or another program's
-    there = {file.name for file in compiled if file.parent == root}
-    latest = {without_key(row.gmdag): row.gmdag.name for row in rows if row.gmdag.name in there}
+def _without_superseded(compiled: list[Path]) -> list[Path]:
+    """Leave out what was compiled before with other settings, perhaps mistaken ones: a manifest lists the latest."""
+    listed: dict[Path, set[str]] = {}
+    for folder in {file.parent for file in compiled}:
+        # Without a manifest, or with another program's, all count.
+        with contextlib.suppress(SceneError):
+            listed[folder] = {row.gmdag.name for row in read_manifest(folder / "manifest.json").rows}
+    latest = {
+        (file.parent, without_key(file)): file.name for file in compiled if file.name in listed.get(file.parent, ())
+    }
     kept = []
     for file in compiled:
         name = without_key(file)
-        if file.parent == root and name != file.stem and latest.get(name, file.name) != file.name:
-            _log.warning("%s is left out: %s lists %s, compiled since", file, root / "manifest.json", latest[name])
-        else:
+        newer = latest.get((file.parent, name)) if name != file.stem else None
+        if newer is None or file.name in listed[file.parent]:
             kept.append(file)
+        else:
+            _log.warning("%s is left out: %s lists %s, compiled since", file, file.with_name("manifest.json"), newer)
     return kept
 
 

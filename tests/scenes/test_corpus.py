@@ -122,6 +122,16 @@ def test_of_a_scene_that_was_compiled_again_otherwise_the_latest_counts(tmp_path
     assert len(discover_root(tmp_path / "out")) == 3
 
 
+def test_what_a_manifest_lists_counts_whatever_it_is_called_and_in_every_folder(tmp_path):
+    source = SceneSource("one", "x", write_obj(tmp_path / "one.obj"))
+    out = tmp_path / "out" / "nested"
+    (first,) = compile_corpus([source], out, CONFIG).rows
+    (again,) = compile_corpus([source], out, CONFIG.model_copy(update={"unit_scale": 2.0})).rows
+    assert [one.path for one in discover_root(tmp_path / "out")] == [again.gmdag]
+    update_manifest(out / "manifest.json", Manifest((replace(first, name="small"),), {1: "surface"}))
+    assert {one.path for one in discover_root(out)} == {first.gmdag, again.gmdag}
+
+
 def test_a_compiled_file_wins_over_the_mesh_of_the_same_name(tmp_path):
     mesh = write_obj(tmp_path / "flat.obj")
     made = compile_source(SceneSource("flat", "x", mesh), tmp_path / "out", CONFIG)
