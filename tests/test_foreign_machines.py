@@ -50,6 +50,7 @@ print(one._cache.cache_path, os.path.isdir(os.environ["NUMBA_CACHE_DIR"]), sep="
 
 def test_a_home_that_is_closed_to_its_user_is_none(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """HOME=/root of a process that is no longer root's: it cannot even be asked what lies there."""
+    assert compiled._may_write(str(tmp_path / "a" / "b")) and not compiled._may_write("~/.cache")
     ask = os.stat
 
     def closed(path, *args, **kwargs):

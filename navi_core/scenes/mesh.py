@@ -204,7 +204,8 @@ def unit_doubt(extent: npt.NDArray[np.float64]) -> str | None:
 def likely_unit(extent: npt.NDArray[np.float64]) -> float | None:
     """Return the metres per unit that a size (x, y, z) speaks for; None where it may be one of several."""
     if extent.max() > _FAR:
-        return None
+        # A home of over ten metres, whichever side is up; a town is lower, a room in millimetres higher.
+        return 0.01 if _HIGH < extent.min() < _FAR else None
     return 0.01 if extent[1] > _HIGH and max(extent[0], extent[2]) > _HIGH else 1.0
 
 

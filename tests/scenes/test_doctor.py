@@ -243,9 +243,10 @@ def _house(path: Path, extent: tuple[float, float, float]) -> None:
     path.write_text("\n".join([*lines, "f 1 2 4 3", "f 5 6 8 7", "f 1 2 6 5", "f 3 4 8 7"]))
 
 
-def test_a_doubted_unit_is_in_the_commands_that_are_to_be_copied(tmp_path):
-    """A house of 9 × 6 m, 2.9 m high, in centimetres and +Z up: one look tells both."""
-    _house(tmp_path / "house.obj", (900, 600, 290))
+@pytest.mark.parametrize("size", [(900, 600, 290), (1900, 1140, 300)])
+def test_a_doubted_unit_is_in_the_commands_that_are_to_be_copied(size, tmp_path):
+    """A house of 9 × 6 m, or 19 × 11 m, 3 m high, in centimetres and +Z up: one look tells both."""
+    _house(tmp_path / "house.obj", size)
     report = examine(tmp_path)
     assert "(--unit-scale 0.01); if it lies on its side: --up-axis z" in report["files"][0]["detail"]
     said, compiles, trains = report["next"]
@@ -253,7 +254,7 @@ def test_a_doubted_unit_is_in_the_commands_that_are_to_be_copied(tmp_path):
     assert "--set compile.unit_scale=0.01   #" in trains
 
 
-@pytest.mark.parametrize("other", [(9.0, 2.9, 6.0), (1900.0, 290.0, 1600.0)])
+@pytest.mark.parametrize("other", [(9.0, 2.9, 6.0), (4000.0, 2600.0, 3000.0), (1900.0, 40.0, 1600.0)])
 def test_of_several_units_none_is_put_into_the_commands(other, tmp_path):
     _house(tmp_path / "a.obj", (900, 290, 600))
     _house(tmp_path / "b.obj", other)
