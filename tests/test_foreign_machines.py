@@ -102,3 +102,21 @@ def test_a_checkout_without_links_serves_as_one_with_them(tmp_path: Path, monkey
     for module in (shipped, dagster_instance):
         monkeypatch.setattr(module, "PACKAGE", package)
     assert sql_folder() == ROOT / "sql" and dagster_home() == ROOT / "dagster_home"
+
+
+def test_an_installation_keeps_what_dagster_remembers_in_the_navi_home(tmp_path: Path, monkeypatch) -> None:
+    monkeypatch.delenv("DAGSTER_HOME", raising=False)
+    monkeypatch.setenv("NAVI_HOME", str(tmp_path / "navi"))
+    (tmp_path / "package" / "dagster_home").mkdir(parents=True)
+    (tmp_path / "package" / "dagster_home" / "dagster.yaml").write_text("{}", "utf-8")
+    for module in (shipped, dagster_instance):
+        monkeypatch.setattr(module, "PACKAGE", tmp_path / "package")
+    assert dagster_home() == tmp_path / "navi" / "dagster"
+
+
+def test_a_reason_in_another_encoding_is_shown_as_far_as_it_can_be_read(tmp_path: Path) -> None:
+    folder = tmp_path / "outbox" / "quarantine"
+    folder.mkdir(parents=True)
+    (folder / "a.ndjson.reason.txt").write_bytes(b"caf\xe9")
+    (told,) = Warehouse(home=tmp_path).status()["quarantined"].values()
+    assert told.startswith("caf")

@@ -111,7 +111,7 @@ def test_of_a_scene_that_was_compiled_again_otherwise_the_latest_counts(tmp_path
     compile_corpus(sources, tmp_path / "out", CONFIG)
     again = compile_corpus(sources[:1], tmp_path / "out", CONFIG.model_copy(update={"unit_scale": 2.0}))
     (first,) = [row.gmdag for row in again.rows if row.name == "one"]
-    (tmp_path / "out" / "mine.gmdag").write_bytes(first.read_bytes())
+    (tmp_path / "out" / "one.gmdag").write_bytes(first.read_bytes())
     found = discover_root(tmp_path / "out")
     assert len(list((tmp_path / "out").glob("*.gmdag"))) == 4 and len(found) == 3
     assert first in [source.path for source in found] and "is left out" in caplog.text

@@ -217,6 +217,8 @@ def test_a_folder_of_compiled_scenes_is_judged_and_trained_in_as_a_whole(tmp_pat
     judges, trains = examine(tmp_path / "out")["next"]
     assert judges.startswith(f"navi scenes qualify {tmp_path / 'out'}   #")
     assert trains.startswith(f"NAVI_SCENES={tmp_path / 'out'} navi train ppo")
+    write_obj(tmp_path / "out" / "mesh.obj")
+    assert not any("qualify" in step for step in examine(tmp_path / "out")["next"]), "meshes come first"
 
 
 def test_compiled_scenes_are_found_by_the_name_that_they_are_compiled_under(tmp_path):
@@ -252,6 +254,12 @@ def test_a_doubted_unit_is_in_the_commands_that_are_to_be_copied(size, tmp_path)
     said, compiles, trains = report["next"]
     assert "as if in centimetres" in said and "--unit-scale 0.01   #" in compiles
     assert "--set compile.unit_scale=0.01   #" in trains
+
+
+@pytest.mark.parametrize("size", [(400, 20, 300), (30, 80, 30)])
+def test_a_district_and_a_tower_are_in_metres(size, tmp_path):
+    _house(tmp_path / "scan.obj", size)
+    assert not any("unit" in step for step in examine(tmp_path)["next"])
 
 
 @pytest.mark.parametrize("other", [(9.0, 2.9, 6.0), (4000.0, 2600.0, 3000.0), (1900.0, 40.0, 1600.0)])
