@@ -175,6 +175,43 @@ def test_a_worker_that_died_under_another_name_of_the_machine_is_lost(monkeypatc
         assert book.finished() == 1
 
 
+def test_a_worker_that_ends_by_an_error_leaves_what_tells_that_its_trial_is_lost(monkeypatch):
+    """For instance on a disk that is too full to give the trial back; then its container starts under another name."""
+    config = small_study(trials=1)
+    with pytest.raises(OSError, match="full"), StudyBook(config) as book:
+        book.claim()
+        raise OSError("full")
+    monkeypatch.setattr("socket.gethostname", lambda: "another")
+    with StudyBook(config) as book:
+        complete_by(book)
+        assert book.finished() == 1
+
+
+def test_a_machine_that_takes_what_another_has_just_queued_leaves_it_a_slot_of_its_own(tmp_path, monkeypatch):
+    """With a server's storage each machine has a home, and so a lock, of its own."""
+    import optuna
+
+    config = small_study(trials=4, sampler="random", storage=f"sqlite:///{tmp_path / 'server.db'}")
+    ask, between = optuna.Study.ask, []
+    books = []
+    for place in ("one", "other"):
+        monkeypatch.setenv("NAVI_HOME", str(tmp_path / place))
+        books.append(StudyBook(config))
+
+    def asked(self, *given):
+        if not between:
+            between.append(None)
+            between[0] = books[1].claim()
+        return ask(self, *given)
+
+    monkeypatch.setattr(optuna.Study, "ask", asked)
+    trials = [books[0].claim(), between[0]]
+    assert [trial.user_attrs["slot"] for trial in trials] == [1, 0]
+    assert len({trial.suggest_float("x", 0, 1) for trial in trials}) == 2
+    for book in books:
+        book.close()
+
+
 def test_a_command_waits_for_trials_that_another_one_trains(monkeypatch):
     from navi_pipeline.lib.studies import perform
 
@@ -392,8 +429,30 @@ def test_a_study_does_not_go_on_under_a_preset_that_was_changed(tmp_path, monkey
         perform_study(config.model_copy(update={"trials": 2}), on_line=print)
     with StudyBook(config) as book, pytest.raises(ConfigError, match="begun with"):
         write_preset(book, pick_trial(book), tmp_path / "best.yaml")
+    with StudyBook(config.model_copy(update={"trials": 2})) as book, pytest.raises(ConfigError, match="begun with"):
+        complete_by(book)
+    before = Warehouse().query("select config from trials")["config"][0]
+    assert perform_study(config, on_line=print).reused, "a study that is done trains nothing"
+    Warehouse().ingest()
+    assert Warehouse().query("select config from trials")["config"][0] == before
     preset.write_text("ppo: {gamma: 0.9}")
     assert perform_study(config.model_copy(update={"trials": 2}), on_line=print).row["completed"] == 2
+
+
+def test_what_a_preset_adds_by_name_is_a_change_and_a_setting_of_a_newer_navi_is_none(tmp_path):
+    preset = tmp_path / "mine.yaml"
+    preset.write_text("env: {reward: {weights: {collision: 0.5}}}")
+    with StudyBook(small_study(preset=str(preset))) as book:
+        assert book.differing() == []
+        kept = book.folder / "settings.json"
+        known = json.loads(kept.read_text())
+        del known["ppo"]["clip"]
+        kept.write_text(json.dumps(known))
+        assert book.differing() == []
+        preset.write_text("env: {reward: {weights: {collision: 0.5, clearance: 1.0}}}")
+        assert book.differing() == ["env.reward.weights {'collision': 0.5}"]
+        with pytest.raises(ConfigError, match="begin another, `navi study run small --set name=small-2`"):
+            book.require_same_settings()
 
 
 def test_a_learner_of_ones_own_is_studied_over_a_named_space(monkeypatch):

@@ -17,6 +17,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from navi_core.config import StudyConfig, config_hash, parse_config
+from navi_core.config.base import Config
 from navi_core.config.parts import LEARNER_NAMES
 from navi_core.errors import ConfigError, RecordError
 from navi_core.record.file_lock import exclusively, is_held
@@ -96,36 +97,46 @@ class StudyBook:
         self._lock = exclusively(self._lock_of(self.worker))
         self._lock.__enter__()
 
+    def differing(self) -> list[str]:
+        """Return what a preset or a default says otherwise than when the study began: setting and former value."""
+        file, now = self.folder / "settings.json", corner_config(self.config)
+        with exclusively(self._claim):
+            if not file.exists():
+                write_document(file, now.model_dump(mode="json"))
+            return list(_differences(read_document(file, made_by="the study"), now))
+
     def require_same_settings(self) -> None:
         """Refuse to go on where a preset says something else than when the study began: its trials would not compare.
 
         Raises:
             ConfigError: Names what differs.
         """
-        file, now = self.folder / "settings.json", corner_config(self.config).model_dump(mode="json")
-        with exclusively(self._claim):
-            if not file.exists():
-                write_document(file, now)
-                return
-            differing = list(_differences(read_document(file, made_by="the study"), now))
+        name, differing = self.config.name, self.differing()
         if differing:
             source = f"its preset {self.config.preset} says" if self.config.preset else "the defaults say"
             raise ConfigError(
-                f"study {self.config.name} was begun with {', '.join(differing[:3])}; {source} something else now: put "
-                f"that back, or begin another study; `navi study show {self.config.name}` tells what this one found"
+                f"study {name} was begun with {', '.join(differing[:3])}; {source} something else now: put that back, "
+                f"or begin another, `navi study run {name} --set name={name}-2` (and its --config), or this one anew "
+                f"without {self.folder}; `navi study show {name}` tells what this one found"
             )
 
-    def close(self) -> None:
-        """Give up being a worker."""
+    def close(self, *, orderly: bool = True) -> None:
+        """Give up being a worker.
+
+        Args:
+            orderly: Whether it leaves no trial behind. Else its lock stays, and tells that the trial is lost, whatever
+                this machine is called then.
+        """
         self._lock.__exit__(None, None, None)
-        with suppress(OSError):
-            self._lock_of(self.worker).unlink()
+        if orderly:
+            with suppress(OSError):
+                self._lock_of(self.worker).unlink()
 
     def __enter__(self) -> StudyBook:
         return self
 
-    def __exit__(self, *_: object) -> None:
-        self.close()
+    def __exit__(self, kind: type[BaseException] | None, *_: object) -> None:
+        self.close(orderly=kind is None)
 
     def trials(self) -> list[FrozenTrial]:
         """Return every trial, attempts that were lost too."""
@@ -151,9 +162,15 @@ class StudyBook:
                 self.study.enqueue_trial({}, user_attrs={"slot": slots, "began_ns": time.time_ns()})
             # Proposals follow from seed and slot, however many attempts came before: a study that was resumed proposes
             # what it would have, and never the same for two slots.
-            slot = self._waiting()[0].user_attrs.get("slot", slots)
-            self.study.sampler = _sampler(self.config, self.config.seed * 1_000_003 + int(slot))
+            slot = next((int(trial.user_attrs["slot"]) for trial in self._waiting()), slots)
+            self.study.sampler = _sampler(self.config, self.config.seed * 1_000_003 + slot)
             trial = self.study.ask()
+            if "slot" not in trial.user_attrs:
+                # The storage is a server's: a machine with a home, and a lock, of its own has just taken what waited.
+                slot = len(self.latest())
+                self.study.sampler = _sampler(self.config, self.config.seed * 1_000_003 + slot)
+                trial.set_user_attr("slot", slot)
+                trial.set_user_attr("began_ns", time.time_ns())
             trial.set_user_attr("worker", self.worker)
             return trial
 
@@ -250,12 +267,15 @@ def constraint_values(trial: FrozenTrial) -> dict[str, float]:
     return dict(trial.user_attrs.get("constraints", {}))
 
 
-def _differences(then: Mapping[str, Any], now: Mapping[str, Any], section: str = "") -> Iterator[str]:
+def _differences(then: Mapping[str, Any], now: Config, section: str = "") -> Iterator[str]:
     """Yield the settings that both know and that differ, with what they were; a newer Navi may know more."""
-    for name in sorted(then.keys() & now.keys()):
-        if isinstance(then[name], dict) and isinstance(now[name], dict):
-            yield from _differences(then[name], now[name], f"{section}{name}.")
-        elif then[name] != now[name]:
+    told = now.model_dump(mode="json")
+    for name in sorted(then.keys() & told.keys()):
+        inner = getattr(now, name)
+        # What is no section, such as weights by name or families of scenes, is one setting.
+        if isinstance(inner, Config) and isinstance(then[name], dict):
+            yield from _differences(then[name], inner, f"{section}{name}.")
+        elif then[name] != told[name]:
             yield f"{section}{name} {then[name]}"
 
 

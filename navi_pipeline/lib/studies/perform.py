@@ -72,9 +72,10 @@ def perform_study(
         RunError: Its workers fail.
     """
     with StudyBook(config) as book:
-        book.require_same_settings()
         told: set[int] = set()
-        begun = book.release_lost()
+        begun, differing = book.release_lost(), book.differing()
+        if begun > 0:
+            book.require_same_settings()
         _tell(book, told, on_trial)
         status = "stopped"  # what is cancelled from outside goes on another time
         if begun > 0:
@@ -96,7 +97,9 @@ def perform_study(
             status = "failed"
             raise
         finally:
-            record_trials(book, book.trials())
+            # Rows tell configurations, which are made again from the preset: from another they would be others.
+            if not differing:
+                record_trials(book, book.trials())
             record_study(book, status)
         return study_result(book, status, reused=begun <= 0)
 

@@ -5,8 +5,9 @@ from __future__ import annotations
 from pathlib import Path
 from typing import Any
 
-from navi_core.errors import RecordError, RunError
+from navi_core.errors import ConfigError, RecordError, RunError
 from navi_core.presets.plain_yaml import write_yaml
+from navi_core.record import navi_home
 from navi_core.record.durable import write_durably
 from navi_pipeline.lib.studies.book import StudyBook
 from navi_pipeline.lib.studies.caution import caution, tried
@@ -41,7 +42,11 @@ def write_preset(book: StudyBook, trial: Any, file: Path) -> None:
         RecordError: The file cannot be written.
     """
     trial_config(book.config, trial.params)  # what training would refuse is not written
-    book.require_same_settings()
+    try:
+        book.require_same_settings()
+    except ConfigError as error:
+        kept = navi_home() / "runs" / str(trial.user_attrs.get("run_id")) / "config.json"
+        raise ConfigError(f"{error}; trial {trial.number} itself was trained with --config {kept}") from error
     values = ", ".join(f"{value:.6g}" for value in trial.values or ())
     settings = trial_settings(book.config, trial.params)
     metrics = ", ".join(objective.metric for objective in book.config.objectives)

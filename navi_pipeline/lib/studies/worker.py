@@ -33,9 +33,16 @@ def work(
 
     Returns:
         Trials that this worker took.
+
+    Raises:
+        ConfigError: A preset says something else than when the study began.
     """
     taken = 0
-    while not ending() and (trial := book.claim()) is not None:
+    while not ending():
+        book.require_same_settings()  # a preset may be edited while a study lasts
+        trial = book.claim()
+        if trial is None:
+            break
         taken += 1
         ended = run_trial(book, trial, on_line=on_line, ending=ending, train=train)
         done = book.trials()[trial.number]
