@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
-from typing import Annotated
+from typing import Annotated, Self
 
-from pydantic import Field
+from pydantic import Field, model_validator
 
 from navi_core.config.base import Config, Count
+from navi_core.errors import ConfigError
 
 __all__ = ["AblationConfig"]
 
@@ -36,3 +37,14 @@ class AblationConfig(Config):
     """Who flies them."""
     timeout: float = Field(7200.0, gt=0, le=1e6)
     """Wall time after which a command of a cell is ended [s]."""
+
+    @model_validator(mode="after")
+    def _cells_differ(self) -> Self:
+        if "algorithm" in self.base:
+            raise ConfigError("the base learns by ppo; another learner is a variant, --vary NAME:algorithm=grpo")
+        for who, settings in {"base": self.base, **self.variants}.items():
+            if "seed" in settings:
+                raise ConfigError(f"{who} sets the seed, so that all its cells were one; --seeds says how many")
+            if settings.get("algorithm") == "bc":
+                raise ConfigError(f"variant {who!r}: a clone alone is no variant; `navi ablate bc+ppo` begins with one")
+        return self

@@ -17,7 +17,7 @@ import pytest
 import typer
 from typer.testing import CliRunner
 
-from navi_core.config import AblationConfig
+from navi_core.config import AblationConfig, parse_config
 from navi_core.errors import ConfigError, RunError
 from navi_core.record import RunDirectory, navi_home
 from navi_pipeline.cli_ablate import register
@@ -74,6 +74,35 @@ def test_variants_of_ones_own_stand_beside_the_catalogues():
         find_variants(["fast"], own)
     with pytest.raises(ConfigError, match="variant 'rnd' is one of"):
         find_variants([], {"rnd": {}})
+
+
+def test_a_cell_that_was_measured_under_another_name_counts_under_this_one():
+    def cells(name, names=()):
+        config = TINY.model_copy(update={"variants": {name: {"ppo": {"epochs": 7}}}, "seeds": 1})
+        own = find_variants(names, config.variants)[-1]
+        return config, own
+
+    config, slow = cells("slow")
+    outcome = CellOutcome("slow", 0, "crash", "by itself", "", "", {}, {}, [])
+    write_document(_document(slow, config, 0), asdict(outcome))
+    renamed, slower = cells("slower")
+    assert known_outcome(slower, renamed, 0).variant == "slower"
+    rows = perform_ablation((), renamed, cells=0, on_line=print).rows
+    assert [(row["variant"], row["failed"]) for row in rows] == [("base", 0), ("slower", 1)]
+
+
+@pytest.mark.parametrize(
+    ("given", "message"),
+    [
+        ({"base": {"seed": 3}}, "base sets the seed"),
+        ({"variants": {"x": {"seed": 3}}}, "x sets the seed, so that all its cells were one; --seeds says"),
+        ({"variants": {"x": {"algorithm": "bc"}}}, r"'x': a clone alone is no variant; `navi ablate bc\+ppo`"),
+        ({"base": {"algorithm": "grpo"}}, "--vary NAME:algorithm=grpo"),
+    ],
+)
+def test_what_would_measure_something_else_than_it_says_is_refused(given, message):
+    with pytest.raises(ConfigError, match=message):
+        parse_config(AblationConfig, given)
 
 
 def test_the_command_takes_variants_and_their_settings():

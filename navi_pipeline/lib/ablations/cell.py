@@ -82,9 +82,11 @@ def resolved(variant: Variant, config: AblationConfig, seed: int = 0) -> TrainCo
 
 
 def known_outcome(variant: Variant, config: AblationConfig, seed: int) -> CellOutcome | None:
-    """Return what was measured before; None where it was not."""
+    """Return what was measured before, under whatever name; None where it was not."""
     file = _document(variant, config, seed)
-    return CellOutcome(**read_document(file, made_by="navi ablate")) if file.exists() else None
+    if not file.exists():
+        return None
+    return CellOutcome(**read_document(file, made_by="navi ablate") | {"variant": variant.name})
 
 
 def run_cell(
