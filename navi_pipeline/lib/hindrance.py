@@ -19,4 +19,6 @@ def no_room(told: str) -> bool:
     Args:
         told: What it said last.
     """
-    return any(word in told for word in _NO_ROOM)
+    # What was only logged before its error did not end it, and may well be logged each time.
+    ended_by = f"\n{told}".rpartition("\nerror: ")[2]
+    return any(word in ended_by for word in _NO_ROOM)

@@ -9,6 +9,7 @@ from navi_core.config import SweepConfig, parse_config
 from navi_core.errors import ConfigError, RecordError, RunError
 from navi_pipeline.lib.compiled import corpus_path
 from navi_pipeline.lib.documents import write_document
+from navi_pipeline.lib.hindrance import no_room
 from navi_pipeline.lib.sweeps import runner
 from navi_pipeline.lib.sweeps.catalogue import SWEEPS, find_sweep
 from navi_pipeline.lib.sweeps.cell import Cell, Outcome, read_train
@@ -110,6 +111,20 @@ def test_what_keeps_a_cell_from_its_work_is_no_outcome_of_it(children, name, why
         with pytest.raises(RunError, match=f"cell {name}/seed0 .*{why}.*; the same command goes on with it"):
             sweep([scripted("fine"), scripted(name), scripted("large")])
     assert children == ["fine", name, name]
+
+
+@pytest.mark.parametrize(
+    ("told", "hindered"),
+    [
+        ("error: x.pt: No space left on device", True),
+        ("error: two lines\nx.pt: Disk quota exceeded", True),
+        ("Traceback\nOSError: [Errno 28] No space left on device: 'x'", True),
+        ("12:00:00 the cache cannot be kept: No space left on device\nerror: reward is nan in row 2", False),
+        ("ValueError: no room", False),
+    ],
+)
+def test_a_full_disk_hinders_only_whom_it_ends(told, hindered):
+    assert no_room(told) is hindered
 
 
 def test_two_that_make_one_sweep_measure_each_cell_once(children):
