@@ -17,7 +17,7 @@ from typing import Any, Protocol
 import torch
 from torch import Tensor
 
-from navi_core.config import TrainConfig
+from navi_core.config import GOAL_TERMS, TrainConfig
 from navi_core.config.place_memory import PLACE_INPUTS
 from navi_core.config.spaces import Spaces
 from navi_core.errors import CheckpointError, NonFiniteError
@@ -31,10 +31,12 @@ from navi_core.policy.trunk import AUX_INPUTS
 from navi_core.record import StageTimer
 from navi_core.world.place_memory import PlaceMemory, pose_rows
 
-__all__ = ["Collector", "Environment", "RolloutStats"]
+__all__ = ["BESIDE_TERMS", "Collector", "Environment", "RolloutStats"]
 
 _SUCCESS = "success_rate"
 """Told of episodes: its flag is set at most once in each, in the decision that ends it."""
+BESIDE_TERMS = (*GOAL_TERMS, "intrinsic_reward", "loop_penalty", "collision_rate", "void_rate", _SUCCESS)
+"""Metrics that are told beside the reward terms; no term of a user's own may have their names."""
 
 
 class Environment(Protocol):

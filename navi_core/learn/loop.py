@@ -16,9 +16,9 @@ from typing import TYPE_CHECKING, Any
 
 import torch
 
-from navi_core.config import TrainConfig
+from navi_core.config import REWARD_TERMS, TrainConfig
 from navi_core.errors import CheckpointError, ConfigError, NonFiniteError
-from navi_core.learn.collector import Collector, Environment, RolloutStats
+from navi_core.learn.collector import BESIDE_TERMS, Collector, Environment, RolloutStats
 from navi_core.learn.execution import check_execution, use_precision
 from navi_core.learn.parallel import ALONE, Workers
 from navi_core.learn.progress import Progress
@@ -141,6 +141,7 @@ class _Trainer:
         torch.set_num_threads(self.threads.update)
         self.learner = build_learner(self.policy, self.shaper, config, device, workers)
         self.counters = Counters(started_at=now())
+        self._own_rewards = config.env.reward.weights.keys() - set(REWARD_TERMS)
         self.watch = RunWatch(config)
         self.record = RunRecord(config, run, log, device, "rl") if run is not None and log is not None else None
         # Measured after an update's rows are written, these two go with the rows of the next one.
@@ -291,10 +292,9 @@ class _Trainer:
         counters.seconds += seconds
         waited = stats.timer.totals().get("environment_step", 0.0)
         metrics = {"reward_ema": counters.reward_ema, "reward_mean": sum(stats.rewards) / len(stats.rewards)}
-        metrics |= update.metrics | stats.means
-        if stats.episodes:
-            metrics |= {"episode_return": stats.episode_return, "episode_length": stats.episode_length}
-        metrics |= {
+        metrics |= update.metrics
+        last = {"episode_return": stats.episode_return, "episode_length": stats.episode_length}
+        last |= {
             "episodes": float(counters.episodes),
             "beta": self.shaper.rnd_coefficient(self.steps),
             "sps": len(stats.rewards) * self.collector.total_rows / seconds,
@@ -303,7 +303,12 @@ class _Trainer:
             # Share of the rollout in which the policy was not waiting for the environment.
             "zero_wait_ratio": max(0.0, 1.0 - waited / stats.seconds),
         }
-        counters.last = metrics
+        taken = self._own_rewards & {*metrics, *last, *BESIDE_TERMS}
+        if taken:
+            raise ConfigError(f"reward term {min(taken)!r} has the name of another metric; register it under another")
+        if not stats.episodes:
+            del last["episode_return"], last["episode_length"]
+        counters.last = metrics = metrics | stats.means | last
         return metrics
 
     def _record(self, metrics: dict[str, float], stats: RolloutStats, update: UpdateStats) -> None:

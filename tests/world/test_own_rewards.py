@@ -124,6 +124,20 @@ def test_names_are_checked(terms):
         register_reward("haste", dict)
 
 
+@pytest.mark.parametrize("name", ["reward_mean", "sps", "entropy", "loop_penalty", "goal_success"])
+def test_a_term_with_the_name_of_another_metric_is_refused(box_scene, tmp_path, name):
+    register_reward(name, lambda config: lambda batch, action: action[:, 0])
+    small = {"policy": {"encoder": "ring_cnn", "core": "gru", **SMALL}, "total_steps": 8, "actors": 2}
+    ppo = {"rollout": 4, "bptt": 4, "minibatch": 2, "epochs": 1}
+    config = load_preset("quick", small | {"env": SMALL | {"reward": {"weights": {name: 0.1}}}, "ppo": ppo})
+    env = NavigationEnv(Field([box_scene]), 2, config.env, config.seed)
+    with (
+        RunDirectory.open(tmp_path / "run", asset="own", partition="a", config=config) as directory,
+        pytest.raises(ConfigError, match=f"reward term '{name}' has the name of another metric; register it under"),
+    ):
+        train(config, directory, env=env)
+
+
 def test_the_guides_term_is_learned_recorded_and_flown_without_its_module(box_scene, tmp_path, monkeypatch):
     (tmp_path / "my_rewards.py").write_text(OWN)
     monkeypatch.setenv("NAVI_PLUGINS", "my_rewards")
