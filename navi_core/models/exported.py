@@ -26,7 +26,7 @@ __all__ = ["ANSWERS", "METADATA_KEY", "ExportedPolicy", "load_exported"]
 METADATA_KEY = "navi"
 """Where the file keeps its description, as JSON."""
 _MOST_STATE = 2**28
-"""Numbers that a part of a state may have, far beyond use."""
+"""Numbers that a state may have, far beyond use."""
 ANSWERS = ["action", "value", "latent"]
 """What a program answers before the parts of the new state."""
 
@@ -87,8 +87,10 @@ def _shapes(told: Any, rows: int) -> list[tuple[int, ...]]:
     shapes = [tuple(shape) for shape in told]
     for shape in shapes:
         whole = all(isinstance(size, int) and size >= 1 for size in shape)
-        if not whole or shape[:1] != (rows,) or math.prod(shape) > _MOST_STATE:
+        if not whole or shape[:1] != (rows,):
             raise ValueError(f"a state of shape {shape} for {rows} rows")
+    if sum(math.prod(shape) for shape in shapes) > _MOST_STATE:
+        raise ValueError(f"a state of {len(shapes)} parts with more than {_MOST_STATE:,} numbers")
     return shapes
 
 
@@ -129,14 +131,14 @@ class _OnnxPolicy(ExportedPolicy):
         self._names = [entry.name for entry in self._session.get_inputs()]
         super().__init__(path, self._session.get_modelmeta().custom_metadata_map.get(METADATA_KEY))
         c = self.config
-        told = {"obs": (self.rows, 3, c.azimuth_bins, c.elevation_bins), "reset": (self.rows,)}
-        told |= {f"state_{i}": tuple(part.shape) for i, part in enumerate(self.initial_state())}
-        taken = {entry.name: tuple(entry.shape) for entry in self._session.get_inputs()}
-        for name in taken.keys() & told.keys():
-            if taken[name] != told[name]:
+        told = {"obs": (self.rows, 3, c.azimuth_bins, c.elevation_bins), "aux": (self.rows, c.aux_inputs)}
+        state = [part.shape for part in self.initial_state()] if self._state is None else self._state
+        told |= {"reset": (self.rows,)} | {f"state_{i}": tuple(shape) for i, shape in enumerate(state)}
+        for entry in self._session.get_inputs():
+            if told.get(entry.name) != tuple(entry.shape):
                 raise CheckpointError(
-                    f"{path}: its description says that {name} is {told[name]}, its program takes {taken[name]}: "
-                    "the file was changed; run navi export once more"
+                    f"{path}: its description says that {entry.name} is {told.get(entry.name)}, its program takes "
+                    f"{tuple(entry.shape)}: the file was changed; run navi export once more"
                 )
 
     def act(self, obs: Tensor, aux: Tensor, reset: Tensor, state: State) -> Acted:

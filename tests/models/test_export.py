@@ -136,7 +136,10 @@ def test_a_file_whose_description_is_not_its_programs_is_refused_at_loading(tmp_
     told = json.loads(entry.value)
     changes = [
         ({"state": [[1, 8]]}, r"state_0 is \(1, 8\), its program takes \(1, 16\)"),
+        ({"state": []}, r"state_0 is None, its program takes \(1, 16\)"),
+        ({"state": [[1, 2**24]] * 17}, "a state of 17 parts with more than"),
         ({"rows": 2, "state": [[2, 16]]}, r"is \(2.* its program takes \(1"),
+        ({"policy": told["policy"] | {"goal": True}}, r"aux is \(1, 7\), its program takes \(1, 3\)"),
         (
             {"policy": told["policy"] | {"azimuth_bins": 64}},
             r"obs is \(1, 3, 64, 8\), its program takes .*16",
