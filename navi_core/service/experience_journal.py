@@ -23,6 +23,7 @@ __all__ = ["ExperienceJournal", "recover_journals"]
 _LOG = logging.getLogger("navi.service")
 _MOST_LINE = 2**20
 _AT_ONCE = 20_000
+_STRANGE = "it is not a journal of ours; look at it, and remove it"
 
 
 class ExperienceJournal:
@@ -137,19 +138,22 @@ def _recover(path: Path, outbox: Path) -> int:
     return max(count, 0)
 
 
-def _lines(file: BinaryIO) -> Iterator[Any]:
+def _lines(file: BinaryIO) -> Iterator[dict[str, Any]]:
     """Yield what the lines of a journal hold; what a kill cut off is the end of the last one.
 
     Raises:
-        RecordError: A line is no JSON, or longer than ours are.
+        RecordError: A line is no JSON object, or longer than ours are.
     """
     while (line := file.readline(_MOST_LINE)).endswith(b"\n"):
         try:
-            yield json.loads(line)
+            values = json.loads(line)
         except (ValueError, RecursionError):
-            raise RecordError("it is not a journal of ours; look at it, and remove it") from None
+            values = None
+        if not isinstance(values, dict):
+            raise RecordError(_STRANGE)
+        yield values
     if len(line) == _MOST_LINE:
-        raise RecordError("it is not a journal of ours; look at it, and remove it")
+        raise RecordError(_STRANGE)
 
 
 def _line(values: dict[str, Any]) -> bytes:

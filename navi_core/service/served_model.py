@@ -154,15 +154,17 @@ def _programs(path: Path, name: str, checkpoint: Checkpoint, config: ActorConfig
     for rows in sorted({1, -(-config.max_sessions // config.groups)}):
         kind = config.runtime
         file = folder / f"{checkpoint.weights_hash[:16]}-{rows}-{config.threads}-latent{_SUFFIX[kind]}"
+        # Before it is loaded: another service that sweeps meanwhile leaves it.
+        with suppress(OSError):  # there is none; it is another user's, or on a disk that may only be read
+            os.utime(file)
         if not file.is_file():
             export_checkpoint(path, file, kind=kind, rows=rows, threads=config.threads)
         programs[rows] = load_exported(file, threads=config.threads)
-        with suppress(OSError):  # of another user, or on a disk that may only be read
-            os.utime(file)
     with suppress(OSError):
         used = sorted(folder.glob("*-latent.*"), key=lambda file: file.stat().st_mtime, reverse=True)
         for file in used[_MOST_PROGRAMS:]:
-            file.unlink()
+            with suppress(OSError):  # of another user: the others go
+                file.unlink()
     return ProgramRunner(programs, name)
 
 

@@ -225,12 +225,13 @@ def test_what_is_no_journal_is_told_and_left(tmp_path, caplog) -> None:
     folder = tmp_path / "journals"
     folder.mkdir()
     (folder / "d.jsonl").write_text("x" * 2**20)
-    for name, text in {"a": "no json\n", "b": "[1]\n{}\n", "c": "{}\n{}\n"}.items():
+    head = '{"run_id":"service-1","context":{}}\n'
+    for name, text in {"a": "no json\n", "b": "[1]\n{}\n", "c": "{}\n{}\n", "e": head + "[1]\n"}.items():
         (folder / f"{name}.jsonl").write_text(text)
     (folder / "empty.jsonl").touch()
     ServiceRecord("v001", 0, "hash", tmp_path).close()
-    assert sorted(file.stem for file in folder.iterdir()) == ["a", "b", "c", "d"]
-    assert caplog.text.count("look at it, and remove it") == 4
+    assert sorted(file.stem for file in folder.iterdir()) == ["a", "b", "c", "d", "e"]
+    assert caplog.text.count("look at it, and remove it") == 5
 
 
 def test_a_lost_answer_is_asked_for_again_and_flown_once(stage) -> None:

@@ -121,14 +121,20 @@ def test_a_program_alone_is_served_where_its_training_had_no_auxiliary_input(mak
 def test_programs_of_champions_that_are_long_gone_are_removed(make_checkpoint, monkeypatch) -> None:  # noqa: F811
     module = "navi_core.service.served_model"
     monkeypatch.setattr(f"{module}._MOST_PROGRAMS", 4)
-    monkeypatch.setattr(f"{module}.load_exported", lambda path, threads: path)
     monkeypatch.setattr(f"{module}.ProgramRunner", lambda programs, name: programs)
-    exported = []
+    exported, loaded = [], []
 
     def export(source, file, **_):
         file.parent.mkdir(parents=True, exist_ok=True)
         file.write_bytes(b"")
+        os.utime(file)
         exported.append(file)
+
+    def load(path, threads):
+        loaded.append(path.stat().st_mtime)
+        return path
+
+    monkeypatch.setattr(f"{module}.load_exported", load)
 
     monkeypatch.setattr(f"{module}.export_checkpoint", export)
     models = [make_checkpoint(f"{seed}.pt", seed=seed) for seed in range(3)]
@@ -136,10 +142,16 @@ def test_programs_of_champions_that_are_long_gone_are_removed(make_checkpoint, m
     utime = os.utime
     monkeypatch.setattr(os, "utime", lambda file: utime(file, (next(moments),) * 2))
     for served in (0, 1, 0, 2, 0):
+        if served == 2:
+            # One that cannot be removed keeps no other.
+            (exported[0].parent / "another-users-latent.onnx").mkdir()
+            utime(exported[0].parent / "another-users-latent.onnx", (8.5, 8.5))
         programs = load_model(str(models[served]), ActorConfig(runtime="onnx", max_sessions=8)).runner
         assert all(file.exists() for file in programs.values())
     # The second one was served longest ago, and made way for the third.
     assert len(exported) == 6 and [file.exists() for file in exported] == [True, True, False, False, True, True]
+    # What is loaded counts as used before: another service that sweeps meanwhile leaves it.
+    assert len(loaded) == 10 and loaded == sorted(set(loaded))
 
 
 def test_a_model_is_computed_on_the_device_that_was_asked_for(make_checkpoint) -> None:  # noqa: F811

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 import json
 import os
 import time
@@ -282,6 +283,23 @@ def test_killed_trainings_neither_hide_a_living_one_nor_pass_for_one(tmp_path):
         later = PublisherNote(replace(told, endpoint="tcp://127.0.0.1:2"))
     assert [note.endpoint for note in announced()] == ["tcp://127.0.0.1:2"]
     later.withdraw()
+    assert not announced()
+
+
+def test_where_files_cannot_be_locked_a_note_of_another_machine_stays(monkeypatch):
+    """A cluster's disk without locks: a pid of another node is nobody's here."""
+
+    def refused(*_):
+        raise OSError(errno.ENOSYS, os.strerror(errno.ENOSYS))
+
+    monkeypatch.setattr("navi_core.service.viewing.announcement.fcntl.flock", refused)
+    there = navi_home() / "live" / "there.json"
+    there.parent.mkdir(parents=True)
+    told = Announcement("here", "tcp://127.0.0.1:1", os.getpid(), 1)
+    there.write_text(json.dumps(told.__dict__ | {"name": "there", "pid": 2**22 + 1}))
+    here = PublisherNote(told)
+    assert there.exists() and announced() == [told]
+    here.withdraw()
     assert not announced()
 
 

@@ -107,9 +107,11 @@ def announced(home: Path | None = None) -> list[Announcement]:
 def _sweep(folder: Path) -> None:
     """Remove what killed publishers left; a note whose pid lives may be of one that knows no locks, and stays."""
     for path in folder.glob("*.json"):
-        with contextlib.suppress(OSError):
+        # Where files cannot be locked a note stays, too: its publisher may live on another machine.
+        with contextlib.suppress(OSError), path.open("rb") as file:
+            fcntl.flock(file, fcntl.LOCK_SH | fcntl.LOCK_NB)
             note = _read(path, living=False)
-            if note is not None and not _alive(note.pid) and _read(path) is None:
+            if note is not None and not _alive(note.pid):
                 path.unlink()
 
 
