@@ -234,19 +234,21 @@ def test_what_is_no_journal_is_told_and_left(tmp_path, caplog) -> None:
     assert caplog.text.count("look at it, and remove it") == 5
 
 
-def test_a_lost_answer_is_asked_for_again_and_flown_once(stage) -> None:
+@pytest.mark.parametrize("at", [5, SMALL.max_steps])
+def test_a_lost_answer_is_asked_for_again_and_flown_once(stage, at: int) -> None:
+    """Also that of the last decision of an episode: what is shown then is of the next one, as after a new start."""
     server = stage.environment()
     send, lost = server._send, []
 
     def losing(envelope, message):
-        if server.steps == 5 and not lost:
+        if server.steps == at and not lost:
             lost.append(message)
             return
         send(envelope, message)
 
     server._send = losing
     actor = stage.actor(server)
-    until(lambda: actor.decisions > 10)
+    until(lambda: actor.decisions > at + 5)
     assert lost and server.metrics.counter("repeated_total") >= 1 and actor.metrics.counter("repeated_total") >= 1
     actor.stop()
     actor.thread.join(10)
