@@ -125,17 +125,18 @@ def test_beside_a_service_the_page_shows_the_drone_that_it_names_and_goes_on(sta
         assert page.until("sources", lambda m: m["drones"] == [0, 2])["row"] == 0
 
 
-def test_a_chosen_drone_is_shown_on_when_its_service_was_started_again(stage, tmp_path):
-    """A page and a recording said which one to the server before; the next one has heard nothing."""
+@pytest.mark.parametrize("who", ["page", "recording"])
+def test_a_chosen_drone_is_shown_on_when_its_service_was_started_again(stage, tmp_path, who):
+    """One of them said which to the server before, which shows it to all; the next one has heard nothing."""
     server = stage.environment(sessions=3)
     actor = stage.actor(server)
     until(lambda: actor.decisions > 3)
     endpoint, heard, path, stop = server.publisher.endpoint, [], tmp_path / "a.navi", threading.Event()
     feed = Feed([endpoint], heard.extend, watching=True)
-    feed.select(2)
-    recording = threading.Thread(
-        target=record_session, args=([endpoint], path), kwargs={"drone": 2, "stop": stop.is_set}, daemon=True
-    )
+    if who == "page":
+        feed.select(2)
+    wanted = {"drone": 2 if who == "recording" else None, "stop": stop.is_set}
+    recording = threading.Thread(target=record_session, args=([endpoint], path), kwargs=wanted, daemon=True)
     recording.start()
 
     def seen(messages):
