@@ -16,7 +16,7 @@ from pathlib import Path
 import pytest
 
 from navi_core.cli.main import build_app
-from navi_core.config import NightlyConfig, TrainConfig, parse_config
+from navi_core.config import NightlyConfig, StudyConfig, TrainConfig, parse_config
 from navi_core.config.serve import ServeConfig
 from navi_core.config.settings import settings_of
 
@@ -131,7 +131,8 @@ def test_every_command_that_a_message_names_is_understood() -> None:
 @cache
 def _settings() -> frozenset[str]:
     classes = (TrainConfig, ServeConfig, NightlyConfig)
-    return frozenset(setting.name for one in classes for setting in settings_of(parse_config(one, {})))
+    known = {setting.name for one in classes for setting in settings_of(parse_config(one, {}))}
+    return frozenset(known | {*StudyConfig.model_fields})
 
 
 OPEN = ("task_options.", "learner_options.", "env.reward.weights.")
