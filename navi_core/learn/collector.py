@@ -35,7 +35,10 @@ __all__ = ["BESIDE_TERMS", "Collector", "Environment", "RolloutStats"]
 
 _SUCCESS = "success_rate"
 """Told of episodes: its flag is set at most once in each, in the decision that ends it."""
-BESIDE_TERMS = (*GOAL_TERMS, "intrinsic_reward", "loop_penalty", "collision_rate", "void_rate", _SUCCESS)
+BESIDE_TERMS = (
+    *GOAL_TERMS, "intrinsic_reward", "loop_penalty", "collision_rate", "void_rate", _SUCCESS, "episode_return",
+    "episode_length",
+)  # fmt: skip
 """Metrics that are told beside the reward terms; no term of a user's own may have their names."""
 
 

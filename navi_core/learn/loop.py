@@ -293,7 +293,9 @@ class _Trainer:
         waited = stats.timer.totals().get("environment_step", 0.0)
         metrics = {"reward_ema": counters.reward_ema, "reward_mean": sum(stats.rewards) / len(stats.rewards)}
         metrics |= update.metrics
-        last = {"episode_return": stats.episode_return, "episode_length": stats.episode_length}
+        last = (
+            {"episode_return": stats.episode_return, "episode_length": stats.episode_length} if stats.episodes else {}
+        )
         last |= {
             "episodes": float(counters.episodes),
             "beta": self.shaper.rnd_coefficient(self.steps),
@@ -303,11 +305,8 @@ class _Trainer:
             # Share of the rollout in which the policy was not waiting for the environment.
             "zero_wait_ratio": max(0.0, 1.0 - waited / stats.seconds),
         }
-        taken = self._own_rewards & {*metrics, *last, *BESIDE_TERMS}
-        if taken:
+        if taken := self._own_rewards & {*metrics, *last, *BESIDE_TERMS}:
             raise ConfigError(f"reward term {min(taken)!r} has the name of another metric; register it under another")
-        if not stats.episodes:
-            del last["episode_return"], last["episode_length"]
         counters.last = metrics = metrics | stats.means | last
         return metrics
 

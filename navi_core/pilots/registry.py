@@ -2,13 +2,11 @@
 
 from __future__ import annotations
 
-import difflib
 from collections.abc import Callable
 from typing import Any
 
 from navi_core.config import DynamicsConfig
 from navi_core.config.parts import PILOT_NAMES
-from navi_core.config.plugins import PLUGINS_VARIABLE
 from navi_core.config.registration import Parts, registration
 from navi_core.errors import ConfigError
 from navi_core.pilots.farthest_ray import FarthestRayPilot
@@ -71,15 +69,9 @@ def build_pilot(
     Raises:
         ConfigError: An unknown name, an unknown parameter, or an impossible value.
     """
-    if name not in PILOTS:
-        near = difflib.get_close_matches(name, PILOTS, n=1, cutoff=0.4)
-        hint = f"did you mean {near[0]!r}? " if near else ""
-        raise ConfigError(
-            f"no pilot {name!r}; {hint}allowed: {', '.join(PILOTS)}; one of your own is allowed where "
-            f"{PLUGINS_VARIABLE} names the module that registers it"
-        )
+    build = PILOTS[name]
     try:
-        pilot = PILOTS[name](seed=seed, max_distance=max_distance, dynamics=dynamics, **settings)
+        pilot = build(seed=seed, max_distance=max_distance, dynamics=dynamics, **settings)
     except TypeError as error:
         raise ConfigError(f"pilot {name!r}: {error}") from None
     if not isinstance(pilot, Pilot):

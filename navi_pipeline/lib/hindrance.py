@@ -5,12 +5,25 @@ from __future__ import annotations
 import errno
 import os
 import signal
+from collections.abc import Sequence
 
-__all__ = ["TOLD_TO_END", "no_room"]
+__all__ = ["hindrance", "no_room"]
 
-TOLD_TO_END = (-signal.SIGTERM, -signal.SIGINT, -signal.SIGHUP)
+_TOLD_TO_END = (-signal.SIGTERM, -signal.SIGINT, -signal.SIGHUP)
 """Exit codes of a child that somebody ended, or that the machine did when it was shut down."""
 _NO_ROOM = tuple(os.strerror(code) for code in (errno.ENOSPC, errno.EDQUOT))
+
+
+def hindrance(code: int, last: Sequence[str]) -> str | None:
+    """Return what ended a child that did nothing wrong, as a sentence without its subject; None for any other.
+
+    Args:
+        code: Its exit code.
+        last: The lines that it said last.
+    """
+    if code in _TOLD_TO_END:
+        return f"was told to end by {signal.Signals(-code).name}"
+    return f"has no room: {last[-1]}" if code and no_room("\n".join(last)) else None
 
 
 def no_room(told: str) -> bool:

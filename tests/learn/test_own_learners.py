@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import json
 import re
-import sys
 from functools import partial
 from pathlib import Path
 
@@ -27,6 +26,7 @@ from navi_core.pilots import PILOTS, build_pilot, register_pilot
 from navi_core.presets import load_preset
 from navi_core.record import RunDirectory, StageTimer
 from navi_core.world import Field, NavigationEnv
+from tests.own_parts import forgotten
 
 OWN = re.findall(
     r"```python\n(.*?)```", (Path(__file__).parents[2] / "docs" / "guides" / "PYTHON.md").read_text(), re.DOTALL
@@ -43,17 +43,8 @@ SETTINGS = {
 
 @pytest.fixture(autouse=True)
 def _forgotten(monkeypatch, tmp_path):
-    """Leave no name and no module of a test behind."""
-    monkeypatch.delenv("NAVI_PLUGINS", raising=False)
     monkeypatch.chdir(tmp_path)
-    monkeypatch.setattr(plugin_loader, "_LOADED", {})
-    monkeypatch.setattr(sys, "path", list(sys.path))
-    for names, parts in ((LEARNER_NAMES, LEARNERS), (PILOT_NAMES, PILOTS)):
-        monkeypatch.setattr(names, "_own", [])
-        monkeypatch.setattr(parts, "_builders", dict(parts._builders))
-        monkeypatch.setattr(parts, "_sources", {})
-    yield
-    sys.modules.pop("my_learner", None)
+    yield from forgotten(monkeypatch, LEARNERS, PILOTS)
 
 
 @pytest.fixture

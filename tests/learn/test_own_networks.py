@@ -32,6 +32,7 @@ from navi_core.policy.encoders import ENCODERS, RingCNN
 from navi_core.presets import load_preset
 from navi_core.record import RunDirectory
 from navi_core.world import Field, NavigationEnv
+from tests.own_parts import forgotten
 
 ROOT = Path(__file__).parents[2]
 OWN = re.findall(r"```python\n(.*?)```", (ROOT / "docs" / "guides" / "PYTHON.md").read_text(), re.DOTALL)[3]
@@ -40,19 +41,7 @@ SMALL = {"azimuth_bins": 32, "elevation_bins": 8}
 
 @pytest.fixture(autouse=True)
 def _forgotten(monkeypatch):
-    """Leave no name and no module of a test behind."""
-    monkeypatch.delenv("NAVI_PLUGINS", raising=False)
-    monkeypatch.setattr(plugin_loader, "_LOADED", {})
-    monkeypatch.setattr(sys, "path", list(sys.path))
-    for names, parts in ((ENCODER_NAMES, ENCODERS), (CORE_NAMES, CORES)):
-        monkeypatch.setattr(names, "_own", [])
-        monkeypatch.setattr(parts, "_builders", dict(parts._builders))
-        monkeypatch.setattr(parts, "_sources", {})
-    before = set(sys.modules)
-    yield
-    for name in set(sys.modules) - before:
-        if name.startswith("my_"):
-            del sys.modules[name]
+    yield from forgotten(monkeypatch, ENCODERS, CORES)
 
 
 @pytest.fixture

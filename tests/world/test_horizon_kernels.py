@@ -9,16 +9,14 @@ from navi_core.config import EnvConfig
 from navi_core.world import Field
 from navi_core.world.horizon import HorizonFlight, Start
 from navi_core.world.outlook import FlightOutlook
+from tests.world.conftest import native_field
 
 ROWS = 64
 
 
 @pytest.fixture(scope="module")
 def field(apartments) -> Field:
-    field = Field(apartments)
-    if field.native is None:
-        pytest.skip("the C++ kernels are not in use here")
-    return field
+    return native_field(apartments)
 
 
 def starts(field: Field, bins: tuple[int, int], seed: int) -> tuple[Start, torch.Tensor]:

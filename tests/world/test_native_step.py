@@ -15,6 +15,7 @@ from navi_core.kernels.tracer import NativeTracer
 from navi_core.scenes import load_gmdag
 from navi_core.world import Field, NavigationEnv, StepBatch
 from navi_core.world.rewards import HEADING_SECTORS, MOST_VISITS
+from tests.world.conftest import native_field
 
 SMALL = EnvConfig(azimuth_bins=32, elevation_bins=8, max_steps=12, episodes_per_scene=2, reward={"preset": "navi9"})
 INFO = ("collision", "void", "position", "yaw", "speed", "scene_index", "episode_return", "episode_length")
@@ -24,8 +25,7 @@ pytestmark = pytest.mark.usefixtures("compiler")
 
 @pytest.fixture(scope="module")
 def compiler(apartments) -> None:
-    if Field(apartments[:1]).native is None:
-        pytest.skip("the C++ kernels are not in use here")
+    native_field(apartments[:1])
 
 
 @pytest.fixture(scope="module")

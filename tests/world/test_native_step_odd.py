@@ -10,6 +10,7 @@ from navi_core.kernels.tracer import LANES, NativeTracer
 from navi_core.scenes import load_gmdag
 from navi_core.world import Field, NavigationEnv
 from tests.evaluate.conftest import boxes_scene
+from tests.world.conftest import native_field
 from tests.world.test_native_step import assert_same, assert_same_state
 from tests.world.test_spawning import open_air
 
@@ -28,10 +29,7 @@ def scenes(box_scene, tmp_path_factory) -> list:
 
 @pytest.fixture(scope="module")
 def field(scenes) -> Field:
-    field = Field(scenes)
-    if field.native is None:
-        pytest.skip("the C++ kernels are not in use here")
-    return field
+    return native_field(scenes)
 
 
 def put(envs: list[NavigationEnv], **state: torch.Tensor) -> None:

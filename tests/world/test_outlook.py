@@ -14,6 +14,7 @@ from navi_core.world.dynamics import limiter_bins
 from navi_core.world.horizon import Start, depth_ahead
 from navi_core.world.outlook import FlightOutlook, sampled
 from navi_core.world.sensor import denormalise_depth
+from tests.world.conftest import native_field
 
 ROWS = 24
 CONFIG = EnvConfig(azimuth_bins=64, elevation_bins=16, stagger=False)
@@ -35,9 +36,7 @@ def start_of(env: NavigationEnv, obs: torch.Tensor) -> Start:
 @pytest.mark.parametrize(("threads", "substeps"), [(1, 12), (2, 25)])
 def test_one_call_tells_the_terms_that_the_tensor_program_tells(scenes: list, threads: int, substeps: int) -> None:
     """Over whole flights, so that what is remembered agrees too; some drones are asked about in another order."""
-    field = Field(scenes, threads=threads)
-    if field.native is None:
-        pytest.skip("the C++ kernels are not in use here")
+    field = native_field(scenes, threads=threads)
     outlooks = [FlightOutlook(field, CONFIG, CONFIG.dynamics, substeps, kernels=kernels) for kernels in (True, False)]
     # The drones are every other one of those that are remembered.
     pasts, rows, some = (

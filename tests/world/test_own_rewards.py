@@ -5,14 +5,12 @@ from __future__ import annotations
 import copy
 import pickle
 import re
-import sys
 from pathlib import Path
 
 import pytest
 import torch
 
 from navi_core.config import EnvConfig, EvalConfig, RewardConfig, parse_config
-from navi_core.config import plugins as plugin_loader
 from navi_core.config.world import REWARD_NAMES
 from navi_core.errors import ConfigError, NonFiniteError
 from navi_core.evaluate import evaluate
@@ -22,6 +20,7 @@ from navi_core.presets import load_preset
 from navi_core.record import RunDirectory
 from navi_core.world import Field, NavigationEnv, register_reward
 from navi_core.world.own_rewards import REWARDS
+from tests.own_parts import forgotten
 
 GUIDE = (Path(__file__).parents[2] / "docs" / "guides" / "PYTHON.md").read_text()
 (OWN,) = (block for block in re.findall(r"```python\n(.*?)```", GUIDE, re.DOTALL) if "@register_reward" in block)
@@ -30,16 +29,8 @@ SMALL = {"azimuth_bins": 32, "elevation_bins": 8}
 
 @pytest.fixture(autouse=True)
 def _forgotten(monkeypatch, tmp_path):
-    """Leave no name and no module of a test behind."""
-    monkeypatch.delenv("NAVI_PLUGINS", raising=False)
     monkeypatch.chdir(tmp_path)
-    monkeypatch.setattr(plugin_loader, "_LOADED", {})
-    monkeypatch.setattr(sys, "path", list(sys.path))
-    monkeypatch.setattr(REWARD_NAMES, "_own", [])
-    monkeypatch.setattr(REWARDS, "_builders", dict(REWARDS._builders))
-    monkeypatch.setattr(REWARDS, "_sources", {})
-    yield
-    sys.modules.pop("my_rewards", None)
+    yield from forgotten(monkeypatch, REWARDS)
 
 
 def env_of(scene, weights, rows=4, **options):

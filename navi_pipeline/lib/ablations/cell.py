@@ -9,7 +9,6 @@ from __future__ import annotations
 
 import json
 import resource
-import signal
 import sys
 from collections.abc import Callable
 from dataclasses import asdict, dataclass
@@ -23,7 +22,7 @@ from navi_core.record.file_lock import exclusively
 from navi_pipeline.lib.ablations.catalogue import Variant
 from navi_pipeline.lib.benchmark_log import BenchmarkLog
 from navi_pipeline.lib.documents import content_key, pipeline_folder, read_document, write_document
-from navi_pipeline.lib.hindrance import TOLD_TO_END, no_room
+from navi_pipeline.lib.hindrance import hindrance
 from navi_pipeline.lib.stale_runs import runs_in_use, wait_for_run
 from navi_pipeline.lib.supervised import run_supervised
 from navi_pipeline.lib.trainer_client import require_whole
@@ -209,10 +208,8 @@ class _Commands:
             raise _CommandError("timeout", f"{stage}: {error}") from None
         finally:
             self.cpu_minutes[stage] = (_children_seconds() - before) / 60.0
-        if code in TOLD_TO_END:
-            raise RunError(f"{stage} was told to end by {signal.Signals(-code).name}; the same command goes on with it")
-        if code and no_room("\n".join(last)):
-            raise RunError(f"{stage} has no room: {last[-1]}; the same command goes on with it")
+        if why := hindrance(code, last):
+            raise RunError(f"{stage} {why}; the same command goes on with it")
         if code != 0:
             raise _CommandError("crash", f"{stage}, exit code {code}: {last[-1] if last else 'it said nothing'}")
         try:

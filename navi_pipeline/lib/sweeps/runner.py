@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import errno
 import json
-import signal
 import sys
 import time
 from collections.abc import Callable, Sequence
@@ -21,7 +20,7 @@ from navi_core.record import hardware_profile
 from navi_core.record.file_lock import exclusively
 from navi_pipeline.lib.benchmark_log import BenchmarkLog
 from navi_pipeline.lib.documents import content_key, pipeline_folder, read_document, write_document
-from navi_pipeline.lib.hindrance import TOLD_TO_END, no_room
+from navi_pipeline.lib.hindrance import hindrance
 from navi_pipeline.lib.supervised import run_supervised
 from navi_pipeline.lib.sweeps.cell import UNITS, Cell, Outcome, Status
 
@@ -97,9 +96,7 @@ def _measure(sweep: str, cell: Cell, key: str, run_id: str, config: SweepConfig)
     except TimeoutError as error:
         status, detail = "timeout", str(error)
     else:
-        told = last[-1] if last else "it said nothing"
-        if code in TOLD_TO_END or (code and no_room("\n".join(last))):
-            why = f"was told to end by {signal.Signals(-code).name}" if code in TOLD_TO_END else f"has no room: {told}"
+        if why := hindrance(code, last):
             raise RunError(f"cell {cell.name} of {sweep} {why}; the same command goes on with it")
         status, detail = _status(code, last, killed=_kernel_kills() > kills)
         if status == "ok":
