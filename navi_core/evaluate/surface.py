@@ -2,7 +2,8 @@
 
 The truth is the set of voxels that hold surface facing the air around the drone: from every air voxel close to a
 surface short rays go out along the axes, and what they hit is surface that air touches. Air is every voxel without
-surface, connected to the drone's reachable space; it may be narrower than the drone, for seeing needs no passage.
+surface, over a floor, connected to the drone's reachable space; it may be narrower than the drone, for seeing needs no
+passage. So the outside of a scan, which lies over nothing, is not to be seen.
 An episode has seen a voxel when a ray of a fixed panorama hits it within the sensor's range, whatever the subject's
 own resolution is. Every hit is drawn back a little towards its origin, so that a wall on a face between two voxels
 belongs to the one on the air's side.
@@ -63,6 +64,7 @@ class SurfaceTruth:
         points = torch.from_numpy(centres.reshape(3, -1).T.astype(np.float32)).to(field.device)
         half_diagonal = 0.5 * cell * math.sqrt(3.0)
         empty = ~_within(field, points, scene_index, half_diagonal).reshape(shape)
+        empty &= np.maximum.accumulate(~empty, axis=1)
         label, _ = label_components(empty)
         around = np.unique(label[floor.free & empty])
         air = np.isin(label, around[around > 0]) & empty

@@ -1,7 +1,9 @@
 """The reachable floor of a scene, and which part of it has been seen.
 
-A scene's reachable set is its largest connected part of free space within the surface's bounds: the
-voxels in which the drone keeps its clearance. Seen from above it is a grid of floor cells, one for each storey.
+A scene's reachable set is its largest connected part of free space over a floor: the voxels within the surface's
+bounds in which the drone keeps its clearance, and beneath which there is surface. Outside the walls of a scan there is
+nothing beneath: whoever flies out of a window is in no room. Seen from above the set is a grid of floor cells, one for
+each storey.
 """
 
 from __future__ import annotations
@@ -46,7 +48,7 @@ class FloorMap:
         height: (2,) lowest and highest reachable voxel centre [m].
 
     Raises:
-        SceneError: The scene has no free space for the drone, or is too large for the cell size.
+        SceneError: The scene has no free space for the drone, none over a floor, or is too large for the cell size.
     """
 
     def __init__(self, field: Field, scene_index: int, cell: float, clearance: float) -> None:
@@ -65,11 +67,14 @@ class FloorMap:
         axes = [low[a] + (np.arange(size[a]) + 0.5) * cell for a in range(3)]
         grid = np.stack(np.meshgrid(*axes, indexing="ij"), axis=-1).reshape(-1, 3).astype(np.float32)
         scene = torch.full((len(grid),), scene_index, dtype=torch.int32, device=field.device)
-        near = field.within(torch.from_numpy(grid).to(field.device), scene, clearance)
-        free = ~near.cpu().numpy().reshape(size)
-        label, sizes = label_components(free)
-        if len(sizes) < 2:
+        near = field.within(torch.from_numpy(grid).to(field.device), scene, clearance).cpu().numpy().reshape(size)
+        if near.all():
             raise SceneError(f"scene {name!r} has no free space with {clearance} m clearance; is it a closed solid?")
+        # What is near surface lies on it, or under it: over the open there is neither.
+        over_floor = np.maximum.accumulate(near, axis=1)
+        label, sizes = label_components(~near & over_floor)
+        if len(sizes) < 2:
+            raise SceneError(f"scene {name!r} has no floor: nothing lies beneath its free space; is another axis up?")
         self.free: npt.NDArray[np.bool_] = label == int(sizes.argmax())
         self.reachable = torch.from_numpy(self.free.any(axis=1))
         level = np.flatnonzero(self.free.any(axis=(0, 2)))

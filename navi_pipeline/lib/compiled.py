@@ -31,6 +31,10 @@ __all__ = [
 ]
 
 
+_CARD = "2"
+"""Another one wherever the same scene is told of differently; cards of before are made anew."""
+
+
 def compile_source(source: SceneSource, config: CompileConfig) -> dict[str, Any]:
     """Compile one planned scene, or reuse its file, and judge it.
 
@@ -59,7 +63,7 @@ def compile_source(source: SceneSource, config: CompileConfig) -> dict[str, Any]
             raise
         return _unusable(source, config, error)
     scene, card = compiled.scene, _card(source.name)
-    key = content_key(scene.content_hash(), scene.compile_hash, source.split)
+    key = content_key(_CARD, scene.content_hash(), scene.compile_hash, source.split)
     if compiled.skipped and card.exists():
         known = read_document(card, made_by="compiled_scene")
         if known.get("key") == key and known["gmdag"] == str(compiled.path):

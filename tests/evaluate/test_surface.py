@@ -10,6 +10,7 @@ from navi_core.evaluate import build_course, evaluate
 from navi_core.evaluate.surface import SurfaceTruth, measure_surface
 from navi_core.world import Field, FloorMap
 from tests.evaluate.conftest import boxes_scene
+from tests.world.test_floor import stage
 
 
 def truth_of(scene):
@@ -78,3 +79,12 @@ def test_the_summary_holds_medians_of_the_decisions_to_each_share(box_room, cons
     assert steps.count(0) >= 2 and summary["c_vis_steps_to_50_median"] == 0
     assert summary["c_visit_steps_to_50_median"] is None
     assert "c_vis_at_100" not in summary
+
+
+def test_the_outside_of_a_house_without_a_ceiling_is_not_to_be_seen() -> None:
+    field = Field([stage()])
+    truth = SurfaceTruth.of(field, 0, FloorMap(field, 0, 0.1, 0.2))
+    where = truth.low + (np.argwhere(truth.voxels) + 0.5) * truth.cell
+    # The floor, three walls of 6 × 2.4 m, and the undersides and rims of nothing.
+    assert (np.abs(where[:, [0, 2]]) < 3.2).all()
+    assert truth.voxels.sum() * 0.01 == pytest.approx(36.0 + 3 * 14.4, rel=0.08)
