@@ -1,7 +1,9 @@
 """Navi: scenes in, a measured navigation policy out. This package is the training engine."""
 
 from navi_core.compiled import keep_compiled_code
+from navi_core.machine import limit_threads
 
 __version__ = "0.1.0"
 
+limit_threads()
 keep_compiled_code()

@@ -15,8 +15,8 @@ import numpy as np
 import numpy.typing as npt
 
 from navi_core.errors import DemoError
+from navi_core.machine import whole_memory
 from navi_core.record import navi_home
-from navi_core.scenes.memory_limits import whole_memory
 
 __all__ = ["Allocate", "arrays_of", "require_memory"]
 

@@ -15,7 +15,7 @@ from torch import Tensor
 
 from navi_core.errors import CheckpointError, ConfigError
 from navi_core.learn.sum_tree import SumTree
-from navi_core.scenes.memory_limits import whole_memory
+from navi_core.machine import whole_memory
 
 __all__ = ["PrioritizedReplay"]
 

@@ -22,6 +22,7 @@ import torch
 from torch import Tensor
 
 from navi_core.config import TrainConfig
+from navi_core.machine import usable_cores
 from navi_core.record import hardware_profile, navi_home
 from navi_core.record.durable import write_durably
 
@@ -76,8 +77,7 @@ def choose_threads(
     """
     if config.threads:
         return Threads(config.threads, config.threads)
-    cores = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else (os.cpu_count() or 1)
-    most = max(1, min(cores // processes, _MOST))
+    most = max(1, min(usable_cores() // processes, _MOST))
     if most == 1 or obs.device.type != "cpu":
         return Threads(most, most)
     own = folder / "threads.json" if folder is not None else None

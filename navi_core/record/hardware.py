@@ -10,6 +10,8 @@ from importlib import metadata
 from pathlib import Path
 from typing import Any
 
+from navi_core.machine import usable_cores
+
 __all__ = ["hardware_profile", "row_context"]
 
 _PACKAGES = ("navi", "torch", "numpy", "numba", "pydantic")
@@ -34,7 +36,7 @@ def row_context() -> dict[str, Any]:
 
 @functools.lru_cache(maxsize=1)
 def _profile() -> dict[str, Any]:
-    cpu, cores, memory, gpu = _cpu_model(), len(os.sched_getaffinity(0)), _memory_gib(), _gpu_model()
+    cpu, cores, memory, gpu = _cpu_model(), usable_cores(), _memory_gib(), _gpu_model()
     versions = {"python": platform.python_version()}
     for package in _PACKAGES:
         try:

@@ -10,9 +10,9 @@ import numpy as np
 
 from navi_core.config import CompileConfig
 from navi_core.errors import MeshError, SceneTooLargeError
+from navi_core.machine import group_limits
 from navi_core.scenes.dag import levels_of
 from navi_core.scenes.headers import read_facts
-from navi_core.scenes.memory_limits import group_limits
 from navi_core.scenes.mesh import Mesh
 
 __all__ = ["available_memory", "check_memory", "check_reading", "check_references", "estimate_memory"]

@@ -21,6 +21,7 @@ from typing import Any
 
 from navi_core.config import CompileConfig
 from navi_core.errors import NaviError, SceneError
+from navi_core.machine import usable_cores
 from navi_core.scenes.headers import CompileEstimate
 from navi_core.scenes.memory import available_memory
 
@@ -61,7 +62,7 @@ def default_jobs(estimates: Sequence[CompileEstimate]) -> int:
     """
     if sum(estimate.seconds for estimate in estimates) < _WORTH_IT:
         return 1
-    cores, have = len(os.sched_getaffinity(0)), available_memory()
+    cores, have = usable_cores(), available_memory()
     # A process needs its libraries besides; a fifth of the memory is left to everybody else.
     largest = max(estimate.memory for estimate in estimates) + _PROCESS
     fitting = cores if have is None else int(0.8 * have / largest)
@@ -83,7 +84,7 @@ def run_jobs(
     """
     context = multiprocessing.get_context("spawn")
     waiting = deque(range(len(jobs)))
-    threads = max(1, len(os.sched_getaffinity(0)) // count)
+    threads = max(1, usable_cores() // count)
     workers: list[_Worker] = []
     done = 0
     try:

@@ -9,7 +9,7 @@ import torch
 
 from navi_core.errors import ConfigError
 from navi_core.learn import PrioritizedReplay
-from navi_core.scenes import memory_limits
+from navi_core.machine import control_groups, group_limits, whole_memory
 from navi_core.scenes.memory import available_memory
 
 MIB = 1 << 20
@@ -35,13 +35,13 @@ def job(request, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> int:
         (folder / "memory.stat").write_text(f"anon 1\n{cache} {70 * MIB}\n")
     own = tmp_path / "own"
     own.write_text({1: "9:cpu:/\n4:memory:/slurm/job\n0::/\n", 2: "0::/slurm/job\n"}[request.param])
-    monkeypatch.setattr(memory_limits, "_GROUPS", tmp_path)
-    monkeypatch.setattr(memory_limits, "_OWN", own)
+    monkeypatch.setattr(control_groups, "_GROUPS", tmp_path)
+    monkeypatch.setattr(control_groups, "_OWN", own)
     return request.param
 
 
 def test_a_job_has_its_own_memory_and_its_cached_files_are_no_use_of_it(job) -> None:
-    assert memory_limits.whole_memory() == 100 * MIB
+    assert whole_memory() == 100 * MIB
     assert available_memory() == 80 * MIB
 
 
@@ -55,15 +55,15 @@ def test_a_container_that_cannot_see_its_group_has_that_of_the_root(tmp_path: Pa
         (tmp_path / name).write_text(f"{number}\n")
     (tmp_path / "memory.stat").write_text("inactive_file 0\n")
     (tmp_path / "own").write_text("0::/../../host/path\n")
-    monkeypatch.setattr(memory_limits, "_GROUPS", tmp_path)
-    monkeypatch.setattr(memory_limits, "_OWN", tmp_path / "own")
-    assert memory_limits.group_limits() == [(100 * MIB, 90 * MIB)]
+    monkeypatch.setattr(control_groups, "_GROUPS", tmp_path)
+    monkeypatch.setattr(control_groups, "_OWN", tmp_path / "own")
+    assert group_limits() == [(100 * MIB, 90 * MIB)]
 
 
 def test_a_limit_counts_where_the_kernel_tells_nothing_of_cached_files(job, tmp_path: Path) -> None:
     """As in a sandbox; a group's name is of bytes, whatever the shell's encoding."""
     for stat in tmp_path.rglob("memory.stat"):
         stat.unlink()
-    assert memory_limits.whole_memory() == 100 * MIB and available_memory() == 10 * MIB
+    assert whole_memory() == 100 * MIB and available_memory() == 10 * MIB
     (tmp_path / "own").write_bytes(b"0::/\xff\n" + (tmp_path / "own").read_bytes())
-    assert memory_limits.whole_memory() == 100 * MIB
+    assert whole_memory() == 100 * MIB

@@ -1,0 +1,8 @@
+"""What the machine lets this process have: a container's or a job's share is less than the whole."""
+
+from __future__ import annotations
+
+from navi_core.machine.cores import limit_threads, usable_cores
+from navi_core.machine.memory import group_limits, whole_memory
+
+__all__ = ["group_limits", "limit_threads", "usable_cores", "whole_memory"]

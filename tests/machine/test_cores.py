@@ -1,0 +1,72 @@
+"""Cores that a container is given, as the kernel's control groups tell it."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from navi_core.machine import control_groups, cores, limit_threads, usable_cores
+
+
+@pytest.fixture
+def groups(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
+    """Put this process into two groups, one in the other, on a machine of 64 cores: a function of their version
+    that returns the outer one's folder."""
+
+    def lay(version: int) -> Path:
+        root = tmp_path / "cpu" if version == 1 else tmp_path
+        (root / "pod" / "box").mkdir(parents=True)
+        (tmp_path / "own").write_text({1: "3:cpu,cpuacct:/pod/box\n", 2: "0::/pod/box\n"}[version])
+        return root / "pod"
+
+    monkeypatch.setattr(control_groups, "_GROUPS", tmp_path)
+    monkeypatch.setattr(control_groups, "_OWN", tmp_path / "own")
+    monkeypatch.setattr(cores, "_affinity", lambda: 64)
+    return lay
+
+
+def test_the_smallest_quota_around_this_process_counts_and_parts_of_a_core_are_one(groups) -> None:
+    pod = groups(2)
+    (pod / "cpu.max").write_text("250000 100000\n")
+    (pod / "box" / "cpu.max").write_text("max 100000\n")
+    assert usable_cores() == 3
+    (pod / "box" / "cpu.max").write_text("50000 100000\n")
+    assert usable_cores() == 1
+
+
+def test_a_quota_of_version_1_counts_and_none_does_not(groups) -> None:
+    box = groups(1) / "box"
+    (box / "cpu.cfs_period_us").write_text("100000\n")
+    for quota, expected in (("400000", 4), ("-1", 64), ("no number", 64)):
+        (box / "cpu.cfs_quota_us").write_text(f"{quota}\n")
+        assert usable_cores() == expected
+
+
+def test_more_quota_than_cores_gives_no_more_cores(groups) -> None:
+    (groups(2) / "cpu.max").write_text("12800000 100000\n")
+    assert usable_cores() == 64
+
+
+def test_threads_are_limited_before_the_libraries_start_them_and_what_is_set_stays(groups, monkeypatch) -> None:
+    (groups(2) / "cpu.max").write_text("200000 100000\n")
+    monkeypatch.setenv("OMP_NUM_THREADS", "5")
+    monkeypatch.delenv("NUMBA_NUM_THREADS", raising=False)
+    limit_threads()
+    assert "NUMBA_NUM_THREADS" not in os.environ, "numba is imported already: it would refuse another number"
+    for library in ("torch", "numba"):
+        monkeypatch.delitem(sys.modules, library)
+    limit_threads()
+    assert os.environ["OMP_NUM_THREADS"] == "5" and os.environ.pop("NUMBA_NUM_THREADS") == "2"
+
+
+def test_without_a_quota_nothing_is_set() -> None:
+    code = "import os, navi_core; print(sorted(name for name in os.environ if name.endswith('_NUM_THREADS')))"
+    environment = {name: value for name, value in os.environ.items() if not name.endswith("_NUM_THREADS")}
+    if usable_cores() < len(os.sched_getaffinity(0)):
+        pytest.skip("this machine has a quota")
+    told = subprocess.run([sys.executable, "-c", code], env=environment, capture_output=True, text=True, check=True)
+    assert told.stdout.strip() == "[]"
