@@ -12,7 +12,7 @@ from navi_core.errors import ConfigError
 
 __all__ = ["NightlyConfig"]
 
-Family = Literal["apartment", "maze", "atrium", "rooms"]
+Family = Literal["apartment", "maze", "atrium", "rooms", "scan"]
 
 
 class NightlyConfig(Config):

@@ -15,6 +15,7 @@ from navi_core.scenes.procedural.atrium import build_atrium
 from navi_core.scenes.procedural.builder import MeshBuilder
 from navi_core.scenes.procedural.maze import build_maze
 from navi_core.scenes.procedural.rooms import build_rooms
+from navi_core.scenes.procedural.scan import build_scan
 
 __all__ = ["FAMILIES", "generate_scene"]
 
@@ -23,18 +24,20 @@ FAMILIES: dict[str, Callable[[np.random.Generator], MeshBuilder]] = {
     "atrium": build_atrium,
     "maze": build_maze,
     "rooms": build_rooms,
+    "scan": build_scan,
 }
 """Generator of each family, by name."""
 
 
 def generate_scene(family: str, seed: int) -> Mesh:
-    """Return the generated scene `seed` of a family: closed, connected, furnished, +Y up, floor at y = 0.
+    """Return the generated scene `seed` of a family: connected, furnished, +Y up, floor at y = 0; all but scans closed.
 
     A pure function of its arguments: the same mesh in every process and on every day.
 
     Args:
         family: "apartment" (about 100 m², furnished rooms), "maze", "atrium" (double-height hall with
-            a gallery) or "rooms" (rooms-v1: floors of 100–600 m²).
+            a gallery), "rooms" (rooms-v1: floors of 100–600 m²) or "scan" (apartments and floors with holes, most
+            of them without a ceiling).
         seed: 0 ≤ seed < 2**31.
 
     Raises:

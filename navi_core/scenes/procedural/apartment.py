@@ -60,6 +60,8 @@ def _with_corridor(rng: np.random.Generator, width: float, depth: float, side: b
     turned = depth > width
     long, short = (depth, width) if turned else (width, depth)
     hall = rng.uniform(1.55, 1.9)
+    if not side and short - hall < 2 * 2.6:
+        return []  # too narrow for rooms on both sides of a corridor: another draw
     low = 0.0 if side else round(float(rng.uniform(2.6, short - hall - 2.6)), 2)
     high = round(low + hall, 2)
     rects = [Rect(0.0, low, long, high)]

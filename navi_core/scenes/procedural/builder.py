@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from collections.abc import Iterator
 
 import numpy as np
 import numpy.typing as npt
@@ -42,6 +43,13 @@ class MeshBuilder:
         self._faces.append(corners + self._count)
         self._names.append((name, len(corners)))
         self._count += len(points)
+
+    def parts(self) -> Iterator[tuple[str, npt.NDArray[np.float64], npt.NDArray[np.int64]]]:
+        """Yield what was added, as `add` takes it: name, vertices (V, 3) [m] and faces (F, 3)."""
+        first = 0
+        for (name, _), vertices, faces in zip(self._names, self._vertices, self._faces, strict=True):
+            yield name, vertices, faces - first
+            first += len(vertices)
 
     def box(
         self,
