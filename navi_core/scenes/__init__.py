@@ -18,7 +18,6 @@ from navi_core.scenes.corpus import (
     compile_source,
     estimate_source,
     generated_sources,
-    split_by_scene,
     tell_apart,
 )
 from navi_core.scenes.discovery import discover, discover_root, environment_root, parse_seeds, scenes_named
@@ -66,7 +65,6 @@ __all__ = [
     "read_mesh",
     "require_frozen",
     "scenes_named",
-    "split_by_scene",
     "store_verdict",
     "tell_apart",
 ]

@@ -3,9 +3,7 @@
 from __future__ import annotations
 
 import contextlib
-import hashlib
 import logging
-import math
 import os
 from collections import Counter
 from collections.abc import Callable, Generator, Sequence
@@ -35,7 +33,6 @@ __all__ = [
     "estimate_source",
     "generated_sources",
     "named_sources",
-    "split_by_scene",
     "tell_apart",
 ]
 
@@ -276,29 +273,6 @@ def _compile_job(job: Job, progress: Callable[[str, float], None]) -> CompileRep
         sharing=None if scene.dag is None else scene.dag.unfolded.nodes / scene.dag.stored.nodes,
         decimation=scene.decimation,
     )
-
-
-def split_by_scene(
-    sources: Sequence[SceneSource], test_share: float = 0.25, seed: int = 0
-) -> tuple[list[SceneSource], list[SceneSource]]:
-    """Split sources into training and test scenes; a scene is never in both.
-
-    The order is that of a digest of (seed, name), so it depends on neither file order nor machine.
-
-    Args:
-        sources: At least two.
-        test_share: Share of test scenes, at least one and not all.
-        seed: Another seed gives another split.
-
-    Raises:
-        ConfigError: Fewer than two sources, or a share outside (0, 1).
-    """
-    if len(sources) < 2 or not 0 < test_share < 1:
-        raise ConfigError(f"cannot split {len(sources)} scenes with test_share {test_share}; need 2 and 0 < share < 1")
-    ranked = sorted(sources, key=lambda s: hashlib.sha256(f"{seed}:{s.name}".encode()).digest())
-    count = min(len(ranked) - 1, max(1, math.floor(len(ranked) * test_share + 0.5)))
-    key = lambda s: s.name  # noqa: E731
-    return sorted(ranked[count:], key=key), sorted(ranked[:count], key=key)
 
 
 def named_sources(files: Sequence[tuple[Path, Path]], dataset: str) -> list[SceneSource]:

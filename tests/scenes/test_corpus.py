@@ -23,7 +23,6 @@ from navi_core.scenes import (
     load_gmdag,
     read_manifest,
     scenes_named,
-    split_by_scene,
 )
 from navi_core.scenes.manifest import Manifest, file_hash, update_manifest
 
@@ -239,21 +238,6 @@ def test_a_broken_scene_stops_the_corpus_by_name_and_keeps_what_was_made(corpus,
         compile_corpus(discover_root(corpus), out, CONFIG)
     assert [p.name.split("-")[0] for p in out.glob("*.gmdag")] == ["flats_one.obj"]
     assert not (out / "manifest.json").exists()
-
-
-def test_a_split_never_shares_a_scene_and_ignores_order():
-    sources = generated_sources({"apartment": tuple(range(10)), "maze": (1, 2)})
-    train, test = split_by_scene(sources, 0.25, seed=3)
-    assert (len(train), len(test)) == (9, 3)
-    assert not set(names(train)) & set(names(test))
-    assert sorted(names(train) + names(test)) == names(sources)
-    assert split_by_scene(sources[::-1], 0.25, seed=3) == (train, test)
-    assert any(split_by_scene(sources, 0.25, seed=s)[1] != test for s in range(5))
-    assert [len(part) for part in split_by_scene(sources[:2], 0.01)] == [1, 1]
-    with pytest.raises(ConfigError, match="split 1 scenes"):
-        split_by_scene(sources[:1])
-    with pytest.raises(ConfigError, match="test_share"):
-        split_by_scene(sources, 1.0)
 
 
 def test_two_sources_of_one_name_are_refused_before_anything_is_compiled(tmp_path):
