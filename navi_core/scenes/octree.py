@@ -1,4 +1,4 @@
-"""Words of version 1 octrees: how they are packed, and a slow, obvious look-up.
+"""Words of version 1 octrees: how they are packed.
 
 Inner word: bit 63 = 0, child mask in bits 62–55, low 32 bits = index of the first of popcount(mask)
 words whose low 32 bits are child indices. Leaf word: bit 63 = 1, semantic in bits 31–16, fp16 distance
@@ -19,8 +19,6 @@ __all__ = [
     "leaf_semantic",
     "leaf_words",
     "low_index",
-    "v1_distance_at",
-    "v1_leaf_at",
 ]
 
 Words = npt.NDArray[np.uint64]
@@ -64,58 +62,3 @@ def leaf_words(distance: npt.NDArray[np.float16], semantic: npt.NDArray[np.integ
 def inner_words(mask: npt.NDArray[np.integer], table: npt.NDArray[np.integer]) -> Words:
     """Pack inner words from child masks 1–255 and indices of their child tables."""
     return (np.asarray(mask).astype(np.uint64) << np.uint64(55)) | np.asarray(table).astype(np.uint64)
-
-
-def v1_leaf_at(nodes: Words, resolution: int, voxel: tuple[int, int, int]) -> tuple[int, int]:
-    """Descend to the leaf that holds a voxel, one word at a time: the twin every fast path is tested against.
-
-    Args:
-        nodes: Words (N,).
-        resolution: Voxels along an edge.
-        voxel: (x, y, z) indices.
-
-    Returns:
-        (leaf word, edge of its cell [voxel]); the word is 0 where the child is absent.
-    """
-    index, size = 0, resolution
-    while True:
-        word = int(nodes[index])
-        if word >> 63:
-            return word, size
-        size //= 2
-        bit = sum(1 << axis for axis in range(3) if voxel[axis] // size % 2)
-        mask = (word >> 55) & 0xFF
-        if not (mask >> bit) & 1:
-            return 0, size
-        rank = bin(mask & ((1 << bit) - 1)).count("1")
-        index = int(nodes[(word & 0xFFFFFFFF) + rank]) & 0xFFFFFFFF
-
-
-def v1_distance_at(
-    nodes: Words, resolution: int, lower: npt.ArrayLike, voxel_size: float, points: npt.ArrayLike
-) -> tuple[npt.NDArray[np.float64], npt.NDArray[np.int64], npt.NDArray[np.int32]]:
-    """Look up the stored distance at points, slowly and obviously.
-
-    Args:
-        nodes: Words (N,).
-        resolution: Voxels along an edge.
-        lower: Minimum corner of the cube (3,) [m].
-        voxel_size: Edge of a voxel [m].
-        points: Positions (P, 3) [m].
-
-    Returns:
-        Stored distance (P,) [m], NaN where a child is absent or the point lies outside; edge of the
-        leaf's cell (P,) [voxel]; semantic (P,).
-    """
-    cells = np.floor((np.asarray(points, dtype=np.float64) - np.asarray(lower)) / voxel_size).astype(np.int64)
-    distance = np.full(len(cells), np.nan)
-    size = np.zeros(len(cells), dtype=np.int64)
-    semantic = np.zeros(len(cells), dtype=np.int32)
-    for i, cell in enumerate(cells):
-        if (cell < 0).any() or (cell >= resolution).any():
-            continue
-        word, size[i] = v1_leaf_at(nodes, resolution, (int(cell[0]), int(cell[1]), int(cell[2])))
-        if word:
-            leaf = np.array([word], dtype=np.uint64)
-            distance[i], semantic[i] = leaf_distance(leaf)[0], leaf_semantic(leaf)[0]
-    return distance, size, semantic

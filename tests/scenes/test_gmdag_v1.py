@@ -22,12 +22,11 @@ from navi_core.scenes.octree import (
     leaf_semantic,
     leaf_words,
     low_index,
-    v1_distance_at,
-    v1_leaf_at,
 )
 from navi_core.scenes.v1_build import _gather, _morton, _positions, _round_down, _spread
 from tests.conftest import box_triangles, mesh_of
 from tests.scenes.conftest import box_distance, chain, v1_bytes
+from tests.scenes.v1_oracle import v1_distance_at, v1_leaf_at
 
 LOW, HIGH = (-2.0, 0.0, -2.0), (2.0, 2.5, 2.0)
 
