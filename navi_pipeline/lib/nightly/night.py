@@ -21,7 +21,7 @@ from navi_core.errors import ConfigError, NaviError, RunError
 from navi_pipeline.lib.documents import pipeline_folder, read_document, write_document
 from navi_pipeline.lib.pipeline_log import pipeline_log
 
-__all__ = ["Gate", "Night", "Stage", "Status", "latest_night", "night_lock", "night_name", "read_night"]
+__all__ = ["Gate", "Night", "Stage", "Status", "night_lock", "night_name", "read_night"]
 
 Status = Literal["passed", "warned", "failed", "skipped"]
 _BESIDE = ("compact_segments", "training_hour", "validation_hour", "time_zone")
@@ -216,12 +216,6 @@ def read_night(name: str) -> dict[str, Any]:
         RecordError: There was no such night.
     """
     return read_document(pipeline_folder() / "nights" / f"{name}.json", made_by="the job nightly_training")
-
-
-def latest_night() -> str | None:
-    """Return the name of the night that wrote last."""
-    files = sorted((pipeline_folder() / "nights").glob("*.json"), key=lambda file: file.stat().st_mtime)
-    return files[-1].stem if files else None
 
 
 def _plain(stage: Stage) -> dict[str, Any]:
