@@ -17,7 +17,6 @@ from navi_core.learn.entities import ENTITIES, AGMConfig, EarlyStopDecision, Ent
 __all__ = [
     "AdaptationApplied",
     "EarlyStopTriggered",
-    "EntityCreated",
     "Event",
     "EventBus",
     "ParameterSync",
@@ -36,15 +35,6 @@ class TimedEvent(Event):
 
     timestamp: float = field(default_factory=time.time, kw_only=True)
     """Seconds since 1970."""
-
-
-@ENTITIES.register
-@dataclass(frozen=True)
-class EntityCreated(TimedEvent):
-    """An entity came into being."""
-
-    entity: Entity
-    """It."""
 
 
 @ENTITIES.register
