@@ -76,11 +76,6 @@ class PrioritizedReplay:
         """Memory of the items [bytes]."""
         return sum(x.nbytes for x in self._fields.values())
 
-    @property
-    def largest_priority(self) -> float:
-        """The largest priority ever given; new items get it, so that each is likely drawn once."""
-        return self._largest
-
     def priorities(self) -> Tensor:
         """Return the items' p^α (N,) float64, in order of their places; for statistics."""
         return torch.from_numpy(self._tree.weights(np.arange(len(self))).copy())
