@@ -229,7 +229,6 @@ class Subscriber:
 
     Attributes:
         refused: Messages that broke the format.
-        last_fault: Why the last of them did.
     """
 
     def __init__(self, endpoints: Sequence[str], topics: Sequence[str], limits: WireConfig | None = None) -> None:
@@ -242,7 +241,6 @@ class Subscriber:
         for endpoint in endpoints:
             connect(self.socket, endpoint, "publisher to subscribe to")
         self.refused = 0
-        self.last_fault = ""
 
     def receive(self, timeout: float = 0.0) -> Message | None:
         """Return the next message, None where none comes in time.
@@ -265,9 +263,8 @@ class Subscriber:
                 continue
             try:
                 return decode(frames, self._limits)
-            except WireError as error:
+            except WireError:
                 self.refused += 1
-                self.last_fault = str(error)
 
     def waiting(self) -> Iterator[Message]:
         """Yield the messages that have arrived, a queue's length at most: a flood does not hold its reader."""
