@@ -22,10 +22,7 @@ from navi_core.world.counter_random import Purpose, uniform
 from navi_core.world.floor import FloorMap
 from navi_core.world.heading import cos_sin
 
-__all__ = ["GOAL_INPUTS", "Goals", "reached", "relative_goal", "way_lengths", "way_to"]
-
-GOAL_INPUTS = 4
-"""Numbers of a relative goal."""
+__all__ = ["Goals", "reached", "relative_goal", "way_lengths", "way_to"]
 
 _MOST_BYTES = 4 << 30
 """Memory that the ways to all goals may take."""

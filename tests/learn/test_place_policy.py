@@ -21,7 +21,6 @@ from navi_core.service.shadow import ShadowFlight
 from navi_core.service.trail import Trail
 from navi_core.service.wire import DistanceMatrix, RobotPose
 from navi_core.world import Field, NavigationEnv
-from navi_core.world.goals import GOAL_INPUTS
 from tests.demos.conftest import make_demo
 from tests.learn.builders import filled, small_config, small_parts
 
@@ -129,7 +128,7 @@ def test_evaluation_tells_of_the_way_to_a_goal_what_training_told(apartments):
                 flyer.act(obs[t, here], pose)
             ours, theirs = torch.cat(told)[:, AUX:], rollout.aux[first:last, row, AUX:]
             torch.testing.assert_close(ours, theirs, rtol=0, atol=1e-5)
-            assert theirs.shape[1] == PLACE_INPUTS + GOAL_INPUTS and theirs[:, :PLACE_INPUTS].any(dim=1).all()
+            assert theirs.shape[1] == PLACE_INPUTS + 4 and theirs[:, :PLACE_INPUTS].any(dim=1).all()
 
 
 def test_the_service_tells_what_training_told(flown):

@@ -81,7 +81,6 @@ class RingCNN(nn.Module):
             stages.append(RingConv(channels, CHANNELS, kernel=3, stride=1))
             channels = CHANNELS
         self.stages = nn.Sequential(*stages)
-        self.ring_bins = ring
         self.project = nn.Linear(ring * channels, width)
         self.norm = nn.LayerNorm(width)
 
