@@ -100,3 +100,13 @@ def test_wrong_words_are_refused():
     ):
         with pytest.raises(ConfigError, match=told):
             ask(*words)
+
+
+def test_a_setting_that_a_learner_does_not_have_takes_nothing():
+    """DPO and DQN have it from the rollouts they share with PPO and GRPO; a number there changed nothing."""
+    allowed = {each.name: each.allowed for each in settings_of(TrainConfig())}
+    for learner in ("dpo", "dqn"):
+        assert allowed[f"{learner}.microbatch"] == "null"
+        with pytest.raises(ConfigError, match=f"{learner}.microbatch = 4: expected null"):
+            parse_config(TrainConfig, {learner: {"microbatch": 4}})
+    assert parse_config(TrainConfig, {"ppo": {"microbatch": 4}, "dpo": {"microbatch": None}}).ppo.microbatch == 4

@@ -34,5 +34,7 @@ class DPOConfig(SegmentsConfig):
     """Passes over the pairs of an update."""
     minibatch: int = Field(16, ge=1, le=2**20)
     """Pairs per gradient step."""
+    microbatch: None = None
+    """Of ppo and grpo alone: a gradient step is taken on its pairs at once; dpo.minibatch says how many."""
     ref_sync_every_updates: int = Field(1, ge=0, le=2**30)
     """Updates after which the reference takes the policy's weights; 0 keeps those that the run began with."""

@@ -23,6 +23,8 @@ class DQNConfig(RolloutConfig):
     """Decisions per row between updates."""
     bptt: int = Field(16, ge=1, le=2**20)
     """Decisions of a training sequence, where the policy has a temporal core; must divide rollout."""
+    microbatch: None = None
+    """Of ppo and grpo alone: a gradient step is taken on its minibatch at once; replay.batch_size says how large."""
     schedules: dict[Literal["learning_rate"], Schedule] = {}
     """How learning_rate moves; if it is not named it stays."""
     gamma: float = Field(0.99, ge=0, le=1)
