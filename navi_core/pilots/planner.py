@@ -152,13 +152,13 @@ class PlannerPilot(MapPilot):
             )  # fmt: skip
             seen = self._seen[b, one.storey, :nx, :nz]
             if self._pose is not None and self._pose.goal is not None:
-                goal = self._goal_cell(b, one, cost)
+                goal = self._goal_cell(b, cost)
             else:
                 goal = _best_view(one.viewpoints, one.view_start, one.view_cells, seen, cost, self.patience / CELL)
                 goal = self._leave(b, one, pose[b], cost) if goal < 0 else goal
             self._length[b] = _way(parent, goal, self._path[b], self._near.shape[2]) if goal >= 0 else 0
 
-    def _goal_cell(self, b: int, one: Slice, cost: npt.NDArray[np.float32]) -> int:
+    def _goal_cell(self, b: int, cost: npt.NDArray[np.float32]) -> int:
         """Return the cell nearest to the row's goal among those that can be flown to, −1 where the row is there."""
         assert self._pose is not None and self._pose.goal is not None
         wanted = (self._pose.goal[b].numpy()[[0, 2]].astype(np.float64) - self._corner[b]) / CELL - 0.5

@@ -290,5 +290,5 @@ def _stamp(path: Path, source_hash: str, config: CompileConfig) -> dict[str, str
 def _read(path: Path, config: CompileConfig) -> Mesh:
     from navi_core.scenes.reader import read_mesh
 
-    check_reading(path, config)
+    check_reading(path)
     return read_mesh(path, up_axis=config.up_axis, unit_scale=config.unit_scale, semantics=config.semantics)

@@ -92,7 +92,7 @@ def check_references(name: str, references: int, config: CompileConfig) -> None:
     _check(what, _PER_CHILD * references, _smaller(config))
 
 
-def check_reading(file: Path, config: CompileConfig) -> None:
+def check_reading(file: Path) -> None:
     """Refuse to read a mesh file that would not fit, by what its header says; where that is broken, its reader tells.
 
     Raises:

@@ -118,7 +118,7 @@ class _Worker:
 
     def __init__(self, context: multiprocessing.context.SpawnContext, work: Work, threads: int) -> None:
         self.pipe, other = context.Pipe()
-        self.process: BaseProcess = context.Process(target=_serve, args=(other, work, threads), daemon=True)
+        self.process: BaseProcess = context.Process(target=_serve, args=(other, work), daemon=True)
         with _threads_for_children(threads):
             self.process.start()
         other.close()
@@ -181,7 +181,7 @@ def _threads_for_children(threads: int) -> Iterator[None]:
                 os.environ.pop(name, None)
 
 
-def _serve(pipe: Connection, work: Work, threads: int) -> None:
+def _serve(pipe: Connection, work: Work) -> None:
     """Do the jobs that come through the pipe until it closes; runs in the worker."""
     # The terminal sends Ctrl-C to every process; the parent decides. SystemExit lets files be cleaned up.
     signal.signal(signal.SIGINT, signal.SIG_IGN)

@@ -76,7 +76,7 @@ class FlightOutlook:
         self, field: Field, env: EnvConfig, drone: DynamicsConfig, substeps: int, *, kernels: bool = True
     ) -> None:
         self._tracer = field.native if kernels else None
-        self._field, self._max_distance = field, env.max_distance
+        self._field = field
         self._decision = drone.steps_per_decision / substeps
         self._horizon = HorizonFlight(field, drone, substeps, env.max_distance, kernels=kernels)
         coarse = env.model_copy(update=dict(zip(("azimuth_bins", "elevation_bins"), COARSE)))

@@ -162,7 +162,7 @@ def compiled_scene(context: dg.AssetExecutionContext, config: CompileSettings) -
     "side by side: the outlier shows before anything has learned from it.",
 )
 @worked
-def scene_quality(context: dg.AssetExecutionContext) -> dg.MaterializeResult:
+def scene_quality() -> dg.MaterializeResult:
     """Judge the compiled scenes together."""
     from navi_pipeline.lib.compiled import corpus_rows
     from navi_pipeline.lib.documents import content_key

@@ -135,7 +135,7 @@ def baseline_evaluation(context: dg.AssetExecutionContext, config: EvaluationSet
     "coverage against their collisions.",
 )
 @worked
-def leaderboard(context: dg.AssetExecutionContext) -> dg.MaterializeResult:
+def leaderboard() -> dg.MaterializeResult:
     """Ask the warehouse."""
     metadata, version = ranked()
     return dg.MaterializeResult(metadata=metadata, data_version=dg.DataVersion(version))
