@@ -9,7 +9,6 @@ from __future__ import annotations
 
 import abc
 import math
-from typing import Self
 
 import torch
 from torch import Tensor
@@ -40,10 +39,6 @@ class ActionDistribution(abc.ABC):
     def entropy(self) -> Tensor:
         """Return the entropy (…,)."""
 
-    @abc.abstractmethod
-    def kl(self, other: Self) -> Tensor:
-        """Return KL(self‖other) (…,) against a distribution of the same kind."""
-
 
 class DiagonalGaussian(ActionDistribution):
     """N(mean (…, A), diag(exp(log_std (A,)))²); actions are unclamped, the environment clamps."""
@@ -67,12 +62,6 @@ class DiagonalGaussian(ActionDistribution):
     def entropy(self) -> Tensor:
         """Return the differential entropy, the same everywhere."""
         return (self.log_std + 0.5 + _HALF_LOG_TWO_PI).sum(-1).expand(self.mean.shape[:-1])
-
-    def kl(self, other: Self) -> Tensor:
-        """Return KL(self‖other)."""
-        ratio = torch.exp(2 * (self.log_std - other.log_std))
-        shift = ((self.mean - other.mean) * torch.exp(-other.log_std)).square()
-        return (other.log_std - self.log_std + 0.5 * (ratio + shift - 1)).sum(-1)
 
 
 class ScaledBeta(ActionDistribution):
@@ -125,14 +114,6 @@ class ScaledBeta(ActionDistribution):
         each = _log_beta(alpha, beta) - inner + (total - 2) * torch.digamma(total) + math.log(2)
         return each.sum(-1, dtype=self.alpha.dtype)
 
-    def kl(self, other: Self) -> Tensor:
-        """Return KL(self‖other)."""
-        (alpha, beta), (alpha2, beta2) = self._precise(), other._precise()
-        total = alpha + beta
-        inner = (alpha - alpha2) * torch.digamma(alpha) + (beta - beta2) * torch.digamma(beta)
-        drift = (alpha2 + beta2 - total) * torch.digamma(total)
-        return (_log_beta(alpha2, beta2) - _log_beta(alpha, beta) + inner + drift).sum(-1, dtype=self.alpha.dtype)
-
     def _precise(self) -> tuple[Tensor, Tensor]:
         """Return α and β in double precision.
 
@@ -175,10 +156,6 @@ class Categorical(ActionDistribution):
     def entropy(self) -> Tensor:
         """Return the entropy (…,)."""
         return -(self.log_probs.exp() * self.log_probs).sum(-1)
-
-    def kl(self, other: Self) -> Tensor:
-        """Return KL(self‖other)."""
-        return (self.log_probs.exp() * (self.log_probs - other.log_probs)).sum(-1)
 
 
 def table_index(actions: Tensor, table: Tensor) -> Tensor:

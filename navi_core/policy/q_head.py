@@ -57,11 +57,6 @@ class EpsilonGreedy(ActionDistribution):
         """Return the entropy (…,)."""
         return torch.special.entr(self.probabilities()).sum(-1)
 
-    def kl(self, other: EpsilonGreedy) -> Tensor:
-        """Return KL(self‖other) (…,)."""
-        p, q = self.probabilities(), other.probabilities()
-        return (torch.special.xlogy(p, p) - torch.special.xlogy(p, q)).sum(-1)
-
 
 class QHead(nn.Module):
     """Features → hidden layer → a value for every choice; with `dueling` a value and centred advantages.

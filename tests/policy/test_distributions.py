@@ -4,7 +4,7 @@ import math
 
 import pytest
 import torch
-from torch.distributions import AffineTransform, Beta, Independent, Normal, TransformedDistribution, kl_divergence
+from torch.distributions import AffineTransform, Beta, Independent, Normal, TransformedDistribution
 from torch.distributions import Categorical as FrameworkCategorical
 from torch.fx.experimental.proxy_tensor import make_fx
 
@@ -27,22 +27,19 @@ def scaled_beta(ours):
 
 
 def test_gaussian_equals_the_framework_s():
-    one, two = (DiagonalGaussian(torch.randn(5, 3, 4), torch.randn(4) * 0.3) for _ in range(2))
-    theirs = [Independent(Normal(d.mean, d.log_std.exp()), 1) for d in (one, two)]
+    one = DiagonalGaussian(torch.randn(5, 3, 4), torch.randn(4) * 0.3)
+    theirs = Independent(Normal(one.mean, one.log_std.exp()), 1)
     actions = torch.randn(5, 3, 4)
-    torch.testing.assert_close(one.log_prob(actions), theirs[0].log_prob(actions))
-    torch.testing.assert_close(one.entropy(), theirs[0].entropy())
-    torch.testing.assert_close(one.kl(two), kl_divergence(*theirs))
+    torch.testing.assert_close(one.log_prob(actions), theirs.log_prob(actions))
+    torch.testing.assert_close(one.entropy(), theirs.entropy())
 
 
 def test_beta_equals_the_framework_s_stretched_to_the_action_range():
-    one, two = (ScaledBeta(2 * torch.randn(5, 3, 8)) for _ in range(2))
+    one = ScaledBeta(2 * torch.randn(5, 3, 8))
     actions = torch.rand(5, 3, 4) * 1.9 - 0.95
     torch.testing.assert_close(one.log_prob(actions), scaled_beta(one).log_prob(actions), atol=1e-4, rtol=1e-5)
     wanted = framework_beta(one).entropy() + 4 * math.log(2)
     torch.testing.assert_close(one.entropy(), wanted, atol=1e-4, rtol=1e-4)
-    wanted = kl_divergence(framework_beta(one), framework_beta(two))
-    torch.testing.assert_close(one.kl(two), wanted, atol=1e-4, rtol=1e-4)
     torch.testing.assert_close(one.typical(), 2 * framework_beta(one).mean - 1)
 
 
@@ -82,15 +79,12 @@ def test_no_constant_that_multiplies_what_is_counted_is_beyond_32_bits():
 def test_a_sure_beta_policy_keeps_its_digits(raw):
     """In single precision log π of α ≈ 1000 is off by 5e-3: a ratio of PPO moved by 0.6 % for rounding alone."""
     outputs = raw + 0.3 * torch.randn(500, 8)
-    nudged = outputs * (1 + 1e-6 * torch.randn_like(outputs))
     actions = ScaledBeta(outputs).sample(torch.randn(500, 4))
-    (one, two), (exact, other) = ([ScaledBeta(x.to(t)) for x in (outputs, nudged)] for t in (torch.float, torch.double))
+    one, exact = (ScaledBeta(outputs.to(kind)) for kind in (torch.float, torch.double))
     same = {"atol": 2e-6, "rtol": 1e-6, "check_dtype": False}
     torch.testing.assert_close(one.log_prob(actions), exact.log_prob(actions.double()), **same)
     torch.testing.assert_close(one.entropy(), exact.entropy(), **same)
-    # Two policies that hardly differ: the divergence is far smaller than the logarithms it is a sum of.
-    torch.testing.assert_close(one.kl(two), exact.kl(other), atol=1e-10 * (1 + raw), rtol=0.5, check_dtype=False)
-    assert one.log_prob(actions).dtype == one.entropy().dtype == one.kl(two).dtype == torch.float
+    assert one.log_prob(actions).dtype == one.entropy().dtype == torch.float
 
 
 def test_gradients_of_a_sure_beta_policy_are_those_of_double_precision():
@@ -105,13 +99,12 @@ def test_gradients_of_a_sure_beta_policy_are_those_of_double_precision():
 
 
 def test_categorical_equals_the_framework_s():
-    one, two = (Categorical(torch.randn(5, 3, len(TABLE)), TABLE) for _ in range(2))
-    theirs = [FrameworkCategorical(logits=d.log_probs) for d in (one, two)]
+    one = Categorical(torch.randn(5, 3, len(TABLE)), TABLE)
+    theirs = FrameworkCategorical(logits=one.log_probs)
     index = torch.randint(len(TABLE), (5, 3))
     assert torch.equal(one.index(TABLE[index]), index)
-    torch.testing.assert_close(one.log_prob(TABLE[index]), theirs[0].log_prob(index))
-    torch.testing.assert_close(one.entropy(), theirs[0].entropy())
-    torch.testing.assert_close(one.kl(two), kl_divergence(*theirs))
+    torch.testing.assert_close(one.log_prob(TABLE[index]), theirs.log_prob(index))
+    torch.testing.assert_close(one.entropy(), theirs.entropy())
     assert torch.equal(one.typical(), TABLE[one.log_probs.argmax(-1)])
 
 
