@@ -59,14 +59,13 @@ def test_nobody_watches_after_the_last_reader_left(publisher: Publisher) -> None
         time.sleep(0.005)
 
 
-def test_the_newest_of_many_is_kept_for_each_drone(publisher: Publisher) -> None:
+def test_all_that_wait_are_read_in_their_order(publisher: Publisher) -> None:
     reader = subscriber(publisher)
     for step in range(3):
         publisher.publish(DistanceMatrix(**matrix().__dict__ | {"step_id": step}))
     time.sleep(0.1)
-    newest = reader.newest(1.0)
-    assert list(newest) == [(TOPIC, 7)] and newest[TOPIC, 7].step_id == 2
-    assert reader.newest(0.0) == {}
+    assert [message.step_id for message in reader.waiting()] == [0, 1, 2]
+    assert list(reader.waiting()) == []
     reader.close()
 
 

@@ -1,7 +1,7 @@
 """Sockets of the wire: bounded queues, limits, heartbeats, and errors that people understand.
 
 ZeroMQ's own CONFLATE keeps single frames and loses messages of two, so a reader that wants the newest observation
-empties its short queue and keeps the last (`Subscriber.newest`).
+empties its short queue (`Subscriber.waiting`) and keeps the last.
 """
 
 from __future__ import annotations
@@ -10,13 +10,13 @@ import re
 import time
 from collections import deque
 from collections.abc import Iterator, Sequence
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 from urllib.parse import urlsplit
 
 from navi_core.config import WireConfig
 from navi_core.errors import ConfigError, ServiceError, WireError
 from navi_core.service.wire.codec import TOPICS, decode, encode, topic_of
-from navi_core.service.wire.messages import DistanceMatrix, Message
+from navi_core.service.wire.messages import Message
 
 if TYPE_CHECKING:
     import zmq
@@ -274,24 +274,6 @@ class Subscriber:
                 return
             yield message
 
-    def newest(self, timeout: float = 0.0) -> dict[tuple[str, int], Message]:
-        """Return the newest message of each topic and drone; older ones that wait are dropped.
-
-        Args:
-            timeout: How long to wait where nothing has arrived [s].
-        """
-        found: dict[tuple[str, int], Message] = {}
-        first = self.receive(timeout)
-        for message in [*([] if first is None else [first]), *self.waiting()]:
-            found[topic_of(message), _drone(message)] = message
-        return found
-
     def close(self) -> None:
         """Close the socket."""
         self.socket.close(linger=0)
-
-
-def _drone(message: Any) -> int:
-    if isinstance(message, DistanceMatrix):
-        return int(message.env_ids[0]) if len(message.env_ids) else -1
-    return int(getattr(message, "env_id", -1))
