@@ -4,7 +4,6 @@
         config.json       the full resolved configuration
         checkpoints/      the learner's states; kept when the run is opened again
         tensorboard/      its scalars for TensorBoard
-        log.txt           what the run said
         cpu_seconds.json  processor time of all its starts
     <root>/.locks/<run id>.lock   held by flock while a process works on the run; names its pid
 
@@ -113,11 +112,6 @@ class RunDirectory:
     def checkpoints(self) -> Path:
         """Folder of the run's checkpoints."""
         return self.path / "checkpoints"
-
-    @property
-    def log(self) -> Path:
-        """Text file for what the run says."""
-        return self.path / "log.txt"
 
     def metric_log(self, outbox: Path | None = None) -> MetricLog:
         """Return a metric log whose rows carry this run's context.
