@@ -58,14 +58,13 @@ class Score:
     reused: bool
 
 
-def score_policy(policy: dict[str, Any], split: str, config: EvalConfig, *, draw: bool = True) -> Score | None:
+def score_policy(policy: dict[str, Any], split: str, config: EvalConfig) -> Score | None:
     """Fly a policy and the pilots over one split and compare them.
 
     Args:
         policy: The policy's document (see `policies`).
         split: Which scenes.
         config: The protocol.
-        draw: Draw the paths over the first scenes.
 
     Returns:
         The score, or None if the split has no scene.
@@ -89,7 +88,7 @@ def score_policy(policy: dict[str, Any], split: str, config: EvalConfig, *, draw
         for pilot in PILOTS
     }
     key = content_key(policy["weights_hash"], scenes.key, config_hash(config))
-    maps = draw_flights(scenes, results, config, key) if draw else []
+    maps = draw_flights(scenes, results, config, key)
     return Score(split, results, comparisons, maps, not any(new))
 
 

@@ -39,14 +39,13 @@ class SweepReport:
     leftovers: int
 
 
-def runs_in_use(root: Path | None = None, *, prefix: str = "") -> list[str]:
+def runs_in_use(*, prefix: str = "") -> list[str]:
     """Return the runs whose lock a process holds.
 
     Args:
-        root: Folder of runs; by default `runs/` of the Navi home.
         prefix: What the names of those runs begin with; the locks of others are not looked at.
     """
-    files = sorted(((root or navi_home() / "runs") / ".locks").glob("*.lock"))
+    files = sorted((navi_home() / "runs" / ".locks").glob("*.lock"))
     return [file.stem for file in files if file.name.startswith(prefix) and is_held(file)]
 
 
@@ -68,15 +67,15 @@ def wait_for_run(run_id: str, *, ending: Callable[[], bool] = lambda: False) -> 
     return not held
 
 
-def orphaned_trainers(root: Path | None = None) -> dict[int, str]:
+def orphaned_trainers() -> dict[int, str]:
     """Return supervised trainers whose supervisor is gone: process id → run.
 
     The supervisor leaves its process id in the trainer's environment; a trainer that holds a run's lock and has
     another parent by now has lost it, and SIGTERM that its death sends was ignored or came too early.
     """
     found = {}
-    folder = (root or navi_home() / "runs") / ".locks"
-    for run in runs_in_use(root):
+    folder = navi_home() / "runs" / ".locks"
+    for run in runs_in_use():
         with contextlib.suppress(OSError, ValueError):
             pid = int((folder / f"{run}.lock").read_text())
             parent = Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[1]

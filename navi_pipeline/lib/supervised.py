@@ -48,9 +48,8 @@ def run_supervised(
     grace_seconds: float = 30.0,
     timeout: float | None = None,
     stop: Callable[[], bool] | None = None,
-    env: dict[str, str] | None = None,
 ) -> tuple[int, str, list[str]]:
-    """Run a command as a supervised child.
+    """Run a command as a supervised child, in this process's environment without `NAVI_*` settings.
 
     Args:
         command: Program (an absolute path) and arguments.
@@ -58,7 +57,6 @@ def run_supervised(
         grace_seconds: Time between SIGTERM and SIGKILL when this call is interrupted [s].
         timeout: Time after which the child is ended [s]; None: it may take as long as it likes.
         stop: Asked twice a second; once it answers True the child is sent SIGTERM and has the grace period to end.
-        env: Environment; by default this process's without `NAVI_*` settings.
 
     Returns:
         Exit code (negative: the signal), standard output, the last 20 lines of standard error.
@@ -74,7 +72,7 @@ def run_supervised(
         text=True,
         errors="replace",
         start_new_session=True,
-        env=(_environment() if env is None else env) | {SUPERVISOR: str(os.getpid())},
+        env=_environment() | {SUPERVISOR: str(os.getpid())},
     )
     lines: queue.Queue[str | None] = queue.Queue()
     output: list[str] = []

@@ -93,13 +93,9 @@ class PublisherNote:
         return file
 
 
-def announced(home: Path | None = None) -> list[Announcement]:
-    """Return the publishers that run on this machine, by name.
-
-    Args:
-        home: The Navi home; by default `$NAVI_HOME`.
-    """
-    folder = (home or navi_home()) / "live"
+def announced() -> list[Announcement]:
+    """Return the publishers that run on this machine and share this `$NAVI_HOME`, by name."""
+    folder = navi_home() / "live"
     living = (note for path in sorted(folder.glob("*.json")) if (note := _read(path)) is not None)
     return list(islice(living, _MOST_NOTES))
 
