@@ -272,6 +272,29 @@ def test_a_replay_is_written_and_read_without_a_copy_in_memory(there, tmp_path):
     assert torch.equal(again.state_dict()["fields"]["obs"], replay.state_dict()["fields"]["obs"])
 
 
+@pytest.mark.parametrize(
+    ("harm", "reason"),
+    [
+        (lambda path: path.unlink(), "there is no such file"),
+        (lambda path: path.write_bytes(path.read_bytes()[:-900]), "not a zip file"),
+        (
+            lambda path: path.write_bytes(path.read_bytes().replace(bytes(4096), b"\1" * 4096, 1)),
+            "does not have the checksum",
+        ),
+        (lambda path: torch.save({"added": 7}, path), "it is of another checkpoint"),
+    ],
+)
+def test_a_replay_that_cannot_be_used_is_told_and_the_run_begins_an_empty_one(tmp_path, caplog, harm, reason):
+    replay = PrioritizedReplay(1000)
+    replay.add({"obs": torch.zeros(500, 8)})
+    save_replay(replay, tmp_path / "step-1.pt")
+    harm(tmp_path / "step-1.replay")
+    again = PrioritizedReplay(1000)
+    assert not load_replay(again, tmp_path / "step-1.pt", 500) and len(again) == 0
+    (told,) = [record.message for record in caplog.records]
+    assert "step-1.replay is lost" in told and reason in told and "500 items" in told
+
+
 def test_a_replay_that_the_disk_does_not_hold_leaves_the_former(tmp_path):
     replay = PrioritizedReplay(1000)
     replay.add({"obs": torch.ones(1000, 8)})

@@ -134,6 +134,15 @@ def test_a_flipped_bit_in_the_weights_is_noticed(make_checkpoint):
         load_checkpoint(path)
 
 
+def test_weights_that_were_exchanged_in_a_sound_file_are_noticed(make_checkpoint):
+    path = make_checkpoint()
+    payload = torch.load(path, weights_only=True)
+    payload["policy_state"]["core.weight_hh"] += 1
+    torch.save(payload, path)
+    with pytest.raises(CheckpointError, match="do not have the hash they were saved with"):
+        load_checkpoint(path)
+
+
 class Bomb:
     """Pickles into a call; reading it must not make that call."""
 

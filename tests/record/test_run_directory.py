@@ -98,6 +98,12 @@ def test_keys_that_cannot_name_a_folder_are_refused(tmp_path, name):
         RunDirectory.open(tmp_path, asset="a", partition=name, config=TrainConfig())
 
 
+def test_a_folder_of_runs_that_is_a_file_is_refused(tmp_path):
+    (tmp_path / "runs").write_text("")
+    with pytest.raises(RunError, match=r"cannot make the runs folder .*runs: (Not a directory|File exists)"):
+        opened(tmp_path / "runs")
+
+
 @pytest.mark.parametrize("text", ["", "{", "[]", '{"config_hash": "0"}'])
 def test_a_broken_or_foreign_config_file_is_refused(tmp_path, text):
     with opened(tmp_path) as run:

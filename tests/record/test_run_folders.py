@@ -35,6 +35,15 @@ def test_what_runs_take_is_told_the_largest_first(runs):
     assert run_folders(runs / "missing") == []
 
 
+@pytest.mark.parametrize("text", ["", "[]", '{"config": {}}'])
+def test_a_run_whose_config_is_broken_is_listed_without_its_beginning_and_can_be_removed(runs, text):
+    broken = run_folders(runs)[0]
+    (runs / broken.name / "config.json").write_text(text)
+    assert {folder.name: folder.created_at is None for folder in run_folders(runs)}[broken.name]
+    remove_run_folder(runs, broken.name)
+    assert broken.name not in {folder.name for folder in run_folders(runs)}
+
+
 def test_removing_a_run_leaves_the_others(runs):
     first, *others = run_folders(runs)
     assert remove_run_folder(runs, first.name) == first.size
