@@ -24,6 +24,7 @@ from pathlib import Path
 
 __all__ = [
     "CheckpointError",
+    "CheckpointVersionError",
     "ConfigError",
     "DemoError",
     "EvaluationError",
@@ -105,6 +106,10 @@ class CheckpointError(NaviError):
     """A checkpoint is missing, truncated, of an old version, or of another encoder or temporal core."""
 
     exit_code = 4
+
+
+class CheckpointVersionError(CheckpointError):
+    """A checkpoint is whole, but of a format that this Navi does not read: another one does."""
 
 
 class RegistryError(NaviError):

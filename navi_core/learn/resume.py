@@ -7,7 +7,7 @@ import logging
 import re
 from pathlib import Path
 
-from navi_core.errors import CheckpointError
+from navi_core.errors import CheckpointError, CheckpointVersionError
 from navi_core.learn.replay_file import forget_replays
 from navi_core.models import load_checkpoint
 
@@ -73,13 +73,16 @@ def last_good_checkpoint(folder: Path, *, expect_encoder: str, expect_core: str)
         Its path, or None if there is none.
 
     Raises:
-        CheckpointError: There are checkpoints and not one of them can be used.
+        CheckpointError: There are checkpoints and not one of them can be used, or one is another Navi's.
     """
     broken: list[str] = []
     for path in reversed(checkpoints_in(folder)):
         try:
             load_checkpoint(path, expect_encoder=expect_encoder, expect_core=expect_core)
             return path
+        except CheckpointVersionError:
+            # Whole, and of use to the Navi that wrote it: setting it aside would take the run from that one.
+            raise
         except CheckpointError as error:
             _LOG.warning("checkpoint %s cannot be used (%s); falling back to the one before", path.name, error)
             broken.append(f"{path.name}: {error}")

@@ -19,8 +19,9 @@ from torch import Tensor, nn
 
 from navi_core.config import PolicyConfig, ShaperConfig, TrainConfig, parse_config
 from navi_core.config.parts import CORE_NAMES, ENCODER_NAMES, LEARNER_NAMES
+from navi_core.config.past import settings_of_today
 from navi_core.config.world import REWARD_NAMES
-from navi_core.errors import CheckpointError, ConfigError
+from navi_core.errors import CheckpointError, CheckpointVersionError, ConfigError
 from navi_core.models.weights import weights_hash
 from navi_core.policy import NavigationPolicy, build_policy
 from navi_core.record import hardware_profile, write_durably
@@ -96,9 +97,14 @@ class Checkpoint:
             raise CheckpointError(f"the policy of run {self.run_id} cannot be built here: {error}") from None
         try:
             # What has been learned flies without its learner and its rewards, which may be a user's own and not here.
-            return parse_config(TrainConfig, self.config, context={"past": [LEARNER_NAMES.kind, REWARD_NAMES.kind]})
+            past = {"past": [LEARNER_NAMES.kind, REWARD_NAMES.kind]}
+            return parse_config(TrainConfig, settings_of_today(self.config), context=past)
         except ConfigError as error:
-            raise CheckpointError(f"the checkpoint's configuration is not valid: {error}") from None
+            raise CheckpointError(
+                f"the checkpoint's configuration is not valid: {error}. Run {self.run_id} wrote it on "
+                f"{self.created_at[:10]} with revision {self.code_revision or 'unknown'} of Navi: if that is newer, "
+                "update this one; if it is older, fly and export it there, or train again here"
+            ) from None
 
     def row_shaper(self) -> ShaperConfig | None:
         """Return what a row's auxiliary input was made of in training, its share of the memory included.
@@ -245,7 +251,7 @@ def load_checkpoint(
         raise CheckpointError(f"{path}: not a Navi checkpoint, it has no version")
     if version != CHECKPOINT_VERSION:
         age = "older than" if version < CHECKPOINT_VERSION else "newer than"
-        raise CheckpointError(
+        raise CheckpointVersionError(
             f"{path}: checkpoint version {version} is {age} version {CHECKPOINT_VERSION}, the only one read; "
             + ("train again with this Navi" if version < CHECKPOINT_VERSION else "update Navi")
         )

@@ -1,0 +1,33 @@
+"""What older code wrote of a training's settings, in today's words: with the meaning that the training had."""
+
+from __future__ import annotations
+
+from typing import Any
+
+__all__ = ["settings_of_today"]
+
+
+def settings_of_today(told: dict[str, Any]) -> dict[str, Any]:
+    """Return a training's settings as today's classes take them; what today's code wrote comes back as it is.
+
+    A setting that is missing gets today's default. That is what older code did, except where it stands here.
+
+    Args:
+        told: The `TrainConfig` of a checkpoint, as plain data.
+    """
+    today = dict(told)
+    ppo = told.get("ppo")
+    if isinstance(ppo, dict) and "normalise_returns" not in ppo:
+        ppo = ppo | {"normalise_returns": False}
+    if isinstance(ppo, dict) and "final_learning_rate" in ppo:
+        ppo = dict(ppo)
+        end = ppo.pop("final_learning_rate")
+        if end is not None:
+            ppo["schedules"] = {"learning_rate": {"shape": "cosine", "end": end}}
+    if ppo is not told.get("ppo"):
+        today["ppo"] = ppo
+    adaptation = told.get("adaptation")
+    if isinstance(adaptation, dict) and adaptation.get("enabled") and told.get("algorithm") != "dqn":
+        # It was taken from every learner, and moved settings of dqn alone.
+        today["adaptation"] = adaptation | {"enabled": False}
+    return today

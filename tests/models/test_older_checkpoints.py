@@ -1,0 +1,71 @@
+"""Checkpoints of older code: read with the meaning that their training had, or refused with the way out."""
+
+import copy
+
+import pytest
+import torch
+
+from navi_core.config import parse_config
+from navi_core.config.learn import TrainConfig
+from navi_core.config.past import settings_of_today
+from navi_core.errors import CheckpointError, CheckpointVersionError
+from navi_core.learn.resume import last_good_checkpoint
+from navi_core.models import load_checkpoint
+
+
+def _written(path, **changes):
+    """Write a checkpoint again with other content, as other code would have written it."""
+    content = torch.load(path, weights_only=True)
+    torch.save(content | changes, path)
+    return path
+
+
+def _settings(config, **changes):
+    told = copy.deepcopy(config.model_dump(mode="json"))
+    for place, value in changes.items():
+        section, name = place.split("__")
+        told[section][name] = value
+    return told
+
+
+def test_what_todays_code_wrote_is_read_as_it_stands(config):
+    told = config.model_dump(mode="json")
+    assert settings_of_today(told) == told
+
+
+def test_a_training_before_return_normalisation_had_none(make_checkpoint, config):
+    told = _settings(config)
+    del told["ppo"]["normalise_returns"]
+    found = load_checkpoint(_written(make_checkpoint(), config=told)).train_config()
+    assert not found.ppo.normalise_returns
+
+
+def test_a_final_learning_rate_is_the_end_of_a_schedule(make_checkpoint, config):
+    path = make_checkpoint()
+    _written(path, config=_settings(config, ppo__final_learning_rate=None))
+    assert load_checkpoint(path).train_config() == config
+    _written(path, config=_settings(config, ppo__final_learning_rate=1e-4))
+    schedule = load_checkpoint(path).train_config().ppo.schedules["learning_rate"]
+    assert (schedule.shape, schedule.end) == ("cosine", 1e-4)
+
+
+def test_an_adaptation_that_moved_nothing_is_none(make_checkpoint, config):
+    path = _written(make_checkpoint(), config=_settings(config, adaptation__enabled=True))
+    assert load_checkpoint(path).train_config() == config
+    dqn = parse_config(TrainConfig, {"algorithm": "dqn", "adaptation": {"enabled": True}}).model_dump(mode="json")
+    assert settings_of_today(dqn)["adaptation"]["enabled"]
+
+
+def test_a_setting_of_newer_code_is_refused_with_who_wrote_it_and_what_to_do(make_checkpoint, config):
+    path = _written(make_checkpoint(), config=_settings(config, ppo__warp=1), code_revision="abc1234")
+    with pytest.raises(CheckpointError, match=r"no key 'warp'.*revision abc1234.*update this one") as caught:
+        load_checkpoint(path).train_config()
+    assert "ppo-demo-0123" in str(caught.value)
+
+
+def test_another_format_is_not_set_aside_as_broken(make_checkpoint, tmp_path):
+    make_checkpoint("step-000000000064.pt")
+    newer = _written(make_checkpoint("step-000000000128.pt"), version=4)
+    with pytest.raises(CheckpointVersionError, match="update Navi"):
+        last_good_checkpoint(tmp_path, expect_encoder="ring_cnn", expect_core="gru")
+    assert newer.exists() and not list(tmp_path.glob("*.broken"))
