@@ -28,6 +28,7 @@ from navi_core.record.durable import write_durably
 from navi_core.record.file_lock import taken_alone
 from navi_core.record.hardware import row_context
 from navi_core.record.metric_log import MetricLog
+from navi_core.record.other_code import learned_by_other_code
 from navi_core.record.tensorboard import TensorBoardWriter
 
 __all__ = ["RunDirectory", "run_lock"]
@@ -100,6 +101,14 @@ class RunDirectory:
             else:
                 run._unforgotten.touch()
                 run._write_config(digest)
+                if not fresh and (learned := learned_by_other_code(path, config)) is not None:
+                    _LOG.warning(
+                        "%s is a new run: another version of Navi, which knew fewer settings or other ones, began %s "
+                        "with those of this command. To start from what that one learned: --partition again --from %s",
+                        run_id,
+                        learned.parents[1].name,
+                        learned,
+                    )
             return run
         except OSError as error:
             os.close(lock)

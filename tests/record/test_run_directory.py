@@ -29,6 +29,40 @@ def test_a_changed_setting_is_another_run(tmp_path):
         assert one.path != other.path
 
 
+def _begun_by_other_code(root, **removed):
+    """Make the run that code without these settings would have made of the same command."""
+    with opened(root) as run:
+        (run.checkpoints / "step-000000000064.pt").write_bytes(b"state")
+    record = json.loads((run.path / "config.json").read_text())
+    for section, name in removed.items():
+        del record["config"][section][name]
+    (run.path / "config.json").write_text(json.dumps(record))
+    return run.path.rename(root / "ppo_policy-quick-0123456789abcdef") / "checkpoints" / "step-000000000064.pt"
+
+
+def test_a_new_run_names_what_the_same_command_learned_with_other_code(tmp_path, caplog):
+    learned = _begun_by_other_code(tmp_path, ppo="normalise_returns")
+    opened(tmp_path).close()
+    assert "another version of Navi" in caplog.text and str(learned) in caplog.text
+    caplog.clear()
+    opened(tmp_path).close()  # goes on with the new one
+    opened(tmp_path, fresh=True).close()  # asks for nothing earlier
+    opened(tmp_path, config=TrainConfig(ppo=PPOConfig(gamma=0.9))).close()  # another command
+    opened(tmp_path, config=TrainConfig(algorithm="grpo")).close()
+    assert not caplog.text
+
+
+def test_a_broken_neighbour_is_no_earlier_run(tmp_path, caplog):
+    learned = _begun_by_other_code(tmp_path, ppo="normalise_returns")
+    for text in ("{", "[]", "{}", '{"config": "x"}', '{"config": {"ppo": 3}}'):
+        (learned.parents[1] / "config.json").write_text(text)
+        opened(tmp_path).close()
+        for folder in tmp_path.glob("ppo_policy-quick-*"):
+            if folder != learned.parents[1]:
+                (folder / "config.json").unlink()
+    assert not caplog.text
+
+
 def test_config_json_holds_the_whole_configuration(tmp_path):
     with opened(tmp_path) as run:
         record = json.loads((run.path / "config.json").read_text())
