@@ -68,6 +68,9 @@ def unlike(a: EvalResult, b: EvalResult) -> list[str]:
 
 
 def mixed_code(results: Sequence[EvalResult]) -> str:
-    """Return a sentence where results were flown by different code of Navi, as far as they tell; else nothing."""
-    known = {code for result in results if (code := result.summary.get("flight_code")) is not None}
-    return "Flown by different versions of Navi's code." if len(known) > 1 else ""
+    """Return a sentence where results were flown by different code of Navi, as far as they tell; else nothing.
+
+    One that does not tell is older than one that does; of two that do not, nothing is known.
+    """
+    codes = {result.summary.get("flight_code") for result in results}
+    return "Flown by different versions of Navi's code." if len(codes) > 1 else ""

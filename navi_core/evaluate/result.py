@@ -17,7 +17,13 @@ import numpy as np
 from navi_core.config import EvalConfig, config_hash, parse_config
 from navi_core.errors import EvaluationError
 from navi_core.evaluate.flight_code import flight_code
-from navi_core.evaluate.statistics import interquartile_mean, interval_over_scenes, mean_of_scenes
+from navi_core.evaluate.statistics import (
+    FEW_SCENES,
+    Interval,
+    interquartile_mean,
+    interval_over_scenes,
+    mean_of_scenes,
+)
 
 __all__ = ["EvalResult", "short_hash", "summarise"]
 
@@ -206,8 +212,12 @@ class EvalResult:
                     raise TypeError(f"{name} of the summary is {value!r}")
             if not result.episodes or not all(isinstance(row["scene"], str) for row in result.episodes):
                 raise ValueError("it has no episodes, or one of them names no scene")
+            values = result.by_scene("c_vis_auc")
+            if len(values) < FEW_SCENES:
+                # Older files hold the bootstrap's interval, which is too narrow for few scenes.
+                result.summary.update(_bounds(interval_over_scenes(values)))
             return result
-        except (KeyError, TypeError, ValueError) as error:
+        except (EvaluationError, KeyError, TypeError, ValueError) as error:
             raise EvaluationError(f"{path} is a broken evaluation: {error}") from None
 
 
@@ -251,14 +261,18 @@ def summarise(
         "episodes": len(episodes),
         "max_steps": config.max_steps,
         **{metric: mean_of_scenes(table[metric]) for metric in averaged},
-        "c_vis_auc_low": None if math.isnan(interval.low) else interval.low,
-        "c_vis_auc_high": None if math.isnan(interval.high) else interval.high,
+        **_bounds(interval),
         "c_vis_auc_iqm": interquartile_mean([float(row["c_vis_auc"]) for row in episodes]),
         **medians,
         **_steps_reached(episodes),
         "collision_free_rate": mean_of_scenes(table["collision_free"]),
         "recovery_steps": sum(row.get("recovery_steps", 0) for row in episodes),
     }
+
+
+def _bounds(interval: Interval) -> dict[str, float | None]:
+    ends = zip(_BOUNDS, (interval.low, interval.high), strict=True)
+    return {name: None if math.isnan(value) else value for name, value in ends}
 
 
 def _steps_reached(episodes: list[dict[str, Any]]) -> dict[str, Any]:

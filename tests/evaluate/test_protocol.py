@@ -292,6 +292,13 @@ def test_rows_are_plain_and_survive_a_file(box_room, tmp_path):
     assert loaded.episodes == result.episodes and loaded.summary == result.summary and loaded.config == result.config
 
 
+def test_an_interval_that_older_code_kept_is_not_believed(box_room, tmp_path):
+    result = evaluate("random", [box_room], SHORT)
+    told = dict(result.summary)
+    result.summary.update(c_vis_auc_low=told["c_vis_auc"], c_vis_auc_high=told["c_vis_auc"])
+    assert EvalResult.load(result.save(tmp_path / "old.json")).summary == told
+
+
 @pytest.mark.parametrize("text", ["", "{}", '{"navi_evaluation": 1}', "[1]"])
 def test_files_that_hold_no_evaluation_are_refused(tmp_path, text):
     path = tmp_path / "odd.json"
