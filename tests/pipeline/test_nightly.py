@@ -9,14 +9,17 @@ from typer.testing import CliRunner
 
 from navi_core.config import NightlyConfig
 from navi_core.errors import ConfigError, NonFiniteError, RecordError, RunError
+from navi_core.learn.schedules import scheduled
+from navi_core.presets import preset_names
 from navi_core.record import navi_home
 from navi_pipeline.definitions import defs
 from navi_pipeline.lib.benchmark_log import BenchmarkLog
 from navi_pipeline.lib.monitor import Monitor
 from navi_pipeline.lib.nightly.night import Gate, Night, read_night
 from navi_pipeline.lib.nightly.preflight import preflight
-from navi_pipeline.lib.nightly.settings import nightly_config
+from navi_pipeline.lib.nightly.settings import nightly_config, preset_settings
 from navi_pipeline.lib.nightly.summary import write_summary
+from navi_pipeline.lib.nightly.training import night_settings
 from navi_pipeline.lib.warehouse import Warehouse
 
 
@@ -203,3 +206,16 @@ def test_the_command_writes_what_failed_and_ends_with_an_error():
     told = json.loads(answer.stdout)
     assert told["verdict"] == "failed" and told["stages"]["training"] == "skipped"
     assert told["failed"] == ["free disk"]
+
+
+@pytest.mark.parametrize("profile", preset_names())
+def test_a_profile_whose_settings_move_with_its_steps_has_a_night_without_end(monkeypatch, profile):
+    monkeypatch.setattr("navi_pipeline.lib.compiled.scene_paths", lambda split: [])
+    tonight = night(profile=profile)
+    settings, usual = night_settings(tonight), preset_settings(tonight.config)
+    assert settings.total_steps is None
+    for name in usual.ppo.schedules:
+        at = [scheduled(settings, name, steps) for steps in (0, 5000, usual.total_steps, 10**9)]
+        assert at == [scheduled(usual, name, steps) for steps in (0, 5000, usual.total_steps, 10**9)]
+    if not usual.ppo.schedules:
+        assert settings == usual.model_copy(update={"total_steps": None}), "so that an earlier run is taken up again"

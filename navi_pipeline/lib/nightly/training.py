@@ -14,12 +14,12 @@ from navi_pipeline.lib.nightly.settings import preset_settings
 from navi_pipeline.lib.nightly.start import ASSET
 from navi_pipeline.lib.nightly.viewer import ViewerProbe
 
-__all__ = ["bounded_training", "night_policy", "resume_proof"]
+__all__ = ["bounded_training", "night_policy", "night_settings", "resume_proof"]
 
 
 def bounded_training(night: Night) -> tuple[list[Gate], dict[str, Any]]:
     """Train until the night's share of time is over; the trainer then checkpoints and ends."""
-    config, settings = night.config, _settings(night)
+    config, settings = night.config, night_settings(night)
     seconds = 60.0 * config.minutes * config.training_share
     _let_end(night, settings)
     monitor = _monitor(night, seconds)
@@ -55,7 +55,7 @@ def bounded_training(night: Night) -> tuple[list[Gate], dict[str, Any]]:
 def resume_proof(night: Night) -> tuple[list[Gate], dict[str, Any]]:
     """Take the run up again, let it go on by a few steps, end it, and look where it began and ended."""
     trained = night.data("training")
-    settings = parse_config(TrainConfig, trained["settings"]) if "settings" in trained else _settings(night)
+    settings = parse_config(TrainConfig, trained["settings"]) if "settings" in trained else night_settings(night)
     gates, data = [], {name: value for name, value in trained.items() if name != "settings"}
     _let_end(night, settings)
     for more in night.config.proof_steps:
@@ -135,12 +135,20 @@ def _init(night: Night) -> str:
     return str(start) if start else ("none" if night.config.fresh else "latest")
 
 
-def _settings(night: Night) -> TrainConfig:
+def night_settings(night: Night) -> TrainConfig:
+    """Return what a night trains with: its profile, without an end, on the scenes of the corpus."""
     from navi_pipeline.lib.compiled import scene_paths
 
-    # Time ends it, not a number of steps: the resume proof goes on with the very same run.
-    scenes = [str(path) for path in scene_paths("train")]
-    return preset_settings(night.config, scenes).model_copy(update={"total_steps": None})
+    settings = preset_settings(night.config, [str(path) for path in scene_paths("train")])
+    # Time ends it, not a number of steps: the resume proof goes on with the very same run. What the profile lets move
+    # over its steps moves over as many.
+    lasting = {
+        name: schedule.model_copy(update={"steps": schedule.steps or settings.total_steps})
+        for name, schedule in settings.ppo.schedules.items()
+        if schedule.end is not None
+    }
+    ppo = settings.ppo.model_copy(update={"schedules": settings.ppo.schedules | lasting})
+    return settings.model_copy(update={"total_steps": None, "ppo": ppo})
 
 
 def _monitor(night: Night, seconds: float, until_step: int | None = None) -> Monitor:
