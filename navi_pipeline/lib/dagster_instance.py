@@ -15,7 +15,10 @@ from navi_pipeline.lib.shipped import PACKAGE, shipped
 if TYPE_CHECKING:
     import dagster as dg
 
-__all__ = ["dagster_home", "open_instance"]
+__all__ = ["HOST_TAG", "dagster_home", "open_instance"]
+
+HOST_TAG = "navi/host"
+"""Tag of a run that a command works on itself: the machine. It has no code server that would know how it fares."""
 
 
 def dagster_home() -> Path:

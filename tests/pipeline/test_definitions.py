@@ -132,6 +132,7 @@ def test_the_dagster_settings_are_accepted_and_send_nothing(tmp_path):
     with dg.DagsterInstance.from_config(str(tmp_path)) as instance:
         assert not instance.telemetry_enabled and not instance.nux_enabled
         assert instance.run_monitoring_max_resume_run_attempts == 0
+        assert instance.run_launcher.supports_check_run_worker_health, "a run whose process is gone is seen"
         assert instance.run_retries_enabled and instance.run_retries_max_retries == 2
         assert instance.get_settings("run_retries")["retry_on_asset_or_op_failure"] is False
 

@@ -1,0 +1,89 @@
+"""A run whose process is gone fails by name and gives its place back, whoever has begun it."""
+
+import json
+import logging
+import os
+import platform
+import shutil
+import signal
+import subprocess
+import sys
+from pathlib import Path
+
+import dagster as dg
+import pytest
+from dagster._core.events import DagsterEvent
+from dagster._core.storage.tags import GRPC_INFO_TAG
+from dagster._daemon.monitoring.run_monitoring import monitor_started_run
+
+from navi_pipeline.lib.dagster_instance import HOST_TAG
+
+SETTINGS = Path(__file__).resolve().parents[2] / "dagster_home" / "dagster.yaml"
+HERE = {HOST_TAG: platform.node()}
+SOCKET = {GRPC_INFO_TAG: json.dumps({"host": "localhost", "socket": "/tmp/of-a-code-server"})}
+PORT = {GRPC_INFO_TAG: json.dumps({"host": "trainer", "port": 4266})}
+
+
+@pytest.fixture(scope="module")
+def instance(tmp_path_factory):
+    home = tmp_path_factory.mktemp("dagster_home")
+    shutil.copy(SETTINGS, home)
+    with dg.DagsterInstance.from_config(str(home)) as instance:
+        yield instance
+
+
+@dg.job
+def nothing():
+    pass
+
+
+def begun(instance, tags, pid):
+    """A run that a process has begun."""
+    run = instance.create_run_for_job(nothing, tags=tags, status=dg.DagsterRunStatus.STARTING)
+    event = DagsterEvent(dg.DagsterEventType.RUN_START.value, job_name="nothing", pid=pid)
+    instance.report_dagster_event(event, run.run_id)
+    return run
+
+
+def monitored(instance, tags, pid):
+    """What a run is, and what was said of it, after the daemon has looked at it."""
+    run = begun(instance, tags, pid)
+    monitor_started_run(instance, None, instance.get_run_record_by_id(run.run_id), logging.getLogger("test"))
+    return instance.get_run_by_id(run.run_id).status, [event.message for event in instance.all_logs(run.run_id)]
+
+
+@pytest.fixture
+def gone():
+    """The number of a process that has ended."""
+    process = subprocess.Popen([sys.executable, "-c", ""])
+    process.wait()
+    return process.pid
+
+
+@pytest.mark.parametrize("tags", [HERE, SOCKET], ids=["command", "worker"])
+def test_a_run_whose_process_is_gone_fails_and_says_so(instance, gone, tags):
+    status, said = monitored(instance, tags, gone)
+    assert status == dg.DagsterRunStatus.FAILURE and f"its process {gone} is gone" in said[-1]
+
+
+def test_a_run_at_work_and_one_of_elsewhere_are_left_alone(instance, gone):
+    at_work = dg.DagsterRunStatus.STARTED
+    assert monitored(instance, HERE, os.getpid())[0] == at_work
+    for tags in ({}, {HOST_TAG: "another"}, PORT):
+        assert monitored(instance, tags, gone)[0] == at_work
+
+
+def test_a_number_that_is_another_programs_by_now_is_no_run_at_work(instance):
+    with subprocess.Popen(["sleep", "60"]) as other:
+        assert monitored(instance, HERE, other.pid)[0] == dg.DagsterRunStatus.FAILURE
+        other.kill()
+
+
+def test_a_run_of_a_command_is_ended_as_ctrl_c_would(instance, gone):
+    with subprocess.Popen([sys.executable, "-c", "import time; time.sleep(60)"], stderr=subprocess.DEVNULL) as command:
+        run = begun(instance, HERE, command.pid)
+        assert instance.run_launcher.terminate(run.run_id)
+        assert instance.get_run_by_id(run.run_id).status == dg.DagsterRunStatus.CANCELING
+        assert command.wait(timeout=30) == -signal.SIGINT
+    assert not instance.run_launcher.terminate(begun(instance, HERE, gone).run_id)
+    assert not instance.run_launcher.terminate(run_id="of nobody")
