@@ -8,7 +8,7 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
-from navi_core.config import ExpertConfig, config_hash
+from navi_core.config import ExpertConfig, config_hash, parse_config
 from navi_core.errors import DemoError, RunError
 from navi_core.presets import load_preset
 from navi_core.record import navi_home
@@ -34,10 +34,14 @@ _AXES = ("forward", "vertical", "lateral", "yaw")
 
 
 def expert_config(profile: str, **settings: Any) -> ExpertConfig:
-    """Return how the teacher flies for a profile: with its sensor and its drone."""
+    """Return how the teacher flies for a profile: with its sensor and its drone.
+
+    Raises:
+        ConfigError: A setting has an impossible value.
+    """
     env = load_preset(profile).env
     sensor = {name: getattr(env, name) for name in ("azimuth_bins", "elevation_bins", "max_distance", "dynamics")}
-    return ExpertConfig(**(sensor | settings))
+    return parse_config(ExpertConfig, sensor | settings)
 
 
 def fly_expert(profile: str, config: ExpertConfig, *, scenes: int, on_line: Callable[[str], None]) -> dict[str, Any]:

@@ -8,7 +8,7 @@ from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from navi_core.errors import MeshError, RecordError, SceneError
+from navi_core.errors import ConfigError, MeshError, RecordError, SceneError
 from navi_pipeline.lib.documents import pipeline_folder, read_document, write_document
 
 if TYPE_CHECKING:
@@ -32,6 +32,8 @@ RESOLUTION = 256
 """Resolution that planned scenes are compiled with, where nobody names another."""
 
 _FIRST_SEED = {"train": 0, "validation": 5000, "test": 9000}
+_MOST = {"train": 5000, "validation": 4000, "test": 10_000}
+"""Scenes of a split."""
 
 
 @dataclass(frozen=True)
@@ -60,14 +62,18 @@ def plan_scenes(family: str, counts: dict[str, int]) -> list[SceneSource]:
 
     Args:
         family: Generated family.
-        counts: Split → number of scenes; the splits' seeds never overlap.
+        counts: Split → number of scenes, few enough that the splits' seeds never overlap.
 
     Raises:
+        ConfigError: A number of scenes is negative, or reaches into the seeds of the next split.
         SceneError: `$NAVI_SCENES` is set and not a folder or file, or holds two meshes of one name.
     """
     from navi_core.scenes import generate_scene
 
     sources = []
+    for split, count in counts.items():
+        if not 0 <= count <= _MOST[split]:
+            raise ConfigError(f"{split}={count} scenes; allowed: 0 to {_MOST[split]}")
     for split, count in counts.items():
         for seed in range(_FIRST_SEED[split], _FIRST_SEED[split] + count):
             mesh = generate_scene(family, seed)

@@ -56,9 +56,9 @@ class CompileSettings(dg.Config):
 
     def compile_config(self) -> "CompileConfig":
         """Return what the compiler is given."""
-        from navi_core.config import CompileConfig
+        from navi_core.config import CompileConfig, parse_config
 
-        return CompileConfig(resolution=self.resolution, padding=self.padding)
+        return parse_config(CompileConfig, self.model_dump())
 
 
 @dg.asset(

@@ -1,6 +1,6 @@
 """Policies and scripted pilots on scenes that nobody trained on, and who explores best."""
 
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import dagster as dg
 from pydantic import Field
@@ -11,6 +11,9 @@ from navi_pipeline.defs.training.assets import POLICIES
 from navi_pipeline.defs.training.partitions import profile_partitions
 from navi_pipeline.lib.clock import worked
 
+if TYPE_CHECKING:
+    from navi_core.config import EvalConfig
+
 __all__ = ["EvaluationSettings", "baseline_evaluation", "leaderboard", "policy_evaluation", "ranked"]
 
 
@@ -20,6 +23,12 @@ class EvaluationSettings(dg.Config):
     starts: int = Field(default=3, description="Frozen starts in each scene.")
     max_steps: int = Field(default=200, description="Length of a flight [decisions].")
     seed: int = Field(default=0, description="Seed of the starts.")
+
+    def protocol(self) -> "EvalConfig":
+        """Return how policies are flown."""
+        from navi_core.config import EvalConfig, parse_config
+
+        return parse_config(EvalConfig, self.model_dump())
 
 
 @dg.asset(
@@ -36,7 +45,6 @@ class EvaluationSettings(dg.Config):
 @worked
 def policy_evaluation(context: dg.AssetExecutionContext, config: EvaluationSettings) -> dg.MaterializeResult:
     """Fly, compare, record."""
-    from navi_core.config import EvalConfig
     from navi_pipeline.lib.documents import content_key
     from navi_pipeline.lib.pictures import markdown_table
     from navi_pipeline.lib.policies import known_policies, policy_name, read_policy
@@ -46,7 +54,7 @@ def policy_evaluation(context: dg.AssetExecutionContext, config: EvaluationSetti
 
     profile = context.partition_key
     policy = read_policy(profile)
-    protocol = EvalConfig(starts=config.starts, max_steps=config.max_steps, seed=config.seed)
+    protocol = config.protocol()
     test = score_policy(policy, "test", protocol)
     if test is None:
         raise dg.Failure("the corpus has no test scene; materialize scene_sources with test above 0")
@@ -97,14 +105,13 @@ def policy_evaluation(context: dg.AssetExecutionContext, config: EvaluationSetti
 @worked
 def baseline_evaluation(context: dg.AssetExecutionContext, config: EvaluationSettings) -> dg.MaterializeResult:
     """Fly the pilots, or take the flights of the same protocol."""
-    from navi_core.config import EvalConfig
     from navi_pipeline.lib.baselines import fly_baselines
     from navi_pipeline.lib.documents import content_key
     from navi_pipeline.lib.pictures import embedded_picture, interval_bars, markdown_table
     from navi_pipeline.lib.scoring import result_row
     from navi_pipeline.lib.warehouse import Warehouse
 
-    protocol = EvalConfig(starts=config.starts, max_steps=config.max_steps, seed=config.seed)
+    protocol = config.protocol()
     made = fly_baselines(protocol, on_line=context.log.info)
     Warehouse().ingest()
     bars = []

@@ -27,7 +27,6 @@ __all__ = ["promoted_model"]
 @worked
 def promoted_model(context: dg.AssetExecutionContext, config: EvaluationSettings) -> dg.MaterializeResult:
     """Challenge the champion."""
-    from navi_core.config import EvalConfig
     from navi_core.models import record_registry
     from navi_pipeline.lib.documents import content_key
     from navi_pipeline.lib.pictures import markdown_table
@@ -36,7 +35,7 @@ def promoted_model(context: dg.AssetExecutionContext, config: EvaluationSettings
     from navi_pipeline.lib.warehouse import Warehouse
 
     policy = read_policy(context.partition_key)
-    decision = challenge(policy, EvalConfig(starts=config.starts, max_steps=config.max_steps, seed=config.seed))
+    decision = challenge(policy, config.protocol())
     models = record_registry(open_registry())
     Warehouse().ingest()
     context.log.info(decision["reason"])

@@ -1,0 +1,30 @@
+"""What the launchpad takes: a value that cannot be is named with what is allowed, and changes nothing."""
+
+import pytest
+
+from navi_core.errors import ConfigError
+from navi_pipeline.defs.corpus.assets import CompileSettings
+from navi_pipeline.defs.evaluation.assets import EvaluationSettings
+from navi_pipeline.lib.demonstrations import expert_config
+from navi_pipeline.lib.scene_plan import plan_scenes
+
+
+@pytest.mark.parametrize(
+    ("call", "told"),
+    [
+        (lambda: EvaluationSettings(starts=0).protocol(), "starts = 0: expected at least 1"),
+        (lambda: CompileSettings(resolution=300).compile_config(), "resolution 300 is not a power of two"),
+        (lambda: expert_config("quick", episodes=0), "episodes = 0: expected at least 1"),
+    ],
+)
+def test_an_impossible_value_is_named_with_its_bound(call, told):
+    with pytest.raises(ConfigError, match=told):
+        call()
+
+
+@pytest.mark.parametrize(("split", "most"), [("train", 5000), ("validation", 4000)])
+def test_no_number_of_scenes_is_negative_or_reaches_into_the_seeds_of_another_split(monkeypatch, split, most):
+    monkeypatch.setattr("navi_core.scenes.generate_scene", lambda family, seed: pytest.fail("nothing is to be made"))
+    for count in (-3, most + 1):
+        with pytest.raises(ConfigError, match=f"{split}={count} scenes; allowed: 0 to {most}"):
+            plan_scenes("apartment", {split: count})
