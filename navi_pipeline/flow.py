@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-import platform
+import os
 import signal
 import threading
 import time
@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any
 
 from navi_core.errors import ConfigError, RunError
 from navi_pipeline.lib.clock import Work, work_by_name
-from navi_pipeline.lib.dagster_instance import HOST_TAG
+from navi_pipeline.lib.dagster_instance import PROCESS_TAG, process_mark
 
 if TYPE_CHECKING:
     import dagster as dg
@@ -156,7 +156,7 @@ class Flow:
                 instance=self._instance,
                 partition_key=partition,
                 raise_on_error=False,
-                tags={"navi/flow": self._profile, HOST_TAG: platform.node()},
+                tags={"navi/flow": self._profile, PROCESS_TAG: process_mark(os.getpid())},
             )
         for event in result.get_asset_materialization_events():
             made = event.materialization

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import platform
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
@@ -15,10 +16,25 @@ from navi_pipeline.lib.shipped import PACKAGE, shipped
 if TYPE_CHECKING:
     import dagster as dg
 
-__all__ = ["HOST_TAG", "dagster_home", "open_instance"]
+__all__ = ["PROCESS_TAG", "dagster_home", "open_instance", "process_mark"]
 
-HOST_TAG = "navi/host"
-"""Tag of a run that a command works on itself: the machine. It has no code server that would know how it fares."""
+PROCESS_TAG = "navi/process"
+"""Tag of a run that a command works on itself: its `process_mark`. There is no code server that would know of it."""
+
+
+def process_mark(pid: int) -> str:
+    """Return the machine and when a process began there, which tells it from others that had or will have its number.
+
+    Raises:
+        OSError: There is no such process any more.
+    """
+    host = platform.node()
+    if not Path("/proc/self").exists():
+        return host
+    state, *about = Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()
+    if state == "Z":
+        raise ProcessLookupError(f"process {pid} has ended")
+    return f"{host} {about[18]}"
 
 
 def dagster_home() -> Path:

@@ -13,13 +13,14 @@ from pathlib import Path
 import dagster as dg
 import pytest
 from dagster._core.events import DagsterEvent
+from dagster._core.launcher.default_run_launcher import DefaultRunLauncher
 from dagster._core.storage.tags import GRPC_INFO_TAG
 from dagster._daemon.monitoring.run_monitoring import monitor_started_run
 
-from navi_pipeline.lib.dagster_instance import HOST_TAG
+from navi_pipeline.lib.dagster_instance import PROCESS_TAG, process_mark
 
 SETTINGS = Path(__file__).resolve().parents[2] / "dagster_home" / "dagster.yaml"
-HERE = {HOST_TAG: platform.node()}
+HERE = {PROCESS_TAG: f"{platform.node()} 1"}
 SOCKET = {GRPC_INFO_TAG: json.dumps({"host": "localhost", "socket": "/tmp/of-a-code-server"})}
 PORT = {GRPC_INFO_TAG: json.dumps({"host": "trainer", "port": 4266})}
 
@@ -52,6 +53,10 @@ def monitored(instance, tags, pid):
     return instance.get_run_by_id(run.run_id).status, [event.message for event in instance.all_logs(run.run_id)]
 
 
+def own(pid):
+    return {PROCESS_TAG: process_mark(pid)}
+
+
 @pytest.fixture
 def gone():
     """The number of a process that has ended."""
@@ -68,22 +73,39 @@ def test_a_run_whose_process_is_gone_fails_and_says_so(instance, gone, tags):
 
 def test_a_run_at_work_and_one_of_elsewhere_are_left_alone(instance, gone):
     at_work = dg.DagsterRunStatus.STARTED
-    assert monitored(instance, HERE, os.getpid())[0] == at_work
-    for tags in ({}, {HOST_TAG: "another"}, PORT):
+    assert monitored(instance, own(os.getpid()), os.getpid())[0] == at_work
+    assert monitored(instance, SOCKET, os.getpid())[0] == at_work
+    for tags in ({}, {PROCESS_TAG: "another 1"}, PORT):
         assert monitored(instance, tags, gone)[0] == at_work
 
 
 def test_a_number_that_is_another_programs_by_now_is_no_run_at_work(instance):
     with subprocess.Popen(["sleep", "60"]) as other:
-        assert monitored(instance, HERE, other.pid)[0] == dg.DagsterRunStatus.FAILURE
+        assert monitored(instance, SOCKET, other.pid)[0] == dg.DagsterRunStatus.FAILURE
+        # Of a command that is known by when it began, another Python is told apart, too: nobody interrupts it.
+        assert monitored(instance, HERE, os.getpid())[0] == dg.DagsterRunStatus.FAILURE
+        assert not instance.run_launcher.terminate(begun(instance, HERE, other.pid).run_id)
+        assert other.poll() is None
         other.kill()
 
 
 def test_a_run_of_a_command_is_ended_as_ctrl_c_would(instance, gone):
     with subprocess.Popen([sys.executable, "-c", "import time; time.sleep(60)"], stderr=subprocess.DEVNULL) as command:
-        run = begun(instance, HERE, command.pid)
+        run = begun(instance, own(command.pid), command.pid)
         assert instance.run_launcher.terminate(run.run_id)
         assert instance.get_run_by_id(run.run_id).status == dg.DagsterRunStatus.CANCELING
         assert command.wait(timeout=30) == -signal.SIGINT
     assert not instance.run_launcher.terminate(begun(instance, HERE, gone).run_id)
     assert not instance.run_launcher.terminate(run_id="of nobody")
+
+
+def test_what_a_run_makes_is_cancelled_with_it(instance, monkeypatch):
+    told = []
+    monkeypatch.setattr(DefaultRunLauncher, "terminate", lambda self, run_id: told.append(run_id) or True)
+    outer, inner = begun(instance, SOCKET, os.getpid()), begun(instance, own(os.getpid()), os.getpid())
+    with subprocess.Popen([sys.executable, "-c", "import time; time.sleep(60)"]) as command:
+        another = begun(instance, own(command.pid), command.pid)
+        assert instance.run_launcher.terminate(outer.run_id) and told == [outer.run_id]
+        command.kill()
+    states = [instance.get_run_by_id(run.run_id).status for run in (inner, another)]
+    assert states == [dg.DagsterRunStatus.CANCELING, dg.DagsterRunStatus.STARTED]
