@@ -21,6 +21,7 @@ import torch
 from navi_core.errors import EvaluationError
 from navi_core.evaluate.marking import RAYS_PER_CAST
 from navi_core.kernels.floor import label_components
+from navi_core.world.floor import over_floor
 from navi_core.world.sensor import spherical_directions
 
 if TYPE_CHECKING:
@@ -64,7 +65,7 @@ class SurfaceTruth:
         points = torch.from_numpy(centres.reshape(3, -1).T.astype(np.float32)).to(field.device)
         half_diagonal = 0.5 * cell * math.sqrt(3.0)
         empty = ~_within(field, points, scene_index, half_diagonal).reshape(shape)
-        empty &= np.maximum.accumulate(~empty, axis=1)
+        empty &= over_floor(~empty)
         label, _ = label_components(empty)
         around = np.unique(label[floor.free & empty])
         air = np.isin(label, around[around > 0]) & empty

@@ -1,9 +1,9 @@
 """The reachable floor of a scene, and which part of it has been seen.
 
 A scene's reachable set is its largest connected part of free space over a floor: the voxels within the surface's
-bounds in which the drone keeps its clearance, and beneath which there is surface. Outside the walls of a scan there is
-nothing beneath: whoever flies out of a window is in no room. Seen from above the set is a grid of floor cells, one for
-each storey.
+bounds in which the drone keeps its clearance, and beneath which there is surface, or a hole in a floor. Outside the
+walls of a scan there is nothing beneath: whoever flies out of a window is in no room. Seen from above the set is a grid
+of floor cells, one for each storey.
 """
 
 from __future__ import annotations
@@ -23,12 +23,32 @@ from navi_core.world.field import Field
 from navi_core.world.heading import cos_sin
 from navi_core.world.storeys import find_storeys
 
-__all__ = ["FloorMap", "FloorView"]
+__all__ = ["FloorMap", "FloorView", "over_floor"]
 
 _MAX_VOXELS = 200_000_000
 
 # Numba's dispatchers carry no signature that a type checker could follow through packed arguments.
 _MARK: Callable[..., None] = mark_fan
+
+
+def over_floor(surface: npt.NDArray[np.bool_]) -> npt.NDArray[np.bool_]:
+    """Return the voxels (nx, ny, nz), y upward, that are or have surface beneath them, or lie over a hole in a floor.
+
+    What has nothing beneath it and cannot be left at its height but over a floor is a hole: a scanner misses places
+    that are glossy or in shadow, and the rooms on their sides are one. What leads to the edge of the plan is outside.
+
+    Args:
+        surface: Voxels that hold surface, or are near it.
+    """
+    found: npt.NDArray[np.bool_] = np.maximum.accumulate(surface, axis=1)
+    for layer in range(found.shape[1]):
+        label, sizes = label_components(np.ascontiguousarray(~found[:, layer : layer + 1]))
+        outside = np.zeros(len(sizes), bool)
+        for edge in (label[0], label[-1], label[:, :, 0], label[:, :, -1]):
+            outside[edge] = True
+        outside[0] = False
+        found[:, layer] = ~outside[label[:, 0]]
+    return found
 
 
 class FloorMap:
@@ -70,12 +90,17 @@ class FloorMap:
         near = field.within(torch.from_numpy(grid).to(field.device), scene, clearance).cpu().numpy().reshape(size)
         if near.all():
             raise SceneError(f"scene {name!r} has no free space with {clearance} m clearance; is it a closed solid?")
-        # What is near surface lies on it, or under it: over the open there is neither.
-        over_floor = np.maximum.accumulate(near, axis=1)
-        label, sizes = label_components(~near & over_floor)
-        if len(sizes) < 2:
-            raise SceneError(f"scene {name!r} has no floor: nothing lies beneath its free space; is another axis up?")
-        self.free: npt.NDArray[np.bool_] = label == int(sizes.argmax())
+        # What is near surface lies on it, or under it; where cells are coarse, what is within half a diagonal.
+        surface, radius = near, 0.5 * cell * math.sqrt(3.0)
+        if clearance < radius:
+            surface = field.within(torch.from_numpy(grid).to(field.device), scene, radius).cpu().numpy().reshape(size)
+        label, sizes = label_components(~near & over_floor(surface))
+        self.free: npt.NDArray[np.bool_] = label == max(1, int(sizes.argmax()))
+        # Walls or a ceiling alone are no floor with a hole.
+        if 2 * int((self.free & np.maximum.accumulate(surface, axis=1)).sum()) <= int(self.free.sum()):
+            raise SceneError(
+                f"scene {name!r} has no floor: nothing lies beneath most of its free space; is another axis up?"
+            )
         self.reachable = torch.from_numpy(self.free.any(axis=1))
         level = np.flatnonzero(self.free.any(axis=(0, 2)))
         self.height = np.array([axes[1][level[0]], axes[1][level[-1]]])

@@ -9,6 +9,7 @@ import torch
 from navi_core.config import CompileConfig, EvalConfig, SpawnConfig
 from navi_core.errors import SceneError
 from navi_core.evaluate import build_course
+from navi_core.evaluate.surface import SurfaceTruth
 from navi_core.kernels.floor import label_components
 from navi_core.scenes import Scene, compile_mesh, generate_scene
 from navi_core.world import Field, FloorMap, scene_verdict, spawn_pool
@@ -55,10 +56,48 @@ def test_ground_around_a_house_is_floor() -> None:
 def test_a_scene_without_a_floor_says_so() -> None:
     triangles = np.concatenate([sheet(3.0, 2.4), box_triangles((0, 0, 0), (0.1, 2.4, 0.1))])
     field = Field([compile_mesh(mesh_of(triangles, "awning"), CompileConfig(resolution=64))])
-    with pytest.raises(SceneError, match="scene 'awning' has no floor: nothing lies beneath its free space"):
+    with pytest.raises(SceneError, match="scene 'awning' has no floor: nothing lies beneath most of its free space"):
         FloorMap(field, 0, 0.1, 0.2)
     verdict = scene_verdict(field, 0)
     assert verdict.verdict == "FAIL" and "no floor" in verdict.reason
+
+
+def flat(low: tuple[float, float], high: tuple[float, float]) -> np.ndarray:
+    """Two triangles of a horizontal rectangle at y = 0 from (x, z) to (x, z)."""
+    (a, b), (c, d) = low, high
+    return np.array([[(a, 0, b), (a, 0, d), (c, 0, b)], [(c, 0, d), (c, 0, b), (a, 0, d)]], float)
+
+
+def two_rooms() -> np.ndarray:
+    """Two rooms without a ceiling, and a corridor of 1.2 m between them whose floor has a gap of 1 m."""
+    floors = [flat((0, 0), (4, 4)), flat((6, 0), (10, 4)), flat((4, 1.4), (4.5, 2.6)), flat((5.5, 1.4), (6, 2.6))]
+    across = [((4, 0, z), (6, 2.4, z + 1.4)) for z in (0, 2.6)]
+    walls = [*across, ((-0.1, 0, 0), (0, 2.4, 4)), ((10, 0, 0), (10.1, 2.4, 4))]
+    walls += [((0, 0, z), (10, 2.4, z + 0.1)) for z in (-0.1, 4)]
+    return np.concatenate([*floors, *(box_triangles(*wall) for wall in walls)])
+
+
+def test_a_hole_in_a_floor_parts_no_rooms() -> None:
+    field = Field([compile_mesh(mesh_of(two_rooms(), "two_rooms"), CompileConfig(resolution=64))])
+    floor = FloorMap(field, 0, 0.1, 0.2)
+    assert floor.area == pytest.approx(2 * 3.6**2 + 2.4 * 0.8, rel=0.05)
+    over_the_hole = torch.tensor([[5.0, 1.0, 2.0]])
+    assert bool(floor.contains(over_the_hole))
+    truth = SurfaceTruth.of(field, 0, floor)
+    assert truth.voxels[truth.voxels.shape[0] // 2 :].sum() == pytest.approx(truth.voxels.sum() / 2, rel=0.05)
+
+
+def test_walls_alone_are_no_floor_with_a_hole() -> None:
+    upside_down = two_rooms() * [1.0, -1.0, 1.0]
+    field = Field([compile_mesh(mesh_of(upside_down, "upside_down"), CompileConfig(resolution=64))])
+    with pytest.raises(SceneError, match="no floor"):
+        FloorMap(field, 0, 0.1, 0.2)
+
+
+@pytest.mark.parametrize(("cell", "clearance"), [(1.0, 0.2), (0.2, 0.06)])
+def test_cells_too_coarse_for_the_clearance_still_lie_over_the_floor(open_house, cell, clearance) -> None:
+    floor = FloorMap(Field([open_house]), 0, cell, clearance)
+    assert floor.area >= 30.0
 
 
 @pytest.mark.parametrize("family", ["apartment", "atrium", "maze", "rooms"])
