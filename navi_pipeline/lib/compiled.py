@@ -31,7 +31,7 @@ __all__ = [
 ]
 
 
-_CARD = "2"
+_CARD = "3"
 """Another one wherever the same scene is told of differently; cards of before are made anew."""
 
 
@@ -63,7 +63,7 @@ def compile_source(source: SceneSource, config: CompileConfig) -> dict[str, Any]
             raise
         return _unusable(source, config, error)
     scene, card = compiled.scene, _card(source.name)
-    key = content_key(_CARD, scene.content_hash(), scene.compile_hash, source.split)
+    key = _key(scene.content_hash(), scene.compile_hash, source.split)
     if compiled.skipped and card.exists():
         known = read_document(card, made_by="compiled_scene")
         if known.get("key") == key and known["gmdag"] == str(compiled.path):
@@ -128,6 +128,11 @@ def _unusable(source: SceneSource, config: CompileConfig, error: Exception) -> d
     return row | {"skipped": False}
 
 
+def _key(content_hash: str, compile_hash: str, split: str) -> str:
+    """Return what a card was made of: the scene, its split, and how scenes are told of."""
+    return content_key(_CARD, content_hash, compile_hash, split)
+
+
 def _planned(source: SceneSource) -> dict[str, Any]:
     return {
         "name": source.name,
@@ -158,7 +163,8 @@ def unchanged(source: SceneSource, config: CompileConfig) -> bool:
         return same and row["compile_hash"] == compile_hash(config) and not row["passing"]
     gmdag = Path(row["gmdag"])
     named = gmdag.name == output_path(source.name, source.source_hash, gmdag.parent, config).name
-    return same and named and is_current(gmdag, source.source_hash, config)
+    judged = row.get("key") == _key(row["content_hash"], row["compile_hash"], row["split"])
+    return same and named and judged and is_current(gmdag, source.source_hash, config)
 
 
 def due_scenes(known: Collection[str], config: CompileConfig) -> list[SceneSource]:

@@ -11,6 +11,7 @@ from navi_core.evaluate import build_course
 from navi_core.scenes import compile_to_file, load_gmdag
 from navi_pipeline.definitions import defs
 from navi_pipeline.defs.corpus.checks import corpus_is_split_by_scene
+from navi_pipeline.lib import compiled
 from navi_pipeline.lib.compiled import compile_source, corpus_path, read_corpus, scene_card, scene_paths, unchanged
 from navi_pipeline.lib.documents import pipeline_folder, read_document, write_document
 from navi_pipeline.lib.scene_plan import plan_scenes
@@ -186,6 +187,23 @@ def test_a_scene_that_was_compiled_under_another_name_is_compiled_again(tmp_path
     write_document(card, read_document(card, made_by="x") | {"gmdag": str(other.path)})
     assert not unchanged(planned, config)
     assert compile_source(planned, config)["gmdag"] == row["gmdag"] and unchanged(planned, config)
+
+
+def test_a_scene_that_older_code_judged_is_due_and_judged_anew(tmp_path, monkeypatch):
+    (tmp_path / "scan.obj").write_text(BOX)
+    monkeypatch.setenv("NAVI_SCENES", str(tmp_path))
+    monkeypatch.setenv("NAVI_HOME", str(tmp_path / "home"))
+    config = CompileConfig(resolution=64)
+    (planned,) = plan_scenes("apartment", {})
+    with monkeypatch.context() as older:
+        older.setattr(compiled, "_CARD", "1")
+        area = compile_source(planned, config)["floor_area_m2"]
+        card = pipeline_folder() / "compiled" / "scan.json"
+        write_document(card, read_document(card, made_by="x") | {"floor_area_m2": 2 * area})
+        assert unchanged(planned, config)
+    assert not unchanged(planned, config)
+    row = compile_source(planned, config)
+    assert row["skipped"] and row["floor_area_m2"] == area and unchanged(planned, config)
 
 
 def test_names_of_every_script_go_through_partitions_cards_files_and_sql(tmp_path, monkeypatch):
