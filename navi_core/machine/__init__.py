@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from navi_core.machine.cores import limit_threads, usable_cores
+from navi_core.machine.cores import chosen_threads, limit_threads, usable_cores
 from navi_core.machine.memory import group_limits, whole_memory
 
-__all__ = ["group_limits", "limit_threads", "usable_cores", "whole_memory"]
+__all__ = ["chosen_threads", "group_limits", "limit_threads", "usable_cores", "whole_memory"]

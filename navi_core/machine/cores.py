@@ -14,7 +14,7 @@ from pathlib import Path
 
 from navi_core.machine.control_groups import groups_around
 
-__all__ = ["limit_threads", "usable_cores"]
+__all__ = ["chosen_threads", "limit_threads", "usable_cores"]
 
 _THREADS = {"torch": "OMP_NUM_THREADS", "numba": "NUMBA_NUM_THREADS"}
 """Libraries that start a thread for each core of the machine, and what they read when they are imported."""
@@ -36,6 +36,16 @@ def limit_threads() -> None:
         for library, variable in _THREADS.items():
             if library not in sys.modules:
                 os.environ.setdefault(variable, str(cores))
+
+
+def chosen_threads() -> set[str]:
+    """Return the variables above that the user has set.
+
+    What `limit_threads` gives, in this process or in the one that started it, is nobody's choice.
+    """
+    cores = usable_cores()
+    given = str(cores) if cores < _affinity() else None
+    return {variable for variable in _THREADS.values() if os.environ.get(variable) not in (None, given)}
 
 
 def _affinity() -> int:

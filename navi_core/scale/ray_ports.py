@@ -12,6 +12,7 @@ from typing import Any
 import numpy as np
 
 from navi_core.errors import ConfigError, NaviError
+from navi_core.machine import usable_cores
 from navi_core.scale.parameters import Orders
 from navi_core.scale.shipment import Drawn, News, ShardLostError, Shipment
 
@@ -71,7 +72,7 @@ def join_ray(address: str | None, namespace: str | None, *, actors: int = 1) -> 
         if address is not None:
             ray.init(address, **options)
             return ray
-        cores = max(os.cpu_count() or 1, actors)
+        cores = max(usable_cores(), actors)
         for left in reversed(range(_STARTS)):
             try:
                 ray.init("local", num_cpus=cores, include_dashboard=False, **options)

@@ -21,7 +21,7 @@ from typing import Any
 
 from navi_core.config import CompileConfig
 from navi_core.errors import NaviError, SceneError
-from navi_core.machine import usable_cores
+from navi_core.machine import chosen_threads, usable_cores
 from navi_core.scenes.headers import CompileEstimate
 from navi_core.scenes.memory import available_memory
 
@@ -172,13 +172,16 @@ def _threads_for_children(threads: int) -> Iterator[None]:
     names = ("OMP_NUM_THREADS", "NUMBA_NUM_THREADS")
     before = {name: os.environ.get(name) for name in names}
     # What the user set stays.
-    os.environ.update({name: str(threads) for name in names if before[name] is None})
+    chosen = chosen_threads()
+    os.environ.update({name: str(threads) for name in names if name not in chosen})
     try:
         yield
     finally:
-        for name in names:
-            if before[name] is None:
+        for name, value in before.items():
+            if value is None:
                 os.environ.pop(name, None)
+            else:
+                os.environ[name] = value
 
 
 def _serve(pipe: Connection, work: Work) -> None:

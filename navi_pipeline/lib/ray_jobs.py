@@ -21,6 +21,7 @@ from typing import Any
 
 from navi_core.config.plugins import PLUGINS_VARIABLE
 from navi_core.errors import RunError
+from navi_core.machine import chosen_threads
 from navi_core.record import navi_home
 from navi_pipeline.lib.documents import content_key, pipeline_folder
 
@@ -154,9 +155,9 @@ def _under_way(client: Any, key: str) -> str | None:
 def _environment() -> dict[str, str]:
     """Return what the job's process needs to find the same code and the same home."""
     root = str(Path(__file__).resolve().parents[2])
-    kept = {
-        name: os.environ[name] for name in ("NAVI_SCENES", "OMP_NUM_THREADS", PLUGINS_VARIABLE) if name in os.environ
-    }
+    # Of the threads what the user chose: the share of cores that this container has is not the cluster's.
+    names = {"NAVI_SCENES", PLUGINS_VARIABLE, *({"OMP_NUM_THREADS"} & chosen_threads())}
+    kept = {name: os.environ[name] for name in sorted(names) if name in os.environ}
     paths = [root, *filter(None, [os.environ.get("PYTHONPATH")])]
     if PLUGINS_VARIABLE in kept:
         paths.append(str(Path.cwd()))  # where modules of one's own are looked for last of all; a job begins elsewhere

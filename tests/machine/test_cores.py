@@ -9,7 +9,8 @@ from pathlib import Path
 
 import pytest
 
-from navi_core.machine import control_groups, cores, limit_threads, usable_cores
+from navi_core.machine import chosen_threads, control_groups, cores, limit_threads, usable_cores
+from navi_core.scenes.pool import _threads_for_children
 
 
 @pytest.fixture
@@ -61,6 +62,24 @@ def test_threads_are_limited_before_the_libraries_start_them_and_what_is_set_sta
         monkeypatch.delitem(sys.modules, library)
     limit_threads()
     assert os.environ["OMP_NUM_THREADS"] == "5" and os.environ.pop("NUMBA_NUM_THREADS") == "2"
+
+
+def test_threads_that_nobody_chose_are_shared_out_among_workers(groups, monkeypatch) -> None:
+    """What was set for a whole process, by itself or by the one that started it, is too much for each worker."""
+    (groups(2) / "cpu.max").write_text("800000 100000\n")
+    monkeypatch.setenv("OMP_NUM_THREADS", "8")
+    monkeypatch.setenv("NUMBA_NUM_THREADS", "5")
+    assert chosen_threads() == {"NUMBA_NUM_THREADS"}
+    with _threads_for_children(2):
+        assert (os.environ["OMP_NUM_THREADS"], os.environ["NUMBA_NUM_THREADS"]) == ("2", "5")
+    assert (os.environ["OMP_NUM_THREADS"], os.environ["NUMBA_NUM_THREADS"]) == ("8", "5")
+
+
+def test_without_a_quota_whatever_is_set_was_chosen(groups, monkeypatch) -> None:
+    groups(2)
+    monkeypatch.setenv("OMP_NUM_THREADS", "64")
+    monkeypatch.delenv("NUMBA_NUM_THREADS", raising=False)
+    assert chosen_threads() == {"OMP_NUM_THREADS"}
 
 
 def test_without_a_quota_nothing_is_set() -> None:
