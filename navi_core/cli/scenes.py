@@ -39,7 +39,7 @@ def register(app: typer.Typer) -> None:
 
 
 def generate(
-    family: Annotated[str, typer.Argument(help="apartment, atrium, maze or rooms.")],
+    family: Annotated[str, typer.Argument(help="apartment, atrium, maze, rooms or scan.")],
     seeds: Annotated[str, typer.Option(help="Seeds: 3, 0-11 or 1,4,7.")] = "0",
     out: Out = None,
     resolution: Resolution = 512,
