@@ -160,3 +160,11 @@ def test_a_ball_is_taken_out_of_a_wall_and_nothing_else():
     assert (normal[:, 2] > 0).all() and np.abs(normal[:, :2]).max() < 1e-12
     assert normal[named == 0, 2].sum() == pytest.approx(16 - math.pi * 0.63, rel=0.02)
     assert normal[named == 1, 2].sum() == pytest.approx(16) and (named == 1).sum() == 2
+
+
+def test_what_is_cut_at_a_ball_keeps_its_name():
+    wall = np.array([[[0, 0, 0], [4, 0, 0], [4, 4, 0]], [[0, 0, 0], [4, 4, 0], [0, 4, 0]]], float)
+    both = np.concatenate([wall, wall[..., [2, 1, 0]]])
+    left, named = _without_ball(both, np.array([0, 0, 1, 1]), np.array([0.5, 2.0, 0.5]), 1.0)
+    assert len(left) > 100 and (np.ptp(left[..., 2], axis=1)[named == 0] == 0.0).all()
+    assert (np.ptp(left[..., 0], axis=1)[named == 1] == 0.0).all()

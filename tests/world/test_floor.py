@@ -13,6 +13,7 @@ from navi_core.evaluate.surface import SurfaceTruth
 from navi_core.kernels.floor import label_components
 from navi_core.scenes import Scene, compile_mesh, generate_scene
 from navi_core.world import Field, FloorMap, scene_verdict, spawn_pool
+from navi_core.world.floor import over_floor
 from navi_core.world.spawning import scattered_spawns
 from tests.conftest import box_triangles, mesh_of
 from tests.world.test_spawning import sheet
@@ -84,7 +85,21 @@ def test_a_hole_in_a_floor_parts_no_rooms() -> None:
     over_the_hole = torch.tensor([[5.0, 1.0, 2.0]])
     assert bool(floor.contains(over_the_hole))
     truth = SurfaceTruth.of(field, 0, floor)
-    assert truth.voxels[truth.voxels.shape[0] // 2 :].sum() == pytest.approx(truth.voxels.sum() / 2, rel=0.05)
+    beside_it = truth.voxels[int((5.0 - truth.low[0]) / truth.cell)]
+    assert beside_it.sum() * truth.cell == pytest.approx(2 * 2.4, rel=0.1)  # the corridor's two walls
+
+
+@pytest.mark.parametrize("side", [(0, 2), (4, 2), (2, 0), (2, 4), None])
+def test_what_leads_to_an_edge_of_the_plan_is_no_hole(side) -> None:
+    surface = np.zeros((5, 3, 5), bool)
+    surface[:, 1] = True
+    surface[2, :, 2] = False
+    surface[1, 0, 1] = True  # low things make no floor of what is beside them
+    if side is not None:
+        surface[(2 + side[0]) // 2, :, (2 + side[1]) // 2] = surface[side[0], :, side[1]] = False
+    over = over_floor(surface)
+    assert bool(over[2, 2, 2]) is (side is None)
+    assert over[4, 1:, 4].all() and not over[:, 0].all() and over[1, 0, 1]
 
 
 def test_walls_alone_are_no_floor_with_a_hole() -> None:
