@@ -10,6 +10,9 @@ from pathlib import Path
 import pytest
 
 from navi_core.machine import chosen_threads, control_groups, cores, limit_threads, usable_cores
+from navi_core.record import hardware
+from navi_core.scenes import pool
+from navi_core.scenes.headers import CompileEstimate
 from navi_core.scenes.pool import _threads_for_children
 
 
@@ -45,6 +48,13 @@ def test_a_quota_of_version_1_counts_and_none_does_not(groups) -> None:
     for quota, expected in (("400000", 4), ("-1", 64), ("no number", 64)):
         (box / "cpu.cfs_quota_us").write_text(f"{quota}\n")
         assert usable_cores() == expected
+
+
+def test_the_hardware_profile_and_workers_know_the_quota(groups, monkeypatch) -> None:
+    (groups(2) / "cpu.max").write_text("300000 100000\n")
+    assert hardware._profile.__wrapped__()["cores"] == 3
+    monkeypatch.setattr(pool, "available_memory", lambda: None)
+    assert pool.default_jobs([CompileEstimate(memory=1000, seconds=100.0, disk=1)] * 50) == 3
 
 
 def test_more_quota_than_cores_gives_no_more_cores(groups) -> None:

@@ -151,6 +151,13 @@ def test_scans_have_holes_and_most_of_them_no_ceiling():
     assert 0.005 < np.median(through) < 0.2 and min(through) > 0.0
 
 
+def test_the_floor_of_a_scan_is_whole_and_there_once():
+    mesh = generate_scene("scan", 4)
+    number = next(index for index, name in mesh.semantic_names.items() if name == "floor")
+    floor = mesh.vertices[mesh.faces[mesh.face_semantic == number]].reshape(-1, 9)
+    assert len(np.unique(floor, axis=0)) == len(floor) < 200
+
+
 def test_a_ball_is_taken_out_of_a_wall_and_nothing_else():
     wall = np.array([[[0, 0, 0], [4, 0, 0], [4, 4, 0]], [[0, 0, 0], [4, 4, 0], [0, 4, 0]]], float)
     far = wall + np.array([0.0, 0.0, 2.0])
