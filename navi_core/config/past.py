@@ -26,6 +26,11 @@ def settings_of_today(told: dict[str, Any]) -> dict[str, Any]:
             ppo["schedules"] = {"learning_rate": {"shape": "cosine", "end": end}}
     if ppo is not told.get("ppo"):
         today["ppo"] = ppo
+    for learner in ("dpo", "dqn"):
+        section = told.get(learner)
+        if isinstance(section, dict) and section.get("microbatch") is not None:
+            # These two had it from the rollouts that they share with ppo and grpo, and never looked at it.
+            today[learner] = section | {"microbatch": None}
     adaptation = told.get("adaptation")
     if isinstance(adaptation, dict) and adaptation.get("enabled") and told.get("algorithm") != "dqn":
         # It was taken from every learner, and moved settings of dqn alone.

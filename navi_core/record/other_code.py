@@ -10,29 +10,33 @@ from navi_core.config import Config
 
 __all__ = ["learned_by_other_code"]
 
+_BEST = "best.pt"
+"""What a clone keeps beside its last steps, and is judged by."""
+
 
 def learned_by_other_code(path: Path, config: Config) -> Path | None:
-    """Find the newest checkpoint of a run whose settings differ from these in none that both codes know.
+    """Find what a run learned last whose settings differ from these in none that both codes know.
 
     Args:
         path: Folder of the new run, `<asset>-<partition>-<hash>`.
         config: Its configuration.
 
     Returns:
-        The checkpoint; None where there is no such run, or it has none.
+        The best checkpoint of a clone, else the run's last one; None where there is no such run, or it has none.
     """
     stem, _, digest = path.name.rpartition("-")
-    found: list[Path] = []
+    found: list[tuple[float, Path]] = []
     for file in path.parent.glob(f"{stem}-{'[0-9a-f]' * len(digest)}/config.json"):
         if file.parent == path:
             continue
         try:
-            then = json.loads(file.read_text())["config"]
-            if _agree(then, config):
-                found += file.parent.glob("checkpoints/*.pt")
+            if _agree(json.loads(file.read_text())["config"], config):
+                # Within a run the steps in the names count, whatever times a copy has given the files.
+                kept = sorted(file.parent.glob("checkpoints/*.pt"), key=lambda each: (each.name == _BEST, each.name))
+                found += [(each.stat().st_mtime, each) for each in kept[-1:]]
         except (ValueError, KeyError, TypeError, AttributeError, OSError):
             continue  # broken, or gone meanwhile
-    return max(found, key=lambda checkpoint: checkpoint.stat().st_mtime, default=None)
+    return max(found, default=(0.0, None))[1]
 
 
 def _agree(then: dict[str, Any], now: Config) -> bool:

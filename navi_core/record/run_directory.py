@@ -104,7 +104,8 @@ class RunDirectory:
                 if not fresh and (learned := learned_by_other_code(path, config)) is not None:
                     _LOG.warning(
                         "%s is a new run: another version of Navi, which knew fewer settings or other ones, began %s "
-                        "with those of this command. To start from what that one learned: --partition again --from %s",
+                        "with those of this command that it knew. To start from what that one learned: "
+                        "--partition again --from %s",
                         run_id,
                         learned.parents[1].name,
                         learned,

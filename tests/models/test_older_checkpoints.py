@@ -56,6 +56,14 @@ def test_an_adaptation_that_moved_nothing_is_none(make_checkpoint, config):
     assert settings_of_today(dqn)["adaptation"]["enabled"]
 
 
+def test_a_microbatch_that_no_learner_looked_at_is_none(make_checkpoint, config):
+    path = _written(make_checkpoint(), config=_settings(config, dpo__microbatch=4, dqn__microbatch=4))
+    assert load_checkpoint(path).train_config() == config
+    path = _written(path, config=_settings(config, ppo__microbatch=4, grpo__microbatch=2))
+    found = load_checkpoint(path).train_config()
+    assert (found.ppo.microbatch, found.grpo.microbatch) == (4, 2)
+
+
 def test_a_setting_of_newer_code_is_refused_with_who_wrote_it_and_what_to_do(make_checkpoint, config):
     path = _written(make_checkpoint(), config=_settings(config, ppo__warp=1), code_revision="abc1234")
     with pytest.raises(CheckpointError, match=r"no key 'warp'.*revision abc1234.*update this one") as caught:

@@ -10,6 +10,7 @@ import pytest
 from navi_core.config import PPOConfig, TrainConfig, config_hash
 from navi_core.errors import RunError
 from navi_core.record import RunDirectory
+from navi_core.record.other_code import learned_by_other_code
 
 
 def opened(root, **kw):
@@ -49,6 +50,26 @@ def test_a_new_run_names_what_the_same_command_learned_with_other_code(tmp_path,
     opened(tmp_path, fresh=True).close()  # asks for nothing earlier
     opened(tmp_path, config=TrainConfig(ppo=PPOConfig(gamma=0.9))).close()  # another command
     opened(tmp_path, config=TrainConfig(algorithm="grpo")).close()
+    assert not caplog.text
+
+
+def test_the_earlier_run_s_last_steps_or_its_best_are_named_whatever_the_files_times(tmp_path):
+    last = _begun_by_other_code(tmp_path, ppo="normalise_returns")
+    first = last.with_name("step-000000000032.pt")
+    first.write_bytes(b"state")
+    os.utime(last, (1, 1))  # copied in this order
+    assert learned_by_other_code(tmp_path / f"ppo_policy-quick-{'f' * 16}", TrainConfig()) == last
+    best = last.with_name("best.pt")
+    best.write_bytes(b"state")
+    os.utime(best, (0, 0))
+    assert learned_by_other_code(tmp_path / f"ppo_policy-quick-{'f' * 16}", TrainConfig()) == best
+
+
+def test_an_earlier_run_that_is_just_removed_ends_no_new_one(tmp_path, caplog):
+    learned = _begun_by_other_code(tmp_path, ppo="normalise_returns")
+    learned.unlink()
+    learned.symlink_to(tmp_path / "gone")  # listed, and not there when it is looked at
+    opened(tmp_path).close()
     assert not caplog.text
 
 
