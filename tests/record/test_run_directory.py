@@ -2,6 +2,7 @@
 
 import json
 import os
+import shutil
 import subprocess
 import sys
 
@@ -63,6 +64,15 @@ def test_the_earlier_run_s_last_steps_or_its_best_are_named_whatever_the_files_t
     best.write_bytes(b"state")
     os.utime(best, (0, 0))
     assert learned_by_other_code(tmp_path / f"ppo_policy-quick-{'f' * 16}", TrainConfig()) == best
+
+
+def test_of_several_earlier_runs_the_one_that_learned_last_is_named_and_never_the_new_one(tmp_path):
+    older = _begun_by_other_code(tmp_path, ppo="normalise_returns")
+    newer = older.parents[1].with_name("ppo_policy-quick-fedcba9876543210") / "checkpoints" / older.name
+    shutil.copytree(older.parents[1], newer.parents[1])
+    os.utime(older, (1, 1))
+    assert learned_by_other_code(tmp_path / f"ppo_policy-quick-{'f' * 16}", TrainConfig()) == newer
+    assert learned_by_other_code(newer.parents[1], TrainConfig()) == older
 
 
 def test_an_earlier_run_that_is_just_removed_ends_no_new_one(tmp_path, caplog):
