@@ -19,7 +19,7 @@ if TYPE_CHECKING:
 __all__ = ["PROCESS_TAG", "dagster_home", "open_instance", "process_mark"]
 
 PROCESS_TAG = "navi/process"
-"""Tag of a run that a command works on itself: its `process_mark`. There is no code server that would know of it."""
+"""Tag of a run: the machine it was launched on; where a command works on it itself, that command's `process_mark`."""
 
 
 def process_mark(pid: int) -> str:

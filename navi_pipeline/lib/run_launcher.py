@@ -11,13 +11,16 @@ import json
 import os
 import platform
 import signal
+import time
 from pathlib import Path
 
 import dagster as dg
-from dagster._core.launcher.base import CheckRunHealthResult, WorkerStatus
+from dagster._core.errors import DagsterUserCodeUnreachableError
+from dagster._core.launcher.base import CheckRunHealthResult, LaunchRunContext, WorkerStatus
 from dagster._core.launcher.default_run_launcher import DefaultRunLauncher
 from dagster._core.storage.tags import GRPC_INFO_TAG
 
+from navi_core.errors import RunError
 from navi_pipeline.lib.dagster_instance import PROCESS_TAG, process_mark
 
 __all__ = ["WatchedRunLauncher"]
@@ -28,6 +31,14 @@ class WatchedRunLauncher(DefaultRunLauncher):
 
     `dagster.yaml` names it.
     """
+
+    def launch_run(self, context: LaunchRunContext) -> None:
+        """Launch a run, and note the machine: others share a home or a database, and cannot see its process.
+
+        What a copy of a command's run brings along is that command's process, and goes.
+        """
+        self._instance.add_run_tags(context.dagster_run.run_id, {PROCESS_TAG: platform.node()})
+        super().launch_run(context)
 
     @property
     def supports_check_run_worker_health(self) -> bool:
@@ -42,40 +53,74 @@ class WatchedRunLauncher(DefaultRunLauncher):
         return CheckRunHealthResult(WorkerStatus.NOT_FOUND, f"its process {pid} is gone")
 
     def terminate(self, run_id: str) -> bool:
-        """End a run; one that a command works on itself as Ctrl-C would, for it has no code server to be asked."""
+        """End a run; one that a command works on itself as Ctrl-C would, for it has no code server to be asked.
+
+        Raises:
+            RunError: Its process is another user's.
+        """
         run = self._instance.get_run_by_id(run_id)
         pid = None if run is None or run.is_finished else self._process(run)
         if run is None or pid is None or not _at_work(run, pid):
             return bool(super().terminate(run_id))
+        try:
+            os.kill(pid, 0)
+        except PermissionError:
+            raise RunError(f"process {pid}, which works on run {run_id}, is another user's, who can end it") from None
         # What whole_graph is just making ends with it, and is not to be told as a failure of those assets.
         for other in self._instance.get_runs(dg.RunsFilter(statuses=[dg.DagsterRunStatus.STARTED])):
-            if PROCESS_TAG in other.tags and other.run_id != run_id and self._process(other) == pid:
+            if GRPC_INFO_TAG not in other.tags and other.run_id != run_id and self._process(other) == pid:
                 self._instance.report_run_canceling(other)
         if GRPC_INFO_TAG in run.tags:
-            return bool(super().terminate(run_id))
-        self._instance.report_run_canceling(run)
+            try:
+                return bool(super().terminate(run_id))
+            except DagsterUserCodeUnreachableError:
+                # The code server was killed, and its worker goes on: it is told what the server would have told it.
+                if not self._is_worker(run, pid):
+                    raise
+        else:
+            self._instance.report_run_canceling(run)
         os.kill(pid, signal.SIGINT)
         return True
 
     def _process(self, run: dg.DagsterRun) -> int | None:
         launched = json.loads(run.tags.get(GRPC_INFO_TAG, "{}"))
-        # A socket is a file; a code server with a port may be anywhere.
         here = run.tags.get(PROCESS_TAG, "").partition(" ")[0] == platform.node()
-        if "socket" not in launched and not here:
+        # A code server with a port may be anywhere, whoever has launched the run.
+        if "port" in launched or not here:
             return None
+        event = self._start(run)
+        return None if event is None or event.dagster_event is None else event.dagster_event.pid
+
+    def _start(self, run: dg.DagsterRun) -> dg.EventLogEntry | None:
         begun = self._instance.all_logs(run.run_id, of_type=dg.DagsterEventType.RUN_START)
-        event = begun[-1].dagster_event if begun else None
-        return None if event is None else event.pid
+        return begun[-1] if begun else None
+
+    def _is_worker(self, run: dg.DagsterRun, pid: int) -> bool:
+        """Whether a process began before a run that began in one of its number: it is that one."""
+        start = self._start(run)
+        if start is None or not Path("/proc/self").exists():
+            return False
+        begun = int(process_mark(pid).rpartition(" ")[2]) / os.sysconf("SC_CLK_TCK")
+        return time.time() - (time.clock_gettime(time.CLOCK_BOOTTIME) - begun) < start.timestamp
 
 
 def _at_work(run: dg.DagsterRun, pid: int) -> bool:
     """Whether the process that began a run is there still: its number may be another program's by now."""
     try:
-        if PROCESS_TAG in run.tags:
+        if GRPC_INFO_TAG not in run.tags:
             return process_mark(pid) == run.tags[PROCESS_TAG]
         return "python" in os.path.basename(os.readlink(f"/proc/{pid}/exe"))
     except PermissionError:
         return True
     except OSError:
-        # No such process, one that has ended and is not waited for yet, or a system without /proc.
-        return not Path("/proc/self").exists()
+        # No such process, or one that has ended and is not waited for yet; or nobody may see it.
+        return not Path("/proc/self").exists() or _hidden(pid)
+
+
+def _hidden(pid: int) -> bool:
+    """Whether a process is another user's where /proc shows everybody his own alone."""
+    try:
+        os.kill(pid, 0)
+    except OSError as error:
+        return isinstance(error, PermissionError)
+    return False

@@ -8,21 +8,26 @@ import shutil
 import signal
 import subprocess
 import sys
+import time
 from pathlib import Path
 
 import dagster as dg
 import pytest
+from dagster._core.errors import DagsterUserCodeUnreachableError
 from dagster._core.events import DagsterEvent
+from dagster._core.launcher.base import LaunchRunContext
 from dagster._core.launcher.default_run_launcher import DefaultRunLauncher
 from dagster._core.storage.tags import GRPC_INFO_TAG
 from dagster._daemon.monitoring.run_monitoring import monitor_started_run
 
+from navi_core.errors import RunError
 from navi_pipeline.lib.dagster_instance import PROCESS_TAG, process_mark
 
 SETTINGS = Path(__file__).resolve().parents[2] / "dagster_home" / "dagster.yaml"
 HERE = {PROCESS_TAG: f"{platform.node()} 1"}
-SOCKET = {GRPC_INFO_TAG: json.dumps({"host": "localhost", "socket": "/tmp/of-a-code-server"})}
-PORT = {GRPC_INFO_TAG: json.dumps({"host": "trainer", "port": 4266})}
+SERVER = {GRPC_INFO_TAG: json.dumps({"host": "localhost", "socket": "/tmp/of-a-code-server"})}
+SOCKET = SERVER | {PROCESS_TAG: platform.node()}
+PORT = {PROCESS_TAG: platform.node()} | {GRPC_INFO_TAG: json.dumps({"host": "trainer", "port": 4266})}
 
 
 @pytest.fixture(scope="module")
@@ -38,11 +43,11 @@ def nothing():
     pass
 
 
-def begun(instance, tags, pid):
+def begun(instance, tags, pid, seconds_ago=0.0):
     """A run that a process has begun."""
     run = instance.create_run_for_job(nothing, tags=tags, status=dg.DagsterRunStatus.STARTING)
     event = DagsterEvent(dg.DagsterEventType.RUN_START.value, job_name="nothing", pid=pid)
-    instance.report_dagster_event(event, run.run_id)
+    instance.report_dagster_event(event, run.run_id, timestamp=time.time() - seconds_ago)
     return run
 
 
@@ -75,8 +80,31 @@ def test_a_run_at_work_and_one_of_elsewhere_are_left_alone(instance, gone):
     at_work = dg.DagsterRunStatus.STARTED
     assert monitored(instance, own(os.getpid()), os.getpid())[0] == at_work
     assert monitored(instance, SOCKET, os.getpid())[0] == at_work
-    for tags in ({}, {PROCESS_TAG: "another 1"}, PORT):
+    for tags in ({}, {PROCESS_TAG: "another 1"}, PORT, SERVER, SERVER | {PROCESS_TAG: "another"}):
         assert monitored(instance, tags, gone)[0] == at_work
+
+
+def test_a_run_that_is_launched_bears_the_machine_not_the_process_of_a_commands_run_that_it_repeats(
+    instance, monkeypatch
+):
+    run = instance.create_run_for_job(nothing, tags=SERVER | own(os.getpid()), status=dg.DagsterRunStatus.STARTING)
+    monkeypatch.setattr(DefaultRunLauncher, "launch_run", lambda self, context: None)
+    instance.run_launcher.launch_run(LaunchRunContext(run, None))
+    assert instance.get_run_by_id(run.run_id).tags[PROCESS_TAG] == platform.node()
+
+
+def test_a_process_of_another_user_is_at_work_even_where_proc_hides_it_and_is_not_ended(instance, gone, monkeypatch):
+    monkeypatch.setattr(os, "kill", refused)
+    for tags in (HERE, SOCKET):
+        assert monitored(instance, tags, gone)[0] == dg.DagsterRunStatus.STARTED
+        run = begun(instance, tags, gone)
+        with pytest.raises(RunError, match=f"process {gone}, which works on run {run.run_id}, is another user's"):
+            instance.run_launcher.terminate(run.run_id)
+        assert instance.get_run_by_id(run.run_id).status == dg.DagsterRunStatus.STARTED
+
+
+def refused(pid, number):
+    raise PermissionError
 
 
 def test_a_number_that_is_another_programs_by_now_is_no_run_at_work(instance):
@@ -97,6 +125,17 @@ def test_a_run_of_a_command_is_ended_as_ctrl_c_would(instance, gone):
         assert command.wait(timeout=30) == -signal.SIGINT
     assert not instance.run_launcher.terminate(begun(instance, HERE, gone).run_id)
     assert not instance.run_launcher.terminate(run_id="of nobody")
+
+
+def test_a_worker_that_has_lost_its_code_server_is_ended_and_another_process_of_its_number_is_not(instance):
+    with subprocess.Popen([sys.executable, "-c", "import time; time.sleep(60)"], stderr=subprocess.DEVNULL) as worker:
+        later = begun(instance, SOCKET, worker.pid, seconds_ago=3600)
+        with pytest.raises(DagsterUserCodeUnreachableError):
+            instance.run_launcher.terminate(later.run_id)
+        assert worker.poll() is None
+        run = begun(instance, SOCKET, worker.pid)
+        assert instance.run_launcher.terminate(run.run_id) and worker.wait(timeout=30) == -signal.SIGINT
+    assert instance.get_run_by_id(run.run_id).status == dg.DagsterRunStatus.CANCELING
 
 
 def test_what_a_run_makes_is_cancelled_with_it(instance, monkeypatch):
