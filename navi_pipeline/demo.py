@@ -15,7 +15,7 @@ from navi_core.record import navi_home
 from navi_pipeline.definitions import defs
 from navi_pipeline.defs.corpus.assets import DEFAULT_SCENES
 from navi_pipeline.flow import Flow
-from navi_pipeline.lib.dagster_instance import dagster_home, open_instance
+from navi_pipeline.lib.dagster_instance import dagster_home, open_instance, what_is_missing
 
 __all__ = ["run_demo"]
 
@@ -35,10 +35,12 @@ def run_demo(*, seed: int = 0, as_json: bool = False) -> None:
         EvaluationError: The policy did not pass the gates before the promotion.
     """
     began = time.monotonic()
-    os.environ["DAGSTER_HOME"] = str(dagster_home())
+    os.environ["DAGSTER_HOME"] = str(home := dagster_home())
     with open_instance() as instance:
         flow = Flow(instance, defs().resolve_job_def, profile=PROFILE, seed=seed, say=_say, echo=True)
-        _say(f"Navi home {navi_home()}, Dagster home {os.environ['DAGSTER_HOME']}, seed {seed}")
+        _say(f"Navi home {navi_home()}, Dagster home {home}, seed {seed}")
+        for line in what_is_missing(home):
+            _say(line)
         # Always those of its table, whatever was planned here.
         flow.materialize_scenes(DEFAULT_SCENES)
         failed = flow.materialize_policy()

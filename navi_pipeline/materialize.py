@@ -12,7 +12,7 @@ from navi_core.record import navi_home
 from navi_pipeline.flow import Flow
 from navi_pipeline.lib.benchmark_log import BenchmarkLog
 from navi_pipeline.lib.clock import Work, now, reset_work, work_by_name
-from navi_pipeline.lib.dagster_instance import dagster_home, open_instance
+from navi_pipeline.lib.dagster_instance import dagster_home, open_instance, what_is_missing
 from navi_pipeline.lib.warehouse import Warehouse
 
 __all__ = ["run_graph"]
@@ -38,11 +38,13 @@ def run_graph(*, profile: str = "quick", size: str = "quick", seed: int = 0, as_
     # Loading the graph belongs to what orchestration costs.
     from navi_pipeline.definitions import defs
 
-    os.environ["DAGSTER_HOME"] = str(dagster_home())
+    os.environ["DAGSTER_HOME"] = str(home := dagster_home())
     reset_work()
     with open_instance() as instance:
         flow = Flow(instance, defs().resolve_job_def, profile=profile, size=size, seed=seed, say=_say, echo=True)
-        _say(f"Navi home {navi_home()}, Dagster home {os.environ['DAGSTER_HOME']}, profile {profile}, seed {seed}")
+        _say(f"Navi home {navi_home()}, Dagster home {home}, profile {profile}, seed {seed}")
+        for line in what_is_missing(home):
+            _say(line)
         failed = flow.materialize_everything()
     total, work = now() - began, work_by_name()
     rest = total - sum(work.values(), Work())

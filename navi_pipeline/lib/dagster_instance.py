@@ -16,7 +16,7 @@ from navi_pipeline.lib.shipped import PACKAGE, shipped
 if TYPE_CHECKING:
     import dagster as dg
 
-__all__ = ["PROCESS_TAG", "dagster_home", "open_instance", "process_mark"]
+__all__ = ["PROCESS_TAG", "dagster_home", "open_instance", "process_mark", "what_is_missing"]
 
 PROCESS_TAG = "navi/process"
 """Tag of a run: the machine it was launched on; where a command works on it itself, that command's `process_mark`."""
@@ -60,6 +60,20 @@ def dagster_home() -> Path:
     if not _may_write(home):
         raise RunError(f"{home}, where Dagster keeps its runs, cannot be written; unset DAGSTER_HOME, or name another")
     return home
+
+
+def what_is_missing(home: Path) -> list[str]:
+    """Return a line for people about the sections of Navi's settings that a Dagster home lacks; none where it has all.
+
+    A home's dagster.yaml is its owner's, who may have added to it: an upgrade changes only the one in a checkout.
+    """
+    import yaml
+
+    ours = shipped("dagster_home") / "dagster.yaml"
+    # As Dagster reads it: a section that was appended again is no error there.
+    all_of_them, there = (yaml.safe_load(file.read_text("utf-8")) or {} for file in (ours, home / "dagster.yaml"))
+    lacks = sorted(set(all_of_them) - set(there))
+    return [f"{home / 'dagster.yaml'} lacks {', '.join(lacks)}; copy that from {ours}"] if lacks else []
 
 
 def _may_write(folder: Path) -> bool:

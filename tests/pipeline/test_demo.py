@@ -9,8 +9,11 @@ from pathlib import Path
 import pytest
 
 from navi_core.errors import RunError
+from navi_core.presets import read_config_file
+from navi_core.presets.plain_yaml import write_yaml
 from navi_pipeline.demo import run_demo
 from navi_pipeline.lib.dagster_instance import dagster_home
+from navi_pipeline.materialize import run_graph
 
 ROOT = Path(__file__).resolve().parents[2]
 
@@ -59,6 +62,21 @@ def test_a_missing_dagster_home_is_named(tmp_path, monkeypatch):
     monkeypatch.setenv("DAGSTER_HOME", str(tmp_path))
     with pytest.raises(RunError, match=r"no dagster\.yaml"):
         dagster_home()
+
+
+def test_settings_that_an_older_navi_left_in_a_dagster_home_are_told_of(dagster, tmp_path, monkeypatch, capsys):
+    monkeypatch.setattr("navi_pipeline.flow.Flow.materialize_scenes", lambda flow, plan: 1 / 0)
+    monkeypatch.setattr("navi_pipeline.flow.Flow.materialize_everything", lambda flow: 1 / 0)
+    ours = ROOT / "dagster_home" / "dagster.yaml"
+    old = {name: value for name, value in read_config_file(ours).items() if name != "run_launcher"}
+    appended = ours.read_text() + (ours.parent / "ray.yaml").read_text()
+    told = f"{tmp_path / 'dagster.yaml'} lacks run_launcher; copy that from {ours}"
+    for settings in (write_yaml(old), appended):
+        (tmp_path / "dagster.yaml").write_text(settings)
+        for command in (run_demo, run_graph):
+            with pytest.raises(ZeroDivisionError):
+                command()
+            assert (told in capsys.readouterr().err) == (settings is not appended)
 
 
 def test_the_checkouts_own_dagster_home_is_the_default(monkeypatch):
