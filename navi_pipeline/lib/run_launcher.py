@@ -15,7 +15,7 @@ import time
 from pathlib import Path
 
 import dagster as dg
-from dagster._core.errors import DagsterUserCodeUnreachableError
+from dagster._core.errors import DagsterUserCodeProcessError, DagsterUserCodeUnreachableError
 from dagster._core.launcher.base import CheckRunHealthResult, LaunchRunContext, WorkerStatus
 from dagster._core.launcher.default_run_launcher import DefaultRunLauncher
 from dagster._core.storage.tags import GRPC_INFO_TAG
@@ -72,11 +72,14 @@ class WatchedRunLauncher(DefaultRunLauncher):
                 self._instance.report_run_canceling(other)
         if GRPC_INFO_TAG in run.tags:
             try:
-                return bool(super().terminate(run_id))
-            except DagsterUserCodeUnreachableError:
-                # The code server was killed, and its worker goes on: it is told what the server would have told it.
+                if super().terminate(run_id):
+                    return True
+            except (DagsterUserCodeUnreachableError, DagsterUserCodeProcessError):
                 if not self._is_worker(run, pid):
                     raise
+            # The code server was killed, and its worker goes on: it is told what the server would have told it.
+            if not self._is_worker(run, pid):
+                return False
         else:
             self._instance.report_run_canceling(run)
         os.kill(pid, signal.SIGINT)

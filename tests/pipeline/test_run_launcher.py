@@ -13,7 +13,7 @@ from pathlib import Path
 
 import dagster as dg
 import pytest
-from dagster._core.errors import DagsterUserCodeUnreachableError
+from dagster._core.errors import DagsterUserCodeProcessError, DagsterUserCodeUnreachableError
 from dagster._core.events import DagsterEvent
 from dagster._core.launcher.base import LaunchRunContext
 from dagster._core.launcher.default_run_launcher import DefaultRunLauncher
@@ -127,15 +127,37 @@ def test_a_run_of_a_command_is_ended_as_ctrl_c_would(instance, gone):
     assert not instance.run_launcher.terminate(run_id="of nobody")
 
 
-def test_a_worker_that_has_lost_its_code_server_is_ended_and_another_process_of_its_number_is_not(instance):
+@pytest.mark.parametrize(
+    "answer",
+    [
+        DagsterUserCodeUnreachableError("gone"),
+        # Between the launcher and the code server of `dagster dev` is another, which answers for it.
+        DagsterUserCodeProcessError("gone", user_code_process_error_infos=[]),
+    ],
+    ids=["nobody", "another"],
+)
+def test_a_worker_that_has_lost_its_code_server_is_ended_and_another_process_of_its_number_is_not(
+    instance, monkeypatch, answer
+):
+    def unheard(launcher, run_id):
+        instance.report_run_canceling(instance.get_run_by_id(run_id))
+        raise answer
+
+    monkeypatch.setattr(DefaultRunLauncher, "terminate", unheard)
     with subprocess.Popen([sys.executable, "-c", "import time; time.sleep(60)"], stderr=subprocess.DEVNULL) as worker:
-        later = begun(instance, SOCKET, worker.pid, seconds_ago=3600)
-        with pytest.raises(DagsterUserCodeUnreachableError):
-            instance.run_launcher.terminate(later.run_id)
+        earlier = begun(instance, SOCKET, worker.pid, seconds_ago=3600)
+        with pytest.raises(type(answer)):
+            instance.run_launcher.terminate(earlier.run_id)
         assert worker.poll() is None
         run = begun(instance, SOCKET, worker.pid)
         assert instance.run_launcher.terminate(run.run_id) and worker.wait(timeout=30) == -signal.SIGINT
     assert instance.get_run_by_id(run.run_id).status == dg.DagsterRunStatus.CANCELING
+
+
+def test_a_code_server_that_does_not_know_a_run_tells_so(instance, monkeypatch):
+    monkeypatch.setattr(DefaultRunLauncher, "terminate", lambda launcher, run_id: False)
+    earlier = begun(instance, SOCKET, os.getpid(), seconds_ago=10**6)
+    assert not instance.run_launcher.terminate(earlier.run_id)
 
 
 def test_what_a_run_makes_is_cancelled_with_it(instance, monkeypatch):
@@ -144,7 +166,8 @@ def test_what_a_run_makes_is_cancelled_with_it(instance, monkeypatch):
     outer, inner = begun(instance, SOCKET, os.getpid()), begun(instance, own(os.getpid()), os.getpid())
     with subprocess.Popen([sys.executable, "-c", "import time; time.sleep(60)"]) as command:
         another = begun(instance, own(command.pid), command.pid)
+        launched = begun(instance, SOCKET, os.getpid())
         assert instance.run_launcher.terminate(outer.run_id) and told == [outer.run_id]
         command.kill()
-    states = [instance.get_run_by_id(run.run_id).status for run in (inner, another)]
-    assert states == [dg.DagsterRunStatus.CANCELING, dg.DagsterRunStatus.STARTED]
+    states = [instance.get_run_by_id(run.run_id).status for run in (inner, another, launched)]
+    assert states == [dg.DagsterRunStatus.CANCELING, dg.DagsterRunStatus.STARTED, dg.DagsterRunStatus.STARTED]
