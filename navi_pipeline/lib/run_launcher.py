@@ -62,10 +62,8 @@ class WatchedRunLauncher(DefaultRunLauncher):
         pid = None if run is None or run.is_finished else self._process(run)
         if run is None or pid is None or not _at_work(run, pid):
             return bool(super().terminate(run_id))
-        try:
-            os.kill(pid, 0)
-        except PermissionError:
-            raise RunError(f"process {pid}, which works on run {run_id}, is another user's, who can end it") from None
+        if GRPC_INFO_TAG not in run.tags and _another_users(pid):
+            raise RunError(f"process {pid}, which works on run {run_id}, is another user's, who can end it")
         # What whole_graph is just making ends with it, and is not to be told as a failure of those assets.
         for other in self._instance.get_runs(dg.RunsFilter(statuses=[dg.DagsterRunStatus.STARTED])):
             if GRPC_INFO_TAG not in other.tags and other.run_id != run_id and self._process(other) == pid:
@@ -116,12 +114,12 @@ def _at_work(run: dg.DagsterRun, pid: int) -> bool:
     except PermissionError:
         return True
     except OSError:
-        # No such process, or one that has ended and is not waited for yet; or nobody may see it.
-        return not Path("/proc/self").exists() or _hidden(pid)
+        # No such process, or one that has ended and is not waited for yet; or /proc shows everybody his own alone.
+        return not Path("/proc/self").exists() or _another_users(pid)
 
 
-def _hidden(pid: int) -> bool:
-    """Whether a process is another user's where /proc shows everybody his own alone."""
+def _another_users(pid: int) -> bool:
+    """Whether there is such a process, which this user may not end."""
     try:
         os.kill(pid, 0)
     except OSError as error:

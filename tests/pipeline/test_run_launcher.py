@@ -76,6 +76,16 @@ def test_a_run_whose_process_is_gone_fails_and_says_so(instance, gone, tags):
     assert status == dg.DagsterRunStatus.FAILURE and f"its process {gone} is gone" in said[-1]
 
 
+def test_a_process_that_has_ended_and_is_not_waited_for_is_gone(instance):
+    with subprocess.Popen(
+        [sys.executable, "-c", "input()"], stdin=subprocess.PIPE, stderr=subprocess.DEVNULL
+    ) as command:
+        tags = own(command.pid)
+        command.stdin.close()
+        os.waitid(os.P_PID, command.pid, os.WEXITED | os.WNOWAIT)
+        assert monitored(instance, tags, command.pid)[0] == dg.DagsterRunStatus.FAILURE
+
+
 def test_a_run_at_work_and_one_of_elsewhere_are_left_alone(instance, gone):
     at_work = dg.DagsterRunStatus.STARTED
     assert monitored(instance, own(os.getpid()), os.getpid())[0] == at_work
@@ -97,10 +107,13 @@ def test_a_process_of_another_user_is_at_work_even_where_proc_hides_it_and_is_no
     monkeypatch.setattr(os, "kill", refused)
     for tags in (HERE, SOCKET):
         assert monitored(instance, tags, gone)[0] == dg.DagsterRunStatus.STARTED
-        run = begun(instance, tags, gone)
-        with pytest.raises(RunError, match=f"process {gone}, which works on run {run.run_id}, is another user's"):
-            instance.run_launcher.terminate(run.run_id)
-        assert instance.get_run_by_id(run.run_id).status == dg.DagsterRunStatus.STARTED
+    run = begun(instance, HERE, gone)
+    with pytest.raises(RunError, match=f"process {gone}, which works on run {run.run_id}, is another user's"):
+        instance.run_launcher.terminate(run.run_id)
+    assert instance.get_run_by_id(run.run_id).status == dg.DagsterRunStatus.STARTED
+    # A code server may end what it began, whoever asks.
+    monkeypatch.setattr(DefaultRunLauncher, "terminate", lambda launcher, run_id: True)
+    assert instance.run_launcher.terminate(begun(instance, SOCKET, gone).run_id)
 
 
 def refused(pid, number):
