@@ -128,7 +128,7 @@ def _unusable(source: SceneSource, config: CompileConfig, error: Exception) -> d
     return row | {"skipped": False}
 
 
-def _key(content_hash: str, compile_hash: str, split: str) -> str:
+def _key(content_hash: str | None, compile_hash: str | None, split: str) -> str:
     """Return what a card was made of: the scene, its split, and how scenes are told of."""
     return content_key(_CARD, content_hash, compile_hash, split)
 
@@ -163,7 +163,7 @@ def unchanged(source: SceneSource, config: CompileConfig) -> bool:
         return same and row["compile_hash"] == compile_hash(config) and not row["passing"]
     gmdag = Path(row["gmdag"])
     named = gmdag.name == output_path(source.name, source.source_hash, gmdag.parent, config).name
-    judged = row.get("key") == _key(row["content_hash"], row["compile_hash"], row["split"])
+    judged = row.get("key") == _key(row.get("content_hash"), row.get("compile_hash"), row["split"])
     return same and named and judged and is_current(gmdag, source.source_hash, config)
 
 

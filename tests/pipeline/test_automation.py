@@ -17,7 +17,7 @@ from navi_pipeline.definitions import defs
 from navi_pipeline.defs.automation import nights
 from navi_pipeline.defs.automation.sensors import new_demonstrations, new_scenes, run_failures, stale_runs
 from navi_pipeline.defs.corpus.assets import DEFAULT_SCENES, CompileSettings, scene_sources
-from navi_pipeline.lib.compiled import due_scenes
+from navi_pipeline.lib.compiled import _key, due_scenes
 from navi_pipeline.lib.documents import pipeline_folder, write_document
 from navi_pipeline.lib.failures import record_failure
 from navi_pipeline.lib.nightly.settings import nightly_config
@@ -119,6 +119,7 @@ def compiled(source, instance, config=CONFIG, name=None):
     gmdag.touch()
     gmdag.with_suffix(".json").write_text(json.dumps(compiler._stamp(gmdag, source.source_hash, config)))
     card = {"source_hash": source.source_hash, "split": source.split, "gmdag": str(gmdag)}
+    card |= {"content_hash": "c", "compile_hash": "h", "key": _key("c", "h", source.split)}
     write_document(pipeline_folder() / "compiled" / f"{source.name}.json", card)
     instance.report_runless_asset_event(dg.AssetMaterialization("compiled_scene", partition=source.name))
     return gmdag
