@@ -16,16 +16,11 @@ def settings_of_today(told: dict[str, Any]) -> dict[str, Any]:
         told: The `TrainConfig` of a checkpoint, as plain data.
     """
     today = dict(told)
-    ppo = told.get("ppo")
-    if isinstance(ppo, dict) and "normalise_returns" not in ppo:
-        ppo = ppo | {"normalise_returns": False}
-    if isinstance(ppo, dict) and "final_learning_rate" in ppo:
-        ppo = dict(ppo)
-        end = ppo.pop("final_learning_rate")
-        if end is not None:
-            ppo["schedules"] = {"learning_rate": {"shape": "cosine", "end": end}}
-    if ppo is not told.get("ppo"):
+    if isinstance(told.get("ppo"), dict):
+        ppo: dict[str, Any] = {"normalise_returns": False, **told["ppo"]}
         today["ppo"] = ppo
+        if (end := ppo.pop("final_learning_rate", None)) is not None:
+            ppo["schedules"] = {"learning_rate": {"shape": "cosine", "end": end}}
     for learner in ("dpo", "dqn"):
         section = told.get(learner)
         if isinstance(section, dict) and section.get("microbatch") is not None:

@@ -175,12 +175,17 @@ def test_two_meshes_of_one_file_name_are_two_scenes(tmp_path, monkeypatch):
     assert all(unchanged(source, config) for source in planned)
 
 
-def test_a_scene_that_was_compiled_under_another_name_is_compiled_again(tmp_path, monkeypatch):
-    (tmp_path / "scan.obj").write_text(BOX)
-    monkeypatch.setenv("NAVI_SCENES", str(tmp_path))
-    monkeypatch.setenv("NAVI_HOME", str(tmp_path / "home"))
-    config = CompileConfig(resolution=64)
+def one_scan(folder, monkeypatch):
+    """Plan one mesh of the user's; return it with how to compile it."""
+    (folder / "scan.obj").write_text(BOX)
+    monkeypatch.setenv("NAVI_SCENES", str(folder))
+    monkeypatch.setenv("NAVI_HOME", str(folder / "home"))
     (planned,) = plan_scenes("apartment", {})
+    return planned, CompileConfig(resolution=64)
+
+
+def test_a_scene_that_was_compiled_under_another_name_is_compiled_again(tmp_path, monkeypatch):
+    planned, config = one_scan(tmp_path, monkeypatch)
     row = compile_source(planned, config)
     other = compile_to_file(tmp_path / "scan.obj", tmp_path / "home" / "scenes", config, name="elsewhere")
     card = pipeline_folder() / "compiled" / "scan.json"
@@ -190,11 +195,7 @@ def test_a_scene_that_was_compiled_under_another_name_is_compiled_again(tmp_path
 
 
 def test_a_scene_that_older_code_judged_is_due_and_judged_anew(tmp_path, monkeypatch):
-    (tmp_path / "scan.obj").write_text(BOX)
-    monkeypatch.setenv("NAVI_SCENES", str(tmp_path))
-    monkeypatch.setenv("NAVI_HOME", str(tmp_path / "home"))
-    config = CompileConfig(resolution=64)
-    (planned,) = plan_scenes("apartment", {})
+    planned, config = one_scan(tmp_path, monkeypatch)
     with monkeypatch.context() as older:
         older.setattr(compiled, "_CARD", "1")
         area = compile_source(planned, config)["floor_area_m2"]
