@@ -181,12 +181,17 @@ def _lowest_layer(floor: FloorMap) -> int:
     return int(np.flatnonzero(floor.free.any(axis=(0, 2)))[0])
 
 
+def _floor_layer(floor: FloorMap) -> int:
+    """Return the layer at which most columns begin: a pit, or the shaft of a lift, is no floor to stand on."""
+    return int(np.bincount(floor.free.argmax(axis=1)[floor.free.any(axis=1)]).argmax())
+
+
 def _start_layer(floor: FloorMap) -> int:
     """Return the voxel layer of the starts: eye height, or the freest layer where eye height is cluttered."""
     share = floor.free.sum(axis=(0, 2))
-    lowest = _lowest_layer(floor)
-    middle = (floor.height[1] - floor.height[0]) / 2.0
-    layer = lowest + round(min(_EYE_HEIGHT, middle) / floor.cell)
+    begins, lowest = _floor_layer(floor), _lowest_layer(floor)
+    middle = (floor.height[1] - floor.height[0]) / 2.0 - (begins - lowest) * floor.cell / 2.0
+    layer = begins + round(min(_EYE_HEIGHT, middle) / floor.cell)
     return layer if share[layer] >= 0.25 * share.max() else int(share.argmax())
 
 

@@ -14,7 +14,7 @@ import numpy.typing as npt
 import torch
 from torch import Tensor
 
-from navi_core.pilots.grid_map import FAR, FREE, HIT, SEEN, WALL, chart
+from navi_core.pilots.grid_map import FAR, FREE, HIT, SEEN, VOID, WALL, chart
 from navi_core.pilots.grid_search import expand, trace_back
 from navi_core.pilots.map_pilot import CELL, MapPilot, MapSettings
 from navi_core.pilots.scan import Scan
@@ -34,8 +34,8 @@ class FrontierPilot(MapPilot):
     """Flies to the nearest frontier by the length of the way, on the map it draws itself.
 
     A frontier is a cell that has been seen, can be flown to, and has at least `unseen` cells in the 5×5 around it that
-    were not seen from within `view_radius`. When none is left, what was seen is forgotten and the place is explored
-    again.
+    were not seen from within `view_radius`. Where nothing lies beneath is none: what begins beyond the window of a scan
+    has no end. When none is left, what was seen is forgotten and the place is explored again.
 
     Tuning of the defaults, on training scenes alone: one setting at a time on generated apartments 0–3, then 4–9, 3
     starts, 200 decisions at 64×16. Searching the way anew every 2 decisions instead of 4 or 8 counts most (C_vis AUC
@@ -125,13 +125,13 @@ def _frontiers(
     for i in range(nx):
         line = 0
         for k in range(nz):
-            line += 1 if marks[i, k] & (SEEN | HIT | WALL) == 0 else 0
+            line += 1 if marks[i, k] & (SEEN | HIT | WALL | VOID) == 0 else 0
             total[i + 1, k + 1] = total[i, k + 1] + line
     found = np.zeros((nx, nz), np.bool_)
     w = _WINDOW
     for i in range(w, nx - w):
         for k in range(w, nz - w):
-            if marks[i, k] & SEEN and near[i, k] >= hard:
+            if marks[i, k] & (SEEN | VOID) == SEEN and near[i, k] >= hard:
                 count = total[i + w + 1, k + w + 1] - total[i - w, k + w + 1]
                 count += total[i - w, k - w] - total[i + w + 1, k - w]
                 found[i, k] = count >= unseen

@@ -2,7 +2,8 @@
 
 Each cell is a byte of marks. A ray that flies level through a cell makes it FREE, within the view radius SEEN; a
 surface near the height of flight makes it HIT; the straight line between two neighbouring hits is a WALL that is
-guessed. `near` holds the squared distance to the nearest hit, in cells, as far as it matters for flying.
+guessed. Where rays that fly down meet nothing there is no floor, VOID: a place without end, outside the walls of a scan.
+`near` holds the squared distance to the nearest hit, in cells, as far as it matters for flying.
 """
 
 from __future__ import annotations
@@ -15,9 +16,9 @@ import numpy.typing as npt
 
 from navi_core.kernels.grid_walk import GAP, join, walk
 
-__all__ = ["FAR", "FREE", "HIT", "NEAR_RADIUS", "SEEN", "WALL", "chart"]
+__all__ = ["FAR", "FREE", "HIT", "NEAR_RADIUS", "SEEN", "VOID", "WALL", "chart"]
 
-FREE, SEEN, HIT, WALL = 1, 2, 4, 8
+FREE, SEEN, HIT, WALL, VOID = 1, 2, 4, 8, 16
 FAR = 255
 """`near` of a cell without a hit within `NEAR_RADIUS`."""
 NEAR_RADIUS = 7
@@ -27,6 +28,9 @@ _FAN = 4
 """Rays marked per azimuth bin: between two bins the shorter of both ranges is believed."""
 _LONGEST = 12.0
 """Ranges are believed up to here [m]; farther ones are drawn too coarsely by neighbouring bins."""
+
+_DEEP = 2.0
+"""What is this far beneath the height of flight, and still meets nothing, has passed where a floor would be [m]."""
 
 Floats = npt.NDArray[np.float64]
 Bytes = npt.NDArray[np.uint8]
@@ -45,6 +49,20 @@ def _hit(marks: Bytes, near: Bytes, i: int, k: int) -> None:
             squared = di * di + dk * dk
             if squared <= NEAR_RADIUS * NEAR_RADIUS and 0 <= ni < size and 0 <= nk < size and squared < near[ni, nk]:
                 near[ni, nk] = squared
+
+
+@numba.njit(cache=True)
+def _no_floor(marks: Bytes, px: float, pz: float, x: float, y: float, z: float, start: float, end: float) -> None:
+    """Mark the cells under a ray toward (x, y, z) that met nothing, from `start` below its origin to `end` away."""
+    away = math.hypot(x, z)
+    if y >= 0.0 or away == 0.0:
+        return
+    size, at = marks.shape[0], start * away / -y
+    while at < end:
+        i, k = math.floor(px + at * x / away), math.floor(pz + at * z / away)
+        if 0 <= i < size and 0 <= k < size:
+            marks[i, k] |= VOID
+        at += 1.0
 
 
 @numba.njit(cache=True)
@@ -100,9 +118,20 @@ def chart(
                 box[b, 2] = min(box[b, 2], max(int(pz + dz * end) - 2, 0))
                 box[b, 3] = max(box[b, 3], min(int(pz + dz * end) + 2, marks.shape[2] - 1))
         for r in range(rays):
+            x, y, z = points[b, r, 0], points[b, r, 1], points[b, r, 2]
+            if not valid[b, r]:
+                away_x, away_z = x * cos + z * sin, z * cos - x * sin
+                _no_floor(marks[b], px, pz, away_x, y, away_z, _DEEP / cell, view_radius / cell + 3.0)
+        for r in range(rays):
             if not valid[b, r]:
                 continue
             x, y, z = points[b, r, 0], points[b, r, 1], points[b, r, 2]
+            if y < -band:
+                # A ray that dropped out beside others that did not said nothing.
+                i = math.floor((x * cos + z * sin) / cell + px)
+                k = math.floor((z * cos - x * sin) / cell + pz)
+                if 0 <= i < marks.shape[1] and 0 <= k < marks.shape[2]:
+                    marks[b, i, k] &= ~VOID
             if abs(pose[b, 1] + y - plane[b]) > band or x * x + z * z > _LONGEST * _LONGEST:
                 continue
             i = math.floor((x * cos + z * sin) / cell + px)

@@ -173,9 +173,8 @@ class MapPilot(Pilot):
         # The lowest and highest surfaces, but for the few rays that leave through an opening.
         down = np.where(scan.valid & steep & (height < 0), height, np.nan)
         up = np.where(scan.valid & steep & (height > 0), height, np.nan)
-        # Where nothing is below or above, the drone takes its own height for the right one.
-        down[np.isnan(down).all(axis=1), 0], up[np.isnan(up).all(axis=1), 0] = -self.cruise_height, np.inf
-        floor, ceiling = np.nanpercentile(down, 5, axis=1), np.nanpercentile(up, 95, axis=1)
+        # Where nothing is below, the drone takes its own height for the right one; where nothing is above, there is room.
+        floor, ceiling = _percentile(down, 5, -self.cruise_height), _percentile(up, 95, math.inf)
         half = np.maximum((ceiling - floor) / 2.0, self.dynamics.radius + 0.05)
         return floor + np.minimum(self.cruise_height, half)
 
@@ -189,3 +188,10 @@ class MapPilot(Pilot):
         sin, cos = np.sin(pose[:, 3]), np.cos(pose[:, 3])
         target = np.stack([gap[:, 0] * cos - gap[:, 1] * sin, gap[:, 0] * sin + gap[:, 1] * cos], axis=1)
         return target, self._settled & (self._length > 0)
+
+
+def _percentile(values: npt.NDArray[np.float32], share: float, otherwise: float) -> Floats:
+    """Return a percentile of each row's (B, R) numbers, `otherwise` for a row without any."""
+    empty = np.isnan(values).all(axis=1)
+    known = np.where(empty[:, None], np.float32(0.0), values)
+    return np.where(empty, otherwise, np.nanpercentile(known, share, axis=1)).astype(np.float64)

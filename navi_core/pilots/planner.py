@@ -154,9 +154,23 @@ class PlannerPilot(MapPilot):
             if self._pose is not None and self._pose.goal is not None:
                 goal = self._goal_cell(b, cost)
             else:
-                goal = _best_view(one.viewpoints, one.view_start, one.view_cells, seen, cost, self.patience / CELL)
+                goal = self._best_view(one, seen, cost, i * nz + k)
                 goal = self._leave(b, one, pose[b], cost) if goal < 0 else goal
             self._length[b] = _way(parent, goal, self._path[b], self._near.shape[2]) if goal >= 0 else 0
+
+    def _best_view(self, one: Slice, seen: npt.NDArray[np.bool_], cost: npt.NDArray[np.float32], here: int) -> int:
+        """Return the flat index of the next best view, −1 where nothing worth a flight is left.
+
+        What a viewpoint promises in vain, seen from another place in its cell, counts as seen: who is there would stay.
+        """
+        views = one.viewpoints, one.view_start, one.view_cells
+        goal = _best_view(*views, seen, cost, self.patience / CELL)
+        if goal == here:
+            v = int(np.searchsorted(one.viewpoints, here))
+            cells = one.view_cells[one.view_start[v] : one.view_start[v + 1]]
+            seen[cells // seen.shape[1], cells % seen.shape[1]] = True
+            goal = _best_view(*views, seen, cost, self.patience / CELL)
+        return goal
 
     def _goal_cell(self, b: int, cost: npt.NDArray[np.float32]) -> int:
         """Return the cell nearest to the row's goal among those that can be flown to, −1 where the row is there."""

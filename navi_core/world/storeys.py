@@ -1,15 +1,18 @@
 """Telling storeys apart: where reachable floor lies over reachable floor.
 
 Seen from above, the floors of two storeys fall on one another, and a horizontal look at one would count as a look at
-both. A storey begins at a height at which enough floor begins with reachable space beneath it in the same columns;
-tables, shelves and stairs are too small, slopes and split levels have nothing beneath them. A hall of double height
-has its floor on the lower storey alone.
+both. A storey begins at a height at which a connected patch of floor begins that
+is large enough, with reachable space beneath it in the same columns. Tables, beds, the shelves of a warehouse and stairs
+are too small, however many they are; slopes and split levels have nothing beneath them. A hall of double height has its
+floor on the lower storey alone.
 """
 
 from __future__ import annotations
 
 import numpy as np
 import numpy.typing as npt
+
+from navi_core.kernels.floor import label_components
 
 __all__ = ["find_storeys", "storey_of"]
 
@@ -19,8 +22,8 @@ _STOREY_HEIGHT = 1.8
 _HEADROOM = 1.0
 """Least reachable height above a floor [m]."""
 
-_LEAST_AREA = 4.0
-"""Least area of an upper floor above another [m²]."""
+_LEAST_AREA = 8.0
+"""Least area of a connected patch of an upper floor above another [m²]."""
 
 _UNEVENNESS = 0.3
 """Heights that count as one floor [m]."""
@@ -41,11 +44,14 @@ def find_storeys(free: npt.NDArray[np.bool_], cell: float) -> tuple[npt.NDArray[
     begins[:, 1:] &= ~free[:, :-1]
     beneath = np.zeros_like(free)
     beneath[:, 1:] = np.maximum.accumulate(free, axis=1)[:, :-1]
-    area = (begins & beneath & _with_headroom(free, max(1, round(_HEADROOM / cell)))).sum(axis=(0, 2)) * cell**2
+    floor = begins & beneath & _with_headroom(free, max(1, round(_HEADROOM / cell)))
+    area = floor.sum(axis=(0, 2)) * cell**2
     even, apart = max(1, round(_UNEVENNESS / cell)), max(1, round(_STOREY_HEIGHT / cell))
     first = [int(np.flatnonzero(free.any(axis=(0, 2)))[0])]
     for layer in range(free.shape[1]):
-        if layer >= first[-1] + apart and area[layer : layer + even].sum() >= _LEAST_AREA and area[layer] > 0:
+        if layer < first[-1] + apart or area[layer] == 0 or area[layer : layer + even].sum() < _LEAST_AREA:
+            continue
+        if _largest(floor[:, layer : layer + even].any(axis=1)) * cell**2 >= _LEAST_AREA:
             first.append(layer)
     ends = [*first[1:], free.shape[1]]
     floors = [free[:, : ends[0]].any(axis=1)]
@@ -56,6 +62,11 @@ def find_storeys(free: npt.NDArray[np.bool_], cell: float) -> tuple[npt.NDArray[
 def storey_of(heights: npt.NDArray[np.floating], levels: npt.NDArray[np.float64]) -> npt.NDArray[np.int64]:
     """Return the storey in which each height [m] lies, given where storeys begin [m]; below the first is the first."""
     return np.maximum(np.searchsorted(levels, heights, side="right") - 1, 0).astype(np.int64)
+
+
+def _largest(floor: npt.NDArray[np.bool_]) -> int:
+    """Return the cells of the largest connected patch of a floor (nx, nz)."""
+    return int(label_components(np.ascontiguousarray(floor[:, None]))[1].max(initial=0))
 
 
 def _with_headroom(free: npt.NDArray[np.bool_], layers: int) -> npt.NDArray[np.bool_]:
