@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 import torch
 
-from navi_core.config import DynamicsConfig, EvalConfig
+from navi_core.config import CompileConfig, DynamicsConfig, EvalConfig
 from navi_core.errors import ConfigError
 from navi_core.evaluate import build_course, evaluate
 from navi_core.kernels.place_map import read_levels
@@ -17,8 +17,10 @@ from navi_core.pilots.draws import draw_normal
 from navi_core.pilots.grid_map import FAR, FREE, HIT, NEAR_RADIUS, SEEN, chart
 from navi_core.pilots.grid_search import expand, trace_back
 from navi_core.pilots.scan import read_scan
+from navi_core.scenes import compile_mesh
 from navi_core.world import Dynamics, Field, FloorMap, SphericalSensor
 from navi_core.world.odometry import integrate
+from tests.conftest import box_triangles, mesh_of
 
 AZ, EL = 64, 16
 
@@ -244,3 +246,48 @@ def test_impossible_settings_are_refused(name, settings, words):
         build_pilot(name, **settings)
     for word in words:
         assert word in str(caught.value)
+
+
+@pytest.fixture(scope="module")
+def open_room():
+    """A room of 6 × 6 m with walls on three sides, no ceiling, and nothing beyond: who leaves it sees no end."""
+    walls = [((-3.1, 0, -3), (-3, 2.4, 3)), ((-3, 0, -3.1), (3, 2.4, -3)), ((-3, 0, 3), (3, 2.4, 3.1))]
+    poles = [((7.8, 0, 7.8), (8, 2.4, 8)), ((-8, 0, -8), (-7.8, 2.4, -7.8))]
+    floor = [((-3, -0.1, -3), (3, 0, 3))]
+    triangles = np.concatenate([box_triangles(*box) for box in walls + poles + floor])
+    return compile_mesh(mesh_of(triangles, "open_room"), CompileConfig(resolution=64))
+
+
+def test_the_frontier_pilot_stays_where_there_is_a_floor(open_room):
+    flight = Flight(Field([open_room]), build_pilot("frontier"), [3, 8], [0, 0])
+    for _ in range(60):
+        flight.step()
+        assert (flight.position[:, 0] < 4.0).all()
+
+
+@pytest.mark.parametrize("name", ["frontier", "planner"])
+def test_a_sky_is_no_ceiling(name):
+    """Nothing above is room enough: 1.2 m over the floor, without a number that is none."""
+    yard = [((-9, -0.1, -9), (9, 0, 9)), ((8.8, 0, 8.8), (9, 3, 9))]
+    triangles = np.concatenate([box_triangles(*box) for box in yard])
+    scene = compile_mesh(mesh_of(triangles, "yard"), CompileConfig(resolution=64))
+    flight = Flight(Field([scene]), build_pilot(name), [3], [0])
+    with np.errstate(all="raise"):
+        for _ in range(8):
+            flight.step()
+    assert flight.position[0, 1].item() == pytest.approx(1.2, abs=0.06)
+    assert flight.pilot._settled.all()
+
+
+def test_the_planner_leaves_a_view_that_keeps_no_promise(field):
+    """What is promised where the drone is, and was not seen, is not promised again."""
+    pilot = build_pilot("planner")
+    flight = Flight(field, pilot, [3], [0])
+    flight.step()
+    one, cost = pilot._slices[int(pilot._grid[0])], np.full(pilot._slices[0].passable.shape, np.inf, np.float32)
+    nearest = int(one.viewpoints[0])
+    cost.reshape(-1)[nearest] = 0.0
+    seen = np.zeros(one.passable.shape, bool)
+    assert pilot._best_view(one, seen, cost, here=-1) == nearest
+    assert pilot._best_view(one, seen, cost, here=nearest) == -1
+    assert seen.sum() == one.view_start[1] - one.view_start[0]

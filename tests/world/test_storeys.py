@@ -149,3 +149,31 @@ def test_tables_slopes_and_stairs_are_no_storeys():
 
 def test_heights_between_levels_belong_to_the_storey_below():
     assert storey_of(np.array([-1.0, 0.2, 2.7, 2.8, 9.0]), np.array([0.2, 2.8])).tolist() == [0, 0, 0, 1, 1]
+
+
+def test_furniture_is_no_storey_however_much_there_is():
+    """Beds of 2 m² each over a room with a pit: 16 m² of floor over floor, in pieces; a gallery of 9 m² is one."""
+    free = np.zeros((100, 60, 80), dtype=bool)
+    free[:, 20:50] = True
+    free[:10, :20, :10] = True
+    for n in range(8):
+        free[12 * n + 2 : 12 * n + 12, 28:32, 10:30] = False
+    first, floors = find_storeys(free, 0.1)
+    assert first.tolist() == [0] and floors.shape == (1, 100, 80)
+    free[5:95, 36:40, 65:75] = False
+    first, floors = find_storeys(free, 0.1)
+    assert first.tolist() == [0, 40] and floors[1].sum() == 90 * 10
+
+
+def test_starts_stand_on_the_floor_beside_a_pit():
+    """A shaft of 1.5 × 1.5 m, 3 m deep, is the lowest place of a room of 8 × 6 m: nobody begins at its eye height."""
+    hole, deep = ((3, 2), (4.5, 3.5)), -3.0
+    ground = [((0, 0), (3, 6)), ((4.5, 0), (8, 6)), ((3, 0), (4.5, 2)), ((3, 3.5), (4.5, 6))]
+    walls = [((x, deep, 2), (x + 0.1, 0, 3.5)) for x in (2.9, 4.5)] + [((3, deep, z), (4.5, 0, z + 0.1)) for z in (1.9, 3.5)]
+    slabs = [((x0, -0.1, z0), (x1, 0, z1)) for (x0, z0), (x1, z1) in ground]
+    scene = boxes_scene("shaft", ((0, deep, 0), (8, 2.6, 6)), *slabs, *walls)
+    course = build_course([scene], EvalConfig(starts=6))
+    assert course.floors[0].height[0] < -2.5
+    inside = [hole[0][0] < x < hole[1][0] and hole[0][1] < z < hole[1][1] for x, _, z in (s.position for s in course.starts)]
+    heights = {round(start.position[1], 2) for start in course.starts}
+    assert len(heights) == 1 and 1.1 < heights.pop() < 1.4 and not all(inside)
