@@ -2,8 +2,8 @@
 
 Each cell is a byte of marks. A ray that flies level through a cell makes it FREE, within the view radius SEEN; a
 surface near the height of flight makes it HIT; the straight line between two neighbouring hits is a WALL that is
-guessed. Where rays that fly down meet nothing there is no floor, VOID: a place without end, outside the walls of a scan.
-`near` holds the squared distance to the nearest hit, in cells, as far as it matters for flying.
+guessed. Where rays that fly down meet nothing there is no floor, VOID: the endless outside of a scan. `near` holds the
+squared distance to the nearest hit, in cells, as far as it matters for flying.
 """
 
 from __future__ import annotations

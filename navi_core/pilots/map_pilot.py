@@ -173,7 +173,7 @@ class MapPilot(Pilot):
         # The lowest and highest surfaces, but for the few rays that leave through an opening.
         down = np.where(scan.valid & steep & (height < 0), height, np.nan)
         up = np.where(scan.valid & steep & (height > 0), height, np.nan)
-        # Where nothing is below, the drone takes its own height for the right one; where nothing is above, there is room.
+        # Nothing below: the drone takes its own height for the right one. Nothing above: there is room.
         floor, ceiling = _percentile(down, 5, -self.cruise_height), _percentile(up, 95, math.inf)
         half = np.maximum((ceiling - floor) / 2.0, self.dynamics.radius + 0.05)
         return floor + np.minimum(self.cruise_height, half)
@@ -190,8 +190,8 @@ class MapPilot(Pilot):
         return target, self._settled & (self._length > 0)
 
 
-def _percentile(values: npt.NDArray[np.float32], share: float, otherwise: float) -> Floats:
+def _percentile(values: npt.NDArray[np.float32], share: float, otherwise: float) -> npt.NDArray[np.floating]:
     """Return a percentile of each row's (B, R) numbers, `otherwise` for a row without any."""
-    empty = np.isnan(values).all(axis=1)
-    known = np.where(empty[:, None], np.float32(0.0), values)
-    return np.where(empty, otherwise, np.nanpercentile(known, share, axis=1)).astype(np.float64)
+    empty: npt.NDArray[np.bool_] = np.all(np.isnan(values), axis=1, keepdims=True)
+    known = np.where(empty, np.float32(0.0), values)
+    return np.where(empty[:, 0], otherwise, np.nanpercentile(known, share, axis=1))

@@ -1,10 +1,9 @@
 """Telling storeys apart: where reachable floor lies over reachable floor.
 
 Seen from above, the floors of two storeys fall on one another, and a horizontal look at one would count as a look at
-both. A storey begins at a height at which a connected patch of floor begins that
-is large enough, with reachable space beneath it in the same columns. Tables, beds, the shelves of a warehouse and stairs
-are too small, however many they are; slopes and split levels have nothing beneath them. A hall of double height has its
-floor on the lower storey alone.
+both. A storey begins at a height at which a large connected patch of floor begins, with reachable space beneath it in
+the same columns. Tables, beds, the shelves of a warehouse and stairs are too small, however many they are; slopes and
+split levels have nothing beneath them. A hall of double height has its floor on the lower storey alone.
 """
 
 from __future__ import annotations
@@ -51,7 +50,7 @@ def find_storeys(free: npt.NDArray[np.bool_], cell: float) -> tuple[npt.NDArray[
     for layer in range(free.shape[1]):
         if layer < first[-1] + apart or area[layer] == 0 or area[layer : layer + even].sum() < _LEAST_AREA:
             continue
-        if _largest(floor[:, layer : layer + even].any(axis=1)) * cell**2 >= _LEAST_AREA:
+        if _largest(floor[:, layer : layer + even]) * cell**2 >= _LEAST_AREA:
             first.append(layer)
     ends = [*first[1:], free.shape[1]]
     floors = [free[:, : ends[0]].any(axis=1)]
@@ -65,8 +64,8 @@ def storey_of(heights: npt.NDArray[np.floating], levels: npt.NDArray[np.float64]
 
 
 def _largest(floor: npt.NDArray[np.bool_]) -> int:
-    """Return the cells of the largest connected patch of a floor (nx, nz)."""
-    return int(label_components(np.ascontiguousarray(floor[:, None]))[1].max(initial=0))
+    """Return the columns of the largest patch of a slab (nx, layers, nz) that hangs together, seen from above."""
+    return int(label_components(np.maximum.reduce(floor, axis=1, keepdims=True))[1].max(initial=0))
 
 
 def _with_headroom(free: npt.NDArray[np.bool_], layers: int) -> npt.NDArray[np.bool_]:

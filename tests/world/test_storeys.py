@@ -169,11 +169,15 @@ def test_starts_stand_on_the_floor_beside_a_pit():
     """A shaft of 1.5 × 1.5 m, 3 m deep, is the lowest place of a room of 8 × 6 m: nobody begins at its eye height."""
     hole, deep = ((3, 2), (4.5, 3.5)), -3.0
     ground = [((0, 0), (3, 6)), ((4.5, 0), (8, 6)), ((3, 0), (4.5, 2)), ((3, 3.5), (4.5, 6))]
-    walls = [((x, deep, 2), (x + 0.1, 0, 3.5)) for x in (2.9, 4.5)] + [((3, deep, z), (4.5, 0, z + 0.1)) for z in (1.9, 3.5)]
+    walls = [((x, deep, 2), (x + 0.1, 0, 3.5)) for x in (2.9, 4.5)] + [
+        ((3, deep, z), (4.5, 0, z + 0.1)) for z in (1.9, 3.5)
+    ]
     slabs = [((x0, -0.1, z0), (x1, 0, z1)) for (x0, z0), (x1, z1) in ground]
     scene = boxes_scene("shaft", ((0, deep, 0), (8, 2.6, 6)), *slabs, *walls)
     course = build_course([scene], EvalConfig(starts=6))
     assert course.floors[0].height[0] < -2.5
-    inside = [hole[0][0] < x < hole[1][0] and hole[0][1] < z < hole[1][1] for x, _, z in (s.position for s in course.starts)]
+    inside = [
+        hole[0][0] < x < hole[1][0] and hole[0][1] < z < hole[1][1] for x, _, z in (s.position for s in course.starts)
+    ]
     heights = {round(start.position[1], 2) for start in course.starts}
     assert len(heights) == 1 and 1.1 < heights.pop() < 1.4 and not all(inside)
