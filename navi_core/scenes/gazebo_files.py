@@ -107,7 +107,9 @@ def path_below(uri: str) -> str:
 
 
 def _above(file: Path) -> list[Path]:
-    return list(Path(os.path.abspath(file)).parents)[:_ABOVE]
+    # A world that is a link belongs to both places.
+    places = [Path(os.path.abspath(file)), Path(os.path.realpath(file))]
+    return list(dict.fromkeys(folder for place in places for folder in list(place.parents)[:_ABOVE]))
 
 
 def _shared_folders() -> list[Path]:

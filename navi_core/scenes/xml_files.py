@@ -87,6 +87,9 @@ class _Peek:
     def end(self, tag: str) -> None:
         self._depth -= 1
 
+    def doctype(self, name: str, pubid: str | None, system: str | None) -> None:
+        raise ValueError("entities are not expanded")
+
     def close(self) -> None:
         pass
 

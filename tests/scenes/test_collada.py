@@ -91,6 +91,10 @@ def test_the_header_counts_about_what_is_there(tmp_path):
     assert count_collada(lying) < lying.stat().st_size
 
 
+def test_counting_a_file_of_brackets_ends(tmp_path):
+    assert count_collada(write(tmp_path, '<triangles count="3' * 40_000 + "<triangles " * 100_000)) > 0
+
+
 LAUGHS = '<!DOCTYPE COLLADA [<!ENTITY a "ha"><!ENTITY b "&a;&a;&a;&a;">]>'
 FILES = '<!DOCTYPE COLLADA [<!ENTITY a SYSTEM "file:///etc/passwd">]>'
 SELF = '<library_nodes><node id="n"><instance_node url="#n"/></node></library_nodes>'

@@ -266,6 +266,13 @@ def test_models_are_found_where_gazebo_looks_for_them(tmp_path, monkeypatch, cap
     assert hash_source(world) != before
 
 
+def test_a_world_that_is_a_link_finds_the_models_beside_the_file(tmp_path):
+    world = package(tmp_path / "package", include("crate"))
+    (tmp_path / "chosen").mkdir()
+    (tmp_path / "chosen" / "shop.world").symlink_to(world)
+    assert centres(tmp_path / "chosen" / "shop.world") == [[0, 0, 0]]
+
+
 def test_files_outside_of_the_places_for_models_are_not_read(tmp_path):
     outside = tmp_path / "outside"
     outside.mkdir()
