@@ -24,8 +24,8 @@ from navi_core.scenes.world_plan import MAX_REACH, World, WorldShape, plan_world
 
 __all__ = ["read_world"]
 
-_BEYOND = 2.0
-"""What is kept of a ground plane around everything else [m]."""
+_LEVEL = 0.99
+"""Cosine of the angle to the vertical from which on a plane's normal is that of a ground."""
 _LEAST = 0.1
 """Share of the placed things that must be there: a hospital without its chairs is one, a lone ground plane is not."""
 _LISTED = 20
@@ -51,10 +51,10 @@ def read_world(path: Path, read: Callable[[Path], list[Part]]) -> list[Part]:
     grounds: list[WorldShape] = []
     kept = total = 0
     for shape in world.shapes:
-        if shape.geometry.tag == "plane":
-            grounds.append(shape)
-            continue
         try:
+            if shape.geometry.tag == "plane" and _lies(shape):
+                grounds.append(shape)
+                continue
             found = _parts(shape, meshes, read)
         except MeshError as error:
             world.lost[str(error)] += 1
@@ -109,13 +109,22 @@ def _moved(points: npt.NDArray[np.float64], matrix: Matrix) -> npt.NDArray[np.fl
     return points @ matrix[:3, :3].T + matrix[:3, 3]
 
 
+def _lies(shape: WorldShape) -> bool:
+    """Tell whether a plane is a floor or a ground."""
+    a, b, c, _ = _moved(shape_triangles(shape.geometry)[0], shape.matrix)
+    normal = np.cross(b - a, c - a)
+    return bool(abs(normal[2]) > _LEVEL * np.linalg.norm(normal))
+
+
 def _ground(shape: WorldShape, others: list[Part]) -> list[Part]:
-    """Return a plane, cut some metres around everything else: a plane has no end, its size is what Gazebo draws."""
-    corners = _moved(shape_triangles(shape.geometry)[0], shape.matrix)
+    """Return a lying plane, cut where everything else ends: a plane has no end, its size is what Gazebo draws.
+
+    A strip around the walls would be flown, and counted as floor, and may be larger than the rooms.
+    """
+    corners = cut = _moved(shape_triangles(shape.geometry)[0], shape.matrix)
     bounds = np.array([[part.points.min(axis=0), part.points.max(axis=0)] for part in others])
-    low, high = bounds[:, 0].min(axis=0) - _BEYOND, bounds[:, 1].max(axis=0) + _BEYOND
-    cut = corners
-    for axis in range(3):
+    low, high = bounds[:, 0].min(axis=0), bounds[:, 1].max(axis=0)
+    for axis in (0, 1):
         for side, limit in ((1.0, low[axis]), (-1.0, -high[axis])):
             cut = _cut(cut, side * cut[:, axis] - limit)
     # One that lies apart from everything is no ground.

@@ -140,20 +140,27 @@ def test_simple_shapes_have_their_size(tmp_path, shape, low, high, area):
 @pytest.mark.parametrize(
     "ground", ["model://ground_plane", "https://fuel.gazebosim.org/1.0/OpenRobotics/models/Ground Plane"]
 )
-def test_the_ground_ends_two_metres_around_everything_else(tmp_path, ground):
+def test_the_ground_ends_where_everything_else_ends(tmp_path, ground):
     ground = f"<include><uri>{ground}</uri></include>"
     world = package(tmp_path, ground + include("crate", "4 0 0.5 0 0 0") + include("sun"))
-    np.testing.assert_allclose(read_mesh(world).bounds, [[1.5, 0, -2.5], [6.5, 1, 2.5]], atol=1e-9)
+    mesh = read_mesh(world)
+    np.testing.assert_allclose(mesh.bounds, [[3.5, 0, -0.5], [4.5, 1, 0.5]], atol=1e-9)
+    ground = mesh.triangles[12:]
+    np.testing.assert_allclose([ground.min(axis=(0, 1)), ground.max(axis=(0, 1))], [[3.5, 0, -0.5], [4.5, 0, 0.5]])
 
 
-def test_a_plane_may_stand_and_be_turned(tmp_path):
-    wall = "<plane><normal>1 0 0</normal><size>2 6</size></plane>"
-    far = "<model name='far'><pose>90 0 0 0 0 0</pose>" + visual(wall) + "</model>"
-    near = "<model name='near'><pose>0 0 0 0 0 1.570796326795</pose>" + visual(wall) + "</model>"
-    _, one, other = read_parts(package(tmp_path, include("crate") + near + far))
-    # The near one is cut by the crate's surroundings, the far one is something of its own.
-    np.testing.assert_allclose(np.ptp(one.points, axis=0), [5, 0, 2], atol=1e-9)
-    np.testing.assert_allclose(np.ptp(other.points, axis=0), [0, 6, 2], atol=1e-9)
+def test_planes_that_stand_are_walls_and_bound_the_floor(tmp_path):
+    wall = visual("<plane><normal>1 0 0</normal><size>2 6</size></plane>")
+    walls = "".join(
+        f"<model name='w{turn}'><pose>{x} {y} 1 0 0 {turn}</pose>{wall}</model>"
+        for x, y, turn in ((-3, 0, 0), (3, 0, 3.14159265359), (0, 3, 1.57079632679), (0, -3, -1.57079632679))
+    )
+    apart = f"<model name='m'><pose>90 0 0 0 0 0</pose>{visual('<plane><size>4 2</size></plane>')}</model>"
+    parts = read_parts(package(tmp_path, walls + include("ground_plane") + apart))
+    np.testing.assert_allclose([np.ptp(part.points, axis=0) for part in parts[:2]], [[0, 6, 2], [0, 6, 2]], atol=1e-9)
+    np.testing.assert_allclose([parts[4].points.min(axis=0), parts[4].points.max(axis=0)], [[-3, -3, 0], [3, 3, 0]])
+    # What lies apart is something of its own.
+    np.testing.assert_allclose(np.ptp(parts[5].points, axis=0), [4, 2, 0], atol=1e-9)
 
 
 def test_what_is_missing_is_left_out_and_named(tmp_path, caplog):
@@ -336,7 +343,7 @@ def test_the_doctor_knows_a_package_and_what_it_lacks(tmp_path):
     report = examine(tmp_path)
     assert report["layout"]["name"] == "Gazebo worlds" and report["layout"]["up_axis"] == "y"
     (scene,) = report["scenes"]
-    assert (scene["name"], scene["format"], scene["triangles"], scene["size"]) == ("shop", "world", 14, [5, 1, 5])
+    assert (scene["name"], scene["format"], scene["triangles"], scene["size"]) == ("shop", "world", 14, [1, 1, 1])
     assert scene["missing"] == ["model://chair"] and scene["annotation"] == "objects"
     by_file = {row["file"]: row for row in report["files"]}
     assert by_file["worlds/shop.world"]["state"] == "warning"
