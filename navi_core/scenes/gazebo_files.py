@@ -25,6 +25,8 @@ VARIABLES = (
 _INSIDE = ("", "models", "fuel_models")
 _ABOVE = 4
 """Folders above a file that may be the package's."""
+_LONGEST = 4096
+"""Characters of a URI that are looked at; no file system takes longer paths."""
 _FUEL = re.compile(r"^https?://[^/]+/.*?models/(?P<name>[^/]+)(?:/(?:tip|\d+))?(?:/files)?(?:/(?P<rest>.*))?$", re.I)
 
 
@@ -93,7 +95,7 @@ class ModelFinder:
 
 def path_below(uri: str) -> str:
     """Return what a URI names below one of the folders, without a slash behind; empty where it can be nothing here."""
-    fuel = _FUEL.match(uri)
+    fuel = _FUEL.match(uri := uri[:_LONGEST])
     if fuel is not None:
         return urllib.parse.unquote("/".join(part for part in (fuel["name"], fuel["rest"]) if part)).rstrip("/")
     scheme, colons, rest = uri.partition("://")
@@ -126,5 +128,5 @@ def _latest(found: Path) -> Path:
     """Return the newest version of a model that Fuel's cache keeps in numbered folders, else what was found."""
     if not found.is_dir() or any((found / name).is_file() for name in ("model.config", "model.sdf")):
         return found
-    numbered = sorted((inner for inner in found.iterdir() if inner.name.isdigit()), key=lambda f: int(f.name))
+    numbered = sorted((inner for inner in found.iterdir() if inner.name.isdecimal()), key=lambda f: int(f.name))
     return numbered[-1] if numbered else found

@@ -163,7 +163,8 @@ def _advice(world: World) -> str:
 
 
 def _names(found: Counter[str]) -> str:
-    shown = [f"{name} ({count}×)" if count > 1 else name for name, count in list(found.items())[:_LISTED]]
+    few = list(found.items())[:_LISTED]
+    shown = [f"{name:.300} ({count}×)" if count > 1 else f"{name:.300}" for name, count in few]
     return ", ".join(shown) + (f" and {len(found) - _LISTED} more" if len(found) > _LISTED else "")
 
 

@@ -15,7 +15,7 @@ import numpy.typing as npt
 
 from navi_core.errors import MeshError
 
-__all__ = ["Matrix", "Scope", "numbers", "read_pose"]
+__all__ = ["Matrix", "Scope", "inverse", "numbers", "read_pose"]
 
 Matrix = npt.NDArray[np.float64]
 
@@ -85,6 +85,14 @@ def read_pose(element: ET.Element | None) -> Matrix:
     return out
 
 
+def inverse(matrix: Matrix) -> Matrix:
+    """Return the inverse of a placement without scale."""
+    out = np.eye(4)
+    out[:3, :3] = matrix[:3, :3].T
+    out[:3, 3] = -matrix[:3, :3].T @ matrix[:3, 3]
+    return out
+
+
 @dataclass
 class Scope:
     """A world or a model: the names that poses in it may be relative to."""
@@ -111,7 +119,7 @@ class Scope:
         head, nested, rest = name.partition("::")
         if head in self.models:
             model = self.models[head]
-            stands = self._stand(model.pose, "", (*asked, name)) @ np.linalg.inv(model.locate(model.placement_frame))
+            stands = self._stand(model.pose, "", (*asked, name)) @ inverse(model.locate(model.placement_frame))
             return stands @ model.locate(rest) if nested else stands
         for child in self.element:
             if child.get("name") == name and child.tag in ("frame", "link", "joint"):

@@ -17,7 +17,7 @@ import numpy.typing as npt
 
 from navi_core.errors import MeshError
 from navi_core.scenes.gazebo_files import ModelFinder, path_below
-from navi_core.scenes.sdf_poses import Matrix, Scope, numbers, read_pose
+from navi_core.scenes.sdf_poses import Matrix, Scope, inverse, numbers, read_pose
 from navi_core.scenes.sdf_shapes import SHAPES
 from navi_core.scenes.xml_files import first_child, read_xml
 
@@ -44,7 +44,8 @@ _MAX_SHAPES = 200_000
 _GROUND = """<model name="ground_plane"><link name="link"><visual name="visual"><geometry>
 <plane><size>100 100</size></plane></geometry></visual></link></model>"""
 """Gazebo's own ground, which worlds include and nobody ships."""
-_COUNTED = re.compile(r"(?:[ _-]?(?:clone|copy|\(\d+\)|\d+))+$", re.I)
+_MAX_NAME = 256
+_COPIES = tuple(f"{dash}{word}" for dash in "_- " for word in ("clone", "copy"))
 
 
 @dataclass(frozen=True)
@@ -110,7 +111,9 @@ def plan_world(path: Path) -> World:
     Raises:
         MeshError: It is broken, or no world.
     """
-    return _Planner(path).plan()
+    # Numbers may be as large as they like; where one is none in the end, the mesh there is refused.
+    with np.errstate(all="ignore"):
+        return _Planner(path).plan()
 
 
 class _Planner:
@@ -210,7 +213,7 @@ class _Planner:
         listed: list[tuple[tuple[int, ...], Path]] = []
         if config.is_file():
             for item in self._listed(config):
-                version = tuple(int(part) for part in re.findall(r"\d+", item.get("version", "0")))
+                version = tuple(int(part) for part in re.findall(r"\d{1,9}", item.get("version", "0")[:_MAX_NAME]))
                 file = found / (item.text or "").strip()
                 if file.is_file():
                     listed.append((version, file))
@@ -302,7 +305,7 @@ class _Model(Scope):
 
     def locate_model(self, model: Scope) -> Matrix:
         """Return where a model in this one stands."""
-        return self._stand(model.pose, "", ()) @ np.linalg.inv(model.locate(model.placement_frame))
+        return self._stand(model.pose, "", ()) @ inverse(model.locate(model.placement_frame))
 
 
 @dataclass
@@ -346,4 +349,10 @@ def _shown(link: ET.Element) -> list[ET.Element]:
 
 def _kind(name: str) -> str:
     """Return a model's name without the counter that tells it from its likes: `book_12` and `book_clone` are books."""
-    return _COUNTED.sub("", name) or name
+    kind, before = name[:_MAX_NAME], ""
+    while kind != before:
+        before = kind
+        kind = kind.rstrip("0123456789()").rstrip("_- ")
+        if kind.lower().endswith(_COPIES):
+            kind = kind[: -len(next(copy for copy in _COPIES if kind.lower().endswith(copy)))]
+    return kind or name[:_MAX_NAME]

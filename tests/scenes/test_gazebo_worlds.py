@@ -231,7 +231,7 @@ def test_a_link_that_shows_nothing_is_taken_by_its_collisions(tmp_path):
 
 
 def test_a_model_is_called_as_its_likes(tmp_path, caplog):
-    inline = "".join(f"<model name='{n}'>{visual(BOX)}</model>" for n in ("book_12", "book_clone_3", "wall 2", "7"))
+    inline = "".join(f"<model name='{n}'>{visual(BOX)}</model>" for n in ("book_12", "book_clone_3", "wall 2 (3)", "7"))
     named = include("crate", more="<name>crate_0815</name>") + include("crate", more="<name>heavy</name>")
     sensor = "<model name='drone'>" + visual(BOX).replace("</link>", "<sensor type='imu'/></link>") + "</model>"
     fixed = sensor.replace("drone", "camera").replace("<link", "<static>true</static><link")
@@ -239,6 +239,16 @@ def test_a_model_is_called_as_its_likes(tmp_path, caplog):
     names = [part.objects[0] for part in read_parts(world)]
     assert names == ["book", "book", "wall", "7", "crate", "crate", "drone", "camera"]
     assert "drone; remove robots" in caplog.text and "camera" not in caplog.text
+
+
+def test_endless_names_take_no_time(tmp_path):
+    names = ("1" * 100_000 + "x", "_clone" * 100_000, "model://" + "models/" * 50_000 + "\n")
+    inline = "".join(f"<model name='{name}'>{visual(BOX)}</model>" for name in names)
+    world = package(tmp_path, inline + f"<include><uri>https://a/{names[2]}</uri></include>" + include("crate"))
+    (tmp_path / "models" / "crate" / "model.config").write_text(
+        f"<model><sdf version='{'9' * 9000}'>model.sdf</sdf></model>"
+    )
+    assert len(read_parts(world)) == 4
 
 
 @pytest.mark.parametrize(
