@@ -18,7 +18,8 @@ import numpy as np
 import numpy.typing as npt
 
 from navi_core.errors import MeshError
-from navi_core.scenes.part import MAX_TRIANGLES, Part, triangulate
+from navi_core.scenes.holes import join_holes
+from navi_core.scenes.part import MAX_TRIANGLES, Part, check_indices, triangulate
 from navi_core.scenes.xml_files import read_xml
 
 __all__ = ["collada_up_axis", "count_collada", "read_collada"]
@@ -212,18 +213,24 @@ class _Document:
         inputs = primitive.findall("input")
         vertex = next((item for item in inputs if item.get("semantic") == "VERTEX"), None)
         rings = [_numbers(item, np.int64) for item in primitive.findall("p")]
-        if primitive.find("ph") is not None:
-            raise MeshError(
-                f"{self._path}: {where!r} has polygons with holes (<ph>), which are not read; triangulate it"
-            )
-        if vertex is None or not any(len(ring) for ring in rings):
+        holed = [
+            [_numbers(item, np.int64) for item in (*polygon.findall("p"), *polygon.findall("h"))]
+            for polygon in primitive.findall("ph")
+        ]
+        every = [*rings, *(ring for polygon in holed for ring in polygon)]
+        if vertex is None or not any(len(ring) for ring in every):
             return np.zeros((0, 3)), np.zeros((0, 3), np.int64)
         stride = 1 + max(int(item.get("offset", 0)) for item in inputs)
         offset = int(vertex.get("offset", 0))
-        if not 0 <= offset < stride or any(len(ring) % stride for ring in rings):
+        if not 0 <= offset < stride or any(len(ring) % stride for ring in every):
             raise MeshError(f"{self._path}: {where!r} is broken: its indices do not come in groups of {stride}")
         corners = [ring.reshape(-1, stride)[:, offset] for ring in rings]
         points = self._positions(self._follow(vertex, "vertices"))
+        for polygon in holed:
+            outline, *holes = (ring.reshape(-1, stride)[:, offset] for ring in polygon)
+            check_indices(np.concatenate([outline, *holes]), len(points))
+            if len(outline) >= 3:
+                corners.append(join_holes(points, outline, holes))
         if primitive.tag in ("trifans", "tristrips"):
             faces = np.concatenate([_unrolled(corner, primitive.tag) for corner in corners])
             lengths = np.full(len(faces), 3)

@@ -79,6 +79,31 @@ def test_polygons_keep_their_outline_whichever_way_they_are_listed(tmp_path):
         assert (len(part.faces), normal.min() > 0, round(normal.sum(), 9)) == (4, True, 3.0), kind
 
 
+@pytest.mark.parametrize("flip", [1, -1])
+def test_holes_of_a_polygon_stay_open(tmp_path, flip):
+    # A wall of 10 × 4 m, standing on y, with a door and two windows; windows are listed the one or the other way round.
+    rings = [[(0, 0), (10, 0), (10, 4), (0, 4)]]
+    rings += [[(x, 1), (x + 1, 1), (x + 1, 2), (x, 2)][::flip] for x in (1, 5)] + [[(8, 0.5), (9, 0.5), (8.5, 3.5)]]
+    flat = [(x, 7.0, z) for ring in rings for x, z in ring]
+    numbers = iter(range(len(flat)))
+    listed = [" ".join(str(next(numbers)) for _ in ring) for ring in rings]
+    holed = f"<ph><p>{listed[0]}</p>{''.join(f'<h>{ring}</h>' for ring in listed[1:])}</ph>"
+    text = " ".join(f"{x} {y} {z}" for x, y, z in flat)
+    mesh = f"""<geometry id='cube'><mesh><source id='p'><float_array id='a'>{text}</float_array>
+      <technique_common><accessor source='#a' count='{len(flat)}' stride='3'/></technique_common></source>
+      <vertices id='v'><input semantic='POSITION' source='#p'/></vertices><polygons count='1'>
+      <input semantic='VERTEX' source='#v' offset='0'/>{holed}</polygons></mesh></geometry>"""
+    (part,) = read_collada(write(tmp_path, collada(geometries=mesh, unit="1")))
+    a, b, c = np.moveaxis(part.points[part.faces], 1, 0)
+    facing = np.cross(b - a, c - a)[:, 1] / 2
+    assert facing.max() <= 0 and facing.sum() == pytest.approx(-(40 - 1 - 1 - 1.5))
+    for x, z in ((1.5, 1.5), (5.5, 1.5), (8.5, 1.0)):
+        corners = part.points[part.faces][:, :, [0, 2]] - (x, z)
+        one, two = corners, np.roll(corners, -1, axis=1)
+        side = (one[..., 0] * two[..., 1] - one[..., 1] * two[..., 0]).T
+        assert not ((side < 0).all(axis=0) | (side > 0).all(axis=0)).any(), (x, z)
+
+
 def test_a_node_may_have_the_name_of_its_geometry(tmp_path):
     nodes = '<node id="cube"><instance_geometry url="#cube"/></node>'
     assert len(read_collada(write(tmp_path, collada(nodes)))[0].faces) == 12
@@ -133,7 +158,7 @@ def placing(node, text):
         (lambda t: t.replace('meter="0.01"', 'meter="-1"'), "unit"),
         (lambda t: t.replace('meter="0.01"', 'meter="1e400"'), "unit"),
         (lambda t: t.replace("Z_UP", "X_UP"), "up_axis is 'X_UP'"),
-        (lambda t: t.replace("<p>", "<ph/><p>"), "holes"),
+        (lambda t: t.replace("<p>", "<ph><p>0 0 1 0 2 0</p><h>3 0 99 0 4 0</h></ph><p>"), "vertex 99"),
         (lambda t: t.replace('name="crate">', 'name="crate"><lookat>0 0 0 1 0 0 0 0 1</lookat>'), "'crate' is placed"),
         (lambda t: t.replace('name="crate">', 'name="crate"><matrix>1 2 3</matrix>'), "is broken"),
         (lambda t: placing("n", t.replace("<library_g", SELF + "<library_g")), "no end"),
