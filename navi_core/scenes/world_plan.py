@@ -6,6 +6,7 @@ cannot be placed (a model that is not on this machine, a heightmap, an actor) is
 
 from __future__ import annotations
 
+import os
 import re
 import xml.etree.ElementTree as ET
 from collections import Counter
@@ -122,7 +123,7 @@ class _Planner:
     def __init__(self, path: Path) -> None:
         self._world = World(path)
         self._finder = ModelFinder(path)
-        self._documents: dict[Path, ET.Element] = {}
+        self._documents: dict[Path, ET.Element | MeshError] = {}
         self._models = 0
 
     def plan(self) -> World:
@@ -147,8 +148,15 @@ class _Planner:
     def _read(self, path: Path) -> ET.Element:
         if path not in self._documents:
             self._world.files[path] = None
-            self._documents[path] = read_xml(path)
-        return self._documents[path]
+            try:
+                self._documents[path] = read_xml(path)
+            except MeshError as error:
+                # Kept, too: a large broken file may be named a thousand times.
+                self._documents[path] = error
+        found = self._documents[path]
+        if isinstance(found, MeshError):
+            raise MeshError(str(found))
+        return found
 
     def _scope(self, element: ET.Element, file: Path, nesting: int) -> _Model:
         """Return a world or model with all models in it."""
@@ -214,8 +222,8 @@ class _Planner:
         if config.is_file():
             for item in self._listed(config):
                 version = tuple(int(part) for part in re.findall(r"\d{1,9}", item.get("version", "0")[:_MAX_NAME]))
-                file = found / (item.text or "").strip()
-                if file.is_file():
+                file = Path(os.path.normpath(found / (item.text or "").strip()))
+                if file.is_relative_to(found) and file.is_file():
                     listed.append((version, file))
         if listed:
             return max(listed)[1]

@@ -241,6 +241,18 @@ def test_a_model_is_called_as_its_likes(tmp_path, caplog):
     assert "drone; remove robots" in caplog.text and "camera" not in caplog.text
 
 
+def test_a_broken_file_is_read_once_however_often_it_is_named(tmp_path, monkeypatch, caplog):
+    from navi_core.scenes import world_plan
+
+    asked = []
+    monkeypatch.setattr(
+        world_plan, "read_xml", lambda path, read=world_plan.read_xml: (asked.append(path), read(path))[1]
+    )
+    world = package(tmp_path, include("crate") + include("cut") * 5, cut="<link>")
+    assert centres(world) == [[0, 0, 0]]
+    assert len(asked) == len(set(asked)) and "cut/model.sdf: its XML is broken or truncated" in caplog.text
+
+
 def test_endless_names_take_no_time(tmp_path):
     names = ("1" * 100_000 + "x", "_clone" * 100_000, "model://" + "models/" * 50_000 + "\n")
     inline = "".join(f"<model name='{name}'>{visual(BOX)}</model>" for name in names)
@@ -310,6 +322,8 @@ def test_the_newest_description_that_is_listed_counts(tmp_path):
         f"<sdf version='1.10'><model name='c'>{visual(MESH, '0 0 5 0 0 0')}</model></sdf>"
     )
     listed = "<sdf version='1.10'>model-1_10.sdf</sdf><sdf version='1.6'>model.sdf</sdf><sdf version='2'>gone.sdf</sdf>"
+    listed += "<sdf version='3'>../other.sdf</sdf>"
+    (folder.parent / "other.sdf").write_text((folder / "model.sdf").read_text())
     (folder / "model.config").write_text(f"<model>{listed}</model>")
     assert centres(world) == [[0, 0, 5]]
     # A bare & in the author's name breaks the file, as it does in published models; model.sdf is what there is then.
