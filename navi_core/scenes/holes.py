@@ -66,7 +66,7 @@ def _seam(flat: Plane, ring: Ring, hole: Ring, others: Sequence[Ring], turn: flo
         target = flat[ring[at]]
         before, after = flat[ring[at - 1]], flat[ring[(at + 1) % len(ring)]]
         # A corner of a seam is there twice; only one of the two looks to where the hole is.
-        if not _looks(before, target, after, eye, turn) or not _looks(flat[hole[-1]], eye, flat[hole[1]], target, turn):
+        if not _looks(before, target, after, eye, turn):
             continue
         side = _side(eye, target, begin)
         crossed = (side * _side(eye, target, end) < 0) & (_side(begin, end, eye) * _side(begin, end, target) < 0)

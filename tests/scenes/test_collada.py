@@ -9,6 +9,8 @@ from navi_core.errors import MeshError
 from navi_core.scenes import read_mesh
 from navi_core.scenes.collada_reader import count_collada, read_collada
 from navi_core.scenes.headers import read_facts
+from navi_core.scenes.holes import join_holes
+from navi_core.scenes.part import triangulate
 from tests.scenes.world_files import CUBE, collada, geometry
 
 
@@ -102,6 +104,23 @@ def test_holes_of_a_polygon_stay_open(tmp_path, flip):
         one, two = corners, np.roll(corners, -1, axis=1)
         side = (one[..., 0] * two[..., 1] - one[..., 1] * two[..., 0]).T
         assert not ((side < 0).all(axis=0) | (side > 0).all(axis=0)).any(), (x, z)
+
+
+def test_many_holes_are_joined_without_crossing():
+    rng = np.random.default_rng(0)
+    for _ in range(150):
+        rings = [np.array([[-1, -1], [9, -1], [9, 7], [4, 7], [4, 6.5], [3.9, 6.5], [3.9, 7], [-1, 7]])]
+        for cell in rng.permutation(12)[: rng.integers(2, 9)].tolist():
+            angle = rng.uniform(0, 6) + 2 * np.pi * np.arange(corners := int(rng.integers(3, 9))) / corners
+            middle = np.array([1 + 2 * (cell // 3), 1 + 2 * (cell % 3)]) + rng.uniform(-0.2, 0.2, 2)
+            rings.append(middle + rng.uniform(0.2, 0.7) * np.stack([np.cos(angle), np.sin(angle)], axis=1))
+        points = np.insert(np.concatenate(rings), 2, 0.0, axis=1)
+        outline, *holes = np.split(np.arange(len(points)), np.cumsum([len(ring) for ring in rings])[:-1])
+        ring = join_holes(points, outline, holes)
+        faces, _ = triangulate(points, ring, np.array([len(ring)]))
+        a, b, c = np.moveaxis(points[faces], 1, 0)
+        area = [abs(np.sum(r[:, 0] * np.roll(r[:, 1], -1) - r[:, 1] * np.roll(r[:, 0], -1))) / 2 for r in rings]
+        assert np.linalg.norm(np.cross(b - a, c - a), axis=1).sum() / 2 == pytest.approx(area[0] - sum(area[1:]))
 
 
 def test_a_node_may_have_the_name_of_its_geometry(tmp_path):

@@ -88,6 +88,10 @@ FRAMES = """<frame name='a'><pose>0 0 1 0 0 1.570796326795</pose></frame>
         ("<include><uri>model://it</uri><pose relative_to='other::in'>1 0 0 0 0 0</pose></include>"
          "<model name='other'><pose>0 4 0 0 0 0</pose><frame name='in'><pose>0 0 2 0 0 0</pose></frame></model>",
          visual(MESH), [1, 4, 2]),
+        # A frame without relative_to is relative to what it is attached to.
+        (include("it"), "<frame name='f' attached_to='arm'><pose>0 0 1 0 0 0</pose></frame><link name='arm'>"
+         "<pose>0 3 0 0 0 0</pose></link><link name='hand'><pose relative_to='f'/><visual name='v'><geometry>" + MESH
+         + "</geometry></visual></link>", [0, 3, 1]),
         # Gazebo before SDF 1.7 wrote an empty frame into every pose.
         ("<include><uri>model://it</uri><pose frame=''>1 2 3 0 0 0</pose></include>", visual(MESH), [1, 2, 3]),
         # Where a joint's pose is asked for, it is relative to its child.
@@ -355,10 +359,14 @@ def test_the_worlds_of_a_package_are_its_scenes(tmp_path):
     (tmp_path / "worlds" / "new.sdf").write_text(world.read_text())
     (tmp_path / "worlds" / "robot.sdf").write_text("<sdf version='1.6'><model name='robot'/></sdf>")
     (tmp_path / "scan.ply").write_text("ply")
+    # Also what has no model.config.
+    (tmp_path / "models" / "loose.dae").write_text(collada())
+    (tmp_path / "meshes").mkdir()
+    (tmp_path / "meshes" / "loose.stl").write_text("solid")
     sources = discover_root(tmp_path)
     assert [source.name for source in sources] == ["new", "scan", "shop"]
     with pytest.raises(SceneError, match="no scene found"):
-        discover_root(tmp_path / "models")
+        discover_root(tmp_path / "models" / "crate")
     assert [source.name for source in scenes_named([str(world)])] == ["shop"]
 
 
