@@ -6,6 +6,7 @@ only that proves them; `deep` reads every file.
 
 from __future__ import annotations
 
+import contextlib
 import os
 import warnings
 from collections.abc import Callable
@@ -28,6 +29,7 @@ from navi_core.scenes.mesh import likely_unit, unit_doubt
 from navi_core.scenes.notes import collected_warnings
 from navi_core.scenes.reader import hash_source, read_mesh
 from navi_core.scenes.scene_instance import INSTANCE_SUFFIX, instance_templates
+from navi_core.scenes.world_plan import is_world_name, plan_world
 
 __all__ = ["examine"]
 
@@ -35,7 +37,7 @@ _WHOLE_FILE, _WHOLE_FOLDER = 8 << 20, 96 << 20
 """Bytes of a file, and of all files together, that are read whole without `deep`."""
 _MAX_SCENES = 2000
 _FOREIGN = {
-    **dict.fromkeys((".fbx", ".dae", ".blend", ".3ds", ".usd", ".usda", ".usdc", ".usdz", ".off", ".x3d", ".wrl"),
+    **dict.fromkeys((".fbx", ".blend", ".3ds", ".usd", ".usda", ".usdc", ".usdz", ".off", ".x3d", ".wrl"),
                     "a mesh type that is not read: export it as GLB (Blender: File → Export → glTF 2.0)"),
     **dict.fromkeys((".las", ".laz", ".e57", ".pcd", ".xyz", ".pts"),
                     "a point cloud has no surface: reconstruct a mesh first (MeshLab: Screened Poisson)"),
@@ -85,7 +87,7 @@ def examine(
     others = [file for file in files if _kind(file)]
     for number, file in enumerate(meshes[:_MAX_SCENES]):
         report(str(file.relative_to(root)), number / (len(meshes) + len(others)))
-        size = file.stat().st_size if file.is_file() else 0
+        size = _bytes(file)
         whole = deep or (size <= min(_WHOLE_FILE, budget) and not file.name.endswith(INSTANCE_SUFFIX))
         budget -= size if whole else 0
         scene, state, detail = _look_at_mesh(file, named[file], layout, config, compiled, whole)
@@ -146,7 +148,7 @@ def _look_at_mesh(
         "disk_mb": 0.0,
     }
     try:
-        scene["megabytes"] = round(file.stat().st_size / 1e6, 2)
+        scene["megabytes"] = round(_bytes(file) / 1e6, 2)
         facts = read_facts(file)
         size = None if facts.bounds is None else _turned(facts.bounds[1] - facts.bounds[0], layout.up_axis)
         names, notes = "", list[str]()
@@ -173,10 +175,20 @@ def _look_at_mesh(
     shown = "size not in the header" if size is None else " × ".join(f"{v:.1f}" for v in size) + " m"
     doubt = _doubt(size, layout.up_axis)
     if missing:
-        doubt.append(f"its annotation lacks {missing[0]}")
+        doubt.append(f"{'it' if is_world_name(file) else 'its annotation'} lacks {missing[0]}")
     # What the reader says of a whole file again is said once.
     notes = [note.removeprefix(f"{file}: ") for note in notes if not any(text in note for text in doubt)]
     return scene, "warning" if doubt else "ok", "; ".join([f"{count}, {shown}{names}", *doubt, *notes])
+
+
+def _bytes(file: Path) -> int:
+    """Return the bytes that reading a scene takes: a world's are those of its meshes."""
+    files = [file]
+    if is_world_name(file):
+        # A broken one is told when it is read.
+        with contextlib.suppress(NaviError):
+            files += plan_world(file).files
+    return sum(one.stat().st_size for one in files if one.is_file())
 
 
 def _annotation(file: Path) -> tuple[str, list[str]]:
@@ -186,6 +198,11 @@ def _annotation(file: Path) -> tuple[str, list[str]]:
         except NaviError:
             return "none", []
         return "objects", [*lost, *([f"{articulated} articulated objects (URDF)"] if articulated else [])]
+    if is_world_name(file):
+        try:
+            return "objects", list(plan_world(file).lost)
+        except NaviError:
+            return "none", []
     missing = list(missing_annotation(file))
     if find_annotation(file) is not None:
         return "complete", missing
@@ -226,7 +243,8 @@ def _compiled(file: Path, name: str, config: CompileConfig, folder: Path | None,
         return "no"
     if whole:
         return "outdated"
-    changed = max(f.stat().st_mtime for f in (file, *_annotation_files(file)))
+    others = plan_world(file).files if is_world_name(file) else _annotation_files(file)
+    changed = max(f.stat().st_mtime for f in (file, *others))
     return "current (by date)" if max(f.stat().st_mtime for f in there) > changed else "outdated"
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import math
 import os
 from dataclasses import dataclass
@@ -12,15 +13,19 @@ import numpy.typing as npt
 
 from navi_core.config import CompileConfig
 from navi_core.errors import MeshError
+from navi_core.scenes.collada_reader import count_collada
 from navi_core.scenes.gltf_reader import read_gltf_facts
 from navi_core.scenes.ply_reader import read_ply_header
 from navi_core.scenes.scene_instance import INSTANCE_SUFFIX, instance_templates
 from navi_core.scenes.stl_reader import is_text_stl
+from navi_core.scenes.world_plan import is_world_name, plan_world
 
 __all__ = ["CompileEstimate", "MeshFacts", "estimate_compile", "read_facts"]
 
 _SAMPLE = 1 << 20
 """Bytes of a text file that stand for the rest of it."""
+_SIMPLE = 100
+"""About what a simple shape of a world has."""
 
 
 @dataclass(frozen=True)
@@ -68,6 +73,10 @@ def read_facts(path: Path) -> MeshFacts:
             raise MeshError(f"{path}: the file is empty (0 bytes)")
         if path.name.lower().endswith(INSTANCE_SUFFIX):
             return _instance_facts(path)
+        if is_world_name(path):
+            return _world_facts(path)
+        if suffix == ".dae":
+            return MeshFacts(count_collada(path), False, None, False)
         if suffix in (".glb", ".gltf"):
             triangles, bounds, colors = read_gltf_facts(path)
             return MeshFacts(triangles, True, bounds, colors)
@@ -142,3 +151,13 @@ def _instance_facts(path: Path) -> MeshFacts:
     if lost:
         raise MeshError(f"{path}: {len(lost)} templates are missing, first {lost[0]!r}; download the whole dataset")
     return MeshFacts(sum(read_facts(asset).triangles for asset in assets), False, None, False)
+
+
+def _world_facts(path: Path) -> MeshFacts:
+    shapes = plan_world(path).shapes
+    counts: dict[Path, int] = {}
+    for mesh in {shape.mesh for shape in shapes if shape.mesh is not None}:
+        # A broken mesh is left out of its world.
+        with contextlib.suppress(MeshError):
+            counts[mesh] = read_facts(mesh).triangles
+    return MeshFacts(sum(_SIMPLE if s.mesh is None else counts.get(s.mesh, 0) for s in shapes), False, None, False)

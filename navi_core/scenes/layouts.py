@@ -3,7 +3,8 @@
 Layouts are those of the datasets' releases: HM3D (`00800-TEEsavR23oF/TEEsavR23oF.basis.glb`), Matterport3D
 (`17DRP5sb8fy/17DRP5sb8fy.glb`, `.house`, `_semantic.ply`), Gibson (`Allensville.glb`, `.scn`, `_semantic.ply`; raw:
 `Allensville/mesh_z_up.obj`), Replica (`apartment_0/mesh.ply`, `habitat/mesh_semantic.ply`) and Habitat scene datasets
-(ReplicaCAD, HSSD: `configs/scenes/X.scene_instance.json`).
+(ReplicaCAD, HSSD: `configs/scenes/X.scene_instance.json`). Gazebo's packages have `worlds/X.world` (or `.sdf`) beside
+`models/NAME/model.config`.
 """
 
 from __future__ import annotations
@@ -20,6 +21,7 @@ from navi_core.errors import SceneError
 from navi_core.scenes.annotation import annotation_key
 from navi_core.scenes.reader import is_mesh_file
 from navi_core.scenes.scene_instance import INSTANCE_SUFFIX, dataset_root
+from navi_core.scenes.world_plan import is_world, is_world_name
 
 __all__ = ["Layout", "list_files", "recognise", "scene_name", "split_scenes"]
 
@@ -35,7 +37,7 @@ class Layout:
     """A recognised dataset."""
 
     name: str
-    """HM3D, Habitat scenes, Replica, Matterport3D, Gibson or plain meshes."""
+    """HM3D, Habitat scenes, Gazebo worlds, Replica, Matterport3D, Gibson or plain meshes."""
     why: str
     """What it was recognised by."""
     up_axis: str
@@ -101,7 +103,22 @@ def split_scenes(files: Iterable[Path]) -> tuple[list[Path], dict[Path, str]]:
         inside = any(Path(os.path.realpath(file)).is_relative_to(root) for root in datasets)
         if inside and not file.name.endswith(INSTANCE_SUFFIX):
             parts.setdefault(file, "a stage or object of the scene instances")
+    worlds = {file for file in meshes if is_world(file)}
+    models = _model_folders(everything, worlds)
+    for file in meshes:
+        model = next((folder for folder in file.parents if folder in models), None)
+        if file not in worlds and (model is not None or is_world_name(file)):
+            parts.setdefault(file, f"of the Gazebo model {model.name}" if model is not None else "a Gazebo model")
     return [file for file in meshes if file not in parts], parts
+
+
+def _model_folders(files: set[Path], worlds: set[Path]) -> set[Path]:
+    """Return the folders of Gazebo's models: those with a model.config, and `models` and `meshes` of worlds."""
+    found = {file.parent for file in files if file.name == "model.config"}
+    for world in worlds:
+        home = world.parent.parent if world.parent.name == "worlds" else world.parent
+        found |= {home / "models", home / "meshes", home / "fuel_models"}
+    return found
 
 
 def scene_name(file: Path) -> str:
@@ -134,6 +151,7 @@ def recognise(root: Path, files: Collection[Path]) -> Layout:
 _HM3D_FOLDER = re.compile(r"^\d{5}-[A-Za-z0-9]{11}$")
 _SIGNS: tuple[tuple[str, Callable[[Path], bool], str], ...] = (
     ("Habitat scenes", lambda f: f.name.endswith(INSTANCE_SUFFIX), "scene instances"),
+    ("Gazebo worlds", is_world, "worlds"),
     ("HM3D", lambda f: bool(_HM3D_FOLDER.match(f.parent.name)), "folders of five digits, a dash and eleven letters"),
     ("HM3D", lambda f: f.name.endswith((".semantic.txt", ".semantic.glb", ".basis.glb")), "HM3D file names"),
     ("HM3D", lambda f: f.name.startswith("hm3d"), "its dataset configuration"),
@@ -149,6 +167,8 @@ _USUAL_UP = {"HM3D": "z", "Matterport3D": "z", "Gibson": "z", "Replica": "z", "H
 def _up_axis(configs: list[Path], name: str) -> tuple[str, str]:
     if name == "Habitat scenes":
         return "y", "scene instances are placed with +Y up"
+    if name == "Gazebo worlds":
+        return "y", "worlds have +Z up and are turned when they are read"
     for config in configs:
         try:
             up = json.loads(config.read_bytes())["stages"]["default_attributes"]["up"]

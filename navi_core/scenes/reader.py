@@ -12,6 +12,8 @@ import numpy as np
 
 from navi_core.errors import ConfigError, MeshError
 from navi_core.scenes.annotation import annotation_key, find_annotation, find_legend
+from navi_core.scenes.collada_reader import collada_up_axis, read_collada
+from navi_core.scenes.gazebo_world import read_world
 from navi_core.scenes.gltf_check import gltf_side_files
 from navi_core.scenes.gltf_reader import read_gltf
 from navi_core.scenes.labelling import label_faces
@@ -21,10 +23,11 @@ from navi_core.scenes.part import MAX_TRIANGLES, Part
 from navi_core.scenes.ply_reader import read_ply
 from navi_core.scenes.scene_instance import INSTANCE_SUFFIX, instance_files, read_scene_instance
 from navi_core.scenes.stl_reader import read_stl
+from navi_core.scenes.world_plan import WORLD_SUFFIXES, is_world_name, plan_world
 
 __all__ = ["MESH_SUFFIXES", "hash_source", "is_mesh_file", "read_mesh", "read_parts"]
 
-MESH_SUFFIXES = (".glb", ".gltf", ".obj", ".ply", ".stl", INSTANCE_SUFFIX)
+MESH_SUFFIXES = (".glb", ".gltf", ".obj", ".ply", ".stl", ".dae", INSTANCE_SUFFIX, *WORLD_SUFFIXES)
 """Endings of the files that can be read."""
 
 
@@ -46,8 +49,9 @@ def read_mesh(
     Scene-graph transforms are applied to every instance. Where names come from: `label_faces`.
 
     Args:
-        path: A .glb, .gltf, .obj, .ply, .stl or .scene_instance.json file.
-        up_axis: The file's up axis; "z" is turned to +Y (x, y, z → x, z, −y).
+        path: A .glb, .gltf, .obj, .ply, .stl, .dae, .scene_instance.json, .world or .sdf file.
+        up_axis: The file's up axis; "z" is turned to +Y (x, y, z → x, z, −y). Gazebo worlds and COLLADA files that
+            say so are turned without it, once.
         unit_scale: Metres per unit of the file.
         semantics: As `CompileConfig.semantics`.
 
@@ -75,7 +79,7 @@ def _assemble(file: Path, up_axis: str, unit_scale: float, semantics: str) -> Me
         raise MeshError(f"{file}: {offsets[-1]} vertices are too many for one scene; split it")
     vocabulary, semantic = label_faces(file, parts, semantics)
     vertices = np.concatenate([part.points for part in parts]) * unit_scale
-    if up_axis == "z":
+    if up_axis == "z" or _says_z(file):
         vertices = vertices[:, [0, 2, 1]] * np.array([1.0, 1.0, -1.0])
     faces = np.concatenate([part.faces + o for part, o in zip(parts, offsets, strict=False)]).astype(np.int32)
     # Hashed after it was read: who hashed it before can tell whether it changed meanwhile.
@@ -83,10 +87,16 @@ def _assemble(file: Path, up_axis: str, unit_scale: float, semantics: str) -> Me
     return check_mesh(Mesh(vertices, faces, semantic, vocabulary, annotation_key(file), source_hash), str(file))
 
 
+def _says_z(file: Path) -> bool:
+    """Tell whether a file's format or the file itself says that +Z is up."""
+    return is_world_name(file) or (file.suffix.lower() == ".dae" and collada_up_axis(file) == "z")
+
+
 def hash_source(path: Path) -> str:
     """Return the SHA-256 (hex) of a mesh file and of the files it refers to.
 
-    Side files are the buffers of a .gltf, the templates of a scene instance, annotations and legends.
+    Side files are the buffers of a .gltf, the templates of a scene instance, the models and meshes of a world,
+    annotations and legends.
 
     Raises:
         MeshError: The file is missing, unreadable or of an unsupported type.
@@ -134,6 +144,8 @@ def _side_files(path: Path) -> list[Path]:
     files = [*(annotation.files if annotation is not None else ()), *((legend,) if legend is not None else ())]
     if _is_instance(path):
         return instance_files(path)
+    if is_world_name(path):
+        return list(plan_world(path).files)
     return [*gltf_side_files(path), *files] if path.suffix.lower() == ".gltf" else files
 
 
@@ -146,9 +158,11 @@ def read_parts(path: Path) -> list[Part]:
     try:
         if _is_instance(path):
             return read_scene_instance(path, read_parts)
+        if is_world_name(path):
+            return read_world(path, read_parts)
         if path.suffix.lower() in (".glb", ".gltf"):
             return read_gltf(path)
-        return {".obj": read_obj, ".ply": read_ply, ".stl": read_stl}[path.suffix.lower()](path)
+        return {".obj": read_obj, ".ply": read_ply, ".stl": read_stl, ".dae": read_collada}[path.suffix.lower()](path)
     except MeshError as error:
         raise MeshError(str(error) if str(error).startswith(str(path)) else f"{path}: {error}") from None
     except OSError as error:

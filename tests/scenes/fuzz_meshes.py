@@ -26,6 +26,7 @@ from navi_core.scenes import Mesh, compile_mesh, read_mesh
 from navi_core.scenes.headers import read_facts
 from tests.scenes.mesh_files import LEGEND, TABLE, annotated_room, room, room_ply
 from tests.scenes.nasty_rays import fly, use_library
+from tests.scenes.world_files import BOX, collada, include, package, visual
 
 _SLOWEST = 5.0
 """Seconds that reading one small file may take on a busy machine."""
@@ -54,6 +55,11 @@ def seeds(folder: Path) -> list[tuple[Path, Path]]:
         legend.write_text(LEGEND)
         pairs += [(mesh, mesh), (mesh, twin), (mesh, legend)]
     instance = replica_cad(folder / "cad") / "configs" / "scenes" / "apt_0.scene_instance.json"
+    dae = folder / "box.dae"
+    dae.write_text(collada())
+    world = package(folder / "shop", include("crate", "1 2 0.5 0 0 1") + f"<model name='m'>{visual(BOX)}</model>")
+    models = folder / "shop" / "models" / "crate"
+    pairs += [(dae, dae), (world, world), (world, models / "model.sdf"), (world, models / "meshes" / "crate.dae")]
     pairs += [(instance, instance), (instance, next((folder / "cad" / "configs" / "objects").glob("*stool*")))]
     return pairs
 

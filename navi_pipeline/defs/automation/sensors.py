@@ -20,7 +20,7 @@ _OPEN = (
     dg.DagsterRunStatus.STARTING,
     dg.DagsterRunStatus.STARTED,
 )
-_MESHES = (".glb", ".gltf", ".obj", ".ply", ".stl")
+_MESHES = (".glb", ".gltf", ".obj", ".ply", ".stl", ".dae", ".world", ".sdf")
 _RECORDINGS = (".npz", ".hdf5", ".h5")
 
 

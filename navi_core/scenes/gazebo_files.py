@@ -1,0 +1,132 @@
+"""Finding what a Gazebo world names: models and meshes, by `model://`, `package://`, `file://`, Fuel or plain paths.
+
+Nothing is ever downloaded. What is looked for lies, in this order, beside the file that names it, in the folders above
+that file and above the world (each with its `models` and `fuel_models`), in the folders of Gazebo's variables, and in
+those where Gazebo itself keeps models. Only files below one of these folders are read.
+"""
+
+from __future__ import annotations
+
+import os
+import re
+import urllib.parse
+from pathlib import Path
+
+__all__ = ["VARIABLES", "ModelFinder", "path_below"]
+
+VARIABLES = (
+    "GZ_SIM_RESOURCE_PATH",
+    "IGN_GAZEBO_RESOURCE_PATH",
+    "GAZEBO_MODEL_PATH",
+    "GAZEBO_RESOURCE_PATH",
+    "SDF_PATH",
+)
+"""Environment variables of folders, as Gazebo reads them."""
+_INSIDE = ("", "models", "fuel_models")
+_ABOVE = 4
+"""Folders above a file that may be the package's."""
+_LONGEST = 4096
+"""Characters of a URI that are looked at; no file system takes longer paths."""
+_FUEL = re.compile(r"^https?://[^/]+/.*?models/(?P<name>[^/]+)(?:/(?:tip|\d+))?(?:/files)?(?:/(?P<rest>.*))?$", re.I)
+
+
+class ModelFinder:
+    """Finds the files of one world."""
+
+    def __init__(self, world: Path) -> None:
+        self._world = _above(world)
+        self._shared = _shared_folders()
+        self._names: dict[Path, dict[str, str]] = {}
+        self._found: dict[tuple[str, Path], Path | None] = {}
+        self.respelled: dict[str, str] = {}
+        """What was found by another spelling alone: as it was named → as it is."""
+
+    def find(self, uri: str, asking: Path) -> Path | None:
+        """Return the file or folder that a URI names, None where there is none.
+
+        Args:
+            uri: As it stands in the file.
+            asking: The file that names it.
+        """
+        key = uri, asking.parent
+        if key not in self._found:
+            self._found[key] = self._search(uri, _above(asking))
+        return self._found[key]
+
+    def _search(self, uri: str, own: list[Path]) -> Path | None:
+        relative = path_below(uri)
+        if not relative:
+            return None
+        near = [own[0]] if "://" not in uri else []
+        roots = dict.fromkeys(
+            [*near, *(folder / inner for folder in (*own, *self._world) for inner in _INSIDE), *self._shared]
+        )
+        # A model whose folder was renamed still finds its own meshes.
+        tries = [(root, relative) for root in roots]
+        if "://" in uri and "/" in relative:
+            tries.append((own[0], relative.partition("/")[2]))
+        allowed = tuple(f"{os.path.normpath(root)}{os.sep}" for root in roots)
+        tries = [(root, rel) for root, rel in tries if os.path.normpath(root / rel).startswith(allowed)]
+        for root, rel in tries:
+            if os.path.exists(found := Path(os.path.normpath(root / rel))):
+                return _latest(found)
+        for root, rel in tries:
+            spelled = self._respelled(root, rel)
+            if spelled is not None:
+                self.respelled[Path(rel).name] = spelled.name
+                return _latest(spelled)
+        return None
+
+    def _respelled(self, root: Path, relative: str) -> Path | None:
+        """Return a path with other capitals, as systems take it that do not tell them apart."""
+        found = root
+        for segment in Path(os.path.normpath(relative)).parts:
+            if found not in self._names:
+                try:
+                    self._names[found] = {name.lower(): name for name in sorted(os.listdir(found), reverse=True)}
+                except OSError:
+                    self._names[found] = {}
+            name = ".." if segment == ".." else self._names[found].get(segment.lower())
+            if name is None:
+                return None
+            found = found / name
+        return Path(os.path.normpath(found))
+
+
+def path_below(uri: str) -> str:
+    """Return what a URI names below one of the folders, without a slash behind; empty where it can be nothing here."""
+    fuel = _FUEL.match(uri := uri[:_LONGEST])
+    if fuel is not None:
+        return urllib.parse.unquote("/".join(part for part in (fuel["name"], fuel["rest"]) if part)).rstrip("/")
+    scheme, colons, rest = uri.partition("://")
+    path = (urllib.parse.unquote(rest) if colons else scheme).replace("\\", "/").rstrip("/")
+    if scheme.lower() in ("http", "https") or "\0" in path:
+        return ""
+    if path.startswith("/") or re.match(r"^[A-Za-z]:/", path):
+        # The author's own machine: what follows its folder of models may be here too.
+        return path.rpartition("/models/")[2] if "/models/" in path else ""
+    return path
+
+
+def _above(file: Path) -> list[Path]:
+    # A world that is a link belongs to both places.
+    places = [Path(os.path.abspath(file)), Path(os.path.realpath(file))]
+    return list(dict.fromkeys(folder for place in places for folder in list(place.parents)[:_ABOVE]))
+
+
+def _shared_folders() -> list[Path]:
+    named = [entry for variable in VARIABLES for entry in os.environ.get(variable, "").split(os.pathsep) if entry]
+    home = Path(os.path.expanduser("~"))
+    folders = [Path(os.path.abspath(os.path.expanduser(entry))) / inner for entry in named for inner in _INSIDE]
+    folders += [home / ".gazebo" / "models", home / ".ignition" / "models"]
+    for cache in (home / ".gz" / "fuel", home / ".ignition" / "fuel"):
+        folders += sorted(cache.glob("*/*/models"))
+    return folders
+
+
+def _latest(found: Path) -> Path:
+    """Return the newest version of a model that Fuel's cache keeps in numbered folders, else what was found."""
+    if not found.is_dir() or any((found / name).is_file() for name in ("model.config", "model.sdf")):
+        return found
+    numbered = sorted((inner for inner in found.iterdir() if inner.name.isdecimal()), key=lambda f: int(f.name))
+    return numbered[-1] if numbered else found

@@ -1,0 +1,209 @@
+"""COLLADA files: units, scene graphs, polygons, names; and files made to do harm."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+
+from navi_core.errors import MeshError
+from navi_core.scenes import read_mesh
+from navi_core.scenes.collada_reader import count_collada, read_collada
+from navi_core.scenes.headers import read_facts
+from navi_core.scenes.holes import join_holes
+from navi_core.scenes.part import triangulate
+from tests.scenes.world_files import CUBE, collada, geometry
+
+
+def write(folder, text, name="a.dae"):
+    file = folder / name
+    file.write_text(text)
+    return file
+
+
+def test_every_instance_is_placed_in_metres_and_named(tmp_path):
+    nodes = """<node name="outer"><translate>100 0 0</translate><rotate>0 0 1 90</rotate>
+      <node name="crate"><matrix>2 0 0 0  0 1 0 50  0 0 1 0  0 0 0 1</matrix>
+        <instance_geometry url="#cube"><bind_material><technique_common>
+          <instance_material symbol="wood" target="#wood"/></technique_common></bind_material></instance_geometry>
+      </node></node>
+      <node id="lone"><scale>1 1 3</scale><instance_geometry url="#cube"/></node>"""
+    first, second = read_collada(write(tmp_path, collada(nodes)))
+    # Doubled along x and moved by 0.5 m along y, then a quarter turn to the left, then 1 m along x.
+    loose = CUBE.reshape(-1, 3) / 100
+    inner = loose * [2, 1, 1] + [0, 0.5, 0]
+    expected = np.stack([-inner[:, 1] + 1, inner[:, 0], inner[:, 2]], axis=1)
+    np.testing.assert_allclose(first.points[first.faces].reshape(-1, 3), expected, atol=1e-12)
+    assert first.objects == ("crate", "cube mesh") and first.material == "oak wood"
+    np.testing.assert_allclose(second.points[second.faces].reshape(-1, 3), loose * [1, 1, 3], atol=1e-12)
+    assert second.objects == ("lone", "cube mesh") and second.material == "wood"
+
+
+def test_nodes_of_a_library_are_placed_as_often_as_they_are_named(tmp_path):
+    library = """<library_nodes><node id="pair"><instance_geometry url="#cube"/>
+      <node><translate>0 200 0</translate><instance_geometry url="#cube"/></node></node></library_nodes>"""
+    pair = '<instance_node url="#pair"/>'
+    nodes = f"<node>{pair}</node><node><translate>500 0 0</translate>{pair}</node>"
+    parts = read_collada(write(tmp_path, collada(nodes, more=library)))
+    assert [part.points.mean(axis=0).round(6).tolist() for part in parts] == [
+        [0, 0, 0],
+        [0, 2, 0],
+        [5, 0, 0],
+        [5, 2, 0],
+    ]
+
+
+@pytest.mark.parametrize(("up", "config"), [("Z_UP", "y"), ("Z_UP", "z"), ("Y_UP", "z"), ("Y_UP", "y")])
+def test_the_axis_that_the_file_names_is_up_once(tmp_path, up, config):
+    nodes = '<node name="post"><scale>1 1 4</scale><translate>0 0 50</translate><instance_geometry url="#cube"/></node>'
+    mesh = read_mesh(write(tmp_path, collada(nodes, up=up)), up_axis=config)
+    high = (up, config) != ("Y_UP", "y")
+    assert np.allclose(mesh.bounds, [[-0.5, 0, -0.5], [0.5, 4, 0.5]] if high else [[-0.5, -0.5, 0], [0.5, 0.5, 4]])
+    assert list(mesh.semantic_names.values()) == ["surface", "post"]
+
+
+def test_polygons_keep_their_outline_whichever_way_they_are_listed(tmp_path):
+    # An L of three squares; a fan from its first corner would cover the missing one.
+    points = "<float_array id='a' count='18'>2 0 0 2 1 0 1 1 0 1 2 0 0 2 0 0 0 0</float_array>"
+    source = f"""<source id='p'>{points}<technique_common><accessor source='#a' count='6' stride='3'/>
+      </technique_common></source><vertices id='v'><input semantic='POSITION' source='#p'/></vertices>"""
+    vertex = "<input semantic='VERTEX' source='#v' offset='0'/>"
+    lists = {
+        "polylist": "<vcount>6</vcount><p>0 1 2 3 4 5</p>",
+        "polygons": "<p>0 1 2 3 4 5</p>",
+        "trifans": "<p>5 0 1 2</p><p>5 2 3 4</p>",
+        "tristrips": "<p>5 0 2 1</p><p>5 2 4 3</p>",
+    }
+    for kind, text in lists.items():
+        mesh = f"<geometry id='cube'><mesh>{source}<{kind} count='1'>{vertex}{text}</{kind}></mesh></geometry>"
+        (part,) = read_collada(write(tmp_path, collada(geometries=mesh, unit="1")))
+        a, b, c = np.moveaxis(part.points[part.faces], 1, 0)
+        normal = np.cross(b - a, c - a)[:, 2] / 2
+        assert (len(part.faces), normal.min() > 0, round(normal.sum(), 9)) == (4, True, 3.0), kind
+
+
+@pytest.mark.parametrize("flip", [1, -1])
+def test_holes_of_a_polygon_stay_open(tmp_path, flip):
+    # A wall of 10 × 4 m, standing on y, with a door and two windows; windows are listed the one or the other way round.
+    rings = [[(0, 0), (10, 0), (10, 4), (0, 4)]]
+    rings += [[(x, 1), (x + 1, 1), (x + 1, 2), (x, 2)][::flip] for x in (1, 5)] + [[(8, 0.5), (9, 0.5), (8.5, 3.5)]]
+    flat = [(x, 7.0, z) for ring in rings for x, z in ring]
+    numbers = iter(range(len(flat)))
+    listed = [" ".join(str(next(numbers)) for _ in ring) for ring in rings]
+    holed = f"<ph><p>{listed[0]}</p>{''.join(f'<h>{ring}</h>' for ring in listed[1:])}</ph>"
+    text = " ".join(f"{x} {y} {z}" for x, y, z in flat)
+    mesh = f"""<geometry id='cube'><mesh><source id='p'><float_array id='a'>{text}</float_array>
+      <technique_common><accessor source='#a' count='{len(flat)}' stride='3'/></technique_common></source>
+      <vertices id='v'><input semantic='POSITION' source='#p'/></vertices><polygons count='1'>
+      <input semantic='VERTEX' source='#v' offset='0'/>{holed}</polygons></mesh></geometry>"""
+    (part,) = read_collada(write(tmp_path, collada(geometries=mesh, unit="1")))
+    a, b, c = np.moveaxis(part.points[part.faces], 1, 0)
+    facing = np.cross(b - a, c - a)[:, 1] / 2
+    assert facing.max() <= 0 and facing.sum() == pytest.approx(-(40 - 1 - 1 - 1.5))
+    for x, z in ((1.5, 1.5), (5.5, 1.5), (8.5, 1.0)):
+        corners = part.points[part.faces][:, :, [0, 2]] - (x, z)
+        one, two = corners, np.roll(corners, -1, axis=1)
+        side = (one[..., 0] * two[..., 1] - one[..., 1] * two[..., 0]).T
+        assert not ((side < 0).all(axis=0) | (side > 0).all(axis=0)).any(), (x, z)
+
+
+def test_many_holes_are_joined_without_crossing():
+    rng = np.random.default_rng(0)
+    for _ in range(150):
+        rings = [np.array([[-1, -1], [9, -1], [9, 7], [4, 7], [4, 6.5], [3.9, 6.5], [3.9, 7], [-1, 7]])]
+        for cell in rng.permutation(12)[: rng.integers(2, 9)].tolist():
+            angle = rng.uniform(0, 6) + 2 * np.pi * np.arange(corners := int(rng.integers(3, 9))) / corners
+            middle = np.array([1 + 2 * (cell // 3), 1 + 2 * (cell % 3)]) + rng.uniform(-0.2, 0.2, 2)
+            rings.append(middle + rng.uniform(0.2, 0.7) * np.stack([np.cos(angle), np.sin(angle)], axis=1))
+        points = np.insert(np.concatenate(rings), 2, 0.0, axis=1)
+        outline, *holes = np.split(np.arange(len(points)), np.cumsum([len(ring) for ring in rings])[:-1])
+        ring = join_holes(points, outline, holes)
+        faces, _ = triangulate(points, ring, np.array([len(ring)]))
+        a, b, c = np.moveaxis(points[faces], 1, 0)
+        area = [abs(np.sum(r[:, 0] * np.roll(r[:, 1], -1) - r[:, 1] * np.roll(r[:, 0], -1))) / 2 for r in rings]
+        assert np.linalg.norm(np.cross(b - a, c - a), axis=1).sum() / 2 == pytest.approx(area[0] - sum(area[1:]))
+
+
+def test_a_node_may_have_the_name_of_its_geometry(tmp_path):
+    nodes = '<node id="cube"><instance_geometry url="#cube"/></node>'
+    assert len(read_collada(write(tmp_path, collada(nodes)))[0].faces) == 12
+
+
+def test_the_header_counts_about_what_is_there(tmp_path):
+    file = write(tmp_path, collada())
+    assert count_collada(file) == 12 and read_facts(file).triangles == 12
+    lying = write(tmp_path, collada().replace('<triangles count="12"', '<triangles count="99999999999"'))
+    assert count_collada(lying) < lying.stat().st_size
+
+
+def test_counting_a_file_of_brackets_ends(tmp_path):
+    assert count_collada(write(tmp_path, '<triangles count="3' * 40_000 + "<triangles " * 100_000)) > 0
+
+
+LAUGHS = '<!DOCTYPE COLLADA [<!ENTITY a "ha"><!ENTITY b "&a;&a;&a;&a;">]>'
+FILES = '<!DOCTYPE COLLADA [<!ENTITY a SYSTEM "file:///etc/passwd">]>'
+SELF = '<library_nodes><node id="n"><instance_node url="#n"/></node></library_nodes>'
+DOUBLES = (
+    "<library_nodes>"
+    + "".join(
+        f'<node id="n{i}"><instance_node url="#n{i + 1}"/><instance_node url="#n{i + 1}"/></node>' for i in range(40)
+    )
+    + '<node id="n40"/></library_nodes>'
+)
+
+
+def placing(node, text):
+    """Let the scene place a node of the library."""
+    return text.replace('instance_geometry url="#cube"', f'instance_node url="#{node}"')
+
+
+@pytest.mark.parametrize(
+    ("change", "reason"),
+    [
+        (lambda t: t.replace("<COLLADA", LAUGHS + "<COLLADA"), "document type"),
+        (lambda t: t.replace("<COLLADA", FILES + "<COLLADA"), "document type"),
+        (lambda t: t.replace("<asset>", "<a>" * 300 + "</a>" * 300 + "<asset>"), "256 deep"),
+        (lambda t: t[: len(t) // 2], "broken or truncated"),
+        (lambda t: t.replace("COLLADA", "svg"), "not <COLLADA>"),
+        (lambda t: t.replace("#cube", "#cone"), "not there"),
+        (lambda t: t.replace('url="#cube"', 'url="http://far.away/x.dae#cube"'), "outside of the file"),
+        (lambda t: t.replace('count="36" stride', 'count="37" stride'), "truncated"),
+        (lambda t: t.replace('stride="3"', 'stride="99999999999999999999"'), "truncated"),
+        (lambda t: t.replace("<p>0 0", "<p>-1 0"), "vertex -1"),
+        (lambda t: t.replace("<p>0 0", "<p>36 0"), "vertex 36"),
+        (lambda t: t.replace("<p>0 0", "<p>0"), "groups of 2"),
+        (lambda t: t.replace("<p>0 0", "<p>zero 0"), "is broken"),
+        (lambda t: t.replace(">-50.0 ", ">nan "), "NaN or infinite"),
+        (lambda t: t.replace(">-50.0 ", ">-50,0 "), "is broken"),
+        (lambda t: t.replace('meter="0.01"', 'meter="-1"'), "unit"),
+        (lambda t: t.replace('meter="0.01"', 'meter="1e400"'), "unit"),
+        (lambda t: t.replace("Z_UP", "X_UP"), "up_axis is 'X_UP'"),
+        (lambda t: t.replace("<p>", "<ph><p>0 0 1 0 2 0</p><h>3 0 99 0 4 0</h></ph><p>"), "vertex 99"),
+        (lambda t: t.replace('name="crate">', 'name="crate"><lookat>0 0 0 1 0 0 0 0 1</lookat>'), "'crate' is placed"),
+        (lambda t: t.replace('name="crate">', 'name="crate"><matrix>1 2 3</matrix>'), "is broken"),
+        (lambda t: placing("n", t.replace("<library_g", SELF + "<library_g")), "no end"),
+        (lambda t: placing("n0", t.replace("<library_g", DOUBLES + "<library_g")), "nodes; split"),
+    ],
+)  # fmt: skip
+def test_a_broken_or_hostile_file_is_refused_by_its_fault(tmp_path, monkeypatch, change, reason):
+    monkeypatch.setattr("navi_core.scenes.collada_reader._MAX_INSTANCES", 10_000)
+    file = write(tmp_path, change(collada()))
+    with pytest.raises(MeshError, match=reason) as told:
+        read_mesh(file)
+    assert str(file) in str(told.value)
+
+
+def test_instances_are_counted_before_they_are_placed(tmp_path, monkeypatch):
+    monkeypatch.setattr("navi_core.scenes.collada_reader.MAX_TRIANGLES", 30)
+    nodes = '<node><instance_geometry url="#cube"/></node>' * 3
+    with pytest.raises(MeshError, match="more than 30 triangles"):
+        read_collada(write(tmp_path, collada(nodes, geometry("cube"))))
+
+
+def test_a_skin_stands_where_it_was_bound_and_a_warning_says_so(tmp_path, caplog):
+    skin = """<library_controllers><controller id="c"><skin source="#cube">
+      <bind_shape_matrix>1 0 0 100 0 1 0 0 0 0 1 0 0 0 0 1</bind_shape_matrix></skin></controller>
+      </library_controllers>"""
+    nodes = '<node><instance_controller url="#c"/></node>'
+    (part,) = read_collada(write(tmp_path, collada(nodes, more=skin)))
+    assert part.points.mean(axis=0).tolist() == [1, 0, 0]
+    assert "1 skins are not applied" in caplog.text
