@@ -10,7 +10,6 @@ import contextlib
 import json
 import logging
 import math
-import shlex
 import zipfile
 from pathlib import Path
 from typing import Any
@@ -20,7 +19,7 @@ from torch import Tensor
 
 from navi_core.config import PolicyConfig, parse_config
 from navi_core.config.parts import CORE_NAMES, ENCODER_NAMES
-from navi_core.errors import CheckpointError, ConfigError
+from navi_core.errors import CheckpointError, ConfigError, as_argument
 from navi_core.models.acting import Acted
 from navi_core.policy import build_policy
 from navi_core.policy.cores.base import State
@@ -136,7 +135,7 @@ class _OnnxPolicy(ExportedPolicy):
             raise CheckpointError(
                 f"{path}: not a program that ONNX Runtime can load ({error}); this is ONNX Runtime "
                 f"{onnxruntime.__version__}: if it is older than what wrote the file, pip install -U onnxruntime, or "
-                f"export again here: navi export CHECKPOINT --out {shlex.quote(str(path))}"
+                f"export again here: navi export CHECKPOINT --out {as_argument(path)}"
             ) from None
         # A policy with `aux: off` does not read that input, and its program has none.
         self._names = [entry.name for entry in self._session.get_inputs()]
@@ -175,7 +174,7 @@ class _AotiPolicy(ExportedPolicy):
     def __init__(self, path: Path, threads: int) -> None:
         told = _packed_description(path)
         made, rows = told.get("torch", "that it does not name"), told.get("rows", "ROWS")
-        again = f"navi export CHECKPOINT --format aoti --rows {rows} --out {shlex.quote(str(path))}"
+        again = f"navi export CHECKPOINT --format aoti --rows {rows} --out {as_argument(path)}"
         fit = f"torch {made} compiled it, this is torch {torch.__version__}; compile it again here: {again}"
         if told.get("torch", torch.__version__) != torch.__version__:
             # Machine code that does not fit may end the process: it is told before.
