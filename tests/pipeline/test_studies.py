@@ -470,6 +470,22 @@ def test_a_study_of_which_older_navi_kept_no_settings_is_known_by_what_its_trial
         assert book.differing() == ["ppo.gamma 0.9"] and not kept.exists()
 
 
+def test_a_study_with_a_setting_that_is_none_any_more_is_shown_and_gone_on_with():
+    space = {"dqn.learning_rate": {"kind": "float", "low": 1e-4, "high": 1e-2, "log": True}}
+    config = small_study(learner="dqn", trials=1, space=space)
+    with StudyBook(config) as book:
+        complete_by(book)
+    file = study_folder("small") / "study.json"
+    told = json.loads(file.read_text())
+    file.write_text(json.dumps(told | {"settings": told["settings"] | {"dqn": {"gamma": 0.99, "microbatch": 4}}}))
+    known = read_study("small").model_copy(update={"trials": 2})
+    assert known.settings["dqn"] == {"gamma": 0.99}
+    with StudyBook(known) as book:
+        assert book.differing() == [] and pick_trial(book).number == 0
+        complete_by(book)
+        assert book.finished() == 2
+
+
 def test_a_learner_of_ones_own_is_studied_over_a_named_space(monkeypatch):
     monkeypatch.setattr(LEARNER_NAMES, "_own", ["hesitant"])
     share = {"learner_options.share": {"kind": "float", "low": 0.1, "high": 1.0}}

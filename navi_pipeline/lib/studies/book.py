@@ -20,7 +20,7 @@ from typing import TYPE_CHECKING, Any
 from navi_core.config import StudyConfig, config_hash, parse_config
 from navi_core.config.base import Config
 from navi_core.config.parts import LEARNER_NAMES
-from navi_core.config.past import settings_of_today
+from navi_core.config.past import given_of_today, settings_of_today
 from navi_core.errors import ConfigError, RecordError
 from navi_core.record import navi_home
 from navi_core.record.file_lock import exclusively, is_held
@@ -60,6 +60,8 @@ def read_study(name: str) -> StudyConfig:
         known = ", ".join(known_studies()) or "none yet"
         raise RecordError(f"no study {name!r}; known: {known}; `navi study run` begins one")
     document = read_document(study_folder(name) / "study.json", made_by="the study")
+    if isinstance(document.get("settings"), dict):
+        document["settings"] = given_of_today(document["settings"])
     # A study is listed also where nobody has registered its learner.
     return parse_config(StudyConfig, document, context={"past": [LEARNER_NAMES.kind]})
 
