@@ -19,6 +19,8 @@ NaviError
 
 from __future__ import annotations
 
+import os
+import shlex
 import unicodedata
 from pathlib import Path
 
@@ -39,6 +41,7 @@ __all__ = [
     "SceneTooLargeError",
     "ServiceError",
     "WireError",
+    "as_argument",
     "printable",
 ]
 
@@ -58,6 +61,11 @@ def printable(text: str, keep: str = "") -> str:
     if text.isascii() and text.isprintable():
         return text
     return "".join(c if c in keep or unicodedata.category(c) not in _INVISIBLE else "?" for c in text)
+
+
+def as_argument(path: Path | str) -> str:
+    """Return a path as a shell takes it, for the command that a message advises."""
+    return shlex.quote(os.fspath(path))
 
 
 class NaviError(Exception):

@@ -8,6 +8,8 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
+from navi_core.errors import as_argument
+
 if TYPE_CHECKING:
     from navi_core.config import StudyConfig
     from navi_pipeline.lib.studies.perform import StudyResult
@@ -118,7 +120,7 @@ def best(
     facts |= {name: str(row[name]) for name in shown if row[name] is not None}
     facts["worth"] = caution(row["chosen_from"])
     if preset is not None:
-        facts["train it"] = f"navi train {book.config.learner} --preset {preset} --init none"
+        facts["train it"] = f"navi train {book.config.learner} --preset {as_argument(preset)} --init none"
     print_facts(f"{name}, trial {row['trial']}", facts)
 
 

@@ -1,6 +1,7 @@
 """The `navi` command when the system fails it: one line on standard error, an exit code, no traceback."""
 
 import os
+import shlex
 import subprocess
 import sys
 
@@ -36,6 +37,25 @@ def test_a_name_the_system_refuses_is_an_error_of_one_line(arguments, tmp_path, 
     told = capsys.readouterr().err
     assert caught.value.code != 0 and told.startswith("error: ")
     assert told.count("\n") == 1 and os.listdir(tmp_path) == []
+
+
+@pytest.mark.parametrize(
+    ("arguments", "command"),
+    [
+        (("scenes", "compile", "my scenes/x.glb"), ["discover", "my scenes"]),
+        (("scenes", "inspect", "my scenes/x.gmdag"), ["--out", "my scenes"]),
+        (("evaluate", "random", "--scene", "my scenes/x.glb"), ["discover", "my scenes"]),
+        (("compare", "my scenes/a.json", "random"), ["--out", "my scenes/a.json`"]),
+    ],
+)
+def test_an_advised_command_can_be_typed_where_folders_have_spaces(arguments, command, tmp_path, monkeypatch, capsys):
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "my scenes").mkdir()
+    (tmp_path / "my scenes" / "a.json").write_text("{}")
+    with pytest.raises(SystemExit):
+        main(arguments)
+    words = shlex.split(capsys.readouterr().err)
+    assert any(words[i : i + 2] == command for i in range(len(words)))
 
 
 @pytest.mark.parametrize("group", [("scenes", "compile"), ("scenes", "inspect"), ("doctor",)])

@@ -9,7 +9,7 @@ import typer
 
 from navi_core.cli.progress import progress_bar
 from navi_core.cli.table import console, print_json, print_table
-from navi_core.errors import printable
+from navi_core.errors import as_argument, printable
 
 if TYPE_CHECKING:
     from rich.text import Text
@@ -94,7 +94,7 @@ def check_machine() -> list[dict[str, str]]:
     if root is None:
         rows.append(_fact("NAVI_SCENES", "ok", "unset: training uses generated apartments"))
     elif root.is_dir():
-        rows.append(_fact("NAVI_SCENES", "ok", f"{root}; see it with: navi doctor {root}"))
+        rows.append(_fact("NAVI_SCENES", "ok", f"{root}; see it with: navi doctor {as_argument(root)}"))
     else:
         rows.append(_fact("NAVI_SCENES", "broken", f"{root} does not exist; set it to a folder of meshes, or unset it"))
     try:

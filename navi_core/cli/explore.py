@@ -8,6 +8,7 @@ from typing import Annotated
 import typer
 
 from navi_core.cli.page import Browser, Host, Port, open_page
+from navi_core.errors import as_argument
 
 __all__ = ["explore", "record_by_hand", "register"]
 
@@ -92,5 +93,6 @@ def _explore(
     for path in session.recovered:
         typer.echo(f"{path}: a flight that an explorer was recording when it was killed")
     open_page(ExploreShow(session), host, port, browser)
-    if session.saved:
-        typer.echo(f"{len(session.saved)} flights saved in {folder}; clone them: navi bc --demos {folder}")
+    if folder is not None and session.saved:
+        clone = f"navi bc --demos {as_argument(folder)}"
+        typer.echo(f"{len(session.saved)} flights saved in {folder}; clone them: {clone}")

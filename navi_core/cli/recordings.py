@@ -10,6 +10,7 @@ import typer
 from navi_core.cli.page import Browser, Host, Port, open_page
 from navi_core.cli.progress import progress_bar
 from navi_core.cli.table import print_facts, print_json, print_records
+from navi_core.errors import as_argument
 
 if TYPE_CHECKING:
     from navi_core.service.recordings import RecordedEpisode, Recording
@@ -70,7 +71,7 @@ def record(
         print_json(facts)
     else:
         print_facts("recorded", {name: str(value) for name, value in facts.items()})
-        typer.echo(f"look at it: navi replay {out}")
+        typer.echo(f"look at it: navi replay {as_argument(out)}")
 
 
 def replay(

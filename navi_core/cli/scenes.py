@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import shlex
 from dataclasses import asdict
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
@@ -11,6 +10,7 @@ import typer
 
 from navi_core.cli.progress import progress_bar
 from navi_core.cli.table import print_json, print_records
+from navi_core.errors import as_argument
 
 if TYPE_CHECKING:
     from navi_core.config import CompileConfig
@@ -92,7 +92,7 @@ def compile(
     usual = {"resolution": 512, "up_axis": "y", "unit_scale": 1.0, "semantics": "auto", "decimate": None}
     given = {name: value for name, value in ({"resolution": resolution} | options).items() if value != usual[name]}
     retry = "".join(f" --{name.replace('_', '-')} {value}" for name, value in given.items())
-    retry += f" --out {shlex.quote(str(out))}" if out is not None else ""
+    retry += f" --out {as_argument(out)}" if out is not None else ""
     _compile_all(_sources(meshes), out, config, jobs, retry, as_json)
 
 
@@ -258,7 +258,7 @@ def _compile_all(
     if faults:
         for source, error in faults:
             typer.echo(f"failed: {source.name}: {printable(str(error))}", err=True)
-        again = " ".join(shlex.quote(str(source.path)) for source, _ in faults[:20] if source.path is not None)
+        again = " ".join(as_argument(source.path) for source, _ in faults[:20] if source.path is not None)
         more = f" (and {len(faults) - 20} more)" if len(faults) > 20 else ""
         command = f"navi scenes compile {again}{retry}" if again else "the same command"
         raise SceneError(f"{len(faults)} of {len(sources)} scenes failed; when mended, retry with: {command}{more}")

@@ -14,6 +14,13 @@ from navi_core.errors import ConfigError
 
 __all__ = ["FastDQNConfig"]
 
+_OF_THE_RUN_LOOP = {
+    "dqn": ("burn_in", "reward_ema_alpha"),
+    "replay": ("sequence_max_share", "storage"),
+    "early_stopping": ("enabled",),
+}
+"""What the sections have for sequences, panoramas and runs that end early, of which this path has none."""
+
 
 class FastDQNConfig(FastTaskConfig):
     """Double DQN for a small network on a CPU; the sections are those of a training run."""
@@ -42,6 +49,15 @@ class FastDQNConfig(FastTaskConfig):
     @model_validator(mode="after")
     def _learning_can_start(self) -> Self:
         self.replay.require_start(self.dqn.learning_starts)
+        return self
+
+    @model_validator(mode="after")
+    def _nothing_is_ignored(self) -> Self:
+        for section, names in _OF_THE_RUN_LOOP.items():
+            given = getattr(self, section)
+            for name in names:
+                if getattr(given, name) != type(given).model_fields[name].default:
+                    raise ConfigError(f"the fast path has no {section}.{name}; leave it out, or use navi train dqn")
         return self
 
     @model_validator(mode="after")

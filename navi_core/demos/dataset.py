@@ -26,7 +26,7 @@ from navi_core.demos.demonstration import Demonstration, load_demonstration
 from navi_core.demos.memory import arrays_of, require_memory
 from navi_core.demos.places_flown import Place, one_name_each, require_one_scene
 from navi_core.demos.semantic_ids import MOST_IDS, id_table
-from navi_core.errors import DemoError
+from navi_core.errors import DemoError, as_argument
 from navi_core.record.durable import sweep_left, write_durably
 
 __all__ = [
@@ -291,7 +291,7 @@ def load_dataset(folders: Sequence[Path], progress: Callable[[str], None] | None
             # The index itself may hold it for unchanged: who replaces a file can give it the former's size and time.
             raise DemoError(
                 f"not the content that the index knows; remove {path.parent / INDEX}, then run `navi demos ingest "
-                f"{path.parent}`",
+                f"{as_argument(path.parent)}`",
                 path=path,
             )
         places.append((demo.scene, demo.scene_hash, demo.source_hash))

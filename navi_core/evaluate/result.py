@@ -15,7 +15,7 @@ from typing import Any
 import numpy as np
 
 from navi_core.config import EvalConfig, config_hash, parse_config
-from navi_core.errors import EvaluationError
+from navi_core.errors import EvaluationError, as_argument
 from navi_core.evaluate.flight_code import flight_code
 from navi_core.evaluate.statistics import (
     FEW_SCENES,
@@ -196,7 +196,9 @@ class EvalResult:
         except (ValueError, RecursionError) as error:
             raise EvaluationError(f"{path} is not JSON: {error}") from None
         if not isinstance(document, dict) or document.get("navi_evaluation") != _FORMAT:
-            raise EvaluationError(f"{path} is no saved evaluation; make one with `navi evaluate SUBJECT --out {path}`")
+            raise EvaluationError(
+                f"{path} is no saved evaluation; make one with `navi evaluate SUBJECT --out {as_argument(path)}`"
+            )
         try:
             result = cls(
                 subject=str(document["subject"]),

@@ -19,7 +19,7 @@ from pathlib import Path
 from navi_core.errors import ConfigError
 from navi_core.kernels.cache import NO_CACHE, SOURCES, build_key, built, run_compiler
 
-__all__ = ["LIBRARY", "NativeUnavailableError", "compile_library", "find_compiler", "load_library"]
+__all__ = ["LIBRARY", "NativeUnavailableError", "compile_library", "cpu_flags", "find_compiler", "load_library"]
 
 LIBRARY = "libnavi_kernels.so"
 """File name of the built library."""
@@ -131,10 +131,10 @@ def _build(compiler: Sequence[str], target: Path) -> None:
 
 def _key(compiler: Sequence[str]) -> str:
     version = run_compiler([*compiler, "--version"], NativeUnavailableError)
-    return build_key(SOURCES.iterdir(), *compiler, version, *_FLAGS, repr(_UNITS), platform.machine(), _cpu_flags())
+    return build_key(SOURCES.iterdir(), *compiler, version, *_FLAGS, repr(_UNITS), platform.machine(), cpu_flags())
 
 
-def _cpu_flags() -> str:
+def cpu_flags() -> str:
     """Return the CPU's feature flags as the kernel lists them; empty where it does not."""
     try:
         lines = Path("/proc/cpuinfo").read_text().splitlines()

@@ -23,6 +23,7 @@ __all__ = [
 
 _LOG = logging.getLogger("navi.learn")
 _NAME = re.compile(r"step-(\d{12})\.pt")
+_SET_ASIDE = ".broken"
 
 
 def checkpoint_path(folder: Path, steps: int) -> Path:
@@ -33,6 +34,10 @@ def checkpoint_path(folder: Path, steps: int) -> Path:
 def checkpoints_in(folder: Path) -> list[Path]:
     """Return the checkpoints of a run, oldest first."""
     return sorted(file for file in folder.glob("step-*.pt") if _NAME.fullmatch(file.name))
+
+
+def _set_aside_in(folder: Path) -> list[Path]:
+    return sorted(folder.glob(f"step-*.pt{_SET_ASIDE}"))
 
 
 def take_up(folder: Path, *, fresh: bool, expect_encoder: str, expect_core: str) -> Path | None:
@@ -62,7 +67,8 @@ def last_good_checkpoint(folder: Path, *, expect_encoder: str, expect_core: str)
     """Find the newest checkpoint that can be read.
 
     A file that cannot be read is set aside as `<name>.broken` with a warning, and the one before it
-    is tried, so that a torn disk costs some minutes of training and not the run.
+    is tried, so that a torn disk costs some minutes of training and not the run. Where none can be read the run is
+    refused, also the next time: begun anew without a word, it would look like one that went on.
 
     Args:
         folder: The run's checkpoint folder.
@@ -70,23 +76,23 @@ def last_good_checkpoint(folder: Path, *, expect_encoder: str, expect_core: str)
         expect_core: The run's temporal core.
 
     Returns:
-        Its path, or None if there is none.
+        Its path, or None if there never was one.
 
     Raises:
         CheckpointError: There are checkpoints and not one of them can be used, or one is another Navi's.
     """
-    broken: list[str] = []
+    broken = [f"{path.name}: set aside by an earlier start" for path in _set_aside_in(folder)]
     for path in reversed(checkpoints_in(folder)):
         try:
             load_checkpoint(path, expect_encoder=expect_encoder, expect_core=expect_core)
             return path
-        except CheckpointVersionError:
+        except CheckpointVersionError as error:
             # Whole, and of use to the Navi that wrote it: setting it aside would take the run from that one.
-            raise
+            raise CheckpointVersionError(f"{error}; or begin this run anew with --fresh") from None
         except CheckpointError as error:
             _LOG.warning("checkpoint %s cannot be used (%s); falling back to the one before", path.name, error)
             broken.append(f"{path.name}: {error}")
-            path.replace(path.with_name(path.name + ".broken"))
+            path.replace(path.with_name(path.name + _SET_ASIDE))
     if broken:
         raise CheckpointError(f"no checkpoint in {folder} can be used ({'; '.join(broken)}); start again with --fresh")
     return None
@@ -94,7 +100,7 @@ def last_good_checkpoint(folder: Path, *, expect_encoder: str, expect_core: str)
 
 def forget_checkpoints(folder: Path) -> None:
     """Delete the checkpoints of a run that starts anew."""
-    for path in checkpoints_in(folder):
+    for path in (*checkpoints_in(folder), *_set_aside_in(folder)):
         path.unlink(missing_ok=True)
 
 

@@ -6,8 +6,11 @@ An AOTInductor package is machine code, and loading it runs it: load only packag
 from __future__ import annotations
 
 import abc
+import contextlib
 import json
+import logging
 import math
+import zipfile
 from pathlib import Path
 from typing import Any
 
@@ -16,7 +19,7 @@ from torch import Tensor
 
 from navi_core.config import PolicyConfig, parse_config
 from navi_core.config.parts import CORE_NAMES, ENCODER_NAMES
-from navi_core.errors import CheckpointError, ConfigError
+from navi_core.errors import CheckpointError, ConfigError, as_argument
 from navi_core.models.acting import Acted
 from navi_core.policy import build_policy
 from navi_core.policy.cores.base import State
@@ -25,6 +28,9 @@ __all__ = ["ANSWERS", "METADATA_KEY", "ExportedPolicy", "load_exported"]
 
 METADATA_KEY = "navi"
 """Where the file keeps its description, as JSON."""
+_LOG = logging.getLogger("navi.models")
+_MOST_TEXT = 2**20
+"""Bytes that a package's description may have."""
 _MOST_STATE = 2**28
 """Numbers that a state may have, far beyond use."""
 ANSWERS = ["action", "value", "latent"]
@@ -126,7 +132,11 @@ class _OnnxPolicy(ExportedPolicy):
             self._session = onnxruntime.InferenceSession(str(path), options, providers=["CPUExecutionProvider"])
         except Exception as error:
             # The runtime raises its own kinds of exception, none of which derives from a common one.
-            raise CheckpointError(f"{path}: not a program that ONNX Runtime can load ({error})") from None
+            raise CheckpointError(
+                f"{path}: not a program that ONNX Runtime can load ({error}); this is ONNX Runtime "
+                f"{onnxruntime.__version__}: if it is older than what wrote the file, pip install -U onnxruntime, or "
+                f"export again here: navi export CHECKPOINT --out {as_argument(path)}"
+            ) from None
         # A policy with `aux: off` does not read that input, and its program has none.
         self._names = [entry.name for entry in self._session.get_inputs()]
         super().__init__(path, self._session.get_modelmeta().custom_metadata_map.get(METADATA_KEY))
@@ -148,13 +158,32 @@ class _OnnxPolicy(ExportedPolicy):
         return Acted(action, value, latent, tuple(new))
 
 
+def _packed_description(path: Path) -> dict[str, Any]:
+    """Return what a package tells of itself, read without running any of it; nothing where it is none of ours."""
+    with (
+        contextlib.suppress(OSError, ValueError, KeyError, TypeError, zipfile.BadZipFile),
+        zipfile.ZipFile(path) as archive,
+    ):
+        for entry in archive.infolist():
+            if entry.filename.endswith("_metadata.json") and entry.file_size <= _MOST_TEXT:
+                return dict(json.loads(json.loads(archive.read(entry))[METADATA_KEY]))
+    return {}
+
+
 class _AotiPolicy(ExportedPolicy):
     def __init__(self, path: Path, threads: int) -> None:
+        told = _packed_description(path)
+        made, rows = told.get("torch", "that it does not name"), told.get("rows", "ROWS")
+        again = f"navi export CHECKPOINT --format aoti --rows {rows} --out {as_argument(path)}"
+        fit = f"torch {made} compiled it, this is torch {torch.__version__}; compile it again here: {again}"
+        if told.get("torch", torch.__version__) != torch.__version__:
+            # Machine code that does not fit may end the process: it is told before.
+            _LOG.warning("%s: %s", path, fit)
         try:
             self._program = torch._inductor.aoti_load_package(str(path))
             metadata = self._program.loader.get_metadata()
         except Exception as error:
-            raise CheckpointError(f"{path}: not a package that AOTInductor can load ({error})") from None
+            raise CheckpointError(f"{path}: not a package that AOTInductor can load ({error}); {fit}") from None
         super().__init__(path, metadata.get(METADATA_KEY))
 
     def act(self, obs: Tensor, aux: Tensor, reset: Tensor, state: State) -> Acted:

@@ -94,6 +94,7 @@ def export_policy(
         raise ConfigError(f"{path}: a file of format {kind} ends in {suffix}")
     described = {"format": kind, "rows": rows, "answers": ANSWERS, "policy": policy.config.model_dump(mode="json")}
     described["state"] = [list(part.shape) for part in policy.initial_state(rows)]
+    described["torch"] = torch.__version__
     told = described | dict(metadata or {})
     training = policy.training
     try:

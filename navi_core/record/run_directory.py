@@ -23,7 +23,7 @@ from types import TracebackType
 from typing import Any
 
 from navi_core.config import Config, config_hash
-from navi_core.errors import RecordError, RunError
+from navi_core.errors import RecordError, RunError, as_argument
 from navi_core.record.durable import write_durably
 from navi_core.record.file_lock import taken_alone
 from navi_core.record.hardware import row_context
@@ -108,7 +108,7 @@ class RunDirectory:
                         "--partition again --from %s",
                         run_id,
                         learned.parents[1].name,
-                        learned,
+                        as_argument(learned),
                     )
             return run
         except OSError as error:

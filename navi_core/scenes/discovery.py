@@ -10,7 +10,7 @@ from collections.abc import Iterable
 from pathlib import Path
 
 from navi_core.config import CorpusConfig
-from navi_core.errors import ConfigError, SceneError
+from navi_core.errors import ConfigError, SceneError, as_argument
 from navi_core.scenes.benchmark import BENCHMARK, benchmark_sources
 from navi_core.scenes.compiler import without_key
 from navi_core.scenes.corpus import SceneSource, generated_sources, named_sources, tell_apart
@@ -162,7 +162,8 @@ def _file(file: Path) -> SceneSource:
             f"family:seeds, of {', '.join(sorted(FAMILIES))}, or a split as {BENCHMARK}:train"
         )
     if not os.path.isfile(file):
-        raise SceneError(f"{file}: no such file; see what is there with: navi scenes discover {file.parent}")
+        there = f"navi scenes discover {as_argument(file.parent)}"
+        raise SceneError(f"{file}: no such file; see what is there with: {there}")
     (source,) = named_sources([(file, Path(file.name))], "explicit")
     return source
 

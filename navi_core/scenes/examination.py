@@ -7,7 +7,6 @@ only that proves them; `deep` reads every file.
 from __future__ import annotations
 
 import contextlib
-import os
 import warnings
 from collections.abc import Callable
 from dataclasses import asdict
@@ -17,7 +16,7 @@ from typing import Any
 import numpy as np
 
 from navi_core.config import CompileConfig
-from navi_core.errors import NaviError
+from navi_core.errors import NaviError, as_argument
 from navi_core.scenes.annotation import find_annotation, find_legend, missing_annotation
 from navi_core.scenes.compiler import compiled_files, is_current, output_path
 from navi_core.scenes.corpus import named_sources
@@ -281,7 +280,7 @@ def _scene_state(file: Path) -> tuple[str, str]:
 
 
 def _advice(root: Path, layout: Layout, scenes: list[Report], rows: list[Report], cut: bool) -> list[str]:
-    folder, steps = _quoted(root), []
+    folder, steps = as_argument(root), []
     if cut:
         steps.append("the folder is too large to look at whole; name one of its subfolders")
     broken = [row["file"] for row in rows if row["state"] == "broken"]
@@ -331,9 +330,3 @@ _ANNOTATED = {
     "Gibson": "keep X.scn and X_semantic.ply (made of the 3D scene graph annotations) beside each X.glb",
     "Replica": "keep habitat/mesh_semantic.ply and habitat/info_semantic.json beside each mesh.ply",
 }
-
-
-def _quoted(path: Path) -> str:
-    import shlex
-
-    return shlex.quote(os.fspath(path))

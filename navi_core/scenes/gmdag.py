@@ -6,7 +6,7 @@ import os
 import struct
 from pathlib import Path
 
-from navi_core.errors import GmdagError
+from navi_core.errors import GmdagError, as_argument
 from navi_core.scenes.gmdag_v1 import read_v1
 from navi_core.scenes.gmdag_v2 import read_v2
 from navi_core.scenes.scene import MAGIC, Scene
@@ -54,4 +54,4 @@ def _missing(path: Path) -> str:
         return f"does not exist, and neither does the folder {folder}"
     near = sorted(p.name for p in folder.glob("*.gmdag"))[:5]
     known = f"; the folder holds {', '.join(near)}" if near else "; the folder holds no .gmdag file"
-    return f"does not exist{known}. Compile a mesh with: navi scenes compile MESH --out {folder}"
+    return f"does not exist{known}. Compile a mesh with: navi scenes compile MESH --out {as_argument(folder)}"

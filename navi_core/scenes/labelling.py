@@ -11,7 +11,7 @@ import numpy as np
 import numpy.typing as npt
 
 from navi_core.config import CompileConfig
-from navi_core.errors import ConfigError, MeshError
+from navi_core.errors import ConfigError, MeshError, as_argument
 from navi_core.scenes.annotation import face_names, find_annotation, find_legend
 from navi_core.scenes.legend import color_codes, read_legend
 from navi_core.scenes.part import Part
@@ -48,7 +48,8 @@ def label_source(path: Path, parts: Sequence[Part], semantics: str = "auto") -> 
     annotated, colored = find_annotation(path) is not None, any(part.colors is not None for part in parts)
     if semantics == "annotation" and not annotated:
         raise MeshError(
-            f"{path}: no complete annotation lies beside it; see what is missing with: navi doctor {path.parent}"
+            f"{path}: no complete annotation lies beside it; see what is missing with: navi doctor "
+            f"{as_argument(path.parent)}"
         )
     if semantics == "vertex_color" and not colored:
         raise MeshError(f"{path}: has no vertex colours; use --semantics auto, object or material")

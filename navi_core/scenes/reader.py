@@ -10,7 +10,7 @@ from typing import Literal
 
 import numpy as np
 
-from navi_core.errors import ConfigError, MeshError
+from navi_core.errors import ConfigError, MeshError, as_argument
 from navi_core.scenes.annotation import annotation_key, find_annotation, find_legend
 from navi_core.scenes.collada_reader import collada_up_axis, read_collada
 from navi_core.scenes.gazebo_world import read_world
@@ -136,7 +136,7 @@ def _missing(path: Path) -> str:
     names = sorted(p.name for p in folder.iterdir() if is_mesh_file(p))
     near = difflib.get_close_matches(path.name, names, n=3, cutoff=0.4) or names[:3]
     known = f"; did you mean {', '.join(near)}?" if near else f"; {folder} holds no meshes"
-    return f"{path}: does not exist{known} List what is there with: navi scenes discover {folder}"
+    return f"{path}: does not exist{known} List what is there with: navi scenes discover {as_argument(folder)}"
 
 
 def _side_files(path: Path) -> list[Path]:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import hashlib
 import logging
 import os
 import threading
@@ -16,6 +17,7 @@ import torch
 from navi_core.config import ActorConfig, EnvConfig, PolicyConfig, ShaperConfig
 from navi_core.errors import ConfigError, NaviError
 from navi_core.kernels.cuda import cuda_device
+from navi_core.kernels.native import cpu_flags
 from navi_core.models import Checkpoint, Registry, export_checkpoint, load_checkpoint, load_exported, load_policy
 from navi_core.record import navi_home
 from navi_core.service.runner import EagerRunner, ProgramRunner, Runner
@@ -148,12 +150,16 @@ def checkpoint_file(source: str, models: Path | None = None) -> tuple[Path, str]
 
 
 def _programs(path: Path, name: str, checkpoint: Checkpoint, config: ActorConfig) -> ProgramRunner:
-    """Export programs for one drone and for a full batch, or reuse those of the same weights; older ones go."""
+    """Export programs for one drone and for a full batch, or reuse those of the same weights; older ones go.
+
+    Those of another torch, or of another machine that had this home, may not load here, or end the process.
+    """
     folder = navi_home() / "programs"
+    here = hashlib.sha256(f"{torch.__version__} {cpu_flags()}".encode()).hexdigest()[:8]
     programs = {}
     for rows in sorted({1, -(-config.max_sessions // config.groups)}):
         kind = config.runtime
-        file = folder / f"{checkpoint.weights_hash[:16]}-{rows}-{config.threads}-latent{_SUFFIX[kind]}"
+        file = folder / f"{checkpoint.weights_hash[:16]}-{rows}-{config.threads}-{here}-latent{_SUFFIX[kind]}"
         # Before it is loaded: another service that sweeps meanwhile leaves it.
         with suppress(OSError):  # there is none; it is another user's, or on a disk that may only be read
             os.utime(file)

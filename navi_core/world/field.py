@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import logging
 import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from functools import cache
 from typing import Any
 
 import numba
@@ -23,11 +25,24 @@ from navi_core.world.packing import pack_field
 
 __all__ = ["Field", "RayHits"]
 
+_LOG = logging.getLogger("navi.world")
 UNKNOWN_SURFACE = "surface"
 """Name of semantic id 1: a surface that nothing names."""
 _WHOLE = (torch.int8, torch.int16, torch.int32, torch.int64, torch.uint8)
 MOST_THREADS = 1024
 """Threads of the kernels at most; a call with billions of them would take the process down."""
+
+
+@cache
+def _tell_fewer(threads: int, most: int) -> None:
+    """Say once of each number that it is not had everywhere: numba starts no more threads than it was imported with."""
+    _LOG.warning(
+        "threads %d: kernels in numba take %d, the cores that this process is given (NUMBA_NUM_THREADS sets another "
+        "number); those in C++ take %d",
+        threads,
+        most,
+        threads,
+    )
 
 
 @dataclass(frozen=True)
@@ -94,7 +109,10 @@ class Field:
         if self.device.type == "cuda":
             self.device = cuda_device(self.device)
         if threads:
-            numba.set_num_threads(min(threads, numba.config.NUMBA_NUM_THREADS))  # type: ignore[attr-defined]
+            most: int = numba.config.NUMBA_NUM_THREADS  # type: ignore[attr-defined]
+            numba.set_num_threads(min(threads, most))
+            if threads > most:
+                _tell_fewer(threads, most)
         self.vocabulary = known_ids(vocabulary) if vocabulary is not None else _vocabulary(self.scenes)
         self.semantic_names = {number: name for name, number in self.vocabulary.items()}
         self._made = (str(self.device), threads, self.vocabulary, tracer)

@@ -232,6 +232,15 @@ def test_what_the_fast_path_does_not_do_is_refused():
     for change in ({"apply_to": "latents"}, {"iterations": 2}, {"noise_std": 0.1}, {"free_energy_weight": 0.1}):
         with pytest.raises(ConfigError, match="navi train dqn"):
             make(kernel_smoothing={"enabled": True} | change)
+    for section, name, value in (
+        ("dqn", "burn_in", 16),
+        ("dqn", "reward_ema_alpha", 0.5),
+        ("replay", "sequence_max_share", 0.5),
+        ("replay", "storage", "compact"),
+        ("early_stopping", "enabled", True),
+    ):
+        with pytest.raises(ConfigError, match=rf"no {section}\.{name}; leave it out, or use navi train dqn"):
+            make(**{section: {name: value}})
     with pytest.raises(ConfigError, match=r"latent_dim 64 is not the width 32"):
         make(kernel_smoothing={"enabled": True}, hidden=(64, 32))
     with pytest.raises(ConfigError, match="continuous"):

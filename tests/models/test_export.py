@@ -1,6 +1,7 @@
 """Exported policies: the same function as the policy over a flight with resets, or no file at all."""
 
 import json
+import zipfile
 
 import pytest
 import torch
@@ -171,6 +172,33 @@ def test_a_compiled_package_flies_as_the_policy_does(tmp_path):
         assert load_exported(path).config == policy.config
 
 
+@pytest.mark.parametrize("told", [{"torch": "2.11.0", "rows": 3}, {}])
+def test_a_package_that_does_not_load_tells_the_torch_that_compiled_it_and_the_command(told, tmp_path, caplog):
+    file = tmp_path / "my policy.pt2"
+    with zipfile.ZipFile(file, "w") as archive:
+        archive.writestr("p/data/aotinductor/model/c.wrapper_metadata.json", json.dumps({"navi": json.dumps(told)}))
+    with pytest.raises(CheckpointError, match="AOTInductor can load") as caught:
+        load_exported(file)
+    if told:
+        fit = f"torch 2.11.0 compiled it, this is torch {torch.__version__}; compile it again here: "
+        fit += f"navi export CHECKPOINT --format aoti --rows 3 --out '{file}'"
+        # What does not fit may end the process while it is loaded.
+        assert str(caught.value).endswith(fit) and fit in caplog.text
+    else:
+        assert "torch that it does not name compiled it" in str(caught.value) and "compiled" not in caplog.text
+
+
+def test_a_program_that_is_too_new_for_this_runtime_says_so(tmp_path):
+    import onnx
+
+    path, _ = export_policy(small_policy(encoder="ring_cnn", core="gru"), tmp_path / "p.onnx", kind="onnx")
+    model = onnx.load(path)
+    model.ir_version = 99
+    onnx.save(model, path)
+    with pytest.raises(CheckpointError, match=r"this is ONNX Runtime .*: if it is older .* pip install -U onnxruntime"):
+        load_exported(path)
+
+
 @pytest.mark.parametrize(
     ("call", "error", "message"),
     [
@@ -208,6 +236,7 @@ def test_the_command_tells_parity_and_operations_and_the_file_its_origin(make_ch
     assert loaded.config == source.train_config().policy
     for key in ("weights_hash", "run_id", "step_id", "decision_hz"):
         assert loaded.metadata[key] == getattr(source, key)
+    assert loaded.metadata["torch"] == torch.__version__
     plain = CliRunner().invoke(
         build_app(plugins=False), [*arguments, "--format", "safetensors", "--out", str(out) + "s"]
     )

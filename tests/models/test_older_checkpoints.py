@@ -74,6 +74,6 @@ def test_a_setting_of_newer_code_is_refused_with_who_wrote_it_and_what_to_do(mak
 def test_another_format_is_not_set_aside_as_broken(make_checkpoint, tmp_path):
     make_checkpoint("step-000000000064.pt")
     newer = _written(make_checkpoint("step-000000000128.pt"), version=4)
-    with pytest.raises(CheckpointVersionError, match="update Navi"):
+    with pytest.raises(CheckpointVersionError, match="update Navi; or begin this run anew with --fresh"):
         last_good_checkpoint(tmp_path, expect_encoder="ring_cnn", expect_core="gru")
     assert newer.exists() and not list(tmp_path.glob("*.broken"))

@@ -109,3 +109,14 @@ def test_a_trainer_that_still_ends_is_waited_for_before_the_proof_looks(trainer,
     proof = night.run("resume_proof", resume_proof)
     assert proof.status == "passed" and waited == [file.parents[1].name]
     assert proof.gates[0].detail.startswith("taken up at 1,536")
+
+
+def test_a_run_that_another_version_of_navi_trained_is_not_proved_and_the_night_goes_on(trainer):
+    night = trained(trainer)
+    data = night.data("training")
+    # As older code has it: without a setting that names another run today, and with one that it never looked at.
+    data["settings"]["dqn"]["microbatch"] = 4
+    data["run_id"] = "nightly-n-0123456789abcdef"
+    proof = night.run("resume_proof", resume_proof)
+    assert proof.status == "warned" and "another version of Navi" in proof.gates[0].detail
+    assert len(trainer.settings) == 1 and proof.data["steps"] == 1024

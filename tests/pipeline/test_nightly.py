@@ -1,6 +1,7 @@
 """Nights: gates, what is done once, the monitor, the summary; and a whole small night (slow)."""
 
 import json
+import shlex
 import time
 
 import dagster as dg
@@ -67,7 +68,7 @@ def test_the_same_night_goes_on_behind_the_stages_that_passed():
     assert again.run("a", counted).data == {"seen": 1} and not calls
     assert again.run("b", counted).status == "passed" and calls == [1]
     assert [row["name"] for row in read_night("n")["stages"]] == ["a", "b"]
-    with pytest.raises(RunError, match="other settings"):
+    with pytest.raises(RunError, match="other settings: go on with --set seed=0, or give it another --name"):
         night(seed=5)
     with pytest.raises(RunError, match="cannot name a file"):
         night("../etc")
@@ -92,8 +93,15 @@ def test_a_night_is_taken_up_by_a_navi_that_knows_more_settings():
     del document["config"]["compact_segments"]
     file.write_text(json.dumps(document | {"config_hash": "that of another Navi"}))
     assert night("upgraded", seed=3, compact_segments=7).stages["preflight"].status == "passed"
-    with pytest.raises(RunError, match="other settings"):
-        night("upgraded", seed=4)
+    # What a former default was is an option now.
+    with pytest.raises(RunError) as caught:
+        night("upgraded", seed=4, profile="a b")
+    options = shlex.split(str(caught.value).partition("go on with ")[2].partition(", or")[0])
+    config = nightly_config(assignments=["seed=4", "profile=a b", *options[1::2]])
+    assert Night(config, "upgraded", say=lambda line: None).stages["preflight"].status == "passed"
+    file.write_text(json.dumps(document | {"config": {"warp": 1}}))
+    with pytest.raises(RunError, match="no key 'warp'"):
+        night("upgraded")
 
 
 def test_the_morning_compacts_many_segments_and_a_fault_waits_for_tomorrow(monkeypatch, caplog):

@@ -447,12 +447,43 @@ def test_what_a_preset_adds_by_name_is_a_change_and_a_setting_of_a_newer_navi_is
         kept = book.folder / "settings.json"
         known = json.loads(kept.read_text())
         del known["ppo"]["clip"]
-        kept.write_text(json.dumps(known))
+        kept.write_text(json.dumps(known | {"warp": 1}))
         assert book.differing() == []
+        preset.write_text("env: {reward: {weights: {collision: 0.5}}}\nppo: {clip: 0.3}")
+        assert book.differing() == ["ppo.clip 0.2"], "a Navi without this setting trained as its default says"
         preset.write_text("env: {reward: {weights: {collision: 0.5, clearance: 1.0}}}")
         assert book.differing() == ["env.reward.weights {'collision': 0.5}"]
         with pytest.raises(ConfigError, match="begin another, `navi study run small --set name=small-2`"):
             book.require_same_settings()
+
+
+def test_a_study_of_which_older_navi_kept_no_settings_is_known_by_what_its_trials_trained_with(tmp_path):
+    preset = tmp_path / "mine.yaml"
+    preset.write_text("ppo: {gamma: 0.9}")
+    with StudyBook(small_study(trials=1, preset=str(preset))) as book:
+        complete_by(book)
+        kept = book.folder / "settings.json"
+        kept.unlink()
+        assert book.differing() == [] and kept.exists()
+        kept.unlink()
+        preset.write_text("ppo: {gamma: 0.99}")
+        assert book.differing() == ["ppo.gamma 0.9"] and not kept.exists()
+
+
+def test_a_study_with_a_setting_that_is_none_any_more_is_shown_and_gone_on_with():
+    space = {"dqn.learning_rate": {"kind": "float", "low": 1e-4, "high": 1e-2, "log": True}}
+    config = small_study(learner="dqn", trials=1, space=space)
+    with StudyBook(config) as book:
+        complete_by(book)
+    file = study_folder("small") / "study.json"
+    told = json.loads(file.read_text())
+    file.write_text(json.dumps(told | {"settings": told["settings"] | {"dqn": {"gamma": 0.99, "microbatch": 4}}}))
+    known = read_study("small").model_copy(update={"trials": 2})
+    assert known.settings["dqn"] == {"gamma": 0.99}
+    with StudyBook(known) as book:
+        assert book.differing() == [] and pick_trial(book).number == 0
+        complete_by(book)
+        assert book.finished() == 2
 
 
 def test_a_learner_of_ones_own_is_studied_over_a_named_space(monkeypatch):

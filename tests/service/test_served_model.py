@@ -152,6 +152,10 @@ def test_programs_of_champions_that_are_long_gone_are_removed(make_checkpoint, m
     assert len(exported) == 6 and [file.exists() for file in exported] == [True, True, False, False, True, True]
     # What is loaded counts as used before: another service that sweeps meanwhile leaves it.
     assert len(loaded) == 10 and loaded == sorted(set(loaded))
+    # Another torch, or a home on another machine: what was compiled before may end the process.
+    monkeypatch.setattr(f"{module}.cpu_flags", lambda: "flags: sse2")
+    load_model(str(models[0]), ActorConfig(runtime="onnx", max_sessions=8))
+    assert len(exported) == 8
 
 
 def test_a_model_is_computed_on_the_device_that_was_asked_for(make_checkpoint) -> None:  # noqa: F811

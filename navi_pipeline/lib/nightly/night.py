@@ -8,7 +8,9 @@ the same. A soft gate is a warning.
 
 from __future__ import annotations
 
+import json
 import re
+import shlex
 import time
 from collections.abc import Callable
 from dataclasses import asdict, dataclass, field
@@ -158,22 +160,32 @@ class Night:
         self.stages[name] = Stage(name, "passed" if gate.passed else "failed", 0.0, [gate])
 
     def _take_up(self, document: dict[str, Any], keep_failed: bool) -> None:
-        if not self._is_ours(document.get("config")):
-            raise RunError(f"night {self.name} was begun with other settings; give it another --name")
+        differing = self._differing(document.get("config"))
+        if differing:
+            raise RunError(
+                f"night {self.name} was begun with other settings: go on with {shlex.join(differing)}, or give it "
+                "another --name"
+            )
         self.began_at = document["began_at"]
         for row in document["stages"]:
             stage = Stage(**(row | {"gates": [Gate(**gate) for gate in row["gates"]]}))
             if keep_failed or stage.status in ("passed", "warned"):
                 self.stages[stage.name] = stage
 
-    def _is_ours(self, told: Any) -> bool:
-        """Compare settings; one that a later Navi added, or when to begin and compact, makes no other night."""
+    def _differing(self, told: Any) -> list[str]:
+        """Return the options that make this night the one that was begun; none where it is.
+
+        A setting that a later Navi added, or when to begin and compact, makes no other night.
+        """
         try:
             begun = parse_config(NightlyConfig, told)
-        except (ConfigError, TypeError):
-            return False
-        beside = {name: getattr(self.config, name) for name in _BESIDE}
-        return begun.model_copy(update=beside) == self.config
+        except (ConfigError, TypeError) as error:
+            raise RunError(
+                f"night {self.name} was begun with other settings ({error}); give this one another --name"
+            ) from None
+        then, now = begun.model_dump(mode="json"), self.config.model_dump(mode="json")
+        differing = [name for name in then if name not in _BESIDE and then[name] != now[name]]
+        return [part for name in differing for part in ("--set", f"{name}={json.dumps(then[name])}")]
 
     def _keep(self) -> None:
         write_document(

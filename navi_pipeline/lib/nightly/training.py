@@ -6,6 +6,7 @@ from pathlib import Path
 from typing import Any
 
 from navi_core.config import TrainConfig, config_hash, parse_config
+from navi_core.config.past import settings_of_today
 from navi_core.errors import NaviError, RunError
 from navi_core.record import hardware_profile
 from navi_pipeline.lib.monitor import Monitor
@@ -55,8 +56,13 @@ def bounded_training(night: Night) -> tuple[list[Gate], dict[str, Any]]:
 def resume_proof(night: Night) -> tuple[list[Gate], dict[str, Any]]:
     """Take the run up again, let it go on by a few steps, end it, and look where it began and ended."""
     trained = night.data("training")
-    settings = parse_config(TrainConfig, trained["settings"]) if "settings" in trained else night_settings(night)
+    kept = trained.get("settings")
+    settings = night_settings(night) if kept is None else parse_config(TrainConfig, settings_of_today(kept))
     gates, data = [], {name: value for name, value in trained.items() if name != "settings"}
+    if trained["run_id"] != _run_id(night, settings):
+        # A trainer would begin another run. What was trained is whole, and the rest of the night is about that.
+        detail = f"{trained['run_id']} was trained by another version of Navi, whose settings were others"
+        return [Gate("resume", False, False, detail)], data
     _let_end(night, settings)
     for more in night.config.proof_steps:
         # Not where training ended: a proof that was interrupted has gone on from there.
@@ -126,7 +132,11 @@ def _let_end(night: Night, settings: TrainConfig) -> None:
     """Wait for the trainer of a night that was killed a moment ago: it writes where the run stands."""
     from navi_pipeline.lib.stale_runs import wait_for_run
 
-    wait_for_run(f"{ASSET}-{night.name}-{config_hash(settings)}")
+    wait_for_run(_run_id(night, settings))
+
+
+def _run_id(night: Night, settings: TrainConfig) -> str:
+    return f"{ASSET}-{night.name}-{config_hash(settings)}"
 
 
 def _init(night: Night) -> str:

@@ -8,6 +8,7 @@ an error, no time left) is an outcome and stays.
 
 from __future__ import annotations
 
+import json
 import os
 import socket
 import time
@@ -19,10 +20,12 @@ from typing import TYPE_CHECKING, Any
 from navi_core.config import StudyConfig, config_hash, parse_config
 from navi_core.config.base import Config
 from navi_core.config.parts import LEARNER_NAMES
+from navi_core.config.past import given_of_today, settings_of_today
 from navi_core.errors import ConfigError, RecordError
+from navi_core.record import navi_home
 from navi_core.record.file_lock import exclusively, is_held
 from navi_pipeline.lib.documents import read_document, write_document
-from navi_pipeline.lib.studies.spaces import check_space, corner_config, search_space
+from navi_pipeline.lib.studies.spaces import check_space, corner_config, search_space, trial_config
 from navi_pipeline.lib.studies.storage import open_storage, studies_folder, study_folder
 
 if TYPE_CHECKING:
@@ -57,6 +60,8 @@ def read_study(name: str) -> StudyConfig:
         known = ", ".join(known_studies()) or "none yet"
         raise RecordError(f"no study {name!r}; known: {known}; `navi study run` begins one")
     document = read_document(study_folder(name) / "study.json", made_by="the study")
+    if isinstance(document.get("settings"), dict):
+        document["settings"] = given_of_today(document["settings"])
     # A study is listed also where nobody has registered its learner.
     return parse_config(StudyConfig, document, context={"past": [LEARNER_NAMES.kind]})
 
@@ -102,8 +107,20 @@ class StudyBook:
         file, now = self.folder / "settings.json", corner_config(self.config)
         with exclusively(self._claim):
             if not file.exists():
+                differing = self._differing_from_trials()
+                if differing:
+                    return differing
                 write_document(file, now.model_dump(mode="json"))
-            return list(_differences(read_document(file, made_by="the study"), now))
+            return list(_differences(settings_of_today(read_document(file, made_by="the study")), now))
+
+    def _differing_from_trials(self) -> list[str]:
+        """Return what differs from what a trial was trained with: older Navi kept no settings of the whole study."""
+        for trial in self.trials():
+            run = navi_home() / "runs" / str(trial.user_attrs.get("run_id"))
+            with suppress(OSError, ValueError, KeyError):
+                then = json.loads((run / "config.json").read_text("utf-8"))["config"]
+                return list(_differences(settings_of_today(then), trial_config(self.config, trial.params)))
+        return []
 
     def require_same_settings(self) -> None:
         """Refuse to go on where a preset says something else than when the study began: its trials would not compare.
@@ -268,15 +285,20 @@ def constraint_values(trial: FrozenTrial) -> dict[str, float]:
 
 
 def _differences(then: Mapping[str, Any], now: Config, section: str = "") -> Iterator[str]:
-    """Yield the settings that both know and that differ, with what they were; a newer Navi may know more."""
+    """Yield the settings that differ, with what they were: of one that is missing the default, as older Navi had it.
+
+    A newer Navi may know more.
+    """
     told = now.model_dump(mode="json")
-    for name in sorted(then.keys() & told.keys()):
-        inner = getattr(now, name)
+    for name, field in sorted(type(now).model_fields.items()):
+        inner, default = getattr(now, name), field.get_default(call_default_factory=True)
+        usual = default.model_dump(mode="json") if isinstance(default, Config) else json.loads(json.dumps(default))
+        was = then.get(name, usual)
         # What is no section, such as weights by name or families of scenes, is one setting.
-        if isinstance(inner, Config) and isinstance(then[name], dict):
-            yield from _differences(then[name], inner, f"{section}{name}.")
-        elif then[name] != told[name]:
-            yield f"{section}{name} {then[name]}"
+        if isinstance(inner, Config) and isinstance(was, dict):
+            yield from _differences(was, inner, f"{section}{name}.")
+        elif was != told.get(name, usual):
+            yield f"{section}{name} {was}"
 
 
 def _sampler(config: StudyConfig, seed: int) -> BaseSampler:
@@ -303,7 +325,6 @@ def _pruner(config: StudyConfig) -> Any:
     if config.pruning is None:
         return pruners.NopPruner()
     from navi_pipeline.lib.studies.pruner import SlotHyperband
-    from navi_pipeline.lib.studies.spaces import trial_config
 
     steps = trial_config(config, {}).total_steps
     return SlotHyperband(

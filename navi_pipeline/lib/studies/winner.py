@@ -5,7 +5,7 @@ from __future__ import annotations
 from pathlib import Path
 from typing import Any
 
-from navi_core.errors import ConfigError, RecordError, RunError
+from navi_core.errors import ConfigError, RecordError, RunError, as_argument
 from navi_core.presets.plain_yaml import write_yaml
 from navi_core.record import navi_home
 from navi_core.record.durable import write_durably
@@ -46,7 +46,9 @@ def write_preset(book: StudyBook, trial: Any, file: Path) -> None:
         book.require_same_settings()
     except ConfigError as error:
         kept = navi_home() / "runs" / str(trial.user_attrs.get("run_id")) / "config.json"
-        raise ConfigError(f"{error}; trial {trial.number} itself was trained with --config {kept}") from error
+        raise ConfigError(
+            f"{error}; trial {trial.number} itself was trained with --config {as_argument(kept)}"
+        ) from error
     values = ", ".join(f"{value:.6g}" for value in trial.values or ())
     settings = trial_settings(book.config, trial.params)
     metrics = ", ".join(objective.metric for objective in book.config.objectives)

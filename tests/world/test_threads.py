@@ -1,0 +1,19 @@
+"""Threads of a field's kernels: numba starts no more than it was imported with, which a container's quota says."""
+
+import logging
+
+import numba
+
+from navi_core.scenes import Scene
+from navi_core.world import Field
+
+
+def test_threads_that_numba_does_not_have_are_told_once(box_scene: Scene, monkeypatch, caplog) -> None:
+    before = numba.get_num_threads()
+    with monkeypatch.context() as quota, caplog.at_level(logging.WARNING, logger="navi.world"):
+        quota.setattr(numba.config, "NUMBA_NUM_THREADS", 1)
+        for threads in (1, 3, 3):
+            Field([box_scene], threads=threads)
+    numba.set_num_threads(before)
+    (told,) = caplog.messages
+    assert told.startswith("threads 3: kernels in numba take 1, ")
