@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import math
 from abc import abstractmethod
-from typing import Unpack
+from typing import Any, Unpack
 
 import numpy as np
 import numpy.typing as npt
@@ -190,7 +190,7 @@ class MapPilot(Pilot):
         return target, self._settled & (self._length > 0)
 
 
-def _percentile(values: npt.NDArray[np.float32], share: float, otherwise: float) -> npt.NDArray[np.floating]:
+def _percentile(values: npt.NDArray[np.float32], share: float, otherwise: float) -> npt.NDArray[Any]:
     """Return a percentile of each row's (B, R) numbers, `otherwise` for a row without any."""
     empty: npt.NDArray[np.bool_] = np.all(np.isnan(values), axis=1, keepdims=True)
     known = np.where(empty, np.float32(0.0), values)
