@@ -127,7 +127,10 @@ def evaluate(
 ) -> None:
     """Fly a subject without learning over frozen starts, and measure coverage and collisions."""
     from navi_core.evaluate import record_evaluation, write_traces
+    from navi_core.record.rerun import require_rerun
 
+    if rrd is not None:
+        require_rerun()
     config = eval_config(protocol, starts, steps, seed, sampled, noisy, task, recovery)
     flown = find_subject(subject, models)
     scenes = load_scenes(scene or HELD_OUT, resolution)

@@ -62,11 +62,14 @@ def remove(
 
     Registered versions stay, as do the rows in the warehouse; the same command would train from the beginning.
     """
-    from navi_core.record.run_folders import remove_run_folder
+    from navi_core.record.run_folders import find_run_folder, remove_run_folder
 
+    names = list(dict.fromkeys(names))
+    found = [find_run_folder(_root(runs), name) for name in names]
     if not yes:
-        typer.confirm(f"Remove {', '.join(names)}?", abort=True)
-    for name in dict.fromkeys(names):
+        told = ", ".join(f"{run.name} ({run.size / 1e6:,.1f} MB{', in use' if run.in_use else ''})" for run in found)
+        typer.confirm(f"Remove {told}?", abort=True)
+    for name in names:
         typer.echo(f"{name}: {remove_run_folder(_root(runs), name) / 1e6:,.1f} MB removed")
 
 

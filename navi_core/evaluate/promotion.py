@@ -7,7 +7,7 @@ on the same starts some win by chance. Whatever is decided becomes one row of th
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, replace
 from datetime import UTC, datetime
 from typing import TYPE_CHECKING, Any
@@ -22,7 +22,7 @@ from navi_core.models import load_checkpoint, trained_on
 
 if TYPE_CHECKING:
     from navi_core.config import EvalConfig
-    from navi_core.models import Registry
+    from navi_core.models import ModelVersion, Registry
     from navi_core.scenes import Scene
 
 __all__ = [
@@ -46,6 +46,12 @@ SAFETY = "collisions_per_minute"
 """What it must not be worse in."""
 
 _FEWEST_SCENES = 2
+_LISTED = 5
+"""Scenes that a refusal names."""
+_SEEN = (
+    "{version}, or a version that it descends from, was trained on {seen} of these scenes; promote on scenes that it "
+    "never saw"
+)
 _CONFIRMING = 1_000_000
 """Where the seeds of confirming flights begin: nobody chooses a version by flights of these."""
 
@@ -230,14 +236,34 @@ def scenes_seen(registry: Registry, version: str, flown: EvalResult) -> int:
 
     A checkpoint knows those of the weights that it began with since 2026-11-22; older ones know their own alone.
     """
+    known = _learned(registry.lineage(version)[1:])
+    before = {str(row["scene"]) for row in flown.episodes if row["scene_hash"] in known}
+    return max(int(flown.summary.get("scenes_trained_on") or 0), len(before))
+
+
+def _learned(entries: Iterable[ModelVersion]) -> set[str]:
+    """Return the content and source hashes of the scenes that versions were trained on."""
     known: set[str] = set()
-    for entry in registry.lineage(version)[1:]:
+    for entry in entries:
         try:
             known |= trained_on(load_checkpoint(entry.path))
         except CheckpointError:
             continue  # an ancestor whose file is gone, or that this Navi cannot read
-    before = {str(row["scene"]) for row in flown.episodes if row["scene_hash"] in known}
-    return max(int(flown.summary.get("scenes_trained_on") or 0), len(before))
+    return known
+
+
+def _require_unseen(version: str, registry: Registry, scenes: Sequence[Scene]) -> None:
+    """Refuse scenes on which no flight, of an hour perhaps, could win."""
+    known = _learned(registry.lineage(version))
+    seen = [scene.name for scene in scenes if scene.content_hash() in known or scene.source_hash in known]
+    if seen:
+        told = f"{len(seen)} ({', '.join(seen[:_LISTED])}{', …' if len(seen) > _LISTED else ''})"
+        raise EvaluationError(_SEEN.format(version=version, seen=told))
+    if len(scenes) < _FEWEST_SCENES:
+        raise EvaluationError(
+            f"a promotion needs {_FEWEST_SCENES} scenes or more, {len(scenes)} says nothing of others; name more with "
+            "--scene"
+        )
 
 
 def promote(
@@ -270,8 +296,8 @@ def promote(
 
     Raises:
         RegistryError: No such version, not a valid alias, or another version got the alias during the flights.
-        EvaluationError: The challenger holds the alias already, was trained on one of the scenes, or the two cannot
-            be compared.
+        EvaluationError: The challenger holds the alias already, was trained on one of the scenes, there is but one
+            scene, or the two cannot be compared.
     """
     contender = registry.resolve(version)
     registry.check_alias(alias)
@@ -279,16 +305,15 @@ def promote(
     if holder is not None and holder.version == contender.version:
         raise EvaluationError(f"{contender.version} is the {alias} already")
     rival = holder if holder is not None else "random"
-    challenger = challenger or evaluate(contender, scenes, config)
+    places = scenes.field.scenes if isinstance(scenes, Course) else scenes
+    if challenger is None:
+        _require_unseen(contender.version, registry, places)
+        challenger = evaluate(contender, scenes, config)
     seen = scenes_seen(registry, contender.version, challenger)
     if seen:
-        raise EvaluationError(
-            f"{contender.version}, or a version that it descends from, was trained on {seen} of these scenes; "
-            "promote on scenes that it never saw"
-        )
+        raise EvaluationError(_SEEN.format(version=contender.version, seen=seen))
 
     def fly_again(others: EvalConfig) -> tuple[EvalResult, EvalResult]:
-        places = scenes.field.scenes if isinstance(scenes, Course) else scenes
         again = evaluate(contender, places, others), evaluate(rival, places, others)
         for result in again:
             result.summary["confirms"] = True

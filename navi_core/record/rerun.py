@@ -12,7 +12,7 @@ import numpy.typing as npt
 
 from navi_core.errors import RecordError
 
-__all__ = ["EpisodeTrace", "write_rrd"]
+__all__ = ["EpisodeTrace", "require_rerun", "write_rrd"]
 
 _GOLDEN_RATIO = 0.61803398875
 
@@ -74,17 +74,28 @@ class EpisodeTrace:
         return points.astype(np.float32), self.semantic[moment].reshape(-1)[hit]
 
 
+def require_rerun() -> None:
+    """Ask for Rerun before an hour's flight whose files would need it.
+
+    Raises:
+        RecordError: The extra `rerun` is not installed.
+    """
+    try:
+        import rerun.blueprint  # noqa: F401
+    except ImportError as error:
+        raise RecordError(f"Rerun files need the extra rerun ({error}); pip install 'navi[rerun]'") from None
+
+
 def write_rrd(path: Path, trace: EpisodeTrace) -> None:
     """Write an episode as a `.rrd` file, whole or not at all.
 
     Raises:
         RecordError: The extra `rerun` is not installed, or the file cannot be written.
     """
-    try:
-        import rerun as rr
-        import rerun.blueprint as rrb
-    except ImportError as error:
-        raise RecordError(f"Rerun files need the extra rerun ({error}); pip install 'navi[rerun]'") from None
+    require_rerun()
+    import rerun as rr
+    import rerun.blueprint as rrb
+
     unfinished = path.with_name(f".{path.name}.part")
     try:
         path.parent.mkdir(parents=True, exist_ok=True)

@@ -17,7 +17,7 @@ from navi_core.errors import RunError
 from navi_core.record.file_lock import alone, is_held
 from navi_core.record.run_directory import run_lock
 
-__all__ = ["RunFolder", "remove_run_folder", "run_folders"]
+__all__ = ["RunFolder", "find_run_folder", "remove_run_folder", "run_folders"]
 
 _ASIDE = ".old-"
 _REMOVED = ".removed-"
@@ -50,6 +50,19 @@ def run_folders(root: Path) -> list[RunFolder]:
     return sorted(found, key=lambda folder: (-folder.size, folder.name))
 
 
+def find_run_folder(root: Path, name: str) -> RunFolder:
+    """Return a run's folder.
+
+    Args:
+        root: Folder of all runs.
+        name: Of the folder.
+
+    Raises:
+        RunError: There is no such run.
+    """
+    return _facts(root, _find(root, name))
+
+
 def remove_run_folder(root: Path, name: str) -> int:
     """Remove a run's folder and return how many bytes that were.
 
@@ -62,9 +75,7 @@ def remove_run_folder(root: Path, name: str) -> int:
     Raises:
         RunError: There is no such run, a process holds it, or it cannot be removed.
     """
-    path = root / name
-    if Path(name).name != name or not _is_run(path):
-        raise RunError(f"no run {name!r} in {root}; see them with: navi runs list")
+    path = _find(root, name)
     run_id = name.partition(_ASIDE)[0]
     try:
         with alone(run_lock(root, run_id), f"run {run_id}"):
@@ -75,6 +86,13 @@ def remove_run_folder(root: Path, name: str) -> int:
     except OSError as error:
         raise RunError(f"{path}: cannot be removed: {error.strerror or error}") from error
     return size
+
+
+def _find(root: Path, name: str) -> Path:
+    path = root / name
+    if Path(name).name != name or not _is_run(path):
+        raise RunError(f"no run {name!r} in {root}; see them with: navi runs list")
+    return path
 
 
 def _is_run(path: Path) -> bool:

@@ -159,10 +159,21 @@ def test_a_promotion_is_recorded_before_the_alias_moves(halls, registry, tmp_pat
     assert [row[:2] for row in told[2:]] == [(True, won.decided_at), (False, won.decided_at)]
 
 
-def test_promotion_refuses_scenes_of_the_training(corridor, registry, tmp_path):
-    seen = flying(HOVER, tmp_path / "seen.pt", scene_hashes={"corridor": corridor.content_hash()})
-    with pytest.raises(EvaluationError, match="trained on 1 of these scenes"):
-        promote(registry.register(seen), registry, [corridor], SHORT)
+def test_promotion_refuses_scenes_of_the_training_before_anybody_flies(halls, registry, tmp_path, monkeypatch):
+    course, flown = build_course(halls, SHORT), evaluate("random", halls, SHORT)
+    monkeypatch.setattr("navi_core.evaluate.promotion.evaluate", lambda *_: pytest.fail("it flew"))
+    known = flying(HOVER, tmp_path / "known.pt", scene_hashes={"a": halls[0].content_hash(), "b": "mesh"})
+    seen = registry.register(known)
+    for scenes in (halls, course, halls[:1], [replace(halls[1], source_hash="mesh"), halls[2]]):
+        with pytest.raises(EvaluationError, match=r"trained on 1 \(hall[01]\) of these scenes; promote on scenes"):
+            promote(seen, registry, scenes, SHORT)
+    fresh = registry.register(flying(CIRCLE, tmp_path / "fresh.pt"))
+    with pytest.raises(EvaluationError, match="needs 2 scenes or more, 1 says nothing of others; name more"):
+        promote(fresh, registry, halls[:1], SHORT)
+    # One that was flown elsewhere is asked for what it tells itself.
+    flown.summary["scenes_trained_on"] = 3
+    with pytest.raises(EvaluationError, match="trained on 3 of these scenes"):
+        promote(fresh, registry, halls, SHORT, challenger=flown)
 
 
 def test_no_decision_promotes_where_the_challenger_was_trained(halls, tmp_path):
@@ -175,14 +186,16 @@ def test_no_decision_promotes_where_the_challenger_was_trained(halls, tmp_path):
     assert not refused.promoted and refused.reason == "Refused, v002 was trained on 1 of these scenes"
 
 
-def test_what_an_ancestor_was_trained_on_is_not_promoted_on(corridor, registry, tmp_path):
+def test_what_an_ancestor_was_trained_on_is_not_promoted_on(halls, registry, tmp_path):
     """A child of before checkpoints knew the scenes of what they began with."""
-    old = registry.register(flying(HOVER, tmp_path / "old.pt", scene_hashes={"corridor": corridor.content_hash()}))
+    old = registry.register(flying(HOVER, tmp_path / "old.pt", scene_hashes={"hall": halls[0].content_hash()}))
     child = registry.register(flying(CIRCLE, tmp_path / "child.pt"), parents=[old])
-    with pytest.raises(EvaluationError, match="v002, or a version that it descends from, was trained on 1 of these"):
-        promote(child, registry, [corridor], SHORT)
+    flown = evaluate(registry.resolve(child), halls, SHORT)
+    for known in (None, flown):
+        with pytest.raises(EvaluationError, match=r"v002, or a version that it descends from, was trained on 1.* of"):
+            promote(child, registry, halls, SHORT, challenger=known)
     (registry.path / "v001.pt").unlink()
-    assert not promote(child, registry, [corridor], SHORT)[0].promoted
+    assert not promote(child, registry, halls, SHORT)[0].promoted
 
 
 def test_rows_reach_the_outbox_whole(corridor, tmp_path):
@@ -227,6 +240,12 @@ def run(tmp_path, monkeypatch, corridor):
     return call
 
 
+@pytest.fixture
+def hall(halls, tmp_path):
+    """A second scene, saved: one alone promotes nobody."""
+    return halls[0].save(tmp_path / "hall.gmdag")
+
+
 def test_evaluate_and_compare_on_the_command_line(run, tmp_path):
     saved = tmp_path / "random.json"
     shown = json.loads(run("evaluate", "random", "--json", "--out", str(saved)).stdout)
@@ -238,7 +257,7 @@ def test_evaluate_and_compare_on_the_command_line(run, tmp_path):
     assert "forward-plus" in run("compare", "forward-plus", "random").stdout
 
 
-def test_a_flight_that_cannot_be_recorded_is_shown_and_saved_all_the_same(run, tmp_path, monkeypatch):
+def test_a_flight_that_cannot_be_recorded_is_shown_and_saved_all_the_same(run, hall, tmp_path, monkeypatch):
     def full(*what, **named):
         raise OSError(errno.ENOSPC, "No space left on device")
 
@@ -248,7 +267,7 @@ def test_a_flight_that_cannot_be_recorded_is_shown_and_saved_all_the_same(run, t
     assert isinstance(outcome.exception, RecordError)
     assert json.loads(outcome.stdout)["episodes"] == json.loads(saved.read_text())["episodes"]
     version = Registry(tmp_path / "home" / "models").register(flying(HOVER, tmp_path / "hover.pt"))
-    outcome = run("promote", version, "--json", expect=1)
+    outcome = run("promote", version, "--json", "--scene", str(hall), expect=1)
     assert isinstance(outcome.exception, RecordError)
     told = json.loads(outcome.stdout)
     assert told["version"] == version and not told["promoted"] and "No space left" in told["reason"]
@@ -283,10 +302,12 @@ def test_the_command_says_that_a_scene_was_trained_on(run, corridor, tmp_path):
     assert "trained on" not in run("evaluate", "random").stderr
 
 
-def test_promote_on_the_command_line_tells_a_refusal_by_its_exit_code(run, tmp_path):
+def test_promote_on_the_command_line_tells_a_refusal_by_its_exit_code(run, hall, tmp_path):
     registry = Registry(tmp_path / "home" / "models")
     version = registry.register(flying(HOVER, tmp_path / "hover.pt"))
-    row = json.loads(run("promote", version, "--json", expect=1).stdout)
+    outcome = run("promote", version, "--json", expect=1)
+    assert isinstance(outcome.exception, EvaluationError) and "needs 2 scenes or more" in str(outcome.exception)
+    row = json.loads(run("promote", version, "--json", "--scene", str(hall), expect=1).stdout)
     assert row["promoted"] is False and row["opponent"] == "random"
     assert list((tmp_path / "home" / "outbox").glob("*-promotions.ndjson"))
     with pytest.raises(RegistryError):

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import sys
 
 import numpy as np
 import pytest
@@ -11,7 +12,7 @@ from typer.testing import CliRunner
 
 from navi_core.cli.main import build_app
 from navi_core.config import EvalConfig
-from navi_core.errors import EvaluationError
+from navi_core.errors import EvaluationError, RecordError
 from navi_core.evaluate import evaluate
 from navi_core.evaluate.result import EvalResult
 from navi_core.evaluate.traces import episode_trace, telling_episodes
@@ -55,3 +56,10 @@ def test_an_evaluation_writes_its_median_and_its_worst_episode(tmp_path):
     assert len(json.loads(done.stdout)["episodes"]) == 2
     for word in ("median", "worst"):
         assert (tmp_path / "rrd" / f"random-{word}.rrd").read_bytes().startswith(b"RRF2")
+
+
+def test_who_lacks_rerun_is_told_before_the_flight(tmp_path, monkeypatch):
+    monkeypatch.setitem(sys.modules, "rerun", None)
+    monkeypatch.setattr("navi_core.cli.evaluate.fly_subject", lambda *_: pytest.fail("it flew"))
+    done = CliRunner().invoke(build_app(), ["evaluate", "random", "--rrd", str(tmp_path)])
+    assert isinstance(done.exception, RecordError) and "pip install 'navi[rerun]'" in str(done.exception)

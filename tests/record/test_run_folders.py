@@ -85,5 +85,12 @@ def test_the_command_lists_and_asks_before_it_removes(runs):
     assert [row["size"] for row in listed] == [folder.size for folder in run_folders(runs)]
     name = listed[-1]["name"]
     assert name in navi("list", "--runs", str(runs)).stdout
-    assert navi("remove", name, "--runs", str(runs), input="n\n").exit_code != 0 and (runs / name).exists()
+    asked = navi("remove", name, "--runs", str(runs), input="n\n")
+    assert (
+        asked.exit_code != 0
+        and (runs / name).exists()
+        and f"Remove {name} ({listed[-1]['size'] / 1e6:,.1f} MB" in asked.stdout
+    )
+    unknown = navi("remove", name, "nobody", "--runs", str(runs), "--yes")
+    assert "no run 'nobody'" in str(unknown.exception) and (runs / name).exists()
     assert "MB removed" in navi("remove", name, "--runs", str(runs), "--yes").stdout and not (runs / name).exists()
