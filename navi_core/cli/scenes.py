@@ -97,12 +97,13 @@ def compile(
 
 
 def inspect(
-    files: Annotated[list[Path], typer.Argument(help=".gmdag files.", show_default=False)], as_json: Json = False
+    files: Annotated[list[Path], typer.Argument(help=".gmdag files, or folders of them.", show_default=False)],
+    as_json: Json = False,
 ) -> None:
     """Show what compiled scenes hold."""
     from navi_core.scenes import load_gmdag
 
-    rows = [_facts(load_gmdag(file), file) for file in files]
+    rows = [_facts(load_gmdag(file), file) for name in files for file in _compiled_in(name)]
     for row in rows:
         if not row["surface"]:
             # The name of a file is the user's own; the warning goes where tables and JSON do not.
@@ -111,6 +112,21 @@ def inspect(
                 err=True,
             )
     _show(rows if as_json else [_brief(row) for row in rows], as_json, "compiled scenes, lengths in metres")
+
+
+def _compiled_in(path: Path) -> list[Path]:
+    """Return the compiled scenes of a folder, or what is no folder itself."""
+    from navi_core.errors import GmdagError, as_argument
+
+    if not path.is_dir():
+        return [path]
+    found = sorted(file for file in path.glob("*.gmdag") if file.is_file())
+    if not found:
+        raise GmdagError(
+            f"the folder holds no .gmdag file; compile its meshes with: navi scenes compile {as_argument(path)}",
+            path=path,
+        )
+    return found
 
 
 def qualify(

@@ -40,7 +40,12 @@ def load_gmdag(path: Path | str) -> Scene:
         raise GmdagError(f"truncated: {len(data)} bytes, the header alone needs more", path=file, offset=len(data))
     magic, version = struct.unpack_from("<4sI", data)
     if magic != MAGIC:
-        raise GmdagError(f"wrong magic {magic!r}, expected {MAGIC!r}: not a .gmdag file", path=file, offset=0)
+        raise GmdagError(
+            f"not a .gmdag file (a mesh is compiled with: navi scenes compile {as_argument(file)}): wrong magic "
+            f"{magic!r}, expected {MAGIC!r}",
+            path=file,
+            offset=0,
+        )
     if version == 1:
         return read_v1(data, file)
     if version == 2:

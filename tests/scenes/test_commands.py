@@ -63,6 +63,14 @@ def test_discover_compile_inspect_and_qualify_follow_one_another(navi, tmp_path)
     assert 0 < facts["nodes_stored"] < facts["nodes"]
     assert 0 < facts["items_stored"] < facts["items"]
     assert facts["decimation"] is None
+    folder = Path(made[0]["gmdag"]).parent
+    assert json.loads(navi("scenes", "inspect", str(folder), "--json").stdout)[0] == facts
+    empty = tmp_path / "no scenes"
+    empty.mkdir()
+    told = str(navi("scenes", "inspect", str(empty)).exception)
+    assert told == f"{empty}: the folder holds no .gmdag file; compile its meshes with: navi scenes compile '{empty}'"
+    mesh = navi("scenes", "inspect", str(tmp_path / "meshes" / "tent.obj")).exception
+    assert f"navi scenes compile {tmp_path / 'meshes' / 'tent.obj'})" in str(mesh)
     shown = navi("scenes", "inspect", made[0]["gmdag"]).stdout
     assert "tent" in shown and "in metres" in " ".join(shown.split())
 
