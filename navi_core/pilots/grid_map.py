@@ -15,6 +15,7 @@ import numpy as np
 import numpy.typing as npt
 
 from navi_core.kernels.grid_walk import GAP, join, walk
+from navi_core.kernels.lost_rays import nothing_there
 
 __all__ = ["FAR", "FREE", "HIT", "NEAR_RADIUS", "SEEN", "VOID", "WALL", "chart"]
 
@@ -117,9 +118,10 @@ def chart(
                 box[b, 1] = max(box[b, 1], min(int(px + dx * end) + 2, marks.shape[1] - 1))
                 box[b, 2] = min(box[b, 2], max(int(pz + dz * end) - 2, 0))
                 box[b, 3] = max(box[b, 3], min(int(pz + dz * end) + 2, marks.shape[2] - 1))
+        told, levels = valid[b].reshape(bins, -1), rays // bins
         for r in range(rays):
             x, y, z = points[b, r, 0], points[b, r, 1], points[b, r, 2]
-            if not valid[b, r]:
+            if not valid[b, r] and nothing_there(told, r // levels, r % levels):
                 away_x, away_z = x * cos + z * sin, z * cos - x * sin
                 _no_floor(marks[b], px, pz, away_x, y, away_z, _DEEP / cell, view_radius / cell + 3.0)
         for r in range(rays):
@@ -127,7 +129,7 @@ def chart(
                 continue
             x, y, z = points[b, r, 0], points[b, r, 1], points[b, r, 2]
             if y < -band:
-                # A ray that dropped out beside others that did not said nothing.
+                # Where several neighbours dropped out at once there is a floor all the same.
                 i = math.floor((x * cos + z * sin) / cell + px)
                 k = math.floor((z * cos - x * sin) / cell + pz)
                 if 0 <= i < marks.shape[1] and 0 <= k < marks.shape[2]:

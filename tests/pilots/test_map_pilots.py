@@ -14,7 +14,7 @@ from navi_core.evaluate import build_course, evaluate
 from navi_core.kernels.place_map import read_levels
 from navi_core.pilots import Pose, build_pilot
 from navi_core.pilots.draws import draw_normal
-from navi_core.pilots.grid_map import FAR, FREE, HIT, NEAR_RADIUS, SEEN, chart
+from navi_core.pilots.grid_map import FAR, FREE, HIT, NEAR_RADIUS, SEEN, VOID, chart
 from navi_core.pilots.grid_search import expand, trace_back
 from navi_core.pilots.scan import read_scan
 from navi_core.scenes import compile_mesh
@@ -263,6 +263,18 @@ def test_the_frontier_pilot_stays_where_there_is_a_floor(open_room):
     for _ in range(60):
         flight.step()
         assert (flight.position[:, 0] < 4.0).all()
+
+
+def test_rays_that_dropped_out_make_no_hole_in_a_floor(box_scene):
+    """In a closed room every ray that meets nothing dropped out; marked as holes they would end the exploration."""
+    sensor = SphericalSensor(Field([box_scene]), AZ, EL, 100.0)
+    zero = torch.zeros(1, dtype=torch.int64)
+    obs = sensor.observation(sensor.cast(torch.tensor([[0.0, 1.2, 0.0]]), torch.tensor([0.4]), zero))
+    obs[:, 2, ::3, ::2] = 0.0
+    pilot = build_pilot("frontier")
+    pilot.reset(torch.ones(1, dtype=torch.bool), zero)
+    pilot.act(obs)
+    assert (pilot._marks & SEEN).any() and not (pilot._marks & VOID).any()
 
 
 @pytest.mark.parametrize("name", ["frontier", "planner"])
