@@ -54,12 +54,12 @@ def _hit(marks: Bytes, near: Bytes, i: int, k: int) -> None:
 
 @numba.njit(cache=True)
 def _no_floor(marks: Bytes, px: float, pz: float, x: float, y: float, z: float, start: float, end: float) -> None:
-    """Mark the cells under a ray toward (x, y, z) that met nothing, from `start` below its origin to `end` away."""
+    """Mark the cells under a ray that met nothing up to (x, y, z), from `start` below its origin to `end` away."""
     away = math.hypot(x, z)
     if y >= 0.0 or away == 0.0:
         return
     size, at = marks.shape[0], start * away / -y
-    while at < end:
+    while at < min(end, away):
         i, k = math.floor(px + at * x / away), math.floor(pz + at * z / away)
         if 0 <= i < size and 0 <= k < size:
             marks[i, k] |= VOID
@@ -122,8 +122,8 @@ def chart(
         for r in range(rays):
             x, y, z = points[b, r, 0], points[b, r, 1], points[b, r, 2]
             if not valid[b, r] and nothing_there(told, r // levels, r % levels):
-                away_x, away_z = x * cos + z * sin, z * cos - x * sin
-                _no_floor(marks[b], px, pz, away_x, y, away_z, _DEEP / cell, view_radius / cell + 3.0)
+                end_x, end_z = (x * cos + z * sin) / cell, (z * cos - x * sin) / cell
+                _no_floor(marks[b], px, pz, end_x, y / cell, end_z, _DEEP / cell, view_radius / cell + 3.0)
         for r in range(rays):
             if not valid[b, r]:
                 continue
