@@ -94,7 +94,11 @@ def last_good_checkpoint(folder: Path, *, expect_encoder: str, expect_core: str)
             broken.append(f"{path.name}: {error}")
             path.replace(path.with_name(path.name + _SET_ASIDE))
     if broken:
-        raise CheckpointError(f"no checkpoint in {folder} can be used ({'; '.join(broken)}); start again with --fresh")
+        # A pipeline's asset, trial or night has no such option.
+        raise CheckpointError(
+            f"no checkpoint in {folder} can be used ({'; '.join(broken)}); start again with --fresh, or move "
+            f"{folder.parent} away"
+        )
     return None
 
 

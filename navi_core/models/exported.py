@@ -19,7 +19,7 @@ from torch import Tensor
 
 from navi_core.config import PolicyConfig, parse_config
 from navi_core.config.parts import CORE_NAMES, ENCODER_NAMES
-from navi_core.errors import CheckpointError, ConfigError, as_argument
+from navi_core.errors import CheckpointError, ConfigError, as_argument, printable
 from navi_core.models.acting import Acted
 from navi_core.policy import build_policy
 from navi_core.policy.cores.base import State
@@ -62,7 +62,7 @@ class ExportedPolicy(abc.ABC):
             self.rows = int(self.metadata["rows"])
             self._state = _shapes(self.metadata["state"], self.rows) if past else None
             answers = self.metadata.get("answers")
-        except (ValueError, KeyError, TypeError, ConfigError) as error:
+        except (ValueError, KeyError, TypeError, ConfigError, RecursionError) as error:
             raise CheckpointError(f"{path}: not an exported policy of Navi ({error})") from None
         if answers != ANSWERS:
             raise CheckpointError(f"{path} tells no latent: an older Navi exported it; run navi export once more")
@@ -160,10 +160,8 @@ class _OnnxPolicy(ExportedPolicy):
 
 def _packed_description(path: Path) -> dict[str, Any]:
     """Return what a package tells of itself, read without running any of it; nothing where it is none of ours."""
-    with (
-        contextlib.suppress(OSError, ValueError, KeyError, TypeError, zipfile.BadZipFile),
-        zipfile.ZipFile(path) as archive,
-    ):
+    # Archives break in a dozen ways, with an exception for each; the loader says what is wrong with this one.
+    with contextlib.suppress(Exception), zipfile.ZipFile(path) as archive:
         for entry in archive.infolist():
             if entry.filename.endswith("_metadata.json") and entry.file_size <= _MOST_TEXT:
                 return dict(json.loads(json.loads(archive.read(entry))[METADATA_KEY]))
@@ -173,7 +171,8 @@ def _packed_description(path: Path) -> dict[str, Any]:
 class _AotiPolicy(ExportedPolicy):
     def __init__(self, path: Path, threads: int) -> None:
         told = _packed_description(path)
-        made, rows = told.get("torch", "that it does not name"), told.get("rows", "ROWS")
+        made, rows = printable(str(told.get("torch", "that it does not name"))), told.get("rows")
+        rows = rows if isinstance(rows, int) else "ROWS"
         again = f"navi export CHECKPOINT --format aoti --rows {rows} --out {as_argument(path)}"
         fit = f"torch {made} compiled it, this is torch {torch.__version__}; compile it again here: {again}"
         if told.get("torch", torch.__version__) != torch.__version__:

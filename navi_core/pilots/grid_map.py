@@ -15,6 +15,7 @@ import numpy as np
 import numpy.typing as npt
 
 from navi_core.kernels.grid_walk import GAP, join, walk
+from navi_core.kernels.lost_rays import nothing_there
 
 __all__ = ["FAR", "FREE", "HIT", "NEAR_RADIUS", "SEEN", "VOID", "WALL", "chart"]
 
@@ -53,12 +54,12 @@ def _hit(marks: Bytes, near: Bytes, i: int, k: int) -> None:
 
 @numba.njit(cache=True)
 def _no_floor(marks: Bytes, px: float, pz: float, x: float, y: float, z: float, start: float, end: float) -> None:
-    """Mark the cells under a ray toward (x, y, z) that met nothing, from `start` below its origin to `end` away."""
+    """Mark the cells under a ray that met nothing up to (x, y, z), from `start` below its origin to `end` away."""
     away = math.hypot(x, z)
     if y >= 0.0 or away == 0.0:
         return
     size, at = marks.shape[0], start * away / -y
-    while at < end:
+    while at < min(end, away):
         i, k = math.floor(px + at * x / away), math.floor(pz + at * z / away)
         if 0 <= i < size and 0 <= k < size:
             marks[i, k] |= VOID
@@ -117,17 +118,18 @@ def chart(
                 box[b, 1] = max(box[b, 1], min(int(px + dx * end) + 2, marks.shape[1] - 1))
                 box[b, 2] = min(box[b, 2], max(int(pz + dz * end) - 2, 0))
                 box[b, 3] = max(box[b, 3], min(int(pz + dz * end) + 2, marks.shape[2] - 1))
+        told, levels = valid[b].reshape(bins, -1), rays // bins
         for r in range(rays):
             x, y, z = points[b, r, 0], points[b, r, 1], points[b, r, 2]
-            if not valid[b, r]:
-                away_x, away_z = x * cos + z * sin, z * cos - x * sin
-                _no_floor(marks[b], px, pz, away_x, y, away_z, _DEEP / cell, view_radius / cell + 3.0)
+            if not valid[b, r] and nothing_there(told, r // levels, r % levels):
+                end_x, end_z = (x * cos + z * sin) / cell, (z * cos - x * sin) / cell
+                _no_floor(marks[b], px, pz, end_x, y / cell, end_z, _DEEP / cell, view_radius / cell + 3.0)
         for r in range(rays):
             if not valid[b, r]:
                 continue
             x, y, z = points[b, r, 0], points[b, r, 1], points[b, r, 2]
             if y < -band:
-                # A ray that dropped out beside others that did not said nothing.
+                # Where several neighbours dropped out at once there is a floor all the same.
                 i = math.floor((x * cos + z * sin) / cell + px)
                 k = math.floor((z * cos - x * sin) / cell + pz)
                 if 0 <= i < marks.shape[1] and 0 <= k < marks.shape[2]:

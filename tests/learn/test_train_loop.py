@@ -211,7 +211,7 @@ def test_no_usable_checkpoint_is_an_error_not_a_silent_restart(tmp_path):
     for path in checkpoints_in(folder):
         path.write_bytes(b"")
     for _ in range(2):  # what the first start sets aside is not forgotten by the next
-        with pytest.raises(CheckpointError, match="--fresh"):
+        with pytest.raises(CheckpointError, match=f"--fresh, or move {folder.parent} away"):
             fly(tmp_path, config)
     assert fly(tmp_path, config, fresh=True, **stopper(1))[0].resumed_from is None
     assert fly(tmp_path, config, **stopper(1))[0].resumed_from == ROWS * 16

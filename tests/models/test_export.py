@@ -188,6 +188,22 @@ def test_a_package_that_does_not_load_tells_the_torch_that_compiled_it_and_the_c
         assert "torch that it does not name compiled it" in str(caught.value) and "compiled" not in caplog.text
 
 
+@pytest.mark.parametrize("fault", ["encrypted", "packed in another way", "nested", "a command"])
+def test_a_package_that_is_broken_or_lies_is_refused_without_a_traceback(fault, tmp_path):
+    file = tmp_path / "p.pt2"
+    told = {"nested": "[" * 100_000, "a command": json.dumps({"torch": "2\x1b[31m", "rows": "1; rm -rf ~"})}
+    with zipfile.ZipFile(file, "w") as archive:
+        archive.writestr("c.wrapper_metadata.json", json.dumps({"navi": told.get(fault, "{}")}))
+    packed = bytearray(file.read_bytes())
+    entry = packed.find(b"PK\x01\x02")  # the central directory's, which is the one that is read
+    packed[entry + 8] |= fault == "encrypted"
+    packed[entry + 10] = 99 if fault == "packed in another way" else packed[entry + 10]
+    file.write_bytes(packed)
+    with pytest.raises(CheckpointError, match="AOTInductor can load") as caught:
+        load_exported(file)
+    assert "--rows ROWS --out" in str(caught.value) and "\x1b" not in str(caught.value)
+
+
 def test_a_program_that_is_too_new_for_this_runtime_says_so(tmp_path):
     import onnx
 

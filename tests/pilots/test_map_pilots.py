@@ -14,7 +14,7 @@ from navi_core.evaluate import build_course, evaluate
 from navi_core.kernels.place_map import read_levels
 from navi_core.pilots import Pose, build_pilot
 from navi_core.pilots.draws import draw_normal
-from navi_core.pilots.grid_map import FAR, FREE, HIT, NEAR_RADIUS, SEEN, chart
+from navi_core.pilots.grid_map import FAR, FREE, HIT, NEAR_RADIUS, SEEN, VOID, chart
 from navi_core.pilots.grid_search import expand, trace_back
 from navi_core.pilots.scan import read_scan
 from navi_core.scenes import compile_mesh
@@ -263,6 +263,46 @@ def test_the_frontier_pilot_stays_where_there_is_a_floor(open_room):
     for _ in range(60):
         flight.step()
         assert (flight.position[:, 0] < 4.0).all()
+
+
+def charted(scene, spoil, pilot=None, reach=100.0):
+    """Show a frontier pilot an observation from the middle of a box room, spoilt; return it."""
+    sensor = SphericalSensor(Field([scene]), AZ, EL, reach)
+    zero = torch.zeros(1, dtype=torch.int64)
+    obs = sensor.observation(sensor.cast(torch.tensor([[0.0, 1.2, 0.0]]), torch.tensor([0.4]), zero))
+    spoil(obs[0, 2])
+    if pilot is None:
+        pilot = build_pilot("frontier", max_distance=reach)
+        pilot.reset(torch.ones(1, dtype=torch.bool), zero)
+    pilot.act(obs)
+    return pilot
+
+
+def test_rays_that_dropped_out_make_no_hole_in_a_floor(box_scene):
+    """In a closed room every ray that meets nothing dropped out; marked as holes they would end the exploration."""
+    pilot = charted(box_scene, lambda valid: valid[::3, ::2].zero_())
+    assert (pilot._marks & SEEN).any() and not (pilot._marks & VOID).any()
+
+
+def test_where_nothing_is_met_there_is_no_floor_until_there_is_one(box_scene):
+    first, last = 8, 24
+    pilot = charted(box_scene, lambda valid: valid[first:last].zero_())
+    (marks,), middle = pilot._marks & VOID, pilot._marks.shape[1] / 2
+    holes = np.argwhere(marks) + 0.5 - middle
+    assert holes[:, 0].min() > 0, "on the right alone"
+    for a in range(first + 1, last - 1):
+        angle = 2 * math.pi * a / AZ
+        assert marks[int(middle + 30 * math.sin(angle)), int(middle - 30 * math.cos(angle))]
+    charted(box_scene, lambda valid: None, pilot)
+    assert 0 < np.count_nonzero(pilot._marks & VOID) < len(holes)
+
+
+def test_a_ray_tells_nothing_beyond_its_range():
+    """Of 2 m it ends above the floor beyond 1.6 m."""
+    hall = [((-6, -0.1, -6), (6, 0, 6)), ((5.8, 0, 5.8), (6, 3, 6)), ((-6, 0, -6), (-5.8, 3, -5.8))]
+    triangles = np.concatenate([box_triangles(*box) for box in hall])
+    pilot = charted(compile_mesh(mesh_of(triangles, "hall"), CompileConfig(resolution=64)), lambda v: None, reach=2.0)
+    assert not (pilot._marks & VOID).any()
 
 
 @pytest.mark.parametrize("name", ["frontier", "planner"])

@@ -156,6 +156,9 @@ def test_programs_of_champions_that_are_long_gone_are_removed(make_checkpoint, m
     monkeypatch.setattr(f"{module}.cpu_flags", lambda: "flags: sse2")
     load_model(str(models[0]), ActorConfig(runtime="onnx", max_sessions=8))
     assert len(exported) == 8
+    monkeypatch.setattr(f"{module}.torch.__version__", "99.0")
+    load_model(str(models[0]), ActorConfig(runtime="onnx", max_sessions=8))
+    assert len(exported) == 10
 
 
 def test_a_model_is_computed_on_the_device_that_was_asked_for(make_checkpoint) -> None:  # noqa: F811

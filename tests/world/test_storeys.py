@@ -165,19 +165,23 @@ def test_furniture_is_no_storey_however_much_there_is():
     assert first.tolist() == [0, 40] and floors[1].sum() == 90 * 10
 
 
-def test_starts_stand_on_the_floor_beside_a_pit():
-    """A shaft of 1.5 × 1.5 m, 3 m deep, is the lowest place of a room of 8 × 6 m: nobody begins at its eye height."""
-    hole, deep = ((3, 2), (4.5, 3.5)), -3.0
+@pytest.mark.parametrize(("ceiling", "deep", "least", "most"), [(2.6, -3.0, 1.1, 1.4), (1.8, -1.5, 0.75, 1.05)])
+def test_starts_stand_on_the_floor_beside_a_pit(ceiling, deep, least, most):
+    """A shaft of 1.5 × 1.5 m is the lowest place of a room of 8 × 6 m: nobody begins at its eye height.
+
+    In a low room they begin at half of its height, whatever lies below.
+    """
+    hole = ((3, 2), (4.5, 3.5))
     ground = [((0, 0), (3, 6)), ((4.5, 0), (8, 6)), ((3, 0), (4.5, 2)), ((3, 3.5), (4.5, 6))]
     walls = [((x, deep, 2), (x + 0.1, 0, 3.5)) for x in (2.9, 4.5)] + [
         ((3, deep, z), (4.5, 0, z + 0.1)) for z in (1.9, 3.5)
     ]
     slabs = [((x0, -0.1, z0), (x1, 0, z1)) for (x0, z0), (x1, z1) in ground]
-    scene = boxes_scene("shaft", ((0, deep, 0), (8, 2.6, 6)), *slabs, *walls)
+    scene = boxes_scene("shaft", ((0, deep, 0), (8, ceiling, 6)), *slabs, *walls)
     course = build_course([scene], EvalConfig(starts=6))
-    assert course.floors[0].height[0] < -2.5
+    assert course.floors[0].height[0] < deep + 0.5
     inside = [
         hole[0][0] < x < hole[1][0] and hole[0][1] < z < hole[1][1] for x, _, z in (s.position for s in course.starts)
     ]
     heights = {round(start.position[1], 2) for start in course.starts}
-    assert len(heights) == 1 and 1.1 < heights.pop() < 1.4 and not all(inside)
+    assert len(heights) == 1 and least < heights.pop() < most and not all(inside)
