@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import os
 
 import numpy as np
@@ -98,6 +99,10 @@ FRAMES = """<frame name='a'><pose>0 0 1 0 0 1.570796326795</pose></frame>
         (include("it"), "<link name='arm'><pose>0 0 3 0 0 0</pose></link><joint name='j'><child>arm</child>"
          "<pose>0 1 0 0 0 0</pose></joint><link name='hand'><pose relative_to='j'>1 0 0 0 0 0</pose>"
          "<visual name='v'><geometry>" + MESH + "</geometry></visual></link>", [1, 1, 3]),
+        # What is merged is the including model's own: its frames go by their bare names.
+        ("<model name='m'><include merge='true'><uri>model://it</uri><pose>0 0 5 0 0 1.570796326795</pose></include>"
+         "<model name='n'><pose relative_to='arm'/>" + visual(MESH) + "</model></model>",
+         "<link name='arm'><pose>2 0 0 0 0 0</pose></link>", [0, 2, 5]),
     ],
 )  # fmt: skip
 def test_poses_and_frames_are_those_of_the_specification(tmp_path, world, model, expected):
@@ -195,6 +200,8 @@ def test_what_is_missing_is_left_out_and_named(tmp_path, caplog):
         ("<include><uri>model://crate</uri><pose relative_to='moon'>0 0 0 0 0 0</pose></include>", "'moon'"),
         ("<model name='m'><frame name='a'><pose relative_to='b'/></frame><frame name='b'><pose relative_to='a'/>"
          "</frame><link name='l'><pose relative_to='a'/></link></model>", "relative to itself: a → b → a"),
+        ("".join(f"<model name='{i}'><pose relative_to='{i + 1}'/></model>" for i in range(1500)) + include("crate"),
+         "a chain that is too long"),
         ("<model name='a'>" * 40 + "</model>" * 40, "more than 32 deep"),
         (include("loop"), "includes itself"),
         (include("doubling0"), "includes itself has no end"),
@@ -228,10 +235,12 @@ def test_a_link_that_shows_nothing_is_taken_by_its_collisions(tmp_path):
     ghost = visual(BOX, more="<transparency>1</transparency>").replace("</link>", hull + "</link>")
     glass = visual(BOX, more="<transparency>0.9</transparency>").replace("</link>", hull + "</link>")
     bare = f"<link name='l'>{hull}</link>"
+    hollow = visual("<empty/>").replace("</link>", hull + "</link>")
     world = package(
-        tmp_path, "".join(f"<model name='{'abc'[i]}'>{m}</model>" for i, m in enumerate((ghost, glass, bare)))
+        tmp_path, "".join(f"<model name='{'abcd'[i]}'>{m}</model>" for i, m in enumerate((ghost, glass, bare, hollow)))
     )
-    assert [np.ptp(part.points, axis=0).tolist() for part in read_parts(world)] == [[9, 9, 9], [1, 2, 3], [9, 9, 9]]
+    sizes = [np.ptp(part.points, axis=0).tolist() for part in read_parts(world)]
+    assert sizes == [[9, 9, 9], [1, 2, 3], [9, 9, 9], [9, 9, 9]]
 
 
 def test_a_model_is_called_as_its_likes(tmp_path, caplog):
@@ -243,6 +252,40 @@ def test_a_model_is_called_as_its_likes(tmp_path, caplog):
     names = [part.objects[0] for part in read_parts(world)]
     assert names == ["book", "book", "wall", "7", "crate", "crate", "drone", "camera"]
     assert "drone; remove robots" in caplog.text and "camera" not in caplog.text
+
+
+def test_a_mesh_without_triangles_bounds_no_ground(tmp_path):
+    world = package(tmp_path, include("ground_plane") + include("crate"))
+    mesh = tmp_path / "models" / "crate" / "meshes" / "crate.dae"
+    mesh.write_text(collada(nodes=""))
+    with pytest.raises(MeshError, match=r"1 of 1 things .*crate.dae: holds no triangles"):
+        read_mesh(world)
+
+
+def test_vertices_that_no_face_uses_are_counted(tmp_path, monkeypatch):
+    monkeypatch.setattr("navi_core.scenes.gazebo_world.MAX_TRIANGLES", 1000)
+    mesh = MESH.replace("crate.dae", "cloud.ply")
+    world = package(tmp_path, f"<model name='m'>{visual(mesh)}</model>" * 4)
+    head = "ply\nformat ascii 1.0\nelement vertex 900\nproperty float x\nproperty float y\nproperty float z\n"
+    faces = "element face 1\nproperty list uchar int vertex_indices\nend_header\n"
+    corners = "0 0 0\n1 0 0\n0 1 0\n" * 300
+    (tmp_path / "models" / "crate" / "meshes" / "cloud.ply").write_text(head + faces + corners + "3 0 1 2\n")
+    with pytest.raises(MeshError, match="more than 1000 triangles"):
+        read_parts(world)
+
+
+def test_a_frame_is_followed_once_however_often_it_is_asked_for(tmp_path, monkeypatch):
+    from navi_core.scenes import sdf_poses
+
+    asked = []
+    monkeypatch.setattr(
+        sdf_poses, "read_pose", lambda pose, read=sdf_poses.read_pose: (asked.append(pose), read(pose))[1]
+    )
+    frames = "".join(f"<frame name='{i}'><pose relative_to='{i + 1}'>0 0 1 0 0 0</pose></frame>" for i in range(20))
+    links = visual(BOX).replace("<link name='link'>", "<link name='link'><pose relative_to='0'/>") * 30
+    world = package(tmp_path, f"<model name='m'>{frames}<frame name='20'/>{links}</model>")
+    assert centres(world) == [[0, 0, 20]] * 30
+    assert len(asked) < 100
 
 
 def test_a_broken_file_is_read_once_however_often_it_is_named(tmp_path, monkeypatch, caplog):
@@ -351,6 +394,23 @@ def test_every_file_that_a_world_is_made_of_is_hashed(tmp_path):
         file = tmp_path / "models" / "crate" / name
         file.write_text(file.read_text() + "<!-- changed -->")
         seen.add(hash_source(world))
+    assert len(seen) == 4
+
+
+def test_the_buffers_of_a_text_gltf_are_hashed_too(tmp_path):
+    glb = Glb()
+    glb.document["nodes"].append({"mesh": glb.mesh(CUBE)})
+    folder = tmp_path / "models" / "crate" / "meshes"
+    world = package(tmp_path, f"<model name='m'>{visual(MESH.replace('.dae', '.gltf'))}</model>" + include("crate"))
+    glb.document["buffers"] = [{"uri": "crate.bin", "byteLength": len(glb.binary)}]
+    (folder / "crate.gltf").write_text(json.dumps(glb.document))
+    seen = {hash_source(world)}
+    for content in (glb.binary, glb.binary[::-1]):
+        (folder / "crate.bin").write_bytes(content)
+        seen.add(hash_source(world))
+    # A broken one is left out of the scene, which needs no hash of it.
+    (folder / "crate.gltf").write_text("{")
+    seen.add(hash_source(world))
     assert len(seen) == 4
 
 
