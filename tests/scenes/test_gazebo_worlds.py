@@ -83,6 +83,11 @@ FRAMES = """<frame name='a'><pose>0 0 1 0 0 1.570796326795</pose></frame>
          visual(MESH, "1 0 0 0 0 0"), [0, 1, 0]),
         ("<include><uri>model://it</uri><pose rotation_format='quat_xyzw'>0 0 2 0 0 0.7071067811865 0.7071067811865"
          "</pose></include>", visual(MESH, "1 0 0 0 0 0"), [0, 1, 2]),
+        # A quarter turn about y takes x down, one about x takes y up.
+        ("<include><uri>model://it</uri><pose rotation_format='quat_xyzw'>0 0 0 0 0.7071067811865 0 0.7071067811865"
+         "</pose></include>", visual(MESH, "1 2 0 0 0 0"), [0, 2, -1]),
+        ("<include><uri>model://it</uri><pose rotation_format='quat_xyzw'>0 0 0 0.7071067811865 0 0 0.7071067811865"
+         "</pose></include>", visual(MESH, "1 2 0 0 0 0"), [1, 0, 2]),
         # Relative to a frame of the world, to another model, and to a frame in that model.
         ("<frame name='f'><pose>0 0 9 0 0 0</pose></frame><include><uri>model://it</uri>"
          "<pose relative_to='f'>1 0 0 0 0 0</pose></include>", visual(MESH), [1, 0, 9]),
@@ -114,11 +119,11 @@ def test_a_saved_state_counts_instead_of_the_poses(tmp_path):
       <model name='shelf_1'><pose frame=''>3 0 0 0 0 0</pose><scale>2 2 2</scale>
         <link name='link'><pose>3 0 1 0 0 0</pose></link>
         <model name='inner'><pose>0 8 0 0 0 0</pose></model></model>
-      <model name='crate'><pose>0 0 6 0 0 0</pose></model></state>"""
+      <model name='heavy'><pose>0 0 6 0 0 0</pose></model></state>"""
     shelf = (
         f"<model name='shelf_1'><pose>9 9 9 0 0 0</pose>{visual(MESH)}<model name='inner'>{visual(BOX)}</model></model>"
     )
-    world = package(tmp_path, state + shelf + include("crate", "9 9 9 0 0 0"))
+    world = package(tmp_path, state + shelf + include("crate", "9 9 9 0 0 0", "<name>heavy</name>"))
     # All of the state is in the world's coordinates; the model that it does not name stays.
     assert centres(world) == [[3, 0, 1], [0, 8, 0], [0, 0, 6]]
     assert np.ptp(read_parts(world)[0].points, axis=0).tolist() == [2, 2, 2]
@@ -172,15 +177,35 @@ def test_planes_that_stand_are_walls_and_bound_the_floor(tmp_path):
     np.testing.assert_allclose(np.ptp(parts[5].points, axis=0), [4, 2, 0], atol=1e-9)
 
 
+def test_a_ramp_is_no_ground_and_ends_where_it_says(tmp_path):
+    ramp = f"<model name='ramp'>{visual('<plane><size>8 2</size></plane>', '0 0 0 0 -0.785398163397 0')}</model>"
+    ceiling = (
+        f"<model name='c'>{visual('<plane><normal>0 0 -1</normal><size>9 1</size></plane>', '0 0 3 0 0 0')}</model>"
+    )
+    parts = read_parts(package(tmp_path, include("crate") + ramp + ceiling))
+    np.testing.assert_allclose(np.ptp(parts[1].points, axis=0), [np.sqrt(32), 2, np.sqrt(32)], atol=1e-9)
+    np.testing.assert_allclose(np.ptp(parts[2].points, axis=0), [np.sqrt(32), 1, 0], atol=1e-9)
+
+
 def test_what_is_missing_is_left_out_and_named(tmp_path, caplog):
     away = include("crate", "0 0 343582 0 0 0")
     hill = "<model name='hill'>" + visual("<heightmap><uri>file://hill.png</uri></heightmap>") + "</model>"
+    outline = "<polyline><point>0 0</point><point>2 0</point><point>0 2</point><height>1</height></polyline>"
+    hill += f"<model name='ring'>{visual(outline * 2)}</model>"
     broken = "<model name='cut'>" + visual("<mesh><uri>model://crate/meshes/cut.dae</uri></mesh>") + "</model>"
     world = package(tmp_path, include("crate") + include("chair") * 3 + away + hill + broken + "<actor name='walker'/>")
     (tmp_path / "models" / "crate" / "meshes" / "cut.dae").write_text(collada()[:900])
     assert centres(world) == [[0, 0, 0]]
     (told,) = caplog.messages
-    for text in ("(7)", "model://chair (3×)", "343,582 m away", "<heightmap> of hill", "cut.dae", "<actor> walker"):
+    for text in (
+        "(8)",
+        "<polyline> with holes of ring",
+        "model://chair (3×)",
+        "343,582 m away",
+        "<heightmap> of hill",
+        "cut.dae",
+        "<actor> walker",
+    ):
         assert text in told
     assert "GAZEBO_MODEL_PATH" in told
 
@@ -202,6 +227,8 @@ def test_what_is_missing_is_left_out_and_named(tmp_path, caplog):
          "</frame><link name='l'><pose relative_to='a'/></link></model>", "relative to itself: a → b → a"),
         ("".join(f"<model name='{i}'><pose relative_to='{i + 1}'/></model>" for i in range(1500)) + include("crate"),
          "a chain that is too long"),
+        # Only what is merged is known by its bare name.
+        (include("crate") + "<model name='n'><pose relative_to='link'/></model>", "'link', which is no frame"),
         ("<model name='a'>" * 40 + "</model>" * 40, "more than 32 deep"),
         (include("loop"), "includes itself"),
         (include("doubling0"), "includes itself has no end"),
@@ -248,10 +275,12 @@ def test_a_model_is_called_as_its_likes(tmp_path, caplog):
     named = include("crate", more="<name>crate_0815</name>") + include("crate", more="<name>heavy</name>")
     sensor = "<model name='drone'>" + visual(BOX).replace("</link>", "<sensor type='imu'/></link>") + "</model>"
     fixed = sensor.replace("drone", "camera").replace("<link", "<static>true</static><link")
-    world = package(tmp_path, inline + named + sensor + fixed)
+    held = include("arm", more="<static>true</static>")
+    arm = visual(BOX).replace("</link>", "<sensor type='imu'/></link>")
+    world = package(tmp_path, inline + named + sensor + fixed + held, arm=arm)
     names = [part.objects[0] for part in read_parts(world)]
-    assert names == ["book", "book", "wall", "7", "crate", "crate", "drone", "camera"]
-    assert "drone; remove robots" in caplog.text and "camera" not in caplog.text
+    assert names == ["book", "book", "wall", "7", "crate", "crate", "drone", "camera", "arm"]
+    assert "like furniture: drone; remove robots" in caplog.text
 
 
 def test_a_mesh_without_triangles_bounds_no_ground(tmp_path):
@@ -325,6 +354,21 @@ def test_endless_names_take_no_time(tmp_path):
 )
 def test_models_are_found_by_every_kind_of_uri(tmp_path, uri):
     assert centres(package(tmp_path, f"<include><uri>{uri}</uri></include>")) == [[0, 0, 0]]
+
+
+def test_a_model_finds_its_own_files_under_another_name_and_nearest_first(tmp_path, caplog):
+    world = package(tmp_path, include("renamed") + include("near") + include("lamp"), renamed="", near="", lamp="")
+    models = tmp_path / "models"
+    for name, mesh in (("renamed", "model://original/meshes/own.dae"), ("near", "meshes/own.dae")):
+        text = f"<sdf version='1.6'><model name='m'>{visual(f'<mesh><uri>{mesh}</uri></mesh>')}</model></sdf>"
+        (models / name / "model.sdf").write_text(text)
+        (models / name / "meshes" / "own.dae").write_text(collada())
+    # Of the package, not of the model that asks.
+    (tmp_path / "meshes").mkdir()
+    (tmp_path / "meshes" / "own.dae").write_text("")
+    (models / "lamp" / "model.sdf").write_text("<sdf version='1.6'><light name='lamp'/></sdf>")
+    # A light is nothing that is left out.
+    assert len(centres(world)) == 2 and not caplog.messages
 
 
 def test_models_are_found_where_gazebo_looks_for_them(tmp_path, monkeypatch, caplog):
