@@ -57,9 +57,8 @@ class ModelFinder:
         relative = path_below(uri)
         if not relative:
             return None
-        near = [own[0]] if "://" not in uri else []
         roots = dict.fromkeys(
-            [*near, *(folder / inner for folder in (*own, *self._world) for inner in _INSIDE), *self._shared]
+            [*(folder / inner for folder in (*own, *self._world) for inner in _INSIDE), *self._shared]
         )
         # A model whose folder was renamed still finds its own meshes.
         tries = [(root, relative) for root in roots]

@@ -59,7 +59,8 @@ def read_world(path: Path, read: Callable[[Path], list[Part]]) -> list[Part]:
         except MeshError as error:
             world.lost[str(error)] += 1
             continue
-        total += sum(len(part.faces) for part in found)
+        # Vertices that no face uses take memory, too.
+        total += sum(max(len(part.faces), len(part.points) // 3) for part in found)
         if total > MAX_TRIANGLES:
             raise MeshError(f"{path}: its models have more than {MAX_TRIANGLES} triangles; split the world")
         placed = [replace(part, points=_moved(part.points, shape.matrix)) for part in found]
@@ -84,7 +85,8 @@ def _parts(shape: WorldShape, meshes: dict[Path, list[Part] | str], read: Callab
         return [Part(points, faces, (shape.kind,))]
     if shape.mesh not in meshes:
         try:
-            meshes[shape.mesh] = read(shape.mesh)
+            surfaces = [part for part in read(shape.mesh) if len(part.faces)]
+            meshes[shape.mesh] = surfaces or f"{shape.mesh}: holds no triangles"
         except MeshError as error:
             meshes[shape.mesh] = str(error)
     found = meshes[shape.mesh]

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import difflib
 import hashlib
 import os
@@ -95,8 +96,8 @@ def _says_z(file: Path) -> bool:
 def hash_source(path: Path) -> str:
     """Return the SHA-256 (hex) of a mesh file and of the files it refers to.
 
-    Side files are the buffers of a .gltf, the templates of a scene instance, the models and meshes of a world,
-    annotations and legends.
+    Side files are the buffers of a .gltf, the templates of a scene instance, the models and meshes of a world (with
+    their buffers), annotations and legends.
 
     Raises:
         MeshError: The file is missing, unreadable or of an unsupported type.
@@ -143,10 +144,21 @@ def _side_files(path: Path) -> list[Path]:
     annotation, legend = find_annotation(path), find_legend(path)
     files = [*(annotation.files if annotation is not None else ()), *((legend,) if legend is not None else ())]
     if _is_instance(path):
-        return instance_files(path)
+        return _with_buffers(instance_files(path))
     if is_world_name(path):
-        return list(plan_world(path).files)
+        return _with_buffers(list(plan_world(path).files))
     return [*gltf_side_files(path), *files] if path.suffix.lower() == ".gltf" else files
+
+
+def _with_buffers(files: list[Path]) -> list[Path]:
+    """Return files, and behind them the buffers of those that are text glTFs."""
+    buffers: list[Path] = []
+    for file in files:
+        if file.suffix.lower() == ".gltf":
+            # A broken one is told, or left out, where it is read.
+            with contextlib.suppress(MeshError, OSError):
+                buffers += [buffer for buffer in gltf_side_files(file) if buffer.is_file()]
+    return [*files, *buffers]
 
 
 def read_parts(path: Path) -> list[Part]:

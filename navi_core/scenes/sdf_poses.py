@@ -9,17 +9,21 @@ from __future__ import annotations
 import math
 import xml.etree.ElementTree as ET
 from dataclasses import dataclass, field
+from functools import cached_property
 
 import numpy as np
 import numpy.typing as npt
 
 from navi_core.errors import MeshError
 
-__all__ = ["Matrix", "Scope", "inverse", "numbers", "read_pose"]
+__all__ = ["Matrix", "Scope", "inverse", "is_true", "numbers", "read_pose"]
 
 Matrix = npt.NDArray[np.float64]
 
-_TRUE = ("1", "true")
+
+def is_true(text: str) -> bool:
+    """Tell whether a text says yes."""
+    return text.strip().lower() in ("1", "true")
 
 
 def numbers(
@@ -73,7 +77,7 @@ def read_pose(element: ET.Element | None) -> Matrix:
         ]
     else:
         values = numbers(element, 6, (0,) * 6)
-        turn = np.deg2rad(values[3:]) if element.get("degrees", "").strip().lower() in _TRUE else values[3:]
+        turn = np.deg2rad(values[3:]) if is_true(element.get("degrees", "")) else values[3:]
         (cr, cp, cy), (sr, sp, sy) = ([f(float(angle)) for angle in turn] for f in (math.cos, math.sin))
         # First about x, then y, then z, all of them fixed.
         out[:3, :3] = [
@@ -105,6 +109,10 @@ class Scope:
     """The frame of the model that stands at its pose; empty for the model's own."""
     models: dict[str, Scope] = field(default_factory=dict)
     """Models in it, by name."""
+    merged: list[Scope] = field(default_factory=list)
+    """Those whose frames are also this one's own: included with `merge` (from SDF 1.9)."""
+    located: dict[str, Matrix] = field(default_factory=dict)
+    """Where frames stand that were asked for."""
 
     def locate(self, name: str, asked: tuple[str, ...] = ()) -> Matrix:
         """Return where a frame, link, joint or model stands in this scope.
@@ -116,17 +124,38 @@ class Scope:
             return np.eye(4)
         if name in asked:
             raise MeshError(f"the frame {name!r} is relative to itself: {' → '.join((*asked, name))}")
+        if name not in self.located:
+            self.located[name] = self._locate(name, (*asked, name))
+        return self.located[name]
+
+    def _locate(self, name: str, asked: tuple[str, ...]) -> Matrix:
         head, nested, rest = name.partition("::")
         if head in self.models:
             model = self.models[head]
-            stands = self._stand(model.pose, "", (*asked, name)) @ inverse(model.locate(model.placement_frame))
+            stands = self.locate_model(model, asked)
             return stands @ model.locate(rest) if nested else stands
-        for child in self.element:
-            if child.get("name") == name and child.tag in ("frame", "link", "joint"):
-                base = child.get("attached_to", "") if child.tag == "frame" else ""
-                base = (child.findtext("child") or "").strip() if child.tag == "joint" else base
-                return self._stand(child.find("pose"), base, (*asked, name))
+        if (child := self._named.get(name)) is not None:
+            base = child.get("attached_to", "") if child.tag == "frame" else ""
+            base = (child.findtext("child") or "").strip() if child.tag == "joint" else base
+            return self._stand(child.find("pose"), base, asked)
+        for model in self.merged:
+            if model.holds(head):
+                return self.locate_model(model, asked) @ model.locate(name)
         raise MeshError(f"a pose is relative to {name!r:.60}, which is no frame, link, joint or model there")
+
+    @cached_property
+    def _named(self) -> dict[str, ET.Element]:
+        """Frames, links and joints; the first of a name."""
+        children = (child for child in reversed(list(self.element)) if child.tag in ("frame", "link", "joint"))
+        return {child.get("name", ""): child for child in children}
+
+    def holds(self, name: str) -> bool:
+        """Tell whether a frame, link, joint or model of a name is in this scope."""
+        return name in self._named or name in self.models or any(model.holds(name) for model in self.merged)
+
+    def locate_model(self, model: Scope, asked: tuple[str, ...] = ()) -> Matrix:
+        """Return where a model in this one stands."""
+        return self._stand(model.pose, "", asked) @ inverse(model.locate(model.placement_frame))
 
     def place(self, element: ET.Element, base: str = "") -> Matrix:
         """Return where a link, or a visual of the link `base`, stands in this scope.

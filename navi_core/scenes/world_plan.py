@@ -18,7 +18,7 @@ import numpy.typing as npt
 
 from navi_core.errors import MeshError
 from navi_core.scenes.gazebo_files import ModelFinder, path_below
-from navi_core.scenes.sdf_poses import Matrix, Scope, inverse, numbers, read_pose
+from navi_core.scenes.sdf_poses import Matrix, Scope, is_true, numbers, read_pose
 from navi_core.scenes.sdf_shapes import SHAPES
 from navi_core.scenes.xml_files import first_child, read_xml
 
@@ -98,7 +98,7 @@ def is_world(path: Path) -> bool:
 
 def said(element: ET.Element, tag: str) -> bool:
     """Tell whether an element has a child that says yes."""
-    return (element.findtext(tag) or "").strip().lower() in ("1", "true")
+    return is_true(element.findtext(tag) or "")
 
 
 def too_far(name: str, reach: float) -> str:
@@ -139,6 +139,10 @@ class _Planner:
             self._walk(scope, np.eye(4), _state(element), "")
         except MeshError as error:
             raise MeshError(str(error) if str(error).startswith(str(path)) else f"{path}: {error}") from None
+        except RecursionError:
+            raise MeshError(
+                f"{path}: poses are relative to one another in a chain that is too long to follow"
+            ) from None
         for tag in ("actor", "population"):
             self._world.lost.update(f"<{tag}> {item.get('name', '')}".strip() for item in element.findall(tag))
         self._world.respelled = self._finder.respelled
@@ -177,6 +181,8 @@ class _Planner:
             if inner is not None:
                 scope.inside.append(inner)
                 scope.models.setdefault(inner.name, inner)
+                if child.tag == "include" and is_true(child.get("merge", "")):
+                    scope.merged.append(inner)
         return scope
 
     def _include(self, include: ET.Element, file: Path, nesting: int) -> _Model | None:
@@ -270,8 +276,7 @@ class _Planner:
         pose = item.find("pose")
         named = (pose.get("relative_to") or pose.get("frame") or "") if pose is not None else ""
         place = matrix @ scope.place(item) if named else stands @ read_pose(pose)
-        geometry = item.find("geometry")
-        shape = next((child for child in (geometry if geometry is not None else ()) if child.tag != "empty"), None)
+        shape = _drawn(item)
         if shape is None:
             return
         reach = float(np.abs(place[:3, 3]).max())
@@ -292,7 +297,7 @@ class _Planner:
         elif shape.tag not in SHAPES:
             self._world.lost[f"<{shape.tag}> of {scope.name}"] += 1
             return
-        elif len(geometry.findall("polyline") if geometry is not None else ()) > 1:
+        elif len(item.findall("geometry/polyline")) > 1:
             self._world.lost[f"<polyline> with holes of {scope.name}"] += 1
             return
         if len(self._world.shapes) >= _MAX_SHAPES:
@@ -310,10 +315,6 @@ class _Model(Scope):
     fixed: bool = False
     inside: list[_Model] = field(default_factory=list)
     """The models in it, in their order; two may have one name."""
-
-    def locate_model(self, model: Scope) -> Matrix:
-        """Return where a model in this one stands."""
-        return self._stand(model.pose, "", ()) @ inverse(model.locate(model.placement_frame))
 
 
 @dataclass
@@ -350,9 +351,14 @@ def _shown(link: ET.Element) -> list[ET.Element]:
     seen = [
         item
         for item in link.findall("visual")
-        if item.find("geometry") is not None and float(numbers(item.find("transparency"), 1, (0,))[0]) < 1
+        if _drawn(item) is not None and float(numbers(item.find("transparency"), 1, (0,))[0]) < 1
     ]
-    return seen or [item for item in link.findall("collision") if item.find("geometry") is not None]
+    return seen or link.findall("collision")
+
+
+def _drawn(item: ET.Element) -> ET.Element | None:
+    """Return the shape of a visual or collision; None where it has none, or says that it is <empty>."""
+    return next((shape for shape in item.iterfind("geometry/*") if shape.tag != "empty"), None)
 
 
 def _kind(name: str) -> str:

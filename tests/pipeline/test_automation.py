@@ -348,3 +348,11 @@ def test_half_written_files_of_killed_runs_are_swept_also_those_of_shards():
         os.utime(file, (0, 0))
     assert sweep().leftovers == 2
     assert [file.exists() for file in files] == [False, False, True]
+
+
+def test_every_kind_of_mesh_is_noticed():
+    from navi_core.scenes.reader import MESH_SUFFIXES
+    from navi_pipeline.defs.automation.sensors import _MESHES
+
+    # A scene instance places meshes, by which it is noticed.
+    assert set(_MESHES) == set(MESH_SUFFIXES) - {".scene_instance.json"}

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import os
 
 import numpy as np
@@ -82,6 +83,11 @@ FRAMES = """<frame name='a'><pose>0 0 1 0 0 1.570796326795</pose></frame>
          visual(MESH, "1 0 0 0 0 0"), [0, 1, 0]),
         ("<include><uri>model://it</uri><pose rotation_format='quat_xyzw'>0 0 2 0 0 0.7071067811865 0.7071067811865"
          "</pose></include>", visual(MESH, "1 0 0 0 0 0"), [0, 1, 2]),
+        # A quarter turn about y takes x down, one about x takes y up.
+        ("<include><uri>model://it</uri><pose rotation_format='quat_xyzw'>0 0 0 0 0.7071067811865 0 0.7071067811865"
+         "</pose></include>", visual(MESH, "1 2 0 0 0 0"), [0, 2, -1]),
+        ("<include><uri>model://it</uri><pose rotation_format='quat_xyzw'>0 0 0 0.7071067811865 0 0 0.7071067811865"
+         "</pose></include>", visual(MESH, "1 2 0 0 0 0"), [1, 0, 2]),
         # Relative to a frame of the world, to another model, and to a frame in that model.
         ("<frame name='f'><pose>0 0 9 0 0 0</pose></frame><include><uri>model://it</uri>"
          "<pose relative_to='f'>1 0 0 0 0 0</pose></include>", visual(MESH), [1, 0, 9]),
@@ -98,6 +104,10 @@ FRAMES = """<frame name='a'><pose>0 0 1 0 0 1.570796326795</pose></frame>
         (include("it"), "<link name='arm'><pose>0 0 3 0 0 0</pose></link><joint name='j'><child>arm</child>"
          "<pose>0 1 0 0 0 0</pose></joint><link name='hand'><pose relative_to='j'>1 0 0 0 0 0</pose>"
          "<visual name='v'><geometry>" + MESH + "</geometry></visual></link>", [1, 1, 3]),
+        # What is merged is the including model's own: its frames go by their bare names.
+        ("<model name='m'><include merge='true'><uri>model://it</uri><pose>0 0 5 0 0 1.570796326795</pose></include>"
+         "<model name='n'><pose relative_to='arm'/>" + visual(MESH) + "</model></model>",
+         "<link name='arm'><pose>2 0 0 0 0 0</pose></link>", [0, 2, 5]),
     ],
 )  # fmt: skip
 def test_poses_and_frames_are_those_of_the_specification(tmp_path, world, model, expected):
@@ -109,11 +119,11 @@ def test_a_saved_state_counts_instead_of_the_poses(tmp_path):
       <model name='shelf_1'><pose frame=''>3 0 0 0 0 0</pose><scale>2 2 2</scale>
         <link name='link'><pose>3 0 1 0 0 0</pose></link>
         <model name='inner'><pose>0 8 0 0 0 0</pose></model></model>
-      <model name='crate'><pose>0 0 6 0 0 0</pose></model></state>"""
+      <model name='heavy'><pose>0 0 6 0 0 0</pose></model></state>"""
     shelf = (
         f"<model name='shelf_1'><pose>9 9 9 0 0 0</pose>{visual(MESH)}<model name='inner'>{visual(BOX)}</model></model>"
     )
-    world = package(tmp_path, state + shelf + include("crate", "9 9 9 0 0 0"))
+    world = package(tmp_path, state + shelf + include("crate", "9 9 9 0 0 0", "<name>heavy</name>"))
     # All of the state is in the world's coordinates; the model that it does not name stays.
     assert centres(world) == [[3, 0, 1], [0, 8, 0], [0, 0, 6]]
     assert np.ptp(read_parts(world)[0].points, axis=0).tolist() == [2, 2, 2]
@@ -167,15 +177,35 @@ def test_planes_that_stand_are_walls_and_bound_the_floor(tmp_path):
     np.testing.assert_allclose(np.ptp(parts[5].points, axis=0), [4, 2, 0], atol=1e-9)
 
 
+def test_a_ramp_is_no_ground_and_ends_where_it_says(tmp_path):
+    ramp = f"<model name='ramp'>{visual('<plane><size>8 2</size></plane>', '0 0 0 0 -0.785398163397 0')}</model>"
+    ceiling = (
+        f"<model name='c'>{visual('<plane><normal>0 0 -1</normal><size>9 1</size></plane>', '0 0 3 0 0 0')}</model>"
+    )
+    parts = read_parts(package(tmp_path, include("crate") + ramp + ceiling))
+    np.testing.assert_allclose(np.ptp(parts[1].points, axis=0), [np.sqrt(32), 2, np.sqrt(32)], atol=1e-9)
+    np.testing.assert_allclose(np.ptp(parts[2].points, axis=0), [np.sqrt(32), 1, 0], atol=1e-9)
+
+
 def test_what_is_missing_is_left_out_and_named(tmp_path, caplog):
     away = include("crate", "0 0 343582 0 0 0")
     hill = "<model name='hill'>" + visual("<heightmap><uri>file://hill.png</uri></heightmap>") + "</model>"
+    outline = "<polyline><point>0 0</point><point>2 0</point><point>0 2</point><height>1</height></polyline>"
+    hill += f"<model name='ring'>{visual(outline * 2)}</model>"
     broken = "<model name='cut'>" + visual("<mesh><uri>model://crate/meshes/cut.dae</uri></mesh>") + "</model>"
     world = package(tmp_path, include("crate") + include("chair") * 3 + away + hill + broken + "<actor name='walker'/>")
     (tmp_path / "models" / "crate" / "meshes" / "cut.dae").write_text(collada()[:900])
     assert centres(world) == [[0, 0, 0]]
     (told,) = caplog.messages
-    for text in ("(7)", "model://chair (3×)", "343,582 m away", "<heightmap> of hill", "cut.dae", "<actor> walker"):
+    for text in (
+        "(8)",
+        "<polyline> with holes of ring",
+        "model://chair (3×)",
+        "343,582 m away",
+        "<heightmap> of hill",
+        "cut.dae",
+        "<actor> walker",
+    ):
         assert text in told
     assert "GAZEBO_MODEL_PATH" in told
 
@@ -195,6 +225,10 @@ def test_what_is_missing_is_left_out_and_named(tmp_path, caplog):
         ("<include><uri>model://crate</uri><pose relative_to='moon'>0 0 0 0 0 0</pose></include>", "'moon'"),
         ("<model name='m'><frame name='a'><pose relative_to='b'/></frame><frame name='b'><pose relative_to='a'/>"
          "</frame><link name='l'><pose relative_to='a'/></link></model>", "relative to itself: a → b → a"),
+        ("".join(f"<model name='{i}'><pose relative_to='{i + 1}'/></model>" for i in range(1500)) + include("crate"),
+         "a chain that is too long"),
+        # Only what is merged is known by its bare name.
+        (include("crate") + "<model name='n'><pose relative_to='link'/></model>", "'link', which is no frame"),
         ("<model name='a'>" * 40 + "</model>" * 40, "more than 32 deep"),
         (include("loop"), "includes itself"),
         (include("doubling0"), "includes itself has no end"),
@@ -228,10 +262,12 @@ def test_a_link_that_shows_nothing_is_taken_by_its_collisions(tmp_path):
     ghost = visual(BOX, more="<transparency>1</transparency>").replace("</link>", hull + "</link>")
     glass = visual(BOX, more="<transparency>0.9</transparency>").replace("</link>", hull + "</link>")
     bare = f"<link name='l'>{hull}</link>"
+    hollow = visual("<empty/>").replace("</link>", hull + "</link>")
     world = package(
-        tmp_path, "".join(f"<model name='{'abc'[i]}'>{m}</model>" for i, m in enumerate((ghost, glass, bare)))
+        tmp_path, "".join(f"<model name='{'abcd'[i]}'>{m}</model>" for i, m in enumerate((ghost, glass, bare, hollow)))
     )
-    assert [np.ptp(part.points, axis=0).tolist() for part in read_parts(world)] == [[9, 9, 9], [1, 2, 3], [9, 9, 9]]
+    sizes = [np.ptp(part.points, axis=0).tolist() for part in read_parts(world)]
+    assert sizes == [[9, 9, 9], [1, 2, 3], [9, 9, 9], [9, 9, 9]]
 
 
 def test_a_model_is_called_as_its_likes(tmp_path, caplog):
@@ -239,10 +275,46 @@ def test_a_model_is_called_as_its_likes(tmp_path, caplog):
     named = include("crate", more="<name>crate_0815</name>") + include("crate", more="<name>heavy</name>")
     sensor = "<model name='drone'>" + visual(BOX).replace("</link>", "<sensor type='imu'/></link>") + "</model>"
     fixed = sensor.replace("drone", "camera").replace("<link", "<static>true</static><link")
-    world = package(tmp_path, inline + named + sensor + fixed)
+    held = include("arm", more="<static>true</static>")
+    arm = visual(BOX).replace("</link>", "<sensor type='imu'/></link>")
+    world = package(tmp_path, inline + named + sensor + fixed + held, arm=arm)
     names = [part.objects[0] for part in read_parts(world)]
-    assert names == ["book", "book", "wall", "7", "crate", "crate", "drone", "camera"]
-    assert "drone; remove robots" in caplog.text and "camera" not in caplog.text
+    assert names == ["book", "book", "wall", "7", "crate", "crate", "drone", "camera", "arm"]
+    assert "like furniture: drone; remove robots" in caplog.text
+
+
+def test_a_mesh_without_triangles_bounds_no_ground(tmp_path):
+    world = package(tmp_path, include("ground_plane") + include("crate"))
+    mesh = tmp_path / "models" / "crate" / "meshes" / "crate.dae"
+    mesh.write_text(collada(nodes=""))
+    with pytest.raises(MeshError, match=r"1 of 1 things .*crate.dae: holds no triangles"):
+        read_mesh(world)
+
+
+def test_vertices_that_no_face_uses_are_counted(tmp_path, monkeypatch):
+    monkeypatch.setattr("navi_core.scenes.gazebo_world.MAX_TRIANGLES", 1000)
+    mesh = MESH.replace("crate.dae", "cloud.ply")
+    world = package(tmp_path, f"<model name='m'>{visual(mesh)}</model>" * 4)
+    head = "ply\nformat ascii 1.0\nelement vertex 900\nproperty float x\nproperty float y\nproperty float z\n"
+    faces = "element face 1\nproperty list uchar int vertex_indices\nend_header\n"
+    corners = "0 0 0\n1 0 0\n0 1 0\n" * 300
+    (tmp_path / "models" / "crate" / "meshes" / "cloud.ply").write_text(head + faces + corners + "3 0 1 2\n")
+    with pytest.raises(MeshError, match="more than 1000 triangles"):
+        read_parts(world)
+
+
+def test_a_frame_is_followed_once_however_often_it_is_asked_for(tmp_path, monkeypatch):
+    from navi_core.scenes import sdf_poses
+
+    asked = []
+    monkeypatch.setattr(
+        sdf_poses, "read_pose", lambda pose, read=sdf_poses.read_pose: (asked.append(pose), read(pose))[1]
+    )
+    frames = "".join(f"<frame name='{i}'><pose relative_to='{i + 1}'>0 0 1 0 0 0</pose></frame>" for i in range(20))
+    links = visual(BOX).replace("<link name='link'>", "<link name='link'><pose relative_to='0'/>") * 30
+    world = package(tmp_path, f"<model name='m'>{frames}<frame name='20'/>{links}</model>")
+    assert centres(world) == [[0, 0, 20]] * 30
+    assert len(asked) < 100
 
 
 def test_a_broken_file_is_read_once_however_often_it_is_named(tmp_path, monkeypatch, caplog):
@@ -282,6 +354,21 @@ def test_endless_names_take_no_time(tmp_path):
 )
 def test_models_are_found_by_every_kind_of_uri(tmp_path, uri):
     assert centres(package(tmp_path, f"<include><uri>{uri}</uri></include>")) == [[0, 0, 0]]
+
+
+def test_a_model_finds_its_own_files_under_another_name_and_nearest_first(tmp_path, caplog):
+    world = package(tmp_path, include("renamed") + include("near") + include("lamp"), renamed="", near="", lamp="")
+    models = tmp_path / "models"
+    for name, mesh in (("renamed", "model://original/meshes/own.dae"), ("near", "meshes/own.dae")):
+        text = f"<sdf version='1.6'><model name='m'>{visual(f'<mesh><uri>{mesh}</uri></mesh>')}</model></sdf>"
+        (models / name / "model.sdf").write_text(text)
+        (models / name / "meshes" / "own.dae").write_text(collada())
+    # Of the package, not of the model that asks.
+    (tmp_path / "meshes").mkdir()
+    (tmp_path / "meshes" / "own.dae").write_text("")
+    (models / "lamp" / "model.sdf").write_text("<sdf version='1.6'><light name='lamp'/></sdf>")
+    # A light is nothing that is left out.
+    assert len(centres(world)) == 2 and not caplog.messages
 
 
 def test_models_are_found_where_gazebo_looks_for_them(tmp_path, monkeypatch, caplog):
@@ -351,6 +438,23 @@ def test_every_file_that_a_world_is_made_of_is_hashed(tmp_path):
         file = tmp_path / "models" / "crate" / name
         file.write_text(file.read_text() + "<!-- changed -->")
         seen.add(hash_source(world))
+    assert len(seen) == 4
+
+
+def test_the_buffers_of_a_text_gltf_are_hashed_too(tmp_path):
+    glb = Glb()
+    glb.document["nodes"].append({"mesh": glb.mesh(CUBE)})
+    folder = tmp_path / "models" / "crate" / "meshes"
+    world = package(tmp_path, f"<model name='m'>{visual(MESH.replace('.dae', '.gltf'))}</model>" + include("crate"))
+    glb.document["buffers"] = [{"uri": "crate.bin", "byteLength": len(glb.binary)}]
+    (folder / "crate.gltf").write_text(json.dumps(glb.document))
+    seen = {hash_source(world)}
+    for content in (glb.binary, glb.binary[::-1]):
+        (folder / "crate.bin").write_bytes(content)
+        seen.add(hash_source(world))
+    # A broken one is left out of the scene, which needs no hash of it.
+    (folder / "crate.gltf").write_text("{")
+    seen.add(hash_source(world))
     assert len(seen) == 4
 
 
