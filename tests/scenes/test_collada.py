@@ -10,6 +10,7 @@ from navi_core.scenes import read_mesh
 from navi_core.scenes.collada_reader import count_collada, read_collada
 from navi_core.scenes.headers import read_facts
 from navi_core.scenes.holes import join_holes
+from navi_core.scenes.layouts import split_scenes
 from navi_core.scenes.part import triangulate
 from tests.scenes.world_files import CUBE, collada, geometry
 
@@ -126,6 +127,15 @@ def test_many_holes_are_joined_without_crossing():
 def test_a_node_may_have_the_name_of_its_geometry(tmp_path):
     nodes = '<node id="cube"><instance_geometry url="#cube"/></node>'
     assert len(read_collada(write(tmp_path, collada(nodes)))[0].faces) == 12
+
+
+@pytest.mark.parametrize("ending", [".glb", ".gltf", ".obj", ".ply", ".stl"])
+def test_a_file_that_was_exported_is_no_second_scene(tmp_path, ending):
+    write(tmp_path, collada(), "house.dae")
+    write(tmp_path, collada(), "shed.DAE")
+    write(tmp_path, "", f"house{ending}")
+    meshes = [tmp_path / name for name in ("house.dae", "shed.DAE", f"house{ending}")]
+    assert split_scenes(meshes) == (sorted(meshes[1:]), {meshes[0]: f"the same scene as house{ending}"})
 
 
 def test_the_header_counts_about_what_is_there(tmp_path):
