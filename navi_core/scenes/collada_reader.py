@@ -24,8 +24,8 @@ from navi_core.scenes.xml_files import read_xml
 
 __all__ = ["collada_up_axis", "count_collada", "read_collada"]
 
-_MAX_INSTANCES = 1_000_000
-"""Nodes over all instances: thirty libraries, each of which names the next twice, are a billion."""
+_MAX_INSTANCES = 5_000_000
+"""Nodes and what is in them over all instances: thirty libraries, each of which names the next twice, are a billion."""
 _MAX_NESTING = 64
 """Instances within instances."""
 _HEAD = 1 << 20
@@ -137,9 +137,13 @@ class _Document:
         count = 0
         while stack:
             node, above, nesting = stack.pop()
-            count += 1
+            # With what is in it: one node of a million transforms can be placed a million times.
+            count += 1 + len(node)
             if count > _MAX_INSTANCES:
-                raise MeshError(f"{self._path}: its scene places more than {_MAX_INSTANCES} nodes; split the scene")
+                raise MeshError(
+                    f"{self._path}: its scene places more than {_MAX_INSTANCES} nodes with what is in them; split the "
+                    "scene"
+                )
             matrix = above @ _transform(node)
             name = node.get("name") or node.get("id") or ""
             inner: list[tuple[ET.Element, Matrix, int]] = []
@@ -232,7 +236,7 @@ class _Document:
             if len(outline) >= 3:
                 corners.append(join_holes(points, outline, holes))
         if primitive.tag in ("trifans", "tristrips"):
-            faces = np.concatenate([_unrolled(corner, primitive.tag) for corner in corners])
+            faces = np.concatenate([_unrolled(corner, primitive.tag) for corner in corners if len(corner)])
             lengths = np.full(len(faces), 3)
             flat = faces.reshape(-1)
         else:

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import tracemalloc
+
 import numpy as np
 import pytest
 
@@ -12,6 +14,7 @@ from navi_core.scenes.headers import read_facts
 from navi_core.scenes.holes import join_holes
 from navi_core.scenes.layouts import split_scenes
 from navi_core.scenes.part import triangulate
+from navi_core.scenes.xml_files import read_xml
 from tests.scenes.world_files import CUBE, collada, geometry
 
 
@@ -71,7 +74,7 @@ def test_polygons_keep_their_outline_whichever_way_they_are_listed(tmp_path):
     lists = {
         "polylist": "<vcount>6</vcount><p>0 1 2 3 4 5</p>",
         "polygons": "<p>0 1 2 3 4 5</p>",
-        "trifans": "<p>5 0 1 2</p><p>5 2 3 4</p>",
+        "trifans": "<p/><p>5 0 1 2</p><p>5 2 3 4</p>",
         "tristrips": "<p>5 0 2 1</p><p>5 2 4 3</p>",
     }
     for kind, text in lists.items():
@@ -105,6 +108,26 @@ def test_holes_of_a_polygon_stay_open(tmp_path, flip):
         one, two = corners, np.roll(corners, -1, axis=1)
         side = (one[..., 0] * two[..., 1] - one[..., 1] * two[..., 0]).T
         assert not ((side < 0).all(axis=0) | (side > 0).all(axis=0)).any(), (x, z)
+
+
+def test_a_polygon_with_a_hole_looks_at_its_own_points_alone():
+    points = np.zeros((1_000_000, 3))
+    points[-8:, :2] = [(0, 0), (3, 0), (3, 3), (0, 3), (1, 1), (2, 1), (2, 2), (1, 2)]
+    corners = np.arange(8) + len(points) - 8
+    tracemalloc.start()
+    ring = join_holes(points, corners[:4], [corners[4:]])
+    assert tracemalloc.get_traced_memory()[1] < 100_000
+    tracemalloc.stop()
+    assert set(ring) == set(corners) and len(ring) == 10
+
+
+def test_a_number_on_each_line_takes_no_more_than_all_on_one(tmp_path):
+    file = write(tmp_path, f"<a>{chr(10).join(['12'] * 300_000)}</a>")
+    tracemalloc.start()
+    root = read_xml(file)
+    peak = tracemalloc.get_traced_memory()[1]
+    tracemalloc.stop()
+    assert len(root.text.split()) == 300_000 and peak < 8 * file.stat().st_size
 
 
 def test_many_holes_are_joined_without_crossing():
@@ -160,6 +183,9 @@ DOUBLES = (
     + '<node id="n40"/></library_nodes>'
 )
 
+CROWDED = f"""<library_nodes><node id="m">{"<scale>1 1 1</scale>" * 200}</node>
+  <node id="n">{'<instance_node url="#m"/>' * 200}</node></library_nodes>"""
+
 
 def placing(node, text):
     """Let the scene place a node of the library."""
@@ -191,7 +217,8 @@ def placing(node, text):
         (lambda t: t.replace('name="crate">', 'name="crate"><lookat>0 0 0 1 0 0 0 0 1</lookat>'), "'crate' is placed"),
         (lambda t: t.replace('name="crate">', 'name="crate"><matrix>1 2 3</matrix>'), "is broken"),
         (lambda t: placing("n", t.replace("<library_g", SELF + "<library_g")), "no end"),
-        (lambda t: placing("n0", t.replace("<library_g", DOUBLES + "<library_g")), "nodes; split"),
+        (lambda t: placing("n0", t.replace("<library_g", DOUBLES + "<library_g")), "more than 10000 nodes"),
+        (lambda t: placing("n", t.replace("<library_g", CROWDED + "<library_g")), "more than 10000 nodes"),
     ],
 )  # fmt: skip
 def test_a_broken_or_hostile_file_is_refused_by_its_fault(tmp_path, monkeypatch, change, reason):
