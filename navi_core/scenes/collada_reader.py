@@ -5,6 +5,7 @@ Numbers follow the COLLADA 1.4.1 specification; its unit is applied, the axis th
 
 from __future__ import annotations
 
+import contextlib
 import logging
 import mmap
 import re
@@ -56,9 +57,13 @@ def collada_up_axis(path: Path) -> str:
     Raises:
         MeshError: It is neither.
     """
+    parser: Any = ET.XMLPullParser(["end"])
+    axis = "Y_UP"
     with path.open("rb") as stream:
-        found = re.search(rb"<(?:\w+:)?up_axis>\s*(\w*)\s*<", stream.read(_HEAD))
-    axis = found[1].decode() if found else "Y_UP"
+        parser.feed(stream.read(_HEAD).lstrip())
+    with contextlib.suppress(ET.ParseError):
+        ends = (element for _, element in parser.read_events())
+        axis = next(((end.text or "").strip() for end in ends if end.tag.rpartition("}")[2] == "up_axis"), axis)
     if axis not in ("Y_UP", "Z_UP"):
         raise MeshError(f"{path}: its up_axis is {axis!r}; export it with Y_UP or Z_UP")
     return axis[0].lower()

@@ -9,7 +9,7 @@ import pytest
 
 from navi_core.errors import MeshError
 from navi_core.scenes import read_mesh
-from navi_core.scenes.collada_reader import count_collada, read_collada
+from navi_core.scenes.collada_reader import collada_up_axis, count_collada, read_collada
 from navi_core.scenes.headers import read_facts
 from navi_core.scenes.holes import join_holes
 from navi_core.scenes.layouts import split_scenes
@@ -63,6 +63,14 @@ def test_the_axis_that_the_file_names_is_up_once(tmp_path, up, config):
     high = (up, config) != ("Y_UP", "y")
     assert np.allclose(mesh.bounds, [[-0.5, 0, -0.5], [0.5, 4, 0.5]] if high else [[-0.5, -0.5, 0], [0.5, 0.5, 4]])
     assert list(mesh.semantic_names.values()) == ["surface", "post"]
+
+
+@pytest.mark.parametrize("encoding", ["utf-8", "utf-16"])
+def test_the_axis_is_what_the_xml_says(tmp_path, encoding):
+    text = collada().replace("<unit", "<!-- <up_axis>Y_UP</up_axis> --><unit").replace("utf-8", encoding)
+    file = tmp_path / "a.dae"
+    file.write_bytes(text.encode(encoding))
+    assert collada_up_axis(file) == "z" and len(read_mesh(file).faces) == 12
 
 
 def test_polygons_keep_their_outline_whichever_way_they_are_listed(tmp_path):
