@@ -155,6 +155,42 @@ def test_many_holes_are_joined_without_crossing():
         assert np.linalg.norm(np.cross(b - a, c - a), axis=1).sum() / 2 == pytest.approx(area[0] - sum(area[1:]))
 
 
+def test_positions_begin_where_the_accessor_says_and_skip_what_has_no_name(tmp_path):
+    text = collada(unit="1").replace('count="36" stride="3">', 'count="36" stride="3" offset="2">')
+    bare = read_collada(write(tmp_path, collada(unit="1")))[0]
+    moved = read_collada(write(tmp_path, text.replace("-50.0 ", "7 8 -50.0 ", 1)))[0]
+    np.testing.assert_array_equal(moved.points, bare.points)
+    with pytest.raises(MeshError, match="from 2 on, 108 are there"):
+        read_collada(write(tmp_path, text))
+    wide = collada(unit="1").replace('stride="3">', 'stride="4"><param type="float"/>').replace('"36"', '"27"')
+    skipped = read_collada(write(tmp_path, wide.replace(geometry_indices(36), geometry_indices(27))))[0]
+    assert skipped.points[0].tolist() == (CUBE.reshape(-1, 4)[0, 1:]).tolist()
+
+
+def geometry_indices(count):
+    return " ".join(f"{i} 0" for i in range(count))
+
+
+def test_geometries_without_a_scene_are_read_as_they_are(tmp_path):
+    text = collada()
+    cut = text[: text.index("<library_visual")] + "</COLLADA>"
+    assert len(read_collada(write(tmp_path, "\n\n" + cut))[0].faces) == 12
+
+
+@pytest.mark.parametrize(
+    ("name", "limit"), [("_MAX_BYTES", "bytes of XML"), ("_MAX_ELEMENTS", "more than 20 elements")]
+)
+def test_xml_has_its_limits(tmp_path, monkeypatch, name, limit):
+    monkeypatch.setattr(f"navi_core.scenes.xml_files.{name}", 20)
+    with pytest.raises(MeshError, match=limit):
+        read_collada(write(tmp_path, collada()))
+
+
+def test_a_polygon_of_too_many_corners_with_holes_is_refused():
+    with pytest.raises(MeshError, match="1027 corners"):
+        join_holes(np.zeros((1024, 3)), np.arange(1024), [np.arange(3), np.arange(2)])
+
+
 def test_a_node_may_have_the_name_of_its_geometry(tmp_path):
     nodes = '<node id="cube"><instance_geometry url="#cube"/></node>'
     assert len(read_collada(write(tmp_path, collada(nodes)))[0].faces) == 12
