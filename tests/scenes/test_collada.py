@@ -164,7 +164,7 @@ def test_positions_begin_where_the_accessor_says_and_skip_what_has_no_name(tmp_p
         read_collada(write(tmp_path, text))
     wide = collada(unit="1").replace('stride="3">', 'stride="4"><param type="float"/>').replace('"36"', '"27"')
     skipped = read_collada(write(tmp_path, wide.replace(geometry_indices(36), geometry_indices(27))))[0]
-    assert skipped.points[0].tolist() == (CUBE.reshape(-1, 4)[0, 1:]).tolist()
+    np.testing.assert_array_equal(skipped.points, CUBE.reshape(-1, 4)[:, 1:])
 
 
 def geometry_indices(count):
@@ -175,6 +175,8 @@ def test_geometries_without_a_scene_are_read_as_they_are(tmp_path):
     text = collada()
     cut = text[: text.index("<library_visual")] + "</COLLADA>"
     assert len(read_collada(write(tmp_path, "\n\n" + cut))[0].faces) == 12
+    unnamed = text.replace('<scene><instance_visual_scene url="#Scene"/></scene>', "")
+    assert read_collada(write(tmp_path, unnamed))[0].objects[0] == "crate"
 
 
 @pytest.mark.parametrize(
