@@ -5,6 +5,7 @@ Numbers follow the COLLADA 1.4.1 specification; its unit is applied, the axis th
 
 from __future__ import annotations
 
+import contextlib
 import logging
 import mmap
 import re
@@ -24,8 +25,8 @@ from navi_core.scenes.xml_files import read_xml
 
 __all__ = ["collada_up_axis", "count_collada", "read_collada"]
 
-_MAX_INSTANCES = 1_000_000
-"""Nodes over all instances: thirty libraries, each of which names the next twice, are a billion."""
+_MAX_INSTANCES = 5_000_000
+"""Nodes and what is in them over all instances: thirty libraries, each of which names the next twice, are a billion."""
 _MAX_NESTING = 64
 """Instances within instances."""
 _HEAD = 1 << 20
@@ -56,9 +57,13 @@ def collada_up_axis(path: Path) -> str:
     Raises:
         MeshError: It is neither.
     """
+    parser: Any = ET.XMLPullParser(["end"])
+    axis = "Y_UP"
     with path.open("rb") as stream:
-        found = re.search(rb"<(?:\w+:)?up_axis>\s*(\w*)\s*<", stream.read(_HEAD))
-    axis = found[1].decode() if found else "Y_UP"
+        parser.feed(stream.read(_HEAD).lstrip())
+    with contextlib.suppress(ET.ParseError):
+        ends = (element for _, element in parser.read_events())
+        axis = next(((end.text or "").strip() for end in ends if end.tag.rpartition("}")[2] == "up_axis"), axis)
     if axis not in ("Y_UP", "Z_UP"):
         raise MeshError(f"{path}: its up_axis is {axis!r}; export it with Y_UP or Z_UP")
     return axis[0].lower()
@@ -137,9 +142,13 @@ class _Document:
         count = 0
         while stack:
             node, above, nesting = stack.pop()
-            count += 1
+            # With what is in it: one node of a million transforms can be placed a million times.
+            count += 1 + len(node)
             if count > _MAX_INSTANCES:
-                raise MeshError(f"{self._path}: its scene places more than {_MAX_INSTANCES} nodes; split the scene")
+                raise MeshError(
+                    f"{self._path}: its scene places more than {_MAX_INSTANCES} nodes with what is in them; split the "
+                    "scene"
+                )
             matrix = above @ _transform(node)
             name = node.get("name") or node.get("id") or ""
             inner: list[tuple[ET.Element, Matrix, int]] = []
@@ -232,7 +241,7 @@ class _Document:
             if len(outline) >= 3:
                 corners.append(join_holes(points, outline, holes))
         if primitive.tag in ("trifans", "tristrips"):
-            faces = np.concatenate([_unrolled(corner, primitive.tag) for corner in corners])
+            faces = np.concatenate([_unrolled(corner, primitive.tag) for corner in corners if len(corner)])
             lengths = np.full(len(faces), 3)
             flat = faces.reshape(-1)
         else:

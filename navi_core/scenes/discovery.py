@@ -120,7 +120,7 @@ def discover_root(root: Path) -> list[SceneSource]:
     files, cut = list_files(root)
     if cut:
         _log.warning("%s: only its first %d files were looked at; name a smaller folder", root, len(files))
-    scenes, _ = split_scenes(files)
+    scenes, parts = split_scenes(files)
     compiled = [file for file in files if file.suffix.lower() == ".gmdag"]
     if scenes:
         meshes = {name for file in scenes for name in (file.stem, scene_name(file))}
@@ -128,6 +128,11 @@ def discover_root(root: Path) -> list[SceneSource]:
         if lone:
             few = ", ".join(file.name for file in lone[:3]) + (", …" if len(lone) > 3 else "")
             _log.warning("%s: %d compiled scenes beside its meshes are left out (%s); name them", root, len(lone), few)
+    elif not compiled and parts:
+        first, why = min(parts.items())
+        raise SceneError(
+            f"{root}: no scene found; {len(parts)} meshes are parts, first {first}: {why}; name a file to take it"
+        )
     elif not compiled:
         raise SceneError(f"{root}: no scene found; searched for {', '.join(MESH_SUFFIXES)}, and for .gmdag")
     scenes = scenes or _without_superseded(compiled)

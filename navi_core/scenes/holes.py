@@ -33,6 +33,10 @@ def join_holes(points: npt.NDArray[np.float64], outline: Ring, holes: Sequence[R
     count = len(outline) + sum(map(len, holes))
     if count > _MAX_CORNERS:
         raise MeshError(f"a polygon with holes of {count} corners, more than {_MAX_CORNERS}; export triangles")
+    # Of a file's points only its own: a façade has a thousand such polygons.
+    own = np.concatenate([outline, *holes])
+    points = points[own]
+    outline, *holes = np.split(np.arange(count), np.cumsum([len(outline), *map(len, holes)])[:-1])
     # The plane in which the outline is largest, as the triangulation takes it.
     corners = points[outline] - points[outline[0]]
     normal = np.cross(corners[1:-1], corners[2:]).sum(axis=0)
@@ -48,7 +52,7 @@ def join_holes(points: npt.NDArray[np.float64], outline: Ring, holes: Sequence[R
         hole = np.roll(hole, -start)
         at = _seam(flat, ring, hole, rest, turn)
         ring = np.concatenate([ring[: at + 1], hole, hole[:1], ring[at:]])
-    return ring
+    return own[ring]
 
 
 def _area(ring: Plane) -> float:

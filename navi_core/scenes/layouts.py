@@ -9,6 +9,7 @@ Layouts are those of the datasets' releases: HM3D (`00800-TEEsavR23oF/TEEsavR23o
 
 from __future__ import annotations
 
+import contextlib
 import json
 import logging
 import os
@@ -17,11 +18,11 @@ from collections.abc import Callable, Collection, Iterable
 from dataclasses import dataclass
 from pathlib import Path
 
-from navi_core.errors import SceneError
+from navi_core.errors import NaviError, SceneError
 from navi_core.scenes.annotation import annotation_key
 from navi_core.scenes.reader import is_mesh_file
 from navi_core.scenes.scene_instance import INSTANCE_SUFFIX, dataset_root
-from navi_core.scenes.world_plan import is_world, is_world_name
+from navi_core.scenes.world_plan import is_world, is_world_name, plan_world
 
 __all__ = ["Layout", "list_files", "recognise", "scene_name", "split_scenes"]
 
@@ -30,6 +31,10 @@ _MAX_FILES = 300_000
 _SKIPPED_FOLDERS = {"__pycache__", "node_modules"}
 _ANONYMOUS = {"mesh", "mesh_semantic", "mesh_z_up", "scene", "model"}
 """Stems that many folders share: the folder names the scene."""
+
+
+_EXPORTED = (".glb", ".gltf", ".obj", ".ply", ".stl")
+"""What a COLLADA file beside one of the same name was exported to: it was not read once."""
 
 
 @dataclass(frozen=True)
@@ -109,15 +114,29 @@ def split_scenes(files: Iterable[Path]) -> tuple[list[Path], dict[Path, str]]:
         model = next((folder for folder in file.parents if folder in models), None)
         if file not in worlds and (model is not None or is_world_name(file)):
             parts.setdefault(file, f"of the Gazebo model {model.name}" if model is not None else "a Gazebo model")
+    if worlds and any(file not in parts and file not in worlds for file in meshes):
+        placed = _placed(worlds)
+        for file in meshes:
+            if file not in worlds and (world := placed.get(os.path.realpath(file))):
+                parts.setdefault(file, f"of the Gazebo world {world}")
     return [file for file in meshes if file not in parts], parts
 
 
 def _model_folders(files: set[Path], worlds: set[Path]) -> set[Path]:
-    """Return the folders of Gazebo's models: those with a model.config, and `models` and `meshes` of worlds."""
+    """Return the folders of Gazebo's models: those with a model.config, and what a package has beside its `worlds`."""
     found = {file.parent for file in files if file.name == "model.config"}
-    for world in worlds:
-        home = world.parent.parent if world.parent.name == "worlds" else world.parent
-        found |= {home / "models", home / "meshes", home / "fuel_models"}
+    # A world that lies elsewhere, among somebody's scans perhaps, has no claim to the folders there.
+    homes = {world.parent.parent for world in worlds if world.parent.name == "worlds"}
+    return found | {home / name for home in homes for name in ("models", "meshes", "fuel_models")}
+
+
+def _placed(worlds: Iterable[Path]) -> dict[str, str]:
+    """Return the files that worlds are made of, with the name of a world each."""
+    found: dict[str, str] = {}
+    for world in sorted(worlds):
+        # A broken one is told when it is read.
+        with contextlib.suppress(NaviError):
+            found |= {os.path.realpath(file): world.name for file in plan_world(world).files}
     return found
 
 
@@ -195,6 +214,9 @@ def _belongs(file: Path, files: set[Path]) -> str:
         return f"the annotation of {key}.glb"
     if lower == "mesh_z_up.obj" and folder / "mesh.obj" in files:
         return "the same scene as mesh.obj"
+    twin = next((name for name in (file.stem + ending for ending in _EXPORTED) if folder / name in files), "")
+    if lower.endswith(".dae") and twin:
+        return f"the same scene as {twin}"
     if folder.name == "region_segmentations":
         return "one room of a Matterport house"
     for ending in ("_collision", ".collision", ".collider", "_collider"):

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import xml.etree.ElementTree as ET
 from pathlib import Path
+from xml.parsers import expat
 
 from navi_core.errors import MeshError
 
@@ -36,9 +37,10 @@ class _Tree(ET.TreeBuilder):
         self._depth -= 1
         return super().end(tag.rpartition("}")[2])
 
-    def doctype(self, name: str, pubid: str | None, system: str | None) -> None:
-        # Entities are declared there: some expand to gigabytes, some name files of this machine.
-        raise MeshError("its XML declares a document type (<!DOCTYPE>), which is not read; remove it")
+
+def _no_doctype(*_: object) -> None:
+    # Entities are declared there: some expand to gigabytes, some name files of this machine.
+    raise MeshError("its XML declares a document type (<!DOCTYPE>), which is not read; remove it")
 
 
 def read_xml(path: Path) -> ET.Element:
@@ -47,22 +49,28 @@ def read_xml(path: Path) -> ET.Element:
     Raises:
         MeshError: The file is no XML, broken, or too large or deep.
     """
-    parser = ET.XMLParser(target=_Tree())
+    tree = _Tree()
+    parser = expat.ParserCreate(namespace_separator="}")
+    # A line of text comes in two pieces: a number on each line would take twenty times its bytes.
+    parser.buffer_text, parser.buffer_size = True, _BLOCK
+    parser.StartElementHandler, parser.EndElementHandler = tree.start, tree.end
+    parser.CharacterDataHandler, parser.StartDoctypeDeclHandler = tree.data, _no_doctype
     try:
         size = path.stat().st_size
         if size > _MAX_BYTES:
             raise MeshError(f"{size} bytes of XML are more than {_MAX_BYTES}; split it")
         with path.open("rb") as stream:
             # An empty line in front of the declaration is a fault that Gazebo forgives.
-            parser.feed(stream.read(_BLOCK).lstrip())
+            parser.Parse(stream.read(_BLOCK).lstrip(), False)
             while block := stream.read(_BLOCK):
-                parser.feed(block)
-        root = parser.close()
+                parser.Parse(block, False)
+        parser.Parse(b"", True)
+        root = tree.close()
     except OSError as error:
         raise MeshError(f"{path}: cannot be read: {error.strerror or error}") from None
     except MeshError as error:
         raise MeshError(f"{path}: {error}") from None
-    except (ET.ParseError, ValueError, LookupError) as error:
+    except (expat.ExpatError, ValueError, LookupError) as error:
         raise MeshError(f"{path}: its XML is broken or truncated: {error}") from None
     if not isinstance(root, ET.Element):
         raise MeshError(f"{path}: its XML is broken or truncated: it has no root")

@@ -2,15 +2,19 @@
 
 from __future__ import annotations
 
+import tracemalloc
+
 import numpy as np
 import pytest
 
 from navi_core.errors import MeshError
 from navi_core.scenes import read_mesh
-from navi_core.scenes.collada_reader import count_collada, read_collada
+from navi_core.scenes.collada_reader import collada_up_axis, count_collada, read_collada
 from navi_core.scenes.headers import read_facts
 from navi_core.scenes.holes import join_holes
+from navi_core.scenes.layouts import split_scenes
 from navi_core.scenes.part import triangulate
+from navi_core.scenes.xml_files import read_xml
 from tests.scenes.world_files import CUBE, collada, geometry
 
 
@@ -61,6 +65,14 @@ def test_the_axis_that_the_file_names_is_up_once(tmp_path, up, config):
     assert list(mesh.semantic_names.values()) == ["surface", "post"]
 
 
+@pytest.mark.parametrize("encoding", ["utf-8", "utf-16"])
+def test_the_axis_is_what_the_xml_says(tmp_path, encoding):
+    text = collada().replace("<unit", "<!-- <up_axis>Y_UP</up_axis> --><unit").replace("utf-8", encoding)
+    file = tmp_path / "a.dae"
+    file.write_bytes(text.encode(encoding))
+    assert collada_up_axis(file) == "z" and len(read_mesh(file).faces) == 12
+
+
 def test_polygons_keep_their_outline_whichever_way_they_are_listed(tmp_path):
     # An L of three squares; a fan from its first corner would cover the missing one.
     points = "<float_array id='a' count='18'>2 0 0 2 1 0 1 1 0 1 2 0 0 2 0 0 0 0</float_array>"
@@ -70,7 +82,7 @@ def test_polygons_keep_their_outline_whichever_way_they_are_listed(tmp_path):
     lists = {
         "polylist": "<vcount>6</vcount><p>0 1 2 3 4 5</p>",
         "polygons": "<p>0 1 2 3 4 5</p>",
-        "trifans": "<p>5 0 1 2</p><p>5 2 3 4</p>",
+        "trifans": "<p/><p>5 0 1 2</p><p>5 2 3 4</p>",
         "tristrips": "<p>5 0 2 1</p><p>5 2 4 3</p>",
     }
     for kind, text in lists.items():
@@ -106,6 +118,26 @@ def test_holes_of_a_polygon_stay_open(tmp_path, flip):
         assert not ((side < 0).all(axis=0) | (side > 0).all(axis=0)).any(), (x, z)
 
 
+def test_a_polygon_with_a_hole_looks_at_its_own_points_alone():
+    points = np.zeros((1_000_000, 3))
+    points[-8:, :2] = [(0, 0), (3, 0), (3, 3), (0, 3), (1, 1), (2, 1), (2, 2), (1, 2)]
+    corners = np.arange(8) + len(points) - 8
+    tracemalloc.start()
+    ring = join_holes(points, corners[:4], [corners[4:]])
+    assert tracemalloc.get_traced_memory()[1] < 100_000
+    tracemalloc.stop()
+    assert set(ring) == set(corners) and len(ring) == 10
+
+
+def test_a_number_on_each_line_takes_no_more_than_all_on_one(tmp_path):
+    file = write(tmp_path, f"<a>{chr(10).join(['12'] * 300_000)}</a>")
+    tracemalloc.start()
+    root = read_xml(file)
+    peak = tracemalloc.get_traced_memory()[1]
+    tracemalloc.stop()
+    assert len(root.text.split()) == 300_000 and peak < 8 * file.stat().st_size
+
+
 def test_many_holes_are_joined_without_crossing():
     rng = np.random.default_rng(0)
     for _ in range(150):
@@ -123,9 +155,56 @@ def test_many_holes_are_joined_without_crossing():
         assert np.linalg.norm(np.cross(b - a, c - a), axis=1).sum() / 2 == pytest.approx(area[0] - sum(area[1:]))
 
 
+def test_positions_begin_where_the_accessor_says_and_skip_what_has_no_name(tmp_path):
+    text = collada(unit="1").replace('count="36" stride="3">', 'count="36" stride="3" offset="2">')
+    bare = read_collada(write(tmp_path, collada(unit="1")))[0]
+    moved = read_collada(write(tmp_path, text.replace("-50.0 ", "7 8 -50.0 ", 1)))[0]
+    np.testing.assert_array_equal(moved.points, bare.points)
+    with pytest.raises(MeshError, match="from 2 on, 108 are there"):
+        read_collada(write(tmp_path, text))
+    wide = collada(unit="1").replace('stride="3">', 'stride="4"><param type="float"/>').replace('"36"', '"27"')
+    skipped = read_collada(write(tmp_path, wide.replace(geometry_indices(36), geometry_indices(27))))[0]
+    np.testing.assert_array_equal(skipped.points, CUBE.reshape(-1, 4)[:, 1:])
+
+
+def geometry_indices(count):
+    return " ".join(f"{i} 0" for i in range(count))
+
+
+def test_geometries_without_a_scene_are_read_as_they_are(tmp_path):
+    text = collada()
+    cut = text[: text.index("<library_visual")] + "</COLLADA>"
+    assert len(read_collada(write(tmp_path, "\n\n" + cut))[0].faces) == 12
+    unnamed = text.replace('<scene><instance_visual_scene url="#Scene"/></scene>', "")
+    assert read_collada(write(tmp_path, unnamed))[0].objects[0] == "crate"
+
+
+@pytest.mark.parametrize(
+    ("name", "limit"), [("_MAX_BYTES", "bytes of XML"), ("_MAX_ELEMENTS", "more than 20 elements")]
+)
+def test_xml_has_its_limits(tmp_path, monkeypatch, name, limit):
+    monkeypatch.setattr(f"navi_core.scenes.xml_files.{name}", 20)
+    with pytest.raises(MeshError, match=limit):
+        read_collada(write(tmp_path, collada()))
+
+
+def test_a_polygon_of_too_many_corners_with_holes_is_refused():
+    with pytest.raises(MeshError, match="1027 corners"):
+        join_holes(np.zeros((1024, 3)), np.arange(1024), [np.arange(3), np.arange(2)])
+
+
 def test_a_node_may_have_the_name_of_its_geometry(tmp_path):
     nodes = '<node id="cube"><instance_geometry url="#cube"/></node>'
     assert len(read_collada(write(tmp_path, collada(nodes)))[0].faces) == 12
+
+
+@pytest.mark.parametrize("ending", [".glb", ".gltf", ".obj", ".ply", ".stl"])
+def test_a_file_that_was_exported_is_no_second_scene(tmp_path, ending):
+    write(tmp_path, collada(), "house.dae")
+    write(tmp_path, collada(), "shed.DAE")
+    write(tmp_path, "", f"house{ending}")
+    meshes = [tmp_path / name for name in ("house.dae", "shed.DAE", f"house{ending}")]
+    assert split_scenes(meshes) == (sorted(meshes[1:]), {meshes[0]: f"the same scene as house{ending}"})
 
 
 def test_the_header_counts_about_what_is_there(tmp_path):
@@ -149,6 +228,9 @@ DOUBLES = (
     )
     + '<node id="n40"/></library_nodes>'
 )
+
+CROWDED = f"""<library_nodes><node id="m">{"<scale>1 1 1</scale>" * 200}</node>
+  <node id="n">{'<instance_node url="#m"/>' * 200}</node></library_nodes>"""
 
 
 def placing(node, text):
@@ -181,7 +263,8 @@ def placing(node, text):
         (lambda t: t.replace('name="crate">', 'name="crate"><lookat>0 0 0 1 0 0 0 0 1</lookat>'), "'crate' is placed"),
         (lambda t: t.replace('name="crate">', 'name="crate"><matrix>1 2 3</matrix>'), "is broken"),
         (lambda t: placing("n", t.replace("<library_g", SELF + "<library_g")), "no end"),
-        (lambda t: placing("n0", t.replace("<library_g", DOUBLES + "<library_g")), "nodes; split"),
+        (lambda t: placing("n0", t.replace("<library_g", DOUBLES + "<library_g")), "more than 10000 nodes"),
+        (lambda t: placing("n", t.replace("<library_g", CROWDED + "<library_g")), "more than 10000 nodes"),
     ],
 )  # fmt: skip
 def test_a_broken_or_hostile_file_is_refused_by_its_fault(tmp_path, monkeypatch, change, reason):

@@ -469,9 +469,23 @@ def test_the_worlds_of_a_package_are_its_scenes(tmp_path):
     (tmp_path / "meshes" / "loose.stl").write_text("solid")
     sources = discover_root(tmp_path)
     assert [source.name for source in sources] == ["new", "scan", "shop"]
-    with pytest.raises(SceneError, match="no scene found"):
+    with pytest.raises(SceneError, match=r"no scene found; 2 meshes are parts, first .*crate.dae: of the Gazebo model"):
         discover_root(tmp_path / "models" / "crate")
     assert [source.name for source in scenes_named([str(world)])] == ["shop"]
+
+
+def test_a_world_among_scans_takes_what_it_is_made_of_and_no_more(tmp_path):
+    package(
+        tmp_path / "package", visual("<mesh><uri>meshes/hall.dae</uri></mesh>").join(["<model name='m'>", "</model>"])
+    )
+    (tmp_path / "package" / "worlds" / "shop.world").rename(tmp_path / "shop.world")
+    for name in ("meshes/hall.dae", "meshes/scan.ply", "models/flat.glb"):
+        (tmp_path / name).parent.mkdir(exist_ok=True)
+        (tmp_path / name).write_text(collada())
+    assert [source.name for source in discover_root(tmp_path)] == ["flat", "scan", "shop"]
+    # One that is no world of Gazebo's takes nothing.
+    (tmp_path / "shop.world").write_text("define block model()")
+    assert [source.name for source in discover_root(tmp_path)] == ["flat", "hall", "scan", "shop"]
 
 
 def test_the_doctor_knows_a_package_and_what_it_lacks(tmp_path):
