@@ -33,7 +33,7 @@ class FlowSettings(dg.Config):
     """What the whole graph is materialized with."""
 
     profile: str = Field(
-        default="quick", description="Preset that is trained: demo, quick, rooms, rooms_standard, standard."
+        default="quick", description="Preset that is trained: demo, quick, rooms, rooms_standard, scans, standard."
     )
     size: str = Field(default="quick", description="Size of the sweeps: quick, or full (hours).")
     seed: int = Field(default=0, description="Seed of the trainings.")

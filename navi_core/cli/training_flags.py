@@ -46,7 +46,7 @@ slowly; on large floors many do not find the way to a goal without a map; and a 
 wall to its end (docs/RESULTS.md, "Point goals")."""
 
 Preset = Annotated[
-    str | None, typer.Option(help="Preset: demo, quick, rooms, rooms_standard, standard, or a .yaml file.")
+    str | None, typer.Option(help="Preset: demo, quick, rooms, rooms_standard, scans, standard, or a .yaml file.")
 ]
 ConfigFile = Annotated[Path | None, typer.Option(help="YAML or JSON file of settings.")]
 Assign = Annotated[list[str] | None, typer.Option("--set", help="A setting, a.b=c; may be repeated.")]

@@ -146,7 +146,7 @@ def test_the_workspace_names_the_code_location():
 @pytest.mark.parametrize(
     ("given", "told"),
     [
-        ({"profile": "quik"}, r"no profile 'quik'; allowed: demo, quick, rooms, rooms_standard, standard"),
+        ({"profile": "quik"}, r"no profile 'quik'; allowed: demo, quick, rooms, rooms_standard, scans, standard"),
         ({"profile": "quick", "size": "huge"}, r"no size 'huge'; allowed: quick, full"),
     ],
 )
