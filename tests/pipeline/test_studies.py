@@ -80,6 +80,31 @@ def test_workers_that_are_killed_lose_nothing_and_double_nothing():
     assert stored.to_dict("records") == [{"n": 8, "runs": 8}]
 
 
+def test_a_trial_that_was_lost_between_two_draws_is_drawn_anew():
+    """The others went on meanwhile, and proposals follow from what is known: its value would not come again."""
+    with StudyBook(small_study(trials=3, seed=5)) as book:
+        complete_by(book)
+    config = small_study(trials=8, seed=5)
+    lost = StudyBook(config)
+    with StudyBook(config) as book:
+        trial = lost.claim()
+        drawn = trial.suggest_float("ppo.learning_rate", 1e-4, 1e-2, log=True)
+        complete_by(book)
+        lost.close(orderly=False)
+        complete_by(book)
+        rows = [trial_row(book, each) for each in book.trials()]
+    again = next(row for row in rows if row["retry_of"] == trial.number)
+    assert again["params"]["ppo.learning_rate"] != drawn and len(again["params"]) == 2
+    assert ledger_faults(config, rows) == []
+    # One whose draws were whole is trained with them.
+    before = rows[trial.number]
+    before["params"] = {"ppo.learning_rate": drawn, "ppo.epochs": again["params"]["ppo.epochs"]}
+    assert ledger_faults(config, rows) == [f"trial {again['trial']} took up trial {trial.number} with other settings"]
+    # The next one may be lost between two draws in its turn.
+    before["params"], again["params"] = again["params"], {}
+    assert not any("other settings" in fault for fault in ledger_faults(config, rows))
+
+
 def test_a_trial_whose_worker_always_dies_has_failed_in_the_end():
     config = small_study(trials=1, attempts=2)
     for _ in range(2):

@@ -6,6 +6,7 @@ from collections.abc import Collection, Sequence
 from typing import Any
 
 from navi_core.config import StudyConfig, TrainConfig, config_hash, parse_config
+from navi_pipeline.lib.studies.spaces import search_space
 from navi_pipeline.lib.studies.trial import partition_of
 
 __all__ = ["ledger_faults"]
@@ -37,13 +38,14 @@ def ledger_faults(
             faults.append(f"slot {slot}: its run or its metrics are missing")
         if partitions is not None and partition_of(config.name, slot) not in partitions:
             faults.append(f"slot {slot} has no partition of the asset trial")
-    by_number = {row["trial"]: row for row in rows}
+    by_number, space = {row["trial"]: row for row in rows}, search_space(config).keys()
     for row in rows:
         before = by_number.get(row["retry_of"])
         if row["retry_of"] is None:
             continue
         if before is None or before["state"] != "failed" or before["slot"] != row["slot"]:
             faults.append(f"trial {row['trial']} takes up trial {row['retry_of']}, which was not lost")
-        elif not before["params"].items() <= row["params"].items():
+        # One that was lost between two draws is drawn anew: nothing had been trained.
+        elif before["params"].keys() >= space and not row["params"].items() <= before["params"].items():
             faults.append(f"trial {row['trial']} took up trial {row['retry_of']} with other settings")
     return faults
