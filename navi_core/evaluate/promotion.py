@@ -309,8 +309,7 @@ def promote(
     if challenger is None:
         _require_unseen(contender.version, registry, places)
         challenger = evaluate(contender, scenes, config)
-    seen = scenes_seen(registry, contender.version, challenger)
-    if seen:
+    elif seen := scenes_seen(registry, contender.version, challenger):
         raise EvaluationError(_SEEN.format(version=contender.version, seen=seen))
 
     def fly_again(others: EvalConfig) -> tuple[EvalResult, EvalResult]:

@@ -128,16 +128,13 @@ def chart(
             if not valid[b, r]:
                 continue
             x, y, z = points[b, r, 0], points[b, r, 1], points[b, r, 2]
-            if y < -band:
-                # Where several neighbours dropped out at once there is a floor all the same.
-                i = math.floor((x * cos + z * sin) / cell + px)
-                k = math.floor((z * cos - x * sin) / cell + pz)
-                if 0 <= i < marks.shape[1] and 0 <= k < marks.shape[2]:
-                    marks[b, i, k] &= ~VOID
-            if abs(pose[b, 1] + y - plane[b]) > band or x * x + z * z > _LONGEST * _LONGEST:
-                continue
             i = math.floor((x * cos + z * sin) / cell + px)
             k = math.floor((z * cos - x * sin) / cell + pz)
+            if y < -band and 0 <= i < marks.shape[1] and 0 <= k < marks.shape[2]:
+                # Where several neighbours dropped out at once there is a floor all the same.
+                marks[b, i, k] &= ~VOID
+            if abs(pose[b, 1] + y - plane[b]) > band or x * x + z * z > _LONGEST * _LONGEST:
+                continue
             _hit(marks[b], near[b], i, k)
         for a in range(bins):
             after = (a + 1) % bins

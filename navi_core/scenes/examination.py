@@ -89,7 +89,7 @@ def examine(
         size = _bytes(file)
         whole = deep or (size <= min(_WHOLE_FILE, budget) and not file.name.endswith(INSTANCE_SUFFIX))
         budget -= size if whole else 0
-        scene, state, detail = _look_at_mesh(file, named[file], layout, config, compiled, whole)
+        scene, state, detail = _look_at_mesh(file, named[file], size / 1e6, layout, config, compiled, whole)
         scenes.append({"file": str(file.relative_to(root))} | scene)
         rows.append(_row(root, file, "mesh", state, detail))
     rows += [_row(root, file, "part", "ok", why) for file, why in sorted(parts.items())]
@@ -129,13 +129,13 @@ def _kind(file: Path) -> str:
 
 
 def _look_at_mesh(
-    file: Path, name: str, layout: Layout, config: CompileConfig, compiled: Path | None, whole: bool
+    file: Path, name: str, megabytes: float, layout: Layout, config: CompileConfig, compiled: Path | None, whole: bool
 ) -> tuple[Report, str, str]:
     annotation, missing = _annotation(file)
     scene: Report = {
         "name": name,
         "format": INSTANCE_SUFFIX[1:] if file.name.endswith(INSTANCE_SUFFIX) else file.suffix.lower()[1:],
-        "megabytes": 0.0,
+        "megabytes": round(megabytes, 2),
         "triangles": 0,
         "exact": False,
         "size": None,
@@ -147,7 +147,6 @@ def _look_at_mesh(
         "disk_mb": 0.0,
     }
     try:
-        scene["megabytes"] = round(_bytes(file) / 1e6, 2)
         facts = read_facts(file)
         size = None if facts.bounds is None else _turned(facts.bounds[1] - facts.bounds[0], layout.up_axis)
         names, notes = "", list[str]()
