@@ -1,0 +1,123 @@
+"""Telling rooms from the open ground around them.
+
+From a place in a room nearly every horizontal look meets something, with a ceiling or without; from the ground beside
+a house half of them and more meet nothing. Where such ground is the larger part of what can be flown, as around a house
+that stands on a plane, most flights would begin outside the walls and be paid for the lawn. The rooms alone are the
+floor then. Places that are open as a whole, a yard or a street, have no rooms of such a size, and stay as they are.
+"""
+
+from __future__ import annotations
+
+import logging
+import math
+from weakref import WeakKeyDictionary
+
+import numpy as np
+import numpy.typing as npt
+import torch
+
+from navi_core.kernels.floor import label_components
+from navi_core.world.field import Field
+
+__all__ = ["rooms_on_open_ground"]
+
+_LOG = logging.getLogger("navi.world")
+
+_LOOKS = 16
+_MET = 0.625
+"""Least share of the looks from a place in a room that meet something: a room without one of its walls is one still."""
+_BLOCK = 0.5
+"""Voxels in a block of this edge look alike [m]; less than what a wall keeps its two sides apart."""
+_LEAST_AREA = 16.0
+"""Least floor of rooms that are what a scene is about [m²]; a shed in a yard is not."""
+_LEAST_SHARE = 0.1
+"""The same as a share of the floor within and without."""
+_SAMPLE = 512
+
+_DECIDED: WeakKeyDictionary[Field, dict[int, bool]] = WeakKeyDictionary()
+"""What the first map of a scene found. Its others, of finer cells, would differ only where it is a near thing, and
+flights would then begin where nothing counts."""
+
+
+def rooms_on_open_ground(
+    field: Field,
+    scene_index: int,
+    free: npt.NDArray[np.bool_],
+    largest: npt.NDArray[np.bool_],
+    corner: npt.NDArray[np.float64],
+    cell: float,
+) -> npt.NDArray[np.bool_] | None:
+    """Return the rooms of a scene that is mostly open ground around them, None of any other.
+
+    Args:
+        field: Geometry.
+        scene_index: Scene.
+        free: Voxels (nx, ny, nz), y upward, that a drone can be in, over a floor.
+        largest: Those of the largest connected part.
+        corner: (3,) minimum corner of the voxels [m].
+        cell: Their edge [m].
+
+    Returns:
+        Voxels of the largest connected part of the rooms, where more than half of the floor of `largest` is open, and
+        the rooms have 16 m² and a tenth of the floor or more.
+    """
+    decided = _DECIDED.setdefault(field, {})
+    if not decided.get(scene_index, True) or not _seems_open(field, scene_index, largest, corner, cell):
+        return None
+    rooms = _rooms(field, scene_index, free, corner, cell)
+    label, sizes = label_components(rooms)
+    inside = label == max(1, int(sizes.argmax()))
+    floor, within = largest.any(axis=1), inside.any(axis=1)
+    open_ground = int((floor & ~rooms.any(axis=1)).sum())
+    enough = within.sum() >= max(_LEAST_AREA / cell**2, _LEAST_SHARE * (floor | within).sum())
+    if scene_index not in decided:
+        decided[scene_index] = bool(enough and 2 * open_ground > floor.sum())
+        if decided[scene_index]:
+            _LOG.warning(
+                "scene %r: %.0f m² of open ground lie around rooms of %.0f m²; the rooms are its floor, and what is "
+                "flown outside counts for nothing",
+                field.scenes[scene_index].name, open_ground * cell**2, within.sum() * cell**2,
+            )  # fmt: skip
+    return inside if decided[scene_index] and within.any() else None
+
+
+def _seems_open(
+    field: Field, scene_index: int, free: npt.NDArray[np.bool_], corner: npt.NDArray[np.float64], cell: float
+) -> bool:
+    """Tell by some places whether a quarter or more of a part may be open: most scenes are not, and pay little."""
+    stride = max(1, round((int(free.sum()) / _SAMPLE) ** (1 / 3)))
+    places = np.argwhere(free[stride // 2 :: stride, stride // 2 :: stride, stride // 2 :: stride])
+    if not len(places):
+        return True
+    share = _met(field, scene_index, corner + (places * stride + stride // 2 + 0.5) * cell)
+    return bool((share < _MET).mean() >= 0.25)
+
+
+def _rooms(
+    field: Field, scene_index: int, free: npt.NDArray[np.bool_], corner: npt.NDArray[np.float64], cell: float
+) -> npt.NDArray[np.bool_]:
+    """Return the free voxels from which enough looks meet something; one of each block looks for the others."""
+    rooms, edge = np.zeros_like(free), max(1, int(_BLOCK / cell))
+    for first in range(0, len(free), edge):
+        places = np.argwhere(free[first : first + edge])
+        if not len(places):
+            continue
+        block = (places[:, 1] // edge) * (free.shape[2] // edge + 1) + places[:, 2] // edge
+        _, speaker, member = np.unique(block, return_index=True, return_inverse=True)
+        share = _met(field, scene_index, corner + (places[speaker] + (first, 0, 0) + 0.5) * cell)
+        i, j, k = places[share[member] >= _MET].T
+        rooms[first + i, j, k] = True
+    return rooms
+
+
+def _met(field: Field, scene_index: int, points: npt.NDArray[np.float64]) -> npt.NDArray[np.float64]:
+    """Return the share of horizontal looks from each point (N, 3) [m] that meet a surface, however far."""
+    turn = (np.arange(_LOOKS) + 0.5) * (2 * math.pi / _LOOKS)
+    looks = np.stack([np.cos(turn), np.zeros(_LOOKS), np.sin(turn)], axis=1).astype(np.float32)
+    low, high = field.bounds(scene_index)
+    origins = torch.from_numpy(points.astype(np.float32)).to(field.device)
+    scene = torch.full((len(points),), scene_index, dtype=torch.int32, device=field.device)
+    hits = field.cast_rays(
+        origins, torch.from_numpy(looks).to(field.device), scene, max_distance=float(np.linalg.norm(high - low)) + 1.0
+    )
+    return np.asarray(hits.valid.sum(dim=1).cpu().numpy() / _LOOKS)

@@ -1,0 +1,121 @@
+"""Rooms on open ground: a house on a plane is flown indoors, a yard with a shed is a yard."""
+
+from __future__ import annotations
+
+import logging
+
+import numpy as np
+import pytest
+import torch
+
+from navi_core.config import CompileConfig, EvalConfig, SpawnConfig
+from navi_core.evaluate import build_course
+from navi_core.scenes import Scene, compile_mesh, generate_scene
+from navi_core.world import Field, FloorMap, spawn_pool
+from navi_core.world.rooms import _met, _rooms, rooms_on_open_ground
+from navi_core.world.spawning import scattered_spawns
+from tests.conftest import box_triangles, mesh_of
+from tests.world.test_spawning import sheet
+
+HALF = 9.0
+"""Half of the ground's edge [m]."""
+
+
+def house(width: float, depth: float, *, door: float = 1.0, roof: bool = False) -> np.ndarray:
+    """Walls of 2.4 m around x 0 … width, z 0 … depth, with a door at x = 0."""
+    w, d, gap = width, depth, door / 2
+    walls = [
+        ((-0.1, 0, -0.1), (w + 0.1, 2.4, 0)),
+        ((-0.1, 0, d), (w + 0.1, 2.4, d + 0.1)),
+        ((w, 0, 0), (w + 0.1, 2.4, d)),
+    ]
+    walls += [((-0.1, 0, 0), (0, 2.4, d / 2 - gap)), ((-0.1, 0, d / 2 + gap), (0, 2.4, d))]
+    walls += [((-0.1, 2.4, -0.1), (w + 0.1, 2.5, d + 0.1))] if roof else []
+    return np.concatenate([box_triangles(*wall) for wall in walls])
+
+
+def on_ground(*things: np.ndarray, name: str = "lawn") -> Scene:
+    """Things on a square of ground, with a mast that gives the air above it a height."""
+    mast = box_triangles((HALF - 0.2, 0, HALF - 0.2), (HALF, 3.0, HALF))
+    return compile_mesh(mesh_of(np.concatenate([sheet(HALF, 0.0), mast, *things]), name), CompileConfig(resolution=128))
+
+
+def indoors(points: torch.Tensor, width: float, depth: float) -> bool:
+    x, z = points[:, 0], points[:, 2]
+    return bool(((x > -0.5) & (x < width) & (z > 0) & (z < depth)).all())
+
+
+@pytest.mark.parametrize("roof", [False, True])
+@pytest.mark.parametrize("door", [1.0, 0.0])
+def test_of_a_house_on_open_ground_the_rooms_are_the_floor(roof, door, caplog) -> None:
+    field = Field([on_ground(house(8.0, 6.0, door=door, roof=roof), name=f"house{roof}{door}")])
+    with caplog.at_level(logging.WARNING, logger="navi.world"):
+        floor = FloorMap(field, 0, 0.1, 0.2)
+    assert floor.area == pytest.approx(7.6 * 5.6, rel=0.03)
+    assert "open ground lie around rooms of" in caplog.text and "house" in caplog.text
+    assert indoors(torch.from_numpy(floor.corner + (np.argwhere(floor.free) + 0.5) * floor.cell), 8.0, 6.0)
+
+
+def test_flights_begin_in_the_rooms() -> None:
+    scene = on_ground(house(8.0, 6.0, door=1.0))
+    field, config = Field([scene]), SpawnConfig(scattered=16)
+    starts = build_course([scene], EvalConfig(starts=10)).starts
+    places = [spawn_pool(field, 0, config).position, scattered_spawns(field, 0, config)[0]]
+    places.append(torch.tensor([start.position for start in starts]))
+    assert all(len(place) and indoors(place, 8.0, 6.0) for place in places)
+
+
+def test_the_notch_of_an_angled_house_is_no_room() -> None:
+    # Two wings around a notch of 8 × 8 m, which is larger than either of them.
+    wings = [house(4.0, 12.0) - (8.0, 0, 6.0), house(8.0, 4.0) - (3.9, 0, 6.0)]
+    floor = FloorMap(Field([on_ground(*wings)]), 0, 0.2, 0.2)
+    assert floor.area < 60.0
+    notch = torch.tensor([[0.0, 1.2, 2.0], [2.0, 1.2, 4.0]])
+    assert not floor.contains(notch).any()
+
+
+def test_a_yard_with_a_shed_is_a_yard() -> None:
+    shed = house(3.0, 3.0)
+    floor = FloorMap(Field([on_ground(shed)]), 0, 0.2, 0.2)
+    assert floor.area > 250.0
+
+
+def test_an_open_place_has_no_rooms() -> None:
+    crates = [box_triangles((x, 0, z), (x + 1, 1, z + 1)) for x in (-6, 0, 5) for z in (-5, 1, 6)]
+    floor = FloorMap(Field([on_ground(*crates)]), 0, 0.2, 0.2)
+    assert floor.area > 250.0
+
+
+def test_where_the_rooms_are_the_larger_part_the_ground_is_floor() -> None:
+    floor = FloorMap(Field([on_ground(house(17.0, 16.0) - (8.5, 0, 8.0))]), 0, 0.2, 0.2)
+    strip = torch.tensor([[-8.8, 1.2, 0.0]])
+    assert bool(floor.contains(strip))
+
+
+@pytest.mark.parametrize("family", ["apartment", "atrium", "maze", "rooms", "scan"])
+def test_generated_scenes_keep_every_voxel(family) -> None:
+    field = Field([compile_mesh(generate_scene(family, 3), CompileConfig(resolution=256))])
+    floor = FloorMap(field, 0, 0.2, 0.2)
+    assert rooms_on_open_ground(field, 0, floor.free, floor.free, floor.corner, floor.cell) is None
+
+
+def test_maps_of_one_field_agree() -> None:
+    field = Field([on_ground(house(8.0, 6.0))])
+    areas = [FloorMap(field, 0, cell, clearance).area for cell, clearance in ((0.25, 0.2), (0.1, 0.3), (0.05, 0.2))]
+    assert areas == pytest.approx([7.6 * 5.6, 7.4 * 5.4, 7.6 * 5.6], rel=0.08)
+
+
+def test_one_voxel_of_a_block_looks_for_the_others() -> None:
+    scene = on_ground(house(8.0, 6.0))
+    field, cell = Field([scene]), 0.1
+    floor = FloorMap(field, 0, cell, 0.2)
+    rooms = _rooms(field, 0, floor.free, floor.corner, cell)
+    each = _met(field, 0, floor.corner + (np.argwhere(floor.free) + 0.5) * cell) >= 0.625
+    assert (rooms[floor.free] == each).mean() > 0.95
+
+
+def test_looks_from_the_middle_of_walls_by_hand() -> None:
+    # A door of 6 m at 3 m from the middle of the house: 90° of 360° lead outside, 4 looks of 16.
+    field = Field([on_ground(house(6.0, 6.0, door=6.0))])
+    share = _met(field, 0, np.array([[3.0, 1.2, 3.0], [-4.0, 1.2, -4.0]]))
+    assert share[0] == 12 / 16 and share[1] < 0.5
