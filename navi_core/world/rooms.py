@@ -24,8 +24,10 @@ __all__ = ["rooms_on_open_ground"]
 _LOG = logging.getLogger("navi.world")
 
 _LOOKS = 16
-_MET = 0.625
-"""Least share of the looks from a place in a room that meet something: a room without one of its walls is one still."""
+_ROOM = 12
+"""Looks from a place in a room that meet something, at least: just outside a corner they may be as many."""
+_OPEN = 10
+"""Fewer of them from open ground; in a room that lacks a wall, as a scan's may, hardly a place has so few."""
 _BLOCK = 0.5
 """Voxels in a block of this edge look alike [m]; less than what a wall keeps its two sides apart."""
 _LEAST_AREA = 16.0
@@ -64,19 +66,19 @@ def rooms_on_open_ground(
     decided = _DECIDED.setdefault(field, {})
     if not decided.get(scene_index, True) or not _seems_open(field, scene_index, largest, corner, cell):
         return None
-    rooms = _rooms(field, scene_index, free, corner, cell)
-    label, sizes = label_components(rooms)
+    met = _met_of_all(field, scene_index, free, corner, cell)
+    label, sizes = label_components(met >= _ROOM)
     inside = label == max(1, int(sizes.argmax()))
     floor, within = largest.any(axis=1), inside.any(axis=1)
-    open_ground = int((floor & ~rooms.any(axis=1)).sum())
     enough = within.sum() >= max(_LEAST_AREA / cell**2, _LEAST_SHARE * (floor | within).sum())
     if scene_index not in decided:
+        open_ground = int((floor & ~(met >= _OPEN).any(axis=1)).sum())
         decided[scene_index] = bool(enough and 2 * open_ground > floor.sum())
         if decided[scene_index]:
             _LOG.warning(
                 "scene %r: %.0f m² of open ground lie around rooms of %.0f m²; the rooms are its floor, and what is "
                 "flown outside counts for nothing",
-                field.scenes[scene_index].name, open_ground * cell**2, within.sum() * cell**2,
+                field.scenes[scene_index].name, (floor & ~within).sum() * cell**2, within.sum() * cell**2,
             )  # fmt: skip
     return inside if decided[scene_index] and within.any() else None
 
@@ -89,29 +91,29 @@ def _seems_open(
     places = np.argwhere(free[stride // 2 :: stride, stride // 2 :: stride, stride // 2 :: stride])
     if not len(places):
         return True
-    share = _met(field, scene_index, corner + (places * stride + stride // 2 + 0.5) * cell)
-    return bool((share < _MET).mean() >= 0.25)
+    met = _met(field, scene_index, corner + (places * stride + stride // 2 + 0.5) * cell)
+    return bool((met < _OPEN).mean() >= 0.25)
 
 
-def _rooms(
+def _met_of_all(
     field: Field, scene_index: int, free: npt.NDArray[np.bool_], corner: npt.NDArray[np.float64], cell: float
-) -> npt.NDArray[np.bool_]:
-    """Return the free voxels from which enough looks meet something; one of each block looks for the others."""
-    rooms, edge = np.zeros_like(free), max(1, int(_BLOCK / cell))
+) -> npt.NDArray[np.uint8]:
+    """Return `_met` of each free voxel, 0 elsewhere; one voxel of each block looks for the others."""
+    found, edge = np.zeros(free.shape, np.uint8), max(1, int(_BLOCK / cell))
     for first in range(0, len(free), edge):
         places = np.argwhere(free[first : first + edge])
         if not len(places):
             continue
         block = (places[:, 1] // edge) * (free.shape[2] // edge + 1) + places[:, 2] // edge
         _, speaker, member = np.unique(block, return_index=True, return_inverse=True)
-        share = _met(field, scene_index, corner + (places[speaker] + (first, 0, 0) + 0.5) * cell)
-        i, j, k = places[share[member] >= _MET].T
-        rooms[first + i, j, k] = True
-    return rooms
+        met = _met(field, scene_index, corner + (places[speaker] + (first, 0, 0) + 0.5) * cell)
+        i, j, k = places.T
+        found[first + i, j, k] = met[member]
+    return found
 
 
-def _met(field: Field, scene_index: int, points: npt.NDArray[np.float64]) -> npt.NDArray[np.float64]:
-    """Return the share of horizontal looks from each point (N, 3) [m] that meet a surface, however far."""
+def _met(field: Field, scene_index: int, points: npt.NDArray[np.float64]) -> npt.NDArray[np.uint8]:
+    """Return how many of 16 horizontal looks from each point (N, 3) [m] meet a surface, however far."""
     turn = (np.arange(_LOOKS) + 0.5) * (2 * math.pi / _LOOKS)
     looks = np.stack([np.cos(turn), np.zeros(_LOOKS), np.sin(turn)], axis=1).astype(np.float32)
     low, high = field.bounds(scene_index)
@@ -120,4 +122,4 @@ def _met(field: Field, scene_index: int, points: npt.NDArray[np.float64]) -> npt
     hits = field.cast_rays(
         origins, torch.from_numpy(looks).to(field.device), scene, max_distance=float(np.linalg.norm(high - low)) + 1.0
     )
-    return np.asarray(hits.valid.sum(dim=1).cpu().numpy() / _LOOKS)
+    return np.asarray(hits.valid.sum(dim=1).cpu().numpy(), np.uint8)
