@@ -289,8 +289,8 @@ class _Trainer:
         share = last.get("void_rate", 0.0) * last.get("episode_length", 0.0)
         if share > _MANY_VOID and self.config.env.void_ends == "truncated" and self.record is not None:
             _LOG.warning(
-                "in the last update %.0f %% of the episodes ended outside, where hardly a ray meets anything; an episode "
-                "that is truncated is worth what would have followed, so leaving costs nothing: "
+                "in the last update %.0f %% of the episodes ended outside, where hardly a ray meets anything; what is "
+                "truncated is worth what would have followed, so leaving costs nothing: "
                 "--set env.void_ends=terminated makes it cost the floor that is not seen yet",
                 100 * min(share, 1.0),
             )
