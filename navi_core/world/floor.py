@@ -67,6 +67,7 @@ class FloorMap:
         corner: (3,) minimum corner of the voxels [m].
         reachable: (nx, nz) bool tensor, columns with a reachable voxel on whichever storey.
         free: (nx, ny, nz) bool array, the reachable voxels.
+        indoors: Whether they are the rooms of a scene that is mostly open ground.
         height: (2,) lowest and highest reachable voxel centre [m].
 
     Raises:
@@ -105,6 +106,7 @@ class FloorMap:
                 f"scene {name!r} has no floor: nothing lies beneath most of its free space; is another axis up?"
             )
         rooms = rooms_on_open_ground(field, scene_index, over, self.free, self.corner, cell)
+        self.indoors = rooms is not None
         if rooms is not None:
             self.free = rooms
         self.reachable = torch.from_numpy(self.free.any(axis=1))
