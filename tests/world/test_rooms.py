@@ -105,14 +105,23 @@ def test_a_yard_with_a_shed_is_a_yard() -> None:
     assert floor.area > 250.0
 
 
+@pytest.mark.parametrize(("half", "width"), [(9.0, 5.0), (4.0, 3.4)])  # below a tenth of the floor; below 16 m²
+def test_a_shed_is_small_or_takes_little_of_the_yard(half, width) -> None:
+    mast = box_triangles((half - 0.2, 0, half - 0.2), (half, 3.0, half))
+    triangles = np.concatenate([sheet(half, 0.0), mast, house(width, width) - (width / 2, 0, width / 2)])
+    floor = FloorMap(Field([compile_mesh(mesh_of(triangles, "shed"), CompileConfig(resolution=64))]), 0, 0.2, 0.2)
+    assert floor.area > 0.8 * (2 * half) ** 2
+
+
 def test_an_open_place_has_no_rooms() -> None:
     crates = [box_triangles((x, 0, z), (x + 1, 1, z + 1)) for x in (-6, 0, 5) for z in (-5, 1, 6)]
     floor = FloorMap(Field([on_ground(*crates)]), 0, 0.2, 0.2)
     assert floor.area > 250.0
 
 
-def test_where_the_rooms_are_the_larger_part_the_ground_is_floor() -> None:
-    floor = FloorMap(Field([on_ground(house(17.0, 16.0) - (8.5, 0, 8.0))]), 0, 0.2, 0.2)
+@pytest.mark.parametrize(("width", "depth"), [(17.0, 16.0), (14.4, 13.4)])
+def test_where_the_rooms_are_the_larger_part_the_ground_is_floor(width, depth) -> None:
+    floor = FloorMap(Field([on_ground(house(width, depth) - (width / 2, 0, depth / 2))]), 0, 0.2, 0.2)
     strip = torch.tensor([[-8.8, 1.2, 0.0]])
     assert bool(floor.contains(strip))
 
