@@ -238,6 +238,10 @@ class FloorView:
         """
         self.seen.copy_(torch.where(begins[:, None], self.cells(pool[scene, slot]), self.seen))
 
+    def forget_unreachable(self, scene: torch.Tensor) -> None:
+        """Forget what an earlier version took for floor: more than all would be seen. `scene` (B,) int64."""
+        self.seen.logical_and_(self._reachable[scene])
+
     def cells(self, footprint: torch.Tensor) -> torch.Tensor:
         """Return (B, C) bool, the cells of footprints (B, C/8)."""
         return ((footprint[:, :, None] >> self._bits) & 1).flatten(1).to(torch.bool)

@@ -8,11 +8,11 @@ import numpy as np
 import pytest
 import torch
 
-from navi_core.config import CompileConfig, EvalConfig, SpawnConfig
+from navi_core.config import CompileConfig, EnvConfig, EvalConfig, SpawnConfig
 from navi_core.evaluate import build_course
 from navi_core.evaluate.surface import SurfaceTruth
 from navi_core.scenes import Scene, compile_mesh, generate_scene
-from navi_core.world import Field, FloorMap, rooms, spawn_pool
+from navi_core.world import Field, FloorMap, NavigationEnv, rooms, spawn_pool
 from navi_core.world.rooms import _met, _met_of_all, rooms_on_open_ground
 from navi_core.world.spawning import scattered_spawns
 from tests.conftest import box_triangles, mesh_of
@@ -202,3 +202,11 @@ def test_looks_from_the_middle_of_walls_by_hand() -> None:
     # house lies between 21.8° and 68.2°, where two of the looks are, at 33.75° and 56.25°.
     field = Field([on_ground(house(6.0, 6.0, door=6.0))])
     assert _met(field, 0, np.array([[3.0, 1.2, 3.0], [-4.0, 1.2, -4.0]])).tolist() == [12, 2]
+
+
+def test_a_state_in_which_the_lawn_was_floor_sees_no_more_than_all() -> None:
+    env = NavigationEnv(Field([on_ground(house(8.0, 6.0))]), 2, EnvConfig(azimuth_bins=32, elevation_bins=8), seed=1)
+    state = env.state_dict()
+    state["floor"].fill_(True)
+    env.load_state_dict(state)
+    assert env.view.fraction(env.counters["scene"]).tolist() == [1.0, 1.0]
