@@ -13,10 +13,12 @@ __all__ = ["Rivals"]
 _LOG = logging.getLogger("navi.service")
 _QUIET_SECONDS = 10.0
 """It is told of this often at most [s]; all of it is counted."""
+_KNOWN = 8
+"""Peers of a drone that are known at most: whoever connects anew for each decision must not fill the memory."""
 
 
 class Rivals:
-    """Notices drones that two peers ask for in turns.
+    """Notices drones that two peers, or more, ask for in turns.
 
     Of an actor that was started again nothing is said: it has another identity, and the former is not heard of again.
 
@@ -27,9 +29,8 @@ class Rivals:
 
     def __init__(self, metrics: ServiceMetrics, seconds: float) -> None:
         self._metrics, self._seconds = metrics, seconds
-        # Of each drone the peer that asks, the one before it, and when that was last heard of.
-        self._heard: dict[int, tuple[bytes, bytes | None, float]] = {}
-        self._asked: dict[int, float] = {}
+        # Of each drone who asked for it and when last, the latest at the end: three may fly it in a round.
+        self._heard: dict[int, dict[bytes, float]] = {}
         self._told = -_QUIET_SECONDS
 
     def heard(self, drones: Iterable[int], peer: bytes, now: float | None = None) -> None:
@@ -42,12 +43,14 @@ class Rivals:
         """
         now = time.monotonic() if now is None else now
         for drone in drones:
-            current, before, last = self._heard.get(drone, (peer, None, now))
-            if peer != current:
-                if peer == before and now - last <= self._seconds:
-                    self._contended(drone, now)
-                before, last = current, self._asked[drone]
-            self._heard[drone], self._asked[drone] = (peer, before, last), now
+            peers = self._heard.setdefault(drone, {})
+            in_turn = next(reversed(peers), peer) != peer
+            last = peers.pop(peer, None)
+            if in_turn and last is not None and now - last <= self._seconds:
+                self._contended(drone, now)
+            peers[peer] = now
+            if len(peers) > _KNOWN:
+                del peers[next(iter(peers))]
 
     def _contended(self, drone: int, now: float) -> None:
         self._metrics.count("contended_total", about="requests of drones that two peers fly in turns")

@@ -373,6 +373,7 @@ class NavigationEnv:
             raise ConfigError("environment state holds numbers that no flight could have led to; start --fresh")
         for name, value in current.items():
             value.copy_(state[name])
+        self.view.forget_unreachable(self.counters["scene"])
 
     def observe(self) -> torch.Tensor:
         """Return the (B, 3, Az, El) observation of the current poses, cast anew, without faults or delay."""

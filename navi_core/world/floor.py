@@ -67,6 +67,7 @@ class FloorMap:
         corner: (3,) minimum corner of the voxels [m].
         reachable: (nx, nz) bool tensor, columns with a reachable voxel on whichever storey.
         free: (nx, ny, nz) bool array, the reachable voxels.
+        indoors: Whether they are the rooms of a scene that is mostly open ground.
         height: (2,) lowest and highest reachable voxel centre [m].
 
     Raises:
@@ -105,6 +106,7 @@ class FloorMap:
                 f"scene {name!r} has no floor: nothing lies beneath most of its free space; is another axis up?"
             )
         rooms = rooms_on_open_ground(field, scene_index, over, self.free, self.corner, cell)
+        self.indoors = rooms is not None
         if rooms is not None:
             self.free = rooms
         self.reachable = torch.from_numpy(self.free.any(axis=1))
@@ -235,6 +237,10 @@ class FloorView:
             pool: (S, P, C/8) uint8 from `footprint`.
         """
         self.seen.copy_(torch.where(begins[:, None], self.cells(pool[scene, slot]), self.seen))
+
+    def forget_unreachable(self, scene: torch.Tensor) -> None:
+        """Forget what an earlier version took for floor: more than all would be seen. `scene` (B,) int64."""
+        self.seen.logical_and_(self._reachable[scene])
 
     def cells(self, footprint: torch.Tensor) -> torch.Tensor:
         """Return (B, C) bool, the cells of footprints (B, C/8)."""

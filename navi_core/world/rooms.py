@@ -19,7 +19,7 @@ import torch
 from navi_core.kernels.floor import label_components
 from navi_core.world.field import Field
 
-__all__ = ["rooms_on_open_ground"]
+__all__ = ["in_rooms", "rooms_on_open_ground"]
 
 _LOG = logging.getLogger("navi.world")
 
@@ -34,11 +34,17 @@ _LEAST_AREA = 16.0
 """Least floor of rooms that are what a scene is about [m²]; a shed in a yard is not."""
 _LEAST_SHARE = 0.1
 """The same as a share of the floor within and without."""
+_HEADROOM = 1.0
+"""Least mean height of what a drone can be in there [m]: a podium, or the ground itself where it is a closed body, is
+hollow and meets every look."""
+_CANDIDATES = 8
 _SAMPLE = 512
+_PER_CAST = 1 << 17
 
-_DECIDED: WeakKeyDictionary[Field, dict[int, bool]] = WeakKeyDictionary()
-"""What the first map of a scene found. Its others, of finer cells, would differ only where it is a near thing, and
-flights would then begin where nothing counts."""
+_DECIDED: WeakKeyDictionary[Field, dict[int, npt.NDArray[np.float64]]] = WeakKeyDictionary()
+"""Places (N, 3) in the rooms that the first map of a scene found [m], none where it found no such rooms. Its others, of
+finer cells, would differ only where it is a near thing, or take the other of two houses, and flights would then begin
+where nothing counts."""
 
 
 def rooms_on_open_ground(
@@ -64,23 +70,61 @@ def rooms_on_open_ground(
         the rooms have 16 m² and a tenth of the floor or more.
     """
     decided = _DECIDED.setdefault(field, {})
-    if not decided.get(scene_index, True) or not _seems_open(field, scene_index, largest, corner, cell):
+    if scene_index not in decided and not _seems_open(field, scene_index, largest, corner, cell):
+        decided[scene_index] = np.zeros((0, 3))
+    known = decided.get(scene_index)
+    if known is not None and not len(known):
         return None
     met = _met_of_all(field, scene_index, free, corner, cell)
     label, sizes = label_components(met >= _ROOM)
-    inside = label == max(1, int(sizes.argmax()))
+    if known is not None:
+        inside = label == _part_of(label, sizes, (known - corner) / cell)
+        return inside if inside.any() else None
+    inside = _largest_with_headroom(label, sizes, cell)
     floor, within = largest.any(axis=1), inside.any(axis=1)
     enough = within.sum() >= max(_LEAST_AREA / cell**2, _LEAST_SHARE * (floor | within).sum())
-    if scene_index not in decided:
-        open_ground = int((floor & ~(met >= _OPEN).any(axis=1)).sum())
-        decided[scene_index] = bool(enough and 2 * open_ground > floor.sum())
-        if decided[scene_index]:
-            _LOG.warning(
-                "scene %r: %.0f m² of open ground lie around rooms of %.0f m²; the rooms are its floor, and what is "
-                "flown outside counts for nothing",
-                field.scenes[scene_index].name, (floor & ~within).sum() * cell**2, within.sum() * cell**2,
-            )  # fmt: skip
-    return inside if decided[scene_index] and within.any() else None
+    # What lies in a hollow of the ground says nothing of the ground.
+    open_ground = int((floor & ~((met >= _OPEN) & (largest | inside)).any(axis=1)).sum())
+    if not enough or 2 * open_ground <= floor.sum():
+        decided[scene_index] = np.zeros((0, 3))
+        return None
+    decided[scene_index] = corner + (_some(np.argwhere(inside)) + 0.5) * cell
+    _LOG.warning(
+        "scene %r: %.0f m² of open ground lie around rooms of %.0f m²; the rooms are its floor, and what is flown "
+        "outside counts for nothing",
+        field.scenes[scene_index].name, (floor & ~within).sum() * cell**2, within.sum() * cell**2,
+    )  # fmt: skip
+    return inside
+
+
+def in_rooms(field: Field, scene_index: int, points: npt.NDArray[np.floating]) -> npt.NDArray[np.bool_]:
+    """Tell of each point (N, 3) [m] whether it is in a room, be it too narrow for a drone."""
+    met = [_met(field, scene_index, points[i : i + _PER_CAST]) for i in range(0, len(points), _PER_CAST)]
+    return np.concatenate([np.zeros(0, np.uint8), *met]) >= _ROOM
+
+
+def _largest_with_headroom(
+    label: npt.NDArray[np.int32], sizes: npt.NDArray[np.int64], cell: float
+) -> npt.NDArray[np.bool_]:
+    """Return the largest part that is as high as a room; none where all of the larger parts are lower."""
+    for part in np.argsort(-sizes, kind="stable")[:_CANDIDATES]:
+        inside: npt.NDArray[np.bool_] = label == max(1, int(part))
+        if sizes[part] * cell >= _HEADROOM * inside.any(axis=1).sum():
+            return inside
+    return np.zeros_like(label, dtype=bool)
+
+
+def _part_of(label: npt.NDArray[np.int32], sizes: npt.NDArray[np.int64], places: npt.NDArray[np.float64]) -> int:
+    """Return the part in which most places (N, 3) [voxel] lie, the largest where they lie in none."""
+    i, j, k = np.clip(np.floor(places).astype(np.int64), 0, np.array(label.shape) - 1).T
+    votes = np.bincount(label[i, j, k], minlength=len(sizes))
+    votes[0] = 0
+    return max(1, int((votes if votes.any() else sizes).argmax()))
+
+
+def _some(places: npt.NDArray[np.int64]) -> npt.NDArray[np.int64]:
+    """Return some of the places (N, 3), as many everywhere."""
+    return places[:: max(1, len(places) // _SAMPLE)]
 
 
 def _seems_open(
@@ -98,12 +142,16 @@ def _seems_open(
 def _met_of_all(
     field: Field, scene_index: int, free: npt.NDArray[np.bool_], corner: npt.NDArray[np.float64], cell: float
 ) -> npt.NDArray[np.uint8]:
-    """Return `_met` of each free voxel, 0 elsewhere; one voxel of each block looks for the others."""
+    """Return `_met` of each free voxel, 0 elsewhere; one voxel of each block looks for the others.
+
+    It is the block's highest: what lies over the top of a wall is no room for what lies in one beside it.
+    """
     found, edge = np.zeros(free.shape, np.uint8), max(1, int(_BLOCK / cell))
     for first in range(0, len(free), edge):
         places = np.argwhere(free[first : first + edge])
         if not len(places):
             continue
+        places = places[np.argsort(-places[:, 1], kind="stable")]
         block = (places[:, 1] // edge) * (free.shape[2] // edge + 1) + places[:, 2] // edge
         _, speaker, member = np.unique(block, return_index=True, return_inverse=True)
         met = _met(field, scene_index, corner + (places[speaker] + (first, 0, 0) + 0.5) * cell)
@@ -112,7 +160,7 @@ def _met_of_all(
     return found
 
 
-def _met(field: Field, scene_index: int, points: npt.NDArray[np.float64]) -> npt.NDArray[np.uint8]:
+def _met(field: Field, scene_index: int, points: npt.NDArray[np.floating]) -> npt.NDArray[np.uint8]:
     """Return how many of 16 horizontal looks from each point (N, 3) [m] meet a surface, however far."""
     turn = (np.arange(_LOOKS) + 0.5) * (2 * math.pi / _LOOKS)
     looks = np.stack([np.cos(turn), np.zeros(_LOOKS), np.sin(turn)], axis=1).astype(np.float32)

@@ -23,6 +23,9 @@ from tests.service.test_servers import ask, command
         ([("a", 0), ("a", 1), ("b", 1.1), ("b", 1.2), ("a", 2)], 1),
         ([("a", 0), ("b", 1), ("a", 7)], 0),  # who comes back after so long took over in good order
         ([("a", 0), ("b", 4), ("b", 6), ("a", 7)], 0),
+        ([("a", 0), ("b", 1), ("a", 6)], 0),
+        ([("a", 0), ("b", 1), ("a", 5)], 1),
+        ([("a", 0), ("b", 1), ("c", 2), ("a", 3), ("b", 4), ("c", 5)], 3),  # three in a round
     ],
 )
 def test_only_turns_count(asked, contended) -> None:
@@ -31,6 +34,21 @@ def test_only_turns_count(asked, contended) -> None:
         rivals.heard([3], peer.encode(), now)
         rivals.heard([4], b"another drone's", now)
     assert metrics.counter("contended_total") == contended
+
+
+def test_it_is_told_of_once_in_ten_seconds(caplog) -> None:
+    rivals = Rivals(ServiceMetrics("navi_environment"), 5.0)
+    with caplog.at_level(logging.WARNING, logger="navi.service"):
+        for step in range(13):
+            rivals.heard([3], b"ab"[step % 2 :][:1], float(step))
+    assert len(caplog.records) == 2  # after 2 s and after 12
+
+
+def test_peers_that_connect_for_each_decision_do_not_fill_the_memory() -> None:
+    rivals = Rivals(metrics := ServiceMetrics("navi_environment"), 5.0)
+    for step in range(100):
+        rivals.heard([3], str(step).encode(), 0.01 * step)
+    assert len(rivals._heard[3]) < 10 and metrics.counter("contended_total") == 0
 
 
 def test_an_environment_tells_of_two_actors(stage, caplog) -> None:
