@@ -33,11 +33,7 @@ _BLOCK = 0.5
 _LEAST_AREA = 16.0
 """Least floor of rooms that are what a scene is about [m²]; a shed in a yard is not."""
 _LEAST_SHARE = 0.1
-"""The same as a share of the floor within and without."""
-_HEADROOM = 1.0
-"""Least mean height of what a drone can be in there [m]: a podium, or the ground itself where it is a closed body, is
-hollow and meets every look."""
-_CANDIDATES = 8
+"""The same as a share of the floor within and without walls."""
 _SAMPLE = 512
 _PER_CAST = 1 << 17
 
@@ -66,8 +62,8 @@ def rooms_on_open_ground(
         cell: Their edge [m].
 
     Returns:
-        Voxels of the largest connected part of the rooms, where more than half of the floor of `largest` is open, and
-        the rooms have 16 m² and a tenth of the floor or more.
+        Voxels of the largest connected part of the rooms that have a way to the ground, where more than half of the
+        floor of `largest` is open, and the rooms have 16 m² and a tenth of the floor or more.
     """
     decided = _DECIDED.setdefault(field, {})
     if scene_index not in decided and not _seems_open(field, scene_index, largest, corner, cell):
@@ -75,17 +71,17 @@ def rooms_on_open_ground(
     known = decided.get(scene_index)
     if known is not None and not len(known):
         return None
-    met = _met_of_all(field, scene_index, free, corner, cell)
+    # What is closed on all sides is first of all a block: only what has a way to the ground is known for a room.
+    where = largest if known is None else free
+    met = _met_of_all(field, scene_index, where, corner, cell)
     label, sizes = label_components(met >= _ROOM)
     if known is not None:
         inside = label == _part_of(label, sizes, (known - corner) / cell)
         return inside if inside.any() else None
-    inside = _largest_with_headroom(label, sizes, cell)
+    inside = label == max(1, int(sizes.argmax()))
     floor, within = largest.any(axis=1), inside.any(axis=1)
-    enough = within.sum() >= max(_LEAST_AREA / cell**2, _LEAST_SHARE * (floor | within).sum())
-    # What lies in a hollow of the ground says nothing of the ground.
-    open_ground = int((floor & ~((met >= _OPEN) & (largest | inside)).any(axis=1)).sum())
-    if not enough or 2 * open_ground <= floor.sum():
+    open_ground = int((floor & ~(met >= _OPEN).any(axis=1)).sum())
+    if within.sum() < max(_LEAST_AREA / cell**2, _LEAST_SHARE * floor.sum()) or 2 * open_ground <= floor.sum():
         decided[scene_index] = np.zeros((0, 3))
         return None
     decided[scene_index] = corner + (_some(np.argwhere(inside)) + 0.5) * cell
@@ -101,17 +97,6 @@ def in_rooms(field: Field, scene_index: int, points: npt.NDArray[np.floating]) -
     """Tell of each point (N, 3) [m] whether it is in a room, be it too narrow for a drone."""
     met = [_met(field, scene_index, points[i : i + _PER_CAST]) for i in range(0, len(points), _PER_CAST)]
     return np.concatenate([np.zeros(0, np.uint8), *met]) >= _ROOM
-
-
-def _largest_with_headroom(
-    label: npt.NDArray[np.int32], sizes: npt.NDArray[np.int64], cell: float
-) -> npt.NDArray[np.bool_]:
-    """Return the largest part that is as high as a room; none where all of the larger parts are lower."""
-    for part in np.argsort(-sizes, kind="stable")[:_CANDIDATES]:
-        inside: npt.NDArray[np.bool_] = label == max(1, int(part))
-        if sizes[part] * cell >= _HEADROOM * inside.any(axis=1).sum():
-            return inside
-    return np.zeros_like(label, dtype=bool)
 
 
 def _part_of(label: npt.NDArray[np.int32], sizes: npt.NDArray[np.int64], places: npt.NDArray[np.float64]) -> int:

@@ -46,8 +46,7 @@ def indoors(points: torch.Tensor, width: float, depth: float) -> bool:
     return bool(((x > -0.5) & (x < width) & (z > 0) & (z < depth)).all())
 
 
-@pytest.mark.parametrize("roof", [False, True])
-@pytest.mark.parametrize("door", [1.0, 0.0])
+@pytest.mark.parametrize(("roof", "door"), [(False, 1.0), (True, 1.0), (False, 0.0)])
 def test_of_a_house_on_open_ground_the_rooms_are_the_floor(roof, door, caplog) -> None:
     field = Field([on_ground(house(8.0, 6.0, door=door, roof=roof), name=f"house{roof}{door}")])
     with caplog.at_level(logging.WARNING, logger="navi.world"):
@@ -64,6 +63,11 @@ def test_the_tops_of_walls_are_no_floor(depth) -> None:
     for cell, area in ((0.1, 7.6 * 5.6), (0.25, 7.5 * 5.5)):
         floor = FloorMap(Field([on_ground(well, house(8.0, 6.0))]), 0, cell, 0.2)
         assert floor.area == pytest.approx(area, rel=0.03)
+
+
+def test_what_is_closed_on_all_sides_is_a_block() -> None:
+    floor = FloorMap(Field([on_ground(house(8.0, 6.0, door=0.0, roof=True))]), 0, 0.2, 0.2)
+    assert floor.area > 200.0 and not floor.contains(torch.tensor([[4.0, 1.2, 3.0]])).any()
 
 
 def test_flights_begin_in_the_rooms() -> None:
