@@ -148,9 +148,12 @@ class EnvConfig(Config):
     episodes_per_scene: int = Field(16, ge=1)
     """Episodes of a row in one scene before it moves to the next."""
     void_starvation: float = Field(0.85, gt=0, le=1)
-    """Share of missing rays that truncates an episode as void."""
+    """Share of missing rays that ends an episode as void."""
     void_grace: int = Field(10, ge=0)
     """Decisions at the start of an episode in which void is not checked."""
+    void_ends: Literal["truncated", "terminated"] = Field("truncated", exclude_if=lambda how: how == "truncated")
+    """What the void does to an episode: truncated, its last value stands for what would follow; terminated, nothing
+    follows, and who leaves the building gives up all floor that is not seen."""
     stagger: bool = True
     """Start the first episodes at different ages so that rows do not end together."""
     sensor: SensorConfig = SensorConfig()

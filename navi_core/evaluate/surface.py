@@ -3,7 +3,8 @@
 The truth is the set of voxels that hold surface facing the air around the drone: from every air voxel close to a
 surface short rays go out along the axes, and what they hit is surface that air touches. Air is every voxel without
 surface, over a floor, connected to the drone's reachable space; it may be narrower than the drone, for seeing needs no
-passage. So the outside of a scan, which lies over nothing, is not to be seen.
+passage. So the outside of a scan, which lies over nothing, is not to be seen, nor what faces the open ground around
+rooms that are the floor.
 An episode has seen a voxel when a ray of a fixed panorama hits it within the sensor's range, whatever the subject's
 own resolution is. Every hit is drawn back a little towards its origin, so that a wall on a face between two voxels
 belongs to the one on the air's side.
@@ -22,6 +23,7 @@ from navi_core.errors import EvaluationError
 from navi_core.evaluate.marking import RAYS_PER_CAST
 from navi_core.kernels.floor import label_components
 from navi_core.world.floor import over_floor
+from navi_core.world.rooms import in_rooms
 from navi_core.world.sensor import spherical_directions
 
 if TYPE_CHECKING:
@@ -70,6 +72,8 @@ class SurfaceTruth:
         around = np.unique(label[floor.free & empty])
         air = np.isin(label, around[around > 0]) & empty
         shell = (air & _within(field, points, scene_index, 2.0 * cell).reshape(shape)).reshape(-1)
+        if floor.indoors:
+            shell[shell] = in_rooms(field, scene_index, points.cpu().numpy()[shell])
         axes = torch.cat([torch.eye(3), -torch.eye(3)])
         truth = cls(np.zeros(shape, dtype=bool), low, cell)
         everything = np.ones(shape, dtype=bool)

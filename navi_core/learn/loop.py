@@ -43,6 +43,8 @@ if TYPE_CHECKING:
 __all__ = ["train"]
 
 _LOG = logging.getLogger("navi.learn")
+_MANY_VOID = 0.1
+"""Share of episodes that end in the void from which that is worth a word."""
 
 
 def train(
@@ -263,6 +265,7 @@ class _Trainer:
         self._record_run("finished" if reason.startswith(("total_steps", "early_stopping")) else "stopped", reason)
         if self.record is not None:
             self.record.log.flush()
+        self._tell_of_void()
         counters = self.counters
         path, run_id = self.workers.share((self.parent, self.run.run_id if self.run is not None else ""))
         return TrainResult(
@@ -278,6 +281,19 @@ class _Trainer:
             initial=self.initial,
             metrics=counters.last,
         )
+
+    def _tell_of_void(self) -> None:
+        """Say so where flights leave the building and nothing keeps them from it."""
+        last = self.counters.last
+        # A share of the decisions, and how many of them there are to an episode.
+        share = last.get("void_rate", 0.0) * last.get("episode_length", 0.0)
+        if share > _MANY_VOID and self.config.env.void_ends == "truncated" and self.record is not None:
+            _LOG.warning(
+                "in the last update %.0f %% of the episodes ended outside, where hardly a ray meets anything; what is "
+                "truncated is worth what would have followed, so leaving costs nothing: "
+                "--set env.void_ends=terminated makes it cost the floor that is not seen yet",
+                100 * min(share, 1.0),
+            )
 
     def _count(self, stats: RolloutStats, update: UpdateStats) -> dict[str, float]:
         counters, alpha = self.counters, self.config.rule.reward_ema_alpha

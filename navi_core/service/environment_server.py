@@ -18,6 +18,7 @@ from navi_core.config import EnvConfig, EnvironmentConfig
 from navi_core.errors import NaviError, WireError
 from navi_core.service.goals import goal_event
 from navi_core.service.observations import ObservationPublisher, distance_matrix
+from navi_core.service.rivals import Rivals
 from navi_core.service.server import Server
 from navi_core.service.viewing.layouts import SCENE_EVENT, payload
 from navi_core.service.viewing.scene_view import SceneView
@@ -116,6 +117,7 @@ class EnvironmentServer(Server):
         self._step_ids = [0] * c.sessions
         self._answers: list[StepResult | None] = [None] * c.sessions
         self._waiting: deque[_Request] = deque()
+        self._rivals = Rivals(self.metrics, limits.peer_timeout_seconds)
         self._flown_at = [time.monotonic()] * c.sessions
         self._told_at = [0.0] * c.sessions
         self._due = time.monotonic()
@@ -176,6 +178,7 @@ class EnvironmentServer(Server):
                 self.metrics.count("refused_total")
                 self._fault(envelope, "busy", "the environment has more requests than it can keep; ask again later")
                 continue
+            self._rivals.heard((row + self.config.first_env_id for row in request.wanted), envelope[0])
             self._waiting.append(request)
 
     def _read(self, envelope: list[bytes], frames: list[bytes]) -> _Request:

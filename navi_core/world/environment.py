@@ -118,6 +118,7 @@ class NavigationEnv:
             spawns = self._pools.body[:, :, : BODY["position"]]
             self.goals = Goals(self.floors, spawns, self._pools.count, c.goal, self._rows, seed, device)
         self._own_rewards = OwnRewards(c)
+        self._void_terminates = c.void_ends == "terminated"
         self._make_room()
         self._made = (num_envs, self.config, seed, first_row, tensor_only)
         # Before the first reset, which may be a user's own, too.
@@ -235,8 +236,9 @@ class NavigationEnv:
             "episode_return": flown.episode_return,
             "episode_length": length,
         }
-        terminated = torch.zeros(self.num_envs, dtype=torch.bool)
-        return StepBatch(obs, flown.reward, terminated, flown.truncated, ended, info)
+        terminated = flown.void if self._void_terminates else torch.zeros(self.num_envs, dtype=torch.bool)
+        truncated = flown.truncated & ~flown.void if self._void_terminates else flown.truncated
+        return StepBatch(obs, flown.reward, terminated, truncated, ended, info)
 
     def _step_tensors(self, actions: torch.Tensor) -> StepBatch:
         c, counters = self.config, self.counters
@@ -272,6 +274,8 @@ class NavigationEnv:
         returns = body["return"] + reward
         age, length = counters["age"] + 1, counters["length"] + 1
         void = (seen.fractions[:, 0] >= c.void_starvation) & (length > c.void_grace)
+        if self._void_terminates:
+            terminated = terminated | void
         truncated = (void | (age >= c.max_steps)) & ~terminated
         ends = truncated | terminated
         info = {
@@ -369,6 +373,7 @@ class NavigationEnv:
             raise ConfigError("environment state holds numbers that no flight could have led to; start --fresh")
         for name, value in current.items():
             value.copy_(state[name])
+        self.view.forget_unreachable(self.counters["scene"])
 
     def observe(self) -> torch.Tensor:
         """Return the (B, 3, Az, El) observation of the current poses, cast anew, without faults or delay."""

@@ -2,8 +2,9 @@
 
 A scene's reachable set is its largest connected part of free space over a floor: the voxels within the surface's
 bounds in which the drone keeps its clearance, and beneath which there is surface, or a hole in a floor. Outside the
-walls of a scan there is nothing beneath: whoever flies out of a window is in no room. Seen from above the set is a grid
-of floor cells, one for each storey.
+walls of a scan there is nothing beneath: whoever flies out of a window is in no room. Of rooms on open ground that is
+larger than they are, the rooms alone are meant (`rooms.py`). Seen from above the set is a grid of floor cells, one for
+each storey.
 """
 
 from __future__ import annotations
@@ -21,6 +22,7 @@ from navi_core.kernels.floor import label_components, mark_fan
 from navi_core.kernels.step import Floors, described_by
 from navi_core.world.field import Field
 from navi_core.world.heading import cos_sin
+from navi_core.world.rooms import rooms_on_open_ground
 from navi_core.world.storeys import find_storeys
 
 __all__ = ["FloorMap", "FloorView", "over_floor"]
@@ -65,6 +67,7 @@ class FloorMap:
         corner: (3,) minimum corner of the voxels [m].
         reachable: (nx, nz) bool tensor, columns with a reachable voxel on whichever storey.
         free: (nx, ny, nz) bool array, the reachable voxels.
+        indoors: Whether they are the rooms of a scene that is mostly open ground.
         height: (2,) lowest and highest reachable voxel centre [m].
 
     Raises:
@@ -94,13 +97,18 @@ class FloorMap:
         surface, radius = near, 0.5 * cell * math.sqrt(3.0)
         if clearance < radius:
             surface = field.within(torch.from_numpy(grid).to(field.device), scene, radius).cpu().numpy().reshape(size)
-        label, sizes = label_components(~near & over_floor(surface))
+        over = ~near & over_floor(surface)
+        label, sizes = label_components(over)
         self.free: npt.NDArray[np.bool_] = label == max(1, int(sizes.argmax()))
         # Walls or a ceiling alone are no floor with a hole.
         if 2 * int((self.free & np.maximum.accumulate(surface, axis=1)).sum()) <= int(self.free.sum()):
             raise SceneError(
                 f"scene {name!r} has no floor: nothing lies beneath most of its free space; is another axis up?"
             )
+        rooms = rooms_on_open_ground(field, scene_index, over, self.free, self.corner, cell)
+        self.indoors = rooms is not None
+        if rooms is not None:
+            self.free = rooms
         self.reachable = torch.from_numpy(self.free.any(axis=1))
         level = np.flatnonzero(self.free.any(axis=(0, 2)))
         self.height = np.array([axes[1][level[0]], axes[1][level[-1]]])
@@ -229,6 +237,10 @@ class FloorView:
             pool: (S, P, C/8) uint8 from `footprint`.
         """
         self.seen.copy_(torch.where(begins[:, None], self.cells(pool[scene, slot]), self.seen))
+
+    def forget_unreachable(self, scene: torch.Tensor) -> None:
+        """Forget what an earlier version took for floor: more than all would be seen. `scene` (B,) int64."""
+        self.seen.logical_and_(self._reachable[scene])
 
     def cells(self, footprint: torch.Tensor) -> torch.Tensor:
         """Return (B, C) bool, the cells of footprints (B, C/8)."""

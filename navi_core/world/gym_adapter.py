@@ -8,9 +8,10 @@ Import this module to register them, or let gymnasium import it by its name:
 
 Observation: Box (3, Az, El) float32 of normalised depth in [0, 1], semantic id, valid mask 0 or 1; with goals a Dict of
 it, `view`, and of `goal`, Box (4,), see `navi_core.world.goals.relative_goal`. Action: Box (4,) in [−1, 1]: forward,
-vertical, lateral, yaw. An episode is truncated at its time limit or in the void, and terminates where the drone has
-stopped at its goal. `reset(options=…)` says where episodes begin: `scene` (number or name), `position` (x, y, z) [m],
-`yaw` [rad], `goal` (x, y, z); what is left out is drawn, and so are the episodes that follow.
+vertical, lateral, yaw. An episode is truncated at its time limit or in the void, which terminates it with
+`void_ends: terminated`, and terminates where the drone has stopped at its goal. `reset(options=…)` says where episodes
+begin: `scene` (number or name), `position` (x, y, z) [m], `yaw` [rad], `goal` (x, y, z); what is left out is drawn, and
+so are the episodes that follow.
 
 The batch resets in the same step (`AutoresetMode.SAME_STEP`): `obs` is then the next episode's first,
 `info["final_obs"]` and `info["final_info"]` tell how the last one ended. `autoreset_mode` chooses another: NEXT_STEP,

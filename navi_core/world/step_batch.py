@@ -18,8 +18,8 @@ class StepBatch:
     Attributes:
         obs: (B, 3, Az, El) float32; of the new episode where one ended.
         reward: (B,) float32 weighted environment reward.
-        terminated: (B,) bool: the goal is reached; never true in free flight.
-        truncated: (B,) bool; time limit or void.
+        terminated: (B,) bool: the goal is reached, or the void with `void_ends: terminated`.
+        truncated: (B,) bool; time limit, or the void.
         ended_obs: (B, 3, Az, El) observation after the step in the rows whose episode ended; the other rows
             hold anything. `final_obs` is complete.
         info: "reward_terms" {name: (B,)}, "collision", "void", "action_fault" (B,) bool, "position" (B, 3),

@@ -115,6 +115,21 @@ def test_metrics_carry_the_agreed_names(straight):
     assert all(rows[s, "parity_ratio"] < 1e-4 and rows[s, "parity_value"] < 1e-4 for s, n in rows if n == "sps")
 
 
+class Leaving(MixedEndingsEnv):
+    """An environment whose cut episodes are cut by the void."""
+
+    def step(self, actions):
+        batch = super().step(actions)
+        batch.info["void"] = batch.truncated.clone()
+        return batch
+
+
+@pytest.mark.parametrize("ends", ["truncated", "terminated"])
+def test_where_leaving_costs_nothing_the_run_says_what_makes_it_cost(ends, tmp_path, caplog):
+    fly(tmp_path, make_config(total_steps=ROWS * 16, env={"void_ends": ends}), env=Leaving(ROWS))
+    assert ("--set env.void_ends=terminated makes it cost" in caplog.text) is (ends == "truncated")
+
+
 def test_equal_configurations_give_equal_runs(straight, tmp_path):
     torch.set_num_threads(3)
     again, rows = fly(tmp_path, make_config())

@@ -141,6 +141,20 @@ def test_void_truncates_after_the_grace(box_scene) -> None:
     assert bool(ends[-1].info["void"])
 
 
+@pytest.mark.parametrize("tensor_only", [False, True])
+def test_the_void_terminates_where_it_is_told_to(box_scene, tensor_only) -> None:
+    void = SMALL.model_copy(update={"max_distance": 0.05, "void_grace": 3, "void_ends": "terminated", "max_steps": 100})
+    env = NavigationEnv(Field([box_scene]), 1, void, tensor_only=tensor_only)
+    ends = [env.step(torch.zeros(1, 4)) for _ in range(4)]
+    assert [bool(b.terminated) for b in ends] == [False, False, False, True]
+    assert not any(bool(b.truncated) for b in ends) and bool(ends[-1].info["void"])
+    assert int(env.counters["episode"]) == 1 and int(env.counters["length"]) == 0
+    # The time limit truncates as ever.
+    env = NavigationEnv(Field([box_scene]), 1, void.model_copy(update={"max_steps": 2}), tensor_only=tensor_only)
+    ends = [env.step(torch.zeros(1, 4)) for _ in range(2)]
+    assert [(bool(b.terminated), bool(b.truncated)) for b in ends] == [(False, False), (False, True)]
+
+
 def test_impossible_batches_are_refused(field: Field) -> None:
     with pytest.raises(ConfigError, match="whole numbers from 1"):
         NavigationEnv(field, 0, SMALL)

@@ -1,0 +1,158 @@
+"""Telling rooms from the open ground around them.
+
+From a place in a room nearly every horizontal look meets something, with a ceiling or without; from the ground beside
+a house half of them and more meet nothing. Where such ground is the larger part of what can be flown, as around a house
+that stands on a plane, most flights would begin outside the walls and be paid for the lawn. The rooms alone are the
+floor then. Places that are open as a whole, a yard or a street, have no rooms of such a size, and stay as they are.
+"""
+
+from __future__ import annotations
+
+import logging
+import math
+from weakref import WeakKeyDictionary
+
+import numpy as np
+import numpy.typing as npt
+import torch
+
+from navi_core.kernels.floor import label_components
+from navi_core.world.field import Field
+
+__all__ = ["in_rooms", "rooms_on_open_ground"]
+
+_LOG = logging.getLogger("navi.world")
+
+_LOOKS = 16
+_ROOM = 12
+"""Looks from a place in a room that meet something, at least: just outside a corner they may be as many."""
+_OPEN = 10
+"""Fewer of them from open ground; in a room that lacks a wall, as a scan's may, hardly a place has so few."""
+_BLOCK = 0.5
+"""Voxels in a block of this edge look alike [m]; less than what a wall keeps its two sides apart."""
+_LEAST_AREA = 16.0
+"""Least floor of rooms that are what a scene is about [m²]; a shed in a yard is not."""
+_LEAST_SHARE = 0.1
+"""The same as a share of the floor within and without walls."""
+_SAMPLE = 512
+_PER_CAST = 1 << 17
+
+_DECIDED: WeakKeyDictionary[Field, dict[int, npt.NDArray[np.float64]]] = WeakKeyDictionary()
+"""Places (N, 3) in the rooms that the first map of a scene found [m], none where it found no such rooms. Its others, of
+finer cells, would differ only where it is a near thing, or take the other of two houses, and flights would then begin
+where nothing counts."""
+
+
+def rooms_on_open_ground(
+    field: Field,
+    scene_index: int,
+    free: npt.NDArray[np.bool_],
+    largest: npt.NDArray[np.bool_],
+    corner: npt.NDArray[np.float64],
+    cell: float,
+) -> npt.NDArray[np.bool_] | None:
+    """Return the rooms of a scene that is mostly open ground around them, None of any other.
+
+    Args:
+        field: Geometry.
+        scene_index: Scene.
+        free: Voxels (nx, ny, nz), y upward, that a drone can be in, over a floor.
+        largest: Those of the largest connected part.
+        corner: (3,) minimum corner of the voxels [m].
+        cell: Their edge [m].
+
+    Returns:
+        Voxels of the largest connected part of the rooms that have a way to the ground, where more than half of the
+        floor of `largest` is open, and the rooms have 16 m² and a tenth of the floor or more.
+    """
+    decided = _DECIDED.setdefault(field, {})
+    if scene_index not in decided and not _seems_open(field, scene_index, largest, corner, cell):
+        decided[scene_index] = np.zeros((0, 3))
+    known = decided.get(scene_index)
+    if known is not None and not len(known):
+        return None
+    # What is closed on all sides is first of all a block: only what has a way to the ground is known for a room.
+    where = largest if known is None else free
+    met = _met_of_all(field, scene_index, where, corner, cell)
+    label, sizes = label_components(met >= _ROOM)
+    if known is not None:
+        inside = label == _part_of(label, sizes, (known - corner) / cell)
+        return inside if inside.any() else None
+    inside = label == max(1, int(sizes.argmax()))
+    floor, within = largest.any(axis=1), inside.any(axis=1)
+    open_ground = int((floor & ~(met >= _OPEN).any(axis=1)).sum())
+    if within.sum() < max(_LEAST_AREA / cell**2, _LEAST_SHARE * floor.sum()) or 2 * open_ground <= floor.sum():
+        decided[scene_index] = np.zeros((0, 3))
+        return None
+    decided[scene_index] = corner + (_some(np.argwhere(inside)) + 0.5) * cell
+    _LOG.warning(
+        "scene %r: %.0f m² of open ground lie around rooms of %.0f m²; the rooms are its floor, and what is flown "
+        "outside counts for nothing",
+        field.scenes[scene_index].name, (floor & ~within).sum() * cell**2, within.sum() * cell**2,
+    )  # fmt: skip
+    return inside
+
+
+def in_rooms(field: Field, scene_index: int, points: npt.NDArray[np.floating]) -> npt.NDArray[np.bool_]:
+    """Tell of each point (N, 3) [m] whether it is in a room, be it too narrow for a drone."""
+    met = [_met(field, scene_index, points[i : i + _PER_CAST]) for i in range(0, len(points), _PER_CAST)]
+    return np.concatenate([np.zeros(0, np.uint8), *met]) >= _ROOM
+
+
+def _part_of(label: npt.NDArray[np.int32], sizes: npt.NDArray[np.int64], places: npt.NDArray[np.float64]) -> int:
+    """Return the part in which most places (N, 3) [voxel] lie, the largest where they lie in none."""
+    i, j, k = np.clip(np.floor(places).astype(np.int64), 0, np.array(label.shape) - 1).T
+    votes = np.bincount(label[i, j, k], minlength=len(sizes))
+    votes[0] = 0
+    return max(1, int((votes if votes.any() else sizes).argmax()))
+
+
+def _some(places: npt.NDArray[np.int64]) -> npt.NDArray[np.int64]:
+    """Return some of the places (N, 3), as many everywhere."""
+    return places[:: max(1, len(places) // _SAMPLE)]
+
+
+def _seems_open(
+    field: Field, scene_index: int, free: npt.NDArray[np.bool_], corner: npt.NDArray[np.float64], cell: float
+) -> bool:
+    """Tell by some places whether a quarter or more of a part may be open: most scenes are not, and pay little."""
+    stride = max(1, round((int(free.sum()) / _SAMPLE) ** (1 / 3)))
+    places = np.argwhere(free[stride // 2 :: stride, stride // 2 :: stride, stride // 2 :: stride])
+    if not len(places):
+        return True
+    met = _met(field, scene_index, corner + (places * stride + stride // 2 + 0.5) * cell)
+    return bool((met < _OPEN).mean() >= 0.25)
+
+
+def _met_of_all(
+    field: Field, scene_index: int, free: npt.NDArray[np.bool_], corner: npt.NDArray[np.float64], cell: float
+) -> npt.NDArray[np.uint8]:
+    """Return `_met` of each free voxel, 0 elsewhere; one voxel of each block looks for the others.
+
+    It is the block's highest: what lies over the top of a wall is no room for what lies in one beside it.
+    """
+    found, edge = np.zeros(free.shape, np.uint8), max(1, int(_BLOCK / cell))
+    for first in range(0, len(free), edge):
+        places = np.argwhere(free[first : first + edge])
+        if not len(places):
+            continue
+        places = places[np.argsort(-places[:, 1], kind="stable")]
+        block = (places[:, 1] // edge) * (free.shape[2] // edge + 1) + places[:, 2] // edge
+        _, speaker, member = np.unique(block, return_index=True, return_inverse=True)
+        met = _met(field, scene_index, corner + (places[speaker] + (first, 0, 0) + 0.5) * cell)
+        i, j, k = places.T
+        found[first + i, j, k] = met[member]
+    return found
+
+
+def _met(field: Field, scene_index: int, points: npt.NDArray[np.floating]) -> npt.NDArray[np.uint8]:
+    """Return how many of 16 horizontal looks from each point (N, 3) [m] meet a surface, however far."""
+    turn = (np.arange(_LOOKS) + 0.5) * (2 * math.pi / _LOOKS)
+    looks = np.stack([np.cos(turn), np.zeros(_LOOKS), np.sin(turn)], axis=1).astype(np.float32)
+    low, high = field.bounds(scene_index)
+    origins = torch.from_numpy(points.astype(np.float32)).to(field.device)
+    scene = torch.full((len(points),), scene_index, dtype=torch.int32, device=field.device)
+    hits = field.cast_rays(
+        origins, torch.from_numpy(looks).to(field.device), scene, max_distance=float(np.linalg.norm(high - low)) + 1.0
+    )
+    return np.asarray(hits.valid.sum(dim=1).cpu().numpy(), np.uint8)

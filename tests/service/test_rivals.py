@@ -1,0 +1,66 @@
+"""Two actors of one drone are noticed; one that was started again is not taken for two."""
+
+from __future__ import annotations
+
+import logging
+import time
+
+import pytest
+
+from navi_core.service.metrics import ServiceMetrics
+from navi_core.service.rivals import Rivals
+from navi_core.service.wire import StepRequest
+from tests.service.conftest import requester
+from tests.service.test_servers import ask, command
+
+
+@pytest.mark.parametrize(
+    ("asked", "contended"),
+    [
+        ([("a", 0), ("a", 1), ("a", 2)], 0),
+        ([("a", 0), ("b", 1), ("b", 2), ("c", 3)], 0),  # started again twice
+        ([("a", 0), ("b", 0.1), ("a", 0.2), ("b", 0.3)], 2),
+        ([("a", 0), ("a", 1), ("b", 1.1), ("b", 1.2), ("a", 2)], 1),
+        ([("a", 0), ("b", 1), ("a", 7)], 0),  # who comes back after so long took over in good order
+        ([("a", 0), ("b", 4), ("b", 6), ("a", 7)], 0),
+        ([("a", 0), ("b", 1), ("a", 6)], 0),
+        ([("a", 0), ("b", 1), ("a", 5)], 1),
+        ([("a", 0), ("b", 1), ("c", 2), ("a", 3), ("b", 4), ("c", 5)], 3),  # three in a round
+    ],
+)
+def test_only_turns_count(asked, contended) -> None:
+    rivals = Rivals(metrics := ServiceMetrics("navi_environment"), 5.0)
+    for peer, now in asked:
+        rivals.heard([3], peer.encode(), now)
+        rivals.heard([4], b"another drone's", now)
+    assert metrics.counter("contended_total") == contended
+
+
+def test_it_is_told_of_once_in_ten_seconds(caplog) -> None:
+    rivals = Rivals(ServiceMetrics("navi_environment"), 5.0)
+    with caplog.at_level(logging.WARNING, logger="navi.service"):
+        for step in range(13):
+            rivals.heard([3], b"ab"[step % 2 :][:1], float(step))
+    assert len(caplog.records) == 2  # after 2 s and after 12
+
+
+def test_peers_that_connect_for_each_decision_do_not_fill_the_memory() -> None:
+    rivals = Rivals(metrics := ServiceMetrics("navi_environment"), 5.0)
+    for step in range(100):
+        rivals.heard([3], str(step).encode(), 0.01 * step)
+    assert len(rivals._heard[3]) < 10 and metrics.counter("contended_total") == 0
+
+
+def test_an_environment_tells_of_two_actors(stage, caplog) -> None:
+    server = stage.environment(sessions=2, first_env_id=10)
+    caplog.set_level(logging.WARNING, logger="navi.service")
+    with requester(server.answer_endpoint) as one, requester(server.answer_endpoint) as other:
+        for step in range(1, 5):
+            ask(one, StepRequest(command(10, step), step, time.time()))
+            ask(other, StepRequest(command(11, step), step, time.time()))
+        assert server.metrics.counter("contended_total") == 0
+        for step in range(5, 9):
+            ask(other, StepRequest(command(10, step), step, time.time()))
+            ask(one, StepRequest(command(10, step), step, time.time()))
+    assert server.metrics.counter("contended_total") == 7
+    assert [r.getMessage()[:40] for r in caplog.records].count("drone 10 is flown by two actors in turns") == 1
