@@ -236,9 +236,8 @@ class NavigationEnv:
             "episode_return": flown.episode_return,
             "episode_length": length,
         }
-        terminated = flown.void if self._void_terminates else torch.zeros(self.num_envs, dtype=torch.bool)
-        truncated = flown.truncated & ~flown.void if self._void_terminates else flown.truncated
-        return StepBatch(obs, flown.reward, terminated, truncated, ended, info)
+        terminated = flown.void & self._void_terminates
+        return StepBatch(obs, flown.reward, terminated, flown.truncated & ~terminated, ended, info)
 
     def _step_tensors(self, actions: torch.Tensor) -> StepBatch:
         c, counters = self.config, self.counters
@@ -274,8 +273,7 @@ class NavigationEnv:
         returns = body["return"] + reward
         age, length = counters["age"] + 1, counters["length"] + 1
         void = (seen.fractions[:, 0] >= c.void_starvation) & (length > c.void_grace)
-        if self._void_terminates:
-            terminated = terminated | void
+        terminated = terminated | (void & self._void_terminates)
         truncated = (void | (age >= c.max_steps)) & ~terminated
         ends = truncated | terminated
         info = {

@@ -66,25 +66,35 @@ def rooms_on_open_ground(
         floor of `largest` is open, and the rooms have 16 m² and a tenth of the floor or more.
     """
     decided = _DECIDED.setdefault(field, {})
-    if scene_index not in decided and not _seems_open(field, scene_index, largest, corner, cell):
-        decided[scene_index] = np.zeros((0, 3))
-    known = decided.get(scene_index)
-    if known is not None and not len(known):
+    if scene_index not in decided:
+        inside = _decide(field, scene_index, largest, corner, cell)
+        places = np.argwhere(inside) if inside is not None else np.zeros((0, 3))
+        decided[scene_index] = corner + (places[:: max(1, len(places) // _SAMPLE)] + 0.5) * cell
+        return inside
+    known = decided[scene_index]
+    if not len(known):
         return None
-    # What is closed on all sides is first of all a block: only what has a way to the ground is known for a room.
-    where = largest if known is None else free
-    met = _met_of_all(field, scene_index, where, corner, cell)
+    label, sizes = label_components(_met_of_all(field, scene_index, free, corner, cell) >= _ROOM)
+    inside = label == _part_of(label, sizes, (known - corner) / cell)
+    return inside if inside.any() else None
+
+
+def _decide(
+    field: Field, scene_index: int, largest: npt.NDArray[np.bool_], corner: npt.NDArray[np.float64], cell: float
+) -> npt.NDArray[np.bool_] | None:
+    """Return what the first map of a scene takes for its rooms; None where it takes everything for floor.
+
+    What is closed on all sides is first of all a block: only what has a way to the ground is known for a room.
+    """
+    if not _seems_open(field, scene_index, largest, corner, cell):
+        return None
+    met = _met_of_all(field, scene_index, largest, corner, cell)
     label, sizes = label_components(met >= _ROOM)
-    if known is not None:
-        inside = label == _part_of(label, sizes, (known - corner) / cell)
-        return inside if inside.any() else None
     inside = label == max(1, int(sizes.argmax()))
     floor, within = largest.any(axis=1), inside.any(axis=1)
     open_ground = int((floor & ~(met >= _OPEN).any(axis=1)).sum())
     if within.sum() < max(_LEAST_AREA / cell**2, _LEAST_SHARE * floor.sum()) or 2 * open_ground <= floor.sum():
-        decided[scene_index] = np.zeros((0, 3))
         return None
-    decided[scene_index] = corner + (_some(np.argwhere(inside)) + 0.5) * cell
     _LOG.warning(
         "scene %r: %.0f m² of open ground lie around rooms of %.0f m²; the rooms are its floor, and what is flown "
         "outside counts for nothing",
@@ -105,11 +115,6 @@ def _part_of(label: npt.NDArray[np.int32], sizes: npt.NDArray[np.int64], places:
     votes = np.bincount(label[i, j, k], minlength=len(sizes))
     votes[0] = 0
     return max(1, int((votes if votes.any() else sizes).argmax()))
-
-
-def _some(places: npt.NDArray[np.int64]) -> npt.NDArray[np.int64]:
-    """Return some of the places (N, 3), as many everywhere."""
-    return places[:: max(1, len(places) // _SAMPLE)]
 
 
 def _seems_open(
