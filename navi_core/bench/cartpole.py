@@ -149,7 +149,7 @@ def cartpole_cases(against: Sequence[str] = (), processes: int = 1, samples: int
         raise ConfigError(f"no peer {', '.join(unknown)}; allowed: {', '.join(PEERS)}")
     for name in against:
         if name in _MODULES and importlib.util.find_spec(_MODULES[name]) is None:
-            raise ConfigError(f"{name} is not installed; pip install 'navi[bench]', or leave it out of --against")
+            raise ConfigError(f"{name} is not installed; pip install -e '.[bench]', or leave it out of --against")
     cases = [CartPoleCase("navi", epochs=epochs, samples=samples) for epochs in (4, 1)]
     cases.append(CartPoleCase("navi", shared=True, samples=samples))
     cases.append(CartPoleCase("navi", samples=samples, **PUFFER_CASE))

@@ -89,7 +89,7 @@ def serve_cases(
     missing = [name for name in ("onnxruntime", "onnxscript") if importlib.util.find_spec(name) is None]
     if "onnx" in names and missing:
         if runtimes is not None:
-            raise ConfigError(f"runtime onnx needs {missing[0]}: pip install 'navi[export]'")
+            raise ConfigError(f"runtime onnx needs {missing[0]}: pip install -e '.[export]'")
         names.remove("onnx")
     return [ServeCase(config, name, rows) for config in configs for name in names]
 

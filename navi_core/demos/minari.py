@@ -332,4 +332,4 @@ def _discard(folder: Path) -> None:
 
 
 def _missing(error: ImportError) -> ConfigError:
-    return ConfigError(f"Minari datasets need the extra minari ({error}); pip install 'navi[minari]'")
+    return ConfigError(f"Minari datasets need the extra minari ({error}); pip install -e '.[minari]'")

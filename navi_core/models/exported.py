@@ -124,7 +124,7 @@ class _OnnxPolicy(ExportedPolicy):
         try:
             import onnxruntime
         except ImportError:
-            raise ConfigError("a .onnx policy needs ONNX Runtime: pip install 'navi[export]'") from None
+            raise ConfigError("a .onnx policy needs ONNX Runtime: pip install -e '.[export]'") from None
         options = onnxruntime.SessionOptions()
         options.intra_op_num_threads, options.inter_op_num_threads = threads, 1
         options.log_severity_level = 3

@@ -125,7 +125,7 @@ def _write_onnx(program: Any, inputs: tuple[Any, ...], path: Path, metadata: str
     try:
         import onnxscript  # noqa: F401 - torch's exporter needs it and says so less clearly
     except ImportError:
-        raise ConfigError("format onnx needs onnx and onnxscript: pip install 'navi[export]'") from None
+        raise ConfigError("format onnx needs onnx and onnxscript: pip install -e '.[export]'") from None
     parts = len(inputs) - 3
     names = ["obs", "aux", "reset", *(f"state_{i}" for i in range(parts))]
     answers = [*ANSWERS, *(f"new_state_{i}" for i in range(parts))]

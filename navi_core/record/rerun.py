@@ -83,7 +83,7 @@ def require_rerun() -> None:
     try:
         import rerun.blueprint  # noqa: F401
     except ImportError as error:
-        raise RecordError(f"Rerun files need the extra rerun ({error}); pip install 'navi[rerun]'") from None
+        raise RecordError(f"Rerun files need the extra rerun ({error}); pip install -e '.[rerun]'") from None
 
 
 def write_rrd(path: Path, trace: EpisodeTrace) -> None:

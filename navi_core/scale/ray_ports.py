@@ -44,7 +44,7 @@ def import_ray() -> Any:
         import ray
     except ImportError:
         raise ConfigError(
-            "actors and shards in processes of their own need Ray: pip install 'navi[ray]'; or add --in-process"
+            "actors and shards in processes of their own need Ray: pip install -e '.[ray]'; or add --in-process"
         ) from None
     return ray
 

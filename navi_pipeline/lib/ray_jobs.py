@@ -134,7 +134,7 @@ def _client() -> Any:
     try:
         from ray.job_submission import JobSubmissionClient
     except ImportError as error:
-        raise RunError("NAVI_TRAINER=ray needs Ray: pip install 'navi[ray]'") from error
+        raise RunError("NAVI_TRAINER=ray needs Ray: pip install -e '.[ray]'") from error
     try:
         return JobSubmissionClient(address)
     except (ConnectionError, RuntimeError, OSError) as error:

@@ -49,7 +49,7 @@ def test_a_trace_shows_the_poses_flown_and_the_walls_around_them(box_room):
 
 
 def test_an_evaluation_writes_its_median_and_its_worst_episode(tmp_path):
-    pytest.importorskip("rerun", reason="Rerun is not installed (pip install 'navi[rerun]')")
+    pytest.importorskip("rerun", reason="Rerun is not installed (pip install -e '.[rerun]')")
     command = ["evaluate", "random", "--scene", "apartment:9003", "--starts", "2", "--steps", "4", "--resolution", "64"]
     done = CliRunner().invoke(build_app(), [*command, "--rrd", str(tmp_path / "rrd"), "--json"])
     assert done.exit_code == 0, done.exception
@@ -62,4 +62,4 @@ def test_who_lacks_rerun_is_told_before_the_flight(tmp_path, monkeypatch):
     monkeypatch.setitem(sys.modules, "rerun", None)
     monkeypatch.setattr("navi_core.cli.evaluate.fly_subject", lambda *_: pytest.fail("it flew"))
     done = CliRunner().invoke(build_app(), ["evaluate", "random", "--rrd", str(tmp_path)])
-    assert isinstance(done.exception, RecordError) and "pip install 'navi[rerun]'" in str(done.exception)
+    assert isinstance(done.exception, RecordError) and "pip install -e '.[rerun]'" in str(done.exception)

@@ -88,7 +88,7 @@ def server():
 @pytest.fixture
 def database(server):
     """A new database; its name."""
-    psycopg = pytest.importorskip("psycopg", reason="psycopg is not installed (pip install 'navi[postgres]')")
+    psycopg = pytest.importorskip("psycopg", reason="psycopg is not installed (pip install -e '.[postgres]')")
     name = f"navi_{time.time_ns()}"
     with psycopg.connect(host=str(server), user="navi", dbname="postgres", autocommit=True) as connection:
         connection.execute(f"create database {name}")
@@ -113,7 +113,7 @@ def test_a_study_on_postgres_loses_nothing_when_a_worker_is_killed(server, datab
 
 @pytest.mark.slow
 def test_dagster_keeps_its_runs_on_postgres(server, database, tmp_path):
-    pytest.importorskip("dagster_postgres", reason="dagster-postgres is not installed (pip install 'navi[postgres]')")
+    pytest.importorskip("dagster_postgres", reason="dagster-postgres is not installed (pip install -e '.[postgres]')")
     root = Path(__file__).resolve().parents[2]
     settings = (root / "dagster_home" / "dagster.yaml").read_text()
     settings += (root / "dagster_home" / "postgres.yaml").read_text()
@@ -141,7 +141,7 @@ def test_a_storage_that_cannot_be_is_refused_by_its_address(monkeypatch):
 
 
 def test_a_server_that_is_not_there_is_said_so(monkeypatch):
-    pytest.importorskip("psycopg", reason="psycopg is not installed (pip install 'navi[postgres]')")
+    pytest.importorskip("psycopg", reason="psycopg is not installed (pip install -e '.[postgres]')")
     monkeypatch.setenv("NAVI_STUDY_STORAGE", "postgresql+psycopg://navi@127.0.0.1:9/navi")
     with pytest.raises(RecordError, match="cannot be opened"):
         StudyBook(small_study())

@@ -52,7 +52,7 @@ def test_a_job_has_the_threads_that_the_user_chose_and_no_share_of_this_containe
 @pytest.fixture
 def local_ray(monkeypatch, tmp_path_factory):
     """A Ray head of this machine that ends with the test."""
-    pytest.importorskip("ray.job_submission", reason="Ray is not installed (pip install 'navi[ray]')")
+    pytest.importorskip("ray.job_submission", reason="Ray is not installed (pip install -e '.[ray]')")
     # Sockets under the session's folder must have short names.
     folder = Path(tempfile.mkdtemp(prefix="ray-", dir="/tmp"))
     port, dashboard, client = 26379, 28265, 20001
@@ -125,7 +125,7 @@ def test_the_same_training_runs_as_a_ray_job_and_stops_with_a_checkpoint(local_r
 
 @pytest.mark.slow
 def test_without_a_cluster_the_next_command_is_named(monkeypatch):
-    pytest.importorskip("ray.job_submission", reason="Ray is not installed (pip install 'navi[ray]')")
+    pytest.importorskip("ray.job_submission", reason="Ray is not installed (pip install -e '.[ray]')")
     monkeypatch.setenv("NAVI_TRAINER", "ray")
     monkeypatch.setenv("NAVI_RAY_ADDRESS", "http://127.0.0.1:9")
     with pytest.raises(RunError, match="ray start --head"):
@@ -134,7 +134,7 @@ def test_without_a_cluster_the_next_command_is_named(monkeypatch):
 
 @pytest.mark.slow
 def test_whole_runs_go_to_the_cluster_by_settings_alone(tmp_path, monkeypatch):
-    pytest.importorskip("dagster_ray", reason="dagster-ray is not installed (pip install 'navi[ray]')")
+    pytest.importorskip("dagster_ray", reason="dagster-ray is not installed (pip install -e '.[ray]')")
     import dagster as dg
 
     home = Path(__file__).resolve().parents[2] / "dagster_home"

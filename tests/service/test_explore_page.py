@@ -31,7 +31,7 @@ def page(apartments, tmp_path):
 
 
 def test_a_flight_is_recorded_saved_and_exported_as_minari(page, tmp_path):
-    pytest.importorskip("minari", reason="Minari is not installed (pip install 'navi[minari]')")
+    pytest.importorskip("minari", reason="Minari is not installed (pip install -e '.[minari]')")
     page.order(do="record")
     page.order(do="command", axes=[0.3, 0.0, 0.0, 0.2])
     page.until("flight", lambda m: m["recorded"] >= 3)

@@ -339,7 +339,7 @@ def test_a_goal_for_all_is_refused_where_the_policy_reads_none(make_checkpoint) 
 
 @pytest.mark.skipif(
     any(find_spec(name) is None for name in ("onnxscript", "onnxruntime")),
-    reason="ONNX is not installed (pip install 'navi[export]')",
+    reason="ONNX is not installed (pip install -e '.[export]')",
 )
 def test_a_program_alone_flies_to_goals(make_checkpoint, tmp_path) -> None:  # noqa: F811
     seeking = POLICY.model_copy(update={"goal": True})

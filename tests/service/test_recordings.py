@@ -355,7 +355,7 @@ def test_a_replay_shows_what_was_recorded_and_can_be_moved_through(session):
 
 
 def test_an_episode_becomes_a_rerun_file(session, tmp_path):
-    pytest.importorskip("rerun", reason="Rerun is not installed (pip install 'navi[rerun]')")
+    pytest.importorskip("rerun", reason="Rerun is not installed (pip install -e '.[rerun]')")
     path, _ = session
     out = tmp_path / "episode.rrd"
     done = CliRunner().invoke(build_app(plugins=False), ["replay", str(path), "--rrd", str(out), "--json"])

@@ -33,7 +33,7 @@ QUIET = ShaperConfig(rnd_start=0.0, rnd_end=0.0, loop_coefficient=0.0)
 
 needs_onnx = pytest.mark.skipif(
     any(find_spec(name) is None for name in ("onnxscript", "onnxruntime")),
-    reason="ONNX is not installed (pip install 'navi[export]')",
+    reason="ONNX is not installed (pip install -e '.[export]')",
 )
 
 

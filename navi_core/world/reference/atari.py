@@ -108,7 +108,7 @@ def _wanted(name: str) -> dict[str, Any]:
         import ale_py
         import gymnasium
     except ImportError:
-        raise ConfigError(f"gymnasium:{name} needs the Atari emulator; pip install 'navi[atari]'") from None
+        raise ConfigError(f"gymnasium:{name} needs the Atari emulator; pip install -e '.[atari]'") from None
     gymnasium.register_envs(ale_py)
     try:
         return dict(gymnasium.spec(name).kwargs)
@@ -126,6 +126,6 @@ def _vector(game: str, num_envs: int, **options: Any) -> Any:
     path = roms.get_rom_path(game)
     if path is None or not Path(path).is_file():
         raise ConfigError(
-            f"the ROM of {game} is not there; ale-py brings its ROMs since 0.9: pip install --upgrade 'navi[atari]'"
+            f"the ROM of {game} is not there; ale-py brings its ROMs since 0.9: pip install --upgrade -e '.[atari]'"
         )
     return AtariVectorEnv(game, num_envs, **options)

@@ -37,7 +37,7 @@ class GymnasiumEnv(OutsideTask):
         try:
             import gymnasium
         except ImportError:
-            raise ConfigError(f"{PREFIX}{name} needs gymnasium; pip install 'navi[gym]'") from None
+            raise ConfigError(f"{PREFIX}{name} needs gymnasium; pip install -e '.[gym]'") from None
         super().__init__(num_envs, seed, first_row)
         try:
             self._envs = [gymnasium.make(name, **options) for _ in range(num_envs)]
@@ -100,4 +100,4 @@ def _extra(gymnasium: Any, name: str) -> str:
     spec = gymnasium.registry.get(name)
     entry = str(spec.entry_point) if spec is not None else ""
     found = next((extra for extra in ("mujoco", "box2d") if f".{extra}" in entry), None)
-    return f"; pip install 'navi[{found}]'" if found is not None else ""
+    return f"; pip install -e '.[{found}]'" if found is not None else ""

@@ -48,7 +48,7 @@ def open_storage(config: StudyConfig) -> BaseStorage:
         except (ArgumentError, ImportError) as error:
             raise ConfigError(
                 f"the study's storage cannot be used: {error}; allowed: an SQL address such as "
-                "postgresql+psycopg://user@host/navi (pip install 'navi[postgres]')"
+                "postgresql+psycopg://user@host/navi (pip install -e '.[postgres]')"
             ) from error
         except SQLAlchemyError as error:
             raise RecordError(f"the study's storage cannot be opened: {str(error).splitlines()[0]}") from error
