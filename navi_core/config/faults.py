@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+import reprlib
 from typing import Any
 
 from pydantic import ValidationError
@@ -33,6 +34,12 @@ _BOUNDS = {
 }
 _ALTERNATIVE = re.compile(r"(constrained-|literal\[|tuple\[|list\[|dict\[|function-)|(int|float|bool|str|none)$")
 """How the last part of a place names one of the kinds that a setting may have."""
+
+_REPR = reprlib.Repr()
+"""Bounded in depth and width: nested lists that share their items unfold to any size."""
+_REPR.maxlevel = 4
+_REPR.maxlist = _REPR.maxtuple = _REPR.maxdict = _REPR.maxset = _REPR.maxfrozenset = 20
+_REPR.maxstring = _REPR.maxlong = _REPR.maxother = 120
 
 
 def told(error: ValidationError) -> str:
@@ -65,5 +72,5 @@ def told(error: ValidationError) -> str:
 
 
 def _short(value: Any) -> str:
-    text = repr(value)
+    text = _REPR.repr(value)
     return text if len(text) <= 60 else text[:57] + "..."

@@ -262,6 +262,8 @@ def load_checkpoint(
     wrong = [name for name in names if not _fits(payload[name], _TYPES[name])]
     if wrong:
         raise CheckpointError(f"{path}: damaged: {wrong[0]} is a {type(payload[wrong[0]]).__name__}")
+    if _shares_containers(payload):
+        raise CheckpointError(f"{path}: damaged: it refers twice to one list or section, which Navi never writes")
     for name, weight in payload["policy_state"].items():
         if not _is_whole(weight):
             raise CheckpointError(f"{path}: damaged: the weight {name} does not lie in the file as a whole")
@@ -275,6 +277,22 @@ def load_checkpoint(
     if weights_hash(checkpoint.policy_state) != checkpoint.weights_hash:
         raise CheckpointError(f"{path}: the weights do not have the hash they were saved with; the file is damaged")
     return checkpoint
+
+
+def _shares_containers(payload: dict[str, Any]) -> bool:
+    """Return whether a list, tuple or mapping occurs twice; a few nested ones would unfold to any size."""
+    seen: set[int] = set()
+    waiting: list[Any] = [payload]
+    while waiting:
+        value = waiting.pop()
+        # Python keeps one empty tuple for all.
+        if not isinstance(value, dict | list | tuple | set) or value == ():
+            continue
+        if id(value) in seen:
+            return True
+        seen.add(id(value))
+        waiting += [*value, *value.values()] if isinstance(value, dict) else value
+    return False
 
 
 def _is_whole(tensor: Tensor) -> bool:

@@ -8,7 +8,8 @@ import zipfile
 import pytest
 import torch
 
-from navi_core.errors import CheckpointError, RegistryError
+from navi_core.config import TrainConfig, parse_config
+from navi_core.errors import CheckpointError, ConfigError, RegistryError
 from navi_core.models import Registry, load_checkpoint
 
 
@@ -105,6 +106,21 @@ def test_a_small_file_does_not_become_large(make_checkpoint, tmp_path):
         torch.save(payload | {"policy_state": payload["policy_state"] | {"odd": weight}}, file)
         with pytest.raises(CheckpointError, match=r"small\.pt.*the weight odd"):
             load_checkpoint(file)
+
+
+@pytest.mark.timeout(30)
+def test_a_list_that_shares_its_items_is_refused_at_once(make_checkpoint, tmp_path):
+    """2^60 leaves in 2.7 kB: a pickle stores each list once."""
+    payload = torch.load(make_checkpoint("a.pt"), weights_only=True)
+    doubling = [0]
+    for _ in range(60):
+        doubling = [doubling, doubling]
+    file = tmp_path / "doubling.pt"
+    torch.save(payload | {"config": payload["config"] | {"seed": doubling}}, file)
+    with pytest.raises(CheckpointError, match=r"doubling\.pt.*refers twice"):
+        load_checkpoint(file)
+    with pytest.raises(ConfigError, match=r"seed = \[\[.*expected a whole number"):
+        parse_config(TrainConfig, {"seed": doubling})
 
 
 @pytest.mark.parametrize(
