@@ -1,7 +1,7 @@
 """Navi: scenes in, a measured navigation policy out. This package is the training engine."""
 
-from navi_core.compiled import keep_compiled_code
 from navi_core.machine import limit_threads
+from navi_core.machine.numba_cache import keep_compiled_code
 
 __version__ = "0.1.0"
 

@@ -97,8 +97,8 @@ class Flow:
         import dagster as dg
 
         from navi_pipeline.defs.corpus.assets import CompileSettings
-        from navi_pipeline.lib.compiled import due_scenes
-        from navi_pipeline.lib.scene_plan import read_plan
+        from navi_pipeline.lib.corpus.compiled_scenes import due_scenes
+        from navi_pipeline.lib.corpus.scene_plan import read_plan
 
         with self._stage("scene_sources"):
             self._require(self._run("sources_job", ops={"scene_sources": {"config": plan or {}}}))

@@ -185,7 +185,7 @@ def test_every_environment_variable_that_is_read_is_documented() -> None:
 
 
 def test_every_question_of_the_documents_is_answered() -> None:
-    from navi_pipeline.lib.warehouse import Warehouse
+    from navi_pipeline.lib.warehouse.warehouse import Warehouse
 
     warehouse, asked = Warehouse(), 0
     for text in DOCUMENTS.values():

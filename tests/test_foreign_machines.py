@@ -10,11 +10,11 @@ from pathlib import Path
 
 import pytest
 
-from navi_core import compiled
+from navi_core.machine import numba_cache as compiled
 from navi_pipeline.lib import dagster_instance, shipped
 from navi_pipeline.lib.dagster_instance import dagster_home
-from navi_pipeline.lib.sql_files import sql_folder
-from navi_pipeline.lib.warehouse import Warehouse
+from navi_pipeline.lib.warehouse.sql_files import sql_folder
+from navi_pipeline.lib.warehouse.warehouse import Warehouse
 
 ROOT = Path(__file__).resolve().parent.parent
 
@@ -37,7 +37,7 @@ def _import(code: str, **environment: str) -> subprocess.CompletedProcess[str]:
 def test_numba_has_a_folder_where_neither_home_nor_installation_can_be_written(before: str) -> None:
     code = """
 import navi_core, numba
-from navi_core.kernels.geometry import triangle_overlaps_box as one
+from navi_core.kernels.bvh.triangles import triangle_overlaps_box as one
 print(one._cache.cache_path, os.path.isdir(os.environ["NUMBA_CACHE_DIR"]), sep="\\n")
 """
     done = _import(before + code, HOME="/nonexistent")
@@ -73,7 +73,7 @@ def test_another_locale_makes_the_warehouse_that_all_make(tmp_path: Path) -> Non
     """A migration is known by the hash of its text, which is UTF-8 wherever it is read."""
     code = """
 import sys
-from navi_pipeline.lib.warehouse import Warehouse
+from navi_pipeline.lib.warehouse.warehouse import Warehouse
 Warehouse(home=sys.argv[1]).ingest()
 """
     ascii_alone = {"LC_ALL": "C", "PYTHONUTF8": "0", "PYTHONCOERCECLOCALE": "0"}

@@ -15,7 +15,7 @@ from typing import Any
 from navi_core.bench.cases import Row
 from navi_core.bench.dqn import DQN_TARGETS, dqn_config
 from navi_core.config import TrainConfig, parse_config
-from navi_core.learn.progress import Progress
+from navi_core.learn.run.progress import Progress
 from navi_core.presets import merge
 from navi_core.record import RunDirectory
 

@@ -20,7 +20,7 @@ from navi_core.bench.timing import CPU, WALL, median, take_turns
 from navi_core.config import parts
 from navi_core.config.plugins import load_plugins
 from navi_core.errors import ConfigError
-from navi_core.learn.threads import torch_threads
+from navi_core.learn.run.threads import torch_threads
 from navi_core.policy import build_core
 from navi_core.policy.cores import Mamba2Block
 

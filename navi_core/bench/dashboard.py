@@ -19,9 +19,9 @@ from typing import Any
 import torch
 
 from navi_core.config import TrainConfig
-from navi_core.learn.collector import Collector
-from navi_core.learn.registry import build_learner
-from navi_core.learn.run_record import run_device
+from navi_core.learn.algorithms.registry import build_learner
+from navi_core.learn.rollout.collector import Collector
+from navi_core.learn.run.records import run_device
 from navi_core.policy import RewardShaper, build_policy
 from navi_core.service.viewing import TrainingBroadcast
 from navi_core.world import Field, NavigationEnv, StepBatch

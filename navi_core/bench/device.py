@@ -26,8 +26,8 @@ from navi_core.bench.device_training import decision_rows, training_config, trai
 from navi_core.bench.raycast import free_poses
 from navi_core.config import CompileConfig, EnvConfig
 from navi_core.errors import ConfigError, NaviError
-from navi_core.kernels.brute import cast_brute
-from navi_core.kernels.cuda import TILES, CudaTracer, cuda_device
+from navi_core.kernels.rays.brute import cast_brute
+from navi_core.kernels.rays.cuda import TILES, CudaTracer, cuda_device
 from navi_core.scenes import Scene, compile_mesh, generate_scene
 from navi_core.world import CapturedStep, Field, NavigationEnv, RayHits, SphericalSensor
 

@@ -15,7 +15,7 @@ from navi_core.bench.timing import WALL, median, take_turns
 from navi_core.bench.train import TrainBenchmark, run_train
 from navi_core.config import EnvConfig, PolicyConfig, ShaperConfig, TrainConfig, parse_config
 from navi_core.policy import build_policy, policy_macs
-from navi_core.service.runner import EagerRunner
+from navi_core.service.policies.runner import EagerRunner
 from navi_core.world import Field
 
 __all__ = ["decision_rows", "training_config", "training_rows"]

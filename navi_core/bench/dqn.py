@@ -14,7 +14,7 @@ from navi_core.bench.tasks import task_name
 from navi_core.config import parse_config
 from navi_core.config.fast_dqn import FastDQNConfig
 from navi_core.errors import ConfigError
-from navi_core.learn.threads import torch_threads
+from navi_core.learn.run.threads import torch_threads
 from navi_core.presets import merge
 
 __all__ = ["DQN_TARGETS", "DQNRow", "dqn_config", "run_dqn"]

@@ -22,7 +22,7 @@ from navi_core.bench.timing import median, take_turns
 from navi_core.config.parts import ENCODER_NAMES
 from navi_core.config.plugins import load_plugins
 from navi_core.errors import ConfigError
-from navi_core.learn.threads import torch_threads
+from navi_core.learn.run.threads import torch_threads
 from navi_core.policy import build_encoder, count_macs
 from navi_core.policy.encoders import RayViT
 

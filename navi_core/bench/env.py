@@ -20,7 +20,7 @@ from navi_core.bench.cases import Row
 from navi_core.bench.timing import CPU, WALL, clocks, median
 from navi_core.config import EnvConfig
 from navi_core.errors import ConfigError
-from navi_core.learn.threads import torch_threads
+from navi_core.learn.run.threads import torch_threads
 from navi_core.scenes import Scene
 from navi_core.world import Field, NavigationEnv, RayHits
 

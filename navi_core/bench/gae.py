@@ -11,8 +11,8 @@ import torch
 
 from navi_core.bench.cases import Row
 from navi_core.bench.timing import clocks, median, take_turns
-from navi_core.learn.advantages import gae, gae_reference, gae_tensors
-from navi_core.learn.threads import torch_threads
+from navi_core.learn.estimators.advantages import gae, gae_reference, gae_tensors
+from navi_core.learn.run.threads import torch_threads
 
 __all__ = ["GaeRow", "run_gae"]
 

@@ -10,11 +10,11 @@ import torch
 from navi_core.bench.cases import Row
 from navi_core.bench.timing import CPU, WALL, median, take_turns
 from navi_core.config import EnvConfig, GateConfig
-from navi_core.learn.threads import torch_threads
+from navi_core.learn.run.threads import torch_threads
 from navi_core.scenes import Scene
-from navi_core.service.gate import RolloutGate
-from navi_core.service.proposals import propose
-from navi_core.service.situation import Situation
+from navi_core.service.gate.action_candidates import propose
+from navi_core.service.gate.drone_state import Situation
+from navi_core.service.gate.gate import RolloutGate
 from navi_core.world import Field, NavigationEnv
 
 __all__ = ["GateRow", "run_gate"]

@@ -12,13 +12,13 @@ from torch import Tensor
 from navi_core.bench.cases import Row
 from navi_core.config import EnvConfig, EvalConfig, GateConfig
 from navi_core.evaluate import EvalResult, build_course, compare, evaluate
-from navi_core.evaluate.flight import Flyer
-from navi_core.evaluate.subjects import resolve_subject
+from navi_core.evaluate.flight.frozen_starts import Flyer
+from navi_core.evaluate.flight.subjects import resolve_subject
 from navi_core.pilots import Pose
 from navi_core.scenes import Scene
-from navi_core.service.gate import RolloutGate
-from navi_core.service.proposals import propose
-from navi_core.service.situation import Situation
+from navi_core.service.gate.action_candidates import propose
+from navi_core.service.gate.drone_state import Situation
+from navi_core.service.gate.gate import RolloutGate
 from navi_core.world import Field
 
 __all__ = ["GatedFlightRow", "GatedFlyer", "run_gated_flight"]

@@ -9,7 +9,7 @@ from typing import Any
 from navi_core.bench.cartpole import SolveRow
 from navi_core.config import parse_config
 from navi_core.config.fast_grpo import FastGRPOConfig
-from navi_core.learn.threads import torch_threads
+from navi_core.learn.run.threads import torch_threads
 
 __all__ = ["run_grpo"]
 

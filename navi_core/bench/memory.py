@@ -23,11 +23,11 @@ from navi_core.bench.cases import Row
 from navi_core.config import TrainConfig, parse_config
 from navi_core.config.parts import CORE_NAMES
 from navi_core.learn import Collector, PPOLearner, Rollout
-from navi_core.learn.threads import torch_threads
+from navi_core.learn.run.threads import torch_threads
 from navi_core.policy import RewardShaper, build_policy
 from navi_core.policy.navigation_policy import ActOutput, EvaluateOutput, NavigationPolicy
 from navi_core.policy.seeding import seeded
-from navi_core.world.reference import reference_task
+from navi_core.tasks import reference_task
 
 __all__ = ["MEMORY_CASES", "MemoryCase", "MemoryRow", "exact_ratio", "final_returns", "memory_cases", "run_memory"]
 

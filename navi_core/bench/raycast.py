@@ -20,10 +20,10 @@ import torch
 from navi_core.bench.cases import Row, grouped
 from navi_core.bench.timing import WALL, median, take_turns
 from navi_core.errors import ConfigError, SceneError
-from navi_core.kernels.brute import cast_brute, cast_brute_triangle
-from navi_core.kernels.native import find_compiler
-from navi_core.kernels.tile import TIE
-from navi_core.kernels.tracer import LANES, NativeTracer, NumbaTracer, Tracer
+from navi_core.kernels.native.library import find_compiler
+from navi_core.kernels.rays.brute import cast_brute, cast_brute_triangle
+from navi_core.kernels.rays.tile import TIE
+from navi_core.kernels.rays.tracer import LANES, NativeTracer, NumbaTracer, Tracer
 from navi_core.scenes import Scene, load_gmdag
 from navi_core.world import Field, spherical_directions
 

@@ -10,7 +10,7 @@ import torch
 
 from navi_core.bench.cases import Row
 from navi_core.bench.timing import median, take_turns
-from navi_core.learn.replay import PrioritizedReplay
+from navi_core.learn.replay.prioritized import PrioritizedReplay
 
 __all__ = ["ReplayRow", "run_replay"]
 

@@ -22,7 +22,7 @@ from navi_core.bench.cases import Row, grouped
 from navi_core.bench.timing import WALL, median, take_turns
 from navi_core.config import PolicyConfig
 from navi_core.errors import ConfigError
-from navi_core.learn.threads import torch_threads
+from navi_core.learn.run.threads import torch_threads
 from navi_core.models import export_policy, load_exported
 from navi_core.models.acting import example_inputs
 from navi_core.policy import NavigationPolicy, build_policy

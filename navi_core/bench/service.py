@@ -21,19 +21,19 @@ import torch
 from navi_core.bench.cases import Row
 from navi_core.config import ActorConfig, ContinuousTrainingConfig, EnvConfig, EnvironmentConfig, PolicyConfig
 from navi_core.errors import ConfigError, ServiceError
-from navi_core.kernels.cuda import cuda_device
-from navi_core.learn.threads import torch_threads
+from navi_core.kernels.rays.cuda import cuda_device
+from navi_core.learn.run.threads import torch_threads
 from navi_core.models import export_policy, load_exported
 from navi_core.models.weights import weights_hash
 from navi_core.policy import build_policy
 from navi_core.record import navi_home
 from navi_core.scenes import Scene, load_gmdag
-from navi_core.service.actor_server import ActorServer
-from navi_core.service.environment_server import EnvironmentServer
-from navi_core.service.flight_learning import FlightLearning
+from navi_core.service.actor.server import ActorServer
+from navi_core.service.environment.server import EnvironmentServer
 from navi_core.service.garbage import settle
-from navi_core.service.runner import EagerRunner, ProgramRunner, Runner
-from navi_core.service.served_model import ServedModel
+from navi_core.service.learning.flight_learning import FlightLearning
+from navi_core.service.policies.runner import EagerRunner, ProgramRunner, Runner
+from navi_core.service.policies.served_model import ServedModel
 from navi_core.world import Field
 
 __all__ = ["ServiceCase", "ServiceRow", "run_service", "serve_environment", "service_cases"]

@@ -17,7 +17,7 @@ from typing import Any
 from navi_core.bench.dqn import DQN_TARGETS, dqn_config
 from navi_core.config import config_hash
 from navi_core.config.fast_dqn import FastDQNConfig
-from navi_core.learn.threads import torch_threads
+from navi_core.learn.run.threads import torch_threads
 from navi_core.record.durable import write_durably
 
 __all__ = [

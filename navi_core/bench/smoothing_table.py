@@ -16,7 +16,7 @@ import numpy as np
 from navi_core.bench.cases import Row
 from navi_core.bench.smoothing import TARGETS, SmoothingCell
 from navi_core.config import EarlyStopConfig
-from navi_core.learn.run_watch import sign_changes
+from navi_core.learn.run.monitor import sign_changes
 
 __all__ = ["MEASURES", "STOPPED", "STOPPING", "SmoothingRow", "measures", "smoothing_table", "verdict"]
 

@@ -22,11 +22,11 @@ from navi_core.bench.service import serve_environment
 from navi_core.config import ActorConfig, ContinuousTrainingConfig, EnvConfig, GateConfig
 from navi_core.errors import ServiceError
 from navi_core.scenes import Scene
-from navi_core.service.actor_server import ActorServer
-from navi_core.service.flight_learning import FlightLearning
+from navi_core.service.actor.server import ActorServer
 from navi_core.service.garbage import settle
-from navi_core.service.gate import RolloutGate
-from navi_core.service.served_model import ServedModel
+from navi_core.service.gate.gate import RolloutGate
+from navi_core.service.learning.flight_learning import FlightLearning
+from navi_core.service.policies.served_model import ServedModel
 from navi_core.service.timed_lock import LONG, TimedLock
 from navi_core.service.wire import StepResult
 from navi_core.world import Field

@@ -117,7 +117,7 @@ def _pupil(name: str) -> Pupil:
     from navi_core.config import EvalConfig
     from navi_core.demos import Pupil
     from navi_core.errors import ConfigError
-    from navi_core.evaluate.subjects import resolve_subject
+    from navi_core.evaluate.flight.subjects import resolve_subject
 
     subject = resolve_subject(find_subject(name, None), EvalConfig())
     weights = subject.fingerprint()

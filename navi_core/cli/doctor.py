@@ -44,7 +44,7 @@ def doctor(
         return
     from navi_core.config import CompileConfig, parse_config
     from navi_core.record import navi_home
-    from navi_core.scenes.examination import examine
+    from navi_core.scenes.corpus.examination import examine
 
     config = parse_config(CompileConfig, {"resolution": resolution, "semantics": semantics})
     with progress_bar("looking", quiet=as_json) as progress:
@@ -69,7 +69,7 @@ def check_machine() -> list[dict[str, str]]:
 
     from navi_core.config.plugins import load_plugins, loaded_plugins
     from navi_core.errors import ConfigError
-    from navi_core.kernels.native import NativeUnavailableError, find_compiler, load_library
+    from navi_core.kernels.native.library import NativeUnavailableError, find_compiler, load_library
     from navi_core.record import hardware_profile, navi_home
     from navi_core.scenes import environment_root
 

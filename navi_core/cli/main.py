@@ -27,8 +27,8 @@ from navi_core.errors import NaviError, printable
 __all__ = ["brain", "build_app", "main", "navi_actor"]
 
 _GROUPS = (
-    "scenes", "doctor", "settings", "demos", "bc", "train", "apex", "evaluate", "compare", "models", "runs", "export",
-    "explore", "dashboard", "recordings", "serve", "bench",
+    "scenes", "doctor", "settings", "demos", "training.bc", "training.train", "training.apex", "evaluate", "compare",
+    "models", "runs", "export", "explore", "dashboard", "recordings", "serve", "bench.group",
 )  # fmt: skip
 """Modules of `navi_core.cli` that register commands."""
 
@@ -64,12 +64,12 @@ def main(arguments: Sequence[str] | None = None) -> None:
 
 def navi_actor(arguments: Sequence[str] | None = None) -> None:
     """Run `navi-actor`: the training commands under the source system's name."""
-    _run(build_app("navi-actor", ("train",), plugins=False), arguments)
+    _run(build_app("navi-actor", ("training.train",), plugins=False), arguments)
 
 
 def brain(arguments: Sequence[str] | None = None) -> None:
     """Run `brain`: evaluate, compare, promote, models and bc-pretrain under the source system's name."""
-    _run(build_app("brain", ("evaluate", "compare", "models", "bc"), plugins=False), arguments)
+    _run(build_app("brain", ("evaluate", "compare", "models", "training.bc"), plugins=False), arguments)
 
 
 def _print_version(wanted: bool) -> None:

@@ -61,11 +61,11 @@ def environment(
 
     Without --scene one generated apartment is flown. docs/WIRE.md has the messages.
     """
-    from navi_core.cli.bench_report import sizes
+    from navi_core.cli.bench.report import sizes
     from navi_core.cli.evaluate import load_scenes
     from navi_core.config import EnvConfig, EnvironmentConfig, parse_config
-    from navi_core.service.environment_server import EnvironmentServer
-    from navi_core.service.served_model import training_of
+    from navi_core.service.environment.server import EnvironmentServer
+    from navi_core.service.policies.served_model import training_of
     from navi_core.world import Field
 
     env, vocabulary = EnvConfig(), None
@@ -151,10 +151,10 @@ def serve(
     from navi_core.errors import ConfigError
     from navi_core.models import Registry
     from navi_core.record import navi_home
-    from navi_core.service.actor_server import ActorServer
-    from navi_core.service.flight_learning import FlightLearning
-    from navi_core.service.gate import RolloutGate
-    from navi_core.service.served_model import AliasFollower, load_model, training_of
+    from navi_core.service.actor.server import ActorServer
+    from navi_core.service.gate.gate import RolloutGate
+    from navi_core.service.learning.flight_learning import FlightLearning
+    from navi_core.service.policies.served_model import AliasFollower, load_model, training_of
     from navi_core.world import Field
 
     torch.set_num_threads(threads)
@@ -234,7 +234,7 @@ def _place(text: str) -> tuple[float, ...]:
 
 def _run(server: Server, facts: Mapping[str, str], as_json: bool) -> None:
     """Say where the server listens, serve until a signal, say what was done."""
-    from navi_core.learn.signals import StopFlag
+    from navi_core.learn.run.signals import StopFlag
     from navi_core.service.garbage import settle
 
     if as_json:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from navi_core.demos.dagger import Pupil
 from navi_core.demos.dataset import (
     Dataset,
     Episode,
@@ -15,7 +16,6 @@ from navi_core.demos.expert import RecordedScene, record_expert
 from navi_core.demos.ingest import IngestedFile, ingest
 from navi_core.demos.minari import export_minari, import_minari
 from navi_core.demos.pairs import Pairs, make_pairs, read_pairs, write_pairs
-from navi_core.demos.pupil import Pupil
 
 __all__ = [
     "Dataset",

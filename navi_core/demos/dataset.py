@@ -24,7 +24,7 @@ import numpy.typing as npt
 
 from navi_core.demos.demonstration import Demonstration, load_demonstration
 from navi_core.demos.memory import arrays_of, require_memory
-from navi_core.demos.places_flown import Place, one_name_each, require_one_scene
+from navi_core.demos.scene_lookup import Place, one_name_each, require_one_scene
 from navi_core.demos.semantic_ids import MOST_IDS, id_table
 from navi_core.errors import DemoError, as_argument
 from navi_core.record.durable import sweep_left, write_durably

@@ -20,9 +20,9 @@ import torch
 from torch import Tensor
 
 from navi_core.config import ExpertConfig, config_hash, parse_config
+from navi_core.demos.dagger import Cockpit, Pupil
 from navi_core.demos.dataset import index_folder
 from navi_core.demos.demonstration import Demonstration, save_demonstration
-from navi_core.demos.pupil import Cockpit, Pupil
 from navi_core.errors import ConfigError, DemoError
 from navi_core.pilots import Pose, build_pilot
 from navi_core.pilots.draws import draw_normal, draw_uniform
@@ -31,8 +31,8 @@ from navi_core.scenes.naming import own_stem
 from navi_core.world.counter_random import Purpose, uniform
 from navi_core.world.dynamics import Dynamics
 from navi_core.world.field import Field
-from navi_core.world.floor import FloorMap
-from navi_core.world.sensor import SphericalSensor
+from navi_core.world.floor.reachable import FloorMap
+from navi_core.world.sensor.spherical import SphericalSensor
 
 if TYPE_CHECKING:
     from navi_core.scenes import Scene

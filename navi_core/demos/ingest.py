@@ -18,7 +18,7 @@ from typing import Any
 from navi_core.demos.dataset import FACTS, facts_of, index_row, stamp, stamped_rows, write_rows
 from navi_core.demos.demonstration import Demonstration, load_demonstration, save_beside
 from navi_core.demos.minari import import_minari, minari_file
-from navi_core.demos.places_flown import Place, require_one_scene
+from navi_core.demos.scene_lookup import Place, require_one_scene
 from navi_core.errors import DemoError
 
 __all__ = ["IngestedFile", "ingest"]

@@ -13,11 +13,11 @@ import numpy as np
 
 from navi_core.config import EvalConfig
 from navi_core.errors import EvaluationError
-from navi_core.evaluate.course import Course, build_course
-from navi_core.evaluate.flight_code import flight_code
+from navi_core.evaluate.flight.code_digest import flight_code
+from navi_core.evaluate.flight.course import Course, build_course
+from navi_core.evaluate.flight.subjects import OWN_NETWORKS, Subject, resolve_subject
 from navi_core.evaluate.protocol import evaluate
 from navi_core.evaluate.result import EvalResult, summarise
-from navi_core.evaluate.subjects import OWN_NETWORKS, Subject, resolve_subject
 
 if TYPE_CHECKING:
     from navi_core.models import ModelVersion

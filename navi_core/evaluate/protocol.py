@@ -20,13 +20,13 @@ import torch
 
 from navi_core.config import EvalConfig, SensorConfig, config_hash
 from navi_core.errors import EvaluationError
-from navi_core.evaluate.course import Course, Start, build_course
-from navi_core.evaluate.coverage import Coverage, curve_metrics, mean_curve, measure_coverage
-from navi_core.evaluate.flight import Flight, fly
-from navi_core.evaluate.point_goal import goal_metrics
+from navi_core.evaluate.flight.course import Course, Start, build_course
+from navi_core.evaluate.flight.frozen_starts import Flight, fly
+from navi_core.evaluate.flight.subjects import Subject, resolve_subject
+from navi_core.evaluate.metrics.coverage import Coverage, curve_metrics, mean_curve, measure_coverage
+from navi_core.evaluate.metrics.point_goal import goal_metrics
+from navi_core.evaluate.metrics.surface import measure_surface
 from navi_core.evaluate.result import EvalResult, summarise
-from navi_core.evaluate.subjects import Subject, resolve_subject
-from navi_core.evaluate.surface import measure_surface
 
 if TYPE_CHECKING:
     from navi_core.models import ModelVersion

@@ -16,14 +16,14 @@ import numpy as np
 
 from navi_core.config import EvalConfig, config_hash, parse_config
 from navi_core.errors import EvaluationError, as_argument
-from navi_core.evaluate.flight_code import flight_code
-from navi_core.evaluate.statistics import (
+from navi_core.evaluate.comparison.statistics import (
     FEW_SCENES,
     Interval,
     interquartile_mean,
     interval_over_scenes,
     mean_of_scenes,
 )
+from navi_core.evaluate.flight.code_digest import flight_code
 
 __all__ = ["EvalResult", "short_hash", "summarise"]
 

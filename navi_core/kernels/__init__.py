@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from navi_core.kernels.bvh import TriangleBVH
-from navi_core.kernels.geometry import surface_voxels
-from navi_core.kernels.surface_tree import SurfaceTree
+from navi_core.kernels.bvh.query import TriangleBVH
+from navi_core.kernels.bvh.triangles import surface_voxels
+from navi_core.kernels.octree.surface_tree import SurfaceTree
 
 __all__ = ["SurfaceTree", "TriangleBVH", "surface_voxels"]

@@ -1,23 +1,23 @@
 """Learning: rollouts, advantages, PPO, behaviour cloning, and the run loops."""
 
-from navi_core.learn.advantages import gae, gae_reference, group_advantages
-from navi_core.learn.clone_run import clone
-from navi_core.learn.cloning import CloningLearner, cloning_loss
-from navi_core.learn.collector import Collector, Environment, RolloutStats
-from navi_core.learn.dpo import DPOLearner
-from navi_core.learn.dqn import DQNLearner
-from navi_core.learn.drift_smoother import DriftSmoother, free_energy
-from navi_core.learn.early_stopping import EarlyStopController
-from navi_core.learn.grpo import GRPOLearner
-from navi_core.learn.loop import train
-from navi_core.learn.ppo import PPOLearner
-from navi_core.learn.progress import Progress, console_progress
-from navi_core.learn.registry import KeepsData, Learner, build_learner, register_learner
-from navi_core.learn.replay import PrioritizedReplay
-from navi_core.learn.result import TrainResult
-from navi_core.learn.rollout import Rollout
-from navi_core.learn.steps import GradientSteps, UpdateStats
-from navi_core.learn.targets import double_dqn_targets, n_step_returns
+from navi_core.learn.algorithms.cloning import CloningLearner, cloning_loss
+from navi_core.learn.algorithms.dpo import DPOLearner
+from navi_core.learn.algorithms.dqn import DQNLearner
+from navi_core.learn.algorithms.gradient_steps import GradientSteps, UpdateStats
+from navi_core.learn.algorithms.grpo import GRPOLearner
+from navi_core.learn.algorithms.ppo import PPOLearner
+from navi_core.learn.algorithms.registry import KeepsData, Learner, build_learner, register_learner
+from navi_core.learn.estimators.advantages import gae, gae_reference, group_advantages
+from navi_core.learn.estimators.drift_smoother import DriftSmoother, free_energy
+from navi_core.learn.estimators.targets import double_dqn_targets, n_step_returns
+from navi_core.learn.replay.prioritized import PrioritizedReplay
+from navi_core.learn.rollout.collector import Collector, Environment, RolloutStats
+from navi_core.learn.rollout.storage import Rollout
+from navi_core.learn.run.cloning_run import clone
+from navi_core.learn.run.early_stopping import EarlyStopController
+from navi_core.learn.run.loop import train
+from navi_core.learn.run.progress import Progress, console_progress
+from navi_core.learn.run.result import TrainResult
 
 __all__ = [
     "CloningLearner",

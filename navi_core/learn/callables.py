@@ -6,9 +6,9 @@ from collections.abc import Callable
 from typing import Any
 
 from navi_core.errors import ConfigError
-from navi_core.learn.drift_smoother import apply_consensus_update
-from navi_core.learn.early_stopping import early_stop_check
-from navi_core.learn.knn_kernel import compute_knn_kernel
+from navi_core.learn.estimators.drift_smoother import apply_consensus_update
+from navi_core.learn.estimators.knn_kernel import compute_knn_kernel
+from navi_core.learn.run.early_stopping import early_stop_check
 
 __all__ = ["CALLABLES", "CallableRegistry"]
 

@@ -16,7 +16,7 @@ import torch
 from torch import Tensor
 
 from navi_core.errors import ConfigError
-from navi_core.pilots.grid_search import visible_rows
+from navi_core.mapping.search import visible_rows
 from navi_core.pilots.pilot import Pilot, PilotSettings
 from navi_core.pilots.scan import Scan, read_scan
 from navi_core.pilots.steering import steer

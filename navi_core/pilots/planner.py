@@ -14,14 +14,14 @@ import numpy.typing as npt
 import torch
 
 from navi_core.errors import ConfigError
-from navi_core.pilots.grid_search import expand, trace_back
+from navi_core.mapping.search import expand, trace_back
 from navi_core.pilots.map_pilot import CELL, MapPilot, MapSettings
 from navi_core.pilots.scan import Scan
 from navi_core.pilots.truth import LEVEL, Slice, cell_ahead, slice_scene
 from navi_core.world.field import Field
-from navi_core.world.floor import FloorMap
+from navi_core.world.floor.reachable import FloorMap
+from navi_core.world.floor.storeys import storey_of
 from navi_core.world.odometry import integrate
-from navi_core.world.storeys import storey_of
 
 __all__ = ["PlannerPilot"]
 

@@ -10,8 +10,8 @@ import numpy.typing as npt
 import torch
 from torch import Tensor
 
-from navi_core.kernels.lost_rays import fill_dropped, told_rays
-from navi_core.world.sensor import denormalise_depth, spherical_directions
+from navi_core.mapping.missing_rays import fill_dropped, told_rays
+from navi_core.world.sensor.spherical import denormalise_depth, spherical_directions
 
 __all__ = ["Scan", "azimuths", "level_profile", "read_scan"]
 

@@ -9,10 +9,10 @@ import numpy as np
 import numpy.typing as npt
 import torch
 
-from navi_core.pilots.grid_map import FAR
+from navi_core.mapping.pilot_map import FAR
 from navi_core.world.field import Field
-from navi_core.world.floor import FloorMap
-from navi_core.world.storeys import storey_of
+from navi_core.world.floor.reachable import FloorMap
+from navi_core.world.floor.storeys import storey_of
 
 __all__ = ["LEVEL", "Slice", "cell_ahead", "slice_scene"]
 

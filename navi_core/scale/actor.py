@@ -12,15 +12,15 @@ import torch
 
 from navi_core.config import TrainConfig
 from navi_core.errors import ConfigError
-from navi_core.learn.collector import Collector, Environment
-from navi_core.learn.dqn import batch_structure
-from navi_core.learn.execution import use_precision
-from navi_core.learn.exploration import epsilons
-from navi_core.learn.q_batches import make_batches
+from navi_core.learn.algorithms.dqn import batch_structure
+from navi_core.learn.estimators.exploration import epsilons
+from navi_core.learn.replay.q_batches import make_batches
+from navi_core.learn.rollout.collector import Collector, Environment
+from navi_core.learn.rollout.execution import use_precision
 from navi_core.policy import RewardShaper, build_policy
 from navi_core.policy.distributions import table_index
+from navi_core.scale.messages import Report, Shipment
 from navi_core.scale.parameters import Orders
-from navi_core.scale.shipment import Report, Shipment
 from navi_core.world.counter_random import Purpose, words
 
 if TYPE_CHECKING:
@@ -71,7 +71,7 @@ def open_environment(config: TrainConfig, rows: int, seed: int, scenes: Sequence
         scenes: Loaded scenes, or their files; none for a task.
     """
     if config.task is not None:
-        from navi_core.world.reference import reference_task
+        from navi_core.tasks import reference_task
 
         options: dict[str, Any] = dict(config.task_options)
         return reference_task(config.task, rows, seed, **options)

@@ -18,27 +18,27 @@ import torch
 from navi_core.config import TrainConfig
 from navi_core.config.spaces import Spaces
 from navi_core.errors import ConfigError, NonFiniteError
-from navi_core.learn.dqn import DQNLearner
+from navi_core.learn.algorithms.dqn import DQNLearner
+from navi_core.learn.algorithms.gradient_steps import UpdateStats
 from navi_core.learn.events import ParameterSync
-from navi_core.learn.execution import use_precision
-from navi_core.learn.observation_codec import ObservationCodec
 from navi_core.learn.parallel import ALONE, Workers
-from navi_core.learn.progress import Progress
-from navi_core.learn.result import Counters, TrainResult
-from navi_core.learn.run_record import RunRecord, now, run_device
-from navi_core.learn.run_watch import RunWatch
-from navi_core.learn.signals import StopFlag
-from navi_core.learn.steps import UpdateStats
-from navi_core.learn.threads import torch_threads
+from navi_core.learn.rollout.execution import use_precision
+from navi_core.learn.rollout.observation_codec import ObservationCodec
+from navi_core.learn.run.monitor import RunWatch
+from navi_core.learn.run.progress import Progress
+from navi_core.learn.run.records import RunRecord, now, run_device
+from navi_core.learn.run.result import Counters, TrainResult
+from navi_core.learn.run.signals import StopFlag
+from navi_core.learn.run.threads import torch_threads
 from navi_core.policy import RewardShaper, build_policy
 from navi_core.record import MetricLog, RunDirectory
 from navi_core.scale.actor import actor_count, learned_weights
+from navi_core.scale.checkpoints import Keeper, Standing
 from navi_core.scale.cluster import Cluster
-from navi_core.scale.keeper import Keeper, Standing
-from navi_core.scale.ledger import Ledger
+from navi_core.scale.counters import Ledger
+from navi_core.scale.messages import News
 from navi_core.scale.parameters import Parameters
 from navi_core.scale.sharded_replay import ShardedReplay, ShardPort
-from navi_core.scale.shipment import News
 
 __all__ = ["check_apex", "train_apex"]
 

@@ -10,15 +10,15 @@ from typing import TYPE_CHECKING, Any
 from navi_core.config import TrainConfig
 from navi_core.config.spaces import Spaces
 from navi_core.learn.parallel import ALONE, Workers
-from navi_core.learn.progress import Progress
-from navi_core.learn.result import TrainResult
+from navi_core.learn.run.progress import Progress
+from navi_core.learn.run.result import TrainResult
 from navi_core.models import corpus_of
 from navi_core.record import MetricLog, RunDirectory
 from navi_core.scale.apex import train_apex
 from navi_core.scale.cluster import Cluster, LocalCluster
 from navi_core.scale.ray_cluster import RayCluster
+from navi_core.tasks import reference_task
 from navi_core.world import Field
-from navi_core.world.reference import reference_task
 
 if TYPE_CHECKING:
     from navi_core.scenes import CompiledScene

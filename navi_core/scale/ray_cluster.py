@@ -19,13 +19,13 @@ from typing import Any
 from navi_core.config import TrainConfig, parse_config
 from navi_core.errors import ConfigError, NaviError, RunError
 from navi_core.learn.parallel import ALONE, Workers
-from navi_core.learn.signals import StopFlag
+from navi_core.learn.run.signals import StopFlag
 from navi_core.scale.actor import ApexActor, actor_count
 from navi_core.scale.cluster import Replacements, lives_from, of_learner
+from navi_core.scale.messages import ShardLostError
 from navi_core.scale.parameters import ParameterHub, Parameters
 from navi_core.scale.ray_ports import HUB, Named, RayHub, RayShard, import_ray, join_ray, shard_name
 from navi_core.scale.shard import ReplayShard
-from navi_core.scale.shipment import ShardLostError
 
 __all__ = ["RayCluster", "fly_for_run"]
 

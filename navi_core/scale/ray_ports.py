@@ -13,8 +13,8 @@ import numpy as np
 
 from navi_core.errors import ConfigError, NaviError
 from navi_core.machine import usable_cores
+from navi_core.scale.messages import Drawn, News, ShardLostError, Shipment
 from navi_core.scale.parameters import Orders
-from navi_core.scale.shipment import Drawn, News, ShardLostError, Shipment
 
 __all__ = ["HUB", "Named", "RayHub", "RayShard", "import_ray", "join_ray", "shard_name"]
 

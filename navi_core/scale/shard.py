@@ -12,9 +12,9 @@ from pathlib import Path
 import numpy as np
 
 from navi_core.config import TrainConfig
-from navi_core.learn.replay import PrioritizedReplay
-from navi_core.learn.replay_file import load_replay, prune_replays, save_replay
-from navi_core.scale.shipment import Drawn, News, Report, Shipment
+from navi_core.learn.replay.prioritized import PrioritizedReplay
+from navi_core.learn.replay.replay_file import load_replay, prune_replays, save_replay
+from navi_core.scale.messages import Drawn, News, Report, Shipment
 
 __all__ = ["ReplayShard"]
 

@@ -22,7 +22,7 @@ from torch import Tensor
 from navi_core.config import TrainConfig
 from navi_core.errors import ConfigError, RunError
 from navi_core.learn.parallel import ALONE, Workers
-from navi_core.scale.shipment import Drawn, News, ShardLostError, Shipment
+from navi_core.scale.messages import Drawn, News, ShardLostError, Shipment
 
 __all__ = ["ShardPort", "ShardedReplay"]
 

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from navi_core.scenes.benchmark import BENCHMARK, FROZEN_HASHES, SPLITS, benchmark_sources, require_frozen
 from navi_core.scenes.compiler import (
     COMPILER_VERSION,
     CompiledScene,
@@ -11,7 +10,8 @@ from navi_core.scenes.compiler import (
     compile_to_file,
     store_verdict,
 )
-from navi_core.scenes.corpus import (
+from navi_core.scenes.corpus.benchmark import BENCHMARK, FROZEN_HASHES, SPLITS, benchmark_sources, require_frozen
+from navi_core.scenes.corpus.corpus import (
     CompileReport,
     SceneSource,
     compile_corpus,
@@ -20,13 +20,13 @@ from navi_core.scenes.corpus import (
     generated_sources,
     tell_apart,
 )
-from navi_core.scenes.discovery import discover, discover_root, environment_root, parse_seeds, scenes_named
-from navi_core.scenes.gmdag import load_gmdag
+from navi_core.scenes.corpus.discovery import discover, discover_root, environment_root, parse_seeds, scenes_named
+from navi_core.scenes.gmdag.file import load_gmdag
+from navi_core.scenes.gmdag.scene import Scene
 from navi_core.scenes.manifest import Manifest, ManifestRow, read_manifest
 from navi_core.scenes.mesh import Mesh, check_mesh, mesh_from_arrays
 from navi_core.scenes.procedural import FAMILIES, generate_scene
-from navi_core.scenes.reader import MESH_SUFFIXES, read_mesh
-from navi_core.scenes.scene import Scene
+from navi_core.scenes.readers.mesh_file import MESH_SUFFIXES, read_mesh
 from navi_core.scenes.semantics import build_vocabulary, merge_vocabularies
 
 __all__ = [

@@ -15,14 +15,14 @@ import numpy.typing as npt
 
 from navi_core.config import CompileConfig, config_hash
 from navi_core.errors import MeshError, SceneError
-from navi_core.scenes.dag import build_dag
 from navi_core.scenes.decimation import decimate
-from navi_core.scenes.gmdag import load_gmdag
+from navi_core.scenes.gmdag.dag import build_dag
+from navi_core.scenes.gmdag.file import load_gmdag
+from navi_core.scenes.gmdag.scene import Scene, write_atomically
 from navi_core.scenes.manifest import note_verdict
 from navi_core.scenes.memory import check_memory, check_reading, check_references
 from navi_core.scenes.mesh import Mesh, check_mesh
 from navi_core.scenes.naming import file_stem
-from navi_core.scenes.scene import Scene, write_atomically
 
 __all__ = [
     "COMPILER_VERSION",
@@ -216,7 +216,7 @@ def compile_to_file(
     if isinstance(source, Mesh):
         name, source_hash = name or source.name, source.source_hash
     else:
-        from navi_core.scenes.reader import hash_source
+        from navi_core.scenes.readers.mesh_file import hash_source
 
         name, source_hash = name or Path(source).stem, hash_source(Path(source))
     path = output_path(name, source_hash, out_dir, config)
@@ -288,7 +288,7 @@ def _stamp(path: Path, source_hash: str, config: CompileConfig) -> dict[str, str
 
 
 def _read(path: Path, config: CompileConfig) -> Mesh:
-    from navi_core.scenes.reader import read_mesh
+    from navi_core.scenes.readers.mesh_file import read_mesh
 
     check_reading(path)
     return read_mesh(path, up_axis=config.up_axis, unit_scale=config.unit_scale, semantics=config.semantics)

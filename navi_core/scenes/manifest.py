@@ -13,7 +13,7 @@ from pathlib import Path
 from typing import Any
 
 from navi_core.errors import SceneError
-from navi_core.scenes.scene import write_atomically
+from navi_core.scenes.gmdag.scene import write_atomically
 from navi_core.scenes.semantics import merge_vocabularies
 
 __all__ = ["Manifest", "ManifestRow", "file_hash", "note_verdict", "read_manifest", "update_manifest"]

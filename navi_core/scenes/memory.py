@@ -11,9 +11,9 @@ import numpy as np
 from navi_core.config import CompileConfig
 from navi_core.errors import MeshError, SceneTooLargeError
 from navi_core.machine import group_limits
-from navi_core.scenes.dag import levels_of
-from navi_core.scenes.headers import read_facts
+from navi_core.scenes.gmdag.dag import levels_of
 from navi_core.scenes.mesh import Mesh
+from navi_core.scenes.readers.headers import read_facts
 
 __all__ = ["available_memory", "check_memory", "check_reading", "check_references", "estimate_memory"]
 

@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 from navi_core.config import ContinuousTrainingConfig
-from navi_core.service.continuous_trainer import ContinuousTrainer
-from navi_core.service.experience import Experience
-from navi_core.service.gate import GateVerdict, RolloutGate
-from navi_core.service.replay_buffer import ExperienceReplayBuffer
-from navi_core.service.training_metrics import TrainingMetrics
+from navi_core.service.gate.gate import GateVerdict, RolloutGate
+from navi_core.service.learning.continuous_trainer import ContinuousTrainer
+from navi_core.service.learning.experience import Experience
+from navi_core.service.learning.replay_buffer import ExperienceReplayBuffer
+from navi_core.service.learning.training_metrics import TrainingMetrics
 
 __all__ = [
     "ContinuousTrainer",

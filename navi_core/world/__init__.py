@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 from navi_core.world.captured import CapturedStep
+from navi_core.world.custom_rewards import register_reward
 from navi_core.world.dynamics import Dynamics, Motion
 from navi_core.world.environment import NavigationEnv
 from navi_core.world.field import Field, RayHits
-from navi_core.world.floor import FloorMap, FloorView
-from navi_core.world.own_rewards import register_reward
-from navi_core.world.sensor import SphericalSensor, denormalise_depth, normalise_depth, spherical_directions
-from navi_core.world.spawning import Verdict, scene_verdict, spawn_pool
+from navi_core.world.floor.reachable import FloorMap, FloorView
+from navi_core.world.sensor.spherical import SphericalSensor, denormalise_depth, normalise_depth, spherical_directions
+from navi_core.world.spawning.spawn_pool import Verdict, scene_verdict, spawn_pool
 from navi_core.world.step_batch import StepBatch
 
 __all__ = [

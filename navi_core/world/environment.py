@@ -21,18 +21,18 @@ from navi_core.config import REWARD_TERMS, EnvConfig
 from navi_core.errors import ConfigError
 from navi_core.world.arguments import finite_actions, shaped_actions, whole_number
 from navi_core.world.counter_random import Purpose, uniform
+from navi_core.world.custom_rewards import OwnRewards
 from navi_core.world.dynamics import Dynamics, linear_speed
 from navi_core.world.field import Field, RayHits
-from navi_core.world.floor import FloorMap, FloorView
+from navi_core.world.floor.reachable import FloorMap, FloorView
 from navi_core.world.goals import Goals, relative_goal
 from navi_core.world.native_step import NativeStep
-from navi_core.world.own_rewards import OwnRewards
-from navi_core.world.panorama import PanoramaReader
-from navi_core.world.places import Places
-from navi_core.world.pools import BODY, build_pools, known_at
 from navi_core.world.rewards import RewardTerms
-from navi_core.world.sensor import SphericalSensor
-from navi_core.world.shown import ShownObservations
+from navi_core.world.sensor.faults import ShownObservations
+from navi_core.world.sensor.panorama import PanoramaReader
+from navi_core.world.sensor.spherical import SphericalSensor
+from navi_core.world.spawning.pool_tensors import BODY, build_pools, known_at
+from navi_core.world.spawning.start_poses import Places
 from navi_core.world.step_batch import StepBatch
 
 __all__ = ["MOST_ROWS", "NavigationEnv"]

@@ -15,9 +15,9 @@ import numpy.typing as npt
 import torch
 
 from navi_core.errors import ConfigError, SceneError
-from navi_core.kernels import op
-from navi_core.kernels.cuda import CudaTracer, cuda_device
-from navi_core.kernels.tracer import NativeTracer, build_tracer
+from navi_core.kernels.rays import op
+from navi_core.kernels.rays.cuda import CudaTracer, cuda_device
+from navi_core.kernels.rays.tracer import NativeTracer, build_tracer
 from navi_core.scenes import Scene
 from navi_core.world.arguments import described, known_ids, metres, scene_list, whole_number
 from navi_core.world.heading import cos_sin

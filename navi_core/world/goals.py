@@ -17,9 +17,9 @@ import torch
 
 from navi_core.config import GoalConfig
 from navi_core.errors import ConfigError, SceneError
-from navi_core.kernels.geodesic import geodesic_distance
+from navi_core.mapping.geodesic import geodesic_distance
 from navi_core.world.counter_random import Purpose, uniform
-from navi_core.world.floor import FloorMap
+from navi_core.world.floor.reachable import FloorMap
 from navi_core.world.heading import cos_sin
 
 __all__ = ["Goals", "reached", "relative_goal", "way_lengths", "way_to"]

@@ -42,8 +42,8 @@ from navi_core.world.arguments import shaped_actions
 from navi_core.world.environment import NavigationEnv
 from navi_core.world.field import Field
 from navi_core.world.gym_arguments import action_tensor, env_config, found_scenes, reset_options
-from navi_core.world.places import Places
-from navi_core.world.rendering import panorama_image
+from navi_core.world.sensor.rendering import panorama_image
+from navi_core.world.spawning.start_poses import Places
 from navi_core.world.step_batch import StepBatch
 
 __all__ = ["ENV_ID", "GOAL_ENV_ID", "ExploreEnv", "ExploreVectorEnv", "PointGoalEnv", "PointGoalVectorEnv"]

@@ -14,7 +14,7 @@ from navi_core.config import CompileConfig, CorpusConfig, EnvConfig, parse_confi
 from navi_core.errors import ConfigError
 from navi_core.scenes import Scene, SceneSource, compile_mesh, discover, generate_scene, generated_sources, load_gmdag
 from navi_core.world.environment import NavigationEnv
-from navi_core.world.places import Places
+from navi_core.world.spawning.start_poses import Places
 
 __all__ = ["action_tensor", "env_config", "found_scenes", "reset_options"]
 

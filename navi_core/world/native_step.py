@@ -11,15 +11,15 @@ from dataclasses import dataclass
 import torch
 
 from navi_core.config import REWARD_TERMS, EnvConfig
+from navi_core.kernels.rays.tracer import NativeTracer
 from navi_core.kernels.step import Step, described_by
-from navi_core.kernels.tracer import NativeTracer
 from navi_core.world.arguments import bad_action
 from navi_core.world.counter_random import Purpose, stream_key
 from navi_core.world.dynamics import Dynamics
-from navi_core.world.floor import FloorView
-from navi_core.world.panorama import PanoramaReader
-from navi_core.world.pools import SpawnPools
+from navi_core.world.floor.reachable import FloorView
 from navi_core.world.rewards import RewardTerms
+from navi_core.world.sensor.panorama import PanoramaReader
+from navi_core.world.spawning.pool_tensors import SpawnPools
 
 __all__ = ["Flown", "NativeStep"]
 

@@ -10,11 +10,11 @@ import numpy as np
 import numpy.typing as npt
 
 from navi_core.errors import SceneError
-from navi_core.kernels.bvh_build import build_wide, slack_of
-from navi_core.kernels.octree import surface_corners
-from navi_core.kernels.packed import PackedField, aligned
-from navi_core.kernels.surface_tree import empty_cubes, triangle_planes
-from navi_core.kernels.tile import TIE
+from navi_core.kernels.bvh.build import build_wide, slack_of
+from navi_core.kernels.octree.surface_tree import empty_cubes, triangle_planes
+from navi_core.kernels.rays.octree_walk import surface_corners
+from navi_core.kernels.rays.packed import PackedField, aligned
+from navi_core.kernels.rays.tile import TIE
 from navi_core.scenes import Scene
 
 __all__ = ["pack_field"]

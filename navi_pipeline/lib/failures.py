@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from navi_core.errors import NaviError
-from navi_pipeline.lib.pipeline_log import pipeline_log
+from navi_pipeline.lib.records.pipeline_log import pipeline_log
 
 __all__ = ["record_failure"]
 

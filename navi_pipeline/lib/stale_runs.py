@@ -14,9 +14,9 @@ from typing import Any
 
 from navi_core.record import navi_home
 from navi_core.record.file_lock import is_held
-from navi_pipeline.lib.pipeline_log import pipeline_log
-from navi_pipeline.lib.supervised import SUPERVISOR
-from navi_pipeline.lib.warehouse import Warehouse
+from navi_pipeline.lib.records.pipeline_log import pipeline_log
+from navi_pipeline.lib.training.supervised import SUPERVISOR
+from navi_pipeline.lib.warehouse.warehouse import Warehouse
 
 __all__ = ["SweepReport", "orphaned_trainers", "runs_in_use", "sweep", "wait_for_run"]
 

@@ -107,7 +107,7 @@ def test_replay_is_measured_and_exact():
 
 
 def test_the_commands_print_what_is_done(tmp_path):
-    app = build_app(groups=("bench",), plugins=False)
+    app = build_app(groups=("bench.group",), plugins=False)
     run = CliRunner().invoke(app, ["bench", "smoothing", "--minutes", "0", "--out", str(tmp_path), "--json"])
     assert run.exit_code == 0 and json.loads(run.stdout)["done"] == "0 of 60 cells"
     table = CliRunner().invoke(app, ["bench", "smoothing", "--minutes", "0", "--out", str(tmp_path), "--ablation"])

@@ -10,7 +10,7 @@ from typer.testing import CliRunner
 from navi_core.bench import raycast_cases, run_raycast
 from navi_core.cli.main import build_app
 from navi_core.errors import ConfigError
-from navi_core.kernels.native import find_compiler
+from navi_core.kernels.native.library import find_compiler
 
 
 def test_rows_say_speed_ratios_and_error(apartments) -> None:

@@ -7,7 +7,7 @@ import math
 import numpy as np
 import pytest
 
-from navi_core.evaluate.coverage import Coverage, FloorTruth, mean_curve, measure_coverage
+from navi_core.evaluate.metrics.coverage import Coverage, FloorTruth, mean_curve, measure_coverage
 from navi_core.world import Field, FloorMap
 
 
@@ -92,7 +92,7 @@ def test_positions_in_chunks_give_the_same_curve(corridor, monkeypatch):
     field, truth = truth_of(corridor)
     path = [(x, 1.2, 1.0) for x in np.linspace(1.0, 19.0, 30)]
     whole = seen_from(field, truth, *path)
-    monkeypatch.setattr("navi_core.evaluate.coverage.RAYS_PER_CAST", 512 * 7)
+    monkeypatch.setattr("navi_core.evaluate.metrics.coverage.RAYS_PER_CAST", 512 * 7)
     parts = seen_from(field, truth, *path)
     assert np.array_equal(whole.seen, parts.seen) and np.array_equal(whole.seen_cells, parts.seen_cells)
 

@@ -10,8 +10,9 @@ import pytest
 from matplotlib.backends.backend_agg import FigureCanvasAgg
 from matplotlib.figure import Figure
 
-from navi_core.evaluate import lettering, top_down_map
-from navi_core.evaluate.lettering import draw_name
+from navi_core.evaluate import top_down_map
+from navi_core.evaluate.pictures import lettering
+from navi_core.evaluate.pictures.lettering import draw_name
 from navi_core.world import Field
 
 NAMES = ["台所", "مطبخ", "Büro", "$x^$", r"$\frac$ and $5", "a\nb", "nul\0", "x" * 3000, "\U0010ffff", "_hidden"]

@@ -10,9 +10,9 @@ import pytest
 from navi_core.config import EvalConfig, PolicyConfig
 from navi_core.errors import EvaluationError
 from navi_core.evaluate import build_course, compare, evaluate
-from navi_core.evaluate.course import Start
-from navi_core.evaluate.flight import Flight
-from navi_core.evaluate.point_goal import goal_metrics, path_weight
+from navi_core.evaluate.flight.course import Start
+from navi_core.evaluate.flight.frozen_starts import Flight
+from navi_core.evaluate.metrics.point_goal import goal_metrics, path_weight
 from navi_core.policy import build_policy
 from navi_core.world import Field, FloorMap
 

@@ -26,10 +26,10 @@ from navi_core.config import (
 )
 from navi_core.errors import CheckpointError, ConfigError, EvaluationError
 from navi_core.evaluate import EvalResult, build_course, evaluate
-from navi_core.evaluate.coverage import Coverage
-from navi_core.evaluate.flight import Flight
+from navi_core.evaluate.comparison.statistics import FEW_SCENES
+from navi_core.evaluate.flight.frozen_starts import Flight
+from navi_core.evaluate.metrics.coverage import Coverage
 from navi_core.evaluate.protocol import episode_row
-from navi_core.evaluate.statistics import FEW_SCENES
 from navi_core.models import Registry, save_checkpoint, weights_hash
 from navi_core.models.trained_on import corpus_of
 from navi_core.policy import build_policy

@@ -7,7 +7,7 @@ import pytest
 
 from navi_core.config import EvalConfig
 from navi_core.evaluate import build_course, evaluate
-from navi_core.evaluate.surface import SurfaceTruth, measure_surface
+from navi_core.evaluate.metrics.surface import SurfaceTruth, measure_surface
 from navi_core.world import Field, FloorMap
 from tests.evaluate.conftest import boxes_scene
 from tests.world.test_floor import stage
@@ -56,7 +56,7 @@ def test_chunks_of_rays_give_the_same_curve(corridor, monkeypatch):
     field, truth = truth_of(corridor)
     path = np.array([(x, 1.2, 1.0) for x in np.linspace(1.0, 19.0, 9)])
     whole = measure_surface(field, truth, 0, path, max_distance=5.0)
-    monkeypatch.setattr("navi_core.evaluate.surface.RAYS_PER_CAST", 4096 * 2)
+    monkeypatch.setattr("navi_core.evaluate.metrics.surface.RAYS_PER_CAST", 4096 * 2)
     assert np.array_equal(whole, measure_surface(field, truth, 0, path, max_distance=5.0))
     assert (np.diff(whole) > 0).all()
 

@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 
 from navi_core.config import CompileConfig
-from navi_core.kernels.native import find_compiler
+from navi_core.kernels.native.library import find_compiler
 from navi_core.scenes import Scene, compile_mesh, generate_scene, load_gmdag
 from tests.conftest import box_triangles, mesh_of
 

@@ -9,7 +9,8 @@ import numpy as np
 import torch
 
 from navi_core.config import EnvConfig
-from navi_core.kernels import cuda, native, tracer
+from navi_core.kernels.native import library as native
+from navi_core.kernels.rays import cuda, tracer
 from navi_core.scenes import load_gmdag
 from navi_core.world import Field, NavigationEnv
 

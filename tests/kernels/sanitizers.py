@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from navi_core.kernels.native import LIBRARY, NativeUnavailableError, compile_library, find_compiler
+from navi_core.kernels.native.library import LIBRARY, NativeUnavailableError, compile_library, find_compiler
 
 ROOT = Path(__file__).resolve().parents[2]
 _FLAGS = ("-g", "-O1", "-fsanitize=address,undefined", "-fno-sanitize-recover=all", "-fno-omit-frame-pointer")

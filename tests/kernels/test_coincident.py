@@ -7,9 +7,9 @@ import pytest
 import torch
 
 from navi_core.config import CompileConfig
-from navi_core.kernels.brute import cast_brute, cast_brute_triangle
-from navi_core.kernels.native import find_compiler
-from navi_core.kernels.tracer import LANES, NativeTracer
+from navi_core.kernels.native.library import find_compiler
+from navi_core.kernels.rays.brute import cast_brute, cast_brute_triangle
+from navi_core.kernels.rays.tracer import LANES, NativeTracer
 from navi_core.scenes import compile_mesh, mesh_from_arrays
 from navi_core.world import Field
 from tests.conftest import box_triangles

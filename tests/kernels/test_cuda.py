@@ -8,7 +8,7 @@ import torch
 from navi_core.bench.device import DeviceRow, run_device
 from navi_core.bench.device_training import training_rows
 from navi_core.config import EnvConfig
-from navi_core.kernels import op
+from navi_core.kernels.rays import op
 from navi_core.scenes import Scene
 from navi_core.world import Field, RayHits, spherical_directions
 

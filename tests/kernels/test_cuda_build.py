@@ -7,9 +7,9 @@ from pathlib import Path
 
 import pytest
 
-from navi_core.kernels import cuda_build
-from navi_core.kernels.cuda_build import CudaUnavailableError, build_cubin, nvcc_cubin, nvrtc_cubin
-from navi_core.kernels.cuda_driver import KERNELS
+from navi_core.kernels.native import cuda_build
+from navi_core.kernels.native.cuda_build import CudaUnavailableError, build_cubin, nvcc_cubin, nvrtc_cubin
+from navi_core.kernels.native.cuda_driver import KERNELS
 
 KERNEL = re.compile(r"entry function '(?:navi_)(\w+)'.*?(\d+) bytes spill stores.*?Used (\d+) registers", re.DOTALL)
 

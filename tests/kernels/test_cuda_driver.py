@@ -13,11 +13,12 @@ from pathlib import Path
 import pytest
 import torch
 
-from navi_core.kernels import cuda, cuda_driver
-from navi_core.kernels.cache import SOURCES
-from navi_core.kernels.cuda_build import CudaUnavailableError
-from navi_core.kernels.cuda_driver import KERNELS, CudaKernels, KernelResources
-from navi_core.kernels.native import find_compiler
+from navi_core.kernels.native import cuda_driver
+from navi_core.kernels.native.compiler_cache import SOURCES
+from navi_core.kernels.native.cuda_build import CudaUnavailableError
+from navi_core.kernels.native.cuda_driver import KERNELS, CudaKernels, KernelResources
+from navi_core.kernels.native.library import find_compiler
+from navi_core.kernels.rays import cuda
 from navi_core.scenes import Scene
 from navi_core.world import Field, RayHits, spherical_directions
 from tests.kernels.test_native import hard_rays

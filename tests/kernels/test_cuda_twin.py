@@ -7,8 +7,8 @@ import pytest
 import torch
 
 from navi_core.errors import ConfigError, SceneError
-from navi_core.kernels.brute import cast_brute
-from navi_core.kernels.cuda import CudaTracer, tile_of
+from navi_core.kernels.rays.brute import cast_brute
+from navi_core.kernels.rays.cuda import CudaTracer, tile_of
 from navi_core.scenes import Scene
 from navi_core.world import Field, RayHits, spherical_directions
 from tests.kernels.test_native import assert_same, hard_rays, without_poles

@@ -7,7 +7,7 @@ import pytest
 import torch
 
 from navi_core.kernels import TriangleBVH, surface_voxels
-from navi_core.kernels.geometry import closest_distance_squared, triangle_overlaps_box
+from navi_core.kernels.bvh.triangles import closest_distance_squared, triangle_overlaps_box
 from navi_core.world import Field
 
 

@@ -9,7 +9,7 @@ import numpy.typing as npt
 import pytest
 
 from navi_core.config import CompileConfig
-from navi_core.kernels.tracer import NativeTracer, NumbaTracer
+from navi_core.kernels.rays.tracer import NativeTracer, NumbaTracer
 from navi_core.scenes import compile_mesh, generate_scene, load_gmdag
 from navi_core.world import Field
 from tests.kernels.conftest import slab

@@ -7,7 +7,7 @@ import pytest
 import torch
 
 from navi_core.kernels import TriangleBVH
-from navi_core.kernels.tracer import NativeTracer
+from navi_core.kernels.rays.tracer import NativeTracer
 from navi_core.scenes import Scene
 from navi_core.world import Field, RayHits, spherical_directions
 

@@ -12,8 +12,10 @@ from pathlib import Path
 import pytest
 
 from navi_core.errors import ConfigError
-from navi_core.kernels import cache, native, tracer
-from navi_core.kernels.cache import built, cache_root, run_compiler
+from navi_core.kernels.native import compiler_cache as cache
+from navi_core.kernels.native import library as native
+from navi_core.kernels.native.compiler_cache import built, cache_root, run_compiler
+from navi_core.kernels.rays import tracer
 from navi_core.world import Field
 
 ROOT = Path(__file__).resolve().parents[2]
@@ -58,14 +60,14 @@ def test_a_compiler_that_is_not_there_is_named(monkeypatch: pytest.MonkeyPatch) 
 
 
 def test_a_build_that_fails_says_what_the_compiler_said(compiler, tmp_path: Path) -> None:
-    from navi_core.kernels.native import LIBRARY, NativeUnavailableError, compile_library, find_compiler
+    from navi_core.kernels.native.library import LIBRARY, NativeUnavailableError, compile_library, find_compiler
 
     with pytest.raises(NativeUnavailableError, match="no-such-flag"):
         compile_library(find_compiler(), tmp_path / LIBRARY, ("--no-such-flag",))
 
 
 def test_processes_build_once_and_a_damaged_library_is_built_again(compiler, tmp_path: Path) -> None:
-    script = "from navi_core.kernels.native import load_library; print(load_library().navi_lanes())"
+    script = "from navi_core.kernels.native.library import load_library; print(load_library().navi_lanes())"
     environment = {**os.environ, "XDG_CACHE_HOME": str(tmp_path), "PYTHONPATH": str(ROOT)}
 
     def start() -> subprocess.Popen[str]:

@@ -7,7 +7,7 @@ import pytest
 import torch
 
 from navi_core.config import CompileConfig
-from navi_core.kernels.native import find_compiler
+from navi_core.kernels.native.library import find_compiler
 from navi_core.scenes import Scene, compile_mesh, load_gmdag
 from navi_core.world import Field
 from tests.conftest import box_triangles, mesh_of

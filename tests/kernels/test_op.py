@@ -6,7 +6,7 @@ import pytest
 import torch
 
 from navi_core.errors import SceneError
-from navi_core.kernels import op
+from navi_core.kernels.rays import op
 from navi_core.world import Field, RayHits, spherical_directions
 
 TRACERS = ["auto", "cuda"]

@@ -9,8 +9,8 @@ import numpy as np
 import pytest
 
 from navi_core.config.place_memory import AHEAD, MOVED, PLACE_INPUTS, RINGS, SECTORS
-from navi_core.kernels.place_compass import EDGE, NOWHERE, SLIVER, UNREACHED, UNSEEN, read, ways
-from navi_core.kernels.place_map import FREE, SEEN, WALL, draw, read_levels
+from navi_core.mapping.frontier_features import EDGE, NOWHERE, SLIVER, UNREACHED, UNSEEN, read, ways
+from navi_core.mapping.occupancy_map import FREE, SEEN, WALL, draw, read_levels
 
 BOTH = FREE | SEEN
 CELL, SIGHT = 0.4, 6.4

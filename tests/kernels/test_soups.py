@@ -7,8 +7,8 @@ import pytest
 import torch
 
 from navi_core.config import CompileConfig
-from navi_core.kernels.geometry import closest_distance_squared
-from navi_core.kernels.native import find_compiler
+from navi_core.kernels.bvh.triangles import closest_distance_squared
+from navi_core.kernels.native.library import find_compiler
 from navi_core.scenes import compile_mesh
 from navi_core.world import Field
 from tests.conftest import box_triangles, mesh_of

@@ -8,7 +8,7 @@ import torch
 
 from navi_core.config import CompileConfig
 from navi_core.errors import SceneError
-from navi_core.kernels.brute import cast_brute
+from navi_core.kernels.rays.brute import cast_brute
 from navi_core.scenes import compile_mesh, generate_scene
 from navi_core.world import Field
 from tests.conftest import box_triangles, mesh_of

@@ -5,8 +5,8 @@ from __future__ import annotations
 import torch
 
 from navi_core.config import TrainConfig, parse_config
-from navi_core.learn.collector import Collector
-from navi_core.learn.ppo import PPOLearner
+from navi_core.learn.algorithms.ppo import PPOLearner
+from navi_core.learn.rollout.collector import Collector
 from navi_core.policy import RewardShaper, build_policy
 from tests.learn.toy_environments import MixedEndingsEnv
 

@@ -17,7 +17,7 @@ from navi_core.config import TrainConfig, parse_config
 from navi_core.demos import load_dataset, save_demonstration, write_index
 from navi_core.errors import CheckpointError, ConfigError, DemoError, NaviError, NonFiniteError
 from navi_core.learn import CloningLearner, clone, cloning_loss, train
-from navi_core.learn.demo_feed import DemoFeed
+from navi_core.learn.demos.sequences import DemoFeed
 from navi_core.models import Registry, load_checkpoint, load_policy, trained_on
 from navi_core.policy import RewardShaper, build_policy
 from navi_core.record import RunDirectory
@@ -241,7 +241,7 @@ def test_a_kill_between_a_checkpoint_and_its_row_costs_no_row(tmp_path, data, mo
     config = make_config(data)
     fly(tmp_path / "a", data, config)
     with monkeypatch.context() as patch:
-        patch.setattr("navi_core.learn.run_record.RunRecord.checkpoint", lambda *args, **named: 1 / 0)
+        patch.setattr("navi_core.learn.run.records.RunRecord.checkpoint", lambda *args, **named: 1 / 0)
         with pytest.raises(ZeroDivisionError):
             fly(tmp_path / "b", data, config)
     fly(tmp_path / "b", data, config)
@@ -421,7 +421,9 @@ def test_the_curiosity_of_a_clone_is_that_of_a_new_run(tmp_path, data):
 
 
 def navi(*arguments: str):
-    result = CliRunner().invoke(build_app(groups=("bc", "train"), plugins=False), [*arguments, "--json"])
+    result = CliRunner().invoke(
+        build_app(groups=("training.bc", "training.train"), plugins=False), [*arguments, "--json"]
+    )
     if isinstance(result.exception, NaviError):
         raise result.exception
     assert result.exit_code == 0, (result.output, result.exception)
@@ -466,7 +468,7 @@ def test_a_clone_that_is_no_version_is_a_checkpoint_to_train_on_from(tmp_path, f
     cloned = navi(*command, "--no-register")
     assert cloned["version"] is None and cloned["latest"] is False and Path(cloned["checkpoint"]).is_file()
     assert Registry(tmp_path / "home" / "models").list() == []
-    shown = CliRunner().invoke(build_app(groups=("bc",), plugins=False), [*command, "--no-register"])
+    shown = CliRunner().invoke(build_app(groups=("training.bc",), plugins=False), [*command, "--no-register"])
     assert "not to be registered" in shown.output
     assert navi(*command)["version"] == "v001"
 

@@ -16,9 +16,9 @@ from navi_core.demos import Pairs, read_pairs, write_pairs
 from navi_core.demos.pairs import _halved
 from navi_core.errors import ConfigError, DemoError
 from navi_core.learn import DPOLearner
-from navi_core.learn.collector import Collector
-from navi_core.learn.dpo import dpo_loss
+from navi_core.learn.algorithms.dpo import dpo_loss
 from navi_core.learn.parallel import Workers
+from navi_core.learn.rollout.collector import Collector
 from navi_core.policy import RewardShaper, build_policy
 from tests.learn.builders import CPU, small_config
 from tests.learn.toy_environments import MixedEndingsEnv

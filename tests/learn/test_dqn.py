@@ -13,18 +13,18 @@ from navi_core.config import TrainConfig, parse_config
 from navi_core.config.fast_dqn import FastDQNConfig
 from navi_core.errors import CheckpointError, ConfigError, NonFiniteError
 from navi_core.learn import Collector, DQNLearner, train
+from navi_core.learn.estimators.exploration import epsilons
 from navi_core.learn.events import ReplayUpdate
-from navi_core.learn.exploration import epsilons
-from navi_core.learn.observation_codec import ObservationCodec
-from navi_core.learn.replay import PrioritizedReplay
-from navi_core.learn.replay_file import load_replay, save_replay
-from navi_core.learn.transitions import SequenceItems, TransitionItems
+from navi_core.learn.replay.prioritized import PrioritizedReplay
+from navi_core.learn.replay.replay_file import load_replay, save_replay
+from navi_core.learn.replay.transitions import SequenceItems, TransitionItems
+from navi_core.learn.rollout.observation_codec import ObservationCodec
 from navi_core.models import load_checkpoint, load_policy
 from navi_core.policy import RewardShaper, build_policy
 from navi_core.policy.distributions import table_index
 from navi_core.policy.q_head import QHead
 from navi_core.record import RunDirectory
-from navi_core.world.reference import reference_task
+from navi_core.tasks import reference_task
 from tests.learn.toy_environments import FortuneEnv, MixedEndingsEnv, PoisonEnv
 
 ROWS = 4
@@ -121,7 +121,7 @@ def test_sequences_give_the_targets_of_a_walk_step_by_step(burn_in):
         items, tail = maker.of(rollout, table_index(rollout.actions, policy.heads.table), tail)
         counts.append(len(items["action"]))
     assert counts == ([ROWS, 2 * ROWS] if burn_in else [2 * ROWS, 2 * ROWS])
-    from navi_core.learn.q_batches import SequenceBatches
+    from navi_core.learn.replay.q_batches import SequenceBatches
 
     batch = SequenceBatches(config, codec, aux=True).evaluate(items, policy, target)
     obs, length, gamma = maker.observations(items), burn_in + 8, config.dqn.gamma
@@ -166,7 +166,7 @@ def test_the_gradient_is_that_of_the_weighted_huber_loss():
     off = batch.target - batch.q
     loss = torch.where(off.abs() <= 0.05, 0.5 * off**2, 0.05 * (off.abs() - 0.025))
     wanted = torch.autograd.grad((weights * loss).mean(), learner.parameters)
-    from navi_core.learn.attribution import stage_timer
+    from navi_core.learn.rollout.attribution import stage_timer
 
     figures = learner._gradient_step(stage_timer(CPU, False), 0)
     for got, right in zip(learner.parameters, wanted):
@@ -203,7 +203,7 @@ def test_a_periodic_target_stands_still_and_then_copies():
     same = lambda: all(torch.equal(a, b) for a, b in zip(learner.target.parameters(), learner.parameters))  # noqa: E731
     learner.update(rollout, index=0, steps=0)
     assert learner.gradient_steps == 4 and not same()
-    from navi_core.learn.attribution import stage_timer
+    from navi_core.learn.rollout.attribution import stage_timer
 
     for step in (5, 6):
         learner._gradient_step(stage_timer(CPU, False), 0)

@@ -13,11 +13,11 @@ from hypothesis.extra.numpy import arrays
 from navi_core.config import SmoothingConfig, parse_config
 from navi_core.errors import ConfigError
 from navi_core.learn import DriftSmoother, free_energy
+from navi_core.learn.algorithms.q_smoothing import QSmoothing
 from navi_core.learn.callables import CALLABLES, CallableRegistry
-from navi_core.learn.drift_smoother import alpha_step_at
-from navi_core.learn.knn_kernel import compute_knn_kernel, local_structure
-from navi_core.learn.q_batches import QBatch
-from navi_core.learn.q_smoothing import QSmoothing
+from navi_core.learn.estimators.drift_smoother import alpha_step_at
+from navi_core.learn.estimators.knn_kernel import compute_knn_kernel, local_structure
+from navi_core.learn.replay.q_batches import QBatch
 
 PLAIN = SmoothingConfig(enabled=True)
 ANGLES = [0.0, 0.1, 0.3, 1.0]

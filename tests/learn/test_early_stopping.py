@@ -10,9 +10,7 @@ from hypothesis import strategies as st
 
 from navi_core.config import AdaptationConfig, EarlyStopConfig, TrainConfig, parse_config
 from navi_core.errors import ConfigError
-from navi_core.learn import EarlyStopController, drift_smoother
-from navi_core.learn.adaptation import Adapter
-from navi_core.learn.early_stopping import aggregate, early_stop_check, rising_trend, stop_cost
+from navi_core.learn import EarlyStopController
 from navi_core.learn.entities import (
     ENTITIES,
     AGMConfig,
@@ -22,9 +20,12 @@ from navi_core.learn.entities import (
     PopulationMetrics,
     SmoothingDecision,
 )
+from navi_core.learn.estimators import drift_smoother
+from navi_core.learn.estimators.noise import normals
 from navi_core.learn.events import AdaptationApplied, EarlyStopTriggered, Event, EventBus, ParameterSync, ReplayUpdate
-from navi_core.learn.noise import normals
-from navi_core.learn.run_watch import RunWatch, sign_changes
+from navi_core.learn.run.adaptation import Adapter
+from navi_core.learn.run.early_stopping import aggregate, early_stop_check, rising_trend, stop_cost
+from navi_core.learn.run.monitor import RunWatch, sign_changes
 from tests.learn.test_dqn import collected, fly, make_config, parts
 
 FLAT = (1.0, 0.0, 1.0, 10.0)

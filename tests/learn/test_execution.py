@@ -6,7 +6,7 @@ import torch
 from navi_core.config import PolicyConfig
 from navi_core.errors import ConfigError
 from navi_core.learn import train
-from navi_core.learn.execution import acting, check_execution, evaluation
+from navi_core.learn.rollout.execution import acting, check_execution, evaluation
 from navi_core.policy import build_policy
 from navi_core.policy.trunk import Trunk
 from navi_core.record import RunDirectory

@@ -10,9 +10,9 @@ from navi_core.config import SmoothingConfig, parse_config
 from navi_core.config.fast_dqn import FastDQNConfig
 from navi_core.errors import ConfigError, NonFiniteError
 from navi_core.learn import DriftSmoother, double_dqn_targets
+from navi_core.learn.estimators.knn_kernel import compute_knn_kernel, local_structure
 from navi_core.learn.fast.dqn import FastDQN, unit_nearness
 from navi_core.learn.fast.q_loops import choose_greedily, smooth_targets
-from navi_core.learn.knn_kernel import compute_knn_kernel, local_structure
 
 
 def make(**changes):

@@ -7,8 +7,8 @@ import torch
 from navi_core.config import parse_config
 from navi_core.config.fast_grpo import FastGRPOConfig
 from navi_core.errors import ConfigError
+from navi_core.learn.algorithms.grpo import grpo_loss
 from navi_core.learn.fast.grpo import FastGRPO
-from navi_core.learn.grpo import grpo_loss
 from tests.learn.test_fast_dqn import forward
 
 

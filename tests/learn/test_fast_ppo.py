@@ -18,8 +18,8 @@ from navi_core.errors import ConfigError, NaviError, NonFiniteError
 from navi_core.learn.fast import ActorCritic, FastPPO, NativeRows, TaskRows, open_rows, processes
 from navi_core.learn.fast.loops import STATISTICS, adam, choose, ppo_gradient
 from navi_core.learn.fast.processes import train_together
+from navi_core.tasks import reference_task
 from navi_core.world.counter_random import Purpose, stream_key, uniform
-from navi_core.world.reference import reference_task
 
 SMALL = {"rows": 8, "rollout": 16, "minibatch": 32, "epochs": 2, "hidden": [16, 8], "total_steps": 256}
 

@@ -3,7 +3,7 @@
 import pytest
 import torch
 
-from navi_core.learn.steps import GradientSteps
+from navi_core.learn.algorithms.gradient_steps import GradientSteps
 from navi_core.policy import RewardShaper
 from navi_core.record import StageTimer
 from tests.learn.builders import CPU, small_config

@@ -12,16 +12,16 @@ import torch
 from navi_core.config import GRPOConfig, TrainConfig, parse_config
 from navi_core.errors import CheckpointError, ConfigError
 from navi_core.learn import GRPOLearner, train
-from navi_core.learn.collector import Collector
-from navi_core.learn.grpo import grpo_loss
-from navi_core.learn.losses import reference_kl
+from navi_core.learn.algorithms.grpo import grpo_loss
+from navi_core.learn.algorithms.reference_policy import ReferencePolicy
+from navi_core.learn.algorithms.registry import build_learner
+from navi_core.learn.estimators.losses import reference_kl
 from navi_core.learn.parallel import Workers
-from navi_core.learn.reference import ReferencePolicy
-from navi_core.learn.registry import build_learner
+from navi_core.learn.rollout.collector import Collector
 from navi_core.models import load_checkpoint
 from navi_core.policy import RewardShaper, build_policy
 from navi_core.record import RunDirectory
-from navi_core.world.reference import reference_task
+from navi_core.tasks import reference_task
 from tests.learn.builders import CPU, small_config, weights
 from tests.learn.toy_environments import MixedEndingsEnv, PoisonEnv
 

@@ -3,7 +3,7 @@
 import pytest
 import torch
 
-from navi_core.learn.collector import Collector
+from navi_core.learn.rollout.collector import Collector
 from tests.learn.builders import filled, small_config, small_parts
 from tests.world.host_sync import HostSyncs
 
@@ -32,7 +32,7 @@ def test_a_decision_waits_for_nothing(core, storage, monkeypatch):
     assert [line for line in ours if "collector.py" in line.split(" < ")[0]] == [ours[-1]], ours
     assert "tolist" in ours[-1], "one packed copy a rollout"
     # Each is told of twice, as a method and as an operator: the buffer of 64 might be full after 10 decisions.
-    assert all("terminal.py" in line for line in ours[:-1]) and len(ours[:-1]) <= 2 * 4, ours
+    assert all("terminal_observations.py" in line for line in ours[:-1]) and len(ours[:-1]) <= 2 * 4, ours
 
 
 @pytest.mark.parametrize("core", ["gru", "mamba2"])

@@ -18,9 +18,9 @@ from navi_core.config.parts import LEARNER_NAMES, PILOT_NAMES
 from navi_core.config.settings import settings_of
 from navi_core.errors import ConfigError
 from navi_core.evaluate import evaluate
-from navi_core.evaluate.subjects import resolve_subject
+from navi_core.evaluate.flight.subjects import resolve_subject
 from navi_core.learn import PPOLearner, UpdateStats, register_learner, train
-from navi_core.learn.registry import LEARNERS
+from navi_core.learn.algorithms.registry import LEARNERS
 from navi_core.models import load_checkpoint
 from navi_core.pilots import PILOTS, build_pilot, register_pilot
 from navi_core.presets import load_preset
@@ -92,7 +92,7 @@ def test_the_guides_learner_learns_by_its_option_and_flies_without_its_module(
 
 def test_the_command_of_a_learner_is_there_and_resumes(plugin, tmp_path) -> None:
     (tmp_path / "settings.json").write_text(json.dumps(SETTINGS | {"compile": {"resolution": 64}}))
-    app = build_app(groups=("train",), plugins=False)
+    app = build_app(groups=("training.train",), plugins=False)
     listed = CliRunner().invoke(app, ["train", "--help"]).stdout
     assert "hesitant" in listed and "Train by hesitant" in listed
     unknown = CliRunner().invoke(app, ["train", "hesitan"])

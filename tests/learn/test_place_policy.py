@@ -8,17 +8,17 @@ from navi_core.config import DynamicsConfig, EvalConfig, PolicyConfig, TrainConf
 from navi_core.config.place_memory import PLACE_INPUTS
 from navi_core.demos import load_dataset, save_demonstration, write_index
 from navi_core.errors import ConfigError
-from navi_core.evaluate.flyers import PolicyFlyer
+from navi_core.evaluate.flight.flyers import PolicyFlyer
 from navi_core.learn import clone
-from navi_core.learn.demo_places import demo_places
+from navi_core.learn.demos.occupancy import demo_places
 from navi_core.models import load_policy
 from navi_core.pilots import Pose
 from navi_core.policy import build_policy
 from navi_core.record import RunDirectory
-from navi_core.service.runner import EagerRunner
-from navi_core.service.sessions import SessionTable
-from navi_core.service.shadow import ShadowFlight
-from navi_core.service.trail import Trail
+from navi_core.service.learning.shadow import ShadowFlight
+from navi_core.service.learning.trajectory import Trail
+from navi_core.service.policies.runner import EagerRunner
+from navi_core.service.policies.sessions import SessionTable
 from navi_core.service.wire import DistanceMatrix, RobotPose
 from navi_core.world import Field, NavigationEnv
 from tests.demos.conftest import make_demo

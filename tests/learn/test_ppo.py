@@ -7,9 +7,9 @@ import torch
 
 from navi_core.config import PolicyConfig, PPOConfig, ShaperConfig, TrainConfig
 from navi_core.errors import NonFiniteError
-from navi_core.learn.collector import Collector
-from navi_core.learn.losses import policy_loss, value_loss
-from navi_core.learn.ppo import PPOLearner
+from navi_core.learn.algorithms.ppo import PPOLearner
+from navi_core.learn.estimators.losses import policy_loss, value_loss
+from navi_core.learn.rollout.collector import Collector
 from navi_core.policy import RewardShaper, build_policy
 from tests.learn.toy_environments import MixedEndingsEnv, PoisonEnv
 

@@ -9,14 +9,14 @@ import torch
 from navi_core.config import PPOConfig, Schedule, parse_config
 from navi_core.errors import ConfigError
 from navi_core.learn import gae, gae_reference
-from navi_core.learn.advantages import gae_tensors
-from navi_core.learn.gradients import clip_gradients
-from navi_core.learn.losses import approximate_kl, value_loss
-from navi_core.learn.minibatches import drawn_by_advantage, epoch_minibatches
-from navi_core.learn.noise import uniforms
-from navi_core.learn.ppo import PPOLearner, sequences_at_once
-from navi_core.learn.reward_scale import RewardScale
-from navi_core.learn.schedules import scheduled
+from navi_core.learn.algorithms.gradients import clip_gradients
+from navi_core.learn.algorithms.ppo import PPOLearner, sequences_at_once
+from navi_core.learn.estimators.advantages import gae_tensors
+from navi_core.learn.estimators.losses import approximate_kl, value_loss
+from navi_core.learn.estimators.noise import uniforms
+from navi_core.learn.estimators.reward_normalisation import RewardScale
+from navi_core.learn.estimators.schedules import scheduled
+from navi_core.learn.rollout.minibatches import drawn_by_advantage, epoch_minibatches
 from tests.learn.builders import CPU, filled, same_but_for_kinks, small_config, small_parts, weights
 from tests.learn.toy_environments import MixedEndingsEnv
 

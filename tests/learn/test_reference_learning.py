@@ -8,11 +8,11 @@ import torch
 from navi_core.bench.memory import MEMORY_CASES, MemoryCase, case_config, exact_ratio, final_returns, run_memory
 from navi_core.config import EvalConfig
 from navi_core.errors import CheckpointError
-from navi_core.evaluate.subjects import resolve_subject
+from navi_core.evaluate.flight.subjects import resolve_subject
 from navi_core.learn import Collector, PPOLearner, train
 from navi_core.policy import NavigationPolicy, RewardShaper, build_policy
 from navi_core.record import RunDirectory
-from navi_core.world.reference import reference_task
+from navi_core.tasks import reference_task
 from tests.learn.builders import filled, small_config, weights
 
 

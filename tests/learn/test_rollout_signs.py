@@ -6,11 +6,11 @@ from dataclasses import dataclass, field
 import pytest
 import torch
 
-from navi_core.learn.noise import spread
-from navi_core.learn.observation_store import ObservationStore
+from navi_core.learn.estimators.noise import spread
 from navi_core.learn.parallel import Workers
-from navi_core.learn.rollout import Rollout
-from navi_core.learn.rollout_signs import rollout_signs
+from navi_core.learn.rollout.diagnostics import rollout_signs
+from navi_core.learn.rollout.observation_store import ObservationStore
+from navi_core.learn.rollout.storage import Rollout
 from tests.learn.builders import filled, small_config, small_parts
 from tests.learn.test_train_loop import fly, stopper, untimed
 from tests.learn.toy_environments import MixedEndingsEnv
@@ -130,7 +130,7 @@ def test_several_processes_say_what_one_says(learned, size, critic):
 
 
 def test_a_process_without_any_of_the_decisions_has_its_say(learned, monkeypatch):
-    monkeypatch.setattr("navi_core.learn.rollout_signs._SAMPLE", 2)
+    monkeypatch.setattr("navi_core.learn.rollout.diagnostics._SAMPLE", 2)
     policy, rollout = learned
     told = [
         rollout_signs(policy, part_of(rollout, slice(n, n + 1)), critic=True, seed=1, update=0, workers=Workers(n, 1))

@@ -6,9 +6,9 @@ import pytest
 import torch
 
 from navi_core.config import TrainConfig
-from navi_core.learn.run_record import RunRecord
+from navi_core.learn.run.records import RunRecord
 from navi_core.record import RunDirectory, navi_home
-from navi_pipeline.lib.warehouse import Warehouse
+from navi_pipeline.lib.warehouse.warehouse import Warehouse
 
 
 def start(work=0.0, *, fresh=False, reason="total_steps"):

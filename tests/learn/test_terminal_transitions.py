@@ -6,8 +6,8 @@ import pytest
 import torch
 
 from navi_core.config import PolicyConfig, ShaperConfig, TrainConfig
-from navi_core.learn.collector import Collector
-from navi_core.learn.noise import action_noise
+from navi_core.learn.estimators.noise import action_noise
+from navi_core.learn.rollout.collector import Collector
 from navi_core.policy import RewardShaper, build_policy
 from tests.learn.toy_environments import MixedEndingsEnv, ToyBatch
 

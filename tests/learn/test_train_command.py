@@ -14,11 +14,11 @@ import torch
 from typer.testing import CliRunner
 
 from navi_core.cli.main import build_app
-from navi_core.cli.training_flags import flagged_config
-from navi_core.cli.versions import fitting_latest
+from navi_core.cli.training.flags import flagged_config
+from navi_core.cli.training.versions import fitting_latest
 from navi_core.config import NOISY_SENSOR
 from navi_core.errors import CheckpointError, ConfigError, NaviError, RunError, SceneError
-from navi_core.learn.signals import StopFlag
+from navi_core.learn.run.signals import StopFlag
 from navi_core.models import Registry, load_checkpoint
 
 ROWS, ROLLOUT = 4, 16
@@ -48,7 +48,7 @@ def home(tmp_path, monkeypatch):
 
 def navi(home: Path, *arguments: str, learner: str = "ppo"):
     command = ["train", learner, "--config", str(home.parent / "settings.json"), "--json", *arguments]
-    result = CliRunner().invoke(build_app(groups=("train",), plugins=False), command)
+    result = CliRunner().invoke(build_app(groups=("training.train",), plugins=False), command)
     if isinstance(result.exception, NaviError):
         raise result.exception
     assert result.exit_code == 0, (result.output, result.exception)
@@ -120,7 +120,7 @@ def untimed(rows) -> dict[tuple[int, str], float]:
 
 def test_a_latest_that_appears_while_a_training_begins_is_not_taken(home, monkeypatch):
     """Another training ended between the look at `latest` and the reading of its weights: an error of both networks."""
-    from navi_core.cli import train
+    from navi_core.cli.training import train
 
     other = navi(home, "--steps", "64", "--set", "policy.width=48", "--no-register")["checkpoint"]
     begin = train.run_training
@@ -184,7 +184,7 @@ def test_a_task_is_learned_by_the_same_command_and_never_becomes_a_pilot(home):
 def test_a_run_that_is_not_registered_says_why_it_has_no_version(home):
     settings = str(home.parent / "settings.json")
     command = ["train", "ppo", "--config", settings, "--steps", "64", "--no-register"]
-    done = CliRunner().invoke(build_app(groups=("train",), plugins=False), command)
+    done = CliRunner().invoke(build_app(groups=("training.train",), plugins=False), command)
     assert done.exit_code == 0, (done.output, done.exception)
     assert "not to be registered" in done.output and "cannot fly" not in done.output
 
@@ -196,9 +196,9 @@ def test_a_pipeline_run_begins_with_new_weights(home):
 
 
 def test_the_corpus_is_shared_out_when_it_is_much_and_reused_when_it_is_there(home, monkeypatch):
-    from navi_core.cli.training_scenes import training_scenes
+    from navi_core.cli.training.scenes import training_scenes
     from navi_core.config import TrainConfig
-    from navi_core.scenes import corpus
+    from navi_core.scenes.corpus import corpus
 
     asked = []
     monkeypatch.setattr(corpus, "default_jobs", lambda estimates: asked.append(len(estimates)) or 1)

@@ -16,7 +16,7 @@ import torch
 from navi_core.config import CompileConfig, TrainConfig, parse_config
 from navi_core.errors import CheckpointError, ConfigError, NonFiniteError, RecordError, RunError
 from navi_core.learn import train
-from navi_core.learn.resume import checkpoints_in
+from navi_core.learn.run.resume import checkpoints_in
 from navi_core.models import Registry, load_checkpoint, trained_on
 from navi_core.record import MetricLog, RunDirectory
 from navi_core.scenes import compile_mesh
@@ -304,7 +304,7 @@ def test_initial_weights_of_another_width_are_refused_in_one_line(straight, tmp_
 
 def test_a_run_stopped_before_its_first_update_has_no_reward_and_beats_nobody(straight, tmp_path):
     """Zero would exceed every trained version whose smoothed reward is negative, and take the alias latest."""
-    from navi_core.cli.versions import enter_version
+    from navi_core.cli.training.versions import enter_version
 
     registry = Registry(tmp_path / "models")
     trained = load_checkpoint(straight[0].checkpoint)

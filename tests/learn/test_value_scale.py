@@ -5,7 +5,7 @@ import torch
 from torch import nn
 
 from navi_core.learn import gae_reference
-from navi_core.learn.value_scale import ValueScale
+from navi_core.learn.estimators.value_normalisation import ValueScale
 from tests.learn.builders import filled, small_config, small_parts
 
 

@@ -6,7 +6,7 @@ from types import SimpleNamespace
 
 import pytest
 
-from navi_core.learn.vocabulary import changed_ids, tell_changed_ids
+from navi_core.learn.run.vocabulary import changed_ids, tell_changed_ids
 from tests.learn.test_train_loop import ROWS, fly, make_config
 from tests.learn.toy_environments import MixedEndingsEnv
 

@@ -11,9 +11,9 @@ import pytest
 
 from navi_core.machine import chosen_threads, control_groups, cores, limit_threads, usable_cores
 from navi_core.record import hardware
-from navi_core.scenes import pool
-from navi_core.scenes.headers import CompileEstimate
-from navi_core.scenes.pool import _threads_for_children
+from navi_core.scenes.corpus import pool
+from navi_core.scenes.corpus.pool import _threads_for_children
+from navi_core.scenes.readers.headers import CompileEstimate
 
 
 @pytest.fixture

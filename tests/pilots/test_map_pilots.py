@@ -11,11 +11,11 @@ import torch
 from navi_core.config import CompileConfig, DynamicsConfig, EvalConfig
 from navi_core.errors import ConfigError
 from navi_core.evaluate import build_course, evaluate
-from navi_core.kernels.place_map import read_levels
+from navi_core.mapping.occupancy_map import read_levels
+from navi_core.mapping.pilot_map import FAR, FREE, HIT, NEAR_RADIUS, SEEN, VOID, chart
+from navi_core.mapping.search import expand, trace_back
 from navi_core.pilots import Pose, build_pilot
 from navi_core.pilots.draws import draw_normal
-from navi_core.pilots.grid_map import FAR, FREE, HIT, NEAR_RADIUS, SEEN, VOID, chart
-from navi_core.pilots.grid_search import expand, trace_back
 from navi_core.pilots.scan import read_scan
 from navi_core.scenes import compile_mesh
 from navi_core.world import Dynamics, Field, FloorMap, SphericalSensor

@@ -31,7 +31,7 @@ for begin in range(first, last, flush):
 _INGESTER = """
 import sys, time
 sys.path.insert(0, {root!r})
-from navi_pipeline.lib.warehouse import Warehouse
+from navi_pipeline.lib.warehouse.warehouse import Warehouse
 warehouse = Warehouse({home!r})
 while True:
     warehouse.ingest()
@@ -41,7 +41,7 @@ while True:
 _READER = """
 import sys
 sys.path.insert(0, {root!r})
-from navi_pipeline.lib.warehouse import Warehouse
+from navi_pipeline.lib.warehouse.warehouse import Warehouse
 warehouse, last, asked = Warehouse({home!r}), 0, 0
 print("ready", flush=True)
 while True:

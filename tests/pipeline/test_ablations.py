@@ -20,15 +20,15 @@ from typer.testing import CliRunner
 from navi_core.config import AblationConfig, parse_config
 from navi_core.errors import ConfigError, RunError
 from navi_core.record import RunDirectory, navi_home
-from navi_pipeline.cli_ablate import register
+from navi_pipeline.cli.ablate import register
+from navi_pipeline.cli.report import run_report
 from navi_pipeline.lib.ablations import cell, perform
 from navi_pipeline.lib.ablations.catalogue import BASE, VARIANTS, find_variants
 from navi_pipeline.lib.ablations.cell import CellOutcome, _document, _key, known_outcome, resolved, run_cell
 from navi_pipeline.lib.ablations.perform import perform_ablation
-from navi_pipeline.lib.documents import write_document
+from navi_pipeline.lib.records.documents import write_document
 from navi_pipeline.lib.stale_runs import runs_in_use
-from navi_pipeline.lib.warehouse import Warehouse
-from navi_pipeline.report import run_report
+from navi_pipeline.lib.warehouse.warehouse import Warehouse
 from tests.evaluate.conftest import made_result
 
 ROOT = Path(__file__).resolve().parents[2]
@@ -125,7 +125,7 @@ def test_the_command_takes_variants_and_their_settings():
 def test_a_change_of_ones_own_code_is_another_cell(monkeypatch):
     from navi_core.config.world import REWARD_NAMES
     from navi_core.world import register_reward
-    from navi_core.world.own_rewards import REWARDS
+    from navi_core.world.custom_rewards import REWARDS
 
     monkeypatch.setattr(REWARD_NAMES, "_own", [])
     monkeypatch.setattr(REWARDS, "_builders", dict(REWARDS._builders))
@@ -202,7 +202,7 @@ def test_a_cells_process_that_is_told_to_end_ends_its_command_first(tmp_path):
     checkpoint = tmp_path / "checkpoint"
     process = (
         "import sys\nfrom navi_pipeline.lib.ablations import worker\n"
-        "from navi_pipeline.lib.supervised import run_supervised\n"
+        "from navi_pipeline.lib.training.supervised import run_supervised\n"
         f"command = [sys.executable, '-c', {command!r}, {str(checkpoint)!r}]\n"
         "worker.run_cell = lambda *_, on_line: run_supervised(command, on_line=on_line)\n"
         "sys.exit(worker.main('told', 'base', '0', '{}'))\n"

@@ -15,9 +15,9 @@ from navi_core.errors import RecordError
 from navi_core.models import Registry
 from navi_core.record import MetricLog
 from navi_core.record.file_lock import is_held
-from navi_pipeline.lib.archive import Archive
-from navi_pipeline.lib.sql_files import sql_folder
-from navi_pipeline.lib.warehouse import Warehouse
+from navi_pipeline.lib.warehouse.archive import Archive
+from navi_pipeline.lib.warehouse.sql_files import sql_folder
+from navi_pipeline.lib.warehouse.warehouse import Warehouse
 from tests.models.conftest import make_checkpoint  # noqa: F401 - a fixture
 from tests.pipeline.kill_storm import die_after
 

@@ -17,14 +17,14 @@ from navi_pipeline.definitions import defs
 from navi_pipeline.defs.automation import nights
 from navi_pipeline.defs.automation.sensors import new_demonstrations, new_scenes, run_failures, stale_runs
 from navi_pipeline.defs.corpus.assets import DEFAULT_SCENES, CompileSettings, scene_sources
-from navi_pipeline.lib.compiled import _key, due_scenes
-from navi_pipeline.lib.documents import pipeline_folder, write_document
+from navi_pipeline.lib.corpus.compiled_scenes import _key, due_scenes
+from navi_pipeline.lib.corpus.scene_plan import SceneSource, as_rows, plan_path, plan_settings, read_plan, write_plan
 from navi_pipeline.lib.failures import record_failure
 from navi_pipeline.lib.nightly.settings import nightly_config
-from navi_pipeline.lib.pipeline_log import pipeline_log
-from navi_pipeline.lib.scene_plan import SceneSource, as_rows, plan_path, plan_settings, read_plan, write_plan
+from navi_pipeline.lib.records.documents import pipeline_folder, write_document
+from navi_pipeline.lib.records.pipeline_log import pipeline_log
 from navi_pipeline.lib.stale_runs import sweep
-from navi_pipeline.lib.warehouse import Warehouse
+from navi_pipeline.lib.warehouse.warehouse import Warehouse
 
 CONFIG = CompileSettings().compile_config()
 
@@ -351,7 +351,7 @@ def test_half_written_files_of_killed_runs_are_swept_also_those_of_shards():
 
 
 def test_every_kind_of_mesh_is_noticed():
-    from navi_core.scenes.reader import MESH_SUFFIXES
+    from navi_core.scenes.readers.mesh_file import MESH_SUFFIXES
     from navi_pipeline.defs.automation.sensors import _MESHES
 
     # A scene instance places meshes, by which it is noticed.

@@ -3,8 +3,8 @@
 import pytest
 
 from navi_core.errors import RecordError
-from navi_pipeline.lib.benchmark_log import BenchmarkLog
-from navi_pipeline.lib.warehouse import Warehouse
+from navi_pipeline.lib.records.benchmark_log import BenchmarkLog
+from navi_pipeline.lib.warehouse.warehouse import Warehouse
 
 
 def test_every_cell_leaves_numbers_or_its_reason_and_runs_are_history():

@@ -6,10 +6,10 @@ import pytest
 from navi_core.config import CompileConfig
 from navi_core.errors import RecordError, SceneError, SceneTooLargeError
 from navi_core.scenes import compiler
-from navi_pipeline.lib.compiled import compile_source, corpus_rows, read_corpus, unchanged
-from navi_pipeline.lib.documents import write_document
-from navi_pipeline.lib.scene_plan import as_rows, plan_path, plan_scenes
-from navi_pipeline.lib.warehouse import Warehouse
+from navi_pipeline.lib.corpus.compiled_scenes import compile_source, corpus_rows, read_corpus, unchanged
+from navi_pipeline.lib.corpus.scene_plan import as_rows, plan_path, plan_scenes
+from navi_pipeline.lib.records.documents import write_document
+from navi_pipeline.lib.warehouse.warehouse import Warehouse
 from tests.pipeline.test_corpus_stage import BOX, COUNTS, materializations, run
 
 CONFIG = CompileConfig(resolution=64)
@@ -98,6 +98,6 @@ def test_a_full_disk_is_no_fault_of_the_mesh(meshes, monkeypatch):
         raise SceneError(f"{path}: cannot be written: No space left on device")
 
     (meshes / "house.obj").write_text(BOX)
-    monkeypatch.setattr("navi_core.scenes.scene.Scene.save", full)
+    monkeypatch.setattr("navi_core.scenes.gmdag.scene.Scene.save", full)
     with pytest.raises(SceneError, match="No space left"):
         compile_source(plan()["house"], CONFIG)

@@ -9,10 +9,10 @@ from navi_core.config import NOISY_SENSOR, CompileConfig, EvalConfig, config_has
 from navi_core.evaluate import compare, evaluate, record_comparison, record_evaluation
 from navi_core.record import MetricLog, outbox_path
 from navi_core.scenes import compile_mesh, generate_scene
-from navi_pipeline.lib.baselines import ranking
-from navi_pipeline.lib.sql_files import saved_queries, sql_folder
-from navi_pipeline.lib.warehouse import Warehouse
-from navi_pipeline.report import run_report
+from navi_pipeline.cli.report import run_report
+from navi_pipeline.lib.evaluation.baselines import ranking
+from navi_pipeline.lib.warehouse.sql_files import saved_queries, sql_folder
+from navi_pipeline.lib.warehouse.warehouse import Warehouse
 
 SHORT = EvalConfig(starts=2, max_steps=20, azimuth_bins=16, elevation_bins=8)
 LONG = SHORT.model_copy(update={"max_steps": 60})

@@ -13,10 +13,10 @@ from navi_core.presets import preset_names
 from navi_pipeline.definitions import defs
 from navi_pipeline.flow import Flow
 from navi_pipeline.jobs import PROFILE_ASSETS
-from navi_pipeline.lib.compiled import write_corpus
-from navi_pipeline.lib.policies import ALGORITHMS, train_policy
+from navi_pipeline.lib.corpus.compiled_scenes import write_corpus
 from navi_pipeline.lib.studies.catalogue import STUDIES
 from navi_pipeline.lib.sweeps.catalogue import SWEEPS
+from navi_pipeline.lib.training.policies import ALGORITHMS, train_policy
 
 ROOT = Path(__file__).resolve().parents[2]
 
@@ -118,7 +118,7 @@ def test_the_code_location_loads_nothing_heavy():
 
 def test_registering_the_commands_loads_nothing_heavy():
     code = (
-        "import sys, typer\nfrom navi_pipeline.cli import register\nregister(typer.Typer())\n"
+        "import sys, typer\nfrom navi_pipeline.cli.commands import register\nregister(typer.Typer())\n"
         "heavy = {'torch', 'pandas', 'dagster', 'duckdb', 'numpy'} & set(sys.modules)\n"
         "sys.exit(str(sorted(heavy)) if heavy else 0)"
     )

@@ -11,9 +11,9 @@ import pytest
 from navi_core.errors import RunError
 from navi_core.presets import read_config_file
 from navi_core.presets.plain_yaml import write_yaml
-from navi_pipeline.demo import run_demo
+from navi_pipeline.cli.demo import run_demo
+from navi_pipeline.cli.materialize import run_graph
 from navi_pipeline.lib.dagster_instance import dagster_home
-from navi_pipeline.materialize import run_graph
 
 ROOT = Path(__file__).resolve().parents[2]
 

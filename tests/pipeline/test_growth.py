@@ -5,10 +5,10 @@ import pytest
 from navi_core.record import MetricLog
 from navi_core.record.schema import UNINDEXED_TABLES
 from navi_pipeline.defs.warehouse.checks import every_row_counts_once
-from navi_pipeline.lib.baselines import worth_drawing
-from navi_pipeline.lib.database import open_database
-from navi_pipeline.lib.doubles import count_doubles
-from navi_pipeline.lib.warehouse import Warehouse
+from navi_pipeline.lib.evaluation.baselines import worth_drawing
+from navi_pipeline.lib.warehouse.database import open_database
+from navi_pipeline.lib.warehouse.duplicate_keys import count_doubles
+from navi_pipeline.lib.warehouse.warehouse import Warehouse
 
 
 @pytest.fixture

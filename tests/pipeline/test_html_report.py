@@ -1,7 +1,7 @@
 """Reports: they stand alone, and text in them is text."""
 
 from navi_core.record import navi_home
-from navi_pipeline.lib.html_report import html_report, picture_part, table_part, text_part, write_report
+from navi_pipeline.lib.reports.html_report import html_report, picture_part, table_part, text_part, write_report
 
 
 def test_what_is_written_is_escaped_and_holds_its_pictures():

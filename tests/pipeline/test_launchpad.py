@@ -5,8 +5,8 @@ import pytest
 from navi_core.errors import ConfigError
 from navi_pipeline.defs.corpus.assets import CompileSettings
 from navi_pipeline.defs.evaluation.assets import EvaluationSettings
-from navi_pipeline.lib.demonstrations import expert_config
-from navi_pipeline.lib.scene_plan import plan_scenes
+from navi_pipeline.lib.corpus.demonstrations import expert_config
+from navi_pipeline.lib.corpus.scene_plan import plan_scenes
 
 
 @pytest.mark.parametrize(

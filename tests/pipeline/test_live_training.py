@@ -6,7 +6,7 @@ from types import SimpleNamespace
 import dagster as dg
 import pytest
 
-from navi_pipeline.lib.live_training import LiveTraining
+from navi_pipeline.lib.reports.live_training import LiveTraining
 
 PARTITIONS = dg.StaticPartitionsDefinition(["quick"])
 LINE = "17:00:01 ppo_policy/quick: step {:,}/10,000  reward_ema +0.25{}  kl 0.0101  ev 0.50  steps/s 1,250"
@@ -71,7 +71,9 @@ def test_a_line_without_progress_and_one_within_the_interval_tell_nothing():
 
 def test_the_curves_of_a_long_run_tell_of_its_beginning_as_of_its_end(monkeypatch):
     drawn = []
-    monkeypatch.setattr("navi_pipeline.lib.pictures.reward_curves", lambda curve, title: drawn.append(curve) or b"")
+    monkeypatch.setattr(
+        "navi_pipeline.lib.reports.pictures.reward_curves", lambda curve, title: drawn.append(curve) or b""
+    )
     observations([LINE.format(n, 0) for n in range(1, 3001)], interval=0.0)
     steps = drawn[-1]["step"].tolist()
     assert steps[0] == 1.0 and steps[-1] == 3000.0 and 200 <= len(steps) <= 400
@@ -82,7 +84,7 @@ def test_the_curves_of_a_long_run_tell_of_its_beginning_as_of_its_end(monkeypatc
 def ticking(monkeypatch, minutes):
     """Yield a line every ten seconds of a clock that is not waited for."""
     clock = SimpleNamespace(now=0.0)
-    monkeypatch.setattr("navi_pipeline.lib.live_training.time", SimpleNamespace(monotonic=lambda: clock.now))
+    monkeypatch.setattr("navi_pipeline.lib.reports.live_training.time", SimpleNamespace(monotonic=lambda: clock.now))
 
     def lines():
         for number in range(1, 6 * minutes + 1):

@@ -4,12 +4,12 @@ import dagster as dg
 import pytest
 
 from navi_pipeline.defs.corpus.assets import DEFAULT_SCENES, CompileSettings, scene_sources
-from navi_pipeline.lib.compiled import corpus_path, due_scenes, read_corpus
-from navi_pipeline.lib.documents import write_document
+from navi_pipeline.lib.corpus.compiled_scenes import corpus_path, due_scenes, read_corpus
+from navi_pipeline.lib.corpus.scene_plan import as_rows, plan_path, plan_scenes, plan_settings, read_plan, write_plan
 from navi_pipeline.lib.nightly.night import Night
 from navi_pipeline.lib.nightly.preflight import preflight
 from navi_pipeline.lib.nightly.settings import nightly_config
-from navi_pipeline.lib.scene_plan import as_rows, plan_path, plan_scenes, plan_settings, read_plan, write_plan
+from navi_pipeline.lib.records.documents import write_document
 
 FEW = ["train_scenes=1", "validation_scenes=1", "test_scenes=1", "profile=standard", "fresh=true"]
 
@@ -44,7 +44,7 @@ def test_a_night_that_is_interrupted_while_it_makes_scenes_leaves_no_plan(monkey
         raise KeyboardInterrupt
 
     with monkeypatch.context() as patch:
-        patch.setattr("navi_pipeline.lib.compiled.compile_source", interrupted)
+        patch.setattr("navi_pipeline.lib.corpus.compiled_scenes.compile_source", interrupted)
         with pytest.raises(KeyboardInterrupt):
             corpus_gate()
     assert not plan_path().exists() and corpus_gate().passed

@@ -5,7 +5,7 @@ import pytest
 from navi_core.config import NightlyConfig, TrainConfig, config_hash, parse_config
 from navi_core.errors import RunError
 from navi_core.record import navi_home
-from navi_pipeline.lib.compiled import write_corpus
+from navi_pipeline.lib.corpus.compiled_scenes import write_corpus
 from navi_pipeline.lib.nightly import training
 from navi_pipeline.lib.nightly.night import Gate, Night
 from navi_pipeline.lib.nightly.training import bounded_training, resume_proof
@@ -40,7 +40,7 @@ def trainer(monkeypatch):
                     "wall_time_hours": 0.0, "reason": "SIGTERM", "resumed_from": begun, "initial": None}  # fmt: skip
 
     made = Trainer()
-    monkeypatch.setattr("navi_pipeline.lib.trainer_client.train_in_child", made)
+    monkeypatch.setattr("navi_pipeline.lib.training.trainer_client.train_in_child", made)
     monkeypatch.setattr(training, "_finite", lambda run_id: Gate("finite metrics", True, True, ""))
     return made
 

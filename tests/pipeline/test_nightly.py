@@ -10,18 +10,18 @@ from typer.testing import CliRunner
 
 from navi_core.config import NightlyConfig
 from navi_core.errors import ConfigError, NonFiniteError, RecordError, RunError
-from navi_core.learn.schedules import scheduled
+from navi_core.learn.estimators.schedules import scheduled
 from navi_core.presets import preset_names
 from navi_core.record import navi_home
 from navi_pipeline.definitions import defs
-from navi_pipeline.lib.benchmark_log import BenchmarkLog
-from navi_pipeline.lib.monitor import Monitor
 from navi_pipeline.lib.nightly.night import Gate, Night, read_night
 from navi_pipeline.lib.nightly.preflight import preflight
 from navi_pipeline.lib.nightly.settings import nightly_config, preset_settings
 from navi_pipeline.lib.nightly.summary import write_summary
 from navi_pipeline.lib.nightly.training import night_settings
-from navi_pipeline.lib.warehouse import Warehouse
+from navi_pipeline.lib.records.benchmark_log import BenchmarkLog
+from navi_pipeline.lib.training.monitor import Monitor
+from navi_pipeline.lib.warehouse.warehouse import Warehouse
 
 
 def holds(name="g", hard=True, passed=True):
@@ -204,7 +204,7 @@ def test_a_small_night_trains_resumes_measures_and_tells(monkeypatch):
 def test_the_command_writes_what_failed_and_ends_with_an_error():
     import typer
 
-    from navi_pipeline.cli import register
+    from navi_pipeline.cli.commands import register
 
     app = typer.Typer()
     register(app)
@@ -218,7 +218,7 @@ def test_the_command_writes_what_failed_and_ends_with_an_error():
 
 @pytest.mark.parametrize("profile", preset_names())
 def test_a_profile_whose_settings_move_with_its_steps_has_a_night_without_end(monkeypatch, profile):
-    monkeypatch.setattr("navi_pipeline.lib.compiled.scene_paths", lambda split: [])
+    monkeypatch.setattr("navi_pipeline.lib.corpus.compiled_scenes.scene_paths", lambda split: [])
     tonight = night(profile=profile)
     settings, usual = night_settings(tonight), preset_settings(tonight.config)
     assert settings.total_steps is None

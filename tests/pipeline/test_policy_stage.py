@@ -4,11 +4,11 @@ import pytest
 
 from navi_core.config import config_hash
 from navi_core.errors import ConfigError, RecordError
-from navi_pipeline.lib import policies
-from navi_pipeline.lib.policies import read_policy, training_config
-from navi_pipeline.lib.trainer_client import ended_of_itself
-from navi_pipeline.lib.verdicts import read_verdict
-from navi_pipeline.lib.warehouse import Warehouse
+from navi_pipeline.lib.evaluation.verdicts import read_verdict
+from navi_pipeline.lib.training import policies
+from navi_pipeline.lib.training.policies import read_policy, training_config
+from navi_pipeline.lib.training.trainer_client import ended_of_itself
+from navi_pipeline.lib.warehouse.warehouse import Warehouse
 from tests.pipeline.policy_runs import FLIGHT, checks, made
 
 pytestmark = pytest.mark.usefixtures("results")

@@ -2,10 +2,10 @@
 
 import pytest
 
-from navi_pipeline.lib.demonstrations import read_demonstrations
-from navi_pipeline.lib.policies import ALGORITHMS, read_policy
-from navi_pipeline.lib.promotions import lineage_of
-from navi_pipeline.lib.warehouse import Warehouse
+from navi_pipeline.lib.corpus.demonstrations import read_demonstrations
+from navi_pipeline.lib.evaluation.promotions import lineage_of
+from navi_pipeline.lib.training.policies import ALGORITHMS, read_policy
+from navi_pipeline.lib.warehouse.warehouse import Warehouse
 from tests.pipeline.policy_runs import FLIGHT, checks, failures, made
 
 pytestmark = [pytest.mark.slow, pytest.mark.usefixtures("results")]

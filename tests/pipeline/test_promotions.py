@@ -16,12 +16,12 @@ from navi_core.policy import build_policy
 from navi_core.presets import load_preset
 from navi_pipeline.defs.evaluation.assets import EvaluationSettings
 from navi_pipeline.defs.promotion.assets import promoted_model
-from navi_pipeline.lib.compiled import compile_source, corpus_path, corpus_rows, write_corpus
-from navi_pipeline.lib.documents import write_document
-from navi_pipeline.lib.promotions import challenge, open_registry
-from navi_pipeline.lib.scene_plan import as_rows, plan_path, plan_scenes
-from navi_pipeline.lib.scoring import SplitScenes, flown
-from navi_pipeline.lib.warehouse import Warehouse
+from navi_pipeline.lib.corpus.compiled_scenes import compile_source, corpus_path, corpus_rows, write_corpus
+from navi_pipeline.lib.corpus.scene_plan import as_rows, plan_path, plan_scenes
+from navi_pipeline.lib.evaluation.promotions import challenge, open_registry
+from navi_pipeline.lib.evaluation.scoring import SplitScenes, flown
+from navi_pipeline.lib.records.documents import write_document
+from navi_pipeline.lib.warehouse.warehouse import Warehouse
 
 CONFIG = EvalConfig(starts=2, max_steps=20)
 
@@ -185,7 +185,7 @@ def test_flights_of_other_code_are_flown_anew(home, monkeypatch):
     assert flown("random", scenes, protocol)[1] and not flown("random", scenes, protocol)[1]
     monkeypatch.setattr(navi_core.evaluate, "flight_code", lambda: "another")
     assert flown("random", scenes, protocol)[1] and not flown("random", scenes, protocol)[1]
-    monkeypatch.setattr("navi_pipeline.lib.scoring.own_networks_of", lambda _: "core mine 0123456789ab")
+    monkeypatch.setattr("navi_pipeline.lib.evaluation.scoring.own_networks_of", lambda _: "core mine 0123456789ab")
     assert flown("random", scenes, protocol)[1] and not flown("random", scenes, protocol)[1]
 
 
@@ -219,8 +219,8 @@ def test_the_asset_tells_its_lead_in_points(home, monkeypatch):
     """Decisions hold shares of 1."""
     decision = {"champion": None, "promoted": False, "reason": "", "reused": False}
     shares = {"mean_difference": 0.125, "low": -0.05, "high": None}
-    monkeypatch.setattr("navi_pipeline.lib.promotions.challenge", lambda *_: decision | shares)
-    monkeypatch.setattr("navi_pipeline.lib.policies.read_policy", lambda _: policy(home, 0))
+    monkeypatch.setattr("navi_pipeline.lib.evaluation.promotions.challenge", lambda *_: decision | shares)
+    monkeypatch.setattr("navi_pipeline.lib.training.policies.read_policy", lambda _: policy(home, 0))
     context = dg.build_asset_context(partition_key="quick")
     told = promoted_model(context, EvaluationSettings()).metadata
     assert (told["lead_points"], told["lead_points_low"]) == (12.5, -5.0) and "lead_points_high" not in told

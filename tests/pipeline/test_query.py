@@ -9,8 +9,8 @@ from typer.testing import CliRunner
 
 from navi_core.errors import RecordError
 from navi_core.record import MetricLog, outbox_path
-from navi_pipeline.cli import register
-from navi_pipeline.query import print_frame, records
+from navi_pipeline.cli.commands import register
+from navi_pipeline.cli.query import print_frame, records
 
 
 @pytest.fixture

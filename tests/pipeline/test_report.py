@@ -7,9 +7,9 @@ import re
 import pytest
 
 from navi_core.record import MetricLog, navi_home, outbox_path
-from navi_pipeline.lib.line_chart import interval_chart, line_chart
-from navi_pipeline.lib.pictures import embedded_picture
-from navi_pipeline.report import run_report
+from navi_pipeline.cli.report import run_report
+from navi_pipeline.lib.reports.line_chart import interval_chart, line_chart
+from navi_pipeline.lib.reports.pictures import embedded_picture
 
 
 @pytest.fixture

@@ -4,7 +4,7 @@ import json
 
 import pytest
 
-from navi_pipeline.lib.segments import read_plain_rows, read_rows
+from navi_pipeline.lib.warehouse.segments import read_plain_rows, read_rows
 
 KINDS = {
     "run_id": "VARCHAR", "step": "BIGINT", "name": "VARCHAR", "value": "DOUBLE", "ok": "BOOLEAN",

@@ -10,9 +10,9 @@ import pytest
 
 from navi_core.errors import RecordError
 from navi_core.record import MetricLog
-from navi_pipeline.lib import warehouse as module
-from navi_pipeline.lib.database import remedy
-from navi_pipeline.lib.warehouse import Warehouse
+from navi_pipeline.lib.warehouse import warehouse as module
+from navi_pipeline.lib.warehouse.database import remedy
+from navi_pipeline.lib.warehouse.warehouse import Warehouse
 
 WRITER = """
 import sys, duckdb

@@ -26,7 +26,7 @@ from navi_pipeline.lib.studies.storage import repair_journal, study_folder
 from navi_pipeline.lib.studies.trial import ASSET, partition_of, run_trial
 from navi_pipeline.lib.studies.winner import pick_trial, write_preset
 from navi_pipeline.lib.studies.worker import work
-from navi_pipeline.lib.warehouse import Warehouse
+from navi_pipeline.lib.warehouse.warehouse import Warehouse
 from tests.pipeline.studies import SPACE, STEPS, analytic_trainer, complete_by, forked_worker, reward, small_study
 
 
@@ -256,7 +256,7 @@ def test_a_command_waits_for_trials_that_another_one_trains(monkeypatch):
 
 
 def test_a_study_whose_workers_are_dead_is_not_shown_as_running(capsys):
-    from navi_pipeline.cli_study import show
+    from navi_pipeline.cli.study import show
 
     dead = StudyBook(small_study(trials=1))
     dead.claim()
@@ -640,7 +640,7 @@ def test_a_real_training_run_is_a_trial(tmp_path):
 
 @pytest.mark.slow
 def test_thirty_trials_two_workers_and_three_kills_end_with_every_trial_once(tmp_path, monkeypatch):
-    from navi_pipeline.bench_study import kill_and_resume
+    from navi_pipeline.bench.study import kill_and_resume
 
     for name in ("NAVI_HOME", "DAGSTER_HOME"):
         monkeypatch.setenv(name, "")

@@ -6,7 +6,7 @@ from typer.testing import CliRunner
 
 from navi_core.cli.main import build_app
 from navi_core.record import navi_home
-from navi_pipeline.cli_study import register
+from navi_pipeline.cli.study import register
 from navi_pipeline.lib.studies.book import StudyBook
 from navi_pipeline.lib.studies.caution import caution, tried
 from tests.pipeline.studies import complete_by, small_study

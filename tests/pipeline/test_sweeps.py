@@ -7,16 +7,16 @@ import pytest
 
 from navi_core.config import SweepConfig, parse_config
 from navi_core.errors import ConfigError, RecordError, RunError
-from navi_pipeline.lib.compiled import corpus_path
-from navi_pipeline.lib.documents import write_document
+from navi_pipeline.lib.corpus.compiled_scenes import corpus_path
 from navi_pipeline.lib.hindrance import no_room
+from navi_pipeline.lib.records.documents import write_document
 from navi_pipeline.lib.sweeps import runner
 from navi_pipeline.lib.sweeps.catalogue import SWEEPS, find_sweep
 from navi_pipeline.lib.sweeps.cell import Cell, Outcome, read_train
 from navi_pipeline.lib.sweeps.perform import training_scenery
 from navi_pipeline.lib.sweeps.runner import run_cells
 from navi_pipeline.lib.sweeps.summary import core_verdicts, level_rows, paired_difference
-from navi_pipeline.lib.warehouse import Warehouse
+from navi_pipeline.lib.warehouse.warehouse import Warehouse
 
 ANSWER = {"reward_ema": 0.5}
 ENDINGS = {

@@ -14,9 +14,9 @@ import pytest
 
 from navi_core.config import TrainConfig
 from navi_core.errors import RunError
-from navi_pipeline.lib import trainer_client
-from navi_pipeline.lib.supervised import run_supervised
-from navi_pipeline.lib.trainer_client import train_in_child
+from navi_pipeline.lib.training import trainer_client
+from navi_pipeline.lib.training.supervised import run_supervised
+from navi_pipeline.lib.training.trainer_client import train_in_child
 
 ROOT = Path(__file__).resolve().parents[2]
 
@@ -100,7 +100,7 @@ def test_kill_9_of_the_parent_takes_the_child_along(manner):
     child = "import os, sys, time\nprint(os.getpid(), file=sys.stderr, flush=True)\ntime.sleep(600)"
     parent = (
         f"import signal, sys\n{manner}\nsys.path.insert(0, {str(ROOT)!r})\n"
-        "from navi_pipeline.lib.supervised import run_supervised\n"
+        "from navi_pipeline.lib.training.supervised import run_supervised\n"
         f"run_supervised([sys.executable, '-c', {child!r}], on_line=lambda line: print(line, flush=True))\n"
     )
     process = subprocess.Popen(python(parent), stdout=subprocess.PIPE, text=True)

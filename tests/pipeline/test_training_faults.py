@@ -19,9 +19,9 @@ from navi_core.errors import RunError
 from navi_core.presets import load_preset
 from navi_core.record import navi_home
 from navi_pipeline.lib.stale_runs import orphaned_trainers, runs_in_use, sweep
-from navi_pipeline.lib.supervised import SUPERVISOR
-from navi_pipeline.lib.trainer_client import train_in_child
-from navi_pipeline.lib.warehouse import Warehouse
+from navi_pipeline.lib.training.supervised import SUPERVISOR
+from navi_pipeline.lib.training.trainer_client import train_in_child
+from navi_pipeline.lib.warehouse.warehouse import Warehouse
 
 pytestmark = [pytest.mark.slow, pytest.mark.timeout(900)]
 
@@ -32,7 +32,7 @@ import json, sys
 sys.path.insert(0, {root!r})
 import dagster as dg
 from navi_core.config import TrainConfig
-from navi_pipeline.lib.trainer_client import train_in_child
+from navi_pipeline.lib.training.trainer_client import train_in_child
 
 @dg.op
 def train():

@@ -4,8 +4,8 @@ import dagster as dg
 import pytest
 
 from navi_core.errors import RunError
-from navi_pipeline.lib import training_step
-from navi_pipeline.lib.training_step import materialize_policy
+from navi_pipeline.lib.training import training_step
+from navi_pipeline.lib.training.training_step import materialize_policy
 
 
 def train_with(trainer, monkeypatch):

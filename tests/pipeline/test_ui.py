@@ -15,8 +15,8 @@ from pathlib import Path
 
 import pytest
 
-from navi_pipeline.lib.supervised import SUPERVISOR
-from navi_pipeline.lib.warehouse import Warehouse
+from navi_pipeline.lib.training.supervised import SUPERVISOR
+from navi_pipeline.lib.warehouse.warehouse import Warehouse
 from tests.browser import headless_browser, require_browser
 
 ROOT = Path(__file__).resolve().parents[2]

@@ -11,9 +11,9 @@ import pytest
 from navi_core.errors import RecordError
 from navi_core.record import NATURAL_KEYS, MetricLog
 from navi_core.record.schema import UNINDEXED_TABLES
-from navi_pipeline.lib.outbox import Outbox
-from navi_pipeline.lib.warehouse import Warehouse
-from navi_pipeline.query import run_query
+from navi_pipeline.cli.query import run_query
+from navi_pipeline.lib.warehouse.outbox import Outbox
+from navi_pipeline.lib.warehouse.warehouse import Warehouse
 from tests.pipeline.kill_storm import die_after, run_storm
 
 CONTEXT = {"seed": 3, "hardware": "a machine", "versions": {"numpy": "2"}, "revision": "r", "config_hash": "abcd"}
@@ -214,14 +214,14 @@ def test_large_segments_go_in_by_few(home, monkeypatch):
         with MetricLog(home / "outbox", "r", {}) as log:
             log.scalars(step, {f"m{i}": float(i) for i in range(20)})
     size = max(file.stat().st_size for file in (home / "outbox").glob("*.ndjson"))
-    monkeypatch.setattr("navi_pipeline.lib.outbox._BATCH_BYTES", 3 * size + 10)
+    monkeypatch.setattr("navi_pipeline.lib.warehouse.outbox._BATCH_BYTES", 3 * size + 10)
     warehouse, taken = Warehouse(home), []
     box = warehouse._segments
     fold = box._fold
     monkeypatch.setattr(box, "_fold", lambda c, files, report: (taken.append(len(files)), fold(c, files, report)))
     report = warehouse.ingest()
     assert sum(taken) == 12 and max(taken) == 3 and (report.segments, report.rows) == (12, 240)
-    monkeypatch.setattr("navi_pipeline.lib.outbox._BATCH_BYTES", 1)
+    monkeypatch.setattr("navi_pipeline.lib.warehouse.outbox._BATCH_BYTES", 1)
     with MetricLog(home / "outbox", "r", {}) as log:
         log.scalars(99, {"m": 1.0})
     assert warehouse.ingest().segments == 1  # one that is larger than the bound goes in alone

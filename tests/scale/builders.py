@@ -10,8 +10,8 @@ from navi_core.presets import merge
 from navi_core.record import RunDirectory
 from navi_core.scale import train_apex
 from navi_core.scale.launch import launch_apex
-from navi_core.scale.shipment import Report, Shipment
-from navi_core.world.reference import reference_task
+from navi_core.scale.messages import Report, Shipment
+from navi_core.tasks import reference_task
 
 SMALL = {
     "algorithm": "dqn",

@@ -18,9 +18,9 @@ from navi_core.models import load_checkpoint
 from navi_core.scale import LocalCluster, ParameterHub, Parameters, check_apex
 from navi_core.scale.actor import actor_count, actor_seed
 from navi_core.scale.apex import _Apex
-from navi_core.scale.ledger import Ledger
+from navi_core.scale.counters import Ledger
 from navi_core.scale.ray_ports import import_ray
-from navi_core.world.reference import reference_task
+from navi_core.tasks import reference_task
 from tests.scale.builders import apex_config, fly_apex, report
 
 
@@ -291,7 +291,7 @@ def test_what_is_no_distributed_run_is_refused(changes, words):
 
 def test_without_ray_the_command_names_the_extra(monkeypatch):
     monkeypatch.setitem(sys.modules, "ray", None)
-    with pytest.raises(ConfigError, match=r"pip install 'navi\[ray\]'; or add --in-process"):
+    with pytest.raises(ConfigError, match=r"pip install -e '.\[ray\]'; or add --in-process"):
         import_ray()
 
 

@@ -5,7 +5,7 @@ import pytest
 import torch
 
 from navi_core.errors import ConfigError, RunError
-from navi_core.learn.replay import PrioritizedReplay
+from navi_core.learn.replay.prioritized import PrioritizedReplay
 from navi_core.scale import ReplayShard, ShardedReplay
 from navi_core.scale.cluster import LocalShard
 from tests.scale.builders import apex_config, shipment

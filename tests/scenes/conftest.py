@@ -6,7 +6,7 @@ import struct
 
 import numpy as np
 
-from navi_core.scenes.octree import inner_words, leaf_words
+from navi_core.scenes.gmdag.octree import inner_words, leaf_words
 
 
 def v1_bytes(

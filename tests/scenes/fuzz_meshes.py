@@ -23,7 +23,7 @@ import pytest
 from navi_core.config import CompileConfig
 from navi_core.errors import SceneError
 from navi_core.scenes import Mesh, compile_mesh, read_mesh
-from navi_core.scenes.headers import read_facts
+from navi_core.scenes.readers.headers import read_facts
 from tests.scenes.mesh_files import LEGEND, TABLE, annotated_room, room, room_ply
 from tests.scenes.nasty_rays import fly, use_library
 from tests.scenes.world_files import BOX, collada, include, package, visual
@@ -67,7 +67,7 @@ def seeds(folder: Path) -> list[tuple[Path, Path]]:
 def _embedded(path: Path) -> str:
     import base64
 
-    from navi_core.scenes.gltf_check import open_gltf
+    from navi_core.scenes.readers.gltf_check import open_gltf
 
     gltf = open_gltf(path)
     data = path.read_bytes()[gltf.binary_start :]

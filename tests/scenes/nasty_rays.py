@@ -8,7 +8,8 @@ from collections.abc import Sequence
 import numpy as np
 import torch
 
-from navi_core.kernels import cuda, native, tracer
+from navi_core.kernels.native import library as native
+from navi_core.kernels.rays import cuda, tracer
 from navi_core.scenes import Scene
 from navi_core.world import Field
 

@@ -9,12 +9,12 @@ import pytest
 
 from navi_core.errors import MeshError
 from navi_core.scenes import read_mesh
-from navi_core.scenes.collada_reader import collada_up_axis, count_collada, read_collada
-from navi_core.scenes.headers import read_facts
-from navi_core.scenes.holes import join_holes
-from navi_core.scenes.layouts import split_scenes
-from navi_core.scenes.part import triangulate
-from navi_core.scenes.xml_files import read_xml
+from navi_core.scenes.corpus.layouts import split_scenes
+from navi_core.scenes.readers.collada import collada_up_axis, count_collada, read_collada
+from navi_core.scenes.readers.headers import read_facts
+from navi_core.scenes.readers.holes import join_holes
+from navi_core.scenes.readers.part import triangulate
+from navi_core.scenes.readers.xml_files import read_xml
 from tests.scenes.world_files import CUBE, collada, geometry
 
 
@@ -183,7 +183,7 @@ def test_geometries_without_a_scene_are_read_as_they_are(tmp_path):
     ("name", "limit"), [("_MAX_BYTES", "bytes of XML"), ("_MAX_ELEMENTS", "more than 20 elements")]
 )
 def test_xml_has_its_limits(tmp_path, monkeypatch, name, limit):
-    monkeypatch.setattr(f"navi_core.scenes.xml_files.{name}", 20)
+    monkeypatch.setattr(f"navi_core.scenes.readers.xml_files.{name}", 20)
     with pytest.raises(MeshError, match=limit):
         read_collada(write(tmp_path, collada()))
 
@@ -268,7 +268,7 @@ def placing(node, text):
     ],
 )  # fmt: skip
 def test_a_broken_or_hostile_file_is_refused_by_its_fault(tmp_path, monkeypatch, change, reason):
-    monkeypatch.setattr("navi_core.scenes.collada_reader._MAX_INSTANCES", 10_000)
+    monkeypatch.setattr("navi_core.scenes.readers.collada._MAX_INSTANCES", 10_000)
     file = write(tmp_path, change(collada()))
     with pytest.raises(MeshError, match=reason) as told:
         read_mesh(file)
@@ -276,7 +276,7 @@ def test_a_broken_or_hostile_file_is_refused_by_its_fault(tmp_path, monkeypatch,
 
 
 def test_instances_are_counted_before_they_are_placed(tmp_path, monkeypatch):
-    monkeypatch.setattr("navi_core.scenes.collada_reader.MAX_TRIANGLES", 30)
+    monkeypatch.setattr("navi_core.scenes.readers.collada.MAX_TRIANGLES", 30)
     nodes = '<node><instance_geometry url="#cube"/></node>' * 3
     with pytest.raises(MeshError, match="more than 30 triangles"):
         read_collada(write(tmp_path, collada(nodes, geometry("cube"))))

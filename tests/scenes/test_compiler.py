@@ -10,11 +10,11 @@ import numpy as np
 import pytest
 
 import navi_core.scenes.compiler as compiler
-import navi_core.scenes.reader as reader
+import navi_core.scenes.readers.mesh_file as reader
 from navi_core.config import CompileConfig, parse_config
 from navi_core.errors import ConfigError, MeshError, SceneError
 from navi_core.scenes import compile_mesh, compile_to_file, generate_scene, load_gmdag, store_verdict
-from navi_core.scenes.scene import write_atomically
+from navi_core.scenes.gmdag.scene import write_atomically
 from tests.conftest import box_triangles, mesh_of
 from tests.scenes.mesh_files import room
 

@@ -15,7 +15,7 @@ from hypothesis import strategies as st
 from navi_core.config import CompileConfig
 from navi_core.kernels import TriangleBVH
 from navi_core.scenes import compile_mesh, generate_scene, load_gmdag
-from navi_core.scenes.dag import build_dag, levels_of
+from navi_core.scenes.gmdag.dag import build_dag, levels_of
 from tests.conftest import box_triangles, mesh_of
 from tests.scenes.dag_oracle import EMPTY, SURFACE, clips, leaf_at, leaves, members
 

@@ -7,8 +7,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from navi_core.scenes import dedup
-from navi_core.scenes.dedup import unique_lists, unique_rows
+from navi_core.scenes.gmdag import dedup
+from navi_core.scenes.gmdag.dedup import unique_lists, unique_rows
 
 
 @pytest.fixture(params=["hashed", "every hash collides"])

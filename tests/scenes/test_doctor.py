@@ -15,8 +15,8 @@ from navi_core.cli.main import main
 from navi_core.config import CompileConfig, CorpusConfig
 from navi_core.errors import SceneError
 from navi_core.scenes import compile_corpus, discover, discover_root, read_mesh
-from navi_core.scenes.examination import examine
-from navi_core.scenes.headers import read_facts
+from navi_core.scenes.corpus.examination import examine
+from navi_core.scenes.readers.headers import read_facts
 from tests.scenes.mesh_files import FLOOR, LEGEND, TABLE, Glb, annotated_room, room, room_ply
 from tests.scenes.test_corpus import write_obj
 from tests.scenes.test_semantics import HOUSE
@@ -179,8 +179,8 @@ def test_a_broken_scene_instance_is_refused(tmp_path, change, reason):
 
 def test_large_files_are_told_by_their_headers_and_small_ones_proved(tmp_path, monkeypatch):
     path = room(tmp_path / "large.glb")
-    monkeypatch.setattr("navi_core.scenes.examination._WHOLE_FILE", 10)
-    monkeypatch.setattr("navi_core.scenes.examination.read_mesh", lambda *a, **k: pytest.fail("read whole"))
+    monkeypatch.setattr("navi_core.scenes.corpus.examination._WHOLE_FILE", 10)
+    monkeypatch.setattr("navi_core.scenes.corpus.examination.read_mesh", lambda *a, **k: pytest.fail("read whole"))
     scene = examine(tmp_path)["scenes"][0]
     assert (scene["triangles"], scene["exact"], scene["size"]) == (16, True, [4.0, 2.5, 4.0])
     monkeypatch.undo()
@@ -284,7 +284,7 @@ def test_what_cannot_be_used_is_told_with_the_reason(tmp_path):
 
 
 def test_a_folder_of_thousands_is_looked_at_in_part_and_that_is_said(tmp_path, monkeypatch):
-    monkeypatch.setattr("navi_core.scenes.layouts._MAX_FILES", 5)
+    monkeypatch.setattr("navi_core.scenes.corpus.layouts._MAX_FILES", 5)
     for number in range(9):
         write_obj(tmp_path / f"{number}.obj")
     report = examine(tmp_path)

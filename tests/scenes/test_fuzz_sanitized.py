@@ -11,7 +11,7 @@ from pathlib import Path
 
 import pytest
 
-from navi_core.kernels.native import find_compiler
+from navi_core.kernels.native.library import find_compiler
 from tests.kernels.sanitizers import run_sanitized, sanitized_library
 
 pytestmark = [pytest.mark.slow, pytest.mark.timeout(7200)]

@@ -11,11 +11,11 @@ import pytest
 from navi_core.config import CompileConfig
 from navi_core.errors import MeshError, SceneError
 from navi_core.scenes import read_mesh
-from navi_core.scenes.corpus import compile_corpus
-from navi_core.scenes.discovery import discover_root, scenes_named
-from navi_core.scenes.examination import examine
-from navi_core.scenes.gazebo_files import VARIABLES
-from navi_core.scenes.reader import hash_source, read_parts
+from navi_core.scenes.corpus.corpus import compile_corpus
+from navi_core.scenes.corpus.discovery import discover_root, scenes_named
+from navi_core.scenes.corpus.examination import examine
+from navi_core.scenes.readers.gazebo.files import VARIABLES
+from navi_core.scenes.readers.mesh_file import hash_source, read_parts
 from tests.conftest import box_triangles
 from tests.scenes.mesh_files import Glb
 from tests.scenes.world_files import BOX, CUBE, MESH, collada, include, package, visual
@@ -237,7 +237,7 @@ def test_what_is_missing_is_left_out_and_named(tmp_path, caplog):
     ],
 )  # fmt: skip
 def test_a_world_is_refused_by_its_fault(tmp_path, monkeypatch, world, reason):
-    monkeypatch.setattr("navi_core.scenes.world_plan._MAX_SHAPES", 2000)
+    monkeypatch.setattr("navi_core.scenes.readers.gazebo.plan._MAX_SHAPES", 2000)
     doubling = {f"doubling{i}": include(f"doubling{i + 1}") * 2 for i in range(20)}
     file = package(tmp_path, world, loop=include("loop"), lost=visual(MESH, "1 2 3"), **doubling)
     with pytest.raises(MeshError, match=reason) as told:
@@ -292,7 +292,7 @@ def test_a_mesh_without_triangles_bounds_no_ground(tmp_path):
 
 
 def test_vertices_that_no_face_uses_are_counted(tmp_path, monkeypatch):
-    monkeypatch.setattr("navi_core.scenes.gazebo_world.MAX_TRIANGLES", 1000)
+    monkeypatch.setattr("navi_core.scenes.readers.gazebo.world.MAX_TRIANGLES", 1000)
     mesh = MESH.replace("crate.dae", "cloud.ply")
     world = package(tmp_path, f"<model name='m'>{visual(mesh)}</model>" * 4)
     head = "ply\nformat ascii 1.0\nelement vertex 900\nproperty float x\nproperty float y\nproperty float z\n"
@@ -304,7 +304,7 @@ def test_vertices_that_no_face_uses_are_counted(tmp_path, monkeypatch):
 
 
 def test_a_frame_is_followed_once_however_often_it_is_asked_for(tmp_path, monkeypatch):
-    from navi_core.scenes import sdf_poses
+    from navi_core.scenes.readers.gazebo import poses as sdf_poses
 
     asked = []
     monkeypatch.setattr(
@@ -318,7 +318,7 @@ def test_a_frame_is_followed_once_however_often_it_is_asked_for(tmp_path, monkey
 
 
 def test_a_broken_file_is_read_once_however_often_it_is_named(tmp_path, monkeypatch, caplog):
-    from navi_core.scenes import world_plan
+    from navi_core.scenes.readers.gazebo import plan as world_plan
 
     asked = []
     monkeypatch.setattr(

@@ -13,8 +13,7 @@ from hypothesis import strategies as st
 from navi_core.config import CompileConfig
 from navi_core.errors import GmdagError, SceneError
 from navi_core.scenes import compile_mesh, generate_scene, load_gmdag
-from navi_core.scenes.gmdag_v1 import HEADER, encode_v1, read_v1
-from navi_core.scenes.octree import (
+from navi_core.scenes.gmdag.octree import (
     child_mask,
     inner_words,
     is_leaf,
@@ -23,7 +22,8 @@ from navi_core.scenes.octree import (
     leaf_words,
     low_index,
 )
-from navi_core.scenes.v1_build import _gather, _morton, _positions, _round_down, _spread
+from navi_core.scenes.gmdag.version1 import HEADER, encode_v1, read_v1
+from navi_core.scenes.gmdag.version1_build import _gather, _morton, _positions, _round_down, _spread
 from tests.conftest import box_triangles, mesh_of
 from tests.scenes.conftest import box_distance, chain, v1_bytes
 from tests.scenes.v1_oracle import v1_distance_at, v1_leaf_at

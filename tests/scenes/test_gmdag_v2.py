@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 from navi_core.config import CompileConfig
 from navi_core.errors import GmdagError
 from navi_core.scenes import build_vocabulary, compile_mesh, generate_scene, load_gmdag, mesh_from_arrays
-from navi_core.scenes.gmdag_v2 import read_v2
+from navi_core.scenes.gmdag.version2 import read_v2
 
 CONFIG = CompileConfig(resolution=16)
 

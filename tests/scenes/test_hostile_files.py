@@ -14,8 +14,8 @@ import pytest
 from navi_core.config import CompileConfig
 from navi_core.errors import GmdagError, MeshError
 from navi_core.scenes import compile_mesh, generate_scene, load_gmdag, read_mesh
-from navi_core.scenes.gltf_reader import read_gltf, read_gltf_facts
-from navi_core.scenes.gmdag_v2 import read_v2
+from navi_core.scenes.gmdag.version2 import read_v2
+from navi_core.scenes.readers.gltf import read_gltf, read_gltf_facts
 
 TRIANGLE = np.array([0, 0, 0, 1, 0, 0, 0, 1, 0], "<f4").tobytes() + np.array([0, 1, 2], "<u4").tobytes()
 
@@ -74,7 +74,7 @@ def test_a_small_glb_cannot_claim_gigabytes(tmp_path, changes, reason):
 
 
 def test_instances_of_one_mesh_are_counted(tmp_path, monkeypatch):
-    monkeypatch.setattr("navi_core.scenes.gltf_reader.MAX_TRIANGLES", 5)
+    monkeypatch.setattr("navi_core.scenes.readers.gltf.MAX_TRIANGLES", 5)
     nodes = {"nodes": [{"mesh": 0}] * 6, "scenes": [{"nodes": list(range(6))}]}
     with pytest.raises(MeshError, match="more than 5 triangles"):
         read_mesh(write_glb(tmp_path / "many.glb", gltf(**nodes)))
@@ -256,7 +256,7 @@ def test_a_cube_in_which_no_ray_can_be_cast_is_refused_by_both_versions(v2, head
     fields = [b"GDAG", 1, 64, 0.0, 0.0, 0.0, 0.1, 1]
     for place, value in head.items():
         fields[place] = value
-    from navi_core.scenes.gmdag_v1 import read_v1
+    from navi_core.scenes.gmdag.version1 import read_v1
 
     with pytest.raises(GmdagError, match="voxel size"):
         read_v1(struct.pack("<4sIIffffI", *fields) + struct.pack("<Q", 1 << 63 | 1 << 16), "frame.gmdag")

@@ -11,7 +11,7 @@ import pytest
 from navi_core.config import CompileConfig, CorpusConfig
 from navi_core.errors import SceneError
 from navi_core.scenes import compile_mesh, compile_to_file, discover
-from navi_core.scenes.examination import examine
+from navi_core.scenes.corpus.examination import examine
 from tests.conftest import box_triangles, mesh_of
 
 TETRAHEDRON = "v 0 0 0\nv 4 0 0\nv 0 3 0\nv 0 0 4\nf 1 2 3\nf 1 2 4\nf 1 3 4\nf 2 3 4\n"

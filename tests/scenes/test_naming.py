@@ -9,7 +9,7 @@ import pytest
 
 from navi_core.config import CompileConfig
 from navi_core.scenes import compile_source, discover_root, load_gmdag
-from navi_core.scenes.corpus import named_sources, tell_apart
+from navi_core.scenes.corpus.corpus import named_sources, tell_apart
 from navi_core.scenes.naming import clean_name, file_stem, path_digest
 from tests.scenes.test_corpus import write_obj
 

@@ -17,8 +17,8 @@ from navi_core.cli.main import main
 from navi_core.config import CompileConfig
 from navi_core.errors import ConfigError, NaviError, SceneError
 from navi_core.scenes import compile_corpus, discover_root, read_manifest
-from navi_core.scenes.headers import CompileEstimate
-from navi_core.scenes.pool import Job, default_jobs, run_jobs
+from navi_core.scenes.corpus.pool import Job, default_jobs, run_jobs
+from navi_core.scenes.readers.headers import CompileEstimate
 from tests.scenes.mesh_files import room
 from tests.scenes.test_corpus import write_obj
 
@@ -82,7 +82,7 @@ def test_a_killed_process_costs_its_scene_only(meshes, tmp_path):
 
 def test_as_many_at_once_as_cores_and_memory_allow(monkeypatch):
     monkeypatch.setattr("os.sched_getaffinity", lambda _: set(range(8)))
-    monkeypatch.setattr("navi_core.scenes.pool.available_memory", lambda: 10 << 30)
+    monkeypatch.setattr("navi_core.scenes.corpus.pool.available_memory", lambda: 10 << 30)
     for gigabytes, seconds, count, jobs in (
         (1, 60, 20, 5),
         (0, 60, 20, 8),

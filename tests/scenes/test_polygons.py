@@ -9,7 +9,7 @@ import pytest
 
 from navi_core.errors import MeshError
 from navi_core.scenes import read_mesh
-from navi_core.scenes.part import triangulate
+from navi_core.scenes.readers.part import triangulate
 from tests.scenes.mesh_files import write_ply
 
 DOORWAY = [[0, 0, 0], [6, 0, 0], [6, 4, 0], [0, 4, 0], [0, 3, 0], [5, 3, 0], [5, 1, 0], [0, 1, 0]]

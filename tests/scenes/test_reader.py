@@ -11,7 +11,7 @@ import pytest
 from navi_core.config import CompileConfig
 from navi_core.errors import ConfigError, MeshError
 from navi_core.scenes import compile_to_file, read_mesh
-from navi_core.scenes.reader import hash_source
+from navi_core.scenes.readers.mesh_file import hash_source
 from tests.scenes.mesh_files import pack_glb
 
 trimesh = pytest.importorskip("trimesh")

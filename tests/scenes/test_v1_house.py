@@ -11,7 +11,7 @@ import torch
 
 from navi_core.config import CompileConfig
 from navi_core.kernels import TriangleBVH
-from navi_core.kernels.native import find_compiler
+from navi_core.kernels.native.library import find_compiler
 from navi_core.scenes import compile_mesh, load_gmdag, read_mesh
 from navi_core.world import Field
 from tests.scenes.v1_oracle import v1_distance_at

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import numpy as np
 
-from navi_core.scenes.octree import leaf_distance, leaf_semantic
+from navi_core.scenes.gmdag.octree import leaf_distance, leaf_semantic
 
 
 def v1_leaf_at(nodes: np.ndarray, resolution: int, voxel: tuple[int, int, int]) -> tuple[int, int]:

@@ -327,7 +327,7 @@ def test_a_recorded_flight_trains_a_clone(session, tmp_path, monkeypatch):
     command = ["bc", "--demos", str(session.folder), "--preset", "quick", "--epochs", "2", "--json"]
     for setting in ("bc.bptt=8", "bc.sequences=2", "threads=1", "device=cpu"):
         command += ["--set", setting]
-    done = CliRunner().invoke(build_app(groups=("bc",), plugins=False), command)
+    done = CliRunner().invoke(build_app(groups=("training.bc",), plugins=False), command)
     assert done.exit_code == 0, (done.output, done.exception)
     record = json.loads(done.stdout)
     assert record["decisions"] == 48 and record["version"] == "v001"

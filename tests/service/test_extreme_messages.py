@@ -15,8 +15,8 @@ import torch
 
 from navi_core.config import ContinuousTrainingConfig, EnvConfig
 from navi_core.errors import ConfigError, RecordError, WireError
-from navi_core.service.admission import Admission
-from navi_core.service.flight_learning import FlightLearning
+from navi_core.service.learning.admission import Admission
+from navi_core.service.learning.flight_learning import FlightLearning
 from navi_core.service.observations import distance_matrix
 from navi_core.service.recordings import Recording, RecordingWriter, episodes
 from navi_core.service.viewing import Digest

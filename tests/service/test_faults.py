@@ -16,11 +16,11 @@ import pytest
 from navi_core.config import ActorConfig, ContinuousTrainingConfig, EnvironmentConfig
 from navi_core.errors import RecordError, ServiceError
 from navi_core.record import MetricLog
-from navi_core.service.actor_server import ActorServer
-from navi_core.service.environment_server import EnvironmentServer
-from navi_core.service.experience_journal import ExperienceJournal, recover_journals
-from navi_core.service.experience_record import ServiceRecord
-from navi_core.service.flight_learning import FlightLearning
+from navi_core.service.actor.server import ActorServer
+from navi_core.service.environment.server import EnvironmentServer
+from navi_core.service.learning.experience_journal import ExperienceJournal, recover_journals
+from navi_core.service.learning.experience_record import ServiceRecord
+from navi_core.service.learning.flight_learning import FlightLearning
 from navi_core.service.wire import Fault, StepRequest, StepResult, Subscriber, decode, encode
 from tests.service.conftest import ANY, BRISK, SMALL, requester, tiny_model, until
 from tests.service.test_buffer import experience
@@ -89,7 +89,7 @@ def test_who_slept_for_longer_than_a_drone_may_be_silent_forgets_none(stage, mon
     clock = SimpleNamespace(
         time=time.time, perf_counter=time.perf_counter, monotonic=lambda: time.monotonic() + sum(slept)
     )
-    monkeypatch.setattr("navi_core.service.actor_server.time", clock)
+    monkeypatch.setattr("navi_core.service.actor.server.time", clock)
     actor = stage.actor(stage.environment(sessions=4))
     until(lambda: actor.decisions > 20 and len(actor.sessions) == 4)
     met = {id(session) for session in actor.sessions}
@@ -142,7 +142,7 @@ def test_a_disk_that_is_full_for_long_costs_neither_the_service_nor_its_descript
     tmp_path, caplog, monkeypatch
 ) -> None:
     """What waits is bounded, tries become rarer, and what was not dropped is recorded in the end."""
-    monkeypatch.setattr("navi_core.service.experience_record._MOST_WAITING", 50)
+    monkeypatch.setattr("navi_core.service.learning.experience_record._MOST_WAITING", 50)
     record = ServiceRecord("v001", 0, "hash", tmp_path)
     full = OSError(errno.ENOSPC, "No space left on device")
     opened = len(os.listdir("/proc/self/fd"))
@@ -209,7 +209,7 @@ def test_a_row_that_a_full_disk_took_half_of_costs_no_other_row(tmp_path, monkey
 
 def test_a_journal_is_brought_home_whole_however_long_it_grew(tmp_path, monkeypatch) -> None:
     """Where segments could not be made for an hour (no inode was left) it is longer than what is read at once."""
-    monkeypatch.setattr("navi_core.service.experience_journal._AT_ONCE", 100)
+    monkeypatch.setattr("navi_core.service.learning.experience_journal._AT_ONCE", 100)
     journal = ExperienceJournal(tmp_path / "journals", "service-1", {})
     for number in range(250):
         journal.append({"number": number, "session_id": 1, "pad": "x" * 1000})

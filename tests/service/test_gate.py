@@ -11,14 +11,14 @@ from typer.testing import CliRunner
 from navi_core.cli.main import build_app
 from navi_core.config import REWARD_TERMS, EnvConfig, GateConfig, parse_config
 from navi_core.errors import ConfigError
-from navi_core.service.gate import RolloutGate
-from navi_core.service.proposals import propose
-from navi_core.service.situation import Situation
+from navi_core.service.gate.action_candidates import propose
+from navi_core.service.gate.drone_state import Situation
+from navi_core.service.gate.gate import RolloutGate
 from navi_core.world import Field, NavigationEnv
 from navi_core.world.dynamics import Dynamics
-from navi_core.world.horizon import HorizonFlight, Start, depth_ahead
-from navi_core.world.outlook import FlightOutlook
-from navi_core.world.sensor import denormalise_depth
+from navi_core.world.lookahead.flight import HorizonFlight, Start, depth_ahead
+from navi_core.world.lookahead.terms import FlightOutlook
+from navi_core.world.sensor.spherical import denormalise_depth
 
 ROWS = 24
 CONFIG = EnvConfig(azimuth_bins=64, elevation_bins=16, stagger=False)

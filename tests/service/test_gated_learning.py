@@ -6,11 +6,11 @@ import numpy as np
 import torch
 
 from navi_core.config import ShaperConfig
-from navi_core.service.flight_learning import FlightLearning
-from navi_core.service.gate import GateVerdict
-from navi_core.service.policy_update import features_of
-from navi_core.service.proposals import Proposal
-from navi_core.service.sessions import SessionTable
+from navi_core.service.gate.action_candidates import Proposal
+from navi_core.service.gate.gate import GateVerdict
+from navi_core.service.learning.flight_learning import FlightLearning
+from navi_core.service.learning.policy_update import features_of
+from navi_core.service.policies.sessions import SessionTable
 from navi_core.service.wire import StepResult
 from tests.service.test_learning_actor import learning_of, matrix  # noqa: F401 - a fixture
 

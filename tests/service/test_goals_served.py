@@ -18,18 +18,18 @@ from navi_core.config import ActorConfig, ContinuousTrainingConfig, EnvConfig, G
 from navi_core.errors import ConfigError
 from navi_core.models import export_checkpoint
 from navi_core.policy import build_policy
-from navi_core.service.actor_server import ActorServer
-from navi_core.service.flight_learning import FlightLearning
-from navi_core.service.gate import RolloutGate
+from navi_core.service.actor.server import ActorServer
+from navi_core.service.gate.gate import RolloutGate
 from navi_core.service.goals import GOAL_EVENT, GoalsHeard
+from navi_core.service.learning.flight_learning import FlightLearning
+from navi_core.service.learning.shadow import ShadowFlight
 from navi_core.service.observations import distance_matrix
-from navi_core.service.served_model import load_model
-from navi_core.service.shadow import ShadowFlight
+from navi_core.service.policies.served_model import load_model
 from navi_core.service.viewing import Digest, Feed
 from navi_core.service.wire import DistanceMatrix, StepRequest, Subscriber, TelemetryEvent, encode
 from navi_core.world import NavigationEnv
 from navi_core.world.goals import relative_goal
-from navi_core.world.place_memory import PlaceMemory, pose_rows
+from navi_core.world.occupancy_memory import PlaceMemory, pose_rows
 from tests.models.conftest import CONFIG, POLICY, make_checkpoint  # noqa: F401 - a fixture
 from tests.service.conftest import ANY, BRISK, SMALL, TINY, requester, tiny_model, until
 from tests.service.test_servers import command

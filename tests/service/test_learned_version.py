@@ -12,10 +12,10 @@ import torch
 from navi_core.config import ActorConfig, ContinuousTrainingConfig
 from navi_core.models import Registry, load_checkpoint, trained_on
 from navi_core.record import navi_home
-from navi_core.service import learned_version
-from navi_core.service.flight_learning import FlightLearning
-from navi_core.service.learned_version import LearnedWeights, recover_learned
-from navi_core.service.served_model import load_model
+from navi_core.service.learning import learned_version
+from navi_core.service.learning.flight_learning import FlightLearning
+from navi_core.service.learning.learned_version import LearnedWeights, recover_learned
+from navi_core.service.policies.served_model import load_model
 from tests.models.conftest import make_checkpoint  # noqa: F401 - a fixture
 from tests.service.conftest import SMALL, until
 

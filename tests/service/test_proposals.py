@@ -12,10 +12,10 @@ import torch
 from navi_core.bench.gated_flight import GatedFlyer, run_gated_flight
 from navi_core.config import EnvConfig, EvalConfig, GateConfig
 from navi_core.evaluate import build_course, evaluate
-from navi_core.evaluate.subjects import resolve_subject
-from navi_core.service.gate import RolloutGate
-from navi_core.service.proposals import propose
-from navi_core.service.situation import Situation
+from navi_core.evaluate.flight.subjects import resolve_subject
+from navi_core.service.gate.action_candidates import propose
+from navi_core.service.gate.drone_state import Situation
+from navi_core.service.gate.gate import RolloutGate
 from navi_core.service.wire import Subscriber
 from navi_core.world import Field, NavigationEnv
 from tests.conftest import fly_ahead

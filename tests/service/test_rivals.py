@@ -7,8 +7,8 @@ import time
 
 import pytest
 
+from navi_core.service.environment.contention import Rivals
 from navi_core.service.metrics import ServiceMetrics
-from navi_core.service.rivals import Rivals
 from navi_core.service.wire import StepRequest
 from tests.service.conftest import requester
 from tests.service.test_servers import ask, command

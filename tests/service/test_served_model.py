@@ -18,10 +18,10 @@ from navi_core.errors import CheckpointError, ConfigError
 from navi_core.models import Registry, export_checkpoint
 from navi_core.policy import RewardShaper
 from navi_core.record import navi_home
-from navi_core.service.flight_learning import FlightLearning
+from navi_core.service.learning.flight_learning import FlightLearning
 from navi_core.service.observations import distance_matrix
-from navi_core.service.served_model import AliasFollower, ServedModel, load_model
-from navi_core.service.sessions import SessionTable
+from navi_core.service.policies.served_model import AliasFollower, ServedModel, load_model
+from navi_core.service.policies.sessions import SessionTable
 from navi_core.service.wire import DistanceMatrix, RobotPose
 from tests.models.conftest import CONFIG, make_checkpoint  # noqa: F401 - a fixture
 from tests.service.conftest import tiny_model, until
@@ -119,7 +119,7 @@ def test_a_program_alone_is_served_where_its_training_had_no_auxiliary_input(mak
 
 
 def test_programs_of_champions_that_are_long_gone_are_removed(make_checkpoint, monkeypatch) -> None:  # noqa: F811
-    module = "navi_core.service.served_model"
+    module = "navi_core.service.policies.served_model"
     monkeypatch.setattr(f"{module}._MOST_PROGRAMS", 4)
     monkeypatch.setattr(f"{module}.ProgramRunner", lambda programs, name: programs)
     exported, loaded = [], []

@@ -17,14 +17,14 @@ from navi_core.config import ContinuousTrainingConfig, GateConfig, parse_config
 from navi_core.errors import ConfigError
 from navi_core.policy import build_policy
 from navi_core.service import ContinuousTrainer, Experience, ExperienceReplayBuffer, TrainingMetrics
-from navi_core.service.admission import Admission
-from navi_core.service.gate import RolloutGate
-from navi_core.service.judged_rewards import judged_rewards
-from navi_core.service.policy_update import PolicyUpdate, features_of
-from navi_core.service.proposals import propose
-from navi_core.service.shadow import ShadowFlight, ShadowResult
-from navi_core.service.situation import Situation
-from navi_core.service.training_reward import training_reward
+from navi_core.service.gate.action_candidates import propose
+from navi_core.service.gate.drone_state import Situation
+from navi_core.service.gate.gate import RolloutGate
+from navi_core.service.learning.admission import Admission
+from navi_core.service.learning.judged_rewards import judged_rewards
+from navi_core.service.learning.policy_update import PolicyUpdate, features_of
+from navi_core.service.learning.shadow import ShadowFlight, ShadowResult
+from navi_core.service.learning.training_reward import training_reward
 from navi_core.world import Field, NavigationEnv
 from tests.service.conftest import SMALL, TINY, until
 
@@ -164,7 +164,7 @@ class Judge:
     config, worth = GateConfig(), 0.25
 
     def validate(self, position, yaw, velocity, action, scene):
-        from navi_core.service.gate import GateVerdict
+        from navi_core.service.gate.gate import GateVerdict
 
         collides = torch.arange(len(position)) % 2 == 1
         reward = torch.full((len(position),), self.worth)

@@ -20,7 +20,7 @@ from torch.overrides import TorchFunctionMode
 from torch.utils._python_dispatch import TorchDispatchMode
 from torch.utils._pytree import tree_leaves, tree_map
 
-from navi_core.kernels import cuda
+from navi_core.kernels.rays import cuda
 
 __all__ = ["DeviceTensor", "emulated_cuda"]
 

@@ -9,7 +9,7 @@ from navi_core.config.fast import FastPPOConfig
 from navi_core.errors import ConfigError
 from navi_core.learn.fast import FastPPO
 from navi_core.policy import build_policy
-from navi_core.world.reference import reference_task
+from navi_core.tasks import reference_task
 from tests.scale.builders import SMALL, fly_apex
 
 BREAKOUT = "gymnasium:ALE/Breakout-v5"
@@ -112,7 +112,7 @@ def test_what_is_no_game_is_refused(name, options, words):
 
 def test_a_game_without_its_rom_says_where_roms_come_from(monkeypatch):
     monkeypatch.setattr("ale_py.roms.get_rom_path", lambda game: None)
-    with pytest.raises(ConfigError, match=r"the ROM of breakout is not there.*navi\[atari\]"):
+    with pytest.raises(ConfigError, match=r"the ROM of breakout is not there.*\[atari\]"):
         reference_task(BREAKOUT, 1, 0)
 
 

@@ -109,7 +109,7 @@ def test_a_panorama_is_drawn_forward_in_the_middle(apartments) -> None:
     envs.reset(seed=0)
     frames = envs.render()
     assert len(frames) == 3 and frames[0].shape == (6 * 32, 512, 3) and frames[0].dtype == np.uint8
-    from navi_core.world.rendering import panorama_image
+    from navi_core.world.sensor.rendering import panorama_image
 
     image = np.ones((3, 8, 4), np.float32)
     image[2] = 0.0

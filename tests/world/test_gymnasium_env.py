@@ -8,8 +8,8 @@ from navi_core.config import parse_config
 from navi_core.config.fast import FastPPOConfig
 from navi_core.errors import ConfigError
 from navi_core.learn.fast import FastPPO
+from navi_core.tasks import reference_task
 from navi_core.world.counter_random import Purpose, words
-from navi_core.world.reference import reference_task
 
 gymnasium = pytest.importorskip("gymnasium")
 CART = "gymnasium:CartPole-v1"

@@ -7,8 +7,8 @@ import torch
 
 from navi_core.config import EnvConfig
 from navi_core.world import Field
-from navi_core.world.horizon import HorizonFlight, Start
-from navi_core.world.outlook import FlightOutlook
+from navi_core.world.lookahead.flight import HorizonFlight, Start
+from navi_core.world.lookahead.terms import FlightOutlook
 from tests.world.conftest import native_field
 
 ROWS = 64

@@ -6,7 +6,7 @@ import pytest
 import torch
 
 from navi_core.config import EnvConfig
-from navi_core.kernels.tracer import LANES, NativeTracer
+from navi_core.kernels.rays.tracer import LANES, NativeTracer
 from navi_core.scenes import load_gmdag
 from navi_core.world import Field, NavigationEnv
 from tests.evaluate.conftest import boxes_scene

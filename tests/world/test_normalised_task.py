@@ -4,7 +4,7 @@ import pytest
 import torch
 
 from navi_core.errors import ConfigError
-from navi_core.world.reference import reference_task
+from navi_core.tasks import reference_task
 
 
 def test_moments_are_those_of_all_that_was_seen():
@@ -40,7 +40,7 @@ def test_mujoco_is_a_task_or_names_its_extra():
         import imageio  # noqa: F401
         import mujoco  # noqa: F401
     except ImportError:
-        with pytest.raises(ConfigError, match=r"navi\[mujoco\]"):
+        with pytest.raises(ConfigError, match=r"\[mujoco\]"):
             reference_task("gymnasium:InvertedPendulum-v5", 1, 0)
         return
     task = reference_task("gymnasium:InvertedPendulum-v5", 2, 0, normalise_observations=True)

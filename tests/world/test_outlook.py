@@ -11,9 +11,9 @@ from navi_core.config import EnvConfig
 from navi_core.scenes import load_gmdag
 from navi_core.world import Field, NavigationEnv
 from navi_core.world.dynamics import limiter_bins
-from navi_core.world.horizon import Start, depth_ahead
-from navi_core.world.outlook import FlightOutlook, sampled
-from navi_core.world.sensor import denormalise_depth
+from navi_core.world.lookahead.flight import Start, depth_ahead
+from navi_core.world.lookahead.terms import FlightOutlook, sampled
+from navi_core.world.sensor.spherical import denormalise_depth
 from tests.world.conftest import native_field
 
 ROWS = 24

@@ -13,13 +13,13 @@ from navi_core.config import DynamicsConfig, EnvConfig, SensorConfig
 from navi_core.config.place_memory import AHEAD, MOVED, PLACE_INPUTS
 from navi_core.demos import load_dataset, save_demonstration, write_index
 from navi_core.errors import ConfigError
-from navi_core.kernels.place_map import FREE, SEEN, draw
-from navi_core.learn.demo_places import demo_places
+from navi_core.learn.demos.occupancy import demo_places
+from navi_core.mapping.occupancy_map import FREE, SEEN, draw
 from navi_core.world import Field, NavigationEnv, SphericalSensor
 from navi_core.world.goals import relative_goal
-from navi_core.world.place_memory import CELL, LONGEST, SIZE, VIEW_RADIUS, PlaceMemory
-from navi_core.world.sensor import normalise_depth, spherical_directions
-from navi_core.world.sensor_noise import SensorFaults
+from navi_core.world.occupancy_memory import CELL, LONGEST, SIZE, VIEW_RADIUS, PlaceMemory
+from navi_core.world.sensor.noise import SensorFaults
+from navi_core.world.sensor.spherical import normalise_depth, spherical_directions
 from tests.demos.conftest import make_demo
 from tests.evaluate.conftest import boxes_scene
 

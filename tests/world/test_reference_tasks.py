@@ -5,7 +5,7 @@ import pytest
 import torch
 
 from navi_core.errors import ConfigError
-from navi_core.world.reference import CartPole, Pendulum, RepeatFirst, RepeatPrevious, reference_task
+from navi_core.tasks import CartPole, Pendulum, RepeatFirst, RepeatPrevious, reference_task
 
 ROWS = 5
 

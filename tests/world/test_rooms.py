@@ -10,11 +10,12 @@ import torch
 
 from navi_core.config import CompileConfig, EnvConfig, EvalConfig, SpawnConfig
 from navi_core.evaluate import build_course
-from navi_core.evaluate.surface import SurfaceTruth
+from navi_core.evaluate.metrics.surface import SurfaceTruth
 from navi_core.scenes import Scene, compile_mesh, generate_scene
-from navi_core.world import Field, FloorMap, NavigationEnv, rooms, spawn_pool
-from navi_core.world.rooms import _met, _met_of_all, rooms_on_open_ground
-from navi_core.world.spawning import scattered_spawns
+from navi_core.world import Field, FloorMap, NavigationEnv, spawn_pool
+from navi_core.world.floor import rooms
+from navi_core.world.floor.rooms import _met, _met_of_all, rooms_on_open_ground
+from navi_core.world.spawning.spawn_pool import scattered_spawns
 from tests.conftest import box_triangles, mesh_of
 from tests.world.test_spawning import sheet
 

@@ -5,7 +5,7 @@ import pytest
 import torch
 
 from navi_core.errors import ConfigError
-from navi_core.world.reference import Snake, reference_task
+from navi_core.tasks import Snake, reference_task
 
 ROWS, SIZE = 6, 8
 TURNS = [(-1, 0), (0, 1), (1, 0), (0, -1)]

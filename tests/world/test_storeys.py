@@ -11,11 +11,11 @@ import torch
 from navi_core.config import CompileConfig, EnvConfig, EvalConfig
 from navi_core.errors import EvaluationError
 from navi_core.evaluate import build_course, evaluate, top_down_map
-from navi_core.evaluate.coverage import FloorTruth, measure_coverage
+from navi_core.evaluate.metrics.coverage import FloorTruth, measure_coverage
 from navi_core.scenes import compile_mesh, generate_scene
 from navi_core.world import Field, FloorMap, FloorView, NavigationEnv
-from navi_core.world.overhead import overhead, tint_seen
-from navi_core.world.storeys import find_storeys, storey_of
+from navi_core.world.floor.overhead import overhead, tint_seen
+from navi_core.world.floor.storeys import find_storeys, storey_of
 from tests.evaluate.conftest import boxes_scene
 
 

@@ -11,10 +11,10 @@ from torch.utils._python_dispatch import TorchDispatchMode
 from navi_core.config import EnvConfig
 from navi_core.errors import SceneError
 from navi_core.world import Field, FloorMap, NavigationEnv, RayHits
-from navi_core.world.floor import FloorView
-from navi_core.world.panorama import PanoramaReader
-from navi_core.world.recycling import Recycler
-from navi_core.world.sensor import denormalise_depth, spherical_directions
+from navi_core.world.floor.reachable import FloorView
+from navi_core.world.sensor.panorama import PanoramaReader
+from navi_core.world.sensor.spherical import denormalise_depth, spherical_directions
+from navi_core.world.sensor.tensor_pool import Recycler
 from tests.world.host_sync import HostSyncs
 
 CPU = torch.device("cpu")

@@ -1,4 +1,4 @@
-// The channels of an observation, written while a tile's hits are in registers; kernels/panorama.py is the twin, number
+// The channels of an observation, written while a tile's hits are in registers; kernels/rays/panorama.py is the twin, number
 // for number. Include after tile.h.
 #pragma once
 

@@ -1,4 +1,4 @@
-// The floor that a fan of horizontal rays sees, row by row; world/floor.py has it as tensor operations, to the bit.
+// The floor that a fan of horizontal rays sees, row by row; world/floor/reachable.py has it as tensor operations, to the bit.
 #pragma once
 
 #include <cmath>

@@ -1,5 +1,5 @@
 // Where held actions lead: several decisions of a drone in a row, the speed limiter fed by the one observation at
-// hand. world/horizon.py has the same as tensor operations.
+// hand. world/lookahead/flight.py has the same as tensor operations.
 #pragma once
 
 #include "dynamics.h"

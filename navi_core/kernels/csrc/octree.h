@@ -1,4 +1,4 @@
-// Version 1 octrees: descent per voxel. Rules as in kernels/octree.py.
+// Version 1 octrees: descent per voxel. Rules as in kernels/rays/octree_walk.py.
 #pragma once
 
 #include "closest.h"

@@ -1,5 +1,5 @@
 // What held motions would bring: each row flies to the end of its horizon, looks at a few bins from there, and its
-// reward is told; nothing is counted. world/outlook.py has the same as tensor operations. Called row by row.
+// reward is told; nothing is counted. world/lookahead/terms.py has the same as tensor operations. Called row by row.
 #pragma once
 
 #include <cstring>

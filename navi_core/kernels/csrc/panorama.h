@@ -1,5 +1,5 @@
 // What a panorama says: the channels of the observation, written while a tile's hits are at hand, and everything that
-// rewards and the speed limiter read. kernels/panorama.py is the twin, number for number.
+// rewards and the speed limiter read. kernels/rays/panorama.py is the twin, number for number.
 #pragma once
 
 #include <cmath>

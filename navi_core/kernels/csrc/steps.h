@@ -9,7 +9,7 @@
 
 namespace navi {
 
-constexpr int kBody = 15;  // numbers of a drone's life, see world/pools.py
+constexpr int kBody = 15;  // numbers of a drone's life, see world/spawning/pool_tensors.py
 
 // The scenes of a field.
 struct Scenes {

@@ -2,7 +2,7 @@
 // many to a row of rays. Launched through the driver; the structs are passed by value and hold device memory.
 #include "jobs.h"
 
-constexpr int kThreads = 128;  // threads of a block at most; kernels/cuda.py launches no more
+constexpr int kThreads = 128;  // threads of a block at most; kernels/rays/cuda.py launches no more
 #if !defined(NAVI_BLOCKS)
 #define NAVI_BLOCKS 8
 #endif

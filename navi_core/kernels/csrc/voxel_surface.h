@@ -1,5 +1,5 @@
 // Where a ray meets the surface inside one voxel of which the unsigned distances at its corners are known: the slow
-// twin and the reasons are in kernels/voxel_surface.py. Corner c lies at (c & 1, c >> 1 & 1, c >> 2).
+// twin and the reasons are in kernels/rays/voxel_surface.py. Corner c lies at (c & 1, c >> 1 & 1, c >> 2).
 #pragma once
 
 #include "closest.h"

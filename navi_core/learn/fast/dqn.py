@@ -17,15 +17,15 @@ import torch
 from navi_core.config import EarlyStopConfig
 from navi_core.config.fast_dqn import FastDQNConfig
 from navi_core.errors import NonFiniteError
-from navi_core.learn.drift_smoother import alpha_step_at
-from navi_core.learn.early_stopping import EarlyStopController
-from navi_core.learn.exploration import epsilons
+from navi_core.learn.estimators.drift_smoother import alpha_step_at
+from navi_core.learn.estimators.exploration import epsilons
+from navi_core.learn.estimators.targets import n_step_returns
 from navi_core.learn.fast.loops import adam
 from navi_core.learn.fast.network import Perceptron
 from navi_core.learn.fast.q_loops import choose_greedily, q_gradient, smooth_targets
 from navi_core.learn.fast.rows import Rows, first_returns, open_rows
-from navi_core.learn.replay import PrioritizedReplay
-from navi_core.learn.targets import n_step_returns
+from navi_core.learn.replay.prioritized import PrioritizedReplay
+from navi_core.learn.run.early_stopping import EarlyStopController
 from navi_core.world.counter_random import Purpose, stream_key
 
 __all__ = ["DQNCurve", "FastDQN", "unit_nearness"]

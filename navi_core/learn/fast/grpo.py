@@ -1,4 +1,4 @@
-"""GRPO of the fast path: groups of whole episodes, the loss of `navi_core.learn.grpo` with gradients by hand.
+"""GRPO of the fast path: groups of whole episodes, the loss of `algorithms/grpo.py`, hand-derived gradients.
 
 An update begins B episodes and flies each to its end, so nothing is cut out of its trajectory: a drift that ends an
 episode only hundreds of decisions later is paid for by all decisions that led there. Once every episode of a group
@@ -17,7 +17,7 @@ import torch
 
 from navi_core.config.fast_grpo import FastGRPOConfig
 from navi_core.errors import NonFiniteError
-from navi_core.learn.advantages import group_advantages
+from navi_core.learn.estimators.advantages import group_advantages
 from navi_core.learn.fast.loops import STATISTICS, adam, choose, gather, ppo_gradient
 from navi_core.learn.fast.network import Perceptron
 from navi_core.learn.fast.ppo import FastResult

@@ -14,7 +14,7 @@ import torch
 
 from navi_core.config.fast import FastPPOConfig
 from navi_core.errors import NonFiniteError
-from navi_core.learn.advantages import gae
+from navi_core.learn.estimators.advantages import gae
 from navi_core.learn.fast.loops import STATISTICS, adam, choose, gather, ppo_gradient
 from navi_core.learn.fast.network import ActorCritic
 from navi_core.learn.fast.rows import Rows, first_returns, open_rows

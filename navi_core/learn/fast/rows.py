@@ -9,9 +9,7 @@ import numpy as np
 import torch
 
 from navi_core.errors import ConfigError
-from navi_core.kernels.control import ACROBOT, CART_POLE, begin_rows, step_rows
-from navi_core.world.counter_random import Purpose, stream_key
-from navi_core.world.reference import (
+from navi_core.tasks import (
     Acrobot,
     AtariTask,
     CartPole,
@@ -20,6 +18,8 @@ from navi_core.world.reference import (
     ReferenceTask,
     reference_task,
 )
+from navi_core.tasks.control_kernels import ACROBOT, CART_POLE, begin_rows, step_rows
+from navi_core.world.counter_random import Purpose, stream_key
 
 __all__ = ["NativeRows", "Rows", "TaskRows", "first_returns", "open_rows"]
 

@@ -27,7 +27,7 @@ from navi_core.scenes.naming import file_stem
 from navi_core.service.explorer.flight_journal import FlightJournal, left_flights
 from navi_core.service.explorer.flight_log import FlightLog
 from navi_core.world import Field, NavigationEnv, SphericalSensor
-from navi_core.world.overhead import Overhead, OverheadMaps, tint_seen
+from navi_core.world.floor.overhead import Overhead, OverheadMaps, tint_seen
 
 __all__ = ["ExplorerSession", "SceneChoice", "SceneProgress"]
 

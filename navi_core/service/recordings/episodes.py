@@ -15,7 +15,7 @@ from navi_core.service.recordings.file import Recording
 from navi_core.service.viewing.digest import Digest
 from navi_core.service.wire import DistanceMatrix
 from navi_core.world import spherical_directions
-from navi_core.world.sensor import denormalise_depth
+from navi_core.world.sensor.spherical import denormalise_depth
 
 __all__ = ["RecordedEpisode", "list_episodes", "trace_episode"]
 

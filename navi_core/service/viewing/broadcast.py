@@ -27,7 +27,7 @@ from navi_core.world import NavigationEnv, StepBatch
 if TYPE_CHECKING:
     import torch
 
-    from navi_core.learn.progress import Progress
+    from navi_core.learn.run.progress import Progress
 
 __all__ = ["TrainingBroadcast", "WatchedEnv"]
 

@@ -6,7 +6,7 @@ import numpy as np
 import numpy.typing as npt
 
 from navi_core.world import NavigationEnv
-from navi_core.world.overhead import Overhead, OverheadMaps, tint_seen
+from navi_core.world.floor.overhead import Overhead, OverheadMaps, tint_seen
 
 __all__ = ["SceneView"]
 

@@ -8,7 +8,7 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-from navi_core.world.overhead import Overhead
+from navi_core.world.floor.overhead import Overhead
 
 __all__ = ["map_facts", "metres", "panorama_arrays", "trail_array"]
 

@@ -34,8 +34,8 @@ def renewed_warehouse(night: "Night", warn: Any) -> dg.AssetMaterialization:
 
 
 def _promotion(night: "Night", told: dict[str, Any]) -> dg.AssetMaterialization:
-    from navi_pipeline.lib.documents import content_key
-    from navi_pipeline.lib.promotions import ALIAS, open_registry
+    from navi_pipeline.lib.evaluation.promotions import ALIAS, open_registry
+    from navi_pipeline.lib.records.documents import content_key
 
     registry = open_registry()
     champion = registry.resolve(ALIAS).weights_hash if ALIAS in registry.aliases() else None

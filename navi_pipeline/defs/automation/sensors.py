@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any
 import dagster as dg
 
 if TYPE_CHECKING:
-    from navi_pipeline.lib.scene_plan import SceneSource
+    from navi_pipeline.lib.corpus.scene_plan import SceneSource
 
 __all__ = ["SENSORS", "folder_signature", "new_demonstrations", "new_scenes", "run_failures", "stale_runs"]
 
@@ -169,7 +169,7 @@ def _at_work(instance: dg.DagsterInstance) -> bool:
 
 def _due(instance: dg.DagsterInstance) -> list["SceneSource"]:
     from navi_pipeline.defs.corpus.assets import CompileSettings
-    from navi_pipeline.lib.compiled import due_scenes
+    from navi_pipeline.lib.corpus.compiled_scenes import due_scenes
 
     known = instance.get_materialized_partitions(dg.AssetKey("compiled_scene"))
     return due_scenes(known, CompileSettings().compile_config())

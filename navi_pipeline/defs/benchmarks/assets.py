@@ -59,8 +59,8 @@ def _benchmark(sweep: str, story: str) -> dg.AssetsDefinition:
 
 def _materialize(context: dg.AssetExecutionContext, sweep: str, settings: SweepSettings) -> dg.MaterializeResult:
     from navi_core.config import SweepConfig, parse_config
-    from navi_pipeline.lib.documents import content_key
-    from navi_pipeline.lib.pictures import embedded_picture, markdown_table
+    from navi_pipeline.lib.records.documents import content_key
+    from navi_pipeline.lib.reports.pictures import embedded_picture, markdown_table
     from navi_pipeline.lib.sweeps.perform import perform_sweep
 
     given = {name: value for name, value in settings.model_dump(exclude={"again"}).items() if value is not None}

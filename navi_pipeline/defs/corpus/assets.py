@@ -8,7 +8,7 @@ from pydantic import Field
 
 from navi_pipeline.defs.corpus.partitions import scene_partitions
 from navi_pipeline.lib.clock import worked
-from navi_pipeline.lib.scene_plan import RESOLUTION
+from navi_pipeline.lib.corpus.scene_plan import RESOLUTION
 
 if TYPE_CHECKING:
     from navi_core.config import CompileConfig
@@ -72,9 +72,9 @@ class CompileSettings(dg.Config):
 @worked
 def scene_sources(context: dg.AssetExecutionContext, config: SceneSettings) -> dg.MaterializeResult:
     """Plan the scenes and register their partitions."""
-    from navi_pipeline.lib.documents import content_key
-    from navi_pipeline.lib.pictures import markdown_table
-    from navi_pipeline.lib.scene_plan import as_rows, chosen_settings, plan_scenes, plan_settings, write_plan
+    from navi_pipeline.lib.corpus.scene_plan import as_rows, chosen_settings, plan_scenes, plan_settings, write_plan
+    from navi_pipeline.lib.records.documents import content_key
+    from navi_pipeline.lib.reports.pictures import markdown_table
 
     earlier = chosen_settings()
     named = {name: value for name in DEFAULT_SCENES if (value := getattr(config, name)) is not None}
@@ -118,8 +118,8 @@ def scene_sources(context: dg.AssetExecutionContext, config: SceneSettings) -> d
 @worked
 def compiled_scene(context: dg.AssetExecutionContext, config: CompileSettings) -> dg.MaterializeResult:
     """Compile one scene and judge it."""
-    from navi_pipeline.lib.compiled import compile_source
-    from navi_pipeline.lib.scene_plan import read_plan
+    from navi_pipeline.lib.corpus.compiled_scenes import compile_source
+    from navi_pipeline.lib.corpus.scene_plan import read_plan
 
     plan = read_plan()
     source = plan.get(context.partition_key)
@@ -164,9 +164,9 @@ def compiled_scene(context: dg.AssetExecutionContext, config: CompileSettings) -
 @worked
 def scene_quality() -> dg.MaterializeResult:
     """Judge the compiled scenes together."""
-    from navi_pipeline.lib.compiled import corpus_rows
-    from navi_pipeline.lib.documents import content_key
-    from navi_pipeline.lib.pictures import embedded_picture, markdown_table, scatter
+    from navi_pipeline.lib.corpus.compiled_scenes import corpus_rows
+    from navi_pipeline.lib.records.documents import content_key
+    from navi_pipeline.lib.reports.pictures import embedded_picture, markdown_table, scatter
 
     rows = corpus_rows()
     verdicts = {word: sum(row["verdict"] == word for row in rows) for word in ("PASS", "MARGINAL", "FAIL")}
@@ -200,9 +200,9 @@ def scene_quality() -> dg.MaterializeResult:
 @worked
 def corpus(context: dg.AssetExecutionContext) -> dg.MaterializeResult:
     """Gather the compiled scenes into one manifest."""
-    from navi_pipeline.lib.compiled import corpus_rows, write_corpus
-    from navi_pipeline.lib.documents import content_key
-    from navi_pipeline.lib.pictures import markdown_table
+    from navi_pipeline.lib.corpus.compiled_scenes import corpus_rows, write_corpus
+    from navi_pipeline.lib.records.documents import content_key
+    from navi_pipeline.lib.reports.pictures import markdown_table
 
     rows = corpus_rows()
     used = [row for row in rows if row["verdict"] != "FAIL"]

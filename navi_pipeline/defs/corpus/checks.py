@@ -17,7 +17,7 @@ __all__ = ["corpus_is_split_by_scene", "most_scenes_pass", "spawn_verdict"]
 @worked
 def spawn_verdict(context: dg.AssetCheckExecutionContext) -> dg.AssetCheckResult:
     """Read the verdict of the scene that was compiled."""
-    from navi_pipeline.lib.compiled import scene_card
+    from navi_pipeline.lib.corpus.compiled_scenes import scene_card
 
     row = scene_card(context.partition_key)
     return dg.AssetCheckResult(
@@ -31,7 +31,7 @@ def spawn_verdict(context: dg.AssetCheckExecutionContext) -> dg.AssetCheckResult
 @worked
 def most_scenes_pass() -> dg.AssetCheckResult:
     """Count the verdicts."""
-    from navi_pipeline.lib.compiled import corpus_rows
+    from navi_pipeline.lib.corpus.compiled_scenes import corpus_rows
 
     verdicts = [row["verdict"] for row in corpus_rows()]
     share = verdicts.count("PASS") / len(verdicts)
@@ -50,7 +50,7 @@ def most_scenes_pass() -> dg.AssetCheckResult:
 @worked
 def corpus_is_split_by_scene() -> dg.AssetCheckResult:
     """Check the manifest."""
-    from navi_pipeline.lib.compiled import read_corpus
+    from navi_pipeline.lib.corpus.compiled_scenes import read_corpus
 
     rows = read_corpus()
     splits: dict[str, set[str]] = {}

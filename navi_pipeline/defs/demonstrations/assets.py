@@ -40,8 +40,8 @@ class ExpertSettings(dg.Config):
 @worked
 def expert_demonstrations(context: dg.AssetExecutionContext, config: ExpertSettings) -> dg.MaterializeResult:
     """Fly the teacher, or reuse its flights."""
-    from navi_pipeline.lib.demonstrations import expert_config, fly_expert
-    from navi_pipeline.lib.pictures import markdown_table
+    from navi_pipeline.lib.corpus.demonstrations import expert_config, fly_expert
+    from navi_pipeline.lib.reports.pictures import markdown_table
 
     settings = {name: getattr(config, name) for name in ("pilot", "episodes", "steps", "noise", "seed")}
     made = fly_expert(
@@ -75,9 +75,9 @@ def expert_demonstrations(context: dg.AssetExecutionContext, config: ExpertSetti
 @worked
 def recorded_demonstrations(context: dg.AssetExecutionContext) -> dg.MaterializeResult:
     """Take recordings in."""
-    from navi_pipeline.lib.demonstrations import take_recordings
-    from navi_pipeline.lib.documents import content_key
-    from navi_pipeline.lib.pictures import markdown_table
+    from navi_pipeline.lib.corpus.demonstrations import take_recordings
+    from navi_pipeline.lib.records.documents import content_key
+    from navi_pipeline.lib.reports.pictures import markdown_table
 
     made = take_recordings()
     refused = [row for row in made["rows"] if not row["accepted"]]
@@ -107,8 +107,8 @@ def recorded_demonstrations(context: dg.AssetExecutionContext) -> dg.Materialize
 @worked
 def demonstrations(context: dg.AssetExecutionContext) -> dg.MaterializeResult:
     """Gather them, and show what was seen and what was answered."""
-    from navi_pipeline.lib.demonstrations import action_statistics, gather_demonstrations
-    from navi_pipeline.lib.pictures import embedded_picture, histograms, markdown_table, panorama
+    from navi_pipeline.lib.corpus.demonstrations import action_statistics, gather_demonstrations
+    from navi_pipeline.lib.reports.pictures import embedded_picture, histograms, markdown_table, panorama
 
     made = gather_demonstrations(context.partition_key)
     rows, actions, first = action_statistics(made["folders"])

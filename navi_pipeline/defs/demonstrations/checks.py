@@ -19,7 +19,7 @@ _MOST_COLLISIONS = 10.0
 @worked
 def teacher_flies_safely(context: dg.AssetCheckExecutionContext) -> dg.AssetCheckResult:
     """Read what was counted while it flew."""
-    from navi_pipeline.lib.demonstrations import read_expert
+    from navi_pipeline.lib.corpus.demonstrations import read_expert
 
     rates = [row["collisions_per_minute"] for row in read_expert(context.partition_key)["rows"]]
     flown = [rate for rate in rates if rate is not None]
@@ -35,7 +35,7 @@ def teacher_flies_safely(context: dg.AssetCheckExecutionContext) -> dg.AssetChec
 @worked
 def recordings_are_good() -> dg.AssetCheckResult:
     """Read what the ingest said of each file."""
-    from navi_pipeline.lib.demonstrations import read_recorded
+    from navi_pipeline.lib.corpus.demonstrations import read_recorded
 
     rows = read_recorded()["rows"]
     refused = [f"{row['file']}: {row['reason']}" for row in rows if not row["accepted"]]
@@ -56,7 +56,7 @@ def recordings_are_good() -> dg.AssetCheckResult:
 @worked
 def demonstrations_can_be_learned_from(context: dg.AssetCheckExecutionContext) -> dg.AssetCheckResult:
     """Read what was gathered."""
-    from navi_pipeline.lib.demonstrations import read_demonstrations
+    from navi_pipeline.lib.corpus.demonstrations import read_demonstrations
 
     made = read_demonstrations(context.partition_key)
     return dg.AssetCheckResult(

@@ -45,12 +45,19 @@ class EvaluationSettings(dg.Config):
 @worked
 def policy_evaluation(context: dg.AssetExecutionContext, config: EvaluationSettings) -> dg.MaterializeResult:
     """Fly, compare, record."""
-    from navi_pipeline.lib.documents import content_key
-    from navi_pipeline.lib.pictures import markdown_table
-    from navi_pipeline.lib.policies import known_policies, policy_name, read_policy
-    from navi_pipeline.lib.scoring import PILOTS, SplitScenes, flown_policy, result_row, score_policy, summary_rows
-    from navi_pipeline.lib.verdicts import write_verdict
-    from navi_pipeline.lib.warehouse import Warehouse
+    from navi_pipeline.lib.evaluation.scoring import (
+        PILOTS,
+        SplitScenes,
+        flown_policy,
+        result_row,
+        score_policy,
+        summary_rows,
+    )
+    from navi_pipeline.lib.evaluation.verdicts import write_verdict
+    from navi_pipeline.lib.records.documents import content_key
+    from navi_pipeline.lib.reports.pictures import markdown_table
+    from navi_pipeline.lib.training.policies import known_policies, policy_name, read_policy
+    from navi_pipeline.lib.warehouse.warehouse import Warehouse
 
     profile = context.partition_key
     policy = read_policy(profile)
@@ -105,11 +112,11 @@ def policy_evaluation(context: dg.AssetExecutionContext, config: EvaluationSetti
 @worked
 def baseline_evaluation(context: dg.AssetExecutionContext, config: EvaluationSettings) -> dg.MaterializeResult:
     """Fly the pilots, or take the flights of the same protocol."""
-    from navi_pipeline.lib.baselines import fly_baselines
-    from navi_pipeline.lib.documents import content_key
-    from navi_pipeline.lib.pictures import embedded_picture, interval_bars, markdown_table
-    from navi_pipeline.lib.scoring import result_row
-    from navi_pipeline.lib.warehouse import Warehouse
+    from navi_pipeline.lib.evaluation.baselines import fly_baselines
+    from navi_pipeline.lib.evaluation.scoring import result_row
+    from navi_pipeline.lib.records.documents import content_key
+    from navi_pipeline.lib.reports.pictures import embedded_picture, interval_bars, markdown_table
+    from navi_pipeline.lib.warehouse.warehouse import Warehouse
 
     protocol = config.protocol()
     made = fly_baselines(protocol, on_line=context.log.info)
@@ -150,9 +157,9 @@ def leaderboard() -> dg.MaterializeResult:
 
 def ranked() -> tuple[dict[str, Any], str]:
     """Return what the leaderboard shows, and its data version."""
-    from navi_pipeline.lib.baselines import ranking, worth_drawing
-    from navi_pipeline.lib.documents import content_key
-    from navi_pipeline.lib.pictures import embedded_picture, interval_bars, markdown_table, scatter
+    from navi_pipeline.lib.evaluation.baselines import ranking, worth_drawing
+    from navi_pipeline.lib.records.documents import content_key
+    from navi_pipeline.lib.reports.pictures import embedded_picture, interval_bars, markdown_table, scatter
 
     rows = ranking()
     drawn_rows = worth_drawing(rows)

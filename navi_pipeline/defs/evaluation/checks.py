@@ -19,7 +19,7 @@ __all__ = [
 
 
 def _comparison(context: dg.AssetCheckExecutionContext, pilot: str, metric: str) -> dict[str, Any]:
-    from navi_pipeline.lib.verdicts import read_verdict
+    from navi_pipeline.lib.evaluation.verdicts import read_verdict
 
     return dict(read_verdict(context.partition_key)["test"]["comparisons"][pilot][metric])
 
@@ -74,7 +74,7 @@ def collides_less_than_random(context: dg.AssetCheckExecutionContext) -> dg.Asse
 @worked
 def baselines_keep_their_order() -> dg.AssetCheckResult:
     """Compare their coverage."""
-    from navi_pipeline.lib.baselines import read_baselines
+    from navi_pipeline.lib.evaluation.baselines import read_baselines
 
     coverage = read_baselines()
     order = [coverage[name] for name in ("random", "forward-plus", "frontier", "planner")]
@@ -89,7 +89,7 @@ def baselines_keep_their_order() -> dg.AssetCheckResult:
 @worked
 def everybody_is_ranked() -> dg.AssetCheckResult:
     """Read the ranking."""
-    from navi_pipeline.lib.baselines import BASELINES, ranking
+    from navi_pipeline.lib.evaluation.baselines import BASELINES, ranking
 
     rows = ranking()
     missing = sorted(set(BASELINES) - {row["subject"] for row in rows})

@@ -33,6 +33,6 @@ class CloningSettings(dg.Config):
 @worked
 def bc_policy(context: dg.AssetExecutionContext, config: CloningSettings) -> dg.MaterializeResult:
     """Clone, or reuse the finished run of this configuration and these demonstrations."""
-    from navi_pipeline.lib.training_step import materialize_policy
+    from navi_pipeline.lib.training.training_step import materialize_policy
 
     return materialize_policy(context, "bc", seed=config.seed, epochs=config.epochs)

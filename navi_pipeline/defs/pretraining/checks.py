@@ -20,7 +20,7 @@ def clone_has_learned(context: dg.AssetCheckExecutionContext) -> dg.AssetCheckRe
     """Compare the epochs."""
     import math
 
-    from navi_pipeline.lib.policies import cloning_curve_of, read_policy
+    from navi_pipeline.lib.training.policies import cloning_curve_of, read_policy
 
     losses = cloning_curve_of(read_policy(context.partition_key, "bc")["run_id"])["validation_nll"]
     first, best = float(losses.iloc[0]), float(losses.min())

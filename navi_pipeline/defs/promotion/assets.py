@@ -28,11 +28,11 @@ __all__ = ["promoted_model"]
 def promoted_model(context: dg.AssetExecutionContext, config: EvaluationSettings) -> dg.MaterializeResult:
     """Challenge the champion."""
     from navi_core.models import record_registry
-    from navi_pipeline.lib.documents import content_key
-    from navi_pipeline.lib.pictures import markdown_table
-    from navi_pipeline.lib.policies import read_policy
-    from navi_pipeline.lib.promotions import challenge, lineage_of, open_registry
-    from navi_pipeline.lib.warehouse import Warehouse
+    from navi_pipeline.lib.evaluation.promotions import challenge, lineage_of, open_registry
+    from navi_pipeline.lib.records.documents import content_key
+    from navi_pipeline.lib.reports.pictures import markdown_table
+    from navi_pipeline.lib.training.policies import read_policy
+    from navi_pipeline.lib.warehouse.warehouse import Warehouse
 
     policy = read_policy(context.partition_key)
     decision = challenge(policy, config.protocol())

@@ -19,7 +19,7 @@ def champion_loads() -> dg.AssetCheckResult:
     """Resolve and load the champion."""
     from navi_core.errors import NaviError
     from navi_core.models import load_checkpoint
-    from navi_pipeline.lib.promotions import ALIAS, open_registry
+    from navi_pipeline.lib.evaluation.promotions import ALIAS, open_registry
 
     try:
         champion = open_registry().resolve(ALIAS)

@@ -58,9 +58,9 @@ trial = dg.AssetSpec(
 
 
 def _materialize(context: dg.AssetExecutionContext, settings: StudySettings) -> dg.MaterializeResult:
-    from navi_pipeline.lib.compiled import scene_paths
-    from navi_pipeline.lib.documents import content_key
-    from navi_pipeline.lib.pictures import embedded_picture, markdown_table
+    from navi_pipeline.lib.corpus.compiled_scenes import scene_paths
+    from navi_pipeline.lib.records.documents import content_key
+    from navi_pipeline.lib.reports.pictures import embedded_picture, markdown_table
     from navi_pipeline.lib.studies.catalogue import find_study
     from navi_pipeline.lib.studies.caution import caution
     from navi_pipeline.lib.studies.perform import perform_study

@@ -8,7 +8,7 @@ from navi_pipeline.defs.pools import GPU
 from navi_pipeline.defs.pretraining.assets import bc_policy
 from navi_pipeline.defs.training.partitions import profile_partitions
 from navi_pipeline.lib.clock import worked_as
-from navi_pipeline.lib.policies import ALGORITHMS, asset_name
+from navi_pipeline.lib.training.policies import ALGORITHMS, asset_name
 
 __all__ = ["POLICIES", "TrainingSettings"]
 
@@ -53,8 +53,8 @@ def _training(algorithm: str) -> dg.AssetsDefinition:
     )
     def policy(context: dg.AssetExecutionContext, config: TrainingSettings) -> dg.MaterializeResult:
         """Train, or reuse the finished run of this configuration."""
-        from navi_pipeline.lib.policies import parse_start
-        from navi_pipeline.lib.training_step import materialize_policy
+        from navi_pipeline.lib.training.policies import parse_start
+        from navi_pipeline.lib.training.training_step import materialize_policy
 
         with worked_as(asset_name(algorithm)):
             return materialize_policy(

@@ -19,8 +19,8 @@ def _metrics_are_finite(algorithm: str, asset: dg.AssetsDefinition) -> dg.AssetC
     )
     def check(context: dg.AssetCheckExecutionContext) -> dg.AssetCheckResult:
         """Ask the warehouse."""
-        from navi_pipeline.lib.policies import read_policy
-        from navi_pipeline.lib.warehouse import Warehouse
+        from navi_pipeline.lib.training.policies import read_policy
+        from navi_pipeline.lib.warehouse.warehouse import Warehouse
 
         with worked_as("metrics_are_finite"):
             row = Warehouse().query(
@@ -46,7 +46,7 @@ def _reward_rises(algorithm: str, asset: dg.AssetsDefinition) -> dg.AssetChecksD
     )
     def check(context: dg.AssetCheckExecutionContext) -> dg.AssetCheckResult:
         """Compare the ends of the curve."""
-        from navi_pipeline.lib.policies import curve_of, read_policy
+        from navi_pipeline.lib.training.policies import curve_of, read_policy
 
         with worked_as("reward_rises"):
             curve = curve_of(read_policy(context.partition_key, algorithm)["run_id"])["reward_ema"]

@@ -37,9 +37,9 @@ def folded_in(warn: Callable[..., None]) -> tuple[dict[str, Any], str]:
     Args:
         warn: Told of every segment that is in quarantine.
     """
-    from navi_pipeline.lib.documents import content_key
-    from navi_pipeline.lib.pictures import markdown_table
-    from navi_pipeline.lib.warehouse import Warehouse
+    from navi_pipeline.lib.records.documents import content_key
+    from navi_pipeline.lib.reports.pictures import markdown_table
+    from navi_pipeline.lib.warehouse.warehouse import Warehouse
 
     store = Warehouse()
     report = store.ingest()

@@ -12,7 +12,7 @@ __all__ = ["every_row_counts_once", "nothing_in_quarantine"]
 @worked
 def nothing_in_quarantine() -> dg.AssetCheckResult:
     """Look into the quarantine."""
-    from navi_pipeline.lib.warehouse import Warehouse
+    from navi_pipeline.lib.warehouse.warehouse import Warehouse
 
     names = sorted(path.name for path in Warehouse().quarantine.glob("*.ndjson"))
     return dg.AssetCheckResult(
@@ -28,8 +28,8 @@ def nothing_in_quarantine() -> dg.AssetCheckResult:
 def every_row_counts_once() -> dg.AssetCheckResult:
     """Count the keys of the tables that the writer alone keeps unique."""
     from navi_core.record.schema import UNINDEXED_TABLES
-    from navi_pipeline.lib.doubles import count_doubles
-    from navi_pipeline.lib.warehouse import Warehouse
+    from navi_pipeline.lib.warehouse.duplicate_keys import count_doubles
+    from navi_pipeline.lib.warehouse.warehouse import Warehouse
 
     with Warehouse().reader() as ask:
         doubled = {table: count_doubles(ask, table) for table in UNINDEXED_TABLES}

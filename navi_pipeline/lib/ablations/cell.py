@@ -20,12 +20,12 @@ from navi_core.errors import RunError
 from navi_core.presets import merge, resolve_config
 from navi_core.record.file_lock import exclusively
 from navi_pipeline.lib.ablations.catalogue import Variant
-from navi_pipeline.lib.benchmark_log import BenchmarkLog
-from navi_pipeline.lib.documents import content_key, pipeline_folder, read_document, write_document
 from navi_pipeline.lib.hindrance import hindrance
+from navi_pipeline.lib.records.benchmark_log import BenchmarkLog
+from navi_pipeline.lib.records.documents import content_key, pipeline_folder, read_document, write_document
 from navi_pipeline.lib.stale_runs import runs_in_use, wait_for_run
-from navi_pipeline.lib.supervised import run_supervised
-from navi_pipeline.lib.trainer_client import require_whole
+from navi_pipeline.lib.training.supervised import run_supervised
+from navi_pipeline.lib.training.trainer_client import require_whole
 
 __all__ = ["CellOutcome", "known_outcome", "resolved", "run_cell"]
 
@@ -248,7 +248,7 @@ def _record(name: str, key: str, outcome: CellOutcome, config: AblationConfig) -
 
 
 def _key(variant: Variant, config: AblationConfig, seed: int) -> str:
-    from navi_core.learn.own_code import own_code
+    from navi_core.learn.algorithms.custom_code import own_code
 
     train = resolved(variant, config, seed)
     told, own = train.model_dump(mode="json"), own_code(train)

@@ -15,9 +15,9 @@ from navi_core.errors import RunError
 from navi_pipeline.lib.ablations.catalogue import BASE, Variant, find_variants
 from navi_pipeline.lib.ablations.cell import CellOutcome, known_outcome, resolved
 from navi_pipeline.lib.ablations.worker import run_cell_in_child
-from navi_pipeline.lib.html_report import table_part, text_part, write_report
-from navi_pipeline.lib.line_chart import interval_chart
-from navi_pipeline.lib.warehouse import Warehouse
+from navi_pipeline.lib.reports.html_report import table_part, text_part, write_report
+from navi_pipeline.lib.reports.line_chart import interval_chart
+from navi_pipeline.lib.warehouse.warehouse import Warehouse
 
 if TYPE_CHECKING:
     from navi_core.evaluate import SeedComparison

@@ -19,8 +19,8 @@ _DRONES, _AZIMUTH, _ELEVATION = 64, 64, 16
 
 def evaluation(night: Night) -> tuple[list[Gate], dict[str, Any]]:
     """Fly the night's policy (or the champion) and two pilots over the test scenes."""
-    from navi_pipeline.lib.scoring import comparison_row, score_policy, summary_rows
-    from navi_pipeline.lib.warehouse import Warehouse
+    from navi_pipeline.lib.evaluation.scoring import comparison_row, score_policy, summary_rows
+    from navi_pipeline.lib.warehouse.warehouse import Warehouse
 
     score = score_policy(_policy(night), "test", _protocol(night))
     if score is None:
@@ -36,8 +36,8 @@ def benchmarks(night: Night) -> tuple[list[Gate], dict[str, Any]]:
     from navi_core.bench.env import env_cases, run_env
     from navi_core.config import CompileConfig
     from navi_core.scenes import compile_mesh, generate_scene
-    from navi_pipeline.lib.benchmark_log import BenchmarkLog
-    from navi_pipeline.lib.warehouse import Warehouse
+    from navi_pipeline.lib.records.benchmark_log import BenchmarkLog
+    from navi_pipeline.lib.warehouse.warehouse import Warehouse
 
     config = night.config
     cases = env_cases(((_AZIMUTH, _ELEVATION),), (_DRONES,))
@@ -97,8 +97,8 @@ def benchmarks(night: Night) -> tuple[list[Gate], dict[str, Any]]:
 def promotion(night: Night) -> tuple[list[Gate], dict[str, Any]]:
     """Let the night's policy challenge the champion on the validation scenes."""
     from navi_core.models import record_registry
-    from navi_pipeline.lib.promotions import ALIAS, challenge, open_registry
-    from navi_pipeline.lib.warehouse import Warehouse
+    from navi_pipeline.lib.evaluation.promotions import ALIAS, challenge, open_registry
+    from navi_pipeline.lib.warehouse.warehouse import Warehouse
 
     comparison = night.data("evaluation")["comparisons"]["random"]
     if not comparison["better"]:
@@ -119,7 +119,7 @@ def _protocol(night: Night) -> EvalConfig:
 def _policy(night: Night) -> dict[str, Any]:
     if night.config.train:
         return night_policy(night)
-    from navi_pipeline.lib.promotions import ALIAS, open_registry
+    from navi_pipeline.lib.evaluation.promotions import ALIAS, open_registry
 
     entry = open_registry().resolve(ALIAS)
     return {

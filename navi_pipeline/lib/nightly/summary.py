@@ -8,10 +8,17 @@ from typing import Any
 
 from navi_core.errors import RecordError
 from navi_core.record.durable import write_durably
-from navi_pipeline.lib.html_report import Part, picture_part, reports_folder, table_part, text_part, write_report
 from navi_pipeline.lib.nightly.night import Night
-from navi_pipeline.lib.pictures import markdown_table, reward_curves
-from navi_pipeline.lib.warehouse import Warehouse
+from navi_pipeline.lib.reports.html_report import (
+    Part,
+    picture_part,
+    reports_folder,
+    table_part,
+    text_part,
+    write_report,
+)
+from navi_pipeline.lib.reports.pictures import markdown_table, reward_curves
+from navi_pipeline.lib.warehouse.warehouse import Warehouse
 
 __all__ = ["summary_paths", "write_summary"]
 
@@ -112,7 +119,7 @@ def _sections(night: Night) -> list[tuple[str, str, list[dict[str, Any]]]]:
 
 
 def _curves(run_id: str) -> bytes | None:
-    from navi_pipeline.lib.policies import curve_of
+    from navi_pipeline.lib.training.policies import curve_of
 
     curve = curve_of(run_id)
     return reward_curves(curve, run_id) if len(curve) > 1 else None

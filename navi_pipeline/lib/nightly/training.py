@@ -9,11 +9,11 @@ from navi_core.config import TrainConfig, config_hash, parse_config
 from navi_core.config.past import settings_of_today
 from navi_core.errors import NaviError, RunError
 from navi_core.record import hardware_profile
-from navi_pipeline.lib.monitor import Monitor
 from navi_pipeline.lib.nightly.night import Gate, Night
 from navi_pipeline.lib.nightly.settings import preset_settings
 from navi_pipeline.lib.nightly.start import ASSET
 from navi_pipeline.lib.nightly.viewer import ViewerProbe
+from navi_pipeline.lib.training.monitor import Monitor
 
 __all__ = ["bounded_training", "night_policy", "night_settings", "resume_proof"]
 
@@ -89,7 +89,7 @@ def _proof(more: int, began: int, trained: int, result: dict[str, Any], *, stall
 
 def _newest_step(data: dict[str, Any]) -> int:
     """Return the step of a run's newest checkpoint; where there is none, that at which training ended."""
-    from navi_core.learn.resume import checkpoints_in
+    from navi_core.learn.run.resume import checkpoints_in
 
     kept = checkpoints_in(Path(data["checkpoint"]).parent)
     return int(kept[-1].stem.removeprefix("step-")) if kept else int(data["steps"])
@@ -114,7 +114,7 @@ def night_policy(night: Night) -> dict[str, Any]:
 
 
 def _train(night: Night, settings: TrainConfig, monitor: Monitor) -> dict[str, Any]:
-    from navi_pipeline.lib.trainer_client import train_in_child
+    from navi_pipeline.lib.training.trainer_client import train_in_child
 
     return train_in_child(
         settings,
@@ -147,7 +147,7 @@ def _init(night: Night) -> str:
 
 def night_settings(night: Night) -> TrainConfig:
     """Return what a night trains with: its profile, without an end, on the scenes of the corpus."""
-    from navi_pipeline.lib.compiled import scene_paths
+    from navi_pipeline.lib.corpus.compiled_scenes import scene_paths
 
     settings = preset_settings(night.config, [str(path) for path in scene_paths("train")])
     # Time ends it, not a number of steps: the resume proof goes on with the very same run. What the profile lets move
@@ -167,7 +167,7 @@ def _monitor(night: Night, seconds: float, until_step: int | None = None) -> Mon
 
 
 def _finite(run_id: str) -> Gate:
-    from navi_pipeline.lib.warehouse import Warehouse
+    from navi_pipeline.lib.warehouse.warehouse import Warehouse
 
     warehouse = Warehouse()
     warehouse.ingest()

@@ -24,7 +24,7 @@ from navi_core.config.past import given_of_today, settings_of_today
 from navi_core.errors import ConfigError, RecordError
 from navi_core.record import navi_home
 from navi_core.record.file_lock import exclusively, is_held
-from navi_pipeline.lib.documents import read_document, write_document
+from navi_pipeline.lib.records.documents import read_document, write_document
 from navi_pipeline.lib.studies.spaces import check_space, corner_config, search_space, trial_config
 from navi_pipeline.lib.studies.storage import open_storage, studies_folder, study_folder
 

@@ -11,7 +11,7 @@ from typing import Any
 
 from navi_core.config.studies import ObjectiveConfig
 from navi_core.record import outbox_path
-from navi_pipeline.lib.warehouse import Warehouse
+from navi_pipeline.lib.warehouse.warehouse import Warehouse
 
 __all__ = ["RunCurve"]
 

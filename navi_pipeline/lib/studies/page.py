@@ -9,9 +9,9 @@ from html import escape
 from pathlib import Path
 from typing import Any
 
-from navi_pipeline.lib.html_report import Part, picture_part, table_part, text_part, write_report
-from navi_pipeline.lib.line_chart import line_chart
-from navi_pipeline.lib.pictures import scatter
+from navi_pipeline.lib.reports.html_report import Part, picture_part, table_part, text_part, write_report
+from navi_pipeline.lib.reports.line_chart import line_chart
+from navi_pipeline.lib.reports.pictures import scatter
 from navi_pipeline.lib.studies.book import StudyBook
 from navi_pipeline.lib.studies.caution import caution, tried
 

@@ -16,8 +16,8 @@ from navi_core.errors import NaviError, RunError
 from navi_pipeline.lib.studies.book import StudyBook
 from navi_pipeline.lib.studies.page import history_picture, write_page
 from navi_pipeline.lib.studies.rows import record_study, record_trials, trial_row
-from navi_pipeline.lib.supervised import run_supervised
-from navi_pipeline.lib.warehouse import Warehouse
+from navi_pipeline.lib.training.supervised import run_supervised
+from navi_pipeline.lib.warehouse.warehouse import Warehouse
 
 if TYPE_CHECKING:
     from optuna.trial import FrozenTrial

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 
 from navi_core.config import config_hash
 from navi_core.errors import ConfigError
-from navi_pipeline.lib.pipeline_log import pipeline_log
+from navi_pipeline.lib.records.pipeline_log import pipeline_log
 from navi_pipeline.lib.studies.book import StudyBook, constraint_values, is_feasible, number_of
 from navi_pipeline.lib.studies.spaces import search_space, trial_config
 

@@ -7,7 +7,7 @@ from collections.abc import Sequence
 from navi_core.config import StudyConfig
 from navi_core.errors import RunError
 from navi_core.presets import merge
-from navi_pipeline.lib.documents import content_key
+from navi_pipeline.lib.records.documents import content_key
 
 __all__ = ["over_scenes"]
 

@@ -16,7 +16,7 @@ from navi_pipeline.lib.stale_runs import runs_in_use, wait_for_run
 from navi_pipeline.lib.studies.book import HINDERED, INTERRUPTED, StudyBook
 from navi_pipeline.lib.studies.curve import RunCurve
 from navi_pipeline.lib.studies.spaces import draw, search_space, trial_config
-from navi_pipeline.lib.trainer_client import ended_of_itself, train_in_child
+from navi_pipeline.lib.training.trainer_client import ended_of_itself, train_in_child
 
 if TYPE_CHECKING:
     from optuna.trial import Trial

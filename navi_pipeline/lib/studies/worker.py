@@ -11,7 +11,7 @@ from navi_core.errors import NaviError
 from navi_pipeline.lib.studies.book import StudyBook, read_study
 from navi_pipeline.lib.studies.rows import record_trials
 from navi_pipeline.lib.studies.trial import Train, run_trial
-from navi_pipeline.lib.trainer_client import train_in_child
+from navi_pipeline.lib.training.trainer_client import train_in_child
 
 __all__ = ["work"]
 

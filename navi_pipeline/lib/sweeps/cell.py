@@ -6,7 +6,7 @@ from collections.abc import Callable
 from dataclasses import dataclass, field
 from typing import Any
 
-from navi_pipeline.lib.benchmark_log import Outcome as Status
+from navi_pipeline.lib.records.benchmark_log import Outcome as Status
 
 __all__ = ["UNITS", "Cell", "Outcome", "Status", "read_train"]
 

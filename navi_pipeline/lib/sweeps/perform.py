@@ -9,15 +9,15 @@ from typing import Any
 
 from navi_core.config import SweepConfig
 from navi_core.errors import RunError
-from navi_pipeline.lib.compiled import read_corpus
-from navi_pipeline.lib.documents import pipeline_folder, read_document, write_document
-from navi_pipeline.lib.html_report import picture_part, table_part, text_part, write_report
+from navi_pipeline.lib.corpus.compiled_scenes import read_corpus
+from navi_pipeline.lib.records.documents import pipeline_folder, read_document, write_document
+from navi_pipeline.lib.reports.html_report import picture_part, table_part, text_part, write_report
 from navi_pipeline.lib.sweeps.catalogue import Scenery, Sweep, find_sweep
 from navi_pipeline.lib.sweeps.cell import Outcome
 from navi_pipeline.lib.sweeps.pictures import draw_sweep, draw_verdicts
 from navi_pipeline.lib.sweeps.runner import run_cells
 from navi_pipeline.lib.sweeps.summary import INCUMBENT, Verdict, core_verdicts, level_rows
-from navi_pipeline.lib.warehouse import Warehouse
+from navi_pipeline.lib.warehouse.warehouse import Warehouse
 
 __all__ = ["SweepResult", "perform_sweep", "read_sweep", "training_scenery"]
 

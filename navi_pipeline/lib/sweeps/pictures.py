@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 from collections.abc import Sequence
 
-from navi_pipeline.lib.pictures import new_figure, png
+from navi_pipeline.lib.reports.pictures import new_figure, png
 from navi_pipeline.lib.sweeps.cell import Outcome
 from navi_pipeline.lib.sweeps.summary import Verdict
 

@@ -18,11 +18,11 @@ from navi_core.config import SweepConfig
 from navi_core.errors import RunError
 from navi_core.record import hardware_profile
 from navi_core.record.file_lock import exclusively
-from navi_pipeline.lib.benchmark_log import BenchmarkLog
-from navi_pipeline.lib.documents import content_key, pipeline_folder, read_document, write_document
 from navi_pipeline.lib.hindrance import hindrance
-from navi_pipeline.lib.supervised import run_supervised
+from navi_pipeline.lib.records.benchmark_log import BenchmarkLog
+from navi_pipeline.lib.records.documents import content_key, pipeline_folder, read_document, write_document
 from navi_pipeline.lib.sweeps.cell import UNITS, Cell, Outcome, Status
+from navi_pipeline.lib.training.supervised import run_supervised
 
 __all__ = ["cell_key", "run_cells"]
 

@@ -1,0 +1,1 @@
+"""`navi bench …`: one module per subject."""

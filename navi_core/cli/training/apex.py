@@ -1,0 +1,238 @@
+"""`navi learner` and `navi actor`: Ape-X, on Ray or in one process."""
+
+from __future__ import annotations
+
+import os
+import sys
+from contextlib import redirect_stdout
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Any
+
+import typer
+
+from navi_core.cli.table import print_facts, print_json
+from navi_core.cli.training.flags import (
+    AsJson,
+    Asset,
+    Assign,
+    ConfigFile,
+    EncoderBackend,
+    Fresh,
+    Init,
+    Noisy,
+    Partition,
+    Preset,
+    Register,
+    Rows,
+    RunRoot,
+    SceneFiles,
+    Seed,
+    Steps,
+    Task,
+    TemporalCore,
+    flagged_config,
+    partition_or_preset,
+)
+from navi_core.cli.training.scenes import compiled_scenes
+from navi_core.cli.training.train import log_on_stderr, show_training, training_record
+from navi_core.cli.training.versions import enter_version, initial_weights
+
+if TYPE_CHECKING:
+    from navi_core.config import TrainConfig
+    from navi_core.learn.parallel import Workers
+
+__all__ = ["register", "run_apex"]
+
+_RATES = {
+    "actor_steps_per_s": "actors [steps/s]",
+    "shard_adds_per_s": "shards, added [items/s]",
+    "shard_samples_per_s": "shards, drawn [items/s]",
+    "learner_updates_per_s": "learner [gradient steps/s]",
+    "sync_age_s": "age of the actors' weights [s]",
+    "sync_lag_versions": "publications behind",
+    "actors_replaced": "actors replaced",
+    "shards_replaced": "shards replaced",
+    "repeated_shipments": "rollouts sent twice, counted once",
+}
+"""Metric and what it is called."""
+
+
+def register(app: typer.Typer) -> None:
+    """Add `learner` and `actor` to the `navi` command."""
+    app.command("learner")(learner)
+    app.command("actor")(actor)
+
+
+def learner(
+    preset: Preset = None,
+    config: ConfigFile = None,
+    assign: Assign = None,
+    seed: Seed = None,
+    steps: Steps = None,
+    actors: Rows = None,
+    encoder_backend: EncoderBackend = None,
+    temporal_core: TemporalCore = None,
+    scene: SceneFiles = None,
+    task: Task = None,
+    noisy: Noisy = False,
+    run_root: RunRoot = None,
+    asset: Asset = None,
+    partition: Partition = None,
+    fresh: Fresh = False,
+    init: Init = None,
+    register: Register = True,
+    address: Annotated[
+        str | None, typer.Option(help="A running Ray, host:port or auto; without, one starts here.")
+    ] = None,
+    processes: Annotated[
+        int | None,
+        typer.Option(min=0, help="Actors to start; 0 leaves them to `navi actor`. By default the settings'."),
+    ] = None,
+    in_process: Annotated[
+        bool, typer.Option("--in-process", help="Actors and shards take turns in this process; needs no Ray.")
+    ] = False,
+    as_json: AsJson = False,
+) -> None:
+    """Train by Ape-X: Double DQN with actors, replay shards and learners of their own (settings: distributed, dqn).
+
+    Resumes where the same command stopped. With distributed.learners above 1 it starts itself again under torchrun.
+    """
+    from navi_core.errors import ConfigError
+
+    resolved = flagged_config(
+        "dqn", preset, config, assign, scene,
+        {"seed": seed, "total_steps": steps, "actors": actors, "task": task},
+        {"encoder": encoder_backend, "core": temporal_core}, noisy,
+    )  # fmt: skip
+    if in_process and (address is not None or processes is not None):
+        raise ConfigError("--in-process takes neither --address nor --processes; leave them out")
+    _as_many_as(resolved.distributed.learners)
+    # Ray says on standard output when a process died; that belongs to the result.
+    with log_on_stderr(), redirect_stdout(sys.stderr):
+        record = run_apex(
+            resolved,
+            run_root=run_root,
+            asset=asset or "apex",
+            partition=partition_or_preset(partition, preset),
+            fresh=fresh,
+            init=None if fresh else (init or "none"),
+            register=register,
+            address=address,
+            processes=processes,
+            in_process=in_process,
+        )
+    if os.environ.get("RANK", "0") != "0":
+        return
+    show_training(record, as_json)
+    if not as_json:
+        facts = {
+            label: f"{record['metrics'][name]:,.4g}" for name, label in _RATES.items() if name in record["metrics"]
+        }
+        print_facts("throughput of the last second, and what happened", facts)
+
+
+def actor(
+    shard: Annotated[int, typer.Option(min=0, help="Shard of the replay that its rollouts go to.")],
+    address: Annotated[str, typer.Option(help="Ray of the run, host:port; auto finds one on this machine.")] = "auto",
+    run: Annotated[str | None, typer.Option(help="Which run, where there are several.")] = None,
+    number: Annotated[
+        int | None, typer.Option(min=0, help="Place on the ladder of ε; by default that of the shard.")
+    ] = None,
+    as_json: AsJson = False,
+) -> None:
+    """Fly for a run of `navi learner` until it is over; the run says what is flown, and with which weights."""
+    from navi_core.scale.ray_cluster import fly_for_run
+
+    with log_on_stderr():
+        ended, shipped = fly_for_run(address, run, shard, number)
+    if as_json:
+        print_json({"shard": shard, "ended": ended, "rollouts": shipped})
+    else:
+        print_facts("actor", {"shard": str(shard), "ended by": ended, "rollouts shipped": f"{shipped:,}"})
+
+
+def run_apex(
+    config: TrainConfig,
+    *,
+    run_root: Path | None = None,
+    asset: str,
+    partition: str,
+    fresh: bool = False,
+    init: str | None = None,
+    register: bool = True,
+    address: str | None = None,
+    processes: int | None = None,
+    in_process: bool = False,
+) -> dict[str, Any]:
+    """Train one run by Ape-X, to a registered version.
+
+    Args:
+        config: Full configuration.
+        run_root: Folder of runs; by default `runs/` of the Navi home.
+        asset: What the run is for.
+        partition: Which one of it.
+        fresh: Move an earlier run of the same key aside and start anew.
+        init: Weights of a new run, as `navi_core.cli.training.versions.initial_weights` takes them.
+        register: Enter the result into the registry; what learned a task is not entered.
+        address: Of a running Ray; None starts one.
+        processes: Actors to start on Ray; None as many as the configuration says.
+        in_process: Without Ray.
+
+    Returns:
+        Plain data, as `navi_core.cli.training.train.run_training`.
+    """
+    from navi_core.learn.parallel import joined_workers
+
+    with joined_workers() as workers:
+        return _run(
+            config, workers, run_root, asset, partition, fresh, init, register,
+            address=address, processes=processes, in_process=in_process,
+        )  # fmt: skip
+
+
+def _run(
+    config: TrainConfig,
+    workers: Workers,
+    run_root: Path | None,
+    asset: str,
+    partition: str,
+    fresh: bool,
+    init: str | None,
+    register: bool,
+    **place: Any,
+) -> dict[str, Any]:
+    from contextlib import ExitStack
+
+    from navi_core.learn import console_progress
+    from navi_core.models import Registry
+    from navi_core.record import RunDirectory, navi_home
+    from navi_core.scale import check_apex
+    from navi_core.scale.launch import launch_apex
+
+    # What can be refused is refused before the run's folder is made.
+    check_apex(config, workers)
+    registry = Registry(navi_home() / "models")
+    initial = initial_weights(registry, init)
+    scenes = compiled_scenes(config, jobs=None if workers.size == 1 else 1) if config.task is None else []
+    with ExitStack() as stack:
+        run = progress = None
+        if workers.first:
+            root = run_root if run_root is not None else navi_home() / "runs"
+            run = stack.enter_context(
+                RunDirectory.open(root, asset=asset, partition=partition, config=config, fresh=fresh)
+            )
+            progress = stack.enter_context(console_progress(f"{asset}/{partition}"))
+        result = launch_apex(config, run, scenes=scenes, workers=workers, initial=initial, progress=progress, **place)
+        version, latest = None, False
+        if workers.first and register and config.task is None:
+            version, latest = enter_version(registry, result, config.algorithm)
+        version, latest = workers.share((version, latest))
+    return training_record(config, result, [item.scene.name for item in scenes], version, latest)
+
+
+def _as_many_as(learners: int) -> None:
+    """Start this command again under torchrun where several learners are wanted and this process is alone."""
+    if learners == 1 or "WORLD_SIZE" in os.environ:
+        return
+    launcher = [sys.executable, "-m", "torch.distributed.run", "--standalone", f"--nproc-per-node={learners}"]
+    os.execv(sys.executable, [*launcher, "-m", "navi_core.cli.main", *sys.argv[1:]])

@@ -1,0 +1,352 @@
+"""`navi train …`: find the scenes, train, register the version."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import typer
+from typer.core import TyperGroup
+
+from navi_core.cli.table import print_facts, print_json
+from navi_core.cli.training.flags import (
+    AsJson,
+    Asset,
+    Assign,
+    ConfigFile,
+    EncoderBackend,
+    Fresh,
+    Init,
+    Noisy,
+    Partition,
+    Preset,
+    Register,
+    Rows,
+    RunRoot,
+    SceneFiles,
+    Seed,
+    Steps,
+    Task,
+    TemporalCore,
+    flagged_config,
+    partition_or_preset,
+)
+from navi_core.cli.training.scenes import training_scenes
+from navi_core.cli.training.versions import enter_version, fitting_latest, initial_weights, reward_of
+from navi_core.cli.training.watchable import AUTO, OFF, Publish, watchable
+
+if TYPE_CHECKING:
+    from navi_core.config import TrainConfig
+    from navi_core.learn import TrainResult
+    from navi_core.learn.parallel import Workers
+    from navi_core.scenes import Scene
+
+__all__ = [
+    "learner_command",
+    "log_on_stderr",
+    "register",
+    "run_training",
+    "show_training",
+    "training_record",
+    "with_pairs_hash",
+]
+
+
+def register(app: typer.Typer) -> None:
+    """Add `train` with its learners to the `navi` command."""
+    group = typer.Typer(cls=_Learners, help="Train a policy; one command per learner.", no_args_is_help=True)
+    for algorithm, title in _LEARNERS.items():
+        group.command(algorithm)(learner_command(algorithm, title))
+    app.add_typer(group, name="train")
+
+
+_LEARNERS = {
+    "ppo": "Train by proximal policy optimisation",
+    "grpo": "Train by group-relative policy optimisation, without a critic",
+    "dpo": "Train by direct preference optimisation, on pairs of rollouts or of a file (dpo.pairs)",
+    "dqn": "Train by double deep Q-learning with prioritised replay",
+}
+
+
+class _Learners(TyperGroup):
+    """The learners' commands; a user's own are looked for where no other has the name, and where all are listed."""
+
+    def get_command(self, ctx: Any, cmd_name: str) -> Any:
+        """Return the command of a learner.
+
+        Raises:
+            ConfigError: There is none of that name.
+        """
+        if cmd_name not in self.commands:
+            self._add_own()
+        if cmd_name not in self.commands:
+            from navi_core.config.plugins import PLUGINS_VARIABLE
+            from navi_core.errors import ConfigError
+
+            raise ConfigError(
+                f"no learner {cmd_name!r} to train by; allowed: {', '.join(self.commands)}; one of your own is allowed "
+                f"where {PLUGINS_VARIABLE} names the module that registers it"
+            )
+        return super().get_command(ctx, cmd_name)
+
+    def list_commands(self, ctx: Any) -> list[str]:
+        """Return the learners' names."""
+        self._add_own()
+        return super().list_commands(ctx)
+
+    def _add_own(self) -> None:
+        from navi_core.config.parts import LEARNER_NAMES
+        from navi_core.config.plugins import load_plugins
+
+        load_plugins()
+        for name in LEARNER_NAMES.all():
+            if name not in LEARNER_NAMES.built_in and name not in self.commands:
+                one = typer.Typer(add_completion=False)
+                one.command(name)(learner_command(name, f"Train by {name}, a learner of your own (learner_options)"))
+                self.add_command(typer.main.get_command(one), name)
+
+
+def learner_command(algorithm: str, title: str) -> Callable[..., None]:
+    """Return the command of a learner: all of them take the same flags, and one function carries them out.
+
+    Args:
+        algorithm: Name of the learner.
+        title: What it does.
+    """
+
+    def command(
+        preset: Preset = None,
+        config: ConfigFile = None,
+        assign: Assign = None,
+        seed: Seed = None,
+        steps: Steps = None,
+        actors: Rows = None,
+        encoder_backend: EncoderBackend = None,
+        temporal_core: TemporalCore = None,
+        scene: SceneFiles = None,
+        task: Task = None,
+        noisy: Noisy = False,
+        run_root: RunRoot = None,
+        asset: Asset = None,
+        partition: Partition = None,
+        fresh: Fresh = False,
+        init: Init = None,
+        publish: Publish = AUTO,
+        register: Register = True,
+        as_json: AsJson = False,
+    ) -> None:
+        resolved = with_pairs_hash(
+            flagged_config(
+                algorithm, preset, config, assign, scene,
+                {"seed": seed, "total_steps": steps, "actors": actors, "task": task},
+                {"encoder": encoder_backend, "core": temporal_core}, noisy,
+            )
+        )  # fmt: skip
+        # Values of actions cannot be begun with another learner's network, which latest mostly is.
+        flies = resolved.task is None and resolved.env.task == "explore"
+        takes_latest = asset is None and flies and algorithm != "dqn"
+        with log_on_stderr():
+            begin = fitting_latest(resolved) if takes_latest and init is None and not fresh else "none"
+            record = run_training(
+                resolved,
+                run_root=run_root,
+                asset=asset or "interactive",
+                partition=partition_or_preset(partition, preset),
+                fresh=fresh,
+                init=None if fresh else (init or begin),
+                publish=publish,
+                register=register,
+            )
+        if os.environ.get("RANK", "0") == "0":
+            show_training(record, as_json)
+
+    command.__doc__ = f"""{title}, resuming where the same command stopped.
+
+    Without arguments: every scene under corpus.root (or the generated families) is compiled or reused,
+    and training goes on until it is interrupted. Settings win in this order: defaults, preset, the task's, --config,
+    NAVI_* variables, flags, --set. Started by torchrun, several processes share the rows.
+    """
+    return command
+
+
+def with_pairs_hash(config: TrainConfig) -> TrainConfig:
+    """Return the configuration with the content hash of dpo's file of pairs: other pairs are another run.
+
+    Raises:
+        DemoError: The file cannot be read.
+    """
+    if config.algorithm != "dpo" or config.dpo.pairs is None:
+        return config
+    from navi_core.demos import read_pairs
+
+    digest = read_pairs(config.dpo.pairs)[1]
+    return config.model_copy(update={"dpo": config.dpo.model_copy(update={"pairs_hash": digest})})
+
+
+def run_training(
+    config: TrainConfig,
+    *,
+    run_root: Path | None = None,
+    asset: str,
+    partition: str,
+    fresh: bool = False,
+    init: str | None = None,
+    publish: str = OFF,
+    register: bool = True,
+) -> dict[str, Any]:
+    """Train one run from scenes, or a reference task, to a registered version.
+
+    Args:
+        config: Full configuration.
+        run_root: Folder of runs; by default `runs/` of the Navi home.
+        asset: What the run is for.
+        partition: Which one of it.
+        fresh: Move an earlier run of the same key aside and start anew.
+        init: Weights of a new run: `latest` (if there is one), another alias, a version, a checkpoint
+            file; None or `none` for new weights.
+        publish: Where a dashboard may watch: `auto`, `off`, or an endpoint.
+        register: Enter the result into the registry.
+
+    Returns:
+        Plain data: run_id, checkpoint, version, steps, updates, episodes, reward_ema, reason,
+        resumed_from, initial, latest, scenes, task, config_hash, memory_gib (the largest resident memory of this
+        process), metrics. What learned a reference task cannot fly: it is not registered, and its version is None.
+
+    Raises:
+        NaviError: As `navi_core.learn.train`, the scene corpus, the run directory and the registry do.
+    """
+    from navi_core.learn.parallel import joined_workers
+
+    with joined_workers() as workers:
+        return _train(config, workers, run_root, asset, partition, fresh, init, publish, register)
+
+
+def _train(
+    config: TrainConfig,
+    workers: Workers,
+    run_root: Path | None,
+    asset: str,
+    partition: str,
+    fresh: bool,
+    init: str | None,
+    publish: str,
+    register: bool,
+) -> dict[str, Any]:
+    import logging
+    from contextlib import ExitStack
+
+    from navi_core.learn import console_progress, train
+    from navi_core.models import Registry
+    from navi_core.record import RunDirectory, navi_home
+    from navi_core.tasks import reference_task
+    from navi_core.world import Field
+
+    log = logging.getLogger("navi.train")
+    first, rows = workers.rows(config.actors)
+    registry = Registry(navi_home() / "models")
+    root = run_root if run_root is not None else navi_home() / "runs"
+    # What can be refused is refused before the run's folder is made. Of several processes the first one's word counts:
+    # another version may become latest before they have all looked.
+    initial = initial_weights(registry, workers.share(init))
+    scenes: list[Scene] = []
+    if config.task is None:
+        # Several trainers on one machine share its cores already.
+        scenes = training_scenes(config, jobs=None if workers.size == 1 else 1)
+        log.info("%d scenes: %s", len(scenes), ", ".join(scene.name for scene in scenes))
+    else:
+        options: dict[str, Any] = dict(config.task_options)
+        env = reference_task(config.task, rows, config.seed, first_row=first, **options)
+    with ExitStack() as stack:
+        run = progress = watch = None
+        if workers.first:
+            run = stack.enter_context(
+                RunDirectory.open(root, asset=asset, partition=partition, config=config, fresh=fresh)
+            )
+            progress = stack.enter_context(console_progress(f"{asset}/{partition}"))
+            captured = config.execution == "graph"
+            watch, progress = stack.enter_context(
+                watchable(run.run_id, config.algorithm, publish, progress, captured=captured)
+            )
+        world: dict[str, Any]
+        if config.task is None:
+            world = {"field": Field(scenes, device="cpu", threads=config.threads)}
+        else:
+            world = {"env": env}
+        result = train(config, run, progress=progress, initial=initial, workers=workers, watch=watch, **world)
+        version, latest = None, False
+        # What was never updated is what it began with.
+        if workers.first and register and config.task is None and result.steps > 0:
+            version, latest = enter_version(registry, result, config.algorithm)
+        version, latest = workers.share((version, latest))
+    return training_record(config, result, [scene.name for scene in scenes], version, latest)
+
+
+def training_record(
+    config: TrainConfig, result: TrainResult, scenes: list[str], version: str | None, latest: bool
+) -> dict[str, Any]:
+    """Return how a run ended, as plain data; what each entry is stands at `run_training`."""
+    import resource
+
+    from navi_core.config import config_hash
+
+    return {
+        "run_id": result.run_id,
+        "checkpoint": str(result.checkpoint),
+        "version": version,
+        "latest": latest,
+        "initial": result.initial,
+        "steps": result.steps,
+        "updates": result.updates,
+        "episodes": result.episodes,
+        "reward_ema": reward_of(result),
+        "wall_time_hours": result.wall_time_hours,
+        "memory_gib": resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / 2**20,
+        "reason": result.reason,
+        "resumed_from": result.resumed_from,
+        "scenes": scenes,
+        "task": config.task,
+        "config_hash": config_hash(config),
+        "metrics": result.metrics,
+    }
+
+
+@contextmanager
+def log_on_stderr() -> Iterator[None]:
+    """Let the engine's log be read on standard error: standard output belongs to the result."""
+    import logging
+
+    log = logging.getLogger("navi")
+    level, handler = log.level, logging.StreamHandler()
+    handler.setFormatter(logging.Formatter("%(asctime)s %(message)s", "%H:%M:%S"))
+    log.addHandler(handler)
+    log.setLevel(logging.INFO)
+    try:
+        yield
+    finally:
+        log.removeHandler(handler)
+        log.setLevel(level)
+
+
+def show_training(record: dict[str, Any], as_json: bool) -> None:
+    """Print how a run ended, as facts for people or as one JSON object."""
+    if as_json:
+        print_json(record)
+        return
+    resumed = f" (resumed from {record['resumed_from']:,})" if record["resumed_from"] is not None else ""
+    version = f"{record['version']}{', now latest' if record['latest'] else ''}"
+    none = "none: it learned a task and cannot fly" if record["task"] else "none: it was not to be registered"
+    none = none if record["steps"] else "none: it ended before its first update"
+    facts = {
+        "version": version if record["version"] else none,
+        "steps": f"{record['steps']:,}{resumed}",
+        "ended by": record["reason"],
+        "reward_ema": "none yet" if record["reward_ema"] is None else f"{record['reward_ema']:+.4f}",
+        "episodes": f"{record['episodes']:,}",
+        "world": record["task"] or f"{len(record['scenes'])} scenes",
+        "training time": f"{60 * record['wall_time_hours']:.1f} min",
+        "checkpoint": record["checkpoint"],
+    }
+    print_facts(record["run_id"], facts)

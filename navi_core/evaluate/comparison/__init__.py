@@ -1,0 +1,1 @@
+"""Paired comparisons: pairing, intervals, corrections for several verdicts."""

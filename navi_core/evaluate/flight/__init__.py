@@ -1,0 +1,1 @@
+"""Evaluation flights: subjects, courses, frozen starts."""

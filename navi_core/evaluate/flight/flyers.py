@@ -1,0 +1,163 @@
+"""The two kinds of flyer: a scripted pilot, and a policy that acts without learning."""
+
+from __future__ import annotations
+
+import logging
+
+import torch
+from torch import Tensor
+
+from navi_core.config import EvalConfig, ShaperConfig
+from navi_core.errors import EvaluationError
+from navi_core.pilots import Pilot, Pose
+from navi_core.pilots.draws import draw_normal
+from navi_core.pilots.recovery import Recovery
+from navi_core.policy import NavigationPolicy, RewardShaper
+from navi_core.world.field import Field
+from navi_core.world.goals import relative_goal
+from navi_core.world.occupancy_memory import PlaceMemory, pose_rows
+
+__all__ = ["QUIET_SHAPER", "PilotFlyer", "PolicyFlyer"]
+
+_LOG = logging.getLogger("navi.evaluate")
+QUIET_SHAPER = ShaperConfig(rnd_start=0.0, rnd_end=0.0, loop_coefficient=0.0)
+"""Neither curiosity nor loop memory: the auxiliary inputs are zero."""
+
+
+class PilotFlyer:
+    """Flies a scripted pilot on observations of the protocol's resolution."""
+
+    recovering: Tensor | None = None
+
+    def __init__(self, pilot: Pilot, config: EvalConfig) -> None:
+        self.name = pilot.name
+        self.azimuth_bins = config.azimuth_bins
+        self.elevation_bins = config.elevation_bins
+        self.max_distance = pilot.max_distance
+        self._pilot = pilot
+
+    def begin(self, keys: Tensor, field: Field) -> None:
+        """Start new episodes in all rows."""
+        if self._pilot.privileged:
+            self._pilot.attach(field)
+        self.restart(torch.ones(len(keys), dtype=torch.bool), keys)
+
+    def restart(self, rows: Tensor, keys: Tensor) -> None:
+        """Start new episodes in some rows: (B,) bool, (B,) int64 keys of all."""
+        self._pilot.reset(rows, keys)
+
+    def act(self, obs: Tensor, pose: Pose) -> Tensor:
+        """Answer observations (B, 3, Az, El) with actions (B, 4); a privileged pilot is told its pose."""
+        return self._pilot.act(obs, pose=pose if self._pilot.privileged else None)
+
+
+class PolicyFlyer:
+    """Flies a policy: recurrent state carried, nothing learned, normalisers frozen.
+
+    The policy's auxiliary input (loop similarity and curiosity of the step before) is made as in training, by a
+    reward shaper in evaluation mode. The privileged reward entry is zero.
+
+    Args:
+        policy: The network.
+        config: The protocol: block size, seed, mean or sampled actions, recovery.
+        name: Name of the subject.
+        shaper: What the auxiliary input was made of in training.
+        shaper_rows: Rows of the training run, which fix how many steps a row remembers.
+        shaper_state: Trained state of curiosity, as a checkpoint holds it.
+        max_distance: Range of the sensor that the policy was trained with [m].
+
+    Raises:
+        EvaluationError: The policy reads the privileged reward (`aux: full`), which no evaluation has, or a goal
+            where the task has none.
+    """
+
+    def __init__(
+        self,
+        policy: NavigationPolicy,
+        config: EvalConfig,
+        *,
+        name: str,
+        shaper: ShaperConfig = QUIET_SHAPER,
+        shaper_rows: int | None = None,
+        shaper_state: dict[str, object] | None = None,
+        max_distance: float = 100.0,
+    ) -> None:
+        if policy.config.aux == "full":
+            raise EvaluationError(
+                f"{name} reads the training reward (aux: full), which flights outside training do not have; "
+                "train with aux no_reward or off to evaluate"
+            )
+        if policy.config.goal and config.task != "point_goal":
+            raise EvaluationError(f"{name} flies to goals, which the task {config.task} has not; use --task point_goal")
+        if config.task == "point_goal" and not policy.config.goal:
+            _LOG.warning("%s reads no goal: it explores, and stops at none", name)
+        self.name = name
+        self.azimuth_bins = policy.config.azimuth_bins
+        self.elevation_bins = policy.config.elevation_bins
+        self.max_distance = max_distance
+        self._policy = policy
+        self._config = config
+        per_row = shaper.memory_capacity // (shaper_rows or config.block)
+        self._shaper_config = shaper.model_copy(update={"memory_capacity": per_row * config.block})
+        self._shaper_state = shaper_state or {}
+        self._device = next(policy.parameters()).device
+
+    def begin(self, keys: Tensor, field: Field) -> None:
+        """Start new episodes in all rows: zero state, empty memory."""
+        rows = len(keys)
+        self._keys = keys
+        self._step = torch.zeros_like(keys)
+        self._state = self._policy.initial_state(rows, self._device)
+        self._aux = torch.zeros(rows, 3, device=self._device)
+        self._reset = torch.ones(rows, dtype=torch.bool, device=self._device)
+        self._places = None
+        if self._policy.config.place_memory:
+            dynamics, reach = self._config.dynamics, self.max_distance
+            self._places = PlaceMemory(rows, self.azimuth_bins, self.elevation_bins, dynamics, reach)
+        self._recovery, self.recovering = None, None
+        recovers = self._policy.config.recovery if self._config.recovery is None else self._config.recovery
+        if recovers and self._config.deterministic:
+            self._recovery = Recovery(rows, self._config.dynamics.decision_hz, self._config.seed)
+            self.recovering = self._recovery.stuck
+        self._shaper = RewardShaper(self._shaper_config, rows, self._policy.config.width, device=self._device)
+        self._shaper.load_state_dict(self._shaper_state)
+        self._shaper.eval()
+
+    def restart(self, rows: Tensor, keys: Tensor) -> None:
+        """Start new episodes in some rows, (B,) bool: zero state, empty memory, in them alone; (B,) keys of all."""
+        there = rows.to(self._device)
+        self._keys = torch.where(rows, keys, self._keys)
+        self._step = torch.where(rows, 0, self._step)
+        self._reset = self._reset | there
+        self._aux = torch.where(there[:, None], 0.0, self._aux)
+        if self._shaper.memory is not None:
+            self._shaper.memory.clear(there)
+
+    def act(self, obs: Tensor, pose: Pose) -> Tensor:
+        """Answer observations (B, 3, Az, El) with actions (B, 4)."""
+        noise = None
+        if not self._config.deterministic:
+            zero = torch.zeros_like(self._step)
+            noise = draw_normal(self._config.seed, self._keys, zero, self._step, axes=4).to(self._device)
+        aux = self._aux
+        goal = None
+        if self._policy.config.goal and pose.goal is not None:
+            goal = relative_goal(pose.position, pose.yaw, pose.goal)
+        if self._places is not None:
+            told = self._places.look(obs, pose_rows(pose.position, pose.yaw), self._reset, goal=goal)
+            aux = torch.cat([aux, told.to(self._device)], dim=1)
+        if goal is not None:
+            aux = torch.cat([aux, goal.to(self._device)], dim=1)
+        out = self._policy.act(obs.to(self._device), aux, self._state, self._reset, noise)
+        action = out.action.to(torch.float32).cpu()
+        if self._recovery is not None:
+            here = pose_rows(pose.position, pose.yaw)
+            action = self._recovery.act(action, here, self._reset.cpu(), self._keys, self._step)
+        self._state = out.state
+        self._reset = torch.zeros_like(self._reset)
+        self._step = self._step + 1
+        if self._policy.config.aux != "off":
+            zeros = torch.zeros(len(obs), device=self._device)
+            shaped = self._shaper.shape(out.embedding, zeros, zeros, torch.zeros_like(self._reset), 0)
+            self._aux = torch.stack([zeros, shaped.loop_similarity, shaped.intrinsic], dim=1)
+        return action

@@ -1,0 +1,1 @@
+"""Evaluation metrics: coverage, seen surface, point goals."""

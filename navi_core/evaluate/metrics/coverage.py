@@ -1,0 +1,190 @@
+"""Ground-truth coverage: how much of the reachable floor an episode saw, and how much it flew through.
+
+C_vis counts reachable floor within the view radius and in line of sight: a fan of horizontal rays leaves every
+decision's position at the drone's height, and each ray sees the floor cells that it crosses before a surface stops
+it or the radius ends. This is the measure of the exploration literature (Chaplot et al. 2020, 3.2 m), taken from the
+true scene and not from what the sensor or a policy's map believed. C_visit counts coarse cells flown through. Both
+count the storey that the drone is on.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from dataclasses import dataclass
+from itertools import pairwise
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+import torch
+
+from navi_core.evaluate.metrics.marking import RAYS_PER_CAST, mark_path, mark_rays
+from navi_core.world.floor.storeys import storey_of
+
+if TYPE_CHECKING:
+    from navi_core.world import Field, FloorMap
+
+__all__ = ["FAN_RAYS", "Coverage", "FloorTruth", "curve_metrics", "mean_curve", "measure_coverage"]
+
+FAN_RAYS = 512
+"""Rays of the horizontal fan; neighbours are 3.9 cm apart at 3.2 m, under half a 0.1 m cell."""
+
+REPORTED_STEPS = (100, 200, 1000)
+"""Decisions at which a curve's value is reported."""
+
+REPORTED_SHARES = (50, 75, 90)
+"""Shares [%] whose first reaching is reported."""
+
+
+@dataclass(frozen=True)
+class FloorTruth:
+    """The floor of one scene that counts: fine cells to be seen, coarse cells to be flown through."""
+
+    reachable: np.ndarray
+    """Reachable floor cells of each storey, bool (S, nx, nz)."""
+    levels: np.ndarray
+    """Where each storey begins, float64 (S,) [m]; the drone is on the last that begins below it."""
+    cell: float
+    """Edge of a fine cell [m]."""
+    visitable: np.ndarray
+    """Coarse cells that hold reachable floor, bool (S, mx, mz)."""
+    visit_cell: float
+    """Edge of a coarse cell [m]."""
+    origin: tuple[float, float]
+    """Minimum corner of both grids, (x, z) [m]."""
+
+    @classmethod
+    def of(cls, floor: FloorMap, visit_cell: float) -> FloorTruth:
+        """Derive the truth from a scene's floor map.
+
+        Args:
+            floor: Reachable floor of the scene.
+            visit_cell: Edge of a coarse cell [m].
+        """
+        storeys = floor.storeys
+        storey, *fine = np.nonzero(storeys)
+        coarse = [np.floor((index + 0.5) * floor.cell / visit_cell).astype(np.int64) for index in fine]
+        visitable = np.zeros((len(storeys), *(index.max() + 1 for index in coarse)), dtype=bool)
+        visitable[storey, coarse[0], coarse[1]] = True
+        origin = (float(floor.origin[0]), float(floor.origin[1]))
+        return cls(storeys, floor.levels, float(floor.cell), visitable, float(visit_cell), origin)
+
+    @property
+    def area(self) -> float:
+        """Reachable floor area [m²]."""
+        return float(self.reachable.sum()) * self.cell**2
+
+
+@dataclass(frozen=True)
+class Coverage:
+    """What one episode of T decisions covered; entry t holds what was covered after t decisions."""
+
+    seen: np.ndarray
+    """Reachable floor area seen, float64 (T+1,) [m²]."""
+    visited: np.ndarray
+    """Area of the coarse cells flown through, float64 (T+1,) [m²]."""
+    seen_share: np.ndarray
+    """C_vis, float64 (T+1,) [%]."""
+    visited_share: np.ndarray
+    """C_visit, float64 (T+1,) [%]."""
+    seen_cells: np.ndarray
+    """Fine cells of each storey seen in the end, bool (S, nx, nz)."""
+
+    def metrics(self) -> dict[str, Any]:
+        """Return the reported numbers of both measures by name."""
+        return curve_metrics("c_vis", self.seen_share, self.seen) | curve_metrics(
+            "c_visit", self.visited_share, self.visited
+        )
+
+
+def measure_coverage(
+    field: Field, truth: FloorTruth, scene_index: int, positions: np.ndarray, *, view_radius: float
+) -> Coverage:
+    """Measure what a path covered.
+
+    Args:
+        field: Field that holds the scene.
+        truth: The scene's floor.
+        scene_index: Which scene of the field.
+        positions: The start and the position after each of T decisions, (T+1, 3) [m].
+        view_radius: Distance within which floor counts as seen [m].
+    """
+    angles = 2.0 * math.pi * np.arange(FAN_RAYS) / FAN_RAYS
+    fan = np.stack([np.sin(angles), -np.cos(angles)], axis=1)
+    rays = torch.zeros(FAN_RAYS, 3)
+    rays[:, 0] = torch.from_numpy(fan[:, 0])
+    rays[:, 2] = torch.from_numpy(fan[:, 1])
+    marked, entered = np.zeros_like(truth.reachable), np.zeros_like(truth.visitable)
+    new, visits = np.zeros((2, len(positions)), dtype=np.int64)
+    flat = np.ascontiguousarray(positions[:, ::2], dtype=np.float64)
+    for storey, first, last in _stays(storey_of(positions[:, 1], truth.levels)):
+        wanted = truth.visitable[storey]
+        visits[first:last] = mark_path(flat[first:last], *truth.origin, truth.visit_cell, wanted, entered[storey])
+        for begin in range(first, last, max(1, RAYS_PER_CAST // FAN_RAYS)):
+            end = min(last, begin + max(1, RAYS_PER_CAST // FAN_RAYS))
+            origins = torch.as_tensor(positions[begin:end], dtype=torch.float32, device=field.device)
+            index = torch.full((end - begin,), scene_index, dtype=torch.int64, device=field.device)
+            depth = field.cast_rays(origins, rays.to(field.device), index, view_radius).depth
+            lengths = depth.clamp(max=view_radius).cpu().numpy().astype(np.float64)
+            wanted = truth.reachable[storey]
+            new[begin:end] = mark_rays(flat[begin:end], fan, lengths, *truth.origin, truth.cell, wanted, marked[storey])
+    seen, visited = np.cumsum(new), np.cumsum(visits)
+    return Coverage(
+        seen=seen * truth.cell**2,
+        visited=visited * truth.visit_cell**2,
+        seen_share=100.0 * seen / truth.reachable.sum(),
+        visited_share=100.0 * visited / truth.visitable.sum(),
+        seen_cells=marked,
+    )
+
+
+def _stays(storeys: np.ndarray) -> list[tuple[int, int, int]]:
+    """Return (storey, first, last + 1) of each stay on one storey, in order."""
+    edges = [0, *(np.flatnonzero(np.diff(storeys)) + 1).tolist(), len(storeys)]
+    return [(int(storeys[first]), first, last) for first, last in pairwise(edges)]
+
+
+def curve_metrics(name: str, share: np.ndarray, area: np.ndarray) -> dict[str, Any]:
+    """Return the reported numbers of one coverage curve.
+
+    Args:
+        name: Prefix of the names.
+        share: Coverage after 0..T decisions, (T+1,) [%], never falling.
+        area: The same, (T+1,) [m²].
+
+    Returns:
+        `<name>_auc`, the mean over decisions 1..T [%]; `<name>_final` [%] and `<name>_m2` [m²] at the end;
+        `<name>_at_<k>` [%], None where the episode is shorter; `<name>_steps_to_<p>`, the decisions after which
+        p % are reached, None if never.
+    """
+    flown = len(share) - 1
+    numbers: dict[str, Any] = {
+        f"{name}_auc": float(share[1:].mean()) if flown else float(share[0]),
+        f"{name}_final": float(share[-1]),
+        f"{name}_m2": float(area[-1]),
+    }
+    for step in REPORTED_STEPS:
+        numbers[f"{name}_at_{step}"] = float(share[step]) if step <= flown else None
+    for percent in REPORTED_SHARES:
+        reached = np.flatnonzero(share >= percent)
+        numbers[f"{name}_steps_to_{percent}"] = int(reached[0]) if len(reached) else None
+    return numbers
+
+
+def mean_curve(coverages: Sequence[Coverage], scenes: Sequence[str], points: int = 41) -> dict[str, list[float]]:
+    """Return C_vis over the course of a flight: the mean over scenes of the means over their starts.
+
+    Args:
+        coverages: One of each flight, all of the same length T.
+        scenes: Name of each flight's scene.
+        points: Decisions at which it is read, evenly spread over 0..T.
+
+    Returns:
+        `step`, the decisions, and `c_vis_percent` [%].
+    """
+    steps = np.unique(np.linspace(0, len(coverages[0].seen_share) - 1, points).round().astype(np.int64))
+    by_scene: dict[str, list[np.ndarray]] = {}
+    for coverage, scene in zip(coverages, scenes, strict=True):
+        by_scene.setdefault(scene, []).append(coverage.seen_share[steps])
+    mean = np.mean([np.mean(curves, axis=0) for curves in by_scene.values()], axis=0)
+    return {"step": [int(step) for step in steps], "c_vis_percent": [round(float(value), 3) for value in mean]}

@@ -1,0 +1,1 @@
+"""Maps and traces of evaluated flights."""

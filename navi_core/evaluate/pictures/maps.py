@@ -1,0 +1,152 @@
+"""A top-down picture of a scene with the paths flown in it."""
+
+from __future__ import annotations
+
+import io
+from collections.abc import Mapping, Sequence
+from typing import TYPE_CHECKING
+
+import numpy as np
+
+from navi_core.errors import EvaluationError
+from navi_core.evaluate.pictures.lettering import draw_name
+from navi_core.world.floor.overhead import cut_from_above
+from navi_core.world.floor.storeys import storey_of
+
+if TYPE_CHECKING:
+    from matplotlib.axes import Axes
+    from matplotlib.lines import Line2D
+
+    from navi_core.world.field import Field
+    from navi_core.world.floor.reachable import FloorMap
+
+__all__ = ["top_down_map"]
+
+_PIXELS = 400
+"""Samples along the longer side of the scene."""
+
+
+def top_down_map(
+    field: Field,
+    scene_index: int,
+    trajectories: Mapping[str, np.ndarray | Sequence[np.ndarray]],
+    floor: FloorMap | None = None,
+    seen: np.ndarray | None = None,
+) -> bytes:
+    """Draw a scene from above, cut open at the height of flight; where the floor is known, each storey beside the last.
+
+    Below the cut, surfaces are coloured by their semantic name and darkened with depth; what the cut itself meets
+    (walls, tall furniture) is black.
+
+    Args:
+        field: Geometry.
+        scene_index: Scene.
+        trajectories: Paths by name, (T, 3) each or a list of such [m]; one colour per name. A storey shows the parts
+            that were flown on it.
+        floor: Reachable floor; what lies outside that of a storey is faded.
+        seen: Floor cells seen, bool (S, nx, nz), one layer per storey of `floor`; tinted.
+
+    Returns:
+        A PNG file.
+
+    Raises:
+        EvaluationError: `seen` without `floor` or of another shape, or a path that is not (T, 3).
+    """
+    from matplotlib.backends.backend_agg import FigureCanvasAgg
+    from matplotlib.figure import Figure
+
+    if seen is not None and (floor is None or seen.shape != floor.storeys.shape):
+        raise EvaluationError("`seen` needs the floor map whose cells it marks, a layer for each storey")
+    paths = {name: _paths(name, value) for name, value in trajectories.items()}
+    low, high = field.bounds(scene_index)
+    levels = floor.levels if floor is not None else np.array([low[1]], np.float64)
+    span = np.maximum(high - low, 1e-3)
+    scale = 7.0 / float(max(span[0], span[2]))
+    size = (len(levels) * max(3.0, span[0] * scale) + 0.4, max(2.0, span[2] * scale) + 0.8)
+    figure = Figure(figsize=size, dpi=110)
+    FigureCanvasAgg(figure)
+    for storey in range(len(levels)):
+        axes = figure.add_subplot(1, len(levels), storey + 1)
+        here = {name: [_on(storey, path, levels) for path in group] for name, group in paths.items()}
+        flown = [path[:, 1] for group in here.values() for path in group]
+        heights = np.concatenate(flown) if flown else np.zeros(0)
+        heights = heights[~np.isnan(heights)]
+        above = levels[storey + 1] if storey + 1 < len(levels) else float(high[1])
+        middle = levels[storey] + min(1.2, (above - levels[storey]) / 2.0)
+        _draw_cut(axes, field, scene_index, float(np.median(heights)) if len(heights) else float(middle))
+        if floor is not None:
+            _draw_floor(axes, floor, storey, None if seen is None else seen[storey])
+            axes.set_xlim(float(low[0]), float(high[0]))
+            axes.set_ylim(float(high[2]), float(low[2]))
+        legend = _draw_paths(axes, here, levels, storey, paths)
+        axes.set_aspect("equal")
+        axes.set_xlabel("x [m]")
+        axes.set_ylabel("z [m]")
+        which = f", storey {storey + 1} of {len(levels)}" if len(levels) > 1 else ""
+        title = f"{field.scenes[scene_index].name}{which}: circle = start, square = end"
+        draw_name(axes.set_title(title, fontsize=9))
+        if legend and storey == 0:
+            # Told one by one: of itself a legend leaves out names that begin with an underscore.
+            lines, names = list(legend.values()), list(legend)
+            for label in axes.legend(lines, names, loc="upper right", fontsize=8, framealpha=0.85).get_texts():
+                draw_name(label)
+    figure.tight_layout()
+    buffer = io.BytesIO()
+    figure.savefig(buffer, format="png", metadata={"Software": "navi"})
+    return buffer.getvalue()
+
+
+def _draw_cut(axes: Axes, field: Field, scene_index: int, height: float) -> None:
+    low, high = field.bounds(scene_index)
+    span = np.maximum(high - low, 1e-3)
+    step = float(max(span[0], span[2])) / _PIXELS
+    xs, zs = (np.arange(low[axis] + step / 2, high[axis], step) for axis in (0, 2))
+    extent = (float(low[0]), float(high[0]), float(high[2]), float(low[2]))
+    axes.imshow(cut_from_above(field, scene_index, height, xs, zs), extent=extent, interpolation="nearest")
+
+
+def _draw_floor(axes: Axes, floor: FloorMap, storey: int, seen: np.ndarray | None) -> None:
+    x0, z0 = (float(value) for value in floor.origin)
+    cells = floor.storeys[storey]
+    grid = (x0, x0 + cells.shape[0] * floor.cell, z0 + cells.shape[1] * floor.cell, z0)
+    veil = np.zeros((*cells.T.shape, 4), np.float32)
+    veil[~cells.T] = (1.0, 1.0, 1.0, 0.45)
+    if seen is not None:
+        veil[(cells & seen).T] = (0.2, 0.75, 0.35, 0.3)
+    axes.imshow(veil, extent=grid, interpolation="nearest")
+
+
+def _draw_paths(
+    axes: Axes,
+    here: Mapping[str, list[np.ndarray]],
+    levels: np.ndarray,
+    storey: int,
+    whole: Mapping[str, list[np.ndarray]],
+) -> dict[str, Line2D]:
+    """Draw each name's paths; return one line of each, for the legend."""
+    legend: dict[str, Line2D] = {}
+    for index, (name, group) in enumerate(here.items()):
+        color = f"C{index}"
+        for number, path in enumerate(group):
+            (line,) = axes.plot(path[:, 0], path[:, 2], color=color, lw=1.4, alpha=0.9)
+            legend.setdefault(name, line)
+            for end, marker, size in ((0, "o", 6), (-1, "s", 5)):
+                point = whole[name][number][end]
+                if storey_of(point[1:2], levels)[0] == storey:
+                    axes.plot(point[0], point[2], marker, color=color, mec="black", ms=size)
+    return legend
+
+
+def _on(storey: int, path: np.ndarray, levels: np.ndarray) -> np.ndarray:
+    """Return the path with the points on other storeys made no numbers, so that lines break there."""
+    if len(levels) == 1:
+        return path
+    return np.where((storey_of(path[:, 1], levels) == storey)[:, None], path, np.nan)
+
+
+def _paths(name: str, value: np.ndarray | Sequence[np.ndarray]) -> list[np.ndarray]:
+    group = [value] if isinstance(value, np.ndarray) else list(value)
+    for path in group:
+        if path.ndim != 2 or path.shape[1] != 3 or not len(path):
+            raise EvaluationError(f"path of {name!r} has shape {path.shape}, expected (T, 3)")
+    return group

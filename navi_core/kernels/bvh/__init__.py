@@ -1,0 +1,1 @@
+"""Wide bounding-volume hierarchy: build, distance queries, triangle predicates."""

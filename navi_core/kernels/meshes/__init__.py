@@ -1,0 +1,1 @@
+"""Mesh kernels: polygon triangulation and edge collapse."""

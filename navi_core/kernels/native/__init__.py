@@ -1,0 +1,1 @@
+"""Compiled kernel libraries: build, cache, load (C++ and CUDA)."""

@@ -1,0 +1,182 @@
+"""Builds the CUDA kernels for one kind of GPU: by NVRTC, which torch brings along, else by nvcc; cached.
+
+Neither needs a GPU, so that a machine without one can check that the kernels compile.
+"""
+
+from __future__ import annotations
+
+import ctypes
+import importlib.util
+import logging
+import os
+import shutil
+from collections.abc import Sequence
+from dataclasses import dataclass
+from functools import lru_cache
+from pathlib import Path
+
+import torch
+
+from navi_core.errors import ConfigError
+from navi_core.kernels.native.compiler_cache import NO_CACHE, SOURCES, build_key, built, run_compiler
+
+__all__ = ["CudaUnavailableError", "build_cubin", "find_nvcc", "find_nvrtc", "nvcc_cubin", "nvrtc_cubin"]
+
+SOURCE = SOURCES / "trace_cuda.cu"
+"""The translation unit of the kernels."""
+# No fused arithmetic: the CPU runs the same jobs to the same bits (csrc/jobs.h).
+_FLAGS = ("--std=c++17", "--fmad=false")
+
+logger = logging.getLogger(__name__)
+
+
+class CudaUnavailableError(ConfigError):
+    """The CUDA kernels cannot be built or loaded on this machine; says why and what to install."""
+
+
+@dataclass(frozen=True)
+class _Nvrtc:
+    library: ctypes.CDLL
+    version: str
+
+
+def build_cubin(architecture: str, flags: Sequence[str] = ()) -> bytes:
+    """Return the machine code of the kernels.
+
+    Args:
+        architecture: Of the GPU, as "sm_90".
+        flags: Further flags that NVRTC and nvcc both know, as "-DNAME=1".
+
+    Raises:
+        CudaUnavailableError: There is neither NVRTC nor nvcc, or the kernels do not compile.
+    """
+    nvrtc, nvcc = find_nvrtc(), find_nvcc()
+    if nvrtc is None and nvcc is None:
+        raise CudaUnavailableError(
+            "no compiler for CUDA kernels: torch's NVRTC (libnvrtc.so) was not found and nvcc is not on the PATH; "
+            "install one with: pip install nvidia-cuda-nvrtc"
+        )
+    maker = f"nvrtc {nvrtc.version}" if nvrtc else run_compiler([str(nvcc), "--version"], CudaUnavailableError)
+    key = build_key([SOURCE, *SOURCES.glob("*.h")], maker, architecture, *_all_flags(flags))
+
+    def build(target: Path) -> None:
+        try:
+            target.write_bytes(nvrtc_cubin(architecture, flags))
+        except CudaUnavailableError as error:
+            if nvcc is None:
+                raise
+            logger.debug("NVRTC gives way to nvcc: %s", error)
+            nvcc_cubin(nvcc, architecture, target, flags)
+
+    try:
+        return built(key, f"navi_{architecture}.cubin", build).read_bytes()
+    except OSError as error:
+        raise CudaUnavailableError(f"the CUDA kernels cannot be cached: {error}; {NO_CACHE}") from None
+
+
+def nvrtc_cubin(architecture: str, flags: Sequence[str] = ()) -> bytes:
+    """Return the machine code that NVRTC makes; arguments and errors as `build_cubin`."""
+    nvrtc = find_nvrtc()
+    if nvrtc is None:
+        raise CudaUnavailableError("libnvrtc.so was not found; install it with: pip install nvidia-cuda-nvrtc")
+    library = nvrtc.library
+    options = [f"--gpu-architecture={architecture}", f"--include-path={SOURCES}", *_all_flags(flags)]
+    program = ctypes.c_void_p()
+    source = ctypes.create_string_buffer(SOURCE.read_bytes())
+    name = SOURCE.name.encode()
+    _check(library, library.nvrtcCreateProgram(ctypes.byref(program), source, name, 0, None, None))
+    try:
+        code = library.nvrtcCompileProgram(
+            program, len(options), (ctypes.c_char_p * len(options))(*(option.encode() for option in options))
+        )
+        if code:
+            said = _bytes(library, program, "ProgramLog").decode(errors="replace").strip("\0\n")
+            raise CudaUnavailableError(f"NVRTC {nvrtc.version} failed for {architecture}:\n{said[-2000:]}")
+        return _bytes(library, program, "CUBIN")
+    finally:
+        library.nvrtcDestroyProgram(ctypes.byref(program))
+
+
+def nvcc_cubin(nvcc: str, architecture: str, target: Path, flags: Sequence[str] = ()) -> str:
+    """Write the machine code that nvcc makes and return what the assembler says of registers and spills.
+
+    Args:
+        nvcc: The program.
+        architecture: As "sm_90".
+        target: The file to write.
+        flags: Further flags.
+
+    Raises:
+        CudaUnavailableError: nvcc fails; carries the end of what it said.
+    """
+    command = [nvcc, "-cubin", f"--gpu-architecture={architecture}", *_all_flags(flags), "-Xptxas", "-v"]
+    return run_compiler([*command, "-o", str(target), str(SOURCE)], CudaUnavailableError)
+
+
+def _all_flags(flags: Sequence[str]) -> list[str]:
+    """Return the flags of every build and those given, of which "--fmad=true" replaces its opposite."""
+    return [*(flag for flag in _FLAGS if f"{flag.partition('=')[0]}=true" not in flags), *flags]
+
+
+def find_nvcc() -> str | None:
+    """Return the path of nvcc: on the PATH, or under $CUDA_HOME; None where there is none."""
+    return shutil.which("nvcc") or shutil.which("nvcc", path=f"{_cuda_home()}/bin")
+
+
+@lru_cache(maxsize=1)
+def find_nvrtc() -> _Nvrtc | None:
+    """Return NVRTC: the one that torch uses, else one beside it among the packages or under $CUDA_HOME; or None."""
+    major = (torch.version.cuda or "").partition(".")[0]
+    folders: list[Path] = []
+    spec = importlib.util.find_spec("nvidia")
+    for root in spec.submodule_search_locations or () if spec else ():
+        folders += sorted(Path(root).glob("*/lib"), reverse=True)
+    folders += [Path(torch.__file__).parent / "lib", Path(_cuda_home()) / "lib64"]
+    found = [path for folder in folders for path in sorted(folder.glob(f"libnvrtc.so.{major}*"), reverse=True)]
+    for name in [*map(str, found), f"libnvrtc.so.{major}"]:
+        try:
+            # NVRTC asks for its other half by name alone, which only finds what is loaded already.
+            for half in Path(name).parent.glob("libnvrtc-builtins.so.*") if "/" in name else ():
+                ctypes.CDLL(str(half))
+            return _declare(ctypes.CDLL(name))
+        except (OSError, AttributeError):
+            continue
+    return None
+
+
+def _cuda_home() -> str:
+    return os.environ.get("CUDA_HOME") or "/usr/local/cuda"
+
+
+def _declare(library: ctypes.CDLL) -> _Nvrtc:
+    pointer, text, number = ctypes.c_void_p, ctypes.c_char_p, ctypes.c_int
+    signatures = {
+        "nvrtcCreateProgram": [pointer, text, text, number, pointer, pointer],
+        "nvrtcCompileProgram": [pointer, number, pointer],
+        "nvrtcDestroyProgram": [pointer],
+        "nvrtcGetProgramLogSize": [pointer, pointer],
+        "nvrtcGetProgramLog": [pointer, pointer],
+        "nvrtcGetCUBINSize": [pointer, pointer],
+        "nvrtcGetCUBIN": [pointer, pointer],
+        "nvrtcVersion": [pointer, pointer],
+    }
+    for name, arguments in signatures.items():
+        function = getattr(library, name)
+        function.argtypes, function.restype = arguments, number
+    library.nvrtcGetErrorString.argtypes, library.nvrtcGetErrorString.restype = [number], text
+    major, minor = ctypes.c_int(), ctypes.c_int()
+    _check(library, library.nvrtcVersion(ctypes.byref(major), ctypes.byref(minor)))
+    return _Nvrtc(library, f"{major.value}.{minor.value}")
+
+
+def _bytes(library: ctypes.CDLL, program: ctypes.c_void_p, what: str) -> bytes:
+    size = ctypes.c_size_t()
+    _check(library, getattr(library, f"nvrtcGet{what}Size")(program, ctypes.byref(size)))
+    buffer = ctypes.create_string_buffer(size.value)
+    _check(library, getattr(library, f"nvrtcGet{what}")(program, buffer))
+    return buffer.raw
+
+
+def _check(library: ctypes.CDLL, code: int) -> None:
+    if code:
+        raise CudaUnavailableError(f"NVRTC: {library.nvrtcGetErrorString(code).decode()} (code {code})")

@@ -1,0 +1,1 @@
+"""Octree build and its DAG references."""

@@ -1,0 +1,158 @@
+"""References of an octree DAG, the check that they can be followed, and the runtime cells unfolded from them."""
+
+from __future__ import annotations
+
+import numba
+import numpy as np
+import numpy.typing as npt
+
+from navi_core.kernels.octree.surface_tree import COARSE_CELLS, SPLIT, SurfaceTree
+
+__all__ = [
+    "EMPTY",
+    "INNER",
+    "KIND_SHIFT",
+    "LEVELS_BELOW",
+    "SURFACE",
+    "VALUE_MASK",
+    "check_references",
+    "path_counts",
+    "unfold",
+]
+
+KIND_SHIFT = 30
+"""A reference (uint32) holds its kind in the two highest bits."""
+VALUE_MASK = (1 << KIND_SHIFT) - 1
+"""The lower bits: a distance, a list's number, or a row."""
+EMPTY, SURFACE, INNER = 0, 1, 2
+LEVELS_BELOW = 4
+"""Levels below the coarse grid: two splits of 4³ at run time."""
+
+UInt32 = npt.NDArray[np.uint32]
+Int32 = npt.NDArray[np.int32]
+Int64 = npt.NDArray[np.int64]
+
+# Octants in Morton order give the subcells of 4³, x slowest, in this order.
+_MORTON_4 = np.array(
+    [
+        (x >> 1 | (y >> 1) << 1 | (z >> 1) << 2) * 8 + (x & 1 | (y & 1) << 1 | (z & 1) << 2)
+        for x in range(SPLIT)
+        for y in range(SPLIT)
+        for z in range(SPLIT)
+    ]
+)
+
+
+@numba.njit(cache=True)
+def path_counts(children: UInt32) -> Int64:
+    """Return (N,) how many paths lead from the root to each row; every child stands behind its parents."""
+    paths = np.zeros(children.shape[0], np.int64)
+    paths[0] = 1
+    for n in range(children.shape[0]):
+        for o in range(8):
+            if children[n, o] >> np.uint32(KIND_SHIFT) == INNER:
+                paths[children[n, o] & np.uint32(VALUE_MASK)] += paths[n]
+    return paths
+
+
+@numba.njit(cache=True)
+def check_references(children: UInt32, lists: int, depth: int) -> tuple[int, int]:
+    """Return (fault, 8·row + octant) of the first reference that cannot be followed; fault 0 where all can.
+
+    Faults: 1 an unknown kind, 2 a distance with stray bits, 3 a list that does not exist, 4 a row that does
+    not exist, 5 a row that does not stand behind its parent (a cycle), 6 a row below the finest level,
+    7 a row that nothing refers to.
+
+    Args:
+        children: (N, 8) references.
+        lists: How many lists there are.
+        depth: Inner nodes may have at most this many levels.
+    """
+    rows = children.shape[0]
+    level = np.full(rows, -1, np.int64)
+    level[0] = 0
+    for n in range(rows):
+        if level[n] < 0:
+            return 7, 8 * n
+        for o in range(8):
+            kind = children[n, o] >> np.uint32(KIND_SHIFT)
+            value = np.int64(children[n, o] & np.uint32(VALUE_MASK))
+            fault = 0
+            if kind == EMPTY:
+                fault = 2 if value > 65535 else 0
+            elif kind == SURFACE:
+                fault = 3 if value >= lists else 0
+            elif kind != INNER:
+                fault = 1
+            elif value >= rows:
+                fault = 4
+            elif value <= n:
+                fault = 5
+            elif level[n] + 1 >= depth:
+                fault = 6
+            else:
+                level[value] = max(level[value], level[n] + 1)
+            if fault:
+                return fault, 8 * n + o
+    return 0, 0
+
+
+def unfold(children: UInt32, bounds: Int64, items: Int32, resolution: int) -> SurfaceTree:
+    """Return the coarse grid and the records of a DAG, as rays are cast through them.
+
+    Equal cells share their records, and records share their lists with the DAG: nothing here can grow
+    beyond the grid and 64 records for each pair of rows.
+
+    Args:
+        children: (N, 8) references, see `Dag`.
+        bounds: (L + 1,) bounds of the lists.
+        items: (M,) triangles of the lists.
+        resolution: Voxels along an edge.
+    """
+    cells = min(COARSE_CELLS, resolution)
+    refs = np.full(1, INNER << KIND_SHIFT, np.uint32)
+    size = 1
+    while size < cells:
+        # (x, y, z) cells of this level become (2x + bit, 2y + bit, 2z + bit) of the next.
+        refs = _halve(children, refs).reshape(size, size, size, 2, 2, 2)
+        size *= 2
+        refs = refs.transpose(0, 5, 1, 4, 2, 3).reshape(-1)
+    distinct, record = np.unique(refs, return_inverse=True)
+    surface = distinct >> KIND_SHIFT != EMPTY
+    number = np.where(surface, np.cumsum(surface) - 1, -1).astype(np.int32)
+    grid = number[record.reshape(-1)]
+    records = [distinct[surface]]
+    first = len(records[0])
+    links = []
+    while True:
+        # One more round: every distinct inner reference gets one block of 4³ records.
+        inner, block = np.unique(records[-1][records[-1] >> KIND_SHIFT == INNER], return_inverse=True)
+        links.append(first + SPLIT**3 * block.reshape(-1))
+        if not len(inner):
+            break
+        below = _halve(children, _halve(children, inner).reshape(-1)).reshape(len(inner), -1)[:, _MORTON_4]
+        records.append(below.reshape(-1))
+        first += below.size
+    return SurfaceTree(cells, grid, _as_records(records, links, bounds), items)
+
+
+def _halve(children: UInt32, refs: UInt32) -> UInt32:
+    """Return the (N, 8) children of references; a leaf's eight parts are that leaf."""
+    inner = refs >> KIND_SHIFT == INNER
+    out = np.repeat(refs[:, None], 8, axis=1)
+    out[inner] = children[refs[inner] & VALUE_MASK]
+    return out
+
+
+def _as_records(groups: list[UInt32], links: list[Int64], bounds: Int64) -> Int32:
+    """Return (start, count) of each reference: a list, an empty cell, or (first record, −1)."""
+    out = np.zeros((sum(len(refs) for refs in groups), 2), np.int32)
+    at = 0
+    for refs, link in zip(groups, links):
+        here = out[at : at + len(refs)]
+        kind, value = refs >> KIND_SHIFT, refs & VALUE_MASK
+        lists = value[kind == SURFACE]
+        here[kind == SURFACE] = np.stack([bounds[lists], bounds[lists + 1] - bounds[lists]], axis=1)
+        here[kind == INNER, 0], here[kind == INNER, 1] = link, -1
+        at += len(refs)
+    return out

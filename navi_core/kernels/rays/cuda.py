@@ -1,0 +1,228 @@
+"""The CUDA kernels as a tracer over torch tensors: asynchronous, allocation-free, fit for a CUDA graph.
+
+The tracer also works on CPU tensors, where it runs the very jobs of the CUDA kernels in plain loops
+(csrc/jobs.h): slow, but to the same bits, so that everything above it can be checked without a GPU.
+"""
+
+from __future__ import annotations
+
+import ctypes
+from collections.abc import Sequence
+from typing import Any, Protocol
+
+import numpy as np
+import numpy.typing as npt
+import torch
+
+from navi_core.errors import ConfigError, SceneError
+from navi_core.kernels.native.cuda_driver import CudaKernels, KernelResources
+from navi_core.kernels.native.library import load_library
+from navi_core.kernels.rays.packed import HIERARCHY_TYPES, PackedField, cell_words
+
+__all__ = ["CudaTracer", "cuda_device"]
+
+THREADS = 128
+"""Threads of a block; csrc/trace_cuda.cu is built for no more."""
+_WARP = 32
+TILES = ((8, 4), (4, 8), (16, 2), (2, 16))
+"""Azimuths and elevations that a warp takes; the first that divides a panorama, the squarest in angle."""
+_MOST_BLOCKS = 2**31 - 1
+
+
+def cuda_device(device: torch.device) -> torch.device:
+    """Return a CUDA device with its index.
+
+    Raises:
+        ConfigError: torch sees no such device; says what is missing.
+    """
+    build = f"torch {torch.__version__}" + ("" if torch.version.cuda else ", a build without CUDA")
+    if not torch.cuda.is_available():
+        remedy = "check the driver with nvidia-smi" if torch.version.cuda else "install a CUDA build of torch"
+        raise ConfigError(f"device {str(device)!r}: no GPU that {build} can use; {remedy}, or take device 'cpu'")
+    index = torch.cuda.current_device() if device.index is None else device.index
+    last = torch.cuda.device_count() - 1
+    if index > last:
+        raise ConfigError(f"device {str(device)!r} does not exist; allowed: cuda:0..cuda:{last}")
+    return torch.device("cuda", index)
+
+
+def _structure(name: str, *fields: tuple[str, Any]) -> type[ctypes.Structure]:
+    return type(name, (ctypes.Structure,), {"_fields_": list(fields)})
+
+
+def _pointers(*names: str) -> list[tuple[str, Any]]:
+    return [(name, ctypes.c_void_p) for name in names]
+
+
+# The structs of csrc/views.h and csrc/jobs.h.
+_Surface = _structure(
+    "Surface", *_pointers("words", "records", "items", "planes", "semantic", "bases", "frame", "cells")
+)
+_Octrees = _structure("Octrees", *_pointers("nodes", "bases", "frame", "resolution", "remap", "remap_base"))
+_Hierarchies = _structure("Hierarchies", *_pointers("planes", "child", "corners", "ids", "semantic", "bases", "limits"))
+_Scenes = _structure("Scenes", *_pointers("surface_row", "octree_row"), ("count", ctypes.c_int64))
+_Cast = _structure(
+    "Cast",
+    *_pointers("origins", "directions", "scene"),
+    *((name, ctypes.c_int64) for name in ("rows", "rays", "shared")),
+    ("max_distance", ctypes.c_double),
+    *_pointers("depth", "label", "valid"),
+    *((name, ctypes.c_int32) for name in ("columns", "wide", "high")),
+)
+_Points = _structure(
+    "Points", *_pointers("points", "scene"), ("count", ctypes.c_int64), ("radius", ctypes.c_double),
+    *_pointers("distance", "within"),
+)  # fmt: skip
+
+
+class _Kernels(Protocol):
+    resources: dict[str, KernelResources]
+
+    def launch(
+        self, name: str, blocks: int, threads: int, parameters: Sequence[ctypes.Structure], stream: int
+    ) -> None: ...
+
+
+class _Loops:
+    """The same jobs on the CPU, in loops over the host's memory."""
+
+    def __init__(self) -> None:
+        self._library = load_library()
+        self.resources: dict[str, KernelResources] = {}
+
+    def launch(self, name: str, blocks: int, threads: int, parameters: Sequence[ctypes.Structure], stream: int) -> None:
+        getattr(self._library, f"navi_jobs_{name}")(*(ctypes.addressof(struct) for struct in parameters))
+
+
+class CudaTracer:
+    """The kernels over tensors of one device, launched on its current stream.
+
+    Nothing here waits for the device or looks at a value. A row whose scene does not exist, or that holds a
+    number that is not finite, meets nothing: a miss, an infinite distance, not within.
+
+    Args:
+        packed: The field's arrays; copied to the device once.
+        device: A CUDA device, or the CPU for the twin.
+        flags: Further flags of the kernels' build.
+
+    Raises:
+        ConfigError: The kernels cannot be built or loaded there.
+    """
+
+    name = "cuda"
+
+    def __init__(self, packed: PackedField, device: torch.device, flags: Sequence[str] = ()) -> None:
+        self.device = device
+        self._tensors: list[torch.Tensor] = []
+        self._surface = self._octrees = None
+        if packed.surface is not None:
+            grid, cubes, records, items, planes, semantic, bases = packed.surface
+            words = cell_words(grid, cubes, records, bases, packed.cells)
+            self._surface = _Surface(
+                *self._upload(
+                    (words, records, items, planes, semantic, bases, packed.frame, packed.cells),
+                    (np.uint64, np.int32, np.int32, np.float32, np.int32, np.int64, np.float64, np.int32),
+                )
+            )
+        if packed.octree is not None:
+            self._octrees = _Octrees(
+                *self._upload(packed.octree, (np.uint64, np.int64, np.float64, np.int32, np.int32, np.int64))
+            )
+        self._hierarchies = _Hierarchies(*self._upload(packed.hierarchy, HIERARCHY_TYPES))
+        rows = self._upload((packed.surface_row, packed.octree_row), (np.int32, np.int32))
+        self._scenes = _Scenes(*rows, len(packed.surface_row))
+        self.tiles: Sequence[tuple[int, int]] = TILES
+        """Shapes of tiles to choose from."""
+        self._on_cuda = device.type == "cuda"
+        self._kernels: _Kernels = CudaKernels(device, flags) if self._on_cuda else _Loops()
+
+    @property
+    def nbytes(self) -> int:
+        """Bytes of the device's memory that the scenes take."""
+        return sum(tensor.nbytes for tensor in self._tensors)
+
+    @property
+    def resources(self) -> dict[str, KernelResources]:
+        """What each kernel takes of the GPU; empty on the CPU."""
+        return self._kernels.resources
+
+    def cast(
+        self,
+        origins: torch.Tensor,
+        directions: torch.Tensor,
+        scene: torch.Tensor,
+        max_distance: float,
+        elevations: int,
+        depth: torch.Tensor,
+        label: torch.Tensor,
+        valid: torch.Tensor,
+    ) -> None:
+        """Cast R rays from each of B origins; all tensors are contiguous and on the device.
+
+        Args:
+            origins: (B, 3) float32 [m].
+            directions: (B or 1, R, 3) float32 unit vectors.
+            scene: (B,) int32.
+            max_distance: Range [m].
+            elevations: Elevations of a panorama whose rays lie azimuth by azimuth, so that neighbouring threads
+                look in neighbouring directions; 0 where the rays have no order.
+            depth: (B, R) float32 out [m].
+            label: (B, R) int32 out.
+            valid: (B, R) bool out.
+
+        Raises:
+            SceneError: More rays than one launch can take.
+        """
+        rows, rays = depth.shape
+        if not rows * rays:
+            return
+        threads = min(THREADS, -(-rays // _WARP) * _WARP)
+        blocks = rows * -(-rays // threads)
+        if blocks > _MOST_BLOCKS or rays > _MOST_BLOCKS - THREADS:
+            raise SceneError(f"{rows} rows of {rays} rays are too many for one cast; split the rows")
+        cast = _Cast(
+            origins.data_ptr(), directions.data_ptr(), scene.data_ptr(), rows, rays, int(len(directions) == 1),
+            max_distance, depth.data_ptr(), label.data_ptr(), valid.data_ptr(), *tile_of(rays, elevations, self.tiles),
+        )  # fmt: skip
+        # Every row belongs to one of the two kinds of scenes, or to none: then each kernel says that it misses.
+        if self._surface is not None:
+            self._launch("cast_surface", blocks, threads, self._surface, self._scenes, cast)
+        if self._octrees is not None:
+            self._launch("cast_octree", blocks, threads, self._octrees, self._scenes, cast)
+
+    def distance(self, points: torch.Tensor, scene: torch.Tensor, out: torch.Tensor) -> None:
+        """Write the (Q,) float32 distance of each of the (Q, 3) points to the surface of its scene [m]."""
+        self._ask("distance", _Points(points.data_ptr(), scene.data_ptr(), len(points), 0.0, out.data_ptr(), None))
+
+    def within(self, points: torch.Tensor, scene: torch.Tensor, radius: float, out: torch.Tensor) -> None:
+        """Write (Q,) bool: is the surface nearer than `radius` [m]?"""
+        self._ask("within", _Points(points.data_ptr(), scene.data_ptr(), len(points), radius, None, out.data_ptr()))
+
+    def _ask(self, name: str, points: Any) -> None:
+        if points.count:
+            self._launch(name, -(-points.count // THREADS), THREADS, self._hierarchies, self._scenes, points)
+
+    def _launch(self, name: str, blocks: int, threads: int, *parameters: ctypes.Structure) -> None:
+        stream = torch.cuda.current_stream(self.device).cuda_stream if self._on_cuda else 0
+        self._kernels.launch(name, blocks, threads, parameters, stream)
+
+    def _upload(self, arrays: Sequence[npt.NDArray[Any]], types: Sequence[type[np.generic]]) -> list[int]:
+        """Copy arrays to the device, keep them alive, and return their addresses."""
+        addresses = []
+        for array, dtype in zip(arrays, types, strict=True):
+            host = np.ascontiguousarray(array, dtype)
+            # A copy, which torch aligns for 16-byte loads; its bytes are what matters, not its type.
+            tensor = torch.empty(host.nbytes, dtype=torch.uint8, device=self.device)
+            tensor.copy_(torch.from_numpy(host.reshape(-1).view(np.uint8)))
+            self._tensors.append(tensor)
+            addresses.append(tensor.data_ptr())
+        return addresses
+
+
+def tile_of(rays: int, elevations: int, tiles: Sequence[tuple[int, int]] = TILES) -> tuple[int, int, int]:
+    """Return the elevations of a row of rays and the azimuths × elevations of a warp's tile; (0, 1, 1): no tiles."""
+    if elevations > 0 and rays % elevations == 0:
+        for wide, high in tiles:
+            if rays // elevations % wide == 0 and elevations % high == 0:
+                return elevations, wide, high
+    return 0, 1, 1

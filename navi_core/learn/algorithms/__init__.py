@@ -1,0 +1,1 @@
+"""Learning algorithms: PPO, GRPO, DPO, Double DQN, behaviour cloning."""

@@ -1,0 +1,387 @@
+"""Double DQN with prioritised replay, n-step targets and a target network (van Hasselt 2016, Schaul 2016).
+
+The learner of the common run loop: it takes every rollout apart into what the replay holds, then takes as many gradient
+steps as the replay ratio owes for its decisions. Policies without memory learn from single transitions, others from
+sequences that begin with their stored state (Kapturowski et al. 2019).
+"""
+
+from __future__ import annotations
+
+import copy
+import math
+import time
+from pathlib import Path
+from typing import Any, Protocol
+
+import torch
+from torch import Tensor
+
+from navi_core.config import SmoothingConfig, TrainConfig
+from navi_core.errors import ConfigError, NonFiniteError
+from navi_core.learn.algorithms.gradient_steps import UpdateStats
+from navi_core.learn.algorithms.gradients import clip_gradients
+from navi_core.learn.algorithms.q_smoothing import QSmoothing
+from navi_core.learn.entities import AGMConfig
+from navi_core.learn.estimators.exploration import epsilons
+from navi_core.learn.estimators.knn_kernel import compute_knn_kernel, local_structure
+from navi_core.learn.estimators.schedules import scheduled
+from navi_core.learn.events import EventBus, ReplayUpdate
+from navi_core.learn.parallel import ALONE, Workers
+from navi_core.learn.replay.prioritized import PrioritizedReplay
+from navi_core.learn.replay.q_batches import QBatch, SequenceBatches, TransitionBatches, make_batches
+from navi_core.learn.replay.replay_file import load_replay, prune_replays, save_replay
+from navi_core.learn.rollout.attribution import stage_timer
+from navi_core.learn.rollout.observation_codec import ObservationCodec
+from navi_core.learn.rollout.storage import Rollout
+from navi_core.policy.distributions import table_index
+from navi_core.policy.q_head import QHead
+from navi_core.record import StageTimer
+
+__all__ = ["DQNLearner", "Replay", "batch_structure"]
+
+_NEIGHBOURHOOD = 256
+_FIGURES = ("q_loss", "td_mean", "td_var", "q_mean", "target_mean", "grad_norm")
+
+
+class Replay(Protocol):
+    """What gradient steps ask of a replay; `PrioritizedReplay` is one, the shards of a distributed run are another.
+
+    Attributes:
+        alpha: Exponent of the priorities; 0 keeps none.
+        beta: Exponent of the importance weights now.
+        added: Items ever added.
+    """
+
+    alpha: float
+    beta: float
+    added: int
+
+    def __len__(self) -> int:
+        """Return the number of items."""
+
+    def sample(self, n: int) -> tuple[dict[str, Tensor], Any, Tensor]:
+        """Draw n items: their tensors by name, their places, their importance weights."""
+
+    def update(self, indices: Any, priorities: Any) -> None:
+        """Give items at places, as `sample` returned them, new priorities."""
+
+    def anneal(self, share: float) -> None:
+        """Set β on its way to 1."""
+
+
+class DQNLearner:
+    """Turns rollouts into replay, and replay into weights.
+
+    Args:
+        policy: `NavigationPolicy` with a Q head; this learner sets its ε.
+        shaper: `RewardShaper`; its RND predictor, if it has one, is trained on the embeddings that are learned from.
+        config: The run's configuration.
+        device: Training device.
+        workers: Learners that share every minibatch: each has the items that its part of `replay` drew, and all
+            take the step of their sum.
+        replay: Where minibatches come from; by default one of this learner's own, to which `update` adds.
+
+    Attributes:
+        replay: What is remembered.
+        target: The target network, a policy.
+        gradient_steps: Gradient steps taken.
+        events: Told of every addition to the replay (`ReplayUpdate`).
+
+    Raises:
+        ConfigError: The policy has no Q head, or there are several processes and no replay that they share.
+    """
+
+    def __init__(
+        self,
+        policy: Any,
+        shaper: Any,
+        config: TrainConfig,
+        device: torch.device,
+        workers: Workers = ALONE,
+        replay: Replay | None = None,
+    ) -> None:
+        if not isinstance(policy.heads, QHead):
+            raise ConfigError("algorithm dqn needs policy.distribution q")
+        if workers.size > 1 and replay is None:
+            raise ConfigError(
+                f"navi train dqn runs in one process, not {workers.size}; start it without torchrun, or navi learner"
+            )
+        if workers.size > 1 and config.kernel_smoothing.enabled:
+            raise ConfigError("kernel_smoothing looks for neighbours in whole minibatches; it needs a single learner")
+        self.workers = workers
+        self.policy, self.shaper, self.config, self.device = policy, shaper, config, device
+        dqn, settings = config.dqn, config.replay
+        self.target = copy.deepcopy(policy).requires_grad_(False)
+        named = [(name, p) for name, p in policy.named_parameters() if p.requires_grad]
+        self.names, self.parameters = [name for name, _ in named], [p for _, p in named]
+        self._followers = [p for p in self.target.parameters()]
+        self.optimizer = torch.optim.Adam(self.parameters, lr=dqn.learning_rate, eps=1e-5, fused=True)
+        per_item = config.decisions_of_an_item
+        self._own: PrioritizedReplay | None = None
+        if replay is None:
+            self._own = replay = PrioritizedReplay(
+                settings.items(per_item),
+                settings.alpha if settings.prioritized_replay else 0.0,
+                settings.beta0,
+                config.seed,
+                device=device,
+            )
+        self.replay: Replay = replay
+        self._per_item = per_item
+        self._items_of_a_batch = max(1, round(settings.batch_size / per_item))
+        self._batches: TransitionBatches | SequenceBatches | None = None
+        self._restored: dict[str, Any] = {}
+        self.gradient_steps = 0
+        self._owed = 0.0
+        self._remembered = 0
+        smoothing = config.kernel_smoothing
+        self.smoothing = QSmoothing(smoothing, config.seed) if smoothing.enabled else None
+        self._td_var: float | None = None
+        self._rate_factor = 1.0
+        self._last: QBatch | None = None
+        self.events = EventBus()
+        self._explore(0)
+
+    def update(self, rollout: Rollout, *, index: int, steps: int) -> UpdateStats:
+        """Remember a rollout and take the gradient steps that it owes.
+
+        Args:
+            rollout: Filled by the collector, with the observations at its cuts kept.
+            index: Number of this update.
+            steps: Decisions before this rollout.
+
+        Raises:
+            NonFiniteError: A loss, a gradient or a weight became NaN or infinite; it is named.
+        """
+        assert self._own is not None
+        timer = stage_timer(self.device, self.config.profile)
+        with timer("replay_add"):
+            actions = table_index(rollout.actions, self.policy.heads.table)
+            items = self.read_as(rollout.observations.codec).items(rollout, actions)
+            if items:
+                self._tell(self._own.add(items))
+        return self.learn(rollout.steps * rollout.rows, index=index, steps=steps, timer=timer)
+
+    def read_as(self, codec: ObservationCodec) -> TransitionBatches | SequenceBatches:
+        """Return what reads the replay's items, whose observations rollouts keep by `codec`."""
+        if self._batches is None:
+            self._batches = make_batches(self.config, codec, self.policy)
+            self._batches.load_state_dict(self._restored)
+        return self._batches
+
+    def learn(self, decisions: int, *, index: int, steps: int, timer: StageTimer | None = None) -> UpdateStats:
+        """Take the gradient steps that decisions owe, which are in the replay already.
+
+        Args:
+            decisions: How many there were.
+            index: Number of this update.
+            steps: Decisions before them.
+            timer: Goes on with these timings.
+
+        Raises:
+            NonFiniteError: A loss, a gradient or a weight became NaN or infinite; it is named.
+        """
+        dqn, start = self.config.dqn, time.perf_counter()
+        timer = timer if timer is not None else stage_timer(self.device, self.config.profile)
+        if not self.gradient_steps:
+            # A run may begin with another run's weights; the target network must be theirs.
+            self._copy_target()
+        after = steps + decisions
+        self._anneal(after)
+        rate = self._rate_factor * scheduled(self.config, "learning_rate", steps)
+        for group in self.optimizer.param_groups:
+            group["lr"] = rate
+        rows: list[Tensor] = []
+        if len(self.replay) * self._per_item >= dqn.learning_starts:
+            # Counted from the first rollout that is learned from: what came before it is owed nothing.
+            self._owed += decisions * dqn.replay_ratio / (self._items_of_a_batch * self._per_item)
+            while self._owed >= 1.0:
+                self._owed -= 1.0
+                rows.append(self._gradient_step(timer, after))
+        self._explore(after)
+        with timer("statistics"):
+            metrics = self._metrics(rows, index)
+            self._td_var = metrics.get("td_var", self._td_var)
+            if self._last is not None:
+                # Once: an update without a gradient step has no minibatch to tell of, resumed or not.
+                metrics["local_structure"] = batch_structure(self._last)
+                self._last = None
+            if self.smoothing is not None:
+                metrics |= self.smoothing.figures()
+        metrics |= {
+            "learning_rate": rate,
+            "epsilon": float(self.policy.heads.epsilon.mean()),
+            "priority_beta": self.replay.beta,
+            "replay_size": float(len(self.replay) * self._per_item),
+            "gradient_steps": float(self.gradient_steps),
+        }
+        return UpdateStats(metrics=metrics, seconds=time.perf_counter() - start, epochs=1, timer=timer)
+
+    def _gradient_step(self, timer: StageTimer, steps: int) -> Tensor:
+        """Learn from one minibatch after `steps` decisions; return its figures (6,)."""
+        dqn, batches = self.config.dqn, self._batches
+        assert batches is not None
+        with timer("minibatch_fetch"):
+            items, places, weights = self.replay.sample(self._items_of_a_batch)
+        with timer("policy_evaluation"):
+            batch = batches.evaluate(items, self.policy, self.target)
+        penalty: Tensor | None = None
+        if self.smoothing is not None:
+            with timer("smoothing"):
+                batch, penalty = self.smoothing(
+                    batch, self.policy.heads, weights, steps, self._td_var, self.gradient_steps
+                )
+        self._last = batch
+        with timer("loss"):
+            error = batch.target - batch.q
+            loss = torch.nn.functional.huber_loss(batch.q, batch.target, reduction="none", delta=dqn.huber)
+            count, share = (batch.count, 1.0) if self.workers.size == 1 else self._among_all(batch)
+            loss = (loss * weights.view(-1, *[1] * (loss.ndim - 1)) * batch.valid).sum() / count
+            if penalty is not None:
+                loss = loss + penalty
+        with timer("backward"):
+            self.optimizer.zero_grad(set_to_none=True)
+            loss.backward()
+        with timer("rnd_step"):
+            self.shaper.learn(batch.embedding.detach(), share)
+            self.shaper.step(None if self.workers.size == 1 else self.workers.sum)
+        with timer("statistics"), torch.no_grad():
+            error = error.detach()
+            parts = torch.stack((error, error.square(), batch.q.detach(), batch.target)) * batch.valid
+            figures = torch.cat((loss.detach()[None], parts.flatten(1).sum(1) / count))
+        with timer("gradient_clip"):
+            if self.workers.size > 1:
+                for p in self.parameters:
+                    p.grad = torch.zeros_like(p) if p.grad is None else p.grad
+                self.workers.sum(figures, *(p.grad for p in self.parameters))
+            norm, _ = clip_gradients(self.parameters, dqn.max_grad_norm)
+        with timer("optimizer_step"):
+            self.optimizer.step()
+            self.gradient_steps += 1
+            self._follow()
+        with timer("replay_update"), torch.no_grad():
+            if self.replay.alpha:
+                errors = batches.errors(error, batch.valid) + self.config.replay.priority_floor
+                # Priorities live on the host. The loss crosses with them: all learners share it, so that all stop.
+                crossed = torch.cat((errors, figures[:1])).cpu()
+                if not bool(crossed.isfinite().all()):
+                    raise _diverged("q_loss", float(crossed[-1]), f"gradient step {self.gradient_steps}")
+                self.replay.update(places, crossed[:-1])
+        spread = (figures[2] - figures[1].square()).clamp_min(0.0)
+        return torch.stack((*figures[:2], spread, *figures[3:], norm))
+
+    def _among_all(self, batch: QBatch) -> tuple[Tensor, float]:
+        """Return what all parts of a minibatch are divided by, and the share of this process in its decisions."""
+        mine = float(batch.valid.numel())
+        sums = torch.stack((batch.valid.sum(), batch.valid.new_tensor(mine)))
+        self.workers.sum(sums)
+        return sums[0].clamp_min(1.0), mine / float(sums[1])
+
+    def _tell(self, places: Tensor) -> None:
+        """Publish what was added, where anybody listens."""
+        if self.events.wanted:
+            assert self._own is not None
+            weights = self._own.priorities()[places.cpu()]
+            stats = {"min": float(weights.min()), "mean": float(weights.mean()), "max": float(weights.max())}
+            self.events.publish(ReplayUpdate(0, len(places), stats))
+
+    def settings_now(self) -> AGMConfig:
+        """Return what adaptation may move, as it stands."""
+        smoothing = self.config.kernel_smoothing if self.smoothing is None else self.smoothing.smoother.config
+        rate = self.config.dqn.learning_rate * self._rate_factor
+        return AGMConfig(smoothing.alpha_step_init, smoothing.trust_region_tau, smoothing.k, rate)
+
+    def adopt(self, settings: AGMConfig) -> None:
+        """Put adapted settings in force; the learning rate's schedule is scaled."""
+        self._rate_factor = settings.learning_rate / self.config.dqn.learning_rate
+        if self.smoothing is not None:
+            changed = {
+                "alpha_step_init": settings.alpha_step,
+                "trust_region_tau": settings.trust_region_tau,
+                "k": settings.k,
+            }
+            self.smoothing.smoother.config = self.smoothing.smoother.config.model_copy(update=changed)
+
+    def _explore(self, steps: int) -> None:
+        self.policy.heads.epsilon = epsilons(self.config.dqn, self.config.actors, steps).to(self.device)
+
+    def _anneal(self, steps: int) -> None:
+        replay, total = self.config.replay, self.config.total_steps
+        self.replay.anneal(steps / (replay.beta_steps or total or 100 * replay.capacity))
+
+    @torch.no_grad()
+    def _follow(self) -> None:
+        """Let the target network follow the learned one.
+
+        Without a graph: a target that is written to by weights with gradients would get gradients itself, a chain
+        of nodes for every step that was ever taken, and other products than one that is loaded from a checkpoint.
+        """
+        dqn = self.config.dqn
+        if dqn.target_update == "polyak":
+            torch._foreach_lerp_(self._followers, self.parameters, dqn.polyak)
+        elif self.gradient_steps % dqn.target_period == 0:
+            self._copy_target()
+
+    @torch.no_grad()
+    def _copy_target(self) -> None:
+        torch._foreach_copy_(self._followers, self.parameters)
+
+    def _metrics(self, rows: list[Tensor], index: int) -> dict[str, float]:
+        if not rows:
+            return {}
+        table = torch.stack(rows)
+        weights = torch.stack([p.detach().abs().sum() for p in self.parameters])
+        packed = torch.cat((table.mean(0), weights)).tolist()  # the update's one crossing to the host
+        for name, value in zip((*_FIGURES, *(f"weight {name}" for name in self.names)), packed):
+            if not math.isfinite(value):
+                raise _diverged(name, value, f"update {index}")
+        return dict(zip(_FIGURES, packed))
+
+    def state_dict(self) -> dict[str, Any]:
+        """Return state besides the policy's weights, the optimiser's and the replay's items."""
+        return {
+            "target": dict(self.target.state_dict()),
+            "epsilon": self.policy.heads.epsilon.clone(),
+            "gradient_steps": self.gradient_steps,
+            "owed": self._owed,
+            "td_var": self._td_var,
+            "settings": [*map(float, list(self.settings_now().as_dict().values())[2:])],
+            "remembered": self.replay.added,
+            "batches": self._batches.state_dict() if self._batches is not None else self._restored,
+        }
+
+    def load_state_dict(self, state: dict[str, Any]) -> None:
+        """Undo `state_dict`."""
+        self.target.load_state_dict(state["target"])
+        self.policy.heads.epsilon = state["epsilon"].to(self.device)
+        self.gradient_steps, self._owed = int(state["gradient_steps"]), float(state["owed"])
+        self._remembered = int(state["remembered"])
+        self._td_var = state["td_var"]
+        alpha_step, tau, k, rate = state["settings"]
+        self.adopt(AGMConfig(alpha_step, tau, int(k), rate))
+        self._batches, self._restored = None, dict(state["batches"])
+
+    def save_beside(self, checkpoint: Path) -> None:
+        """Write the replay beside the checkpoint that is about to be written."""
+        assert self._own is not None
+        save_replay(self._own, checkpoint)
+        prune_replays(checkpoint.parent)
+
+    def load_beside(self, checkpoint: Path) -> None:
+        """Take up the replay of a checkpoint, or begin with an empty one and say so."""
+        assert self._own is not None
+        load_replay(self._own, checkpoint, self._remembered)
+
+
+def _diverged(name: str, value: float, where: str) -> NonFiniteError:
+    return NonFiniteError(name, f"{name} is {value} in {where}. A lower dqn.learning_rate may help")
+
+
+def batch_structure(batch: QBatch) -> float:
+    """Return the share of latent neighbours in a minibatch with like targets; 1 where there are no neighbours."""
+    valid = batch.valid.flatten() > 0
+    latents = batch.latents.detach().flatten(0, -2)[valid][:_NEIGHBOURHOOD]
+    if len(latents) < 2:
+        return 1.0
+    kernel = compute_knn_kernel(latents, SmoothingConfig())
+    return local_structure(kernel, batch.target.flatten()[valid][:_NEIGHBOURHOOD])

@@ -1,0 +1,160 @@
+"""Gradient steps and what they say: accumulated over parts, clipped, checked, read by the host once an update."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from navi_core.errors import NonFiniteError
+from navi_core.learn.algorithms.gradients import clip_gradients
+from navi_core.learn.parallel import ALONE, Workers
+from navi_core.record import StageTimer
+
+__all__ = ["GradientSteps", "UpdateStats"]
+
+
+@dataclass
+class UpdateStats:
+    """What an update did.
+
+    Attributes:
+        metrics: Losses and diagnostics by metric name.
+        seconds: Wall time [s].
+        epochs: Passes that were made; fewer than configured after a KL stop.
+        timer: Stage timings.
+    """
+
+    metrics: dict[str, float]
+    seconds: float
+    epochs: int
+    timer: StageTimer = field(repr=False)
+
+
+class GradientSteps:
+    """Adam over a policy's parameters, one step at a time, and a row of numbers for each.
+
+    A step is `begin`, any number of backward passes, each told by `add`, and `take`.
+
+    Args:
+        policy: What learns.
+        shaper: Its RND predictor takes a step with every one of the policy.
+        learning_rate: Of Adam.
+        device: Training device.
+        means: Names of the numbers that are summed over a step's parts; each part brings its share.
+        peaks: Names of those whose largest counts.
+        setting: The learner's section of the configuration, named where an error says what may help.
+        workers: Processes of the run, whose gradients are summed.
+        replayed: Whether backward passes are replays of a graph, which write over the gradients they gave before.
+    """
+
+    def __init__(
+        self,
+        policy: Any,
+        shaper: Any,
+        learning_rate: float,
+        device: torch.device,
+        means: Sequence[str],
+        peaks: Sequence[str],
+        setting: str,
+        workers: Workers = ALONE,
+        *,
+        replayed: bool = False,
+    ) -> None:
+        self.shaper, self.device, self.workers, self.setting = shaper, device, workers, setting
+        self._replayed = replayed
+        named = [(name, p) for name, p in policy.named_parameters() if p.requires_grad]
+        self.names, self.parameters = [name for name, _ in named], [p for _, p in named]
+        self.optimizer = torch.optim.Adam(self.parameters, lr=learning_rate, eps=1e-5, fused=True)
+        self.means, self.peaks = tuple(means), tuple(peaks)
+        self.rows: list[Tensor] = []
+        """What every step since the last `read` said: means, peaks, the gradient's norm and those of its parts."""
+
+    def learning_rate(self, value: float) -> None:
+        """Set Adam's step size."""
+        for group in self.optimizer.param_groups:
+            group["lr"] = value
+
+    def begin(self) -> None:
+        """Forget the gradients of the step before."""
+        self.optimizer.zero_grad(set_to_none=not self._replayed)
+        if self._replayed:
+            # Parts add up in memory that is not the graph's.
+            for p in self.parameters:
+                p.grad = torch.zeros_like(p) if p.grad is None else p.grad
+        self._means = torch.zeros(len(self.means), device=self.device)
+        self._peaks = torch.zeros(len(self.peaks), device=self.device)
+
+    def add(self, means: Tensor, peaks: Tensor) -> None:
+        """Count a part's numbers: its share of each mean (M,), and its peaks (P,)."""
+        self._means += means
+        self._peaks = torch.maximum(self._peaks, peaks)
+
+    def take(self, max_grad_norm: float, timer: StageTimer) -> None:
+        """Clip the gradients, step, and keep the row."""
+        with timer("gradient_clip"):
+            if self.workers.size > 1:
+                for p in self.parameters:
+                    p.grad = torch.zeros_like(p) if p.grad is None else p.grad
+                self.workers.sum(*(p.grad for p in self.parameters))
+            norm, norms = clip_gradients(self.parameters, max_grad_norm)
+        with timer("optimizer_step"):
+            self.optimizer.step()
+        with timer("rnd_step"):
+            self.shaper.step(None if self.workers.size == 1 else self.workers.sum)
+        self.rows.append(torch.cat((self._means, self._peaks, norm[None], norms)).detach())
+
+    def read(self, index: int, further: dict[str, Tensor] | None = None) -> dict[str, float]:
+        """Return the means over the steps, the first step's peaks, `grad_norm`, and further scalars; forget the rows.
+
+        Everything crosses to the host here, at once.
+
+        Args:
+            index: Number of the update.
+            further: Scalars to be read with them.
+
+        Raises:
+            NonFiniteError: A number, a gradient or a weight is NaN or infinite; it is named.
+        """
+        rows, self.rows = self.rows, []
+        more = further or {}
+        tail = [*more.values(), torch.stack([p.detach().abs().sum() for p in self.parameters]).sum()]
+        if not rows:
+            return self._tail(torch.stack(tail).tolist(), more, index)
+        table = torch.stack(rows)
+        first, last = len(self.means), len(self.means) + len(self.peaks)
+        if self.workers.size > 1:
+            means, peaks = (x.contiguous() for x in (table[:, :first], table[:, first:last]))
+            self.workers.sum(means)
+            self.workers.max(peaks)
+            table = torch.cat((means, peaks, table[:, last:]), dim=1)
+        packed = torch.cat((table.flatten(), torch.stack(tail))).tolist()
+        width = table.shape[1]
+        columns = [packed[i : i + width] for i in range(0, len(rows) * width, width)]
+        for number, row in enumerate(columns):
+            self._check(row, number, index)
+        metrics = {name: sum(row[i] for row in columns) / len(columns) for i, name in enumerate(self.means)}
+        metrics |= {name: columns[0][first + i] for i, name in enumerate(self.peaks)}
+        metrics["grad_norm"] = sum(row[last] for row in columns) / len(columns)
+        return metrics | self._tail(packed[-len(tail) :], more, index)
+
+    def _tail(self, values: list[float], more: dict[str, Tensor], index: int) -> dict[str, float]:
+        if not math.isfinite(values[-1]):
+            name = next(n for n, p in zip(self.names, self.parameters) if not torch.isfinite(p).all())
+            raise NonFiniteError(name, f"weight {name} is not finite after update {index}")
+        return dict(zip(more, values))
+
+    def _check(self, row: list[float], number: int, index: int) -> None:
+        where = f"in minibatch {number} of update {index}. A lower {self.setting}.learning_rate may help"
+        named = (*self.means, *self.peaks)
+        for name, value in zip(named, row):
+            if not math.isfinite(value):
+                raise NonFiniteError(name, f"{name} is {value} {where}")
+        learned = [name for name, p in zip(self.names, self.parameters) if p.grad is not None]
+        for name, value in zip(learned, row[len(named) + 1 :]):
+            if not math.isfinite(value):
+                raise NonFiniteError(f"gradient of {name}", f"the gradient of {name} is not finite {where}")

@@ -1,0 +1,137 @@
+"""Learners by name, Navi's and a user's own: the algorithm chooses only the update, the run loops are common."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from inspect import signature
+from pathlib import Path
+from typing import Any, Protocol, runtime_checkable
+
+import torch
+
+from navi_core.config import TrainConfig
+from navi_core.config.parts import LEARNER_NAMES
+from navi_core.config.registration import Parts, registration
+from navi_core.errors import ConfigError
+from navi_core.learn.algorithms.cloning import CloningLearner
+from navi_core.learn.algorithms.dpo import DPOLearner
+from navi_core.learn.algorithms.dqn import DQNLearner
+from navi_core.learn.algorithms.gradient_steps import UpdateStats
+from navi_core.learn.algorithms.grpo import GRPOLearner
+from navi_core.learn.algorithms.ppo import PPOLearner
+from navi_core.learn.parallel import ALONE, Workers
+
+__all__ = [
+    "LEARNERS",
+    "FollowsEpisodes",
+    "KeepsData",
+    "Learner",
+    "TakesUnits",
+    "TakesVocabulary",
+    "build_learner",
+    "register_learner",
+]
+
+
+class Learner(Protocol):
+    """What the run loop asks of an algorithm."""
+
+    @property
+    def optimizer(self) -> torch.optim.Optimizer:
+        """The optimiser of the policy's weights; its state goes into the checkpoint."""
+
+    def update(self, data: Any, /, *, index: int, steps: int) -> UpdateStats:
+        """Improve the policy: on one rollout, or, for bc, on one epoch of demonstrations."""
+
+    def state_dict(self) -> dict[str, Any]:
+        """State besides the policy's weights and `optimizer`."""
+
+    def load_state_dict(self, state: dict[str, Any]) -> None:
+        """Undo `state_dict`."""
+
+
+@runtime_checkable
+class KeepsData(Protocol):
+    """A learner that keeps more than a checkpoint should hold; it lies in a file beside it."""
+
+    def save_beside(self, checkpoint: Path) -> None:
+        """Write it beside a checkpoint that is about to be written."""
+
+    def load_beside(self, checkpoint: Path) -> None:
+        """Take it up again after `load_state_dict`."""
+
+
+@runtime_checkable
+class TakesVocabulary(Protocol):
+    """A learner with data of its own, whose surfaces have names."""
+
+    def use_vocabulary(self, vocabulary: Mapping[str, int]) -> None:
+        """Have them told by the semantic ids of what is flown."""
+
+    def scenes_of_data(self) -> list[str]:
+        """Return the content and source hashes of the scenes it comes from, as far as it tells them."""
+
+
+@runtime_checkable
+class TakesUnits(Protocol):
+    """A learner whose critic predicts in units of its own, or that carries those of a critic it does not learn."""
+
+    def begin_from(self, state: dict[str, Any]) -> None:
+        """Take over the units of the run whose weights the policy has been given."""
+
+
+@runtime_checkable
+class FollowsEpisodes(Protocol):
+    """A learner that remembers something of the episodes that are under way."""
+
+    def begin_episodes(self) -> None:
+        """Forget it: the rows were taken up again in new episodes."""
+
+
+Factory = Callable[..., Learner]
+
+LEARNERS: Parts[Factory] = Parts(LEARNER_NAMES)
+"""Learners by name."""
+
+register_learner = registration(
+    LEARNERS,
+    """Enter a learner under a name, which `algorithm` and `navi train` then take; or as `@register_learner("mine")`.
+
+    The factory, a class as a rule, is called with `(policy, shaper, config, device, workers)` and, as keywords, with
+    the settings `learner_options`; it returns a `Learner`: with `optimizer`, `update(rollout, *, index, steps)`, which
+    returns `UpdateStats`, `state_dict` and `load_state_dict`. The run loop flies, stores, checkpoints and resumes; the
+    learner only updates, on one `Rollout`, whose length, sequences and gradient settings are those of section `ppo`.
+    `PPOLearner` and `GradientSteps` may be built upon. What belongs into no checkpoint goes beside it: `KeepsData`.
+    """,
+)
+
+
+register_learner("ppo", PPOLearner)
+register_learner("grpo", GRPOLearner)
+register_learner("dpo", DPOLearner)
+register_learner("dqn", DQNLearner)
+register_learner("bc", CloningLearner)
+
+
+def build_learner(
+    policy: Any, shaper: Any, config: TrainConfig, device: torch.device, workers: Workers = ALONE
+) -> Learner:
+    """Build the learner that `config.algorithm` names.
+
+    Raises:
+        ConfigError: There is no such learner, it has no such option, or one of a user's own lacks what a learner has.
+    """
+    name, options = config.algorithm, config.learner_options
+    factory = LEARNERS[name]
+    if name in LEARNER_NAMES.built_in:
+        return factory(policy, shaper, config, device, workers)
+    try:
+        signature(factory).bind(policy, shaper, config, device, workers, **options)
+    except TypeError as error:
+        told = ", ".join(["policy, shaper, config, device, workers", *options])
+        raise ConfigError(f"learner {name}: {error}; it is called with ({told})") from None
+    learner = factory(policy, shaper, config, device, workers, **options)
+    lacking = [part for part in ("optimizer", "update", "state_dict", "load_state_dict") if not hasattr(learner, part)]
+    if lacking:
+        raise ConfigError(f"learner {name} is {type(learner).__name__}, which has no {', '.join(lacking)}")
+    return learner

@@ -1,0 +1,1 @@
+"""Demonstrations as training sequences."""

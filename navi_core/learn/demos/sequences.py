@@ -1,0 +1,138 @@
+"""Demonstrations as training sequences: every episode walked from its first decision to its last.
+
+`lanes` episodes are walked side by side, `bptt` decisions at a time. A lane whose episode is over takes the next one
+of the epoch's order, and its state is reset. So a sequence never crosses an episode, and each begins with the state
+that the policy has after everything before it, not with zeros.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Iterator, Sequence
+from dataclasses import dataclass
+
+import numpy as np
+import numpy.typing as npt
+import torch
+from torch import Tensor
+
+from navi_core.demos import Dataset, Episode
+from navi_core.errors import DemoError
+from navi_core.learn.estimators.noise import shuffled
+
+__all__ = ["DemoFeed", "SequenceBatch"]
+
+_FEW_SCENES = 4
+"""From this many scenes on, whole scenes are held out."""
+
+
+@dataclass
+class SequenceBatch:
+    """S sequences of L decisions.
+
+    Attributes:
+        lanes: (S,) lane of each sequence, whose state it begins with.
+        obs: (S, L, 3, Az, El).
+        actions: (S, L, 4).
+        reset: (S, L) bool; true at the first decision of an episode.
+        places: (S, L, PLACE_INPUTS) what a place memory told, or nothing (S, L, 0).
+        mask: (S, L) bool; false behind the end of an episode, where the last decision is repeated.
+    """
+
+    lanes: Tensor
+    obs: Tensor
+    actions: Tensor
+    reset: Tensor
+    places: Tensor
+    mask: Tensor
+
+
+class DemoFeed:
+    """Splits a dataset into training and held-out episodes and walks either.
+
+    Args:
+        data: The demonstrations.
+        seed: Seed of the split and of the order.
+        validation: Share of the scenes that is held out, of the episodes where there are fewer than four scenes.
+        lanes: Episodes walked side by side.
+        bptt: Decisions per sequence.
+        places: (N, PLACE_INPUTS) what a place memory told at each decision, for a policy that has one.
+        learned: Scenes that the weights learned from before; they are held out where there are no others only.
+
+    Raises:
+        DemoError: There is one episode only, so that nothing could be held out.
+    """
+
+    def __init__(
+        self,
+        data: Dataset,
+        *,
+        seed: int,
+        validation: float,
+        lanes: int,
+        bptt: int,
+        places: npt.NDArray[np.float32] | None = None,
+        learned: Collection[str] = (),
+    ) -> None:
+        self._places = np.empty((len(data), 0), np.float32) if places is None else places
+        self.data, self.seed, self.lanes, self.bptt = data, seed, lanes, bptt
+        scenes = sorted({episode.scene for episode in data.episodes})
+        if len(scenes) >= _FEW_SCENES:
+            order = [scenes[n] for n in shuffled(seed, len(scenes), -1).tolist()]
+            order.sort(key=lambda scene: scene in learned)
+            held = set(order[: max(1, round(validation * len(scenes)))])
+            aside = [episode.scene in held for episode in data.episodes]
+        else:
+            count = len(data.episodes)
+            order = shuffled(seed, count, -1).tolist()
+            chosen = set(order[: max(1, round(validation * count))])
+            aside = [n in chosen for n in range(count)]
+        self.training = [e for e, out in zip(data.episodes, aside, strict=True) if not out]
+        self.held_out = [e for e, out in zip(data.episodes, aside, strict=True) if out]
+        if not self.training:
+            raise DemoError(
+                "one episode alone leaves nothing to hold out; record more with `navi demos expert --episodes`",
+                path=data.episodes[0].file,
+            )
+
+    @property
+    def steps(self) -> int:
+        """Training decisions of an epoch."""
+        return sum(episode.steps for episode in self.training)
+
+    def epoch(self, number: int, device: torch.device) -> Iterator[SequenceBatch]:
+        """Walk the training episodes in an order that is a function of (seed, number)."""
+        order = shuffled(self.seed, len(self.training), number).tolist()
+        return self._walk([self.training[n] for n in order], device)
+
+    def validation(self, device: torch.device) -> Iterator[SequenceBatch]:
+        """Walk the held-out episodes."""
+        return self._walk(self.held_out, device)
+
+    def _walk(self, episodes: Sequence[Episode], device: torch.device) -> Iterator[SequenceBatch]:
+        waiting = iter(episodes)
+        lanes: list[Episode | None] = [next(waiting, None) for _ in range(self.lanes)]
+        place = [0] * self.lanes
+        while any(episode is not None for episode in lanes):
+            active = [n for n, episode in enumerate(lanes) if episode is not None]
+            offsets = np.array([place[n] for n in active])[:, None] + np.arange(self.bptt)
+            begin = np.array([lanes[n].start for n in active])[:, None]  # type: ignore[union-attr]
+            length = np.array([lanes[n].steps for n in active])[:, None]  # type: ignore[union-attr]
+            index = begin + np.minimum(offsets, length - 1)
+            obs = self.data.observations(index.reshape(-1)).reshape(*index.shape, *self._shape)
+            yield SequenceBatch(
+                lanes=torch.tensor(active, device=device),
+                obs=torch.from_numpy(obs).to(device),
+                actions=torch.from_numpy(self.data.actions[index]).to(device),
+                reset=torch.from_numpy(offsets == 0).to(device),
+                places=torch.from_numpy(self._places[index]).to(device),
+                mask=torch.from_numpy(offsets < length).to(device),
+            )
+            for n in active:
+                place[n] += self.bptt
+                episode = lanes[n]
+                if episode is not None and place[n] >= episode.steps:
+                    lanes[n], place[n] = next(waiting, None), 0
+
+    @property
+    def _shape(self) -> tuple[int, int, int]:
+        return 3, self.data.azimuth_bins, self.data.elevation_bins

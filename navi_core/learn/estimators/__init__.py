@@ -1,0 +1,1 @@
+"""Estimators: advantages, targets, normalisation, noise, losses, schedules."""

@@ -1,0 +1,156 @@
+"""Drift smoothing: every row goes a little toward the kernel mean of its neighbours in latent space.
+
+Δh = α_step · Δt · (G − h) + noise, each row's norm at most τ, with G the neighbours' mean and Δt = d^(−dim_exponent).
+The step falls to 0 on its schedule and is left out while a gate sees nothing uncertain.
+"""
+
+from __future__ import annotations
+
+import math
+
+import torch
+from torch import Tensor
+
+from navi_core.config import SmoothingConfig
+from navi_core.errors import ConfigError
+from navi_core.learn.entities import SmoothingDecision
+from navi_core.learn.estimators.knn_kernel import Kernel, compute_knn_kernel
+from navi_core.learn.estimators.noise import normals
+
+__all__ = ["DriftSmoother", "alpha_step_at", "apply_consensus_update", "free_energy"]
+
+_NAN = float("nan")
+
+
+def alpha_step_at(config: SmoothingConfig, step: int) -> float:
+    """Return α_step: cosine .15 → .075 halfway → 0 at the end by default, linear or constant."""
+    if config.alpha_step_schedule == "constant":
+        return config.alpha_step_init
+    share = min(max(step, 0) / config.alpha_step_decay_steps, 1.0)
+    left = 1.0 - share if config.alpha_step_schedule == "linear" else 0.5 * (1.0 + math.cos(math.pi * share))
+    return config.alpha_step_init * left
+
+
+def free_energy(h: Tensor, delta: Tensor, kernel: Tensor, temperature: float = 1.0) -> Tensor:
+    """Return F = U − T·S with U = ½ Σ ‖h − δ‖² and S = −Σ p log p.
+
+    Args:
+        h: (N,) or (N, F), what was smoothed.
+        delta: Likewise, what it is compared with: the neighbours' mean or the values before.
+        kernel: (N, k) kernel rows p, each summing to 1.
+        temperature: T.
+
+    Returns:
+        A scalar; gradients flow through `h`.
+    """
+    return 0.5 * (h - delta).square().sum() - temperature * torch.special.entr(kernel).sum()
+
+
+def apply_consensus_update(
+    h: Tensor, kernel: Kernel, rate: float, tau: float, noise: Tensor | None = None
+) -> tuple[Tensor, Tensor]:
+    """Move rows toward their neighbours' mean.
+
+    Args:
+        h: (N, F).
+        kernel: Of N latents.
+        rate: α_step · Δt.
+        tau: Bound of a row's step.
+        noise: (N, F) added to the steps, or None.
+
+    Returns:
+        h + Δh, and the norms (N,) of the steps before they were clipped.
+    """
+    step = rate * (kernel.mean(h) - h)
+    if noise is not None:
+        step = step + noise
+    norm = torch.linalg.vector_norm(step, dim=1)
+    return h + step * (tau / norm.clamp_min(tau))[:, None], norm.detach()
+
+
+class DriftSmoother:
+    """Smooths what N rows say by what their neighbours say.
+
+    Invariants without noise and scale preservation: α_step 0 is the identity, a constant stays what it is, rows of the
+    kernel sum to 1, a permutation of the rows permutes the result, and no value leaves the range of its row and its
+    neighbours (for α_step · Δt up to 1).
+
+    Args:
+        config: Settings; adaptation may replace them between calls.
+        seed: Seed of the noise.
+    """
+
+    def __init__(self, config: SmoothingConfig, seed: int = 0) -> None:
+        self.config, self.seed = config, seed
+        self.kernel: Kernel | None = None
+        """Of the last call that came to one."""
+
+    def __call__(
+        self,
+        h: Tensor,
+        z: Tensor,
+        step: int = 0,
+        *,
+        td_var: float | None = None,
+        disagreement: float | None = None,
+        importance: Tensor | None = None,
+        draw: int = 0,
+    ) -> tuple[Tensor, SmoothingDecision]:
+        """Smooth once.
+
+        Args:
+            h: (N,) or (N, F) values; gradients flow through, the kernel is constant.
+            z: (N, d) latents.
+            step: Steps so far, which the schedule goes by.
+            td_var: Variance of the temporal differences, for the gate; None takes the variance of `h`.
+            disagreement: For the gate; None takes the mean distance of a row from its neighbours' mean.
+            importance: (N,) importance weights, used with `importance_weighted`.
+            draw: Number of the application; each has noise of its own.
+
+        Returns:
+            h′ of the same shape, and what was done.
+
+        Raises:
+            ConfigError: Shapes do not fit.
+        """
+        if h.ndim not in (1, 2) or z.ndim != 2 or len(h) != len(z):
+            raise ConfigError(
+                f"h of shape {tuple(h.shape)} and z of shape {tuple(z.shape)}; needs (N,) or (N, F), (N, d)"
+            )
+        config, alpha = self.config, alpha_step_at(self.config, step)
+        if len(h) < 2 or alpha == 0.0:
+            return h, SmoothingDecision(False, 0.0, 0.0, False, _NAN, (_NAN, _NAN, _NAN))
+        flat = h[:, None] if h.ndim == 1 else h
+        kernel = compute_knn_kernel(z, config, importance if config.importance_weighted else None)
+        self.kernel = kernel
+        sigma = (float(kernel.sigma.min()), float(kernel.sigma.mean()), float(kernel.sigma.max()))
+        with torch.no_grad():
+            apart = torch.linalg.vector_norm(kernel.mean(flat) - flat, dim=1).mean()
+            seen = float(apart) if disagreement is None else disagreement
+            spread = float(flat.var(0, correction=0).mean()) if td_var is None else td_var
+        if config.gate_by_td_variance and not (spread > config.td_var_min or seen > config.disagreement_min):
+            return h, SmoothingDecision(False, 0.0, 0.0, True, _NAN, sigma, disagreement=float(apart))
+        d = flat.shape[1] if config.dt_dim == "h" else config.latent_dim
+        rate, out, clipped = alpha * d**-config.dim_exponent, flat, torch.zeros(len(flat), device=h.device)
+        for i in range(config.iterations):
+            noise = None
+            if config.noise_std > 0:
+                noise = config.noise_std * normals(self.seed, out.shape, step, i, draw, device=h.device).to(out.dtype)
+            out, norm = apply_consensus_update(out, kernel, rate, config.trust_region_tau, noise)
+            clipped = torch.maximum(clipped, (norm > config.trust_region_tau).to(clipped.dtype))
+        if config.scale_preservation:
+            out = _with_scale_of(flat, out)
+        with torch.no_grad():
+            moved = torch.linalg.vector_norm(out - flat, dim=1).mean()
+            energy = free_energy(out, kernel.mean(out), kernel.weight, config.temperature)
+        decision = SmoothingDecision(
+            True, alpha, float(clipped.mean()), False, float(energy), sigma, float(moved), float(apart)
+        )
+        return (out[:, 0] if h.ndim == 1 else out), decision
+
+
+def _with_scale_of(before: Tensor, after: Tensor) -> Tensor:
+    """Give every feature of `after` the mean and the deviation it had before."""
+    spread = after.std(0, correction=0)
+    ratio = torch.where(spread > 1e-12, before.std(0, correction=0) / spread.clamp_min(1e-12), 1.0)
+    return before.mean(0) + (after - after.mean(0)) * ratio

@@ -1,0 +1,271 @@
+"""Prioritised experience replay with exact proportional sampling (Schaul et al. 2016).
+
+What an item is, is the caller's business: a batch is a mapping of tensors with a common leading axis, and storage takes
+their types and shapes from the first batch, so compact observations stay compact.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from navi_core.errors import CheckpointError, ConfigError
+from navi_core.learn.replay.sum_tree import SumTree
+from navi_core.machine import whole_memory
+
+__all__ = ["PrioritizedReplay"]
+
+_MOST_OF_MEMORY = 0.8
+_PEEK = 2**40
+"""Added to the seed for draws that are only looked at."""
+_TREE_BYTES = 32
+"""Memory of an item's priority, at most: two float64 for every place of a power of two."""
+
+
+class PrioritizedReplay:
+    """A ring of items, drawn with probability P(i) = p_i^α / Σ p^α.
+
+    Args:
+        capacity: Items kept; the oldest are overwritten.
+        alpha: Exponent of priorities; 0 draws uniformly.
+        beta0: Exponent of the importance weights (N·P)^−β at first; `anneal` raises it.
+        seed: Seed of the draws.
+        device: Where items are kept.
+
+    Attributes:
+        beta: The exponent of the importance weights now.
+        added: Items ever added.
+
+    Raises:
+        ConfigError: The capacity is below 1, or an exponent out of range.
+    """
+
+    def __init__(
+        self,
+        capacity: int,
+        alpha: float = 0.6,
+        beta0: float = 0.4,
+        seed: int = 0,
+        *,
+        device: torch.device | str = "cpu",
+    ) -> None:
+        if capacity < 1 or alpha < 0 or not 0 <= beta0 <= 1:
+            raise ConfigError(
+                f"replay of capacity {capacity}, alpha {alpha}, beta0 {beta0}; allowed: capacity ≥ 1, alpha ≥ 0, "
+                "beta0 from 0 to 1"
+            )
+        self.capacity, self.alpha, self.beta0, self.seed = capacity, alpha, beta0, seed
+        self.device = torch.device(device)
+        self.beta = beta0
+        self.added = 0
+        self._draws = 0
+        self._largest = 1.0
+        self._fields: dict[str, Tensor] = {}
+        self._check_memory(_TREE_BYTES)
+        self._tree = SumTree(capacity)
+
+    def __len__(self) -> int:
+        return min(self.added, self.capacity)
+
+    @property
+    def nbytes(self) -> int:
+        """Memory of the items [bytes]."""
+        return sum(x.nbytes for x in self._fields.values())
+
+    def priorities(self) -> Tensor:
+        """Return the items' p^α (N,) float64, in order of their places; for statistics."""
+        return torch.from_numpy(self._tree.weights(np.arange(len(self))).copy())
+
+    def probabilities(self, places: Tensor) -> Tensor:
+        """Return the probability P(i) (n,) float64 with which each of places (n,) is drawn."""
+        weights = self._tree.weights(places.cpu().numpy())
+        return torch.from_numpy(weights / self._tree.total)
+
+    def anneal(self, share: float) -> None:
+        """Set β on its straight line from β₀ to 1.
+
+        Args:
+            share: Of the way, clamped to [0, 1].
+        """
+        self.beta = self.beta0 + (1.0 - self.beta0) * min(max(share, 0.0), 1.0)
+
+    def add(self, batch: Mapping[str, Any], priorities: Any = None) -> Tensor:
+        """Add items.
+
+        Args:
+            batch: Tensors or arrays (N, …) by name; the first batch says which, of what type and shape.
+            priorities: (N,) positive priorities, by custom |temporal difference|; None gives the largest so far.
+
+        Returns:
+            (N,) int64, the items' places, where they stay until they are overwritten.
+
+        Raises:
+            ConfigError: Names, shapes or types differ from the first batch's, the batch exceeds the capacity or
+                memory, or a priority is not a positive number.
+        """
+        tensors = {name: torch.as_tensor(x) for name, x in batch.items()}
+        count = self._check(tensors)
+        weights = self._weights(priorities, count)
+        places = (self.added + np.arange(count)) % self.capacity
+        index = torch.from_numpy(places).to(self.device)
+        for name, x in tensors.items():
+            self._fields[name].index_copy_(0, index, x.to(self.device))
+        self._tree.set(places, weights)
+        self.added += count
+        return index
+
+    def sample(self, n: int) -> tuple[dict[str, Tensor], Tensor, Tensor]:
+        """Draw items with replacement, in proportion to p^α.
+
+        Args:
+            n: How many.
+
+        Returns:
+            The items' tensors (n, …) by name; their places (n,) int64; their importance weights (N·P)^−β over the
+            largest of the batch, (n,) float32.
+
+        Raises:
+            ConfigError: The replay is empty, or n below 1.
+        """
+        self._check_draw(n)
+        places = self._tree.draw(n, self.seed, self._draws)
+        self._draws += 1
+        index = torch.from_numpy(places).to(self.device)
+        # (N·P)^−β up to a factor that the division by the largest takes away.
+        inverse = self._tree.weights(places) ** -self.beta
+        weights = torch.from_numpy((inverse / inverse.max()).astype(np.float32)).to(self.device)
+        return self._items(index), index, weights
+
+    def peek(self, n: int, number: int) -> dict[str, Tensor]:
+        """Draw items to look at, by a stream of its own: what `sample` draws next does not depend on who looked.
+
+        Args:
+            n: How many.
+            number: Number of this look; with the seed it determines the draws.
+
+        Returns:
+            The items' tensors (n, …) by name.
+
+        Raises:
+            ConfigError: The replay is empty, or n below 1.
+        """
+        self._check_draw(n)
+        return self._items(torch.from_numpy(self._tree.draw(n, self.seed + _PEEK, number)).to(self.device))
+
+    def update(self, indices: Any, priorities: Any) -> None:
+        """Give items new priorities.
+
+        Args:
+            indices: Places (n,), as `sample` or `add` returned them.
+            priorities: (n,) positive priorities.
+
+        Raises:
+            ConfigError: A place holds no item, or a priority is not a positive number.
+        """
+        places = np.ascontiguousarray(torch.as_tensor(indices).cpu().numpy(), dtype=np.int64)
+        if len(places) and not (places.min() >= 0 and places.max() < len(self)):
+            raise ConfigError(f"places {places.min()} … {places.max()} of a replay that holds {len(self)} items")
+        self._tree.set(places, self._weights(priorities, len(places)))
+
+    def _items(self, index: Tensor) -> dict[str, Tensor]:
+        return {name: x.index_select(0, index) for name, x in self._fields.items()}
+
+    def _check_draw(self, n: int) -> None:
+        if n < 1 or not len(self):
+            raise ConfigError(f"{n} items asked of a replay that holds {len(self)}")
+
+    def _weights(self, priorities: Any, count: int) -> np.ndarray:
+        if priorities is None:
+            return np.full(count, self._largest**self.alpha)
+        values = torch.as_tensor(priorities).detach().to("cpu", torch.float64).numpy()
+        if values.shape != (count,) or not bool(np.isfinite(values).all() and (values > 0).all()):
+            raise ConfigError(f"priorities must be {count} positive finite numbers, one for each item")
+        if count:
+            self._largest = max(self._largest, float(values.max()))
+        return values**self.alpha
+
+    def _check(self, tensors: dict[str, Tensor]) -> int:
+        """Return the number of items of a batch that fits; allocate storage at the first."""
+        if not tensors:
+            raise ConfigError("a batch of replay items holds no tensor")
+        counts = {name: x.shape[0] if x.ndim else -1 for name, x in tensors.items()}
+        count = next(iter(counts.values()))
+        if len(set(counts.values())) > 1 or count < 0:
+            raise ConfigError(f"replay items need one common leading axis; here: {counts}")
+        if count > self.capacity:
+            raise ConfigError(f"{count} items at once exceed the replay's capacity {self.capacity}")
+        if not self._fields:
+            self._allocate({name: (tuple(x.shape[1:]), x.dtype) for name, x in tensors.items()})
+        kept = {name: (tuple(x.shape[1:]), x.dtype) for name, x in self._fields.items()}
+        given = {name: (tuple(x.shape[1:]), x.dtype) for name, x in tensors.items()}
+        if kept != given:
+            raise ConfigError(f"replay items are {kept}, this batch is {given}")
+        return count
+
+    def _allocate(self, kinds: dict[str, tuple[tuple[int, ...], torch.dtype]]) -> None:
+        size = sum(int(np.prod(shape, dtype=np.int64)) * dtype.itemsize for shape, dtype in kinds.values())
+        if self.device.type == "cpu":
+            self._check_memory(size)
+        self._fields = {
+            name: torch.zeros((self.capacity, *shape), dtype=dtype, device=self.device)
+            for name, (shape, dtype) in kinds.items()
+        }
+
+    def _check_memory(self, size: int) -> None:
+        needed, there = size * self.capacity, whole_memory()
+        if there is not None and needed > _MOST_OF_MEMORY * there:
+            raise ConfigError(
+                f"a replay of {self.capacity:,} items of {size:,} bytes needs {needed / 2**30:.1f} GiB; the machine, "
+                f"or the share of it that is given here, has {there / 2**30:.1f}; lower replay.capacity"
+            )
+
+    def state_dict(self, *, copy: bool = True) -> dict[str, Any]:
+        """Return items, priorities and counters on the CPU; as long as the items that are there.
+
+        Args:
+            copy: Also items that lie on the CPU already. Without, those of a replay that is half full or more are
+                views, for who writes them at once: a view is saved with all that it is a part of.
+        """
+        here = len(self)
+        copy = copy or 2 * here < self.capacity
+        return {
+            "capacity": self.capacity,
+            "added": self.added,
+            "draws": self._draws,
+            "beta": self.beta,
+            "largest": self._largest,
+            "weights": torch.from_numpy(self._tree.weights(np.arange(here)).copy()),
+            "fields": {name: x[:here].to("cpu", copy=copy) for name, x in self._fields.items()},
+        }
+
+    def load_state_dict(self, state: dict[str, Any]) -> None:
+        """Continue where `state_dict` was taken.
+
+        Raises:
+            CheckpointError: The state is of another capacity, or its parts do not fit each other.
+        """
+        try:
+            fields: dict[str, Tensor] = dict(state["fields"])
+            weights = np.ascontiguousarray(state["weights"].numpy(), dtype=np.float64)
+            added, here = int(state["added"]), len(weights)
+            counts = {name: len(x) for name, x in fields.items()}
+            if state["capacity"] != self.capacity or here != min(added, self.capacity) or added < 0:
+                raise ValueError(f"{here} items of {added}, of a replay of capacity {state['capacity']}")
+            if any(count != here for count in counts.values()) or (here and not fields):
+                raise ValueError(f"{here} priorities for {counts}")
+            tree = SumTree(self.capacity)
+            tree.set(np.arange(here), weights)
+            rest = int(state["draws"]), float(state["beta"]), float(state["largest"])
+        except (KeyError, TypeError, ValueError, AttributeError) as error:
+            raise CheckpointError(f"the replay does not fit this run of capacity {self.capacity}: {error}") from None
+        self._fields = {}
+        if fields:
+            self._allocate({name: (tuple(x.shape[1:]), x.dtype) for name, x in fields.items()})
+            for name, x in fields.items():
+                self._fields[name][:here] = x.to(self.device)
+        self.added, self._tree = added, tree
+        self._draws, self.beta, self._largest = rest

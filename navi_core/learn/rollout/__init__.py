@@ -1,0 +1,1 @@
+"""Rollouts: collection, storage, minibatches, diagnostics."""

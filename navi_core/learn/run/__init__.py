@@ -1,0 +1,1 @@
+"""Run loops: training and cloning runs, checkpoints, records, early stopping."""

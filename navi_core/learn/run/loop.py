@@ -1,0 +1,438 @@
+"""The one run loop: collect → shape → update → record → checkpoint.
+
+Rows are flushed to the outbox before anything that builds on them is kept, so a killed run that
+resumes from a checkpoint never lacks a row: the rows after the checkpoint are written again under
+the same natural keys. On CPU a resumed run continues bit for bit as if it had never stopped,
+because the checkpoint holds everything the next rollout depends on.
+"""
+
+from __future__ import annotations
+
+import copy
+import logging
+from collections.abc import Callable
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import torch
+
+from navi_core.config import REWARD_TERMS, TrainConfig
+from navi_core.errors import CheckpointError, ConfigError, NonFiniteError
+from navi_core.learn.algorithms.gradient_steps import UpdateStats
+from navi_core.learn.algorithms.registry import FollowsEpisodes, KeepsData, TakesUnits, TakesVocabulary, build_learner
+from navi_core.learn.parallel import ALONE, Workers
+from navi_core.learn.rollout.collector import BESIDE_TERMS, Collector, Environment, RolloutStats
+from navi_core.learn.rollout.execution import check_execution, use_precision
+from navi_core.learn.rollout.storage import Rollout
+from navi_core.learn.run.checkpoints import keep_checkpoint
+from navi_core.learn.run.monitor import RunWatch
+from navi_core.learn.run.progress import Progress
+from navi_core.learn.run.records import RunRecord, now, run_device
+from navi_core.learn.run.result import Counters, TrainResult
+from navi_core.learn.run.resume import checkpoint_path, take_up
+from navi_core.learn.run.signals import StopFlag
+from navi_core.learn.run.threads import choose_threads, torch_threads
+from navi_core.learn.run.vocabulary import tell_changed_ids
+from navi_core.models import add_scenes, add_scenes_of, corpus_of, load_checkpoint
+from navi_core.policy import RewardShaper, build_policy
+from navi_core.record import MetricLog, RunDirectory, StageTimer
+
+if TYPE_CHECKING:
+    from navi_core.world import Field
+
+__all__ = ["train"]
+
+_LOG = logging.getLogger("navi.learn")
+_MANY_VOID = 0.1
+"""Share of episodes that end in the void from which that is worth a word."""
+
+
+def train(
+    config: TrainConfig,
+    run: RunDirectory | None,
+    *,
+    field: Field | None = None,
+    env: Environment | None = None,
+    stop: Callable[[], bool] | None = None,
+    progress: Callable[[Progress], None] | None = None,
+    fresh: bool = False,
+    initial: Path | None = None,
+    log: MetricLog | None = None,
+    workers: Workers = ALONE,
+    watch: Callable[[Environment], Environment] | None = None,
+) -> TrainResult:
+    """Train until `total_steps`, or until stopped, resuming from the run's last good checkpoint.
+
+    Args:
+        config: The run's configuration.
+        run: Its open directory; None in all processes but the first.
+        field: Scenes to fly in; a `NavigationEnv` of this process's rows is made over them.
+        env: An environment of this process's rows instead of a field (reference tasks).
+        stop: Asked before every decision; also SIGTERM and SIGINT stop a run in the main thread. A stopped
+            run drops the rollout it is in and keeps a checkpoint of the state before it. Several processes
+            ask between updates alone, where they can agree.
+        progress: Called after every update.
+        fresh: Ignore the checkpoints of the run directory.
+        initial: A checkpoint whose weights a new run starts from; a resumed run ignores it.
+        log: Where rows go; by default the run's metric log over the outbox of `$NAVI_HOME`.
+        workers: Processes that share the run's rows.
+        watch: Returns what is flown in place of the environment, for instance one that shows it to viewers.
+
+    Raises:
+        ConfigError: Neither or both of `field` and `env` are given, or the device cannot do what is asked.
+        CheckpointError: A checkpoint is of another encoder, core or number of rows.
+        NonFiniteError: NaN or Inf appeared; the last good checkpoint is kept.
+        RecordError: Rows could not be made durable.
+    """
+    if (field is None) == (env is None):
+        raise ConfigError("train needs either field= (a world.Field over the training scenes) or env=")
+    if (run is not None) != workers.first:
+        raise ConfigError("the first process of a run has its directory, the others have none")
+    if config.algorithm == "bc":
+        raise ConfigError(
+            "algorithm bc learns from demonstrations; use `navi bc --demos DIR`, or navi_core.learn.clone"
+        )
+    device = run_device(config)
+    check_execution(config, device)
+    if field is not None:
+        from navi_core.world import NavigationEnv
+
+        first, count = workers.rows(config.actors)
+        env = NavigationEnv(field, count, config.env, config.seed, first_row=first)
+    assert env is not None
+    if watch is not None:
+        env = watch(env)
+    owned = log is None and run is not None
+    if log is None and run is not None:
+        log = run.metric_log()
+    try:
+        # After the environment: the ray kernels' first call starts their pool in the same OpenMP runtime and thereby
+        # gives torch every core. Initial weights, like sums over a batch, round differently with another number.
+        with torch_threads(1):
+            trainer = _Trainer(config, run, env, log, device, workers)
+            with StopFlag(stop, "an update under way is finished, then a checkpoint is written") as flag:
+                resumed_from = trainer.begin(fresh=fresh, initial=initial)
+                reason = trainer.run_until(flag, progress)
+                return trainer.finish(reason, resumed_from)
+    finally:
+        if owned and log is not None:
+            log.close()
+
+
+class _Trainer:
+    """The parts of one run and what they count."""
+
+    def __init__(
+        self,
+        config: TrainConfig,
+        run: RunDirectory | None,
+        env: Environment,
+        log: MetricLog | None,
+        device: torch.device,
+        workers: Workers,
+    ) -> None:
+        self.config, self.run, self.device, self.workers = config, run, device, workers
+        self.policy = build_policy(config.policy, seed=config.seed, spaces=getattr(env, "spaces", None)).to(device)
+        use_precision(self.policy, config)
+        share = config.shaper.memory_capacity // workers.size
+        shaping = config.shaper.model_copy(update={"memory_capacity": share})
+        self.shaper = RewardShaper(shaping, env.num_envs, config.policy.width, config.seed, device)
+        self.collector = Collector(env, self.policy, self.shaper, config, device=device, workers=workers)
+        folder = run.path if run is not None else None
+        self.threads = choose_threads(config, self.policy, self.collector.obs, folder, processes=workers.size)
+        torch.set_num_threads(self.threads.update)
+        self.learner = build_learner(self.policy, self.shaper, config, device, workers)
+        self.counters = Counters(started_at=now())
+        self._own_rewards = config.env.reward.weights.keys() - set(REWARD_TERMS)
+        self.watch = RunWatch(config)
+        self.record = RunRecord(config, run, log, device, "rl") if run is not None and log is not None else None
+        # Measured after an update's rows are written, these two go with the rows of the next one.
+        self.telemetry, self.callback = StageTimer(), StageTimer()
+        self.parent: str | None = None
+        self.initial: str | None = None
+        field = getattr(env, "field", None)
+        self.scene_hashes, self.corpus_summary = corpus_of(_scenes(env), getattr(field, "vocabulary", {}))
+        if isinstance(self.learner, TakesVocabulary):
+            self.learner.use_vocabulary(self.corpus_summary["semantic_vocabulary"])
+            add_scenes(self.corpus_summary, self.learner.scenes_of_data())
+
+    @property
+    def steps(self) -> int:
+        """Decisions summed over rows."""
+        return self.collector.decisions * self.collector.total_rows
+
+    def begin(self, *, fresh: bool, initial: Path | None) -> int | None:
+        """Take up the run's last checkpoint, or start; return the steps it was resumed from."""
+        names: dict[str, str] = {"expect_encoder": self.config.policy.encoder, "expect_core": self.config.policy.core}
+        # The first process decides for all.
+        mine = None if self.run is None else take_up(self.run.checkpoints, fresh=fresh, **names)
+        found: Path | None = self.workers.share(mine)
+        if found is not None:
+            checkpoint = load_checkpoint(found, **names)
+            self._restore(checkpoint)
+            if self.record is not None:
+                self.record.taken_up(found, checkpoint)
+            if isinstance(self.learner, KeepsData):
+                self.learner.load_beside(found)
+            self.parent = str(found)
+            _LOG.info("the run resumes from step %d", self.steps)
+        elif initial is not None:
+            self._take_weights(initial, names)
+            self.parent = self.initial = str(initial)
+            _LOG.info("the run starts from the weights of %s", initial)
+        self._record_run("running")
+        return self.steps if found is not None else None
+
+    def _take_weights(self, initial: Path, names: dict[str, str]) -> None:
+        try:
+            checkpoint = load_checkpoint(initial, **names)
+            self.policy.load_state_dict(checkpoint.policy_state)
+            add_scenes_of(self.corpus_summary, checkpoint)
+            if isinstance(self.learner, TakesUnits):
+                # The critic's predictions mean something only in the units they were learned in, however many runs
+                # without a critic lie between.
+                self.learner.begin_from(checkpoint.normalisers)
+            before = checkpoint.corpus_summary.get("semantic_vocabulary") or {}
+            told = tell_changed_ids(before, self.corpus_summary["semantic_vocabulary"], str(initial))
+            if told is not None:
+                _LOG.warning("%s", told)
+        except (CheckpointError, RuntimeError, KeyError) as error:
+            raise CheckpointError(
+                f"the run cannot start from {initial}: {_line(error)}; begin with new weights (--init none) or another "
+                "version"
+            ) from None
+
+    def run_until(self, stop: StopFlag, progress: Callable[[Progress], None] | None) -> str:
+        """Make updates until the run ends; return why it ended."""
+        rule, total = self.config.rule, self.config.total_steps
+        rollout = self.collector.new_rollout(rule.rollout, rule.bptt)
+        if self.watch.stopped is not None:
+            return f"early_stopping: {self.watch.stopped.reason}"
+        size = rollout.steps * self.collector.total_rows
+        if total is not None and (over := -max(total - self.steps, 0) % size):
+            flown = f"{total + over:,} decisions are flown, not {total:,}"
+            _LOG.info("rollouts are whole, %s decisions each: %s", f"{size:,}", flown)
+        elif total is None or self.steps < total:
+            # With a large network on a CPU the first word is minutes away.
+            _LOG.info("news come after each rollout and its update, %s decisions", f"{size:,}")
+        while total is None or self.steps < total:
+            if self.workers.any(stop(), self.device):
+                return stop.signal_name or "stopped"
+            began = self.steps
+            # A stop drops the rollout it falls into; this is where the run stood before it.
+            before = copy.deepcopy(self.collector.state_dict()) if self.workers.size == 1 else None
+            stats, update = self._update(rollout, began, stop if before is not None else None)
+            if stats is None or update is None:
+                assert before is not None
+                self.collector.load_state_dict(before)
+                return stop.signal_name or "stopped"
+            update.metrics |= self.watch.signs(self.policy, rollout, self.counters.updates, self.workers)
+            metrics = self._count(stats, update)
+            decision = self.watch.after(self.steps, metrics, self.learner)
+            self._record(metrics, stats, update)
+            if began // self.config.checkpoint_every != self.steps // self.config.checkpoint_every:
+                self._save()
+            with self.callback("progress_callback"):
+                if progress is not None:
+                    stages = {"rollout": _milliseconds(stats.timer), "update": _milliseconds(update.timer)}
+                    progress(Progress(self.steps, total, self.counters.updates, metrics, stages))
+            if decision is not None and decision.should_stop:
+                return f"early_stopping: {decision.reason}"
+        return "total_steps"
+
+    def _update(
+        self, rollout: Rollout, began: int, stop: StopFlag | None
+    ) -> tuple[RolloutStats | None, UpdateStats | None]:
+        try:
+            torch.set_num_threads(self.threads.rollout)
+            stats = self.collector.collect(rollout, stop)
+            if stats is None:
+                return None, None
+            torch.set_num_threads(self.threads.update)
+            update = self.learner.update(rollout, index=self.counters.updates, steps=began)
+            if not isinstance(update, UpdateStats):  # one of a user's own may answer anything
+                kind = type(update).__name__
+                raise ConfigError(f"learner {self.config.algorithm}: update returned {kind}; it returns UpdateStats")
+            return stats, update
+        except NonFiniteError as error:
+            kept = f"the last good checkpoint is {self.parent}" if self.parent else "there is no checkpoint yet"
+            raise NonFiniteError(error.tensor, f"{error}; {kept}") from None
+
+    def finish(self, reason: str, resumed_from: int | None) -> TrainResult:
+        """Keep the final state and say how the run ended."""
+        if self.counters.saved_at != self.steps:
+            self._save()
+        self._record_run("finished" if reason.startswith(("total_steps", "early_stopping")) else "stopped", reason)
+        if self.record is not None:
+            self.record.log.flush()
+        self._tell_of_void()
+        counters = self.counters
+        path, run_id = self.workers.share((self.parent, self.run.run_id if self.run is not None else ""))
+        return TrainResult(
+            checkpoint=Path(path),
+            run_id=run_id,
+            steps=self.steps,
+            updates=counters.updates,
+            episodes=counters.episodes,
+            reward_ema=counters.reward_ema,
+            wall_time_hours=counters.seconds / 3600.0,
+            reason=reason,
+            resumed_from=resumed_from,
+            initial=self.initial,
+            metrics=counters.last,
+        )
+
+    def _tell_of_void(self) -> None:
+        """Say so where flights leave the building and nothing keeps them from it."""
+        last = self.counters.last
+        # A share of the decisions, and how many of them there are to an episode.
+        share = last.get("void_rate", 0.0) * last.get("episode_length", 0.0)
+        if share > _MANY_VOID and self.config.env.void_ends == "truncated" and self.record is not None:
+            _LOG.warning(
+                "in the last update %.0f %% of the episodes ended outside, where hardly a ray meets anything; what is "
+                "truncated is worth what would have followed, so leaving costs nothing: "
+                "--set env.void_ends=terminated makes it cost the floor that is not seen yet",
+                100 * min(share, 1.0),
+            )
+
+    def _count(self, stats: RolloutStats, update: UpdateStats) -> dict[str, float]:
+        counters, alpha = self.counters, self.config.rule.reward_ema_alpha
+        for reward in stats.rewards:
+            # The first decision sets the average, so that it does not crawl up from an arbitrary 0.
+            first = counters.decisions_seen == 0
+            counters.reward_ema = reward if first else counters.reward_ema + alpha * (reward - counters.reward_ema)
+            counters.decisions_seen += 1
+        counters.updates += 1
+        counters.episodes += stats.episodes
+        seconds = stats.seconds + update.seconds
+        counters.seconds += seconds
+        waited = stats.timer.totals().get("environment_step", 0.0)
+        metrics = {"reward_ema": counters.reward_ema, "reward_mean": sum(stats.rewards) / len(stats.rewards)}
+        metrics |= update.metrics
+        last = (
+            {"episode_return": stats.episode_return, "episode_length": stats.episode_length} if stats.episodes else {}
+        )
+        last |= {
+            "episodes": float(counters.episodes),
+            "beta": self.shaper.rnd_coefficient(self.steps),
+            "sps": len(stats.rewards) * self.collector.total_rows / seconds,
+            "env_ms": stats.timer.means().get("environment_step", 0.0),
+            "ppo_update_ms": 1e3 * update.seconds,
+            # Share of the rollout in which the policy was not waiting for the environment.
+            "zero_wait_ratio": max(0.0, 1.0 - waited / stats.seconds),
+        }
+        if taken := self._own_rewards & {*metrics, *last, *BESIDE_TERMS}:
+            raise ConfigError(f"reward term {min(taken)!r} has the name of another metric; register it under another")
+        counters.last = metrics = metrics | stats.means | last
+        return metrics
+
+    def _record(self, metrics: dict[str, float], stats: RolloutStats, update: UpdateStats) -> None:
+        if self.record is None:
+            return
+        stats.timer.take(self.telemetry)
+        update.timer.take(self.callback)
+        with self.telemetry("telemetry_publication"):
+            self.record.log.scalars(self.steps, metrics)
+            self.record.stages(self.steps, {"rollout": stats.timer, "update": update.timer})
+            self.record.log.flush()
+
+    def _record_run(self, status: str, reason: str | None = None) -> None:
+        if self.record is not None:
+            counters = self.counters
+            self.record.status(
+                status,
+                step=self.steps,
+                reward_ema=counters.reward_ema,
+                seconds=counters.seconds,
+                started_at=counters.started_at,
+                reason=reason,
+            )
+
+    def _save(self) -> None:
+        counters, flight = self.counters, self.collector.state_dict()
+        shaper, scales = flight.pop("shaper"), self.learner.state_dict()
+        mine = {"collector": flight, "shaper": shaper, "normalisers": scales}
+        others = self.workers.gather(mine)[1:]
+        counters.saved_at = self.steps
+        if self.run is None or self.record is None:
+            return
+        path = checkpoint_path(self.run.checkpoints, self.steps)
+        if isinstance(self.learner, KeepsData):
+            self.learner.save_beside(path)
+        self.parent = keep_checkpoint(
+            path,
+            run=self.run,
+            record=self.record,
+            config=self.config,
+            policy=self.policy,
+            optimizer=self.learner.optimizer,
+            counters=counters,
+            steps=self.steps,
+            parent=self.parent,
+            rnd=shaper,
+            normalisers=scales,
+            scene_hashes=self.scene_hashes,
+            corpus_summary=self.corpus_summary,
+            extra={
+                "collector": flight,
+                "other_processes": others,
+                "initial": self.initial,
+                "watch": self.watch.state_dict(),
+            },
+        )
+
+    def _restore(self, checkpoint: Any) -> None:
+        before, now = checkpoint.scene_hashes, self.scene_hashes
+        if before != now:
+            changed = sorted(name for name in before | now if before.get(name) != now.get(name))
+            # The rows stand at poses of those scenes, and the network knows their semantic ids.
+            raise CheckpointError(
+                f"the scenes have changed since step {checkpoint.step_id} ({', '.join(changed[:5])}); start again with "
+                "--fresh, or go on from its weights in a new run (another --partition)"
+            )
+        try:
+            extra = checkpoint.extra
+            every = [
+                {
+                    "collector": extra["collector"],
+                    "shaper": checkpoint.rnd_state or {},
+                    "normalisers": checkpoint.normalisers,
+                },
+                *extra.get("other_processes", ()),
+            ]
+            if len(every) != self.workers.size:
+                raise ValueError(f"{len(every)} processes made it and there are {self.workers.size}")
+            mine = every[self.workers.rank]
+            self.policy.load_state_dict(checkpoint.policy_state)
+            self.learner.optimizer.load_state_dict(checkpoint.optimizer_state)
+            self.learner.load_state_dict(mine["normalisers"])
+            self.collector.load_state_dict(mine["collector"] | {"shaper": mine["shaper"]})
+            if self.collector.restarts and isinstance(self.learner, FollowsEpisodes):
+                self.learner.begin_episodes()
+            self.initial = extra["initial"]
+            add_scenes_of(self.corpus_summary, checkpoint)
+            self.watch.load_state_dict(extra["watch"])
+            self.counters = Counters.of(checkpoint)
+        except (KeyError, RuntimeError, ValueError, TypeError) as error:
+            raise CheckpointError(
+                f"the checkpoint at step {checkpoint.step_id} does not fit this run ({_line(error)}); "
+                "start with --fresh"
+            ) from error
+
+
+def _line(error: Exception) -> str:
+    """Return an error in one line: torch tells of every array that does not fit, the first of which is enough."""
+    _, *arrays = [line.strip() for line in str(error).splitlines() if line.strip()] or [""]
+    if not arrays:
+        return str(error)
+    more = f"; {len(arrays) - 1} more like it" if len(arrays) > 1 else ""
+    return f"another network, {arrays[0].rstrip('.')}{more}"
+
+
+def _milliseconds(timer: StageTimer) -> dict[str, float]:
+    return {stage: 1e3 * seconds for stage, seconds in timer.totals().items()}
+
+
+def _scenes(env: Environment) -> list[Any]:
+    field = getattr(env, "field", None)
+    return list(field.scenes) if field is not None else []

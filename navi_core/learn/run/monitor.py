@@ -1,0 +1,175 @@
+"""Watches a run: every so many decisions the early-stopping controller is asked and the settings are adapted.
+
+Learners with temporal differences of their own report them; for the others they are what the critic did not foresee in
+a rollout, or, without a critic, how returns-to-go differ from their mean.
+"""
+
+from __future__ import annotations
+
+import math
+import time
+from collections.abc import Callable, Sequence
+from itertools import pairwise
+from typing import Any, Protocol, runtime_checkable
+
+from navi_core.config import TrainConfig
+from navi_core.learn.entities import AGMConfig, AGMMetrics, EarlyStopDecision
+from navi_core.learn.events import EventBus
+from navi_core.learn.parallel import Workers
+from navi_core.learn.rollout.diagnostics import rollout_signs
+from navi_core.learn.rollout.storage import Rollout
+from navi_core.learn.run.adaptation import Adapter
+from navi_core.learn.run.early_stopping import EarlyStopController
+
+__all__ = ["Adaptable", "RunWatch", "sign_changes"]
+
+_SIGNS = ("td_mean", "td_var", "local_structure")
+_NOISE = 0.01
+
+
+@runtime_checkable
+class Adaptable(Protocol):
+    """A learner whose smoother and learning rate may be adapted."""
+
+    def settings_now(self) -> AGMConfig:
+        """Return the settings in force."""
+
+    def adopt(self, settings: AGMConfig) -> None:
+        """Put other settings in force."""
+
+
+class RunWatch:
+    """Collects what updates report and evaluates it every `early_stopping.eval_interval` decisions.
+
+    Args:
+        config: The run's configuration.
+        events: Told of stops and adaptations.
+    """
+
+    def __init__(self, config: TrainConfig, events: EventBus | None = None) -> None:
+        self.config = config
+        self.events = events if events is not None else EventBus()
+        self.controller = EarlyStopController(config.early_stopping, self.events)
+        self.adapter = Adapter(config.adaptation, self.events)
+        self._sums: dict[str, list[float]] = {}
+        self._evaluated = 0
+        self._rewards: list[float] = []
+        self._before: dict[str, float] = {}
+
+    @property
+    def on(self) -> bool:
+        """Whether anything is asked of the watch."""
+        return self.config.early_stopping.enabled or self.config.adaptation.enabled
+
+    @property
+    def stopped(self) -> EarlyStopDecision | None:
+        """The decision that ended the run, if one did."""
+        return self.controller.stopped if self.config.early_stopping.enabled else None
+
+    def signs(self, policy: Any, rollout: Rollout, update: int, workers: Workers) -> dict[str, float]:
+        """Return the signs that update number `update` did not report, from its rollout of all processes."""
+        if not self.on or self.config.algorithm == "dqn":
+            return {}
+        critic = self.config.algorithm == "ppo"
+        return rollout_signs(policy, rollout, critic=critic, seed=self.config.seed, update=update, workers=workers)
+
+    def after(
+        self,
+        steps: int,
+        metrics: dict[str, float],
+        learner: Any,
+        population: Callable[[], Sequence[tuple[float, float, float, float]]] | None = None,
+    ) -> EarlyStopDecision | None:
+        """Take in an update; return the controller's decision where an evaluation was due.
+
+        Args:
+            steps: Decisions so far.
+            metrics: Of the update; what the controller saw is added.
+            learner: Adapted if it is `Adaptable`.
+            population: Asked at an evaluation for what several actors saw, each as `EarlyStopController.update` takes
+                it; the controller then judges their median or trimmed mean instead of the update's own signs.
+        """
+        if not self.on:
+            return None
+        reward = metrics.get("episode_return", math.nan)
+        for name, value in (*((name, metrics.get(name, math.nan)) for name in (*_SIGNS, "q_mean")), ("reward", reward)):
+            if math.isfinite(value):
+                self._sums.setdefault(name, []).append(value)
+        stopping = self.config.early_stopping
+        if steps // stopping.eval_interval == self._evaluated // stopping.eval_interval:
+            return None
+        if any(name not in self._sums for name in (*_SIGNS, "reward")):
+            return None  # nothing has been learned, or no episode has ended: there is nothing to judge yet
+        reports = None if population is None else population()
+        if reports is not None and not reports:
+            return None
+        self._evaluated = steps
+        seen = {name: sum(values) / len(values) for name, values in self._sums.items()}
+        self._sums = {}
+        self._adapt(seen, metrics, learner)
+        if reports is None:
+            decision = self.controller.update(seen["td_mean"], seen["td_var"], seen["local_structure"], seen["reward"])
+        else:
+            decision = self.controller.update_population(reports)
+        metrics |= {"stop_cost": decision.metrics["cost"], "patience_left": float(decision.patience_left)}
+        return decision if stopping.enabled else None
+
+    def _adapt(self, seen: dict[str, float], metrics: dict[str, float], learner: Any) -> None:
+        # The smoothed return's slope: that of single evaluations changes its sign two times in three for noise alone.
+        beta, reward = self.config.early_stopping.reward_ema_beta, seen["reward"]
+        average = beta * self._rewards[-1] + (1.0 - beta) * reward if self._rewards else reward
+        self._rewards = [*self._rewards, average][-(self.config.early_stopping.window + 2) :]
+        before, self._before = self._before, seen
+        if not self.config.adaptation.enabled or not before or not isinstance(learner, Adaptable):
+            return
+        q, earlier = seen.get("q_mean", 0.0), before.get("q_mean", 0.0)
+        now = learner.settings_now()
+        entity = AGMMetrics(
+            convergence_rate=(before["td_var"] - seen["td_var"]) / max(before["td_var"], 1e-12),
+            mean_spread=metrics.get("smoothing_disagreement", 0.0),
+            oscillation_strength=sign_changes(self._rewards),
+            iterations_used=self.config.kernel_smoothing.iterations,
+            timestamp=time.time(),
+            td_mean=seen["td_mean"],
+            td_var=seen["td_var"],
+            q_rel_change=abs(q - earlier) / max(abs(earlier), 1e-12),
+            val_reward=seen["reward"],
+        )
+        after = self.adapter.update(entity, now)
+        if after is not now:
+            learner.adopt(after)
+
+    def state_dict(self) -> dict[str, Any]:
+        """Return everything the next evaluation depends on, as plain data."""
+        return {
+            "controller": self.controller.state_dict(),
+            "adapter": self.adapter.state_dict(),
+            "sums": {name: list(values) for name, values in self._sums.items()},
+            "evaluated": self._evaluated,
+            "rewards": list(self._rewards),
+            "before": dict(self._before),
+        }
+
+    def load_state_dict(self, state: dict[str, Any]) -> None:
+        """Undo `state_dict`."""
+        self.controller.load_state_dict(state["controller"])
+        self.adapter.load_state_dict(state["adapter"])
+        self._sums = {name: list(values) for name, values in state["sums"].items()}
+        self._evaluated, self._rewards = int(state["evaluated"]), list(state["rewards"])
+        self._before = dict(state["before"])
+
+
+def sign_changes(values: list[float], floor: float = _NOISE) -> float:
+    """Return how often the slope of a curve changes its sign, per value between its ends.
+
+    A change of less than `floor` times the curve's range is no slope: it keeps the sign before it.
+
+    Args:
+        values: The curve.
+        floor: Noise floor, a share of its range.
+    """
+    if len(values) < 3:
+        return 0.0
+    least = floor * (max(values) - min(values))
+    signs = [1 if b - a > 0 else -1 for a, b in pairwise(values) if abs(b - a) > least]
+    return sum(a != b for a, b in pairwise(signs)) / (len(values) - 2)

@@ -1,0 +1,1 @@
+"""Maps a drone draws of its own flight: occupancy, frontiers, shortest paths."""

@@ -1,0 +1,335 @@
+"""A drone's own map read as a compass: where there is floor that it has not seen, or the way to its goal.
+
+What is free and not seen is worth flying to, and where there is none, the edge of what is known: the frontier
+(Yamauchi 1997). The way to it is measured along free cells without walls, so that a frontier behind a wall is as far
+as the way around.
+"""
+
+from __future__ import annotations
+
+import math
+
+import numba
+import numpy as np
+import numpy.typing as npt
+
+from navi_core.config.place_memory import AHEAD, RINGS, SECTORS
+from navi_core.mapping.occupancy_map import FREE, SEEN, WALL
+
+__all__ = ["EDGE", "FIFTHS", "NOWHERE", "SLIVER", "UNREACHED", "UNSEEN", "read", "ways"]
+
+FIFTHS = 5
+"""Cost of a straight step between cells; a diagonal one costs 7, √2 to one per cent (Borgefors 1986)."""
+UNREACHED = 2**30
+"""Way of a cell from which no frontier is reached."""
+UNSEEN, EDGE, SLIVER = 0, 1, 2
+"""What counts as frontier: free cells that have not been seen, with many such around; where no way leads to one, open
+cells beside much that is not known, as a room is whose door was passed; where there is none either, unseen cells with
+some around. Less are slivers in corners that a flight sees in passing."""
+NOWHERE = -1
+"""No goal, in place of its cell: the way is to the frontier."""
+
+_DIAGONAL = 7
+_BUCKETS = 16
+_MANY, _MUCH, _SOME = 15, 8, 4
+"""Cells in a window of 5 × 5, 5 × 5 and 3 × 3 with a frontier cell in its middle: unseen, unknown, unseen ones."""
+_LOOK = 2.0
+"""A direction is judged by the place this far along it [m], or by the last free one before."""
+_MARGIN = 12
+"""Cells around what is drawn and a goal through which the way to the goal may lead."""
+_PAST = 28
+"""With a goal no way is told apart that is this much longer than the one from here [fifths]: a promise is −1 from 25 on
+over 2 m, and a neighbour's way is at most two diagonal steps at double cost longer, unless a corner parts them."""
+_NEAR, _HOME = 4.0, 6.0
+"""Ways to the frontier at which its nearness falls to 1/e: from the end of a direction, and from here [m]."""
+_COUNT_SCALE = 3.0
+"""Divides logarithms of counts."""
+
+Floats = npt.NDArray[np.float64]
+Float32 = npt.NDArray[np.float32]
+Bytes = npt.NDArray[np.uint8]
+Ints = npt.NDArray[np.int32]
+Rows = npt.NDArray[np.int64]
+
+
+@numba.njit(cache=True, nogil=True)
+def _open(mark: int, hoped: bool = False) -> bool:
+    """Whether a cell can be flown through; on the way to a goal what is not known is hoped to be free."""
+    return mark & WALL == 0 if hoped else mark & (FREE | WALL) == FREE
+
+
+@numba.njit(cache=True, nogil=True)
+def _factor(marks: Bytes, i: int, k: int) -> int:
+    """Return how much dearer a step out of a cell is: double beside what is not known to be free, off walls."""
+    last = marks.shape[0] - 1
+    if i == 0 or k == 0 or i == last or k == last:
+        return 2
+    beside = _open(marks[i - 1, k]) and _open(marks[i + 1, k])
+    return 1 if beside and _open(marks[i, k - 1]) and _open(marks[i, k + 1]) else 2
+
+
+@numba.njit(cache=True, nogil=True)
+def _around(marks: Bytes, i: int, k: int, window: int, mask: int, mark: int) -> int:
+    """Return how many cells in a window around one have a mark, as far as the mask lets through."""
+    size, count = marks.shape[0], 0
+    for ni in range(max(i - window, 0), min(i + window + 1, size)):
+        for nk in range(max(k - window, 0), min(k + window + 1, size)):
+            count += marks[ni, nk] & mask == mark
+    return count
+
+
+@numba.njit(cache=True, nogil=True)
+def _is_frontier(marks: Bytes, i: int, k: int, rule: int) -> bool:
+    """Whether a cell is worth flying to by a rule: `UNSEEN`, `EDGE` or `SLIVER`."""
+    if not _open(marks[i, k]):
+        return False
+    if rule == EDGE:
+        last = marks.shape[0] - 1
+        if i == 0 or k == 0 or i == last or k == last:
+            return False
+        known = FREE | WALL
+        beside = marks[i - 1, k] & known and marks[i + 1, k] & known
+        if beside and marks[i, k - 1] & known and marks[i, k + 1] & known:
+            return False
+        return _around(marks, i, k, 2, known, 0) >= _MUCH
+    if marks[i, k] & SEEN:
+        return False
+    if rule == UNSEEN:
+        return _around(marks, i, k, 2, FREE | SEEN | WALL, FREE) >= _MANY
+    return _around(marks, i, k, 1, FREE | SEEN | WALL, FREE) >= _SOME
+
+
+@numba.njit(cache=True, nogil=True)
+def ways(
+    marks: Bytes,
+    box: Rows,
+    rule: int,
+    way: Ints,
+    queue: Ints,
+    fill: Rows,
+    factor: Bytes,
+    goal: int = NOWHERE,
+    here: int = NOWHERE,
+) -> None:
+    """Measure the way from every free cell of a map to the nearest frontier, around corners not through them.
+
+    Shortest paths with small whole costs, in buckets (Dial 1969). To a goal the way may lead through what is not known,
+    which costs double, as does what lies beside it (the free-space assumption, Koenig and Likhachev 2002).
+
+    Args:
+        marks: (G, G) marks of one row.
+        box: (4,) first and last index that may be marked, along x and along z.
+        rule: What counts as frontier.
+        way: (G, G) fifths of a cell, `UNREACHED` where there is no way; written within the box.
+        queue: (16, G²) scratch.
+        fill: (16,) scratch.
+        factor: (G, G) scratch.
+        goal: Flat index of the cell that the way leads to; `NOWHERE`: to the frontier by the rule.
+        here: Flat index of a cell: ways that are more than `_PAST` longer than its own are not all measured; they
+            are `UNREACHED` or too long. `NOWHERE`: all are.
+    """
+    size, hoped = marks.shape[0], goal != NOWHERE
+    fill[:] = 0
+    for i in range(box[0], box[1] + 1):
+        for k in range(box[2], box[3] + 1):
+            way[i, k] = UNREACHED
+            # What a step into a cell costs is asked for from up to eight sides.
+            factor[i, k] = _factor(marks, i, k) if _open(marks[i, k], hoped) else 0
+            if i * size + k == goal if hoped else _is_frontier(marks, i, k, rule):
+                way[i, k] = 0
+                queue[0, fill[0]] = i * size + k
+                fill[0] += 1
+    waiting = fill[0]
+    now = 0
+    while waiting > 0:
+        if here != NOWHERE and way[here // size, here % size] < now - _PAST:
+            break
+        bucket = now % _BUCKETS
+        # Steps cost 5 or 7, so nothing is added to the bucket that is being emptied; a cell enters a bucket at most
+        # once before that is emptied, for all its entries mean the same way.
+        for n in range(fill[bucket]):
+            i, k = queue[bucket, n] // size, queue[bucket, n] % size
+            if way[i, k] != now:
+                continue
+            for ni in range(max(i - 1, box[0]), min(i + 2, box[1] + 1)):
+                for nk in range(max(k - 1, box[2]), min(k + 2, box[3] + 1)):
+                    if factor[ni, nk] == 0:
+                        continue
+                    diagonal = ni != i and nk != k
+                    if diagonal and (factor[ni, k] == 0 or factor[i, nk] == 0):
+                        continue
+                    there = now + (_DIAGONAL if diagonal else FIFTHS) * factor[ni, nk]
+                    if there < way[ni, nk]:
+                        way[ni, nk] = there
+                        into = there % _BUCKETS
+                        queue[into, fill[into]] = ni * size + nk
+                        fill[into] += 1
+                        waiting += 1
+        waiting -= fill[bucket]
+        fill[bucket] = 0
+        now += 1
+
+
+@numba.njit(cache=True, nogil=True)
+def _along(marks: Bytes, way: Ints, box: Rows, i: int, k: int, cells: int, hoped: bool) -> tuple[int, int]:
+    """Return the cell so many steps along the shortest way, or its end if that is nearer."""
+    for _ in range(cells):
+        best, bi, bk = way[i, k], i, k
+        for ni in range(max(i - 1, box[0]), min(i + 2, box[1] + 1)):
+            for nk in range(max(k - 1, box[2]), min(k + 2, box[3] + 1)):
+                # The way may end in a wall's cell: a goal beside it.
+                if (not _open(marks[ni, nk], hoped) and way[ni, nk] != 0) or (ni == i and nk == k):
+                    continue
+                diagonal = ni != i and nk != k
+                if diagonal and not (_open(marks[ni, k], hoped) and _open(marks[i, nk], hoped)):
+                    continue
+                there = way[ni, nk] + (_DIAGONAL if diagonal else FIFTHS) * _factor(marks, i, k)
+                if there == way[i, k] and way[ni, nk] < best:
+                    best, bi, bk = way[ni, nk], ni, nk
+        if bi == i and bk == k:
+            break
+        i, k = bi, bk
+    return i, k
+
+
+@numba.njit(cache=True, nogil=True)
+def _beside(
+    marks: Bytes, way: Ints, box: Rows, px: float, pz: float, yaw: float, reach: Floats, hoped: bool
+) -> tuple[int, int]:
+    """Return the cell beside one with a wall from which the way goes on: the best of those that are in view.
+
+    Args:
+        marks: (G, G) marks.
+        way: (G, G) ways.
+        box: (4,) where they are written.
+        px: Where the drone is, in cells.
+        pz: Where the drone is, in cells.
+        yaw: Where it faces [rad].
+        reach: (Az,) horizontal ranges, in cells.
+        hoped: Whether what is not known counts as free.
+    """
+    i, k = math.floor(px), math.floor(pz)
+    bins, best, bi, bk = len(reach), UNREACHED, i, k
+    for ni in range(max(i - 1, box[0]), min(i + 2, box[1] + 1)):
+        for nk in range(max(k - 1, box[2]), min(k + 2, box[3] + 1)):
+            if not _open(marks[ni, nk], hoped):
+                continue
+            x, z = ni + 0.5 - px, nk + 0.5 - pz
+            turn = math.floor((math.atan2(x, -z) + yaw) / (2.0 * math.pi) * bins + 0.5) % bins
+            if reach[turn] >= math.hypot(x, z) and way[ni, nk] < best:
+                best, bi, bk = way[ni, nk], ni, nk
+    return bi, bk
+
+
+@numba.njit(cache=True, nogil=True)
+def read(
+    marks: Bytes,
+    rows: Rows,
+    pose: Floats,
+    reach: Floats,
+    box: Rows,
+    cell: float,
+    sight: float,
+    scratch: tuple[Ints, Ints, Rows, Bytes],
+    goal: Floats,
+    out: Float32,
+    everywhere: bool = False,
+) -> None:
+    """Read the compass of some rows.
+
+    Where a row has a goal, that takes the frontier's place in all that follows, its way may lead through what is not
+    known, and longer ways than the one from here and `_PAST` count as so long. For each sector, seen from the drone's
+    heading: the *promise* of flying 2 m straight that way through known free cells, the metres by which the way to
+    the frontier becomes shorter, per metre flown, in [−1, 1]; how *near* the frontier is from the best cell within
+    sight on that line, exp(−way / 4 m); and for each ring log(1 + frontier cells) / 3. Then the bearings, cosine and
+    sine, of the places a few cells along the way to the nearest frontier, exp(−way from here / 6 m), and whether
+    there is a way at all.
+
+    Args:
+        marks: (R, G, G) marks.
+        rows: (B,) the rows.
+        pose: (R, 4) x, y, z [m] from the middle of the map, and yaw [rad].
+        reach: (R, Az) horizontal ranges [m].
+        box: (R, 4) first and last index that may be marked, along x and along z.
+        cell: Edge of a cell [m].
+        sight: How far a straight flight is followed [m].
+        scratch: (G, G) ways, (16, G²) queue, (16,) fill, (G, G) factors of `ways`.
+        goal: (R, 2) x and z of goals [m] from the middle of the map; no numbers for rows without.
+        out: (R, PLACE_INPUTS): promise of each sector, nearness of each sector, counts (sector, ring), bearings
+            (place, 2), the way from here, whether there is one; written, but for the last `MOVED`.
+        everywhere: Measure all ways to a goal; slower, and what is told is the same.
+    """
+    way, queue, fill, factor = scratch
+    size, bands = marks.shape[1], len(RINGS)
+    half = size / 2.0
+    metres = cell / FIFTHS
+    count = np.zeros((SECTORS, bands), np.float64)
+    area = np.empty(4, np.int64)
+    for b in rows:
+        area[:] = box[b]
+        px, pz, yaw = pose[b, 0] / cell + half, pose[b, 2] / cell + half, pose[b, 3]
+        i, k = math.floor(px), math.floor(pz)
+        hoped, to = not math.isnan(goal[b, 0]), NOWHERE
+        if hoped:
+            # One that lies beyond the map is flown to by the map's edge.
+            gi = min(max(math.floor(goal[b, 0] / cell + half), 1), size - 2)
+            gk = min(max(math.floor(goal[b, 1] / cell + half), 1), size - 2)
+            to = gi * size + gk
+            area[0], area[1] = max(min(area[0], gi) - _MARGIN, 0), min(max(area[1], gi) + _MARGIN, size - 1)
+            area[2], area[3] = max(min(area[2], gk) - _MARGIN, 0), min(max(area[3], gk) + _MARGIN, size - 1)
+        x0, x1, z0, z1 = area[0], area[1], area[2], area[3]
+        inside, reached = x0 <= i <= x1 and z0 <= k <= z1, False
+        for rule in (UNSEEN, EDGE, SLIVER):
+            here = i * size + k if hoped and inside and not everywhere else NOWHERE
+            ways(marks[b], area, rule, way, queue, fill, factor, to, here)
+            if inside and marks[b, i, k] & WALL and way[i, k] != 0:
+                i, k = _beside(marks[b], way, area, px, pz, yaw, reach[b] / cell, hoped)
+            reached = inside and way[i, k] < UNREACHED
+            if reached or hoped:
+                break
+        own = way[i, k] * metres if reached else 0.0
+        for s in range(SECTORS):
+            angle = 2.0 * math.pi * s / SECTORS - yaw
+            dx, dz = math.sin(angle), -math.cos(angle)
+            least, promise = math.inf, -1.0
+            for n in range(1, int(sight / cell) + 1):
+                ni, nk = math.floor(px + dx * n), math.floor(pz + dz * n)
+                if not (x0 <= ni <= x1 and z0 <= nk <= z1) or not _open(marks[b, ni, nk]):
+                    break
+                there = min(way[ni, nk], way[i, k] + _PAST) if hoped and reached else way[ni, nk]
+                if there < UNREACHED:
+                    left = there * metres
+                    least = min(least, left)
+                    if n * cell <= _LOOK:
+                        promise = (own - left) / (n * cell)
+            out[b, s] = min(max(promise, -1.0), 1.0) if reached else 0.0
+            out[b, SECTORS + s] = math.exp(-least / _NEAR)
+        count[:] = 0.0
+        around = int(RINGS[bands - 1] / cell)
+        for ni in range(max(i - around, x0), min(i + around, x1) + 1):
+            for nk in range(max(k - around, z0), min(k + around, z1) + 1):
+                if way[ni, nk] != 0:
+                    continue
+                x, z = ni + 0.5 - px, nk + 0.5 - pz
+                away = math.hypot(x, z) * cell
+                for r in range(bands):
+                    if away <= RINGS[r]:
+                        turn = (math.atan2(x, -z) + yaw) / (2.0 * math.pi) * SECTORS + 0.5
+                        count[math.floor(turn) % SECTORS, r] += 1.0
+                        break
+        for s in range(SECTORS):
+            for r in range(bands):
+                out[b, 2 * SECTORS + s * bands + r] = math.log1p(count[s, r]) / _COUNT_SCALE
+        at = 2 * SECTORS + SECTORS * bands
+        for n in range(len(AHEAD)):
+            ni, nk = _along(marks[b], way, area, i, k, AHEAD[n], hoped) if reached else (i, k)
+            x, z = ni + 0.5 - px, nk + 0.5 - pz
+            away = math.hypot(x, z)
+            ahead, right = 0.0, 0.0
+            if reached and away > 0.0:
+                turn = math.atan2(x, -z) + yaw
+                ahead, right = math.cos(turn), math.sin(turn)
+            out[b, at + 2 * n], out[b, at + 2 * n + 1] = ahead, right
+        at += 2 * len(AHEAD)
+        out[b, at] = math.exp(-own / _HOME) if reached else 0.0
+        out[b, at + 1] = 1.0 if reached else 0.0

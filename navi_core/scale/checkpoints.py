@@ -1,0 +1,182 @@
+"""What a distributed run keeps on disk, and takes up again: the learner's checkpoint, and each shard's items beside it.
+
+Every learner has its own shards written; the first one writes the checkpoint. A resumed run owes the steps for what was
+counted and not yet learned from; what actors had under way is flown again, by lives that were not lived before.
+"""
+
+from __future__ import annotations
+
+import logging
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from navi_core.config import TrainConfig
+from navi_core.errors import CheckpointError
+from navi_core.learn.algorithms.dqn import DQNLearner
+from navi_core.learn.parallel import Workers
+from navi_core.learn.run.checkpoints import keep_checkpoint
+from navi_core.learn.run.monitor import RunWatch
+from navi_core.learn.run.records import RunRecord
+from navi_core.learn.run.result import Counters
+from navi_core.learn.run.resume import checkpoint_path, take_up
+from navi_core.models import add_scenes_of, load_checkpoint
+from navi_core.record import RunDirectory
+from navi_core.scale.counters import Ledger
+from navi_core.scale.sharded_replay import ShardedReplay
+
+__all__ = ["Keeper", "Standing"]
+
+_LOG = logging.getLogger("navi.scale")
+
+
+@dataclass
+class Standing:
+    """Where a run stands.
+
+    Attributes:
+        counters: What it has counted.
+        steps: Decisions learned from.
+        version: Publications of the weights.
+        start: Times that it was taken up.
+        parent: Its last checkpoint.
+        initial: Checkpoint whose weights it began with.
+    """
+
+    counters: Counters
+    steps: int = 0
+    version: int = 0
+    start: int = 0
+    parent: str | None = None
+    initial: str | None = None
+
+
+class Keeper:
+    """Saves and restores one learner's part of a run.
+
+    Args:
+        config: The run's configuration.
+        run: Its directory; None in all learners but the first.
+        record: Where its rows go; likewise.
+        workers: The learners.
+        learner: This one.
+        ledger: What was counted; of the first learner.
+        watch: Early stopping.
+        replay: This learner's shards.
+        corpus: `scene_hashes` and `corpus_summary` of the checkpoints.
+        at: Where the run stands; changed by `restore`.
+    """
+
+    def __init__(
+        self,
+        config: TrainConfig,
+        run: RunDirectory | None,
+        record: RunRecord | None,
+        workers: Workers,
+        learner: DQNLearner,
+        ledger: Ledger,
+        watch: RunWatch,
+        replay: ShardedReplay,
+        corpus: dict[str, Any],
+        at: Standing,
+    ) -> None:
+        self.config, self.run, self.record, self.workers = config, run, record, workers
+        self.learner, self.ledger, self.watch, self.replay = learner, ledger, watch, replay
+        self.corpus, self.at = {"scene_hashes": {}, "corpus_summary": {}} | corpus, at
+        self._names: dict[str, str] = {"expect_encoder": config.policy.encoder, "expect_core": config.policy.core}
+
+    def save(self) -> None:
+        """Keep the run as it stands."""
+        at, mine = self.at, None
+        if self.run is not None:
+            mine = str(checkpoint_path(self.run.checkpoints, at.steps))
+        path = Path(self.workers.share(mine))
+        kept = self.workers.gather({port.number: self.replay.save(port, path) for port in self.replay.ports})
+        at.counters.saved_at = at.steps
+        if self.run is None or self.record is None:
+            return
+        at.counters.episodes = self.ledger.episodes
+        at.parent = keep_checkpoint(
+            path,
+            run=self.run,
+            record=self.record,
+            config=self.config,
+            policy=self.learner.policy,
+            optimizer=self.learner.optimizer,
+            counters=at.counters,
+            steps=at.steps,
+            parent=at.parent,
+            rnd=self.learner.shaper.state_dict(),
+            normalisers=self.learner.state_dict(),
+            scene_hashes=self.corpus["scene_hashes"],
+            corpus_summary=self.corpus["corpus_summary"],
+            extra={
+                "apex": {
+                    "version": at.version,
+                    "start": at.start,
+                    "shards": {number: added for part in kept for number, added in part.items()},
+                },
+                "ledger": self.ledger.state_dict(),
+                "initial": at.initial,
+                "watch": self.watch.state_dict(),
+            },
+        )
+
+    def restore(self, *, fresh: bool) -> bool:
+        """Take up the last good checkpoint; return whether there is one.
+
+        Args:
+            fresh: Delete all checkpoints instead.
+
+        Raises:
+            CheckpointError: It does not fit this run.
+        """
+        mine = None if self.run is None else take_up(self.run.checkpoints, fresh=fresh, **self._names)
+        path: Path | None = self.workers.share(mine)
+        if path is None:
+            return False
+        at = self.at
+        checkpoint = load_checkpoint(path, **self._names)
+        if checkpoint.scene_hashes != self.corpus["scene_hashes"]:
+            raise CheckpointError(
+                f"the scenes have changed since step {checkpoint.step_id}; start again with --fresh, or go on from its "
+                "weights in a new run (another --partition)"
+            )
+        try:
+            extra = checkpoint.extra
+            apex = extra["apex"]
+            self.learner.policy.load_state_dict(checkpoint.policy_state)
+            self.learner.optimizer.load_state_dict(checkpoint.optimizer_state or {})
+            self.learner.load_state_dict(checkpoint.normalisers)
+            self.learner.shaper.load_state_dict(checkpoint.rnd_state or {})
+            self.watch.load_state_dict(extra["watch"])
+            self.ledger.load_state_dict(extra["ledger"])
+            at.version, at.start = int(apex["version"]), int(apex["start"]) + 1
+            at.initial, at.parent, at.steps = extra["initial"], str(path), checkpoint.step_id
+            added = {int(number): int(count) for number, count in apex["shards"].items()}
+            at.counters = Counters.of(checkpoint)
+            add_scenes_of(self.corpus["corpus_summary"], checkpoint)
+        except (KeyError, RuntimeError, ValueError, TypeError) as error:
+            raise CheckpointError(
+                f"the checkpoint at step {checkpoint.step_id} does not fit this run ({error}); start with --fresh"
+            ) from error
+        for port in self.replay.ports:
+            port.load(str(path.parent), path.name, added.get(port.number, 0))
+        if self.record is not None:
+            self.record.taken_up(path, checkpoint)
+        _LOG.info("the run resumes from step %d", at.steps)
+        return True
+
+    def take_weights(self, initial: Path) -> None:
+        """Begin with the weights of a checkpoint.
+
+        Raises:
+            CheckpointError: It is of another network.
+        """
+        try:
+            checkpoint = load_checkpoint(initial, **self._names)
+            self.learner.policy.load_state_dict(checkpoint.policy_state)
+        except (CheckpointError, RuntimeError) as error:
+            raise CheckpointError(f"the run cannot start from {initial}: {error}; begin with --init none") from None
+        add_scenes_of(self.corpus["corpus_summary"], checkpoint)
+        self.at.parent = self.at.initial = str(initial)

@@ -1,0 +1,1 @@
+"""Scene corpora: discovery, layouts, parallel compilation, splits."""

@@ -1,0 +1,1 @@
+"""The `.gmdag` file: compiled scenes, both versions, the octree DAG."""

@@ -1,0 +1,173 @@
+"""A compiled scene; the `.gmdag` formats register their writers here."""
+
+from __future__ import annotations
+
+import contextlib
+import glob
+import hashlib
+import os
+import struct
+import tempfile
+import time
+from collections.abc import Callable
+from dataclasses import dataclass, replace
+from functools import cached_property
+from pathlib import Path
+from typing import Literal
+
+import numpy as np
+import numpy.typing as npt
+
+from navi_core.errors import SceneError
+from navi_core.kernels import SurfaceTree
+from navi_core.kernels.octree.dag import unfold
+from navi_core.scenes.decimation import Decimation
+from navi_core.scenes.gmdag.dag import Dag
+from navi_core.scenes.gmdag.octree import is_leaf, leaf_semantic
+
+__all__ = ["MAGIC", "Scene", "register_writer", "write_atomically"]
+
+Writer = Callable[["Scene", Path], None]
+_WRITERS: dict[int, Writer] = {}
+
+MAGIC = b"GDAG"
+"""First four bytes of every `.gmdag` file."""
+_STALE_SECONDS = 3600.0
+"""Age from which a temporary file has no living writer [s]."""
+
+
+@dataclass(frozen=True, eq=False)
+class Scene:
+    """A scene ready to be flown: exact triangles (version 2) or an octree of distances (version 1)."""
+
+    name: str
+    """Scene name, usually the source file's stem."""
+    resolution: int
+    """Voxels along one edge of the cube."""
+    voxel_size: float
+    """Edge of a voxel [m]."""
+    bounds: npt.NDArray[np.float64]
+    """The padded cube [m], shape (2, 3): minimum, maximum."""
+    mesh_bounds: npt.NDArray[np.float64]
+    """Tight axis-aligned bounds of the surface [m], shape (2, 3)."""
+    semantic_names: dict[int, str]
+    """Name of each semantic id; 1 is "surface"."""
+    source_hash: str
+    """SHA-256 (hex) of the source; empty for version 1 files, which do not keep it."""
+    compile_hash: str
+    """Hash of compiler version and configuration; empty for version 1 files."""
+    verdict: str | None
+    """Spawn verdict PASS, MARGINAL or FAIL; None while nobody asked."""
+    version: int
+    """1 or 2: which of the contents below is there."""
+    triangles: npt.NDArray[np.float32] | None = None
+    """Version 2: corner positions [m], shape (F, 3, 3)."""
+    triangle_semantic: npt.NDArray[np.int32] | None = None
+    """Version 2: semantic id per triangle, shape (F,)."""
+    dag: Dag | None = None
+    """Version 2: the octree whose leaves list triangles."""
+    compiler_version: int = 0
+    """Version 2: version of the compiler that made it."""
+    decimation: Decimation | None = None
+    """Version 2: what merging triangles changed; None where none were merged."""
+    nodes: npt.NDArray[np.uint64] | None = None
+    """Version 1: octree words, shape (N,), see `octree`."""
+
+    @cached_property
+    def tree(self) -> SurfaceTree | None:
+        """Version 2: the cells and lists that rays are cast through, unfolded from `dag` when first asked for."""
+        if self.dag is None:
+            return None
+        return unfold(self.dag.children, self.dag.bounds, self.dag.items, self.resolution)
+
+    @property
+    def has_surface(self) -> bool:
+        """True where a ray can hit something; a version 1 file may hold nothing but empty space."""
+        if self.nodes is not None:
+            return bool((is_leaf(self.nodes) & (leaf_semantic(self.nodes) > 0)).any())
+        return self.triangles is not None and len(self.triangles) > 0
+
+    def with_verdict(self, verdict: str | None) -> Scene:
+        """Return the scene with another spawn verdict."""
+        return replace(self, verdict=verdict)
+
+    def save(self, path: Path | str, version: Literal[1, 2] = 2) -> Path:
+        """Write the scene to `path`, completely or not at all; returns the path.
+
+        Args:
+            path: Target file; its folder is made where missing.
+            version: File format. A version 1 scene cannot become version 2: its triangles are gone.
+
+        Raises:
+            SceneError: The version is unknown, or the scene lacks what that version holds.
+        """
+        try:
+            target = Path(path)
+        except TypeError:
+            raise SceneError(f"the path to save to is a string or a Path, not {type(path).__name__}") from None
+        writer = _WRITERS.get(version)
+        if writer is None:
+            raise SceneError(f"no .gmdag version {version!r}; allowed: {', '.join(map(str, sorted(_WRITERS)))}")
+        writer(self, target)
+        return target
+
+    def hashes(self) -> frozenset[str]:
+        """Return what the scene is known by: hash of its content, and of its source where that is known."""
+        return frozenset({self.content_hash(), self.source_hash} - {""})
+
+    def content_hash(self) -> str:
+        """Return the SHA-256 (hex) of what the scene is made of: geometry, semantics, cube.
+
+        The name, the verdict and where it came from do not enter: equal content is equal flight.
+        """
+        digest = hashlib.sha256(struct.pack("<4sIId", MAGIC, self.version, self.resolution, self.voxel_size))
+        digest.update(np.asarray(self.bounds, dtype="<f8").tobytes())
+        for key in sorted(self.semantic_names):
+            digest.update(f"{key}\0{self.semantic_names[key]}\0".encode())
+        for array, dtype in ((self.triangles, "<f4"), (self.triangle_semantic, "<i4"), (self.nodes, "<u8")):
+            if array is not None:
+                digest.update(np.ascontiguousarray(array, dtype=dtype).tobytes())
+        return digest.hexdigest()
+
+
+def register_writer(version: int, writer: Writer) -> None:
+    """Make `Scene.save` write a file version; each format's module registers itself."""
+    _WRITERS[version] = writer
+
+
+def write_atomically(path: Path, data: bytes) -> None:
+    """Write `data` to `path` through a temporary file and a rename, so that nobody sees half a file.
+
+    Raises:
+        SceneError: The folder cannot be written or the disk is full; nothing is left behind.
+    """
+    temporary: str | None = None
+    try:
+        path.parent.mkdir(parents=True, exist_ok=True)
+        _sweep_left(path)
+        handle, temporary = tempfile.mkstemp(prefix=f".{path.name}.", suffix=".tmp", dir=path.parent)
+        with os.fdopen(handle, "wb") as stream:
+            stream.write(data)
+            stream.flush()
+            os.fsync(stream.fileno())
+        # mkstemp makes private files; scenes are as readable as the user's other files.
+        mask = os.umask(0)
+        os.umask(mask)
+        os.chmod(temporary, 0o666 & ~mask)
+        os.replace(temporary, path)
+    except BaseException as error:
+        # Also where the process is told to stop in the middle.
+        if temporary is not None:
+            Path(temporary).unlink(missing_ok=True)
+        if isinstance(error, OSError | ValueError):  # a name that no file can have is a ValueError
+            raise SceneError(f"{path}: cannot be written: {error}") from None
+        raise
+
+
+def _sweep_left(path: Path) -> None:
+    """Remove what writers of this file left that were killed in the middle."""
+    for left in path.parent.glob(f".{glob.escape(path.name)}.*.tmp"):
+        # Others may sweep, or end, at the same time.
+        with contextlib.suppress(OSError):
+            if time.time() - left.stat().st_mtime >= _STALE_SECONDS:
+                left.unlink()

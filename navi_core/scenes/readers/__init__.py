@@ -1,0 +1,1 @@
+"""Mesh readers: glTF, OBJ, PLY, STL, COLLADA, annotated scans."""

@@ -1,0 +1,242 @@
+"""Annotations of scans: which files hold one, and what it calls every face of the mesh.
+
+Three forms are read. HM3D codes instances by colour in a twin mesh (`X.semantic.glb`, in its textures or its vertex
+colours) and lists `id,RRGGBB,"category",region` in `X.semantic.txt`. Matterport3D, Gibson and Replica number the faces
+of a PLY (`object_id`, `category_id`) and name the numbers in `X.house`, `X.scn` and `info_semantic.json`. The layouts
+are those of the datasets' own releases for Habitat.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from functools import lru_cache
+from pathlib import Path
+
+import numpy as np
+import numpy.typing as npt
+
+from navi_core.errors import MeshError
+from navi_core.scenes.readers.legend import color_codes, read_legend, read_names
+from navi_core.scenes.readers.part import Part
+
+__all__ = ["Annotation", "annotation_key", "face_names", "find_annotation", "find_legend", "missing_annotation"]
+
+_NEAR = 0.1
+"""Largest distance from a face to the annotated surface that names it [units of the file]."""
+_FITTING = 0.5
+"""Share of faces that must have an annotated surface near them."""
+_PROBES = 2000
+"""Faces that decide how the annotated mesh is turned."""
+_MAX_IMAGE = 64_000_000
+"""Pixels of a texture that are decoded."""
+
+Names = tuple[str, ...]
+
+
+@dataclass(frozen=True)
+class Annotation:
+    """The files that annotate one mesh."""
+
+    names: Path
+    """Legend or list of names."""
+    surface: Path | None
+    """Annotated twin mesh; None where the mesh itself carries the ids."""
+
+    @property
+    def files(self) -> tuple[Path, ...]:
+        """Every file that the result depends on."""
+        return (self.names,) if self.surface is None else (self.names, self.surface)
+
+
+def annotation_key(path: Path) -> str:
+    """Return a mesh's name as annotations know it: `X` for `X.glb`, `X.basis.glb` and `X_semantic.ply`."""
+    return (
+        path.stem.removesuffix(".scene_instance")
+        .removesuffix(".basis")
+        .removesuffix("_semantic")
+        .removesuffix(".semantic")
+    )
+
+
+def find_legend(path: Path) -> Path | None:
+    """Return the legend of a mesh's own vertex colours: `X.semantic.txt` beside it."""
+    legend = path.parent / f"{annotation_key(path)}.semantic.txt"
+    return legend if legend.is_file() else None
+
+
+def find_annotation(path: Path) -> Annotation | None:
+    """Return the annotation that lies beside a mesh, None where there is none that is complete.
+
+    Only names are looked at; nothing is opened.
+    """
+    folder, key = path.parent, annotation_key(path)
+    if path.suffix.lower() == ".ply" and path.stem in ("mesh_semantic", f"{key}_semantic"):
+        listed = _first(folder / "info_semantic.json", folder / f"{key}.house", folder / f"{key}.scn")
+        return Annotation(listed, None) if listed else None
+    twin, legend = folder / f"{key}.semantic.glb", find_legend(path)
+    if legend is not None and twin.is_file() and twin != path:
+        return Annotation(legend, twin)
+    for surface, listed in (
+        (folder / f"{key}_semantic.ply", _first(folder / f"{key}.house", folder / f"{key}.scn")),
+        (folder / "habitat" / "mesh_semantic.ply", _first(folder / "habitat" / "info_semantic.json")),
+    ):
+        if listed is not None and surface.is_file() and (surface.parent == folder or path.stem == "mesh"):
+            return Annotation(listed, surface)
+    return None
+
+
+def missing_annotation(path: Path) -> tuple[str, ...]:
+    """Return the files that would complete a partial annotation of a mesh; empty where there is none or a whole one."""
+    folder, key = path.parent, annotation_key(path)
+    if find_annotation(path) is not None:
+        return ()
+    pairs = (
+        (folder / f"{key}.semantic.glb", (folder / f"{key}.semantic.txt",)),
+        (folder / f"{key}_semantic.ply", (folder / f"{key}.house", folder / f"{key}.scn")),
+        (folder / "habitat" / "mesh_semantic.ply", (folder / "habitat" / "info_semantic.json",)),
+    )
+    for surface, lists in pairs:
+        there = surface.is_file(), any(file.is_file() for file in lists)
+        if there[0] and not there[1]:
+            return (" or ".join(file.name for file in lists),)
+        # A legend alone is whole where the mesh has vertex colours of its own.
+        if there[1] and not there[0]:
+            return (surface.name,)
+    return ()
+
+
+def face_names(annotation: Annotation, parts: Sequence[Part], where: Path) -> tuple[Names, npt.NDArray[np.int64]]:
+    """Return names, and for every face of `parts` in order the index of its name, −1 where it has none.
+
+    Args:
+        annotation: Of `find_annotation`.
+        parts: The mesh.
+        where: The mesh's file, for messages.
+
+    Raises:
+        MeshError: A file of the annotation is broken, or it annotates another surface.
+    """
+    if annotation.surface is None:
+        return _numbered(annotation, parts, where)
+    annotated = _read(annotation.surface)
+    coded = _coded if annotation.names.name.endswith(".semantic.txt") else _numbered
+    names, index = coded(annotation, annotated, annotation.surface)
+    return names, _transfer(annotated, index, parts, annotation.surface, where)
+
+
+def _read(surface: Path) -> list[Part]:
+    if surface.suffix.lower() == ".ply":
+        from navi_core.scenes.readers.ply import read_ply
+
+        return read_ply(surface)
+    from navi_core.scenes.readers.gltf import read_gltf
+
+    return read_gltf(surface, textures=True)
+
+
+def _numbered(annotation: Annotation, parts: Sequence[Part], where: Path) -> tuple[Names, npt.NDArray[np.int64]]:
+    by_property = read_names(annotation.names)
+    names: dict[str, int] = {}
+    index = []
+    for part in parts:
+        column = next((key for key in by_property if key in part.ids), None)
+        if column is None:
+            raise MeshError(
+                f"{where}: its faces carry none of the properties that {annotation.names.name} names "
+                f"({', '.join(by_property)}); compile it with --semantics none"
+            )
+        values, inverse = np.unique(part.ids[column], return_inverse=True)
+        known = [by_property[column].get(int(value)) for value in values]
+        table = np.array([-1 if name is None else names.setdefault(name, len(names)) for name in known], np.int64)
+        index.append(table[inverse.reshape(-1)])
+    return tuple(names), np.concatenate(index) if index else np.zeros(0, np.int64)
+
+
+def _coded(annotation: Annotation, parts: Sequence[Part], where: Path) -> tuple[Names, npt.NDArray[np.int64]]:
+    legend = read_legend(annotation.names)
+    codes = np.array(sorted(legend), dtype=np.int64)
+    names = tuple(legend[int(code)] for code in codes)
+    index = []
+    for part in parts:
+        shades = _texture_colors(part, where)
+        if shades is None and part.colors is None:
+            raise MeshError(f"{where}: has neither colour textures nor vertex colours; download it again")
+        found = color_codes(part, codes) if shades is None else shades
+        place = np.searchsorted(codes, found).clip(max=len(codes) - 1)
+        index.append(np.where(codes[place] == found, place, -1))
+    return names, np.concatenate(index) if index else np.zeros(0, np.int64)
+
+
+def _texture_colors(part: Part, where: Path) -> npt.NDArray[np.int64] | None:
+    """Return the texel 0xRRGGBB at the middle of each face (F,), as stored; None without a texture."""
+    if part.uv is None or part.image is None:
+        return None
+    pixels = _decoded(part.image, where)
+    middle = part.uv[part.faces].mean(axis=1)
+    if not np.isfinite(middle).all():
+        raise MeshError(f"{where}: a texture coordinate is not finite")
+    height, width = pixels.shape[:2]
+    # Texture coordinates repeat beyond 0…1, and v runs down the image (glTF 2.0, section 3.8.3).
+    column, row = (
+        (middle[:, k] % 1.0 * size).astype(np.int64).clip(0, size - 1) for k, size in ((0, width), (1, height))
+    )
+    texel = pixels[row, column].astype(np.int64)
+    return texel[:, 0] << 16 | texel[:, 1] << 8 | texel[:, 2]
+
+
+@lru_cache(maxsize=2)
+def _decoded(image: bytes, where: Path) -> npt.NDArray[np.uint8]:
+    """Return the pixels (H, W, 3) of a texture; the parts of a scene share a few."""
+    import io
+
+    from PIL import Image, UnidentifiedImageError
+
+    try:
+        with Image.open(io.BytesIO(image), formats=("PNG", "JPEG", "WEBP")) as opened:
+            if opened.width * opened.height > _MAX_IMAGE:
+                raise MeshError(
+                    f"{where}: a texture has {opened.width} × {opened.height} pixels, more than {_MAX_IMAGE} in all"
+                )
+            return np.asarray(opened.convert("RGB"))
+    except (OSError, UnidentifiedImageError, ValueError, SyntaxError, Image.DecompressionBombError) as error:
+        raise MeshError(f"{where}: a texture cannot be decoded ({error}); PNG and JPEG are read, KTX2 is not") from None
+
+
+def _transfer(
+    annotated: Sequence[Part], index: npt.NDArray[np.int64], parts: Sequence[Part], surface: Path, where: Path
+) -> npt.NDArray[np.int64]:
+    """Give each face the name of the annotated triangle nearest to its middle.
+
+    The twins of a dataset are exported apart: their triangles come in another order, and one of them may have another
+    up axis. Where they are the same surface the nearest triangle is the same triangle.
+    """
+    from navi_core.kernels import TriangleBVH
+
+    middles = np.concatenate([part.points[part.faces].mean(axis=1) for part in parts])
+    corners = np.concatenate([part.points[part.faces] for part in annotated]) if annotated else np.zeros((0, 3, 3))
+    if not len(corners) or not np.isfinite(corners).all() or not np.isfinite(middles).all():
+        raise MeshError(f"{surface}: holds no finite triangles; download it again")
+    tree = TriangleBVH(corners)
+    probes = middles[np.linspace(0, len(middles) - 1, min(len(middles), _PROBES)).astype(np.int64)]
+    best = min(_TURNS, key=lambda turn: float(np.minimum(tree.closest(_turn(probes, turn))[0], 1.0).mean()))
+    nearest = tree.closest(_turn(middles, best), _NEAR)[1]
+    near = nearest >= 0
+    if near.mean() < _FITTING:
+        raise MeshError(
+            f"{where}: only {100 * near.mean():.0f} % of its faces lie on the annotated surface {surface.name}; they "
+            "are not the same scene: correct the files, or compile with --semantics object"
+        )
+    return np.where(near, index[nearest], -1)
+
+
+_TURNS = ((0, 1, 2, 1, 1), (0, 2, 1, 1, -1), (0, 2, 1, -1, 1))
+"""Axes and signs (x, y, z, sign of y, sign of z): as it stands, z-up to y-up, y-up to z-up."""
+
+
+def _turn(points: npt.NDArray[np.float64], turn: tuple[int, ...]) -> npt.NDArray[np.float64]:
+    return points[:, list(turn[:3])] * np.array([1.0, turn[3], turn[4]])
+
+
+def _first(*paths: Path) -> Path | None:
+    return next((path for path in paths if path.is_file()), None)

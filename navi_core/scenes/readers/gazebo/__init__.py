@@ -1,0 +1,1 @@
+"""Gazebo worlds and SDF models as meshes."""

@@ -1,0 +1,183 @@
+"""Reading mesh files: every instance placed, every face named, every fault a `MeshError`."""
+
+from __future__ import annotations
+
+import contextlib
+import difflib
+import hashlib
+import os
+from pathlib import Path
+from typing import Literal
+
+import numpy as np
+
+from navi_core.errors import ConfigError, MeshError, as_argument
+from navi_core.scenes.mesh import Mesh, check_mesh
+from navi_core.scenes.readers.annotation import annotation_key, find_annotation, find_legend
+from navi_core.scenes.readers.collada import collada_up_axis, read_collada
+from navi_core.scenes.readers.gazebo.plan import WORLD_SUFFIXES, is_world_name, plan_world
+from navi_core.scenes.readers.gazebo.world import read_world
+from navi_core.scenes.readers.gltf import read_gltf
+from navi_core.scenes.readers.gltf_check import gltf_side_files
+from navi_core.scenes.readers.habitat_scene import INSTANCE_SUFFIX, instance_files, read_scene_instance
+from navi_core.scenes.readers.labelling import label_faces
+from navi_core.scenes.readers.obj import read_obj
+from navi_core.scenes.readers.part import MAX_TRIANGLES, Part
+from navi_core.scenes.readers.ply import read_ply
+from navi_core.scenes.readers.stl import read_stl
+
+__all__ = ["MESH_SUFFIXES", "hash_source", "is_mesh_file", "read_mesh", "read_parts"]
+
+MESH_SUFFIXES = (".glb", ".gltf", ".obj", ".ply", ".stl", ".dae", INSTANCE_SUFFIX, *WORLD_SUFFIXES)
+"""Endings of the files that can be read."""
+
+
+def is_mesh_file(path: Path) -> bool:
+    """Tell by its name whether a file can be read."""
+    return path.name.lower().endswith(MESH_SUFFIXES)
+
+
+def _is_instance(path: Path) -> bool:
+    """Tell by its name whether a file is a Habitat scene instance."""
+    return path.name.lower().endswith(INSTANCE_SUFFIX)
+
+
+def read_mesh(
+    path: Path | str, *, up_axis: Literal["y", "z"] = "y", unit_scale: float = 1.0, semantics: str = "auto"
+) -> Mesh:
+    """Read a mesh file into world coordinates: +Y up, metres.
+
+    Scene-graph transforms are applied to every instance. Where names come from: `label_faces`.
+
+    Args:
+        path: A .glb, .gltf, .obj, .ply, .stl, .dae, .scene_instance.json, .world or .sdf file.
+        up_axis: The file's up axis; "z" is turned to +Y (x, y, z → x, z, −y). Gazebo worlds and COLLADA files that
+            say so are turned without it, once.
+        unit_scale: Metres per unit of the file.
+        semantics: As `CompileConfig.semantics`.
+
+    Raises:
+        MeshError: The file is missing, of another type, broken, or holds no usable surface.
+        ConfigError: An option is impossible.
+    """
+    file = Path(path)
+    if up_axis not in ("y", "z"):
+        raise ConfigError(f"up_axis {up_axis!r} is not one of: y, z")
+    if not (np.isfinite(unit_scale) and unit_scale > 0):
+        raise ConfigError(f"unit_scale {unit_scale!r} must be a positive number of metres per unit")
+    _check_suffix(file)
+    # A broken file may hold any bits for a number; what is not finite in the end is refused by name.
+    with np.errstate(invalid="ignore", over="ignore"):
+        return _assemble(file, up_axis, unit_scale, semantics)
+
+
+def _assemble(file: Path, up_axis: str, unit_scale: float, semantics: str) -> Mesh:
+    parts = read_parts(file)
+    if not parts:
+        raise MeshError(f"{file}: the file holds no triangles; export a surface, not points or curves")
+    offsets = np.cumsum([0, *(len(part.points) for part in parts)])
+    if offsets[-1] >= 2**31 or sum(len(part.faces) for part in parts) > MAX_TRIANGLES:
+        raise MeshError(f"{file}: {offsets[-1]} vertices are too many for one scene; split it")
+    vocabulary, semantic = label_faces(file, parts, semantics)
+    vertices = np.concatenate([part.points for part in parts]) * unit_scale
+    if up_axis == "z" or _says_z(file):
+        vertices = vertices[:, [0, 2, 1]] * np.array([1.0, 1.0, -1.0])
+    faces = np.concatenate([part.faces + o for part, o in zip(parts, offsets, strict=False)]).astype(np.int32)
+    # Hashed after it was read: who hashed it before can tell whether it changed meanwhile.
+    source_hash = hash_source(file)
+    return check_mesh(Mesh(vertices, faces, semantic, vocabulary, annotation_key(file), source_hash), str(file))
+
+
+def _says_z(file: Path) -> bool:
+    """Tell whether a file's format or the file itself says that +Z is up."""
+    return is_world_name(file) or (file.suffix.lower() == ".dae" and collada_up_axis(file) == "z")
+
+
+def hash_source(path: Path) -> str:
+    """Return the SHA-256 (hex) of a mesh file and of the files it refers to.
+
+    Side files are the buffers of a .gltf, the templates of a scene instance, the models and meshes of a world (with
+    their buffers), annotations and legends.
+
+    Raises:
+        MeshError: The file is missing, unreadable or of an unsupported type.
+    """
+    _check_suffix(path)
+    digest = hashlib.sha256()
+    for file in dict.fromkeys((path, *_side_files(path))):
+        try:
+            with file.open("rb") as stream:
+                while block := stream.read(1 << 20):
+                    digest.update(block)
+        except FileNotFoundError:
+            raise MeshError(_missing(file)) from None
+        except OSError as error:
+            raise MeshError(f"{file}: cannot be read: {error}") from None
+    return digest.hexdigest()
+
+
+def _check_suffix(path: Path) -> None:
+    if not is_mesh_file(path):
+        hint = "; it is already compiled: load it with load_gmdag" if path.suffix.lower() == ".gmdag" else ""
+        raise MeshError(
+            f"{path}: file type {path.suffix!r} is not supported; allowed: {', '.join(MESH_SUFFIXES)}{hint}"
+        )
+    if not os.path.exists(path):
+        raise MeshError(_missing(path))
+    if not path.is_file():
+        raise MeshError(f"{path}: is not a file")
+    if path.stat().st_size == 0:
+        raise MeshError(f"{path}: the file is empty (0 bytes)")
+
+
+def _missing(path: Path) -> str:
+    folder = path.parent
+    if not folder.is_dir():
+        return f"{path}: does not exist, and neither does the folder {folder}"
+    names = sorted(p.name for p in folder.iterdir() if is_mesh_file(p))
+    near = difflib.get_close_matches(path.name, names, n=3, cutoff=0.4) or names[:3]
+    known = f"; did you mean {', '.join(near)}?" if near else f"; {folder} holds no meshes"
+    return f"{path}: does not exist{known} List what is there with: navi scenes discover {as_argument(folder)}"
+
+
+def _side_files(path: Path) -> list[Path]:
+    annotation, legend = find_annotation(path), find_legend(path)
+    files = [*(annotation.files if annotation is not None else ()), *((legend,) if legend is not None else ())]
+    if _is_instance(path):
+        return _with_buffers(instance_files(path))
+    if is_world_name(path):
+        return _with_buffers(list(plan_world(path).files))
+    return [*gltf_side_files(path), *files] if path.suffix.lower() == ".gltf" else files
+
+
+def _with_buffers(files: list[Path]) -> list[Path]:
+    """Return files, and behind them the buffers of those that are text glTFs."""
+    buffers: list[Path] = []
+    for file in files:
+        if file.suffix.lower() == ".gltf":
+            # A broken one is told, or left out, where it is read.
+            with contextlib.suppress(MeshError, OSError):
+                buffers += [buffer for buffer in gltf_side_files(file) if buffer.is_file()]
+    return [*files, *buffers]
+
+
+def read_parts(path: Path) -> list[Part]:
+    """Return the placed parts of a mesh file in its own units and axes, not yet named or checked.
+
+    Raises:
+        MeshError: The file is broken.
+    """
+    try:
+        if _is_instance(path):
+            return read_scene_instance(path, read_parts)
+        if is_world_name(path):
+            return read_world(path, read_parts)
+        if path.suffix.lower() in (".glb", ".gltf"):
+            return read_gltf(path)
+        return {".obj": read_obj, ".ply": read_ply, ".stl": read_stl, ".dae": read_collada}[path.suffix.lower()](path)
+    except MeshError as error:
+        raise MeshError(str(error) if str(error).startswith(str(path)) else f"{path}: {error}") from None
+    except OSError as error:
+        raise MeshError(f"{path}: cannot be read: {error.strerror or error}") from None
+    except MemoryError:
+        raise MeshError(f"{path}: does not fit into memory; split the scene") from None

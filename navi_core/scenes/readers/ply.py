@@ -1,0 +1,253 @@
+"""PLY, text and binary: positions, vertex and face colours, and integer properties of the faces.
+
+Scans keep their annotation in face properties (`object_id`, `category_id`), which general readers drop.
+"""
+
+from __future__ import annotations
+
+import itertools
+import re
+from dataclasses import dataclass
+from pathlib import Path
+
+import numpy as np
+import numpy.typing as npt
+
+from navi_core.errors import MeshError
+from navi_core.scenes.readers.part import Part, face_majority, triangulate
+
+__all__ = ["PlyElement", "read_ply", "read_ply_header"]
+
+_TYPES = {
+    **dict.fromkeys(("char", "int8"), "i1"),
+    **dict.fromkeys(("uchar", "uint8"), "u1"),
+    **dict.fromkeys(("short", "int16"), "i2"),
+    **dict.fromkeys(("ushort", "uint16"), "u2"),
+    **dict.fromkeys(("int", "int32"), "i4"),
+    **dict.fromkeys(("uint", "uint32"), "u4"),
+    **dict.fromkeys(("float", "float32"), "f4"),
+    **dict.fromkeys(("double", "float64"), "f8"),
+}
+_ORDERS = {"ascii": "", "binary_little_endian": "<", "binary_big_endian": ">"}
+_CORNER_LISTS = ("vertex_indices", "vertex_index")
+_IDS = ("object_id", "category_id", "segment_id", "material_id", "label")
+_MAX_HEADER = 65536
+
+
+@dataclass(frozen=True)
+class PlyElement:
+    """One `element` of a header."""
+
+    name: str
+    """`vertex`, `face` or another."""
+    count: int
+    """Rows."""
+    properties: tuple[tuple[str, str, str], ...]
+    """(name, value type, type of the list's length or "") as numpy type codes."""
+
+    def names(self) -> tuple[str, ...]:
+        """Return the names of the properties."""
+        return tuple(name for name, _, _ in self.properties)
+
+
+def read_ply_header(path: Path) -> tuple[str, tuple[PlyElement, ...], int]:
+    """Return byte order ("" for text), elements, and the length of the header in bytes.
+
+    Raises:
+        MeshError: The header is broken, or the file cannot hold what it claims.
+    """
+    size = path.stat().st_size
+    with path.open("rb") as stream:
+        head = stream.read(_MAX_HEADER)
+    if not head.startswith(b"ply"):
+        raise MeshError(f"{path}: does not begin with 'ply'")
+    last = re.search(rb"[\r\n]end_header[ \t]*(?=[\r\n]|$)", head)
+    text, end = (head[: last.start() + 1], head[last.start() + 1 : last.end()]) if last else (head, b"")
+    order: str | None = None
+    elements: list[tuple[str, int, list[tuple[str, str, str]]]] = []
+    for line in text.decode("ascii", "replace").splitlines()[1:]:
+        match line.split():
+            case ["format", kind, *_] if kind in _ORDERS:
+                order = _ORDERS[kind]
+            case ["element", name, number] if number.isascii() and number.isdigit() and len(number) < 16:
+                elements.append((name, int(number), []))
+                # Every row takes at least one byte, in text as in binary.
+                if int(number) > size:
+                    raise MeshError(f"{path}: truncated: {number} elements {name!r} cannot lie in {size} bytes")
+            case ["property", "list", length, kind, name] if elements and {length, kind} <= set(_TYPES):
+                elements[-1][2].append((name, _TYPES[kind], _TYPES[length]))
+            case ["property", kind, name] if elements and kind in _TYPES:
+                elements[-1][2].append((name, _TYPES[kind], ""))
+            case [] | ["comment" | "obj_info", *_]:
+                pass
+            case _:
+                raise MeshError(f"{path}: broken: the header line {line[:60]!r} is not understood")
+    if not end or order is None:
+        raise MeshError(f"{path}: broken or truncated: its header has no {'end_header' if not end else 'format'} line")
+    for name, _, properties in elements:
+        if len({p for p, _, _ in properties}) < len(properties):
+            raise MeshError(f"{path}: broken: element {name!r} has a property twice")
+    rest = head[len(text) + len(end) :]
+    skip = 2 if rest.startswith(b"\r\n") else 1
+    found = tuple(PlyElement(name, count, tuple(properties)) for name, count, properties in elements)
+    return order, found, len(text) + len(end) + skip
+
+
+def read_ply(path: Path) -> list[Part]:
+    """Return the surface of a PLY file as one part.
+
+    Raises:
+        MeshError: The file is broken or truncated, or holds no faces.
+    """
+    order, elements, start = read_ply_header(path)
+    with path.open("rb") as stream:
+        stream.seek(start)
+        data = stream.read()
+    rows = (_read_text if order == "" else _read_binary)(data, order, elements, path)
+    vertex, face = rows.get("vertex", {}), rows.get("face", {})
+    if not {"x", "y", "z"} <= set(vertex):
+        raise MeshError(f"{path}: its vertices have no x, y and z")
+    polygons = next((face[name] for name in _CORNER_LISTS if name in face), None)
+    if polygons is None:
+        strips = "; triangle strips are not read" if "tristrips" in rows else ""
+        raise MeshError(f"{path}: no triangles: it holds points without faces{strips}; export a surface")
+    points = np.stack([np.asarray(vertex[axis], np.float64) for axis in "xyz"], axis=1)
+    faces, origin = _triangles(points, polygons, path)
+    ids = {name: np.asarray(face[name], np.int64)[origin] for name in _IDS if name in face}
+    for name in _IDS:
+        if name in vertex and name not in ids:
+            ids[name] = face_majority(np.asarray(vertex[name], np.int64), faces)
+    colors = _colors(face, elements)
+    if colors is not None:
+        colors = colors[origin]
+    elif (shades := _colors(vertex, elements)) is not None:
+        colors = face_majority(shades, faces)
+    return [Part(points, faces, colors=colors, ids=ids)] if len(faces) else []
+
+
+Columns = dict[str, npt.NDArray]
+"""Property → values (N,), or for a list: (N, K) where all rows have K entries, else an object array of rows."""
+
+
+def _read_binary(data: bytes, order: str, elements: tuple[PlyElement, ...], path: Path) -> dict[str, Columns]:
+    rows: dict[str, Columns] = {}
+    at = 0
+    for element in elements:
+        columns, at = _binary_rows(data, at, order, element, path)
+        rows[element.name] = columns
+    return rows
+
+
+def _binary_rows(data: bytes, at: int, order: str, element: PlyElement, path: Path) -> tuple[Columns, int]:
+    if element.count == 0:
+        return {}, at
+    # Nearly every file has lists of one length: then a row has a fixed size, and one view reads them all.
+    fields: list[tuple] = []
+    for name, kind, length in element.properties:
+        if not length:
+            fields.append((name, order + kind))
+            continue
+        offset = at + np.dtype(fields).itemsize if fields else at
+        width = np.dtype(order + length)
+        if offset + width.itemsize > len(data):
+            raise MeshError(f"{path}: truncated inside element {element.name!r}")
+        count = int(np.frombuffer(data, width, 1, offset)[0])
+        if not 0 <= count * np.dtype(kind).itemsize <= len(data):
+            raise MeshError(f"{path}: broken: a list of {count} entries in element {element.name!r}")
+        fields += [(f"#{name}", order + length), (name, order + kind, (count,))]
+    if not fields:
+        return {}, at
+    row = np.dtype(fields)
+    if at + row.itemsize * element.count <= len(data):
+        table = np.frombuffer(data, row, element.count, at)
+        if all((table[f"#{n}"] == table[n].shape[1]).all() for n, _, length in element.properties if length):
+            return {name: table[name] for name in element.names()}, at + row.itemsize * element.count
+    elif not any(length for _, _, length in element.properties):
+        raise MeshError(f"{path}: truncated inside element {element.name!r}")
+    return _binary_rows_slowly(data, at, order, element, path)
+
+
+def _binary_rows_slowly(data: bytes, at: int, order: str, element: PlyElement, path: Path) -> tuple[Columns, int]:
+    values: dict[str, list] = {name: [] for name in element.names()}
+    kinds = [(n, np.dtype(order + k), np.dtype(order + c) if c else None) for n, k, c in element.properties]
+    try:
+        for _ in range(element.count):
+            for name, kind, length in kinds:
+                count = 1
+                if length is not None:
+                    count = int(np.frombuffer(data, length, 1, at)[0])
+                    if count < 0:
+                        raise MeshError(f"{path}: broken: a list of {count} entries in element {element.name!r}")
+                    at += length.itemsize
+                entries = np.frombuffer(data, kind, count, at) if count else np.zeros(0, kind)
+                at += kind.itemsize * count
+                values[name].append(entries if length is not None else entries[0])
+    except ValueError:
+        raise MeshError(f"{path}: truncated inside element {element.name!r}") from None
+    return {name: _column(values[name], bool(length)) for name, _, length in element.properties}, at
+
+
+def _read_text(data: bytes, order: str, elements: tuple[PlyElement, ...], path: Path) -> dict[str, Columns]:
+    lines = (line for line in data.splitlines() if line.strip())
+    rows: dict[str, Columns] = {}
+    for element in elements:
+        values: dict[str, list] = {name: [] for name in element.names()}
+        lists = [bool(length) for _, _, length in element.properties]
+        for line in itertools.islice(lines, element.count):
+            fields = iter(line.split())
+            try:
+                for (name, kind, _), many in zip(element.properties, lists, strict=True):
+                    read = float if kind[0] == "f" else int
+                    if many:
+                        count = int(next(fields))
+                        values[name].append(np.array([read(f) for f in itertools.islice(fields, max(count, 0))]))
+                        if len(values[name][-1]) != count:
+                            raise ValueError("the list is too short")
+                    else:
+                        values[name].append(read(next(fields)))
+            except (ValueError, StopIteration, OverflowError) as error:
+                shown = line[:60].decode("utf-8", "replace")
+                raise MeshError(f"{path}: line {shown!r} of element {element.name!r} is broken: {error}") from None
+        if any(len(column) < element.count for column in values.values()):
+            raise MeshError(f"{path}: truncated inside element {element.name!r}")
+        try:
+            rows[element.name] = {
+                name: _column(values[name], many) for (name, _, _), many in zip(element.properties, lists, strict=True)
+            }
+        except OverflowError:
+            raise MeshError(f"{path}: a number of element {element.name!r} does not fit 64 bits") from None
+    return rows
+
+
+def _column(values: list, many: bool) -> npt.NDArray:
+    if not many:
+        return np.array(values)
+    if len({len(entries) for entries in values}) == 1:
+        return np.stack(values)
+    column = np.empty(len(values), dtype=object)
+    column[:] = values
+    return column
+
+
+def _triangles(
+    points: npt.NDArray[np.float64], polygons: npt.NDArray, path: Path
+) -> tuple[npt.NDArray[np.int64], npt.NDArray[np.int64]]:
+    """Return triangles (F, 3) and the file row each came from (F,); rows of fewer than 3 corners are left out."""
+    if polygons.ndim == 2:
+        lengths = np.full(len(polygons), polygons.shape[1], np.int64)
+        corners = polygons.reshape(-1)
+    else:
+        lengths = np.array([len(ring) for ring in polygons], np.int64)
+        corners = np.concatenate(polygons) if len(polygons) else np.zeros(0, np.int64)
+    try:
+        return triangulate(points, corners.astype(np.int64), lengths)
+    except MeshError as error:
+        raise MeshError(f"{path}: {error}") from None
+
+
+def _colors(columns: Columns, elements: tuple[PlyElement, ...]) -> npt.NDArray[np.float32] | None:
+    if not {"red", "green", "blue"} <= set(columns):
+        return None
+    kinds = {name: kind for element in elements for name, kind, _ in element.properties}
+    values = np.stack([np.asarray(columns[name], np.float32) for name in ("red", "green", "blue")], axis=1)
+    return values if kinds["red"][0] == "f" else values / np.float32(255)

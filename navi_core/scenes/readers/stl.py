@@ -1,0 +1,90 @@
+"""STL, binary and text: loose triangles, named by their solids."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import numpy as np
+
+from navi_core.errors import MeshError
+from navi_core.scenes.readers.part import MAX_TRIANGLES, Part
+
+__all__ = ["is_text_stl", "read_stl"]
+
+_HEADER, _RECORD = 84, 50
+_TRIANGLE = np.dtype([("normal", "<f4", 3), ("corners", "<f4", (3, 3)), ("attribute", "<u2")])
+
+
+def read_stl(path: Path) -> list[Part]:
+    """Return the parts of an STL file: one for a binary file, one per solid of a text file.
+
+    Raises:
+        MeshError: The file is truncated or a line cannot be read.
+    """
+    size = path.stat().st_size
+    with path.open("rb") as stream:
+        head = stream.read(_HEADER)
+        count = int.from_bytes(head[80:84], "little")
+        if is_text_stl(head, size):
+            stream.seek(0)
+            return _read_text(stream.read(), path)
+        if size < _HEADER:
+            raise MeshError(f"{path}: truncated: {size} bytes, a binary STL header alone has {_HEADER}")
+        if size < _HEADER + _RECORD * count:
+            raise MeshError(
+                f"{path}: truncated: {count} triangles need {_HEADER + _RECORD * count} bytes, {size} are there"
+            )
+        if count > MAX_TRIANGLES:
+            raise MeshError(f"{path}: {count} triangles, more than {MAX_TRIANGLES}; split the scene")
+        records = np.frombuffer(stream.read(_RECORD * count), _TRIANGLE)
+    points = records["corners"].astype(np.float64).reshape(-1, 3)
+    return [Part(points, np.arange(3 * count, dtype=np.int64).reshape(-1, 3))] if count else []
+
+
+def is_text_stl(head: bytes, size: int) -> bool:
+    """Tell a text file from a binary one, some of which begin with "solid" too.
+
+    Args:
+        head: The first 84 bytes.
+        size: Of the file.
+    """
+    if not head.removeprefix(b"\xef\xbb\xbf").lstrip().lower().startswith(b"solid"):
+        return False
+    # A header is padded with zeros, and so is a count of triangles; where neither shows, the exact length tells.
+    exact = size == _HEADER + _RECORD * int.from_bytes(head[80:84], "little")
+    return b"\0" not in head and not exact
+
+
+def _read_text(data: bytes, path: Path) -> list[Part]:
+    parts: list[Part] = []
+    corners: list[tuple[float, float, float]] = []
+    name, closed = "", True
+
+    def close(number: int) -> None:
+        if len(corners) % 3:
+            raise MeshError(f"{path}: line {number}: broken or truncated: {len(corners)} corners are no triangles")
+        if corners:
+            faces = np.arange(len(corners), dtype=np.int64).reshape(-1, 3)
+            parts.append(Part(np.array(corners, dtype=np.float64), faces, (name,)))
+            corners.clear()
+
+    number = 0
+    for number, line in enumerate(data.removeprefix(b"\xef\xbb\xbf").splitlines(), start=1):
+        fields = line.split()
+        key = fields[0].lower() if fields else b""
+        try:
+            if key == b"vertex":
+                corners.append((float(fields[1]), float(fields[2]), float(fields[3])))
+            elif key == b"solid":
+                close(number)
+                name, closed = b" ".join(fields[1:]).decode("utf-8", "replace"), False
+            elif key == b"endsolid":
+                close(number)
+                closed = True
+        except (ValueError, IndexError) as error:
+            shown = line[:60].decode("utf-8", "replace").strip()
+            raise MeshError(f"{path}: line {number} {shown!r} is broken or truncated: {error}") from None
+    if not closed:
+        raise MeshError(f"{path}: truncated: the last solid has no 'endsolid'")
+    close(number)
+    return parts

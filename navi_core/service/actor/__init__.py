@@ -1,0 +1,1 @@
+"""Actor server: a policy that answers observations."""

@@ -1,0 +1,1 @@
+"""Environment server: drones that fly what actors send."""

@@ -1,0 +1,394 @@
+"""The environment server: drones that fly what actors ask, and show what they see.
+
+Requests that wait together are flown together, one batch of the drones they name; a drone that is asked for twice
+flies its second decision in the next batch. Drones that nobody asks for stand still and cost nothing.
+"""
+
+from __future__ import annotations
+
+import secrets
+import time
+from collections import deque
+from dataclasses import dataclass, field, replace
+
+import numpy as np
+import torch
+
+from navi_core.config import EnvConfig, EnvironmentConfig
+from navi_core.errors import NaviError, WireError
+from navi_core.service.environment.contention import Rivals
+from navi_core.service.goals import goal_event
+from navi_core.service.observations import ObservationPublisher, distance_matrix
+from navi_core.service.server import Server
+from navi_core.service.viewing.layouts import SCENE_EVENT, payload
+from navi_core.service.viewing.scene_view import SceneView
+from navi_core.service.viewing.selection import selected_drone
+from navi_core.service.wire import (
+    Action,
+    BatchStepRequest,
+    BatchStepResult,
+    DistanceMatrix,
+    Fault,
+    Message,
+    Publisher,
+    StepRequest,
+    StepResult,
+    Subscriber,
+    decode,
+    encode,
+)
+from navi_core.service.wire.sockets import bind, open_socket, readable
+from navi_core.world import Field, NavigationEnv
+
+__all__ = ["EnvironmentServer"]
+
+_OBSERVATIONS, _TELEMETRY = "distance_matrix_v2", "telemetry_event_v2"
+
+
+@dataclass
+class _Request:
+    """A request that waits to be flown.
+
+    Attributes:
+        envelope: Frames before the topic, to find the way back.
+        batch: Whether the answer carries observations.
+        wanted: Action of each row.
+        results: Of the rows that were flown or had been before.
+    """
+
+    envelope: list[bytes]
+    batch: bool
+    wanted: dict[int, Action]
+    results: dict[int, StepResult] = field(default_factory=dict)
+
+
+class EnvironmentServer(Server):
+    """Serves the drones of a `NavigationEnv` over the wire.
+
+    Args:
+        field: Scenes.
+        env: Observation, dynamics, reward, episodes; ages are not staggered here.
+        config: Endpoints, mode, number of drones.
+
+    Raises:
+        ServiceError: A port is taken.
+        SceneError: A scene without a viable spawn.
+
+    Attributes:
+        publisher: Publishes observations; its endpoint has the port that was taken.
+        answer_endpoint: Where requests are answered (mode step).
+        steps: Decisions flown, summed over drones.
+    """
+
+    def __init__(self, field: Field, env: EnvConfig | None = None, config: EnvironmentConfig | None = None) -> None:
+        import zmq
+
+        self.config = c = config or EnvironmentConfig()
+        limits = c.wire
+        self.env = NavigationEnv(
+            field, c.sessions, (env or EnvConfig()).model_copy(update={"stagger": False}), seed=c.seed
+        )
+        self._poller = zmq.Poller()
+        self.publisher = Publisher(c.publish, limits, purpose="observations of the environment")
+        self._viewers = ObservationPublisher(self.publisher, limits)
+        self._viewers.selected = c.first_env_id
+        self._view = SceneView(self.env)
+        self.answer_endpoint = ""
+        self._router = self._actions = None
+        if c.mode == "step":
+            self._router = open_socket(zmq.ROUTER, limits)
+            # Answers beyond this queue are dropped without a word, and room is only made in halves of it.
+            self._router.setsockopt(zmq.SNDHWM, 2 * c.backlog)
+            try:
+                self.answer_endpoint = bind(self._router, c.answer, "step requests of the environment")
+            except NaviError:
+                self.publisher.close()
+                raise
+            self._poller.register(self._router, zmq.POLLIN)
+        else:
+            self._actions = Subscriber(c.actions, ("action_v2",), limits)
+        self._poller.register(self.publisher.socket, zmq.POLLIN)
+        super().__init__("environment", c.http, limits)
+        self.warn_if_open(self.publisher.endpoint, self.answer_endpoint or self.publisher.endpoint)
+        # Episodes of a server that was started again must not look like those before, whatever the clock says.
+        self._first_episode = secrets.randbits(32) << 20
+        self._obs = list(self.env.reset())
+        self._before: list[torch.Tensor | None] = [None] * c.sessions
+        self._step_ids = [0] * c.sessions
+        self._answers: list[StepResult | None] = [None] * c.sessions
+        self._waiting: deque[_Request] = deque()
+        self._rivals = Rivals(self.metrics, limits.peer_timeout_seconds)
+        self._flown_at = [time.monotonic()] * c.sessions
+        self._told_at = [0.0] * c.sessions
+        self._due = time.monotonic()
+        self.steps = 0
+
+    def turn(self, wait_ms: int) -> None:
+        """Take what arrived, fly it, answer it."""
+        if self.config.mode == "stream":
+            self._stream(wait_ms)
+        else:
+            if not self._waiting:
+                self._poller.poll(wait_ms)
+            self._take()
+            self._fly()
+        listens, looks = self.publisher.newcomers(_TELEMETRY), self.publisher.newcomers(_OBSERVATIONS)
+        if listens or looks:
+            for row in range(self.config.sessions):
+                self._tell_goal(row)
+                if looks:
+                    self.publisher.publish(self._matrix(row))
+        self._repeat()
+        self.heartbeat(self.publisher, self.config.sessions, self.steps)
+
+    def drain(self) -> None:
+        """Fly and answer the requests that wait."""
+        if self.config.mode == "step":
+            self._take()
+            while self._waiting:
+                self._fly()
+        self.event(self.publisher, "environment.drained", (self.steps,))
+
+    def close(self) -> None:
+        """Close sockets and pages."""
+        super().close()
+        for socket in (self._router, self._actions, self.publisher):
+            if socket is not None:
+                socket.close()
+
+    def _take(self) -> None:
+        """Read requests, at most a backlog of them: a flood does not keep the drones from flying."""
+        import zmq
+
+        assert self._router is not None
+        for _ in range(self.config.backlog):
+            if not readable(self._router):
+                return
+            frames = self._router.recv_multipart(zmq.NOBLOCK)
+            # REQ sockets put an empty frame before the message; DEALER sockets may.
+            split = 2 if frames[1:2] == [b""] else 1
+            envelope = frames[:split]
+            try:
+                request = self._read(envelope, frames[split:])
+            except WireError as error:
+                self.metrics.count("refused_total", about="requests that were refused")
+                self._fault(envelope, error.code, str(error))
+                continue
+            if len(self._waiting) >= self.config.backlog:
+                self.metrics.count("refused_total")
+                self._fault(envelope, "busy", "the environment has more requests than it can keep; ask again later")
+                continue
+            self._rivals.heard((row + self.config.first_env_id for row in request.wanted), envelope[0])
+            self._waiting.append(request)
+
+    def _read(self, envelope: list[bytes], frames: list[bytes]) -> _Request:
+        message = decode(frames, self._limits)
+        if isinstance(message, StepRequest):
+            actions: tuple[Action, ...] = (message.action,)
+        elif isinstance(message, BatchStepRequest):
+            actions = message.actions
+        else:
+            raise WireError(f"{type(message).__name__} is no request; send StepRequest or BatchStepRequest")
+        first, last = self.config.first_env_id, self.config.first_env_id + self.config.sessions - 1
+        wanted: dict[int, Action] = {}
+        for action in actions:
+            if len(action.env_ids) != 1:
+                raise WireError(f"an action of {len(action.env_ids)} drones; one per request, or a BatchStepRequest")
+            env_id = int(action.env_ids[0])
+            if not first <= env_id <= last:
+                raise WireError(f"no drone {env_id}; this environment has {first} to {last}", code="unknown_env")
+            if env_id - first in wanted:
+                raise WireError(f"drone {env_id} is named twice in one batch")
+            wanted[env_id - first] = action
+        if not wanted:
+            raise WireError("a batch without actions")
+        return _Request(envelope, isinstance(message, BatchStepRequest), wanted)
+
+    def _fly(self) -> None:
+        """Fly one batch: the first decision of each drone that is asked for."""
+        batch: list[_Request] = []
+        later: deque[_Request] = deque()
+        rows: dict[int, Action] = {}
+        taken: set[int] = set()
+        for request in self._waiting:
+            # A drone's decisions are flown in the order in which they were asked for.
+            (later if taken & request.wanted.keys() else batch).append(request)
+            taken |= request.wanted.keys()
+        for request in batch:
+            for row, action in request.wanted.items():
+                answered = self._answers[row]
+                if answered is not None and answered.step_id == action.step_id:
+                    # The answer was lost on its way: the drone flew this one already.
+                    request.results[row] = answered
+                    self.metrics.count("repeated_total", about="requests answered again")
+                else:
+                    rows[row] = action
+        self._waiting = later
+        if rows:
+            self._step(list(rows), list(rows.values()))
+        for request in batch:
+            for row in request.wanted:
+                if row not in request.results:
+                    answer = self._answers[row]
+                    assert answer is not None
+                    request.results[row] = answer
+            self._answer(request)
+
+    def _step(self, rows: list[int], actions: list[Action]) -> None:
+        """Fly one decision of some drones."""
+        start = time.perf_counter()
+        command = np.empty((len(actions), 4), np.float32)
+        for wanted, action in zip(command, actions):
+            wanted[:3], wanted[3] = action.linear_velocity[0], action.angular_velocity[0, 2]
+        episodes = [self._episode(row) for row in rows]
+        batch = self.env.step_rows(torch.tensor(rows), torch.from_numpy(command))
+        now = time.time()
+        terminated, truncated = batch.terminated.tolist(), batch.truncated.tolist()
+        reward, returns = batch.reward.tolist(), batch.info["episode_return"].tolist()
+        ended = [done or cut for done, cut in zip(terminated, truncated)]
+        for i, row in enumerate(rows):
+            self._before[row] = None if ended[i] else self._obs[row]
+            self._obs[row] = batch.obs[i]
+            self._step_ids[row] = actions[i].step_id
+            self._flown_at[row] = time.monotonic()
+            self._answers[row] = StepResult(
+                step_id=actions[i].step_id,
+                env_id=row + self.config.first_env_id,
+                episode_id=episodes[i],
+                done=terminated[i],
+                truncated=truncated[i],
+                reward=reward[i],
+                episode_return=returns[i],
+                timestamp=now,
+            )
+            if ended[i]:
+                self._tell_goal(row)
+        self.steps += len(rows)
+        self.metrics.count("steps_total", len(rows), about="decisions flown")
+        self.metrics.count("episodes_total", sum(ended), about="episodes that ended")
+        self.metrics.latency("step_ms", time.perf_counter() - start, about="one batch of decisions")
+        self.metrics.gauge("batch_rows", len(rows), about="drones of the last batch")
+
+    def _answer(self, request: _Request) -> None:
+        """Send a request's results, and what its drones see to those who asked for single steps."""
+        reply: Message
+        if request.batch:
+            pose = self.env.poses()
+            results = tuple(request.results[row] for row in request.wanted)
+            reply = BatchStepResult(results, tuple(self._matrix(row, pose) for row in request.wanted))
+            wanted, first = selected_drone(self.publisher), self.config.first_env_id
+            if wanted is not None and first <= wanted < first + self.config.sessions:
+                self._viewers.selected = wanted
+            self._viewers.offer(self._shown)
+        else:
+            (row,) = request.wanted
+            reply = request.results[row]
+            if self.publisher.watched(_OBSERVATIONS):
+                self.publisher.publish(self._matrix(row))
+        self._send(request.envelope, reply)
+
+    def _stream(self, wait_ms: int) -> None:
+        """Fly every drone at the decision rate; without a fresh action it hovers."""
+        left = self._due - time.monotonic()
+        if left > 0:
+            self._poller.poll(min(wait_ms, max(1, int(left * 1000))))
+            if time.monotonic() < self._due:
+                return
+        assert self._actions is not None
+        period = self.env.config.dynamics.decision_seconds
+        # After a pause the rate goes on; decisions that were missed are not caught up.
+        self._due = max(self._due + period, time.monotonic())
+        first, count = self.config.first_env_id, self.config.sessions
+        # Only the last action of a drone is made: one message may name it thousands of times.
+        latest: dict[int, tuple[Action, int]] = {}
+        for message in self._actions.waiting():
+            if isinstance(message, Action):
+                for i, row in enumerate((message.env_ids.astype(np.int64) - first).tolist()):
+                    if 0 <= row < count:
+                        latest[row] = message, i
+        fresh = {row: _one_of(message, i, self._step_ids[row] + 1) for row, (message, i) in latest.items()}
+        self.metrics.count("hovered_total", count - len(fresh), about="decisions without an action")
+        rows, now = list(range(count)), time.monotonic()
+        self._step(rows, [fresh.get(row) or _hover(row + first, self._step_ids[row] + 1) for row in rows])
+        self.publisher.publish(BatchStepResult(tuple(a for a in self._answers if a is not None), ()))
+        if self.publisher.watched(_OBSERVATIONS):
+            for row in rows:
+                if now - self._told_at[row] >= self._limits.heartbeat_seconds:
+                    self._tell_goal(row)
+                self.publisher.publish(self._matrix(row))
+
+    def _repeat(self) -> None:
+        """Show again what idle drones see: whoever missed it, or asks whether we live, learns it here."""
+        now = time.monotonic()
+        if self.config.mode == "step" and self.publisher.watched(_OBSERVATIONS):
+            for row, flown in enumerate(self._flown_at):
+                if now - flown >= self._limits.heartbeat_seconds:
+                    self._flown_at[row] = now
+                    self._tell_goal(row)
+                    self.publisher.publish(self._matrix(row))
+
+    def _tell_goal(self, row: int) -> None:
+        """Publish where a drone is to fly, in an environment with goals."""
+        self._told_at[row] = time.monotonic()
+        if self.publisher.watched(_TELEMETRY):
+            env_id, step_id = row + self.config.first_env_id, self._step_ids[row]
+            goal = goal_event(self.env, row, env_id=env_id, episode_id=self._episode(row), step_id=step_id)
+            if goal is not None:
+                self.publisher.publish(goal)
+
+    def _episode(self, row: int) -> int:
+        return self._first_episode + int(self.env.counters["episode"].numpy()[row])
+
+    def _matrix(self, row: int, pose: dict[str, torch.Tensor] | None = None) -> DistanceMatrix:
+        pose = pose or self.env.poses()
+        return distance_matrix(
+            self._obs[row],
+            env_id=row + self.config.first_env_id,
+            episode_id=self._episode(row),
+            step_id=self._step_ids[row],
+            position=pose["position"][row],
+            yaw=float(pose["yaw"][row]),
+            before=self._before[row],
+        )
+
+    def _shown(self, env_id: int) -> DistanceMatrix:
+        """Return what viewers see of a drone, from time to time with the picture from above and where that lies."""
+        row = env_id - self.config.first_env_id
+        matrix = self._matrix(row)
+        look = self._view.look(row, matrix.robot_pose.y)
+        if look is None:
+            return matrix
+        values, picture = look
+        place = {"episode_id": matrix.episode_id, "env_id": env_id, "step_id": matrix.step_id}
+        self.event(self.publisher, SCENE_EVENT, payload("scene", values), **place)
+        return replace(matrix, overhead=picture)
+
+    def _fault(self, envelope: list[bytes], code: str, message: str) -> None:
+        self._send(envelope, Fault(code, message[:1000], time.time()))
+
+    def _send(self, envelope: list[bytes], message: Message) -> None:
+        import zmq
+
+        assert self._router is not None
+        try:
+            self._router.send_multipart([*envelope, *encode(message)], zmq.NOBLOCK, copy=False)
+        except zmq.ZMQError:
+            # The peer is gone or does not read; its request is over.
+            self.metrics.count("unanswered_total", about="answers that could not be sent")
+
+
+def _one_of(action: Action, i: int, step_id: int) -> Action:
+    """Return the action of one of its drones."""
+    one = slice(i, i + 1)
+    return replace(
+        action,
+        env_ids=action.env_ids[one],
+        linear_velocity=action.linear_velocity[one],
+        angular_velocity=action.angular_velocity[one],
+        step_id=step_id,
+    )
+
+
+def _hover(env_id: int, step_id: int) -> Action:
+    still = np.zeros((1, 3), np.float32)
+    return Action(np.array([env_id], np.int32), still, still, "hover", step_id, time.time())

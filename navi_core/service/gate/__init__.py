@@ -1,0 +1,1 @@
+"""Safety gate: proposed motions simulated before they are sent."""

@@ -1,0 +1,1 @@
+"""Learning in service: experience, continuous training, admission of versions."""

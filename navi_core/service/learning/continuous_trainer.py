@@ -1,0 +1,303 @@
+"""Training behind the service: a daemon thread that learns from what was flown, and versions that are admitted."""
+
+from __future__ import annotations
+
+import copy
+import logging
+import threading
+import time
+from collections.abc import Callable
+from typing import Any, Protocol
+
+import numpy as np
+import torch
+
+from navi_core.config import ContinuousTrainingConfig
+from navi_core.errors import ConfigError
+from navi_core.policy import NavigationPolicy
+from navi_core.service.gate.gate import RolloutGate
+from navi_core.service.learning.admission import Admission, ServingVersion
+from navi_core.service.learning.judged_rewards import judged_rewards
+from navi_core.service.learning.policy_update import PolicyUpdate
+from navi_core.service.learning.replay_buffer import ExperienceReplayBuffer, Sample
+from navi_core.service.learning.shadow import ShadowResult
+from navi_core.service.learning.training_metrics import TrainingMetrics
+from navi_core.service.timed_lock import TimedLock
+
+__all__ = ["ContinuousTrainer", "VersionRecord", "check_learnable", "require_gate"]
+
+_LOG = logging.getLogger("navi.service")
+
+
+class VersionRecord(Protocol):
+    """Keeps what became of versions."""
+
+    def version(self, number: int, fate: str, **numbers: float) -> None:
+        """Keep one: trained, admitted, held or rolled_back."""
+
+    def flush(self) -> None:
+        """Make what was kept durable."""
+
+
+class ContinuousTrainer:
+    """Learns from the buffer every `training_interval` seconds, beside inference.
+
+    The trainer changes a copy of the policy; inference uses the latest admitted version. Locks are taken in the order
+    buffer, trainer, model; none of them is held while an update or a shadow flight goes on.
+
+    Args:
+        policy: Version 0.
+        buffer: Where experiences come from.
+        config: All settings.
+        gate: Asked again about each experience; None without one.
+        scale: Mean and deviation of the returns that the critic's units are.
+        shadow: Flies a candidate beside the version in service; needed for `shadow_evaluation`.
+        record: Keeps versions.
+        save: Told what serves after every round of the thread.
+
+    Raises:
+        ConfigError: The policy chooses by action values, its critic has a trunk of its own, a shadow evaluation has
+            nowhere to fly, or the gate is to tell the reward and there is none.
+
+    Attributes:
+        admission: The version in service.
+        lock: Held while versions are numbered and handed over.
+        metrics: Counts and rolling means.
+        model_version: Number of the newest version; every update and every adopted policy is one.
+    """
+
+    def __init__(
+        self,
+        policy: NavigationPolicy,
+        buffer: ExperienceReplayBuffer,
+        config: ContinuousTrainingConfig | None = None,
+        gate: RolloutGate | None = None,
+        *,
+        scale: tuple[float, float] = (0.0, 1.0),
+        shadow: Callable[[NavigationPolicy, NavigationPolicy], ShadowResult] | None = None,
+        record: VersionRecord | None = None,
+        save: Callable[[ServingVersion], None] | None = None,
+    ) -> None:
+        self.config = c = config or ContinuousTrainingConfig()
+        check_learnable(policy)
+        require_gate(c, gate, shadow)
+        self.buffer, self.gate, self._record, self._save = buffer, gate, record, save
+        self._shadow, self._every = (None, 1) if c.shadow_evaluation == "off" else (shadow, c.shadow_evaluation)
+        self.metrics = TrainingMetrics()
+        self.model_version = 0
+        self.admission = Admission(_frozen(policy), c.rollback_window)
+        self._update = PolicyUpdate(copy.deepcopy(policy), c, scale)
+        self.lock = TimedLock()
+        self._generation = 0
+        self._adopted: tuple[NavigationPolicy, tuple[float, float]] | None = None
+        self._stop = threading.Event()
+        self._thread: threading.Thread | None = None
+        self.cpu_seconds = 0.0
+
+    @property
+    def serving(self) -> ServingVersion:
+        """The version that inference uses."""
+        return self.admission.serving
+
+    @property
+    def is_running(self) -> bool:
+        """Whether the thread lives."""
+        return self._thread is not None and self._thread.is_alive()
+
+    def start(self) -> bool:
+        """Start the thread; a second start is warned of and changes nothing."""
+        if not self.config.enabled:
+            _LOG.warning("continuous training is not enabled; nothing is started")
+            return False
+        if self.is_running:
+            _LOG.warning("continuous training runs already; the second start changes nothing")
+            return False
+        self._stop.clear()
+        self.metrics.started()
+        self._thread = threading.Thread(target=self._loop, name="navi-trainer", daemon=True)
+        self._thread.start()
+        return True
+
+    def stop(self, timeout: float = 5.0) -> bool:
+        """Ask the thread to end and wait for it; returns whether it did in time [s]."""
+        self._stop.set()
+        thread = self._thread
+        if thread is None:
+            return True
+        thread.join(timeout)
+        if thread.is_alive():
+            _LOG.warning("continuous training does not stop within %.1f s", timeout)
+            return False
+        self.metrics.stopped()
+        self._thread = None
+        return True
+
+    def adopt(self, policy: NavigationPolicy, scale: tuple[float, float] = (0.0, 1.0)) -> None:
+        """Go on from other weights, those of a new champion; what was flown with the old ones is forgotten.
+
+        An update or a shadow flight that is under way is not waited for; nothing comes of it.
+
+        Raises:
+            ConfigError: These weights cannot be learned on; nothing was changed.
+        """
+        check_learnable(policy)
+        frozen = _frozen(policy)
+        # First of all, so that the new network never meets latents of the old one.
+        self.buffer.clear()
+        with self.lock.held():
+            self._generation += 1
+            self._adopted = (policy, scale)
+            self.model_version += 1
+            gone = self.admission.begin_anew(self.model_version, frozen)
+        del gone  # freed here, where nobody waits for it
+
+    def observe_reward(self, version: int, reward: float, drone: int, ends: bool) -> None:
+        """Take the live reward of a drone's decision made by a version, and whether the episode ended with it."""
+        self.admission.observe(version, reward, drone, ends)
+
+    def train_once(self) -> bool:
+        """Make one update if there is enough to learn from; returns whether one was made."""
+        with self.lock.held():
+            generation = self._generation
+            adopted, self._adopted = self._adopted, None
+        if adopted is not None:
+            self._update = PolicyUpdate(copy.deepcopy(adopted[0]), self.config, adopted[1])
+        self._watch_live_reward()
+        start = time.perf_counter()
+        sample = self.buffer.sample(self.config.batch_size)
+        if sample is None or len(sample) < self.config.min_batch_size or generation != self._generation:
+            return False
+        judged = judged_rewards(sample, self.gate, self.config)
+        if not judged.used.any():
+            return False
+        kept = np.flatnonzero(judged.used)
+        used = Sample(
+            sample.rows[kept],
+            [sample.trails[i] for i in kept],
+            None if sample.observation is None else sample.observation[torch.from_numpy(kept)],
+        )
+        loss = self._update.step(used, judged.reward[kept])
+        seconds = time.perf_counter() - start
+        # Beside this thread only a successor changes the number, and then nothing comes of this update.
+        due = (self.model_version + 1) % self._every == 0
+        candidate = _frozen(self._update.policy) if due else None
+        gone = None
+        with self.lock.held():
+            if generation != self._generation:
+                _LOG.info("an update of weights that were replaced meanwhile is dropped")
+                return False
+            self.model_version += 1
+            version, serving = self.model_version, self.serving
+            if candidate is not None and self._shadow is None:
+                gone = self.admission.admit(version, candidate)
+        del gone  # freed here, where nobody waits for it
+        self.metrics.record(loss=loss, samples=len(used), seconds=seconds, agreed=judged.agreed, judged=judged.judged)
+        numbers = {"loss": loss, "samples": float(len(used))}
+        fate = "trained" if candidate is None else "admitted"
+        if candidate is not None and self._shadow is not None:
+            result = self._shadow(candidate, serving.policy)
+            numbers["shadow_difference"] = result.difference
+            if not (result.passed and self._admit(version, candidate, generation)):
+                fate = "held"
+                _LOG.info("version %d is held back: %+.4f reward a decision", version, result.difference)
+        self._keep(version, fate, **numbers)
+        return True
+
+    def status(self) -> dict[str, Any]:
+        """Return the status as plain data: `training` and `buffer`."""
+        training = self.metrics.snapshot(is_running=self.is_running, model_version=self.model_version)
+        return TrainingMetrics.status(training, self.buffer.get_stats())
+
+    def _admit(self, version: int, candidate: NavigationPolicy, generation: int) -> bool:
+        """Let a version serve; false where a successor took over while it flew beside weights that serve no more."""
+        with self.lock.held():
+            if generation != self._generation:
+                return False
+            gone = self.admission.admit(version, candidate)
+        del gone  # freed here, where nobody waits for it
+        return True
+
+    def _watch_live_reward(self) -> None:
+        """Return to the version before where the one in service earns less; only admitted versions are watched."""
+        if self._shadow is None:
+            return
+        back = self.admission.roll_back()
+        if back is None:
+            return
+        before = back.returned_to
+        _LOG.warning("the live reward of version %d fell; version %d serves again", back.fell, before.version)
+        # No rollback crosses an adoption, so the critic's units are still those of the updates until now.
+        policy = copy.deepcopy(before.policy).requires_grad_(True)
+        self._update = PolicyUpdate(policy, self.config, self._update.scale)
+        self._keep(back.fell, "rolled_back", live_reward=back.live_reward, returned_to=float(before.version))
+
+    def _keep(self, version: int, fate: str, **numbers: float) -> None:
+        if self._record is not None:
+            self._record.version(version, fate, **({"live_reward": self.admission.live_mean()} | numbers))
+
+    def _loop(self) -> None:
+        while not self._stop.is_set():
+            start, cpu = time.monotonic(), time.thread_time()
+            try:
+                self.train_once()
+                if self._record is not None:
+                    self._record.flush()
+                if self._save is not None:
+                    self._save(self.serving)
+            except Exception as error:
+                # Whatever went wrong with one batch, the drones fly on and the next batch may be sound.
+                self.metrics.error(str(error))
+                _LOG.exception("an update of continuous training failed; it goes on")
+            self.cpu_seconds += time.thread_time() - cpu
+            took = time.monotonic() - start
+            if took > self.config.training_interval:
+                _LOG.warning(
+                    "an update took %.2f s, longer than the interval of %.2f s", took, self.config.training_interval
+                )
+            self._stop.wait(max(0.0, self.config.training_interval - took))
+
+
+def check_learnable(policy: NavigationPolicy, name: str = "this policy") -> None:
+    """Refuse a policy that a service cannot learn on.
+
+    Args:
+        policy: Its configuration is looked at.
+        name: What the error calls it.
+
+    Raises:
+        ConfigError: It chooses by action values, or its critic has a trunk of its own.
+    """
+    if policy.config.distribution == "q":
+        # The choice of the best value has no gradient, and without exploration there is nothing to compare it with.
+        raise ConfigError(
+            f"{name} chooses by action values (distribution q, as dqn and Ape-X learn them), which have no policy "
+            "gradient; continuous training takes checkpoints of ppo, grpo, dpo and bc. Serve this one without --learn"
+        )
+    if policy.config.separate_value:
+        raise ConfigError(
+            f"{name} has separate_value; continuous training needs one trunk for actor and critic. Serve it without "
+            "--learn, or train it without separate_value"
+        )
+
+
+def require_gate(config: ContinuousTrainingConfig, gate: RolloutGate | None, shadow: object | None) -> None:
+    """Refuse settings that ask for more of a gate than there is.
+
+    Args:
+        config: Of the training.
+        gate: None without one.
+        shadow: What flies shadow evaluations, in the gate's scenes.
+
+    Raises:
+        ConfigError: A shadow evaluation has nowhere to fly, or the gate is to tell the reward and there is none.
+    """
+    if config.shadow_evaluation != "off" and shadow is None:
+        raise ConfigError("shadow_evaluation needs a gate's scenes; add --gate --scene FILE, or set it to off")
+    if config.reward_mode == "gate_signal" and gate is None:
+        raise ConfigError("reward_mode gate_signal learns from the gate alone; give --gate, or another reward_mode")
+
+
+def _frozen(policy: NavigationPolicy) -> NavigationPolicy:
+    """Return a copy that inference may use while the original is trained on."""
+    copied = copy.deepcopy(policy).eval()
+    return copied.requires_grad_(False)

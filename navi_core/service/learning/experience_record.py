@@ -1,0 +1,123 @@
+"""Experiences and versions on their way to the warehouse: rows of the outbox, written by the trainer's thread.
+
+Between two writes a journal holds what completed, so that a kill loses none of it.
+"""
+
+from __future__ import annotations
+
+import logging
+import random
+import time
+import uuid
+from collections import deque
+from pathlib import Path
+from typing import Any
+
+from navi_core.errors import RecordError
+from navi_core.record import MetricLog, outbox_path, row_context
+from navi_core.service.learning.experience import Experience
+from navi_core.service.learning.experience_journal import ExperienceJournal, recover_journals
+
+__all__ = ["ServiceRecord"]
+
+_LOG = logging.getLogger("navi.service")
+
+_FLUSH_SECONDS, _LONGEST_SECONDS = 5.0, 300.0
+_AT_ONCE = 20_000
+_MOST_WAITING = 200_000
+"""The newest rows that wait for a disk that is full; some 600 MB."""
+
+
+class ServiceRecord:
+    """Writes rows of `service_experiences` and `service_versions`.
+
+    Args:
+        model: Name of the model that the service began with.
+        seed: Of the service.
+        config_hash: Of its settings.
+        outbox: Folder of segments; None: that of the Navi home.
+        share: Of the experiences that are kept, drawn at random; the others are counted in the numbers alone.
+
+    Raises:
+        RecordError: The outbox or the journal cannot be made.
+
+    Attributes:
+        run_id: Name of this life of the service.
+        lost: Experiences that the disk was full for, for longer than memory was set aside.
+    """
+
+    def __init__(self, model: str, seed: int, config_hash: str, outbox: Path | None = None, share: float = 1.0) -> None:
+        self.run_id = f"service-{model}-{uuid.uuid4().hex[:12]}"
+        context = {"seed": seed, "config_hash": config_hash} | row_context()
+        self._log = MetricLog(outbox if outbox is not None else outbox_path(), self.run_id, context)
+        journals = self._log.outbox / "journals"
+        recover_journals(journals, self._log.outbox)
+        self._journal = ExperienceJournal(journals, self.run_id, context)
+        self._completed: deque[dict[str, Any]] = deque(maxlen=_MOST_WAITING)
+        self._share, self._draw = share, random.Random(seed)
+        self._number = self.lost = self._told = 0
+        self._wait = _FLUSH_SECONDS
+        self._next = 0.0
+
+    def experience(self, experience: Experience) -> None:
+        """Keep one completed experience: everything but latents, states and observations. Waits for no disk."""
+        self._number += 1
+        # Drawn, for drones complete in turns: every second experience would be one of the same drones.
+        if self._share < 1.0 and self._draw.random() >= self._share:
+            return
+        x, y, z = experience.position.tolist()
+        values: dict[str, Any] = {"number": self._number, "session_id": experience.session_id}
+        values |= {"model_version": experience.model_version, "x": x, "y": y, "z": z, "yaw": experience.yaw}
+        values |= {"action": experience.action.tolist(), "log_prob": experience.log_prob, "value": experience.value}
+        values |= {"gate_send": experience.gate_send, "expected_reward": experience.expected_reward}
+        values |= {"components": dict(experience.components), "actual_reward": experience.actual_reward}
+        values |= {"effective_reward": experience.effective_reward, "step": self._number}
+        # In this order: what a new journal does not hold is among the completed ones already.
+        self.lost += len(self._completed) == _MOST_WAITING
+        self._completed.append(values)
+        self._journal.append(values)
+
+    def version(self, number: int, fate: str, **numbers: float) -> None:
+        """Keep what became of a version: trained, admitted, held or rolled_back."""
+        self._log.row("service_versions", {"model_version": number, "fate": fate, "step": number, **numbers})
+
+    def flush(self, *, now: bool = False) -> None:
+        """Make rows durable, every five seconds at most unless `now`; after failures ever more rarely.
+
+        Raises:
+            RecordError: The outbox cannot be written; the rows wait for the next time, the last 200,000 of them.
+        """
+        if now or time.monotonic() >= self._next:
+            try:
+                self._write()
+            except RecordError:
+                self._wait = min(2 * self._wait, _LONGEST_SECONDS)
+                raise
+            else:
+                self._wait = _FLUSH_SECONDS
+            finally:
+                self._next = time.monotonic() + self._wait
+
+    def close(self) -> None:
+        """Make the last rows durable; on a full disk the journal keeps them for the next service."""
+        try:
+            self._write()
+        except RecordError as error:
+            _LOG.warning("the last experiences stay in the journal: %s", error)
+            self._journal.close(keep=True)
+        else:
+            self._journal.close()
+
+    def _write(self) -> None:
+        self._journal.turn()
+        # What failed before goes first and alone: whatever is in the log is written out anew at every try.
+        self._log.flush()
+        if self.lost > self._told:
+            self._told = self.lost
+            _LOG.warning("the disk was full for too long: %d experiences are not recorded", self.lost)
+        while self._completed:
+            # By parts: what the log fails to write waits there, beside what completes meanwhile.
+            for _ in range(min(len(self._completed), _AT_ONCE)):
+                self._log.row("service_experiences", self._completed.popleft())
+            self._log.flush()
+        self._journal.forget()

@@ -1,0 +1,176 @@
+"""What was learned in flight becomes a version of the registry, a child of what was served.
+
+Until then a file beside the registry holds it, written anew once a minute: a kill loses no more. Its claim is locked by
+the service while that lives; one without a lock was left by a killed service, and the next one registers its weights.
+"""
+
+from __future__ import annotations
+
+import fcntl
+import json
+import logging
+import math
+import os
+import threading
+import time
+from collections.abc import Sequence
+from pathlib import Path
+
+from navi_core.errors import NaviError
+from navi_core.models import Registry, add_scenes, record_registry, save_checkpoint
+from navi_core.policy import NavigationPolicy
+from navi_core.scenes import Scene
+from navi_core.service.policies.served_model import ServedModel
+
+__all__ = ["LearnedWeights", "recover_learned"]
+
+_LOG = logging.getLogger("navi.service")
+_SAVE_SECONDS = 60.0
+_TAGS = ("inference",)
+_MOST_BYTES = 2**16
+
+
+class LearnedWeights:
+    """Weights that a service learns, on their way to the registry; two threads may ask.
+
+    Args:
+        registry: Where they become a version.
+        served: What the learning began with.
+        run_id: Name of this life of the service; each of its models has a number behind it.
+        first: Number of the weights that it began with; those are not learned.
+        scenes: Where it learns, as far as that is known.
+
+    Raises:
+        OSError: The folder cannot be written.
+    """
+
+    def __init__(
+        self, registry: Registry, served: ServedModel, run_id: str, first: int, scenes: Sequence[Scene] = ()
+    ) -> None:
+        self._registry, self._served, self._run_id, self._first = registry, served, run_id, first
+        self._seen = frozenset().union(*(scene.hashes() for scene in scenes))
+        self._guard, self._open = threading.Lock(), True
+        self._saved, self._next = first, time.monotonic() + _SAVE_SECONDS
+        folder = registry.path / "learned"
+        folder.mkdir(parents=True, exist_ok=True)
+        self._claim = folder / f"{run_id}-{first}.json"
+        self._file = self._claim.with_suffix(".pt")
+        before = served.checkpoint
+        same = [] if before is None else [e.version for e in registry.list() if e.weights_hash == before.weights_hash]
+        self._parents = same[:1]
+        # It gets its name when it is locked: nobody finds it without.
+        unnamed = folder / f".{self._claim.name}.{os.getpid()}"
+        self._descriptor = os.open(unnamed, os.O_WRONLY | os.O_CREAT | os.O_TRUNC | os.O_CLOEXEC, 0o644)
+        fcntl.flock(self._descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        os.write(self._descriptor, json.dumps({"served": served.name, "parents": self._parents}).encode())
+        os.rename(unnamed, self._claim)
+
+    def save(self, number: int, policy: NavigationPolicy, decisions: int) -> None:
+        """Write weights to the file, once a minute at most; those that it has already are not written again.
+
+        Args:
+            number: Of the weights.
+            policy: The weights.
+            decisions: Flown since the learning began.
+
+        Raises:
+            CheckpointError: They cannot be written.
+        """
+        with self._guard:
+            # Older ones still served when a successor took over; after a return to the first nothing is learned.
+            if not self._open or number == self._saved or number < self._first or time.monotonic() < self._next:
+                return
+            self._next = time.monotonic() + _SAVE_SECONDS
+            if number > self._first:
+                self._write(policy, decisions)
+            else:
+                self._file.unlink(missing_ok=True)
+            self._saved = number
+
+    def register(self, number: int, policy: NavigationPolicy, decisions: int) -> str | None:
+        """Make a version of the weights, and end; returns its name, None where nothing was learned.
+
+        No alias moves but `latest` where there is none: what was learned in one place is promoted by evaluation.
+        Where it fails, the file stays for the next service.
+
+        Raises:
+            CheckpointError: They cannot be written.
+            RegistryError: They cannot be registered.
+        """
+        with self._guard:
+            if not self._open:
+                return None
+            self._open = False
+            try:
+                version = None
+                if number > self._first and self._served.checkpoint is not None:
+                    self._write(policy, decisions)
+                    notes = f"learned in {decisions:,} decisions of flight with {self._served.name}"
+                    version = self._registry.register(self._file, parents=self._parents, notes=notes, tags=_TAGS)
+                    record_registry(self._registry)
+                self._file.unlink(missing_ok=True)
+                self._claim.unlink(missing_ok=True)
+            finally:
+                os.close(self._descriptor)
+        return version
+
+    def _write(self, policy: NavigationPolicy, decisions: int) -> None:
+        before = self._served.checkpoint
+        if before is None:
+            return
+        summary = dict(before.corpus_summary)
+        add_scenes(summary, self._seen)
+        save_checkpoint(
+            self._file,
+            policy=policy,
+            optimizer=None,
+            config=before.train_config(),
+            step_id=before.step_id + decisions,
+            episode_count=before.episode_count,
+            reward_ema=math.nan,
+            run_id=self._run_id,
+            wall_time_hours=before.wall_time_hours,
+            parent_checkpoint=self._served.path,
+            training_source="inference",
+            rnd=before.curiosity() or None,
+            normalisers=before.normalisers,
+            corpus_summary=summary,
+            scene_hashes=before.scene_hashes,
+        )
+
+
+def recover_learned(registry: Registry) -> list[str]:
+    """Register what services learned that were killed; returns the versions."""
+    versions = []
+    for claim in sorted((registry.path / "learned").glob("*.json")):
+        try:
+            version = _recover(registry, claim)
+            if version is not None:
+                versions.append(version)
+                record_registry(registry)
+        except (OSError, ValueError, TypeError, NaviError) as error:
+            _LOG.warning("what %s claims cannot be registered now: %s", claim, error)
+    if versions:
+        _LOG.warning("what services had learned that were killed is %s", ", ".join(versions))
+    return versions
+
+
+def _recover(registry: Registry, claim: Path) -> str | None:
+    weights = claim.with_suffix(".pt")
+    with claim.open("rb") as file:
+        try:
+            fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except BlockingIOError:
+            return None
+        version = None
+        if weights.is_file():
+            told = json.loads(file.read(_MOST_BYTES))
+            if not isinstance(told, dict) or not isinstance(told.get("parents"), list):
+                raise ValueError("it is not a claim of ours; look at it, and remove it")
+            parents = [name for name in told["parents"] if isinstance(name, str)]
+            notes = f"learned in flight with {told.get('served')} by a service that was killed"
+            version = registry.register(weights, parents=parents, notes=notes, tags=_TAGS)
+        # Beside them, what was killed while it was written.
+        for left in (weights, *claim.parent.glob(f".{weights.name}.*"), claim):
+            left.unlink(missing_ok=True)
+    return version

@@ -1,0 +1,1 @@
+"""Served policies: models, batched inference, sessions."""

@@ -1,0 +1,228 @@
+"""Which model is served: a checkpoint, a version or alias of the registry, an exported program; and its successor."""
+
+from __future__ import annotations
+
+import hashlib
+import logging
+import os
+import threading
+from collections.abc import Callable
+from contextlib import suppress
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import torch
+
+from navi_core.config import ActorConfig, EnvConfig, PolicyConfig, ShaperConfig
+from navi_core.errors import ConfigError, NaviError
+from navi_core.kernels.native.library import cpu_flags
+from navi_core.kernels.rays.cuda import cuda_device
+from navi_core.models import Checkpoint, Registry, export_checkpoint, load_checkpoint, load_exported, load_policy
+from navi_core.record import navi_home
+from navi_core.service.policies.runner import EagerRunner, ProgramRunner, Runner
+
+__all__ = ["AliasFollower", "ServedModel", "checkpoint_file", "load_model", "training_of"]
+
+_LOG = logging.getLogger("navi.service")
+_MOST_PROGRAMS = 64
+"""Files of exported programs that are kept, those that were served last: every champion of a year leaves two."""
+_SUFFIX = {"onnx": ".onnx", "aoti": ".pt2"}
+
+
+@dataclass(frozen=True)
+class ServedModel:
+    """A model ready to be served.
+
+    Attributes:
+        name: What it is called on the wire: its version, or its file's name.
+        runner: Computes it.
+        checkpoint: What it came from; None for an exported program.
+        path: Its file.
+    """
+
+    name: str
+    runner: Runner
+    checkpoint: Checkpoint | None
+    path: Path
+
+    @property
+    def shaper(self) -> ShaperConfig | None:
+        """What the auxiliary input of a drone was made of in training; None where it was zero."""
+        return None if self.checkpoint is None else self.checkpoint.row_shaper()
+
+    @property
+    def max_distance(self) -> float:
+        """Range of the sensor that it learned with, M [m]."""
+        if self.checkpoint is not None:
+            return self.checkpoint.train_config().env.max_distance
+        return float(self.runner.metadata.get("max_distance", 100.0))
+
+    @property
+    def decision_hz(self) -> float:
+        """Decisions a second that it learned with."""
+        if self.checkpoint is not None:
+            return self.checkpoint.decision_hz
+        return float(self.runner.metadata.get("decision_hz", 10.0))
+
+    @property
+    def curiosity(self) -> dict[str, Any]:
+        """The shaper's state that holds the trained curiosity, empty without."""
+        return {} if self.checkpoint is None else self.checkpoint.curiosity()
+
+
+def load_model(source: str, config: ActorConfig, models: Path | None = None) -> ServedModel:
+    """Load what is to be served.
+
+    Args:
+        source: A .pt checkpoint, a .onnx or .pt2 program, or a version or alias of the registry.
+        config: `runtime`, `device`, `threads`, `max_sessions`.
+        models: The registry; None: models/ of the Navi home.
+
+    Raises:
+        CheckpointError: The file cannot be loaded.
+        RegistryError: No such version or alias.
+        ConfigError: The policy reads the training reward, or has no use for `config.goal`; or a program cannot do what
+            is asked: sample, run on a GPU, or make an auxiliary input of curiosity and loop memory; or there is no GPU.
+    """
+    exported = Path(source).suffix in _SUFFIX.values() or config.runtime != "eager"
+    if config.device == "cuda":
+        if exported:
+            raise ConfigError(f"{source}: exported programs run on the CPU; serve a checkpoint, --runtime eager")
+        cuda_device(torch.device("cuda"))
+    if config.sample and exported:
+        raise ConfigError(f"{source}: a program flies the typical action; sample from a checkpoint, --runtime eager")
+    if Path(source).suffix in _SUFFIX.values():
+        program = load_exported(source, threads=config.threads)
+        name = Path(source).stem
+        # A goal comes over the wire, and the map is drawn here; what training alone made does not.
+        made_of = program.metadata.get("aux_made_of", [])
+        parts = " and ".join(str(part) for part in made_of if part not in ("a goal", "a map"))
+        if parts:
+            runtime = next(kind for kind, suffix in _SUFFIX.items() if suffix == Path(source).suffix)
+            raise ConfigError(
+                f"{source}: its auxiliary input was made of {parts} in training, which a program does not hold; "
+                f"serve its checkpoint, which does: navi serve CHECKPOINT.pt --runtime {runtime} (or eager)"
+            )
+        _check_goal(program.config, name, config)
+        return ServedModel(name, ProgramRunner({program.rows: program}, name), None, Path(source))
+    path, name = checkpoint_file(source, models)
+    policy, checkpoint = load_policy(path)
+    if policy.config.aux == "full":
+        raise ConfigError(f"{name} reads the training reward (aux: full), which no service has; train with no_reward")
+    _check_goal(policy.config, name, config)
+    if config.runtime == "eager":
+        return ServedModel(name, EagerRunner(policy, name, config.device), checkpoint, path)
+    return ServedModel(name, _programs(path, name, checkpoint, config), checkpoint, path)
+
+
+def _check_goal(policy: PolicyConfig, name: str, config: ActorConfig) -> None:
+    if config.goal is not None and not policy.goal:
+        raise ConfigError(
+            f"{name} explores and reads no goal; serve it without --goal, or train with --task point_goal"
+        )
+
+
+def training_of(source: str, models: Path | None = None) -> tuple[EnvConfig, dict[str, int] | None]:
+    """Return the environment that a checkpoint was trained in, and its semantic ids by name.
+
+    Args:
+        source: A .pt checkpoint, or a version or alias of the registry.
+        models: The registry; None: models/ of the Navi home.
+
+    Raises:
+        CheckpointError: The file cannot be loaded.
+        RegistryError: No such version or alias.
+    """
+    path, _ = checkpoint_file(source, models)
+    checkpoint = load_checkpoint(path)
+    vocabulary = checkpoint.corpus_summary.get("semantic_vocabulary")
+    return checkpoint.train_config().env, dict(vocabulary) if vocabulary else None
+
+
+def checkpoint_file(source: str, models: Path | None = None) -> tuple[Path, str]:
+    """Return the file and the name of a checkpoint, version or alias."""
+    path = Path(source)
+    if path.suffix == ".pt" or path.is_file():
+        return path, path.stem
+    version = Registry(models if models is not None else navi_home() / "models").resolve(source)
+    return version.path, version.version
+
+
+def _programs(path: Path, name: str, checkpoint: Checkpoint, config: ActorConfig) -> ProgramRunner:
+    """Export programs for one drone and for a full batch, or reuse those of the same weights; older ones go.
+
+    Those of another torch, or of another machine that had this home, may not load here, or end the process.
+    """
+    folder = navi_home() / "programs"
+    here = hashlib.sha256(f"{torch.__version__} {cpu_flags()}".encode()).hexdigest()[:8]
+    programs = {}
+    for rows in sorted({1, -(-config.max_sessions // config.groups)}):
+        kind = config.runtime
+        file = folder / f"{checkpoint.weights_hash[:16]}-{rows}-{config.threads}-{here}-latent{_SUFFIX[kind]}"
+        # Before it is loaded: another service that sweeps meanwhile leaves it.
+        with suppress(OSError):  # there is none; it is another user's, or on a disk that may only be read
+            os.utime(file)
+        if not file.is_file():
+            export_checkpoint(path, file, kind=kind, rows=rows, threads=config.threads)
+        programs[rows] = load_exported(file, threads=config.threads)
+    with suppress(OSError):
+        used = sorted(folder.glob("*-latent.*"), key=lambda file: file.stat().st_mtime, reverse=True)
+        for file in used[_MOST_PROGRAMS:]:
+            with suppress(OSError):  # of another user: the others go
+                file.unlink()
+    return ProgramRunner(programs, name)
+
+
+class AliasFollower:
+    """Watches an alias of the registry and loads the version it moves to, in a thread of its own.
+
+    Args:
+        alias: For instance "champion".
+        served: Version that is served now.
+        load: Loads a version by name.
+        registry: Where the alias lives.
+        seconds: Between two looks.
+    """
+
+    def __init__(
+        self, alias: str, served: str, load: Callable[[str], ServedModel], registry: Registry, seconds: float
+    ) -> None:
+        self._alias, self._known, self._load, self._registry, self._seconds = alias, served, load, registry, seconds
+        self._ready: ServedModel | None = None
+        self._lock = threading.Lock()
+        self._stop = threading.Event()
+        self._thread = threading.Thread(target=self._watch, name="navi-follow", daemon=True)
+        self._thread.start()
+
+    def take(self) -> ServedModel | None:
+        """Return the version that is ready to take over, once."""
+        if self._ready is None:
+            return None
+        with self._lock:
+            ready, self._ready = self._ready, None
+        return ready
+
+    def close(self) -> None:
+        """Stop watching."""
+        self._stop.set()
+        self._thread.join(5)
+
+    def _watch(self) -> None:
+        told = ""
+        while not self._stop.wait(self._seconds):
+            try:
+                version = self._registry.aliases().get(self._alias, self._known)
+                model = None if version == self._known else self._load(version)
+            except Exception as error:
+                # Whatever it is (no memory, no descriptor, a full disk), what is served goes on, and the next look may
+                # find it mended. It is told once: a night has 20,000 looks.
+                fault = str(error) if isinstance(error, NaviError) else f"{type(error).__name__}: {error}"
+                if fault != told:
+                    told = fault
+                    _LOG.warning("%s cannot be followed: %s", self._alias, fault)
+                continue
+            told = ""
+            if model is not None:
+                with self._lock:
+                    self._known, self._ready = version, model

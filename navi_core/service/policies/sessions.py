@@ -1,0 +1,250 @@
+"""The drones that an actor serves: recurrent state, auxiliary input, and what each was last asked to do."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+
+import torch
+from torch import Tensor
+
+from navi_core.config import DynamicsConfig, ShaperConfig
+from navi_core.policy import RewardShaper
+from navi_core.policy.cores.base import State
+from navi_core.service.policies.runner import Runner
+from navi_core.service.wire import Action, DistanceMatrix
+from navi_core.world.goals import relative_goal
+from navi_core.world.occupancy_memory import PlaceMemory
+
+__all__ = ["Session", "SessionTable", "draw_keys"]
+
+
+@dataclass
+class Session:
+    """One drone.
+
+    Attributes:
+        env_id: Its number on the wire.
+        slot: Its row of the table.
+        matrix: The observation to be answered, or answered last.
+        begins: Whether `matrix` is the first of its episode for this model.
+        request: The action that was sent and not yet answered.
+        asked_at: When it was sent [s, monotonic].
+        shown: The newest observation that was published since, or that the refused request was made of; None where
+            nothing was heard.
+        seen_at: When the drone was last heard of [s, monotonic].
+        velocity: (4,) body velocity as far as the actor knows it [m/s, rad/s]; the gate tells it.
+        velocity_before: The same before the last decision.
+        decisions: Made so far.
+        goal: (3,) where it is to fly in this episode [m]; None where nobody told.
+        waits_since: Since when `matrix` cannot be answered before a goal is told [s, monotonic]; None where it can.
+    """
+
+    env_id: int
+    slot: int
+    matrix: DistanceMatrix
+    begins: bool = True
+    request: Action | None = None
+    asked_at: float = 0.0
+    shown: DistanceMatrix | None = None
+    seen_at: float = 0.0
+    velocity: Tensor = field(default_factory=lambda: torch.zeros(4))
+    velocity_before: Tensor = field(default_factory=lambda: torch.zeros(4))
+    decisions: int = 0
+    goal: Tensor | None = None
+    waits_since: float | None = None
+    shaper: RewardShaper | None = None
+
+    @property
+    def outlived(self) -> bool:
+        """Whether the drone's environment was started again since it was asked, and knows nothing of what was seen."""
+        seen, asked = self.shown, self.request
+        if seen is None or asked is None:
+            return False
+        # That of the next episode has the step id of the request: it was flown, and its answer was lost.
+        return seen.episode_id != self.matrix.episode_id and seen.step_id != asked.step_id
+
+    @property
+    def position(self) -> tuple[float, float, float]:
+        """Where it is [m]."""
+        return self.pose[:3]
+
+    @property
+    def pose(self) -> tuple[float, float, float, float]:
+        """x, y, z [m] and yaw [rad], as a place memory takes them."""
+        pose = self.matrix.robot_pose
+        return pose.x, pose.y, pose.z, pose.yaw
+
+
+def draw_keys(group: Sequence[Session]) -> tuple[Tensor, Tensor]:
+    """Return what draws of some drones are functions of: (n,) numbers of drones and (n,) of their decisions."""
+    return torch.tensor([session.env_id for session in group]), torch.tensor([session.decisions for session in group])
+
+
+class SessionTable:
+    """Slots of sessions and the rows of their states.
+
+    Args:
+        runner: The policy; its state's shapes are used.
+        capacity: Most sessions.
+        shaper: What the auxiliary input is made of; None: it is zero.
+        shaper_state: Trained curiosity.
+        max_distance: Range of the sensor that the policy learned with, M [m].
+    """
+
+    def __init__(
+        self,
+        runner: Runner,
+        capacity: int,
+        shaper: ShaperConfig | None,
+        shaper_state: dict[str, object] | None = None,
+        *,
+        max_distance: float = 100.0,
+    ) -> None:
+        self.capacity = capacity
+        self._free = list(range(capacity - 1, -1, -1))
+        self._by_env: dict[int, Session] = {}
+        zero = runner.initial_state(1)
+        self._zero = tuple(part.shape[1:] for part in zero)
+        # A count of its own: the state of a policy without memory has no parts to ask.
+        self._rows = 0
+        # States stay where the policy is computed.
+        self._state: list[Tensor] = [part[:0] for part in zero]
+        self.aux = torch.zeros(capacity, 3)
+        self._shaping = (shaper, shaper_state or {}, runner.config.width)
+        self._mapped = torch.zeros(capacity, dtype=torch.bool)
+        self._places: PlaceMemory | None = None
+        self._eye: tuple[int, int, float] | None = None
+        self._map(runner, max_distance)
+
+    def __len__(self) -> int:
+        return len(self._by_env)
+
+    def __iter__(self):  # type: ignore[no-untyped-def]
+        return iter(list(self._by_env.values()))
+
+    def get(self, env_id: int) -> Session | None:
+        """Return the session of a drone."""
+        return self._by_env.get(env_id)
+
+    def open(self, matrix: DistanceMatrix, now: float) -> Session | None:
+        """Begin the session of a drone that was not known; None where the table is full."""
+        if not self._free:
+            return None
+        slot = self._free.pop()
+        session = Session(int(matrix.env_ids[0]), slot, matrix, seen_at=now, shaper=self._shaper())
+        self.aux[slot] = 0.0
+        self._mapped[slot] = False
+        self._by_env[session.env_id] = session
+        if slot >= self._rows:
+            self._rows = rows = min(self.capacity, max(8, 2 * slot))
+            # State grows with the sessions: one drone does not pay for the memory of hundreds.
+            self._state = [torch.cat([part, part.new_zeros(rows - len(part), *part.shape[1:])]) for part in self._state]
+        return session
+
+    def forget(self, seconds: float, now: float) -> list[Session]:
+        """End the sessions of drones that were silent for so long, and return them."""
+        gone = [session for session in self if now - session.seen_at > seconds]
+        for session in gone:
+            del self._by_env[session.env_id]
+            self._free.append(session.slot)
+        return gone
+
+    def gather(self, sessions: list[Session], obs: Tensor) -> tuple[State, Tensor, Tensor]:
+        """Return the states, auxiliary inputs and resets of some sessions, which see `obs` (N, 3, Az, El).
+
+        For a policy that flies to goals each of them has one. What begins has begun with this.
+        """
+        begin = [session.begins for session in sessions]
+        for session in sessions:
+            session.begins = False
+        slots, reset = torch.tensor([session.slot for session in sessions]), torch.tensor(begin)
+        # Written over: a policy resets by a product with zero, and of what is no number that leaves none.
+        if any(begin):
+            for part in self._state:
+                part[slots[reset].to(part.device)] = 0.0
+        aux = self.aux[slots].nan_to_num(0.0, 0.0, 0.0)
+        if self._goals or self._places is not None:
+            aux = torch.cat([aux, *self._told(sessions, obs, slots, reset)], dim=1)
+        return tuple(part.index_select(0, slots.to(part.device)) for part in self._state), aux, reset
+
+    def _told(self, sessions: list[Session], obs: Tensor, slots: Tensor, reset: Tensor) -> list[Tensor]:
+        """Return what a policy is told of places and of the goal."""
+        here = torch.tensor([session.pose for session in sessions])
+        told, goal = [], None
+        if self._goals:
+            goals = [session.goal for session in sessions if session.goal is not None]
+            assert len(goals) == len(sessions)
+            goal = relative_goal(here[:, :3], here[:, 3], torch.stack(goals))
+        if self._places is not None:
+            told.append(self._places.look(obs, here, reset | ~self._mapped[slots], slots, goal))
+            self._mapped[slots] = True
+        return told if goal is None else [*told, goal]
+
+    def scatter(self, sessions: list[Session], reset: Tensor, state: State, latent: Tensor) -> None:
+        """Keep the states after a decision, and make the auxiliary inputs of the next.
+
+        Args:
+            sessions: N drones.
+            reset: (N,) bool, an episode began, as `gather` told.
+            state: Of the N drones.
+            latent: (N, D).
+        """
+        slots = torch.tensor([session.slot for session in sessions])
+        for part, new in zip(self._state, state):
+            part[slots.to(part.device)] = new
+        for i, session in enumerate(sessions):
+            if session.shaper is not None:
+                if reset[i] and session.shaper.memory is not None:
+                    session.shaper.memory.clear(torch.ones(1, dtype=torch.bool))
+                none = torch.zeros(1)
+                shaped = session.shaper.shape(latent[i : i + 1], none, none, none.bool(), 0)
+                self.aux[session.slot, 1], self.aux[session.slot, 2] = shaped.loop_similarity[0], shaped.intrinsic[0]
+
+    def renew(
+        self,
+        runner: Runner,
+        shaper: ShaperConfig | None = None,
+        shaper_state: dict[str, object] | None = None,
+        *,
+        max_distance: float = 100.0,
+    ) -> bool:
+        """Make the table fit another policy; returns whether the states could stay.
+
+        Latents of one policy say nothing about those of another: loop memories begin anew, as does the auxiliary input.
+        """
+        self._shaping = (shaper, shaper_state or {}, runner.config.width)
+        self._map(runner, max_distance)
+        self.aux.zero_()
+        for session in self:
+            session.shaper = self._shaper()
+        zero = runner.initial_state(1)
+        shapes = tuple(part.shape[1:] for part in zero)
+        if shapes == self._zero:
+            return True
+        self._zero, self._state = shapes, [part.new_zeros(self._rows, *part.shape[1:]) for part in zero]
+        for session in self:
+            session.begins = True
+        return False
+
+    def _map(self, runner: Runner, max_distance: float) -> None:
+        """Keep maps of all slots for a policy that is told of places; those of one that sees alike go on."""
+        config = runner.config
+        self._goals = config.goal
+        eye = (config.azimuth_bins, config.elevation_bins, max_distance) if config.place_memory else None
+        if eye == self._eye:
+            return
+        self._eye, self._places = eye, None
+        self._mapped.zero_()
+        if eye is not None:
+            # Poses come over the wire, so nothing is reckoned and the dynamics do not matter.
+            self._places = PlaceMemory(self.capacity, eye[0], eye[1], DynamicsConfig(), max_distance)
+
+    def _shaper(self) -> RewardShaper | None:
+        """Return what makes the auxiliary input of one drone."""
+        config, state, width = self._shaping
+        if config is None:
+            return None
+        shaper = RewardShaper(config, 1, width).eval()
+        shaper.load_state_dict(dict(state))
+        return shaper

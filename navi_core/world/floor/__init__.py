@@ -1,0 +1,1 @@
+"""Reachable floor: free space, storeys, rooms, overhead pictures."""

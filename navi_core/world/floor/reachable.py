@@ -1,0 +1,320 @@
+"""The reachable floor of a scene, and which part of it has been seen.
+
+A scene's reachable set is its largest connected part of free space over a floor: the voxels within the surface's
+bounds in which the drone keeps its clearance, and beneath which there is surface, or a hole in a floor. Outside the
+walls of a scan there is nothing beneath: whoever flies out of a window is in no room. Of rooms on open ground that is
+larger than they are, the rooms alone are meant (`rooms.py`). Seen from above the set is a grid of floor cells, one for
+each storey.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable
+from functools import cached_property
+
+import numpy as np
+import numpy.typing as npt
+import torch
+
+from navi_core.errors import SceneError
+from navi_core.kernels.floor import label_components, mark_fan
+from navi_core.kernels.step import Floors, described_by
+from navi_core.world.field import Field
+from navi_core.world.floor.rooms import rooms_on_open_ground
+from navi_core.world.floor.storeys import find_storeys
+from navi_core.world.heading import cos_sin
+
+__all__ = ["FloorMap", "FloorView", "over_floor"]
+
+_MAX_VOXELS = 200_000_000
+
+# Numba's dispatchers carry no signature that a type checker could follow through packed arguments.
+_MARK: Callable[..., None] = mark_fan
+
+
+def over_floor(surface: npt.NDArray[np.bool_]) -> npt.NDArray[np.bool_]:
+    """Return the voxels (nx, ny, nz), y upward, that are or have surface beneath them, or lie over a hole in a floor.
+
+    What has nothing beneath it and cannot be left at its height but over a floor is a hole: a scanner misses places
+    that are glossy or in shadow, and the rooms on their sides are one. What leads to the edge of the plan is outside.
+
+    Args:
+        surface: Voxels that hold surface, or are near it.
+    """
+    found: npt.NDArray[np.bool_] = np.maximum.accumulate(surface, axis=1)
+    for layer in range(found.shape[1]):
+        label, sizes = label_components(np.ascontiguousarray(~found[:, layer : layer + 1]))
+        outside = np.zeros(len(sizes), bool)
+        for edge in (label[0], label[-1], label[:, :, 0], label[:, :, -1]):
+            outside[edge] = True
+        outside[0] = False
+        found[:, layer] = ~outside[label[:, 0]]
+    return found
+
+
+class FloorMap:
+    """Reachable floor cells of one scene.
+
+    Args:
+        field: Geometry.
+        scene_index: Scene.
+        cell: Edge of a cell [m].
+        clearance: Distance to the surface that a reachable voxel keeps [m].
+
+    Attributes:
+        origin: (2,) x and z of the grid's minimum corner [m].
+        corner: (3,) minimum corner of the voxels [m].
+        reachable: (nx, nz) bool tensor, columns with a reachable voxel on whichever storey.
+        free: (nx, ny, nz) bool array, the reachable voxels.
+        indoors: Whether they are the rooms of a scene that is mostly open ground.
+        height: (2,) lowest and highest reachable voxel centre [m].
+
+    Raises:
+        SceneError: The scene has no free space for the drone, none over a floor, or is too large for the cell size.
+    """
+
+    def __init__(self, field: Field, scene_index: int, cell: float, clearance: float) -> None:
+        low, high = field.bounds(scene_index)
+        size = [max(1, math.ceil(float(extent) / cell)) for extent in high - low]
+        name = field.scenes[scene_index].name
+        if math.prod(size) > _MAX_VOXELS:
+            metres = " × ".join(f"{float(extent):.0f}" for extent in high - low)
+            raise SceneError(
+                f"scene {name!r} measures {metres} m (x, y, z), more than {_MAX_VOXELS:,} cells of {cell} m: cut it "
+                "into parts; if its unit is the centimetre, compile it with --unit-scale 0.01 (compile.unit_scale=0.01)"
+            )
+        self.cell = cell
+        self.origin = np.array([low[0], low[2]])
+        self.corner = np.asarray(low, np.float64)
+        axes = [low[a] + (np.arange(size[a]) + 0.5) * cell for a in range(3)]
+        grid = np.stack(np.meshgrid(*axes, indexing="ij"), axis=-1).reshape(-1, 3).astype(np.float32)
+        scene = torch.full((len(grid),), scene_index, dtype=torch.int32, device=field.device)
+        near = field.within(torch.from_numpy(grid).to(field.device), scene, clearance).cpu().numpy().reshape(size)
+        if near.all():
+            raise SceneError(f"scene {name!r} has no free space with {clearance} m clearance; is it a closed solid?")
+        # What is near surface lies on it, or under it; where cells are coarse, what is within half a diagonal.
+        surface, radius = near, 0.5 * cell * math.sqrt(3.0)
+        if clearance < radius:
+            surface = field.within(torch.from_numpy(grid).to(field.device), scene, radius).cpu().numpy().reshape(size)
+        over = ~near & over_floor(surface)
+        label, sizes = label_components(over)
+        self.free: npt.NDArray[np.bool_] = label == max(1, int(sizes.argmax()))
+        # Walls or a ceiling alone are no floor with a hole.
+        if 2 * int((self.free & np.maximum.accumulate(surface, axis=1)).sum()) <= int(self.free.sum()):
+            raise SceneError(
+                f"scene {name!r} has no floor: nothing lies beneath most of its free space; is another axis up?"
+            )
+        rooms = rooms_on_open_ground(field, scene_index, over, self.free, self.corner, cell)
+        self.indoors = rooms is not None
+        if rooms is not None:
+            self.free = rooms
+        self.reachable = torch.from_numpy(self.free.any(axis=1))
+        level = np.flatnonzero(self.free.any(axis=(0, 2)))
+        self.height = np.array([axes[1][level[0]], axes[1][level[-1]]])
+
+    @cached_property
+    def _found(self) -> tuple[npt.NDArray[np.int64], npt.NDArray[np.bool_]]:
+        return find_storeys(self.free, self.cell)
+
+    @property
+    def storeys(self) -> npt.NDArray[np.bool_]:
+        """Reachable floor cells of each storey, bool (S, nx, nz), lowest first."""
+        return self._found[1]
+
+    @cached_property
+    def levels(self) -> npt.NDArray[np.float64]:
+        """Where each storey begins, (S,) [m]; a drone is on the last that begins below it, or on the first."""
+        return self.corner[1] + self._found[0] * self.cell
+
+    @property
+    def area(self) -> float:
+        """Reachable floor area of all storeys [m²]."""
+        return float(self.storeys.sum()) * self.cell**2
+
+    def contains(self, points: torch.Tensor) -> torch.Tensor:
+        """Return (B,) bool: does each point (B, 3) [m] lie in a reachable voxel?"""
+        index = np.floor((points.numpy().astype(np.float64) - self.corner) / self.cell).astype(np.int64)
+        inside = ((index >= 0) & (index < self.free.shape)).all(axis=1)
+        i, j, k = np.clip(index, 0, np.array(self.free.shape) - 1).T
+        return torch.from_numpy(inside & self.free[i, j, k])
+
+
+class FloorView:
+    """Which reachable floor cells each row has seen in its episode; a look marks the floor of the drone's own storey.
+
+    On the CPU a kernel walks the rays (`csrc/floor.h` within a step of the environment, its numba twin here);
+    elsewhere the same is a tensor program of fixed shapes. All mark the same cells to the bit.
+
+    Args:
+        maps: One floor map per scene, all of one cell size.
+        rows: Number of rows B.
+        fan: (R, 2) horizontal unit directions (x, z) in the drone's frame.
+        radius: No ray is longer than this [m].
+        device: Where the maps live.
+        kernels: Use the CPU's kernels.
+
+    Attributes:
+        seen: (B, C) bool, cells of the row's scene, storey slowest, then x; C is a multiple of 8 with at least one cell
+            to spare.
+    """
+
+    def __init__(
+        self,
+        maps: list[FloorMap],
+        rows: int,
+        fan: torch.Tensor,
+        radius: float,
+        device: torch.device,
+        *,
+        kernels: bool,
+    ) -> None:
+        self.cell = maps[0].cell
+        self._kernels = kernels
+        self._fan = fan.to(device)
+        self._crossings = math.ceil(radius / self.cell) + 1
+        self._origin = torch.from_numpy(np.stack([m.origin for m in maps]).astype(np.float64)).to(device)
+        self._shape = torch.tensor([tuple(m.reachable.shape) for m in maps], device=device)
+        # Kept, because a product along an axis of whole numbers is a kernel that torch compiles when it is first asked.
+        self._storey_cells = torch.tensor([m.reachable.numel() for m in maps], device=device)
+        cells = max(m.storeys.size for m in maps) // 8 * 8 + 8
+        self._reachable = torch.zeros(len(maps), cells, dtype=torch.bool, device=device)
+        storeys = max(len(m.levels) for m in maps)
+        # A storey that a scene does not have begins above everything.
+        self._levels = torch.full((len(maps), storeys), math.inf, dtype=torch.float64, device=device)
+        for i, m in enumerate(maps):
+            self._reachable[i, : m.storeys.size] = torch.from_numpy(m.storeys.reshape(-1))
+            self._levels[i, : len(m.levels)] = torch.from_numpy(m.levels)
+        self.seen = torch.zeros(rows, cells, dtype=torch.bool, device=device)
+        self._bits = torch.arange(8, device=device)
+
+    def mark(
+        self,
+        position: torch.Tensor,
+        yaw: torch.Tensor,
+        reach: torch.Tensor,
+        scene_index: torch.Tensor,
+        seen: torch.Tensor | None = None,
+    ) -> torch.Tensor:
+        """Mark what the fan of horizontal rays crosses and return the newly seen area.
+
+        Args:
+            position: (B, 3) [m].
+            yaw: (B,) [rad].
+            reach: (B, R) horizontal length of each ray [m].
+            scene_index: (B,) int64.
+            seen: (B, C) maps to update instead of the rows' own.
+
+        Returns:
+            (B,) float32 newly seen reachable area [m²].
+        """
+        seen = self.seen if seen is None else seen
+        turn = cos_sin(yaw)
+        grid = (self._origin, self._shape, self._levels, self._reachable)
+        if self._kernels:
+            gain = torch.empty(len(position), dtype=torch.int64)
+            arrays = (x.contiguous().numpy() for x in (position, *turn, self._fan, reach, scene_index, *grid))
+            _MARK(*arrays, self.cell, seen.numpy(), gain.numpy())
+        else:
+            gain = self._mark_tensors(position, *turn, reach, scene_index, seen)
+        return gain.to(torch.float32) * self.cell**2
+
+    def footprint(
+        self, position: torch.Tensor, yaw: torch.Tensor, reach: torch.Tensor, scene_index: torch.Tensor
+    ) -> torch.Tensor:
+        """Return (B, C/8) uint8, the cells that are seen from each pose, eight to a byte; arguments as `mark`."""
+        seen = torch.zeros(len(position), self.seen.shape[1], dtype=torch.bool, device=self.seen.device)
+        self.mark(position, yaw, reach, scene_index, seen)
+        return (seen.view(len(seen), -1, 8) * (1 << self._bits)).sum(dim=2).to(torch.uint8)
+
+    def begin(self, begins: torch.Tensor, scene: torch.Tensor, slot: torch.Tensor, pool: torch.Tensor) -> None:
+        """Set the maps of the rows that begin an episode to their spawn's footprint, which earns nothing.
+
+        Args:
+            begins: (B,) bool.
+            scene: (B,) int64 scene of the new episode.
+            slot: (B,) int64 entry of its pool.
+            pool: (S, P, C/8) uint8 from `footprint`.
+        """
+        self.seen.copy_(torch.where(begins[:, None], self.cells(pool[scene, slot]), self.seen))
+
+    def forget_unreachable(self, scene: torch.Tensor) -> None:
+        """Forget what an earlier version took for floor: more than all would be seen. `scene` (B,) int64."""
+        self.seen.logical_and_(self._reachable[scene])
+
+    def cells(self, footprint: torch.Tensor) -> torch.Tensor:
+        """Return (B, C) bool, the cells of footprints (B, C/8)."""
+        return ((footprint[:, :, None] >> self._bits) & 1).flatten(1).to(torch.bool)
+
+    def for_kernels(self) -> Floors:
+        """Return what the C++ kernels know of the floors; valid as long as this view."""
+        return Floors(
+            fan=described_by(self._fan, torch.float32),
+            origin=described_by(self._origin, torch.float64),
+            shape=described_by(self._shape, torch.int64),
+            levels=described_by(self._levels, torch.float64),
+            reachable=described_by(self._reachable, torch.bool),
+            rays=len(self._fan),
+            cells=self.seen.shape[1],
+            storeys=self._levels.shape[1],
+            cell=self.cell,
+        )
+
+    def fraction(self, scene_index: torch.Tensor) -> torch.Tensor:
+        """Return (B,) the share of the reachable floor that each row has seen."""
+        return self.seen.sum(dim=1) / self._reachable.sum(dim=1)[scene_index.long()]
+
+    def _mark_tensors(
+        self,
+        position: torch.Tensor,
+        cos: torch.Tensor,
+        sin: torch.Tensor,
+        reach: torch.Tensor,
+        scene: torch.Tensor,
+        seen: torch.Tensor,
+    ) -> torch.Tensor:
+        """Return (B,) newly seen cells: every crossing of a grid line at once, none counted one by one."""
+        cos, sin = cos[:, None], sin[:, None]
+        x, z = self._fan[None, :, 0], self._fan[None, :, 1]
+        heading = torch.stack([x * cos + z * sin, z * cos - x * sin], dim=2).to(torch.float64)
+        start = (position[:, ::2] - self._origin[scene]) / self.cell
+        cell = start.floor()
+        side = heading.sign()
+        slope = heading.reciprocal()
+        first = ((cell[:, None] + (side > 0)) - start[:, None]) * slope
+        number = torch.arange(self._crossings, dtype=torch.float64, device=seen.device)
+        # A ray along a line never crosses it: its crossings are infinite or no numbers, and not within its length.
+        when = first[..., None] + number * slope.abs()[..., None]
+        within = when <= (reach.to(torch.float64) / self.cell)[..., None, None]
+        before = seen.sum(dim=1)
+        above = self._levels[scene, 1:] <= position[:, 1, None]
+        first_cell = above.sum(dim=1) * self._storey_cells[scene]
+        here = torch.ones_like(cell[:, :1], dtype=torch.bool)
+        self._set(seen, cell[:, 0, None], cell[:, 1, None], scene, first_cell, here)
+        beyond = cell[:, None, :, None] + side[..., None] * (number + 1.0)
+        beside = (start[:, None, :, None] + heading[..., None] * when.flip(2)).floor()
+        for entered, on in (
+            ((beyond[:, :, 0], beside[:, :, 1]), within[:, :, 0]),
+            ((beside[:, :, 0], beyond[:, :, 1]), within[:, :, 1]),
+        ):
+            self._set(seen, entered[0].flatten(1), entered[1].flatten(1), scene, first_cell, on.flatten(1))
+        return seen.sum(dim=1) - before
+
+    def _set(
+        self,
+        seen: torch.Tensor,
+        i: torch.Tensor,
+        k: torch.Tensor,
+        scene: torch.Tensor,
+        first_cell: torch.Tensor,
+        on: torch.Tensor,
+    ) -> None:
+        """Mark cells (B, N) of the storeys that begin at `first_cell` (B,), where `on`, if they are reachable."""
+        nx, nz = self._shape[scene, 0, None], self._shape[scene, 1, None]
+        inside = on & (i >= 0) & (i < nx) & (k >= 0) & (k < nz)
+        # The last cell belongs to no grid; what is not to be marked goes there.
+        spare = seen.shape[1] - 1
+        index = torch.where(inside, i * nz + k + first_cell[:, None], float(spare)).to(torch.int64)
+        reachable = self._reachable[scene].gather(1, index)
+        seen.scatter_(1, torch.where(reachable, index, spare), True)
+        seen[:, spare] = False

@@ -1,0 +1,1 @@
+"""Simulated lookahead: held motions flown in the distance field."""

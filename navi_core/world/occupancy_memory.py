@@ -1,0 +1,293 @@
+"""Where has this drone been, and what has it not seen? A memory of places for policies.
+
+Every row keeps a map of its flight, drawn from its own observations (`kernels.place_map`), and is told in which
+directions, and how far off, there is free floor that it has not seen; one that flies to a goal is told the way there
+instead, through what is not known where it must be. Nothing privileged is read: the pose is reckoned from the drone's
+own actions and from what it sees, collisions included (`world.odometry`), or told by a body that knows it. A recurrent
+state of 128 numbers cannot hold a floor plan; this can.
+"""
+
+from __future__ import annotations
+
+import math
+
+import numpy as np
+import numpy.typing as npt
+import torch
+from torch import Tensor
+
+from navi_core.config import DynamicsConfig, EnvConfig
+from navi_core.config.place_memory import MOVED, PLACE_INPUTS
+from navi_core.errors import ConfigError
+from navi_core.mapping.frontier_features import read
+from navi_core.mapping.occupancy_map import draw, read_levels
+from navi_core.world.dynamics import limiter_bins
+from navi_core.world.odometry import reckon
+
+__all__ = ["CELL", "LONGEST", "SIGHT", "SIZE", "VIEW_RADIUS", "PlaceMemory", "pose_rows"]
+
+CELL = 0.4
+"""Edge of a cell [m]."""
+SIZE = 160
+"""Cells of a map along each axis: 64 m."""
+LONGEST = 12.0
+"""Ranges are believed up to here [m]; farther ones are drawn too coarsely by neighbouring bins."""
+VIEW_RADIUS = 3.2
+"""Floor nearer than this has been seen [m], as the protocol counts it."""
+SIGHT = 6.4
+"""How far straight flights are followed [m]."""
+
+_SCROLL = 16.0
+"""A drone this far from the middle moves the map on [m]."""
+_STOREY = 1.5
+"""A drone this far above or below its map begins another [m]."""
+_JUMP = 2.0
+"""No drone moves more than twice a decision's most along one axis; where a body's pose jumps, no more is told."""
+
+Floats = npt.NDArray[np.float64]
+
+
+def pose_rows(position: Tensor, yaw: Tensor) -> Tensor:
+    """Return poses as a place memory takes them, (n, 4), of positions (n, 3) [m] and yaws (n,) or (n, 1) [rad]."""
+    return torch.cat((position, yaw.view(-1, 1)), dim=1)
+
+
+class PlaceMemory:
+    """Maps of B rows.
+
+    Args:
+        rows: Rows B.
+        azimuth_bins: Az of the observations.
+        elevation_bins: El of the observations.
+        dynamics: Of the drone whose actions are reckoned.
+        max_distance: Range of the sensor, M [m].
+    """
+
+    def __init__(
+        self, rows: int, azimuth_bins: int, elevation_bins: int, dynamics: DynamicsConfig, max_distance: float
+    ) -> None:
+        self.rows, self._shape, self._dynamics = rows, (3, azimuth_bins, elevation_bins), dynamics
+        angle = np.abs(np.linspace(math.pi / 2, -math.pi / 2, elevation_bins))
+        level = np.flatnonzero(angle <= angle.min() + 1e-9)
+        self._levels = (int(level[0]), int(level[-1]))
+        self._flat = math.cos(float(angle.min()))
+        self._ahead = limiter_bins(azimuth_bins, elevation_bins, dynamics.limiter_elevation_degrees)
+        self._scale = math.log1p(max_distance)
+        self._limits = np.array([*dynamics.max_speed, dynamics.max_yaw_rate])
+        self._all = np.arange(rows)
+        self.marks = np.zeros((rows, SIZE, SIZE), np.uint8)
+        """(B, G, G) what is free, what has been seen and where walls are, see `kernels.place_map`."""
+        self.pose = np.zeros((rows, 4))
+        """(B, 4) x, y, z [m] from the middle of the map, and yaw [rad], as far as the row knows."""
+        self._velocity = np.zeros((rows, 4))
+        self._origin = np.zeros((rows, 3))
+        self._reach = np.zeros((rows, azimuth_bins))
+        self._met = np.zeros((rows, azimuth_bins), np.bool_)
+        self._front = np.full(rows, np.inf)
+        self._clearance = np.full(rows, np.inf)
+        self._box = np.full((rows, 4), SIZE // 2, np.int64)
+        self._scratch = (
+            np.zeros((SIZE, SIZE), np.int32),
+            np.zeros((16, SIZE * SIZE), np.int32),
+            np.zeros(16, np.int64),
+            np.zeros((SIZE, SIZE), np.uint8),
+        )
+        self._told = np.zeros((rows, PLACE_INPUTS), np.float32)
+        self._goal = np.full((rows, 2), np.nan)
+
+    @classmethod
+    def of_env(cls, env: EnvConfig, rows: int) -> PlaceMemory:
+        """Return maps for the rows of an environment."""
+        return cls(rows, env.azimuth_bins, env.elevation_bins, env.dynamics, env.max_distance)
+
+    def begin(
+        self, obs: Tensor, rows: Tensor | None = None, pose: Tensor | None = None, goal: Tensor | None = None
+    ) -> Tensor:
+        """Begin new flights.
+
+        Args:
+            obs: (n, 3, Az, El) the first observation of each.
+            rows: (n,) the rows that begin; all of them where it is None.
+            pose: (n, 4) x, y, z [m] and yaw [rad] as a body tells them; None for rows that reckon their own.
+            goal: (n, 4) where their goals lie from them, see `world.goals.relative_goal`; None without.
+
+        Returns:
+            (n, PLACE_INPUTS) what they are told, see `kernels.place_compass.read`.
+        """
+        chosen = self._all if rows is None else rows.cpu().numpy()
+        self.marks[chosen] = 0
+        self.pose[chosen] = 0.0
+        self._origin[chosen] = 0.0
+        self._velocity[chosen] = 0.0
+        self._told[chosen, -MOVED:] = 0.0
+        self._box[chosen] = SIZE // 2
+        if pose is not None:
+            here = pose.cpu().numpy().astype(np.float64)
+            self._origin[chosen] = here[:, :3]
+            self.pose[chosen, 3] = here[:, 3]
+        self._look(obs, chosen)
+        self._aim(chosen, goal)
+        return self._tell(chosen, obs.device)
+
+    def fly(self, obs: Tensor, action: Tensor) -> Tensor:
+        """Reckon where all rows are after a decision, and look.
+
+        Args:
+            obs: (B, 3, Az, El) what they see now.
+            action: (B, 4) what they did; clamped to [−1, 1] here as the environment does.
+
+        Returns:
+            (B, PLACE_INPUTS).
+        """
+        d = self._dynamics
+        command = np.clip(action.detach().cpu().numpy().astype(np.float64), -1.0, 1.0) * self._limits
+        command[:, :3] *= np.clip(self._front / d.limiter_distance, d.limiter_floor, 1.0)[:, None]
+        before, clearance = np.where(self._met, self._reach, -1.0), self._clearance.copy()
+        self._look(obs, self._all)
+        start = self.pose.copy()
+        reckon(
+            self.pose, self._velocity, command, before, np.where(self._met, self._reach, -1.0), clearance,
+            np.ones(self.rows, np.bool_), d.radius, d.steps_per_decision, d.substep, d.smoothing,
+        )  # fmt: skip
+        self._move(self._all, start)
+        return self._tell(self._all, obs.device)
+
+    def follow(self, obs: Tensor, pose: Tensor, rows: Tensor, goal: Tensor | None = None) -> Tensor:
+        """Look from poses that a body tells.
+
+        Args:
+            obs: (n, 3, Az, El) what some rows see now.
+            pose: (n, 4) x, y, z [m] and yaw [rad], in the frame of the pose they began with.
+            rows: (n,) which rows they are.
+            goal: (n, 4) where their goals lie from them; None without.
+
+        Returns:
+            (n, PLACE_INPUTS).
+        """
+        chosen, here = rows.cpu().numpy(), pose.cpu().numpy().astype(np.float64)
+        start = self.pose[chosen]
+        self.pose[chosen, :3] = here[:, :3] - self._origin[chosen]
+        self.pose[chosen, 3] = here[:, 3]
+        self._move(chosen, start)
+        self._look(obs, chosen)
+        self._aim(chosen, goal)
+        return self._tell(chosen, obs.device)
+
+    def look(
+        self, obs: Tensor, pose: Tensor, begins: Tensor, rows: Tensor | None = None, goal: Tensor | None = None
+    ) -> Tensor:
+        """`begin` where a flight begins, `follow` where it goes on.
+
+        Args:
+            obs: (n, 3, Az, El) what some rows see now.
+            pose: (n, 4) x, y, z [m] and yaw [rad].
+            begins: (n,) bool.
+            rows: (n,) which rows they are; all of them where it is None.
+            goal: (n, 4) where their goals lie from them; None without.
+
+        Returns:
+            (n, PLACE_INPUTS).
+        """
+        which = torch.arange(self.rows) if rows is None else rows.cpu()
+        new = begins.cpu()
+        if not bool(new.any()):
+            return self.follow(obs, pose, which, goal)
+        told = torch.empty(len(which), PLACE_INPUTS, device=obs.device)
+        for some, tell in ((new, self.begin), (~new, self.follow)):
+            if bool(some.any()):
+                there = some.to(obs.device)
+                aims = None if goal is None else goal[some.to(goal.device)]
+                told[there] = tell(obs[there], rows=which[some], pose=pose[some.to(pose.device)], goal=aims)
+        return told
+
+    def state_dict(self) -> dict[str, Tensor]:
+        """Return all that is remembered; shares its memory with the maps."""
+        return {name: torch.from_numpy(array) for name, array in self._kept().items()}
+
+    def load_state_dict(self, state: dict[str, Tensor]) -> None:
+        """Remember what `state_dict` told.
+
+        Raises:
+            ConfigError: It is of other rows or another sensor.
+        """
+        kept = self._kept()
+        for name, array in kept.items():
+            there = tuple(state[name].shape) if name in state else None
+            if there != array.shape:
+                raise ConfigError(f"place memory: {name} has shape {there}, here it is {array.shape}")
+        for name, array in kept.items():
+            array[...] = state[name].cpu().numpy()
+
+    def _kept(self) -> dict[str, npt.NDArray[np.generic]]:
+        return {
+            "marks": self.marks,
+            "pose": self.pose,
+            "velocity": self._velocity,
+            "origin": self._origin,
+            "reach": self._reach,
+            "met": self._met,
+            "front": self._front,
+            "clearance": self._clearance,
+            "box": self._box,
+        }
+
+    def _look(self, obs: Tensor, chosen: npt.NDArray[np.int64]) -> None:
+        if tuple(obs.shape) != (len(chosen), *self._shape):
+            raise ConfigError(f"observations {tuple(obs.shape)} must be {(len(chosen), *self._shape)} for these maps")
+        seen = np.ascontiguousarray(obs.detach().cpu().numpy(), np.float32)
+        n, bins = len(chosen), self._shape[1]
+        reach, met = np.empty((n, bins)), np.empty((n, bins), np.bool_)
+        front, clearance = np.empty(n), np.empty(n)
+        read_levels(seen, self._scale, self._levels, self._ahead, self._flat, reach, met, front, clearance)
+        self._reach[chosen], self._met[chosen] = reach, met
+        self._front[chosen], self._clearance[chosen] = front, clearance
+
+    def _move(self, chosen: npt.NDArray[np.int64], start: Floats) -> None:
+        """Tell how rows moved: metres ahead and to the right, radians to the left, as shares of a decision's most."""
+        d, now = self._dynamics, self.pose[chosen]
+        x, z = now[:, 0] - start[:, 0], now[:, 2] - start[:, 2]
+        sin, cos = np.sin(start[:, 3]), np.cos(start[:, 3])
+        turn = (now[:, 3] - start[:, 3] + math.pi) % (2.0 * math.pi) - math.pi
+        moved = np.stack([-x * sin - z * cos, x * cos - z * sin, turn], axis=1)
+        most = np.array([d.max_speed[0], d.max_speed[2], d.max_yaw_rate]) * d.decision_seconds
+        self._told[chosen, -MOVED:] = np.clip(moved / most, -_JUMP, _JUMP)
+
+    def _aim(self, chosen: npt.NDArray[np.int64], goal: Tensor | None) -> None:
+        """Note where the goals of rows lie on their maps."""
+        if goal is None:
+            self._goal[chosen] = np.nan
+            return
+        told = goal.detach().cpu().numpy().astype(np.float64)
+        scale, yaw = np.exp(told[:, 0]), self.pose[chosen, 3]
+        ahead, left = scale * told[:, 1], scale * told[:, 2]
+        sin, cos = np.sin(yaw), np.cos(yaw)
+        gap = np.stack([-ahead * sin - left * cos, -ahead * cos + left * sin], axis=1)
+        self._goal[chosen] = self.pose[chosen][:, [0, 2]] + gap
+
+    def _tell(self, chosen: npt.NDArray[np.int64], device: torch.device) -> Tensor:
+        pose = self.pose[chosen]
+        for row in chosen[np.abs(pose[:, 1]) > _STOREY]:
+            self.marks[row] = 0
+            self._origin[row, 1] += self.pose[row, 1]
+            self.pose[row, 1] = 0.0
+        for row in chosen[np.abs(pose[:, [0, 2]]).max(axis=1) > _SCROLL]:
+            self._scroll(row)
+        draw(self.marks, chosen, self.pose, self._reach, self._met, self._box, CELL, LONGEST, VIEW_RADIUS)
+        read(
+            self.marks, chosen, self.pose, self._reach, self._box, CELL, SIGHT, self._scratch, self._goal, self._told
+        )  # fmt: skip
+        return torch.from_numpy(self._told[chosen].copy()).to(device)
+
+    def _scroll(self, row: int) -> None:
+        """Bring the drone back to the middle of its map, by whole cells; what leaves the map is forgotten."""
+        by = np.rint(self.pose[row, [0, 2]] / CELL).astype(np.int64)
+        there = np.zeros_like(self.marks[row])
+        kept = [(max(int(n), 0), min(SIZE + int(n), SIZE)) for n in by]
+        if all(low < high for low, high in kept):
+            (x0, x1), (z0, z1) = kept
+            there[x0 - by[0] : x1 - by[0], z0 - by[1] : z1 - by[1]] = self.marks[row, x0:x1, z0:z1]
+        self.marks[row] = there
+        self.pose[row, [0, 2]] -= by * CELL
+        self._origin[row, [0, 2]] += by * CELL
+        self._goal[row] -= by * CELL
+        self._box[row] = np.clip(self._box[row] - np.repeat(by, 2), 0, SIZE - 1)

@@ -1,0 +1,1 @@
+"""Spherical depth sensor: directions, noise, faults, panoramas."""

@@ -1,0 +1,1 @@
+"""Spawn poses: pools, start poses, scene fitness."""

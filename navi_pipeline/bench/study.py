@@ -1,0 +1,135 @@
+"""A study whose workers and supervisor are killed at random: does it end with every trial once?"""
+
+from __future__ import annotations
+
+import os
+import random
+import shutil
+import signal
+import subprocess
+import sys
+import time
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+from navi_core.errors import RunError
+from navi_pipeline.lib.dagster_instance import dagster_home, open_instance
+
+__all__ = ["kill_and_resume"]
+
+_NAME = "quick"
+_PATIENCE = 180.0
+"""Time that the study's process has to let its workers end [s]: each has 90 s for its trainer."""
+
+
+def kill_and_resume(
+    home: Path, *, trials: int, workers: int, kills: int, seed: int, on_line: Callable[[str], None]
+) -> dict[str, Any]:
+    """Materialize the asset `study` while its processes are killed (SIGKILL), and look at what is left.
+
+    The last kill meets the process that materializes, the others a worker in the middle of a trial.
+
+    Args:
+        home: An empty folder, for Navi's home and Dagster's.
+        trials: Of the study.
+        workers: Trials at once.
+        kills: How often.
+        seed: Of the victims and moments.
+        on_line: Told of each kill.
+
+    Returns:
+        trials, kills, attempts, rows (of the warehouse), partitions, faults (a list), wall_seconds.
+
+    Raises:
+        RunError: The study did not end.
+    """
+    from navi_pipeline.lib.studies.book import StudyBook
+    from navi_pipeline.lib.studies.catalogue import find_study
+    from navi_pipeline.lib.studies.ledger import ledger_faults
+    from navi_pipeline.lib.studies.rows import trial_row
+    from navi_pipeline.lib.warehouse.warehouse import Warehouse
+
+    began, draw = time.monotonic(), random.Random(seed)
+    (home / "dagster").mkdir(parents=True)
+    shutil.copy(dagster_home() / "dagster.yaml", home / "dagster")
+    os.environ |= {"NAVI_HOME": str(home / "navi"), "DAGSTER_HOME": str(home / "dagster")}
+    config = find_study(_NAME, overrides={"trials": trials, "workers": workers})
+    moments = sorted(draw.sample(range(1, trials), kills))
+    command = [sys.executable, "-m", "navi_pipeline.bench.study", str(trials), str(workers)]
+    process = subprocess.Popen(command, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL)
+    done = 0
+    try:
+        with StudyBook(config) as book:
+            while True:
+                ended = process.poll()
+                if ended is not None and done >= kills:
+                    if ended:
+                        raise RunError(f"the study's process ended with exit code {ended}")
+                    break
+                if done < kills and book.finished() >= moments[done]:
+                    victim = process.pid if done == kills - 1 else _busy_worker(book, draw)
+                    if victim is not None:
+                        os.kill(victim, signal.SIGKILL)
+                        done += 1
+                        who = "the supervisor" if victim == process.pid else "a worker"
+                        on_line(f"killed {who} with {book.finished()} trials done")
+                        if victim == process.pid:
+                            process.wait()
+                            process = subprocess.Popen(command, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL)
+                time.sleep(0.2)
+            rows = [trial_row(book, trial) for trial in book.trials()]
+    finally:
+        if process.poll() is None:
+            process.terminate()
+            try:
+                process.wait(_PATIENCE)
+            except subprocess.TimeoutExpired:
+                process.kill()
+                process.wait()
+    with open_instance() as instance:
+        from navi_pipeline.defs.studies.assets import trial
+
+        partitions = instance.get_materialized_partitions(trial.key)
+    stored = Warehouse().query("select count(*) as n from trials where state in ('complete', 'pruned')")
+    metrics = Warehouse().query("select count(distinct run_id) as n from metrics where name = 'reward_ema'")
+    faults = ledger_faults(config, rows, partitions)
+    for what, frame in (("finished trials in the warehouse", stored), ("runs with metrics in the warehouse", metrics)):
+        if int(frame["n"][0]) != trials:
+            faults.append(f"{int(frame['n'][0])} {what} instead of {trials}")
+    return {
+        "trials": trials,
+        "kills": done,
+        "attempts": len(rows),
+        "rows": int(stored["n"][0]),
+        "partitions": len(partitions),
+        "faults": faults,
+        "wall_seconds": round(time.monotonic() - began, 1),
+    }
+
+
+def _busy_worker(book: Any, draw: random.Random) -> int | None:
+    """Return the process id of a worker that is at a trial."""
+    busy = [t.user_attrs["worker"] for t in book.trials() if t.state.name == "RUNNING" and "run_id" in t.user_attrs]
+    return int(draw.choice(busy).rsplit("-", 2)[1]) if busy else None
+
+
+def _materialize(trials: int, workers: int) -> int:
+    """Materialize the asset of the small study in this process."""
+    from navi_pipeline.definitions import defs
+
+    with open_instance() as instance:
+        made = (
+            defs()
+            .resolve_job_def("study_job")
+            .execute_in_process(
+                run_config={"ops": {"study": {"config": {"trials": trials, "workers": workers}}}},
+                partition_key=_NAME,
+                instance=instance,
+            )
+        )
+    return 0 if made.success else 1
+
+
+if __name__ == "__main__":
+    sys.exit(_materialize(int(sys.argv[1]), int(sys.argv[2])))

@@ -1,0 +1,181 @@
+"""`navi bench warehouse`: rows a second folded in, and how long the questions take over millions of rows."""
+
+from __future__ import annotations
+
+import shutil
+import tempfile
+import time
+from collections.abc import Callable, Sequence
+from dataclasses import asdict, dataclass
+from pathlib import Path
+from typing import Any
+
+from navi_core.record import MetricLog, row_context
+from navi_pipeline.lib.warehouse.database import open_database
+from navi_pipeline.lib.warehouse.warehouse import Warehouse
+
+__all__ = ["QUESTIONS", "WarehouseRow", "measure_ingest", "measure_questions"]
+
+QUESTIONS: dict[str, str] = {
+    "leaderboard": "select * from leaderboard",
+    "training_curve": "select * from training_curve where run_id = 'run-7'",
+    "run_summary": "select * from run_summary limit 20",
+    "model_lineage": "select * from model_lineage where version = 'v100'",
+    "stage_share": "select * from stage_share where run_id = 'run-7'",
+}
+"""What is asked."""
+
+_METRICS = 40
+_STEPS_PER_RUN = 2500
+_FILL = f"""
+insert into metrics by name
+select 'run-' || (i // {_METRICS * _STEPS_PER_RUN}) as run_id, 4096 * ((i // {_METRICS}) % {_STEPS_PER_RUN}) as step,
+       case i % {_METRICS} when 0 then 'reward_ema' when 1 then 'sps' when 2 then 'view_gain'
+            else 'metric_' || (i % {_METRICS}) end as name,
+       random() as value, timestamp '2026-01-01' + to_seconds(i // {_METRICS}) as recorded_at, 0 as seed,
+       'a machine' as hardware, '{{"torch": "2"}}' as versions, 'abc' as revision, 'c0ffee' as config_hash,
+       'segment-' || (i // {_METRICS}) as segment
+from range(?) rows(i)
+"""
+_FILL_STAGES = """
+insert into stage_timings by name
+select 'run-' || (i // 50000) as run_id, 4096 * ((i // 20) % 2500) as step, 'rollout/stage_' || (i % 20) as stage,
+       random() as milliseconds, 10 * random() as total_milliseconds from range(? // 10) rows(i)
+"""
+
+
+@dataclass(frozen=True)
+class WarehouseRow:
+    """One figure.
+
+    Attributes:
+        what: What was measured.
+        name: Case of it.
+        value: Median over the repeats.
+        unit: Its unit.
+        cpu_value: The same by process CPU time instead of wall time.
+        rows: Rows that it is about.
+    """
+
+    what: str
+    name: str
+    value: float
+    unit: str
+    cpu_value: float
+    rows: int
+
+    def as_dict(self) -> dict[str, Any]:
+        """Return the row as plain data."""
+        return asdict(self)
+
+
+def measure_ingest(rows: int, rows_per_segment: Sequence[int], repeats: int) -> list[WarehouseRow]:
+    """Write segments as producers do, and time their ingest: reading, checks, folding, the readers' snapshot.
+
+    Args:
+        rows: Rows of each ingest.
+        rows_per_segment: Sizes of the producers' segments.
+        repeats: Ingests of each, into one growing warehouse; the median counts.
+    """
+    measured = []
+    context = row_context() | {"seed": 0, "config_hash": "c"}
+    for size in rows_per_segment:
+        with tempfile.TemporaryDirectory() as home:
+            warehouse = Warehouse(home)
+            warehouse.ingest()
+            wall, cpu = [], []
+            for turn in range(repeats):
+                log = MetricLog(warehouse.outbox, f"run-{turn}", context)
+                for first in range(0, rows, size):
+                    for step in range(first, min(first + size, rows), _METRICS):
+                        log.scalars(step, {f"metric_{i}": 0.1 * i + step for i in range(_METRICS)})
+                    log.flush()
+                began = time.perf_counter(), time.process_time()
+                report = warehouse.ingest()
+                wall.append(report.rows / (time.perf_counter() - began[0]))
+                cpu.append(report.rows / (time.process_time() - began[1]))
+            label = f"{size:,} rows a segment"
+            measured.append(WarehouseRow("ingest", label, _median(wall), "rows/s", _median(cpu), rows))
+    return measured
+
+
+def measure_questions(
+    rows: int, repeats: int, *, keep: Path | None = None, progress: Callable[[str], None] = lambda _: None
+) -> list[WarehouseRow]:
+    """Time questions, and an ingest of one update, over a warehouse of `rows` metric rows.
+
+    Args:
+        rows: Metric rows; a tenth as many stage timings, and evaluations of 200 versions and 4 pilots stand beside.
+        repeats: Times that each question is asked; the median counts. Each opens the snapshot anew.
+        keep: Folder in which the warehouse is left; by default it is removed.
+        progress: Told what is being done.
+    """
+    home = Path(tempfile.mkdtemp()) if keep is None else keep
+    try:
+        warehouse = Warehouse(home)
+        progress(f"filling a warehouse with {rows:,} rows")
+        _fill(warehouse, rows)
+        measured = []
+        for name, sql in QUESTIONS.items():
+            progress(f"asking {name}")
+            measured.append(_timed("query", name, lambda sql=sql: warehouse.query(sql), rows, repeats))  # type: ignore[misc]
+        log, step = MetricLog(warehouse.outbox, "run-7", {}), 0
+
+        def one_update() -> None:
+            nonlocal step
+            step += 4096
+            log.scalars(step, {f"metric_{i}": 1.0 for i in range(_METRICS)})
+            log.flush()
+            warehouse.ingest()
+
+        progress("folding in one update")
+        measured.append(_timed("ingest", "one update of 40 rows, with the snapshot", one_update, rows, min(repeats, 5)))
+        size = warehouse.snapshot.stat().st_size / 2**20
+        measured.append(WarehouseRow("size", "the snapshot", size, "MiB", size, rows))
+        return measured
+    finally:
+        if keep is None:
+            shutil.rmtree(home, ignore_errors=True)
+
+
+def _fill(warehouse: Warehouse, rows: int) -> None:
+    log = MetricLog(warehouse.outbox, "fill", {"seed": 0})
+    subjects: list[tuple[str, str | None]] = [
+        ("random", None),
+        ("forward-plus", None),
+        ("frontier", None),
+        ("planner", None),
+    ]
+    subjects += [(f"v{number:03d}", f"hash{number:03d}") for number in range(1, 201)]
+    for number, (subject, weights) in enumerate(subjects):
+        shared = {"evaluation_id": f"e{number}", "subject": subject}
+        kind = "pilot" if weights is None else "policy"
+        log.row("evaluations", shared | {"weights_hash": weights, "subject_kind": kind, "c_vis_auc": number / 300,
+                                         "scenes": 16, "episodes": 48, "eval_config_hash": "p"})  # fmt: skip
+        for episode in range(48):
+            log.row("episodes", shared | {"scene": f"s{episode // 3}", "scene_hash": f"h{episode // 3}",
+                                          "start": episode % 3, "c_vis_auc": number / 300})  # fmt: skip
+        if weights is not None:
+            parents = [f"v{number - 4:03d}"] if number > 4 else []
+            log.row("models", {"version": subject, "weights_hash": weights, "parents": parents})
+    log.close()
+    warehouse.ingest()
+    with open_database(warehouse.database) as connection:
+        connection.execute(_FILL, [rows])
+        connection.execute(_FILL_STAGES, [rows])
+    warehouse.publish()
+
+
+def _timed(what: str, name: str, call: Callable[[], object], rows: int, repeats: int) -> WarehouseRow:
+    wall, cpu = [], []
+    call()
+    for _ in range(repeats):
+        began = time.perf_counter(), time.process_time()
+        call()
+        wall.append(1e3 * (time.perf_counter() - began[0]))
+        cpu.append(1e3 * (time.process_time() - began[1]))
+    return WarehouseRow(what, name, _median(wall), "ms", _median(cpu), rows)
+
+
+def _median(values: list[float]) -> float:
+    return sorted(values)[len(values) // 2]

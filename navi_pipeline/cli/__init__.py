@@ -1,0 +1,5 @@
+"""The pipeline's commands, found through the entry point group `navi.commands`."""
+
+from navi_pipeline.cli.commands import register
+
+__all__ = ["register"]

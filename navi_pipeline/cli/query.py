@@ -1,0 +1,197 @@
+"""`navi query`: ingest, ask, print."""
+
+from __future__ import annotations
+
+import csv
+import difflib
+import json
+import math
+import re
+import sys
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from navi_core.errors import ConfigError, RecordError, printable
+from navi_pipeline.lib.warehouse.sql_files import saved_queries, sql_folder
+from navi_pipeline.lib.warehouse.warehouse import Warehouse
+
+if TYPE_CHECKING:
+    import pandas
+
+__all__ = ["print_frame", "records", "run_query"]
+
+_HEAD, _FOLDED = 8, 30
+"""Columns that a name may take, whatever is below it; of a longer text, those that it keeps."""
+
+
+def run_query(
+    sql: str | None,
+    *,
+    as_json: bool = False,
+    as_csv: bool = False,
+    rebuild: bool = False,
+    home: Path | None = None,
+) -> None:
+    """Fold new segments in, run `sql` (or the saved query of that name) and print the answer.
+
+    Args:
+        sql: DuckDB SQL; a saved query's name; a table or view, whose columns are then explained; or None to list
+            what there is.
+        as_json: Print JSON only.
+        as_csv: Print the answer as CSV: missing and non-finite numbers empty.
+        rebuild: Make the database anew from `outbox/done` first.
+        home: Navi home; by default `navi_home()`.
+
+    Raises:
+        ConfigError: Both JSON and CSV are asked for.
+        RecordError: The query or the ingest failed, or a single word is neither a saved query nor a table or view.
+    """
+    if as_json and as_csv:
+        raise ConfigError("--json and --csv are two ways to print one answer; give one of them")
+    warehouse = Warehouse(home)
+    report = warehouse.rebuild() if rebuild else warehouse.refresh()
+    if report.not_folded:
+        print(f"nothing is folded in: {report.not_folded}", file=sys.stderr)  # noqa: T201
+    for name, reason in report.quarantined.items():
+        print(f"quarantined {name}: {reason}", file=sys.stderr)  # noqa: T201
+    saved = saved_queries(sql_folder())
+    if sql is None:
+        _print_overview(warehouse, {name: query.explanation for name, query in saved.items()}, as_json, as_csv)
+        return
+    if sql.strip() in saved:
+        sql = saved[sql.strip()].sql
+    elif re.fullmatch(r"[\w-]+", sql.strip()):
+        _print_relation(sql.strip(), list(saved), warehouse, as_json, as_csv)
+        return
+    _print_answer(warehouse.query(sql), as_json, as_csv)
+
+
+def _print_answer(frame: pandas.DataFrame, as_json: bool, as_csv: bool) -> None:
+    if as_json:
+        print(json.dumps(records(frame), default=str))  # noqa: T201
+    elif as_csv:
+        csv.writer(sys.stdout).writerows([frame.columns, *(row.values() for row in records(frame))])
+    else:
+        print_frame(frame)
+
+
+def records(frame: pandas.DataFrame) -> list[dict[str, Any]]:
+    """Return the rows of a frame as JSON data: missing and non-finite numbers become null, times ISO 8601."""
+    return [{str(name): _plain(value) for name, value in row.items()} for row in frame.to_dict("records")]
+
+
+def print_frame(frame: pandas.DataFrame) -> None:
+    """Print a frame for people, on standard output: as a table, or where that is too wide row by row."""
+    from rich.cells import cell_len
+    from rich.console import Console
+    from rich.table import Table
+
+    # Names in the rows are other people's; those of far scripts take two columns a letter.
+    names = [printable(str(name)) for name in frame.columns]
+    rows = [[printable(_text(value), "\n") for value in row.values()] for row in records(frame)]
+    columns = zip(*rows) if rows else [()] * len(names)
+    widths = [max([cell_len(line) for text in texts for line in text.split("\n")], default=0) for texts in columns]
+    heads = [_broken(name, max(width, _HEAD)) for name, width in zip(names, widths)]
+    # A long text may be folded; numbers, times and names in pieces could not be read.
+    least = [max(min(width, _FOLDED), *map(len, head.splitlines())) for width, head in zip(widths, heads)]
+    wanted = sum(least) + 3 * len(least)
+    # Lines for a file or a pager may be as long as they are.
+    console = Console(width=None if sys.stdout.isatty() else max(wanted, 200), markup=False)
+    if rows and wanted > console.width:
+        for number, row in enumerate(rows, start=1):
+            table = Table(show_edge=False, show_header=False, title=f"row {number}", title_justify="left")
+            # Folded, not cut: nothing of what was asked for is left out.
+            table.add_column(overflow="fold")
+            table.add_column(overflow="fold")
+            for name, value in zip(names, row):
+                table.add_row(name, value)
+            console.print(table)
+    else:
+        table = Table(show_edge=False, header_style="bold")
+        for head, width in zip(heads, least):
+            table.add_column(head, overflow="fold", min_width=width)
+        for row in rows:
+            table.add_row(*row)
+        console.print(table)
+    if frame.empty:
+        print("no rows", file=sys.stderr)  # noqa: T201
+
+
+def _broken(name: str, width: int) -> str:
+    """Return a column's name in lines of at most `width`, broken behind its underscores."""
+    lines = [""]
+    for part in re.findall("[^_]*_|[^_]+", name):
+        if lines[-1] and len(lines[-1] + part) > width:
+            lines.append("")
+        lines[-1] += part
+    return "\n".join(lines)
+
+
+def _print_relation(word: str, saved: list[str], warehouse: Warehouse, as_json: bool, as_csv: bool) -> None:
+    """Print what a table or view is and what its columns mean; a word that is neither names what there is."""
+    views, tables = warehouse.relations()
+    if word not in (*views, *tables):
+        near = difflib.get_close_matches(word, [*saved, *views, *tables], n=1)
+        meant = f"; did you mean {near[0]}?" if near else ";"
+        raise RecordError(
+            f"no saved query, view or table {word!r}{meant} There are: {', '.join([*saved, *views, *tables])}"
+        )
+    columns = warehouse.query(
+        'select column_name as "column", lower(data_type) as type, comment as meaning from duckdb_columns() '
+        "where table_name = ? and not internal order by column_index",
+        [word],
+    )
+    if as_json or as_csv:
+        _print_answer(columns, as_json, as_csv)
+        return
+    about = warehouse.query(
+        "select comment from duckdb_tables() where table_name = ? union all "
+        "select comment from duckdb_views() where view_name = ?",
+        [word, word],
+    )
+    print(about["comment"][0])  # noqa: T201
+    print_frame(columns)
+    print(f'navi query "select * from {word}"')  # noqa: T201
+
+
+def _print_overview(warehouse: Warehouse, saved: dict[str, str], as_json: bool, as_csv: bool) -> None:
+    views, tables = warehouse.relations()
+    if as_json:
+        print(json.dumps({"views": views, "tables": tables, "queries": saved}))  # noqa: T201
+        return
+    if as_csv:
+        rows = [("view", name, "") for name in views] + [("table", name, "") for name in tables]
+        rows += [("query", name, explanation) for name, explanation in saved.items()]
+        csv.writer(sys.stdout).writerows([("kind", "name", "explanation"), *rows])
+        return
+    print('navi query "select … "   or   navi query QUERY   or, what its columns mean,   navi query VIEW')  # noqa: T201
+    print(f"views    {', '.join(views)}")  # noqa: T201
+    print(f"tables   {', '.join(tables)}")  # noqa: T201
+    for name, explanation in saved.items():
+        print(f"query    {name:<24} {explanation}")  # noqa: T201
+
+
+def _plain(value: Any) -> Any:
+    import pandas
+
+    if isinstance(value, float):
+        return value if math.isfinite(value) else None
+    if isinstance(value, (bool, int, str)) or value is None:
+        return value
+    if isinstance(value, (list, tuple)):
+        return [_plain(item) for item in value]
+    if isinstance(value, dict):
+        return {str(name): _plain(item) for name, item in value.items()}
+    if hasattr(value, "tolist") and not isinstance(value, pandas.Timestamp):
+        return _plain(value.tolist())
+    if pandas.isna(value):
+        return None
+    return value.isoformat() if hasattr(value, "isoformat") else str(value)
+
+
+def _text(value: Any) -> str:
+    if value is None:
+        return ""
+    if isinstance(value, float):
+        return f"{value:.0f}" if value.is_integer() and abs(value) < 1e15 else f"{value:.6g}"
+    return str(value)

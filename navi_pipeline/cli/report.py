@@ -1,0 +1,225 @@
+"""`navi report`: what the warehouse knows, as one page that needs neither a server nor the network."""
+
+from __future__ import annotations
+
+import logging
+import re
+from collections.abc import Sequence
+from datetime import UTC, datetime
+from html import escape
+from pathlib import Path
+from typing import Any
+
+from navi_core.errors import RecordError
+from navi_core.record import navi_home
+from navi_core.record.durable import write_durably
+from navi_pipeline.cli.query import records
+from navi_pipeline.lib.records.documents import read_document
+from navi_pipeline.lib.reports.comparison_report import comparison_parts
+from navi_pipeline.lib.reports.html_report import Part, html_report, reports_folder, table_part, text_part
+from navi_pipeline.lib.reports.line_chart import interval_chart, line_chart
+from navi_pipeline.lib.warehouse.warehouse import Warehouse
+
+__all__ = ["build_report", "run_report"]
+
+_RUNS, _SUBJECTS, _MAPS, _POINTS = 6, 12, 6, 300
+_BEST_TRIALS = "Best trials: of one seed each, chosen from many; expect less of them"
+_PICTURE = re.compile(r"!\[([^\]]*)\]\(data:image/png;base64,([A-Za-z0-9+/=]+)\)")
+
+Rows = list[dict[str, Any]]
+
+
+def run_report(*, out: Path | None = None, home: Path | None = None) -> Path:
+    """Fold new rows in, write the page, and return where it is.
+
+    Args:
+        out: The file; by default `reports/report.html` of the Navi home.
+        home: Navi home; by default `navi_home()`.
+
+    Raises:
+        RecordError: The warehouse cannot answer, or the file cannot be written.
+    """
+    warehouse = Warehouse(home)
+    if reason := warehouse.refresh().not_folded:
+        logging.getLogger(__name__).warning("nothing is folded in: %s", reason)
+    file = out or (reports_folder() if home is None else home / "reports") / "report.html"
+    try:
+        file.parent.mkdir(parents=True, exist_ok=True)
+        with warehouse.reader() as read:
+            page = build_report(lambda sql, given=None: records(read(sql, given)), home or navi_home())
+        write_durably(file, page.encode())
+    except OSError as error:
+        raise RecordError(f"cannot write the report {file}: {error.strerror or error}") from error
+    return file
+
+
+def build_report(ask: Any, home: Path) -> str:
+    """Return the page.
+
+    Args:
+        ask: Answers SQL (and a list of parameters) with plain rows.
+        home: The Navi home, where maps of flights lie.
+    """
+    sections = {
+        "Leaderboard": _leaderboard(ask),
+        "Coverage over a flight": _coverage(ask),
+        "Who is better": comparison_parts(ask),
+        "Goals": _tables(ask, ("", _saved("goals"))),
+        "Surface, sensor, medians": _tables(ask, ("", _saved("surface_and_sensor"))),
+        "Training": _training(ask),
+        "Flights seen from above": _maps(home),
+        "Champion": _champion(ask),
+        "Sweeps": _sweeps(ask),
+        "Studies": _tables(ask, ("Studies", "select * from study_progress"),
+                           (_BEST_TRIALS, "select study, place, trial, objective, direction, value, feasible, params, "
+                            "run_id from ranked_trials where place <= 5 order by study, place limit 30")),
+        "Benchmarks and drift": _benchmarks(ask),
+        "Worst flights": _tables(ask, ("", _saved("worst_episodes"))),
+        "What happened": _tables(ask, ("", "select recorded_at, event, detail from events order by 1 desc limit 30")),
+    }  # fmt: skip
+    kept = {title: parts for title, parts in sections.items() if parts}
+    index = " · ".join(f'<a href="#{_anchor(title)}">{escape(title)}</a>' for title in kept)
+    runs = ask("select count(*) as n from runs")[0]["n"]
+    flights = ask("select count(*) as n from episodes")[0]["n"]
+    about = f"{datetime.now(UTC):%Y-%m-%d %H:%M} UTC: {runs:,} runs, {flights:,} evaluation flights."
+    body: list[Part] = [text_part(about), f"<nav>{index}</nav>"]
+    for title, parts in kept.items():
+        body += [f'<h2 id="{_anchor(title)}">{escape(title)}</h2>', *parts]
+    if not kept:
+        body.append(text_part("Nothing is recorded yet; `navi train ppo` or `make demo` makes something to report."))
+    return html_report("Navi report", body)
+
+
+def _leaderboard(ask: Any) -> list[Part]:
+    rows = ask(f"select * from leaderboard limit {_SUBJECTS}")
+    if not rows:
+        return []
+    last = [row for row in rows if row["course"] == rows[0]["course"]]
+    bars = [(str(r["subject"]), r["c_vis_auc_percent"], r["low"], r["high"]) for r in last
+            if None not in (r["c_vis_auc_percent"], r["low"], r["high"])]  # fmt: skip
+    shown = ("rank", "subject", "model", "c_vis_auc_percent", "low", "high", "c_vis_percent", "c_visit_percent",
+             "collisions_per_minute", "path_length_m", "scenes", "scenes_trained_on", "episodes",
+             "decisions", "sensor", "split", "course")  # fmt: skip
+    text = (
+        "C_vis AUC in percent, the mean over scenes with its 95 % interval. Ranks hold within a course, the same "
+        "starts by the same protocol; the bars are of the one flown last. Who was trained on some of the scenes has "
+        "no rank."
+    )
+    chart = interval_chart(bars, label="C_vis AUC [%]")
+    return [text_part(text), chart, table_part([{name: row[name] for name in shown} for row in rows])]
+
+
+def _coverage(ask: Any) -> list[Part]:
+    rows = ask(
+        "select subject, coverage_curve->'$.step' as steps, coverage_curve->'$.c_vis_percent' as seen "
+        "from evaluations join (select evaluation_id, rank from leaderboard where course = "
+        "(select course from leaderboard limit 1)) using (evaluation_id) "
+        f"where coverage_curve is not null order by rank nulls last limit {_SUBJECTS}"
+    )
+    import json
+
+    curves = {str(row["subject"]): (json.loads(row["steps"]), json.loads(row["seen"])) for row in rows}
+    chart = line_chart(curves, x="decisions", y="C_vis [%]")
+    return [text_part("Share of the reachable floor that was seen, on the course flown last."), chart] * bool(chart)
+
+
+def _training(ask: Any) -> list[Part]:
+    runs = ask(f"select run_id, status, last_step, reward_ema, mean_sps, checkpoints, last_row_at from run_summary "
+               f"limit {_RUNS}")  # fmt: skip
+    parts: list[Part] = []
+    for metric, label in (("reward_ema", "reward (smoothed)"), ("view_gain", "area seen [m² a decision]"),
+                          ("collision", "collision term")):  # fmt: skip
+        curves = {}
+        for run in runs:
+            points = ask(
+                "select max(step) as step, avg(value) as value from (select step, value, "
+                "ntile(?) over (order by step) as part from metrics where run_id = ? and name = ?) "
+                "group by part order by 1",
+                [_POINTS, run["run_id"], metric],
+            )
+            kept = [(point["step"], point["value"]) for point in points if point["value"] is not None]
+            curves[str(run["run_id"])] = ([step for step, _ in kept], [value for _, value in kept])
+        parts.append(line_chart(curves, x="decisions", y=label))
+    parts = [part for part in parts if part]
+    return [*parts, table_part(runs)] if runs else []
+
+
+def _maps(home: Path) -> list[Part]:
+    """Return the pictures that evaluations drew, newest first."""
+    files = sorted((home / "evaluations").glob("*.maps.json"), key=lambda file: file.stat().st_mtime, reverse=True)
+    parts: list[Part] = []
+    for file in files:
+        for text in read_document(file, made_by="policy_evaluation").get("maps", []):
+            found = _PICTURE.search(str(text))
+            if found and len(parts) < _MAPS:
+                name = escape(found[1])
+                image = f'<img alt="{name}" src="data:image/png;base64,{found[2]}">'
+                parts.append(f"<figure>{image}<figcaption>{name}</figcaption></figure>")
+    return parts
+
+
+def _champion(ask: Any) -> list[Part]:
+    return _tables(
+        ask,
+        ("", _saved("lineage_of_champion")),
+        ("Decisions", _saved("promotion_history")),
+        ("Quality against speed", "select * exclude (run_id) from pareto_quality_speed limit 15"),
+    )  # fmt: skip
+
+
+def _sweeps(ask: Any) -> list[Part]:
+    return _tables(
+        ask,
+        ("Best cells", "select * exclude (hardware) from sweep_best"),
+        ("Temporal cores", "select * exclude (hardware) from core_comparison"),
+        ("Resolutions", "select * exclude (hardware) from resolution_scaling"),
+        ("Cells that did not end well", _saved("how_sweeps_ended")),
+    )
+
+
+def _benchmarks(ask: Any) -> list[Part]:
+    rows = ask(
+        "select cell, name, value, recorded_at, hardware from benchmark_cells where benchmark = 'nightly' "
+        "and name = 'steps_per_second' order by recorded_at"
+    )
+    curves: dict[str, tuple[list[float], list[float]]] = {}
+    for row in rows:
+        xs, ys = curves.setdefault(f"{row['cell']} ({str(row['hardware'])[:24]})", ([], []))
+        xs.append(float(len(xs) + 1))
+        ys.append(float(row["value"]))
+    chart = line_chart(curves, x="night", y="steps/s")
+    return [chart] * bool(chart) + _tables(
+        ask,
+        ("Drift", _saved("drift")),
+        ("Latest figures", "select benchmark, profile, cell, name, value, unit, change_percent, repeats, outcome, "
+         "recorded_at from benchmark_history qualify row_number() over (partition by benchmark, profile, cell, name "
+         "order by recorded_at desc) = 1 order by benchmark, profile, name, cell limit 80"),
+    )  # fmt: skip
+
+
+def _tables(ask: Any, *wanted: tuple[str, str]) -> list[Part]:
+    """Return tables with their headings, leaving out empty ones."""
+    parts: list[Part] = []
+    for heading, sql in wanted:
+        if rows := ask(sql):
+            parts += [f"<h3>{escape(heading)}</h3>"] * bool(heading) + [table_part(_short(rows))]
+    return parts
+
+
+def _short(rows: Sequence[dict[str, Any]]) -> Rows:
+    """Keep a cell within a phone's width."""
+    return [{name: _cut(value) for name, value in row.items()} for row in rows]
+
+
+def _cut(value: Any) -> Any:
+    return f"{value[:157]}…" if isinstance(value, str) and len(value) > 160 else value
+
+
+def _saved(name: str) -> str:
+    from navi_pipeline.lib.warehouse.sql_files import saved_queries, sql_folder
+
+    return saved_queries(sql_folder())[name].sql
+
+
+def _anchor(title: str) -> str:
+    return re.sub(r"[^a-z]+", "-", title.lower())

@@ -1,0 +1,196 @@
+"""`navi study`: run a search over settings, look at it, go on with it, and make a preset of its best trial."""
+
+from __future__ import annotations
+
+import sys
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Any
+
+import typer
+
+from navi_core.errors import as_argument
+
+if TYPE_CHECKING:
+    from navi_core.config import StudyConfig
+    from navi_pipeline.lib.studies.perform import StudyResult
+
+__all__ = ["register"]
+
+Json = Annotated[bool, typer.Option("--json", help="Print one JSON object.")]
+Trials = Annotated[int | None, typer.Option(min=1, help="Trials that the study ends with.")]
+Workers = Annotated[int | None, typer.Option(min=1, help="Trials at once.")]
+
+
+def register(app: typer.Typer) -> None:
+    """Add the group `study` to the `navi` command."""
+    group = typer.Typer(name="study", help="Search over settings; each trial is a training run.", no_args_is_help=True)
+    for command in (run, show, resume, best):
+        group.command(command.__name__)(command)
+    app.add_typer(group)
+    for other in app.registered_groups:
+        if other.typer_instance is not None and other.typer_instance.info.name == "bench":
+            other.typer_instance.command("study")(bench)
+
+
+def run(
+    name: Annotated[str, typer.Argument(help="quick, ppo, grpo, dqn, ppo_speed, or the name of a file's study.")],
+    config: Annotated[Path | None, typer.Option(help="YAML or JSON file of settings (StudyConfig).")] = None,
+    trials: Trials = None,
+    workers: Workers = None,
+    assign: Annotated[list[str] | None, typer.Option("--set", help="A setting of the study, a.b=c.")] = None,
+    as_json: Json = False,
+) -> None:
+    """Run a study, or go on with it where it stood.
+
+    Every trial trains in a child process with a run directory of its own. A worker that dies is replaced, and its
+    trial is taken up from its last checkpoint. Ctrl-C lets the trainers checkpoint.
+    """
+    from navi_core.presets import merge, parse_assignments
+    from navi_pipeline.lib.studies.catalogue import find_study
+
+    given = {"trials": trials, "workers": workers}
+    overrides = merge({key: value for key, value in given.items() if value}, parse_assignments(assign or ()))
+    _perform(find_study(name, file=config, overrides=overrides), as_json)
+
+
+def resume(
+    name: Annotated[str, typer.Argument(help="A study of this home.")],
+    trials: Trials = None,
+    workers: Workers = None,
+    as_json: Json = False,
+) -> None:
+    """Go on with a study that was interrupted, or with more trials than it was asked for."""
+    from navi_pipeline.lib.studies.book import read_study
+
+    given = {"trials": trials, "workers": workers}
+    kept = {key: value for key, value in given.items() if value}
+    _perform(read_study(name).model_copy(update=kept), as_json)
+
+
+def show(
+    name: Annotated[str | None, typer.Argument(help="A study of this home; without one they are listed.")] = None,
+    as_json: Json = False,
+) -> None:
+    """Show how a study stands, and write its page."""
+    from navi_core.cli.table import print_json, print_records
+    from navi_pipeline.lib.studies.book import StudyBook, known_studies, read_study
+    from navi_pipeline.lib.studies.perform import study_result
+
+    if name is None:
+        known = known_studies()
+        if as_json:
+            print_json(known)
+        elif not known:
+            typer.echo("No studies in this home; `navi study run quick` begins one.")
+        else:
+            print_records("studies", [read_study(one).model_dump(include=_LISTED) for one in known])
+        return
+    with StudyBook(read_study(name)) as book:
+        left = book.release_lost()
+        running = any(trial.state.name == "RUNNING" for trial in book.trials())
+        status = "finished" if left <= 0 else "running" if running else "stopped"
+        _told(book.config, study_result(book, status, reused=True), as_json)
+
+
+def best(
+    name: Annotated[str, typer.Argument(help="A study of this home.")],
+    preset: Annotated[Path | None, typer.Option(help="Write its settings as a preset here (.yaml).")] = None,
+    trial: Annotated[
+        int | None, typer.Option(min=0, help="This trial instead of the best, for example of a front.")
+    ] = None,
+    as_json: Json = False,
+) -> None:
+    """Show the best feasible trial, and make a preset of it: `navi train LEARNER --preset FILE`."""
+    from navi_core.cli.table import print_facts, print_json
+    from navi_pipeline.lib.studies.book import StudyBook, read_study
+    from navi_pipeline.lib.studies.caution import caution, tried
+    from navi_pipeline.lib.studies.rows import trial_row
+    from navi_pipeline.lib.studies.winner import pick_trial, write_preset
+
+    with StudyBook(read_study(name)) as book:
+        picked = pick_trial(book, trial)
+        if preset is not None:
+            write_preset(book, picked, preset)
+        row = trial_row(book, picked) | {"chosen_from": tried(book)}
+    if as_json:
+        print_json(row | {"preset": None if preset is None else str(preset)})
+        return
+    facts = {name: str(value) for name, value in row["params"].items()}
+    shown = ("state", "value", "objective_values", "feasible", "run_id", "checkpoint")
+    facts |= {name: str(row[name]) for name in shown if row[name] is not None}
+    facts["worth"] = caution(row["chosen_from"])
+    if preset is not None:
+        facts["train it"] = f"navi train {book.config.learner} --preset {as_argument(preset)} --init none"
+    print_facts(f"{name}, trial {row['trial']}", facts)
+
+
+def bench(
+    trials: Annotated[int, typer.Option(min=2, help="Trials of the study.")] = 30,
+    workers: Annotated[int, typer.Option(min=1, help="Trials at once.")] = 2,
+    kills: Annotated[int, typer.Option(min=0, help="Times that a process of it is killed.")] = 3,
+    seed: Annotated[int, typer.Option(help="Of victims and moments.")] = 0,
+    as_json: Json = False,
+) -> None:
+    """Kill workers and supervisor of a study, and look whether every trial is there once: config, metrics, lineage."""
+    import tempfile
+
+    from navi_core.cli.table import print_facts, print_json
+    from navi_core.errors import RunError
+    from navi_pipeline.bench.study import kill_and_resume
+
+    with tempfile.TemporaryDirectory(prefix="navi-study-") as home:
+        found = kill_and_resume(
+            Path(home), trials=trials, workers=workers, kills=min(kills, trials - 1), seed=seed, on_line=_say
+        )
+    if as_json:
+        print_json(found)
+    else:
+        print_facts("study under kills", {name: str(value) for name, value in found.items()})
+    if found["faults"]:
+        raise RunError("; ".join(found["faults"]))
+
+
+def _say(line: str) -> None:
+    print(line, file=sys.stderr, flush=True)  # noqa: T201
+
+
+_LISTED = {"name", "learner", "trials", "workers", "sampler"}
+
+
+def _perform(config: StudyConfig, as_json: bool) -> None:
+    from navi_core.cli.progress import progress_bar
+    from navi_pipeline.lib.studies.perform import perform_study
+
+    done = 0
+    with progress_bar(f"study {config.name}", quiet=as_json) as progress:
+
+        def count(row: dict[str, Any]) -> None:
+            nonlocal done
+            done += 1
+            progress(f"trial {row['trial']} {row['state']}", done / config.trials)
+
+        def say(line: str) -> None:
+            # A worker's own lines tell of trials; those of the trainers are in their runs' logs.
+            if line.startswith(("study ", "a worker")):
+                _say(line)
+
+        result = perform_study(config, on_line=say, on_trial=count)
+    _told(config, result, as_json)
+
+
+def _told(config: StudyConfig, result: StudyResult, as_json: bool) -> None:
+    from navi_core.cli.table import print_json, print_records
+    from navi_pipeline.lib.studies.caution import caution
+
+    if as_json:
+        print_json(result.row | {"rows": result.trials, "report": str(result.report), "reused": result.reused})
+        return
+    columns = ("slot", "trial", "state", "value", "reward_ema", "sps", "feasible", "step", "wall_time_seconds")
+    rows = [{name: row[name] for name in columns} | row["params"] for row in result.trials]
+    print_records(f"study {config.name}: {result.row['status']}", rows)
+    if result.row["best_trial"] is None:
+        typer.echo("best: no trial is complete and feasible")
+    else:
+        worth = caution(result.row["completed"] + result.row["pruned"])
+        typer.echo(f"best: trial {result.row['best_trial']}, {result.row['best_params']} ({worth})")
+    typer.echo(f"report: {result.report}")

@@ -1,0 +1,122 @@
+"""`navi warehouse`: what it holds, compaction; `navi report`; and `navi bench warehouse`."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+__all__ = ["register"]
+
+Home = Annotated[Path | None, typer.Option(help="Navi home; by default $NAVI_HOME or ./.navi.")]
+Json = Annotated[bool, typer.Option("--json", help="Print one JSON object.")]
+
+
+def register(app: typer.Typer) -> None:
+    """Add the group `warehouse`, and the warehouse's benchmark to the group `bench` where there is one."""
+    group = typer.Typer(name="warehouse", help="Look after the warehouse.", no_args_is_help=True)
+    group.callback()(lambda: None)
+    group.command("status")(status)
+    group.command("compact")(compact)
+    app.add_typer(group)
+    app.command("report")(report_page)
+    for other in app.registered_groups:
+        if other.typer_instance is not None and other.typer_instance.info.name == "bench":
+            other.typer_instance.command("warehouse")(bench)
+
+
+def status(home: Home = None, as_json: Json = False) -> None:
+    """Fold new rows in and say what there is: rows, sizes, segments that wait, what was refused and why."""
+    from navi_core.cli.table import print_facts, print_json
+    from navi_pipeline.lib.warehouse.warehouse import Warehouse
+
+    warehouse = Warehouse(home)
+    if reason := warehouse.refresh().not_folded:
+        typer.echo(f"nothing is folded in: {reason}", err=True)
+    facts = warehouse.status()
+    if as_json:
+        print_json(facts)
+        return
+    told = {f"rows of {table}": f"{rows:,}" for table, rows in facts["rows"].items() if rows}
+    told |= {f"{name} [MiB]": f"{size / 2**20:,.1f}" for name, size in facts["bytes"].items()}
+    told |= {"segments in done/": f"{facts['segments']:,}", "last migration": facts["migration"]}
+    told |= {f"refused {name}": reason for name, reason in facts["quarantined"].items()}
+    print_facts(str(warehouse.folder), told)
+
+
+def report_page(
+    out: Annotated[Path | None, typer.Option(help="File; by default reports/report.html of the Navi home.")] = None,
+    home: Home = None,
+    as_json: Json = False,
+) -> None:
+    """Write one HTML page of what the warehouse knows; it opens offline, on a phone too."""
+    from navi_core.cli.table import print_json
+    from navi_pipeline.cli.report import run_report
+
+    file = run_report(out=out, home=home)
+    if as_json:
+        print_json({"report": str(file), "bytes": file.stat().st_size})
+    else:
+        typer.echo(str(file))
+
+
+def compact(
+    keep_days: Annotated[
+        float | None,
+        typer.Option(
+            min=0,
+            help="Thin metrics of runs older than this that no model came from, drop experiences of services [days].",
+        ),
+    ] = None,
+    points: Annotated[int, typer.Option(min=2, help="Steps that stay of a thinned run.")] = 500,
+    keep_model_days: Annotated[
+        float | None, typer.Option(min=0, help="Thin also runs older than this that models came from [days].")
+    ] = None,
+    home: Home = None,
+    as_json: Json = False,
+) -> None:
+    """Put all rows into Parquet files, in place of the segments that they came from, and shrink the database."""
+    from dataclasses import asdict
+
+    from navi_core.cli.table import print_facts, print_json
+    from navi_core.models import Registry, record_registry
+    from navi_core.record import navi_home
+    from navi_pipeline.lib.warehouse.warehouse import Warehouse
+
+    warehouse = Warehouse(home)
+    if keep_days is not None or keep_model_days is not None:
+        # Runs that a model came from have a term of their own, whoever registered it.
+        record_registry(Registry((home or navi_home()) / "models"), home)
+    report = warehouse.compact(keep_days=keep_days, points=points, keep_model_days=keep_model_days)
+    if as_json:
+        print_json(asdict(report))
+        return
+    facts = {"rows": report.rows, "segments replaced": report.segments, "rows thinned": report.thinned}
+    print_facts(str(warehouse.archive.folder), {name: f"{number:,}" for name, number in facts.items()})
+
+
+def bench(
+    rows: Annotated[int, typer.Option(min=1, help="Metric rows of the warehouse that is asked.")] = 10_000_000,
+    ingest_rows: Annotated[int, typer.Option(min=1, help="Rows of each ingest.")] = 200_000,
+    repeats: Annotated[int, typer.Option(min=1, help="Turns that each takes; the median counts.")] = 7,
+    as_json: Annotated[bool, typer.Option("--json", help="Print the rows as one JSON object.")] = False,
+) -> None:
+    """Fold rows in and ask questions over millions of them: rows/s, milliseconds."""
+    from navi_core.cli.bench.report import figure, report
+    from navi_core.cli.progress import progress_bar
+    from navi_pipeline.bench.warehouse import measure_ingest, measure_questions
+
+    with progress_bar("warehouse", quiet=as_json) as progress:
+        progress("folding in", 0.0)
+        measured = measure_ingest(ingest_rows, (40, 1000, 10_000), repeats)
+        measured += measure_questions(rows, repeats, progress=lambda label: progress(label, 0.5))
+    columns = {
+        "": figure("what"),
+        "case": figure("name"),
+        "value": figure("value", ",.0f"),
+        "by CPU time": figure("cpu_value", ",.0f"),
+        "unit": figure("unit"),
+        "rows": figure("rows"),
+    }
+    report("warehouse", [row.as_dict() for row in measured], columns, as_json, threads=1, words=2)

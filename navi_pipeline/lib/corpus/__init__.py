@@ -1,0 +1,1 @@
+"""Scenes and demonstrations of the pipeline."""

@@ -1,0 +1,282 @@
+"""Demonstrations of a profile: a teacher's flights, recordings of people, and both together."""
+
+from __future__ import annotations
+
+import os
+import shutil
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+from navi_core.config import ExpertConfig, config_hash, parse_config
+from navi_core.errors import DemoError, RunError
+from navi_core.presets import load_preset
+from navi_core.record import navi_home
+from navi_pipeline.lib.corpus.compiled_scenes import read_corpus
+from navi_pipeline.lib.records.documents import content_key, pipeline_folder, read_document, write_document
+from navi_pipeline.lib.training.trainer_client import run_navi
+
+__all__ = [
+    "action_statistics",
+    "expert_config",
+    "fly_expert",
+    "gather_demonstrations",
+    "read_demonstrations",
+    "read_expert",
+    "read_recorded",
+    "recordings_folder",
+    "take_recordings",
+]
+
+_TAKEN = 2
+"""Counts up where the same files would become another dataset: 2 looks into subfolders."""
+_AXES = ("forward", "vertical", "lateral", "yaw")
+
+
+def expert_config(profile: str, **settings: Any) -> ExpertConfig:
+    """Return how the teacher flies for a profile: with its sensor and its drone.
+
+    Raises:
+        ConfigError: A setting has an impossible value.
+    """
+    env = load_preset(profile).env
+    sensor = {name: getattr(env, name) for name in ("azimuth_bins", "elevation_bins", "max_distance", "dynamics")}
+    return parse_config(ExpertConfig, sensor | settings)
+
+
+def fly_expert(profile: str, config: ExpertConfig, *, scenes: int, on_line: Callable[[str], None]) -> dict[str, Any]:
+    """Let the teacher fly in the first training scenes, or reuse the flights of the same settings and scenes.
+
+    Args:
+        profile: Training profile, whose sensor and drone `config` has.
+        config: Who flies, how often, how long.
+        scenes: How many scenes.
+        on_line: Called with every line the recording says.
+
+    Returns:
+        Document: folder, files, episodes, decisions, content_hash, rows by scene, `reused`.
+
+    Raises:
+        RunError: The corpus has no training scene, or the recording failed.
+    """
+    rows = [row for row in read_corpus() if row["split"] == "train"][:scenes]
+    if not rows:
+        raise RunError("the corpus has no training scene; materialize scene_sources with train above 0")
+    key = content_key(config_hash(config), [[row["name"], row["content_hash"]] for row in rows])
+    folder = navi_home() / "demos" / f"expert-{profile}-{key}"
+    file = _path("expert", profile)
+    if file.exists() and (known := read_expert(profile))["key"] == key and Path(known["folder"]).is_dir():
+        return known | {"reused": True}
+    arguments = ["demos", "expert", "--json", "--out", str(folder), "--pilot", config.pilot]
+    for name in ("episodes", "steps", "seed", "noise", "noise_hold", "azimuth_bins", "elevation_bins"):
+        arguments += [f"--{name.replace('_', '-')}", str(getattr(config, name))]
+    for row in rows:
+        arguments += ["--scene", row["gmdag"]]
+    made = run_navi(arguments, what="recording", on_line=on_line)
+    document = {
+        "key": key,
+        "folder": str(folder),
+        "pilot": config.pilot,
+        **{name: made[name] for name in ("files", "episodes", "decisions", "content_hash", "resolution")},
+        "rows": made["scenes_recorded"],
+    }
+    write_document(file, document)
+    return document | {"reused": False}
+
+
+_NO_RECORDINGS: dict[str, Any] = {"folder": None, "files": 0, "decisions": 0, "content_hash": None, "rows": []}
+
+
+def recordings_folder() -> Path | None:
+    """Return the folder of people's recordings: `$NAVI_DEMOS`, or `recordings/` of the Navi home if it is there.
+
+    Raises:
+        DemoError: `$NAVI_DEMOS` names nothing that exists.
+    """
+    named = os.environ.get("NAVI_DEMOS")
+    if named:
+        folder = Path(named).expanduser().absolute()
+        if not folder.exists():
+            raise DemoError("does not exist; set NAVI_DEMOS to a folder of recordings, or unset it", path=folder)
+        return folder
+    folder = navi_home() / "recordings"
+    return folder if folder.is_dir() and any(folder.iterdir()) else None
+
+
+def take_recordings() -> dict[str, Any]:
+    """Check people's recordings and make a dataset of the good ones.
+
+    Returns:
+        Document: folder (None where not one recording is good), files, decisions, content_hash, rows by file.
+
+    Raises:
+        DemoError: `$NAVI_DEMOS` names nothing that exists.
+    """
+    source = recordings_folder()
+    document = dict(_NO_RECORDINGS)
+    if source is not None:
+        listing = _listing(source)
+        known = _path("recorded", listing)
+        if known.exists():
+            document = read_document(known, made_by="recorded_demonstrations")
+        else:
+            document = _ingest(source, navi_home() / "demos" / f"recorded-{listing}", _last_recorded())
+            write_document(known, document)
+    write_document(_path("recorded"), document)
+    return document
+
+
+def _last_recorded() -> Path | None:
+    """Return the dataset of the last ingest, from which what has not changed since is linked."""
+    file = _path("recorded")
+    folder = read_recorded()["folder"] if file.exists() else None
+    return None if folder is None else Path(folder)
+
+
+def _ingest(source: Path, folder: Path, earlier: Path | None) -> dict[str, Any]:
+    from navi_core.demos import ingest, read_index
+
+    # What a killed attempt has left would be told to be there already.
+    shutil.rmtree(folder, ignore_errors=True)
+    taken = ingest(source, folder, earlier=earlier, may_be_empty=True)
+    rows = [{"file": row.file, "accepted": row.accepted, "reason": row.reason} for row in taken]
+    if not any(row.accepted for row in taken):
+        return _NO_RECORDINGS | {"rows": rows}
+    index = read_index(folder)
+    return {
+        "folder": str(folder),
+        "files": len(index["files"]),
+        "decisions": sum(row["decisions"] for row in index["files"]),
+        "content_hash": index["content_hash"],
+        "rows": rows,
+    }
+
+
+def gather_demonstrations(profile: str) -> dict[str, Any]:
+    """Put the teacher's flights and the recordings that fit the profile's sensor and drone together.
+
+    Returns:
+        Document: folders, content_hash, decisions, episodes, scenes, rows by source, left_out.
+
+    Raises:
+        RecordError: The teacher has not flown, or recordings have not been taken in.
+    """
+    from navi_core.demos import read_index
+
+    recorded = read_recorded()
+    expert = read_expert(profile)
+    env = load_preset(profile).env
+    drone = env.dynamics
+    wanted = {
+        "azimuth_bins": env.azimuth_bins,
+        "elevation_bins": env.elevation_bins,
+        "max_distance": env.max_distance,
+        "decision_hz": drone.decision_hz,
+        "limits": [*drone.max_speed, drone.max_yaw_rate],
+    }
+    rows, folders, hashes, scenes = [], [], [], set()
+    for source, folder in (("expert", expert["folder"]), ("recorded", recorded["folder"])):
+        if folder is None:
+            continue
+        index = read_index(Path(folder))
+        differs = [key for key, value in wanted.items() if index[key] != value]
+        fits = not differs
+        rows.append(
+            {
+                "source": source,
+                "files": len(index["files"]),
+                "episodes": sum(row["episodes"] for row in index["files"]),
+                "decisions": sum(row["decisions"] for row in index["files"]),
+                "resolution": f"{index['azimuth_bins']}x{index['elevation_bins']}",
+                "used": fits,
+                "differs": ", ".join(differs),
+            }
+        )
+        if fits:
+            folders.append(folder)
+            hashes.append(index["content_hash"])
+            scenes |= {row["scene"] for row in index["files"]}
+    used = [row for row in rows if row["used"]]
+    document = {
+        "folders": folders,
+        "content_hash": content_key(hashes),
+        "decisions": sum(row["decisions"] for row in used),
+        "episodes": sum(row["episodes"] for row in used),
+        "scenes": len(scenes),
+        "rows": rows,
+        "left_out": len(rows) - len(used),
+    }
+    write_document(_path("demonstrations", profile), document)
+    return document
+
+
+def read_expert(profile: str) -> dict[str, Any]:
+    """Return the document of a profile's teacher.
+
+    Raises:
+        RecordError: It has not flown.
+    """
+    return read_document(_path("expert", profile), made_by=f"expert_demonstrations, partition {profile},")
+
+
+def read_recorded() -> dict[str, Any]:
+    """Return the document of people's recordings.
+
+    Raises:
+        RecordError: They have not been taken in.
+    """
+    return read_document(_path("recorded"), made_by="recorded_demonstrations")
+
+
+def read_demonstrations(profile: str) -> dict[str, Any]:
+    """Return the document of a profile's demonstrations.
+
+    Raises:
+        RecordError: They have not been gathered.
+    """
+    return read_document(_path("demonstrations", profile), made_by=f"demonstrations, partition {profile},")
+
+
+def action_statistics(folders: list[str]) -> tuple[list[dict[str, Any]], dict[str, Any], Any]:
+    """Return what the teachers answered, axis by axis, their actions by axis, and the first observation.
+
+    Args:
+        folders: Datasets.
+
+    Returns:
+        Rows (axis, mean, std, share at the limit), actions (N,) by axis, observation (3, Az, El).
+    """
+    import numpy as np
+
+    from navi_core.demos import load_demonstration, read_index
+
+    files = [Path(folder) / row["file"] for folder in folders for row in read_index(Path(folder))["files"]]
+    first, answers = None, []
+    for file in files:
+        demo = load_demonstration(file)
+        first = demo.observations[0].copy() if first is None else first
+        answers.append(demo.actions)
+        # Before the next one is read: observations are kept of none.
+        del demo
+    actions = np.concatenate(answers)
+    rows = [
+        {
+            "axis": name,
+            "mean": float(actions[:, n].mean()),
+            "std": float(actions[:, n].std()),
+            "at the limit": float((np.abs(actions[:, n]) >= 1.0).mean()),
+        }
+        for n, name in enumerate(_AXES)
+    ]
+    return rows, {name: actions[:, n] for n, name in enumerate(_AXES)}, first
+
+
+def _listing(source: Path) -> str:
+    """Return a hash of a folder's recordings by name, size and time: whether there is anything new."""
+    files = [source] if source.is_file() else sorted(path for path in source.rglob("*") if path.is_file())
+    # With how they are taken in: what an older version made of the same files is another dataset.
+    return content_key(_TAKEN, [[str(path), path.stat().st_size, path.stat().st_mtime_ns] for path in files])
+
+
+def _path(what: str, profile: str | None = None) -> Path:
+    return pipeline_folder() / "demonstrations" / (f"{what}.json" if profile is None else f"{what}-{profile}.json")

@@ -1,0 +1,1 @@
+"""Evaluations, verdicts and promotions of the pipeline."""

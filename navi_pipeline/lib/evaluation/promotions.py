@@ -1,0 +1,147 @@
+"""The champion's gate: challenger against champion on the validation scenes, each pair once."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from navi_core.config import EvalConfig, config_hash
+from navi_core.errors import EvaluationError, RegistryError
+from navi_core.record import navi_home
+from navi_pipeline.lib.evaluation.scoring import SplitScenes, flown, flown_policy, own_networks_of
+from navi_pipeline.lib.records.documents import content_key, pipeline_folder, read_document, write_document
+from navi_pipeline.lib.records.pipeline_log import pipeline_log
+
+if TYPE_CHECKING:
+    from navi_core.evaluate import EvalResult
+    from navi_core.models import ModelVersion, Registry
+
+__all__ = ["ALIAS", "challenge", "lineage_of", "open_registry"]
+
+ALIAS = "champion"
+"""The alias that policies challenge."""
+
+_RULES = 2
+"""How pairs are decided; a pair of other rules is decided anew."""
+
+
+def open_registry() -> Registry:
+    """Return the registry of the Navi home."""
+    from navi_core.models import Registry
+
+    return Registry(navi_home() / "models")
+
+
+def challenge(policy: dict[str, Any], config: EvalConfig) -> dict[str, Any]:
+    """Let a policy's version challenge the champion, and move the alias if it wins, and wins again on other starts.
+
+    Both fly the same frozen starts of the validation scenes; the first champion has to beat random
+    flight. A pair that was decided before is not decided again.
+
+    Args:
+        policy: The policy's document.
+        config: The protocol.
+
+    Returns:
+        The decision's row, with `champion` (who holds the alias now) and `reused`.
+
+    Raises:
+        EvaluationError: The corpus has no validation scene.
+        RegistryError: Another version got the alias in the moment between decision and move; nothing moved.
+    """
+    from navi_core.evaluate import decide_and_confirm, scenes_seen
+
+    registry = open_registry()
+    version, holder = policy["version"], _holder(registry)
+    held = pipeline_folder() / "decisions"
+    if holder is not None and holder.version == version:
+        known = held / f"{version}.json"
+        row = read_document(known, made_by="promoted_model") if known.exists() else {"reason": f"{version} holds it"}
+        return row | {"version": version, "promoted": True, "champion": version, "reused": True}
+    scenes = SplitScenes("validation")
+    if not scenes.names:
+        raise EvaluationError("the corpus has no validation scene; materialize scene_sources with validation above 0")
+    challenger, _ = flown_policy(policy, scenes, config)
+    previous = None if holder is None else holder.version
+    code = challenger.summary.get("flight_code")
+    own = [told for one in (Path(policy["checkpoint"]), holder) if (told := own_networks_of(one)) is not None]
+    file = held / f"pair-{content_key(version, previous, challenger.evaluation_id, code, _RULES, *own)}.json"
+    reused = file.exists()
+    if reused:
+        row = read_document(file, made_by="promoted_model")
+    else:
+
+        def fly_again(others: EvalConfig) -> tuple[EvalResult, EvalResult]:
+            ours, _ = flown_policy(policy, scenes, others, confirms=True)
+            return ours, _fly_opponent(holder, scenes, others, confirms=True)
+
+        decision, _ = decide_and_confirm(
+            version,
+            (challenger, _fly_opponent(holder, scenes, config)),
+            fly_again,
+            previous_version=previous,
+            alias=ALIAS,
+            seen=scenes_seen(registry, version, challenger),
+        )
+        if registry.aliases().get(ALIAS) != previous:
+            return challenge(policy, config)  # somebody else got the alias during the flights
+        row = decision.to_row() | {
+            "coverage": decision.coverage.to_row(),
+            "collisions": decision.collisions.to_row(),
+        }
+        write_document(file, row)
+    # An interrupted decision is completed here: the row has a natural key, and the alias moves once. A champion
+    # that was rolled back since is not put back by deciding the same pair again.
+    if not reused or (row["promoted"] and not _was_promoted(registry, version)):
+        _record(row, config)
+        write_document(held / f"{version}.json", row)
+        if row["promoted"]:
+            try:
+                registry.promote(version, ALIAS, instead_of=previous)
+            except RegistryError as error:
+                # Another version got the alias after the row was written: it takes the row back, by the same key, and
+                # the pair is decided anew.
+                row |= {"promoted": False, "reason": f"Refused, {error}"}
+                _record(row, config)
+                write_document(held / f"{version}.json", row)
+                file.unlink()
+                raise
+            previous = version
+    return row | {"champion": previous, "reused": reused}
+
+
+def _fly_opponent(
+    holder: ModelVersion | None, scenes: SplitScenes, config: EvalConfig, *, confirms: bool = False
+) -> EvalResult:
+    """Return the champion's result, or the random pilot's where there is no champion."""
+    told = {"confirms": True} if confirms else {}
+    if holder is None:
+        return flown("random", scenes, config, columns=told)[0]
+    return flown(
+        holder,
+        scenes,
+        config,
+        name=holder.version,
+        weights=holder.weights_hash,
+        columns={"run_id": holder.run_id, "step": holder.step_id, "model_version": holder.version, **told},
+    )[0]
+
+
+def _record(row: dict[str, Any], config: EvalConfig) -> None:
+    with pipeline_log(f"promote-{row['version']}", seed=config.seed, config_hash=config_hash(config)) as log:
+        log.row("promotions", {name: row[name] for name in row if name not in ("coverage", "collisions")})
+
+
+def _was_promoted(registry: Registry, version: str) -> bool:
+    if ALIAS not in registry.aliases():
+        return False
+    return any(move["version"] == version for move in registry.history(ALIAS))
+
+
+def lineage_of(version: str) -> list[str]:
+    """Return what a version descends from, the first ancestor first: version and training source of each."""
+    return [f"{entry.version} ({entry.training_source})" for entry in reversed(open_registry().lineage(version))]
+
+
+def _holder(registry: Registry) -> ModelVersion | None:
+    return next((entry for entry in registry.list() if ALIAS in entry.aliases), None)

@@ -1,0 +1,256 @@
+"""Flying policies and pilots over the corpus' held-out scenes, each combination once."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from navi_core.config import EvalConfig, config_hash
+from navi_core.record import navi_home
+from navi_pipeline.lib.corpus.compiled_scenes import load_split, read_corpus
+from navi_pipeline.lib.records.documents import content_key
+from navi_pipeline.lib.records.pipeline_log import pipeline_log
+from navi_pipeline.lib.reports.pictures import embedded_picture
+from navi_pipeline.lib.training.policies import policy_name
+
+if TYPE_CHECKING:
+    from navi_core.evaluate import Comparison, EvalResult
+    from navi_core.scenes import Scene
+
+__all__ = [
+    "PILOTS",
+    "Score",
+    "SplitScenes",
+    "comparison_row",
+    "draw_flights",
+    "flown",
+    "flown_policy",
+    "own_networks_of",
+    "result_row",
+    "score_policy",
+    "summary_rows",
+]
+
+PILOTS = ("random", "forward-plus")
+"""Pilots that every policy is compared with."""
+
+_MAPS = 3
+_VERSION = 2
+
+
+@dataclass(frozen=True)
+class Score:
+    """A policy and the pilots on one split.
+
+    Attributes:
+        split: `test`, `validation` or `external`.
+        results: Subject name → result; the policy first.
+        comparisons: Pilot → metric → comparison of the policy with it.
+        maps: Markdown pictures of the policy's and the best pilot's paths.
+        reused: True if nothing was flown.
+    """
+
+    split: str
+    results: dict[str, EvalResult]
+    comparisons: dict[str, dict[str, Comparison]]
+    maps: list[str]
+    reused: bool
+
+
+def score_policy(policy: dict[str, Any], split: str, config: EvalConfig) -> Score | None:
+    """Fly a policy and the pilots over one split and compare them.
+
+    Args:
+        policy: The policy's document (see `policies`).
+        split: Which scenes.
+        config: The protocol.
+
+    Returns:
+        The score, or None if the split has no scene.
+
+    Raises:
+        EvaluationError: The policy cannot be flown by this protocol.
+    """
+    from navi_core.evaluate import compare
+
+    if not any(row["split"] == split for row in read_corpus()):
+        return None
+    subject = policy_name(policy)
+    scenes = SplitScenes(split)
+    ours, drawn = flown_policy(policy, scenes, config)
+    results, new = {subject: ours}, [drawn]
+    for pilot in PILOTS:
+        results[pilot], drawn = flown(pilot, scenes, config)
+        new.append(drawn)
+    comparisons = {
+        pilot: {metric: compare(ours, results[pilot], metric) for metric in ("c_vis_auc", "collisions_per_minute")}
+        for pilot in PILOTS
+    }
+    key = content_key(policy["weights_hash"], scenes.key, config_hash(config))
+    maps = draw_flights(scenes, results, config, key)
+    return Score(split, results, comparisons, maps, not any(new))
+
+
+class SplitScenes:
+    """The scenes of a split, named by content at once, loaded when the first subject has to fly."""
+
+    def __init__(self, split: str) -> None:
+        self.split = split
+        self.key = content_key([[r["name"], r["content_hash"]] for r in read_corpus() if r["split"] == split])
+        self._scenes: list[Scene] | None = None
+
+    @property
+    def names(self) -> list[str]:
+        """Names of the scenes."""
+        return [row["name"] for row in read_corpus() if row["split"] == self.split]
+
+    def __call__(self) -> list[Scene]:
+        """Load them, once."""
+        if self._scenes is None:
+            self._scenes = load_split(self.split)
+        return self._scenes
+
+
+def flown_policy(
+    policy: dict[str, Any], scenes: SplitScenes, config: EvalConfig, *, confirms: bool = False
+) -> tuple[EvalResult, bool]:
+    """Return the result of a trained policy (see `flown`); `confirms` is told of a flight that has to confirm a win."""
+    return flown(
+        Path(policy["checkpoint"]),
+        scenes,
+        config,
+        name=policy_name(policy),
+        weights=policy["weights_hash"],
+        columns={
+            "run_id": policy["run_id"],
+            "step": policy["steps"],
+            "model_version": policy["version"],
+            **({"confirms": True} if confirms else {}),
+        },
+    )
+
+
+def flown(
+    subject: Any,
+    scenes: SplitScenes,
+    config: EvalConfig,
+    *,
+    name: str | None = None,
+    weights: str | None = None,
+    columns: dict[str, Any] | None = None,
+) -> tuple[EvalResult, bool]:
+    """Return the result of a subject on scenes: the saved one, or flown now and recorded.
+
+    Args:
+        subject: What `navi_core.evaluate.evaluate` takes.
+        scenes: Scenes of a split.
+        config: The protocol.
+        name: Name in tables; by default a pilot's own.
+        weights: Hash of a policy's weights; None for a pilot.
+        columns: Further columns of its `evaluations` row.
+
+    Returns:
+        Result, and whether it was flown now; a saved one holds no trajectories.
+    """
+    from navi_core.evaluate import EvalResult, evaluate, flight_code
+
+    name = name or str(subject)
+    own = own_networks_of(subject)
+    told = [] if own is None else [own]
+    key = content_key(name, weights, scenes.key, config_hash(config), flight_code(), _VERSION, *told)
+    file = navi_home() / "evaluations" / f"{key}.json"
+    if file.exists():
+        return EvalResult.load(file), False
+    result = evaluate(subject, scenes(), config, name=name)
+    with pipeline_log(f"evaluate-{result.evaluation_id}", seed=config.seed, config_hash=config_hash(config)) as log:
+        for table, rows in result.to_rows().items():
+            for row in rows:
+                log.row(table, row | ({"split": scenes.split, **(columns or {})} if table == "evaluations" else {}))
+    # Rows first: a result that can be loaded is one whose rows are durable.
+    result.save(file)
+    return result, True
+
+
+def own_networks_of(subject: Any) -> str | None:
+    """Return the code of networks that are not Navi's; None for a pilot and for Navi's own."""
+    from navi_core.models import ModelVersion, load_checkpoint
+    from navi_core.policy import own_networks
+
+    if not isinstance(subject, ModelVersion | Path):
+        return None
+    told = load_checkpoint(subject) if isinstance(subject, Path) else subject
+    return own_networks(told.encoder_backend, told.temporal_core)
+
+
+def summary_rows(score: Score) -> list[dict[str, Any]]:
+    """Return one row per subject for people: coverage in percent, collisions, path, interval of the difference."""
+    rows = []
+    for name, result in score.results.items():
+        row = result_row(name, result)
+        against = score.comparisons.get(name)
+        if against:
+            auc = against["c_vis_auc"]
+            bounds = "" if auc.low != auc.low else f" [{auc.low:+.1f}, {auc.high:+.1f}]"  # one flight has none
+            row["lead of the policy, AUC"] = f"{auc.mean_difference:+.1f}{bounds}"
+        else:
+            row["lead of the policy, AUC"] = ""
+        rows.append(row)
+    return rows
+
+
+def result_row(name: str, result: EvalResult) -> dict[str, Any]:
+    """Return one subject's row for people."""
+    numbers = result.summary
+    return {
+        "subject": name,
+        "C_vis AUC %": round(numbers["c_vis_auc"], 1),
+        "C_vis %": round(numbers["c_vis_final"], 1),
+        "C_visit %": round(numbers["c_visit"], 1),
+        "collisions/min": round(numbers["collisions_per_minute"], 2),
+        "path m": round(numbers["path_length"], 1),
+    }
+
+
+def comparison_row(comparison: Comparison) -> dict[str, Any]:
+    """Return a comparison as plain data for metadata and JSON."""
+    return {
+        "metric": comparison.metric,
+        "policy": comparison.mean_a,
+        "pilot": comparison.mean_b,
+        "difference": comparison.mean_difference,
+        **{name: comparison.to_row()[name] for name in ("low", "high")},
+        "better": comparison.better,
+        "sentence": comparison.sentence,
+    }
+
+
+def draw_flights(scenes: SplitScenes, results: dict[str, EvalResult], config: EvalConfig, key: str) -> list[str]:
+    """Draw the first start of the first scenes, or return the pictures drawn when they were flown.
+
+    Args:
+        scenes: Where they flew.
+        results: Of each subject; one that was not flown now has no path.
+        config: The protocol.
+        key: Names the pictures.
+
+    Returns:
+        Markdown pictures; none where not one subject was flown now and nothing was drawn before.
+    """
+    from navi_pipeline.lib.records.documents import read_document, write_document
+
+    file = navi_home() / "evaluations" / f"{key}.maps.json"
+    if file.exists():
+        return list(read_document(file, made_by="policy_evaluation")["maps"])
+    drawn = {name: result for name, result in results.items() if result.trajectories}
+    if not drawn:
+        return []
+    from navi_core.evaluate import build_course, top_down_map
+
+    course = build_course(scenes(), config)
+    maps = []
+    for index, scene in enumerate(course.field.scenes[:_MAPS]):
+        paths = {name: result.trajectories_of(scene.name)[0] for name, result in drawn.items()}
+        maps.append(embedded_picture(top_down_map(course.field, index, paths, course.floors[index]), scene.name))
+    write_document(file, {"maps": maps})
+    return maps

@@ -1,0 +1,1 @@
+"""Rows and documents that the pipeline writes."""

@@ -1,0 +1,1 @@
+"""Supervised training children, locally or as Ray jobs."""

@@ -1,0 +1,212 @@
+"""Training a profile's policies on the corpus, and the documents that say which checkpoint each is."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, Literal, get_args
+
+from navi_core.config import TrainConfig, config_hash
+from navi_core.errors import ConfigError, RecordError, RunError
+from navi_core.presets import resolve_config
+from navi_pipeline.lib.corpus.compiled_scenes import scene_paths
+from navi_pipeline.lib.corpus.demonstrations import read_demonstrations
+from navi_pipeline.lib.records.documents import pipeline_folder, read_document, write_document
+from navi_pipeline.lib.training.trainer_client import require_whole, train_in_child
+from navi_pipeline.lib.warehouse.warehouse import Warehouse
+
+if TYPE_CHECKING:
+    import pandas
+
+__all__ = [
+    "ALGORITHMS",
+    "asset_name",
+    "cloning_curve_of",
+    "curve_of",
+    "known_policies",
+    "parse_start",
+    "policy_name",
+    "read_policy",
+    "train_policy",
+    "training_config",
+]
+
+ALGORITHMS: tuple[str, ...] = ("ppo", "grpo", "dqn")
+"""Reinforcement learners, the one that challenges the champion first."""
+
+_RESULT = ("checkpoint", "run_id", "version", "steps", "reward_ema", "wall_time_hours")
+_STEPS = {("ppo", "quick"): 294_912, ("grpo", "quick"): 65_536, ("dqn", "quick"): 32_768}
+"""Decisions of a profile whose preset has none of its own: an asset ends."""
+_DEFAULT_STEPS = 2_000_000
+_EPOCHS = {"quick": 8}
+"""Epochs of cloning, where the profile has not the default."""
+_CLONED = ("quick", "standard", "rooms", "rooms_standard")
+"""Profiles whose PPO goes on from the clone; the demo begins with new weights."""
+
+Start = Literal["profile", "clone", "new"]
+"""Where weights come from: as the profile says, from the clone, or drawn anew."""
+
+
+def parse_start(text: str) -> Start:
+    """Return where weights come from.
+
+    Raises:
+        ConfigError: The text names no such place.
+    """
+    if text not in get_args(Start):
+        raise ConfigError(f"start {text!r}; allowed: {', '.join(get_args(Start))}")
+    return text  # type: ignore[return-value]
+
+
+def asset_name(algorithm: str) -> str:
+    """Return the name of an algorithm's asset, which is part of the key of its runs."""
+    return f"{algorithm}_policy"
+
+
+def policy_name(policy: dict[str, Any]) -> str:
+    """Return the name of a policy in tables."""
+    name = f"{policy['profile']}-seed{policy['seed']}"
+    return name if policy["algorithm"] == "ppo" else f"{policy['algorithm']}-{name}"
+
+
+def training_config(
+    profile: str, *, seed: int, total_steps: int | None = None, algorithm: str = "ppo", epochs: int | None = None
+) -> TrainConfig:
+    """Return the full configuration of a profile on the corpus' training scenes.
+
+    Args:
+        profile: Preset name.
+        seed: Seed of the run.
+        total_steps: Decisions summed over rows; None takes the preset's, or a bounded default: an asset ends.
+        algorithm: One of `ALGORITHMS`, or bc.
+        epochs: Passes over the demonstrations; None takes the profile's.
+
+    Raises:
+        RecordError: The corpus has not been materialized.
+        RunError: The corpus has no training scene.
+    """
+    scenes = [str(path) for path in scene_paths("train")]
+    if not scenes:
+        raise RunError("the corpus has no training scene; materialize scene_sources with train above 0")
+    flags: dict[str, Any] = {"seed": seed, "corpus": {"scenes": scenes}, "algorithm": algorithm}
+    if algorithm == "bc":
+        passes = epochs or _EPOCHS.get(profile)
+        return resolve_config(preset=profile, flags=flags | ({"bc": {"epochs": passes}} if passes else {}))
+    config = resolve_config(preset=profile, flags=flags)
+    steps = total_steps or _STEPS.get((algorithm, profile)) or config.total_steps or _DEFAULT_STEPS
+    return config.model_copy(update={"total_steps": steps})
+
+
+def train_policy(
+    profile: str,
+    *,
+    algorithm: str = "ppo",
+    seed: int,
+    total_steps: int | None = None,
+    epochs: int | None = None,
+    start: Start = "profile",
+    on_line: Callable[[str], None],
+    stop: Callable[[], bool] | None = None,
+) -> dict[str, Any]:
+    """Train a profile, or reuse the finished run of the same configuration and data, and fold its rows in.
+
+    Args:
+        profile: Preset name.
+        algorithm: One of `ALGORITHMS`, or bc for cloning the profile's demonstrations.
+        seed: Seed of the run.
+        total_steps: Decisions summed over rows, or None.
+        epochs: Passes over the demonstrations, for bc.
+        start: Where the weights of PPO come from.
+        on_line: Called with every line the trainer says.
+        stop: Asked twice a second; once it answers True the trainer checkpoints and ends.
+
+    Returns:
+        The policy's document: algorithm, checkpoint, run_id, weights_hash, steps, …, and `reused`.
+
+    Raises:
+        RecordError: Something upstream has not been materialized.
+        RunError: The trainer failed, or was stopped before its end.
+    """
+    asset = asset_name(algorithm)
+    config = training_config(profile, seed=seed, total_steps=total_steps, algorithm=algorithm, epochs=epochs)
+    command, given, parent = _command(algorithm, profile, start)
+    # What a run learns from is part of its key: other demonstrations, or another clone, are another run.
+    partition = profile if given is None else f"{profile}-{given}"
+    known = _path(algorithm, profile, f"{config_hash(config)}-{given or 'new'}")
+    if known.exists():
+        document = read_document(known, made_by=asset)
+        if Path(document["checkpoint"]).exists():
+            write_document(_path(algorithm, profile), document)
+            return document | {"reused": True}
+    result = train_in_child(config, asset=asset, partition=partition, command=command, on_line=on_line, stop=stop)
+    Warehouse().ingest()
+    require_whole(result, "training")
+    document = {
+        **{name: result.get(name) for name in _RESULT},
+        "algorithm": algorithm,
+        "profile": profile,
+        "seed": seed,
+        "config_hash": config_hash(config),
+        "train_scenes": len(config.corpus.scenes),
+        "weights_hash": _weights_hash(Path(result["checkpoint"])),
+        "parent": parent,
+        "metrics": {name: value for name, value in result.get("metrics", {}).items() if isinstance(value, float | int)},
+    }
+    write_document(known, document)
+    write_document(_path(algorithm, profile), document)
+    return document | {"reused": False}
+
+
+def read_policy(profile: str, algorithm: str = "ppo") -> dict[str, Any]:
+    """Return the document of a profile's policy.
+
+    Raises:
+        RecordError: The policy has not been trained.
+    """
+    return read_document(_path(algorithm, profile), made_by=f"{asset_name(algorithm)}, partition {profile},")
+
+
+def known_policies(profile: str) -> list[dict[str, Any]]:
+    """Return the documents of all policies of a profile that have been trained, clones last."""
+    trained = [algorithm for algorithm in (*ALGORITHMS, "bc") if _path(algorithm, profile).exists()]
+    return [read_policy(profile, algorithm) for algorithm in trained]
+
+
+def curve_of(run_id: str) -> pandas.DataFrame:
+    """Return the training curve of a run, by step."""
+    return Warehouse().query("select * from training_curve where run_id = ? order by step", [run_id])
+
+
+def cloning_curve_of(run_id: str) -> pandas.DataFrame:
+    """Return losses of a cloning run by step: nll, validation_nll, sps."""
+    return Warehouse().query(
+        "select step, max(value) filter (name = 'nll') as nll, "
+        "max(value) filter (name = 'validation_nll') as validation_nll, max(value) filter (name = 'sps') as sps "
+        "from metrics where run_id = ? group by step order by step",
+        [run_id],
+    )
+
+
+def _command(algorithm: str, profile: str, start: Start) -> tuple[list[str], str | None, str | None]:
+    """Return the `navi` command, the hash of what it learns from besides scenes, and the parent's version."""
+    if algorithm == "bc":
+        data = read_demonstrations(profile)
+        folders = [part for folder in data["folders"] for part in ("--demos", folder)]
+        return ["bc", *folders], str(data["content_hash"])[:12], None
+    if algorithm != "ppo" or start == "new" or (start == "profile" and profile not in _CLONED):
+        return ["train", algorithm], None, None
+    clone = read_policy(profile, "bc")
+    if not Path(clone["checkpoint"]).exists():
+        raise RecordError(f"{clone['checkpoint']} is gone; materialize bc_policy, partition {profile}, again")
+    return ["train", algorithm, "--init", clone["version"]], str(clone["weights_hash"])[:12], clone["version"]
+
+
+def _path(algorithm: str, profile: str, digest: str | None = None) -> Path:
+    folder = pipeline_folder() / "policies"
+    return folder / (f"{algorithm}-{profile}.json" if digest is None else f"{algorithm}-{profile}-{digest}.json")
+
+
+def _weights_hash(checkpoint: Path) -> str:
+    from navi_core.models import load_checkpoint
+
+    return load_checkpoint(checkpoint).weights_hash

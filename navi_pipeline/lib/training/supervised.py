@@ -1,0 +1,147 @@
+"""Running a command as a supervised child.
+
+The child is its own process group and gets SIGTERM when its parent dies, so that neither a cancelled
+run nor a killed worker leaves one behind. Cancelling sends SIGTERM to the group (a trainer
+checkpoints and exits), and SIGKILL after a grace period.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import queue
+import signal
+import subprocess
+import sys
+import threading
+import time
+from collections import deque
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+from navi_core.presets import environment_overrides
+
+__all__ = ["SUPERVISOR", "run_supervised"]
+
+SUPERVISOR = "SUPERVISED_BY"
+"""Environment variable of a child that names its supervisor, so that an orphan can be told from a run of its own."""
+
+# Runs in the child before the real program: PR_SET_PDEATHSIG = 1. The parent may have died before the call, and may
+# block or ignore SIGTERM, which a child inherits: Dagster gives it the handler of SIGINT, which background jobs ignore.
+_GUARD = """
+import ctypes, os, signal, sys
+parent = int(sys.argv[1])
+signal.signal(signal.SIGTERM, signal.SIG_DFL)
+signal.pthread_sigmask(signal.SIG_UNBLOCK, [signal.SIGTERM])
+ctypes.CDLL(None, use_errno=True).prctl(1, signal.SIGTERM)
+if os.getppid() != parent:
+    sys.exit(143)
+os.execv(sys.argv[2], sys.argv[2:])
+"""
+
+
+def run_supervised(
+    command: list[str],
+    *,
+    on_line: Callable[[str], None],
+    grace_seconds: float = 30.0,
+    timeout: float | None = None,
+    stop: Callable[[], bool] | None = None,
+) -> tuple[int, str, list[str]]:
+    """Run a command as a supervised child, in this process's environment without `NAVI_*` settings.
+
+    Args:
+        command: Program (an absolute path) and arguments.
+        on_line: Called in this thread with every line of the child's standard error.
+        grace_seconds: Time between SIGTERM and SIGKILL when this call is interrupted [s].
+        timeout: Time after which the child is ended [s]; None: it may take as long as it likes.
+        stop: Asked twice a second; once it answers True the child is sent SIGTERM and has the grace period to end.
+
+    Returns:
+        Exit code (negative: the signal), standard output, the last 20 lines of standard error.
+
+    Raises:
+        TimeoutError: The time was up; the child has been ended.
+    """
+    deadline = None if timeout is None else time.monotonic() + timeout
+    process = subprocess.Popen(
+        [sys.executable, "-c", _GUARD, str(os.getpid()), *command],
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+        text=True,
+        errors="replace",
+        start_new_session=True,
+        env=_environment() | {SUPERVISOR: str(os.getpid())},
+    )
+    lines: queue.Queue[str | None] = queue.Queue()
+    output: list[str] = []
+    last: deque[str] = deque(maxlen=20)
+    assert process.stdout is not None and process.stderr is not None
+    readers = [
+        threading.Thread(target=_read_lines, args=(process.stderr, lines), daemon=True),
+        threading.Thread(target=lambda: output.append(process.stdout.read()), daemon=True),  # type: ignore[union-attr]
+    ]
+    for reader in readers:
+        reader.start()
+    told: float | None = None
+    try:
+        while True:
+            if told is None and stop is not None and stop():
+                told = time.monotonic()
+                with contextlib.suppress(ProcessLookupError):
+                    os.killpg(process.pid, signal.SIGTERM)
+            if told is not None and time.monotonic() > told + grace_seconds:
+                break
+            if deadline is not None and time.monotonic() > deadline:
+                raise TimeoutError(f"not done after {timeout:g} s")
+            # A timeout lets signals of a cancelling parent through.
+            try:
+                line = lines.get(timeout=0.5)
+            except queue.Empty:
+                continue
+            if line is None:
+                process.wait(None if told is None else grace_seconds)
+                break
+            last.append(line)
+            on_line(line)
+    except subprocess.TimeoutExpired:
+        pass  # told to end and still there: killed below
+    finally:
+        _end(process, grace_seconds if told is None else 0.0)
+    for reader in readers:
+        reader.join(timeout=5.0)
+    return process.returncode, "".join(output), list(last)
+
+
+def _read_lines(stream: Any, into: queue.Queue[str | None]) -> None:
+    for line in stream:
+        into.put(line.rstrip("\n"))
+    into.put(None)
+
+
+def _end(process: subprocess.Popen[str], grace_seconds: float) -> None:
+    """End the child's whole group: SIGTERM, a grace period, SIGKILL."""
+    if process.poll() is None:
+        with contextlib.suppress(ProcessLookupError):
+            os.killpg(process.pid, signal.SIGTERM)
+        deadline = time.monotonic() + grace_seconds
+        while process.poll() is None and time.monotonic() < deadline:
+            time.sleep(0.05)
+    # Also after a regular end: processes that the child may have left in its group go with it.
+    with contextlib.suppress(ProcessLookupError):
+        os.killpg(process.pid, signal.SIGKILL)
+    process.wait()
+
+
+def _environment() -> dict[str, str]:
+    """Return this environment without the variables that are settings: the configuration file holds them."""
+    kept = {}
+    for name, value in os.environ.items():
+        if name.startswith("NAVI_") and environment_overrides({name: value}):
+            continue
+        kept[name] = value
+    # The child must find the same code, also where Navi is not installed.
+    root = str(Path(__file__).resolve().parents[3])
+    kept["PYTHONPATH"] = os.pathsep.join([root, *filter(None, [os.environ.get("PYTHONPATH")])])
+    return kept

@@ -1,0 +1,145 @@
+"""The engine's commands as supervised children of an asset, or as Ray jobs where NAVI_TRAINER says ray.
+
+A child that was killed is started again and resumes from its last checkpoint; the run directory's lock
+keeps a second trainer out. A child that ends with one of Navi's own errors is not started again: trying
+once more would not help.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import sys
+from collections.abc import Callable, Sequence
+from typing import Any
+
+from navi_core.config import TrainConfig, config_hash
+from navi_core.errors import ConfigError, RunError
+from navi_pipeline.lib.records.documents import pipeline_folder, write_document
+from navi_pipeline.lib.training.supervised import run_supervised
+
+__all__ = ["ended_of_itself", "require_whole", "run_navi", "train_in_child"]
+
+
+def train_in_child(
+    config: TrainConfig,
+    *,
+    asset: str,
+    partition: str,
+    on_line: Callable[[str], None],
+    command: Sequence[str] = ("train", "ppo"),
+    retries: int = 2,
+    grace_seconds: float = 30.0,
+    stop: Callable[[], bool] | None = None,
+) -> dict[str, Any]:
+    """Train with a `navi` command in a child process until it ends.
+
+    Args:
+        config: Full configuration; environment settings (`NAVI_*`) must be resolved in it already.
+        asset: Asset name of the run directory's key.
+        partition: Partition of the key.
+        on_line: Called with every line that the trainer says.
+        command: The command and what it is given besides the configuration.
+        retries: Times that a killed child is started again.
+        grace_seconds: Time between SIGTERM and SIGKILL when cancelled [s].
+        stop: Asked twice a second; once it answers True the trainer checkpoints and ends.
+
+    Returns:
+        The trainer's result: checkpoint, run_id, steps, reason, …
+
+    Raises:
+        RunError: The trainer failed; its last lines are given.
+    """
+    file = pipeline_folder() / "configs" / f"{partition}-{config_hash(config)}.json"
+    write_document(file, config.model_dump(mode="json"))
+    arguments = [*command, "--config", str(file), "--asset", asset, "--partition", partition, "--json"]
+    result = run_navi(
+        arguments, what="trainer", on_line=on_line, retries=retries, grace_seconds=grace_seconds, stop=stop
+    )
+    if "checkpoint" not in result:
+        raise RunError(f"the trainer's result names no checkpoint: {str(result)[-200:]}")
+    return result
+
+
+def run_navi(
+    arguments: Sequence[str],
+    *,
+    what: str,
+    on_line: Callable[[str], None],
+    retries: int = 2,
+    grace_seconds: float = 30.0,
+    stop: Callable[[], bool] | None = None,
+) -> dict[str, Any]:
+    """Run a `navi` command that answers with one JSON object.
+
+    Args:
+        arguments: Of `navi`.
+        what: What the child is called in messages.
+        on_line: Called with every line of its standard error.
+        retries: Times that a killed child is started again.
+        grace_seconds: Time between SIGTERM and SIGKILL when cancelled [s].
+        stop: Asked twice a second; once it answers True the child is told to end, and is not started again.
+
+    Raises:
+        ConfigError: NAVI_TRAINER names no way to run it.
+        RunError: It failed; its last lines are given.
+    """
+    command = [sys.executable, "-m", "navi_core.cli.main", *arguments]
+    launch = _launcher()
+    for attempt in range(retries + 1):
+        code, output, last = launch(command, on_line=on_line, grace_seconds=grace_seconds, stop=stop)
+        if code == 0:
+            return _object(output, what)
+        if code > 0 or attempt == retries or (stop is not None and stop()):
+            how = f"was killed by signal {-code}" if code < 0 else f"ended with exit code {code}"
+            raise RunError(f"the {what} {how}; its last lines:\n" + "\n".join(last))
+        on_line(f"the {what} was killed by signal {-code}; it is started again and goes on where it stood")
+    raise AssertionError("unreachable")
+
+
+def ended_of_itself(reason: str | None) -> bool:
+    """Tell whether a run is whole: by its steps or epochs, or because its early-stopping controller ended it.
+
+    Args:
+        reason: What the trainer's result gives, such as `total_steps` or `early_stopping: plateau`.
+    """
+    return reason is not None and reason.partition(":")[0] in ("total_steps", "epochs", "early_stopping")
+
+
+def require_whole(result: dict[str, Any], what: str) -> None:
+    """Refuse the result of a training that was stopped before its end.
+
+    Args:
+        result: The trainer's.
+        what: What the training is called in the message.
+
+    Raises:
+        RunError: It was stopped.
+    """
+    if not ended_of_itself(result.get("reason")):
+        raise RunError(
+            f"{what} was stopped at step {result.get('steps', 0):,} ({result.get('reason')}); "
+            "begun again, it goes on from there"
+        )
+
+
+def _launcher() -> Callable[..., tuple[int, str, list[str]]]:
+    """Return what runs commands: NAVI_TRAINER is child (the default) or ray."""
+    where = os.environ.get("NAVI_TRAINER") or "child"
+    if where == "ray":
+        from navi_pipeline.lib.training.ray_jobs import run_ray_job
+
+        return run_ray_job
+    if where != "child":
+        raise ConfigError(f"NAVI_TRAINER={where!r}; allowed: child (a process of this machine), ray (a Ray job)")
+    return run_supervised
+
+
+def _object(output: str, what: str) -> dict[str, Any]:
+    try:
+        result = json.loads(output)
+    except ValueError as error:
+        raise RunError(f"the {what}'s result is not JSON: {output[-200:]!r}") from error
+    if not isinstance(result, dict):
+        raise RunError(f"the {what}'s result is {type(result).__name__}, not an object: {output[-200:]!r}")
+    return result

@@ -1,0 +1,1 @@
+"""The DuckDB warehouse: ingest, archive, snapshots, SQL files."""

@@ -1,0 +1,230 @@
+"""The warehouse's long memory: every table as Parquet, in place of the segments that its rows came from.
+
+    <home>/warehouse/archive/<generation>/<table>.parquet    zstd, each row once; any DuckDB or pandas reads them
+    <home>/warehouse/archive/manifest.json                   which generation counts, with counts and checksums
+
+A generation is whole before the manifest names it, and a segment is removed only after that: killed in
+between, the database can still be made anew from the manifest's generation and the segments that are left.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import os
+import shutil
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from navi_core.errors import RecordError
+from navi_core.record.durable import fsync_directory, write_durably
+from navi_core.record.schema import NATURAL_KEYS
+from navi_pipeline.lib.warehouse.sql_files import NewerWarehouseError
+
+if TYPE_CHECKING:
+    import duckdb
+
+__all__ = ["Archive", "drop_experiences", "last_migration", "thin_runs"]
+
+_TABLES = (*NATURAL_KEYS, "segments")
+_VERSION = 1
+
+
+@dataclass(frozen=True)
+class _Generation:
+    number: int
+    migration: int
+    tables: dict[str, dict[str, Any]]
+
+
+class Archive:
+    """The Parquet files of one warehouse.
+
+    Args:
+        folder: `warehouse/archive` of a Navi home; need not exist.
+    """
+
+    def __init__(self, folder: Path) -> None:
+        self.folder = folder
+        self._manifest = folder / "manifest.json"
+
+    def write(self, connection: duckdb.DuckDBPyConnection) -> int:
+        """Write all tables as a new generation, which counts only after `adopt`.
+
+        Returns:
+            Number of the generation.
+        """
+        known = self._read()
+        number = 1 + (known.number if known else 0)
+        target = self._path(number)
+        shutil.rmtree(target, ignore_errors=True)
+        target.mkdir(parents=True)
+        try:
+            for table in _TABLES:
+                order = ", ".join(NATURAL_KEYS.get(table, ("name",)))
+                file = str(target / f"{table}.parquet").replace("'", "''")
+                connection.execute(
+                    f"copy (select * from {table} order by {order}) to '{file}' (format parquet, compression zstd)"
+                )
+                with (target / f"{table}.parquet").open("rb") as written:
+                    os.fsync(written.fileno())
+            fsync_directory(target)
+        except Exception:
+            self.discard(number)
+            raise
+        return number
+
+    def discard(self, number: int) -> None:
+        """Remove a generation that does not count: it lies where room is wanting. One that counts stays."""
+        known = self._read()
+        if known is None or known.number != number:
+            shutil.rmtree(self._path(number), ignore_errors=True)
+
+    def adopt(self, number: int, counts: dict[str, int], migration: int) -> None:
+        """Let a written generation count, and remove the others.
+
+        Args:
+            number: What `write` returned.
+            counts: Rows of each table, as they were read back.
+            migration: The last one of the database that was written.
+        """
+        folder = self._path(number)
+        tables = {table: {"rows": counts[table], "sha256": _checksum(folder / f"{table}.parquet")} for table in _TABLES}
+        document = {"navi_archive": _VERSION, "generation": number, "migration": migration, "tables": tables}
+        write_durably(self._manifest, (json.dumps(document, indent=1) + "\n").encode())
+        for other in self.folder.iterdir():
+            if other.is_dir() and other != folder:
+                shutil.rmtree(other, ignore_errors=True)
+
+    def restore(self, connection: duckdb.DuckDBPyConnection, number: int | None = None) -> dict[str, int]:
+        """Fill the empty tables of a database from a generation; tables and columns it did not know yet stay empty.
+
+        Args:
+            connection: A database whose migrations were applied.
+            number: Generation; by default the one that counts, after its checksums were compared.
+
+        Returns:
+            Rows by table; empty if there is no archive.
+
+        Raises:
+            NewerWarehouseError: A newer Navi wrote it; tables and columns that are unknown here would get lost.
+            RecordError: A file is missing, unknown to the manifest, or was changed since it was written.
+        """
+        known = self._read()
+        last = last_migration(connection)
+        if known is not None and known.migration > last:
+            raise NewerWarehouseError(
+                f"{self.folder} is of a newer Navi, with migration {known.migration} where this one knows {last}; "
+                "update this checkout"
+            )
+        if number is None:
+            if known is None:
+                return {}
+            self._check(known)
+            number = known.number
+        counts = {}
+        written = known.tables if known is not None and number == known.number else None
+        for table in _TABLES:
+            file = self._path(number) / f"{table}.parquet"
+            if written is not None and table not in written:
+                if file.exists():
+                    raise RecordError(f"{self._manifest} does not know {file}; restore it from a copy")
+                counts[table] = 0  # a later migration made it
+                continue
+            columns = [name for name, *_ in connection.execute(f"describe {table}").fetchall()]
+            held = {
+                name
+                for name, *_ in connection.execute("describe select * from read_parquet(?)", [str(file)]).fetchall()
+            }
+            if missing := [name for name in NATURAL_KEYS.get(table, ()) if name not in held]:
+                raise RecordError(f"{file} lacks the key column {', '.join(missing)}; move it away and rebuild again")
+            both = ", ".join(name for name in columns if name in held)
+            connection.execute(f"insert into {table} by name select {both} from read_parquet(?)", [str(file)])
+            row = connection.execute(f"select count(*) from {table}").fetchone()
+            counts[table] = int(row[0]) if row else 0
+            if written is not None and counts[table] != written[table]["rows"]:
+                raise RecordError(f"{file} gave {counts[table]} rows, {written[table]['rows']} were written")
+        return counts
+
+    def _check(self, known: _Generation) -> None:
+        for table, wrote in known.tables.items():
+            file = self._path(known.number) / f"{table}.parquet"
+            if not file.is_file():
+                raise RecordError(f"{file} is missing; restore it from a copy")
+            if _checksum(file) != wrote["sha256"]:
+                raise RecordError(f"{file} was changed since it was written; restore it from a copy")
+
+    def _path(self, number: int) -> Path:
+        return self.folder / f"{number:06d}"
+
+    def _read(self) -> _Generation | None:
+        try:
+            document = json.loads(self._manifest.read_text())
+            if document["navi_archive"] != _VERSION:
+                raise ValueError(f"version {document['navi_archive']} is not {_VERSION}")
+            tables = {str(table): dict(wrote) for table, wrote in document["tables"].items() if table in _TABLES}
+            # Manifests of before tell no migration.
+            return _Generation(int(document["generation"]), int(document.get("migration", 0)), tables)
+        except FileNotFoundError:
+            return None
+        except (OSError, ValueError, KeyError, TypeError, AttributeError) as error:
+            raise RecordError(f"{self._manifest} is broken ({error}); restore it from a copy") from error
+
+
+def last_migration(connection: duckdb.DuckDBPyConnection) -> int:
+    """Return the number of the last migration that a database has seen."""
+    row = connection.execute("select max(number) from migrations").fetchone()
+    return int(row[0]) if row and row[0] is not None else 0
+
+
+def thin_runs(connection: duckdb.DuckDBPyConnection, *, keep_days: float, points: int, models: bool = False) -> int:
+    """Thin metrics and stage timings of old runs to `points` steps each.
+
+    Args:
+        connection: The writer's connection.
+        keep_days: Age of a run's last row from which on it is thinned [days].
+        points: Steps that stay, spread evenly; the last one always does.
+        models: Of the runs that models came from; by default of the others.
+
+    Returns:
+        Rows removed.
+    """
+    removed = 0
+    for table in ("metrics", "stage_timings"):
+        row = connection.execute(
+            f"""
+            delete from {table} using (
+                with old as (
+                    select run_id, count(distinct step) as steps from {table}
+                    where (run_id in (select run_id from models where run_id is not null)) = ?
+                    group by run_id
+                    having max(recorded_at) < now()::timestamp - to_seconds(? * 86400.0) and count(distinct step) > ?
+                ),
+                ranked as (
+                    select run_id, step, steps, row_number() over (partition by run_id order by step desc) - 1 as place
+                    from (select distinct run_id, step, steps from {table} join old using (run_id))
+                )
+                -- A step stays where the sequence of `points` even marks moves on; place 0 is the last step.
+                select run_id, step from ranked
+                where place > 0 and floor(place * ? / steps) = floor((place - 1) * ? / steps)
+            ) gone
+            where {table}.run_id = gone.run_id and {table}.step = gone.step
+            """,
+            [models, keep_days, points, points, points],
+        ).fetchone()
+        removed += int(row[0]) if row else 0
+    return removed
+
+
+def drop_experiences(connection: duckdb.DuckDBPyConnection, *, keep_days: float) -> int:
+    """Drop experiences of services that are older than `keep_days` [days]; return how many. Versions stay."""
+    row = connection.execute(
+        "delete from service_experiences where recorded_at < now()::timestamp - to_seconds(? * 86400.0)", [keep_days]
+    ).fetchone()
+    return int(row[0]) if row else 0
+
+
+def _checksum(file: Path) -> str:
+    with file.open("rb") as stream:
+        return hashlib.file_digest(stream, "sha256").hexdigest()

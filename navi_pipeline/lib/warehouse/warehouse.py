@@ -1,0 +1,410 @@
+"""The warehouse: one locked writer folds outbox segments in, readers see an atomically replaced copy.
+
+    <home>/outbox/*.ndjson            segments of the producers, whole by construction
+    <home>/outbox/done/               segments whose rows are in the database
+    <home>/outbox/quarantine/         segments that were refused, each with a .reason.txt
+    <home>/warehouse/navi.duckdb      the database; opened by the ingest alone, under ingest.lock
+    <home>/warehouse/compact.lock     held by a compaction or rebuild: one at a time, ingests go on beside the first
+    <home>/warehouse/read.duckdb      the readers' snapshot, which nobody writes to
+    <home>/warehouse/archive/         Parquet in place of older segments; with done/ all that a rebuild needs
+
+DuckDB lets one process write and nobody else read meanwhile, and several processes that retry to
+open one file can lose commits that were acknowledged. One lock around the only writer, and a
+separate file for readers, avoid both.
+"""
+
+from __future__ import annotations
+
+import logging
+import os
+import shutil
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass
+from datetime import UTC, datetime
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from navi_core.errors import RecordError
+from navi_core.record.file_lock import NOT_FOR_THIS_USER, lock_file, locked_within
+from navi_core.record.home import navi_home
+from navi_core.record.schema import NATURAL_KEYS
+from navi_pipeline.lib.warehouse.archive import Archive, drop_experiences, last_migration, thin_runs
+from navi_pipeline.lib.warehouse.database import open_database, remedy
+from navi_pipeline.lib.warehouse.outbox import IngestReport, Outbox
+from navi_pipeline.lib.warehouse.snapshot import is_current, open_snapshot, publish, write_ahead_log
+from navi_pipeline.lib.warehouse.sql_files import NewerWarehouseError, apply_sql, require_known, sql_folder, sql_hash
+
+if TYPE_CHECKING:
+    import duckdb
+    import pandas
+
+__all__ = ["CompactReport", "IngestReport", "ReadOnlyWarehouseError", "Warehouse"]
+
+_log = logging.getLogger(__name__)
+
+
+class ReadOnlyWarehouseError(RecordError):
+    """The warehouse is somebody else's: this user may read it."""
+
+
+@dataclass(frozen=True)
+class CompactReport:
+    """What one compaction did.
+
+    Attributes:
+        rows: Rows in the archive.
+        segments: Segments that it replaced.
+        thinned: Rows of old runs that were removed.
+    """
+
+    rows: int
+    segments: int
+    thinned: int
+
+
+class Warehouse:
+    """Ingest and query of one Navi home.
+
+    Args:
+        home: Folder of outbox and warehouse; by default `navi_home()`.
+        lock_timeout: Seconds to wait for another ingest [s].
+    """
+
+    def __init__(self, home: Path | str | None = None, *, lock_timeout: float = 120.0) -> None:
+        home = Path(home) if home is not None else navi_home()
+        self.outbox = home / "outbox"
+        self._segments = Outbox(self.outbox)
+        self.done, self.quarantine = self._segments.done, self._segments.quarantine
+        self.folder = home / "warehouse"
+        self.database = self.folder / "navi.duckdb"
+        self.snapshot = self.folder / "read.duckdb"
+        self.archive = Archive(self.folder / "archive")
+        self._stamp = self.folder / "sql.sha256"
+        self._lock_timeout = lock_timeout
+
+    def ingest(self) -> IngestReport:
+        """Fold all segments of the outbox in, and refresh the snapshot.
+
+        Interrupted anywhere, the next ingest completes it: rows are replaced by natural key in one
+        transaction per batch together with the segments' names, and files move only after the commit.
+
+        Raises:
+            RecordError: The lock is held too long, the database is broken, or counts disagree.
+        """
+        with self._locked():
+            return self._ingest()
+
+    def refresh(self) -> IngestReport:
+        """Ingest before a question is asked, where this user and this Navi may; else say why not.
+
+        Returns:
+            As `ingest`; with `not_folded` where the readers' copy is left as it is.
+
+        Raises:
+            RecordError: As `ingest`, or there is no readers' copy.
+        """
+        try:
+            return self.ingest()
+        except (ReadOnlyWarehouseError, NewerWarehouseError) as error:
+            if not self.snapshot.exists():
+                raise
+            made = datetime.fromtimestamp(self.snapshot.stat().st_mtime, UTC)
+            return IngestReport(not_folded=f"{error}; the answer is as of {made:%Y-%m-%d %H:%M:%S} UTC")
+
+    def rebuild(self) -> IngestReport:
+        """Make the database anew from the archive, `done/` and the outbox; readers keep the old snapshot meanwhile.
+
+        Raises:
+            RecordError: The archive is damaged, or as `ingest`.
+        """
+        with self._locked("compact.lock"), self._locked():
+            fresh = self.folder / "navi.duckdb.new"
+            self._restored(fresh, None)
+            return self._exchange(fresh)
+
+    def compact(
+        self, *, keep_days: float | None = None, points: int = 500, keep_model_days: float | None = None
+    ) -> CompactReport:
+        """Put all rows into the Parquet archive, in place of the segments of `done/`, and shrink the database.
+
+        The new archive is read back into a new database, and nothing is removed before both agree. All this is done
+        with a copy, beside the ingests that go on meanwhile: what they fold in is folded into the new database again.
+
+        Args:
+            keep_days: Thin metrics and stage timings of runs that no model came from and that are older than this, and
+                drop experiences of services that are [days]; None keeps every row.
+            points: Steps that stay of a thinned run.
+            keep_model_days: Likewise thin the runs that models came from [days]; None keeps them whole.
+
+        Raises:
+            RecordError: Counts disagree, there is no room for a second copy, or as `ingest`; every row is where it was.
+        """
+        import duckdb
+
+        copy, fresh = self.folder / "navi.duckdb.old", self.folder / "navi.duckdb.new"
+        with self._locked("compact.lock"):
+            try:
+                with self._locked():
+                    self._ingest()
+                    self._require_room()
+                    write_ahead_log(copy).unlink(missing_ok=True)  # of a compaction that was killed
+                    shutil.copyfile(self.database, copy)
+                    replaced = self._segments.folded()
+                with open_database(copy) as connection:
+                    thinned = _thinned(connection, keep_days, points, keep_model_days)
+                    migration = last_migration(connection)
+                    number, before = self.archive.write(connection), _counts(connection)
+                copy.unlink()  # its room is wanted for the new one
+                self._read_back(number, before, fresh, replaced, migration)
+            except (duckdb.Error, OSError) as error:
+                raise RecordError(f"{self.folder} was not compacted: {error}; every row is where it was") from error
+            finally:
+                for file in (copy, write_ahead_log(copy), fresh, write_ahead_log(fresh)):
+                    file.unlink(missing_ok=True)
+            return CompactReport(sum(before.values()) - before["segments"], len(replaced), thinned)
+
+    def publish(self) -> None:
+        """Give the readers the database as it is now; needed after a change that no ingest made."""
+        with self._locked():
+            self._publish()
+
+    def probe(self) -> None:
+        """Ask the readers' snapshot the smallest question, after mending it where that is possible.
+
+        Raises:
+            RecordError: No reader gets an answer; the message says what is in the way.
+        """
+        self.query("select 1")
+
+    def query(self, sql: str, parameters: list[Any] | None = None) -> pandas.DataFrame:
+        """Answer one SQL query from the readers' snapshot.
+
+        Args:
+            sql: DuckDB SQL; the snapshot is opened read-only.
+            parameters: Values of `?` placeholders.
+
+        Returns:
+            The result as a data frame (empty without columns for statements without a result).
+
+        Raises:
+            RecordError: The query fails; the message lists tables and views.
+        """
+        with self.reader() as ask:
+            return ask(sql, parameters)
+
+    @contextmanager
+    def reader(self) -> Iterator[Callable[[str, list[Any] | None], pandas.DataFrame]]:
+        """Open the snapshot once for many questions; they all see the same moment.
+
+        Yields:
+            A function that answers as `query` does.
+
+        Raises:
+            RecordError: As `query`.
+        """
+        import duckdb
+
+        def ask(sql: str, parameters: list[Any] | None = None) -> pandas.DataFrame:
+            try:
+                answer = connection.execute(sql, parameters)
+                if answer is None:
+                    raise RecordError('the query is empty; ask for example: navi query "select * from leaderboard"')
+                return answer.df()
+            except (duckdb.Error, UnicodeEncodeError, RuntimeError) as error:
+                raise self._explained(error) from error
+
+        with self._opened() as connection:
+            yield ask
+
+    def _explained(self, error: Exception) -> RecordError:
+        views, tables = self.relations()
+        return RecordError(f"{str(error).strip()}\nviews: {', '.join(views)}\ntables: {', '.join(tables)}")
+
+    def relations(self) -> tuple[list[str], list[str]]:
+        """Return the names of the views and of the tables."""
+        with self._opened() as connection:
+            rows = connection.execute(
+                "select table_name, table_type from information_schema.tables where table_schema = 'main' order by 1"
+            ).fetchall()
+        return [name for name, kind in rows if kind == "VIEW"], [name for name, kind in rows if kind != "VIEW"]
+
+    def status(self) -> dict[str, Any]:
+        """Return rows by table, bytes of files, segments in `done/`, the last migration, and what was refused."""
+        counts = self.query(" union all ".join(f"select '{t}' as name, count(*) as n from {t}" for t in NATURAL_KEYS))
+        last = self.query("select max_by(name, number) as name from migrations")["name"][0]
+        archived = [file for file in self.archive.folder.rglob("*") if file.is_file()]
+        files = {"database": [self.database], "readers' snapshot": [self.snapshot], "archive": archived}
+        reasons = sorted(self.quarantine.glob("*.reason.txt"))
+        return {
+            "rows": {name: int(n) for name, n in zip(counts["name"], counts["n"], strict=True)},
+            "bytes": {name: sum(file.stat().st_size for file in group) for name, group in files.items()},
+            "segments": len(self._segments.folded()),
+            "migration": str(last),
+            "quarantined": {
+                file.name.removesuffix(".reason.txt"): file.read_text("utf-8", "replace").strip() for file in reasons
+            },
+        }
+
+    def _opened(self) -> duckdb.DuckDBPyConnection:
+        """Open the snapshot; one that cannot be read is made anew from the database first."""
+        import duckdb
+
+        if not self.snapshot.exists():
+            self.ingest()
+        try:
+            return open_snapshot(self.snapshot)
+        except (duckdb.ConnectionException, duckdb.OutOfMemoryException) as error:
+            # Another connection of this program, or too little memory: the file is as it should be.
+            raise RecordError(f"the snapshot {self.snapshot} cannot be opened: {error}") from error
+        except (duckdb.Error, RecordError):
+            pass
+        with self._locked():
+            try:
+                return open_snapshot(self.snapshot)  # another reader was here first
+            except (duckdb.Error, RecordError) as error:
+                _log.warning("the readers' snapshot is made anew: %s", error)
+            if self.database.exists():
+                self._publish()
+            try:
+                return open_snapshot(self.snapshot)
+            except (duckdb.Error, RecordError) as error:
+                way = remedy(error, "`navi query --rebuild` makes it anew from the archive and outbox/done")
+                raise RecordError(f"the snapshot {self.snapshot} cannot be read: {error}; {way}") from error
+
+    @contextmanager
+    def _locked(self, name: str = "ingest.lock") -> Iterator[None]:
+        lock = self.folder / name
+        try:
+            for folder in (self.folder, self.done, self.quarantine):
+                folder.mkdir(parents=True, exist_ok=True)
+            descriptor = lock_file(lock)
+        except OSError as error:
+            if error.errno in NOT_FOR_THIS_USER:
+                raise ReadOnlyWarehouseError(f"this user may not write to the warehouse: {error}") from error
+            raise RecordError(f"cannot prepare the warehouse {self.folder}: {error}") from error
+        try:
+            places = (self.folder, self.outbox, self.done, self.quarantine, self.database)
+            if refused := [place for place in places if place.exists() and not os.access(place, os.W_OK)]:
+                raise ReadOnlyWarehouseError(f"this user may not write to {refused[0]}")
+            if not locked_within(descriptor, self._lock_timeout):
+                raise RecordError(f"another process has held {lock} for {self._lock_timeout:.0f} s")
+            yield
+        finally:
+            os.close(descriptor)
+
+    def _ingest(self) -> IngestReport:
+        import duckdb
+
+        folder = sql_folder()
+        wanted = sql_hash(folder)
+        current = self.database.exists() and self._stamp.exists() and self._stamp.read_text() == wanted
+        files = self._segments.waiting()
+        report = IngestReport()
+        if current and not files and is_current(self.database, self.snapshot):
+            return report
+        try:
+            with open_database(self.database) as connection:
+                if current:
+                    require_known(connection, folder)  # a newer Navi may have been killed before it wrote the stamp
+                else:
+                    report.migrations = apply_sql(connection, folder)
+                self._segments.fold(connection, files, report)
+                connection.execute("checkpoint")
+        except duckdb.Error as error:
+            way = remedy(error, "`navi query --rebuild` makes it anew from the archive and outbox/done")
+            raise RecordError(f"the warehouse {self.database} failed: {error}; {way}") from error
+        self._stamp.write_text(wanted)
+        self._publish()
+        return report
+
+    def _read_back(
+        self, number: int, written: dict[str, int], fresh: Path, replaced: list[Path], migration: int
+    ) -> None:
+        """Make a new database from a generation of the archive that was just written, and let both count."""
+        try:
+            given = self._restored(fresh, number)
+            if written != given:
+                raise RecordError(f"the archive does not give back what was written: {written} became {given}")
+            with self._locked():
+                self._require_migration(migration, self.database, fresh)
+                # Under the lock that a backup holds: it would miss what is removed here.
+                self.archive.adopt(number, given, migration)
+                self._exchange(fresh, replaced)
+        except Exception:
+            # What does not count is in the way where there was no room for it.
+            self.archive.discard(number)
+            raise
+
+    def _require_room(self) -> None:
+        """Refuse a compaction that would fill the disk, on which others write, too, before it fails for it."""
+        archived = sum(file.stat().st_size for file in self.archive.folder.rglob("*.parquet"))
+        wanted, free = self.database.stat().st_size + archived, shutil.disk_usage(self.folder).free
+        if free < wanted:
+            raise RecordError(
+                f"{self.folder} was not compacted: a copy and a new archive take some {wanted / 2**20:,.0f} MiB, "
+                f"{free / 2**20:,.0f} are free; free some space and try again; every row is where it was"
+            )
+
+    def _require_migration(self, migration: int, *files: Path) -> None:
+        for file in files:
+            with open_database(file) as connection:
+                if (found := last_migration(connection)) != migration:
+                    raise RecordError(
+                        f"{file} has migration {found}, the copy had {migration}: Navi was updated meanwhile; "
+                        "compact it again"
+                    )
+
+    def _exchange(self, fresh: Path, replaced: Sequence[Path] = ()) -> IngestReport:
+        """Put a new database in the place of the old one, and fold in what is not in it.
+
+        Args:
+            fresh: The new database, made of the archive.
+            replaced: Segments whose rows the archive holds; they are removed.
+        """
+        self._segments.take_back(sorted(set(self._segments.folded()).difference(replaced)))
+        # Its views are those of when it was made.
+        self._stamp.unlink(missing_ok=True)
+        write_ahead_log(self.database).unlink(missing_ok=True)
+        os.replace(fresh, self.database)
+        for file in replaced:
+            file.unlink(missing_ok=True)
+        return self._ingest()
+
+    def _restored(self, file: Path, generation: int | None) -> dict[str, int]:
+        """Make a new database from a generation of the archive; return its counts."""
+        import duckdb
+
+        for name in (file, write_ahead_log(file)):
+            name.unlink(missing_ok=True)
+        try:
+            with open_database(file) as connection:
+                apply_sql(connection, sql_folder())
+                return self.archive.restore(connection, generation)
+        except duckdb.Error as error:
+            raise RecordError(f"the archive {self.archive.folder} cannot be read: {error}") from error
+
+    def _publish(self) -> None:
+        publish(self.database, self.snapshot)
+
+
+def _thinned(
+    connection: duckdb.DuckDBPyConnection, keep_days: float | None, points: int, keep_model_days: float | None
+) -> int:
+    """Remove what is older than asked for; return how many rows that were."""
+    thinned = 0
+    if keep_days is not None:
+        thinned += thin_runs(connection, keep_days=keep_days, points=points)
+        thinned += drop_experiences(connection, keep_days=keep_days)
+    if keep_model_days is not None:
+        thinned += thin_runs(connection, keep_days=keep_model_days, points=points, models=True)
+    return thinned
+
+
+def _counts(connection: duckdb.DuckDBPyConnection) -> dict[str, int]:
+    """Return the rows of every table that the archive holds."""
+    counts = {}
+    for table in (*NATURAL_KEYS, "segments"):
+        row = connection.execute(f"select count(*) from {table}").fetchone()
+        counts[table] = int(row[0]) if row else 0
+    return counts
