@@ -6,12 +6,13 @@ A segment is newline-delimited JSON. Its first line is a header
 
 with the context that every row shares and the SHA-256 of all bytes after the header line; each
 further line is one row. A file under its final name is whole: it was written under another name,
-synced and renamed. Names sort in the order of writing, and a later row replaces an earlier one of
-the same natural key.
+synced and renamed. Names sort in the order of writing, also after a clock was set back, and a later
+row replaces an earlier one of the same natural key.
 """
 
 from __future__ import annotations
 
+import contextlib
 import hashlib
 import itertools
 import json
@@ -59,6 +60,7 @@ class MetricLog:
         self._observers: list[Callable[[int, dict[str, float]], None]] = []
         self._closing: list[Callable[[], None]] = []
         self._step = 0
+        self._latest = 0
         self._lock = threading.Lock()
         try:
             self.outbox.mkdir(parents=True, exist_ok=True)
@@ -180,8 +182,8 @@ class MetricLog:
             "created_at": _now(),
             "forget_earlier": table is None,
         }
-        # The clock orders segments of different processes, the serial number those of one.
-        name = f"{time.time_ns():020d}-{os.getpid()}-{next(_SERIAL):06d}-{table or 'forget'}.ndjson"
+        self._latest = self._next_number()
+        name = f"{self._latest:020d}-{os.getpid()}-{next(_SERIAL):06d}-{table or 'forget'}.ndjson"
         data = json.dumps(header, separators=(",", ":"), allow_nan=False).encode() + b"\n" + body
         try:
             write_durably(self.outbox / name, data)
@@ -191,6 +193,16 @@ class MetricLog:
                 f"cannot write {len(rows)} rows of {table!r} to the outbox {self.outbox}: {error.strerror or error}; "
                 f"{what} and give the command again"
             ) from error
+
+    def _next_number(self) -> int:
+        """Return a number above those of all acknowledged segments: the time [ns], unless the clock was set back."""
+        latest = self._latest
+        # Ingest moves segments from the outbox to done/: in this order none is missed.
+        for folder in (self.outbox, self.outbox / "done"):
+            with contextlib.suppress(OSError):
+                names = [name for name in os.listdir(folder) if name[:20].isdecimal() and name.endswith(".ndjson")]
+                latest = max(latest, int(max(names, default="0")[:20]))
+        return max(time.time_ns(), latest + 1)
 
 
 def _now() -> str:

@@ -152,6 +152,57 @@ def test_the_database_can_be_rebuilt_from_done(home):
     assert after == [*before, [9, 9.0]]
 
 
+@pytest.mark.parametrize("between", [False, True])
+@pytest.mark.parametrize("fresh", [False, True])
+def test_a_later_row_wins_after_the_clock_is_set_back(home, monkeypatch, between, fresh):
+    warehouse, real = Warehouse(home), time.time_ns
+    with log_of(home) as log:
+        for step in range(10):
+            log.scalars(step, {"a": 1.0})
+    if between:
+        warehouse.ingest()
+    monkeypatch.setattr(time, "time_ns", lambda: real() - 24 * 3600 * 10**9)
+    with log_of(home) as log:
+        if fresh:
+            log.forget()
+        for step in range(5):
+            log.scalars(step, {"a": 2.0})
+    right = [[step, 2.0 if step < 5 else 1.0] for step in range(5 if fresh else 10)]
+    for change in (warehouse.ingest, warehouse.rebuild, warehouse.compact, warehouse.rebuild):
+        change()
+        assert warehouse.query("select step, value from metrics order by step").values.tolist() == right
+
+
+@pytest.mark.parametrize("change", [Warehouse.rebuild, Warehouse.compact])
+@pytest.mark.parametrize("broken", [False, True])
+def test_a_rebuild_replays_the_order_of_folding(home, change, broken):
+    """Segments of producers that numbered by the clock alone keep the order that they were folded in."""
+    warehouse = Warehouse(home)
+    for day, value in ((2, 1.0), (1, 2.0)):
+        with log_of(home) as log:
+            log.scalars(1, {"a": value})
+        file = next((home / "outbox").glob("*.ndjson"))
+        file.rename(file.with_name(f"{day:020d}-{file.name[21:]}"))
+        warehouse.ingest()
+    if broken and change is Warehouse.rebuild:
+        warehouse.database.write_bytes(b"broken")
+    change(warehouse)
+    assert warehouse.query("select value from metrics")["value"].tolist() == [2.0]
+    warehouse.rebuild()
+    assert warehouse.query("select value from metrics")["value"].tolist() == [2.0]
+
+
+def test_a_segment_that_no_database_knows_is_replayed_by_its_name(home):
+    warehouse = Warehouse(home)
+    for value in (1.0, 2.0):
+        with log_of(home) as log:
+            log.scalars(1, {"a": value})
+        warehouse.database.unlink(missing_ok=True)
+        warehouse.ingest()
+    warehouse.rebuild()
+    assert warehouse.query("select value from metrics")["value"].tolist() == [2.0]
+
+
 def test_queries_cannot_write_and_errors_list_what_there_is(home):
     warehouse = Warehouse(home)
     with pytest.raises(RecordError, match="read-only"):

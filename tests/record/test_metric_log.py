@@ -7,6 +7,7 @@ import os
 import subprocess
 import sys
 import threading
+import time
 from pathlib import Path
 
 import numpy as np
@@ -143,6 +144,21 @@ def test_observers_see_the_scalars(tmp_path):
     log.observe(lambda step, values: seen.append((step, dict(values))))
     log.scalars(5, {"a": 1.0})
     assert seen == [(5, {"a": 1.0})]
+
+
+@pytest.mark.parametrize("folder", [".", "done"])
+def test_segments_sort_in_the_order_of_writing_after_the_clock_is_set_back(tmp_path, monkeypatch, folder):
+    names, now = [], time.time_ns()
+    (tmp_path / folder).mkdir(exist_ok=True)
+    for hours in (24, 0, 12, 48):
+        monkeypatch.setattr(time, "time_ns", lambda hours=hours: now + hours * 3600 * 10**9)
+        with MetricLog(tmp_path, "run", {}) as log:
+            log.forget()
+            log.scalars(1, {"a": float(hours)})
+        for file in sorted(tmp_path.glob("*.ndjson")):
+            names += [file.name] if file.name not in names else []
+            file.rename(tmp_path / folder / file.name)
+    assert len(names) == 8 and names == sorted(names)
 
 
 def test_every_promised_table_has_a_key():

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -58,16 +58,24 @@ class Outbox:
         sweep_left(self.folder)
         return sorted(self.folder.glob("*.ndjson"), key=lambda file: file.name)
 
-    def folded(self) -> list[Path]:
-        """Return the segments whose rows are in the database, in the order of writing."""
-        return sorted(self.done.glob("*.ndjson"), key=lambda file: file.name)
+    def folded(self, order: Sequence[str] = ()) -> list[Path]:
+        """Return the segments whose rows are in the database.
+
+        Args:
+            order: Names in the order of folding; they keep it among each other. The rest is in the order of writing.
+        """
+        files = {file.name: file for file in self.done.glob("*.ndjson")}
+        known = [name for name in order if name in files]
+        replay = iter(known)
+        ordered = set(known)
+        return [files[next(replay) if name in ordered else name] for name in sorted(files)]
 
     def fold(self, connection: duckdb.DuckDBPyConnection, files: list[Path], report: IngestReport) -> None:
         """Fold segments in, a transaction for each batch; they move to `done/` behind it.
 
         Args:
             connection: The writer's connection.
-            files: What `waiting` returned.
+            files: What `waiting` or `folded` returned.
             report: Of the ingest; added to.
 
         Raises:
@@ -75,12 +83,6 @@ class Outbox:
         """
         for batch in _batches(files):
             self._fold(connection, batch, report)
-
-    def take_back(self, files: Iterable[Path]) -> None:
-        """Let segments of `done/` wait again, for a database that does not have their rows."""
-        for file in files:
-            os.replace(file, self.folder / file.name)
-        fsync_directory(self.folder)
 
     def _fold(self, connection: duckdb.DuckDBPyConnection, files: list[Path], report: IngestReport) -> None:
         columns = table_columns(connection)

@@ -19,7 +19,7 @@ import logging
 import os
 import shutil
 from collections.abc import Callable, Iterator, Sequence
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from datetime import UTC, datetime
 from pathlib import Path
@@ -293,14 +293,14 @@ class Warehouse:
         finally:
             os.close(descriptor)
 
-    def _ingest(self) -> IngestReport:
+    def _ingest(self, report: IngestReport | None = None) -> IngestReport:
         import duckdb
 
         folder = sql_folder()
         wanted = sql_hash(folder)
         current = self.database.exists() and self._stamp.exists() and self._stamp.read_text() == wanted
         files = self._segments.waiting()
-        report = IngestReport()
+        report = report or IngestReport()
         if current and not files and is_current(self.database, self.snapshot):
             return report
         try:
@@ -361,15 +361,40 @@ class Warehouse:
         Args:
             fresh: The new database, made of the archive.
             replaced: Segments whose rows the archive holds; they are removed.
+
+        Raises:
+            RecordError: The new database failed; the old one is as it was.
         """
-        self._segments.take_back(sorted(set(self._segments.folded()).difference(replaced)))
+        import duckdb
+
+        report, archived = IngestReport(), set(replaced)
+        files = [file for file in self._segments.folded(self._folding_order()) if file not in archived]
+        try:
+            with open_database(fresh) as connection:
+                self._segments.fold(connection, files, report)
+        except duckdb.Error as error:
+            way = remedy(error, "the former database is as it was")
+            raise RecordError(f"the warehouse {fresh} failed: {error}; {way}") from error
         # Its views are those of when it was made.
         self._stamp.unlink(missing_ok=True)
         write_ahead_log(self.database).unlink(missing_ok=True)
         os.replace(fresh, self.database)
         for file in replaced:
             file.unlink(missing_ok=True)
-        return self._ingest()
+        return self._ingest(report)
+
+    def _folding_order(self) -> list[str]:
+        """Return the names of all segments in the order of folding; empty where neither database can be read."""
+        import duckdb
+
+        for file in (self.database, self.snapshot):
+            with suppress(duckdb.Error):
+                if file.exists():
+                    with open_database(file, reader=file == self.snapshot) as connection:
+                        # Rows of this table are only ever appended.
+                        rows = connection.execute("select name from segments order by rowid").fetchall()
+                    return [name for name, *_ in rows]
+        return []
 
     def _restored(self, file: Path, generation: int | None) -> dict[str, int]:
         """Make a new database from a generation of the archive; return its counts."""
