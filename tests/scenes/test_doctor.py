@@ -13,7 +13,7 @@ import pytest
 from navi_core.cli.doctor import check_machine
 from navi_core.cli.main import main
 from navi_core.config import CompileConfig, CorpusConfig
-from navi_core.errors import SceneError
+from navi_core.errors import MeshError, SceneError
 from navi_core.scenes import compile_corpus, discover, discover_root, read_mesh
 from navi_core.scenes.corpus.examination import examine
 from navi_core.scenes.readers.headers import read_facts
@@ -315,3 +315,19 @@ def test_without_a_folder_the_machine_is_checked(monkeypatch, tmp_path, capsys):
     assert ended.value.code == 0
     assert {row["what"] for row in json.loads(capsys.readouterr().out)["machine"]} >= {"hardware", "NAVI_HOME", "GPU"}
     assert not os.path.exists(os.environ["NAVI_HOME"]) or os.path.isdir(os.environ["NAVI_HOME"])
+
+
+@pytest.mark.parametrize("way", ["..", "link", "unconfigured link"])
+def test_a_mesh_outside_of_the_dataset_is_refused(tmp_path, way):
+    root = replica_cad(tmp_path / "data")
+    stage = root / "stages" / "frl_apartment_stage.glb"
+    stage.rename(tmp_path / "secret.glb")
+    config = root / "configs/stages/frl_apartment_stage.stage_config.json"
+    if way == "unconfigured link":
+        config.unlink()
+    if "link" in way:
+        stage.symlink_to(tmp_path / "secret.glb")
+    else:
+        config.write_text(json.dumps({"render_asset": "../../../secret.glb"}))
+    with pytest.raises(MeshError, match="outside the dataset"):
+        read_mesh(root / "configs/scenes/apt_0.scene_instance.json")

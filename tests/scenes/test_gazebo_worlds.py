@@ -406,6 +406,28 @@ def test_files_outside_of_the_places_for_models_are_not_read(tmp_path):
             read_mesh(world)
 
 
+@pytest.mark.parametrize("name", ["crate.dae", "CRATE.dae"])
+def test_a_link_out_of_the_places_for_models_is_not_followed(tmp_path, monkeypatch, name):
+    outside, deep = tmp_path / "outside", tmp_path / "1" / "2" / "3" / "4" / "5"
+    outside.mkdir()
+    (outside / "secret.dae").write_text(collada())
+    world = package(deep, f"<model name='m'>{visual(MESH)}</model>")
+    mesh = deep / "models" / "crate" / "meshes" / "crate.dae"
+    mesh.unlink()
+    mesh.with_name(name).symlink_to(outside / "secret.dae")
+    with pytest.raises(MeshError, match="1 of 1 things"):
+        read_mesh(world)
+    world = package(deep / "by_model", include("lamp"), lamp=visual(BOX))
+    description = deep / "by_model" / "models" / "lamp" / "model.sdf"
+    description.rename(outside / "model.sdf")
+    description.symlink_to(outside / "model.sdf")
+    with pytest.raises(MeshError, match="leads out of the folders of models"):
+        read_mesh(world)
+    # A user links models into the folders that Gazebo looks in.
+    monkeypatch.setenv("GAZEBO_MODEL_PATH", str(deep / "by_model" / "models"))
+    assert centres(world) == [[0, 0, 0]]
+
+
 def test_the_newest_description_that_is_listed_counts(tmp_path):
     world = package(tmp_path, include("crate"))
     folder = tmp_path / "models" / "crate"

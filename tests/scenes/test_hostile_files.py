@@ -16,6 +16,7 @@ from navi_core.errors import GmdagError, MeshError
 from navi_core.scenes import compile_mesh, generate_scene, load_gmdag, read_mesh
 from navi_core.scenes.gmdag.version2 import read_v2
 from navi_core.scenes.readers.gltf import read_gltf, read_gltf_facts
+from navi_core.scenes.readers.mesh_file import hash_source
 
 TRIANGLE = np.array([0, 0, 0, 1, 0, 0, 0, 1, 0], "<f4").tobytes() + np.array([0, 1, 2], "<u4").tobytes()
 
@@ -293,6 +294,36 @@ def test_a_buffer_lies_at_a_path_relative_to_its_file(tmp_path, uri):
     file.write_text(json.dumps(gltf(buffers=[{"byteLength": 48, "uri": uri}])))
     with pytest.raises(MeshError, match="no path relative to it"):
         read_mesh(file)
+
+
+@pytest.mark.parametrize(
+    "uri", ["../secret.key", "%2e%2e/secret.key", "inner/../../secret.key", "link.bin", "up/secret.key"]
+)
+def test_a_buffer_outside_the_folder_of_its_file_is_refused(tmp_path, uri):
+    (tmp_path / "secret.key").write_bytes(TRIANGLE)
+    folder = tmp_path / "scene"
+    (folder / "inner").mkdir(parents=True)
+    (folder / "link.bin").symlink_to(tmp_path / "secret.key")
+    (folder / "up").symlink_to(tmp_path, target_is_directory=True)
+    file = folder / "scene.gltf"
+    file.write_text(json.dumps(gltf(buffers=[{"byteLength": 48, "uri": uri}])))
+    for read in (read_mesh, hash_source):
+        with pytest.raises(MeshError, match="lies outside its folder"):
+            read(file)
+
+
+@pytest.mark.parametrize("uri", ["inner/a%20b.bin", "./inner/../inner/a%20b.bin", "beside.bin"])
+def test_a_buffer_below_the_folder_of_its_file_is_read(tmp_path, uri):
+    """Also where each file is a link, as in a cache that names files by their content."""
+    store, folder = tmp_path / "store", tmp_path / "scene"
+    (folder / "inner").mkdir(parents=True)
+    store.mkdir()
+    (folder / "inner" / "a b.bin").write_bytes(TRIANGLE)
+    (store / "1").write_bytes(TRIANGLE)
+    (store / "0").write_text(json.dumps(gltf(buffers=[{"byteLength": 48, "uri": uri}])))
+    (folder / "scene.gltf").symlink_to(store / "0")
+    (folder / "beside.bin").symlink_to(store / "1")
+    assert len(read_gltf(folder / "scene.gltf")) == 1
 
 
 def test_a_forest_of_instances_is_one_part_and_a_world_of_them_is_refused(tmp_path):

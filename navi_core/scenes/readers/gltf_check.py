@@ -241,6 +241,10 @@ def _side_file(uri: str, path: Path) -> Path:
     if name.is_absolute() or "://" in uri:
         raise MeshError(f"{path}: its buffer {uri!r:.80} is no path relative to it; put the buffer beside the .gltf")
     file = path.parent / name
+    # A .gltf that is a link may have its buffers beside the link or beside its target.
+    folders = os.path.realpath(path.parent), os.path.dirname(os.path.realpath(path))
+    if not any(Path(os.path.realpath(file)).is_relative_to(folder) for folder in folders):
+        raise MeshError(f"{path}: its buffer {uri!r:.80} lies outside its folder; put the buffer beside the .gltf")
     # Also a device or a pipe is refused: reading it would never end.
     if not os.path.isfile(file):
         raise MeshError(f"{path}: its buffer file {str(file)!r} does not exist; keep it beside the .gltf")

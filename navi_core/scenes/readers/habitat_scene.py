@@ -87,12 +87,13 @@ def instance_templates(path: Path) -> tuple[list[Path], list[str], int]:
         MeshError: The file is broken.
     """
     document = _document(path)
-    index = _index(dataset_root(path))
+    root = dataset_root(path)
+    index = _index(root)
     found: list[Path] = []
     lost: list[str] = []
     for name in dict.fromkeys(str(row.get("template_name")) for row, _ in _rows(document)):
         try:
-            found.append(_template(name, index, path).asset)
+            found.append(_template(name, index, path, root).asset)
         except MeshError:
             lost.append(name)
     return found, lost, len(document.get("articulated_object_instances") or [])
@@ -140,9 +141,10 @@ def _document(path: Path) -> dict[str, Any]:
 
 
 def _templates(path: Path, document: dict[str, Any]) -> dict[str, _Template]:
-    index = _index(dataset_root(path))
+    root = dataset_root(path)
+    index = _index(root)
     names = dict.fromkeys(str(row.get("template_name")) for row, _ in _rows(document))
-    return {name: _template(name, index, path) for name in names}
+    return {name: _template(name, index, path, root) for name in names}
 
 
 def _index(root: Path) -> dict[str, Path]:
@@ -164,15 +166,14 @@ def _index(root: Path) -> dict[str, Path]:
     return assets | configs
 
 
-def _template(name: str, index: dict[str, Path], path: Path) -> _Template:
+def _template(name: str, index: dict[str, Path], path: Path, root: Path) -> _Template:
     key = Path(name).name
     for suffix in (*_CONFIGS, *_ASSETS):
         key = key.removesuffix(suffix)
     found = index.get(key)
     if found is None:
-        raise MeshError(
-            f"{path}: the template {name!r} is nowhere under {dataset_root(path)}; download the whole dataset"
-        )
+        raise MeshError(f"{path}: the template {name!r} is nowhere under {root}; download the whole dataset")
+    _require_inside(found, root)
     if not found.name.endswith(_CONFIGS):
         return _Template(found, None, {})
     settings = _json(found)
@@ -181,7 +182,13 @@ def _template(name: str, index: dict[str, Path], path: Path) -> _Template:
         raise MeshError(f"{found}: its render_asset {asset!r} does not exist; download the whole dataset")
     if not file.name.lower().endswith(_ASSETS):
         raise MeshError(f"{found}: its render_asset {asset!r} is no mesh file ({', '.join(_ASSETS)})")
+    _require_inside(file, root)
     return _Template(file, found, settings)
+
+
+def _require_inside(file: Path, root: Path) -> None:
+    if not Path(os.path.realpath(file)).is_relative_to(root):
+        raise MeshError(f"{file}: lies outside the dataset {root}, or is a link out of it; copy the file there")
 
 
 def _place(

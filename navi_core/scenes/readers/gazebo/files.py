@@ -2,7 +2,8 @@
 
 Nothing is ever downloaded. What is looked for lies, in this order, beside the file that names it, in the folders above
 that file and above the world (each with its `models` and `fuel_models`), in the folders of Gazebo's variables, and in
-those where Gazebo itself keeps models. Only files below one of these folders are read.
+those where Gazebo itself keeps models. Only files below one of these folders are read. A link may not lead out of
+them; in Gazebo's own folders links are the user's, and may.
 """
 
 from __future__ import annotations
@@ -67,14 +68,31 @@ class ModelFinder:
         allowed = tuple(f"{os.path.normpath(root)}{os.sep}" for root in roots)
         tries = [(root, rel) for root, rel in tries if os.path.normpath(root / rel).startswith(allowed)]
         for root, rel in tries:
-            if os.path.exists(found := Path(os.path.normpath(root / rel))):
-                return _latest(found)
+            found = Path(os.path.normpath(root / rel))
+            if os.path.exists(found) and self._confined(found := _latest(found), own):
+                return found
         for root, rel in tries:
             spelled = self._respelled(root, rel)
-            if spelled is not None:
+            if spelled is not None and self._confined(spelled := _latest(spelled), own):
                 self.respelled[Path(rel).name] = spelled.name
-                return _latest(spelled)
+                return spelled
         return None
+
+    def is_confined(self, file: Path, asking: Path) -> bool:
+        """Return whether a file may be read: it lies, links followed, below a folder that is looked in.
+
+        Args:
+            file: Below a folder that `find` returned.
+            asking: The file that names it.
+        """
+        return self._confined(file, _above(asking))
+
+    def _confined(self, file: Path, own: list[Path]) -> bool:
+        real = Path(os.path.realpath(file))
+        folders = (Path(os.path.realpath(folder)) for folder in (*own, *self._world))
+        # All files lie below the root of the file system.
+        below = any(real.is_relative_to(folder) for folder in folders if folder != folder.parent)
+        return below or any(file.is_relative_to(folder) for folder in self._shared)
 
     def _respelled(self, root: Path, relative: str) -> Path | None:
         """Return a path with other capitals, as systems take it that do not tell them apart."""

@@ -199,6 +199,8 @@ class _Planner:
                 raise MeshError(uri or "an <include> without a <uri>")
             else:
                 source = self._description(found)
+                if not self._finder.is_confined(source, file):
+                    raise MeshError(f"{uri} ({source} is a link that leads out of the folders of models)")
                 root = self._read(source)
                 if root.find("light") is not None and root.find("model") is None:
                     return None
