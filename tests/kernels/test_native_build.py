@@ -107,12 +107,61 @@ def test_what_another_user_laid_into_a_cache_is_not_taken(planted: str, tmp_path
     monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path))
     product = built("key", "library", lambda target: target.write_bytes(b"whole"))
     owners = {tmp_path / planted: 4001}
-    monkeypatch.setattr(cache, "_owner", lambda place: owners.get(place, os.geteuid()))
+    monkeypatch.setattr(cache, "_owners", lambda place: {owners.get(place, os.geteuid())})
     for again in (False, True):
         with pytest.raises(PermissionError, match=f"belongs to another user than .*{planted}"):
             built("key", "library", lambda _: pytest.fail("nothing is to be built there"), again=again)
     owners[tmp_path] = 4001
     assert built("key", "library", lambda _: pytest.fail("it is there")) == product
+
+
+@pytest.mark.parametrize("umask", [0o000, 0o002])
+def test_a_build_is_for_its_owner_alone_to_write_whatever_the_umask(umask: int, tmp_path: Path, monkeypatch) -> None:
+    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "home"))
+    before = os.umask(umask)
+    try:
+        built("key", "library", lambda target: target.write_bytes(b"whole"))
+    finally:
+        os.umask(before)
+    places = [tmp_path / "home", *(tmp_path / "home").rglob("*")]
+    assert len(places) == 6 and not [place for place in places if place.stat().st_mode & 0o022]
+
+
+@pytest.mark.parametrize("place", [".", "navi", "navi/kernels", "navi/kernels/key", "navi/kernels/key/library"])
+def test_a_build_that_others_may_write_to_is_not_taken(place: str, tmp_path: Path, monkeypatch) -> None:
+    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path))
+    product = built("key", "library", lambda target: target.write_bytes(b"whole"))
+    for mode in (0o757, 0o775):
+        (tmp_path / place).chmod(mode)
+        for again in (False, True):
+            with pytest.raises(PermissionError, match=r"others than its owner may write to it; next: (chmod|rm)"):
+                built("key", "library", lambda _: pytest.fail("nothing is to be built there"), again=again)
+    if (tmp_path / place).is_dir():
+        (tmp_path / place).chmod(0o1777)
+        assert built("key", "library", lambda _: pytest.fail("it is there")) == product
+
+
+def test_a_build_that_others_could_change_meanwhile_is_not_taken(tmp_path: Path, monkeypatch) -> None:
+    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path))
+
+    def build(target: Path) -> None:
+        target.write_bytes(b"whole")
+        cache_root().chmod(0o777)
+
+    with pytest.raises(PermissionError, match="others than its owner"):
+        built("key", "library", build)
+
+
+@pytest.mark.skipif(os.geteuid() != 0, reason="only root gives files away")
+def test_a_link_of_another_user_in_a_cache_is_not_followed(tmp_path: Path, monkeypatch) -> None:
+    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "home"))
+    built("key", "library", lambda target: target.write_bytes(b"whole"))
+    (tmp_path / "home" / "navi").rename(tmp_path / "mine")
+    (tmp_path / "home" / "navi").symlink_to(tmp_path / "mine")
+    assert built("key", "library", lambda _: pytest.fail("it is there")).is_file()
+    os.lchown(tmp_path / "home" / "navi", 4001, 4001)
+    with pytest.raises(PermissionError, match="belongs to another user"):
+        built("key", "library", lambda _: pytest.fail("nothing is to be built there"))
 
 
 @pytest.mark.parametrize("language", ["C", "de_DE.UTF-8"])

@@ -3,7 +3,8 @@
 Processes that start together build once: a build runs under a file lock, in a temporary folder that is renamed
 into place. What lies there is whole, so it is taken without the lock: a cache may be another user's, or be mounted to
 be read. A build is code that is run, so it is taken from this user, the system or whose folder XDG_CACHE_HOME is alone:
-in one that all may write to, as /tmp, somebody else could lay it down.
+in one that all may write to, as /tmp, somebody else could lay it down. For the same reason nothing is taken from files
+and folders that others may write to, whoever owns them; sticky folders, as /tmp, let nobody replace another's files.
 """
 
 from __future__ import annotations
@@ -12,7 +13,9 @@ import errno
 import fcntl
 import hashlib
 import os
+import shlex
 import shutil
+import stat
 import subprocess
 import tempfile
 from collections.abc import Callable, Iterable, Sequence
@@ -51,20 +54,30 @@ def built(key: str, name: str, build: Callable[[Path], None], *, again: bool = F
         again: Build anew, because what the cache holds is damaged.
 
     Raises:
-        OSError: The cache cannot be written, or is partly another user's than its folder.
+        OSError: The cache cannot be written, is partly another user's than its folder, or others may write to it.
     """
     root = cache_root()
-    folder = root / key
-    _refuse_planted(folder / name, root.parent.parent)
-    if not again and (folder / name).is_file():
-        return folder / name
-    root.mkdir(parents=True, exist_ok=True)
-    with (root / f"{key}.lock").open("w") as lock:
+    folder, home = root / key, root.parent.parent
+    _refuse_planted(folder / name, home)
+    if again or not (folder / name).is_file():
+        _build_alone(folder, name, build, again=again)
+    # Again: what was not there before may have been laid there meanwhile.
+    _refuse_planted(folder / name, home)
+    return folder / name
+
+
+def _build_alone(folder: Path, name: str, build: Callable[[Path], None], *, again: bool) -> None:
+    root = folder.parent
+    # Some containers run without a umask; parents that mkdir makes by itself do not have its mode.
+    for place in (root.parent.parent, root.parent, root):
+        place.mkdir(0o755, parents=True, exist_ok=True)
+    with open(root / f"{folder.name}.lock", "w", opener=lambda lock, flags: os.open(lock, flags, 0o644)) as lock:
         fcntl.flock(lock, fcntl.LOCK_EX)
         if again or not (folder / name).is_file():
             work = Path(tempfile.mkdtemp(prefix=".build-", dir=root))
             try:
                 build(work / name)
+                (work / name).chmod((work / name).stat().st_mode & 0o755)
                 # A temporary folder is its maker's alone; a cache may serve others, where the maker's umask lets it.
                 work.chmod(0o755)
                 if folder.exists():
@@ -72,19 +85,24 @@ def built(key: str, name: str, build: Callable[[Path], None], *, again: bool = F
                 work.rename(folder)
             finally:
                 shutil.rmtree(work, ignore_errors=True)
-    return folder / name
 
 
 def _refuse_planted(product: Path, home: Path) -> None:
     places = [place for place in (product, *product.parents) if place.is_relative_to(home) and place.exists()]
-    trusted = {0, os.geteuid(), *map(_owner, places[-1:])}
+    trusted = {0, os.geteuid(), *(owner for place in places[-1:] for owner in _owners(place))}
     for place in places:
-        if _owner(place) not in trusted:
+        if not _owners(place) <= trusted:
             raise PermissionError(errno.EPERM, f"belongs to another user than {home}", str(place))
+        mode = place.stat().st_mode
+        if mode & 0o022 and not (stat.S_ISDIR(mode) and mode & stat.S_ISVTX):
+            way = "chmod go-w" if place == home else "rm -r"
+            reason = f"others than its owner may write to it; next: {way} {shlex.quote(str(place))}"
+            raise PermissionError(errno.EPERM, reason, str(place))
 
 
-def _owner(place: Path) -> int:
-    return place.stat().st_uid
+def _owners(place: Path) -> set[int]:
+    """Return the owners of a file and, where it is a link, of the link, who may point it elsewhere."""
+    return {place.stat().st_uid, place.lstat().st_uid}
 
 
 def build_key(sources: Iterable[Path], *parts: str) -> str:
