@@ -12,9 +12,10 @@ import tomllib
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
+from unittest.mock import patch
 
 from navi_core import errors
-from navi_core.cli.main import build_app
+from navi_core.cli import main
 from navi_core.config import EnvConfig, EvalConfig, NightlyConfig, StudyConfig, TrainConfig
 from navi_core.config.ablations import AblationConfig
 from navi_core.config.demos import ExpertConfig
@@ -78,7 +79,7 @@ def wire() -> dict[str, Any]:
 
 def sql() -> dict[str, Any]:
     """Return the columns of every table and view of an empty warehouse, and the saved queries."""
-    from navi_pipeline.lib.warehouse import Warehouse
+    from navi_pipeline.lib.warehouse.warehouse import Warehouse
 
     with tempfile.TemporaryDirectory() as home:
         warehouse = Warehouse(home)
@@ -156,14 +157,13 @@ def commands() -> dict[str, Any]:
         for name, each in inner.items():
             yield from walk(each, f"{path} {name}")
 
-    apps = {
-        "navi": build_app(),
-        "navi-actor": build_app("navi-actor", ("train",), plugins=False),
-        "brain": build_app("brain", ("evaluate", "compare", "models", "bc"), plugins=False),
-    }
+    apps: list[Any] = []
+    with patch.object(main, "_run", lambda app, _: apps.append(app)):
+        for script in (main.main, main.navi_actor, main.brain):
+            script([])
     found: dict[str, Any] = {}
-    for name, app in apps.items():
-        found |= dict(walk(typer.main.get_command(app), name))
+    for app in apps:
+        found |= dict(walk(typer.main.get_command(app), app.info.name))
     return found
 
 
