@@ -335,7 +335,7 @@ def run_name(subject: str, found: str | Path | ModelVersion) -> str | None:
 
 def _newest_checkpoint(run: Path) -> Path:
     from navi_core.errors import EvaluationError
-    from navi_core.learn.run.resume import checkpoints_in
+    from navi_core.learn.run.checkpoints import checkpoints_in
 
     folder = run / "checkpoints" if (run / "checkpoints").is_dir() else run
     # A clone's outcome is its best epoch, as `navi bc` says.

@@ -5,6 +5,7 @@ from __future__ import annotations
 from navi_core.models.checkpoint import (
     CHECKPOINT_VERSION,
     Checkpoint,
+    CheckpointState,
     load_checkpoint,
     load_policy,
     save_checkpoint,
@@ -21,6 +22,7 @@ from navi_core.models.weights import weights_hash
 __all__ = [
     "CHECKPOINT_VERSION",
     "Checkpoint",
+    "CheckpointState",
     "ExportedPolicy",
     "ModelVersion",
     "Registry",

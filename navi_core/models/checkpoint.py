@@ -9,7 +9,7 @@ from __future__ import annotations
 import io
 import zipfile
 from collections.abc import Mapping
-from dataclasses import dataclass, fields
+from dataclasses import dataclass, field, fields
 from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any, get_args, get_origin, get_type_hints
@@ -26,7 +26,15 @@ from navi_core.models.weights import weights_hash
 from navi_core.policy import NavigationPolicy, build_policy
 from navi_core.record import hardware_profile, write_durably
 
-__all__ = ["CHECKPOINT_VERSION", "TRAINING_SOURCES", "Checkpoint", "load_checkpoint", "load_policy", "save_checkpoint"]
+__all__ = [
+    "CHECKPOINT_VERSION",
+    "TRAINING_SOURCES",
+    "Checkpoint",
+    "CheckpointState",
+    "load_checkpoint",
+    "load_policy",
+    "save_checkpoint",
+]
 
 CHECKPOINT_VERSION = 3
 TRAINING_SOURCES = ("rl", "bc", "inference")
@@ -125,46 +133,50 @@ class Checkpoint:
         return {key: value for key, value in kept.items() if key != "memory"}
 
 
-def save_checkpoint(
-    path: Path | str,
-    *,
-    policy: NavigationPolicy,
-    optimizer: torch.optim.Optimizer | None,
-    config: TrainConfig,
-    step_id: int,
-    episode_count: int,
-    reward_ema: float,
-    run_id: str,
-    wall_time_hours: float,
-    parent_checkpoint: Path | str | None = None,
-    training_source: str = "rl",
-    rnd: Mapping[str, Any] | nn.Module | None = None,
-    rng: Mapping[str, Any] | None = None,
-    normalisers: Mapping[str, Any] | None = None,
-    corpus_summary: Mapping[str, Any] | None = None,
-    scene_hashes: Mapping[str, str] | None = None,
-    extra: Mapping[str, Any] | None = None,
-) -> Path:
+@dataclass(frozen=True, kw_only=True)
+class CheckpointState:
+    """The state of a run that `save_checkpoint` writes."""
+
+    policy: NavigationPolicy
+    """The policy; its configuration must be `config.policy`."""
+    optimizer: torch.optim.Optimizer | None
+    """The optimizer, or None."""
+    config: TrainConfig
+    """The run's configuration."""
+    run_id: str
+    """The run."""
+    step_id: int
+    """Decisions so far, summed over rows."""
+    episode_count: int
+    """Episodes finished so far."""
+    reward_ema: float
+    """Smoothed shaped reward per decision; NaN for none."""
+    wall_time_hours: float
+    """Training time so far [h]."""
+    parent_checkpoint: str | None = None
+    """Checkpoint that training went on from."""
+    training_source: str = "rl"
+    """One of `TRAINING_SOURCES`."""
+    rnd: Mapping[str, Any] | nn.Module | None = None
+    """Curiosity, a module or its state."""
+    rng: Mapping[str, Any] | None = None
+    """Random states by name; None stores torch's CPU generator."""
+    normalisers: Mapping[str, Any] = field(default_factory=dict)
+    """Running moments by name."""
+    corpus_summary: Mapping[str, Any] = field(default_factory=dict)
+    """Counts, names and vocabulary of the scenes."""
+    scene_hashes: Mapping[str, str] = field(default_factory=dict)
+    """Content hash by scene name."""
+    extra: Mapping[str, Any] = field(default_factory=dict)
+    """Anything else, in plain containers and tensors."""
+
+
+def save_checkpoint(path: Path | str, state: CheckpointState) -> Path:
     """Write a checkpoint in one piece: temporary file, fsync, rename.
 
     Args:
         path: File to write; an existing one is replaced at once.
-        policy: The policy; its configuration must be `config.policy`.
-        optimizer: The optimizer, or None.
-        config: The run's configuration.
-        step_id: Decisions so far, summed over rows.
-        episode_count: Episodes finished so far.
-        reward_ema: Smoothed shaped reward.
-        run_id: The run.
-        wall_time_hours: Training time so far [h].
-        parent_checkpoint: Checkpoint that training went on from.
-        training_source: One of `TRAINING_SOURCES`.
-        rnd: Curiosity, a module or its state.
-        rng: Random states by name; None stores torch's CPU generator.
-        normalisers: Running moments by name.
-        corpus_summary: What the scenes were.
-        scene_hashes: Content hash by scene name.
-        extra: Anything else, in plain containers and tensors.
+        state: Its content.
 
     Returns:
         `path`.
@@ -173,36 +185,38 @@ def save_checkpoint(
         CheckpointError: Something is not plain data, `config` is another policy's, or the file cannot be written;
             a former file of that name is untouched.
     """
-    path = Path(path)
-    if training_source not in TRAINING_SOURCES:
-        raise CheckpointError(f"training_source {training_source!r}; allowed: {', '.join(TRAINING_SOURCES)}")
-    if policy.config != config.policy:
+    path, config = Path(path), state.config
+    if state.training_source not in TRAINING_SOURCES:
+        raise CheckpointError(f"training_source {state.training_source!r}; allowed: {', '.join(TRAINING_SOURCES)}")
+    if state.policy.config != config.policy:
         raise CheckpointError("config.policy is not the configuration the policy was built from")
-    policy_state = _plain(dict(policy.state_dict()), "policy")
+    policy_state = _plain(dict(state.policy.state_dict()), "policy")
+    rnd = state.rnd.state_dict() if isinstance(state.rnd, nn.Module) else state.rnd
+    rng = {"torch": torch.get_rng_state()} if state.rng is None else dict(state.rng)
     payload = {
         "version": CHECKPOINT_VERSION,
-        "run_id": run_id,
-        "step_id": int(step_id),
-        "episode_count": int(episode_count),
-        "reward_ema": float(reward_ema),
-        "wall_time_hours": float(wall_time_hours),
-        "parent_checkpoint": None if parent_checkpoint is None else str(parent_checkpoint),
-        "training_source": training_source,
+        "run_id": state.run_id,
+        "step_id": int(state.step_id),
+        "episode_count": int(state.episode_count),
+        "reward_ema": float(state.reward_ema),
+        "wall_time_hours": float(state.wall_time_hours),
+        "parent_checkpoint": None if state.parent_checkpoint is None else str(state.parent_checkpoint),
+        "training_source": state.training_source,
         "temporal_core": config.policy.core,
         "encoder_backend": config.policy.encoder,
-        "corpus_summary": _plain(dict(corpus_summary or {}), "corpus_summary"),
+        "corpus_summary": _plain(dict(state.corpus_summary), "corpus_summary"),
         "created_at": datetime.now(UTC).isoformat(timespec="microseconds"),
         "config": config.model_dump(mode="json"),
         "decision_hz": config.env.dynamics.decision_hz,
-        "scene_hashes": _plain(dict(scene_hashes or {}), "scene_hashes"),
+        "scene_hashes": _plain(dict(state.scene_hashes), "scene_hashes"),
         "code_revision": hardware_profile()["revision"],
         "weights_hash": weights_hash(policy_state),
         "policy_state": policy_state,
-        "optimizer_state": None if optimizer is None else _plain(optimizer.state_dict(), "optimizer"),
-        "rnd_state": None if rnd is None else _plain(dict(_state(rnd)), "rnd"),
-        "rng": _plain({"torch": torch.get_rng_state()} if rng is None else dict(rng), "rng"),
-        "normalisers": _plain(dict(normalisers or {}), "normalisers"),
-        "extra": _plain(dict(extra or {}), "extra"),
+        "optimizer_state": None if state.optimizer is None else _plain(state.optimizer.state_dict(), "optimizer"),
+        "rnd_state": None if rnd is None else _plain(dict(rnd), "rnd"),
+        "rng": _plain(rng, "rng"),
+        "normalisers": _plain(dict(state.normalisers), "normalisers"),
+        "extra": _plain(dict(state.extra), "extra"),
     }
     buffer = io.BytesIO()
     torch.save(payload, buffer)
@@ -255,7 +269,7 @@ def load_checkpoint(
             f"{path}: checkpoint version {version} is {age} version {CHECKPOINT_VERSION}, the only one read; "
             + ("train again with this Navi" if version < CHECKPOINT_VERSION else "update Navi")
         )
-    names = [field.name for field in fields(Checkpoint)]
+    names = [column.name for column in fields(Checkpoint)]
     missing = [name for name in names if name not in payload]
     if missing:
         raise CheckpointError(f"{path}: the checkpoint lacks {', '.join(missing)}")
@@ -342,10 +356,6 @@ def load_policy(path: Path | str, device: torch.device | str = "cpu") -> tuple[N
     except RuntimeError as error:
         raise CheckpointError(f"{path}: the weights do not fit the checkpoint's configuration: {error}") from None
     return policy.to(device).eval(), checkpoint
-
-
-def _state(source: Mapping[str, Any] | nn.Module) -> Mapping[str, Any]:
-    return source.state_dict() if isinstance(source, nn.Module) else source
 
 
 def _plain(value: Any, where: str) -> Any:

@@ -15,12 +15,11 @@ from navi_core.config import TrainConfig
 from navi_core.errors import CheckpointError
 from navi_core.learn.algorithms.dqn import DQNLearner
 from navi_core.learn.parallel import Workers
-from navi_core.learn.run.checkpoints import keep_checkpoint
+from navi_core.learn.run.checkpoints import checkpoint_path, keep_checkpoint, take_up
 from navi_core.learn.run.monitor import RunWatch
 from navi_core.learn.run.records import RunRecord
 from navi_core.learn.run.result import Counters
-from navi_core.learn.run.resume import checkpoint_path, take_up
-from navi_core.models import add_scenes_of, load_checkpoint
+from navi_core.models import CheckpointState, add_scenes_of, load_checkpoint
 from navi_core.record import RunDirectory
 from navi_core.scale.counters import Ledger
 from navi_core.scale.sharded_replay import ShardedReplay
@@ -96,16 +95,12 @@ class Keeper:
         if self.run is None or self.record is None:
             return
         at.counters.episodes = self.ledger.episodes
-        at.parent = keep_checkpoint(
-            path,
-            run=self.run,
-            record=self.record,
-            config=self.config,
+        state = CheckpointState(
             policy=self.learner.policy,
             optimizer=self.learner.optimizer,
-            counters=at.counters,
-            steps=at.steps,
-            parent=at.parent,
+            config=self.config,
+            run_id=self.run.run_id,
+            parent_checkpoint=at.parent,
             rnd=self.learner.shaper.state_dict(),
             normalisers=self.learner.state_dict(),
             scene_hashes=self.corpus["scene_hashes"],
@@ -119,8 +114,12 @@ class Keeper:
                 "ledger": self.ledger.state_dict(),
                 "initial": at.initial,
                 "watch": self.watch.state_dict(),
+                "counters": at.counters.extra(),
             },
+            **at.counters.fields(at.steps),
         )
+        keep_checkpoint(path, state, run=self.run, record=self.record)
+        at.parent = str(path)
 
     def restore(self, *, fresh: bool) -> bool:
         """Take up the last good checkpoint; return whether there is one.
@@ -163,7 +162,7 @@ class Keeper:
         for port in self.replay.ports:
             port.load(str(path.parent), path.name, added.get(port.number, 0))
         if self.record is not None:
-            self.record.taken_up(path, checkpoint)
+            self.record.checkpoint(path, checkpoint)
         _LOG.info("the run resumes from step %d", at.steps)
         return True
 

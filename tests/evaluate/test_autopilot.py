@@ -10,7 +10,7 @@ import torch
 from navi_core.config import EnvConfig, PolicyConfig, ShaperConfig, TrainConfig
 from navi_core.errors import EvaluationError
 from navi_core.evaluate import Autopilot, take_off
-from navi_core.models import Registry, save_checkpoint
+from navi_core.models import CheckpointState, Registry, save_checkpoint
 from navi_core.pilots import Pose
 from navi_core.policy import build_policy
 from navi_core.record import navi_home
@@ -32,17 +32,19 @@ def registered(tmp_path, network=NETWORK, env=ENV, vocabulary=None):
                 weight.mul_(80)
     path = save_checkpoint(
         tmp_path / "a.pt",
-        policy=policy,
-        optimizer=None,
-        config=TrainConfig(
-            actors=2, env=env, policy=network, shaper=ShaperConfig(memory_capacity=400, memory_exclusion=2)
+        CheckpointState(
+            policy=policy,
+            optimizer=None,
+            config=TrainConfig(
+                actors=2, env=env, policy=network, shaper=ShaperConfig(memory_capacity=400, memory_exclusion=2)
+            ),
+            step_id=640,
+            episode_count=3,
+            reward_ema=0.5,
+            run_id="test-run",
+            wall_time_hours=0.0,
+            corpus_summary={"semantic_vocabulary": vocabulary or {}},
         ),
-        step_id=640,
-        episode_count=3,
-        reward_ema=0.5,
-        run_id="test-run",
-        wall_time_hours=0.0,
-        corpus_summary={"semantic_vocabulary": vocabulary or {}},
     )
     Registry(navi_home() / "models").register(path)
     return policy

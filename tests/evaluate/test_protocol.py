@@ -30,7 +30,7 @@ from navi_core.evaluate.comparison.statistics import FEW_SCENES
 from navi_core.evaluate.flight.frozen_starts import Flight
 from navi_core.evaluate.metrics.coverage import Coverage
 from navi_core.evaluate.protocol import episode_row
-from navi_core.models import Registry, save_checkpoint, weights_hash
+from navi_core.models import CheckpointState, Registry, save_checkpoint, weights_hash
 from navi_core.models.trained_on import corpus_of
 from navi_core.policy import build_policy
 from navi_core.scenes import compile_mesh, discover
@@ -56,15 +56,17 @@ def checkpoint(path, *, policy=None, dynamics=None, shaper=None, **fields):
     config = TrainConfig(actors=2, env=env, policy=policy.config, shaper=shaper or ShaperConfig())
     return save_checkpoint(
         path,
-        policy=policy,
-        optimizer=None,
-        config=config,
-        step_id=640,
-        episode_count=3,
-        reward_ema=0.5,
-        run_id="test-run",
-        wall_time_hours=0.1,
-        **fields,
+        CheckpointState(
+            policy=policy,
+            optimizer=None,
+            config=config,
+            step_id=640,
+            episode_count=3,
+            reward_ema=0.5,
+            run_id="test-run",
+            wall_time_hours=0.1,
+            **fields,
+        ),
     )
 
 

@@ -14,7 +14,7 @@ from navi_core.errors import CheckpointError, ConfigError, RunError
 from navi_core.learn import train
 from navi_core.learn.parallel import ALONE, Workers, joined_workers
 from navi_core.learn.run import loop
-from navi_core.learn.run.resume import checkpoints_in
+from navi_core.learn.run.checkpoints import checkpoints_in
 from navi_core.models import load_checkpoint
 from navi_core.policy import build_policy
 from navi_core.record import RunDirectory

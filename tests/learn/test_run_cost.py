@@ -7,6 +7,8 @@ import torch
 
 from navi_core.config import TrainConfig
 from navi_core.learn.run.records import RunRecord
+from navi_core.models import CheckpointState
+from navi_core.policy import build_policy
 from navi_core.record import RunDirectory, navi_home
 from navi_pipeline.lib.warehouse.warehouse import Warehouse
 
@@ -16,15 +18,25 @@ def start(work=0.0, *, fresh=False, reason="total_steps"):
     config = TrainConfig()
     with RunDirectory.open(navi_home() / "runs", asset="ppo", partition="x", config=config, fresh=fresh) as run:
         record = RunRecord(config, run, run.metric_log(), torch.device("cpu"), "rl")
-        told = {"step": 1, "reward_ema": 0.0, "seconds": 1.0}
-        record.status("running", started_at="2026-01-01T00:00:00Z", **told)
+        progress = {"step": 1, "reward_ema": 0.0, "seconds": 1.0, "started_at": "2026-01-01T00:00:00Z"}
+        record.status("running", **progress)
         until = time.process_time() + work
         while time.process_time() < until:
             pass
-        record.checkpoint(run.checkpoints / "a.pt", episodes=0, parent=None, **told)
+        state = CheckpointState(
+            policy=build_policy(config.policy),
+            optimizer=None,
+            config=config,
+            run_id=run.run_id,
+            step_id=1,
+            episode_count=0,
+            reward_ema=0.0,
+            wall_time_hours=1.0 / 3600.0,
+        )
+        record.checkpoint(run.checkpoints / "a.pt", state)
         if reason == "killed":
             return run
-        record.status("finished", reason=reason, started_at="2026-01-01T00:00:00Z", **told)
+        record.status("finished", reason=reason, **progress)
         record.log.flush()
         return run
 

@@ -7,7 +7,7 @@ import torch
 
 from navi_core.errors import NonFiniteError
 from navi_core.learn import train
-from navi_core.learn.run.resume import checkpoints_in, sweep_unfinished
+from navi_core.learn.run.checkpoints import checkpoints_in, sweep_unfinished
 from navi_core.learn.run.threads import Threads, choose_threads, measure_threads
 from navi_core.record import RunDirectory
 from tests.learn.builders import filled, small_config, small_parts

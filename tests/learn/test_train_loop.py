@@ -16,7 +16,7 @@ import torch
 from navi_core.config import CompileConfig, TrainConfig, parse_config
 from navi_core.errors import CheckpointError, ConfigError, NonFiniteError, RecordError, RunError
 from navi_core.learn import train
-from navi_core.learn.run.resume import checkpoints_in
+from navi_core.learn.run.checkpoints import checkpoints_in
 from navi_core.models import Registry, load_checkpoint, trained_on
 from navi_core.record import MetricLog, RunDirectory
 from navi_core.scenes import compile_mesh

@@ -11,7 +11,7 @@ from navi_core.cli.main import build_app
 from navi_core.config import EvalConfig
 from navi_core.errors import EvaluationError, RegistryError
 from navi_core.evaluate.promotion import decide
-from navi_core.models import Registry, load_checkpoint, record_registry, save_checkpoint
+from navi_core.models import CheckpointState, Registry, load_checkpoint, record_registry, save_checkpoint
 from navi_core.policy import build_policy
 from navi_core.presets import load_preset
 from navi_pipeline.defs.evaluation.assets import EvaluationSettings
@@ -42,14 +42,16 @@ def home(tmp_path_factory):
         for seed in (0, 1, 2):
             save_checkpoint(
                 root / f"{seed}.pt",
-                policy=build_policy(config.policy, seed=seed),
-                optimizer=None,
-                config=config,
-                step_id=0,
-                episode_count=0,
-                reward_ema=float(seed),
-                run_id=f"run{seed}",
-                wall_time_hours=0.0,
+                CheckpointState(
+                    policy=build_policy(config.policy, seed=seed),
+                    optimizer=None,
+                    config=config,
+                    step_id=0,
+                    episode_count=0,
+                    reward_ema=float(seed),
+                    run_id=f"run{seed}",
+                    wall_time_hours=0.0,
+                ),
             )
             if seed < 2:
                 open_registry().register(root / f"{seed}.pt", parents=() if seed == 0 else ("v001",))

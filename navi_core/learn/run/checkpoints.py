@@ -1,85 +1,149 @@
-"""A run's checkpoint as every run loop keeps it: written, told to the warehouse, older ones pruned."""
+"""Checkpoints of a run directory: naming, writing, pruning, and resuming from the last good one."""
 
 from __future__ import annotations
 
+import contextlib
+import logging
+import re
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING
 
-import torch
-
-from navi_core.config import TrainConfig
-from navi_core.learn.run.records import RunRecord
-from navi_core.learn.run.result import Counters
-from navi_core.learn.run.resume import prune_checkpoints
-from navi_core.models import save_checkpoint
+from navi_core.errors import CheckpointError, CheckpointVersionError
+from navi_core.learn.replay.replay_file import forget_replays
+from navi_core.models import CheckpointState, load_checkpoint, save_checkpoint
 from navi_core.record import RunDirectory
+from navi_core.record.durable import write_durably
 
-__all__ = ["keep_checkpoint"]
+if TYPE_CHECKING:
+    from navi_core.learn.run.records import RunRecord
+
+__all__ = [
+    "checkpoint_path",
+    "checkpoints_in",
+    "forget_checkpoints",
+    "keep_checkpoint",
+    "last_good_checkpoint",
+    "prune_checkpoints",
+    "sweep_unfinished",
+    "take_up",
+]
+
+_LOG = logging.getLogger("navi.learn")
+_NAME = re.compile(r"step-(\d{12})\.pt")
+_SET_ASIDE = ".broken"
+
+
+def checkpoint_path(folder: Path, steps: int) -> Path:
+    """Return the file of the checkpoint made after `steps` decisions."""
+    return folder / f"step-{steps:012d}.pt"
+
+
+def checkpoints_in(folder: Path) -> list[Path]:
+    """Return the checkpoints of a run, oldest first."""
+    return sorted(file for file in folder.glob("step-*.pt") if _NAME.fullmatch(file.name))
+
+
+def _set_aside_in(folder: Path) -> list[Path]:
+    return sorted(folder.glob(f"step-*.pt{_SET_ASIDE}"))
 
 
 def keep_checkpoint(
-    path: Path,
-    *,
-    run: RunDirectory,
-    record: RunRecord,
-    config: TrainConfig,
-    policy: Any,
-    optimizer: torch.optim.Optimizer,
-    counters: Counters,
-    steps: int,
-    parent: str | None,
-    rnd: dict[str, Any],
-    normalisers: dict[str, Any],
-    scene_hashes: dict[str, str],
-    corpus_summary: dict[str, Any],
-    extra: dict[str, Any],
-) -> str:
-    """Write a checkpoint of a run with its row, and prune those before it.
+    path: Path, state: CheckpointState, *, run: RunDirectory, record: RunRecord, copy: Path | None = None
+) -> None:
+    """Write a checkpoint of a run and its row, and prune the checkpoints before it.
 
     Args:
         path: The file.
+        state: Its content.
         run: The run's directory.
         record: Where its rows go.
-        config: Its configuration.
-        policy: The policy.
-        optimizer: Its optimiser.
-        counters: What the run has counted; kept in `extra`, too.
-        steps: Decisions learned from.
-        parent: The checkpoint that this one went on from.
-        rnd: State of curiosity.
-        normalisers: State of the learner.
-        scene_hashes: Content hash by scene.
-        corpus_summary: What the scenes were.
-        extra: What this kind of run keeps besides.
+        copy: Another file with the same content, written first.
+    """
+    if copy is not None:
+        write_durably(path, save_checkpoint(copy, state).read_bytes())
+    else:
+        save_checkpoint(path, state)
+    prune_checkpoints(run.checkpoints, state.config.keep_checkpoints)
+    record.checkpoint(path, state)
+
+
+def take_up(folder: Path, *, fresh: bool, expect_encoder: str, expect_core: str) -> Path | None:
+    """Tidy what a run kept and find the checkpoint that it goes on from; the run's lock keeps others out.
+
+    Args:
+        folder: The run's checkpoint folder.
+        fresh: Forget what was kept: the run starts anew.
+        expect_encoder: The run's encoder backend.
+        expect_core: The run's temporal core.
 
     Returns:
-        The parent of the next one.
+        The last good checkpoint, or None where the run starts.
+
+    Raises:
+        CheckpointError: There are checkpoints and not one of them can be used.
     """
-    save_checkpoint(
-        path,
-        policy=policy,
-        optimizer=optimizer,
-        config=config,
-        step_id=steps,
-        episode_count=counters.episodes,
-        reward_ema=counters.reward_ema,
-        run_id=run.run_id,
-        parent_checkpoint=parent,
-        training_source="rl",
-        wall_time_hours=counters.seconds / 3600.0,
-        rnd=rnd,
-        normalisers=normalisers,
-        scene_hashes=scene_hashes,
-        corpus_summary=corpus_summary,
-        extra=extra | {"counters": counters.kept()},
-    )
-    prune_checkpoints(run.checkpoints, config.keep_checkpoints)
-    record.checkpoint(
-        path,
-        step=steps,
-        reward_ema=counters.reward_ema,
-        episodes=counters.episodes,
-        parent=parent,
-        seconds=counters.seconds,
-    )
-    return str(path)
+    sweep_unfinished(folder)
+    if fresh:
+        forget_checkpoints(folder)
+    found = last_good_checkpoint(folder, expect_encoder=expect_encoder, expect_core=expect_core)
+    forget_replays(folder, found)
+    return found
+
+
+def last_good_checkpoint(folder: Path, *, expect_encoder: str, expect_core: str) -> Path | None:
+    """Find the newest checkpoint that can be read.
+
+    A file that cannot be read is set aside as `<name>.broken` with a warning, and the one before it
+    is tried, so that a torn disk costs some minutes of training and not the run. Where none can be read the run is
+    refused, also the next time: begun anew without a word, it would look like one that went on.
+
+    Args:
+        folder: The run's checkpoint folder.
+        expect_encoder: The run's encoder backend.
+        expect_core: The run's temporal core.
+
+    Returns:
+        Its path, or None if there never was one.
+
+    Raises:
+        CheckpointError: There are checkpoints and not one of them can be used, or one is another Navi's.
+    """
+    broken = [f"{path.name}: set aside by an earlier start" for path in _set_aside_in(folder)]
+    for path in reversed(checkpoints_in(folder)):
+        try:
+            load_checkpoint(path, expect_encoder=expect_encoder, expect_core=expect_core)
+            return path
+        except CheckpointVersionError as error:
+            # Whole, and of use to the Navi that wrote it: setting it aside would take the run from that one.
+            raise CheckpointVersionError(f"{error}; or begin this run anew with --fresh") from None
+        except CheckpointError as error:
+            _LOG.warning("checkpoint %s cannot be used (%s); falling back to the one before", path.name, error)
+            broken.append(f"{path.name}: {error}")
+            path.replace(path.with_name(path.name + _SET_ASIDE))
+    if broken:
+        # A pipeline's asset, trial or night has no such option.
+        raise CheckpointError(
+            f"no checkpoint in {folder} can be used ({'; '.join(broken)}); start again with --fresh, or move "
+            f"{folder.parent} away"
+        )
+    return None
+
+
+def forget_checkpoints(folder: Path) -> None:
+    """Delete the checkpoints of a run that starts anew."""
+    for path in (*checkpoints_in(folder), *_set_aside_in(folder)):
+        path.unlink(missing_ok=True)
+
+
+def sweep_unfinished(folder: Path) -> None:
+    """Delete what a killed process left of checkpoints and replays it was writing; the run's lock keeps others out."""
+    for pattern in (".*.pt.*.tmp", ".*.replay.*.tmp", "shard-*/.*.replay.*.tmp"):
+        for path in folder.glob(pattern):
+            path.unlink(missing_ok=True)
+
+
+def prune_checkpoints(folder: Path, keep: int) -> None:
+    """Delete all but the last checkpoint and `keep` before it."""
+    for path in checkpoints_in(folder)[: -(keep + 1)]:
+        with contextlib.suppress(FileNotFoundError):
+            path.unlink()

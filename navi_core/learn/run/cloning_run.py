@@ -26,16 +26,16 @@ from navi_core.learn.demos.compatibility import require_alike
 from navi_core.learn.demos.occupancy import demo_places
 from navi_core.learn.demos.sequences import DemoFeed
 from navi_core.learn.rollout.execution import use_precision
+from navi_core.learn.run.checkpoints import checkpoint_path, keep_checkpoint, take_up
 from navi_core.learn.run.progress import Progress
 from navi_core.learn.run.records import RunRecord, now, run_device
 from navi_core.learn.run.result import TrainResult
-from navi_core.learn.run.resume import checkpoint_path, prune_checkpoints, take_up
 from navi_core.learn.run.signals import StopFlag
 from navi_core.learn.run.threads import choose_threads, torch_threads
 from navi_core.learn.run.vocabulary import tell_changed_ids
-from navi_core.models import Checkpoint, add_scenes, add_scenes_of, load_checkpoint, save_checkpoint
+from navi_core.models import Checkpoint, CheckpointState, add_scenes, add_scenes_of, load_checkpoint
 from navi_core.policy import RewardShaper, build_policy
-from navi_core.record import MetricLog, RunDirectory, write_durably
+from navi_core.record import MetricLog, RunDirectory
 
 __all__ = ["BEST", "clone"]
 
@@ -193,7 +193,7 @@ class _Cloner:
             checkpoint = load_checkpoint(found, **names)
             self._restore(checkpoint)
             learned = _learned(checkpoint)
-            self.record.taken_up(found, checkpoint)
+            self.record.checkpoint(found, checkpoint)
             _LOG.info("run %s resumes after epoch %d", self.run.run_id, self.counters.epochs)
         elif initial is not None:
             try:
@@ -299,19 +299,17 @@ class _Cloner:
     def _save(self) -> None:
         path, best = checkpoint_path(self.run.checkpoints, self.steps), self.counters.best_epoch == self.counters.epochs
         counters = self.counters
-        # The best one is written first: a kill in between is mended by the epoch that is then made again.
-        written = save_checkpoint(
-            self._best if best else path,
+        state = CheckpointState(
             policy=self.policy,
             optimizer=self.learner.optimizer,
             config=self.config,
+            run_id=self.run.run_id,
             step_id=self.steps,
             episode_count=len(self.feed.training),
             reward_ema=math.nan,
-            run_id=self.run.run_id,
+            wall_time_hours=counters.seconds / 3600.0,
             parent_checkpoint=self.initial,
             training_source="bc",
-            wall_time_hours=counters.seconds / 3600.0,
             rnd=self.curiosity,
             normalisers=self.learner.state_dict(),
             scene_hashes=self.scene_hashes,
@@ -328,18 +326,9 @@ class _Cloner:
                 },
             },
         )
-        if best:
-            write_durably(path, written.read_bytes())
+        # The best one is written first: a kill in between is mended by the epoch that is then made again.
+        keep_checkpoint(path, state, run=self.run, record=self.record, copy=self._best if best else None)
         counters.saved_at = self.steps
-        prune_checkpoints(self.run.checkpoints, self.config.keep_checkpoints)
-        self.record.checkpoint(
-            path,
-            step=self.steps,
-            reward_ema=math.nan,
-            episodes=len(self.feed.training),
-            parent=self.initial,
-            seconds=counters.seconds,
-        )
 
     def _restore(self, checkpoint: Any) -> None:
         try:

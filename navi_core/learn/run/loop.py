@@ -24,16 +24,15 @@ from navi_core.learn.parallel import ALONE, Workers
 from navi_core.learn.rollout.collector import BESIDE_TERMS, Collector, Environment, RolloutStats
 from navi_core.learn.rollout.execution import check_execution, use_precision
 from navi_core.learn.rollout.storage import Rollout
-from navi_core.learn.run.checkpoints import keep_checkpoint
+from navi_core.learn.run.checkpoints import checkpoint_path, keep_checkpoint, take_up
 from navi_core.learn.run.monitor import RunWatch
 from navi_core.learn.run.progress import Progress
 from navi_core.learn.run.records import RunRecord, now, run_device
 from navi_core.learn.run.result import Counters, TrainResult
-from navi_core.learn.run.resume import checkpoint_path, take_up
 from navi_core.learn.run.signals import StopFlag
 from navi_core.learn.run.threads import choose_threads, torch_threads
 from navi_core.learn.run.vocabulary import tell_changed_ids
-from navi_core.models import add_scenes, add_scenes_of, corpus_of, load_checkpoint
+from navi_core.models import CheckpointState, add_scenes, add_scenes_of, corpus_of, load_checkpoint
 from navi_core.policy import RewardShaper, build_policy
 from navi_core.record import MetricLog, RunDirectory, StageTimer
 
@@ -171,7 +170,7 @@ class _Trainer:
             checkpoint = load_checkpoint(found, **names)
             self._restore(checkpoint)
             if self.record is not None:
-                self.record.taken_up(found, checkpoint)
+                self.record.checkpoint(found, checkpoint)
             if isinstance(self.learner, KeepsData):
                 self.learner.load_beside(found)
             self.parent = str(found)
@@ -359,16 +358,12 @@ class _Trainer:
         path = checkpoint_path(self.run.checkpoints, self.steps)
         if isinstance(self.learner, KeepsData):
             self.learner.save_beside(path)
-        self.parent = keep_checkpoint(
-            path,
-            run=self.run,
-            record=self.record,
-            config=self.config,
+        state = CheckpointState(
             policy=self.policy,
             optimizer=self.learner.optimizer,
-            counters=counters,
-            steps=self.steps,
-            parent=self.parent,
+            config=self.config,
+            run_id=self.run.run_id,
+            parent_checkpoint=self.parent,
             rnd=shaper,
             normalisers=scales,
             scene_hashes=self.scene_hashes,
@@ -378,8 +373,12 @@ class _Trainer:
                 "other_processes": others,
                 "initial": self.initial,
                 "watch": self.watch.state_dict(),
+                "counters": counters.extra(),
             },
+            **counters.fields(self.steps),
         )
+        keep_checkpoint(path, state, run=self.run, record=self.record)
+        self.parent = str(path)
 
     def _restore(self, checkpoint: Any) -> None:
         before, now = checkpoint.scene_hashes, self.scene_hashes

@@ -15,7 +15,7 @@ import torch
 
 from navi_core.config import TrainConfig
 from navi_core.kernels.rays.cuda import cuda_device
-from navi_core.models import Checkpoint
+from navi_core.models import Checkpoint, CheckpointState
 from navi_core.record import MetricLog, RunDirectory, StageTimer
 from navi_core.record.durable import write_durably
 
@@ -99,44 +99,27 @@ class RunRecord:
             },
         )
 
-    def checkpoint(
-        self, path: Path, *, step: int, reward_ema: float, episodes: int, parent: str | None, seconds: float
-    ) -> None:
-        """Write the row of a checkpoint.
+    def checkpoint(self, path: Path, checkpoint: Checkpoint | CheckpointState) -> None:
+        """Write the row of a checkpoint that was written, or that the run goes on from (a kill may have lost its row).
 
         Args:
             path: The file.
-            step: Decisions so far.
-            reward_ema: Smoothed reward; NaN for none.
-            episodes: Episodes finished so far.
-            parent: The checkpoint that it went on from.
-            seconds: Training time so far [s].
+            checkpoint: Its content.
         """
         self.log.row(
             "checkpoints",
             {
-                "step": step,
+                "step": checkpoint.step_id,
                 "path": str(path),
-                "reward_ema": _known(reward_ema),
-                "episode_count": episodes,
-                "parent_checkpoint": parent,
+                "reward_ema": _known(checkpoint.reward_ema),
+                "episode_count": checkpoint.episode_count,
+                "parent_checkpoint": checkpoint.parent_checkpoint,
                 "training_source": self.source,
-                "wall_time_hours": seconds / 3600.0,
+                "wall_time_hours": checkpoint.wall_time_hours,
                 "cpu_seconds": self._keep_spent(),
             },
         )
         self.log.flush()
-
-    def taken_up(self, path: Path, checkpoint: Checkpoint) -> None:
-        """Write the row of the checkpoint that a run goes on from: a kill right behind its writing left none."""
-        self.checkpoint(
-            path,
-            step=checkpoint.step_id,
-            reward_ema=checkpoint.reward_ema,
-            episodes=checkpoint.episode_count,
-            parent=checkpoint.parent_checkpoint,
-            seconds=3600.0 * checkpoint.wall_time_hours,
-        )
 
     def stages(self, step: int, timers: Mapping[str, StageTimer]) -> None:
         """Write the mean and the total time of every stage.

@@ -57,8 +57,17 @@ class Counters:
     saved_at: int = -1
     last: dict[str, float] = field(default_factory=dict)
 
-    def kept(self) -> dict[str, Any]:
-        """Return what a checkpoint keeps of it in `extra`; the rest has fields of its own there."""
+    def fields(self, steps: int) -> dict[str, Any]:
+        """Return the counters that have fields of their own in a checkpoint after `steps` decisions."""
+        return {
+            "step_id": steps,
+            "episode_count": self.episodes,
+            "reward_ema": self.reward_ema,
+            "wall_time_hours": self.seconds / 3600.0,
+        }
+
+    def extra(self) -> dict[str, Any]:
+        """Return the other counters of a checkpoint, which are kept in its `extra`."""
         return {name: getattr(self, name) for name in ("updates", "decisions_seen", "seconds", "started_at")}
 
     @classmethod

@@ -17,7 +17,7 @@ from collections.abc import Sequence
 from pathlib import Path
 
 from navi_core.errors import NaviError
-from navi_core.models import Registry, add_scenes, record_registry, save_checkpoint
+from navi_core.models import CheckpointState, Registry, add_scenes, record_registry, save_checkpoint
 from navi_core.policy import NavigationPolicy
 from navi_core.scenes import Scene
 from navi_core.service.policies.served_model import ServedModel
@@ -120,8 +120,7 @@ class LearnedWeights:
             return
         summary = dict(before.corpus_summary)
         add_scenes(summary, self._seen)
-        save_checkpoint(
-            self._file,
+        state = CheckpointState(
             policy=policy,
             optimizer=None,
             config=before.train_config(),
@@ -130,13 +129,14 @@ class LearnedWeights:
             reward_ema=math.nan,
             run_id=self._run_id,
             wall_time_hours=before.wall_time_hours,
-            parent_checkpoint=self._served.path,
+            parent_checkpoint=str(self._served.path),
             training_source="inference",
             rnd=before.curiosity() or None,
             normalisers=before.normalisers,
             corpus_summary=summary,
             scene_hashes=before.scene_hashes,
         )
+        save_checkpoint(self._file, state)
 
 
 def recover_learned(registry: Registry) -> list[str]:

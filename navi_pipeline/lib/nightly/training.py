@@ -89,7 +89,7 @@ def _proof(more: int, began: int, trained: int, result: dict[str, Any], *, stall
 
 def _newest_step(data: dict[str, Any]) -> int:
     """Return the step of a run's newest checkpoint; where there is none, that at which training ended."""
-    from navi_core.learn.run.resume import checkpoints_in
+    from navi_core.learn.run.checkpoints import checkpoints_in
 
     kept = checkpoints_in(Path(data["checkpoint"]).parent)
     return int(kept[-1].stem.removeprefix("step-")) if kept else int(data["steps"])
