@@ -52,7 +52,7 @@ def flying(command, path, *, scene_hashes=None):
             reward_ema=0.0,
             run_id="test-run",
             wall_time_hours=0.0,
-            scene_hashes=scene_hashes,
+            scene_hashes=scene_hashes or {},
         ),
     )
 
