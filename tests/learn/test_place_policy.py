@@ -64,9 +64,9 @@ def test_the_map_of_an_episode_that_ends_is_drawn_from_its_last_view(apartments)
     """What it tells goes with that view to the critic; the new episode's first view is another place."""
     collector, _ = parts(apartments)
     seen, batches = [], []
-    fly, follow = collector._fly, collector.places.follow
+    fly, follow = collector._fly, collector.auxiliary.memory.follow
     collector._fly = lambda actions: batches.append(fly(actions)) or batches[-1]
-    collector.places.follow = lambda obs, *rest: seen.append(obs.clone()) or follow(obs, *rest)
+    collector.auxiliary.memory.follow = lambda obs, *rest: seen.append(obs.clone()) or follow(obs, *rest)
     filled(collector)
     ended = [(view, batch, batch.truncated) for view, batch in zip(seen, batches, strict=True)]
     assert sum(int(done.sum()) for *_, done in ended) >= ROWS
@@ -189,7 +189,7 @@ def test_a_trail_keeps_what_a_policy_was_told_of_places():
 def test_a_run_goes_on_with_its_maps(apartments):
     collector, _ = parts(apartments)
     filled(collector)
-    kept = {name: part.clone() for name, part in collector.places.state_dict().items()}
+    kept = {name: part.clone() for name, part in collector.auxiliary.memory.state_dict().items()}
     state = collector.state_dict()
     state = state | {"aux": state["aux"].clone(), "obs": state["obs"].clone(), "places": kept}
     other, _ = parts(apartments)

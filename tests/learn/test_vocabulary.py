@@ -6,7 +6,7 @@ from types import SimpleNamespace
 
 import pytest
 
-from navi_core.learn.run.vocabulary import changed_ids, tell_changed_ids
+from navi_core.learn.run.warnings import changed_ids, changed_ids_warning
 from tests.learn.test_train_loop import ROWS, fly, make_config
 from tests.learn.toy_environments import MixedEndingsEnv
 
@@ -38,5 +38,5 @@ def test_a_run_from_other_weights_tells_of_other_ids(tmp_path, caplog, now, told
 
 
 def test_weights_without_a_vocabulary_say_nothing():
-    assert tell_changed_ids({}, LEARNED, "v001") is None
+    assert changed_ids_warning({}, LEARNED, "v001") is None
     assert changed_ids({"wall": 2}, LEARNED) == ["wall"]

@@ -1,29 +1,31 @@
-"""What a rollout says of learning: its temporal differences, and whether latent neighbours have like targets.
+"""Diagnostics of a rollout: temporal differences, local structure of the latents, and the first non-finite tensor.
 
-Several processes say what one would say: moments are those of all rows, and neighbours are looked for among all.
+Several processes compute the same numbers as one: moments and neighbours are those of all rows.
 """
 
 from __future__ import annotations
 
+import math
 from typing import Any
 
 import torch
 from torch import Tensor
 
 from navi_core.config import SmoothingConfig
+from navi_core.errors import NonFiniteError
 from navi_core.learn.estimators.knn_kernel import compute_knn_kernel, local_structure
 from navi_core.learn.estimators.noise import spread
 from navi_core.learn.estimators.targets import n_step_returns
 from navi_core.learn.parallel import ALONE, Workers
 from navi_core.learn.rollout.storage import Rollout
 
-__all__ = ["rollout_signs"]
+__all__ = ["non_finite_error", "rollout_diagnostics"]
 
 _SAMPLE = 256
 
 
 @torch.no_grad()
-def rollout_signs(
+def rollout_diagnostics(
     policy: Any, rollout: Rollout, *, critic: bool, seed: int, update: int, workers: Workers = ALONE
 ) -> dict[str, float]:
     """Return td_mean, td_var and local_structure of a rollout.
@@ -71,3 +73,46 @@ def _structure(policy: Any, rollout: Rollout, target: Tensor, seed: int, update:
     # What others have seen is zero here, so that the sum is everybody's.
     workers.sum(goals, latents)
     return local_structure(compute_knn_kernel(latents, SmoothingConfig()), goals)
+
+
+def non_finite_error(
+    policy: torch.nn.Module, rollout: Rollout, sums: dict[str, Tensor], packed: list[float], steps: int
+) -> NonFiniteError:
+    """Return the error that names the first non-finite tensor of a rollout.
+
+    Args:
+        policy: The network.
+        rollout: The rollout.
+        sums: Sums of terms over the rollout by name.
+        packed: Statistics on the host: T mean rewards, counts, and the means of `sums`.
+        steps: Decisions before the rollout, summed over rows.
+    """
+    # In the order of cause: a bad observation also spoils the values, a bad term the reward.
+    suspects: dict[str, Tensor] = {"observation": rollout.observations.by_step()}
+    suspects |= {f"parameter {name}": p for name, p in policy.named_parameters()}
+    suspects |= {f"reward term {name}": x for name, x in sums.items()}
+    suspects |= {
+        "reward": rollout.rewards,
+        "aux": rollout.aux,
+        "action": rollout.actions,
+        "value": rollout.values,
+        "log_prob": rollout.log_probs,
+        "bootstrap_value": rollout.bootstrap_values,
+        "episode_return": rollout.episode_return,
+    }
+    for name, tensor in suspects.items():
+        bad = (~torch.isfinite(tensor)).sum()
+        if bad:
+            return NonFiniteError(
+                name,
+                f"{name} holds {int(bad)} NaN or infinite of {tensor.numel()} numbers in the rollout after "
+                f"{steps} steps",
+            )
+    names = [f"mean reward of decision {t}" for t in range(rollout.steps)]
+    names += ["episodes", "episode_return", "episode_length", "log_prob", "value", "bootstrap_value"]
+    names += ["success_rate"] * (len(packed) - len(names) - len(sums)) + [*sums]
+    broken = {name: value for name, value in zip(names, packed) if not math.isfinite(value)}
+    return NonFiniteError(
+        "rollout statistics",
+        f"sums over the rollout are not finite though their summands here are: {broken}",
+    )

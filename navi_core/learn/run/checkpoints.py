@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING
 
 from navi_core.errors import CheckpointError, CheckpointVersionError
 from navi_core.learn.replay.replay_file import forget_replays
-from navi_core.models import CheckpointState, load_checkpoint, save_checkpoint
+from navi_core.models import Checkpoint, CheckpointState, load_checkpoint, save_checkpoint
 from navi_core.record import RunDirectory
 from navi_core.record.durable import write_durably
 
@@ -18,11 +18,13 @@ if TYPE_CHECKING:
     from navi_core.learn.run.records import RunRecord
 
 __all__ = [
+    "check_scenes",
     "checkpoint_path",
     "checkpoints_in",
     "forget_checkpoints",
     "keep_checkpoint",
     "last_good_checkpoint",
+    "mismatch",
     "prune_checkpoints",
     "sweep_unfinished",
     "take_up",
@@ -147,3 +149,32 @@ def prune_checkpoints(folder: Path, keep: int) -> None:
     for path in checkpoints_in(folder)[: -(keep + 1)]:
         with contextlib.suppress(FileNotFoundError):
             path.unlink()
+
+
+def check_scenes(checkpoint: Checkpoint, now: dict[str, str]) -> None:
+    """Check that a run goes on in the scenes of its checkpoint.
+
+    Args:
+        checkpoint: The checkpoint.
+        now: Content hash by scene name.
+
+    Raises:
+        CheckpointError: A scene was added, removed or changed.
+    """
+    before = checkpoint.scene_hashes
+    changed = sorted(name for name in before | now if before.get(name) != now.get(name))
+    if changed:
+        # The rows stand at poses of those scenes, and the network knows their semantic ids.
+        raise CheckpointError(
+            f"the scenes have changed since step {checkpoint.step_id} ({', '.join(changed[:5])}); start again with "
+            "--fresh, or go on from its weights in a new run (another --partition)"
+        )
+
+
+def mismatch(error: Exception) -> str:
+    """Return an error of `load_state_dict` in one line: torch lists every array that does not fit."""
+    _, *arrays = [line.strip() for line in str(error).splitlines() if line.strip()] or [""]
+    if not arrays:
+        return str(error)
+    more = f"; {len(arrays) - 1} more like it" if len(arrays) > 1 else ""
+    return f"another network, {arrays[0].rstrip('.')}{more}"

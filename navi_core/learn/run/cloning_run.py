@@ -32,7 +32,7 @@ from navi_core.learn.run.records import RunRecord, now, run_device
 from navi_core.learn.run.result import TrainResult
 from navi_core.learn.run.signals import StopFlag
 from navi_core.learn.run.threads import choose_threads, torch_threads
-from navi_core.learn.run.vocabulary import tell_changed_ids
+from navi_core.learn.run.warnings import changed_ids_warning
 from navi_core.models import Checkpoint, CheckpointState, add_scenes, add_scenes_of, load_checkpoint
 from navi_core.policy import RewardShaper, build_policy
 from navi_core.record import MetricLog, RunDirectory
@@ -208,9 +208,9 @@ class _Cloner:
             learned = _learned(checkpoint)
             add_scenes_of(self.corpus_summary, checkpoint)
             before = checkpoint.corpus_summary.get("semantic_vocabulary") or {}
-            told = tell_changed_ids(before, self.vocabulary, str(initial))
-            if told is not None:
-                _LOG.warning("%s", told)
+            warning = changed_ids_warning(before, self.vocabulary, str(initial))
+            if warning is not None:
+                _LOG.warning("%s", warning)
             _LOG.info("run %s starts from the weights of %s", self.run.run_id, initial)
         self._split(learned)
         if found is None:

@@ -12,7 +12,7 @@ import copy
 import logging
 from collections.abc import Callable
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 import torch
 
@@ -21,18 +21,18 @@ from navi_core.errors import CheckpointError, ConfigError, NonFiniteError
 from navi_core.learn.algorithms.gradient_steps import UpdateStats
 from navi_core.learn.algorithms.registry import FollowsEpisodes, KeepsData, TakesUnits, TakesVocabulary, build_learner
 from navi_core.learn.parallel import ALONE, Workers
-from navi_core.learn.rollout.collector import BESIDE_TERMS, Collector, Environment, RolloutStats
+from navi_core.learn.rollout.collector import COLLECTOR_METRICS, Collector, Environment, RolloutStats
 from navi_core.learn.rollout.execution import check_execution, use_precision
 from navi_core.learn.rollout.storage import Rollout
-from navi_core.learn.run.checkpoints import checkpoint_path, keep_checkpoint, take_up
+from navi_core.learn.run.checkpoints import check_scenes, checkpoint_path, keep_checkpoint, mismatch, take_up
 from navi_core.learn.run.monitor import RunWatch
 from navi_core.learn.run.progress import Progress
 from navi_core.learn.run.records import RunRecord, now, run_device
 from navi_core.learn.run.result import Counters, TrainResult
 from navi_core.learn.run.signals import StopFlag
 from navi_core.learn.run.threads import choose_threads, torch_threads
-from navi_core.learn.run.vocabulary import tell_changed_ids
-from navi_core.models import CheckpointState, add_scenes, add_scenes_of, corpus_of, load_checkpoint
+from navi_core.learn.run.warnings import changed_ids_warning, void_warning
+from navi_core.models import Checkpoint, CheckpointState, add_scenes, add_scenes_of, corpus_of, load_checkpoint
 from navi_core.policy import RewardShaper, build_policy
 from navi_core.record import MetricLog, RunDirectory, StageTimer
 
@@ -42,8 +42,6 @@ if TYPE_CHECKING:
 __all__ = ["train"]
 
 _LOG = logging.getLogger("navi.learn")
-_MANY_VOID = 0.1
-"""Share of episodes that end in the void from which that is worth a word."""
 
 
 def train(
@@ -142,7 +140,7 @@ class _Trainer:
         torch.set_num_threads(self.threads.update)
         self.learner = build_learner(self.policy, self.shaper, config, device, workers)
         self.counters = Counters(started_at=now())
-        self._own_rewards = config.env.reward.weights.keys() - set(REWARD_TERMS)
+        self._custom_terms = config.env.reward.weights.keys() - set(REWARD_TERMS)
         self.watch = RunWatch(config)
         self.record = RunRecord(config, run, log, device, "rl") if run is not None and log is not None else None
         # Measured after an update's rows are written, these two go with the rows of the next one.
@@ -150,7 +148,8 @@ class _Trainer:
         self.parent: str | None = None
         self.initial: str | None = None
         field = getattr(env, "field", None)
-        self.scene_hashes, self.corpus_summary = corpus_of(_scenes(env), getattr(field, "vocabulary", {}))
+        scenes, vocabulary = ([], {}) if field is None else (list(field.scenes), field.vocabulary)
+        self.scene_hashes, self.corpus_summary = corpus_of(scenes, vocabulary)
         if isinstance(self.learner, TakesVocabulary):
             self.learner.use_vocabulary(self.corpus_summary["semantic_vocabulary"])
             add_scenes(self.corpus_summary, self.learner.scenes_of_data())
@@ -192,13 +191,13 @@ class _Trainer:
                 # without a critic lie between.
                 self.learner.begin_from(checkpoint.normalisers)
             before = checkpoint.corpus_summary.get("semantic_vocabulary") or {}
-            told = tell_changed_ids(before, self.corpus_summary["semantic_vocabulary"], str(initial))
-            if told is not None:
-                _LOG.warning("%s", told)
+            warning = changed_ids_warning(before, self.corpus_summary["semantic_vocabulary"], str(initial))
+            if warning is not None:
+                _LOG.warning("%s", warning)
         except (CheckpointError, RuntimeError, KeyError) as error:
             raise CheckpointError(
-                f"the run cannot start from {initial}: {_line(error)}; begin with new weights (--init none) or another "
-                "version"
+                f"the run cannot start from {initial}: {mismatch(error)}; begin with new weights (--init none) or "
+                "another version"
             ) from None
 
     def run_until(self, stop: StopFlag, progress: Callable[[Progress], None] | None) -> str:
@@ -225,7 +224,7 @@ class _Trainer:
                 assert before is not None
                 self.collector.load_state_dict(before)
                 return stop.signal_name or "stopped"
-            update.metrics |= self.watch.signs(self.policy, rollout, self.counters.updates, self.workers)
+            update.metrics |= self.watch.diagnostics(self.policy, rollout, self.counters.updates, self.workers)
             metrics = self._count(stats, update)
             decision = self.watch.after(self.steps, metrics, self.learner)
             self._record(metrics, stats, update)
@@ -249,7 +248,7 @@ class _Trainer:
                 return None, None
             torch.set_num_threads(self.threads.update)
             update = self.learner.update(rollout, index=self.counters.updates, steps=began)
-            if not isinstance(update, UpdateStats):  # one of a user's own may answer anything
+            if not isinstance(update, UpdateStats):  # a custom learner may return anything
                 kind = type(update).__name__
                 raise ConfigError(f"learner {self.config.algorithm}: update returned {kind}; it returns UpdateStats")
             return stats, update
@@ -264,8 +263,10 @@ class _Trainer:
         self._record_run("finished" if reason.startswith(("total_steps", "early_stopping")) else "stopped", reason)
         if self.record is not None:
             self.record.log.flush()
-        self._tell_of_void()
         counters = self.counters
+        warning = void_warning(counters.last, self.config.env)
+        if warning is not None and self.record is not None:
+            _LOG.warning("%s", warning)
         path, run_id = self.workers.share((self.parent, self.run.run_id if self.run is not None else ""))
         return TrainResult(
             checkpoint=Path(path),
@@ -281,30 +282,9 @@ class _Trainer:
             metrics=counters.last,
         )
 
-    def _tell_of_void(self) -> None:
-        """Say so where flights leave the building and nothing keeps them from it."""
-        last = self.counters.last
-        # A share of the decisions, and how many of them there are to an episode.
-        share = last.get("void_rate", 0.0) * last.get("episode_length", 0.0)
-        if share > _MANY_VOID and self.config.env.void_ends == "truncated" and self.record is not None:
-            _LOG.warning(
-                "in the last update %.0f %% of the episodes ended outside, where hardly a ray meets anything; what is "
-                "truncated is worth what would have followed, so leaving costs nothing: "
-                "--set env.void_ends=terminated makes it cost the floor that is not seen yet",
-                100 * min(share, 1.0),
-            )
-
     def _count(self, stats: RolloutStats, update: UpdateStats) -> dict[str, float]:
-        counters, alpha = self.counters, self.config.rule.reward_ema_alpha
-        for reward in stats.rewards:
-            # The first decision sets the average, so that it does not crawl up from an arbitrary 0.
-            first = counters.decisions_seen == 0
-            counters.reward_ema = reward if first else counters.reward_ema + alpha * (reward - counters.reward_ema)
-            counters.decisions_seen += 1
-        counters.updates += 1
-        counters.episodes += stats.episodes
-        seconds = stats.seconds + update.seconds
-        counters.seconds += seconds
+        counters, seconds = self.counters, stats.seconds + update.seconds
+        counters.add(stats.rewards, stats.episodes, seconds, self.config.rule.reward_ema_alpha)
         waited = stats.timer.totals().get("environment_step", 0.0)
         metrics = {"reward_ema": counters.reward_ema, "reward_mean": sum(stats.rewards) / len(stats.rewards)}
         metrics |= update.metrics
@@ -320,7 +300,7 @@ class _Trainer:
             # Share of the rollout in which the policy was not waiting for the environment.
             "zero_wait_ratio": max(0.0, 1.0 - waited / stats.seconds),
         }
-        if taken := self._own_rewards & {*metrics, *last, *BESIDE_TERMS}:
+        if taken := self._custom_terms & {*metrics, *last, *COLLECTOR_METRICS}:
             raise ConfigError(f"reward term {min(taken)!r} has the name of another metric; register it under another")
         counters.last = metrics = metrics | stats.means | last
         return metrics
@@ -380,15 +360,8 @@ class _Trainer:
         keep_checkpoint(path, state, run=self.run, record=self.record)
         self.parent = str(path)
 
-    def _restore(self, checkpoint: Any) -> None:
-        before, now = checkpoint.scene_hashes, self.scene_hashes
-        if before != now:
-            changed = sorted(name for name in before | now if before.get(name) != now.get(name))
-            # The rows stand at poses of those scenes, and the network knows their semantic ids.
-            raise CheckpointError(
-                f"the scenes have changed since step {checkpoint.step_id} ({', '.join(changed[:5])}); start again with "
-                "--fresh, or go on from its weights in a new run (another --partition)"
-            )
+    def _restore(self, checkpoint: Checkpoint) -> None:
+        check_scenes(checkpoint, self.scene_hashes)
         try:
             extra = checkpoint.extra
             every = [
@@ -403,7 +376,7 @@ class _Trainer:
                 raise ValueError(f"{len(every)} processes made it and there are {self.workers.size}")
             mine = every[self.workers.rank]
             self.policy.load_state_dict(checkpoint.policy_state)
-            self.learner.optimizer.load_state_dict(checkpoint.optimizer_state)
+            self.learner.optimizer.load_state_dict(checkpoint.optimizer_state or {})
             self.learner.load_state_dict(mine["normalisers"])
             self.collector.load_state_dict(mine["collector"] | {"shaper": mine["shaper"]})
             if self.collector.restarts and isinstance(self.learner, FollowsEpisodes):
@@ -414,24 +387,10 @@ class _Trainer:
             self.counters = Counters.of(checkpoint)
         except (KeyError, RuntimeError, ValueError, TypeError) as error:
             raise CheckpointError(
-                f"the checkpoint at step {checkpoint.step_id} does not fit this run ({_line(error)}); "
+                f"the checkpoint at step {checkpoint.step_id} does not fit this run ({mismatch(error)}); "
                 "start with --fresh"
             ) from error
 
 
-def _line(error: Exception) -> str:
-    """Return an error in one line: torch tells of every array that does not fit, the first of which is enough."""
-    _, *arrays = [line.strip() for line in str(error).splitlines() if line.strip()] or [""]
-    if not arrays:
-        return str(error)
-    more = f"; {len(arrays) - 1} more like it" if len(arrays) > 1 else ""
-    return f"another network, {arrays[0].rstrip('.')}{more}"
-
-
 def _milliseconds(timer: StageTimer) -> dict[str, float]:
     return {stage: 1e3 * seconds for stage, seconds in timer.totals().items()}
-
-
-def _scenes(env: Environment) -> list[Any]:
-    field = getattr(env, "field", None)
-    return list(field.scenes) if field is not None else []

@@ -16,7 +16,7 @@ from navi_core.config import TrainConfig
 from navi_core.learn.entities import AGMConfig, AGMMetrics, EarlyStopDecision
 from navi_core.learn.events import EventBus
 from navi_core.learn.parallel import Workers
-from navi_core.learn.rollout.diagnostics import rollout_signs
+from navi_core.learn.rollout.diagnostics import rollout_diagnostics
 from navi_core.learn.rollout.storage import Rollout
 from navi_core.learn.run.adaptation import Adapter
 from navi_core.learn.run.early_stopping import EarlyStopController
@@ -66,12 +66,14 @@ class RunWatch:
         """The decision that ended the run, if one did."""
         return self.controller.stopped if self.config.early_stopping.enabled else None
 
-    def signs(self, policy: Any, rollout: Rollout, update: int, workers: Workers) -> dict[str, float]:
-        """Return the signs that update number `update` did not report, from its rollout of all processes."""
+    def diagnostics(self, policy: Any, rollout: Rollout, update: int, workers: Workers) -> dict[str, float]:
+        """Return the diagnostics that update number `update` did not report, from its rollout of all processes."""
         if not self.on or self.config.algorithm == "dqn":
             return {}
         critic = self.config.algorithm == "ppo"
-        return rollout_signs(policy, rollout, critic=critic, seed=self.config.seed, update=update, workers=workers)
+        return rollout_diagnostics(
+            policy, rollout, critic=critic, seed=self.config.seed, update=update, workers=workers
+        )
 
     def after(
         self,

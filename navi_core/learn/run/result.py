@@ -1,8 +1,9 @@
-"""What a run counts, and how it ended."""
+"""Result and counters of a run."""
 
 from __future__ import annotations
 
 import math
+from collections.abc import Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -15,7 +16,7 @@ __all__ = ["Counters", "TrainResult"]
 
 @dataclass(frozen=True)
 class TrainResult:
-    """How a run ended.
+    """Result of a run.
 
     Attributes:
         checkpoint: The last checkpoint.
@@ -46,7 +47,7 @@ class TrainResult:
 
 @dataclass
 class Counters:
-    """What a run has counted over all its starts."""
+    """Counters of a run over all its starts."""
 
     updates: int = 0
     episodes: int = 0
@@ -56,6 +57,24 @@ class Counters:
     started_at: str = ""
     saved_at: int = -1
     last: dict[str, float] = field(default_factory=dict)
+
+    def add(self, rewards: Sequence[float], episodes: int, seconds: float, alpha: float) -> None:
+        """Count an update and its rollout.
+
+        Args:
+            rewards: Mean shaped reward of every decision.
+            episodes: Episodes that ended.
+            seconds: Wall time of both [s].
+            alpha: Weight of a new reward in the smoothed one.
+        """
+        for reward in rewards:
+            # The first decision sets the average, so that it does not crawl up from an arbitrary 0.
+            first = self.decisions_seen == 0
+            self.reward_ema = reward if first else self.reward_ema + alpha * (reward - self.reward_ema)
+            self.decisions_seen += 1
+        self.updates += 1
+        self.episodes += episodes
+        self.seconds += seconds
 
     def fields(self, steps: int) -> dict[str, Any]:
         """Return the counters that have fields of their own in a checkpoint after `steps` decisions."""
@@ -72,10 +91,10 @@ class Counters:
 
     @classmethod
     def of(cls, checkpoint: Checkpoint) -> Counters:
-        """Return what a checkpoint's run had counted.
+        """Return the counters of a checkpoint's run.
 
         Raises:
-            KeyError, ValueError, TypeError: The checkpoint keeps none.
+            KeyError, ValueError, TypeError: The checkpoint has none.
         """
         kept = checkpoint.extra["counters"]
         return cls(

@@ -8,7 +8,7 @@ import torch
 
 from navi_core.learn.estimators.noise import spread
 from navi_core.learn.parallel import Workers
-from navi_core.learn.rollout.diagnostics import rollout_signs
+from navi_core.learn.rollout.diagnostics import rollout_diagnostics
 from navi_core.learn.rollout.observation_store import ObservationStore
 from navi_core.learn.rollout.storage import Rollout
 from tests.learn.builders import filled, small_config, small_parts
@@ -73,7 +73,7 @@ def test_decisions_of_every_row_and_time_are_looked_at(learned, monkeypatch):
         ObservationStore, "decisions", lambda self, *at: looked.append(torch.stack(at)) or seen(self, *at)
     )
     policy, rollout = learned
-    told = [rollout_signs(policy, rollout, critic=True, seed=1, update=n) for n in (0, 0, 1)]
+    told = [rollout_diagnostics(policy, rollout, critic=True, seed=1, update=n) for n in (0, 0, 1)]
     step, row = looked[0]
     assert row.bincount(minlength=ROWS).min() > 256 // ROWS // 2, "some 32 of each row"
     assert step.bincount(minlength=STEPS).tolist() == [2] * STEPS
@@ -86,14 +86,14 @@ def test_decisions_of_every_row_and_time_are_looked_at(learned, monkeypatch):
 def test_signs_by_hand(learned):
     policy, rollout = learned
     error = (rollout.returns - rollout.values).double()
-    told = rollout_signs(policy, rollout, critic=True, seed=1, update=0)
+    told = rollout_diagnostics(policy, rollout, critic=True, seed=1, update=0)
     assert told["td_mean"] == pytest.approx(float(error.mean()))
     assert told["td_var"] == pytest.approx(float((error - error.mean()).square().mean()))
     # Without a critic: what each decision and those behind it in its episode earned.
     earned = rollout.rewards.double().clone()
     for t in reversed(range(STEPS - 1)):
         earned[t] += earned[t + 1] * ~(rollout.terminated | rollout.truncated)[t]
-    without = rollout_signs(policy, rollout, critic=False, seed=1, update=0)
+    without = rollout_diagnostics(policy, rollout, critic=False, seed=1, update=0)
     assert without["td_mean"] == pytest.approx(0.0, abs=1e-5)
     assert without["td_var"] == pytest.approx(float(earned.var(correction=0)), rel=1e-5)
 
@@ -107,7 +107,7 @@ def test_several_processes_say_what_one_says(learned, size, critic):
     # Rows that earn more than others: the processes' means lie far apart, and far from zero.
     for x in (far.returns, far.rewards):
         x += 1000.0 + torch.arange(ROWS).float()
-    alone = rollout_signs(policy, far, critic=critic, seed=1, update=2)
+    alone = rollout_diagnostics(policy, far, critic=critic, seed=1, update=2)
     board, barrier = [None] * size, threading.Barrier(size, timeout=60)
     told = [{} for _ in range(size)]
 
@@ -115,7 +115,7 @@ def test_several_processes_say_what_one_says(learned, size, critic):
         workers = ThreadWorkers(rank, size, board, barrier)
         first, count = workers.rows(ROWS)
         mine = part_of(far, slice(first, first + count))
-        told[rank] = rollout_signs(policy, mine, critic=critic, seed=1, update=2, workers=workers)
+        told[rank] = rollout_diagnostics(policy, mine, critic=critic, seed=1, update=2, workers=workers)
 
     threads = [threading.Thread(target=speak, args=(rank,)) for rank in range(size)]
     for thread in threads:
@@ -133,12 +133,14 @@ def test_a_process_without_any_of_the_decisions_has_its_say(learned, monkeypatch
     monkeypatch.setattr("navi_core.learn.rollout.diagnostics._SAMPLE", 2)
     policy, rollout = learned
     told = [
-        rollout_signs(policy, part_of(rollout, slice(n, n + 1)), critic=True, seed=1, update=0, workers=Workers(n, 1))
+        rollout_diagnostics(
+            policy, part_of(rollout, slice(n, n + 1)), critic=True, seed=1, update=0, workers=Workers(n, 1)
+        )
         for n in range(2)
     ]
     assert all(0.0 <= each["local_structure"] <= 1.0 for each in told)
     one = Rollout(1, 1, torch.rand(1, 3, 16, 8), torch.zeros(1, 3), ())
-    assert rollout_signs(policy, one, critic=True, seed=1, update=0)["local_structure"] == 1.0
+    assert rollout_diagnostics(policy, one, critic=True, seed=1, update=0)["local_structure"] == 1.0
 
 
 def test_a_resumed_run_draws_what_it_would_have_drawn(tmp_path):
