@@ -98,8 +98,8 @@ def replay(
             typer.echo(f"warning: {recording.damage}", err=True)
         if listing or rrd is not None or as_json:
             _episodes(recording, rrd, episode, as_json)
-            if recording.left_out:
-                typer.echo(f"warning: {recording.left_out} damaged messages are left out", err=True)
+            if recording.damaged:
+                typer.echo(f"warning: {recording.damaged} damaged messages are left out", err=True)
             return
         from navi_core.service.web.replay import ReplayShow
 
@@ -124,10 +124,10 @@ def _episodes(recording: Recording, rrd: Path | None, wanted: int | None, as_jso
             typer.echo(f"episode {number} ({episodes[number].frames} observations) in {rrd}; rerun {rrd} shows it")
             return
     if as_json:
-        facts = {"messages": len(recording.entries), "seconds": recording.seconds, "unfinished": recording.unfinished}
+        facts = {"messages": len(recording.frames), "seconds": recording.seconds, "unfinished": recording.unfinished}
         print_json({"file": str(recording.path), **facts, "episodes": rows, "rrd": str(rrd) if rrd else None})
         return
-    print_records(f"{recording.path}: {len(recording.entries):,} messages, {recording.seconds:.1f} s", rows)
+    print_records(f"{recording.path}: {len(recording.frames):,} messages, {recording.seconds:.1f} s", rows)
 
 
 def _row(number: int, episode: RecordedEpisode) -> dict[str, Any]:

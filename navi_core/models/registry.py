@@ -13,11 +13,9 @@ the version that held it before; the history keeps what happened.
 from __future__ import annotations
 
 import contextlib
-import fcntl
 import hashlib
 import json
 import math
-import os
 import re
 from collections.abc import Iterator, Mapping, Sequence
 from datetime import UTC, datetime
@@ -27,12 +25,12 @@ from typing import Any
 
 from navi_core.config import config_hash
 from navi_core.errors import CheckpointError, RegistryError
+from navi_core.machine.file_lock import wait_for_lock
 from navi_core.models.checkpoint import Checkpoint, load_checkpoint
 from navi_core.models.model_version import ModelVersion
 from navi_core.models.registry_schema import book_fault
 from navi_core.models.succession import paid_alike, why_latest_stays
 from navi_core.record.durable import sweep_left, write_durably
-from navi_core.record.file_lock import lock_file
 
 __all__ = ["LATEST", "Registry"]
 
@@ -290,13 +288,11 @@ class Registry:
     @contextlib.contextmanager
     def _changing(self) -> Iterator[dict[str, Any]]:
         """Yield the book under the lock; write it back if the block changed it and did not fail."""
-        try:
-            self.path.mkdir(parents=True, exist_ok=True)
-            lock = lock_file(self.path / ".registry.lock")
-        except OSError as error:
-            raise RegistryError(f"{self.path} cannot be used as a registry: {error.strerror or error}") from error
-        with os.fdopen(lock):
-            fcntl.flock(lock, fcntl.LOCK_EX)
+        with contextlib.ExitStack() as held:
+            try:
+                held.enter_context(wait_for_lock(self.path / ".registry.lock"))
+            except OSError as error:
+                raise RegistryError(f"{self.path} cannot be used as a registry: {error.strerror or error}") from error
             sweep_left(self.path)
             book = self._read()
             before = json.dumps(book)

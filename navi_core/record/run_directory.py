@@ -24,8 +24,8 @@ from typing import Any
 
 from navi_core.config import Config, config_hash
 from navi_core.errors import RecordError, RunError, as_argument
+from navi_core.machine.file_lock import acquire_lock
 from navi_core.record.durable import write_durably
-from navi_core.record.file_lock import taken_alone
 from navi_core.record.hardware import row_context
 from navi_core.record.metric_log import MetricLog
 from navi_core.record.other_code import learned_by_other_code
@@ -86,7 +86,7 @@ class RunDirectory:
         digest = config_hash(config)
         run_id = f"{asset}-{partition}-{digest}"
         try:
-            lock = taken_alone(run_lock(root, run_id), f"run {run_id}")
+            lock = acquire_lock(run_lock(root, run_id), f"run {run_id}")
         except OSError as error:
             raise RunError(f"cannot make the runs folder {root}: {error.strerror}") from error
         try:

@@ -14,7 +14,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from navi_core.errors import RunError
-from navi_core.record.file_lock import alone, is_held
+from navi_core.machine.file_lock import hold_lock, is_locked
 from navi_core.record.run_directory import run_lock
 
 __all__ = ["RunFolder", "find_run_folder", "remove_run_folder", "run_folders"]
@@ -78,7 +78,7 @@ def remove_run_folder(root: Path, name: str) -> int:
     path = _find(root, name)
     run_id = name.partition(_ASIDE)[0]
     try:
-        with alone(run_lock(root, run_id), f"run {run_id}"):
+        with hold_lock(run_lock(root, run_id), f"run {run_id}"):
             size = _facts(root, path).size
             path.rename(root / f".{name}{_REMOVED}{os.getpid()}")
             for rest in root.glob(f".*{_REMOVED}*"):
@@ -121,5 +121,5 @@ def _facts(root: Path, path: Path) -> RunFolder:
         changed=max(stat.st_mtime for _, stat in sizes),
         size=sum(stat.st_size for _, stat in sizes),
         replays=sum(stat.st_size for name, stat in sizes if name.endswith(".replay")),
-        in_use=_ASIDE not in path.name and is_held(run_lock(root, path.name)),
+        in_use=_ASIDE not in path.name and is_locked(run_lock(root, path.name)),
     )

@@ -3,16 +3,15 @@
 from __future__ import annotations
 
 import contextlib
-import fcntl
 import hashlib
 import json
-import os
 from collections.abc import Iterator
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
 from navi_core.errors import SceneError
+from navi_core.machine.file_lock import wait_for_lock
 from navi_core.scenes.gmdag.scene import write_atomically
 from navi_core.scenes.semantics import merge_vocabularies
 
@@ -154,12 +153,7 @@ def note_verdict(gmdag: Path, verdict: str) -> None:
 def _turn(path: Path) -> Iterator[None]:
     """Wait for the processes that write the manifest at `path`."""
     try:
-        path.parent.mkdir(parents=True, exist_ok=True)
-        lock = path.with_name(f".{path.name}.lock")
-        # The folder may be several people's: a lock that one may only read is taken all the same.
-        flags = os.O_RDONLY if lock.exists() and not os.access(lock, os.W_OK) else os.O_RDWR | os.O_CREAT
-        with os.fdopen(os.open(lock, flags | os.O_CLOEXEC, 0o664)) as held:
-            fcntl.flock(held, fcntl.LOCK_EX)
+        with wait_for_lock(path.with_name(f".{path.name}.lock")):
             yield
     except OSError as error:
         raise SceneError(f"{path}: cannot be written: {error}") from None

@@ -28,7 +28,7 @@ def record_failure(
     if night is None:
         return
     from navi_core.config import NightlyConfig, parse_config
-    from navi_core.record.file_lock import is_held
+    from navi_core.machine.file_lock import is_locked
     from navi_pipeline.lib.nightly.night import Gate, Night, night_lock, read_night
     from navi_pipeline.lib.nightly.stages import stages_of
     from navi_pipeline.lib.nightly.summary import summary_paths, write_summary
@@ -40,7 +40,7 @@ def record_failure(
         return  # it broke down before its first stage was over: there is nothing to summarise
     if (told.failed or set(told.stages) >= set(stages_of(config))) and summary_paths(night)[0].exists():
         return  # a hard gate failed the run, or the night was over before this run took it up: its summary says it
-    if is_held(night_lock(night)):
+    if is_locked(night_lock(night)):
         return  # another run is at work on it, and this one was refused
     told.note("run", Gate("the run ends", True, False, detail))
     write_summary(told)

@@ -12,8 +12,8 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+from navi_core.machine.file_lock import is_locked
 from navi_core.record import navi_home
-from navi_core.record.file_lock import is_held
 from navi_pipeline.lib.records.pipeline_log import pipeline_log
 from navi_pipeline.lib.training.supervised import SUPERVISOR
 from navi_pipeline.lib.warehouse.warehouse import Warehouse
@@ -46,7 +46,7 @@ def runs_in_use(*, prefix: str = "") -> list[str]:
         prefix: What the names of those runs begin with; the locks of others are not looked at.
     """
     files = sorted((navi_home() / "runs" / ".locks").glob("*.lock"))
-    return [file.stem for file in files if file.name.startswith(prefix) and is_held(file)]
+    return [file.stem for file in files if file.name.startswith(prefix) and is_locked(file)]
 
 
 def wait_for_run(run_id: str, *, ending: Callable[[], bool] = lambda: False) -> bool:

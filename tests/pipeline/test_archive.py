@@ -12,9 +12,9 @@ from typer.testing import CliRunner
 
 from navi_core.cli.main import build_app
 from navi_core.errors import RecordError
+from navi_core.machine.file_lock import is_locked
 from navi_core.models import Registry
 from navi_core.record import MetricLog
-from navi_core.record.file_lock import is_held
 from navi_pipeline.lib.warehouse.archive import Archive
 from navi_pipeline.lib.warehouse.sql_files import sql_folder
 from navi_pipeline.lib.warehouse.warehouse import Warehouse
@@ -158,7 +158,7 @@ def test_a_backup_under_the_lock_of_ingests_misses_nothing_that_a_compaction_rem
     held, adopt = [], Archive.adopt
 
     def watched(self, *rest):
-        held.append(is_held(warehouse.folder / "ingest.lock"))
+        held.append(is_locked(warehouse.folder / "ingest.lock"))
         adopt(self, *rest)
 
     monkeypatch.setattr(Archive, "adopt", watched)

@@ -9,8 +9,8 @@ import pytest
 
 from navi_core.config import NightlyConfig
 from navi_core.errors import RunError
+from navi_core.machine.file_lock import hold_lock
 from navi_core.record import navi_home
-from navi_core.record.file_lock import alone
 from navi_pipeline.definitions import defs
 from navi_pipeline.lib.failures import record_failure
 from navi_pipeline.lib.nightly import stages
@@ -86,19 +86,19 @@ def test_a_night_by_hand_has_a_name_that_no_schedule_forms():
 
 
 def test_a_night_that_somebody_works_on_refuses_another(works):
-    with alone(night_lock("n"), "night n"), pytest.raises(RunError, match=rf"n is in use by process {os.getpid()}"):
+    with hold_lock(night_lock("n"), "night n"), pytest.raises(RunError, match=rf"n is in use by process {os.getpid()}"):
         run_night(NightlyConfig(), "n", say=lambda line: None)
     assert run_night(NightlyConfig(), "n", say=lambda line: None)[0].verdict == "passed"
 
 
 def test_the_lock_of_a_night_that_was_killed_is_free(tmp_path):
     code = (
-        "import os, signal\nfrom navi_core.record.file_lock import alone\n"
+        "import os, signal\nfrom navi_core.machine.file_lock import hold_lock\n"
         "from navi_pipeline.lib.nightly.night import night_lock\n"
-        "with alone(night_lock('n'), 'night n'): os.kill(os.getpid(), signal.SIGKILL)"
+        "with hold_lock(night_lock('n'), 'night n'): os.kill(os.getpid(), signal.SIGKILL)"
     )
     assert subprocess.run([sys.executable, "-c", code], check=False).returncode < 0
-    with alone(night_lock("n"), "night n"):
+    with hold_lock(night_lock("n"), "night n"):
         pass
 
 
@@ -126,7 +126,7 @@ def test_a_finished_night_stays_what_it_was_when_another_run_of_its_name_fails(w
 def test_a_night_at_work_is_not_told_as_failed_by_a_run_that_was_refused():
     night = Night(NightlyConfig(), "n", say=lambda line: None)
     night.run("preflight", lambda night: ([], {}))
-    with alone(night_lock("n"), "night n"):
+    with hold_lock(night_lock("n"), "night n"):
         record_failure("r", "nightly_training", "night n is in use", [], night="n")
     assert not summary_paths("n")[0].exists()
     record_failure("r", "nightly_training", "the worker was lost", [], night="n")
@@ -136,7 +136,7 @@ def test_a_night_at_work_is_not_told_as_failed_by_a_run_that_was_refused():
 def test_a_run_carries_the_name_of_its_night_whoever_launched_it(works, instance):
     result = launch(instance)
     assert result.success and instance.get_run_by_id(result.run_id).tags["night"] == "tonight"
-    with alone(night_lock("tonight"), "night tonight"):
+    with hold_lock(night_lock("tonight"), "night tonight"):
         refused = launch(instance)
     assert failed_steps(refused) == ["begin_training_night"]
     assert "night" not in instance.get_run_by_id(refused.run_id).tags

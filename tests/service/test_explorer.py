@@ -17,6 +17,8 @@ from navi_core.cli.main import build_app
 from navi_core.config import ExplorerConfig
 from navi_core.demos import dataset, load_dataset, load_demonstration
 from navi_core.errors import ConfigError, DemoError
+from navi_core.machine import file_lock
+from navi_core.record.journal import FrameFormat, Journal
 from navi_core.scenes import load_gmdag
 from navi_core.service.explorer import ExplorerSession, SceneChoice, flight_journal
 from tests.conftest import box_triangles
@@ -92,7 +94,7 @@ def recording(choices, folder, decisions):
 
 def kill(session):
     """Do what a kill does to a session: its files are closed as they are, and their locks go."""
-    os.close(session._journal._file)
+    os.close(session._journal._writer._descriptor)
 
 
 def test_a_killed_explorer_leaves_its_flight_to_the_next_one(choices, tmp_path):
@@ -135,7 +137,7 @@ def test_a_journal_holds_what_was_whole_when_its_explorer_was_killed(choices, tm
     (file,) = ExplorerSession(choices, SMALL, tmp_path).recovered
     assert len(load_demonstration(file).actions) == 4
     for number, broken in enumerate(
-        (b"", b"NAVIFLY1" + b"\xff" * 8, whole[:40], whole.replace(b"[16", b"[-6"), whole.replace(b"10.0", b"70.0"))
+        (b"", b"NAVIFLY2" + b"\xff" * 8, whole[:40], whole.replace(b"[16", b"[-6"), whole.replace(b"10.0", b"70.0"))
     ):
         (tmp_path / f".{number}.flight").write_bytes(broken)
     # What is no journal is told and kept.
@@ -148,11 +150,11 @@ def test_what_a_disk_damaged_of_a_journal_is_told_and_nothing_of_it_vanishes(cho
     kill(session)
     (journal,) = tmp_path.glob(".*.flight")
     whole = journal.read_bytes()
-    begin = 16 + int.from_bytes(whole[8:12], "little")
-    size = (len(whole) - begin) // 6
+    with Journal(journal, (FrameFormat(b"NAVIFLY2"),), kind="journal", max_bytes=2**24) as read:
+        offsets = [frame.offset for frame in list(read.frames)[1:]]
     for damaged, kept in ((0, 0), (1, 0), (4, 4)):
         data = bytearray(whole)
-        data[begin + damaged * size + 5] ^= 1
+        data[offsets[damaged] + 50] ^= 1
         journal.write_bytes(data)
         caplog.clear()
         recovered = ExplorerSession(choices, SMALL, tmp_path).recovered
@@ -163,13 +165,13 @@ def test_what_a_disk_damaged_of_a_journal_is_told_and_nothing_of_it_vanishes(cho
 
 def test_a_flight_whose_explorer_saves_it_while_another_starts_is_there_once(choices, tmp_path, monkeypatch):
     session = recording(choices, tmp_path, 3)
-    lock = flight_journal.fcntl.flock
+    lock = file_lock.fcntl.flock
 
     def late(file, kind):
         session.finish()  # between the opening of its journal and the lock
         lock(file, kind)
 
-    monkeypatch.setattr(flight_journal.fcntl, "flock", late)
+    monkeypatch.setattr(file_lock.fcntl, "flock", late)
     assert ExplorerSession(choices, SMALL, tmp_path).recovered == []
     assert len(list(tmp_path.glob("*.npz"))) == 1
 

@@ -300,10 +300,10 @@ def test_an_episode_of_more_rays_than_memory_is_refused(recorded, monkeypatch) -
 
 
 def test_a_recorded_message_that_is_refused_today_is_left_out(recorded) -> None:
-    known = [recorded.read_known(entry) for entry in recorded.entries]
+    known = [recorded.readable_message(frame) for frame in recorded.frames]
     assert [message is None for message in known] == [False, True, *[False] * 5]
     with pytest.raises(WireError, match="not finite"):
-        recorded.read(recorded.entries[1])
+        recorded.message(recorded.frames[1])
     show = ReplayShow(recorded, "old")
     show._seek(show._length)
     assert show._next == 7 and show.digest.matrix.step_id == 4

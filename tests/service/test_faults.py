@@ -123,7 +123,7 @@ def test_a_kill_loses_no_completed_experience(tmp_path) -> None:
             record.experience(experience(number=number, actual_reward=0.25))
             if number == 6:
                 record.flush(now=True)
-        os.write(record._journal._now[1], b'{"number": 13, "sess')
+        os.pwrite(record._journal._current._descriptor, b"\xf5MSG1234", record._journal._current._end)
         os.kill(os.getpid(), signal.SIGKILL)
     os.waitpid(child, 0)
     living = ServiceRecord("v002", 0, "hash", tmp_path)
@@ -148,7 +148,7 @@ def test_a_disk_that_is_full_for_long_costs_neither_the_service_nor_its_descript
     opened = len(os.listdir("/proc/self/fd"))
     with monkeypatch.context() as patch:
         patch.setattr("navi_core.record.metric_log.write_durably", lambda *_: (_ for _ in ()).throw(full))
-        patch.setattr(os, "write", lambda *_: (_ for _ in ()).throw(full))
+        patch.setattr(os, "pwrite", lambda *_: (_ for _ in ()).throw(full))
         waits = []
         for _ in range(8):
             for _ in range(20):
@@ -196,24 +196,30 @@ def test_an_outbox_that_is_full_keeps_no_journal_for_every_try(tmp_path, monkeyp
 
 def test_a_row_that_a_full_disk_took_half_of_costs_no_other_row(tmp_path, monkeypatch) -> None:
     journal = ExperienceJournal(tmp_path / "journals", "service-1", {})
-    write = os.write
+    write = os.pwrite
+
+    def half(file, data, at):
+        # A disk with room for a part takes that part, and reports an error only for the rest.
+        if at > journal._current._end:
+            raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
+        return write(file, data[:9], at)
+
     for number in range(6):
         with monkeypatch.context() as patch:
             if number in (2, 3):
-                # A disk with room for a part takes that part, and says so by its count alone.
-                patch.setattr(os, "write", lambda file, data: write(file, data[:9]))
+                patch.setattr(os, "pwrite", half)
             journal.append({"number": number, "session_id": 1})
-    os.close(journal._now[1])  # as a kill does
+    os.close(journal._current._descriptor)  # as a kill does
     assert recover_journals(tmp_path / "journals", tmp_path / "outbox") == 4
 
 
 def test_a_journal_is_brought_home_whole_however_long_it_grew(tmp_path, monkeypatch) -> None:
     """Where segments could not be made for an hour (no inode was left) it is longer than what is read at once."""
-    monkeypatch.setattr("navi_core.service.learning.experience_journal._AT_ONCE", 100)
+    monkeypatch.setattr("navi_core.service.learning.experience_journal._ROWS_PER_FLUSH", 100)
     journal = ExperienceJournal(tmp_path / "journals", "service-1", {})
     for number in range(250):
         journal.append({"number": number, "session_id": 1, "pad": "x" * 1000})
-    os.close(journal._now[1])  # as a kill does
+    os.close(journal._current._descriptor)  # as a kill does
     flush, flushed = MetricLog.flush, []
     monkeypatch.setattr(MetricLog, "flush", lambda log: (flushed.append(log), flush(log)))
     assert recover_journals(tmp_path / "journals", tmp_path / "outbox") == 250
@@ -231,7 +237,7 @@ def test_what_is_no_journal_is_told_and_left(tmp_path, caplog) -> None:
     (folder / "empty.jsonl").touch()
     ServiceRecord("v001", 0, "hash", tmp_path).close()
     assert sorted(file.stem for file in folder.iterdir()) == ["a", "b", "c", "d", "e"]
-    assert caplog.text.count("look at it, and remove it") == 5
+    assert caplog.text.count("inspect it, then remove it") == 5
 
 
 @pytest.mark.parametrize("at", [5, SMALL.max_steps])

@@ -17,7 +17,7 @@ from typer.testing import CliRunner
 from navi_core.cli.main import build_app
 from navi_core.errors import ConfigError, NaviError, RecordError
 from navi_core.service.recordings import Recording, RecordingWriter, list_episodes, record_session, trace_episode
-from navi_core.service.recordings.heads import FORMATS, NEWEST
+from navi_core.service.recordings.recording import FORMATS
 from navi_core.service.viewing import TrainingBroadcast
 from navi_core.service.web import served_page
 from navi_core.service.web.replay import ReplayShow
@@ -27,6 +27,8 @@ from tests.service.page_client import page_client
 from tests.service.test_dashboard import env  # noqa: F401
 from tests.service.test_watching import update
 from tests.service.wire_samples import matrix as observation
+
+NEWEST = FORMATS[-1]
 
 
 @pytest.fixture
@@ -89,7 +91,7 @@ def test_points_of_a_trace_are_where_rays_hit(session, env):  # noqa: F811
 def small(path, count):
     with RecordingWriter(path) as writer:
         for number in range(count):
-            writer.append(*encode(update(number + 1.0)), when=100.0 + number)
+            writer.record(*encode(update(number + 1.0)), when=100.0 + number)
         return writer
 
 
@@ -113,13 +115,13 @@ def test_a_long_recording_is_gone_on_with_and_played_in_few_bytes_a_message(tmp_
         assert writing < 200_000, f"{writing} bytes to find where it ends"
         # Lists and arrays are given more room than they need when they grow.
         assert reading < 48 * count + 200_000 and playing < 12 * count + 200_000, (reading, playing)
-        assert len(recording.entries) == len(list(recording.entries)) == len(show._times) == count
-        first, last = recording.entries[0], recording.entries[-1]
+        assert len(recording.frames) == len(list(recording.frames)) == len(show._times) == count
+        first, last = recording.frames[0], recording.frames[-1]
         assert (first.offset, first.time, last.time) == (len(NEWEST.magic), 100.0, 100.0 + count - 1)
-        assert recording.entries[count - 1] == last and recording.read(last).step_id == count
+        assert recording.frames[count - 1] == last and recording.message(last).step_id == count
         for place in (count, -count - 1):
             with pytest.raises(IndexError):
-                recording.entries[place]
+                recording.frames[place]
 
 
 def test_a_kill_in_the_middle_of_a_message_costs_that_message_alone(tmp_path):
@@ -127,27 +129,27 @@ def test_a_kill_in_the_middle_of_a_message_costs_that_message_alone(tmp_path):
     small(path, 4)
     whole = path.read_bytes()
     with Recording(path) as recording:
-        last = recording.entries[3].offset
+        last = recording.frames[3].offset
     for end in range(last, len(whole)):
         path.write_bytes(whole[:end])
         with Recording(path) as recording:
-            assert len(recording.entries) == 3 and recording.unfinished == end - last
+            assert len(recording.frames) == 3 and recording.unfinished == end - last
     with RecordingWriter(path):
         assert path.stat().st_size == last
     path.write_bytes(whole[:-1])
     assert small(path, 1).cut == len(whole) - last - 1
     with Recording(path) as recording:
-        assert len(recording.entries) == 4 and recording.unfinished == 0
+        assert len(recording.frames) == 4 and recording.unfinished == 0
 
 
 @pytest.mark.parametrize(
     ("head", "reason"),
     [
-        ((2**32 - 1, 10, 0, 4, 0, 1.0), "no message begins at byte 8"),
-        ((10, 2**32 - 1, 0, 4, 1, 1.0), "no message begins"),
-        ((10, 10, 0, 400, 0, 1.0), "no message begins"),
-        ((10, 10, 0, 0, 0, 1.0), "no message begins"),
-        ((10, 10, 0, 4, 7, 1.0), "no message begins"),
+        ((2**32 - 1, 10, 0, 4, 0, 1.0), "no frame begins at byte 8"),
+        ((10, 2**32 - 1, 0, 4, 1, 1.0), "no frame begins"),
+        ((10, 10, 0, 400, 0, 1.0), "no frame begins"),
+        ((10, 10, 0, 0, 0, 1.0), "no frame begins"),
+        ((10, 10, 0, 4, 7, 1.0), "no frame begins"),
         ((10, 12, 0, 4, 0, 1.0), "contradicts its own length"),
         ((10, 10, 0, 4, 1, 1.0), "contradicts its own length"),
         ((10, 10, 0, 4, 0, float("nan")), "has the time nan"),
@@ -166,7 +168,7 @@ def test_a_body_that_unpacks_to_more_than_it_says_is_refused(tmp_path):
     bomb = zlib.compress(bytes(50_000_000))
     path.write_bytes(NEWEST.magic + NEWEST.head(len(bomb), 2 * len(bomb), zlib.crc32(bomb), 18, 1, 1.0) + bomb)
     with Recording(path) as recording, pytest.raises(RecordError, match="another length"):
-        recording.read(recording.entries[0])
+        recording.message(recording.frames[0])
 
 
 def test_a_flipped_bit_is_told_with_its_place(tmp_path):
@@ -176,9 +178,9 @@ def test_a_flipped_bit_is_told_with_its_place(tmp_path):
     data[-3] ^= 4
     path.write_bytes(data)
     with Recording(path) as recording:
-        recording.read(recording.entries[0])
-        with pytest.raises(RecordError, match=f"byte {recording.entries[1].offset} is damaged"):
-            recording.read(recording.entries[1])
+        recording.message(recording.frames[0])
+        with pytest.raises(RecordError, match=f"byte {recording.frames[1].offset} is damaged"):
+            recording.message(recording.frames[1])
 
 
 def test_what_lies_around_damage_is_still_shown(tmp_path):
@@ -187,7 +189,7 @@ def test_what_lies_around_damage_is_still_shown(tmp_path):
     small(path, 5)
     whole = path.read_bytes()
     with Recording(path) as recording:
-        second, fourth = recording.entries[1].offset, recording.entries[3].offset
+        second, fourth = recording.frames[1].offset, recording.frames[3].offset
     flags = fourth + 4 + 14
     for place in (second + NEWEST.size + 3, flags):
         data = bytearray(whole)
@@ -198,11 +200,11 @@ def test_what_lies_around_damage_is_still_shown(tmp_path):
                 page.order(do="seek", at=1e6)
                 facts = page.until("replay", lambda m: not m["playing"])["facts"]
             if place == flags:
-                assert len(recording.entries) == 4 and f"byte {fourth}" in recording.damage
+                assert len(recording.frames) == 4 and f"byte {fourth}" in recording.damage
                 assert "4 messages, damaged between them" in facts and recording.unfinished == 0
             else:
                 assert "5 messages, 1 damaged ones left out" in facts and not recording.damage
-                assert recording.read_known(recording.entries[1]) is None and recording.left_out == 1
+                assert recording.readable_message(recording.frames[1]) is None and recording.damaged == 1
             list_episodes(recording)
     with pytest.raises(RecordError, match=f"byte {fourth}"):
         RecordingWriter(path)
@@ -212,11 +214,11 @@ def test_what_lies_around_damage_is_still_shown(tmp_path):
 def test_a_length_that_grew_is_damage_and_nothing_behind_it_is_cut_off(tmp_path, packed, monkeypatch):
     """Beyond the end of the file it would pass for a message whose writing was interrupted."""
     if not packed:
-        monkeypatch.setattr("navi_core.service.recordings.file.zlib.compress", lambda raw, level: raw)
+        monkeypatch.setattr("navi_core.record.journal.zlib.compress", lambda raw, level: raw)
     path = tmp_path / "a.navi"
     small(path, 5)
     with Recording(path) as recording:
-        second = recording.entries[1]
+        second = recording.frames[1]
         assert second.packed == packed
     data = bytearray(path.read_bytes())
     data[second.offset + 4 + 2] ^= 1  # of the stored length, little-endian
@@ -225,7 +227,7 @@ def test_a_length_that_grew_is_damage_and_nothing_behind_it_is_cut_off(tmp_path,
         RecordingWriter(path)
     assert path.read_bytes() == data
     with Recording(path) as recording:
-        assert len(recording.entries) == 4 and f"byte {second.offset}" in recording.damage
+        assert len(recording.frames) == 4 and f"byte {second.offset}" in recording.damage
 
 
 def test_no_bit_of_a_head_changes_what_is_told_of_other_messages(tmp_path):
@@ -234,7 +236,7 @@ def test_no_bit_of_a_head_changes_what_is_told_of_other_messages(tmp_path):
     whole = path.read_bytes()
     with Recording(path) as recording:
         told = list(recording.messages())
-        heads = [entry.offset for entry in recording.entries]
+        heads = [entry.offset for entry in recording.frames]
     for number, offset in enumerate(heads):
         for place in range(offset, offset + NEWEST.size):
             for bit in range(8):
@@ -242,7 +244,7 @@ def test_no_bit_of_a_head_changes_what_is_told_of_other_messages(tmp_path):
                 data[place] ^= 1 << bit
                 path.write_bytes(data)
                 with Recording(path) as recording:
-                    found = [(entry.time, recording.read(entry).step_id) for entry in recording.entries]
+                    found = [(entry.time, recording.message(entry).step_id) for entry in recording.frames]
                     assert found == [(when, message.step_id) for when, message in told[:number] + told[number + 1 :]]
                     assert f"byte {offset}" in recording.damage
                     assert (recording.gaps, recording.broken_off) == ((0, True) if number == 4 else (1, False))
@@ -252,13 +254,13 @@ def test_damage_of_any_length_is_left_out(tmp_path):
     path = tmp_path / "a.navi"
     small(path, 2000)
     with Recording(path) as recording:
-        offsets = [entry.offset for entry in recording.entries]
+        offsets = [entry.offset for entry in recording.frames]
     data = bytearray(path.read_bytes())
     # More than is searched at once, with marks that are none, from within a message on.
     data[offsets[10] + 40 : offsets[1500] + 3] = b"\xf5MSG" * ((offsets[1500] + 3 - offsets[10] - 40) // 4)
     path.write_bytes(data)
     with Recording(path) as recording:
-        times = [entry.time for entry in recording.entries]
+        times = [entry.time for entry in recording.frames]
         assert len(times) > 400 and recording.gaps == 1 and times[-1] == 100.0 + 1999
         assert f"byte {offsets[11]}; " in recording.damage
 
@@ -268,32 +270,32 @@ def test_a_head_is_found_wherever_a_search_for_it_ends_a_piece(tmp_path, monkeyp
     path = tmp_path / "a.navi"
     small(path, 4)
     with Recording(path) as recording:
-        second, third = (recording.entries[number].offset for number in (1, 2))
-    monkeypatch.setattr("navi_core.service.recordings.heads._LOOK", at_once)
+        second, third = (recording.frames[number].offset for number in (1, 2))
+    monkeypatch.setattr("navi_core.record.journal._SEARCH", at_once)
     data = bytearray(path.read_bytes())
     for place in range(second, third):
         damaged = data.copy()
         damaged[second : place + 1] = bytes(place + 1 - second)
         path.write_bytes(damaged)
         with Recording(path) as recording:
-            assert [entry.time for entry in recording.entries] == [100.0, 102.0, 103.0]
+            assert [entry.time for entry in recording.frames] == [100.0, 102.0, 103.0]
 
 
 def test_a_file_of_the_first_format_is_read_and_gone_on_with(tmp_path, monkeypatch):
     path = tmp_path / "old.navi"
     with monkeypatch.context() as patch:
-        patch.setattr("navi_core.service.recordings.file.NEWEST", FORMATS[0])
+        patch.setattr("navi_core.service.recordings.recording.FORMATS", FORMATS[:1])
         small(path, 3)
     assert path.read_bytes().startswith(b"NAVIREC1")
     small(path, 2)
     with Recording(path) as recording:
         assert [message.step_id for _, message in recording.messages()] == [1, 2, 3, 1, 2] and not recording.damage
     data = bytearray(path.read_bytes())
-    data[recording.entries[1].offset + 14] ^= 255
+    data[recording.frames[1].offset + 14] ^= 255
     path.write_bytes(data)
     with Recording(path) as recording:
         # Without marks nothing is found behind it.
-        assert len(recording.entries) == 1 and recording.broken_off and "what lies before is shown" in recording.damage
+        assert len(recording.frames) == 1 and recording.broken_off and "what lies before is kept" in recording.damage
 
 
 def test_a_clock_that_is_set_back_turns_no_episode_around(tmp_path):
@@ -302,7 +304,7 @@ def test_a_clock_that_is_set_back_turns_no_episode_around(tmp_path):
         for number in range(20):
             # Two hours back, amid the second episode.
             topic, payload = encode(replace(observation(), episode_id=number // 8, step_id=number))
-            writer.append(topic, payload, 1.7e9 + number / 8 - (7200 if number >= 12 else 0))
+            writer.record(topic, payload, 1.7e9 + number / 8 - (7200 if number >= 12 else 0))
     with Recording(path) as recording:
         assert recording.seconds == 19 / 8 - 1 / 8
         episodes = list_episodes(recording)
@@ -314,7 +316,7 @@ def test_a_clock_that_is_set_back_turns_no_episode_around(tmp_path):
 def test_two_do_not_record_into_one_file(tmp_path):
     path = tmp_path / "a.navi"
     with RecordingWriter(path):
-        with pytest.raises(RecordError, match="another process records into it; choose another --out"):
+        with pytest.raises(RecordError, match="in use by another process"):
             RecordingWriter(path)
         small(tmp_path / "b.navi", 2)
     assert small(path, 2).written == 2
@@ -322,7 +324,7 @@ def test_two_do_not_record_into_one_file(tmp_path):
 
 @pytest.mark.parametrize("seconds", [math.nan, 0.0, -1.0])
 def test_a_time_that_is_none_is_refused_before_the_file_is_touched(tmp_path, seconds):
-    with pytest.raises(ConfigError, match="no time to record for"):
+    with pytest.raises(ConfigError, match="cannot record for"):
         record_session(["tcp://127.0.0.1:1"], tmp_path / "a.navi", seconds=seconds)
     assert not list(tmp_path.iterdir())
 
@@ -331,7 +333,7 @@ def test_what_is_no_recording_is_neither_read_nor_overwritten(tmp_path):
     path = tmp_path / "letter.txt"
     path.write_text("dear reader")
     for opened in (Recording, RecordingWriter):
-        with pytest.raises(RecordError, match="no recording"):
+        with pytest.raises(RecordError, match="not a recording"):
             opened(path)
     assert path.read_text() == "dear reader"
     with pytest.raises(RecordError, match="navi record"):

@@ -292,7 +292,7 @@ def test_where_files_cannot_be_locked_a_note_of_another_machine_stays(monkeypatc
     def refused(*_):
         raise OSError(errno.ENOSYS, os.strerror(errno.ENOSYS))
 
-    monkeypatch.setattr("navi_core.service.viewing.announcement.fcntl.flock", refused)
+    monkeypatch.setattr("navi_core.machine.file_lock.fcntl.flock", refused)
     there = navi_home() / "live" / "there.json"
     there.parent.mkdir(parents=True)
     told = Announcement("here", "tcp://127.0.0.1:1", os.getpid(), 1)

@@ -24,7 +24,7 @@ from navi_core.demos.pairs import read_pairs
 from navi_core.evaluate.result import EvalResult
 from navi_core.models import load_checkpoint, load_exported, load_policy
 from navi_core.scenes import load_gmdag
-from navi_core.service.explorer.flight_journal import left_flights
+from navi_core.service.explorer.flight_journal import recover_flights
 from navi_core.service.learning.experience_journal import recover_journals
 from navi_core.service.recordings import Recording
 from navi_core.world import Field
@@ -151,7 +151,7 @@ def _plain(value: Any) -> Any:
 
 def flight_journal(folder: Path) -> Any:
     """The flight of an explorer that was killed."""
-    (demo,) = left_flights(folder / "flown")
+    (demo,) = recover_flights(folder / "flown")
     names = ("scene", "decision_hz", "limits", "recording_date", "max_distance", "pilot", "vocabulary")
     arrays = {name: digest(getattr(demo, name)) for name in ("observations", "actions", "episode_starts")}
     return arrays | {name: getattr(demo, name) for name in names}

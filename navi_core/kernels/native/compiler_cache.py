@@ -10,7 +10,6 @@ and folders that others may write to, whoever owns them; sticky folders, as /tmp
 from __future__ import annotations
 
 import errno
-import fcntl
 import hashlib
 import os
 import shlex
@@ -22,6 +21,7 @@ from collections.abc import Callable, Iterable, Sequence
 from pathlib import Path
 
 from navi_core.errors import ConfigError
+from navi_core.machine.file_lock import wait_for_lock
 
 __all__ = ["NO_CACHE", "SOURCES", "build_key", "built", "cache_root", "run_compiler"]
 
@@ -71,8 +71,7 @@ def _build_alone(folder: Path, name: str, build: Callable[[Path], None], *, agai
     # Some containers run without a umask; parents that mkdir makes by itself do not have its mode.
     for place in (root.parent.parent, root.parent, root):
         place.mkdir(0o755, parents=True, exist_ok=True)
-    with open(root / f"{folder.name}.lock", "w", opener=lambda lock, flags: os.open(lock, flags, 0o644)) as lock:
-        fcntl.flock(lock, fcntl.LOCK_EX)
+    with wait_for_lock(root / f"{folder.name}.lock", mode=0o644):
         if again or not (folder / name).is_file():
             work = Path(tempfile.mkdtemp(prefix=".build-", dir=root))
             try:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from navi_core.service.explorer.flight_log import FlightLog
+from navi_core.service.explorer.flight_journal import FlightLog
 from navi_core.service.explorer.session import ExplorerSession, SceneChoice, SceneProgress
 
 __all__ = ["ExplorerSession", "FlightLog", "SceneChoice", "SceneProgress"]

@@ -1,17 +1,15 @@
-"""A flight on its way to its file: each decision is in the hands of the system as soon as it is flown.
+"""Journal of a flight that is being recorded: a killed explorer loses no decision.
 
-    .<time>-<pid>.flight beside the dataset's flights, little-endian
-        "NAVIFLY1"
-        u32 length, u32 CRC-32, JSON: what the flight will say of itself, and the bins of its sensor
-        then, of one size each: depth f32, semantic ids u16, valid mask u8, action f32, u32 CRC-32 of these
+    .<time>-<pid>.flight beside the dataset's flights, a journal (`record/journal.py`) of the format "NAVIFLY2":
+        topic "facts"       JSON: the facts of the `Demonstration`, and the bins of its sensor
+        topic "decision"    depth f32, semantic ids u16, valid mask u8, action f32, little-endian
 
-Taking back is cutting off. A journal is locked by its explorer while that lives; one without a lock was left by an
-explorer that was killed, and the next one of the same folder saves its flight.
+Undo cuts frames off. The explorer holds the journal's lock while it lives; the next explorer of the same folder saves
+the flight of a journal without one. Files of "NAVIFLY1", written until 2026-11-24, are read.
 """
 
 from __future__ import annotations
 
-import fcntl
 import json
 import logging
 import os
@@ -19,162 +17,194 @@ import struct
 import time
 import zlib
 from collections.abc import Iterator, Mapping
-from contextlib import suppress
+from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any
 
 import numpy as np
 import numpy.typing as npt
 
 from navi_core.demos import Demonstration
 from navi_core.demos.demonstration import MAX_BYTES
-from navi_core.errors import DemoError
-from navi_core.service.explorer.flight_log import FlightLog
+from navi_core.errors import DemoError, NaviError, RecordError
+from navi_core.machine.file_lock import is_abandoned
+from navi_core.record.journal import FrameFormat, Journal, JournalWriter
 
-__all__ = ["FlightJournal", "left_flights"]
+__all__ = ["FlightJournal", "FlightLog", "recover_flights"]
 
 _LOG = logging.getLogger("navi.explore")
-_MAGIC = b"NAVIFLY1"
-_HEAD = struct.Struct("<II")
-_CHECK = struct.Struct("<I")
-_MOST_FACTS = 2**24
+_FORMAT = FrameFormat(b"NAVIFLY2")
+_VERSION_1 = b"NAVIFLY1"
+_VERSION_1_HEAD = struct.Struct("<II")
+_MAX_FACTS = 2**24
+
+
+@dataclass
+class FlightLog:
+    """Decisions of one recorded flight; depth stays exact, ids take two bytes and the valid mask one."""
+
+    depth: list[npt.NDArray[np.float32]] = field(default_factory=list)
+    """(Az, El) normalised depth before each decision."""
+    semantic: list[npt.NDArray[np.uint16]] = field(default_factory=list)
+    """(Az, El) semantic ids."""
+    valid: list[npt.NDArray[np.bool_]] = field(default_factory=list)
+    """(Az, El) valid mask."""
+    actions: list[npt.NDArray[np.float32]] = field(default_factory=list)
+    """(4,) in [−1, 1]."""
+
+    def __len__(self) -> int:
+        """Return the number of decisions."""
+        return len(self.actions)
+
+    def add(self, observation: npt.NDArray[np.float32], action: npt.NDArray[np.float32]) -> None:
+        """Add one decision: the observation before it, (3, Az, El), and the action, (4,)."""
+        self.depth.append(observation[0].copy())
+        self.semantic.append(observation[1].astype(np.uint16))
+        self.valid.append(observation[2] > 0.5)
+        self.actions.append(action.copy())
+
+    def cut(self, length: int) -> None:
+        """Remove every decision from number `length` on."""
+        for column in (self.depth, self.semantic, self.valid, self.actions):
+            del column[length:]
+
+    def observations(self) -> npt.NDArray[np.float32]:
+        """Return all observations, (N, 3, Az, El) float32."""
+        channels = (np.stack(self.depth), np.stack(self.semantic), np.stack(self.valid))
+        return np.stack([channel.astype(np.float32) for channel in channels], axis=1)
+
+    def packed(self, number: int) -> bytes:
+        """Return the bytes of one decision, as in the journal."""
+        columns = (self.depth, "<f4"), (self.semantic, "<u2"), (self.valid, "u1"), (self.actions, "<f4")
+        return b"".join(column[number].astype(dtype).tobytes() for column, dtype in columns)
 
 
 class FlightJournal:
-    """Keeps a flight that is being recorded.
+    """Writer of the journal of one flight.
 
     Args:
-        folder: The dataset that the flight is for.
-        facts: What its `Demonstration` will say besides observations and actions, as plain data.
+        folder: Dataset of the flight.
+        facts: Fields of its `Demonstration` besides observations and actions, as plain data.
         bins: Azimuth and elevation bins of the observations.
 
     Raises:
         DemoError: The folder cannot be written.
     """
 
-    def __init__(self, folder: Path, facts: Mapping[str, Any], bins: tuple[int, int]) -> None:
-        told = json.dumps({"bins": bins, **facts}).encode()
-        head = _MAGIC + _HEAD.pack(len(told), zlib.crc32(told)) + told
-        self._path = folder / f".{time.time_ns()}-{os.getpid()}.flight"
-        self._begin, self._size, self._kept, self._warned = len(head), _decision_bytes(*bins), 0, False
-        # It gets its name when it is locked: nobody finds it without.
-        unnamed = self._path.with_name(f"{self._path.name}.{os.getpid()}.tmp")
+    def __init__(self, folder: Path, facts: Mapping[str, object], bins: tuple[int, int]) -> None:
+        path = folder / f".{time.time_ns()}-{os.getpid()}.flight"
         try:
-            self._file = os.open(unnamed, os.O_RDWR | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, 0o644)
-            try:
-                fcntl.flock(self._file, fcntl.LOCK_EX | fcntl.LOCK_NB)
-                _put(self._file, head, 0)
-                os.rename(unnamed, self._path)
-            except BaseException:
-                os.close(self._file)
-                unnamed.unlink(missing_ok=True)
-                raise
+            head = json.dumps({"bins": bins, **facts}).encode()
+            self._writer = JournalWriter.create(path, _FORMAT, b"facts", head, time.time())
         except OSError as error:
             raise DemoError(f"cannot be written: {error.strerror or error}", path=folder) from error
+        self._offsets: list[int] = []
+        self._warned = False
 
-    def keep(self, log: FlightLog) -> None:
-        """Bring the file to what was flown and not taken back; called after every change.
+    def update(self, log: FlightLog) -> None:
+        """Bring the file to the decisions of a log; called after every change.
 
-        A full disk is warned of once, and what it has no room for is written later.
+        A full disk is warned of once; the decisions that it refused are written later.
         """
         try:
-            if self._kept > len(log):
-                self._cut(len(log))
-            while self._kept < len(log):
-                body = _packed(log, self._kept)
-                _put(self._file, body + _CHECK.pack(zlib.crc32(body)), self._begin + self._kept * self._size)
-                self._kept += 1
-        except OSError as error:
-            with suppress(OSError):
-                self._cut(self._kept)
+            if len(self._offsets) > len(log):
+                self._writer.truncate(self._offsets[len(log)])
+                del self._offsets[len(log) :]
+            while (number := len(self._offsets)) < len(log):
+                self._offsets.append(self._writer.append(b"decision", log.packed(number), time.time()))
+        except (OSError, RecordError) as error:
             if not self._warned:
                 self._warned = True
-                _LOG.warning("%s cannot be written (%s); a kill would lose this flight", self._path, error)
+                _LOG.warning("%s; a kill would lose this flight", error)
 
     def remove(self) -> None:
-        """End: the flight is saved, or is not wanted."""
-        # Removed before its lock is given back: nobody finds it without one.
-        self._path.unlink(missing_ok=True)
-        os.close(self._file)
-
-    def _cut(self, length: int) -> None:
-        os.ftruncate(self._file, self._begin + length * self._size)
-        self._kept = length
+        """Remove the journal: the flight is saved or discarded."""
+        self._writer.remove()
 
 
-def left_flights(folder: Path) -> Iterator[Demonstration]:
-    """Yield the flights that killed explorers were recording; each one's journal goes when the next is asked for.
+def recover_flights(folder: Path) -> Iterator[Demonstration]:
+    """Yield the flights that killed explorers were recording; each journal is removed when the next is asked for.
 
-    Flights of fewer than two decisions are dropped, as by whoever lands after one. What is no journal stays, with a
-    warning.
+    Flights of fewer than two decisions are dropped, as `ExplorerSession.finish` does. A file that is no journal stays,
+    with a warning.
     """
     for path in sorted(folder.glob(".*.flight")):
         try:
-            with path.open("rb") as file:
-                try:
-                    fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
-                except BlockingIOError:
-                    continue
-                if not os.fstat(file.fileno()).st_nlink:
-                    continue  # its holder ended between the opening and the lock
-                found = _read(path, file.read(MAX_BYTES + _MOST_FACTS))
-                if found is not None:
-                    yield found
-                path.unlink(missing_ok=True)
-        except (OSError, ValueError, KeyError, TypeError, DemoError) as error:
-            _LOG.warning("%s cannot be saved as a flight (%s); look at it, and remove it", path, error)
+            with is_abandoned(path) as abandoned:
+                if abandoned:
+                    demo = _read(path)
+                    if demo is not None:
+                        yield demo
+                    path.unlink(missing_ok=True)
+        except (OSError, ValueError, KeyError, TypeError, NaviError) as error:
+            _LOG.warning("%s cannot be saved as a flight (%s); inspect it, then remove it", path, error)
 
 
-def _read(path: Path, data: bytes) -> Demonstration | None:
-    begin = len(_MAGIC) + _HEAD.size
-    if data[: len(_MAGIC)] != _MAGIC or len(data) < begin:
-        raise ValueError("no journal of a flight")
-    length, check = _HEAD.unpack_from(data, len(_MAGIC))
-    told = data[begin : begin + length]
-    if len(told) != length or zlib.crc32(told) != check:
-        raise ValueError("its head is damaged")
-    facts = json.loads(told)
-    az, el = (int(count) for count in facts.pop("bins"))
+def _read(path: Path) -> Demonstration | None:
+    """Return the flight of a journal up to the first damage, None where it has fewer than two decisions."""
+    if path.stat().st_size > MAX_BYTES + _MAX_FACTS:
+        raise ValueError(f"larger than {MAX_BYTES:,} bytes")
+    with path.open("rb") as file:
+        is_version_1 = file.read(len(_VERSION_1)) == _VERSION_1
+    head, decisions, lost = _read_version_1(path.read_bytes()) if is_version_1 else _read_frames(path)
+    facts = json.loads(head)
+    az, el = _bins(facts.pop("bins"))
+    if lost:
+        if len(decisions) < 2:
+            raise ValueError(f"decision {len(decisions)} is damaged")
+        _LOG.warning("%s is damaged: the last %d decisions are lost", path, lost)
+    if len(decisions) < 2:
+        return None
+    cells = az * el
+    columns = [("depth", "<f4", cells), ("semantic", "<u2", cells), ("valid", "u1", cells), ("action", "<f4", 4)]
+    rows = np.frombuffer(b"".join(decisions), np.dtype(columns))
+    starts = np.zeros(len(rows), bool)
+    starts[0] = True
+    channels = [rows[name].astype(np.float32).reshape(-1, az, el) for name in ("depth", "semantic", "valid")]
+    facts["limits"] = tuple(facts["limits"])
+    actions = rows["action"].astype(np.float32)
+    return Demonstration(np.stack(channels, axis=1), actions, starts, source=path, **facts)
+
+
+def _bins(bins: list[int]) -> tuple[int, int]:
+    az, el = (int(count) for count in bins)
     if az < 1 or el < 1:
         raise ValueError(f"a sensor of {az}x{el}")
-    size, cells = _decision_bytes(az, el), az * el
-    depth, semantic, valid = [], [], []
-    actions: list[npt.NDArray[np.float32]] = []
+    return az, el
+
+
+def _read_frames(path: Path) -> tuple[bytes, list[bytes], int]:
+    """Return facts, whole decisions in a row, and the number of decisions behind damage."""
+    payloads: list[bytes] = []
+    with Journal(path, (_FORMAT,), kind="journal of a flight", max_bytes=MAX_BYTES) as journal:
+        end = len(_FORMAT.magic)
+        for frame in journal.frames:
+            if frame.offset != end:
+                break
+            try:
+                payloads.append(journal.read(frame)[1])
+            except RecordError:
+                break
+            end = frame.offset + journal.format.size + frame.stored
+        lost = len(journal.frames) - len(payloads) + journal.gaps + journal.broken_off
+    if not payloads:
+        raise ValueError("its facts are damaged")
+    return payloads[0], payloads[1:], lost
+
+
+def _read_version_1(data: bytes) -> tuple[bytes, list[bytes], int]:
+    """As `_read_frames`; version 1: u32 length, u32 CRC-32, facts, then decisions of one size with their u32 CRC-32."""
+    length, check = _VERSION_1_HEAD.unpack_from(data.ljust(16), len(_VERSION_1))
+    begin = len(_VERSION_1) + _VERSION_1_HEAD.size
+    head = data[begin : begin + length]
+    if len(head) != length or zlib.crc32(head) != check:
+        raise ValueError("its facts are damaged")
+    az, el = _bins(json.loads(head)["bins"])
+    size = 7 * az * el + 20
+    decisions: list[bytes] = []
     for at in range(begin + length, len(data) - size + 1, size):
-        body = data[at : at + size - _CHECK.size]
-        if zlib.crc32(body) != _CHECK.unpack_from(data, at + len(body))[0]:
+        body = data[at : at + size - 4]
+        if zlib.crc32(body) != int.from_bytes(data[at + size - 4 : at + size], "little"):
             # A kill leaves an unfinished end and nothing behind it.
-            if at + size < len(data):
-                if len(actions) < 2:
-                    raise ValueError(f"decision {len(actions)} is damaged")
-                _LOG.warning("%s is damaged: the last %d decisions are lost", path, (len(data) - at) // size)
-            break
-        depth.append(np.frombuffer(body, "<f4", cells))
-        semantic.append(np.frombuffer(body, "<u2", cells, 4 * cells))
-        valid.append(np.frombuffer(body, np.uint8, cells, 6 * cells))
-        actions.append(np.frombuffer(body, "<f4", 4, 7 * cells))
-    if len(actions) < 2:
-        return None
-    starts = np.zeros(len(actions), bool)
-    starts[0] = True
-    channels = (np.stack(part).astype(np.float32).reshape(-1, az, el) for part in (depth, semantic, valid))
-    flown = np.stack(actions).astype(np.float32)
-    facts["limits"] = tuple(facts["limits"])
-    return Demonstration(np.stack(list(channels), axis=1), flown, starts, source=path, **facts)
-
-
-def _decision_bytes(azimuth_bins: int, elevation_bins: int) -> int:
-    return 7 * azimuth_bins * elevation_bins + 16 + _CHECK.size
-
-
-def _packed(log: FlightLog, number: int) -> bytes:
-    parts = (log.depth[number], "<f4"), (log.semantic[number], "<u2"), (log.valid[number], "u1")
-    return b"".join(part.astype(kind).tobytes() for part, kind in (*parts, (log.actions[number], "<f4")))
-
-
-def _put(file: int, data: bytes, at: int) -> None:
-    """Write all of it: of what a full disk has no room for, `pwrite` says so only when it is asked again."""
-    view = memoryview(data)
-    while view:
-        done = os.pwrite(file, view, at)
-        view, at = view[done:], at + done
+            return head, decisions, (len(data) - at) // size if at + size < len(data) else 0
+        decisions.append(body)
+    return head, decisions, 0

@@ -24,8 +24,7 @@ from navi_core.demos import Demonstration, index_folder, save_beside
 from navi_core.errors import ConfigError, DemoError
 from navi_core.scenes import Scene
 from navi_core.scenes.naming import file_stem
-from navi_core.service.explorer.flight_journal import FlightJournal, left_flights
-from navi_core.service.explorer.flight_log import FlightLog
+from navi_core.service.explorer.flight_journal import FlightJournal, FlightLog, recover_flights
 from navi_core.world import Field, NavigationEnv, SphericalSensor
 from navi_core.world.floor.overhead import Overhead, OverheadMaps, tint_seen
 
@@ -291,11 +290,11 @@ class ExplorerSession:
 
     def _keep(self) -> None:
         if self._journal is not None and self.recording is not None:
-            self._journal.keep(self.recording)
+            self._journal.update(self.recording)
 
     def _recover(self, folder: Path, known: set[str]) -> None:
         """Save what killed explorers were recording; a kill behind the saving leaves a flight that is there already."""
-        for demo in left_flights(folder):
+        for demo in recover_flights(folder):
             if demo.content_hash() not in known:
                 self.recovered.append(self._save(folder, demo))
         if self.recovered:

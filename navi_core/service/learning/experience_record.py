@@ -109,7 +109,7 @@ class ServiceRecord:
             self._journal.close()
 
     def _write(self) -> None:
-        self._journal.turn()
+        self._journal.rotate()
         # What failed before goes first and alone: whatever is in the log is written out anew at every try.
         self._log.flush()
         if self.lost > self._told:
@@ -120,4 +120,4 @@ class ServiceRecord:
             for _ in range(min(len(self._completed), _AT_ONCE)):
                 self._log.row("service_experiences", self._completed.popleft())
             self._log.flush()
-        self._journal.forget()
+        self._journal.drop_rotated()

@@ -6,7 +6,6 @@ the service while that lives; one without a lock was left by a killed service, a
 
 from __future__ import annotations
 
-import fcntl
 import json
 import logging
 import math
@@ -17,6 +16,7 @@ from collections.abc import Sequence
 from pathlib import Path
 
 from navi_core.errors import NaviError
+from navi_core.machine.file_lock import create_locked, is_abandoned
 from navi_core.models import CheckpointState, Registry, add_scenes, record_registry, save_checkpoint
 from navi_core.policy import NavigationPolicy
 from navi_core.scenes import Scene
@@ -58,12 +58,8 @@ class LearnedWeights:
         before = served.checkpoint
         same = [] if before is None else [e.version for e in registry.list() if e.weights_hash == before.weights_hash]
         self._parents = same[:1]
-        # It gets its name when it is locked: nobody finds it without.
-        unnamed = folder / f".{self._claim.name}.{os.getpid()}"
-        self._descriptor = os.open(unnamed, os.O_WRONLY | os.O_CREAT | os.O_TRUNC | os.O_CLOEXEC, 0o644)
-        fcntl.flock(self._descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
-        os.write(self._descriptor, json.dumps({"served": served.name, "parents": self._parents}).encode())
-        os.rename(unnamed, self._claim)
+        facts = {"served": served.name, "parents": self._parents}
+        self._descriptor = create_locked(self._claim, json.dumps(facts).encode())
 
     def save(self, number: int, policy: NavigationPolicy, decisions: int) -> None:
         """Write weights to the file, once a minute at most; those that it has already are not written again.
@@ -157,18 +153,17 @@ def recover_learned(registry: Registry) -> list[str]:
 
 def _recover(registry: Registry, claim: Path) -> str | None:
     weights = claim.with_suffix(".pt")
-    with claim.open("rb") as file:
-        try:
-            fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
-        except BlockingIOError:
+    with is_abandoned(claim) as abandoned:
+        if not abandoned:
             return None
         version = None
         if weights.is_file():
-            told = json.loads(file.read(_MOST_BYTES))
-            if not isinstance(told, dict) or not isinstance(told.get("parents"), list):
-                raise ValueError("it is not a claim of ours; look at it, and remove it")
-            parents = [name for name in told["parents"] if isinstance(name, str)]
-            notes = f"learned in flight with {told.get('served')} by a service that was killed"
+            with claim.open("rb") as file:
+                facts = json.loads(file.read(_MOST_BYTES))
+            if not isinstance(facts, dict) or not isinstance(facts.get("parents"), list):
+                raise ValueError("not a claim file; inspect it, then remove it")
+            parents = [name for name in facts["parents"] if isinstance(name, str)]
+            notes = f"learned in flight with {facts.get('served')} by a service that was killed"
             version = registry.register(weights, parents=parents, notes=notes, tags=_TAGS)
         # Beside them, what was killed while it was written.
         for left in (weights, *claim.parent.glob(f".{weights.name}.*"), claim):

@@ -1,10 +1,9 @@
-"""Recorded sessions: written as they come, played again, and cut into episodes."""
+"""Recorded sessions: recorder, file, replay by episodes."""
 
 from __future__ import annotations
 
 from navi_core.service.recordings.episodes import RecordedEpisode, list_episodes, trace_episode
-from navi_core.service.recordings.file import Recording, RecordingWriter
-from navi_core.service.recordings.recorder import Recorded, record_session
+from navi_core.service.recordings.recording import Recorded, Recording, RecordingWriter, record_session
 
 __all__ = [
     "Recorded",

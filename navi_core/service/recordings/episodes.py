@@ -11,7 +11,7 @@ import numpy as np
 from navi_core.config import REWARD_TERMS
 from navi_core.errors import RecordError
 from navi_core.record.rerun import EpisodeTrace
-from navi_core.service.recordings.file import Recording
+from navi_core.service.recordings.recording import Recording
 from navi_core.service.viewing.digest import Digest
 from navi_core.service.wire import DistanceMatrix
 from navi_core.world import spherical_directions
@@ -46,9 +46,9 @@ def list_episodes(recording: Recording) -> list[RecordedEpisode]:
     """Return the episodes of a recording, in the order in which they begin."""
     found: dict[tuple[int, int], RecordedEpisode] = {}
     shown: dict[tuple[int, int], int] = {}
-    times = recording.entries.since_first()
-    for place, entry in enumerate(recording.entries):
-        message = recording.read_known(entry)
+    times = recording.frames.elapsed()
+    for number, frame in enumerate(recording.frames):
+        message = recording.readable_message(frame)
         if not isinstance(message, DistanceMatrix) or len(message.env_ids) != 1:
             continue
         key = (int(message.env_ids[0]), message.episode_id)
@@ -57,10 +57,10 @@ def list_episodes(recording: Recording) -> list[RecordedEpisode]:
             continue
         shown[key] = message.step_id
         episode = found.setdefault(key, RecordedEpisode(*key))
-        since = float(times[place])
-        episode.began = since if not episode.frames else episode.began
-        episode.ended, episode.frames = since, episode.frames + 1
-        episode.entries.append(place)
+        elapsed = float(times[number])
+        episode.began = elapsed if not episode.frames else episode.began
+        episode.ended, episode.frames = elapsed, episode.frames + 1
+        episode.entries.append(number)
     return list(found.values())
 
 
@@ -76,12 +76,12 @@ def trace_episode(recording: Recording, episode: RecordedEpisode) -> EpisodeTrac
     frames: list[DistanceMatrix] = []
     scalars: list[dict[str, float]] = []
     seen = 0
-    for place in range(episode.entries[-1] + 1):
-        message = recording.read_known(recording.entries[place])
+    for number in range(episode.entries[-1] + 1):
+        message = recording.readable_message(recording.frames[number])
         if message is None:
             continue
         digest.take(message)
-        if place in wanted and isinstance(message, DistanceMatrix):
+        if number in wanted and isinstance(message, DistanceMatrix):
             seen += message.depth.size
             if seen > MOST_RAYS:
                 raise RecordError(
@@ -104,6 +104,6 @@ def trace_episode(recording: Recording, episode: RecordedEpisode) -> EpisodeTrac
         semantic=np.stack([f.semantic[0] for f in frames]).astype(np.uint16),
         valid=np.stack([f.valid_mask[0] for f in frames]),
         directions=spherical_directions(*bins).numpy(),
-        seconds=recording.entries.since_first()[episode.entries],
+        seconds=recording.frames.elapsed()[episode.entries],
         scalars={name: np.array([s.get(name, math.nan) for s in scalars]) for name in names},
     )

@@ -9,7 +9,6 @@ another's by now; the next publisher removes it.
 from __future__ import annotations
 
 import contextlib
-import fcntl
 import json
 import os
 from dataclasses import asdict, dataclass, field
@@ -17,6 +16,7 @@ from itertools import islice
 from pathlib import Path
 from typing import Any
 
+from navi_core.machine.file_lock import create_locked, is_locked, try_lock
 from navi_core.record import navi_home
 
 __all__ = ["Announcement", "PublisherNote", "announced"]
@@ -78,19 +78,8 @@ class PublisherNote:
         os.close(self._file)
 
     def _written(self, announcement: Announcement) -> int:
-        # It gets its name when it is locked: nobody finds it without.
-        unnamed = self._path.with_name(f".{self._path.name}.{os.getpid()}")
-        file = os.open(unnamed, os.O_WRONLY | os.O_CREAT | os.O_TRUNC | os.O_CLOEXEC, 0o644)
-        try:
-            with contextlib.suppress(OSError):  # where files cannot be locked, readers go by the pid
-                fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
-            os.write(file, json.dumps(asdict(announcement)).encode())
-            os.rename(unnamed, self._path)
-        except BaseException:
-            os.close(file)
-            unnamed.unlink(missing_ok=True)
-            raise
-        return file
+        # Where files cannot be locked, readers go by the pid.
+        return create_locked(self._path, json.dumps(asdict(announcement)).encode(), without_locks=True)
 
 
 def announced() -> list[Announcement]:
@@ -104,9 +93,8 @@ def _sweep(folder: Path) -> None:
     """Remove what killed publishers left; a note whose pid lives may be of one that knows no locks, and stays."""
     for path in folder.glob("*.json"):
         # Where files cannot be locked a note stays, too: its publisher may live on another machine.
-        with contextlib.suppress(OSError), path.open("rb") as file:
-            fcntl.flock(file, fcntl.LOCK_SH | fcntl.LOCK_NB)
-            note = _read(path, living=False)
+        with contextlib.suppress(OSError):
+            note = None if is_locked(path) else _read(path, living=False)
             if note is not None and not _alive(note.pid):
                 path.unlink()
 
@@ -137,12 +125,9 @@ def _read(path: Path, *, living: bool = True) -> Announcement | None:
 def _locked(file: int, pid: int) -> bool:
     """Tell whether a publisher holds its note; where files cannot be locked, whether the process lives."""
     try:
-        fcntl.flock(file, fcntl.LOCK_SH | fcntl.LOCK_NB)
-    except BlockingIOError:
-        return True
+        return not try_lock(file, shared=True)
     except OSError:
         return _alive(pid)
-    return False
 
 
 def _alive(pid: int) -> bool:

@@ -38,11 +38,11 @@ class ReplayShow:
     """
 
     def __init__(self, recording: Recording, title: str) -> None:
-        if not recording.entries:
+        if not recording.frames:
             raise ConfigError(f"{recording.path} holds no message; record something with `navi record`")
         self.hub = Hub(self._viewers_changed)
         self.recording, self.title = recording, title
-        self._times = _shortened(entry.time for entry in recording.entries)
+        self._times = _shortened(frame.time for frame in recording.frames)
         self._length = self._times[-1]
         self.playing, self._at = True, 0.0
         self._begin()
@@ -106,7 +106,7 @@ class ReplayShow:
         """Take in what comes up to the present time; after a jump that may take several turns."""
         until = time.monotonic() + _TURN
         while self._next < len(self._times) and self._times[self._next] <= self._at and time.monotonic() < until:
-            message = self.recording.read_known(self.recording.entries[self._next])
+            message = self.recording.readable_message(self.recording.frames[self._next])
             self._next += 1
             if message is None:
                 continue
@@ -115,7 +115,7 @@ class ReplayShow:
             self.digest.take(message, SERVICE_LAYOUTS)
 
     def _faults(self) -> str:
-        left_out = f", {self.recording.left_out:,} damaged ones left out" if self.recording.left_out else ""
+        left_out = f", {self.recording.damaged:,} damaged ones left out" if self.recording.damaged else ""
         between = ", damaged between them" if self.recording.gaps else ""
         return left_out + between + (", damaged behind them" if self.recording.broken_off else "")
 

@@ -50,12 +50,12 @@ class NightHold:
         Raises:
             RunError: Another process works on this night.
         """
-        from navi_core.record.file_lock import alone
+        from navi_core.machine.file_lock import hold_lock
         from navi_pipeline.lib.nightly.night import night_lock
 
         if self._name == name:
             return
-        self._held.enter_context(alone(night_lock(name), f"night {name}"))
+        self._held.enter_context(hold_lock(night_lock(name), f"night {name}"))
         self._name = name
         # Whoever launched the run: by its tag a failure's sensor knows which night it was.
         context.instance.add_run_tags(context.run_id, {"night": name})

@@ -17,8 +17,8 @@ from typing import Any
 
 from navi_core.config import AblationConfig, TrainConfig
 from navi_core.errors import RunError
+from navi_core.machine.file_lock import wait_for_lock
 from navi_core.presets import merge, resolve_config
-from navi_core.record.file_lock import exclusively
 from navi_pipeline.lib.ablations.catalogue import Variant
 from navi_pipeline.lib.hindrance import hindrance
 from navi_pipeline.lib.records.benchmark_log import BenchmarkLog
@@ -106,7 +106,7 @@ def run_cell(
         RunError: Another process holds the cell's run, or a command was told to end; the cell has no outcome yet.
     """
     document = _document(variant, config, seed)
-    with exclusively(document.with_suffix(".lock")):
+    with wait_for_lock(document.with_suffix(".lock")):
         known = known_outcome(variant, config, seed)
         if known is not None:
             return known
@@ -174,7 +174,7 @@ def _demonstrations(steps: _Commands, config: AblationConfig, train: TrainConfig
     key = content_key("demonstrations", config.train, config.demo_pilot, config.demo_episodes, bins)
     folder = pipeline_folder() / "ablations" / f"demos-{key}"
     scenes = [word for scene in config.train for word in ("--scene", scene)]
-    with exclusively(folder.with_suffix(".lock")):
+    with wait_for_lock(folder.with_suffix(".lock")):
         steps.run(
             "demonstrations", "demos", "expert", "--out", str(folder), *scenes, "--pilot", config.demo_pilot,
             "--episodes", str(config.demo_episodes), "--noise", "0.5", "--azimuth-bins", str(bins[0]),

@@ -8,7 +8,7 @@ from contextlib import contextmanager
 from pathlib import Path
 
 from navi_core.config import NightlyConfig
-from navi_core.record.file_lock import alone
+from navi_core.machine.file_lock import hold_lock
 from navi_pipeline.lib.nightly.measuring import benchmarks, evaluation, promotion
 from navi_pipeline.lib.nightly.night import Gate, Night, Work, night_lock, night_name
 from navi_pipeline.lib.nightly.preflight import preflight
@@ -51,7 +51,7 @@ def run_night(
     """
     name = night_name(config, name)
     say(f"night {name}")
-    with alone(night_lock(name), f"night {name}"):
+    with hold_lock(night_lock(name), f"night {name}"):
         night = Night(config, name, say=say)
         with summed_up_if_broken(night):
             for stage, work in stages_of(config).items():

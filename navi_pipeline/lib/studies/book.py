@@ -22,8 +22,8 @@ from navi_core.config.base import Config
 from navi_core.config.parts import LEARNER_NAMES
 from navi_core.config.past import given_of_today, settings_of_today
 from navi_core.errors import ConfigError, RecordError
+from navi_core.machine.file_lock import is_locked, wait_for_lock
 from navi_core.record import navi_home
-from navi_core.record.file_lock import exclusively, is_held
 from navi_pipeline.lib.records.documents import read_document, write_document
 from navi_pipeline.lib.studies.spaces import check_space, corner_config, search_space, trial_config
 from navi_pipeline.lib.studies.storage import open_storage, studies_folder, study_folder
@@ -90,7 +90,7 @@ class StudyBook:
         check_space(config)
         self._claim = self.folder / "claim.lock"
         self.worker = f"{socket.gethostname()}-{os.getpid()}-{time.time_ns()}"
-        with exclusively(self._claim):
+        with wait_for_lock(self._claim):
             self._keep_settings()
             self.study: Study = optuna.create_study(
                 storage=open_storage(config),
@@ -99,13 +99,13 @@ class StudyBook:
                 pruner=_pruner(config),
                 load_if_exists=True,
             )
-        self._lock = exclusively(self._lock_of(self.worker))
+        self._lock = wait_for_lock(self._lock_of(self.worker))
         self._lock.__enter__()
 
     def differing(self) -> list[str]:
         """Return what a preset or a default says otherwise than when the study began: setting and former value."""
         file, now = self.folder / "settings.json", corner_config(self.config)
-        with exclusively(self._claim):
+        with wait_for_lock(self._claim):
             if not file.exists():
                 differing = self._differing_from_trials()
                 if differing:
@@ -169,7 +169,7 @@ class StudyBook:
 
     def claim(self) -> Trial | None:
         """Take the next trial; None where every slot is done or in other hands."""
-        with exclusively(self._claim):
+        with wait_for_lock(self._claim):
             self._requeue_lost()
             slots = len(self.latest())
             if not self._waiting():
@@ -193,19 +193,19 @@ class StudyBook:
 
     def give_back(self, trial: Trial, reason: str) -> None:
         """Leave a trial to be taken up again."""
-        with exclusively(self._claim):
+        with wait_for_lock(self._claim):
             self._requeue(self.trials()[trial.number], reason)
 
     def release_lost(self) -> int:
         """Take trials from workers that are gone; return how many slots have no outcome yet."""
-        with exclusively(self._claim):
+        with wait_for_lock(self._claim):
             self._requeue_lost()
         return self.config.trials - self.finished()
 
     def in_living_hands(self) -> int:
         """Return how many trials are with workers of whom this machine can tell that they live."""
         running = [trial for trial in self.trials() if trial.state.name == "RUNNING"]
-        return sum(is_held(self._lock_of(str(trial.user_attrs.get("worker", "")))) for trial in running)
+        return sum(is_locked(self._lock_of(str(trial.user_attrs.get("worker", "")))) for trial in running)
 
     def best(self) -> list[FrozenTrial]:
         """Return the best feasible trial, or the front of them where there are several objectives."""
@@ -236,7 +236,7 @@ class StudyBook:
         # whatever this machine was called then: a container is another with every start, and a home may be moved.
         if worker and not worker.startswith(f"{socket.gethostname()}-") and not lock.exists():
             return False
-        return not worker or not is_held(lock)
+        return not worker or not is_locked(lock)
 
     def _requeue(self, trial: FrozenTrial, reason: str) -> None:
         from optuna.trial import TrialState

@@ -9,8 +9,8 @@ from typing import TYPE_CHECKING, Any
 
 from navi_core.config import StudyConfig
 from navi_core.errors import ConfigError, RecordError
+from navi_core.machine.file_lock import wait_for_lock
 from navi_core.record import navi_home
-from navi_core.record.file_lock import exclusively
 
 if TYPE_CHECKING:
     from optuna.storages import BaseStorage
@@ -74,7 +74,7 @@ class _JournalLock:
 
     def acquire(self) -> bool:
         with ExitStack() as held:
-            held.enter_context(exclusively(self._file))
+            held.enter_context(wait_for_lock(self._file))
             repair_journal(self._journal)
             self._held = held.pop_all()
         return True

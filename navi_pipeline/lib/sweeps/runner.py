@@ -16,8 +16,8 @@ from pathlib import Path
 
 from navi_core.config import SweepConfig
 from navi_core.errors import RunError
+from navi_core.machine.file_lock import wait_for_lock
 from navi_core.record import hardware_profile
-from navi_core.record.file_lock import exclusively
 from navi_pipeline.lib.hindrance import hindrance
 from navi_pipeline.lib.records.benchmark_log import BenchmarkLog
 from navi_pipeline.lib.records.documents import content_key, pipeline_folder, read_document, write_document
@@ -58,7 +58,7 @@ def run_cells(
     for number, (cell, key) in enumerate(zip(cells, keys, strict=True), start=1):
         file = pipeline_folder() / "sweeps" / sweep / f"{key}.json"
         # One process measures a cell: another one of the same sweep waits for what it finds.
-        with exclusively(file.with_suffix(".lock")):
+        with wait_for_lock(file.with_suffix(".lock")):
             if file.exists() and not again:
                 known = read_document(file, made_by=sweep)
                 outcomes.append(Outcome(**{name: known[name] for name in known if name != "reused"}, reused=True))

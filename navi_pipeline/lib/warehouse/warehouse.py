@@ -26,7 +26,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from navi_core.errors import RecordError
-from navi_core.record.file_lock import NOT_FOR_THIS_USER, lock_file, locked_within
+from navi_core.machine.file_lock import NO_WRITE_ACCESS, open_lock, try_lock
 from navi_core.record.home import navi_home
 from navi_core.record.schema import NATURAL_KEYS
 from navi_pipeline.lib.warehouse.archive import Archive, drop_experiences, last_migration, thin_runs
@@ -278,16 +278,16 @@ class Warehouse:
         try:
             for folder in (self.folder, self.done, self.quarantine):
                 folder.mkdir(parents=True, exist_ok=True)
-            descriptor = lock_file(lock)
+            descriptor = open_lock(lock)
         except OSError as error:
-            if error.errno in NOT_FOR_THIS_USER:
+            if error.errno in NO_WRITE_ACCESS:
                 raise ReadOnlyWarehouseError(f"this user may not write to the warehouse: {error}") from error
             raise RecordError(f"cannot prepare the warehouse {self.folder}: {error}") from error
         try:
             places = (self.folder, self.outbox, self.done, self.quarantine, self.database)
             if refused := [place for place in places if place.exists() and not os.access(place, os.W_OK)]:
                 raise ReadOnlyWarehouseError(f"this user may not write to {refused[0]}")
-            if not locked_within(descriptor, self._lock_timeout):
+            if not try_lock(descriptor, self._lock_timeout):
                 raise RecordError(f"another process has held {lock} for {self._lock_timeout:.0f} s")
             yield
         finally:

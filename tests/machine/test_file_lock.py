@@ -10,8 +10,8 @@ import pytest
 
 from navi_core.config import TrainConfig
 from navi_core.errors import RecordError
+from navi_core.machine.file_lock import is_locked, open_lock, wait_for_lock
 from navi_core.record import RunDirectory, navi_home
-from navi_core.record.file_lock import exclusively, is_held, lock_file
 from navi_pipeline.lib.stale_runs import runs_in_use
 from navi_pipeline.lib.studies import storage
 from navi_pipeline.lib.studies.storage import open_storage, study_folder
@@ -20,7 +20,7 @@ from tests.pipeline.studies import small_study
 
 @contextmanager
 def looked_at(lock):
-    """Look whether a lock is held, as `is_held` does, and stay at it."""
+    """Look whether a lock is held, as `is_locked` does, and stay at it."""
     descriptor = os.open(lock, os.O_RDONLY)
     try:
         fcntl.flock(descriptor, fcntl.LOCK_SH | fcntl.LOCK_NB)
@@ -35,12 +35,12 @@ def opened(partition):
 
 def test_a_lock_is_held_by_its_holder_alone(tmp_path):
     lock = tmp_path / "a.lock"
-    assert not is_held(lock)
-    with exclusively(lock):
-        assert is_held(lock)
+    assert not is_locked(lock)
+    with wait_for_lock(lock):
+        assert is_locked(lock)
     with looked_at(lock):
-        assert not is_held(lock)
-    assert not is_held(lock / "below a file")
+        assert not is_locked(lock)
+    assert not is_locked(lock / "below a file")
 
 
 def test_a_lock_is_for_the_group_to_take_where_the_umask_lets_it_and_for_nobody_else(tmp_path):
@@ -48,7 +48,7 @@ def test_a_lock_is_for_the_group_to_take_where_the_umask_lets_it_and_for_nobody_
     for umask in (0o002, 0o022, 0o000):
         before = os.umask(umask)
         try:
-            with exclusively(tmp_path / f"{umask}.lock"):
+            with wait_for_lock(tmp_path / f"{umask}.lock"):
                 modes[umask] = (tmp_path / f"{umask}.lock").stat().st_mode & 0o777
         finally:
             os.umask(before)
@@ -66,11 +66,11 @@ def test_a_lock_of_somebody_else_is_taken_by_who_may_read_it(tmp_path, monkeypat
     with monkeypatch.context() as patch:
         patch.setattr(os, "open", refused)
         with pytest.raises(PermissionError):
-            lock_file(lock)
+            open_lock(lock)
         lock.touch()
-        with exclusively(lock):
-            assert is_held(lock)
-    assert not is_held(lock)
+        with wait_for_lock(lock):
+            assert is_locked(lock)
+    assert not is_locked(lock)
 
 
 def test_only_runs_of_a_name_are_looked_at():
@@ -82,19 +82,19 @@ def test_only_runs_of_a_name_are_looked_at():
 
 def test_who_cannot_look_does_not_say_that_nobody_holds_it(tmp_path):
     lock = tmp_path / "a.lock"
-    with exclusively(lock):
+    with wait_for_lock(lock):
         before = resource.getrlimit(resource.RLIMIT_NOFILE)
         resource.setrlimit(resource.RLIMIT_NOFILE, (3, before[1]))
         try:
             with pytest.raises(OSError, match="Too many open files"):
-                is_held(lock)
+                is_locked(lock)
         finally:
             resource.setrlimit(resource.RLIMIT_NOFILE, before)
-        assert is_held(lock)
+        assert is_locked(lock)
 
 
 def test_a_run_that_is_looked_at_can_be_opened(monkeypatch):
-    monkeypatch.setattr("navi_core.record.file_lock._PATIENCE", 30.0)
+    monkeypatch.setattr("navi_core.machine.file_lock._PATIENCE", 30.0)
     opened("a").close()
     (lock,) = (navi_home() / "runs" / ".locks").iterdir()
     with ExitStack() as looking:
@@ -114,4 +114,4 @@ def test_a_journal_that_cannot_be_mended_is_not_left_locked(monkeypatch):
     with pytest.raises(RecordError, match="cannot mend"):
         open_storage(small_study())
     lock = study_folder("small") / "journal.lock"
-    assert lock.exists() and not is_held(lock)
+    assert lock.exists() and not is_locked(lock)

@@ -1,0 +1,177 @@
+"""Locks between processes. The kernel holds each on an open file and releases it however the holder ends."""
+
+from __future__ import annotations
+
+import errno
+import fcntl
+import os
+import time
+from collections.abc import Iterator
+from contextlib import contextmanager, suppress
+from pathlib import Path
+
+from navi_core.errors import RunError
+
+__all__ = [
+    "NO_WRITE_ACCESS", "acquire_lock", "create_locked", "hold_lock", "is_abandoned", "is_locked", "open_lock",
+    "remove_locked", "try_lock", "wait_for_lock", "write_at",
+]  # fmt: skip
+
+NO_WRITE_ACCESS = (errno.EACCES, errno.EPERM, errno.EROFS)
+"""Error codes of a place that this user may not write: by rights, or on a read-only mount."""
+
+_PATIENCE = 0.5
+"""Time for which a lock is tried again [s]: `is_locked` takes one for a moment."""
+
+
+def open_lock(lock: Path, mode: int = 0o664) -> int:
+    """Open a lock file, creating it where it is missing; return its descriptor.
+
+    A folder may belong to several people: the group may write to the file where the creator's umask allows it, and a
+    user with read access alone can still take the lock.
+
+    Raises:
+        OSError: It can neither be created nor read.
+    """
+    try:
+        # Others get no access even without a umask: anyone who can open a lock can hold it for ever.
+        return os.open(lock, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, mode)
+    except OSError as error:
+        if error.errno not in NO_WRITE_ACCESS or not lock.exists():
+            raise
+        return os.open(lock, os.O_RDONLY | os.O_CLOEXEC)
+
+
+def try_lock(descriptor: int, seconds: float = 0.0, *, shared: bool = False) -> bool:
+    """Lock an open file; return false where another process holds it for that long [s].
+
+    Raises:
+        OSError: Files cannot be locked here, as on some network disks.
+    """
+    deadline = time.monotonic() + seconds
+    while True:
+        try:
+            fcntl.flock(descriptor, (fcntl.LOCK_SH if shared else fcntl.LOCK_EX) | fcntl.LOCK_NB)
+            return True
+        except BlockingIOError:
+            if time.monotonic() >= deadline:
+                return False
+            time.sleep(0.02)
+
+
+@contextmanager
+def wait_for_lock(lock: Path, mode: int = 0o664) -> Iterator[None]:
+    """Hold a file's lock, after waiting for the processes that hold it now; `mode` is that of a new file."""
+    lock.parent.mkdir(parents=True, exist_ok=True)
+    descriptor = open_lock(lock, mode)
+    try:
+        fcntl.flock(descriptor, fcntl.LOCK_EX)
+        yield
+    finally:
+        os.close(descriptor)
+
+
+def acquire_lock(lock: Path, purpose: str) -> int:
+    """Take a file's lock at once and return the descriptor that holds it.
+
+    Args:
+        lock: The file; created where it is missing, and left there.
+        purpose: What the lock protects, for messages.
+
+    Raises:
+        RunError: Another process holds it; its pid is named.
+        OSError: The file cannot be created.
+    """
+    lock.parent.mkdir(parents=True, exist_ok=True)
+    descriptor = open_lock(lock)
+    try:
+        if not try_lock(descriptor, _PATIENCE):
+            # The pid is advice for people; the lock itself is what fences, so a stale number does no harm.
+            holder = os.pread(descriptor, 32, 0).decode(errors="replace").strip() or "unknown"
+            raise RunError(f"{purpose} is in use by process {holder}; wait for it, or stop it first")
+        with suppress(OSError):
+            os.ftruncate(descriptor, 0)
+            write_at(descriptor, f"{os.getpid()}\n".encode())
+    except BaseException:
+        os.close(descriptor)
+        raise
+    return descriptor
+
+
+@contextmanager
+def hold_lock(lock: Path, purpose: str) -> Iterator[None]:
+    """Hold a file's lock for a block, taken as by `acquire_lock`."""
+    descriptor = acquire_lock(lock, purpose)
+    try:
+        yield
+    finally:
+        os.close(descriptor)
+
+
+def is_locked(lock: Path) -> bool:
+    """Return whether a process holds a file's lock; nobody holds that of a missing file.
+
+    Raises:
+        OSError: It cannot be opened (too many open files, for instance), so the answer is unknown.
+    """
+    try:
+        descriptor = os.open(lock, os.O_RDONLY | os.O_CLOEXEC)
+    except (FileNotFoundError, NotADirectoryError):
+        return False
+    try:
+        # Shared: two processes that look do not take each other for a holder.
+        return not try_lock(descriptor, shared=True)
+    finally:
+        os.close(descriptor)
+
+
+def create_locked(path: Path, data: bytes, *, without_locks: bool = False) -> int:
+    """Create or replace a file that is locked by this process, and return the descriptor that holds it.
+
+    The file gets its name once it is locked and written, so no other process finds it without its lock.
+
+    Args:
+        path: Its name.
+        data: Its first content.
+        without_locks: Create it also where files cannot be locked.
+
+    Raises:
+        OSError: It cannot be written or locked; nothing is left behind.
+    """
+    unnamed = path.with_name(f".{path.name.lstrip('.')}.{os.getpid()}.tmp")
+    descriptor = os.open(unnamed, os.O_RDWR | os.O_CREAT | os.O_TRUNC | os.O_CLOEXEC, 0o644)
+    try:
+        try:
+            fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except OSError:
+            if not without_locks:
+                raise
+        write_at(descriptor, data)
+        os.rename(unnamed, path)
+    except BaseException:
+        os.close(descriptor)
+        unnamed.unlink(missing_ok=True)
+        raise
+    return descriptor
+
+
+def remove_locked(path: Path, descriptor: int) -> None:
+    """Remove a file and release its lock, in this order: no other process finds it without its lock."""
+    path.unlink(missing_ok=True)
+    os.close(descriptor)
+
+
+@contextmanager
+def is_abandoned(path: Path) -> Iterator[bool]:
+    """Yield whether a killed process left a locked file; if so, hold its lock for the block."""
+    with path.open("rb") as file:
+        # Without a link, its owner ended between the opening and the lock.
+        yield try_lock(file.fileno()) and os.fstat(file.fileno()).st_nlink > 0
+
+
+def write_at(descriptor: int, data: bytes, offset: int = 0) -> None:
+    """Write all bytes: a disk that fills accepts a part, and reports an error only for the next write."""
+    view = memoryview(data)
+    while view:
+        written = os.pwrite(descriptor, view, offset)
+        view, offset = view[written:], offset + written

@@ -1,0 +1,201 @@
+"""Recorded sessions: the wire's messages as they were received, in a journal (`record/journal.py`).
+
+The payload of a frame is the message's MessagePack bytes, its topic that of the message. Files of the first format
+("NAVIREC1": frames without mark and check) are read and continued as they are. Nothing is unpickled.
+"""
+
+from __future__ import annotations
+
+import time
+from collections import Counter
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+
+from navi_core.config import WireConfig
+from navi_core.errors import ConfigError, RecordError, WireError
+from navi_core.record.journal import Frame, FrameFormat, Journal, JournalWriter
+from navi_core.service.viewing.feed import OBSERVATIONS, TELEMETRY
+from navi_core.service.viewing.selection import DroneSelector
+from navi_core.service.wire import TOPICS, Message, Subscriber, decode
+
+__all__ = ["FORMATS", "Recorded", "Recording", "RecordingWriter", "record_session"]
+
+FORMATS = (FrameFormat(b"NAVIREC1", checked=False), FrameFormat(b"NAVIREC2"))
+_KIND = "recording of a session"
+_SYNC_SECONDS = 1.0
+
+
+class Recording(Journal):
+    """A recorded session, for reading; use it as a context manager.
+
+    Args:
+        path: The file.
+        limits: Size of a message.
+
+    Raises:
+        RecordError: No such file, or it is no recording; the offset of the damage is named.
+    """
+
+    def __init__(self, path: Path, limits: WireConfig | None = None) -> None:
+        if not path.exists():
+            raise RecordError(f"{path}: no such file; record a session with `navi record`")
+        self._limits = limits or WireConfig()
+        self._damaged: set[int] = set()
+        super().__init__(path, FORMATS, kind=_KIND, max_bytes=self._limits.max_message_bytes)
+
+    @property
+    def seconds(self) -> float:
+        """Time from the first message to the last [s]; a clock that is set back stands still meanwhile."""
+        return float(self.frames.elapsed()[-1]) if self.frames else 0.0
+
+    @property
+    def damaged(self) -> int:
+        """Messages that `readable_message` left out because their bytes are damaged."""
+        return len(self._damaged)
+
+    def message(self, frame: Frame) -> Message:
+        """Return a message.
+
+        Raises:
+            RecordError: Its bytes are damaged.
+            WireError: They are no message of the wire.
+        """
+        return decode(self.read(frame), self._limits)
+
+    def readable_message(self, frame: Frame) -> Message | None:
+        """Return a message, None where it cannot be shown.
+
+        Its bytes are damaged, or the wire would refuse it today: its bounds may be younger than the file.
+        """
+        try:
+            return self.message(frame)
+        except WireError:
+            return None
+        except RecordError:
+            self._damaged.add(frame.offset)
+            return None
+
+    def messages(self) -> Iterator[tuple[float, Message]]:
+        """Yield the time and the content of every message."""
+        for frame in self.frames:
+            yield frame.time, self.message(frame)
+
+
+class RecordingWriter(JournalWriter):
+    """Writer of a recording; an earlier recording is continued.
+
+    Raises:
+        RecordError: It cannot be written, another process writes it, or it is another kind of file.
+    """
+
+    def __init__(self, path: Path) -> None:
+        super().__init__(path, FORMATS, kind=_KIND, max_bytes=WireConfig().max_message_bytes)
+        self._synced = time.monotonic()
+
+    def record(self, topic: bytes, payload: bytes, when: float) -> None:
+        """Append one message; it is on the disk a second later at most.
+
+        Args:
+            topic: Its topic.
+            payload: Its MessagePack bytes.
+            when: When it was received [s since 1970].
+
+        Raises:
+            RecordError: The topic is none of the wire's, or the disk is full.
+        """
+        if topic.decode("ascii", "replace") not in TOPICS:
+            raise RecordError(f"a message of topic {topic[:40]!r} is not recorded; allowed: {', '.join(TOPICS)}")
+        self.append(topic, payload, when, pack=True)
+        if time.monotonic() - self._synced > _SYNC_SECONDS:
+            self.sync()
+            self._synced = time.monotonic()
+
+    def close(self) -> None:
+        """Make the file durable and close it.
+
+        Raises:
+            RecordError: It could not be made durable.
+        """
+        try:
+            self.sync()
+        finally:
+            super().close()
+
+
+@dataclass
+class Recorded:
+    """Counts of a recording."""
+
+    messages: Counter[str] = field(default_factory=Counter)
+    """By topic."""
+    refused: int = 0
+    """Messages that broke the wire's format and were left out."""
+    seconds: float = 0.0
+    """Duration [s]."""
+    cut: int = 0
+    """Bytes of an unfinished message, of an earlier recording, that were cut off."""
+
+
+def record_session(
+    endpoints: Sequence[str],
+    path: Path,
+    *,
+    drone: int | None = None,
+    seconds: float | None = None,
+    stop: Callable[[], bool] | None = None,
+    progress: Callable[[Recorded], None] | None = None,
+    limits: WireConfig | None = None,
+) -> Recorded:
+    """Append the messages of publishers to a file, until stopped; every message is checked before it is kept.
+
+    Args:
+        endpoints: Publishers.
+        path: The file; an earlier recording there is continued.
+        drone: Drone to ask for; None takes those that are shown.
+        seconds: Duration [s]; None until stopped.
+        stop: Called several times a second; true ends the recording.
+        progress: Called several times a second with the counts so far.
+        limits: Of the sockets.
+
+    Raises:
+        ConfigError: `seconds` is not above 0.
+        RecordError: The file cannot be written, is written by another process, or is something else.
+    """
+    import zmq
+
+    if seconds is not None and not seconds > 0:
+        raise ConfigError(f"cannot record for {seconds} s; give more than 0, or nothing to record until stopped")
+    limits, began = limits or WireConfig(), time.monotonic()
+    selectors = [DroneSelector(endpoint, limits) for endpoint in endpoints] if drone is not None else []
+    pending = list(selectors)
+    subscriber = Subscriber(endpoints, (OBSERVATIONS, *TELEMETRY), limits)
+    done = Recorded()
+    try:
+        with RecordingWriter(path) as writer:
+            done.cut = writer.cut
+            while (seconds is None or done.seconds < seconds) and not (stop is not None and stop()):
+                pending = [one for one in pending if drone is not None and not one.select(drone)]
+                for selector in selectors:
+                    selector.keep()
+                subscriber.socket.poll(100)
+                for _ in range(limits.queue_length):
+                    try:
+                        frames = subscriber.socket.recv_multipart(zmq.NOBLOCK)
+                    except zmq.Again:
+                        break
+                    try:
+                        decode(frames, limits)
+                    except WireError:
+                        done.refused += 1
+                        continue
+                    writer.record(frames[0], frames[1], time.time())
+                    done.messages[frames[0].decode()] += 1
+                done.seconds = time.monotonic() - began
+                if progress is not None:
+                    progress(done)
+    finally:
+        subscriber.close()
+        for selector in selectors:
+            selector.close()
+    return done
