@@ -130,7 +130,7 @@ def run_dpo(
             field, dpo_config(0, updates, None, changes).env, count, winner=winner, loser=loser, steps=steps
         )
         write_pairs(file, pairs)
-        tell(f"{count} pairs; {winner} earned more at {float(pairs.facts['won']):.1%} of the starts")
+        tell(f"{count} pairs; {winner} earned more at {float(pairs.metadata['won']):.1%} of the starts")
         base = evaluate(loser, course)
         for seed in seeds:
             config = dpo_config(seed, updates, file, changes)

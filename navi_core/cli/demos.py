@@ -14,7 +14,7 @@ from navi_core.cli.table import print_json, print_records
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
-    from navi_core.demos import Demonstration, Pupil
+    from navi_core.demos import Demonstration, Student
 
 __all__ = ["register"]
 
@@ -75,7 +75,7 @@ def expert(
     from navi_core.config import ExpertConfig, parse_config
     from navi_core.demos import read_index, record_expert
 
-    flying = None if pupil is None else _pupil(pupil)
+    flying = None if pupil is None else _student(pupil)
     config = parse_config(
         ExpertConfig,
         {
@@ -93,7 +93,7 @@ def expert(
     )
     scenes = load_scenes(scene or DEFAULT_SCENES, resolution)
     with progress_bar(pilot, counted=True) as progress:
-        rows = record_expert(out, scenes, config, pupil=flying, progress=progress)
+        rows = record_expert(out, scenes, config, student=flying, progress=progress)
     index = read_index(out)
     table = [
         {
@@ -112,10 +112,10 @@ def expert(
     print_records(title, [{"already there" if key == "kept" else key: row[key] for key in row} for row in table])
 
 
-def _pupil(name: str) -> Pupil:
+def _student(name: str) -> Student:
     from navi_core.cli.evaluate import find_subject
     from navi_core.config import EvalConfig
-    from navi_core.demos import Pupil
+    from navi_core.demos import Student
     from navi_core.errors import ConfigError
     from navi_core.evaluate.flight.subjects import resolve_subject
 
@@ -123,7 +123,7 @@ def _pupil(name: str) -> Pupil:
     weights = subject.fingerprint()
     if weights is None:
         raise ConfigError(f"--pupil {name} is a pilot and learns nothing; give a checkpoint, a version or an alias")
-    return Pupil(subject.flyer, weights, subject.vocabulary)
+    return Student(subject.flyer, weights, subject.vocabulary)
 
 
 DEFAULT_SCENES = ("apartment:0-11",)
@@ -269,7 +269,7 @@ def pairs(
         "steps": steps,
         "winner": winner,
         "loser": loser,
-        "starts_won": round(float(made.facts["won"]), 4),
+        "starts_won": round(float(made.metadata["won"]), 4),
         "megabytes": round(out.stat().st_size / 1e6, 1),
     }
     if as_json:

@@ -1,8 +1,8 @@
-"""Demonstrations: the file format, datasets, recorded flights of scripted pilots, Minari."""
+"""Demonstrations: file format, datasets, recorded pilot flights, DAgger students, Minari."""
 
 from __future__ import annotations
 
-from navi_core.demos.dagger import Pupil
+from navi_core.demos.dagger import Student
 from navi_core.demos.dataset import (
     Dataset,
     Episode,
@@ -23,8 +23,8 @@ __all__ = [
     "Episode",
     "IngestedFile",
     "Pairs",
-    "Pupil",
     "RecordedScene",
+    "Student",
     "export_minari",
     "import_minari",
     "index_folder",

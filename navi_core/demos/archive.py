@@ -1,9 +1,8 @@
-"""Reading `.npz` archives from elsewhere: every size is known and allowed before a byte is unpacked.
+"""Safe reader of untrusted `.npz` archives: every size is checked before a byte is unpacked.
 
-An archive is a zip of `.npy` files. Nothing in it is unpickled, and a small file cannot unpack to a large one: what the
-directory of the zip declares must be what the array's own header says, and both must be allowed. It is packed as NumPy
-packs, by deflate or not at all: that unpacks to a thousand times the file at most, where others make gigabytes of a
-few kilobytes.
+An archive is a zip of `.npy` files. Nothing is unpickled. The size in the zip's directory must equal the size in the
+array's own header, and both must be within the limit. Only deflate and stored members are read, as NumPy writes them:
+deflate expands at most a thousandfold, other methods make gigabytes of a few kilobytes.
 """
 
 from __future__ import annotations
@@ -36,7 +35,7 @@ _END = struct.Struct("<4s4H2LH")
 
 @dataclass(frozen=True)
 class ArrayHeader:
-    """What an archive says of one array."""
+    """Shape and type of one archived array."""
 
     shape: tuple[int, ...]
     """Its shape."""

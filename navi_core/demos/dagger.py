@@ -1,7 +1,7 @@
-"""A pupil in the air: its policy flies, its teacher says at every decision what should have been done.
+"""DAgger: the student's policy flies, the teacher labels every decision (Ross, Gordon and Bagnell 2011).
 
-A clone errs into places that its teacher never flew to, and has not learned the way out of them. Flights of the pupil,
-answered by the teacher, show just these (DAgger: Ross, Gordon and Bagnell 2011).
+A clone drifts into states that its teacher never visited and has not learned to leave. Flights of the student, labelled
+by the teacher, cover these states.
 """
 
 from __future__ import annotations
@@ -18,11 +18,11 @@ from navi_core.errors import ConfigError
 from navi_core.pilots import Pose
 from navi_core.world.field import Field
 
-__all__ = ["Flyer", "Pupil"]
+__all__ = ["Flyer", "Student"]
 
 
 class Flyer(Protocol):
-    """What flies as a pupil; a policy of the evaluation is one."""
+    """Policy interface of a student; the evaluation's policy flyer implements it."""
 
     azimuth_bins: int
     """Az of its observations."""
@@ -39,21 +39,21 @@ class Flyer(Protocol):
 
 
 @dataclass(frozen=True)
-class Pupil:
-    """A flyer and what it was trained with."""
+class Student:
+    """Student policy with the identity and vocabulary of its weights."""
 
     flyer: Flyer
-    """Who flies."""
+    """Policy that flies."""
     weights: str
-    """Hash of its weights; a recording is bound to it."""
+    """Hash of the weights; a recording is bound to it."""
     vocabulary: Mapping[str, int] | None = None
-    """Semantic ids by name that it knows."""
+    """Semantic id by name, as the weights learned them."""
 
     def require_fit(self, config: ExpertConfig) -> None:
-        """Refuse a recording that the pupil could not see as it learned to.
+        """Refuse a recording whose sensor differs from the one in the student's training.
 
         Raises:
-            ConfigError: Another resolution or range, or the settings name other weights.
+            ConfigError: The resolution or range differs, or the settings name other weights.
         """
         for name, here, there in (
             ("azimuth_bins", config.azimuth_bins, self.flyer.azimuth_bins),
@@ -62,27 +62,27 @@ class Pupil:
             ("pupil", config.pupil, self.weights),
         ):
             if here != there:
-                raise ConfigError(f"{name} of the recording is {here}, that of the pupil {there}; set it alike")
+                raise ConfigError(f"{name} of the recording is {here}, that of the student {there}; set it alike")
 
 
-class Cockpit:
-    """Flies a pupil in blocks of one size, so that an episode's bits do not depend on what is flown beside it.
+class FixedBatchFlyer:
+    """Student flown in batches of one size, so that an episode's bits do not depend on the other rows.
 
     Args:
-        pupil: Who flies.
-        keys: (B,) what the rows' draws hang on, at most `block` rows.
-        field: Where.
-        block: Rows of a block.
+        student: Policy that flies.
+        keys: (B,) random keys of the rows, at most `block` rows.
+        field: Scenes to fly in.
+        block: Rows of a batch.
     """
 
-    def __init__(self, pupil: Pupil, keys: Tensor, field: Field, block: int) -> None:
-        self._flyer, self._rows = pupil.flyer, len(keys)
-        # What is missing in a block is its first row again.
-        self._filled = torch.cat((torch.arange(len(keys)), torch.zeros(block - len(keys), dtype=torch.int64)))
-        self._flyer.begin(keys[self._filled], field)
+    def __init__(self, student: Student, keys: Tensor, field: Field, block: int) -> None:
+        self._flyer, self._rows = student.flyer, len(keys)
+        # The first row fills the batch up.
+        self._padded = torch.cat((torch.arange(len(keys)), torch.zeros(block - len(keys), dtype=torch.int64)))
+        self._flyer.begin(keys[self._padded], field)
 
     def act(self, obs: Tensor, pose: Pose) -> Tensor:
         """Return actions (B, 4), clamped to [−1, 1]."""
-        all_of = self._filled
-        whole = Pose(pose.position[all_of], pose.yaw[all_of], pose.scene_index[all_of])
-        return self._flyer.act(obs[all_of], whole)[: self._rows].clamp(-1.0, 1.0)
+        rows = self._padded
+        padded = Pose(pose.position[rows], pose.yaw[rows], pose.scene_index[rows])
+        return self._flyer.act(obs[rows], padded)[: self._rows].clamp(-1.0, 1.0)

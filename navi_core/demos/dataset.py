@@ -1,12 +1,11 @@
-"""Datasets: a folder of recordings with an index, and what learning reads of it.
+"""Demonstration datasets: a folder of recordings with an index, loaded as arrays for training.
 
-    <folder>/index.json      what is in the folder, with content hashes
+    <folder>/index.json      one row per recording, with content hashes
     <folder>/*.npz           recordings (`demonstration.py`)
 
-In memory the semantic ids are 16-bit and the valid mask is one byte; depth stays as it was recorded, so that nothing is
-lost. What memory does not hold lies in a file and is read from there as learning walks through it. Ids of files with
-different vocabularies are brought to one that names them all; those of a file without names are then surfaces that
-nothing names. Where no file has names, ids stay as they are.
+In memory semantic ids take 16 bits and the valid mask one byte; depth stays float32. Arrays beyond the memory are
+memory-mapped. Files with different vocabularies are merged into one; ids without a name become the unknown surface.
+Where no file has names, ids stay as they are.
 """
 
 from __future__ import annotations
@@ -23,21 +22,21 @@ import numpy as np
 import numpy.typing as npt
 
 from navi_core.demos.demonstration import Demonstration, load_demonstration
-from navi_core.demos.memory import arrays_of, require_memory
-from navi_core.demos.scene_lookup import Place, one_name_each, require_one_scene
+from navi_core.demos.memory import array_allocator, require_memory
+from navi_core.demos.scene_lookup import SceneIdentity, canonical_names, require_one_scene
 from navi_core.demos.semantic_ids import MOST_IDS, id_table
 from navi_core.errors import DemoError, as_argument
 from navi_core.record.durable import sweep_left, write_durably
 
 __all__ = [
-    "FACTS",
     "INDEX",
+    "SHARED_FIELDS",
     "Dataset",
     "Episode",
-    "facts_of",
     "index_row",
     "load_dataset",
     "read_index",
+    "shared_fields",
     "write_index",
     "write_rows",
 ]
@@ -48,8 +47,8 @@ INDEX = "index.json"
 _FORMAT = 1
 UNKNOWN = "surface"
 """Name of id 1, a surface that nothing names."""
-FACTS = ("azimuth_bins", "elevation_bins", "decision_hz", "limits", "max_distance")
-"""What all files of a dataset must agree on."""
+SHARED_FIELDS = ("azimuth_bins", "elevation_bins", "decision_hz", "limits", "max_distance")
+"""Fields on which all files of a dataset must agree."""
 
 
 @dataclass(frozen=True)
@@ -61,9 +60,9 @@ class Episode:
     stop: int
     """The decision after its last."""
     file: str
-    """File it is in; a sequence never leaves it."""
+    """File of the episode; a training sequence never crosses files."""
     scene: str
-    """Scene it was flown in; one that files name differently has the first of its names."""
+    """Name of its scene; of a scene with several names the first."""
 
     @property
     def steps(self) -> int:
@@ -73,7 +72,7 @@ class Episode:
 
 @dataclass(frozen=True)
 class Dataset:
-    """All decisions of some folders, one after the other."""
+    """All decisions of some folders, concatenated."""
 
     depth: npt.NDArray[np.float32]
     """(N, Az, El) normalised depth."""
@@ -84,13 +83,13 @@ class Dataset:
     actions: npt.NDArray[np.float32]
     """(N, 4) in [−1, 1]."""
     flown: npt.NDArray[np.float32]
-    """(N, 4) what the drone did; the actions, where nothing disturbed them."""
+    """(N, 4) executed actions; equal to `actions` where nothing disturbed them."""
     episodes: tuple[Episode, ...]
     """In the order of folders, files and time."""
     vocabulary: dict[str, int]
     """Semantic id by name."""
     scene_hashes: dict[str, str]
-    """Content hash by scene name, where files tell it."""
+    """Content hash by scene name, where files hold it."""
     decision_hz: float
     """Decisions per second [Hz]."""
     limits: tuple[float, float, float, float]
@@ -98,9 +97,9 @@ class Dataset:
     max_distance: float
     """Range of the sensor, M [m]."""
     content_hash: str
-    """Hash of all content, in its order; dates do not count."""
+    """Hash of all content in order, dates excluded."""
     sources: frozenset[str] = frozenset()
-    """Hashes of what scenes were compiled from, where files tell it, and of content behind the first of a name."""
+    """Hashes of the scenes' sources, where files hold them, and of further contents under one name."""
 
     def __len__(self) -> int:
         """Return the number of decisions."""
@@ -122,7 +121,7 @@ class Dataset:
 
 
 def index_row(name: str, demo: Demonstration) -> dict[str, Any]:
-    """Return what an index says of a file with this name and content."""
+    """Return the index row of a file with this name and content."""
     return {
         "file": name,
         "content_hash": demo.content_hash(),
@@ -132,7 +131,7 @@ def index_row(name: str, demo: Demonstration) -> dict[str, Any]:
         "pilot": demo.pilot,
         "scene_hash": demo.scene_hash,
         "source_hash": demo.source_hash,
-        **facts_of(demo),
+        **shared_fields(demo),
     }
 
 
@@ -164,7 +163,12 @@ def write_rows(folder: Path, found: Iterable[dict[str, Any]]) -> dict[str, Any]:
             )
     if not rows:
         raise DemoError("no recording to index; record some with `navi demos expert`", path=folder)
-    index = {"format": _FORMAT, **{key: rows[0][key] for key in FACTS}, "content_hash": _hash(rows), "files": rows}
+    index = {
+        "format": _FORMAT,
+        **{key: rows[0][key] for key in SHARED_FIELDS},
+        "content_hash": _hash(rows),
+        "files": rows,
+    }
     sweep_left(folder)
     try:
         write_durably(folder / INDEX, (json.dumps(index, indent=1) + "\n").encode())
@@ -194,7 +198,7 @@ def read_index(folder: Path) -> dict[str, Any]:
         raise DemoError(f"no index of format {_FORMAT}; run `navi demos ingest` again", path=file)
     for row in index["files"]:
         if not isinstance(row, dict) or not all(isinstance(row.get(key), kind) for key, kind in keys.items()):
-            raise DemoError("a row lacks what an index says of a file; run `navi demos ingest` again", path=file)
+            raise DemoError("a row lacks required keys; run `navi demos ingest` again", path=file)
         # A name must not lead out of the folder.
         if Path(row["file"]).name != row["file"] or row["decisions"] < 1:
             raise DemoError(f"bad row {row['file']!r}; run `navi demos ingest` again", path=file, field="files")
@@ -202,7 +206,7 @@ def read_index(folder: Path) -> dict[str, Any]:
 
 
 def stamp(path: Path) -> str:
-    """Return size and time of a file, by which it is known to be unchanged.
+    """Return size and modification time of a file as a text; an equal text means an unchanged file.
 
     Raises:
         DemoError: It is not there.
@@ -215,21 +219,21 @@ def stamp(path: Path) -> str:
 
 
 def stamped_rows(folder: Path) -> list[dict[str, Any]]:
-    """Return the rows of an index that tell how their file was then, none without a good index."""
+    """Return the index rows that hold the stamp of their file; an empty list without a valid index."""
     try:
         rows = read_index(folder)["files"]
     except DemoError:
         return []
-    texts, keys = ("stamp", "scene_hash", "source_hash"), set(FACTS)
+    texts, keys = ("stamp", "scene_hash", "source_hash"), set(SHARED_FIELDS)
     return [row for row in rows if keys <= row.keys() and all(isinstance(row.get(key), str) for key in texts)]
 
 
 def index_folder(folder: Path, names: Iterable[str]) -> dict[str, Any]:
-    """Index files of a folder; those that are as the index knows them are not read again.
+    """Index files of a folder; files with an unchanged stamp are not read again.
 
     Args:
-        folder: Where they are.
-        names: Which, in order.
+        folder: The dataset.
+        names: File names, in order.
 
     Returns:
         The index.
@@ -255,47 +259,44 @@ def load_dataset(folders: Sequence[Path], progress: Callable[[str], None] | None
         progress: Called with the name of each file that was read.
 
     Raises:
-        DemoError: A file is broken or not what the index says, files do not fit each other, or all of
+        DemoError: A file is broken or differs from its index row, files do not fit each other, or all of
             them together fit neither into memory nor on the disk.
     """
     files = [(folder / row["file"], row) for folder in folders for row in read_index(folder)["files"]]
     if not files:
         raise DemoError("no dataset named", path=Path("."))
     for folder in folders:
-        _tell_unindexed(folder, {path.name for path, _ in files if path.parent == folder})
-    files = _once(files)
-    facts = facts_of(load_demonstration(files[0][0]))
-    azimuth, elevation, total = (
-        facts["azimuth_bins"],
-        facts["elevation_bins"],
-        sum(row["decisions"] for _, row in files),
-    )
+        _warn_unindexed(folder, {path.name for path, _ in files if path.parent == folder})
+    files = _without_duplicates(files)
+    shared = shared_fields(load_demonstration(files[0][0]))
+    azimuth, elevation = shared["azimuth_bins"], shared["elevation_bins"]
+    total = sum(row["decisions"] for _, row in files)
     remedy = "name fewer folders, or record at a lower resolution"
     require_memory(32 * total, files[0][0].parent, remedy)
-    empty = arrays_of(7 * azimuth * elevation * total, files[0][0].parent, remedy)
+    empty = array_allocator(7 * azimuth * elevation * total, files[0][0].parent, remedy)
     depth = empty((total, azimuth, elevation), np.float32)
     semantic, valid = empty(depth.shape, np.uint16), empty(depth.shape, np.bool_)
     actions, flown = np.empty((total, 4), np.float32), np.empty((total, 4), np.float32)
     flights: list[tuple[int, int, int]] = []
     names: list[dict[str, int]] = []
     spans: list[tuple[int, int]] = []
-    places: list[Place] = []
-    known: dict[str, Place] = {}
+    identities: list[SceneIdentity] = []
+    known: dict[str, SceneIdentity] = {}
     at = 0
     for number, (path, row) in enumerate(files):
         demo = load_demonstration(path)
-        fault = _differing(facts, facts_of(demo))
+        fault = _differing(shared, shared_fields(demo))
         if fault is not None:
             raise DemoError(f"{fault}, other than {files[0][0].name}", path=path, field=fault.split()[0])
         if demo.content_hash() != row["content_hash"] or len(demo.actions) != row["decisions"]:
-            # The index itself may hold it for unchanged: who replaces a file can give it the former's size and time.
+            # A replaced file can have the size and time of the former one, so the stamp alone proves nothing.
             raise DemoError(
                 f"not the content that the index knows; remove {path.parent / INDEX}, then run `navi demos ingest "
                 f"{as_argument(path.parent)}`",
                 path=path,
             )
-        places.append((demo.scene, demo.scene_hash, demo.source_hash))
-        require_one_scene(known, places[-1], path)
+        identities.append((demo.scene, demo.scene_hash, demo.source_hash))
+        require_one_scene(known, identities[-1], path)
         stop = at + len(demo.actions)
         depth[at:stop], actions[at:stop] = demo.observations[:, 0], demo.actions
         flown[at:stop] = demo.actions if demo.flown is None else demo.flown
@@ -304,17 +305,17 @@ def load_dataset(folders: Sequence[Path], progress: Callable[[str], None] | None
         names.append(demo.vocabulary)
         spans.append((at, stop))
         at = stop
-        # Before the next one is read: two of them need not be in memory.
+        # Freed before the next one is read.
         del demo
         if progress is not None:
             progress(path.name)
-    vocabulary = _unite(names, folders[0])
+    vocabulary = _merge_vocabularies(names, folders[0])
     for (begin, stop), own in zip(spans, names, strict=True):
         if own != vocabulary:
             semantic[begin:stop] = id_table(own, vocabulary)[semantic[begin:stop]]
-    scenes = one_name_each(places)
+    scenes = canonical_names(identities)
     hashes = {name: content for name, content, _ in known.values() if content}
-    every = {told for _, *both in places for told in both}
+    every = {digest for _, *both in identities for digest in both}
     return Dataset(
         depth=depth,
         semantic=semantic,
@@ -324,16 +325,16 @@ def load_dataset(folders: Sequence[Path], progress: Callable[[str], None] | None
         episodes=tuple(Episode(a, b, str(files[number][0]), scenes[number]) for a, b, number in flights),
         vocabulary=vocabulary,
         scene_hashes=hashes,
-        decision_hz=facts["decision_hz"],
-        limits=tuple(facts["limits"]),
-        max_distance=facts["max_distance"],
+        decision_hz=shared["decision_hz"],
+        limits=tuple(shared["limits"]),
+        max_distance=shared["max_distance"],
         content_hash=_hash([row for _, row in files]),
         sources=frozenset(every - {"", *hashes.values()}),
     )
 
 
-def _once(files: Sequence[tuple[Path, dict[str, Any]]]) -> list[tuple[Path, dict[str, Any]]]:
-    """Return the files of different content: of two alike one could be held out and the other learned from."""
+def _without_duplicates(files: Sequence[tuple[Path, dict[str, Any]]]) -> list[tuple[Path, dict[str, Any]]]:
+    """Return the files of distinct content, so that no copy of a held-out recording is trained on."""
     kept: dict[str, tuple[Path, dict[str, Any]]] = {}
     double: list[tuple[Path, Path]] = []
     for path, row in files:
@@ -341,24 +342,22 @@ def _once(files: Sequence[tuple[Path, dict[str, Any]]]) -> list[tuple[Path, dict
         if first is not row:
             double.append((path, before))
     if double:
-        _LOG.warning(
-            "%d recordings are there twice and are read once, among them %s, the same as %s", len(double), *double[0]
-        )
+        _LOG.warning("%d duplicate recordings are read once, among them %s, the same as %s", len(double), *double[0])
     return list(kept.values())
 
 
-def _tell_unindexed(folder: Path, indexed: set[str]) -> None:
-    """Warn of recordings that lie in a folder and are no part of its dataset."""
+def _warn_unindexed(folder: Path, indexed: set[str]) -> None:
+    """Warn of recordings in a folder that its index lacks."""
     others = sorted(path.name for path in folder.glob("*.npz") if path.name not in indexed)
     if others:
         _LOG.warning(
-            "%s: %d recordings are not in its index and are left out, among them %s; `navi demos ingest %s` takes them "
-            "in, or tells what is wrong with them", folder, len(others), others[0], folder,
+            "%s: %d recordings are not in its index and are left out, among them %s; `navi demos ingest %s` adds them "
+            "or names their fault", folder, len(others), others[0], folder,
         )  # fmt: skip
 
 
-def _unite(names: list[dict[str, int]], folder: Path) -> dict[str, int]:
-    """Return one vocabulary for all: the common one, or all names sorted behind the unknown surface."""
+def _merge_vocabularies(names: list[dict[str, int]], folder: Path) -> dict[str, int]:
+    """Return the common vocabulary, or all names sorted behind the unknown surface."""
     if all(own == names[0] for own in names):
         return dict(names[0])
     every = sorted({name for own in names for name in own} - {UNKNOWN})
@@ -367,14 +366,14 @@ def _unite(names: list[dict[str, int]], folder: Path) -> dict[str, int]:
     return {UNKNOWN: 1} | {name: number for number, name in enumerate(every, start=2)}
 
 
-def facts_of(demo: Demonstration) -> dict[str, Any]:
-    """Return what all files of a dataset must agree on."""
+def shared_fields(demo: Demonstration) -> dict[str, Any]:
+    """Return the fields on which all files of a dataset must agree."""
     values = (demo.azimuth_bins, demo.elevation_bins, demo.decision_hz, list(demo.limits), demo.max_distance)
-    return dict(zip(FACTS, values, strict=True))
+    return dict(zip(SHARED_FIELDS, values, strict=True))
 
 
 def _differing(one: dict[str, Any], two: dict[str, Any]) -> str | None:
-    for key in FACTS:
+    for key in SHARED_FIELDS:
         if one[key] != two[key]:
             return f"{key} is {two[key]}, expected {one[key]}"
     return None

@@ -1,11 +1,11 @@
-"""Demonstrations: what was seen and what was answered, one file per recording.
+"""Demonstration file: observations and the teacher's actions, one `.npz` per recording.
 
 The file is a compressed `.npz`:
 
 | array | type | meaning |
 |---|---|---|
 | observations | (N, 3, Az, El) float32 | normalised depth, semantic id, valid; before each decision |
-| actions | (N, 4) float32 in [−1, 1] | forward, vertical, lateral, yaw: the teacher's answer |
+| actions | (N, 4) float32 in [−1, 1] | forward, vertical, lateral, yaw: the teacher's label |
 | episode_starts | (N,) bool | the first decision of each episode; the first of all is one |
 | format_version | int | 1 |
 | scene | text | name of the scene |
@@ -14,8 +14,8 @@ The file is a compressed `.npz`:
 | decision_hz | float | decisions per second [Hz] |
 | limits | (4,) float | speed of action 1 on each axis: forward, vertical, lateral [m/s], yaw [rad/s] |
 | max_distance | float, optional | range of the sensor, M [m]; 100 where absent |
-| flown | (N, 4) float32, optional | what the drone did, where the answers were disturbed; else it did the answers |
-| pilot, scene_hash, source_hash | text, optional | who flew; hashes of the scene's content and of its source |
+| flown | (N, 4) float32, optional | executed actions, where noise or a student flew instead of the labels |
+| pilot, scene_hash, source_hash | text, optional | name of the pilot; hashes of the scene's content and of its source |
 | vocabulary | text, optional | semantic names by id, as JSON {name: id} |
 """
 
@@ -84,7 +84,7 @@ class Demonstration:
     max_distance: float = 100.0
     """Range of the sensor, M [m]."""
     pilot: str = ""
-    """Who flew."""
+    """Name of the pilot that labelled."""
     scene_hash: str = ""
     """Content hash of the scene."""
     source_hash: str = ""
@@ -92,9 +92,9 @@ class Demonstration:
     vocabulary: dict[str, int] = field(default_factory=dict)
     """Semantic id by name."""
     flown: npt.NDArray[np.float32] | None = None
-    """(N, 4) what the drone did, where that was not the teacher's answer: disturbed or flown by a pupil."""
+    """(N, 4) executed actions, where noise or a student flew instead of the labels; else None."""
     source: Path = Path("recording")
-    """Where it comes from; names it in errors."""
+    """File it was read from, for error messages."""
 
     def __post_init__(self) -> None:
         self._check_observations()
@@ -134,7 +134,7 @@ class Demonstration:
         return list(zip(begin, [*begin[1:], len(self.observations)], strict=True))
 
     def content_hash(self) -> str:
-        """Return the SHA-256 (hex) of everything but the date and the place it was read from."""
+        """Return the SHA-256 (hex) of everything but the date and the source path."""
         digest = hashlib.sha256()
         facts = [self.scene, self.decision_hz, list(self.limits), self.max_distance, self.pilot, self.scene_hash]
         digest.update(json.dumps([*facts, sorted(self.vocabulary.items()), self.observations.shape]).encode())
@@ -214,12 +214,12 @@ def _write(path: Path, demo: Demonstration) -> None:
 
 
 def save_beside(paths: Iterable[Path], demo: Demonstration, *, copied: Path | None = None) -> Path:
-    """Write a demonstration under the first of some names that is free, also where others write there at once.
+    """Write a demonstration under the first free name; safe beside concurrent writers.
 
     Args:
         paths: Names in one folder, the wanted one first.
-        demo: What to write.
-        copied: A file that holds it, whose bytes are taken: to pack it again is most of the work.
+        demo: The demonstration.
+        copied: A file that holds it already; its bytes are copied, because packing is most of the work.
 
     Returns:
         Its path.
@@ -234,7 +234,7 @@ def save_beside(paths: Iterable[Path], demo: Demonstration, *, copied: Path | No
             part.parent.mkdir(parents=True, exist_ok=True)
             with durable_file(part) as stream, copied.open("rb") as there:
                 shutil.copyfileobj(there, stream, 1 << 20)
-        # A link is made of one who asks first, and never over a file that is there.
+        # A hard link is atomic and never replaces an existing file.
         while not _linked(part, path):
             path = next(names)
         fsync_directory(path.parent)
@@ -252,7 +252,7 @@ def _linked(part: Path, path: Path) -> bool:
     except FileExistsError:
         return False
     except OSError:
-        # A file system that knows no links.
+        # The file system has no hard links.
         if path.exists():
             return False
         os.replace(part, path)

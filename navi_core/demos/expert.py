@@ -1,7 +1,7 @@
-"""Recording a teacher: a scripted pilot flies, or answers a pupil that does; every observation is kept with its answer.
+"""Teacher recordings: a scripted pilot flies, or labels a student's flight (DAgger).
 
-Each episode is a file that exists whole or not at all, and depends on the settings, the scene and its own number alone;
-so a recording that was killed goes on where it stopped and ends in the same bits.
+Each episode is one file, written atomically. It depends on the settings, the scene and its number alone, so a killed
+recording goes on where it stopped and ends in the same bits.
 """
 
 from __future__ import annotations
@@ -12,6 +12,7 @@ import math
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from datetime import UTC, datetime
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -20,7 +21,7 @@ import torch
 from torch import Tensor
 
 from navi_core.config import ExpertConfig, config_hash, parse_config
-from navi_core.demos.dagger import Cockpit, Pupil
+from navi_core.demos.dagger import FixedBatchFlyer, Student
 from navi_core.demos.dataset import index_folder
 from navi_core.demos.demonstration import Demonstration, save_demonstration
 from navi_core.errors import ConfigError, DemoError
@@ -48,16 +49,16 @@ _CELL = 0.2
 
 @dataclass(frozen=True)
 class RecordedScene:
-    """What was recorded in one scene."""
+    """Summary of the recordings in one scene."""
 
     scene: str
     """Its name."""
     recorded: int
-    """Episodes flown now."""
+    """Episodes flown by this call."""
     kept: int
-    """Episodes that an earlier start had recorded."""
+    """Episodes recorded by an earlier call."""
     collisions_per_minute: float
-    """Of the episodes flown now; NaN without one."""
+    """Mean over the episodes flown by this call; NaN without one."""
 
 
 def record_expert(
@@ -65,27 +66,28 @@ def record_expert(
     scenes: Sequence[Scene],
     config: ExpertConfig,
     *,
-    pupil: Pupil | None = None,
+    student: Student | None = None,
     progress: Callable[[str, int, int], None] | None = None,
     stop: Callable[[], bool] | None = None,
 ) -> list[RecordedScene]:
     """Record flights of a pilot, one `.npz` per episode, and index them.
 
-    Given again, it goes on where it stopped; files that are whole are kept.
+    Called again, it goes on where it stopped; complete files are kept.
 
     Args:
-        folder: Where to.
-        scenes: Where to fly; names must differ.
-        config: Who teaches, how often, how long.
-        pupil: Who flies while the teacher answers; by default the teacher. `config.pupil` is its hash.
+        folder: Folder of the recordings.
+        scenes: Scenes to fly in; names must differ.
+        config: Pilot, sensor, number and length of the episodes.
+        student: Policy that flies while the pilot labels; by default the pilot flies. `config.pupil` is its hash.
         progress: Called as progress(scene, decisions done, decisions in all).
-        stop: Asked before every decision; the episodes in flight are then dropped.
+        stop: Polled before every decision; once true, the episodes in flight are dropped.
 
     Returns:
         One row per scene that was begun.
 
     Raises:
-        ConfigError: The folder holds a recording with other settings, an unknown pilot, or a pupil that sees otherwise.
+        ConfigError: The folder holds a recording with other settings, the pilot is unknown, or the student's sensor
+            differs.
         DemoError: Something cannot be written, or a file in the folder is broken.
         SceneError: A scene has no free space.
     """
@@ -93,12 +95,12 @@ def record_expert(
     if not names or len(set(names)) != len(names):
         raise ConfigError("record_expert needs at least one scene, and scenes of different names")
     build_pilot(config.pilot, seed=config.seed)
-    if pupil is not None:
-        pupil.require_fit(config)
+    if student is not None:
+        student.require_fit(config)
     elif config.pupil is not None:
-        raise ConfigError(f"the settings name the pupil {config.pupil[:12]}, and none is there to fly")
-    _claim(folder, config)
-    field = Field(scenes, vocabulary=None if pupil is None else pupil.vocabulary)
+        raise ConfigError(f"the settings name the student {config.pupil[:12]}, but none was given")
+    _bind_settings(folder, config)
+    field = Field(scenes, vocabulary=None if student is None else student.vocabulary)
     total = len(scenes) * config.episodes * config.steps
     done = 0
     rows: list[RecordedScene] = []
@@ -106,12 +108,12 @@ def record_expert(
         missing = [n for n in range(config.episodes) if not (folder / _file(scene.name, n)).exists()]
         kept, hits = config.episodes - len(missing), 0
         done += kept * config.steps
-        tick = None if progress is None else _tick(progress, scene.name, total)
-        if tick is not None:
-            tick(done)
+        report = None if progress is None else partial(_report, progress, scene.name, total)
+        if report is not None:
+            report(done)
         for first in range(0, len(missing), _BLOCK):
             block = missing[first : first + _BLOCK]
-            flown = _fly(field, index, block, config, pupil, stop, tick, done)
+            flown = _fly(field, index, block, config, student, stop, report, done)
             if flown is None:
                 return rows
             for number, demo, collisions in flown:
@@ -126,14 +128,14 @@ def record_expert(
     return rows
 
 
-def _tick(progress: Callable[[str, int, int], None], scene: str, total: int) -> Callable[[int], None]:
-    return lambda done: progress(scene, done, total)
+def _report(progress: Callable[[str, int, int], None], scene: str, total: int, done: int) -> None:
+    progress(scene, done, total)
 
 
-def _claim(folder: Path, config: ExpertConfig) -> None:
-    """Bind a folder to settings: decisions of two teachers in one dataset would contradict each other."""
+def _bind_settings(folder: Path, config: ExpertConfig) -> None:
+    """Bind a folder to its settings: labels of two teachers in one dataset would contradict each other."""
     file = folder / _SETTINGS
-    # More episodes may be added later; each is the same whatever their number.
+    # The number of episodes may grow later.
     same = config.model_copy(update={"episodes": 1})
     try:
         folder.mkdir(parents=True, exist_ok=True)
@@ -141,7 +143,7 @@ def _claim(folder: Path, config: ExpertConfig) -> None:
             record = {"config_hash": config_hash(same), "config": config.model_dump(mode="json")}
             write_durably(file, (json.dumps(record, indent=1) + "\n").encode())
             return
-        # Read as settings, not as a hash: one that was added since has its default.
+        # Compared as settings, not by hash: a setting that is new since then has its default.
         before = parse_config(ExpertConfig, json.loads(file.read_text())["config"])
     except (OSError, ValueError, KeyError, TypeError, ConfigError) as error:
         raise DemoError(f"cannot be used ({error}); choose another --out", path=file) from None
@@ -155,7 +157,7 @@ def _claim(folder: Path, config: ExpertConfig) -> None:
 
 
 def _file(scene: str, number: int) -> str:
-    # The name comes from the scene's file, which may be anybody's: as it stands it could lead out of the folder.
+    # The scene's name is untrusted: unescaped it could lead out of the folder.
     return f"{own_stem(scene)}-{number:05d}.npz"
 
 
@@ -182,12 +184,12 @@ def _fly(
     index: int,
     block: list[int],
     config: ExpertConfig,
-    pupil: Pupil | None,
+    student: Student | None,
     stop: Callable[[], bool] | None,
-    tick: Callable[[int], None] | None,
+    report: Callable[[int], None] | None,
     before: int,
 ) -> list[tuple[int, Demonstration, int]] | None:
-    """Fly one block of episodes of a scene; None if it was stopped."""
+    """Fly one block of episodes of a scene; return None if it was stopped."""
     scene, rows = field.scenes[index], len(block)
     keys = _keys(scene, block)
     position, yaw = _starts(field, index, keys, config)
@@ -198,37 +200,37 @@ def _fly(
     pilot = build_pilot(config.pilot, seed=config.seed, max_distance=config.max_distance, dynamics=config.dynamics)
     pilot.attach(field)
     pilot.reset(torch.ones(rows, dtype=torch.bool), keys)
-    cockpit = None if pupil is None else Cockpit(pupil, keys, field, _BLOCK)
+    flyer = None if student is None else FixedBatchFlyer(student, keys, field, _BLOCK)
     observations = np.empty((rows, config.steps, 3, config.azimuth_bins, config.elevation_bins), np.float32)
     actions = np.empty((rows, config.steps, 4), np.float32)
     flown = np.empty_like(actions)
     collisions = torch.zeros(rows, dtype=torch.int64)
     episode = torch.zeros(rows, dtype=torch.int64)
-    disturbed = config.noise > 0 or cockpit is not None
+    disturbed = config.noise > 0 or flyer is not None
     for t in range(config.steps):
         if stop is not None and stop():
             return None
         hits = sensor.cast(position, yaw, scene_index)
         obs = sensor.observation(hits)
         pose = Pose(position, yaw, scene_index)
-        answer = pilot.act(obs, pose=pose if pilot.privileged else None).clamp(-1.0, 1.0)
-        observations[:, t], actions[:, t] = obs.numpy(), answer.numpy()
+        action = pilot.act(obs, pose=pose if pilot.privileged else None).clamp(-1.0, 1.0)
+        observations[:, t], actions[:, t] = obs.numpy(), action.numpy()
         held = torch.full_like(episode, t // config.noise_hold)
-        if cockpit is not None:
-            # A lane of its own: the first four are the disturbance, which must not know who flies.
-            dice = draw_uniform(config.seed, keys, episode, held, lanes=range(4, 5), purpose=Purpose.ACTION)
-            answer = torch.where(dice < config.teacher_share, answer, cockpit.act(obs, pose))
+        if flyer is not None:
+            # Lane 4: lanes 0 to 3 draw the noise, which must not depend on the student.
+            draw = draw_uniform(config.seed, keys, episode, held, lanes=range(4, 5), purpose=Purpose.ACTION)
+            action = torch.where(draw < config.teacher_share, action, flyer.act(obs, pose))
         if config.noise > 0:
-            answer = (answer + config.noise * draw_normal(config.seed, keys, episode, held, axes=4)).clamp(-1.0, 1.0)
+            action = (action + config.noise * draw_normal(config.seed, keys, episode, held, axes=4)).clamp(-1.0, 1.0)
         if disturbed:
-            pilot.executed(answer)
-        flown[:, t] = answer.clamp(-1.0, 1.0).numpy()
+            pilot.executed(action)
+        flown[:, t] = action.clamp(-1.0, 1.0).numpy()
         front = dynamics.front_distance(hits.depth, hits.valid, config.azimuth_bins)
-        motion = dynamics.step(position, yaw, velocity, answer, front, scene_index)
+        motion = dynamics.step(position, yaw, velocity, action, front, scene_index)
         position, yaw, velocity = motion.position, motion.yaw, motion.velocity
         collisions += motion.collided
-        if tick is not None:
-            tick(before + rows * (t + 1))
+        if report is not None:
+            report(before + rows * (t + 1))
     starts = np.zeros(config.steps, bool)
     starts[0] = True
     date = datetime.now(UTC).isoformat(timespec="seconds")

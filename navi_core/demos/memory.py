@@ -1,4 +1,4 @@
-"""What may be read into memory at once, and where the rest goes."""
+"""Memory limits of demonstrations: refusal of what is too large, memory-mapped arrays beyond that."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ from navi_core.errors import DemoError
 from navi_core.machine import whole_memory
 from navi_core.record import navi_home
 
-__all__ = ["Allocate", "arrays_of", "require_memory"]
+__all__ = ["Allocate", "array_allocator", "require_memory"]
 
 Allocate = Callable[[tuple[int, ...], npt.DTypeLike], npt.NDArray[Any]]
 """Makes an array of a shape and a type; nothing is in it yet."""
@@ -29,15 +29,15 @@ _SHARE = 0.7
 
 
 def require_memory(need: int, path: Path, remedy: str) -> None:
-    """Refuse what would not fit beside everything else.
+    """Refuse an array that would take most of the memory.
 
     Args:
-        need: How much it takes [B].
-        path: Which file or folder.
-        remedy: What to do instead.
+        need: Size of the array [B].
+        path: Its file or folder, for the message.
+        remedy: What to do instead, for the message.
 
     Raises:
-        DemoError: It is more than most of what this process may have.
+        DemoError: It needs more than 70 % of the memory of this process.
     """
     have = whole_memory()
     if have is not None and need > _SHARE * have:
@@ -46,18 +46,18 @@ def require_memory(need: int, path: Path, remedy: str) -> None:
         )
 
 
-def arrays_of(need: int, folder: Path, remedy: str) -> Allocate:
-    """Return what makes arrays: in memory, or in files where they are more than it holds.
+def array_allocator(need: int, folder: Path, remedy: str) -> Allocate:
+    """Return an allocator of arrays: in memory, or memory-mapped where memory is too small.
 
-    The files lie in the Navi home without a name, so they are gone with the process, however it ends.
+    The mapped files lie in the Navi home without a name, so they vanish with the process, however it ends.
 
     Args:
-        need: Size of all of them [B].
-        folder: Whose they are; named in messages.
-        remedy: What to do where the disk does not hold them either.
+        need: Size of all arrays [B].
+        folder: The dataset, for messages.
+        remedy: What to do where the disk is too small as well, for the message.
 
     Raises:
-        DemoError: It does not.
+        DemoError: Neither memory nor disk has the room.
     """
     have = whole_memory()
     if have is None or need <= _SHARE * have:

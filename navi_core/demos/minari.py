@@ -1,11 +1,10 @@
-"""Minari datasets (HDF5), in and out.
+"""Minari datasets (HDF5): import and export, one episode in memory at a time.
 
-A Minari episode holds one observation more than actions. A recording sees nothing after its last decision, so the last
-observation is repeated on the way out and left away on the way in. What Minari has no place for (rate, limits, scene,
-vocabulary) lies in attributes `navi_*` of each episode. Either way one episode is in memory at a time.
+A Minari episode holds one observation more than actions. Export repeats the last observation, import drops it. Fields
+without a place in Minari (rate, limits, scene, vocabulary) are stored as attributes `navi_*` of each episode.
 
-Reading needs h5py alone. Links are refused, and sizes are checked before anything is read: what an array announces must
-have been written, and all of it be no more than deflate could have made the file of.
+Reading needs h5py alone. Links are refused. Sizes are checked before reading: an array must have been written in full,
+and all arrays together must not exceed what deflate can pack into the file.
 """
 
 from __future__ import annotations
@@ -32,12 +31,12 @@ _EPISODE = re.compile(r"episode_(\d{1,18})")
 _DEFLATE = 1032
 """How often deflate can pack the bytes of one file."""
 _MAX_CHUNK = 64 * 2**20
-"""Largest chunk of an array that is smaller than it [B]: a chunk is unpacked whole, however little of it is read."""
+"""Largest chunk [B] of a smaller array: a chunk is always unpacked whole."""
 _NEEDED = ("navi_scene", "navi_decision_hz", "navi_limits", "navi_recording_date")
 
 
 def minari_file(path: Path) -> Path | None:
-    """Return the HDF5 file of a Minari dataset that `path` names: its folder or the file itself; None if it is none."""
+    """Return the HDF5 file of the Minari dataset at `path` (its folder or the file itself), or None."""
     if path.is_file() and path.suffix in (".hdf5", ".h5"):
         return path
     return path / _FILE if (path / _FILE).is_file() else None
@@ -50,8 +49,8 @@ def export_minari(folder: Path, demos: Iterable[Demonstration], *, dataset_id: s
 
     Args:
         folder: The dataset's folder; must not exist.
-        demos: Recordings of one resolution; taken one by one, so that not all need be in memory.
-        dataset_id: Minari's name of it, as in `navi/apartments-v0`.
+        demos: Recordings of one resolution, consumed one by one.
+        dataset_id: Minari's name of the dataset, such as `navi/apartments-v0`.
 
     Returns:
         Episodes written.
@@ -94,7 +93,7 @@ def export_minari(folder: Path, demos: Iterable[Demonstration], *, dataset_id: s
 
 
 def _buffers(demos: Iterable[Demonstration], shape: tuple[int, ...], attributes: list[dict[str, Any]]) -> Iterator[Any]:
-    """Yield every episode as Minari takes it; what it has no place for is added to `attributes`."""
+    """Yield every episode as a Minari buffer; fields without a place in Minari are appended to `attributes`."""
     from minari.data_collector import EpisodeBuffer
 
     for demo in demos:
@@ -149,7 +148,7 @@ def import_minari(path: Path) -> Iterator[Demonstration]:
 
 
 def _names(file: Path, data: Any) -> list[str]:
-    """Return the groups of the episodes by their number, which may be written with leading zeros."""
+    """Return the episodes' groups in order of their number, which may have leading zeros."""
     found: dict[int, str] = {}
     for name in data:
         match = _EPISODE.fullmatch(name)
@@ -161,7 +160,7 @@ def _names(file: Path, data: Any) -> list[str]:
 
 
 def _readable(read: Callable[[Path, str, Any], _T], file: Path, name: str, data: Any) -> _T:
-    """Return what `read` finds; what h5py says of a broken file becomes a fault of the file."""
+    """Return the result of `read`; h5py's errors become a `DemoError` that names the file."""
     try:
         return read(file, name, data)
     except (OSError, KeyError, TypeError, ValueError, RuntimeError) as error:
@@ -169,13 +168,13 @@ def _readable(read: Callable[[Path, str, Any], _T], file: Path, name: str, data:
 
 
 def _node(file: Path, data: Any, place: str, kind: Any) -> Any:
-    """Return a group or an array; no part of the way to it may be a link, which could lead out of the file."""
+    """Return a group or an array; a link on the path is refused, because it could lead out of the file."""
     import h5py
 
     node = data
     for n, part in enumerate(place.split("/"), start=1):
         here = "/".join(place.split("/")[:n])
-        # An array is not looked into: h5py would compare the name with all of its numbers.
+        # `in` on an array would compare the name with every number.
         if not isinstance(node, h5py.Group) or not isinstance(node.get(part, getlink=True), h5py.HardLink):
             raise DemoError("is missing, or a link out of the file", path=file, field=here)
         node = node[part]
@@ -185,7 +184,7 @@ def _node(file: Path, data: Any, place: str, kind: Any) -> Any:
 
 
 def _array(file: Path, data: Any, place: str) -> Any:
-    """Return an array of numbers that may be read."""
+    """Return an array of floats after checking type, size, chunks and completeness."""
     import h5py
 
     array = _node(file, data, place, h5py.Dataset)
@@ -201,13 +200,13 @@ def _array(file: Path, data: Any, place: str) -> Any:
         written = array.id.get_num_chunks()
         expected = math.prod(-(-size // chunk) for size, chunk in zip(array.shape, array.chunks, strict=True))
     if written < expected:
-        # It would read as zeros, which are observations like others: a killed writer leaves such files.
+        # A killed writer leaves unwritten parts, which would read as zeros.
         raise DemoError(f"was never written in full ({written:,} of {expected:,} parts)", path=file, field=place)
     return array
 
 
 def _arrays(file: Path, name: str, data: Any) -> tuple[Any, Any, Any]:
-    """Return observations, actions and what was flown instead of them, or None."""
+    """Return observations, actions and executed actions (None where the actions were flown)."""
     import h5py
 
     group = _node(file, data, name, h5py.Group)
@@ -232,32 +231,32 @@ def _episode(file: Path, name: str, data: Any) -> Demonstration:
     if flown is not None and flown.shape != (actions.shape[0] + 1, 4):
         raise DemoError(f"{flown.shape}; expected {(actions.shape[0] + 1, 4)}", path=file, field=f"{name}/infos/flown")
     require_memory(obs.nbytes, file, "record shorter episodes")
-    told = _Attributes(file, name, data[name].attrs)
-    missing = [key for key in _NEEDED if key not in told]
+    attributes = _Attributes(file, name, data[name].attrs)
+    missing = [key for key in _NEEDED if key not in attributes]
     if missing:
         raise DemoError(
-            f"lacks the attributes {', '.join(missing)}; a dataset from elsewhere needs them on each episode",
+            f"lacks the attributes {', '.join(missing)}; an external dataset needs them on each episode",
             path=file,
             field=name,
         )
     steps = actions.shape[0]
     starts = np.zeros(steps, bool)
     starts[:1] = True
-    vocabulary = json.loads(told.text("navi_vocabulary", "{}"))
+    vocabulary = json.loads(attributes.text("navi_vocabulary", "{}"))
     if not isinstance(vocabulary, dict):
         raise DemoError("navi_vocabulary is no JSON object", path=file, field=name)
     return Demonstration(
         observations=obs[:steps].astype(np.float32, copy=False),
         actions=actions[:].astype(np.float32, copy=False),
         episode_starts=starts,
-        scene=told.text("navi_scene"),
-        decision_hz=told.number("navi_decision_hz"),
-        limits=tuple(told.numbers("navi_limits")),  # type: ignore[arg-type]
-        recording_date=told.text("navi_recording_date"),
-        max_distance=told.number("navi_max_distance", 100.0),
-        pilot=told.text("navi_pilot", ""),
-        scene_hash=told.text("navi_scene_hash", ""),
-        source_hash=told.text("navi_source_hash", ""),
+        scene=attributes.text("navi_scene"),
+        decision_hz=attributes.number("navi_decision_hz"),
+        limits=tuple(attributes.numbers("navi_limits")),  # type: ignore[arg-type]
+        recording_date=attributes.text("navi_recording_date"),
+        max_distance=attributes.number("navi_max_distance", 100.0),
+        pilot=attributes.text("navi_pilot", ""),
+        scene_hash=attributes.text("navi_scene_hash", ""),
+        source_hash=attributes.text("navi_source_hash", ""),
         vocabulary=vocabulary,
         flown=None if flown is None else flown[1:].astype(np.float32, copy=False),
         source=file,
@@ -265,7 +264,7 @@ def _episode(file: Path, name: str, data: Any) -> Demonstration:
 
 
 class _Attributes:
-    """What an episode's attributes say; nothing is read before its shape and type are known."""
+    """Typed access to an episode's attributes; shape and type are checked before reading."""
 
     def __init__(self, file: Path, name: str, attributes: Any) -> None:
         self._file, self._name, self._attributes = file, name, attributes
@@ -304,7 +303,7 @@ class _Attributes:
 
 
 def _infos(demo: Demonstration, begin: int, stop: int) -> dict[str, Any] | None:
-    """What came of each decision, one entry more than decisions as Minari counts: what was flown instead of it."""
+    """Return the executed actions as Minari infos, which hold one entry more than decisions."""
     if demo.flown is None:
         return None
     return {"flown": np.concatenate([np.zeros((1, 4), np.float32), demo.flown[begin:stop]])}

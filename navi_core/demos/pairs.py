@@ -1,9 +1,9 @@
-"""Pairs of segments of which one is preferred: a JSONL file, and how two pilots make one.
+"""Preference pairs: a JSONL file of winner and loser segments, and their generation from two pilots.
 
 The first line is a header, `{"format": "navi-pairs", "version": 1, "observation": [3, Az, El], "action_axes": 4,
 "steps": L, …}`; every other line is one pair, `{"winner": S, "loser": S}`. A segment S is
 `{"observations": …, "actions": [[…]], "score": x}` and begins with an episode. Observations are nested lists, or
-`{"zlib": base64 of little-endian float16}` in order of time. Nothing is unpickled, and no size is believed.
+`{"zlib": base64 of little-endian float16}` in order of time. Nothing is unpickled; every size is checked.
 """
 
 from __future__ import annotations
@@ -49,53 +49,53 @@ class Pairs:
     Attributes:
         observations: (N, 2, L, …) float16.
         actions: (N, 2, L, A) float32.
-        lengths: (N, 2) int64 decisions that count, at most L.
-        scores: (N, 2) float64 what the sides were preferred by.
-        facts: What else the header says: winner, loser, seed, vocabulary, decision_hz, limits (speeds of action 1),
-            max_distance, scenes (hashes of their content and sources), … A file need not say them.
+        lengths: (N, 2) int64 valid decisions, at most L.
+        scores: (N, 2) float64 score of each side.
+        metadata: Optional header fields: winner, loser, seed, vocabulary, decision_hz, limits (speeds of action 1),
+            max_distance, scenes (hashes of content and sources), …
     """
 
     observations: Tensor
     actions: Tensor
     lengths: Tensor
     scores: Tensor
-    facts: dict[str, Any] = field(default_factory=dict)
+    metadata: dict[str, Any] = field(default_factory=dict)
 
     def __len__(self) -> int:
         return len(self.observations)
 
     @property
     def scenes(self) -> list[str]:
-        """Content and source hashes of the scenes they were flown in, as far as the file tells them.
+        """Content and source hashes of the scenes, as far as the file holds them.
 
         Raises:
-            ConfigError: What it tells is no list of hashes.
+            ConfigError: The header's `scenes` is no list of hashes.
         """
-        told = self.facts.get("scenes", [])
-        if not isinstance(told, list) or not all(isinstance(name, str) for name in told):
+        scenes = self.metadata.get("scenes", [])
+        if not isinstance(scenes, list) or not all(isinstance(name, str) for name in scenes):
             raise ConfigError("the pairs' scenes are no list of hashes")
-        return told
+        return scenes
 
-    def renamed(self, vocabulary: Mapping[str, int]) -> Pairs:
-        """Return the pairs with the semantic ids of another vocabulary; a name that it lacks is an unnamed surface.
+    def remapped(self, vocabulary: Mapping[str, int]) -> Pairs:
+        """Return the pairs with the semantic ids of another vocabulary; unknown names become the unnamed surface.
 
-        A file that does not say its names, or has the same ones, is left as it is.
+        Pairs without a vocabulary, or with the same one, are returned unchanged.
 
         Args:
             vocabulary: Semantic id by name; observations are (3, Az, El).
         """
-        own = self.facts.get("vocabulary")
-        if not own or own == dict(vocabulary):
+        source = self.metadata.get("vocabulary")
+        if not source or source == dict(vocabulary):
             return self
-        if not isinstance(own, dict) or not all(_count(number, MOST_IDS) for number in own.values()):
+        if not isinstance(source, dict) or not all(_count(number, MOST_IDS) for number in source.values()):
             raise ConfigError(f"the pairs' vocabulary is no mapping of names to ids from 1 to {MOST_IDS}")
         held = {name: number for name, number in vocabulary.items() if number <= _MOST_HALF_IDS}
-        table = torch.from_numpy(id_table(own, held).astype(np.float32)).to(self.observations.dtype)
+        table = torch.from_numpy(id_table(source, held).astype(np.float32)).to(self.observations.dtype)
         observations = self.observations.clone()
         for pair in observations:
             seen = pair[:, :, 1]
             seen.copy_(table[seen.long().clamp(0, MOST_IDS)])
-        return replace(self, observations=observations, facts=self.facts | {"vocabulary": dict(vocabulary)})
+        return replace(self, observations=observations, metadata=self.metadata | {"vocabulary": dict(vocabulary)})
 
 
 def make_pairs(
@@ -110,22 +110,21 @@ def make_pairs(
     seed: int = 0,
     progress: Callable[[str, float, float], None] | None = None,
 ) -> Pairs:
-    """Let two pilots fly from the same starts; keep the pairs in which the better pilot also earned more.
+    """Fly two pilots from the same starts; keep the pairs in which `winner` has the higher return.
 
     Args:
-        scenes: Where they fly.
-        config: Environment; its reward decides.
-        count: Pairs N. Starts at which the other pilot earned as much are passed over: a preference that contradicts
-            the way of flying would be noise.
-        winner: The pilot that is thought the better one.
-        loser: The other.
+        scenes: Scenes to fly in.
+        config: Environment, whose reward scores the segments.
+        count: Pairs N. Starts at which `loser` has the same or a higher return are skipped as label noise.
+        winner: Pilot expected to be better.
+        loser: The other pilot.
         steps: Decisions of a segment L; fewer where its episode ends before.
         rows: Flights at a time.
         seed: Seed of the starts and of the pilots' draws.
-        progress: Moves a bar.
+        progress: Called as progress(label, pairs found, pairs wanted).
 
     Raises:
-        ConfigError: There is no such pilot, or it hardly ever earns more.
+        ConfigError: A pilot is unknown, or `winner` hardly ever has the higher return.
     """
     from navi_core.world import NavigationEnv
 
@@ -135,11 +134,11 @@ def make_pairs(
     found, flown_starts, share = 0, 0, 0
     for episode in range(8 * math.ceil(count / rows) + 8):
         flights = (_flight(env, scenes, name, steps, seed, episode, config) for name in (winner, loser))
-        both = [torch.stack(sides, dim=1) for sides in zip(*flights)]
+        both = [torch.stack(sides, dim=1) for sides in zip(*flights, strict=True)]
         scores = both[-1]
         better = torch.nonzero(scores[:, 0] > scores[:, 1]).flatten()
         flown_starts, share = flown_starts + rows, share + len(better)
-        for part, sides in zip(parts, both):
+        for part, sides in zip(parts, both, strict=True):
             part.append(sides[better[: count - found]])
         found = min(count, found + len(better))
         if progress is not None:
@@ -149,7 +148,7 @@ def make_pairs(
     if found < count:
         raise ConfigError(f"{winner} earned more than {loser} at {found} starts of {flown_starts}; use more --steps")
     observations, actions, lengths, scores = (torch.cat(part) for part in parts)
-    facts = {
+    metadata = {
         "winner": winner,
         "loser": loser,
         "seed": seed,
@@ -160,7 +159,7 @@ def make_pairs(
         "vocabulary": {name: number for name, number in scenes.vocabulary.items() if number <= _MOST_HALF_IDS},
         "scenes": sorted(frozenset().union(*(scene.hashes() for scene in scenes.scenes))),
     }
-    return Pairs(observations, actions, lengths, scores, facts)
+    return Pairs(observations, actions, lengths, scores, metadata)
 
 
 def _flight(
@@ -168,7 +167,7 @@ def _flight(
 ) -> tuple[Tensor, Tensor, Tensor, Tensor]:
     """Fly the first decisions of an episode; return (B, L, …) float16, (B, L, 4), lengths (B,) and the returns (B,).
 
-    A segment ends with its episode, which the void may cut off; what lies behind its length is 0.
+    A segment ends with its episode; entries beyond its length are 0.
     """
     from navi_core.pilots import Pose
 
@@ -194,14 +193,14 @@ def _flight(
 
 
 def _halved(obs: Tensor) -> Tensor:
-    """Return observations (B, 3, Az, El) in float16; a surface whose id would become another one's has no name."""
+    """Return observations (B, 3, Az, El) in float16; ids that float16 cannot represent become unnamed."""
     halved = obs.half()
     halved[:, 1][obs[:, 1] > _MOST_HALF_IDS] = UNNAMED
     return halved
 
 
 def write_pairs(path: Path | str, pairs: Pairs) -> None:
-    """Write a file in one piece."""
+    """Write a pairs file atomically."""
     header = {
         "format": "navi-pairs",
         "version": 1,
@@ -209,7 +208,7 @@ def write_pairs(path: Path | str, pairs: Pairs) -> None:
         "action_axes": pairs.actions.shape[-1],
         "steps": pairs.observations.shape[2],
         "pairs": len(pairs),
-        **pairs.facts,
+        **pairs.metadata,
     }
     lines = [json.dumps(header, sort_keys=True)]
     for i in range(len(pairs)):
@@ -227,7 +226,7 @@ def write_pairs(path: Path | str, pairs: Pairs) -> None:
 
 
 def read_pairs(path: Path | str) -> tuple[Pairs, str]:
-    """Read a file; return its pairs and the SHA-256 of its bytes.
+    """Read a pairs file; return its pairs and the SHA-256 of its bytes.
 
     Raises:
         DemoError: The file is missing or breaks the format; line and field are named.
@@ -251,7 +250,7 @@ def read_pairs(path: Path | str) -> tuple[Pairs, str]:
     if not _count(axes, 64) or not _count(steps, _MOST_STEPS):
         raise DemoError(f"action_axes {axes!r}, steps {steps!r} are no sizes", path=path, field="steps")
     if not 2 <= count <= _MOST_PAIRS or header.get("pairs", count) != count:
-        raise DemoError(f"{count} pairs follow, the header says {header.get('pairs')}", path=path, field="pairs")
+        raise DemoError(f"{count} pairs follow, the header has {header.get('pairs')}", path=path, field="pairs")
     numbers = count * 2 * steps * math.prod(shape)
     if numbers > _MOST_NUMBERS:
         raise DemoError(f"{numbers:,} numbers of observations; at most {_MOST_NUMBERS:,} are read", path=path)
@@ -277,8 +276,8 @@ def read_pairs(path: Path | str) -> tuple[Pairs, str]:
             actions[i, side, :n] = torch.from_numpy(acted)
             lengths[i, side], scores[i, side] = n, float(score)
     known = {"format", "version", "observation", "action_axes", "steps", "pairs"}
-    facts = {key: value for key, value in header.items() if key not in known}
-    return Pairs(observations, actions, lengths, scores, facts), hashlib.sha256(data).hexdigest()
+    metadata = {key: value for key, value in header.items() if key not in known}
+    return Pairs(observations, actions, lengths, scores, metadata), hashlib.sha256(data).hexdigest()
 
 
 def _count(value: Any, most: int) -> bool:
@@ -297,12 +296,12 @@ def _json(path: Path, line: bytes, number: int) -> dict[str, Any]:
 
 def _numbers(value: Any, shape: tuple[int | None, ...], path: Path, where: str, dtype: Any = np.float32) -> np.ndarray:
     try:
-        # A number that the type cannot hold is infinite, and refused.
+        # A number beyond the range of the type becomes infinite and is refused.
         with np.errstate(over="ignore"):
             found = np.asarray(value, dtype=dtype)
     except (ValueError, TypeError, OverflowError):
         found = np.full(0, np.nan)
-    fits = found.ndim == len(shape) and all(a is None or a == b for a, b in zip(shape, found.shape))
+    fits = found.ndim == len(shape) and all(a is None or a == b for a, b in zip(shape, found.shape, strict=True))
     if not fits or not np.isfinite(found).all():
         sizes = " × ".join("n" if a is None else str(a) for a in shape)
         raise DemoError(f"expected {sizes} finite numbers", path=path, field=where)

@@ -1,4 +1,4 @@
-"""Which recordings were flown in one scene: files name scenes, and may tell hashes of content and source."""
+"""Scene identity of recordings: files name scenes and may hold hashes of content and source."""
 
 from __future__ import annotations
 
@@ -7,51 +7,50 @@ from pathlib import Path
 
 from navi_core.errors import DemoError
 
-__all__ = ["Place", "one_name_each", "require_one_scene"]
+__all__ = ["SceneIdentity", "canonical_names", "require_one_scene"]
 
-Place = tuple[str, str, str]
-"""Name of a scene, hash of its content, hash of its source; a hash that is not told is empty."""
+SceneIdentity = tuple[str, str, str]
+"""Name of a scene, hash of its content, hash of its source; an unknown hash is empty."""
 
 
-def require_one_scene(known: MutableMapping[str, Place], place: Place, path: Path) -> None:
-    """Refuse a name that two scenes share; what is new is added to `known`.
+def require_one_scene(known: MutableMapping[str, SceneIdentity], scene: SceneIdentity, path: Path) -> None:
+    """Refuse a name that two scenes share; a new scene is added to `known`.
 
-    Scenes of one source are one scene, at whatever resolution they were compiled, and a file that tells no hash is
-    believed its name.
+    Scenes of one source are one scene at any resolution. Without a hash the name alone decides.
 
     Args:
-        known: What earlier files told, by name.
-        place: What this one tells.
-        path: Its file.
+        known: Scenes of earlier files, by name.
+        scene: Scene of this file.
+        path: This file, for the message.
 
     Raises:
         DemoError: An earlier file flew in another scene of this name.
     """
-    name, content, source = place
-    _, content_before, source_before = known.get(name, place)
+    name, content, source = scene
+    _, content_before, source_before = known.get(name, scene)
     if content and content_before and content != content_before and not (source and source == source_before):
         raise DemoError(f"scene {name!r} is another scene in an earlier file", path=path, field="scene_hash")
     if name not in known or (content and not content_before):
-        known[name] = place
+        known[name] = scene
 
 
-def one_name_each(places: Sequence[Place]) -> list[str]:
-    """Return the name of each recording's scene; a scene that goes by several has the one that came first.
+def canonical_names(scenes: Sequence[SceneIdentity]) -> list[str]:
+    """Return one name per recording's scene: of a scene with several names the first.
 
-    Else a scene that is held out could be learned from under another name.
+    Otherwise a held-out scene could be trained on under another name.
     """
-    # A forest: whatever leads to one root is one scene.
-    above: dict[tuple[str, str], tuple[str, str]] = {}
+    # Union-find: names and hashes with one root are one scene.
+    parent: dict[tuple[str, str], tuple[str, str]] = {}
 
     def root(key: tuple[str, str]) -> tuple[str, str]:
-        while key in above:
-            key = above[key]
+        while key in parent:
+            key = parent[key]
         return key
 
-    for name, *hashes in dict.fromkeys(places):
-        for told in hashes:
-            one, other = root(("name", name)), root(("hash", told))
-            if told and one != other:
-                above[other] = one
+    for name, *hashes in dict.fromkeys(scenes):
+        for digest in hashes:
+            one, other = root(("name", name)), root(("hash", digest))
+            if digest and one != other:
+                parent[other] = one
     names: dict[tuple[str, str], str] = {}
-    return [names.setdefault(root(("name", name)), name) for name, *_ in places]
+    return [names.setdefault(root(("name", name)), name) for name, *_ in scenes]

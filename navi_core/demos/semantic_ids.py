@@ -1,4 +1,4 @@
-"""Semantic ids of one vocabulary told by those of another."""
+"""Semantic ids translated from one vocabulary to another."""
 
 from __future__ import annotations
 
@@ -15,18 +15,17 @@ UNNAMED = 1
 """Semantic id of a surface that nothing names."""
 
 
-def id_table(own: Mapping[str, int], common: Mapping[str, int]) -> npt.NDArray[np.uint16]:
-    """Return (65536,) the id of `common` by that of `own`.
+def id_table(source: Mapping[str, int], target: Mapping[str, int]) -> npt.NDArray[np.uint16]:
+    """Return the translation table (65536,) from ids of `source` to ids of `target`.
 
-    0 means no surface. An id without a name is a surface that nothing names, as all are where nothing has names; so is
-    one whose name `common` lacks.
+    0 means no surface. An id without a name, or with a name that `target` lacks, becomes `UNNAMED`.
 
     Args:
-        own: Semantic id by name.
-        common: Semantic id by name, of the vocabulary that is wanted.
+        source: Semantic id by name in the data.
+        target: Semantic id by name in the wanted vocabulary.
     """
     table = np.full(MOST_IDS + 1, UNNAMED, np.uint16)
     table[0] = 0
-    for name, number in own.items():
-        table[number] = common.get(name, UNNAMED)
+    for name, number in source.items():
+        table[number] = target.get(name, UNNAMED)
     return table

@@ -20,7 +20,7 @@ def make_dataset(folder, demos):
     return folder
 
 
-def test_observations_come_back_bit_for_bit(tmp_path):
+def test_dataset_keeps_observations_bit_for_bit(tmp_path):
     demos = [make_demo(starts=(0, 12)), make_demo(seed=1, scene="hall")]
     data = load_dataset([make_dataset(tmp_path / "a", demos)])
     expected = np.concatenate([demo.observations for demo in demos])
@@ -31,7 +31,7 @@ def test_observations_come_back_bit_for_bit(tmp_path):
     assert (data.azimuth_bins, data.elevation_bins) == (16, 8)
 
 
-def test_files_of_different_vocabularies_mean_the_same(tmp_path):
+def test_dataset_merges_vocabularies(tmp_path):
     one = make_demo()
     other = make_demo(seed=1, vocabulary={"surface": 1, "door": 3, "sofa": 2})
     data = load_dataset([make_dataset(tmp_path / "a", [one, other])])
@@ -45,7 +45,7 @@ def test_files_of_different_vocabularies_mean_the_same(tmp_path):
             assert (found == data.vocabulary[own[number]]).all()
 
 
-def test_ids_that_nothing_names_do_not_take_the_names_of_another_file(tmp_path):
+def test_unnamed_ids_stay_unnamed_after_the_merge(tmp_path):
     named, nameless = make_demo(), make_demo(seed=1, vocabulary={})
     data = load_dataset([make_dataset(tmp_path / "a", [named, nameless])])
     assert data.vocabulary == {"surface": 1, "door": 2, "wall": 3}
@@ -56,7 +56,7 @@ def test_ids_that_nothing_names_do_not_take_the_names_of_another_file(tmp_path):
     np.testing.assert_array_equal(alone.semantic, nameless.observations[:, 1])
 
 
-def test_more_names_than_there_are_ids_are_refused(tmp_path):
+def test_dataset_refuses_more_names_than_ids(tmp_path):
     def names(k):
         return {"surface": 1} | {f"{k}-{n}": n for n in range(2, 12_000)}
 
@@ -65,7 +65,7 @@ def test_more_names_than_there_are_ids_are_refused(tmp_path):
         load_dataset([folder])
 
 
-def test_the_hash_of_a_dataset_is_that_of_its_content(tmp_path):
+def test_dataset_hash_covers_content(tmp_path):
     one = load_dataset([make_dataset(tmp_path / "a", [make_demo(), make_demo(seed=1)])])
     same = load_dataset([make_dataset(tmp_path / "b", [make_demo(recording_date="2027"), make_demo(seed=1)])])
     other = load_dataset([make_dataset(tmp_path / "c", [make_demo(seed=3), make_demo(seed=2)])])
@@ -74,7 +74,7 @@ def test_the_hash_of_a_dataset_is_that_of_its_content(tmp_path):
     assert len(both) == 80 and both.content_hash not in (one.content_hash, other.content_hash)
 
 
-def test_files_that_do_not_fit_are_refused_by_field(tmp_path):
+def test_dataset_names_the_field_that_differs(tmp_path):
     with pytest.raises(DemoError, match=r"1\.npz: decision_hz.*50"):
         make_dataset(tmp_path / "a", [make_demo(), make_demo(decision_hz=50.0)])
     make_dataset(tmp_path / "b", [make_demo()])
@@ -83,7 +83,7 @@ def test_files_that_do_not_fit_are_refused_by_field(tmp_path):
         load_dataset([tmp_path / "b", tmp_path / "c"])
 
 
-def test_an_index_that_is_not_true_is_refused(tmp_path):
+def test_dataset_refuses_a_false_index(tmp_path):
     folder = make_dataset(tmp_path / "a", [make_demo(), make_demo(seed=1)])
     save_demonstration(folder / "1.npz", make_demo(seed=7))
     with pytest.raises(DemoError, match=r"1\.npz.*navi demos ingest"):
@@ -101,7 +101,7 @@ def test_an_index_that_is_not_true_is_refused(tmp_path):
 
 
 @pytest.mark.parametrize("decisions", [2, 30])
-def test_an_index_that_lies_about_a_length_is_refused(tmp_path, decisions):
+def test_dataset_refuses_an_index_with_a_wrong_length(tmp_path, decisions):
     """More decisions than the files hold would be memory that nobody has written."""
     folder = make_dataset(tmp_path / "a", [make_demo()])
     index = json.loads((folder / "index.json").read_text())
@@ -111,7 +111,7 @@ def test_an_index_that_lies_about_a_length_is_refused(tmp_path, decisions):
         load_dataset([folder])
 
 
-def test_a_dataset_too_large_for_memory_is_refused_before_it_is_read(tmp_path):
+def test_dataset_beyond_memory_is_refused_before_reading(tmp_path):
     folder = make_dataset(tmp_path / "a", [make_demo()])
     index = json.loads((folder / "index.json").read_text())
     index["files"][0]["decisions"] = 10**12
@@ -120,7 +120,7 @@ def test_a_dataset_too_large_for_memory_is_refused_before_it_is_read(tmp_path):
         load_dataset([folder])
 
 
-def test_what_memory_does_not_hold_is_read_from_disk_to_the_same_bits(tmp_path, monkeypatch, caplog):
+def test_memory_mapped_dataset_has_the_same_bits(tmp_path, monkeypatch, caplog):
     from navi_core.demos import memory
 
     demos = [make_demo(seed=seed, vocabulary={"surface": 1, "door": 3, "sofa": 2}) for seed in range(9)]
@@ -138,7 +138,7 @@ def test_what_memory_does_not_hold_is_read_from_disk_to_the_same_bits(tmp_path, 
     assert list((tmp_path / "home").iterdir()) == []
 
 
-def test_ingest_takes_the_good_and_tells_of_the_bad(tmp_path):
+def test_ingest_accepts_valid_files_and_reports_broken_ones(tmp_path):
     source, out = tmp_path / "in", tmp_path / "out"
     save_demonstration(source / "a.npz", make_demo())
     save_demonstration(source / "b.npz", make_demo(seed=1, starts=(0, 5)))
@@ -163,7 +163,7 @@ def test_ingest_takes_the_good_and_tells_of_the_bad(tmp_path):
     assert load_dataset([source]).content_hash == data.content_hash
 
 
-def test_ingest_names_what_keeps_everything_out(tmp_path):
+def test_ingest_names_the_first_fault_when_nothing_is_valid(tmp_path):
     (tmp_path / "x.npz").write_bytes(b"")
     with pytest.raises(DemoError, match=r"not one good recording; x\.npz"):
         ingest(tmp_path, tmp_path / "out")
@@ -174,7 +174,7 @@ def test_ingest_names_what_keeps_everything_out(tmp_path):
         ingest(tmp_path / "empty", tmp_path / "out")
 
 
-def test_minari_there_and_back(tmp_path):
+def test_minari_round_trip(tmp_path):
     minari = pytest.importorskip("minari", reason="the extra minari is not installed")
     from navi_core.demos import export_minari, import_minari
 
@@ -197,7 +197,7 @@ def test_minari_there_and_back(tmp_path):
         export_minari(folder, demos, dataset_id="navi/test-v0")
 
 
-def test_minari_files_that_break_the_format_are_refused(tmp_path):
+def test_minari_import_refuses_malformed_files(tmp_path):
     h5py = pytest.importorskip("h5py", reason="the extra minari is not installed")
     from navi_core.demos import import_minari
 
@@ -241,7 +241,7 @@ def minari_episode(file, name="episode_0", *, seed=0, empty=False):
     return group
 
 
-def test_a_small_minari_file_cannot_make_large_arrays(tmp_path):
+def test_minari_import_refuses_expanding_arrays(tmp_path):
     """Arrays that were announced and never written, chunks larger than their array, and deflate made twice."""
     h5py = pytest.importorskip("h5py", reason="the extra minari is not installed")
     from navi_core.demos import import_minari
@@ -283,7 +283,7 @@ def test_a_small_minari_file_cannot_make_large_arrays(tmp_path):
             list(import_minari(path))
 
 
-def test_no_way_leads_out_of_a_minari_file_and_no_number_is_looked_through_for_a_name(tmp_path):
+def test_minari_import_refuses_links(tmp_path):
     h5py = pytest.importorskip("h5py", reason="the extra minari is not installed")
     from navi_core.demos import import_minari
 
@@ -309,7 +309,7 @@ def test_no_way_leads_out_of_a_minari_file_and_no_number_is_looked_through_for_a
             list(import_minari(path))
 
 
-def test_attributes_of_a_minari_file_are_read_as_what_they_are(tmp_path):
+def test_minari_attributes_are_type_checked(tmp_path):
     h5py = pytest.importorskip("h5py", reason="the extra minari is not installed")
     from navi_core.demos import import_minari
 
@@ -336,7 +336,7 @@ def test_attributes_of_a_minari_file_are_read_as_what_they_are(tmp_path):
         list(import_minari(tmp_path / "two.hdf5"))
 
 
-def test_an_export_takes_recordings_one_by_one(tmp_path):
+def test_minari_export_holds_one_recording_in_memory(tmp_path):
     pytest.importorskip("minari", reason="the extra minari is not installed")
     import weakref
 

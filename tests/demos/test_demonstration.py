@@ -24,7 +24,7 @@ def rewrite(path, **changes):
     np.savez_compressed(path, **{k: v for k, v in arrays.items() if v is not None})
 
 
-def test_a_recording_survives_the_file(recording):
+def test_demonstration_round_trip(recording):
     demo = load_demonstration(recording)
     original = make_demo(starts=(0, 12))
     np.testing.assert_array_equal(demo.observations, original.observations)
@@ -35,7 +35,7 @@ def test_a_recording_survives_the_file(recording):
     assert demo.content_hash() == original.content_hash()
 
 
-def test_the_content_hash_ignores_the_date_and_sees_everything_else():
+def test_content_hash_ignores_the_date_alone():
     base = make_demo().content_hash()
     assert make_demo(recording_date="2027-01-01").content_hash() == base
     for change in ({"seed": 1}, {"scene": "hall"}, {"decision_hz": 50.0}, {"starts": (0, 3)}, {"pilot": "planner"}):
@@ -77,7 +77,7 @@ def broken(name, index, value):
         ({"vocabulary": np.array('{"a": 1, "b": 1}')}, ["vocabulary", "share"]),
     ],
 )
-def test_a_broken_field_is_refused_by_name(recording, change, words):
+def test_demonstration_names_the_broken_field(recording, change, words):
     rewrite(recording, **change)
     with pytest.raises(DemoError) as caught:
         load_demonstration(recording)
@@ -96,7 +96,7 @@ def test_objects_are_never_unpickled(tmp_path, recording):
     assert not (tmp_path / "boom").exists()
 
 
-def test_a_small_file_cannot_claim_a_large_array(tmp_path, recording):
+def test_archive_refuses_an_expanding_array(tmp_path, recording):
     """The header of an array and the directory of the archive must agree, before anything is allocated."""
     header = io.BytesIO()
     np.lib.format.write_array_header_1_0(header, {"descr": "<f4", "fortran_order": False, "shape": (10**9, 3, 256, 48)})
@@ -110,7 +110,7 @@ def test_a_small_file_cannot_claim_a_large_array(tmp_path, recording):
 
 
 @pytest.mark.parametrize("method", [zipfile.ZIP_BZIP2, zipfile.ZIP_LZMA])
-def test_an_archive_is_packed_as_numpy_packs(tmp_path, recording, method):
+def test_archive_refuses_other_compression_methods(tmp_path, recording, method):
     """Others make gigabytes of a few kilobytes."""
     path = tmp_path / "packed.npz"
     with zipfile.ZipFile(recording) as old, zipfile.ZipFile(path, "w", method) as new:
@@ -120,7 +120,7 @@ def test_an_archive_is_packed_as_numpy_packs(tmp_path, recording, method):
         load_demonstration(path)
 
 
-def test_a_recording_larger_than_memory_is_refused_before_it_is_unpacked(recording, monkeypatch):
+def test_recording_beyond_memory_is_refused_before_unpacking(recording, monkeypatch):
     from navi_core.demos import memory
 
     monkeypatch.setattr(memory, "whole_memory", lambda: 40_000)
@@ -128,7 +128,7 @@ def test_a_recording_larger_than_memory_is_refused_before_it_is_unpacked(recordi
         load_demonstration(recording)
 
 
-def test_checking_and_hashing_take_little_memory_beside_the_recording():
+def test_checks_and_hash_need_little_extra_memory():
     demo = make_demo(6_000)
     size = demo.observations.nbytes
     tracemalloc.start()
@@ -163,7 +163,7 @@ def test_cut_and_flipped_files_are_refused(tmp_path, recording):
     assert refused > 150
 
 
-def test_what_is_no_file_is_neither_waited_for_nor_read_without_end(tmp_path):
+def test_pipes_and_devices_are_refused(tmp_path):
     os.mkfifo(tmp_path / "pipe.npz")
     (tmp_path / "zero.npz").symlink_to("/dev/zero")
     for name in ("pipe.npz", "zero.npz"):
@@ -171,7 +171,7 @@ def test_what_is_no_file_is_neither_waited_for_nor_read_without_end(tmp_path):
             load_demonstration(tmp_path / name)
 
 
-def test_what_is_missing_is_told(tmp_path):
+def test_missing_file_or_field_is_named(tmp_path):
     with pytest.raises(DemoError, match="no such file"):
         load_demonstration(tmp_path / "none.npz")
     (tmp_path / "text.npz").write_text("hello")
@@ -179,6 +179,6 @@ def test_what_is_missing_is_told(tmp_path):
         load_demonstration(tmp_path / "text.npz")
 
 
-def test_nothing_half_written_is_left(tmp_path):
+def test_failed_save_leaves_no_partial_file(tmp_path):
     save_demonstration(tmp_path / "a" / "x.npz", make_demo())
     assert [p.name for p in (tmp_path / "a").iterdir()] == ["x.npz"]

@@ -17,7 +17,7 @@ from typer.testing import CliRunner
 
 from navi_core.cli.main import build_app
 from navi_core.config import ExpertConfig
-from navi_core.demos import Pupil, load_dataset, load_demonstration, read_index, record_expert
+from navi_core.demos import Student, load_dataset, load_demonstration, read_index, record_expert
 from navi_core.errors import ConfigError
 
 SMALL = {"pilot": "forward-plus", "episodes": 3, "steps": 12, "azimuth_bins": 16, "elevation_bins": 8}
@@ -27,7 +27,7 @@ def recorded(folder):
     return {path.name: load_demonstration(path) for path in sorted(folder.glob("*.npz"))}
 
 
-def test_a_recording_is_a_dataset_of_the_teachers_answers(tmp_path, apartments):
+def test_recording_is_a_dataset_of_the_teachers_labels(tmp_path, apartments):
     rows = record_expert(tmp_path, apartments, ExpertConfig(**SMALL))
     assert [(row.scene, row.recorded, row.kept) for row in rows] == [(s.name, 3, 0) for s in apartments]
     data = load_dataset([tmp_path])
@@ -45,7 +45,7 @@ def test_a_recording_is_a_dataset_of_the_teachers_answers(tmp_path, apartments):
     assert not data.actions[:, 1:3].any() and data.actions.any()
 
 
-def test_scenes_may_be_called_anything_and_their_flights_stay_in_the_folder(tmp_path, apartments):
+def test_scene_names_cannot_lead_out_of_the_folder(tmp_path, apartments):
     """A scene's file may be anybody's, and says itself what it is called."""
     scenes = [replace(apartments[0], name=name) for name in ("../../elsewhere", "a/b", "a_b", "x" * 400)]
     folder = tmp_path / "deep" / "flights"
@@ -56,7 +56,7 @@ def test_scenes_may_be_called_anything_and_their_flights_stay_in_the_folder(tmp_
     assert {demo.scene for demo in recorded(folder).values()} == {scene.name for scene in scenes}
 
 
-def test_a_stopped_recording_goes_on_to_the_same_bits(tmp_path, apartments):
+def test_stopped_recording_resumes_to_the_same_bits(tmp_path, apartments):
     config = ExpertConfig(**SMALL, noise=0.3)
     record_expert(tmp_path / "straight", apartments, config)
     calls = 0
@@ -76,7 +76,7 @@ def test_a_stopped_recording_goes_on_to_the_same_bits(tmp_path, apartments):
     assert load_dataset([tmp_path / "straight"]).content_hash == load_dataset([tmp_path / "stopped"]).content_hash
 
 
-def test_flights_that_are_there_are_not_read_again_for_the_index(tmp_path, apartments, monkeypatch):
+def test_existing_recordings_are_not_reread_for_the_index(tmp_path, apartments, monkeypatch):
     from navi_core.demos import dataset
 
     config = ExpertConfig(**SMALL)
@@ -90,7 +90,7 @@ def test_flights_that_are_there_are_not_read_again_for_the_index(tmp_path, apart
     assert len(read) == 1 and read_index(tmp_path)["files"][:-1] == before["files"]
 
 
-def test_the_seed_decides_and_more_episodes_keep_the_first(tmp_path, apartments):
+def test_seed_decides_and_more_episodes_keep_the_first(tmp_path, apartments):
     record_expert(tmp_path / "a", apartments[:1], ExpertConfig(**SMALL))
     record_expert(tmp_path / "b", apartments[:1], ExpertConfig(**SMALL | {"seed": 1}))
     record_expert(tmp_path / "c", apartments[:1], ExpertConfig(**SMALL | {"episodes": 1}))
@@ -99,7 +99,7 @@ def test_the_seed_decides_and_more_episodes_keep_the_first(tmp_path, apartments)
     assert a == c != b
 
 
-def test_the_disturbance_is_flown_but_not_recorded(tmp_path, apartments):
+def test_noise_is_flown_but_not_recorded_as_label(tmp_path, apartments):
     still = ExpertConfig(**SMALL)
     record_expert(tmp_path / "a", apartments[:1], still)
     record_expert(tmp_path / "b", apartments[:1], still.model_copy(update={"noise": 0.5}))
@@ -111,7 +111,7 @@ def test_the_disturbance_is_flown_but_not_recorded(tmp_path, apartments):
 
 
 @pytest.mark.parametrize("pilot", ["frontier", "planner"])
-def test_teachers_with_a_map_can_be_recorded(tmp_path, apartments, pilot):
+def test_privileged_teachers_can_be_recorded(tmp_path, apartments, pilot):
     config = ExpertConfig(**SMALL | {"pilot": pilot, "episodes": 2, "steps": 30, "noise": 0.2, "azimuth_bins": 64})
     record_expert(tmp_path, apartments[:1], config)
     data = load_dataset([tmp_path])
@@ -131,12 +131,12 @@ class Turner:
         return torch.tensor([0.0, 0.0, 0.0, 2.0]).expand(len(obs), 4)
 
 
-def test_a_pupil_flies_and_its_teacher_answers(tmp_path, apartments):
-    pupil = Pupil(Turner(), "f" * 64, {"surface": 1})
-    config = ExpertConfig(**SMALL, pupil=pupil.weights, teacher_share=0.0)
-    record_expert(tmp_path / "a", apartments[:1], config, pupil=pupil)
-    assert {row[:2] for row in pupil.flyer.rows} == {(16, 16)}, "blocks of one size"
-    turned = np.diff(np.unwrap([yaw for _, _, yaw in pupil.flyer.rows]))
+def test_student_flies_and_teacher_labels(tmp_path, apartments):
+    student = Student(Turner(), "f" * 64, {"surface": 1})
+    config = ExpertConfig(**SMALL, pupil=student.weights, teacher_share=0.0)
+    record_expert(tmp_path / "a", apartments[:1], config, student=student)
+    assert {row[:2] for row in student.flyer.rows} == {(16, 16)}, "blocks of one size"
+    turned = np.diff(np.unwrap([yaw for _, _, yaw in student.flyer.rows]))
     assert turned[1:] == pytest.approx(0.3, abs=1e-3), "3 rad/s for 0.1 s, clamped"
     demos = recorded(tmp_path / "a")
     record_expert(tmp_path / "b", apartments[:1], ExpertConfig(**SMALL))
@@ -149,12 +149,12 @@ def test_a_pupil_flies_and_its_teacher_answers(tmp_path, apartments):
         record_expert(tmp_path / "a", apartments[:1], ExpertConfig(**SMALL))
 
 
-def test_the_teacher_flies_its_share_beside_a_pupil(tmp_path, apartments):
-    pupil = Pupil(Turner(), "f" * 64, {"surface": 1})
+def test_teacher_flies_its_share_of_decisions(tmp_path, apartments):
+    student = Student(Turner(), "f" * 64, {"surface": 1})
     seen = {}
     for share in (0.0, 0.5, 1.0):
-        config = ExpertConfig(**SMALL, pupil=pupil.weights, teacher_share=share)
-        record_expert(tmp_path / str(share), apartments[:1], config, pupil=pupil)
+        config = ExpertConfig(**SMALL, pupil=student.weights, teacher_share=share)
+        record_expert(tmp_path / str(share), apartments[:1], config, student=student)
         seen[share] = np.concatenate([demo.observations for demo in recorded(tmp_path / str(share)).values()])
     record_expert(tmp_path / "alone", apartments[:1], ExpertConfig(**SMALL))
     alone = np.concatenate([demo.observations for demo in recorded(tmp_path / "alone").values()])
@@ -169,10 +169,10 @@ class Climber(Turner):
         return torch.tensor([0.0, 0.5, 0.0, 0.0]).expand(len(obs), 4)
 
 
-def test_the_disturbance_does_not_know_who_flies(tmp_path, apartments):
-    pupil, noise = Pupil(Climber(), "f" * 64, {"surface": 1}), 0.05
-    config = ExpertConfig(**SMALL | {"steps": 60, "noise": noise, "noise_hold": 1, "pupil": pupil.weights})
-    record_expert(tmp_path, apartments[:1], config, pupil=pupil)
+def test_noise_is_independent_of_the_student(tmp_path, apartments):
+    student, noise = Student(Climber(), "f" * 64, {"surface": 1}), 0.05
+    config = ExpertConfig(**SMALL | {"steps": 60, "noise": noise, "noise_hold": 1, "pupil": student.weights})
+    record_expert(tmp_path, apartments[:1], config, student=student)
     demos = recorded(tmp_path).values()
     flown, answers = (np.concatenate([getattr(demo, name) for demo in demos]) for name in ("flown", "actions"))
     taught = flown[:, 1] < 0.25
@@ -184,22 +184,22 @@ def test_the_disturbance_does_not_know_who_flies(tmp_path, apartments):
         assert 0.1 < (seen > 1.2).mean() < 0.4, "a normal number is beyond 1.2 in 23 of 100 draws"
 
 
-def test_a_pupil_that_sees_otherwise_is_refused(tmp_path, apartments):
-    pupil = Pupil(Turner(), "f" * 64)
+def test_student_with_another_sensor_is_refused(tmp_path, apartments):
+    student = Student(Turner(), "f" * 64)
     for change, words in (
-        ({"azimuth_bins": 32}, "azimuth_bins of the recording is 32, that of the pupil 16"),
+        ({"azimuth_bins": 32}, "azimuth_bins of the recording is 32, that of the student 16"),
         ({"max_distance": 50.0}, "max_distance"),
         ({"pupil": "0" * 64}, "pupil of the recording"),
     ):
-        config = ExpertConfig(**SMALL | {"pupil": pupil.weights} | change)
+        config = ExpertConfig(**SMALL | {"pupil": student.weights} | change)
         with pytest.raises(ConfigError, match=words):
-            record_expert(tmp_path / "x", apartments[:1], config, pupil=pupil)
-    with pytest.raises(ConfigError, match="none is there to fly"):
-        record_expert(tmp_path / "x", apartments[:1], ExpertConfig(**SMALL, pupil=pupil.weights))
+            record_expert(tmp_path / "x", apartments[:1], config, student=student)
+    with pytest.raises(ConfigError, match="none was given"):
+        record_expert(tmp_path / "x", apartments[:1], ExpertConfig(**SMALL, pupil=student.weights))
     assert not (tmp_path / "x").exists()
 
 
-def test_a_folder_is_bound_to_its_settings(tmp_path, apartments):
+def test_folder_is_bound_to_its_settings(tmp_path, apartments):
     record_expert(tmp_path, apartments[:1], ExpertConfig(**SMALL | {"episodes": 1}))
     with pytest.raises(ConfigError, match=r"noise, steps.*--out"):
         record_expert(tmp_path, apartments[:1], ExpertConfig(**SMALL | {"steps": 13, "noise": 0.1}))
@@ -215,7 +215,7 @@ COMMAND += ["--azimuth-bins", "16", "--elevation-bins", "8", "--steps", "40", "-
 
 
 @pytest.mark.slow
-def test_a_killed_recording_leaves_nothing_half_written(tmp_path):
+def test_killed_recording_leaves_no_partial_file(tmp_path):
     out = tmp_path / "out"
     command = [*COMMAND, "--episodes", "20", "--out", str(out)]
     environment = os.environ | {"OMP_NUM_THREADS": "1", "PYTHONPATH": os.pathsep.join(sys.path)}
@@ -238,7 +238,7 @@ def test_a_killed_recording_leaves_nothing_half_written(tmp_path):
     assert report["decisions"] == 20 * 40 and len(load_dataset([out])) == 20 * 40
 
 
-def test_the_commands_tell_what_a_dataset_holds(tmp_path, apartments):
+def test_demos_list_reports_the_dataset(tmp_path, apartments):
     record_expert(tmp_path / "a", apartments[:1], ExpertConfig(**SMALL))
     (tmp_path / "a" / "bad.npz").write_bytes(b"x")
     app = build_app(groups=("demos",), plugins=False)

@@ -50,7 +50,7 @@ def contents(folder):
     return sorted(row["content_hash"] for row in read_index(folder)["files"])
 
 
-def test_a_killed_ingest_of_many_episodes_goes_on_with_those_that_are_missing(tmp_path, minari_set, monkeypatch):
+def test_killed_ingest_goes_on_with_missing_episodes(tmp_path, minari_set, monkeypatch):
     source = minari_set("set", *(make_demo(seed=seed) for seed in range(4)))
     save, saved = module.save_beside, []
 
@@ -70,7 +70,7 @@ def test_a_killed_ingest_of_many_episodes_goes_on_with_those_that_are_missing(tm
     assert row.known and not row.accepted
 
 
-def test_of_a_dataset_that_grew_what_is_new_is_taken_and_what_is_twice_once(tmp_path, minari_set):
+def test_grown_dataset_adds_new_episodes_once(tmp_path, minari_set):
     first, second = make_demo(), make_demo(seed=1)
     ingest(minari_set("v0", first), tmp_path / "out")
     (row,) = ingest(minari_set("v1", first, second, second), tmp_path / "out")
@@ -78,7 +78,7 @@ def test_of_a_dataset_that_grew_what_is_new_is_taken_and_what_is_twice_once(tmp_
     assert len(list((tmp_path / "out").glob("*.npz"))) == len(contents(tmp_path / "out")) == 2
 
 
-def test_episodes_are_in_memory_one_at_a_time(tmp_path, minari_set):
+def test_ingest_holds_one_episode_in_memory(tmp_path, minari_set):
     demos = [make_demo(400, seed=seed) for seed in range(8)]
     source, size = minari_set("set", *demos), demos[0].observations.nbytes
     del demos
@@ -90,7 +90,7 @@ def test_episodes_are_in_memory_one_at_a_time(tmp_path, minari_set):
         tracemalloc.stop()
 
 
-def test_subfolders_are_looked_into_and_what_is_hidden_is_not(tmp_path):
+def test_ingest_reads_subfolders_but_no_hidden_files(tmp_path):
     source = tmp_path / "in"
     for seed, name in enumerate(("flight.npz", "monday/flight.npz", "monday/.part/flight.npz", "out/flight.npz")):
         save_demonstration(source / name, make_demo(seed=seed))
@@ -102,7 +102,7 @@ def test_subfolders_are_looked_into_and_what_is_hidden_is_not(tmp_path):
     assert [row.file for row in ingest(source, source)] == ["flight.npz"]
 
 
-def test_what_has_not_changed_is_not_read_again_and_what_was_replaced_is(tmp_path, reads):
+def test_ingest_rereads_only_changed_files(tmp_path, reads):
     source, out = tmp_path / "in", tmp_path / "out"
     for seed in range(3):
         save_demonstration(source / f"{seed}.npz", make_demo(seed=seed))
@@ -126,7 +126,7 @@ def test_what_has_not_changed_is_not_read_again_and_what_was_replaced_is(tmp_pat
     assert len(reads) >= 6 and len(load_dataset([out])) == 150
 
 
-def test_a_new_dataset_of_the_same_source_shares_what_has_not_changed(tmp_path, reads, minari_set):
+def test_new_dataset_links_unchanged_files_of_the_earlier_one(tmp_path, reads, minari_set):
     source = tmp_path / "in"
     for seed in range(2):
         save_demonstration(source / f"{seed}.npz", make_demo(seed=seed))
@@ -143,7 +143,7 @@ def test_a_new_dataset_of_the_same_source_shares_what_has_not_changed(tmp_path, 
     assert contents(tmp_path / "two") == contents(tmp_path / "three") and len(contents(tmp_path / "two")) == 4
 
 
-def test_what_was_removed_from_a_dataset_is_taken_again(tmp_path, minari_set):
+def test_removed_recordings_are_ingested_again(tmp_path, minari_set):
     source, out = tmp_path / "in", tmp_path / "out"
     save_demonstration(source / "a.npz", make_demo())
     shutil.move(minari_set("set", *(make_demo(seed=seed) for seed in (1, 2, 3))), source / "set")
@@ -160,7 +160,7 @@ def test_what_was_removed_from_a_dataset_is_taken_again(tmp_path, minari_set):
     assert contents(out) == whole
 
 
-def test_a_dataset_that_grew_where_it_lies_is_read_once_more_only(tmp_path, minari_set, monkeypatch):
+def test_dataset_grown_in_place_is_reread_once(tmp_path, minari_set, monkeypatch):
     reads, load = [], module.import_minari
     monkeypatch.setattr(module, "import_minari", lambda path: reads.append(path.name) or load(path))
     source = minari_set("set", make_demo())
@@ -173,7 +173,7 @@ def test_a_dataset_that_grew_where_it_lies_is_read_once_more_only(tmp_path, mina
     assert row.known and not reads and len(contents(tmp_path / "out")) == 2
 
 
-def test_links_to_folders_are_not_followed(tmp_path):
+def test_ingest_follows_no_links_to_folders(tmp_path):
     """They may lead in a circle, and two of them to more places than there is time."""
     source = tmp_path / "in"
     save_demonstration(source / "monday" / "a.npz", make_demo())
@@ -182,7 +182,7 @@ def test_links_to_folders_are_not_followed(tmp_path):
     assert [row.file for row in ingest(source, tmp_path / "out")] == ["monday/a.npz"]
 
 
-def test_names_of_deep_folders_are_cut(tmp_path):
+def test_names_of_deep_folders_are_shortened(tmp_path):
     source = tmp_path / "in"
     deep = source.joinpath(*["ä" * 60] * 4)
     for seed, name in enumerate(("a.npz", "b.npz")):
@@ -192,7 +192,7 @@ def test_names_of_deep_folders_are_cut(tmp_path):
     assert [name[-6:] for name in names] == ["-a.npz", "-b.npz"] and max(len(name.encode()) for name in names) < 200
 
 
-def test_a_broken_file_of_the_dataset_is_told_and_keeps_nothing_out(tmp_path):
+def test_broken_dataset_file_is_reported_and_blocks_nothing(tmp_path):
     save_demonstration(tmp_path / "in" / "a.npz", make_demo())
     (tmp_path / "out").mkdir()
     (tmp_path / "out" / "broken.npz").write_bytes(b"nothing")
@@ -201,14 +201,14 @@ def test_a_broken_file_of_the_dataset_is_told_and_keeps_nothing_out(tmp_path):
     assert len(load_dataset([tmp_path / "out"])) == 20
 
 
-def test_a_dataset_that_cannot_be_written_is_no_fault_of_the_recording(tmp_path):
+def test_write_fault_is_not_blamed_on_the_recording(tmp_path):
     save_demonstration(tmp_path / "in" / "a.npz", make_demo())
     (tmp_path / "out").write_text("a file")
     with pytest.raises(DemoError, match="cannot be written"):
         ingest(tmp_path / "in", tmp_path / "out")
 
 
-def test_a_name_of_two_scenes_is_refused_and_a_scene_compiled_twice_is_one(tmp_path):
+def test_two_scenes_of_one_name_are_refused(tmp_path):
     coarse = {"scene_hash": "c" * 64, "source_hash": "5" * 64}
     for name, facts in (
         ("a", coarse),
@@ -227,13 +227,13 @@ def test_a_name_of_two_scenes_is_refused_and_a_scene_compiled_twice_is_one(tmp_p
     assert data.scene_hashes["room"] == "c" * 64 and data.sources == {"5" * 64, "f" * 64}
 
 
-def test_a_scene_is_known_from_the_first_file_that_tells_its_hash(tmp_path):
+def test_scene_hash_of_the_first_file_identifies_the_scene(tmp_path):
     for name, facts in (("a", {}), ("b", {"scene_hash": "b" * 64}), ("c", {"scene_hash": "c" * 64})):
         save_demonstration(tmp_path / f"{name}.npz", make_demo(seed=ord(name), **facts))
     assert [row.accepted for row in ingest(tmp_path, tmp_path)] == [True, True, False]
 
 
-def test_content_that_is_there_twice_is_read_once(tmp_path, caplog):
+def test_duplicate_content_is_read_once(tmp_path, caplog):
     """Of two alike, one could be held out and the other learned from."""
     save_demonstration(tmp_path / "a" / "0.npz", make_demo())
     ingest(tmp_path / "a", tmp_path / "a")
@@ -247,7 +247,7 @@ def test_content_that_is_there_twice_is_read_once(tmp_path, caplog):
         assert "not in its index" not in caplog.text
 
 
-def test_who_replaces_a_file_and_keeps_size_and_time_is_told_the_way_out(tmp_path):
+def test_replaced_file_with_equal_stamp_names_the_remedy(tmp_path):
     path = tmp_path / "0.npz"
     save_demonstration(path, make_demo())
     ingest(tmp_path, tmp_path)
@@ -263,7 +263,7 @@ def test_who_replaces_a_file_and_keeps_size_and_time_is_told_the_way_out(tmp_pat
     assert len(load_dataset([tmp_path])) == 20
 
 
-def test_a_file_that_changes_while_it_is_read_is_not_taken(tmp_path, monkeypatch):
+def test_file_changed_during_reading_is_refused(tmp_path, monkeypatch):
     path, save = tmp_path / "in" / "a.npz", module.save_beside
     save_demonstration(path, make_demo())
     save_demonstration(tmp_path / "in" / "b.npz", make_demo(seed=1))
@@ -283,7 +283,7 @@ def test_a_file_that_changes_while_it_is_read_is_not_taken(tmp_path, monkeypatch
 
 
 @pytest.mark.parametrize("episodes", [1, 3])
-def test_a_minari_dataset_that_changes_while_it_is_read_is_not_taken(tmp_path, minari_set, monkeypatch, episodes):
+def test_minari_dataset_changed_during_reading_is_refused(tmp_path, minari_set, monkeypatch, episodes):
     source = minari_set("set", make_demo(), make_demo(seed=1))
     other = minari_set("other", *(make_demo(seed=seed) for seed in range(5, 5 + episodes)))
     walk = module._Episodes.__iter__
@@ -304,7 +304,7 @@ def test_a_minari_dataset_that_changes_while_it_is_read_is_not_taken(tmp_path, m
     assert [path.name for path in (tmp_path / "out").glob("*.npz")] == ["b.npz"]
 
 
-def test_a_file_that_is_replaced_in_its_dataset_while_it_is_read_is_read_again(tmp_path, monkeypatch):
+def test_dataset_file_replaced_during_reading_is_reread(tmp_path, monkeypatch):
     path, load = tmp_path / "a.npz", module.load_demonstration
     save_demonstration(path, make_demo())
 
@@ -320,7 +320,7 @@ def test_a_file_that_is_replaced_in_its_dataset_while_it_is_read_is_read_again(t
     assert len(load_dataset([tmp_path])) == 30
 
 
-def test_who_saves_at_once_writes_over_nobody(tmp_path):
+def test_concurrent_saves_overwrite_nothing(tmp_path):
     barrier, demos = threading.Barrier(8), [make_demo(seed=seed) for seed in range(8)]
 
     def save(demo):
@@ -333,7 +333,7 @@ def test_who_saves_at_once_writes_over_nobody(tmp_path):
     assert sorted(path.name for path in tmp_path.iterdir()) == [f"{n}.npz" for n in range(8)]
 
 
-def test_a_file_system_without_links_writes_over_nobody_either(tmp_path, monkeypatch):
+def test_saves_without_hard_links_overwrite_nothing(tmp_path, monkeypatch):
     def none(*_):
         raise PermissionError("no links here")
 
@@ -343,7 +343,7 @@ def test_a_file_system_without_links_writes_over_nobody_either(tmp_path, monkeyp
     assert sorted(path.name for path in tmp_path.iterdir()) == ["a.npz", "b.npz"]
 
 
-def test_recordings_beside_the_index_are_told(tmp_path, caplog):
+def test_unindexed_recordings_are_warned_of(tmp_path, caplog):
     save_demonstration(tmp_path / "0.npz", make_demo())
     ingest(tmp_path, tmp_path)
     with caplog.at_level(logging.WARNING, "navi.demos"):
@@ -354,7 +354,7 @@ def test_recordings_beside_the_index_are_told(tmp_path, caplog):
     assert "copied.npz" in caplog.text and "navi demos ingest" in caplog.text
 
 
-def test_a_dataset_is_read_one_file_at_a_time(tmp_path):
+def test_dataset_reads_one_file_at_a_time(tmp_path):
     for seed in range(3):
         save_demonstration(tmp_path / f"{seed}.npz", make_demo(1_000, seed=seed))
     ingest(tmp_path, tmp_path)
@@ -369,7 +369,7 @@ def test_a_dataset_is_read_one_file_at_a_time(tmp_path):
     assert np.isfinite(data.depth).all()
 
 
-def test_given_again_the_command_is_no_failure_and_a_broken_file_is(tmp_path):
+def test_repeated_ingest_command_succeeds_and_a_broken_file_fails(tmp_path):
     save_demonstration(tmp_path / "in" / "a.npz", make_demo())
     command = ["demos", "ingest", str(tmp_path / "in"), "--out", str(tmp_path / "out"), "--json"]
     runs = [CliRunner().invoke(build_app(), command) for _ in range(2)]

@@ -141,7 +141,7 @@ def test_a_file_comes_back_as_it_was_written_and_lists_are_read_too(file):
     assert torch.equal(read.lengths, made.lengths) and torch.equal(read.scores, made.scores) and len(digest) == 64
     assert torch.equal(read.observations[1], made.observations[1])
     torch.testing.assert_close(read.actions[1], made.actions[1], rtol=0, atol=1e-6)
-    assert read.facts == {"winner": "left", "vocabulary": {"wall": 1}} and not read.actions[0, 0, 3:].any()
+    assert read.metadata == {"winner": "left", "vocabulary": {"wall": 1}} and not read.actions[0, 0, 3:].any()
     side = {"observations": [[0.5, 1.0]], "actions": [[1.0]], "score": 2}
     header = {"format": "navi-pairs", "version": 1, "observation": [2], "action_axes": 1, "steps": 3}
     lines = [header, *[{"winner": side, "loser": side}] * 2]
@@ -216,7 +216,7 @@ def test_what_cannot_be_is_refused(tmp_path):
 )
 def test_pairs_that_were_flown_otherwise_are_refused(file, facts, change, words):
     pairs = some_pairs()
-    write_pairs(file, replace(pairs, facts=pairs.facts | facts))
+    write_pairs(file, replace(pairs, metadata=pairs.metadata | facts))
     bins = {name: value for name, value in change.items() if name.endswith("bins")}
     with pytest.raises(ConfigError, match=words):
         parts({"pairs": str(file)}, change, env=bins)
@@ -225,7 +225,7 @@ def test_pairs_that_were_flown_otherwise_are_refused(file, facts, change, words)
 def test_pairs_that_say_nothing_or_the_same_are_learned_from(file):
     same = {"decision_hz": 10.0, "max_distance": 100.0, "limits": [5.0, 2.0, 3.0, 3.0]}
     for facts in ({}, same):
-        write_pairs(file, replace(some_pairs(), facts=facts))
+        write_pairs(file, replace(some_pairs(), metadata=facts))
         _, learner = parts({"pairs": str(file)})
         learner.use_vocabulary({"surface": 1, "wall": 2})
         assert torch.equal(learner.pairs.observations[1], some_pairs().observations[1]), "no names, nothing to rename"
@@ -235,9 +235,9 @@ def test_pairs_that_say_nothing_or_the_same_are_learned_from(file):
 def test_pairs_of_a_range_that_no_file_rounds_alike_are_learned_from(file, told):
     speed = {"max_speed": (1 / 3, 2.0, 3.0), "max_yaw_rate": 2.0 / 3.0, "steps_per_decision": 3}
     facts = {"max_distance": told, "limits": [0.3333333, 2, 3, 0.66666667], "decision_hz": 16.66666667}
-    write_pairs(file, replace(some_pairs(), facts=facts))
+    write_pairs(file, replace(some_pairs(), metadata=facts))
     parts({"pairs": str(file)}, env={"max_distance": 12.34567891, "dynamics": speed})
-    write_pairs(file, replace(some_pairs(), facts=facts | {"limits": [0.3333333, 2, 3, 10**400]}))
+    write_pairs(file, replace(some_pairs(), metadata=facts | {"limits": [0.3333333, 2, 3, 10**400]}))
     with pytest.raises(ConfigError, match="speed limits"):
         parts({"pairs": str(file)}, env={"max_distance": 12.34567891, "dynamics": speed})
 
@@ -246,7 +246,7 @@ def test_surfaces_of_pairs_are_told_by_the_ids_of_what_is_flown(file):
     """A policy learns the ids of its scenes, and is evaluated with them."""
     pairs = some_pairs()
     pairs.observations[..., 1, :, :] = torch.randint(0, 5, pairs.observations[..., 1, :, :].shape).half()
-    write_pairs(file, replace(pairs, facts={"vocabulary": {"surface": 1, "wall": 2, "door": 3}}))
+    write_pairs(file, replace(pairs, metadata={"vocabulary": {"surface": 1, "wall": 2, "door": 3}}))
     _, learner = parts({"pairs": str(file)})
     learner.use_vocabulary({"surface": 1, "bench": 2, "wall": 7})
     read, ids = read_pairs(file)[0].observations, torch.tensor([0, 1, 7, 1, 1]).half()
@@ -260,7 +260,7 @@ def test_a_run_tells_pairs_by_the_ids_of_its_scenes(file, tmp_path, apartments):
     from navi_core.record import RunDirectory
     from navi_core.world import Field
 
-    write_pairs(file, replace(some_pairs(), facts={"vocabulary": {"wall": "two"}}))
+    write_pairs(file, replace(some_pairs(), metadata={"vocabulary": {"wall": "two"}}))
     collector, learner = parts({"pairs": str(file)})
     env, config = collector.env, learner.config
     env.field = Field(apartments)
@@ -277,7 +277,7 @@ def test_a_run_has_learned_in_the_scenes_of_its_pairs_too(file, tmp_path, apartm
     from navi_core.record import RunDirectory
     from navi_core.world import Field
 
-    write_pairs(file, replace(some_pairs(), facts={"scenes": ["there"]}))
+    write_pairs(file, replace(some_pairs(), metadata={"scenes": ["there"]}))
     collector, learner = parts({"pairs": str(file)})
     env, config = collector.env, learner.config
     env.field = Field(apartments)
@@ -285,7 +285,7 @@ def test_a_run_has_learned_in_the_scenes_of_its_pairs_too(file, tmp_path, apartm
         made = train(config, run, env=env, log=run.metric_log(tmp_path / "outbox"), stop=lambda: True)
     seen = {x for scene in apartments for x in (scene.content_hash(), scene.source_hash)}
     assert trained_on(load_checkpoint(made.checkpoint)) == seen | {"there"}
-    write_pairs(file, replace(some_pairs(), facts={"scenes": [7]}))
+    write_pairs(file, replace(some_pairs(), metadata={"scenes": [7]}))
     with pytest.raises(ConfigError, match="scenes are no list of hashes"):
         parts({"pairs": str(file)})[1].scenes_of_data()
 
@@ -295,10 +295,10 @@ def test_ids_that_float16_does_not_tell_apart_lose_their_name():
     obs = torch.tensor([0.0, 1.0, 2047.0, 2048.0, 2049.0, 4097.0]).view(1, 1, 6, 1).expand(1, 3, 6, 1).clone()
     assert _halved(obs)[0, 1, :, 0].tolist() == [0.0, 1.0, 2047.0, 2048.0, 1.0, 1.0]
     assert torch.equal(_halved(obs)[:, 0], obs[:, 0].half())
-    pairs = replace(some_pairs(), facts={"vocabulary": {"surface": 1, "wall": 2, "door": 3}})
+    pairs = replace(some_pairs(), metadata={"vocabulary": {"surface": 1, "wall": 2, "door": 3}})
     pairs.observations[:, :, :, 1] = 2.0
     pairs.observations[:, 0, :, 1] = 3.0
-    renamed = pairs.renamed({"surface": 1, "wall": 5, "door": 3000}).observations[:, :, :, 1]
+    renamed = pairs.remapped({"surface": 1, "wall": 5, "door": 3000}).observations[:, :, :, 1]
     assert (renamed[:, 1] == 5.0).all() and (renamed[:, 0] == 1.0).all()
 
 
@@ -312,11 +312,11 @@ def test_pilots_make_pairs_from_equal_starts(apartments):
     assert made.observations.shape == (6, 2, 8, 3, 16, 8) and made.actions.shape == (6, 2, 8, 4)
     assert (made.scores[:, 0] > made.scores[:, 1]).all()
     assert torch.equal(made.observations[:, 0, 0], made.observations[:, 1, 0]), "both begin at the same place"
-    assert torch.isfinite(made.observations).all() and 0 <= made.facts["won"] <= 1
+    assert torch.isfinite(made.observations).all() and 0 <= made.metadata["won"] <= 1
     assert (made.lengths == 8).all()
     flown = {x for scene in apartments for x in (scene.content_hash(), scene.source_hash)}
     assert made.scenes == sorted(flown) and len(flown) == 2 * len(apartments)
-    assert {"decision_hz": 10.0, "max_distance": 100.0, "limits": [5.0, 2.0, 3.0, 3.0]}.items() <= made.facts.items()
+    assert {"decision_hz": 10.0, "max_distance": 100.0, "limits": [5.0, 2.0, 3.0, 3.0]}.items() <= made.metadata.items()
 
 
 def test_a_segment_ends_where_the_void_cuts_its_episode(apartments):

@@ -118,7 +118,7 @@ class DPOLearner:
             vocabulary: Semantic id by name; empty where there is none.
         """
         if self.pairs is not None and vocabulary:
-            self.pairs = self.pairs.renamed(vocabulary)
+            self.pairs = self.pairs.remapped(vocabulary)
 
     def scenes_of_data(self) -> list[str]:
         """Return the content and source hashes of the file's scenes; none where it does not tell them."""
@@ -306,7 +306,7 @@ def _require_fit(config: TrainConfig, pairs: Pairs) -> None:
             "motion primitives; use gaussian or beta"
         )
     env, d = config.env, config.env.dynamics
-    told = {"observation": list(pairs.observations.shape[3:]), "action_axes": pairs.actions.shape[-1]} | pairs.facts
+    told = {"observation": list(pairs.observations.shape[3:]), "action_axes": pairs.actions.shape[-1]} | pairs.metadata
     facts = (
         ("env: observation", "observation", [3, env.azimuth_bins, env.elevation_bins]),
         ("actions", "action_axes", 4),
