@@ -108,12 +108,12 @@ class Dataset:
     @property
     def azimuth_bins(self) -> int:
         """Az."""
-        return self.depth.shape[1]
+        return int(self.depth.shape[1])
 
     @property
     def elevation_bins(self) -> int:
         """El."""
-        return self.depth.shape[2]
+        return int(self.depth.shape[2])
 
     def observations(self, index: npt.NDArray[np.int64]) -> npt.NDArray[np.float32]:
         """Return the observations (n, 3, Az, El) of decisions (n,)."""
@@ -185,7 +185,7 @@ def read_index(folder: Path) -> dict[str, Any]:
     """
     file = folder / INDEX
     try:
-        index = json.loads(file.read_text(encoding="utf-8"))
+        index: dict[str, Any] = json.loads(file.read_text(encoding="utf-8"))
     except FileNotFoundError:
         raise DemoError(
             "no dataset (it has no index.json); make one with `navi demos ingest` or `navi demos expert`", path=folder

@@ -121,12 +121,12 @@ class Demonstration:
     @property
     def azimuth_bins(self) -> int:
         """Az."""
-        return self.observations.shape[2]
+        return int(self.observations.shape[2])
 
     @property
     def elevation_bins(self) -> int:
         """El."""
-        return self.observations.shape[3]
+        return int(self.observations.shape[3])
 
     def episodes(self) -> list[tuple[int, int]]:
         """Return the first decision of each episode and the one after its last."""

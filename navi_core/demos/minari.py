@@ -15,17 +15,22 @@ import math
 import re
 from collections.abc import Callable, Iterable, Iterator
 from pathlib import Path
-from typing import Any, NoReturn, TypeVar
+from typing import TYPE_CHECKING, Any, NoReturn, TypeVar
 
 import numpy as np
+import numpy.typing as npt
 
 from navi_core.demos.demonstration import MAX_BYTES, TEXT_BYTES, Demonstration
 from navi_core.demos.memory import require_memory
 from navi_core.errors import ConfigError, DemoError
 
+if TYPE_CHECKING:
+    import h5py
+
 __all__ = ["export_minari", "import_minari", "minari_file"]
 
 _T = TypeVar("_T")
+_Node = TypeVar("_Node", "h5py.Group", "h5py.Dataset")
 _FILE = Path("data") / "main_data.hdf5"
 _EPISODE = re.compile(r"episode_(\d{1,18})")
 _DEFLATE = 1032
@@ -147,7 +152,7 @@ def import_minari(path: Path) -> Iterator[Demonstration]:
             yield _readable(_episode, file, name, data)
 
 
-def _names(file: Path, data: Any) -> list[str]:
+def _names(file: Path, data: h5py.Group) -> list[str]:
     """Return the episodes' groups in order of their number, which may have leading zeros."""
     found: dict[int, str] = {}
     for name in data:
@@ -159,7 +164,7 @@ def _names(file: Path, data: Any) -> list[str]:
     return [found[number] for number in sorted(found)]
 
 
-def _readable(read: Callable[[Path, str, Any], _T], file: Path, name: str, data: Any) -> _T:
+def _readable(read: Callable[[Path, str, h5py.Group], _T], file: Path, name: str, data: h5py.Group) -> _T:
     """Return the result of `read`; h5py's errors become a `DemoError` that names the file."""
     try:
         return read(file, name, data)
@@ -167,45 +172,45 @@ def _readable(read: Callable[[Path, str, Any], _T], file: Path, name: str, data:
         raise DemoError(f"cannot be read ({error})", path=file, field=name) from None
 
 
-def _node(file: Path, data: Any, place: str, kind: Any) -> Any:
+def _node(file: Path, data: h5py.Group, path: str, kind: type[_Node]) -> _Node:
     """Return a group or an array; a link on the path is refused, because it could lead out of the file."""
     import h5py
 
     node = data
-    for n, part in enumerate(place.split("/"), start=1):
-        here = "/".join(place.split("/")[:n])
+    for n, part in enumerate(path.split("/"), start=1):
+        here = "/".join(path.split("/")[:n])
         # `in` on an array would compare the name with every number.
         if not isinstance(node, h5py.Group) or not isinstance(node.get(part, getlink=True), h5py.HardLink):
             raise DemoError("is missing, or a link out of the file", path=file, field=here)
         node = node[part]
     if not isinstance(node, kind):
-        raise DemoError(f"is no {kind.__name__.lower()} of HDF5", path=file, field=place)
+        raise DemoError(f"is no {kind.__name__.lower()} of HDF5", path=file, field=path)
     return node
 
 
-def _array(file: Path, data: Any, place: str) -> Any:
+def _array(file: Path, data: h5py.Group, path: str) -> h5py.Dataset:
     """Return an array of floats after checking type, size, chunks and completeness."""
     import h5py
 
-    array = _node(file, data, place, h5py.Dataset)
+    array = _node(file, data, path, h5py.Dataset)
     if array.shape is None or array.dtype.kind != "f" or array.is_virtual or array.external:
-        raise DemoError("no plain array of numbers", path=file, field=place)
+        raise DemoError("no plain array of numbers", path=file, field=path)
     if array.nbytes > MAX_BYTES:
-        raise DemoError(f"larger than the {MAX_BYTES:,} bytes allowed", path=file, field=place)
+        raise DemoError(f"larger than the {MAX_BYTES:,} bytes allowed", path=file, field=path)
     if array.chunks is None:
         written, expected = array.id.get_storage_size(), array.nbytes
     else:
         if math.prod(array.chunks) * array.dtype.itemsize > max(_MAX_CHUNK, array.nbytes):
-            raise DemoError(f"chunks of {array.chunks} in an array of {array.shape}", path=file, field=place)
+            raise DemoError(f"chunks of {array.chunks} in an array of {array.shape}", path=file, field=path)
         written = array.id.get_num_chunks()
         expected = math.prod(-(-size // chunk) for size, chunk in zip(array.shape, array.chunks, strict=True))
     if written < expected:
         # A killed writer leaves unwritten parts, which would read as zeros.
-        raise DemoError(f"was never written in full ({written:,} of {expected:,} parts)", path=file, field=place)
+        raise DemoError(f"was never written in full ({written:,} of {expected:,} parts)", path=file, field=path)
     return array
 
 
-def _arrays(file: Path, name: str, data: Any) -> tuple[Any, Any, Any]:
+def _arrays(file: Path, name: str, data: h5py.Group) -> tuple[h5py.Dataset, h5py.Dataset, h5py.Dataset | None]:
     """Return observations, actions and executed actions (None where the actions were flown)."""
     import h5py
 
@@ -216,11 +221,11 @@ def _arrays(file: Path, name: str, data: Any) -> tuple[Any, Any, Any]:
     return _array(file, data, f"{name}/observations"), _array(file, data, f"{name}/actions"), flown
 
 
-def _announced(file: Path, name: str, data: Any) -> int:
+def _announced(file: Path, name: str, data: h5py.Group) -> int:
     return sum(array.nbytes for array in _arrays(file, name, data) if array is not None)
 
 
-def _episode(file: Path, name: str, data: Any) -> Demonstration:
+def _episode(file: Path, name: str, data: h5py.Group) -> Demonstration:
     obs, actions, flown = _arrays(file, name, data)
     if obs.ndim != 4 or obs.shape[1] != 3 or actions.ndim != 2 or obs.shape[0] != actions.shape[0] + 1:
         raise DemoError(
@@ -266,7 +271,7 @@ def _episode(file: Path, name: str, data: Any) -> Demonstration:
 class _Attributes:
     """Typed access to an episode's attributes; shape and type are checked before reading."""
 
-    def __init__(self, file: Path, name: str, attributes: Any) -> None:
+    def __init__(self, file: Path, name: str, attributes: h5py.AttributeManager) -> None:
         self._file, self._name, self._attributes = file, name, attributes
 
     def __contains__(self, key: str) -> bool:
@@ -292,11 +297,12 @@ class _Attributes:
         """Return four numbers."""
         return [float(value) for value in self._value(key, "fiu", ((4,),))]
 
-    def _value(self, key: str, kinds: str, shapes: tuple[tuple[int, ...], ...]) -> Any:
+    def _value(self, key: str, kinds: str, shapes: tuple[tuple[int, ...], ...]) -> npt.NDArray[Any] | str | bytes:
         held = self._attributes.get_id(key)
         if held.shape not in shapes or held.dtype.kind not in kinds:
             self._refuse(key, f"{held.dtype} {held.shape}", f"shape {' or '.join(map(str, shapes))}")
-        return self._attributes[key]
+        value: npt.NDArray[Any] | str | bytes = self._attributes[key]
+        return value
 
     def _refuse(self, key: str, found: str, expected: str) -> NoReturn:
         raise DemoError(f"{key} is {found}; expected {expected}", path=self._file, field=self._name)

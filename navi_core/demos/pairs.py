@@ -21,6 +21,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
+import numpy.typing as npt
 import torch
 from torch import Tensor
 
@@ -31,7 +32,7 @@ from navi_core.pilots import build_pilot
 from navi_core.record import write_durably
 
 if TYPE_CHECKING:
-    from navi_core.world import Field
+    from navi_core.world import Field, NavigationEnv
 
 __all__ = ["Pairs", "make_pairs", "read_pairs", "write_pairs"]
 
@@ -163,7 +164,7 @@ def make_pairs(
 
 
 def _flight(
-    env: Any, scenes: Field, name: str, steps: int, seed: int, episode: int, config: EnvConfig
+    env: NavigationEnv, scenes: Field, name: str, steps: int, seed: int, episode: int, config: EnvConfig
 ) -> tuple[Tensor, Tensor, Tensor, Tensor]:
     """Fly the first decisions of an episode; return (B, L, …) float16, (B, L, 4), lengths (B,) and the returns (B,).
 
@@ -238,22 +239,8 @@ def read_pairs(path: Path | str) -> tuple[Pairs, str]:
         raise DemoError(f"cannot be read: {error.strerror}", path=path) from None
     lines = [line for line in data.split(b"\n") if line.strip()]
     header = _json(path, lines[0] if lines else b"", 1)
-    if (header.get("format"), header.get("version")) != ("navi-pairs", 1):
-        raise DemoError("the first line is no header of navi-pairs, version 1", path=path, field="format")
-    shape = header.get("observation")
-    whole = isinstance(shape, list) and 1 <= len(shape) <= 3 and all(_count(n, 2**20) for n in shape)
-    if not whole:
-        raise DemoError(f"observation is {shape!r}; expected one to three sizes", path=path, field="observation")
-    assert isinstance(shape, list)
     count = len(lines) - 1
-    axes, steps = header.get("action_axes", 0), header.get("steps", 0)
-    if not _count(axes, 64) or not _count(steps, _MOST_STEPS):
-        raise DemoError(f"action_axes {axes!r}, steps {steps!r} are no sizes", path=path, field="steps")
-    if not 2 <= count <= _MOST_PAIRS or header.get("pairs", count) != count:
-        raise DemoError(f"{count} pairs follow, the header has {header.get('pairs')}", path=path, field="pairs")
-    numbers = count * 2 * steps * math.prod(shape)
-    if numbers > _MOST_NUMBERS:
-        raise DemoError(f"{numbers:,} numbers of observations; at most {_MOST_NUMBERS:,} are read", path=path)
+    shape, axes, steps = _checked_sizes(path, header, count)
     observations = torch.zeros((count, 2, steps, *shape), dtype=torch.float16)
     actions, lengths = torch.zeros((count, 2, steps, axes)), torch.zeros((count, 2), dtype=torch.int64)
     scores = torch.zeros((count, 2), dtype=torch.float64)
@@ -268,19 +255,40 @@ def read_pairs(path: Path | str) -> tuple[Pairs, str]:
             n = len(acted)
             if not 1 <= n <= steps:
                 raise DemoError(f"{n} decisions; allowed: 1 … {steps}", path=path, field=f"{where}.actions")
-            score = segment.get("score")
-            if isinstance(score, bool) or not isinstance(score, int | float) or not abs(score) <= sys.float_info.max:
-                raise DemoError(f"is {score!r}, no finite number", path=path, field=f"{where}.score")
             seen = _observed(segment.get("observations"), (n, *shape), path, f"{where}.observations")
             observations[i, side, :n] = torch.from_numpy(seen)
             actions[i, side, :n] = torch.from_numpy(acted)
-            lengths[i, side], scores[i, side] = n, float(score)
+            lengths[i, side], scores[i, side] = n, _score(segment.get("score"), path, f"{where}.score")
     known = {"format", "version", "observation", "action_axes", "steps", "pairs"}
     metadata = {key: value for key, value in header.items() if key not in known}
     return Pairs(observations, actions, lengths, scores, metadata), hashlib.sha256(data).hexdigest()
 
 
-def _count(value: Any, most: int) -> bool:
+def _checked_sizes(path: Path, header: dict[str, Any], count: int) -> tuple[list[int], int, int]:
+    """Return observation shape, action axes and steps of a header that `count` pairs follow."""
+    if (header.get("format"), header.get("version")) != ("navi-pairs", 1):
+        raise DemoError("the first line is no header of navi-pairs, version 1", path=path, field="format")
+    shape = header.get("observation")
+    if not isinstance(shape, list) or not 1 <= len(shape) <= 3 or not all(_count(n, 2**20) for n in shape):
+        raise DemoError(f"observation is {shape!r}; expected one to three sizes", path=path, field="observation")
+    axes, steps = header.get("action_axes", 0), header.get("steps", 0)
+    if not _count(axes, 64) or not _count(steps, _MOST_STEPS):
+        raise DemoError(f"action_axes {axes!r}, steps {steps!r} are no sizes", path=path, field="steps")
+    if not 2 <= count <= _MOST_PAIRS or header.get("pairs", count) != count:
+        raise DemoError(f"{count} pairs follow, the header has {header.get('pairs')}", path=path, field="pairs")
+    numbers = count * 2 * steps * math.prod(shape)
+    if numbers > _MOST_NUMBERS:
+        raise DemoError(f"{numbers:,} numbers of observations; at most {_MOST_NUMBERS:,} are read", path=path)
+    return shape, axes, steps
+
+
+def _score(value: object, path: Path, where: str) -> float:
+    if isinstance(value, bool) or not isinstance(value, int | float) or not abs(value) <= sys.float_info.max:
+        raise DemoError(f"is {value!r}, no finite number", path=path, field=where)
+    return float(value)
+
+
+def _count(value: object, most: int) -> bool:
     return isinstance(value, int) and not isinstance(value, bool) and 1 <= value <= most
 
 
@@ -294,7 +302,9 @@ def _json(path: Path, line: bytes, number: int) -> dict[str, Any]:
     return found
 
 
-def _numbers(value: Any, shape: tuple[int | None, ...], path: Path, where: str, dtype: Any = np.float32) -> np.ndarray:
+def _numbers(
+    value: object, shape: tuple[int | None, ...], path: Path, where: str, dtype: npt.DTypeLike = np.float32
+) -> npt.NDArray[Any]:
     try:
         # A number beyond the range of the type becomes infinite and is refused.
         with np.errstate(over="ignore"):
@@ -308,7 +318,7 @@ def _numbers(value: Any, shape: tuple[int | None, ...], path: Path, where: str, 
     return found
 
 
-def _observed(value: Any, shape: tuple[int, ...], path: Path, where: str) -> np.ndarray:
+def _observed(value: object, shape: tuple[int, ...], path: Path, where: str) -> npt.NDArray[Any]:
     if not isinstance(value, dict):
         return _numbers(value, shape, path, where, np.float16)
     size = 2 * math.prod(shape)
