@@ -11,8 +11,8 @@ from contextlib import contextmanager
 from typing import TYPE_CHECKING, Any
 
 from navi_core.errors import ConfigError, RunError
-from navi_pipeline.lib.clock import Work, work_by_name
-from navi_pipeline.lib.dagster_instance import PROCESS_TAG, process_mark
+from navi_pipeline.lib.orchestration.clock import Work, work_by_name
+from navi_pipeline.lib.orchestration.instance import PROCESS_TAG, process_mark
 
 if TYPE_CHECKING:
     import dagster as dg
@@ -54,8 +54,7 @@ class Flow:
         say: Callable[[str], None],
         echo: bool = False,
     ) -> None:
-        from navi_pipeline.defs.benchmarks.partitions import size_partitions
-        from navi_pipeline.defs.training.partitions import profile_partitions
+        from navi_pipeline.defs.partitions import profile_partitions, size_partitions
 
         # Before anything is made: Dagster would say it at the first asset that has the partition, minutes later.
         for what, given, partitions in (("profile", profile, profile_partitions), ("size", size, size_partitions)):

@@ -9,7 +9,7 @@ import dagster as dg
 from pydantic import Field
 
 from navi_pipeline.defs.benchmarks.assets import BENCHMARKS
-from navi_pipeline.defs.pools import GPU
+from navi_pipeline.defs.partitions import GPU
 from navi_pipeline.defs.training.assets import POLICIES
 
 __all__ = ["JOBS", "PROFILE_ASSETS"]

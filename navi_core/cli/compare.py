@@ -32,7 +32,7 @@ from navi_core.cli.evaluate import (
     run_name,
     say,
 )
-from navi_core.cli.table import print_json
+from navi_core.terminal.table import print_json
 
 if TYPE_CHECKING:
     from navi_core.evaluate import Comparison, EvalResult, SeedComparison

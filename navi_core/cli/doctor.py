@@ -7,9 +7,9 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from navi_core.cli.progress import progress_bar
-from navi_core.cli.table import console, print_json, print_table
 from navi_core.errors import as_argument, printable
+from navi_core.terminal.progress import progress_bar
+from navi_core.terminal.table import console, print_json, print_table
 
 if TYPE_CHECKING:
     from rich.text import Text

@@ -7,7 +7,7 @@ from typing import Annotated
 
 import typer
 
-from navi_core.cli.table import print_json
+from navi_core.terminal.table import print_json
 
 __all__ = ["export", "register"]
 

@@ -8,9 +8,9 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from navi_core.cli.page import Browser, Host, Port, open_page
-from navi_core.cli.progress import progress_bar
-from navi_core.cli.table import print_facts, print_json, print_records
 from navi_core.errors import as_argument
+from navi_core.terminal.progress import progress_bar
+from navi_core.terminal.table import print_facts, print_json, print_records
 
 if TYPE_CHECKING:
     from navi_core.service.recordings import RecordedEpisode, Recording

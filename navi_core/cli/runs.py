@@ -9,7 +9,7 @@ from typing import Annotated
 
 import typer
 
-from navi_core.cli.table import print_json, print_table
+from navi_core.terminal.table import print_json, print_table
 
 __all__ = ["folders", "register", "remove"]
 

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from navi_core.cli.sections import parse_sections
-from navi_core.cli.table import print_facts, print_json
+from navi_core.terminal.table import print_facts, print_json
 
 if TYPE_CHECKING:
     from navi_core.service.server import Server

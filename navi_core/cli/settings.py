@@ -9,8 +9,8 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from navi_core.cli.table import print_json, print_table
 from navi_core.errors import ConfigError
+from navi_core.terminal.table import print_json, print_table
 
 if TYPE_CHECKING:
     from navi_core.config import Config

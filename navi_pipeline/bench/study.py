@@ -14,7 +14,7 @@ from pathlib import Path
 from typing import Any
 
 from navi_core.errors import RunError
-from navi_pipeline.lib.dagster_instance import dagster_home, open_instance
+from navi_pipeline.lib.orchestration.instance import dagster_home, open_instance
 
 __all__ = ["kill_and_resume"]
 
@@ -44,10 +44,10 @@ def kill_and_resume(
     Raises:
         RunError: The study did not end.
     """
-    from navi_pipeline.lib.studies.book import StudyBook
+    from navi_pipeline.lib.studies.audit import audit_faults
     from navi_pipeline.lib.studies.catalogue import find_study
-    from navi_pipeline.lib.studies.ledger import ledger_faults
     from navi_pipeline.lib.studies.rows import trial_row
+    from navi_pipeline.lib.studies.trial_queue import TrialQueue
     from navi_pipeline.lib.warehouse.warehouse import Warehouse
 
     began, draw = time.monotonic(), random.Random(seed)
@@ -60,25 +60,25 @@ def kill_and_resume(
     process = subprocess.Popen(command, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL)
     done = 0
     try:
-        with StudyBook(config) as book:
+        with TrialQueue(config) as queue:
             while True:
                 ended = process.poll()
                 if ended is not None and done >= kills:
                     if ended:
                         raise RunError(f"the study's process ended with exit code {ended}")
                     break
-                if done < kills and book.finished() >= moments[done]:
-                    victim = process.pid if done == kills - 1 else _busy_worker(book, draw)
+                if done < kills and queue.finished() >= moments[done]:
+                    victim = process.pid if done == kills - 1 else _busy_worker(queue, draw)
                     if victim is not None:
                         os.kill(victim, signal.SIGKILL)
                         done += 1
                         who = "the supervisor" if victim == process.pid else "a worker"
-                        on_line(f"killed {who} with {book.finished()} trials done")
+                        on_line(f"killed {who} with {queue.finished()} trials done")
                         if victim == process.pid:
                             process.wait()
                             process = subprocess.Popen(command, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL)
                 time.sleep(0.2)
-            rows = [trial_row(book, trial) for trial in book.trials()]
+            rows = [trial_row(queue, trial) for trial in queue.trials()]
     finally:
         if process.poll() is None:
             process.terminate()
@@ -93,7 +93,7 @@ def kill_and_resume(
         partitions = instance.get_materialized_partitions(trial.key)
     stored = Warehouse().query("select count(*) as n from trials where state in ('complete', 'pruned')")
     metrics = Warehouse().query("select count(distinct run_id) as n from metrics where name = 'reward_ema'")
-    faults = ledger_faults(config, rows, partitions)
+    faults = audit_faults(config, rows, partitions)
     for what, frame in (("finished trials in the warehouse", stored), ("runs with metrics in the warehouse", metrics)):
         if int(frame["n"][0]) != trials:
             faults.append(f"{int(frame['n'][0])} {what} instead of {trials}")
@@ -108,9 +108,9 @@ def kill_and_resume(
     }
 
 
-def _busy_worker(book: Any, draw: random.Random) -> int | None:
+def _busy_worker(queue: Any, draw: random.Random) -> int | None:
     """Return the process id of a worker that is at a trial."""
-    busy = [t.user_attrs["worker"] for t in book.trials() if t.state.name == "RUNNING" and "run_id" in t.user_attrs]
+    busy = [t.user_attrs["worker"] for t in queue.trials() if t.state.name == "RUNNING" and "run_id" in t.user_attrs]
     return int(draw.choice(busy).rsplit("-", 2)[1]) if busy else None
 
 

@@ -15,7 +15,7 @@ from navi_core.record import navi_home
 from navi_pipeline.definitions import defs
 from navi_pipeline.defs.corpus.assets import DEFAULT_SCENES
 from navi_pipeline.flow import Flow
-from navi_pipeline.lib.dagster_instance import dagster_home, open_instance, what_is_missing
+from navi_pipeline.lib.orchestration.instance import dagster_home, open_instance, what_is_missing
 
 __all__ = ["run_demo"]
 
@@ -44,7 +44,7 @@ def run_demo(*, seed: int = 0, as_json: bool = False) -> None:
         # Always those of its table, whatever was planned here.
         flow.materialize_scenes(DEFAULT_SCENES)
         failed = flow.materialize_policy()
-    from navi_pipeline.lib.evaluation.verdicts import read_verdict
+    from navi_pipeline.lib.evaluation.scoring import read_verdict
 
     verdict = read_verdict(PROFILE)
     seconds = time.monotonic() - began

@@ -10,9 +10,9 @@ from typing import Any
 from navi_core.errors import EvaluationError
 from navi_core.record import navi_home
 from navi_pipeline.flow import Flow
-from navi_pipeline.lib.clock import Work, now, reset_work, work_by_name
-from navi_pipeline.lib.dagster_instance import dagster_home, open_instance, what_is_missing
-from navi_pipeline.lib.records.benchmark_log import BenchmarkLog
+from navi_pipeline.lib.orchestration.clock import Work, now, reset_work, work_by_name
+from navi_pipeline.lib.orchestration.instance import dagster_home, open_instance, what_is_missing
+from navi_pipeline.lib.records.logs import BenchmarkLog
 from navi_pipeline.lib.warehouse.warehouse import Warehouse
 
 __all__ = ["run_graph"]
@@ -73,7 +73,7 @@ def run_graph(*, profile: str = "quick", size: str = "quick", seed: int = 0, as_
     if as_json:
         print(json.dumps(document))  # noqa: T201
     else:
-        from navi_core.cli.table import print_records
+        from navi_core.terminal.table import print_records
 
         print_records(f"profile {profile}: {len(rows)} assets", rows)
         print(f"{total.wall:.0f} s on the wall, {total.cpu:.0f} s of processors")  # noqa: T201

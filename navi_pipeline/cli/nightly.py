@@ -31,8 +31,8 @@ def nightly(
     The morning's summary is written to reports/ of the Navi home in Markdown and HTML. Ends with an error when a hard
     gate does not hold.
     """
-    from navi_core.cli.table import print_json, print_table
     from navi_core.errors import RunError
+    from navi_core.terminal.table import print_json, print_table
     from navi_pipeline.lib.nightly.settings import nightly_config
     from navi_pipeline.lib.nightly.stages import run_night
 

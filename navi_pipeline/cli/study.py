@@ -60,7 +60,7 @@ def resume(
     as_json: Json = False,
 ) -> None:
     """Go on with a study that was interrupted, or with more trials than it was asked for."""
-    from navi_pipeline.lib.studies.book import read_study
+    from navi_pipeline.lib.studies.trial_queue import read_study
 
     given = {"trials": trials, "workers": workers}
     kept = {key: value for key, value in given.items() if value}
@@ -72,9 +72,9 @@ def show(
     as_json: Json = False,
 ) -> None:
     """Show how a study stands, and write its page."""
-    from navi_core.cli.table import print_json, print_records
-    from navi_pipeline.lib.studies.book import StudyBook, known_studies, read_study
+    from navi_core.terminal.table import print_json, print_records
     from navi_pipeline.lib.studies.perform import study_result
+    from navi_pipeline.lib.studies.trial_queue import TrialQueue, known_studies, read_study
 
     if name is None:
         known = known_studies()
@@ -85,11 +85,11 @@ def show(
         else:
             print_records("studies", [read_study(one).model_dump(include=_LISTED) for one in known])
         return
-    with StudyBook(read_study(name)) as book:
-        left = book.release_lost()
-        running = any(trial.state.name == "RUNNING" for trial in book.trials())
+    with TrialQueue(read_study(name)) as queue:
+        left = queue.release_lost()
+        running = any(trial.state.name == "RUNNING" for trial in queue.trials())
         status = "finished" if left <= 0 else "running" if running else "stopped"
-        _told(book.config, study_result(book, status, reused=True), as_json)
+        _told(queue.config, study_result(queue, status, reused=True), as_json)
 
 
 def best(
@@ -101,26 +101,25 @@ def best(
     as_json: Json = False,
 ) -> None:
     """Show the best feasible trial, and make a preset of it: `navi train LEARNER --preset FILE`."""
-    from navi_core.cli.table import print_facts, print_json
-    from navi_pipeline.lib.studies.book import StudyBook, read_study
-    from navi_pipeline.lib.studies.caution import caution, tried
+    from navi_core.terminal.table import print_facts, print_json
+    from navi_pipeline.lib.studies.best_trial import pick_trial, selection_note, trials_compared, write_preset
     from navi_pipeline.lib.studies.rows import trial_row
-    from navi_pipeline.lib.studies.winner import pick_trial, write_preset
+    from navi_pipeline.lib.studies.trial_queue import TrialQueue, read_study
 
-    with StudyBook(read_study(name)) as book:
-        picked = pick_trial(book, trial)
+    with TrialQueue(read_study(name)) as queue:
+        picked = pick_trial(queue, trial)
         if preset is not None:
-            write_preset(book, picked, preset)
-        row = trial_row(book, picked) | {"chosen_from": tried(book)}
+            write_preset(queue, picked, preset)
+        row = trial_row(queue, picked) | {"chosen_from": trials_compared(queue)}
     if as_json:
         print_json(row | {"preset": None if preset is None else str(preset)})
         return
     facts = {name: str(value) for name, value in row["params"].items()}
     shown = ("state", "value", "objective_values", "feasible", "run_id", "checkpoint")
     facts |= {name: str(row[name]) for name in shown if row[name] is not None}
-    facts["worth"] = caution(row["chosen_from"])
+    facts["worth"] = selection_note(row["chosen_from"])
     if preset is not None:
-        facts["train it"] = f"navi train {book.config.learner} --preset {as_argument(preset)} --init none"
+        facts["train it"] = f"navi train {queue.config.learner} --preset {as_argument(preset)} --init none"
     print_facts(f"{name}, trial {row['trial']}", facts)
 
 
@@ -134,8 +133,8 @@ def bench(
     """Kill workers and supervisor of a study, and look whether every trial is there once: config, metrics, lineage."""
     import tempfile
 
-    from navi_core.cli.table import print_facts, print_json
     from navi_core.errors import RunError
+    from navi_core.terminal.table import print_facts, print_json
     from navi_pipeline.bench.study import kill_and_resume
 
     with tempfile.TemporaryDirectory(prefix="navi-study-") as home:
@@ -158,7 +157,7 @@ _LISTED = {"name", "learner", "trials", "workers", "sampler"}
 
 
 def _perform(config: StudyConfig, as_json: bool) -> None:
-    from navi_core.cli.progress import progress_bar
+    from navi_core.terminal.progress import progress_bar
     from navi_pipeline.lib.studies.perform import perform_study
 
     done = 0
@@ -179,8 +178,8 @@ def _perform(config: StudyConfig, as_json: bool) -> None:
 
 
 def _told(config: StudyConfig, result: StudyResult, as_json: bool) -> None:
-    from navi_core.cli.table import print_json, print_records
-    from navi_pipeline.lib.studies.caution import caution
+    from navi_core.terminal.table import print_json, print_records
+    from navi_pipeline.lib.studies.best_trial import selection_note
 
     if as_json:
         print_json(result.row | {"rows": result.trials, "report": str(result.report), "reused": result.reused})
@@ -191,6 +190,6 @@ def _told(config: StudyConfig, result: StudyResult, as_json: bool) -> None:
     if result.row["best_trial"] is None:
         typer.echo("best: no trial is complete and feasible")
     else:
-        worth = caution(result.row["completed"] + result.row["pruned"])
+        worth = selection_note(result.row["completed"] + result.row["pruned"])
         typer.echo(f"best: trial {result.row['best_trial']}, {result.row['best_params']} ({worth})")
     typer.echo(f"report: {result.report}")

@@ -47,7 +47,7 @@ def run_sweep(name: str | None, settings: dict[str, Any], *, again: bool = False
         }
         print(json.dumps(document))  # noqa: T201
         return
-    from navi_core.cli.table import print_records
+    from navi_core.terminal.table import print_records
 
     print_records(f"{name}, {config.profile}", result.rows)
     if result.verdicts:

@@ -28,7 +28,7 @@ def register(app: typer.Typer) -> None:
 
 def status(home: Home = None, as_json: Json = False) -> None:
     """Fold new rows in and say what there is: rows, sizes, segments that wait, what was refused and why."""
-    from navi_core.cli.table import print_facts, print_json
+    from navi_core.terminal.table import print_facts, print_json
     from navi_pipeline.lib.warehouse.warehouse import Warehouse
 
     warehouse = Warehouse(home)
@@ -51,7 +51,7 @@ def report_page(
     as_json: Json = False,
 ) -> None:
     """Write one HTML page of what the warehouse knows; it opens offline, on a phone too."""
-    from navi_core.cli.table import print_json
+    from navi_core.terminal.table import print_json
     from navi_pipeline.cli.report import run_report
 
     file = run_report(out=out, home=home)
@@ -79,9 +79,9 @@ def compact(
     """Put all rows into Parquet files, in place of the segments that they came from, and shrink the database."""
     from dataclasses import asdict
 
-    from navi_core.cli.table import print_facts, print_json
     from navi_core.models import Registry, record_registry
     from navi_core.record import navi_home
+    from navi_core.terminal.table import print_facts, print_json
     from navi_pipeline.lib.warehouse.warehouse import Warehouse
 
     warehouse = Warehouse(home)
@@ -104,7 +104,7 @@ def bench(
 ) -> None:
     """Fold rows in and ask questions over millions of them: rows/s, milliseconds."""
     from navi_core.cli.bench.report import figure, report
-    from navi_core.cli.progress import progress_bar
+    from navi_core.terminal.progress import progress_bar
     from navi_pipeline.bench.warehouse import measure_ingest, measure_questions
 
     with progress_bar("warehouse", quiet=as_json) as progress:

@@ -7,7 +7,7 @@ from typing import Annotated, Any
 import typer
 
 from navi_core.cli.bench.report import Column, Json, Resolutions, Threads, figure, report
-from navi_core.cli.progress import progress_bar
+from navi_core.terminal.progress import progress_bar
 
 __all__ = ["compile_scenes"]
 

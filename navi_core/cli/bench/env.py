@@ -7,8 +7,8 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from navi_core.cli.bench.report import Drones, Json, Scenes, Sizes, Threads, figure, machine, report, sizes
-from navi_core.cli.progress import progress_bar
-from navi_core.cli.table import print_json
+from navi_core.terminal.progress import progress_bar
+from navi_core.terminal.table import print_json
 
 if TYPE_CHECKING:
     from navi_core.scenes import Scene

@@ -9,8 +9,8 @@ import typer
 
 from navi_core.cli.bench.report import Json, Repeats, Scenes, figure, report, sizes
 from navi_core.cli.evaluate import Noisy, NoRecord, Protocol, Resolution, Seed, Starts, Steps
-from navi_core.cli.progress import progress_bar
-from navi_core.cli.table import print_json
+from navi_core.terminal.progress import progress_bar
+from navi_core.terminal.table import print_json
 
 if TYPE_CHECKING:
     from navi_core.evaluate import EvalResult

@@ -7,8 +7,8 @@ from typing import Annotated, Any
 import typer
 
 from navi_core.cli.bench.report import Column, Json, Repeats, figure, machine, report, sizes
-from navi_core.cli.progress import progress_bar
-from navi_core.cli.table import print_json
+from navi_core.terminal.progress import progress_bar
+from navi_core.terminal.table import print_json
 
 __all__ = ["register"]
 

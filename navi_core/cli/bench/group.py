@@ -28,7 +28,7 @@ from navi_core.cli.bench.report import (
     report,
     sizes,
 )
-from navi_core.cli.progress import progress_bar
+from navi_core.terminal.progress import progress_bar
 
 __all__ = ["raycast", "register"]
 

@@ -10,7 +10,7 @@ from typing import Annotated
 import typer
 
 from navi_core.cli.bench.report import Column, Json, Scenes, figure, machine, report
-from navi_core.cli.table import print_json, print_table
+from navi_core.terminal.table import print_json, print_table
 
 __all__ = ["TIME_IS_UP", "register"]
 
@@ -93,8 +93,8 @@ def dashboard(
     """Train with and without an open dashboard in turns: processor time per 1,000 decisions, and its interval."""
     from navi_core.bench.dashboard import run_dashboard
     from navi_core.cli.evaluate import load_scenes
-    from navi_core.cli.progress import progress_bar
     from navi_core.presets import resolve_config
+    from navi_core.terminal.progress import progress_bar
     from navi_core.world import Field
 
     config = resolve_config(preset=preset, flags={"threads": 1}, assignments=assign or ())

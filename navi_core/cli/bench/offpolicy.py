@@ -11,8 +11,8 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from navi_core.cli.bench.report import Column, Json, Repeats, figure, machine, report
-from navi_core.cli.progress import progress_bar
-from navi_core.cli.table import print_json, print_table
+from navi_core.terminal.progress import progress_bar
+from navi_core.terminal.table import print_json, print_table
 
 if TYPE_CHECKING:
     from navi_core.bench.smoothing_table import SmoothingRow

@@ -7,8 +7,8 @@ from typing import Annotated, Any
 
 import typer
 
-from navi_core.cli.table import console, print_facts, print_json, print_table
 from navi_core.errors import ConfigError, printable
+from navi_core.terminal.table import console, print_facts, print_json, print_table
 
 __all__ = [
     "Drones",

@@ -76,8 +76,8 @@ def gated_flight(
     """Fly a policy without the gate, behind it hovering for every WAIT, and behind it as it is served."""
     from navi_core.bench.gated_flight import run_gated_flight
     from navi_core.cli.evaluate import load_scenes
-    from navi_core.cli.progress import progress_bar
     from navi_core.service.policies.served_model import checkpoint_file, training_of
+    from navi_core.terminal.progress import progress_bar
 
     env, vocabulary = training_of(model)
     file, _ = checkpoint_file(model)
@@ -178,7 +178,6 @@ def soak(
 
     from navi_core.bench.soak import run_soak
     from navi_core.cli.evaluate import load_scenes
-    from navi_core.cli.progress import progress_bar
     from navi_core.config import (
         ActorConfig,
         ContinuousTrainingConfig,
@@ -191,6 +190,7 @@ def soak(
     from navi_core.policy import build_policy
     from navi_core.service.policies.runner import EagerRunner
     from navi_core.service.policies.served_model import ServedModel, load_model, training_of
+    from navi_core.terminal.progress import progress_bar
 
     given = parse_sections(assign, ("training", "gate"), "training.learning_rate=1e-4")
     if "gate" in given and not gate:

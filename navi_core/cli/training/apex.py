@@ -10,7 +10,6 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from navi_core.cli.table import print_facts, print_json
 from navi_core.cli.training.flags import (
     AsJson,
     Asset,
@@ -36,6 +35,7 @@ from navi_core.cli.training.flags import (
 from navi_core.cli.training.scenes import compiled_scenes
 from navi_core.cli.training.train import log_on_stderr, show_training, training_record
 from navi_core.cli.training.versions import enter_version, initial_weights
+from navi_core.terminal.table import print_facts, print_json
 
 if TYPE_CHECKING:
     from navi_core.config import TrainConfig

@@ -9,8 +9,6 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from navi_core.cli.progress import progress_bar
-from navi_core.cli.table import print_facts, print_json
 from navi_core.cli.training.flags import (
     Assign,
     ConfigFile,
@@ -20,6 +18,8 @@ from navi_core.cli.training.flags import (
     RunRoot,
     partition_or_preset,
 )
+from navi_core.terminal.progress import progress_bar
+from navi_core.terminal.table import print_facts, print_json
 
 if TYPE_CHECKING:
     from navi_core.config import TrainConfig

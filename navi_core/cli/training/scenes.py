@@ -5,8 +5,8 @@ from __future__ import annotations
 import os
 from typing import TYPE_CHECKING
 
-from navi_core.cli.progress import progress_bar
 from navi_core.errors import NaviError
+from navi_core.terminal.progress import progress_bar
 
 if TYPE_CHECKING:
     from navi_core.config import TrainConfig

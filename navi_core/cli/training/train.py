@@ -11,7 +11,6 @@ from typing import TYPE_CHECKING, Any
 import typer
 from typer.core import TyperGroup
 
-from navi_core.cli.table import print_facts, print_json
 from navi_core.cli.training.flags import (
     AsJson,
     Asset,
@@ -37,6 +36,7 @@ from navi_core.cli.training.flags import (
 from navi_core.cli.training.scenes import training_scenes
 from navi_core.cli.training.versions import enter_version, fitting_latest, initial_weights, reward_of
 from navi_core.cli.training.watchable import AUTO, OFF, Publish, watchable
+from navi_core.terminal.table import print_facts, print_json
 
 if TYPE_CHECKING:
     from navi_core.config import TrainConfig

@@ -13,7 +13,7 @@ import dagster as dg
 from pydantic import Field
 
 from navi_pipeline.defs.automation.renewals import renewed_by, renewed_warehouse
-from navi_pipeline.defs.pools import GPU
+from navi_pipeline.defs.partitions import GPU
 
 __all__ = ["JOBS", "SCHEDULES", "nightly_training", "nightly_validation"]
 

@@ -103,7 +103,7 @@ def new_demonstrations(context: dg.SensorEvaluationContext) -> dg.SensorResult |
 )
 def run_failures(context: dg.RunFailureSensorContext) -> None:
     """Record the failure."""
-    from navi_pipeline.lib.failures import record_failure
+    from navi_pipeline.lib.orchestration.failures import record_failure
 
     run = context.dagster_run
     steps = [(event.step_key or "", event.message or "") for event in context.get_step_failure_events()]
@@ -117,7 +117,7 @@ def run_failures(context: dg.RunFailureSensorContext) -> None:
 )
 def stale_runs(context: dg.SensorEvaluationContext) -> dg.SkipReason:
     """Sweep."""
-    from navi_pipeline.lib.stale_runs import sweep
+    from navi_pipeline.lib.training.stale_runs import sweep
 
     report = sweep()
     for pid in report.ended:

@@ -5,10 +5,9 @@ from typing import Any
 import dagster as dg
 from pydantic import Field
 
-from navi_pipeline.defs.benchmarks.partitions import size_partitions
 from navi_pipeline.defs.corpus.assets import OWNERS, corpus
-from navi_pipeline.defs.pools import GPU
-from navi_pipeline.lib.clock import worked_as
+from navi_pipeline.defs.partitions import GPU, size_partitions
+from navi_pipeline.lib.orchestration.clock import worked_as
 
 __all__ = ["BENCHMARKS", "SweepSettings"]
 

@@ -3,8 +3,8 @@
 import dagster as dg
 
 from navi_pipeline.defs.benchmarks.assets import BENCHMARKS
-from navi_pipeline.defs.benchmarks.partitions import size_partitions
-from navi_pipeline.lib.clock import worked_as
+from navi_pipeline.defs.partitions import size_partitions
+from navi_pipeline.lib.orchestration.clock import worked_as
 
 __all__ = ["OUTCOMES"]
 

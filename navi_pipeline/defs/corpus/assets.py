@@ -6,9 +6,9 @@ from typing import TYPE_CHECKING, Any
 import dagster as dg
 from pydantic import Field
 
-from navi_pipeline.defs.corpus.partitions import scene_partitions
-from navi_pipeline.lib.clock import worked
+from navi_pipeline.defs.partitions import scene_partitions
 from navi_pipeline.lib.corpus.scene_plan import RESOLUTION
+from navi_pipeline.lib.orchestration.clock import worked
 
 if TYPE_CHECKING:
     from navi_core.config import CompileConfig

@@ -3,8 +3,8 @@
 import dagster as dg
 
 from navi_pipeline.defs.corpus.assets import compiled_scene, corpus, scene_quality
-from navi_pipeline.defs.corpus.partitions import scene_partitions
-from navi_pipeline.lib.clock import worked
+from navi_pipeline.defs.partitions import scene_partitions
+from navi_pipeline.lib.orchestration.clock import worked
 
 __all__ = ["corpus_is_split_by_scene", "most_scenes_pass", "spawn_verdict"]
 

@@ -6,8 +6,8 @@ import dagster as dg
 from pydantic import Field
 
 from navi_pipeline.defs.corpus.assets import OWNERS, corpus
-from navi_pipeline.defs.training.partitions import profile_partitions
-from navi_pipeline.lib.clock import worked
+from navi_pipeline.defs.partitions import profile_partitions
+from navi_pipeline.lib.orchestration.clock import worked
 
 __all__ = ["ExpertSettings", "demonstrations", "expert_demonstrations", "recorded_demonstrations"]
 

@@ -3,8 +3,8 @@
 import dagster as dg
 
 from navi_pipeline.defs.demonstrations.assets import demonstrations, expert_demonstrations, recorded_demonstrations
-from navi_pipeline.defs.training.partitions import profile_partitions
-from navi_pipeline.lib.clock import worked
+from navi_pipeline.defs.partitions import profile_partitions
+from navi_pipeline.lib.orchestration.clock import worked
 
 __all__ = ["demonstrations_can_be_learned_from", "recordings_are_good", "teacher_flies_safely"]
 

@@ -6,10 +6,10 @@ import dagster as dg
 from pydantic import Field
 
 from navi_pipeline.defs.corpus.assets import OWNERS, corpus
+from navi_pipeline.defs.partitions import profile_partitions
 from navi_pipeline.defs.pretraining.assets import bc_policy
 from navi_pipeline.defs.training.assets import POLICIES
-from navi_pipeline.defs.training.partitions import profile_partitions
-from navi_pipeline.lib.clock import worked
+from navi_pipeline.lib.orchestration.clock import worked
 
 if TYPE_CHECKING:
     from navi_core.config import EvalConfig
@@ -52,8 +52,8 @@ def policy_evaluation(context: dg.AssetExecutionContext, config: EvaluationSetti
         result_row,
         score_policy,
         summary_rows,
+        write_verdict,
     )
-    from navi_pipeline.lib.evaluation.verdicts import write_verdict
     from navi_pipeline.lib.records.documents import content_key
     from navi_pipeline.lib.reports.pictures import markdown_table
     from navi_pipeline.lib.training.policies import known_policies, policy_name, read_policy

@@ -6,8 +6,8 @@ from typing import Any
 import dagster as dg
 
 from navi_pipeline.defs.evaluation.assets import baseline_evaluation, leaderboard, policy_evaluation
-from navi_pipeline.defs.training.partitions import profile_partitions
-from navi_pipeline.lib.clock import worked
+from navi_pipeline.defs.partitions import profile_partitions
+from navi_pipeline.lib.orchestration.clock import worked
 
 __all__ = [
     "baselines_keep_their_order",
@@ -19,7 +19,7 @@ __all__ = [
 
 
 def _comparison(context: dg.AssetCheckExecutionContext, pilot: str, metric: str) -> dict[str, Any]:
-    from navi_pipeline.lib.evaluation.verdicts import read_verdict
+    from navi_pipeline.lib.evaluation.scoring import read_verdict
 
     return dict(read_verdict(context.partition_key)["test"]["comparisons"][pilot][metric])
 

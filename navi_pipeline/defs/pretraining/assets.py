@@ -5,9 +5,8 @@ from pydantic import Field
 
 from navi_pipeline.defs.corpus.assets import OWNERS, corpus
 from navi_pipeline.defs.demonstrations.assets import demonstrations
-from navi_pipeline.defs.pools import GPU
-from navi_pipeline.defs.training.partitions import profile_partitions
-from navi_pipeline.lib.clock import worked
+from navi_pipeline.defs.partitions import GPU, profile_partitions
+from navi_pipeline.lib.orchestration.clock import worked
 
 __all__ = ["CloningSettings", "bc_policy"]
 

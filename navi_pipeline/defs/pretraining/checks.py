@@ -2,9 +2,9 @@
 
 import dagster as dg
 
+from navi_pipeline.defs.partitions import profile_partitions
 from navi_pipeline.defs.pretraining.assets import bc_policy
-from navi_pipeline.defs.training.partitions import profile_partitions
-from navi_pipeline.lib.clock import worked
+from navi_pipeline.lib.orchestration.clock import worked
 
 __all__ = ["clone_has_learned"]
 

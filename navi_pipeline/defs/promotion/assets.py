@@ -6,9 +6,9 @@ import dagster as dg
 
 from navi_pipeline.defs.corpus.assets import OWNERS
 from navi_pipeline.defs.evaluation.assets import EvaluationSettings, policy_evaluation
+from navi_pipeline.defs.partitions import profile_partitions
 from navi_pipeline.defs.training.assets import POLICIES
-from navi_pipeline.defs.training.partitions import profile_partitions
-from navi_pipeline.lib.clock import worked
+from navi_pipeline.lib.orchestration.clock import worked
 
 __all__ = ["promoted_model"]
 

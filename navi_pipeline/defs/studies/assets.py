@@ -6,8 +6,8 @@ import dagster as dg
 from pydantic import Field
 
 from navi_pipeline.defs.corpus.assets import OWNERS, corpus
-from navi_pipeline.defs.pools import GPU
-from navi_pipeline.lib.clock import worked_as
+from navi_pipeline.defs.partitions import GPU
+from navi_pipeline.lib.orchestration.clock import worked_as
 
 __all__ = ["STUDY_NAMES", "StudySettings", "study", "study_partitions", "trial", "trial_partitions"]
 
@@ -61,10 +61,9 @@ def _materialize(context: dg.AssetExecutionContext, settings: StudySettings) -> 
     from navi_pipeline.lib.corpus.compiled_scenes import scene_paths
     from navi_pipeline.lib.records.documents import content_key
     from navi_pipeline.lib.reports.pictures import embedded_picture, markdown_table
-    from navi_pipeline.lib.studies.catalogue import find_study
-    from navi_pipeline.lib.studies.caution import caution
+    from navi_pipeline.lib.studies.best_trial import selection_note
+    from navi_pipeline.lib.studies.catalogue import find_study, over_scenes
     from navi_pipeline.lib.studies.perform import perform_study
-    from navi_pipeline.lib.studies.scenes import over_scenes
     from navi_pipeline.lib.studies.trial import partition_of
 
     given = {name: value for name, value in settings.model_dump().items() if value is not None}
@@ -93,7 +92,7 @@ def _materialize(context: dg.AssetExecutionContext, settings: StudySettings) -> 
     }
     if made.row["best_value"] is not None:
         metadata["best_value"] = float(made.row["best_value"])
-        metadata["worth"] = caution(made.row["completed"] + made.row["pruned"])
+        metadata["worth"] = selection_note(made.row["completed"] + made.row["pruned"])
     outcomes = [[row["params"], row["state"], row["objective_values"]] for row in made.trials]
     return dg.MaterializeResult(metadata=metadata, data_version=dg.DataVersion(content_key(outcomes)))
 

@@ -4,10 +4,9 @@ import dagster as dg
 from pydantic import Field
 
 from navi_pipeline.defs.corpus.assets import OWNERS, corpus
-from navi_pipeline.defs.pools import GPU
+from navi_pipeline.defs.partitions import GPU, profile_partitions
 from navi_pipeline.defs.pretraining.assets import bc_policy
-from navi_pipeline.defs.training.partitions import profile_partitions
-from navi_pipeline.lib.clock import worked_as
+from navi_pipeline.lib.orchestration.clock import worked_as
 from navi_pipeline.lib.training.policies import ALGORITHMS, asset_name
 
 __all__ = ["POLICIES", "TrainingSettings"]

@@ -2,9 +2,9 @@
 
 import dagster as dg
 
+from navi_pipeline.defs.partitions import profile_partitions
 from navi_pipeline.defs.training.assets import POLICIES
-from navi_pipeline.defs.training.partitions import profile_partitions
-from navi_pipeline.lib.clock import worked_as
+from navi_pipeline.lib.orchestration.clock import worked_as
 
 __all__ = ["FINITE", "RISES"]
 

@@ -10,7 +10,7 @@ from navi_pipeline.defs.corpus.assets import OWNERS
 from navi_pipeline.defs.evaluation.assets import leaderboard
 from navi_pipeline.defs.promotion.assets import promoted_model
 from navi_pipeline.defs.studies.assets import study
-from navi_pipeline.lib.clock import worked
+from navi_pipeline.lib.orchestration.clock import worked
 
 __all__ = ["folded_in", "warehouse"]
 

@@ -3,7 +3,7 @@
 import dagster as dg
 
 from navi_pipeline.defs.warehouse.assets import warehouse
-from navi_pipeline.lib.clock import worked
+from navi_pipeline.lib.orchestration.clock import worked
 
 __all__ = ["every_row_counts_once", "nothing_in_quarantine"]
 
@@ -28,9 +28,9 @@ def nothing_in_quarantine() -> dg.AssetCheckResult:
 def every_row_counts_once() -> dg.AssetCheckResult:
     """Count the keys of the tables that the writer alone keeps unique."""
     from navi_core.record.schema import UNINDEXED_TABLES
-    from navi_pipeline.lib.warehouse.duplicate_keys import count_doubles
+    from navi_pipeline.lib.warehouse.database import count_duplicate_keys
     from navi_pipeline.lib.warehouse.warehouse import Warehouse
 
     with Warehouse().reader() as ask:
-        doubled = {table: count_doubles(ask, table) for table in UNINDEXED_TABLES}
+        doubled = {table: count_duplicate_keys(ask, table) for table in UNINDEXED_TABLES}
     return dg.AssetCheckResult(passed=not any(doubled.values()), metadata=doubled)

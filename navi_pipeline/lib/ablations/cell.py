@@ -20,11 +20,10 @@ from navi_core.errors import RunError
 from navi_core.machine.file_lock import wait_for_lock
 from navi_core.presets import merge, resolve_config
 from navi_pipeline.lib.ablations.catalogue import Variant
-from navi_pipeline.lib.hindrance import hindrance
-from navi_pipeline.lib.records.benchmark_log import BenchmarkLog
 from navi_pipeline.lib.records.documents import content_key, pipeline_folder, read_document, write_document
-from navi_pipeline.lib.stale_runs import runs_in_use, wait_for_run
-from navi_pipeline.lib.training.supervised import run_supervised
+from navi_pipeline.lib.records.logs import BenchmarkLog
+from navi_pipeline.lib.training.stale_runs import runs_in_use, wait_for_run
+from navi_pipeline.lib.training.supervised import interruption, run_supervised
 from navi_pipeline.lib.training.trainer_client import require_whole
 
 __all__ = ["CellOutcome", "known_outcome", "resolved", "run_cell"]
@@ -208,7 +207,7 @@ class _Commands:
             raise _CommandError("timeout", f"{stage}: {error}") from None
         finally:
             self.cpu_minutes[stage] = (_children_seconds() - before) / 60.0
-        if why := hindrance(code, last):
+        if why := interruption(code, last):
             raise RunError(f"{stage} {why}; the same command goes on with it")
         if code != 0:
             raise _CommandError("crash", f"{stage}, exit code {code}: {last[-1] if last else 'it said nothing'}")

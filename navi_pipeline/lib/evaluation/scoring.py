@@ -9,8 +9,8 @@ from typing import TYPE_CHECKING, Any
 from navi_core.config import EvalConfig, config_hash
 from navi_core.record import navi_home
 from navi_pipeline.lib.corpus.compiled_scenes import load_split, read_corpus
-from navi_pipeline.lib.records.documents import content_key
-from navi_pipeline.lib.records.pipeline_log import pipeline_log
+from navi_pipeline.lib.records.documents import content_key, pipeline_folder, read_document, write_document
+from navi_pipeline.lib.records.logs import pipeline_log
 from navi_pipeline.lib.reports.pictures import embedded_picture
 from navi_pipeline.lib.training.policies import policy_name
 
@@ -27,9 +27,11 @@ __all__ = [
     "flown",
     "flown_policy",
     "own_networks_of",
+    "read_verdict",
     "result_row",
     "score_policy",
     "summary_rows",
+    "write_verdict",
 ]
 
 PILOTS = ("random", "forward-plus")
@@ -237,8 +239,6 @@ def draw_flights(scenes: SplitScenes, results: dict[str, EvalResult], config: Ev
     Returns:
         Markdown pictures; none where not one subject was flown now and nothing was drawn before.
     """
-    from navi_pipeline.lib.records.documents import read_document, write_document
-
     file = navi_home() / "evaluations" / f"{key}.maps.json"
     if file.exists():
         return list(read_document(file, made_by="policy_evaluation")["maps"])
@@ -254,3 +254,51 @@ def draw_flights(scenes: SplitScenes, results: dict[str, EvalResult], config: Ev
         maps.append(embedded_picture(top_down_map(course.field, index, paths, course.floors[index]), scene.name))
     write_document(file, {"maps": maps})
     return maps
+
+
+def write_verdict(
+    profile: str, policy: dict[str, Any], test: Score, external: Score | None, config: EvalConfig
+) -> None:
+    """Write tables and comparisons of an evaluation.
+
+    Args:
+        profile: Training profile.
+        policy: Document of the policy that flew.
+        test: Its score on the test scenes.
+        external: Its score on the user's scenes, if there are any.
+        config: The protocol.
+    """
+
+    def part(score: Score) -> dict[str, Any]:
+        return {
+            "table": summary_rows(score),
+            "comparisons": {
+                pilot: {metric: comparison_row(value) for metric, value in metrics.items()}
+                for pilot, metrics in score.comparisons.items()
+            },
+            "scenes": len(next(iter(score.results.values())).scenes),
+            "episodes": len(next(iter(score.results.values())).episodes),
+            "reused": score.reused,
+        }
+
+    document = {
+        "profile": profile,
+        "policy": policy,
+        "config": config.model_dump(mode="json"),
+        "test": part(test),
+        "external": None if external is None else part(external),
+    }
+    write_document(_path(profile), document)
+
+
+def read_verdict(profile: str) -> dict[str, Any]:
+    """Return the conclusions of a profile's latest evaluation.
+
+    Raises:
+        RecordError: The policy has not been evaluated.
+    """
+    return read_document(_path(profile), made_by=f"policy_evaluation, partition {profile},")
+
+
+def _path(profile: str) -> Path:
+    return pipeline_folder() / "verdicts" / f"{profile}.json"

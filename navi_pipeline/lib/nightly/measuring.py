@@ -36,7 +36,7 @@ def benchmarks(night: Night) -> tuple[list[Gate], dict[str, Any]]:
     from navi_core.bench.env import env_cases, run_env
     from navi_core.config import CompileConfig
     from navi_core.scenes import compile_mesh, generate_scene
-    from navi_pipeline.lib.records.benchmark_log import BenchmarkLog
+    from navi_pipeline.lib.records.logs import BenchmarkLog
     from navi_pipeline.lib.warehouse.warehouse import Warehouse
 
     config = night.config

@@ -8,9 +8,9 @@ from typing import Any
 
 from navi_core.errors import NaviError, RecordError
 from navi_core.record import navi_home
+from navi_pipeline.lib.nightly.initial_weights import Start, choose_start
 from navi_pipeline.lib.nightly.night import Gate, Night
 from navi_pipeline.lib.nightly.settings import preset_settings
-from navi_pipeline.lib.nightly.start import Start, choose_start
 
 __all__ = ["preflight"]
 
@@ -19,7 +19,7 @@ def preflight(night: Night) -> tuple[list[Gate], dict[str, Any]]:
     """Look at everything that would otherwise fail at three in the morning; missing scenes are made."""
     from navi_core.kernels.native.library import find_compiler
     from navi_core.record import hardware_profile
-    from navi_pipeline.lib.stale_runs import runs_in_use
+    from navi_pipeline.lib.training.stale_runs import runs_in_use
 
     home, gates, data = navi_home(), [], dict[str, Any]()
     home.mkdir(parents=True, exist_ok=True)

@@ -9,9 +9,9 @@ from navi_core.config import TrainConfig, config_hash, parse_config
 from navi_core.config.past import settings_of_today
 from navi_core.errors import NaviError, RunError
 from navi_core.record import hardware_profile
+from navi_pipeline.lib.nightly.initial_weights import ASSET
 from navi_pipeline.lib.nightly.night import Gate, Night
 from navi_pipeline.lib.nightly.settings import preset_settings
-from navi_pipeline.lib.nightly.start import ASSET
 from navi_pipeline.lib.nightly.viewer import ViewerProbe
 from navi_pipeline.lib.training.monitor import Monitor
 
@@ -130,7 +130,7 @@ def _train(night: Night, settings: TrainConfig, monitor: Monitor) -> dict[str, A
 
 def _let_end(night: Night, settings: TrainConfig) -> None:
     """Wait for the trainer of a night that was killed a moment ago: it writes where the run stands."""
-    from navi_pipeline.lib.stale_runs import wait_for_run
+    from navi_pipeline.lib.training.stale_runs import wait_for_run
 
     wait_for_run(_run_id(night, settings))
 

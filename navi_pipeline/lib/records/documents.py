@@ -11,7 +11,19 @@ from navi_core.errors import RecordError
 from navi_core.record.durable import write_durably
 from navi_core.record.home import navi_home
 
-__all__ = ["content_key", "pipeline_folder", "read_document", "write_document"]
+__all__ = ["PACKAGE", "content_key", "pipeline_folder", "read_document", "shipped_folder", "write_document"]
+
+PACKAGE = Path(__file__).resolve().parents[2]
+"""Folder of the package."""
+
+
+def shipped_folder(name: str) -> Path:
+    """Return a folder of the package, or the one beside it that a checkout has a link to.
+
+    Git leaves a file of text where a disk, or its `core.symlinks`, knows no links; so do some that unpack archives.
+    """
+    inside = PACKAGE / name
+    return (inside if inside.is_dir() else PACKAGE.parent / name).resolve()
 
 
 def pipeline_folder() -> Path:

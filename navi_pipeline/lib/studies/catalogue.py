@@ -2,15 +2,16 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
 from navi_core.config import StudyConfig, parse_config
-from navi_core.errors import ConfigError
+from navi_core.errors import ConfigError, RunError
 from navi_core.presets import merge, read_config_file
+from navi_pipeline.lib.records.documents import content_key
 
-__all__ = ["STUDIES", "find_study"]
+__all__ = ["STUDIES", "find_study", "over_scenes"]
 
 _FLIGHT = {
     "preset": "quick",
@@ -76,3 +77,16 @@ def find_study(name: str, *, file: Path | str | None = None, overrides: Mapping[
     else:
         raise ConfigError(f"no study {name!r}; allowed: {', '.join(STUDIES)}, or a file: --config FILE")
     return parse_config(StudyConfig, merge({**values, "name": name}, overrides or {}))
+
+
+def over_scenes(config: StudyConfig, scenes: Sequence[str]) -> StudyConfig:
+    """Return a study on these scenes; other scenes are another study, so its name tells them apart.
+
+    Raises:
+        RunError: There is no scene.
+    """
+    if not scenes:
+        raise RunError("the corpus has no training scene; materialize scene_sources with train above 0")
+    settings = merge(config.settings, {"corpus": {"scenes": list(scenes)}})
+    name = f"{config.name}-{content_key(sorted(scenes))[:6]}"
+    return config.model_copy(update={"settings": settings, "name": name})

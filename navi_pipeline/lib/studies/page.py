@@ -12,8 +12,8 @@ from typing import Any
 from navi_pipeline.lib.reports.html_report import Part, picture_part, table_part, text_part, write_report
 from navi_pipeline.lib.reports.line_chart import line_chart
 from navi_pipeline.lib.reports.pictures import scatter
-from navi_pipeline.lib.studies.book import StudyBook
-from navi_pipeline.lib.studies.caution import caution, tried
+from navi_pipeline.lib.studies.best_trial import selection_note, trials_compared
+from navi_pipeline.lib.studies.trial_queue import TrialQueue
 
 __all__ = ["history_picture", "importances", "write_page"]
 
@@ -24,15 +24,15 @@ _SHOWN = ("slot", "trial", "state", "value", "reward_ema", "sps", "memory_gib", 
 Rows = list[dict[str, Any]]
 
 
-def write_page(book: StudyBook, row: dict[str, Any], rows: Rows) -> Path:
+def write_page(queue: TrialQueue, row: dict[str, Any], rows: Rows) -> Path:
     """Write the page of a study and return its path.
 
     Args:
-        book: The study.
+        queue: The study.
         row: Its row of `studies`.
         rows: Latest trial of every slot as rows of `trials`.
     """
-    config = book.config
+    config = queue.config
     goals = ", ".join(f"{objective.direction} {objective.metric}" for objective in config.objectives)
     parts: list[Part] = [
         text_part(
@@ -41,19 +41,19 @@ def write_page(book: StudyBook, row: dict[str, Any], rows: Rows) -> Path:
             f"{row['status']}."
         )
     ]
-    best = {trial.number for trial in book.best()}
-    worth = [text_part(f"Of {caution(tried(book))}.")] if best else []
+    best = {trial.number for trial in queue.best()}
+    worth = [text_part(f"Of {selection_note(trials_compared(queue))}.")] if best else []
     parts += _section("Best", [table_part(_table([one for one in rows if one["trial"] in best])), *worth])
     if len(config.objectives) > 1:
-        parts += _section("Front", [picture_part(_front(book, rows), "objectives against each other")])
+        parts += _section("Front", [picture_part(_front(queue, rows), "objectives against each other")])
     else:
-        parts += _section("History", [_history(book, rows)])
-        parts += _section("Curves", [_curves(book, rows)])
-    weights = importances(book)
+        parts += _section("History", [_history(queue, rows)])
+        parts += _section("Curves", [_curves(queue, rows)])
+    weights = importances(queue)
     if weights:
         told = [{"setting": name, "importance": round(value, 3)} for name, value in weights.items()]
         parts += _section("What mattered", [table_part(told)])
-    parts += _section("Settings and values", _slices(book, rows))
+    parts += _section("Settings and values", _slices(queue, rows))
     parts += _section("Trials", [table_part(_table(rows))])
     ended = [{name: one[name] for name in ("slot", "trial", "outcome", "reason")} for one in rows if one["reason"]]
     parts += _section("Trials that did not end well", [table_part(ended)] if ended else [])
@@ -61,35 +61,35 @@ def write_page(book: StudyBook, row: dict[str, Any], rows: Rows) -> Path:
     return write_report(f"study-{config.name}", f"Study {config.name}", parts)
 
 
-def importances(book: StudyBook) -> dict[str, float]:
+def importances(queue: TrialQueue) -> dict[str, float]:
     """Return how much each setting decided, by PED-ANOVA (Watanabe et al. 2023); empty where trials are too few."""
     import optuna
     from optuna.importance import PedAnovaImportanceEvaluator, get_param_importances
 
-    done = [trial for trial in book.trials() if trial.state.name == "COMPLETE"]
-    if len(book.config.objectives) > 1 or len(done) < 4:
+    done = [trial for trial in queue.trials() if trial.state.name == "COMPLETE"]
+    if len(queue.config.objectives) > 1 or len(done) < 4:
         return {}
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")
         try:
-            return dict(get_param_importances(book.study, evaluator=PedAnovaImportanceEvaluator()))
+            return dict(get_param_importances(queue.study, evaluator=PedAnovaImportanceEvaluator()))
         except (ValueError, RuntimeError, optuna.exceptions.OptunaError):
             return {}  # trials that all have one value say nothing
 
 
-def history_picture(book: StudyBook, rows: Rows) -> bytes:
+def history_picture(queue: TrialQueue, rows: Rows) -> bytes:
     """Return value by trial, or the first two objectives against each other, as a PNG file."""
-    if len(book.config.objectives) > 1:
-        return _front(book, rows)
+    if len(queue.config.objectives) > 1:
+        return _front(queue, rows)
     groups = {
         state: [(one["slot"], one["value"]) for one in rows if one["state"] == state and one["value"] is not None]
         for state in ("complete", "pruned")
     }
-    return scatter({name: points for name, points in groups.items() if points}, "trial", _metric(book))
+    return scatter({name: points for name, points in groups.items() if points}, "trial", _metric(queue))
 
 
-def _history(book: StudyBook, rows: Rows) -> Part:
-    better = max if book.config.objectives[0].direction == "maximize" else min
+def _history(queue: TrialQueue, rows: Rows) -> Part:
+    better = max if queue.config.objectives[0].direction == "maximize" else min
     values: list[tuple[float, float]] = []
     record: list[tuple[float, float]] = []
     for one in rows:
@@ -102,35 +102,35 @@ def _history(book: StudyBook, rows: Rows) -> Part:
     return line_chart(
         {name: ([x for x, _ in points], [y for _, y in points]) for name, points in curves.items()},
         x="trial",
-        y=_metric(book),
+        y=_metric(queue),
     )
 
 
-def _curves(book: StudyBook, rows: Rows) -> Part:
+def _curves(queue: TrialQueue, rows: Rows) -> Part:
     """Draw what was reported while the trials ran: the best by value, and some that were pruned."""
-    sign = -1.0 if book.config.objectives[0].direction == "maximize" else 1.0
+    sign = -1.0 if queue.config.objectives[0].direction == "maximize" else 1.0
     ranked = sorted(rows, key=lambda one: math.inf if one["value"] is None else sign * one["value"])
-    trials, curves = book.trials(), {}
+    trials, curves = queue.trials(), {}
     for one in ranked[:_CURVES]:
         points = sorted(trials[one["trial"]].intermediate_values.items())
         if points:
             curves[f"{one['slot']} ({one['state']})"] = ([float(s) for s, _ in points], [v for _, v in points])
-    return line_chart(curves, x="decisions", y=_metric(book))
+    return line_chart(curves, x="decisions", y=_metric(queue))
 
 
-def _slices(book: StudyBook, rows: Rows) -> list[Part]:
+def _slices(queue: TrialQueue, rows: Rows) -> list[Part]:
     parts = []
     done = [one for one in rows if one["state"] == "complete" and one["value"] is not None]
     for name in sorted({name for one in done for name in one["params"]})[:_SCATTERS]:
         points = [(one["params"][name], one["value"]) for one in done if name in one["params"]]
         if all(isinstance(value, int | float) and not isinstance(value, bool) for value, _ in points):
-            parts.append(picture_part(scatter({name: points}, name, _metric(book)), name))
+            parts.append(picture_part(scatter({name: points}, name, _metric(queue)), name))
     return parts
 
 
-def _front(book: StudyBook, rows: Rows) -> bytes:
-    first, second = book.config.objectives[:2]
-    best = {trial.number for trial in book.best()}
+def _front(queue: TrialQueue, rows: Rows) -> bytes:
+    first, second = queue.config.objectives[:2]
+    best = {trial.number for trial in queue.best()}
     groups: dict[str, list[tuple[float, float]]] = {"trials": [], "front": []}
     for one in rows:
         if one["objective_values"]:
@@ -143,8 +143,8 @@ def _table(rows: Rows) -> Rows:
     return [{name: one[name] for name in _SHOWN} | {"params": json.dumps(one["params"])} for one in rows]
 
 
-def _metric(book: StudyBook) -> str:
-    return book.config.objectives[0].metric
+def _metric(queue: TrialQueue) -> str:
+    return queue.config.objectives[0].metric
 
 
 def _section(title: str, parts: list[Part]) -> list[Part]:

@@ -13,9 +13,9 @@ from typing import TYPE_CHECKING, Any
 
 from navi_core.config import StudyConfig
 from navi_core.errors import NaviError, RunError
-from navi_pipeline.lib.studies.book import StudyBook
 from navi_pipeline.lib.studies.page import history_picture, write_page
 from navi_pipeline.lib.studies.rows import record_study, record_trials, trial_row
+from navi_pipeline.lib.studies.trial_queue import TrialQueue
 from navi_pipeline.lib.training.supervised import run_supervised
 from navi_pipeline.lib.warehouse.warehouse import Warehouse
 
@@ -71,24 +71,24 @@ def perform_study(
         RecordError: Its storage cannot be opened.
         RunError: Its workers fail.
     """
-    with StudyBook(config) as book:
+    with TrialQueue(config) as queue:
         told: set[int] = set()
-        begun, differing = book.release_lost(), book.differing()
+        begun, differing = queue.release_lost(), queue.differing()
         if begun > 0:
-            book.require_same_settings()
-        _tell(book, told, on_trial)
+            queue.require_same_settings()
+        _tell(queue, told, on_trial)
         status = "stopped"  # what is cancelled from outside goes on another time
         if begun > 0:
-            record_study(book, "running")
+            record_study(queue, "running")
         try:
             # A worker that ends while another still trains cannot take up what that one loses.
             for _ in range(_RESTARTS):
-                left = book.release_lost()
+                left = queue.release_lost()
                 if left <= 0 or stop():
                     break
-                _sitting(book, min(config.workers, left), on_line, stop, lambda: _tell(book, told, on_trial))
-                _wait_for_others(book, on_line, stop, lambda: _tell(book, told, on_trial))
-            left = book.release_lost()
+                _sitting(queue, min(config.workers, left), on_line, stop, lambda: _tell(queue, told, on_trial))
+                _wait_for_others(queue, on_line, stop, lambda: _tell(queue, told, on_trial))
+            left = queue.release_lost()
             if left <= 0:
                 status = "finished"
             elif not stop():
@@ -99,22 +99,22 @@ def perform_study(
         finally:
             # Rows tell configurations, which are made again from the preset: from another they would be others.
             if not differing:
-                record_trials(book, book.trials())
-            record_study(book, status)
-        return study_result(book, status, reused=begun <= 0)
+                record_trials(queue, queue.trials())
+            record_study(queue, status)
+        return study_result(queue, status, reused=begun <= 0)
 
 
-def study_result(book: StudyBook, status: str, *, reused: bool) -> StudyResult:
+def study_result(queue: TrialQueue, status: str, *, reused: bool) -> StudyResult:
     """Write a study's rows and its page, and return what it shows."""
-    row = record_study(book, status)
+    row = record_study(queue, status)
     Warehouse().ingest()
-    rows = [trial_row(book, trial) for _, trial in sorted(book.latest().items())]
-    page = write_page(book, row, rows)
-    return StudyResult(row, rows, book.best(), history_picture(book, rows), page, reused)
+    rows = [trial_row(queue, trial) for _, trial in sorted(queue.latest().items())]
+    page = write_page(queue, row, rows)
+    return StudyResult(row, rows, queue.best(), history_picture(queue, rows), page, reused)
 
 
 def _sitting(
-    book: StudyBook,
+    queue: TrialQueue,
     workers: int,
     on_line: Callable[[str], None],
     stop: Callable[[], bool],
@@ -123,7 +123,7 @@ def _sitting(
     """Let workers work until none finds a trial."""
     ending = threading.Event()
     with ThreadPoolExecutor(workers) as pool:
-        sitting = [pool.submit(_employ, book.config.name, on_line, ending) for _ in range(workers)]
+        sitting = [pool.submit(_employ, queue.config.name, on_line, ending) for _ in range(workers)]
         try:
             while wait(sitting, timeout=1.0).not_done:
                 if stop():
@@ -138,13 +138,13 @@ def _sitting(
 
 
 def _wait_for_others(
-    book: StudyBook, on_line: Callable[[str], None], stop: Callable[[], bool], each_second: Callable[[], None]
+    queue: TrialQueue, on_line: Callable[[str], None], stop: Callable[[], bool], each_second: Callable[[], None]
 ) -> None:
     """Wait while all trials that are left are with the living workers of another command of this study."""
     said = 0
-    while 0 < (left := book.release_lost()) <= book.in_living_hands() and not stop():
+    while 0 < (left := queue.release_lost()) <= queue.in_living_hands() and not stop():
         if left != said:
-            on_line(f"study {book.config.name}: waiting for {left} trials that another command of it trains")
+            on_line(f"study {queue.config.name}: waiting for {left} trials that another command of it trains")
             said = left
         time.sleep(1.0)
         each_second()
@@ -162,8 +162,8 @@ def _employ(name: str, on_line: Callable[[str], None], ending: threading.Event) 
     raise RunError(f"workers of study {name} were killed {_RESTARTS} times; `navi study resume {name}` goes on")
 
 
-def _tell(book: StudyBook, told: set[int], on_trial: Callable[[dict[str, Any]], None]) -> None:
-    for slot, trial in sorted(book.latest().items()):
+def _tell(queue: TrialQueue, told: set[int], on_trial: Callable[[dict[str, Any]], None]) -> None:
+    for slot, trial in sorted(queue.latest().items()):
         if slot not in told and trial.state.is_finished() and trial.user_attrs.get("outcome") != "lost":
             told.add(slot)
-            on_trial(trial_row(book, trial))
+            on_trial(trial_row(queue, trial))

@@ -8,9 +8,9 @@ from typing import TYPE_CHECKING, Any
 
 from navi_core.config import config_hash
 from navi_core.errors import ConfigError
-from navi_pipeline.lib.records.pipeline_log import pipeline_log
-from navi_pipeline.lib.studies.book import StudyBook, constraint_values, is_feasible, number_of
+from navi_pipeline.lib.records.logs import pipeline_log
 from navi_pipeline.lib.studies.spaces import search_space, trial_config
+from navi_pipeline.lib.studies.trial_queue import TrialQueue, constraint_values, is_feasible, number_of
 
 if TYPE_CHECKING:
     from optuna.trial import FrozenTrial
@@ -20,15 +20,15 @@ __all__ = ["record_study", "record_trials", "trial_row"]
 _STATES = {"COMPLETE": "complete", "PRUNED": "pruned", "FAIL": "failed", "RUNNING": "running", "WAITING": "waiting"}
 
 
-def trial_row(book: StudyBook, trial: FrozenTrial) -> dict[str, Any]:
+def trial_row(queue: TrialQueue, trial: FrozenTrial) -> dict[str, Any]:
     """Return a trial as a row of `trials`; its configuration is made again from the study and its values."""
     known, metrics = trial.user_attrs, trial.user_attrs.get("metrics", {})
     try:
-        config: dict[str, Any] | None = trial_config(book.config, trial.params).model_dump(mode="json")
+        config: dict[str, Any] | None = trial_config(queue.config, trial.params).model_dump(mode="json")
     except ConfigError:
         config = None  # its reason says which value cannot be
     return {
-        "study": book.config.name,
+        "study": queue.config.name,
         "trial": trial.number,
         "run_id": known.get("run_id"),
         "step": int(known.get("steps", 0)),
@@ -57,25 +57,25 @@ def trial_row(book: StudyBook, trial: FrozenTrial) -> dict[str, Any]:
     }
 
 
-def record_trials(book: StudyBook, trials: Sequence[FrozenTrial]) -> None:
+def record_trials(queue: TrialQueue, trials: Sequence[FrozenTrial]) -> None:
     """Write trials to the outbox; a trial that is written again replaces its row."""
-    with pipeline_log(f"study-{book.config.name}", config_hash=config_hash(book.config)) as log:
+    with pipeline_log(f"study-{queue.config.name}", config_hash=config_hash(queue.config)) as log:
         for trial in trials:
             if trial.state.name != "WAITING":
-                log.row("trials", trial_row(book, trial))
+                log.row("trials", trial_row(queue, trial))
 
 
-def record_study(book: StudyBook, status: str) -> dict[str, Any]:
+def record_study(queue: TrialQueue, status: str) -> dict[str, Any]:
     """Write how the study stands, and return that row.
 
     Args:
-        book: The study.
+        queue: The study.
         status: running, finished, stopped or failed.
     """
-    config, trials = book.config, list(book.latest().values())
-    best = book.best()
-    began = [t.datetime_start for t in book.trials() if t.datetime_start is not None]
-    ended = [t.datetime_complete for t in book.trials() if t.datetime_complete is not None]
+    config, trials = queue.config, list(queue.latest().values())
+    best = queue.best()
+    began = [t.datetime_start for t in queue.trials() if t.datetime_start is not None]
+    ended = [t.datetime_complete for t in queue.trials() if t.datetime_complete is not None]
     row: dict[str, Any] = {
         "study": config.name,
         "learner": config.learner,
@@ -83,7 +83,7 @@ def record_study(book: StudyBook, status: str) -> dict[str, Any]:
         "directions": [objective.direction for objective in config.objectives],
         "sampler": config.sampler,
         "pruner": "hyperband" if config.pruning is not None else "none",
-        "storage": book.study._storage.__class__.__name__,
+        "storage": queue.study._storage.__class__.__name__,
         "search_space": {name: parameter.model_dump() for name, parameter in search_space(config).items()},
         "status": status,
         "trials": len(trials),

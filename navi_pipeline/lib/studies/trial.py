@@ -11,11 +11,11 @@ from navi_core.config import config_hash
 from navi_core.config.studies import ObjectiveConfig
 from navi_core.errors import ConfigError, RunError
 from navi_core.record import navi_home
-from navi_pipeline.lib.hindrance import no_room
-from navi_pipeline.lib.stale_runs import runs_in_use, wait_for_run
-from navi_pipeline.lib.studies.book import HINDERED, INTERRUPTED, StudyBook
 from navi_pipeline.lib.studies.curve import RunCurve
 from navi_pipeline.lib.studies.spaces import draw, search_space, trial_config
+from navi_pipeline.lib.studies.trial_queue import HINDERED, INTERRUPTED, TrialQueue
+from navi_pipeline.lib.training.stale_runs import runs_in_use, wait_for_run
+from navi_pipeline.lib.training.supervised import disk_is_full
 from navi_pipeline.lib.training.trainer_client import ended_of_itself, train_in_child
 
 if TYPE_CHECKING:
@@ -37,7 +37,7 @@ def partition_of(study: str, slot: int) -> str:
 
 
 def run_trial(
-    book: StudyBook,
+    queue: TrialQueue,
     trial: Trial,
     *,
     on_line: Callable[[str], None],
@@ -47,7 +47,7 @@ def run_trial(
     """Train with what a trial proposes and tell the study how it went.
 
     Args:
-        book: The study.
+        queue: The study.
         trial: A trial that was claimed.
         on_line: Called with every line of the trainer.
         ending: Whether this worker is to end; the trainer then checkpoints, and the trial waits to be taken up.
@@ -61,13 +61,13 @@ def run_trial(
     """
     from optuna.trial import TrialState
 
-    config, began = book.config, time.monotonic()
+    config, began = queue.config, time.monotonic()
     params = draw(trial, search_space(config))
     partition = partition_of(config.name, int(trial.user_attrs["slot"]))
     try:
         settings = trial_config(config, params)
     except ConfigError as error:
-        return _fail(book, trial, "invalid", str(error), began)
+        return _fail(queue, trial, "invalid", str(error), began)
     run_id = f"{ASSET}-{partition}-{config_hash(settings)}"
     trial.set_user_attr("run_id", run_id)
     trial.set_user_attr("config_hash", config_hash(settings))
@@ -86,22 +86,22 @@ def run_trial(
         return judge.verdict is not None
 
     if not wait_for_run(run_id, ending=ending):
-        book.give_back(trial, INTERRUPTED if ending() else HINDERED)
+        queue.give_back(trial, INTERRUPTED if ending() else HINDERED)
         return "interrupted"
     result: dict[str, Any] | None = None
     try:
-        result = train(settings, asset=ASSET, partition=partition, on_line=on_line, command=_command(book), stop=stop)
+        result = train(settings, asset=ASSET, partition=partition, on_line=on_line, command=_command(queue), stop=stop)
     except RunError as error:
         if judge.verdict is None and runs_in_use(prefix=run_id):
             judge.verdict = HINDERED  # taken between the look and the trainer's start
         if judge.verdict is None:
             told = str(error)
-            if no_room(told):
+            if disk_is_full(told):
                 # Else a full disk would fail all trials there are to come, one after the other.
-                book.give_back(trial, INTERRUPTED)
+                queue.give_back(trial, INTERRUPTED)
                 raise RunError(f"{told.splitlines()[-1]}; make room, then `navi study resume {config.name}`") from error
             outcome = "out_of_memory" if any(word in told for word in _OUT_OF_MEMORY) else "crash"
-            return _fail(book, trial, outcome, told.splitlines()[-1], began)
+            return _fail(queue, trial, outcome, told.splitlines()[-1], began)
     judge.curve.read()
     if judge.verdict == "pruned" and result is not None and result["steps"] >= (settings.total_steps or math.inf):
         judge.verdict = None  # it was done before it could be stopped
@@ -111,29 +111,29 @@ def run_trial(
     trial.set_user_attr("steps", int((result or {}).get("steps") or judge.curve.last_step))
     trial.set_user_attr("checkpoint", (result or {}).get("checkpoint"))
     if judge.verdict in (INTERRUPTED, HINDERED):
-        book.give_back(trial, judge.verdict)
+        queue.give_back(trial, judge.verdict)
         return "interrupted"
     if judge.verdict == "timeout":
-        return _fail(book, trial, "timeout", f"not done after {config.timeout:g} s", began)
+        return _fail(queue, trial, "timeout", f"not done after {config.timeout:g} s", began)
     violations: dict[str, float] = {}
     for constraint in config.constraints:
         figure = judge.curve.figure(ObjectiveConfig(metric=constraint.metric), result)
         if figure is None and judge.verdict is None:
-            return _fail(book, trial, "invalid", f"the run has no {constraint.metric}, which is bounded", began)
+            return _fail(queue, trial, "invalid", f"the run has no {constraint.metric}, which is bounded", began)
         if figure is not None:
             violations[constraint.metric] = constraint.violation(figure)
             trial.set_constraint(constraint.metric, violations[constraint.metric])
     trial.set_user_attr("constraints", violations)
     if judge.verdict == "pruned":
         _close(trial, "pruned", began)
-        book.study.tell(trial, state=TrialState.PRUNED)
+        queue.study.tell(trial, state=TrialState.PRUNED)
         return "pruned"
     figures = {objective.metric: judge.curve.figure(objective, result) for objective in config.objectives}
     missing = [metric for metric, value in figures.items() if value is None]
     if missing:
-        return _fail(book, trial, "invalid", f"the run has no finite {', '.join(missing)}", began)
+        return _fail(queue, trial, "invalid", f"the run has no finite {', '.join(missing)}", began)
     _close(trial, "ok", began)
-    book.study.tell(trial, [float(value) for value in figures.values() if value is not None])
+    queue.study.tell(trial, [float(value) for value in figures.values() if value is not None])
     return "complete"
 
 
@@ -166,20 +166,20 @@ class _Judge:
                 return
 
 
-def _command(book: StudyBook) -> list[str]:
-    config = book.config
+def _command(queue: TrialQueue) -> list[str]:
+    config = queue.config
     # Hundreds of trials are no versions: the best one's settings become a preset, and what is trained with it, one.
     if config.learner == "bc":
         return ["bc", "--no-register", *(part for folder in config.demonstrations for part in ("--demos", folder))]
     return ["train", config.learner, "--publish", "off", "--no-register"]
 
 
-def _fail(book: StudyBook, trial: Trial, outcome: str, reason: str, began: float) -> str:
+def _fail(queue: TrialQueue, trial: Trial, outcome: str, reason: str, began: float) -> str:
     from optuna.trial import TrialState
 
     trial.set_user_attr("reason", reason[:500])
     _close(trial, outcome, began)
-    book.study.tell(trial, state=TrialState.FAIL)
+    queue.study.tell(trial, state=TrialState.FAIL)
     return "failed"
 
 

@@ -8,16 +8,16 @@ import threading
 from collections.abc import Callable
 
 from navi_core.errors import NaviError
-from navi_pipeline.lib.studies.book import StudyBook, read_study
 from navi_pipeline.lib.studies.rows import record_trials
 from navi_pipeline.lib.studies.trial import Train, run_trial
+from navi_pipeline.lib.studies.trial_queue import TrialQueue, read_study
 from navi_pipeline.lib.training.trainer_client import train_in_child
 
 __all__ = ["work"]
 
 
 def work(
-    book: StudyBook,
+    queue: TrialQueue,
     *,
     on_line: Callable[[str], None],
     ending: Callable[[], bool] = lambda: False,
@@ -26,7 +26,7 @@ def work(
     """Carry out trials until every slot is done or in other hands.
 
     Args:
-        book: The study.
+        queue: The study.
         on_line: Called with a line for every trial, and with those of the trainers.
         ending: Whether to stop; the trial at hand is left to be taken up again.
         train: What trains.
@@ -39,17 +39,17 @@ def work(
     """
     taken = 0
     while not ending():
-        book.require_same_settings()  # a preset may be edited while a study lasts
-        trial = book.claim()
+        queue.require_same_settings()  # a preset may be edited while a study lasts
+        trial = queue.claim()
         if trial is None:
             break
         taken += 1
-        ended = run_trial(book, trial, on_line=on_line, ending=ending, train=train)
-        done = book.trials()[trial.number]
-        record_trials(book, [done])
+        ended = run_trial(queue, trial, on_line=on_line, ending=ending, train=train)
+        done = queue.trials()[trial.number]
+        record_trials(queue, [done])
         told = done.user_attrs.get("reason") or ", ".join(f"{value:.4g}" for value in done.values or ())
         slot = int(done.user_attrs["slot"])
-        on_line(f"study {book.config.name}: trial {slot + 1}/{book.config.trials} {ended} {told}")
+        on_line(f"study {queue.config.name}: trial {slot + 1}/{queue.config.trials} {ended} {told}")
     return taken
 
 
@@ -59,8 +59,8 @@ def main(name: str) -> int:
     for number in (signal.SIGTERM, signal.SIGINT):
         signal.signal(number, lambda *_: told.set())
     try:
-        with StudyBook(read_study(name)) as book:
-            work(book, on_line=lambda line: print(line, file=sys.stderr, flush=True), ending=told.is_set)  # noqa: T201
+        with TrialQueue(read_study(name)) as queue:
+            work(queue, on_line=lambda line: print(line, file=sys.stderr, flush=True), ending=told.is_set)  # noqa: T201
     except (NaviError, OSError) as error:
         print(f"{type(error).__name__}: {error}", file=sys.stderr, flush=True)  # noqa: T201
         return 1

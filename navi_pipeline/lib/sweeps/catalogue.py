@@ -9,7 +9,7 @@ from typing import Any
 
 from navi_core.config import SweepConfig
 from navi_core.errors import ConfigError
-from navi_pipeline.lib.sweeps.cell import Cell, read_train
+from navi_pipeline.lib.sweeps.cells import Cell, read_train
 
 __all__ = ["SWEEPS", "Scenery", "Sweep", "find_sweep"]
 

@@ -13,9 +13,8 @@ from navi_pipeline.lib.corpus.compiled_scenes import read_corpus
 from navi_pipeline.lib.records.documents import pipeline_folder, read_document, write_document
 from navi_pipeline.lib.reports.html_report import picture_part, table_part, text_part, write_report
 from navi_pipeline.lib.sweeps.catalogue import Scenery, Sweep, find_sweep
-from navi_pipeline.lib.sweeps.cell import Outcome
+from navi_pipeline.lib.sweeps.cells import Outcome, run_cells
 from navi_pipeline.lib.sweeps.pictures import draw_sweep, draw_verdicts
-from navi_pipeline.lib.sweeps.runner import run_cells
 from navi_pipeline.lib.sweeps.summary import INCUMBENT, Verdict, core_verdicts, level_rows
 from navi_pipeline.lib.warehouse.warehouse import Warehouse
 

@@ -6,7 +6,7 @@ import math
 from collections.abc import Sequence
 
 from navi_pipeline.lib.reports.pictures import new_figure, png
-from navi_pipeline.lib.sweeps.cell import Outcome
+from navi_pipeline.lib.sweeps.cells import Outcome
 from navi_pipeline.lib.sweeps.summary import Verdict
 
 __all__ = ["draw_sweep", "draw_verdicts"]

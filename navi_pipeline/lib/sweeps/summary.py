@@ -7,7 +7,7 @@ from collections.abc import Sequence
 from dataclasses import asdict, dataclass
 from typing import Any
 
-from navi_pipeline.lib.sweeps.cell import Outcome
+from navi_pipeline.lib.sweeps.cells import Outcome
 
 __all__ = ["Difference", "Verdict", "core_verdicts", "level_rows", "paired_difference"]
 

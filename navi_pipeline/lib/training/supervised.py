@@ -8,6 +8,7 @@ checkpoints and exits), and SIGKILL after a grace period.
 from __future__ import annotations
 
 import contextlib
+import errno
 import os
 import queue
 import signal
@@ -16,13 +17,13 @@ import sys
 import threading
 import time
 from collections import deque
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
 
 from navi_core.presets import environment_overrides
 
-__all__ = ["SUPERVISOR", "run_supervised"]
+__all__ = ["SUPERVISOR", "disk_is_full", "interruption", "run_supervised"]
 
 SUPERVISOR = "SUPERVISED_BY"
 """Environment variable of a child that names its supervisor, so that an orphan can be told from a run of its own."""
@@ -145,3 +146,31 @@ def _environment() -> dict[str, str]:
     root = str(Path(__file__).resolve().parents[3])
     kept["PYTHONPATH"] = os.pathsep.join([root, *filter(None, [os.environ.get("PYTHONPATH")])])
     return kept
+
+
+_TOLD_TO_END = (-signal.SIGTERM, -signal.SIGINT, -signal.SIGHUP)
+"""Exit codes of a child that somebody ended, or that the machine did when it was shut down."""
+_NO_ROOM = tuple(os.strerror(code) for code in (errno.ENOSPC, errno.EDQUOT))
+
+
+def interruption(code: int, last: Sequence[str]) -> str | None:
+    """Return what ended a child that did nothing wrong, as a sentence without its subject; None for any other.
+
+    Args:
+        code: Its exit code.
+        last: The lines that it said last.
+    """
+    if code in _TOLD_TO_END:
+        return f"was told to end by {signal.Signals(-code).name}"
+    return f"has no room: {last[-1]}" if code and disk_is_full("\n".join(last)) else None
+
+
+def disk_is_full(told: str) -> bool:
+    """Tell whether a child failed because the disk is full, or this user's share of it.
+
+    Args:
+        told: What it said last.
+    """
+    # What was only logged before its error did not end it, and may well be logged each time.
+    ended_by = f"\n{told}".rpartition("\nerror: ")[2]
+    return any(word in ended_by for word in _NO_ROOM)

@@ -11,7 +11,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from navi_core.errors import RecordError
-from navi_pipeline.lib.shipped import shipped
+from navi_pipeline.lib.records.documents import shipped_folder
 
 if TYPE_CHECKING:
     import duckdb
@@ -44,7 +44,7 @@ def sql_folder() -> Path:
         RecordError: There is no such folder.
     """
     named = os.environ.get("NAVI_SQL")
-    folder = Path(named).absolute() if named else shipped("sql")
+    folder = Path(named).absolute() if named else shipped_folder("sql")
     if not (folder / "migrations").is_dir():
         raise RecordError(f"no SQL folder at {folder}; set NAVI_SQL to the sql folder of a checkout")
     return folder

@@ -1,0 +1,1 @@
+"""Tables, progress bars and JSON on a terminal."""

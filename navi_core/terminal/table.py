@@ -1,0 +1,101 @@
+"""Tables and JSON on standard output."""
+
+from __future__ import annotations
+
+import json
+import sys
+from collections.abc import Iterable, Mapping, Sequence
+from typing import TYPE_CHECKING, Any
+
+import typer
+
+from navi_core.errors import printable
+
+if TYPE_CHECKING:
+    from rich.console import Console
+    from rich.text import Text
+
+__all__ = ["cell", "console", "print_facts", "print_json", "print_records", "print_table"]
+
+
+def print_json(data: Any) -> None:
+    """Print data as one JSON document."""
+    typer.echo(json.dumps(data, indent=1))
+
+
+def console() -> Console:
+    """Return the console of stdout; a pipe has no width, and tables stay readable there too."""
+    from rich.console import Console
+
+    return Console(width=None if sys.stdout.isatty() else 160, markup=False, highlight=False)
+
+
+def print_table(
+    title: str,
+    headings: Sequence[str],
+    rows: Iterable[Sequence[str | Text]],
+    *,
+    words: int | None = None,
+    caption: str | None = None,
+    dense: bool = False,
+) -> None:
+    """Print a table.
+
+    Args:
+        title: Its title.
+        headings: Of the columns.
+        rows: Cells of each row.
+        words: Columns from the left that hold words; the others hold numbers, right-aligned and never folded. None:
+            all hold words.
+        caption: What stands below it.
+        dense: Without frames, for many columns.
+    """
+    from rich.box import HEAVY_HEAD, SIMPLE
+    from rich.table import Table
+
+    table = Table(
+        title=title, caption=caption, box=SIMPLE if dense else HEAVY_HEAD, padding=0 if dense else (0, 1),
+        collapse_padding=dense,
+    )  # fmt: skip
+    for place, heading in enumerate(headings):
+        number = words is not None and place >= words
+        table.add_column(
+            heading,
+            justify="right" if number else "left",
+            no_wrap=number,
+            overflow="ellipsis" if number else "fold",
+            min_width=12 if heading == "name" else None,
+        )
+    for row in rows:
+        table.add_row(*row)
+    console().print(table)
+
+
+def print_records(title: str, records: Sequence[Mapping[str, Any]], hidden: Sequence[str] = ()) -> None:
+    """Print records as a table with a column for every key that one of them has, but for those `hidden`."""
+    names = [name for name in dict.fromkeys(name for record in records for name in record) if name not in hidden]
+    headings = [name.replace("_", " ") for name in names]
+    print_table(title, headings, ([cell(record.get(name)) for name in names] for record in records))
+
+
+def print_facts(title: str, facts: Mapping[str, str]) -> None:
+    """Print what is known of one thing, a fact a line."""
+    from rich.table import Table
+
+    table = Table(title=title, show_header=False)
+    for name, value in facts.items():
+        table.add_row(name, value)
+    console().print(table)
+
+
+def cell(value: Any) -> str:
+    """Return a value as people read it; what a terminal would not show is escaped."""
+    if value is None:
+        return ""
+    if isinstance(value, bool):
+        return "yes" if value else "no"
+    if isinstance(value, float):
+        return f"{value:.4g}"
+    if isinstance(value, list):
+        return " × ".join(f"{v:g}" for v in value)
+    return printable(str(value))

@@ -1,0 +1,1 @@
+"""The Dagster instance, the time of assets, failed runs."""

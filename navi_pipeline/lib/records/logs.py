@@ -1,0 +1,104 @@
+"""Rows of sweeps and benchmarks: every cell leaves its numbers, or the reason why it has none."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from datetime import UTC, datetime
+from types import TracebackType
+from typing import Any, Literal
+
+from navi_core.errors import RecordError
+from navi_core.record import MetricLog, outbox_path, row_context
+
+__all__ = ["OUTCOMES", "BenchmarkLog", "Outcome", "pipeline_log"]
+
+
+def pipeline_log(run_id: str, *, seed: int | None = None, config_hash: str | None = None) -> MetricLog:
+    """Return a metric log with the full context of every row.
+
+    Args:
+        run_id: Run that the rows belong to: a training run, or the asset's name.
+        seed: Seed of what is recorded.
+        config_hash: Hash of its configuration.
+    """
+    return MetricLog(outbox_path(), run_id, row_context() | {"seed": seed, "config_hash": config_hash})
+
+
+Outcome = Literal["ok", "out_of_memory", "crash", "timeout"]
+OUTCOMES: tuple[Outcome, ...] = ("ok", "out_of_memory", "crash", "timeout")
+"""How a cell can end."""
+
+
+class BenchmarkLog:
+    """Records one run of a sweep or benchmark in the table `benchmarks`; use it as a context manager.
+
+    Every run has a name of its own, so that runs of the same benchmark are its history.
+
+    Args:
+        benchmark: Name of the sweep or benchmark, for example `resolution_sweep`.
+        run_id: Name of this run; by default the benchmark's with the time. The same name again replaces its rows.
+        config_hash: Hash of what was measured.
+    """
+
+    def __init__(self, benchmark: str, *, run_id: str | None = None, config_hash: str | None = None) -> None:
+        self.benchmark = benchmark
+        self.run_id = run_id or f"{benchmark}-{datetime.now(UTC):%Y%m%dT%H%M%S%f}"
+        self._log = pipeline_log(self.run_id, config_hash=config_hash)
+
+    def cell(
+        self,
+        cell: str,
+        values: Mapping[str, tuple[float, str]],
+        *,
+        repeat: int = 0,
+        seed: int | None = None,
+        step: int = 0,
+        profile: str | None = None,
+        parameters: Mapping[str, Any] | None = None,
+        outcome: Outcome = "ok",
+        detail: str | None = None,
+    ) -> None:
+        """Record one repeat of one cell; its rows are durable when this returns.
+
+        Args:
+            cell: Name of the cell, for example `256x48` or `gru`.
+            values: Name → (value, unit), for example `{"steps_per_second": (812.0, "1/s")}`; may be empty where the
+                cell failed.
+            repeat: Number of the repeat.
+            seed: Its seed.
+            step: Decisions after which it was measured.
+            profile: How large the cell was, for example `quick`; means are over cells of one profile.
+            parameters: Settings that make the cell.
+            outcome: How it ended.
+            detail: Reason, where it failed.
+
+        Raises:
+            RecordError: A cell without numbers that did not fail, or the rows could not be written.
+        """
+        if outcome not in OUTCOMES:
+            raise RecordError(f"outcome {outcome!r} of cell {cell!r}; allowed: {', '.join(OUTCOMES)}")
+        if not values and outcome == "ok":
+            raise RecordError(f"cell {cell!r} of {self.benchmark} has no value and did not fail")
+        shared = {
+            "benchmark": self.benchmark,
+            "cell": cell,
+            "repeat": repeat,
+            "seed": seed,
+            "step": step,
+            "profile": profile,
+            "parameters": dict(parameters or {}),
+            "outcome": outcome,
+            "detail": detail,
+        }
+        numbers: Mapping[str, tuple[float | None, str]] = values or {"outcome": (None, "")}
+        for name, (value, unit) in numbers.items():
+            self._log.row("benchmarks", shared | {"name": name, "value": value, "unit": unit})
+        self._log.flush()
+
+    def __enter__(self) -> BenchmarkLog:
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self._log.close()

@@ -1,0 +1,339 @@
+"""A study's queue of trials: who works on what, and what must be done again.
+
+A *slot* is one of the trials that a study was asked for; Optuna's trials are attempts at it. A trial whose worker is
+gone has failed, and its slot is taken up by a new trial of the same settings, which goes on in the same run directory
+where the old one stood. So nothing is lost, and no slot counts twice. A trial that failed by itself (out of memory,
+an error, no time left) is an outcome and stays.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import socket
+import time
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import suppress
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from navi_core.config import StudyConfig, config_hash, parse_config
+from navi_core.config.base import Config
+from navi_core.config.parts import LEARNER_NAMES
+from navi_core.config.past import given_of_today, settings_of_today
+from navi_core.errors import ConfigError, RecordError
+from navi_core.machine.file_lock import is_locked, wait_for_lock
+from navi_core.record import navi_home
+from navi_pipeline.lib.records.documents import read_document, write_document
+from navi_pipeline.lib.studies.spaces import check_space, corner_config, search_space, trial_config
+from navi_pipeline.lib.studies.storage import open_storage, studies_folder, study_folder
+
+if TYPE_CHECKING:
+    from optuna import Study
+    from optuna.samplers import BaseSampler
+    from optuna.trial import FrozenTrial, Trial
+
+__all__ = ["HINDERED", "INTERRUPTED", "LOST", "TrialQueue", "known_studies", "read_study"]
+
+LOST = "its worker was lost"
+"""Reason of a trial whose worker died."""
+INTERRUPTED = "interrupted"
+"""Reason of a trial whose worker was told to end."""
+HINDERED = "somebody else held its run, or told its trainer to end"
+"""Reason of a trial that something outside the study kept from training."""
+_FREE = ("trials", "workers", "storage", "timeout", "attempts")
+"""Settings of a study that may change when it goes on."""
+
+
+def known_studies() -> list[str]:
+    """Return the names of the studies of this home."""
+    return sorted(file.parent.name for file in studies_folder().glob("*/study.json"))
+
+
+def read_study(name: str) -> StudyConfig:
+    """Return the configuration of a study that was begun.
+
+    Raises:
+        RecordError: There is no such study.
+    """
+    if name not in known_studies():
+        known = ", ".join(known_studies()) or "none yet"
+        raise RecordError(f"no study {name!r}; known: {known}; `navi study run` begins one")
+    document = read_document(study_folder(name) / "study.json", made_by="the study")
+    if isinstance(document.get("settings"), dict):
+        document["settings"] = given_of_today(document["settings"])
+    # A study is listed also where nobody has registered its learner.
+    return parse_config(StudyConfig, document, context={"past": [LEARNER_NAMES.kind]})
+
+
+class TrialQueue:
+    """One process's view of a study.
+
+    Attributes:
+        config: Of the study.
+        study: Optuna's study.
+        worker: Name of this process as a worker; it holds a lock of this name while it lives.
+    """
+
+    def __init__(self, config: StudyConfig) -> None:
+        """Open a study, begun if it is new.
+
+        Raises:
+            ConfigError: A study of this name has other settings, or a setting of its space does not exist.
+            RecordError: Its storage cannot be opened.
+        """
+        import optuna
+
+        optuna.logging.set_verbosity(optuna.logging.ERROR)
+        self.config = config
+        self.folder = study_folder(config.name)
+        check_space(config)
+        self._claim = self.folder / "claim.lock"
+        self.worker = f"{socket.gethostname()}-{os.getpid()}-{time.time_ns()}"
+        with wait_for_lock(self._claim):
+            self._keep_settings()
+            self.study: Study = optuna.create_study(
+                storage=open_storage(config),
+                study_name=config.name,
+                directions=[objective.direction for objective in config.objectives],
+                pruner=_pruner(config),
+                load_if_exists=True,
+            )
+        self._lock = wait_for_lock(self._lock_of(self.worker))
+        self._lock.__enter__()
+
+    def differing(self) -> list[str]:
+        """Return what a preset or a default says otherwise than when the study began: setting and former value."""
+        file, now = self.folder / "settings.json", corner_config(self.config)
+        with wait_for_lock(self._claim):
+            if not file.exists():
+                differing = self._differing_from_trials()
+                if differing:
+                    return differing
+                write_document(file, now.model_dump(mode="json"))
+            return list(_differences(settings_of_today(read_document(file, made_by="the study")), now))
+
+    def _differing_from_trials(self) -> list[str]:
+        """Return what differs from what a trial was trained with: older Navi kept no settings of the whole study."""
+        for trial in self.trials():
+            run = navi_home() / "runs" / str(trial.user_attrs.get("run_id"))
+            with suppress(OSError, ValueError, KeyError):
+                then = json.loads((run / "config.json").read_text("utf-8"))["config"]
+                return list(_differences(settings_of_today(then), trial_config(self.config, trial.params)))
+        return []
+
+    def require_same_settings(self) -> None:
+        """Refuse to go on where a preset says something else than when the study began: its trials would not compare.
+
+        Raises:
+            ConfigError: Names what differs.
+        """
+        name, differing = self.config.name, self.differing()
+        if differing:
+            source = f"its preset {self.config.preset} says" if self.config.preset else "the defaults say"
+            raise ConfigError(
+                f"study {name} was begun with {', '.join(differing[:3])}; {source} something else now: put that back, "
+                f"or begin another, `navi study run {name} --set name={name}-2` (and its --config), or this one anew "
+                f"without {self.folder}; `navi study show {name}` tells what this one found"
+            )
+
+    def close(self, *, orderly: bool = True) -> None:
+        """Give up being a worker.
+
+        Args:
+            orderly: Whether it leaves no trial behind. Else its lock stays, and tells that the trial is lost, whatever
+                this machine is called then.
+        """
+        self._lock.__exit__(None, None, None)
+        if orderly:
+            with suppress(OSError):
+                self._lock_of(self.worker).unlink()
+
+    def __enter__(self) -> TrialQueue:
+        return self
+
+    def __exit__(self, kind: type[BaseException] | None, *_: object) -> None:
+        self.close(orderly=kind is None)
+
+    def trials(self) -> list[FrozenTrial]:
+        """Return every trial, attempts that were lost too."""
+        return self.study.get_trials(deepcopy=False)
+
+    def latest(self) -> dict[int, FrozenTrial]:
+        """Return slot → its latest trial."""
+        return {slot: trial for trial in self.trials() if (slot := trial.user_attrs.get("slot")) is not None}
+
+    def finished(self) -> int:
+        """Return how many slots have an outcome."""
+        return sum(trial.state.is_finished() for trial in self.latest().values())
+
+    def claim(self) -> Trial | None:
+        """Take the next trial; None where every slot is done or in other hands."""
+        with wait_for_lock(self._claim):
+            self._requeue_lost()
+            slots = len(self.latest())
+            if not self._waiting():
+                if slots >= self.config.trials:
+                    return None
+                # In one entry: whoever is killed here leaves a slot that waits, or none.
+                self.study.enqueue_trial({}, user_attrs={"slot": slots, "began_ns": time.time_ns()})
+            # Proposals follow from seed and slot, however many attempts came before: a study that was resumed proposes
+            # what it would have, and never the same for two slots.
+            slot = next((int(trial.user_attrs["slot"]) for trial in self._waiting()), slots)
+            self.study.sampler = _sampler(self.config, self.config.seed * 1_000_003 + slot)
+            trial = self.study.ask()
+            if "slot" not in trial.user_attrs:
+                # The storage is a server's: a machine with a home, and a lock, of its own has just taken what waited.
+                slot = len(self.latest())
+                self.study.sampler = _sampler(self.config, self.config.seed * 1_000_003 + slot)
+                trial.set_user_attr("slot", slot)
+                trial.set_user_attr("began_ns", time.time_ns())
+            trial.set_user_attr("worker", self.worker)
+            return trial
+
+    def give_back(self, trial: Trial, reason: str) -> None:
+        """Leave a trial to be taken up again."""
+        with wait_for_lock(self._claim):
+            self._requeue(self.trials()[trial.number], reason)
+
+    def release_lost(self) -> int:
+        """Take trials from workers that are gone; return how many slots have no outcome yet."""
+        with wait_for_lock(self._claim):
+            self._requeue_lost()
+        return self.config.trials - self.finished()
+
+    def in_living_hands(self) -> int:
+        """Return how many trials are with workers of whom this machine can tell that they live."""
+        running = [trial for trial in self.trials() if trial.state.name == "RUNNING"]
+        return sum(is_locked(self._lock_of(str(trial.user_attrs.get("worker", "")))) for trial in running)
+
+    def best(self) -> list[FrozenTrial]:
+        """Return the best feasible trial, or the front of them where there are several objectives."""
+        from optuna.trial import TrialState
+
+        done = [t for t in self.trials() if t.state == TrialState.COMPLETE and is_feasible(t)]
+        if len(self.study.directions) > 1:
+            numbers = {trial.number for trial in self.study.best_trials}
+            return [trial for trial in done if trial.number in numbers]
+        sign = -1.0 if self.config.objectives[0].direction == "maximize" else 1.0
+        return sorted(done, key=lambda trial: (sign * float(trial.value or 0.0), trial.number))[:1]
+
+    def _requeue_lost(self) -> None:
+        for trial in self.trials():
+            # Every claim is made under the lock that is held now: a running trial without a worker lost it meanwhile.
+            if trial.state.name == "RUNNING" and self._is_lost(str(trial.user_attrs.get("worker", ""))):
+                self._requeue(trial, LOST)
+
+    def _waiting(self) -> list[FrozenTrial]:
+        return [trial for trial in self.trials() if trial.state.name == "WAITING"]
+
+    def _lock_of(self, worker: str) -> Path:
+        return self.folder / "workers" / f"{worker}.lock"
+
+    def _is_lost(self, worker: str) -> bool:
+        lock = self._lock_of(worker)
+        # The locks of another machine lie in its own home, and its own workers look at them. One that lies here tells,
+        # whatever this machine was called then: a container is another with every start, and a home may be moved.
+        if worker and not worker.startswith(f"{socket.gethostname()}-") and not lock.exists():
+            return False
+        return not worker or not is_locked(lock)
+
+    def _requeue(self, trial: FrozenTrial, reason: str) -> None:
+        from optuna.trial import TrialState
+
+        attributes = trial.user_attrs
+        attempt = int(attributes.get("attempt", 1))
+        # A worker that is told to end says nothing of its trial; what always comes between may never cease.
+        counts = reason != INTERRUPTED
+        again = not counts or attempt < self.config.attempts
+        taken_up = any(other.user_attrs.get("retry_of") == trial.number for other in self.trials())
+        storage, key = self.study._storage, trial._trial_id
+        if "slot" in attributes and again and not taken_up:
+            # Queued before the old one is marked: a crash in between leaves both, and only one is taken up.
+            kept: dict[str, Any] = {name: attributes[name] for name in ("slot", "began_ns") if name in attributes}
+            kept |= {"retry_of": trial.number, "attempt": attempt + counts}
+            # Nothing is trained before all are drawn; those of a part would make the rest others.
+            whole = trial.params.keys() >= search_space(self.config).keys()
+            self.study.enqueue_trial(dict(trial.params) if whole else {}, user_attrs=kept)
+        storage.set_trial_user_attr(key, "reason", reason)
+        storage.set_trial_user_attr(key, "outcome", "lost" if again else "crash")
+        storage.set_trial_state_values(key, TrialState.FAIL)
+
+    def _keep_settings(self) -> None:
+        file = self.folder / "study.json"
+        if file.exists():
+            known = read_study(self.config.name)
+            same = {name: getattr(known, name) for name in _FREE}
+            if config_hash(self.config.model_copy(update=same)) != config_hash(known):
+                theirs, ours = known.model_dump(), self.config.model_dump()
+                differing = [name for name in theirs if name not in _FREE and theirs[name] != ours[name]]
+                raise ConfigError(
+                    f"study {self.config.name} was begun with another {', '.join(differing)}; give the new one another "
+                    f"name, or go on with `navi study resume {self.config.name}`"
+                )
+        write_document(file, self.config.model_dump(mode="json"))
+
+
+def is_feasible(trial: FrozenTrial) -> bool:
+    """Return whether a trial meets the study's constraints."""
+    return all(value <= 0 for value in constraint_values(trial).values())
+
+
+def constraint_values(trial: FrozenTrial) -> dict[str, float]:
+    """Return how far a trial is beyond each constraint; zero or less is feasible."""
+    return dict(trial.user_attrs.get("constraints", {}))
+
+
+def _differences(then: Mapping[str, Any], now: Config, section: str = "") -> Iterator[str]:
+    """Yield the settings that differ, with what they were: of one that is missing the default, as older Navi had it.
+
+    A newer Navi may know more.
+    """
+    told = now.model_dump(mode="json")
+    for name, field in sorted(type(now).model_fields.items()):
+        inner, default = getattr(now, name), field.get_default(call_default_factory=True)
+        usual = default.model_dump(mode="json") if isinstance(default, Config) else json.loads(json.dumps(default))
+        was = then.get(name, usual)
+        # What is no section, such as weights by name or families of scenes, is one setting.
+        if isinstance(inner, Config) and isinstance(was, dict):
+            yield from _differences(was, inner, f"{section}{name}.")
+        elif was != told.get(name, usual):
+            yield f"{section}{name} {was}"
+
+
+def _sampler(config: StudyConfig, seed: int) -> BaseSampler:
+    import warnings
+
+    from optuna import samplers
+    from optuna.exceptions import ExperimentalWarning
+
+    seed %= 2**31
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore", ExperimentalWarning)
+        if config.sampler == "random":
+            return samplers.RandomSampler(seed=seed)
+        if config.sampler == "gp":
+            return samplers.GPSampler(seed=seed)
+        if config.sampler == "nsga2":
+            return samplers.NSGAIISampler(seed=seed)
+        return samplers.TPESampler(seed=seed, n_startup_trials=min(10, max(2, config.trials // 3)))
+
+
+def _pruner(config: StudyConfig) -> Any:
+    from optuna import pruners
+
+    if config.pruning is None:
+        return pruners.NopPruner()
+    from navi_pipeline.lib.studies.pruner import SlotHyperband
+
+    steps = trial_config(config, {}).total_steps
+    return SlotHyperband(
+        min_resource=config.pruning.min_steps,
+        max_resource="auto" if steps is None else max(steps, config.pruning.min_steps),
+        reduction_factor=config.pruning.reduction_factor,
+    )
+
+
+def number_of(trials: Sequence[FrozenTrial], state: str) -> int:
+    """Return how many trials have a state."""
+    return sum(trial.state.name == state for trial in trials)

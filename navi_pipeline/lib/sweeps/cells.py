@@ -1,0 +1,265 @@
+"""Running the cells of a sweep one after the other, each in a child process, each once.
+
+Memory that runs out, a crash and a time-out are outcomes that are recorded like figures; only an interruption of the
+sweep itself ends it, and then it goes on with the first cell that has no outcome yet.
+"""
+
+from __future__ import annotations
+
+import errno
+import json
+import sys
+import time
+from collections.abc import Callable, Sequence
+from dataclasses import asdict, dataclass, field
+from pathlib import Path
+from typing import Any
+
+from navi_core.config import SweepConfig
+from navi_core.errors import RunError
+from navi_core.machine.file_lock import wait_for_lock
+from navi_core.record import hardware_profile
+from navi_pipeline.lib.records.documents import content_key, pipeline_folder, read_document, write_document
+from navi_pipeline.lib.records.logs import BenchmarkLog
+from navi_pipeline.lib.records.logs import Outcome as Status
+from navi_pipeline.lib.training.supervised import interruption, run_supervised
+
+__all__ = ["UNITS", "Cell", "Outcome", "Status", "cell_key", "read_train", "run_cells"]
+
+UNITS = {
+    "steps_per_second": "1/s",
+    "steps_per_2_cpu_seconds": "1/s",
+    "forward_ms": "ms",
+    "update_ms": "ms",
+    "wall_seconds": "s",
+    "peak_memory_mb": "MB",
+    "mrays_per_cpu_second": "Mrays/s",
+    "error_p99": "voxel",
+    "disagreement": "share",
+}
+"""Unit of a figure by the last part of its name; 1 for what is not listed."""
+
+
+def read_train(document: dict[str, Any]) -> tuple[dict[str, float], list[list[float]]]:
+    """Return figures and reward curve of what `navi bench train --json` answers."""
+    figures = {
+        "steps": float(document["total_steps"]),
+        "reward_ema": float(document["reward_ema"]),
+        "steps_per_second": float(document["steps_per_second"]),
+        "steps_per_2_cpu_seconds": float(document["steps_per_2_cpu_seconds"]),
+        "update_ms": 1e3 * _seconds(document["stages"], "update/") / max(int(document["updates"]), 1),
+        "peak_memory_mb": float(document["peak_memory_mb"]),
+    }
+    if document["forward_ms"] is not None:
+        figures["forward_ms"] = float(document["forward_ms"])
+    return figures, [[float(steps), float(reward)] for steps, reward in document["curve"]]
+
+
+def _seconds(stages: list[dict[str, Any]], phase: str) -> float:
+    return sum(s["seconds"] for s in stages if s["name"].startswith(phase) and s["name"].count("/") == 1)
+
+
+Reader = Callable[[dict[str, Any]], tuple[dict[str, float], list[list[float]]]]
+
+
+@dataclass(frozen=True)
+class Cell:
+    """One combination to be measured by one `navi` command in a child process.
+
+    Attributes:
+        factors: What varies, by name; the seed among them where there are repeats.
+        arguments: Arguments of `navi`; the command prints one JSON document.
+        read: Takes figures by name, and (decisions, reward) pairs, from that document.
+        settings: Contents of the file given as `--config`; None: no such file.
+        scenes: Scene files given as `--scene`.
+        scene_hashes: Content hashes of those, which name them in the key.
+        asked: What was asked for instead of what the profile gives, by name.
+    """
+
+    factors: dict[str, Any]
+    arguments: tuple[str, ...]
+    read: Reader
+    settings: dict[str, Any] | None = None
+    scenes: tuple[str, ...] = ()
+    scene_hashes: tuple[str, ...] = ()
+    asked: dict[str, Any] = field(default_factory=dict)
+
+    @property
+    def name(self) -> str:
+        """Its place in the sweep, such as gru/seed1."""
+        return "/".join(f"seed{value}" if key == "seed" else str(value) for key, value in self.factors.items())
+
+    @property
+    def level(self) -> str:
+        """Its place without the seed: cells of one level are repeats."""
+        return "/".join(str(value) for key, value in self.factors.items() if key != "seed")
+
+
+@dataclass(frozen=True)
+class Outcome:
+    """What became of a cell.
+
+    Attributes:
+        cell: Its name.
+        level: Its place without the seed.
+        factors: What varies.
+        status: ok, or how it ended instead; each is a result.
+        detail: The last line of what it said, where it is not ok.
+        metrics: Figures by name; `wall_seconds` always.
+        curve: (decisions, smoothed reward) pairs.
+        run_id: Key of its rows in the warehouse.
+        measured_at: When, ISO 8601 in UTC.
+        reused: Whether it was measured earlier.
+    """
+
+    cell: str
+    level: str
+    factors: dict[str, Any]
+    status: Status
+    detail: str
+    metrics: dict[str, float]
+    curve: list[list[float]]
+    run_id: str
+    measured_at: str
+    reused: bool = field(default=False, compare=False)
+
+
+TIME_IS_UP = 124
+"""Exit code of `navi bench` that measured nothing in the time that it was given."""
+_VERSION = 1
+
+
+def run_cells(
+    sweep: str,
+    cells: Sequence[Cell],
+    config: SweepConfig,
+    *,
+    on_line: Callable[[str], None],
+    again: bool = False,
+) -> list[Outcome]:
+    """Measure the cells that have no outcome yet, and return the outcomes of all.
+
+    Args:
+        sweep: Name of the sweep.
+        cells: What to measure.
+        config: Its settings; time-out and memory bound of a cell among them.
+        on_line: Called with a line for every cell.
+        again: Measure all of them anew; earlier rows stay in the history.
+
+    Raises:
+        RunError: A cell was told to end, or the disk is full; it has no outcome yet.
+    """
+    outcomes: list[Outcome] = []
+    keys = [cell_key(sweep, cell) for cell in cells]
+    # A sweep that was interrupted goes on as the same run; one that is asked for again is another.
+    run_id = f"{sweep}-{config.profile}-{content_key(keys)}" + (f"-{time.time_ns()}" if again else "")
+    for number, (cell, key) in enumerate(zip(cells, keys, strict=True), start=1):
+        file = pipeline_folder() / "sweeps" / sweep / f"{key}.json"
+        # One process measures a cell: another one of the same sweep waits for what it finds.
+        with wait_for_lock(file.with_suffix(".lock")):
+            if file.exists() and not again:
+                known = read_document(file, made_by=sweep)
+                outcomes.append(Outcome(**{name: known[name] for name in known if name != "reused"}, reused=True))
+                continue
+            outcome = _measure(sweep, cell, key, run_id, config)
+            _record(sweep, cell, outcome, config)
+            # The document comes last: while it is missing the cell counts as not done.
+            write_document(file, asdict(outcome))
+        outcomes.append(outcome)
+        on_line(f"{sweep} {number}/{len(cells)} {cell.name}: {_told(outcome)}")
+    return outcomes
+
+
+def cell_key(sweep: str, cell: Cell) -> str:
+    """Return what names a measurement: the cell, its scenes by content, the machine and the libraries."""
+    profile = hardware_profile()
+    machine = [profile["hardware"], profile["versions"]]
+    return content_key(sweep, cell.factors, cell.arguments, cell.settings, cell.scene_hashes, machine, _VERSION)
+
+
+def _measure(sweep: str, cell: Cell, key: str, run_id: str, config: SweepConfig) -> Outcome:
+    command = [sys.executable, "-m", "navi_core.cli.main", *cell.arguments]
+    for scene in cell.scenes:
+        command += ["--scene", scene]
+    if cell.settings is not None:
+        file = pipeline_folder() / "configs" / f"{sweep}-{key}.json"
+        write_document(file, cell.settings)
+        command += ["--config", str(file)]
+    began, kills = time.monotonic(), _kernel_kills()
+    metrics: dict[str, float] = {}
+    curve: list[list[float]] = []
+    status: Status
+    try:
+        code, output, last = run_supervised(command, on_line=lambda _: None, timeout=config.timeout, grace_seconds=2.0)
+    except TimeoutError as error:
+        status, detail = "timeout", str(error)
+    else:
+        if why := interruption(code, last):
+            raise RunError(f"cell {cell.name} of {sweep} {why}; the same command goes on with it")
+        status, detail = _status(code, last, killed=_kernel_kills() > kills)
+        if status == "ok":
+            try:
+                metrics, curve = cell.read(json.loads(output))
+            except (ValueError, KeyError, TypeError) as error:
+                status, detail = "crash", f"its answer cannot be read: {type(error).__name__} {error}"
+    metrics["wall_seconds"] = time.monotonic() - began
+    return Outcome(
+        cell=cell.name,
+        level=cell.level,
+        factors=cell.factors,
+        status=status,
+        detail=detail,
+        metrics=metrics,
+        curve=curve,
+        run_id=run_id,
+        measured_at=time.strftime("%Y-%m-%dT%H:%M:%SZ", time.gmtime()),
+    )
+
+
+def _status(code: int, last: list[str], *, killed: bool) -> tuple[Status, str]:
+    told = last[-1] if last else "it said nothing"
+    if code == 0:
+        return "ok", ""
+    if code == errno.ENOMEM or (code < 0 and killed):
+        return "out_of_memory", told if code > 0 else f"killed by the kernel: {told}"
+    if code == TIME_IS_UP:
+        return "timeout", told
+    return "crash", f"{f'exit code {code}' if code > 0 else f'signal {-code}'}: {told}"
+
+
+def _kernel_kills() -> int:
+    """Return how many processes the kernel has killed because memory ran out; 0 where it does not say."""
+    try:
+        lines = Path("/proc/vmstat").read_text().splitlines()
+    except OSError:
+        return 0
+    return next((int(line.split()[1]) for line in lines if line.startswith("oom_kill ")), 0)
+
+
+def _record(sweep: str, cell: Cell, outcome: Outcome, config: SweepConfig) -> None:
+    digest = content_key(cell.arguments, cell.settings)
+    with BenchmarkLog(sweep, run_id=outcome.run_id, config_hash=digest) as log:
+        log.cell(
+            cell.level,
+            {name: (value, UNITS.get(name.rsplit("/")[-1], "1")) for name, value in outcome.metrics.items()},
+            repeat=int(cell.factors.get("seed", 0)),
+            seed=cell.factors.get("seed"),
+            step=int(outcome.metrics.get("steps", 0)),
+            profile=_size(cell, config),
+            parameters={"profile": config.profile, **cell.factors},
+            outcome=outcome.status,
+            detail=outcome.detail or None,
+        )
+
+
+def _size(cell: Cell, config: SweepConfig) -> str:
+    """Return the profile and what was asked for beside it, such as `full, steps 5000`: means do not mix two of them."""
+    return ", ".join([config.profile, *(f"{name} {value}" for name, value in sorted(cell.asked.items()))])
+
+
+def _told(outcome: Outcome) -> str:
+    if outcome.status != "ok":
+        return f"{outcome.status} after {outcome.metrics['wall_seconds']:.0f} s ({outcome.detail})"
+    shown = [name for name in ("reward_ema", "steps_per_second", "forward_ms") if name in outcome.metrics]
+    rest = [f"{name} {outcome.metrics[name]:.4g}" for name in shown]
+    return ", ".join([f"{outcome.metrics['wall_seconds']:.0f} s", *rest])

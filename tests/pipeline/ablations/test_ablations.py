@@ -1,0 +1,327 @@
+"""Ablations: what a variant changes, what is the base under another name, and a small one from end to end."""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import os
+import signal
+import subprocess
+import sys
+import time
+from dataclasses import asdict
+from pathlib import Path
+
+import numpy as np
+import pytest
+import typer
+from typer.testing import CliRunner
+
+from navi_core.config import AblationConfig, parse_config
+from navi_core.errors import ConfigError, RunError
+from navi_core.record import RunDirectory, navi_home
+from navi_pipeline.cli.ablate import register
+from navi_pipeline.cli.report import run_report
+from navi_pipeline.lib.ablations import cell, perform
+from navi_pipeline.lib.ablations.catalogue import BASE, VARIANTS, find_variants
+from navi_pipeline.lib.ablations.cell import CellOutcome, _document, _key, known_outcome, resolved, run_cell
+from navi_pipeline.lib.ablations.perform import perform_ablation
+from navi_pipeline.lib.records.documents import write_document
+from navi_pipeline.lib.training.stale_runs import runs_in_use
+from navi_pipeline.lib.warehouse.warehouse import Warehouse
+from tests.evaluate.conftest import made_result
+
+ROOT = Path(__file__).resolve().parents[3]
+TINY = AblationConfig(
+    steps=256,
+    seeds=2,
+    train=("apartment:3",),
+    scenes=("apartment:9003", "apartment:9004"),
+    base={"actors": 8, "ppo": {"rollout": 16, "bptt": 8, "minibatch": 4}, "compile": {"resolution": 64}},
+)
+
+
+@pytest.mark.parametrize("preset", ["demo", "quick", "standard"])
+def test_every_variant_goes_with_every_preset_and_changes_one_thing(preset):
+    config = AblationConfig(preset=preset)
+    base = resolved(VARIANTS[BASE], config).model_dump()
+    for variant in VARIANTS.values():
+        changed = resolved(variant, config).model_dump()
+        sections = {name for name, value in changed.items() if value != base[name]}
+        allowed = {*variant.settings} | ({"algorithm", "policy"} if variant.algorithm != "ppo" else set())
+        assert sections <= allowed | {"compile"}, variant.name
+
+
+def test_the_base_comes_first_and_unknown_variants_are_refused():
+    assert [variant.name for variant in find_variants(["rnd", "no_aux"])] == [BASE, "rnd", "no_aux"]
+    assert [variant.name for variant in find_variants([])] == list(VARIANTS)
+    with pytest.raises(ConfigError, match="core_mamba2"):
+        find_variants(["core_lstm"])
+
+
+def test_variants_of_ones_own_stand_beside_the_catalogues():
+    own = {"slow": {"ppo": {"learning_rate": 1e-5}}, "off_policy": {"algorithm": "dqn"}}
+    assert [variant.name for variant in find_variants([], own)] == [BASE, "slow", "off_policy"]
+    assert [variant.name for variant in find_variants(["no_tax"], own)] == [BASE, "no_tax", "slow", "off_policy"]
+    config = AblationConfig(variants=own)
+    base, slow, other = find_variants([], config.variants)
+    assert resolved(slow, config).ppo.learning_rate == 1e-5 != resolved(base, config).ppo.learning_rate
+    assert resolved(other, config).algorithm == "dqn" == other.algorithm
+    assert len({_key(variant, config, 0) for variant in (base, slow, other)}) == 3
+    # Beside variants of one's own a cell of the catalogue is what it was without them.
+    assert _key(base, config, 0) == _key(VARIANTS[BASE], AblationConfig(), 0)
+    with pytest.raises(ConfigError, match=r"no variant 'fast'; allowed: base, .*slow.* --vary adds your own"):
+        find_variants(["fast"], own)
+    with pytest.raises(ConfigError, match="variant 'rnd' is one of"):
+        find_variants([], {"rnd": {}})
+
+
+def test_a_cell_that_was_measured_under_another_name_counts_under_this_one():
+    def cells(name, names=()):
+        config = TINY.model_copy(update={"variants": {name: {"ppo": {"epochs": 7}}}, "seeds": 1})
+        own = find_variants(names, config.variants)[-1]
+        return config, own
+
+    config, slow = cells("slow")
+    outcome = CellOutcome("slow", 0, "crash", "by itself", "", "", {}, {}, [])
+    write_document(_document(slow, config, 0), asdict(outcome))
+    renamed, slower = cells("slower")
+    assert known_outcome(slower, renamed, 0).variant == "slower"
+    rows = perform_ablation((), renamed, cells=0, on_line=print).rows
+    assert [(row["variant"], row["failed"]) for row in rows] == [("base", 0), ("slower", 1)]
+
+
+@pytest.mark.parametrize(
+    ("given", "message"),
+    [
+        ({"base": {"seed": 3}}, "base sets the seed"),
+        ({"variants": {"x": {"seed": 3}}}, "x sets the seed, so that all its cells were one; --seeds says"),
+        ({"variants": {"x": {"algorithm": "bc"}}}, r"'x': a clone alone is no variant; `navi ablate bc\+ppo`"),
+        ({"base": {"algorithm": "grpo"}}, "--vary NAME:algorithm=grpo"),
+    ],
+)
+def test_what_would_measure_something_else_than_it_says_is_refused(given, message):
+    with pytest.raises(ConfigError, match=message):
+        parse_config(AblationConfig, given)
+
+
+def test_the_command_takes_variants_and_their_settings():
+    app = typer.Typer()
+    register(app)
+
+    def ablate(*words):
+        return CliRunner().invoke(app, ["--cells", "0", "--seeds", "1", "--json", *words])
+
+    vary = ["--vary", "slow:ppo.learning_rate=1e-5", "--vary", "slow:ppo.epochs=3", "--vary", "same:actors=16"]
+    done = ablate(*vary)
+    assert done.exit_code == 0, done.output
+    told = json.loads(done.stdout[done.stdout.index("{") :])
+    assert [row["variant"] for row in told["rows"]][:2] == [BASE, "slow"]
+    for wrong, why in (("slow", "is not name:a.b=c"), ("a b:actors=2", "variants"), ("slow:ppo.lr=1", "ppo")):
+        refused = ablate("--vary", wrong)
+        assert isinstance(refused.exception, ConfigError) and why in str(refused.exception)
+
+
+def test_a_change_of_ones_own_code_is_another_cell(monkeypatch):
+    from navi_core.config.world import REWARD_NAMES
+    from navi_core.world import register_reward
+    from navi_core.world.custom_rewards import REWARDS
+
+    monkeypatch.setattr(REWARD_NAMES, "_own", [])
+    monkeypatch.setattr(REWARDS, "_builders", dict(REWARDS._builders))
+    monkeypatch.setattr(REWARDS, "_sources", {})
+    register_reward("haste", lambda config: lambda batch, action: batch.info["speed"])
+    config = AblationConfig(variants={"unhurried": {"env": {"reward": {"weights": {"haste": -0.1}}}}})
+    base, variant = find_variants([], config.variants)
+    keys = _key(base, config, 0), _key(variant, config, 0)
+    REWARDS._sources["haste"] = "another code"
+    assert _key(base, config, 0) == keys[0] and _key(variant, config, 0) != keys[1]
+
+
+def test_settings_of_the_environment_are_no_part_of_a_cell(monkeypatch):
+    """The processes that measure it do not get them."""
+    key = _key(VARIANTS[BASE], TINY, 0)
+    monkeypatch.setenv("NAVI_ACTORS", "3")
+    assert _key(VARIANTS[BASE], TINY, 0) == key and resolved(VARIANTS[BASE], TINY).actors == 8
+
+
+def test_what_is_known_is_shown_without_measuring():
+    """The demo preset already has a GRU and a ring encoder: these variants are the base."""
+    done = perform_ablation(["core_gru", "no_tax"], AblationConfig(seeds=3), cells=0, on_line=print)
+    assert done.waiting == 6 and done.outcomes == [] and done.rows[0]["variant"] == BASE
+    assert list(done.skipped) == ["core_gru"] and "not measured yet" in done.report.read_text()
+
+
+@pytest.mark.slow
+def test_a_small_ablation_goes_on_in_pieces_and_says_what_it_found():
+    told: list[str] = []
+    first = perform_ablation(["core_none"], TINY, cells=1, on_line=told.append)
+    assert first.waiting == 3 and len(told) == 1 and first.outcomes[0].status == "ok", told
+    done = perform_ablation(["core_none"], TINY, jobs=2, on_line=told.append)
+    assert done.waiting == 0 and len(told) == 4 and done.outcomes[0] == first.outcomes[0]
+    assert known_outcome(VARIANTS["core_none"], TINY, 1) == done.outcomes[3]
+    assert done.rows[1]["seeds"] == 2 and "no verdict" in done.sentences[0]
+    rows = Warehouse().query("select a, b, seeds, scenes, matrices from comparisons")
+    assert rows[["a", "b", "seeds", "scenes"]].values.tolist() == [["core_none", BASE, 2, 2]]
+    cells = Warehouse().query("select cell, repeat, value from benchmarks where name = 'c_vis_auc' order by 1, 2")
+    assert cells[["cell", "repeat"]].values.tolist() == [[BASE, 0], [BASE, 1], ["core_none", 0], ["core_none", 1]]
+    page = run_report().read_text()
+    assert ">Who is better</h2>" in page and "core_none against base" in page
+
+
+def test_a_cell_that_ends_without_an_outcome_hides_no_other(monkeypatch):
+    begun, told = [], []
+
+    def measure(name, variant, config, seed, *, stop):
+        begun.append((variant.name, seed))
+        if variant.name == "no_tax":
+            raise RunError("the first was hindered")
+        while seed and not stop():
+            time.sleep(0.01)
+        if seed:
+            raise RunError("another was told to end")
+        outcome = CellOutcome(variant.name, seed, "crash", "out of memory", "", "", {}, {}, [])
+        write_document(_document(variant, config, seed), asdict(outcome))
+        return outcome
+
+    monkeypatch.setattr(perform, "run_cell_in_child", measure)
+    with pytest.raises(RunError, match="the first was hindered"):
+        perform_ablation(["rnd", "no_tax"], TINY, on_line=told.append)
+    assert sorted(line.split()[2] for line in told) == ["base/seed0:", "rnd/seed0:"]
+    assert begun[:3] == [(BASE, 0), ("rnd", 0), ("no_tax", 0)] and len(begun) <= 4
+    assert "4 of 6 cells are not measured yet" in (navi_home() / "reports" / "ablation-ablation.html").read_text()
+
+
+def test_a_cells_process_that_is_told_to_end_ends_its_command_first(tmp_path):
+    """The command stands for a trainer that takes its time for a checkpoint."""
+    command = (
+        "import pathlib, signal, sys, time\n"
+        "def end(*_):\n    time.sleep(0.5)\n    pathlib.Path(sys.argv[1]).touch()\n    sys.exit(0)\n"
+        "signal.signal(signal.SIGTERM, end)\nprint('begun', file=sys.stderr, flush=True)\ntime.sleep(600)\n"
+    )
+    checkpoint = tmp_path / "checkpoint"
+    process = (
+        "import sys\nfrom navi_pipeline.lib.ablations import worker\n"
+        "from navi_pipeline.lib.training.supervised import run_supervised\n"
+        f"command = [sys.executable, '-c', {command!r}, {str(checkpoint)!r}]\n"
+        "worker.run_cell = lambda *_, on_line: run_supervised(command, on_line=on_line)\n"
+        "sys.exit(worker.main('told', 'base', '0', '{}'))\n"
+    )
+    cell = subprocess.Popen([sys.executable, "-c", process], stderr=subprocess.PIPE, text=True, cwd=ROOT)
+    try:
+        assert cell.stderr.readline() == "begun\n"
+        cell.terminate()
+        assert cell.wait(20.0) == 143 and checkpoint.exists()
+    finally:
+        cell.kill()
+        cell.wait()
+
+
+def test_a_cell_whose_run_another_process_holds_has_no_outcome(monkeypatch):
+    monkeypatch.setattr("navi_pipeline.lib.training.stale_runs.LOCK_PATIENCE", 0.3)
+    base, config = VARIANTS[BASE], resolved(VARIANTS[BASE], TINY)
+    key = _key(base, TINY, 0)
+    with (
+        RunDirectory.open(navi_home() / "runs", asset="ablation", partition=key, config=config),
+        pytest.raises(RunError, match=f"another process trains ablation-{key}"),
+    ):
+        run_cell("held", base, TINY, 0, on_line=print)
+    assert known_outcome(base, TINY, 0) is None
+
+
+def test_a_full_disk_is_no_outcome(monkeypatch):
+    told = ["a line", "error: x.pt: the checkpoint cannot be written: No space left on device"]
+    monkeypatch.setattr(cell, "run_supervised", lambda *_, **__: (4, "", told))
+    with pytest.raises(RunError, match=r"train has no room: .*No space left on device; the same command goes on"):
+        run_cell("full", VARIANTS[BASE], TINY, 0, on_line=print)
+    assert known_outcome(VARIANTS[BASE], TINY, 0) is None
+
+
+def test_a_cell_that_is_killed_between_its_rows_and_its_outcome_counts_once(monkeypatch):
+    def killed(file, document):
+        if "variant" in document:
+            raise KeyboardInterrupt
+        write_document(file, document)
+
+    monkeypatch.setattr(cell, "run_supervised", lambda *_, **__: (3, "", ["error: a broken scene"]))
+    with monkeypatch.context() as until, pytest.raises(KeyboardInterrupt):
+        until.setattr(cell, "write_document", killed)
+        run_cell("twice", VARIANTS[BASE], TINY, 0, on_line=print)
+    assert run_cell("twice", VARIANTS[BASE], TINY, 0, on_line=print).status == "crash"
+    Warehouse().ingest()
+    assert len(Warehouse().query("select * from benchmarks where benchmark = 'ablation-twice'")) == 1
+
+
+@pytest.mark.slow
+def test_a_cell_whose_trainer_was_told_to_end_has_no_outcome():
+    endless, told = TINY.model_copy(update={"steps": 50_000_000}), []
+
+    def end_the_trainer(line):
+        told.append(line)
+        for run in runs_in_use(prefix="ablation-"):
+            # A trainer holds the lock a moment before its process id stands in it.
+            with contextlib.suppress(ProcessLookupError, ValueError):
+                os.kill(int((navi_home() / "runs" / ".locks" / f"{run}.lock").read_text()), signal.SIGTERM)
+
+    with pytest.raises(RunError, match=r"train was (stopped at step [\d,]+ \(SIGTERM\)|told to end by SIGTERM)"):
+        run_cell("ended", VARIANTS[BASE], endless, 0, on_line=end_the_trainer)
+    assert known_outcome(VARIANTS[BASE], endless, 0) is None and told
+
+
+def test_of_many_variants_one_that_looks_better_by_chance_is_not_called_so(monkeypatch, tmp_path):
+    """Thirty variants that change nothing, and one that does: by Holm's rule that one alone is told."""
+    monkeypatch.setenv("NAVI_HOME", str(tmp_path))
+    draws, scenes = np.random.default_rng(5), tuple("abcdefgh")
+
+    def seeds(name, gain=0.0):
+        tables = gain + draws.normal(size=(5, 1)) + draws.normal(size=(5, 8))
+        return {
+            seed: made_result(f"{name}{seed}", [[v, v] for v in row], scenes=scenes, weights=f"{name}{seed}")
+            for seed, row in enumerate(tables)
+        }
+
+    names = [f"v{number}" for number in range(30)]
+    flown = {"base": seeds("base"), "good": seeds("good", 9.0)} | {name: seeds(name) for name in names}
+    alone = [perform._verdicts([name], flown, whole=True)[name] for name in names]
+    together = perform._verdicts(["good", *names], flown, whole=True)
+    assert sum(verdict.better or verdict.worse for verdict in alone) >= 1
+    assert [name for name, verdict in together.items() if verdict.better or verdict.worse] == ["good"]
+    assert any("among 31 variants it may be chance (Holm): " in verdict.sentence for verdict in together.values())
+
+
+def test_seeds_that_are_added_until_something_shows_are_looks_that_count(monkeypatch, tmp_path):
+    """A pair with p = 0.03: shown at the first look, not at the second, and not before all cells are measured."""
+    monkeypatch.setenv("NAVI_HOME", str(tmp_path))
+    draws, scenes = np.random.default_rng(5), tuple("abcdefgh")
+    tables = {name: draws.normal(size=(7, 1)) + draws.normal(size=(7, 8)) for name in ("base", "more")}
+
+    def seeds(name, count, gain):
+        return {
+            seed: made_result(f"{name}{seed}", [[v, v] for v in row + gain], scenes=scenes, weights=f"{name}{seed}")
+            for seed, row in enumerate(tables[name][:count])
+        }
+
+    def verdict(count, gain, **how):
+        flown = {"base": seeds("base", count, 0.0), "more": seeds("more", count, gain)}
+        return perform._verdicts(["more"], flown, **({"whole": True} | how))["more"]
+
+    gains = np.linspace(-4, 4, 161)
+    slightly = next(gain for gain in gains if 0.026 < verdict(7, gain, whole=False).p_value < 0.049 and
+                    verdict(7, gain, whole=False).mean_difference > 0)  # fmt: skip
+    assert "before all cells are measured" in verdict(7, slightly, whole=False).sentence
+    Warehouse().ingest()
+    assert Warehouse().query("select * from comparisons").empty, "what is not whole is no look"
+    verdict(4, slightly)  # too few for a verdict, and so no look
+    first = verdict(5, slightly)
+    again = verdict(5, slightly)
+    assert "before" not in first.sentence and again.sentence == first.sentence, "the same look"
+    second = verdict(7, slightly)
+    assert not second.better and second.low > 0
+    assert "looked at 2 times, it may be chance" in second.sentence and second.sentence.endswith("before with 5 seeds.")
+    Warehouse().ingest()
+    looks = Warehouse().query(
+        "select seeds, looks from comparisons join comparison_looks using (comparison_id, metric)"
+    )
+    assert sorted(looks.values.tolist()) == [[4, 1], [5, 1], [7, 2]]
+    monkeypatch.setenv("NAVI_HOME", str(tmp_path / "another"))
+    assert verdict(7, slightly).better

@@ -1,0 +1,103 @@
+"""Scenes that cannot be read: left out with their reasons, and nobody else with them."""
+
+import dagster as dg
+import pytest
+
+from navi_core.config import CompileConfig
+from navi_core.errors import RecordError, SceneError, SceneTooLargeError
+from navi_core.scenes import compiler
+from navi_pipeline.lib.corpus.compiled_scenes import compile_source, corpus_rows, read_corpus, unchanged
+from navi_pipeline.lib.corpus.scene_plan import as_rows, plan_path, plan_scenes
+from navi_pipeline.lib.records.documents import write_document
+from navi_pipeline.lib.warehouse.warehouse import Warehouse
+from tests.pipeline.corpus.test_corpus_stage import BOX, COUNTS, materializations, run
+
+CONFIG = CompileConfig(resolution=64)
+JUNK = b"glTF\x02\0\0\0"
+
+
+@pytest.fixture
+def meshes(tmp_path, monkeypatch):
+    folder = tmp_path / "meshes"
+    folder.mkdir()
+    monkeypatch.setenv("NAVI_SCENES", str(folder))
+    monkeypatch.setenv("NAVI_HOME", str(tmp_path / "home"))
+    return folder
+
+
+def plan():
+    sources = {source.name: source for source in plan_scenes("apartment", {})}
+    write_document(plan_path(), {"sources": as_rows(list(sources.values()))})
+    return sources
+
+
+def test_a_corpus_is_made_of_what_can_be_read_and_tells_the_rest(meshes):
+    (meshes / "good.obj").write_text(BOX)
+    (meshes / "truncated.glb").write_bytes(JUNK)
+    (meshes / "empty.obj").touch()
+    (meshes / "dangling.glb").symlink_to(meshes / "nowhere.glb")
+    (meshes / "circle.glb").symlink_to(meshes / "circle.glb")
+    broken = {"truncated", "empty", "dangling", "circle"}
+    with dg.DagsterInstance.ephemeral() as instance:
+        assert run("sources_job", instance, ops={"scene_sources": {"config": COUNTS}}).success
+        names = list(instance.get_dynamic_partitions("scene"))
+        scenes = {name: run("compile_job", instance, partition=name) for name in names}
+        gathered = run("corpus_job", instance)
+    assert broken < set(names) and all(result.success for result in scenes.values()) and gathered.success
+    assert {row["name"] for row in read_corpus()} == set(names) - broken
+    made = materializations(scenes["truncated"])["truncated"].metadata
+    assert made["verdict"].value == "FAIL" and "truncated.glb" in made["verdict_reason"].value
+    corpus = next(
+        e.materialization
+        for e in gathered.get_asset_materialization_events()
+        if e.materialization.asset_key.to_user_string() == "corpus"
+    )
+    assert corpus.metadata["left_out"].value == 4 and set(corpus.metadata["left_out_because"].value) == broken
+    failed = Warehouse()
+    failed.ingest()
+    told = failed.query("select name, extra->>'verdict_reason' as why from scenes where verdict = 'FAIL'")
+    assert set(told["name"]) == broken and told["why"].str.len().gt(10).all()
+
+
+def test_a_good_mesh_that_becomes_junk_is_no_longer_the_old_scene(meshes):
+    (meshes / "house.obj").write_text(BOX)
+    compile_source(plan()["house"], CONFIG)
+    assert corpus_rows()[0]["verdict"] != "FAIL"
+    (meshes / "house.obj").write_bytes(JUNK)
+    source = plan()["house"]
+    assert not unchanged(source, CONFIG)
+    with pytest.raises(RecordError, match=r"as they are planned \(house\)"):
+        corpus_rows()
+    compile_source(source, CONFIG)
+    assert corpus_rows()[0]["verdict"] == "FAIL" and unchanged(source, CONFIG)
+    (meshes / "house.obj").write_text(BOX)
+    assert not unchanged(plan()["house"], CONFIG)
+    assert compile_source(plan()["house"], CONFIG)["verdict"] != "FAIL" and unchanged(plan()["house"], CONFIG)
+
+
+def test_a_mesh_that_breaks_between_plan_and_compilation_is_due_when_it_is_whole_again(meshes):
+    (meshes / "house.obj").write_text(BOX)
+    source = plan()["house"]
+    (meshes / "house.obj").write_bytes(JUNK)
+    assert compile_source(source, CONFIG)["verdict"] == "FAIL" and not unchanged(source, CONFIG)
+
+
+def test_what_did_not_fit_into_memory_is_tried_again(meshes, monkeypatch):
+    def full(mesh, config):
+        raise SceneTooLargeError("house: needs about 99 GiB")
+
+    (meshes / "house.obj").write_text(BOX)
+    source = plan()["house"]
+    monkeypatch.setattr(compiler, "check_memory", full)
+    assert compile_source(source, CONFIG)["verdict_reason"] == "house: needs about 99 GiB"
+    assert corpus_rows()[0]["verdict"] == "FAIL" and not unchanged(source, CONFIG)
+
+
+def test_a_full_disk_is_no_fault_of_the_mesh(meshes, monkeypatch):
+    def full(scene, path):
+        raise SceneError(f"{path}: cannot be written: No space left on device")
+
+    (meshes / "house.obj").write_text(BOX)
+    monkeypatch.setattr("navi_core.scenes.gmdag.scene.Scene.save", full)
+    with pytest.raises(SceneError, match="No space left"):
+        compile_source(plan()["house"], CONFIG)

@@ -1,0 +1,122 @@
+"""The proof that a night's run can be taken up again: by a second try, over another corpus, by its own settings."""
+
+import pytest
+
+from navi_core.config import NightlyConfig, TrainConfig, config_hash, parse_config
+from navi_core.errors import RunError
+from navi_core.record import navi_home
+from navi_pipeline.lib.corpus.compiled_scenes import write_corpus
+from navi_pipeline.lib.nightly import training
+from navi_pipeline.lib.nightly.night import Gate, Night
+from navi_pipeline.lib.nightly.training import bounded_training, resume_proof
+
+CONFIG = NightlyConfig(profile="quick", viewer=False, proof_steps=(256, 512))
+
+
+@pytest.fixture
+def trainer(monkeypatch):
+    """A trainer that keeps runs by their settings as the real one does, and goes on by 1,024 steps a call."""
+
+    class Trainer:
+        settings, inits, fails, told, loses = [], [], False, None, 0
+
+        def __call__(self, config, *, asset, partition, command, on_line, **rest):
+            self.settings.append(config)
+            self.inits.append(command[-1])
+            run_id = f"{asset}-{partition}-{config_hash(config)}"
+            folder = navi_home() / "runs" / run_id / "checkpoints"
+            folder.mkdir(parents=True, exist_ok=True)
+            for lost in sorted(folder.iterdir())[len(list(folder.iterdir())) - self.loses :]:
+                lost.unlink()
+            kept = [int(file.stem[5:]) for file in folder.iterdir()]
+            begun = max(kept, default=None)
+            steps = (begun or 0) + 1024
+            last = folder / f"step-{steps:012d}.pt"
+            last.touch()
+            if self.fails:
+                raise RunError("the machine went down after the checkpoint")
+            on_line(f"nightly/n: step {steps:,}  steps/s 900")
+            return {"run_id": run_id, "checkpoint": str(last), "version": "v001", "steps": steps, "reward_ema": 0.0,
+                    "wall_time_hours": 0.0, "reason": "SIGTERM", "resumed_from": begun, "initial": None}  # fmt: skip
+
+    made = Trainer()
+    monkeypatch.setattr("navi_pipeline.lib.training.trainer_client.train_in_child", made)
+    monkeypatch.setattr(training, "_finite", lambda run_id: Gate("finite metrics", True, True, ""))
+    return made
+
+
+def corpus(*names):
+    write_corpus([{"name": name, "split": "train", "gmdag": f"/scenes/{name}.gmdag"} for name in names])
+
+
+def trained(trainer):
+    corpus("a", "b")
+    night = Night(CONFIG, "n", say=lambda line: None)
+    assert night.run("training", bounded_training).status == "passed"
+    return night
+
+
+def test_a_proof_that_was_interrupted_passes_when_it_is_tried_again(trainer):
+    night = trained(trainer)
+    trainer.fails = True
+    assert night.run("resume_proof", resume_proof).status == "failed"
+    trainer.fails = False
+    again = Night(CONFIG, "n", say=lambda line: None)
+    proof = again.run("resume_proof", resume_proof)
+    assert proof.status == "passed", proof.gates
+    # 1,024 of the training, 1,024 of the try that was interrupted.
+    assert proof.gates[0].detail == "taken up at 2,048, left at 3,072; before: 2,048"
+    assert proof.data["steps"] == 4096 and "settings" not in proof.data
+
+
+def test_a_corpus_that_changes_in_the_night_changes_nothing_of_its_run(trainer):
+    night = trained(trainer)
+    corpus("a", "b", "c")
+    assert night.run("resume_proof", resume_proof).status == "passed"
+    assert len({config_hash(settings) for settings in trainer.settings}) == 1
+    assert trainer.settings[-1].corpus.scenes == ("/scenes/a.gmdag", "/scenes/b.gmdag")
+    # As the document keeps it, for a night that another process goes on with.
+    kept = Night(CONFIG, "n", say=lambda line: None).data("training")["settings"]
+    assert parse_config(TrainConfig, kept) == trainer.settings[0]
+
+
+def test_a_run_that_is_not_taken_up_is_a_failed_gate(trainer):
+    night = trained(trainer)
+    trainer.loses = 1
+    proof = night.run("resume_proof", resume_proof)
+    assert proof.status == "failed" and "not taken up at 1,024: the trainer began another run" in proof.gates[0].detail
+
+
+def test_what_falls_behind_the_training_is_no_proof(trainer):
+    night = trained(trainer)
+    (file,) = navi_home().glob("runs/*/checkpoints/*.pt")
+    file.rename(file.with_name("step-000000000512.pt"))
+    gate = night.run("resume_proof", resume_proof).gates[0]
+    assert not gate.passed and gate.detail.endswith("before: 512, and training ended at 1,024")
+
+
+def test_a_trainer_that_still_ends_is_waited_for_before_the_proof_looks(trainer, monkeypatch):
+    night = trained(trainer)
+    (file,) = navi_home().glob("runs/*/checkpoints/*.pt")
+    waited = []
+
+    def ends(run_id):
+        waited.append(run_id)
+        file.with_name("step-000000001536.pt").touch()
+        return True
+
+    monkeypatch.setattr("navi_pipeline.lib.training.stale_runs.wait_for_run", ends)
+    proof = night.run("resume_proof", resume_proof)
+    assert proof.status == "passed" and waited == [file.parents[1].name]
+    assert proof.gates[0].detail.startswith("taken up at 1,536")
+
+
+def test_a_run_that_another_version_of_navi_trained_is_not_proved_and_the_night_goes_on(trainer):
+    night = trained(trainer)
+    data = night.data("training")
+    # As older code has it: without a setting that names another run today, and with one that it never looked at.
+    data["settings"]["dqn"]["microbatch"] = 4
+    data["run_id"] = "nightly-n-0123456789abcdef"
+    proof = night.run("resume_proof", resume_proof)
+    assert proof.status == "warned" and "another version of Navi" in proof.gates[0].detail
+    assert len(trainer.settings) == 1 and proof.data["steps"] == 1024

@@ -1,0 +1,193 @@
+"""A night and its runs: one at a time, named apart, with a summary however they end, and failed where they failed."""
+
+import os
+import subprocess
+import sys
+
+import dagster as dg
+import pytest
+
+from navi_core.config import NightlyConfig
+from navi_core.errors import RunError
+from navi_core.machine.file_lock import hold_lock
+from navi_core.record import navi_home
+from navi_pipeline.definitions import defs
+from navi_pipeline.lib.nightly import stages
+from navi_pipeline.lib.nightly.night import Gate, Night, night_lock, night_name, read_night
+from navi_pipeline.lib.nightly.stages import run_night
+from navi_pipeline.lib.nightly.summary import summary_paths, write_summary
+from navi_pipeline.lib.orchestration.failures import record_failure
+from navi_pipeline.lib.warehouse.warehouse import Warehouse
+
+STAGES = ("preflight", "training", "resume_proof", "evaluation", "benchmarks", "promotion")
+TOLD = {
+    "training": {"run_id": None, "steps": 4096},
+    "promotion": {"version": "v002", "promoted": False, "reason": "not shown to be better", "champion": "v001"},
+}
+
+
+class Works:
+    """Stages of a night that do nothing; one of them may not hold, or break."""
+
+    def __init__(self):
+        self.done, self.not_holding, self.breaks = [], None, None
+
+    def __call__(self, name):
+        def work(night):
+            self.done.append(name)
+            if self.breaks == name:
+                raise ZeroDivisionError("a fault of ours")
+            return [Gate(f"gate of {name}", True, self.not_holding != name, "figures")], TOLD.get(name, {})
+
+        return work
+
+
+@pytest.fixture
+def works(monkeypatch):
+    made = Works()
+    monkeypatch.setattr(stages, "stages_of", lambda config: {name: made(name) for name in STAGES})
+    return made
+
+
+@pytest.fixture
+def instance(tmp_path):
+    with dg.DagsterInstance.local_temp(str(tmp_path)) as instance:
+        yield instance
+
+
+def training_night():
+    return defs().resolve_job_def("nightly_training")
+
+
+def execute(instance, **how):
+    with dg.execute_job(dg.reconstructable(training_night), instance=instance, **how) as result:
+        return result
+
+
+def launch(instance, name="tonight"):
+    ops = {"begin_training_night": {"config": {"minutes": 1.0, "name": name}}}
+    return execute(instance, run_config={"loggers": {"console": {"config": {"log_level": "CRITICAL"}}}, "ops": ops})
+
+
+def again(instance, parent):
+    """Re-execute a run from failure, as the button in the UI does."""
+    return execute(instance, reexecution_options=dg.ReexecutionOptions.from_failure(parent.run_id, instance))
+
+
+def failed_steps(result):
+    return [event.step_key for event in result.all_events if event.is_step_failure]
+
+
+def test_a_night_by_hand_has_a_name_that_no_schedule_forms():
+    name = night_name(NightlyConfig())
+    date, _, rest = name.partition("-training")
+    assert rest == "" and len(date) == len("2026-03-04-153012") and night_name(NightlyConfig(train=False)) != name
+    assert night_name(NightlyConfig(), "friday") == "friday"
+
+
+def test_a_night_that_somebody_works_on_refuses_another(works):
+    with hold_lock(night_lock("n"), "night n"), pytest.raises(RunError, match=rf"n is in use by process {os.getpid()}"):
+        run_night(NightlyConfig(), "n", say=lambda line: None)
+    assert run_night(NightlyConfig(), "n", say=lambda line: None)[0].verdict == "passed"
+
+
+def test_the_lock_of_a_night_that_was_killed_is_free(tmp_path):
+    code = (
+        "import os, signal\nfrom navi_core.machine.file_lock import hold_lock\n"
+        "from navi_pipeline.lib.nightly.night import night_lock\n"
+        "with hold_lock(night_lock('n'), 'night n'): os.kill(os.getpid(), signal.SIGKILL)"
+    )
+    assert subprocess.run([sys.executable, "-c", code], check=False).returncode < 0
+    with hold_lock(night_lock("n"), "night n"):
+        pass
+
+
+@pytest.mark.parametrize("error", [ZeroDivisionError("a fault of ours"), KeyboardInterrupt()])
+def test_a_night_that_breaks_down_has_its_summary(works, monkeypatch, error):
+    def breaks(night):
+        raise error
+
+    monkeypatch.setattr(stages, "stages_of", lambda config: {"preflight": works("preflight"), "training": breaks})
+    with pytest.raises(type(error)):
+        run_night(NightlyConfig(), "n", say=lambda line: None)
+    text = summary_paths("n")[0].read_text()
+    assert text.startswith("# Night n: failed") and f"the run ends: {type(error).__name__}" in text
+    monkeypatch.setattr(stages, "stages_of", lambda config: {"preflight": works("preflight"), "training": works("t")})
+    assert run_night(NightlyConfig(), "n", say=lambda line: None)[0].verdict == "passed"
+
+
+def test_a_finished_night_stays_what_it_was_when_another_run_of_its_name_fails(works):
+    run_night(NightlyConfig(), "n", say=lambda line: None)
+    before, document = summary_paths("n")[0].read_text(), read_night("n")
+    record_failure("r", "nightly_training", "night n was begun with other settings", [], night="n")
+    assert summary_paths("n")[0].read_text() == before and read_night("n") == document
+
+
+def test_a_night_at_work_is_not_told_as_failed_by_a_run_that_was_refused():
+    night = Night(NightlyConfig(), "n", say=lambda line: None)
+    night.run("preflight", lambda night: ([], {}))
+    with hold_lock(night_lock("n"), "night n"):
+        record_failure("r", "nightly_training", "night n is in use", [], night="n")
+    assert not summary_paths("n")[0].exists()
+    record_failure("r", "nightly_training", "the worker was lost", [], night="n")
+    assert "the worker was lost" in summary_paths("n")[0].read_text()
+
+
+def test_a_run_carries_the_name_of_its_night_whoever_launched_it(works, instance):
+    result = launch(instance)
+    assert result.success and instance.get_run_by_id(result.run_id).tags["night"] == "tonight"
+    with hold_lock(night_lock("tonight"), "night tonight"):
+        refused = launch(instance)
+    assert failed_steps(refused) == ["begin_training_night"]
+    assert "night" not in instance.get_run_by_id(refused.run_id).tags
+
+
+def test_a_stage_whose_gate_does_not_hold_is_what_fails_and_the_summary_is_written(works, instance):
+    works.not_holding = "training"
+    result = launch(instance)
+    assert failed_steps(result) == ["training"] and works.done == ["preflight", "training"]
+    text = summary_paths("tonight")[0].read_text()
+    assert "Night tonight: failed" in text and "| promotion | skipped |" in text
+    failure = next(event for event in result.all_events if event.is_step_failure).step_failure_data
+    assert "gate of training: figures" in failure.user_failure_data.description
+    assert failure.user_failure_data.metadata["verdict"].value == "failed"
+
+
+def test_a_run_executed_again_from_failure_repeats_the_stage_and_goes_on(works, instance):
+    works.not_holding = "training"
+    parent = launch(instance)
+    works.not_holding, works.done = None, []
+    result = again(instance, parent)
+    assert result.success and works.done == list(STAGES[1:])
+    assert [event.step_key for event in result.all_events if event.is_step_success][-1] == "morning_summary"
+    assert "Night tonight: passed" in summary_paths("tonight")[0].read_text()
+
+
+def test_a_stage_that_breaks_has_its_summary_and_is_repeated(works, instance):
+    works.breaks = "evaluation"
+    parent = launch(instance)
+    assert failed_steps(parent) == ["evaluation"]
+    assert "ZeroDivisionError: a fault of ours" in summary_paths("tonight")[0].read_text()
+    works.breaks, works.done = None, []
+    assert again(instance, parent).success and works.done == ["evaluation", "benchmarks", "promotion"]
+
+
+def test_a_night_tells_dagster_which_assets_it_has_renewed(works, instance, monkeypatch):
+    monkeypatch.setattr("navi_pipeline.lib.evaluation.baselines.ranking", lambda: [])
+    result = launch(instance)
+    made = {e.materialization.asset_key.to_user_string(): e.materialization
+            for e in result.all_events if e.is_step_materialization}  # fmt: skip
+    assert set(made) == {"leaderboard", "promoted_model", "warehouse"}
+    assert made["promoted_model"].partition == "quick" and made["promoted_model"].metadata["challenger"].value == "v002"
+    assert made["warehouse"].metadata["rows"].value > 0 and made["warehouse"].metadata["night"].value == "tonight"
+    assert all(one.tags["dagster/data_version"] for one in made.values())
+
+
+@pytest.mark.parametrize(("champion", "told"), [(None, "there is no champion yet"), ("v001", "the champion stays")])
+def test_the_headline_knows_whether_there_is_a_champion(champion, told):
+    night = Night(NightlyConfig(), "n", say=lambda line: None)
+    decided = {"version": "v002", "promoted": False, "reason": "", "champion": champion}
+    night.run("promotion", lambda night: ([], decided))
+    write_summary(night)
+    events = Warehouse().query("select detail from events where event = 'night'")["detail"].tolist()
+    assert events == [f"passed: {told}"] and (navi_home() / "reports").exists()

@@ -1,0 +1,229 @@
+"""Nights: gates, what is done once, the monitor, the summary; and a whole small night (slow)."""
+
+import json
+import shlex
+import time
+
+import dagster as dg
+import pytest
+from typer.testing import CliRunner
+
+from navi_core.config import NightlyConfig
+from navi_core.errors import ConfigError, NonFiniteError, RecordError, RunError
+from navi_core.learn.estimators.schedules import scheduled
+from navi_core.presets import preset_names
+from navi_core.record import navi_home
+from navi_pipeline.definitions import defs
+from navi_pipeline.lib.nightly.night import Gate, Night, read_night
+from navi_pipeline.lib.nightly.preflight import preflight
+from navi_pipeline.lib.nightly.settings import nightly_config, preset_settings
+from navi_pipeline.lib.nightly.summary import write_summary
+from navi_pipeline.lib.nightly.training import night_settings
+from navi_pipeline.lib.records.logs import BenchmarkLog
+from navi_pipeline.lib.training.monitor import Monitor
+from navi_pipeline.lib.warehouse.warehouse import Warehouse
+
+
+def holds(name="g", hard=True, passed=True):
+    return lambda night: ([Gate(name, hard, passed, "figures")], {"seen": 1})
+
+
+def night(name="n", **settings):
+    return Night(NightlyConfig(**settings), name, say=lambda line: None)
+
+
+def test_a_hard_gate_skips_what_follows_and_a_soft_one_warns():
+    tonight = night()
+    assert tonight.run("a", holds(hard=False, passed=False)).status == "warned" and tonight.verdict == "warned"
+    assert tonight.run("b", holds(passed=False)).status == "failed"
+    assert tonight.run("c", holds()).status == "skipped" and tonight.verdict == "failed"
+
+
+def test_an_error_of_navi_is_a_failed_gate_and_a_fault_of_ours_is_raised():
+    def breaks(error):
+        def work(night):
+            raise error
+
+        return work
+
+    tonight = night()
+    with pytest.raises(ZeroDivisionError):
+        tonight.run("a", breaks(ZeroDivisionError()))
+    assert "a" not in tonight.stages
+    stage = tonight.run("a", breaks(NonFiniteError("loss", "loss is NaN")))
+    assert stage.status == "failed" and stage.gates[0].detail == "loss is NaN"
+
+
+def test_the_same_night_goes_on_behind_the_stages_that_passed():
+    first = night()
+    first.run("a", holds())
+    first.run("b", holds(passed=False))
+    calls = []
+
+    def counted(night):
+        calls.append(1)
+        return [], {}
+
+    again = night()
+    assert again.run("a", counted).data == {"seen": 1} and not calls
+    assert again.run("b", counted).status == "passed" and calls == [1]
+    assert [row["name"] for row in read_night("n")["stages"]] == ["a", "b"]
+    with pytest.raises(RunError, match="other settings: go on with --set seed=0, or give it another --name"):
+        night(seed=5)
+    with pytest.raises(RunError, match="cannot name a file"):
+        night("../etc")
+
+
+def test_stages_and_verdict_become_events_and_a_page_that_stands_alone():
+    tonight = night()
+    tonight.run("preflight", holds("disk <b>", hard=False, passed=False))
+    markdown, page = write_summary(tonight)
+    assert markdown.read_text().startswith("# Night n: passed with warnings")
+    html = page.read_text()
+    assert "disk &lt;b&gt;" in html and "http" not in html.replace("http-equiv", "")
+    rows = Warehouse().query("select event, detail from events order by event")
+    assert rows["event"].tolist() == ["night", "night_preflight"] and rows["detail"][0].startswith("warned")
+
+
+def test_a_night_is_taken_up_by_a_navi_that_knows_more_settings():
+    tonight = night("upgraded", seed=3)
+    tonight.run("preflight", holds())
+    file = next((navi_home() / "pipeline" / "nights").glob("upgraded.json"))
+    document = json.loads(file.read_text())
+    del document["config"]["compact_segments"]
+    file.write_text(json.dumps(document | {"config_hash": "that of another Navi"}))
+    assert night("upgraded", seed=3, compact_segments=7).stages["preflight"].status == "passed"
+    # What a former default was is an option now.
+    with pytest.raises(RunError) as caught:
+        night("upgraded", seed=4, profile="a b")
+    options = shlex.split(str(caught.value).partition("go on with ")[2].partition(", or")[0])
+    config = nightly_config(assignments=["seed=4", "profile=a b", *options[1::2]])
+    assert Night(config, "upgraded", say=lambda line: None).stages["preflight"].status == "passed"
+    file.write_text(json.dumps(document | {"config": {"warp": 1}}))
+    with pytest.raises(RunError, match="no key 'warp'"):
+        night("upgraded")
+
+
+def test_the_morning_compacts_many_segments_and_a_fault_waits_for_tomorrow(monkeypatch, caplog):
+    tonight = night("a", compact_segments=1)
+    tonight.run("preflight", holds())
+    write_summary(tonight)
+    assert not list(Warehouse().done.iterdir()) and len(Warehouse().query("select * from events")) == 2
+    never = night("b", compact_segments=None)
+    never.run("preflight", holds())
+    write_summary(never)
+    assert list(Warehouse().done.iterdir())
+    monkeypatch.setattr(Warehouse, "compact", lambda self: (_ for _ in ()).throw(RecordError("no room")))
+    write_summary(night("c", compact_segments=0))
+    assert "was not compacted: no room" in caplog.text
+
+
+def test_settings_of_a_small_night_win_over_defaults_and_assignments_over_them(tmp_path, monkeypatch):
+    assert nightly_config() == NightlyConfig()
+    small = nightly_config(minutes=3, assignments=["eval_steps=7"])
+    assert (small.profile, small.minutes, small.eval_steps) == ("quick", 3.0, 7)
+    (tmp_path / "night.yaml").write_text("profile: demo\nminutes: 90\n")
+    monkeypatch.setenv("NAVI_NIGHTLY", str(tmp_path / "night.yaml"))
+    assert nightly_config().profile == "demo" and nightly_config(train=False).train is False
+    with pytest.raises(ConfigError, match=r"profle.*did you mean 'profile'"):
+        nightly_config(assignments=["profle=x"])
+
+
+def test_the_monitor_ends_training_by_time_by_step_and_by_stall():
+    told = []
+
+    def monitor(**settings):
+        return Monitor(**({"say": told.append, "seconds": 60.0, "stall_seconds": 60.0, "interval": 60.0} | settings))
+
+    quiet = monitor(seconds=0.0)
+    assert not quiet()  # the time counts from the first update
+    quiet.line("17:00:00 nightly/x: step 1,024  reward_ema +0.1  steps/s 1,250")
+    time.sleep(0.01)
+    assert quiet() and quiet.step == 1024 and quiet.speeds == [1250.0]
+    stepping = monitor(until_step=2000)
+    stepping.line("the run resumes from step 1990")
+    assert stepping.step is None and not stepping()
+    stepping.line("nightly/x: step 2,048  steps/s 5")
+    assert stepping() and not stepping.stalled
+    stuck = monitor(stall_seconds=0.0, interval=0.0)
+    time.sleep(0.01)
+    assert stuck() and stuck.stalled and any("no update yet" in line for line in told)
+
+
+def test_the_preflight_refuses_a_full_disk_and_an_empty_registry():
+    tonight = night(free_disk_gib=1e6, train=False)
+    gates = {gate.name: gate for gate in preflight(tonight)[0]}
+    assert not gates["free disk"].passed and gates["free disk"].hard
+    assert not gates["champion"].passed and "champion" in gates["champion"].detail
+    assert gates["warehouse"].passed and "corpus" not in gates
+
+
+SMALL = ["train_scenes=1", "validation_scenes=1", "test_scenes=2", "eval_steps=20", "bench_steps=2",
+         "bench_scenes=[apartment]", "training_share=0.1"]  # fmt: skip
+
+
+@pytest.mark.slow
+@pytest.mark.timeout(900)
+def test_a_small_night_trains_resumes_measures_and_tells(monkeypatch):
+    """Through Dagster: a training night, then a slow validation night, whose drift is flagged."""
+    for name, value in (("ACTORS", "4"), ("PPO__ROLLOUT", "32"), ("THREADS", "1")):
+        monkeypatch.setenv(f"NAVI_{name}", value)
+    config = {"minutes": 1.0, "name": "tonight", "assignments": SMALL}
+    with dg.DagsterInstance.ephemeral() as instance:
+        result = (
+            defs()
+            .get_job_def("nightly_training")
+            .execute_in_process(
+                instance=instance,
+                run_config={"ops": {"begin_training_night": {"config": config}}},
+                raise_on_error=False,
+            )
+        )
+    assert result.success, [e.message for e in result.all_events if e.is_step_failure]
+    stages = {row["name"]: row for row in read_night("tonight")["stages"]}
+    assert list(stages) == ["preflight", "training", "resume_proof", "evaluation", "benchmarks", "promotion"]
+    (viewer,) = (gate for gate in stages["training"]["gates"] if gate["name"] == "viewer")
+    assert viewer["passed"] and "an observation of" in viewer["detail"]
+    before, after = stages["training"]["data"], stages["resume_proof"]["data"]
+    assert after["steps"] >= before["steps"] + 256 + 512 and after["run_id"] == before["run_id"]
+    lineage = Warehouse().query("select count(*) as n from events where event = 'night'")
+    assert lineage["n"][0] == 1
+    # Three earlier nights that took half the CPU time a decision: the next one drifts.
+    measured = Warehouse().query("select median(value) as v from benchmarks where name = 'cpu_ms'")["v"][0]
+    for number in range(3):
+        with BenchmarkLog("nightly", run_id=f"night-before-{number}") as log:
+            log.cell("apartment", {"cpu_ms": (measured / 2, "ms")})
+    from navi_pipeline.lib.nightly.measuring import benchmarks
+
+    again = Night(nightly_config(minutes=1, assignments=SMALL), "again", say=lambda line: None)
+    (gate,), data = benchmarks(again)
+    assert not gate.passed and not gate.hard and "apartment" in gate.detail
+    assert [row["cell"] for row in data["drift"] if row["drifts"]] == ["apartment"]
+
+
+def test_the_command_writes_what_failed_and_ends_with_an_error():
+    import typer
+
+    from navi_pipeline.cli.commands import register
+
+    app = typer.Typer()
+    register(app)
+    arguments = ["nightly", "--minutes", "1", "--set", "free_disk_gib=1000000", "--json", "--name", "full"]
+    answer = CliRunner().invoke(app, arguments)
+    assert isinstance(answer.exception, RunError) and "free disk" in str(answer.exception)
+    told = json.loads(answer.stdout)
+    assert told["verdict"] == "failed" and told["stages"]["training"] == "skipped"
+    assert told["failed"] == ["free disk"]
+
+
+@pytest.mark.parametrize("profile", preset_names())
+def test_a_profile_whose_settings_move_with_its_steps_has_a_night_without_end(monkeypatch, profile):
+    monkeypatch.setattr("navi_pipeline.lib.corpus.compiled_scenes.scene_paths", lambda split: [])
+    tonight = night(profile=profile)
+    settings, usual = night_settings(tonight), preset_settings(tonight.config)
+    assert settings.total_steps is None
+    for name in usual.ppo.schedules:
+        at = [scheduled(settings, name, steps) for steps in (0, 5000, usual.total_steps, 10**9)]
+        assert at == [scheduled(usual, name, steps) for steps in (0, 5000, usual.total_steps, 10**9)]
+    if not usual.ppo.schedules:
+        assert settings == usual.model_copy(update={"total_steps": None}), "so that an earlier run is taken up again"

@@ -1,0 +1,358 @@
+"""Schedules and sensors, tick by tick on an ephemeral instance."""
+
+import json
+import os
+from datetime import UTC, datetime
+from zoneinfo import ZoneInfo
+
+import dagster as dg
+import pytest
+
+from navi_core.config import TrainConfig
+from navi_core.errors import ConfigError
+from navi_core.record import RunDirectory, navi_home
+from navi_core.scenes import compiler
+from navi_core.scenes.compiler import output_path
+from navi_pipeline.definitions import defs
+from navi_pipeline.defs.automation import nights
+from navi_pipeline.defs.automation.sensors import new_demonstrations, new_scenes, run_failures, stale_runs
+from navi_pipeline.defs.corpus.assets import DEFAULT_SCENES, CompileSettings, scene_sources
+from navi_pipeline.lib.corpus.compiled_scenes import _key, due_scenes
+from navi_pipeline.lib.corpus.scene_plan import SceneSource, as_rows, plan_path, plan_settings, read_plan, write_plan
+from navi_pipeline.lib.nightly.settings import nightly_config
+from navi_pipeline.lib.orchestration.failures import record_failure
+from navi_pipeline.lib.records.documents import pipeline_folder, write_document
+from navi_pipeline.lib.records.logs import pipeline_log
+from navi_pipeline.lib.training.stale_runs import sweep
+from navi_pipeline.lib.warehouse.warehouse import Warehouse
+
+CONFIG = CompileSettings().compile_config()
+
+
+@pytest.fixture
+def instance():
+    with dg.DagsterInstance.ephemeral() as instance:
+        yield instance
+
+
+@pytest.fixture(scope="module")
+def repository():
+    return defs().get_repository_def()
+
+
+def tick(sensor, instance, repository, cursor=None):
+    with dg.build_sensor_context(instance=instance, repository_def=repository, cursor=cursor) as context:
+        return sensor.evaluate_tick(context)
+
+
+def asked(data):
+    return [(r.asset_selection[0].to_user_string(), r.partition_key) for r in data.run_requests]
+
+
+@pytest.fixture
+def clock(monkeypatch):
+    """Say what the schedules take for now, in UTC."""
+    return lambda hour, day=4: monkeypatch.setattr(nights, "_now", lambda: datetime(2026, 3, day, hour, 20, tzinfo=UTC))
+
+
+def scheduled(instance, repository, kind, due):
+    schedule = repository.get_schedule_def(f"nightly_{kind}_schedule")
+    context = dg.build_schedule_context(instance=instance, repository_def=repository, scheduled_execution_time=due)
+    return schedule, schedule.evaluate_tick(context)
+
+
+@pytest.mark.parametrize(("kind", "hour"), [("training", 22), ("validation", 7)])
+def test_a_schedule_asks_for_one_night_a_day_named_after_its_date(instance, repository, clock, kind, hour):
+    clock(hour)
+    schedule, tick = scheduled(instance, repository, kind, datetime(2026, 3, 4, hour, tzinfo=UTC))
+    (request,) = tick.run_requests
+    name = f"2026-03-04-{kind}"
+    assert request.run_key == name and request.tags["night"] == name
+    assert request.run_config["ops"][f"begin_{kind}_night"]["config"] == {"name": name}
+    assert schedule.default_status == dg.DefaultScheduleStatus.STOPPED
+    assert (schedule.cron_schedule, schedule.execution_timezone) == (f"0 {hour} * * *", "UTC")
+
+
+def test_a_night_that_was_missed_is_left_out_instead_of_begun_by_day(instance, repository, clock):
+    clock(9, day=5)
+    tick = scheduled(instance, repository, "training", datetime(2026, 3, 4, 22, tzinfo=UTC))[1]
+    assert not tick.run_requests and tick.skip_message.startswith("due at 2026-03-04 22:00 UTC, 11.3 h ago")
+
+
+def test_the_settings_of_nights_say_when_they_begin(instance, clock, tmp_path, monkeypatch):
+    file = tmp_path / "night.yaml"
+    file.write_text("training_hour: 1\ntime_zone: Europe/Zurich\n")
+    monkeypatch.setenv("NAVI_NIGHTLY", str(file))
+    schedule = nights._schedule(nights.nightly_training, "training")
+    assert (schedule.cron_schedule, schedule.execution_timezone) == ("0 1 * * *", "Europe/Zurich")
+    # One o'clock there is still the day before in UTC: the name is that of the zone.
+    context = dg.build_schedule_context(
+        instance=instance, scheduled_execution_time=datetime(2026, 3, 4, 1, tzinfo=ZoneInfo("Europe/Zurich"))
+    )
+    clock(0)
+    (request,) = schedule.evaluate_tick(context).run_requests
+    assert request.run_key == "2026-03-04-training"
+    file.write_text("time_zone: Mars/Olympus\n")
+    assert nights._schedule(nights.nightly_validation, "validation").cron_schedule == "0 7 * * *"
+    with pytest.raises(ConfigError, match="Mars/Olympus"):
+        nightly_config()
+
+
+def scene_tick(instance, repository, cursor=None):
+    # The test's context has no reference to its instance, which Dagster's own tick needs for dynamic partitions.
+    with dg.build_sensor_context(instance=instance, repository_def=repository, cursor=cursor) as context:
+        return new_scenes(context)
+
+
+def planned(name, digit="f", split="external"):
+    return SceneSource(name, split, None, None, f"/meshes/{name}.obj", digit * 64)
+
+
+def plan(*sources):
+    write_document(plan_path(), {"sources": as_rows(list(sources))})
+
+
+def compiled(source, instance, config=CONFIG, name=None):
+    """Leave what compiling leaves of a scene: file, sidecar, card and materialization; return the file."""
+    gmdag = output_path(name or source.name, source.source_hash, navi_home() / "scenes", config)
+    gmdag.parent.mkdir(parents=True, exist_ok=True)
+    gmdag.touch()
+    gmdag.with_suffix(".json").write_text(json.dumps(compiler._stamp(gmdag, source.source_hash, config)))
+    card = {"source_hash": source.source_hash, "split": source.split, "gmdag": str(gmdag)}
+    card |= {"content_hash": "c", "compile_hash": "h", "key": _key("c", "h", source.split)}
+    write_document(pipeline_folder() / "compiled" / f"{source.name}.json", card)
+    instance.report_runless_asset_event(dg.AssetMaterialization("compiled_scene", partition=source.name))
+    return gmdag
+
+
+def test_new_meshes_are_planned_compiled_and_gathered_step_by_step(instance, repository, tmp_path, monkeypatch):
+    assert "names no folder" in scene_tick(instance, repository).skip_message
+    monkeypatch.setenv("NAVI_SCENES", str(tmp_path))
+    (tmp_path / "house.obj").write_text("v 0 0 0\n")
+    first = scene_tick(instance, repository)
+    assert asked(first) == [("scene_sources", None)]
+    old = planned("old", "a", split="train")
+    plan(planned("house"), old)
+    instance.add_dynamic_partitions("scene", ["house", "old"])
+    compiled(old, instance)
+    second = scene_tick(instance, repository, first.cursor)
+    assert asked(second) == [("compiled_scene", "house")]
+    third = scene_tick(instance, repository, second.cursor)
+    assert "corpus" in [key.to_user_string() for key in third.run_requests[0].asset_selection]
+    quiet = scene_tick(instance, repository, third.cursor)
+    assert isinstance(quiet, dg.SkipReason) and "not changed" in quiet.skip_message
+    (tmp_path / "house.obj").write_text("v 0 0 0\nv 1 1 1\n")
+    again = scene_tick(instance, repository, third.cursor)
+    assert asked(again) == [("scene_sources", None)] and again.run_requests[0].run_key != first.run_requests[0].run_key
+
+
+def test_new_meshes_are_planned_beside_as_many_generated_scenes_as_before(instance, repository, tmp_path, monkeypatch):
+    monkeypatch.setenv("NAVI_SCENES", str(tmp_path))
+    (tmp_path / "house.obj").write_text("v 0 0 0\n")
+    (request,) = scene_tick(instance, repository).run_requests
+    numbers = {"family": "maze", "train": 2, "validation": 0, "test": 0}
+    for plan in (DEFAULT_SCENES, numbers):
+        assert dg.materialize([scene_sources], instance=instance, run_config=request.run_config).success
+        assert plan_settings() == plan and "house" in read_plan()
+        write_plan([], "maze", numbers)
+
+
+def test_scenes_that_come_back_are_planned_and_compiled_again(instance, repository, tmp_path, monkeypatch):
+    monkeypatch.setenv("NAVI_SCENES", str(tmp_path))
+    instance.add_dynamic_partitions("scene", ["house", "shed"])
+    shed = planned("shed", "5")
+    compiled(shed, instance)
+    keys, cursor = [], None
+    for text in ("a", "b", "a", "reset"):
+        if text == "reset":
+            cursor, text = None, "a"
+        house = planned("house", text)
+        (tmp_path / "house.obj").write_text(text)
+        os.utime(tmp_path / "house.obj", (0, ord(text)))
+        plan(house, shed)
+        for _ in range(3):
+            answer = scene_tick(instance, repository, cursor)
+            cursor = answer.cursor
+            keys += [request.run_key for request in answer.run_requests]
+        compiled(house, instance)
+        assert isinstance(scene_tick(instance, repository, cursor), dg.SkipReason)
+    assert len(keys) == len(set(keys)) == 11 and not any("shed" in key for key in keys)
+
+
+def test_a_scene_is_due_until_it_is_compiled_as_it_is_planned(instance):
+    scenes = {why: planned(why) for why in ("done", "new", "gone", "changed", "renamed", "coarse")}
+    plan(*scenes.values())
+    files = {why: compiled(source, instance) for why, source in scenes.items() if why != "new"}
+    files["gone"].unlink()
+    compiled(planned("changed", "0"), instance)
+    compiled(scenes["renamed"], instance, name="elsewhere")
+    compiled(scenes["coarse"], instance, CONFIG.model_copy(update={"resolution": 64}))
+    known = set(scenes) - {"new"}
+    assert [source.name for source in due_scenes(known, CONFIG)] == ["new", "gone", "changed", "renamed", "coarse"]
+    assert [source.name for source in due_scenes((), CONFIG)] == list(scenes)
+
+
+def test_recordings_that_come_back_are_taken_in_again(instance, repository, tmp_path, monkeypatch):
+    monkeypatch.setenv("NAVI_DEMOS", str(tmp_path))
+    keys, cursor = [], None
+    for size in (1, 2, 1):
+        (tmp_path / "flight.npz").write_bytes(b"x" * size)
+        os.utime(tmp_path / "flight.npz", (0, size))
+        answer = tick(new_demonstrations, instance, repository, cursor)
+        keys += [request.run_key for request in answer.run_requests]
+        cursor = answer.cursor
+    assert len(set(keys)) == 3
+    # What an earlier version noted is read: nothing has changed since.
+    signature = json.loads(cursor)["signature"]
+    assert not tick(new_demonstrations, instance, repository, signature).run_requests
+
+
+def test_the_scene_sensor_waits_for_what_it_asked_for(instance, repository, tmp_path, monkeypatch):
+    monkeypatch.setenv("NAVI_SCENES", str(tmp_path))
+    (tmp_path / "house.obj").write_text("v 0 0 0\n")
+    instance.add_run(dg.DagsterRun(job_name="j", status=dg.DagsterRunStatus.STARTED, tags={"navi/sensed": "x"}))
+    assert "being worked on" in tick(new_scenes, instance, repository).skip_message
+
+
+def test_recordings_are_taken_in_once(instance, repository, tmp_path, monkeypatch):
+    monkeypatch.setenv("NAVI_DEMOS", str(tmp_path))
+    (tmp_path / "notes.txt").write_text("no recording")
+    assert "no recording" in tick(new_demonstrations, instance, repository).skip_message
+    (tmp_path / "flight.npz").write_bytes(b"x")
+    first = tick(new_demonstrations, instance, repository)
+    assert asked(first) == [("recorded_demonstrations", None)]
+    assert not tick(new_demonstrations, instance, repository, first.cursor).run_requests
+
+
+def events(name):
+    warehouse = Warehouse()
+    warehouse.ingest()
+    return warehouse.query("select * from events where event = ?", [name])
+
+
+def test_a_failed_run_becomes_a_row_with_its_cause(instance):
+    @dg.op
+    def breaks():
+        raise ValueError("the disk is full")
+
+    @dg.job
+    def broken():
+        breaks()
+
+    result = broken.execute_in_process(instance=instance, raise_on_error=False)
+    context = dg.build_run_status_sensor_context(
+        sensor_name="run_failures",
+        dagster_event=result.get_run_failure_event(),
+        dagster_instance=instance,
+        dagster_run=result.dagster_run,
+    ).for_run_failure()
+    run_failures(context)
+    (row,) = events("run_failure").to_dict("records")
+    assert row["run_id"] == f"dagster-{result.run_id}"
+    assert row["detail"].startswith("broken: breaks") and json.loads(row["extra"])["steps"] == ["breaks"]
+
+
+def test_the_failure_of_an_unknown_night_is_recorded_all_the_same():
+    record_failure("r", "nightly_training", "the worker was lost", [], night="2020-01-01-training")
+    assert events("run_failure")["detail"].tolist() == ["nightly_training: the worker was lost"]
+
+
+def test_a_run_that_nobody_holds_is_marked_as_stopped_and_one_at_work_is_left(instance, repository, tmp_path):
+    root = navi_home() / "runs"
+    held = RunDirectory.open(root, asset="ppo_policy", partition="held", config=TrainConfig())
+    with RunDirectory.open(root, asset="ppo_policy", partition="dead", config=TrainConfig()) as dead:
+        pass
+    for run in (held, dead):
+        with pipeline_log(run.run_id, seed=4, config_hash="c") as log:
+            log.row("runs", {"status": "running", "step": 64, "path": str(run.path), "algorithm": "ppo",
+                             "config": {"actors": 4}, "reward_ema": None, "started_at": "2026-01-01T00:00:00Z",
+                             "hardware": "another machine"})  # fmt: skip
+    with held:
+        answer = tick(stale_runs, instance, repository)
+        assert "1 stale runs" in answer.skip_message
+        warehouse = Warehouse()
+        rows = warehouse.query("select run_id, status, step, algorithm, seed from runs order by run_id")
+        assert rows.values.tolist() == [
+            [dead.run_id, "stopped", 64, "ppo", 4],
+            [held.run_id, "running", 64, "ppo", 4],
+        ]
+        whole = "select config->>'actors', year(started_at), hardware, reward_ema is null from runs"
+        assert warehouse.query(whole).values.tolist() == [["4", 2026, "another machine", True]] * 2
+        assert events("stale_run")["run_id"].tolist() == [dead.run_id]
+        assert "0 stale runs" in tick(stale_runs, instance, repository).skip_message
+
+
+@pytest.mark.parametrize("begun", ["before the sweep", "during the sweep"])
+def test_a_run_that_ends_while_the_sweep_looks_stays_finished(monkeypatch, begun):
+    root, real = navi_home() / "runs", Warehouse.ingest
+    run = RunDirectory.open(root, asset="ppo_policy", partition="quick", config=TrainConfig())
+
+    def send(status):
+        with pipeline_log(run.run_id) as log:
+            log.row("runs", {"status": status, "step": 64, "path": str(run.path)})
+
+    def ends_after_the_first_look(self):
+        report = real(self)
+        monkeypatch.setattr(Warehouse, "ingest", real)
+        if begun == "during the sweep":
+            again = RunDirectory.open(root, asset="ppo_policy", partition="quick", config=TrainConfig())
+        else:
+            again = run
+        send("finished")
+        again.close()
+        return report
+
+    send("running")
+    if begun == "during the sweep":
+        run.close()
+    monkeypatch.setattr(Warehouse, "ingest", ends_after_the_first_look)
+    assert sweep().stale == []
+    warehouse = Warehouse()
+    warehouse.ingest()
+    assert warehouse.query("select status from runs")["status"].tolist() == ["finished"]
+
+
+def test_what_nights_renew_has_a_freshness_policy(repository):
+    graph = repository.asset_graph
+    policies = {key.to_user_string(): graph.get(key).freshness_policy for key in graph.get_all_asset_keys()}
+    assert policies["corpus"] is not None and policies["compiled_scene"] is None
+
+
+def test_the_nights_share_the_pool_of_what_wants_the_whole_machine(repository):
+    job = repository.get_job("nightly_training")
+    pools = {node.name: node.definition.pool for node in job.nodes}
+    assert {name for name, pool in pools.items() if pool == "gpu"} == {"training", "resume_proof", "benchmarks"}
+    assert not any(node.definition.retry_policy for node in job.nodes)  # it would start a terminated trainer again
+    order = [node.name for node in job.nodes_in_topological_order]
+    assert order == ["begin_training_night", "preflight", "training", "resume_proof", "evaluation", "benchmarks",
+                     "promotion", "morning_summary"]  # fmt: skip
+
+
+def test_whatever_trains_is_in_the_pool_of_what_wants_the_whole_machine(repository):
+    graph = repository.asset_graph
+    pools = {key.to_user_string(): graph.get(key).pools for key in graph.get_all_asset_keys()}
+    for name, pool in pools.items():
+        assert (pool == {"gpu"}) == (name.endswith(("_sweep", "_policy", "_scaling", "_benchmark", "study"))), (
+            name,
+            pool,
+        )
+
+
+def test_half_written_files_of_killed_runs_are_swept_also_those_of_shards():
+    folder = navi_home() / "runs" / "r1" / "checkpoints"
+    files = [folder / ".step-1.pt.7.tmp", folder / "shard-0" / ".step-1.replay.7.tmp", folder / ".step-2.pt.8.tmp"]
+    for file in files:
+        file.parent.mkdir(parents=True, exist_ok=True)
+        file.write_bytes(b"half")
+    for file in files[:2]:
+        os.utime(file, (0, 0))
+    assert sweep().leftovers == 2
+    assert [file.exists() for file in files] == [False, False, True]
+
+
+def test_every_kind_of_mesh_is_noticed():
+    from navi_core.scenes.readers.mesh_file import MESH_SUFFIXES
+    from navi_pipeline.defs.automation.sensors import _MESHES
+
+    # A scene instance places meshes, by which it is noticed.
+    assert set(_MESHES) == set(MESH_SUFFIXES) - {".scene_instance.json"}

@@ -1,0 +1,175 @@
+"""The code location: its graph, its cost to load, its checks."""
+
+import subprocess
+import sys
+from pathlib import Path
+
+import dagster as dg
+import pytest
+import yaml
+
+from navi_core.errors import ConfigError, RecordError
+from navi_core.presets import preset_names
+from navi_pipeline.definitions import defs
+from navi_pipeline.flow import Flow
+from navi_pipeline.jobs import PROFILE_ASSETS
+from navi_pipeline.lib.corpus.compiled_scenes import write_corpus
+from navi_pipeline.lib.studies.catalogue import STUDIES
+from navi_pipeline.lib.sweeps.catalogue import SWEEPS
+from navi_pipeline.lib.training.policies import ALGORITHMS, train_policy
+
+ROOT = Path(__file__).resolve().parents[3]
+
+
+@pytest.fixture(scope="module")
+def graph():
+    return defs().resolve_asset_graph()
+
+
+def edges_of(graph):
+    keys = graph.get_all_asset_keys()
+    return {key.to_user_string(): {p.to_user_string() for p in graph.get(key).parent_keys} for key in keys}
+
+
+def test_the_asset_graph_reads_from_scenes_to_the_warehouse(graph):
+    learners = {f"{name}_policy" for name in ALGORITHMS}
+    assert edges_of(graph) == {
+        "scene_sources": set(),
+        "compiled_scene": {"scene_sources"},
+        "scene_quality": {"compiled_scene"},
+        "corpus": {"compiled_scene", "scene_quality"},
+        "expert_demonstrations": {"corpus"},
+        "recorded_demonstrations": set(),
+        "demonstrations": {"expert_demonstrations", "recorded_demonstrations"},
+        "bc_policy": {"demonstrations", "corpus"},
+        **{name: {"corpus"} for name in learners},
+        "ppo_policy": {"bc_policy", "corpus"},
+        "policy_evaluation": {*learners, "bc_policy", "corpus"},
+        "baseline_evaluation": {"corpus"},
+        "leaderboard": {"policy_evaluation", "baseline_evaluation"},
+        "promoted_model": {"policy_evaluation", "ppo_policy"},
+        **{name: {"corpus"} for name in SWEEPS},
+        "study": {"corpus"},
+        "trial": {"study"},
+        "warehouse": {"leaderboard", "promoted_model", "study", *SWEEPS},
+    }
+
+
+def test_every_asset_is_in_one_of_the_jobs_of_the_whole_graph(graph):
+    jobs = ("sources_job", "compile_job", "corpus_job", "recordings_job", "profile_job", "baseline_job",
+            "benchmark_job", "study_job", "summary_job")  # fmt: skip
+    made = [name for job in jobs for name in defs().resolve_job_def(job).graph.node_names() if name in edges_of(graph)]
+    # Trials are reported by their study; nothing else makes one.
+    assert sorted([*made, "trial"]) == sorted(edges_of(graph))
+
+
+def test_the_code_location_is_valid_as_a_whole():
+    # Returns nothing where every job, schedule and sensor resolves; raises what does not.
+    assert dg.Definitions.validate_loadable(defs()) is None
+
+
+def test_the_groups_tell_the_story(graph):
+    groups = {graph.get(key).group_name for key in graph.get_all_asset_keys()}
+    assert groups == {"corpus", "demonstrations", "pretraining", "training", "evaluation", "promotion", "benchmarks",
+                      "studies", "warehouse"}  # fmt: skip
+
+
+def test_every_asset_says_who_owns_it_what_it_is_and_which_code_makes_it(graph):
+    for key in graph.get_all_asset_keys():
+        node = graph.get(key)
+        assert node.owners and node.kinds and node.code_version and node.group_name != "default", key
+        assert len(node.description) > 40, key
+
+
+def test_scenes_and_profiles_are_partitions(graph):
+    kinds = {key.to_user_string(): graph.get(key).partitions_def for key in graph.get_all_asset_keys()}
+    assert isinstance(kinds["compiled_scene"], dg.DynamicPartitionsDefinition)
+    for name in PROFILE_ASSETS:
+        assert set(kinds[name].get_partition_keys()) == set(preset_names())
+    for name in SWEEPS:
+        assert set(kinds[name].get_partition_keys()) == {"quick", "full"}
+    assert set(kinds["study"].get_partition_keys()) == set(STUDIES)
+    assert isinstance(kinds["trial"], dg.DynamicPartitionsDefinition)
+    assert kinds["corpus"] is None
+
+
+def test_blocking_checks_guard_training_and_promotion(graph):
+    blocking = {(key.asset_key.to_user_string(), key.name) for key in graph.asset_check_keys if graph.get(key).blocking}
+    assert blocking == {
+        ("corpus", "corpus_is_split_by_scene"),
+        ("demonstrations", "demonstrations_can_be_learned_from"),
+        ("bc_policy", "clone_has_learned"),
+        *((f"{name}_policy", "metrics_are_finite") for name in ALGORITHMS),
+        ("policy_evaluation", "beats_random"),
+        ("policy_evaluation", "collides_less_than_random"),
+    }
+
+
+def test_the_code_location_loads_nothing_heavy():
+    code = (
+        "import sys\nfrom navi_pipeline.definitions import defs\n"
+        "defs().get_repository_def()\n"
+        "heavy = {'torch', 'pandas', 'optuna', 'trimesh', 'matplotlib', 'numba', 'duckdb'} & set(sys.modules)\n"
+        "sys.exit(str(sorted(heavy)) if heavy else 0)"
+    )
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, cwd=ROOT, timeout=120)
+    assert done.returncode == 0, done.stderr
+
+
+def test_registering_the_commands_loads_nothing_heavy():
+    code = (
+        "import sys, typer\nfrom navi_pipeline.cli.commands import register\nregister(typer.Typer())\n"
+        "heavy = {'torch', 'pandas', 'dagster', 'duckdb', 'numpy'} & set(sys.modules)\n"
+        "sys.exit(str(sorted(heavy)) if heavy else 0)"
+    )
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, cwd=ROOT, timeout=120)
+    assert done.returncode == 0, done.stderr
+
+
+def test_the_dagster_settings_are_accepted_and_send_nothing(tmp_path):
+    text = (ROOT / "dagster_home" / "dagster.yaml").read_text()
+    (tmp_path / "dagster.yaml").write_text(text)
+    with dg.DagsterInstance.from_config(str(tmp_path)) as instance:
+        assert not instance.telemetry_enabled and not instance.nux_enabled
+        assert instance.run_monitoring_max_resume_run_attempts == 0
+        assert instance.run_launcher.supports_check_run_worker_health, "a run whose process is gone is seen"
+        assert instance.run_retries_enabled and instance.run_retries_max_retries == 2
+        assert instance.get_settings("run_retries")["retry_on_asset_or_op_failure"] is False
+
+
+def test_the_workspace_names_the_code_location():
+    workspace = yaml.safe_load((ROOT / "workspace.yaml").read_text())
+    module = workspace["load_from"][0]["python_module"]
+    assert module == {"module_name": "navi_pipeline.definitions", "location_name": "navi"}
+
+
+@pytest.mark.parametrize(
+    ("given", "told"),
+    [
+        ({"profile": "quik"}, r"no profile 'quik'; allowed: demo, quick, rooms, rooms_standard, scans, standard"),
+        ({"profile": "quick", "size": "huge"}, r"no size 'huge'; allowed: quick, full"),
+    ],
+)
+def test_a_profile_or_size_that_does_not_exist_is_refused_before_anything_is_made(given, told):
+    with dg.DagsterInstance.ephemeral() as instance, pytest.raises(ConfigError, match=told):
+        Flow(instance, defs().resolve_job_def, seed=0, say=print, **given)
+
+
+@pytest.mark.parametrize("profile", ["quick", "rooms", "rooms_standard", "standard"])
+def test_profiles_that_are_meant_for_a_clone_ask_for_it(profile):
+    write_corpus([{"name": "a", "split": "train", "gmdag": "a.gmdag"}])
+    with pytest.raises(RecordError, match=f"bc_policy, partition {profile}"):
+        train_policy(profile, seed=0, on_line=print)
+
+
+def test_every_setting_of_the_launchpad_says_what_it_is():
+    from navi_pipeline.definitions import defs
+
+    silent = []
+    for definition in defs().resolve_all_job_defs():
+        for node in definition.nodes:
+            schema = node.definition.config_field.config_type if node.definition.config_field else None
+            for name, field in (getattr(schema, "fields", None) or {}).items():
+                if not field.description:
+                    silent.append(f"{node.name}.{name}")
+    assert silent == []

@@ -1,0 +1,109 @@
+"""`navi demo`: what goes wrong is said in words. The whole demo is a slow test of its own."""
+
+import json
+import os
+import shutil
+import signal
+from pathlib import Path
+
+import pytest
+
+from navi_core.errors import RunError
+from navi_core.presets import read_config_file
+from navi_core.presets.plain_yaml import write_yaml
+from navi_pipeline.cli.demo import run_demo
+from navi_pipeline.cli.materialize import run_graph
+from navi_pipeline.lib.orchestration.instance import dagster_home
+
+ROOT = Path(__file__).resolve().parents[3]
+
+
+@pytest.fixture
+def dagster(tmp_path, monkeypatch):
+    shutil.copy(ROOT / "dagster_home" / "dagster.yaml", tmp_path)
+    monkeypatch.setenv("DAGSTER_HOME", str(tmp_path))
+
+
+def test_a_failing_asset_ends_the_demo_with_its_own_words(dagster, tmp_path, monkeypatch, capsys):
+    monkeypatch.setenv("NAVI_SCENES", str(tmp_path / "none"))
+    with pytest.raises(RunError, match=r"scene_sources failed: .*NAVI_SCENES names .*none"):
+        run_demo(as_json=True)
+    assert capsys.readouterr().out == ""
+
+
+def test_a_demo_in_the_background_can_be_told_to_end_between_its_assets(dagster, tmp_path, monkeypatch):
+    """A shell's background job ignores SIGINT."""
+    monkeypatch.setenv("NAVI_SCENES", str(tmp_path / "none"))
+    interrupt, end = signal.signal(signal.SIGINT, signal.SIG_IGN), signal.signal(signal.SIGTERM, signal.SIG_DFL)
+    try:
+        with pytest.raises(RunError, match="scene_sources failed"):
+            run_demo()
+        assert signal.getsignal(signal.SIGTERM) is signal.SIG_DFL
+    finally:
+        signal.signal(signal.SIGINT, interrupt)
+        signal.signal(signal.SIGTERM, end)
+
+
+def test_the_demo_flies_the_scenes_of_its_table_whatever_was_planned_before(dagster, monkeypatch):
+    """Its figures are told of 16 apartments for training, 12 for the promotion and 16 for the test."""
+    planned = []
+
+    def known(flow, plan=None):
+        planned.append(plan)
+        raise RunError("enough")
+
+    monkeypatch.setattr("navi_pipeline.flow.Flow.materialize_scenes", known)
+    with pytest.raises(RunError, match="enough"):
+        run_demo()
+    assert planned == [{"family": "apartment", "train": 16, "validation": 12, "test": 16}]
+
+
+def test_a_missing_dagster_home_is_named(tmp_path, monkeypatch):
+    monkeypatch.setenv("DAGSTER_HOME", str(tmp_path))
+    with pytest.raises(RunError, match=r"no dagster\.yaml"):
+        dagster_home()
+
+
+def test_settings_that_an_older_navi_left_in_a_dagster_home_are_told_of(dagster, tmp_path, monkeypatch, capsys):
+    monkeypatch.setattr("navi_pipeline.flow.Flow.materialize_scenes", lambda flow, plan: 1 / 0)
+    monkeypatch.setattr("navi_pipeline.flow.Flow.materialize_everything", lambda flow: 1 / 0)
+    ours = ROOT / "dagster_home" / "dagster.yaml"
+    old = {name: value for name, value in read_config_file(ours).items() if name != "run_launcher"}
+    appended = ours.read_text() + (ours.parent / "ray.yaml").read_text()
+    told = f"{tmp_path / 'dagster.yaml'} lacks run_launcher; copy that from {ours}"
+    for settings in (write_yaml(old), appended):
+        (tmp_path / "dagster.yaml").write_text(settings)
+        for command in (run_demo, run_graph):
+            with pytest.raises(ZeroDivisionError):
+                command()
+            assert (told in capsys.readouterr().err) == (settings is not appended)
+
+
+def test_the_checkouts_own_dagster_home_is_the_default(monkeypatch):
+    monkeypatch.delenv("DAGSTER_HOME", raising=False)
+    assert dagster_home() == ROOT / "dagster_home"
+
+
+def test_who_may_not_write_to_the_checkout_has_a_dagster_home_of_his_own(tmp_path, monkeypatch):
+    monkeypatch.delenv("DAGSTER_HOME", raising=False)
+    monkeypatch.setenv("NAVI_HOME", str(tmp_path / "navi"))
+    access = os.access
+    monkeypatch.setattr(os, "access", lambda path, mode: ROOT not in Path(path).parents and access(path, mode))
+    assert dagster_home() == tmp_path / "navi" / "dagster"
+    assert (dagster_home() / "dagster.yaml").read_bytes() == (ROOT / "dagster_home" / "dagster.yaml").read_bytes()
+    monkeypatch.setenv("DAGSTER_HOME", str(ROOT / "dagster_home"))
+    with pytest.raises(RunError, match="cannot be written; unset DAGSTER_HOME"):
+        dagster_home()
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("seed", [0, 1, 2])
+def test_the_demos_policy_beats_both_pilots_on_scenes_it_never_saw(seed, dagster, capsys):
+    """The figures of the README's demo, for each of its three seeds."""
+    run_demo(seed=seed, as_json=True)
+    document = json.loads(capsys.readouterr().out)
+    comparisons = document["test"]["comparisons"]
+    assert comparisons["random"]["c_vis_auc"]["low"] > 0
+    assert comparisons["forward-plus"]["c_vis_auc"]["low"] > 0
+    assert comparisons["random"]["collisions_per_minute"]["difference"] < 0
+    assert document["failed_gates"] == []

@@ -1,0 +1,656 @@
+"""Studies: nothing lost, nothing doubled, judged while they run, and what becomes of the best."""
+
+import contextlib
+import json
+import os
+import shutil
+import signal
+import time
+
+import dagster as dg
+import pytest
+
+from navi_core.config import StudyConfig, config_hash, parse_config
+from navi_core.config.parts import LEARNER_NAMES
+from navi_core.errors import ConfigError, RecordError, RunError
+from navi_core.presets import load_preset, resolve_config
+from navi_core.record import RunDirectory, navi_home
+from navi_pipeline.lib.studies.audit import audit_faults
+from navi_pipeline.lib.studies.best_trial import pick_trial, write_preset
+from navi_pipeline.lib.studies.catalogue import STUDIES, find_study, over_scenes
+from navi_pipeline.lib.studies.perform import perform_study, study_result
+from navi_pipeline.lib.studies.rows import record_trials, trial_row
+from navi_pipeline.lib.studies.spaces import SPACES, check_space, draw, search_space, trial_config
+from navi_pipeline.lib.studies.storage import repair_journal, study_folder
+from navi_pipeline.lib.studies.trial import ASSET, partition_of, run_trial
+from navi_pipeline.lib.studies.trial_queue import HINDERED, INTERRUPTED, TrialQueue, read_study
+from navi_pipeline.lib.studies.worker import work
+from navi_pipeline.lib.warehouse.warehouse import Warehouse
+from tests.pipeline.studies.small_studies import (
+    SPACE,
+    STEPS,
+    analytic_trainer,
+    complete_by,
+    forked_worker,
+    reward,
+    small_study,
+)
+
+
+@pytest.mark.parametrize("tail", [b'{"op_code": 5, "tri', b"x" * 200_000])
+def test_a_torn_last_line_of_the_journal_costs_nothing(tail):
+    config = small_study(trials=4)
+    with TrialQueue(config) as queue:
+        complete_by(queue)
+        before = [trial.params for trial in queue.trials()]
+    journal = study_folder("small") / "journal.log"
+    whole = journal.read_bytes()
+    journal.write_bytes(whole + tail)
+    with TrialQueue(config.model_copy(update={"trials": 5})) as queue:
+        assert [trial.params for trial in queue.trials()] == before
+        complete_by(queue)
+        assert queue.finished() == 5
+    assert journal.read_bytes().startswith(whole)
+
+
+def test_a_journal_that_is_one_torn_line_becomes_empty(tmp_path):
+    file = tmp_path / "journal.log"
+    file.write_bytes(b'{"half')
+    assert repair_journal(file) == 6 and file.read_bytes() == b""
+    assert repair_journal(file) == 0 and repair_journal(tmp_path / "missing.log") == 0
+
+
+def test_workers_that_are_killed_lose_nothing_and_double_nothing():
+    """Three kills among two workers, wherever they happen to be."""
+    config = small_study(trials=8, workers=2)
+    TrialQueue(config).close()
+    workers = [forked_worker(config, seconds=0.03) for _ in range(2)]
+    for kill in range(3):
+        time.sleep(0.2)
+        os.kill(workers[kill % 2], signal.SIGKILL)
+        os.waitpid(workers[kill % 2], 0)
+        workers[kill % 2] = forked_worker(config, seconds=0.03)
+    for worker in workers:
+        os.waitpid(worker, 0)
+    with TrialQueue(config) as queue:
+        complete_by(queue)
+        assert queue.release_lost() == 0
+        record_trials(queue, queue.trials())  # as perform_study does: a kill may fall between an outcome and its row
+        study_result(queue, "finished", reused=False)
+        rows = [trial_row(queue, trial) for trial in queue.trials()]
+        assert queue.claim() is None
+    assert audit_faults(config, rows) == []
+    assert audit_faults(config, rows[:-1]) != [] and audit_faults(config, rows, partitions=()) != []
+    stored = Warehouse().query(
+        "select count(*) as n, count(distinct run_id) as runs from trials where value is not null"
+    )
+    assert stored.to_dict("records") == [{"n": 8, "runs": 8}]
+
+
+def test_a_trial_that_was_lost_between_two_draws_is_drawn_anew():
+    """The others went on meanwhile, and proposals follow from what is known: its value would not come again."""
+    with TrialQueue(small_study(trials=3, seed=5)) as queue:
+        complete_by(queue)
+    config = small_study(trials=8, seed=5)
+    lost = TrialQueue(config)
+    with TrialQueue(config) as queue:
+        trial = lost.claim()
+        drawn = trial.suggest_float("ppo.learning_rate", 1e-4, 1e-2, log=True)
+        complete_by(queue)
+        lost.close(orderly=False)
+        complete_by(queue)
+        rows = [trial_row(queue, each) for each in queue.trials()]
+    again = next(row for row in rows if row["retry_of"] == trial.number)
+    assert again["params"]["ppo.learning_rate"] != drawn and len(again["params"]) == 2
+    assert audit_faults(config, rows) == []
+    # One whose draws were whole is trained with them.
+    before = rows[trial.number]
+    before["params"] = {"ppo.learning_rate": drawn, "ppo.epochs": again["params"]["ppo.epochs"]}
+    assert audit_faults(config, rows) == [f"trial {again['trial']} took up trial {trial.number} with other settings"]
+    # The next one may be lost between two draws in its turn.
+    before["params"], again["params"] = again["params"], {}
+    assert not any("other settings" in fault for fault in audit_faults(config, rows))
+
+
+def test_a_trial_whose_worker_always_dies_has_failed_in_the_end():
+    config = small_study(trials=1, attempts=2)
+    for _ in range(2):
+        with TrialQueue(config) as lost:
+            assert lost.claim() is not None
+    with TrialQueue(config) as queue:
+        assert queue.claim() is None and queue.release_lost() == 0
+        last = queue.trials()[-1]
+        assert (last.state.name, last.user_attrs["outcome"], len(queue.trials())) == ("FAIL", "crash", 2)
+
+
+def test_with_one_worker_the_proposals_follow_from_the_seed_however_often_it_is_resumed():
+    def proposals(name, sittings):
+        for trials in sittings:
+            with TrialQueue(small_study(name, trials=trials, seed=3)) as queue:
+                complete_by(queue)
+        with TrialQueue(small_study(name, trials=sittings[-1], seed=3)) as queue:
+            return [trial.params for trial in queue.trials()]
+
+    # Start-up trials depend on how many were asked for, so both are asked for as many from the start.
+    assert proposals("once", [5]) == proposals("twice", [5, 5])
+
+
+def test_a_study_that_is_killed_between_any_two_entries_ends_as_one_that_nobody_disturbs(monkeypatch):
+    from optuna.storages.journal import JournalFileBackend
+
+    def train(config, **_):
+        return {"reward_ema": reward(config), "steps": STEPS, "reason": "total_steps", "checkpoint": "x.pt"}
+
+    def entered(self, logs):
+        if not left:
+            raise KeyboardInterrupt
+        left.pop()
+        write(self, logs)
+
+    def ended(name, entries):
+        config = small_study(name, trials=3, sampler="tpe", seed=4)
+        for left[:] in ([0] * entries, [0] * 1000):
+            with contextlib.suppress(KeyboardInterrupt), TrialQueue(config) as queue:
+                work(queue, on_line=lambda _: None, train=train)
+        with TrialQueue(config) as queue:
+            done = {slot: (trial.params, trial.values) for slot, trial in queue.latest().items()}
+            assert [trial.number for trial in queue.trials() if not trial.state.is_finished()] == []
+        return done, 1000 - len(left)
+
+    write, left = JournalFileBackend.append_logs, []
+    monkeypatch.setattr(JournalFileBackend, "append_logs", entered)
+    straight, _ = ended("straight", 1000)
+    assert sorted(straight) == [0, 1, 2] and None not in straight[2]
+    for entries in (*range(1, 9), 17, 25):
+        assert ended(f"killed{entries}", entries)[0] == straight, f"killed after {entries} entries"
+
+
+def test_a_trial_that_is_taken_up_again_is_pruned_as_if_it_had_not_been_lost(tmp_path, monkeypatch):
+    config = small_study(trials=6, pruning={"min_steps": 30, "reduction_factor": 3}, seed=1)
+
+    def ended(place, lost):
+        monkeypatch.setenv("NAVI_HOME", str(tmp_path / place))
+
+        def train(settings, *, partition, **given):
+            answer = analytic_trainer(settings, partition=partition, **given)
+            if partition in lost:
+                lost.remove(partition)
+                raise KeyboardInterrupt
+            return answer
+
+        while True:
+            with contextlib.suppress(KeyboardInterrupt), TrialQueue(config) as queue:
+                work(queue, on_line=lambda _: None, train=train)
+                return {slot: (trial.params, trial.values, trial.state.name) for slot, trial in queue.latest().items()}
+
+    straight = ended("straight", [])
+    assert {state for *_, state in straight.values()} == {"COMPLETE", "PRUNED"}
+    assert ended("lost", [partition_of("small", slot) for slot in (0, 1, 3)]) == straight
+    with TrialQueue(config) as queue:  # which has pruned nothing yet
+        brackets = [queue.study.pruner._get_bracket_id(queue.study, trial) for trial in queue.trials()]
+    assert set(brackets) == {-1, 0, 1} and brackets.count(-1) == 3, "a lost attempt competes with nobody"
+
+
+def test_a_worker_that_died_under_another_name_of_the_machine_is_lost(monkeypatch):
+    """A container is another machine with every start; only a worker whose lock lies elsewhere is not ours to judge."""
+    config = small_study(trials=1)
+    dead = TrialQueue(config)
+    dead.claim()
+    dead._lock.__exit__(None, None, None)
+    monkeypatch.setattr("socket.gethostname", lambda: "another")
+    lock = dead._lock_of(dead.worker)
+    elsewhere = lock.rename(lock.with_suffix(".elsewhere"))
+    with TrialQueue(config) as queue:
+        assert queue.claim() is None and queue.in_living_hands() == 0
+        elsewhere.rename(lock)
+        complete_by(queue)
+        assert queue.finished() == 1
+
+
+def test_a_worker_that_ends_by_an_error_leaves_what_tells_that_its_trial_is_lost(monkeypatch):
+    """For instance on a disk that is too full to give the trial back; then its container starts under another name."""
+    config = small_study(trials=1)
+    with pytest.raises(OSError, match="full"), TrialQueue(config) as queue:
+        queue.claim()
+        raise OSError("full")
+    monkeypatch.setattr("socket.gethostname", lambda: "another")
+    with TrialQueue(config) as queue:
+        complete_by(queue)
+        assert queue.finished() == 1
+
+
+def test_a_machine_that_takes_what_another_has_just_queued_leaves_it_a_slot_of_its_own(tmp_path, monkeypatch):
+    """With a server's storage each machine has a home, and so a lock, of its own."""
+    import optuna
+
+    config = small_study(trials=4, sampler="random", storage=f"sqlite:///{tmp_path / 'server.db'}")
+    ask, between = optuna.Study.ask, []
+    books = []
+    for place in ("one", "other"):
+        monkeypatch.setenv("NAVI_HOME", str(tmp_path / place))
+        books.append(TrialQueue(config))
+
+    def asked(self, *given):
+        if not between:
+            between.append(None)
+            between[0] = books[1].claim()
+        return ask(self, *given)
+
+    monkeypatch.setattr(optuna.Study, "ask", asked)
+    trials = [books[0].claim(), between[0]]
+    assert [trial.user_attrs["slot"] for trial in trials] == [1, 0]
+    assert len({trial.suggest_float("x", 0, 1) for trial in trials}) == 2
+    for queue in books:
+        queue.close()
+
+
+def test_a_command_waits_for_trials_that_another_one_trains(monkeypatch):
+    from navi_pipeline.lib.studies import perform
+
+    sittings, told = [], []
+    monkeypatch.setattr(perform, "run_supervised", lambda *_, **__: sittings.append(1) or (0, "", []))
+    monkeypatch.setattr(perform.time, "sleep", lambda _: None)
+    config = small_study(trials=1)
+    with TrialQueue(config) as other:
+        trial = other.claim()
+
+        def say(line):
+            told.append(line)
+            run_trial(other, trial, on_line=print, ending=lambda: False, train=analytic_trainer)
+
+        assert perform_study(config, on_line=say).row["status"] == "finished"
+    assert len(sittings) == 1 and told == ["study small: waiting for 1 trials that another command of it trains"]
+
+
+def test_a_study_whose_workers_are_dead_is_not_shown_as_running(capsys):
+    from navi_pipeline.cli.study import show
+
+    dead = TrialQueue(small_study(trials=1))
+    dead.claim()
+    show("small", as_json=True)
+    assert json.loads(capsys.readouterr().out)["status"] == "running"
+    dead._lock.__exit__(None, None, None)
+    show("small", as_json=True)
+    shown = json.loads(capsys.readouterr().out)
+    assert (shown["status"], [row["state"] for row in shown["rows"]]) == ("stopped", ["waiting"])
+
+
+def test_trials_that_lag_behind_are_pruned_while_they_train():
+    config = small_study(trials=12, pruning={"min_steps": 30, "reduction_factor": 3}, seed=1)
+    with TrialQueue(config) as queue:
+        complete_by(queue)
+        rows = [trial_row(queue, trial) for trial in queue.trials()]
+        ended = {row["state"] for row in rows}
+        best = pick_trial(queue)
+    assert ended == {"complete", "pruned"}
+    assert all((row["step"] < 90) == (row["state"] == "pruned") for row in rows)
+    assert best.value == max(row["value"] for row in rows if row["state"] == "complete")
+
+
+def test_an_infeasible_trial_is_never_the_best():
+    config = small_study(trials=8, constraints=[{"metric": "memory_gib", "at_most": 0.25}])
+    with TrialQueue(config) as queue:
+        complete_by(queue)
+        rows = [trial_row(queue, trial) for trial in queue.trials()]
+        assert pick_trial(queue).params["ppo.epochs"] <= 2
+    assert {row["feasible"] for row in rows} == {True, False}
+    assert all(row["feasible"] == (row["params"]["ppo.epochs"] <= 2) for row in rows)
+    assert all(
+        row["constraints"]["memory_gib"] == pytest.approx(0.1 * row["params"]["ppo.epochs"] - 0.25) for row in rows
+    )
+
+
+def test_two_objectives_end_in_a_front_without_pruning():
+    objectives = [{"metric": "reward_ema"}, {"metric": "sps", "summary": "median"}]
+    with TrialQueue(small_study(objectives=objectives, sampler="nsga2")) as queue:
+        complete_by(queue)
+        done = [trial.values for trial in queue.trials()]
+        front = [trial.values for trial in queue.best()]
+        page = study_result(queue, "finished", reused=False).report.read_text()
+    for values in front:
+        assert not any(a >= values[0] and b >= values[1] and [a, b] != values for a, b in done)
+    assert "Front" in page and "http" not in page.replace("http://www.w3.org", "")
+    with pytest.raises(ConfigError, match="single objective"):
+        small_study(objectives=objectives, pruning={})
+
+
+def test_what_a_trainer_does_wrong_is_an_outcome_of_its_trial():
+    def wrong(config, **_):
+        raise RunError("the trainer ended with exit code 1; its last lines:\nRuntimeError: out of memory")
+
+    with TrialQueue(small_study(trials=2)) as queue:
+        work(queue, on_line=lambda _: None, train=wrong)
+        rows = [trial_row(queue, trial) for trial in queue.trials()]
+        assert [(row["state"], row["outcome"]) for row in rows] == [("failed", "out_of_memory")] * 2
+        assert rows[0]["reason"] == "RuntimeError: out of memory"
+        with pytest.raises(RunError, match="no complete and feasible trial"):
+            pick_trial(queue)
+
+
+def test_a_full_disk_ends_the_sitting_and_no_trial():
+    def full(config, **_):
+        raise RunError("the trainer ended with exit code 4; its last lines:\nerror: x.pt: No space left on device")
+
+    with TrialQueue(small_study(trials=2)) as queue:
+        with pytest.raises(RunError, match=r"No space left on device; make room, then `navi study resume small`"):
+            work(queue, on_line=lambda _: None, train=full)
+        assert [trial.state.name for trial in queue.trials()] == ["FAIL", "WAITING"]
+        complete_by(queue)
+        assert [trial.state.name for trial in queue.latest().values()] == ["COMPLETE", "COMPLETE"]
+
+
+def test_a_run_that_is_older_than_its_study_counts_with_the_rows_that_it_left():
+    """The study's folder was removed: the trainer finds its run done, and tells nothing again."""
+    answers = {}
+
+    def train(config, *, partition, **given):
+        if partition not in answers:
+            answers[partition] = analytic_trainer(config, partition=partition, **given)
+        return answers[partition]
+
+    def values():
+        with TrialQueue(small_study(trials=2, objectives=[{"metric": "episode_return"}])) as queue:
+            work(queue, on_line=lambda _: None, train=train)
+            return [trial.values for trial in queue.trials()]
+
+    first = values()
+    shutil.rmtree(study_folder("small"))
+    assert values() == first and None not in first
+
+
+def test_a_trial_without_time_left_and_one_that_is_interrupted_are_told_apart():
+    with TrialQueue(small_study("late", trials=1, timeout=1e-6)) as queue:
+        complete_by(queue)
+        assert trial_row(queue, queue.trials()[0])["outcome"] == "timeout"
+    ending = iter([False, False, True, True])
+    with TrialQueue(small_study("left", trials=1)) as queue:
+        work(queue, on_line=lambda _: None, train=analytic_trainer, ending=lambda: next(ending))
+        assert [trial.state.name for trial in queue.trials()] == ["FAIL", "WAITING"]
+        complete_by(queue)
+        assert [trial.state.name for trial in queue.trials()] == ["FAIL", "COMPLETE"]
+
+
+def test_a_trial_whose_trainer_somebody_else_ended_is_taken_up_again():
+    told = iter([True] + [False] * 100)
+    with TrialQueue(small_study("ended", trials=1)) as queue:
+        work(
+            queue,
+            on_line=lambda _: None,
+            train=lambda *a, **k: analytic_trainer(*a, **(k | {"stop": lambda: next(told)})),
+        )
+        rows = [trial_row(queue, trial) for trial in queue.trials()]
+    assert [row["state"] for row in rows] == ["failed", "complete"] and rows[0]["reason"] == HINDERED
+    assert [row["step"] for row in rows] == [30, 90] and rows[0]["run_id"] == rows[1]["run_id"]
+
+
+def test_a_trial_whose_trainer_somebody_always_ends_has_failed_in_the_end():
+    with TrialQueue(small_study(trials=1, attempts=3)) as queue:
+        work(
+            queue,
+            on_line=lambda _: None,
+            train=lambda *a, **k: analytic_trainer(*a, **(k | {"stop": lambda: True})),
+        )
+        assert [trial.user_attrs["outcome"] for trial in queue.trials()] == ["lost", "lost", "crash"]
+        assert queue.release_lost() == 0 and queue.trials()[-1].user_attrs["reason"] == HINDERED
+
+
+@pytest.mark.parametrize("reason", [HINDERED, INTERRUPTED])
+def test_a_trial_whose_run_stays_held_is_left_without_training(monkeypatch, reason):
+    monkeypatch.setattr("navi_pipeline.lib.training.stale_runs.LOCK_PATIENCE", 0.3)
+    config = small_study(trials=1)
+    with TrialQueue(config) as queue:
+        trial = queue.claim()
+        settings = trial_config(config, draw(trial, search_space(config)))
+        with RunDirectory.open(navi_home() / "runs", asset=ASSET, partition=partition_of("small", 0), config=settings):
+            ended = run_trial(
+                queue,
+                trial,
+                on_line=print,
+                ending=lambda: reason == INTERRUPTED,
+                train=lambda *_, **__: pytest.fail("it was trained"),
+            )
+        left, again = queue.trials()
+    assert ended == "interrupted" and (left.user_attrs["outcome"], left.user_attrs["reason"]) == ("lost", reason)
+    assert again.state.name == "WAITING" and again.user_attrs["attempt"] == 1 + (reason == HINDERED)
+
+
+def test_a_trial_whose_run_is_taken_before_its_trainer_has_it_is_taken_up_again():
+    def late(settings, *, asset, partition, **_):
+        with RunDirectory.open(navi_home() / "runs", asset=asset, partition=partition, config=settings):
+            raise RunError("run trial-small-0 is in use by process 42; wait for it, or stop it first")
+
+    def held(settings, *, asset, partition, **_):
+        taken.append(RunDirectory.open(navi_home() / "runs", asset=asset, partition=partition, config=settings))
+        raise RunError(f"run {taken[0].run_id} is in use by process 42; wait for it, or stop it first")
+
+    taken = []
+    config = small_study(trials=1)
+    with TrialQueue(config) as queue:
+        assert run_trial(queue, queue.claim(), on_line=print, ending=lambda: False, train=held) == "interrupted"
+        left, again = queue.trials()
+        assert (left.user_attrs["outcome"], left.user_attrs["reason"]) == ("lost", HINDERED)
+        assert again.state.name == "WAITING" and again.user_attrs["attempt"] == 2
+        taken[0].close()
+    with TrialQueue(small_study("free", trials=1)) as queue:
+        # Who says so while nobody has it is wrong otherwise.
+        assert run_trial(queue, queue.claim(), on_line=print, ending=lambda: False, train=late) == "failed"
+
+
+def test_a_study_goes_on_under_its_settings_alone():
+    TrialQueue(small_study()).close()
+    with pytest.raises(ConfigError, match="begun with another seed"):
+        TrialQueue(small_study(seed=7))
+    TrialQueue(small_study(trials=20, workers=2)).close()
+    assert read_study("small").trials == 20
+    with pytest.raises(RecordError, match="no study 'other'; known: small"):
+        read_study("other")
+
+
+def test_a_study_does_not_go_on_under_a_preset_that_was_changed(tmp_path, monkeypatch):
+    from navi_pipeline.lib.studies import perform
+
+    monkeypatch.setattr(perform, "_employ", lambda name, *_: complete_by(TrialQueue(read_study(name))))
+    preset = tmp_path / "mine.yaml"
+    preset.write_text("ppo: {gamma: 0.9}")
+    config = small_study(trials=1, preset=str(preset))
+    perform_study(config, on_line=print)
+    preset.write_text("ppo: {gamma: 0.99}")
+    with pytest.raises(
+        ConfigError, match=r"was begun with ppo\.gamma 0\.9; its preset .*mine\.yaml says something else"
+    ):
+        perform_study(config.model_copy(update={"trials": 2}), on_line=print)
+    with TrialQueue(config) as queue, pytest.raises(ConfigError, match="begun with"):
+        write_preset(queue, pick_trial(queue), tmp_path / "best.yaml")
+    with TrialQueue(config.model_copy(update={"trials": 2})) as queue, pytest.raises(ConfigError, match="begun with"):
+        complete_by(queue)
+    before = Warehouse().query("select config from trials")["config"][0]
+    assert perform_study(config, on_line=print).reused, "a study that is done trains nothing"
+    Warehouse().ingest()
+    assert Warehouse().query("select config from trials")["config"][0] == before
+    preset.write_text("ppo: {gamma: 0.9}")
+    assert perform_study(config.model_copy(update={"trials": 2}), on_line=print).row["completed"] == 2
+
+
+def test_what_a_preset_adds_by_name_is_a_change_and_a_setting_of_a_newer_navi_is_none(tmp_path):
+    preset = tmp_path / "mine.yaml"
+    preset.write_text("env: {reward: {weights: {collision: 0.5}}}")
+    with TrialQueue(small_study(preset=str(preset))) as queue:
+        assert queue.differing() == []
+        kept = queue.folder / "settings.json"
+        known = json.loads(kept.read_text())
+        del known["ppo"]["clip"]
+        kept.write_text(json.dumps(known | {"warp": 1}))
+        assert queue.differing() == []
+        preset.write_text("env: {reward: {weights: {collision: 0.5}}}\nppo: {clip: 0.3}")
+        assert queue.differing() == ["ppo.clip 0.2"], "a Navi without this setting trained as its default says"
+        preset.write_text("env: {reward: {weights: {collision: 0.5, clearance: 1.0}}}")
+        assert queue.differing() == ["env.reward.weights {'collision': 0.5}"]
+        with pytest.raises(ConfigError, match="begin another, `navi study run small --set name=small-2`"):
+            queue.require_same_settings()
+
+
+def test_a_study_of_which_older_navi_kept_no_settings_is_known_by_what_its_trials_trained_with(tmp_path):
+    preset = tmp_path / "mine.yaml"
+    preset.write_text("ppo: {gamma: 0.9}")
+    with TrialQueue(small_study(trials=1, preset=str(preset))) as queue:
+        complete_by(queue)
+        kept = queue.folder / "settings.json"
+        kept.unlink()
+        assert queue.differing() == [] and kept.exists()
+        kept.unlink()
+        preset.write_text("ppo: {gamma: 0.99}")
+        assert queue.differing() == ["ppo.gamma 0.9"] and not kept.exists()
+
+
+def test_a_study_with_a_setting_that_is_none_any_more_is_shown_and_gone_on_with():
+    space = {"dqn.learning_rate": {"kind": "float", "low": 1e-4, "high": 1e-2, "log": True}}
+    config = small_study(learner="dqn", trials=1, space=space)
+    with TrialQueue(config) as queue:
+        complete_by(queue)
+    file = study_folder("small") / "study.json"
+    told = json.loads(file.read_text())
+    file.write_text(json.dumps(told | {"settings": told["settings"] | {"dqn": {"gamma": 0.99, "microbatch": 4}}}))
+    known = read_study("small").model_copy(update={"trials": 2})
+    assert known.settings["dqn"] == {"gamma": 0.99}
+    with TrialQueue(known) as queue:
+        assert queue.differing() == [] and pick_trial(queue).number == 0
+        complete_by(queue)
+        assert queue.finished() == 2
+
+
+def test_a_learner_of_ones_own_is_studied_over_a_named_space(monkeypatch):
+    monkeypatch.setattr(LEARNER_NAMES, "_own", ["hesitant"])
+    share = {"learner_options.share": {"kind": "float", "low": 0.1, "high": 1.0}}
+    config = small_study(learner="hesitant", space=share, trials=1)
+    with TrialQueue(config) as queue:
+        complete_by(queue)
+        assert 0.1 <= trial_row(queue, queue.trials()[0])["config"]["learner_options"]["share"] <= 1.0
+    with pytest.raises(ConfigError, match="what is to vary of hesitant, a learner of your own"):
+        TrialQueue(small_study("other", learner="hesitant", space={}))
+    monkeypatch.setattr(LEARNER_NAMES, "_own", [])
+    assert read_study("small").learner == "hesitant"
+    with pytest.raises(ConfigError, match="no learner 'hesitant'; allowed: ppo"):
+        TrialQueue(read_study("small"))
+    with pytest.raises(ConfigError, match="no studies of dpo"):
+        small_study(learner="dpo")
+
+
+def test_a_setting_that_is_given_beside_a_study_leaves_the_others():
+    settings = find_study("quick", overrides={"settings": {"total_steps": 512}}).settings
+    assert settings == STUDIES["quick"]["settings"] | {"total_steps": 512}
+
+
+def test_a_space_that_names_no_setting_is_refused_before_anything_is_trained():
+    with pytest.raises(ConfigError, match="did you mean 'learning_rate'"):
+        TrialQueue(small_study(space={"ppo.learning_rat": SPACE["ppo.learning_rate"]}))
+    with pytest.raises(ConfigError, match="has no logarithm"):
+        small_study(space={"ppo.clip": {"kind": "float", "low": 0, "high": 1, "log": True}})
+
+
+@pytest.mark.parametrize("name", STUDIES)
+def test_the_studies_that_are_ready_vary_settings_that_exist(name):
+    assert check_space(find_study(name)) is None
+
+
+@pytest.mark.parametrize("preset", ["rooms", "rooms_standard"])
+def test_a_study_of_dqn_leaves_out_the_critic_that_a_preset_has(preset):
+    study = parse_config(StudyConfig, {"name": "x", "learner": "dqn", "preset": preset})
+    assert not trial_config(study, {}).policy.privileged_critic
+    assert not load_preset(preset, {"algorithm": "dqn"}).policy.privileged_critic
+    with pytest.raises(ConfigError, match="has no critic"):
+        trial_config(study, {"policy.privileged_critic": True})
+
+
+def test_other_scenes_are_another_study():
+    one, other = (over_scenes(find_study("ppo"), scenes) for scenes in (["a.gmdag"], ["b.gmdag"]))
+    assert one.name != other.name and one.name.startswith("ppo-")
+    assert trial_config(one, {}).corpus.scenes == ("a.gmdag",) and trial_config(one, {}).total_steps == 131_072
+    with pytest.raises(RunError, match="no training scene"):
+        over_scenes(find_study("ppo"), [])
+
+
+def test_a_study_that_is_told_to_rest_says_so_and_goes_on():
+    config = small_study(trials=2)
+    assert perform_study(config, on_line=print, stop=lambda: True).row["status"] == "stopped"
+    with TrialQueue(config) as queue:
+        complete_by(queue)
+    result = perform_study(config, on_line=print)
+    assert result.row["status"] == "finished" and result.reused and len(result.trials) == 2
+
+
+@pytest.mark.parametrize("learner", SPACES)
+def test_no_trial_becomes_a_version(learner):
+    commands = []
+
+    def trainer(config, *, command, **_):
+        commands.append(command)
+        raise RunError("enough")
+
+    given = {"demonstrations": ("flights",), "settings": {}} if learner == "bc" else {}
+    with TrialQueue(small_study(learner=learner, space={}, preset="quick", trials=1, **given)) as queue:
+        work(queue, on_line=lambda _: None, train=trainer)
+    assert commands and all("--no-register" in command for command in commands)
+
+
+@pytest.mark.parametrize("learner", SPACES)
+def test_every_learner_has_a_space(learner):
+    given = {"demonstrations": ("flights",)} if learner == "bc" else {}
+    config = parse_config(StudyConfig, {"name": "x", "learner": learner, "preset": "quick"} | given)
+    assert check_space(config) is None and len(search_space(config)) >= 3
+
+
+def test_the_best_trial_is_a_preset_that_training_takes(tmp_path):
+    with TrialQueue(small_study(trials=3)) as queue:
+        complete_by(queue)
+        best = pick_trial(queue)
+        write_preset(queue, best, tmp_path / "best.yaml")
+        config = trial_config(queue.config, best.params)
+    taken = resolve_config(preset=str(tmp_path / "best.yaml"), environ={})
+    assert config_hash(taken) == config_hash(config) == best.user_attrs["config_hash"]
+    assert config_hash(resolve_config(file=tmp_path / "best.yaml", environ={})) == config_hash(config)
+
+
+def test_the_asset_reports_each_trial_as_a_partition_with_its_lineage():
+    from navi_pipeline.defs.studies.assets import study, trial
+
+    with TrialQueue(find_study("quick")) as queue:
+        complete_by(queue)
+    with dg.DagsterInstance.ephemeral() as instance:
+        for _ in range(2):
+            done = dg.materialize([study, trial], instance=instance, partition_key="quick", selection=[study])
+            assert done.success
+        assert instance.get_materialized_partitions(trial.key) == {"quick-0000", "quick-0001"}
+        events = instance.fetch_materializations(dg.AssetRecordsFilter(asset_key=trial.key), limit=10).records
+        assert len(events) == 2
+        metadata = events[0].asset_materialization.metadata
+        assert metadata["run_id"].value.startswith("trial-quick-000") and "ppo.learning_rate" in metadata
+        shown = done.asset_materializations_for_node("study")[0].metadata
+        assert shown["complete"].value == 2 and shown["reused"].value is True
+
+
+def test_a_real_training_run_is_a_trial(tmp_path):
+    """The worker's process and the trainer's, as they are."""
+    config = find_study("quick", overrides={"trials": 1})
+    settings = config.settings | {"total_steps": 256}
+    told = []
+    result = perform_study(
+        config.model_copy(update={"settings": settings}), on_line=lambda _: None, on_trial=told.append
+    )
+    assert audit_faults(config, result.trials) == []
+    (row,) = told
+    assert row["memory_gib"] > 0.05 and row["step"] == 256 and os.path.exists(row["checkpoint"])
+    metrics = Warehouse().query("select count(*) as n from metrics where run_id = ?", [row["run_id"]])
+    assert metrics["n"][0] > 0
+    kept = json.loads((study_folder("quick") / "study.json").read_text())
+    assert parse_config(StudyConfig, kept).settings == settings
+
+
+@pytest.mark.slow
+def test_thirty_trials_two_workers_and_three_kills_end_with_every_trial_once(tmp_path, monkeypatch):
+    from navi_pipeline.bench.study import kill_and_resume
+
+    for name in ("NAVI_HOME", "DAGSTER_HOME"):
+        monkeypatch.setenv(name, "")
+    monkeypatch.delenv("DAGSTER_HOME")
+    found = kill_and_resume(tmp_path, trials=30, workers=2, kills=3, seed=0, on_line=print)
+    assert found["faults"] == [] and found["kills"] == 3 and found["partitions"] == 30

@@ -1,0 +1,43 @@
+"""The best of many trials is told as what it is: one seed, chosen."""
+
+import json
+
+from typer.testing import CliRunner
+
+from navi_core.cli.main import build_app
+from navi_core.record import navi_home
+from navi_pipeline.cli.study import register
+from navi_pipeline.lib.studies.best_trial import selection_note, trials_compared
+from navi_pipeline.lib.studies.trial_queue import TrialQueue
+from tests.pipeline.studies.small_studies import complete_by, small_study
+
+
+def test_the_best_value_is_told_as_one_seed_of_many_trials():
+    app = build_app(groups=(), plugins=False)
+    register(app)
+    config = small_study(trials=6, pruning={"min_steps": 30, "reduction_factor": 3}, seed=1)
+    with TrialQueue(config) as queue:
+        complete_by(queue)
+        assert {trial.state.name for trial in queue.trials()} == {"COMPLETE", "PRUNED"}
+    # Pruned ones were chosen from, too.
+    said = "one seed, chosen from 6 trials: expect less of it"
+    for command in (["study", "best", "small"], ["study", "show", "small"]):
+        shown = CliRunner().invoke(app, command)
+        assert shown.exit_code == 0 and said in " ".join(shown.output.split()), shown.output
+    assert json.loads(CliRunner().invoke(app, ["study", "best", "small", "--json"]).stdout)["chosen_from"] == 6
+    preset = navi_home() / "best.yaml"
+    assert CliRunner().invoke(app, ["study", "best", "small", "--preset", str(preset)]).exit_code == 0
+    assert preset.read_text().splitlines()[1] == f"# Of {said}."
+    assert said in (navi_home() / "reports" / "study-small.html").read_text()
+
+
+def test_a_single_trial_was_not_chosen():
+    with TrialQueue(small_study(trials=1)) as queue:
+        complete_by(queue)
+        assert trials_compared(queue) == 1 and selection_note(1) == "one seed"
+
+
+def test_a_home_without_studies_says_how_one_begins():
+    app = build_app(groups=(), plugins=False)
+    register(app)
+    assert "`navi study run quick` begins one" in CliRunner().invoke(app, ["study", "show"]).output

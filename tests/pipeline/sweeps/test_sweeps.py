@@ -1,0 +1,246 @@
+"""Sweeps: every ending of a cell is a result, no cell is measured twice, and the checklist's verdict."""
+
+import json
+from concurrent.futures import ThreadPoolExecutor
+
+import pytest
+
+from navi_core.config import SweepConfig, parse_config
+from navi_core.errors import ConfigError, RecordError, RunError
+from navi_pipeline.lib.corpus.compiled_scenes import corpus_path
+from navi_pipeline.lib.records.documents import write_document
+from navi_pipeline.lib.sweeps import cells as cells_module
+from navi_pipeline.lib.sweeps.catalogue import SWEEPS, find_sweep
+from navi_pipeline.lib.sweeps.cells import Cell, Outcome, read_train, run_cells
+from navi_pipeline.lib.sweeps.perform import training_scenery
+from navi_pipeline.lib.sweeps.summary import core_verdicts, level_rows, paired_difference
+from navi_pipeline.lib.training.supervised import disk_is_full
+from navi_pipeline.lib.warehouse.warehouse import Warehouse
+
+ANSWER = {"reward_ema": 0.5}
+ENDINGS = {
+    "fine": f"import json\nprint(json.dumps({ANSWER!r}))",
+    "large": "import sys\nprint('error: not enough memory', file=sys.stderr)\nsys.exit(12)",
+    "broken": "import os\nos.abort()",
+    "odd": "print('no document')",
+    "late": "import sys\nprint('error: not one update', file=sys.stderr)\nsys.exit(124)",
+    "full": "import sys\nprint('error: x: No space left on device', file=sys.stderr)\nsys.exit(1)",
+    "told": "import os, signal\nos.kill(os.getpid(), signal.SIGTERM)",
+    "slow": f"import json, time\ntime.sleep(0.4)\nprint(json.dumps({ANSWER!r}))",
+    "stuck": "import time\ntime.sleep(60)",
+}
+
+HINDERED = {"full", "told"}
+
+
+def scripted(name, seed=0):
+    return Cell({"core": name, "seed": seed}, (name,), lambda document: (dict(document), []))
+
+
+@pytest.fixture
+def children(monkeypatch):
+    """Let cells run small programs instead of `navi`; yields the names of those that ran."""
+    ran = []
+    real = cells_module.run_supervised
+
+    def run(command, **kw):
+        ran.append(command[3])
+        return real([command[0], "-c", ENDINGS[command[3]]], **kw)
+
+    monkeypatch.setattr(cells_module, "run_supervised", run)
+    return ran
+
+
+def sweep(cells, **kw):
+    return run_cells("temporal_core_sweep", cells, SweepConfig(timeout=3.0), on_line=lambda line: None, **kw)
+
+
+def test_every_ending_is_an_outcome_of_its_cell_alone(children):
+    outcomes = sweep([scripted(name) for name in ENDINGS if name not in HINDERED])
+    assert {o.level: o.status for o in outcomes} == {
+        "fine": "ok",
+        "large": "out_of_memory",
+        "broken": "crash",
+        "odd": "crash",
+        "late": "timeout",
+        "slow": "ok",
+        "stuck": "timeout",
+    }
+    assert outcomes[0].metrics["reward_ema"] == 0.5 and "not enough memory" in outcomes[1].detail
+    Warehouse().ingest()
+    rows = Warehouse().query("select cell, outcome, name, value, seed from benchmarks order by cell")
+    assert set(rows["cell"]) == set(ENDINGS) - HINDERED and set(rows[rows["cell"] == "stuck"]["outcome"]) == {"timeout"}
+    assert rows[(rows["cell"] == "fine") & (rows["name"] == "reward_ema")]["value"].tolist() == [0.5]
+
+
+def test_cells_that_are_done_are_not_run_again(children):
+    cells = [scripted(name) for name in ("fine", "large")]
+    first = sweep(cells[:1])
+    second = sweep(cells)
+    assert children == ["fine", "large"]
+    assert [o.reused for o in second] == [True, False] and second[0] == first[0]
+    sweep(cells[:1], again=True)
+    assert children == ["fine", "large", "fine"]
+    Warehouse().ingest()
+    assert len(Warehouse().query("select distinct run_id from benchmarks where cell = 'fine'")) == 2
+
+
+def test_an_interrupted_sweep_goes_on_with_the_first_cell_that_has_no_outcome(children, monkeypatch):
+    cells = [scripted("fine", seed) for seed in range(3)]
+    allowed, real = [2], cells_module._measure
+
+    def measure(*args):
+        if not allowed[0]:
+            raise KeyboardInterrupt
+        allowed[0] -= 1
+        return real(*args)
+
+    monkeypatch.setattr(cells_module, "_measure", measure)
+    with pytest.raises(KeyboardInterrupt):
+        sweep(cells)
+    allowed[0] = 1
+    assert [o.reused for o in sweep(cells)] == [True, True, False] and len(children) == 3
+
+
+@pytest.mark.parametrize(
+    ("name", "why"), [("full", "has no room: .*No space left"), ("told", "told to end by SIGTERM")]
+)
+def test_what_keeps_a_cell_from_its_work_is_no_outcome_of_it(children, name, why):
+    for _ in range(2):
+        with pytest.raises(RunError, match=f"cell {name}/seed0 .*{why}.*; the same command goes on with it"):
+            sweep([scripted("fine"), scripted(name), scripted("large")])
+    assert children == ["fine", name, name]
+
+
+@pytest.mark.parametrize(
+    ("told", "hindered"),
+    [
+        ("error: x.pt: No space left on device", True),
+        ("error: two lines\nx.pt: Disk quota exceeded", True),
+        ("Traceback\nOSError: [Errno 28] No space left on device: 'x'", True),
+        ("12:00:00 the cache cannot be kept: No space left on device\nerror: reward is nan in row 2", False),
+        ("ValueError: no room", False),
+    ],
+)
+def test_a_full_disk_hinders_only_whom_it_ends(told, hindered):
+    assert disk_is_full(told) is hindered
+
+
+def test_two_that_make_one_sweep_measure_each_cell_once(children):
+    with ThreadPoolExecutor(2) as both:
+        made = list(both.map(lambda _: sweep([scripted("slow", seed) for seed in range(2)]), range(2)))
+    assert children == ["slow", "slow"] and made[0] == made[1]
+    assert sorted(outcome.reused for outcomes in made for outcome in outcomes) == [False, False, True, True]
+
+
+def test_a_cell_that_meets_its_memory_bound_fails_and_the_others_finish():
+    """Real training in real children: only the large cell's rollout does not fit into the bound."""
+
+    def cell(rollout):
+        flags = ["--preset", "quick", "--actors", "2", "--rollout", str(rollout), "--updates", "1", "--seconds", "20"]
+        settings = {"threads": 1, "compile": {"resolution": 32}}
+        arguments = ("bench", "train", "--json", *flags, "--memory-limit", "3")
+        return Cell({"rollout": rollout}, arguments, read_train, settings, ("maze:0",))
+
+    config = SweepConfig(timeout=120)
+    large, small = run_cells("bounded", [cell(1_000_000), cell(32)], config, on_line=lambda line: None)
+    assert (large.status, small.status) == ("out_of_memory", "ok"), (large, small)
+    assert small.metrics["steps"] == 128 and small.metrics["steps_per_second"] > 0 and len(small.curve) == 2
+
+
+@pytest.mark.parametrize("name", [name for name in SWEEPS if name != "raycast_benchmark"])
+def test_a_quick_cell_never_takes_more_than_2000_decisions_or_20_seconds(name):
+    for cell in find_sweep(name).cells(SweepConfig(), []):
+        given = dict(zip(cell.arguments[3::2], cell.arguments[4::2], strict=True))
+        decisions = int(given["--actors"]) * int(given["--rollout"]) * (1 + int(given["--updates"]))
+        assert 1000 <= decisions <= 2000 and float(given["--seconds"]) <= 20
+
+
+def test_a_full_core_cell_takes_at_least_25000_decisions_on_three_seeds():
+    cells = find_sweep("temporal_core_sweep").cells(SweepConfig(profile="full"), [])
+    for cell in cells:
+        given = dict(zip(cell.arguments[3::2], cell.arguments[4::2], strict=True))
+        assert int(given["--actors"]) * int(given["--rollout"]) * (1 + int(given["--updates"])) >= 25_000
+    assert {cell.factors["seed"] for cell in cells} == {0, 1, 2} and "--seconds" not in cells[0].arguments
+
+
+def test_rows_tell_the_profile_and_what_was_asked_for_beside_it(children):
+    def record(profile, **asked):
+        config = SweepConfig(profile=profile, timeout=3.0, **asked)
+        told = [cell.asked for cell in find_sweep("temporal_core_sweep").cells(config, [])]
+        assert all(one == told[0] for one in told)
+        cell = Cell({"core": "fine", "seed": len(asked)}, ("fine",), lambda d: (dict(d), []), asked=told[0])
+        run_cells("temporal_core_sweep", [cell], config, on_line=lambda line: None, again=True)
+
+    record("quick")
+    record("full")
+    record("full", steps=25_000, seeds=5)
+    record("full", steps=5000, preset="quick")
+    Warehouse().ingest()
+    rows = Warehouse().query("select profile, seeds from core_comparison order by profile")
+    # What is the profile's own is no other size, and more seeds are more of the same cells.
+    assert rows.values.tolist() == [["full", 2], ["full, preset quick, steps 5000", 1], ["quick", 1]]
+
+
+def test_a_key_names_scenes_by_content_and_not_by_place():
+    one, moved, other = (
+        Cell({"seed": 0}, ("bench",), lambda d: ({}, []), scenes=(path,), scene_hashes=(digest,))
+        for path, digest in (("/a", "x"), ("/b", "x"), ("/a", "y"))
+    )
+    assert cells_module.cell_key("s", one) == cells_module.cell_key("s", moved) != cells_module.cell_key("s", other)
+
+
+def test_what_is_too_much_for_quick_and_what_is_unknown_is_refused():
+    with pytest.raises(ConfigError, match=r"steps 5000 exceeds the 2000 .*profile full"):
+        parse_config(SweepConfig, {"steps": 5000})
+    with pytest.raises(ConfigError, match="allowed: resolution_sweep, temporal_core_sweep"):
+        find_sweep("core")
+    with pytest.raises(RecordError, match="materialize corpus"):
+        training_scenery()
+    write_document(corpus_path(), {"scenes": []})
+    with pytest.raises(RunError, match="no training scene"):
+        training_scenery()
+
+
+def outcome(core, seed, reward, rate=100.0, status="ok"):
+    metrics = {"reward_ema": reward, "steps_per_2_cpu_seconds": rate, "wall_seconds": 1.0}
+    factors = {"core": core, "seed": seed}
+    return Outcome(f"{core}/seed{seed}", core, factors, status, "", metrics if status == "ok" else {}, [], "r", "t")
+
+
+def test_the_paired_interval_is_students():
+    """Differences 1, 2, 3: mean 2, deviation 1, t(0.975, 2) = 4.3027, half width 4.3027/√3."""
+    found = paired_difference({0: 1.0, 1: 2.0, 2: 3.0}, {0: 0.0, 1: 0.0, 2: 0.0, 9: 5.0})
+    assert (found.mean, found.seeds) == (2.0, 3)
+    assert found.low == pytest.approx(2.0 - 2.48414, abs=1e-4) and found.high == pytest.approx(4.48414, abs=1e-4)
+    assert paired_difference({0: 1.0}, {0: 0.0}) is None
+
+
+@pytest.mark.parametrize(
+    ("seeds", "lead", "rate", "promote", "word"),
+    [
+        (5, 1.0, 100.0, True, "Promote gru"),
+        (3, 1.0, 100.0, False, "no claim"),
+        (5, 1.0, 80.0, False, "better than mamba2"),
+        (5, -1.0, 200.0, False, "worse than mamba2"),
+        (2, -1.0, 200.0, False, "behind mamba2, but 2 seeds are no claim"),
+        (5, 0.0, 200.0, False, "not shown to differ"),
+    ],
+)
+def test_a_core_is_promoted_only_if_every_point_of_the_checklist_holds(seeds, lead, rate, promote, word):
+    spread = [0.0, 0.1, -0.1, 0.05, -0.05]
+    outcomes = [outcome("mamba2", seed, 0.0) for seed in range(seeds)]
+    outcomes += [outcome("gru", seed, lead + spread[seed], rate) for seed in range(seeds)]
+    (verdict,) = core_verdicts(outcomes)
+    assert verdict.promote is promote and word in verdict.sentence
+    assert ("worse" in verdict.sentence) == ("worse" in word)
+    assert json.dumps(verdict.as_dict())
+
+
+def test_a_level_shows_how_its_cells_ended_and_the_mean_of_those_measured():
+    outcomes = [outcome("gru", 0, 1.0), outcome("gru", 1, 3.0), outcome("gru", 2, 0.0, status="crash")]
+    (row,) = level_rows(outcomes, ("reward_ema",))
+    assert row == {"cell": "gru", "outcome": "2 ok, 1 crash", "reward_ema": 2.0}
+    (alone,) = core_verdicts([*outcomes, outcome("mamba2", 2, 0.0)])
+    assert alone.reward is None and alone.as_row()["throughput ratio"] == "–"
+    json.dumps(alone.as_dict(), allow_nan=False)

@@ -1,0 +1,91 @@
+"""Training, evaluation and the gate before promotion through Dagster, with a real trainer as child process."""
+
+import pytest
+
+from navi_core.config import config_hash
+from navi_core.errors import ConfigError, RecordError
+from navi_pipeline.lib.evaluation.scoring import read_verdict
+from navi_pipeline.lib.training import policies
+from navi_pipeline.lib.training.policies import read_policy, training_config
+from navi_pipeline.lib.training.trainer_client import ended_of_itself
+from navi_pipeline.lib.warehouse.warehouse import Warehouse
+from tests.pipeline.policy_runs import FLIGHT, checks, made
+
+pytestmark = pytest.mark.usefixtures("results")
+
+ASSETS = ("ppo_policy", "policy_evaluation", "promoted_model")
+SETTINGS = {
+    "ppo_policy": {"seed": 3, "total_steps": 256, "start": "new"},
+    "policy_evaluation": FLIGHT,
+    "promoted_model": FLIGHT,
+}
+
+
+def test_training_runs_in_a_child_and_shows_its_curves(results):
+    policy = made(results[0])["ppo_policy"]
+    version = read_policy("quick")["version"]
+    assert policy.metadata["steps"].value == 256 and policy.metadata["reused"].value is False
+    assert policy.metadata["curves"].value.startswith("![curves](data:image/png;base64,")
+    assert policy.metadata["version"].value == version and read_policy("quick")["seed"] == 3
+
+
+def test_metrics_reach_the_warehouse_once(results):
+    run_id = read_policy("quick")["run_id"]
+    rows = Warehouse().query("select step, name, seed, config_hash, versions from metrics where run_id = ?", [run_id])
+    assert sorted(set(rows["step"])) == [128, 256] and set(rows["seed"]) == {3}
+    assert not rows.duplicated(["step", "name"]).any() and rows["config_hash"].notna().all()
+    assert checks(results[0])["metrics_are_finite"].passed
+
+
+def test_evaluation_flies_policy_and_pilots_on_held_out_scenes(results):
+    evaluation = made(results[0])["policy_evaluation"]
+    assert "forward-plus" in evaluation.metadata["table"].value
+    assert evaluation.metadata["maps"].value.count("data:image/png;base64,") == 2
+    verdict = read_verdict("quick")
+    assert [row["subject"] for row in verdict["test"]["table"]] == ["quick-seed3", "random", "forward-plus"]
+    board = Warehouse().query("select subject, rank, split, episodes from leaderboard")
+    assert set(board["subject"]) == {"quick-seed3", "random", "forward-plus"} and set(board["episodes"]) == {4}
+
+
+def test_an_untrained_policy_is_stopped_by_the_gate(results):
+    """Two updates teach nothing: the blocking checks fail, and the promotion never runs."""
+    gates = checks(results[0])
+    assert not (gates["beats_random"].passed and gates["collides_less_than_random"].passed)
+    assert "promoted_model" not in made(results[0]) and not results[0].success
+
+
+def test_a_second_run_reuses_run_and_flights_and_keeps_the_versions(results):
+    first, second = (made(result) for result in results)
+    for name in ("ppo_policy", "policy_evaluation"):
+        assert second[name].metadata["reused"].value is True
+        assert first[name].tags["dagster/data_version"] == second[name].tags["dagster/data_version"]
+    assert second["policy_evaluation"].metadata["maps"].value == first["policy_evaluation"].metadata["maps"].value
+
+
+def test_the_demo_begins_with_new_weights_and_quick_with_the_clone():
+    assert policies._command("ppo", "demo", "profile") == (["train", "ppo"], None, None)
+    with pytest.raises(RecordError, match="materialize bc_policy, partition quick"):
+        policies._command("ppo", "quick", "profile")
+    assert policies._command("ppo", "quick", "new") == (["train", "ppo"], None, None)
+    with pytest.raises(ConfigError, match="allowed: profile, clone, new"):
+        policies.parse_start("scratch")
+
+
+def test_another_seed_is_another_run():
+    one, two = (config_hash(training_config("quick", seed=seed, total_steps=256)) for seed in (0, 1))
+    assert one != two
+
+
+def test_an_asset_of_training_always_ends():
+    assert training_config("quick", seed=0, total_steps=None).total_steps is not None
+
+
+def test_what_is_missing_is_named_with_the_asset_that_makes_it():
+    with pytest.raises(RecordError, match="materialize ppo_policy, partition standard"):
+        read_policy("standard")
+
+
+def test_a_run_that_its_controller_ended_is_whole_and_one_that_was_told_to_stop_is_not():
+    whole = ("total_steps", "epochs", "early_stopping: plateau")
+    assert all(map(ended_of_itself, whole))
+    assert not any(map(ended_of_itself, ("stopped", "SIGTERM", None)))

@@ -1,0 +1,144 @@
+"""Training as Ray jobs: the same call, another place."""
+
+import contextlib
+import os
+import shutil
+import signal
+import subprocess
+import sys
+import tempfile
+import time
+from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
+
+import pytest
+
+from navi_core.config import TrainConfig, parse_config
+from navi_core.errors import ConfigError, RunError
+from navi_core.machine import cores
+from navi_pipeline.lib.training.ray_jobs import _environment
+from navi_pipeline.lib.training.trainer_client import run_navi, train_in_child
+
+SMALL = {
+    "task": "cart_pole",
+    "actors": 8,
+    "threads": 1,
+    "total_steps": 512,
+    "ppo": {"rollout": 32, "bptt": 8, "minibatch": 8},
+}
+
+
+def test_an_unknown_place_to_train_is_refused(monkeypatch):
+    monkeypatch.setenv("NAVI_TRAINER", "cloud")
+    with pytest.raises(ConfigError, match=r"allowed: child .*, ray"):
+        run_navi(["doctor"], what="doctor", on_line=print)
+
+
+def test_a_job_finds_the_modules_of_ones_own(monkeypatch, tmp_path):
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setenv("NAVI_PLUGINS", "my_networks")
+    told = _environment()
+    assert told["NAVI_PLUGINS"] == "my_networks" and told["PYTHONPATH"].split(os.pathsep)[-1] == str(tmp_path)
+
+
+def test_a_job_has_the_threads_that_the_user_chose_and_no_share_of_this_container(monkeypatch):
+    monkeypatch.setenv("OMP_NUM_THREADS", "2")
+    assert _environment()["OMP_NUM_THREADS"] == "2"
+    monkeypatch.setattr(cores, "_affinity", lambda: 64)
+    monkeypatch.setattr(cores, "usable_cores", lambda: 2)
+    assert "OMP_NUM_THREADS" not in _environment()
+
+
+@pytest.fixture
+def local_ray(monkeypatch, tmp_path_factory):
+    """A Ray head of this machine that ends with the test."""
+    pytest.importorskip("ray.job_submission", reason="Ray is not installed (pip install -e '.[ray]')")
+    # Sockets under the session's folder must have short names.
+    folder = Path(tempfile.mkdtemp(prefix="ray-", dir="/tmp"))
+    port, dashboard, client = 26379, 28265, 20001
+    ray = [sys.executable, "-m", "ray.scripts.scripts"]
+    env = os.environ | {"RAY_JOB_STOP_WAIT_TIME_S": "60", "RAY_DISABLE_IMPORT_WARNING": "1"}
+    done = subprocess.run(
+        [*ray, "start", "--head", "--num-cpus=1", "--num-gpus=0", "--node-ip-address=127.0.0.1",
+         f"--port={port}", "--include-dashboard=true", "--dashboard-host=127.0.0.1", f"--dashboard-port={dashboard}",
+         f"--ray-client-server-port={client}", "--object-store-memory=80000000", f"--temp-dir={folder}",
+         "--disable-usage-stats"],
+        capture_output=True, text=True, timeout=240, env=env,
+    )  # fmt: skip
+    if done.returncode:
+        pytest.skip(f"Ray does not start here: {(done.stderr or done.stdout).strip().splitlines()[-1]}")
+    monkeypatch.setenv("NAVI_RAY_ADDRESS", f"http://127.0.0.1:{dashboard}")
+    monkeypatch.setenv("NAVI_TRAINER", "ray")
+    try:
+        yield
+    finally:
+        end_processes_of(folder)
+
+
+def end_processes_of(folder: Path) -> None:
+    """End every process whose command line names the session's folder, and remove it."""
+    for number in (signal.SIGTERM, signal.SIGKILL):
+        for entry in Path("/proc").iterdir():
+            if entry.name.isdigit() and int(entry.name) != os.getpid():
+                with contextlib.suppress(OSError):
+                    if str(folder).encode() in (entry / "cmdline").read_bytes():
+                        os.kill(int(entry.name), number)
+        time.sleep(2.0)
+    shutil.rmtree(folder, ignore_errors=True)
+
+
+@pytest.mark.slow
+@pytest.mark.timeout(600)
+def test_the_same_training_runs_as_a_ray_job_and_stops_with_a_checkpoint(local_ray):
+    lines = []
+    result = train_in_child(parse_config(TrainConfig, SMALL), asset="trial", partition="ray", on_line=lines.append,
+                            command=("train", "ppo", "--publish", "off"))  # fmt: skip
+    assert result["steps"] == 512 and result["reason"] == "total_steps" and Path(result["checkpoint"]).exists()
+    assert any("step" in line for line in lines)
+    # A second supervisor joins the job that is under way; told to end, the job leaves a checkpoint and an answer.
+    endless = parse_config(TrainConfig, SMALL | {"total_steps": None, "seed": 1})
+    seen, told = [], []
+    following = [lambda: any("step" in line for line in told), lambda: False]
+
+    def follow(stop, lines):
+        return train_in_child(
+            endless,
+            asset="trial",
+            partition="ray",
+            on_line=lines.append,
+            command=("train", "ppo", "--publish", "off"),
+            grace_seconds=90.0,
+            stop=stop,
+        )
+
+    with ThreadPoolExecutor(2) as pool:
+        second = pool.submit(follow, following[1], seen)
+        while not any("step" in line for line in seen) and not second.done():
+            time.sleep(0.2)
+        first = pool.submit(follow, following[0], told)
+        stopped = first.result()
+        assert second.exception() is not None or second.result() == stopped
+    assert stopped["reason"] != "total_steps" and stopped["steps"] > 0 and Path(stopped["checkpoint"]).exists()
+    with pytest.raises(RunError, match="exit code"):
+        run_navi(["train", "ppo", "--task", "no_such_task"], what="trainer", on_line=lambda _: None)
+
+
+@pytest.mark.slow
+def test_without_a_cluster_the_next_command_is_named(monkeypatch):
+    pytest.importorskip("ray.job_submission", reason="Ray is not installed (pip install -e '.[ray]')")
+    monkeypatch.setenv("NAVI_TRAINER", "ray")
+    monkeypatch.setenv("NAVI_RAY_ADDRESS", "http://127.0.0.1:9")
+    with pytest.raises(RunError, match="ray start --head"):
+        run_navi(["doctor"], what="doctor", on_line=print)
+
+
+@pytest.mark.slow
+def test_whole_runs_go_to_the_cluster_by_settings_alone(tmp_path, monkeypatch):
+    pytest.importorskip("dagster_ray", reason="dagster-ray is not installed (pip install -e '.[ray]')")
+    import dagster as dg
+
+    home = Path(__file__).resolve().parents[3] / "dagster_home"
+    monkeypatch.setenv("NAVI_RAY_ADDRESS", "http://127.0.0.1:9")
+    (tmp_path / "dagster.yaml").write_text((home / "dagster.yaml").read_text() + (home / "ray.yaml").read_text())
+    with dg.DagsterInstance.from_config(str(tmp_path)) as instance:
+        assert instance.run_launcher.address == "http://127.0.0.1:9"
