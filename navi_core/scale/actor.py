@@ -13,7 +13,7 @@ import torch
 from navi_core.config import TrainConfig
 from navi_core.errors import ConfigError
 from navi_core.learn.algorithms.dqn import batch_structure
-from navi_core.learn.estimators.exploration import epsilons
+from navi_core.learn.estimators.schedules import epsilons
 from navi_core.learn.replay.q_batches import make_batches
 from navi_core.learn.rollout.collector import Collector, Environment
 from navi_core.learn.rollout.execution import use_precision

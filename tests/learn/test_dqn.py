@@ -13,7 +13,7 @@ from navi_core.config import TrainConfig, parse_config
 from navi_core.config.fast_dqn import FastDQNConfig
 from navi_core.errors import CheckpointError, ConfigError, NonFiniteError
 from navi_core.learn import Collector, DQNLearner, train
-from navi_core.learn.estimators.exploration import epsilons
+from navi_core.learn.estimators.schedules import epsilons
 from navi_core.learn.events import ReplayUpdate
 from navi_core.learn.replay.prioritized import PrioritizedReplay
 from navi_core.learn.replay.replay_file import load_replay, save_replay
@@ -166,7 +166,7 @@ def test_the_gradient_is_that_of_the_weighted_huber_loss():
     off = batch.target - batch.q
     loss = torch.where(off.abs() <= 0.05, 0.5 * off**2, 0.05 * (off.abs() - 0.025))
     wanted = torch.autograd.grad((weights * loss).mean(), learner.parameters)
-    from navi_core.learn.rollout.attribution import stage_timer
+    from navi_core.learn.rollout.execution import stage_timer
 
     figures = learner._gradient_step(stage_timer(CPU, False), 0)
     for got, right in zip(learner.parameters, wanted):
@@ -203,7 +203,7 @@ def test_a_periodic_target_stands_still_and_then_copies():
     same = lambda: all(torch.equal(a, b) for a, b in zip(learner.target.parameters(), learner.parameters))  # noqa: E731
     learner.update(rollout, index=0, steps=0)
     assert learner.gradient_steps == 4 and not same()
-    from navi_core.learn.rollout.attribution import stage_timer
+    from navi_core.learn.rollout.execution import stage_timer
 
     for step in (5, 6):
         learner._gradient_step(stage_timer(CPU, False), 0)

@@ -33,11 +33,11 @@ def test_parts_add_up_beside_the_memory_of_a_replayed_graph(parts):
     steps = GradientSteps(policy, RewardShaper(config.shaper, 2, 8, 0), 0.1, CPU, ("loss",), (), "ppo", replayed=True)
     xs = torch.randn(2, parts, 3, generator=torch.Generator().manual_seed(0))
     for several in xs:
-        steps.begin()
+        steps.zero_grad()
         for x in several:
             Replayed.apply(policy.weight, x).backward()
-            steps.add(torch.zeros(1), torch.zeros(0))
+            steps.accumulate(torch.zeros(1), torch.zeros(0))
         assert policy.weight.grad.data_ptr() != Replayed.memory.data_ptr()
         torch.testing.assert_close(policy.weight.grad, several.sum(0))
-        steps.take(1e9, StageTimer())
+        steps.step(1e9, StageTimer())
     assert policy.weight.ne(1.0).all()

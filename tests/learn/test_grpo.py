@@ -239,7 +239,7 @@ def test_the_reference_follows_when_a_multiple_of_its_groups_is_passed():
     learner.reference, synced = ReferencePolicy(learner.policy), []
     learner.reference.sync = lambda policy: synced.append(learner.group_updates)
     for groups in (3, 3, 1, 1, 0, 9):
-        learner._sync(groups)
+        learner._sync_reference(groups)
     assert synced == [6, 8, 17]
 
 

@@ -9,12 +9,13 @@ import torch
 from navi_core.config import PPOConfig, Schedule, parse_config
 from navi_core.errors import ConfigError
 from navi_core.learn import gae, gae_reference
-from navi_core.learn.algorithms.gradients import clip_gradients
-from navi_core.learn.algorithms.ppo import PPOLearner, sequences_at_once
+from navi_core.learn.algorithms.gradient_steps import clip_gradients
+from navi_core.learn.algorithms.ppo import PPOLearner
+from navi_core.learn.algorithms.rollout_learner import sequences_at_once
 from navi_core.learn.estimators.advantages import gae_tensors
 from navi_core.learn.estimators.losses import approximate_kl, value_loss
 from navi_core.learn.estimators.noise import uniforms
-from navi_core.learn.estimators.reward_normalisation import RewardScale
+from navi_core.learn.estimators.normalisation import RewardScale
 from navi_core.learn.estimators.schedules import scheduled
 from navi_core.learn.rollout.minibatches import drawn_by_advantage, epoch_minibatches
 from tests.learn.builders import CPU, filled, same_but_for_kinks, small_config, small_parts, weights

@@ -5,7 +5,7 @@ import copy
 import torch
 
 from navi_core.learn import train
-from navi_core.learn.estimators.reward_normalisation import RewardScale
+from navi_core.learn.estimators.normalisation import RewardScale
 from navi_core.models import load_checkpoint
 from navi_core.record import RunDirectory
 from tests.learn.builders import filled, small_config, small_parts

@@ -110,7 +110,7 @@ def test_a_nan_gradient_is_named(name):
 def test_a_weight_that_overflows_is_named():
     collector, learner = small_parts(small_config(ppo={"epochs": 1, "minibatch": 1000}))
     rollout = filled(collector)
-    learner.settings = lambda steps: type(learner.__class__.settings(learner, 0))(float("inf"), 0.2, 0.01, None)
+    learner.settings = lambda steps: type(learner).settings(learner, 0) | {"learning_rate": float("inf")}
     with pytest.raises(NonFiniteError, match=r"weight .* is not finite"):
         learner.update(rollout, index=0, steps=0)
 

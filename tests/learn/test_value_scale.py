@@ -5,7 +5,8 @@ import torch
 from torch import nn
 
 from navi_core.learn import gae_reference
-from navi_core.learn.estimators.value_normalisation import ValueScale
+from navi_core.learn.estimators.normalisation import ValueScale
+from navi_core.record import StageTimer
 from tests.learn.builders import filled, small_config, small_parts
 
 
@@ -55,7 +56,7 @@ def test_the_scale_is_undone_before_advantages_are_estimated():
     values, bootstrap = rollout.values * 3 + 5, rollout.bootstrap_values * 3 + 5
     ends = rollout.terminated, rollout.truncated
     wanted, returns = gae_reference(rollout.rewards, values, *ends, bootstrap, gamma=ppo.gamma, lam=ppo.gae_lambda)
-    learner._prepare(rollout)
+    learner.prepare(rollout, 0, learner.settings(0), StageTimer())
     normalised = (wanted - wanted.mean()) / wanted.std(correction=0)
     torch.testing.assert_close(rollout.advantages, normalised.float(), rtol=0, atol=1e-4)
     torch.testing.assert_close(learner.scale.to_raw(rollout.returns), returns.float(), rtol=1e-4, atol=1e-4)

@@ -17,9 +17,9 @@ from torch import Tensor
 
 from navi_core.config import TrainConfig
 from navi_core.errors import ConfigError, NonFiniteError
-from navi_core.learn.algorithms.critic_units import CriticUnits
 from navi_core.learn.algorithms.gradient_steps import UpdateStats
 from navi_core.learn.demos.sequences import DemoFeed, SequenceBatch
+from navi_core.learn.estimators.normalisation import CriticUnits
 from navi_core.learn.parallel import ALONE, Workers
 from navi_core.learn.rollout.execution import evaluation
 from navi_core.policy.trunk import AUX_INPUTS
@@ -173,7 +173,7 @@ class CloningLearner:
 
     def load_state_dict(self, state: dict[str, Any]) -> None:
         """Undo `state_dict`."""
-        self.units.take(state)
+        self.units.load_state_dict(state)
 
     def begin_from(self, state: dict[str, Any]) -> None:
         """Carry on the critic's units of another run, whose weights the policy has been given.
@@ -181,4 +181,4 @@ class CloningLearner:
         Args:
             state: `state_dict` of its learner.
         """
-        self.units.take(state)
+        self.units.load_state_dict(state)

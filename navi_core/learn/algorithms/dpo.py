@@ -11,10 +11,8 @@ the greater return wins, or those of a file; then the rollouts only measure.
 from __future__ import annotations
 
 import logging
-import time
-from collections.abc import Mapping
-from contextlib import nullcontext
-from dataclasses import dataclass
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass, replace
 from typing import Any
 
 import numpy as np
@@ -25,22 +23,18 @@ from torch.nn import functional as F
 from navi_core.config import TrainConfig
 from navi_core.demos.pairs import Pairs, read_pairs
 from navi_core.errors import ConfigError
-from navi_core.learn.algorithms.critic_units import CriticUnits, tell_idle_critic
-from navi_core.learn.algorithms.gradient_steps import GradientSteps, UpdateStats
-from navi_core.learn.algorithms.reference_policy import ReferencePolicy
+from navi_core.learn.algorithms.reference_policy import ReferenceLearner
+from navi_core.learn.algorithms.rollout_learner import MicroBatch
 from navi_core.learn.demos.compatibility import require_alike
 from navi_core.learn.estimators.noise import shuffled
-from navi_core.learn.estimators.schedules import scheduled
 from navi_core.learn.parallel import ALONE, Workers
-from navi_core.learn.rollout.attribution import stage_timer, timed_parts
-from navi_core.learn.rollout.execution import evaluation
 from navi_core.learn.rollout.segments import find_segments, on_sequences, segment_returns
 from navi_core.learn.rollout.storage import Minibatch, Rollout
+from navi_core.record import StageTimer
 
 __all__ = ["DPOLearner", "dpo_loss"]
 
 _LOG = logging.getLogger("navi.learn")
-_MEANS = ("dpo_loss", "preference_accuracy", "preference_margin", "entropy", "rnd_loss")
 
 
 def dpo_loss(winner: Tensor, loser: Tensor, beta: float) -> Tensor:
@@ -55,24 +49,37 @@ def dpo_loss(winner: Tensor, loser: Tensor, beta: float) -> Tensor:
 
 
 @dataclass(frozen=True)
-class _Batch:
+class _Update:
+    """Pairs of an update.
+
+    Attributes:
+        pairs: (P,) numbers in the file, or (P, 2, 3) row, start and length of segments.
+        counts: Metrics of the choice.
+        reference: (T, B) log π_ref of the rollout; None for pairs of a file.
+    """
+
+    pairs: np.ndarray
+    counts: dict[str, float]
+    reference: Tensor | None
+
+
+@dataclass(frozen=True)
+class _MicroBatch(MicroBatch):
     """P pairs as training sequences.
 
     Attributes:
-        sequences: (S, L) observations, actions, resets and the state before each.
         number: (S, L) int64, 2·pair + side (0 the winner) of each decision, −1 where it is in none.
         pairs: P.
-        reference: (S, L) log π_ref, None where it is to be asked for.
+        reference: (S, L) log π_ref; None where it is to be evaluated.
     """
 
-    sequences: Minibatch
     number: Tensor
     pairs: int
     reference: Tensor | None
 
 
-class DPOLearner:
-    """Turns preferences into weights.
+class DPOLearner(ReferenceLearner[_Update, _MicroBatch]):
+    """Direct preference optimisation.
 
     Args:
         policy: `NavigationPolicy`.
@@ -87,20 +94,14 @@ class DPOLearner:
         DemoError: The file of pairs breaks its format.
     """
 
+    section = "dpo"
+    schedules = ("learning_rate", "max_grad_norm", "beta")
+    means = ("dpo_loss", "preference_accuracy", "preference_margin", "entropy", "rnd_loss")
+
     def __init__(
         self, policy: Any, shaper: Any, config: TrainConfig, device: torch.device, workers: Workers = ALONE
     ) -> None:
-        if workers.size > 1:
-            raise ConfigError(f"dpo learns in one process, not in {workers.size}; start it without torchrun")
-        self.policy, self.shaper, self.config, self.device = policy, shaper, config, device
-        self.settings(0)
-        self.steps = GradientSteps(
-            policy, shaper, config.dpo.learning_rate, device, _MEANS, (), "dpo", replayed=config.execution == "graph"
-        )
-        self._evaluate = evaluation(policy, config, device)
-        self.units = CriticUnits()
-        tell_idle_critic(config.policy, "dpo")
-        self.reference: ReferencePolicy | None = None
+        super().__init__(policy, shaper, config, device, workers)
         self.updates = 0
         self.pairs: Pairs | None = None
         self._start: Tensor | None = None
@@ -124,63 +125,34 @@ class DPOLearner:
         """Return the content and source hashes of the file's scenes; none where it does not tell them."""
         return [] if self.pairs is None else self.pairs.scenes
 
-    @property
-    def optimizer(self) -> torch.optim.Optimizer:
-        """Adam."""
-        return self.steps.optimizer
-
-    def settings(self, steps: int) -> dict[str, float]:
-        """Return the scheduled settings after `steps` decisions."""
-        return {name: scheduled(self.config, name, steps) for name in ("learning_rate", "max_grad_norm", "beta")}
-
-    def update(self, rollout: Rollout, *, index: int, steps: int) -> UpdateStats:
-        """Improve the policy on the pairs of one rollout, or on some of the file's.
-
-        Args:
-            rollout: Filled by the collector.
-            index: Number of this update; part of the order's seed.
-            steps: Decisions before this rollout; sets what is scheduled.
-
-        Raises:
-            NonFiniteError: The loss, a gradient or a weight became NaN or infinite; it is named.
-        """
-        dpo, start = self.config.dpo, time.perf_counter()
-        timer, now = stage_timer(self.device, self.config.profile), self.settings(steps)
-        if self.reference is None:
-            # Not before the first update: only now the policy has the weights that the run begins with.
-            self.reference = ReferencePolicy(self.policy)
-        metrics: dict[str, float] = dict(now)
-        if self.pairs is not None and self._start is None:
-            self._start = self._margins(self._held_out)
+    def prepare(self, rollout: Rollout, index: int, now: dict[str, float], timer: StageTimer) -> _Update:
+        """Choose the pairs, and evaluate the reference on the rollout."""
+        reference = self.reference_policy()
+        if self.pairs is not None:
+            if self._start is None:
+                self._start = self._margins(self._held_out)
+            with timer("advantages"):
+                return _Update(*self._choose(rollout, index), None)
         with timer("advantages"):
             chosen, counts = self._choose(rollout, index)
-        metrics |= counts
-        reference = None
-        if self.pairs is None:
-            with timer("reference"):
-                reference = self.reference.log_probs(rollout)
-        self.steps.learning_rate(now["learning_rate"])
-        eager = self.config.execution == "eager"
-        with timed_parts(self.policy, timer, "policy_evaluation") if eager else nullcontext():
-            for epoch in range(dpo.update_epochs if len(chosen) else 0):
-                order = shuffled(self.config.seed, len(chosen), index, epoch).numpy()
-                for first in range(0, len(order), dpo.minibatch):
-                    with timer("minibatch_fetch"):
-                        some = chosen[order[first : first + dpo.minibatch]]
-                        batch = self._file_batch(some) if self.pairs else self._rollout_batch(rollout, some, reference)
-                    self._step(batch, now, timer)
+        with timer("reference"):
+            return _Update(chosen, counts, reference.log_probs(rollout))
+
+    def epochs(self, data: _Update) -> int:
+        """Return the configured number of epochs; 0 without pairs."""
+        return self.config.dpo.update_epochs if len(data.pairs) else 0
+
+    def finish(self, data: _Update, now: dict[str, float]) -> dict[str, float]:
+        """Synchronise the reference where it is due, and return the metrics of the pairs."""
+        every = self.config.dpo.ref_sync_every_updates
         self.updates += 1
-        if dpo.ref_sync_every_updates and self.updates % dpo.ref_sync_every_updates == 0:
-            self.reference.sync(self.policy)
-        with timer("statistics"):
-            metrics |= self.steps.read(index)
-            if self._start is not None:
-                moved = self._margins(self._held_out) - self._start
-                metrics["held_out_accuracy"] = float((moved > 0).double().mean())
-                metrics["held_out_margin"] = float(moved.mean())
-        epochs = dpo.update_epochs if len(chosen) else 0
-        metrics["epochs"] = float(epochs)
-        return UpdateStats(metrics=metrics, seconds=time.perf_counter() - start, epochs=epochs, timer=timer)
+        if every and self.updates % every == 0:
+            self.reference_policy().sync(self.policy)
+        if self._start is None:
+            return data.counts
+        moved = self._margins(self._held_out) - self._start
+        accuracy = float((moved > 0).double().mean())
+        return data.counts | {"held_out_accuracy": accuracy, "held_out_margin": float(moved.mean())}
 
     def _choose(self, rollout: Rollout, index: int) -> tuple[np.ndarray, dict[str, float]]:
         """Return the pairs of an update: (P,) numbers in the file, or (P, 2, 3) row, start and length of segments."""
@@ -207,18 +179,18 @@ class DPOLearner:
             _LOG.warning("a rollout had %d segments and no pair of different returns: nothing was learned", len(found))
         return places, counts
 
-    def _rollout_batch(self, rollout: Rollout, places: np.ndarray, reference: Tensor | None) -> _Batch:
+    def _rollout_batch(self, rollout: Rollout, places: np.ndarray, reference: Tensor | None) -> _MicroBatch:
         row, start, length = places.reshape(-1, 3).T
         number = np.repeat(np.arange(len(row)), length)
         first = np.cumsum(length) - length
         step = np.arange(len(number)) - first[number] + start[number]
         sequences, marks = on_sequences(rollout, step, row[number], number + 1.0)
         index = torch.from_numpy(sequences).to(self.device)
-        told = None if reference is None else rollout.in_sequences(reference)[index]
+        log_probs = None if reference is None else rollout.in_sequences(reference)[index]
         numbers = torch.from_numpy(marks.astype(np.int64) - 1).to(self.device)
-        return _Batch(rollout.minibatch(index), numbers, len(places), told)
+        return _MicroBatch(rollout.minibatch(index), 1.0, numbers, len(places), log_probs)
 
-    def _file_batch(self, chosen: np.ndarray) -> _Batch:
+    def _file_batch(self, chosen: np.ndarray) -> _MicroBatch:
         assert self.pairs is not None
         index = torch.from_numpy(chosen)
         obs = self.pairs.observations[index].flatten(0, 1).float().to(self.device)
@@ -232,36 +204,47 @@ class DPOLearner:
         blank = obs.new_zeros(rows, steps)
         aux, state = obs.new_zeros(rows, steps, 3), self.policy.initial_state(rows, self.device)
         sequences = Minibatch(obs, aux, reset, actions, blank, blank, blank, blank, state)
-        return _Batch(sequences, number, len(chosen), None)
+        return _MicroBatch(sequences, 1.0, number, len(chosen), None)
 
-    def _sums(self, log_prob: Tensor, batch: _Batch) -> Tensor:
+    def _sums(self, log_prob: Tensor, batch: _MicroBatch) -> Tensor:
         """Return (P, 2) sums of log-probabilities over each pair's segments."""
         here = batch.number >= 0
         sums = log_prob.new_zeros(2 * batch.pairs).index_add(0, batch.number[here], log_prob[here])
         return sums.view(batch.pairs, 2)
 
-    def _step(self, batch: _Batch, now: dict[str, float], timer: Any) -> None:
-        s = batch.sequences
-        self.steps.begin()
-        told = batch.reference
-        if told is None:
-            assert self.reference is not None
-            with timer("reference"), torch.no_grad():
-                told = self.reference.policy.evaluate(s.obs, s.aux, s.state, s.reset, s.actions).log_prob
-        with timer("policy_evaluation"):
-            out = self._evaluate(s.obs, s.aux, s.state, s.reset, s.actions)
-        with timer("loss"):
-            moved = self._sums(out.log_prob - told, batch)
-            loss = dpo_loss(moved[:, 0], moved[:, 1], now["beta"]).mean()
-        with timer("backward"):
-            loss.backward()
-        with timer("rnd_step"):
-            curiosity = self.shaper.learn(out.embedding.detach())
-        with timer("statistics"), torch.no_grad():
-            margin = now["beta"] * (moved[:, 0] - moved[:, 1])
-            parts = (loss, (margin > 0).float().mean(), margin.mean(), out.entropy.mean(), curiosity)
-            self.steps.add(torch.stack([x.detach() for x in parts]), torch.zeros(0, device=self.device))
-        self.steps.take(now["max_grad_norm"], timer)
+    def batches(
+        self, rollout: Rollout, data: _Update, index: int, epoch: int, timer: StageTimer
+    ) -> Iterator[list[_MicroBatch]]:
+        """Yield minibatches of pairs in shuffled order, each of one micro-batch."""
+        order, size = shuffled(self.config.seed, len(data.pairs), index, epoch).numpy(), self.config.dpo.minibatch
+        for first in range(0, len(order), size):
+            with timer("minibatch_fetch"):
+                chosen = data.pairs[order[first : first + size]]
+                if self.pairs is None:
+                    batch = self._rollout_batch(rollout, chosen, data.reference)
+                else:
+                    batch = self._file_batch(chosen)
+            if batch.reference is None:
+                s = batch.sequences
+                with timer("reference"), torch.no_grad():
+                    out = self.reference_policy().policy.evaluate(s.obs, s.aux, s.state, s.reset, s.actions)
+                    batch = replace(batch, reference=out.log_prob)
+            yield [batch]
+
+    def loss(self, batch: _MicroBatch, out: Any, now: dict[str, float]) -> tuple[Tensor, tuple[Tensor, ...]]:
+        """Return the mean `dpo_loss`, and Δ of each pair's segments (P, 2)."""
+        moved = self._sums(out.log_prob - batch.reference, batch)
+        loss = dpo_loss(moved[:, 0], moved[:, 1], now["beta"]).mean()
+        return loss, (loss, moved)
+
+    def statistics(
+        self, batch: _MicroBatch, out: Any, terms: tuple[Tensor, ...], curiosity: Tensor, now: dict[str, float]
+    ) -> tuple[Tensor, Tensor]:
+        """Return loss, accuracy, margin, entropy and the loss of curiosity."""
+        loss, moved = terms
+        margin = now["beta"] * (moved[:, 0] - moved[:, 1])
+        parts = (loss, (margin > 0).float().mean(), margin.mean(), out.entropy.mean(), curiosity)
+        return torch.stack([x.detach() for x in parts]), torch.zeros(0, device=self.device)
 
     @torch.no_grad()
     def _margins(self, chosen: np.ndarray) -> Tensor:
@@ -276,28 +259,16 @@ class DPOLearner:
 
     def state_dict(self) -> dict[str, Any]:
         """Return state besides the weights and the optimiser's: reference, where the run began, the critic's units."""
-        reference = None if self.reference is None else self.reference.state_dict()
-        return {"updates": self.updates, "reference": reference, "start": self._start} | self.units.state_dict()
+        return {"updates": self.updates, "start": self._start} | super().state_dict()
 
     def load_state_dict(self, state: dict[str, Any]) -> None:
         """Undo `state_dict`."""
-        self.updates, self._start, self.reference = int(state["updates"]), state["start"], None
-        self.units.take(state)
-        if state["reference"] is not None:
-            self.reference = ReferencePolicy(self.policy)
-            self.reference.load_state_dict(state["reference"])
-
-    def begin_from(self, state: dict[str, Any]) -> None:
-        """Carry on the critic's units of another run, whose weights the policy has been given.
-
-        Args:
-            state: `state_dict` of its learner.
-        """
-        self.units.take(state)
+        super().load_state_dict(state)
+        self.updates, self._start = int(state["updates"]), state["start"]
 
 
 def _require_fit(config: TrainConfig, pairs: Pairs) -> None:
-    """Refuse pairs that were flown otherwise than the run flies; what the file does not say is not asked."""
+    """Refuse pairs that were flown otherwise than the run flies; what the file does not state is not checked."""
     if config.task is not None:
         return
     if config.policy.distribution == "discrete":
@@ -306,7 +277,10 @@ def _require_fit(config: TrainConfig, pairs: Pairs) -> None:
             "motion primitives; use gaussian or beta"
         )
     env, d = config.env, config.env.dynamics
-    told = {"observation": list(pairs.observations.shape[3:]), "action_axes": pairs.actions.shape[-1]} | pairs.metadata
+    recorded = {
+        "observation": list(pairs.observations.shape[3:]),
+        "action_axes": pairs.actions.shape[-1],
+    } | pairs.metadata
     facts = (
         ("env: observation", "observation", [3, env.azimuth_bins, env.elevation_bins]),
         ("actions", "action_axes", 4),
@@ -314,5 +288,5 @@ def _require_fit(config: TrainConfig, pairs: Pairs) -> None:
         ("env.dynamics: decisions per second", "decision_hz", d.decision_hz),
         ("env.dynamics: speed limits", "limits", [*d.max_speed, d.max_yaw_rate]),
     )
-    rows = [(name, here, told.get(key, here)) for name, key, here in facts]
+    rows = [(name, here, recorded.get(key, here)) for name, key, here in facts]
     require_alike(rows, "pairs", "set it alike, or make other pairs")

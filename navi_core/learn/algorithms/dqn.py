@@ -18,19 +18,17 @@ from torch import Tensor
 
 from navi_core.config import SmoothingConfig, TrainConfig
 from navi_core.errors import ConfigError, NonFiniteError
-from navi_core.learn.algorithms.gradient_steps import UpdateStats
-from navi_core.learn.algorithms.gradients import clip_gradients
+from navi_core.learn.algorithms.gradient_steps import UpdateStats, clip_gradients
 from navi_core.learn.algorithms.q_smoothing import QSmoothing
 from navi_core.learn.entities import AGMConfig
-from navi_core.learn.estimators.exploration import epsilons
 from navi_core.learn.estimators.knn_kernel import compute_knn_kernel, local_structure
-from navi_core.learn.estimators.schedules import scheduled
+from navi_core.learn.estimators.schedules import epsilons, scheduled
 from navi_core.learn.events import EventBus, ReplayUpdate
 from navi_core.learn.parallel import ALONE, Workers
 from navi_core.learn.replay.prioritized import PrioritizedReplay
 from navi_core.learn.replay.q_batches import QBatch, SequenceBatches, TransitionBatches, make_batches
 from navi_core.learn.replay.replay_file import load_replay, prune_replays, save_replay
-from navi_core.learn.rollout.attribution import stage_timer
+from navi_core.learn.rollout.execution import stage_timer
 from navi_core.learn.rollout.observation_codec import ObservationCodec
 from navi_core.learn.rollout.storage import Rollout
 from navi_core.policy.distributions import table_index

@@ -1,4 +1,4 @@
-"""Gradient steps and what they say: accumulated over parts, clipped, checked, read by the host once an update."""
+"""Gradient steps: accumulated over micro-batches, clipped and checked; the host reads once an update."""
 
 from __future__ import annotations
 
@@ -11,16 +11,15 @@ import torch
 from torch import Tensor
 
 from navi_core.errors import NonFiniteError
-from navi_core.learn.algorithms.gradients import clip_gradients
 from navi_core.learn.parallel import ALONE, Workers
 from navi_core.record import StageTimer
 
-__all__ = ["GradientSteps", "UpdateStats"]
+__all__ = ["GradientSteps", "UpdateStats", "clip_gradients"]
 
 
 @dataclass
 class UpdateStats:
-    """What an update did.
+    """Statistics of an update.
 
     Attributes:
         metrics: Losses and diagnostics by metric name.
@@ -38,7 +37,7 @@ class UpdateStats:
 class GradientSteps:
     """Adam over a policy's parameters, one step at a time, and a row of numbers for each.
 
-    A step is `begin`, any number of backward passes, each told by `add`, and `take`.
+    A step is `zero_grad`, any number of backward passes, each followed by `accumulate`, and `step`.
 
     Args:
         policy: What learns.
@@ -72,15 +71,15 @@ class GradientSteps:
         self.optimizer = torch.optim.Adam(self.parameters, lr=learning_rate, eps=1e-5, fused=True)
         self.means, self.peaks = tuple(means), tuple(peaks)
         self.rows: list[Tensor] = []
-        """What every step since the last `read` said: means, peaks, the gradient's norm and those of its parts."""
+        """Rows of every step since the last `pop_metrics`: means, peaks, the gradient's norm and its tensors'."""
 
     def learning_rate(self, value: float) -> None:
         """Set Adam's step size."""
         for group in self.optimizer.param_groups:
             group["lr"] = value
 
-    def begin(self) -> None:
-        """Forget the gradients of the step before."""
+    def zero_grad(self) -> None:
+        """Reset gradients and statistics."""
         self.optimizer.zero_grad(set_to_none=not self._replayed)
         if self._replayed:
             # Parts add up in memory that is not the graph's.
@@ -89,13 +88,13 @@ class GradientSteps:
         self._means = torch.zeros(len(self.means), device=self.device)
         self._peaks = torch.zeros(len(self.peaks), device=self.device)
 
-    def add(self, means: Tensor, peaks: Tensor) -> None:
-        """Count a part's numbers: its share of each mean (M,), and its peaks (P,)."""
+    def accumulate(self, means: Tensor, peaks: Tensor) -> None:
+        """Add a micro-batch's share of each mean (M,), and take its peaks (P,)."""
         self._means += means
         self._peaks = torch.maximum(self._peaks, peaks)
 
-    def take(self, max_grad_norm: float, timer: StageTimer) -> None:
-        """Clip the gradients, step, and keep the row."""
+    def step(self, max_grad_norm: float, timer: StageTimer) -> None:
+        """Clip the gradients, take a step of Adam, and keep the row of statistics."""
         with timer("gradient_clip"):
             if self.workers.size > 1:
                 for p in self.parameters:
@@ -108,7 +107,7 @@ class GradientSteps:
             self.shaper.step(None if self.workers.size == 1 else self.workers.sum)
         self.rows.append(torch.cat((self._means, self._peaks, norm[None], norms)).detach())
 
-    def read(self, index: int, further: dict[str, Tensor] | None = None) -> dict[str, float]:
+    def pop_metrics(self, index: int, further: dict[str, Tensor] | None = None) -> dict[str, float]:
         """Return the means over the steps, the first step's peaks, `grad_norm`, and further scalars; forget the rows.
 
         Everything crosses to the host here, at once.
@@ -158,3 +157,23 @@ class GradientSteps:
         for name, value in zip(learned, row[len(named) + 1 :]):
             if not math.isfinite(value):
                 raise NonFiniteError(f"gradient of {name}", f"the gradient of {name} is not finite {where}")
+
+
+def clip_gradients(parameters: Sequence[Tensor], bound: float) -> tuple[Tensor, Tensor]:
+    """Scale gradients in place so that their global norm is at most `bound` (Pascanu et al. 2013).
+
+    The same arithmetic as `torch.nn.utils.clip_grad_norm_`, which keeps the norms of the single
+    gradients to itself; they are what names the tensor when one is NaN. Nothing is read by the host.
+
+    Args:
+        parameters: Every one has a gradient.
+        bound: Largest global norm.
+
+    Returns:
+        The norm before scaling, a scalar, and the norm of each gradient, (P,).
+    """
+    gradients = [p.grad for p in parameters if p.grad is not None]
+    norms = torch.stack(torch._foreach_norm(gradients))
+    total = torch.linalg.vector_norm(norms)
+    torch._foreach_mul_(gradients, (bound / (total + 1e-6)).clamp(max=1.0))
+    return total, norms

@@ -11,9 +11,7 @@ with the clipped ratio in place of log π where `clip` is set. The value head ta
 from __future__ import annotations
 
 import logging
-import time
 from collections.abc import Iterator
-from contextlib import nullcontext
 from dataclasses import dataclass
 from typing import Any
 
@@ -23,25 +21,19 @@ from torch import Tensor
 
 from navi_core.config import TrainConfig
 from navi_core.errors import ConfigError
-from navi_core.learn.algorithms.critic_units import CriticUnits, tell_idle_critic
-from navi_core.learn.algorithms.gradient_steps import GradientSteps, UpdateStats
-from navi_core.learn.algorithms.ppo import sequences_at_once, tell_parity
-from navi_core.learn.algorithms.reference_policy import ReferencePolicy
+from navi_core.learn.algorithms.reference_policy import ReferenceLearner
+from navi_core.learn.algorithms.rollout_learner import MicroBatch, pieces, sequences_at_once
 from navi_core.learn.estimators.advantages import group_advantages
 from navi_core.learn.estimators.losses import approximate_kl, reference_kl, surrogate
 from navi_core.learn.estimators.noise import shuffled
-from navi_core.learn.estimators.schedules import scheduled
 from navi_core.learn.parallel import ALONE, Workers
-from navi_core.learn.rollout.attribution import stage_timer, timed_parts
-from navi_core.learn.rollout.execution import evaluation
 from navi_core.learn.rollout.segments import Segments, find_segments, on_sequences, segment_returns
 from navi_core.learn.rollout.storage import Rollout
+from navi_core.record import StageTimer
 
 __all__ = ["GRPOLearner", "Groups", "form_groups", "grpo_loss"]
 
 _LOG = logging.getLogger("navi.learn")
-_MEANS = ("policy_loss", "entropy", "reference_kl", "total_loss", "rnd_loss", "approx_kl", "clip_fraction")
-_PEAKS = ("parity_ratio",)
 
 
 @dataclass(frozen=True)
@@ -129,8 +121,44 @@ def grpo_loss(
     return total, policy, bonus, divergence
 
 
-class GRPOLearner:
-    """Turns rollouts into weights by comparing segments.
+@dataclass(frozen=True)
+class _Update:
+    """Groups of an update.
+
+    Attributes:
+        groups: All groups.
+        dropped: Segments that were dropped, by reason.
+        learned: Numbers of the groups with spread.
+        reference: (T, B) log π_ref; None without a reference.
+    """
+
+    groups: Groups
+    dropped: dict[str, int]
+    learned: np.ndarray
+    reference: Tensor | None
+
+
+@dataclass(frozen=True)
+class _MicroBatch(MicroBatch):
+    """Sequences of GRPO.
+
+    Attributes:
+        advantages: (S, L) that of the segment each decision belongs to, over its length where lengths are normalised.
+        mask: (S, L) bool, decisions that belong to a segment.
+        segments: Segments N of the gradient step.
+        decisions: Decisions M of the gradient step.
+        reference: (S, L) log π_ref; None without one.
+    """
+
+    advantages: Tensor
+    mask: Tensor
+    segments: int
+    decisions: int
+    reference: Tensor | None
+
+
+class GRPOLearner(ReferenceLearner[_Update, _MicroBatch]):
+    """Group-relative policy optimisation.
 
     Args:
         policy: `NavigationPolicy`.
@@ -144,12 +172,16 @@ class GRPOLearner:
             `total_steps`, which is not set.
     """
 
+    section = "grpo"
+    schedules = ("learning_rate", "ent_coef", "max_grad_norm", "ref_kl_coef", "gamma")
+    means = ("policy_loss", "entropy", "reference_kl", "total_loss", "rnd_loss", "approx_kl", "clip_fraction")
+    peaks = ("parity_ratio",)
+
     def __init__(
         self, policy: Any, shaper: Any, config: TrainConfig, device: torch.device, workers: Workers = ALONE
     ) -> None:
         grpo = config.grpo
-        if workers.size > 1:
-            raise ConfigError(f"grpo learns in one process, not in {workers.size}; start it without torchrun")
+        super().__init__(policy, shaper, config, device, workers)
         if config.actors < grpo.least_rows():
             raise ConfigError(
                 f"{config.actors} actors make {config.actors * (grpo.rollout // grpo.segment_steps)} segments of "
@@ -162,73 +194,41 @@ class GRPOLearner:
                 "would no longer choose as often; set grpo.clip=0.2 or grpo.update_epochs=1",
                 grpo.update_epochs,
             )
-        self.policy, self.shaper, self.config, self.device = policy, shaper, config, device
-        self.settings(0)
-        self.steps = GradientSteps(
-            policy, shaper, grpo.learning_rate, device, _MEANS, _PEAKS, "grpo", replayed=config.execution == "graph"
-        )
-        self._evaluate = evaluation(policy, config, device)
-        self.units = CriticUnits()
-        tell_idle_critic(config.policy, "grpo")
-        wanted = grpo.ref_kl_coef > 0 or "ref_kl_coef" in grpo.schedules
-        self._wants_reference = wanted
-        self.reference: ReferencePolicy | None = None
         self.group_updates = 0
         """Groups that made, or had a part in, a gradient step."""
 
-    @property
-    def optimizer(self) -> torch.optim.Optimizer:
-        """Adam."""
-        return self.steps.optimizer
-
-    def settings(self, steps: int) -> dict[str, float]:
-        """Return the scheduled settings after `steps` decisions."""
-        names = ("learning_rate", "ent_coef", "max_grad_norm", "ref_kl_coef", "gamma")
-        return {name: scheduled(self.config, name, steps) for name in names}
-
-    def update(self, rollout: Rollout, *, index: int, steps: int) -> UpdateStats:
-        """Improve the policy on one rollout.
-
-        Args:
-            rollout: Filled by the collector.
-            index: Number of this update; part of the order's seed.
-            steps: Decisions before this rollout; sets what is scheduled.
-
-        Raises:
-            NonFiniteError: A loss, a gradient or a weight became NaN or infinite; it is named.
-        """
-        grpo, start = self.config.grpo, time.perf_counter()
-        timer = stage_timer(self.device, self.config.profile)
-        now = self.settings(steps)
+    def prepare(self, rollout: Rollout, index: int, now: dict[str, float], timer: StageTimer) -> _Update:
+        """Form groups, and evaluate the reference."""
         with timer("advantages"):
             groups, dropped = self._groups(rollout, now["gamma"])
         with timer("reference"):
             reference = self._reference_log_probs(rollout, now["ref_kl_coef"])
-        self.steps.learning_rate(now["learning_rate"])
-        speaking = np.flatnonzero(~groups.silent)
-        eager = self.config.execution == "eager"
-        with timed_parts(self.policy, timer, "policy_evaluation") if eager else nullcontext():
-            for epoch in range(grpo.update_epochs if len(speaking) else 0):
-                order = shuffled(self.config.seed, len(speaking), index, epoch).numpy()
-                for first in range(0, len(order), grpo.groups_per_step):
-                    chosen = speaking[order[first : first + grpo.groups_per_step]]
-                    self._step(rollout, groups, chosen, reference, now, timer)
-        self._sync(len(speaking))
-        with timer("statistics"):
-            metrics = self.steps.read(index)
-            if "parity_ratio" in metrics and self.config.precision == "fp32":
-                tell_parity(metrics, index)
-        epochs = grpo.update_epochs if len(speaking) else 0
-        metrics |= now | {"epochs": float(epochs), "groups": float(len(speaking))}
-        metrics |= {"zero_variance_groups": float(groups.silent.sum()), "surplus_segments": float(groups.surplus)}
-        metrics |= {f"dropped_{reason}": float(count) for reason, count in dropped.items()}
+        return _Update(groups, dropped, np.flatnonzero(~groups.silent), reference)
+
+    def epochs(self, data: _Update) -> int:
+        """Return the configured number of epochs; 0 where no group has spread."""
+        return self.config.grpo.update_epochs if len(data.learned) else 0
+
+    def finish(self, data: _Update, now: dict[str, float]) -> dict[str, float]:
+        """Synchronise the reference where it is due, and return the metrics of the groups."""
+        groups = data.groups
+        self._sync_reference(len(data.learned))
+        metrics = {"groups": float(len(data.learned)), "zero_variance_groups": float(groups.silent.sum())}
+        metrics |= {"surplus_segments": float(groups.surplus)}
+        metrics |= {f"dropped_{reason}": float(count) for reason, count in data.dropped.items()}
         if len(groups.returns):
             metrics |= {
                 "segment_return": float(groups.returns.mean()),
                 "segment_return_std": float(groups.returns.std(correction=0)),
                 "segment_length": float(groups.segments.length.mean()),
             }
-        return UpdateStats(metrics=metrics, seconds=time.perf_counter() - start, epochs=epochs, timer=timer)
+        return metrics
+
+    def _sync_reference(self, groups: int) -> None:
+        every = self.config.grpo.ref_sync_every_updates
+        before, self.group_updates = self.group_updates, self.group_updates + groups
+        if self.reference is not None and before // every != self.group_updates // every:
+            self.reference.sync(self.policy)
 
     def _groups(self, rollout: Rollout, gamma: float) -> tuple[Groups, dict[str, int]]:
         grpo = self.config.grpo
@@ -249,37 +249,32 @@ class GRPOLearner:
 
     def _reference_log_probs(self, rollout: Rollout, coefficient: float) -> Tensor | None:
         """Return (T, B) log π_ref; None, and no forward pass, while the coefficient is 0."""
-        if not self._wants_reference:
+        grpo = self.config.grpo
+        if grpo.ref_kl_coef == 0 and "ref_kl_coef" not in grpo.schedules:
             return None
-        if self.reference is None:
-            # Not before the first update: only now the policy has the weights that the run begins with.
-            self.reference = ReferencePolicy(self.policy)
+        reference = self.reference_policy()
         if coefficient == 0:
-            self.reference.miss()
+            reference.skip()
             return None
-        return self.reference.log_probs(rollout)
+        return reference.log_probs(rollout)
 
-    def _sync(self, groups: int) -> None:
-        every = self.config.grpo.ref_sync_every_updates
-        before, self.group_updates = self.group_updates, self.group_updates + groups
-        if self.reference is not None and before // every != self.group_updates // every:
-            self.reference.sync(self.policy)
+    def batches(
+        self, rollout: Rollout, data: _Update, index: int, epoch: int, timer: StageTimer
+    ) -> Iterator[Iterator[_MicroBatch]]:
+        """Yield the micro-batches of every step's groups, in shuffled order."""
+        order = shuffled(self.config.seed, len(data.learned), index, epoch).numpy()
+        for first in range(0, len(order), self.config.grpo.groups_per_step):
+            chosen = data.learned[order[first : first + self.config.grpo.groups_per_step]]
+            yield self._micro_batches(rollout, data, chosen, timer)
 
-    def _step(
-        self,
-        rollout: Rollout,
-        groups: Groups,
-        chosen: np.ndarray,
-        reference: Tensor | None,
-        now: dict[str, float],
-        timer: Any,
-    ) -> None:
-        """Take one gradient step on some groups."""
+    def _micro_batches(
+        self, rollout: Rollout, data: _Update, chosen: np.ndarray, timer: StageTimer
+    ) -> Iterator[_MicroBatch]:
         grpo, size = self.config.grpo, self.config.grpo.group_size
         with timer("minibatch_prep"):
             pick = (chosen[:, None] * size + np.arange(size)).reshape(-1)
-            segments = groups.segments[pick]
-            advantage = groups.advantages.numpy()[pick]
+            segments = data.groups.segments[pick]
+            advantage = data.groups.advantages.numpy()[pick]
             if grpo.length_normalisation:
                 advantage = advantage / segments.length
             step, row, number = segments.decisions()
@@ -287,68 +282,48 @@ class GRPOLearner:
             _, marked = on_sequences(rollout, step, row, np.ones(len(step)))
             sequences, advantages = (torch.from_numpy(x).to(self.device) for x in (index, laid))
             mask = torch.from_numpy(marked > 0).to(self.device)
-        self.steps.begin()
-        for part in _pieces(len(sequences), sequences_at_once(grpo.microbatch, rollout, self.device)):
+        for part in pieces(len(sequences), sequences_at_once(grpo.microbatch, rollout, self.device)):
             with timer("minibatch_fetch"):
-                batch = rollout.minibatch(sequences[part])
-                told = None if reference is None else rollout.in_sequences(reference)[sequences[part]]
-            with timer("policy_evaluation"):
-                out = self._evaluate(batch.obs, batch.aux, batch.state, batch.reset, batch.actions)
-            with timer("loss"):
-                total, policy, entropy, divergence = grpo_loss(
-                    out.log_prob,
-                    batch.log_probs,
-                    out.entropy,
-                    advantages[part],
-                    mask[part],
-                    segments=len(segments),
-                    decisions=len(step),
-                    ent_coef=now["ent_coef"],
-                    clip=grpo.clip,
-                    ref_kl_coef=now["ref_kl_coef"],
-                    reference_log_prob=told,
-                    kl_estimator=grpo.kl_estimator,
-                )
-            with timer("backward"):
-                total.backward()
+                batch, reference = rollout.minibatch(sequences[part]), None
+                if data.reference is not None:
+                    reference = rollout.in_sequences(data.reference)[sequences[part]]
             share = (part.stop - part.start) / len(sequences)
-            with timer("rnd_step"):
-                curiosity = self.shaper.learn(out.embedding.detach(), share)
-            with timer("statistics"), torch.no_grad():
-                here = mask[part]
-                log_ratio = (out.log_prob - batch.log_probs)[here]
-                off = (log_ratio.exp() - 1.0).abs()
-                part_of_all = log_ratio.numel() / len(step)
-                clipped = (off > (grpo.clip or 1.0)).float().mean()
-                further = torch.stack((approximate_kl(log_ratio), clipped)) * part_of_all
-                means = torch.stack((policy, entropy, divergence, total, curiosity * share)).detach()
-                self.steps.add(torch.cat((means, further)), off.max()[None])
-        self.steps.take(now["max_grad_norm"], timer)
+            yield _MicroBatch(batch, share, advantages[part], mask[part], len(segments), len(step), reference)
+
+    def loss(self, batch: _MicroBatch, out: Any, now: dict[str, float]) -> tuple[Tensor, tuple[Tensor, ...]]:
+        """Return `grpo_loss` and its terms."""
+        total, policy, entropy, divergence = grpo_loss(
+            out.log_prob,
+            batch.sequences.log_probs,
+            out.entropy,
+            batch.advantages,
+            batch.mask,
+            segments=batch.segments,
+            decisions=batch.decisions,
+            ent_coef=now["ent_coef"],
+            clip=self.config.grpo.clip,
+            ref_kl_coef=now["ref_kl_coef"],
+            reference_log_prob=batch.reference,
+            kl_estimator=self.config.grpo.kl_estimator,
+        )
+        return total, (policy, entropy, divergence, total)
+
+    def statistics(
+        self, batch: _MicroBatch, out: Any, terms: tuple[Tensor, ...], curiosity: Tensor, now: dict[str, float]
+    ) -> tuple[Tensor, Tensor]:
+        """Return the shares of `means`, and the largest ratio error."""
+        log_ratio = (out.log_prob - batch.sequences.log_probs)[batch.mask]
+        off = (log_ratio.exp() - 1.0).abs()
+        clipped = (off > (self.config.grpo.clip or 1.0)).float().mean()
+        further = torch.stack((approximate_kl(log_ratio), clipped)) * (log_ratio.numel() / batch.decisions)
+        means = torch.stack((*terms, curiosity * batch.share)).detach()
+        return torch.cat((means, further)), off.max()[None]
 
     def state_dict(self) -> dict[str, Any]:
         """Return state besides the weights and the optimiser's: the reference, its clock, the critic's units."""
-        reference = None if self.reference is None else self.reference.state_dict()
-        return {"group_updates": self.group_updates, "reference": reference} | self.units.state_dict()
+        return {"group_updates": self.group_updates} | super().state_dict()
 
     def load_state_dict(self, state: dict[str, Any]) -> None:
         """Undo `state_dict`."""
+        super().load_state_dict(state)
         self.group_updates = int(state["group_updates"])
-        self.units.take(state)
-        self.reference = None
-        if state["reference"] is not None:
-            self.reference = ReferencePolicy(self.policy)
-            self.reference.load_state_dict(state["reference"])
-
-    def begin_from(self, state: dict[str, Any]) -> None:
-        """Carry on the critic's units of another run, whose weights the policy has been given.
-
-        Args:
-            state: `state_dict` of its learner.
-        """
-        self.units.take(state)
-
-
-def _pieces(count: int, size: int | None) -> Iterator[slice]:
-    step = count if size is None else size
-    for start in range(0, count, max(step, 1)):
-        yield slice(start, min(start + step, count))

@@ -9,7 +9,7 @@ from typing import Any, Protocol, runtime_checkable
 
 import torch
 
-from navi_core.config import TrainConfig
+from navi_core.config import REWARD_TERMS, TrainConfig
 from navi_core.config.parts import LEARNER_NAMES
 from navi_core.config.registration import Parts, registration
 from navi_core.errors import ConfigError
@@ -20,6 +20,8 @@ from navi_core.learn.algorithms.gradient_steps import UpdateStats
 from navi_core.learn.algorithms.grpo import GRPOLearner
 from navi_core.learn.algorithms.ppo import PPOLearner
 from navi_core.learn.parallel import ALONE, Workers
+from navi_core.policy import own_networks
+from navi_core.world.custom_rewards import REWARDS
 
 __all__ = [
     "LEARNERS",
@@ -29,6 +31,7 @@ __all__ = [
     "TakesUnits",
     "TakesVocabulary",
     "build_learner",
+    "custom_code",
     "register_learner",
 ]
 
@@ -135,3 +138,19 @@ def build_learner(
     if lacking:
         raise ConfigError(f"learner {name} is {type(learner).__name__}, which has no {', '.join(lacking)}")
     return learner
+
+
+def custom_code(config: TrainConfig) -> str | None:
+    """Return the source digests of custom networks, learner and reward terms; None without any.
+
+    With the settings, the seed and the code of Navi they determine a training's result.
+
+    Raises:
+        ConfigError: A part is neither built in nor registered.
+    """
+    sources = {f"learner {config.algorithm}": LEARNERS.source(config.algorithm)}
+    for name in sorted(config.env.reward.weights.keys() - set(REWARD_TERMS)):
+        sources[f"reward term {name}"] = REWARDS.source(name)
+    digests = [f"{part} {source}" for part, source in sources.items() if source is not None]
+    networks = own_networks(config.policy.encoder, config.policy.core)
+    return ", ".join(digests if networks is None else [networks, *digests]) or None

@@ -1,10 +1,13 @@
-"""What a scheduled setting is worth now."""
+"""Scheduled settings and exploration rates."""
 
 from __future__ import annotations
 
-from navi_core.config import TrainConfig
+import torch
+from torch import Tensor
 
-__all__ = ["scheduled"]
+from navi_core.config import DQNConfig, TrainConfig
+
+__all__ = ["epsilons", "scheduled"]
 
 
 def scheduled(config: TrainConfig, name: str, steps: int) -> float:
@@ -21,3 +24,23 @@ def scheduled(config: TrainConfig, name: str, steps: int) -> float:
     start = float(getattr(config.rule, name))
     schedule = config.rule.schedules.get(name)
     return start if schedule is None else schedule.value(start, steps, config.total_steps)
+
+
+def epsilons(config: DQNConfig, rows: int, steps: int) -> Tensor:
+    """Return ε of every row.
+
+    Args:
+        config: `per_actor` gives row i base^(1 + exponent·i/(B−1)) (Horgan et al. 2018), `shared` gives all the same.
+        rows: B; a single row gets the ladder's middle.
+        steps: Decisions so far, summed over rows; before epsilon_decay_steps ε is on the line from 1.
+
+    Returns:
+        (B,) float64.
+    """
+    if config.exploration == "shared":
+        final = torch.full((rows,), config.epsilon_end, dtype=torch.float64)
+    else:
+        place = torch.arange(rows, dtype=torch.float64) / (rows - 1) if rows > 1 else torch.tensor([0.5]).double()
+        final = config.epsilon_base ** (1.0 + config.epsilon_exponent * place)
+    share = 1.0 if not config.epsilon_decay_steps else min(1.0, max(steps, 0) / config.epsilon_decay_steps)
+    return 1.0 + share * (final - 1.0)

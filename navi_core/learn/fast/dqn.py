@@ -18,7 +18,7 @@ from navi_core.config import EarlyStopConfig
 from navi_core.config.fast_dqn import FastDQNConfig
 from navi_core.errors import NonFiniteError
 from navi_core.learn.estimators.drift_smoother import alpha_step_at
-from navi_core.learn.estimators.exploration import epsilons
+from navi_core.learn.estimators.schedules import epsilons
 from navi_core.learn.estimators.targets import n_step_returns
 from navi_core.learn.fast.loops import adam
 from navi_core.learn.fast.network import Perceptron

@@ -22,10 +22,9 @@ from navi_core.config.spaces import Spaces
 from navi_core.errors import CheckpointError
 from navi_core.learn.estimators.noise import action_noise
 from navi_core.learn.parallel import ALONE, Workers
-from navi_core.learn.rollout.attribution import stage_timer
 from navi_core.learn.rollout.auxiliary_inputs import AuxiliaryInputs
 from navi_core.learn.rollout.diagnostics import non_finite_error
-from navi_core.learn.rollout.execution import acting, flying
+from navi_core.learn.rollout.execution import acting, flying, stage_timer
 from navi_core.learn.rollout.storage import Rollout
 from navi_core.policy.heads import ACTION_AXES
 from navi_core.record import StageTimer

@@ -247,10 +247,10 @@ def _record(name: str, key: str, outcome: CellOutcome, config: AblationConfig) -
 
 
 def _key(variant: Variant, config: AblationConfig, seed: int) -> str:
-    from navi_core.learn.algorithms.custom_code import own_code
+    from navi_core.learn.algorithms.registry import custom_code
 
     train = resolved(variant, config, seed)
-    told, own = train.model_dump(mode="json"), own_code(train)
+    told, own = train.model_dump(mode="json"), custom_code(train)
     demos = [config.demo_pilot, config.demo_episodes] if variant.cloned else None
     code = [] if own is None else [own]
     return content_key("ablation", variant.algorithm, told, demos, config.scenes, config.protocol, _VERSION, *code)

@@ -1,0 +1,214 @@
+"""Skeleton of an update by gradient steps on a rollout, shared by PPO, GRPO and DPO."""
+
+from __future__ import annotations
+
+import logging
+import time
+from abc import ABC, abstractmethod
+from collections.abc import Iterable, Iterator, Sequence
+from contextlib import nullcontext
+from dataclasses import dataclass
+from typing import Any, Generic, TypeVar
+
+import torch
+from torch import Tensor
+
+from navi_core.config import TrainConfig
+from navi_core.learn.algorithms.gradient_steps import GradientSteps, UpdateStats
+from navi_core.learn.estimators.schedules import scheduled
+from navi_core.learn.parallel import ALONE, Workers
+from navi_core.learn.rollout.execution import evaluation, stage_timer, timed_parts
+from navi_core.learn.rollout.storage import Minibatch, Rollout
+from navi_core.record import StageTimer
+
+__all__ = ["MicroBatch", "RolloutLearner", "pieces", "sequences_at_once"]
+
+_LOG = logging.getLogger("navi.learn")
+_LARGE, _AT_ONCE = 2**14, 128
+"""On a CPU, activations of 128 panoramas of so many numbers or more fit its caches; 512 take a quarter longer."""
+_PARITY = 1e-2
+"""Ratio error before the first step at which acting and learning are no longer the same function."""
+
+
+def sequences_at_once(microbatch: int | None, rollout: Rollout, device: torch.device) -> int | None:
+    """Return how many sequences go through the network at once; None for all of a minibatch."""
+    if microbatch is None and device.type == "cpu" and rollout.observations.numbers >= _LARGE:
+        return max(1, _AT_ONCE // rollout.bptt)
+    return microbatch
+
+
+def pieces(count: int, size: int | None) -> Iterator[slice]:
+    """Yield slices of at most `size` out of `count`; one slice where it is None."""
+    step = count if size is None else size
+    for start in range(0, count, max(step, 1)):
+        yield slice(start, min(start + step, count))
+
+
+@dataclass(frozen=True)
+class MicroBatch:
+    """Sequences that go through the network at once.
+
+    Attributes:
+        sequences: (S, L) training sequences.
+        share: Their fraction of the minibatch.
+    """
+
+    sequences: Minibatch
+    share: float
+
+
+Data = TypeVar("Data")
+Micro = TypeVar("Micro", bound=MicroBatch)
+
+
+class RolloutLearner(ABC, Generic[Data, Micro]):
+    """Learner that takes gradient steps on micro-batches of a rollout for some epochs.
+
+    A subclass prepares the rollout, draws minibatches and computes the loss of a micro-batch.
+
+    Args:
+        policy: `NavigationPolicy`.
+        shaper: `RewardShaper`; its RND predictor, if it has one, is trained on the update's embeddings.
+        config: The run's configuration.
+        device: Training device.
+        workers: Processes of the run; each brings the rollout of its rows.
+
+    Raises:
+        ConfigError: A schedule ends at `total_steps`, which is not set.
+    """
+
+    section: str
+    """The learner's section of the configuration."""
+    schedules: tuple[str, ...]
+    """Scheduled settings that are reported as metrics."""
+    means: Sequence[str]
+    """Statistics that are averaged over the minibatches."""
+    peaks: Sequence[str] = ()
+    """Statistics of the first minibatch whose maximum counts."""
+
+    def __init__(
+        self, policy: Any, shaper: Any, config: TrainConfig, device: torch.device, workers: Workers = ALONE
+    ) -> None:
+        self.policy, self.shaper, self.config, self.device, self.workers = policy, shaper, config, device, workers
+        settings = self.settings(0)
+        graph = config.execution == "graph"
+        self.steps = GradientSteps(
+            policy, shaper, settings["learning_rate"], device, self.means, self.peaks, self.section, workers,
+            replayed=graph,
+        )  # fmt: skip
+        self._evaluate = evaluation(policy, config, device)
+
+    @property
+    def optimizer(self) -> torch.optim.Optimizer:
+        """Adam."""
+        return self.steps.optimizer
+
+    def settings(self, steps: int) -> dict[str, float]:
+        """Return the scheduled settings after `steps` decisions."""
+        return {name: scheduled(self.config, name, steps) for name in self.schedules}
+
+    def update(self, rollout: Rollout, *, index: int, steps: int) -> UpdateStats:
+        """Improve the policy on one rollout.
+
+        Args:
+            rollout: Filled by the collector.
+            index: Number of this update; part of the shuffle's seed.
+            steps: Decisions before this rollout; sets what is scheduled.
+
+        Raises:
+            NonFiniteError: A loss, a gradient or a weight became NaN or infinite; it is named.
+        """
+        start, timer, now = time.perf_counter(), stage_timer(self.device, self.config.profile), self.settings(steps)
+        max_grad_norm = scheduled(self.config, "max_grad_norm", steps)
+        data = self.prepare(rollout, index, now, timer)
+        self.steps.learning_rate(now["learning_rate"])
+        planned, epochs = self.epochs(data), 0
+        # Hooks would cut a compiled program into pieces.
+        eager = self.config.execution == "eager"
+        with timed_parts(self.policy, timer, "policy_evaluation") if eager else nullcontext():
+            while epochs < planned:
+                first = len(self.steps.rows)
+                for micro_batches in self.batches(rollout, data, index, epochs, timer):
+                    self.steps.zero_grad()
+                    for batch in micro_batches:
+                        self._backward(batch, now, timer)
+                    self.steps.step(max_grad_norm, timer)
+                epochs += 1
+                # Between epochs only: the first epoch always runs, and parity is measured before it.
+                if epochs < planned and self.stops_early(first):
+                    break
+        with timer("statistics"):
+            metrics = self.steps.pop_metrics(index, self.tensor_metrics(data))
+            if self.config.precision == "fp32" and metrics.get("parity_ratio", 0.0) > _PARITY:
+                _LOG.warning(
+                    "before the first step of update %d the policy's ratio to the one that acted is off by %.2g: the "
+                    "update learns from another policy's data",
+                    index,
+                    metrics["parity_ratio"],
+                )
+            metrics |= now | {"epochs": float(epochs)} | self.finish(data, now)
+        return UpdateStats(metrics=metrics, seconds=time.perf_counter() - start, epochs=epochs, timer=timer)
+
+    def _backward(self, batch: Micro, now: dict[str, float], timer: StageTimer) -> None:
+        """Add the gradient of a micro-batch and its statistics."""
+        s = batch.sequences
+        with timer("policy_evaluation"):
+            out = self._evaluate(s.obs, s.aux, s.state, s.reset, s.actions)
+        with timer("loss"):
+            loss, terms = self.loss(batch, out, now)
+        with timer("backward"):
+            loss.backward()
+        with timer("rnd_step"):
+            curiosity = self.shaper.learn(out.embedding.detach(), batch.share)
+        with timer("statistics"), torch.no_grad():
+            terms = tuple(term.detach() for term in terms)
+            self.steps.accumulate(*self.statistics(batch, out, terms, curiosity, now))
+
+    @abstractmethod
+    def prepare(self, rollout: Rollout, index: int, now: dict[str, float], timer: StageTimer) -> Data:
+        """Estimate from the rollout what the losses need.
+
+        Args:
+            rollout: Filled by the collector.
+            index: Number of the update.
+            now: Scheduled settings.
+            timer: Stage timings.
+        """
+
+    @abstractmethod
+    def epochs(self, data: Data) -> int:
+        """Return how many passes are made; 0 where there is nothing to learn from."""
+
+    @abstractmethod
+    def batches(
+        self, rollout: Rollout, data: Data, index: int, epoch: int, timer: StageTimer
+    ) -> Iterator[Iterable[Micro]]:
+        """Yield the micro-batches of every minibatch of an epoch; each minibatch is a gradient step."""
+
+    @abstractmethod
+    def loss(self, batch: Micro, out: Any, now: dict[str, float]) -> tuple[Tensor, tuple[Tensor, ...]]:
+        """Return a micro-batch's share of the loss, a scalar, and the terms that `statistics` takes.
+
+        Args:
+            batch: The sequences.
+            out: Of the policy's `evaluate`.
+            now: Scheduled settings.
+        """
+
+    @abstractmethod
+    def statistics(
+        self, batch: Micro, out: Any, terms: tuple[Tensor, ...], curiosity: Tensor, now: dict[str, float]
+    ) -> tuple[Tensor, Tensor]:
+        """Return a micro-batch's share of `means` (M,) and its `peaks` (P,)."""
+
+    def stops_early(self, first: int) -> bool:
+        """Return whether the update ends after an epoch, whose first row of statistics is number `first`."""
+        return False
+
+    def tensor_metrics(self, data: Data) -> dict[str, Tensor]:
+        """Return scalars on the device that are read with the statistics."""
+        return {}
+
+    def finish(self, data: Data, now: dict[str, float]) -> dict[str, float]:
+        """Do what follows the last step, and return further metrics."""
+        return {}
