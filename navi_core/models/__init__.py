@@ -10,12 +10,11 @@ from navi_core.models.checkpoint import (
     load_policy,
     save_checkpoint,
 )
-from navi_core.models.export_weights import export_safetensors
 from navi_core.models.exported import ExportedPolicy, load_exported
-from navi_core.models.model_version import ModelVersion
-from navi_core.models.programs import export_checkpoint, export_policy
+from navi_core.models.programs import export_checkpoint, export_policy, export_safetensors
 from navi_core.models.registry import Registry
 from navi_core.models.registry_record import record_registry
+from navi_core.models.registry_schema import ModelVersion
 from navi_core.models.trained_on import add_scenes, add_scenes_of, corpus_of, trained_on
 from navi_core.models.weights import weights_hash
 

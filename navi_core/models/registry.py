@@ -27,8 +27,7 @@ from navi_core.config import config_hash
 from navi_core.errors import CheckpointError, RegistryError
 from navi_core.machine.file_lock import wait_for_lock
 from navi_core.models.checkpoint import Checkpoint, load_checkpoint
-from navi_core.models.model_version import ModelVersion
-from navi_core.models.registry_schema import book_fault
+from navi_core.models.registry_schema import ModelVersion, book_fault
 from navi_core.models.succession import paid_alike, why_latest_stays
 from navi_core.record.durable import sweep_left, write_durably
 

@@ -9,7 +9,7 @@ from navi_core.models.registry import Registry
 from navi_core.record import MetricLog, navi_home, row_context
 
 if TYPE_CHECKING:
-    from navi_core.models.model_version import ModelVersion
+    from navi_core.models.registry_schema import ModelVersion
 
 __all__ = ["record_registry"]
 

@@ -1,14 +1,19 @@
-"""Identity of weights: one hash over names, shapes and bits, and nothing that changes by the hour."""
+"""Identity of weights, and whether a network takes them."""
 
 from __future__ import annotations
 
 import hashlib
 from collections.abc import Mapping
+from typing import TYPE_CHECKING
 
 import torch
 from torch import Tensor, nn
 
-__all__ = ["weights_hash"]
+if TYPE_CHECKING:
+    from navi_core.config import PolicyConfig
+    from navi_core.models.checkpoint import Checkpoint
+
+__all__ = ["same_network", "weights_hash"]
 
 
 def weights_hash(weights: nn.Module | Mapping[str, Tensor]) -> str:
@@ -27,3 +32,13 @@ def weights_hash(weights: nn.Module | Mapping[str, Tensor]) -> str:
         digest.update(f"{name}\0{tensor.dtype}\0{tuple(tensor.shape)}\0".encode())
         digest.update(tensor.reshape(-1).view(torch.uint8).numpy().tobytes())
     return digest.hexdigest()
+
+
+def same_network(config: PolicyConfig, checkpoint: Checkpoint) -> bool:
+    """Tell whether the network of a configuration takes a checkpoint's weights: same parts, same names, same shapes."""
+    from navi_core.policy import build_policy
+
+    if (checkpoint.encoder_backend, checkpoint.temporal_core) != (config.encoder, config.core):
+        return False
+    theirs = {name: value.shape for name, value in checkpoint.policy_state.items()}
+    return theirs == {name: value.shape for name, value in build_policy(config, 0).state_dict().items()}

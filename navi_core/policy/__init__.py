@@ -10,11 +10,11 @@ from navi_core.policy.navigation_policy import (
     EvaluateOutput,
     NavigationPolicy,
     build_policy,
+    own_networks,
     parameter_counts,
 )
 from navi_core.policy.observation import ObservationScaling
 from navi_core.policy.operations import count_macs, policy_macs
-from navi_core.policy.own import own_networks
 from navi_core.policy.rnd import RND
 from navi_core.policy.shaper import RewardShaper, ShapedReward
 

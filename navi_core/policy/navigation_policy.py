@@ -14,13 +14,15 @@ from torch import Tensor
 
 from navi_core.config import PolicyConfig
 from navi_core.config.spaces import Spaces
+from navi_core.policy.cores import CORES
 from navi_core.policy.cores.base import State
+from navi_core.policy.encoders import ENCODERS
 from navi_core.policy.heads import PRIVILEGED, ActorCritic
 from navi_core.policy.q_head import QHead
 from navi_core.policy.seeding import seeded
 from navi_core.policy.trunk import Trunk
 
-__all__ = ["ActOutput", "EvaluateOutput", "NavigationPolicy", "build_policy", "parameter_counts"]
+__all__ = ["ActOutput", "EvaluateOutput", "NavigationPolicy", "build_policy", "own_networks", "parameter_counts"]
 
 
 @dataclass(frozen=True)
@@ -199,3 +201,16 @@ def parameter_counts(policy: NavigationPolicy) -> dict[str, int]:
         parts["critic_trunk"] = policy.critic_trunk
     counts = {name: 0 if part is None else sum(p.numel() for p in part.parameters()) for name, part in parts.items()}
     return counts | {"total": sum(counts.values())}
+
+
+def own_networks(encoder: str, core: str) -> str | None:
+    """Return the sources of the parts that are not Navi's, by digits; None where both are built in.
+
+    With the weights and the code of Navi they tell how a policy flies.
+
+    Raises:
+        ConfigError: A part is neither built in nor registered.
+    """
+    parts = {"encoder": (encoder, ENCODERS.source(encoder)), "core": (core, CORES.source(core))}
+    told = [f"{kind} {name} {source}" for kind, (name, source) in parts.items() if source is not None]
+    return ", ".join(told) or None

@@ -14,8 +14,7 @@ from navi_core.errors import ConfigError
 from navi_core.policy.cores import TemporalCore, build_core
 from navi_core.policy.cores.base import State
 from navi_core.policy.encoders import build_encoder
-from navi_core.policy.encoders.picture import PictureEncoder
-from navi_core.policy.encoders.vector import VectorEncoder
+from navi_core.policy.encoders.tasks import PictureEncoder, VectorEncoder
 
 __all__ = ["AUX_INPUTS", "Trunk"]
 

@@ -23,7 +23,7 @@ from navi_core.learn.algorithms.gradient_steps import UpdateStats
 from navi_core.learn.events import ParameterSync
 from navi_core.learn.parallel import ALONE, Workers
 from navi_core.learn.rollout.execution import use_precision
-from navi_core.learn.rollout.observation_codec import ObservationCodec
+from navi_core.learn.rollout.observation_store import ObservationCodec
 from navi_core.learn.run.monitor import RunWatch
 from navi_core.learn.run.progress import Progress
 from navi_core.learn.run.records import RunRecord, now, run_device

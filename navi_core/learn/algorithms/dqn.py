@@ -29,7 +29,7 @@ from navi_core.learn.replay.prioritized import PrioritizedReplay
 from navi_core.learn.replay.q_batches import QBatch, SequenceBatches, TransitionBatches, make_batches
 from navi_core.learn.replay.replay_file import load_replay, prune_replays, save_replay
 from navi_core.learn.rollout.execution import stage_timer
-from navi_core.learn.rollout.observation_codec import ObservationCodec
+from navi_core.learn.rollout.observation_store import ObservationCodec
 from navi_core.learn.rollout.storage import Rollout
 from navi_core.policy.distributions import table_index
 from navi_core.policy.q_head import QHead

@@ -11,7 +11,7 @@ from torch import Tensor
 from navi_core.config import TrainConfig
 from navi_core.learn.estimators.targets import double_dqn_targets, n_step_returns
 from navi_core.learn.replay.transitions import Items, SequenceItems, Tail, TransitionItems
-from navi_core.learn.rollout.observation_codec import ObservationCodec
+from navi_core.learn.rollout.observation_store import ObservationCodec
 from navi_core.learn.rollout.storage import Rollout
 
 __all__ = ["QBatch", "SequenceBatches", "TransitionBatches", "make_batches"]

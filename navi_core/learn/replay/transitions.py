@@ -16,7 +16,7 @@ import torch
 from torch import Tensor
 
 from navi_core.learn.estimators.targets import n_step_returns
-from navi_core.learn.rollout.observation_codec import ObservationCodec
+from navi_core.learn.rollout.observation_store import ObservationCodec
 from navi_core.learn.rollout.storage import Rollout
 
 __all__ = ["SequenceItems", "Tail", "TransitionItems"]

@@ -23,8 +23,7 @@ from navi_core.learn.algorithms.cloning import CloningLearner, EpochInterrupted
 from navi_core.learn.algorithms.gradient_steps import UpdateStats
 from navi_core.learn.algorithms.registry import build_learner
 from navi_core.learn.demos.compatibility import require_alike
-from navi_core.learn.demos.occupancy import demo_places
-from navi_core.learn.demos.sequences import DemoFeed
+from navi_core.learn.demos.sequences import DemoFeed, demo_places
 from navi_core.learn.rollout.execution import use_precision
 from navi_core.learn.run.checkpoints import checkpoint_path, keep_checkpoint, take_up
 from navi_core.learn.run.progress import Progress

@@ -17,12 +17,10 @@ from navi_core.config.parts import CORE_NAMES
 from navi_core.config.registration import Parts, registration
 from navi_core.errors import ConfigError
 from navi_core.policy.checks import check_core
-from navi_core.policy.cores.base import TemporalCore
+from navi_core.policy.cores.base import NoCore, ResidualCore, TemporalCore
 from navi_core.policy.cores.gru import GRUBlock
 from navi_core.policy.cores.mamba2 import Mamba2Block
 from navi_core.policy.cores.mambapy import MambaPyBlock
-from navi_core.policy.cores.none import NoCore
-from navi_core.policy.cores.residual import ResidualCore
 from navi_core.policy.cores.ssd import ssd_scan
 
 __all__ = [

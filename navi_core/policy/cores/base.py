@@ -1,13 +1,14 @@
-"""The interface of a temporal core."""
+"""Temporal core: interface, identity, and residual stack."""
 
 from __future__ import annotations
 
 import abc
+from collections.abc import Callable, Sequence
 
 import torch
 from torch import Tensor, nn
 
-__all__ = ["State", "TemporalCore"]
+__all__ = ["NoCore", "ResidualCore", "State", "TemporalCore"]
 
 State = tuple[Tensor, ...]
 """Memory of B rows: float32 tensors, batch first."""
@@ -49,3 +50,66 @@ class TemporalCore(nn.Module, abc.ABC):
         Returns:
             Outputs (B, T, D) and the state after the last step.
         """
+
+
+class NoCore(TemporalCore):
+    """The identity, for tasks whose observation says everything.
+
+    Args:
+        width: Model width D.
+    """
+
+    def __init__(self, width: int) -> None:
+        super().__init__()
+        self.width = width
+
+    def initial_state(self, rows: int, device: torch.device | str | None = None) -> State:
+        """Return the empty state."""
+        return ()
+
+    def step(self, x: Tensor, state: State, reset: Tensor | None = None) -> tuple[Tensor, State]:
+        """Return inputs (B, D) as they are."""
+        return x, state
+
+    def forward(self, x: Tensor, state: State, reset: Tensor | None = None) -> tuple[Tensor, State]:
+        """Return sequences (B, T, D) as they are."""
+        return x, state
+
+
+class ResidualCore(TemporalCore):
+    """Stack of temporal blocks with the interface of one; the states lie one after another.
+
+    Args:
+        build: Makes one block.
+        width: Model width D.
+        layers: Number of blocks, at least 2.
+    """
+
+    def __init__(self, build: Callable[[], TemporalCore], width: int, layers: int) -> None:
+        super().__init__()
+        self.blocks: Sequence[TemporalCore] = nn.ModuleList(build() for _ in range(layers))  # type: ignore[assignment]
+        self.norms = nn.ModuleList(nn.LayerNorm(width) for _ in range(layers))
+        self.final_norm = nn.LayerNorm(width)
+        self.width = width
+
+    def initial_state(self, rows: int, device: torch.device | str | None = None) -> State:
+        """Return the zero state of `rows` rows: the tensors of every layer in order."""
+        return tuple(part for block in self.blocks for part in block.initial_state(rows, device))
+
+    def step(self, x: Tensor, state: State, reset: Tensor | None = None) -> tuple[Tensor, State]:
+        """Consume one input (B, D) per row; see the block's `step`."""
+        return self._run(x, state, reset, step=True)
+
+    def forward(self, x: Tensor, state: State, reset: Tensor | None = None) -> tuple[Tensor, State]:
+        """Consume a sequence (B, T, D); see the block's `forward`."""
+        return self._run(x, state, reset, step=False)
+
+    def _run(self, x: Tensor, state: State, reset: Tensor | None, *, step: bool) -> tuple[Tensor, State]:
+        per_layer = len(state) // len(self.blocks)
+        new: list[Tensor] = []
+        for i, (block, norm) in enumerate(zip(self.blocks, self.norms)):
+            part = state[i * per_layer : (i + 1) * per_layer]
+            y, part = (block.step if step else block)(norm(x), part, reset)
+            x = x + y
+            new.extend(part)
+        return self.final_norm(x), tuple(new)

@@ -12,10 +12,28 @@ from torch import Tensor, nn
 from torch.nn import functional as F
 
 from navi_core.errors import ConfigError
-from navi_core.policy.encoders.circle import repeats, wrap
 from navi_core.policy.observation import ObservationScaling
 
-__all__ = ["RingCNN"]
+__all__ = ["RingCNN", "repeats", "wrap"]
+
+
+def repeats(kernel: int, stride: int) -> tuple[int, int]:
+    """Return how many bins a circular convolution repeats before the first bin and behind the last.
+
+    Output bin i is centred on input bin stride·i, so rolling the input by `stride` bins rolls the output by one when
+    stride divides the number of bins. With stride 2 the last window ends a bin earlier: that bin need not be repeated.
+    """
+    before = kernel // 2
+    return before, kernel - before - stride
+
+
+def wrap(x: Tensor, dim: int, before: int, after: int) -> Tensor:
+    """Return `x` with its last `before` bins along `dim` repeated in front and its first `after` bins behind."""
+    parts = [x.narrow(dim, x.shape[dim] - before, before), x]
+    if after:
+        parts.append(x.narrow(dim, 0, after))
+    return torch.cat(parts, dim=dim)
+
 
 STEM_CHANNELS = 48
 CHANNELS = 112

@@ -13,7 +13,7 @@ from torch import Tensor, nn
 from torch.nn import functional as F
 
 from navi_core.errors import ConfigError
-from navi_core.policy.encoders.circle import repeats, wrap
+from navi_core.policy.encoders.ring_cnn import repeats, wrap
 from navi_core.policy.observation import ObservationScaling
 
 __all__ = ["CircularAzimuthConv2d", "SphericalCNN"]
