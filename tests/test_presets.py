@@ -2,7 +2,6 @@ import json
 
 import pytest
 
-from navi_core.cli.sections import parse_sections
 from navi_core.config import ContinuousTrainingConfig, EnvConfig, TrainConfig, parse_config
 from navi_core.errors import ConfigError
 from navi_core.presets import (
@@ -10,6 +9,7 @@ from navi_core.presets import (
     load_preset,
     merge,
     parse_assignments,
+    parse_sections,
     preset_names,
     read_config_file,
     resolve_config,

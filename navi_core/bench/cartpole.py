@@ -14,10 +14,12 @@ import subprocess
 import sys
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any
+from typing import Annotated, Any
 
-from navi_core.bench.cases import Row
+from navi_core.bench.report import Column, Option, Progress, Repeats, Report, Row, Table, figure, table
+from navi_core.bench.tasks import PPO_TARGETS, ppo_settings
 from navi_core.errors import ConfigError, NaviError
+from navi_core.presets import parse_assignments
 
 __all__ = [
     "MEASURED_ELSEWHERE",
@@ -240,3 +242,84 @@ def _in_child(kind: str, ask: dict[str, Any]) -> dict[str, Any]:
         raise NaviError(f"the measurement of {ask['trainer']} failed:\n" + "\n".join(done.stderr.splitlines()[-8:]))
     found: dict[str, Any] = json.loads(done.stdout.splitlines()[-1])
     return found
+
+
+def cartpole(
+    against: Annotated[
+        str, Option(help="Peers in one run, by commas: sb3, gymnasium, pufferlib.", metavar="NAMES")
+    ] = "",
+    task: Annotated[str, Option(help="What is learned: cart_pole, acrobot, lunar_lander.")] = "cart_pole",
+    seeds: Annotated[int, Option(min=0, help="So many seeds learn; 0 measures speed alone.")] = 5,
+    first_seed: Annotated[int, Option(min=0, help="The first of them.")] = 0,
+    peer_seeds: Annotated[int, Option(min=0, help="With so many of them sb3 learns too; minutes each.")] = 1,
+    target: Annotated[
+        float | None, Option(help="Mean return of 100 episodes that counts as solved; by default the task's.")
+    ] = None,
+    samples: Annotated[int, Option(min=0, help="Decisions of a speed measurement; 0 leaves speed out.")] = 400_000,
+    repeats: Repeats = 3,
+    processes: Annotated[int, Option(min=1, help="Also measure so many processes together.")] = 1,
+    assign: Annotated[
+        list[str] | None, Option(flag="--set", help="A setting of learning, such as epochs=4; may be repeated.")
+    ] = None,
+    *,
+    progress: Progress,
+) -> Report:
+    """Measure speed and learning of the fast PPO."""
+    peers = tuple(filter(None, (name.strip() for name in against.split(","))))
+    cases = cartpole_cases(peers, processes, samples) if samples else []
+    settings = ppo_settings(task, parse_assignments(assign or ()))
+    if target is None:
+        target = PPO_TARGETS.get(task, PPO_TARGETS["cart_pole"])
+    learners = {"navi": seeds} | ({"sb3": peer_seeds} if "sb3" in peers and task == "cart_pole" else {})
+    speed = list(run_cartpole(cases, repeats, progress))
+    wanted = range(first_seed, first_seed + seeds)
+    solved = [row.as_dict() for row in run_solve(learners, wanted, settings, target, progress)]
+    rows, caption = [row.as_dict() for row in speed], None
+    if "pufferlib" in peers and rows:
+        caption, blank = against_puffer(speed), dict.fromkeys(rows[0])
+        rows += [
+            blank | {"trainer": f"{name} *", "epochs": epochs, "samples_per_cpu_second": rate}
+            for name, (rate, epochs) in MEASURED_ELSEWHERE.items()
+        ]
+    tables = [table("cart-pole, speed", rows, _SPEED_COLUMNS, words=2, caption=caption)] if rows else []
+    tables += [learning_table(solved, target)] if solved else []
+    return Report({"speed": rows, "learning": solved, "pufferlib": caption}, tables)
+
+
+_SPEED_COLUMNS: dict[str, Column] = {
+    "trainer": figure("trainer"),
+    "network": figure("network"),
+    "epochs": figure("epochs"),
+    "batch": figure("batch"),
+    "minibatch": figure("minibatch"),
+    "processes": figure("processes"),
+    "samples/s": figure("samples_per_second", ",.0f"),
+    "samples/CPU-s": figure("samples_per_cpu_second", ",.0f"),
+    "× SB3": figure("times_sb3", ".1f"),
+    "peak MB": figure("peak_mb", ".0f"),
+}
+
+
+def learning_table(rows: list[dict[str, Any]], target: float) -> Table:
+    """Return the table of learning runs; its caption counts the seeds that reach the target."""
+    columns: dict[str, Column] = {
+        "trainer": figure("trainer"),
+        "network": figure("network"),
+        "epochs": figure("epochs"),
+        "batch": figure("batch"),
+        "minibatch": figure("minibatch"),
+        "seed": figure("seed"),
+        "solved at": figure("solved_at"),
+        "CPU-s to solve": figure("cpu_seconds_to_solve", ".2f"),
+        "steps": figure("steps"),
+        "CPU-s": figure("cpu_seconds", ".2f"),
+        "training return": figure("training_return", ".1f"),
+        "final return": figure("final_return", ".1f"),
+    }
+    parts = []
+    for trainer in dict.fromkeys(row["trainer"] for row in rows):
+        runs = [row for row in rows if row["trainer"] == trainer]
+        times = [row["cpu_seconds_to_solve"] for row in runs if row["cpu_seconds_to_solve"] is not None]
+        middle = f"median {statistics.median(times):.2f} CPU-s" if len(times) == len(runs) else "no median"
+        parts.append(f"{trainer}: {len(times)} of {len(runs)} reach {target:g}, {middle}")
+    return table(f"{rows[0]['task']}, learning", rows, columns, words=2, caption="; ".join(parts))

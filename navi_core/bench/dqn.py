@@ -7,15 +7,15 @@ import math
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any
+from typing import Annotated, Any
 
-from navi_core.bench.cases import Row
+from navi_core.bench.report import Column, Log, Option, Report, Row, figure, report
 from navi_core.bench.tasks import task_name
 from navi_core.config import parse_config
 from navi_core.config.fast_dqn import FastDQNConfig
 from navi_core.errors import ConfigError
 from navi_core.learn.run.threads import torch_threads
-from navi_core.presets import merge
+from navi_core.presets import merge, parse_assignments
 
 __all__ = ["DQN_TARGETS", "DQNRow", "dqn_config", "run_dqn"]
 
@@ -190,3 +190,46 @@ def _sb3(task: str, seed: int, config: FastDQNConfig) -> DQNRow:
         "sb3", task, seed, config.total_steps, None, None, recent, math.nan, math.nan, "256x256 relu", 64,
         model._n_updates, config.total_steps / seconds, seconds,
     )  # fmt: skip
+
+
+def dqn(
+    task: Annotated[str, Option(help="cart_pole, acrobot, snake or lunar_lander.")] = "cart_pole",
+    seeds: Annotated[int, Option(min=1, help="So many seeds learn.")] = 5,
+    first_seed: Annotated[int, Option(min=0, help="The first of them.")] = 0,
+    until_solved: Annotated[bool, Option(flag="--until-solved", help="End a run where it is solved.")] = False,
+    against: Annotated[str, Option(help="Peers in the same run: sb3.", metavar="NAMES")] = "",
+    assign: Annotated[
+        list[str] | None, Option(flag="--set", help="A setting, such as dqn.n_step=1; may be repeated.")
+    ] = None,
+    *,
+    log: Log,
+) -> Report:
+    """Learn a task by Double DQN with several seeds."""
+    peers = tuple(filter(None, (name.strip() for name in against.split(","))))
+    runs = run_dqn(
+        task, range(first_seed, first_seed + seeds), against=peers, changes=parse_assignments(assign or ()),
+        until_solved=until_solved, progress=log,
+    )  # fmt: skip
+    rows = [row.as_dict() for row in runs]
+    columns: dict[str, Column] = {
+        "trainer": figure("trainer"),
+        "network": figure("network"),
+        "seed": figure("seed"),
+        "steps": figure("steps"),
+        "solved at": figure("solved_at"),
+        "last 100": figure("recent", ".1f"),
+        "best 100": figure("best", ".1f"),
+        "evaluated at": figure("evaluated_at"),
+        "evaluation": figure("final", ".1f"),
+        "batch": figure("batch"),
+        "gradients": figure("gradient_steps"),
+        "steps/CPU-s": figure("steps_per_cpu_second", ",.0f"),
+        "CPU [s]": figure("cpu_seconds", ".1f"),
+    }
+    caption = None
+    if task in DQN_TARGETS:
+        navi = [row for row in rows if row["trainer"] == "navi"]
+        solved, seen = (sum(row[name] is not None for row in navi) for name in ("solved_at", "evaluated_at"))
+        caption = f"{DQN_TARGETS[task]:g} reached by the last 100 training episodes in {solved} of {len(navi)} seeds"
+        caption += f", by an evaluation in {seen}"
+    return report(f"Double DQN, {task}", rows, columns, words=2, caption=caption)

@@ -6,11 +6,13 @@ import time
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from itertools import pairwise
+from typing import Annotated
 
-from navi_core.bench.cases import Row
+from navi_core.bench.report import Column, Option, Progress, Repeats, Report, Row, Scenes, figure, report, sizes
 from navi_core.config import EvalConfig, PolicyConfig
 from navi_core.evaluate import Comparison, EvalResult, build_course, compare, evaluate
 from navi_core.policy import build_policy
+from navi_core.record.compiled_scenes import load_scenes
 from navi_core.scenes import Scene
 
 __all__ = ["ORDER", "EvaluationRow", "neighbours", "time_evaluation"]
@@ -89,3 +91,33 @@ def time_evaluation(
             EvaluationRow(name, f"{azimuth}x{elevation}", len(course.starts), seconds, seconds / cpu, seconds / wall)
         )
     return rows
+
+
+def evaluation(
+    subject: Annotated[
+        list[str] | None, Option(help="A pilot, or encoder+core such as rayvit+mamba2; may be repeated.")
+    ] = None,
+    scene: Scenes = None,
+    size: Annotated[str, Option(help="Azimuth and elevation bins.", metavar="AZxEL")] = "256x48",
+    steps: Annotated[int, Option(min=1, help="Decisions of an episode.")] = 50,
+    repeats: Repeats = 3,
+    *,
+    progress: Progress,
+) -> Report:
+    """Time evaluations of pilots and networks."""
+    ((azimuth, elevation),) = sizes([size])
+    scenes = load_scenes(scene or ["rooms-v1:validation"], 512)[:2]
+    names = subject or ["forward-plus", "frontier", "rayvit+mamba2", "ring_cnn+gru"]
+    rows = time_evaluation(
+        scenes, names, azimuth=azimuth, elevation=elevation, steps=steps, repeats=repeats,
+        progress=lambda done, total: progress("", done, total),
+    )  # fmt: skip
+    columns: dict[str, Column] = {
+        "subject": figure("subject"),
+        "size": figure("size"),
+        "drones": figure("drones"),
+        "s per CPU s": figure("per_cpu_second", ".1f"),
+        "s per s": figure("per_wall_second", ".1f"),
+    }
+    caption = "simulated seconds, summed over drones, in each of one core and of the clock"
+    return report("evaluation", [row.as_dict() for row in rows], columns, words=2, caption=caption)

@@ -4,12 +4,12 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
-from typing import Any
+from typing import Annotated, Any
 
 import numpy as np
 import torch
 
-from navi_core.bench.cases import Row
+from navi_core.bench.report import Column, Option, Repeats, Report, Row, figure, report, sizes
 from navi_core.bench.timing import clocks, median, take_turns
 from navi_core.learn.estimators.advantages import gae, gae_reference, gae_tensors
 from navi_core.learn.run.threads import torch_threads
@@ -86,3 +86,23 @@ def _numpy(rewards: np.ndarray, values: np.ndarray, end: np.ndarray, cut: np.nda
         later = difference + np.float32(_GAMMA * _LAMBDA) * (going & ~last) * later
         advantages[t] = later
     return advantages
+
+
+def measure_gae(
+    size: Annotated[
+        list[str] | None, Option(flag="--size", help="Steps and rows; may be repeated.", metavar="TxB")
+    ] = None,
+    repeats: Repeats = 20,
+) -> Report:
+    """Time every implementation of advantages."""
+    rows = [row.as_dict() for row in run_gae(sizes(size or ["128x64", "128x4096"]), repeats)]
+    columns: dict[str, Column] = {
+        "way": figure("way"),
+        "T": figure("steps"),
+        "B": figure("rows"),
+        "CPU [ms]": figure("milliseconds", ".3f"),
+        "M samples/CPU-s": figure("samples_per_cpu_second", ".2f", 1e-6),
+        "× Python loop": figure("times_python", ",.0f"),
+        "error": figure("error", ".1e"),
+    }
+    return report("GAE", rows, columns, words=1)

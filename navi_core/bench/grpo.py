@@ -4,12 +4,14 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from typing import Any
+from typing import Annotated, Any
 
-from navi_core.bench.cartpole import SolveRow
+from navi_core.bench.cartpole import SolveRow, learning_table
+from navi_core.bench.report import Option, Progress, Report
 from navi_core.config import parse_config
 from navi_core.config.fast_grpo import FastGRPOConfig
 from navi_core.learn.run.threads import torch_threads
+from navi_core.presets import parse_assignments
 
 __all__ = ["run_grpo"]
 
@@ -70,3 +72,21 @@ def _warm(settings: Mapping[str, Any]) -> None:
 
     few = {"rows": 2, "group_size": 2, "epochs": 1, "total_steps": 1, "horizon": 8}
     FastGRPO(parse_config(FastGRPOConfig, dict(settings) | few)).train(target=math.inf)
+
+
+def grpo(
+    task: Annotated[str, Option(help="What is learned, such as acrobot.")] = "cart_pole",
+    seeds: Annotated[int, Option(min=1, help="So many seeds learn.")] = 5,
+    first_seed: Annotated[int, Option(min=0, help="The first of them.")] = 0,
+    target: Annotated[float, Option(help="Mean return of 100 episodes that counts as solved.")] = 450.0,
+    assign: Annotated[
+        list[str] | None, Option(flag="--set", help="A setting of learning, such as group_size=8; may be repeated.")
+    ] = None,
+    *,
+    progress: Progress,
+) -> Report:
+    """Learn a task by GRPO with several seeds."""
+    settings = {"task": task} | parse_assignments(assign or ())
+    wanted = range(first_seed, first_seed + seeds)
+    rows = [row.as_dict() for row in run_grpo(wanted, settings, target, progress)]
+    return Report({"learning": rows}, [learning_table(rows, target)])

@@ -4,10 +4,12 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
+from typing import Annotated
 
 import numpy as np
 
-from navi_core.bench.cases import Row
+from navi_core.bench.report import Column, Option, Report, Row, figure, report
+from navi_core.errors import ConfigError
 from navi_core.evaluate import bootstrap_interval, interval_over_scenes, two_way_interval
 
 __all__ = ["SHAPES", "SPREADS", "IntervalRow", "StartsRow", "simulate_interval", "simulate_starts"]
@@ -163,3 +165,48 @@ def _effects(generator: np.random.Generator, shape: str, scenes: int, starts: in
     if shape == "skewed":
         return 1.0 - generator.exponential(size=(scenes, starts))
     return generator.normal(size=(scenes, starts))
+
+
+def interval(
+    seeds: Annotated[list[int] | None, Option(min=2, max=1000, help="Training seeds; may be repeated.")] = None,
+    scenes: Annotated[list[int] | None, Option(min=2, max=10_000, help="Scenes; may be repeated.")] = None,
+    starts: Annotated[
+        list[int] | None,
+        Option(min=1, max=1000, help="Starts of each scene, for the interval of two subjects; may be repeated."),
+    ] = None,
+    worlds: Annotated[int, Option(min=1, max=1_000_000, help="Simulated worlds of each row.")] = 2000,
+    seed: Annotated[int, Option(min=0, help="Seed of the worlds.")] = 0,
+) -> Report:
+    """Simulate worlds of known mean and count the intervals that contain it."""
+    caption = "the interval's nominal coverage is 95 %"
+    if starts:
+        if seeds:
+            raise ConfigError("--seeds and --starts ask for different intervals; give one of them")
+        pairs = [(rows, columns) for rows in scenes or [2, 4, 8, 12, 20] for columns in starts]
+        flown = [row.as_dict() for row in simulate_starts(pairs, worlds=worlds, seed=seed)]
+        caption += "; above: equals called better; bootstrap: its coverage, used from 12 scenes on"
+        return report("interval", flown, _STARTS_COLUMNS, caption=caption)
+    designs = [(rows, columns) for rows in seeds or [3, 5, 8] for columns in scenes or [4, 20]]
+    measured = [row.as_dict() for row in simulate_interval(designs, worlds=worlds, seed=seed)]
+    return report("interval", measured, _SEEDS_COLUMNS, caption=caption)
+
+
+_SEEDS_COLUMNS: dict[str, Column] = {
+    "seeds": figure("seeds"),
+    "scenes": figure("scenes"),
+    "σ seed": figure("seed_spread", ".1f"),
+    "σ scene": figure("scene_spread", ".1f"),
+    "σ error": figure("error_spread", ".1f"),
+    "covered [%]": figure("covered", ".1f", 100.0),
+    "width": figure("width"),
+}
+_STARTS_COLUMNS: dict[str, Column] = {
+    "scenes": figure("scenes"),
+    "starts": figure("starts"),
+    "effects": figure("shape"),
+    "σ scene": figure("scene_spread", ".1f"),
+    "covered [%]": figure("covered", ".1f", 100.0),
+    "above [%]": figure("above", ".1f", 100.0),
+    "width": figure("width"),
+    "bootstrap [%]": figure("bootstrap_covered", ".1f", 100.0),
+}

@@ -9,14 +9,17 @@ from __future__ import annotations
 import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any
+from pathlib import Path
+from typing import Annotated, Any
 
 import numpy as np
 
-from navi_core.bench.cases import Row
-from navi_core.bench.smoothing import TARGETS, SmoothingCell
+from navi_core.bench.report import Option, Progress, Report, Row, Table
+from navi_core.bench.smoothing import NOISE, TARGETS, SmoothingCell, ablation_cells, run_cells, smoothing_cells
 from navi_core.config import EarlyStopConfig
+from navi_core.errors import ConfigError
 from navi_core.learn.run.monitor import sign_changes
+from navi_core.record import navi_home
 
 __all__ = ["MEASURES", "STOPPED", "STOPPING", "SmoothingRow", "measures", "smoothing_table", "verdict"]
 
@@ -195,3 +198,56 @@ def _interval(values: Sequence[float]) -> tuple[float, float]:
         return mean, mean
     half = float(stats.t.ppf(0.975, len(values) - 1)) * float(np.std(values, ddof=1)) / math.sqrt(len(values))
     return mean - half, mean + half
+
+
+def smoothing_report(rows: Sequence[SmoothingRow], done: str) -> list[Table]:
+    """Return the tables of returns, and of smoothing itself and early stopping."""
+
+    def interval(row: SmoothingRow, name: str) -> str:
+        low, high = row.intervals[name]
+        return f"{row.means[name]:,.4g} [{low:,.4g}, {high:,.4g}]"
+
+    def effect(row: SmoothingRow) -> list[str]:
+        relative = f"{row.mean_step:.2g} ({row.relative_step:.1%})"
+        stopping = (f"{share:.0%}" for share in (row.stopped, row.saved, row.kept))
+        return [f"{row.smoothed_share:.0%}", relative, f"{row.clipped_share:.1%}", *stopping, verdict(row)]
+
+    return [
+        Table(
+            f"Double DQN with and without drift smoothing ({done}); mean and 95 % interval over seeds",
+            ("task", "variant", "seeds", *(name.replace("_", " ") for name in MEASURES)),
+            [[r.task, r.variant, str(r.seeds), *(interval(r, name) for name in MEASURES)] for r in rows],
+            words=2,
+        ),
+        Table(
+            "Drift smoothing, its change against the baseline of the same seeds, and early stopping",
+            ("task", "variant", "smoothed", "mean ‖Δh‖", "clipped", "stopped", "steps saved", "gain kept", "verdict"),
+            [[r.task, r.variant, *effect(r)] for r in rows],
+            words=2,
+            caption="in brackets ‖Δh‖ in deviations of the temporal differences; gain kept: least share, over seeds, "
+            "of the final return above random that was there at the stop",
+        ),
+    ]
+
+
+def smoothing(
+    task: Annotated[list[str] | None, Option(help="cart_pole, acrobot or lunar_lander.")] = None,
+    seeds: Annotated[int, Option(min=1, help="So many seeds learn.")] = 5,
+    first_seed: Annotated[int, Option(min=0, help="The first of them; stopping was chosen on 0 … 4.")] = 10,
+    ablation: Annotated[bool, Option(flag="--ablation", help="alpha_step × d on noisy cart-pole instead.")] = False,
+    minutes: Annotated[float, Option(min=0, help="Begin no cell after so many; 0 only reports.")] = 1e9,
+    out: Annotated[Path | None, Option(help="Folder of cells; by default bench/smoothing of the home.")] = None,
+    *,
+    progress: Progress,
+) -> Report:
+    """Run the cells of the comparison and report their table."""
+    tasks = task or list(NOISE)
+    if unknown := sorted(set(tasks) - set(NOISE)):
+        raise ConfigError(f"no task {', '.join(unknown)}; allowed: {', '.join(NOISE)}")
+    wanted = range(first_seed, first_seed + seeds)
+    cells = ablation_cells("cart_pole", wanted) if ablation else smoothing_cells(tasks, wanted)
+    folder = out if out is not None else navi_home() / "bench" / "smoothing"
+    curves = run_cells(cells, folder, minutes=minutes, progress=progress)
+    rows, done = smoothing_table(curves), f"{len(curves)} of {len(cells)} cells"
+    document = {"rows": [row.as_dict() | {"verdict": verdict(row)} for row in rows], "done": done}
+    return Report(document, smoothing_report(rows, done))

@@ -27,7 +27,6 @@ from navi_core.cli.evaluate import (
     eval_config,
     find_subject,
     fly_subject,
-    load_scenes,
     print_results,
     run_name,
     say,
@@ -80,6 +79,7 @@ def compare(
     """
     from navi_core.evaluate import EvalResult, compare_seeds, record_comparison, record_evaluation
     from navi_core.evaluate import compare as compare_results
+    from navi_core.record.compiled_scenes import load_scenes
 
     sides = two_sides(subjects)
     config = eval_config(protocol, starts, steps, seed, sampled, noisy, task)

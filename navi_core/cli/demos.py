@@ -71,9 +71,9 @@ def expert(
     With --pupil a policy flies, and what is recorded is what the pilot would have done: its clone learns from these
     the way out of where it errs to.
     """
-    from navi_core.cli.evaluate import load_scenes
     from navi_core.config import ExpertConfig, parse_config
     from navi_core.demos import read_index, record_expert
+    from navi_core.record.compiled_scenes import load_scenes
 
     flying = None if pupil is None else _student(pupil)
     config = parse_config(
@@ -251,9 +251,9 @@ def pairs(
     as_json: Json = False,
 ) -> None:
     """Let two pilots fly from the same starts and write where the better one earned more, for `navi train dpo`."""
-    from navi_core.cli.evaluate import load_scenes
     from navi_core.demos import make_pairs, write_pairs
     from navi_core.presets import resolve_config
+    from navi_core.record.compiled_scenes import load_scenes
     from navi_core.world import Field
 
     config = resolve_config(preset=preset, assignments=assign or ())

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from contextlib import ExitStack
 from dataclasses import replace
 from functools import partial
@@ -16,10 +16,10 @@ from navi_core.terminal.progress import progress_bar
 from navi_core.terminal.table import print_json, print_table
 
 if TYPE_CHECKING:
-    from navi_core.config import CompileConfig, EvalConfig
+    from navi_core.config import EvalConfig
     from navi_core.evaluate import Comparison, Decision, EvalResult, SeedComparison
     from navi_core.models import ModelVersion, Registry
-    from navi_core.scenes import Scene, SceneSource
+    from navi_core.scenes import Scene
 
 __all__ = [
     "HELD_OUT",
@@ -41,13 +41,11 @@ __all__ = [
     "evaluate",
     "find_subject",
     "fly_subject",
-    "load_scenes",
     "print_results",
     "promote",
     "register",
     "run_name",
     "say",
-    "scene_loaders",
 ]
 
 HELD_OUT = ("apartment:100-111",)
@@ -127,6 +125,7 @@ def evaluate(
 ) -> None:
     """Fly a subject without learning over frozen starts, and measure coverage and collisions."""
     from navi_core.evaluate import record_evaluation, write_traces
+    from navi_core.record.compiled_scenes import load_scenes
     from navi_core.record.rerun import require_rerun
 
     if rrd is not None:
@@ -179,6 +178,7 @@ def promote(
     from navi_core.evaluate import promote as promote_version
     from navi_core.evaluate import record_decision, record_evaluation
     from navi_core.models import record_registry
+    from navi_core.record.compiled_scenes import load_scenes
 
     registry = _registry(models)
     registry.resolve(version)
@@ -237,41 +237,6 @@ def draw_maps(folder: Path, results: list[EvalResult], scenes: list[Scene]) -> N
         paths = {str(result.summary["subject"]): result.trajectories_of(scene.name) for result in results}
         floor = FloorMap(field, index, _DRAWN_CELL, _DRAWN_CLEARANCE)
         (folder / f"{own_stem(scene.name)}.png").write_bytes(top_down_map(field, index, paths, floor))
-
-
-def load_scenes(names: list[str] | tuple[str, ...], resolution: int) -> list[Scene]:
-    """Return compiled scenes, reusing what is compiled already.
-
-    Args:
-        names: `.gmdag` or mesh files, folders of meshes, generated scenes as family:seeds, or a split of the
-            benchmark as rooms-v1:test.
-        resolution: Compile resolution of meshes and generated scenes.
-
-    Raises:
-        SceneError: A file is missing or broken, or a folder holds no mesh.
-        ConfigError: An unknown family, or seeds that cannot be read.
-    """
-    return [load() for _, load in scene_loaders(names, resolution)]
-
-
-def scene_loaders(names: list[str] | tuple[str, ...], resolution: int) -> list[tuple[str, Callable[[], Scene]]]:
-    """Return the name of each scene and what compiles or reads it; arguments and errors as `load_scenes`."""
-    from navi_core.config import CompileConfig, parse_config
-    from navi_core.record import navi_home
-    from navi_core.scenes import scenes_named
-
-    config = parse_config(CompileConfig, {"resolution": resolution})
-    folder = navi_home() / "scenes"
-    return [(source.name, partial(_compiled, source, folder, config)) for source in scenes_named(names)]
-
-
-def _compiled(source: SceneSource, folder: Path, config: CompileConfig) -> Scene:
-    from navi_core.scenes import compile_source, require_frozen
-
-    scene = compile_source(source, folder, config).scene
-    if source.family is not None:
-        require_frozen(scene)
-    return scene
 
 
 def eval_config(

@@ -79,8 +79,8 @@ def _explore(
     port: int,
     browser: bool,
 ) -> None:
-    from navi_core.cli.evaluate import scene_loaders
     from navi_core.config import ExplorerConfig, parse_config
+    from navi_core.record.compiled_scenes import scene_loaders
     from navi_core.service.explorer import ExplorerSession, SceneChoice
     from navi_core.service.web.explore import ExploreShow
 

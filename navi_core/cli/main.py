@@ -28,7 +28,7 @@ __all__ = ["brain", "build_app", "main", "navi_actor"]
 
 _GROUPS = (
     "scenes", "doctor", "settings", "demos", "training.bc", "training.train", "training.apex", "evaluate", "compare",
-    "models", "runs", "export", "explore", "dashboard", "recordings", "serve", "bench.group",
+    "models", "runs", "export", "explore", "dashboard", "recordings", "serve", "bench",
 )  # fmt: skip
 """Modules of `navi_core.cli` that register commands."""
 

@@ -8,7 +8,6 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from navi_core.cli.sections import parse_sections
 from navi_core.terminal.table import print_facts, print_json
 
 if TYPE_CHECKING:
@@ -62,8 +61,8 @@ def environment(
     Without --scene one generated apartment is flown. docs/WIRE.md has the messages.
     """
     from navi_core.cli.bench.report import sizes
-    from navi_core.cli.evaluate import load_scenes
     from navi_core.config import EnvConfig, EnvironmentConfig, parse_config
+    from navi_core.record.compiled_scenes import load_scenes
     from navi_core.service.environment.server import EnvironmentServer
     from navi_core.service.policies.served_model import training_of
     from navi_core.world import Field
@@ -146,11 +145,12 @@ def serve(
     """
     import torch
 
-    from navi_core.cli.evaluate import load_scenes
     from navi_core.config import ActorConfig, ContinuousTrainingConfig, EnvConfig, parse_config
     from navi_core.errors import ConfigError
     from navi_core.models import Registry
+    from navi_core.presets import parse_sections
     from navi_core.record import navi_home
+    from navi_core.record.compiled_scenes import load_scenes
     from navi_core.service.actor.server import ActorServer
     from navi_core.service.gate.gate import RolloutGate
     from navi_core.service.learning.flight_learning import FlightLearning

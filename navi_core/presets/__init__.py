@@ -12,7 +12,7 @@ from __future__ import annotations
 
 import difflib
 import os
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from functools import reduce
 from pathlib import Path
 from typing import Any
@@ -27,6 +27,7 @@ __all__ = [
     "merge",
     "merge_sources",
     "parse_assignments",
+    "parse_sections",
     "preset_names",
     "preset_values",
     "read_config_file",
@@ -235,3 +236,22 @@ def _value(text: str) -> Any:
         return read_yaml(text)
     except ConfigError:
         return text  # the field's own check says what it should have been
+
+
+def parse_sections(assign: Iterable[str] | None, allowed: Sequence[str], example: str) -> dict[str, Any]:
+    """Turn the texts of `--set` into nested settings of some sections.
+
+    Args:
+        assign: Texts `a.b=c`; None where none was given.
+        allowed: Names of the sections.
+        example: What the error shows as right.
+
+    Raises:
+        ConfigError: A text is of another section, which is named, or of another form.
+    """
+    given = parse_assignments(assign or ())
+    unknown = sorted(given.keys() - set(allowed))
+    if unknown:
+        known = " and ".join(f"{name}.…" for name in allowed)
+        raise ConfigError(f"--set {', '.join(unknown)}; only {known} can be set here: {example}")
+    return given

@@ -7,6 +7,9 @@ from typing import Annotated
 
 import typer
 
+from navi_core.bench.report import Option, Progress, Report, figure, report
+from navi_core.cli.bench import benchmark_command
+
 __all__ = ["register"]
 
 Home = Annotated[Path | None, typer.Option(help="Navi home; by default $NAVI_HOME or ./.navi.")]
@@ -23,7 +26,7 @@ def register(app: typer.Typer) -> None:
     app.command("report")(report_page)
     for other in app.registered_groups:
         if other.typer_instance is not None and other.typer_instance.info.name == "bench":
-            other.typer_instance.command("warehouse")(bench)
+            other.typer_instance.command("warehouse", help=bench.__doc__)(benchmark_command(bench))
 
 
 def status(home: Home = None, as_json: Json = False) -> None:
@@ -97,20 +100,18 @@ def compact(
 
 
 def bench(
-    rows: Annotated[int, typer.Option(min=1, help="Metric rows of the warehouse that is asked.")] = 10_000_000,
-    ingest_rows: Annotated[int, typer.Option(min=1, help="Rows of each ingest.")] = 200_000,
-    repeats: Annotated[int, typer.Option(min=1, help="Turns that each takes; the median counts.")] = 7,
-    as_json: Annotated[bool, typer.Option("--json", help="Print the rows as one JSON object.")] = False,
-) -> None:
+    rows: Annotated[int, Option(min=1, help="Metric rows of the warehouse that is asked.")] = 10_000_000,
+    ingest_rows: Annotated[int, Option(min=1, help="Rows of each ingest.")] = 200_000,
+    repeats: Annotated[int, Option(min=1, help="Turns that each takes; the median counts.")] = 7,
+    *,
+    progress: Progress,
+) -> Report:
     """Fold rows in and ask questions over millions of them: rows/s, milliseconds."""
-    from navi_core.cli.bench.report import figure, report
-    from navi_core.terminal.progress import progress_bar
     from navi_pipeline.bench.warehouse import measure_ingest, measure_questions
 
-    with progress_bar("warehouse", quiet=as_json) as progress:
-        progress("folding in", 0.0)
-        measured = measure_ingest(ingest_rows, (40, 1000, 10_000), repeats)
-        measured += measure_questions(rows, repeats, progress=lambda label: progress(label, 0.5))
+    progress("folding in", 0.0, 1.0)
+    measured = measure_ingest(ingest_rows, (40, 1000, 10_000), repeats)
+    measured += measure_questions(rows, repeats, progress=lambda label: progress(label, 0.5, 1.0))
     columns = {
         "": figure("what"),
         "case": figure("name"),
@@ -119,4 +120,4 @@ def bench(
         "unit": figure("unit"),
         "rows": figure("rows"),
     }
-    report("warehouse", [row.as_dict() for row in measured], columns, as_json, threads=1, words=2)
+    return report("warehouse", [row.as_dict() for row in measured], columns, words=2)

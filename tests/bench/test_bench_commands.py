@@ -8,9 +8,9 @@ import math
 import pytest
 from typer.testing import CliRunner
 
-from navi_core.bench import memory
-from navi_core.bench.memory import MemoryCase
-from navi_core.cli.bench.report import figure, sizes
+from navi_core.bench.learning import memory
+from navi_core.bench.learning.memory import MemoryCase
+from navi_core.bench.report import figure, sizes
 from navi_core.cli.main import build_app
 from navi_core.errors import ConfigError
 

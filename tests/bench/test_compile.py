@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 from typer.testing import CliRunner
 
-from navi_core.bench.compile import compile_cases, tessellate
+from navi_core.bench.engine.compile import compile_cases, tessellate
 from navi_core.cli.main import build_app
 from navi_core.errors import ConfigError
 from navi_core.scenes import generate_scene

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from navi_core.bench.dashboard import run_dashboard
+from navi_core.bench.learning.dashboard import run_dashboard
 from navi_core.world import Field
 from tests.learn.builders import small_config
 

@@ -8,9 +8,9 @@ from collections.abc import Iterator
 import pytest
 import torch
 
-from navi_core.bench import device as bench
-from navi_core.bench import device_training
-from navi_core.bench.device import DeviceRow, main, run_device
+from navi_core.bench.engine import device as bench
+from navi_core.bench.engine import device_training
+from navi_core.bench.engine.device import DeviceRow, main, run_device
 from navi_core.config import EnvConfig, PolicyConfig
 from navi_core.errors import ConfigError
 from navi_core.policy.episodic_memory import EpisodicMemory

@@ -7,7 +7,7 @@ import json
 import pytest
 from typer.testing import CliRunner
 
-from navi_core.bench import Soak, env_cases, run_env, run_soak
+from navi_core.bench.engine.env import Soak, env_cases, run_env, run_soak
 from navi_core.cli.main import build_app
 from navi_core.errors import ConfigError
 

@@ -4,7 +4,7 @@ import math
 
 import pytest
 
-from navi_core.bench.dpo import dpo_config, run_dpo
+from navi_core.bench.learning.dpo import dpo_config, run_dpo
 from navi_core.bench.tasks import PPO_TARGETS, ppo_settings, task_name
 from navi_core.config import EvalConfig
 from navi_core.errors import ConfigError

@@ -7,7 +7,7 @@ from typer.testing import CliRunner
 
 from navi_core.bench import smoothing, smoothing_table
 from navi_core.bench.dqn import DQN_TARGETS, dqn_config, run_dqn
-from navi_core.bench.replay import run_replay
+from navi_core.bench.learning.replay import run_replay
 from navi_core.cli.main import build_app
 from navi_core.config import EarlyStopConfig
 from navi_core.errors import ConfigError
@@ -107,7 +107,7 @@ def test_replay_is_measured_and_exact():
 
 
 def test_the_commands_print_what_is_done(tmp_path):
-    app = build_app(groups=("bench.group",), plugins=False)
+    app = build_app(groups=("bench",), plugins=False)
     run = CliRunner().invoke(app, ["bench", "smoothing", "--minutes", "0", "--out", str(tmp_path), "--json"])
     assert run.exit_code == 0 and json.loads(run.stdout)["done"] == "0 of 60 cells"
     table = CliRunner().invoke(app, ["bench", "smoothing", "--minutes", "0", "--out", str(tmp_path), "--ablation"])

@@ -8,9 +8,10 @@ import pytest
 import torch
 from torch import nn
 
-from navi_core.bench import core as core_bench
-from navi_core.bench import core_cases, encoder_cases, run_core, run_encoder, run_serve, serve_cases
-from navi_core.bench.encoder import _build, saved_activations
+from navi_core.bench.policy import core as core_bench
+from navi_core.bench.policy.core import core_cases, run_core
+from navi_core.bench.policy.encoder import _build, encoder_cases, run_encoder, saved_activations
+from navi_core.bench.policy.serve import run_serve, serve_cases
 from navi_core.bench.timing import take_turns
 from navi_core.config import PolicyConfig
 from navi_core.errors import ConfigError

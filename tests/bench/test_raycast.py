@@ -7,7 +7,7 @@ import json
 import pytest
 from typer.testing import CliRunner
 
-from navi_core.bench import raycast_cases, run_raycast
+from navi_core.bench.engine.raycast import raycast_cases, run_raycast
 from navi_core.cli.main import build_app
 from navi_core.errors import ConfigError
 from navi_core.kernels.native.library import find_compiler

@@ -10,7 +10,7 @@ import pytest
 import torch
 from typer.testing import CliRunner
 
-from navi_core.cli.evaluate import eval_config, find_subject, run_name, scene_loaders
+from navi_core.cli.evaluate import eval_config, find_subject, run_name
 from navi_core.cli.main import build_app
 from navi_core.config import (
     NOISY_SENSOR,
@@ -33,6 +33,7 @@ from navi_core.evaluate.protocol import episode_row
 from navi_core.models import CheckpointState, Registry, save_checkpoint, weights_hash
 from navi_core.models.trained_on import corpus_of
 from navi_core.policy import build_policy
+from navi_core.record.compiled_scenes import scene_loaders
 from navi_core.scenes import compile_mesh, discover
 from tests.conftest import box_triangles, fly_ahead, mesh_of
 

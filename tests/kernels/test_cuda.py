@@ -5,8 +5,8 @@ from __future__ import annotations
 import pytest
 import torch
 
-from navi_core.bench.device import DeviceRow, run_device
-from navi_core.bench.device_training import training_rows
+from navi_core.bench.engine.device import DeviceRow, run_device
+from navi_core.bench.engine.device_training import training_rows
 from navi_core.config import EnvConfig
 from navi_core.kernels.rays import op
 from navi_core.scenes import Scene

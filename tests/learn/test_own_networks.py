@@ -14,9 +14,9 @@ import pytest
 import torch
 from torch import nn
 
-from navi_core.bench.core import core_cases
-from navi_core.bench.encoder import encoder_cases
-from navi_core.bench.memory import memory_cases
+from navi_core.bench.learning.memory import memory_cases
+from navi_core.bench.policy.core import core_cases
+from navi_core.bench.policy.encoder import encoder_cases
 from navi_core.config import EvalConfig, PolicyConfig, parse_config
 from navi_core.config import plugins as plugin_loader
 from navi_core.config.parts import CORE_NAMES, ENCODER_NAMES

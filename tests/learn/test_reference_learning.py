@@ -5,7 +5,14 @@ from types import SimpleNamespace
 import pytest
 import torch
 
-from navi_core.bench.memory import MEMORY_CASES, MemoryCase, case_config, exact_ratio, final_returns, run_memory
+from navi_core.bench.learning.memory import (
+    MEMORY_CASES,
+    MemoryCase,
+    case_config,
+    exact_ratio,
+    final_returns,
+    run_memory,
+)
 from navi_core.config import EvalConfig
 from navi_core.errors import CheckpointError
 from navi_core.evaluate.flight.subjects import resolve_subject

@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 import torch
 
-from navi_core.bench.compile import tessellate
+from navi_core.bench.engine.compile import tessellate
 from navi_core.config import CompileConfig
 from navi_core.errors import GmdagError
 from navi_core.scenes import compile_mesh, generate_scene, load_gmdag, mesh_from_arrays

@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 
 import navi_core.scenes.memory as memory
-from navi_core.bench.compile import tessellate
+from navi_core.bench.engine.compile import tessellate
 from navi_core.config import CompileConfig
 from navi_core.errors import SceneError
 from navi_core.scenes import compile_mesh, generate_scene

@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 from typer.testing import CliRunner
 
-from navi_core.bench.soak import run_soak
+from navi_core.bench.service.soak import run_soak
 from navi_core.cli.main import build_app
 from navi_core.config import ContinuousTrainingConfig, EnvConfig, GateConfig
 from navi_core.errors import ConfigError
@@ -37,5 +37,5 @@ def test_versions_and_counts_agree_after_a_long_flight(apartments, gate) -> None
 )
 def test_a_setting_that_the_soak_does_not_know_is_refused(setting: str, told: str) -> None:
     command = ["bench", "soak", "--set", setting]
-    done = CliRunner().invoke(build_app(groups=("bench.group",), plugins=False), command)
+    done = CliRunner().invoke(build_app(groups=("bench",), plugins=False), command)
     assert isinstance(done.exception, ConfigError) and told in str(done.exception)

@@ -140,7 +140,7 @@ def presets() -> dict[str, Any]:
 
 def commands() -> dict[str, Any]:
     """Return arguments, options and defaults of every command, and the console scripts."""
-    import typer.main
+    import typer
 
     def option(each: Any) -> str:
         names = " ".join([*each.opts, *(f"/ {name}" for name in each.secondary_opts)])
@@ -151,7 +151,10 @@ def commands() -> dict[str, Any]:
         return f"{names}{count} = {_stable(each.default)}" + (f" ({', '.join(marks)})" if marks else "")
 
     def walk(command: Any, path: str) -> Iterator[tuple[str, Any]]:
-        inner = getattr(command, "commands", {})
+        inner = {}
+        if hasattr(command, "list_commands"):
+            context = typer.Context(command)
+            inner = {name: command.get_command(context, name) for name in command.list_commands(context)}
         if not inner:
             yield path, [option(each) for each in command.params] + (["hidden"] if command.hidden else [])
         for name, each in inner.items():

@@ -33,7 +33,7 @@ def evaluation(night: Night) -> tuple[list[Gate], dict[str, Any]]:
 
 def benchmarks(night: Night) -> tuple[list[Gate], dict[str, Any]]:
     """Fly each scene in turns, record the figures, and compare them with the last nights on this hardware."""
-    from navi_core.bench.env import env_cases, run_env
+    from navi_core.bench.engine.env import env_cases, run_env
     from navi_core.config import CompileConfig
     from navi_core.scenes import compile_mesh, generate_scene
     from navi_pipeline.lib.records.logs import BenchmarkLog

@@ -1,0 +1,272 @@
+"""Decisions a second of the environment, how much of its time is not the tracer's, and whether it keeps its memory.
+
+A step of the C++ kernels writes the observation while it traces, so the two cannot be told apart within it. Its
+overhead is therefore 1 - c / s: s is the time of a step, c that of a plain `Field.cast_rays` of the very same rays,
+which writes depth, semantic and valid; each step is followed by its cast. What the step writes beyond
+that counts as overhead.
+"""
+
+from __future__ import annotations
+
+import resource
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Annotated
+
+import numpy as np
+import torch
+
+from navi_core.bench.report import (
+    Column,
+    Drones,
+    Option,
+    Progress,
+    Report,
+    Row,
+    Scenes,
+    Sizes,
+    Threads,
+    collect,
+    figure,
+    report,
+    sizes,
+)
+from navi_core.bench.timing import CPU, WALL, clocks, median
+from navi_core.config import EnvConfig
+from navi_core.errors import ConfigError
+from navi_core.learn.run.threads import torch_threads
+from navi_core.record.compiled_scenes import load_scenes
+from navi_core.scenes import Scene
+from navi_core.world import Field, NavigationEnv, RayHits
+
+__all__ = ["DRONES", "RESOLUTIONS", "EnvCase", "EnvRow", "Soak", "env_cases", "resident_bytes", "run_env", "run_soak"]
+
+RESOLUTIONS = ((64, 16), (128, 24), (256, 48))
+"""Azimuth and elevation bins by default."""
+DRONES = (1, 16, 64, 256)
+"""Rows by default."""
+WARM_UP = 3
+"""Steps of each case before the first that counts."""
+
+
+@dataclass(frozen=True)
+class EnvCase:
+    """One line of the benchmark: a sensor and a number of drones."""
+
+    azimuth_bins: int
+    elevation_bins: int
+    drones: int
+
+
+@dataclass(frozen=True)
+class EnvRow(Row):
+    """What was measured for one case.
+
+    Attributes:
+        azimuth_bins: Az.
+        elevation_bins: El.
+        drones: Rows B.
+        threads: Threads of the kernels and of torch.
+        tracer: Kernels in use.
+        steps_per_second: Decisions of single drones a second of wall time, median over the steps.
+        cpu_per_1000: Process CPU seconds for 1000 decisions of single drones, median over the steps.
+        cast_per_1000: The same of the plain casts of the steps' rays.
+        overhead: Share of a step's CPU time that the plain cast of its rays does not take.
+        overhead_wall: The same of wall time.
+        memory: Growth of resident memory that the environment and its steps caused [bytes].
+        bytes_per_drone: Memory of the rows' state and observation for one drone [bytes].
+    """
+
+    azimuth_bins: int
+    elevation_bins: int
+    drones: int
+    threads: int
+    tracer: str
+    steps_per_second: float
+    cpu_per_1000: float
+    cast_per_1000: float
+    overhead: float
+    overhead_wall: float
+    memory: int
+    bytes_per_drone: int
+
+
+@dataclass(frozen=True)
+class Soak:
+    """Resident memory over a long run.
+
+    Attributes:
+        steps: Steps after which it was read.
+        resident: What was read [bytes].
+    """
+
+    steps: tuple[int, ...]
+    resident: tuple[int, ...]
+
+    @property
+    def growth(self) -> float:
+        """Growth from the first reading after a tenth of the run to the last, as a share."""
+        return self.resident[-1] / self.settled - 1.0
+
+    @property
+    def settled(self) -> int:
+        """The first reading after a tenth of the run [bytes]."""
+        return next(r for s, r in zip(self.steps, self.resident) if s >= self.steps[-1] // 10)
+
+    @property
+    def steady(self) -> bool:
+        """Whether it grew by at most 1 % and 5 MB."""
+        return self.resident[-1] - self.settled <= 0.01 * self.settled + 5e6
+
+
+def env_cases(
+    resolutions: Sequence[tuple[int, int]] = RESOLUTIONS, drones: Sequence[int] = DRONES
+) -> tuple[EnvCase, ...]:
+    """Return every resolution with every number of drones."""
+    return tuple(EnvCase(azimuth, elevation, rows) for azimuth, elevation in resolutions for rows in drones)
+
+
+def run_env(
+    cases: Sequence[EnvCase], scenes: Sequence[Scene], *, threads: int = 1, steps: int = 30, seed: int = 0
+) -> Iterator[EnvRow]:
+    """Measure each case; torch's number of threads is restored at the end.
+
+    Args:
+        cases: From `env_cases`.
+        scenes: Where to fly; the rows share them.
+        threads: Threads of the kernels and of torch.
+        steps: Measured steps of a case, after a warm-up.
+        seed: Of the flights.
+    """
+    if steps < 1:
+        raise ConfigError(f"steps is {steps}; at least 1 step must be measured")
+    with torch_threads(threads):
+        field = Field(scenes, threads=threads)
+        for case in cases:
+            yield _measure(case, field, threads, steps, seed)
+
+
+def run_soak(
+    scenes: Sequence[Scene],
+    *,
+    steps: int = 200_000,
+    drones: int = 4,
+    bins: tuple[int, int] = (16, 8),
+    readings: int = 20,
+    seed: int = 0,
+    progress: Callable[[int, int], None] | None = None,
+) -> Soak:
+    """Step a small environment for long and read its resident memory on the way.
+
+    Args:
+        scenes: Where to fly.
+        steps: Steps of the batch.
+        drones: Rows.
+        bins: Azimuth and elevation bins; few, since it is memory that counts.
+        readings: Times the memory is read.
+        seed: Of the flight.
+        progress: Called as progress(steps done, steps in all).
+    """
+    if steps < readings or readings < 10:
+        raise ConfigError(
+            f"a long run of {steps} steps with {readings} readings; at least 10 readings, and as many steps"
+        )
+    config = EnvConfig(azimuth_bins=bins[0], elevation_bins=bins[1], max_steps=100)
+    env = NavigationEnv(Field(scenes), drones, config, seed)
+    generator = torch.Generator().manual_seed(seed)
+    at = [steps * (i + 1) // readings for i in range(readings)]
+    resident, done = [], 0
+    for target in at:
+        for _ in range(done, target):
+            env.step(torch.rand(drones, 4, generator=generator) * 2.0 - 1.0)
+        done = target
+        resident.append(resident_bytes())
+        if progress is not None:
+            progress(done, steps)
+    return Soak(tuple(at), tuple(resident))
+
+
+def resident_bytes() -> int:
+    """Return this process's resident memory [bytes]; its peak where the system does not tell the present one."""
+    try:
+        return int(Path("/proc/self/statm").read_text().split()[1]) * resource.getpagesize()
+    except OSError:
+        return resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * 1024
+
+
+def _measure(case: EnvCase, field: Field, threads: int, steps: int, seed: int) -> EnvRow:
+    before = resident_bytes()
+    config = EnvConfig(azimuth_bins=case.azimuth_bins, elevation_bins=case.elevation_bins)
+    env = NavigationEnv(field, case.drones, config, seed)
+    hits = RayHits.empty(case.drones, case.azimuth_bins * case.elevation_bins, field.device)
+    generator = torch.Generator().manual_seed(seed)
+    times = []
+    for _ in range(steps + WARM_UP):
+        action = torch.rand(case.drones, 4, generator=generator) * 2.0 - 1.0
+        start = clocks()
+        info = env.step(action).info
+        stepped = clocks()
+        env.sensor.cast(info["position"], info["yaw"], info["scene_index"], out=hits)
+        times.append([start, stepped, clocks()])
+    memory = resident_bytes() - before
+    stepping, casting = np.diff(np.array(times[WARM_UP:]), axis=1).transpose(1, 0, 2)
+    cpu, wall = median(stepping, CPU), median(stepping, WALL)
+    kept = sum(x.nbytes for x in env.state_dict().values()) // case.drones
+    return EnvRow(
+        azimuth_bins=case.azimuth_bins,
+        elevation_bins=case.elevation_bins,
+        drones=case.drones,
+        threads=threads,
+        tracer=field.tracer,
+        steps_per_second=case.drones / wall,
+        cpu_per_1000=1000.0 * cpu / case.drones,
+        cast_per_1000=1000.0 * median(casting, CPU) / case.drones,
+        overhead=1.0 - median(casting, CPU) / cpu,
+        overhead_wall=1.0 - median(casting, WALL) / wall,
+        memory=memory,
+        bytes_per_drone=kept + 12 * case.azimuth_bins * case.elevation_bins,
+    )
+
+
+def env(
+    scene: Scenes = None,
+    resolution: Annotated[int, Option(help="Compile resolution.")] = 512,
+    size: Sizes = None,
+    drones: Drones = None,
+    steps: Annotated[int, Option(min=1, help="Measured steps of each case.")] = 30,
+    threads: Threads = 1,
+    soak: Annotated[int, Option(min=0, help="Instead: so many steps of a small batch, and the memory they keep.")] = 0,
+    *,
+    progress: Progress,
+) -> Report:
+    """Fly random actions, or a small batch for long (`soak` steps)."""
+    cases = env_cases(sizes(size) if size else RESOLUTIONS, drones or DRONES)
+    scenes = load_scenes(scene or ["apartment:0"], resolution)
+    if soak:
+        return _soak(scenes, soak, progress)
+    rows = collect(run_env(cases, scenes, threads=threads, steps=steps), len(cases), progress)
+    columns: dict[str, Column] = {
+        "sensor": lambda row: f"{row['azimuth_bins']}x{row['elevation_bins']}",
+        "drones": figure("drones"),
+        "steps/s": figure("steps_per_second", ",.0f"),
+        "CPU ms": figure("cpu_per_1000", ".3f"),
+        "cast ms": figure("cast_per_1000", ".3f"),
+        "over": figure("overhead", ".1f", 100.0),
+        "over wall": figure("overhead_wall", ".1f", 100.0),
+        "MB": figure("memory", ".0f", 1e-6),
+    }
+    caption = (
+        "CPU ms of a drone's step, and of a plain cast_rays of the same rays right after it; "
+        "over: % of the step that the cast does not take, of CPU and of wall time"
+    )
+    return report("environment", rows, columns, threads=threads, words=1, caption=caption)
+
+
+def _soak(scenes: Sequence[Scene], steps: int, progress: Progress) -> Report:
+    result = run_soak(scenes, steps=steps, progress=lambda done, total: progress("", done, total))
+    document = {"steps": result.steps, "resident": result.resident, "growth": result.growth, "steady": result.steady}
+    lines = [f"{step:>10,} steps  {memory / 1e6:8.1f} MB" for step, memory in zip(result.steps, result.resident)]
+    word = "steady" if result.steady else "growing"
+    lines.append(f"{word}: {100 * result.growth:+.2f} % after the first tenth (at most 1 % + 5 MB is steady)")
+    return Report(document, lines=lines)

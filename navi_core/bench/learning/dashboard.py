@@ -1,0 +1,271 @@
+"""What a dashboard costs the training that it watches: the same updates with and without an open page, in turns.
+
+One policy learns on; every pair is one update without and one with, in alternating order. The dashboard and its page
+are another process, as they are in use: its work is told apart from the training's.
+"""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+import time
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from dataclasses import asdict, dataclass
+from functools import partial
+from statistics import fmean, stdev
+from typing import Annotated, Any
+
+import torch
+
+from navi_core.bench.report import Assignments, Option, Progress, Report, Scenes, Table, machine
+from navi_core.config import TrainConfig
+from navi_core.learn.algorithms.registry import build_learner
+from navi_core.learn.rollout.collector import Collector
+from navi_core.learn.run.records import run_device
+from navi_core.policy import RewardShaper, build_policy
+from navi_core.presets import resolve_config
+from navi_core.record.compiled_scenes import load_scenes
+from navi_core.service.viewing import TrainingBroadcast
+from navi_core.world import Field, NavigationEnv, StepBatch
+
+__all__ = ["DashboardBenchmark", "run_dashboard"]
+
+_PATIENCE_SECONDS = 60.0
+
+
+@dataclass(frozen=True)
+class DashboardBenchmark:
+    """What was measured.
+
+    Attributes:
+        steps: Decisions of one update, summed over rows.
+        without: Processor time per 1,000 decisions without a page, of each pair [s].
+        watched: With an open page [s].
+        overhead: Mean of watched over without, minus 1, of the pairs.
+        low: Lower end of its 95 % interval (Student).
+        high: Upper end.
+        direct_share: Processor time of building and sending what viewers see, over that of watched updates.
+        observations: Published while a page was open.
+        unwatched_observations: Published while none was.
+        observations_per_second: While drones flew and a page was open, on the wall.
+        page_cpu_share: Processor time of the dashboard's own process over the wall time of watched updates.
+    """
+
+    steps: int
+    without: tuple[float, ...]
+    watched: tuple[float, ...]
+    overhead: float
+    low: float
+    high: float
+    direct_share: float
+    observations: int
+    unwatched_observations: int
+    observations_per_second: float
+    page_cpu_share: float
+
+
+def run_dashboard(
+    config: TrainConfig,
+    field: Field,
+    *,
+    pairs: int = 10,
+    rounds: int = 4,
+    progress: Callable[[int], None] | None = None,
+) -> DashboardBenchmark:
+    """Measure pairs of updates.
+
+    Args:
+        config: Of the training.
+        field: Scenes to fly in.
+        pairs: At least two.
+        rounds: Updates of each kind in a pair, in turns; an even number, so that each comes first as often.
+        progress: Told the number of updates made.
+    """
+    env = NavigationEnv(field, config.actors, config.env, config.seed)
+    torch.set_num_threads(max(1, config.threads))
+    device = run_device(config)
+    policy = build_policy(config.policy, seed=config.seed).to(device)
+    shaper = RewardShaper(config.shaper, config.actors, config.policy.width, config.seed, device)
+    learner = build_learner(policy, shaper, config, device)
+    turns = _Turns(env)
+    collector = Collector(turns, policy, shaper, config, device=device)
+    rollout = collector.new_rollout(config.ppo.rollout, config.ppo.bptt)
+    steps = config.ppo.rollout * config.actors
+    made = shown = unseen = 0
+    flying = page_seconds = page_wall = direct = 0.0
+    taken: dict[bool, list[float]] = {False: [], True: []}
+    with TrainingBroadcast("bench", config.algorithm) as broadcast, _page(broadcast.endpoint) as page:
+        watched = broadcast.watch(env)
+        for pair in range(-1, pairs):
+            spent = {False: 0.0, True: 0.0}
+            # Without, with, with, without, …: what drifts meets both alike.
+            for turn in range(2 * rounds):
+                with_page = turn % 4 in (1, 2)
+                turns.env = watched if with_page else env
+                page.show(with_page)
+                _until(partial(_watched_is, broadcast, with_page))
+                shown_before, page_before, direct_before = watched.shown, page.cpu_seconds(), watched.seconds
+                wall, cpu = time.perf_counter(), time.process_time()
+                stats = collector.collect(rollout)
+                learner.update(rollout, index=made, steps=made * steps)
+                spent[with_page] += time.process_time() - cpu
+                wall, made = time.perf_counter() - wall, made + 1
+                if progress is not None:
+                    progress(made)
+                # The first pair warms up.
+                if pair < 0 or stats is None:
+                    continue
+                if with_page:
+                    shown += watched.shown - shown_before
+                    direct += watched.seconds - direct_before
+                    flying += stats.seconds
+                    page_seconds += page.cpu_seconds() - page_before
+                    page_wall += wall
+                else:
+                    unseen += watched.shown - shown_before
+            if pair >= 0:
+                for with_page, seconds in spent.items():
+                    taken[with_page].append(1000.0 * seconds / (rounds * steps))
+    ratios = [on / off - 1.0 for off, on in zip(taken[False], taken[True], strict=True)]
+    half = _student(len(ratios)) * stdev(ratios) / len(ratios) ** 0.5
+    mean = fmean(ratios)
+    return DashboardBenchmark(
+        steps=steps,
+        without=tuple(taken[False]),
+        watched=tuple(taken[True]),
+        overhead=mean,
+        low=mean - half,
+        high=mean + half,
+        direct_share=direct / (sum(taken[True]) * rounds * steps / 1000.0),
+        observations=shown,
+        unwatched_observations=unseen,
+        observations_per_second=shown / flying,
+        page_cpu_share=page_seconds / page_wall,
+    )
+
+
+class _Turns:
+    """An environment whose steps are flown by whichever is set."""
+
+    def __init__(self, env: Any) -> None:
+        self.env = env
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self.env, name)
+
+    def step(self, actions: torch.Tensor) -> StepBatch:
+        """Fly one decision."""
+        return self.env.step(actions)  # type: ignore[no-any-return]
+
+
+def _watched_is(broadcast: TrainingBroadcast, wanted: bool) -> bool:
+    return broadcast.watched == wanted
+
+
+def _student(count: int) -> float:
+    from scipy.stats import t
+
+    return float(t.ppf(0.975, count - 1))
+
+
+def _until(condition: Callable[[], bool]) -> None:
+    deadline = time.monotonic() + _PATIENCE_SECONDS
+    while not condition():
+        if time.monotonic() > deadline:
+            raise TimeoutError("the dashboard's page did not open or close within a minute")
+        time.sleep(0.05)
+
+
+class _Page:
+    """The dashboard's process, told over its standard input to open or close a page."""
+
+    def __init__(self, process: subprocess.Popen[str]) -> None:
+        self._process = process
+
+    def show(self, on: bool) -> None:
+        """Open or close the page."""
+        self._say("open" if on else "close")
+
+    def cpu_seconds(self) -> float:
+        """Return the processor time of the dashboard so far [s]."""
+        return float(self._say("time"))
+
+    def _say(self, word: str) -> str:
+        assert self._process.stdin is not None and self._process.stdout is not None
+        self._process.stdin.write(f"{word}\n")
+        self._process.stdin.flush()
+        return self._process.stdout.readline()
+
+
+@contextmanager
+def _page(endpoint: str) -> Iterator[_Page]:
+    command = [sys.executable, "-m", "navi_core.bench.learning.dashboard", endpoint]
+    process = subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True)
+    try:
+        yield _Page(process)
+    finally:
+        process.kill()
+        process.wait()
+
+
+def _serve(endpoint: str) -> None:
+    """Be the dashboard's process: serve the page, and be the browser that has it open."""
+    import threading
+
+    from websockets.exceptions import ConnectionClosed
+    from websockets.sync.client import ClientConnection, connect
+
+    from navi_core.service.web import served_page
+    from navi_core.service.web.live import LiveShow
+
+    def drain(connection: ClientConnection) -> None:
+        try:
+            for _ in connection:
+                pass
+        except ConnectionClosed:
+            pass
+
+    with served_page(LiveShow([endpoint], discover=False)) as address:
+        opened: ClientConnection | None = None
+        for line in sys.stdin:
+            if line.strip() == "open" and opened is None:
+                opened = connect(address.replace("http", "ws") + "/ws", max_size=2**26)
+                threading.Thread(target=drain, args=(opened,), daemon=True).start()
+            elif line.strip() == "close" and opened is not None:
+                opened.close()
+                opened = None
+            sys.stdout.write(f"{time.process_time()}\n")
+            sys.stdout.flush()
+
+
+def dashboard(
+    preset: Annotated[str, Option(help="Preset: demo, quick, standard.")] = "quick",
+    assign: Assignments = None,
+    scene: Scenes = None,
+    pairs: Annotated[int, Option(min=2, help="Pairs of measurements with and without an open page.")] = 10,
+    rounds: Annotated[int, Option(min=2, help="Updates of each kind in a pair, in turns.")] = 4,
+    *,
+    progress: Progress,
+) -> Report:
+    """Train with and without an open dashboard."""
+    config = resolve_config(preset=preset, flags={"threads": 1}, assignments=assign or ())
+    field = Field(load_scenes(scene or ["apartment:0-3"], config.compile.resolution), threads=config.threads)
+    total = 2 * rounds * (pairs + 1)
+    result = run_dashboard(config, field, pairs=pairs, rounds=rounds, progress=lambda made: progress("", made, total))
+    cells = [
+        (str(number), f"{off:.4f}", f"{on:.4f}", f"{on / off - 1:+.2%}")
+        for number, (off, on) in enumerate(zip(result.without, result.watched), 1)
+    ]
+    caption = (
+        f"overhead {result.overhead:+.2%} [{result.low:+.2%}, {result.high:+.2%}], of which showing takes "
+        f"{result.direct_share:.2%}; {result.observations_per_second:.1f} observations/s while flying, "
+        f"{result.unwatched_observations} while nobody watched; the dashboard itself takes "
+        f"{result.page_cpu_share:.0%} of a core"
+    )
+    title = f"CPU-seconds per 1,000 decisions, updates of {result.steps:,}, on {machine()['hardware']}"
+    return Report(asdict(result), [Table(title, ("pair", "without", "with", "more"), cells, 1, caption)])
+
+
+if __name__ == "__main__":
+    _serve(sys.argv[1])

@@ -1,0 +1,112 @@
+"""Prioritised replay: items a second, and how exactly it draws, beside running sums with a search."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Annotated
+
+import numpy as np
+import torch
+
+from navi_core.bench.report import Column, Option, Repeats, Report, Row, figure, report
+from navi_core.bench.timing import median, take_turns
+from navi_core.learn.replay.prioritized import PrioritizedReplay
+
+__all__ = ["ReplayRow", "run_replay"]
+
+_DRAWS = 200_000
+
+
+@dataclass(frozen=True)
+class ReplayRow(Row):
+    """One way to draw by priority.
+
+    Attributes:
+        name: `sum tree`, or `running sums` (numpy's cumsum and searchsorted, the slow twin).
+        capacity: Items.
+        batch: Items of a call.
+        add: Items added per CPU-second; NaN for the twin.
+        sample: Items drawn and fetched per CPU-second.
+        update: Priorities changed per CPU-second.
+        error: Largest difference of an item's share of 200,000 draws from its share of the priorities, in deviations
+            of independent draws; strata keep it far below 4.
+        nbytes: Memory of the items [bytes].
+    """
+
+    name: str
+    capacity: int
+    batch: int
+    add: float
+    sample: float
+    update: float
+    error: float
+    nbytes: int
+
+
+def run_replay(capacities: Sequence[int], batch: int, repeats: int, numbers: int = 8) -> list[ReplayRow]:
+    """Measure replays of several capacities.
+
+    Args:
+        capacities: Items.
+        batch: Items of a call.
+        repeats: Turns that each takes; the median counts.
+        numbers: Numbers of an observation.
+    """
+    return [row for capacity in capacities for row in _measured(capacity, batch, repeats, numbers)]
+
+
+def _measured(capacity: int, batch: int, repeats: int, numbers: int) -> list[ReplayRow]:
+    g, nan = np.random.default_rng(capacity), float("nan")
+    replay = PrioritizedReplay(capacity, seed=0)
+    whole = {"obs": torch.zeros(capacity, numbers), "next": torch.zeros(capacity, numbers)}
+    priorities = g.uniform(0.01, 10.0, capacity)
+    replay.add(whole, priorities)
+    part = {name: x[:batch] for name, x in whole.items()}
+    fresh, weights = g.uniform(0.01, 10.0, batch), priorities**replay.alpha
+    index = replay.sample(batch)[1]
+
+    def fetch_by_sums() -> None:
+        ends = np.cumsum(weights)
+        drawn = torch.from_numpy(np.searchsorted(ends, g.uniform(0, ends[-1], batch)))
+        for x in whole.values():
+            x.index_select(0, drawn)
+
+    calls = {
+        "sample": lambda: replay.sample(batch),
+        "update": lambda: replay.update(index, fresh),
+        "twin": fetch_by_sums,
+        "add": lambda: replay.add(part),
+    }
+    rate = {name: batch / max(median(times), 1e-9) for name, times in take_turns(calls, repeats).items()}
+    shares = replay.priorities().numpy().copy()
+    error, size = _error(replay, shares / shares.sum()), replay.nbytes
+    return [
+        ReplayRow("sum tree", capacity, batch, rate["add"], rate["sample"], rate["update"], error, size),
+        ReplayRow("running sums", capacity, batch, nan, rate["twin"], nan, nan, size),
+    ]
+
+
+def _error(replay: PrioritizedReplay, share: np.ndarray) -> float:
+    drawn = np.bincount(replay.sample(_DRAWS)[1].numpy(), minlength=len(share))
+    return float((np.abs(drawn - _DRAWS * share) / np.sqrt(_DRAWS * share * (1 - share))).max())
+
+
+def replay(
+    capacity: Annotated[list[int] | None, Option(min=2, help="Items; may be repeated.")] = None,
+    batch: Annotated[int, Option(min=1, help="Items of a call.")] = 256,
+    repeats: Repeats = 50,
+) -> Report:
+    """Time prioritised replays of several capacities."""
+    rows = [row.as_dict() for row in run_replay(capacity or [10_000, 100_000, 1_000_000], batch, repeats)]
+    columns: dict[str, Column] = {
+        "draws by": figure("name"),
+        "capacity": figure("capacity"),
+        "batch": figure("batch"),
+        "added/CPU-s": figure("add", ",.0f"),
+        "drawn/CPU-s": figure("sample", ",.0f"),
+        "updated/CPU-s": figure("update", ",.0f"),
+        "error [deviations]": figure("error", ".2f"),
+        "MB": figure("nbytes", ".1f", 1e-6),
+    }
+    return report("prioritised replay", rows, columns, words=1)

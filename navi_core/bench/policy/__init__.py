@@ -1,0 +1,1 @@
+"""Benchmarks of the policy's parts: encoders, temporal cores, runtimes."""

@@ -1,0 +1,242 @@
+"""Temporal cores: a training sequence with state and resets, and one acting step, against the framework's GRU.
+
+The named peer `torch-gru` is `torch.nn.GRU`, which knows no resets. Where mamba-ssm imports and a
+CUDA device is there, its fused Mamba-2 takes part with our weights (no state, no resets): for
+comparison only, training and serving refuse it.
+"""
+
+from __future__ import annotations
+
+import importlib.util
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass
+from typing import Annotated, Any
+
+import torch
+from torch import Tensor, nn
+
+from navi_core.bench.report import Column, Option, Repeats, Report, Row, Threads, figure, grouped, report, sizes
+from navi_core.bench.timing import CPU, WALL, median, take_turns
+from navi_core.config import parts
+from navi_core.config.plugins import load_plugins
+from navi_core.errors import ConfigError
+from navi_core.learn.run.threads import torch_threads
+from navi_core.policy import build_core
+from navi_core.policy.cores import Mamba2Block
+
+__all__ = ["CORE_NAMES", "CoreCase", "CoreRow", "core_cases", "from_fused", "fused_available", "run_core", "to_fused"]
+
+CORE_NAMES = ("torch-gru", *parts.CORE_NAMES.built_in, "mamba-ssm")
+"""What is measured by default; the first is the peer of the others. Those of one's own are measured by name."""
+
+WIDTH = 128
+_RESET_SHARE = 0.02
+
+
+@dataclass(frozen=True)
+class CoreCase:
+    """One line of the benchmark: a core, its layers, rows B and steps T of a sequence."""
+
+    core: str
+    rows: int
+    steps: int
+    layers: int = 1
+
+
+@dataclass(frozen=True)
+class CoreRow(Row):
+    """What was measured for one case.
+
+    Attributes:
+        core: The core.
+        layers: Its layers.
+        shape: Rows × steps.
+        threads: Torch threads.
+        parameters: Trainable parameters.
+        state_floats: Numbers of state a row carries.
+        step_ms: CPU time of one acting step of all rows [ms]; NaN where the core has none.
+        both_ms: CPU time of forward and backward over the sequence [ms].
+        times_peer: Forward and backward time over that of the first case of this shape in this run.
+    """
+
+    core: str
+    layers: int
+    shape: str
+    threads: int
+    parameters: int
+    state_floats: int
+    step_ms: float
+    both_ms: float
+    times_peer: float
+
+
+def fused_available() -> bool:
+    """Whether mamba-ssm imports and a CUDA device is there."""
+    return importlib.util.find_spec("mamba_ssm") is not None and torch.cuda.is_available()
+
+
+def core_cases(
+    cores: Sequence[str] | None = None, shapes: Sequence[tuple[int, int]] = ((64, 8), (8, 256)), layers: int = 1
+) -> list[CoreCase]:
+    """Return every shape with every core at hand; the peer always takes part.
+
+    Raises:
+        ConfigError: An unknown core, or mamba-ssm asked for by name where it cannot run.
+    """
+    names = list(dict.fromkeys([CORE_NAMES[0], *(CORE_NAMES if cores is None else cores)]))
+    load_plugins()
+    known = dict.fromkeys((*CORE_NAMES, *parts.CORE_NAMES.all()))
+    if unknown := sorted(set(names) - set(known)):
+        raise ConfigError(f"unknown core {unknown[0]!r}; allowed: {', '.join(known)}")
+    if "mamba-ssm" in names and not fused_available():
+        if cores is not None:
+            raise ConfigError("core mamba-ssm needs the package mamba_ssm and a CUDA device; neither is a stand-in")
+        names.remove("mamba-ssm")
+    return [CoreCase(name, *shape, layers) for shape in shapes for name in names]
+
+
+def run_core(
+    cases: Sequence[CoreCase], *, threads: int = 1, repeats: int = 15, device: str = "cpu"
+) -> Iterator[CoreRow]:
+    """Measure the cases; those of one shape take turns and share their first one as peer.
+
+    Args:
+        cases: What to measure.
+        threads: Torch threads.
+        repeats: Turns of each; medians count.
+        device: Where the cores run; on a CUDA device every call waits for its end and wall time counts.
+    """
+    clock = CPU if torch.device(device).type == "cpu" else WALL
+    with torch_threads(threads):
+        for group in grouped(cases, lambda case: (case.rows, case.steps)):
+            subjects = [_Subject(case, torch.device(device)) for case in group]
+            both = take_turns({subject.name: subject.both for subject in subjects}, repeats)
+            single = take_turns({s.name: s.step for s in subjects if s.step is not None}, repeats)
+            peer = median(both[subjects[0].name], clock)
+            for case, subject in zip(group, subjects):
+                seconds = median(both[subject.name], clock)
+                step = median(single[subject.name], clock) if subject.name in single else float("nan")
+                yield CoreRow(
+                    core=case.core,
+                    layers=case.layers,
+                    shape=f"{case.rows}x{case.steps}",
+                    threads=threads,
+                    parameters=sum(p.numel() for p in subject.module.parameters()),
+                    state_floats=subject.state_floats,
+                    step_ms=1e3 * step,
+                    both_ms=1e3 * seconds,
+                    times_peer=seconds / peer,
+                )
+
+
+class _Subject:
+    """A core with its inputs; `both` and `step` are what is timed."""
+
+    def __init__(self, case: CoreCase, device: torch.device) -> None:
+        self.name = case.core
+        generator = torch.Generator().manual_seed(0)
+        shape = (case.rows, case.steps, WIDTH)
+        x = torch.randn(shape, generator=generator).to(device).requires_grad_()
+        weight = torch.randn(shape, generator=generator).to(device)
+        reset = torch.rand(shape[:2], generator=generator) < _RESET_SHARE
+        reset[0, case.steps // 2] = True
+        reset = reset.to(device)
+        self.step: Callable[[], Any] | None = None
+        self.state_floats = 0
+        if case.core == "torch-gru":
+            self.module: nn.Module = nn.GRU(WIDTH, WIDTH, case.layers, batch_first=True)
+            state = torch.zeros(case.layers, case.rows, WIDTH, device=device)
+            run: Callable[[], Tensor] = lambda: self.module(x, state)[0]  # noqa: E731
+            self.step = _without_gradient(lambda: self.module(x[:, :1], state))
+            self.state_floats = case.layers * WIDTH
+        elif case.core == "mamba-ssm":
+            self.module = to_fused(Mamba2Block(WIDTH))
+            run = lambda: self.module(x)  # noqa: E731
+        else:
+            core = build_core(case.core, WIDTH, case.layers).to(device)
+            self.module = core
+            carried = tuple(0.1 * torch.randn_like(part) for part in core.initial_state(case.rows))
+            run = lambda: core(x, carried, reset)[0]  # noqa: E731
+            self.step = _without_gradient(lambda: core.step(x[:, 0], carried, reset[:, 0]))
+            self.state_floats = sum(part[0].numel() for part in carried)
+        self.module.to(device)
+
+        def both() -> None:
+            self.module.zero_grad(set_to_none=True)
+            (run() * weight).sum().backward()
+            if device.type == "cuda":
+                torch.cuda.synchronize(device)
+
+        self.both = both
+
+
+def _without_gradient(call: Callable[[], Any]) -> Callable[[], None]:
+    def run() -> None:
+        with torch.no_grad():
+            call()
+        if torch.cuda.is_available():
+            torch.cuda.synchronize()
+
+    return run
+
+
+def to_fused(block: Mamba2Block) -> nn.Module:
+    """Return mamba-ssm's fused Mamba-2 with the weights of our block; names and layout are the same.
+
+    Raises:
+        ConfigError: mamba-ssm cannot run here.
+    """
+    if not fused_available():
+        raise ConfigError("mamba-ssm needs the package mamba_ssm and a CUDA device")
+    from mamba_ssm.modules.mamba2 import Mamba2
+
+    fused = Mamba2(
+        d_model=block.width,
+        d_state=block.state_size,
+        d_conv=block.kernel,
+        expand=block.inner // block.width,
+        headdim=block.head_width,
+        ngroups=block.groups,
+    )
+    fused.load_state_dict(block.state_dict())
+    return fused
+
+
+def from_fused(fused: nn.Module, block: Mamba2Block) -> Mamba2Block:
+    """Load the weights of mamba-ssm's fused Mamba-2 into our block and return it.
+
+    Raises:
+        ConfigError: The two are of different shapes.
+    """
+    try:
+        block.load_state_dict(fused.state_dict())
+    except RuntimeError as error:
+        raise ConfigError(f"the fused block does not fit: {error}") from None
+    return block
+
+
+def core(
+    name: Annotated[
+        list[str] | None,
+        Option(flag="--core", help="gru, mamba2, mambapy, mamba-ssm (CUDA only) or one of your own; may be repeated."),
+    ] = None,
+    shape: Annotated[list[str] | None, Option(help="Rows x steps; may be repeated.")] = None,
+    layers: Annotated[int, Option(min=1, max=4, help="Layers of each core.")] = 1,
+    threads: Threads = 1,
+    repeats: Repeats = 15,
+    device: Annotated[str, Option(help="cpu or cuda.")] = "cpu",
+) -> Report:
+    """Time temporal cores against the framework's GRU."""
+    cases = core_cases(tuple(name) if name else None, sizes(shape or ["64x8", "8x256"], "--shape"), layers)
+    rows = [row.as_dict() for row in run_core(cases, threads=threads, repeats=repeats, device=device)]
+    columns: dict[str, Column] = {
+        "core": figure("core"),
+        "rows x steps": figure("shape"),
+        "layers": figure("layers"),
+        "parameters": figure("parameters"),
+        "state": figure("state_floats"),
+        "step [ms]": figure("step_ms"),
+        "fwd+bwd [ms]": figure("both_ms"),
+        "× torch-gru time": figure("times_peer"),
+    }
+    return report(f"temporal cores, {device}", rows, columns, threads=threads, words=2)

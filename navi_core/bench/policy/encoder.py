@@ -1,0 +1,227 @@
+"""Encoders: time, measured operations and memory, against attention that is materialised.
+
+The named peer `materialised` is rayvit with the same parameters as transformers are usually written:
+the softmax of every head is a tensor, dropout 0.1 behind it and behind both sublayers, and every
+token of the last layer is computed though only CLS leaves the encoder.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass
+from functools import partial
+from typing import Annotated, Any
+
+import torch
+from torch import Tensor, nn
+from torch.nn import functional as F
+
+from navi_core.bench.report import Column, Option, Repeats, Report, Row, Sizes, Threads, figure, grouped, report, sizes
+from navi_core.bench.timing import median, take_turns
+from navi_core.config.parts import ENCODER_NAMES
+from navi_core.config.plugins import load_plugins
+from navi_core.errors import ConfigError
+from navi_core.learn.run.threads import torch_threads
+from navi_core.policy import build_encoder, count_macs
+from navi_core.policy.encoders import RayViT
+
+__all__ = ["ENCODER_VARIANTS", "EncoderCase", "EncoderRow", "encoder_cases", "run_encoder", "saved_activations"]
+
+ENCODER_VARIANTS: dict[str, tuple[str, dict[str, Any]]] = {
+    "materialised": ("rayvit", {}),
+    "rayvit": ("rayvit", {}),
+    "rayvit+area": ("rayvit", {"area_attention": True}),
+    "spherical_cnn": ("spherical_cnn", {}),
+    "spherical_cnn+separable": ("spherical_cnn", {"separable_refinement": True}),
+    "ring_cnn": ("ring_cnn", {}),
+}
+"""Name → encoder backend and its options."""
+
+
+@dataclass(frozen=True)
+class EncoderCase:
+    """One line of the benchmark: a variant at a resolution and batch."""
+
+    variant: str
+    azimuth_bins: int
+    elevation_bins: int
+    batch: int
+
+
+@dataclass(frozen=True)
+class EncoderRow(Row):
+    """What was measured for one case.
+
+    Attributes:
+        encoder: The variant.
+        size: Azimuth × elevation bins.
+        batch: Observations of a call.
+        threads: Torch threads.
+        parameters: Trainable parameters.
+        mmacs: Measured multiply-accumulates of one observation's forward [million].
+        forward_ms: CPU time of a forward without gradients [ms].
+        both_ms: CPU time of forward and backward [ms].
+        saved_mb: Activations kept for the backward [MB].
+        speedup: Time of the first variant over this one's, forward and backward, in this run.
+    """
+
+    encoder: str
+    size: str
+    batch: int
+    threads: int
+    parameters: int
+    mmacs: float
+    forward_ms: float
+    both_ms: float
+    saved_mb: float
+    speedup: float
+
+
+def encoder_cases(
+    variants: Sequence[str] = tuple(ENCODER_VARIANTS), sizes: Sequence[tuple[int, int]] = ((256, 48),), batch: int = 32
+) -> list[EncoderCase]:
+    """Return every size with every variant; the first variant is the peer of the others.
+
+    Raises:
+        ConfigError: An unknown variant.
+    """
+    load_plugins()
+    known = dict.fromkeys((*ENCODER_VARIANTS, *ENCODER_NAMES.all()))
+    for name in variants:
+        if name not in known:
+            raise ConfigError(f"unknown encoder {name!r}; allowed: {', '.join(known)}")
+    return [EncoderCase(name, *size, batch) for size in sizes for name in dict.fromkeys(variants)]
+
+
+def run_encoder(cases: Sequence[EncoderCase], *, threads: int = 1, repeats: int = 7) -> Iterator[EncoderRow]:
+    """Measure the cases; those of one size and batch take turns and share their first one as peer.
+
+    Args:
+        cases: What to measure.
+        threads: Torch threads.
+        repeats: Turns of each; medians count.
+
+    Raises:
+        ConfigError: A resolution does not fit an encoder.
+    """
+    with torch_threads(threads):
+        for group in grouped(cases, lambda case: (case.azimuth_bins, case.elevation_bins, case.batch)):
+            azimuth, elevation, batch = group[0].azimuth_bins, group[0].elevation_bins, group[0].batch
+            generator = torch.Generator().manual_seed(0)
+            obs = torch.rand(batch, 3, azimuth, elevation, generator=generator)
+            encoders = {case.variant: _build(case) for case in group}
+            forward = take_turns({name: _forward(module, obs) for name, module in encoders.items()}, repeats)
+            both = take_turns({name: _both(module, obs) for name, module in encoders.items()}, repeats)
+            peer = median(both[group[0].variant])
+            for name, module in encoders.items():
+                seconds = median(both[name])
+                yield EncoderRow(
+                    encoder=name,
+                    size=f"{azimuth}x{elevation}",
+                    batch=batch,
+                    threads=threads,
+                    parameters=sum(p.numel() for p in module.parameters()),
+                    mmacs=count_macs(partial(module, obs[:1])) / 1e6,
+                    forward_ms=1e3 * median(forward[name]),
+                    both_ms=1e3 * seconds,
+                    saved_mb=saved_activations(module, partial(module, obs)) / 1e6,
+                    speedup=peer / seconds,
+                )
+
+
+def saved_activations(module: nn.Module, call: Callable[[], Any]) -> int:
+    """Return the bytes that `call` keeps for a backward: each storage once, the module's parameters left out."""
+    kept: dict[int, int] = {}
+
+    def pack(tensor: Tensor) -> Tensor:
+        storage = tensor.untyped_storage()
+        kept[storage.data_ptr()] = storage.nbytes()
+        return tensor
+
+    with torch.autograd.graph.saved_tensors_hooks(pack, lambda tensor: tensor):
+        output = call()  # held until the count is made, or storages would be counted under a reused address
+    for parameter in module.parameters():
+        kept.pop(parameter.untyped_storage().data_ptr(), None)
+    del output
+    return sum(kept.values())
+
+
+def _build(case: EncoderCase) -> nn.Module:
+    backend, options = ENCODER_VARIANTS.get(case.variant, (case.variant, {}))
+    encoder = build_encoder(backend, case.azimuth_bins, case.elevation_bins, **options)
+    return _Materialised(encoder) if case.variant == "materialised" else encoder
+
+
+def _forward(module: nn.Module, obs: Tensor) -> Callable[[], None]:
+    def call() -> None:
+        with torch.no_grad():
+            module(obs)
+
+    return call
+
+
+def _both(module: nn.Module, obs: Tensor) -> Callable[[], None]:
+    weight = torch.randn(len(obs), 128, generator=torch.Generator().manual_seed(1))
+
+    def call() -> None:
+        module.zero_grad(set_to_none=True)
+        (module(obs) * weight).sum().backward()
+
+    return call
+
+
+class _Materialised(nn.Module):
+    """A rayvit run with materialised attention, dropout and every query of every layer."""
+
+    def __init__(self, encoder: nn.Module, dropout: float = 0.1) -> None:
+        super().__init__()
+        assert isinstance(encoder, RayViT)
+        self.encoder, self.dropout = encoder, dropout
+
+    def forward(self, obs: Tensor) -> Tensor:
+        encoder = self.encoder
+        patches = encoder.patches(encoder.scaling(obs)).flatten(2).transpose(1, 2) + encoder.position
+        x = torch.cat((encoder.cls.expand(len(obs), 1, -1), patches), dim=1)
+        for layer in encoder.layers:
+            rows, tokens, width = x.shape
+            parts = layer.qkv(layer.norm1(x)).view(rows, tokens, 3, layer.heads, width // layer.heads)
+            q, k, v = parts.permute(2, 0, 3, 1, 4)
+            weights = (q @ k.transpose(-1, -2) / math.sqrt(q.shape[-1])).softmax(-1)
+            mixed = (self._drop(weights) @ v).transpose(1, 2).flatten(2)
+            x = x + self._drop(layer.out(mixed))
+            x = x + self._drop(layer.mlp(layer.norm2(x)))
+        return encoder.project(encoder.norm(x[:, 0]))
+
+    def _drop(self, x: Tensor) -> Tensor:
+        return F.dropout(x, self.dropout, self.training)
+
+
+def encoder(
+    variant: Annotated[
+        list[str] | None,
+        Option(
+            flag="--encoder",
+            help="materialised, rayvit, rayvit+area, spherical_cnn, spherical_cnn+separable, ring_cnn or your own; "
+            "may be repeated, the first is the peer.",
+        ),
+    ] = None,
+    size: Sizes = None,
+    batch: Annotated[int, Option(min=1, max=4096, help="Observations of a call.")] = 32,
+    threads: Threads = 1,
+    repeats: Repeats = 7,
+) -> Report:
+    """Time encoders, forward and backward."""
+    cases = encoder_cases(tuple(variant or ENCODER_VARIANTS), sizes(size or ["256x48"]), batch)
+    rows = [row.as_dict() for row in run_encoder(cases, threads=threads, repeats=repeats)]
+    columns: dict[str, Column] = {
+        "encoder": figure("encoder"),
+        "size": figure("size"),
+        "parameters": figure("parameters"),
+        "M MAC": figure("mmacs"),
+        "forward [ms]": figure("forward_ms"),
+        "fwd+bwd [ms]": figure("both_ms"),
+        "saved [MB]": figure("saved_mb"),
+        f"× {cases[0].variant}": figure("speedup"),
+    }
+    return report(f"encoders, batch {batch}, CPU time", rows, columns, threads=threads, words=2)

@@ -1,0 +1,193 @@
+"""Serving: one decision of one drone with its recurrent state, by every runtime at hand.
+
+The named peer `eager` is the policy itself under `torch.inference_mode`. The others are exported as
+`navi export` does it and pass the same parity gate before they are timed. A server runs one of them,
+so each has many decisions in a row before the next has its turn: called alternately they would evict
+each other's weights from the caches, and a decision would seem a quarter dearer than it is.
+"""
+
+from __future__ import annotations
+
+import importlib.util
+import tempfile
+import time
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Annotated
+
+import numpy as np
+import torch
+
+from navi_core.bench.report import Column, Option, Report, Row, Sizes, Threads, figure, grouped, report, sizes
+from navi_core.bench.timing import WALL, median, take_turns
+from navi_core.config import PolicyConfig, parse_config
+from navi_core.errors import ConfigError
+from navi_core.learn.run.threads import torch_threads
+from navi_core.models import export_policy, load_exported
+from navi_core.models.acting import example_inputs
+from navi_core.policy import NavigationPolicy, build_policy
+
+__all__ = ["RUNTIMES", "ServeCase", "ServeRow", "run_serve", "serve_cases"]
+
+_IN_A_ROW = 25
+
+RUNTIMES = {"eager": "", "onnx": ".onnx", "aoti": ".pt2"}
+"""Runtime → suffix of its file; the first is the peer."""
+
+
+@dataclass(frozen=True)
+class ServeCase:
+    """One line of the benchmark: a policy by its configuration, the runtime and rows B."""
+
+    config: PolicyConfig
+    runtime: str
+    rows: int = 1
+
+
+@dataclass(frozen=True)
+class ServeRow(Row):
+    """What was measured for one case.
+
+    Attributes:
+        runtime: The runtime.
+        policy: Encoder + core.
+        size: Azimuth × elevation bins.
+        rows: Observations of a call.
+        threads: Threads of a call.
+        p50_ms: Median wall time of a decision [ms].
+        p95_ms: 95th percentile of it [ms].
+        cpu_ms: Median process CPU time of a decision [ms].
+        ratio: CPU time over that of `eager` in this run.
+        strays: Largest difference to the policy over 200 recurrent decisions.
+        build_seconds: Time to export and load [s].
+    """
+
+    runtime: str
+    policy: str
+    size: str
+    rows: int
+    threads: int
+    p50_ms: float
+    p95_ms: float
+    cpu_ms: float
+    ratio: float
+    strays: float
+    build_seconds: float
+
+
+def serve_cases(
+    configs: Sequence[PolicyConfig], runtimes: Sequence[str] | None = None, rows: int = 1
+) -> list[ServeCase]:
+    """Return every policy with every runtime at hand; the peer always takes part.
+
+    Raises:
+        ConfigError: An unknown runtime, or onnx asked for by name where it is not installed.
+    """
+    names = list(dict.fromkeys(["eager", *(RUNTIMES if runtimes is None else runtimes)]))
+    if unknown := sorted(set(names) - set(RUNTIMES)):
+        raise ConfigError(f"unknown runtime {unknown[0]!r}; allowed: {', '.join(RUNTIMES)}")
+    missing = [name for name in ("onnxruntime", "onnxscript") if importlib.util.find_spec(name) is None]
+    if "onnx" in names and missing:
+        if runtimes is not None:
+            raise ConfigError(f"runtime onnx needs {missing[0]}: pip install -e '.[export]'")
+        names.remove("onnx")
+    return [ServeCase(config, name, rows) for config in configs for name in names]
+
+
+def run_serve(cases: Sequence[ServeCase], *, threads: int = 1, repeats: int = 300) -> Iterator[ServeRow]:
+    """Measure the cases; those of one policy and row count take turns.
+
+    Args:
+        cases: What to measure, cases of one policy side by side.
+        threads: Threads of a call.
+        repeats: Decisions of each; quantiles are over them.
+
+    Raises:
+        CheckpointError: An export strays from its policy.
+    """
+    with torch_threads(threads), tempfile.TemporaryDirectory() as folder:
+        for group in grouped(cases, lambda case: (case.config.model_dump_json(), case.rows)):
+            config, rows = group[0].config, group[0].rows
+            policy = build_policy(config).eval()
+            built = {case.runtime: _build(policy, case, Path(folder), threads) for case in group}
+            times = take_turns(
+                {name: call for name, (call, _, _) in built.items()}, repeats, warmup=20, in_a_row=_IN_A_ROW
+            )
+            peer = median(times["eager"])
+            for name, (_, strays, seconds) in built.items():
+                cpu = median(times[name])
+                yield ServeRow(
+                    runtime=name,
+                    policy=f"{config.encoder} + {config.core}",
+                    size=f"{config.azimuth_bins}x{config.elevation_bins}",
+                    rows=rows,
+                    threads=threads,
+                    p50_ms=1e3 * median(times[name], WALL),
+                    p95_ms=1e3 * float(np.quantile(times[name][:, WALL], 0.95)),
+                    cpu_ms=1e3 * cpu,
+                    ratio=cpu / peer,
+                    strays=strays,
+                    build_seconds=seconds,
+                )
+
+
+def _build(
+    policy: NavigationPolicy, case: ServeCase, folder: Path, threads: int
+) -> tuple[Callable[[], None], float, float]:
+    """Return a decision that carries its state from call to call, its parity and its build time."""
+    start = time.perf_counter()
+    strays = 0.0
+    obs, aux, _, *zero = example_inputs(policy, case.rows)
+    going = torch.zeros(case.rows, dtype=torch.bool)
+    state = tuple(zero)
+    if case.runtime == "eager":
+
+        def call() -> None:
+            nonlocal state
+            with torch.inference_mode():
+                state = policy.act(obs, aux, state, going, None).state
+
+    else:
+        path = folder / f"policy{RUNTIMES[case.runtime]}"
+        _, parity = export_policy(policy, path, kind=case.runtime, rows=case.rows, threads=threads)
+        strays = parity.worst
+        exported = load_exported(path, threads=threads)
+
+        def call() -> None:
+            nonlocal state
+            state = exported.act(obs, aux, going, state).state
+
+    return call, strays, time.perf_counter() - start
+
+
+def serve(
+    runtime: Annotated[list[str] | None, Option(help="onnx or aoti (compiles for a minute); may be repeated.")] = None,
+    size: Sizes = None,
+    encoder_backend: Annotated[str, Option(help="rayvit, spherical_cnn, ring_cnn or your own.")] = "rayvit",
+    temporal_core: Annotated[str, Option(help="mamba2, gru, mambapy or one of your own.")] = "mamba2",
+    rows: Annotated[int, Option(min=1, max=4096, help="Observations of a call.")] = 1,
+    threads: Threads = 1,
+    repeats: Annotated[int, Option(min=1, help="Decisions of each.")] = 300,
+) -> Report:
+    """Time one decision with every runtime."""
+    network = {"encoder": encoder_backend, "core": temporal_core}
+    configs = [
+        parse_config(PolicyConfig, network | {"azimuth_bins": azimuth, "elevation_bins": elevation})
+        for azimuth, elevation in sizes(size or ["256x48"])
+    ]
+    cases = serve_cases(configs, tuple(runtime) if runtime else None, rows)
+    measured = [row.as_dict() for row in run_serve(cases, threads=threads, repeats=repeats)]
+    columns: dict[str, Column] = {
+        "runtime": figure("runtime"),
+        "policy": figure("policy"),
+        "size": figure("size"),
+        "p50 [ms]": figure("p50_ms"),
+        "p95 [ms]": figure("p95_ms"),
+        "CPU p50 [ms]": figure("cpu_ms"),
+        "× eager CPU": figure("ratio"),
+        "strays": figure("strays"),
+        "build [s]": figure("build_seconds"),
+    }
+    title = f"one decision of {rows} row{'s' if rows > 1 else ''}"
+    return report(title, measured, columns, threads=threads, words=3)

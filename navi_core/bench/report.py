@@ -1,0 +1,206 @@
+"""Declaration and result of a benchmark: options, columns, tables and the JSON document."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Hashable, Iterable, Mapping, Sequence
+from dataclasses import asdict, dataclass
+from typing import Annotated, Any, TypeVar
+
+from navi_core.errors import ConfigError, printable
+
+__all__ = [
+    "Assignments",
+    "Column",
+    "Drones",
+    "FirstSeed",
+    "Log",
+    "Option",
+    "Progress",
+    "Repeats",
+    "Report",
+    "Resolutions",
+    "Row",
+    "Scenes",
+    "Seeds",
+    "Size",
+    "Sizes",
+    "Table",
+    "Threads",
+    "collect",
+    "figure",
+    "grouped",
+    "machine",
+    "report",
+    "sizes",
+    "table",
+]
+
+Case = TypeVar("Case")
+Column = Callable[[Mapping[str, Any]], str]
+"""Reader of a cell's text from a row, see `figure`."""
+Progress = Callable[[str, float, float], None]
+"""Called as progress(label, done, total)."""
+Log = Callable[[str], None]
+"""Called with a line for standard error."""
+
+
+@dataclass(frozen=True)
+class Option:
+    """Command-line option, the metadata of an annotated parameter.
+
+    Attributes:
+        help: Help text.
+        flag: Its flag; by default the parameter's name.
+        metavar: Placeholder of its value.
+        min: Lower bound.
+        max: Upper bound.
+        argument: Whether it is positional.
+    """
+
+    help: str
+    flag: str | None = None
+    metavar: str | None = None
+    min: float | None = None
+    max: float | None = None
+    argument: bool = False
+
+
+Scenes = Annotated[
+    list[str] | None,
+    Option("A .gmdag or mesh file, a folder of meshes, or family:seeds; may be repeated.", "--scene", "S"),
+]
+Resolutions = Annotated[list[int] | None, Option("Compile resolution; may be repeated.", "--resolution")]
+Sizes = Annotated[
+    list[str] | None, Option("Azimuth and elevation bins, such as 256x48; may be repeated.", "--size", "AZxEL")
+]
+Size = Annotated[str, Option("Azimuth and elevation bins.", metavar="AZxEL")]
+Drones = Annotated[list[int] | None, Option("Drones of a call; may be repeated.", "--drones", min=1)]
+Threads = Annotated[int, Option("Threads of the kernels and of torch.", min=1)]
+Repeats = Annotated[int, Option("Timed turns of each; the median counts.", min=1)]
+Seeds = Annotated[int, Option("Number of seeds that learn.", min=1)]
+FirstSeed = Annotated[int, Option("First seed.", min=0)]
+Assignments = Annotated[list[str] | None, Option("A setting, a.b=c; may be repeated.", "--set")]
+
+
+class Row:
+    """Measurement of one case; its subclasses are dataclasses."""
+
+    def as_dict(self) -> dict[str, Any]:
+        """Return the row as plain values."""
+        return asdict(self)  # type: ignore[call-overload, no-any-return]
+
+
+@dataclass(frozen=True)
+class Table:
+    """Table of a report: title, headings, text cells, left-aligned columns and caption."""
+
+    title: str
+    headings: Sequence[str]
+    cells: Sequence[Sequence[str]]
+    words: int = 0
+    caption: str | None = None
+
+
+@dataclass(frozen=True)
+class Report:
+    """Result of a benchmark.
+
+    Attributes:
+        document: Object that `--json` prints; the machine is added to it.
+        tables: Printed without `--json`.
+        lines: Printed after the tables.
+    """
+
+    document: Mapping[str, Any]
+    tables: Sequence[Table] = ()
+    lines: Sequence[str] = ()
+
+
+def report(title: str, rows: Sequence[Mapping[str, Any]], columns: Mapping[str, Column], **layout: Any) -> Report:
+    """Return a report of rows with one table of them; `layout` goes to `table`."""
+    return Report({"rows": rows}, [table(title, rows, columns, **layout)])
+
+
+def table(
+    title: str,
+    rows: Sequence[Mapping[str, Any]],
+    columns: Mapping[str, Column],
+    *,
+    threads: int = 1,
+    words: int = 0,
+    caption: str | None = None,
+) -> Table:
+    """Return a table of rows.
+
+    Args:
+        title: Its title; the machine and its threads are added.
+        rows: Measurements.
+        columns: Heading → cell reader.
+        threads: Threads of a call.
+        words: Columns from the left that hold words.
+        caption: Text below the table.
+    """
+    title = f"{title} on {machine()['hardware']}, {threads} thread{'s' if threads > 1 else ''}"
+    return Table(title, list(columns), [[read(row) for read in columns.values()] for row in rows], words, caption)
+
+
+def collect(rows: Iterable[Row], total: int, progress: Progress, label: str = "") -> list[dict[str, Any]]:
+    """Return rows as plain values, reporting progress as they come."""
+    found: list[dict[str, Any]] = []
+    for row in rows:
+        found.append(row.as_dict())
+        progress(label, len(found), total)
+    return found
+
+
+def machine() -> dict[str, Any]:
+    """Return hardware and versions of this machine."""
+    from navi_core.record import hardware_profile
+
+    profile = hardware_profile()
+    return {"hardware": profile["hardware"], "versions": profile["versions"]}
+
+
+def grouped(cases: Iterable[Case], key: Callable[[Case], Hashable]) -> list[list[Case]]:
+    """Return groups of cases that take turns, in the order of their first ones."""
+    groups: dict[Hashable, list[Case]] = {}
+    for case in cases:
+        groups.setdefault(key(case), []).append(case)
+    return list(groups.values())
+
+
+def sizes(texts: Sequence[str], name: str = "--size") -> list[tuple[int, int]]:
+    """Return the two numbers of each text such as 256x48.
+
+    Raises:
+        ConfigError: A text is of another form.
+    """
+    pairs = []
+    for text in texts:
+        first, _, second = text.partition("x")
+        if not (first.isdecimal() and second.isdecimal() and len(text) < 20 and 0 < int(first) * int(second) <= 2**24):
+            raise ConfigError(f"{name} {text!r} is not of the form AxB; write it as 256x48")
+        pairs.append((int(first), int(second)))
+    return pairs
+
+
+def figure(key: str, form: str = "", scale: float = 1.0) -> Column:
+    """Return the reader of one figure: words as they are, a dash where nothing was measured.
+
+    Args:
+        key: Its key in the row.
+        form: Format of a number; by default whole numbers with separators, others with two digits.
+        scale: Factor of the number.
+    """
+
+    def read(row: Mapping[str, Any]) -> str:
+        value = row[key]
+        if isinstance(value, str):
+            return printable(value)
+        if value is None or value != value:
+            return "–"
+        if not form and isinstance(value, int):
+            return f"{value:,}"
+        return format(value * scale, form or (".1e" if 0 < abs(value) < 0.005 else ".2f"))
+
+    return read

@@ -1,0 +1,1 @@
+"""Benchmarks of the service: gate, round trip, continuous training."""

@@ -1,0 +1,350 @@
+"""The service's round trip: an environment in a process of its own, an actor here, ZeroMQ between them.
+
+A round trip is what lies between two decisions about the same drone: request, flight, observation, decision. Cases
+take turns in one run, so that they meet the same neighbours.
+"""
+
+from __future__ import annotations
+
+import multiprocessing
+import tempfile
+import time
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import ExitStack
+from dataclasses import dataclass
+from multiprocessing.connection import Connection
+from pathlib import Path
+from typing import Annotated, Any
+
+import numpy as np
+import torch
+
+from navi_core.bench.report import Column, Option, Report, Row, Size, figure, report, sizes
+from navi_core.config import (
+    ActorConfig,
+    ContinuousTrainingConfig,
+    EnvConfig,
+    EnvironmentConfig,
+    PolicyConfig,
+    parse_config,
+)
+from navi_core.errors import ConfigError, ServiceError
+from navi_core.kernels.rays.cuda import cuda_device
+from navi_core.learn.run.threads import torch_threads
+from navi_core.models import export_policy, load_exported
+from navi_core.models.weights import weights_hash
+from navi_core.policy import build_policy
+from navi_core.record import navi_home
+from navi_core.record.compiled_scenes import load_scenes
+from navi_core.scenes import Scene, load_gmdag
+from navi_core.service.actor.server import ActorServer
+from navi_core.service.environment.server import EnvironmentServer
+from navi_core.service.garbage import settle
+from navi_core.service.learning.flight_learning import FlightLearning
+from navi_core.service.policies.runner import EagerRunner, ProgramRunner, Runner
+from navi_core.service.policies.served_model import ServedModel
+from navi_core.world import Field
+
+__all__ = ["ServiceCase", "ServiceRow", "run_service", "serve_environment", "service_cases"]
+
+_ANY = "tcp://127.0.0.1:0"
+_PATIENCE = 120.0
+
+
+@dataclass(frozen=True)
+class ServiceCase:
+    """Drones of one environment, parts that take turns, threads of each server, and whether training runs behind.
+
+    In one part the servers take turns: one is at work at any time. In two parts both are.
+    """
+
+    sessions: int
+    groups: int = 1
+    threads: int = 1
+    learns: bool = False
+
+
+@dataclass(frozen=True)
+class ServiceRow(Row):
+    """What was measured.
+
+    Attributes:
+        sessions: Drones.
+        groups: Parts that take turns.
+        threads: Threads of each server.
+        learns: Whether training ran behind.
+        decisions: Measured.
+        p50_ms: Median round trip [ms].
+        p99_ms: 99th percentile of it [ms].
+        inference_p50_ms: Median of the decision alone [ms].
+        rate: Decisions a second, summed over drones.
+        cpu_ms: CPU time of both processes for one decision [ms].
+        times_one: `rate` over that of the first case.
+        times_one_cpu: CPU time of the first case's decision over this one's.
+        lock_p50_ms: Median time that the experience buffer is locked by a holder, waiting included [ms]; NaN without.
+        lock_p99_ms: 99th percentile of it [ms].
+        lock_max_ms: Longest [ms].
+        lock_work_ms: Most processor time of a holder [ms].
+    """
+
+    sessions: int
+    groups: int
+    threads: int
+    learns: bool
+    decisions: int
+    p50_ms: float
+    p99_ms: float
+    inference_p50_ms: float
+    rate: float
+    cpu_ms: float
+    times_one: float
+    times_one_cpu: float
+    lock_p50_ms: float
+    lock_p99_ms: float
+    lock_max_ms: float
+    lock_work_ms: float
+
+
+def service_cases(sessions: Sequence[int], threads: Sequence[int], learns: bool) -> list[ServiceCase]:
+    """Return the list: each number of drones on each number of threads of both servers together.
+
+    From two threads on each server has half of them, and many drones fly in two parts, so that all are at work.
+    """
+    cases = [ServiceCase(n, groups=min(n, t, 2), threads=max(1, t // 2)) for t in threads for n in sessions]
+    return cases + ([ServiceCase(sessions[0], learns=True)] if learns else [])
+
+
+def run_service(
+    cases: Sequence[ServiceCase],
+    scene: Scene,
+    config: PolicyConfig,
+    *,
+    runtime: str = "onnx",
+    device: str = "cpu",
+    rounds: int = 10,
+    decisions: int = 200,
+) -> Iterator[ServiceRow]:
+    """Measure the cases, which take turns.
+
+    Args:
+        cases: What to measure; the first is what the others are compared with.
+        scene: Where the drones fly.
+        config: The policy's network; its weights are drawn.
+        runtime: eager or onnx; a case that learns is computed eagerly.
+        device: Where an eager policy is computed: cpu or cuda.
+        rounds: Turns of each case.
+        decisions: Of each turn, at least.
+
+    Raises:
+        ServiceError: An environment does not start.
+        ConfigError: A program on a GPU, or no GPU.
+    """
+    if device not in ("cpu", "cuda"):
+        raise ConfigError(f"device {device!r} is not known; allowed: cpu, cuda")
+    if device == "cuda":
+        if runtime != "eager":
+            raise ConfigError(f"{runtime} runs on the CPU; measure device {device} with the runtime eager")
+        cuda_device(torch.device(device))
+    with ExitStack() as stack, torch_threads(max(case.threads for case in cases)):
+        folder = Path(stack.enter_context(tempfile.TemporaryDirectory()))
+        scene.save(folder / "scene.gmdag")
+        # The environments start together, while the programs are made.
+        stages = [_Stage(case, config, runtime, device, folder) for case in cases]
+        for stage in stages:
+            stack.enter_context(stage)
+        settle()
+        for stage in stages:
+            stage.fly(max(20, decisions // 4))
+            stage.forget()
+        for _ in range(rounds):
+            for stage in stages:
+                stage.fly(decisions)
+        first = stages[0].row()
+        for stage in stages:
+            yield stage.row(first)
+
+
+class _Stage:
+    """An environment in another process and an actor in this one."""
+
+    def __init__(self, case: ServiceCase, config: PolicyConfig, runtime: str, device: str, folder: Path) -> None:
+        self.case = case
+        context = multiprocessing.get_context("spawn")
+        here, there = context.Pipe()
+        env = EnvConfig(azimuth_bins=config.azimuth_bins, elevation_bins=config.elevation_bins)
+        arguments = (there, str(folder / "scene.gmdag"), env, case.sessions, case.threads)
+        self._process = context.Process(target=serve_environment, args=arguments, daemon=True)
+        self._process.start()
+        self._pipe = here
+        self._source = (config, runtime, device, folder)
+
+    def __enter__(self) -> _Stage:
+        case, (config, runtime, device, folder) = self.case, self._source
+        runner = _runner(case, config, runtime, device)
+        here = self._pipe
+        if not here.poll(_PATIENCE):
+            raise ServiceError(f"the environment did not start within {_PATIENCE:g} s")
+        publish, answer = here.recv()
+        model = ServedModel(runner.name, runner, None, folder)
+        settings = ActorConfig(
+            publish=_ANY, subscribe=(publish,), step_endpoint=answer, max_sessions=case.sessions, groups=case.groups,
+            sample=case.learns, follow=None,
+        )  # fmt: skip
+        self._learning = learning = None
+        if case.learns:
+            self._learning = learning = FlightLearning(
+                model, ContinuousTrainingConfig(), None, outbox=folder / "outbox"
+            )
+        self.actor = ActorServer(model, settings, learning=learning)
+        self.forget()
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.actor.close()
+        self._pipe.send("stop")
+        self._process.join(10)
+
+    def forget(self) -> None:
+        """Begin to measure anew."""
+        self._trips: list[float] = []
+        self._inference: list[float] = []
+        self._wall = self._cpu = 0.0
+        self._decisions = 0
+
+    def fly(self, decisions: int) -> None:
+        """Let the actor serve until so many decisions are made."""
+        actor, goal = self.actor, self.actor.decisions + decisions
+        last: dict[int, float] = {}
+        until = time.monotonic() + _PATIENCE
+        cpu, start, begun = self._cpu_now(), time.perf_counter(), actor.decisions
+        while actor.decisions < goal:
+            before = actor.decisions
+            actor.turn(100)
+            now = time.perf_counter()
+            if actor.decisions > before:
+                for session in actor.sessions:
+                    if session.request is not None and session.asked_at != last.get(-1 - session.env_id):
+                        if session.env_id in last:
+                            self._trips.append(now - last[session.env_id])
+                        last[session.env_id], last[-1 - session.env_id] = now, session.asked_at
+            if time.monotonic() > until:
+                raise ServiceError(f"no {decisions} decisions within {_PATIENCE:g} s")
+        self._wall += time.perf_counter() - start
+        self._cpu += self._cpu_now() - cpu
+        self._decisions += actor.decisions - begun
+        self._inference = actor.metrics.recent("inference_ms")
+
+    def row(self, first: ServiceRow | None = None) -> ServiceRow:
+        """Return what was measured."""
+        trips = np.array(self._trips) * 1e3
+        rate, cpu = self._decisions / self._wall, 1e3 * self._cpu / self._decisions
+        lock = None if self._learning is None else self._learning.buffer.lock
+        holds = np.full(1, np.nan) if lock is None else lock.holds() * 1e3
+        return ServiceRow(
+            sessions=self.case.sessions,
+            groups=self.case.groups,
+            threads=self.case.threads,
+            learns=self.case.learns,
+            decisions=self._decisions,
+            p50_ms=float(np.quantile(trips, 0.5)),
+            p99_ms=float(np.quantile(trips, 0.99)),
+            inference_p50_ms=float(np.median(self._inference)),
+            rate=rate,
+            cpu_ms=cpu,
+            times_one=1.0 if first is None else rate / first.rate,
+            times_one_cpu=1.0 if first is None else first.cpu_ms / cpu,
+            lock_p50_ms=float(np.quantile(holds, 0.5)),
+            lock_p99_ms=float(np.quantile(holds, 0.99)),
+            lock_max_ms=float(holds.max()),
+            lock_work_ms=float("nan") if lock is None else lock.longest_work * 1e3,
+        )
+
+    def _cpu_now(self) -> float:
+        """Return the CPU time of both processes [s]."""
+        self._pipe.send("cpu")
+        return time.process_time() + float(self._pipe.recv())
+
+
+def _runner(case: ServiceCase, config: PolicyConfig, runtime: str, device: str) -> Runner:
+    policy = build_policy(config).eval()
+    if runtime == "eager" or case.learns:
+        return EagerRunner(policy, "eager", "cpu" if case.learns else device)
+    rows = -(-case.sessions // case.groups)
+    # Making a program and flying it beside the policy takes longer than all measurements: the next run finds it.
+    file = navi_home() / "programs" / f"{weights_hash(policy.state_dict())[:16]}-{rows}-1-latent.onnx"
+    if not file.is_file():
+        export_policy(policy, file, kind=runtime, rows=rows)
+    return ProgramRunner({rows: load_exported(file, threads=case.threads)}, runtime)
+
+
+def serve_environment(
+    pipe: Connection,
+    scene: str,
+    env: EnvConfig,
+    sessions: int,
+    threads: int,
+    vocabulary: Mapping[str, int] | None = None,
+) -> None:
+    """Serve an environment until the other end says stop."""
+    import torch
+
+    torch.set_num_threads(threads)
+    config = EnvironmentConfig(publish=_ANY, answer=_ANY, sessions=sessions)
+    field = Field([load_gmdag(scene)], threads=threads, vocabulary=vocabulary)
+    server = EnvironmentServer(field, env, config)
+    pipe.send((server.publisher.endpoint, server.answer_endpoint))
+
+    def stopped() -> bool:
+        while pipe.poll():
+            if pipe.recv() != "cpu":
+                return True
+            pipe.send(time.process_time())
+        return False
+
+    settle()
+    server.run(stopped)
+
+
+def service(
+    scene: Annotated[str, Option(help="Where the drones fly.", metavar="S")] = "apartment:0",
+    size: Size = "256x48",
+    encoder_backend: Annotated[str, Option(help="rayvit, spherical_cnn, ring_cnn or your own.")] = "rayvit",
+    temporal_core: Annotated[str, Option(help="mamba2, gru, mambapy or one of your own.")] = "mamba2",
+    runtime: Annotated[str, Option(help="onnx or eager.")] = "onnx",
+    device: Annotated[str, Option(help="cpu, or cuda with the runtime eager.")] = "cpu",
+    sessions: Annotated[list[int] | None, Option(help="Drones; may be repeated, the first is the peer.")] = None,
+    threads: Annotated[list[int] | None, Option(help="Threads of both servers; may be repeated.")] = None,
+    learn: Annotated[bool, Option(flag="--learn", help="Also with training behind, computed eagerly.")] = False,
+    rounds: Annotated[int, Option(min=1, help="Turns of each case.")] = 6,
+    decisions: Annotated[int, Option(min=1, help="Decisions of each turn.")] = 200,
+) -> Report:
+    """Time round trips between actor and environment."""
+    ((azimuth, elevation),) = sizes([size])
+    network = {"encoder": encoder_backend, "core": temporal_core}
+    config = parse_config(PolicyConfig, network | {"azimuth_bins": azimuth, "elevation_bins": elevation})
+    (loaded,) = load_scenes([scene], 512)
+    cases = service_cases(sessions or [1, 16], threads or [1, 2], learn)
+    measured = run_service(cases, loaded, config, runtime=runtime, device=device, rounds=rounds, decisions=decisions)
+    columns: dict[str, Column] = {
+        "drones": figure("sessions"),
+        "parts": figure("groups"),
+        "threads each": figure("threads"),
+        "learns": lambda row: "yes" if row["learns"] else "no",
+        "p50 [ms]": figure("p50_ms"),
+        "p99 [ms]": figure("p99_ms"),
+        "inference [ms]": figure("inference_p50_ms"),
+        "per s": figure("rate", ".0f"),
+        "CPU [ms]": figure("cpu_ms"),
+        "× one": figure("times_one"),
+        "× one, CPU": figure("times_one_cpu"),
+    }
+    if learn:
+        columns["buffer lock p50, p99, max, work [ms]"] = _lock
+    title = f"{runtime} on {device}, {encoder_backend} + {temporal_core}, {size}"
+    return report(title, [row.as_dict() for row in measured], columns, threads=max(threads or [1, 2]))
+
+
+def _lock(row: Mapping[str, Any]) -> str:
+    """Return how long the experience buffer is locked, where it learns."""
+    parts = (row[f"lock_{name}_ms"] for name in ("p50", "p99", "max", "work"))
+    return ", ".join(f"{part:.3f}" for part in parts) if row["learns"] else ""

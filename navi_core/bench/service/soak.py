@@ -1,0 +1,368 @@
+"""Continuous training for a long time: memory, versions and counts, and what becomes of the live reward.
+
+The environment flies in a process of its own; actor and trainer are here, as `navi serve --learn` has them.
+"""
+
+from __future__ import annotations
+
+import multiprocessing
+import tempfile
+import time
+from array import array
+from collections import Counter
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Annotated, Any
+
+import numpy as np
+import torch
+
+from navi_core.bench.report import Column, Option, Progress, Report, Row, figure, report, sizes
+from navi_core.bench.service.round_trip import serve_environment
+from navi_core.config import ActorConfig, ContinuousTrainingConfig, EnvConfig, GateConfig, PolicyConfig, parse_config
+from navi_core.errors import ConfigError, ServiceError
+from navi_core.policy import build_policy
+from navi_core.presets import parse_sections
+from navi_core.record.compiled_scenes import load_scenes
+from navi_core.scenes import Scene
+from navi_core.service.actor.server import ActorServer
+from navi_core.service.garbage import settle
+from navi_core.service.gate.gate import RolloutGate
+from navi_core.service.learning.flight_learning import FlightLearning
+from navi_core.service.policies.runner import EagerRunner
+from navi_core.service.policies.served_model import ServedModel, load_model, training_of
+from navi_core.service.timed_lock import LONG, TimedLock
+from navi_core.service.wire import StepResult
+from navi_core.world import Field
+
+__all__ = ["SoakRow", "run_soak"]
+
+_ANY = "tcp://127.0.0.1:0"
+_PATIENCE = 120.0
+_LOOKS = 200
+
+
+@dataclass(frozen=True)
+class SoakRow(Row):
+    """What was measured.
+
+    Attributes:
+        decisions: Flown.
+        gated: Whether they passed the gate.
+        wait: Share that hovered because the gate said WAIT.
+        slower: Share that was flown slower than it was drawn.
+        seconds: Wall time [s].
+        updates: Versions made.
+        errors: Updates that failed.
+        consistent: Versions, updates, samples and the buffer's counts agree with one another.
+        memory_mb: Resident memory at the end [MB].
+        growth_mb: Of it since half of the decisions [MB].
+        trainer_share: Processor time of the trainer's thread over wall time.
+        lock_p99_ms: 99th percentile of how long the experience buffer is locked, waiting included [ms].
+        lock_max_ms: Longest [ms].
+        lock_work_ms: Most processor time of a holder [ms].
+        lock_long: Holders, of which there are two a decision, who spent more than 1 ms.
+        idle_work_ms: Most processor time of an empty loop [ms]: one follows every holder, in the actor's thread, of
+            their mean work, and tells what the machine charges for interrupts and others on its cores.
+        idle_long: Empty loops of more than 1 ms.
+        buffer_mb: Memory of the buffer at the end [MB].
+        recorded_bytes: Of a recorded experience on the disk; NaN where none was.
+        episodes: That ended.
+        reward_first: Mean live reward of a decision in the first fifth of the episodes; NaN with fewer than ten.
+        reward_last: In the last fifth.
+        gain: Their difference.
+        gain_error: Half of its 95 % interval (Welch 1947); the sample is of episodes.
+    """
+
+    decisions: int
+    gated: bool
+    wait: float
+    slower: float
+    seconds: float
+    updates: int
+    errors: int
+    consistent: bool
+    memory_mb: float
+    growth_mb: float
+    trainer_share: float
+    lock_p99_ms: float
+    lock_max_ms: float
+    lock_work_ms: float
+    lock_long: int
+    idle_work_ms: float
+    idle_long: int
+    buffer_mb: float
+    recorded_bytes: float
+    episodes: int
+    reward_first: float
+    reward_last: float
+    gain: float
+    gain_error: float
+
+
+class _Listening(FlightLearning):
+    """Also keeps the mean live reward of every episode: early decisions of one earn more than late ones."""
+
+    def __init__(self, *args: Any) -> None:
+        super().__init__(*args)
+        self.rewards = array("d")
+        self._lengths: Counter[int] = Counter()
+
+    def came(self, result: StepResult) -> None:
+        self._lengths[result.env_id] += 1
+        if result.done or result.truncated:
+            self.rewards.append(result.episode_return / self._lengths.pop(result.env_id))
+        super().came(result)
+
+
+def run_soak(
+    model: ServedModel,
+    scene: Scene,
+    *,
+    decisions: int = 200_000,
+    sessions: int = 16,
+    env: EnvConfig | None = None,
+    vocabulary: Mapping[str, int] | None = None,
+    training: ContinuousTrainingConfig | None = None,
+    gate: GateConfig | None = None,
+    seed: int = 0,
+    progress: Callable[[str, float, float], None] = lambda label, done, total: None,
+) -> SoakRow:
+    """Fly and learn.
+
+    Args:
+        model: What is served, computed eagerly.
+        scene: Where the drones fly.
+        decisions: How many, summed over drones.
+        sessions: Drones.
+        env: Dynamics, rewards and episodes; its bins are those of the model.
+        vocabulary: Semantic ids by name, those that the model knows.
+        training: Of the trainer.
+        gate: What is flown passes it; None sends every motion.
+        seed: Of draws and samples.
+        progress: Told the version, and how many of how many are done.
+
+    Raises:
+        ServiceError: The environment does not start, or the service stands still.
+        ConfigError: The model cannot be trained on.
+    """
+    config = model.runner.config
+    settings = training or ContinuousTrainingConfig()
+    with tempfile.TemporaryDirectory() as place:
+        folder = Path(place)
+        scene.save(folder / "scene.gmdag")
+        context = multiprocessing.get_context("spawn")
+        pipe, there = context.Pipe()
+        size = {"azimuth_bins": config.azimuth_bins, "elevation_bins": config.elevation_bins}
+        flown = (env or EnvConfig()).model_copy(update=size)
+        arguments = (there, str(folder / "scene.gmdag"), flown, sessions, 1, vocabulary)
+        process = context.Process(target=serve_environment, args=arguments, daemon=True)
+        process.start()
+        try:
+            if not pipe.poll(_PATIENCE):
+                raise ServiceError(f"the environment did not start within {_PATIENCE:g} s")
+            publish, answer = pipe.recv()
+            wired = {"publish": _ANY, "subscribe": (publish,), "step_endpoint": answer}
+            actor_config = ActorConfig(**wired, max_sessions=sessions, sample=True, follow=None, seed=seed)
+            judge = None
+            if gate is not None:
+                judge = RolloutGate(Field([scene], threads=1, vocabulary=vocabulary), flown, gate, sessions)
+            learning = _Listening(model, settings, judge, seed, folder / "outbox")
+            actor = ActorServer(model, actor_config, gate=judge, learning=learning)
+            settle()
+            try:
+                return _fly(actor, learning, folder / "outbox", decisions, progress)
+            finally:
+                actor.close()
+        finally:
+            if process.is_alive():
+                pipe.send("stop")
+            process.join(10)
+
+
+class _Idle:
+    """Empty loops in the place of a lock's holders: what the clock tells of them is not the holders' doing.
+
+    Attributes:
+        longest: Most processor time of one [s].
+        long: Those that took more than `LONG`.
+    """
+
+    def __init__(self) -> None:
+        self.longest, self.long, self._followed = 0.0, 0, 0
+        self._turn = min(_turned(10_000) for _ in range(20)) / 10_000
+
+    def follow(self, lock: TimedLock) -> None:
+        """Idle once for every new holder, for the mean of their work."""
+        holders = lock.holders
+        for _ in range(holders - self._followed):
+            took = _turned(round(lock.work / holders / self._turn))
+            self.longest = max(self.longest, took)
+            self.long += took > LONG
+        self._followed = holders
+
+
+def _turned(turns: int) -> float:
+    start = time.thread_time()
+    for _ in range(turns):
+        pass
+    return time.thread_time() - start
+
+
+def _fly(
+    actor: ActorServer,
+    learning: _Listening,
+    outbox: Path,
+    decisions: int,
+    progress: Callable[[str, float, float], None],
+) -> SoakRow:
+    start, half = time.perf_counter(), float("nan")
+    lock, idle = learning.buffer.lock, _Idle()
+    for look in range(1, _LOOKS + 1):
+        goal, until = decisions * look // _LOOKS, time.monotonic() + _PATIENCE
+        while actor.decisions < goal:
+            actor.turn(100)
+            idle.follow(lock)
+            if time.monotonic() > until:
+                raise ServiceError(f"the service stands still at {actor.decisions} decisions; see its log")
+        if look == _LOOKS // 2:
+            half = _resident_mb()
+        progress(f"version {learning.trainer.model_version}", actor.decisions, decisions)
+    seconds = time.perf_counter() - start
+    trainer, memory = learning.trainer, _resident_mb()
+    trainer.stop()
+    learning.record.flush(now=True)
+    first, last, error = _ends(np.array(learning.rewards))
+    holds = lock.holds() * 1e3
+    shares = {name: actor.metrics.counter(f"gate_{name}_total") / actor.decisions for name in ("wait", "slowed")}
+    return SoakRow(
+        decisions=actor.decisions,
+        gated=learning.gate is not None,
+        wait=shares["wait"],
+        slower=shares["slowed"],
+        seconds=seconds,
+        updates=trainer.model_version,
+        errors=trainer.metrics.errors,
+        consistent=_consistent(learning),
+        memory_mb=memory,
+        growth_mb=memory - half,
+        trainer_share=trainer.cpu_seconds / seconds,
+        lock_p99_ms=float(np.quantile(holds, 0.99)),
+        lock_max_ms=float(holds.max()),
+        lock_work_ms=lock.longest_work * 1e3,
+        lock_long=lock.long,
+        idle_work_ms=idle.longest * 1e3,
+        idle_long=idle.long,
+        buffer_mb=learning.buffer.nbytes / 1e6,
+        recorded_bytes=_recorded_bytes(outbox),
+        episodes=len(learning.rewards),
+        reward_first=first,
+        reward_last=last,
+        gain=last - first,
+        gain_error=error,
+    )
+
+
+def _recorded_bytes(outbox: Path) -> float:
+    """Return the mean bytes of a row of `service_experiences`, heads of the files included."""
+    files = list(outbox.glob("*service_experiences.ndjson"))
+    rows = sum(file.read_bytes().count(b"\n") - 1 for file in files)
+    return sum(file.stat().st_size for file in files) / rows if rows else float("nan")
+
+
+def _consistent(learning: FlightLearning) -> bool:
+    """Tell whether versions, updates and the buffer's counts agree."""
+    trainer, counts, told = learning.trainer, learning.buffer.get_stats(), learning.status()
+    kept = counts["completed_count"] + counts["pending_count"] + counts["total_evicted"] + counts["total_refused"]
+    kept += counts["total_unlearned"]
+    return (
+        trainer.model_version == trainer.metrics.total_steps == told["training"]["model_version"]
+        and trainer.serving.version <= trainer.model_version
+        and trainer.metrics.total_samples <= counts["total_sampled"]
+        # A decision whose answer was lost is pending no more when the drone's next one comes.
+        and kept <= counts["total_added"]
+        and counts["completed_count"] <= counts["capacity"]
+    )
+
+
+def _ends(rewards: np.ndarray) -> tuple[float, float, float]:
+    """Return the means of the first and the last fifth, and half of the 95 % interval of their difference."""
+    from scipy.stats import ttest_ind
+
+    fifth = len(rewards) // 5
+    if fifth < 2:
+        return float("nan"), float("nan"), float("nan")
+    first, last = rewards[:fifth], rewards[-fifth:]
+    interval = ttest_ind(last, first, equal_var=False).confidence_interval(0.95)
+    return float(first.mean()), float(last.mean()), float(interval.high - interval.low) / 2
+
+
+def _resident_mb() -> float:
+    """Return the memory that this process holds now [MB]."""
+    pages = int(Path("/proc/self/statm").read_text().split()[1])
+    return pages * 4096 / 1e6
+
+
+def soak(
+    scene: Annotated[str, Option(help="Where the drones fly.", metavar="S")] = "apartment:0",
+    model: Annotated[str | None, Option(help="Checkpoint, version or alias; by default a drawn policy.")] = None,
+    size: Annotated[str, Option(help="Azimuth and elevation bins of a drawn policy.", metavar="AZxEL")] = "64x16",
+    decisions: Annotated[int, Option(min=100, help="Summed over drones.")] = 200_000,
+    sessions: Annotated[int, Option(min=1, max=4096, help="Drones.")] = 16,
+    gate: Annotated[bool, Option(flag="--gate", help="What is flown passes the gate.")] = False,
+    seed: Annotated[int, Option(help="Seed of weights, draws and samples.")] = 0,
+    assign: Annotated[list[str] | None, Option(flag="--set", help="A setting, training.learning_rate=1e-4.")] = None,
+    *,
+    progress: Progress,
+) -> Report:
+    """Learn in flight for long."""
+    given = parse_sections(assign, ("training", "gate"), "training.learning_rate=1e-4")
+    if "gate" in given and not gate:
+        raise ConfigError("--set gate.… has no effect without a gate; add --gate")
+    gate_config = parse_config(GateConfig, given.get("gate", {})) if gate else None
+    torch.set_num_threads(1)
+    ((azimuth, elevation),) = sizes([size])
+    (loaded,) = load_scenes([scene], 512)
+    if model is None:
+        network = {"encoder": "ring_cnn", "core": "gru", "azimuth_bins": azimuth, "elevation_bins": elevation}
+        runner = EagerRunner(build_policy(parse_config(PolicyConfig, network), seed), "drawn")
+        served, env, vocabulary = ServedModel(runner.name, runner, None, Path()), EnvConfig(), None
+    else:
+        served = load_model(model, ActorConfig(sample=True, follow=None))
+        env, vocabulary = training_of(str(served.path))
+    row = run_soak(
+        served, loaded, decisions=decisions, sessions=sessions, env=env, vocabulary=vocabulary,
+        training=parse_config(ContinuousTrainingConfig, given.get("training", {})), gate=gate_config, seed=seed,
+        progress=progress,
+    )  # fmt: skip
+    columns: dict[str, Column] = {
+        "decisions": figure("decisions"),
+        "WAIT, slower": lambda told: f"{told['wait']:.1%}, {told['slower']:.1%}" if told["gated"] else "no gate",
+        "seconds": figure("seconds", ".0f"),
+        "versions": figure("updates"),
+        "errors": figure("errors"),
+        "counts consistent": lambda told: "yes" if told["consistent"] else "no",
+        "memory [MB]": figure("memory_mb", ".0f"),
+        "grown in the second half [MB]": figure("growth_mb", ".1f"),
+        "trainer's share of a core": figure("trainer_share", ".1%"),
+        "lock held, p99 [ms]": figure("lock_p99_ms", ".3f"),
+        "lock held, longest [ms]": figure("lock_max_ms", ".3f"),
+        "a holder's work, longest [ms]": figure("lock_work_ms", ".3f"),
+        "holders beyond 1 ms": figure("lock_long"),
+        "an empty loop's work, longest [ms]": figure("idle_work_ms", ".3f"),
+        "empty loops beyond 1 ms": figure("idle_long"),
+        "buffer [MB]": figure("buffer_mb", ".1f"),
+        "recorded [bytes]": figure("recorded_bytes", ".0f"),
+        "episodes": figure("episodes"),
+        "live reward, first fifth": figure("reward_first", ".4f"),
+        "live reward, last fifth": figure("reward_last", ".4f"),
+        "gain, 95 %": _gain,
+    }
+    return report(f"soak, {served.name} in {scene}", [row.as_dict()], columns)
+
+
+def _gain(told: Mapping[str, Any]) -> str:
+    """Return what learning gained; a dash where too few episodes ended to say."""
+    gain, error = told["gain"], told["gain_error"]
+    return f"{gain:+.4f} ± {error:.4f}" if gain == gain and error == error else "–"

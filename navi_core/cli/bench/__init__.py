@@ -1,1 +1,0 @@
-"""`navi bench …`: one module per subject."""
