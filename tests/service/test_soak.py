@@ -33,7 +33,7 @@ def test_versions_and_counts_agree_after_a_long_flight(apartments, gate) -> None
 
 
 @pytest.mark.parametrize(
-    ("setting", "told"), [("actor.seed=1", "only training"), ("gate.threshold=0", "none is asked for; add --gate")]
+    ("setting", "told"), [("actor.seed=1", "only training"), ("gate.threshold=0", "without a gate; add --gate")]
 )
 def test_a_setting_that_the_soak_does_not_know_is_refused(setting: str, told: str) -> None:
     command = ["bench", "soak", "--set", setting]
