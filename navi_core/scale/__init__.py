@@ -1,6 +1,6 @@
-"""Scale out: Ape-X with actors, replay shards and learners, in one process or on Ray.
+"""Ape-X: distributed Double DQN with actors, replay shards and learners, in one process or on Ray.
 
-Everything here imports without Ray; `ray_cluster` asks for it when it is used.
+Everything imports without Ray; `ray_cluster` imports it on first use.
 """
 
 from navi_core.scale.actor import ApexActor

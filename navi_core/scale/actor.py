@@ -1,4 +1,4 @@
-"""An actor: flies its rows with the newest weights it was told, and ships every rollout with its first priorities."""
+"""Ape-X actor: collects rollouts with the newest weights and sends them with initial priorities."""
 
 from __future__ import annotations
 
@@ -19,8 +19,8 @@ from navi_core.learn.rollout.collector import Collector, Environment
 from navi_core.learn.rollout.execution import use_precision
 from navi_core.policy import RewardShaper, build_policy
 from navi_core.policy.distributions import table_index
-from navi_core.scale.messages import Report, Shipment
-from navi_core.scale.parameters import Orders
+from navi_core.scale.messages import ExperienceBatch, Report
+from navi_core.scale.parameters import ActorCommand
 from navi_core.world.counter_random import Purpose, words
 
 if TYPE_CHECKING:
@@ -33,11 +33,11 @@ _RND = "rnd."
 
 
 class _Shard(Protocol):
-    def add(self, shipment: Shipment) -> bool: ...
+    def add(self, experience: ExperienceBatch) -> bool: ...
 
 
 class _Hub(Protocol):
-    def orders(self, version: int) -> Orders: ...
+    def command(self, version: int) -> ActorCommand: ...
 
 
 def actor_count(config: TrainConfig) -> int:
@@ -83,7 +83,7 @@ def open_environment(config: TrainConfig, rows: int, seed: int, scenes: Sequence
 
 
 def learned_weights(policy: Any, shaper: RewardShaper) -> dict[str, torch.Tensor]:
-    """Return what is published: the policy's weights, and those that predict for curiosity."""
+    """Return the published weights: the policy's, and those of the curiosity predictor."""
     weights = dict(policy.state_dict())
     if shaper.rnd is not None:
         weights |= {_RND + name: x for name, x in shaper.rnd.predictor.state_dict().items()}
@@ -91,15 +91,15 @@ def learned_weights(policy: Any, shaper: RewardShaper) -> dict[str, torch.Tensor
 
 
 class ApexActor:
-    """Some rows of a run.
+    """Actor with its share of a run's rows.
 
     Args:
         config: The run's configuration; `actors` are the rows of all actors together.
-        number: Which actor; its rows' places on the ladder of ε follow from it.
-        life: Which of its lives.
-        shard: Takes the rollouts.
-        hub: Gives the weights.
-        scenes: What is flown in; none for a task.
+        number: Index of the actor, which fixes its rows' ε.
+        life: Number of its restart.
+        shard: Receives the rollouts.
+        hub: Provides the weights.
+        scenes: Scenes to fly in; none for a task.
     """
 
     def __init__(
@@ -120,34 +120,33 @@ class ApexActor:
         # After the environment: the ray kernels' first call gives torch every core.
         torch.set_num_threads(1)
         self.policy = build_policy(config.policy, seed=config.seed, spaces=getattr(env, "spaces", None))
-        # As the learner reads them: the first priorities and the states at the start of sequences are this policy's.
+        # The learner's precision: initial priorities and sequence states come from this policy.
         use_precision(self.policy, config)
         memory = max(1, config.shaper.memory_capacity // count)
         shaping = config.shaper.model_copy(update={"memory_capacity": memory})
         self.shaper = RewardShaper(shaping, rows, config.policy.width, config.seed)
         mine = config.model_copy(update={"seed": seed, "actors": rows})
         self.collector = Collector(env, self.policy, self.shaper, mine, device=torch.device("cpu"))
-        # What depends on the run's decisions, such as curiosity's weight, takes this actor's for those of all.
+        # Schedules over decisions, such as the curiosity weight, count the rows of all actors.
         self.collector.total_rows = config.actors
         self._rollout = self.collector.new_rollout(config.dqn.rollout, config.dqn.bptt)
         self._batches = make_batches(config, self._rollout.observations.codec, self.policy)
-        self._waiting: Shipment | None = None
+        self._waiting: ExperienceBatch | None = None
 
     def turn(self) -> str | None:
-        """Take up newer weights, fly a rollout, ship it; one that was refused is shipped again before the next.
+        """Load newer weights, collect a rollout, send it; a refused one is sent again before the next.
 
         Returns:
-            None after a turn that brought something; "wait" without weights or where the shard refused; else why the
-            run is over.
+            None after a sent rollout; "wait" without weights or after a refusal; else the reason why the run is over.
 
         Raises:
             CheckpointError: Weights arrived damaged.
         """
-        orders = self.hub.orders(self.version)
-        if orders.stop:
-            return orders.stop
-        if orders.parameters is not None:
-            self._take(orders.parameters)
+        command = self.hub.command(self.version)
+        if command.stop:
+            return command.stop
+        if command.parameters is not None:
+            self._take(command.parameters)
         if not self.version:
             return "wait"
         if self._waiting is None:
@@ -159,13 +158,13 @@ class ApexActor:
         return None
 
     def run(self, stop: Callable[[], bool] | None = None) -> str:
-        """Take turns until the run is over, or `stop` says so; return why."""
+        """Take turns until the run is over or `stop` returns true; return the reason."""
         while stop is None or not stop():
-            said = self.turn()
-            if said == "wait":
+            outcome = self.turn()
+            if outcome == "wait":
                 time.sleep(_REFUSED_PAUSE)
-            elif said is not None:
-                return said
+            elif outcome is not None:
+                return outcome
         return "stopped"
 
     def _take(self, parameters: Any) -> None:
@@ -175,11 +174,11 @@ class ApexActor:
         if self.shaper.rnd is not None:
             self.shaper.rnd.predictor.load_state_dict(curious)
         if not self.version:
-            # One who takes another's place goes on where the run stands, and does not explore from the beginning.
+            # A replacement continues the run's exploration schedule instead of starting it anew.
             self.collector.decisions = parameters.decisions // self.config.actors
         self.version = parameters.version
 
-    def _fly(self) -> Shipment:
+    def _fly(self) -> ExperienceBatch:
         rollout, config = self._rollout, self.config
         steps = self.collector.decisions * config.actors
         ladder = epsilons(config.dqn, config.actors, steps)
@@ -202,12 +201,12 @@ class ApexActor:
             tuple(int(n) for n in rollout.episode_length[done].tolist()),
             *signs,
         )
-        # Copied where it is a view of the rollout's storage, which the next one overwrites.
-        return Shipment(report, {name: np.array(x.numpy()) for name, x in items.items()}, priorities)
+        # Copied: views of the rollout's storage would be overwritten by the next rollout.
+        return ExperienceBatch(report, {name: np.array(x.numpy()) for name, x in items.items()}, priorities)
 
     @torch.no_grad()
     def _first_priorities(self, items: dict[str, torch.Tensor]) -> tuple[np.ndarray, tuple[float, float, float]]:
-        """Return the items' priorities, and the signs that early stopping reads, by this actor's weights alone."""
+        """Return the items' initial priorities and the early-stopping statistics, by this actor's weights alone."""
         if not items:
             return np.zeros(0), (0.0, 0.0, 1.0)
         batch = self._batches.evaluate(items, self.policy, self.policy)

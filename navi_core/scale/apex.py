@@ -1,8 +1,8 @@
-"""Ape-X: actors fly, shards remember, learners learn, all at their own pace (Horgan et al. 2018).
+"""Ape-X training loop: actors collect, shards store, learners update, asynchronously (Horgan et al. 2018).
 
-The learner's loop is the same wherever actors and shards live: read what the shards accepted, take the gradient steps
-which that owes, publish the weights now and then. Rank 0 counts, decides, records and saves; what it decides is shared,
-so that all learners take the same steps.
+The learner's loop reads the reports of the shards, takes the gradient steps due for them, and publishes the weights at
+an interval. Rank 0 counts, decides, records and saves; its decisions are broadcast, so that all learners take the same
+steps.
 """
 
 from __future__ import annotations
@@ -33,10 +33,10 @@ from navi_core.learn.run.threads import torch_threads
 from navi_core.policy import RewardShaper, build_policy
 from navi_core.record import MetricLog, RunDirectory
 from navi_core.scale.actor import actor_count, learned_weights
-from navi_core.scale.checkpoints import Keeper, Standing
+from navi_core.scale.checkpoints import ApexCheckpoints, ApexState
 from navi_core.scale.cluster import Cluster
-from navi_core.scale.counters import Ledger
-from navi_core.scale.messages import News
+from navi_core.scale.counters import RunCounters
+from navi_core.scale.messages import ShardStatus
 from navi_core.scale.parameters import Parameters
 from navi_core.scale.sharded_replay import ShardedReplay, ShardPort
 
@@ -46,10 +46,10 @@ _SECONDS_BETWEEN_ROWS = 1.0
 
 
 def check_apex(config: TrainConfig, workers: Workers = ALONE) -> None:
-    """Refuse what a distributed run cannot be.
+    """Refuse settings that a distributed run does not support.
 
     Raises:
-        ConfigError: The setting is named.
+        ConfigError: A setting is not supported; the message names it.
     """
     if config.algorithm != "dqn":
         raise ConfigError(f"navi learner runs algorithm dqn, not {config.algorithm}; torchrun shares out the others")
@@ -89,24 +89,24 @@ def train_apex(
     log: MetricLog | None = None,
     corpus: dict[str, Any] | None = None,
 ) -> TrainResult:
-    """Train until `total_steps` decisions are learned from, or until stopped; resumes from the last good checkpoint.
+    """Train on `total_steps` decisions or until stopped; resumes from the last good checkpoint.
 
     Args:
         config: The run's configuration, of algorithm dqn.
-        run: Its open directory; None in all learners but the first.
-        cluster: Where actors and shards live.
-        spaces: The task's; None for flight.
-        shape: Of an observation.
+        run: Open run directory; None in all learners but the first.
+        cluster: Makes the cluster of actors and shards.
+        spaces: Spaces of the task; None for flight.
+        shape: Shape of an observation.
         workers: The learners.
-        stop: Asked between updates; also SIGTERM and SIGINT stop a run in the main thread.
+        stop: Polled between updates; SIGTERM and SIGINT also stop a run in the main thread.
         progress: Called about every second.
         fresh: Ignore the checkpoints of the run directory.
         initial: A checkpoint whose weights a new run starts from.
-        log: Where rows go; by default the run's metric log.
+        log: Metric log; by default the run's.
         corpus: `scene_hashes` and `corpus_summary` of the checkpoints, in flight.
 
     Raises:
-        ConfigError: The configuration is none of a distributed run.
+        ConfigError: The configuration does not fit a distributed run.
         CheckpointError: A checkpoint does not fit.
         NonFiniteError: NaN or Inf appeared.
         RunError: Actors or shards died too often, or none flies.
@@ -132,13 +132,13 @@ def train_apex(
 
 @dataclass(frozen=True)
 class _Plan:
-    """What all learners do next, as the first one decided.
+    """Next step of all learners, decided by rank 0.
 
     Attributes:
-        decisions: To be learned from now.
-        items: In all shards.
-        debt: Decisions for each shard that are counted and not learned from even then.
-        stop: Why the run ends; empty while it goes on.
+        decisions: Decisions to train on now.
+        items: Items in all shards.
+        debt: Decisions per shard that stay counted but not trained on.
+        stop: Reason to end the run; empty while it goes on.
     """
 
     decisions: int
@@ -166,30 +166,30 @@ class _Apex:
         self.policy = build_policy(config.policy, seed=config.seed, spaces=spaces).to(self.device)
         use_precision(self.policy, config)
         shaping = config.shaper.model_copy(update={"loop_coefficient": 0.0})
-        # The learner trains what predicts for curiosity; the episodic memories are the actors'.
+        # The learner trains the curiosity predictor; the episodic memories belong to the actors.
         self.shaper = RewardShaper(shaping, config.actors, config.policy.width, config.seed, self.device)
         self.cluster = cluster
         self.replay = ShardedReplay(config, cluster.ports, workers, cluster.prefetch, self._lost, self.device)
         self.learner = DQNLearner(self.policy, self.shaper, config, self.device, workers, self.replay)
         pictures = spaces is not None and bool(spaces.shape)
         self._codec = ObservationCodec(shape, torch.uint8 if pictures else torch.float32, config.storage)
-        self.ledger, self.watch = Ledger(), RunWatch(config, self.learner.events)
-        self.at = Standing(Counters(started_at=now()))
+        self.totals, self.watch = RunCounters(), RunWatch(config, self.learner.events)
+        self.at = ApexState(Counters(started_at=now()))
         self.record = RunRecord(config, run, log, self.device, "rl") if run is not None and log is not None else None
-        self.keeper = Keeper(
-            config, run, self.record, workers, self.learner, self.ledger, self.watch, self.replay, corpus, self.at
+        self.checkpoints = ApexCheckpoints(
+            config, run, self.record, workers, self.learner, self.totals, self.watch, self.replay, corpus, self.at
         )
         self._cursors: dict[int, tuple[str, int]] = {}
         self._debt, self._behind = 0, False
-        self._told, self._told_steps = time.monotonic(), 0
+        self._reported_at, self._reported_steps = time.monotonic(), 0
         self._chunk = config.dqn.rollout * config.actors
         self._last: UpdateStats | None = None
 
     def begin(self, *, fresh: bool, initial: Path | None) -> int | None:
-        """Take up the run's last checkpoint, or start; start the actors; return the steps it was resumed from."""
-        resumed = self.keeper.restore(fresh=fresh)
+        """Restore the last checkpoint or start anew; start the actors; return the resumed step, if any."""
+        resumed = self.checkpoints.restore(fresh=fresh)
         if not resumed and initial is not None:
-            self.keeper.take_weights(initial)
+            self.checkpoints.take_weights(initial)
         self.learner.read_as(self._codec)
         self._publish()
         self.cluster.start(self.at.start)
@@ -197,7 +197,7 @@ class _Apex:
         return self.at.steps if resumed else None
 
     def run_until(self, stop: StopFlag, progress: Callable[[Progress], None] | None) -> str:
-        """Learn until the run ends; return why it ended."""
+        """Train until the run ends; return the reason."""
         if self.watch.stopped is not None:
             return f"early_stopping: {self.watch.stopped.reason}"
         reason, total = "", self.config.total_steps
@@ -217,36 +217,36 @@ class _Apex:
         return reason
 
     def _agree(self, stop: StopFlag) -> _Plan:
-        """Read what the shards accepted, and let the first learner decide for all."""
-        told = [(port.number, news) for port in self.replay.ports if (news := self._news(port)) is not None]
-        every = self.workers.gather(told)
+        """Read the shards' statuses; rank 0 decides the next step for all learners."""
+        mine = [(port.number, status) for port in self.replay.ports if (status := self._status(port)) is not None]
+        every = self.workers.gather(mine)
         plan: _Plan | None = None
         if self.workers.first:
             for part in every:
-                self.ledger.read(part)
+                self.totals.add_statuses(part)
             plan = self._plan(stop)
-        # Plain numbers and words, so that what is shared needs no class of ours.
+        # Broadcast as plain values, without a class of our own.
         return _Plan(*self.workers.share(None if plan is None else tuple(vars(plan).values())))
 
     def _plan(self, stop: StopFlag) -> _Plan:
         if stop():
             return _Plan(0, 0, 0, stop.signal_name or "stopped")
-        pending = self.ledger.decisions - self.at.steps
-        # A learner whose shards are all empty, because they are new, has no part of a minibatch to give.
-        ready = self.ledger.least_filled(self.workers.size) > 0
+        pending = self.totals.decisions - self.at.steps
+        # A learner with empty shards cannot contribute to a minibatch.
+        ready = self.totals.least_filled(self.workers.size) > 0
         decisions = min(pending, self._chunk) if ready else 0
         debt = -(-(pending - decisions) // self.config.distributed.replay_shards)
-        return _Plan(decisions, self.ledger.items, debt, "")
+        return _Plan(decisions, self.totals.items, debt, "")
 
-    def _news(self, port: ShardPort) -> News | None:
+    def _status(self, port: ShardPort) -> ShardStatus | None:
         token, cursor = self._cursors.get(port.number, ("", 0))
-        news = self.replay.news(port, token, cursor, self._debt)
-        if news is not None:
-            self._cursors[port.number] = news.token, news.cursor
-        return news
+        status = self.replay.status(port, token, cursor, self._debt)
+        if status is not None:
+            self._cursors[port.number] = status.token, status.cursor
+        return status
 
     def _learn(self, decisions: int, progress: Callable[[Progress], None] | None) -> str:
-        """Take the steps that decisions owe; return why the run ends, if it does."""
+        """Take the gradient steps due for some decisions; return the reason if the run ends."""
         began, before = self.at.steps, self.learner.gradient_steps
         try:
             update = self.learner.learn(decisions, index=self.at.counters.updates, steps=began)
@@ -258,25 +258,25 @@ class _Apex:
         interval = self.config.distributed.param_sync_interval
         if before // interval != self.learner.gradient_steps // interval:
             self._publish()
-        self.ledger.throughput.learner_updates = self.learner.gradient_steps
+        self.totals.throughput.learner_updates = self.learner.gradient_steps
         reason = self._watch(update) if self.workers.first else ""
         if began // self.config.checkpoint_every != self.at.steps // self.config.checkpoint_every:
-            self.keeper.save()
-        if self.workers.first and time.monotonic() - self._told >= _SECONDS_BETWEEN_ROWS:
-            self._tell(update, progress)
+            self.checkpoints.save()
+        if self.workers.first and time.monotonic() - self._reported_at >= _SECONDS_BETWEEN_ROWS:
+            self._report(update, progress)
         self._last = update
         return str(self.workers.share(reason))
 
     def _watch(self, update: UpdateStats) -> str:
-        for reward, decisions in self.ledger.rewards():
+        for reward, decisions in self.totals.rewards():
             self._count_reward(reward, decisions)
-        seen = update.metrics | {"episode_return": self.ledger.recent_mean}
-        decision = self.watch.after(self.at.steps, seen, self.learner, self.ledger.population)
+        seen = update.metrics | {"episode_return": self.totals.recent_mean}
+        decision = self.watch.after(self.at.steps, seen, self.learner, self.totals.population)
         update.metrics |= {name: seen[name] for name in ("stop_cost", "patience_left") if name in seen}
         return f"early_stopping: {decision.reason}" if decision is not None and decision.should_stop else ""
 
     def _count_reward(self, reward: float, decisions: int) -> None:
-        """Move the average as the one process would by so many decisions of all rows, all of the same reward."""
+        """Update the moving average as if all rows had made these decisions with the same reward."""
         counters, alpha = self.at.counters, self.config.rule.reward_ema_alpha
         kept = (1.0 - alpha) ** (decisions / self.config.actors)
         first = counters.decisions_seen == 0
@@ -289,7 +289,7 @@ class _Apex:
         published = Parameters.of(
             weights, version=self.at.version, step=self.learner.gradient_steps, decisions=self.at.steps
         )
-        self.ledger.published(self.at.version)
+        self.totals.published(self.at.version)
         self.cluster.publish(published)
         self.learner.events.publish(
             ParameterSync(self.workers.rank, published.step, published.checksum, published.version)
@@ -299,13 +299,13 @@ class _Apex:
         self._cursors.pop(port.number, None)
         self.cluster.replaced.count("shard", port.number, "it was lost")
 
-    def _tell(self, update: UpdateStats, progress: Callable[[Progress], None] | None) -> None:
+    def _report(self, update: UpdateStats, progress: Callable[[Progress], None] | None) -> None:
         moment = time.monotonic()
-        self.at.counters.seconds += moment - self._told
-        rate = (self.at.steps - self._told_steps) / max(moment - self._told, 1e-9)
-        self._told_steps, self._told = self.at.steps, moment
+        self.at.counters.seconds += moment - self._reported_at
+        rate = (self.at.steps - self._reported_steps) / max(moment - self._reported_at, 1e-9)
+        self._reported_steps, self._reported_at = self.at.steps, moment
         replaced = self.cluster.replaced
-        metrics = update.metrics | self.ledger.figures()
+        metrics = update.metrics | self.totals.figures()
         metrics |= {
             "reward_ema": self.at.counters.reward_ema,
             "sps": rate,
@@ -317,19 +317,19 @@ class _Apex:
         if self.record is not None:
             self.record.log.scalars(self.at.steps, metrics)
             self.record.stages(self.at.steps, {"update": update.timer})
-            for said in replaced.untold():
-                self.record.log.row("events", {"event": "replaced", "detail": said})
+            for message in replaced.pop_messages():
+                self.record.log.row("events", {"event": "replaced", "detail": message})
             self.record.log.flush()
         if progress is not None:
             stages = {"update": {stage: 1e3 * seconds for stage, seconds in update.timer.totals().items()}}
             progress(Progress(self.at.steps, self.config.total_steps, self.at.counters.updates, metrics, stages))
 
     def finish(self, reason: str, resumed_from: int | None) -> TrainResult:
-        """Keep the final state and say how the run ended."""
+        """Save the final state and return the result."""
         if self.at.counters.saved_at != self.at.steps:
-            self.keeper.save()
+            self.checkpoints.save()
         if self.workers.first and self._last is not None:
-            self._tell(self._last, None)
+            self._report(self._last, None)
         self._record_run("finished" if reason.startswith(("total_steps", "early_stopping")) else "stopped", reason)
         if self.record is not None:
             self.record.log.flush()
@@ -340,7 +340,7 @@ class _Apex:
             run_id=run_id,
             steps=self.at.steps,
             updates=counters.updates,
-            episodes=self.ledger.episodes,
+            episodes=self.totals.episodes,
             reward_ema=counters.reward_ema,
             wall_time_hours=counters.seconds / 3600.0,
             reason=reason,

@@ -1,7 +1,7 @@
-"""What a distributed run keeps on disk, and takes up again: the learner's checkpoint, and each shard's items beside it.
+"""Checkpoints of a distributed run: the learner's state, with each shard's items beside it.
 
-Every learner has its own shards written; the first one writes the checkpoint. A resumed run owes the steps for what was
-counted and not yet learned from; what actors had under way is flown again, by lives that were not lived before.
+Every learner saves its own shards; rank 0 writes the checkpoint. A resumed run first takes the gradient steps that are
+due for counted decisions. Unfinished rollouts are collected again with new restart numbers.
 """
 
 from __future__ import annotations
@@ -21,25 +21,25 @@ from navi_core.learn.run.records import RunRecord
 from navi_core.learn.run.result import Counters
 from navi_core.models import CheckpointState, add_scenes_of, load_checkpoint
 from navi_core.record import RunDirectory
-from navi_core.scale.counters import Ledger
+from navi_core.scale.counters import RunCounters
 from navi_core.scale.sharded_replay import ShardedReplay
 
-__all__ = ["Keeper", "Standing"]
+__all__ = ["ApexCheckpoints", "ApexState"]
 
 _LOG = logging.getLogger("navi.scale")
 
 
 @dataclass
-class Standing:
-    """Where a run stands.
+class ApexState:
+    """Progress of a run.
 
     Attributes:
-        counters: What it has counted.
-        steps: Decisions learned from.
-        version: Publications of the weights.
-        start: Times that it was taken up.
-        parent: Its last checkpoint.
-        initial: Checkpoint whose weights it began with.
+        counters: Counters of the run.
+        steps: Decisions trained on.
+        version: Published versions of the weights.
+        start: Number of resumptions.
+        parent: Last checkpoint.
+        initial: Checkpoint of the initial weights.
     """
 
     counters: Counters
@@ -50,20 +50,20 @@ class Standing:
     initial: str | None = None
 
 
-class Keeper:
-    """Saves and restores one learner's part of a run.
+class ApexCheckpoints:
+    """Saver and loader of one learner's part of a run.
 
     Args:
         config: The run's configuration.
-        run: Its directory; None in all learners but the first.
-        record: Where its rows go; likewise.
+        run: Run directory; None in all learners but the first.
+        record: Record of the run; likewise.
         workers: The learners.
-        learner: This one.
-        ledger: What was counted; of the first learner.
+        learner: This learner.
+        totals: Counters, used by rank 0.
         watch: Early stopping.
         replay: This learner's shards.
         corpus: `scene_hashes` and `corpus_summary` of the checkpoints.
-        at: Where the run stands; changed by `restore`.
+        at: Progress of the run; changed by `restore`.
     """
 
     def __init__(
@@ -73,19 +73,19 @@ class Keeper:
         record: RunRecord | None,
         workers: Workers,
         learner: DQNLearner,
-        ledger: Ledger,
+        totals: RunCounters,
         watch: RunWatch,
         replay: ShardedReplay,
         corpus: dict[str, Any],
-        at: Standing,
+        at: ApexState,
     ) -> None:
         self.config, self.run, self.record, self.workers = config, run, record, workers
-        self.learner, self.ledger, self.watch, self.replay = learner, ledger, watch, replay
+        self.learner, self.totals, self.watch, self.replay = learner, totals, watch, replay
         self.corpus, self.at = {"scene_hashes": {}, "corpus_summary": {}} | corpus, at
         self._names: dict[str, str] = {"expect_encoder": config.policy.encoder, "expect_core": config.policy.core}
 
     def save(self) -> None:
-        """Keep the run as it stands."""
+        """Save the run."""
         at, mine = self.at, None
         if self.run is not None:
             mine = str(checkpoint_path(self.run.checkpoints, at.steps))
@@ -94,7 +94,7 @@ class Keeper:
         at.counters.saved_at = at.steps
         if self.run is None or self.record is None:
             return
-        at.counters.episodes = self.ledger.episodes
+        at.counters.episodes = self.totals.episodes
         state = CheckpointState(
             policy=self.learner.policy,
             optimizer=self.learner.optimizer,
@@ -111,7 +111,7 @@ class Keeper:
                     "start": at.start,
                     "shards": {number: added for part in kept for number, added in part.items()},
                 },
-                "ledger": self.ledger.state_dict(),
+                "ledger": self.totals.state_dict(),
                 "initial": at.initial,
                 "watch": self.watch.state_dict(),
                 "counters": at.counters.extra(),
@@ -122,13 +122,13 @@ class Keeper:
         at.parent = str(path)
 
     def restore(self, *, fresh: bool) -> bool:
-        """Take up the last good checkpoint; return whether there is one.
+        """Restore the last good checkpoint; return whether there is one.
 
         Args:
             fresh: Delete all checkpoints instead.
 
         Raises:
-            CheckpointError: It does not fit this run.
+            CheckpointError: The checkpoint does not fit this run.
         """
         mine = None if self.run is None else take_up(self.run.checkpoints, fresh=fresh, **self._names)
         path: Path | None = self.workers.share(mine)
@@ -149,7 +149,7 @@ class Keeper:
             self.learner.load_state_dict(checkpoint.normalisers)
             self.learner.shaper.load_state_dict(checkpoint.rnd_state or {})
             self.watch.load_state_dict(extra["watch"])
-            self.ledger.load_state_dict(extra["ledger"])
+            self.totals.load_state_dict(extra["ledger"])
             at.version, at.start = int(apex["version"]), int(apex["start"]) + 1
             at.initial, at.parent, at.steps = extra["initial"], str(path), checkpoint.step_id
             added = {int(number): int(count) for number, count in apex["shards"].items()}
@@ -167,10 +167,10 @@ class Keeper:
         return True
 
     def take_weights(self, initial: Path) -> None:
-        """Begin with the weights of a checkpoint.
+        """Load the weights of a checkpoint.
 
         Raises:
-            CheckpointError: It is of another network.
+            CheckpointError: The checkpoint holds another network.
         """
         try:
             checkpoint = load_checkpoint(initial, **self._names)

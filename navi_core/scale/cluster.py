@@ -1,4 +1,4 @@
-"""Where actors and shards live, and what replaces them: here, in this process; `ray_cluster` has the other place."""
+"""Clusters of actors and shards with replacement of dead ones; here the one in this process."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from navi_core.config import TrainConfig
 from navi_core.errors import RunError
 from navi_core.learn.parallel import ALONE, Workers
 from navi_core.scale.actor import ApexActor, actor_count
-from navi_core.scale.messages import Drawn, News, ShardLostError, Shipment
+from navi_core.scale.messages import ExperienceBatch, ShardLostError, ShardSample, ShardStatus
 from navi_core.scale.parameters import ParameterHub, Parameters
 from navi_core.scale.shard import ReplayShard
 from navi_core.scale.sharded_replay import ShardPort
@@ -29,11 +29,11 @@ _LIVES = 1_000_000
 
 
 class Cluster(Protocol):
-    """What a learner asks of the place where its actors and shards are.
+    """Cluster interface of a learner.
 
     Attributes:
         prefetch: Minibatches to draw ahead.
-        replaced: How many actors and shards were replaced.
+        replaced: Counts of replaced actors and shards.
     """
 
     prefetch: int
@@ -44,74 +44,74 @@ class Cluster(Protocol):
         """This learner's shards."""
 
     def start(self, start: int) -> None:
-        """Start this learner's actors; `start` counts the run's starts, so that no life is lived twice."""
+        """Start this learner's actors; `start` counts the starts of the run, so that restart numbers are unique."""
 
     def drive(self, behind: bool) -> None:
-        """Give actors their turn, where they have no process of their own, and replace those that died.
+        """Run in-process actors for one turn and replace dead ones.
 
         Args:
-            behind: The learners have not yet learned from all that was flown.
+            behind: The learners lag behind the actors.
         """
 
     def publish(self, parameters: Parameters) -> None:
-        """Let actors have weights."""
+        """Publish weights to the actors."""
 
     def wait(self) -> None:
         """Wait a moment for actors."""
 
     def close(self, reason: str) -> None:
-        """End what was started."""
+        """Stop actors and shards."""
 
 
 class Replacements:
-    """Counts who was replaced, and gives up where there is no end to it.
+    """Counter of replacements with an upper limit.
 
     Args:
-        most: Replacements that are made.
+        most: Largest number of replacements.
     """
 
     def __init__(self, most: int) -> None:
         self.most, self.actors, self.shards = most, 0, 0
-        self._untold: list[str] = []
+        self._messages: list[str] = []
 
     def count(self, what: str, number: int, why: str) -> None:
-        """Count a replacement of the actor or shard of a number.
+        """Count the replacement of an actor or shard.
 
         Raises:
-            RunError: There were too many.
+            RunError: There were too many replacements.
         """
         self.actors += what == "actor"
         self.shards += what == "shard"
-        said = f"{what} {number} died ({why}) and is replaced"
-        _LOG.warning("%s", said)
-        self._untold.append(said)
+        message = f"{what} {number} died ({why}) and is replaced"
+        _LOG.warning("%s", message)
+        self._messages.append(message)
         if self.actors + self.shards > self.most:
             raise RunError(
-                f"{said}, the {self.most + 1}th death: something kills them; see distributed.max_replacements"
+                f"{message}, death number {self.most + 1}; check what kills them, or raise distributed.max_replacements"
             )
 
-    def untold(self) -> list[str]:
-        """Return what was said since the last call."""
-        said, self._untold = self._untold, []
-        return said
+    def pop_messages(self) -> list[str]:
+        """Return the messages since the last call."""
+        messages, self._messages = self._messages, []
+        return messages
 
 
 def of_learner(count: int, workers: Workers) -> list[int]:
-    """Return which of `count` shards or actors are this learner's: every size-th, from its rank on."""
+    """Return the indices of this learner's shards or actors: every size-th from its rank on."""
     return list(range(workers.rank, count, workers.size))
 
 
 def lives_from(start: int) -> int:
-    """Return the number before the first life of a start of the run."""
+    """Return the restart number before the first one of a start of the run."""
     return start * _LIVES
 
 
 class LocalShard:
-    """A shard in this process, which a test may lose.
+    """In-process shard, which tests can kill.
 
     Args:
-        number: Which shard.
-        make: Makes an empty one.
+        number: Index of the shard.
+        make: Factory of an empty shard.
     """
 
     def __init__(self, number: int, make: Callable[[], ReplayShard]) -> None:
@@ -119,38 +119,38 @@ class LocalShard:
         self.shard: ReplayShard | None = make()
 
     def kill(self) -> None:
-        """Lose it and all that it holds."""
+        """Drop the shard with its items."""
         self.shard = None
 
     def revive(self) -> bool:
-        """Put an empty one in its place; False where one is there."""
+        """Replace a lost shard by an empty one; return whether it was lost."""
         lost = self.shard is None
         if lost:
             self.shard = self._make()
         return lost
 
-    def add(self, shipment: Shipment) -> bool:
-        """Ship to it."""
-        return self._here().add(shipment)
+    def add(self, experience: ExperienceBatch) -> bool:
+        """Add a rollout's items."""
+        return self._here().add(experience)
 
-    def ask(self, n: int) -> Callable[[], Drawn | None]:
-        """Ask for n items, which are drawn when they are taken."""
+    def ask(self, n: int) -> Callable[[], ShardSample | None]:
+        """Return a future of n items, drawn when it is called."""
         return lambda: self._here().draw(n)
 
     def update(self, token: str, places: np.ndarray, serials: np.ndarray, priorities: np.ndarray) -> None:
         """Give items new priorities."""
         self._here().update(token, places, serials, priorities)
 
-    def news(self, token: str, cursor: int, debt: int) -> News:
-        """Ask for reports."""
-        return self._here().news(token, cursor, debt)
+    def status(self, token: str, cursor: int, debt: int) -> ShardStatus:
+        """Return the status with new reports."""
+        return self._here().status(token, cursor, debt)
 
     def save(self, folder: str, name: str) -> int:
-        """Have it written."""
+        """Save the items."""
         return self._here().save(folder, name)
 
     def load(self, folder: str, name: str, remembered: int) -> bool:
-        """Have it read."""
+        """Load saved items."""
         return self._here().load(folder, name, remembered)
 
     def _here(self) -> ReplayShard:
@@ -160,11 +160,11 @@ class LocalShard:
 
 
 class LocalCluster:
-    """Actors and shards of one learner, in its process, taking turns: the distributed run without its machines.
+    """Actors and shards of one learner in its own process, taking turns.
 
     Args:
         config: The run's configuration.
-        scenes: What is flown in; none for a task.
+        scenes: Scenes to fly in; none for a task.
         workers: The learners.
     """
 
@@ -191,11 +191,11 @@ class LocalCluster:
             self.actors[number] = self._launch(number)
 
     def kill(self, actor: int) -> None:
-        """Lose an actor."""
+        """Drop an actor."""
         self.actors[actor] = None
 
     def drive(self, behind: bool) -> None:
-        """Let every actor take a turn, unless the learners are behind; a dead one is replaced."""
+        """Run every actor for one turn unless the learners are behind; replace dead ones."""
         if behind:
             return
         for number, actor in self.actors.items():
@@ -210,18 +210,18 @@ class LocalCluster:
                     self.replaced.count("shard", port.number, "it was lost")
 
     def publish(self, parameters: Parameters) -> None:
-        """Let actors have weights."""
+        """Publish weights to the actors."""
         self.hub.publish(parameters)
 
     def wait(self) -> None:
-        """Actors fly when they are driven; there is nothing to wait for."""
+        """Return at once: actors run only inside `drive`."""
 
     def close(self, reason: str) -> None:
-        """Tell the actors that the run is over."""
+        """End the run for the actors."""
         self.hub.stop(reason)
 
     def _port(self, actor: int) -> LocalShard:
-        # An actor ships to a shard of its own learner.
+        # An actor sends to a shard of its own learner.
         return self.ports[(actor // self._workers.size) % len(self.ports)]
 
     def _launch(self, number: int) -> ApexActor:

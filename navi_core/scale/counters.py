@@ -1,4 +1,4 @@
-"""What a distributed run has counted: every report once, whoever sends it how often, and how fast each stage goes."""
+"""Counters of a distributed run: each report counted once, and the rate of each stage."""
 
 from __future__ import annotations
 
@@ -9,9 +9,9 @@ from collections.abc import Iterable
 from dataclasses import dataclass, field
 from typing import Any
 
-from navi_core.scale.messages import News, Report
+from navi_core.scale.messages import Report, ShardStatus
 
-__all__ = ["Ledger", "Throughput"]
+__all__ = ["RunCounters", "Throughput"]
 
 _SIGNS = ("td_mean", "td_var", "local_structure")
 _LATEST = 100
@@ -19,7 +19,7 @@ _LATEST = 100
 
 @dataclass
 class Throughput:
-    """What every stage has done since the run began, and a second ago; rates are of the time between two looks.
+    """Totals of each stage since the start of the run; rates cover the time between two calls.
 
     Attributes:
         actor_steps: Decisions counted.
@@ -36,7 +36,7 @@ class Throughput:
     _looked: float = field(default_factory=time.monotonic)
 
     def rates(self) -> dict[str, float]:
-        """Return what each stage did in a second since the last call [1/s]."""
+        """Return the rate of each stage since the last call [1/s]."""
         now = time.monotonic()
         counts = {name: x for name, x in vars(self).items() if not name.startswith("_")}
         seconds = max(now - self._looked, 1e-9)
@@ -45,15 +45,15 @@ class Throughput:
         return rates
 
 
-class Ledger:
-    """Counts reports.
+class RunCounters:
+    """Counters over the reports of all actors.
 
     Attributes:
         decisions: Decisions counted.
         episodes: Episodes that ended in them.
         recent: Returns of the latest hundred episodes.
-        items: Items in all shards, as of the last news.
-        repeated: Reports that came again and were not counted.
+        items: Items in all shards, as of their last status.
+        repeated: Duplicate reports, not counted.
     """
 
     def __init__(self) -> None:
@@ -63,26 +63,26 @@ class Ledger:
         """Highest mean return of a hundred episodes."""
         self.throughput = Throughput()
         self._marks: dict[tuple[int, int], int] = {}
-        # Of each actor and sign the sum and the count: nobody may ask for them in all of a run.
+        # Sum and count per actor and statistic: bounded, even if `population` is never called.
         self._signs: dict[tuple[int, int], dict[str, tuple[float, int]]] = {}
         self._returns: list[float] = []
         self._lengths: list[int] = []
         self._rewards: list[tuple[float, int]] = []
-        self._shards: dict[int, News] = {}
+        self._shards: dict[int, ShardStatus] = {}
         self._published: dict[int, float] = {}
         self._ages: list[float] = []
         self._lags: list[int] = []
         self._newest = 0
 
     def published(self, version: int) -> None:
-        """Note that weights were published now."""
+        """Record the publication of a version."""
         self._published[version] = time.monotonic()
         self._newest = version
         for old in sorted(self._published)[:-_LATEST]:
             del self._published[old]
 
     def enter(self, report: Report) -> bool:
-        """Count a report; False where it was counted before."""
+        """Count a report; return False for a duplicate."""
         sender = report.actor, report.life
         if report.number <= self._marks.get(sender, -1):
             self.repeated += 1
@@ -100,8 +100,8 @@ class Ledger:
         self._lengths += report.lengths
         self._rewards.append((report.reward, report.decisions))
         signs = self._signs.setdefault(sender, {})
-        told = {name: (getattr(report, name),) for name in _SIGNS} | {"val_reward": report.returns}
-        for name, values in told.items():
+        samples = {name: (getattr(report, name),) for name in _SIGNS} | {"val_reward": report.returns}
+        for name, values in samples.items():
             total, count = signs.get(name, (0.0, 0))
             signs[name] = sum(values, total), count + len(values)
         if report.version in self._published:
@@ -109,30 +109,30 @@ class Ledger:
             self._lags.append(self._newest - report.version)
         return True
 
-    def read(self, news: Iterable[tuple[int, News]]) -> None:
-        """Take in the news of shards, by their numbers."""
-        for number, told in news:
+    def add_statuses(self, statuses: Iterable[tuple[int, ShardStatus]]) -> None:
+        """Count the reports of shards, given with their numbers."""
+        for number, status in statuses:
             before = self._shards.get(number)
-            # A replacement counts from 0 again; what its predecessor did was done.
-            alike = before is not None and before.token == told.token
-            added, drawn = (before.added, before.drawn) if alike and before is not None else (0, 0)
-            self.throughput.shard_adds += told.added - added
-            self.throughput.shard_samples += told.drawn - drawn
-            self._shards[number] = told
-            for report in told.reports:
+            # A replacement counts from 0 again.
+            same = before is not None and before.token == status.token
+            added, drawn = (before.added, before.drawn) if same and before is not None else (0, 0)
+            self.throughput.shard_adds += status.added - added
+            self.throughput.shard_samples += status.drawn - drawn
+            self._shards[number] = status
+            for report in status.reports:
                 self.enter(report)
-        self.items = sum(told.items for told in self._shards.values())
+        self.items = sum(status.items for status in self._shards.values())
 
     def least_filled(self, learners: int) -> int:
-        """Return the items of the learner that has fewest; shard i is learner i mod `learners`'s."""
+        """Return the items of the learner with the fewest; shard i belongs to learner i mod `learners`."""
         held = [0] * learners
-        for number, told in self._shards.items():
-            held[number % learners] += told.items
+        for number, status in self._shards.items():
+            held[number % learners] += status.items
         return min(held)
 
     @property
     def recent_mean(self) -> float:
-        """Mean return of the latest hundred episodes; NaN before there are so many."""
+        """Mean return of the latest hundred episodes; NaN before the hundredth."""
         return sum(self.recent) / _LATEST if len(self.recent) == _LATEST else math.nan
 
     def rewards(self) -> list[tuple[float, int]]:
@@ -141,17 +141,17 @@ class Ledger:
         return taken
 
     def population(self) -> list[tuple[float, float, float, float]]:
-        """Return what each actor saw since the last call, as `EarlyStopController.update_population` takes it.
+        """Return the statistics of each actor since the last call, for `EarlyStopController.update_population`.
 
-        An actor in which no episode has ended, or that has not flown, has nothing to say.
+        Actors without a finished episode are left out.
         """
-        told = [
+        population = [
             tuple(total / count for total, count in (signs[name] for name in (*_SIGNS, "val_reward")))
             for signs in self._signs.values()
             if signs["val_reward"][1]
         ]
         self._signs = {}
-        return told  # type: ignore[return-value]
+        return population  # type: ignore[return-value]
 
     def figures(self) -> dict[str, float]:
         """Return rates, ages and counts since the last call, by metric name."""
@@ -165,17 +165,17 @@ class Ledger:
         if not math.isnan(self.recent_mean):
             found["return_100"] = self.recent_mean
         found["episodes"] = float(self.episodes)
-        found["stale_priorities"] = float(sum(told.stale for told in self._shards.values()))
-        found["repeated_shipments"] = float(self.repeated + sum(told.repeated for told in self._shards.values()))
+        found["stale_priorities"] = float(sum(status.stale for status in self._shards.values()))
+        found["repeated_shipments"] = float(self.repeated + sum(status.repeated for status in self._shards.values()))
         self._ages, self._lags, self._returns, self._lengths = [], [], [], []
         return found
 
     def state_dict(self) -> dict[str, Any]:
-        """Return what a resumed run goes on counting from, as plain data."""
+        """Return the counters that a resumed run continues, as plain data."""
         counts = {"decisions": self.decisions, "episodes": self.episodes}
         return counts | {"recent": list(self.recent), "best": self.best}
 
     def load_state_dict(self, state: dict[str, Any]) -> None:
-        """Undo `state_dict`."""
+        """Restore from `state_dict`."""
         self.decisions, self.episodes, self.best = int(state["decisions"]), int(state["episodes"]), float(state["best"])
         self.recent.extend(float(x) for x in state["recent"])

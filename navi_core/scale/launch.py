@@ -1,4 +1,4 @@
-"""From a configuration to a running Ape-X: what is flown, where actors and shards live, and the learner's loop."""
+"""Launch of an Ape-X run: scenes or task, cluster, learner loop."""
 
 from __future__ import annotations
 
@@ -46,16 +46,16 @@ def launch_apex(
 
     Args:
         config: The run's configuration, of algorithm dqn.
-        run: Its open directory; None in all learners but the first.
+        run: Open run directory; None in all learners but the first.
         scenes: Compiled scenes to fly in; none for a task. Actors on Ray read their files.
         workers: The learners.
         address: Of a running Ray; None starts one here.
-        processes: Actors to start on Ray; None as many as the configuration says, 0 leaves them to `navi actor`.
+        processes: Actors to start on Ray; None starts the configured number, 0 leaves them to `navi actor`.
         in_process: Without Ray: actors and shards take turns here.
         initial: A checkpoint whose weights a new run starts from.
         progress: Called about every second.
-        log: Where rows go; by default the run's metric log.
-        made: Told of the place where actors and shards live.
+        log: Metric log; by default the run's.
+        made: Called with the cluster once it exists.
 
     Raises:
         NaviError: As `train_apex` does, and where Ray is not installed or does not answer.
@@ -95,7 +95,7 @@ def launch_apex(
 
 
 def _corpus(scenes: Sequence[CompiledScene]) -> dict[str, Any]:
-    """Return what a checkpoint says of its scenes."""
+    """Return the checkpoint fields that describe the scenes."""
     compiled = [item.scene for item in scenes]
     hashes, summary = corpus_of(compiled, Field(compiled, device="cpu").vocabulary)
     return {"scene_hashes": hashes, "corpus_summary": summary}

@@ -1,4 +1,4 @@
-"""What travels between actors, shards and learners: plain values and arrays."""
+"""Messages between actors, shards and learners: plain values and arrays."""
 
 from __future__ import annotations
 
@@ -8,30 +8,30 @@ import numpy as np
 
 from navi_core.errors import RunError
 
-__all__ = ["Drawn", "News", "Report", "ShardLostError", "Shipment"]
+__all__ = ["ExperienceBatch", "Report", "ShardLostError", "ShardSample", "ShardStatus"]
 
 
 class ShardLostError(RunError):
-    """A shard of the replay does not answer any more; its items are gone, and it can be replaced."""
+    """A replay shard does not answer; its items are lost, and it can be replaced."""
 
 
 @dataclass(frozen=True)
 class Report:
-    """What an actor says about the rollout that it ships; (actor, life, number) is its name for ever.
+    """Statistics of one rollout; (actor, life, number) identifies it.
 
     Attributes:
-        actor: Which actor.
-        life: Which of its lives; one that replaces another has a higher number.
-        number: Rollouts it has shipped before in this life.
+        actor: Index of the actor.
+        life: Number of its restart; a replacement has a higher number.
+        number: Rollouts it sent before in this life.
         decisions: Decisions summed over its rows.
-        version: Publication of the weights that it flew with.
+        version: Version of the weights that it flew with.
         seconds: Wall time of the rollout [s].
         reward: Mean shaped reward of a decision.
         returns: Environment returns of the episodes that ended.
         lengths: Their decisions.
         td_mean: Mean temporal difference, by the actor's own weights.
         td_var: Its variance.
-        local_structure: Share of latent neighbours with like targets.
+        local_structure: Fraction of latent neighbours with similar targets.
     """
 
     actor: int
@@ -49,13 +49,13 @@ class Report:
 
 
 @dataclass(frozen=True)
-class Shipment:
-    """A rollout on its way to a shard.
+class ExperienceBatch:
+    """Replay items of one rollout, with initial priorities.
 
     Attributes:
-        report: About it.
-        items: Arrays (N, …) by name, as the replay keeps them; empty where a first burn-in has no sequence yet.
-        priorities: (N,) float64, by the actor's own temporal differences.
+        report: Statistics of the rollout.
+        items: Arrays (N, …) by name, as the replay stores them; empty while the first burn-in lasts.
+        priorities: (N,) float64, from the actor's temporal differences.
     """
 
     report: Report
@@ -64,15 +64,15 @@ class Shipment:
 
 
 @dataclass(frozen=True)
-class Drawn:
-    """Items of a shard, for a minibatch.
+class ShardSample:
+    """Items drawn from a shard for a minibatch.
 
     Attributes:
-        token: Of the shard; a replacement has another one.
+        token: Identity of the shard; a replacement has another one.
         items: Arrays (n, …) by name.
-        places: (n,) int64.
-        serials: (n,) int64 numbers of the items that were there; a place is written over in time.
-        probabilities: (n,) float64 with which each was drawn within the shard.
+        places: (n,) int64 slots.
+        serials: (n,) int64 serial numbers of the items; slots are overwritten in time.
+        probabilities: (n,) float64 probability of each draw within the shard.
     """
 
     token: str
@@ -81,10 +81,10 @@ class Drawn:
     serials: np.ndarray
     probabilities: np.ndarray
 
-    def parts(self, count: int) -> list[Drawn]:
-        """Return these items as so many minibatches of equal size, each spread over all strata of the draw."""
+    def parts(self, count: int) -> list[ShardSample]:
+        """Split the items into `count` minibatches of equal size, each spread over all strata of the draw."""
         return [
-            Drawn(
+            ShardSample(
                 self.token,
                 {name: x[i::count] for name, x in self.items.items()},
                 self.places[i::count],
@@ -96,18 +96,18 @@ class Drawn:
 
 
 @dataclass(frozen=True)
-class News:
-    """What a shard has to tell its learner.
+class ShardStatus:
+    """Status of a shard: new reports and counters.
 
     Attributes:
-        token: Of the shard.
-        cursor: To be given with the next question, which thereby confirms these reports.
-        reports: Of the shipments that were accepted and not yet confirmed.
-        items: Items it holds.
-        added: Items it has ever taken.
-        drawn: Items it has ever given.
-        stale: Priorities that came too late: their items had been written over.
-        repeated: Shipments that came a second time.
+        token: Identity of the shard.
+        cursor: Cursor for the next request, which confirms these reports.
+        reports: Reports of accepted rollouts that are not confirmed yet.
+        items: Items held.
+        added: Items ever added.
+        drawn: Items ever drawn.
+        stale: Late priorities, whose items had been overwritten.
+        repeated: Rollouts received a second time.
     """
 
     token: str

@@ -1,4 +1,4 @@
-"""The way of the weights: published with version and checksum, checked before they are loaded."""
+"""Published weights: versioned, with a checksum that is verified before loading."""
 
 from __future__ import annotations
 
@@ -12,17 +12,17 @@ import torch
 from navi_core.errors import CheckpointError
 from navi_core.models.weights import weights_hash
 
-__all__ = ["Orders", "ParameterHub", "Parameters"]
+__all__ = ["ActorCommand", "ParameterHub", "Parameters"]
 
 
 @dataclass(frozen=True)
 class Parameters:
-    """A publication of weights.
+    """One version of the weights.
 
     Attributes:
-        version: Its number, from 1.
-        step: Gradient steps behind it.
-        decisions: Decisions that had been learned from.
+        version: Number of the version, from 1.
+        step: Gradient steps so far.
+        decisions: Decisions trained on so far.
         checksum: SHA-256 of names, types, shapes and bits.
         arrays: The weights by name.
     """
@@ -35,17 +35,17 @@ class Parameters:
 
     @classmethod
     def of(cls, weights: Mapping[str, torch.Tensor], *, version: int, step: int, decisions: int) -> Parameters:
-        """Return a publication of a copy of weights."""
+        """Return a version made of a copy of the weights."""
         arrays = {name: x.detach().cpu().contiguous().clone().numpy() for name, x in weights.items()}
         return cls(version, step, decisions, weights_hash(weights), arrays)
 
     def weights(self) -> dict[str, torch.Tensor]:
-        """Return the weights, if they are what was published.
+        """Return the weights after verifying the checksum.
 
         Raises:
-            CheckpointError: The checksum is another one.
+            CheckpointError: The checksum differs.
         """
-        # Copied: what came through shared memory cannot be written to.
+        # Copied: arrays from shared memory are read-only.
         weights = {name: torch.from_numpy(np.array(x)) for name, x in self.arrays.items()}
         found = weights_hash(weights)
         if found != self.checksum:
@@ -57,12 +57,12 @@ class Parameters:
 
 
 @dataclass(frozen=True)
-class Orders:
-    """What an actor is told between two rollouts.
+class ActorCommand:
+    """Command to an actor between two rollouts.
 
     Attributes:
-        parameters: Newer weights than it has; None where there are none.
-        stop: Why the run is over; empty while it goes on.
+        parameters: Newer weights, or None.
+        stop: Reason why the run is over; empty while it goes on.
     """
 
     parameters: Parameters | None
@@ -70,10 +70,10 @@ class Orders:
 
 
 class ParameterHub:
-    """Where actors ask for weights, and whether to go on.
+    """Parameter server: newest weights and the stop signal.
 
     Args:
-        description: What an actor from outside needs to know of the run, as plain data.
+        description: Settings and scenes of the run for external actors, as plain data.
     """
 
     def __init__(self, description: dict[str, Any] | None = None) -> None:
@@ -83,15 +83,15 @@ class ParameterHub:
         self._guests = 0
 
     def join(self) -> None:
-        """Count an actor from outside, whom the run's end is to wait for."""
+        """Count an external actor, which the end of the run waits for."""
         self._guests += 1
 
     def leave(self) -> None:
-        """Count it out again."""
+        """Count an external actor that leaves."""
         self._guests -= 1
 
     def guests(self) -> int:
-        """Return how many actors from outside there are."""
+        """Return the number of external actors."""
         return self._guests
 
     def describe(self) -> dict[str, Any]:
@@ -99,15 +99,15 @@ class ParameterHub:
         return self.description
 
     def publish(self, parameters: Parameters) -> None:
-        """Make weights the newest; an older publication that comes late changes nothing."""
+        """Publish weights; an older version that arrives late is ignored."""
         if self._parameters is None or parameters.version > self._parameters.version:
             self._parameters = parameters
 
-    def orders(self, version: int) -> Orders:
-        """Return what an actor with a version is to do; 0 has none."""
+    def command(self, version: int) -> ActorCommand:
+        """Return the command for an actor with a version (0: no weights yet)."""
         newest = self._parameters
-        return Orders(newest if newest is not None and newest.version > version else None, self._stop)
+        return ActorCommand(newest if newest is not None and newest.version > version else None, self._stop)
 
     def stop(self, reason: str) -> None:
-        """Tell all actors that the run is over."""
+        """End the run for all actors."""
         self._stop = reason

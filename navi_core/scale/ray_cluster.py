@@ -1,9 +1,9 @@
-"""Actors and shards as Ray actors: the same classes, each in a process of its own, on this machine or on many.
+"""Ray cluster: actors and shards as named Ray actors, each in a process of its own.
 
-Everything is a named actor of the run's namespace. What died is found out when it does not answer or its process ends,
-and is replaced under the same name; who meets a name without an answer looks for the newcomer. Without an address Ray
-starts here and ends with the run. Ray moves objects by its own serialisation, so whoever may connect may do anything: a
-Ray that is started here demands its token, one that is given must do the same or be within a trusted network.
+A dead actor or shard is detected when it does not answer or its process ends, and is replaced under the same name; its
+clients look the name up again. Without an address Ray starts here and ends with the run. Ray unpickles what it
+receives, so any peer can run code: a Ray started here requires its token, a given one must do the same or stay within a
+trusted network.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ from navi_core.scale.actor import ApexActor, actor_count
 from navi_core.scale.cluster import Replacements, lives_from, of_learner
 from navi_core.scale.messages import ShardLostError
 from navi_core.scale.parameters import ParameterHub, Parameters
-from navi_core.scale.ray_ports import HUB, Named, RayHub, RayShard, import_ray, join_ray, shard_name
+from navi_core.scale.ray_ports import HUB, NamedActor, RayHub, RayShard, import_ray, join_ray, shard_name
 from navi_core.scale.shard import ReplayShard
 
 __all__ = ["RayCluster", "fly_for_run"]
@@ -39,19 +39,19 @@ _FAREWELL = 10.0
 
 
 class _RemoteActor:
-    """What runs in an actor's process."""
+    """Ray process of one Ape-X actor."""
 
     def __init__(self, config: TrainConfig, number: int, life: int, shard: int, scenes: Sequence[str]) -> None:
         ray = import_ray()
-        port = RayShard(Named(ray, shard_name(shard)), shard)
-        self._actor = ApexActor(config, number, life, port, RayHub(Named(ray, HUB)), scenes)
+        port = RayShard(NamedActor(ray, shard_name(shard)), shard)
+        self._actor = ApexActor(config, number, life, port, RayHub(NamedActor(ray, HUB)), scenes)
 
     def pid(self) -> int:
-        """Return the process."""
+        """Return the process id."""
         return os.getpid()
 
     def run(self) -> str:
-        """Fly until the run is over."""
+        """Collect until the run is over."""
         return self._actor.run()
 
 
@@ -60,10 +60,10 @@ def join_run(address: str, run_id: str | None) -> tuple[Any, dict[str, Any]]:
 
     Args:
         address: host:port of its Ray, or auto.
-        run_id: Which run; None where there is but one.
+        run_id: Id of the run; None where there is only one.
 
     Raises:
-        ConfigError: There is no such run, or several and none was named.
+        ConfigError: The run does not exist, or several do and none was named.
     """
     ray = join_ray(address, None)
     spaces = [entry["namespace"] for entry in ray.util.list_named_actors(all_namespaces=True) if entry["name"] == HUB]
@@ -73,36 +73,38 @@ def join_run(address: str, run_id: str | None) -> tuple[Any, dict[str, Any]]:
         raise ConfigError(f"which run? --run names it; runs at {address}: {known}")
     ray.shutdown()
     ray = join_ray(address, wanted[0])
-    return ray, RayHub(Named(ray, HUB)).describe()
+    return ray, RayHub(NamedActor(ray, HUB)).describe()
 
 
 def fly_for_run(address: str, run_id: str | None, shard: int, number: int | None) -> tuple[str, int]:
-    """Be an actor of a run of another process until it is over; return why it is, and the rollouts that it shipped.
+    """Collect for a run of another process until it is over; return the reason and the rollouts sent.
 
     Args:
         address: host:port of its Ray, or auto.
-        run_id: Which run; None where there is but one.
-        shard: Where rollouts go.
-        number: Which actor, for its place on the ladder of ε; by default that of the shard.
+        run_id: Id of the run; None where there is only one.
+        shard: Shard that receives the rollouts.
+        number: Index of the actor, which fixes its ε; by default that of the shard.
 
     Raises:
         ConfigError: There is no such run or shard.
     """
-    ray, told = join_run(address, run_id)
-    if not 0 <= shard < told["shards"]:
-        raise ConfigError(f"shard {shard} of a run with {told['shards']}; allowed: 0 … {told['shards'] - 1}")
-    config = parse_config(TrainConfig, told["config"])
-    port, hub = RayShard(Named(ray, shard_name(shard)), shard), RayHub(Named(ray, HUB))
-    # Nobody counts the lives of actors on many machines: they are drawn, and far from those that a learner counts.
+    ray, description = join_run(address, run_id)
+    if not 0 <= shard < description["shards"]:
+        raise ConfigError(
+            f"shard {shard} of a run with {description['shards']}; allowed: 0 … {description['shards'] - 1}"
+        )
+    config = parse_config(TrainConfig, description["config"])
+    port, hub = RayShard(NamedActor(ray, shard_name(shard)), shard), RayHub(NamedActor(ray, HUB))
+    # Restart numbers of external actors are random and negative, apart from those that a learner counts.
     life = -1 - secrets.randbits(40)
     with StopFlag() as flag:
-        actor = ApexActor(config, shard if number is None else number, life, port, hub, told["scenes"])
+        actor = ApexActor(config, shard if number is None else number, life, port, hub, description["scenes"])
         hub.join()
-        said = actor.run(flag)
+        reason = actor.run(flag)
         with suppress(ShardLostError):
             hub.leave()
     ray.shutdown()
-    return flag.signal_name or said, actor.shipped
+    return flag.signal_name or reason, actor.shipped
 
 
 class RayCluster:
@@ -110,14 +112,14 @@ class RayCluster:
 
     Args:
         config: The run's configuration.
-        run_id: Name of the run; its namespace.
-        scenes: Files of compiled scenes, readable wherever an actor may run; none for a task.
+        run_id: Id of the run, which names its namespace.
+        scenes: Files of compiled scenes, readable on every machine with actors; none for a task.
         workers: The learners.
-        address: Of a running Ray; None starts one here.
-        actors: Actors to start; None starts as many as the configuration says, 0 leaves them to `navi actor`.
+        address: Address of a running Ray; None starts one here.
+        actors: Actors to start; None starts the configured number, 0 leaves them to `navi actor`.
 
     Attributes:
-        address: Where other processes reach it.
+        address: Address of the Ray for other processes.
     """
 
     def __init__(
@@ -142,7 +144,7 @@ class RayCluster:
         if not workers.first:
             self.ray = join_ray(self.address, namespace)
         self._kept: dict[str, Any] = {}
-        self._hub = Named(self.ray, HUB)
+        self._hub = NamedActor(self.ray, HUB)
         self._published: Parameters | None = None
         if workers.first:
             self._make_hub()
@@ -159,15 +161,15 @@ class RayCluster:
             self._launch(number)
 
     def pids(self) -> dict[int, int]:
-        """Return the processes of this learner's actors by their numbers."""
+        """Return the process ids of this learner's actors by their numbers."""
         return {number: int(self.ray.get(handle.pid.remote())) for number, handle in self._handles.items()}
 
     def kill_shard(self, number: int) -> None:
-        """Kill a shard's process, as a machine's end would; it is replaced when it is missed."""
+        """Kill a shard's process, as the failure of its machine would."""
         self.ray.kill(self._kept[shard_name(number)])
 
     def drive(self, behind: bool) -> None:
-        """Replace actors whose process has ended, and a hub that does not answer; the others fly by themselves."""
+        """Replace actors whose process has ended, and a hub that does not answer."""
         if self._workers.first and time.monotonic() - self._checked > _HUB_CHECKED:
             self._checked = time.monotonic()
             try:
@@ -180,17 +182,17 @@ class RayCluster:
         for reference in ended:
             number = self._running.pop(reference)
             try:
-                said = self.ray.get(reference)
+                reason = self.ray.get(reference)
             except self.ray.exceptions.RayTaskError as error:
                 raise RunError(f"actor {number} failed: {error.cause or error}") from None
             except self.ray.exceptions.RayError as error:
                 self.replaced.count("actor", number, type(error).__name__)
                 self._launch(number)
             else:
-                raise RunError(f"actor {number} left the run: {said}")
+                raise RunError(f"actor {number} left the run: {reason}")
 
     def publish(self, parameters: Parameters) -> None:
-        """Let actors have weights; the first learner does it for all, whose weights are the same."""
+        """Publish weights to the actors; rank 0 does it for all learners, whose weights are equal."""
         if not self._workers.first:
             return
         self._published = parameters
@@ -204,20 +206,20 @@ class RayCluster:
         time.sleep(_MOMENT)
 
     def close(self, reason: str) -> None:
-        """Tell the actors that the run is over, and leave Ray; one that was started here ends."""
+        """End the run for the actors and leave Ray; a Ray started here ends."""
         if not self.ray.is_initialized():
             return
         try:
             if self._workers.first:
                 self._hub.call("stop", reason)
-                # Actors from outside hear of the end only while the hub is there.
+                # External actors receive the stop signal only while the hub runs.
                 until = time.monotonic() + _FAREWELL
                 while self._hub.call("guests") > 0 and time.monotonic() < until:
                     time.sleep(_PAUSE)
             if self._running:
                 self.ray.wait(list(self._running), num_returns=len(self._running), timeout=10)
         except NaviError as error:
-            _LOG.warning("the actors could not be told that the run is over: %s", error)
+            _LOG.warning("the actors could not be stopped: %s", error)
         self.ray.shutdown()
 
     def _launch(self, number: int) -> None:
@@ -229,7 +231,7 @@ class RayCluster:
         self._running[handle.run.remote()] = number
 
     def _new_port(self, number: int) -> RayShard:
-        named = Named(self.ray, shard_name(number))
+        named = NamedActor(self.ray, shard_name(number))
 
         def make() -> bool:
             return self._make(shard_name(number), ReplayShard, self.config, number)
@@ -249,7 +251,9 @@ class RayCluster:
             self._hub.call("publish", self._published)
 
     def _make(self, name: str, kind: type, *args: Any) -> bool:
-        """Start a named actor, unless one of that name answers; a dead one's name may be taken for a moment longer.
+        """Start a named actor unless one of that name answers.
+
+        The name of a dead actor may stay taken for a moment, so the start is retried.
 
         Returns:
             Whether it was started.
@@ -257,7 +261,7 @@ class RayCluster:
         until = time.monotonic() + _PATIENCE
         while not self._answers(name):
             try:
-                # Ray ends a named actor when nobody holds what made it.
+                # Ray ends a named actor once its creating handle is dropped.
                 self._kept[name] = self.ray.remote(kind).options(name=name, num_cpus=0).remote(*args)
                 return True
             except (ValueError, self.ray.exceptions.RayError) as error:
@@ -267,7 +271,7 @@ class RayCluster:
         return False
 
     def _answers(self, name: str) -> bool:
-        # One who was asked several questions learns of a death once for each; the second finds the newcomer here.
+        # Several pending calls report one death several times; the later ones find the replacement here.
         try:
             self.ray.get(self.ray.get_actor(name).__ray_ready__.remote(), timeout=_PATIENCE)
             return True

@@ -1,4 +1,4 @@
-"""How a run's actors, shards and learners reach one another on Ray: by name, looked up again after a death."""
+"""Ray clients of actors, shards and hub: named actors, looked up again after a failure."""
 
 from __future__ import annotations
 
@@ -13,32 +13,32 @@ import numpy as np
 
 from navi_core.errors import ConfigError, NaviError
 from navi_core.machine import usable_cores
-from navi_core.scale.messages import Drawn, News, ShardLostError, Shipment
-from navi_core.scale.parameters import Orders
+from navi_core.scale.messages import ExperienceBatch, ShardLostError, ShardSample, ShardStatus
+from navi_core.scale.parameters import ActorCommand
 
-__all__ = ["HUB", "Named", "RayHub", "RayShard", "import_ray", "join_ray", "shard_name"]
+__all__ = ["HUB", "NamedActor", "RayHub", "RayShard", "import_ray", "join_ray", "shard_name"]
 
 HUB = "navi-hub"
-"""Name of the actor that has the weights."""
+"""Ray name of the parameter hub."""
 _PATIENCE = 120.0
 _PAUSE = 0.05
 _STARTS = 3
 _ANSWERS_IN = 5.0
-"""A port where Ray listens takes a connection within this time [s]."""
+"""Time-out of a connection to Ray [s]."""
 _ATTEMPTS = "3"
-"""Of joining a running Ray, each of which takes up to 40 s; Ray's own number is 20, a quarter of an hour."""
+"""Attempts to join a running Ray, up to 40 s each; Ray's default of 20 takes a quarter of an hour."""
 _LOG = logging.getLogger("navi.scale")
 
 
 def import_ray() -> Any:
-    """Return Ray.
+    """Return the Ray module.
 
     Raises:
-        ConfigError: It is not installed.
+        ConfigError: Ray is not installed.
     """
-    # Nothing is told to anybody about the use of this machine.
+    # No usage statistics leave this machine.
     os.environ.setdefault("RAY_USAGE_STATS_ENABLED", "0")
-    # A job has its own lines; those of Ray's daemons stay in its logs.
+    # Every line of a job is shown once per process.
     os.environ.setdefault("RAY_DEDUP_LOGS", "0")
     try:
         import ray
@@ -50,18 +50,18 @@ def import_ray() -> Any:
 
 
 def join_ray(address: str | None, namespace: str | None, *, actors: int = 1) -> Any:
-    """Connect to the Ray of an address, or start one here; return the module.
+    """Connect to a running Ray or start one; return the module.
 
-    Ray's processes listen on all interfaces. One that is started here demands a token of everybody who connects (in
-    `~/.ray/auth_token`, made when there is none), unless RAY_AUTH_MODE says otherwise.
+    Ray's processes listen on all interfaces. A Ray started here requires a token (`~/.ray/auth_token`, created on first
+    use) unless RAY_AUTH_MODE disables it.
 
     Args:
         address: host:port of a running Ray, or auto; None starts one.
-        namespace: Of the run.
-        actors: Processes that a Ray started here is to run at once.
+        namespace: Namespace of the run.
+        actors: Processes that a Ray started here must run at once.
 
     Raises:
-        ConfigError: Ray is not installed, or does not answer there.
+        ConfigError: Ray is not installed, or does not answer.
     """
     if address is not None:
         _require_listener(address)
@@ -77,19 +77,19 @@ def join_ray(address: str | None, namespace: str | None, *, actors: int = 1) -> 
             try:
                 ray.init("local", num_cpus=cores, include_dashboard=False, **options)
                 break
-            except Exception as error:  # a bare one, when a busy machine needs longer than Ray's half minute
+            except Exception as error:  # Ray raises a bare Exception after its half minute
                 if not left or "timed out" not in str(error):
                     raise
                 _LOG.warning("Ray did not start within its time and is started again: %s", str(error).splitlines()[0])
                 ray.shutdown()
-    except Exception as error:  # a Ray that cannot start raises anything, bare exceptions among it
+    except Exception as error:  # Ray raises bare exceptions
         reason = str(error).splitlines()[0] if str(error) else type(error).__name__
         raise _no_ray(address or "this machine", reason) from None
     return ray
 
 
 def _require_listener(address: str) -> None:
-    """Refuse an address where nothing listens, which Ray would ask for many minutes.
+    """Refuse an address where nothing listens; Ray itself would retry for many minutes.
 
     Raises:
         ConfigError: It is neither host:port nor auto, or nothing answers there.
@@ -109,12 +109,12 @@ def _no_ray(where: str, reason: str) -> ConfigError:
     return ConfigError(f"no Ray at {where} ({reason}); `ray start --head` starts one, or leave out --address")
 
 
-class Named:
-    """A named Ray actor, looked up again when it does not answer.
+class NamedActor:
+    """Handle of a named Ray actor, looked up again after a failure.
 
     Args:
-        ray: The module.
-        name: Its name in the namespace of this connection.
+        ray: The Ray module.
+        name: Name of the actor in this connection's namespace.
     """
 
     def __init__(self, ray: Any, name: str) -> None:
@@ -122,15 +122,15 @@ class Named:
         self._handle: Any = None
 
     def call(self, method: str, *args: Any) -> Any:
-        """Return what a method answers.
+        """Call a method and return its result.
 
         Raises:
-            ShardLostError: The actor is dead, or there is none of that name.
+            ShardLostError: The actor is dead or unknown.
         """
         return self.later(method, *args)()
 
     def later(self, method: str, *args: Any) -> Callable[[], Any]:
-        """Call a method; what is returned waits for the answer, and raises as `call`."""
+        """Call a method; the returned callable waits for the result and raises as `call`."""
         ray = self.ray
         try:
             if self._handle is None:
@@ -143,7 +143,7 @@ class Named:
             try:
                 return ray.get(reference, timeout=_PATIENCE)
             except ray.exceptions.RayTaskError as error:
-                # What the actor's own code raised is as true here as there.
+                # Errors of the actor's own code pass through.
                 raise error.cause if isinstance(error.cause, NaviError) else error from None
             except ray.exceptions.RayError as error:
                 raise self._lost(error) from None
@@ -160,88 +160,88 @@ class Named:
 
 
 class RayShard:
-    """A shard by its name.
+    """Client of a shard on Ray.
 
     Args:
-        named: It.
-        number: Which shard.
-        make: Puts an empty one in its place, unless one is there; without, this side waits until another does.
+        named: Handle of the shard.
+        number: Index of the shard.
+        make: Starts an empty shard unless one runs; None leaves the replacement to another process.
     """
 
-    def __init__(self, named: Named, number: int, make: Callable[[], bool] | None = None) -> None:
+    def __init__(self, named: NamedActor, number: int, make: Callable[[], bool] | None = None) -> None:
         self.number, self._named, self._make = number, named, make
 
-    def add(self, shipment: Shipment) -> bool:
-        """Ship to it; False also while it is being replaced."""
+    def add(self, experience: ExperienceBatch) -> bool:
+        """Add a rollout's items; False also while the shard is replaced."""
         try:
-            return bool(self._named.call("add", shipment))
+            return bool(self._named.call("add", experience))
         except ShardLostError:
             if self._make is None:
                 return False
             raise
 
-    def ask(self, n: int) -> Callable[[], Drawn | None]:
-        """Ask for n items."""
+    def ask(self, n: int) -> Callable[[], ShardSample | None]:
+        """Request n items."""
         return self._named.later("draw", n)
 
     def update(self, token: str, places: np.ndarray, serials: np.ndarray, priorities: np.ndarray) -> None:
-        """Give items new priorities; nothing waits for them."""
+        """Update priorities without waiting."""
         self._named.later("update", token, places, serials, priorities)
 
-    def news(self, token: str, cursor: int, debt: int) -> News:
-        """Ask for reports."""
-        told: News = self._named.call("news", token, cursor, debt)
-        return told
+    def status(self, token: str, cursor: int, debt: int) -> ShardStatus:
+        """Return the status with new reports."""
+        status: ShardStatus = self._named.call("status", token, cursor, debt)
+        return status
 
     def save(self, folder: str, name: str) -> int:
-        """Have it written, on its own machine."""
+        """Save the items, on the shard's machine."""
         return int(self._named.call("save", folder, name))
 
     def load(self, folder: str, name: str, remembered: int) -> bool:
-        """Have it read."""
+        """Load saved items."""
         return bool(self._named.call("load", folder, name, remembered))
 
     def revive(self) -> bool:
-        """Put an empty one in its place; False where one is there already."""
+        """Replace a lost shard by an empty one; return whether one was started."""
         self._named.forget()
         return self._make is not None and self._make()
 
 
 class RayHub:
-    """The hub by its name; a moment without an answer is a moment without orders.
+    """Client of the parameter hub on Ray; no answer means no new command.
 
     Args:
-        named: It.
+        named: Handle of the hub.
     """
 
-    def __init__(self, named: Named) -> None:
+    def __init__(self, named: NamedActor) -> None:
         self._named = named
         self._silent: float | None = None
 
-    def orders(self, version: int) -> Orders:
-        """Ask for weights, and whether to go on; a hub that is silent for two minutes has ended the run."""
+    def command(self, version: int) -> ActorCommand:
+        """Return weights and stop signal; a hub silent for two minutes ends the run."""
         try:
-            told: Orders = self._named.call("orders", version)
+            command: ActorCommand = self._named.call("command", version)
         except ShardLostError:
             self._silent = self._silent if self._silent is not None else time.monotonic()
             time.sleep(_PAUSE)
-            return Orders(None, "the run does not answer" if time.monotonic() - self._silent > _PATIENCE else "")
+            return ActorCommand(None, "the run does not answer" if time.monotonic() - self._silent > _PATIENCE else "")
         self._silent = None
-        return told
+        return command
 
     def join(self) -> None:
-        """Say that an actor from outside flies."""
+        """Announce an external actor."""
         self._named.call("join")
 
     def leave(self) -> None:
-        """Say that it does not any more."""
+        """Announce its end."""
         self._named.call("leave")
 
     def describe(self) -> dict[str, Any]:
-        """Ask what run this is."""
+        """Return the description of the run."""
         return dict(self._named.call("describe"))
 
 
 def shard_name(number: int) -> str:
-    """Return the name of a shard's actor."""
+    """Return the Ray name of a shard."""
     return f"navi-shard-{number}"

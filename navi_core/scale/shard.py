@@ -1,7 +1,7 @@
-"""A shard of the replay: accepts each shipment once, draws by priority, says what it accepted.
+"""Replay shard: accepts each rollout once, samples by priority, reports accepted rollouts.
 
-The shard is the place where a rollout begins to count. What it has accepted and the learner has read is counted; what
-was lost on the way, with an actor or with a shard, is neither there nor counted.
+A rollout counts once the shard has accepted it and the learner has read its report. A rollout lost with an actor or a
+shard is neither stored nor counted.
 """
 
 from __future__ import annotations
@@ -14,7 +14,7 @@ import numpy as np
 from navi_core.config import TrainConfig
 from navi_core.learn.replay.prioritized import PrioritizedReplay
 from navi_core.learn.replay.replay_file import load_replay, prune_replays, save_replay
-from navi_core.scale.messages import Drawn, News, Report, Shipment
+from navi_core.scale.messages import ExperienceBatch, Report, ShardSample, ShardStatus
 
 __all__ = ["ReplayShard"]
 
@@ -22,14 +22,14 @@ _SEEDS_APART = 7919
 
 
 class ReplayShard:
-    """One of the shards of a distributed replay (Horgan et al. 2018).
+    """Shard of a distributed prioritised replay (Horgan et al. 2018).
 
     Args:
-        config: The run's configuration; its replay's capacity is shared out over `distributed.replay_shards`.
-        number: Which shard.
+        config: The run's configuration; the replay capacity is divided by `distributed.replay_shards`.
+        number: Index of the shard.
 
     Attributes:
-        token: Name of this shard's life; what was drawn from another life is not updated here.
+        token: Identity of this instance; priorities for items of another instance are ignored.
     """
 
     def __init__(self, config: TrainConfig, number: int) -> None:
@@ -47,37 +47,37 @@ class ReplayShard:
         self._debt = self._unread = 0
         self._drawn = self._stale = self._repeated = 0
 
-    def add(self, shipment: Shipment) -> bool:
-        """Accept a shipment, at most once.
+    def add(self, experience: ExperienceBatch) -> bool:
+        """Accept a rollout, at most once.
 
         Returns:
-            Whether it is here; False asks the actor to come again, because the learners are too far behind.
+            Whether the rollout is stored; False asks the actor to retry, because the learners lag behind.
 
         Raises:
-            ConfigError: Its items are others than the first shipment's, or do not fit the capacity.
+            ConfigError: Its items are others than the first experience's, or do not fit the capacity.
         """
-        report = shipment.report
+        report = experience.report
         sender = report.actor, report.life
         if report.number <= self._shipped.get(sender, -1):
             self._repeated += 1
             return True
         if self._unread + self._debt > self.ahead:
             return False
-        if shipment.items:
-            self.replay.add({name: np.array(x) for name, x in shipment.items.items()}, shipment.priorities)
+        if experience.items:
+            self.replay.add({name: np.array(x) for name, x in experience.items.items()}, experience.priorities)
         self._shipped[sender] = report.number
         self._reports.append(report)
         self._unread += report.decisions
         return True
 
-    def draw(self, n: int) -> Drawn | None:
+    def draw(self, n: int) -> ShardSample | None:
         """Draw n items by priority; None while there are none."""
         if not len(self.replay):
             return None
         items, places, _ = self.replay.sample(n)
         self._drawn += n
         at = places.numpy()
-        return Drawn(
+        return ShardSample(
             self.token,
             {name: x.numpy() for name, x in items.items()},
             at,
@@ -86,12 +86,12 @@ class ReplayShard:
         )
 
     def update(self, token: str, places: np.ndarray, serials: np.ndarray, priorities: np.ndarray) -> None:
-        """Give items new priorities, where they are still here.
+        """Update the priorities of items that are still stored.
 
         Args:
-            token: As drawn.
-            places: (n,) as drawn.
-            serials: (n,) as drawn.
+            token: Token of the sample.
+            places: (n,) slots of the sample.
+            serials: (n,) serial numbers of the sample.
             priorities: (n,) positive.
         """
         if token != self.token:
@@ -101,21 +101,21 @@ class ReplayShard:
         self._stale += int(len(here) - here.sum())
         self.replay.update(places[here], priorities[here])
 
-    def news(self, token: str, cursor: int, debt: int) -> News:
-        """Return the reports since a cursor; those before it are confirmed and forgotten.
+    def status(self, token: str, cursor: int, debt: int) -> ShardStatus:
+        """Return the reports since a cursor; those before it are confirmed and dropped.
 
         Args:
-            token: Of the last news, empty at first: the cursor of another life confirms nothing.
-            cursor: Of the last news.
-            debt: Decisions for each shard that the learners have counted and not yet learned from.
+            token: Token of the last status, empty at first; the cursor of another instance confirms nothing.
+            cursor: Cursor of the last status.
+            debt: Decisions per shard that the learners have counted but not trained on.
         """
         if token == self.token:
             del self._reports[: cursor - self._confirmed]
             self._confirmed = cursor
         self._debt = debt
-        # What is read now is part of the learner's debt from its next question on.
+        # Reports read now are part of the learner's debt from its next request on.
         self._unread = sum(report.decisions for report in self._reports)
-        return News(
+        return ShardStatus(
             self.token,
             self._confirmed + len(self._reports),
             tuple(self._reports),
@@ -127,17 +127,17 @@ class ReplayShard:
         )
 
     def save(self, folder: str, name: str) -> int:
-        """Write the items beside the checkpoint of that name; return how many were ever added."""
+        """Save the items beside the checkpoint of that name; return the number ever added."""
         place = Path(folder) / f"shard-{self.number}"
         save_replay(self.replay, place / name)
         prune_replays(place)
         return self.replay.added
 
     def load(self, folder: str, name: str, remembered: int) -> bool:
-        """Take up what `save` wrote; False, with a warning, where it is lost."""
+        """Load saved items; False, with a warning, where they are lost."""
         return load_replay(self.replay, Path(folder) / f"shard-{self.number}" / name, remembered)
 
     def _serials(self, places: np.ndarray) -> np.ndarray:
-        """Return the numbers, counted from the first item ever, of the items at places now."""
+        """Return the serial numbers, counted from the first item ever, of the items in the slots."""
         last = self.replay.added - 1
         return last - (last - places) % self.replay.capacity

@@ -1,9 +1,9 @@
-"""The replay as a learner sees it: shards that answer for themselves, and minibatches made of all their parts.
+"""Sharded replay: minibatches drawn from several shards.
 
 A minibatch of n takes n/S items from each of S shards, each drawn by priority within its shard. The importance weights
-are those of the probability with which an item was in fact drawn, P = (share of its shard in the minibatch) · (p^α / Σ
-p^α of the shard), so that shards of unequal weight bias nothing (Schaul et al. 2016, section 3.4). Several learners
-each ask their own shards; the largest weight, by which all are divided, is that of the whole minibatch.
+use the true probability of each draw, P = (share of its shard in the minibatch) · (p^α / Σ p^α of the shard), so shards
+of unequal weight cause no bias (Schaul et al. 2016, section 3.4). Several learners each draw from their own shards; all
+weights are divided by the largest one of the whole minibatch.
 """
 
 from __future__ import annotations
@@ -13,7 +13,7 @@ from collections import Counter, deque
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, Protocol
+from typing import Protocol
 
 import numpy as np
 import torch
@@ -22,7 +22,7 @@ from torch import Tensor
 from navi_core.config import TrainConfig
 from navi_core.errors import ConfigError, RunError
 from navi_core.learn.parallel import ALONE, Workers
-from navi_core.scale.messages import Drawn, News, ShardLostError, Shipment
+from navi_core.scale.messages import ExperienceBatch, ShardLostError, ShardSample, ShardStatus
 
 __all__ = ["ShardPort", "ShardedReplay"]
 
@@ -31,62 +31,61 @@ _PAUSE = 0.01
 
 
 class ShardPort(Protocol):
-    """How a shard is reached; every method raises `ShardLostError` where it does not answer.
+    """Client of a shard; every method raises `ShardLostError` where the shard does not answer.
 
     Attributes:
-        number: Which shard.
+        number: Index of the shard.
     """
 
     number: int
 
-    def add(self, shipment: Shipment) -> bool:
-        """Ship to it."""
+    def add(self, experience: ExperienceBatch) -> bool:
+        """Add a rollout's items."""
 
-    def ask(self, n: int) -> Callable[[], Drawn | None]:
-        """Ask for n items; what is returned waits for them."""
+    def ask(self, n: int) -> Callable[[], ShardSample | None]:
+        """Request n items; the returned callable waits for them."""
 
     def update(self, token: str, places: np.ndarray, serials: np.ndarray, priorities: np.ndarray) -> None:
         """Give items new priorities."""
 
-    def news(self, token: str, cursor: int, debt: int) -> News:
-        """Ask for reports."""
+    def status(self, token: str, cursor: int, debt: int) -> ShardStatus:
+        """Return the status with new reports."""
 
     def save(self, folder: str, name: str) -> int:
-        """Have it written."""
+        """Save the items."""
 
     def load(self, folder: str, name: str, remembered: int) -> bool:
-        """Have it read."""
+        """Load saved items."""
 
     def revive(self) -> bool:
-        """Put an empty shard in the place of one that is lost; False where that was done already."""
+        """Replace a lost shard by an empty one; False where that is done already."""
 
 
 @dataclass(frozen=True)
-class _Part:
-    """What one shard gave to a minibatch, at `rows` of it."""
+class _SamplePart:
+    """Part of a minibatch that one shard provided, at `rows`."""
 
     port: ShardPort
-    drawn: Drawn
+    drawn: ShardSample
     rows: slice
 
 
 class ShardedReplay:
-    """This learner's shards; what `DQNLearner` asks of a replay.
+    """Replay of one learner over its shards, with the interface that `DQNLearner` needs.
 
     Args:
         config: The run's configuration.
         ports: This learner's shards.
         workers: The learners.
-        prefetch: Minibatches that are asked for at once, while those before them are learned from; 0 asks for each
-            when it is needed.
-        lost: Told of every shard that was lost, after its replacement.
-        device: Where minibatches are needed.
+        prefetch: Minibatches requested ahead; 0 requests each when it is needed.
+        lost: Called with every lost shard, after its replacement.
+        device: Device of the minibatches.
 
     Attributes:
-        length: Items in all shards of the run; set by who counts them.
+        length: Items in all shards of the run; set by the training loop.
 
     Raises:
-        ConfigError: The shards cannot be shared out evenly.
+        ConfigError: The shards cannot be divided evenly among the learners.
     """
 
     def __init__(
@@ -110,9 +109,9 @@ class ShardedReplay:
         self.beta = self.beta0 = replay.beta0
         self.length = self.added = 0
         self._block = max(1, prefetch)
-        self._asked: deque[list[tuple[ShardPort, int, Callable[[], Drawn | None] | None]]] = deque()
-        self._ready: deque[list[tuple[ShardPort, Drawn]]] = deque()
-        self._untold: list[tuple[ShardPort, Drawn, np.ndarray]] = []
+        self._asked: deque[list[tuple[ShardPort, int, Callable[[], ShardSample | None] | None]]] = deque()
+        self._ready: deque[list[tuple[ShardPort, ShardSample]]] = deque()
+        self._pending: list[tuple[ShardPort, ShardSample, np.ndarray]] = []
 
     def __len__(self) -> int:
         return self.length
@@ -121,7 +120,7 @@ class ShardedReplay:
         """Set β on its straight line from β₀ to 1; `share` is clamped to [0, 1]."""
         self.beta = self.beta0 + (1.0 - self.beta0) * min(max(share, 0.0), 1.0)
 
-    def sample(self, n: int) -> tuple[dict[str, Tensor], list[_Part], Tensor]:
+    def sample(self, n: int) -> tuple[dict[str, Tensor], list[_SamplePart], Tensor]:
         """Draw this learner's part of a minibatch of n items of all.
 
         Returns:
@@ -138,7 +137,7 @@ class ShardedReplay:
         drawn = self._ready.popleft()
         parts, start = [], 0
         for port, got in drawn:
-            parts.append(_Part(port, got, slice(start, start + len(got.places))))
+            parts.append(_SamplePart(port, got, slice(start, start + len(got.places))))
             start += len(got.places)
         names = drawn[0][1].items
         items = {
@@ -147,32 +146,32 @@ class ShardedReplay:
         }
         return items, parts, self._weights(drawn, n)
 
-    def update(self, indices: list[_Part], priorities: Any) -> None:
-        """Send new priorities (n,) to where the items came from; those that are gone meanwhile are left out there."""
+    def update(self, indices: list[_SamplePart], priorities: Tensor | np.ndarray) -> None:
+        """Send new priorities (n,) to the items' shards, which ignore overwritten items."""
         values = torch.as_tensor(priorities).detach().to("cpu", torch.float64).numpy()
-        self._untold += [(part.port, part.drawn, values[part.rows]) for part in indices]
+        self._pending += [(part.port, part.drawn, values[part.rows]) for part in indices]
         if self._ready:
             return
-        untold, self._untold = self._untold, []
-        senders = {(port.number, drawn.token): port for port, drawn, _ in untold}
+        pending, self._pending = self._pending, []
+        senders = {(port.number, drawn.token): port for port, drawn, _ in pending}
         for (number, token), port in senders.items():
-            mine = [(drawn, x) for at, drawn, x in untold if at.number == number and drawn.token == token]
+            mine = [(drawn, x) for at, drawn, x in pending if at.number == number and drawn.token == token]
             places, serials = (np.concatenate([getattr(d, name) for d, _ in mine]) for name in ("places", "serials"))
             try:
                 port.update(token, places, serials, np.concatenate([x for _, x in mine]))
             except ShardLostError:
                 self._replace(port)
 
-    def news(self, port: ShardPort, token: str, cursor: int, debt: int) -> News | None:
-        """Ask a shard for its reports; None from one that had to be replaced."""
+    def status(self, port: ShardPort, token: str, cursor: int, debt: int) -> ShardStatus | None:
+        """Return a shard's status; None where it had to be replaced."""
         try:
-            return port.news(token, cursor, debt)
+            return port.status(token, cursor, debt)
         except ShardLostError:
             self._replace(port)
             return None
 
     def save(self, port: ShardPort, checkpoint: Path) -> int:
-        """Have a shard's items written beside a checkpoint; return how many were ever added, 0 from a lost shard."""
+        """Save a shard beside a checkpoint; return the items ever added, 0 for a lost shard."""
         try:
             return port.save(str(checkpoint.parent), checkpoint.name)
         except ShardLostError:
@@ -182,12 +181,12 @@ class ShardedReplay:
     def _shares(self, n: int) -> list[tuple[ShardPort, int]]:
         return [(port, n // self._shards + (port.number < n % self._shards)) for port in self.ports]
 
-    def _next_block(self, n: int) -> list[list[tuple[ShardPort, Drawn]]]:
-        """Return as many minibatches as are asked for at once, and ask for those after them."""
+    def _next_block(self, n: int) -> list[list[tuple[ShardPort, ShardSample]]]:
+        """Return the next block of minibatches and request the one after it."""
         count = self._block
         while len(self._asked) <= (self._prefetch > 0):
             self._asked.append([(port, x, self._ask(port, x * count)) for port, x in self._shares(n)])
-        made: list[list[tuple[ShardPort, Drawn]]] = [[] for _ in range(count)]
+        made: list[list[tuple[ShardPort, ShardSample]]] = [[] for _ in range(count)]
         missing = 0
         for port, share, ticket in self._asked.popleft():
             got = self._redeem(port, ticket)
@@ -197,27 +196,27 @@ class ShardedReplay:
             for minibatch, part in zip(made, got.parts(count)):
                 minibatch.append((port, part))
         if missing:
-            # The others of this learner stand in for a shard that is new or lost.
+            # Other shards of this learner stand in for a new or lost one.
             port, got = self._from_any(missing * count)
             for minibatch, part in zip(made, got.parts(count)):
                 minibatch.append((port, part))
         return made
 
-    def _ask(self, port: ShardPort, share: int) -> Callable[[], Drawn | None] | None:
+    def _ask(self, port: ShardPort, share: int) -> Callable[[], ShardSample | None] | None:
         try:
             return port.ask(share)
         except ShardLostError:
             self._replace(port)
             return None
 
-    def _redeem(self, port: ShardPort, ticket: Callable[[], Drawn | None] | None) -> Drawn | None:
+    def _redeem(self, port: ShardPort, ticket: Callable[[], ShardSample | None] | None) -> ShardSample | None:
         try:
             return ticket() if ticket is not None else None
         except ShardLostError:
             self._replace(port)
             return None
 
-    def _from_any(self, n: int) -> tuple[ShardPort, Drawn]:
+    def _from_any(self, n: int) -> tuple[ShardPort, ShardSample]:
         until = time.monotonic() + _PATIENCE
         while time.monotonic() < until:
             for port in self.ports:
@@ -229,9 +228,9 @@ class ShardedReplay:
             f"no shard got an item in {_PATIENCE:.0f} s; do the actors fly? `navi actor --shard 0` starts one"
         )
 
-    def _weights(self, drawn: list[tuple[ShardPort, Drawn]], n: int) -> Tensor:
-        # (N·P)^−β up to the factor N, which the division by the largest takes away. A shard that stands in for another
-        # gives two parts: its items were drawn with the chances of both.
+    def _weights(self, drawn: list[tuple[ShardPort, ShardSample]], n: int) -> Tensor:
+        # (N·P)^−β up to the factor N, which the division by the largest cancels. A shard that stands in for another
+        # provides two parts: its items were drawn with the probability of both.
         shares: Counter[str] = Counter()
         for _, got in drawn:
             shares[got.token] += len(got.places)

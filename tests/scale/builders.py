@@ -10,7 +10,7 @@ from navi_core.presets import merge
 from navi_core.record import RunDirectory
 from navi_core.scale import train_apex
 from navi_core.scale.launch import launch_apex
-from navi_core.scale.messages import Report, Shipment
+from navi_core.scale.messages import ExperienceBatch, Report
 from navi_core.tasks import reference_task
 
 SMALL = {
@@ -54,8 +54,8 @@ def report(number=0, actor=0, life=1, decisions=32, version=1, returns=(5.0,)) -
     return Report(actor, life, number, decisions, version, 0.1, 1.0, returns, lengths, 0.5, 2.0, 0.75)
 
 
-def shipment(number=0, count=8, first=0.0, priorities=None, **about) -> Shipment:
-    """Items that are told apart by their number."""
+def experience(number=0, count=8, first=0.0, priorities=None, **about) -> ExperienceBatch:
+    """Items with distinct numbers."""
     items = {"x": first + np.arange(count, dtype=np.float32)}
     given = np.ones(count) if priorities is None else np.asarray(priorities, float)
-    return Shipment(report(number, **about), items, given)
+    return ExperienceBatch(report(number, **about), items, given)

@@ -18,7 +18,7 @@ from navi_core.models import load_checkpoint
 from navi_core.scale import LocalCluster, ParameterHub, Parameters, check_apex
 from navi_core.scale.actor import actor_count, actor_seed
 from navi_core.scale.apex import _Apex
-from navi_core.scale.counters import Ledger
+from navi_core.scale.counters import RunCounters
 from navi_core.scale.ray_ports import import_ray
 from navi_core.tasks import reference_task
 from tests.scale.builders import apex_config, fly_apex, report
@@ -49,7 +49,7 @@ def watched(plan):
     return cluster, made
 
 
-def test_every_decision_that_a_shard_took_is_learned_from_once(tmp_path):
+def test_every_accepted_decision_is_trained_on_once(tmp_path):
     cluster, made = watched({})
     result = fly_apex(tmp_path, apex_config(), cluster=cluster)
     flown = sum(actor.shipped for actor in made[0].actors.values()) * 32
@@ -64,7 +64,7 @@ def test_every_decision_that_a_shard_took_is_learned_from_once(tmp_path):
 
 
 @pytest.mark.parametrize("precision", ["fp32", "bf16"])
-def test_learners_and_actors_take_products_in_the_precision_that_was_asked_for(precision):
+def test_learners_and_actors_use_the_configured_precision(precision):
     config, spaces = apex_config(precision=precision), reference_task("cart_pole", 1, masked=False).spaces
     apex = _Apex(config, None, LocalCluster(config), spaces, spaces.observed, None, ALONE, {})
     apex.cluster.start(0)
@@ -74,19 +74,19 @@ def test_learners_and_actors_take_products_in_the_precision_that_was_asked_for(p
         assert policy.half_encoder == (precision == "bf16")
 
 
-def test_a_killed_actor_and_a_killed_shard_are_replaced_and_nothing_counts_twice(tmp_path):
+def test_killed_actor_and_shard_are_replaced_without_double_counts(tmp_path):
     lost = []
 
     def kill_shard(here):
-        lost.append(here.ports[1].shard.news("", 0, 0))
+        lost.append(here.ports[1].shard.status("", 0, 0))
         here.ports[1].kill()
 
     def repeat(here):
         actor = here.actors[0]
-        said = actor.shard.add
+        send = actor.shard.add
 
-        def twice(shipment):
-            return said(shipment) and said(shipment)
+        def twice(experience):
+            return send(experience) and send(experience)
 
         actor.shard = type("Port", (), {"add": staticmethod(twice)})()
 
@@ -106,49 +106,49 @@ def test_a_killed_actor_and_a_killed_shard_are_replaced_and_nothing_counts_twice
         fly_apex(tmp_path / "end", apex_config(distributed={"max_replacements": 1}), cluster=cluster)
 
 
-def test_a_report_that_comes_by_two_shards_counts_once():
-    ledger = Ledger()
-    assert ledger.enter(report(0)) and ledger.enter(report(1)) and not ledger.enter(report(1))
-    assert ledger.enter(report(0, life=2)) and ledger.enter(report(0, actor=1))
-    assert (ledger.decisions, ledger.episodes, ledger.repeated) == (128, 4, 1)
-    assert ledger.population() == [(0.5, 2.0, 0.75, 5.0)] * 3 and ledger.population() == []
-    ledger.enter(report(2, returns=()))
-    assert ledger.population() == [], "an actor in which no episode ended has nothing to say"
+def test_report_from_two_shards_counts_once():
+    totals = RunCounters()
+    assert totals.enter(report(0)) and totals.enter(report(1)) and not totals.enter(report(1))
+    assert totals.enter(report(0, life=2)) and totals.enter(report(0, actor=1))
+    assert (totals.decisions, totals.episodes, totals.repeated) == (128, 4, 1)
+    assert totals.population() == [(0.5, 2.0, 0.75, 5.0)] * 3 and totals.population() == []
+    totals.enter(report(2, returns=()))
+    assert totals.population() == [], "an actor in which no episode ended has nothing to say"
 
 
 def flights(count, actors=3):
     """Reports of actors in turn; in some rollouts no episode ends, in some several do."""
     draws = np.random.default_rng(0)
     for number in range(count):
-        told = report(number // actors, actor=number % actors, returns=tuple(draws.normal(size=number % 4)))
-        yield replace(told, td_mean=draws.normal(), td_var=draws.random(), local_structure=draws.random())
+        item = report(number // actors, actor=number % actors, returns=tuple(draws.normal(size=number % 4)))
+        yield replace(item, td_mean=draws.normal(), td_var=draws.random(), local_structure=draws.random())
 
 
-def test_a_run_that_nobody_asks_for_its_population_keeps_as_little_after_ten_thousand_reports():
-    ledger, kept = Ledger(), {}
-    for number, told in enumerate(flights(12_000), start=1):
-        ledger.enter(told)
+def test_counters_stay_bounded_without_population_calls():
+    totals, kept = RunCounters(), {}
+    for number, item in enumerate(flights(12_000), start=1):
+        totals.enter(item)
         if number % 1000 == 0:
             # What is asked for in every run.
-            assert ledger.rewards() and ledger.figures()
-            kept[number] = len(pickle.dumps(ledger))
+            assert totals.rewards() and totals.figures()
+            kept[number] = len(pickle.dumps(totals))
     assert kept[12_000] - kept[1000] < 1000, kept
 
 
-def test_what_a_population_saw_are_the_means_of_its_reports():
-    ledger, seen = Ledger(), {}
-    for told in flights(999):
-        ledger.enter(told)
-        values = seen.setdefault(told.actor, ([], [], [], []))
+def test_population_is_the_mean_of_its_reports():
+    totals, seen = RunCounters(), {}
+    for item in flights(999):
+        totals.enter(item)
+        values = seen.setdefault(item.actor, ([], [], [], []))
         for kept, more in zip(
-            values, ([told.td_mean], [told.td_var], [told.local_structure], told.returns), strict=True
+            values, ([item.td_mean], [item.td_var], [item.local_structure], item.returns), strict=True
         ):
             kept.extend(more)
     expected = [tuple(np.mean(kept) for kept in values) for values in seen.values()]
-    np.testing.assert_allclose(ledger.population(), expected, rtol=1e-12)
+    np.testing.assert_allclose(totals.population(), expected, rtol=1e-12)
 
 
-def test_a_stopped_run_goes_on_where_it_was_learned_from(tmp_path):
+def test_stopped_run_resumes_at_the_trained_step(tmp_path):
     config, asked = apex_config(), []
 
     def stop():
@@ -165,7 +165,7 @@ def test_a_stopped_run_goes_on_where_it_was_learned_from(tmp_path):
     assert load_checkpoint(result.checkpoint).episode_count >= first.episodes > 0
 
 
-def test_early_stopping_hears_the_median_of_the_actors(tmp_path):
+def test_early_stopping_uses_the_median_of_the_actors(tmp_path):
     config = apex_config(
         total_steps=100_000,
         checkpoint_every=100_000,
@@ -176,7 +176,7 @@ def test_early_stopping_hears_the_median_of_the_actors(tmp_path):
     assert result.reason == "early_stopping: plateau" and result.steps < 10_000
 
 
-def test_a_recurrent_policy_ships_sequences(tmp_path):
+def test_recurrent_policy_sends_sequences(tmp_path):
     config = apex_config(
         policy={"core": "gru", "width": 16},
         task_options={"masked": True},
@@ -192,18 +192,18 @@ class Meeting:
     """Two learners in two threads."""
 
     def __init__(self):
-        self.barrier, self.told = threading.Barrier(2, timeout=60), [None, None]
+        self.barrier, self.values = threading.Barrier(2, timeout=60), [None, None]
 
     def exchange(self, rank, value):
-        self.told[rank] = value
+        self.values[rank] = value
         self.barrier.wait()
-        every = list(self.told)
+        every = list(self.values)
         self.barrier.wait()
         return every
 
 
 class ThreadWorkers(Workers):
-    """Processes of a run that are threads: what one says the others hear, summed in the order of their ranks."""
+    """Threads as the processes of a run; sums are taken in rank order."""
 
     def __init__(self, rank, meeting):
         object.__setattr__(self, "rank", rank)
@@ -223,7 +223,7 @@ class ThreadWorkers(Workers):
         return self.meeting.exchange(self.rank, value)[0]
 
 
-def test_two_learners_take_the_steps_of_one(tmp_path):
+def test_two_learners_take_the_steps_of_one_learner(tmp_path):
     changes = {"total_steps": 320, "shaper": {"rnd_start": 1.0, "rnd_end": 1.0}}
     alone = fly_apex(tmp_path / "one", apex_config(distributed={"actors_per_gpu": 2}, **changes))
     both = apex_config(distributed={"actors_per_gpu": 1, "learners": 2}, **changes)
@@ -253,23 +253,23 @@ def test_two_learners_take_the_steps_of_one(tmp_path):
     assert two.episode_count == one.episode_count
 
 
-def test_weights_are_checked_before_they_are_loaded():
+def test_weights_are_verified_before_loading():
     sent = Parameters.of({"a": torch.arange(3.0)}, version=4, step=9, decisions=99)
     assert torch.equal(sent.weights()["a"], torch.arange(3.0))
     sent.arrays["a"][1] = 7.0
     with pytest.raises(CheckpointError, match="version 4 have the checksum"):
         sent.weights()
     hub = ParameterHub()
-    assert hub.orders(0).parameters is None
+    assert hub.command(0).parameters is None
     newer = Parameters.of({"a": torch.zeros(1)}, version=5, step=9, decisions=99)
     hub.publish(newer)
     hub.publish(sent)
-    assert hub.orders(4).parameters is newer and hub.orders(5).parameters is None, "late is not new"
+    assert hub.command(4).parameters is newer and hub.command(5).parameters is None, "late is not new"
     hub.stop("total_steps")
-    assert hub.orders(5).stop == "total_steps"
+    assert hub.command(5).stop == "total_steps"
 
 
-def test_no_two_lives_draw_alike():
+def test_each_restart_has_its_own_seed():
     seeds = {actor_seed(0, actor, life) for actor in range(8) for life in range(50)}
     assert len(seeds) == 400
 
@@ -284,18 +284,18 @@ def test_no_two_lives_draw_alike():
         ({"replay": {"capacity": 65}, "dqn": {"learning_starts": 65}}, "65 holds 64 decisions in 2 shards, .* for 65"),
     ],
 )
-def test_what_is_no_distributed_run_is_refused(changes, words):
+def test_unsupported_settings_are_refused(changes, words):
     with pytest.raises(ConfigError, match=words):
         check_apex(apex_config(**changes))
 
 
-def test_without_ray_the_command_names_the_extra(monkeypatch):
+def test_missing_ray_names_the_extra(monkeypatch):
     monkeypatch.setitem(sys.modules, "ray", None)
     with pytest.raises(ConfigError, match=r"pip install -e '.\[ray\]'; or add --in-process"):
         import_ray()
 
 
-def test_a_run_that_starts_anew_keeps_its_own_shards(tmp_path):
+def test_fresh_run_ignores_old_shards(tmp_path):
     config, asked = apex_config(), []
     whole = fly_apex(tmp_path, config, cluster=watched({})[0])
     folder = whole.checkpoint.parent
@@ -311,14 +311,14 @@ def test_a_run_that_starts_anew_keeps_its_own_shards(tmp_path):
         assert names == [again.checkpoint.with_suffix(".replay").name]
 
 
-def test_the_command_trains_in_one_process(tmp_path, monkeypatch):
+def test_learner_command_trains_in_one_process(tmp_path, monkeypatch):
     monkeypatch.setenv("NAVI_HOME", str(tmp_path))
     config = tmp_path / "small.json"
     config.write_text(apex_config(total_steps=256).model_dump_json())
     done = CliRunner().invoke(build_app(), ["learner", "--config", str(config), "--in-process", "--json"])
     assert done.exit_code == 0, done.output
-    told = json.loads(done.stdout)
-    assert told["steps"] == 256 and told["run_id"].startswith("apex-default") and told["version"] is None
-    assert told["metrics"]["learner_updates_per_s"] >= 0
+    item = json.loads(done.stdout)
+    assert item["steps"] == 256 and item["run_id"].startswith("apex-default") and item["version"] is None
+    assert item["metrics"]["learner_updates_per_s"] >= 0
     with pytest.raises(ConfigError, match="neither --address nor --processes"):
         CliRunner().invoke(build_app(), ["learner", "--in-process", "--processes", "2"], catch_exceptions=False)

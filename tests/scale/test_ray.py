@@ -32,7 +32,7 @@ def on_ray(made, **kw):
     return cluster
 
 
-def test_actors_shards_and_the_hub_are_killed_and_training_goes_on(ray, tmp_path):
+def test_training_survives_killed_actors_shards_and_hub(ray, tmp_path):
     config = apex_config(total_steps=6000, checkpoint_every=3000, distributed={"ahead": 256})
     made, done = [], []
 
@@ -56,10 +56,10 @@ def test_actors_shards_and_the_hub_are_killed_and_training_goes_on(ray, tmp_path
     def shards_taken(ray):
         """Items that both shards have taken; 0 while one is away."""
         try:
-            told = [ray.get(ray.get_actor(f"navi-shard-{i}").news.remote("", 0, 0), timeout=5) for i in range(2)]
+            statuses = [ray.get(ray.get_actor(f"navi-shard-{i}").status.remote("", 0, 0), timeout=5) for i in range(2)]
         except (ValueError, ray.exceptions.RayError):
             return 0
-        return sum(news.added for news in told)
+        return sum(status.added for status in statuses)
 
     thread = threading.Thread(target=murder, daemon=True)
     thread.start()
@@ -74,7 +74,7 @@ def test_actors_shards_and_the_hub_are_killed_and_training_goes_on(ray, tmp_path
     assert checkpoint.extra["ledger"]["decisions"] >= result.steps
 
 
-def test_an_actor_from_outside_joins_by_its_shard(ray, tmp_path):
+def test_external_actor_joins_by_its_shard(ray, tmp_path):
     config, made, joined = apex_config(total_steps=1500, distributed={"ahead": 256}), [], []
 
     def join():
@@ -94,12 +94,12 @@ def test_an_actor_from_outside_joins_by_its_shard(ray, tmp_path):
     answers = [process.communicate(timeout=240) for process in joined]
     assert joined[0].returncode != 0 and "no Ray at" in answers[0][1], "who has no token is not let in"
     assert joined[1].returncode != 0 and "shard 5 of a run with 2; allowed: 0 … 1" in answers[1][1]
-    told = [json.loads(out) for out, _ in answers[2:]]
-    assert result.steps >= 1500 and {x["ended"] for x in told} == {"total_steps"}
-    assert sum(x["rollouts"] for x in told) * 32 >= 1500
+    replies = [json.loads(out) for out, _ in answers[2:]]
+    assert result.steps >= 1500 and {x["ended"] for x in replies} == {"total_steps"}
+    assert sum(x["rollouts"] for x in replies) * 32 >= 1500
 
 
-def test_two_learners_under_torchrun_are_one(tmp_path, monkeypatch):
+def test_two_learners_under_torchrun_equal_one(tmp_path, monkeypatch):
     monkeypatch.setenv("NAVI_HOME", str(tmp_path))
     made = []
     for learners in (1, 2):
@@ -107,9 +107,9 @@ def test_two_learners_under_torchrun_are_one(tmp_path, monkeypatch):
         wanted = {"learners": learners, "actors_per_gpu": 2 // learners}
         config.write_text(apex_config(total_steps=320, distributed=wanted).model_dump_json())
         command = [sys.executable, "-m", "navi_core.cli.main", "learner", "--config", str(config), "--in-process"]
-        told = subprocess.run([*command, "--json"], capture_output=True, text=True, check=False)
-        assert told.returncode == 0, told.stderr
-        made.append(load_checkpoint(json.loads(told.stdout)["checkpoint"]))
+        result = subprocess.run([*command, "--json"], capture_output=True, text=True, check=False)
+        assert result.returncode == 0, result.stderr
+        made.append(load_checkpoint(json.loads(result.stdout)["checkpoint"]))
     assert navi_home() == tmp_path
     for name, weight in made[0].policy_state.items():
         torch.testing.assert_close(made[1].policy_state[name], weight, rtol=0, atol=2e-5, msg=name)

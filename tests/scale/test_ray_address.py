@@ -1,4 +1,4 @@
-"""An address of Ray where none is: told at once, also where Ray is not installed."""
+"""Ray addresses without a listener are refused at once, also without Ray installed."""
 
 import socket
 import time
@@ -9,7 +9,7 @@ from navi_core.errors import ConfigError
 from navi_core.scale.ray_ports import join_ray
 
 
-def test_where_nothing_listens_nobody_waits():
+def test_address_without_listener_fails_at_once():
     with socket.socket() as taken:
         taken.bind(("127.0.0.1", 0))
         address = f"127.0.0.1:{taken.getsockname()[1]}"
@@ -20,6 +20,6 @@ def test_where_nothing_listens_nobody_waits():
 
 
 @pytest.mark.parametrize("address", ["", "here", "127.0.0.1", ":6379", "127.0.0.1:ray", "127.0.0.1:70000"])
-def test_what_is_no_address_is_named(address):
+def test_invalid_address_is_named(address):
     with pytest.raises(ConfigError, match="neither host:port nor auto"):
         join_ray(address, None)

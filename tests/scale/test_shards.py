@@ -8,7 +8,7 @@ from navi_core.errors import ConfigError, RunError
 from navi_core.learn.replay.prioritized import PrioritizedReplay
 from navi_core.scale import ReplayShard, ShardedReplay
 from navi_core.scale.cluster import LocalShard
-from tests.scale.builders import apex_config, shipment
+from tests.scale.builders import apex_config, experience
 
 CONFIG = apex_config(replay={"capacity": 32, "batch_size": 8}, dqn={"learning_starts": 8}, distributed={"ahead": 64})
 
@@ -18,44 +18,44 @@ def shards(count=2, config=CONFIG):
     return ports, ShardedReplay(config, ports)
 
 
-def test_a_shipment_counts_once_however_often_it_comes():
+def test_a_rollout_sent_twice_counts_once():
     shard = ReplayShard(CONFIG, 0)
-    assert shard.add(shipment(0)) and shard.add(shipment(0)) and shard.add(shipment(1, first=8.0))
-    news = shard.news("", 0, 0)
-    assert [told.number for told in news.reports] == [0, 1]
-    assert (news.items, news.added, news.repeated) == (16, 16, 1)
-    assert shard.add(shipment(0, life=2)), "another life is another sender"
+    assert shard.add(experience(0)) and shard.add(experience(0)) and shard.add(experience(1, first=8.0))
+    status = shard.status("", 0, 0)
+    assert [item.number for item in status.reports] == [0, 1]
+    assert (status.items, status.added, status.repeated) == (16, 16, 1)
+    assert shard.add(experience(0, life=2)), "another life is another sender"
 
 
 def test_reports_stay_until_they_are_confirmed():
     shard = ReplayShard(CONFIG, 0)
-    shard.add(shipment(0))
-    first = shard.news("", 0, 0)
-    assert shard.news("", 0, 0).reports == first.reports, "an answer that was lost is asked for again"
-    shard.add(shipment(1))
-    then = shard.news(first.token, first.cursor, 0)
-    assert [told.number for told in then.reports] == [1]
-    assert shard.news("another life", then.cursor, 0).reports == then.reports, "its cursor confirms nothing here"
-    assert shard.news(then.token, then.cursor, 0).reports == ()
+    shard.add(experience(0))
+    first = shard.status("", 0, 0)
+    assert shard.status("", 0, 0).reports == first.reports, "an answer that was lost is asked for again"
+    shard.add(experience(1))
+    then = shard.status(first.token, first.cursor, 0)
+    assert [item.number for item in then.reports] == [1]
+    assert shard.status("another life", then.cursor, 0).reports == then.reports, "its cursor confirms nothing here"
+    assert shard.status(then.token, then.cursor, 0).reports == ()
 
 
 def test_actors_wait_while_the_learner_is_far_behind():
     shard = ReplayShard(CONFIG, 0)
-    assert all(shard.add(shipment(i)) for i in range(3)), "96 decisions: 64 may be unread before the last"
-    assert not shard.add(shipment(3))
-    news = shard.news("", 0, 0)
-    shard.news(news.token, news.cursor, 65)
-    assert not shard.add(shipment(3)), "read, but not learned from"
-    shard.news(news.token, news.cursor, 64)
-    assert shard.add(shipment(3))
+    assert all(shard.add(experience(i)) for i in range(3)), "96 decisions: 64 may be unread before the last"
+    assert not shard.add(experience(3))
+    status = shard.status("", 0, 0)
+    shard.status(status.token, status.cursor, 65)
+    assert not shard.add(experience(3)), "read, but not learned from"
+    shard.status(status.token, status.cursor, 64)
+    assert shard.add(experience(3))
 
 
-def test_priorities_reach_only_the_items_that_they_were_drawn_for():
+def test_priorities_update_only_the_drawn_items():
     shard = ReplayShard(CONFIG, 0)
-    shard.add(shipment(0, count=16))
+    shard.add(experience(0, count=16))
     drawn = shard.draw(16)
     assert np.array_equal(drawn.serials, drawn.places)
-    shard.add(shipment(1, count=4, first=100.0))  # capacity 16: four of the first are written over
+    shard.add(experience(1, count=4, first=100.0))  # capacity 16: four of the first are written over
     before = shard.replay.priorities().numpy().copy()
     shard.update(drawn.token, drawn.places, drawn.serials, np.full(16, 9.0))
     after = shard.replay.priorities().numpy()
@@ -65,7 +65,7 @@ def test_priorities_reach_only_the_items_that_they_were_drawn_for():
     gone = int((drawn.places < 4).sum())
     shard.update("another life", drawn.places, drawn.serials, np.full(16, 5.0))
     assert np.array_equal(shard.replay.priorities().numpy(), after)
-    assert shard.news("", 0, 0).stale == gone + 16
+    assert shard.status("", 0, 0).stale == gone + 16
 
 
 def test_minibatches_of_unequal_shards_are_unbiased():
@@ -75,7 +75,7 @@ def test_minibatches_of_unequal_shards_are_unbiased():
     rng = np.random.default_rng(0)
     sizes = (24, 8)
     for port, size, scale in zip(ports, sizes, (1.0, 50.0)):
-        port.add(shipment(0, count=size, first=100.0 * port.number, priorities=scale * rng.uniform(0.5, 2.0, size)))
+        port.add(experience(0, count=size, first=100.0 * port.number, priorities=scale * rng.uniform(0.5, 2.0, size)))
     replay.anneal(1.0)
     total = weight = 0.0
     for _ in range(400):
@@ -88,11 +88,11 @@ def test_minibatches_of_unequal_shards_are_unbiased():
     assert total / weight == pytest.approx(mean, rel=0.03)
 
 
-def test_weights_are_those_of_the_chance_to_be_drawn():
+def test_importance_weights_match_the_draw_probability():
     config = apex_config(replay={"capacity": 8, "batch_size": 2, "alpha": 1.0}, dqn={"learning_starts": 8})
     ports, replay = shards(2, config)
-    ports[0].add(shipment(0, count=1, priorities=[3.0]))
-    ports[1].add(shipment(0, count=2, first=10.0, priorities=[1.0, 4.0]))
+    ports[0].add(experience(0, count=1, priorities=[3.0]))
+    ports[1].add(experience(0, count=2, first=10.0, priorities=[1.0, 4.0]))
     replay.beta = 1.0
     for _ in range(20):
         items, _, weights = replay.sample(2)
@@ -101,12 +101,12 @@ def test_weights_are_those_of_the_chance_to_be_drawn():
         torch.testing.assert_close(weights, wanted / wanted.max())
 
 
-def test_weights_of_a_shard_that_stands_in_are_those_of_all_it_gave():
+def test_importance_weights_of_a_substitute_shard():
     config = apex_config(replay={"capacity": 12, "batch_size": 3, "alpha": 1.0}, dqn={"learning_starts": 8},
                          distributed={"replay_shards": 3, "learners": 1, "actors_per_gpu": 2})  # fmt: skip
     ports, replay = shards(3, config)
-    ports[0].add(shipment(0, count=2, priorities=[1.0, 3.0]))
-    ports[1].add(shipment(0, count=1, first=10.0))
+    ports[0].add(experience(0, count=2, priorities=[1.0, 3.0]))
+    ports[1].add(experience(0, count=1, first=10.0))
     replay.beta = 1.0
     for _ in range(20):
         items, _, weights = replay.sample(3)
@@ -116,12 +116,12 @@ def test_weights_of_a_shard_that_stands_in_are_those_of_all_it_gave():
         torch.testing.assert_close(weights, wanted / wanted.max())
 
 
-def test_minibatches_asked_for_at_once_are_drawn_as_one_by_one():
+def test_prefetched_minibatches_equal_single_ones():
     config = apex_config(replay={"capacity": 256, "batch_size": 16, "alpha": 1.0})
     ports = [LocalShard(i, lambda i=i: ReplayShard(config, i)) for i in range(2)]
     replay = ShardedReplay(config, ports, prefetch=4)
     for port in ports:
-        port.add(shipment(0, count=64, first=100.0 * port.number, priorities=np.arange(1, 65)))
+        port.add(experience(0, count=64, first=100.0 * port.number, priorities=np.arange(1, 65)))
     drawn = []
     for number in range(8):
         items, parts, weights = replay.sample(16)
@@ -135,24 +135,24 @@ def test_minibatches_asked_for_at_once_are_drawn_as_one_by_one():
     assert len(drawn) == 128 and np.mean(np.array(drawn) % 100) > 35, "by priority"
 
 
-def test_a_lost_shard_is_replaced_and_the_others_stand_in():
+def test_lost_shard_is_replaced_and_others_substitute():
     ports, replay = shards()
-    told = []
-    replay._lost = lambda port: told.append(port.number)
+    item = []
+    replay._lost = lambda port: item.append(port.number)
     for port in ports:
-        port.add(shipment(0, count=8, first=100.0 * port.number))
+        port.add(experience(0, count=8, first=100.0 * port.number))
     _, parts, _ = replay.sample(8)
     ports[1].kill()
     replay.update(parts, torch.ones(8))
-    assert told == [1] and ports[1].shard is not None
+    assert item == [1] and ports[1].shard is not None
     items, parts, weights = replay.sample(8)
     assert len(weights) == 8 and bool((items["x"] < 100).all()), "the newcomer is empty"
-    assert replay.news(ports[1], "", 0, 0).items == 0
+    assert replay.status(ports[1], "", 0, 0).items == 0
     ports[1].kill()
-    assert replay.news(ports[1], "", 0, 0) is None and told == [1, 1]
+    assert replay.status(ports[1], "", 0, 0) is None and item == [1, 1]
 
 
-def test_what_cannot_be_shared_is_refused(monkeypatch):
+def test_uneven_shards_are_refused(monkeypatch):
     with pytest.raises(ConfigError, match="2 shards cannot be shared by 1 learners"):
         ShardedReplay(CONFIG, [LocalShard(0, lambda: ReplayShard(CONFIG, 0))])
     _, replay = shards()
@@ -163,16 +163,16 @@ def test_what_cannot_be_shared_is_refused(monkeypatch):
         replay.sample(8)
 
 
-def test_a_shard_is_written_and_read_back(tmp_path):
+def test_shard_save_and_load_round_trip(tmp_path):
     shard, again = (ReplayShard(CONFIG, 1) for _ in range(2))
-    shard.add(shipment(0, count=5, priorities=[1, 2, 3, 4, 5]))
+    shard.add(experience(0, count=5, priorities=[1, 2, 3, 4, 5]))
     assert shard.save(str(tmp_path), "step-000000000032.pt") == 5
     assert again.load(str(tmp_path), "step-000000000032.pt", 5)
     assert torch.equal(again.replay.priorities(), shard.replay.priorities())
     assert not ReplayShard(CONFIG, 0).load(str(tmp_path), "step-000000000032.pt", 5), "another shard's folder"
 
 
-def test_probabilities_are_shares_of_the_sum():
+def test_probabilities_are_fractions_of_the_sum():
     replay = PrioritizedReplay(4, alpha=1.0)
     replay.add({"x": torch.zeros(3)}, [1.0, 2.0, 5.0])
     assert replay.probabilities(torch.tensor([2, 0])).tolist() == [0.625, 0.125]
