@@ -5,20 +5,20 @@ from __future__ import annotations
 import csv
 import difflib
 import json
-import math
 import re
 import sys
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from navi_core.errors import ConfigError, RecordError, printable
+from navi_pipeline.lib.warehouse.database import records
 from navi_pipeline.lib.warehouse.sql_files import saved_queries, sql_folder
 from navi_pipeline.lib.warehouse.warehouse import Warehouse
 
 if TYPE_CHECKING:
     import pandas
 
-__all__ = ["print_frame", "records", "run_query"]
+__all__ = ["print_frame", "run_query"]
 
 _HEAD, _FOLDED = 8, 30
 """Columns that a name may take, whatever is below it; of a longer text, those that it keeps."""
@@ -73,11 +73,6 @@ def _print_answer(frame: pandas.DataFrame, as_json: bool, as_csv: bool) -> None:
         csv.writer(sys.stdout).writerows([frame.columns, *(row.values() for row in records(frame))])
     else:
         print_frame(frame)
-
-
-def records(frame: pandas.DataFrame) -> list[dict[str, Any]]:
-    """Return the rows of a frame as JSON data: missing and non-finite numbers become null, times ISO 8601."""
-    return [{str(name): _plain(value) for name, value in row.items()} for row in frame.to_dict("records")]
 
 
 def print_frame(frame: pandas.DataFrame) -> None:
@@ -169,24 +164,6 @@ def _print_overview(warehouse: Warehouse, saved: dict[str, str], as_json: bool, 
     print(f"tables   {', '.join(tables)}")  # noqa: T201
     for name, explanation in saved.items():
         print(f"query    {name:<24} {explanation}")  # noqa: T201
-
-
-def _plain(value: Any) -> Any:
-    import pandas
-
-    if isinstance(value, float):
-        return value if math.isfinite(value) else None
-    if isinstance(value, (bool, int, str)) or value is None:
-        return value
-    if isinstance(value, (list, tuple)):
-        return [_plain(item) for item in value]
-    if isinstance(value, dict):
-        return {str(name): _plain(item) for name, item in value.items()}
-    if hasattr(value, "tolist") and not isinstance(value, pandas.Timestamp):
-        return _plain(value.tolist())
-    if pandas.isna(value):
-        return None
-    return value.isoformat() if hasattr(value, "isoformat") else str(value)
 
 
 def _text(value: Any) -> str:

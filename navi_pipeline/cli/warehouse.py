@@ -55,7 +55,7 @@ def report_page(
 ) -> None:
     """Write one HTML page of what the warehouse knows; it opens offline, on a phone too."""
     from navi_core.terminal.table import print_json
-    from navi_pipeline.cli.report import run_report
+    from navi_pipeline.lib.reports.warehouse_report import run_report
 
     file = run_report(out=out, home=home)
     if as_json:

@@ -59,7 +59,7 @@ def _benchmark(sweep: str, story: str) -> dg.AssetsDefinition:
 def _materialize(context: dg.AssetExecutionContext, sweep: str, settings: SweepSettings) -> dg.MaterializeResult:
     from navi_core.config import SweepConfig, parse_config
     from navi_pipeline.lib.records.documents import content_key
-    from navi_pipeline.lib.reports.pictures import embedded_picture, markdown_table
+    from navi_pipeline.lib.reports.pages import embedded_charts, markdown_table
     from navi_pipeline.lib.sweeps.perform import perform_sweep
 
     given = {name: value for name, value in settings.model_dump(exclude={"again"}).items() if value is not None}
@@ -71,15 +71,15 @@ def _materialize(context: dg.AssetExecutionContext, sweep: str, settings: SweepS
         **{status: ended.count(status) for status in ("ok", "out_of_memory", "crash", "timeout")},
         "reused": made.reused,
         "table": dg.MetadataValue.md(markdown_table(made.rows)),
-        "picture": dg.MetadataValue.md(embedded_picture(made.picture, sweep)),
+        "picture": dg.MetadataValue.md(embedded_charts(made.charts, sweep)),
         "report": dg.MetadataValue.path(str(made.report)),
     }
-    if made.verdict_picture is not None:
+    if made.verdicts:
         checklist = markdown_table([verdict.as_row() for verdict in made.verdicts])
         metadata |= {
             "verdict": dg.MetadataValue.md("\n\n".join(verdict.sentence for verdict in made.verdicts)),
             "checklist": dg.MetadataValue.md(checklist),
-            "intervals": dg.MetadataValue.md(embedded_picture(made.verdict_picture, "intervals")),
+            "intervals": dg.MetadataValue.md(embedded_charts([made.verdict_chart], "intervals")),
         }
     measured = [[outcome.cell, outcome.status, outcome.measured_at] for outcome in made.outcomes]
     return dg.MaterializeResult(metadata=metadata, data_version=dg.DataVersion(content_key(measured)))

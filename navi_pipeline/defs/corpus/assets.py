@@ -74,7 +74,7 @@ def scene_sources(context: dg.AssetExecutionContext, config: SceneSettings) -> d
     """Plan the scenes and register their partitions."""
     from navi_pipeline.lib.corpus.scene_plan import as_rows, chosen_settings, plan_scenes, plan_settings, write_plan
     from navi_pipeline.lib.records.documents import content_key
-    from navi_pipeline.lib.reports.pictures import markdown_table
+    from navi_pipeline.lib.reports.pages import markdown_table
 
     earlier = chosen_settings()
     named = {name: value for name in DEFAULT_SCENES if (value := getattr(config, name)) is not None}
@@ -166,7 +166,8 @@ def scene_quality() -> dg.MaterializeResult:
     """Judge the compiled scenes together."""
     from navi_pipeline.lib.corpus.compiled_scenes import corpus_rows
     from navi_pipeline.lib.records.documents import content_key
-    from navi_pipeline.lib.reports.pictures import embedded_picture, markdown_table, scatter
+    from navi_pipeline.lib.reports.charts import scatter_chart
+    from navi_pipeline.lib.reports.pages import embedded_charts, markdown_table
 
     rows = corpus_rows()
     verdicts = {word: sum(row["verdict"] == word for row in rows) for word in ("PASS", "MARGINAL", "FAIL")}
@@ -175,14 +176,14 @@ def scene_quality() -> dg.MaterializeResult:
         split: [(row["floor_area_m2"], row["triangles"] / 1e3) for row in rows if row["split"] == split]
         for split in dict.fromkeys(row["split"] for row in rows)
     }
-    picture = scatter(points, "reachable floor [m²]", "triangles [thousand]")
+    chart = scatter_chart(points, x="reachable floor [m²]", y="triangles [thousand]")
     return dg.MaterializeResult(
         metadata={
             "scenes": len(rows),
             **{f"verdict_{word}": number for word, number in verdicts.items()},
             "floor_area_m2": sum(row["floor_area_m2"] for row in rows),
             "table": dg.MetadataValue.md(markdown_table([{name: row[name] for name in shown} for row in rows])),
-            "picture": dg.MetadataValue.md(embedded_picture(picture, "floor and triangles")),
+            "picture": dg.MetadataValue.md(embedded_charts([chart], "floor and triangles")),
         },
         data_version=dg.DataVersion(content_key([[row["name"], row["content_hash"], row["verdict"]] for row in rows])),
     )
@@ -202,7 +203,7 @@ def corpus(context: dg.AssetExecutionContext) -> dg.MaterializeResult:
     """Gather the compiled scenes into one manifest."""
     from navi_pipeline.lib.corpus.compiled_scenes import corpus_rows, write_corpus
     from navi_pipeline.lib.records.documents import content_key
-    from navi_pipeline.lib.reports.pictures import markdown_table
+    from navi_pipeline.lib.reports.pages import markdown_table
 
     rows = corpus_rows()
     used = [row for row in rows if row["verdict"] != "FAIL"]

@@ -41,7 +41,7 @@ class ExpertSettings(dg.Config):
 def expert_demonstrations(context: dg.AssetExecutionContext, config: ExpertSettings) -> dg.MaterializeResult:
     """Fly the teacher, or reuse its flights."""
     from navi_pipeline.lib.corpus.demonstrations import expert_config, fly_expert
-    from navi_pipeline.lib.reports.pictures import markdown_table
+    from navi_pipeline.lib.reports.pages import markdown_table
 
     settings = {name: getattr(config, name) for name in ("pilot", "episodes", "steps", "noise", "seed")}
     made = fly_expert(
@@ -77,7 +77,7 @@ def recorded_demonstrations(context: dg.AssetExecutionContext) -> dg.Materialize
     """Take recordings in."""
     from navi_pipeline.lib.corpus.demonstrations import take_recordings
     from navi_pipeline.lib.records.documents import content_key
-    from navi_pipeline.lib.reports.pictures import markdown_table
+    from navi_pipeline.lib.reports.pages import markdown_table
 
     made = take_recordings()
     refused = [row for row in made["rows"] if not row["accepted"]]
@@ -108,7 +108,8 @@ def recorded_demonstrations(context: dg.AssetExecutionContext) -> dg.Materialize
 def demonstrations(context: dg.AssetExecutionContext) -> dg.MaterializeResult:
     """Gather them, and show what was seen and what was answered."""
     from navi_pipeline.lib.corpus.demonstrations import action_statistics, gather_demonstrations
-    from navi_pipeline.lib.reports.pictures import embedded_picture, histograms, markdown_table, panorama
+    from navi_pipeline.lib.reports.charts import histogram_chart, panorama_picture
+    from navi_pipeline.lib.reports.pages import embedded_charts, embedded_picture, markdown_table
 
     made = gather_demonstrations(context.partition_key)
     rows, actions, first = action_statistics(made["folders"])
@@ -116,7 +117,7 @@ def demonstrations(context: dg.AssetExecutionContext) -> dg.MaterializeResult:
     metadata |= {
         "sources": dg.MetadataValue.md(markdown_table(made["rows"])),
         "actions": dg.MetadataValue.md(markdown_table(rows)),
-        "answers": dg.MetadataValue.md(embedded_picture(histograms(actions, "actions"), "actions")),
-        "panorama": dg.MetadataValue.md(embedded_picture(panorama(first, "the first decision"), "panorama")),
+        "answers": dg.MetadataValue.md(embedded_charts([histogram_chart(actions, x="action")], "actions")),
+        "panorama": dg.MetadataValue.md(embedded_picture(panorama_picture(first), "panorama")),
     }
     return dg.MaterializeResult(metadata=metadata, data_version=dg.DataVersion(made["content_hash"]))

@@ -55,7 +55,7 @@ def policy_evaluation(context: dg.AssetExecutionContext, config: EvaluationSetti
         write_verdict,
     )
     from navi_pipeline.lib.records.documents import content_key
-    from navi_pipeline.lib.reports.pictures import markdown_table
+    from navi_pipeline.lib.reports.pages import markdown_table
     from navi_pipeline.lib.training.policies import known_policies, policy_name, read_policy
     from navi_pipeline.lib.warehouse.warehouse import Warehouse
 
@@ -115,7 +115,8 @@ def baseline_evaluation(context: dg.AssetExecutionContext, config: EvaluationSet
     from navi_pipeline.lib.evaluation.baselines import fly_baselines
     from navi_pipeline.lib.evaluation.scoring import result_row
     from navi_pipeline.lib.records.documents import content_key
-    from navi_pipeline.lib.reports.pictures import embedded_picture, interval_bars, markdown_table
+    from navi_pipeline.lib.reports.charts import interval_chart
+    from navi_pipeline.lib.reports.pages import embedded_charts, markdown_table
     from navi_pipeline.lib.warehouse.warehouse import Warehouse
 
     protocol = config.protocol()
@@ -126,12 +127,12 @@ def baseline_evaluation(context: dg.AssetExecutionContext, config: EvaluationSet
         auc, *bounds = (result.summary[key] for key in ("c_vis_auc", "c_vis_auc_low", "c_vis_auc_high"))
         low, high = (auc if bound is None else bound for bound in bounds)  # one flight has no interval
         bars.append((name, float(auc), float(low), float(high)))
-    picture = embedded_picture(interval_bars(bars, "C_vis AUC [%], 95 % interval over scenes and starts"), "pilots")
+    chart = interval_chart(bars, label="C_vis AUC [%], 95 % interval over scenes and starts")
     metadata: dict[str, Any] = {
         "pilots": len(made.results),
         "reused": made.reused,
         "table": dg.MetadataValue.md(markdown_table([result_row(*item) for item in made.results.items()])),
-        "picture": dg.MetadataValue.md(picture),
+        "picture": dg.MetadataValue.md(embedded_charts([chart], "pilots")),
     }
     if made.maps:
         metadata["maps"] = dg.MetadataValue.md("\n\n".join(made.maps))
@@ -159,19 +160,20 @@ def ranked() -> tuple[dict[str, Any], str]:
     """Return what the leaderboard shows, and its data version."""
     from navi_pipeline.lib.evaluation.baselines import ranking, worth_drawing
     from navi_pipeline.lib.records.documents import content_key
-    from navi_pipeline.lib.reports.pictures import embedded_picture, interval_bars, markdown_table, scatter
+    from navi_pipeline.lib.reports.charts import interval_chart, scatter_chart
+    from navi_pipeline.lib.reports.pages import embedded_charts, markdown_table
 
     rows = ranking()
     drawn_rows = worth_drawing(rows)
     bars = [(row["subject"], row["c_vis_auc_percent"], row["low"], row["high"]) for row in drawn_rows]
     points = {row["subject"]: [(row["collisions_per_minute"], row["c_vis_auc_percent"])] for row in drawn_rows}
-    drawn = scatter(points, "collisions per minute", "C_vis AUC [%]")
+    drawn = scatter_chart(points, x="collisions per minute", y="C_vis AUC [%]")
     metadata = {
         "subjects": len(rows),
         "drawn": len(drawn_rows),
         "first": rows[0]["subject"] if rows else "nobody",
         "table": dg.MetadataValue.md(markdown_table(rows)),
-        "ranking": dg.MetadataValue.md(embedded_picture(interval_bars(bars, "C_vis AUC [%]"), "ranking")),
-        "safety": dg.MetadataValue.md(embedded_picture(drawn, "coverage and collisions")),
+        "ranking": dg.MetadataValue.md(embedded_charts([interval_chart(bars, label="C_vis AUC [%]")], "ranking")),
+        "safety": dg.MetadataValue.md(embedded_charts([drawn], "coverage and collisions")),
     }
     return metadata, content_key([[row["subject"], row["c_vis_auc_percent"]] for row in rows])

@@ -30,7 +30,7 @@ def promoted_model(context: dg.AssetExecutionContext, config: EvaluationSettings
     from navi_core.models import record_registry
     from navi_pipeline.lib.evaluation.promotions import challenge, lineage_of, open_registry
     from navi_pipeline.lib.records.documents import content_key
-    from navi_pipeline.lib.reports.pictures import markdown_table
+    from navi_pipeline.lib.reports.pages import markdown_table
     from navi_pipeline.lib.training.policies import read_policy
     from navi_pipeline.lib.warehouse.warehouse import Warehouse
 

@@ -60,7 +60,7 @@ trial = dg.AssetSpec(
 def _materialize(context: dg.AssetExecutionContext, settings: StudySettings) -> dg.MaterializeResult:
     from navi_pipeline.lib.corpus.compiled_scenes import scene_paths
     from navi_pipeline.lib.records.documents import content_key
-    from navi_pipeline.lib.reports.pictures import embedded_picture, markdown_table
+    from navi_pipeline.lib.reports.pages import embedded_charts, markdown_table
     from navi_pipeline.lib.studies.best_trial import selection_note
     from navi_pipeline.lib.studies.catalogue import find_study, over_scenes
     from navi_pipeline.lib.studies.perform import perform_study
@@ -87,7 +87,7 @@ def _materialize(context: dg.AssetExecutionContext, settings: StudySettings) -> 
         "reused": made.reused,
         "best_params": made.row["best_params"] or {},
         "table": dg.MetadataValue.md(markdown_table([_told(row) for row in made.trials])),
-        "picture": dg.MetadataValue.md(embedded_picture(made.picture, config.name)),
+        "picture": dg.MetadataValue.md(embedded_charts([made.chart], config.name)),
         "report": dg.MetadataValue.path(str(made.report)),
     }
     if made.row["best_value"] is not None:

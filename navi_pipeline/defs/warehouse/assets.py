@@ -38,7 +38,7 @@ def folded_in(warn: Callable[..., None]) -> tuple[dict[str, Any], str]:
         warn: Told of every segment that is in quarantine.
     """
     from navi_pipeline.lib.records.documents import content_key
-    from navi_pipeline.lib.reports.pictures import markdown_table
+    from navi_pipeline.lib.reports.pages import markdown_table
     from navi_pipeline.lib.warehouse.warehouse import Warehouse
 
     store = Warehouse()

@@ -15,8 +15,8 @@ from navi_core.errors import RunError
 from navi_pipeline.lib.ablations.catalogue import BASE, Variant, find_variants
 from navi_pipeline.lib.ablations.cell import CellOutcome, known_outcome, resolved
 from navi_pipeline.lib.ablations.worker import run_cell_in_child
-from navi_pipeline.lib.reports.html_report import table_part, text_part, write_report
-from navi_pipeline.lib.reports.line_chart import interval_chart
+from navi_pipeline.lib.reports.charts import interval_chart
+from navi_pipeline.lib.reports.pages import reports_folder, table_part, text_part, write_page
 from navi_pipeline.lib.warehouse.warehouse import Warehouse
 
 if TYPE_CHECKING:
@@ -87,7 +87,7 @@ def perform_ablation(
     parts += [text_part(sentence) for sentence in sentences]
     if waiting:
         parts.append(text_part(f"{waiting} of {len(plan)} cells are not measured yet."))
-    report = write_report(f"ablation-{name}", f"Ablation {name}", parts)
+    report = write_page(reports_folder() / f"ablation-{name}.html", f"Ablation {name}", parts)
     if failure is not None:
         raise failure
     return AblationResult(outcomes, waiting, rows, sentences, skipped, report)

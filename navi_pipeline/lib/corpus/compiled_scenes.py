@@ -11,7 +11,7 @@ from navi_core.record import navi_home
 from navi_pipeline.lib.corpus.scene_plan import SceneSource, load_source, mesh_hash, read_plan
 from navi_pipeline.lib.records.documents import content_key, pipeline_folder, read_document, write_document
 from navi_pipeline.lib.records.logs import pipeline_log
-from navi_pipeline.lib.reports.pictures import embedded_picture
+from navi_pipeline.lib.reports.pages import embedded_picture
 
 if TYPE_CHECKING:
     from navi_core.config import CompileConfig

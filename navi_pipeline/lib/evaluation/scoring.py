@@ -11,7 +11,7 @@ from navi_core.record import navi_home
 from navi_pipeline.lib.corpus.compiled_scenes import load_split, read_corpus
 from navi_pipeline.lib.records.documents import content_key, pipeline_folder, read_document, write_document
 from navi_pipeline.lib.records.logs import pipeline_log
-from navi_pipeline.lib.reports.pictures import embedded_picture
+from navi_pipeline.lib.reports.pages import embedded_picture
 from navi_pipeline.lib.training.policies import policy_name
 
 if TYPE_CHECKING:

@@ -9,15 +9,17 @@ from typing import Any
 from navi_core.errors import RecordError
 from navi_core.record.durable import write_durably
 from navi_pipeline.lib.nightly.night import Night
-from navi_pipeline.lib.reports.html_report import (
+from navi_pipeline.lib.reports.charts import REWARD_PANELS, curve_charts
+from navi_pipeline.lib.reports.pages import (
     Part,
-    picture_part,
+    markdown_table,
     reports_folder,
+    section,
     table_part,
     text_part,
-    write_report,
+    write_page,
 )
-from navi_pipeline.lib.reports.pictures import markdown_table, reward_curves
+from navi_pipeline.lib.training.policies import curve_of
 from navi_pipeline.lib.warehouse.warehouse import Warehouse
 
 __all__ = ["summary_paths", "write_summary"]
@@ -36,20 +38,21 @@ def write_summary(night: Night) -> tuple[Path, Path]:
     lines, parts = [f"# {title}", ""], list[Part]()
     for heading, text, rows in _sections(night):
         lines += [f"## {heading}", ""]
-        parts.append(f"<h2>{heading}</h2>")
+        body = list[Part]()
         if text:
             lines += [text, ""]
-            parts.append(text_part(text))
+            body.append(text_part(text))
         if rows:
             lines += [markdown_table(rows), ""]
-            parts.append(table_part(rows))
+            body.append(table_part(rows))
+        parts += section(heading, body)
     run_id = night.data("resume_proof").get("run_id") or night.data("training").get("run_id")
-    if run_id and (picture := _curves(run_id)) is not None:
-        parts += ["<h2>Training</h2>", picture_part(picture, run_id)]
-    markdown, _ = summary_paths(night.name)
+    if run_id:
+        parts += section("Training", curve_charts(curve_of(run_id), REWARD_PANELS))
+    markdown, page = summary_paths(night.name)
     markdown.parent.mkdir(parents=True, exist_ok=True)
     write_durably(markdown, ("\n".join(lines).rstrip() + "\n").encode())
-    page = write_report(f"night-{night.name}", title, parts)
+    write_page(page, title, parts)
     night.record("night", f"{night.verdict}: {_headline(night)}", {"summary": str(markdown)})
     warehouse = Warehouse()
     warehouse.ingest()
@@ -116,10 +119,3 @@ def _sections(night: Night) -> list[tuple[str, str, list[dict[str, Any]]]]:
         how = "Mend what the failed gate names; the same night given again goes on behind the stages that passed."
         sections.append(("What to do", how, []))
     return sections
-
-
-def _curves(run_id: str) -> bytes | None:
-    from navi_pipeline.lib.training.policies import curve_of
-
-    curve = curve_of(run_id)
-    return reward_curves(curve, run_id) if len(curve) > 1 else None

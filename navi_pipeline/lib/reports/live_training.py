@@ -11,6 +11,8 @@ from typing import Any
 import dagster as dg
 
 from navi_core.record.thinned_curve import ThinnedCurve
+from navi_pipeline.lib.reports.charts import REWARD_PANELS, curve_charts
+from navi_pipeline.lib.reports.pages import embedded_charts
 
 __all__ = ["LiveTraining"]
 
@@ -90,7 +92,8 @@ class LiveTraining:
             metadata["progress_percent"] = 100.0 * point["step"] / total
         self._bare = not (curves and len(self._curve.steps) > 2)
         if not self._bare:
-            metadata["curves"] = dg.MetadataValue.md(self._curves())
+            charts = curve_charts({"step": self._curve.steps, **self._curve.series}, REWARD_PANELS)
+            metadata["curves"] = dg.MetadataValue.md(embedded_charts(charts, "curves so far"))
             self._pause *= 2
             self._due = self._told + self._pause
         self._context.log_event(
@@ -98,14 +101,6 @@ class LiveTraining:
                 asset_key=self._context.asset_key, partition=self._context.partition_key, metadata=metadata
             )
         )
-
-    def _curves(self) -> str:
-        import pandas
-
-        from navi_pipeline.lib.reports.pictures import embedded_picture, reward_curves
-
-        frame = pandas.DataFrame({"step": self._curve.steps} | self._curve.series)
-        return embedded_picture(reward_curves(frame, self._title), "curves so far")
 
 
 def _number(text: str) -> float:

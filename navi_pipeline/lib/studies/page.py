@@ -9,13 +9,12 @@ from html import escape
 from pathlib import Path
 from typing import Any
 
-from navi_pipeline.lib.reports.html_report import Part, picture_part, table_part, text_part, write_report
-from navi_pipeline.lib.reports.line_chart import line_chart
-from navi_pipeline.lib.reports.pictures import scatter
+from navi_pipeline.lib.reports.charts import line_chart, scatter_chart
+from navi_pipeline.lib.reports.pages import Part, reports_folder, section, table_part, text_part, write_page
 from navi_pipeline.lib.studies.best_trial import selection_note, trials_compared
 from navi_pipeline.lib.studies.trial_queue import TrialQueue
 
-__all__ = ["history_picture", "importances", "write_page"]
+__all__ = ["history_chart", "importances", "write_study_page"]
 
 _CURVES = 8
 _SCATTERS = 8
@@ -24,7 +23,7 @@ _SHOWN = ("slot", "trial", "state", "value", "reward_ema", "sps", "memory_gib", 
 Rows = list[dict[str, Any]]
 
 
-def write_page(queue: TrialQueue, row: dict[str, Any], rows: Rows) -> Path:
+def write_study_page(queue: TrialQueue, row: dict[str, Any], rows: Rows) -> Path:
     """Write the page of a study and return its path.
 
     Args:
@@ -43,22 +42,22 @@ def write_page(queue: TrialQueue, row: dict[str, Any], rows: Rows) -> Path:
     ]
     best = {trial.number for trial in queue.best()}
     worth = [text_part(f"Of {selection_note(trials_compared(queue))}.")] if best else []
-    parts += _section("Best", [table_part(_table([one for one in rows if one["trial"] in best])), *worth])
+    parts += section("Best", [table_part(_table([one for one in rows if one["trial"] in best])), *worth])
     if len(config.objectives) > 1:
-        parts += _section("Front", [picture_part(_front(queue, rows), "objectives against each other")])
+        parts += section("Front", [_front(queue, rows)])
     else:
-        parts += _section("History", [_history(queue, rows)])
-        parts += _section("Curves", [_curves(queue, rows)])
+        parts += section("History", [_history(queue, rows)])
+        parts += section("Curves", [_curves(queue, rows)])
     weights = importances(queue)
     if weights:
         told = [{"setting": name, "importance": round(value, 3)} for name, value in weights.items()]
-        parts += _section("What mattered", [table_part(told)])
-    parts += _section("Settings and values", _slices(queue, rows))
-    parts += _section("Trials", [table_part(_table(rows))])
+        parts += section("What mattered", [table_part(told)])
+    parts += section("Settings and values", _slices(queue, rows))
+    parts += section("Trials", [table_part(_table(rows))])
     ended = [{name: one[name] for name in ("slot", "trial", "outcome", "reason")} for one in rows if one["reason"]]
-    parts += _section("Trials that did not end well", [table_part(ended)] if ended else [])
+    parts += section("Trials that did not end well", [table_part(ended)] if ended else [])
     parts.append(f"<details><summary>Settings</summary><pre>{escape(config.model_dump_json(indent=1))}</pre></details>")
-    return write_report(f"study-{config.name}", f"Study {config.name}", parts)
+    return write_page(reports_folder() / f"study-{config.name}.html", f"Study {config.name}", parts)
 
 
 def importances(queue: TrialQueue) -> dict[str, float]:
@@ -77,15 +76,15 @@ def importances(queue: TrialQueue) -> dict[str, float]:
             return {}  # trials that all have one value say nothing
 
 
-def history_picture(queue: TrialQueue, rows: Rows) -> bytes:
-    """Return value by trial, or the first two objectives against each other, as a PNG file."""
+def history_chart(queue: TrialQueue, rows: Rows) -> str:
+    """Draw value by trial, or the first two objectives against each other."""
     if len(queue.config.objectives) > 1:
         return _front(queue, rows)
     groups = {
         state: [(one["slot"], one["value"]) for one in rows if one["state"] == state and one["value"] is not None]
         for state in ("complete", "pruned")
     }
-    return scatter({name: points for name, points in groups.items() if points}, "trial", _metric(queue))
+    return scatter_chart(groups, x="trial", y=_metric(queue))
 
 
 def _history(queue: TrialQueue, rows: Rows) -> Part:
@@ -124,11 +123,11 @@ def _slices(queue: TrialQueue, rows: Rows) -> list[Part]:
     for name in sorted({name for one in done for name in one["params"]})[:_SCATTERS]:
         points = [(one["params"][name], one["value"]) for one in done if name in one["params"]]
         if all(isinstance(value, int | float) and not isinstance(value, bool) for value, _ in points):
-            parts.append(picture_part(scatter({name: points}, name, _metric(queue)), name))
+            parts.append(scatter_chart({name: points}, x=name, y=_metric(queue)))
     return parts
 
 
-def _front(queue: TrialQueue, rows: Rows) -> bytes:
+def _front(queue: TrialQueue, rows: Rows) -> str:
     first, second = queue.config.objectives[:2]
     best = {trial.number for trial in queue.best()}
     groups: dict[str, list[tuple[float, float]]] = {"trials": [], "front": []}
@@ -136,7 +135,7 @@ def _front(queue: TrialQueue, rows: Rows) -> bytes:
         if one["objective_values"]:
             pair = (float(one["objective_values"][0]), float(one["objective_values"][1]))
             groups["front" if one["trial"] in best else "trials"].append(pair)
-    return scatter({name: points for name, points in groups.items() if points}, first.metric, second.metric)
+    return scatter_chart(groups, x=first.metric, y=second.metric)
 
 
 def _table(rows: Rows) -> Rows:
@@ -145,7 +144,3 @@ def _table(rows: Rows) -> Rows:
 
 def _metric(queue: TrialQueue) -> str:
     return queue.config.objectives[0].metric
-
-
-def _section(title: str, parts: list[Part]) -> list[Part]:
-    return [f"<h2>{escape(title)}</h2>", *parts] if any(parts) else []

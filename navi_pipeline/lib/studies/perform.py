@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any
 
 from navi_core.config import StudyConfig
 from navi_core.errors import NaviError, RunError
-from navi_pipeline.lib.studies.page import history_picture, write_page
+from navi_pipeline.lib.studies.page import history_chart, write_study_page
 from navi_pipeline.lib.studies.rows import record_study, record_trials, trial_row
 from navi_pipeline.lib.studies.trial_queue import TrialQueue
 from navi_pipeline.lib.training.supervised import run_supervised
@@ -37,7 +37,7 @@ class StudyResult:
         row: Its row of `studies`.
         trials: Latest trial of every slot as rows of `trials`, by slot.
         best: The best feasible trial, or the front.
-        picture: Value by trial, or the front, PNG.
+        chart: Value by trial, or the front, SVG.
         report: HTML page.
         reused: Whether nothing had to be trained.
     """
@@ -45,7 +45,7 @@ class StudyResult:
     row: dict[str, Any]
     trials: list[dict[str, Any]]
     best: list[FrozenTrial]
-    picture: bytes
+    chart: str
     report: Path
     reused: bool
 
@@ -109,8 +109,8 @@ def study_result(queue: TrialQueue, status: str, *, reused: bool) -> StudyResult
     row = record_study(queue, status)
     Warehouse().ingest()
     rows = [trial_row(queue, trial) for _, trial in sorted(queue.latest().items())]
-    page = write_page(queue, row, rows)
-    return StudyResult(row, rows, queue.best(), history_picture(queue, rows), page, reused)
+    page = write_study_page(queue, row, rows)
+    return StudyResult(row, rows, queue.best(), history_chart(queue, rows), page, reused)
 
 
 def _sitting(

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -11,10 +11,10 @@ from navi_core.config import SweepConfig
 from navi_core.errors import RunError
 from navi_pipeline.lib.corpus.compiled_scenes import read_corpus
 from navi_pipeline.lib.records.documents import pipeline_folder, read_document, write_document
-from navi_pipeline.lib.reports.html_report import picture_part, table_part, text_part, write_report
+from navi_pipeline.lib.reports.charts import interval_chart, line_chart
+from navi_pipeline.lib.reports.pages import reports_folder, table_part, text_part, write_page
 from navi_pipeline.lib.sweeps.catalogue import Scenery, Sweep, find_sweep
 from navi_pipeline.lib.sweeps.cells import Outcome, run_cells
-from navi_pipeline.lib.sweeps.pictures import draw_sweep, draw_verdicts
 from navi_pipeline.lib.sweeps.summary import INCUMBENT, Verdict, core_verdicts, level_rows
 from navi_pipeline.lib.warehouse.warehouse import Warehouse
 
@@ -34,8 +34,8 @@ class SweepResult:
         outcomes: Of every cell.
         rows: One line per level.
         verdicts: The promotion checklist, for temporal cores alone.
-        picture: Figures by level and reward curves, PNG.
-        verdict_picture: Differences with their intervals, PNG; None without verdicts.
+        charts: Figures by level and reward curves, SVG.
+        verdict_chart: Differences with their intervals, SVG; empty without verdicts.
         report: HTML file with all of this.
     """
 
@@ -44,8 +44,8 @@ class SweepResult:
     outcomes: list[Outcome]
     rows: list[dict[str, Any]]
     verdicts: list[Verdict]
-    picture: bytes
-    verdict_picture: bytes | None
+    charts: list[str]
+    verdict_chart: str
     report: Path
 
     @property
@@ -75,14 +75,15 @@ def perform_sweep(
     Warehouse().ingest()
     rows = level_rows(outcomes, sweep.shown)
     verdicts = core_verdicts(outcomes) if name == "temporal_core_sweep" else []
-    picture = draw_sweep(outcomes, sweep.shown, f"{name}, {config.profile}")
-    judged = draw_verdicts(verdicts, INCUMBENT) if verdicts else None
-    parts = [text_part(sweep.question), table_part(rows), picture_part(picture, name)]
-    if judged is not None:
+    charts = _charts(outcomes, sweep.shown)
+    differences = [(v.core, v.reward.mean, v.reward.low, v.reward.high) for v in verdicts if v.reward is not None]
+    judged = interval_chart(differences, label=f"final reward_ema less that of {INCUMBENT}, 95 % interval over seeds")
+    parts = [text_part(sweep.question), table_part(rows), *charts]
+    if verdicts:
         parts += [text_part(verdict.sentence) for verdict in verdicts]
-        parts += [table_part([verdict.as_row() for verdict in verdicts]), picture_part(judged, "verdict")]
+        parts += [table_part([verdict.as_row() for verdict in verdicts]), judged]
     parts.append(text_part(f"Settings: {config.model_dump_json(exclude_defaults=True)}"))
-    report = write_report(f"{name}-{config.profile}", f"{name}, {config.profile}", parts)
+    report = write_page(reports_folder() / f"{name}-{config.profile}.html", f"{name}, {config.profile}", parts)
     document = {
         "sweep": name,
         "profile": config.profile,
@@ -92,7 +93,26 @@ def perform_sweep(
         "report": str(report),
     }
     write_document(_path(name, config.profile), document)
-    return SweepResult(sweep, config, outcomes, rows, verdicts, picture, judged, report)
+    return SweepResult(sweep, config, outcomes, rows, verdicts, charts, judged, report)
+
+
+def _charts(outcomes: Sequence[Outcome], shown: Sequence[str]) -> list[str]:
+    """Draw the first two figures by level, mean and range over the cells, and the reward curves."""
+    figures: dict[str, dict[str, list[float]]] = {name: {} for name in shown[:2]}
+    for outcome in outcomes:
+        for name, levels in figures.items():
+            if outcome.status == "ok" and name in outcome.metrics:
+                levels.setdefault(outcome.level, []).append(outcome.metrics[name])
+    charts = [
+        interval_chart(
+            [(level, sum(values) / len(values), min(values), max(values)) for level, values in levels.items()],
+            label=f"{name}: mean and range over seeds",
+        )
+        for name, levels in figures.items()
+    ]
+    curves = {o.cell: ([step for step, _ in o.curve], [reward for _, reward in o.curve]) for o in outcomes}
+    charts.append(line_chart(curves, x="decisions", y="reward_ema"))
+    return [chart for chart in charts if chart]
 
 
 def read_sweep(name: str, profile: str) -> dict[str, Any]:

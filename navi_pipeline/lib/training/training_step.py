@@ -91,16 +91,17 @@ def materialize_policy(
 
 
 def _curves(policy: dict[str, Any], *, cloned: bool) -> dict[str, Any]:
-    from navi_pipeline.lib.reports.pictures import cloning_curves, embedded_picture, reward_curves
+    from navi_pipeline.lib.reports.charts import CLONING_PANELS, REWARD_PANELS, curve_charts
+    from navi_pipeline.lib.reports.pages import embedded_charts
     from navi_pipeline.lib.training.policies import cloning_curve_of, curve_of
 
     curve = cloning_curve_of(policy["run_id"]) if cloned else curve_of(policy["run_id"])
     if not len(curve):
         return {}
-    draw = cloning_curves if cloned else reward_curves
+    charts = curve_charts(curve, CLONING_PANELS if cloned else REWARD_PANELS)
     shown: dict[str, Any] = {
         "steps_per_second": float(curve["sps"].median()),
-        "curves": dg.MetadataValue.md(embedded_picture(draw(curve, policy["run_id"]), "curves")),
+        "curves": dg.MetadataValue.md(embedded_charts(charts, "curves")),
     }
     if cloned:
         shown |= {

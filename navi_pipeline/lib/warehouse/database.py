@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import re
 from collections.abc import Callable
 from pathlib import Path
@@ -13,7 +14,7 @@ if TYPE_CHECKING:
     import duckdb
     import pandas
 
-__all__ = ["count_duplicate_keys", "open_database", "remedy"]
+__all__ = ["count_duplicate_keys", "open_database", "records", "remedy"]
 
 _CLOSED: dict[str, Any] = {"enable_external_access": False}
 """A reader's query reads the file alone: no other files, no extensions from the network, no COPY … TO."""
@@ -89,3 +90,26 @@ def count_duplicate_keys(
         f"(select count(*) as n from {table} where hash({keys[1]}) % ? = ? group by {together} having count(*) > 1)"
     )
     return sum(int(ask(sql, [pieces, piece])["n"][0]) for piece in range(pieces))
+
+
+def records(frame: pandas.DataFrame) -> list[dict[str, Any]]:
+    """Return the rows of a frame as JSON data: missing and non-finite numbers become null, times ISO 8601."""
+    return [{str(name): _plain(value) for name, value in row.items()} for row in frame.to_dict("records")]
+
+
+def _plain(value: Any) -> Any:
+    import pandas
+
+    if isinstance(value, float):
+        return value if math.isfinite(value) else None
+    if isinstance(value, (bool, int, str)) or value is None:
+        return value
+    if isinstance(value, (list, tuple)):
+        return [_plain(item) for item in value]
+    if isinstance(value, dict):
+        return {str(name): _plain(item) for name, item in value.items()}
+    if hasattr(value, "tolist") and not isinstance(value, pandas.Timestamp):
+        return _plain(value.tolist())
+    if pandas.isna(value):
+        return None
+    return value.isoformat() if hasattr(value, "isoformat") else str(value)

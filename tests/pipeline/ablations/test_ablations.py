@@ -21,12 +21,12 @@ from navi_core.config import AblationConfig, parse_config
 from navi_core.errors import ConfigError, RunError
 from navi_core.record import RunDirectory, navi_home
 from navi_pipeline.cli.ablate import register
-from navi_pipeline.cli.report import run_report
 from navi_pipeline.lib.ablations import cell, perform
 from navi_pipeline.lib.ablations.catalogue import BASE, VARIANTS, find_variants
 from navi_pipeline.lib.ablations.cell import CellOutcome, _document, _key, known_outcome, resolved, run_cell
 from navi_pipeline.lib.ablations.perform import perform_ablation
 from navi_pipeline.lib.records.documents import write_document
+from navi_pipeline.lib.reports.warehouse_report import run_report
 from navi_pipeline.lib.training.stale_runs import runs_in_use
 from navi_pipeline.lib.warehouse.warehouse import Warehouse
 from tests.evaluate.conftest import made_result

@@ -114,7 +114,7 @@ def test_the_scenes_are_judged_side_by_side(passes):
         for e in passes[0][2].get_asset_materialization_events()
         if e.materialization.asset_key.to_user_string() == "scene_quality"
     )
-    assert quality.metadata["scenes"].value == 4 and "data:image/png;base64," in quality.metadata["picture"].value
+    assert quality.metadata["scenes"].value == 4 and "data:image/svg+xml;base64," in quality.metadata["picture"].value
     assert f"| {MINE} | external |" in quality.metadata["table"].value
 
 

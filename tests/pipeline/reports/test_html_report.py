@@ -1,18 +1,26 @@
 """Reports: they stand alone, and text in them is text."""
 
 from navi_core.record import navi_home
-from navi_pipeline.lib.reports.html_report import html_report, picture_part, table_part, text_part, write_report
+from navi_pipeline.lib.reports.pages import (
+    embedded_charts,
+    html_page,
+    reports_folder,
+    table_part,
+    text_part,
+    write_page,
+)
 
 
 def test_what_is_written_is_escaped_and_holds_its_pictures():
-    parts = [text_part("a < b"), table_part([{"x": 1.23456, "y": "<script>"}, {"x": None}]), picture_part(b"png", "p")]
-    page = html_report("t & u", parts)
+    parts = [text_part("a < b"), table_part([{"x": 1.23456, "y": "<script>"}, {"x": None}])]
+    page = html_page("t & u", parts)
     assert "<script>" not in page and "a &lt; b" in page and "<title>t &amp; u</title>" in page
     assert "<td>1.235</td><td>&lt;script&gt;</td>" in page and "<td></td><td></td>" in page
-    assert "data:image/png;base64,cG5n" in page and "http" not in page
+    assert "http" not in page
+    assert embedded_charts([], "c") == "*nothing to draw*"
 
 
 def test_a_report_of_the_same_name_is_replaced():
-    first, second = (write_report("night", title, []) for title in ("one", "two"))
+    first, second = (write_page(reports_folder() / "night.html", title, []) for title in ("one", "two"))
     assert first == second == navi_home() / "reports" / "night.html" and "two" in second.read_text()
     assert "no rows" in table_part([])

@@ -33,7 +33,7 @@ def test_progress_and_curves_are_observations_of_the_partition():
     last = {name: value.value for name, value in seen[-1].metadata.items()}
     assert (last["step"], last["reward_ema"], last["steps_per_second"]) == (4000.0, 0.254, 1250.0)
     assert last["progress_percent"] == 40.0 and last["explained_variance"] == 0.5
-    assert last["curves"].startswith("![curves so far](data:image/png;base64,")
+    assert last["curves"].startswith("![curves so far](data:image/svg+xml;base64,")
 
 
 def test_the_trainers_own_error_is_the_one_that_is_told():
@@ -72,10 +72,10 @@ def test_a_line_without_progress_and_one_within_the_interval_tell_nothing():
 def test_the_curves_of_a_long_run_tell_of_its_beginning_as_of_its_end(monkeypatch):
     drawn = []
     monkeypatch.setattr(
-        "navi_pipeline.lib.reports.pictures.reward_curves", lambda curve, title: drawn.append(curve) or b""
+        "navi_pipeline.lib.reports.live_training.curve_charts", lambda curve, panels: drawn.append(curve) or []
     )
     observations([LINE.format(n, 0) for n in range(1, 3001)], interval=0.0)
-    steps = drawn[-1]["step"].tolist()
+    steps = list(drawn[-1]["step"])
     assert steps[0] == 1.0 and steps[-1] == 3000.0 and 200 <= len(steps) <= 400
     counts = [sum(low < step <= low + 500 for step in steps) for low in range(0, 3000, 500)]
     assert min(counts) >= 0.9 * max(counts), counts

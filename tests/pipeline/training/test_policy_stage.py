@@ -25,7 +25,7 @@ def test_training_runs_in_a_child_and_shows_its_curves(results):
     policy = made(results[0])["ppo_policy"]
     version = read_policy("quick")["version"]
     assert policy.metadata["steps"].value == 256 and policy.metadata["reused"].value is False
-    assert policy.metadata["curves"].value.startswith("![curves](data:image/png;base64,")
+    assert policy.metadata["curves"].value.startswith("![curves](data:image/svg+xml;base64,")
     assert policy.metadata["version"].value == version and read_policy("quick")["seed"] == 3
 
 

@@ -32,7 +32,7 @@ def test_the_policy_descends_from_a_clone_of_the_demonstrations(results):
     clone, policy = read_policy("quick", "bc"), read_policy("quick")
     assert policy["parent"] == clone["version"]
     assert lineage_of(policy["version"]) == [f"{clone['version']} (bc)", f"{policy['version']} (rl)"]
-    assert made(results[0])["bc_policy"].metadata["curves"].value.startswith("![curves](data:image/png;base64,")
+    assert made(results[0])["bc_policy"].metadata["curves"].value.startswith("![curves](data:image/svg+xml;base64,")
     assert clone["run_id"].startswith(f"bc_policy-quick-{read_demonstrations('quick')['content_hash'][:12]}-")
     assert "clone_has_learned" in checks(results[0])
 
@@ -40,8 +40,8 @@ def test_the_policy_descends_from_a_clone_of_the_demonstrations(results):
 def test_demonstrations_show_what_was_seen_and_answered(results):
     shown = made(results[0])["demonstrations"].metadata
     assert shown["decisions"].value == 36 and shown["left_out"].value == 0
-    for name in ("answers", "panorama"):
-        assert "data:image/png;base64," in shown[name].value
+    assert "data:image/svg+xml;base64," in shown["answers"].value
+    assert "data:image/png;base64," in shown["panorama"].value
     assert "| expert |" in shown["sources"].value and "| forward |" in shown["actions"].value
     assert checks(results[0])["demonstrations_can_be_learned_from"].passed
 

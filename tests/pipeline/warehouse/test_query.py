@@ -10,7 +10,8 @@ from typer.testing import CliRunner
 from navi_core.errors import RecordError
 from navi_core.record import MetricLog, outbox_path
 from navi_pipeline.cli.commands import register
-from navi_pipeline.cli.query import print_frame, records
+from navi_pipeline.cli.query import print_frame
+from navi_pipeline.lib.warehouse.database import records
 
 
 @pytest.fixture

@@ -1,32 +1,38 @@
-"""`navi report`: what the warehouse knows, as one page that needs neither a server nor the network."""
+"""Report of a warehouse: one self-contained HTML page with rankings, curves, comparisons and drift."""
 
 from __future__ import annotations
 
+import json
 import logging
 import re
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from datetime import UTC, datetime
 from html import escape
 from pathlib import Path
 from typing import Any
 
-from navi_core.errors import RecordError
 from navi_core.record import navi_home
-from navi_core.record.durable import write_durably
-from navi_pipeline.cli.query import records
 from navi_pipeline.lib.records.documents import read_document
-from navi_pipeline.lib.reports.comparison_report import comparison_parts
-from navi_pipeline.lib.reports.html_report import Part, html_report, reports_folder, table_part, text_part
-from navi_pipeline.lib.reports.line_chart import interval_chart, line_chart
+from navi_pipeline.lib.reports.charts import interval_chart, line_chart
+from navi_pipeline.lib.reports.pages import Part, reports_folder, section, table_part, text_part, write_page
+from navi_pipeline.lib.warehouse.database import records
+from navi_pipeline.lib.warehouse.sql_files import saved_queries, sql_folder
 from navi_pipeline.lib.warehouse.warehouse import Warehouse
 
-__all__ = ["build_report", "run_report"]
+__all__ = ["run_report"]
 
 _RUNS, _SUBJECTS, _MAPS, _POINTS = 6, 12, 6, 300
 _BEST_TRIALS = "Best trials: of one seed each, chosen from many; expect less of them"
 _PICTURE = re.compile(r"!\[([^\]]*)\]\(data:image/png;base64,([A-Za-z0-9+/=]+)\)")
 
+_LISTED, _IN_FULL = 24, 4
+"""Comparisons in the table, and those with profiles."""
+_METRICS = ("c_vis_auc", "spl", "success")
+"""Metrics whose differences are drawn; collisions are described in words."""
+
 Rows = list[dict[str, Any]]
+Ask = Callable[..., Rows]
+"""Answers SQL (and a list of parameters) with plain rows."""
 
 
 def run_report(*, out: Path | None = None, home: Path | None = None) -> Path:
@@ -43,27 +49,16 @@ def run_report(*, out: Path | None = None, home: Path | None = None) -> Path:
     if reason := warehouse.refresh().not_folded:
         logging.getLogger(__name__).warning("nothing is folded in: %s", reason)
     file = out or (reports_folder() if home is None else home / "reports") / "report.html"
-    try:
-        file.parent.mkdir(parents=True, exist_ok=True)
-        with warehouse.reader() as read:
-            page = build_report(lambda sql, given=None: records(read(sql, given)), home or navi_home())
-        write_durably(file, page.encode())
-    except OSError as error:
-        raise RecordError(f"cannot write the report {file}: {error.strerror or error}") from error
-    return file
+    with warehouse.reader() as read:
+        parts = _parts(lambda sql, given=None: records(read(sql, given)), home or navi_home())
+    return write_page(file, "Navi report", parts)
 
 
-def build_report(ask: Any, home: Path) -> str:
-    """Return the page.
-
-    Args:
-        ask: Answers SQL (and a list of parameters) with plain rows.
-        home: The Navi home, where maps of flights lie.
-    """
+def _parts(ask: Ask, home: Path) -> list[Part]:
     sections = {
         "Leaderboard": _leaderboard(ask),
         "Coverage over a flight": _coverage(ask),
-        "Who is better": comparison_parts(ask),
+        "Who is better": _comparisons(ask),
         "Goals": _tables(ask, ("", _saved("goals"))),
         "Surface, sensor, medians": _tables(ask, ("", _saved("surface_and_sensor"))),
         "Training": _training(ask),
@@ -84,13 +79,13 @@ def build_report(ask: Any, home: Path) -> str:
     about = f"{datetime.now(UTC):%Y-%m-%d %H:%M} UTC: {runs:,} runs, {flights:,} evaluation flights."
     body: list[Part] = [text_part(about), f"<nav>{index}</nav>"]
     for title, parts in kept.items():
-        body += [f'<h2 id="{_anchor(title)}">{escape(title)}</h2>', *parts]
+        body += section(title, parts, anchor=_anchor(title))
     if not kept:
-        body.append(text_part("Nothing is recorded yet; `navi train ppo` or `make demo` makes something to report."))
-    return html_report("Navi report", body)
+        body.append(text_part("Nothing is recorded yet. next: navi train ppo, or make demo"))
+    return body
 
 
-def _leaderboard(ask: Any) -> list[Part]:
+def _leaderboard(ask: Ask) -> list[Part]:
     rows = ask(f"select * from leaderboard limit {_SUBJECTS}")
     if not rows:
         return []
@@ -109,21 +104,68 @@ def _leaderboard(ask: Any) -> list[Part]:
     return [text_part(text), chart, table_part([{name: row[name] for name in shown} for row in rows])]
 
 
-def _coverage(ask: Any) -> list[Part]:
+def _coverage(ask: Ask) -> list[Part]:
     rows = ask(
         "select subject, coverage_curve->'$.step' as steps, coverage_curve->'$.c_vis_percent' as seen "
         "from evaluations join (select evaluation_id, rank from leaderboard where course = "
         "(select course from leaderboard limit 1)) using (evaluation_id) "
         f"where coverage_curve is not null order by rank nulls last limit {_SUBJECTS}"
     )
-    import json
-
     curves = {str(row["subject"]): (json.loads(row["steps"]), json.loads(row["seen"])) for row in rows}
     chart = line_chart(curves, x="decisions", y="C_vis [%]")
     return [text_part("Share of the reachable floor that was seen, on the course flown last."), chart] * bool(chart)
 
 
-def _training(ask: Any) -> list[Part]:
+def _comparisons(ask: Ask) -> list[Part]:
+    """Return the latest comparisons: differences with intervals, performance profiles, seeds × scenes."""
+    rows = ask(
+        "select * from comparisons left join comparison_scenes using (comparison_id) "
+        f"order by recorded_at desc, metric limit {_LISTED}"
+    )
+    if not rows:
+        return []
+    parts: list[Part] = [
+        text_part(
+            "Paired differences a − b with their 95 % intervals. Over seeds and scenes they tell of ways of training: "
+            "both are random, and better or worse is said from five seeds on. Over scenes and starts they tell of two "
+            "subjects as they are. a_trained_on and b_trained_on count the scenes that a side was trained on: there it "
+            "shows what it remembers."
+        )
+    ]
+    for metric in _METRICS:
+        bars = [
+            (f"{r['a']} − {r['b']}", r["mean_difference"], r["low"], r["high"]) for r in rows if r["metric"] == metric
+        ]
+        if chart := interval_chart(bars, label=f"difference in {metric}"):
+            parts += section(metric, [chart], level=3)
+    shown = ("metric", "a", "b", "mean_a", "mean_b", "iqm_a", "iqm_b", "mean_difference", "low", "high", "seeds",
+            "scenes", "a_trained_on", "b_trained_on", "sentence")  # fmt: skip
+    parts.append(table_part([{name: row[name] for name in shown} for row in rows]))
+    full = [row for row in rows if row["metric"] in _METRICS and row["profiles"] is not None][:_IN_FULL]
+    for row in full:
+        parts += _profiles(row)
+    return parts
+
+
+def _profiles(row: dict[str, Any]) -> list[Part]:
+    """Return performance profiles and the seeds × scenes matrix of one comparison."""
+    profiles, matrices = (_loaded(row[name]) for name in ("profiles", "matrices"))
+    a, b, metric = str(row["a"]), str(row["b"]), str(row["metric"])
+    curves = {a: (profiles["thresholds"], profiles["profile_a"]), b: (profiles["thresholds"], profiles["profile_b"])}
+    chart = line_chart(curves, x=metric, y="share of seeds × scenes above")
+    lines = []
+    for side, name in (("a", a), ("b", b)):
+        for seed, values in enumerate(matrices[side]):
+            means = {scene: round(float(value), 1) for scene, value in zip(matrices["scenes"], values, strict=True)}
+            lines.append({"seed": f"{name} {seed}", "mean": round(sum(values) / len(values), 1), **means})
+    return section(f"{a} against {b}, {metric}", [chart, table_part(lines)], level=3)
+
+
+def _loaded(value: Any) -> Any:
+    return json.loads(value) if isinstance(value, str) else value
+
+
+def _training(ask: Ask) -> list[Part]:
     runs = ask(f"select run_id, status, last_step, reward_ema, mean_sps, checkpoints, last_row_at from run_summary "
                f"limit {_RUNS}")  # fmt: skip
     parts: list[Part] = []
@@ -158,7 +200,7 @@ def _maps(home: Path) -> list[Part]:
     return parts
 
 
-def _champion(ask: Any) -> list[Part]:
+def _champion(ask: Ask) -> list[Part]:
     return _tables(
         ask,
         ("", _saved("lineage_of_champion")),
@@ -167,7 +209,7 @@ def _champion(ask: Any) -> list[Part]:
     )  # fmt: skip
 
 
-def _sweeps(ask: Any) -> list[Part]:
+def _sweeps(ask: Ask) -> list[Part]:
     return _tables(
         ask,
         ("Best cells", "select * exclude (hardware) from sweep_best"),
@@ -177,7 +219,7 @@ def _sweeps(ask: Any) -> list[Part]:
     )
 
 
-def _benchmarks(ask: Any) -> list[Part]:
+def _benchmarks(ask: Ask) -> list[Part]:
     rows = ask(
         "select cell, name, value, recorded_at, hardware from benchmark_cells where benchmark = 'nightly' "
         "and name = 'steps_per_second' order by recorded_at"
@@ -197,12 +239,13 @@ def _benchmarks(ask: Any) -> list[Part]:
     )  # fmt: skip
 
 
-def _tables(ask: Any, *wanted: tuple[str, str]) -> list[Part]:
+def _tables(ask: Ask, *wanted: tuple[str, str]) -> list[Part]:
     """Return tables with their headings, leaving out empty ones."""
     parts: list[Part] = []
     for heading, sql in wanted:
         if rows := ask(sql):
-            parts += [f"<h3>{escape(heading)}</h3>"] * bool(heading) + [table_part(_short(rows))]
+            table = [table_part(_short(rows))]
+            parts += section(heading, table, level=3) if heading else table
     return parts
 
 
@@ -216,8 +259,6 @@ def _cut(value: Any) -> Any:
 
 
 def _saved(name: str) -> str:
-    from navi_pipeline.lib.warehouse.sql_files import saved_queries, sql_folder
-
     return saved_queries(sql_folder())[name].sql
 
 
