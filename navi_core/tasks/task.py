@@ -113,6 +113,10 @@ class ReferenceTask(abc.ABC):
         }
         return TaskBatch(self._observe(self._state).float(), reward, terminated, truncated, final, info)
 
+    def rows_state(self) -> tuple[Tensor, ...]:
+        """Return the states, episode numbers, lengths and returns (B, …) of the rows; a compiled step changes them."""
+        return (*self._state.values(), self._episode, self._length, self._return)
+
     def state_dict(self) -> dict[str, Any]:
         """Return everything a row's future depends on."""
         return {

@@ -18,6 +18,7 @@ import torch
 
 from navi_core.config import REWARD_TERMS, TrainConfig
 from navi_core.errors import CheckpointError, ConfigError, NonFiniteError
+from navi_core.learn.algorithms.compiled_ppo import CompiledCollector, CompiledPPOLearner, runs_compiled
 from navi_core.learn.algorithms.gradient_steps import UpdateStats
 from navi_core.learn.algorithms.registry import FollowsEpisodes, KeepsData, TakesUnits, TakesVocabulary, build_learner
 from navi_core.learn.parallel import ALONE, Workers
@@ -30,7 +31,7 @@ from navi_core.learn.run.progress import Progress
 from navi_core.learn.run.records import RunRecord, now, run_device
 from navi_core.learn.run.result import Counters, TrainResult
 from navi_core.learn.run.signals import StopFlag
-from navi_core.learn.run.threads import choose_threads, torch_threads
+from navi_core.learn.run.threads import Threads, choose_threads, torch_threads
 from navi_core.learn.run.warnings import changed_ids_warning, void_warning
 from navi_core.models import Checkpoint, CheckpointState, add_scenes, add_scenes_of, corpus_of, load_checkpoint
 from navi_core.policy import RewardShaper, build_policy
@@ -134,11 +135,19 @@ class _Trainer:
         share = config.shaper.memory_capacity // workers.size
         shaping = config.shaper.model_copy(update={"memory_capacity": share})
         self.shaper = RewardShaper(shaping, env.num_envs, config.policy.width, config.seed, device)
-        self.collector = Collector(env, self.policy, self.shaper, config, device=device, workers=workers)
+        compiled = runs_compiled(config, self.policy, env, device)
+        _LOG.info("learner %s, %s path", config.algorithm, "compiled" if compiled else "torch")
+        collector = CompiledCollector if compiled else Collector
+        self.collector = collector(env, self.policy, self.shaper, config, device=device, workers=workers)
         folder = run.path if run is not None else None
-        self.threads = choose_threads(config, self.policy, self.collector.obs, folder, processes=workers.size)
+        self.threads = (
+            Threads(1, 1)
+            if compiled
+            else choose_threads(config, self.policy, self.collector.obs, folder, processes=workers.size)
+        )
         torch.set_num_threads(self.threads.update)
-        self.learner = build_learner(self.policy, self.shaper, config, device, workers)
+        learner = CompiledPPOLearner if compiled else build_learner
+        self.learner = learner(self.policy, self.shaper, config, device, workers)
         self.counters = Counters(started_at=now())
         self._custom_terms = config.env.reward.weights.keys() - set(REWARD_TERMS)
         self.watch = RunWatch(config)

@@ -1,0 +1,290 @@
+"""Compiled PPO for small memoryless networks on a CPU: gradients by hand, compiled loops, no autograd.
+
+A network of a few thousand weights spends its time in the overhead of calls. `compiled_parts` chooses this path from
+the configuration. Weights, optimiser, rollouts, random draws and checkpoints are those of `PPOLearner`, the slow twin;
+a run may be evaluated, resumed and exported like any other.
+"""
+
+from __future__ import annotations
+
+import math
+from typing import Any
+
+import numba
+import numpy as np
+import numpy.typing as npt
+import torch
+from torch import Tensor, nn
+
+from navi_core.config import TrainConfig
+from navi_core.learn.algorithms.ppo import PPOLearner
+from navi_core.learn.rollout.collector import Collector
+from navi_core.learn.rollout.storage import Rollout
+from navi_core.policy import ActOutput
+from navi_core.record import StageTimer
+from navi_core.tasks.native import NativeStep
+
+__all__ = ["CompiledCollector", "CompiledPPOLearner", "Perceptron", "draw_actions", "ppo_gradient", "runs_compiled"]
+
+Numbers = npt.NDArray[np.float32]
+
+_MOST_WEIGHTS = 2**17
+"""Weights up to which calls, not products, take most of the time."""
+
+
+def runs_compiled(config: TrainConfig, policy: nn.Module, env: object, device: torch.device) -> bool:
+    """Return whether a run takes the compiled path: PPO of a small memoryless network on a native task, on a CPU."""
+    network = config.policy
+    return (
+        config.algorithm == "ppo"
+        and (device.type, config.precision, config.execution) == ("cpu", "fp32", "eager")
+        and (network.core, network.aux) == ("none", "off")
+        and not (network.separate_value or network.stop_value_gradient)
+        and NativeStep.supports(env)
+        and sum(p.numel() for p in policy.parameters()) <= _MOST_WEIGHTS
+    )
+
+
+class CompiledCollector(Collector):
+    """Collector whose policy and environment step are compiled; the arguments are those of `Collector`."""
+
+    def __init__(self, env: Any, policy: Any, shaper: Any, config: TrainConfig, **options: Any) -> None:
+        super().__init__(env, policy, shaper, config, **options)
+        self._act, self._fly = Perceptron(policy).act, NativeStep(env)
+
+
+class CompiledPPOLearner(PPOLearner):
+    """PPO whose loss is derived by hand; the arguments are those of `PPOLearner`."""
+
+    def __init__(self, policy: Any, *arguments: Any) -> None:
+        super().__init__(policy, *arguments)
+        self._network = Perceptron(policy)
+
+    def _backward(
+        self,
+        rollout: Rollout,
+        index: Tensor | slice,
+        share: float,
+        weight: Tensor | None,
+        settings: Any,
+        timer: StageTimer,
+    ) -> None:
+        """Add the gradient of some sequences, which are `share` of their minibatch, and their statistics."""
+        ppo, network = self.config.ppo, self._network
+        with timer("minibatch_fetch"):
+            batch = rollout.minibatch(index)
+            if weight is not None:
+                batch.advantages *= weight[:, None]
+        with timer("policy_evaluation"):
+            outputs, values = network.forward(batch.obs.flatten(0, 1))
+        with timer("loss"):
+            gradient, value_gradient = torch.empty_like(outputs), torch.empty_like(values)
+            ratios, statistics, peaks = torch.empty(values.shape[0]), np.zeros(5), np.zeros(2)
+            decisions = (batch.actions, batch.log_probs, batch.values, batch.advantages, batch.returns)
+            ppo_gradient(
+                outputs.numpy(), values.numpy(), *(x.reshape(-1).numpy() for x in decisions), settings.clip,
+                settings.entropy, ppo.value_coefficient, math.inf if ppo.value_clip is None else ppo.value_clip,
+                share, gradient.numpy(), value_gradient.numpy(), ratios.numpy(), statistics, peaks,
+            )  # fmt: skip
+        with timer("backward"):
+            network.backward(gradient, value_gradient)
+        with timer("rnd_step"):
+            curiosity = self.shaper.learn(network.embedding, share)
+        with timer("statistics"):
+            if self._ratios is not None:
+                numbers = torch.arange(rollout.sequences)[index]
+                self._ratios.view(-1).index_copy_(0, rollout.flat_index(numbers), ratios)
+            actor, critic, entropy, divergence, clipped = (statistics / len(ratios)).tolist()
+            total = actor + ppo.value_coefficient * critic - settings.entropy * entropy
+            means = torch.tensor((actor, critic, entropy, total, float(curiosity), divergence, clipped))
+            self.steps.add(means * share, torch.from_numpy(peaks).float())
+
+
+class Perceptron:
+    """Encoder and heads of a memoryless policy: n → D → D, then → 64 → A logits and → 64 → 1 value; tanh between.
+
+    Args:
+        policy: `NavigationPolicy` for vectors and a choice of actions; its parameters are read and given gradients.
+
+    Attributes:
+        embedding: (n, D) encoder output of the last `forward`.
+    """
+
+    def __init__(self, policy: Any) -> None:
+        self._scale, self._choices = policy.encoder.scale, policy.heads.table[:, 0]
+        first, second = (layer for layer in policy.encoder.layers if isinstance(layer, nn.Linear))
+        self._trunk, self._actor, self._critic = (
+            (first, second), (policy.heads.actor[0], policy.heads.actor[2]),
+            (policy.heads.critic[0], policy.heads.critic[2]),
+        )  # fmt: skip
+        self._seen: tuple[Tensor, ...] = ()
+
+    @property
+    def embedding(self) -> Tensor:
+        """(n, D) encoder output of the last `forward`."""
+        return self._seen[2]
+
+    @torch.no_grad()
+    def forward(self, obs: Tensor) -> tuple[Tensor, Tensor]:
+        """Return logits (n, A) and values (n, 1) of observations (n, N)."""
+        scaled = obs / self._scale
+        first = _linear(self._trunk[0], scaled).tanh_()
+        second = _linear(self._trunk[1], first).tanh_()
+        actor, critic = (_linear(head[0], second).tanh_() for head in (self._actor, self._critic))
+        self._seen = (scaled, first, second, actor, critic)
+        return _linear(self._actor[1], actor), _linear(self._critic[1], critic)
+
+    @torch.no_grad()
+    def backward(self, logits: Tensor, values: Tensor) -> None:
+        """Add the gradients of the weights, given those (n, A) and (n, 1) of the outputs of the last `forward`."""
+        scaled, first, second, actor, critic = self._seen
+        through_actor = _through_tanh(_back(self._actor[1], logits, actor), actor)
+        through_critic = _through_tanh(_back(self._critic[1], values, critic), critic)
+        at_second = _back(self._actor[0], through_actor, second) + _back(self._critic[0], through_critic, second)
+        at_first = _back(self._trunk[1], _through_tanh(at_second, second), first)
+        _add_gradient(self._trunk[0], _through_tanh(at_first, first), scaled)
+
+    def act(self, obs: Tensor, aux: Tensor, state: tuple[Tensor, ...], reset: Tensor, noise: Tensor) -> ActOutput:
+        """Draw an action of every row; the compiled twin of `NavigationPolicy.act`, whose arguments these are."""
+        logits, values = self.forward(obs)
+        actions, log_probs = torch.empty((len(obs), 1)), torch.empty(len(obs))
+        draw_actions(logits.numpy(), noise[:, 0].numpy(), actions[:, 0].numpy(), log_probs.numpy())
+        return ActOutput(actions, log_probs, values[:, 0], state, self.embedding)
+
+
+def _linear(layer: nn.Linear, x: Tensor) -> Tensor:
+    return torch.addmm(layer.bias, x, layer.weight.T)
+
+
+def _through_tanh(gradient: Tensor, out: Tensor) -> Tensor:
+    """Multiply a gradient (n, w) by the slope 1 − y² of y = tanh(x), in place."""
+    times_tanh_slope(gradient.numpy(), out.numpy())
+    return gradient
+
+
+def _add_gradient(layer: nn.Linear, gradient: Tensor, x: Tensor) -> None:
+    for parameter, part in ((layer.weight, gradient.T @ x), (layer.bias, gradient.sum(0))):
+        parameter.grad = part if parameter.grad is None else parameter.grad.add_(part)
+
+
+def _back(layer: nn.Linear, gradient: Tensor, x: Tensor) -> Tensor:
+    """Add the gradients of a layer and return that of its inputs x (n, in)."""
+    _add_gradient(layer, gradient, x)
+    return gradient @ layer.weight
+
+
+@numba.njit(cache=True, fastmath=True, error_model="numpy")
+def times_tanh_slope(gradient: Numbers, out: Numbers) -> None:
+    """Multiply a gradient (n, w) by the slope 1 − y² of y = tanh(x), in place."""
+    a, y = gradient.ravel(), out.ravel()
+    for i in range(a.size):
+        a[i] *= np.float32(1.0) - y[i] * y[i]
+
+
+@numba.njit(cache=True, error_model="numpy")
+def draw_actions(logits: Numbers, noise: Numbers, actions: Numbers, log_probs: Numbers) -> None:
+    """Draw the action at the quantile of normal noise, as `Categorical.sample` does.
+
+    Args:
+        logits: (B, A).
+        noise: (B,) standard normal.
+        actions: (B,) numbers of actions, written.
+        log_probs: (B,) of these, written.
+    """
+    rows, count = logits.shape
+    for row in range(rows):
+        most = logits[row].max()
+        total = 0.0
+        for a in range(count):
+            total += math.exp(logits[row, a] - most)
+        left = 0.5 * math.erfc(-noise[row] * math.sqrt(0.5)) * total
+        chosen = count - 1
+        for a in range(count - 1):
+            left -= math.exp(logits[row, a] - most)
+            if left < 0.0:
+                chosen = a
+                break
+        actions[row] = chosen
+        log_probs[row] = logits[row, chosen] - most - math.log(total)
+
+
+@numba.njit(cache=True, error_model="numpy")
+def ppo_gradient(
+    logits: Numbers,
+    values: Numbers,
+    actions: Numbers,
+    old_log_probs: Numbers,
+    old_values: Numbers,
+    advantages: Numbers,
+    returns: Numbers,
+    clip: float,
+    entropy_coefficient: float,
+    value_coefficient: float,
+    value_clip: float,
+    share: float,
+    logit_gradient: Numbers,
+    value_gradient: Numbers,
+    ratios: Numbers,
+    statistics: npt.NDArray[np.float64],
+    peaks: npt.NDArray[np.float64],
+) -> None:
+    """Derive the PPO loss by logits and values.
+
+    loss = −mean(min(ρA, clip(ρ, 1 ± ε)A)) + c_v · mean((V − R)²) − c_e · mean(H); with p = softmax(logits),
+    ∂log p_a/∂l_k = [k = a] − p_k and ∂H/∂l_k = −p_k (log p_k + H).
+
+    Args:
+        logits: (n, A).
+        values: (n, 1).
+        actions: (n,) numbers of actions.
+        old_log_probs: (n,) of the acting policy.
+        old_values: (n,) of the acting policy.
+        advantages: (n,).
+        returns: (n,).
+        clip: ε.
+        entropy_coefficient: c_e.
+        value_coefficient: c_v.
+        value_clip: Bound of the value step, see `value_loss`; infinite for none.
+        share: Weight of these decisions among those of the gradient step.
+        logit_gradient: (n, A), written.
+        value_gradient: (n, 1), written.
+        ratios: (n,) importance ratios ρ, written.
+        statistics: (5,) sums over decisions of policy loss, value loss, entropy, approximate KL and clipped ratios.
+        peaks: (2,) largest |ρ − 1| and |V − old V|.
+    """
+    rows, count = logits.shape
+    log_p = np.empty(count, dtype=np.float64)
+    for i in range(rows):
+        most = logits[i].max()
+        total = 0.0
+        for k in range(count):
+            total += math.exp(logits[i, k] - most)
+        log_total = math.log(total) + most
+        entropy = 0.0
+        for k in range(count):
+            log_p[k] = logits[i, k] - log_total
+            entropy -= math.exp(log_p[k]) * log_p[k]
+        a, advantage = int(actions[i]), advantages[i]
+        log_ratio = log_p[a] - old_log_probs[i]
+        ratio = math.exp(log_ratio)
+        plain = ratio * advantage
+        clipped = min(max(ratio, 1.0 - clip), 1.0 + clip) * advantage
+        # Beyond the clip the minimum is a constant, and nothing is learned from this decision.
+        slope = -plain if plain <= clipped else 0.0
+        for k in range(count):
+            p = math.exp(log_p[k])
+            gradient = slope * ((1.0 if k == a else 0.0) - p)
+            gradient += entropy_coefficient * p * (log_p[k] + entropy)
+            logit_gradient[i, k] = gradient * share / rows
+        step = values[i, 0] - old_values[i]
+        error = values[i, 0] - returns[i]
+        held = old_values[i] + min(max(step, -value_clip), value_clip) - returns[i]
+        larger = abs(step) > value_clip and abs(held) > abs(error)
+        value_gradient[i, 0] = 0.0 if larger else value_coefficient * 2.0 * error * share / rows
+        ratios[i] = ratio
+        statistics[0] -= min(plain, clipped)
+        statistics[1] += held * held if larger else error * error
+        statistics[2] += entropy
+        statistics[3] += ratio - 1.0 - log_ratio
+        statistics[4] += 1.0 if abs(ratio - 1.0) > clip else 0.0
+        peaks[0], peaks[1] = max(peaks[0], abs(ratio - 1.0)), max(peaks[1], abs(step))
