@@ -17,9 +17,8 @@ import torch
 from torch import Tensor, nn
 
 from navi_core.config import TrainConfig
-from navi_core.learn.algorithms.ppo import PPOLearner
+from navi_core.learn.algorithms.ppo import PPOLearner, PPOMicroBatch
 from navi_core.learn.rollout.collector import Collector
-from navi_core.learn.rollout.storage import Rollout
 from navi_core.policy import ActOutput
 from navi_core.record import StageTimer
 from navi_core.tasks.native import NativeStep
@@ -60,44 +59,32 @@ class CompiledPPOLearner(PPOLearner):
         super().__init__(policy, *arguments)
         self._network = Perceptron(policy)
 
-    def _backward(
-        self,
-        rollout: Rollout,
-        index: Tensor | slice,
-        share: float,
-        weight: Tensor | None,
-        settings: Any,
-        timer: StageTimer,
-    ) -> None:
-        """Add the gradient of some sequences, which are `share` of their minibatch, and their statistics."""
-        ppo, network = self.config.ppo, self._network
-        with timer("minibatch_fetch"):
-            batch = rollout.minibatch(index)
-            if weight is not None:
-                batch.advantages *= weight[:, None]
+    def _backward(self, batch: PPOMicroBatch, now: dict[str, float], timer: StageTimer) -> None:
+        """Add the gradient of a micro-batch and its statistics."""
+        ppo, network, s = self.config.ppo, self._network, batch.sequences
         with timer("policy_evaluation"):
-            outputs, values = network.forward(batch.obs.flatten(0, 1))
+            logits, values = network.forward(s.obs.flatten(0, 1))
         with timer("loss"):
-            gradient, value_gradient = torch.empty_like(outputs), torch.empty_like(values)
-            ratios, statistics, peaks = torch.empty(values.shape[0]), np.zeros(5), np.zeros(2)
-            decisions = (batch.actions, batch.log_probs, batch.values, batch.advantages, batch.returns)
+            gradient, value_gradient = torch.empty_like(logits), torch.empty_like(values)
+            ratios, statistics, peaks = torch.empty(len(values)), np.zeros(5), np.zeros(2)
+            decisions = (s.actions, s.log_probs, s.values, s.advantages, s.returns)
             ppo_gradient(
-                outputs.numpy(), values.numpy(), *(x.reshape(-1).numpy() for x in decisions), settings.clip,
-                settings.entropy, ppo.value_coefficient, math.inf if ppo.value_clip is None else ppo.value_clip,
-                share, gradient.numpy(), value_gradient.numpy(), ratios.numpy(), statistics, peaks,
+                logits.numpy(), values.numpy(), *(x.reshape(-1).numpy() for x in decisions), now["clip"],
+                now["entropy_coefficient"], ppo.value_coefficient,
+                math.inf if ppo.value_clip is None else ppo.value_clip, batch.share,
+                gradient.numpy(), value_gradient.numpy(), ratios.numpy(), statistics, peaks,
             )  # fmt: skip
         with timer("backward"):
             network.backward(gradient, value_gradient)
         with timer("rnd_step"):
-            curiosity = self.shaper.learn(network.embedding, share)
+            curiosity = self.shaper.learn(network.embedding, batch.share)
         with timer("statistics"):
-            if self._ratios is not None:
-                numbers = torch.arange(rollout.sequences)[index]
-                self._ratios.view(-1).index_copy_(0, rollout.flat_index(numbers), ratios)
+            if batch.ratios is not None and batch.positions is not None:
+                batch.ratios.index_copy_(0, batch.positions, ratios)
             actor, critic, entropy, divergence, clipped = (statistics / len(ratios)).tolist()
-            total = actor + ppo.value_coefficient * critic - settings.entropy * entropy
+            total = actor + ppo.value_coefficient * critic - now["entropy_coefficient"] * entropy
             means = torch.tensor((actor, critic, entropy, total, float(curiosity), divergence, clipped))
-            self.steps.add(means * share, torch.from_numpy(peaks).float())
+            self.steps.accumulate(means * batch.share, torch.from_numpy(peaks).float())
 
 
 class Perceptron:

@@ -26,7 +26,7 @@ from navi_core.learn.rollout.minibatches import Draw, epoch_minibatches
 from navi_core.learn.rollout.storage import Rollout
 from navi_core.record import StageTimer
 
-__all__ = ["PPOLearner", "UpdateStats"]
+__all__ = ["PPOLearner", "PPOMicroBatch", "UpdateStats"]
 
 
 @dataclass(frozen=True)
@@ -43,7 +43,7 @@ class _Update:
 
 
 @dataclass(frozen=True)
-class _MicroBatch(MicroBatch):
+class PPOMicroBatch(MicroBatch):
     """Sequences of PPO.
 
     Attributes:
@@ -55,7 +55,7 @@ class _MicroBatch(MicroBatch):
     ratios: Tensor | None
 
 
-class PPOLearner(RolloutLearner[_Update, _MicroBatch]):
+class PPOLearner(RolloutLearner[_Update, PPOMicroBatch]):
     """Proximal policy optimisation.
 
     Args:
@@ -163,7 +163,7 @@ class PPOLearner(RolloutLearner[_Update, _MicroBatch]):
 
     def batches(
         self, rollout: Rollout, data: _Update, index: int, epoch: int, timer: StageTimer
-    ) -> Iterator[Iterator[_MicroBatch]]:
+    ) -> Iterator[Iterator[PPOMicroBatch]]:
         """Yield the micro-batches of every minibatch; advantages are estimated again where ratios are clipped."""
         if epoch and data.ratios is not None:
             with timer("advantages"):
@@ -176,7 +176,7 @@ class PPOLearner(RolloutLearner[_Update, _MicroBatch]):
                 return
             yield self._micro_batches(rollout, data, draw, timer)
 
-    def _micro_batches(self, rollout: Rollout, data: _Update, draw: Draw, timer: StageTimer) -> Iterator[_MicroBatch]:
+    def _micro_batches(self, rollout: Rollout, data: _Update, draw: Draw, timer: StageTimer) -> Iterator[PPOMicroBatch]:
         size, positions = sequences_at_once(self.config.ppo.microbatch, rollout, self.device), None
         for part in pieces(draw.count, size):
             count = part.stop - part.start
@@ -192,9 +192,9 @@ class PPOLearner(RolloutLearner[_Update, _MicroBatch]):
             if ratios is not None:
                 numbers = torch.arange(rollout.sequences, device=rollout.values.device)[index]
                 positions = rollout.flat_index(numbers)
-            yield _MicroBatch(batch, count / draw.total, positions, ratios)
+            yield PPOMicroBatch(batch, count / draw.total, positions, ratios)
 
-    def loss(self, batch: _MicroBatch, out: Any, now: dict[str, float]) -> tuple[Tensor, tuple[Tensor, ...]]:
+    def loss(self, batch: PPOMicroBatch, out: Any, now: dict[str, float]) -> tuple[Tensor, tuple[Tensor, ...]]:
         """Return the clipped surrogate loss, the value loss and the entropy bonus, weighed."""
         ppo, s = self.config.ppo, batch.sequences
         log_ratio = out.log_prob - s.log_probs
@@ -205,7 +205,7 @@ class PPOLearner(RolloutLearner[_Update, _MicroBatch]):
         return total * batch.share, (actor, critic, entropy, total, log_ratio)
 
     def statistics(
-        self, batch: _MicroBatch, out: Any, terms: tuple[Tensor, ...], curiosity: Tensor, now: dict[str, float]
+        self, batch: PPOMicroBatch, out: Any, terms: tuple[Tensor, ...], curiosity: Tensor, now: dict[str, float]
     ) -> tuple[Tensor, Tensor]:
         """Return the shares of `means`, and the largest differences from the acting policy."""
         *losses, log_ratio = terms
