@@ -8,8 +8,8 @@ from typing import Any
 
 import pytest
 
-from navi_core.config import plugins as plugin_loader
-from navi_core.config.registration import Parts
+from navi_core.config import registry as plugin_loader
+from navi_core.config.registry import Parts
 
 __all__ = ["forgotten"]
 

@@ -6,15 +6,16 @@ import pytest
 from typer.testing import CliRunner
 
 from navi_core.cli.main import build_app
-from navi_core.config import NightlyConfig, TrainConfig, parse_config
-from navi_core.config.serve import ServeConfig
+from navi_core.config import TrainConfig, parse_config
+from navi_core.config.service import ServeConfig
 from navi_core.config.settings import settings_of
 from navi_core.errors import ConfigError
 from navi_core.presets import merge, parse_assignments, preset_names, resolve_config, setting_sources
+from navi_pipeline.settings.nightly import NightlyConfig
 
 
 def ask(*words):
-    done = CliRunner().invoke(build_app(plugins=False), ["settings", *words])
+    done = CliRunner().invoke(build_app(), ["settings", *words])
     if done.exception and not isinstance(done.exception, SystemExit):
         raise done.exception
     return done.stdout

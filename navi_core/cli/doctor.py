@@ -67,7 +67,7 @@ def check_machine() -> list[dict[str, str]]:
     """Return what Navi finds on this machine: rows of `what`, `state` (ok, warning, broken) and `detail`."""
     import shutil
 
-    from navi_core.config.plugins import load_plugins, loaded_plugins
+    from navi_core.config.registry import load_plugins, loaded_plugins
     from navi_core.errors import ConfigError
     from navi_core.kernels.native.library import NativeUnavailableError, find_compiler, load_library
     from navi_core.record import hardware_profile, navi_home

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import difflib
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
@@ -16,10 +16,25 @@ if TYPE_CHECKING:
     from navi_core.config import Config
     from navi_core.config.settings import Setting
 
-__all__ = ["register"]
+__all__ = ["add_settings", "register"]
 
 Sources = Sequence[tuple[str, Mapping[str, Any]]]
 _ABSENT = object()
+
+
+def _serve_settings() -> type[Config]:
+    from navi_core.config.service import ServeConfig
+
+    return ServeConfig
+
+
+_CLASSES: dict[str, Callable[[], type[Config]]] = {"serve": _serve_settings}
+"""Loader of the class of each kind of settings beside those of training."""
+
+
+def add_settings(name: str, load: Callable[[], type[Config]]) -> None:
+    """Let `navi settings --of NAME` explain the settings of another package."""
+    _CLASSES[name] = load
 
 
 def register(app: typer.Typer) -> None:
@@ -67,16 +82,14 @@ def settings(
 
 def _resolve(of: str, preset: str | None, file: Path | None, assign: Sequence[str]) -> tuple[Config, Sources]:
     """Return the settings of one thing, and what they come from."""
-    from navi_core.config import NightlyConfig, TrainConfig, parse_config
-    from navi_core.config.serve import ServeConfig
+    from navi_core.config import TrainConfig, parse_config
     from navi_core.presets import merge_sources, parse_assignments, read_config_file, setting_sources
 
     if of == "train":
         given = setting_sources(preset=preset, file=file, assignments=assign)
         return parse_config(TrainConfig, merge_sources(given)), given
-    classes: dict[str, type[Config]] = {"serve": ServeConfig, "nightly": NightlyConfig}
-    if of not in classes:
-        raise ConfigError(f"--of {of}: no such settings; allowed: train, {', '.join(classes)}")
+    if of not in _CLASSES:
+        raise ConfigError(f"--of {of}: no such settings; allowed: train, {', '.join(_CLASSES)}")
     if preset is not None:
         raise ConfigError(f"--preset is for the settings of train; those of {of} have none. Leave it out")
     if file is not None and of == "serve":
@@ -85,7 +98,7 @@ def _resolve(of: str, preset: str | None, file: Path | None, assign: Sequence[st
         )
     sources = [] if file is None else [(str(file), read_config_file(file))]
     sources.append(("--set", parse_assignments(assign)))
-    return parse_config(classes[of], merge_sources(sources)), sources
+    return parse_config(_CLASSES[of](), merge_sources(sources)), sources
 
 
 def _matching(every: Sequence[Setting], what: str) -> list[Setting]:

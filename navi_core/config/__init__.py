@@ -6,29 +6,40 @@ the command line, the pipeline and tools may read configurations cheaply.
 
 from __future__ import annotations
 
-from navi_core.config.ablations import AblationConfig
+from navi_core.config.algorithms import DPOConfig, GRPOConfig, PPOConfig, Schedule
 from navi_core.config.base import Config, config_hash, parse_config
-from navi_core.config.continuous import ContinuousTrainingConfig
 from navi_core.config.demos import ExpertConfig
-from navi_core.config.dpo import DPOConfig
 from navi_core.config.evaluate import BASELINES, NOISY_SENSOR, PROTOCOLS, EvalConfig
-from navi_core.config.explore import ExplorerConfig
 from navi_core.config.fast import FastPPOConfig
-from navi_core.config.goal import GOAL_TERMS, GoalConfig
-from navi_core.config.grpo import GRPOConfig
 from navi_core.config.learn import BCConfig, TrainConfig
-from navi_core.config.nightly import NightlyConfig
-from navi_core.config.offpolicy import DistributedConfig, DQNConfig, ReplayConfig
+from navi_core.config.offpolicy import (
+    AdaptationConfig,
+    DistributedConfig,
+    DQNConfig,
+    EarlyStopConfig,
+    ReplayConfig,
+    SmoothingConfig,
+)
 from navi_core.config.policy import PolicyConfig, ShaperConfig
-from navi_core.config.ppo import PPOConfig
 from navi_core.config.scenes import CompileConfig, CorpusConfig, compile_resolution
-from navi_core.config.schedule import Schedule
-from navi_core.config.service import ActorConfig, EnvironmentConfig, GateConfig
-from navi_core.config.smoothing import AdaptationConfig, EarlyStopConfig, SmoothingConfig
-from navi_core.config.studies import StudyConfig
-from navi_core.config.sweeps import SweepConfig
-from navi_core.config.wire import WireConfig
-from navi_core.config.world import REWARD_TERMS, DynamicsConfig, EnvConfig, RewardConfig, SensorConfig, SpawnConfig
+from navi_core.config.service import (
+    ActorConfig,
+    ContinuousTrainingConfig,
+    EnvironmentConfig,
+    ExplorerConfig,
+    GateConfig,
+    WireConfig,
+)
+from navi_core.config.world import (
+    GOAL_TERMS,
+    REWARD_TERMS,
+    DynamicsConfig,
+    EnvConfig,
+    GoalConfig,
+    RewardConfig,
+    SensorConfig,
+    SpawnConfig,
+)
 
 __all__ = [
     "BASELINES",
@@ -36,7 +47,6 @@ __all__ = [
     "NOISY_SENSOR",
     "PROTOCOLS",
     "REWARD_TERMS",
-    "AblationConfig",
     "ActorConfig",
     "AdaptationConfig",
     "BCConfig",
@@ -58,7 +68,6 @@ __all__ = [
     "GRPOConfig",
     "GateConfig",
     "GoalConfig",
-    "NightlyConfig",
     "PPOConfig",
     "PolicyConfig",
     "ReplayConfig",
@@ -68,8 +77,6 @@ __all__ = [
     "ShaperConfig",
     "SmoothingConfig",
     "SpawnConfig",
-    "StudyConfig",
-    "SweepConfig",
     "TrainConfig",
     "WireConfig",
     "compile_resolution",

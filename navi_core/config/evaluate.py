@@ -7,8 +7,7 @@ from typing import Literal, Self
 from pydantic import Field, model_validator
 
 from navi_core.config.base import Config
-from navi_core.config.goal import GoalConfig
-from navi_core.config.world import DynamicsConfig, SensorConfig
+from navi_core.config.world import DynamicsConfig, GoalConfig, SensorConfig
 from navi_core.errors import ConfigError
 
 __all__ = ["BASELINES", "NOISY_SENSOR", "PROTOCOLS", "EvalConfig"]

@@ -8,8 +8,7 @@ from pydantic import Field, model_validator
 
 from navi_core.config.base import Count
 from navi_core.config.fast_task import FastTaskConfig
-from navi_core.config.offpolicy import DQNConfig, ReplayConfig
-from navi_core.config.smoothing import EarlyStopConfig, SmoothingConfig
+from navi_core.config.offpolicy import DQNConfig, EarlyStopConfig, ReplayConfig, SmoothingConfig
 from navi_core.errors import ConfigError
 
 __all__ = ["FastDQNConfig"]

@@ -5,7 +5,7 @@ from __future__ import annotations
 from pydantic import Field
 
 from navi_core.config.base import Config
-from navi_core.config.task_options import TaskOptions
+from navi_core.config.tasks import TaskOptions
 
 __all__ = ["FastTaskConfig"]
 

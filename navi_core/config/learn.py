@@ -6,16 +6,20 @@ from typing import Any, Literal, Self
 
 from pydantic import Field, model_validator
 
+from navi_core.config.algorithms import DPOConfig, GRPOConfig, PPOConfig
 from navi_core.config.base import Config, Count, parse_config
-from navi_core.config.dpo import DPOConfig
-from navi_core.config.grpo import GRPOConfig
-from navi_core.config.offpolicy import DistributedConfig, DQNConfig, ReplayConfig
-from navi_core.config.parts import LEARNER_NAMES, LearnerName
+from navi_core.config.offpolicy import (
+    AdaptationConfig,
+    DistributedConfig,
+    DQNConfig,
+    EarlyStopConfig,
+    ReplayConfig,
+    SmoothingConfig,
+)
 from navi_core.config.policy import PolicyConfig, ShaperConfig
-from navi_core.config.ppo import PPOConfig
+from navi_core.config.registry import LEARNER_NAMES, LearnerName
 from navi_core.config.scenes import CompileConfig, CorpusConfig, compile_resolution
-from navi_core.config.smoothing import AdaptationConfig, EarlyStopConfig, SmoothingConfig
-from navi_core.config.task_options import TaskOptions
+from navi_core.config.tasks import TaskOptions
 from navi_core.config.world import EnvConfig
 from navi_core.errors import ConfigError
 

@@ -1,4 +1,4 @@
-"""Settings of the policy and of its reward shaper."""
+"""Settings of the network and of reward shaping; inputs of the occupancy memory."""
 
 from __future__ import annotations
 
@@ -8,11 +8,21 @@ from typing import Annotated, Any, Literal, Self
 from pydantic import Field, field_validator, model_validator
 
 from navi_core.config.base import Config, Count
-from navi_core.config.parts import CORE_NAMES, CoreName, EncoderName
-from navi_core.config.place_memory import PLACE_INPUTS
+from navi_core.config.registry import CORE_NAMES, CoreName, EncoderName
 from navi_core.errors import ConfigError
 
-__all__ = ["PolicyConfig", "ShaperConfig"]
+__all__ = ["AHEAD", "MOVED", "PLACE_INPUTS", "RINGS", "SECTORS", "PolicyConfig", "ShaperConfig"]
+
+SECTORS = 16
+"""Directions that are told apart; the first is ahead, the next to its right."""
+RINGS = (1.6, 3.2, 6.4, 12.8)
+"""Outer radii of the rings in which unseen floor is counted [m]."""
+AHEAD = (3, 7)
+"""Cells along the way to the frontier whose bearings are told."""
+MOVED = 3
+"""Numbers that tell how the drone moved since it looked last."""
+PLACE_INPUTS = SECTORS * (2 + len(RINGS)) + 2 * len(AHEAD) + 2 + MOVED
+"""Numbers that a place memory tells: see `kernels.place_compass.read`."""
 
 
 _MOST_AUTO_PATCHES = 192

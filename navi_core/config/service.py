@@ -1,17 +1,53 @@
-"""Settings of the servers and of the gate; those of continuous training lie beside them."""
+"""Settings of the service: wire, servers, gate, continuous training, explorer."""
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from itertools import pairwise
-from typing import Annotated, Literal
+from typing import Annotated, Any, Literal, Self
 
-from pydantic import Field, field_validator
+from pydantic import ConfigDict, Field, field_validator, model_validator
 
 from navi_core.config.base import Config
-from navi_core.config.wire import ACTION_ENDPOINT, OBSERVATION_ENDPOINT, STEP_ENDPOINT, WireConfig
+from navi_core.config.world import DynamicsConfig
 from navi_core.errors import ConfigError
 
-__all__ = ["FARTHEST", "ActorConfig", "EnvironmentConfig", "GateConfig"]
+__all__ = [
+    "ACTION_ENDPOINT",
+    "FARTHEST",
+    "OBSERVATION_ENDPOINT",
+    "STEP_ENDPOINT",
+    "ActorConfig",
+    "ContinuousTrainingConfig",
+    "EnvironmentConfig",
+    "ExplorerConfig",
+    "GateConfig",
+    "ServeConfig",
+    "WireConfig",
+]
+
+OBSERVATION_ENDPOINT = "tcp://127.0.0.1:5559"
+"""Where an environment publishes `distance_matrix_v2`."""
+STEP_ENDPOINT = "tcp://127.0.0.1:5560"
+"""Where an environment answers `step_request_v2`."""
+ACTION_ENDPOINT = "tcp://127.0.0.1:5557"
+"""Where an actor publishes `action_v2` and `telemetry_event_v2`."""
+
+
+class WireConfig(Config):
+    """Limits and queues of every socket."""
+
+    max_message_bytes: int = Field(64 * 2**20, ge=1024, le=2**31)
+    """A longer frame is refused, and its sender's connection closed [bytes]."""
+    queue_length: int = Field(50, ge=1, le=10_000)
+    """Messages that wait for one slow reader; later ones are dropped for it alone."""
+    heartbeat_seconds: float = Field(1.0, gt=0, le=60)
+    """An idle server repeats its last observation and says that it lives this often [s]."""
+    peer_timeout_seconds: float = Field(5.0, gt=0, le=600)
+    """A peer that is silent for so long counts as gone; requests are sent again [s]."""
+    observation_hz: float = Field(10.0, gt=0, le=1000)
+    """Observations a second that a viewer gets of one selected row [Hz]."""
+
 
 Mode = Literal["step", "stream"]
 FARTHEST = 1e5
@@ -116,3 +152,146 @@ class ActorConfig(Config):
     """The gate; None sends every motion."""
     wire: WireConfig = WireConfig()
     """Limits and queues."""
+
+
+_WEIGHT_TOLERANCE = 0.01
+
+
+_ABOVE_ZERO = (
+    "gate_disagreement_penalty", "wait_reward_multiplier", "training_interval", "batch_size", "min_batch_size",
+    "buffer_capacity", "buffer_bytes", "lock_timeout", "shadow_decisions", "shadow_rows", "rollback_window",
+    "learning_rate", "clip", "max_grad_norm",
+)  # fmt: skip
+_NOT_BELOW_ZERO = ("simulation_reward_weight", "actual_reward_weight", "value_coefficient", "entropy_coefficient")
+_SHARES = ("discount", "trace")
+_BOUNDS: tuple[tuple[tuple[str, ...], str, Callable[[float], bool], dict[str, float]], ...] = (
+    (_ABOVE_ZERO, "be above 0", lambda value: value > 0, {"exclusiveMinimum": 0}),
+    (_NOT_BELOW_ZERO, "not be below 0", lambda value: value >= 0, {"minimum": 0}),
+    (_SHARES, "be from 0 to 1", lambda value: 0 <= value <= 1, {"minimum": 0, "maximum": 1}),
+)
+"""Settings, their bound in words, whether a value keeps it, and how a JSON schema tells it."""
+
+
+def _tell_bounds(schema: dict[str, Any]) -> None:
+    for names, _, _, told in _BOUNDS:
+        for name in names:
+            schema["properties"][name] |= told
+
+
+class ContinuousTrainingConfig(Config):
+    """Experience buffer, background trainer, rewards, admission of versions; every error is named at once."""
+
+    model_config = ConfigDict(json_schema_extra=_tell_bounds)
+
+    enabled: bool = True
+    """Train at all; without it experiences are not even collected."""
+    store: Literal["latent", "observation"] = "latent"
+    """What an experience keeps: the encoder's output, or the observation, so that the encoder is trained too."""
+    train_on_wait: bool = False
+    """Also learn from motions that the gate held back: they complete with their expected reward."""
+    gate_validation_enabled: bool = True
+    """Ask the gate again before an experience is learned from."""
+    skip_disagreed_experiences: bool = False
+    """Do not learn from experiences that the gate now judges differently."""
+    gate_disagreement_penalty: float = 0.5
+    """Weight of the validation's reward where the gate disagrees."""
+    wait_reward_multiplier: float = 0.5
+    """Weight of the expected reward that completes a motion which was held back."""
+    simulation_reward_weight: float = 0.3
+    """Share of the simulated reward."""
+    actual_reward_weight: float = 0.7
+    """Share of the reward that came."""
+    reward_mode: Literal["validated", "gate_signal", "actual_only"] = "validated"
+    """Learn from both rewards, from the simulated one alone, or from the actual one alone."""
+    training_interval: float = 1.0
+    """From the start of one update to that of the next [s]."""
+    batch_size: int = 32
+    """Experiences of an update."""
+    min_batch_size: int = 8
+    """Fewer completed experiences wait."""
+    buffer_capacity: int = 10_000
+    """Experiences kept; the oldest go."""
+    buffer_bytes: int = 2**30
+    """Memory of the buffer; where it is reached the oldest go [bytes]."""
+    lock_timeout: float = 5.0
+    """How long a lock is waited for; then a warning, and nothing is done [s]."""
+    state_interval: Annotated[int, Field(ge=1, le=1024)] = 128
+    """Decisions from one stored recurrent state of a session to the next; between them states are recomputed."""
+    shadow_evaluation: Annotated[int, Field(ge=1)] | Literal["off"] = "off"
+    """Every so many versions one is flown beside that in service, which it follows if it is not worse; off: the
+    latest serves always."""
+    shadow_decisions: int = 60
+    """Decisions that each of the two flies in a shadow evaluation."""
+    shadow_rows: int = 8
+    """Drones of a shadow evaluation."""
+    rollback_window: int = 100
+    """Most episodes that began before an admission, and after it, that decide on rolling back: the first 10, 20, 40, …
+    after it, when they have ended."""
+    learning_rate: float = 3e-4
+    """Of Adam."""
+    clip: float = 0.2
+    """ε of the clipped importance ratio."""
+    value_coefficient: float = 0.5
+    """Weight of the value loss."""
+    entropy_coefficient: float = 0.003
+    """Weight of the entropy."""
+    max_grad_norm: float = 0.5
+    """Bound of the gradient's norm."""
+    discount: float = 0.99
+    """γ of the rewards that follow."""
+    trace: float = 0.95
+    """λ of the advantages (Schulman et al. 2016)."""
+    record_share: float = Field(1.0, ge=0, le=1)
+    """Share of the experiences, drawn at random, that the warehouse keeps, 450 to 590 bytes each: 16 drones that decide
+    ten times a second make 6 to 8 GB a day. All are learned from."""
+
+    @model_validator(mode="after")
+    def _all_errors_at_once(self) -> Self:
+        faults = [
+            f"{name} is {getattr(self, name)}, must {words}"
+            for names, words, within, _ in _BOUNDS
+            for name in names
+            if not within(getattr(self, name))
+        ]
+        if self.min_batch_size > self.batch_size:
+            faults.append(f"min_batch_size {self.min_batch_size} is above batch_size {self.batch_size}")
+        if self.batch_size > self.buffer_capacity:
+            faults.append(f"batch_size {self.batch_size} is above buffer_capacity {self.buffer_capacity}")
+        total = self.simulation_reward_weight + self.actual_reward_weight
+        if abs(total - 1.0) > _WEIGHT_TOLERANCE:
+            faults.append(f"simulation_reward_weight and actual_reward_weight add up to {total:g}, must be 1 ± 0.01")
+        if faults:
+            raise ConfigError("; ".join(faults))
+        return self
+
+
+class ServeConfig(Config):
+    """Gate and learning of a service; what else it needs has flags of its own."""
+
+    gate: GateConfig = GateConfig()
+    """Motions are simulated before they are sent (--gate)."""
+    training: ContinuousTrainingConfig = ContinuousTrainingConfig()
+    """It goes on learning (--learn)."""
+
+
+class ExplorerConfig(Config):
+    """Flights by hand."""
+
+    seed: int = Field(0, ge=0, lt=2**31)
+    """Seed of the starts."""
+    azimuth_bins: int = Field(64, ge=8, le=4096)
+    """Azimuth bins of the observations; those of `demos expert`, so that both may lie in one dataset."""
+    elevation_bins: int = Field(16, ge=4, le=2048)
+    """Elevation bins of the observations."""
+    sharp_bins: tuple[int, int] = (256, 48)
+    """Azimuth and elevation bins of the picture for the person where it is not the drone's own."""
+    max_distance: float = Field(100.0, gt=0, le=1e5)
+    """Range of the sensor, M [m]."""
+    max_decisions: int = Field(6000, ge=2, le=100_000)
+    """Decisions of a recorded flight at most; it is then saved and ended."""
+    undo_decisions: int = Field(30, ge=1, le=10_000)
+    """Decisions that one undo takes back."""
+    idle_seconds: float = Field(0.5, gt=0, le=60)
+    """Time without a word from the page after which the drone hovers [s]."""
+    dynamics: DynamicsConfig = DynamicsConfig()
+    """The drone."""

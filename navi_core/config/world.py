@@ -1,4 +1,4 @@
-"""Settings of the world: dynamics, reward, spawning, episodes."""
+"""Settings of the environment: sensor, dynamics, rewards, goals, spawns; the motion primitives."""
 
 from __future__ import annotations
 
@@ -7,10 +7,65 @@ from typing import Annotated, Literal, Self
 from pydantic import Field, ValidationInfo, model_validator
 
 from navi_core.config.base import Config
-from navi_core.config.goal import GoalConfig
-from navi_core.config.parts import PartNames
+from navi_core.config.registry import PartNames
 
-__all__ = ["REWARD_TERMS", "DynamicsConfig", "EnvConfig", "RewardConfig", "SensorConfig", "SpawnConfig"]
+__all__ = [
+    "GOAL_TERMS",
+    "MOTION_PRIMITIVES",
+    "REWARD_TERMS",
+    "DynamicsConfig",
+    "EnvConfig",
+    "GoalConfig",
+    "RewardConfig",
+    "SensorConfig",
+    "SpawnConfig",
+]
+
+MOTION_PRIMITIVES: dict[str, tuple[float, float, float, float]] = {
+    "hover": (0.0, 0.0, 0.0, 0.0),
+    "forward": (1.0, 0.0, 0.0, 0.0),
+    "forward_slow": (0.4, 0.0, 0.0, 0.0),
+    "backward": (-0.5, 0.0, 0.0, 0.0),
+    "climb": (0.0, 1.0, 0.0, 0.0),
+    "descend": (0.0, -1.0, 0.0, 0.0),
+    "left": (0.0, 0.0, -1.0, 0.0),
+    "right": (0.0, 0.0, 1.0, 0.0),
+    "turn_left": (0.0, 0.0, 0.0, 1.0),
+    "turn_right": (0.0, 0.0, 0.0, -1.0),
+    "turn_left_slow": (0.0, 0.0, 0.0, 0.4),
+    "turn_right_slow": (0.0, 0.0, 0.0, -0.4),
+    "curve_left": (1.0, 0.0, 0.0, 0.5),
+    "curve_right": (1.0, 0.0, 0.0, -0.5),
+    "curve_left_slow": (0.4, 0.0, 0.0, 0.7),
+    "curve_right_slow": (0.4, 0.0, 0.0, -0.7),
+    "forward_climb": (1.0, 0.5, 0.0, 0.0),
+    "forward_descend": (1.0, -0.5, 0.0, 0.0),
+}
+"""Name → action (forward, vertical, lateral, yaw), each in [−1, 1]; + lateral is right, + yaw counter-clockwise.
+
+The order is part of a discrete policy's meaning: new primitives go to the end."""
+
+
+GOAL_TERMS = ("goal_progress", "goal_success")
+"""What a goal pays, told beside the reward terms and with its weight in it."""
+
+
+class GoalConfig(Config):
+    """Goals of point-goal flight, what reaches them, and what training pays for."""
+
+    success_radius: float = Field(0.5, gt=0, le=100)
+    """Distance at which a goal counts as reached [m]."""
+    stop_speed: float = Field(0.25, gt=0, le=100)
+    """Linear speed below which the drone has stopped [m/s]."""
+    min_distance: float = Field(2.0, ge=0, le=1000)
+    """Least way from the start to the goal: the geodesic one in training, the straight one in evaluation [m]."""
+    per_scene: int = Field(8, ge=1, le=256)
+    """Goals of each training scene; the way to each is kept for every voxel."""
+    progress_weight: float = Field(1.0, ge=0)
+    """Reward for each metre by which the way to the goal became shorter [1/m]."""
+    success_reward: float = Field(10.0, ge=0)
+    """Reward for stopping at the goal."""
+
 
 # Bounds far beyond use keep a slip of the keyboard from becoming an hour of allocation.
 _Speed = Annotated[float, Field(gt=0, le=100)]

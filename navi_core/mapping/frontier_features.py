@@ -13,7 +13,7 @@ import numba
 import numpy as np
 import numpy.typing as npt
 
-from navi_core.config.place_memory import AHEAD, RINGS, SECTORS
+from navi_core.config.policy import AHEAD, RINGS, SECTORS
 from navi_core.mapping.occupancy_map import FREE, SEEN, WALL
 
 __all__ = ["EDGE", "FIFTHS", "NOWHERE", "SLIVER", "UNREACHED", "UNSEEN", "read", "ways"]

@@ -18,8 +18,8 @@ import torch
 from torch import Tensor, nn
 
 from navi_core.config import PolicyConfig, ShaperConfig, TrainConfig, parse_config
-from navi_core.config.parts import CORE_NAMES, ENCODER_NAMES, LEARNER_NAMES
-from navi_core.config.past import settings_of_today
+from navi_core.config.migrations import settings_of_today
+from navi_core.config.registry import CORE_NAMES, ENCODER_NAMES, LEARNER_NAMES
 from navi_core.config.world import REWARD_NAMES
 from navi_core.errors import CheckpointError, CheckpointVersionError, ConfigError
 from navi_core.models.weights import weights_hash

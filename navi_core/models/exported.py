@@ -18,7 +18,7 @@ import torch
 from torch import Tensor
 
 from navi_core.config import PolicyConfig, parse_config
-from navi_core.config.parts import CORE_NAMES, ENCODER_NAMES
+from navi_core.config.registry import CORE_NAMES, ENCODER_NAMES
 from navi_core.errors import CheckpointError, ConfigError, as_argument, printable
 from navi_core.models.acting import Acted
 from navi_core.policy import build_policy

@@ -6,8 +6,7 @@ from collections.abc import Callable
 from typing import Any
 
 from navi_core.config import DynamicsConfig
-from navi_core.config.parts import PILOT_NAMES
-from navi_core.config.registration import Parts, registration
+from navi_core.config.registry import PILOT_NAMES, Parts, registration
 from navi_core.errors import ConfigError
 from navi_core.pilots.farthest_ray import FarthestRayPilot
 from navi_core.pilots.forward_plus import ForwardPlusPilot

@@ -13,7 +13,7 @@ import torch
 from torch import Tensor
 
 from navi_core.config import PolicyConfig
-from navi_core.config.spaces import Spaces
+from navi_core.config.tasks import Spaces
 from navi_core.policy.cores import CORES
 from navi_core.policy.cores.base import State
 from navi_core.policy.encoders import ENCODERS

@@ -11,7 +11,7 @@ import torch
 from torch.nn.attention import SDPBackend, sdpa_kernel
 from torch.utils.flop_counter import FlopCounterMode
 
-from navi_core.config.place_memory import PLACE_INPUTS
+from navi_core.config.policy import PLACE_INPUTS
 from navi_core.policy.navigation_policy import NavigationPolicy
 
 __all__ = ["count_macs", "policy_macs"]

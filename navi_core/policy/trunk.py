@@ -8,8 +8,8 @@ import torch
 from torch import Tensor, nn
 
 from navi_core.config import PolicyConfig
-from navi_core.config.place_memory import PLACE_INPUTS
-from navi_core.config.spaces import Spaces
+from navi_core.config.policy import PLACE_INPUTS
+from navi_core.config.tasks import Spaces
 from navi_core.errors import ConfigError
 from navi_core.policy.cores import TemporalCore, build_core
 from navi_core.policy.cores.base import State

@@ -16,7 +16,7 @@ from typing import Any
 import torch
 
 from navi_core.config import TrainConfig
-from navi_core.config.spaces import Spaces
+from navi_core.config.tasks import Spaces
 from navi_core.errors import ConfigError, NonFiniteError
 from navi_core.learn.algorithms.dqn import DQNLearner
 from navi_core.learn.algorithms.gradient_steps import UpdateStats

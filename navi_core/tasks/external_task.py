@@ -9,7 +9,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from navi_core.config.spaces import Spaces
+from navi_core.config.tasks import Spaces
 from navi_core.errors import ConfigError
 from navi_core.tasks.task import TaskBatch
 from navi_core.world.counter_random import Purpose, words

@@ -8,7 +8,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from navi_core.config.spaces import Spaces
+from navi_core.config.tasks import Spaces
 from navi_core.errors import ConfigError
 from navi_core.tasks.external_task import OutsideTask
 from navi_core.tasks.task import TaskBatch

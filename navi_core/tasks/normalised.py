@@ -13,7 +13,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from navi_core.config.spaces import Spaces
+from navi_core.config.tasks import Spaces
 from navi_core.errors import ConfigError
 from navi_core.tasks.task import TaskBatch
 

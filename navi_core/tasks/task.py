@@ -9,7 +9,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from navi_core.config.spaces import Spaces
+from navi_core.config.tasks import Spaces
 from navi_core.errors import ConfigError
 
 __all__ = ["ReferenceTask", "TaskBatch"]

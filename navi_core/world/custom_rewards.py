@@ -8,7 +8,7 @@ from dataclasses import replace
 import torch
 
 from navi_core.config import REWARD_TERMS, EnvConfig
-from navi_core.config.registration import Parts, registration
+from navi_core.config.registry import Parts, registration
 from navi_core.config.world import REWARD_NAMES
 from navi_core.errors import ConfigError, NonFiniteError
 from navi_core.world.step_batch import StepBatch

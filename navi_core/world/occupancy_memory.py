@@ -17,7 +17,7 @@ import torch
 from torch import Tensor
 
 from navi_core.config import DynamicsConfig, EnvConfig
-from navi_core.config.place_memory import MOVED, PLACE_INPUTS
+from navi_core.config.policy import MOVED, PLACE_INPUTS
 from navi_core.errors import ConfigError
 from navi_core.mapping.frontier_features import read
 from navi_core.mapping.occupancy_map import draw, read_levels

@@ -51,9 +51,10 @@ def ablate(
     if listed:
         print_records("variants", [{"variant": v.name, "question": v.question} for v in VARIANTS.values()])
         return
-    from navi_core.config import AblationConfig, parse_config
+    from navi_core.config import parse_config
     from navi_core.presets import parse_assignments
     from navi_pipeline.lib.ablations.perform import perform_ablation
+    from navi_pipeline.settings.ablations import AblationConfig
 
     given = {"preset": preset, "base": parse_assignments(assign or ()), "variants": _variants(vary or ()),
              "steps": steps, "seeds": seeds, "train": train, "scenes": scene, "protocol": protocol}  # fmt: skip

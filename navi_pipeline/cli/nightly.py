@@ -4,16 +4,28 @@ from __future__ import annotations
 
 import sys
 from pathlib import Path
-from typing import Annotated
+from typing import TYPE_CHECKING, Annotated
 
 import typer
+
+from navi_core.cli.settings import add_settings
+
+if TYPE_CHECKING:
+    from navi_pipeline.settings.nightly import NightlyConfig
 
 __all__ = ["register"]
 
 
 def register(app: typer.Typer) -> None:
-    """Add `nightly` to the `navi` command."""
+    """Add `nightly` to the `navi` command, and its settings to `navi settings`."""
     app.command("nightly")(nightly)
+    add_settings("nightly", _settings)
+
+
+def _settings() -> type[NightlyConfig]:
+    from navi_pipeline.settings.nightly import NightlyConfig
+
+    return NightlyConfig
 
 
 def nightly(

@@ -11,8 +11,8 @@ import typer
 from navi_core.errors import as_argument
 
 if TYPE_CHECKING:
-    from navi_core.config import StudyConfig
     from navi_pipeline.lib.studies.perform import StudyResult
+    from navi_pipeline.settings.studies import StudyConfig
 
 __all__ = ["register"]
 

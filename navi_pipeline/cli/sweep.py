@@ -6,9 +6,10 @@ import json
 import sys
 from typing import Any
 
-from navi_core.config import SweepConfig, parse_config
+from navi_core.config import parse_config
 from navi_pipeline.lib.sweeps.catalogue import SWEEPS
 from navi_pipeline.lib.sweeps.perform import perform_sweep
+from navi_pipeline.settings.sweeps import SweepConfig
 
 __all__ = ["run_sweep"]
 

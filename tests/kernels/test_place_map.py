@@ -8,7 +8,7 @@ import math
 import numpy as np
 import pytest
 
-from navi_core.config.place_memory import AHEAD, MOVED, PLACE_INPUTS, RINGS, SECTORS
+from navi_core.config.policy import AHEAD, MOVED, PLACE_INPUTS, RINGS, SECTORS
 from navi_core.mapping.frontier_features import EDGE, NOWHERE, SLIVER, UNREACHED, UNSEEN, read, ways
 from navi_core.mapping.occupancy_map import FREE, SEEN, WALL, draw, read_levels
 

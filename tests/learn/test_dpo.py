@@ -11,7 +11,7 @@ import pytest
 import torch
 
 from navi_core.config import parse_config
-from navi_core.config.dpo import DPOConfig
+from navi_core.config.algorithms import DPOConfig
 from navi_core.demos import Pairs, read_pairs, write_pairs
 from navi_core.demos.pairs import _halved
 from navi_core.errors import ConfigError, DemoError

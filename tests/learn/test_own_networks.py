@@ -18,8 +18,8 @@ from navi_core.bench.learning.memory import memory_cases
 from navi_core.bench.policy.core import core_cases
 from navi_core.bench.policy.encoder import encoder_cases
 from navi_core.config import EvalConfig, PolicyConfig, parse_config
-from navi_core.config import plugins as plugin_loader
-from navi_core.config.parts import CORE_NAMES, ENCODER_NAMES
+from navi_core.config import registry as plugin_loader
+from navi_core.config.registry import CORE_NAMES, ENCODER_NAMES
 from navi_core.config.settings import settings_of
 from navi_core.errors import CheckpointError, ConfigError
 from navi_core.evaluate import evaluate, evaluate_in_pieces

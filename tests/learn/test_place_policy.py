@@ -5,7 +5,7 @@ import pytest
 import torch
 
 from navi_core.config import DynamicsConfig, EvalConfig, PolicyConfig, TrainConfig, parse_config
-from navi_core.config.place_memory import PLACE_INPUTS
+from navi_core.config.policy import PLACE_INPUTS
 from navi_core.demos import load_dataset, save_demonstration, write_index
 from navi_core.errors import ConfigError
 from navi_core.evaluate.flight.flyers import PolicyFlyer

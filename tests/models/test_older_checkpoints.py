@@ -7,7 +7,7 @@ import torch
 
 from navi_core.config import parse_config
 from navi_core.config.learn import TrainConfig
-from navi_core.config.past import settings_of_today
+from navi_core.config.migrations import settings_of_today
 from navi_core.errors import CheckpointError, CheckpointVersionError
 from navi_core.learn.run.checkpoints import last_good_checkpoint
 from navi_core.models import load_checkpoint

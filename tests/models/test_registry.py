@@ -13,7 +13,7 @@ from typer.testing import CliRunner
 
 from navi_core.cli import models as models_cli
 from navi_core.config import RewardConfig, ShaperConfig
-from navi_core.config.goal import GoalConfig
+from navi_core.config.world import GoalConfig
 from navi_core.errors import CheckpointError, RegistryError
 from navi_core.models import Registry, load_checkpoint, load_policy
 from navi_core.models import registry as registry_module

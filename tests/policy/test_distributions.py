@@ -9,7 +9,7 @@ from torch.distributions import Categorical as FrameworkCategorical
 from torch.fx.experimental.proxy_tensor import make_fx
 
 from navi_core.config import PolicyConfig, parse_config
-from navi_core.config.primitives import MOTION_PRIMITIVES
+from navi_core.config.world import MOTION_PRIMITIVES
 from navi_core.errors import ConfigError
 from navi_core.policy import build_policy, parameter_counts, policy_macs
 from navi_core.policy.distributions import Categorical, DiagonalGaussian, ScaledBeta, _int32, _uniform

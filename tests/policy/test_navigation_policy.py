@@ -8,7 +8,7 @@ import torch
 
 import navi_core.policy
 from navi_core.config import PolicyConfig, parse_config
-from navi_core.config.place_memory import PLACE_INPUTS
+from navi_core.config.policy import PLACE_INPUTS
 from navi_core.errors import ConfigError
 from navi_core.policy import build_core, build_encoder, build_policy, parameter_counts, policy_macs
 

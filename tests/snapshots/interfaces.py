@@ -16,19 +16,19 @@ from unittest.mock import patch
 
 from navi_core import errors
 from navi_core.cli import main
-from navi_core.config import EnvConfig, EvalConfig, NightlyConfig, StudyConfig, TrainConfig
-from navi_core.config.ablations import AblationConfig
+from navi_core.config import EnvConfig, EvalConfig, TrainConfig
 from navi_core.config.demos import ExpertConfig
-from navi_core.config.explore import ExplorerConfig
 from navi_core.config.fast import FastPPOConfig
 from navi_core.config.fast_dqn import FastDQNConfig
 from navi_core.config.fast_grpo import FastGRPOConfig
-from navi_core.config.serve import ServeConfig
-from navi_core.config.service import EnvironmentConfig
-from navi_core.config.sweeps import SweepConfig
+from navi_core.config.service import EnvironmentConfig, ExplorerConfig, ServeConfig
 from navi_core.presets import preset_names, resolve_config
 from navi_core.service.viewing.layouts import LAYOUTS, SERVICE_LAYOUTS
 from navi_core.service.wire import WIRE_VERSION, encode
+from navi_pipeline.settings.ablations import AblationConfig
+from navi_pipeline.settings.nightly import NightlyConfig
+from navi_pipeline.settings.studies import StudyConfig
+from navi_pipeline.settings.sweeps import SweepConfig
 
 ROOT = Path(__file__).resolve().parents[2]
 SETTINGS = {

@@ -10,7 +10,7 @@ import pytest
 import torch
 
 from navi_core.config import DynamicsConfig, EnvConfig, SensorConfig
-from navi_core.config.place_memory import AHEAD, MOVED, PLACE_INPUTS
+from navi_core.config.policy import AHEAD, MOVED, PLACE_INPUTS
 from navi_core.demos import load_dataset, save_demonstration, write_index
 from navi_core.errors import ConfigError
 from navi_core.learn.demos.sequences import demo_places

@@ -21,7 +21,7 @@ from torch import Tensor
 
 from navi_core.bench.report import Column, Log, Option, Report, Row, figure, report
 from navi_core.config import TrainConfig, parse_config
-from navi_core.config.parts import CORE_NAMES
+from navi_core.config.registry import CORE_NAMES
 from navi_core.errors import ConfigError
 from navi_core.learn import Collector, PPOLearner, Rollout
 from navi_core.learn.run.threads import torch_threads

@@ -17,8 +17,8 @@ from torch import Tensor, nn
 
 from navi_core.bench.report import Column, Option, Repeats, Report, Row, Threads, figure, grouped, report, sizes
 from navi_core.bench.timing import CPU, WALL, median, take_turns
-from navi_core.config import parts
-from navi_core.config.plugins import load_plugins
+from navi_core.config.registry import CORE_NAMES as KNOWN_CORES
+from navi_core.config.registry import load_plugins
 from navi_core.errors import ConfigError
 from navi_core.learn.run.threads import torch_threads
 from navi_core.policy import build_core
@@ -26,7 +26,7 @@ from navi_core.policy.cores import Mamba2Block
 
 __all__ = ["CORE_NAMES", "CoreCase", "CoreRow", "core_cases", "from_fused", "fused_available", "run_core", "to_fused"]
 
-CORE_NAMES = ("torch-gru", *parts.CORE_NAMES.built_in, "mamba-ssm")
+CORE_NAMES = ("torch-gru", *KNOWN_CORES.built_in, "mamba-ssm")
 """What is measured by default; the first is the peer of the others. Those of one's own are measured by name."""
 
 WIDTH = 128
@@ -85,7 +85,7 @@ def core_cases(
     """
     names = list(dict.fromkeys([CORE_NAMES[0], *(CORE_NAMES if cores is None else cores)]))
     load_plugins()
-    known = dict.fromkeys((*CORE_NAMES, *parts.CORE_NAMES.all()))
+    known = dict.fromkeys((*CORE_NAMES, *KNOWN_CORES.all()))
     if unknown := sorted(set(names) - set(known)):
         raise ConfigError(f"unknown core {unknown[0]!r}; allowed: {', '.join(known)}")
     if "mamba-ssm" in names and not fused_available():

@@ -19,8 +19,7 @@ from torch.nn import functional as F
 
 from navi_core.bench.report import Column, Option, Repeats, Report, Row, Sizes, Threads, figure, grouped, report, sizes
 from navi_core.bench.timing import median, take_turns
-from navi_core.config.parts import ENCODER_NAMES
-from navi_core.config.plugins import load_plugins
+from navi_core.config.registry import ENCODER_NAMES, load_plugins
 from navi_core.errors import ConfigError
 from navi_core.learn.run.threads import torch_threads
 from navi_core.policy import build_encoder, count_macs

@@ -83,7 +83,7 @@ class _Learners(TyperGroup):
         if cmd_name not in self.commands:
             self._add_own()
         if cmd_name not in self.commands:
-            from navi_core.config.plugins import PLUGINS_VARIABLE
+            from navi_core.config.registry import PLUGINS_VARIABLE
             from navi_core.errors import ConfigError
 
             raise ConfigError(
@@ -98,8 +98,7 @@ class _Learners(TyperGroup):
         return super().list_commands(ctx)
 
     def _add_own(self) -> None:
-        from navi_core.config.parts import LEARNER_NAMES
-        from navi_core.config.plugins import load_plugins
+        from navi_core.config.registry import LEARNER_NAMES, load_plugins
 
         load_plugins()
         for name in LEARNER_NAMES.all():

@@ -10,8 +10,7 @@ from typing import Any, Protocol, runtime_checkable
 import torch
 
 from navi_core.config import REWARD_TERMS, TrainConfig
-from navi_core.config.parts import LEARNER_NAMES
-from navi_core.config.registration import Parts, registration
+from navi_core.config.registry import LEARNER_NAMES, Parts, registration
 from navi_core.errors import ConfigError
 from navi_core.learn.algorithms.cloning import CloningLearner
 from navi_core.learn.algorithms.dpo import DPOLearner

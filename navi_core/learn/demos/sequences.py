@@ -16,7 +16,7 @@ import torch
 from torch import Tensor
 
 from navi_core.config import DynamicsConfig
-from navi_core.config.place_memory import PLACE_INPUTS
+from navi_core.config.policy import PLACE_INPUTS
 from navi_core.demos import Dataset, Episode
 from navi_core.errors import DemoError
 from navi_core.learn.estimators.noise import shuffled

@@ -8,7 +8,7 @@ import torch
 from torch import Tensor
 
 from navi_core.config import TrainConfig
-from navi_core.config.place_memory import PLACE_INPUTS
+from navi_core.config.policy import PLACE_INPUTS
 from navi_core.policy.trunk import AUX_INPUTS
 from navi_core.record import StageTimer
 from navi_core.world.occupancy_memory import PlaceMemory, pose_rows

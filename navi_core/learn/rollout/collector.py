@@ -18,7 +18,7 @@ import torch
 from torch import Tensor
 
 from navi_core.config import GOAL_TERMS, TrainConfig
-from navi_core.config.spaces import Spaces
+from navi_core.config.tasks import Spaces
 from navi_core.errors import CheckpointError
 from navi_core.learn.estimators.noise import action_noise
 from navi_core.learn.parallel import ALONE, Workers

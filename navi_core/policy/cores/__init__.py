@@ -13,8 +13,7 @@ from collections.abc import Callable
 
 import torch
 
-from navi_core.config.parts import CORE_NAMES
-from navi_core.config.registration import Parts, registration
+from navi_core.config.registry import CORE_NAMES, Parts, registration
 from navi_core.errors import ConfigError
 from navi_core.policy.checks import check_core
 from navi_core.policy.cores.base import NoCore, ResidualCore, TemporalCore

@@ -8,8 +8,7 @@ from typing import Any
 
 from torch import nn
 
-from navi_core.config.parts import ENCODER_NAMES
-from navi_core.config.registration import Parts, registration
+from navi_core.config.registry import ENCODER_NAMES, Parts, registration
 from navi_core.errors import ConfigError
 from navi_core.policy.checks import check_encoder
 from navi_core.policy.encoders.rayvit import RayViT, solid_angle_bias, spherical_positions

@@ -14,7 +14,7 @@ from typing import Any
 from urllib.parse import urlsplit
 
 from navi_core.config import WireConfig
-from navi_core.config.wire import ACTION_ENDPOINT, OBSERVATION_ENDPOINT
+from navi_core.config.service import ACTION_ENDPOINT, OBSERVATION_ENDPOINT
 from navi_core.errors import ConfigError
 from navi_core.service.viewing import Announcement, Digest, Feed, announced
 from navi_core.service.viewing.layouts import SERVICE_LAYOUTS

@@ -95,8 +95,9 @@ def _begin(train: bool) -> Any:
 
 
 def _tonight(context: dg.OpExecutionContext, night: dict[str, Any]) -> Any:
-    from navi_core.config import NightlyConfig, parse_config
+    from navi_core.config import parse_config
     from navi_pipeline.lib.nightly.night import Night
+    from navi_pipeline.settings.nightly import NightlyConfig
 
     context.resources.hold.take(context, night["name"])
     return Night(parse_config(NightlyConfig, night["settings"]), night["name"], say=context.log.info)
@@ -210,9 +211,9 @@ def _now() -> datetime:
 
 def _when(kind: str) -> tuple[int, str]:
     """Return hour and time zone of a schedule, as the settings of nights say when the code location is loaded."""
-    from navi_core.config import NightlyConfig
     from navi_core.errors import NaviError
     from navi_pipeline.lib.nightly.settings import nightly_config
+    from navi_pipeline.settings.nightly import NightlyConfig
 
     try:
         settings = nightly_config()

@@ -15,7 +15,7 @@ from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
 
-from navi_core.config import AblationConfig, TrainConfig
+from navi_core.config import TrainConfig
 from navi_core.errors import RunError
 from navi_core.machine.file_lock import wait_for_lock
 from navi_core.presets import merge, resolve_config
@@ -25,6 +25,7 @@ from navi_pipeline.lib.records.logs import BenchmarkLog
 from navi_pipeline.lib.training.stale_runs import runs_in_use, wait_for_run
 from navi_pipeline.lib.training.supervised import interruption, run_supervised
 from navi_pipeline.lib.training.trainer_client import require_whole
+from navi_pipeline.settings.ablations import AblationConfig
 
 __all__ = ["CellOutcome", "known_outcome", "resolved", "run_cell"]
 

@@ -7,11 +7,12 @@ import signal
 import sys
 from collections.abc import Callable
 
-from navi_core.config import AblationConfig, parse_config
+from navi_core.config import parse_config
 from navi_core.errors import NaviError, RunError
 from navi_pipeline.lib.ablations.catalogue import Variant, find_variants
 from navi_pipeline.lib.ablations.cell import CellOutcome, known_outcome, run_cell
 from navi_pipeline.lib.training.supervised import run_supervised
+from navi_pipeline.settings.ablations import AblationConfig
 
 __all__ = ["run_cell_in_child"]
 

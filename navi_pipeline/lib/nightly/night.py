@@ -18,10 +18,11 @@ from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any, Literal
 
-from navi_core.config import NightlyConfig, config_hash, parse_config
+from navi_core.config import config_hash, parse_config
 from navi_core.errors import ConfigError, NaviError, RunError
 from navi_pipeline.lib.records.documents import pipeline_folder, read_document, write_document
 from navi_pipeline.lib.records.logs import pipeline_log
+from navi_pipeline.settings.nightly import NightlyConfig
 
 __all__ = ["Gate", "Night", "Stage", "Status", "night_lock", "night_name", "read_night"]
 

@@ -7,8 +7,9 @@ from collections.abc import Iterable, Sequence
 from pathlib import Path
 from typing import Any
 
-from navi_core.config import NightlyConfig, TrainConfig, parse_config
+from navi_core.config import TrainConfig, parse_config
 from navi_core.presets import merge, parse_assignments, read_config_file, resolve_config
+from navi_pipeline.settings.nightly import NightlyConfig
 
 __all__ = ["SMALL_MINUTES", "nightly_config", "preset_settings"]
 

@@ -7,13 +7,13 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
 
-from navi_core.config import NightlyConfig
 from navi_core.machine.file_lock import hold_lock
 from navi_pipeline.lib.nightly.measuring import benchmarks, evaluation, promotion
 from navi_pipeline.lib.nightly.night import Gate, Night, Work, night_lock, night_name
 from navi_pipeline.lib.nightly.preflight import preflight
 from navi_pipeline.lib.nightly.summary import write_summary
 from navi_pipeline.lib.nightly.training import bounded_training, resume_proof
+from navi_pipeline.settings.nightly import NightlyConfig
 
 __all__ = ["run_night", "stages_of", "summed_up_if_broken", "written_off"]
 

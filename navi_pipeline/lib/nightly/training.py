@@ -6,7 +6,7 @@ from pathlib import Path
 from typing import Any
 
 from navi_core.config import TrainConfig, config_hash, parse_config
-from navi_core.config.past import settings_of_today
+from navi_core.config.migrations import settings_of_today
 from navi_core.errors import NaviError, RunError
 from navi_core.record import hardware_profile
 from navi_pipeline.lib.nightly.initial_weights import ASSET

@@ -27,11 +27,12 @@ def record_failure(
         log.row("events", {"event": "run_failure", "detail": detail, "job": job, "steps": [step for step, _ in steps]})
     if night is None:
         return
-    from navi_core.config import NightlyConfig, parse_config
+    from navi_core.config import parse_config
     from navi_core.machine.file_lock import is_locked
     from navi_pipeline.lib.nightly.night import Gate, Night, night_lock, read_night
     from navi_pipeline.lib.nightly.stages import stages_of
     from navi_pipeline.lib.nightly.summary import summary_paths, write_summary
+    from navi_pipeline.settings.nightly import NightlyConfig
 
     try:
         config = parse_config(NightlyConfig, read_night(night)["config"])

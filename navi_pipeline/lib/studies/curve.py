@@ -9,9 +9,9 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
-from navi_core.config.studies import ObjectiveConfig
 from navi_core.record import outbox_path
 from navi_pipeline.lib.warehouse.warehouse import Warehouse
+from navi_pipeline.settings.studies import ObjectiveConfig
 
 __all__ = ["RunCurve"]
 

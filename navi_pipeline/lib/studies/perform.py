@@ -11,13 +11,13 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from navi_core.config import StudyConfig
 from navi_core.errors import NaviError, RunError
 from navi_pipeline.lib.studies.page import history_chart, write_study_page
 from navi_pipeline.lib.studies.rows import record_study, record_trials, trial_row
 from navi_pipeline.lib.studies.trial_queue import TrialQueue
 from navi_pipeline.lib.training.supervised import run_supervised
 from navi_pipeline.lib.warehouse.warehouse import Warehouse
+from navi_pipeline.settings.studies import StudyConfig
 
 if TYPE_CHECKING:
     from optuna.trial import FrozenTrial

@@ -6,10 +6,10 @@ import re
 from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any
 
-from navi_core.config import StudyConfig, TrainConfig, parse_config
-from navi_core.config.studies import ChoiceParameter, FloatParameter, IntParameter, Parameter
+from navi_core.config import TrainConfig, parse_config
 from navi_core.errors import ConfigError
 from navi_core.presets import merge, merge_sources, setting_sources
+from navi_pipeline.settings.studies import ChoiceParameter, FloatParameter, IntParameter, Parameter, StudyConfig
 
 if TYPE_CHECKING:
     from optuna.trial import Trial

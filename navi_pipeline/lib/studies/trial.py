@@ -8,7 +8,6 @@ from collections.abc import Callable
 from typing import TYPE_CHECKING, Any
 
 from navi_core.config import config_hash
-from navi_core.config.studies import ObjectiveConfig
 from navi_core.errors import ConfigError, RunError
 from navi_core.record import navi_home
 from navi_pipeline.lib.studies.curve import RunCurve
@@ -17,6 +16,7 @@ from navi_pipeline.lib.studies.trial_queue import HINDERED, INTERRUPTED, TrialQu
 from navi_pipeline.lib.training.stale_runs import runs_in_use, wait_for_run
 from navi_pipeline.lib.training.supervised import disk_is_full
 from navi_pipeline.lib.training.trainer_client import ended_of_itself, train_in_child
+from navi_pipeline.settings.studies import ObjectiveConfig
 
 if TYPE_CHECKING:
     from optuna.trial import Trial

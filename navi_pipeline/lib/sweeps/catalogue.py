@@ -7,9 +7,9 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from navi_core.config import SweepConfig
 from navi_core.errors import ConfigError
 from navi_pipeline.lib.sweeps.cells import Cell, read_train
+from navi_pipeline.settings.sweeps import SweepConfig
 
 __all__ = ["SWEEPS", "Scenery", "Sweep", "find_sweep"]
 

@@ -15,7 +15,6 @@ from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from typing import Any
 
-from navi_core.config import SweepConfig
 from navi_core.errors import RunError
 from navi_core.machine.file_lock import wait_for_lock
 from navi_core.record import hardware_profile
@@ -23,6 +22,7 @@ from navi_pipeline.lib.records.documents import content_key, pipeline_folder, re
 from navi_pipeline.lib.records.logs import BenchmarkLog
 from navi_pipeline.lib.records.logs import Outcome as Status
 from navi_pipeline.lib.training.supervised import interruption, run_supervised
+from navi_pipeline.settings.sweeps import SweepConfig
 
 __all__ = ["UNITS", "Cell", "Outcome", "Status", "cell_key", "read_train", "run_cells"]
 

@@ -7,7 +7,6 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from navi_core.config import SweepConfig
 from navi_core.errors import RunError
 from navi_pipeline.lib.corpus.compiled_scenes import read_corpus
 from navi_pipeline.lib.records.documents import pipeline_folder, read_document, write_document
@@ -17,6 +16,7 @@ from navi_pipeline.lib.sweeps.catalogue import Scenery, Sweep, find_sweep
 from navi_pipeline.lib.sweeps.cells import Outcome, run_cells
 from navi_pipeline.lib.sweeps.summary import INCUMBENT, Verdict, core_verdicts, level_rows
 from navi_pipeline.lib.warehouse.warehouse import Warehouse
+from navi_pipeline.settings.sweeps import SweepConfig
 
 __all__ = ["SweepResult", "perform_sweep", "read_sweep", "training_scenery"]
 

@@ -19,7 +19,7 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
-from navi_core.config.plugins import PLUGINS_VARIABLE
+from navi_core.config.registry import PLUGINS_VARIABLE
 from navi_core.errors import RunError
 from navi_core.machine import chosen_threads
 from navi_core.record import navi_home

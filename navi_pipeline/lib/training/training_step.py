@@ -8,11 +8,11 @@ from typing import Any
 
 import dagster as dg
 
-from navi_core.config import NightlyConfig
 from navi_core.errors import RunError
 from navi_pipeline.lib.reports.live_training import LiveTraining
 from navi_pipeline.lib.training.monitor import Monitor
 from navi_pipeline.lib.training.policies import Start, train_policy
+from navi_pipeline.settings.nightly import NightlyConfig
 
 __all__ = ["materialize_policy"]
 

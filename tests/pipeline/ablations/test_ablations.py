@@ -17,7 +17,7 @@ import pytest
 import typer
 from typer.testing import CliRunner
 
-from navi_core.config import AblationConfig, parse_config
+from navi_core.config import parse_config
 from navi_core.errors import ConfigError, RunError
 from navi_core.record import RunDirectory, navi_home
 from navi_pipeline.cli.ablate import register
@@ -29,6 +29,7 @@ from navi_pipeline.lib.records.documents import write_document
 from navi_pipeline.lib.reports.warehouse_report import run_report
 from navi_pipeline.lib.training.stale_runs import runs_in_use
 from navi_pipeline.lib.warehouse.warehouse import Warehouse
+from navi_pipeline.settings.ablations import AblationConfig
 from tests.evaluate.conftest import made_result
 
 ROOT = Path(__file__).resolve().parents[3]

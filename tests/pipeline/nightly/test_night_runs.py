@@ -7,7 +7,6 @@ import sys
 import dagster as dg
 import pytest
 
-from navi_core.config import NightlyConfig
 from navi_core.errors import RunError
 from navi_core.machine.file_lock import hold_lock
 from navi_core.record import navi_home
@@ -18,6 +17,7 @@ from navi_pipeline.lib.nightly.stages import run_night
 from navi_pipeline.lib.nightly.summary import summary_paths, write_summary
 from navi_pipeline.lib.orchestration.failures import record_failure
 from navi_pipeline.lib.warehouse.warehouse import Warehouse
+from navi_pipeline.settings.nightly import NightlyConfig
 
 STAGES = ("preflight", "training", "resume_proof", "evaluation", "benchmarks", "promotion")
 TOLD = {

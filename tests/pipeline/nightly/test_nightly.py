@@ -8,7 +8,6 @@ import dagster as dg
 import pytest
 from typer.testing import CliRunner
 
-from navi_core.config import NightlyConfig
 from navi_core.errors import ConfigError, NonFiniteError, RecordError, RunError
 from navi_core.learn.estimators.schedules import scheduled
 from navi_core.presets import preset_names
@@ -22,6 +21,7 @@ from navi_pipeline.lib.nightly.training import night_settings
 from navi_pipeline.lib.records.logs import BenchmarkLog
 from navi_pipeline.lib.training.monitor import Monitor
 from navi_pipeline.lib.warehouse.warehouse import Warehouse
+from navi_pipeline.settings.nightly import NightlyConfig
 
 
 def holds(name="g", hard=True, passed=True):

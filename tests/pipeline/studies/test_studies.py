@@ -10,8 +10,8 @@ import time
 import dagster as dg
 import pytest
 
-from navi_core.config import StudyConfig, config_hash, parse_config
-from navi_core.config.parts import LEARNER_NAMES
+from navi_core.config import config_hash, parse_config
+from navi_core.config.registry import LEARNER_NAMES
 from navi_core.errors import ConfigError, RecordError, RunError
 from navi_core.presets import load_preset, resolve_config
 from navi_core.record import RunDirectory, navi_home
@@ -26,6 +26,7 @@ from navi_pipeline.lib.studies.trial import ASSET, partition_of, run_trial
 from navi_pipeline.lib.studies.trial_queue import HINDERED, INTERRUPTED, TrialQueue, read_study
 from navi_pipeline.lib.studies.worker import work
 from navi_pipeline.lib.warehouse.warehouse import Warehouse
+from navi_pipeline.settings.studies import StudyConfig
 from tests.pipeline.studies.small_studies import (
     SPACE,
     STEPS,

@@ -5,7 +5,7 @@ from concurrent.futures import ThreadPoolExecutor
 
 import pytest
 
-from navi_core.config import SweepConfig, parse_config
+from navi_core.config import parse_config
 from navi_core.errors import ConfigError, RecordError, RunError
 from navi_pipeline.lib.corpus.compiled_scenes import corpus_path
 from navi_pipeline.lib.records.documents import write_document
@@ -16,6 +16,7 @@ from navi_pipeline.lib.sweeps.perform import training_scenery
 from navi_pipeline.lib.sweeps.summary import core_verdicts, level_rows, paired_difference
 from navi_pipeline.lib.training.supervised import disk_is_full
 from navi_pipeline.lib.warehouse.warehouse import Warehouse
+from navi_pipeline.settings.sweeps import SweepConfig
 
 ANSWER = {"reward_ema": 0.5}
 ENDINGS = {

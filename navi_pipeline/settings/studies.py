@@ -7,7 +7,7 @@ from typing import Annotated, Any, Literal, Self
 from pydantic import Field, model_validator
 
 from navi_core.config.base import Config, Count
-from navi_core.config.parts import LearnerName
+from navi_core.config.registry import LearnerName
 from navi_core.errors import ConfigError
 
 __all__ = [

@@ -1,10 +1,15 @@
-"""What a reference task shows and takes; flight has a panorama and four axes, and needs none of this."""
+"""Spaces and options of a reference task."""
 
 from __future__ import annotations
 
 from dataclasses import dataclass
+from typing import Annotated
 
-__all__ = ["Spaces"]
+from pydantic import AfterValidator
+
+from navi_core.errors import ConfigError
+
+__all__ = ["Spaces", "TaskOptions"]
 
 
 @dataclass(frozen=True)
@@ -29,3 +34,18 @@ class Spaces:
     def observed(self) -> tuple[int, ...]:
         """Shape of an observation."""
         return self.shape or (self.observation,)
+
+
+_TOLD = {"name": "task", "num_envs": "actors (rows of a fast learner)", "seed": "seed", "first_row": "seed"}
+"""What a run tells its task, and the setting that says it."""
+
+
+def _own(options: dict[str, bool | int | float | str]) -> dict[str, bool | int | float | str]:
+    for name in options:
+        if name in _TOLD:
+            raise ConfigError(f"task_options.{name} is no option of a task; set {_TOLD[name]} instead")
+    return options
+
+
+TaskOptions = Annotated[dict[str, bool | int | float | str], AfterValidator(_own)]
+"""Option of the task by name."""

@@ -1,0 +1,1 @@
+"""Settings that the pipeline alone reads: nights, studies, sweeps, ablations."""
