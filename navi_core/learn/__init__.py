@@ -11,7 +11,7 @@ from navi_core.learn.estimators.advantages import gae, gae_reference, group_adva
 from navi_core.learn.estimators.drift_smoother import DriftSmoother, free_energy
 from navi_core.learn.estimators.targets import double_dqn_targets, n_step_returns
 from navi_core.learn.replay.prioritized import PrioritizedReplay
-from navi_core.learn.rollout.collector import Collector, Environment, RolloutStats
+from navi_core.learn.rollout.collector import Collector, RolloutStats
 from navi_core.learn.rollout.storage import Rollout
 from navi_core.learn.run.cloning_run import clone
 from navi_core.learn.run.early_stopping import EarlyStopController
@@ -26,7 +26,6 @@ __all__ = [
     "DQNLearner",
     "DriftSmoother",
     "EarlyStopController",
-    "Environment",
     "GRPOLearner",
     "GradientSteps",
     "KeepsData",

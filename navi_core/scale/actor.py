@@ -15,7 +15,7 @@ from navi_core.errors import ConfigError
 from navi_core.learn.algorithms.dqn import batch_structure
 from navi_core.learn.estimators.schedules import epsilons
 from navi_core.learn.replay.q_batches import make_batches
-from navi_core.learn.rollout.collector import Collector, Environment
+from navi_core.learn.rollout.collector import Collector
 from navi_core.learn.rollout.execution import use_precision
 from navi_core.policy import RewardShaper, build_policy
 from navi_core.policy.distributions import table_index
@@ -25,6 +25,7 @@ from navi_core.world.counter_random import Purpose, words
 
 if TYPE_CHECKING:
     from navi_core.scenes import Scene
+    from navi_core.world import Environment
 
 __all__ = ["ApexActor", "actor_count", "actor_seed", "learned_weights", "open_environment"]
 
@@ -119,7 +120,7 @@ class ApexActor:
         env = open_environment(config, rows, seed, scenes)
         # After the environment: the ray kernels' first call gives torch every core.
         torch.set_num_threads(1)
-        self.policy = build_policy(config.policy, seed=config.seed, spaces=getattr(env, "spaces", None))
+        self.policy = build_policy(config.policy, seed=config.seed, spaces=env.spaces)
         # The learner's precision: initial priorities and sequence states come from this policy.
         use_precision(self.policy, config)
         memory = max(1, config.shaper.memory_capacity // count)

@@ -66,6 +66,7 @@ def launch_apex(
     if config.task is not None:
         options: dict[str, Any] = dict(config.task_options)
         spaces = reference_task(config.task, 1, config.seed, **options).spaces
+        assert spaces is not None
         shape = spaces.observed
     else:
         corpus = _corpus(scenes)

@@ -13,7 +13,8 @@ from navi_core.tasks.gymnasium_env import PREFIX, GymnasiumEnv
 from navi_core.tasks.normalised import NormalisedTask
 from navi_core.tasks.pendulum import Pendulum
 from navi_core.tasks.snake import Snake
-from navi_core.tasks.task import ReferenceTask, TaskBatch
+from navi_core.tasks.task import ReferenceTask
+from navi_core.world.interface import Environment
 
 __all__ = [
     "REFERENCE_TASKS",
@@ -27,7 +28,6 @@ __all__ = [
     "RepeatFirst",
     "RepeatPrevious",
     "Snake",
-    "TaskBatch",
     "reference_task",
 ]
 
@@ -37,7 +37,7 @@ REFERENCE_TASKS: tuple[str, ...] = ("repeat_previous", "repeat_first", "cart_pol
 
 def reference_task(
     name: str, num_envs: int, seed: int = 0, *, normalise_observations: bool = False, **options: Any
-) -> ReferenceTask | GymnasiumEnv | AtariTask | NormalisedTask:
+) -> Environment:
     """Build a task by name.
 
     Args:
@@ -56,7 +56,7 @@ def reference_task(
     return NormalisedTask(task) if normalise_observations else task
 
 
-def _task(name: str, num_envs: int, seed: int, options: dict[str, Any]) -> ReferenceTask | GymnasiumEnv | AtariTask:
+def _task(name: str, num_envs: int, seed: int, options: dict[str, Any]) -> Environment:
     made: dict[str, type[ReferenceTask]] = {
         "repeat_previous": RepeatPrevious,
         "repeat_first": RepeatFirst,

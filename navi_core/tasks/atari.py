@@ -16,8 +16,8 @@ from torch import Tensor
 
 from navi_core.config.tasks import Spaces
 from navi_core.errors import ConfigError
-from navi_core.tasks.external_task import OutsideTask
-from navi_core.tasks.task import TaskBatch
+from navi_core.tasks.external_task import ExternalTask
+from navi_core.world.interface import StepBatch
 
 __all__ = ["ATARI", "AtariTask"]
 
@@ -25,7 +25,7 @@ ATARI = "ALE/"
 """What stands before a game's name in the id of its environment."""
 
 
-class AtariTask(OutsideTask):
+class AtariTask(ExternalTask):
     """B games of one kind.
 
     Args:
@@ -74,7 +74,7 @@ class AtariTask(OutsideTask):
         self.spaces = Spaces(int(np.prod(shape)), 1, choices, shape=tuple(int(x) for x in shape))
         self.reset()
 
-    def step(self, actions: Tensor) -> TaskBatch:
+    def step(self, actions: Tensor) -> StepBatch:
         """Advance every row by one decision.
 
         Args:

@@ -11,13 +11,13 @@ from torch import Tensor
 
 from navi_core.config.tasks import Spaces
 from navi_core.errors import ConfigError
-from navi_core.tasks.task import TaskBatch
 from navi_core.world.counter_random import Purpose, words
+from navi_core.world.interface import Environment, StepBatch, StepInfo
 
-__all__ = ["OutsideTask"]
+__all__ = ["ExternalTask"]
 
 
-class OutsideTask(abc.ABC):
+class ExternalTask(Environment):
     """B environments of one kind, each restarted in the step in which its episode ends.
 
     An episode's seed is a function of (seed, row, episode). What an environment holds cannot be saved: after
@@ -78,7 +78,7 @@ class OutsideTask(abc.ABC):
         given: np.ndarray = actions.detach().cpu().numpy()
         return given
 
-    def _stepped(self, final: np.ndarray, score: Tensor, reward: Tensor, over: Tensor, cut: Tensor) -> TaskBatch:
+    def _stepped(self, final: np.ndarray, score: Tensor, reward: Tensor, over: Tensor, cut: Tensor) -> StepBatch:
         """Account for a step and restart what has ended.
 
         Args:
@@ -91,7 +91,7 @@ class OutsideTask(abc.ABC):
         cut = cut & ~over
         done = over | cut
         returns, length = self._return + score, self._length + 1
-        info = {
+        info: StepInfo = {
             "reward_terms": {"reward": reward},
             "speed": torch.zeros_like(reward),
             "episode_return": returns,
@@ -102,7 +102,7 @@ class OutsideTask(abc.ABC):
         self._obs = final.copy()
         if bool(done.any()):
             self._obs = self._begin(done.numpy(), self._seeds())
-        return TaskBatch(self.observe(), reward, over, cut, torch.from_numpy(final), info)
+        return StepBatch(self.observe(), reward, over, cut, torch.from_numpy(final), info)
 
     def _seeds(self) -> np.ndarray:
         """Return the seeds (B,) of the rows' present episodes."""

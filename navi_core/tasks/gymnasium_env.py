@@ -10,8 +10,8 @@ from torch import Tensor
 
 from navi_core.config.tasks import Spaces
 from navi_core.errors import ConfigError
-from navi_core.tasks.external_task import OutsideTask
-from navi_core.tasks.task import TaskBatch
+from navi_core.tasks.external_task import ExternalTask
+from navi_core.world.interface import StepBatch
 
 __all__ = ["PREFIX", "GymnasiumEnv"]
 
@@ -19,7 +19,7 @@ PREFIX = "gymnasium:"
 """What stands before an environment's id in the name of a task."""
 
 
-class GymnasiumEnv(OutsideTask):
+class GymnasiumEnv(ExternalTask):
     """B environments of one id, stepped one after another.
 
     Args:
@@ -58,7 +58,7 @@ class GymnasiumEnv(OutsideTask):
         self._obs = np.zeros((num_envs, self.spaces.observation), np.float32)
         self.reset()
 
-    def step(self, actions: Tensor) -> TaskBatch:
+    def step(self, actions: Tensor) -> StepBatch:
         """Advance every row by one decision.
 
         Args:

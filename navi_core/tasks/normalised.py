@@ -15,7 +15,7 @@ from torch import Tensor
 
 from navi_core.config.tasks import Spaces
 from navi_core.errors import ConfigError
-from navi_core.tasks.task import TaskBatch
+from navi_core.world.interface import Environment, EnvironmentWrapper, StepBatch
 
 __all__ = ["NormalisedTask"]
 
@@ -23,7 +23,7 @@ _BOUND = 10.0
 _EPSILON = 1e-8
 
 
-class NormalisedTask:
+class NormalisedTask(EnvironmentWrapper):
     """A task with vector observations, normalised.
 
     Args:
@@ -38,41 +38,42 @@ class NormalisedTask:
         ConfigError: The task shows pictures.
     """
 
-    def __init__(self, task: Any) -> None:
-        spaces: Spaces = task.spaces
+    spaces: Spaces
+
+    def __init__(self, task: Environment) -> None:
+        super().__init__(task)
+        spaces = self.spaces
         if spaces.shape:
             raise ConfigError("normalise_observations is for vectors; pictures are divided by 255 in the network")
-        self.task, self.num_envs = task, task.num_envs
         self.spaces = replace(spaces, scale=())
-        self.restarts = getattr(task, "restarts", False)
         self.mean = torch.zeros(spaces.observation, dtype=torch.float64)
         self.variance = torch.ones(spaces.observation, dtype=torch.float64)
         self.count = 0
 
     def reset(self) -> Tensor:
         """Begin every row's first episode; returns (B, n) normalised observations."""
-        return self._seen(self.task.reset())
+        return self._seen(self.env.reset())
 
-    def step(self, actions: Tensor) -> TaskBatch:
+    def step(self, actions: Tensor) -> StepBatch:
         """Advance every row by one decision; observations are normalised, rewards and returns are the task's."""
-        batch: TaskBatch = self.task.step(actions)
-        return replace(batch, obs=self._seen(batch.obs), final_obs=self._scaled(batch.final_obs))
+        batch = self.env.step(actions)
+        return replace(batch, obs=self._seen(batch.obs), ended_obs=self._scaled(batch.ended_obs))
 
     def observe(self) -> Tensor:
         """Return the present observations (B, n), normalised."""
-        return self._scaled(self.task.observe())
+        return self._scaled(self.env.observe())
 
     def state_dict(self) -> dict[str, Any]:
         """Return the task's state and the moments."""
         moments = {"mean": self.mean.clone(), "variance": self.variance.clone(), "count": self.count}
-        return {"task": self.task.state_dict(), "moments": moments}
+        return {"task": self.env.state_dict(), "moments": moments}
 
     def load_state_dict(self, state: dict[str, Any]) -> None:
         """Undo `state_dict`."""
         moments = state["moments"]
         self.mean, self.variance = moments["mean"].clone(), moments["variance"].clone()
         self.count = int(moments["count"])
-        self.task.load_state_dict(state["task"])
+        self.env.load_state_dict(state["task"])
 
     def _seen(self, obs: Tensor) -> Tensor:
         """Merge observations (B, n) into the moments, then return them normalised."""

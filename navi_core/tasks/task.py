@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import abc
-from dataclasses import dataclass
 from typing import Any
 
 import torch
@@ -11,34 +10,14 @@ from torch import Tensor
 
 from navi_core.config.tasks import Spaces
 from navi_core.errors import ConfigError
+from navi_core.world.interface import Environment, StepBatch, StepInfo
 
-__all__ = ["ReferenceTask", "TaskBatch"]
+__all__ = ["ReferenceTask"]
 
 State = dict[str, Tensor]
 
 
-@dataclass(frozen=True)
-class TaskBatch:
-    """The outcome of one step.
-
-    Attributes:
-        obs: (B, n) float32; of the new episode where one ended.
-        reward: (B,) float32.
-        terminated: (B,) bool.
-        truncated: (B,) bool; the time limit, where nothing terminated.
-        final_obs: (B, n) observation after the step, before any reset.
-        info: "reward_terms" {"reward": (B,)}, "speed" (zeros), "episode_return", "episode_length" (B,).
-    """
-
-    obs: Tensor
-    reward: Tensor
-    terminated: Tensor
-    truncated: Tensor
-    final_obs: Tensor
-    info: dict[str, Any]
-
-
-class ReferenceTask(abc.ABC):
+class ReferenceTask(Environment):
     """B rows of one task.
 
     Args:
@@ -81,7 +60,7 @@ class ReferenceTask(abc.ABC):
         self._state = self._begin(self._episode)
         return self._observe(self._state).float()
 
-    def step(self, actions: Tensor) -> TaskBatch:
+    def step(self, actions: Tensor) -> StepBatch:
         """Advance every row by one decision.
 
         Args:
@@ -98,7 +77,7 @@ class ReferenceTask(abc.ABC):
         done = terminated | truncated
         final = self._observe(state).float()
         returns = self._return + reward
-        info = {
+        info: StepInfo = {
             "reward_terms": {"reward": reward},
             "speed": torch.zeros_like(reward),
             "episode_return": returns,
@@ -111,7 +90,7 @@ class ReferenceTask(abc.ABC):
         self._state = {
             name: torch.where(done.view(-1, *[1] * (x.ndim - 1)), fresh[name], x) for name, x in state.items()
         }
-        return TaskBatch(self._observe(self._state).float(), reward, terminated, truncated, final, info)
+        return StepBatch(self._observe(self._state).float(), reward, terminated, truncated, final, info)
 
     def rows_state(self) -> tuple[Tensor, ...]:
         """Return the states, episode numbers, lengths and returns (B, …) of the rows; a compiled step changes them."""

@@ -8,21 +8,25 @@ from navi_core.world.dynamics import Dynamics, Motion
 from navi_core.world.environment import NavigationEnv
 from navi_core.world.field import Field, RayHits
 from navi_core.world.floor.reachable import FloorMap, FloorView
+from navi_core.world.interface import Environment, EnvironmentWrapper, Poses, StepBatch, StepInfo
 from navi_core.world.sensor.spherical import SphericalSensor, denormalise_depth, normalise_depth, spherical_directions
 from navi_core.world.spawning.spawn_pool import Verdict, scene_verdict, spawn_pool
-from navi_core.world.step_batch import StepBatch
 
 __all__ = [
     "CapturedStep",
     "Dynamics",
+    "Environment",
+    "EnvironmentWrapper",
     "Field",
     "FloorMap",
     "FloorView",
     "Motion",
     "NavigationEnv",
+    "Poses",
     "RayHits",
     "SphericalSensor",
     "StepBatch",
+    "StepInfo",
     "Verdict",
     "denormalise_depth",
     "normalise_depth",

@@ -8,7 +8,7 @@ import torch
 
 from navi_core.errors import ConfigError
 from navi_core.world.environment import NavigationEnv
-from navi_core.world.step_batch import StepBatch
+from navi_core.world.interface import StepBatch
 
 __all__ = ["CapturedStep"]
 

@@ -11,7 +11,7 @@ from navi_core.config import REWARD_TERMS, EnvConfig
 from navi_core.config.registry import Parts, registration
 from navi_core.config.world import REWARD_NAMES
 from navi_core.errors import ConfigError, NonFiniteError
-from navi_core.world.step_batch import StepBatch
+from navi_core.world.interface import StepBatch
 
 __all__ = ["OwnRewards", "RewardTerm", "register_reward"]
 
@@ -34,7 +34,7 @@ register_reward = registration(
 
 
 def _computed(name: str) -> Callable[[EnvConfig], RewardTerm]:
-    return lambda config: lambda batch, action: batch.info["reward_terms"][name]  # type: ignore[no-any-return]
+    return lambda config: lambda batch, action: batch.info["reward_terms"][name]
 
 
 for _name in REWARD_TERMS:
@@ -81,11 +81,10 @@ class OwnRewards:
         for name, value in terms.items():
             paid = paid + self._terms[name][1] * value
         returns += torch.where(batch.truncated | batch.terminated, 0.0, paid)
-        told = {
-            "reward_terms": batch.info["reward_terms"] | terms,
-            "episode_return": batch.info["episode_return"] + paid,
-        }
-        return replace(batch, reward=batch.reward + paid, info=batch.info | told)
+        info = batch.info.copy()
+        info["reward_terms"] = info["reward_terms"] | terms
+        info["episode_return"] = info["episode_return"] + paid
+        return replace(batch, reward=batch.reward + paid, info=info)
 
     @staticmethod
     def _told(name: str, value: torch.Tensor, batch: StepBatch) -> torch.Tensor:

@@ -13,7 +13,7 @@ from __future__ import annotations
 
 import copy
 import math
-from typing import Any
+from typing import Any, cast
 
 import torch
 
@@ -26,6 +26,7 @@ from navi_core.world.dynamics import Dynamics, linear_speed
 from navi_core.world.field import Field, RayHits
 from navi_core.world.floor.reachable import FloorMap, FloorView
 from navi_core.world.goals import Goals, relative_goal
+from navi_core.world.interface import Environment, Poses, StepBatch, StepInfo
 from navi_core.world.native_step import NativeStep
 from navi_core.world.rewards import RewardTerms
 from navi_core.world.sensor.faults import ShownObservations
@@ -33,7 +34,6 @@ from navi_core.world.sensor.panorama import PanoramaReader
 from navi_core.world.sensor.spherical import SphericalSensor
 from navi_core.world.spawning.pool_tensors import BODY, build_pools, known_at
 from navi_core.world.spawning.start_poses import Places
-from navi_core.world.step_batch import StepBatch
 
 __all__ = ["MOST_ROWS", "NavigationEnv"]
 
@@ -46,7 +46,7 @@ SEEDS = (-(2**63), 2**63 - 1)
 """Least and greatest seed: 64 bits."""
 
 
-class NavigationEnv:
+class NavigationEnv(Environment):
     """Batched free flight with exploration rewards, or flight to goals (`task: point_goal`).
 
     Args:
@@ -68,6 +68,8 @@ class NavigationEnv:
         counters: "episode" (number), "age" (decisions towards truncation), "length" (decisions flown), "scene",
             each (B,) int64, of the rows' present episodes.
     """
+
+    field: Field
 
     def __init__(
         self,
@@ -224,7 +226,7 @@ class NavigationEnv:
         obs, ended = flown.obs, flown.obs
         if flown.ended or self._shown.spoilt:
             obs, ended = self._shown.follow(flown.truncated, flown.next_scene, flown.slot, flown.obs, episode, length)
-        info = {
+        info: StepInfo = {
             "reward_terms": dict(zip(REWARD_TERMS, flown.terms.unbind())),
             "collision": flown.collided,
             "void": flown.void,
@@ -276,7 +278,7 @@ class NavigationEnv:
         terminated = terminated | (void & self._void_terminates)
         truncated = (void | (age >= c.max_steps)) & ~terminated
         ends = truncated | terminated
-        info = {
+        details = {
             **told,
             "reward_terms": dict(zip(REWARD_TERMS, terms.unbind(dim=1))) | told["reward_terms"],
             "collision": motion.collided,
@@ -311,7 +313,7 @@ class NavigationEnv:
         torch.mul(age, going, out=counters["age"])
         torch.mul(length, going, out=counters["length"])
         counters["scene"].copy_(torch.where(ends, next_scene, scene))
-        return StepBatch(obs, reward, terminated, truncated, ended, info)
+        return StepBatch(obs, reward, terminated, truncated, ended, cast(StepInfo, details))
 
     def relative_goals(self) -> torch.Tensor | None:
         """Return (B, 4) the goals as the drones are told them now, see `relative_goal`; None without goals."""
@@ -393,7 +395,7 @@ class NavigationEnv:
         area = self._areas[self.counters["scene"]]
         return torch.stack((area * share, share, flown), dim=1)
 
-    def poses(self) -> dict[str, torch.Tensor]:
+    def poses(self) -> Poses:
         """Return where the drones are now: "position" (B, 3) [m], "yaw" (B,) [rad], "scene_index" (B,)."""
         return {
             "position": self._life["position"].clone(),

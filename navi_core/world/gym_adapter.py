@@ -25,7 +25,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
-from typing import Any, ClassVar
+from typing import Any, ClassVar, cast
 
 import gymnasium
 import numpy as np
@@ -42,9 +42,9 @@ from navi_core.world.arguments import shaped_actions
 from navi_core.world.environment import NavigationEnv
 from navi_core.world.field import Field
 from navi_core.world.gym_arguments import action_tensor, env_config, found_scenes, reset_options
+from navi_core.world.interface import StepBatch
 from navi_core.world.sensor.rendering import panorama_image
 from navi_core.world.spawning.start_poses import Places
-from navi_core.world.step_batch import StepBatch
 
 __all__ = ["ENV_ID", "GOAL_ENV_ID", "ExploreEnv", "ExploreVectorEnv", "PointGoalEnv", "PointGoalVectorEnv"]
 
@@ -252,7 +252,7 @@ class ExploreEnv(gymnasium.Env):
             raise ConfigError(f"{'the episode has ended' if self._ended else 'no episode has begun'}; call reset()")
         batch = self.env.step(action_tensor(action)[None])
         self._obs = {"view": batch.final_obs[0].numpy()} | {
-            name: batch.info[name][0].numpy() for name in _GOAL[self.task]
+            name: _details(batch)[name][0].numpy() for name in _GOAL[self.task]
         }
         terminated, truncated = bool(batch.terminated), bool(batch.truncated)
         self._ended = terminated or truncated
@@ -332,7 +332,11 @@ def _seen(env: NavigationEnv, view: Array) -> Obs:
 
 def _last(batch: StepBatch, task: str) -> dict[str, torch.Tensor]:
     """Return what the drones saw last, of the rows whose episode has ended; the others hold anything."""
-    return {"view": batch.ended_obs} | {name: batch.info[name] for name in _GOAL[task]}
+    return {"view": batch.ended_obs} | {name: _details(batch)[name] for name in _GOAL[task]}
+
+
+def _details(batch: StepBatch) -> Info:
+    return cast(Info, batch.info)
 
 
 def _told(obs: Obs) -> Any:
@@ -343,13 +347,14 @@ def _told(obs: Obs) -> Any:
 
 def _pose(env: NavigationEnv) -> Info:
     """Return (B, …) arrays of where the drones are now."""
-    return {name: value.numpy() for name, value in env.poses().items()}
+    return {name: value.numpy() for name, value in cast(Info, env.poses()).items()}
 
 
 def _outcome(batch: StepBatch) -> Info:
     """Return (N, …) of what a step brought."""
     names = ("collision", "void", "speed", "episode_return", "episode_length", "success", "way", "reward_terms")
-    return {name: batch.info[name] for name in names if name in batch.info}
+    info = _details(batch)
+    return {name: info[name] for name in names if name in info}
 
 
 def _end(batch: StepBatch) -> dict[str, torch.Tensor]:

@@ -9,7 +9,8 @@ from navi_core.config import PolicyConfig, ShaperConfig, TrainConfig
 from navi_core.learn.estimators.noise import action_noise
 from navi_core.learn.rollout.collector import Collector
 from navi_core.policy import RewardShaper, build_policy
-from tests.learn.toy_environments import MixedEndingsEnv, ToyBatch
+from navi_core.world import StepBatch
+from tests.learn.toy_environments import MixedEndingsEnv
 
 ROWS, STEPS, BPTT = 5, 24, 8
 POLICY = PolicyConfig(encoder="ring_cnn", core="gru", azimuth_bins=16, elevation_bins=8, aux="full")
@@ -26,7 +27,7 @@ class Moment:
     state: tuple
     after: tuple
     aux_after: torch.Tensor
-    batch: ToyBatch
+    batch: StepBatch
     value: torch.Tensor
     total: torch.Tensor
 

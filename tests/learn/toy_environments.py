@@ -2,23 +2,13 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
-
 import torch
 from torch import Tensor
 
-
-@dataclass
-class ToyBatch:
-    obs: Tensor
-    reward: Tensor
-    terminated: Tensor
-    truncated: Tensor
-    final_obs: Tensor
-    info: dict
+from navi_core.world.interface import Environment, StepBatch
 
 
-class ToyEnv:
+class ToyEnv(Environment):
     """Rows that count their age; subclasses say what is seen and what pays."""
 
     def __init__(self, num_envs: int, *, azimuth: int = 16, elevation: int = 8, seed: int = 0, length: int = 7) -> None:
@@ -43,7 +33,7 @@ class ToyEnv:
         self.age.copy_(torch.arange(self.num_envs) % self.length)
         return self.observe()
 
-    def step(self, actions: Tensor) -> ToyBatch:
+    def step(self, actions: Tensor) -> StepBatch:
         reward = self.pay(actions)
         self.age += 1
         self.total += reward
@@ -59,7 +49,7 @@ class ToyEnv:
         self.episode += done
         self.age.masked_fill_(done, 0)
         self.total.masked_fill_(done, 0.0)
-        return ToyBatch(self.observe(), reward, terminated, truncated, final, info)
+        return StepBatch(self.observe(), reward, terminated, truncated, final, info)
 
     def state_dict(self) -> dict[str, Tensor]:
         return {"age": self.age.clone(), "episode": self.episode.clone(), "total": self.total.clone()}

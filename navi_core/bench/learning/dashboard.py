@@ -14,7 +14,7 @@ from contextlib import contextmanager
 from dataclasses import asdict, dataclass
 from functools import partial
 from statistics import fmean, stdev
-from typing import Annotated, Any
+from typing import Annotated
 
 import torch
 
@@ -26,8 +26,8 @@ from navi_core.learn.run.records import run_device
 from navi_core.policy import RewardShaper, build_policy
 from navi_core.presets import resolve_config
 from navi_core.record.compiled_scenes import load_scenes
-from navi_core.service.viewing import TrainingBroadcast
-from navi_core.world import Field, NavigationEnv, StepBatch
+from navi_core.service.viewing import TrainingBroadcast, WatchedEnv
+from navi_core.world import EnvironmentWrapper, Field, NavigationEnv
 
 __all__ = ["DashboardBenchmark", "run_dashboard"]
 
@@ -88,7 +88,7 @@ def run_dashboard(
     policy = build_policy(config.policy, seed=config.seed).to(device)
     shaper = RewardShaper(config.shaper, config.actors, config.policy.width, config.seed, device)
     learner = build_learner(policy, shaper, config, device)
-    turns = _Turns(env)
+    turns = EnvironmentWrapper(env)
     collector = Collector(turns, policy, shaper, config, device=device)
     rollout = collector.new_rollout(config.ppo.rollout, config.ppo.bptt)
     steps = config.ppo.rollout * config.actors
@@ -97,6 +97,7 @@ def run_dashboard(
     taken: dict[bool, list[float]] = {False: [], True: []}
     with TrainingBroadcast("bench", config.algorithm) as broadcast, _page(broadcast.endpoint) as page:
         watched = broadcast.watch(env)
+        assert isinstance(watched, WatchedEnv)
         for pair in range(-1, pairs):
             spent = {False: 0.0, True: 0.0}
             # Without, with, with, without, …: what drifts meets both alike.
@@ -143,20 +144,6 @@ def run_dashboard(
         observations_per_second=shown / flying,
         page_cpu_share=page_seconds / page_wall,
     )
-
-
-class _Turns:
-    """An environment whose steps are flown by whichever is set."""
-
-    def __init__(self, env: Any) -> None:
-        self.env = env
-
-    def __getattr__(self, name: str) -> Any:
-        return getattr(self.env, name)
-
-    def step(self, actions: torch.Tensor) -> StepBatch:
-        """Fly one decision."""
-        return self.env.step(actions)  # type: ignore[no-any-return]
 
 
 def _watched_is(broadcast: TrainingBroadcast, wanted: bool) -> bool:

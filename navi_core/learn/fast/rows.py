@@ -9,17 +9,10 @@ import numpy as np
 import torch
 
 from navi_core.errors import ConfigError
-from navi_core.tasks import (
-    Acrobot,
-    AtariTask,
-    CartPole,
-    GymnasiumEnv,
-    NormalisedTask,
-    ReferenceTask,
-    reference_task,
-)
+from navi_core.tasks import Acrobot, CartPole, reference_task
 from navi_core.tasks.control_kernels import ACROBOT, CART_POLE, begin_rows, step_rows
 from navi_core.world.counter_random import Purpose, stream_key
+from navi_core.world.interface import Environment
 
 __all__ = ["NativeRows", "Rows", "TaskRows", "first_returns", "open_rows"]
 
@@ -103,8 +96,9 @@ class TaskRows(_Arrays):
         ConfigError: Its actions are continuous, or it shows pictures.
     """
 
-    def __init__(self, task: ReferenceTask | GymnasiumEnv | AtariTask | NormalisedTask) -> None:
+    def __init__(self, task: Environment) -> None:
         spaces = task.spaces
+        assert spaces is not None, "flight has no choices"
         if spaces.shape:
             raise ConfigError("the fast path sees vectors, and this task shows pictures; use navi train ppo or dqn")
         if not spaces.choices:

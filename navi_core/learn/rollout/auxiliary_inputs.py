@@ -11,6 +11,7 @@ from navi_core.config import TrainConfig
 from navi_core.config.policy import PLACE_INPUTS
 from navi_core.policy.trunk import AUX_INPUTS
 from navi_core.record import StageTimer
+from navi_core.world.interface import Environment, StepBatch, StepInfo
 from navi_core.world.occupancy_memory import PlaceMemory, pose_rows
 
 __all__ = ["AuxiliaryInputs"]
@@ -30,7 +31,9 @@ class AuxiliaryInputs:
         device: Training device.
     """
 
-    def __init__(self, env: Any, config: TrainConfig, obs: Tensor, *, privileged: bool, device: torch.device) -> None:
+    def __init__(
+        self, env: Environment, config: TrainConfig, obs: Tensor, *, privileged: bool, device: torch.device
+    ) -> None:
         self.env, self.device = env, device
         self.rows = env.num_envs
         self.memory = PlaceMemory.of_env(config.env, self.rows) if config.policy.place_memory else None
@@ -46,7 +49,7 @@ class AuxiliaryInputs:
         self.current = torch.cat(parts, dim=-1)
         """(B, A) input of the next decision."""
 
-    def update_maps(self, batch: Any, done: Tensor, timer: StageTimer) -> Tensor | None:
+    def update_maps(self, batch: StepBatch, done: Tensor, timer: StageTimer) -> Tensor | None:
         """Return features (B, PLACE_INPUTS) of the maps after a step, before any reset; None without maps."""
         if self.memory is None:
             return None
@@ -57,7 +60,7 @@ class AuxiliaryInputs:
             features = self.memory.follow(seen, pose, torch.arange(self.rows), batch.info.get("goal"))
             return features.to(self.device)
 
-    def privileged(self, info: dict[str, Any]) -> Tensor | None:
+    def privileged(self, info: StepInfo) -> Tensor | None:
         """Return privileged inputs (B, 3) after a step, before any reset; None for a critic without.
 
         They are those of the step before, less the area seen in this one. With goals the environment has them.
@@ -71,7 +74,7 @@ class AuxiliaryInputs:
         left = (area - info["reward_terms"]["view_gain"].to(self.device)).clamp_min(0.0)
         return torch.stack((left, fraction * left / area.clamp_min(1e-6), decisions + 1.0), dim=1)
 
-    def at_end(self, step: Tensor, features: Tensor | None, privileged: Tensor | None, info: dict[str, Any]) -> Tensor:
+    def at_end(self, step: Tensor, features: Tensor | None, privileged: Tensor | None, info: StepInfo) -> Tensor:
         """Return the input (B, A) that follows a step, before any reset."""
         parts = [step] if features is None else [step, features]
         parts += [info["goal"].to(self.device)] if "goal" in info else []
@@ -123,7 +126,7 @@ class AuxiliaryInputs:
 
     def _goals(self) -> list[Tensor]:
         """Return the goals (B, 4) of an environment that has them."""
-        goals = getattr(self.env, "relative_goals", lambda: None)()
+        goals = self.env.relative_goals()
         return [] if goals is None else [goals.to(self.device)]
 
     def state_dict(self) -> dict[str, Any]:

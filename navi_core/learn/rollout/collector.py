@@ -12,13 +12,12 @@ import math
 import time
 from collections.abc import Callable
 from dataclasses import dataclass, field
-from typing import Any, Protocol
+from typing import Any
 
 import torch
 from torch import Tensor
 
 from navi_core.config import GOAL_TERMS, TrainConfig
-from navi_core.config.tasks import Spaces
 from navi_core.errors import CheckpointError
 from navi_core.learn.estimators.noise import action_noise
 from navi_core.learn.parallel import ALONE, Workers
@@ -28,8 +27,9 @@ from navi_core.learn.rollout.execution import acting, flying, stage_timer
 from navi_core.learn.rollout.storage import Rollout
 from navi_core.policy.heads import ACTION_AXES
 from navi_core.record import StageTimer
+from navi_core.world.interface import Environment, StepInfo
 
-__all__ = ["COLLECTOR_METRICS", "Collector", "Environment", "RolloutStats"]
+__all__ = ["COLLECTOR_METRICS", "Collector", "RolloutStats"]
 
 _SUCCESS = "success_rate"
 """A fraction of episodes: its flag is set at most once in each, in the decision that ends it."""
@@ -38,25 +38,6 @@ COLLECTOR_METRICS = (
     "episode_length",
 )  # fmt: skip
 """Metrics besides the reward terms; no custom term may have their names."""
-
-
-class Environment(Protocol):
-    """Environment as the collector steps it; implemented by `NavigationEnv` and the reference tasks."""
-
-    num_envs: int
-    """Rows B. A task with vector observations or other actions than flight's also has `spaces`."""
-
-    def reset(self) -> Tensor:
-        """Start every row; returns (B,…) observations."""
-
-    def step(self, actions: Tensor) -> Any:
-        """Advance every row by one decision; returns a `StepBatch`, whose tensors may change with the next step."""
-
-    def state_dict(self) -> dict[str, Any]:
-        """Everything a row's future depends on, as tensors."""
-
-    def load_state_dict(self, state: dict[str, Any]) -> None:
-        """Undo `state_dict`."""
 
 
 @dataclass
@@ -109,8 +90,7 @@ class Collector:
         self.device, self.workers = device, workers
         self.rows = env.num_envs
         self.total_rows = self.rows * workers.size
-        spaces: Spaces | None = getattr(env, "spaces", None)
-        self.axes = ACTION_AXES if spaces is None else spaces.axes
+        self.axes = ACTION_AXES if env.spaces is None else env.spaces.axes
         self._act, self._fly = acting(policy, config, device), flying(env, config)
         self._reduce = None if workers.size == 1 else workers.sum
         self.decisions = 0
@@ -129,7 +109,7 @@ class Collector:
     @property
     def restarts(self) -> bool:
         """Whether the environment cannot be taken up where it was: `load_state_dict` begins new episodes."""
-        return bool(getattr(self.env, "restarts", False))
+        return self.env.restarts
 
     def new_rollout(self, steps: int, bptt: int) -> Rollout:
         """Allocate storage for rollouts of `steps` decisions."""
@@ -239,13 +219,12 @@ class Collector:
         rollout.terminal.value_into(self.policy.value, rollout.bootstrap_values)
 
     @staticmethod
-    def _terms(info: dict[str, Any], shaped: Any) -> dict[str, Tensor]:
+    def _terms(info: StepInfo, shaped: Any) -> dict[str, Tensor]:
         terms = dict(info["reward_terms"])
         terms["intrinsic_reward"] = shaped.intrinsic
         terms["loop_penalty"] = shaped.loop_penalty
-        for flag, name in (("collision", "collision_rate"), ("void", "void_rate"), ("success", _SUCCESS)):
-            if flag in info:
-                terms[name] = info[flag].to(shaped.total.dtype)
+        flags = {"collision_rate": info.get("collision"), "void_rate": info.get("void"), _SUCCESS: info.get("success")}
+        terms |= {name: flag.to(shaped.total.dtype) for name, flag in flags.items() if flag is not None}
         return terms
 
     def _stats(self, rollout: Rollout, sums: dict[str, Tensor], start: float, timer: StageTimer) -> RolloutStats:
@@ -313,7 +292,7 @@ class Collector:
         self.auxiliary.load_state_dict(state)
         self.shaper.load_state_dict(state["shaper"])
         if self.restarts:
-            self.obs = self.env.observe().to(self.device)  # type: ignore[attr-defined]
+            self.obs = self.env.observe().to(self.device)
             self.auxiliary.restart(self.obs)
             self.reset.fill_(True)
             # The former episodes are abandoned; new ones share no loops with them.

@@ -6,7 +6,7 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import fields, is_dataclass, replace
 from functools import partial
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import torch
 from torch import Tensor, nn
@@ -15,6 +15,9 @@ from navi_core.config import TrainConfig
 from navi_core.errors import ConfigError
 from navi_core.policy.trunk import Trunk
 from navi_core.record import StageTimer
+
+if TYPE_CHECKING:
+    from navi_core.world import Environment, StepBatch
 
 __all__ = ["acting", "check_execution", "evaluation", "flying", "stage_timer", "timed_parts", "use_precision"]
 
@@ -57,7 +60,7 @@ def evaluation(policy: Any, config: TrainConfig, device: torch.device) -> Callab
     return _call(policy.evaluate, config, device)
 
 
-def flying(env: Any, config: TrainConfig) -> Callable[[Tensor], Any]:
+def flying(env: Environment, config: TrainConfig) -> Callable[[Tensor], StepBatch]:
     """Return `env.step`, recorded as one graph where `config.execution` is `graph` and the environment on CUDA.
 
     What a recorded step returns is overwritten by the next. Reference tasks live on the CPU and are not recorded.
@@ -66,7 +69,7 @@ def flying(env: Any, config: TrainConfig) -> Callable[[Tensor], Any]:
 
     if config.execution == "graph" and isinstance(env, NavigationEnv):
         return CapturedStep(env)
-    return env.step  # type: ignore[no-any-return]
+    return env.step
 
 
 def _call(function: Callable[..., Any], config: TrainConfig, device: torch.device) -> Callable[..., Any]:

@@ -22,7 +22,7 @@ from navi_core.learn.algorithms.compiled_ppo import CompiledCollector, CompiledP
 from navi_core.learn.algorithms.gradient_steps import UpdateStats
 from navi_core.learn.algorithms.registry import FollowsEpisodes, KeepsData, TakesUnits, TakesVocabulary, build_learner
 from navi_core.learn.parallel import ALONE, Workers
-from navi_core.learn.rollout.collector import COLLECTOR_METRICS, Collector, Environment, RolloutStats
+from navi_core.learn.rollout.collector import COLLECTOR_METRICS, Collector, RolloutStats
 from navi_core.learn.rollout.execution import check_execution, use_precision
 from navi_core.learn.rollout.storage import Rollout
 from navi_core.learn.run.checkpoints import check_scenes, checkpoint_path, keep_checkpoint, mismatch, take_up
@@ -38,7 +38,7 @@ from navi_core.policy import RewardShaper, build_policy
 from navi_core.record import MetricLog, RunDirectory, StageTimer
 
 if TYPE_CHECKING:
-    from navi_core.world import Field
+    from navi_core.world import Environment, Field
 
 __all__ = ["train"]
 
@@ -130,7 +130,7 @@ class _Trainer:
         workers: Workers,
     ) -> None:
         self.config, self.run, self.device, self.workers = config, run, device, workers
-        self.policy = build_policy(config.policy, seed=config.seed, spaces=getattr(env, "spaces", None)).to(device)
+        self.policy = build_policy(config.policy, seed=config.seed, spaces=env.spaces).to(device)
         use_precision(self.policy, config)
         share = config.shaper.memory_capacity // workers.size
         shaping = config.shaper.model_copy(update={"memory_capacity": share})
@@ -156,7 +156,7 @@ class _Trainer:
         self.telemetry, self.callback = StageTimer(), StageTimer()
         self.parent: str | None = None
         self.initial: str | None = None
-        field = getattr(env, "field", None)
+        field = env.field
         scenes, vocabulary = ([], {}) if field is None else (list(field.scenes), field.vocabulary)
         self.scene_hashes, self.corpus_summary = corpus_of(scenes, vocabulary)
         if isinstance(self.learner, TakesVocabulary):

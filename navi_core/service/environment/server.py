@@ -38,7 +38,7 @@ from navi_core.service.wire import (
     encode,
 )
 from navi_core.service.wire.sockets import bind, open_socket, readable
-from navi_core.world import Field, NavigationEnv
+from navi_core.world import Field, NavigationEnv, Poses
 
 __all__ = ["EnvironmentServer"]
 
@@ -339,7 +339,7 @@ class EnvironmentServer(Server):
     def _episode(self, row: int) -> int:
         return self._first_episode + int(self.env.counters["episode"].numpy()[row])
 
-    def _matrix(self, row: int, pose: dict[str, torch.Tensor] | None = None) -> DistanceMatrix:
+    def _matrix(self, row: int, pose: Poses | None = None) -> DistanceMatrix:
         pose = pose or self.env.poses()
         return distance_matrix(
             self._obs[row],

@@ -12,7 +12,7 @@ import threading
 import time
 from collections.abc import Mapping
 from types import TracebackType
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 from navi_core.config import WireConfig
 from navi_core.service.goals import goal_event
@@ -22,7 +22,7 @@ from navi_core.service.viewing.layouts import PHASES, SCENE_EVENT, payload
 from navi_core.service.viewing.scene_view import SceneView
 from navi_core.service.viewing.selection import selected_drone
 from navi_core.service.wire import DistanceMatrix, Publisher, TelemetryEvent
-from navi_core.world import NavigationEnv, StepBatch
+from navi_core.world import Environment, EnvironmentWrapper, NavigationEnv, StepBatch
 
 if TYPE_CHECKING:
     import torch
@@ -72,7 +72,7 @@ class TrainingBroadcast:
         self._thread = threading.Thread(target=self._listen, name="navi-broadcast", daemon=True)
         self._thread.start()
 
-    def watch(self, env: Any) -> Any:
+    def watch(self, env: Environment) -> Environment | WatchedEnv:
         """Return what a training flies instead of `env`; a reference task has nothing to look at and stays itself."""
         if not isinstance(env, NavigationEnv):
             return env
@@ -133,7 +133,7 @@ class TrainingBroadcast:
         return Announcement(self.name, self.endpoint, os.getpid(), rows, scenes, vocabulary)
 
 
-class WatchedEnv:
+class WatchedEnv(EnvironmentWrapper):
     """A `NavigationEnv` that shows one drone to a broadcast's viewers; everything else passes through.
 
     Args:
@@ -147,6 +147,7 @@ class WatchedEnv:
     """
 
     def __init__(self, env: NavigationEnv, broadcast: TrainingBroadcast) -> None:
+        super().__init__(env)
         self._env, self._broadcast = env, broadcast
         self.decisions = self.shown = 0
         self.seconds = 0.0
@@ -158,10 +159,6 @@ class WatchedEnv:
         self._before: tuple[int, int, torch.Tensor] | None = None
         self._view = SceneView(env)
         self._weights = {f"weight/{name}": value for name, value in env.config.reward.resolved().items()}
-
-    def __getattr__(self, name: str) -> Any:
-        """Pass on whatever is not about watching."""
-        return getattr(self._env, name)
 
     def step(self, actions: torch.Tensor) -> StepBatch:
         """Fly one decision in every row, and show the selected one if it is time."""
