@@ -10,8 +10,9 @@ from torch import Tensor
 from navi_core.tasks.acrobot import Acrobot
 from navi_core.tasks.cart_pole import CartPole
 from navi_core.tasks.control_kernels import ACROBOT, CART_POLE, step_episodes
-from navi_core.tasks.task import ReferenceTask, TaskBatch
+from navi_core.tasks.task import ReferenceTask
 from navi_core.world.counter_random import Purpose, stream_key
+from navi_core.world.interface import StepBatch, StepInfo
 
 __all__ = ["NativeStep"]
 
@@ -43,7 +44,7 @@ class NativeStep:
         """Return whether an environment is a task with a compiled step."""
         return type(env) in _KINDS
 
-    def __call__(self, actions: Tensor) -> TaskBatch:
+    def __call__(self, actions: Tensor) -> StepBatch:
         """Advance every row by one decision, actions (B, 1) float32."""
         written = (
             self._obs, self._final, self._reward, self._terminated, self._truncated, self._returns, self._lengths
@@ -52,11 +53,11 @@ class NativeStep:
             self._kind, self._key, self._first, self.task.limit, actions[:, 0].numpy(),
             *(x.numpy() for x in (*self.task.rows_state(), *written)),
         )  # fmt: skip
-        info = {
+        info: StepInfo = {
             "reward_terms": {"reward": self._reward},
             "speed": self._speed,
             "episode_return": self._returns,
             "episode_length": self._lengths,
         }
         obs, final = self._obs[:, self._shown], self._final[:, self._shown]
-        return TaskBatch(obs, self._reward, self._terminated, self._truncated, final, info)
+        return StepBatch(obs, self._reward, self._terminated, self._truncated, final, info)

@@ -55,7 +55,7 @@ def make_config(core="none", **changes) -> TrainConfig:
 def parts(config, env=None):
     """A collector and a learner of one policy on panoramas or a task."""
     env = env or MixedEndingsEnv(ROWS)
-    policy = build_policy(config.policy, 0, getattr(env, "spaces", None))
+    policy = build_policy(config.policy, 0, env.spaces)
     shaper = RewardShaper(config.shaper, ROWS, config.policy.width, 0)
     learner = DQNLearner(policy, shaper, config, CPU)
     return Collector(env, policy, shaper, config, device=CPU), learner

@@ -34,7 +34,7 @@ def grpo_config(rows: int = 6, grpo: dict | None = None, **top) -> TrainConfig:
 
 def parts(config: TrainConfig, env=None) -> tuple[Collector, GRPOLearner]:
     env = env or MixedEndingsEnv(config.actors)
-    net = build_policy(config.policy, seed=0, spaces=getattr(env, "spaces", None))
+    net = build_policy(config.policy, seed=0, spaces=env.spaces)
     shaper = RewardShaper(config.shaper, config.actors, config.policy.width, 0)
     collector = Collector(env, net, shaper, config, device=CPU)
     return collector, GRPOLearner(net, shaper, config, CPU)
