@@ -1,4 +1,4 @@
-"""Where drones are to fly: as an environment tells it on the wire, and as an actor hears it."""
+"""Goals of drones on the wire: published by an environment, collected by an actor."""
 
 from __future__ import annotations
 
@@ -12,24 +12,24 @@ from navi_core.config.service import FARTHEST
 from navi_core.service.wire import DistanceMatrix, TelemetryEvent
 from navi_core.world import NavigationEnv
 
-__all__ = ["GOAL_EVENT", "GoalsHeard", "goal_event"]
+__all__ = ["GOAL_EVENT", "GoalTable", "goal_event"]
 
 GOAL_EVENT = "environment.goal"
-"""x, y, z [m] of the place where a drone is to fly in an episode; sent before its first observation there."""
+"""x, y, z [m] of a drone's goal in an episode; sent before its first observation there."""
 
 _LOG = logging.getLogger("navi.service")
-_MOST = 4096
+_CAPACITY = 4096
 """Drones whose goals are kept, as many as a server serves."""
 
 
 def goal_event(env: NavigationEnv, row: int, *, env_id: int, episode_id: int, step_id: int) -> TelemetryEvent | None:
-    """Return what tells where a row flies in its present episode; None in an environment without goals.
+    """Return the event with the goal of a row's present episode; None in an environment without goals.
 
     Args:
         env: The environment.
         row: The row.
         env_id: Its number on the wire.
-        episode_id: The number of its episode there.
+        episode_id: Number of its episode there.
         step_id: Of the decision that led here.
     """
     if env.goals is None:
@@ -38,20 +38,20 @@ def goal_event(env: NavigationEnv, row: int, *, env_id: int, episode_id: int, st
     return TelemetryEvent(GOAL_EVENT, episode_id, env_id, step_id, goal, time.time())
 
 
-class GoalsHeard:
-    """The goals of an actor's drones, or of those that a viewer hears of, each of one episode.
+class GoalTable:
+    """Goals by drone, each of one episode.
 
     Args:
-        everyone: x, y, z [m] of a goal of all drones and episodes; None: environments tell them.
+        common: x, y, z [m] of one goal for all drones and episodes; None: environments publish them.
     """
 
-    def __init__(self, everyone: tuple[float, float, float] | None = None) -> None:
-        self._everyone = None if everyone is None else torch.tensor(everyone)
+    def __init__(self, common: tuple[float, float, float] | None = None) -> None:
+        self._common = None if common is None else torch.tensor(common)
         self._goals: dict[int, tuple[int, Tensor]] = {}
         self._warned = False
 
-    def hear(self, event: TelemetryEvent) -> bool:
-        """Take an event; False where it is no goal, or one that is no place."""
+    def update(self, event: TelemetryEvent) -> bool:
+        """Take a goal; return false where the event is no goal, or its position is out of bounds."""
         if event.event_type != GOAL_EVENT or event.payload.shape != (3,):
             return False
         goal = torch.tensor(event.payload.tolist())
@@ -59,25 +59,25 @@ class GoalsHeard:
             return False
         self._goals.pop(event.env_id, None)
         self._goals[event.env_id] = (event.episode_id, goal)
-        if len(self._goals) > _MOST:
-            # The one that was heard of longest ago.
+        if len(self._goals) > _CAPACITY:
+            # The least recently updated one.
             del self._goals[next(iter(self._goals))]
         return True
 
-    def of(self, matrix: DistanceMatrix) -> Tensor | None:
-        """Return where the drone of an observation is to fly (3,) [m]; None where that was not told yet."""
-        if self._everyone is not None:
-            return self._everyone
+    def goal_of(self, matrix: DistanceMatrix) -> Tensor | None:
+        """Return the goal of an observation's drone and episode, (3,) [m]; None where it is unknown."""
+        if self._common is not None:
+            return self._common
         drone = int(matrix.env_ids[0]) if len(matrix.env_ids) else -1
         episode, goal = self._goals.get(drone, (0, None))
         return goal if episode == matrix.episode_id else None
 
-    def warn(self, env_id: int) -> None:
-        """Say once that a drone waits for a goal that nobody tells."""
+    def warn_missing(self, env_id: int) -> None:
+        """Warn once of a drone whose goal is not published."""
         if not self._warned:
             self._warned = True
             _LOG.warning(
-                "drone %d waits for a goal that nobody tells: serve an environment with goals (navi environment "
+                "drone %d waits for a goal that no environment publishes: serve one with goals (navi environment "
                 "--task point_goal), or give one for all drones (navi serve --goal X,Y,Z)",
                 env_id,
             )

@@ -1,4 +1,4 @@
-"""What the two servers share: a loop that stops in order, pages about themselves, signs of life."""
+"""Base class of the two servers: a loop with an orderly stop, status pages, heartbeats."""
 
 from __future__ import annotations
 
@@ -7,9 +7,9 @@ import logging
 import threading
 import time
 from collections.abc import Callable
-from typing import Any
 
 import numpy as np
+import numpy.typing as npt
 
 from navi_core.config import WireConfig
 from navi_core.service.health import HealthPages
@@ -24,7 +24,7 @@ _POLL_MS = 100
 
 
 class Server(abc.ABC):
-    """A loop in the calling thread: waits for messages, answers them, stops in order.
+    """Message loop in the calling thread.
 
     Args:
         name: `environment` or `actor`.
@@ -33,7 +33,7 @@ class Server(abc.ABC):
 
     Attributes:
         metrics: Counters, gauges, latencies.
-        draining: Whether nothing new is taken any more.
+        draining: Whether new requests are refused.
     """
 
     def __init__(self, name: str, http: str | None, limits: WireConfig) -> None:
@@ -48,11 +48,11 @@ class Server(abc.ABC):
 
     @property
     def url(self) -> str | None:
-        """Where the pages are, None without them."""
+        """Address of the pages, None without them."""
         return None if self._pages is None else self._pages.url
 
     def run(self, stopped: Callable[[], bool] = lambda: False) -> None:
-        """Serve until `stop` is called or `stopped()` says so; then answer what was taken, tell the peers, close.
+        """Serve until `stop` is called or `stopped()` is true; then answer the waiting requests and close.
 
         Args:
             stopped: A further reason to stop, for instance a signal.
@@ -70,8 +70,8 @@ class Server(abc.ABC):
         """Ask `run` to drain and return; callable from any thread and from a signal handler."""
         self._stop.set()
 
-    def status(self) -> dict[str, Any]:
-        """Return what /health tells: alive, and the metrics."""
+    def status(self) -> dict[str, object]:
+        """Return the /health page as plain data: liveness and metrics."""
         silent = time.monotonic() - self._alive
         return {
             "server": self.name,
@@ -83,11 +83,11 @@ class Server(abc.ABC):
 
     @abc.abstractmethod
     def turn(self, wait_ms: int) -> None:
-        """Wait for messages at most so long, and answer those that came."""
+        """Wait for messages, at most `wait_ms`, and answer those that arrived."""
 
     @abc.abstractmethod
     def drain(self) -> None:
-        """Answer what was taken; nothing new comes in."""
+        """Answer the waiting requests; no new ones are read."""
 
     def close(self) -> None:
         """Close the pages; subclasses close their sockets too."""
@@ -95,23 +95,30 @@ class Server(abc.ABC):
             self._pages.close()
 
     def heartbeat(self, publisher: Publisher, sessions: int, steps: int) -> None:
-        """Publish `<name>.heartbeat` (drones, decisions, seconds up) once a heartbeat's time."""
+        """Publish `<name>.heartbeat` (drones, decisions, uptime [s]) once per `heartbeat_seconds`."""
         now = time.monotonic()
         if now - self._beat >= self._limits.heartbeat_seconds:
             self._beat = now
             numbers = (sessions, steps, time.monotonic() - self._started)
-            self.event(publisher, f"{self.name}.heartbeat", numbers)
+            self.publish_event(publisher, f"{self.name}.heartbeat", numbers)
 
-    def event(
-        self, publisher: Publisher, kind: str, numbers: Any, *, episode_id: int = 0, env_id: int = -1, step_id: int = 0
+    def publish_event(
+        self,
+        publisher: Publisher,
+        kind: str,
+        numbers: npt.ArrayLike,
+        *,
+        episode_id: int = 0,
+        env_id: int = -1,
+        step_id: int = 0,
     ) -> None:
-        """Publish a telemetry event if anyone watches."""
+        """Publish a telemetry event if it has a subscriber."""
         if publisher.watched("telemetry_event_v2"):
             payload = np.asarray(numbers, np.float32).reshape(-1)
             publisher.publish(TelemetryEvent(kind, episode_id, env_id, step_id, payload, time.time()))
 
-    def warn_if_open(self, *endpoints: str) -> None:
-        """Say so where an endpoint is reachable from other machines: nobody is asked who they are."""
+    def warn_if_reachable(self, *endpoints: str) -> None:
+        """Warn of endpoints that other machines can reach: there is no authentication."""
         for endpoint in endpoints:
             if not is_loopback(endpoint):
-                _LOG.warning("%s is reachable from other machines, and nothing asks who they are", endpoint)
+                _LOG.warning("%s is reachable from other machines, and there is no authentication", endpoint)

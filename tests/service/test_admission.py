@@ -11,7 +11,7 @@ import pytest
 from navi_core.config import ContinuousTrainingConfig
 from navi_core.service.learning.admission import Admission
 from navi_core.service.learning.flight_learning import FlightLearning
-from navi_core.service.learning.version_returns import Cohort, Episode
+from navi_core.service.learning.version_returns import Episode, VersionReturns
 from navi_core.service.wire import StepResult
 from tests.service.conftest import tiny_model
 
@@ -56,7 +56,7 @@ class Fleet:
 
 def of_serving(admission: Admission) -> float:
     """Mean reward of the episodes that are counted for the version in service; NaN without any."""
-    counted = list(admission._flown.latest)
+    counted = list(admission._returns.latest)
     return float(np.mean(counted)) if counted else np.nan
 
 
@@ -94,8 +94,8 @@ def test_an_episode_waits_for_those_that_began_before_it() -> None:
         fly(admission, 1, 0.1 * number)
     assert np.isnan(of_serving(admission))
     fly(admission, 0, 3.0)
-    assert admission._flown.first == pytest.approx([2.0, *(0.1 * np.arange(9))])
-    assert list(admission._flown.latest) == pytest.approx(0.1 * np.arange(2, 12))
+    assert admission._returns.first == pytest.approx([2.0, *(0.1 * np.arange(9))])
+    assert list(admission._returns.latest) == pytest.approx(0.1 * np.arange(2, 12))
 
 
 def test_what_is_judged_began_under_the_version_and_what_it_is_judged_by_before() -> None:
@@ -107,12 +107,12 @@ def test_what_is_judged_began_under_the_version_and_what_it_is_judged_by_before(
     admission.admit(1, POLICY)
     # Of those under way, and those that ended behind them, the first is the one more that belongs to the sample before.
     fly(admission, 2, 9.0, version=1)
-    assert list(admission._earlier) == [1.0] and np.isnan(of_serving(admission))
+    assert list(admission._previous_returns) == [1.0] and np.isnan(of_serving(admission))
     fly(admission, 1, 3.0, version=1)
-    assert list(admission._earlier) == [1.0, 2.5] and np.isnan(of_serving(admission))
+    assert list(admission._previous_returns) == [1.0, 2.5] and np.isnan(of_serving(admission))
     fly(admission, 4, 9.0)  # began with a decision of the version that went
     fly(admission, 1, 5.0, version=1)
-    assert list(admission._earlier) == [1.0, 2.5] and of_serving(admission) == 5.0
+    assert list(admission._previous_returns) == [1.0, 2.5] and of_serving(admission) == 5.0
 
 
 def test_the_sample_before_has_its_share_of_long_episodes_however_short_a_version_serves() -> None:
@@ -121,7 +121,7 @@ def test_the_sample_before_has_its_share_of_long_episodes_however_short_a_versio
     for version in range(1000):
         fleet.fly(admission, WHOLE // 2)
         admission.admit(version + 1, POLICY)
-    earlier = np.array(admission._earlier)
+    earlier = np.array(admission._previous_returns)
     short = earlier < -50
     assert len(earlier) > 1500 and abs(short.mean() - 0.5) < 4 * 0.5 / len(earlier) ** 0.5
 
@@ -146,7 +146,7 @@ def test_ten_without_what_one_in_ten_is_paid_are_no_fall() -> None:
     admission.admit(1, POLICY)
     for i in range(10):
         fly(admission, 0, 1.0 + 0.1 * (i % 3), version=1)
-    assert admission._looked == 0 and admission.roll_back() is None and admission._looked == 10
+    assert admission._tested == 0 and admission.roll_back() is None and admission._tested == 10
     for i in range(70):
         fly(admission, 0, 1.0 + 0.1 * (i % 3), version=1)
     assert admission.roll_back() is not None, "eighty have none in a case of five thousand"
@@ -163,22 +163,22 @@ def test_what_was_under_way_when_a_version_fell_is_of_none() -> None:
     fly(admission, 6, 0.0, version=1, ends=False)
     assert admission.roll_back() is not None and admission.serving.version == 0
     fly(admission, 6, 9.0)
-    assert np.isnan(of_serving(admission)) and len(admission._earlier) == 40
+    assert np.isnan(of_serving(admission)) and len(admission._previous_returns) == 40
     fly(admission, 7, 1.2)  # the one that the sample of version 0 stopped at
-    assert np.isnan(of_serving(admission)) and admission._earlier[-1] == pytest.approx(1.1)
+    assert np.isnan(of_serving(admission)) and admission._previous_returns[-1] == pytest.approx(1.1)
     fly(admission, 6, 3.0)
     assert of_serving(admission) == 3.0
 
 
 def test_the_rest_of_an_episode_counts_for_nothing() -> None:
     admission = Admission(POLICY, 100)
-    admission.meet(0)
+    admission.begin_partial(0)
     fly(admission, 0, 1.0, 1.0)
     assert np.isnan(of_serving(admission))
     fly(admission, 0, 2.0, ends=False)
-    admission.begin_anew(1, POLICY)
+    admission.replace(1, POLICY)
     fly(admission, 0, 3.0, version=1)
-    assert np.isnan(of_serving(admission)) and not admission._earlier
+    assert np.isnan(of_serving(admission)) and not admission._previous_returns
     fly(admission, 0, 4.0, version=1)
     assert of_serving(admission) == 4.0
 
@@ -191,7 +191,7 @@ def test_drones_that_leave_together_do_not_leave_their_short_episodes() -> None:
         fly(admission, drone, 1.0, ends=False)
     for drone in range(64):
         admission.forget(drone)
-    assert np.isnan(of_serving(admission)) and not admission._under_way and not len(admission._flown)
+    assert np.isnan(of_serving(admission)) and not admission._current and not len(admission._returns)
     # One that leaves between two episodes has flown all that it began.
     fly(admission, 1, 5.0, ends=False)
     fly(admission, 2, 3.0)
@@ -212,7 +212,7 @@ def test_a_drone_that_left_holds_nobody_and_was_nowhere_else() -> None:
     admission.admit(1, POLICY)
     admission.forget(0)
     fly(admission, 0, 7.0, version=1)
-    assert list(admission._earlier) == [2.0, 4.0] and of_serving(admission) == 7.0
+    assert list(admission._previous_returns) == [2.0, 4.0] and of_serving(admission) == 7.0
 
 
 def test_an_episode_that_never_ends_counts_as_it_stands_and_memory_is_bounded() -> None:
@@ -223,33 +223,35 @@ def test_an_episode_that_never_ends_counts_as_it_stands_and_memory_is_bounded() 
         for drone in (1, 2):
             fly(admission, drone, 1.0, ends=False)
             fly(admission, drone, 1.0)
-        most = max(most, len(admission._flown))
+        most = max(most, len(admission._returns))
     assert most <= 8 * 3 + 10
-    assert admission._flown.first[0] == -50.0 and len(admission._flown.first) == len(admission._flown.latest) == 100
+    assert (
+        admission._returns.first[0] == -50.0 and len(admission._returns.first) == len(admission._returns.latest) == 100
+    )
     assert of_serving(admission) == 1.0
 
 
 def test_against_every_episode_kept() -> None:
     draws = np.random.default_rng(0)
     for _ in range(50):
-        cohort, under_way, kept = Cohort(20), dict[int, Episode](), []
+        version_returns, under_way, kept = VersionReturns(20), dict[int, Episode](), []
         for _ in range(int(draws.integers(1, 300))):
             drone = int(draws.integers(4))
             if drone not in under_way:
                 episode = under_way[drone] = Episode(drone)
                 kept.append(episode)
-                cohort.begin(episode, 100)
-            under_way[drone].earned += draws.normal()
+                version_returns.begin(episode, 100)
+            under_way[drone].reward += draws.normal()
             under_way[drone].decisions += 1
             if draws.random() < 0.3:
                 under_way.pop(drone).ended = True
-                cohort.settle()
+                version_returns.count_ended()
         open_ones = [episode for episode in kept if not episode.ended]
         settled = kept[: kept.index(open_ones[0])] if open_ones else kept
-        assert cohort.first == [episode.mean() for episode in settled[:20]]
-        assert list(cohort.latest) == [episode.mean() for episode in settled[-20:]]
-        assert len(cohort) == len(kept) - len(settled)
-        assert cohort.close() is (open_ones[0] if open_ones else None) and not len(cohort)
+        assert version_returns.first == [episode.mean() for episode in settled[:20]]
+        assert list(version_returns.latest) == [episode.mean() for episode in settled[-20:]]
+        assert len(version_returns) == len(kept) - len(settled)
+        assert version_returns.close() is (open_ones[0] if open_ones else None) and not len(version_returns)
 
 
 class Drone:
@@ -262,11 +264,11 @@ class Drone:
         """Note decisions of an episode and what came of them."""
         for i, reward in enumerate(rewards):
             place = SimpleNamespace(episode_id=episode, step_id=step + i)
-            self.learning._follow(SimpleNamespace(env_id=self.env_id, matrix=place))
+            self.learning._track_episode(SimpleNamespace(env_id=self.env_id, matrix=place))
             experience = SimpleNamespace(model_version=0)
             self.learning._awaited[self.env_id] = (experience, False, episode)
             done = ends and i == len(rewards) - 1
-            self.learning.came(StepResult(step + i, self.env_id, episode, done, False, reward, reward, 0.0))
+            self.learning.complete(StepResult(step + i, self.env_id, episode, done, False, reward, reward, 0.0))
 
 
 @pytest.fixture
@@ -285,7 +287,7 @@ def test_a_service_that_meets_drones_amid_their_episodes_counts_from_the_next_on
     assert of_serving(admission) == 4.0
     learning.forget(0)
     met.fly(5, 100.0)
-    assert of_serving(admission) == 4.0 and not admission._under_way
+    assert of_serving(admission) == 4.0 and not admission._current
 
 
 def test_an_episode_that_was_broken_off_is_not_gone_on_with_in_the_next(learning) -> None:
@@ -294,7 +296,7 @@ def test_an_episode_that_was_broken_off_is_not_gone_on_with_in_the_next(learning
     drone.fly(3, 1.0, step=0, ends=False)
     drone.fly(70, 2.0, step=0)
     drone.fly(71, 6.0)
-    assert list(admission._flown.latest) == [2.0, 6.0]
+    assert list(admission._returns.latest) == [2.0, 6.0]
 
 
 def test_drones_in_step_wait_for_the_one_that_flies_longer() -> None:
@@ -304,4 +306,4 @@ def test_drones_in_step_wait_for_the_one_that_flies_longer() -> None:
         for drone in range(64):
             ends = tick % 3 == 2 if drone < 63 else tick == 8
             admission.observe(0, 1.0 if drone < 63 else float(tick), drone, ends)
-    assert len(admission._flown.first) == 100 and admission._flown.first[63] == 4.0
+    assert len(admission._returns.first) == 100 and admission._returns.first[63] == 4.0

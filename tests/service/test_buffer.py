@@ -66,7 +66,7 @@ def test_the_newest_pending_of_a_session_replaces_the_older() -> None:
     kept.update_pending_reward(0, 1.0)
     assert kept.get_stats()["completed_count"] == 1 and kept.get_stats()["pending_count"] == 0
     sample = kept.sample(1)
-    assert sample.trails[0].inputs(int(sample.rows["place"][0]), 2)[0][0, 0] == 2.0
+    assert sample.trajectories[0].inputs(int(sample.rows["place"][0]), 2)[0][0, 0] == 2.0
 
 
 def test_the_oldest_goes_first_and_the_size_stays() -> None:
@@ -142,7 +142,7 @@ def test_clearing_keeps_the_totals() -> None:
 
 
 def watched(kept: ExperienceReplayBuffer) -> list[bool]:
-    """Return a list that grows with every trail and observation of now that is freed: was the lock free?"""
+    """Return a list that grows with every trajectory and observation of now that is freed: was the lock free?"""
     freed: list[bool] = []
 
     def went() -> None:
@@ -150,8 +150,10 @@ def watched(kept: ExperienceReplayBuffer) -> list[bool]:
             freed.append(free)
 
     alive = [part for parts in kept._observations if parts for part in parts]
-    for trail in {id(trail): trail for trail in [*kept._open.values(), *filter(None, kept._trail_of)]}.values():
-        alive.append(trail.reward)
+    for trajectory in {
+        id(trajectory): trajectory for trajectory in [*kept._open.values(), *filter(None, kept._trajectory_of)]
+    }.values():
+        alive.append(trajectory.reward)
     for _, _, parts, _ in kept._pending.values():
         alive += parts or []
     for array in alive:
@@ -175,7 +177,7 @@ def test_what_goes_is_freed_when_nobody_waits_for_the_lock(way: str) -> None:
     else:
         add(0, learn=way != "begun")
     if way == "begun":
-        kept.update_pending_reward(0, 1.0)  # its trail is open still, and nothing else keeps it
+        kept.update_pending_reward(0, 1.0)  # its trajectory is open still, and nothing else keeps it
     freed = watched(kept)
     if way == "evicted by a reward":
         assert kept.update_pending_reward(1, 1.0)
@@ -195,13 +197,13 @@ def test_a_cleared_buffer_takes_latents_of_another_width() -> None:
     assert kept.add(experience(width=9, actual_reward=1.0)) and not kept.add(experience(width=8, actual_reward=1.0))
 
 
-def test_states_are_kept_for_the_first_of_a_trail_alone() -> None:
+def test_states_are_kept_for_the_first_of_a_trajectory_alone() -> None:
     kept = buffer()
     for number in range(8):
         kept.add(experience(number=number, actual_reward=1.0))
-    trails = {id(trail): trail for trail in kept.sample(8).trails}.values()
-    states = sorted(-1.0 if trail.state is None else float(trail.state[0][0]) for trail in trails)
-    assert states == [-1.0, 4.0]  # an episode's first trail begins from zero, the next from decision 4
+    trajectories = {id(trajectory): trajectory for trajectory in kept.sample(8).trajectories}.values()
+    states = sorted(-1.0 if trajectory.state is None else float(trajectory.state[0][0]) for trajectory in trajectories)
+    assert states == [-1.0, 4.0]  # an episode's first trajectory begins from zero, the next from decision 4
 
 
 def test_an_observation_survives_in_compact_form() -> None:
@@ -228,10 +230,10 @@ def test_advantages_are_those_of_the_rewards_that_followed() -> None:
     kept = buffer()
     for number in range(3):
         kept.add(experience(number=number, value=2.0, expected_reward=1.0, actual_reward=1.0, ends=number == 2))
-    trail = kept.sample(3).trails[0]
-    assert [trail.advantage(i, 1.0, 1.0, 1.0)[0] for i in range(3)] == [3.0, 2.0, 1.0]
-    assert trail.advantage(0, 1.0, 0.9, 0.0)[0] == pytest.approx(1.0 + 0.9 * 2.0 - 2.0)
-    assert trail.advantage(2, 5.0, 0.9, 1.0)[0] == pytest.approx(5.0 + 0.9 * 2.0 - 2.0)
+    trajectory = kept.sample(3).trajectories[0]
+    assert [trajectory.advantage(i, 1.0, 1.0, 1.0)[0] for i in range(3)] == [3.0, 2.0, 1.0]
+    assert trajectory.advantage(0, 1.0, 0.9, 0.0)[0] == pytest.approx(1.0 + 0.9 * 2.0 - 2.0)
+    assert trajectory.advantage(2, 5.0, 0.9, 1.0)[0] == pytest.approx(5.0 + 0.9 * 2.0 - 2.0)
 
 
 @pytest.mark.parametrize(
@@ -247,17 +249,17 @@ def test_what_followed_counts_as_the_reward_mode_has_it(mode: str, gated: bool, 
     kept = ExperienceReplayBuffer(ContinuousTrainingConfig(reward_mode=mode), gated=gated)
     for number in range(2):
         kept.add(experience(number=number, expected_reward=1.0, actual_reward=4.0))
-    trail = kept.sample(2).trails[0]
-    assert trail.advantage(0, 10.0, 1.0, 1.0)[0] == pytest.approx(10.0 + worth)
+    trajectory = kept.sample(2).trajectories[0]
+    assert trajectory.advantage(0, 10.0, 1.0, 1.0)[0] == pytest.approx(10.0 + worth)
 
 
-def test_a_trail_ends_with_an_episode_though_its_last_decision_was_complete_before() -> None:
+def test_a_trajectory_ends_with_an_episode_though_its_last_decision_was_complete_before() -> None:
     kept = buffer()
     for number in range(2):
         kept.add(experience(number=number, value=2.0, expected_reward=1.0, actual_reward=1.0))
-    kept.end_trail(0, terminated=True)
-    kept.end_trail(7, terminated=True)
-    assert kept.sample(2).trails[0].advantage(1, 1.0, 1.0, 1.0)[0] == -1.0
+    kept.end_trajectory(0, terminated=True)
+    kept.end_trajectory(7, terminated=True)
+    assert kept.sample(2).trajectories[0].advantage(1, 1.0, 1.0, 1.0)[0] == -1.0
     kept.add(experience(number=5, actual_reward=1.0))
     assert kept.sample(3).rows["place"].max() == 1
 
@@ -271,8 +273,8 @@ def test_nothing_follows_where_the_task_was_done(pending: bool) -> None:
         kept.add(experience(number=number, value=2.0, expected_reward=1.0, actual_reward=reward, **end_of))
         if pending:
             kept.update_pending_reward(0, 1.0, **(end if number == 2 else {}))
-    trail = kept.sample(3).trails[0]
-    assert [trail.advantage(i, 1.0, 1.0, 1.0)[0] for i in range(3)] == [1.0, 0.0, -1.0]
+    trajectory = kept.sample(3).trajectories[0]
+    assert [trajectory.advantage(i, 1.0, 1.0, 1.0)[0] for i in range(3)] == [1.0, 0.0, -1.0]
 
 
 @settings(max_examples=40, deadline=None)

@@ -68,7 +68,7 @@ def test_what_was_taken_back_leaves_no_trace(choices, tmp_path):
             session.fly(AHEAD)
     one, two = (load_demonstration(session.finish()) for session in flights)
     assert one.content_hash() == two.content_hash()
-    assert straight.trail == detour.trail and straight.seen_share() == detour.seen_share()
+    assert straight.trajectory == detour.trajectory and straight.seen_share() == detour.seen_share()
 
 
 def test_taking_back_stops_where_the_recording_began(session):

@@ -62,8 +62,8 @@ def test_a_drone_that_cannot_be_flown_keeps_no_other_from_flying(stage) -> None:
     server = stage.environment(EnvConfig(**SMALL.model_dump() | {"max_steps": 500}), sessions=4)
     strangers = Publisher(ANY, BRISK)
     actor = stage.actor(server, subscribe=(strangers.endpoint,))
-    asked, ask = [], actor._ask
-    actor._ask = lambda group: (asked.append([session.env_id for session in group]), ask(group))
+    asked, ask = [], actor._requests.send
+    actor._requests.send = lambda group: (asked.append([session.env_id for session in group]), ask(group))
     until(lambda: strangers.watched("distance_matrix_v2"))
     # Of five that are heard of at once one is not there.
     group = [actor.sessions.open(seen(number), time.monotonic()) for number in (0, 1, 2, 3, 90)]
@@ -130,7 +130,7 @@ def test_what_waits_for_a_drone_that_is_gone_is_let_go(stage, tmp_path) -> None:
     until(lambda: actor.decisions >= 8)
     until(lambda: len(actor.sessions) == 0)
     assert not learning._awaited and not learning.buffer._open and not learning.buffer._pending
-    assert not learning.trainer.admission._under_way
+    assert not learning.trainer.admission._current
     strangers.close()
 
 

@@ -62,8 +62,8 @@ def test_what_was_decided_for_a_killed_environment_is_not_flown_by_the_next(stag
     until(lambda: actor.decisions > 20)
     decide, held, on = actor._decide, threading.Event(), threading.Event()
     if asked == "before the kill":
-        server._fly = lambda: None
-        until(lambda: server._waiting)
+        server._fly_batch = lambda: None
+        until(lambda: server._requests)
     else:
         actor._decide = lambda group: (held.set(), on.wait(10), decide(group))
         assert held.wait(10)
@@ -93,7 +93,7 @@ def test_who_slept_for_longer_than_a_drone_may_be_silent_forgets_none(stage, mon
     actor = stage.actor(stage.environment(sessions=4))
     until(lambda: actor.decisions > 20 and len(actor.sessions) == 4)
     met = {id(session) for session in actor.sessions}
-    for place in ("_decide", "_take"):
+    for place in ("_decide", "_receive"):
         work, before = getattr(actor, place), actor.decisions
         monkeypatch.setattr(actor, place, lambda *what, work=work: (slept.append(100.0), work(*what))[1])
         until(lambda: len(slept) > 1)
@@ -142,7 +142,7 @@ def test_a_disk_that_is_full_for_long_costs_neither_the_service_nor_its_descript
     tmp_path, caplog, monkeypatch
 ) -> None:
     """What waits is bounded, tries become rarer, and what was not dropped is recorded in the end."""
-    monkeypatch.setattr("navi_core.service.learning.experience_record._MOST_WAITING", 50)
+    monkeypatch.setattr("navi_core.service.learning.experience_record._MAX_WAITING", 50)
     record = ServiceRecord("v001", 0, "hash", tmp_path)
     full = OSError(errno.ENOSPC, "No space left on device")
     opened = len(os.listdir("/proc/self/fd"))
@@ -244,7 +244,7 @@ def test_what_is_no_journal_is_told_and_left(tmp_path, caplog) -> None:
 def test_a_lost_answer_is_asked_for_again_and_flown_once(stage, at: int) -> None:
     """Also that of the last decision of an episode: what is shown then is of the next one, as after a new start."""
     server = stage.environment()
-    send, lost = server._send, []
+    send, lost = server._reply, []
 
     def losing(envelope, message):
         if server.steps == at and not lost:
@@ -252,7 +252,7 @@ def test_a_lost_answer_is_asked_for_again_and_flown_once(stage, at: int) -> None
             return
         send(envelope, message)
 
-    server._send = losing
+    server._reply = losing
     actor = stage.actor(server)
     until(lambda: actor.decisions > at + 5)
     assert lost and server.metrics.counter("repeated_total") >= 1 and actor.metrics.counter("repeated_total") >= 1
@@ -324,7 +324,7 @@ def test_a_flood_is_refused_beyond_the_backlog_and_others_are_served(stage) -> N
         reply = ask(other, StepRequest(command(1, 1), 1, time.time()))
         assert time.monotonic() - start < 5 and isinstance(reply, StepResult | Fault)
     until(lambda: server.metrics.counter("refused_total") > 0)
-    assert len(server._waiting) <= 8
+    assert len(server._requests) <= 8
     flooding.close()
 
 

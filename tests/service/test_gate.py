@@ -11,9 +11,8 @@ from typer.testing import CliRunner
 from navi_core.cli.main import build_app
 from navi_core.config import REWARD_TERMS, EnvConfig, GateConfig, parse_config
 from navi_core.errors import ConfigError
-from navi_core.service.gate.action_candidates import propose
-from navi_core.service.gate.drone_state import Situation
-from navi_core.service.gate.gate import RolloutGate
+from navi_core.service.gate.action_candidates import choose_action
+from navi_core.service.gate.gate import DroneState, RolloutGate
 from navi_core.world import Field, NavigationEnv
 from navi_core.world.dynamics import Dynamics
 from navi_core.world.lookahead.flight import HorizonFlight, Start, depth_ahead
@@ -43,9 +42,9 @@ class Flight:
     def action(self) -> torch.Tensor:
         return torch.rand(ROWS, 4, generator=self.generator) * 2 - 1
 
-    def situation(self) -> Situation:
+    def situation(self) -> DroneState:
         life = {name: self.env._life[name].clone() for name in ("position", "yaw", "velocity")}
-        return Situation(self.rows, life["position"], life["yaw"].squeeze(1), life["velocity"], self.obs)
+        return DroneState(self.rows, life["position"], life["yaw"].squeeze(1), life["velocity"], self.obs)
 
     def start(self) -> Start:
         s = self.situation()
@@ -147,7 +146,7 @@ def test_motion_into_a_wall_waits_and_hovering_in_the_open_may_go(box_scene) -> 
     position, yaw = torch.tensor([[0.0, 1.2, -1.5], [0.0, 1.2, 1.0]]), torch.zeros(2)
     scene = torch.zeros(2, dtype=torch.int64)
     obs = env.sensor.observation(env.sensor.cast(position, yaw, scene))
-    situation = Situation(torch.arange(2), position, yaw, torch.zeros(2, 4), obs)
+    situation = DroneState(torch.arange(2), position, yaw, torch.zeros(2, 4), obs)
     gate.begin(situation)
     gate.remember(situation)
     forward = torch.tensor([[1.0, 0, 0, 0]]).expand(2, 4)
@@ -296,7 +295,7 @@ def test_what_is_no_number_moves_nobody(field: Field) -> None:
     action = torch.zeros(ROWS, 4)
     action[3, 1], action[5, 3] = torch.nan, torch.inf
     for slower in ((), (0.5, 0.0)):
-        told = propose(flight.gate, flight.situation(), action, slower)
+        told = choose_action(flight.gate, flight.situation(), action, slower)
         assert (~told.flown.send).nonzero().flatten().tolist() == [3, 5]
         assert not told.command.any() and not told.velocity[[3, 5]].any()
 

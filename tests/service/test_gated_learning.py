@@ -6,7 +6,7 @@ import numpy as np
 import torch
 
 from navi_core.config import ShaperConfig
-from navi_core.service.gate.action_candidates import Proposal
+from navi_core.service.gate.action_candidates import ActionChoice
 from navi_core.service.gate.gate import GateVerdict
 from navi_core.service.learning.flight_learning import FlightLearning
 from navi_core.service.learning.policy_update import features_of
@@ -17,11 +17,11 @@ from tests.service.test_learning_actor import learning_of, matrix  # noqa: F401 
 SENT, SLOWED, HOVERS = (True, True), (False, True), (False, False)
 
 
-def told(drawn: bool, flown: bool, expected: float = -0.6) -> Proposal:
+def told(drawn: bool, flown: bool, expected: float = -0.6) -> ActionChoice:
     """What a gate says of one motion: whether it is flown as it was drawn, and whether it is flown at all."""
     part, none = torch.tensor([expected]), torch.zeros(1, 4)
     verdicts = (GateVerdict(torch.tensor([send]), ~torch.tensor([send]), part, {}, none) for send in (drawn, flown))
-    return Proposal(*verdicts, none, none)
+    return ActionChoice(*verdicts, none, none)
 
 
 class Drone:
@@ -35,17 +35,17 @@ class Drone:
         self.generator = torch.Generator().manual_seed(0)
         self.log_probs: list[float] = []
 
-    def decide(self, proposal: Proposal | None) -> None:
+    def decide(self, proposal: ActionChoice | None) -> None:
         obs = torch.rand(1, 3, 32, 8, generator=self.generator)
         state, aux, reset = self.table.gather([self.session], obs)
         decision = self.learning.runner().decide(obs, aux, state, reset, torch.randn(1, 4, generator=self.generator))
         self.table.scatter([self.session], reset, decision.state, decision.latent)
         self.session.velocity_before = self.session.velocity
         self.log_probs.append(float(decision.log_prob[0]))
-        self.learning.decided([self.session], obs, aux, state, reset, decision, proposal)
+        self.learning.add([self.session], obs, aux, state, reset, decision, proposal)
 
     def came(self, reward: float, *, done: bool = False, episode: int = 0) -> None:
-        self.learning.came(StepResult(0, 0, episode, done, False, reward, reward, 0.0))
+        self.learning.complete(StepResult(0, 0, episode, done, False, reward, reward, 0.0))
 
 
 def test_what_is_learned_from_is_what_was_drawn_after_all_that_was_flown(learning_of) -> None:  # noqa: F811
@@ -80,7 +80,7 @@ def test_an_answer_that_was_lost_gives_no_other_decision_its_reward(learning_of)
     assert seen == [7.0]
 
 
-def test_a_goal_that_is_reached_while_hovering_ends_the_trail(learning_of) -> None:  # noqa: F811
+def test_a_goal_that_is_reached_while_hovering_ends_the_trajectory(learning_of) -> None:  # noqa: F811
     learning = learning_of(train_on_wait=True)
     drone = Drone(learning)
     gated = told(*HOVERS)
@@ -90,7 +90,7 @@ def test_a_goal_that_is_reached_while_hovering_ends_the_trail(learning_of) -> No
         drone.came(10.0, done=step == 1)
     sample = learning.buffer.sample(2)
     assert np.allclose(sample.rows["actual"], -0.3)
-    assert sample.trails[0].ended and sample.trails[0].terminated
+    assert sample.trajectories[0].ended and sample.trajectories[0].terminated
 
 
 def test_a_drone_in_no_known_scene_is_not_learned_from_while_it_waits(learning_of) -> None:  # noqa: F811

@@ -20,7 +20,7 @@ from navi_core.models import export_checkpoint
 from navi_core.policy import build_policy
 from navi_core.service.actor.server import ActorServer
 from navi_core.service.gate.gate import RolloutGate
-from navi_core.service.goals import GOAL_EVENT, GoalsHeard
+from navi_core.service.goals import GOAL_EVENT, GoalTable
 from navi_core.service.learning.flight_learning import FlightLearning
 from navi_core.service.learning.shadow import ShadowFlight
 from navi_core.service.observations import distance_matrix
@@ -60,8 +60,8 @@ def test_an_actor_flies_to_goals_as_the_policy_flies_beside_the_environment(stag
     def recorded(rows, actions):
         step(rows, actions)
         for row in rows:
-            rewards[row].append(server._answers[row].reward)
-            done[row].append(server._answers[row].done)
+            rewards[row].append(server._results[row].reward)
+            done[row].append(server._results[row].done)
 
     server._step = recorded
     actor = stage.actor(server, tiny_model(config=SEEKING))
@@ -100,7 +100,7 @@ def test_a_service_learns_on_flights_to_goals(stage, tmp_path) -> None:
     learning = FlightLearning(model, settings, None, outbox=tmp_path)
     stage.actor(stage.environment(GOALS, sessions=3, seed=2), model, learning=learning, sample=True)
     until(lambda: learning.trainer.serving.version >= 3)
-    until(lambda: any(trail.terminated for trail in learning.buffer.sample(1000).trails))
+    until(lambda: any(trajectory.terminated for trajectory in learning.buffer.sample(1000).trajectories))
     assert learning.status()["training"]["errors"] == 0
 
 
@@ -191,37 +191,35 @@ def alone():
 
 def test_an_observation_that_was_overtaken_does_not_take_a_waiting_drone_back(alone) -> None:
     old, new = looking(3, 7, step_id=4), looking(3, 8, step_id=5)
-    alone._goals.hear(told(3, 7, 1.0, 1.0, 1.0))
-    alone._saw(new)
-    alone._saw(old)
+    alone._goals.update(told(3, 7, 1.0, 1.0, 1.0))
+    alone._handle_observation(new)
+    alone._handle_observation(old)
     session = alone.sessions.get(3)
     assert session.matrix is new and session.waits_since is not None and not alone._ready
     # The goal of another episode is not the one it waits for.
-    alone._goals.hear(told(3, 9, 1.0, 1.0, 1.0))
-    alone._aim(3)
+    alone._handle_goal(told(3, 9, 1.0, 1.0, 1.0))
     assert not alone._ready
-    alone._goals.hear(told(3, 8, 1.0, 1.0, 1.0))
-    alone._aim(3)
+    alone._handle_goal(told(3, 8, 1.0, 1.0, 1.0))
     assert list(alone._ready) == [3] and session.waits_since is None
 
 
 def test_a_swap_looks_again_at_who_waits_and_at_who_is_ready(alone) -> None:
-    alone._saw(looking(3, 7))
+    alone._handle_observation(looking(3, 7))
     ready = [tiny_model(config=TINY), tiny_model(config=SEEKING)]
     alone._successor = lambda: ready.pop(0)
-    alone._take_over()
+    alone._swap_model()
     assert list(alone._ready) == [3]
-    alone._take_over()
+    alone._swap_model()
     assert not alone._ready and alone.sessions.get(3).waits_since is not None
 
 
 def test_what_is_no_place_and_no_number_ends_no_service(alone, caplog) -> None:
-    assert not alone._goals.hear(told(3, 7, 3e38, 0.0, 0.0))
-    alone._goals.hear(told(3, 7, 1.0, 1.0, 1.0))
+    assert not alone._goals.update(told(3, 7, 3e38, 0.0, 0.0))
+    alone._goals.update(told(3, 7, 1.0, 1.0, 1.0))
     spoiled, sound = looking(3, 7), looking(3, 7, step_id=1)
     spoiled.depth[:] = np.nan  # past the wire, which refuses it
     for number in range(3):
-        alone._saw(replace_step(spoiled, number))
+        alone._handle_observation(replace_step(spoiled, number))
         with caplog.at_level(logging.WARNING, logger="navi.service"):
             alone.turn(0)
         session = alone.sessions.get(3)
@@ -229,18 +227,18 @@ def test_what_is_no_place_and_no_number_ends_no_service(alone, caplog) -> None:
         session.request = None
     # Told once, and what was no number is gone with the next sound observation, also for who has the slot next.
     assert sum("answers with NaN or Inf" in record.message for record in caplog.records) == 1
-    alone._observe(sound)
+    alone._queue_observation(sound)
     alone.turn(0)
     assert alone.sessions.get(3).request.linear_velocity.any()
-    alone._observe(replace_step(spoiled, 9))
+    alone._queue_observation(replace_step(spoiled, 9))
     alone.sessions.get(3).request = None
     with caplog.at_level(logging.WARNING, logger="navi.service"):
         alone.turn(0)
     assert sum("answers with NaN or Inf" in record.message for record in caplog.records) == 2
     alone.sessions.forget(-1.0, 1e18)
     assert alone.sessions.get(3) is None
-    alone._goals.hear(told(4, 7, 1.0, 1.0, 1.0))
-    alone._saw(looking(4, 7))
+    alone._goals.update(told(4, 7, 1.0, 1.0, 1.0))
+    alone._handle_observation(looking(4, 7))
     alone.turn(0)
     assert alone.sessions.get(4).slot == session.slot and alone.sessions.get(4).request.linear_velocity.any()
 
@@ -253,14 +251,14 @@ def replace_step(matrix: DistanceMatrix, step_id: int) -> DistanceMatrix:
 
 
 def test_a_clock_that_was_set_back_holds_no_waiting_drone(alone) -> None:
-    alone._saw(replace(looking(3, 7, step_id=5), timestamp=1e9))
+    alone._handle_observation(replace(looking(3, 7, step_id=5), timestamp=1e9))
     later = replace(looking(3, 7, step_id=6), timestamp=1.0)
-    alone._saw(later)
+    alone._handle_observation(later)
     assert alone.sessions.get(3).matrix is later
     # An environment that was started again counts from the start; what was overtaken comes at once.
     alone.sessions.get(3).waits_since -= 60.0
     again = looking(3, 8, step_id=0)
-    alone._saw(again)
+    alone._handle_observation(again)
     assert alone.sessions.get(3).matrix is again
 
 
@@ -272,7 +270,7 @@ def test_a_drone_that_sees_another_size_is_told_of_once(alone, caplog) -> None:
     ]
     with caplog.at_level(logging.WARNING, logger="navi.service"):
         for matrix in matrices:
-            alone._saw(matrix)
+            alone._handle_observation(matrix)
     assert len(alone.sessions) == 0 and len(caplog.records) == 1
     assert "drone 5 sees 16x4, v001 wants 32x8" in caplog.text and "--like v001" in caplog.text
 
@@ -315,17 +313,17 @@ def test_a_policy_for_goals_takes_over_from_one_that_explores_and_gives_way_agai
 
 
 def test_goals_are_those_of_their_episode_and_nonsense_is_not_heard() -> None:
-    goals = GoalsHeard()
-    assert goals.of(looking(3, 7)) is None
-    assert goals.hear(told(3, 7, 1.0, 2.0, -3.0))
-    assert goals.of(looking(3, 7)).tolist() == [1.0, 2.0, -3.0]
-    assert goals.of(looking(3, 8)) is None and goals.of(looking(4, 7)) is None
-    assert not goals.hear(told(3, 8, 1.0, 2.0)) and not goals.hear(told(3, 8, 1.0, math.nan, 0.0))
-    assert not goals.hear(told(3, 8, 1.0, 2.0, 3.0, kind="environment.heartbeat"))
+    goals = GoalTable()
+    assert goals.goal_of(looking(3, 7)) is None
+    assert goals.update(told(3, 7, 1.0, 2.0, -3.0))
+    assert goals.goal_of(looking(3, 7)).tolist() == [1.0, 2.0, -3.0]
+    assert goals.goal_of(looking(3, 8)) is None and goals.goal_of(looking(4, 7)) is None
+    assert not goals.update(told(3, 8, 1.0, 2.0)) and not goals.update(told(3, 8, 1.0, math.nan, 0.0))
+    assert not goals.update(told(3, 8, 1.0, 2.0, 3.0, kind="environment.heartbeat"))
     for drone in range(10_000):
-        goals.hear(told(drone, 1, 0.0, 0.0, 0.0))
-    assert len(goals._goals) == 4096 and goals.of(looking(9_999, 1)) is not None
-    assert GoalsHeard((1.0, 0.5, 2.0)).of(looking(3, 7)).tolist() == [1.0, 0.5, 2.0]
+        goals.update(told(drone, 1, 0.0, 0.0, 0.0))
+    assert len(goals._goals) == 4096 and goals.goal_of(looking(9_999, 1)) is not None
+    assert GoalTable((1.0, 0.5, 2.0)).goal_of(looking(3, 7)).tolist() == [1.0, 0.5, 2.0]
 
 
 def test_a_goal_for_all_is_refused_where_the_policy_reads_none(make_checkpoint) -> None:  # noqa: F811

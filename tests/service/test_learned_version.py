@@ -68,7 +68,7 @@ def test_nothing_learned_is_nothing_kept_and_what_cannot_be_kept_ends_nothing(se
     learning.trainer.admission.admit(1, learning.trainer.serving.policy)
     (registry.path / "registry.json").write_text("[]")
     learning.close()
-    assert "could not be kept" in caplog.text
+    assert "cannot be registered" in caplog.text
 
 
 def killed(weights: LearnedWeights) -> None:
@@ -87,13 +87,13 @@ def test_what_a_killed_service_had_learned_is_registered_by_the_next(stage, serv
     # While it lives, its weights are its own.
     assert recover_learned(registry) == [] and len(registry.list()) == 1
     with monkeypatch.context() as kill:
-        kill.setattr(FlightLearning, "_keep_learned", lambda self: killed(self._learned))
+        kill.setattr(FlightLearning, "_register_learned", lambda self: killed(self._learned))
         actor.stop()
         actor.thread.join(10)
     assert len(registry.list()) == 1
     again = FlightLearning(load_model("v001", ActorConfig(sample=True, follow=None)), FAST, None, registry=registry)
     first, second = registry.list()
-    assert "what services had learned that were killed is v002" in caplog.text
+    assert "weights of killed services are registered: v002" in caplog.text
     assert second.parents == ("v001",) and second.tags == ("inference",) and second.training_source == "inference"
     assert "by a service that was killed" in second.notes and second.weights_hash != first.weights_hash
     again.close()
@@ -135,7 +135,7 @@ def test_a_registry_that_cannot_be_written_is_told_and_a_claim_of_others_stays(s
     assert recover_learned(registry) == [] and not (folder / "d.json").exists()
     elsewhere = SimpleNamespace(path=registry.path / "registry.json", list=registry.list)
     learning = FlightLearning(model, FAST, None, registry=elsewhere)
-    assert "a kill loses what is learned" in caplog.text
+    assert "a kill loses the learned weights" in caplog.text
     learning.close()
 
 

@@ -96,8 +96,8 @@ def test_rewards_of_another_episode_complete_nothing(stage, learning_of) -> None
     before = learning.buffer.get_stats()["completed_count"]
     state, aux, reset = actor.sessions.gather([session], torch.zeros(1, 3, 1, 1))
     obs = torch.zeros(1, 3, 32, 8)
-    learning.decided([session], obs, aux, state, reset, learning.runner().decide(obs, aux, state, reset, None), None)
-    learning.came(StepResult(1, session.env_id, session.matrix.episode_id + 7, False, False, 1.0, 1.0, 0.0))
+    learning.add([session], obs, aux, state, reset, learning.runner().decide(obs, aux, state, reset, None), None)
+    learning.complete(StepResult(1, session.env_id, session.matrix.episode_id + 7, False, False, 1.0, 1.0, 0.0))
     assert learning.buffer.get_stats()["completed_count"] == before
     assert learning.buffer.get_stats()["pending_count"] == 0
 
@@ -148,9 +148,9 @@ def test_the_first_decision_of_a_later_episode_is_learned_from_as_it_was_made(le
         decision = learning.runner().decide(obs, aux, state, reset, torch.randn(1, 4, generator=generator))
         table.scatter([session], reset, decision.state, decision.latent)
         session.velocity_before = session.velocity
-        learning.decided([session], obs, aux, state, reset, decision, None)
+        learning.add([session], obs, aux, state, reset, decision, None)
         episode = session.matrix.episode_id
-        learning.came(StepResult(step, 0, episode, False, step in (4, 8), 1.0, 1.0, 0.0))
+        learning.complete(StepResult(step, 0, episode, False, step in (4, 8), 1.0, 1.0, 0.0))
     assert told[5] != 0.0 and told[9] != 0.0
     sample = learning.buffer.sample(12)
     policy = learning.trainer.serving.policy

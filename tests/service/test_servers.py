@@ -107,7 +107,7 @@ def test_an_actor_flies_what_the_policy_flies_beside_the_environment(stage) -> N
     def recorded(rows, actions):
         step(rows, actions)
         for row in rows:
-            rewards[row].append(server._answers[row].reward)
+            rewards[row].append(server._results[row].reward)
 
     server._step = recorded
     actor = stage.actor(server)

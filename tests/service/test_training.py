@@ -17,14 +17,13 @@ from navi_core.config import ContinuousTrainingConfig, GateConfig, parse_config
 from navi_core.errors import ConfigError
 from navi_core.policy import build_policy
 from navi_core.service import ContinuousTrainer, Experience, ExperienceReplayBuffer, TrainingMetrics
-from navi_core.service.gate.action_candidates import propose
-from navi_core.service.gate.drone_state import Situation
-from navi_core.service.gate.gate import RolloutGate
+from navi_core.service.gate.action_candidates import choose_action
+from navi_core.service.gate.gate import DroneState, RolloutGate
 from navi_core.service.learning.admission import Admission
+from navi_core.service.learning.experience import training_reward
 from navi_core.service.learning.judged_rewards import judged_rewards
 from navi_core.service.learning.policy_update import PolicyUpdate, features_of
 from navi_core.service.learning.shadow import ShadowFlight, ShadowResult
-from navi_core.service.learning.training_reward import training_reward
 from navi_core.world import Field, NavigationEnv
 from tests.service.conftest import SMALL, TINY, until
 
@@ -94,8 +93,10 @@ def test_an_update_is_the_step_of_the_formulas(terminated: bool) -> None:
     for _ in range(2):
         loss = update.step(sample, rewards)
         advantage, target = np.empty((2, len(sample)))
-        for i, (trail, place) in enumerate(zip(sample.trails, sample.rows["place"].tolist(), strict=True)):
-            earned, value = (x[place : trail.count].astype(np.float64) for x in (trail.reward, trail.value))
+        for i, (trajectory, place) in enumerate(zip(sample.trajectories, sample.rows["place"].tolist(), strict=True)):
+            earned, value = (
+                x[place : trajectory.count].astype(np.float64) for x in (trajectory.reward, trajectory.value)
+            )
             earned[0] = rewards[i]
             following = np.append(value[1:], 0.0 if terminated else value[-1])
             advantage[i] = (0.72 ** np.arange(len(value)) * (earned + 0.9 * following - value)).sum()
@@ -195,11 +196,11 @@ def gated(field, settings: ContinuousTrainingConfig) -> tuple[RolloutGate, Exper
     gate, kept = RolloutGate(field, SMALL, GateConfig(threshold=0.5), capacity=8), ExperienceReplayBuffer(settings)
     rows, generator = torch.arange(8), torch.Generator().manual_seed(0)
     obs, pose = env.reset(), env.poses()
-    gate.begin(Situation(rows, pose["position"], pose["yaw"], torch.zeros(8, 4), obs))
+    gate.begin(DroneState(rows, pose["position"], pose["yaw"], torch.zeros(8, 4), obs))
     for _ in range(10):
         position, yaw, velocity = (env._life[name].clone() for name in ("position", "yaw", "velocity"))
         action = torch.rand(8, 4, generator=generator) - torch.tensor([0.3, 0.5, 0.5, 0.5])
-        verdict = propose(gate, Situation(rows, position, yaw.squeeze(1), velocity, obs), action).drawn
+        verdict = choose_action(gate, DroneState(rows, position, yaw.squeeze(1), velocity, obs), action).proposed
         obs = env.step(torch.where(verdict.send[:, None], action, 0.0)).obs
         for i in range(8):
             expected = float(verdict.expected_reward[i])
@@ -329,8 +330,8 @@ def test_a_version_whose_live_reward_falls_gives_way_to_the_one_before() -> None
     assert live.serving.version == 1
     for i in range(40):
         live.observe_reward(1, 0.2 + 0.1 * (i % 3), 0, True)
-    live._watch_live_reward()
-    assert live.serving is first and not live.admission._flown.latest
+    live._check_live_reward()
+    assert live.serving is first and not live.admission._returns.latest
     weights = zip(first.policy.parameters(), live._update.policy.parameters())
     assert all(torch.equal(a, b) for a, b in weights)
 
@@ -379,14 +380,14 @@ def test_an_episode_that_never_ends_keeps_as_little_after_a_thousand_versions(sh
     for version in range(1000):
         live.observe_reward(version, 0.1, 0, False)
         admission.admit(version + 1, policy)
-    assert len(admission._under_way) == len(admission._late) == 1 and len(admission._flown) == 0
+    assert len(admission._current) == len(admission._unfinished) == 1 and len(admission._returns) == 0
     assert admission.lock.holders == 2000
 
 
 def test_what_a_version_earned_is_known_where_nothing_judges_it_too() -> None:
     """The record of a default service tells by version what its learning brought, however soon the next one comes."""
     live = trainer(config(shadow_evaluation="off"))
-    live.admission.meet(7)
+    live.admission.begin_partial(7)
     for end in (False, True):
         live.observe_reward(0, 90.0, 7, end)  # the rest of an episode is none
     assert np.isnan(live.admission.live_mean())
@@ -426,10 +427,12 @@ def test_who_returns_to_a_champions_weights_learns_in_its_critics_units(caplog) 
     assert live._update.scale == (3.0, 2.0)
 
 
-def test_the_rewards_that_follow_in_a_trail_are_weighed_as_specified_too() -> None:
+def test_the_rewards_that_follow_in_a_trajectory_are_weighed_as_specified_too() -> None:
     kept = flown(build_policy(TINY), config())
     sample = kept.sample(80)
-    followed = [trail.reward[place] for trail, place in zip(sample.trails, sample.rows["place"], strict=True)]
+    followed = [
+        trajectory.reward[place] for trajectory, place in zip(sample.trajectories, sample.rows["place"], strict=True)
+    ]
     assert followed == pytest.approx((0.7 * sample.rows["actual"] + 0.3 * 0.5).tolist(), abs=1e-6)
 
 

@@ -32,7 +32,7 @@ def test_the_printed_client_steps_an_episode(stage, tmp_path: Path) -> None:
         check=False,
     )
     assert done.returncode == 0, done.stderr
-    assert float(done.stdout.split()[1]) == server._answers[0].episode_return and server.steps == 12
+    assert float(done.stdout.split()[1]) == server._results[0].episode_return and server.steps == 12
 
 
 def test_every_message_field_and_topic_is_documented() -> None:

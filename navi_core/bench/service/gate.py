@@ -14,9 +14,8 @@ from navi_core.config import EnvConfig, GateConfig
 from navi_core.learn.run.threads import torch_threads
 from navi_core.record.compiled_scenes import load_scenes
 from navi_core.scenes import Scene
-from navi_core.service.gate.action_candidates import propose
-from navi_core.service.gate.drone_state import Situation
-from navi_core.service.gate.gate import RolloutGate
+from navi_core.service.gate.action_candidates import choose_action
+from navi_core.service.gate.gate import DroneState, RolloutGate
 from navi_core.world import Field, NavigationEnv
 
 __all__ = ["GateRow", "run_gate"]
@@ -122,18 +121,18 @@ class _Flight:
     def draw(self) -> torch.Tensor:
         return torch.rand(len(self.rows), 4, generator=self._generator) * 2 - 1
 
-    def situation(self, life: dict[str, torch.Tensor] | None = None) -> Situation:
+    def situation(self, life: dict[str, torch.Tensor] | None = None) -> DroneState:
         """Return where the drones are; `life`: a state of the environment, to save copying it."""
         life = life or self.env.state_dict()
-        return Situation(self.rows, life["position"], life["yaw"].squeeze(1), life["velocity"], self.obs)
+        return DroneState(self.rows, life["position"], life["yaw"].squeeze(1), life["velocity"], self.obs)
 
     def judge(self, action: torch.Tensor, life: dict[str, torch.Tensor] | None = None) -> torch.Tensor:
         """Return (B,) whether the motions are sent."""
-        return propose(self.gate, self.situation(life), action).flown.send
+        return choose_action(self.gate, self.situation(life), action).flown.send
 
-    def propose(self, action: torch.Tensor, life: dict[str, torch.Tensor]) -> torch.Tensor:
+    def choose_action(self, action: torch.Tensor, life: dict[str, torch.Tensor]) -> torch.Tensor:
         """Return the (B, 4) actions to be flown where what would collide is proposed again."""
-        return propose(self.gate, self.situation(life), action, self.gate.config.slower).command
+        return choose_action(self.gate, self.situation(life), action, self.gate.config.slower).command
 
     def fly(self, action: torch.Tensor) -> torch.Tensor:
         """Fly one decision; returns (B,) collisions. Where an episode ends the gate begins anew."""

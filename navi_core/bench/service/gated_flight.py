@@ -18,9 +18,8 @@ from navi_core.evaluate.flight.subjects import resolve_subject
 from navi_core.pilots import Pose
 from navi_core.record.compiled_scenes import load_scenes
 from navi_core.scenes import Scene
-from navi_core.service.gate.action_candidates import propose
-from navi_core.service.gate.drone_state import Situation
-from navi_core.service.gate.gate import RolloutGate
+from navi_core.service.gate.action_candidates import choose_action
+from navi_core.service.gate.gate import DroneState, RolloutGate
 from navi_core.service.policies.served_model import checkpoint_file, training_of
 from navi_core.world import Field
 
@@ -92,12 +91,12 @@ class GatedFlyer:
         self.recovering = self._flyer.recovering
         begins = self._velocity is None
         velocity = torch.zeros(len(action), 4) if self._velocity is None else self._velocity
-        situation = Situation(self._rows, pose.position, pose.yaw, velocity, obs)
+        situation = DroneState(self._rows, pose.position, pose.yaw, velocity, obs)
         if begins:
             self._gate.begin(situation)
-        proposal = propose(self._gate, situation, action, self._config.slower)
+        proposal = choose_action(self._gate, situation, action, self._config.slower)
         self._velocity = proposal.velocity
-        slower = ~proposal.drawn.send
+        slower = ~proposal.proposed.send
         stands = slower & ~proposal.command[:, :3].any(dim=1)
         how = torch.where(stands, _STANDS, torch.where(slower, _SLOWER, _SENT))
         self.blocks[-1].append(torch.where(proposal.flown.send, how, _WAITS))

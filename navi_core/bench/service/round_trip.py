@@ -223,10 +223,10 @@ class _Stage:
             now = time.perf_counter()
             if actor.decisions > before:
                 for session in actor.sessions:
-                    if session.request is not None and session.asked_at != last.get(-1 - session.env_id):
+                    if session.request is not None and session.requested_at != last.get(-1 - session.env_id):
                         if session.env_id in last:
                             self._trips.append(now - last[session.env_id])
-                        last[session.env_id], last[-1 - session.env_id] = now, session.asked_at
+                        last[session.env_id], last[-1 - session.env_id] = now, session.requested_at
             if time.monotonic() > until:
                 raise ServiceError(f"no {decisions} decisions within {_PATIENCE:g} s")
         self._wall += time.perf_counter() - start

@@ -109,11 +109,11 @@ class _Listening(FlightLearning):
         self.rewards = array("d")
         self._lengths: Counter[int] = Counter()
 
-    def came(self, result: StepResult) -> None:
+    def complete(self, result: StepResult) -> None:
         self._lengths[result.env_id] += 1
         if result.done or result.truncated:
             self.rewards.append(result.episode_return / self._lengths.pop(result.env_id))
-        super().came(result)
+        super().complete(result)
 
 
 def run_soak(

@@ -1,22 +1,21 @@
-"""The environment server: drones that fly what actors ask, and show what they see.
+"""Environment server: drones that fly the requests of actors, and publish their observations.
 
-Requests that wait together are flown together, one batch of the drones they name; a drone that is asked for twice
-flies its second decision in the next batch. Drones that nobody asks for stand still and cost nothing.
+Requests that wait together are flown as one batch of the drones they name; the second request for a drone is flown in
+the next batch. Drones without a request stand still and cost nothing.
 """
 
 from __future__ import annotations
 
 import secrets
 import time
-from collections import deque
-from dataclasses import dataclass, field, replace
+from dataclasses import replace
 
 import numpy as np
 import torch
 
 from navi_core.config import EnvConfig, EnvironmentConfig
 from navi_core.errors import NaviError, WireError
-from navi_core.service.environment.contention import Rivals
+from navi_core.service.environment.requests import Request, RequestQueue
 from navi_core.service.goals import goal_event
 from navi_core.service.observations import ObservationPublisher, distance_matrix
 from navi_core.service.server import Server
@@ -25,16 +24,13 @@ from navi_core.service.viewing.scene_view import SceneView
 from navi_core.service.viewing.selection import selected_drone
 from navi_core.service.wire import (
     Action,
-    BatchStepRequest,
     BatchStepResult,
     DistanceMatrix,
     Fault,
     Message,
     Publisher,
-    StepRequest,
     StepResult,
     Subscriber,
-    decode,
     encode,
 )
 from navi_core.service.wire.sockets import bind, open_socket, readable
@@ -45,29 +41,12 @@ __all__ = ["EnvironmentServer"]
 _OBSERVATIONS, _TELEMETRY = "distance_matrix_v2", "telemetry_event_v2"
 
 
-@dataclass
-class _Request:
-    """A request that waits to be flown.
-
-    Attributes:
-        envelope: Frames before the topic, to find the way back.
-        batch: Whether the answer carries observations.
-        wanted: Action of each row.
-        results: Of the rows that were flown or had been before.
-    """
-
-    envelope: list[bytes]
-    batch: bool
-    wanted: dict[int, Action]
-    results: dict[int, StepResult] = field(default_factory=dict)
-
-
 class EnvironmentServer(Server):
     """Serves the drones of a `NavigationEnv` over the wire.
 
     Args:
         field: Scenes.
-        env: Observation, dynamics, reward, episodes; ages are not staggered here.
+        env: Observation, dynamics, reward, episodes; `stagger` is off here.
         config: Endpoints, mode, number of drones.
 
     Raises:
@@ -97,7 +76,7 @@ class EnvironmentServer(Server):
         self._router = self._actions = None
         if c.mode == "step":
             self._router = open_socket(zmq.ROUTER, limits)
-            # Answers beyond this queue are dropped without a word, and room is only made in halves of it.
+            # ZeroMQ drops answers beyond this queue silently, and makes room only in halves of it.
             self._router.setsockopt(zmq.SNDHWM, 2 * c.backlog)
             try:
                 self.answer_endpoint = bind(self._router, c.answer, "step requests of the environment")
@@ -109,45 +88,44 @@ class EnvironmentServer(Server):
             self._actions = Subscriber(c.actions, ("action_v2",), limits)
         self._poller.register(self.publisher.socket, zmq.POLLIN)
         super().__init__("environment", c.http, limits)
-        self.warn_if_open(self.publisher.endpoint, self.answer_endpoint or self.publisher.endpoint)
-        # Episodes of a server that was started again must not look like those before, whatever the clock says.
+        self.warn_if_reachable(self.publisher.endpoint, self.answer_endpoint or self.publisher.endpoint)
+        # Episodes of a restarted server must differ from those before, whatever the clock says.
         self._first_episode = secrets.randbits(32) << 20
         self._obs = list(self.env.reset())
         self._before: list[torch.Tensor | None] = [None] * c.sessions
         self._step_ids = [0] * c.sessions
-        self._answers: list[StepResult | None] = [None] * c.sessions
-        self._waiting: deque[_Request] = deque()
-        self._rivals = Rivals(self.metrics, limits.peer_timeout_seconds)
+        self._results: list[StepResult | None] = [None] * c.sessions
+        self._requests = RequestQueue(c, self.metrics)
         self._flown_at = [time.monotonic()] * c.sessions
-        self._told_at = [0.0] * c.sessions
+        self._goal_sent_at = [0.0] * c.sessions
         self._due = time.monotonic()
         self.steps = 0
 
     def turn(self, wait_ms: int) -> None:
-        """Take what arrived, fly it, answer it."""
+        """Receive requests, fly and answer them."""
         if self.config.mode == "stream":
-            self._stream(wait_ms)
+            self._stream_step(wait_ms)
         else:
-            if not self._waiting:
+            if not self._requests:
                 self._poller.poll(wait_ms)
-            self._take()
-            self._fly()
-        listens, looks = self.publisher.newcomers(_TELEMETRY), self.publisher.newcomers(_OBSERVATIONS)
-        if listens or looks:
+            self._receive()
+            self._fly_batch()
+        telemetry, observations = self.publisher.newcomers(_TELEMETRY), self.publisher.newcomers(_OBSERVATIONS)
+        if telemetry or observations:
             for row in range(self.config.sessions):
-                self._tell_goal(row)
-                if looks:
-                    self.publisher.publish(self._matrix(row))
-        self._repeat()
+                self._publish_goal(row)
+                if observations:
+                    self.publisher.publish(self._observation(row))
+        self._publish_idle()
         self.heartbeat(self.publisher, self.config.sessions, self.steps)
 
     def drain(self) -> None:
         """Fly and answer the requests that wait."""
         if self.config.mode == "step":
-            self._take()
-            while self._waiting:
-                self._fly()
-        self.event(self.publisher, "environment.drained", (self.steps,))
+            self._receive()
+            while self._requests:
+                self._fly_batch()
+        self.publish_event(self.publisher, "environment.drained", (self.steps,))
 
     def close(self) -> None:
         """Close sockets and pages."""
@@ -156,8 +134,8 @@ class EnvironmentServer(Server):
             if socket is not None:
                 socket.close()
 
-    def _take(self) -> None:
-        """Read requests, at most a backlog of them: a flood does not keep the drones from flying."""
+    def _receive(self) -> None:
+        """Queue requests, at most a backlog of them: a flood does not keep the drones from flying."""
         import zmq
 
         assert self._router is not None
@@ -167,79 +145,41 @@ class EnvironmentServer(Server):
             frames = self._router.recv_multipart(zmq.NOBLOCK)
             # REQ sockets put an empty frame before the message; DEALER sockets may.
             split = 2 if frames[1:2] == [b""] else 1
-            envelope = frames[:split]
             try:
-                request = self._read(envelope, frames[split:])
+                self._requests.add(frames[:split], frames[split:])
             except WireError as error:
                 self.metrics.count("refused_total", about="requests that were refused")
-                self._fault(envelope, error.code, str(error))
-                continue
-            if len(self._waiting) >= self.config.backlog:
-                self.metrics.count("refused_total")
-                self._fault(envelope, "busy", "the environment has more requests than it can keep; ask again later")
-                continue
-            self._rivals.heard((row + self.config.first_env_id for row in request.wanted), envelope[0])
-            self._waiting.append(request)
+                self._reply(frames[:split], Fault(error.code, str(error)[:1000], time.time()))
 
-    def _read(self, envelope: list[bytes], frames: list[bytes]) -> _Request:
-        message = decode(frames, self._limits)
-        if isinstance(message, StepRequest):
-            actions: tuple[Action, ...] = (message.action,)
-        elif isinstance(message, BatchStepRequest):
-            actions = message.actions
-        else:
-            raise WireError(f"{type(message).__name__} is no request; send StepRequest or BatchStepRequest")
-        first, last = self.config.first_env_id, self.config.first_env_id + self.config.sessions - 1
-        wanted: dict[int, Action] = {}
-        for action in actions:
-            if len(action.env_ids) != 1:
-                raise WireError(f"an action of {len(action.env_ids)} drones; one per request, or a BatchStepRequest")
-            env_id = int(action.env_ids[0])
-            if not first <= env_id <= last:
-                raise WireError(f"no drone {env_id}; this environment has {first} to {last}", code="unknown_env")
-            if env_id - first in wanted:
-                raise WireError(f"drone {env_id} is named twice in one batch")
-            wanted[env_id - first] = action
-        if not wanted:
-            raise WireError("a batch without actions")
-        return _Request(envelope, isinstance(message, BatchStepRequest), wanted)
-
-    def _fly(self) -> None:
-        """Fly one batch: the first decision of each drone that is asked for."""
-        batch: list[_Request] = []
-        later: deque[_Request] = deque()
+    def _fly_batch(self) -> None:
+        """Fly the next batch of requests, and answer them."""
+        batch = self._requests.next_batch()
         rows: dict[int, Action] = {}
-        taken: set[int] = set()
-        for request in self._waiting:
-            # A drone's decisions are flown in the order in which they were asked for.
-            (later if taken & request.wanted.keys() else batch).append(request)
-            taken |= request.wanted.keys()
         for request in batch:
-            for row, action in request.wanted.items():
-                answered = self._answers[row]
-                if answered is not None and answered.step_id == action.step_id:
-                    # The answer was lost on its way: the drone flew this one already.
-                    request.results[row] = answered
+            for row, action in request.actions.items():
+                result = self._results[row]
+                if result is not None and result.step_id == action.step_id:
+                    # The answer was lost on its way: the drone flew this decision already.
+                    request.results[row] = result
                     self.metrics.count("repeated_total", about="requests answered again")
                 else:
                     rows[row] = action
-        self._waiting = later
         if rows:
             self._step(list(rows), list(rows.values()))
         for request in batch:
-            for row in request.wanted:
+            for row in request.actions:
                 if row not in request.results:
-                    answer = self._answers[row]
-                    assert answer is not None
-                    request.results[row] = answer
+                    result = self._results[row]
+                    assert result is not None
+                    request.results[row] = result
             self._answer(request)
 
     def _step(self, rows: list[int], actions: list[Action]) -> None:
         """Fly one decision of some drones."""
         start = time.perf_counter()
         command = np.empty((len(actions), 4), np.float32)
-        for wanted, action in zip(command, actions):
-            wanted[:3], wanted[3] = action.linear_velocity[0], action.angular_velocity[0, 2]
+        for row_command, action in zip(command, actions):
+            row_command[:3], row_command[3] = action.linear_velocity[0], action.angular_velocity[0, 2]
         episodes = [self._episode(row) for row in rows]
         batch = self.env.step_rows(torch.tensor(rows), torch.from_numpy(command))
         now = time.time()
@@ -251,7 +191,7 @@ class EnvironmentServer(Server):
             self._obs[row] = batch.obs[i]
             self._step_ids[row] = actions[i].step_id
             self._flown_at[row] = time.monotonic()
-            self._answers[row] = StepResult(
+            self._results[row] = StepResult(
                 step_id=actions[i].step_id,
                 env_id=row + self.config.first_env_id,
                 episode_id=episodes[i],
@@ -262,32 +202,32 @@ class EnvironmentServer(Server):
                 timestamp=now,
             )
             if ended[i]:
-                self._tell_goal(row)
+                self._publish_goal(row)
         self.steps += len(rows)
         self.metrics.count("steps_total", len(rows), about="decisions flown")
         self.metrics.count("episodes_total", sum(ended), about="episodes that ended")
         self.metrics.latency("step_ms", time.perf_counter() - start, about="one batch of decisions")
         self.metrics.gauge("batch_rows", len(rows), about="drones of the last batch")
 
-    def _answer(self, request: _Request) -> None:
-        """Send a request's results, and what its drones see to those who asked for single steps."""
+    def _answer(self, request: Request) -> None:
+        """Answer a request with its results, and a batch with its observations."""
         reply: Message
         if request.batch:
             pose = self.env.poses()
-            results = tuple(request.results[row] for row in request.wanted)
-            reply = BatchStepResult(results, tuple(self._matrix(row, pose) for row in request.wanted))
+            results = tuple(request.results[row] for row in request.actions)
+            reply = BatchStepResult(results, tuple(self._observation(row, pose) for row in request.actions))
             wanted, first = selected_drone(self.publisher), self.config.first_env_id
             if wanted is not None and first <= wanted < first + self.config.sessions:
                 self._viewers.selected = wanted
-            self._viewers.offer(self._shown)
+            self._viewers.offer(self._viewer_observation)
         else:
-            (row,) = request.wanted
+            (row,) = request.actions
             reply = request.results[row]
             if self.publisher.watched(_OBSERVATIONS):
-                self.publisher.publish(self._matrix(row))
-        self._send(request.envelope, reply)
+                self.publisher.publish(self._observation(row))
+        self._reply(request.envelope, reply)
 
-    def _stream(self, wait_ms: int) -> None:
+    def _stream_step(self, wait_ms: int) -> None:
         """Fly every drone at the decision rate; without a fresh action it hovers."""
         left = self._due - time.monotonic()
         if left > 0:
@@ -296,10 +236,10 @@ class EnvironmentServer(Server):
                 return
         assert self._actions is not None
         period = self.env.config.dynamics.decision_seconds
-        # After a pause the rate goes on; decisions that were missed are not caught up.
+        # After a pause the rate continues; missed decisions are not caught up.
         self._due = max(self._due + period, time.monotonic())
         first, count = self.config.first_env_id, self.config.sessions
-        # Only the last action of a drone is made: one message may name it thousands of times.
+        # Only the last action of a drone is built: one message may name it thousands of times.
         latest: dict[int, tuple[Action, int]] = {}
         for message in self._actions.waiting():
             if isinstance(message, Action):
@@ -310,26 +250,26 @@ class EnvironmentServer(Server):
         self.metrics.count("hovered_total", count - len(fresh), about="decisions without an action")
         rows, now = list(range(count)), time.monotonic()
         self._step(rows, [fresh.get(row) or _hover(row + first, self._step_ids[row] + 1) for row in rows])
-        self.publisher.publish(BatchStepResult(tuple(a for a in self._answers if a is not None), ()))
+        self.publisher.publish(BatchStepResult(tuple(a for a in self._results if a is not None), ()))
         if self.publisher.watched(_OBSERVATIONS):
             for row in rows:
-                if now - self._told_at[row] >= self._limits.heartbeat_seconds:
-                    self._tell_goal(row)
-                self.publisher.publish(self._matrix(row))
+                if now - self._goal_sent_at[row] >= self._limits.heartbeat_seconds:
+                    self._publish_goal(row)
+                self.publisher.publish(self._observation(row))
 
-    def _repeat(self) -> None:
-        """Show again what idle drones see: whoever missed it, or asks whether we live, learns it here."""
+    def _publish_idle(self) -> None:
+        """Publish the observations of idle drones again, as a sign of life."""
         now = time.monotonic()
         if self.config.mode == "step" and self.publisher.watched(_OBSERVATIONS):
             for row, flown in enumerate(self._flown_at):
                 if now - flown >= self._limits.heartbeat_seconds:
                     self._flown_at[row] = now
-                    self._tell_goal(row)
-                    self.publisher.publish(self._matrix(row))
+                    self._publish_goal(row)
+                    self.publisher.publish(self._observation(row))
 
-    def _tell_goal(self, row: int) -> None:
-        """Publish where a drone is to fly, in an environment with goals."""
-        self._told_at[row] = time.monotonic()
+    def _publish_goal(self, row: int) -> None:
+        """Publish a drone's goal, in an environment with goals."""
+        self._goal_sent_at[row] = time.monotonic()
         if self.publisher.watched(_TELEMETRY):
             env_id, step_id = row + self.config.first_env_id, self._step_ids[row]
             goal = goal_event(self.env, row, env_id=env_id, episode_id=self._episode(row), step_id=step_id)
@@ -339,7 +279,7 @@ class EnvironmentServer(Server):
     def _episode(self, row: int) -> int:
         return self._first_episode + int(self.env.counters["episode"].numpy()[row])
 
-    def _matrix(self, row: int, pose: Poses | None = None) -> DistanceMatrix:
+    def _observation(self, row: int, pose: Poses | None = None) -> DistanceMatrix:
         pose = pose or self.env.poses()
         return distance_matrix(
             self._obs[row],
@@ -351,29 +291,26 @@ class EnvironmentServer(Server):
             before=self._before[row],
         )
 
-    def _shown(self, env_id: int) -> DistanceMatrix:
-        """Return what viewers see of a drone, from time to time with the picture from above and where that lies."""
+    def _viewer_observation(self, env_id: int) -> DistanceMatrix:
+        """Return a drone's observation for viewers, from time to time with the map from above and its place."""
         row = env_id - self.config.first_env_id
-        matrix = self._matrix(row)
+        matrix = self._observation(row)
         look = self._view.look(row, matrix.robot_pose.y)
         if look is None:
             return matrix
         values, picture = look
-        place = {"episode_id": matrix.episode_id, "env_id": env_id, "step_id": matrix.step_id}
-        self.event(self.publisher, SCENE_EVENT, payload("scene", values), **place)
+        where = {"episode_id": matrix.episode_id, "env_id": env_id, "step_id": matrix.step_id}
+        self.publish_event(self.publisher, SCENE_EVENT, payload("scene", values), **where)
         return replace(matrix, overhead=picture)
 
-    def _fault(self, envelope: list[bytes], code: str, message: str) -> None:
-        self._send(envelope, Fault(code, message[:1000], time.time()))
-
-    def _send(self, envelope: list[bytes], message: Message) -> None:
+    def _reply(self, envelope: list[bytes], message: Message) -> None:
         import zmq
 
         assert self._router is not None
         try:
             self._router.send_multipart([*envelope, *encode(message)], zmq.NOBLOCK, copy=False)
         except zmq.ZMQError:
-            # The peer is gone or does not read; its request is over.
+            # The peer is gone or does not read.
             self.metrics.count("unanswered_total", about="answers that could not be sent")
 
 

@@ -73,8 +73,8 @@ class ExplorerSession:
         number: Its place among the choices.
         env: Its environment, one row.
         observation: (3, Az, El) what the drone sees.
-        trail: Positions since the start of the flight, (x, y, z) each [m].
-        trail_version: Changes whenever `trail` changes otherwise than by growing.
+        trajectory: Positions since the start of the flight, (x, y, z) each [m].
+        trajectory_version: Changes whenever `trajectory` changes otherwise than by growing.
         terms: Reward terms of the last decision, unweighted.
         reward: Weighted reward of the last decision.
         collided: Did the last decision collide?
@@ -136,8 +136,8 @@ class ExplorerSession:
         self.observation = self.env.reset(episode=self._attempt)[0].numpy()
         self._flown: list[npt.NDArray[np.float32]] = []
         self._kept: list[tuple[int, dict[str, torch.Tensor]]] = []
-        self.trail: list[tuple[float, float, float]] = []
-        self.trail_version: int = getattr(self, "trail_version", 0) + 1
+        self.trajectory: list[tuple[float, float, float]] = []
+        self.trajectory_version: int = getattr(self, "trajectory_version", 0) + 1
         self.recording: FlightLog | None = None
         self._recorded_from = 0
         self.paused = False
@@ -220,14 +220,14 @@ class ExplorerSession:
         self.env.load_state_dict(state)
         self.observation = self.env.observe()[0].numpy()
         self._flown = again[:begin]
-        del self.trail[begin:]
+        del self.trajectory[begin:]
         self._arrived(None)
         for action in again[begin:]:
             self._step(action)
         if self.recording is not None:
             self.recording.cut(target - self._recorded_from)
             self._keep()
-        self.trail_version += 1
+        self.trajectory_version += 1
         return taken
 
     def close(self) -> None:
@@ -277,7 +277,7 @@ class ExplorerSession:
 
     def _arrived(self, batch: Any) -> None:
         x, y, z, _ = self.pose()
-        self.trail.append((x, y, z))
+        self.trajectory.append((x, y, z))
         if batch is None:
             self.terms: dict[str, float] = {}
             self.reward, self.collided, self.speed, self.episode_return = 0.0, False, 0.0, 0.0

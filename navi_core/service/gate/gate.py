@@ -1,7 +1,7 @@
-"""The gate: a proposed motion is flown in the distance field before it is sent.
+"""Safety gate: simulates a proposed motion in the distance field before it is sent.
 
-From each drone's pose and velocity the drone's own dynamics fly the action for `substeps` (0.5 s), all drones in one
-batch. SEND where no collision is predicted and the expected reward is above θ, else WAIT: the drone hovers.
+The dynamics of the environment fly each action for `substeps` (0.5 s) from the drone's pose and velocity, all drones in
+one batch. SEND where no collision is predicted and the expected reward is above θ, else WAIT: the drone hovers.
 
 The simulated drone is at least as fast as the real one (`world/lookahead/flight.py`). `world/lookahead/terms.py`
 computes the reward terms of its motion.
@@ -18,12 +18,11 @@ from torch import Tensor
 
 from navi_core.config import REWARD_TERMS, EnvConfig, GateConfig
 from navi_core.errors import ConfigError
-from navi_core.service.gate.drone_state import Situation
 from navi_core.world import Field
 from navi_core.world.lookahead.flight import Start
 from navi_core.world.lookahead.terms import FlightOutlook, Past, sampled
 
-__all__ = ["COMPONENTS", "GateVerdict", "RolloutGate"]
+__all__ = ["COMPONENTS", "DroneState", "GateVerdict", "RolloutGate"]
 
 COMPONENTS: dict[str, tuple[str, ...]] = {
     "clearance": ("clearance",),
@@ -31,16 +30,46 @@ COMPONENTS: dict[str, tuple[str, ...]] = {
     "novelty": ("exploration", "view_gain"),
     "starvation": ("starvation",),
 }
-"""Components of the expected reward, and the environment's terms that each is made of."""
+"""Components of the expected reward, and the environment's terms that each sums."""
 _PAID_ONCE = ("clearance", "inspection", "collision", "view_gain")
-"""Terms that a horizon pays as a whole; the others are paid by every decision."""
+"""Reward terms of a whole horizon; the others are summed over its decisions."""
 _FITS = 0.06
-"""Mean error of the normalised depth up to which a scene is the one that a drone is in."""
+"""Mean error of the normalised depth up to which an observation matches a scene."""
+
+
+@dataclass(frozen=True)
+class DroneState:
+    """State of B drones at one instant.
+
+    Attributes:
+        rows: (B,) numbers of the drones, below the gate's capacity, each at most once.
+        position: (B, 3) [m].
+        yaw: (B,) [rad].
+        velocity: (B, 4) body velocity [m/s, rad/s].
+        obs: (N, 3, Az, El) observations.
+        obs_index: (B,) observation of each drone; None where there is one for each, in their order.
+    """
+
+    rows: Tensor
+    position: Tensor
+    yaw: Tensor
+    velocity: Tensor
+    obs: Tensor
+    obs_index: Tensor | None = None
+
+    def __len__(self) -> int:
+        return len(self.rows)
+
+    def __getitem__(self, index: Tensor) -> DroneState:
+        """Return some of the drones, by (M,) numbers or (B,) bool. Their observations are not copied."""
+        obs_index = torch.arange(len(self)) if self.obs_index is None else self.obs_index
+        rows, position, yaw, velocity = (x[index] for x in (self.rows, self.position, self.yaw, self.velocity))
+        return DroneState(rows, position, yaw, velocity, self.obs, obs_index[index])
 
 
 @dataclass(frozen=True)
 class GateVerdict:
-    """What the gate found for B proposed motions.
+    """Verdict of the gate on B proposed motions.
 
     Attributes:
         send: (B,) bool; else the drone waits.
@@ -57,12 +86,12 @@ class GateVerdict:
     velocity: Tensor
 
     def __getitem__(self, index: Tensor) -> GateVerdict:
-        """Return that of some of the motions: (N,) places, or (B,) bool."""
+        """Return the verdict on some of the motions, by (N,) numbers or (B,) bool."""
         return self._each(lambda part: part[index])
 
     def where(self, index: Tensor, other: GateVerdict) -> GateVerdict:
-        """Return the verdict with that of N other motions in the places (N,)."""
-        return self._each(lambda ours, theirs: ours.index_copy(0, index, theirs), other)
+        """Return the verdict with that of N other motions at the numbers (N,)."""
+        return self._each(lambda mine, others: mine.index_copy(0, index, others), other)
 
     def _each(self, change: Callable[..., Tensor], *others: GateVerdict) -> GateVerdict:
         names = ("send", "collides", "expected_reward", "velocity")
@@ -105,51 +134,51 @@ class RolloutGate:
             [[float(name in parts) for parts in COMPONENTS.values()] for name in REWARD_TERMS], dtype=torch.float32
         )
 
-    def begin(self, situation: Situation) -> Tensor:
-        """Begin episodes: forget what the drones have seen, and find the scenes that they are in.
+    def begin(self, drones: DroneState) -> Tensor:
+        """Begin episodes: clear the drones' maps, and find their scenes.
 
         Returns:
-            (B,) scene of each; −1 where none looks like the observation. Such a drone is told to wait.
+            (B,) scene of each; −1 where none matches the observation. Such a drone waits.
 
         Raises:
             ConfigError: A drone beyond the capacity.
         """
-        self._check(situation.rows)
-        self._past.forget(situation.rows)
-        best, found = torch.full((len(situation),), _FITS), torch.full((len(situation),), -1)
-        told = sampled(situation.obs, situation.place)[:, 0]
+        self._check(drones.rows)
+        self._past.forget(drones.rows)
+        best, found = torch.full((len(drones),), _FITS), torch.full((len(drones),), -1)
+        depth = sampled(drones.obs, drones.obs_index)[:, 0]
         for scene in range(self.field.num_scenes):
-            index = torch.full((len(situation),), scene)
-            there = self._outlook.look(situation.position, situation.yaw, index)
-            error = (there.obs[:, 0] - told).abs().mean(dim=(1, 2))
+            index = torch.full((len(drones),), scene)
+            there = self._outlook.look(drones.position, drones.yaw, index)
+            error = (there.obs[:, 0] - depth).abs().mean(dim=(1, 2))
             best, found = torch.minimum(best, error), torch.where(error < best, index, found)
-        self._scene[situation.rows] = found
+        self._scene[drones.rows] = found
         return found
 
-    def remember(self, situation: Situation) -> None:
-        """Count where drones are as visited, and what they see as seen: once a decision, before motions are judged.
+    def remember(self, drones: DroneState) -> None:
+        """Mark the drones' cells as visited and their views as seen: once a decision, before motions are judged.
 
         Raises:
             ConfigError: A drone beyond the capacity.
         """
-        self._check(situation.rows)
-        self._outlook.remember(self._past, situation.rows, self._start(situation))
+        self._check(drones.rows)
+        self._outlook.remember(self._past, drones.rows, self._start(drones))
 
-    def judge(self, situation: Situation, action: Tensor) -> GateVerdict:
-        """Simulate one motion of each drone, which leaves no trace.
+    def judge(self, drones: DroneState, action: Tensor) -> GateVerdict:
+        """Simulate one motion of each drone; the gate's maps stay as they are.
 
         Args:
-            situation: Of B drones, remembered already.
+            drones: State of B drones, remembered already.
             action: (B, 4) proposed, clamped to [−1, 1] here.
 
         Raises:
             ConfigError: A drone beyond the capacity.
         """
-        rows = situation.rows
+        rows = drones.rows
         self._check(rows)
-        verdict = self._judged(self._past, rows, self._start(situation), action)
+        verdict = self._judged(self._past, rows, self._start(drones), action)
         known = self.knows(rows)
-        # Of a drone in no known scene nothing is expected; what is no number moves nobody.
+        # A drone in no known scene expects nothing, and a non-finite action is not sent.
         return replace(
             verdict,
             send=verdict.send & known & action.isfinite().all(dim=1),
@@ -157,12 +186,12 @@ class RolloutGate:
             components={name: torch.where(known, part, 0.0) for name, part in verdict.components.items()},
         )
 
-    def collides(self, situation: Situation, action: Tensor) -> Tensor:
-        """Return (B,) bool: which motions would collide within the horizon. Cheaper than `judge`, which tells more."""
-        return self._outlook.foresee(self._start(situation), action).collided
+    def collides(self, drones: DroneState, action: Tensor) -> Tensor:
+        """Return (B,) bool: which motions would collide within the horizon. Cheaper than `judge`."""
+        return self._outlook.foresee(self._start(drones), action).collided
 
     def validate(self, position: Tensor, yaw: Tensor, velocity: Tensor, action: Tensor, scene: Tensor) -> GateVerdict:
-        """Simulate motions of the past from their poses alone, as drones that have seen nothing before.
+        """Simulate past motions from their poses alone, with empty maps.
 
         Args:
             position: (B, 3) [m].
@@ -177,10 +206,10 @@ class RolloutGate:
         self._outlook.remember(past, rows, start)
         return self._judged(past, rows, start, action)
 
-    def reaches(self, place: tuple[float, float, float]) -> bool:
-        """Tell whether a drone can be at a place [m], in any of the scenes."""
-        here = torch.tensor([place], dtype=torch.float32)
-        return any(bool(where.contains(here)) for where in self._outlook.maps)
+    def reaches(self, position: tuple[float, float, float]) -> bool:
+        """Return whether a drone can be at a position [m], in any of the scenes."""
+        point = torch.tensor([position], dtype=torch.float32)
+        return any(bool(space.contains(point)) for space in self._outlook.maps)
 
     def scenes(self, rows: Tensor) -> Tensor:
         """Return the (B,) scenes that `begin` found, −1 for none."""
@@ -190,13 +219,13 @@ class RolloutGate:
         """Return (B,) bool: which drones are in a scene that `begin` found."""
         return self._scene[rows] >= 0
 
-    def _start(self, situation: Situation) -> Start:
-        """Return where flights begin, in the first scene for drones that are in none."""
-        s = situation
-        return Start(s.position, _turned(s.yaw), s.velocity, self._scene[s.rows].clamp(min=0), s.obs, s.place)
+    def _start(self, drones: DroneState) -> Start:
+        """Return the starts of simulated flights; drones without a scene start in the first one."""
+        s = drones
+        return Start(s.position, _turned(s.yaw), s.velocity, self._scene[s.rows].clamp(min=0), s.obs, s.obs_index)
 
     def _judged(self, past: Past, rows: Tensor, start: Start, action: Tensor) -> GateVerdict:
-        # What is no number is sent by nobody; here it hovers.
+        # A non-finite action is never sent; here it hovers.
         foreseen, terms = self._outlook.fly(past, rows, start, action.nan_to_num(0.0))
         scaled = terms * self._scale
         components = dict(zip(COMPONENTS, (scaled @ self._parts).unbind(dim=1)))
@@ -210,5 +239,5 @@ class RolloutGate:
 
 
 def _turned(yaw: Tensor) -> Tensor:
-    """Return yaws within one turn: from outside they come with any number of turns, and either sign."""
+    """Return yaws within one turn: the wire allows any number of turns, of either sign."""
     return torch.remainder(yaw, 2.0 * math.pi)

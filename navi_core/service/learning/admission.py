@@ -1,4 +1,4 @@
-"""Which version serves: the latest, or the last that passed; and back to the one before where live reward falls."""
+"""Admission of versions to service, and rollback to the previous one where live reward falls."""
 
 from __future__ import annotations
 
@@ -8,15 +8,15 @@ from dataclasses import dataclass
 import numpy as np
 
 from navi_core.policy import NavigationPolicy
-from navi_core.service.learning.version_returns import Cohort, Episode
+from navi_core.service.learning.version_returns import Episode, VersionReturns
 from navi_core.service.timed_lock import TimedLock
 
 __all__ = ["Admission", "Rollback", "ServingVersion"]
 
-_FEWEST = 10
-"""Episodes that a version is judged by at first; it is judged again at twice as many, and so on."""
+_MIN_EPISODES = 10
+"""Episodes of the first test of a version; it is tested again at twice as many, and so on."""
 _ONE_SIDED_99 = 2.821
-"""Student's t, 9 degrees of freedom: strict, for there are several looks."""
+"""Student's t, 9 degrees of freedom: strict, because the test is repeated."""
 
 
 @dataclass(frozen=True)
@@ -25,7 +25,7 @@ class ServingVersion:
 
     Attributes:
         version: Its number.
-        policy: Its weights, which nobody changes any more.
+        policy: Its weights, never changed again.
     """
 
     version: int
@@ -34,25 +34,25 @@ class ServingVersion:
 
 @dataclass(frozen=True)
 class Rollback:
-    """A return to the version before.
+    """Rollback to the previous version.
 
     Attributes:
-        fell: The version that gave way.
-        live_reward: Mean of the episodes that it was judged by, per decision.
+        version: The rejected version.
+        live_reward: Mean reward per decision of its tested episodes.
         returned_to: The version that serves again.
     """
 
-    fell: int
+    version: int
     live_reward: float
     returned_to: ServingVersion
 
 
 class Admission:
-    """Holds the version that inference uses; reading it is one look at an attribute, never a wait.
+    """Version that inference uses; reading `serving` never waits.
 
     Args:
         policy: Version 0.
-        window: Most episodes of a version, and before it, that are compared.
+        window: Largest number of compared episodes, of a version and before it.
 
     Attributes:
         serving: What inference uses.
@@ -61,149 +61,149 @@ class Admission:
 
     def __init__(self, policy: NavigationPolicy, window: int) -> None:
         self.serving = ServingVersion(0, policy)
-        self._window = max(window, _FEWEST)
-        self._before: ServingVersion | None = None
-        self._looked = 0
-        self._flown = Cohort(self._window)
-        self._earlier: deque[float] = deque(maxlen=self._window)
-        # Of each drone the episode that it is in, and who are in one that counts among those before.
-        self._under_way: dict[int, Episode] = {}
-        self._late: set[int] = set()
-        # Who fly, also while nothing of theirs is under way: drones in step end their episodes in one tick.
+        self._window = max(window, _MIN_EPISODES)
+        self._previous: ServingVersion | None = None
+        self._tested = 0
+        self._returns = VersionReturns(self._window)
+        self._previous_returns: deque[float] = deque(maxlen=self._window)
+        # Present episode of each drone, and drones whose episode counts for the previous version.
+        self._current: dict[int, Episode] = {}
+        self._unfinished: set[int] = set()
+        # Also drones between two episodes: drones in step end their episodes together.
         self._drones: set[int] = set()
-        # Whoever flew them: where a version comes every second, no episode is of one alone.
-        self._ended: deque[float] = deque(maxlen=self._window)
+        # Of all versions: a new version every second completes no episode alone.
+        self._latest: deque[float] = deque(maxlen=self._window)
         self.lock = TimedLock()
 
     def admit(self, version: int, policy: NavigationPolicy) -> object:
-        """Let an update of the version in service serve from the next decision on.
+        """Serve an update of the present version from the next decision on.
 
         Args:
             version: Its number.
             policy: Its weights.
 
         Returns:
-            What went, to be let go where no lock is held: freeing a network takes a millisecond.
+            The replaced objects, to be freed without a lock: freeing a network takes a millisecond.
         """
         with self.lock.held():
-            gone = self._before
-            self._before, self.serving = self.serving, ServingVersion(version, policy)
-            last = self._flown.close()
-            self._earlier.extend(self._flown.latest)
+            gone = self._previous
+            self._previous, self.serving = self.serving, ServingVersion(version, policy)
+            last = self._returns.close()
+            self._previous_returns.extend(self._returns.latest)
             if last is not None:
-                self._late.add(last.drone)
-            self._flown, self._looked = Cohort(self._window), 0
+                self._unfinished.add(last.drone)
+            self._returns, self._tested = VersionReturns(self._window), 0
         return gone
 
-    def begin_anew(self, version: int, policy: NavigationPolicy) -> object:
-        """Let weights that were promoted elsewhere serve; no fall of their live reward leads back to those before.
+    def replace(self, version: int, policy: NavigationPolicy) -> object:
+        """Serve weights that were promoted elsewhere; there is no rollback from them to the previous ones.
 
         Args:
             version: Its number.
             policy: Its weights.
 
         Returns:
-            What went, as `admit` does.
+            The replaced objects, as `admit` does.
         """
         with self.lock.held():
-            gone = self.serving, self._before
-            self.serving, self._before = ServingVersion(version, policy), None
-            # The drones fly on: what is left of their episodes is no episode of these weights.
-            self._flown, self._looked = Cohort(self._window), 0
-            self._earlier.clear()
-            self._late.clear()
+            gone = self.serving, self._previous
+            self.serving, self._previous = ServingVersion(version, policy), None
+            # Present episodes began under other weights.
+            self._returns, self._tested = VersionReturns(self._window), 0
+            self._previous_returns.clear()
+            self._unfinished.clear()
         return gone
 
     def observe(self, version: int, reward: float, drone: int, ends: bool) -> None:
-        """Take the live reward of a decision.
+        """Add the live reward of a decision to its episode.
 
-        Early decisions of an episode earn more than late ones, and drones that began together are in step: what is
-        compared are whole episodes, each of the version under which it began.
+        Early decisions of an episode earn more than late ones, and drones that began together are in step. Therefore
+        whole episodes are compared, each counted for the version under which it began.
 
         Args:
-            version: Whose decision it was.
-            reward: That came.
-            drone: Who flew it.
+            version: Of the decision.
+            reward: Of the decision.
+            drone: Number of the drone.
             ends: Whether the episode ended with it.
         """
         with self.lock.held():
             self._drones.add(drone)
-            episode = self._under_way.get(drone)
+            episode = self._current.get(drone)
             if episode is None:
-                episode = self._under_way[drone] = Episode(drone)
-                # An answer may come after its version went.
+                episode = self._current[drone] = Episode(drone)
+                # An answer may arrive after its version was replaced.
                 if version == self.serving.version:
-                    self._flown.begin(episode, len(self._drones))
-            episode.earned += reward
+                    self._returns.begin(episode, len(self._drones))
+            episode.reward += reward
             episode.decisions += 1
             if not ends:
                 return
-            del self._under_way[drone]
+            del self._current[drone]
             episode.ended = True
             if episode.whole:
-                self._ended.append(episode.mean())
-            self._flown.settle()
-            if drone in self._late:
-                self._late.remove(drone)
-                self._earlier.append(episode.mean())
+                self._latest.append(episode.mean())
+            self._returns.count_ended()
+            if drone in self._unfinished:
+                self._unfinished.remove(drone)
+                self._previous_returns.append(episode.mean())
 
-    def meet(self, drone: int) -> None:
-        """Count nothing of the episode that a drone is in: it was met amid it, and the rest of one is none."""
+    def begin_partial(self, drone: int) -> None:
+        """Exclude a drone's present episode: its beginning was not seen."""
         with self.lock.held():
-            self._under_way.setdefault(drone, Episode(drone, whole=False))
+            self._current.setdefault(drone, Episode(drone, whole=False))
 
     def forget(self, drone: int) -> None:
-        """Count nothing of the episode that a drone was in: it is gone, or began another before it ended."""
+        """Exclude a drone's present episode: it has no end."""
         with self.lock.held():
             self._drones.discard(drone)
-            if self._under_way.pop(drone, None) is not None:
-                self._late.discard(drone)
-                self._flown.leave(drone)
+            if self._current.pop(drone, None) is not None:
+                self._unfinished.discard(drone)
+                self._returns.drop(drone)
 
     def live_mean(self) -> float:
-        """Return the mean live reward of a decision in the episodes that ended last, NaN before the first."""
+        """Return the mean live reward per decision of the latest episodes, NaN before the first."""
         with self.lock.held():
-            rewards = list(self._ended)
+            rewards = list(self._latest)
         return float(np.mean(rewards)) if rewards else float("nan")
 
     def roll_back(self) -> Rollback | None:
-        """Return to the version before where episodes earn less than those before it came; else None.
+        """Return to the previous version where episodes earn less than before the present one; else return None.
 
-        A version is looked at when the first 10, 20, 40, … episodes that began under it have ended, by a one-sided
-        99 % test: so many looks at one that is as good as the other send it back in a few of a hundred cases.
+        A version is tested when its first 10, 20, 40, … episodes have ended, by a one-sided 99 % test. The repeated
+        test rejects a version that is as good as the previous one in a few of a hundred cases.
         """
         with self.lock.held():
-            serving, before, look = self.serving, self._before, self._due()
-            if before is None or look <= self._looked or len(self._earlier) < _FEWEST:
+            serving, previous, due = self.serving, self._previous, self._due()
+            if previous is None or due <= self._tested or len(self._previous_returns) < _MIN_EPISODES:
                 return None
-            self._looked = look
-            flown, earlier = np.array(self._flown.first[:look]), np.array(self._earlier)
-        # False where one of them is no number: such a fall is none.
+            self._tested = due
+            flown, earlier = np.array(self._returns.first[:due]), np.array(self._previous_returns)
+        # False for NaN.
         if not flown.mean() < earlier.mean() - _ONE_SIDED_99 * _error(flown, earlier):
             return None
         with self.lock.held():
             if self.serving is not serving:
                 return None
-            self.serving, self._before = before, None
-            # What is under way was begun by the one that fell: it is of neither.
-            self._flown, self._looked = Cohort(self._window), 0
-        return Rollback(serving.version, float(flown.mean()), before)
+            self.serving, self._previous = previous, None
+            # Present episodes began under the rejected version.
+            self._returns, self._tested = VersionReturns(self._window), 0
+        return Rollback(serving.version, float(flown.mean()), previous)
 
     def _due(self) -> int:
-        """Return the most of 10, 20, 40, … episodes that there are, 0 where there are fewer."""
-        look, there = 0, len(self._flown.first)
-        while (following := max(_FEWEST, 2 * look)) <= there:
-            look = following
-        return look
+        """Return the largest of 10, 20, 40, … up to the number of counted episodes, else 0."""
+        due, counted = 0, len(self._returns.first)
+        while (following := max(_MIN_EPISODES, 2 * due)) <= counted:
+            due = following
+        return due
 
 
 def _error(flown: np.ndarray, earlier: np.ndarray) -> float:
     """Return the standard error of the difference of the means of two samples, (n,) and (m,).
 
-    The greater of Welch's (1947) and that of a common variance: where one episode in ten is paid far more, ten of them
-    often have none, and their own variance does not tell that there are such.
+    The greater of Welch's (1947) and that of a common variance: where one episode in ten earns far more, a sample of
+    ten often has none, and its variance is too small.
     """
     n, m = len(flown), len(earlier)
-    own, other = flown.var(ddof=1), earlier.var(ddof=1)
-    common = ((n - 1) * own + (m - 1) * other) / (n + m - 2)
-    return float(np.sqrt(np.maximum(own / n + other / m, common / n + common / m)))
+    first, second = flown.var(ddof=1), earlier.var(ddof=1)
+    common = ((n - 1) * first + (m - 1) * second) / (n + m - 2)
+    return float(np.sqrt(np.maximum(first / n + second / m, common / n + common / m)))

@@ -1,4 +1,4 @@
-"""Training behind the service: a daemon thread that learns from what was flown, and versions that are admitted."""
+"""Continuous training: a thread that updates the policy from served flights, and admits versions."""
 
 from __future__ import annotations
 
@@ -30,13 +30,13 @@ _LOG = logging.getLogger("navi.service")
 
 
 class VersionRecord(Protocol):
-    """Keeps what became of versions."""
+    """Record of versions."""
 
     def version(self, number: int, fate: str, **numbers: float) -> None:
-        """Keep one: trained, admitted, held or rolled_back."""
+        """Record the fate of a version: trained, admitted, held or rolled_back."""
 
     def flush(self) -> None:
-        """Make what was kept durable."""
+        """Make the record durable."""
 
 
 class ContinuousTrainer:
@@ -47,17 +47,17 @@ class ContinuousTrainer:
 
     Args:
         policy: Version 0.
-        buffer: Where experiences come from.
+        buffer: Source of experiences.
         config: All settings.
-        gate: Asked again about each experience; None without one.
-        scale: Mean and deviation of the returns that the critic's units are.
-        shadow: Flies a candidate beside the version in service; needed for `shadow_evaluation`.
-        record: Keeps versions.
-        save: Told what serves after every round of the thread.
+        gate: Validates each experience again; None without one.
+        scale: Mean and deviation of the returns in the critic's units.
+        shadow: Compares a candidate with the version in service; needed for `shadow_evaluation`.
+        record: Of versions.
+        save: Called with the version in service after every round of the thread.
 
     Raises:
-        ConfigError: The policy chooses by action values, its critic has a trunk of its own, a shadow evaluation has
-            nowhere to fly, or the gate is to tell the reward and there is none.
+        ConfigError: The policy chooses by action values, its critic has a separate trunk, or a shadow evaluation or
+            the reward mode needs a gate and there is none.
 
     Attributes:
         admission: The version in service.
@@ -133,36 +133,36 @@ class ContinuousTrainer:
         return True
 
     def adopt(self, policy: NavigationPolicy, scale: tuple[float, float] = (0.0, 1.0)) -> None:
-        """Go on from other weights, those of a new champion; what was flown with the old ones is forgotten.
+        """Continue with other weights, those of a new champion; experiences of the old ones are dropped.
 
-        An update or a shadow flight that is under way is not waited for; nothing comes of it.
+        A running update or shadow flight is not waited for; its result is dropped.
 
         Raises:
             ConfigError: These weights cannot be learned on; nothing was changed.
         """
         check_learnable(policy)
         frozen = _frozen(policy)
-        # First of all, so that the new network never meets latents of the old one.
+        # First of all: the new network must not read latents of the old one.
         self.buffer.clear()
         with self.lock.held():
             self._generation += 1
             self._adopted = (policy, scale)
             self.model_version += 1
-            gone = self.admission.begin_anew(self.model_version, frozen)
-        del gone  # freed here, where nobody waits for it
+            gone = self.admission.replace(self.model_version, frozen)
+        del gone  # freed without a lock
 
     def observe_reward(self, version: int, reward: float, drone: int, ends: bool) -> None:
-        """Take the live reward of a drone's decision made by a version, and whether the episode ended with it."""
+        """Add the live reward of a version's decision, and whether its episode ended with it."""
         self.admission.observe(version, reward, drone, ends)
 
     def train_once(self) -> bool:
-        """Make one update if there is enough to learn from; returns whether one was made."""
+        """Make one update if there are enough experiences; return whether one was made."""
         with self.lock.held():
             generation = self._generation
             adopted, self._adopted = self._adopted, None
         if adopted is not None:
             self._update = PolicyUpdate(copy.deepcopy(adopted[0]), self.config, adopted[1])
-        self._watch_live_reward()
+        self._check_live_reward()
         start = time.perf_counter()
         sample = self.buffer.sample(self.config.batch_size)
         if sample is None or len(sample) < self.config.min_batch_size or generation != self._generation:
@@ -173,12 +173,12 @@ class ContinuousTrainer:
         kept = np.flatnonzero(judged.used)
         used = Sample(
             sample.rows[kept],
-            [sample.trails[i] for i in kept],
+            [sample.trajectories[i] for i in kept],
             None if sample.observation is None else sample.observation[torch.from_numpy(kept)],
         )
         loss = self._update.step(used, judged.reward[kept])
         seconds = time.perf_counter() - start
-        # Beside this thread only a successor changes the number, and then nothing comes of this update.
+        # Only `adopt` changes the number meanwhile, and then this update is dropped.
         due = (self.model_version + 1) % self._every == 0
         candidate = _frozen(self._update.policy) if due else None
         gone = None
@@ -190,7 +190,7 @@ class ContinuousTrainer:
             version, serving = self.model_version, self.serving
             if candidate is not None and self._shadow is None:
                 gone = self.admission.admit(version, candidate)
-        del gone  # freed here, where nobody waits for it
+        del gone  # freed without a lock
         self.metrics.record(loss=loss, samples=len(used), seconds=seconds, agreed=judged.agreed, judged=judged.judged)
         numbers = {"loss": loss, "samples": float(len(used))}
         fate = "trained" if candidate is None else "admitted"
@@ -200,7 +200,7 @@ class ContinuousTrainer:
             if not (result.passed and self._admit(version, candidate, generation)):
                 fate = "held"
                 _LOG.info("version %d is held back: %+.4f reward a decision", version, result.difference)
-        self._keep(version, fate, **numbers)
+        self._record_fate(version, fate, **numbers)
         return True
 
     def status(self) -> dict[str, Any]:
@@ -209,29 +209,29 @@ class ContinuousTrainer:
         return TrainingMetrics.status(training, self.buffer.get_stats())
 
     def _admit(self, version: int, candidate: NavigationPolicy, generation: int) -> bool:
-        """Let a version serve; false where a successor took over while it flew beside weights that serve no more."""
+        """Let a version serve; return false where other weights were adopted during its shadow evaluation."""
         with self.lock.held():
             if generation != self._generation:
                 return False
             gone = self.admission.admit(version, candidate)
-        del gone  # freed here, where nobody waits for it
+        del gone  # freed without a lock
         return True
 
-    def _watch_live_reward(self) -> None:
-        """Return to the version before where the one in service earns less; only admitted versions are watched."""
+    def _check_live_reward(self) -> None:
+        """Roll back where the version in service earns less; only with shadow evaluation."""
         if self._shadow is None:
             return
         back = self.admission.roll_back()
         if back is None:
             return
         before = back.returned_to
-        _LOG.warning("the live reward of version %d fell; version %d serves again", back.fell, before.version)
-        # No rollback crosses an adoption, so the critic's units are still those of the updates until now.
+        _LOG.warning("the live reward of version %d fell; version %d serves again", back.version, before.version)
+        # No rollback crosses an adoption, so the critic's units are unchanged.
         policy = copy.deepcopy(before.policy).requires_grad_(True)
         self._update = PolicyUpdate(policy, self.config, self._update.scale)
-        self._keep(back.fell, "rolled_back", live_reward=back.live_reward, returned_to=float(before.version))
+        self._record_fate(back.version, "rolled_back", live_reward=back.live_reward, returned_to=float(before.version))
 
-    def _keep(self, version: int, fate: str, **numbers: float) -> None:
+    def _record_fate(self, version: int, fate: str, **numbers: float) -> None:
         if self._record is not None:
             self._record.version(version, fate, **({"live_reward": self.admission.live_mean()} | numbers))
 
@@ -245,7 +245,7 @@ class ContinuousTrainer:
                 if self._save is not None:
                     self._save(self.serving)
             except Exception as error:
-                # Whatever went wrong with one batch, the drones fly on and the next batch may be sound.
+                # The drones fly on, and the next batch may be sound.
                 self.metrics.error(str(error))
                 _LOG.exception("an update of continuous training failed; it goes on")
             self.cpu_seconds += time.thread_time() - cpu
@@ -262,13 +262,13 @@ def check_learnable(policy: NavigationPolicy, name: str = "this policy") -> None
 
     Args:
         policy: Its configuration is looked at.
-        name: What the error calls it.
+        name: In the message.
 
     Raises:
-        ConfigError: It chooses by action values, or its critic has a trunk of its own.
+        ConfigError: It chooses by action values, or its critic has a separate trunk.
     """
     if policy.config.distribution == "q":
-        # The choice of the best value has no gradient, and without exploration there is nothing to compare it with.
+        # The choice of the best action has no gradient, and without exploration nothing to compare with.
         raise ConfigError(
             f"{name} chooses by action values (distribution q, as dqn and Ape-X learn them), which have no policy "
             "gradient; continuous training takes checkpoints of ppo, grpo, dpo and bc. Serve this one without --learn"
@@ -281,15 +281,15 @@ def check_learnable(policy: NavigationPolicy, name: str = "this policy") -> None
 
 
 def require_gate(config: ContinuousTrainingConfig, gate: RolloutGate | None, shadow: object | None) -> None:
-    """Refuse settings that ask for more of a gate than there is.
+    """Refuse settings that need a gate where there is none.
 
     Args:
         config: Of the training.
         gate: None without one.
-        shadow: What flies shadow evaluations, in the gate's scenes.
+        shadow: Flies shadow evaluations, in the gate's scenes.
 
     Raises:
-        ConfigError: A shadow evaluation has nowhere to fly, or the gate is to tell the reward and there is none.
+        ConfigError: A shadow evaluation has no scenes, or the gate is to compute the reward and there is none.
     """
     if config.shadow_evaluation != "off" and shadow is None:
         raise ConfigError("shadow_evaluation needs a gate's scenes; add --gate --scene FILE, or set it to off")
@@ -298,6 +298,6 @@ def require_gate(config: ContinuousTrainingConfig, gate: RolloutGate | None, sha
 
 
 def _frozen(policy: NavigationPolicy) -> NavigationPolicy:
-    """Return a copy that inference may use while the original is trained on."""
+    """Return a copy for inference while the original is trained."""
     copied = copy.deepcopy(policy).eval()
     return copied.requires_grad_(False)

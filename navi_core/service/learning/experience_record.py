@@ -1,6 +1,6 @@
-"""Experiences and versions on their way to the warehouse: rows of the outbox, written by the trainer's thread.
+"""Records of experiences and versions: rows of the outbox, written by the trainer's thread.
 
-Between two writes a journal holds what completed, so that a kill loses none of it.
+Between two writes a journal holds the completed experiences, so that a kill loses none.
 """
 
 from __future__ import annotations
@@ -22,28 +22,28 @@ __all__ = ["ServiceRecord"]
 
 _LOG = logging.getLogger("navi.service")
 
-_FLUSH_SECONDS, _LONGEST_SECONDS = 5.0, 300.0
-_AT_ONCE = 20_000
-_MOST_WAITING = 200_000
-"""The newest rows that wait for a disk that is full; some 600 MB."""
+_FLUSH_SECONDS, _MAX_FLUSH_SECONDS = 5.0, 300.0
+_ROWS_PER_FLUSH = 20_000
+_MAX_WAITING = 200_000
+"""Rows that wait for a full disk; about 600 MB."""
 
 
 class ServiceRecord:
     """Writes rows of `service_experiences` and `service_versions`.
 
     Args:
-        model: Name of the model that the service began with.
+        model: First model of the service.
         seed: Of the service.
         config_hash: Of its settings.
         outbox: Folder of segments; None: that of the Navi home.
-        share: Of the experiences that are kept, drawn at random; the others are counted in the numbers alone.
+        share: Of the experiences that are recorded, drawn at random; the others are only counted.
 
     Raises:
         RecordError: The outbox or the journal cannot be made.
 
     Attributes:
-        run_id: Name of this life of the service.
-        lost: Experiences that the disk was full for, for longer than memory was set aside.
+        run_id: Name of this service process.
+        lost: Experiences dropped because the disk was full for too long.
     """
 
     def __init__(self, model: str, seed: int, config_hash: str, outbox: Path | None = None, share: float = 1.0) -> None:
@@ -53,16 +53,16 @@ class ServiceRecord:
         journals = self._log.outbox / "journals"
         recover_journals(journals, self._log.outbox)
         self._journal = ExperienceJournal(journals, self.run_id, context)
-        self._completed: deque[dict[str, Any]] = deque(maxlen=_MOST_WAITING)
+        self._completed: deque[dict[str, Any]] = deque(maxlen=_MAX_WAITING)
         self._share, self._draw = share, random.Random(seed)
-        self._number = self.lost = self._told = 0
+        self._number = self.lost = self._reported = 0
         self._wait = _FLUSH_SECONDS
         self._next = 0.0
 
     def experience(self, experience: Experience) -> None:
-        """Keep one completed experience: everything but latents, states and observations. Waits for no disk."""
+        """Record one completed experience without latents, states and observations; waits for no disk."""
         self._number += 1
-        # Drawn, for drones complete in turns: every second experience would be one of the same drones.
+        # Random: drones complete in turns, so every second experience would be of the same drones.
         if self._share < 1.0 and self._draw.random() >= self._share:
             return
         x, y, z = experience.position.tolist()
@@ -72,17 +72,17 @@ class ServiceRecord:
         values |= {"gate_send": experience.gate_send, "expected_reward": experience.expected_reward}
         values |= {"components": dict(experience.components), "actual_reward": experience.actual_reward}
         values |= {"effective_reward": experience.effective_reward, "step": self._number}
-        # In this order: what a new journal does not hold is among the completed ones already.
-        self.lost += len(self._completed) == _MOST_WAITING
+        # In this order: a row that a new journal misses is among the completed ones already.
+        self.lost += len(self._completed) == _MAX_WAITING
         self._completed.append(values)
         self._journal.append(values)
 
     def version(self, number: int, fate: str, **numbers: float) -> None:
-        """Keep what became of a version: trained, admitted, held or rolled_back."""
+        """Record the fate of a version: trained, admitted, held or rolled_back."""
         self._log.row("service_versions", {"model_version": number, "fate": fate, "step": number, **numbers})
 
     def flush(self, *, now: bool = False) -> None:
-        """Make rows durable, every five seconds at most unless `now`; after failures ever more rarely.
+        """Make rows durable, every five seconds at most unless `now`, less often after failures.
 
         Raises:
             RecordError: The outbox cannot be written; the rows wait for the next time, the last 200,000 of them.
@@ -91,7 +91,7 @@ class ServiceRecord:
             try:
                 self._write()
             except RecordError:
-                self._wait = min(2 * self._wait, _LONGEST_SECONDS)
+                self._wait = min(2 * self._wait, _MAX_FLUSH_SECONDS)
                 raise
             else:
                 self._wait = _FLUSH_SECONDS
@@ -110,14 +110,14 @@ class ServiceRecord:
 
     def _write(self) -> None:
         self._journal.rotate()
-        # What failed before goes first and alone: whatever is in the log is written out anew at every try.
+        # Rows of a failed write go first and alone: the log writes all of its rows at every try.
         self._log.flush()
-        if self.lost > self._told:
-            self._told = self.lost
+        if self.lost > self._reported:
+            self._reported = self.lost
             _LOG.warning("the disk was full for too long: %d experiences are not recorded", self.lost)
         while self._completed:
-            # By parts: what the log fails to write waits there, beside what completes meanwhile.
-            for _ in range(min(len(self._completed), _AT_ONCE)):
+            # In parts: rows that the log cannot write wait there.
+            for _ in range(min(len(self._completed), _ROWS_PER_FLUSH)):
                 self._log.row("service_experiences", self._completed.popleft())
             self._log.flush()
         self._journal.drop_rotated()

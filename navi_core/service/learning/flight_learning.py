@@ -1,4 +1,4 @@
-"""What an actor does besides acting: remember what was flown, to learn from it."""
+"""Learning of an actor: collects experiences of its flights and trains on them."""
 
 from __future__ import annotations
 
@@ -15,9 +15,10 @@ from torch import Tensor
 from navi_core.config import ContinuousTrainingConfig
 from navi_core.errors import ConfigError, NaviError
 from navi_core.models import Registry
+from navi_core.policy import NavigationPolicy
 from navi_core.policy.cores.base import State
 from navi_core.policy.trunk import AUX_INPUTS
-from navi_core.service.gate.action_candidates import Proposal
+from navi_core.service.gate.action_candidates import ActionChoice
 from navi_core.service.gate.gate import RolloutGate
 from navi_core.service.learning.admission import ServingVersion
 from navi_core.service.learning.continuous_trainer import ContinuousTrainer, check_learnable, require_gate
@@ -35,19 +36,31 @@ from navi_core.service.wire import StepResult
 __all__ = ["FlightLearning"]
 
 _LOG = logging.getLogger("navi.service")
+_GAUGES = (
+    ("training_running", "training", "is_running", "does the trainer run?"),
+    ("training_updates", "training", "total_steps", "updates made"),
+    ("training_samples", "training", "total_samples_trained", "experiences learned from"),
+    ("training_errors", "training", "errors", "errors that the trainer survived"),
+    ("training_loss", "training", "average_loss", "mean loss of the last hundred updates"),
+    ("training_gate_agreement", "training", "average_gate_agreement", "share of motions judged as before"),
+    ("training_newest_version", "training", "model_version", "number of the newest weights"),
+    ("buffer_completed", "buffer", "completed_count", "experiences whose reward came"),
+    ("buffer_pending", "buffer", "pending_count", "experiences that wait for their reward"),
+)
+"""Gauge, part of the status, its entry there, help."""
 
 
 class FlightLearning:
     """Collects experiences of a service and trains on them.
 
     Args:
-        model: Must be computed eagerly: programs tell neither log-probability nor latent.
+        model: Computed eagerly: programs give neither log-probability nor latent.
         config: Of the training.
-        gate: None: every motion is sent, and nothing is validated.
+        gate: None: every motion is sent, and none is validated.
         seed: Of samples and shadow evaluations.
         outbox: Where experiences and versions are recorded; None: that of the Navi home.
-        registry: The weights that serve at the end, or where another model takes over, become a version there, and
-            those that a killed service left; None lets them go.
+        registry: Gets the weights that serve at the end, or when another model takes over, and those that a killed
+            service left, as versions; None drops them.
 
     Raises:
         ConfigError: The model is a program or cannot be learned on, or a setting needs a gate and there is none.
@@ -67,7 +80,7 @@ class FlightLearning:
     ) -> None:
         from navi_core.config import config_hash
 
-        # All that may be refused comes before a journal is begun that nobody would write.
+        # Everything is checked before a journal is begun that nothing would be written to.
         policy, self._scale = _trainable(model)
         shadow = self._shadow = None
         if gate is not None and config.shadow_evaluation != "off":
@@ -82,15 +95,13 @@ class FlightLearning:
         self.trainer = ContinuousTrainer(
             policy, self.buffer, config, gate, scale=self._scale, shadow=shadow, record=self.record, save=self._save
         )
-        self._runner = EagerRunner(self.trainer.serving.policy, model.name)
-        self._version = self._loaded = self.trainer.serving.version
-        self._model, self._registry, self._decisions = model, registry, 0
+        self._registry = registry
         if registry is not None:
             recover_learned(registry)
-        self._learned = self._begin_learned()
-        # Of each drone the decision whose reward is awaited, whether it is learned from then, and its episode.
+        self._begin_model(model)
+        # By drone: the decision whose reward is awaited, whether to record it then, and its episode.
         self._awaited: dict[int, tuple[Experience, bool, int]] = {}
-        # Of each drone the episode that it is in.
+        # Present episode of each drone.
         self._episodes: dict[int, int] = {}
 
     def start(self) -> None:
@@ -98,13 +109,13 @@ class FlightLearning:
         self.trainer.start()
 
     def close(self) -> None:
-        """Stop the trainer, keep what was learned, and make what was recorded durable."""
+        """Stop the trainer, register the learned weights, and make all records durable."""
         self.trainer.stop()
-        self._keep_learned()
+        self._register_learned()
         self.record.close()
 
     def runner(self) -> Runner:
-        """Return what computes the latest admitted version."""
+        """Return the runner of the latest admitted version."""
         serving = self.trainer.serving
         if serving.version != self._version:
             self._runner = EagerRunner(serving.policy, self._runner.name)
@@ -112,23 +123,20 @@ class FlightLearning:
         return self._runner
 
     def adopt(self, model: ServedModel) -> None:
-        """Go on from another model.
+        """Continue with another model.
 
         Raises:
             ConfigError: It cannot be trained on; nothing was changed.
         """
         policy, scale = _trainable(model)
         self._require_goals(model)
-        self._keep_learned()
+        self._register_learned()
         self.trainer.adopt(policy, scale)
-        self._scale, self._model, self._decisions = scale, model, 0
+        self._scale = scale
         self._awaited.clear()
-        serving = self.trainer.serving
-        self._runner, self._version = EagerRunner(serving.policy, model.name), serving.version
-        self._loaded = serving.version
-        self._learned = self._begin_learned()
+        self._begin_model(model)
 
-    def decided(
+    def add(
         self,
         group: Sequence[Session],
         obs: Tensor,
@@ -136,9 +144,9 @@ class FlightLearning:
         state: State,
         reset: Tensor,
         decision: Decision,
-        proposal: Proposal | None,
+        choice: ActionChoice | None,
     ) -> None:
-        """Remember decisions; their rewards will come.
+        """Add decisions to the buffer; their rewards follow by `complete`.
 
         Args:
             group: N drones.
@@ -147,19 +155,19 @@ class FlightLearning:
             state: Before the decisions.
             reset: (N,) an episode begins.
             decision: Actions, values, log-probabilities and latents.
-            proposal: What the gate said. A motion flown slower is learned from as it was drawn, with the reward that
-                came and what the gate expects of it: who learns from what passes alone comes to draw what does not.
+            choice: Of the gate. A motion flown slower is learned as it was proposed, with its own reward and expected
+                reward: learning from unchanged motions alone would favour motions that the gate slows.
         """
         assert decision.latent is not None and decision.log_prob is not None
         mean, deviation = self._scale
         scenes = None if self.gate is None else self.gate.scenes(torch.tensor([session.slot for session in group]))
         now = time.time()
         self._decisions += len(group)
-        # What the policy saw: where an episode begins it is told nothing of the step before.
-        told = aux.clone()
-        told[reset, :AUX_INPUTS] = 0.0
+        # The policy masks the auxiliary input of the step before where an episode begins.
+        seen_aux = aux.clone()
+        seen_aux[reset, :AUX_INPUTS] = 0.0
         for i, session in enumerate(group):
-            self._follow(session)
+            self._track_episode(session)
             experience = Experience(
                 session_id=session.env_id,
                 latent=decision.latent[i],
@@ -174,80 +182,96 @@ class FlightLearning:
                 timestamp=now,
                 model_version=self._version,
                 observation=obs[i] if self.config.store == "observation" else None,
-                aux=told[i],
+                aux=seen_aux[i],
                 scene=-1 if scenes is None else int(scenes[i]),
             )
             waits = False
-            if proposal is not None:
-                drawn, waits = proposal.drawn, not bool(proposal.flown.send[i])
-                experience.gate_send = bool(drawn.send[i])
-                experience.expected_reward = float(drawn.expected_reward[i])
-                experience.components = {name: float(part[i]) for name, part in drawn.components.items()}
-            learned = not waits
+            if choice is not None:
+                proposed, waits = choice.proposed, not bool(choice.flown.send[i])
+                experience.gate_send = bool(proposed.send[i])
+                experience.expected_reward = float(proposed.expected_reward[i])
+                experience.components = {name: float(part[i]) for name, part in proposed.components.items()}
             if waits and self.config.train_on_wait and experience.scene >= 0:
                 experience.actual_reward = experience.expected_reward * self.config.wait_reward_multiplier
-            taken = self.buffer.add(experience, learn=learned or experience.is_completed)
-            if taken and experience.is_completed:
+            added = self.buffer.add(experience, learn=not waits or experience.is_completed)
+            if added and experience.is_completed:
                 self.record.experience(experience)
-            self._awaited[session.env_id] = (experience, taken and learned, session.matrix.episode_id)
+            self._awaited[session.env_id] = (experience, added and not waits, session.matrix.episode_id)
 
-    def came(self, result: StepResult) -> None:
-        """Complete the experience that a reward belongs to; another episode's reward completes nothing."""
-        awaited = self._awaited.pop(result.env_id, None)
-        if awaited is None or awaited[2] != result.episode_id:
+    def complete(self, result: StepResult) -> None:
+        """Complete the experience of a step's result; a result of another episode completes nothing."""
+        experience, recorded, episode = self._awaited.pop(result.env_id, (None, False, 0))
+        if experience is None or episode != result.episode_id:
             self.buffer.drop_pending(result.env_id)
             return
-        experience, learned, _ = awaited
         ends = result.done or result.truncated
-        # That of a motion that was held back is the past of later ones.
+        # A motion that was held back stays in the trajectory of later decisions.
         completed = self.buffer.update_pending_reward(result.env_id, result.reward, ends=ends, terminated=result.done)
         if ends and not completed:
-            self.buffer.end_trail(result.env_id, terminated=result.done)
-        if completed and learned:
+            self.buffer.end_trajectory(result.env_id, terminated=result.done)
+        if completed and recorded:
             experience.actual_reward, experience.ends, experience.terminated = result.reward, ends, result.done
             self.record.experience(experience)
         if math.isfinite(result.reward):
-            # What a version earns, it earns with the motions too that the gate held back.
+            # The return of a version includes decisions that the gate held back.
             self.trainer.observe_reward(experience.model_version, result.reward, result.env_id, ends)
 
     def forget(self, env_id: int) -> None:
-        """Let go what waits for more of a drone that is gone."""
+        """Drop the pending experience and the episode of a drone whose session ended."""
         self._awaited.pop(env_id, None)
         self._episodes.pop(env_id, None)
         self.buffer.forget(env_id)
         self.trainer.admission.forget(env_id)
 
-    def _follow(self, session: Session) -> None:
-        """Note in which episode a drone is; only those that were seen whole say what a version earns."""
+    def status(self) -> dict[str, Any]:
+        """Return the status: `training` and `buffer`, and the number of the version that serves."""
+        return self.trainer.status() | {"serving_version": self.trainer.serving.version}
+
+    def update_gauges(self, metrics: ServiceMetrics) -> None:
+        """Set the gauges of training and buffer."""
+        status = self.status()
+        for name, part, entry, about in _GAUGES:
+            metrics.gauge(name, float(status[part][entry]), about=about)
+        metrics.gauge("training_serving_version", status["serving_version"], about="number of the weights that serve")
+
+    def _track_episode(self, session: Session) -> None:
+        """Note a drone's episode; only episodes seen from their beginning count for a version's return."""
         drone, episode = session.env_id, session.matrix.episode_id
         last = self._episodes.get(drone)
         if last == episode:
             return
         self._episodes[drone] = episode
         if last is not None:
-            # Where the one before had no end, its environment was started again; else there is nothing to forget.
+            # An episode without an end: its environment was restarted. After an end there is nothing to forget.
             self.trainer.admission.forget(drone)
         elif session.matrix.step_id != 0:
-            self.trainer.admission.meet(drone)
+            self.trainer.admission.begin_partial(drone)
+
+    def _begin_model(self, model: ServedModel) -> None:
+        serving = self.trainer.serving
+        self._model, self._decisions = model, 0
+        self._runner, self._version = EagerRunner(serving.policy, model.name), serving.version
+        self._first_version = serving.version
+        self._learned = self._begin_learned()
 
     def _begin_learned(self) -> LearnedWeights | None:
         if self._registry is None:
             return None
         try:
             scenes = [] if self.gate is None else self.gate.field.scenes
-            return LearnedWeights(self._registry, self._model, self.record.run_id, self._loaded, scenes)
+            return LearnedWeights(self._registry, self._model, self.record.run_id, self._first_version, scenes)
         except (OSError, NaviError) as error:
-            _LOG.warning("%s cannot be written now (%s): a kill loses what is learned", self._registry.path, error)
+            _LOG.warning("%s cannot be written now (%s): a kill loses the learned weights", self._registry.path, error)
             return None
 
     def _save(self, serving: ServingVersion) -> None:
-        """Keep weights where a kill leaves them; the trainer's thread asks, while a successor may take over."""
+        """Write weights to disk, against a kill; called by the trainer's thread, perhaps during `adopt`."""
         learned = self._learned
         if learned is not None:
             learned.save(serving.version, serving.policy, self._decisions)
 
-    def _keep_learned(self) -> None:
-        """Register what was learned; what cannot be kept is an error in the log, not the service's end."""
+    def _register_learned(self) -> None:
+        """Register the learned weights; a failure is logged and does not end the service."""
         serving, model = self.trainer.serving, self._model
         learned = self._learned or self._begin_learned()
         if learned is None:
@@ -255,44 +279,22 @@ class FlightLearning:
         try:
             version = learned.register(serving.version, serving.policy, self._decisions)
         except Exception:
-            _LOG.exception("what was learned from %s could not be kept", model.name)
+            _LOG.exception("the weights learned from %s cannot be registered", model.name)
             return
         if version is not None:
-            _LOG.warning("what was learned from %s in %d decisions is %s", model.name, self._decisions, version)
+            _LOG.warning("learned from %s in %d decisions: version %s", model.name, self._decisions, version)
 
     def _require_goals(self, model: ServedModel) -> None:
-        """Refuse a policy for goals where shadow evaluations are flown without any."""
+        """Refuse a policy for goals where shadow evaluations have none."""
         if self._shadow is not None and model.runner.config.goal and not self._shadow.has_goals:
             raise ConfigError(
                 f"{model.name} flies to goals, and shadow evaluations here have none; start the service with it, or "
                 "with --set training.shadow_evaluation=off"
             )
 
-    def status(self) -> dict[str, Any]:
-        """Return the status: `training` and `buffer`, and the number of the version that serves."""
-        return self.trainer.status() | {"serving_version": self.trainer.serving.version}
 
-    def tell(self, metrics: ServiceMetrics) -> None:
-        """Set the gauges that say how the learning goes."""
-        told = self.status()
-        training, buffer = told["training"], told["buffer"]
-        for name, value, about in (
-            ("training_running", training["is_running"], "does the trainer run?"),
-            ("training_updates", training["total_steps"], "updates made"),
-            ("training_samples", training["total_samples_trained"], "experiences learned from"),
-            ("training_errors", training["errors"], "errors that the trainer survived"),
-            ("training_loss", training["average_loss"], "mean loss of the last hundred updates"),
-            ("training_gate_agreement", training["average_gate_agreement"], "share of motions judged as before"),
-            ("training_newest_version", training["model_version"], "number of the newest weights"),
-            ("training_serving_version", told["serving_version"], "number of the weights that serve"),
-            ("buffer_completed", buffer["completed_count"], "experiences whose reward came"),
-            ("buffer_pending", buffer["pending_count"], "experiences that wait for their reward"),
-        ):
-            metrics.gauge(name, float(value), about=about)
-
-
-def _trainable(model: ServedModel) -> tuple[Any, tuple[float, float]]:
-    """Return a model's policy, and mean and deviation of the returns that its critic's units are."""
+def _trainable(model: ServedModel) -> tuple[NavigationPolicy, tuple[float, float]]:
+    """Return a model's policy, and mean and deviation of the returns in its critic's units."""
     if not isinstance(model.runner, EagerRunner):
         raise ConfigError(f"{model.name} is a program; continuous training needs a checkpoint and --runtime eager")
     if model.runner.device.type != "cpu":

@@ -1,4 +1,4 @@
-"""What a sample of experiences is worth when it is learned from: the rewards that came, checked by the gate."""
+"""Training rewards of a sample of experiences, validated by the gate."""
 
 from __future__ import annotations
 
@@ -9,8 +9,8 @@ import torch
 
 from navi_core.config import ContinuousTrainingConfig
 from navi_core.service.gate.gate import COMPONENTS, RolloutGate
+from navi_core.service.learning.experience import training_reward
 from navi_core.service.learning.replay_buffer import Sample
-from navi_core.service.learning.training_reward import training_reward
 
 __all__ = ["JudgedRewards", "judged_rewards"]
 
@@ -21,9 +21,9 @@ class JudgedRewards:
 
     Attributes:
         reward: (N,) float64.
-        used: (N,) bool; the others are not learned from.
-        agreed: How many the gate judges as it did then.
-        judged: How many it was asked about.
+        used: (N,) bool; the others are skipped.
+        agreed: Motions that the gate judges as before.
+        judged: Motions that it was asked about.
     """
 
     reward: np.ndarray
@@ -33,15 +33,15 @@ class JudgedRewards:
 
 
 def judged_rewards(sample: Sample, gate: RolloutGate | None, config: ContinuousTrainingConfig) -> JudgedRewards:
-    """Ask the gate again about the motions of a sample, and weigh their rewards.
+    """Validate the motions of a sample by the gate, and weigh their rewards.
 
-    It agrees with a motion that was sent where it finds no collision, and with one that was not sent as it was drawn
-    where it would not send it again: for a collision, or for an expected reward not above its threshold.
+    The gate agrees with a motion that was sent where it finds no collision. It agrees with one that was not sent as
+    proposed where it would not send it again: for a collision, or an expected reward not above its threshold.
 
     Args:
         sample: Completed experiences.
-        gate: None without one: nothing was expected, and the reward that came is all there is.
-        config: Whether it is asked; mode, weights, flags.
+        gate: None without one; the actual reward counts whole.
+        config: Validation, mode, weights, flags.
     """
     rows, count = sample.rows, len(sample)
     if gate is None:
@@ -59,20 +59,20 @@ def judged_rewards(sample: Sample, gate: RolloutGate | None, config: ContinuousT
             position, yaw, velocity, action, torch.from_numpy(rows["scene"][index].astype(np.int64))
         )
         novelty = torch.from_numpy(rows["components"][index, list(COMPONENTS).index("novelty")])
-        # What the novelty of the place has become since is no disagreement, so that of then counts. A motion that was
-        # sent is doubted for a wall in the way alone; one that was not, where nothing holds it back any more.
-        worth_then = verdict.expected_reward - verdict.components["novelty"] + novelty
+        # The novelty of then counts, because later flights have changed it. A motion that was sent is rejected for a
+        # collision alone; one that was not sent, where nothing holds it back now.
+        reward_then = verdict.expected_reward - verdict.components["novelty"] + novelty
         sent, free = torch.from_numpy(rows["send"][index]), ~verdict.collides
-        same = torch.where(sent, free, ~(free & (worth_then > gate.config.threshold)))
+        same = torch.where(sent, free, ~(free & (reward_then > gate.config.threshold)))
         for place, agree, reward in zip(index.tolist(), same.tolist(), verdict.expected_reward.tolist()):
             agrees[place], validation[place] = agree, reward
-    worth = [
+    rewards = [
         training_reward(actual, expected, agree, config)
         for actual, expected, agree in zip(rows["actual"].tolist(), validation.tolist(), agrees)
     ]
-    used = np.array([reward is not None for reward in worth])
+    used = np.array([reward is not None for reward in rewards])
     return JudgedRewards(
-        np.array([0.0 if reward is None else reward for reward in worth]),
+        np.array([0.0 if reward is None else reward for reward in rewards]),
         used,
         sum(agree is True for agree in agrees),
         sum(agree is not None for agree in agrees),

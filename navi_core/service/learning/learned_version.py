@@ -1,7 +1,7 @@
-"""What was learned in flight becomes a version of the registry, a child of what was served.
+"""Registration of learned weights as a version, a child of the served one.
 
-Until then a file beside the registry holds it, written anew once a minute: a kill loses no more. Its claim is locked by
-the service while that lives; one without a lock was left by a killed service, and the next one registers its weights.
+Until then a file beside the registry holds the weights, written once a minute, so that a kill loses no more. The
+service holds the lock of its claim while it lives; the next service registers the weights of claims without one.
 """
 
 from __future__ import annotations
@@ -31,14 +31,14 @@ _MOST_BYTES = 2**16
 
 
 class LearnedWeights:
-    """Weights that a service learns, on their way to the registry; two threads may ask.
+    """Learned weights on their way to the registry; thread-safe.
 
     Args:
-        registry: Where they become a version.
-        served: What the learning began with.
-        run_id: Name of this life of the service; each of its models has a number behind it.
-        first: Number of the weights that it began with; those are not learned.
-        scenes: Where it learns, as far as that is known.
+        registry: Gets them as a version.
+        served: Model at the beginning.
+        run_id: Name of this service process; the number of a model is appended.
+        first: Number of the weights at the beginning; those are not learned.
+        scenes: Training scenes, as far as they are known.
 
     Raises:
         OSError: The folder cannot be written.
@@ -62,18 +62,18 @@ class LearnedWeights:
         self._descriptor = create_locked(self._claim, json.dumps(facts).encode())
 
     def save(self, number: int, policy: NavigationPolicy, decisions: int) -> None:
-        """Write weights to the file, once a minute at most; those that it has already are not written again.
+        """Write weights to the file, once a minute at most, unless it has them already.
 
         Args:
             number: Of the weights.
             policy: The weights.
-            decisions: Flown since the learning began.
+            decisions: Since the beginning.
 
         Raises:
             CheckpointError: They cannot be written.
         """
         with self._guard:
-            # Older ones still served when a successor took over; after a return to the first nothing is learned.
+            # Older weights may still serve when a successor takes over; after a rollback to the first none are learned.
             if not self._open or number == self._saved or number < self._first or time.monotonic() < self._next:
                 return
             self._next = time.monotonic() + _SAVE_SECONDS
@@ -84,10 +84,10 @@ class LearnedWeights:
             self._saved = number
 
     def register(self, number: int, policy: NavigationPolicy, decisions: int) -> str | None:
-        """Make a version of the weights, and end; returns its name, None where nothing was learned.
+        """Register the weights and close; return the name of the version, None where nothing was learned.
 
-        No alias moves but `latest` where there is none: what was learned in one place is promoted by evaluation.
-        Where it fails, the file stays for the next service.
+        No alias moves but a missing `latest`: learned weights are promoted by evaluation. After an error the file
+        stays for the next service.
 
         Raises:
             CheckpointError: They cannot be written.
@@ -136,7 +136,7 @@ class LearnedWeights:
 
 
 def recover_learned(registry: Registry) -> list[str]:
-    """Register what services learned that were killed; returns the versions."""
+    """Register the weights of killed services; return the versions."""
     versions = []
     for claim in sorted((registry.path / "learned").glob("*.json")):
         try:
@@ -145,9 +145,9 @@ def recover_learned(registry: Registry) -> list[str]:
                 versions.append(version)
                 record_registry(registry)
         except (OSError, ValueError, TypeError, NaviError) as error:
-            _LOG.warning("what %s claims cannot be registered now: %s", claim, error)
+            _LOG.warning("the weights of %s cannot be registered now: %s", claim, error)
     if versions:
-        _LOG.warning("what services had learned that were killed is %s", ", ".join(versions))
+        _LOG.warning("weights of killed services are registered: %s", ", ".join(versions))
     return versions
 
 
@@ -165,7 +165,7 @@ def _recover(registry: Registry, claim: Path) -> str | None:
             parents = [name for name in facts["parents"] if isinstance(name, str)]
             notes = f"learned in flight with {facts.get('served')} by a service that was killed"
             version = registry.register(weights, parents=parents, notes=notes, tags=_TAGS)
-        # Beside them, what was killed while it was written.
+        # Also files whose writing was interrupted.
         for left in (weights, *claim.parent.glob(f".{weights.name}.*"), claim):
             left.unlink(missing_ok=True)
     return version

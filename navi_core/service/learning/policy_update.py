@@ -1,7 +1,7 @@
-"""One update of the policy in service: a clipped importance-weighted policy gradient with a value baseline.
+"""Update of the policy in service: a clipped importance-weighted policy gradient with a value baseline.
 
-The recurrent state of an experience is what the present weights make of the latents since the last stored state
-(burn-in without gradient in blocks of 16 decisions), so acting weights and learning weights meet the same past.
+The present weights compute the recurrent state of an experience from the latents since the last stored state (burn-in
+without gradient in blocks of 16 decisions).
 """
 
 from __future__ import annotations
@@ -28,21 +28,23 @@ def features_of(policy: NavigationPolicy, sample: Sample) -> Tensor:
 
     Args:
         policy: With gradients where they are enabled; burn-in has none.
-        sample: Its observations are encoded anew where it has them, its latents taken where not.
+        sample: Observations are encoded anew where it has them, else its latents are used.
     """
-    places = sample.rows["place"].astype(np.int64)
+    numbers = sample.rows["place"].astype(np.int64)
     zero = tuple(part[0] for part in policy.initial_state(1))
-    state = _stacked([trail.start_state(zero) for trail in sample.trails])
-    begins = places // _BLOCK * _BLOCK
+    state = _stacked([trajectory.start_state(zero) for trajectory in sample.trajectories])
+    begins = numbers // _BLOCK * _BLOCK
     with torch.no_grad():
         for start in range(0, int(begins.max()), _BLOCK):
             rows = np.flatnonzero(begins > start)
-            inputs = [sample.trails[row].inputs(start, start + _BLOCK) for row in rows]
+            inputs = [sample.trajectories[row].inputs(start, start + _BLOCK) for row in rows]
             _, after = _features(policy, inputs, _part(state, rows), _BLOCK)
             for part, new in zip(state, after):
                 part[torch.from_numpy(rows)] = new
-    inputs = [trail.inputs(begin, place + 1) for trail, begin, place in zip(sample.trails, begins, places)]
-    last = torch.from_numpy(places - begins)
+    inputs = [
+        trajectory.inputs(begin, number + 1) for trajectory, begin, number in zip(sample.trajectories, begins, numbers)
+    ]
+    last = torch.from_numpy(numbers - begins)
     latent = None if sample.observation is None else policy.encoder(sample.observation)
     features, _ = _features(policy, inputs, state, int(last.max()) + 1, (last, latent))
     return features[torch.arange(len(last)), last]
@@ -52,9 +54,9 @@ class PolicyUpdate:
     """Takes gradient steps on a policy.
 
     Args:
-        policy: Is changed; of the encoder only where experiences keep observations.
+        policy: Changed in place; its encoder only where experiences have observations.
         config: Rates and coefficients.
-        scale: Mean and deviation of the returns that the critic's units are.
+        scale: Mean and deviation of the returns in the critic's units.
     """
 
     def __init__(
@@ -66,7 +68,7 @@ class PolicyUpdate:
         self._optimizer = torch.optim.Adam(self._learned, lr=config.learning_rate)
 
     def step(self, sample: Sample, rewards: np.ndarray) -> float:
-        """Take one gradient step; returns the loss.
+        """Take one gradient step and return the loss.
 
         Args:
             sample: N experiences.
@@ -77,13 +79,13 @@ class PolicyUpdate:
         """
         c = self._config
         mean, deviation = self.scale
-        aims = [
-            trail.advantage(int(place), reward, c.discount, c.trace)
-            for trail, place, reward in zip(sample.trails, sample.rows["place"], rewards.tolist())
+        estimates = [
+            trajectory.advantage(int(number), reward, c.discount, c.trace)
+            for trajectory, number, reward in zip(sample.trajectories, sample.rows["place"], rewards.tolist())
         ]
-        advantage, target = (torch.tensor(part, dtype=torch.float32) for part in zip(*aims))
-        spread = advantage.std(unbiased=False).clamp_min(1e-6) if len(aims) > 1 else torch.ones(())
-        advantage = (advantage - (advantage.mean() if len(aims) > 1 else 0.0)) / spread
+        advantage, target = (torch.tensor(part, dtype=torch.float32) for part in zip(*estimates))
+        spread = advantage.std(unbiased=False).clamp_min(1e-6) if len(estimates) > 1 else torch.ones(())
+        advantage = (advantage - (advantage.mean() if len(estimates) > 1 else 0.0)) / spread
         heads = self.policy.heads
         features = features_of(self.policy, sample)
         distribution = heads.distribution(features)
@@ -113,7 +115,7 @@ def _features(
 ) -> tuple[Tensor, State]:
     """Return features (N, T, D) and states of latents of up to `length` decisions, padded behind.
 
-    What is padded behind a decision does not reach it.
+    Padding behind a decision does not change it.
     """
     width = inputs[0][0].shape[1]
     latent, aux = torch.zeros(len(inputs), length, width), torch.zeros(len(inputs), length, policy.config.aux_inputs)

@@ -1,4 +1,4 @@
-"""The experience buffer: pending and completed decisions, the oldest first to go."""
+"""Experience buffer: pending and completed decisions, the oldest evicted first."""
 
 from __future__ import annotations
 
@@ -14,9 +14,8 @@ from torch import Tensor
 
 from navi_core.config import ContinuousTrainingConfig
 from navi_core.service.gate.gate import COMPONENTS
-from navi_core.service.learning.experience import Experience
-from navi_core.service.learning.training_reward import training_reward
-from navi_core.service.learning.trajectory import Trail
+from navi_core.service.learning.experience import Experience, training_reward
+from navi_core.service.learning.trajectory import Trajectory
 from navi_core.service.timed_lock import TimedLock
 
 __all__ = ["ExperienceReplayBuffer", "Sample"]
@@ -30,8 +29,8 @@ _ROW = np.dtype(
     ]
 )  # fmt: skip
 
-_Pending = tuple[np.ndarray, Trail, list[np.ndarray] | None, bool]
-"""Row, trail, packed observation, and whether it will be learned from."""
+_Pending = tuple[np.ndarray, Trajectory, list[np.ndarray] | None, bool]
+"""Row, trajectory, packed observation, and whether it may be sampled."""
 
 
 @dataclass(frozen=True)
@@ -40,35 +39,35 @@ class Sample:
 
     Attributes:
         rows: (N,) structured: position, yaw, velocity, action, log_prob, value, expected, actual, send, …
-        trails: Trail of each; `rows["place"]` is its place there.
+        trajectories: Trajectory of each; `rows["place"]` is its number there.
         observation: (N, 3, Az, El), None where latents are stored.
     """
 
     rows: np.ndarray
-    trails: list[Trail]
+    trajectories: list[Trajectory]
     observation: Tensor | None
 
     def __len__(self) -> int:
         return len(self.rows)
 
     def column(self, name: str) -> Tensor:
-        """Return a column as a tensor of its own."""
+        """Return a copy of a column as a tensor."""
         return torch.from_numpy(np.ascontiguousarray(self.rows[name]))
 
 
 class ExperienceReplayBuffer:
-    """Keeps experiences in columns; thread-safe, and never waits for its lock longer than `lock_timeout`.
+    """Experiences in columns; thread-safe, and never waits for its lock longer than `lock_timeout`.
 
     One experience of a session is pending at a time: the newest replaces an older one that never completed. Only
-    completed ones count against the capacity, are sampled, and go when they are the oldest.
+    completed ones count against the capacity, are sampled and are evicted.
 
     Args:
         config: Capacity, what is stored, lock timeout.
         seed: Of the samples.
-        gated: Whether a gate tells what is expected; without one the reward that comes counts whole.
+        gated: Whether a gate expects rewards; without one the actual reward counts whole.
 
     Attributes:
-        lock: Held while columns change; what can be prepared is prepared before.
+        lock: Held while columns change.
     """
 
     def __init__(self, config: ContinuousTrainingConfig | None = None, seed: int = 0, *, gated: bool = True) -> None:
@@ -77,31 +76,31 @@ class ExperienceReplayBuffer:
         self.lock = TimedLock()
         self._rng = np.random.default_rng(seed)
         self._capacity = c.buffer_capacity
-        self._rows, self._trail_of, self._observations = self._columns()
+        self._rows, self._trajectory_of, self._observations = self._columns()
         self._first, self._count = 0, 0
         self._pending: dict[int, _Pending] = {}
-        self._open: dict[int, Trail] = {}
+        self._open: dict[int, Trajectory] = {}
         self._width: int | None = None
         self._added = self._sampled = self._refused = self._evicted = self._unlearned = 0
-        self._trails: dict[int, list[Any]] = {}
-        self._trail_bytes = self._observation_bytes = 0
+        self._trajectories: dict[int, list[Any]] = {}
+        self._trajectory_bytes = self._observation_bytes = 0
 
     def __len__(self) -> int:
         return self._count + len(self._pending)
 
     @property
     def nbytes(self) -> int:
-        """Memory of rows, trails and observations [bytes]."""
-        return self._count * (_ROW.itemsize + 16) + self._trail_bytes + self._observation_bytes
+        """Memory of rows, trajectories and observations [bytes]."""
+        return self._count * (_ROW.itemsize + 16) + self._trajectory_bytes + self._observation_bytes
 
     def add(self, experience: Experience, *, learn: bool = True) -> bool:
-        """Add an experience; returns whether it was taken.
+        """Add an experience; return whether it was added.
 
         A pending one waits for `update_pending_reward`. One that is not finite or of another width is refused.
 
         Args:
             experience: The decision.
-            learn: Keep it to learn from; false keeps it alone as the past of later ones.
+            learn: Sample it later; false keeps it in the trajectory of later ones alone.
         """
         fault = experience.fault(self._width)
         if fault is not None:
@@ -111,37 +110,37 @@ class ExperienceReplayBuffer:
             return False
         packed = None if experience.observation is None else _packed(experience.observation)
         row = _row(experience)
-        spare = self._new_trail(experience) if self._begins_trail(experience) else None
+        spare = self._new_trajectory(experience) if self._begins_trajectory(experience) else None
         gone: list[Any] = []
         with self._locked() as held:
             if not held:
                 return False
             self._width = len(experience.latent)
-            if self._begins_trail(experience):
+            if self._begins_trajectory(experience):
                 # Another thread may have cleared the buffer meanwhile.
                 gone.append(self._open.get(experience.session_id))
-                self._open[experience.session_id] = spare or self._new_trail(experience)
-            trail = self._open[experience.session_id]
-            row["place"] = trail.append(experience.latent, experience.aux, experience.value)
+                self._open[experience.session_id] = spare or self._new_trajectory(experience)
+            trajectory = self._open[experience.session_id]
+            row["place"] = trajectory.append(experience.latent, experience.aux, experience.value)
             self._added += 1
             gone.append(self._pending.pop(experience.session_id, None))
             if experience.actual_reward is None:
-                self._pending[experience.session_id] = (row, trail, packed, learn)
+                self._pending[experience.session_id] = (row, trajectory, packed, learn)
             else:
-                pending = (row, trail, packed, learn)
+                pending = (row, trajectory, packed, learn)
                 gone += self._complete(pending, experience.actual_reward, experience.ends, experience.terminated)
-        # What goes is freed here, where nobody waits for it.
+        # Freed without the lock.
         del gone
         return True
 
     def update_pending_reward(
         self, session_id: int, reward: float, *, ends: bool = False, terminated: bool = False
     ) -> bool:
-        """Complete the pending experience of a session; returns whether there was one.
+        """Complete the pending experience of a session; return whether there was one.
 
         Args:
             session_id: The drone.
-            reward: That came; one that is not finite drops the experience.
+            reward: Actual reward; one that is not finite drops the experience.
             ends: Whether the episode ended with it.
             terminated: Whether it ended because the task was done.
         """
@@ -153,12 +152,12 @@ class ExperienceReplayBuffer:
                 self._refused += 1
                 return False
             gone = self._complete(pending, reward, ends, terminated)
-        # What goes is freed here, where nobody waits for it.
+        # Freed without the lock.
         del gone
         return True
 
-    def end_trail(self, session_id: int, *, terminated: bool) -> None:
-        """End the trail of a session whose last decision was complete before its episode ended.
+    def end_trajectory(self, session_id: int, *, terminated: bool) -> None:
+        """End the trajectory of a session whose last decision was complete before its episode ended.
 
         Args:
             session_id: The drone.
@@ -170,7 +169,7 @@ class ExperienceReplayBuffer:
                 self._open[session_id].terminated |= terminated
 
     def drop_pending(self, session_id: int) -> bool:
-        """Forget the pending experience of a session: its reward will never be known."""
+        """Drop the pending experience of a session: its reward is lost."""
         with self._locked() as held:
             if not held:
                 return False
@@ -178,20 +177,20 @@ class ExperienceReplayBuffer:
         return pending is not None
 
     def forget(self, session_id: int) -> None:
-        """Let go what waits for more of a session: its drone is gone. What is complete stays."""
+        """Drop the pending experience and the open trajectory of a session; completed experiences stay."""
         with self._locked() as held:
             gone = (self._pending.pop(session_id, None), self._open.pop(session_id, None)) if held else None
-        # What goes is freed here, where nobody waits for it.
+        # Freed without the lock.
         del gone
 
     def sample(self, count: int) -> Sample | None:
         """Draw completed experiences without replacement.
 
         Args:
-            count: How many; fewer where there are fewer.
+            count: Number to draw; fewer where there are fewer.
 
         Returns:
-            None where there is none, or where the lock was not to be had in time.
+            None where there is none, or the lock timed out.
         """
         with self._locked() as held:
             if not held or self._count == 0:
@@ -199,9 +198,9 @@ class ExperienceReplayBuffer:
             chosen = self._rng.choice(self._count, min(count, self._count), replace=False)
             index = (self._first + chosen) % self._capacity
             self._sampled += len(index)
-            rows, trails = self._rows[index], [self._trail_of[i] for i in index]
+            rows, trajectories = self._rows[index], [self._trajectory_of[i] for i in index]
             packed = [self._observations[i] for i in index]
-        kept = [trail for trail in trails if trail is not None]
+        kept = [trajectory for trajectory in trajectories if trajectory is not None]
         observation = None if any(p is None for p in packed) else torch.stack([_unpacked(p) for p in packed if p])
         return Sample(rows, kept, observation)
 
@@ -224,79 +223,86 @@ class ExperienceReplayBuffer:
         }
 
     def clear(self) -> None:
-        """Forget everything but the totals."""
+        """Drop everything but the totals."""
         columns, before = self._columns(), None
         with self._locked() as held:
             if held:
-                before = self._rows, self._trail_of, self._observations, self._trails, self._pending, self._open
-                self._rows, self._trail_of, self._observations = columns
-                self._first = self._count = self._trail_bytes = self._observation_bytes = 0
-                self._pending, self._open, self._trails = {}, {}, {}
-                # Another network may come, whose latents are of another width.
+                before = (
+                    self._rows,
+                    self._trajectory_of,
+                    self._observations,
+                    self._trajectories,
+                    self._pending,
+                    self._open,
+                )
+                self._rows, self._trajectory_of, self._observations = columns
+                self._first = self._count = self._trajectory_bytes = self._observation_bytes = 0
+                self._pending, self._open, self._trajectories = {}, {}, {}
+                # The next network may have latents of another width.
                 self._width = None
-        # What was forgotten is freed here, where nobody waits for it.
+        # Freed without the lock.
         del before
 
     @contextmanager
     def _locked(self) -> Iterator[bool]:
-        """Hold the lock; false where it is not to be had in time, which is warned of."""
+        """Hold the lock; yield false after a timeout, with a warning."""
         with self.lock.held(self.config.lock_timeout) as held:
             if not held:
                 _LOG.warning("the experience buffer was locked for %.1f s; nothing was done", self.config.lock_timeout)
             yield held
 
-    def _columns(self) -> tuple[np.ndarray, list[Trail | None], list[list[np.ndarray] | None]]:
-        """Return empty columns for the whole capacity: pages of rows that were never written take no memory."""
+    def _columns(self) -> tuple[np.ndarray, list[Trajectory | None], list[list[np.ndarray] | None]]:
+        """Return empty columns for the whole capacity; unwritten pages take no memory."""
         return np.zeros(self._capacity, _ROW), [None] * self._capacity, [None] * self._capacity
 
-    def _begins_trail(self, experience: Experience) -> bool:
-        """Tell whether an experience goes on none of the open trails."""
-        trail = self._open.get(experience.session_id)
-        return trail is None or trail.full or trail.ended or experience.begins
+    def _begins_trajectory(self, experience: Experience) -> bool:
+        """Return whether an experience continues no open trajectory."""
+        trajectory = self._open.get(experience.session_id)
+        return trajectory is None or trajectory.full or trajectory.ended or experience.begins
 
-    def _new_trail(self, experience: Experience) -> Trail:
+    def _new_trajectory(self, experience: Experience) -> Trajectory:
         state = None if experience.begins else experience.recurrent_state
-        return Trail(self.config.state_interval, len(experience.latent), state)
+        return Trajectory(self.config.state_interval, len(experience.latent), state)
 
     def _complete(self, pending: _Pending, reward: float, ends: bool, terminated: bool) -> list[Any]:
-        """Take the reward of a decision; returns what was evicted for it, to be freed without the lock."""
+        """Set the reward of a decision; return the evicted objects, to be freed without the lock."""
         gone: list[Any] = []
-        row, trail, packed, learn = pending
+        row, trajectory, packed, learn = pending
         row["actual"], row["done"] = reward, ends
-        worth = training_reward(reward, float(row["expected"]), None, self.config) if self._gated else reward
-        trail.reward[int(row["place"])] = worth
-        trail.ended |= ends
-        trail.terminated |= terminated
+        training = training_reward(reward, float(row["expected"]), None, self.config) if self._gated else reward
+        trajectory.reward[int(row["place"])] = training
+        trajectory.ended |= ends
+        trajectory.terminated |= terminated
         if not learn:
             self._unlearned += 1
             return gone
         while self._count >= self._capacity or (self._count and self.nbytes > self.config.buffer_bytes):
             gone.append(self._evict())
         place = (self._first + self._count) % self._capacity
-        self._rows[place], self._trail_of[place], self._observations[place] = row, trail, packed
+        self._rows[place], self._trajectory_of[place], self._observations[place] = row, trajectory, packed
         self._count += 1
         self._observation_bytes += 0 if packed is None else sum(part.nbytes for part in packed)
-        # A trail lives as long as one of its decisions does.
-        known = self._trails.setdefault(id(trail), [trail, 0, 0])
+        # A trajectory lives as long as one of its decisions does.
+        known = self._trajectories.setdefault(id(trajectory), [trajectory, 0, 0])
         known[1] += 1
-        self._trail_bytes += trail.nbytes - known[2]
-        known[2] = trail.nbytes
+        self._trajectory_bytes += trajectory.nbytes - known[2]
+        known[2] = trajectory.nbytes
         return gone
 
-    def _evict(self) -> tuple[Trail | None, list[np.ndarray] | None]:
-        """Let the oldest go, and return it."""
-        trail, packed = self._trail_of[self._first], self._observations[self._first]
-        self._trail_of[self._first] = self._observations[self._first] = None
+    def _evict(self) -> tuple[Trajectory | None, list[np.ndarray] | None]:
+        """Remove and return the oldest experience."""
+        trajectory, packed = self._trajectory_of[self._first], self._observations[self._first]
+        self._trajectory_of[self._first] = self._observations[self._first] = None
         self._observation_bytes -= 0 if packed is None else sum(part.nbytes for part in packed)
-        known = self._trails[id(trail)]
+        known = self._trajectories[id(trajectory)]
         known[1] -= 1
         if known[1] == 0:
-            self._trail_bytes -= known[2]
-            del self._trails[id(trail)]
+            self._trajectory_bytes -= known[2]
+            del self._trajectories[id(trajectory)]
         self._first = (self._first + 1) % self._capacity
         self._count -= 1
         self._evicted += 1
-        return trail, packed
+        return trajectory, packed
 
 
 def _row(experience: Experience) -> np.ndarray:

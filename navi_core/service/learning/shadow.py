@@ -1,4 +1,4 @@
-"""Shadow evaluation: a new version flies beside the one in service, from the same starts, where nobody is hurt."""
+"""Shadow evaluation: a candidate and the version in service fly from the same starts in simulation."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ __all__ = ["ShadowFlight", "ShadowResult"]
 
 @dataclass(frozen=True)
 class ShadowResult:
-    """What came of a shadow evaluation.
+    """Result of a shadow evaluation.
 
     Attributes:
         passed: Whether the candidate may serve: not worse by more than one standard error of the paired
@@ -57,34 +57,34 @@ class ShadowFlight:
         """Fly both and compare."""
         self._calls += 1
         seed = self._seed + self._calls
-        ours, hits = self._fly(candidate, seed)
-        theirs, others = self._fly(serving, seed)
-        gain = ours - theirs
+        rewards, hits = self._fly(candidate, seed)
+        other_rewards, other_hits = self._fly(serving, seed)
+        gain = rewards - other_rewards
         error = float(gain.std() / len(gain) ** 0.5) if len(gain) > 1 else 0.0
         difference = float(gain.mean())
-        passed = difference + error >= 0.0 and hits <= others + max(2, others // 5)
-        return ShadowResult(passed, difference, error, (hits, others))
+        passed = difference + error >= 0.0 and hits <= other_hits + max(2, other_hits // 5)
+        return ShadowResult(passed, difference, error, (hits, other_hits))
 
     @torch.no_grad()
     def _fly(self, policy: NavigationPolicy, seed: int) -> tuple[torch.Tensor, int]:
         """Return (B,) mean rewards per decision and the number of collisions of a deterministic flight."""
         rows = self._env.num_envs
         obs, state, step = self._env.reset(seed), policy.initial_state(rows), torch.zeros(rows, 3)
-        places = PlaceMemory.of_env(self._env.config, rows) if policy.config.place_memory else None
+        occupancy = PlaceMemory.of_env(self._env.config, rows) if policy.config.place_memory else None
         recovery = None
         if policy.config.recovery:
             recovery = Recovery(rows, self._env.config.dynamics.decision_hz, seed)
         keys = torch.arange(rows)
         reset, total, hits = torch.ones(rows, dtype=torch.bool), torch.zeros(rows), 0
         for step_number in range(self._decisions):
-            here = self._poses()
+            pose = self._poses()
             goal = self._env.relative_goals() if policy.config.goal else None
-            told = [step] if places is None else [step, places.look(obs, here, reset, goal=goal)]
-            aux = torch.cat(told if goal is None else [*told, goal], dim=1)
+            inputs = [step] if occupancy is None else [step, occupancy.look(obs, pose, reset, goal=goal)]
+            aux = torch.cat(inputs if goal is None else [*inputs, goal], dim=1)
             out = policy.act(obs, aux, state, reset, None)
             action = out.action
             if recovery is not None:
-                action = recovery.act(action, here, reset, keys, torch.full_like(keys, step_number))
+                action = recovery.act(action, pose, reset, keys, torch.full_like(keys, step_number))
             batch = self._env.step(action)
             obs, state, reset = batch.obs, out.state, batch.truncated | batch.terminated
             total += batch.reward

@@ -1,4 +1,4 @@
-"""What the trainer in service did, over the last hundred updates and over its life."""
+"""Metrics of continuous training, over the last hundred updates and over its lifetime."""
 
 from __future__ import annotations
 
@@ -15,10 +15,7 @@ WINDOW = 100
 
 
 class TrainingMetrics:
-    """Counts of updates, samples, agreements and errors; thread-safe.
-
-    Agreements are counted, never rounded shares: 29 of 100 stay 29.
-    """
+    """Counts of updates, samples, agreements and errors; thread-safe."""
 
     def __init__(self) -> None:
         self._lock = threading.Lock()
@@ -31,11 +28,11 @@ class TrainingMetrics:
         self.last_error = ""
 
     def started(self) -> None:
-        """Begin to count the time up."""
+        """Start the uptime."""
         self._started = time.monotonic()
 
     def stopped(self) -> None:
-        """Cease to count the time up."""
+        """Stop the uptime."""
         if self._started is not None:
             self._uptime += time.monotonic() - self._started
             self._started = None

@@ -1,8 +1,8 @@
-"""Consecutive decisions of one session, from a stored recurrent state on.
+"""Trajectory: consecutive decisions of one session, from a stored recurrent state on.
 
-A Mamba-2 state is thirty times as large as what it was made of, so it is kept for the first decision of a trail
-alone, in half precision; the states in between are those that the present weights make of the latents (burn-in,
-Kapturowski et al. 2019).
+A Mamba-2 state is thirty times as large as its inputs, so it is stored for the first decision of a trajectory alone,
+in half precision. The present weights compute the states in between from the latents (burn-in, Kapturowski et al.
+2019).
 """
 
 from __future__ import annotations
@@ -13,14 +13,14 @@ from torch import Tensor
 
 from navi_core.policy.cores.base import State
 
-__all__ = ["Trail"]
+__all__ = ["Trajectory"]
 
 
-class Trail:
+class Trajectory:
     """Latents, rewards and values of up to `length` decisions in a row.
 
     Args:
-        length: Most decisions.
+        length: Capacity in decisions.
         width: D.
         state: Recurrent state before the first, without a batch axis; None where an episode begins.
 
@@ -51,25 +51,25 @@ class Trail:
 
     @property
     def full(self) -> bool:
-        """Whether no decision more fits."""
+        """Whether the capacity is reached."""
         return self.count == len(self.reward)
 
     def append(self, latent: Tensor, aux: Tensor, value: float) -> int:
-        """Add a decision and return its place."""
-        place = self.count
-        if place == len(self._latent):
-            grown = np.empty((min(2 * place, len(self.reward)), self._latent.shape[1]), np.float32)
-            grown[:place] = self._latent
+        """Add a decision and return its number."""
+        number = self.count
+        if number == len(self._latent):
+            grown = np.empty((min(2 * number, len(self.reward)), self._latent.shape[1]), np.float32)
+            grown[:number] = self._latent
             self._latent = grown
-        self._latent[place] = latent.numpy()
+        self._latent[number] = latent.numpy()
         self._aux_width = len(aux)
         if self._aux is not None or bool(aux.any()):
             if self._aux is None:
                 self._aux = np.zeros((len(self.reward), len(aux)), np.float32)
-            self._aux[place] = aux.numpy()
-        self.value[place] = value
+            self._aux[number] = aux.numpy()
+        self.value[number] = value
         self.count += 1
-        return place
+        return number
 
     def inputs(self, start: int, stop: int) -> tuple[Tensor, Tensor]:
         """Return copies of the latents (T, D) and auxiliary inputs (T, A) of decisions start to stop − 1."""
@@ -82,27 +82,27 @@ class Trail:
         """Return the state before the first decision; `zero` (without a batch axis) where an episode begins."""
         return zero if self.state is None else tuple(part.float() for part in self.state)
 
-    def advantage(self, place: int, reward: float, discount: float, trace: float) -> tuple[float, float]:
-        """Return the generalised advantage of a decision and the return it aims at.
+    def advantage(self, number: int, reward: float, discount: float, trace: float) -> tuple[float, float]:
+        """Return the generalised advantage of a decision, and its target return.
 
         Args:
-            place: The decision.
-            reward: Its reward; those of the following decisions are as they came.
+            number: The decision.
+            reward: Its training reward; the following decisions keep their rewards.
             discount: γ.
-            trace: λ (Schulman et al. 2016, equation 16), along the decisions that follow in the trail.
+            trace: λ (Schulman et al. 2016, equation 16), along the decisions that follow in the trajectory.
         """
         last = self.count - 1
-        total, weight, now = 0.0, 1.0, place
+        total, weight, now = 0.0, 1.0, number
         while True:
-            given = reward if now == place else float(self.reward[now])
-            if given != given:
-                break  # pending: the sum ends before it
+            received = reward if now == number else float(self.reward[now])
+            if received != received:
+                break  # pending
             value = float(self.value[now])
             if now == last:
-                # Of what follows nothing is known: bootstrapped as it stands, but where the task was done.
-                total += weight * (given + (0.0 if self.terminated else discount * value) - value)
+                # The value bootstraps what follows, unless the task was done.
+                total += weight * (received + (0.0 if self.terminated else discount * value) - value)
                 break
-            total += weight * (given + discount * float(self.value[now + 1]) - value)
+            total += weight * (received + discount * float(self.value[now + 1]) - value)
             weight *= discount * trace
             now += 1
-        return total, total + float(self.value[place])
+        return total, total + float(self.value[number])

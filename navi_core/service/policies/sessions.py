@@ -1,8 +1,8 @@
-"""The drones that an actor serves: recurrent state, auxiliary input, and what each was last asked to do."""
+"""Sessions of an actor's drones: observation, pending request, recurrent state, auxiliary input."""
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
 
 import torch
@@ -24,20 +24,19 @@ class Session:
     """One drone.
 
     Attributes:
-        env_id: Its number on the wire.
-        slot: Its row of the table.
-        matrix: The observation to be answered, or answered last.
+        env_id: Number on the wire.
+        slot: Row of the table.
+        matrix: Observation to be answered, or answered last.
         begins: Whether `matrix` is the first of its episode for this model.
-        request: The action that was sent and not yet answered.
-        asked_at: When it was sent [s, monotonic].
-        shown: The newest observation that was published since, or that the refused request was made of; None where
-            nothing was heard.
-        seen_at: When the drone was last heard of [s, monotonic].
-        velocity: (4,) body velocity as far as the actor knows it [m/s, rad/s]; the gate tells it.
+        request: Action that was sent and not yet answered.
+        requested_at: When it was sent [s, monotonic].
+        published: Newest observation published since, or that of the refused request; None without one.
+        heard_at: Time of the last message of the drone [s, monotonic].
+        velocity: (4,) body velocity predicted by the gate [m/s, rad/s].
         velocity_before: The same before the last decision.
         decisions: Made so far.
-        goal: (3,) where it is to fly in this episode [m]; None where nobody told.
-        waits_since: Since when `matrix` cannot be answered before a goal is told [s, monotonic]; None where it can.
+        goal: (3,) goal of this episode [m]; None where it is unknown.
+        waits_since: Since when `matrix` waits for a goal [s, monotonic]; None where it does not.
     """
 
     env_id: int
@@ -45,9 +44,9 @@ class Session:
     matrix: DistanceMatrix
     begins: bool = True
     request: Action | None = None
-    asked_at: float = 0.0
-    shown: DistanceMatrix | None = None
-    seen_at: float = 0.0
+    requested_at: float = 0.0
+    published: DistanceMatrix | None = None
+    heard_at: float = 0.0
     velocity: Tensor = field(default_factory=lambda: torch.zeros(4))
     velocity_before: Tensor = field(default_factory=lambda: torch.zeros(4))
     decisions: int = 0
@@ -56,28 +55,28 @@ class Session:
     shaper: RewardShaper | None = None
 
     @property
-    def outlived(self) -> bool:
-        """Whether the drone's environment was started again since it was asked, and knows nothing of what was seen."""
-        seen, asked = self.shown, self.request
-        if seen is None or asked is None:
+    def is_environment_restarted(self) -> bool:
+        """Whether the environment was restarted since the request, and does not know its episode."""
+        published, request = self.published, self.request
+        if published is None or request is None:
             return False
-        # That of the next episode has the step id of the request: it was flown, and its answer was lost.
-        return seen.episode_id != self.matrix.episode_id and seen.step_id != asked.step_id
+        # An observation of the next episode has the request's step id: it was flown, and its answer was lost.
+        return published.episode_id != self.matrix.episode_id and published.step_id != request.step_id
 
     @property
     def position(self) -> tuple[float, float, float]:
-        """Where it is [m]."""
+        """x, y, z [m]."""
         return self.pose[:3]
 
     @property
     def pose(self) -> tuple[float, float, float, float]:
-        """x, y, z [m] and yaw [rad], as a place memory takes them."""
+        """x, y, z [m] and yaw [rad]."""
         pose = self.matrix.robot_pose
         return pose.x, pose.y, pose.z, pose.yaw
 
 
 def draw_keys(group: Sequence[Session]) -> tuple[Tensor, Tensor]:
-    """Return what draws of some drones are functions of: (n,) numbers of drones and (n,) of their decisions."""
+    """Return the keys of random draws: (n,) numbers of drones and (n,) of their decisions."""
     return torch.tensor([session.env_id for session in group]), torch.tensor([session.decisions for session in group])
 
 
@@ -85,11 +84,11 @@ class SessionTable:
     """Slots of sessions and the rows of their states.
 
     Args:
-        runner: The policy; its state's shapes are used.
-        capacity: Most sessions.
-        shaper: What the auxiliary input is made of; None: it is zero.
+        runner: The policy; gives the shapes of its state.
+        capacity: Largest number of sessions.
+        shaper: Computes the auxiliary input; None: it is zero.
         shaper_state: Trained curiosity.
-        max_distance: Range of the sensor that the policy learned with, M [m].
+        max_distance: Range of the sensor in training, M [m].
     """
 
     def __init__(
@@ -106,21 +105,21 @@ class SessionTable:
         self._by_env: dict[int, Session] = {}
         zero = runner.initial_state(1)
         self._zero = tuple(part.shape[1:] for part in zero)
-        # A count of its own: the state of a policy without memory has no parts to ask.
+        # The state of a policy without memory has no parts whose length could be read.
         self._rows = 0
         # States stay where the policy is computed.
         self._state: list[Tensor] = [part[:0] for part in zero]
         self.aux = torch.zeros(capacity, 3)
         self._shaping = (shaper, shaper_state or {}, runner.config.width)
         self._mapped = torch.zeros(capacity, dtype=torch.bool)
-        self._places: PlaceMemory | None = None
-        self._eye: tuple[int, int, float] | None = None
+        self._occupancy: PlaceMemory | None = None
+        self._sensor: tuple[int, int, float] | None = None
         self._map(runner, max_distance)
 
     def __len__(self) -> int:
         return len(self._by_env)
 
-    def __iter__(self):  # type: ignore[no-untyped-def]
+    def __iter__(self) -> Iterator[Session]:
         return iter(list(self._by_env.values()))
 
     def get(self, env_id: int) -> Session | None:
@@ -128,65 +127,66 @@ class SessionTable:
         return self._by_env.get(env_id)
 
     def open(self, matrix: DistanceMatrix, now: float) -> Session | None:
-        """Begin the session of a drone that was not known; None where the table is full."""
+        """Begin the session of a new drone; None where the table is full."""
         if not self._free:
             return None
         slot = self._free.pop()
-        session = Session(int(matrix.env_ids[0]), slot, matrix, seen_at=now, shaper=self._shaper())
+        session = Session(int(matrix.env_ids[0]), slot, matrix, heard_at=now, shaper=self._shaper())
         self.aux[slot] = 0.0
         self._mapped[slot] = False
         self._by_env[session.env_id] = session
         if slot >= self._rows:
             self._rows = rows = min(self.capacity, max(8, 2 * slot))
-            # State grows with the sessions: one drone does not pay for the memory of hundreds.
+            # States grow with the sessions: one drone does not take the memory of hundreds.
             self._state = [torch.cat([part, part.new_zeros(rows - len(part), *part.shape[1:])]) for part in self._state]
         return session
 
     def forget(self, seconds: float, now: float) -> list[Session]:
         """End the sessions of drones that were silent for so long, and return them."""
-        gone = [session for session in self if now - session.seen_at > seconds]
+        gone = [session for session in self if now - session.heard_at > seconds]
         for session in gone:
             del self._by_env[session.env_id]
             self._free.append(session.slot)
         return gone
 
     def gather(self, sessions: list[Session], obs: Tensor) -> tuple[State, Tensor, Tensor]:
-        """Return the states, auxiliary inputs and resets of some sessions, which see `obs` (N, 3, Az, El).
+        """Return the states, auxiliary inputs and resets of some sessions for `obs` (N, 3, Az, El), and clear `begins`.
 
-        For a policy that flies to goals each of them has one. What begins has begun with this.
+        For a policy with goals each session must have one.
         """
         begin = [session.begins for session in sessions]
         for session in sessions:
             session.begins = False
         slots, reset = torch.tensor([session.slot for session in sessions]), torch.tensor(begin)
-        # Written over: a policy resets by a product with zero, and of what is no number that leaves none.
+        # Overwritten: a policy resets by a product with zero, which leaves NaN as it is.
         if any(begin):
             for part in self._state:
                 part[slots[reset].to(part.device)] = 0.0
         aux = self.aux[slots].nan_to_num(0.0, 0.0, 0.0)
-        if self._goals or self._places is not None:
-            aux = torch.cat([aux, *self._told(sessions, obs, slots, reset)], dim=1)
+        if self._goals or self._occupancy is not None:
+            aux = torch.cat([aux, *self._auxiliary_inputs(sessions, obs, slots, reset)], dim=1)
         return tuple(part.index_select(0, slots.to(part.device)) for part in self._state), aux, reset
 
-    def _told(self, sessions: list[Session], obs: Tensor, slots: Tensor, reset: Tensor) -> list[Tensor]:
-        """Return what a policy is told of places and of the goal."""
+    def _auxiliary_inputs(self, sessions: list[Session], obs: Tensor, slots: Tensor, reset: Tensor) -> list[Tensor]:
+        """Return occupancy features and relative goals, where the policy reads them."""
         here = torch.tensor([session.pose for session in sessions])
-        told, goal = [], None
+        inputs: list[Tensor] = []
+        goal = None
         if self._goals:
             goals = [session.goal for session in sessions if session.goal is not None]
             assert len(goals) == len(sessions)
             goal = relative_goal(here[:, :3], here[:, 3], torch.stack(goals))
-        if self._places is not None:
-            told.append(self._places.look(obs, here, reset | ~self._mapped[slots], slots, goal))
+        if self._occupancy is not None:
+            inputs.append(self._occupancy.look(obs, here, reset | ~self._mapped[slots], slots, goal))
             self._mapped[slots] = True
-        return told if goal is None else [*told, goal]
+        return inputs if goal is None else [*inputs, goal]
 
     def scatter(self, sessions: list[Session], reset: Tensor, state: State, latent: Tensor) -> None:
-        """Keep the states after a decision, and make the auxiliary inputs of the next.
+        """Store the states after a decision, and compute the auxiliary inputs of the next.
 
         Args:
             sessions: N drones.
-            reset: (N,) bool, an episode began, as `gather` told.
+            reset: (N,) bool, an episode began; from `gather`.
             state: Of the N drones.
             latent: (N, D).
         """
@@ -209,9 +209,9 @@ class SessionTable:
         *,
         max_distance: float = 100.0,
     ) -> bool:
-        """Make the table fit another policy; returns whether the states could stay.
+        """Adapt the table to another policy; return whether the states are kept.
 
-        Latents of one policy say nothing about those of another: loop memories begin anew, as does the auxiliary input.
+        Latents of two policies cannot be compared: loop memories and auxiliary inputs begin anew.
         """
         self._shaping = (shaper, shaper_state or {}, runner.config.width)
         self._map(runner, max_distance)
@@ -228,20 +228,20 @@ class SessionTable:
         return False
 
     def _map(self, runner: Runner, max_distance: float) -> None:
-        """Keep maps of all slots for a policy that is told of places; those of one that sees alike go on."""
+        """Keep occupancy maps of all slots for a policy that reads them; maps of the same sensor are kept."""
         config = runner.config
         self._goals = config.goal
-        eye = (config.azimuth_bins, config.elevation_bins, max_distance) if config.place_memory else None
-        if eye == self._eye:
+        sensor = (config.azimuth_bins, config.elevation_bins, max_distance) if config.place_memory else None
+        if sensor == self._sensor:
             return
-        self._eye, self._places = eye, None
+        self._sensor, self._occupancy = sensor, None
         self._mapped.zero_()
-        if eye is not None:
-            # Poses come over the wire, so nothing is reckoned and the dynamics do not matter.
-            self._places = PlaceMemory(self.capacity, eye[0], eye[1], DynamicsConfig(), max_distance)
+        if sensor is not None:
+            # Poses come over the wire: nothing is dead-reckoned, so the dynamics do not matter.
+            self._occupancy = PlaceMemory(self.capacity, sensor[0], sensor[1], DynamicsConfig(), max_distance)
 
     def _shaper(self) -> RewardShaper | None:
-        """Return what makes the auxiliary input of one drone."""
+        """Return the shaper of one drone, None without one."""
         config, state, width = self._shaping
         if config is None:
             return None

@@ -13,7 +13,7 @@ import numpy.typing as npt
 
 from navi_core.config import GOAL_TERMS, REWARD_TERMS
 from navi_core.record.thinned_curve import ThinnedCurve
-from navi_core.service.goals import GOAL_EVENT, GoalsHeard
+from navi_core.service.goals import GOAL_EVENT, GoalTable
 from navi_core.service.viewing.layouts import LAYOUTS, PHASES, named, training_event
 from navi_core.service.wire import Action, BatchStepResult, DistanceMatrix, Message, StepResult, TelemetryEvent
 
@@ -21,7 +21,7 @@ __all__ = ["Digest", "Session"]
 
 MOST_POINTS = 800
 """Points of a curve."""
-MOST_TRAIL = 20_000
+MAX_TRAJECTORY = 20_000
 MOST_SESSIONS = 256
 MOST_KINDS = 64
 MOST_NUMBERS = 64
@@ -64,13 +64,13 @@ class Digest:
     """(256, 256, 3) from above."""
     scene: dict[str, float] = field(default_factory=dict)
     """Where the drone flies, from the scene event."""
-    goals: GoalsHeard = field(default_factory=GoalsHeard)
+    goals: GoalTable = field(default_factory=GoalTable)
     step: dict[str, float] = field(default_factory=dict)
     """Of the shown drone's last decision."""
     perf: dict[str, float] = field(default_factory=dict)
     curve: ThinnedCurve = field(default_factory=lambda: ThinnedCurve(MOST_POINTS))
     """Metrics of the updates, over the decisions of the run."""
-    trail: list[tuple[float, float, float]] = field(default_factory=list)
+    trajectory: list[tuple[float, float, float]] = field(default_factory=list)
     sessions: dict[int, Session] = field(default_factory=dict)
     others: dict[str, dict[str, float]] = field(default_factory=dict)
     """Numbers of events that no training sends, by type."""
@@ -98,7 +98,7 @@ class Digest:
             if kind is not None:
                 self._training(kind, message)
             elif message.event_type == GOAL_EVENT:
-                self.goals.hear(message)
+                self.goals.update(message)
             else:
                 self._service(message, (layouts or {}).get(message.event_type, ()))
         elif isinstance(message, StepResult):
@@ -142,7 +142,7 @@ class Digest:
         }
         if "seen_share" in step:
             facts["seen_share"] = step["seen_share"]
-        goal = self.goals.of(matrix)
+        goal = self.goals.goal_of(matrix)
         facts["goal"] = None if goal is None else goal.tolist()
         return facts, matrix
 
@@ -195,12 +195,12 @@ class Digest:
         if moved:
             self.fresh_at = time.monotonic()
         if before is None or before.episode_id != matrix.episode_id or int(before.env_ids[0]) != drone:
-            self.trail.clear()
-            self.changed.add("trail")
+            self.trajectory.clear()
+            self.changed.add("trajectory")
         pose = matrix.robot_pose
         if moved:
-            self.trail.append((pose.x, pose.y, pose.z))
-            del self.trail[:-MOST_TRAIL]
+            self.trajectory.append((pose.x, pose.y, pose.z))
+            del self.trajectory[:-MAX_TRAJECTORY]
         self.matrix = matrix
         self.changed.add("frame")
 

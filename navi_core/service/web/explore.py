@@ -16,7 +16,7 @@ from typing import Any
 from navi_core.demos import export_minari, load_demonstration, read_index
 from navi_core.errors import ConfigError, DemoError, NaviError
 from navi_core.service.explorer import ExplorerSession
-from navi_core.service.web.frames import map_facts, panorama_arrays, trail_array
+from navi_core.service.web.frames import map_facts, panorama_arrays, trajectory_array
 from navi_core.service.web.hub import Hub
 
 __all__ = ["ExploreShow"]
@@ -46,7 +46,7 @@ class ExploreShow:
         """Held by whichever thread moves the session: a cancelled task leaves its thread behind."""
         names = ", ".join(path.name for path in session.recovered)
         self._notice = f"saved {names}: an explorer was killed while it recorded" if names else ""
-        self._sent_trail = -1
+        self._sent_trajectory = -1
         self._watched = asyncio.Event()
         self._orders: dict[str, Callable[[dict[str, Any]], None]] = {
             "record": lambda _: self.session.record(),
@@ -134,7 +134,7 @@ class ExploreShow:
         facts = {
             "pose": [x, y, z, yaw],
             "max_distance": session.config.max_distance,
-            "step": len(session.trail) - 1,
+            "step": len(session.trajectory) - 1,
             "speed": session.speed,
             "reward": session.reward,
             "terms": session.terms,
@@ -145,9 +145,9 @@ class ExploreShow:
             "sharp": self.sharp,
         }
         self.hub.send("frame", facts, panorama_arrays(shown[0], shown[1], shown[2], session.config.max_distance))
-        if session.trail_version != self._sent_trail:
-            self._sent_trail = session.trail_version
-            self.hub.send("trail", {}, {"points": trail_array(session.trail)})
+        if session.trajectory_version != self._sent_trajectory:
+            self._sent_trajectory = session.trajectory_version
+            self.hub.send("trajectory", {}, {"points": trajectory_array(session.trajectory)})
             with_map = True
         if with_map:
             self.hub.send("map", map_facts(session.map()), {"image": session.seen_map()})
@@ -226,7 +226,7 @@ class ExploreShow:
     def _viewers_changed(self, viewers: int) -> None:
         if viewers:
             # Whoever came has seen nothing of the path yet.
-            self._sent_trail = -1
+            self._sent_trajectory = -1
             self._watched.set()
         else:
             self._axes = _HOVER

@@ -10,7 +10,7 @@ import numpy.typing as npt
 
 from navi_core.world.floor.overhead import Overhead
 
-__all__ = ["map_facts", "metres", "panorama_arrays", "trail_array"]
+__all__ = ["map_facts", "metres", "panorama_arrays", "trajectory_array"]
 
 
 def metres(depth: npt.NDArray[np.float32], max_distance: float) -> npt.NDArray[np.float32]:
@@ -41,6 +41,6 @@ def map_facts(view: Overhead) -> dict[str, Any]:
     return {"corner": view.corner, "metres_per_pixel": view.metres_per_pixel, "height": view.height}
 
 
-def trail_array(points: list[tuple[float, float, float]]) -> npt.NDArray[np.float32]:
+def trajectory_array(points: list[tuple[float, float, float]]) -> npt.NDArray[np.float32]:
     """Return a path as (N, 3) float32."""
     return np.asarray(points, np.float32).reshape(-1, 3)

@@ -169,9 +169,9 @@ class LiveShow:
         self.digest.row = self._row
         if not same_run:
             self.digest = Digest()
-            for kind in ("frame", "map", "trail", "training", "service"):
+            for kind in ("frame", "map", "trajectory", "training", "service"):
                 self.hub.forget(kind)
-            self.digest.changed |= {"trail", "training", "service"}
+            self.digest.changed |= {"trajectory", "training", "service"}
         names = {number: name for name, number in note.vocabulary.items()} if note is not None else {}
         title = note.name if note is not None else self._sources()[key]
         self.hub.send("hello", {"mode": "dashboard", "title": title, "names": {str(n): v for n, v in names.items()}})
@@ -233,7 +233,7 @@ class LiveShow:
         return "live", "live"
 
     def _viewers_changed(self, viewers: int) -> None:
-        self.digest.changed.add("trail")
+        self.digest.changed.add("trajectory")
         if self._feed is not None:
             self._feed.watch(viewers > 0)
 

@@ -92,7 +92,7 @@ class ReplayShow:
 
     def _begin(self) -> None:
         self.digest = Digest()
-        self.digest.changed |= {"trail", "training", "service"}
+        self.digest.changed |= {"trajectory", "training", "service"}
         self._at, self._next, self.playing = 0.0, 0, True
 
     def _seek(self, at: float) -> None:
@@ -120,7 +120,7 @@ class ReplayShow:
         return left_out + between + (", damaged behind them" if self.recording.broken_off else "")
 
     def _viewers_changed(self, viewers: int) -> None:
-        self.digest.changed.add("trail")
+        self.digest.changed.add("trajectory")
 
 
 def _shortened(times: Iterable[float]) -> array[float]:

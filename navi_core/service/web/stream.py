@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 from navi_core.service.viewing import Digest
-from navi_core.service.web.frames import panorama_arrays, trail_array
+from navi_core.service.web.frames import panorama_arrays, trajectory_array
 from navi_core.service.web.hub import Hub
 
 __all__ = ["send_changes"]
@@ -20,8 +20,8 @@ def send_changes(hub: Hub, digest: Digest, *, groups: dict[str, dict[str, Any]] 
         groups: Further numbers of a service, by title.
     """
     changed, digest.changed = digest.changed, set()
-    if "trail" in changed:
-        hub.send("trail", {}, {"points": trail_array(digest.trail)})
+    if "trajectory" in changed:
+        hub.send("trajectory", {}, {"points": trajectory_array(digest.trajectory)})
     if "map" in changed and digest.picture is not None and "metres_per_pixel" in digest.scene:
         scene = digest.scene
         facts = {

@@ -66,7 +66,7 @@ const show = {
     }
   },
   map(message) { map.setMap(message); },
-  trail(message) { map.setTrail(message); terms.reset(); },
+  trajectory(message) { map.setTrajectory(message); terms.reset(); },
   flight(message) { flight.show(message); },
   training(message) {
     if (message.steps.length) metrics.show(message); else metrics.clear();

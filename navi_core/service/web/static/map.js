@@ -3,7 +3,7 @@
 import { fitted, hue, themed } from "./colour.js";
 
 const LEVEL = 0.4; // metres above and below the drone that a map without a picture shows
-const VOXEL = 0.15, MOST_POINTS = 60000, MOST_TRAIL = 20000, JUMP = 2;
+const VOXEL = 0.15, MOST_POINTS = 60000, MAX_TRAJECTORY = 20000, JUMP = 2;
 
 export class FlightMap {
   constructor() {
@@ -11,7 +11,7 @@ export class FlightMap {
     this.facts = document.getElementById("map-facts");
     this.reading = document.getElementById("map-reading");
     this.picture = document.createElement("canvas");
-    this.trail = [];
+    this.trajectory = [];
     this.points = new Map();
     this.solid = false;
     this.angle = -0.6;
@@ -45,15 +45,15 @@ export class FlightMap {
     this.draw();
   }
 
-  setTrail({ arrays }) {
+  setTrajectory({ arrays }) {
     const { data } = arrays.points;
-    this.trail = [];
-    for (let k = 0; k < data.length; k += 3) this.trail.push([data[k], data[k + 1], data[k + 2]]);
+    this.trajectory = [];
+    for (let k = 0; k < data.length; k += 3) this.trajectory.push([data[k], data[k + 1], data[k + 2]]);
     this.points.clear();
   }
 
   forget() {
-    this.trail = [];
+    this.trajectory = [];
     this.points.clear();
     this.place = this.goal = this.pose = null;
     this.facts.textContent = "";
@@ -61,9 +61,9 @@ export class FlightMap {
   }
 
   add(frame) {
-    const [x, y, z, yaw] = frame.pose, last = this.trail.at(-1);
-    if (!last || last[0] !== x || last[1] !== y || last[2] !== z) this.trail.push([x, y, z]);
-    if (this.trail.length > MOST_TRAIL) this.trail.splice(0, MOST_TRAIL / 2);
+    const [x, y, z, yaw] = frame.pose, last = this.trajectory.at(-1);
+    if (!last || last[0] !== x || last[1] !== y || last[2] !== z) this.trajectory.push([x, y, z]);
+    if (this.trajectory.length > MAX_TRAJECTORY) this.trajectory.splice(0, MAX_TRAJECTORY / 2);
     this.pose = { x, y, z, yaw };
     this.goal = frame.goal ?? null;
     this.collect(frame);
@@ -103,7 +103,7 @@ export class FlightMap {
       low[0] = Math.min(low[0], x); high[0] = Math.max(high[0], x);
       low[1] = Math.min(low[1], z); high[1] = Math.max(high[1], z);
     };
-    for (const [x, , z] of this.trail) take(x, z);
+    for (const [x, , z] of this.trajectory) take(x, z);
     if (this.goal) take(this.goal[0], this.goal[2]);
     for (const [x, y, z] of this.points.values()) if (Math.abs(y - this.pose.y) < LEVEL) take(x, z);
     const size = 1.06 * Math.max(high[0] - low[0], high[1] - low[1]);
@@ -132,14 +132,14 @@ export class FlightMap {
     context.lineWidth = 2;
     context.strokeStyle = "#2456c4";
     context.beginPath();
-    this.trail.forEach(([x, , z], n) => {
-      const before = this.trail[n - 1];
+    this.trajectory.forEach(([x, , z], n) => {
+      const before = this.trajectory[n - 1];
       const jumps = !before || Math.hypot(x - before[0], z - before[2]) > JUMP;
       context[jumps ? "moveTo" : "lineTo"](...to(x, z));
     });
     context.stroke();
-    if (this.trail.length) {
-      const [sx, sz] = to(this.trail[0][0], this.trail[0][2]);
+    if (this.trajectory.length) {
+      const [sx, sz] = to(this.trajectory[0][0], this.trajectory[0][2]);
       context.fillStyle = "#2456c4";
       context.beginPath();
       context.arc(sx, sz, 4, 0, 7);
@@ -217,7 +217,7 @@ export class FlightMap {
     context.strokeStyle = themed("--accent");
     context.lineWidth = 2;
     context.beginPath();
-    this.trail.forEach(([px, py, pz], n) => context[n ? "lineTo" : "moveTo"](...project(px, py, pz)));
+    this.trajectory.forEach(([px, py, pz], n) => context[n ? "lineTo" : "moveTo"](...project(px, py, pz)));
     context.stroke();
     if (this.goal) this.target(context, ...project(...this.goal));
     const [hx, hy] = project(x, y, z), [fx, fy] = project(x - Math.sin(yaw), y, z - Math.cos(yaw));

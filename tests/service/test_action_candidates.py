@@ -13,9 +13,8 @@ from navi_core.bench.service.gated_flight import GatedFlyer, run_gated_flight
 from navi_core.config import EnvConfig, EvalConfig, GateConfig
 from navi_core.evaluate import build_course, evaluate
 from navi_core.evaluate.flight.subjects import resolve_subject
-from navi_core.service.gate.action_candidates import propose
-from navi_core.service.gate.drone_state import Situation
-from navi_core.service.gate.gate import RolloutGate
+from navi_core.service.gate.action_candidates import choose_action
+from navi_core.service.gate.gate import DroneState, RolloutGate
 from navi_core.service.wire import Subscriber
 from navi_core.world import Field, NavigationEnv
 from tests.conftest import fly_ahead
@@ -32,7 +31,7 @@ def field(apartments) -> Field:
 
 
 def asked(flight: Flight, action: torch.Tensor, slower=SHARES):
-    return propose(flight.gate, flight.situation(), action, slower)
+    return choose_action(flight.gate, flight.situation(), action, slower)
 
 
 def judged(flight: Flight, action: torch.Tensor):
@@ -63,9 +62,9 @@ def test_the_fastest_share_that_does_not_collide_is_flown(field: Field) -> None:
                 torch.testing.assert_close(getattr(verdict, name)[row], getattr(wanted, name)[row], rtol=0, atol=1e-5)
             torch.testing.assert_close(verdict.components["novelty"][row], wanted.components["novelty"][row])
             # What the policy drew was sent only where it is flown as it is; the rest is what the gate said of it.
-            assert told.drawn.send[row] == (share is None and verdict.send[row])
-        assert torch.equal(told.drawn.collides, first.collides)
-        assert torch.equal(told.drawn.expected_reward, first.expected_reward)
+            assert told.proposed.send[row] == (share is None and verdict.send[row])
+        assert torch.equal(told.proposed.collides, first.collides)
+        assert torch.equal(told.proposed.expected_reward, first.expected_reward)
         assert torch.equal(told.velocity, torch.where(verdict.send[:, None], verdict.velocity, 0.0))
     assert min(seen.values()) > 0 and seen[None] > 50
 
@@ -89,7 +88,7 @@ def test_a_motion_that_promises_little_goes_where_hovering_promises_no_more(fiel
 def test_a_situation_is_remembered_once_however_much_is_asked(field: Field) -> None:
     asking, twin = (Flight(field, seed=4, threshold=100.0) for _ in range(2))
     told = asked(asking, asking.action())
-    assert (told.flown.send & ~told.drawn.send).any() and told.drawn.send.any()
+    assert (told.flown.send & ~told.proposed.send).any() and told.proposed.send.any()
     twin.gate.remember(twin.situation())
     assert torch.equal(asking.gate._past.visits, twin.gate._past.visits)
     assert torch.equal(asking.gate._past.seen, twin.gate._past.seen)
@@ -100,7 +99,7 @@ def test_without_shares_what_would_collide_hovers(field: Field) -> None:
     action = flight.action()
     told = asked(flight, action, ())
     first = judged(flight, action)
-    assert first.collides.any() and torch.equal(told.flown.send, first.send) and told.drawn is told.flown
+    assert first.collides.any() and torch.equal(told.flown.send, first.send) and told.proposed is told.flown
     assert not told.command[~first.send].any() and torch.equal(told.command[first.send], action[first.send])
 
 
@@ -108,7 +107,7 @@ def test_a_drone_in_no_known_scene_waits_whatever_is_proposed(field: Field) -> N
     flight = Flight(field, seed=3)
     flight.gate._scene[:] = -1
     told = asked(flight, flight.action())
-    assert not told.flown.send.any() and not told.drawn.send.any() and not told.command.any()
+    assert not told.flown.send.any() and not told.proposed.send.any() and not told.command.any()
 
 
 def travelled(result) -> float:
@@ -166,11 +165,11 @@ def test_a_flight_behind_the_gate_never_collides_however_it_was_proposed(field: 
     gate = RolloutGate(field, CONFIG, GateConfig(threshold=-10.0), capacity=ROWS)
     rows, draws = torch.arange(ROWS), torch.Generator().manual_seed(9)
     obs, velocity, start = env.reset(), torch.zeros(ROWS, 4), env.poses()
-    gate.begin(Situation(rows, start["position"], start["yaw"], velocity, obs))
+    gate.begin(DroneState(rows, start["position"], start["yaw"], velocity, obs))
     hits = 0
     for _ in range(60):
         pose, action = env.poses(), torch.rand(ROWS, 4, generator=draws) * 2 - 1
-        told = propose(gate, Situation(rows, pose["position"], pose["yaw"], velocity, obs), action, SHARES)
+        told = choose_action(gate, DroneState(rows, pose["position"], pose["yaw"], velocity, obs), action, SHARES)
         batch = env.step(told.command)
         velocity, obs = told.velocity, batch.obs
         hits += int(batch.info["collision"].sum())

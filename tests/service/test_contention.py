@@ -7,7 +7,7 @@ import time
 
 import pytest
 
-from navi_core.service.environment.contention import Rivals
+from navi_core.service.environment.requests import Contention
 from navi_core.service.metrics import ServiceMetrics
 from navi_core.service.wire import StepRequest
 from tests.service.conftest import requester
@@ -29,26 +29,26 @@ from tests.service.test_servers import ask, command
     ],
 )
 def test_only_turns_count(asked, contended) -> None:
-    rivals = Rivals(metrics := ServiceMetrics("navi_environment"), 5.0)
+    contention = Contention(metrics := ServiceMetrics("navi_environment"), 5.0)
     for peer, now in asked:
-        rivals.heard([3], peer.encode(), now)
-        rivals.heard([4], b"another drone's", now)
+        contention.record([3], peer.encode(), now)
+        contention.record([4], b"another drone's", now)
     assert metrics.counter("contended_total") == contended
 
 
 def test_it_is_told_of_once_in_ten_seconds(caplog) -> None:
-    rivals = Rivals(ServiceMetrics("navi_environment"), 5.0)
+    contention = Contention(ServiceMetrics("navi_environment"), 5.0)
     with caplog.at_level(logging.WARNING, logger="navi.service"):
         for step in range(13):
-            rivals.heard([3], b"ab"[step % 2 :][:1], float(step))
+            contention.record([3], b"ab"[step % 2 :][:1], float(step))
     assert len(caplog.records) == 2  # after 2 s and after 12
 
 
 def test_peers_that_connect_for_each_decision_do_not_fill_the_memory() -> None:
-    rivals = Rivals(metrics := ServiceMetrics("navi_environment"), 5.0)
+    contention = Contention(metrics := ServiceMetrics("navi_environment"), 5.0)
     for step in range(100):
-        rivals.heard([3], str(step).encode(), 0.01 * step)
-    assert len(rivals._heard[3]) < 10 and metrics.counter("contended_total") == 0
+        contention.record([3], str(step).encode(), 0.01 * step)
+    assert len(contention._peers[3]) < 10 and metrics.counter("contended_total") == 0
 
 
 def test_an_environment_tells_of_two_actors(stage, caplog) -> None:

@@ -1,0 +1,152 @@
+"""Step requests of an environment server: decoding, queue, batches, contention for one drone."""
+
+from __future__ import annotations
+
+import logging
+import time
+from collections import deque
+from collections.abc import Iterable
+from dataclasses import dataclass, field
+
+from navi_core.config import EnvironmentConfig
+from navi_core.errors import WireError
+from navi_core.service.metrics import ServiceMetrics
+from navi_core.service.wire import Action, BatchStepRequest, StepRequest, StepResult, decode
+
+__all__ = ["Contention", "Request", "RequestQueue"]
+
+_LOG = logging.getLogger("navi.service")
+_WARN_SECONDS = 10.0
+"""Shortest time between two warnings of contention [s]; all of it is counted."""
+_MAX_PEERS = 8
+"""Peers kept for a drone: a peer that reconnects for every decision must not fill the memory."""
+
+
+@dataclass
+class Request:
+    """A request that waits to be flown.
+
+    Attributes:
+        envelope: Frames before the topic, the return address.
+        batch: Whether the answer carries observations.
+        actions: Action of each row.
+        results: Of the rows that were flown, now or before.
+    """
+
+    envelope: list[bytes]
+    batch: bool
+    actions: dict[int, Action]
+    results: dict[int, StepResult] = field(default_factory=dict)
+
+
+class RequestQueue:
+    """Requests that wait, at most `config.backlog`.
+
+    Args:
+        config: Drones, backlog, limits.
+        metrics: Counter `contended_total`.
+    """
+
+    def __init__(self, config: EnvironmentConfig, metrics: ServiceMetrics) -> None:
+        self._config = config
+        self._waiting: deque[Request] = deque()
+        self._contention = Contention(metrics, config.wire.peer_timeout_seconds)
+
+    def __len__(self) -> int:
+        return len(self._waiting)
+
+    def add(self, envelope: list[bytes], frames: list[bytes]) -> None:
+        """Decode and queue a request.
+
+        Raises:
+            WireError: It is refused; `code` is that of the fault.
+        """
+        request = self._decoded(envelope, frames)
+        if len(self._waiting) >= self._config.backlog:
+            raise WireError("the environment has more requests than it can keep; ask again later", code="busy")
+        drones = (row + self._config.first_env_id for row in request.actions)
+        self._contention.record(drones, envelope[0])
+        self._waiting.append(request)
+
+    def next_batch(self) -> list[Request]:
+        """Remove and return the requests to fly together: the first decision of each drone.
+
+        A drone's decisions are flown in the order of their requests.
+        """
+        batch: list[Request] = []
+        later: deque[Request] = deque()
+        taken: set[int] = set()
+        for request in self._waiting:
+            (later if taken & request.actions.keys() else batch).append(request)
+            taken |= request.actions.keys()
+        self._waiting = later
+        return batch
+
+    def _decoded(self, envelope: list[bytes], frames: list[bytes]) -> Request:
+        message = decode(frames, self._config.wire)
+        if isinstance(message, StepRequest):
+            actions: tuple[Action, ...] = (message.action,)
+        elif isinstance(message, BatchStepRequest):
+            actions = message.actions
+        else:
+            raise WireError(f"{type(message).__name__} is no request; send StepRequest or BatchStepRequest")
+        first, last = self._config.first_env_id, self._config.first_env_id + self._config.sessions - 1
+        by_row: dict[int, Action] = {}
+        for action in actions:
+            if len(action.env_ids) != 1:
+                raise WireError(f"an action of {len(action.env_ids)} drones; one per request, or a BatchStepRequest")
+            env_id = int(action.env_ids[0])
+            if not first <= env_id <= last:
+                raise WireError(f"no drone {env_id}; this environment has {first} to {last}", code="unknown_env")
+            if env_id - first in by_row:
+                raise WireError(f"drone {env_id} is named twice in one batch")
+            by_row[env_id - first] = action
+        if not by_row:
+            raise WireError("a batch without actions")
+        return Request(envelope, isinstance(message, BatchStepRequest), by_row)
+
+
+class Contention:
+    """Detects drones that several peers fly in turns: each receives the results of the other's decisions.
+
+    A restarted actor is no contention: it has another identity, and the former one is silent.
+
+    Args:
+        metrics: Counter `contended_total`.
+        seconds: Silence after which an earlier peer is forgotten [s].
+    """
+
+    def __init__(self, metrics: ServiceMetrics, seconds: float) -> None:
+        self._metrics, self._seconds = metrics, seconds
+        # Last request of each peer by drone, the latest at the end: three peers may take turns.
+        self._peers: dict[int, dict[bytes, float]] = {}
+        self._warned = -_WARN_SECONDS
+
+    def record(self, drones: Iterable[int], peer: bytes, now: float | None = None) -> None:
+        """Record a request.
+
+        Args:
+            drones: Numbers of the drones on the wire.
+            peer: Identity of the requesting socket.
+            now: Monotonic time [s].
+        """
+        now = time.monotonic() if now is None else now
+        for drone in drones:
+            peers = self._peers.setdefault(drone, {})
+            in_turn = next(reversed(peers), peer) != peer
+            last = peers.pop(peer, None)
+            if in_turn and last is not None and now - last <= self._seconds:
+                self._report(drone, now)
+            peers[peer] = now
+            if len(peers) > _MAX_PEERS:
+                del peers[next(iter(peers))]
+
+    def _report(self, drone: int, now: float) -> None:
+        self._metrics.count("contended_total", about="requests of drones that two peers fly in turns")
+        if now - self._warned >= _WARN_SECONDS:
+            self._warned = now
+            _LOG.warning(
+                "drone %d is flown by two actors in turns, and each receives the other's results: stop one of them, "
+                "or start an environment for each",
+                drone,
+            )
