@@ -1,4 +1,4 @@
-"""Functions by name, so that a configuration or another process can say which one it means."""
+"""Registry of functions by name, for configurations and other processes."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ __all__ = ["CALLABLES", "CallableRegistry"]
 
 
 class CallableRegistry:
-    """Functions by name; a name keeps its function."""
+    """Registry of functions; a name keeps its function."""
 
     def __init__(self, **functions: Callable[..., Any]) -> None:
         self._functions = dict(functions)

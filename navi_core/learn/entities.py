@@ -1,7 +1,7 @@
-"""What learning decides and observes, as typed, immutable, versioned values with their invariants asserted.
+"""Entities: typed, immutable, versioned decisions and measurements of learning, with their invariants asserted.
 
-An entity says what it is (`kind`, `version`), can be written down as plain data and read back, and refuses values that
-it cannot have. The registry knows every kind; whoever reads a record from elsewhere asks it.
+An entity has a `kind` and a `version`, is written as plain data and read back, and refuses impossible values. The
+registry has every kind; use it to read a record from elsewhere.
 """
 
 from __future__ import annotations
@@ -118,7 +118,7 @@ ENTITIES = EntityRegistry()
 @ENTITIES.register
 @dataclass(frozen=True)
 class AGMConfig(Entity):
-    """What adaptation may move, as it stands."""
+    """Settings that adaptation may change."""
 
     alpha_step: float
     """Step size of the smoother."""
@@ -139,7 +139,7 @@ class AGMConfig(Entity):
 @ENTITIES.register
 @dataclass(frozen=True)
 class AGMMetrics(Entity):
-    """How learning went between two evaluations."""
+    """Progress of learning between two evaluations."""
 
     convergence_rate: float
     """Relative fall of the temporal differences' variance since the last evaluation; negative where it rose."""
@@ -161,7 +161,7 @@ class AGMMetrics(Entity):
     """Validation reward."""
 
     def check(self) -> None:
-        """Variances, distances and counts are not negative, shares are shares."""
+        """Variances, distances and counts are not negative; fractions lie in 0 … 1."""
         self._not_negative("mean_spread", "td_var", "q_rel_change", "iterations_used", "timestamp")
         if self.oscillation_strength == self.oscillation_strength:
             self._share("oscillation_strength")
@@ -170,7 +170,7 @@ class AGMMetrics(Entity):
 @ENTITIES.register
 @dataclass(frozen=True)
 class SmoothingDecision(Entity):
-    """What one application of the smoother did."""
+    """Effect of one application of the smoother."""
 
     applied: bool
     """Whether anything was moved."""
@@ -202,12 +202,12 @@ class SmoothingDecision(Entity):
 @ENTITIES.register
 @dataclass(frozen=True)
 class EarlyStopDecision(Entity):
-    """What the early-stopping controller says after an evaluation."""
+    """Decision of the early-stopping controller after an evaluation."""
 
     should_stop: bool
     """Whether the run may end."""
     reason: str
-    """Why, or what keeps it going."""
+    """Reason to stop or to go on."""
     patience_left: int
     """Evaluations that must still agree."""
     metrics: Mapping[str, float] = field(default_factory=dict)
@@ -224,7 +224,7 @@ class EarlyStopDecision(Entity):
 @ENTITIES.register
 @dataclass(frozen=True)
 class PopulationMetrics(Entity):
-    """What several workers see together."""
+    """Aggregate of several workers' measurements."""
 
     workers: int
     """How many."""
@@ -238,7 +238,7 @@ class PopulationMetrics(Entity):
     """Their aggregate validation reward."""
 
     def check(self) -> None:
-        """There is a worker; a share is a share."""
+        """There is a worker; fractions lie in 0 … 1."""
         self._require(self.workers >= 1, "workers", "1 or more")
         self._not_negative("td_var")
         self._share("local_structure")

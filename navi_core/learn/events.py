@@ -1,4 +1,4 @@
-"""Events: what happened, told to whoever asked to hear of it.
+"""Events and the bus that delivers them to subscribers.
 
 A subscriber that raises is its owner's fault and is not hidden. Nothing is queued: an event is delivered where it
 happens, in the order of subscription.
@@ -31,7 +31,7 @@ class Event(Entity):
 
 @dataclass(frozen=True)
 class TimedEvent(Event):
-    """An event of which one asks when it was."""
+    """Event with a time."""
 
     timestamp: float = field(default_factory=time.time, kw_only=True)
     """Seconds since 1970."""
@@ -53,12 +53,12 @@ class AdaptationApplied(TimedEvent):
 @ENTITIES.register
 @dataclass(frozen=True)
 class EarlyStopTriggered(TimedEvent):
-    """The controller said stop, for the first time."""
+    """The controller decided to stop, for the first time."""
 
     decision: EarlyStopDecision
-    """What it said."""
+    """Its decision."""
     evaluation: int
-    """After how many evaluations."""
+    """Number of evaluations before it."""
 
 
 @ENTITIES.register
@@ -106,27 +106,27 @@ class EventBus:
     """Delivers events to those who subscribed to their kind or to a base of it."""
 
     def __init__(self) -> None:
-        self._heard: list[tuple[type[Event], Callable[[Event], None]]] = []
+        self._subscriptions: list[tuple[type[Event], Callable[[Event], None]]] = []
 
-    def subscribe(self, kind: type[V], hear: Callable[[V], None]) -> Callable[[], None]:
-        """Call `hear` with every event of a kind; return what ends that."""
-        entry: tuple[type[Event], Callable[[Event], None]] = (kind, hear)  # type: ignore[assignment]
-        self._heard.append(entry)
+    def subscribe(self, kind: type[V], handler: Callable[[V], None]) -> Callable[[], None]:
+        """Call `handler` with every event of a kind; return the function that ends the subscription."""
+        entry: tuple[type[Event], Callable[[Event], None]] = (kind, handler)  # type: ignore[assignment]
+        self._subscriptions.append(entry)
 
         def end() -> None:
-            if entry in self._heard:
-                self._heard.remove(entry)
+            if entry in self._subscriptions:
+                self._subscriptions.remove(entry)
 
         return end
 
     def publish(self, event: V) -> V:
         """Deliver an event; return it."""
-        for kind, hear in tuple(self._heard):
+        for kind, handler in tuple(self._subscriptions):
             if isinstance(event, kind):
-                hear(event)
+                handler(event)
         return event
 
     @property
     def wanted(self) -> bool:
-        """Whether anybody listens."""
-        return bool(self._heard)
+        """Whether there are subscribers."""
+        return bool(self._subscriptions)

@@ -138,13 +138,13 @@ ALONE = Workers()
 
 @contextmanager
 def _all_there() -> Iterator[None]:
-    """Communicate with processes of which one may have failed; it knows why, the others only that it is gone."""
+    """Communicate with processes of which one may have failed; only that one has the reason."""
     try:
         yield
     except RuntimeError as error:  # Gloo's and NCCL's have no kind in common but this
         reason = (str(error).strip() or type(error).__name__).splitlines()[0]
         raise RunError(
-            f"another process of this run does not answer; the one that failed says why, and the same command goes on "
+            f"another process of this run does not answer; see the one that failed; the same command goes on "
             f"from the last checkpoint ({reason})"
         ) from error
 

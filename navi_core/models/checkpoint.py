@@ -1,4 +1,4 @@
-"""Checkpoints, version 3: everything that a policy is and that a run needs to go on.
+"""Checkpoints, version 3: the policy, and everything a run needs to resume.
 
 A checkpoint holds plain containers, numbers, strings and tensors only, is written in one piece or
 not at all, and is read with `weights_only=True`: a file from elsewhere cannot run code.
@@ -65,7 +65,7 @@ class Checkpoint:
     encoder_backend: str
     """Name of the encoder."""
     corpus_summary: dict[str, Any]
-    """What the scenes were: counts, names."""
+    """Counts and names of the scenes."""
     created_at: str
     """UTC, ISO 8601."""
     config: dict[str, Any]
@@ -89,22 +89,22 @@ class Checkpoint:
     normalisers: dict[str, Any]
     """Running moments by name."""
     extra: dict[str, Any]
-    """What the writer added."""
+    """Data of the writer."""
 
     def train_config(self) -> TrainConfig:
         """Return the run's configuration.
 
         Raises:
-            CheckpointError: It does not fit this version of Navi, or a network of somebody's own is not registered.
+            CheckpointError: It does not fit this version of Navi, or a custom network is not registered.
         """
         try:
-            # First of all: a network that is not here is no fault of the file.
+            # First: a network that is not installed here is no fault of the file.
             ENCODER_NAMES.checked(self.encoder_backend)
             CORE_NAMES.checked(self.temporal_core)
         except ConfigError as error:
             raise CheckpointError(f"the policy of run {self.run_id} cannot be built here: {error}") from None
         try:
-            # What has been learned flies without its learner and its rewards, which may be a user's own and not here.
+            # A policy flies without its learner and its rewards, which may be custom and not installed here.
             past = {"past": [LEARNER_NAMES.kind, REWARD_NAMES.kind]}
             return parse_config(TrainConfig, settings_of_today(self.config), context=past)
         except ConfigError as error:
@@ -310,13 +310,13 @@ def _shares_containers(payload: dict[str, Any]) -> bool:
 
 
 def _is_whole(tensor: Tensor) -> bool:
-    """Tell whether all numbers of a tensor were read; one of few bytes may be expanded to any size."""
+    """Return whether all numbers of a tensor were read; one of few bytes may be expanded to any size."""
     plain = tensor.layout is torch.strided and tensor.device.type == "cpu" and not tensor.is_quantized
     return plain and tensor.untyped_storage().nbytes() >= tensor.nbytes
 
 
 def _fits(value: Any, hint: Any) -> bool:
-    """Tell whether plain data is of a field's declared type, looking one level into containers."""
+    """Return whether plain data is of a field's declared type, looking one level into containers."""
     origin = get_origin(hint)
     if hint is Any:
         return True

@@ -34,7 +34,7 @@ _MOST_TEXT = 2**20
 _MOST_STATE = 2**28
 """Numbers that a state may have, far beyond use."""
 ANSWERS = ["action", "value", "latent"]
-"""What a program answers before the parts of the new state."""
+"""Outputs of a program before the parts of the new state."""
 
 
 class ExportedPolicy(abc.ABC):
@@ -45,7 +45,7 @@ class ExportedPolicy(abc.ABC):
         description: Its metadata as JSON, None where the file has none.
 
     Attributes:
-        metadata: What the file tells of itself; docs/guides/EXPORT.md lists it.
+        metadata: The file's description; docs/guides/EXPORT.md lists it.
         config: The policy's network.
         rows: B of a call.
 
@@ -56,7 +56,7 @@ class ExportedPolicy(abc.ABC):
     def __init__(self, path: Path, description: str | None) -> None:
         try:
             self.metadata: dict[str, Any] = json.loads(description or "")
-            # The program has what its networks compute; those of a user's own need not be here.
+            # The program contains its networks; custom ones need not be installed here.
             past = {"past": [names.kind for names in (ENCODER_NAMES, CORE_NAMES)]} if "state" in self.metadata else {}
             self.config = parse_config(PolicyConfig, self.metadata["policy"], context=past)
             self.rows = int(self.metadata["rows"])
@@ -65,7 +65,9 @@ class ExportedPolicy(abc.ABC):
         except (ValueError, KeyError, TypeError, ConfigError, RecursionError) as error:
             raise CheckpointError(f"{path}: not an exported policy of Navi ({error})") from None
         if answers != ANSWERS:
-            raise CheckpointError(f"{path} tells no latent: an older Navi exported it; run navi export once more")
+            raise CheckpointError(
+                f"{path} has no output `latent`: an older Navi exported it; run navi export once more"
+            )
 
     def initial_state(self) -> State:
         """Return the zero state of the program's rows."""
@@ -88,9 +90,9 @@ class ExportedPolicy(abc.ABC):
         """
 
 
-def _shapes(told: Any, rows: int) -> list[tuple[int, ...]]:
-    """Return the shapes of a state's parts as a file tells them, checked before anything is allocated."""
-    shapes = [tuple(shape) for shape in told]
+def _shapes(described: Any, rows: int) -> list[tuple[int, ...]]:
+    """Return the shapes of a state's parts as a file describes them, checked before anything is allocated."""
+    shapes = [tuple(shape) for shape in described]
     for shape in shapes:
         whole = all(isinstance(size, int) and size >= 1 for size in shape)
         if not whole or shape[:1] != (rows,):
@@ -141,13 +143,13 @@ class _OnnxPolicy(ExportedPolicy):
         self._names = [entry.name for entry in self._session.get_inputs()]
         super().__init__(path, self._session.get_modelmeta().custom_metadata_map.get(METADATA_KEY))
         c = self.config
-        told = {"obs": (self.rows, 3, c.azimuth_bins, c.elevation_bins), "aux": (self.rows, c.aux_inputs)}
+        expected = {"obs": (self.rows, 3, c.azimuth_bins, c.elevation_bins), "aux": (self.rows, c.aux_inputs)}
         state = [part.shape for part in self.initial_state()] if self._state is None else self._state
-        told |= {"reset": (self.rows,)} | {f"state_{i}": tuple(shape) for i, shape in enumerate(state)}
+        expected |= {"reset": (self.rows,)} | {f"state_{i}": tuple(shape) for i, shape in enumerate(state)}
         for entry in self._session.get_inputs():
-            if told.get(entry.name) != tuple(entry.shape):
+            if expected.get(entry.name) != tuple(entry.shape):
                 raise CheckpointError(
-                    f"{path}: its description says that {entry.name} is {told.get(entry.name)}, its program takes "
+                    f"{path}: its description has {entry.name} as {expected.get(entry.name)}, its program takes "
                     f"{tuple(entry.shape)}: the file was changed; run navi export once more"
                 )
 
@@ -159,8 +161,8 @@ class _OnnxPolicy(ExportedPolicy):
 
 
 def _packed_description(path: Path) -> dict[str, Any]:
-    """Return what a package tells of itself, read without running any of it; nothing where it is none of ours."""
-    # Archives break in a dozen ways, with an exception for each; the loader says what is wrong with this one.
+    """Return a package's description, read without running its code; empty where it is none of ours."""
+    # Archives break in a dozen ways, with an exception for each; the loader reports the fault of this one.
     with contextlib.suppress(Exception), zipfile.ZipFile(path) as archive:
         for entry in archive.infolist():
             if entry.filename.endswith("_metadata.json") and entry.file_size <= _MOST_TEXT:
@@ -170,13 +172,13 @@ def _packed_description(path: Path) -> dict[str, Any]:
 
 class _AotiPolicy(ExportedPolicy):
     def __init__(self, path: Path, threads: int) -> None:
-        told = _packed_description(path)
-        made, rows = printable(str(told.get("torch", "that it does not name"))), told.get("rows")
+        described = _packed_description(path)
+        made, rows = printable(str(described.get("torch", "that it does not name"))), described.get("rows")
         rows = rows if isinstance(rows, int) else "ROWS"
         again = f"navi export CHECKPOINT --format aoti --rows {rows} --out {as_argument(path)}"
         fit = f"torch {made} compiled it, this is torch {torch.__version__}; compile it again here: {again}"
-        if told.get("torch", torch.__version__) != torch.__version__:
-            # Machine code that does not fit may end the process: it is told before.
+        if described.get("torch", torch.__version__) != torch.__version__:
+            # Machine code that does not fit may end the process: so the warning comes before.
             _LOG.warning("%s: %s", path, fit)
         try:
             self._program = torch._inductor.aoti_load_package(str(path))

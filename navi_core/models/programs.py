@@ -95,7 +95,7 @@ def export_policy(
     described = {"format": kind, "rows": rows, "answers": ANSWERS, "policy": policy.config.model_dump(mode="json")}
     described["state"] = [list(part.shape) for part in policy.initial_state(rows)]
     described["torch"] = torch.__version__
-    told = described | dict(metadata or {})
+    description = described | dict(metadata or {})
     training = policy.training
     try:
         path.parent.mkdir(parents=True, exist_ok=True)
@@ -106,7 +106,7 @@ def export_policy(
             with torch.no_grad(), _quiet():
                 inputs = example_inputs(policy, rows)
                 program = torch.export.export(ActingModule(policy), inputs, strict=False)
-                write(program, inputs, made, json.dumps(told, sort_keys=True), threads)
+                write(program, inputs, made, json.dumps(description, sort_keys=True), threads)
             parity = recurrent_parity(policy, load_exported(made, threads=threads).act, rows=rows, steps=GATE_STEPS)
             if not parity.worst <= GATE_TOLERANCE:
                 raise CheckpointError(
@@ -123,7 +123,7 @@ def export_policy(
 
 def _write_onnx(program: Any, inputs: tuple[Any, ...], path: Path, metadata: str, threads: int) -> None:
     try:
-        import onnxscript  # noqa: F401 - torch's exporter needs it and says so less clearly
+        import onnxscript  # noqa: F401 - torch's exporter needs it, with a less clear error
     except ImportError:
         raise ConfigError("format onnx needs onnx and onnxscript: pip install -e '.[export]'") from None
     parts = len(inputs) - 3

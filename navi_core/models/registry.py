@@ -27,8 +27,8 @@ from navi_core.config import config_hash
 from navi_core.errors import CheckpointError, RegistryError
 from navi_core.machine.file_lock import wait_for_lock
 from navi_core.models.checkpoint import Checkpoint, load_checkpoint
-from navi_core.models.registry_schema import ModelVersion, book_fault
-from navi_core.models.succession import paid_alike, why_latest_stays
+from navi_core.models.registry_schema import ModelVersion, validate
+from navi_core.models.succession import comparable_rewards, why_latest_stays
 from navi_core.record.durable import sweep_left, write_durably
 
 __all__ = ["LATEST", "Registry"]
@@ -252,7 +252,7 @@ class Registry:
                 continue  # of the same settings as one that was looked at: hundreds of holders are a few files
             try:
                 holder = load_checkpoint(self.path / entry["file"])
-                if paid_alike(new, holder):
+                if comparable_rewards(new, holder):
                     return why_latest_stays(new, holder)
             except CheckpointError:
                 # What cannot be read, by this Navi at least, can be neither flown nor trained on.
@@ -261,7 +261,7 @@ class Registry:
             current = current or holder
         if current is not None:
             return why_latest_stays(new, current)
-        return None if not versions or math.isfinite(new.reward_ema) else "nothing was paid to the new one"
+        return None if not versions or math.isfinite(new.reward_ema) else "the new one has no reward"
 
     @staticmethod
     def _move(book: dict[str, Any], alias: str, version: str, action: str) -> None:
@@ -279,7 +279,7 @@ class Registry:
             raise RegistryError(f"{file} cannot be read: {error}") from None
         if not isinstance(book, dict) or book.get("format") != _FORMAT:
             raise RegistryError(f"{file} is not a registry of format {_FORMAT}")
-        fault = book_fault(book)
+        fault = validate(book)
         if fault is not None:
             raise RegistryError(f"{file} is broken: {fault}; take it from a backup, or move it away to begin anew")
         return book
@@ -298,7 +298,7 @@ class Registry:
             yield book
             after = json.dumps(book, indent=1, allow_nan=False)
             if json.dumps(book) != before:
-                fault = book_fault(book)
+                fault = validate(book)
                 if fault is not None:
                     raise RegistryError(f"{self.path}: refused, it would break the registry: {fault}")
                 self._write(self.path / "registry.json", after.encode())

@@ -1,4 +1,4 @@
-"""The registry's versions and the moves of its aliases go to the outbox, from where they reach the warehouse."""
+"""Rows of the registry for the warehouse: versions, and moves of aliases."""
 
 from __future__ import annotations
 

@@ -8,7 +8,7 @@ from dataclasses import asdict, dataclass, fields
 from pathlib import Path
 from typing import Any
 
-__all__ = ["ModelVersion", "book_fault"]
+__all__ = ["ModelVersion", "validate"]
 
 
 @dataclass(frozen=True)
@@ -69,7 +69,7 @@ class ModelVersion:
 _VERSION = re.compile(r"v\d{3,18}")
 _MOVE = ("action", "version", "at")
 _OWN = {"version", "path", "aliases"}
-"""Fields of a version that follow from its place in the book."""
+"""Fields of a version that are derived, not stored."""
 _KINDS: dict[str, type | tuple[type, ...]] = {
     "file": str,
     "parents": list,
@@ -84,15 +84,15 @@ _KINDS: dict[str, type | tuple[type, ...]] = {
 """Types of the entries that are not text."""
 
 
-def book_fault(book: dict[str, Any]) -> str | None:
-    """Say what is broken in a book, None where nothing is.
+def validate(book: dict[str, Any]) -> str | None:
+    """Return the first fault of a parsed `registry.json`, None if it is valid.
 
     Args:
         book: The parsed JSON object.
     """
     versions, aliases = book.get("versions"), book.get("aliases")
     if not isinstance(versions, dict) or not isinstance(aliases, dict):
-        return "it lacks its versions or its aliases"
+        return "it has no versions or no aliases"
     names = ({field.name for field in fields(ModelVersion)} - _OWN) | {"file"}
     for version, entry in versions.items():
         if not _VERSION.fullmatch(version) or not isinstance(entry, dict):

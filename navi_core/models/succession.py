@@ -1,4 +1,4 @@
-"""Which version `latest` moves to: one whose reward_ema exceeds that of the current latest, where the two compare."""
+"""Promotion of `latest`: to a version with a greater reward_ema, where the two compare."""
 
 from __future__ import annotations
 
@@ -9,16 +9,16 @@ if TYPE_CHECKING:
     from navi_core.config import TrainConfig
     from navi_core.models.checkpoint import Checkpoint
 
-__all__ = ["paid_alike", "same_rewards", "why_latest_stays"]
+__all__ = ["comparable_rewards", "same_rewards", "why_latest_stays"]
 
 
 def why_latest_stays(new: Checkpoint, current: Checkpoint) -> str | None:
     """Return why `latest` does not move from one checkpoint to another, None where it moves.
 
-    What was paid differently does not compare: then the newer one follows, unless too little is known of it.
+    Different rewards do not compare: then the newer version follows, unless it has ended too few episodes.
     """
     if not math.isfinite(new.reward_ema):
-        return "nothing was paid to the new one"
+        return "the new one has no reward"
     if not math.isfinite(current.reward_ema):
         return None
     ours, theirs = new.train_config(), current.train_config()
@@ -27,7 +27,7 @@ def why_latest_stays(new: Checkpoint, current: Checkpoint) -> str | None:
     settled = _is_settled(new)
     if settled != _is_settled(current):
         return None if settled else f"the new one has ended {new.episode_count} episodes with {ours.actors} drones"
-    if not paid_alike(new, current):
+    if not comparable_rewards(new, current):
         return None
     if new.run_id == current.run_id and not settled and new.step_id != current.step_id:
         return None if new.step_id > current.step_id else "it is what the new one's run became"
@@ -36,28 +36,28 @@ def why_latest_stays(new: Checkpoint, current: Checkpoint) -> str | None:
     return f"{current.reward_ema:+.4f} is the reward_ema to exceed, the new one's is {new.reward_ema:+.4f}"
 
 
-def paid_alike(one: Checkpoint, other: Checkpoint) -> bool:
-    """Tell whether the rewards of two runs compare: the same is paid for, decision by decision, and as much."""
+def comparable_rewards(one: Checkpoint, other: Checkpoint) -> bool:
+    """Return whether the rewards of two runs compare: the same terms with the same weights for each decision."""
     return same_rewards(one.train_config(), other.train_config())
 
 
 def same_rewards(one: TrainConfig, other: TrainConfig) -> bool:
-    """Tell whether two configurations pay for the same, decision by decision, and as much."""
-    return _pay(one) == _pay(other)
+    """Return whether two configurations have the same reward terms and weights for each decision."""
+    return _reward_settings(one) == _reward_settings(other)
 
 
 def _is_settled(checkpoint: Checkpoint) -> bool:
-    """Tell whether a reward_ema knows whole episodes: as many ended as there are drones.
+    """Return whether a reward_ema covers whole episodes: as many ended as there are drones.
 
     Before, it is that of beginnings, where all floor is new: a run of one update would beat what it becomes.
     """
     return checkpoint.episode_count >= checkpoint.train_config().actors
 
 
-def _pay(config: TrainConfig) -> dict[str, Any]:
-    """Return what is paid for, and how much: by the environment, and by the shaper on top of it."""
+def _reward_settings(config: TrainConfig) -> dict[str, Any]:
+    """Return the reward terms and weights of the environment and the shaper."""
     env, shaper = config.env, config.shaper
-    shaped = {name: value for name, value in shaper.model_dump().items() if name not in _UNPAID}
+    shaped = {name: value for name, value in shaper.model_dump().items() if name not in _NO_REWARD}
     if config.task is not None:
         return {"task": config.task, "shaper": shaped}
     return {
@@ -70,5 +70,5 @@ def _pay(config: TrainConfig) -> dict[str, Any]:
     }
 
 
-_UNPAID = ("memory_capacity", "rnd_lr")
-"""Settings of the shaper that change what is paid only by the way."""
+_NO_REWARD = ("memory_capacity", "rnd_lr")
+"""Settings of the shaper that are no part of the reward."""

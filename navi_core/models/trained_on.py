@@ -1,4 +1,4 @@
-"""Which scenes weights were trained on: by content and by source, those of the weights that they began with included.
+"""Training scenes of weights, by content and by source, those of their initial weights included.
 
 A mesh that is compiled anew, at another resolution or decimated, has another content and the same source.
 """
@@ -21,7 +21,7 @@ _KEY = "trained_on"
 
 
 def corpus_of(scenes: Sequence[Scene], vocabulary: Mapping[str, int]) -> tuple[dict[str, str], dict[str, Any]]:
-    """Return what a checkpoint says of the scenes that are flown in: `scene_hashes` and `corpus_summary`.
+    """Return `scene_hashes` and `corpus_summary` of a checkpoint.
 
     Args:
         scenes: None for a task.
@@ -31,7 +31,7 @@ def corpus_of(scenes: Sequence[Scene], vocabulary: Mapping[str, int]) -> tuple[d
     summary: dict[str, Any] = {
         "scenes": len(hashes), "names": sorted(hashes), "semantic_vocabulary": dict(vocabulary),
     }  # fmt: skip
-    # The contents, too: a resumed run adds those of its checkpoint, and must tell what a straight one tells.
+    # The contents, too: a resumed run adds those of its checkpoint, and must end like an uninterrupted one.
     add_scenes(summary, (*hashes.values(), *(scene.source_hash for scene in scenes)))
     return hashes, summary
 
@@ -40,12 +40,12 @@ def trained_on(checkpoint: Checkpoint) -> frozenset[str]:
     """Return the content and source hashes of every scene that a checkpoint's weights learned from.
 
     Raises:
-        CheckpointError: What the checkpoint tells is no list of hashes.
+        CheckpointError: The entry is no list of hashes.
     """
-    told = checkpoint.corpus_summary.get(_KEY, [])
-    if not isinstance(told, list) or not all(isinstance(name, str) for name in told):
+    hashes = checkpoint.corpus_summary.get(_KEY, [])
+    if not isinstance(hashes, list) or not all(isinstance(name, str) for name in hashes):
         raise CheckpointError(f"the checkpoint's corpus_summary[{_KEY!r}] is no list of hashes")
-    return frozenset(checkpoint.scene_hashes.values()) | frozenset(told)
+    return frozenset(checkpoint.scene_hashes.values()) | frozenset(hashes)
 
 
 def add_scenes(summary: dict[str, Any], hashes: Iterable[str]) -> None:

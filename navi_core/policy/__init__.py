@@ -10,7 +10,7 @@ from navi_core.policy.navigation_policy import (
     EvaluateOutput,
     NavigationPolicy,
     build_policy,
-    own_networks,
+    custom_networks,
     parameter_counts,
 )
 from navi_core.policy.observation import ObservationScaling
@@ -32,7 +32,7 @@ __all__ = [
     "build_encoder",
     "build_policy",
     "count_macs",
-    "own_networks",
+    "custom_networks",
     "parameter_counts",
     "policy_macs",
     "register_core",

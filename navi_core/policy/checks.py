@@ -1,4 +1,4 @@
-"""What a part of a user's own must do, tried when it is built: shapes, and that acting and learning agree."""
+"""Checks of a custom encoder or core when it is built: shapes, and that acting and learning agree."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Distributions of actions: what a head's outputs mean.
+"""Distributions of actions over a head's outputs.
 
 Every distribution speaks of actions (…, 4) as the environment takes them, draws them from standard
 normal noise given from outside (so that a draw is a function of seed, row and step), and knows
@@ -119,7 +119,7 @@ class ScaledBeta(ActionDistribution):
 
         A sure policy has them in the thousands; what is summed of an axis is then as large, and its sum is of the order
         of 1. Over the axes it may be summed as it came: a cast of its own would keep all of it in exported programs,
-        which tell no log density.
+        whose log density is undefined.
         """
         return self.alpha.double(), self.beta.double()
 

@@ -1,4 +1,4 @@
-"""Episodic memory: has this row seen this place before in its episode?
+"""Episodic memory: similarity of a row's view to the earlier views of its episode.
 
 One ring buffer of unit embeddings per row, preallocated on the device and written in place; nothing
 is ever rebuilt. An embedding is normalised once per tick, for the query and for the insertion; both

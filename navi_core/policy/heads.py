@@ -19,7 +19,7 @@ ACTION_AXES = 4
 
 _HIDDEN = 64
 PRIVILEGED = 3
-"""What a privileged critic is told: floor left to see [m²], its share of all floor, decisions since the episode
+"""Privileged inputs of the critic: floor left to see [m²], its fraction of all floor, decisions since the episode
 began; in flight to goals the way left [m], whether the goal is near enough to stop at (0 or 1), and decisions."""
 _SCALED = 4
 
@@ -43,7 +43,7 @@ class ActorCritic(nn.Module):
         distribution: `gaussian`, `beta` or `discrete`.
         log_std_init: Initial log standard deviation of every axis (gaussian).
         stop_value_gradient: Detach the critic's input, so the trunk learns from the actor alone.
-        privileged: The critic also reads what only training knows, see `PRIVILEGED`; not for reference tasks.
+        privileged: The critic also has privileged inputs, see `PRIVILEGED`; not for reference tasks.
         spaces: A reference task's actions; with choices the distribution is discrete. None for flight.
 
     Raises:
@@ -99,24 +99,24 @@ class ActorCritic(nn.Module):
             return DiagonalGaussian(outputs, self.log_std)
         return ScaledBeta(outputs) if self.kind == "beta" else Categorical(outputs, self.table)
 
-    def value(self, features: Tensor, told: Tensor | None = None) -> Tensor:
+    def value(self, features: Tensor, privileged: Tensor | None = None) -> Tensor:
         """Return values (…,) of features (…, D).
 
         Args:
             features: Features.
-            told: What a privileged critic is told (…, 3), see `PRIVILEGED`. Without it, outside training, its
+            privileged: Privileged inputs (…, 3), see `PRIVILEGED`. Without them, outside training, its
                 values are those of a flight that has just begun with nothing left to see.
         """
         if self.stop_value_gradient:
             features = features.detach()
         if self.privileged:
-            features = torch.cat((features, _scaled(told, features)), dim=-1)
+            features = torch.cat((features, _scaled(privileged, features)), dim=-1)
         return self.critic(features).squeeze(-1)
 
 
-def _scaled(told: Tensor | None, features: Tensor) -> Tensor:
-    """Return what a privileged critic reads (…, 4), of the order of 1."""
-    if told is None:
+def _scaled(privileged: Tensor | None, features: Tensor) -> Tensor:
+    """Return the scaled privileged inputs (…, 4), of the order of 1."""
+    if privileged is None:
         return features.new_zeros((*features.shape[:-1], _SCALED))
-    area, share, decisions = told.unbind(-1)
+    area, share, decisions = privileged.unbind(-1)
     return torch.stack((area / 100.0, torch.log1p(area) / 4.0, share, torch.log1p(decisions) / 4.0), dim=-1)

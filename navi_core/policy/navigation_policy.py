@@ -22,7 +22,7 @@ from navi_core.policy.q_head import QHead
 from navi_core.policy.seeding import seeded
 from navi_core.policy.trunk import Trunk
 
-__all__ = ["ActOutput", "EvaluateOutput", "NavigationPolicy", "build_policy", "own_networks", "parameter_counts"]
+__all__ = ["ActOutput", "EvaluateOutput", "NavigationPolicy", "build_policy", "custom_networks", "parameter_counts"]
 
 
 @dataclass(frozen=True)
@@ -97,7 +97,7 @@ class NavigationPolicy(Trunk):
         Args:
             obs: Raw observations (B, 3, Az, El).
             aux: Auxiliary inputs (B, `config.aux_inputs`): the previous step's shaped reward, loop similarity and
-                curiosity, taken as zero where `reset`; with a map of places 105 numbers that `PlaceMemory` tells;
+                curiosity, taken as zero where `reset`; with an occupancy memory its 105 features;
                 with goals the 4 of `relative_goal`. In training those of a privileged critic follow, 3 more.
             state: State before this step; not modified.
             reset: (B,) bool; True where a new episode starts with this observation.
@@ -107,7 +107,7 @@ class NavigationPolicy(Trunk):
             The decision; `log_prob` is that of the unclamped action.
         """
         mine, critics = self._split(state)
-        aux, told = self._parted(aux)
+        aux, privileged = self._parted(aux)
         embedding, features, mine = self.step(obs, aux, mine, reset)
         distribution = self.heads.distribution(features)
         seen = features
@@ -115,7 +115,7 @@ class NavigationPolicy(Trunk):
             _, seen, critics = self.critic_trunk.step(obs, aux, critics, reset)
         action = distribution.typical() if noise is None else distribution.sample(noise)
         log_prob = distribution.log_prob(action)
-        return ActOutput(action, log_prob, self.heads.value(seen, told), mine + critics, embedding)
+        return ActOutput(action, log_prob, self.heads.value(seen, privileged), mine + critics, embedding)
 
     def value(self, obs: Tensor, aux: Tensor, state: State) -> Tensor:
         """Return the values (B,) of observations (B, 3, Az, El) seen from `state`, without a reset.
@@ -124,9 +124,9 @@ class NavigationPolicy(Trunk):
         episode before it is reset.
         """
         mine, critics = self._split(state)
-        aux, told = self._parted(aux)
+        aux, privileged = self._parted(aux)
         trunk, own = (self, mine) if self.critic_trunk is None else (self.critic_trunk, critics)
-        return self.heads.value(trunk.step(obs, aux, own, None)[1], told)
+        return self.heads.value(trunk.step(obs, aux, own, None)[1], privileged)
 
     def evaluate(self, obs: Tensor, aux: Tensor, state0: State, reset: Tensor, actions: Tensor) -> EvaluateOutput:
         """Score given actions along sequences.
@@ -142,17 +142,17 @@ class NavigationPolicy(Trunk):
             Log-probabilities, values, entropies, embeddings and the last states under the current weights.
         """
         mine, critics = self._split(state0)
-        aux, told = self._parted(aux)
+        aux, privileged = self._parted(aux)
         embedding, features, mine = self.sequence(obs, aux, mine, reset)
         seen = features
         if self.critic_trunk is not None:
             _, seen, critics = self.critic_trunk.sequence(obs, aux, critics, reset)
         distribution = self.heads.distribution(features)
         log_prob, entropy = distribution.log_prob(actions), distribution.entropy()
-        return EvaluateOutput(log_prob, self.heads.value(seen, told), entropy, embedding, mine + critics)
+        return EvaluateOutput(log_prob, self.heads.value(seen, privileged), entropy, embedding, mine + critics)
 
     def _parted(self, aux: Tensor) -> tuple[Tensor, Tensor | None]:
-        """Return the auxiliary input and what a privileged critic is told with it, if it is."""
+        """Return the policy's auxiliary input and the critic's privileged inputs."""
         public = self.config.aux_inputs
         if self.heads.privileged and aux.shape[-1] == public + PRIVILEGED:
             return aux[..., :public], aux[..., public:]
@@ -189,7 +189,7 @@ def build_policy(config: PolicyConfig, seed: int = 0, spaces: Spaces | None = No
 
 
 def parameter_counts(policy: NavigationPolicy) -> dict[str, int]:
-    """Return the number of parameters of encoder, aux, core, heads and what else there is; and all.
+    """Return the number of parameters of encoder, aux, core, heads and the other parts, and their total.
 
     The keys are encoder, aux, core, heads, places (with `place_memory`), critic_trunk (with `separate_value`) and
     total.
@@ -203,14 +203,14 @@ def parameter_counts(policy: NavigationPolicy) -> dict[str, int]:
     return counts | {"total": sum(counts.values())}
 
 
-def own_networks(encoder: str, core: str) -> str | None:
-    """Return the sources of the parts that are not Navi's, by digits; None where both are built in.
+def custom_networks(encoder: str, core: str) -> str | None:
+    """Return the source digests of custom parts; None where both are built in.
 
-    With the weights and the code of Navi they tell how a policy flies.
+    With the weights and the code of Navi they determine how a policy flies.
 
     Raises:
         ConfigError: A part is neither built in nor registered.
     """
     parts = {"encoder": (encoder, ENCODERS.source(encoder)), "core": (core, CORES.source(core))}
-    told = [f"{kind} {name} {source}" for kind, (name, source) in parts.items() if source is not None]
-    return ", ".join(told) or None
+    digests = [f"{kind} {name} {source}" for kind, (name, source) in parts.items() if source is not None]
+    return ", ".join(digests) or None

@@ -1,4 +1,4 @@
-"""Multiply-accumulate operations, counted while a module runs, not claimed."""
+"""Multiply-accumulate operations of a policy, counted while it runs."""
 
 from __future__ import annotations
 
@@ -43,7 +43,7 @@ def policy_macs(policy: NavigationPolicy) -> dict[str, int]:
     features, state = torch.zeros(1, config.width), policy.core.initial_state(1)
     counts = {
         "encoder": count_macs(lambda: policy.encoder(obs)),
-        # Without what a place memory tells, which goes through `places`.
+        # Without the occupancy features, which go through `places`.
         "aux": 0 if policy.aux is None else count_macs(partial(policy.aux, torch.zeros(1, policy.aux.in_features))),
         "core": count_macs(lambda: policy.core.step(features, state, reset)),
         "heads": count_macs(lambda: policy.heads(features)),

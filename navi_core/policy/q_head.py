@@ -1,4 +1,4 @@
-"""The Q head: a value for every choice, flown greedily, explored with probability ε."""
+"""Q head: a value for every choice, flown greedily, explored with probability ε."""
 
 from __future__ import annotations
 
@@ -114,6 +114,6 @@ class QHead(nn.Module):
         """Return the distribution of actions at features (…, D), with the ε that the learner has set."""
         return EpsilonGreedy(self(features), self.table, self.epsilon)
 
-    def value(self, features: Tensor, told: Tensor | None = None) -> Tensor:
-        """Return the value (…,) of the best choice at features (…, D); `told` is a critic's and there is none."""
+    def value(self, features: Tensor, _privileged: Tensor | None = None) -> Tensor:
+        """Return the value (…,) of the best choice at features (…, D); there is no privileged critic."""
         return self(features).amax(-1)

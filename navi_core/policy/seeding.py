@@ -1,4 +1,4 @@
-"""Initial weights that are a function of a seed, whatever other threads build."""
+"""Seeded initial weights, independent of other threads."""
 
 from __future__ import annotations
 

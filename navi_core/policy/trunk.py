@@ -19,8 +19,8 @@ from navi_core.policy.encoders.tasks import PictureEncoder, VectorEncoder
 __all__ = ["AUX_INPUTS", "Trunk"]
 
 AUX_INPUTS = 3
-"""Auxiliary inputs of the previous step: shaped reward, loop similarity, intrinsic reward. Those of a place memory and
-of a goal come after them."""
+"""Auxiliary inputs of the previous step: shaped reward, loop similarity, intrinsic reward. Those of an occupancy memory
+and of a goal follow."""
 
 _PLACE_HIDDEN = 96
 
@@ -73,7 +73,7 @@ class Trunk(nn.Module):
 
     @torch.no_grad()
     def forget_aux(self) -> None:
-        """Make the weights of the auxiliary input zero: it is not read until training has given it a meaning."""
+        """Make the weights of the auxiliary input zero: it is not read until it has been trained."""
         if self.aux is not None:
             self.aux.weight.zero_()
 

@@ -26,7 +26,7 @@ from navi_core.evaluate import evaluate, evaluate_in_pieces
 from navi_core.learn import train
 from navi_core.models import ExportedPolicy, export_policy, load_checkpoint, load_exported, load_policy
 from navi_core.models.acting import ActingModule, example_inputs
-from navi_core.policy import build_core, build_encoder, build_policy, own_networks, register_core, register_encoder
+from navi_core.policy import build_core, build_encoder, build_policy, custom_networks, register_core, register_encoder
 from navi_core.policy.cores import CORES, GRUBlock
 from navi_core.policy.encoders import ENCODERS, RingCNN
 from navi_core.presets import load_preset
@@ -121,12 +121,12 @@ def test_flights_are_kept_while_the_sources_are_the_same(trained, beside, monkey
     monkeypatch.setattr("navi_core.evaluate.piecewise.evaluate", lambda s, c: flown.append(s) or evaluate(s, c))
     (first,) = evaluate_in_pieces([trained], loaders, short, tmp_path / "pieces")
     evaluate_in_pieces([trained], loaders, short, tmp_path / "pieces")
-    assert len(flown) == 1 and first.summary["own_networks"] == own_networks("strips", "leaky")
+    assert len(flown) == 1 and first.summary["own_networks"] == custom_networks("strips", "leaky")
     forget_what_is_loaded(monkeypatch)
     plugin(beside, monkeypatch, OWN.replace("x + h", "x - h").replace("torch.zeros(width)", "torch.zeros(width) "))
     evaluate_in_pieces([trained], loaders, short, tmp_path / "pieces")
     assert len(flown) == 2
-    assert own_networks("ring_cnn", "gru") is None
+    assert custom_networks("ring_cnn", "gru") is None
 
 
 def test_the_names_are_settings_like_the_others(beside, monkeypatch):

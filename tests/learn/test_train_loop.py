@@ -186,7 +186,9 @@ def test_decisions_beyond_those_asked_for_are_told_of(tmp_path, caplog):
     with caplog.at_level("INFO", logger="navi.learn"):
         fly(tmp_path / "even", make_config(total_steps=64))
     assert "decisions each" not in caplog.text
-    assert "news come after each rollout and its update, 64 decisions" in caplog.text  # minutes, with a large network
+    assert (
+        "progress is reported after each rollout and its update, 64 decisions" in caplog.text
+    )  # minutes, with a large network
 
 
 def test_a_finished_run_is_not_trained_again(straight, tmp_path):

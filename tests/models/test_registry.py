@@ -17,7 +17,7 @@ from navi_core.config.world import GoalConfig
 from navi_core.errors import CheckpointError, RegistryError
 from navi_core.models import Registry, load_checkpoint, load_policy
 from navi_core.models import registry as registry_module
-from navi_core.models.succession import paid_alike
+from navi_core.models.succession import comparable_rewards
 
 
 @pytest.fixture
@@ -258,6 +258,6 @@ def test_what_goals_pay_is_compared_where_goals_are_flown_to(config):
         env = config.env.model_copy(update={"task": task, "goal": GoalConfig(progress_weight=weight)})
         return SimpleNamespace(train_config=lambda: config.model_copy(update={"env": env}))
 
-    assert paid_alike(run("explore", 1.0), run("explore", 2.0))
-    assert not paid_alike(run("explore", 1.0), run("point_goal", 1.0))
-    assert not paid_alike(run("point_goal", 1.0), run("point_goal", 2.0))
+    assert comparable_rewards(run("explore", 1.0), run("explore", 2.0))
+    assert not comparable_rewards(run("explore", 1.0), run("point_goal", 1.0))
+    assert not comparable_rewards(run("point_goal", 1.0), run("point_goal", 2.0))

@@ -34,7 +34,7 @@ def test_public_names_are_locked():
         "build_encoder",
         "build_policy",
         "count_macs",
-        "own_networks",
+        "custom_networks",
         "parameter_counts",
         "policy_macs",
         "register_core",

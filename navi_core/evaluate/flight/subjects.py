@@ -15,7 +15,7 @@ from navi_core.evaluate.flight.flyers import QUIET_SHAPER, PilotFlyer, PolicyFly
 from navi_core.evaluate.flight.frozen_starts import Flyer
 from navi_core.models import ModelVersion, Registry, load_policy, trained_on, weights_hash
 from navi_core.pilots import PILOTS, Pilot, build_pilot
-from navi_core.policy import NavigationPolicy, own_networks
+from navi_core.policy import NavigationPolicy, custom_networks
 
 __all__ = ["OWN_NETWORKS", "Subject", "resolve_subject"]
 
@@ -101,7 +101,7 @@ def resolve_subject(
 
 def _own(encoder: str, core: str) -> dict[str, Any]:
     """Return the column that tells the code of networks that are not Navi's, where there are such."""
-    own = own_networks(encoder, core)
+    own = custom_networks(encoder, core)
     return {} if own is None else {OWN_NETWORKS: own}
 
 

@@ -88,11 +88,11 @@ class CloningLearner:
             feed: The demonstrations.
             index: Number of the epoch; decides the order.
             steps: Decisions learned from before; unused.
-            stop: Asked before every minibatch.
+            stop: Called before every minibatch.
 
         Raises:
             NonFiniteError: The loss, the gradient or a weight became NaN or infinite.
-            EpochInterrupted: `stop` said so; weights are those of the middle of the epoch.
+            EpochInterrupted: `stop` returned True; weights are those of the middle of the epoch.
         """
         bc, timer, start = self.config.bc, StageTimer(), time.perf_counter()
         state = self.policy.initial_state(feed.lanes, self.device)
@@ -136,7 +136,7 @@ class CloningLearner:
 
     def _evaluate(self, batch: SequenceBatch, state: tuple[Tensor, ...]) -> tuple[Tensor, Tensor, tuple[Tensor, ...]]:
         """Score the teacher's actions; also return the states with this batch's lanes moved on."""
-        # Of the auxiliary input a recording knows only what a map of the flight tells.
+        # Of the auxiliary input a recording has the features of the occupancy map alone.
         aux = torch.cat((torch.zeros(*batch.mask.shape, AUX_INPUTS, device=self.device), batch.places), dim=-1)
         before = tuple(x.index_select(0, batch.lanes) for x in state)
         out = self._score(batch.obs, aux, before, batch.reset, batch.actions)

@@ -1,4 +1,4 @@
-"""Direct preference optimisation (Rafailov et al. 2023): of two segments, make the better one the likelier.
+"""Direct preference optimisation (Rafailov et al. 2023): make the better of two segments likelier.
 
 With Δ(s) = Σ_t log π(a_t) − Σ_t log π_ref(a_t) over a segment s, the loss of a pair is
 
@@ -70,7 +70,7 @@ class _MicroBatch(MicroBatch):
     Attributes:
         number: (S, L) int64, 2·pair + side (0 the winner) of each decision, −1 where it is in none.
         pairs: P.
-        reference: (S, L) log π_ref; None where it is to be evaluated.
+        reference: (S, L) log π_ref; None where it is evaluated per minibatch.
     """
 
     number: Tensor
@@ -113,7 +113,7 @@ class DPOLearner(ReferenceLearner[_Update, _MicroBatch]):
             self._held_out, self._training = order[:count], order[count:]
 
     def use_vocabulary(self, vocabulary: Mapping[str, int]) -> None:
-        """Have the file's surfaces told by the semantic ids of what is flown, whose ids the policy knows.
+        """Remap the file's semantic ids to the corpus vocabulary, which the policy has learned.
 
         Args:
             vocabulary: Semantic id by name; empty where there is none.
@@ -122,7 +122,7 @@ class DPOLearner(ReferenceLearner[_Update, _MicroBatch]):
             self.pairs = self.pairs.remapped(vocabulary)
 
     def scenes_of_data(self) -> list[str]:
-        """Return the content and source hashes of the file's scenes; none where it does not tell them."""
+        """Return the content and source hashes of the file's scenes; none where it has none."""
         return [] if self.pairs is None else self.pairs.scenes
 
     def prepare(self, rollout: Rollout, index: int, now: dict[str, float], timer: StageTimer) -> _Update:

@@ -42,7 +42,7 @@ _FIGURES = ("q_loss", "td_mean", "td_var", "q_mean", "target_mean", "grad_norm")
 
 
 class Replay(Protocol):
-    """What gradient steps ask of a replay; `PrioritizedReplay` is one, the shards of a distributed run are another.
+    """Replay as gradient steps use it; `PrioritizedReplay` is one, the shards of a distributed run are another.
 
     Attributes:
         alpha: Exponent of the priorities; 0 keeps none.
@@ -68,7 +68,7 @@ class Replay(Protocol):
 
 
 class DQNLearner:
-    """Turns rollouts into replay, and replay into weights.
+    """Double DQN over a prioritised replay.
 
     Args:
         policy: `NavigationPolicy` with a Q head; this learner sets its ε.
@@ -80,10 +80,10 @@ class DQNLearner:
         replay: Where minibatches come from; by default one of this learner's own, to which `update` adds.
 
     Attributes:
-        replay: What is remembered.
+        replay: Transitions or sequences.
         target: The target network, a policy.
         gradient_steps: Gradient steps taken.
-        events: Told of every addition to the replay (`ReplayUpdate`).
+        events: Bus of additions to the replay (`ReplayUpdate`).
 
     Raises:
         ConfigError: The policy has no Q head, or there are several processes and no replay that they share.
@@ -131,7 +131,7 @@ class DQNLearner:
         self._restored: dict[str, Any] = {}
         self.gradient_steps = 0
         self._owed = 0.0
-        self._remembered = 0
+        self._added_before = 0
         smoothing = config.kernel_smoothing
         self.smoothing = QSmoothing(smoothing, config.seed) if smoothing.enabled else None
         self._td_var: float | None = None
@@ -141,7 +141,7 @@ class DQNLearner:
         self._explore(0)
 
     def update(self, rollout: Rollout, *, index: int, steps: int) -> UpdateStats:
-        """Remember a rollout and take the gradient steps that it owes.
+        """Add a rollout to the replay and take the gradient steps due for it.
 
         Args:
             rollout: Filled by the collector, with the observations at its cuts kept.
@@ -157,7 +157,7 @@ class DQNLearner:
             actions = table_index(rollout.actions, self.policy.heads.table)
             items = self.read_as(rollout.observations.codec).items(rollout, actions)
             if items:
-                self._tell(self._own.add(items))
+                self._publish_update(self._own.add(items))
         return self.learn(rollout.steps * rollout.rows, index=index, steps=steps, timer=timer)
 
     def read_as(self, codec: ObservationCodec) -> TransitionBatches | SequenceBatches:
@@ -168,7 +168,7 @@ class DQNLearner:
         return self._batches
 
     def learn(self, decisions: int, *, index: int, steps: int, timer: StageTimer | None = None) -> UpdateStats:
-        """Take the gradient steps that decisions owe, which are in the replay already.
+        """Take the gradient steps due for decisions that are in the replay already.
 
         Args:
             decisions: How many there were.
@@ -191,7 +191,7 @@ class DQNLearner:
             group["lr"] = rate
         rows: list[Tensor] = []
         if len(self.replay) * self._per_item >= dqn.learning_starts:
-            # Counted from the first rollout that is learned from: what came before it is owed nothing.
+            # Counted from the first rollout that is learned from.
             self._owed += decisions * dqn.replay_ratio / (self._items_of_a_batch * self._per_item)
             while self._owed >= 1.0:
                 self._owed -= 1.0
@@ -201,7 +201,7 @@ class DQNLearner:
             metrics = self._metrics(rows, index)
             self._td_var = metrics.get("td_var", self._td_var)
             if self._last is not None:
-                # Once: an update without a gradient step has no minibatch to tell of, resumed or not.
+                # Once: an update without a gradient step has no minibatch, resumed or not.
                 metrics["local_structure"] = batch_structure(self._last)
                 self._last = None
             if self.smoothing is not None:
@@ -275,8 +275,8 @@ class DQNLearner:
         self.workers.sum(sums)
         return sums[0].clamp_min(1.0), mine / float(sums[1])
 
-    def _tell(self, places: Tensor) -> None:
-        """Publish what was added, where anybody listens."""
+    def _publish_update(self, places: Tensor) -> None:
+        """Publish an addition to the replay, if there are subscribers."""
         if self.events.wanted:
             assert self._own is not None
             weights = self._own.priorities()[places.cpu()]
@@ -284,13 +284,13 @@ class DQNLearner:
             self.events.publish(ReplayUpdate(0, len(places), stats))
 
     def settings_now(self) -> AGMConfig:
-        """Return what adaptation may move, as it stands."""
+        """Return the settings that adaptation may change."""
         smoothing = self.config.kernel_smoothing if self.smoothing is None else self.smoothing.smoother.config
         rate = self.config.dqn.learning_rate * self._rate_factor
         return AGMConfig(smoothing.alpha_step_init, smoothing.trust_region_tau, smoothing.k, rate)
 
     def adopt(self, settings: AGMConfig) -> None:
-        """Put adapted settings in force; the learning rate's schedule is scaled."""
+        """Apply adapted settings; the learning rate's schedule is scaled."""
         self._rate_factor = settings.learning_rate / self.config.dqn.learning_rate
         if self.smoothing is not None:
             changed = {
@@ -353,7 +353,7 @@ class DQNLearner:
         self.target.load_state_dict(state["target"])
         self.policy.heads.epsilon = state["epsilon"].to(self.device)
         self.gradient_steps, self._owed = int(state["gradient_steps"]), float(state["owed"])
-        self._remembered = int(state["remembered"])
+        self._added_before = int(state["remembered"])
         self._td_var = state["td_var"]
         alpha_step, tau, k, rate = state["settings"]
         self.adopt(AGMConfig(alpha_step, tau, int(k), rate))
@@ -366,9 +366,9 @@ class DQNLearner:
         prune_replays(checkpoint.parent)
 
     def load_beside(self, checkpoint: Path) -> None:
-        """Take up the replay of a checkpoint, or begin with an empty one and say so."""
+        """Load the replay of a checkpoint, or begin with an empty one and a warning."""
         assert self._own is not None
-        load_replay(self._own, checkpoint, self._remembered)
+        load_replay(self._own, checkpoint, self._added_before)
 
 
 def _diverged(name: str, value: float, where: str) -> NonFiniteError:

@@ -40,13 +40,13 @@ class GradientSteps:
     A step is `zero_grad`, any number of backward passes, each followed by `accumulate`, and `step`.
 
     Args:
-        policy: What learns.
-        shaper: Its RND predictor takes a step with every one of the policy.
+        policy: The network.
+        shaper: Its RND predictor takes a step with every step of the policy.
         learning_rate: Of Adam.
         device: Training device.
-        means: Names of the numbers that are summed over a step's parts; each part brings its share.
-        peaks: Names of those whose largest counts.
-        setting: The learner's section of the configuration, named where an error says what may help.
+        means: Names of the statistics that are summed over a step's micro-batches.
+        peaks: Names of those whose maximum is taken.
+        setting: The learner's section of the configuration, named in errors.
         workers: Processes of the run, whose gradients are summed.
         replayed: Whether backward passes are replays of a graph, which write over the gradients they gave before.
     """

@@ -1,4 +1,4 @@
-"""Where drift smoothing meets Q-learning: in the targets, in the latents, or as a penalty on Q."""
+"""Drift smoothing in Q-learning: of the targets, of the latents, or as a penalty on Q."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ __all__ = ["QSmoothing"]
 
 
 class QSmoothing:
-    """Smooths minibatches and keeps count of what that did, so that a smoother without effect shows.
+    """Smooths minibatches and counts its effects, so that a smoother without effect shows.
 
     Args:
         config: Settings.
@@ -76,7 +76,7 @@ class QSmoothing:
         return batch, penalty
 
     def figures(self) -> dict[str, float]:
-        """Return what was done since the last call: shares and means over applications; empty if there was none."""
+        """Return fractions and means over the applications since the last call; empty if there was none."""
         made, self._decisions = self._decisions, []
         if not made:
             return {}

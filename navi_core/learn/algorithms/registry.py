@@ -1,4 +1,4 @@
-"""Learners by name, Navi's and a user's own: the algorithm chooses only the update, the run loops are common."""
+"""Registry of learners, built-in and custom: the algorithm chooses the update, the run loops are common."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ from navi_core.learn.algorithms.gradient_steps import UpdateStats
 from navi_core.learn.algorithms.grpo import GRPOLearner
 from navi_core.learn.algorithms.ppo import PPOLearner
 from navi_core.learn.parallel import ALONE, Workers
-from navi_core.policy import own_networks
+from navi_core.policy import custom_networks
 from navi_core.world.custom_rewards import REWARDS
 
 __all__ = [
@@ -36,7 +36,7 @@ __all__ = [
 
 
 class Learner(Protocol):
-    """What the run loop asks of an algorithm."""
+    """Learner as the run loop uses it."""
 
     @property
     def optimizer(self) -> torch.optim.Optimizer:
@@ -54,40 +54,40 @@ class Learner(Protocol):
 
 @runtime_checkable
 class KeepsData(Protocol):
-    """A learner that keeps more than a checkpoint should hold; it lies in a file beside it."""
+    """Learner with data too large for a checkpoint, kept in a file beside it."""
 
     def save_beside(self, checkpoint: Path) -> None:
-        """Write it beside a checkpoint that is about to be written."""
+        """Write the file beside a checkpoint that is about to be written."""
 
     def load_beside(self, checkpoint: Path) -> None:
-        """Take it up again after `load_state_dict`."""
+        """Read the file after `load_state_dict`."""
 
 
 @runtime_checkable
 class TakesVocabulary(Protocol):
-    """A learner with data of its own, whose surfaces have names."""
+    """Learner with data from a file, whose surfaces have names."""
 
     def use_vocabulary(self, vocabulary: Mapping[str, int]) -> None:
-        """Have them told by the semantic ids of what is flown."""
+        """Remap the data's semantic ids to the corpus vocabulary."""
 
     def scenes_of_data(self) -> list[str]:
-        """Return the content and source hashes of the scenes it comes from, as far as it tells them."""
+        """Return the content and source hashes of the scenes it comes from, as far as they are known."""
 
 
 @runtime_checkable
 class TakesUnits(Protocol):
-    """A learner whose critic predicts in units of its own, or that carries those of a critic it does not learn."""
+    """Learner with normalised critic units, or that keeps those of a critic it does not learn."""
 
     def begin_from(self, state: dict[str, Any]) -> None:
-        """Take over the units of the run whose weights the policy has been given."""
+        """Load the units of the run whose weights the policy has been given."""
 
 
 @runtime_checkable
 class FollowsEpisodes(Protocol):
-    """A learner that remembers something of the episodes that are under way."""
+    """Learner with state of the episodes that are under way."""
 
     def begin_episodes(self) -> None:
-        """Forget it: the rows were taken up again in new episodes."""
+        """Reset that state: all rows begin new episodes."""
 
 
 Factory = Callable[..., Learner]
@@ -103,7 +103,7 @@ register_learner = registration(
     the settings `learner_options`; it returns a `Learner`: with `optimizer`, `update(rollout, *, index, steps)`, which
     returns `UpdateStats`, `state_dict` and `load_state_dict`. The run loop flies, stores, checkpoints and resumes; the
     learner only updates, on one `Rollout`, whose length, sequences and gradient settings are those of section `ppo`.
-    `PPOLearner` and `GradientSteps` may be built upon. What belongs into no checkpoint goes beside it: `KeepsData`.
+    `PPOLearner` and `GradientSteps` may be built upon. Data too large for a checkpoint goes beside it: `KeepsData`.
     """,
 )
 
@@ -121,7 +121,7 @@ def build_learner(
     """Build the learner that `config.algorithm` names.
 
     Raises:
-        ConfigError: There is no such learner, it has no such option, or one of a user's own lacks what a learner has.
+        ConfigError: There is no such learner, it has no such option, or a custom one lacks a member.
     """
     name, options = config.algorithm, config.learner_options
     factory = LEARNERS[name]
@@ -130,8 +130,8 @@ def build_learner(
     try:
         signature(factory).bind(policy, shaper, config, device, workers, **options)
     except TypeError as error:
-        told = ", ".join(["policy, shaper, config, device, workers", *options])
-        raise ConfigError(f"learner {name}: {error}; it is called with ({told})") from None
+        arguments = ", ".join(["policy, shaper, config, device, workers", *options])
+        raise ConfigError(f"learner {name}: {error}; it is called with ({arguments})") from None
     learner = factory(policy, shaper, config, device, workers, **options)
     lacking = [part for part in ("optimizer", "update", "state_dict", "load_state_dict") if not hasattr(learner, part)]
     if lacking:
@@ -151,5 +151,5 @@ def custom_code(config: TrainConfig) -> str | None:
     for name in sorted(config.env.reward.weights.keys() - set(REWARD_TERMS)):
         sources[f"reward term {name}"] = REWARDS.source(name)
     digests = [f"{part} {source}" for part, source in sources.items() if source is not None]
-    networks = own_networks(config.policy.encoder, config.policy.core)
+    networks = custom_networks(config.policy.encoder, config.policy.core)
     return ", ".join(digests if networks is None else [networks, *digests]) or None

@@ -1,4 +1,4 @@
-"""Whether what was recorded was flown as a run flies."""
+"""Checks that recordings match a run's sensor, rate and limits."""
 
 from __future__ import annotations
 
@@ -15,12 +15,12 @@ _TOLERANCE = 1e-6
 
 
 def require_alike(facts: Iterable[tuple[str, Any, Any]], whose: str, advice: str) -> None:
-    """Refuse recordings that were flown otherwise.
+    """Check that recordings have the settings of a run.
 
     Args:
         facts: Name of a setting, the run's value, that of the recordings; numbers may differ by rounding.
-        whose: What the recordings are called.
-        advice: What may be done.
+        whose: Name of the recordings.
+        advice: Remedy, for the message.
 
     Raises:
         ConfigError: A value differs; both are named.

@@ -37,7 +37,7 @@ class SequenceBatch:
         obs: (S, L, 3, Az, El).
         actions: (S, L, 4).
         reset: (S, L) bool; true at the first decision of an episode.
-        places: (S, L, PLACE_INPUTS) what a place memory told, or nothing (S, L, 0).
+        places: (S, L, PLACE_INPUTS) features of the occupancy memory, or (S, L, 0).
         mask: (S, L) bool; false behind the end of an episode, where the last decision is repeated.
     """
 
@@ -58,7 +58,7 @@ class DemoFeed:
         validation: Share of the scenes that is held out, of the episodes where there are fewer than four scenes.
         lanes: Episodes walked side by side.
         bptt: Decisions per sequence.
-        places: (N, PLACE_INPUTS) what a place memory told at each decision, for a policy that has one.
+        places: (N, PLACE_INPUTS) features of the occupancy memory at each decision, for a policy that has one.
         learned: Scenes that the weights learned from before; they are held out where there are no others only.
 
     Raises:
@@ -142,21 +142,21 @@ class DemoFeed:
 
 
 _ROWS = 32
-"""Episodes walked side by side."""
+"""Episodes per batch."""
 
 
 def demo_places(data: Dataset, dynamics: DynamicsConfig) -> npt.NDArray[np.float32]:
-    """Fly recorded episodes again in the mind: reckon the poses, draw the maps, read them.
+    """Replay recorded episodes through an occupancy memory: dead reckoning, maps, features.
 
     Args:
-        data: The demonstrations; what was flown counts, not what was answered.
+        data: The demonstrations; the flown actions count, not the labels.
         dynamics: Of the drone that flew them.
 
     Returns:
-        (N, PLACE_INPUTS) what the policy is told at each decision.
+        (N, PLACE_INPUTS) features at each decision.
     """
-    told = np.zeros((len(data), PLACE_INPUTS), np.float32)
-    # Episodes of like length walk together: what a row whose flight is over is told is thrown away.
+    features = np.zeros((len(data), PLACE_INPUTS), np.float32)
+    # Episodes of like length go together: features after a row's flight is over are dropped.
     episodes = sorted(data.episodes, key=lambda episode: episode.steps)
     for first in range(0, len(episodes), _ROWS):
         block = episodes[first : first + _ROWS]
@@ -170,5 +170,5 @@ def demo_places(data: Dataset, dynamics: DynamicsConfig) -> npt.NDArray[np.float
             else:
                 answer = memory.fly(obs, torch.from_numpy(data.flown[start + np.minimum(t - 1, length - 1)]))
             on = t < length
-            told[at[on]] = answer.numpy()[on]
-    return told
+            features[at[on]] = answer.numpy()[on]
+    return features

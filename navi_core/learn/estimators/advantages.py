@@ -1,7 +1,7 @@
 """Advantage estimates: generalised advantage estimation, and the group advantages of GRPO.
 
 GAE follows Schulman et al. 2016 with the two endings of an episode kept apart: a terminated
-episode is worth nothing afterwards, a truncated one is worth what the critic says about the
+episode is worth nothing afterwards, a truncated one is worth the critic's value of the
 observation it was cut off at. `gae_reference` is the obvious form of `gae`, kept as its judge.
 
 With importance ratios the estimate is V-trace's (Espeholt et al. 2018): ρ weighs the temporal

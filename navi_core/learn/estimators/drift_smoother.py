@@ -69,7 +69,7 @@ def apply_consensus_update(
 
 
 class DriftSmoother:
-    """Smooths what N rows say by what their neighbours say.
+    """Smooths N rows by the means of their neighbours.
 
     Invariants without noise and scale preservation: α_step 0 is the identity, a constant stays what it is, rows of the
     kernel sum to 1, a permutation of the rows permutes the result, and no value leaves the range of its row and its

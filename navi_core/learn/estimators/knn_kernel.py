@@ -54,7 +54,7 @@ def compute_knn_kernel(z: Tensor, config: SmoothingConfig, importance: Tensor | 
     if z.ndim != 2 or len(z) < 2:
         raise ConfigError(f"latents of shape {tuple(z.shape)}; a kernel needs (N, d) with N of at least 2")
     unit = torch.nn.functional.normalize(z.detach(), dim=1)
-    # A latent that is all zero lies 1 from every other and 0 from its like; its products say √2.
+    # A latent that is all zero lies 1 from every other and 0 from its like; its products give √2.
     dead = 0.5 * (unit == 0).all(1).to(unit.dtype)
     count, k = len(unit), min(config.k, len(unit) - 1)
     found = []

@@ -1,4 +1,4 @@
-"""What Q values are drawn toward: n-step returns and Double DQN targets."""
+"""Targets of Q-learning: n-step returns and Double DQN targets."""
 
 from __future__ import annotations
 

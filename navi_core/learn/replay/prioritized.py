@@ -97,7 +97,7 @@ class PrioritizedReplay:
         """Add items.
 
         Args:
-            batch: Tensors or arrays (N, …) by name; the first batch says which, of what type and shape.
+            batch: Tensors or arrays (N, …) by name; the first batch sets names, types and shapes.
             priorities: (N,) positive priorities, by custom |temporal difference|; None gives the largest so far.
 
         Returns:

@@ -1,4 +1,4 @@
-"""What a minibatch of the replay says: the values of what was done, and the targets they are drawn toward."""
+"""Minibatches of the replay: Q values of the taken actions, and their targets."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ class QBatch:
 
     Attributes:
         q: Values of the actions that were taken, with gradient.
-        target: What they are drawn toward.
+        target: Their targets.
         valid: 1 where a decision is learned from, else 0; same type as `q`.
         count: Sum of `valid`, at least 1.
         values: Values of all choices (…, K), with gradient.
@@ -43,10 +43,10 @@ class QBatch:
 
 
 def make_batches(config: TrainConfig, codec: ObservationCodec, policy: Any) -> TransitionBatches | SequenceBatches:
-    """Return what turns rollouts into items and items into minibatches: transitions, or sequences with a core.
+    """Build the converter of rollouts into items and of items into minibatches: transitions, or sequences with a core.
 
     Args:
-        config: The run's configuration; `replay.storage` says how observations are kept.
+        config: The run's configuration; `replay.storage` is the format of observations.
         codec: How rollouts keep them.
         policy: The network.
 
@@ -87,8 +87,8 @@ class TransitionBatches:
         latents = policy.heads.latents(features)
         values = policy.heads.values_of(latents)
         with torch.no_grad():
-            told = items.get("next_aux", after)
-            online, followed = (net.heads(net.step(after, told, (), None)[1]) for net in (policy, target))
+            after_aux = items.get("next_aux", after)
+            online, followed = (net.heads(net.step(after, after_aux, (), None)[1]) for net in (policy, target))
             discount = items["discount"]
             goal = double_dqn_targets(online, followed, items["return"], discount == 0, discount)
         q = values.gather(-1, items["action"][:, None]).squeeze(-1)

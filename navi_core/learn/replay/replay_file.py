@@ -2,7 +2,7 @@
 
 A checkpoint is copied into the registry and loaded by every evaluation; the replay is many times larger and of use to
 the run alone. The file is written before its checkpoint, so that a checkpoint without one is a sign of damage, and the
-run then says how many items it lost.
+run then reports how many items it lost.
 """
 
 from __future__ import annotations

@@ -145,9 +145,9 @@ def _following(rollout: Rollout, obs: Tensor) -> tuple[Tensor, Tensor]:
     # Not like `obs`, whose strides may be others: what is written below goes through a flat view.
     after, after_aux = obs.new_empty(obs.shape), rollout.aux.new_empty(rollout.aux.shape)
     after[:-1], after_aux[:-1] = obs[1:], rollout.aux[1:]
-    for slot, seen, told in rollout.terminal.kept:
+    for slot, seen, aux in rollout.terminal.kept:
         after.view(-1, *obs.shape[2:]).index_copy_(0, slot, seen)
-        after_aux.view(-1, *rollout.aux.shape[2:]).index_copy_(0, slot, told)
+        after_aux.view(-1, *rollout.aux.shape[2:]).index_copy_(0, slot, aux)
     return after, after_aux
 
 

@@ -36,7 +36,7 @@ def check_execution(config: TrainConfig, device: torch.device) -> None:
 
 
 def use_precision(policy: nn.Module, config: TrainConfig) -> None:
-    """Have a policy's encoders, that of the critic's trunk included, take their products as `config.precision` says."""
+    """Have a policy's encoders, that of the critic's trunk included, take their products in `config.precision`."""
     for trunk in policy.modules():
         if isinstance(trunk, Trunk):
             trunk.half_encoder = config.precision == "bf16"
@@ -76,7 +76,7 @@ def _call(function: Callable[..., Any], config: TrainConfig, device: torch.devic
     check_execution(config, device)
     if config.execution == "eager":
         return function
-    # As one graph or not at all: in pieces it would be slow and nobody would be told.
+    # As one graph or not at all: in pieces it would be slow without a warning.
     if config.execution == "compile":
         return torch.compile(function, fullgraph=True)
     captured = torch.compile(function, mode="reduce-overhead", fullgraph=True)

@@ -1,4 +1,4 @@
-"""Which sequences make which minibatch: shuffled, in storage order, or drawn by |advantage|.
+"""Minibatches of sequences: shuffled, in storage order, or drawn by |advantage|.
 
 Sequences are numbered over all rows of a run, also when several processes share them, so that the
 minibatches of a run do not depend on how many processes it has.

@@ -1,6 +1,6 @@
 """Observations at which episodes were cut off, kept aside to be valued together.
 
-A truncated episode is worth what the critic says of its last observation, seen from the state that
+A truncated episode is worth the critic's value of its last observation, seen from the state that
 had consumed everything before it. Which rows are cut is known to the device alone; entries are
 therefore placed by a running count on the device, and the host looks at that count only when the
 buffer might be full.
@@ -61,7 +61,7 @@ class TerminalBuffer:
             step: Decision.
             cut: (B,) bool.
             obs: Gives the (B, …) last observation of every row; asked only if it is needed.
-            aux: (B, 3) what the policy would have been told with it.
+            aux: (B, A) the auxiliary input that belongs to it.
             state: State that has consumed everything before it, batch-first.
             value: Called to value and empty the buffer when its entries and these might not fit.
         """

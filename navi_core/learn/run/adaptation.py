@@ -23,7 +23,7 @@ class Adapter:
 
     Args:
         config: Rate, bounds and dwell.
-        events: Told of every change.
+        events: Bus for every change.
     """
 
     def __init__(self, config: AdaptationConfig, events: EventBus | None = None) -> None:

@@ -71,7 +71,7 @@ def clone(
         config: The run's configuration; `algorithm` is "bc" and `bc.data` the dataset's content hash.
         run: Its open directory.
         data: The demonstrations.
-        stop: Asked before every minibatch; also SIGTERM, SIGINT and SIGHUP stop a run in the main thread. The epoch it
+        stop: Called before every minibatch; also SIGTERM, SIGINT and SIGHUP stop a run in the main thread. The epoch it
             falls into is dropped.
         progress: Called after every epoch.
         initial: A checkpoint whose weights a new run starts from; a resumed run ignores it.
@@ -123,14 +123,16 @@ def _require_fit(config: TrainConfig, data: Dataset) -> None:
 
 
 def _learned(checkpoint: Checkpoint) -> frozenset[str]:
-    """Return the scenes that a clone has learned from; what another learner flew in is not known by this name."""
-    told = checkpoint.corpus_summary
-    before = told.get("learned", set(told.get("names", ())) - set(told["held_out"])) if "held_out" in told else ()
+    """Return the scenes that a clone has learned from; those of another learner are not recorded there."""
+    summary = checkpoint.corpus_summary
+    if "held_out" not in summary:
+        return frozenset()
+    before = summary.get("learned", set(summary.get("names", ())) - set(summary["held_out"]))
     return frozenset(before)
 
 
 class _Cloner:
-    """The parts of one run and what they count."""
+    """Parts and counters of one run."""
 
     def __init__(self, config: TrainConfig, run: RunDirectory, data: Dataset, log: MetricLog) -> None:
         self.config, self.run, self.log, self.device = config, run, log, run_device(config)
@@ -184,7 +186,7 @@ class _Cloner:
         return self.run.checkpoints / BEST
 
     def begin(self, initial: Path | None) -> int | None:
-        """Take up the run's last checkpoint, or start; return the steps it was resumed from."""
+        """Resume from the run's last checkpoint, or start; return the steps it was resumed from."""
         names: dict[str, str] = {"expect_encoder": self.config.policy.encoder, "expect_core": self.config.policy.core}
         found = take_up(self.run.checkpoints, fresh=False, **names)
         learned: frozenset[str] = frozenset()
@@ -241,7 +243,7 @@ class _Cloner:
         return "epochs"
 
     def finish(self, reason: str, resumed_from: int | None) -> TrainResult:
-        """Keep the final state and say how the run ended."""
+        """Save the final state and return the result."""
         counters = self.counters
         if counters.saved_at != self.steps:
             self._save()

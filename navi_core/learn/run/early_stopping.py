@@ -1,4 +1,4 @@
-"""When a run has learned what it will learn: a cost of three signs, patience, and a band that keeps it from wavering.
+"""Early stopping: a cost of three diagnostics, patience, and hysteresis.
 
 cost = 0.3 · td_distortion + 0.5 · (1 − local_structure) + 0.2 · plateau_risk, all of them in [0, 1]. `td_distortion` is
 v / (v + m² + ε) of the moving averages of the temporal differences' mean and variance; `local_structure` the share of
@@ -46,7 +46,7 @@ def early_stop_check(cost: float, count: int, config: EarlyStopConfig) -> int:
 
 
 def rising_trend(values: Sequence[float]) -> bool:
-    """Tell whether values rise, by the Mann–Kendall test, one-sided at 5 %.
+    """Return whether values rise, by the Mann–Kendall test, one-sided at 5 %.
 
     S = Σ_{i<j} sign(x_j − x_i), its variance n(n−1)(2n+5)/18 less the ties', z = (S − 1)/√var (Kendall 1975).
     """
@@ -77,11 +77,11 @@ def aggregate(values: Sequence[float], config: EarlyStopConfig) -> float:
 
 
 class EarlyStopController:
-    """Asked after every evaluation whether the run may end; once it has said so it does not change its mind.
+    """Decides after every evaluation whether the run may end; a decision to stop is final.
 
     Args:
         config: Settings.
-        events: Told of the stop.
+        events: Bus for the stop.
     """
 
     def __init__(self, config: EarlyStopConfig | None = None, events: EventBus | None = None) -> None:

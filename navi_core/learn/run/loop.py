@@ -1,4 +1,4 @@
-"""The one run loop: collect → shape → update → record → checkpoint.
+"""Run loop of training: collect → shape → update → record → checkpoint.
 
 Rows are flushed to the outbox before anything that builds on them is kept, so a killed run that
 resumes from a checkpoint never lacks a row: the rows after the checkpoint are written again under
@@ -66,7 +66,7 @@ def train(
         run: Its open directory; None in all processes but the first.
         field: Scenes to fly in; a `NavigationEnv` of this process's rows is made over them.
         env: An environment of this process's rows instead of a field (reference tasks).
-        stop: Asked before every decision; also SIGTERM and SIGINT stop a run in the main thread. A stopped
+        stop: Called before every decision; also SIGTERM and SIGINT stop a run in the main thread. A stopped
             run drops the rollout it is in and keeps a checkpoint of the state before it. Several processes
             ask between updates alone, where they can agree.
         progress: Called after every update.
@@ -118,7 +118,7 @@ def train(
 
 
 class _Trainer:
-    """The parts of one run and what they count."""
+    """Parts and counters of one run."""
 
     def __init__(
         self,
@@ -169,7 +169,7 @@ class _Trainer:
         return self.collector.decisions * self.collector.total_rows
 
     def begin(self, *, fresh: bool, initial: Path | None) -> int | None:
-        """Take up the run's last checkpoint, or start; return the steps it was resumed from."""
+        """Resume from the run's last checkpoint, or start; return the steps it was resumed from."""
         names: dict[str, str] = {"expect_encoder": self.config.policy.encoder, "expect_core": self.config.policy.core}
         # The first process decides for all.
         mine = None if self.run is None else take_up(self.run.checkpoints, fresh=fresh, **names)
@@ -220,8 +220,8 @@ class _Trainer:
             flown = f"{total + over:,} decisions are flown, not {total:,}"
             _LOG.info("rollouts are whole, %s decisions each: %s", f"{size:,}", flown)
         elif total is None or self.steps < total:
-            # With a large network on a CPU the first word is minutes away.
-            _LOG.info("news come after each rollout and its update, %s decisions", f"{size:,}")
+            # With a large network on a CPU the first progress line is minutes away.
+            _LOG.info("progress is reported after each rollout and its update, %s decisions", f"{size:,}")
         while total is None or self.steps < total:
             if self.workers.any(stop(), self.device):
                 return stop.signal_name or "stopped"
@@ -266,7 +266,7 @@ class _Trainer:
             raise NonFiniteError(error.tensor, f"{error}; {kept}") from None
 
     def finish(self, reason: str, resumed_from: int | None) -> TrainResult:
-        """Keep the final state and say how the run ended."""
+        """Save the final state and return the result."""
         if self.counters.saved_at != self.steps:
             self._save()
         self._record_run("finished" if reason.startswith(("total_steps", "early_stopping")) else "stopped", reason)

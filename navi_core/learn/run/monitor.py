@@ -1,4 +1,4 @@
-"""Watches a run: every so many decisions the early-stopping controller is asked and the settings are adapted.
+"""Monitor of a run: early stopping and adaptation at regular intervals of decisions.
 
 Learners with temporal differences of their own report them; for the others they are what the critic did not foresee in
 a rollout, or, without a critic, how returns-to-go differ from their mean.
@@ -43,7 +43,7 @@ class RunWatch:
 
     Args:
         config: The run's configuration.
-        events: Told of stops and adaptations.
+        events: Bus for stops and adaptations.
     """
 
     def __init__(self, config: TrainConfig, events: EventBus | None = None) -> None:
@@ -58,7 +58,7 @@ class RunWatch:
 
     @property
     def on(self) -> bool:
-        """Whether anything is asked of the watch."""
+        """Whether early stopping or adaptation is enabled."""
         return self.config.early_stopping.enabled or self.config.adaptation.enabled
 
     @property
@@ -82,14 +82,14 @@ class RunWatch:
         learner: Any,
         population: Callable[[], Sequence[tuple[float, float, float, float]]] | None = None,
     ) -> EarlyStopDecision | None:
-        """Take in an update; return the controller's decision where an evaluation was due.
+        """Add an update; return the controller's decision where an evaluation was due.
 
         Args:
             steps: Decisions so far.
-            metrics: Of the update; what the controller saw is added.
+            metrics: Of the update; the controller's inputs are added.
             learner: Adapted if it is `Adaptable`.
-            population: Asked at an evaluation for what several actors saw, each as `EarlyStopController.update` takes
-                it; the controller then judges their median or trimmed mean instead of the update's own signs.
+            population: Returns at an evaluation the measurements of several actors, each as the arguments of
+                `EarlyStopController.update`; the controller then judges their median or trimmed mean instead of the update's diagnostics.
         """
         if not self.on:
             return None

@@ -1,4 +1,4 @@
-"""What a person sees of a run: a progress bar on a terminal, plain log lines elsewhere."""
+"""Progress of a run: a bar on a terminal, log lines elsewhere."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What every run records of itself, whatever it learns from: its row, its checkpoints, its device."""
+"""Records of a run: its row, its checkpoints, its stage timings, and its device."""
 
 from __future__ import annotations
 
@@ -41,7 +41,7 @@ class RunRecord:
         self._before, self._began = self._spent_before(), _cpu_seconds()
 
     def cpu_seconds(self) -> float | None:
-        """Return the processor time of all starts of the run [s], work that was lost included; None if one told none.
+        """Return the processor time of all starts of the run [s], lost work included; None if one is not known.
 
         Of this process, and of those it has started and waited for.
         """

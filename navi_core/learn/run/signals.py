@@ -1,4 +1,4 @@
-"""Signals become a flag that the run loop polls; nothing is interrupted in the middle."""
+"""Stop flag: signals set it, and the run loop polls it between decisions."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ __all__ = ["StopFlag"]
 
 
 class StopFlag:
-    """True once SIGTERM, SIGINT or SIGHUP arrived, or once `also()` says so.
+    """True once SIGTERM, SIGINT or SIGHUP arrived, or once `also()` returns True.
 
     A context manager: handlers are installed on entry and put back on exit. Python delivers signals to
     the main thread only, so elsewhere the flag listens to `also` alone. A second signal meets the
@@ -22,8 +22,7 @@ class StopFlag:
 
     Args:
         also: A further reason to stop.
-        promise: What is done before the process ends; told on standard error when a signal arrives, for people who
-            would wonder why it goes on.
+        promise: Work done before the process ends; printed on standard error when a signal arrives.
     """
 
     def __init__(self, also: Callable[[], bool] | None = None, promise: str = "") -> None:
@@ -50,7 +49,7 @@ class StopFlag:
     ) -> None:
         self._restore()
 
-    def _arrived(self, number: int, frame: FrameType | None) -> None:
+    def _arrived(self, number: int, _frame: FrameType | None) -> None:
         self.signal_name = signal.Signals(number).name
         self._set = True
         self._restore()

@@ -1,4 +1,4 @@
-"""How many torch threads a CPU run uses: measured once, then kept, so that equal runs stay equal.
+"""Torch threads of a CPU run: measured once, then kept, so that equal runs stay equal.
 
 Sums round differently with another number of threads, so a choice made anew at every start would
 break resuming bit by bit. It is kept in the run's directory, and beside it in the Navi home for equal

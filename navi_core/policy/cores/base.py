@@ -23,7 +23,7 @@ class TemporalCore(nn.Module, abc.ABC):
 
     @abc.abstractmethod
     def initial_state(self, rows: int, device: torch.device | str | None = None) -> State:
-        """Return the zero state of `rows` rows, on the parameters' device unless told otherwise."""
+        """Return the zero state of `rows` rows, on the parameters' device by default."""
 
     @abc.abstractmethod
     def step(self, x: Tensor, state: State, reset: Tensor | None = None) -> tuple[Tensor, State]:
@@ -53,7 +53,7 @@ class TemporalCore(nn.Module, abc.ABC):
 
 
 class NoCore(TemporalCore):
-    """The identity, for tasks whose observation says everything.
+    """Identity, for tasks with a Markov observation.
 
     Args:
         width: Model width D.

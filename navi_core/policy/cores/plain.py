@@ -1,4 +1,4 @@
-"""The recurrences as a compiler is to see them: whole expressions, nothing written in place, gradients derived.
+"""Recurrences for torch.compile: whole expressions, nothing written in place, gradients by autograd.
 
 The forms beside this file save memory and passes over it by writing in place and by backwards of their own. A compiler
 does that by itself, and does not follow theirs: torch 2.11 breaks its graph in them and learns from wrong gradients.

@@ -177,12 +177,12 @@ def flown(
 def own_networks_of(subject: Any) -> str | None:
     """Return the code of networks that are not Navi's; None for a pilot and for Navi's own."""
     from navi_core.models import ModelVersion, load_checkpoint
-    from navi_core.policy import own_networks
+    from navi_core.policy import custom_networks
 
     if not isinstance(subject, ModelVersion | Path):
         return None
     told = load_checkpoint(subject) if isinstance(subject, Path) else subject
-    return own_networks(told.encoder_backend, told.temporal_core)
+    return custom_networks(told.encoder_backend, told.temporal_core)
 
 
 def summary_rows(score: Score) -> list[dict[str, Any]]:
