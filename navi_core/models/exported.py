@@ -65,9 +65,7 @@ class ExportedPolicy(abc.ABC):
         except (ValueError, KeyError, TypeError, ConfigError, RecursionError) as error:
             raise CheckpointError(f"{path}: not an exported policy of Navi ({error})") from None
         if answers != ANSWERS:
-            raise CheckpointError(
-                f"{path} has no output `latent`: an older Navi exported it; run navi export once more"
-            )
+            raise CheckpointError(f"{path} has no output `latent`: an older Navi wrote it; run navi export again")
 
     def initial_state(self) -> State:
         """Return the zero state of the program's rows."""

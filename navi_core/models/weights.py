@@ -35,7 +35,7 @@ def weights_hash(weights: nn.Module | Mapping[str, Tensor]) -> str:
 
 
 def same_network(config: PolicyConfig, checkpoint: Checkpoint) -> bool:
-    """Return whether the network of a configuration takes a checkpoint's weights: same parts, same names, same shapes."""
+    """Return whether a configuration's network takes a checkpoint's weights: same parts, names and shapes."""
     from navi_core.policy import build_policy
 
     if (checkpoint.encoder_backend, checkpoint.temporal_core) != (config.encoder, config.core):

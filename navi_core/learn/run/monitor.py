@@ -89,7 +89,7 @@ class RunWatch:
             metrics: Of the update; the controller's inputs are added.
             learner: Adapted if it is `Adaptable`.
             population: Returns at an evaluation the measurements of several actors, each as the arguments of
-                `EarlyStopController.update`; the controller then judges their median or trimmed mean instead of the update's diagnostics.
+                `EarlyStopController.update`; the controller then judges their median or trimmed mean.
         """
         if not self.on:
             return None
