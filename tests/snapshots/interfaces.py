@@ -29,6 +29,7 @@ from navi_pipeline.settings.ablations import AblationConfig
 from navi_pipeline.settings.nightly import NightlyConfig
 from navi_pipeline.settings.studies import StudyConfig
 from navi_pipeline.settings.sweeps import SweepConfig
+from tests.snapshots.runs import documents, metrics
 
 ROOT = Path(__file__).resolve().parents[2]
 SETTINGS = {
@@ -204,5 +205,7 @@ INTERFACES: dict[str, Callable[[], Any]] = {
     "presets": presets,
     "commands": commands,
     "names": names,
+    "metrics": metrics,
+    "documents": documents,
 }
 """Collector of each snapshot file."""

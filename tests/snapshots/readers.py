@@ -126,7 +126,7 @@ def pairs(folder: Path) -> Any:
     """Preference pairs, JSONL."""
     found, content = read_pairs(folder / "pairs.jsonl")
     arrays = {name: digest(getattr(found, name).numpy()) for name in ("observations", "actions", "lengths", "scores")}
-    return arrays | {"facts": found.facts, "hash": content}
+    return arrays | {"facts": found.metadata, "hash": content}
 
 
 def recordings(folder: Path) -> Any:
